@@ -1,0 +1,1 @@
+"""Experiment configurations: values only."""

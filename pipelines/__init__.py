@@ -1,0 +1,1 @@
+"""Apache Beam jobs that group raw corpora by client."""

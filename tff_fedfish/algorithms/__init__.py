@@ -1,0 +1,1 @@
+"""Federated algorithms, one file per method, and the slots they share."""

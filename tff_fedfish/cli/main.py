@@ -1,0 +1,93 @@
+"""`fedfish`: finds the subcommand, runs it, turns errors into exit codes."""
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+
+from tff_fedfish.errors import UserError
+from tff_fedfish.version import __version__
+
+# In the order in which a user meets them. Each module has `SUMMARY`,
+# `add_arguments(parser)` and `run(arguments) -> exit code`, and imports
+# nothing heavy at its top.
+_COMMANDS = {
+    'demo': 'tff_fedfish.cli.demo',
+    'group': 'tff_fedfish.cli.group',
+    'inspect': 'tff_fedfish.cli.inspect',
+    'tokenizer': 'tff_fedfish.cli.tokenizer',
+    'train': 'tff_fedfish.cli.train',
+    'evaluate': 'tff_fedfish.cli.evaluate',
+    'report': 'tff_fedfish.cli.report',
+    'doctor': 'tff_fedfish.cli.doctor',
+}
+
+_EPILOG = """\
+Examples:
+  fedfish demo
+  fedfish train --config configs/demo.py --workdir runs/mine
+  fedfish COMMAND --help
+"""
+
+
+class _Parser(argparse.ArgumentParser):
+  """Reports an argument error as one line on standard error, exit code 2."""
+
+  def error(self, message: str):
+    self.exit(2, f'{self.prog}: error: {message} (see {self.prog} --help)\n')
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+  """Runs `fedfish` and returns its exit code.
+
+  Args:
+    argv: Arguments without the program's name; None: those of the process.
+
+  Returns:
+    0 done, 1 failed, 2 bad arguments or bad input, 130 or 143 interrupted.
+  """
+  # Before TensorFlow is imported: its start-up messages are not the user's.
+  os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
+  arguments = _build_parser().parse_args(argv)
+  try:
+    return arguments.run(arguments)
+  except UserError as error:
+    print(f'fedfish: error: {error}', file=sys.stderr)
+    return 2
+  except KeyboardInterrupt:
+    print('fedfish: interrupted.', file=sys.stderr)
+    return 130
+  except BrokenPipeError:
+    # The reader (`| head`) left; what was asked for has been shown.
+    sys.stdout = open(os.devnull, 'w')
+    return 0
+
+
+def _build_parser() -> argparse.ArgumentParser:
+  parser = _Parser(
+      prog='fedfish',
+      description='Federated language-model pretraining with function-space '
+      'aggregation.',
+      epilog=_EPILOG,
+      formatter_class=argparse.RawDescriptionHelpFormatter,
+      allow_abbrev=False,
+  )
+  version = f'fedfish {__version__}'
+  parser.add_argument('--version', action='version', version=version)
+  subparsers = parser.add_subparsers(
+      title='commands', metavar='COMMAND', required=True, parser_class=_Parser
+  )
+  for name, module_name in _COMMANDS.items():
+    module = importlib.import_module(module_name)
+    subparser = subparsers.add_parser(
+        name,
+        help=module.SUMMARY,
+        description=module.__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    subparser.add_argument('--version', action='version', version=version)
+    module.add_arguments(subparser)
+    subparser.set_defaults(run=module.run)
+  return parser

@@ -1,0 +1,1 @@
+"""Held-out, personalized and transfer performance, and the barrier."""

@@ -1,0 +1,130 @@
+"""Files that appear whole or not at all, and errors that name the path."""
+
+import contextlib
+import json
+import os
+import pathlib
+import shutil
+import tempfile
+from collections.abc import Iterator
+from typing import Any
+
+from tff_fedfish.errors import UserError
+
+
+@contextlib.contextmanager
+def write_atomically(path: str | os.PathLike, mode: str = 'w') -> Iterator[Any]:
+  """Opens a temporary file beside `path` and renames it on success.
+
+  Args:
+    path: The file to write. Its directory must exist.
+    mode: 'w' for UTF-8 text with `\\n` line ends, 'wb' for bytes.
+
+  Yields:
+    The open temporary file. An exception inside removes it and leaves whatever
+    stood at `path` untouched.
+  """
+  path = pathlib.Path(path)
+  text = {} if 'b' in mode else {'encoding': 'utf-8', 'newline': '\n'}
+  descriptor, temporary = tempfile.mkstemp(
+      dir=path.parent, prefix=f'.{path.name}.'
+  )
+  try:
+    with os.fdopen(descriptor, mode, **text) as file:
+      yield file
+      file.flush()
+      os.fsync(file.fileno())
+    os.chmod(temporary, 0o666 & ~_umask())
+    os.replace(temporary, path)
+  except BaseException:
+    with contextlib.suppress(FileNotFoundError):
+      os.unlink(temporary)
+    raise
+
+
+@contextlib.contextmanager
+def write_directory_atomically(path: str | os.PathLike) -> Iterator[pathlib.Path]:
+  """Yields a temporary directory beside `path` and renames it on success.
+
+  Args:
+    path: The directory to create. It must not exist, or be empty.
+
+  Yields:
+    The temporary directory. An exception inside removes it.
+  """
+  path = pathlib.Path(path)
+  path.parent.mkdir(parents=True, exist_ok=True)
+  temporary = pathlib.Path(
+      tempfile.mkdtemp(dir=path.parent, prefix=f'.{path.name}.')
+  )
+  try:
+    yield temporary
+    os.chmod(temporary, 0o777 & ~_umask())
+    os.replace(temporary, path)
+  except BaseException:
+    shutil.rmtree(temporary, ignore_errors=True)
+    raise
+
+
+def write_json(path: str | os.PathLike, value: Any) -> None:
+  """Writes `value` as indented JSON, atomically, with a final newline."""
+  with write_atomically(path) as file:
+    json.dump(value, file, indent=2, ensure_ascii=False)
+    file.write('\n')
+
+
+def require_usable_output(
+    path: str | os.PathLike, option: str, *, marker: str | None = None
+) -> pathlib.Path:
+  """Checks, before any work, that `path` can become our output directory.
+
+  Args:
+    path: The directory that the user named. Created later, not here.
+    option: The option as typed, such as `--workdir`; named in the error.
+    marker: A file whose presence says that an existing directory is one of
+      ours and may be continued, such as `config.json`. None: it must be empty.
+
+  Returns:
+    The path.
+
+  Raises:
+    UserError: If the path is a file, holds something else, or cannot be
+      written to.
+  """
+  path = pathlib.Path(path)
+  try:
+    if path.exists():
+      if not path.is_dir():
+        raise UserError(
+            f'`{option}` must be a directory, but {str(path)!r} is a file. '
+            'Name another path.'
+        )
+      found = sorted(entry.name for entry in path.iterdir())
+      if found and (marker is None or marker not in found):
+        expected = 'be empty or new' + (
+            f', or hold {marker}' if marker else ''
+        )
+        raise UserError(
+            f'`{option}` must {expected}, but {str(path)!r} already holds '
+            f'{found[0]!r}{f" and {len(found) - 1} more" * (len(found) > 1)}. '
+            'Name another directory, or remove it first.'
+        )
+    ancestor = path
+    while not ancestor.exists():
+      ancestor = ancestor.parent
+    # A probe, not `os.access`: that answers yes for root on a read-only disk.
+    with tempfile.TemporaryFile(dir=ancestor):
+      pass
+  except OSError as error:
+    raise UserError(
+        f'`{option}` must be writable, but {str(path)!r} is not '
+        f'({error.strerror}). Name another directory, or change its '
+        'permissions.'
+    ) from error
+  return path
+
+
+def _umask() -> int:
+  mask = os.umask(0)
+  os.umask(mask)
+  return mask

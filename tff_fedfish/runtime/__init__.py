@@ -1,0 +1,1 @@
+"""Executes TFF computations; knows no algorithm."""

@@ -1,0 +1,1 @@
+"""Runs a learning process: config, rounds, metrics, checkpoints."""
