@@ -9,12 +9,12 @@ import importlib
 from tff_fedfish.version import __version__
 
 _HOMES = {
-    'GroupedCorpus': 'tff_fedfish.data.grouped_corpus',
-    'ModelSpec': 'models.functional_model',
-    'build_fed_avg': 'tff_fedfish.algorithms.fed_avg',
-    'build_fed_fish': 'tff_fedfish.algorithms.fed_fish',
-    'build_language_model': 'models.functional_model',
-    'set_in_process_context': 'tff_fedfish.runtime.in_process_context',
+  'GroupedCorpus': 'tff_fedfish.data.grouped_corpus',
+  'ModelSpec': 'models.functional_model',
+  'build_fed_avg': 'tff_fedfish.algorithms.fed_avg',
+  'build_fed_fish': 'tff_fedfish.algorithms.fed_fish',
+  'build_language_model': 'models.functional_model',
+  'set_in_process_context': 'tff_fedfish.runtime.in_process_context',
 }
 
 __all__ = ['__version__', *sorted(_HOMES)]

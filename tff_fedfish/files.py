@@ -27,7 +27,7 @@ def write_atomically(path: str | os.PathLike, mode: str = 'w') -> Iterator[Any]:
   path = pathlib.Path(path)
   text = {} if 'b' in mode else {'encoding': 'utf-8', 'newline': '\n'}
   descriptor, temporary = tempfile.mkstemp(
-      dir=path.parent, prefix=f'.{path.name}.'
+    dir=path.parent, prefix=f'.{path.name}.'
   )
   try:
     with os.fdopen(descriptor, mode, **text) as file:
@@ -43,7 +43,9 @@ def write_atomically(path: str | os.PathLike, mode: str = 'w') -> Iterator[Any]:
 
 
 @contextlib.contextmanager
-def write_directory_atomically(path: str | os.PathLike) -> Iterator[pathlib.Path]:
+def write_directory_atomically(
+  path: str | os.PathLike,
+) -> Iterator[pathlib.Path]:
   """Yields a temporary directory beside `path` and renames it on success.
 
   Args:
@@ -55,7 +57,7 @@ def write_directory_atomically(path: str | os.PathLike) -> Iterator[pathlib.Path
   path = pathlib.Path(path)
   path.parent.mkdir(parents=True, exist_ok=True)
   temporary = pathlib.Path(
-      tempfile.mkdtemp(dir=path.parent, prefix=f'.{path.name}.')
+    tempfile.mkdtemp(dir=path.parent, prefix=f'.{path.name}.')
   )
   try:
     yield temporary
@@ -74,7 +76,7 @@ def write_json(path: str | os.PathLike, value: Any) -> None:
 
 
 def require_usable_output(
-    path: str | os.PathLike, option: str, *, marker: str | None = None
+  path: str | os.PathLike, option: str, *, marker: str | None = None
 ) -> pathlib.Path:
   """Checks, before any work, that `path` can become our output directory.
 
@@ -96,18 +98,16 @@ def require_usable_output(
     if path.exists():
       if not path.is_dir():
         raise UserError(
-            f'`{option}` must be a directory, but {str(path)!r} is a file. '
-            'Name another path.'
+          f'`{option}` must be a directory, but {str(path)!r} is a file. '
+          'Name another path.'
         )
       found = sorted(entry.name for entry in path.iterdir())
       if found and (marker is None or marker not in found):
-        expected = 'be empty or new' + (
-            f', or hold {marker}' if marker else ''
-        )
+        expected = 'be empty or new' + (f', or hold {marker}' if marker else '')
         raise UserError(
-            f'`{option}` must {expected}, but {str(path)!r} already holds '
-            f'{found[0]!r}{f" and {len(found) - 1} more" * (len(found) > 1)}. '
-            'Name another directory, or remove it first.'
+          f'`{option}` must {expected}, but {str(path)!r} already holds '
+          f'{found[0]!r}{f" and {len(found) - 1} more" * (len(found) > 1)}. '
+          'Name another directory, or remove it first.'
         )
     ancestor = path
     while not ancestor.exists():
@@ -117,9 +117,9 @@ def require_usable_output(
       pass
   except OSError as error:
     raise UserError(
-        f'`{option}` must be writable, but {str(path)!r} is not '
-        f'({error.strerror}). Name another directory, or change its '
-        'permissions.'
+      f'`{option}` must be writable, but {str(path)!r} is not '
+      f'({error.strerror}). Name another directory, or change its '
+      'permissions.'
     ) from error
   return path
 

@@ -11,16 +11,17 @@ from tff_fedfish.version import __version__
 
 # In the order in which a user meets them. Each module has `SUMMARY`,
 # `add_arguments(parser)` and `run(arguments) -> exit code`, and imports
-# nothing heavy at its top.
+# nothing heavy at its top. A module with `TAKES_EXTRA = True` is handed what
+# its parser does not know as `arguments.extra` and must account for it.
 _COMMANDS = {
-    'demo': 'tff_fedfish.cli.demo',
-    'group': 'tff_fedfish.cli.group',
-    'inspect': 'tff_fedfish.cli.inspect',
-    'tokenizer': 'tff_fedfish.cli.tokenizer',
-    'train': 'tff_fedfish.cli.train',
-    'evaluate': 'tff_fedfish.cli.evaluate',
-    'report': 'tff_fedfish.cli.report',
-    'doctor': 'tff_fedfish.cli.doctor',
+  'demo': 'tff_fedfish.cli.demo',
+  'group': 'tff_fedfish.cli.group',
+  'inspect': 'tff_fedfish.cli.inspect',
+  'tokenizer': 'tff_fedfish.cli.tokenizer',
+  'train': 'tff_fedfish.cli.train',
+  'evaluate': 'tff_fedfish.cli.evaluate',
+  'report': 'tff_fedfish.cli.report',
+  'doctor': 'tff_fedfish.cli.doctor',
 }
 
 _EPILOG = """\
@@ -49,7 +50,10 @@ def main(argv: Sequence[str] | None = None) -> int:
   """
   # Before TensorFlow is imported: its start-up messages are not the user's.
   os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
-  arguments = _build_parser().parse_args(argv)
+  arguments, extra = _build_parser().parse_known_args(argv)
+  if extra and not arguments.takes_extra:
+    arguments.parser.error(f'unrecognized arguments: {" ".join(extra)}')
+  arguments.extra = extra
   try:
     return arguments.run(arguments)
   except UserError as error:
@@ -66,28 +70,32 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _build_parser() -> argparse.ArgumentParser:
   parser = _Parser(
-      prog='fedfish',
-      description='Federated language-model pretraining with function-space '
-      'aggregation.',
-      epilog=_EPILOG,
-      formatter_class=argparse.RawDescriptionHelpFormatter,
-      allow_abbrev=False,
+    prog='fedfish',
+    description='Federated language-model pretraining with function-space '
+    'aggregation.',
+    epilog=_EPILOG,
+    formatter_class=argparse.RawDescriptionHelpFormatter,
+    allow_abbrev=False,
   )
   version = f'fedfish {__version__}'
   parser.add_argument('--version', action='version', version=version)
   subparsers = parser.add_subparsers(
-      title='commands', metavar='COMMAND', required=True, parser_class=_Parser
+    title='commands', metavar='COMMAND', required=True, parser_class=_Parser
   )
   for name, module_name in _COMMANDS.items():
     module = importlib.import_module(module_name)
     subparser = subparsers.add_parser(
-        name,
-        help=module.SUMMARY,
-        description=module.__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
+      name,
+      help=module.SUMMARY,
+      description=module.__doc__,
+      formatter_class=argparse.RawDescriptionHelpFormatter,
+      allow_abbrev=False,
     )
     subparser.add_argument('--version', action='version', version=version)
     module.add_arguments(subparser)
-    subparser.set_defaults(run=module.run)
+    subparser.set_defaults(
+      run=module.run,
+      parser=subparser,
+      takes_extra=getattr(module, 'TAKES_EXTRA', False),
+    )
   return parser

@@ -1,0 +1,89 @@
+"""Causal self-attention that keeps no attention probabilities.
+
+softmax(q k^T / sqrt(d)) v, block by block of queries. What the backward pass
+needs of the probabilities (a [length, length] matrix a head) is computed again
+from q and k; keys after the last query of a block are never touched.
+"""
+
+import tensorflow as tf
+
+# Queries per block: big enough for efficient products, small enough that a
+# block of probabilities stays small beside the activations at 1,024 tokens.
+_BLOCK_LENGTH = 256
+
+
+def causal_attention(
+  query: tf.Tensor, key: tf.Tensor, value: tf.Tensor
+) -> tf.Tensor:
+  """Returns attention of every position over itself and those before it.
+
+  Args:
+    query: Float [batch, heads, length, head width]; length static.
+    key: Like `query`.
+    value: Like `query`.
+
+  Returns:
+    Same shape and dtype as `query`. The softmax is computed in float32.
+  """
+  length = query.shape[2]
+  scale = float(query.shape[3]) ** -0.5
+  blocks = [
+    (start, min(start + _BLOCK_LENGTH, length))
+    for start in range(0, length, _BLOCK_LENGTH)
+  ]
+
+  def probabilities(query, key, start, end):
+    # [batch, heads, end - start, end]
+    scores = tf.matmul(
+      query[:, :, start:end], key[:, :, :end], transpose_b=True
+    )
+    scores = tf.cast(scores, tf.float32) * scale
+    # Row i of the block is position start + i.
+    visible = tf.linalg.band_part(
+      tf.ones([end - start, end], tf.bool), -1, start
+    )
+    return tf.nn.softmax(tf.where(visible, scores, scores.dtype.min))
+
+  @tf.custom_gradient
+  def attend(query, key, value):
+    output = tf.concat(
+      [
+        tf.matmul(
+          tf.cast(probabilities(query, key, start, end), value.dtype),
+          value[:, :, :end],
+        )
+        for start, end in blocks
+      ],
+      axis=2,
+    )
+
+    def gradient(output_gradient):
+      query_gradients = []
+      key_gradient = tf.zeros_like(key)
+      value_gradient = tf.zeros_like(value)
+      for start, end in blocks:
+        upstream = output_gradient[:, :, start:end]
+        weights = probabilities(query, key, start, end)
+        weights_gradient = tf.cast(
+          tf.matmul(upstream, value[:, :, :end], transpose_b=True), tf.float32
+        )
+        # d softmax: p * (g - sum(p g)); masked entries have p = 0.
+        centred = weights_gradient - tf.reduce_sum(
+          weights * weights_gradient, axis=-1, keepdims=True
+        )
+        scores_gradient = tf.cast(weights * centred * scale, query.dtype)
+        query_gradients.append(tf.matmul(scores_gradient, key[:, :, :end]))
+        padding = [[0, 0], [0, 0], [0, length - end], [0, 0]]
+        key_gradient += tf.pad(
+          tf.matmul(scores_gradient, query[:, :, start:end], transpose_a=True),
+          padding,
+        )
+        value_gradient += tf.pad(
+          tf.matmul(tf.cast(weights, value.dtype), upstream, transpose_a=True),
+          padding,
+        )
+      return tf.concat(query_gradients, axis=2), key_gradient, value_gradient
+
+    return output, gradient
+
+  return attend(query, key, value)

@@ -1,0 +1,138 @@
+"""Next-token loss over a tied softmax without keeping all logits.
+
+The logits of a batch ([tokens, vocabulary]) are the largest tensor of a
+language model. Where they would be large they are formed for some tokens at a
+time, and formed again in the backward pass.
+"""
+
+import tensorflow as tf
+
+# Logits of one sequence above this are formed in chunks. Unit: bytes.
+_MAX_LOGITS_BYTES = 64 * 2**20
+
+
+def chunk_length(sequence_length: int, vocabulary_size: int) -> int | None:
+  """Returns the tokens per chunk, or None where chunks are not worth it."""
+  bytes_per_token = 4 * vocabulary_size
+  if sequence_length * bytes_per_token <= _MAX_LOGITS_BYTES:
+    return None
+  return max(1, _MAX_LOGITS_BYTES // bytes_per_token)
+
+
+def token_losses(
+  hidden: tf.Tensor,
+  embedding: tf.Tensor,
+  targets: tf.Tensor,
+  *,
+  tokens_per_chunk: int | None = None,
+) -> tuple[tf.Tensor, tf.Tensor]:
+  """Returns the cross-entropy and the hit of every token.
+
+  Args:
+    hidden: Float [tokens, width], output of the last layer.
+    embedding: Float [vocabulary, width], dtype of `hidden`; logits are
+      `hidden embedding^T`.
+    targets: Int32 [tokens], the ids to predict.
+    tokens_per_chunk: Logits kept at a time; None: all, kept for the gradient.
+
+  Returns:
+    (loss, correct): float32 [tokens], loss in nats, correct 1.0 where the
+    likeliest id is the target. No gradient flows through `correct`.
+  """
+  if tokens_per_chunk is None:
+    logits = _logits(hidden, embedding)
+    loss = tf.nn.sparse_softmax_cross_entropy_with_logits(targets, logits)
+    return loss, _is_argmax(logits, targets)
+  return _chunked(hidden, embedding, targets, tokens_per_chunk)
+
+
+def _logits(hidden, embedding):
+  # float32 whatever the products' dtype: the softmax sums over thousands.
+  return tf.cast(tf.matmul(hidden, embedding, transpose_b=True), tf.float32)
+
+
+def _is_argmax(logits, targets):
+  best = tf.argmax(logits, axis=-1, output_type=targets.dtype)
+  return tf.stop_gradient(tf.cast(tf.equal(best, targets), tf.float32))
+
+
+def _chunked(hidden, embedding, targets, tokens_per_chunk):
+  """`token_losses` by chunks, with its gradient."""
+  num_tokens = tf.shape(hidden)[0]
+  width = hidden.shape[-1]
+  num_chunks = -(-num_tokens // tokens_per_chunk)
+
+  def chunk_of(tensor, index):
+    start = index * tokens_per_chunk
+    return tensor[start : start + tokens_per_chunk]
+
+  def gather(arrays, element_shape):
+    # The last chunk may be shorter, so elements have no common first size.
+    return tf.ensure_shape(arrays.concat(), [None, *element_shape])
+
+  def arrays_of(dtype):
+    return tf.TensorArray(
+      dtype, num_chunks, infer_shape=False, element_shape=None
+    )
+
+  @tf.custom_gradient
+  def losses(hidden, embedding):
+    def forward(index, loss, correct):
+      logits = _logits(chunk_of(hidden, index), embedding)
+      wanted = chunk_of(targets, index)
+      return (
+        index + 1,
+        loss.write(
+          index,
+          tf.nn.sparse_softmax_cross_entropy_with_logits(wanted, logits),
+        ),
+        correct.write(index, _is_argmax(logits, wanted)),
+      )
+
+    _, loss, correct = tf.while_loop(
+      lambda index, *_: index < num_chunks,
+      forward,
+      (0, arrays_of(tf.float32), arrays_of(tf.float32)),
+      parallel_iterations=1,
+    )
+
+    def gradient(loss_gradient, unused_correct_gradient):
+      def backward(index, hidden_gradient, embedding_gradient):
+        states = chunk_of(hidden, index)
+        wanted = chunk_of(targets, index)
+        # d loss / d logits = softmax - onehot, times what comes from above.
+        logits_gradient = tf.cast(
+          (
+            tf.nn.softmax(_logits(states, embedding))
+            - tf.one_hot(wanted, embedding.shape[0])
+          )
+          * chunk_of(loss_gradient, index)[:, tf.newaxis],
+          hidden.dtype,
+        )
+        return (
+          index + 1,
+          hidden_gradient.write(index, tf.matmul(logits_gradient, embedding)),
+          embedding_gradient
+          + tf.cast(
+            tf.matmul(logits_gradient, states, transpose_a=True), tf.float32
+          ),
+        )
+
+      _, hidden_gradient, embedding_gradient = tf.while_loop(
+        lambda index, *_: index < num_chunks,
+        backward,
+        (
+          0,
+          arrays_of(hidden.dtype),
+          tf.zeros(embedding.shape, tf.float32),
+        ),
+        parallel_iterations=1,
+      )
+      return (
+        gather(hidden_gradient, [width]),
+        tf.cast(embedding_gradient, embedding.dtype),
+      )
+
+    return (gather(loss, []), gather(correct, [])), gradient
+
+  return losses(hidden, embedding)

@@ -1,0 +1,112 @@
+"""Shape of a decoder-only transformer; no TensorFlow, so counting is free."""
+
+import dataclasses
+import math
+
+# Above this, unrolled layers take longer to compile than a loop costs to run.
+_MAX_UNROLLED_LAYERS = 8
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TransformerConfig:
+  """What fixes the weights' shapes and how the model computes."""
+
+  num_layers: int
+  """Blocks of attention and MLP, >= 1."""
+  width: int
+  """Size of the residual stream; a multiple of `num_heads`."""
+  num_heads: int
+  """Attention heads, >= 1. With rotary positions, width / heads is even."""
+  vocabulary_size: int
+  """Token ids run from 0 to vocabulary_size - 1."""
+  sequence_length: int
+  """Positions the model sees at most. Unit: tokens."""
+  position_embedding: str = 'learned'
+  """'learned' (one vector a position) or 'rotary' (no weights)."""
+  compute_dtype: str = 'float32'
+  """'float32' or 'bfloat16' matrix products; weights stay float32."""
+  layer_loop: str = 'auto'
+  """'unrolled' (fastest), 'foldl' (compiles fast whatever the depth), 'auto'."""
+
+  def __post_init__(self):
+    problems = []
+    for name in (
+      'num_layers',
+      'width',
+      'num_heads',
+      'vocabulary_size',
+      'sequence_length',
+    ):
+      if getattr(self, name) < 1:
+        problems.append(
+          f'`{name}` must be at least 1, found {getattr(self, name)}'
+        )
+    if not problems and self.width % self.num_heads:
+      problems.append(
+        f'`width` must be a multiple of `num_heads` ({self.num_heads}), '
+        f'found {self.width}'
+      )
+    elif not problems and self.position_embedding == 'rotary':
+      if self.width // self.num_heads % 2:
+        problems.append(
+          'rotary positions need an even `width / num_heads`, found '
+          f'{self.width // self.num_heads}'
+        )
+    for name, allowed in (
+      ('position_embedding', ('learned', 'rotary')),
+      ('compute_dtype', ('float32', 'bfloat16')),
+      ('layer_loop', ('auto', 'unrolled', 'foldl')),
+    ):
+      if getattr(self, name) not in allowed:
+        problems.append(
+          f'`{name}` must be one of {", ".join(allowed)}, found '
+          f'{getattr(self, name)!r}'
+        )
+    if problems:
+      raise ValueError('Invalid transformer: ' + '; '.join(problems) + '.')
+
+  @property
+  def head_width(self) -> int:
+    """Size of one attention head."""
+    return self.width // self.num_heads
+
+  @property
+  def unrolls_layers(self) -> bool:
+    """Whether the layers are written out instead of looped over."""
+    if self.layer_loop == 'auto':
+      return self.num_layers <= _MAX_UNROLLED_LAYERS
+    return self.layer_loop == 'unrolled'
+
+
+def weight_shapes(config: TransformerConfig) -> dict[str, tuple[int, ...]]:
+  """Returns the name and shape of every weight, in the order of `weights`.
+
+  Weights of the blocks are stacked along a first axis of size num_layers: the
+  number of tensors does not grow with the depth. The names begin with `block/`.
+  """
+  layers, width = config.num_layers, config.width
+  shapes = {'token_embedding': (config.vocabulary_size, width)}
+  if config.position_embedding == 'learned':
+    shapes['position_embedding'] = (config.sequence_length, width)
+  shapes |= {
+    'block/attention_norm/scale': (layers, width),
+    'block/attention_norm/bias': (layers, width),
+    'block/attention_input/kernel': (layers, width, 3 * width),
+    'block/attention_input/bias': (layers, 3 * width),
+    'block/attention_output/kernel': (layers, width, width),
+    'block/attention_output/bias': (layers, width),
+    'block/mlp_norm/scale': (layers, width),
+    'block/mlp_norm/bias': (layers, width),
+    'block/mlp_expand/kernel': (layers, width, 4 * width),
+    'block/mlp_expand/bias': (layers, 4 * width),
+    'block/mlp_contract/kernel': (layers, 4 * width, width),
+    'block/mlp_contract/bias': (layers, width),
+    'final_norm/scale': (width,),
+    'final_norm/bias': (width,),
+  }
+  return shapes
+
+
+def num_parameters(config: TransformerConfig) -> int:
+  """Returns the number of trainable scalars."""
+  return sum(math.prod(shape) for shape in weight_shapes(config).values())

@@ -1,0 +1,61 @@
+"""The language model as `tff.learning` sees it: masks, metrics, size."""
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from models import transformer
+from models.functional_model import build_language_model
+from models.presets import PRESETS
+from models.transformer_config import TransformerConfig
+from tff_fedfish.algorithms.fed_avg import build_fed_avg
+
+_CONFIG = TransformerConfig(
+  num_layers=1, width=8, num_heads=2, vocabulary_size=11, sequence_length=4
+)
+
+
+def _output():
+  spec = build_language_model(_CONFIG, model_seed=1)
+  weights = spec.draw_initial_weights()
+  tokens = tf.constant([[1, 2, 3, 4, 5], [6, 7, 0, 0, 0]], tf.int32)
+  losses, _ = transformer.next_token_losses(_CONFIG, weights[0], tokens)
+  output = spec.functional_model.predict_on_batch(weights, tokens, False)
+  return spec.functional_model, losses.numpy(), output
+
+
+def test_loss_is_the_mean_over_real_targets():
+  model, losses, output = _output()
+  # Row 0 has 3 real targets, row 1 one: a mean over 4 tokens, not of 2 rows.
+  expected = (losses[0, :3].sum() + losses[1, 0]) / 4
+  found = model.loss(output, tf.constant([3, 1]))
+  np.testing.assert_allclose(found, expected, rtol=1e-6)
+  assert abs(expected - losses.mean()) > 1e-6
+
+
+def test_batch_without_targets_has_loss_zero():
+  model, _, output = _output()
+  assert model.loss(output, tf.constant([0, 0])) == 0.0
+
+
+def test_padding_never_reaches_the_loss():
+  spec = build_language_model(_CONFIG, model_seed=1)
+  weights = spec.draw_initial_weights()
+  losses = []
+  for padding in (0, 9):
+    tokens = tf.constant([[1, 2, 3, padding, padding]], tf.int32)
+    output = spec.functional_model.predict_on_batch(weights, tokens, True)
+    losses.append(float(spec.functional_model.loss(output, tf.constant([2]))))
+  assert losses[0] == losses[1]
+
+
+def test_weights_of_a_large_model_never_become_graph_constants():
+  config = TransformerConfig(**PRESETS['small'], sequence_length=8)
+  process = build_fed_avg(
+    build_language_model(config, model_seed=1),
+    client_optimizer=tff.learning.optimizers.build_sgdm(0.1),
+    server_optimizer=tff.learning.optimizers.build_sgdm(1.0),
+  )
+  # 13.8 M weights are 55 MB; their graph is some kilobytes.
+  proto = process.initialize.to_building_block().proto
+  assert proto.ByteSize() < 1_000_000

@@ -1,0 +1,199 @@
+"""The Fisher-weighted mean, against numbers worked out by hand."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tff_fedfish import fisher
+
+# Two clients, n = (10, 30).
+#   client  delta                    fisher
+#     1     ( 0.2, -0.4, 0,   0.1)   (4, 1, 0, 0  )
+#     2     (-0.1,  0.2, 0.5, 0.3)   (1, 3, 0, 0.5)
+_N = (10.0, 30.0)
+_DELTAS = ([0.2, -0.4, 0.0, 0.1], [-0.1, 0.2, 0.5, 0.3])
+_FISHERS = ([4.0, 1.0, 0.0, 0.0], [1.0, 3.0, 0.0, 0.5])
+
+
+def _aggregate(fishers=_FISHERS, fallback=None, **floors):
+  floors = {'relative_floor': 0.0} | floors
+  terms = [
+    fisher.fisher_weighted_terms(
+      (tf.constant(delta, tf.float64),),
+      (tf.constant(f, tf.float64),),
+      tf.constant(n, tf.float64),
+      **floors,
+    )
+    for n, delta, f in zip(_N, _DELTAS, fishers, strict=True)
+  ]
+  weighted_delta_sum, fisher_mass = tf.nest.map_structure(tf.add, *terms)
+  (mean,) = fisher.fisher_weighted_mean(
+    weighted_delta_sum, fisher_mass, fallback
+  )
+  return mean.numpy()
+
+
+def _fed_avg():
+  # (10 * 0.2 - 30 * 0.1) / 40 = -0.025; (-4 + 6) / 40; 15 / 40; (1 + 9) / 40
+  return np.array([-0.025, 0.05, 0.375, 0.25])
+
+
+class TestFisherWeightedMean:
+  def test_by_hand(self):
+    # numerator (10*4*0.2 - 30*1*0.1, -10*0.4 + 30*3*0.2, 0, 30*0.5*0.3)
+    #         = (5, 14, 0, 4.5); mass (70, 100, 0, 15)
+    np.testing.assert_allclose(
+      _aggregate(), [5 / 70, 0.14, 0.0, 0.3], atol=1e-12
+    )
+
+  def test_default_floor_gives_zero_mass_coordinates_nearly_the_mean(self):
+    # Entry 2: floors 1e-8 * (5/4, 4.5/4): 30*1.125*0.5 / (12.5 + 33.75)
+    #        = 16.875 / 46.25 = 0.36486486...
+    np.testing.assert_allclose(
+      _aggregate(relative_floor=1e-8),
+      [0.0714285714, 0.14, 0.3648648649, 0.3],
+      atol=1e-7,
+    )
+
+  def test_fallback_fills_zero_mass_coordinates_alone(self):
+    fallback = (tf.constant(_fed_avg()),)
+    np.testing.assert_allclose(
+      _aggregate(fallback=fallback), [5 / 70, 0.14, 0.375, 0.3], atol=1e-12
+    )
+
+  def test_absolute_floor(self):
+    # F + 0.5: entry 0: (10*4.5*0.2 - 30*1.5*0.1) / (45 + 45) = 4.5/90 = 0.05
+    np.testing.assert_allclose(
+      _aggregate(absolute_floor=0.5),
+      [0.05, 0.125, 0.375, 0.2714285714],
+      atol=1e-9,
+    )
+
+  def test_equal_fishers_reduce_to_fed_avg(self):
+    same = [7.0, 0.5, 3.0, 1e-9]
+    np.testing.assert_allclose(
+      _aggregate(fishers=(same, same)), _fed_avg(), atol=1e-12
+    )
+
+  @pytest.mark.parametrize('scale', [1e-12, 3.0, 1e6])
+  def test_common_scale_changes_nothing(self, scale):
+    scaled = [[scale * f for f in client] for client in _FISHERS]
+    np.testing.assert_allclose(
+      _aggregate(fishers=scaled, relative_floor=1e-8),
+      _aggregate(relative_floor=1e-8),
+      rtol=1e-12,
+    )
+
+  def test_equals_equation_4_on_weights(self):
+    theta = np.array([1.0, -2.0, 0.5, 3.0])
+    weights = np.array(_N)[:, None] * np.array(_FISHERS)
+    theta_i = theta - np.array(_DELTAS)
+    informed = weights.sum(0) > 0
+    closed_form = (weights * theta_i).sum(0)[informed] / weights.sum(0)[
+      informed
+    ]
+    np.testing.assert_allclose(
+      (theta - _aggregate())[informed], closed_form, atol=1e-12
+    )
+
+  def test_all_zero_mass_is_zero_not_nan(self):
+    nothing = [0.0] * 4
+    np.testing.assert_array_equal(
+      _aggregate(fishers=(nothing, nothing), relative_floor=1e-8), nothing
+    )
+
+
+class TestDisjointSupports:
+  """Two clients that know different bins of one function."""
+
+  # A: bins 0 (3 points), 1 (1 point), optimum (1, 2, 0, 0)
+  # B: bins 2, 3 (2 points each), optimum (0, 0, -1, 3); n = 4 each
+  _OPTIMA = np.array([[1.0, 2.0, 0.0, 0.0], [0.0, 0.0, -1.0, 3.0]])
+
+  def _mean(self, fishers, fallback=None):
+    terms = [
+      fisher.fisher_weighted_terms(
+        (tf.constant(-optimum, tf.float32),),
+        (tf.constant(f, tf.float32),),
+        tf.constant(4.0),
+        relative_floor=0.0,
+      )
+      for optimum, f in zip(self._OPTIMA, fishers, strict=True)
+    ]
+    sums = tf.nest.map_structure(tf.add, *terms)
+    return -fisher.fisher_weighted_mean(*sums, fallback)[0].numpy()
+
+  def _barrier(self, theta):
+    # Mean squared error on each client's points; 0 at its own optimum.
+    of_a = (3 * (theta[0] - 1) ** 2 + (theta[1] - 2) ** 2) / 4
+    of_b = (2 * (theta[2] + 1) ** 2 + 2 * (theta[3] - 3) ** 2) / 4
+    return (of_a + of_b) / 2
+
+  def test_fisher_of_a_gaussian_keeps_what_each_client_knows(self):
+    theta = self._mean([[3, 1, 0, 0], [0, 0, 2, 2]])
+    np.testing.assert_allclose(theta, [1, 2, -1, 3])
+    assert self._barrier(theta) == 0
+
+  def test_plain_mean_forgets_half(self):
+    # (0.5, 1, -0.5, 1.5): gaps (3*0.25 + 1)/4 = 0.4375 and
+    # (2*0.25 + 2*2.25)/4 = 1.25, mean 0.84375
+    assert self._barrier(self._OPTIMA.mean(0)) == 0.84375
+
+  def test_vanished_gradients_leave_the_server_or_fall_back(self):
+    # At the exact optima every squared gradient of the loss is 0.
+    zeros = np.zeros((2, 4))
+    np.testing.assert_array_equal(self._mean(zeros), [0, 0, 0, 0])
+    fallback = (tf.constant(-self._OPTIMA.mean(0), tf.float32),)
+    assert self._barrier(self._mean(zeros, fallback)) == 0.84375
+
+
+class TestFisherDiagonal:
+  def test_sum_and_mean(self):
+    sums = fisher.zero_sums((tf.zeros([2]),))
+    sums = fisher.add_batch(sums, (tf.constant([1.0, -2.0]),))
+    sums = fisher.add_batch(sums, (tf.constant([3.0, 0.0]),))
+    # 1 + 9 = 10, 4 + 0 = 4
+    np.testing.assert_array_equal(
+      fisher.fisher_diagonal(sums, 'sum')[0], [10, 4]
+    )
+    np.testing.assert_array_equal(
+      fisher.fisher_diagonal(sums, 'mean')[0], [5, 2]
+    )
+
+  def test_mean_over_no_batches_is_zero(self):
+    sums = fisher.zero_sums((tf.zeros([2]),))
+    np.testing.assert_array_equal(
+      fisher.fisher_diagonal(sums, 'mean')[0], [0, 0]
+    )
+
+  def test_bfloat16_gradients_are_squared_in_float32(self):
+    sums = fisher.add_batch(
+      fisher.zero_sums((tf.zeros([1]),)),
+      (tf.constant([1.0078125], tf.bfloat16),),
+    )
+    # 1.0078125^2 = 1.01568603515625, which bfloat16 would round to 1.015625.
+    assert sums.squared_gradients[0].numpy()[0] == np.float32(1.01568603515625)
+
+  def test_unknown_reduction(self):
+    sums = fisher.zero_sums((tf.zeros([1]),))
+    with pytest.raises(ValueError, match="'sum' or 'mean', found 'max'"):
+      fisher.fisher_diagonal(sums, 'max')
+
+
+class TestAdamOnTheMean:
+  def test_first_step(self):
+    import linear_models
+
+    optimizer = linear_models.adam(0.1)
+    theta = (tf.constant([1.0, -2.0, 0.5, 3.0]),)
+    gradient = (
+      tf.constant(_aggregate(fallback=(tf.constant(_fed_avg()),)), tf.float32),
+    )
+    state = optimizer.initialize((tf.TensorSpec([4], tf.float32),))
+    _, (stepped,) = optimizer.next(state, theta, gradient)
+    # lr * g / (|g| + eps'): each coordinate moves by nearly 0.1.
+    np.testing.assert_allclose(
+      stepped,
+      [0.900004427, -2.0999977413, 0.4000008433, 2.9000010541],
+      rtol=1e-6,
+    )

@@ -1,0 +1,146 @@
+"""The client-work slot: what is the same for every method.
+
+Guards against non-finite and empty clients, weighs, keeps the client
+optimizer's hyperparameters in the state (so that they can be set between
+rounds) and reports. What a client computes is a method's own `client_update`.
+"""
+
+import collections
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+import tensorflow_federated as tff
+
+Structure = Any
+
+
+class ClientUpdate(NamedTuple):
+  """What a method's client computes.
+
+  Attributes:
+    update: Structure for the aggregator; every leaf float.
+    num_examples: Int64, rows of one pass over the client's data.
+    metrics: The model's metrics state over local training.
+  """
+
+  update: Structure
+  num_examples: tf.Tensor
+  metrics: Structure
+
+
+def build_client_work(
+  functional_model: tff.learning.models.FunctionalModel,
+  weights_type: tff.Type,
+  client_optimizer: tff.learning.optimizers.Optimizer,
+  client_weighting: tff.learning.ClientWeighting,
+  client_update: Callable[
+    [Structure, Structure, Structure, tf.data.Dataset], ClientUpdate
+  ],
+) -> tff.learning.templates.ClientWorkProcess:
+  """Builds client work from one client's computation.
+
+  Args:
+    functional_model: Gives the data's type and the metrics.
+    weights_type: Type of the model weights (ModelWeights container).
+    client_optimizer: Its hyperparameters become the state of this slot.
+    client_weighting: NUM_EXAMPLES (rows of one pass) or UNIFORM.
+    client_update: (hparams, trainable, non_trainable, dataset) -> ClientUpdate,
+      plain TensorFlow.
+
+  Returns:
+    The process. A client whose update holds a non-finite number takes part as
+    if it had no data: zero update, weight 0, metrics reset, and is counted in
+    `num_non_finite_clients`. A client without data has weight 0 and is counted
+    in `num_empty_clients`.
+
+  Raises:
+    TypeError: If `client_weighting` is not a `tff.learning.ClientWeighting`.
+  """
+  if not isinstance(client_weighting, tff.learning.ClientWeighting):
+    raise TypeError(
+      '`client_weighting` must be a tff.learning.ClientWeighting, found '
+      f'{client_weighting!r}.'
+    )
+  data_type = tff.SequenceType(
+    tff.types.tensorflow_to_type(functional_model.input_spec)
+  )
+  initial_hparams = client_optimizer.get_hparams(
+    client_optimizer.initialize(tf.TensorSpec([], tf.float32))
+  )
+
+  @tff.federated_computation
+  def initialize():
+    return tff.federated_value(initial_hparams, tff.SERVER)
+
+  hparams_type = initialize.type_signature.result.member
+
+  @tff.tensorflow.computation(hparams_type)
+  def get_hparams(state):
+    return state
+
+  @tff.tensorflow.computation(hparams_type, hparams_type)
+  def set_hparams(state, hparams):
+    del state
+    return hparams
+
+  @tff.tensorflow.computation(hparams_type, weights_type, data_type)
+  @tf.function
+  def work(hparams, weights, dataset):
+    update, num_examples, metrics = client_update(
+      hparams, weights.trainable, weights.non_trainable, dataset
+    )
+    update, is_bad = _zero_if_non_finite(update)
+    if client_weighting is tff.learning.ClientWeighting.UNIFORM:
+      num_examples_weight = tf.cast(num_examples > 0, tf.float32)
+    else:
+      num_examples_weight = tf.cast(num_examples, tf.float32)
+    client_weight = tf.where(is_bad, 0.0, num_examples_weight)
+    metrics = tf.nest.map_structure(
+      lambda fresh, value: tf.where(is_bad, fresh, value),
+      functional_model.initialize_metrics_state(),
+      metrics,
+    )
+    counts = collections.OrderedDict(
+      # Not `==`: in the graphs TFF builds it compares identities.
+      num_empty_clients=tf.cast(tf.equal(num_examples, 0), tf.int32),
+      num_non_finite_clients=tf.cast(is_bad, tf.int32),
+    )
+    result = tff.learning.templates.ClientResult(update, client_weight)
+    return result, metrics, counts
+
+  @tff.federated_computation(
+    initialize.type_signature.result,
+    tff.FederatedType(weights_type, tff.CLIENTS),
+    tff.FederatedType(data_type, tff.CLIENTS),
+  )
+  def next_fn(state, weights, client_data):
+    result, metrics, counts = tff.federated_map(
+      work, (tff.federated_broadcast(state), weights, client_data)
+    )
+    train = tff.learning.metrics.sum_then_finalize(
+      functional_model.finalize_metrics
+    )(metrics)
+    measurements = tff.federated_zip(
+      collections.OrderedDict(train=train, clients=tff.federated_sum(counts))
+    )
+    return tff.templates.MeasuredProcessOutput(state, result, measurements)
+
+  return tff.learning.templates.ClientWorkProcess(
+    initialize,
+    next_fn,
+    get_hparams_fn=get_hparams,
+    set_hparams_fn=set_hparams,
+  )
+
+
+def _zero_if_non_finite(update):
+  """Zeroes a whole update if any entry is not finite; says whether it did."""
+  is_finite = tf.reduce_all(
+    [tf.reduce_all(tf.math.is_finite(t)) for t in tf.nest.flatten(update)]
+  )
+  # Selecting, not multiplying: 0 * NaN is NaN.
+  update = tf.nest.map_structure(
+    lambda t: tf.where(is_finite, t, tf.zeros_like(t)), update
+  )
+  return update, tf.logical_not(is_finite)

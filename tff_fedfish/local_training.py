@@ -1,0 +1,189 @@
+"""Local training and local evaluation of one client, in plain TensorFlow.
+
+Every method trains with the one loop here and differs by hooks. A `model` is
+anything with `predict_on_batch`, `loss` and the metrics functions of
+`tff.learning.models.FunctionalModel`; an `optimizer` anything with
+`initialize`, `set_hparams` and `next` of `tff.learning.optimizers.Optimizer`.
+
+Loops iterate over the dataset (`for batch in iter(dataset)`): reducing it
+instead would leave accelerators idle. The functions are to be called while a
+`tf.function` is traced; AutoGraph turns the loops into graph loops.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+# A nested structure of tensors, as tf.nest understands it.
+Structure = Any
+
+
+class BatchOutput(NamedTuple):
+  """What a model's metrics are updated with."""
+
+  loss: tf.Tensor
+  predictions: Structure
+  num_examples: tf.Tensor
+
+
+class GradientObserver(NamedTuple):
+  """A hook that sees the gradients of the last local epoch.
+
+  Attributes:
+    initial: The observation before the first gradient.
+    observe: (observation, gradients) -> observation; both structures are
+      finished tensors, never IndexedSlices.
+  """
+
+  initial: Structure
+  observe: Callable[[Structure, Structure], Structure]
+
+
+class LocalResult(NamedTuple):
+  """What local training leaves behind.
+
+  Attributes:
+    trainable: The trained weights.
+    metrics: The model's metrics state over all local steps.
+    num_examples: Int64, batch rows of ONE pass over the data.
+    observation: The observer's last observation; None without one.
+  """
+
+  trainable: Structure
+  metrics: Structure
+  num_examples: tf.Tensor
+  observation: Structure
+
+
+def forward_and_gradients(
+  model: Any,
+  trainable: Structure,
+  non_trainable: Structure,
+  batch: Any,
+  *,
+  training: bool,
+) -> tuple[BatchOutput, Structure]:
+  """Returns a batch's output and the dense gradients of its mean loss.
+
+  Args:
+    model: See the module.
+    trainable: Weights to differentiate by.
+    non_trainable: Weights held fixed.
+    batch: A mapping with `x` and `y`, or a pair.
+    training: Whether the model behaves as in training (dropout).
+
+  Returns:
+    (output, gradients). Gradients have the structure, shapes and dtypes of
+    `trainable`: 0 where a weight does not reach the loss, and sparse ones are
+    made dense, which sums entries with the same index.
+  """
+  x, y = _split(batch)
+  with tf.GradientTape() as tape:
+    tape.watch(trainable)
+    predictions = model.predict_on_batch(
+      (trainable, non_trainable), x, training
+    )
+    loss = model.loss(output=predictions, label=y)
+  gradients = tape.gradient(
+    loss, trainable, unconnected_gradients=tf.UnconnectedGradients.ZERO
+  )
+  gradients = tf.nest.map_structure(tf.convert_to_tensor, gradients)
+  num_examples = tf.shape(tf.nest.flatten(x)[0], tf.int64)[0]
+  return BatchOutput(loss, predictions, num_examples), gradients
+
+
+def train(
+  model: Any,
+  optimizer: Any,
+  hparams: Structure,
+  trainable: Structure,
+  non_trainable: Structure,
+  dataset: tf.data.Dataset,
+  *,
+  num_local_epochs: int,
+  observer: GradientObserver | None = None,
+) -> LocalResult:
+  """Trains on one client's data: E passes of batch steps.
+
+  Args:
+    model: See the module.
+    optimizer: The client optimizer.
+    hparams: Its hyperparameters, as `optimizer.get_hparams` gives them.
+    trainable: Weights at the start.
+    non_trainable: Weights held fixed.
+    dataset: Batches. Iterating it again yields the same batches.
+    num_local_epochs: E, >= 1.
+    observer: Hook on the gradients of the last pass.
+
+  Returns:
+    The result. A dataset without batches leaves the weights as they were and
+    num_examples 0.
+  """
+  specs = tf.nest.map_structure(
+    lambda w: tf.TensorSpec(w.shape, w.dtype), trainable
+  )
+  state = (
+    trainable,
+    optimizer.set_hparams(optimizer.initialize(specs), hparams),
+    model.initialize_metrics_state(),
+    tf.constant(0, tf.int64),
+  )
+
+  def step(state, batch):
+    weights, optimizer_state, metrics, num_examples = state
+    output, gradients = forward_and_gradients(
+      model, weights, non_trainable, batch, training=True
+    )
+    optimizer_state, weights = optimizer.next(
+      optimizer_state, weights, gradients
+    )
+    metrics = model.update_metrics_state(
+      metrics, labels=_split(batch)[1], batch_output=output
+    )
+    num_examples += output.num_examples
+    return (weights, optimizer_state, metrics, num_examples), gradients
+
+  observation = None
+  if observer is None:
+    for batch in iter(dataset.repeat(num_local_epochs)):
+      state, _ = step(state, batch)
+  else:
+    if num_local_epochs > 1:
+      for batch in iter(dataset.repeat(num_local_epochs - 1)):
+        state, _ = step(state, batch)
+    observation = observer.initial
+    for batch in iter(dataset):
+      state, gradients = step(state, batch)
+      observation = observer.observe(observation, gradients)
+  weights, _, metrics, num_examples = state
+  # Every pass has the same rows, so the division is exact.
+  return LocalResult(
+    weights, metrics, num_examples // num_local_epochs, observation
+  )
+
+
+def evaluate(
+  model: Any,
+  trainable: Structure,
+  non_trainable: Structure,
+  dataset: tf.data.Dataset,
+) -> Structure:
+  """Returns the model's metrics state over one pass, without training."""
+  metrics = model.initialize_metrics_state()
+  for batch in iter(dataset):
+    x, y = _split(batch)
+    predictions = model.predict_on_batch((trainable, non_trainable), x, False)
+    output = BatchOutput(
+      model.loss(output=predictions, label=y),
+      predictions,
+      tf.shape(tf.nest.flatten(x)[0], tf.int64)[0],
+    )
+    metrics = model.update_metrics_state(metrics, labels=y, batch_output=output)
+  return metrics
+
+
+def _split(batch):
+  if isinstance(batch, dict):
+    return batch['x'], batch['y']
+  return batch

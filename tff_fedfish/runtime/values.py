@@ -1,0 +1,102 @@
+"""Python values to flat lists of tensors and back, guided by TFF types.
+
+Always by the TFF type, never by `tf.nest`, which sorts the keys of dicts where
+TFF keeps their order.
+"""
+
+from typing import Any
+
+import tensorflow as tf
+import tensorflow_federated as tff
+from tensorflow_federated.python.common_libs import structure
+from tensorflow_federated.python.core.impl.types import type_conversions
+
+
+def flatten(value: Any, value_type: tff.Type) -> list[tf.Tensor]:
+  """Returns the tensors of `value` in the order of its type.
+
+  Args:
+    value: Tensors, arrays, datasets and containers of them.
+    value_type: Its type; placements are looked through.
+
+  Returns:
+    Eager tensors; datasets as variants. Tensors of the right dtype are passed
+    on untouched, so that they stay on their device.
+
+  Raises:
+    TypeError: If the value does not fit the type.
+    NotImplementedError: If a sequence is not given as a `tf.data.Dataset`.
+  """
+  if isinstance(value_type, tff.FederatedType):
+    return flatten(value, value_type.member)
+  if isinstance(value_type, tff.TensorType):
+    return [tf.convert_to_tensor(value, tf.as_dtype(value_type.dtype))]
+  if isinstance(value_type, tff.SequenceType):
+    if not isinstance(value, tf.data.Dataset):
+      raise NotImplementedError(
+        f'A tf.data.Dataset is required, found {type(value).__name__}.'
+      )
+    found = tff.SequenceType(tff.types.tensorflow_to_type(value.element_spec))
+    # The variant itself carries no type: a wrong one would fail deep inside.
+    value_type.check_assignable_from(found)
+    return [tf.data.experimental.to_variant(value)]
+  if isinstance(value_type, tff.StructType):
+    expected = structure.to_elements(value_type)
+    found = structure.to_elements(
+      structure.from_container(value, recursive=False)
+    )
+    if len(found) != len(expected):
+      raise TypeError(
+        f'{len(expected)} elements are required, found {len(found)}: '
+        f'{value_type.compact_representation()}.'
+      )
+    tensors = []
+    for (found_name, element), (name, element_type) in zip(
+      found, expected, strict=True
+    ):
+      if found_name is not None and found_name != name:
+        raise TypeError(f'Field {name!r} is required, found {found_name!r}.')
+      tensors.extend(flatten(element, element_type))
+    return tensors
+  raise TypeError(f'Values of type {value_type} cannot be passed.')
+
+
+def num_tensors(value_type: tff.Type) -> int:
+  """Returns how many tensors `flatten` gives for the type."""
+  if isinstance(value_type, tff.FederatedType):
+    return num_tensors(value_type.member)
+  if isinstance(value_type, tff.StructType):
+    return sum(num_tensors(element) for element in value_type)
+  return 1
+
+
+def unflatten(tensors: list[Any], value_type: tff.Type) -> Any:
+  """Returns the tensors in the Python containers of `value_type`."""
+  remaining = iter(tensors)
+
+  def to_struct(part):
+    if isinstance(part, tff.FederatedType):
+      return to_struct(part.member)
+    if isinstance(part, tff.StructType):
+      return structure.Struct(
+        [(name, to_struct(e)) for name, e in structure.to_elements(part)]
+      )
+    return next(remaining)
+
+  return _to_containers(to_struct(value_type), value_type)
+
+
+def _to_containers(value, value_type):
+  if isinstance(value_type, tff.StructType) and any(
+    isinstance(element, tff.FederatedType) for element in value_type
+  ):
+    # A struct of placed values: TFF converts only placed structs.
+    value = structure.Struct(
+      [
+        (name, _to_containers(element, element_type))
+        for (name, element_type), element in zip(
+          structure.to_elements(value_type), value, strict=True
+        )
+      ]
+    )
+  return type_conversions.type_to_py_container(value, value_type)
