@@ -1,0 +1,144 @@
+"""Tests of summaries over clients against numbers by hand and known laws."""
+
+import json
+
+import numpy as np
+import pytest
+
+from tff_fedfish.evaluation import statistics
+
+
+def test_mean_and_percentiles_by_hand():
+  # Sorted: -1, 0, 2, 3, 6. Mean 10 / 5 = 2. With 5 values, percentile q lies
+  # at position 4 q / 100: p10 at 0.4, -1 + 0.4 (0 - -1) = -0.6; p50 at 2: 2;
+  # p90 at 3.6, 3 + 0.6 (6 - 3) = 4.8.
+  summary = statistics.summarize(np.array([3.0, -1.0, 6.0, 0.0, 2.0]), seed=1)
+  assert summary['mean'] == pytest.approx(2.0)
+  assert summary['p10'] == pytest.approx(-0.6)
+  assert summary['p50'] == pytest.approx(2.0)
+  assert summary['p90'] == pytest.approx(4.8)
+  assert summary['ci_low'] < 2.0 < summary['ci_high']
+  assert summary['num_clients'] == 5
+  assert summary['num_non_finite'] == 0
+
+
+def test_interval_of_two_values_by_hand():
+  # The mean of two draws from {0, 4} is 0, 2 or 4 with probability 1/4, 1/2,
+  # 1/4: the lowest 2.5 % of the resamples are all 0, the highest 2.5 % all 4.
+  summary = statistics.summarize(np.array([0.0, 4.0]), seed=3)
+  assert (summary['ci_low'], summary['ci_high']) == (0.0, 4.0)
+
+
+def test_one_client():
+  summary = statistics.summarize(np.array([2.5]), seed=0)
+  for name in ('mean', 'p10', 'p50', 'p90', 'ci_low', 'ci_high'):
+    assert summary[name] == 2.5
+
+
+def test_values_that_are_not_finite_are_counted():
+  values = np.array([np.nan, 1.0, np.inf, 3.0, -np.inf])
+  summary = statistics.summarize(values, seed=7)
+  expected = statistics.summarize(np.array([1.0, 3.0]), seed=7)
+  assert expected['mean'] == 2.0
+  assert summary == {**expected, 'num_non_finite': 3}
+
+
+@pytest.mark.parametrize('values', [[], [np.nan, np.inf]])
+def test_nothing_to_summarize(values):
+  summary = statistics.summarize(np.array(values), seed=0)
+  assert summary == {
+    'mean': None,
+    'p10': None,
+    'p50': None,
+    'p90': None,
+    'ci_low': None,
+    'ci_high': None,
+    'num_clients': 0,
+    'num_non_finite': len(values),
+  }
+  json.dumps(summary, allow_nan=False)
+
+
+def test_interval_has_the_analytic_width():
+  # For n normal values the mean has the standard error s / sqrt(n), and the
+  # interval is mean +- 1.96 s / sqrt(n). 20,000 resamples put the percentiles
+  # within about 2 % of the width.
+  values = np.random.RandomState(5).normal(3.0, 2.0, size=400)
+  summary = statistics.summarize(values, num_bootstrap=20_000, seed=5)
+  half_width = 1.96 * values.std() / np.sqrt(400)
+  assert summary['ci_low'] == pytest.approx(
+    values.mean() - half_width, abs=0.05 * half_width
+  )
+  assert summary['ci_high'] == pytest.approx(
+    values.mean() + half_width, abs=0.05 * half_width
+  )
+
+
+def test_interval_covers_the_true_mean():
+  # 300 samples of 40: the percentile interval of so few covers about 94 %;
+  # the count has a standard deviation of sqrt(300 x 0.94 x 0.06) = 4.1.
+  generator = np.random.RandomState(11)
+  num_covered = 0
+  for seed in range(300):
+    values = generator.normal(-1.0, 3.0, size=40)
+    summary = statistics.summarize(values, num_bootstrap=400, seed=seed)
+    num_covered += summary['ci_low'] <= -1.0 <= summary['ci_high']
+  assert 300 * 0.94 - 4 * 4.1 <= num_covered <= 300 * 0.95 + 4 * 4.1
+
+
+def test_equal_seeds_give_equal_intervals_and_others_do_not():
+  values = np.random.RandomState(2).normal(size=30)
+  once = statistics.summarize(values, seed=4)
+  assert statistics.summarize(values, seed=4) == once
+  assert statistics.summarize(values, seed=5)['ci_low'] != once['ci_low']
+
+
+def test_memory_bound_does_not_change_the_result(monkeypatch):
+  values = np.random.RandomState(2).normal(size=30)
+  once = statistics.summarize(values, num_bootstrap=100, seed=4)
+  monkeypatch.setattr(statistics, '_MAX_DRAWS', 7 * 30)
+  assert statistics.summarize(values, num_bootstrap=100, seed=4) == once
+  # Fewer draws than clients are still one resample at a time.
+  monkeypatch.setattr(statistics, '_MAX_DRAWS', 1)
+  assert statistics.summarize(values, num_bootstrap=100, seed=4) == once
+
+
+def test_wrong_arguments():
+  with pytest.raises(
+    ValueError, match=r'must have one axis, found shape \(1, 2'
+  ):
+    statistics.summarize(np.zeros((1, 2)), seed=0)
+  with pytest.raises(ValueError, match='`num_bootstrap` must be >= 1, found 0'):
+    statistics.summarize(np.zeros(2), num_bootstrap=0, seed=0)
+
+
+def test_paired_difference_by_hand():
+  # Common clients: x 5 - 2 = 3, y 1 - 2 = -1; mean (3 - 1) / 2 = 1. z and the
+  # two of w and v have no partner. Unpaired, the means would give 4 - 2 = 2.
+  a = {b'y': 1.0, b'x': 5.0, b'z': 6.0}
+  b = {b'x': 2.0, b'y': 2.0, b'w': 2.0, b'v': 2.0}
+  summary = statistics.paired_difference(a, b, seed=1)
+  assert summary['mean'] == 1.0
+  assert (summary['ci_low'], summary['ci_high']) == (-1.0, 3.0)
+  assert summary['num_clients'] == 2
+  assert summary['num_unmatched'] == 3
+  reordered = dict(reversed(a.items()))
+  assert statistics.paired_difference(reordered, b, seed=1) == summary
+
+
+def test_paired_difference_of_diverged_clients():
+  a = {b'x': np.float64('inf'), b'y': np.float64('nan'), b'z': 2.0}
+  b = {b'x': np.float64('inf'), b'y': 1.0, b'z': 1.5}
+  summary = statistics.paired_difference(a, b, seed=1)
+  assert (summary['mean'], summary['num_non_finite']) == (0.5, 2)
+
+
+def test_paired_difference_is_narrower_than_its_parts():
+  # Clients differ by +-10, methods by 0.5 +- 0.1: the pairs know it, the
+  # means alone (+-1) do not.
+  generator = np.random.RandomState(8)
+  base = generator.normal(0, 10, size=100)
+  a = {b'%d' % i: base[i] + generator.normal(0.5, 0.1) for i in range(100)}
+  b = {b'%d' % i: base[i] for i in range(100)}
+  summary = statistics.paired_difference(a, b, seed=0)
+  assert 0.45 < summary['ci_low'] < summary['ci_high'] < 0.55

@@ -1,0 +1,120 @@
+"""Tests of interruption with real signals in a real process."""
+
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from tff_fedfish.training import interruption
+
+# Rounds run until told to stop; the reader of its lines sends the signals.
+# SIGINT's handler is set because a process that a shell started in the
+# background inherits an ignored one.
+_LOOP = """
+import signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from tff_fedfish.training.interruption import Abandoned, Interruption
+try:
+  with Interruption() as interruption:
+    print('ready', flush=True)
+    while not interruption.requested:
+      time.sleep(0.005)
+    print('requested', interruption.requested, flush=True)
+    if 'stay' in sys.argv:
+      time.sleep(60)
+  print('restored', signal.getsignal(signal.SIGINT)
+        is signal.default_int_handler, flush=True)
+except Exception:
+  print('swallowed', flush=True)
+except KeyboardInterrupt as error:
+  print(type(error).__name__, error, flush=True)
+  sys.exit(error.exit_code)
+sys.exit(interruption.exit_code)
+"""
+
+
+def _start(*arguments):
+  return subprocess.Popen(
+    [sys.executable, '-c', _LOOP, *arguments],
+    stdout=subprocess.PIPE,
+    stderr=subprocess.PIPE,
+    text=True,
+  )
+
+
+@pytest.mark.parametrize(
+  'signal_num, again, exit_code',
+  [
+    (signal.SIGINT, 'press Ctrl-C again', 130),
+    (signal.SIGTERM, 'send SIGTERM again', 143),
+  ],
+)
+def test_first_signal_asks(signal_num, again, exit_code):
+  with _start() as process:
+    assert process.stdout.readline() == 'ready\n'
+    process.send_signal(signal_num)
+    out, err = process.communicate(timeout=30)
+  assert out == f'requested {signal_num:d}\nrestored True\n'
+  assert err == (
+    f'fedfish: finishing the round in hand; {again} to abandon it.\n'
+  )
+  assert process.returncode == exit_code
+
+
+@pytest.mark.parametrize(
+  'second, exit_code', [(signal.SIGINT, 130), (signal.SIGTERM, 143)]
+)
+def test_second_signal_abandons(second, exit_code):
+  with _start('stay') as process:
+    assert process.stdout.readline() == 'ready\n'
+    process.send_signal(signal.SIGINT)
+    assert process.stdout.readline() == 'requested 2\n'
+    process.send_signal(second)
+    out, err = process.communicate(timeout=30)
+  assert out == f'Abandoned abandoned by {signal.Signals(second).name}\n'
+  assert len(err.splitlines()) == 1
+  assert process.returncode == exit_code
+
+
+def test_an_ignored_signal_stays_ignored():
+  before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+  try:
+    with interruption.Interruption() as caught:
+      signal.raise_signal(signal.SIGTERM)
+      assert caught.requested is None
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_IGN
+  finally:
+    signal.signal(signal.SIGTERM, before)
+
+
+def test_handlers_are_restored_after_an_error():
+  before = [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)]
+  with pytest.raises(RuntimeError, match='of the loop'):
+    with interruption.Interruption():
+      raise RuntimeError('of the loop')
+  after = [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)]
+  assert after == before
+
+
+def test_unit_of_what_is_finished(capfd):
+  with interruption.Interruption(unit='client') as caught:
+    signal.raise_signal(signal.SIGTERM)
+  assert caught.exit_code == 143
+  assert 'finishing the client in hand' in capfd.readouterr().err
+
+
+def test_nothing_happens_outside_the_main_thread():
+  before = signal.getsignal(signal.SIGTERM)
+  seen = []
+
+  def loop():
+    with interruption.Interruption() as caught:
+      seen.extend([signal.getsignal(signal.SIGTERM), caught.requested])
+      seen.append(caught.exit_code)
+
+  thread = threading.Thread(target=loop)
+  thread.start()
+  thread.join()
+  assert seen == [before, None, 0]

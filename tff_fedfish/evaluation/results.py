@@ -1,0 +1,331 @@
+"""The directory of one evaluation: a row per client, and a summary.
+
+`per_client.csv` has a row per client and fraction, `barrier.csv`, where the
+Client-Server Barrier was measured, a row per client of the cohort, and
+`summary.json` what `summarize_evaluation` makes of them.
+"""
+
+import csv
+import dataclasses
+import json
+import math
+import os
+import pathlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tff_fedfish import files
+from tff_fedfish.errors import UserError
+from tff_fedfish.evaluation import statistics
+from tff_fedfish.evaluation.client_id_text import (
+  client_id_to_text,
+  text_to_client_id,
+)
+
+_SCHEMA_VERSION = 1
+_KINDS = ('held_out', 'participating', 'transfer')
+_CLIENTS_FILE = 'per_client.csv'
+_BARRIERS_FILE = 'barrier.csv'
+_SUMMARY_FILE = 'summary.json'
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ClientEvaluation:
+  """One client at one fraction, scored on its evaluation half."""
+
+  client_id: bytes
+  fraction: float
+  """Share of the client's sequences that it was personalized on, 0 to 0.5."""
+  num_evaluation_sequences: int
+  num_evaluation_tokens: int
+  num_personalization_sequences: int
+  loss_before: float
+  """Of the global model; nats per token."""
+  accuracy_before: float
+  """Of the global model; share of the next tokens that it predicts."""
+  loss_after: float
+  """After personalization; equals `loss_before` at fraction 0."""
+  accuracy_after: float
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ClientBarrier:
+  """One client of a cohort, on the data that its round trained on."""
+
+  client_id: bytes
+  local_loss: float
+  """Of the model that the client trained; nats per token."""
+  global_loss: float
+  """Of the global model that came out of the round."""
+  local_accuracy: float
+  global_accuracy: float
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Evaluation:
+  """What an evaluation's directory holds."""
+
+  summary: dict[str, Any]
+  clients: list[ClientEvaluation]
+  barriers: list[ClientBarrier] | None
+  """None where the barrier was not measured."""
+
+
+def summarize_evaluation(
+  clients: Sequence[ClientEvaluation],
+  *,
+  kind: str,
+  corpus: str,
+  checkpoint: Mapping[str, Any],
+  personalization: Mapping[str, Any],
+  skipped_clients: Mapping[str, int],
+  barriers: Sequence[ClientBarrier] | None = None,
+  num_bootstrap: int = 2000,
+  bootstrap_seed: int = 0,
+) -> dict[str, Any]:
+  """Computes `summary.json`; every client counts once.
+
+  The barrier is that of Dhawan et al. (2024), FedFish, eq. 5: global minus
+  local loss, and likewise error = 1 - accuracy; positive is worse.
+
+  Args:
+    clients: One entry per client and fraction, in any order.
+    kind: 'held_out', 'participating' (clients that trained it) or 'transfer'.
+    corpus: The corpus that the clients come from.
+    checkpoint: Facts of the model that was evaluated; `round` at least.
+    personalization: Its settings: epochs, learning_rate, batch_size,
+      sequence_length, split_seed.
+    skipped_clients: How many clients were left out, by reason.
+    barriers: One entry per client of the cohort; None: not measured.
+    num_bootstrap: Resamples of the intervals.
+    bootstrap_seed: Their seed.
+
+  Returns:
+    JSON values without NaN. Of each fraction: loss and accuracy after
+    personalization over clients, perplexity as exp of the mean loss, and the
+    share of clients whose loss personalization raised. A client whose loss it
+    made non-finite counts among these; None at fraction 0.
+
+  Raises:
+    ValueError: If `kind` is neither, or a client comes twice at a fraction.
+  """
+  if kind not in _KINDS:
+    raise ValueError(f'`kind` must be one of {_KINDS}, found {kind!r}.')
+  bootstrap = {'num_bootstrap': num_bootstrap, 'seed': bootstrap_seed}
+  clients = _sorted_unique(clients)
+  by_fraction = {}
+  for client in clients:
+    by_fraction.setdefault(client.fraction, []).append(client)
+  return {
+    'schema_version': _SCHEMA_VERSION,
+    'kind': kind,
+    'corpus': corpus,
+    'checkpoint': dict(checkpoint),
+    'num_clients': len({client.client_id for client in clients}),
+    'skipped_clients': dict(sorted(skipped_clients.items())),
+    'personalization': dict(personalization),
+    'bootstrap': bootstrap,
+    'fractions': [
+      _summarize_fraction(fraction, by_fraction[fraction], bootstrap)
+      for fraction in sorted(by_fraction)
+    ],
+    'client_server_barrier': (
+      None if barriers is None else _summarize_barriers(barriers, bootstrap)
+    ),
+  }
+
+
+def write_evaluation(
+  directory: str | os.PathLike,
+  summary: Mapping[str, Any],
+  clients: Iterable[ClientEvaluation],
+  barriers: Iterable[ClientBarrier] | None = None,
+  *,
+  option: str = '--output',
+) -> None:
+  """Writes the directory of an evaluation; it appears whole or not at all.
+
+  Args:
+    directory: Must not exist, or be empty.
+    summary: Of `summarize_evaluation`.
+    clients: Its rows; written in the order of client id and fraction.
+    barriers: Likewise; None: no barrier.csv is written.
+    option: The option that named `directory`, named in errors.
+
+  Raises:
+    UserError: If `directory` holds something, is a file or cannot be written.
+    ValueError: If a client comes twice, or `summary` holds a NaN.
+  """
+  directory = files.require_usable_output(directory, option)
+  json.dumps(summary, allow_nan=False)
+  with files.write_directory_atomically(directory) as temporary:
+    _write_rows(
+      temporary / _CLIENTS_FILE, ClientEvaluation, _sorted_unique(clients)
+    )
+    if barriers is not None:
+      _write_rows(
+        temporary / _BARRIERS_FILE, ClientBarrier, _sorted_unique(barriers)
+      )
+    files.write_json(temporary / _SUMMARY_FILE, summary)
+
+
+def read_evaluation(directory: str | os.PathLike) -> Evaluation:
+  """Reads the directory of an evaluation.
+
+  Raises:
+    UserError: If it is none, is of a newer version, or a file is damaged.
+  """
+  directory = pathlib.Path(directory)
+  summary = _read_summary(directory)
+  has_barriers = (directory / _BARRIERS_FILE).exists()
+  return Evaluation(
+    summary=summary,
+    clients=_read_rows(directory / _CLIENTS_FILE, ClientEvaluation),
+    barriers=_read_rows(directory / _BARRIERS_FILE, ClientBarrier)
+    if has_barriers
+    else None,
+  )
+
+
+def _summarize_fraction(
+  fraction: float,
+  clients: Sequence[ClientEvaluation],
+  bootstrap: Mapping[str, int],
+) -> dict[str, Any]:
+  loss = _summarize([client.loss_after for client in clients], bootstrap)
+  accuracy = [client.accuracy_after for client in clients]
+  # `not <=`: a loss that is nan afterwards is worse than one that was finite.
+  hurt = [
+    not client.loss_after <= client.loss_before
+    for client in clients
+    if math.isfinite(client.loss_before)
+  ]
+  return {
+    'fraction': fraction,
+    'loss': loss,
+    'accuracy': _summarize(accuracy, bootstrap),
+    'perplexity': {'of_mean_loss': _exp(loss['mean'])},
+    'share_of_clients_hurt': (
+      sum(hurt) / len(hurt) if hurt and fraction > 0 else None
+    ),
+  }
+
+
+def _summarize_barriers(
+  barriers: Sequence[ClientBarrier], bootstrap: Mapping[str, int]
+) -> dict[str, Any]:
+  barriers = _sorted_unique(barriers)
+  # (1 - global accuracy) - (1 - local accuracy) = local - global accuracy.
+  return {
+    'loss': _summarize(
+      [b.global_loss - b.local_loss for b in barriers], bootstrap
+    ),
+    'error': _summarize(
+      [b.local_accuracy - b.global_accuracy for b in barriers], bootstrap
+    ),
+    'num_clients': len(barriers),
+  }
+
+
+def _summarize(
+  values: Sequence[float], bootstrap: Mapping[str, int]
+) -> statistics.Summary:
+  return statistics.summarize(np.array(values, np.float64), **bootstrap)
+
+
+def _exp(value: float | None) -> float | None:
+  try:
+    return None if value is None else math.exp(value)
+  except OverflowError:
+    return None
+
+
+def _sorted_unique(rows: Iterable[Any]) -> list[Any]:
+  """Returns rows in the order of client id and fraction, each only once."""
+
+  def key(row):
+    return row.client_id, getattr(row, 'fraction', None)
+
+  by_key = {}
+  for row in rows:
+    if key(row) in by_key:
+      raise ValueError(
+        f'Client {client_id_to_text(row.client_id)!r} must come once (per '
+        'fraction), but comes twice.'
+      )
+    by_key[key(row)] = row
+  return [by_key[k] for k in sorted(by_key)]
+
+
+def _write_rows(path: pathlib.Path, kind: type, rows: Iterable[Any]) -> None:
+  names = [field.name for field in dataclasses.fields(kind)]
+  with files.write_atomically(path) as file:
+    writer = csv.writer(file, lineterminator='\n')
+    writer.writerow(names)
+    for row in rows:
+      writer.writerow(_format(getattr(row, name)) for name in names)
+
+
+def _read_rows(path: pathlib.Path, kind: type) -> list[Any]:
+  fields = {field.name: field.type for field in dataclasses.fields(kind)}
+  rows = []
+  try:
+    with open(path, encoding='utf-8', newline='') as file:
+      reader = csv.DictReader(file, strict=True)
+      missing = fields.keys() - set(reader.fieldnames or ())
+      if missing:
+        raise ValueError(f'column {min(missing)!r} is missing')
+      for row in reader:
+        if None in row or None in row.values():
+          raise ValueError('it has not one cell per column')
+        rows.append(kind(**{n: _parse(row[n], t) for n, t in fields.items()}))
+  except FileNotFoundError as error:
+    raise UserError(_not_an_evaluation(path)) from error
+  except (ValueError, csv.Error) as error:
+    raise UserError(
+      f'{str(path)!r} must hold one evaluated client per line, but line '
+      f'{max(reader.line_num, 1)} does not ({error}). Restore the file, or '
+      'evaluate again.'
+    ) from error
+  return rows
+
+
+def _read_summary(directory: pathlib.Path) -> dict[str, Any]:
+  path = directory / _SUMMARY_FILE
+  try:
+    summary = json.loads(path.read_text(encoding='utf-8'))
+    version = summary['schema_version']
+  except (FileNotFoundError, NotADirectoryError) as error:
+    raise UserError(_not_an_evaluation(path)) from error
+  except (ValueError, KeyError, TypeError) as error:
+    raise UserError(
+      f'{str(path)!r} must be the summary of an evaluation, but is damaged '
+      f'({error}). Restore the file, or evaluate again.'
+    ) from error
+  if not isinstance(version, int) or version > _SCHEMA_VERSION:
+    raise UserError(
+      f'{str(path)!r} has schema version {version}, but this fedfish reads '
+      f'versions up to {_SCHEMA_VERSION}. Use the version of fedfish that '
+      'wrote it, or a newer one.'
+    )
+  return summary
+
+
+def _not_an_evaluation(path: pathlib.Path) -> str:
+  return (
+    f'{str(path.parent)!r} must be the directory of an evaluation, but '
+    f'{path.name} is not in it. Name a directory that `fedfish evaluate` wrote.'
+  )
+
+
+def _format(value: bytes | float | int) -> str:
+  if isinstance(value, bytes):
+    return client_id_to_text(value)
+  # NumPy's scalars included: `repr` of a Python number is exact.
+  return repr(value.item() if hasattr(value, 'item') else value)
+
+
+def _parse(cell: str, kind: type) -> bytes | float | int:
+  return text_to_client_id(cell) if kind is bytes else kind(cell)

@@ -1,0 +1,95 @@
+"""Ctrl-C and SIGTERM: the first asks for a clean end, the second insists."""
+
+import os
+import signal
+import threading
+import types
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Abandoned(KeyboardInterrupt):
+  """Raised in the main thread by the second signal.
+
+  A `KeyboardInterrupt`, so that no `except Exception` on the way swallows it.
+
+  Attributes:
+    exit_code: 128 + the signal's number: 130 for SIGINT, 143 for SIGTERM.
+  """
+
+  def __init__(self, signal_num: int):
+    super().__init__(f'abandoned by {signal.Signals(signal_num).name}')
+    self.exit_code = 128 + signal_num
+
+
+class Interruption:
+  """Catches SIGINT and SIGTERM while a loop over rounds runs.
+
+  The first signal prints one line and sets `requested`; the loop looks at it
+  between rounds, writes its checkpoint and returns `exit_code`. The second
+  raises `Abandoned` where the main thread stands. A signal that is ignored
+  (as SIGINT is under nohup) stays ignored. Python runs handlers only in the
+  main thread; in any other the context manager does nothing.
+
+      with Interruption() as interruption:
+        for round_num in rounds:
+          ...
+          if interruption.requested:
+            break
+      return interruption.exit_code
+
+  Args:
+    unit: What is finished after the first signal, such as 'round'.
+  """
+
+  def __init__(self, unit: str = 'round'):
+    self._unit = unit
+    self._requested = None
+    self._previous = {}
+
+  @property
+  def requested(self) -> int | None:
+    """The number of the first signal that came, or None."""
+    return self._requested
+
+  @property
+  def exit_code(self) -> int:
+    """128 + the first signal's number: 130 or 143; 0 where none came."""
+    return 0 if self._requested is None else 128 + self._requested
+
+  def __enter__(self) -> 'Interruption':
+    if threading.current_thread() is threading.main_thread():
+      for signal_num in _SIGNALS:
+        if signal.getsignal(signal_num) != signal.SIG_IGN:
+          self._previous[signal_num] = signal.signal(signal_num, self._handle)
+    return self
+
+  def __exit__(self, *_) -> None:
+    for signal_num, handler in self._previous.items():
+      # None: a handler that was not installed from Python, so not known here.
+      signal.signal(signal_num, signal.SIG_DFL if handler is None else handler)
+    self._previous = {}
+
+  def _handle(self, signal_num: int, frame: types.FrameType | None) -> None:
+    if self._requested is not None:
+      raise Abandoned(signal_num)
+    self._requested = signal_num
+    again = (
+      'press Ctrl-C again'
+      if signal_num == signal.SIGINT
+      else 'send SIGTERM again'
+    )
+    _write_to_stderr(
+      f'fedfish: finishing the {self._unit} in hand; {again} to abandon it.\n'
+    )
+
+
+def _write_to_stderr(line: str) -> None:
+  """Writes past Python's buffers, which a handler may find in mid-write."""
+  # Below a progress bar, whose line has no end.
+  start = '\n' if os.isatty(2) else ''
+  try:
+    os.write(2, (start + line).encode())
+  except OSError:
+    # A closed terminal must not turn a clean end into an unclean one.
+    pass
