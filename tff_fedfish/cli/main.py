@@ -59,13 +59,17 @@ def main(argv: Sequence[str] | None = None) -> int:
   except UserError as error:
     print(f'fedfish: error: {error}', file=sys.stderr)
     return 2
-  except KeyboardInterrupt:
+  except KeyboardInterrupt as interruption:
     print('fedfish: interrupted.', file=sys.stderr)
-    return 130
+    return getattr(interruption, 'exit_code', 130)
   except BrokenPipeError:
     # The reader (`| head`) left; what was asked for has been shown.
     sys.stdout = open(os.devnull, 'w')
     return 0
+  except OSError as error:
+    # The machine failed, not the input: a full disk, a file that went away.
+    print(f'fedfish: failed: {error}', file=sys.stderr)
+    return 1
 
 
 def _build_parser() -> argparse.ArgumentParser:

@@ -8,8 +8,10 @@ from tensorflow_federated.python.common_libs import structure
 from tensorflow_federated.python.core.backends.mapreduce import compiler
 from tensorflow_federated.python.core.impl.compiler import building_blocks
 from tensorflow_federated.python.core.impl.executors import cardinalities_utils
-from tensorflow_federated.python.core.impl.types import placements
-from tensorflow_federated.python.core.impl.types import type_analysis
+from tensorflow_federated.python.core.impl.types import (
+  placements,
+  type_analysis,
+)
 
 from tff_fedfish.runtime import values
 from tff_fedfish.runtime.graph_function import GraphFunction

@@ -1,0 +1,76 @@
+"""A corpus, a vocabulary and a config small enough to train in a second."""
+
+import gzip
+import json
+import pathlib
+
+import numpy as np
+
+from tff_fedfish.cli.main import main
+
+_WORDS = (
+  'the a of and to in is library tool for with data fast small free package '
+  'provides support this module parser server client file text network image '
+  'sound font game editor compiler python perl debian'
+).split()
+
+
+def write_raw_corpus(path: pathlib.Path, num_hosts: int = 12) -> None:
+  """Writes C4 lines of some hosts; host i has i % 5 + 1 documents."""
+  random = np.random.RandomState(7)
+  with gzip.open(path, 'wt', encoding='utf-8') as file:
+    for host in range(num_hosts):
+      # Hosts prefer different words, so that clients differ.
+      preference = random.dirichlet(np.full(len(_WORDS), 0.3))
+      for page in range(host % 5 + 1):
+        words = random.choice(_WORDS, size=40, p=preference)
+        line = {
+          'text': ' '.join(words),
+          'timestamp': '2020-01-01T00:00:00Z',
+          'url': f'https://host{host}.org/{page}',
+        }
+        file.write(json.dumps(line) + '\n')
+
+
+def make_corpus(directory: pathlib.Path, num_hosts: int = 12) -> pathlib.Path:
+  """Groups a raw corpus with the real command; returns its directory."""
+  directory.mkdir(parents=True, exist_ok=True)
+  raw = directory / f'raw{num_hosts}.json.gz'
+  write_raw_corpus(raw, num_hosts)
+  output = directory / f'grouped{num_hosts}'
+  arguments = ['--input', str(raw), '--output', str(output)]
+  assert main(['group', 'c4', *arguments, '--num_shards', '2']) == 0
+  return output
+
+
+def make_vocabulary(directory: pathlib.Path, corpus: pathlib.Path):
+  """Trains a vocabulary of 256 pieces; returns its directory."""
+  output = directory / 'vocabulary'
+  arguments = ['--data', str(corpus), '--output', str(output)]
+  size = ['--vocabulary_size', '256']
+  assert main(['tokenizer', 'train', *arguments, *size]) == 0
+  return output
+
+
+def overrides(corpus, vocabulary, **settings) -> list[str]:
+  """Returns arguments that turn configs/demo.py into a run of a second."""
+  values = {
+    'data.directory': corpus,
+    'data.vocabulary': vocabulary,
+    'data.sequence_length': 8,
+    'model.preset': 'custom',
+    'model.num_layers': 1,
+    'model.width': 16,
+    'model.num_heads': 2,
+    'model.vocabulary_size': 256,
+    'cohorts.cohort_size': 3,
+    'client_splits.held_out_fraction': 0.3,
+    'client_work.max_sequences_per_client': 6,
+    'client_work.num_local_epochs': 2,
+    'training.num_rounds': 4,
+    'evaluation.every_num_rounds': 2,
+    'evaluation.num_clients': 2,
+    'checkpoints.every_num_rounds': 1,
+    'checkpoints.keep_last': 0,
+  } | {name.replace('__', '.'): value for name, value in settings.items()}
+  return [f'--config.{name}={value}' for name, value in values.items()]

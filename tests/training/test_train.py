@@ -1,0 +1,278 @@
+"""`fedfish train` from end to end on a corpus of a dozen hosts."""
+
+import json
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import small_runs
+
+from tff_fedfish.cli.main import main
+from tff_fedfish.training import checkpoints, metrics_files
+
+_ROOT = pathlib.Path(__file__).parents[2]
+_CONFIG = str(_ROOT / 'configs' / 'demo.py')
+
+
+@pytest.fixture(scope='module')
+def inputs(tmp_path_factory):
+  directory = tmp_path_factory.mktemp('inputs')
+  corpus = small_runs.make_corpus(directory)
+  return corpus, small_runs.make_vocabulary(directory, corpus)
+
+
+def _train(inputs, workdir, **settings) -> int:
+  arguments = small_runs.overrides(*inputs, **settings)
+  return main(
+    ['train', '--config', _CONFIG, '--workdir', str(workdir), *arguments]
+  )
+
+
+def _assert_same_run(one: pathlib.Path, other: pathlib.Path) -> None:
+  files = ('metrics.csv', 'vocabulary/vocab.txt')
+  for name in files:
+    assert (one / name).read_bytes() == (other / name).read_bytes(), name
+  rounds = checkpoints.list_rounds(one / 'checkpoints')
+  assert rounds == checkpoints.list_rounds(other / 'checkpoints')
+  for round_num in rounds:
+    name = f'checkpoints/round_{round_num:08d}/state.safetensors'
+    assert (one / name).read_bytes() == (other / name).read_bytes(), name
+
+
+@pytest.fixture(scope='module')
+def finished(inputs, tmp_path_factory):
+  """An uninterrupted run of four rounds of FedFish."""
+  workdir = tmp_path_factory.mktemp('runs') / 'finished'
+  assert _train(inputs, workdir) == 0
+  return workdir
+
+
+def test_what_a_run_leaves_behind(finished):
+  rows = metrics_files.read_metrics(finished / 'metrics.csv')
+  assert [row['round'] for row in rows] == [0, 1, 2, 3, 4]
+  # Held-out scores at round 0, every second round, and the last.
+  scored = [row['round'] for row in rows if row['held_out/loss'] is not None]
+  assert scored == [0, 2, 4]
+  # At the start the prediction is nearly uniform: ln 256 = 5.545.
+  assert rows[0]['held_out/loss'] == pytest.approx(np.log(256), abs=0.1)
+  assert rows[4]['held_out/loss'] < rows[0]['held_out/loss']
+  assert rows[0]['train/loss'] is None
+  for row in rows[1:]:
+    assert row['train/num_clients'] == 3
+    # A pass is at most 3 clients x 6 sequences x 8 targets; 2 epochs.
+    assert 0 < row['train/num_tokens'] <= 288
+    assert row['train/num_tokens'] % 2 == 0
+    # FedFish: two models up, one down.
+    assert row['communication/uplink_units'] == 2 * row['round']
+    assert row['communication/total_units'] == 3 * row['round']
+  timings = metrics_files.read_metrics(finished / 'timings.csv')
+  assert all(row['seconds'] > 0 for row in timings[1:])
+  assert timings[-1]['peak_memory_bytes'] > 100e6
+  assert checkpoints.list_rounds(finished / 'checkpoints') == [0, 1, 2, 3, 4]
+  assert json.loads((finished / 'environment.json').read_text())
+  assert list((finished / 'tensorboard').iterdir())
+
+
+def test_resumed_run_equals_uninterrupted_bit_for_bit(
+  inputs, finished, tmp_path
+):
+  workdir = tmp_path / 'resumed'
+  assert _train(inputs, workdir, training__num_rounds=3) == 0
+  # The last round of the short run was scored, which the long one's is not:
+  # continue from the checkpoint before it.
+  shutil.rmtree(workdir / 'checkpoints' / 'round_00000003')
+  assert _train(inputs, workdir) == 0
+  _assert_same_run(workdir, finished)
+
+
+def test_finished_run_does_nothing_more(inputs, finished):
+  before = (finished / 'metrics.csv').stat().st_mtime_ns
+  rows = (finished / 'metrics.csv').read_bytes()
+  assert _train(inputs, finished) == 0
+  assert (finished / 'metrics.csv').read_bytes() == rows
+  assert before
+
+
+def test_damaged_last_checkpoint_is_passed_over(
+  inputs, finished, tmp_path, capsys
+):
+  workdir = tmp_path / 'damaged'
+  shutil.copytree(finished, workdir)
+  state = workdir / 'checkpoints' / 'round_00000004' / 'state.safetensors'
+  damaged = bytearray(state.read_bytes())
+  damaged[-1] ^= 1
+  state.write_bytes(damaged)
+  assert _train(inputs, workdir) == 0
+  assert 'passing over it' in capsys.readouterr().err
+  _assert_same_run(workdir, finished)
+
+
+@pytest.mark.parametrize('signal_num', [signal.SIGINT, signal.SIGTERM])
+def test_signal_ends_with_a_checkpoint_and_the_same_numbers(
+  inputs, tmp_path, signal_num
+):
+  settings = dict(
+    training__num_rounds=400,
+    checkpoints__every_num_rounds=0,
+    evaluation__every_num_rounds=0,
+  )
+  arguments = small_runs.overrides(*inputs, **settings)
+  workdir = tmp_path / 'run'
+  process = subprocess.Popen(
+    [sys.executable, '-m', 'tff_fedfish', 'train', '--config', _CONFIG]
+    + ['--workdir', str(workdir), *arguments],
+    cwd=_ROOT,
+    stderr=subprocess.PIPE,
+    text=True,
+  )
+  metrics = workdir / 'metrics.csv'
+  deadline = time.monotonic() + 60
+  while not metrics.exists() or metrics.read_text().count('\n') < 5:
+    assert process.poll() is None, process.stderr.read()
+    assert time.monotonic() < deadline
+    time.sleep(0.05)
+  process.send_signal(signal_num)
+  _, errors = process.communicate(timeout=60)
+  assert process.returncode == 128 + signal_num
+  assert 'finishing the round in hand' in errors
+  assert 'the same command continues' in errors
+  (_, last) = checkpoints.list_rounds(workdir / 'checkpoints')
+  rows = metrics_files.read_metrics(metrics)
+  assert last == rows[-1]['round'] < 400
+  assert not list((workdir / 'checkpoints').glob('.*'))
+
+
+class TestBadInput:
+  """One clear line, exit code 2, nothing half-written."""
+
+  def _fails(self, capsys, words, arguments):
+    assert main(arguments) == 2
+    output = capsys.readouterr()
+    assert output.err.count('\n') == 1
+    assert words in output.err
+
+  def _train_fails(self, capsys, inputs, workdir, words, **settings):
+    arguments = small_runs.overrides(*inputs, **settings)
+    self._fails(
+      capsys,
+      words,
+      ['train', '--config', _CONFIG, '--workdir', str(workdir), *arguments],
+    )
+
+  def test_cohort_larger_than_the_participating_clients(
+    self, inputs, tmp_path, capsys
+  ):
+    self._train_fails(
+      capsys,
+      inputs,
+      tmp_path / 'run',
+      'cohort_size` is 50, but only ',
+      cohorts__cohort_size=50,
+    )
+    assert not (tmp_path / 'run').exists()
+
+  def test_not_a_grouped_corpus(self, inputs, tmp_path, capsys):
+    self._train_fails(
+      capsys,
+      (tmp_path, inputs[1]),
+      tmp_path / 'run',
+      'is not a grouped corpus',
+    )
+    assert not (tmp_path / 'run').exists()
+
+  def test_vocabulary_of_another_size_than_the_model(
+    self, inputs, tmp_path, capsys
+  ):
+    self._train_fails(
+      capsys,
+      inputs,
+      tmp_path / 'run',
+      'The model has 100 token ids',
+      model__vocabulary_size=100,
+    )
+    assert not (tmp_path / 'run').exists()
+
+  def test_unknown_key_names_the_nearest(self, inputs, tmp_path, capsys):
+    self._train_fails(
+      capsys,
+      inputs,
+      tmp_path / 'run',
+      'nearest known one is `--config.cohorts.cohort_size`',
+      cohorts__cohort_sise=3,
+    )
+
+  def test_output_that_holds_something_else(self, inputs, tmp_path, capsys):
+    (tmp_path / 'thesis.tex').write_text('precious')
+    self._train_fails(capsys, inputs, tmp_path, "already holds 'thesis.tex'")
+    assert [p.name for p in tmp_path.iterdir()] == ['thesis.tex']
+
+  def test_unwritable_output(self, inputs, capsys):
+    # Nobody, root included, creates files there.
+    self._train_fails(
+      capsys, inputs, '/proc/run', '`--workdir` must be writable'
+    )
+
+  def test_run_of_another_config(self, inputs, finished, capsys):
+    self._train_fails(
+      capsys,
+      inputs,
+      finished,
+      'different in client_work.learning_rate, seeds.cohort_seed',
+      client_work__learning_rate=0.25,
+      seeds__cohort_seed=9,
+    )
+
+  def test_checkpoint_of_another_model(
+    self, inputs, finished, tmp_path, capsys
+  ):
+    # config.json says width 32, the checkpoint holds width 16.
+    workdir = tmp_path / 'run'
+    shutil.copytree(finished, workdir)
+    config = json.loads((workdir / 'config.json').read_text())
+    config['model']['width'] = 32
+    (workdir / 'config.json').write_text(json.dumps(config))
+    before = sorted(p.name for p in workdir.rglob('*'))
+    self._train_fails(
+      capsys, inputs, workdir, 'is of another model or method', model__width=32
+    )
+    assert sorted(p.name for p in workdir.rglob('*')) == before
+
+  def test_another_corpus_at_the_same_place(
+    self, inputs, finished, tmp_path, capsys
+  ):
+    other = small_runs.make_corpus(tmp_path, num_hosts=20)
+    capsys.readouterr()
+    self._train_fails(
+      capsys, (other, inputs[1]), finished, 'trained on another corpus'
+    )
+
+  def test_nobody_held_out(self, inputs, tmp_path, capsys):
+    self._train_fails(
+      capsys,
+      inputs,
+      tmp_path / 'run',
+      'none is held out',
+      client_splits__held_out_fraction=1e-6,
+    )
+
+  def test_workdir_is_required(self, inputs, capsys):
+    with pytest.raises(SystemExit, match='2'):
+      main(['train', '--config', _CONFIG])
+    assert '--workdir is required' in capsys.readouterr().err
+
+
+def test_dry_run_prints_sizes_and_writes_nothing(inputs, tmp_path, capsys):
+  arguments = ['--dry_run', '--workdir', str(tmp_path / 'run')]
+  paths = small_runs.overrides(*inputs)[:2]
+  big = '--config.model.preset=350m'
+  assert main(['train', '--config', _CONFIG, *arguments, *paths, big]) == 0
+  output = capsys.readouterr().out
+  # 64 learned positions in place of 128: 335,210,496 - 64 * 1,024.
+  assert '335,144,960' in output
+  assert '"cohort_size": 8' in output
+  assert not (tmp_path / 'run').exists()

@@ -1,0 +1,134 @@
+r"""Evaluates a checkpoint: held-out, personalized and transfer performance.
+
+Examples:
+  fedfish evaluate --checkpoint runs/mine --data corpora/debian --barrier
+  fedfish evaluate --checkpoint runs/mine/checkpoints/round_00000020 \
+      --data corpora/sotu --fractions 0,0.25,0.5 --output results/sotu
+
+Half of every client's sequences is for scoring, always; the fractions are
+shares of its sequences, from the other half, to fine-tune on before. On the
+corpus of the run the held-out clients are evaluated; in another corpus all.
+"""
+
+import argparse
+
+SUMMARY = 'evaluate a checkpoint on held-out clients or another corpus'
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+  """Adds the arguments of `fedfish evaluate`."""
+  parser.add_argument(
+    '--checkpoint',
+    required=True,
+    metavar='DIR',
+    help='a checkpoint, or a run directory (its last)',
+  )
+  parser.add_argument(
+    '--data', required=True, metavar='DIR', help='a grouped corpus'
+  )
+  parser.add_argument(
+    '--output',
+    metavar='DIR',
+    help='where to write (default: evaluations/CORPUS in the run)',
+  )
+  parser.add_argument(
+    '--fractions',
+    type=_fractions,
+    default=(0.0, 0.25, 0.5),
+    metavar='F,F,...',
+    help="shares of a client's data to personalize on (default: 0,0.25,0.5)",
+  )
+  parser.add_argument(
+    '--client_split',
+    choices=('held_out', 'participating'),
+    default='held_out',
+    help='which clients of the run to evaluate (default: %(default)s)',
+  )
+  parser.add_argument('--max_clients', type=int, metavar='N')
+  parser.add_argument(
+    '--max_sequences_per_client', type=int, metavar='N', help='default: all'
+  )
+  parser.add_argument(
+    '--personalization_epochs', type=int, default=4, metavar='N'
+  )
+  parser.add_argument(
+    '--learning_rate',
+    type=float,
+    help="of personalization (default: the run's client learning rate)",
+  )
+  parser.add_argument(
+    '--barrier',
+    action='store_true',
+    help='also replay the next round for the Client-Server Barrier',
+  )
+
+
+def run(arguments: argparse.Namespace) -> int:
+  """Evaluates and prints the summary."""
+  from tff_fedfish.evaluation.evaluate import EvaluationOptions, evaluate
+
+  options = EvaluationOptions(
+    fractions=arguments.fractions,
+    client_split=arguments.client_split,
+    max_clients=arguments.max_clients,
+    max_sequences_per_client=arguments.max_sequences_per_client,
+    personalization_epochs=arguments.personalization_epochs,
+    learning_rate=arguments.learning_rate,
+    measure_barrier=arguments.barrier,
+  )
+  output, summary = evaluate(
+    arguments.checkpoint, arguments.data, arguments.output, options
+  )
+  _print_summary(summary)
+  print(f'Per-client results and summary: {output}')
+  return 0
+
+
+def _fractions(text: str) -> tuple[float, ...]:
+  try:
+    return tuple(float(part) for part in text.split(','))
+  except ValueError as error:
+    raise argparse.ArgumentTypeError(
+      f'must be numbers separated by commas, such as 0,0.25,0.5, found {text!r}'
+    ) from error
+
+
+def _print_summary(summary) -> None:
+  from rich.console import Console
+  from rich.table import Table
+
+  table = Table(
+    title=f'{summary["corpus"]} ({summary["kind"]}), round '
+    f'{summary["checkpoint"]["round"]}, {summary["num_clients"]} clients'
+  )
+  for heading in (
+    'personalized on',
+    'loss (nats/token)',
+    '95 % interval',
+    'token accuracy',
+    'clients hurt',
+  ):
+    table.add_column(heading, justify='right')
+  for row in summary['fractions']:
+    loss, hurt = row['loss'], row['share_of_clients_hurt']
+    table.add_row(
+      f'{row["fraction"]:.0%}',
+      _number(loss['mean'], '.4f'),
+      f'{_number(loss["ci_low"], ".4f")} to {_number(loss["ci_high"], ".4f")}',
+      _number(row['accuracy']['mean'], '.2%'),
+      '' if hurt is None else f'{hurt:.0%}',
+    )
+  console = Console()
+  console.print(table)
+  barrier = summary['client_server_barrier']
+  if barrier:
+    console.print(
+      'Client-Server Barrier (lower is better): '
+      f'{_number(barrier["loss"]["mean"], ".4f")} nats/token, over '
+      f'{barrier["num_clients"]} clients',
+      highlight=False,
+    )
+
+
+def _number(value, spec: str) -> str:
+  return '-' if value is None else format(value, spec)

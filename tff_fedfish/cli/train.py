@@ -1,0 +1,49 @@
+r"""Trains a model by rounds over cohorts of clients; resumes by itself.
+
+Examples:
+  fedfish train --config configs/demo.py --workdir runs/mine
+  fedfish train --config configs/demo.py --workdir runs/mine --dry_run \
+      --config.algorithm.name=fed_avg --config.client_work.num_local_epochs=8
+
+Any setting of the config is overridden as --config.section.setting=value.
+Started again with the same --workdir, a run continues from its last
+checkpoint; training.num_rounds may be raised then. Ctrl-C finishes the round
+in hand, writes a checkpoint and exits with 130.
+"""
+
+import argparse
+
+SUMMARY = 'train a model; resumes by itself'
+TAKES_EXTRA = True
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+  """Adds the arguments of `fedfish train`."""
+  parser.add_argument(
+    '--config', required=True, metavar='FILE', help='a file like configs/*.py'
+  )
+  parser.add_argument(
+    '--workdir', metavar='DIR', help="the run's directory, new or to continue"
+  )
+  parser.add_argument(
+    '--dry_run',
+    action='store_true',
+    help='check and print the config, sizes and cost, write nothing',
+  )
+
+
+def run(arguments: argparse.Namespace) -> int:
+  """Trains, or says what training would do."""
+  from tff_fedfish.training import config_loading
+
+  config = config_loading.load_config(arguments.config, arguments.extra)
+  if arguments.dry_run:
+    from tff_fedfish.training import dry_run
+
+    dry_run.describe(config)
+    return 0
+  if not arguments.workdir:
+    arguments.parser.error('--workdir is required')
+  from tff_fedfish.training.train import train
+
+  return train(config, arguments.workdir)

@@ -1,0 +1,1 @@
+"""The whole way on the shipped corpora, in minutes: `fedfish demo`."""

@@ -1,0 +1,119 @@
+"""Runs command lines of `fedfish` in processes of their own, some at a time.
+
+Small models leave cores idle: two single-threaded processes train two arms in
+little more than the time of one.
+"""
+
+import collections
+import multiprocessing
+import os
+import pathlib
+import signal
+import sys
+import threading
+from collections.abc import Callable, Sequence
+
+from tff_fedfish.training.interruption import Interruption
+
+Commands = Sequence[Sequence[str]]
+
+
+def default_num_workers(num_jobs: int) -> int:
+  """Returns how many jobs to run at a time: one per core, two at most."""
+  return max(1, min(num_jobs, len(os.sched_getaffinity(0)), 2))
+
+
+def run_jobs(
+  jobs: dict[str, tuple[Commands, pathlib.Path]],
+  num_workers: int,
+  on_tick: Callable[[set[str], set[str]], None],
+) -> dict[str, int]:
+  """Runs jobs, `num_workers` at a time, in the given order.
+
+  SIGINT or SIGTERM is passed on once to every running job, which finishes the
+  round in hand; no further job is started, and all have ended on return.
+
+  Args:
+    jobs: By name, its commands and the file that takes its output.
+    num_workers: Jobs at a time; the cores are divided among them.
+    on_tick: Called twice a second with the names of (running, ended) jobs.
+
+  Returns:
+    Exit code by name of the jobs that ran: that of the first command that
+    failed, 0 if none did.
+  """
+  num_threads = max(1, len(os.sched_getaffinity(0)) // num_workers)
+  # Spawned, not forked: TensorFlow does not survive a fork.
+  context = multiprocessing.get_context('spawn')
+  waiting = collections.deque(jobs)
+  running = {}
+  exit_codes = {}
+  is_told = False
+  with Interruption('rounds') as interruption:
+    while running or (waiting and not interruption.requested):
+      while waiting and len(running) < num_workers:
+        if interruption.requested:
+          break
+        name = waiting.popleft()
+        process = context.Process(
+          target=_run_commands, args=(*jobs[name], num_threads), name=name
+        )
+        process.start()
+        running[name] = process
+      if interruption.requested and not is_told:
+        for process in running.values():
+          os.kill(process.pid, interruption.requested)
+        is_told = True
+      multiprocessing.connection.wait(
+        [process.sentinel for process in running.values()], timeout=0.5
+      )
+      for name in [
+        n for n, process in running.items() if not process.is_alive()
+      ]:
+        process = running.pop(name)
+        process.join()
+        # Killed by a signal: negative here, 128 + signal in a shell.
+        code = process.exitcode
+        exit_codes[name] = 128 - code if code < 0 else code
+      on_tick(set(running), set(exit_codes))
+  if interruption.requested:
+    exit_codes = {name: interruption.exit_code for name in exit_codes} or {
+      '': interruption.exit_code
+    }
+  return exit_codes
+
+
+def _run_commands(
+  commands: Commands, log_path: pathlib.Path, num_threads: int
+) -> None:
+  """Runs in the new process; exits with the first code that is not 0."""
+  # A terminal's Ctrl-C goes to the parent alone, which passes it on.
+  os.setpgrp()
+  _end_with_parent()
+  log_path.parent.mkdir(parents=True, exist_ok=True)
+  log = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+  os.dup2(log, 1)
+  os.dup2(log, 2)
+
+  from tff_fedfish.cli.main import main
+
+  os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
+  import tensorflow as tf
+
+  tf.config.threading.set_intra_op_parallelism_threads(num_threads)
+  tf.config.threading.set_inter_op_parallelism_threads(num_threads)
+  for command in commands:
+    code = main(command)
+    if code:
+      sys.exit(code)
+
+
+def _end_with_parent() -> None:
+  """Ends this process, cleanly, when its parent is gone."""
+  parent = multiprocessing.parent_process()
+
+  def watch():
+    multiprocessing.connection.wait([parent.sentinel])
+    os.kill(os.getpid(), signal.SIGTERM)
+
+  threading.Thread(target=watch, daemon=True).start()

@@ -1,0 +1,62 @@
+"""The Client-Server Barrier of one round, replayed from a checkpoint.
+
+Dhawan et al. (2024), FedFish, equation 5: the mean over a round's cohort of
+L_i(theta_G_new) - L_i(theta_i), where theta_i is what client i trained,
+theta_G_new the server's model after the round, and L_i the loss on the very
+sequences that client i trained on.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from tff_fedfish.data import sequences as sequences_lib
+from tff_fedfish.data.sequences import Sequences
+from tff_fedfish.evaluation.client_evaluator import ClientEvaluator
+from tff_fedfish.evaluation.results import ClientBarrier
+from tff_fedfish.training.progress import Progress
+
+
+def measure_barrier(
+  process: Any,
+  state: Any,
+  evaluator: ClientEvaluator,
+  cohort: Sequence[tuple[bytes, Sequences]],
+  *,
+  local_batch_size: int,
+) -> list[ClientBarrier]:
+  """Runs the round that follows `state`, and each client's training again.
+
+  Args:
+    process: The run's learning process.
+    state: Its state before the round.
+    evaluator: Fine-tunes as the run's clients train: same optimizer, batches
+      and local epochs.
+    cohort: Client id and this round's training sequences, in their order.
+    local_batch_size: Sequences per local step.
+
+  Returns:
+    One entry per client that has sequences, in the order of the cohort.
+  """
+  cohort = [(client_id, data) for client_id, data in cohort if len(data)]
+  before = tuple(process.get_model_weights(state).trainable)
+  datasets = [
+    sequences_lib.to_dataset(data, local_batch_size) for _, data in cohort
+  ]
+  new_state = process.next(state, datasets).state
+  after = tuple(process.get_model_weights(new_state).trainable)
+  barriers = []
+  with Progress('barrier', len(cohort), unit='client') as progress:
+    for client_id, data in cohort:
+      local = evaluator.score(evaluator.fine_tune(before, data), data)
+      global_ = evaluator.score(after, data)
+      barriers.append(
+        ClientBarrier(
+          client_id=client_id,
+          local_loss=local.loss,
+          global_loss=global_.loss,
+          local_accuracy=local.accuracy,
+          global_accuracy=global_.accuracy,
+        )
+      )
+      progress.advance()
+  return barriers

@@ -1,0 +1,89 @@
+"""Scores and fine-tunes a model on one client at a time."""
+
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from tff_fedfish import local_training
+from tff_fedfish.data import sequences as sequences_lib
+from tff_fedfish.data.sequences import Sequences
+
+
+class Score(NamedTuple):
+  """A model's performance on some sequences."""
+
+  loss: float
+  """Mean cross-entropy per token. Unit: nats."""
+  accuracy: float
+  """Share of tokens whose likeliest prediction is right."""
+  num_tokens: int
+  """Targets that were predicted."""
+
+
+class ClientEvaluator:
+  """Compiles scoring and fine-tuning once and runs them for many clients."""
+
+  def __init__(
+    self,
+    functional_model: Any,
+    client_optimizer: Any,
+    *,
+    evaluation_batch_size: int,
+    local_batch_size: int,
+    num_local_epochs: int,
+  ):
+    """Builds the graphs at the first call.
+
+    Args:
+      functional_model: A language model of `models.functional_model`.
+      client_optimizer: Optimizer of the fine-tuning.
+      evaluation_batch_size: Sequences per batch of scoring.
+      local_batch_size: Sequences per step of fine-tuning.
+      num_local_epochs: Passes of fine-tuning, >= 1.
+    """
+    self._evaluation_batch_size = evaluation_batch_size
+    self._local_batch_size = local_batch_size
+    hparams = client_optimizer.get_hparams(
+      client_optimizer.initialize(tf.TensorSpec([], tf.float32))
+    )
+
+    @tf.function
+    def score(trainable, dataset):
+      return functional_model.finalize_metrics(
+        local_training.evaluate(functional_model, trainable, (), dataset)
+      )
+
+    @tf.function
+    def fine_tune(trainable, dataset):
+      return local_training.train(
+        functional_model,
+        client_optimizer,
+        hparams,
+        trainable,
+        (),
+        dataset,
+        num_local_epochs=num_local_epochs,
+      ).trainable
+
+    self._score = score
+    self._fine_tune = fine_tune
+
+  def score(self, trainable: tuple[Any, ...], sequences: Sequences) -> Score:
+    """Returns the performance of the weights on the sequences."""
+    metrics = self._score(
+      trainable,
+      sequences_lib.to_dataset(sequences, self._evaluation_batch_size),
+    )
+    return Score(
+      float(metrics['loss']),
+      float(metrics['accuracy']),
+      int(metrics['num_tokens']),
+    )
+
+  def fine_tune(
+    self, trainable: tuple[Any, ...], sequences: Sequences
+  ) -> tuple[tf.Tensor, ...]:
+    """Returns the weights after local training on the sequences, in order."""
+    return self._fine_tune(
+      trainable, sequences_lib.to_dataset(sequences, self._local_batch_size)
+    )

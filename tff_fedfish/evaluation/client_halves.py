@@ -1,0 +1,73 @@
+"""Splits a client's sequences for personalization.
+
+Dhawan et al. (2024), FedFish, section 4: half of a held-out client's data is
+for evaluation, always; 0, 25 or 50 % of its data, from the other half, is what
+the model is fine-tuned on before. The 25 % set is a prefix of the 50 % set.
+"""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+
+from tff_fedfish.data import randomness
+from tff_fedfish.data import sequences as sequences_lib
+from tff_fedfish.data.sequences import Sequences
+
+MIN_SEQUENCES = 4
+"""Clients with fewer are not evaluated: their 25 % set would be empty."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ClientHalves:
+  """One client's evaluation half and its personalization sets."""
+
+  evaluation: Sequences
+  """The first ceil(n / 2) of the permuted sequences."""
+  personalization: Mapping[float, Sequences]
+  """By fraction of the client's data, 0 not among them."""
+
+
+def split_sequences(
+  sequences: Sequences,
+  *,
+  client_id: bytes,
+  split_seed: int,
+  fractions: tuple[float, ...] = (),
+  max_sequences: int | None = None,
+) -> ClientHalves | None:
+  """Splits sequences as a function of (split_seed, client_id).
+
+  Args:
+    sequences: All of the client's.
+    client_id: The client.
+    split_seed: The seed.
+    fractions: Shares of the client's data to fine-tune on, in [0, 0.5]. 0.5
+      takes all that is not for evaluation, f below it the first floor(f n).
+    max_sequences: Use at most so many sequences of the permutation; None: all.
+
+  Returns:
+    The split, or None for a client with fewer than `MIN_SEQUENCES`.
+  """
+  if len(sequences) < MIN_SEQUENCES:
+    return None
+  permuted = sequences_lib.permute(
+    sequences, randomness.generator('client_halves', split_seed, client_id)
+  )
+  permuted = sequences_lib.take(permuted, max_sequences)
+  num_sequences = len(permuted)
+  num_evaluation = math.ceil(num_sequences / 2)
+  pool = dataclasses.replace(
+    permuted,
+    tokens=permuted.tokens[num_evaluation:],
+    num_targets=permuted.num_targets[num_evaluation:],
+  )
+  personalization = {
+    fraction: pool
+    if fraction == 0.5
+    else sequences_lib.take(pool, math.floor(fraction * num_sequences))
+    for fraction in fractions
+    if fraction > 0
+  }
+  return ClientHalves(
+    sequences_lib.take(permuted, num_evaluation), personalization
+  )

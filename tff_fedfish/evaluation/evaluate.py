@@ -1,0 +1,293 @@
+"""`fedfish evaluate`: a checkpoint on the clients of a grouped corpus."""
+
+import dataclasses
+import os
+import pathlib
+from typing import Any
+
+from tff_fedfish import files
+from tff_fedfish.data import client_splits
+from tff_fedfish.data.client_sequences import ClientSequences
+from tff_fedfish.data.cohorts import draw_cohort
+from tff_fedfish.data.grouped_corpus import GroupedCorpus
+from tff_fedfish.data.tokenizers import load_tokenizer
+from tff_fedfish.errors import UserError
+from tff_fedfish.evaluation import results
+from tff_fedfish.evaluation.client_halves import MIN_SEQUENCES
+from tff_fedfish.training import checkpoints, run_directory, run_inputs
+from tff_fedfish.training.progress import Progress
+
+_BARRIER_NEEDS = '`--barrier` replays a round of training, so `--data` must be '
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EvaluationOptions:
+  """What is measured, and on whom."""
+
+  fractions: tuple[float, ...] = (0.0, 0.25, 0.5)
+  """Shares of a client's data to personalize on, each in [0, 0.5]."""
+  client_split: str = 'held_out'
+  """'held_out' or 'participating'; in another corpus all are held out."""
+  max_clients: int | None = None
+  """Clients to evaluate at most; None: all with at least 4 sequences."""
+  max_sequences_per_client: int | None = None
+  """Sequences to use of a client at most; None: all."""
+  personalization_epochs: int = 4
+  """Passes of fine-tuning, >= 1; 4 in Dhawan et al. (2024)."""
+  learning_rate: float | None = None
+  """Of the fine-tuning's SGD, > 0; None: the run's client learning rate."""
+  measure_barrier: bool = False
+  """Whether to replay the next round for the Client-Server Barrier."""
+
+  def __post_init__(self):
+    problems = []
+    if not self.fractions or any(not 0 <= f <= 0.5 for f in self.fractions):
+      problems.append(
+        '`--fractions` must be numbers from 0 to 0.5 (the other half is for '
+        f'evaluation), found {",".join(map(str, self.fractions)) or "none"}'
+      )
+    if len(set(self.fractions)) != len(self.fractions):
+      problems.append('`--fractions` must differ from each other')
+    for name in (
+      'max_clients',
+      'max_sequences_per_client',
+      'personalization_epochs',
+    ):
+      value = getattr(self, name)
+      least = MIN_SEQUENCES if name == 'max_sequences_per_client' else 1
+      if value is not None and value < least:
+        problems.append(f'`--{name}` must be at least {least}, found {value}')
+    if self.learning_rate is not None and not self.learning_rate > 0:
+      problems.append(
+        f'`--learning_rate` must be positive, found {self.learning_rate}'
+      )
+    if problems:
+      raise UserError('; '.join(problems) + '.')
+
+
+def evaluate(
+  checkpoint: str | os.PathLike,
+  data: str | os.PathLike,
+  output: str | os.PathLike | None,
+  options: EvaluationOptions,
+) -> tuple[pathlib.Path, dict[str, Any]]:
+  """Evaluates a checkpoint and writes the results.
+
+  Args:
+    checkpoint: A checkpoint or a run directory (its last).
+    data: A grouped corpus.
+    output: Where to write; None: `evaluations/NAME` in the run, NAME being the
+      corpus's directory.
+    options: What to measure.
+
+  Returns:
+    (output directory, summary).
+
+  Raises:
+    UserError: If the checkpoint, the corpus, its clients or the output cannot
+      be used.
+  """
+  checkpoint_path = checkpoints.resolve_checkpoint(checkpoint)
+  run = checkpoint_path.parent.parent
+  config = run_directory.read_config(run)
+  corpus = GroupedCorpus(data)
+  name = corpus.directory.resolve().name
+  output = pathlib.Path(output or run / 'evaluations' / name)
+  files.require_usable_output(output, '--output')
+  tokenizer = load_tokenizer(run / run_directory.VOCABULARY_NAME)
+  run_inputs.require_vocabulary_size(
+    tokenizer.size,
+    config.model.vocabulary_size,
+    run / run_directory.VOCABULARY_NAME,
+  )
+  contents = checkpoints.load_checkpoint(
+    checkpoint_path, (), verify=False
+  ).contents
+  fingerprint = run_inputs.corpus_fingerprint(corpus.directory)
+  is_transfer = contents.get('corpus_fingerprint') != fingerprint
+  client_ids = _client_ids(corpus, config, options, is_transfer)
+
+  # Late: the errors above must not wait for TensorFlow.
+  from tff_fedfish.evaluation import held_out_sample
+  from tff_fedfish.training import server_state
+
+  client_sequences = ClientSequences(
+    corpus,
+    tokenizer,
+    sequence_length=config.data.sequence_length,
+    drop_short_block=config.data.drop_short_block,
+  )
+  sample = held_out_sample.choose_clients(
+    client_ids,
+    client_sequences,
+    split_seed=config.seeds.split_seed,
+    max_clients=options.max_clients,
+    fractions=options.fractions,
+    max_sequences=options.max_sequences_per_client,
+  )
+  if not sample.clients:
+    raise UserError(
+      f'`--data` {str(data)!r} must have clients with at least '
+      f'{MIN_SEQUENCES} sequences of {config.data.sequence_length} tokens, '
+      f'but none of its {len(client_ids)} has. Name another corpus.'
+    )
+  loaded = checkpoints.load_checkpoint(
+    checkpoint_path,
+    None if options.measure_barrier else server_state.TRAINABLE_PREFIX,
+    verify=False,
+  )
+  measurement = _Measurement(config, loaded, options)
+  clients = measurement.personalization(sample)
+  barriers = None
+  if options.measure_barrier:
+    split = _split(corpus, config)
+    barriers = measurement.barrier(split.participating, client_sequences)
+  summary = results.summarize_evaluation(
+    clients,
+    kind='transfer' if is_transfer else options.client_split,
+    corpus=name,
+    checkpoint={'round': loaded.round_num},
+    personalization={
+      'epochs': options.personalization_epochs,
+      'learning_rate': measurement.learning_rate,
+      'batch_size': config.client_work.local_batch_size,
+      'sequence_length': config.data.sequence_length,
+      'split_seed': config.seeds.split_seed,
+      'max_sequences_per_client': options.max_sequences_per_client,
+    },
+    skipped_clients=sample.skipped,
+    barriers=barriers,
+  )
+  results.write_evaluation(output, summary, clients, barriers)
+  return output, summary
+
+
+class _Measurement:
+  """The graphs and weights that all clients share."""
+
+  def __init__(self, config, loaded, options):
+    from tff_fedfish.evaluation.client_evaluator import ClientEvaluator
+    from tff_fedfish.runtime.in_process_context import set_in_process_context
+    from tff_fedfish.training import learning_setup
+
+    set_in_process_context()
+    self._config = config
+    self._loaded = loaded
+    self._options = options
+    self._model = learning_setup.build_model(config)
+    self.learning_rate = options.learning_rate
+    if self.learning_rate is None:
+      self.learning_rate = config.client_work.learning_rate
+    self._trainable = _trainable(config, loaded)
+
+    def build_evaluator(learning_rate, num_local_epochs):
+      return ClientEvaluator(
+        self._model.functional_model,
+        learning_setup.build_client_optimizer(learning_rate),
+        evaluation_batch_size=config.evaluation.batch_size,
+        local_batch_size=config.client_work.local_batch_size,
+        num_local_epochs=num_local_epochs,
+      )
+
+    self._build_evaluator = build_evaluator
+
+  def personalization(self, sample):
+    from tff_fedfish.evaluation.personalization import evaluate_clients
+
+    evaluator = self._build_evaluator(
+      self.learning_rate, self._options.personalization_epochs
+    )
+    rows = []
+    total = len(sample.clients)
+    with Progress('evaluate', total, unit='client') as progress:
+      for entries in evaluate_clients(
+        evaluator, self._trainable, sample.clients, self._options.fractions
+      ):
+        rows.extend(entries)
+        progress.advance(loss=entries[-1].loss_after)
+    return rows
+
+  def barrier(self, participating, client_sequences):
+    from tff_fedfish.evaluation.barrier import measure_barrier
+    from tff_fedfish.training import learning_setup, server_state
+
+    config, work = self._config, self._config.client_work
+    round_num = self._loaded.round_num + 1
+    process = learning_setup.build_learning_process(config, self._model)
+    state = server_state.from_tensors(
+      self._loaded.tensors,
+      process.initialize.type_signature.result,
+      self._loaded.path,
+    )
+    cohort = draw_cohort(
+      participating,
+      seed=config.seeds.cohort_seed,
+      round_num=round_num,
+      cohort_size=config.cohorts.cohort_size,
+    )
+    training = [
+      (
+        client_id,
+        client_sequences.training_sequences(
+          client_id,
+          shuffle_seed=config.seeds.shuffle_seed,
+          round_num=round_num,
+          max_sequences=work.max_sequences_per_client,
+        ),
+      )
+      for client_id in cohort
+    ]
+    return measure_barrier(
+      process,
+      state,
+      self._build_evaluator(work.learning_rate, work.num_local_epochs),
+      training,
+      local_batch_size=work.local_batch_size,
+    )
+
+
+def _split(corpus, config):
+  return client_splits.split_clients(
+    corpus.client_ids,
+    split_seed=config.seeds.split_seed,
+    held_out_fraction=config.client_splits.held_out_fraction,
+  )
+
+
+def _client_ids(corpus, config, options, is_transfer):
+  """Returns the clients that may be evaluated."""
+  if is_transfer:
+    if options.measure_barrier:
+      raise UserError(
+        _BARRIER_NEEDS
+        + f'the corpus of the run, but {str(corpus.directory)!r} '
+        'is another. Leave `--barrier` out.'
+      )
+    if options.client_split != 'held_out':
+      raise UserError(
+        f'`--client_split` is {options.client_split!r}, but all clients of '
+        f'{str(corpus.directory)!r}, which is not the corpus of the run, are '
+        'held out. Leave `--client_split` out.'
+      )
+    return corpus.client_ids
+  client_ids = getattr(_split(corpus, config), options.client_split)
+  if not client_ids:
+    raise UserError(
+      f'`--client_split` is {options.client_split!r}, but the run has no such '
+      f'clients (held_out_fraction '
+      f'{config.client_splits.held_out_fraction}). Name the other split.'
+    )
+  return client_ids
+
+
+def _trainable(config, loaded):
+  """Returns the checkpoint's weights in the model's order, shapes checked."""
+  from models.transformer_config import weight_shapes
+  from tff_fedfish.training import server_state
+
+  prefix = server_state.TRAINABLE_PREFIX
+  shapes = weight_shapes(config.transformer_config()).values()
+  expected = {f'{prefix}{i}': shape for i, shape in enumerate(shapes)}
+  found = {k: v for k, v in loaded.tensors.items() if k.startswith(prefix)}
+  server_state.require_tensors(found, expected, loaded.path)
+  return tuple(found[name] for name in expected)

@@ -1,0 +1,107 @@
+"""Which clients are evaluated, in a fixed order, and the model's mean score."""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from tff_fedfish.data.client_sequences import ClientSequences
+from tff_fedfish.data.cohorts import draw_cohort
+from tff_fedfish.evaluation.client_evaluator import ClientEvaluator
+from tff_fedfish.evaluation.client_halves import ClientHalves, split_sequences
+
+
+@dataclasses.dataclass(frozen=True)
+class ClientSample:
+  """Clients that are large enough, and how many were not taken why."""
+
+  clients: list[tuple[bytes, ClientHalves]]
+  """In the order of the draw."""
+  skipped: dict[str, int]
+  """Clients left out, by reason."""
+
+
+def choose_clients(
+  client_ids: Sequence[bytes],
+  client_sequences: ClientSequences,
+  *,
+  split_seed: int,
+  max_clients: int | None,
+  fractions: tuple[float, ...] = (),
+  max_sequences: int | None = None,
+) -> ClientSample:
+  """Returns the first clients of a fixed order that can be evaluated.
+
+  A smaller sample is a prefix of a larger one: what training watches is part of
+  what `fedfish evaluate` measures.
+
+  Args:
+    client_ids: The clients to choose from.
+    client_sequences: Their sequences.
+    split_seed: Seed of the order and of every client's split.
+    max_clients: How many to return at most; None: all that are large enough.
+    fractions: Personalization sets to make, see `split_sequences`.
+    max_sequences: Sequences used of a client, at most; None: all.
+
+  Returns:
+    The sample.
+  """
+  order = []
+  if len(client_ids):
+    order = draw_cohort(
+      client_ids, seed=split_seed, round_num=0, cohort_size=len(client_ids)
+    )
+  clients = []
+  num_too_small = 0
+  for client_id in order:
+    if max_clients is not None and len(clients) == max_clients:
+      break
+    halves = split_sequences(
+      client_sequences.sequences(client_id),
+      client_id=client_id,
+      split_seed=split_seed,
+      fractions=fractions,
+      max_sequences=max_sequences,
+    )
+    if halves is None:
+      num_too_small += 1
+    else:
+      clients.append((client_id, halves))
+  return ClientSample(
+    clients,
+    {
+      'fewer_than_4_sequences': num_too_small,
+      'beyond_max_clients': len(order) - num_too_small - len(clients),
+    },
+  )
+
+
+def mean_score(
+  evaluator: ClientEvaluator, trainable: tuple, sample: ClientSample
+) -> dict[str, float | int]:
+  """Returns the uniform mean over clients, and the perplexity of its loss.
+
+  Args:
+    evaluator: Scores one client.
+    trainable: The global model's weights.
+    sample: At least one client.
+  """
+  scores = [
+    evaluator.score(trainable, halves.evaluation)
+    for _, halves in sample.clients
+  ]
+  loss = float(np.mean([score.loss for score in scores]))
+  return {
+    'held_out/loss': loss,
+    'held_out/accuracy': float(np.mean([score.accuracy for score in scores])),
+    'held_out/perplexity': _perplexity(loss),
+    'held_out/num_clients': len(scores),
+  }
+
+
+def _perplexity(loss: float) -> float:
+  try:
+    return math.exp(loss)
+  except OverflowError:
+    return math.inf

@@ -1,0 +1,249 @@
+"""What a training run is told: every setting, its unit and its bounds."""
+
+import dataclasses
+from typing import ClassVar, Literal
+
+from models.presets import PRESETS
+from models.transformer_config import TransformerConfig
+from tff_fedfish.training.config_fields import (
+  ConfigError,
+  Section,
+  number,
+  seed,
+)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AlgorithmConfig(Section):
+  """The method, and how FedFish estimates and weighs Fisher diagonals."""
+
+  section: ClassVar[str] = 'algorithm'
+
+  name: Literal['fed_fish', 'fed_avg']
+  """The method. What names the Fisher below is read by fed_fish alone."""
+  fisher_estimator: Literal['extra_pass', 'last_epoch', 'example_sq'] = (
+    'extra_pass'
+  )
+  """Which gradients are squared: a further pass's, those of the last epoch, or
+  those of single sequences."""
+  fisher_reduction: Literal['sum', 'mean'] = 'sum'
+  """Over a client's batches: 'sum' as printed in the paper, or 'mean'."""
+  client_weighting: Literal['num_examples', 'uniform'] = 'num_examples'
+  """A client's weight: its sequences in the round, or 1."""
+  relative_floor: float = number(1e-8, at_least=0)
+  """Share of its tensor's mean added to each Fisher entry, >= 0."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ClientWorkConfig(Section):
+  """What one client does in one round."""
+
+  section: ClassVar[str] = 'client_work'
+
+  num_local_epochs: int = number(at_least=1)
+  """Passes over the client's sequences per round. Unit: epochs, >= 1."""
+  local_batch_size: int = number(4, at_least=1)
+  """Sequences per local step, >= 1."""
+  max_sequences_per_client: int = number(16, at_least=1)
+  """Cap per client and round, after that round's shuffle, >= 1."""
+  learning_rate: float = number(above=0)
+  """Step size of the client's SGD, > 0."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ServerConfig(Section):
+  """The server optimizer, which takes the pseudo-gradient as its gradient."""
+
+  section: ClassVar[str] = 'server'
+
+  optimizer: Literal['adam', 'sgd'] = 'adam'
+  """'adam', or 'sgd' (no momentum), which reads only `learning_rate`."""
+  learning_rate: float = number(above=0)
+  """Step size, > 0."""
+  beta_1: float = number(0.9, at_least=0, below=1)
+  """Adam's decay of the first moment, in [0, 1)."""
+  beta_2: float = number(0.999, at_least=0, below=1)
+  """Adam's decay of the second moment, in [0, 1)."""
+  epsilon: float = number(1e-7, above=0)
+  """Adam's addend to the root of the second moment, > 0."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ModelConfig(Section):
+  """The transformer. Sizes left at None become the preset's."""
+
+  section: ClassVar[str] = 'model'
+
+  preset: str
+  """A name of models/presets.py; 'custom': all four sizes are given here."""
+  num_layers: int | None = number(None, at_least=1)
+  """Blocks of attention and MLP, >= 1."""
+  width: int | None = number(None, at_least=1)
+  """Size of the residual stream, a multiple of `num_heads`."""
+  num_heads: int | None = number(None, at_least=1)
+  """Attention heads, >= 1."""
+  vocabulary_size: int | None = number(None, at_least=1)
+  """Token ids, special ones included; the vocabulary must have this size."""
+  position_embedding: Literal['learned', 'rotary'] = 'learned'
+  """'learned' (one vector a position) or 'rotary' (no weights)."""
+  compute_dtype: Literal['float32', 'bfloat16'] = 'float32'
+  """Type of the matrix products; the weights stay float32."""
+  layer_loop: Literal['auto', 'unrolled', 'foldl'] = 'auto'
+  """'unrolled' (fastest), 'foldl' (builds fast whatever the depth), 'auto'."""
+
+  def __post_init__(self):
+    problems = []
+    # A tuple: what is no string may not be hashable either.
+    if self.preset not in (*PRESETS, 'custom'):
+      problems.append(
+        f'`config.model.preset` must be one of {", ".join(PRESETS)}, custom, '
+        f'found {self.preset!r}'
+      )
+    elif self.preset == 'custom':
+      problems += [
+        f"`config.model.{name}` is required with preset 'custom'"
+        for name in PRESETS['tiny']
+        if getattr(self, name) is None
+      ]
+    else:
+      for name, value in PRESETS[self.preset].items():
+        if getattr(self, name) is None:
+          object.__setattr__(self, name, value)
+    try:
+      super().__post_init__()
+    except ConfigError as error:
+      problems += error.problems
+    if problems:
+      raise ConfigError(problems)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DataConfig(Section):
+  """Where the clients' text is and how it becomes sequences."""
+
+  section: ClassVar[str] = 'data'
+
+  directory: str
+  """A grouped corpus, as `fedfish group` writes it."""
+  vocabulary: str
+  """A vocabulary, as `fedfish tokenizer train` writes it."""
+  sequence_length: int = number(at_least=1)
+  """Tokens that the model sees at once; a stored block has one more, >= 1."""
+  drop_short_block: bool = False
+  """Drops a client's last, shorter block instead of padding and masking it."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CohortsConfig(Section):
+  """Which clients take part in a round."""
+
+  section: ClassVar[str] = 'cohorts'
+
+  cohort_size: int = number(at_least=1)
+  """Clients drawn per round without replacement, >= 1."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ClientSplitsConfig(Section):
+  """Which clients never take part in training."""
+
+  section: ClassVar[str] = 'client_splits'
+
+  held_out_fraction: float = number(0.1, at_least=0, below=1)
+  """Share of clients that are held out, in [0, 1)."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SeedsConfig(Section):
+  """One seed per purpose, each in [0, 2^31)."""
+
+  section: ClassVar[str] = 'seeds'
+
+  model_seed: int = seed(1)
+  """Initial weights."""
+  cohort_seed: int = seed(2)
+  """The clients of each round."""
+  split_seed: int = seed(3)
+  """Held-out clients, and their personalization and evaluation sets."""
+  shuffle_seed: int = seed(4)
+  """The order of a client's sequences in a round."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrainingConfig(Section):
+  """How long a run lasts."""
+
+  section: ClassVar[str] = 'training'
+
+  num_rounds: int = number(at_least=1)
+  """The last round, >= 1. May grow when a run is resumed."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EvaluationConfig(Section):
+  """The global model's score on a fixed sample of held-out clients."""
+
+  section: ClassVar[str] = 'evaluation'
+
+  every_num_rounds: int = number(at_least=0)
+  """Round 0 and the last are always scored; 0: only those two."""
+  num_clients: int = number(at_least=0)
+  """Held-out clients in the sample; 0: no scores during training."""
+  max_sequences_per_client: int = number(64, at_least=0)
+  """Sequences used of a client, half of them scored; 0: all."""
+  batch_size: int = number(16, at_least=1)
+  """Sequences per evaluation step, >= 1; changes the speed only."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CheckpointsConfig(Section):
+  """When a run is saved and how much of it is kept."""
+
+  section: ClassVar[str] = 'checkpoints'
+
+  every_num_rounds: int = number(at_least=0)
+  """Round 0 and the last are always saved; 0: only those two."""
+  keep_last: int = number(0, at_least=0)
+  """Latest checkpoints kept beside round 0's; 0: all."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+  """Everything that fixes a run's numbers; written into it as config.json.
+
+  Raises:
+    ConfigError: If settings of different sections do not go together.
+  """
+
+  algorithm: AlgorithmConfig
+  client_work: ClientWorkConfig
+  server: ServerConfig
+  model: ModelConfig
+  data: DataConfig
+  cohorts: CohortsConfig
+  client_splits: ClientSplitsConfig = ClientSplitsConfig()
+  seeds: SeedsConfig = SeedsConfig()
+  training: TrainingConfig
+  evaluation: EvaluationConfig
+  checkpoints: CheckpointsConfig
+
+  def __post_init__(self):
+    problems = []
+    try:
+      self.transformer_config()
+    except ValueError as error:
+      problems.append(f'`config.model`: {str(error).rstrip(".")}')
+    if self.evaluation.num_clients and not self.client_splits.held_out_fraction:
+      problems.append(
+        '`config.evaluation.num_clients` must be 0 when '
+        '`config.client_splits.held_out_fraction` is 0, found '
+        f'{self.evaluation.num_clients}'
+      )
+    if problems:
+      raise ConfigError(problems)
+
+  def transformer_config(self) -> TransformerConfig:
+    """Returns the model's shape, with `data.sequence_length` positions."""
+    sizes = dataclasses.asdict(self.model)
+    del sizes['preset']
+    return TransformerConfig(sequence_length=self.data.sequence_length, **sizes)

@@ -1,0 +1,118 @@
+"""Fields of a config: their declaration, their checks, and what is said."""
+
+import dataclasses
+import math
+import types
+import typing
+from typing import Any, ClassVar, Literal
+
+from tff_fedfish.errors import UserError
+
+
+class ConfigError(UserError):
+  """All that is wrong with a config, in one line.
+
+  Attributes:
+    problems: One clause for each problem, naming `config.section.setting`.
+  """
+
+  def __init__(self, problems: list[str], source: str = ''):
+    self.problems = tuple(problems)
+    of_source = f' {source}' if source else ''
+    super().__init__(f'Invalid config{of_source}: {"; ".join(problems)}.')
+
+
+def number(
+  default: Any = dataclasses.MISSING,
+  *,
+  at_least: float | None = None,
+  above: float | None = None,
+  below: float | None = None,
+) -> Any:
+  """Declares a numeric field and the bounds that `Section` checks.
+
+  Args:
+    default: The value where none is given; left out: one must be given.
+    at_least: The smallest value allowed.
+    above: Every value must be larger than this.
+    below: Every value must be smaller than this.
+
+  Returns:
+    A dataclass field whose metadata holds the bounds.
+  """
+  bounds = dict(at_least=at_least, above=above, below=below)
+  return dataclasses.field(default=default, metadata=bounds)
+
+
+def seed(default: int) -> Any:
+  """Declares a field that holds a seed."""
+  # What fits TensorFlow's int32 seeds, so that no two of them coincide.
+  return number(default, at_least=0, below=2**31)
+
+
+class Section:
+  """Base of a part of a config: checks each field's type and bounds.
+
+  Subclasses are frozen dataclasses. An int given for a float becomes a float.
+
+  Raises:
+    ConfigError: On construction, naming every field that is wrong.
+  """
+
+  section: ClassVar[str]
+  """The name of the part within the config."""
+
+  def __post_init__(self):
+    problems = []
+    for field in dataclasses.fields(self):
+      value = getattr(self, field.name)
+      if field.type is float and type(value) is int:
+        try:
+          value = float(value)
+        except OverflowError:
+          value = math.inf
+        object.__setattr__(self, field.name, value)
+      requirement = _unmet_requirement(value, field)
+      if requirement:
+        problems.append(
+          f'`config.{self.section}.{field.name}` must be {requirement}, '
+          f'found {value!r}'
+        )
+    if problems:
+      raise ConfigError(problems)
+
+
+def _unmet_requirement(value: Any, field: dataclasses.Field) -> str:
+  """Returns what `field` requires of `value`, '' if it is met."""
+  choices = typing.get_args(field.type)
+  if typing.get_origin(field.type) is Literal:
+    return '' if value in choices else f'one of {", ".join(choices)}'
+  accepts_none = isinstance(field.type, types.UnionType)
+  expected = choices[0] if accepts_none else field.type
+  if value is None and accepts_none:
+    return ''
+  # Not isinstance: True is an int in Python, but not what a count should be.
+  if type(value) is not expected:
+    named = {int: 'an int', float: 'a float', bool: 'true or false'}
+    return named.get(expected, 'a string') + ' or None' * accepts_none
+  if expected is str:
+    return '' if value else 'a non-empty string'
+  return _unmet_bound(value, field.metadata)
+
+
+def _unmet_bound(value: float, bounds: typing.Mapping[str, Any]) -> str:
+  at_least, above, below = (
+    bounds.get(name) for name in ('at_least', 'above', 'below')
+  )
+  if (
+    math.isfinite(value)
+    and (at_least is None or value >= at_least)
+    and (above is None or value > above)
+    and (below is None or value < below)
+  ):
+    return ''
+  wanted = ['finite'] if isinstance(value, float) else []
+  wanted += [f'at least {at_least}'] if at_least is not None else []
+  wanted += [f'above {above}'] if above is not None else []
+  wanted += [f'below {below}'] if below is not None else []
+  return ' and '.join(wanted)

@@ -1,0 +1,62 @@
+"""What `fedfish train --dry_run` says, without TensorFlow and in no time."""
+
+import json
+
+from models.transformer_config import num_parameters, weight_shapes
+from tff_fedfish import communication
+from tff_fedfish.training import config_loading
+from tff_fedfish.training.config import TrainConfig
+
+
+def describe(config: TrainConfig) -> None:
+  """Prints the resolved config, the model's size and what a round costs.
+
+  Args:
+    config: A checked config. The corpus need not exist yet.
+  """
+  from rich.console import Console
+  from rich.table import Table
+
+  # `print`, not rich: the output is JSON that a program may read.
+  print(json.dumps(config_loading.to_json_dict(config), indent=2))
+  shape = config.transformer_config()
+  num_weights = num_parameters(shape)
+  round_cost = communication.after_rounds(
+    1,
+    algorithm=config.algorithm.name,
+    cohort_size=config.cohorts.cohort_size,
+    num_weights=num_weights,
+  )
+  table = Table(show_header=False, box=None, padding=(0, 2))
+  for name, value in (
+    (
+      'Model parameters',
+      f'{num_weights:,} in {len(weight_shapes(shape))} tensors',
+    ),
+    ('Model bytes (float32)', f'{4 * num_weights:,}'),
+    ('Clients per round', f'{config.cohorts.cohort_size:,}'),
+    (
+      'Tokens per round, at most',
+      f'{_max_tokens_per_round(config):,} '
+      f'({config.client_work.num_local_epochs} local epochs)',
+    ),
+    (
+      'Communication per round',
+      f'{round_cost.uplink_units} up, '
+      f'{round_cost.total_units - round_cost.uplink_units} down (models '
+      f'per client); {round_cost.total_bytes:,} bytes in all',
+    ),
+    ('Rounds', f'{config.training.num_rounds:,}'),
+  ):
+    table.add_row(name, value)
+  Console().print(table)
+
+
+def _max_tokens_per_round(config):
+  work = config.client_work
+  return (
+    config.cohorts.cohort_size
+    * work.max_sequences_per_client
+    * config.data.sequence_length
+    * work.num_local_epochs
+  )
