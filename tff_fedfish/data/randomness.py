@@ -29,11 +29,13 @@ def digest(purpose: str, seed: int, *parts: int | bytes) -> bytes:
 def fraction(purpose: str, seed: int, *parts: int | bytes) -> float:
   """Returns a number in [0, 1) that is a function of the arguments."""
   # 53 bits: what a double holds exactly.
-  return (int.from_bytes(digest(purpose, seed, *parts)[:8], 'big') >> 11) / 2**53
+  return (
+    int.from_bytes(digest(purpose, seed, *parts)[:8], 'big') >> 11
+  ) / 2**53
 
 
 def generator(
-    purpose: str, seed: int, *parts: int | bytes
+  purpose: str, seed: int, *parts: int | bytes
 ) -> np.random.RandomState:
   """Returns a generator whose stream is a function of the arguments.
 

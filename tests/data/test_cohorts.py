@@ -1,0 +1,122 @@
+"""Cohorts are uniform, distinct, repeatable and cheap."""
+
+import collections
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tff_fedfish.data import cohorts, randomness
+from tff_fedfish.errors import UserError
+
+_IDS = [b'client-%d' % i for i in range(20)]
+
+
+class _ManyIds(collections.abc.Sequence):
+  """A billion ids that exist only when asked for."""
+
+  def __init__(self):
+    self.num_reads = 0
+
+  def __len__(self):
+    return 10**9
+
+  def __getitem__(self, index):
+    self.num_reads += 1
+    return b'%d' % index
+
+
+@given(
+  num_clients=st.integers(1, 60),
+  share=st.floats(0, 1),
+  seed=st.integers(0, 2**40),
+  round_num=st.integers(0, 10**6),
+)
+def test_equals_a_shuffle_that_is_carried_out(
+  num_clients, share, seed, round_num
+):
+  ids = [b'%d' % i for i in range(num_clients)]
+  cohort_size = max(1, round(share * num_clients))
+  generator = randomness.generator('cohort', seed, round_num)
+  deck = list(ids)
+  for step in range(cohort_size):
+    position = generator.randint(step, num_clients, dtype='int64')
+    deck[step], deck[position] = deck[position], deck[step]
+  cohort = cohorts.draw_cohort(
+    ids, seed=seed, round_num=round_num, cohort_size=cohort_size
+  )
+  assert cohort == deck[:cohort_size]
+  assert len(set(cohort)) == cohort_size
+
+
+def test_the_stream_never_changes():
+  # A run that started with an older version must resume with its cohorts.
+  cohort = cohorts.draw_cohort(
+    [b'%d' % i for i in range(10)], seed=1, round_num=1, cohort_size=10
+  )
+  assert b''.join(cohort) == b'5430716928'
+
+
+def test_rounds_and_seeds_differ():
+  drawn = {
+    tuple(
+      cohorts.draw_cohort(_IDS, seed=seed, round_num=round_num, cohort_size=5)
+    )
+    for seed in range(4)
+    for round_num in range(50)
+  }
+  # 20 * 19 * 18 * 17 * 16 = 1.86 million ordered cohorts: 200 draws meet by
+  # chance with probability 200^2 / 2 / 1.86e6 = 1 %, and these do not.
+  assert len(drawn) == 200
+
+
+def test_every_client_is_as_likely_in_every_place():
+  counts = collections.Counter()
+  for round_num in range(4000):
+    cohort = cohorts.draw_cohort(
+      _IDS, seed=3, round_num=round_num, cohort_size=5
+    )
+    counts.update(enumerate(cohort))
+  # Each of 5 places x 20 clients: mean 4000 / 20 = 200, standard deviation
+  # sqrt(4000 * 0.05 * 0.95) = 13.8; five of them are 69.
+  assert len(counts) == 100
+  assert max(abs(count - 200) for count in counts.values()) < 69
+
+
+def test_a_smaller_cohort_is_a_prefix_of_a_larger_one():
+  large = cohorts.draw_cohort(_IDS, seed=7, round_num=2, cohort_size=20)
+  small = cohorts.draw_cohort(_IDS, seed=7, round_num=2, cohort_size=6)
+  assert large[:6] == small
+  assert sorted(large) == sorted(_IDS)
+
+
+def test_reads_only_the_drawn_of_a_billion_ids():
+  ids = _ManyIds()
+  cohort = cohorts.draw_cohort(ids, seed=1, round_num=1, cohort_size=500)
+  assert len(set(cohort)) == ids.num_reads == 500
+  # Spread over the whole range: the mean of 500 is within five standard
+  # deviations, 5 * 1e9 / sqrt(12 * 500) = 6.5e7, of the middle.
+  mean = sum(map(int, cohort)) / 500
+  assert abs(mean - 5e8) < 6.5e7
+
+
+def test_more_than_there_are_is_an_error():
+  with pytest.raises(
+    UserError,
+    match=r'`cohort_size` is 50, but only 20 participating clients exist\. '
+    r'Lower cohort_size',
+  ):
+    cohorts.draw_cohort(_IDS, seed=1, round_num=1, cohort_size=50)
+
+
+@pytest.mark.parametrize('cohort_size', [0, -3])
+def test_less_than_one_is_an_error(cohort_size):
+  with pytest.raises(
+    UserError, match=f'`cohort_size` must be at least 1, found {cohort_size}'
+  ):
+    cohorts.draw_cohort(_IDS, seed=1, round_num=1, cohort_size=cohort_size)
+
+
+def test_no_clients_is_an_error():
+  with pytest.raises(UserError, match='only 0 participating clients exist'):
+    cohorts.draw_cohort([], seed=1, round_num=1, cohort_size=1)

@@ -1,0 +1,76 @@
+"""Streams are functions of their arguments, and never change."""
+
+import hashlib
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tff_fedfish.data import randomness
+
+_parts = st.lists(st.integers(-(2**70), 2**70) | st.binary(max_size=12))
+
+
+def test_digest_is_the_hash_of_length_prefixed_parts():
+  # kind, length in 8 bytes, data; integers in decimal.
+  message = (
+    b'b\0\0\0\0\0\0\0\x06'
+    + b'cohort'
+    + b'i\0\0\0\0\0\0\0\x02'
+    + b'17'
+    + b'i\0\0\0\0\0\0\0\x01'
+    + b'3'
+    + b'b\0\0\0\0\0\0\0\x02'
+    + b'ab'
+  )
+  expected = hashlib.sha256(message).digest()
+  assert randomness.digest('cohort', 17, 3, b'ab') == expected
+
+
+def test_a_number_and_its_text_differ():
+  assert randomness.digest('p', 1, 2) != randomness.digest('p', 1, b'2')
+
+
+@given(_parts, _parts)
+def test_other_parts_give_another_digest(first, second):
+  same = randomness.digest('p', 0, *first) == randomness.digest('p', 0, *second)
+  assert same == (first == second)
+
+
+def test_moving_a_border_between_parts_changes_the_digest():
+  whole = randomness.digest('p', 0, b'ab', b'c')
+  assert whole != randomness.digest('p', 0, b'a', b'bc')
+
+
+def test_purposes_do_not_share_a_stream():
+  a = randomness.generator('cohort', 5, 1).randint(2**31, size=8)
+  b = randomness.generator('client_shuffle', 5, 1).randint(2**31, size=8)
+  assert not np.any(a == b)
+
+
+@given(st.integers(0, 2**63), _parts)
+def test_fraction_is_the_first_53_bits_of_the_digest(seed, parts):
+  value = randomness.fraction('p', seed, *parts)
+  bits = ''.join(f'{b:08b}' for b in randomness.digest('p', seed, *parts)[:8])
+  assert 0.0 <= value < 1.0
+  assert value == int(bits[:53], 2) / 2**53
+
+
+def test_numpy_integers_count_as_integers():
+  assert randomness.digest('p', np.int64(4)) == randomness.digest('p', 4)
+
+
+def test_generator_repeats_itself():
+  first = randomness.generator('p', 1, 2, b'c').permutation(50)
+  again = randomness.generator('p', 1, 2, b'c').permutation(50)
+  np.testing.assert_array_equal(first, again)
+  assert sorted(first) == list(range(50))
+
+
+def test_generator_is_seeded_with_the_digest_as_words():
+  # 32 bytes are eight big-endian words of 32 bits.
+  data = randomness.digest('p', 9)
+  words = [int.from_bytes(data[i : i + 4], 'big') for i in range(0, 32, 4)]
+  expected = np.random.RandomState(words).randint(1000, size=5)
+  found = randomness.generator('p', 9).randint(1000, size=5)
+  np.testing.assert_array_equal(found, expected)

@@ -1,0 +1,174 @@
+"""Client id to token sequences: tokenized on demand, cached, shuffled."""
+
+from __future__ import annotations
+
+import collections
+import threading
+import typing
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from tff_fedfish.data import randomness
+from tff_fedfish.data import sequences as sequences_lib
+from tff_fedfish.data.sequences import Sequences
+from tff_fedfish.data.tokenizers import Tokenizer
+from tff_fedfish.errors import UserError
+
+if typing.TYPE_CHECKING:
+  import tensorflow as tf
+
+
+class Corpus(Protocol):
+  """What is needed of a grouped corpus."""
+
+  def examples(self, client_id: bytes) -> Sequence[Mapping[str, bytes]]:
+    """Returns the stored examples of one client."""
+
+
+class ClientSequences:
+  """The token sequences of every client of a corpus. Thread safe."""
+
+  def __init__(
+    self,
+    corpus: Corpus,
+    tokenizer: Tokenizer,
+    *,
+    sequence_length: int,
+    drop_short_block: bool = False,
+    cache_bytes: int = 512 * 2**20,
+  ):
+    """Reads nothing yet.
+
+    Args:
+      corpus: Source of examples with a bytes feature `text`.
+      tokenizer: Turns texts into token ids.
+      sequence_length: Next-token targets in a full sequence, at least 1.
+      drop_short_block: See `sequences.build_sequences`.
+      cache_bytes: Token sequences kept in memory, at most; those of the least
+        recently used client go first. 0 keeps none.
+    """
+    if sequence_length < 1:
+      raise UserError(
+        f'`sequence_length` must be at least 1, found {sequence_length}. '
+        'It counts the tokens that a sequence predicts.'
+      )
+    self.sequence_length = sequence_length
+    self._corpus = corpus
+    self._tokenizer = tokenizer
+    self._drop_short_block = drop_short_block
+    self._cache_bytes = cache_bytes
+    self._lock = threading.Lock()
+    self._cache: collections.OrderedDict[bytes, Sequences] = (
+      collections.OrderedDict()
+    )
+    self._cached_bytes = 0
+
+  @property
+  def element_spec(self) -> collections.OrderedDict[str, tf.TensorSpec]:
+    """The type of a batch, the same for every client."""
+    return sequences_lib.batch_spec(self.sequence_length)
+
+  def sequences(self, client_id: bytes) -> Sequences:
+    """Returns all sequences of a client in document order.
+
+    Args:
+      client_id: A client of the corpus.
+
+    Returns:
+      Sequences whose arrays are shared and read-only.
+
+    Raises:
+      KeyError: If the corpus has no such client.
+      UserError: If an example has no text.
+    """
+    with self._lock:
+      if client_id in self._cache:
+        self._cache.move_to_end(client_id)
+        return self._cache[client_id]
+    # Outside the lock: other threads go on. Two that ask for the same client at
+    # once both tokenize it and obtain equal results.
+    built = self._build(client_id)
+    self._remember(client_id, built)
+    return built
+
+  def training_sequences(
+    self,
+    client_id: bytes,
+    *,
+    shuffle_seed: int,
+    round_num: int,
+    max_sequences: int | None = None,
+  ) -> Sequences:
+    """Returns the sequences that a client trains on in one round.
+
+    Args:
+      client_id: A client of the corpus.
+      shuffle_seed: Seed of the order.
+      round_num: The round; each has an order of its own.
+      max_sequences: Sequences to keep, at most, after the shuffle; None: all.
+
+    Returns:
+      Sequences in an order that is a function of (shuffle_seed, round_num,
+      client_id). `num_dropped_sequences` and `num_dropped_tokens` count what
+      `max_sequences` cut off.
+    """
+    generator = randomness.generator(
+      'client_shuffle', shuffle_seed, round_num, client_id
+    )
+    shuffled = sequences_lib.permute(self.sequences(client_id), generator)
+    return sequences_lib.take(shuffled, max_sequences)
+
+  def training_dataset(
+    self,
+    client_id: bytes,
+    *,
+    shuffle_seed: int,
+    round_num: int,
+    batch_size: int,
+    max_sequences: int | None = None,
+  ) -> tf.data.Dataset:
+    """Returns `training_sequences` as batches of type `element_spec`."""
+    training = self.training_sequences(
+      client_id,
+      shuffle_seed=shuffle_seed,
+      round_num=round_num,
+      max_sequences=max_sequences,
+    )
+    return sequences_lib.to_dataset(training, batch_size)
+
+  def _build(self, client_id: bytes) -> Sequences:
+    examples = self._corpus.examples(client_id)
+    try:
+      texts = [example['text'] for example in examples]
+    except KeyError as error:
+      raise UserError(
+        f'Client {client_id!r} has an example without the feature `text`. '
+        'Every example needs one: group the corpus again with `fedfish '
+        'group`.'
+      ) from error
+    built = sequences_lib.build_sequences(
+      self._tokenizer.encode_batch(texts),
+      sequence_length=self.sequence_length,
+      end_of_text_id=self._tokenizer.end_of_text_id,
+      padding_id=self._tokenizer.padding_id,
+      drop_short_block=self._drop_short_block,
+    )
+    # Shared by the cache: a caller that writes must fail, not corrupt others.
+    built.tokens.flags.writeable = False
+    built.num_targets.flags.writeable = False
+    return built
+
+  def _remember(self, client_id: bytes, built: Sequences) -> None:
+    size = _num_bytes(built)
+    with self._lock:
+      if client_id in self._cache or size > self._cache_bytes:
+        return
+      self._cache[client_id] = built
+      self._cached_bytes += size
+      while self._cached_bytes > self._cache_bytes:
+        _, evicted = self._cache.popitem(last=False)
+        self._cached_bytes -= _num_bytes(evicted)
+
+
+def _num_bytes(sequences: Sequences) -> int:
+  return sequences.tokens.nbytes + sequences.num_targets.nbytes

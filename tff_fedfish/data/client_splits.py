@@ -1,0 +1,81 @@
+"""Which clients are held out of training, as a function of id and seed."""
+
+import dataclasses
+from collections.abc import Iterable
+
+from tff_fedfish.data import randomness
+from tff_fedfish.errors import UserError
+
+
+@dataclasses.dataclass(frozen=True)
+class ClientSplit:
+  """The clients of a corpus, each on one side, in the corpus's order."""
+
+  participating: list[bytes]
+  """Clients that may be drawn in training."""
+  held_out: list[bytes]
+  """Clients that training never sees."""
+
+
+def is_held_out(
+  client_id: bytes, *, split_seed: int, held_out_fraction: float
+) -> bool:
+  """Says whether a client is held out of training.
+
+  The answer depends on nothing but the arguments: a client stays on its side
+  when others join or leave the corpus, and a client that is held out at one
+  fraction is held out at every larger one.
+
+  Args:
+    client_id: The client.
+    split_seed: The seed of the split.
+    held_out_fraction: Probability of being held out, 0 to 1.
+
+  Returns:
+    True if the client must not take part in training.
+
+  Raises:
+    UserError: If the fraction is not between 0 and 1.
+  """
+  _check_fraction(held_out_fraction)
+  return _is_held_out(client_id, split_seed, held_out_fraction)
+
+
+def split_clients(
+  client_ids: Iterable[bytes], *, split_seed: int, held_out_fraction: float
+) -> ClientSplit:
+  """Splits clients into participating and held-out ones by `is_held_out`.
+
+  Args:
+    client_ids: The clients of a corpus.
+    split_seed: The seed of the split.
+    held_out_fraction: Probability that a client is held out, 0 to 1. The share
+      that is obtained scatters around it; either side can be empty.
+
+  Returns:
+    Both sides, each in the order of `client_ids`.
+
+  Raises:
+    UserError: If the fraction is not between 0 and 1.
+  """
+  _check_fraction(held_out_fraction)
+  split = ClientSplit(participating=[], held_out=[])
+  for client_id in client_ids:
+    held_out = _is_held_out(client_id, split_seed, held_out_fraction)
+    (split.held_out if held_out else split.participating).append(client_id)
+  return split
+
+
+def _check_fraction(held_out_fraction: float) -> None:
+  if not 0.0 <= held_out_fraction <= 1.0:
+    raise UserError(
+      '`held_out_fraction` must be between 0 and 1, found '
+      f'{held_out_fraction}. It is a share of the clients, such as 0.1.'
+    )
+
+
+def _is_held_out(
+  client_id: bytes, split_seed: int, held_out_fraction: float
+) -> bool:
+  position = randomness.fraction('client_split', split_seed, client_id)
+  return position < held_out_fraction

@@ -1,0 +1,61 @@
+"""Which clients take part in a round, as a function of seed and round."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from tff_fedfish.data import randomness
+from tff_fedfish.errors import UserError
+
+
+def draw_cohort(
+  client_ids: Sequence[bytes],
+  *,
+  seed: int,
+  round_num: int,
+  cohort_size: int,
+) -> list[bytes]:
+  """Draws the clients of one round, uniformly and without replacement.
+
+  A pure function: a resumed run, a replayed round and another process draw the
+  same cohort. Takes time and memory proportional to `cohort_size`, whatever
+  the number of clients.
+
+  A smaller cohort is a prefix of a larger one with the same seed and round. A
+  fixed sample of clients for evaluation is the cohort of round 0, which no
+  training round uses.
+
+  Args:
+    client_ids: Participating clients in a fixed order, such as that of a
+      grouped corpus; only the drawn entries are read, so it may be lazy.
+    seed: The `cohort_seed`.
+    round_num: The round, counted from 1; 0 for an evaluation sample.
+    cohort_size: Clients to draw, 1 to `len(client_ids)`.
+
+  Returns:
+    `cohort_size` distinct client ids in the order of their draw.
+
+  Raises:
+    UserError: If `cohort_size` is below 1 or above the number of clients.
+  """
+  num_clients = len(client_ids)
+  if cohort_size < 1:
+    raise UserError(
+      f'`cohort_size` must be at least 1, found {cohort_size}. Raise it.'
+    )
+  if cohort_size > num_clients:
+    raise UserError(
+      f'`cohort_size` is {cohort_size}, but only {num_clients} participating '
+      'clients exist. Lower cohort_size, or group the corpus by a finer key.'
+    )
+  generator = randomness.generator('cohort', seed, round_num)
+  # A Fisher-Yates shuffle of range(num_clients), stopped after `cohort_size`
+  # steps. `moved` holds the few positions that no longer hold their own index.
+  moved = {}
+  cohort = []
+  for step in range(cohort_size):
+    # int64 on every platform: the stream depends on the type.
+    position = int(generator.randint(step, num_clients, dtype=np.int64))
+    cohort.append(client_ids[moved.get(position, position)])
+    moved[position] = moved.pop(step, step)
+  return cohort

@@ -1,0 +1,160 @@
+"""A client's documents as fixed-length blocks of token ids."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import typing
+from collections.abc import Iterable
+
+import numpy as np
+
+if typing.TYPE_CHECKING:
+  import tensorflow as tf
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Sequences:
+  """Token sequences of one client, and a count of what was cut from them.
+
+  A sequence of n + 1 tokens has n next-token targets. Rows shorter than the
+  block are padded at the end; `num_targets` says how much of a row is real.
+  """
+
+  tokens: np.ndarray
+  """int32 [num_sequences, sequence_length + 1]."""
+  num_targets: np.ndarray
+  """int32 [num_sequences], 1 to sequence_length."""
+  num_short_block_tokens: int = 0
+  """Tokens of a last block that was dropped because it was too short."""
+  num_dropped_sequences: int = 0
+  """Sequences that `take` cut off."""
+  num_dropped_tokens: int = 0
+  """Real tokens in the sequences that `take` cut off."""
+
+  def __len__(self) -> int:
+    return len(self.tokens)
+
+
+def build_sequences(
+  documents: Iterable[np.ndarray],
+  *,
+  sequence_length: int,
+  end_of_text_id: int,
+  padding_id: int,
+  drop_short_block: bool = False,
+) -> Sequences:
+  """Joins documents with the end token and cuts them into equal blocks.
+
+  The end token follows every document, the last one too. Blocks of
+  `sequence_length + 1` tokens do not overlap.
+
+  Args:
+    documents: Token ids of each document, integer [num_tokens]; may be empty.
+    sequence_length: Next-token targets in a full sequence, at least 1.
+    end_of_text_id: The id that ends a document.
+    padding_id: The id that fills up the last, shorter block.
+    drop_short_block: Drop the last, shorter block instead of padding it, the
+      rule of Charles et al. (2023) and Dhawan et al. (2024).
+
+  Returns:
+    The sequences in document order. A last block of a single token has no
+    target and is always dropped; `num_short_block_tokens` counts what was.
+
+  Raises:
+    ValueError: If `sequence_length` is below 1.
+  """
+  if sequence_length < 1:
+    raise ValueError(
+      f'`sequence_length` must be at least 1, found {sequence_length}.'
+    )
+  end = np.array([end_of_text_id], np.int32)
+  pieces = [piece for document in documents for piece in (document, end)]
+  stream = np.concatenate([np.empty(0, np.int32), *pieces]).astype(np.int32)
+  block_length = sequence_length + 1
+  num_full, num_left = divmod(len(stream), block_length)
+  full_tokens = num_full * block_length
+  if num_left < 2 or drop_short_block:
+    return Sequences(
+      tokens=stream[:full_tokens].reshape(num_full, block_length),
+      num_targets=np.full(num_full, sequence_length, np.int32),
+      num_short_block_tokens=num_left,
+    )
+  padding = np.full(block_length - num_left, padding_id, np.int32)
+  num_targets = np.full(num_full + 1, sequence_length, np.int32)
+  num_targets[-1] = num_left - 1
+  return Sequences(
+    tokens=np.concatenate([stream, padding]).reshape(-1, block_length),
+    num_targets=num_targets,
+  )
+
+
+def permute(
+  sequences: Sequences, generator: np.random.RandomState
+) -> Sequences:
+  """Returns the sequences in an order drawn from `generator`."""
+  order = generator.permutation(len(sequences))
+  return dataclasses.replace(
+    sequences,
+    tokens=sequences.tokens[order],
+    num_targets=sequences.num_targets[order],
+  )
+
+
+def take(sequences: Sequences, max_sequences: int | None) -> Sequences:
+  """Returns the first `max_sequences` sequences and counts the rest.
+
+  Args:
+    sequences: What to take from.
+    max_sequences: At least 0, or None for no limit.
+
+  Returns:
+    Sequences whose dropped counts include those that were cut here.
+
+  Raises:
+    ValueError: If `max_sequences` is negative.
+  """
+  if max_sequences is None or max_sequences >= len(sequences):
+    return sequences
+  if max_sequences < 0:
+    raise ValueError(f'`max_sequences` must not be negative: {max_sequences}.')
+  cut_targets = sequences.num_targets[max_sequences:]
+  return dataclasses.replace(
+    sequences,
+    tokens=sequences.tokens[:max_sequences],
+    num_targets=sequences.num_targets[:max_sequences],
+    num_dropped_sequences=sequences.num_dropped_sequences + len(cut_targets),
+    num_dropped_tokens=sequences.num_dropped_tokens
+    + int(cut_targets.sum(dtype=np.int64))
+    + len(cut_targets),
+  )
+
+
+def to_dataset(sequences: Sequences, batch_size: int) -> tf.data.Dataset:
+  """Returns the sequences as a dataset of batches, in their order.
+
+  Args:
+    sequences: At least 0 of them; none gives a dataset of no batches.
+    batch_size: Rows of a batch, at least 1. A last, smaller batch is kept.
+
+  Returns:
+    A dataset of `OrderedDict(x=tokens, y=num_targets)` whose `element_spec`
+    is `batch_spec(sequence_length)` for every client.
+  """
+  import tensorflow as tf
+
+  # Ends up as an input of the dataset's op, not as a constant of a graph.
+  rows = collections.OrderedDict(x=sequences.tokens, y=sequences.num_targets)
+  return tf.data.Dataset.from_tensor_slices(rows).batch(batch_size)
+
+
+def batch_spec(
+  sequence_length: int,
+) -> collections.OrderedDict[str, tf.TensorSpec]:
+  """Returns the type of a batch: x int32 [None, L + 1], y int32 [None]."""
+  import tensorflow as tf
+
+  return collections.OrderedDict(
+    x=tf.TensorSpec([None, sequence_length + 1], tf.int32),
+    y=tf.TensorSpec([None], tf.int32),
+  )

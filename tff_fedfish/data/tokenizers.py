@@ -1,0 +1,297 @@
+"""Tokenizers: text to token ids and back, loaded from and saved to disk."""
+
+import dataclasses
+import hashlib
+import itertools
+import json
+import os
+import pathlib
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from tff_fedfish.data import sentencepiece, wordpiece
+from tff_fedfish.errors import UserError
+from tff_fedfish.files import write_directory_atomically, write_json
+
+SCHEMA_VERSION = 1
+WORDPIECE = 'wordpiece'
+SENTENCEPIECE = 'sentencepiece'
+METADATA_FILE = 'tokenizer.json'
+_VOCABULARY_FILES = {
+  WORDPIECE: 'vocab.txt',
+  SENTENCEPIECE: 'sentencepiece.model',
+}
+_METADATA_TYPES = {
+  'kind': str,
+  'size': int,
+  'lower_case': bool,
+  'end_of_text_id': int,
+  'padding_id': int,
+  'unknown_id': int,
+  'sha256': str,
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Tokenizer:
+  """Turns text into token ids and back. Thread safe, never changes.
+
+  Made by `load_tokenizer` and `wordpiece_tokenizer`.
+  """
+
+  kind: str
+  """'wordpiece' or 'sentencepiece'."""
+  size: int
+  """Number of token ids; they are 0 to size - 1."""
+  lower_case: bool
+  """Whether texts are lower-cased and stripped of accents first."""
+  end_of_text_id: int
+  """Follows every document; `encode_batch` does not add it."""
+  padding_id: int
+  """Fills up sequences; may equal `end_of_text_id`, as padding is masked."""
+  unknown_id: int
+  """Stands for what the vocabulary cannot express."""
+  vocabulary: bytes = dataclasses.field(repr=False)
+  """The bytes of the vocabulary file."""
+  codec: wordpiece.WordPieceCodec | sentencepiece.SentencePieceCodec = (
+    dataclasses.field(repr=False)
+  )
+  """Does the encoding."""
+
+  @property
+  def sha256(self) -> str:
+    """Hexadecimal SHA-256 of the vocabulary file."""
+    return hashlib.sha256(self.vocabulary).hexdigest()
+
+  def encode_batch(self, texts: Sequence[bytes | str]) -> list[np.ndarray]:
+    """Encodes texts, without adding special tokens.
+
+    Args:
+      texts: UTF-8 bytes or strings. Bytes that are not UTF-8 are read as the
+        replacement character.
+
+    Returns:
+      For each text its token ids, int32 [num_tokens].
+    """
+    if not texts:
+      return []
+    token_ids, splits = self.codec.encode([_utf8(text) for text in texts])
+    return [token_ids[i:j] for i, j in itertools.pairwise(splits)]
+
+  def decode(self, token_ids: Iterable[int]) -> str:
+    """Returns the text of token ids, without end-of-text and padding.
+
+    Args:
+      token_ids: Ids from 0 to `size - 1`.
+
+    Returns:
+      Text that reads like the original; what tokenization normalized away
+      (WordPiece: white space, and case if `lower_case`) does not come back.
+
+    Raises:
+      ValueError: If an id is out of range.
+    """
+    kept = []
+    for token_id in map(int, token_ids):
+      if not 0 <= token_id < self.size:
+        raise ValueError(
+          f'Token ids must lie in 0 to {self.size - 1}, found {token_id}.'
+        )
+      if token_id not in (self.end_of_text_id, self.padding_id):
+        kept.append(token_id)
+    return self.codec.decode(kept) if kept else ''
+
+  def pieces(self, token_ids: Iterable[int]) -> list[str]:
+    """Returns the vocabulary entries of token ids, special ones too."""
+    return [self.codec.piece(int(token_id)) for token_id in token_ids]
+
+  def save(self, directory: str | os.PathLike) -> None:
+    """Writes the vocabulary and `tokenizer.json` to a new directory.
+
+    Args:
+      directory: Must not exist, or be empty; `load_tokenizer` reads it.
+    """
+    file_name = _VOCABULARY_FILES[self.kind]
+    metadata = {'schema_version': SCHEMA_VERSION}
+    metadata |= {name: getattr(self, name) for name in _METADATA_TYPES}
+    with write_directory_atomically(directory) as temporary:
+      (temporary / file_name).write_bytes(self.vocabulary)
+      write_json(temporary / METADATA_FILE, metadata)
+
+
+def load_tokenizer(
+  path: str | os.PathLike, *, lower_case: bool | None = None
+) -> Tokenizer:
+  """Loads a tokenizer.
+
+  Args:
+    path: A directory that `Tokenizer.save` wrote, a WordPiece vocabulary file
+      (`.txt`, as BERT's), or a SentencePiece model (`.model`, `.model.v1`).
+    lower_case: For a WordPiece vocabulary file only: whether texts are
+      lower-cased and stripped of accents. None: they are if no piece has an
+      upper-case letter.
+
+  Returns:
+    The tokenizer.
+
+  Raises:
+    UserError: If the path is none of these, is damaged, or lacks a special
+      piece.
+  """
+  path = pathlib.Path(path)
+  is_file = path.is_file()
+  if is_file and path.suffix == '.txt':
+    return wordpiece_tokenizer(_read(path), str(path), lower_case=lower_case)
+  if lower_case is not None:
+    raise UserError(
+      '`lower_case` may be set for a WordPiece vocabulary file (.txt) alone, '
+      f'but {str(path)!r} settles it itself. Leave it out.'
+    )
+  if is_file and '.model' in path.suffixes:
+    return _sentencepiece_tokenizer(_read(path), str(path))
+  if (path / METADATA_FILE).is_file():
+    return _load_directory(path)
+  if not path.exists():
+    found = 'does not exist'
+  elif path.is_dir():
+    found = f'is a directory without {METADATA_FILE}'
+  else:
+    found = 'is another file'
+  raise UserError(
+    f'A vocabulary must be a directory with {METADATA_FILE}, a WordPiece '
+    f'`.txt` file or a SentencePiece `.model` file, but {str(path)!r} '
+    f'{found}. Name one, or make one with `fedfish tokenizer train`.'
+  )
+
+
+def wordpiece_tokenizer(
+  vocabulary: bytes, source: str, *, lower_case: bool | None = None
+) -> Tokenizer:
+  """Returns a tokenizer for a WordPiece vocabulary.
+
+  Args:
+    vocabulary: The bytes of a vocabulary file, one piece a line.
+    source: The file's name, for errors.
+    lower_case: See `load_tokenizer`.
+
+  Returns:
+    The tokenizer.
+
+  Raises:
+    UserError: If the vocabulary is malformed or lacks a special piece.
+  """
+  pieces = wordpiece.parse_vocabulary(vocabulary, source)
+  ids = wordpiece.special_ids(pieces, source)
+  if lower_case is None:
+    lower_case = wordpiece.is_lower_case(pieces)
+  return Tokenizer(
+    kind=WORDPIECE,
+    size=len(pieces),
+    lower_case=lower_case,
+    vocabulary=vocabulary,
+    codec=wordpiece.WordPieceCodec(
+      pieces, lower_case=lower_case, source=source
+    ),
+    **ids,
+  )
+
+
+def _sentencepiece_tokenizer(model: bytes, source: str) -> Tokenizer:
+  size, ids = sentencepiece.special_ids(model, source)
+  return Tokenizer(
+    kind=SENTENCEPIECE,
+    size=size,
+    lower_case=False,
+    vocabulary=model,
+    codec=sentencepiece.SentencePieceCodec(model, source),
+    **ids,
+  )
+
+
+def _load_directory(path: pathlib.Path) -> Tokenizer:
+  metadata = _read_metadata(path / METADATA_FILE)
+  file = path / _VOCABULARY_FILES[metadata['kind']]
+  if not file.is_file():
+    raise UserError(
+      f'The vocabulary {str(path)!r} must hold {file.name}, but does not. '
+      'Copy the whole directory again.'
+    )
+  vocabulary = _read(file)
+  sha256 = hashlib.sha256(vocabulary).hexdigest()
+  if sha256 != metadata['sha256']:
+    raise UserError(
+      f'The vocabulary {str(path)!r} is damaged: {file.name} must have the '
+      f'sha256 {metadata["sha256"][:16]} that {METADATA_FILE} states, but '
+      f'has {sha256[:16]}. Copy the whole directory again.'
+    )
+  if metadata['kind'] == WORDPIECE:
+    tokenizer = wordpiece_tokenizer(
+      vocabulary, str(file), lower_case=metadata['lower_case']
+    )
+  else:
+    tokenizer = _sentencepiece_tokenizer(vocabulary, str(file))
+  for name in _METADATA_TYPES:
+    if getattr(tokenizer, name) != metadata[name]:
+      raise UserError(
+        f'The vocabulary {str(path)!r} is damaged: {METADATA_FILE} states '
+        f'`{name}` {metadata[name]}, but {file.name} has '
+        f'{getattr(tokenizer, name)}. Copy the whole directory again.'
+      )
+  return tokenizer
+
+
+def _read_metadata(path: pathlib.Path) -> dict:
+  try:
+    metadata = json.loads(_read(path))
+  except ValueError as error:
+    raise UserError(
+      f'{str(path)!r} must be JSON, but cannot be parsed ({error}). Copy the '
+      'whole directory again.'
+    ) from error
+  if not isinstance(metadata, dict) or not isinstance(
+    metadata.get('schema_version'), int
+  ):
+    raise UserError(
+      f'{str(path)!r} must describe a vocabulary, but has no '
+      '`schema_version`. Name a directory that `fedfish tokenizer train` '
+      'made.'
+    )
+  if metadata['schema_version'] > SCHEMA_VERSION:
+    raise UserError(
+      f'{str(path)!r} has schema version {metadata["schema_version"]}, but '
+      f'this version of fedfish reads up to {SCHEMA_VERSION}. Update '
+      'fedfish.'
+    )
+  for name, expected in _METADATA_TYPES.items():
+    if type(metadata.get(name)) is not expected:
+      raise UserError(
+        f'{str(path)!r} must state `{name}` as {expected.__name__}, found '
+        f'{metadata.get(name)!r}. Copy the whole directory again.'
+      )
+  if metadata['kind'] not in _VOCABULARY_FILES:
+    raise UserError(
+      f'{str(path)!r} must state a `kind` of {WORDPIECE} or {SENTENCEPIECE}, '
+      f'found {metadata["kind"]!r}. Copy the whole directory again.'
+    )
+  return metadata
+
+
+def _read(path: pathlib.Path) -> bytes:
+  try:
+    return path.read_bytes()
+  except OSError as error:
+    raise UserError(
+      f'{str(path)!r} cannot be read ({error.strerror}). Change its '
+      'permissions, or name another vocabulary.'
+    ) from error
+
+
+def _utf8(text: bytes | str) -> bytes:
+  if isinstance(text, str):
+    return text.encode('utf-8', 'replace')
+  try:
+    text.decode('utf-8')
+  except UnicodeDecodeError:
+    return text.decode('utf-8', 'replace').encode('utf-8')
+  return text
