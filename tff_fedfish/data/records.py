@@ -1,0 +1,229 @@
+"""Reads and writes group records: TFRecord frames around SequenceExamples.
+
+A frame is an 8-byte length, the masked CRC-32C of those 8 bytes, the payload,
+and the payload's masked CRC-32C, all little-endian. The payload of a group
+record is a `tf.train.SequenceExample` with the feature list `serialized_bytes`
+(one serialized `tf.train.Example` per stored example), the layout of
+Dataset Grouper (Charles et al., 2023), to which the context features `group_id`
+and, for a group that is stored in several records, `part` are added.
+"""
+
+import os
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from typing import BinaryIO, NamedTuple
+
+import google_crc32c
+from google.protobuf import message
+
+from tff_fedfish.data.example_protos import messages
+from tff_fedfish.errors import UserError
+
+EXAMPLES_FEATURE = 'serialized_bytes'
+GROUP_ID_FEATURE = 'group_id'
+PART_FEATURE = 'part'
+
+_HEADER = struct.Struct('<QI')
+_CHECKSUM = struct.Struct('<I')
+
+
+class GroupRecord(NamedTuple):
+  """One group, or one part of a group, as stored.
+
+  Attributes:
+    group_id: The group's key; None where the writer stored none, as Dataset
+      Grouper's own writer does.
+    part: 0-based number of this part; None for a group of one record.
+    examples: The serialized `tf.train.Example`s, in stored order.
+  """
+
+  group_id: bytes | None
+  part: int | None
+  examples: list[bytes]
+
+
+def write_record(file: BinaryIO, payload: bytes) -> int:
+  """Writes one frame and returns its length in bytes, frame included."""
+  length = struct.pack('<Q', len(payload))
+  file.write(length + _CHECKSUM.pack(_masked_crc(length)))
+  file.write(payload)
+  file.write(_CHECKSUM.pack(_masked_crc(payload)))
+  return frame_size(len(payload))
+
+
+def frame_size(num_payload_bytes: int) -> int:
+  """Returns how many bytes a frame around such a payload takes in a file."""
+  return _HEADER.size + num_payload_bytes + _CHECKSUM.size
+
+
+def read_record(path: str | os.PathLike, offset: int) -> bytes:
+  """Returns the payload of the frame that starts at `offset`.
+
+  Args:
+    path: A TFRecord file.
+    offset: Position of the frame's first byte.
+
+  Raises:
+    UserError: If the bytes there are no whole frame, or fail their checksum;
+      names the file and the byte.
+  """
+  with open(path, 'rb') as file:
+    file.seek(offset)
+    payload = _read_frame(file, path, offset)
+  if payload is None:
+    raise _damaged(path, offset, 'the file ends there')
+  return payload
+
+
+def iterate_records(path: str | os.PathLike) -> Iterator[tuple[int, bytes]]:
+  """Yields (offset, payload) of every frame of a TFRecord file, in order.
+
+  Args:
+    path: A TFRecord file, not compressed.
+
+  Raises:
+    UserError: If a frame is cut off or fails its checksum; names the file and
+      the byte.
+  """
+  offset = 0
+  with open(path, 'rb') as file:
+    while (payload := _read_frame(file, path, offset)) is not None:
+      yield offset, payload
+      offset += frame_size(len(payload))
+
+
+def read_group_records(path: str | os.PathLike) -> Iterator[GroupRecord]:
+  """Yields the groups of a TFRecord file of `tf.train.SequenceExample`s.
+
+  Reads our own shards and those that Dataset Grouper writes; the latter carry
+  no group id.
+
+  Args:
+    path: A TFRecord file, not compressed.
+
+  Raises:
+    UserError: If the file is damaged or holds something else.
+  """
+  for offset, payload in iterate_records(path):
+    try:
+      yield decode_group_record(payload)
+    except ValueError as error:
+      raise UserError(
+        f'{str(path)!r} must hold tf.train.SequenceExamples with the feature '
+        f'list `{EXAMPLES_FEATURE}`, but the record at byte {offset} does '
+        f'not ({error}). Name a shard of a grouped corpus.'
+      ) from error
+
+
+def encode_group_record(
+  group_id: bytes, examples: Sequence[bytes], part: int | None = None
+) -> bytes:
+  """Returns a serialized SequenceExample; equal arguments give equal bytes.
+
+  Args:
+    group_id: The group's key.
+    examples: Serialized `tf.train.Example`s, in the order to store.
+    part: 0-based number of the part; None for a group of one record.
+  """
+  record = messages().SequenceExample()
+  context = record.context.feature
+  context[GROUP_ID_FEATURE].bytes_list.value.append(group_id)
+  if part is not None:
+    context[PART_FEATURE].int64_list.value.append(part)
+  features = record.feature_lists.feature_list[EXAMPLES_FEATURE].feature
+  for example in examples:
+    features.add().bytes_list.value.append(example)
+  return record.SerializeToString(deterministic=True)
+
+
+def decode_group_record(payload: bytes) -> GroupRecord:
+  """Returns what `encode_group_record` was given.
+
+  Raises:
+    ValueError: If the payload is no SequenceExample of this layout.
+  """
+  try:
+    record = messages().SequenceExample.FromString(payload)
+  except message.DecodeError as error:
+    raise ValueError('not a SequenceExample') from error
+  if EXAMPLES_FEATURE not in record.feature_lists.feature_list:
+    raise ValueError(f'no feature list `{EXAMPLES_FEATURE}`')
+  features = record.feature_lists.feature_list[EXAMPLES_FEATURE].feature
+  context = record.context.feature
+  group_id = part = None
+  if GROUP_ID_FEATURE in context:
+    group_id = _single_bytes(context[GROUP_ID_FEATURE], GROUP_ID_FEATURE)
+  if PART_FEATURE in context:
+    (part,) = context[PART_FEATURE].int64_list.value
+  examples = [_single_bytes(feature, EXAMPLES_FEATURE) for feature in features]
+  return GroupRecord(group_id, part, examples)
+
+
+def encode_example(features: Mapping[str, bytes]) -> bytes:
+  """Returns a serialized `tf.train.Example` of one bytes value per feature.
+
+  Equal features give equal bytes, whatever their order.
+  """
+  example = messages().Example()
+  for name, value in features.items():
+    example.features.feature[name].bytes_list.value.append(value)
+  return example.SerializeToString(deterministic=True)
+
+
+def decode_example(serialized: bytes) -> dict[str, bytes]:
+  """Returns the bytes features of a serialized `tf.train.Example`, by name.
+
+  Raises:
+    ValueError: If it is no Example, or a feature is not one bytes value.
+  """
+  try:
+    example = messages().Example.FromString(serialized)
+  except message.DecodeError as error:
+    raise ValueError('not a tf.train.Example') from error
+  return {
+    name: _single_bytes(feature, name)
+    for name, feature in sorted(example.features.feature.items())
+  }
+
+
+def _read_frame(
+  file: BinaryIO, path: str | os.PathLike, offset: int
+) -> bytes | None:
+  """Returns the payload at the file's position; None at the end."""
+  header = file.read(_HEADER.size)
+  if not header:
+    return None
+  if len(header) < _HEADER.size:
+    raise _damaged(path, offset, 'the record is cut off')
+  length, length_crc = _HEADER.unpack(header)
+  # Before `length` is believed: it decides how much memory is asked for.
+  if _masked_crc(header[:8]) != length_crc:
+    raise _damaged(path, offset, 'its length fails the checksum')
+  body = file.read(length + _CHECKSUM.size)
+  if len(body) < length + _CHECKSUM.size:
+    raise _damaged(path, offset, 'the record is cut off')
+  payload = body[:length]
+  if _masked_crc(payload) != _CHECKSUM.unpack_from(body, length)[0]:
+    raise _damaged(path, offset, 'its content fails the checksum')
+  return payload
+
+
+def _masked_crc(data: bytes) -> int:
+  # TFRecord rotates and shifts the sum, so that a sum over data that holds
+  # sums stays meaningful.
+  crc = google_crc32c.value(data)
+  return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+def _single_bytes(feature: message.Message, name: str) -> bytes:
+  values = feature.bytes_list.value
+  if len(values) != 1:
+    raise ValueError(f'feature `{name}` is not a single bytes value')
+  return values[0]
+
+
+def _damaged(path: str | os.PathLike, offset: int, found: str) -> UserError:
+  return UserError(
+    f'{str(path)!r} must hold whole TFRecords, but the one at byte {offset} '
+    f'is damaged: {found}. Run `fedfish group` again, or copy the file again.'
+  )
