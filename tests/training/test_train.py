@@ -16,21 +16,7 @@ from tff_fedfish.cli.main import main
 from tff_fedfish.training import checkpoints, metrics_files
 
 _ROOT = pathlib.Path(__file__).parents[2]
-_CONFIG = str(_ROOT / 'configs' / 'demo.py')
-
-
-@pytest.fixture(scope='module')
-def inputs(tmp_path_factory):
-  directory = tmp_path_factory.mktemp('inputs')
-  corpus = small_runs.make_corpus(directory)
-  return corpus, small_runs.make_vocabulary(directory, corpus)
-
-
-def _train(inputs, workdir, **settings) -> int:
-  arguments = small_runs.overrides(*inputs, **settings)
-  return main(
-    ['train', '--config', _CONFIG, '--workdir', str(workdir), *arguments]
-  )
+_CONFIG = small_runs.CONFIG
 
 
 def _assert_same_run(one: pathlib.Path, other: pathlib.Path) -> None:
@@ -44,16 +30,8 @@ def _assert_same_run(one: pathlib.Path, other: pathlib.Path) -> None:
     assert (one / name).read_bytes() == (other / name).read_bytes(), name
 
 
-@pytest.fixture(scope='module')
-def finished(inputs, tmp_path_factory):
-  """An uninterrupted run of four rounds of FedFish."""
-  workdir = tmp_path_factory.mktemp('runs') / 'finished'
-  assert _train(inputs, workdir) == 0
-  return workdir
-
-
-def test_what_a_run_leaves_behind(finished):
-  rows = metrics_files.read_metrics(finished / 'metrics.csv')
+def test_what_a_run_leaves_behind(small_run):
+  rows = metrics_files.read_metrics(small_run / 'metrics.csv')
   assert [row['round'] for row in rows] == [0, 1, 2, 3, 4]
   # Held-out scores at round 0, every second round, and the last.
   scored = [row['round'] for row in rows if row['held_out/loss'] is not None]
@@ -70,58 +48,58 @@ def test_what_a_run_leaves_behind(finished):
     # FedFish: two models up, one down.
     assert row['communication/uplink_units'] == 2 * row['round']
     assert row['communication/total_units'] == 3 * row['round']
-  timings = metrics_files.read_metrics(finished / 'timings.csv')
+  timings = metrics_files.read_metrics(small_run / 'timings.csv')
   assert all(row['seconds'] > 0 for row in timings[1:])
   assert timings[-1]['peak_memory_bytes'] > 100e6
-  assert checkpoints.list_rounds(finished / 'checkpoints') == [0, 1, 2, 3, 4]
-  assert json.loads((finished / 'environment.json').read_text())
-  assert list((finished / 'tensorboard').iterdir())
+  assert checkpoints.list_rounds(small_run / 'checkpoints') == [0, 1, 2, 3, 4]
+  assert json.loads((small_run / 'environment.json').read_text())
+  assert list((small_run / 'tensorboard').iterdir())
 
 
 def test_resumed_run_equals_uninterrupted_bit_for_bit(
-  inputs, finished, tmp_path
+  small_inputs, small_run, tmp_path
 ):
   workdir = tmp_path / 'resumed'
-  assert _train(inputs, workdir, training__num_rounds=3) == 0
+  assert small_runs.train(small_inputs, workdir, training__num_rounds=3) == 0
   # The last round of the short run was scored, which the long one's is not:
   # continue from the checkpoint before it.
   shutil.rmtree(workdir / 'checkpoints' / 'round_00000003')
-  assert _train(inputs, workdir) == 0
-  _assert_same_run(workdir, finished)
+  assert small_runs.train(small_inputs, workdir) == 0
+  _assert_same_run(workdir, small_run)
 
 
-def test_finished_run_does_nothing_more(inputs, finished):
-  before = (finished / 'metrics.csv').stat().st_mtime_ns
-  rows = (finished / 'metrics.csv').read_bytes()
-  assert _train(inputs, finished) == 0
-  assert (finished / 'metrics.csv').read_bytes() == rows
+def test_finished_run_does_nothing_more(small_inputs, small_run):
+  before = (small_run / 'metrics.csv').stat().st_mtime_ns
+  rows = (small_run / 'metrics.csv').read_bytes()
+  assert small_runs.train(small_inputs, small_run) == 0
+  assert (small_run / 'metrics.csv').read_bytes() == rows
   assert before
 
 
 def test_damaged_last_checkpoint_is_passed_over(
-  inputs, finished, tmp_path, capsys
+  small_inputs, small_run, tmp_path, capsys
 ):
   workdir = tmp_path / 'damaged'
-  shutil.copytree(finished, workdir)
+  shutil.copytree(small_run, workdir)
   state = workdir / 'checkpoints' / 'round_00000004' / 'state.safetensors'
   damaged = bytearray(state.read_bytes())
   damaged[-1] ^= 1
   state.write_bytes(damaged)
-  assert _train(inputs, workdir) == 0
+  assert small_runs.train(small_inputs, workdir) == 0
   assert 'passing over it' in capsys.readouterr().err
-  _assert_same_run(workdir, finished)
+  _assert_same_run(workdir, small_run)
 
 
 @pytest.mark.parametrize('signal_num', [signal.SIGINT, signal.SIGTERM])
 def test_signal_ends_with_a_checkpoint_and_the_same_numbers(
-  inputs, tmp_path, signal_num
+  small_inputs, tmp_path, signal_num
 ):
   settings = dict(
     training__num_rounds=400,
     checkpoints__every_num_rounds=0,
     evaluation__every_num_rounds=0,
   )
-  arguments = small_runs.overrides(*inputs, **settings)
+  arguments = small_runs.overrides(*small_inputs, **settings)
   workdir = tmp_path / 'run'
   process = subprocess.Popen(
     [sys.executable, '-m', 'tff_fedfish', 'train', '--config', _CONFIG]
@@ -156,8 +134,8 @@ class TestBadInput:
     assert output.err.count('\n') == 1
     assert words in output.err
 
-  def _train_fails(self, capsys, inputs, workdir, words, **settings):
-    arguments = small_runs.overrides(*inputs, **settings)
+  def _train_fails(self, capsys, small_inputs, workdir, words, **settings):
+    arguments = small_runs.overrides(*small_inputs, **settings)
     self._fails(
       capsys,
       words,
@@ -165,110 +143,120 @@ class TestBadInput:
     )
 
   def test_cohort_larger_than_the_participating_clients(
-    self, inputs, tmp_path, capsys
+    self, small_inputs, tmp_path, capsys
   ):
     self._train_fails(
       capsys,
-      inputs,
+      small_inputs,
       tmp_path / 'run',
       'cohort_size` is 50, but only ',
       cohorts__cohort_size=50,
     )
     assert not (tmp_path / 'run').exists()
 
-  def test_not_a_grouped_corpus(self, inputs, tmp_path, capsys):
+  def test_not_a_grouped_corpus(self, small_inputs, tmp_path, capsys):
     self._train_fails(
       capsys,
-      (tmp_path, inputs[1]),
+      (tmp_path, small_inputs[1]),
       tmp_path / 'run',
       'is not a grouped corpus',
     )
     assert not (tmp_path / 'run').exists()
 
   def test_vocabulary_of_another_size_than_the_model(
-    self, inputs, tmp_path, capsys
+    self, small_inputs, tmp_path, capsys
   ):
     self._train_fails(
       capsys,
-      inputs,
+      small_inputs,
       tmp_path / 'run',
       'The model has 100 token ids',
       model__vocabulary_size=100,
     )
     assert not (tmp_path / 'run').exists()
 
-  def test_unknown_key_names_the_nearest(self, inputs, tmp_path, capsys):
+  def test_unknown_key_names_the_nearest(self, small_inputs, tmp_path, capsys):
     self._train_fails(
       capsys,
-      inputs,
+      small_inputs,
       tmp_path / 'run',
       'nearest known one is `--config.cohorts.cohort_size`',
       cohorts__cohort_sise=3,
     )
 
-  def test_output_that_holds_something_else(self, inputs, tmp_path, capsys):
+  def test_output_that_holds_something_else(
+    self, small_inputs, tmp_path, capsys
+  ):
     (tmp_path / 'thesis.tex').write_text('precious')
-    self._train_fails(capsys, inputs, tmp_path, "already holds 'thesis.tex'")
+    self._train_fails(
+      capsys, small_inputs, tmp_path, "already holds 'thesis.tex'"
+    )
     assert [p.name for p in tmp_path.iterdir()] == ['thesis.tex']
 
-  def test_unwritable_output(self, inputs, capsys):
+  def test_unwritable_output(self, small_inputs, capsys):
     # Nobody, root included, creates files there.
     self._train_fails(
-      capsys, inputs, '/proc/run', '`--workdir` must be writable'
+      capsys, small_inputs, '/proc/run', '`--workdir` must be writable'
     )
 
-  def test_run_of_another_config(self, inputs, finished, capsys):
+  def test_run_of_another_config(self, small_inputs, small_run, capsys):
     self._train_fails(
       capsys,
-      inputs,
-      finished,
+      small_inputs,
+      small_run,
       'different in client_work.learning_rate, seeds.cohort_seed',
       client_work__learning_rate=0.25,
       seeds__cohort_seed=9,
     )
 
   def test_checkpoint_of_another_model(
-    self, inputs, finished, tmp_path, capsys
+    self, small_inputs, small_run, tmp_path, capsys
   ):
     # config.json says width 32, the checkpoint holds width 16.
     workdir = tmp_path / 'run'
-    shutil.copytree(finished, workdir)
+    shutil.copytree(small_run, workdir)
     config = json.loads((workdir / 'config.json').read_text())
     config['model']['width'] = 32
     (workdir / 'config.json').write_text(json.dumps(config))
     before = sorted(p.name for p in workdir.rglob('*'))
     self._train_fails(
-      capsys, inputs, workdir, 'is of another model or method', model__width=32
+      capsys,
+      small_inputs,
+      workdir,
+      'is of another model or method',
+      model__width=32,
     )
     assert sorted(p.name for p in workdir.rglob('*')) == before
 
   def test_another_corpus_at_the_same_place(
-    self, inputs, finished, tmp_path, capsys
+    self, small_inputs, small_run, tmp_path, capsys
   ):
     other = small_runs.make_corpus(tmp_path, num_hosts=20)
     capsys.readouterr()
     self._train_fails(
-      capsys, (other, inputs[1]), finished, 'trained on another corpus'
+      capsys, (other, small_inputs[1]), small_run, 'trained on another corpus'
     )
 
-  def test_nobody_held_out(self, inputs, tmp_path, capsys):
+  def test_nobody_held_out(self, small_inputs, tmp_path, capsys):
     self._train_fails(
       capsys,
-      inputs,
+      small_inputs,
       tmp_path / 'run',
       'none is held out',
       client_splits__held_out_fraction=1e-6,
     )
 
-  def test_workdir_is_required(self, inputs, capsys):
+  def test_workdir_is_required(self, small_inputs, capsys):
     with pytest.raises(SystemExit, match='2'):
       main(['train', '--config', _CONFIG])
     assert '--workdir is required' in capsys.readouterr().err
 
 
-def test_dry_run_prints_sizes_and_writes_nothing(inputs, tmp_path, capsys):
+def test_dry_run_prints_sizes_and_writes_nothing(
+  small_inputs, tmp_path, capsys
+):
   arguments = ['--dry_run', '--workdir', str(tmp_path / 'run')]
-  paths = small_runs.overrides(*inputs)[:2]
+  paths = small_runs.overrides(*small_inputs)[:2]
   big = '--config.model.preset=350m'
   assert main(['train', '--config', _CONFIG, *arguments, *paths, big]) == 0
   output = capsys.readouterr().out

@@ -93,26 +93,25 @@ class ModelConfig(Section):
 
   def __post_init__(self):
     problems = []
-    # A tuple: what is no string may not be hashable either.
-    if self.preset not in (*PRESETS, 'custom'):
-      problems.append(
-        f'`config.model.preset` must be one of {", ".join(PRESETS)}, custom, '
-        f'found {self.preset!r}'
-      )
-    elif self.preset == 'custom':
+    try:
+      super().__post_init__()
+    except ConfigError as error:
+      problems += error.problems
+    if self.preset == 'custom':
       problems += [
         f"`config.model.{name}` is required with preset 'custom'"
         for name in PRESETS['tiny']
         if getattr(self, name) is None
       ]
-    else:
+    elif isinstance(self.preset, str) and self.preset in PRESETS:
       for name, value in PRESETS[self.preset].items():
         if getattr(self, name) is None:
           object.__setattr__(self, name, value)
-    try:
-      super().__post_init__()
-    except ConfigError as error:
-      problems += error.problems
+    elif isinstance(self.preset, str):
+      problems.append(
+        f'`config.model.preset` must be one of {", ".join(PRESETS)}, custom, '
+        f'found {self.preset!r}'
+      )
     if problems:
       raise ConfigError(problems)
 

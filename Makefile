@@ -1,0 +1,57 @@
+# `make` alone says what there is. PYTHON=... names a Python 3.11. CUDA=1
+# installs the CUDA wheels too, until CUDA=0 says otherwise.
+
+SHELL := /bin/bash
+MAKEFLAGS += --no-print-directory
+.DEFAULT_GOAL := help
+
+LOCK := $(if $(CUDA),$(if $(filter 0,$(CUDA)),requirements.lock,requirements-cuda.lock))
+WORKDIR ?= runs/demo
+BIN := .venv/bin
+# Exit code 5 of pytest: no test was selected.
+NONE_IS_FINE = code=$$?; [[ $$code -eq 5 ]] || exit $$code
+
+# `.venv` is phony because its script finds out by itself, in a few
+# milliseconds, whether something is to be done.
+.PHONY: help .venv demo test test-slow lint bench lock clean
+
+help:
+	@echo 'make demo       pretrain, evaluate and report on the shipped corpora'
+	@echo 'make test       the tests; make test-slow: those that take long'
+	@echo 'make lint       ruff: rules and format'
+	@echo 'make bench      the benchmarks'
+	@echo 'make .venv      set up .venv only; CUDA=1: with the CUDA wheels, CUDA=0: without'
+	@echo 'make lock       resolve requirements/*.in into the lock files again'
+	@echo 'make clean      remove .venv, caches and built files, but not runs/'
+
+.venv:
+	@PYTHON='$(PYTHON)' requirements/set_up.sh $(LOCK)
+
+demo: .venv
+	@$(BIN)/fedfish demo --workdir '$(WORKDIR)'
+
+test: .venv
+	@$(BIN)/python -m pytest
+
+test-slow: .venv
+	@$(BIN)/python -m pytest -m slow || { $(NONE_IS_FINE); }
+
+lint: .venv
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+
+bench: .venv
+	@if compgen -G 'tests/benchmarks/test_*.py' >/dev/null; then \
+	  $(BIN)/python -m pytest tests/benchmarks -m benchmark -s \
+	    || { $(NONE_IS_FINE); }; \
+	else \
+	  echo 'There are no benchmarks in tests/benchmarks.'; \
+	fi
+
+lock:
+	@PYTHON='$(PYTHON)' requirements/lock.sh
+
+clean:
+	rm -rf .venv .pytest_cache .ruff_cache .hypothesis build dist *.egg-info
+	find . -name .git -prune -o -name runs -prune -o -name __pycache__ -print0 \
+	  | xargs -0 rm -rf

@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# Resolves requirements*.in into requirements*.lock, for Linux x86-64 alone.
+#
+# uv, because pip has no overrides, and without them nothing resolves. It lives
+# in an environment that is thrown away.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")"
+
+readonly uv_version=0.13.8
+temporary="$(mktemp -d)"
+trap 'rm -rf "$temporary"' EXIT
+"$(./find_python.sh)" -m venv "$temporary/venv"
+"$temporary/venv/bin/python" -m pip --disable-pip-version-check install \
+  --quiet "uv==$uv_version"
+
+# The existing lock is not read (--upgrade), nor anyone's uv settings, and the
+# result names no index: it holds whatever serves the files with these hashes.
+compile() {
+  "$temporary/venv/bin/uv" pip compile --no-config --upgrade --quiet \
+    --python-version 3.11 --python-platform x86_64-manylinux_2_31 \
+    --override overrides.txt --generate-hashes --no-header "$@"
+}
+cp ./*.in overrides.txt "$temporary"
+pushd "$temporary" >/dev/null
+compile requirements.in --output-file requirements.lock
+compile requirements-cuda.in --no-annotate --constraint requirements.lock \
+  --output-file requirements-cuda.lock
+popd >/dev/null
+# Both or none.
+mv "$temporary"/requirements.lock "$temporary"/requirements-cuda.lock .

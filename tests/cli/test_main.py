@@ -1,0 +1,201 @@
+"""`fedfish` answers at once: help, versions and errors, in real processes."""
+
+import pathlib
+import re
+import subprocess
+import sys
+import time
+from typing import NamedTuple
+
+import pytest
+
+from tff_fedfish.cli import main as cli_main
+from tff_fedfish.errors import UserError
+from tff_fedfish.version import __version__
+
+_ROOT = pathlib.Path(__file__).resolve().parents[2]
+_COMMANDS = tuple(cli_main._COMMANDS)
+_LIMIT_SECONDS = 1.5
+
+# What to type, and what the one line on standard error must say.
+_ARGUMENT_ERRORS = [
+  ([], 'the following arguments are required: COMMAND'),
+  (['trian'], "'trian'"),
+  (['--nope'], 'required: COMMAND'),
+  (['demo', '--nope'], 'unrecognized arguments: --nope'),
+  (['demo', 'runs/x'], 'unrecognized arguments: runs/x'),
+  (['demo', '--workdir'], '--workdir: expected one argument'),
+  (['group'], 'arguments are required: corpus, --input, --output'),
+  (['group', 'c5', '--input', 'a', '--output', 'b'], "'c5'"),
+  (['group', 'c4', '--input', 'a', '--output', 'b', '--key', 'x'], "'x'"),
+  (['group', 'c4', '--output', 'b'], 'arguments are required: --input'),
+  (
+    ['group', 'c4', '--input', 'a', '--output', 'b', '--num_shards', 'few'],
+    "--num_shards: invalid int value: 'few'",
+  ),
+  (['inspect'], 'arguments are required: DIR'),
+  (['inspect', 'a', 'b'], 'unrecognized arguments: b'),
+  (['tokenizer'], 'arguments are required'),
+  (['tokenizer', 'nope'], "'nope'"),
+  (['train'], 'arguments are required: --config'),
+  (['train', '--conf', 'x.py'], 'arguments are required: --config'),
+  (['train', '--config', 'no.py'], "'no.py' does not exist"),
+  (
+    ['train', '--config', 'configs/demo.py', '--nope'],
+    "unrecognized argument '--nope'",
+  ),
+  (
+    ['train', '--config', 'configs/demo.py', '--config.cohort.size=3'],
+    '`--config.cohort.size` is unknown; the nearest known one is '
+    '`--config.cohorts.cohort_size`',
+  ),
+  (['train', '--config', 'configs/demo.py'], '--workdir'),
+  (['evaluate'], 'arguments are required: --checkpoint'),
+  (['evaluate', '--nope'], 'arguments are required: --checkpoint'),
+  (['report'], 'arguments are required: --runs, --output'),
+  (['report', '--runs', 'a'], 'arguments are required: --output'),
+  (['doctor', '--nope'], 'unrecognized arguments: --nope'),
+]
+
+
+class _Answer(NamedTuple):
+  code: int
+  out: str
+  err: str
+  seconds: float
+
+
+def _fedfish(*arguments, attempts=3):
+  """Returns the fastest answer: other work on the machine is not its time."""
+  answers = []
+  for _ in range(attempts):
+    start = time.monotonic()
+    done = subprocess.run(
+      [sys.executable, '-m', 'tff_fedfish', *arguments],
+      cwd=_ROOT,
+      capture_output=True,
+      text=True,
+      timeout=60,
+    )
+    seconds = time.monotonic() - start
+    answers.append(_Answer(done.returncode, done.stdout, done.stderr, seconds))
+    if seconds < _LIMIT_SECONDS:
+      break
+  return min(answers, key=lambda answer: answer.seconds)
+
+
+@pytest.mark.parametrize(
+  'arguments',
+  [['--help'], *([command, '--help'] for command in _COMMANDS)],
+  ids=' '.join,
+)
+def test_help(arguments):
+  answer = _fedfish(*arguments)
+  assert (answer.code, answer.err) == (0, '')
+  assert answer.out.startswith('usage: fedfish')
+  assert 'Example' in answer.out
+  assert f'fedfish {arguments[0]}'.removesuffix(' --help') in answer.out
+  assert max(map(len, answer.out.splitlines())) <= 80
+  assert answer.seconds < _LIMIT_SECONDS
+
+
+def test_help_lists_every_command():
+  out = _fedfish('--help').out
+  for command in _COMMANDS:
+    assert re.search(rf'^ +{command}\b', out, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+  'arguments',
+  [['--version'], *([command, '--version'] for command in _COMMANDS)],
+  ids=' '.join,
+)
+def test_version(arguments):
+  answer = _fedfish(*arguments)
+  assert answer[:3] == (0, f'fedfish {__version__}\n', '')
+  assert answer.seconds < _LIMIT_SECONDS
+
+
+@pytest.mark.parametrize(
+  ('arguments', 'words'),
+  _ARGUMENT_ERRORS,
+  ids=[' '.join(arguments) or 'none' for arguments, _ in _ARGUMENT_ERRORS],
+)
+def test_argument_error(arguments, words):
+  answer = _fedfish(*arguments)
+  assert answer.code == 2
+  assert answer.out == ''
+  assert words in answer.err
+  assert answer.err.startswith('fedfish')
+  assert answer.err.count('\n') == 1
+  assert answer.err.endswith('\n')
+  assert answer.seconds < _LIMIT_SECONDS
+
+
+def test_every_command_has_an_argument_error_tested():
+  tested = {arguments[0] for arguments, _ in _ARGUMENT_ERRORS if arguments}
+  assert set(_COMMANDS) <= tested
+
+
+def test_parser_imports_nothing_heavy():
+  program = (
+    'import sys\n'
+    'from tff_fedfish.cli import main\n'
+    'main._build_parser()\n'
+    "heavy = ('tensorflow', 'tensorflow_federated', 'apache_beam', 'jax',\n"
+    "         'matplotlib', 'pyarrow')\n"
+    'print([name for name in heavy if name in sys.modules])\n'
+  )
+  done = subprocess.run(
+    [sys.executable, '-c', program],
+    cwd=_ROOT,
+    check=True,
+    capture_output=True,
+    text=True,
+    timeout=60,
+  )
+  assert done.stdout == '[]\n'
+
+
+def _exit_code(monkeypatch, raised):
+  """Returns what `fedfish doctor` exits with when it raises."""
+  from tff_fedfish.cli import doctor
+
+  def run(arguments):
+    raise raised
+
+  monkeypatch.setattr(doctor, 'run', run)
+  return cli_main.main(['doctor'])
+
+
+def test_user_error_is_one_line_and_exit_code_2(monkeypatch, capsys):
+  error = UserError('`--data` must be a corpus, found a file. Name a corpus.')
+  assert _exit_code(monkeypatch, error) == 2
+  assert capsys.readouterr() == (
+    '',
+    'fedfish: error: `--data` must be a corpus, found a file. Name a corpus.\n',
+  )
+
+
+def test_ctrl_c_is_exit_code_130(monkeypatch, capsys):
+  assert _exit_code(monkeypatch, KeyboardInterrupt()) == 130
+  assert capsys.readouterr().err == 'fedfish: interrupted.\n'
+
+
+def test_a_defect_is_not_hidden(monkeypatch):
+  with pytest.raises(RuntimeError, match='a defect'):
+    _exit_code(monkeypatch, RuntimeError('a defect'))
+
+
+def test_reader_that_leaves_early():
+  # `| head -1` closes the pipe while help is being written.
+  done = subprocess.run(
+    f'{sys.executable} -m tff_fedfish --help | head -1',
+    shell=True,
+    cwd=_ROOT,
+    capture_output=True,
+    text=True,
+    timeout=60,
+  )
+  assert done.stdout.startswith('usage: fedfish')
+  assert done.stderr == ''

@@ -1,0 +1,153 @@
+"""`fedfish report` from the outside: what it writes, and how it refuses."""
+
+import argparse
+import json
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+from tff_fedfish.cli import report
+from tff_fedfish.cli.main import main
+
+_ROOT = pathlib.Path(__file__).parents[2]
+
+
+@pytest.fixture
+def run_directory(tmp_path):
+  directory = tmp_path / 'fed_fish'
+  directory.mkdir()
+  (directory / 'config.json').write_text(
+    json.dumps(
+      {
+        'schema_version': 1,
+        'algorithm': {'name': 'fed_fish'},
+        'client_work': {'num_local_epochs': 4},
+      }
+    )
+  )
+  (directory / 'metrics.csv').write_text(
+    'round,held_out/loss\n0,8.0\n1,\n2,7.25\n'
+  )
+  return directory
+
+
+def _refusal(capsys, *argv):
+  """Returns the one line that `fedfish report` refuses with."""
+  assert main(['report', *map(str, argv)]) == 2
+  captured = capsys.readouterr()
+  assert captured.out == ''
+  [line] = captured.err.splitlines()
+  return line
+
+
+def test_writes_a_page_and_says_where(run_directory, tmp_path, capsys):
+  output = tmp_path / 'new' / 'report'
+  assert (
+    main(['report', '--runs', str(run_directory), '--output', str(output)]) == 0
+  )
+  assert capsys.readouterr().out == f'Report: {output / "index.html"}\n'
+  page = (output / 'index.html').read_text()
+  assert 'FedFish, E = 4' in page
+  assert '7.250' in page
+  assert (output / 'figures' / 'curve_held_out_loss.png').is_file()
+
+
+def test_something_that_is_no_run(run_directory, tmp_path, capsys):
+  (run_directory / 'config.json').unlink()
+  output = tmp_path / 'report'
+  line = _refusal(capsys, '--runs', run_directory, '--output', output)
+  assert line.startswith('fedfish: error: `--runs` must name run directories')
+  assert 'holds no config.json. Name the workdir of a run.' in line
+  assert not output.exists()
+
+
+def test_a_run_named_twice(run_directory, tmp_path, capsys):
+  line = _refusal(
+    capsys,
+    '--runs',
+    run_directory,
+    run_directory / '..' / 'fed_fish',
+    '--output',
+    tmp_path / 'report',
+  )
+  assert '`--runs` must name each run once' in line
+
+
+def test_a_damaged_line(run_directory, tmp_path, capsys):
+  with (run_directory / 'metrics.csv').open('a') as file:
+    file.write('3,seven\n')
+  line = _refusal(
+    capsys, '--runs', run_directory, '--output', tmp_path / 'report'
+  )
+  assert 'metrics.csv' in line and 'line 5' in line and 'seven' in line
+
+
+def test_an_output_that_holds_something_else(run_directory, tmp_path, capsys):
+  line = _refusal(capsys, '--runs', run_directory, '--output', run_directory)
+  assert '`--output` must be empty or new, or hold index.html' in line
+  assert {p.name for p in run_directory.iterdir()} == {
+    'config.json',
+    'metrics.csv',
+  }
+
+
+def test_an_output_that_cannot_be_written(run_directory, capsys):
+  if not pathlib.Path('/proc/self').exists():
+    pytest.skip('this system has no /proc, where not even root may write')
+  line = _refusal(capsys, '--runs', run_directory, '--output', '/proc/report')
+  assert "`--output` must be writable, but '/proc/report' is not" in line
+
+
+@pytest.mark.parametrize('argv', [['--runs', 'x'], ['--output', 'x'], []])
+def test_missing_arguments(argv, capsys):
+  with pytest.raises(SystemExit) as error:
+    main(['report', *argv])
+  assert error.value.code == 2
+  assert 'the following arguments are required' in capsys.readouterr().err
+
+
+def test_arguments_are_described():
+  parser = argparse.ArgumentParser()
+  report.add_arguments(parser)
+  text = ' '.join(parser.format_help().split())
+  assert '--runs DIR [DIR ...]' in text
+  assert 'an earlier report there is replaced' in text
+  assert 'fedfish report --runs' in report.__doc__
+
+
+def test_no_heavy_import_before_it_is_needed():
+  done = subprocess.run(
+    [
+      sys.executable,
+      '-c',
+      'import sys; import tff_fedfish.cli.report; '
+      'print([m for m in ("matplotlib", "jinja2", "numpy", "tensorflow") '
+      'if m in sys.modules])',
+    ],
+    cwd=_ROOT,
+    capture_output=True,
+    text=True,
+    check=True,
+  )
+  assert done.stdout == '[]\n'
+
+
+def test_a_report_needs_no_tensorflow(run_directory, tmp_path):
+  done = subprocess.run(
+    [
+      sys.executable,
+      '-c',
+      'import sys, argparse; from tff_fedfish.cli import report; '
+      'report.run(argparse.Namespace('
+      f'runs=[{str(run_directory)!r}], output={str(tmp_path / "report")!r})); '
+      'print("tensorflow" in sys.modules)',
+    ],
+    cwd=_ROOT,
+    capture_output=True,
+    text=True,
+    check=True,
+  )
+  assert done.stdout.splitlines()[-1] == 'False'
+  assert done.stderr == ''

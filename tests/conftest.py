@@ -1,0 +1,100 @@
+"""What all tests share: quiet logs, Hypothesis, real corpora, no orphans."""
+
+import gc
+import os
+import pathlib
+import sys
+import time
+
+import hypothesis
+import pytest
+import worker_processes
+
+# Before any test module imports TensorFlow.
+os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
+
+# No deadline: the first example of a test pays for what it imports. In CI the
+# examples are the same every time, so that a failure there can be repeated.
+hypothesis.settings.register_profile('local', deadline=None)
+hypothesis.settings.register_profile(
+  'ci', deadline=None, derandomize=True, print_blob=True
+)
+hypothesis.settings.load_profile('ci' if os.environ.get('CI') else 'local')
+
+_REPOSITORY = pathlib.Path(__file__).resolve().parents[1]
+_SHARED_DATA = _REPOSITORY / '..' / 'shared' / 'data'
+
+
+@pytest.fixture(scope='session')
+def shared_data():
+  """Returns a function from a real corpus's name to its directory.
+
+  The function skips the test where the corpora do not lie beside the
+  repository.
+  """
+
+  def find(name: str) -> pathlib.Path:
+    path = _SHARED_DATA / name
+    if not path.exists():
+      pytest.skip(f'needs the corpus ../shared/data/{name}, which is not there')
+    return path
+
+  return find
+
+
+@pytest.fixture(scope='session', autouse=True)
+def _no_worker_survives():
+  """Fails the session's last test if TFF's worker process outlives it."""
+  yield
+  _drop_stock_context()
+  deadline = time.monotonic() + 5
+  while (
+    left := worker_processes.below(os.getpid())
+  ) and time.monotonic() < deadline:
+    time.sleep(0.1)
+  if left:
+    pytest.fail(
+      f'worker_binary processes outlive the tests: {left}. Run TFF '
+      'computations in set_in_process_context(), or end the context.'
+    )
+
+
+def pytest_sessionfinish():
+  # Also where no test ran: collecting them has imported TFF.
+  _drop_stock_context()
+
+
+def _drop_stock_context():
+  """Ends TFF's default context while the interpreter is still whole.
+
+  TFF makes one when it is imported. Its worker process, if it started one, ends
+  when it is collected; at the interpreter's exit that prints an error instead.
+  """
+  if 'tensorflow_federated' in sys.modules:
+    from tff_fedfish.runtime.in_process_context import set_in_process_context
+
+    set_in_process_context()
+    gc.collect()
+
+
+@pytest.fixture(scope='session')
+def small_inputs(tmp_path_factory):
+  """A grouped corpus of a dozen hosts and a vocabulary, (corpus, vocabulary).
+
+  Made by the real commands. Tests must not change them.
+  """
+  import small_runs
+
+  directory = tmp_path_factory.mktemp('small_inputs')
+  corpus = small_runs.make_corpus(directory)
+  return corpus, small_runs.make_vocabulary(directory, corpus)
+
+
+@pytest.fixture(scope='session')
+def small_run(small_inputs, tmp_path_factory):
+  """A finished, uninterrupted run of four rounds. Tests must not change it."""
+  import small_runs
+
+  workdir = tmp_path_factory.mktemp('small_runs') / 'finished'
+  assert small_runs.train(small_inputs, workdir) == 0
+  return workdir

@@ -1,0 +1,230 @@
+"""Who may import what, read from the syntax trees of all files."""
+
+import ast
+import pathlib
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import pytest
+
+_ROOT = pathlib.Path(__file__).resolve().parents[1]
+_PACKAGES = ('tff_fedfish', 'pipelines', 'models', 'configs')
+_TFF = 'tensorflow_federated'
+_BEAM = 'apache_beam'
+# What takes seconds to import.
+_HEAVY = ('tensorflow', 'tensorflow_text', _TFF, _BEAM)
+_METHODS = 'tff_fedfish.algorithms'
+
+
+class _Import(NamedTuple):
+  module: str  # Dotted, as imported; `from a import b` gives a and a.b.
+  line: int
+  at_top: bool  # Runs when the file is imported.
+
+
+def _imports(tree: ast.Module) -> Iterator[_Import]:
+  """Yields every import, but for those that only type checkers see."""
+
+  def visit(node, at_top):
+    for child in ast.iter_child_nodes(node):
+      inside = isinstance(
+        child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+      )
+      if isinstance(child, ast.If) and 'TYPE_CHECKING' in ast.unparse(
+        child.test
+      ):
+        for branch in child.orelse:
+          yield from visit(branch, at_top)
+        continue
+      if isinstance(child, ast.Import):
+        for alias in child.names:
+          yield _Import(alias.name, child.lineno, at_top)
+      elif isinstance(child, ast.ImportFrom):
+        # A relative import could hide its target from these rules.
+        base = child.module if not child.level else f'.{child.module or ""}'
+        yield _Import(base, child.lineno, at_top)
+        for alias in child.names:
+          yield _Import(f'{base}.{alias.name}', child.lineno, at_top)
+      yield from visit(child, at_top and not inside)
+
+  yield from visit(tree, True)
+
+
+def _is_in(module: str, *packages: str) -> bool:
+  return any(f'{module}.'.startswith(f'{package}.') for package in packages)
+
+
+def _import_problem(importer: str, imported: _Import) -> str:
+  """Returns the rule that an import breaks, '' if none."""
+  module = imported.module
+  pure = (
+    _is_in(importer, 'models', 'tff_fedfish.fisher')
+    or _is_in(importer, 'tff_fedfish.local_training')
+  ) and importer != 'models.functional_model'
+  is_method = importer.rpartition('.')[0] == _METHODS
+  forbidden = {
+    'relative imports are not used': module.startswith('.'),
+    'nothing writes or reads pickle': _is_in(
+      module, 'pickle', 'cloudpickle', 'dill', 'joblib', 'shelve', 'marshal'
+    ),
+    'nothing imports configs': _is_in(module, 'configs'),
+    'only cli/ reads arguments': _is_in(module, 'argparse', 'sys.argv')
+    and not _reads_arguments(importer),
+    'pipelines/ never imports TFF': _is_in(importer, 'pipelines')
+    and _is_in(module, _TFF),
+    'tff_fedfish/data/ imports neither Beam nor TFF': _is_in(
+      importer, 'tff_fedfish.data'
+    )
+    and _is_in(module, _BEAM, _TFF),
+    'pure mathematics never imports TFF': pure and _is_in(module, _TFF),
+    'methods never import each other': is_method
+    and _is_in(module, _METHODS)
+    and not _is_in(module, f'{_METHODS}.slots')
+    and module != _METHODS,
+    'runtime/ knows no algorithm': _is_in(importer, 'tff_fedfish.runtime')
+    and _is_in(module, _METHODS),
+    'cli/ and configs import TensorFlow late': imported.at_top
+    and _answers_at_once(importer)
+    and _is_in(module, *_HEAVY),
+  }
+  return next((rule for rule, broken in forbidden.items() if broken), '')
+
+
+def _reads_arguments(importer: str) -> bool:
+  return _is_in(importer, 'tff_fedfish.cli', 'tff_fedfish.__main__')
+
+
+def _answers_at_once(importer: str) -> bool:
+  return _reads_arguments(importer) or _is_in(
+    importer,
+    'configs',
+    'models.presets',
+    'models.transformer_config',
+    'tff_fedfish.doctor',
+    'tff_fedfish.environment',
+    'tff_fedfish.errors',
+    'tff_fedfish.files',
+    'tff_fedfish.training.config',
+    'tff_fedfish.training.config_fields',
+    'tff_fedfish.training.config_loading',
+  )
+
+
+def _problems(importer: str, source: str) -> list[str]:
+  """Returns what breaks a rule in one file.
+
+  Args:
+    importer: The file's dotted name.
+    source: Its text.
+  """
+  tree = ast.parse(source)
+  problems = {
+    f'{importer}:{imported.line}: {problem} ({imported.module})'
+    for imported in _imports(tree)
+    if (problem := _import_problem(importer, imported))
+  }
+  for node in ast.walk(tree):
+    if (
+      isinstance(node, ast.Attribute)
+      and ast.unparse(node) == 'sys.argv'
+      and not _reads_arguments(importer)
+    ):
+      problems.add(f'{importer}:{node.lineno}: only cli/ reads arguments')
+    # NumPy's way to pickle.
+    if isinstance(node, ast.keyword) and node.arg == 'allow_pickle':
+      problems.add(f'{importer}:{node.value.lineno}: nothing reads pickle')
+  return sorted(problems)
+
+
+def _files() -> Iterator[tuple[str, pathlib.Path]]:
+  for package in _PACKAGES:
+    for path in sorted((_ROOT / package).rglob('*.py')):
+      parts = path.relative_to(_ROOT).with_suffix('').parts
+      yield '.'.join(parts).removesuffix('.__init__'), path
+
+
+def test_no_file_breaks_a_rule():
+  files = list(_files())
+  assert len(files) > 40
+  assert not [
+    problem
+    for importer, path in files
+    for problem in _problems(importer, path.read_text('utf-8'))
+  ]
+
+
+@pytest.mark.parametrize(
+  ('importer', 'source', 'rule'),
+  [
+    ('pipelines.c4', 'import tensorflow_federated as tff', 'never imports TFF'),
+    (
+      'pipelines.c4',
+      'from tensorflow_federated import learning',
+      'imports TFF',
+    ),
+    ('pipelines.c4', 'def f():\n  import tensorflow_federated', 'imports TFF'),
+    ('tff_fedfish.data.records', 'import apache_beam', 'neither Beam nor TFF'),
+    ('tff_fedfish.data.records', 'import apache_beam.io', 'neither Beam nor'),
+    ('tff_fedfish.data.x', 'import tensorflow_federated', 'neither Beam nor'),
+    ('models.attention', 'import tensorflow_federated', 'pure mathematics'),
+    ('tff_fedfish.fisher', 'import tensorflow_federated', 'pure mathematics'),
+    ('tff_fedfish.local_training', 'import tensorflow_federated', 'pure'),
+    (
+      'tff_fedfish.algorithms.fed_avg',
+      'from tff_fedfish.algorithms.fed_fish import build_fed_fish',
+      'methods never import each other',
+    ),
+    (
+      'tff_fedfish.algorithms.fed_avg',
+      'from tff_fedfish.algorithms import fed_fish',
+      'methods never import each other',
+    ),
+    (
+      'tff_fedfish.runtime.execution',
+      'import tff_fedfish.algorithms.fed_avg',
+      'runtime/ knows no algorithm',
+    ),
+    ('tff_fedfish.demo', 'from configs import demo', 'nothing imports configs'),
+    ('tff_fedfish.demo', 'import argparse', 'only cli/ reads arguments'),
+    ('tff_fedfish.demo', 'import sys\nx = sys.argv[1]', 'only cli/ reads'),
+    ('tff_fedfish.demo', 'from sys import argv', 'only cli/ reads arguments'),
+    ('tff_fedfish.files', 'import pickle', 'nothing writes or reads pickle'),
+    ('models.x', 'np.load(path, allow_pickle=True)', 'nothing reads pickle'),
+    ('tff_fedfish.cli.train', 'import tensorflow as tf', 'TensorFlow late'),
+    ('tff_fedfish.cli.train', 'if x:\n  import apache_beam', 'late'),
+    ('tff_fedfish.cli.train', 'class A:\n  import tensorflow', 'late'),
+    ('configs.demo', 'import tensorflow', 'TensorFlow late'),
+    ('tff_fedfish.training.config', 'import tensorflow', 'TensorFlow late'),
+    ('tff_fedfish.demo', 'from . import files', 'relative imports'),
+  ],
+)
+def test_planted_violation_is_found(importer, source, rule):
+  problems = _problems(importer, source)
+  assert problems
+  assert all(rule in problem for problem in problems)
+  assert all(problem.startswith(f'{importer}:') for problem in problems)
+
+
+@pytest.mark.parametrize(
+  ('importer', 'source'),
+  [
+    ('pipelines.write_groups', 'import apache_beam'),
+    ('tff_fedfish.data.records', 'import tensorflow'),
+    ('models.functional_model', 'import tensorflow_federated'),
+    (
+      'tff_fedfish.algorithms.fed_avg',
+      'from tff_fedfish.algorithms.slots import finalizer',
+    ),
+    ('tff_fedfish.cli.train', 'def run():\n  import tensorflow'),
+    (
+      'tff_fedfish.cli.train',
+      'if TYPE_CHECKING:\n  import tensorflow',
+    ),
+    ('tff_fedfish.cli.train', 'import argparse, sys\nx = sys.argv'),
+    ('tff_fedfish.training.train', 'import tensorflow'),
+    # A name that only begins like a forbidden one.
+    ('tff_fedfish.demo', 'import configs_of_mine'),
+  ],
+)
+def test_what_is_allowed_is_not_reported(importer, source):
+  assert not _problems(importer, source)

@@ -1,0 +1,76 @@
+"""Show versions, devices, memory, and what works here and what does not.
+
+Examples:
+  fedfish doctor
+  fedfish doctor --json
+
+Exits with 0 if everything needed works, with 1 if something does not.
+"""
+
+import argparse
+import contextlib
+import json
+import logging
+import warnings
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+  from tff_fedfish.doctor import Finding
+
+SUMMARY = 'show what works on this machine, with remedies for what does not'
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+  """Adds the arguments of `fedfish doctor`."""
+  parser.add_argument(
+    '--json', action='store_true', help='print one JSON object instead'
+  )
+
+
+def run(arguments: argparse.Namespace) -> int:
+  """Runs the checks and prints each finding as soon as it is there."""
+  import dataclasses
+
+  from tff_fedfish import doctor
+  from tff_fedfish.version import __version__
+
+  if not arguments.json:
+    print(f'fedfish {__version__}')
+  findings = []
+  with _quiet_packages():
+    for finding in doctor.examine():
+      findings.append(finding)
+      if not arguments.json:
+        _print(finding)
+  usable = doctor.is_usable(findings)
+  if arguments.json:
+    result = {
+      'fedfish': __version__,
+      'usable': usable,
+      'findings': [dataclasses.asdict(finding) for finding in findings],
+    }
+    print(json.dumps(result, indent=2))
+  else:
+    print('Ready.' if usable else 'Not usable: see the problems above.')
+  return 0 if usable else 1
+
+
+@contextlib.contextmanager
+def _quiet_packages() -> Iterator[None]:
+  """Keeps back what packages say about each other: it has no remedy here."""
+  logger = logging.getLogger()
+  level = logger.level
+  logger.setLevel(logging.ERROR)
+  try:
+    with warnings.catch_warnings():
+      warnings.simplefilter('ignore')
+      yield
+  finally:
+    logger.setLevel(level)
+
+
+def _print(finding: 'Finding') -> None:
+  print(f'{finding.status:<8}{finding.name}: {finding.found}', flush=True)
+  if finding.remedy:
+    print(f'{"":8}-> {finding.remedy}', flush=True)
