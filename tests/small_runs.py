@@ -8,6 +8,8 @@ import numpy as np
 
 from tff_fedfish.cli.main import main
 
+CONFIG = str(pathlib.Path(__file__).parents[1] / 'configs' / 'demo.py')
+
 _WORDS = (
   'the a of and to in is library tool for with data fast small free package '
   'provides support this module parser server client file text network image '
@@ -50,6 +52,14 @@ def make_vocabulary(directory: pathlib.Path, corpus: pathlib.Path):
   size = ['--vocabulary_size', '256']
   assert main(['tokenizer', 'train', *arguments, *size]) == 0
   return output
+
+
+def train(inputs, workdir, **settings) -> int:
+  """Runs `fedfish train` here; returns its exit code."""
+  arguments = overrides(*inputs, **settings)
+  return main(
+    ['train', '--config', CONFIG, '--workdir', str(workdir), *arguments]
+  )
 
 
 def overrides(corpus, vocabulary, **settings) -> list[str]:

@@ -4,6 +4,7 @@ import argparse
 import importlib
 import os
 import sys
+import warnings
 from collections.abc import Sequence
 
 from tff_fedfish.errors import UserError
@@ -50,6 +51,8 @@ def main(argv: Sequence[str] | None = None) -> int:
   """
   # Before TensorFlow is imported: its start-up messages are not the user's.
   os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
+  # tensorflow_hub, imported by tensorflow_text, still uses it.
+  warnings.filterwarnings('ignore', message='pkg_resources is deprecated')
   arguments, extra = _build_parser().parse_known_args(argv)
   if extra and not arguments.takes_extra:
     arguments.parser.error(f'unrecognized arguments: {" ".join(extra)}')

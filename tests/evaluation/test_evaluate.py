@@ -1,0 +1,205 @@
+"""`fedfish evaluate` from end to end, and its parts by hand."""
+
+import csv
+import json
+import shutil
+
+import numpy as np
+import pytest
+import small_runs
+
+from tff_fedfish.cli.main import main
+from tff_fedfish.evaluation import results
+
+
+def _evaluate(run, data, output, *flags) -> int:
+  arguments = ['--checkpoint', str(run), '--data', str(data)]
+  return main(['evaluate', *arguments, '--output', str(output), *flags])
+
+
+@pytest.fixture(scope='module')
+def evaluated(small_inputs, small_run, tmp_path_factory):
+  output = tmp_path_factory.mktemp('evaluation') / 'held_out'
+  flags = ['--barrier', '--max_clients', '3', '--personalization_epochs', '2']
+  assert _evaluate(small_run, small_inputs[0], output, *flags) == 0
+  return output
+
+
+class TestHeldOut:
+  def test_every_client_at_every_fraction(self, evaluated):
+    evaluation = results.read_evaluation(evaluated)
+    assert evaluation.summary['kind'] == 'held_out'
+    assert evaluation.summary['checkpoint'] == {'round': 4}
+    clients = {entry.client_id for entry in evaluation.clients}
+    assert len(clients) == evaluation.summary['num_clients'] <= 3
+    assert len(evaluation.clients) == 3 * len(clients)
+    for entry in evaluation.clients:
+      count = entry.num_personalization_sequences
+      # n = evaluation + the 50 % set; the 25 % set is floor(n / 4).
+      if entry.fraction == 0:
+        assert count == 0
+        assert entry.loss_after == entry.loss_before
+      else:
+        assert count > 0
+        assert entry.loss_after != entry.loss_before
+
+  def test_quarter_is_a_quarter(self, evaluated):
+    by_client = {}
+    for entry in results.read_evaluation(evaluated).clients:
+      by_client.setdefault(entry.client_id, {})[entry.fraction] = entry
+    for entries in by_client.values():
+      half = entries[0.5].num_personalization_sequences
+      total = entries[0.5].num_evaluation_sequences + half
+      assert half == total // 2
+      assert entries[0.25].num_personalization_sequences == total // 4
+      # One evaluation half for all fractions.
+      assert len({e.loss_before for e in entries.values()}) == 1
+
+  def test_summary_is_the_mean_of_the_rows(self, evaluated):
+    summary = json.loads((evaluated / 'summary.json').read_text())
+    with open(evaluated / 'per_client.csv', newline='') as file:
+      rows = list(csv.DictReader(file))
+    for part in summary['fractions']:
+      losses = [
+        float(row['loss_after'])
+        for row in rows
+        if float(row['fraction']) == part['fraction']
+      ]
+      assert part['loss']['mean'] == pytest.approx(np.mean(losses))
+      assert part['loss']['ci_low'] <= part['loss']['mean']
+      assert part['loss']['mean'] <= part['loss']['ci_high']
+      assert part['perplexity']['of_mean_loss'] == pytest.approx(
+        np.exp(np.mean(losses))
+      )
+
+  def test_barrier_is_global_minus_local_on_the_cohort(self, evaluated):
+    evaluation = results.read_evaluation(evaluated)
+    assert len(evaluation.barriers) == 3  # The cohort, none of it empty.
+    gaps = [b.global_loss - b.local_loss for b in evaluation.barriers]
+    barrier = evaluation.summary['client_server_barrier']
+    assert barrier['loss']['mean'] == pytest.approx(np.mean(gaps))
+    # Each client fits its own data better than the server's model does.
+    assert min(gaps) > 0
+    trained = {b.client_id for b in evaluation.barriers}
+    assert trained.isdisjoint(e.client_id for e in evaluation.clients)
+
+  def test_again_gives_the_same_bytes(
+    self, small_inputs, small_run, evaluated, tmp_path
+  ):
+    flags = ['--barrier', '--max_clients', '3', '--personalization_epochs', '2']
+    output = tmp_path / 'again'
+    assert _evaluate(small_run, small_inputs[0], output, *flags) == 0
+    for name in ('per_client.csv', 'barrier.csv', 'summary.json'):
+      assert (output / name).read_bytes() == (evaluated / name).read_bytes()
+
+  def test_global_score_is_the_one_training_logged(
+    self, small_inputs, small_run, tmp_path
+  ):
+    # Training watched 2 clients; the evaluation's sample begins with them.
+    output = tmp_path / 'out'
+    flags = ['--max_clients', '2', '--fractions', '0']
+    assert _evaluate(small_run, small_inputs[0], output, *flags) == 0
+    summary = json.loads((output / 'summary.json').read_text())
+    with open(small_run / 'metrics.csv', newline='') as file:
+      last = list(csv.DictReader(file))[-1]
+    assert summary['fractions'][0]['loss']['mean'] == pytest.approx(
+      float(last['held_out/loss']), rel=1e-6
+    )
+
+
+class TestTransfer:
+  def test_all_clients_of_another_corpus(self, small_run, tmp_path):
+    other = small_runs.make_corpus(tmp_path, num_hosts=9)
+    output = tmp_path / 'out'
+    assert _evaluate(small_run, other, output, '--fractions', '0,0.5') == 0
+    summary = json.loads((output / 'summary.json').read_text())
+    assert summary['kind'] == 'transfer'
+    assert summary['client_server_barrier'] is None
+    assert [part['fraction'] for part in summary['fractions']] == [0, 0.5]
+    assert (
+      summary['num_clients'] + sum(summary['skipped_clients'].values()) == 9
+    )
+
+
+class TestBadInput:
+  def _fails(self, capsys, words, run, data, output, *flags):
+    assert _evaluate(run, data, output, *flags) == 2
+    error = capsys.readouterr().err
+    assert error.count('\n') == 1
+    assert words in error
+
+  def test_fractions(self, small_inputs, small_run, tmp_path, capsys):
+    output = tmp_path / 'out'
+    self._fails(
+      capsys,
+      '`--fractions` must be numbers from 0 to 0.5',
+      *(small_run, small_inputs[0], output, '--fractions', '0,0.75'),
+    )
+    assert not output.exists()
+
+  def test_vocabulary_of_the_wrong_size_for_the_checkpoint(
+    self, small_inputs, small_run, tmp_path, capsys
+  ):
+    from tff_fedfish import corpora
+
+    run = tmp_path / 'run'
+    shutil.copytree(small_run, run)
+    shutil.rmtree(run / 'vocabulary')
+    shutil.copytree(corpora.demo_vocabulary(), run / 'vocabulary')
+    self._fails(
+      capsys,
+      'The model has 256 token ids',
+      *(run, small_inputs[0], tmp_path / 'out'),
+    )
+
+  def test_checkpoint_of_another_model(
+    self, small_inputs, small_run, tmp_path, capsys
+  ):
+    run = tmp_path / 'run'
+    shutil.copytree(small_run, run)
+    config = json.loads((run / 'config.json').read_text())
+    config['model']['width'] = 32
+    (run / 'config.json').write_text(json.dumps(config))
+    self._fails(
+      capsys,
+      'is of another model or method',
+      *(run, small_inputs[0], tmp_path / 'out'),
+    )
+    assert not (tmp_path / 'out').exists()
+
+  def test_no_checkpoint(self, small_inputs, tmp_path, capsys):
+    self._fails(
+      capsys,
+      '`--checkpoint` must be a checkpoint',
+      *(tmp_path, small_inputs[0], tmp_path / 'out'),
+    )
+
+  def test_output_in_use(self, small_inputs, small_run, evaluated, capsys):
+    self._fails(capsys, 'already holds', small_run, small_inputs[0], evaluated)
+
+  def test_barrier_of_another_corpus(self, small_run, tmp_path, capsys):
+    other = small_runs.make_corpus(tmp_path, num_hosts=9)
+    capsys.readouterr()
+    self._fails(
+      capsys,
+      '`--barrier` replays a round of training',
+      *(small_run, other, tmp_path / 'out', '--barrier'),
+    )
+
+  def test_nobody_has_four_sequences(self, small_run, tmp_path, capsys):
+    # One host with one document of few tokens.
+    import gzip
+
+    raw = tmp_path / 'raw.json.gz'
+    line = {'text': 'a', 'timestamp': 't', 'url': 'https://a.org/'}
+    with gzip.open(raw, 'wt') as file:
+      file.write(json.dumps(line) + '\n')
+    data = tmp_path / 'grouped'
+    command = ['group', 'c4', '--input', str(raw), '--output', str(data)]
+    assert main(command) == 0
+    capsys.readouterr()
+    self._fails(
+      capsys,
+      'must have clients with at least 4 sequences of 8 tokens',
+      *(small_run, data, tmp_path / 'out'),
+    )

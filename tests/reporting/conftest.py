@@ -1,0 +1,280 @@
+"""Writes small run directories whose numbers can be checked by hand."""
+
+import csv
+import json
+import pathlib
+
+import pytest
+
+from tff_fedfish.reporting.loading import load_runs
+from tff_fedfish.reporting.report import write_report
+
+
+def _write_csv(path, header, rows):
+  with path.open('w', newline='') as file:
+    writer = csv.writer(file, lineterminator='\n')
+    writer.writerow(header)
+    writer.writerows(rows)
+
+
+def _config(algorithm, num_local_epochs, num_rounds):
+  return {
+    'schema_version': 1,
+    'algorithm': {
+      'name': algorithm,
+      'fisher_estimator': 'extra_pass',
+      'fisher_reduction': 'sum',
+      'client_weighting': 'num_examples',
+      'relative_floor': 1e-08,
+    },
+    'client_work': {
+      'num_local_epochs': num_local_epochs,
+      'local_batch_size': 4,
+      'max_sequences_per_client': 16,
+      'learning_rate': 0.05,
+    },
+    'server': {
+      'optimizer': 'adam',
+      'learning_rate': 0.001,
+      'beta_1': 0.9,
+      'beta_2': 0.999,
+      'epsilon': 1e-07,
+    },
+    'model': {
+      'preset': 'tiny',
+      'num_layers': 4,
+      'width': 128,
+      'num_heads': 4,
+      'vocabulary_size': 2048,
+    },
+    'data': {'directory': 'corpora/debian', 'sequence_length': 128},
+    'cohorts': {'cohort_size': 8},
+    'client_splits': {'held_out_fraction': 0.1},
+    'seeds': {
+      'model_seed': 1,
+      'cohort_seed': 2,
+      'split_seed': 3,
+      'shuffle_seed': 4,
+    },
+    'training': {'num_rounds': num_rounds},
+    'evaluation': {'every_num_rounds': 2, 'num_clients': 16},
+    'checkpoints': {'every_num_rounds': 10, 'keep_last': 2},
+  }
+
+
+def write_run(
+  directory: pathlib.Path,
+  *,
+  algorithm: str = 'fed_fish',
+  num_local_epochs: int = 1,
+  held_out_losses: tuple[float | None, ...] = (8.0, 7.0, 6.5),
+  num_rounds: int | None = None,
+  units_per_round: int = 1,
+) -> pathlib.Path:
+  """Writes config, metrics, timings and environment of a run.
+
+  Row r has held-out loss `held_out_losses[r]` (None: an empty cell), accuracy
+  r / 100, train loss 9 - r and `units_per_round` x r uplink units. Rounds take
+  30, 2, 4, 2, 4, ... seconds, round 0 takes 100.
+  """
+  directory.mkdir(parents=True, exist_ok=True)
+  last_round = len(held_out_losses) - 1
+  (directory / 'config.json').write_text(
+    json.dumps(
+      _config(
+        algorithm,
+        num_local_epochs,
+        last_round if num_rounds is None else num_rounds,
+      )
+    )
+  )
+  _write_csv(
+    directory / 'metrics.csv',
+    (
+      'round',
+      'train/loss',
+      'train/num_non_finite_clients',
+      'communication/uplink_units',
+      'communication/total_units',
+      'held_out/loss',
+      'held_out/accuracy',
+    ),
+    [
+      (
+        r,
+        9.0 - r if r else '',
+        0 if r else '',
+        units_per_round * r,
+        (units_per_round + 1) * r,
+        '' if loss is None else loss,
+        '' if loss is None else r / 100,
+      )
+      for r, loss in enumerate(held_out_losses)
+    ],
+  )
+  _write_csv(
+    directory / 'timings.csv',
+    ('round', 'seconds', 'tokens_per_second', 'peak_memory_bytes'),
+    [
+      (
+        r,
+        (100.0, 30.0)[r] if r < 2 else 2.0 + 2.0 * (r % 2),
+        1000.0 + r,
+        2**30 * (1 + r % 2),
+      )
+      for r in range(last_round + 1)
+    ],
+  )
+  (directory / 'environment.json').write_text(
+    json.dumps({'versions': {'tensorflow': '2.14.1'}, 'num_cores': 2})
+  )
+  return directory
+
+
+def write_evaluation(
+  run: pathlib.Path,
+  name: str,
+  *,
+  kind: str = 'held_out',
+  corpus: str = 'debian_descriptions',
+  round_num: int = 2,
+  losses: dict[float, tuple[float, ...]] | None = None,
+  client_ids: tuple[str, ...] = ('a.org', 'b.org', 'c.org', 'd.org'),
+  barriers: tuple[tuple[float, float, float, float], ...] = (),
+) -> pathlib.Path:
+  """Writes an evaluation directory.
+
+  `losses[f]` are the clients' losses after personalization on the fraction f;
+  intervals are mean -/+ 0.25, accuracies (10 - loss) / 100. `barriers` are
+  (local loss, global loss, local accuracy, global accuracy) of the clients.
+  """
+  losses = losses or {0.0: (6.0, 7.0, 5.0, 6.0), 0.5: (5.0, 6.5, 5.5, 4.0)}
+  directory = run / 'evaluations' / name
+  directory.mkdir(parents=True)
+  before = losses.get(0.0, next(iter(losses.values())))
+  _write_csv(
+    directory / 'per_client.csv',
+    (
+      'client_id',
+      'fraction',
+      'num_evaluation_sequences',
+      'num_evaluation_tokens',
+      'num_personalization_sequences',
+      'loss_before',
+      'accuracy_before',
+      'loss_after',
+      'accuracy_after',
+    ),
+    [
+      (i, f, 4, 500, int(8 * f), b, (10 - b) / 100, a, (10 - a) / 100)
+      for f, after in losses.items()
+      for i, b, a in zip(client_ids, before, after, strict=True)
+    ],
+  )
+  summary = {
+    'schema_version': 1,
+    'kind': kind,
+    'corpus': corpus,
+    'checkpoint': {'round': round_num},
+    'num_clients': len(client_ids),
+    'fractions': [
+      {
+        'fraction': f,
+        'loss': _interval(_mean(after), 0.25),
+        'accuracy': _interval((10 - _mean(after)) / 100, 0.0025),
+      }
+      for f, after in losses.items()
+    ],
+    'client_server_barrier': None,
+  }
+  if barriers:
+    summary['client_server_barrier'] = {
+      'loss': _interval(_mean([b[1] - b[0] for b in barriers]), 0.1),
+      'error': _interval(_mean([b[2] - b[3] for b in barriers]), 0.01),
+      'num_clients': len(barriers),
+    }
+    _write_csv(
+      directory / 'barrier.csv',
+      (
+        'client_id',
+        'local_loss',
+        'global_loss',
+        'local_accuracy',
+        'global_accuracy',
+      ),
+      [(f'client{k}', *row) for k, row in enumerate(barriers)],
+    )
+  (directory / 'summary.json').write_text(json.dumps(summary))
+  return directory
+
+
+def _mean(values):
+  return sum(values) / len(values)
+
+
+def _interval(mean, half_width):
+  return {
+    'mean': mean,
+    'p10': mean - 1,
+    'p50': mean,
+    'p90': mean + 1,
+    'ci_low': mean - half_width,
+    'ci_high': mean + half_width,
+  }
+
+
+def write_pair(root: pathlib.Path) -> list[pathlib.Path]:
+  """Writes FedAvg and FedFish, E = 8, each with all kinds of evaluation."""
+  average = write_run(root / 'average', algorithm='fed_avg', num_local_epochs=8)
+  fish = write_run(
+    root / 'fish',
+    num_local_epochs=8,
+    held_out_losses=(8.0, 6.5, 6.0),
+    units_per_round=2,
+  )
+  write_evaluation(
+    average,
+    'held_out',
+    barriers=((5.0, 5.5, 0.30, 0.20), (4.0, 4.2, 0.40, 0.41)),
+  )
+  write_evaluation(
+    fish,
+    'held_out',
+    losses={0.0: (5.5, 6.5, 5.0, 6.0), 0.5: (5.0, 6.0, 4.5, 4.5)},
+    barriers=((5.0, 5.2, 0.30, 0.25), (4.0, 4.3, 0.40, 0.40)),
+  )
+  for run, loss in ((average, 7.0), (fish, 6.5)):
+    write_evaluation(
+      run,
+      'sotu',
+      kind='transfer',
+      corpus='sotu_by_president',
+      client_ids=('Lincoln', 'Grant'),
+      losses={0.0: (loss, loss + 0.5), 0.25: (loss - 0.5, loss + 0.6)},
+    )
+  return [average, fish]
+
+
+@pytest.fixture(name='write_run', scope='session')
+def _write_run():
+  return write_run
+
+
+@pytest.fixture(name='write_evaluation', scope='session')
+def _write_evaluation():
+  return write_evaluation
+
+
+@pytest.fixture
+def pair(tmp_path):
+  """Directories of FedAvg and FedFish, E = 8."""
+  return write_pair(tmp_path)
+
+
+@pytest.fixture(scope='session')
+def report_of_pair(tmp_path_factory):
+  """(run directories, report directory), to be read only: it takes seconds."""
+  root = tmp_path_factory.mktemp('report_of_pair')
+  directories = write_pair(root)
+  page = write_report(load_runs(directories), root / 'report')
+  return directories, page.parent

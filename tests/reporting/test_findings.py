@@ -1,0 +1,143 @@
+"""The summary sentence and the caveats, word for word."""
+
+import json
+
+from tff_fedfish.reporting import findings, loading
+
+
+def _edit_config(directory, section, /, **values):
+  path = directory / 'config.json'
+  config = json.loads(path.read_text())
+  config[section].update(values)
+  path.write_text(json.dumps(config))
+
+
+def test_summary_names_the_lowest_means_with_their_intervals(pair):
+  # 5.75 and 5.0 below FedAvg's 6.0 and 5.25; (6.5 + 7) / 2 = 6.75 below 7.25.
+  assert findings.summary_sentence(loading.load_runs(pair)) == (
+    'Of 2 runs, the lowest mean loss (nats per token) is reached by '
+    'FedFish, E = 8 on held-out clients without personalization (5.750, 95 % '
+    'interval 5.500 to 6.000), on held-out clients after personalization on '
+    '50 % of their data (5.000, 95 % interval 4.750 to 5.250) and on clients '
+    'of sotu_by_president without personalization (6.750, 95 % interval 6.500 '
+    'to 7.000).'
+  )
+
+
+def test_summary_names_each_winner(tmp_path, write_run, write_evaluation):
+  runs = [
+    write_run(tmp_path / 'avg', algorithm='fed_avg'),
+    write_run(tmp_path / 'fish'),
+  ]
+  write_evaluation(runs[0], 'e', losses={0.0: (5.0,) * 4, 0.5: (4.5,) * 4})
+  write_evaluation(runs[1], 'e', losses={0.0: (5.5,) * 4, 0.5: (4.0,) * 4})
+  sentence = findings.summary_sentence(loading.load_runs(runs))
+  assert 'by FedAvg, E = 1 on held-out clients without' in sentence
+  assert '; by FedFish, E = 1 on held-out clients after' in sentence
+
+
+def test_summary_of_a_tie(tmp_path, write_run):
+  runs = [write_run(tmp_path / name) for name in 'abcd']
+  sentence = findings.summary_sentence(loading.load_runs(runs))
+  assert 'is reached by 4 runs alike on the held-out clients sam' in sentence
+  sentence = findings.summary_sentence(loading.load_runs(runs[:2]))
+  assert 'by FedFish, E = 1 (a) and FedFish, E = 1 (b) on the' in sentence
+
+
+def test_summary_of_one_run_without_evaluation(tmp_path, write_run):
+  [run] = loading.load_runs([write_run(tmp_path / 'run')])
+  assert findings.summary_sentence([run]) == (
+    'Mean loss (nats per token) of FedFish, E = 1 on the held-out clients '
+    'sampled during training (6.500).'
+  )
+
+
+def test_summary_without_any_score(tmp_path, write_run):
+  directory = write_run(tmp_path / 'run', held_out_losses=(None,))
+  assert findings.summary_sentence(loading.load_runs([directory])) == (
+    '1 run without a held-out score so far.'
+  )
+
+
+def test_never_claims_significance(pair):
+  runs = loading.load_runs(pair)
+  words = findings.summary_sentence(runs) + ' '.join(findings.notes(runs))
+  assert 'significan' not in words
+  assert 'differences between runs were not tested' in words
+
+
+def test_notes_of_comparable_finished_runs(pair):
+  # Only the standing caveat.
+  [note] = findings.notes(loading.load_runs(pair))
+  assert note.startswith('Intervals are over the clients of one run each')
+
+
+def test_notes_of_a_single_clean_run(tmp_path, write_run):
+  runs = loading.load_runs([write_run(tmp_path / 'run')])
+  assert findings.notes(runs) == []
+
+
+def test_notes_of_a_troubled_run(tmp_path, write_run, write_evaluation):
+  directory = write_run(
+    tmp_path / 'run', held_out_losses=(8.0, float('nan'), 7.0), num_rounds=9
+  )
+  text = (directory / 'metrics.csv').read_text()
+  # Column 3 counts non-finite clients: 2 in round 1, 1 in round 2.
+  text = text.replace('\n1,8.0,0,', '\n1,8.0,2,')
+  text = text.replace('\n2,7.0,0,', '\n2,7.0,1,')
+  (directory / 'metrics.csv').write_text(text)
+  write_evaluation(directory, 'early', round_num=0)
+  write_evaluation(directory, 'later', round_num=1)
+  write_evaluation(directory, 'seen', kind='participating')
+  path = directory / 'evaluations' / 'later' / 'summary.json'
+  summary = json.loads(path.read_text())
+  summary['skipped_clients'] = {'fewer than 4 sequences': 7, 'none': 0}
+  path.write_text(json.dumps(summary))
+  label = 'FedFish, E = 1: '
+  assert findings.notes(loading.load_runs([directory])) == [
+    label + '2 of 9 rounds so far.',
+    label + '3 clients with non-finite results counted with weight 0 in '
+    'training.',
+    label + 'held_out/loss is not finite in 1 round: a gap in plots.',
+    label + 'evaluation early is not shown, as there is a later one of its '
+    'kind.',
+    label + 'evaluation later is of round 1, not of the last round.',
+    label + 'evaluation later skipped 7 clients (fewer than 4 sequences).',
+    label + 'evaluation seen is of clients that may have taken part in '
+    'training; its scores are not shown.',
+  ]
+
+
+def test_notes_on_runs_that_cannot_be_compared(
+  tmp_path, write_run, write_evaluation
+):
+  runs = [
+    write_run(tmp_path / 'a'),
+    write_run(tmp_path / 'b', held_out_losses=(8.0, 7.0), num_local_epochs=2),
+  ]
+  _edit_config(runs[1], 'data', directory='corpora/other')
+  write_evaluation(runs[0], 'e')
+  write_evaluation(
+    runs[1],
+    'e',
+    corpus='other',
+    round_num=1,
+    client_ids=('a',),
+    losses={0.0: (5.0,)},
+  )
+  notes = findings.notes(loading.load_runs(runs))
+  assert notes[:-1] == [
+    'The runs were not measured on the same data: they differ in '
+    'data.directory (corpora/debian / corpora/other).',
+    'The runs have different numbers of rounds (1, 2).',
+    'The evaluations on held-out clients have different numbers of clients '
+    '(1, 4).',
+    'The evaluations on held-out clients are on different corpora '
+    '(debian_descriptions, other).',
+  ]
+
+
+def test_listed():
+  assert findings.listed(['a']) == 'a'
+  assert findings.listed(['a', 'b']) == 'a and b'
+  assert findings.listed(['a', 'b', 'c']) == 'a, b and c'

@@ -1,0 +1,145 @@
+"""The main table by hand-computed numbers."""
+
+import csv
+import io
+
+import pytest
+
+from tff_fedfish.reporting import loading, tables
+
+
+def _column(table, key):
+  index = [column.key for column in table.columns].index(key)
+  return [row[index] for row in table.cells]
+
+
+def test_values_intervals_and_best_marks(pair):
+  table = tables.build_main_table(loading.load_runs(pair))
+  # Means of (6, 7, 5, 6) and (5.5, 6.5, 5, 6), -/+ 0.25.
+  losses = _column(table, 'held_out/loss/0')
+  assert [cell.text for cell in losses] == ['6.000', '5.750']
+  assert losses[1].interval_text == '5.500 to 6.000'
+  assert [cell.is_best for cell in losses] == [False, True]
+  # Accuracies (10 - 6) / 100 and (10 - 5.75) / 100: higher is better.
+  accuracies = _column(table, 'held_out/accuracy/0')
+  assert [cell.text for cell in accuracies] == ['4.0', '4.2']
+  assert [cell.is_best for cell in accuracies] == [False, True]
+  # Transfer at 25 %: (6.5 + 7.6) / 2 and (6 + 7.1) / 2.
+  transfer = _column(table, 'transfer/sotu_by_president/loss/0.25')
+  assert [cell.text for cell in transfer] == ['7.050', '6.550']
+  # Barriers (0.5 + 0.2) / 2 and (0.2 + 0.3) / 2.
+  assert [c.text for c in _column(table, 'barrier/loss')] == [
+    '+0.350',
+    '+0.250',
+  ]
+  # Errors (0.10 - 0.01) / 2 and (0.05 + 0) / 2, in points.
+  assert [c.text for c in _column(table, 'barrier/error')] == ['+4.50', '+2.50']
+  # 2 rounds of 1 and 2 units: fewer are better, so FedAvg is marked.
+  uplink = _column(table, 'communication/uplink_units')
+  assert [cell.text for cell in uplink] == ['2', '4']
+  assert [cell.is_best for cell in uplink] == [True, False]
+
+
+def test_columns_that_are_equal_as_shown_have_no_best(pair):
+  table = tables.build_main_table(loading.load_runs(pair))
+  # Both take 30 s and 2 s: median 16 s.
+  seconds = _column(table, 'seconds_per_round')
+  assert [cell.text for cell in seconds] == ['16.0', '16.0']
+  assert not any(cell.is_best for cell in seconds)
+
+
+def test_a_tie_of_some_marks_each(tmp_path, write_run, write_evaluation):
+  runs = []
+  for name, loss in (('a', 5.0), ('b', 5.0001), ('c', 6.0)):
+    runs.append(write_run(tmp_path / name))
+    write_evaluation(runs[-1], 'e', losses={0.0: (loss,) * 4})
+  table = tables.build_main_table(loading.load_runs(runs))
+  cells = _column(table, 'held_out/loss/0')
+  assert [cell.is_best for cell in cells] == [True, True, False]
+
+
+def test_fewer_rounds_are_not_a_saving(tmp_path, write_run):
+  runs = [
+    write_run(tmp_path / 'short', held_out_losses=(8.0, 7.0)),
+    write_run(tmp_path / 'long', held_out_losses=(8.0, 7.0, 6.0)),
+  ]
+  table = tables.build_main_table(loading.load_runs(runs))
+  uplink = _column(table, 'communication/uplink_units')
+  assert [cell.text for cell in uplink] == ['1', '2']
+  assert not any(cell.is_best for cell in uplink)
+
+
+def test_missing_values_are_dashes_and_absent_columns_absent(
+  tmp_path, write_run, write_evaluation
+):
+  runs = [write_run(tmp_path / 'a'), write_run(tmp_path / 'b')]
+  write_evaluation(runs[0], 'e')
+  table = tables.build_main_table(loading.load_runs(runs))
+  cells = _column(table, 'held_out/loss/0.5')
+  # (5 + 6.5 + 5.5 + 4) / 4 = 5.25; one value alone is no best.
+  assert [(cell.text, cell.is_best) for cell in cells] == [
+    ('5.250', False),
+    ('–', False),
+  ]
+  keys = [column.key for column in table.columns]
+  assert not any('transfer' in k or 'barrier' in k for k in keys)
+
+
+def test_console_table(pair):
+  headers, rows = tables.main_table(loading.load_runs(pair))
+  assert headers[:4] == [
+    'Run',
+    'Held-out\nLoss\n0 %',
+    'Held-out\nLoss\n50 %',
+    'Held-out\naccuracy\n0 %',
+  ]
+  assert headers[-3:] == ['Barrier\nloss', 'Uplink', 'Seconds per round']
+  assert rows[0][:2] == ['FedAvg, E = 8', '6.000']
+  assert rows[1][:2] == ['FedFish, E = 8', '5.750 *']
+  assert {len(row) for row in rows} == {len(headers)}
+
+
+def test_console_table_with_chosen_measures(pair):
+  headers, rows = tables.main_table(
+    loading.load_runs(pair), measures=('barrier',)
+  )
+  assert headers == ['Run', 'Barrier\nloss']
+  assert rows == [['FedAvg, E = 8', '+0.350'], ['FedFish, E = 8', '+0.250 *']]
+
+
+def test_console_table_names_each_of_several_transfer_corpora(
+  tmp_path, write_run, write_evaluation
+):
+  run = write_run(tmp_path / 'run')
+  for corpus in ('plays', 'speeches'):
+    write_evaluation(
+      run, corpus, kind='transfer', corpus=corpus, losses={0.0: (5.0,) * 4}
+    )
+  headers, _ = tables.main_table(loading.load_runs([run]), measures=('loss',))
+  assert headers == [
+    'Run',
+    'Transfer\nplays\nLoss\n0 %',
+    'Transfer\nspeeches\nLoss\n0 %',
+  ]
+
+
+def test_summary_csv(pair):
+  text = tables.summary_csv(tables.build_main_table(loading.load_runs(pair)))
+  rows = list(csv.DictReader(io.StringIO(text)))
+  assert [row['run'] for row in rows] == ['FedAvg, E = 8', 'FedFish, E = 8']
+  assert rows[1]['directory'] == 'fish'
+  assert float(rows[1]['held_out/loss/0.5']) == 5.0
+  assert float(rows[1]['held_out/loss/0.5/ci_high']) == 5.25
+  assert float(rows[1]['barrier/error']) == pytest.approx(0.025)
+  assert rows[1]['communication/uplink_units'] == '4'
+  # No interval was computed for it: no columns for one.
+  assert 'seconds_per_round/ci_low' not in rows[0]
+
+
+def test_runs_without_anything_to_show(tmp_path, write_run):
+  directory = write_run(tmp_path / 'run')
+  (directory / 'metrics.csv').write_text('round\n')
+  (directory / 'timings.csv').unlink()
+  table = tables.build_main_table(loading.load_runs([directory]))
+  assert table.columns == ()
+  assert tables.main_table(table.runs) == (['Run'], [['FedFish, E = 1']])

@@ -1,0 +1,336 @@
+"""The page as a whole: self-contained, well-formed, safe, replaced whole."""
+
+import html.parser
+import pathlib
+import shutil
+import subprocess
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tff_fedfish.errors import UserError
+from tff_fedfish.evaluation.client_id_text import client_id_to_text
+from tff_fedfish.reporting import loading, page, report, tables
+
+_VOID = {'meta', 'link', 'br', 'img', 'hr', 'input'}
+
+
+class _Outline(html.parser.HTMLParser):
+  """Collects tags, attributes and text, and checks the nesting."""
+
+  def __init__(self, text):
+    super().__init__()
+    self.tags, self.attributes, self.texts, self._open = [], [], [], []
+    self.feed(text)
+    self.close()
+    assert not self._open, f'never closed: {self._open}'
+
+  def handle_starttag(self, tag, attributes):
+    self.tags.append(tag)
+    self.attributes += attributes
+    if tag not in _VOID:
+      self._open.append(tag)
+
+  def handle_startendtag(self, tag, attributes):
+    self.tags.append(tag)
+    self.attributes += attributes
+
+  def handle_endtag(self, tag):
+    assert self._open.pop() == tag
+
+  def handle_data(self, data):
+    self.texts.append(data)
+
+  def values(self, name):
+    return [value for key, value in self.attributes if key == name]
+
+
+def _render(runs):
+  """Renders the page without its plots, which take seconds."""
+  sections = [page.Section('clients', 'Client by client', (), 'left out.')]
+  return page.render_page(runs, tables.build_main_table(runs), sections)
+
+
+@pytest.fixture
+def written(report_of_pair):
+  """The report's directory; read only."""
+  return report_of_pair[1]
+
+
+@pytest.fixture
+def copied(written, tmp_path):
+  """A copy of the report that a test may change."""
+  return pathlib.Path(shutil.copytree(written, tmp_path / 'report'))
+
+
+def test_files_of_a_report(written):
+  found = {
+    str(path.relative_to(written)): path
+    for path in written.rglob('*')
+    if path.is_file()
+  }
+  assert {name for name in found if '/' not in name} == {
+    'index.html',
+    'summary.csv',
+    'reproduce.py',
+  }
+  assert {name.removeprefix('figures/') for name in found if '/' in name} == {
+    'curve_held_out_loss.png',
+    'curve_held_out_accuracy.png',
+    'curve_train_loss.png',
+    'held_out_loss.png',
+    'held_out_accuracy.png',
+    'held_out_before_after.png',
+    'transfer_loss.png',
+    'transfer_accuracy.png',
+    'transfer_before_after.png',
+    'barrier_loss.png',
+    'barrier_error.png',
+    'communication_uplink.png',
+    'communication_total.png',
+  }
+
+
+def test_page_is_well_formed_and_refers_to_nothing_outside(written):
+  text = (written / 'index.html').read_text()
+  outline = _Outline(text)
+  assert not {'script', 'link', 'img', 'iframe', 'object'} & set(outline.tags)
+  assert outline.values('src') == []
+  links = outline.values('href') + outline.values('xlink:href')
+  assert all(link.startswith('#') for link in links)
+  assert 'url(http' not in text and '@import' not in text
+  ids = outline.values('id')
+  assert len(set(ids)) == len(ids)
+  assert {link[1:] for link in links} <= set(ids)
+  assert set(outline.values('aria-labelledby')) <= set(ids)
+
+
+def test_every_plot_has_alternative_text_and_a_numbered_caption(written):
+  text = (written / 'index.html').read_text()
+  outline = _Outline(text)
+  assert outline.tags.count('figure') == outline.tags.count('svg') == 13
+  assert len(outline.values('aria-label')) >= 13
+  assert all(f'<b>Figure {k}.</b>' in text for k in range(1, 14))
+  assert '<b>Figure 14.</b>' not in text
+
+
+def test_page_shows_numbers_and_sections_in_order(written):
+  text = (written / 'index.html').read_text()
+  # The navigation and the summary name some of them earlier.
+  places = [
+    text.index(part)
+    for part in (
+      '<h1>Federated pretraining: FedAvg and FedFish</h1>',
+      'Of 2 runs, the lowest mean loss',
+      'id="results"',
+      '>5.750</span>',
+      'id="learning-curves"',
+      'id="personalization"',
+      'id="transfer"',
+      'id="clients"',
+      'id="barrier"',
+      'id="communication"',
+      'id="differences"',
+      'id="configuration"',
+      'id="environment"',
+      'id="reproduce"',
+      '<span>fedfish train</span>',
+    )
+  ]
+  assert places == sorted(places)
+
+
+def test_absent_sections_say_why(tmp_path, write_run):
+  directory = write_run(tmp_path / 'run')
+  (directory / 'environment.json').unlink()
+  runs = loading.load_runs([directory])
+  absent = {s.anchor: s.absent for s in page.build_sections(runs)}
+  assert absent['learning-curves'] == absent['communication'] == ''
+  assert 'no run has an evaluation on held-out' in absent['personalization']
+  assert 'no run has an evaluation on another' in absent['transfer']
+  assert 'per_client.csv' in absent['clients']
+  assert 'barrier.csv' in absent['barrier']
+  text = _render(runs)
+  assert 'no run has an environment.json' in text
+  assert 'the report holds one run' in text
+
+
+def test_a_run_without_any_round(tmp_path, write_run):
+  directory = write_run(tmp_path / 'run')
+  (directory / 'metrics.csv').write_text('round\n')
+  (directory / 'timings.csv').unlink()
+  path = report.write_report(
+    loading.load_runs([directory]), tmp_path / 'report'
+  )
+  text = path.read_text()
+  assert 'No results: no run has finished a round' in text
+  assert 'no round is finished yet' in text
+  assert not (path.parent / 'figures').exists()
+
+
+@settings(max_examples=25)
+@given(
+  name=st.text(min_size=1, max_size=20).filter(lambda t: t.strip()),
+  client_id=st.binary(min_size=1, max_size=30),
+)
+def test_names_from_files_stay_text(
+  tmp_path_factory, write_run, write_evaluation, name, client_id
+):
+  directory = write_run(tmp_path_factory.mktemp('runs') / 'run')
+  client = client_id_to_text(client_id)
+  write_evaluation(
+    directory,
+    'e',
+    kind='transfer',
+    corpus=name,
+    client_ids=(client,),
+    losses={0.0: (6.0,), 0.5: (5.0,)},
+  )
+  outline = _Outline(_render(loading.load_runs([directory])))
+  assert client in outline.texts
+  assert any(name in text for text in outline.texts)
+  shutil.rmtree(directory / 'evaluations')
+  write_evaluation(
+    directory,
+    'e',
+    kind='transfer',
+    corpus='plain',
+    client_ids=('plain',),
+    losses={0.0: (6.0,), 0.5: (5.0,)},
+  )
+  plain = _Outline(_render(loading.load_runs([directory])))
+  assert outline.tags == plain.tags
+
+
+def test_names_that_are_no_unicode_are_replaced(tmp_path, write_run):
+  # A path with a byte that is not UTF-8, as Python and JSON hold it.
+  directory = write_run(tmp_path / 'run')
+  path = directory / 'config.json'
+  path.write_text(path.read_text().replace('corpora/debian', 'c\\udcff/debian'))
+  written = report.write_report(
+    loading.load_runs([directory]), tmp_path / 'report'
+  )
+  assert '<td>c?/debian</td>' in written.read_text(encoding='utf-8')
+
+
+def test_an_earlier_report_is_replaced_whole(copied, pair):
+  (copied / 'figures' / 'stale.png').touch()
+  first = (copied / 'index.html').read_bytes()
+  report.write_report(loading.load_runs(pair[:1]), copied)
+  assert not (copied / 'figures' / 'stale.png').exists()
+  assert not (copied / 'figures' / 'barrier_error.png').exists()
+  assert (copied / 'index.html').read_bytes() != first
+  # Neither the old nor a temporary directory is left.
+  assert [p.name for p in copied.parent.iterdir() if p.name[0] == '.'] == []
+
+
+def test_equal_runs_give_equal_reports(report_of_pair, tmp_path):
+  directories, written = report_of_pair
+  again = report.write_report(
+    loading.load_runs(directories), tmp_path / 'again'
+  )
+  assert again.read_bytes() == (written / 'index.html').read_bytes()
+
+
+def test_output_may_be_an_empty_or_a_linked_directory(pair, tmp_path):
+  (tmp_path / 'real').mkdir()
+  (tmp_path / 'link').symlink_to(tmp_path / 'real')
+  runs = loading.load_runs(pair[:1])
+  assert report.write_report(runs, tmp_path / 'link').is_file()
+  assert (tmp_path / 'link').is_symlink()
+  assert (tmp_path / 'real' / 'index.html').is_file()
+
+
+def test_output_with_other_files_is_left_alone(tmp_path):
+  output = tmp_path / 'thesis'
+  output.mkdir()
+  (output / 'chapter.tex').write_text('x')
+  with pytest.raises(UserError, match="`--output` must .*'chapter.tex'"):
+    report.check_output(output)
+
+
+def test_a_page_of_somebody_else_is_left_alone(tmp_path):
+  (tmp_path / 'index.html').write_text('<html>My home page')
+  with pytest.raises(UserError, match="also holds 'index.html'"):
+    report.check_output(tmp_path)
+
+
+def test_a_report_with_something_added_is_left_alone(copied):
+  (copied / 'notes.txt').touch()
+  with pytest.raises(UserError, match="nothing else, but .* holds 'notes.txt'"):
+    report.check_output(copied)
+
+
+def test_output_that_cannot_be_written():
+  # Not even root can create files there.
+  if not pathlib.Path('/proc/self').exists():
+    pytest.skip('this system has no /proc')
+  with pytest.raises(UserError, match="`--output` must be writable, but '/pro"):
+    report.check_output('/proc/report')
+
+
+def test_output_that_is_a_file(tmp_path):
+  (tmp_path / 'file').touch()
+  with pytest.raises(UserError, match='must be a directory, but'):
+    report.check_output(tmp_path / 'file')
+
+
+def test_a_failure_while_writing_leaves_the_earlier_report(
+  copied, pair, monkeypatch
+):
+  before = {p: p.read_bytes() for p in copied.rglob('*') if p.is_file()}
+  runs = loading.load_runs(pair[:1])
+
+  def fail(*_):
+    raise OSError(28, 'No space left on device')
+
+  # The last thing that happens: the new directory takes its place.
+  monkeypatch.setattr('tff_fedfish.files.os.chmod', fail)
+  with pytest.raises(OSError, match='No space left'):
+    report.write_report(runs, copied)
+  after = {p: p.read_bytes() for p in copied.rglob('*') if p.is_file()}
+  assert after == before
+  assert [p.name for p in copied.parent.iterdir() if p.name[0] == '.'] == []
+
+
+def test_page_in_a_browser_fits_a_phone(written, tmp_path):
+  browser = shutil.which('chromium') or shutil.which('google-chrome')
+  if browser is None:
+    pytest.skip('no chromium to look at the page with')
+  # The page itself has no script; this copy measures its own width.
+  text = (written / 'index.html').read_text()
+  text = text.replace("default-src 'none';", "script-src 'unsafe-inline';")
+  probe = tmp_path / 'probe.html'
+  probe.write_text(
+    text.replace(
+      '</body>',
+      '<script>document.body.style.width = "390px";'
+      'const w = Math.max(...[...document.querySelectorAll('
+      '"h1,h2,h3,p,figure,svg,.scroll,pre")].map('
+      'e => e.getBoundingClientRect().right));'
+      'document.title = "widest " + Math.round(w);</script></body>',
+    )
+  )
+  done = subprocess.run(
+    [
+      browser,
+      '--headless',
+      '--no-sandbox',
+      '--disable-gpu',
+      '--disable-quic',
+      '--no-first-run',
+      '--disable-background-networking',
+      '--disable-component-update',
+      '--disable-sync',
+      f'--user-data-dir={tmp_path / "profile"}',
+      '--window-size=500,900',
+      '--dump-dom',
+      f'file://{probe}',
+    ],
+    capture_output=True,
+    text=True,
+    timeout=60,
+  )
+  widest = int(done.stdout.split('<title>widest ')[1].split('<')[0])
+  assert widest <= 390
