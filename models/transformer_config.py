@@ -26,7 +26,7 @@ class TransformerConfig:
   compute_dtype: str = 'float32'
   """'float32' or 'bfloat16' matrix products; weights stay float32."""
   layer_loop: str = 'auto'
-  """'unrolled' (fastest), 'foldl' (compiles fast whatever the depth), 'auto'."""
+  """'unrolled' (fastest), 'foldl' (compiles fast at any depth), 'auto'."""
 
   def __post_init__(self):
     problems = []

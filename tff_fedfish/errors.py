@@ -1,4 +1,4 @@
-"""The one exception that the command line shows as a line instead of a trace."""
+"""The exception that the command line shows as a line, not as a trace."""
 
 
 class UserError(Exception):

@@ -18,7 +18,7 @@ def write_atomically(path: str | os.PathLike, mode: str = 'w') -> Iterator[Any]:
 
   Args:
     path: The file to write. Its directory must exist.
-    mode: 'w' for UTF-8 text with `\\n` line ends, 'wb' for bytes.
+    mode: 'w' for UTF-8 text with Unix line ends, 'wb' for bytes.
 
   Yields:
     The open temporary file. An exception inside removes it and leaves whatever

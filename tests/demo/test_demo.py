@@ -61,8 +61,7 @@ def test_runs_share_cohorts_and_start(demo):
   assert len({rows[0]['held_out/loss'] for rows in tables.values()}) == 1
   for index in (1, 2, 3):
     per_epoch = {
-      int(tables[arm.name][index]['train/num_sequences'])
-      / arm.num_local_epochs
+      int(tables[arm.name][index]['train/num_sequences']) / arm.num_local_epochs
       for arm in plan.ARMS
     }
     assert len(per_epoch) == 1

@@ -277,7 +277,6 @@ def test_plots_leave_the_global_settings_alone(pair):
   assert dict(matplotlib.rcParams) == before
 
 
-def test_this_test_reads_no_display():
-  # The plots come from Figure objects: pyplot and its state are not used.
+def test_pyplot_and_its_global_state_are_not_used():
   sources = pathlib.Path(figures.__file__).parent.glob('*.py')
   assert all('pyplot' not in path.read_text() for path in sources)

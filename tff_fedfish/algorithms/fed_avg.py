@@ -8,12 +8,9 @@ decentralized data"; Reddi et al. (2021), "Adaptive federated optimization".
   theta_G <- server optimizer step on g (SGD with rate 1 is FedAvg)
 """
 
-import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_fedfish import local_training
-from tff_fedfish.algorithms.slots.client_work import ClientUpdate
-from tff_fedfish.algorithms.slots.compose import compose, require_local_epochs
+from tff_fedfish.algorithms.slots.compose import compose
 from tff_fedfish.algorithms.slots.initial_weights import Model
 
 
@@ -47,29 +44,13 @@ def build_fed_avg(
   Raises:
     ValueError: If `num_local_epochs` is below 1.
   """
-  require_local_epochs(num_local_epochs)
-
-  def client_update(
-    functional_model, hparams, trainable, non_trainable, dataset
-  ):
-    local = local_training.train(
-      functional_model,
-      client_optimizer,
-      hparams,
-      trainable,
-      non_trainable,
-      dataset,
-      num_local_epochs=num_local_epochs,
-    )
-    model_delta = tf.nest.map_structure(tf.subtract, trainable, local.trainable)
-    return ClientUpdate(model_delta, local.num_examples, local.metrics)
-
   return compose(
     model,
     client_optimizer=client_optimizer,
     server_optimizer=server_optimizer,
+    num_local_epochs=num_local_epochs,
     client_weighting=client_weighting,
-    client_update=client_update,
+    make_update=lambda client: client.model_delta,
     # Without the guard an empty cohort would be 0/0.
     aggregation_factory=tff.aggregators.MeanFactory(no_nan_division=True),
   )

@@ -9,12 +9,10 @@ learning at scale", algorithms 1 and 2:
              theta_G <- server optimizer step on g
 """
 
-import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_fedfish import fisher, local_training
-from tff_fedfish.algorithms.slots.client_work import ClientUpdate
-from tff_fedfish.algorithms.slots.compose import compose, require_local_epochs
+from tff_fedfish.algorithms.slots.compose import TrainedClient, compose
 from tff_fedfish.algorithms.slots.fisher_weighted_mean import (
   DeltaAndFisher,
   FisherWeightedMeanFactory,
@@ -61,49 +59,37 @@ def build_fed_fish(
   Raises:
     ValueError: If an argument is outside what is listed.
   """
-  require_local_epochs(num_local_epochs)
   _require_one_of('fisher_estimator', fisher_estimator, FISHER_ESTIMATORS)
   _require_one_of('fisher_reduction', fisher_reduction, FISHER_REDUCTIONS)
 
-  def client_update(
-    functional_model, hparams, trainable, non_trainable, dataset
-  ):
-    observer = None
-    if fisher_estimator == 'last_epoch':
-      observer = local_training.GradientObserver(
-        fisher.zero_sums(trainable), fisher.add_batch
-      )
-    local = local_training.train(
-      functional_model,
-      client_optimizer,
-      hparams,
-      trainable,
-      non_trainable,
-      dataset,
-      num_local_epochs=num_local_epochs,
-      observer=observer,
+  def observe(trainable):
+    return local_training.GradientObserver(
+      fisher.zero_sums(trainable), fisher.add_batch
     )
+
+  def make_update(client: TrainedClient) -> DeltaAndFisher:
     if fisher_estimator == 'last_epoch':
-      sums = local.observation
+      sums = client.observation
     else:
+      dataset = client.dataset
       if fisher_estimator == 'example_sq':
         dataset = dataset.unbatch().batch(1)
       sums = fisher.sums_over(
-        functional_model, local.trainable, non_trainable, dataset
+        client.model, client.trainable, client.non_trainable, dataset
       )
-    update = DeltaAndFisher(
-      tf.nest.map_structure(tf.subtract, trainable, local.trainable),
-      fisher.fisher_diagonal(sums, fisher_reduction),
+    return DeltaAndFisher(
+      client.model_delta, fisher.fisher_diagonal(sums, fisher_reduction)
     )
-    return ClientUpdate(update, local.num_examples, local.metrics)
 
   return compose(
     model,
     client_optimizer=client_optimizer,
     server_optimizer=server_optimizer,
+    num_local_epochs=num_local_epochs,
     client_weighting=client_weighting,
-    client_update=client_update,
+    make_update=make_update,
     aggregation_factory=FisherWeightedMeanFactory(relative_floor),
+    build_observer=observe if fisher_estimator == 'last_epoch' else None,
   )
 
 

@@ -80,7 +80,7 @@ def open_inputs(
 def require_vocabulary_size(
   found: int, required: int, source: str | os.PathLike
 ) -> None:
-  """Raises UserError unless a vocabulary has the size the model was made for."""
+  """Raises UserError unless a vocabulary fits the model that was made."""
   if found != required:
     raise UserError(
       f'The model has {required} token ids (`config.model.vocabulary_size`), '

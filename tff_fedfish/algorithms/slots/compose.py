@@ -1,10 +1,12 @@
 """Composes a method's own parts with the ones that all methods share."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
+import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_fedfish import local_training
 from tff_fedfish.algorithms.slots.client_work import (
   ClientUpdate,
   build_client_work,
@@ -15,15 +17,40 @@ from tff_fedfish.algorithms.slots.initial_weights import (
   build_initial_weights,
 )
 
+Structure = Any
+
+
+class TrainedClient(NamedTuple):
+  """A client after local training, from which a method makes its update.
+
+  Attributes:
+    model: The functional model.
+    model_delta: Initial minus final trainable weights.
+    trainable: Final trainable weights.
+    non_trainable: Weights held fixed.
+    dataset: The client's batches.
+    observation: What the method's observer saw; None without one.
+  """
+
+  model: tff.learning.models.FunctionalModel
+  model_delta: Structure
+  trainable: Structure
+  non_trainable: Structure
+  dataset: tf.data.Dataset
+  observation: Structure
+
 
 def compose(
   model: Model,
   *,
   client_optimizer: tff.learning.optimizers.Optimizer,
   server_optimizer: tff.learning.optimizers.Optimizer,
+  num_local_epochs: int,
   client_weighting: tff.learning.ClientWeighting,
-  client_update: Callable[..., ClientUpdate],
+  make_update: Callable[[TrainedClient], Structure],
   aggregation_factory: tff.aggregators.WeightedAggregationFactory,
+  build_observer: Callable[[Structure], local_training.GradientObserver]
+  | None = None,
 ) -> tff.learning.templates.LearningProcess:
   """Builds the process of a method.
 
@@ -31,22 +58,56 @@ def compose(
     model: A FunctionalModel or a ModelSpec.
     client_optimizer: The client optimizer.
     server_optimizer: The server optimizer.
+    num_local_epochs: E, >= 1.
     client_weighting: How clients are weighed against each other.
-    client_update: (functional_model, hparams, trainable, non_trainable,
-      dataset) -> ClientUpdate.
-    aggregation_factory: Turns client updates into a pseudo-gradient.
+    make_update: What a client sends, from what it trained.
+    aggregation_factory: Turns these into a pseudo-gradient.
+    build_observer: From the initial trainable weights, a hook on the gradients
+      of the last local epoch. None: no hook.
 
   Returns:
     The learning process.
+
+  Raises:
+    ValueError: If `num_local_epochs` is not an integer >= 1.
   """
+  if not isinstance(num_local_epochs, int) or num_local_epochs < 1:
+    raise ValueError(
+      '`num_local_epochs` must be an integer of at least 1, found '
+      f'{num_local_epochs!r}.'
+    )
   functional_model, initial_weights = build_initial_weights(model)
   weights_type = initial_weights.type_signature.result
 
-  def update(*arguments: Any) -> ClientUpdate:
-    return client_update(functional_model, *arguments)
+  def client_update(hparams, trainable, non_trainable, dataset):
+    local = local_training.train(
+      functional_model,
+      client_optimizer,
+      hparams,
+      trainable,
+      non_trainable,
+      dataset,
+      num_local_epochs=num_local_epochs,
+      observer=build_observer(trainable) if build_observer else None,
+    )
+    trained = TrainedClient(
+      model=functional_model,
+      model_delta=tf.nest.map_structure(
+        tf.subtract, trainable, local.trainable
+      ),
+      trainable=local.trainable,
+      non_trainable=non_trainable,
+      dataset=dataset,
+      observation=local.observation,
+    )
+    return ClientUpdate(make_update(trained), local.num_examples, local.metrics)
 
   client_work = build_client_work(
-    functional_model, weights_type, client_optimizer, client_weighting, update
+    functional_model,
+    weights_type,
+    client_optimizer,
+    client_weighting,
+    client_update,
   )
   result_type = client_work.next.type_signature.result.result.member
   return tff.learning.templates.compose_learning_process(
@@ -56,12 +117,3 @@ def compose(
     aggregation_factory.create(result_type.update, result_type.update_weight),
     build_finalizer(server_optimizer, weights_type),
   )
-
-
-def require_local_epochs(num_local_epochs: int) -> None:
-  """Raises ValueError unless `num_local_epochs` is an integer >= 1."""
-  if not isinstance(num_local_epochs, int) or num_local_epochs < 1:
-    raise ValueError(
-      '`num_local_epochs` must be an integer of at least 1, found '
-      f'{num_local_epochs!r}.'
-    )
