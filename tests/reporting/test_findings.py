@@ -91,7 +91,7 @@ def test_notes_of_a_troubled_run(tmp_path, write_run, write_evaluation):
   write_evaluation(directory, 'seen', kind='participating')
   path = directory / 'evaluations' / 'later' / 'summary.json'
   summary = json.loads(path.read_text())
-  summary['skipped_clients'] = {'fewer than 4 sequences': 7, 'none': 0}
+  summary['skipped_clients'] = {'fewer_than_4_sequences': 7, 'none': 0}
   path.write_text(json.dumps(summary))
   label = 'FedFish, E = 1: '
   assert findings.notes(loading.load_runs([directory])) == [
@@ -102,7 +102,7 @@ def test_notes_of_a_troubled_run(tmp_path, write_run, write_evaluation):
     label + 'evaluation early is not shown, as there is a later one of its '
     'kind.',
     label + 'evaluation later is of round 1, not of the last round.',
-    label + 'evaluation later skipped 7 clients (fewer than 4 sequences).',
+    label + 'evaluation later left out clients: 7 (fewer than 4 sequences).',
     label + 'evaluation seen is of clients that may have taken part in '
     'training; its scores are not shown.',
   ]
@@ -135,6 +135,31 @@ def test_notes_on_runs_that_cannot_be_compared(
     'The evaluations on held-out clients are on different corpora '
     '(debian_descriptions, other).',
   ]
+
+
+def test_a_run_that_was_not_evaluated_is_named(pair, write_run):
+  runs = loading.load_runs([*pair, write_run(pair[0].parent / 'plain')])
+  assert '(5.750, 95 % interval 5.500 to 6.000; 2 runs were evaluated)' in (
+    findings.summary_sentence(runs)
+  )
+  assert findings.notes(runs)[:2] == [
+    'Without an evaluation on held-out clients: FedFish, E = 1.',
+    'Without an evaluation on clients of sotu_by_president: FedFish, E = 1.',
+  ]
+
+
+def test_what_holds_for_several_runs_is_said_once(tmp_path, write_run):
+  runs = [
+    write_run(tmp_path / 'a', num_rounds=9),
+    write_run(tmp_path / 'b', num_rounds=9, num_local_epochs=8),
+  ]
+  assert findings.notes(loading.load_runs(runs))[0] == (
+    'All runs: 2 of 9 rounds so far.'
+  )
+  runs.append(write_run(tmp_path / 'c', algorithm='fed_avg'))
+  assert findings.notes(loading.load_runs(runs))[0] == (
+    'FedFish, E = 1 and FedFish, E = 8: 2 of 9 rounds so far.'
+  )
 
 
 def test_listed():

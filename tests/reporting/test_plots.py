@@ -122,7 +122,7 @@ def test_communication_curves(pair):
   assert '2.0 % at uplink and downlink 6.' in drawn[1].alternative_text
 
 
-def test_bars(pair, tmp_path, write_run):
+def test_scores_by_fraction(pair, tmp_path, write_run):
   runs = loading.load_runs([*pair, write_run(tmp_path / 'plain')])
   loss, accuracy = bars.fraction_bars(
     runs,
@@ -137,6 +137,11 @@ def test_bars(pair, tmp_path, write_run):
   assert loss.caption.endswith('Not evaluated: FedFish, E = 1.')
   assert '5.0 % at 50 %' in accuracy.alternative_text
   assert accuracy.caption.startswith('Higher is better.')
+  # Bars begin at 0, points need not.
+  assert accuracy.alternative_text.startswith('Bar chart, accuracy on')
+  assert loss.alternative_text.startswith('Dot chart, loss on')
+  assert 'does not start at 0' in loss.caption
+  assert 'does not start at 0' not in accuracy.caption
 
 
 def test_personalization_scatter_counts_improved_clients(pair):

@@ -1,0 +1,41 @@
+"""Write one HTML page that shows and compares runs.
+
+Example:
+  fedfish report --runs runs/fed_avg runs/fed_fish --output runs/report
+"""
+
+import argparse
+
+SUMMARY = 'show and compare runs on one HTML page'
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+  """Adds the arguments of `fedfish report`."""
+  parser.add_argument(
+    '--runs',
+    nargs='+',
+    required=True,
+    metavar='DIR',
+    help='run directories as `fedfish train` writes them; a run may still be '
+    'in progress',
+  )
+  parser.add_argument(
+    '--output',
+    required=True,
+    metavar='DIR',
+    help='directory to write: index.html (refers to nothing outside itself), '
+    'figures/*.png, summary.csv, reproduce.py; an earlier report there is '
+    'replaced',
+  )
+
+
+def run(arguments: argparse.Namespace) -> int:
+  """Runs `fedfish report`."""
+  # matplotlib and jinja2 take half a second: not for --help.
+  from tff_fedfish.reporting.loading import load_runs
+  from tff_fedfish.reporting.report import check_output, write_report
+
+  check_output(arguments.output)
+  page = write_report(load_runs(arguments.runs), arguments.output)
+  print(f'Report: {page}')
+  return 0

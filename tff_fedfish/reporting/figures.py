@@ -1,0 +1,153 @@
+"""From a matplotlib figure to inline SVG and PNG, without global state."""
+
+import contextlib
+import dataclasses
+import io
+import re
+from collections.abc import Iterator
+
+import markupsafe
+from matplotlib import figure as matplotlib_figure
+from matplotlib import font_manager, ft2font, rc_context, ticker
+
+from tff_fedfish.reporting import style
+
+_MAX_NARROW_INCHES = 6.5
+
+
+@dataclasses.dataclass(frozen=True)
+class Figure:
+  """A plot with the words that belong to it.
+
+  Attributes:
+    name: File name without suffix, and prefix of the ids in the SVG.
+    title: A few words, shown above the plot.
+    caption: What the plot shows, how to read it and what it leaves out.
+    alternative_text: What somebody who cannot see the plot needs to know.
+    svg: One `<svg>` element that can stand inside HTML.
+    png: The same picture as a PNG file.
+    is_wide: Whether the plot needs the whole width of the page.
+  """
+
+  name: str
+  title: str
+  caption: str
+  alternative_text: str
+  svg: markupsafe.Markup
+  png: bytes
+  is_wide: bool
+
+
+@contextlib.contextmanager
+def styled(
+  width: float = 5.4, height: float = 3.7
+) -> Iterator[matplotlib_figure.Figure]:
+  """Yields an empty figure in the report's style.
+
+  Args:
+    width: Width in inches.
+    height: Height in inches.
+
+  Yields:
+    The figure. `render` must be called inside the context.
+  """
+  with rc_context(style.RC_PARAMS):
+    yield matplotlib_figure.Figure(
+      figsize=(width, height), layout='constrained'
+    )
+
+
+def render(
+  figure: matplotlib_figure.Figure,
+  *,
+  name: str,
+  title: str,
+  caption: str,
+  alternative_text: str,
+) -> Figure:
+  """Returns the finished figure as SVG and PNG.
+
+  Args:
+    figure: Drawn inside `styled`.
+    name: File name without suffix: lower-case letters, digits, '_'.
+    title: See `Figure`; so are the others.
+    caption: See `Figure`.
+    alternative_text: See `Figure`.
+
+  Returns:
+    The rendered figure. Equal plots give equal bytes.
+  """
+  png, svg = io.BytesIO(), io.StringIO()
+  figure.savefig(png, format='png', metadata={'Software': None})
+  figure.savefig(svg, format='svg', metadata={'Date': None, 'Creator': None})
+  return Figure(
+    name=name,
+    title=title,
+    caption=caption,
+    alternative_text=alternative_text,
+    svg=_inline(svg.getvalue(), name, alternative_text),
+    png=png.getvalue(),
+    is_wide=figure.get_figwidth() > _MAX_NARROW_INCHES,
+  )
+
+
+def drawable(text: str, max_characters: int = 44) -> str:
+  """Returns `text` for a plot: short, without what its font cannot draw.
+
+  Args:
+    text: Any text.
+    max_characters: Where to cut; the last character is then an ellipsis.
+
+  Returns:
+    The text; a character that the font lacks is '?'.
+  """
+  path = font_manager.findfont(style.RC_PARAMS['font.family'])
+  font = ft2font.FT2Font(path)
+  if len(text) > max_characters:
+    text = f'{text[: max_characters - 1]}…'
+  return ''.join(
+    c if c.isprintable() and font.get_char_index(ord(c)) else '?' for c in text
+  )
+
+
+def add_legend(figure: matplotlib_figure.Figure, handles: list) -> None:
+  """Puts a legend above the axes; the figure grows where it has many rows."""
+  if not handles:
+    return
+  longest = max(len(handle.get_label()) for handle in handles)
+  room = 9.6 * figure.get_figwidth()  # In characters of the legend's size.
+  columns = max(1, min(len(handles), int(room / (longest + 7)), 6))
+  if len(handles) == 4 and columns == 3:
+    columns = 2
+  rows = -(-len(handles) // columns)
+  figure.set_figheight(figure.get_figheight() + 0.22 * max(0, rows - 2))
+  figure.legend(
+    handles=handles,
+    loc='outside upper left',
+    ncols=columns,
+    borderaxespad=0.2,
+    handlelength=1.0 if all(map(_is_point, handles)) else 2.8,
+    columnspacing=1.4,
+  )
+
+
+def whole_numbers() -> ticker.Locator:
+  """Returns a locator that ticks at whole numbers only."""
+  return ticker.MaxNLocator(nbins=7, integer=True, min_n_ticks=1)
+
+
+def _is_point(handle):
+  return getattr(handle, 'get_linestyle', str)() in ('None', 'none')
+
+
+def _inline(svg, name, alternative_text):
+  """Makes the ids unique within the page and names the picture."""
+  svg = svg[svg.index('<svg') :]
+  svg = re.sub(r'<!--.*?-->|<metadata>.*?</metadata>', '', svg, flags=re.S)
+  svg = re.sub(r'\bid="', f'id="{name}-', svg)
+  svg = re.sub(r'href="#', f'href="#{name}-', svg)
+  svg = re.sub(r'url\(#', f'url(#{name}-', svg)
+  label = markupsafe.escape(alternative_text)
+  opening, rest = svg.split('>', 1)
+  opening = re.sub(r' (width|height)="[^"]*"', '', opening)
+  return markupsafe.Markup(f'{opening} role="img" aria-label="{label}">{rest}')

@@ -1,0 +1,221 @@
+"""What the data say in a sentence, and what to keep in mind about them.
+
+Only what was computed is said: the lowest mean is called the lowest, and no
+difference between runs is called significant.
+"""
+
+from collections.abc import Sequence
+
+from tff_fedfish.reporting.evaluations import Interval
+from tff_fedfish.reporting.reading import is_finite
+from tff_fedfish.reporting.runs import Run, transfer_corpora
+from tff_fedfish.reporting.settings import compare
+
+# Runs that differ here were not measured on the same thing.
+_DEFINES_THE_MEASUREMENT = (
+  'data.',
+  'client_splits.',
+  'model.vocabulary_size',
+  'evaluation.',
+  'seeds.split_seed',
+)
+
+
+def summary_sentence(runs: Sequence[Run]) -> str:
+  """Returns one sentence on which run scores best, from the data alone."""
+  won: dict[str, list[str]] = {}
+  for where, losses in _comparisons(runs):
+    lowest = min(losses.values(), key=lambda loss: loss.mean)
+    words = f'{lowest.mean:.3f}'
+    if lowest.ci_low is not None:
+      words += f', 95 % interval {lowest.ci_low:.3f} to {lowest.ci_high:.3f}'
+    if len(losses) < len(runs):
+      words += f'; {len(losses)} runs were evaluated'
+    # Equal as shown is equal.
+    winners = [
+      label
+      for label, loss in losses.items()
+      if f'{loss.mean:.3f}' == f'{lowest.mean:.3f}'
+    ]
+    won.setdefault(_named(winners), []).append(f'{where} ({words})')
+  if not won:
+    return f'{_counted(len(runs), "run")} without a held-out score so far.'
+  if len(runs) == 1:
+    return (
+      f'Mean loss (nats per token) of {runs[0].label} {listed(*won.values())}.'
+    )
+  clauses = [f'{winner} {listed(places)}' for winner, places in won.items()]
+  return (
+    f'Of {len(runs)} runs, the lowest mean loss (nats per token) is reached by '
+    f'{"; by ".join(clauses)}.'
+  )
+
+
+def notes(runs: Sequence[Run]) -> list[str]:
+  """Returns what a reader must know before comparing the numbers."""
+  concerned: dict[str, list[str]] = {}
+  for run in runs:
+    for clause in _run_clauses(run):
+      concerned.setdefault(clause, []).append(run.label)
+  found = []
+  for clause, labels in concerned.items():
+    is_all = len(labels) == len(runs) > 1
+    found.append(f'{"All runs" if is_all else listed(labels)}: {clause}.')
+  found += _between_runs(runs)
+  if len(runs) > 1:
+    found.append(
+      'Intervals are over the clients of one run each; differences between '
+      'runs were not tested, and other seeds may order the runs otherwise.'
+    )
+  return found
+
+
+def listed(words: Sequence[str]) -> str:
+  """Returns 'a', 'a and b' or 'a, b and c'."""
+  return ' and '.join(
+    part for part in (', '.join(words[:-1]), words[-1]) if part
+  )
+
+
+def _comparisons(runs):
+  """Yields (where, {label: mean loss}) of what the summary speaks about."""
+  choices = [('held-out clients', Run.held_out, 2)]
+  choices += [
+    (f'clients of {corpus}', lambda run, c=corpus: run.transfer(c), 1)
+    for corpus in transfer_corpora(runs)
+  ]
+  is_evaluated = False
+  for subject, choose, num_fractions in choices:
+    scores = {
+      run.label: evaluation.fractions
+      for run in runs
+      if (evaluation := choose(run))
+    }
+    fractions = sorted({f for found in scores.values() for f in found})
+    # The smallest and, on held-out clients, the largest, too.
+    for fraction in dict.fromkeys(fractions[:1] + fractions[-1:]):
+      losses = {
+        label: found[fraction].loss
+        for label, found in scores.items()
+        if fraction in found and found[fraction].loss
+      }
+      if losses and (fraction == fractions[0] or num_fractions == 2):
+        is_evaluated = True
+        yield f'on {subject} {_personalized(fraction)}', losses
+  losses = {
+    run.label: Interval(value)
+    for run in runs
+    if (value := run.last('held_out/loss')) is not None
+  }
+  if losses and not is_evaluated:
+    yield 'on the held-out clients sampled during training', losses
+
+
+def _personalized(fraction):
+  if fraction == 0.0:
+    return 'without personalization'
+  return f'after personalization on {100 * fraction:g} % of their data'
+
+
+def _run_clauses(run):
+  last, planned = run.last_round, run.num_rounds
+  if last is None:
+    yield 'no round is finished yet'
+  elif planned is not None and last < planned:
+    yield f'{last} of {planned} rounds so far'
+  dropped = sum(
+    row['train/num_non_finite_clients']
+    for row in run.metrics
+    if is_finite(row.get('train/num_non_finite_clients'))
+  )
+  if dropped:
+    yield (
+      f'{_counted(dropped, "client")} with non-finite results counted with '
+      'weight 0 in training'
+    )
+  for name in ('train/loss', 'held_out/loss'):
+    bad = sum(
+      row.get(name) is not None and not is_finite(row[name])
+      for row in run.metrics
+    )
+    if bad:
+      yield f'{name} is not finite in {_counted(bad, "round")}: a gap in plots'
+  yield from _evaluation_clauses(run)
+  yield from run.remarks
+
+
+def _evaluation_clauses(run):
+  shown = [run.held_out(), run.barrier()]
+  shown += [run.transfer(corpus) for corpus in transfer_corpora([run])]
+  for evaluation in run.evaluations:
+    name = f'evaluation {evaluation.name}'
+    if evaluation.kind == 'participating':
+      yield (
+        f'{name} is of clients that may have taken part in training; its '
+        'scores are not shown'
+      )
+    elif not any(evaluation is other for other in shown):
+      yield f'{name} is not shown, as there is a later one of its kind'
+      continue
+    if evaluation.round_num not in (None, run.last_round):
+      yield f'{name} is of round {evaluation.round_num}, not of the last round'
+    if evaluation.skipped_clients:
+      reasons = [
+        f'{count} ({reason.replace("_", " ")})'
+        for reason, count in evaluation.skipped_clients.items()
+      ]
+      yield f'{name} left out clients: {listed(reasons)}'
+    if evaluation.num_non_finite_rows:
+      yield (
+        f'{name} has {_counted(evaluation.num_non_finite_rows, "row")} of '
+        'clients with non-finite scores, left out of the scatter plots'
+      )
+
+
+def _between_runs(runs):
+  differing = [
+    f'{setting.name} ({" / ".join(dict.fromkeys(setting.values))})'
+    for setting in compare([run.config for run in runs])
+    if setting.differs and setting.name.startswith(_DEFINES_THE_MEASUREMENT)
+  ]
+  if differing:
+    yield (
+      'The runs were not measured on the same data: they differ in '
+      f'{", ".join(differing)}.'
+    )
+  rounds = sorted({run.last_round for run in runs if run.last_round})
+  if len(rounds) > 1:
+    yield (
+      'The runs have different numbers of rounds '
+      f'({", ".join(map(str, rounds))}).'
+    )
+  choices = [('held-out clients', Run.held_out)]
+  choices += [
+    (f'clients of {corpus}', lambda run, c=corpus: run.transfer(c))
+    for corpus in transfer_corpora(runs)
+  ]
+  for words, choose in choices:
+    without = [run.label for run in runs if not choose(run)]
+    if without and len(without) < len(runs):
+      yield f'Without an evaluation on {words}: {listed(without)}.'
+    counts = {e.num_clients for run in runs if (e := choose(run))} - {None}
+    if len(counts) > 1:
+      yield (
+        f'The evaluations on {words} have different numbers of clients '
+        f'({", ".join(map(str, sorted(counts)))}).'
+      )
+    corpora = {e.corpus for run in runs if (e := choose(run))}
+    if len(corpora) > 1:
+      yield (
+        f'The evaluations on {words} are on different corpora '
+        f'({", ".join(sorted(corpora))}).'
+      )
+
+
+def _named(labels):
+  """Names up to three runs, counts more."""
+  return listed(labels) if len(labels) <= 3 else f'{len(labels)} runs alike'
+
+
+def _counted(count, noun):
+  return f'{count:g} {noun}{"" if count == 1 else "s"}'

@@ -1,0 +1,118 @@
+"""Writes a report: one page, its plots as PNG, its main table as CSV."""
+
+import os
+import pathlib
+import re
+import shutil
+import tempfile
+from collections.abc import Sequence
+
+from tff_fedfish.errors import UserError
+from tff_fedfish.files import require_usable_output, write_directory_atomically
+from tff_fedfish.reporting import settings
+from tff_fedfish.reporting.page import GENERATOR, build_sections, render_page
+from tff_fedfish.reporting.runs import Run
+from tff_fedfish.reporting.tables import build_main_table, summary_csv
+
+PAGE = 'index.html'
+"""Name of the page within the report's directory."""
+
+_CONTENTS = {PAGE, 'summary.csv', 'figures', settings.REPRODUCTION_FILE}
+_GENERATOR_TAG = re.compile(
+  f'<meta name="generator" content="{re.escape(GENERATOR)} '
+)
+
+
+def check_output(output: str | os.PathLike) -> pathlib.Path:
+  """Checks, before any work, that a report can be written to `output`.
+
+  Args:
+    output: A directory that is new, empty, or holds an earlier report and
+      nothing else.
+
+  Returns:
+    The path.
+
+  Raises:
+    UserError: If it holds something else, or cannot be written to.
+  """
+  output = require_usable_output(output, '--output', marker=PAGE)
+  if (output / PAGE).exists():
+    foreign = sorted({e.name for e in output.iterdir()} - _CONTENTS)
+    if not _is_report(output / PAGE):
+      foreign = [PAGE]
+    if foreign:
+      raise UserError(
+        '`--output` must be empty or new, or hold an earlier report and '
+        f'nothing else, but {str(output)!r} also holds {foreign[0]!r}. Name '
+        'another directory, or move that away first.'
+      )
+  return output
+
+
+def write_report(
+  runs: Sequence[Run], output: str | os.PathLike
+) -> pathlib.Path:
+  """Writes the report of `runs`; an earlier report there is replaced whole.
+
+  Args:
+    runs: At least one run, as `load_runs` returns them.
+    output: The report's directory.
+
+  Returns:
+    The path of the page.
+
+  Raises:
+    UserError: If the output cannot be used.
+  """
+  output = check_output(output)
+  table = build_main_table(runs)
+  sections = build_sections(runs)
+  texts = {
+    PAGE: render_page(runs, table, sections),
+    'summary.csv': summary_csv(table),
+    settings.REPRODUCTION_FILE: settings.reproduction_config(runs),
+  }
+  # Paths may hold bytes that are no text, which Python reads as surrogates.
+  files = {
+    name: text.encode('utf-8', 'replace') for name, text in texts.items()
+  }
+  for section in sections:
+    for figure in section.figures:
+      files[f'figures/{figure.name}.png'] = figure.png
+  try:
+    _replace_directory(output.resolve(), files)
+  except PermissionError as error:
+    raise UserError(
+      f'`--output` must be writable, but {str(output)!r} is not '
+      f'({error.strerror}). Name another directory, or change its '
+      'permissions.'
+    ) from error
+  return output / PAGE
+
+
+def _is_report(page):
+  with page.open(encoding='utf-8', errors='replace') as file:
+    return _GENERATOR_TAG.search(file.read(4_096)) is not None
+
+
+def _replace_directory(output, files):
+  """Writes all files, or none; what stood at `output` makes way last."""
+  aside = None
+  try:
+    with write_directory_atomically(output) as temporary:
+      for name, data in files.items():
+        path = temporary / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(data)
+      if output.exists():
+        aside = pathlib.Path(
+          tempfile.mkdtemp(dir=output.parent, prefix=f'.{output.name}.')
+        )
+        os.replace(output, aside)
+  except BaseException:
+    if aside is not None and not output.exists():
+      os.replace(aside, output)
+    raise
+  if aside is not None:
+    shutil.rmtree(aside, ignore_errors=True)

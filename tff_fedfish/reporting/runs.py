@@ -1,0 +1,148 @@
+"""A run as the report sees it: configuration, curves, evaluations."""
+
+import dataclasses
+import pathlib
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+from tff_fedfish.reporting.evaluations import Evaluation
+from tff_fedfish.reporting.reading import is_finite
+
+Row = dict[str, float | int | None]
+
+_METHOD_NAMES = {'fed_fish': 'FedFish', 'fed_avg': 'FedAvg'}
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Run:
+  """One run directory.
+
+  Attributes:
+    directory: Where it lies, as the user named it.
+    name: The directory's name, with as many parents as make it unique.
+    label: Method and local epochs, for tables and plots; unique among the runs
+      of a report.
+    config: The resolved configuration, nested.
+    metrics: Rows of metrics.csv, by ascending `round`.
+    timings: Rows of timings.csv; empty if there is none.
+    environment: Versions and machine; empty if there is none.
+    evaluations: Finished evaluations, by name.
+    remarks: What was left out while reading, as sentences.
+  """
+
+  directory: pathlib.Path
+  name: str
+  label: str
+  config: dict[str, Any]
+  metrics: tuple[Row, ...]
+  timings: tuple[Row, ...]
+  environment: dict[str, Any]
+  evaluations: tuple[Evaluation, ...]
+  remarks: tuple[str, ...] = ()
+
+  @property
+  def algorithm(self) -> str:
+    """The algorithm's name as in the configuration, such as 'fed_fish'."""
+    return str(self.setting('algorithm', 'name') or 'unnamed')
+
+  @property
+  def method(self) -> str:
+    """The algorithm's name as people write it, such as 'FedFish'."""
+    parts = self.algorithm.split('_')
+    generic = ''.join(part[:1].upper() + part[1:] for part in parts)
+    return _METHOD_NAMES.get(self.algorithm, generic or 'unnamed')
+
+  @property
+  def num_local_epochs(self) -> int | float | None:
+    """Local epochs per round; None if the configuration does not say."""
+    value = self.setting('client_work', 'num_local_epochs')
+    return value if isinstance(value, int | float) else None
+
+  @property
+  def num_rounds(self) -> int | None:
+    """Rounds that the run is configured for."""
+    value = self.setting('training', 'num_rounds')
+    return value if isinstance(value, int) else None
+
+  @property
+  def last_round(self) -> int | None:
+    """The last round in metrics.csv; None before the first row."""
+    return int(self.metrics[-1]['round']) if self.metrics else None
+
+  @property
+  def seconds_per_round(self) -> float | None:
+    """Median over the rounds, so that the slow first one does not count."""
+    return self._timing('seconds', statistics.median)
+
+  @property
+  def tokens_per_second(self) -> float | None:
+    """Median over the rounds."""
+    return self._timing('tokens_per_second', statistics.median)
+
+  @property
+  def peak_memory_bytes(self) -> float | None:
+    """Maximum over the rounds."""
+    return self._timing('peak_memory_bytes', max)
+
+  def setting(self, *keys: str) -> Any:
+    """Returns a value of the configuration, or None if it has none."""
+    value: Any = self.config
+    for key in keys:
+      value = value.get(key) if isinstance(value, dict) else None
+    return value
+
+  def series(self, *names: str) -> list[tuple[float, ...]]:
+    """Returns the rows in which all the named metrics are finite."""
+    return [
+      tuple(row[name] for name in names)
+      for row in self.metrics
+      if all(is_finite(row.get(name)) for name in names)
+    ]
+
+  def last(self, name: str) -> float | None:
+    """Returns the last finite value of a metric."""
+    values = self.series(name)
+    return values[-1][0] if values else None
+
+  def held_out(self) -> Evaluation | None:
+    """Returns the latest evaluation on held-out clients."""
+    return _latest(e for e in self.evaluations if e.kind == 'held_out')
+
+  def transfer(self, corpus: str) -> Evaluation | None:
+    """Returns the latest evaluation on the clients of another corpus."""
+    return _latest(
+      e for e in self.evaluations if e.kind == 'transfer' and e.corpus == corpus
+    )
+
+  def barrier(self) -> Evaluation | None:
+    """Returns the latest evaluation with a Client-Server Barrier."""
+    return _latest(e for e in self.evaluations if e.has_barrier)
+
+  def _timing(self, name, reduce):
+    values = [
+      row[name]
+      for row in self.timings
+      if row['round'] and is_finite(row.get(name))
+    ]
+    return reduce(values) if values else None
+
+
+def transfer_corpora(runs: Sequence[Run]) -> list[str]:
+  """Returns the names of all transfer corpora, sorted."""
+  return sorted(
+    {
+      evaluation.corpus
+      for run in runs
+      for evaluation in run.evaluations
+      if evaluation.kind == 'transfer'
+    }
+  )
+
+
+def _latest(evaluations):
+  return max(
+    evaluations,
+    key=lambda e: (-1 if e.round_num is None else e.round_num, e.name),
+    default=None,
+  )

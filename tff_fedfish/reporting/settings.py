@@ -1,0 +1,183 @@
+"""Configurations and environments side by side, and how to reproduce runs."""
+
+import dataclasses
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tff_fedfish.reporting.runs import Run
+
+REPRODUCTION_FILE = 'reproduce.py'
+"""Name of the configuration file that a report carries."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+  """One name with its value in every run, as text."""
+
+  name: str
+  values: tuple[str, ...]
+
+  @property
+  def differs(self) -> bool:
+    """Whether not all runs have the same value."""
+    return len(set(self.values)) > 1
+
+
+def compare(objects: Sequence[Mapping[str, Any]]) -> list[Setting]:
+  """Returns all leaves of nested objects, by dotted name.
+
+  Args:
+    objects: One nested dictionary per run. Keys are not interpreted.
+
+  Returns:
+    One setting per name, in the order of first appearance. A run that does not
+    have the name gets '(not set)'.
+  """
+  flat = [flatten(item) for item in objects]
+  names = dict.fromkeys(name for item in flat for name in item)
+  return [
+    Setting(
+      name,
+      tuple(
+        _shown(item[name]) if name in item else '(not set)' for item in flat
+      ),
+    )
+    for name in names
+  ]
+
+
+def flatten(item: Mapping[str, Any], prefix: str = '') -> dict[str, Any]:
+  """Returns {'a.b': value} for {'a': {'b': value}}; lists are values."""
+  flat = {}
+  for key, value in item.items():
+    name = f'{prefix}{key}'
+    if isinstance(value, Mapping) and value:
+      flat.update(flatten(value, f'{name}.'))
+    else:
+      flat[name] = value
+  return flat
+
+
+def reproduction_config(runs: Sequence[Run]) -> str:
+  """Returns a configuration file with what all runs have in common.
+
+  Args:
+    runs: The runs of the report.
+
+  Returns:
+    Python source with `get_config()`. Settings that differ hold the value of
+    the first run that has them; `reproduction_commands` overrides them.
+  """
+  merged: dict[str, Any] = {}
+  for run in reversed(runs):
+    merged = _merge(merged, _trained_config(run))
+  lines = [
+    '"""The configuration of the runs in this report."""',
+    '',
+    'import ml_collections',
+    '',
+    '',
+    'def get_config():',
+    '  config = ml_collections.ConfigDict()',
+  ]
+  for section, values in merged.items():
+    if isinstance(values, dict):
+      lines.append(f'  config[{section!r}] = {{')
+      lines += [f'    {name!r}: {value!r},' for name, value in values.items()]
+      lines.append('  }')
+    else:
+      lines.append(f'  config[{section!r}] = {values!r}')
+  return '\n'.join([*lines, '  return config', ''])
+
+
+def reproduction_commands(runs: Sequence[Run]) -> list[list[str]]:
+  """Returns shell commands that train, evaluate and report the runs again.
+
+  Args:
+    runs: The runs of the report.
+
+  Returns:
+    Commands as parts to be joined by spaces, an option with its value being
+    one part. `CORPUS_...` stands for a grouped corpus whose place the runs do
+    not record.
+  """
+  differing = [
+    s for s in compare([_trained_config(r) for r in runs]) if s.differs
+  ]
+  commands = []
+  workdirs = [f'runs/{run.name}' for run in runs]
+  for run, workdir in zip(runs, workdirs, strict=True):
+    values = flatten(_trained_config(run))
+    overrides = [
+      shlex.quote(f'--config.{s.name}={values[s.name]}')
+      for s in differing
+      if s.name in values
+    ]
+    commands.append(
+      [
+        'fedfish train',
+        f'--config {REPRODUCTION_FILE}',
+        f'--workdir {shlex.quote(workdir)}',
+        *overrides,
+      ]
+    )
+    commands += [
+      _evaluate_command(run, evaluation, workdir)
+      for evaluation in run.evaluations
+    ]
+  quoted = ' '.join(map(shlex.quote, workdirs))
+  commands.append(['fedfish report', f'--runs {quoted}', '--output report'])
+  return commands
+
+
+def _evaluate_command(run, evaluation, workdir):
+  checkpoint = workdir
+  if evaluation.round_num not in (None, run.last_round):
+    checkpoint += f'/checkpoints/round_{evaluation.round_num:08d}'
+  data = run.setting('data', 'directory')
+  if evaluation.kind == 'transfer' or not isinstance(data, str):
+    data = f'CORPUS_{evaluation.corpus}'
+  fine_tuning = evaluation.personalization
+  options = {
+    'checkpoint': checkpoint,
+    'data': data,
+    'fractions': ','.join(f'{f:g}' for f in evaluation.fractions) or None,
+    # The same clients, whether or not there were more to choose from.
+    'max_clients': evaluation.num_clients,
+    'max_sequences_per_client': fine_tuning.get('max_sequences_per_client'),
+    'personalization_epochs': fine_tuning.get('epochs'),
+    'learning_rate': fine_tuning.get('learning_rate'),
+  }
+  if evaluation.kind == 'participating':
+    options['client_split'] = evaluation.kind
+  options['output'] = f'{workdir}/evaluations/{evaluation.name}'
+  parts = [
+    f'--{name} {shlex.quote(str(value))}'
+    for name, value in options.items()
+    if value is not None
+  ]
+  barrier = ['--barrier'] if evaluation.has_barrier else []
+  return ['fedfish evaluate', *parts, *barrier]
+
+
+def _trained_config(run):
+  return {k: v for k, v in run.config.items() if k != 'schema_version'}
+
+
+def _merge(base, other):
+  """Returns `other` on top of `base`, level by level, in `other`'s order."""
+  merged = {}
+  for key in [*other, *(k for k in base if k not in other)]:
+    if isinstance(base.get(key), dict) and isinstance(other.get(key), dict):
+      merged[key] = _merge(base[key], other[key])
+    else:
+      merged[key] = other[key] if key in other else base[key]
+  return merged
+
+
+def _shown(value):
+  if isinstance(value, str):
+    return value
+  return json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,154 @@
+"""How a run looks in every plot: legible in colour and in grey.
+
+Method is hue (Okabe and Ito's palette, distinct under colour blindness) and
+marker fill or bar hatch; local epochs are line style, marker shape and shade.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from tff_fedfish.reporting.runs import Run
+
+_HUES = {'fed_fish': '#D55E00', 'fed_avg': '#0072B2'}
+_FURTHER_HUES = ('#009E73', '#CC79A7', '#E69F00', '#56B4E9', '#000000')
+_HATCHES = {'fed_fish': '', 'fed_avg': '////'}
+_FURTHER_HATCHES = ('....', 'xxxx', '\\\\\\\\', '++++', 'oooo')
+_LINES: tuple[Any, ...] = (
+  '-',
+  (0, (5, 2)),
+  (0, (1.2, 1.6)),
+  (0, (6, 2, 1.2, 2)),
+)
+_MARKERS = ('o', 's', '^', 'D', 'v', 'P', 'X', '*', 'p', 'h')
+
+EPOCH_HUES = ('#009E73', '#CC79A7', '#E69F00', '#56B4E9', '#000000')
+"""Colours for local epochs where a plot sets two methods against each other."""
+
+MARKERS = _MARKERS
+"""Marker shapes, in the order in which local epochs take them."""
+
+RC_PARAMS = {
+  'font.family': 'DejaVu Sans',  # Ships with matplotlib: no lookup warnings.
+  'font.size': 11.0,
+  'axes.titlesize': 10.5,
+  'axes.labelsize': 11.0,
+  'legend.fontsize': 10.0,
+  'xtick.labelsize': 10.0,
+  'ytick.labelsize': 10.0,
+  'axes.spines.top': False,
+  'axes.spines.right': False,
+  'axes.edgecolor': '#555555',
+  'axes.labelcolor': '#222222',
+  'xtick.color': '#555555',
+  'ytick.color': '#555555',
+  'xtick.labelcolor': '#222222',
+  'ytick.labelcolor': '#222222',
+  'axes.grid': True,
+  'axes.axisbelow': True,
+  'grid.color': '#e3e3e3',
+  'grid.linewidth': 0.8,
+  'lines.linewidth': 1.8,
+  'lines.markersize': 5.5,
+  'hatch.linewidth': 0.8,
+  'legend.frameon': False,
+  'figure.facecolor': 'white',
+  'savefig.facecolor': 'white',
+  'savefig.dpi': 160,
+  # A directory's name may hold a dollar sign: labels are no formulas.
+  'text.parse_math': False,
+  'svg.fonttype': 'path',
+  'svg.hashsalt': 'fedfish',  # Equal inputs give equal files.
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class RunStyle:
+  """The look of one run.
+
+  Attributes:
+    color: Hue of the method, '#rrggbb'.
+    shade: The same hue, lighter for fewer local epochs; for bars.
+    marker: Marker shape.
+    is_filled: Whether markers are filled.
+    line: Line style in matplotlib's notation.
+    hatch: Bar hatch in matplotlib's notation.
+  """
+
+  color: str
+  shade: str
+  marker: str
+  is_filled: bool
+  line: Any
+  hatch: str
+
+  def line_arguments(self) -> dict[str, Any]:
+    """Returns keyword arguments for `Axes.plot`."""
+    return {'linestyle': self.line, **self.marker_arguments()}
+
+  def marker_arguments(self) -> dict[str, Any]:
+    """Returns keyword arguments for the markers of `Axes.plot`."""
+    return {
+      'color': self.color,
+      'marker': self.marker,
+      'markerfacecolor': self.color if self.is_filled else 'white',
+      'markeredgewidth': 1.4,
+    }
+
+
+def run_styles(runs: Sequence[Run]) -> dict[str, RunStyle]:
+  """Returns the style of each run by its label.
+
+  Args:
+    runs: All runs of the report; a run's style depends on the others.
+
+  Returns:
+    Styles. Two runs of one method and equal local epochs differ in marker and
+    line style.
+  """
+  methods = sorted({run.algorithm for run in runs})
+  further = [method for method in methods if method not in _HUES]
+  epochs = local_epochs(runs)
+  styles, taken = {}, set()
+  for run in runs:
+    rank = epochs.index(run.num_local_epochs)
+    look = rank
+    while (run.algorithm, look) in taken:
+      look += 1 if look >= len(epochs) else len(epochs) - look
+    taken.add((run.algorithm, look))
+    color = _HUES.get(run.algorithm) or _cycle(
+      _FURTHER_HUES, further.index(run.algorithm)
+    )
+    hatch = _HATCHES.get(run.algorithm)
+    if hatch is None:
+      hatch = _cycle(_FURTHER_HATCHES, further.index(run.algorithm))
+    strength = 1.0 if len(epochs) == 1 else 0.4 + 0.6 * rank / (len(epochs) - 1)
+    styles[run.label] = RunStyle(
+      color=color,
+      shade=_lighten(color, strength),
+      marker=_cycle(_MARKERS, look),
+      is_filled=hatch == '',
+      line=_cycle(_LINES, look),
+      hatch=hatch,
+    )
+  return styles
+
+
+def local_epochs(runs: Sequence[Run]) -> list[int | float | None]:
+  """Returns the local epochs that occur, ascending; None comes first."""
+  return sorted(
+    {run.num_local_epochs for run in runs},
+    key=lambda epochs: -1 if epochs is None else epochs,
+  )
+
+
+def _cycle(values, index):
+  return values[index % len(values)]
+
+
+def _lighten(color, strength):
+  """Mixes a colour with white; strength 1 keeps it."""
+  channels = (int(color[k : k + 2], 16) for k in (1, 3, 5))
+  return '#' + ''.join(
+    f'{round(255 - (255 - channel) * strength):02x}' for channel in channels
+  )
