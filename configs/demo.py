@@ -1,7 +1,9 @@
 """FedFish with the `tiny` model on Debian's package descriptions.
 
-For a first look on two CPU cores: `fedfish demo` trains it in minutes. The
-demo fills in the two paths and varies the method and the local epochs.
+For a first look on two CPU cores: `fedfish demo` trains it in minutes, with
+FedAvg beside it and at 1 and 8 local epochs. The learning rates were chosen
+from 0.1, 0.3, 1 (client) and 1e-3, 3e-3 (server) by the loss of FedAvg on
+held-out clients of another split (split_seed 103).
 """
 
 from ml_collections import ConfigDict
@@ -18,17 +20,19 @@ def get_config() -> ConfigDict:
         max_sequences_per_client=16,
         learning_rate=0.1,
       ),
-      server=dict(optimizer='adam', learning_rate=1e-2),
+      server=dict(optimizer='adam', learning_rate=1e-3),
       model=dict(preset='tiny'),
       data=dict(
         directory='runs/demo/corpora/debian_descriptions',
-        vocabulary='runs/demo/vocabulary',
+        vocabulary='tff_fedfish/corpora/demo_vocabulary',
         sequence_length=64,
       ),
       cohorts=dict(cohort_size=8),
-      training=dict(num_rounds=50),
-      evaluation=dict(every_num_rounds=10, num_clients=32),
-      checkpoints=dict(every_num_rounds=25, keep_last=2),
+      training=dict(num_rounds=40),
+      evaluation=dict(
+        every_num_rounds=5, num_clients=32, max_sequences_per_client=16
+      ),
+      checkpoints=dict(every_num_rounds=20, keep_last=2),
     )
   )
   return config.lock()

@@ -102,11 +102,11 @@ def _print_summary(summary) -> None:
     f'{summary["checkpoint"]["round"]}, {summary["num_clients"]} clients'
   )
   for heading in (
-    'personalized on',
-    'loss (nats/token)',
+    'data used',
+    'loss (nats)',
     '95 % interval',
-    'token accuracy',
-    'clients hurt',
+    'accuracy',
+    'hurt',
   ):
     table.add_column(heading, justify='right')
   for row in summary['fractions']:

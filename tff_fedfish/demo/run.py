@@ -133,8 +133,9 @@ def _print_table(workdir: pathlib.Path) -> None:
   )
   headings, rows = main_table(runs, measures=('loss', 'barrier', 'cost'))
   table = Table(title='Loss in nats per token; best of a column: *')
-  for heading in headings:
-    table.add_column(heading, justify='right', overflow='fold')
+  for column, heading in enumerate(headings):
+    justify = 'right' if column else 'left'
+    table.add_column(heading, justify=justify, no_wrap=not column)
   for row in rows:
     table.add_row(*row)
   console = Console()

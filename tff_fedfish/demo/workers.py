@@ -6,6 +6,7 @@ little more than the time of one.
 
 import collections
 import multiprocessing
+import multiprocessing.connection
 import os
 import pathlib
 import signal

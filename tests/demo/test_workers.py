@@ -1,0 +1,100 @@
+"""Jobs in processes of their own: exit codes, signals, no orphans."""
+
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+from tff_fedfish.demo import workers
+
+_ROOT = pathlib.Path(__file__).parents[2]
+
+# Starts one job that trains for long, and says when it runs.
+_PARENT = """
+import pathlib, sys
+from tff_fedfish.demo import workers
+
+def on_tick(running, ended):
+  if running and pathlib.Path(sys.argv[1]).exists():
+    print('running', flush=True)
+
+if __name__ == '__main__':
+  log, command = pathlib.Path(sys.argv[2]), sys.argv[3:]
+  codes = workers.run_jobs({'job': ([command], log)}, 1, on_tick)
+  sys.exit(max(codes.values()))
+"""
+
+
+def _children(pid: int) -> list[int]:
+  path = f'/proc/{pid}/task/{pid}/children'
+  return [int(child) for child in pathlib.Path(path).read_text().split()]
+
+
+def _is_running(pid: int) -> bool:
+  try:
+    state = pathlib.Path(f'/proc/{pid}/stat').read_text().rsplit(')', 1)[1]
+  except FileNotFoundError:
+    return False
+  return state.split()[0] != 'Z'
+
+
+def _start(small_inputs, tmp_path):
+  import small_runs
+
+  script = tmp_path / 'parent.py'
+  script.write_text(_PARENT)
+  workdir = tmp_path / 'run'
+  command = ['train', '--config', small_runs.CONFIG, '--workdir', str(workdir)]
+  command += small_runs.overrides(
+    *small_inputs, training__num_rounds=2000, evaluation__every_num_rounds=0
+  )
+  log = tmp_path / 'job.log'
+  process = subprocess.Popen(
+    [sys.executable, str(script), str(workdir / 'metrics.csv'), str(log)]
+    + command,
+    cwd=_ROOT,
+    env=os.environ | {'PYTHONPATH': str(_ROOT)},
+    stdout=subprocess.PIPE,
+    text=True,
+  )
+  assert process.stdout.readline() == 'running\n', log.read_text()
+  return process, workdir, log
+
+
+def test_exit_code_and_output_of_a_failing_command(tmp_path):
+  log = tmp_path / 'logs' / 'job.log'
+  command = ['inspect', str(tmp_path / 'missing')]
+  never = ['inspect', str(tmp_path / 'never')]
+  ticks = []
+  codes = workers.run_jobs(
+    {'job': ([command, never], log)}, 2, lambda *sets: ticks.append(sets)
+  )
+  assert codes == {'job': 2}
+  assert 'missing' in log.read_text()
+  assert 'never' not in log.read_text()
+  assert ticks[-1] == (set(), {'job'})
+
+
+def test_signal_reaches_the_job_once_and_it_ends_cleanly(
+  small_inputs, tmp_path
+):
+  process, workdir, log = _start(small_inputs, tmp_path)
+  process.send_signal(signal.SIGTERM)
+  process.communicate(timeout=60)
+  assert process.returncode == 143
+  assert 'the same command continues' in log.read_text()
+  assert list((workdir / 'checkpoints').glob('round_*'))
+
+
+def test_job_ends_when_its_parent_is_killed(small_inputs, tmp_path):
+  process, _, log = _start(small_inputs, tmp_path)
+  jobs = _children(process.pid)
+  assert jobs
+  process.kill()
+  process.communicate(timeout=10)
+  deadline = time.monotonic() + 60
+  while any(map(_is_running, jobs)):
+    assert time.monotonic() < deadline, log.read_text()
+    time.sleep(0.1)
