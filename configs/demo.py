@@ -28,11 +28,11 @@ def get_config() -> ConfigDict:
         sequence_length=64,
       ),
       cohorts=dict(cohort_size=8),
-      training=dict(num_rounds=40),
+      training=dict(num_rounds=30),
       evaluation=dict(
         every_num_rounds=5, num_clients=32, max_sequences_per_client=16
       ),
-      checkpoints=dict(every_num_rounds=20, keep_last=2),
+      checkpoints=dict(every_num_rounds=10, keep_last=2),
     )
   )
   return config.lock()

@@ -101,7 +101,7 @@ def train(
   non_trainable: Structure,
   dataset: tf.data.Dataset,
   *,
-  num_local_epochs: int,
+  num_local_epochs: int | tf.Tensor,
   observer: GradientObserver | None = None,
 ) -> LocalResult:
   """Trains on one client's data: E passes of batch steps.
@@ -113,7 +113,8 @@ def train(
     trainable: Weights at the start.
     non_trainable: Weights held fixed.
     dataset: Batches. Iterating it again yields the same batches.
-    num_local_epochs: E, >= 1.
+    num_local_epochs: E, >= 1; an int, or an int64 tensor where there is no
+      observer.
     observer: Hook on the gradients of the last pass.
 
   Returns:

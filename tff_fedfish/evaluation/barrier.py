@@ -23,16 +23,20 @@ def measure_barrier(
   cohort: Sequence[tuple[bytes, Sequences]],
   *,
   local_batch_size: int,
+  num_local_epochs: int,
+  learning_rate: float,
 ) -> list[ClientBarrier]:
   """Runs the round that follows `state`, and each client's training again.
 
   Args:
     process: The run's learning process.
     state: Its state before the round.
-    evaluator: Fine-tunes as the run's clients train: same optimizer, batches
-      and local epochs.
+    evaluator: Fine-tunes as the run's clients train: same optimizer and
+      batches.
     cohort: Client id and this round's training sequences, in their order.
-    local_batch_size: Sequences per local step.
+    local_batch_size: Sequences per local step of the run.
+    num_local_epochs: E of the run.
+    learning_rate: Client learning rate of the run.
 
   Returns:
     One entry per client that has sequences, in the order of the cohort.
@@ -47,7 +51,13 @@ def measure_barrier(
   barriers = []
   with Progress('barrier', len(cohort), unit='client') as progress:
     for client_id, data in cohort:
-      local = evaluator.score(evaluator.fine_tune(before, data), data)
+      trained = evaluator.fine_tune(
+        before,
+        data,
+        num_local_epochs=num_local_epochs,
+        learning_rate=learning_rate,
+      )
+      local = evaluator.score(trained, data)
       global_ = evaluator.score(after, data)
       barriers.append(
         ClientBarrier(

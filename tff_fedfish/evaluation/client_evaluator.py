@@ -30,16 +30,15 @@ class ClientEvaluator:
     *,
     evaluation_batch_size: int,
     local_batch_size: int,
-    num_local_epochs: int,
   ):
     """Builds the graphs at the first call.
 
     Args:
       functional_model: A language model of `models.functional_model`.
-      client_optimizer: Optimizer of the fine-tuning.
+      client_optimizer: Optimizer of the fine-tuning; its learning rate is given
+        with every call.
       evaluation_batch_size: Sequences per batch of scoring.
       local_batch_size: Sequences per step of fine-tuning.
-      num_local_epochs: Passes of fine-tuning, >= 1.
     """
     self._evaluation_batch_size = evaluation_batch_size
     self._local_batch_size = local_batch_size
@@ -54,11 +53,11 @@ class ClientEvaluator:
       )
 
     @tf.function
-    def fine_tune(trainable, dataset):
+    def fine_tune(trainable, dataset, num_local_epochs, learning_rate):
       return local_training.train(
         functional_model,
         client_optimizer,
-        hparams,
+        {**hparams, 'learning_rate': learning_rate},
         trainable,
         (),
         dataset,
@@ -81,9 +80,25 @@ class ClientEvaluator:
     )
 
   def fine_tune(
-    self, trainable: tuple[Any, ...], sequences: Sequences
+    self,
+    trainable: tuple[Any, ...],
+    sequences: Sequences,
+    *,
+    num_local_epochs: int,
+    learning_rate: float,
   ) -> tuple[tf.Tensor, ...]:
-    """Returns the weights after local training on the sequences, in order."""
+    """Returns the weights after local training on the sequences, in order.
+
+    Args:
+      trainable: The weights to start from.
+      sequences: What to train on.
+      num_local_epochs: Passes over them, >= 1.
+      learning_rate: Step size, > 0.
+    """
+    # Tensors, so that other values do not compile another graph.
     return self._fine_tune(
-      trainable, sequences_lib.to_dataset(sequences, self._local_batch_size)
+      trainable,
+      sequences_lib.to_dataset(sequences, self._local_batch_size),
+      tf.constant(num_local_epochs, tf.int64),
+      tf.constant(learning_rate, tf.float32),
     )

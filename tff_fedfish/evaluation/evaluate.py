@@ -180,28 +180,27 @@ class _Measurement:
       self.learning_rate = config.client_work.learning_rate
     self._trainable = _trainable(config, loaded)
 
-    def build_evaluator(learning_rate, num_local_epochs):
-      return ClientEvaluator(
-        self._model.functional_model,
-        learning_setup.build_client_optimizer(learning_rate),
-        evaluation_batch_size=config.evaluation.batch_size,
-        local_batch_size=config.client_work.local_batch_size,
-        num_local_epochs=num_local_epochs,
-      )
-
-    self._build_evaluator = build_evaluator
+    # One for both measurements: each compiles the same two graphs.
+    self._evaluator = ClientEvaluator(
+      self._model.functional_model,
+      learning_setup.build_client_optimizer(self.learning_rate),
+      evaluation_batch_size=config.evaluation.batch_size,
+      local_batch_size=config.client_work.local_batch_size,
+    )
 
   def personalization(self, sample):
     from tff_fedfish.evaluation.personalization import evaluate_clients
 
-    evaluator = self._build_evaluator(
-      self.learning_rate, self._options.personalization_epochs
-    )
     rows = []
     total = len(sample.clients)
     with Progress('evaluate', total, unit='client') as progress:
       for entries in evaluate_clients(
-        evaluator, self._trainable, sample.clients, self._options.fractions
+        self._evaluator,
+        self._trainable,
+        sample.clients,
+        self._options.fractions,
+        num_local_epochs=self._options.personalization_epochs,
+        learning_rate=self.learning_rate,
       ):
         rows.extend(entries)
         progress.advance(loss=entries[-1].loss_after)
@@ -240,9 +239,11 @@ class _Measurement:
     return measure_barrier(
       process,
       state,
-      self._build_evaluator(work.learning_rate, work.num_local_epochs),
+      self._evaluator,
       training,
       local_batch_size=work.local_batch_size,
+      num_local_epochs=work.num_local_epochs,
+      learning_rate=work.learning_rate,
     )
 
 

@@ -12,6 +12,9 @@ def evaluate_clients(
   trainable: tuple,
   clients: Iterable[tuple[bytes, ClientHalves]],
   fractions: tuple[float, ...],
+  *,
+  num_local_epochs: int,
+  learning_rate: float,
 ) -> Iterator[list[ClientEvaluation]]:
   """Scores every client at every fraction, always on its evaluation half.
 
@@ -21,6 +24,8 @@ def evaluate_clients(
     clients: Client id and split. The split has a personalization set for
       every fraction above 0.
     fractions: Shares of the client's data to fine-tune on; 0 for none.
+    num_local_epochs: Passes of fine-tuning, >= 1.
+    learning_rate: Its step size, > 0.
 
   Yields:
     For each client its entries, one per fraction.
@@ -34,7 +39,13 @@ def evaluate_clients(
         data = halves.personalization[fraction]
         num_sequences = len(data)
         after = evaluator.score(
-          evaluator.fine_tune(trainable, data), halves.evaluation
+          evaluator.fine_tune(
+            trainable,
+            data,
+            num_local_epochs=num_local_epochs,
+            learning_rate=learning_rate,
+          ),
+          halves.evaluation,
         )
       entries.append(
         ClientEvaluation(

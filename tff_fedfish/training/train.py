@@ -74,7 +74,6 @@ class _Run:
       learning_setup.build_client_optimizer(config.client_work.learning_rate),
       evaluation_batch_size=config.evaluation.batch_size,
       local_batch_size=config.client_work.local_batch_size,
-      num_local_epochs=config.client_work.num_local_epochs,
     )
     # Before anything is written: the restored state may not fit.
     self._round, self._state = self._first_state(checkpoint_path)
