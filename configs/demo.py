@@ -17,7 +17,7 @@ def get_config() -> ConfigDict:
       client_work=dict(
         num_local_epochs=1,
         local_batch_size=4,
-        max_sequences_per_client=16,
+        max_sequences_per_client=8,
         learning_rate=0.1,
       ),
       server=dict(optimizer='adam', learning_rate=1e-3),
@@ -30,7 +30,7 @@ def get_config() -> ConfigDict:
       cohorts=dict(cohort_size=8),
       training=dict(num_rounds=30),
       evaluation=dict(
-        every_num_rounds=5, num_clients=32, max_sequences_per_client=16
+        every_num_rounds=5, num_clients=24, max_sequences_per_client=16
       ),
       checkpoints=dict(every_num_rounds=10, keep_last=2),
     )

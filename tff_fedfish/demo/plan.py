@@ -38,7 +38,7 @@ class DemoSettings:
 
   overrides: tuple[str, ...] = ()
   """Further arguments of every `fedfish train`."""
-  max_clients: int = 32
+  max_clients: int = 24
   """Clients per evaluation, at most."""
   max_sequences_per_client: int = 16
   """Sequences per client in evaluations, at most; half of them scored."""

@@ -166,7 +166,6 @@ class _Measurement:
   """The graphs and weights that all clients share."""
 
   def __init__(self, config, loaded, options):
-    from tff_fedfish.evaluation.client_evaluator import ClientEvaluator
     from tff_fedfish.runtime.in_process_context import set_in_process_context
     from tff_fedfish.training import learning_setup
 
@@ -174,19 +173,12 @@ class _Measurement:
     self._config = config
     self._loaded = loaded
     self._options = options
-    self._model = learning_setup.build_model(config)
     self.learning_rate = options.learning_rate
     if self.learning_rate is None:
       self.learning_rate = config.client_work.learning_rate
     self._trainable = _trainable(config, loaded)
 
-    # One for both measurements: each compiles the same two graphs.
-    self._evaluator = ClientEvaluator(
-      self._model.functional_model,
-      learning_setup.build_client_optimizer(self.learning_rate),
-      evaluation_batch_size=config.evaluation.batch_size,
-      local_batch_size=config.client_work.local_batch_size,
-    )
+    self._evaluator = learning_setup.build_evaluator(config)
 
   def personalization(self, sample):
     from tff_fedfish.evaluation.personalization import evaluate_clients
@@ -212,7 +204,7 @@ class _Measurement:
 
     config, work = self._config, self._config.client_work
     round_num = self._loaded.round_num + 1
-    process = learning_setup.build_learning_process(config, self._model)
+    process = learning_setup.build_learning_process(config)
     state = server_state.from_tensors(
       self._loaded.tensors,
       process.initialize.type_signature.result,

@@ -18,9 +18,13 @@ def set_in_process_context() -> 'InProcessContext':
   """Makes TFF computations run in this process, in the calling thread.
 
   Returns:
-    The context. Other threads must install it themselves:
+    The context, the one already set if there is one, with all that it has
+    compiled. Other threads must install it themselves:
     `with tff.framework.get_context_stack().install(context): ...`.
   """
+  current = tff.framework.get_context_stack().current
+  if isinstance(current, InProcessContext):
+    return current
   context = InProcessContext()
   tff.framework.set_default_context(context)
   return context

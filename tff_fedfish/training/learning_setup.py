@@ -1,13 +1,21 @@
-"""From a config to the model and the learning process it describes."""
+"""From a config to the model, process and evaluator that it describes.
+
+Building and compiling them takes many seconds. What is built last is kept, so
+that a process which trains a run and then evaluates it does so once.
+"""
+
+import functools
 
 import tensorflow_federated as tff
 
 from models.functional_model import ModelSpec, build_language_model
 from tff_fedfish.algorithms.fed_avg import build_fed_avg
 from tff_fedfish.algorithms.fed_fish import build_fed_fish
+from tff_fedfish.evaluation.client_evaluator import ClientEvaluator
 from tff_fedfish.training.config import TrainConfig
 
 
+@functools.lru_cache(maxsize=1)
 def build_model(config: TrainConfig) -> ModelSpec:
   """Returns the language model of a config, weights drawn from its seed."""
   return build_language_model(
@@ -15,18 +23,15 @@ def build_model(config: TrainConfig) -> ModelSpec:
   )
 
 
+@functools.lru_cache(maxsize=1)
 def build_learning_process(
-  config: TrainConfig, model: ModelSpec
+  config: TrainConfig,
 ) -> tff.learning.templates.LearningProcess:
-  """Returns the learning process of a config.
-
-  Args:
-    config: The run's config.
-    model: What `build_model` returned for it.
-  """
+  """Returns the learning process of a config."""
+  model = build_model(config)
   algorithm = config.algorithm
   options = dict(
-    client_optimizer=build_client_optimizer(config.client_work.learning_rate),
+    client_optimizer=_build_client_optimizer(config),
     server_optimizer=_build_server_optimizer(config),
     num_local_epochs=config.client_work.num_local_epochs,
     client_weighting=tff.learning.ClientWeighting[
@@ -44,11 +49,19 @@ def build_learning_process(
   )
 
 
-def build_client_optimizer(
-  learning_rate: float,
-) -> tff.learning.optimizers.Optimizer:
-  """Returns plain SGD, the client optimizer of training and fine-tuning."""
-  return tff.learning.optimizers.build_sgdm(learning_rate)
+@functools.lru_cache(maxsize=1)
+def build_evaluator(config: TrainConfig) -> ClientEvaluator:
+  """Returns what scores and fine-tunes the model of a config."""
+  return ClientEvaluator(
+    build_model(config).functional_model,
+    _build_client_optimizer(config),
+    evaluation_batch_size=config.evaluation.batch_size,
+    local_batch_size=config.client_work.local_batch_size,
+  )
+
+
+def _build_client_optimizer(config):
+  return tff.learning.optimizers.build_sgdm(config.client_work.learning_rate)
 
 
 def _build_server_optimizer(config):

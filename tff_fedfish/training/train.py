@@ -52,7 +52,6 @@ class _Run:
   def __init__(self, config, workdir, inputs, checkpoint_path):
     # Late: errors of config and data must not wait for TensorFlow.
     from tff_fedfish.evaluation import held_out_sample
-    from tff_fedfish.evaluation.client_evaluator import ClientEvaluator
     from tff_fedfish.runtime.in_process_context import set_in_process_context
     from tff_fedfish.training import learning_setup
 
@@ -66,15 +65,9 @@ class _Run:
       sequence_length=config.data.sequence_length,
       drop_short_block=config.data.drop_short_block,
     )
-    model = learning_setup.build_model(config)
-    self._process = learning_setup.build_learning_process(config, model)
+    self._process = learning_setup.build_learning_process(config)
     self._state_type = self._process.initialize.type_signature.result
-    self._evaluator = ClientEvaluator(
-      model.functional_model,
-      learning_setup.build_client_optimizer(config.client_work.learning_rate),
-      evaluation_batch_size=config.evaluation.batch_size,
-      local_batch_size=config.client_work.local_batch_size,
-    )
+    self._evaluator = learning_setup.build_evaluator(config)
     # Before anything is written: the restored state may not fit.
     self._round, self._state = self._first_state(checkpoint_path)
     self._workdir = run_directory.start(config, workdir, inputs.tokenizer)
