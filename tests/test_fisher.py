@@ -154,16 +154,16 @@ class TestFisherDiagonal:
     sums = fisher.add_batch(sums, (tf.constant([3.0, 0.0]),))
     # 1 + 9 = 10, 4 + 0 = 4
     np.testing.assert_array_equal(
-      fisher.fisher_diagonal(sums, 'sum')[0], [10, 4]
+      fisher.fisher_diagonal_from_sums(sums, 'sum')[0], [10, 4]
     )
     np.testing.assert_array_equal(
-      fisher.fisher_diagonal(sums, 'mean')[0], [5, 2]
+      fisher.fisher_diagonal_from_sums(sums, 'mean')[0], [5, 2]
     )
 
   def test_mean_over_no_batches_is_zero(self):
     sums = fisher.zero_sums((tf.zeros([2]),))
     np.testing.assert_array_equal(
-      fisher.fisher_diagonal(sums, 'mean')[0], [0, 0]
+      fisher.fisher_diagonal_from_sums(sums, 'mean')[0], [0, 0]
     )
 
   def test_bfloat16_gradients_are_squared_in_float32(self):
@@ -177,7 +177,7 @@ class TestFisherDiagonal:
   def test_unknown_reduction(self):
     sums = fisher.zero_sums((tf.zeros([1]),))
     with pytest.raises(ValueError, match="'sum' or 'mean', found 'max'"):
-      fisher.fisher_diagonal(sums, 'max')
+      fisher.fisher_diagonal_from_sums(sums, 'max')
 
 
 class TestAdamOnTheMean:

@@ -93,7 +93,9 @@ class TestFisherSums:
     )
     assert sums.num_batches == 2
     np.testing.assert_allclose(
-      fisher.fisher_diagonal(sums, 'mean')[0], 0.1253152265625, rtol=1e-6
+      fisher.fisher_diagonal_from_sums(sums, 'mean')[0],
+      0.1253152265625,
+      rtol=1e-6,
     )
 
   def test_per_example_by_hand(self):

@@ -87,13 +87,13 @@ def require_usable_output(
       ours and may be continued, such as `config.json`. None: it must be empty.
 
   Returns:
-    The path.
+    The path, absolute and without links: a directory can be renamed to it.
 
   Raises:
     UserError: If the path is a file, holds something else, or cannot be
       written to.
   """
-  path = pathlib.Path(path)
+  path = pathlib.Path(path).resolve()
   try:
     if path.exists():
       if not path.is_dir():
@@ -101,7 +101,12 @@ def require_usable_output(
           f'`{option}` must be a directory, but {str(path)!r} is a file. '
           'Name another path.'
         )
-      found = sorted(entry.name for entry in path.iterdir())
+      # A killed process may have left the beginning of our marker.
+      found = sorted(
+        entry.name
+        for entry in path.iterdir()
+        if not (marker and entry.name.startswith(f'.{marker}.'))
+      )
       if found and (marker is None or marker not in found):
         expected = 'be empty or new' + (f', or hold {marker}' if marker else '')
         raise UserError(

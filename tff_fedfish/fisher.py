@@ -95,7 +95,7 @@ def sums_over(
   return sums
 
 
-def fisher_diagonal(sums: FisherSums, reduction: str) -> Structure:
+def fisher_diagonal_from_sums(sums: FisherSums, reduction: str) -> Structure:
   """Returns the empirical Fisher diagonal of one client.
 
   Args:
@@ -125,7 +125,7 @@ def fisher_diagonal(sums: FisherSums, reduction: str) -> Structure:
 
 def fisher_weighted_terms(
   model_delta: Structure,
-  fisher_diagonal: Structure,  # pylint: disable=redefined-outer-name
+  fisher_diagonal: Structure,
   client_weight: tf.Tensor,
   *,
   relative_floor: float,

@@ -154,7 +154,7 @@ class TestFedFish:
     # With every diagonal a constant, the process itself must be FedAvg.
     monkeypatch.setattr(
       fisher,
-      'fisher_diagonal',
+      'fisher_diagonal_from_sums',
       lambda sums, reduction: tf.nest.map_structure(
         lambda s: tf.fill(s.shape, 7.0), sums.squared_gradients
       ),
@@ -169,10 +169,10 @@ class TestFedFish:
   def test_scaling_all_fishers_changes_nothing(self, monkeypatch):
     datasets = _datasets(_clients())
     plain, _, _ = _run(build_fed_fish, datasets)
-    original = fisher.fisher_diagonal
+    original = fisher.fisher_diagonal_from_sums
     monkeypatch.setattr(
       fisher,
-      'fisher_diagonal',
+      'fisher_diagonal_from_sums',
       lambda sums, reduction: tf.nest.map_structure(
         lambda f: 1024.0 * f, original(sums, reduction)
       ),
@@ -209,6 +209,29 @@ class TestFedFish:
       num_local_epochs=1,
     )
     np.testing.assert_allclose(average[0], 0.117, rtol=1e-5)
+
+  def test_client_whose_product_overflows_counts_as_absent(self):
+    clients = _clients()
+    # Finite delta and Fisher, but w F delta is beyond float32.
+    huge = (clients[1][0] * 200, clients[1][1])
+    found, output, _ = _run(
+      build_fed_fish,
+      _datasets([clients[0], huge, clients[2]]),
+      num_rounds=1,
+      num_local_epochs=1,
+    )
+    expected, _, _ = _run(
+      build_fed_fish,
+      _datasets([clients[0], clients[2]]),
+      num_rounds=1,
+      num_local_epochs=1,
+    )
+    assert output.metrics['aggregator']['num_overflowing_clients'] == 1
+    assert (
+      output.metrics['client_work']['clients']['num_non_finite_clients'] == 0
+    )
+    for one, other in zip(found, expected, strict=True):
+      np.testing.assert_array_equal(one, other)
 
   @pytest.mark.parametrize(
     ('options', 'message'),

@@ -159,18 +159,6 @@ def test_the_cap_applies_after_the_shuffle(tokenizer):
   assert capped.num_dropped_tokens == 12
 
 
-def test_training_dataset(tokenizer):
-  clients = ClientSequences(_Alphabet(), tokenizer, sequence_length=1)
-  dataset = clients.training_dataset(
-    b'x', shuffle_seed=1, round_num=1, batch_size=3, max_sequences=4
-  )
-  assert dataset.element_spec == clients.element_spec
-  batches = list(dataset)
-  assert [batch['x'].shape for batch in batches] == [(3, 2), (1, 2)]
-  first_tokens = np.concatenate([batch['x'][:, 0] for batch in batches])
-  assert list(first_tokens) == _order(clients)[:4]
-
-
 def test_an_example_without_text_is_an_error(tokenizer):
   class Titles:
     def examples(self, client_id):

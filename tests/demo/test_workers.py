@@ -88,6 +88,17 @@ def test_signal_reaches_the_job_once_and_it_ends_cleanly(
   assert list((workdir / 'checkpoints').glob('round_*'))
 
 
+def test_second_signal_ends_the_jobs_at_once(small_inputs, tmp_path):
+  process, _, log = _start(small_inputs, tmp_path)
+  jobs = _children(process.pid)
+  process.send_signal(signal.SIGINT)
+  time.sleep(0.05)
+  process.send_signal(signal.SIGINT)
+  process.communicate(timeout=20)
+  assert process.returncode not in (0, None)
+  assert not any(map(_is_running, jobs)), log.read_text()
+
+
 def test_job_ends_when_its_parent_is_killed(small_inputs, tmp_path):
   process, _, log = _start(small_inputs, tmp_path)
   jobs = _children(process.pid)

@@ -66,3 +66,10 @@ def test_cap_keeps_the_beginning_of_the_permutation():
   assert len(capped.personalization[0.5]) == 4
   whole = _split(20)
   assert _ids(capped.evaluation) == _ids(whole.evaluation)[:4]
+
+
+def test_fraction_that_would_be_empty_leaves_the_client_out():
+  # floor(0.1 * 9) = 0, floor(0.1 * 10) = 1
+  assert _split(9, fractions=(0.0, 0.1)) is None
+  split = _split(10, fractions=(0.0, 0.1))
+  assert len(split.personalization[0.1]) == 1

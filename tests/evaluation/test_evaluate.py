@@ -83,6 +83,68 @@ class TestHeldOut:
     trained = {b.client_id for b in evaluation.barriers}
     assert trained.isdisjoint(e.client_id for e in evaluation.clients)
 
+  def test_barrier_replays_the_round_that_training_ran(
+    self, small_inputs, small_run, tmp_path
+  ):
+    # From checkpoint 3 the replayed round is 4, whose outcome is checkpoint 4:
+    # the barrier's global loss is that model's on round 4's training data.
+    from tff_fedfish.data.client_sequences import ClientSequences
+    from tff_fedfish.training import (
+      checkpoints,
+      cohort_data,
+      learning_setup,
+      run_directory,
+      run_inputs,
+      server_state,
+    )
+
+    output = tmp_path / 'out'
+    third = small_run / 'checkpoints' / 'round_00000003'
+    flags = ['--barrier', '--fractions', '0', '--max_clients', '1']
+    assert _evaluate(third, small_inputs[0], output, *flags) == 0
+    found = {
+      barrier.client_id: barrier.global_loss
+      for barrier in results.read_evaluation(output).barriers
+    }
+    config = run_directory.read_config(small_run)
+    inputs = run_inputs.open_inputs(config)
+    prefix = server_state.TRAINABLE_PREFIX
+    weights = checkpoints.load_checkpoint(
+      small_run / 'checkpoints' / 'round_00000004', prefix
+    ).tensors
+    evaluator = learning_setup.build_evaluator(config)
+    sequences = ClientSequences(
+      inputs.corpus,
+      inputs.tokenizer,
+      sequence_length=config.data.sequence_length,
+    )
+    expected = {
+      client_id: evaluator.score(tuple(weights.values()), data).loss
+      for client_id, data in cohort_data.cohort_sequences(
+        config, inputs.split.participating, sequences, 4
+      )
+    }
+    assert found == pytest.approx(expected, rel=1e-6)
+
+  def test_shorter_sequences(self, small_inputs, small_run, tmp_path):
+    output = tmp_path / 'out'
+    flags = ['--sequence_length', '5', '--fractions', '0', '--max_clients', '1']
+    assert _evaluate(small_run, small_inputs[0], output, *flags) == 0
+    evaluation = results.read_evaluation(output)
+    assert evaluation.summary['personalization']['sequence_length'] == 5
+    (entry,) = evaluation.clients
+    assert entry.num_evaluation_tokens <= 5 * entry.num_evaluation_sequences
+
+  def test_checkpoint_named_from_inside_the_run(
+    self, small_inputs, small_run, tmp_path, monkeypatch
+  ):
+    monkeypatch.chdir(small_run / 'checkpoints')
+    flags = ['--fractions', '0', '--max_clients', '1']
+    output = tmp_path / 'out'
+    assert _evaluate('round_00000002', small_inputs[0], output, *flags) == 0
+    summary = json.loads((output / 'summary.json').read_text())
+    assert summary['checkpoint'] == {'round': 2}
+
   def test_again_gives_the_same_bytes(
     self, small_inputs, small_run, evaluated, tmp_path
   ):
@@ -166,6 +228,23 @@ class TestBadInput:
       *(run, small_inputs[0], tmp_path / 'out'),
     )
     assert not (tmp_path / 'out').exists()
+
+  def test_longer_sequences_than_the_model_knows(
+    self, small_inputs, small_run, tmp_path, capsys
+  ):
+    self._fails(
+      capsys,
+      '`--sequence_length` is 9, but the model was trained with 8',
+      *(small_run, small_inputs[0], tmp_path / 'out', '--sequence_length', '9'),
+    )
+
+  def test_learning_rate(self, small_inputs, small_run, tmp_path, capsys):
+    self._fails(
+      capsys,
+      '`--learning_rate` must be finite and above 0, found inf',
+      *(small_run, small_inputs[0], tmp_path / 'out'),
+      *('--learning_rate', 'inf'),
+    )
 
   def test_no_checkpoint(self, small_inputs, tmp_path, capsys):
     self._fails(

@@ -310,3 +310,51 @@ def test_missing_columns_are_named(tmp_path):
   file.write_text('')
   with pytest.raises(UserError, match='line 1 does not .column .* is missing'):
     results.read_evaluation(tmp_path / 'e')
+
+
+def test_barrier_from_accuracies_by_hand():
+  # Local accuracy (0.9, 0.8), global on the same data (0.7, 0.75):
+  # error barrier (0.2 + 0.05) / 2 = 0.125.
+  barriers = [
+    results.ClientBarrier(
+      client_id=name,
+      local_loss=1.0,
+      global_loss=1.5,
+      local_accuracy=local,
+      global_accuracy=global_,
+    )
+    for name, local, global_ in ((b'a', 0.9, 0.7), (b'b', 0.8, 0.75))
+  ]
+  summary = _summarize_barriers(barriers)
+  assert summary['error']['mean'] == pytest.approx(0.125)
+  assert summary['loss']['mean'] == pytest.approx(0.5)
+
+
+def test_diverged_client_is_left_out_of_both_means():
+  barriers = [
+    results.ClientBarrier(
+      client_id=name,
+      local_loss=local_loss,
+      global_loss=2.0,
+      local_accuracy=local,
+      global_accuracy=0.5,
+    )
+    for name, local_loss, local in ((b'a', 1.0, 0.7), (b'b', math.nan, 0.0))
+  ]
+  summary = _summarize_barriers(barriers)
+  # Without b: 0.7 - 0.5; with it the mean would be (0.2 - 0.5) / 2 = -0.15.
+  assert summary['error']['mean'] == pytest.approx(0.2)
+  assert summary['error']['num_clients'] == summary['loss']['num_clients'] == 1
+
+
+def _summarize_barriers(barriers):
+  summary = results.summarize_evaluation(
+    [],
+    kind='held_out',
+    corpus='c',
+    checkpoint={'round': 1},
+    personalization={},
+    skipped_clients={},
+    barriers=barriers,
+  )
+  return summary['client_server_barrier']

@@ -68,12 +68,14 @@ def test_resumed_run_equals_uninterrupted_bit_for_bit(
   _assert_same_run(workdir, small_run)
 
 
-def test_finished_run_does_nothing_more(small_inputs, small_run):
-  before = (small_run / 'metrics.csv').stat().st_mtime_ns
-  rows = (small_run / 'metrics.csv').read_bytes()
+def test_finished_run_does_nothing_more(small_inputs, small_run, capsys):
+  def times():
+    return {p: p.stat().st_mtime_ns for p in small_run.rglob('*')}
+
+  before = times()
   assert small_runs.train(small_inputs, small_run) == 0
-  assert (small_run / 'metrics.csv').read_bytes() == rows
-  assert before
+  assert 'is finished' in capsys.readouterr().err
+  assert times() == before
 
 
 def test_damaged_last_checkpoint_is_passed_over(
@@ -90,16 +92,16 @@ def test_damaged_last_checkpoint_is_passed_over(
   _assert_same_run(workdir, small_run)
 
 
-@pytest.mark.parametrize('signal_num', [signal.SIGINT, signal.SIGTERM])
-def test_signal_ends_with_a_checkpoint_and_the_same_numbers(
+@pytest.mark.parametrize(
+  'signal_num', [signal.SIGINT, signal.SIGTERM, signal.SIGKILL]
+)
+def test_run_goes_on_after_a_signal_with_the_same_numbers(
   small_inputs, tmp_path, signal_num
 ):
-  settings = dict(
-    training__num_rounds=400,
-    checkpoints__every_num_rounds=0,
-    evaluation__every_num_rounds=0,
+  settings = dict(evaluation__every_num_rounds=0)
+  arguments = small_runs.overrides(
+    *small_inputs, training__num_rounds=400, **settings
   )
-  arguments = small_runs.overrides(*small_inputs, **settings)
   workdir = tmp_path / 'run'
   process = subprocess.Popen(
     [sys.executable, '-m', 'tff_fedfish', 'train', '--config', _CONFIG]
@@ -116,13 +118,28 @@ def test_signal_ends_with_a_checkpoint_and_the_same_numbers(
     time.sleep(0.05)
   process.send_signal(signal_num)
   _, errors = process.communicate(timeout=60)
-  assert process.returncode == 128 + signal_num
-  assert 'finishing the round in hand' in errors
-  assert 'the same command continues' in errors
-  (_, last) = checkpoints.list_rounds(workdir / 'checkpoints')
-  rows = metrics_files.read_metrics(metrics)
-  assert last == rows[-1]['round'] < 400
-  assert not list((workdir / 'checkpoints').glob('.*'))
+  if signal_num == signal.SIGKILL:
+    assert process.returncode == -signal.SIGKILL
+  else:
+    assert process.returncode == 128 + signal_num
+    assert 'finishing the round in hand' in errors
+    assert 'the same command continues' in errors
+    assert not list((workdir / 'checkpoints').glob('.*'))
+  last = checkpoints.list_rounds(workdir / 'checkpoints')[-1]
+  assert 0 < last < 400
+  # Continued for two rounds, it equals a run that was left alone.
+  settings['training__num_rounds'] = last + 2
+  assert small_runs.train(small_inputs, workdir, **settings) == 0
+  undisturbed = tmp_path / 'undisturbed'
+  assert small_runs.train(small_inputs, undisturbed, **settings) == 0
+  _assert_same_run(workdir, undisturbed)
+
+
+def test_leftovers_of_a_killed_start_do_not_matter(small_inputs, tmp_path):
+  (tmp_path / '.config.json.ab12cd_z').write_text('{')
+  settings = dict(training__num_rounds=1, evaluation__num_clients=0)
+  assert small_runs.train(small_inputs, tmp_path, **settings) == 0
+  assert not list(tmp_path.glob('.*'))
 
 
 class TestBadInput:
@@ -225,6 +242,7 @@ class TestBadInput:
       workdir,
       'is of another model or method',
       model__width=32,
+      training__num_rounds=5,
     )
     assert sorted(p.name for p in workdir.rglob('*')) == before
 
@@ -234,7 +252,11 @@ class TestBadInput:
     other = small_runs.make_corpus(tmp_path, num_hosts=20)
     capsys.readouterr()
     self._train_fails(
-      capsys, (other, small_inputs[1]), small_run, 'trained on another corpus'
+      capsys,
+      (other, small_inputs[1]),
+      small_run,
+      'trained on another corpus',
+      training__num_rounds=5,
     )
 
   def test_nobody_held_out(self, small_inputs, tmp_path, capsys):
@@ -245,6 +267,25 @@ class TestBadInput:
       'none is held out',
       client_splits__held_out_fraction=1e-6,
     )
+
+  def test_fewer_rounds_than_done(self, small_inputs, small_run, capsys):
+    before = (small_run / 'config.json').read_bytes()
+    self._train_fails(
+      capsys,
+      small_inputs,
+      small_run,
+      '`--config.training.num_rounds` is 2, but the run',
+      training__num_rounds=2,
+    )
+    assert (small_run / 'config.json').read_bytes() == before
+
+  def test_run_in_use(self, small_inputs, small_run, capsys):
+    from tff_fedfish.training import run_directory
+
+    with run_directory.lock(small_run):
+      self._train_fails(
+        capsys, small_inputs, small_run, 'is in use by another `fedfish train`'
+      )
 
   def test_workdir_is_required(self, small_inputs, capsys):
     with pytest.raises(SystemExit, match='2'):

@@ -78,7 +78,8 @@ def build_fed_fish(
         client.model, client.trainable, client.non_trainable, dataset
       )
     return DeltaAndFisher(
-      client.model_delta, fisher.fisher_diagonal(sums, fisher_reduction)
+      client.model_delta,
+      fisher.fisher_diagonal_from_sums(sums, fisher_reduction),
     )
 
   return compose(

@@ -49,6 +49,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     '--max_sequences_per_client', type=int, metavar='N', help='default: all'
   )
   parser.add_argument(
+    '--sequence_length',
+    type=int,
+    metavar='N',
+    help="tokens per sequence, at most the model's (default: as in training)",
+  )
+  parser.add_argument(
     '--personalization_epochs', type=int, default=4, metavar='N'
   )
   parser.add_argument(
@@ -72,6 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
     client_split=arguments.client_split,
     max_clients=arguments.max_clients,
     max_sequences_per_client=arguments.max_sequences_per_client,
+    sequence_length=arguments.sequence_length,
     personalization_epochs=arguments.personalization_epochs,
     learning_rate=arguments.learning_rate,
     measure_barrier=arguments.barrier,

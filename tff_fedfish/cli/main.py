@@ -66,9 +66,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     print('fedfish: interrupted.', file=sys.stderr)
     return getattr(interruption, 'exit_code', 130)
   except BrokenPipeError:
-    # The reader (`| head`) left; what was asked for has been shown.
+    # The reader (`| head`) left, perhaps before the work was done.
     sys.stdout = open(os.devnull, 'w')
-    return 0
+    return 1
   except OSError as error:
     # The machine failed, not the input: a full disk, a file that went away.
     print(f'fedfish: failed: {error}', file=sys.stderr)

@@ -7,7 +7,8 @@ Examples:
 
 Any setting of the config is overridden as --config.section.setting=value.
 Started again with the same --workdir, a run continues from its last
-checkpoint; training.num_rounds may be raised then. Ctrl-C finishes the round
+checkpoint; training.num_rounds may be raised then (the score and checkpoint of
+the old last round stay). Ctrl-C finishes the round
 in hand, writes a checkpoint and exits with 130.
 """
 

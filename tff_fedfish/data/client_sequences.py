@@ -118,24 +118,6 @@ class ClientSequences:
     shuffled = sequences_lib.permute(self.sequences(client_id), generator)
     return sequences_lib.take(shuffled, max_sequences)
 
-  def training_dataset(
-    self,
-    client_id: bytes,
-    *,
-    shuffle_seed: int,
-    round_num: int,
-    batch_size: int,
-    max_sequences: int | None = None,
-  ) -> tf.data.Dataset:
-    """Returns `training_sequences` as batches of type `element_spec`."""
-    training = self.training_sequences(
-      client_id,
-      shuffle_seed=shuffle_seed,
-      round_num=round_num,
-      max_sequences=max_sequences,
-    )
-    return sequences_lib.to_dataset(training, batch_size)
-
   def _build(self, client_id: bytes) -> Sequences:
     examples = self._corpus.examples(client_id)
     try:

@@ -5,14 +5,16 @@ little more than the time of one.
 """
 
 import collections
+import contextlib
 import multiprocessing
 import multiprocessing.connection
+import multiprocessing.process
 import os
 import pathlib
 import signal
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from tff_fedfish.training.interruption import Interruption
 
@@ -37,7 +39,8 @@ def run_jobs(
   Args:
     jobs: By name, its commands and the file that takes its output.
     num_workers: Jobs at a time; the cores are divided among them.
-    on_tick: Called twice a second with the names of (running, ended) jobs.
+    on_tick: Called several times a second with the names of (running, ended)
+      jobs.
 
   Returns:
     Exit code by name of the jobs that ran: that of the first command that
@@ -50,7 +53,7 @@ def run_jobs(
   running = {}
   exit_codes = {}
   is_told = False
-  with Interruption('rounds') as interruption:
+  with Interruption('rounds') as interruption, _ending(running):
     while running or (waiting and not interruption.requested):
       while waiting and len(running) < num_workers:
         if interruption.requested:
@@ -66,22 +69,40 @@ def run_jobs(
           os.kill(process.pid, interruption.requested)
         is_told = True
       multiprocessing.connection.wait(
-        [process.sentinel for process in running.values()], timeout=0.5
+        [process.sentinel for process in running.values()], timeout=0.2
       )
       for name in [
         n for n, process in running.items() if not process.is_alive()
       ]:
         process = running.pop(name)
         process.join()
-        # Killed by a signal: negative here, 128 + signal in a shell.
-        code = process.exitcode
-        exit_codes[name] = 128 - code if code < 0 else code
+        # Negative: killed by a signal, such as for want of memory.
+        exit_codes[name] = 1 if process.exitcode < 0 else process.exitcode
       on_tick(set(running), set(exit_codes))
   if interruption.requested:
     exit_codes = {name: interruption.exit_code for name in exit_codes} or {
       '': interruption.exit_code
     }
   return exit_codes
+
+
+@contextlib.contextmanager
+def _ending(
+  running: Mapping[str, multiprocessing.process.BaseProcess],
+) -> Iterator[None]:
+  """Ends the running jobs at once if the block does not end by itself.
+
+  It does not when a second signal insists. A killed job loses the round in
+  hand; its last checkpoint stands.
+  """
+  try:
+    yield
+  except BaseException:
+    for process in running.values():
+      process.kill()
+    for process in running.values():
+      process.join()
+    raise
 
 
 def _run_commands(

@@ -46,7 +46,8 @@ def split_sequences(
     max_sequences: Use at most so many sequences of the permutation; None: all.
 
   Returns:
-    The split, or None for a client with fewer than `MIN_SEQUENCES`.
+    The split, or None for a client with fewer than `MIN_SEQUENCES`, or with too
+    few for the smallest fraction.
   """
   if len(sequences) < MIN_SEQUENCES:
     return None
@@ -61,6 +62,8 @@ def split_sequences(
     tokens=permuted.tokens[num_evaluation:],
     num_targets=permuted.num_targets[num_evaluation:],
   )
+  if any(0 < f < 0.5 and f * num_sequences < 1 for f in fractions):
+    return None
   personalization = {
     fraction: pool
     if fraction == 0.5

@@ -8,16 +8,19 @@ from typing import Any
 from tff_fedfish import files
 from tff_fedfish.data import client_splits
 from tff_fedfish.data.client_sequences import ClientSequences
-from tff_fedfish.data.cohorts import draw_cohort
 from tff_fedfish.data.grouped_corpus import GroupedCorpus
 from tff_fedfish.data.tokenizers import load_tokenizer
 from tff_fedfish.errors import UserError
 from tff_fedfish.evaluation import results
 from tff_fedfish.evaluation.client_halves import MIN_SEQUENCES
-from tff_fedfish.training import checkpoints, run_directory, run_inputs
+from tff_fedfish.training import (
+  checkpoints,
+  cohort_data,
+  run_directory,
+  run_inputs,
+)
+from tff_fedfish.training.config_fields import is_finite_float32
 from tff_fedfish.training.progress import Progress
-
-_BARRIER_NEEDS = '`--barrier` replays a round of training, so `--data` must be '
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -32,6 +35,8 @@ class EvaluationOptions:
   """Clients to evaluate at most; None: all with at least 4 sequences."""
   max_sequences_per_client: int | None = None
   """Sequences to use of a client at most; None: all."""
+  sequence_length: int | None = None
+  """Tokens per sequence, at most the model's; None: as in training."""
   personalization_epochs: int = 4
   """Passes of fine-tuning, >= 1; 4 in Dhawan et al. (2024)."""
   learning_rate: float | None = None
@@ -51,15 +56,17 @@ class EvaluationOptions:
     for name in (
       'max_clients',
       'max_sequences_per_client',
+      'sequence_length',
       'personalization_epochs',
     ):
       value = getattr(self, name)
       least = MIN_SEQUENCES if name == 'max_sequences_per_client' else 1
       if value is not None and value < least:
         problems.append(f'`--{name}` must be at least {least}, found {value}')
-    if self.learning_rate is not None and not self.learning_rate > 0:
+    rate = self.learning_rate
+    if rate is not None and not (rate > 0 and is_finite_float32(rate)):
       problems.append(
-        f'`--learning_rate` must be positive, found {self.learning_rate}'
+        f'`--learning_rate` must be finite and above 0, found {rate}'
       )
     if problems:
       raise UserError('; '.join(problems) + '.')
@@ -92,8 +99,9 @@ def evaluate(
   config = run_directory.read_config(run)
   corpus = GroupedCorpus(data)
   name = corpus.directory.resolve().name
-  output = pathlib.Path(output or run / 'evaluations' / name)
-  files.require_usable_output(output, '--output')
+  output = files.require_usable_output(
+    output or run / 'evaluations' / name, '--output'
+  )
   tokenizer = load_tokenizer(run / run_directory.VOCABULARY_NAME)
   run_inputs.require_vocabulary_size(
     tokenizer.size,
@@ -103,7 +111,7 @@ def evaluate(
   contents = checkpoints.load_checkpoint(
     checkpoint_path, (), verify=False
   ).contents
-  fingerprint = run_inputs.corpus_fingerprint(corpus.directory)
+  fingerprint = run_inputs.corpus_fingerprint(corpus)
   is_transfer = contents.get('corpus_fingerprint') != fingerprint
   client_ids = _client_ids(corpus, config, options, is_transfer)
 
@@ -111,15 +119,24 @@ def evaluate(
   from tff_fedfish.evaluation import held_out_sample
   from tff_fedfish.training import server_state
 
-  client_sequences = ClientSequences(
-    corpus,
-    tokenizer,
-    sequence_length=config.data.sequence_length,
-    drop_short_block=config.data.drop_short_block,
-  )
+  sequence_length = options.sequence_length or config.data.sequence_length
+  if sequence_length > config.data.sequence_length:
+    raise UserError(
+      f'`--sequence_length` is {sequence_length}, but the model was trained '
+      f'with {config.data.sequence_length} positions. Lower it.'
+    )
+
+  def client_sequences(length):
+    return ClientSequences(
+      corpus,
+      tokenizer,
+      sequence_length=length,
+      drop_short_block=config.data.drop_short_block,
+    )
+
   sample = held_out_sample.choose_clients(
     client_ids,
-    client_sequences,
+    client_sequences(sequence_length),
     split_seed=config.seeds.split_seed,
     max_clients=options.max_clients,
     fractions=options.fractions,
@@ -128,7 +145,7 @@ def evaluate(
   if not sample.clients:
     raise UserError(
       f'`--data` {str(data)!r} must have clients with at least '
-      f'{MIN_SEQUENCES} sequences of {config.data.sequence_length} tokens, '
+      f'{MIN_SEQUENCES} sequences of {sequence_length} tokens, '
       f'but none of its {len(client_ids)} has. Name another corpus.'
     )
   loaded = checkpoints.load_checkpoint(
@@ -141,7 +158,11 @@ def evaluate(
   barriers = None
   if options.measure_barrier:
     split = _split(corpus, config)
-    barriers = measurement.barrier(split.participating, client_sequences)
+    barriers = measurement.barrier(
+      # Always what the run itself trains on.
+      split.participating,
+      client_sequences(config.data.sequence_length),
+    )
   summary = results.summarize_evaluation(
     clients,
     kind='transfer' if is_transfer else options.client_split,
@@ -151,7 +172,7 @@ def evaluate(
       'epochs': options.personalization_epochs,
       'learning_rate': measurement.learning_rate,
       'batch_size': config.client_work.local_batch_size,
-      'sequence_length': config.data.sequence_length,
+      'sequence_length': sequence_length,
       'split_seed': config.seeds.split_seed,
       'max_sequences_per_client': options.max_sequences_per_client,
     },
@@ -203,31 +224,15 @@ class _Measurement:
     from tff_fedfish.training import learning_setup, server_state
 
     config, work = self._config, self._config.client_work
-    round_num = self._loaded.round_num + 1
     process = learning_setup.build_learning_process(config)
     state = server_state.from_tensors(
       self._loaded.tensors,
       process.initialize.type_signature.result,
       self._loaded.path,
     )
-    cohort = draw_cohort(
-      participating,
-      seed=config.seeds.cohort_seed,
-      round_num=round_num,
-      cohort_size=config.cohorts.cohort_size,
+    training = cohort_data.cohort_sequences(
+      config, participating, client_sequences, self._loaded.round_num + 1
     )
-    training = [
-      (
-        client_id,
-        client_sequences.training_sequences(
-          client_id,
-          shuffle_seed=config.seeds.shuffle_seed,
-          round_num=round_num,
-          max_sequences=work.max_sequences_per_client,
-        ),
-      )
-      for client_id in cohort
-    ]
     return measure_barrier(
       process,
       state,
@@ -252,9 +257,9 @@ def _client_ids(corpus, config, options, is_transfer):
   if is_transfer:
     if options.measure_barrier:
       raise UserError(
-        _BARRIER_NEEDS
-        + f'the corpus of the run, but {str(corpus.directory)!r} '
-        'is another. Leave `--barrier` out.'
+        '`--barrier` replays a round of training, so `--data` must be the '
+        f'corpus of the run, but {str(corpus.directory)!r} is another. Leave '
+        '`--barrier` out.'
       )
     if options.client_split != 'held_out':
       raise UserError(

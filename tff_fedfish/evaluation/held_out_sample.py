@@ -71,7 +71,7 @@ def choose_clients(
   return ClientSample(
     clients,
     {
-      'fewer_than_4_sequences': num_too_small,
+      'too_few_sequences': num_too_small,
       'beyond_max_clients': len(order) - num_too_small - len(clients),
     },
   )

@@ -195,7 +195,12 @@ def _summarize_fraction(
   bootstrap: Mapping[str, int],
 ) -> dict[str, Any]:
   loss = _summarize([client.loss_after for client in clients], bootstrap)
-  accuracy = [client.accuracy_after for client in clients]
+  # A diverged model still has an accuracy, that of its NaNs: it goes with the
+  # loss.
+  accuracy = [
+    client.accuracy_after if math.isfinite(client.loss_after) else math.nan
+    for client in clients
+  ]
   # `not <=`: a loss that is nan afterwards is worse than one that was finite.
   hurt = [
     not client.loss_after <= client.loss_before
@@ -223,7 +228,13 @@ def _summarize_barriers(
       [b.global_loss - b.local_loss for b in barriers], bootstrap
     ),
     'error': _summarize(
-      [b.local_accuracy - b.global_accuracy for b in barriers], bootstrap
+      [
+        b.local_accuracy - b.global_accuracy
+        if math.isfinite(b.global_loss - b.local_loss)
+        else math.nan
+        for b in barriers
+      ],
+      bootstrap,
     ),
     'num_clients': len(barriers),
   }

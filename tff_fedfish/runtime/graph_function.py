@@ -1,6 +1,7 @@
 """Turns a serialized TensorFlow computation into a function of this process."""
 
 import itertools
+import threading
 
 import tensorflow as tf
 
@@ -41,6 +42,7 @@ class GraphFunction:
     )
     graph = imported.graph
     self._initialize = None
+    self._lock = threading.Lock()
     if proto.tensorflow.initialize_op:
       # Graphs with variables: assigned anew before every call.
       self._initialize = imported.prune(
@@ -58,8 +60,14 @@ class GraphFunction:
     """Runs the graph on eager tensors."""
     if self._num_results == 0:
       return []
-    if self._initialize is not None:
+    if self._initialize is None:
+      return self._call(arguments)
+    with self._lock:
+      # Another thread must not assign the variables in between.
       self._initialize()
+      return self._call(arguments)
+
+  def _call(self, arguments):
     # Called the public way, TensorFlow first tries the arguments by name, fails
     # and formats every tensor into the error that it then discards: 50 ms a
     # call at a million weights, most of a round.

@@ -69,9 +69,10 @@ class InProcessContext(tff.framework.SyncContext):
       return None
 
   def _invoke_stock(self, comp, arg):
-    if self._stock_context is None:
-      self._stock_context = (
-        tff.backends.native.create_sync_local_cpp_execution_context()
-      )
+    with self._lock:
+      if self._stock_context is None:
+        self._stock_context = (
+          tff.backends.native.create_sync_local_cpp_execution_context()
+        )
     with tff.framework.get_context_stack().install(self._stock_context):
       return self._stock_context.invoke(comp, arg)

@@ -61,7 +61,27 @@ def read_description(path: pathlib.Path) -> dict[str, Any]:
   missing = {'round', 'state', 'tensors', 'contents'} - set(description)
   if missing:
     raise DamagedError(path, f'{DESCRIPTION_FILE} has no {min(missing)!r}')
+  for name, is_right in (
+    ('round', type(description['round']) is int),
+    ('state', {'num_bytes', 'sha256'} <= _keys(description['state'])),
+    ('tensors', isinstance(description['tensors'], dict)),
+    ('contents', isinstance(description['contents'], dict)),
+  ):
+    if not is_right:
+      raise DamagedError(path, f'{DESCRIPTION_FILE} has a wrong {name!r}')
+  if path.name.startswith('round_') and path.name != _name(description):
+    raise DamagedError(
+      path, f'{DESCRIPTION_FILE} is of round {description["round"]}'
+    )
   return description
+
+
+def _keys(value: Any) -> set[str]:
+  return set(value) if isinstance(value, dict) else set()
+
+
+def _name(description: Mapping[str, Any]) -> str:
+  return f'round_{description["round"]:08d}'
 
 
 def verify(path: pathlib.Path) -> dict[str, Any]:

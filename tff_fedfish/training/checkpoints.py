@@ -238,7 +238,8 @@ def resolve_checkpoint(
     UserError: If it is neither, or the checkpoint is damaged or of a newer
       version.
   """
-  path = pathlib.Path(path)
+  # Resolved: the run is found by the checkpoint's parents.
+  path = pathlib.Path(path).resolve()
   if not (path / checkpoint_files.DESCRIPTION_FILE).is_file():
     rounds = list_rounds(path / 'checkpoints')
     if rounds:

@@ -126,7 +126,7 @@ class DataConfig(Section):
   """A grouped corpus, as `fedfish group` writes it."""
   vocabulary: str
   """A vocabulary, as `fedfish tokenizer train` writes it."""
-  sequence_length: int = number(at_least=1)
+  sequence_length: int = number(at_least=1, below=2**24)
   """Tokens that the model sees at once; a stored block has one more, >= 1."""
   drop_short_block: bool = False
   """Drops a client's last, shorter block instead of padding and masking it."""

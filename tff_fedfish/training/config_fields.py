@@ -8,6 +8,8 @@ from typing import Any, ClassVar, Literal
 
 from tff_fedfish.errors import UserError
 
+_MAX_FLOAT32 = 3.4028234e38
+
 
 class ConfigError(UserError):
   """All that is wrong with a config, in one line.
@@ -100,12 +102,17 @@ def _unmet_requirement(value: Any, field: dataclasses.Field) -> str:
   return _unmet_bound(value, field.metadata)
 
 
+def is_finite_float32(value: float) -> bool:
+  """Says whether a number stays finite as a float32, as TensorFlow holds it."""
+  return abs(value) <= _MAX_FLOAT32
+
+
 def _unmet_bound(value: float, bounds: typing.Mapping[str, Any]) -> str:
   at_least, above, below = (
     bounds.get(name) for name in ('at_least', 'above', 'below')
   )
   if (
-    math.isfinite(value)
+    is_finite_float32(value)
     and (at_least is None or value >= at_least)
     and (above is None or value > above)
     and (below is None or value < below)

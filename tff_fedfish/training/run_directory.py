@@ -1,8 +1,12 @@
 """A run's directory: started once, continued only by the same run."""
 
+import contextlib
+import fcntl
 import json
 import os
 import pathlib
+import shutil
+from collections.abc import Iterator
 
 from tff_fedfish import files
 from tff_fedfish.environment import environment_facts
@@ -13,6 +17,14 @@ from tff_fedfish.training.config import TrainConfig
 CONFIG_NAME = 'config.json'
 CHECKPOINTS_NAME = 'checkpoints'
 VOCABULARY_NAME = 'vocabulary'
+
+_WRITTEN_NAMES = (
+  CONFIG_NAME,
+  VOCABULARY_NAME,
+  'environment.json',
+  'metrics.csv',
+  'timings.csv',
+)
 
 # What may differ when a run is continued. Corpus and vocabulary may have moved;
 # that they are still the same is checked by their content.
@@ -82,7 +94,40 @@ def checkpoint_to_resume(
       f'different in {", ".join(changed)}. Name another directory for a new '
       'run, or take back the changes to continue that one.'
     )
-  return checkpoints.latest_checkpoint(workdir / CHECKPOINTS_NAME)
+  path = checkpoints.latest_checkpoint(workdir / CHECKPOINTS_NAME)
+  if path is not None:
+    found = checkpoints.load_checkpoint(path, (), verify=False).round_num
+    if found > config.training.num_rounds:
+      raise UserError(
+        f'`--config.training.num_rounds` is {config.training.num_rounds}, but '
+        f'the run in {str(workdir)!r} has done {found} rounds. Raise it, or '
+        'name another --workdir.'
+      )
+  return path
+
+
+@contextlib.contextmanager
+def lock(workdir: str | os.PathLike) -> Iterator[None]:
+  """Keeps other processes out of a run while this one writes it.
+
+  Args:
+    workdir: The run's directory; must exist.
+
+  Raises:
+    UserError: If another process holds it.
+  """
+  descriptor = os.open(workdir, os.O_RDONLY)
+  try:
+    try:
+      fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+      raise UserError(
+        f'`--workdir` {str(workdir)!r} is in use by another `fedfish train`. '
+        'Wait until it ends, or name another directory.'
+      ) from error
+    yield
+  finally:
+    os.close(descriptor)
 
 
 def start(
@@ -92,14 +137,20 @@ def start(
 
   Args:
     config: The run's config. Written first: it marks the directory as a run's.
-    workdir: Checked by `checkpoint_to_resume`.
+    workdir: Exists, checked by `checkpoint_to_resume`.
     tokenizer: Saved once, so that evaluation needs no other file.
 
   Returns:
     The directory.
   """
   workdir = pathlib.Path(workdir)
-  workdir.mkdir(parents=True, exist_ok=True)
+  for name in _WRITTEN_NAMES:
+    # Of a process that was killed while it wrote.
+    for leftover in workdir.glob(f'.{name}.*'):
+      if leftover.is_dir():
+        shutil.rmtree(leftover)
+      else:
+        leftover.unlink()
   files.write_json(workdir / CONFIG_NAME, config_loading.to_json_dict(config))
   if not (workdir / VOCABULARY_NAME).exists():
     with files.write_directory_atomically(

@@ -7,11 +7,9 @@ been.
 import dataclasses
 import hashlib
 import os
-import pathlib
 
 from tff_fedfish.data.client_splits import ClientSplit, split_clients
 from tff_fedfish.data.grouped_corpus import GroupedCorpus
-from tff_fedfish.data.manifest import MANIFEST_NAME
 from tff_fedfish.data.tokenizers import Tokenizer, load_tokenizer
 from tff_fedfish.errors import UserError
 from tff_fedfish.training.config import TrainConfig
@@ -72,9 +70,7 @@ def open_inputs(
     config.model.vocabulary_size,
     vocabulary or config.data.vocabulary,
   )
-  return RunInputs(
-    corpus, corpus_fingerprint(corpus.directory), split, tokenizer
-  )
+  return RunInputs(corpus, corpus_fingerprint(corpus), split, tokenizer)
 
 
 def require_vocabulary_size(
@@ -90,10 +86,15 @@ def require_vocabulary_size(
     )
 
 
-def corpus_fingerprint(directory: str | os.PathLike) -> str:
-  """Returns what identifies a corpus's content, wherever it lies.
+def corpus_fingerprint(corpus: GroupedCorpus) -> str:
+  """Returns what identifies a corpus by its clients, wherever it lies.
 
-  The manifest holds the SHA-256 of every shard, so its own stands for all.
+  Made of every client's id, examples and words, so that it does not depend on
+  the number of shards and a corpus grouped again is the same one.
   """
-  manifest = (pathlib.Path(directory) / MANIFEST_NAME).read_bytes()
-  return hashlib.sha256(manifest).hexdigest()
+  hasher = hashlib.sha256()
+  for client_id in corpus.client_ids:
+    hasher.update(len(client_id).to_bytes(8, 'big') + client_id)
+  for column in ('num_examples', 'num_words'):
+    hasher.update(corpus.sizes(column).astype('>i8').tobytes())
+  return hasher.hexdigest()

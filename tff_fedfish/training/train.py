@@ -1,6 +1,8 @@
 """The training loop: rounds, scores, files; resumes by itself."""
 
+import contextlib
 import os
+import pathlib
 import resource
 import sys
 import time
@@ -8,10 +10,10 @@ import time
 from models.transformer_config import num_parameters
 from tff_fedfish.data import sequences as sequences_lib
 from tff_fedfish.data.client_sequences import ClientSequences
-from tff_fedfish.data.cohorts import draw_cohort
 from tff_fedfish.errors import UserError
 from tff_fedfish.training import (
   checkpoints,
+  cohort_data,
   round_metrics,
   run_directory,
   run_inputs,
@@ -37,13 +39,29 @@ def train(config: TrainConfig, workdir: str | os.PathLike) -> int:
     UserError: If config, corpus, vocabulary and directory do not go together.
     OSError: If a file of the run cannot be written, such as on a full disk.
   """
-  checkpoint_path = run_directory.checkpoint_to_resume(config, workdir)
-  kept_vocabulary = os.path.join(workdir, run_directory.VOCABULARY_NAME)
-  inputs = run_inputs.open_inputs(
-    config,
-    vocabulary=kept_vocabulary if os.path.exists(kept_vocabulary) else None,
-  )
-  return _Run(config, workdir, inputs, checkpoint_path).run()
+  workdir = pathlib.Path(workdir)
+  with contextlib.ExitStack() as stack:
+    if workdir.is_dir():
+      stack.enter_context(run_directory.lock(workdir))
+    checkpoint_path = run_directory.checkpoint_to_resume(config, workdir)
+    if checkpoint_path is not None and _is_finished(config, checkpoint_path):
+      print(f'The run in {str(workdir)!r} is finished.', file=sys.stderr)
+      return 0
+    kept_vocabulary = workdir / run_directory.VOCABULARY_NAME
+    inputs = run_inputs.open_inputs(
+      config,
+      vocabulary=kept_vocabulary if kept_vocabulary.exists() else None,
+    )
+    run = _Run(config, workdir, inputs, checkpoint_path)
+    if not workdir.is_dir():
+      workdir.mkdir(parents=True)
+      stack.enter_context(run_directory.lock(workdir))
+    return run.run()
+
+
+def _is_finished(config, checkpoint_path):
+  checkpoint = checkpoints.load_checkpoint(checkpoint_path, (), verify=False)
+  return checkpoint.round_num == config.training.num_rounds
 
 
 class _Run:
@@ -70,8 +88,9 @@ class _Run:
     self._evaluator = learning_setup.build_evaluator(config)
     # Before anything is written: the restored state may not fit.
     self._round, self._state = self._first_state(checkpoint_path)
-    self._workdir = run_directory.start(config, workdir, inputs.tokenizer)
-    self._checkpoints = self._workdir / run_directory.CHECKPOINTS_NAME
+    self._workdir = workdir
+    self._tokenizer = inputs.tokenizer
+    self._checkpoints = workdir / run_directory.CHECKPOINTS_NAME
     self._is_resumed = checkpoint_path is not None
     self._saved_round = self._round if self._is_resumed else None
     self._sample = held_out_sample.choose_clients(
@@ -92,12 +111,17 @@ class _Run:
   def run(self) -> int:
     """Runs the rounds that are left."""
     num_rounds = self._config.training.num_rounds
+    if not self._is_resumed:
+      self._start()
     log = MetricsLog(
       self._workdir,
       self._round if self._is_resumed else None,
       metric_names=round_metrics.metric_names(self._config),
       timing_names=round_metrics.TIMING_NAMES,
     )
+    if self._is_resumed:
+      # Only now: a run that cannot be continued is left as it is.
+      self._start()
     with log, Interruption() as interruption:
       with Progress('train', num_rounds, completed=self._round) as progress:
         if self._is_resumed:
@@ -114,6 +138,8 @@ class _Run:
           )
         if interruption.requested:
           self._save_checkpoint()
+    if self._round == num_rounds:
+      return 0
     if interruption.requested:
       print(
         f'fedfish: stopped after round {self._round} of {num_rounds}; the '
@@ -121,6 +147,9 @@ class _Run:
         file=sys.stderr,
       )
     return interruption.exit_code
+
+  def _start(self):
+    run_directory.start(self._config, self._workdir, self._tokenizer)
 
   def _first_state(self, checkpoint_path):
     """Returns the round and state to continue from, or round 0's."""
@@ -143,20 +172,11 @@ class _Run:
 
   def _run_round(self):
     config, start = self._config, time.monotonic()
-    cohort = draw_cohort(
-      self._split.participating,
-      seed=config.seeds.cohort_seed,
-      round_num=self._round,
-      cohort_size=config.cohorts.cohort_size,
-    )
     cohort_sequences = [
-      self._client_sequences.training_sequences(
-        client_id,
-        shuffle_seed=config.seeds.shuffle_seed,
-        round_num=self._round,
-        max_sequences=config.client_work.max_sequences_per_client,
+      sequences
+      for _, sequences in cohort_data.cohort_sequences(
+        config, self._split.participating, self._client_sequences, self._round
       )
-      for client_id in cohort
     ]
     datasets = [
       sequences_lib.to_dataset(sequences, config.client_work.local_batch_size)

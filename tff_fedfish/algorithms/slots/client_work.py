@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_fedfish.algorithms.slots.finite import is_all_finite, zero_unless
+
 Structure = Any
 
 
@@ -49,7 +51,7 @@ def build_client_work(
       plain TensorFlow.
 
   Returns:
-    The process. A client whose update holds a non-finite number takes part as
+    The process. A client whose update or loss is not finite takes part as
     if it had no data: zero update, weight 0, metrics reset, and is counted in
     `num_non_finite_clients`. A client without data has weight 0 and is counted
     in `num_empty_clients`.
@@ -90,21 +92,23 @@ def build_client_work(
     update, num_examples, metrics = client_update(
       hparams, weights.trainable, weights.non_trainable, dataset
     )
-    update, is_bad = _zero_if_non_finite(update)
+    # The loss too: it may be infinite where its gradient is not.
+    is_finite = is_all_finite([update, metrics])
+    update = zero_unless(is_finite, update)
     if client_weighting is tff.learning.ClientWeighting.UNIFORM:
       num_examples_weight = tf.cast(num_examples > 0, tf.float32)
     else:
       num_examples_weight = tf.cast(num_examples, tf.float32)
-    client_weight = tf.where(is_bad, 0.0, num_examples_weight)
+    client_weight = tf.where(is_finite, num_examples_weight, 0.0)
     metrics = tf.nest.map_structure(
-      lambda fresh, value: tf.where(is_bad, fresh, value),
+      lambda fresh, value: tf.where(is_finite, value, fresh),
       functional_model.initialize_metrics_state(),
       metrics,
     )
     counts = collections.OrderedDict(
       # Not `==`: in the graphs TFF builds it compares identities.
       num_empty_clients=tf.cast(tf.equal(num_examples, 0), tf.int32),
-      num_non_finite_clients=tf.cast(is_bad, tf.int32),
+      num_non_finite_clients=tf.cast(tf.logical_not(is_finite), tf.int32),
     )
     result = tff.learning.templates.ClientResult(update, client_weight)
     return result, metrics, counts
@@ -132,15 +136,3 @@ def build_client_work(
     get_hparams_fn=get_hparams,
     set_hparams_fn=set_hparams,
   )
-
-
-def _zero_if_non_finite(update):
-  """Zeroes a whole update if any entry is not finite; says whether it did."""
-  is_finite = tf.reduce_all(
-    [tf.reduce_all(tf.math.is_finite(t)) for t in tf.nest.flatten(update)]
-  )
-  # Selecting, not multiplying: 0 * NaN is NaN.
-  update = tf.nest.map_structure(
-    lambda t: tf.where(is_finite, t, tf.zeros_like(t)), update
-  )
-  return update, tf.logical_not(is_finite)

@@ -5,6 +5,8 @@ import collections
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_fedfish.algorithms.slots.finite import is_all_finite
+
 
 def build_finalizer(
   server_optimizer: tff.learning.optimizers.Optimizer,
@@ -28,9 +30,7 @@ def build_finalizer(
   def should_reject(optimizer_state, update):
     del optimizer_state
     tensors = tf.nest.flatten(update)
-    non_finite = tf.logical_not(
-      tf.reduce_all([tf.reduce_all(tf.math.is_finite(t)) for t in tensors])
-    )
+    non_finite = tf.logical_not(is_all_finite(update))
     all_zero = tf.reduce_all([tf.reduce_all(tf.equal(t, 0)) for t in tensors])
     measurements = collections.OrderedDict(
       update_is_non_finite=tf.cast(non_finite, tf.int32),

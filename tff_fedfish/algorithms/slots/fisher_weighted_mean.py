@@ -7,6 +7,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_fedfish import fisher
+from tff_fedfish.algorithms.slots.finite import zero_if_non_finite
 
 
 class DeltaAndFisher(NamedTuple):
@@ -25,8 +26,9 @@ class FisherWeightedMeanFactory(tff.aggregators.WeightedAggregationFactory):
   """Aggregates `DeltaAndFisher` to sum(w F delta) / sum(w F).
 
   The server sees sums over clients only: two tensors per weight tensor.
-  Measurements: `client_weight_sum`, and `zero_mass_fraction`, the share of
-  coordinates in which no client has Fisher mass.
+  Measurements: `client_weight_sum`; `num_overflowing_clients`, left out because
+  w F delta is beyond float32; `zero_mass_fraction`, the share of coordinates in
+  which no client has Fisher mass.
   """
 
   def __init__(self, relative_floor: float):
@@ -53,20 +55,25 @@ class FisherWeightedMeanFactory(tff.aggregators.WeightedAggregationFactory):
     @tff.tensorflow.computation(value_type, weight_type)
     @tf.function
     def to_terms(update, client_weight):
-      return fisher.fisher_weighted_terms(
+      terms = fisher.fisher_weighted_terms(
         update.model_delta,
         update.fisher_diagonal,
         client_weight,
         relative_floor=relative_floor,
       )
+      # Of a finite delta and a finite Fisher the product may still overflow.
+      terms, overflows = zero_if_non_finite(terms)
+      return terms, tf.cast(overflows, tf.int32)
 
-    @tff.tensorflow.computation(to_terms.type_signature.result)
+    terms_type = to_terms.type_signature.result[0]
+
+    @tff.tensorflow.computation(terms_type)
     @tf.function
     def to_mean(sums):
       weighted_delta_sum, fisher_mass = sums
       return fisher.fisher_weighted_mean(weighted_delta_sum, fisher_mass)
 
-    @tff.tensorflow.computation(to_terms.type_signature.result)
+    @tff.tensorflow.computation(terms_type)
     @tf.function
     def to_zero_mass_fraction(sums):
       _, fisher_mass = sums
@@ -86,12 +93,12 @@ class FisherWeightedMeanFactory(tff.aggregators.WeightedAggregationFactory):
       tff.FederatedType(weight_type, tff.CLIENTS),
     )
     def next_fn(state, update, client_weight):
-      sums = tff.federated_sum(
-        tff.federated_map(to_terms, (update, client_weight))
-      )
+      terms = tff.federated_map(to_terms, (update, client_weight))
+      sums = tff.federated_sum(terms[0])
       measurements = tff.federated_zip(
         collections.OrderedDict(
           client_weight_sum=tff.federated_sum(client_weight),
+          num_overflowing_clients=tff.federated_sum(terms[1]),
           zero_mass_fraction=tff.federated_map(to_zero_mass_fraction, sums),
         )
       )
