@@ -1,0 +1,54 @@
+"""The README says what is so."""
+
+import dataclasses
+import pathlib
+import re
+import shlex
+
+import pytest
+
+from tff_fedfish.cli.main import main
+from tff_fedfish.training import config
+
+_ROOT = pathlib.Path(__file__).parents[1]
+_README = (_ROOT / 'README.md').read_text()
+
+
+def test_every_setting_is_in_the_reference():
+  for section in dataclasses.fields(config.TrainConfig):
+    for field in dataclasses.fields(section.type):
+      assert f'| `{section.name}.{field.name}` |' in _README
+
+
+def test_links_and_pictures_exist():
+  for target in re.findall(r'\]\(([^)#]+)\)', _README):
+    if not target.startswith('https://'):
+      assert (_ROOT / target).exists(), target
+
+
+def _commands() -> list[list[str]]:
+  """The fedfish command lines of the README, continued lines joined."""
+  blocks = re.findall(r'```\w*\n(.*?)```', _README, re.DOTALL)
+  lines = '\n'.join(blocks).replace('\\\n', ' ').splitlines()
+  return [
+    shlex.split(line)[1:] for line in lines if line.startswith('fedfish ')
+  ]
+
+
+@pytest.mark.parametrize('command', _commands(), ids=lambda c: c[0])
+def test_commands_are_understood(command, tmp_path, monkeypatch, capsys):
+  # Where the files they name do not exist: a wrong option would be an argument
+  # error (SystemExit), a right one gets as far as the missing file.
+  config_file = _ROOT / 'configs' / 'small_c4.py'
+  command = [
+    str(config_file) if argument == 'configs/small_c4.py' else argument
+    for argument in command
+  ]
+  monkeypatch.chdir(tmp_path)
+  code = main(command)
+  assert code == (0 if '--dry_run' in command else 2), capsys.readouterr()
+  assert not list(tmp_path.iterdir())
+
+
+def test_there_are_commands_to_check():
+  assert len(_commands()) >= 8
