@@ -305,3 +305,15 @@ def test_dry_run_prints_sizes_and_writes_nothing(
   assert '335,144,960' in output
   assert '"cohort_size": 8' in output
   assert not (tmp_path / 'run').exists()
+
+
+@pytest.mark.parametrize(
+  'path', sorted((_ROOT / 'configs').glob('[!_]*.py')), ids=lambda p: p.stem
+)
+def test_every_shipped_config_dry_runs(path, tmp_path, monkeypatch, capsys):
+  monkeypatch.chdir(tmp_path)
+  assert main(['train', '--config', str(path), '--dry_run']) == 0
+  output = capsys.readouterr().out
+  assert 'Model parameters' in output
+  assert '"num_rounds"' in output
+  assert not list(tmp_path.iterdir())

@@ -21,7 +21,10 @@ _TRAIN_NAMES = (
   'train/update_is_non_finite',
   'train/update_is_all_zero',
 )
-_FISHER_NAMES = ('train/zero_fisher_mass_fraction',)
+_FISHER_NAMES = (
+  'train/num_overflowing_clients',
+  'train/zero_fisher_mass_fraction',
+)
 _COMMUNICATION_NAMES = tuple(
   f'communication/{field.name}'
   for field in dataclasses.fields(communication.Communication)
@@ -80,9 +83,13 @@ def train_metrics(
     'train/update_is_non_finite': int(finalizer['update_is_non_finite']),
     'train/update_is_all_zero': int(finalizer['update_is_all_zero']),
   }
-  if 'zero_mass_fraction' in metrics['aggregator']:
+  aggregator = metrics['aggregator']
+  if 'zero_mass_fraction' in aggregator:
+    row['train/num_overflowing_clients'] = int(
+      aggregator['num_overflowing_clients']
+    )
     row['train/zero_fisher_mass_fraction'] = float(
-      metrics['aggregator']['zero_mass_fraction']
+      aggregator['zero_mass_fraction']
     )
   return row
 
