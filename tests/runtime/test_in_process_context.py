@@ -1,13 +1,16 @@
 """The in-process context gives what TFF's own context gives."""
 
 import collections
+import os
 import threading
+import time
 
 import linear_models
 import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
+import worker_processes
 
 from tff_fedfish.algorithms.fed_fish import build_fed_fish
 from tff_fedfish.runtime import in_process_context
@@ -85,12 +88,24 @@ def test_computation_without_a_form_falls_back_with_one_warning():
   def total(values):
     return tff.federated_sum(values)
 
-  with pytest.warns(UserWarning, match='cannot run in process') as warned:
+  before = set(worker_processes.below(os.getpid()))
+  context = in_process_context.InProcessContext()
+  with (
+    tff.framework.get_context_stack().install(context),
+    pytest.warns(UserWarning, match='cannot run in process') as warned,
+  ):
     assert total([1, 2, 3]) == 6
     assert total([4, 5]) == 9
   mine = [w for w in warned if 'cannot run in process' in str(w.message)]
   assert len(mine) == 1
   assert 'int32' in str(mine[0].message)
+  # TFF's worker process runs until the context is closed.
+  assert set(worker_processes.below(os.getpid())) - before
+  context.close()
+  deadline = time.monotonic() + 5
+  while set(worker_processes.below(os.getpid())) - before:
+    assert time.monotonic() < deadline
+    time.sleep(0.05)
 
 
 def test_dataset_of_another_type_is_refused():

@@ -5,6 +5,8 @@ copied and whose memory grows with every round. Here a round is split into its
 MapReduceForm, plain TensorFlow functions that this process calls.
 """
 
+import atexit
+import gc
 import threading
 import warnings
 from typing import Any
@@ -55,6 +57,17 @@ class InProcessContext(tff.framework.SyncContext):
       return self._invoke_stock(comp, arg)
     return execution(arg)
 
+  def close(self) -> None:
+    """Ends the process of TFF's own context, if one was started.
+
+    Called at exit, too: TFF's clean-up fails once the interpreter shuts down,
+    and its worker would be left behind.
+    """
+    with self._lock:
+      self._stock_context = None
+    # The worker ends when the last reference, which is in a cycle, goes.
+    gc.collect()
+
   def _compile(self, comp):
     try:
       return build_execution(comp)
@@ -74,5 +87,6 @@ class InProcessContext(tff.framework.SyncContext):
         self._stock_context = (
           tff.backends.native.create_sync_local_cpp_execution_context()
         )
+        atexit.register(self.close)
     with tff.framework.get_context_stack().install(self._stock_context):
       return self._stock_context.invoke(comp, arg)
