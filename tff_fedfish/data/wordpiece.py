@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from tff_fedfish.data import ragged_encoding
 from tff_fedfish.errors import UserError
 
 # Ours first, then BERT's name for the piece that ends a text.
@@ -139,19 +140,8 @@ class WordPieceCodec:
       ) from error
 
   def encode(self, texts: Sequence[bytes]) -> tuple[np.ndarray, np.ndarray]:
-    """Returns all ids, int32, and where each text starts and ends, int64.
-
-    Args:
-      texts: UTF-8 texts, at least one.
-
-    Returns:
-      (ids [num_ids], splits [num_texts + 1]).
-    """
-    import tensorflow as tf
-
-    with tf.device('/CPU:0'):
-      ragged = self._tokenizer.tokenize(tf.constant(texts))
-    return ragged.flat_values.numpy(), ragged.row_splits.numpy()
+    """Returns ids and splits; see `ragged_encoding.encode`."""
+    return ragged_encoding.encode(self._tokenizer, texts)
 
   def piece(self, token_id: int) -> str:
     """Returns the vocabulary entry of an id."""

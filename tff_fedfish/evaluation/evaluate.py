@@ -113,7 +113,9 @@ def evaluate(
   ).contents
   fingerprint = run_inputs.corpus_fingerprint(corpus)
   is_transfer = contents.get('corpus_fingerprint') != fingerprint
-  client_ids = _client_ids(corpus, config, options, is_transfer)
+  # A transfer corpus has no split: all of its clients are held out.
+  split = None if is_transfer else _split(corpus, config)
+  client_ids = _client_ids(corpus, config, options, split)
 
   # Late: the errors above must not wait for TensorFlow.
   from tff_fedfish.evaluation import held_out_sample
@@ -157,7 +159,6 @@ def evaluate(
   clients = measurement.personalization(sample)
   barriers = None
   if options.measure_barrier:
-    split = _split(corpus, config)
     barriers = measurement.barrier(
       # Always what the run itself trains on.
       split.participating,
@@ -198,7 +199,6 @@ class _Measurement:
     if self.learning_rate is None:
       self.learning_rate = config.client_work.learning_rate
     self._trainable = _trainable(config, loaded)
-
     self._evaluator = learning_setup.build_evaluator(config)
 
   def personalization(self, sample):
@@ -252,9 +252,9 @@ def _split(corpus, config):
   )
 
 
-def _client_ids(corpus, config, options, is_transfer):
+def _client_ids(corpus, config, options, split):
   """Returns the clients that may be evaluated."""
-  if is_transfer:
+  if split is None:
     if options.measure_barrier:
       raise UserError(
         '`--barrier` replays a round of training, so `--data` must be the '
@@ -268,7 +268,7 @@ def _client_ids(corpus, config, options, is_transfer):
         'held out. Leave `--client_split` out.'
       )
     return corpus.client_ids
-  client_ids = getattr(_split(corpus, config), options.client_split)
+  client_ids = getattr(split, options.client_split)
   if not client_ids:
     raise UserError(
       f'`--client_split` is {options.client_split!r}, but the run has no such '
