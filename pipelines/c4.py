@@ -1,81 +1,74 @@
-"""C4 and its look-alikes: one JSON object per line, plain or gzip.
+"""C4 and its look-alikes: objects with `text`, `url` and `timestamp`.
 
-Raffel et al. (2020), "Exploring the Limits of Transfer Learning". A line has
-`text`, `url` and `timestamp`; `author` and `title` are kept where present.
+Raffel et al. (2020), "Exploring the Limits of Transfer Learning". As JSON (one
+object per line, as it is published), as Parquet, or as the TFRecords that
+TensorFlow Datasets prepares. `author` and `title` are kept where present.
 """
 
-import json
+import functools
+import os
+import re
 from collections.abc import Iterator
 
-from pipelines.read_lines import read_lines
+from pipelines import web_documents
+from pipelines.read_objects import read_objects
 from pipelines.source import Drop, RawRecord, Source
+from tff_fedfish.errors import UserError
+
+_SPLIT_NAMES = ('train', 'validation')
+_OPTIONAL_NAMES = ('author', 'title')
+_COLUMN_NAMES = (*web_documents.FEATURE_NAMES, *_OPTIONAL_NAMES)
+# As a word of its own: c4-train.00000-of-01024.json.gz, but not training.json.
+_SPLIT_WORD = re.compile(r'(?<![a-z])(?:train|validation)(?![a-z])')
 
 
-def read_records(path: str) -> Iterator[tuple[int, RawRecord | Drop]]:
-  """Yields (1-based line number, record or why it is dropped) of a file."""
-  for line_num, line in read_lines(path):
-    if isinstance(line, Drop):
-      yield line_num, line
-      continue
-    try:
-      yield line_num, parse_line(line)
-    except Drop as drop:
-      yield line_num, drop
+def read_records(
+  path: str, max_document_bytes: int
+) -> Iterator[tuple[int, RawRecord | Drop]]:
+  """Yields (1-based number, record or why it is dropped) of a file.
+
+  The reasons are those of `read_objects` and `web_documents.to_record`.
+  """
+  for num, value in read_objects(path, max_document_bytes, _COLUMN_NAMES):
+    if not isinstance(value, Drop):
+      try:
+        value = web_documents.to_record(
+          value, max_document_bytes, _OPTIONAL_NAMES
+        )
+      except Drop as drop:
+        value = drop
+    yield num, value
 
 
-def parse_line(line: bytes) -> RawRecord:
-  r"""Returns the features of one line.
-
-  Args:
-    line: A JSON object in UTF-8.
-
-  Returns:
-    `text`, `url` and `timestamp`, the last two possibly empty, and `author` and
-    `title` where the line has them. A timestamp that is a number becomes its
-    digits; any other value that is not a string counts as absent.
+def split(path: str, record: RawRecord) -> str:
+  """Returns the part of C4 that the file's name says, train or validation.
 
   Raises:
-    Drop: empty_line, invalid_utf8, malformed_json, not_an_object, missing_text
-      (absent or not a string), empty_text (nothing but white space), or
-      unpaired_surrogate (an escape such as \ud800 that is no character).
+    UserError: If the name says none, or both.
   """
-  if not line.strip():
-    raise Drop('empty_line')
-  try:
-    value = json.loads(line.decode('utf-8'))
-  except UnicodeDecodeError as error:
-    raise Drop('invalid_utf8') from error
-  except (ValueError, RecursionError) as error:
-    raise Drop('malformed_json') from error
-  if not isinstance(value, dict):
-    raise Drop('not_an_object')
-  if not isinstance(value.get('text'), str):
-    raise Drop('missing_text')
-  if not value['text'].strip():
-    raise Drop('empty_text')
-  timestamp = value.get('timestamp')
-  if isinstance(timestamp, int | float) and not isinstance(timestamp, bool):
-    value['timestamp'] = json.dumps(timestamp)
-  record = {name: _string(value, name) or '' for name in SOURCE.feature_names}
-  for name in SOURCE.optional_feature_names:
-    if (text := _string(value, name)) is not None:
-      record[name] = text
-  try:
-    ''.join(record.values()).encode('utf-8')
-  except UnicodeEncodeError as error:
-    raise Drop('unpaired_surrogate') from error
-  return record
+  del record  # A file belongs to one part as a whole.
+  return _split_of_name(os.path.basename(path))
 
 
-def _string(value: dict, name: str) -> str | None:
-  found = value.get(name)
-  return found if isinstance(found, str) else None
+@functools.lru_cache
+def _split_of_name(name: str) -> str:
+  found = set(_SPLIT_WORD.findall(name.lower()))
+  if len(found) != 1:
+    raise UserError(
+      "C4's own split is told from file names, which must hold the word "
+      f"'train' or 'validation', but {name!r} holds "
+      f'{"both" if found else "neither"}. Rename the file, as in '
+      "'c4-train.00000-of-01024.json.gz', or choose another split."
+    )
+  return found.pop()
 
 
 SOURCE = Source(
   name='c4',
   default_key='host',
-  feature_names=('text', 'timestamp', 'url'),
-  optional_feature_names=('author', 'title'),
+  feature_names=web_documents.FEATURE_NAMES,
+  optional_feature_names=_OPTIONAL_NAMES,
   read_records=read_records,
+  split_names=_SPLIT_NAMES,
+  split=split,
 )

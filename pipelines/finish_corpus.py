@@ -1,188 +1,242 @@
 """From what the workers left behind to the index and the manifest."""
 
 import dataclasses
-import glob
-import json
-import os
-import pathlib
+import hashlib
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from pipelines import output_files, splits, work_files
 from pipelines.job import GroupJob
 from pipelines.source import load_source
-from tff_fedfish.data.corpus_index import INDEX_NAME, INDEX_SCHEMA
+from tff_fedfish.data.corpus_index import INDEX_NAME
 from tff_fedfish.data.manifest import (
+  MANIFEST_NAME,
   Counts,
   DropExample,
   InputFile,
   Manifest,
   Shard,
+  Split,
 )
 from tff_fedfish.errors import UserError
-from tff_fedfish.files import write_atomically, write_json
 
-# Inside the unfinished output: one small file per raw file and per shard.
-_WORK = '.work'
-_REPORTS = 'reports'
-_PARTS = 'parts'
+# A corpus of many small files does not need them all named.
+_MAX_INPUTS = 10_000
+OTHER_SPLIT = 'other_split'
 
 
-def make_work_directory(staging: pathlib.Path) -> pathlib.Path:
-  """Returns a new directory for what `finish` will put together."""
-  work = staging / _WORK
-  for name in (_REPORTS, _PARTS):
-    (work / name).mkdir(parents=True)
-  return work
+class _Found(NamedTuple):
+  """What the workers left."""
+
+  files: list[dict[str, Any]]
+  shards: list[dict[str, Any]]
+  """By (part of the split, shard)."""
 
 
-def write_report(
-  work: str | os.PathLike, file_num: int, report: dict[str, Any]
-) -> None:
-  """Leaves the report of one raw file, a `FileReport` as a dict.
-
-  A repeated call, as by a runner that retries, replaces the file by itself.
-  """
-  write_json(pathlib.Path(work) / _REPORTS / f'{file_num:08d}.json', report)
-
-
-def write_part(
-  work: str | os.PathLike,
-  shard_num: int,
-  shard: Shard,
-  index: pa.Table,
-  optional_features: Sequence[str],
-) -> None:
-  """Leaves what is to be known of one shard; may be repeated, too."""
-  path = pathlib.Path(work) / _PARTS / f'{shard_num:05d}'
-  with write_atomically(path.with_suffix('.parquet'), 'wb') as file:
-    pq.write_table(index, file)
-  part = {
-    'shard': dataclasses.asdict(shard),
-    'optional_features': list(optional_features),
-  }
-  write_json(path.with_suffix('.json'), part)
-
-
-def progress(output: str | os.PathLike) -> tuple[int, int]:
-  """Returns (raw files read, shards written) of a running job."""
-  output = pathlib.Path(output)
-  done = [0, 0]
-  for work in output.parent.glob(f'.{glob.escape(output.name)}.*/{_WORK}'):
-    for i, name in enumerate((_REPORTS, _PARTS)):
-      done[i] += len(_sorted(work / name, '.json'))
-  return done[0], done[1]
-
-
-def finish(
-  job: GroupJob, staging: pathlib.Path, work: pathlib.Path
-) -> Manifest:
-  """Writes the index and returns the manifest, if nothing was lost.
+def finish(job: GroupJob, num_tasks: int, staging: str) -> list[Manifest]:
+  """Writes index and manifest, of every part, if nothing was lost.
 
   Args:
     job: What was grouped.
-    staging: Where the shards are.
-    work: Where reports and parts are.
+    num_tasks: How many reading tasks there were.
+    staging: Where the shards and what the workers left are. Holds nothing but
+      grouped corpora afterwards.
+
+  Returns:
+    One manifest, or one for every part of the split that has a record.
 
   Raises:
     UserError: If not one record could be grouped.
     RuntimeError: If records were lost: a fault of this program.
   """
-  reports = [_read_json(path) for path in _sorted(work / _REPORTS, '.json')]
-  parts = [_read_json(path) for path in _sorted(work / _PARTS, '.json')]
-  index = pa.concat_tables(
-    pq.read_table(path, schema=INDEX_SCHEMA)
-    for path in _sorted(work / _PARTS, '.parquet')
-  ).sort_by([('group_id', 'ascending'), ('part', 'ascending')])
-  counts = _count(reports, index)
-  _check(job, counts, len(reports), len(parts))
-  pq.write_table(index, staging / INDEX_NAME)
+  names = work_files.part_names(job)
+  reports = work_files.read_reports(staging)
+  shards = work_files.read_shard_reports(staging)
+  if missing := set(range(job.num_shards * len(names))) - shards.keys():
+    # No worker comes by a shard that gets no record.
+    features = next(
+      (shard['optional_features'] for shard in shards.values()), []
+    )
+    for number in missing:
+      work_files.write_numbered_shard(job, staging, number, [], features)
+    shards = work_files.read_shard_reports(staging)
+  found = _Found(
+    [file for files in reports.values() for file in files],
+    list(shards.values()),
+  )
+  _check(job, found, len(reports) == num_tasks)
+  corpora = []
+  for i, name in enumerate(names):
+    index = work_files.read_index(job, staging, i)
+    directory = work_files.corpus_directory(staging, name)
+    if index.num_rows:
+      sink = pa.BufferOutputStream()
+      pq.write_table(index, sink)
+      data = sink.getvalue()
+      path = output_files.join(directory, INDEX_NAME)
+      with output_files.open_to_write(path) as file:
+        file.write(data)
+      manifest = _manifest(job, found, index, i, names)
+      digest = hashlib.sha256(data).hexdigest()
+      corpora.append(
+        (directory, dataclasses.replace(manifest, index_sha256=digest))
+      )
+    else:
+      # An empty corpus helps nobody; the other parts' manifests name this one.
+      output_files.remove(directory)
+  work_files.remove(staging)
+  for directory, manifest in corpora:
+    path = output_files.join(directory, MANIFEST_NAME)
+    with output_files.open_to_write(path) as file:
+      file.write(manifest.to_bytes())
+  return [manifest for _, manifest in corpora]
+
+
+def _manifest(
+  job: GroupJob,
+  found: _Found,
+  index: pa.Table,
+  split_num: int,
+  names: Sequence[str | None],
+) -> Manifest:
+  """Returns the manifest of one part of the split, or of the whole."""
   source = load_source(job.source_name)
+  first = split_num * job.num_shards
+  shards = found.shards[first : first + job.num_shards]
+  split = None
+  if job.split is not None:
+    split = Split(
+      name=names[split_num],
+      names=tuple(names),
+      rule=splits.describe(job.split, source),
+    )
   return Manifest(
     corpus=job.source_name,
     key=job.key,
     feature_names=(
       *source.feature_names,
-      *parts[0]['optional_features'],
+      *shards[0]['optional_features'],
     ),
-    counts=counts,
-    shards=tuple(Shard(**part['shard']) for part in parts),
-    options={
-      'num_shards': job.num_shards,
-      'max_record_bytes': job.max_record_bytes,
-    },
-    inputs=_input_files(reports),
-    drop_examples=_first_drops(reports),
+    counts=_count(found.files, shards, index, split_num),
+    shards=tuple(Shard(**shard['shard']) for shard in shards),
+    options=job.options(),
+    num_input_files=len(found.files),
+    inputs=_input_files(found.files),
+    drop_examples=_first_drops(found.files, shards, split_num),
+    split=split,
   )
 
 
-def _count(reports: Sequence[dict], index: pa.Table) -> Counts:
-  drops = sum((Counter(report['drops']) for report in reports), Counter())
+def _count(
+  files: Sequence[dict],
+  shards: Sequence[dict],
+  index: pa.Table,
+  split_num: int,
+) -> Counts:
+  drops = Counter()
+  for report in (*files, *shards):
+    drops.update(report['drops'])
+  other = sum(
+    sum(file['split_records_out']) - file['split_records_out'][split_num]
+    for file in files
+  )
+  if other:
+    drops[OTHER_SPLIT] = other
   return Counts(
-    records_in=sum(report['records_in'] for report in reports),
-    records_out=pc.sum(index.column('num_examples')).as_py() or 0,
+    records_in=sum(file['records_in'] for file in files),
+    records_out=work_files.num_examples(index),
     num_groups=pc.sum(pc.equal(index.column('part'), 0)).as_py() or 0,
     num_records=index.num_rows,
     drops=dict(sorted(drops.items())),
   )
 
 
-def _check(
-  job: GroupJob, counts: Counts, num_reports: int, num_parts: int
-) -> None:
-  num_dropped = sum(counts.drops.values())
-  if (num_reports, num_parts) != (len(job.paths), job.num_shards) or (
-    counts.records_in != counts.records_out + num_dropped
+def _check(job: GroupJob, found: _Found, all_read: bool) -> None:
+  """Raises if a record is neither stored nor counted as dropped."""
+  read_drops, shard_drops = (
+    sum((Counter(report['drops']) for report in reports), Counter())
+    for reports in found
+  )
+  records_in = sum(file['records_in'] for file in found.files)
+  handed_on = sum(sum(file['split_records_out']) for file in found.files)
+  stored = sum(shard['num_examples'] for shard in found.shards)
+  if (
+    not all_read
+    or len(found.files) != len(job.paths)
+    or records_in != handed_on + read_drops.total()
+    or handed_on != stored + shard_drops.total()
   ):
     raise RuntimeError(
-      f'Records were lost: {counts.records_in} read from {num_reports} of '
-      f'{len(job.paths)} files, {counts.records_out} written to {num_parts} '
-      f'of {job.num_shards} shards, {num_dropped} dropped. Nothing is kept.'
+      f'Records were lost: {records_in} read from {len(found.files)} of '
+      f'{len(job.paths)} files, {read_drops.total()} dropped, {handed_on} '
+      f'handed on, {shard_drops.total()} dropped from groups, {stored} '
+      'written. Nothing is kept.'
     )
-  if not counts.records_out:
-    found = ', '.join(f'{n} {reason}' for reason, n in counts.drops.items())
+  if not stored:
+    drops = ', '.join(
+      f'{n} {reason}' for reason, n in sorted(read_drops.items())
+    )
     raise UserError(
       f'`--input` must hold records that can be grouped by {job.key}, but of '
-      f'{counts.records_in} records none could ({found or "empty files"}). '
+      f'{records_in} records none could ({drops or "empty files"}). '
       'Name other files, or another `--key`.'
     )
 
 
-def _input_files(reports: Sequence[dict]) -> tuple[InputFile, ...]:
+def _input_files(files: Sequence[dict]) -> tuple[InputFile, ...]:
   """Returns the raw files, in an order that their paths do not change."""
-  fields = [field.name for field in dataclasses.fields(InputFile)]
-  rows = [tuple(report[name] for name in fields) for report in reports]
+  inputs = [
+    InputFile(
+      name=file['name'],
+      records_in=file['records_in'],
+      records_out=sum(file['split_records_out']),
+      damage=file['damage'],
+      damage_byte=file['damage_byte'],
+    )
+    for file in files
+  ]
+  if len(inputs) > _MAX_INPUTS:
+    inputs = [file for file in inputs if file.damage]
   return tuple(
-    InputFile(**dict(zip(fields, row, strict=True)))
-    for row in sorted(rows, key=lambda row: (*row[:-1], row[-1] or ''))
+    sorted(
+      inputs,
+      key=lambda file: [
+        (value is not None, value) for value in dataclasses.astuple(file)
+      ],
+    )
   )
 
 
-def _first_drops(reports: Sequence[dict]) -> dict[str, DropExample]:
-  """Returns the smallest (file name, line) of every reason."""
+def _first_drops(
+  files: Sequence[dict], shards: Sequence[dict], split_num: int
+) -> dict[str, DropExample]:
+  """Returns the smallest (file name, record), or group, of every reason."""
   reason_to_first = {}
-  for report in reports:
-    for reason, line in report['first_drops'].items():
-      found = (report['name'], line)
+  for report in files:
+    others = [
+      first
+      for i, first in enumerate(report['split_firsts'])
+      if first is not None and i != split_num
+    ]
+    first_drops = report['first_drops']
+    if others:
+      first_drops = first_drops | {OTHER_SPLIT: min(others)}
+    for reason, (line, excerpt) in first_drops.items():
+      found = (report['name'], line, excerpt)
       reason_to_first[reason] = min(found, reason_to_first.get(reason, found))
-  return {
-    reason: DropExample(file=file, line=line)
-    for reason, (file, line) in sorted(reason_to_first.items())
+  examples = {
+    reason: DropExample(file=file, line=line, excerpt=excerpt)
+    for reason, (file, line, excerpt) in reason_to_first.items()
   }
-
-
-def _sorted(directory: pathlib.Path, suffix: str) -> list[pathlib.Path]:
-  # A name that begins with a dot is of a file that is still being written.
-  return sorted(
-    path
-    for path in directory.glob(f'*{suffix}')
-    if not path.name.startswith('.')
-  )
-
-
-def _read_json(path: pathlib.Path) -> dict[str, Any]:
-  return json.loads(path.read_text(encoding='utf-8'))
+  reason_to_first = {}
+  for report in shards:
+    for reason, found in report['first_drops'].items():
+      reason_to_first[reason] = min(found, reason_to_first.get(reason, found))
+  for reason, (group, excerpt) in reason_to_first.items():
+    examples[reason] = DropExample(group=group, excerpt=excerpt)
+  return dict(sorted(examples.items()))

@@ -1,18 +1,31 @@
 """Finds the raw files that patterns name, and checks that they can be read."""
 
+import concurrent.futures
 import glob
 import os
 from collections.abc import Sequence
 
+from pipelines.stored_files import is_remote
 from tff_fedfish.errors import UserError
+
+# What TensorFlow Datasets writes into every directory it has prepared.
+_TFDS_INFO = 'dataset_info.json'
+_TFDS_FILES = '*.tfrecord-*-of-*'
+
+_NUM_REQUESTS = 16
 
 
 def find_input_files(patterns: Sequence[str]) -> list[str]:
   """Returns the files that the patterns match, sorted, each once.
 
+  Local ones become absolute, so that what is told from the directories does not
+  depend on how a path is typed, nor on where a worker runs.
+
   Args:
     patterns: Local or remote paths; `*`, `?`, `[...]` and, for local ones, `**`
-      match any part of them.
+      match any part of them. A directory that TensorFlow Datasets has prepared
+      stands for its TFRecord files. Others that a pattern matches are passed
+      over.
 
   Raises:
     UserError: If a pattern matches nothing, or something that is no readable
@@ -20,7 +33,7 @@ def find_input_files(patterns: Sequence[str]) -> list[str]:
   """
   file_to_path = {}
   for pattern in patterns:
-    remote = '://' in pattern
+    remote = is_remote(pattern)
     matches = _match_remote(pattern) if remote else _match_local(pattern)
     if not matches:
       raise UserError(
@@ -31,41 +44,135 @@ def find_input_files(patterns: Sequence[str]) -> list[str]:
       # One file by two spellings must not be read twice. A link keeps its own
       # name, which is often the one that means something.
       file = path if remote else os.path.realpath(path)
+      if not remote:
+        path = _absolute(path, file)
+      _check_characters(path)
       file_to_path[file] = min(path, file_to_path.get(file, path))
   return sorted(file_to_path.values())
+
+
+def file_sizes(paths: Sequence[str]) -> list[int]:
+  """Returns how many bytes each file takes as it is stored.
+
+  Args:
+    paths: Local or remote files, as `find_input_files` returns them.
+
+  Raises:
+    UserError: If a file is not there any more, or cannot be asked.
+  """
+  if not any(map(is_remote, paths)):
+    return list(map(_file_size, paths))
+  # A remote file costs a request, and there may be thousands.
+  with concurrent.futures.ThreadPoolExecutor(_NUM_REQUESTS) as pool:
+    return list(pool.map(_file_size, paths))
 
 
 def _match_local(pattern: str) -> list[str]:
   # A file may have brackets in its name.
   exists = os.path.exists(pattern)
-  paths = [pattern] if exists else glob.glob(pattern, recursive=True)
+  matches = [pattern] if exists else glob.glob(pattern, recursive=True)
+  paths = []
+  for path in matches:
+    if os.path.isfile(os.path.join(path, _TFDS_INFO)):
+      files = glob.glob(os.path.join(glob.escape(path), _TFDS_FILES))
+      if not files:
+        raise _no_tfrecords(path)
+      paths.extend(files)
+    elif exists or not os.path.isdir(path):
+      paths.append(path)
   for path in paths:
-    if not os.path.isfile(path):
-      kind = 'a directory' if os.path.isdir(path) else 'not a regular file'
-      raise UserError(
-        f'`--input` must name files, but {path!r} is {kind}. Name files, such '
-        "as 'DIR/*.json.gz'."
-      )
-    try:
-      with open(path, 'rb'):
-        pass
-    except OSError as error:
-      raise UserError(
-        f'`--input` must be readable, but {path!r} is not ({error.strerror}). '
-        'Change its permissions, or leave it out.'
-      ) from error
+    _check_local(path)
   return paths
 
 
-def _match_remote(pattern: str) -> list[str]:
-  from apache_beam.io import filesystem, filesystems
-
+def _check_local(path: str) -> None:
+  if not os.path.isfile(path):
+    kind = 'a directory' if os.path.isdir(path) else 'not a regular file'
+    raise UserError(
+      f'`--input` must name files, but {path!r} is {kind}. Name files, such '
+      "as 'DIR/*.json.gz', or a directory that TensorFlow Datasets has "
+      f'prepared: it holds {_TFDS_INFO}.'
+    )
   try:
-    (result,) = filesystems.FileSystems.match([pattern])
+    with open(path, 'rb'):
+      pass
+  except OSError as error:
+    raise UserError(
+      f'`--input` must be readable, but {path!r} is not ({error.strerror}). '
+      'Change its permissions, or leave it out.'
+    ) from error
+
+
+def _absolute(path: str, real_path: str) -> str:
+  absolute = os.path.abspath(path)
+  # `..` behind a linked directory leads elsewhere than the spelling says.
+  return absolute if os.path.realpath(absolute) == real_path else real_path
+
+
+def _check_characters(path: str) -> None:
+  try:
+    path.encode()
+  except UnicodeEncodeError as error:
+    shown = os.fsencode(path).decode('utf-8', 'backslashreplace')
+    raise UserError(
+      f"`--input` must name files by names in UTF-8, but '{shown}' is none. "
+      'Rename it.'
+    ) from error
+
+
+def _match_remote(pattern: str) -> list[str]:
+  from apache_beam.io import filesystem
+
+  directory = pattern.rstrip('/')
+  try:
+    paths = _list_remote(pattern)
+    # To an object store a directory is the beginning of names: it matches
+    # nothing, but with a slash behind it all that it holds.
+    if not paths or pattern.endswith('/'):
+      if _list_remote(f'{directory}/{_TFDS_INFO}'):
+        paths = _list_remote(f'{directory}/{_TFDS_FILES}')
+        if not paths:
+          raise _no_tfrecords(pattern)
   except (filesystem.BeamIOError, ValueError) as error:
     raise UserError(
       f'`--input` must be a path that can be read, but {pattern!r} is not '
       f'({" ".join(str(error).split())}). Copy the files here, or install '
       "what Beam needs for that file system (such as 'apache-beam[gcp]')."
     ) from error
+  return paths
+
+
+def _list_remote(pattern: str) -> list[str]:
+  from apache_beam.io import filesystems
+
+  (result,) = filesystems.FileSystems.match([pattern])
   return [metadata.path for metadata in result.metadata_list]
+
+
+def _no_tfrecords(path: str) -> UserError:
+  return UserError(
+    f'`--input` may name a directory that TensorFlow Datasets has prepared, '
+    f'but {path!r} holds {_TFDS_INFO} and no {_TFDS_FILES}. Prepare it with '
+    'file_format="tfrecord", or name its files.'
+  )
+
+
+def _file_size(path: str) -> int:
+  try:
+    if not is_remote(path):
+      return os.path.getsize(path)
+    return _remote_size(path)
+  except OSError as error:
+    raise UserError(
+      f'`--input` must be readable, but the size of {path!r} cannot be found '
+      f'({" ".join(str(error).split())}). Check that it is still there.'
+    ) from error
+
+
+def _remote_size(path: str) -> int:
+  from apache_beam.io import filesystem, filesystems
+
+  try:
+    return filesystems.FileSystems.get_filesystem(path).size(path)
+  except (filesystem.BeamIOError, ValueError) as error:
+    raise OSError(str(error)) from error

@@ -1,8 +1,14 @@
 """What a grouping job is asked to do."""
 
 import dataclasses
+from typing import Any
 
-from pipelines.read_groups import BLOCK_BYTES
+from pipelines.splits import SplitRule
+
+# Records that are read together before they are handed on. Bounds what reading
+# takes of memory, and what one element of a runner holds.
+BLOCK_BYTES = 32 << 20
+DEFAULT_MAX_DOCUMENT_BYTES = 64 << 20
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -13,11 +19,19 @@ class GroupJob:
     source_name: One of `SOURCE_NAMES`.
     paths: The raw files. Their order does not matter.
     key: One of `KEYS`.
-    num_shards: How many TFRecord files to write, at least 1.
+    num_shards: How many TFRecord files to write, at least 1; for each part, if
+      the corpus is split.
     max_record_bytes: A group whose examples take more is stored in several
       records.
-    block_bytes: How much of a file to hand on at once; does not change what is
-      written.
+    max_document_bytes: A longer text is dropped.
+    max_examples_per_group: Of a larger group, those whose serialized examples
+      have the smallest SHA-256 are kept; None: all.
+    drop_duplicates: Whether to keep only the first, in stored order, of the
+      examples of a group that have the same text.
+    strict: Whether a record that cannot be used ends the job.
+    split: How to split the corpus; None: one corpus.
+    block_bytes: How much to read before it is handed on; does not change what
+      is written.
   """
 
   source_name: str
@@ -25,4 +39,19 @@ class GroupJob:
   key: str
   num_shards: int
   max_record_bytes: int
+  max_document_bytes: int = DEFAULT_MAX_DOCUMENT_BYTES
+  max_examples_per_group: int | None = None
+  drop_duplicates: bool = False
+  strict: bool = False
+  split: SplitRule | None = None
   block_bytes: int = BLOCK_BYTES
+
+  def options(self) -> dict[str, Any]:
+    """Returns what shaped the output, for the manifest."""
+    return {
+      'num_shards': self.num_shards,
+      'max_record_bytes': self.max_record_bytes,
+      'max_document_bytes': self.max_document_bytes,
+      'max_examples_per_group': self.max_examples_per_group,
+      'drop_duplicates': self.drop_duplicates,
+    }

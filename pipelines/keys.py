@@ -1,32 +1,67 @@
-"""Keys: what the examples of a group share.
+r"""Keys: what the examples of a group share.
 
-- host: the URL's network location in lower case, without user information,
-  without a final dot, and with the port only where it is not the scheme's own
-  (another port is another server). `www.` stays.
+- host: where the record's URL points, in one spelling per server (below).
 - domain: the part of the host that can be registered, by the public suffix
   list that the tldextract package carries, private suffixes included
   (`a.github.io` and `b.github.io` are two domains). Hosts without one - IP
   addresses, `localhost`, bare suffixes - stand for themselves, as in `host`.
 - author: the record's `author`, as it is written.
+
+| what stands in the URL      | the host                                       |
+|-----------------------------|------------------------------------------------|
+| upper case                  | becomes lower case                             |
+| `www.`                      | stays                                          |
+| user and password           | are left out                                   |
+| final dot                   | is left out                                    |
+| port                        | left out if the scheme's own, else kept: it is |
+|                             | another server                                 |
+| letters that are not ASCII  | Punycode, after UTS #46's mapping: `bücher.de` |
+|                             | becomes `xn--bcher-kva.de`                     |
+| a label that UTS #46 forbids| stays, in lower case; so does one that is      |
+|                             | longer than DNS allows                         |
+| `a_b`, `-a`, `xn--?`        | stay: they occur                               |
+| `%65xample.com`             | is decoded, once, as UTF-8                     |
+| IPv4 address                | stays                                          |
+| `[2001:DB8:0::1]`           | the short form: `[2001:db8::1]`                |
+| any scheme before `//`      | is left out: `ftp://example.com`               |
+| `//example.com`             | as after `http:`                               |
+| `example.com:80/a`          | as after `http://`, if the host has a          |
+|                             | registrable domain or is an IP address         |
+| white space and control     | left out around the URL; in the host: no host  |
+| characters                  |                                                |
+| `mailto:a@b.c`, `data:,a`   | no host                                        |
+| empty label, bad port       | no host                                        |
+| IPv6 address with a zone    | no host                                        |
+| one of `<>@[\]^|%` in a name| no host                                        |
+
+A record without a URL may have a `domain` instead, as in CC-News. That is taken
+as a URL without a scheme, of any host.
 """
 
-import functools
-import urllib.parse
+import re
 from collections.abc import Callable
 
+from pipelines import url_location
 from pipelines.source import Drop, RawRecord
 
-_DEFAULT_PORTS = {'http': 80, 'https': 443, 'ftp': 21}
+# What most URLs look like, and needs nothing but to be cut out.
+_PLAIN_URL = re.compile(
+  r'https?://([a-z0-9_-]+(?:\.[a-z0-9_-]+)*)(?=[/?#]|\Z)', re.A
+)
+_MAX_EXCERPT_CHARACTERS = 200
 
 
 def host_key(record: RawRecord) -> bytes:
   """Returns the record's host.
 
   Raises:
-    Drop: missing_url if it has no URL, no_host if the URL names no host.
+    Drop: missing_url if it has neither URL nor domain, no_host if the URL names
+      no host.
   """
-  hostname, port = _location(record)
-  return f'{hostname}{port}'.encode()
+  if match := _PLAIN_URL.match(record.get('url', '')):
+    return match[1].encode()
+  host, port = _location(record)
+  return f'{host}{port}'.encode()
 
 
 def domain_key(record: RawRecord) -> bytes:
@@ -35,9 +70,12 @@ def domain_key(record: RawRecord) -> bytes:
   Raises:
     Drop: As `host_key`.
   """
-  hostname, port = _location(record)
-  domain = _extract_domain()(hostname).top_domain_under_public_suffix
-  return (domain or f'{hostname}{port}').encode()
+  if match := _PLAIN_URL.match(record.get('url', '')):
+    host, port = match[1], ''
+  else:
+    host, port = _location(record)
+  domain = url_location.registrable_domain(host)
+  return (domain or f'{host}{port}').encode()
 
 
 def author_key(record: RawRecord) -> bytes:
@@ -59,33 +97,14 @@ KEYS: dict[str, Callable[[RawRecord], bytes]] = {
 }
 
 
-def _location(record: RawRecord) -> tuple[str, str]:
-  """Returns (host name, ':port' or '')."""
-  url = record.get('url', '').strip()
-  if not url:
+def _location(record: RawRecord) -> url_location.Location:
+  url, is_web = record.get('url', ''), False
+  if not url.strip():
+    url, is_web = record.get('domain', ''), True
+  if not url.strip():
     raise Drop('missing_url')
-  try:
-    parts = urllib.parse.urlsplit(url)
-    hostname, port = parts.hostname, parts.port
-  except ValueError as error:
-    # A bracket that is not closed, or a port that is no number.
-    raise Drop('no_host') from error
-  hostname = (hostname or '').removesuffix('.')
-  if not hostname:
-    raise Drop('no_host')
-  if ':' in hostname:
-    # `urlsplit` takes the brackets off an IPv6 address.
-    hostname = f'[{hostname}]'
-  if port is None or port == _DEFAULT_PORTS.get(parts.scheme):
-    return hostname, ''
-  return hostname, f':{port}'
-
-
-@functools.cache
-def _extract_domain() -> Callable:
-  import tldextract
-
-  # No URLs and no cache directory: the list comes from the package itself.
-  return tldextract.TLDExtract(
-    suffix_list_urls=(), cache_dir=None, include_psl_private_domains=True
-  ).extract_str
+  location = url_location.find_location(url, is_web=is_web)
+  if location is None:
+    excerpt = url[:_MAX_EXCERPT_CHARACTERS].encode('utf-8', 'replace')
+    raise Drop('no_host', excerpt=excerpt)
+  return location

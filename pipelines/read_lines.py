@@ -1,98 +1,87 @@
-"""Reads the lines of a plain or gzip file, as far as it can be read."""
+"""Splits what a file holds into lines, as far as it can be read."""
 
-import contextlib
-import zlib
-from collections.abc import Iterator
-from typing import BinaryIO
+from collections.abc import Iterable, Iterator
 
 from pipelines.source import Drop
 
-_CHUNK_BYTES = 1 << 20
-_GZIP_MAGIC = b'\x1f\x8b'
-_BYTE_ORDER_MARK = b'\xef\xbb\xbf'
+EXCERPT_BYTES = 200
+"""How much of a dropped record goes with its `Drop`."""
+
+BYTE_ORDER_MARK = b'\xef\xbb\xbf'
+"""Some editors begin a UTF-8 file with it; JSON does not allow it."""
 
 
-def read_lines(path: str) -> Iterator[tuple[int, bytes | Drop]]:
+def split_lines(
+  chunks: Iterable[bytes], max_line_bytes: int
+) -> Iterator[tuple[int, bytes | Drop]]:
   """Yields (1-based line number, line without its end) of a file.
 
-  Whether a file is compressed is told from its first bytes, not its name. If a
-  compressed file is cut off or corrupt, every line before that is yielded, and
-  then one `Drop` with `damage` set for the line at which reading stopped.
+  A longer line than `max_line_bytes` is never held in memory: in its place
+  comes the `Drop` document_too_large. If a compressed file is cut off or
+  corrupt, every line before that is yielded, and then one `Drop` with `damage`
+  set for the line at which reading stopped.
 
   Args:
-    path: A local or remote path that Beam's file systems can open.
+    chunks: The pieces of a file, as `raw_bytes.read_chunks` yields them.
+    max_line_bytes: How long a line may be, without its end.
   """
-  from apache_beam.io import filesystem, filesystems
-
-  # Pieces of the line that is not complete yet. A list, because adding to one
-  # string would copy a very long line again and again.
-  pending = []
+  line = _OpenLine(max_line_bytes)
   line_num = 0
-  damage = None
-  with filesystems.FileSystems.open(
-    path, compression_type=filesystem.CompressionTypes.UNCOMPRESSED
-  ) as file:
+  chunks = iter(chunks)
+  while True:
     try:
-      for chunk in _decompressed_chunks(file):
-        first, *others = chunk.split(b'\n')
-        pending.append(first)
-        for piece in others:
-          line_num += 1
-          yield line_num, _without_mark(b''.join(pending), line_num)
-          pending = [piece]
-    except Drop as drop:
-      damage = drop
-  if damage is not None:
-    # What is pending may be half a record: it goes with the damage.
-    yield line_num + 1, damage
-  elif line := b''.join(pending):
-    yield line_num + 1, _without_mark(line, line_num + 1)
+      chunk = next(chunks, None)
+    except Drop as damage:
+      # What is open may be half a record: it goes with the damage.
+      yield line_num + 1, damage
+      return
+    if chunk is None:
+      break
+    first, *pieces = chunk.split(b'\n')
+    line.add(first)
+    if not pieces:
+      continue
+    line_num += 1
+    yield line_num, line.close(line_num)
+    line.add(pieces.pop())
+    for piece in pieces:
+      line_num += 1
+      if len(piece) > max_line_bytes:
+        yield line_num, _too_large(piece)
+      else:
+        yield line_num, piece
+  if line.num_bytes:
+    yield line_num + 1, line.close(line_num + 1)
 
 
-def _decompressed_chunks(file: BinaryIO) -> Iterator[bytes]:
-  chunk = file.read(_CHUNK_BYTES)
-  if not chunk.startswith(_GZIP_MAGIC):
-    while chunk:
-      yield chunk
-      chunk = file.read(_CHUNK_BYTES)
-    return
-  member = _new_member()
-  while chunk:
-    before = member.copy()
-    try:
-      # Bounded, so that a small file that unpacks to terabytes does no harm.
-      data = member.decompress(chunk, _CHUNK_BYTES)
-    except zlib.error as error:
-      yield _salvage(before, chunk)
-      raise Drop('corrupt_file', damage=True) from error
-    if data:
-      yield data
-    if member.eof:
-      # gzip files may be concatenated, and padded with zeros.
-      chunk = member.unused_data.lstrip(b'\0')
-      while not chunk and (more := file.read(_CHUNK_BYTES)):
-        chunk = more.lstrip(b'\0')
-      if chunk:
-        member = _new_member()
-    else:
-      chunk = member.unconsumed_tail or file.read(_CHUNK_BYTES)
-  if not member.eof:
-    raise Drop('truncated_file', damage=True)
+class _OpenLine:
+  """The line that is not complete yet.
+
+  Its pieces are a list, because adding to one string would copy a very long
+  line again and again.
+  """
+
+  def __init__(self, max_bytes: int):
+    self._max_bytes = max_bytes
+    self._pieces = []
+    self.num_bytes = 0
+
+  def add(self, piece: bytes) -> None:
+    self.num_bytes += len(piece)
+    if self.num_bytes <= self._max_bytes:
+      self._pieces.append(piece)
+    elif sum(map(len, self._pieces)) < EXCERPT_BYTES:
+      self._pieces.append(piece[:EXCERPT_BYTES])
+
+  def close(self, line_num: int) -> bytes | Drop:
+    """Returns the line, and starts the next."""
+    line = b''.join(self._pieces)
+    too_large = self.num_bytes > self._max_bytes
+    self._pieces, self.num_bytes = [], 0
+    if line_num == 1:
+      line = line.removeprefix(BYTE_ORDER_MARK)
+    return _too_large(line) if too_large else line
 
 
-def _salvage(member: 'zlib._Decompress', chunk: bytes) -> bytes:
-  """Returns what unpacks before the fault that the chunk is known to have."""
-  data = []
-  with contextlib.suppress(zlib.error):
-    for i in range(len(chunk)):
-      data.append(member.decompress(chunk[i : i + 1]))
-  return b''.join(data)
-
-
-def _new_member() -> 'zlib._Decompress':
-  return zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
-
-
-def _without_mark(line: bytes, line_num: int) -> bytes:
-  # Some editors begin a UTF-8 file with a mark, which JSON does not allow.
-  return line.removeprefix(_BYTE_ORDER_MARK) if line_num == 1 else line
+def _too_large(line: bytes) -> Drop:
+  return Drop('document_too_large', excerpt=line[:EXCERPT_BYTES])

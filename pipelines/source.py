@@ -7,12 +7,18 @@ import dataclasses
 import importlib
 from collections.abc import Callable, Iterator, Mapping
 
-_MODULES = {'c4': 'pipelines.c4'}
+_MODULES = {
+  'c4': 'pipelines.c4',
+  'cc_news': 'pipelines.cc_news',
+  'stack_overflow': 'pipelines.stack_overflow',
+}
 
 SOURCE_NAMES = tuple(_MODULES)
 
 RawRecord = Mapping[str, str]
-"""Feature name to text. Optional features that a record lacks are absent."""
+"""Feature name to text. Optional features that a record lacks are absent; names
+that are no feature of the source (such as `split`) are seen by its `split`
+function and by keys, and not stored."""
 
 
 class Drop(Exception):
@@ -21,12 +27,24 @@ class Drop(Exception):
   Attributes:
     reason: One word for the manifest, such as 'missing_text'.
     damage: Whether the file could not be read beyond this record.
+    byte: For damage, how many bytes of the file as it is stored (compressed)
+      could be used; None otherwise.
+    excerpt: The beginning of what was dropped; kept for the first of a reason.
   """
 
-  def __init__(self, reason: str, *, damage: bool = False):
+  def __init__(
+    self,
+    reason: str,
+    *,
+    damage: bool = False,
+    byte: int | None = None,
+    excerpt: bytes = b'',
+  ):
     super().__init__(reason)
     self.reason = reason
     self.damage = damage
+    self.byte = byte
+    self.excerpt = excerpt
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -39,8 +57,14 @@ class Source:
   """Features that every stored example has; empty where a record has none."""
   optional_feature_names: tuple[str, ...]
   """Features stored if at least one record of the input has them."""
-  read_records: Callable[[str], Iterator[tuple[int, RawRecord | Drop]]]
-  """Yields (1-based line number, record or why it is dropped) of a file."""
+  read_records: Callable[[str, int], Iterator[tuple[int, RawRecord | Drop]]]
+  """Called with a path and `max_document_bytes`, the longest text to accept;
+  yields (1-based number of the line, row or post, record or why it is dropped),
+  one for every record of the file."""
+  split_names: tuple[str, ...] = ()
+  """The parts into which the corpus's own split divides it, if it has one."""
+  split: Callable[[str, RawRecord], str] | None = None
+  """Called with a path and a record; returns one of `split_names`."""
 
 
 def load_source(name: str) -> Source:

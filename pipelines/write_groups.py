@@ -1,29 +1,31 @@
 """Writes one shard: sorted group records, and the rows of its index."""
 
-import collections
+import dataclasses
 import hashlib
-import os
-import pathlib
-from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+import heapq
+from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
-from pipelines.read_groups import Block
+from pipelines import output_files
+from pipelines.job import GroupJob
+from pipelines.read_groups import excerpt
+from pipelines.sorted_records import SortedRecords
 from tff_fedfish.data import records
 from tff_fedfish.data.corpus_index import INDEX_SCHEMA
 from tff_fedfish.data.manifest import Shard
-from tff_fedfish.files import write_atomically
 
 
-class _Example(NamedTuple):
-  """A stored example; tuples of these sort into the stored order."""
+@dataclasses.dataclass
+class ShardReport:
+  """What became of the records of one shard."""
 
-  timestamp: bytes
-  url: bytes
-  sha256: bytes
-  serialized: bytes
-  num_words: int
+  shard: Shard
+  drops: dict[str, int] = dataclasses.field(default_factory=dict)
+  first_drops: dict[str, tuple[str, str]] = dataclasses.field(
+    default_factory=dict
+  )
+  """Group id and beginning of the first text dropped, by reason."""
 
 
 def shard_name(shard_num: int, num_shards: int) -> str:
@@ -32,56 +34,43 @@ def shard_name(shard_num: int, num_shards: int) -> str:
 
 
 def write_shard(
-  directory: str | os.PathLike,
-  shard_num: int,
-  num_shards: int,
-  blocks: Iterable[Block],
-  value_names: Sequence[str],
-  feature_names: Sequence[str],
-  max_record_bytes: int,
-) -> tuple[Shard, pa.Table]:
+  path: str, name: str, shard_num: int, found: SortedRecords, job: GroupJob
+) -> tuple[ShardReport, pa.Table]:
   """Writes the groups of one shard; the same bytes for any order of blocks.
 
   Args:
-    directory: Where to write.
+    path: Where to write, a local path or one that Beam knows.
+    name: The shard's file name, for the manifest.
     shard_num: 0-based number of the shard.
-    num_shards: How many shards there are.
-    blocks: All records of the shard.
-    value_names: What the values of a record stand for.
-    feature_names: The features to store; a record's missing values become
-      empty ones.
-    max_record_bytes: A group whose examples take more is stored in several
-      records.
+    found: The shard's records.
+    job: What limits its groups and records.
 
   Returns:
-    The shard, and its part of the index, of `INDEX_SCHEMA`.
+    The report, and the shard's part of the index, of `INDEX_SCHEMA`.
   """
-  group_id_to_examples = _encode(blocks, value_names, feature_names)
-  name = shard_name(shard_num, num_shards)
+  report = ShardReport(Shard(name=name, sha256='', num_bytes=0, num_records=0))
   rows = []
   offset = 0
-  with write_atomically(pathlib.Path(directory) / name, 'wb') as file:
+  with output_files.open_to_write(path) as file:
     hashing = _HashingWriter(file)
-    for group_id in sorted(group_id_to_examples):
-      # Let go of a group once it is written.
-      examples = sorted(group_id_to_examples.pop(group_id))
-      parts = list(_split(examples, max_record_bytes))
-      for part, part_examples in enumerate(parts):
+    for group_id, positions in found.groups():
+      kept = _select(found, group_id, positions, job, report)
+      parts = list(_split(kept, found.sizes[kept].tolist(), job))
+      for part, part_positions in enumerate(parts):
         payload = records.encode_group_record(
           group_id,
-          [example.serialized for example in part_examples],
+          found.examples(part_positions),
           part if len(parts) > 1 else None,
         )
-        num_words = sum(example.num_words for example in part_examples)
         rows.append(
           (
             group_id,
             part,
             shard_num,
             offset,
-            len(part_examples),
+            len(part_positions),
             len(payload),
-            num_words,
+            int(found.num_words[part_positions].sum()),
           )
         )
         offset += records.write_record(hashing, payload)
@@ -93,53 +82,83 @@ def write_shard(
     ],
     schema=INDEX_SCHEMA,
   )
-  shard = Shard(
+  report.shard = Shard(
     name=name,
     sha256=hashing.hexdigest(),
     num_bytes=offset,
     num_records=len(rows),
   )
-  return shard, index
+  return report, index
 
 
-def _encode(
-  blocks: Iterable[Block],
-  value_names: Sequence[str],
-  feature_names: Sequence[str],
-) -> dict[bytes, list[_Example]]:
-  group_id_to_examples = collections.defaultdict(list)
-  for block in blocks:
-    for group_id, group in block:
-      for values in group:
-        features = dict(zip(value_names, values, strict=True))
-        serialized = records.encode_example(
-          {name: features[name] or b'' for name in feature_names}
-        )
-        group_id_to_examples[group_id].append(
-          _Example(
-            features['timestamp'],
-            features['url'],
-            hashlib.sha256(serialized).digest(),
-            serialized,
-            len(features['text'].decode().split()),
-          )
-        )
-  return group_id_to_examples
+def _select(
+  found: SortedRecords,
+  group_id: bytes,
+  positions: range,
+  job: GroupJob,
+  report: ShardReport,
+) -> Sequence[int]:
+  """Returns the records of a group that are stored, and counts the others."""
+  kept = positions
+  if job.drop_duplicates:
+    kept, dropped = _without_duplicates(found, kept)
+    _count(found, group_id, 'duplicate_text', dropped, report)
+  limit = job.max_examples_per_group
+  if limit is not None and len(kept) > limit:
+    # By hash: the choice depends on nothing but the examples themselves.
+    chosen = set(heapq.nsmallest(limit, kept, key=found.sha256))
+    dropped = [position for position in kept if position not in chosen]
+    kept = [position for position in kept if position in chosen]
+    _count(found, group_id, 'group_cap', dropped, report)
+  return list(kept)
+
+
+def _without_duplicates(
+  found: SortedRecords, positions: Sequence[int]
+) -> tuple[list[int], list[int]]:
+  kept, dropped = [], []
+  seen = set()
+  for position in positions:
+    text = hashlib.sha256(_text(found, position)).digest()
+    (dropped if text in seen else kept).append(position)
+    seen.add(text)
+  return kept, dropped
+
+
+def _count(
+  found: SortedRecords,
+  group_id: bytes,
+  reason: str,
+  dropped: Sequence[int],
+  report: ShardReport,
+) -> None:
+  if not dropped:
+    return
+  report.drops[reason] = report.drops.get(reason, 0) + len(dropped)
+  # Groups come in order, so the first of a shard is known when it comes.
+  if reason not in report.first_drops:
+    report.first_drops[reason] = (
+      group_id.decode('utf-8', 'backslashreplace'),
+      excerpt(_text(found, dropped[0])),
+    )
+
+
+def _text(found: SortedRecords, position: int) -> bytes:
+  (example,) = found.examples([position])
+  return records.decode_example(example)['text']
 
 
 def _split(
-  examples: Sequence[_Example], max_record_bytes: int
-) -> Iterator[list[_Example]]:
+  positions: Sequence[int], sizes: Sequence[int], job: GroupJob
+) -> Iterator[Sequence[int]]:
   """Cuts a group into parts; an example larger than the limit stands alone."""
-  part, num_bytes = [], 0
-  for example in examples:
-    size = len(example.serialized)
-    if part and num_bytes + size > max_record_bytes:
-      yield part
-      part, num_bytes = [], 0
-    part.append(example)
+  start = num_bytes = 0
+  for i, size in enumerate(sizes):
+    if i > start and num_bytes + size > job.max_record_bytes:
+      yield positions[start:i]
+      start, num_bytes = i, 0
     num_bytes += size
-  yield part
+  yield positions[start:]
 
 
 class _HashingWriter:

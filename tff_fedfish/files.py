@@ -34,7 +34,7 @@ def write_atomically(path: str | os.PathLike, mode: str = 'w') -> Iterator[Any]:
       yield file
       file.flush()
       os.fsync(file.fileno())
-    os.chmod(temporary, 0o666 & ~_umask())
+    os.chmod(temporary, 0o666 & ~umask())
     os.replace(temporary, path)
   except BaseException:
     with contextlib.suppress(FileNotFoundError):
@@ -61,7 +61,7 @@ def write_directory_atomically(
   )
   try:
     yield temporary
-    os.chmod(temporary, 0o777 & ~_umask())
+    os.chmod(temporary, 0o777 & ~umask())
     os.replace(temporary, path)
   except BaseException:
     shutil.rmtree(temporary, ignore_errors=True)
@@ -129,7 +129,8 @@ def require_usable_output(
   return path
 
 
-def _umask() -> int:
+def umask() -> int:
+  """Returns the permissions that new files of this process are denied."""
   mask = os.umask(0)
   os.umask(mask)
   return mask

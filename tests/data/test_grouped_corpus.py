@@ -9,11 +9,13 @@ import sys
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from grouping_jobs import group_lines
 
-from pipelines.group_job import run_group_job
-from pipelines.job import GroupJob
-from tff_fedfish.data.grouped_corpus import ClientIds, GroupedCorpus
-from tff_fedfish.data.manifest import read_manifest
+from tff_fedfish.data.corpus_index import INDEX_SCHEMA
+from tff_fedfish.data.grouped_corpus import GroupedCorpus
+from tff_fedfish.data.manifest import (
+  read_manifest,
+)
 from tff_fedfish.errors import UserError
 
 _ROOT = pathlib.Path(__file__).parents[2]
@@ -21,29 +23,19 @@ _ROOT = pathlib.Path(__file__).parents[2]
 _TEXTS = {
   'http://b/': ['one two three', 'four'],
   'http://a/': ['five'],
-  'http://Ü/': ['six seven', 'eight', 'nine'],
+  'http://c/': ['six seven', 'eight', 'nine'],
 }
 
 
 @pytest.fixture(scope='module')
 def _whole(tmp_path_factory):
   directory = tmp_path_factory.mktemp('corpus')
-  raw = directory / 'raw.json'
   lines = [
     {'text': text, 'url': url, 'timestamp': str(i)}
     for url, texts in _TEXTS.items()
     for i, text in enumerate(texts)
   ]
-  raw.write_text('\n'.join(map(json.dumps, lines)))
-  job = GroupJob(
-    source_name='c4',
-    paths=(str(raw),),
-    key='host',
-    num_shards=2,
-    max_record_bytes=1 << 20,
-  )
-  run_group_job(job, directory / 'out')
-  return directory / 'out'
+  return group_lines(directory, lines, num_shards=2)
 
 
 @pytest.fixture
@@ -56,6 +48,17 @@ def directory(_whole, tmp_path):
   return copy
 
 
+def _change_index(directory, name, change):
+  """Applies `change` to the values of a column, in place."""
+  path = directory / 'index.parquet'
+  table = pq.read_table(path)
+  values = table.column(name).to_pylist()
+  change(values)
+  position = table.column_names.index(name)
+  column = pa.array(values, INDEX_SCHEMA.field(name).type)
+  pq.write_table(table.set_column(position, name, column), path)
+
+
 def _edit_manifest(directory, **changes):
   path = directory / 'manifest.json'
   path.write_text(json.dumps(json.loads(path.read_text()) | changes))
@@ -64,7 +67,7 @@ def _edit_manifest(directory, **changes):
 class TestGroupedCorpus:
   def test_clients(self, directory):
     corpus = GroupedCorpus(directory)
-    assert list(corpus.client_ids) == [b'a', b'b', 'ü'.encode()]
+    assert list(corpus.client_ids) == [b'a', b'b', b'c']
     assert [corpus.num_examples(c) for c in corpus.client_ids] == [1, 2, 3]
     # three + one, and two + one + one words.
     assert [corpus.num_words(c) for c in corpus.client_ids] == [1, 4, 4]
@@ -83,7 +86,7 @@ class TestGroupedCorpus:
     import tensorflow as tf
 
     corpus = GroupedCorpus(directory)
-    dataset = corpus.client_dataset('ü'.encode())
+    dataset = corpus.client_dataset(b'c')
     spec = tf.TensorSpec([], tf.string)
     assert dataset.element_spec == {
       'text': spec,
@@ -95,7 +98,7 @@ class TestGroupedCorpus:
       {name: value.numpy() for name, value in example.items()}
       for example in dataset
     ]
-    assert found == corpus.examples('ü'.encode())
+    assert found == corpus.examples(b'c')
 
   def test_cohort(self, directory):
     corpus = GroupedCorpus(directory)
@@ -141,10 +144,60 @@ class TestGroupedCorpus:
   def test_index_of_another_corpus(self, directory):
     path = directory / 'index.parquet'
     index = pq.read_table(path)
-    ids = pa.array([b'B', b'b', 'ü'.encode()], pa.binary())
+    ids = pa.array([b'B', b'b', b'c'], pa.binary())
     pq.write_table(index.set_column(0, 'group_id', ids), path)
     with pytest.raises(UserError, match=r"must hold client b'B' at byte \d+"):
       GroupedCorpus(directory).examples(b'B')
+
+  def test_row_into_the_middle_of_a_record(self, directory):
+    def shift(offsets):
+      offsets[0] += 5
+
+    _change_index(directory, 'offset', shift)
+    with pytest.raises(
+      UserError, match=r'byte \d+ is damaged: its length fails the checksum'
+    ):
+      GroupedCorpus(directory).examples(b'a')
+
+  def test_row_behind_the_end_of_a_shard(self, directory):
+    def shift(offsets):
+      offsets[0] = 1 << 40
+
+    _change_index(directory, 'offset', shift)
+    with pytest.raises(
+      UserError, match=f'the one at byte {1 << 40} is damaged: the file ends'
+    ):
+      GroupedCorpus(directory).examples(b'a')
+
+  @pytest.mark.parametrize(
+    ('column', 'value'),
+    [('shard', 2), ('shard', -1), ('offset', -1), ('part', 1)],
+  )
+  def test_row_that_fits_no_shard(self, directory, column, value):
+    def replace(values):
+      values[0] = value
+
+    _change_index(directory, column, replace)
+    with pytest.raises(
+      UserError,
+      match='must hold the index.parquet of its 3 records, but that names '
+      'other ones: it belongs to another corpus. Copy',
+    ):
+      GroupedCorpus(directory)
+
+  def test_index_of_another_number_of_records(self, directory):
+    path = directory / 'index.parquet'
+    pq.write_table(pq.read_table(path).slice(1), path)
+    with pytest.raises(UserError, match='its 3 records, but that has 2 rows'):
+      GroupedCorpus(directory)
+
+  def test_index_replaced_while_open(self, directory):
+    corpus = GroupedCorpus(directory)
+    path = directory / 'index.parquet'
+    pq.write_table(pq.read_table(path).slice(1), path)
+    assert len(corpus.examples(b'a')) == 1
+    with pytest.raises(UserError, match='index.parquet was replaced'):
+      corpus.sizes('num_words')
 
 
 class TestNotACorpus:
@@ -211,36 +264,3 @@ class TestNotACorpus:
     pq.write_table(pa.table({'a': [1]}), directory / 'index.parquet')
     with pytest.raises(UserError, match='index.parquet, but it is unreadable'):
       GroupedCorpus(directory)
-
-
-class TestClientIds:
-  _IDS = [b'', b'a', b'a\0', b'b', b'\xff']
-
-  def _ids(self):
-    return ClientIds(pa.array(self._IDS, pa.binary()))
-
-  def test_is_a_sequence(self):
-    ids = self._ids()
-    assert list(ids) == self._IDS
-    assert len(ids) == 5
-    assert ids[-1] == b'\xff'
-    assert ids[1:4:2] == [b'a', b'b']
-    assert list(reversed(ids)) == self._IDS[::-1]
-    assert [ids.index(client_id) for client_id in self._IDS] == [0, 1, 2, 3, 4]
-
-  def test_finds_what_is_there_only(self):
-    ids = self._ids()
-    assert all(client_id in ids for client_id in self._IDS)
-    absent = [b'A', b'a\1', b'aa', b'\xff\0', 'a', None]
-    assert not any(client_id in ids for client_id in absent)
-
-  @pytest.mark.parametrize('index', [5, -6])
-  def test_index_out_of_range(self, index):
-    with pytest.raises(IndexError, match=f'{index} is out of range for 5'):
-      self._ids()[index]
-
-  def test_index_of_an_unknown_client(self):
-    with pytest.raises(ValueError, match="b'c' is not a client id"):
-      self._ids().index(b'c')
-    with pytest.raises(ValueError, match="b'a' is not a client id"):
-      self._ids().index(b'a', 2)

@@ -8,8 +8,42 @@ import hypothesis.strategies as st
 import pytest
 
 from tff_fedfish.data import records
+from tff_fedfish.data.example_protos import messages
 from tff_fedfish.data.records import GroupRecord
 from tff_fedfish.errors import UserError
+
+# Lengths on both sides of those at which a length takes another byte: 2^7 and
+# 2^14, less what the messages around a value add.
+_NEAR_LIMITS = st.one_of(
+  st.integers(100, 130), st.integers(16_340, 16_390)
+).map(lambda num_bytes: b'v' * num_bytes)
+# None begins another: Protocol Buffers' writer in Python puts the longer of two
+# such names first, its others the shorter, as we do.
+_NAMES = st.text(st.characters(codec='utf-8', exclude_characters='.')).map(
+  lambda name: f'{name}.'
+)
+_VALUES = st.binary() | _NEAR_LIMITS
+
+
+def _example_message(features):
+  """Returns the serialized Example as Protocol Buffers writes it."""
+  example = messages().Example()
+  for name, value in features.items():
+    example.features.feature[name].bytes_list.value.append(value)
+  return example.SerializeToString(deterministic=True)
+
+
+def _group_message(group_id, examples, part):
+  """Returns the serialized SequenceExample as Protocol Buffers writes it."""
+  record = messages().SequenceExample()
+  context = record.context.feature
+  context['group_id'].bytes_list.value.append(group_id)
+  if part is not None:
+    context['part'].int64_list.value.append(part)
+  features = record.feature_lists.feature_list['serialized_bytes'].feature
+  for example in examples:
+    features.add().bytes_list.value.append(example)
+  return record.SerializeToString(deterministic=True)
 
 
 def _write(path, payloads):
@@ -98,6 +132,53 @@ class TestExample:
   def test_round_trip(self, features):
     assert records.decode_example(records.encode_example(features)) == features
 
+  @hypothesis.given(st.dictionaries(_NAMES, _VALUES))
+  def test_bytes_equal_those_of_the_message(self, features):
+    expected = _example_message(features)
+    assert records.encode_example(features) == expected
+    encode = records.example_encoder(list(features))
+    assert encode(list(features.values())) == expected
+
+  def test_a_name_comes_before_those_that_it_begins(self):
+    encoded = records.encode_example({'ab': b'', 'b': b'', 'a': b'', '': b''})
+    # An entry ends in 12 04 (a Feature), 0a 02 (a BytesList), 0a 00 (a value).
+    end = b'\x12\x04\x0a\x02\x0a\x00'
+    entries = [b'\x0a\x08\x0a\0', b'\x0a\x09\x0a\1a', b'\x0a\x0a\x0a\2ab']
+    entries.append(b'\x0a\x09\x0a\1b')
+    # (2 + 8) + (2 + 9) + (2 + 10) + (2 + 9) bytes.
+    assert encoded == b'\x0a\x2c' + b''.join(entry + end for entry in entries)
+
+  @pytest.mark.parametrize('num_bytes', [(1 << 21) - 30, 1 << 21])
+  def test_large_values(self, num_bytes):
+    features = {'text': b'v' * num_bytes, 'url': b''}
+    assert records.encode_example(features) == _example_message(features)
+
+  def test_encoder_by_hand(self):
+    # A value of 2 bytes: BytesList 2 + 2, Feature 2 + 4, map entry 3 (key: tag,
+    # length, "t") + 2 + 6 = 11, Features 2 + 11 = 13.
+    encode = records.example_encoder(['t'])
+    assert encode([b'ab']) == (
+      b'\x0a\x0d\x0a\x0b\x0a\x01t\x12\x06\x0a\x04\x0a\x02ab'
+    )
+
+  @pytest.mark.parametrize('values', [[], [b'a'], [b'a', b'b', b'c']])
+  def test_encoder_of_another_number_of_values(self, values):
+    encode = records.example_encoder(['text', 'url'])
+    with pytest.raises(
+      ValueError, match=f'^{len(values)} values were given for 2 features'
+    ):
+      encode(values)
+
+  def test_encoder_of_repeated_names(self):
+    with pytest.raises(ValueError, match='`feature_names` must be distinct'):
+      records.example_encoder(['text', 'url', 'text'])
+
+  def test_no_example_reaches_2_gib(self):
+    # Refused before it is put together: 2,048 times the same MiB.
+    names = [f'feature_{i}' for i in range(2048)]
+    with pytest.raises(ValueError, match='less than 2 GiB, but this one takes'):
+      records.example_encoder(names)([bytes(1 << 20)] * 2048)
+
   def test_bytes_do_not_depend_on_feature_order(self):
     forward = {'text': b'a', 'url': b'b', 'author': b''}
     backward = dict(reversed(forward.items()))
@@ -138,6 +219,28 @@ class TestGroupRecord:
     found = records.decode_group_record(payload)
     assert found == GroupRecord(group_id, part, examples)
 
+  @hypothesis.given(
+    _VALUES,
+    st.lists(_VALUES),
+    st.none() | st.integers(0, 2**63 - 1),
+  )
+  def test_bytes_equal_those_of_the_message(self, group_id, examples, part):
+    expected = _group_message(group_id, examples, part)
+    assert records.encode_group_record(group_id, examples, part) == expected
+
+  def test_negative_part(self):
+    with pytest.raises(ValueError, match='`part` must be at least 0, found -1'):
+      records.encode_group_record(b'a', [], -1)
+
+  def test_no_record_reaches_2_gib(self):
+    # Refused before it is put together: 2,048 times the same MiB. Around each
+    # are 12 bytes: three times a tag and a length of 3 bytes.
+    with pytest.raises(
+      ValueError,
+      match=f'less than 2 GiB, but this one takes {(1 << 31) + 2048 * 12 + 57}',
+    ):
+      records.encode_group_record(b'a', [bytes(1 << 20)] * 2048)
+
   def test_bytes_equal_tensorflows(self):
     import tensorflow as tf
 
@@ -159,3 +262,12 @@ class TestGroupRecord:
       match='a.tfrecord.*`serialized_bytes`, but the record at byte 0',
     ):
       list(records.read_group_records(path))
+
+
+def test_offset_that_no_file_can_have(tmp_path):
+  path = tmp_path / 'x'
+  path.write_bytes(b'')
+  with pytest.raises(
+    UserError, match=f'the one at byte {2**63 - 1} is damaged: no file can'
+  ):
+    records.read_record(path, 2**63 - 1)

@@ -1,15 +1,13 @@
 """Dataset Grouper reads what we write, and we read what it writes."""
 
-import json
-
 import apache_beam as beam
 import pytest
 import tensorflow as tf
 import tensorflow_datasets as tfds
 from dataset_grouper import beam_transforms, data_loaders
+from grouping_jobs import group_lines
 
-from pipelines.group_job import DEFAULT_RUNNER, run_group_job
-from pipelines.job import GroupJob
+from pipelines.group_job import DEFAULT_RUNNER
 from tff_fedfish.data import records
 
 _FEATURES = tfds.features.FeaturesDict(
@@ -47,16 +45,9 @@ def _values(example):
   ],
 )
 def test_it_reads_ours(tmp_path, max_record_bytes, groups):
-  raw = tmp_path / 'raw.json'
-  raw.write_text('\n'.join(map(json.dumps, _RECORDS)))
-  job = GroupJob(
-    source_name='c4',
-    paths=(str(raw),),
-    key='host',
-    num_shards=2,
-    max_record_bytes=max_record_bytes,
+  group_lines(
+    tmp_path, _RECORDS, num_shards=2, max_record_bytes=max_record_bytes
   )
-  run_group_job(job, tmp_path / 'out')
   dataset = data_loaders.PartitionedDataset(
     str(tmp_path / 'out' / 'groups-*.tfrecord'), _FEATURES
   )

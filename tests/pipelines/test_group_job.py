@@ -1,59 +1,22 @@
 """The whole job on Beam's in-process runner."""
 
 import gzip
+import hashlib
 import json
-import pathlib
 
 import pytest
+from grouping_jobs import contents, make_job, raw_records, write_lines
 
-from pipelines.group_job import run_group_job
-from pipelines.job import GroupJob
+from pipelines import finish_corpus
+from pipelines.group_job import name_files, run_group_job
+from pipelines.splits import SplitRule
 from tff_fedfish.data.grouped_corpus import GroupedCorpus
 from tff_fedfish.data.manifest import read_manifest
 from tff_fedfish.errors import UserError
 
-_DEBIAN = (
-  pathlib.Path(__file__).parents[2]
-  / '..'
-  / 'shared'
-  / 'data'
-  / 'debian_descriptions'
-)
-
-
-def _job(paths, **options):
-  options = {
-    'source_name': 'c4',
-    'key': 'host',
-    'num_shards': 3,
-    'max_record_bytes': 1 << 20,
-  } | options
-  return GroupJob(paths=tuple(map(str, paths)), **options)
-
-
-def _write(path, values):
-  path.parent.mkdir(exist_ok=True)
-  lines = [
-    value if isinstance(value, bytes) else json.dumps(value).encode()
-    for value in values
-  ]
-  path.write_bytes(b'\n'.join(lines))
-  return path
-
-
-def _files(directory):
-  return {path.name: path.read_bytes() for path in directory.iterdir()}
-
-
-def _records(num_records):
-  return [
-    {'text': f'text {i}', 'timestamp': f'{i % 3}', 'url': f'http://h{i % 7}/'}
-    for i in range(num_records)
-  ]
-
 
 def test_counts_by_hand(tmp_path):
-  first = _write(
+  first = write_lines(
     tmp_path / 'b' / 'x.json',
     [
       {'text': 'one two', 'url': 'http://a/', 'timestamp': '2'},
@@ -61,15 +24,17 @@ def test_counts_by_hand(tmp_path):
       b'{',
     ],
   )
-  second = _write(
+  second = write_lines(
     tmp_path / 'a' / 'y.json',
     [b'[]', b'{', {'text': 'four', 'url': 'http://b/', 'title': 'T'}],
   )
   output = tmp_path / 'out'
-  manifest = run_group_job(_job([first, second]), output)
+  (manifest,) = run_group_job(make_job([first, second]), output)
   assert read_manifest(output) == manifest
   value = json.loads((output / 'manifest.json').read_text())
   del value['shards']
+  index = (output / 'index.parquet').read_bytes()
+  assert value.pop('index_sha256') == hashlib.sha256(index).hexdigest()
   assert value == {
     'schema_version': 1,
     'corpus': 'c4',
@@ -83,15 +48,32 @@ def test_counts_by_hand(tmp_path):
       'num_records': 2,
       'drops': {'malformed_json': 2, 'not_an_object': 1},
     },
-    'options': {'num_shards': 3, 'max_record_bytes': 1 << 20},
+    'options': {
+      'num_shards': 3,
+      'max_record_bytes': 1 << 20,
+      'max_document_bytes': 64 << 20,
+      'max_examples_per_group': None,
+      'drop_duplicates': False,
+    },
+    'num_input_files': 2,
     'inputs': [
-      {'name': 'x.json', 'records_in': 3, 'records_out': 2, 'damage': None},
-      {'name': 'y.json', 'records_in': 3, 'records_out': 1, 'damage': None},
+      {
+        'name': name,
+        'records_in': 3,
+        'records_out': records_out,
+        'damage': None,
+        'damage_byte': None,
+      }
+      for name, records_out in (('x.json', 2), ('y.json', 1))
     ],
     'drop_examples': {
-      'malformed_json': {'file': 'x.json', 'line': 3},
-      'not_an_object': {'file': 'y.json', 'line': 1},
+      reason: {'file': file, 'line': line, 'group': None, 'excerpt': excerpt}
+      for reason, file, line, excerpt in (
+        ('malformed_json', 'x.json', 3, '{'),
+        ('not_an_object', 'y.json', 1, '[]'),
+      )
     },
+    'split': None,
   }
   corpus = GroupedCorpus(output)
   assert corpus.examples(b'a') == [
@@ -100,7 +82,7 @@ def test_counts_by_hand(tmp_path):
   ]
   assert corpus.num_words(b'a') == 3
   # Nothing but the corpus itself: three shards, index, manifest.
-  assert len(_files(output)) == 5
+  assert len(contents(output)) == 5
   assert sorted(path.name for path in tmp_path.iterdir()) == ['a', 'b', 'out']
 
 
@@ -114,28 +96,28 @@ def test_counts_by_hand(tmp_path):
   ],
 )
 def test_same_bytes_however_the_work_is_divided(tmp_path, options, beam_flags):
-  values = _records(60)
+  values = raw_records(60)
   whole = [
-    _write(tmp_path / f'{name}.json', [*values[start::2], b'{'])
+    write_lines(tmp_path / f'{name}.json', [*values[start::2], b'{'])
     for name, start in (('p', 0), ('q', 1))
   ]
-  run_group_job(_job(whole), tmp_path / 'expected')
+  run_group_job(make_job(whole), tmp_path / 'expected')
   run_group_job(
-    _job(reversed(whole), **options), tmp_path / 'found', beam_flags
+    make_job(reversed(whole), **options), tmp_path / 'found', beam_flags
   )
-  expected = _files(tmp_path / 'expected')
-  assert _files(tmp_path / 'found') == expected
+  expected = contents(tmp_path / 'expected')
+  assert contents(tmp_path / 'found') == expected
   assert sum(map(len, expected.values())) > 60 * 30
 
 
-def test_same_shards_however_records_lie_in_files(tmp_path):
-  values = _records(60)
-  one = _write(tmp_path / 'one.json', values)
+def test_same_shards_however_records_lie_incontents(tmp_path):
+  values = raw_records(60)
+  one = write_lines(tmp_path / 'one.json', values)
   many = [
-    _write(tmp_path / 'many' / f'{i}.json', values[i::7]) for i in range(7)
+    write_lines(tmp_path / 'many' / f'{i}.json', values[i::7]) for i in range(7)
   ]
-  expected = run_group_job(_job([one]), tmp_path / 'expected')
-  found = run_group_job(_job(many), tmp_path / 'found')
+  (expected,) = run_group_job(make_job([one]), tmp_path / 'expected')
+  (found,) = run_group_job(make_job(many), tmp_path / 'found')
   assert found.shards == expected.shards
   index = 'index.parquet'
   assert (tmp_path / 'found' / index).read_bytes() == (
@@ -144,11 +126,11 @@ def test_same_shards_however_records_lie_in_files(tmp_path):
 
 
 def test_damaged_file_is_named(tmp_path):
-  whole = _write(tmp_path / 'whole.json', _records(3))
+  whole = write_lines(tmp_path / 'whole.json', raw_records(3))
   cut = tmp_path / 'cut.json.gz'
-  lines = [json.dumps(value).encode() for value in _records(2000)]
+  lines = [json.dumps(value).encode() for value in raw_records(2000)]
   cut.write_bytes(gzip.compress(b'\n'.join(lines))[:-200])
-  manifest = run_group_job(_job([whole, cut]), tmp_path / 'out')
+  (manifest,) = run_group_job(make_job([whole, cut]), tmp_path / 'out')
   file = manifest.inputs[0]
   assert (file.name, file.damage) == ('cut.json.gz', 'truncated_file')
   assert 0 < file.records_out < 2000
@@ -159,7 +141,7 @@ def test_damaged_file_is_named(tmp_path):
 
 
 def test_parts_are_joined(tmp_path):
-  path = _write(
+  path = write_lines(
     tmp_path / 'a.json',
     [
       {'text': f'text {i}', 'timestamp': f'{i}', 'url': 'http://g/'}
@@ -168,7 +150,7 @@ def test_parts_are_joined(tmp_path):
   )
   output = tmp_path / 'out'
   # An example takes 67 bytes: two to a part.
-  manifest = run_group_job(_job([path], max_record_bytes=150), output)
+  (manifest,) = run_group_job(make_job([path], max_record_bytes=150), output)
   assert (manifest.counts.num_groups, manifest.counts.num_records) == (1, 3)
   corpus = GroupedCorpus(output)
   assert list(corpus.client_ids) == [b'g']
@@ -178,31 +160,34 @@ def test_parts_are_joined(tmp_path):
 
 
 def test_nothing_to_group(tmp_path):
-  path = _write(
+  path = write_lines(
     tmp_path / 'a.json', [{'text': 'a'}, {'text': ''}, {'text': 'b'}]
   )
   with pytest.raises(
     UserError,
     match=r'by host, but of 3 records none could \(1 empty_text, 2 missing_url',
   ):
-    run_group_job(_job([path]), tmp_path / 'out')
+    run_group_job(make_job([path]), tmp_path / 'out')
   assert [path.name for path in tmp_path.iterdir()] == ['a.json']
 
 
 def test_file_that_vanishes(tmp_path):
-  path = _write(tmp_path / 'a.json', _records(1))
-  job = _job([path, tmp_path / 'gone.json'])
+  path = write_lines(tmp_path / 'a.json', raw_records(1))
+  gone = write_lines(tmp_path / 'gone.json', raw_records(1))
   with pytest.raises(
     UserError, match=r'stopped \(.*gone.json.*nothing was kept'
   ):
-    run_group_job(job, tmp_path / 'out')
+    run_group_job(
+      make_job([path, gone]),
+      tmp_path / 'out',
+      watch=lambda staging, num_tasks: gone.unlink(),
+    )
   assert [path.name for path in tmp_path.iterdir()] == ['a.json']
 
 
-@pytest.mark.skipif(not _DEBIAN.is_dir(), reason='needs ../shared/data')
-def test_debian_descriptions(tmp_path):
-  paths = sorted(_DEBIAN.glob('c4-*.json.gz'))
-  manifest = run_group_job(_job(paths), tmp_path / 'out')
+def test_debian_descriptions(tmp_path, shared_data):
+  paths = sorted(shared_data('debian_descriptions').glob('c4-*.json.gz'))
+  (manifest,) = run_group_job(make_job(paths), tmp_path / 'out')
   # 26,569 records in four train shards, 1,398 in one for validation.
   assert manifest.counts.records_in == 26_569 + 1_398
   assert manifest.counts.records_out == manifest.counts.records_in
@@ -213,3 +198,155 @@ def test_debian_descriptions(tmp_path):
   assert corpus.num_words(b'github.com') == 840_510
   assert corpus.sizes('num_examples').sum() == 27_967
   assert (corpus.sizes('num_examples') >= 2).sum() == 1_166
+
+
+def test_stack_exchange_by_its_own_split(tmp_path, shared_data):
+  paths = shared_data('stackexchange_dev').glob('*/Posts.xml.xz')
+  job = make_job(
+    paths,
+    source_name='stack_overflow',
+    key='author',
+    split=SplitRule(kind='source'),
+  )
+  manifests = run_group_job(job, tmp_path / 'out')
+  # 7,140 rows = 6,629 posts + 44 empty + 60 without owner + 407 of other types.
+  assert [
+    (
+      manifest.split.name,
+      manifest.counts.records_out,
+      manifest.counts.num_groups,
+    )
+    for manifest in manifests
+  ] == [('train', 5_719, 1_487), ('held_out', 703, 179), ('test', 207, 56)]
+  assert 5_719 + 703 + 207 == 6_629
+  assert manifests[0].counts.drops == {
+    'empty_text': 44,
+    'missing_author': 60,
+    'other_post_type': 407,
+    'other_split': 703 + 207,
+  }
+  assert manifests[0].counts.records_in == 7_140
+  held_out = GroupedCorpus(tmp_path / 'out' / 'held_out').client_ids
+  assert all(int(client_id.split(b'@')[0]) % 10 == 0 for client_id in held_out)
+
+
+def test_split_by_time_by_hand(tmp_path):
+  lines = [
+    {'text': 'a b', 'url': 'http://a/', 'timestamp': '2017-12-31T23:59:59Z'},
+    {'text': 'c', 'url': 'http://a/', 'timestamp': '2018-01-01T00:00:00Z'},
+    {'text': 'd', 'url': 'http://b/', 'timestamp': '2017-01-01T00:00:00Z'},
+    {'text': 'd', 'url': 'http://b/', 'timestamp': '2016-01-01T00:00:00Z'},
+    {'text': 'e', 'url': 'http://c/'},
+  ]
+  path = write_lines(tmp_path / 'raw', lines)
+  rule = SplitRule(kind='time', time='2018-01-01')
+  output = tmp_path / 'out'
+  train, test = run_group_job(
+    make_job([path], split=rule, drop_duplicates=True), output
+  )
+  assert sorted(path.name for path in output.iterdir()) == ['test', 'train']
+  assert read_manifest(output / 'train') == train
+  # 5 in = 2 out + 1 duplicate + 1 without a time + 1 in the other part.
+  assert (train.counts.records_in, train.counts.records_out) == (5, 2)
+  assert train.counts.drops == {
+    'duplicate_text': 1,
+    'missing_timestamp': 1,
+    'other_split': 1,
+  }
+  # 5 in = 1 out + 1 without a time + 3 in the other part.
+  assert (test.counts.records_in, test.counts.records_out) == (5, 1)
+  assert test.counts.drops == {'missing_timestamp': 1, 'other_split': 3}
+  # The first of the other part.
+  example = train.drop_examples['other_split']
+  assert (example.file, example.line, example.excerpt) == ('raw', 2, 'c')
+  example = test.drop_examples['other_split']
+  assert (example.file, example.line, example.excerpt) == ('raw', 1, 'a b')
+  assert (train.split.name, test.split.name) == ('train', 'test')
+  assert train.split.names == ('train', 'test')
+  assert train.split.rule == (
+    'train: examples before 2018-01-01T00:00:00+00:00; test: all others'
+  )
+  found = GroupedCorpus(output / 'train')
+  assert list(found.client_ids) == [b'a', b'b']
+  assert [e['text'] for e in found.examples(b'a')] == [b'a b']
+  assert list(GroupedCorpus(output / 'test').client_ids) == [b'a']
+
+
+def test_part_without_a_record_is_not_written(tmp_path):
+  path = write_lines(tmp_path / 'raw', raw_records(1))
+  # All of its one group's clients are on one side.
+  rule = SplitRule(kind='client', held_out_fraction=0.5)
+  (manifest,) = run_group_job(make_job([path], split=rule), tmp_path / 'out')
+  assert manifest.split.names == ('train', 'held_out')
+  assert [p.name for p in (tmp_path / 'out').iterdir()] == [manifest.split.name]
+
+
+def test_split_by_client_is_that_of_training(tmp_path):
+  from tff_fedfish.data.client_splits import split_clients
+
+  lines = [{'text': 'a', 'url': f'http://h{i}/'} for i in range(60)]
+  path = write_lines(tmp_path / 'raw', lines)
+  rule = SplitRule(kind='client', held_out_fraction=0.3, split_seed=7)
+  run_group_job(make_job([path], split=rule), tmp_path / 'out')
+  run_group_job(make_job([path]), tmp_path / 'whole')
+  expected = split_clients(
+    GroupedCorpus(tmp_path / 'whole').client_ids,
+    split_seed=7,
+    held_out_fraction=0.3,
+  )
+  train, held_out = (
+    list(GroupedCorpus(tmp_path / 'out' / name).client_ids)
+    for name in ('train', 'held_out')
+  )
+  assert (train, held_out) == (expected.participating, expected.held_out)
+
+
+def test_strict(tmp_path):
+  path = write_lines(tmp_path / 'raw', [*raw_records(2), b'{'])
+  with pytest.raises(
+    UserError,
+    match=r"^`--strict` accepts .* record 3 of 'raw' has one: malformed_json "
+    r'.* to drop and count such records\.$',
+  ):
+    run_group_job(make_job([path], strict=True), tmp_path / 'out')
+  assert [path.name for path in tmp_path.iterdir()] == ['raw']
+  path = write_lines(tmp_path / 'raw', raw_records(2))
+  (manifest,) = run_group_job(make_job([path], strict=True), tmp_path / 'out')
+  assert manifest.counts.records_out == 2
+
+
+def test_bomb(tmp_path):
+  # Half a gigabyte of zeros in half a megabyte, and not one line.
+  packed = gzip.compress(bytes(1 << 20)) * 512
+  path = tmp_path / 'bomb.json.gz'
+  path.write_bytes(packed)
+  with pytest.raises(
+    UserError, match=r'of 1 records none could \(1 document_too_large\)'
+  ):
+    run_group_job(
+      make_job([path], max_document_bytes=1 << 20), tmp_path / 'out'
+    )
+
+
+def test_files_of_one_name_are_told_apart(tmp_path):
+  for name in ('beer', 'ai'):
+    write_lines(tmp_path / 'raw' / name / 'Posts.json', [*raw_records(1), b'{'])
+  paths = sorted(tmp_path.glob('raw/*/*'))
+  (manifest,) = run_group_job(make_job(paths), tmp_path / 'out')
+  names = ['ai/Posts.json', 'beer/Posts.json']
+  assert [file.name for file in manifest.inputs] == names
+  assert manifest.drop_examples['malformed_json'].file == names[0]
+  assert name_files(['/a/b/x', '/a/c/y']) == ['x', 'y']
+  assert name_files(['gs://a/b/x', 'gs://a/c/x']) == ['b/x', 'c/x']
+  assert name_files(['/a/x', 'gs://a/x']) == ['a/x', 'gs://a/x']
+
+
+def test_many_files_are_not_all_named(tmp_path, monkeypatch):
+  monkeypatch.setattr(finish_corpus, '_MAX_INPUTS', 3)
+  paths = [
+    write_lines(tmp_path / f'{i}.json', raw_records(1)) for i in range(4)
+  ]
+  paths[2].write_bytes(gzip.compress(paths[2].read_bytes() + b'\n')[:-1])
+  (manifest,) = run_group_job(make_job(paths), tmp_path / 'out')
+  assert manifest.num_input_files == 4
+  assert [file.name for file in manifest.inputs] == ['2.json']

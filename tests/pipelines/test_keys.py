@@ -1,66 +1,165 @@
 """Tables of URLs and authors with the group they belong to."""
 
+import re
+
+import hypothesis
+import hypothesis.strategies as st
 import pytest
 
-from pipelines import keys
+from pipelines import keys, url_location
 from pipelines.source import Drop
 
 _HOSTS = [
-  ('http://Example.COM/a', b'example.com'),
-  ('https://www.example.com', b'www.example.com'),
-  ('http://user:pass@example.com/', b'example.com'),
-  ('http://example.com:80/', b'example.com'),
-  ('https://example.com:443/', b'example.com'),
-  ('https://example.com:80/', b'example.com:80'),
-  ('http://example.com:8080/', b'example.com:8080'),
-  ('http://example.com:/', b'example.com'),
-  ('http://example.com./', b'example.com'),
-  ('  http://example.com\n', b'example.com'),
-  ('//example.com/no/scheme', b'example.com'),
-  ('http://1.2.3.4:5/', b'1.2.3.4:5'),
-  ('http://[2001:DB8::1]:8080/', b'[2001:db8::1]:8080'),
-  ('http://bücher.example/', 'bücher.example'.encode()),
-  ('http://xn--bcher-kva.example/', b'xn--bcher-kva.example'),
+  ('http://Example.COM/a', 'example.com'),
+  ('HTTPS://example.com/', 'example.com'),
+  ('https://www.example.com', 'www.example.com'),
+  ('https://example.com?a=/', 'example.com'),
+  ('https://example.com#a', 'example.com'),
+  ('http://a_b.-c.xn--zzzz.example/', 'a_b.-c.xn--zzzz.example'),
+  # User, final dot, and what stands around the URL.
+  ('http://user:pass@example.com/', 'example.com'),
+  ('http://user@else@example.com/', 'example.com'),
+  ('http://example.com./', 'example.com'),
+  ('http://example.com.:8080/', 'example.com:8080'),
+  ('  http://example.com\n', 'example.com'),
+  ('\x00\u2028http://example.com\x85\ufeff', 'example.com'),
+  # Ports.
+  ('http://example.com:80/', 'example.com'),
+  ('https://example.com:443/', 'example.com'),
+  ('ftp://example.com:21/', 'example.com'),
+  ('//example.com:80/', 'example.com'),
+  ('https://example.com:80/', 'example.com:80'),
+  ('http://example.com:8080/', 'example.com:8080'),
+  ('http://example.com:0080/', 'example.com'),
+  ('http://example.com:00000008080/', 'example.com:8080'),
+  ('http://example.com:0/', 'example.com:0'),
+  ('http://example.com:/', 'example.com'),
+  # Addresses.
+  ('http://1.2.3.4:5/', '1.2.3.4:5'),
+  ('http://[2001:DB8::1]:8080/', '[2001:db8::1]:8080'),
+  ('http://[2001:0db8:0:0:0:0:0:1]:80/', '[2001:db8::1]'),
+  ('http://u@[::ffff:1.2.3.4]/', '[::ffff:102:304]'),
+  # Names that are not ASCII.
+  ('http://bücher.example/', 'xn--bcher-kva.example'),
+  ('http://BU\u0308CHER.example/', 'xn--bcher-kva.example'),
+  ('http://xn--bcher-kva.example/', 'xn--bcher-kva.example'),
+  ('http://XN--Bcher-KVA.example/', 'xn--bcher-kva.example'),
+  ('http://b%C3%BCcher.example/', 'xn--bcher-kva.example'),
+  ('http://faß.de/', 'xn--fa-hia.de'),
+  ('http://i❤.ws/', 'xn--i-7iq.ws'),
+  ('http://例え。テスト/', 'xn--r8jz45g.xn--zckzah'),
+  ('http://ｅｘａｍｐｌｅ．com｡/', 'example.com'),
+  ('http://１.２.３.４/', '1.2.3.4'),
+  ('http://a_b.bücher.example/', 'a_b.xn--bcher-kva.example'),
+  ('http://exa\u00admple.com/', 'example.com'),
+  # U+2488 is a digit with a full stop: forbidden, so kept.
+  ('http://X\u2488.bücher.example/', 'x\u2488.xn--bcher-kva.example'),
+  # 64 letters are more than a label may have.
+  (f'http://{"Ü" * 64}.de/', f'{"ü" * 64}.de'),
+  # No scheme.
+  ('//example.com/no/scheme', 'example.com'),
+  ('example.com/no/scheme', 'example.com'),
+  ('Example.com', 'example.com'),
+  ('www.example.com:8080/x', 'www.example.com:8080'),
+  ('www.example.com:80/x', 'www.example.com'),
+  ('bücher.de?a', 'xn--bcher-kva.de'),
+  ('1.2.3.4:8080/a', '1.2.3.4:8080'),
+  ('[::1]/a', '[::1]'),
+  # Other schemes, and escapes.
+  ('ftp://example.com/', 'example.com'),
+  ('android-app://com.example/', 'com.example'),
+  ('http://%65xample%2Ecom/', 'example.com'),
 ]
 
 _DOMAINS = [
-  ('http://www.example.com/', b'example.com'),
-  ('http://www.example.com:8080/', b'example.com'),
-  ('http://a.b.example.co.uk/', b'example.co.uk'),
-  ('http://One.github.io/', b'one.github.io'),
-  ('http://two.github.io/', b'two.github.io'),
-  ('http://x.blogspot.com/', b'x.blogspot.com'),
+  ('http://www.example.com/', 'example.com'),
+  ('http://www.example.com:8080/', 'example.com'),
+  ('http://a.b.example.co.uk/', 'example.co.uk'),
+  ('http://One.github.io/', 'one.github.io'),
+  ('http://two.github.io/', 'two.github.io'),
+  ('http://x.blogspot.com/', 'x.blogspot.com'),
+  ('http://www.食狮.公司.cn/', 'xn--85x722f.xn--55qx5d.cn'),
+  ('http://www.xn--85x722f.xn--55qx5d.cn/', 'xn--85x722f.xn--55qx5d.cn'),
+  ('www.example.com:8080/x', 'example.com'),
   # No registrable domain: the host stands for itself.
-  ('http://github.io/', b'github.io'),
-  ('http://co.uk/', b'co.uk'),
-  ('http://localhost:8000/', b'localhost:8000'),
-  ('http://1.2.3.4/', b'1.2.3.4'),
-  ('http://[::1]/', b'[::1]'),
-  ('http://server.unknownsuffix/', b'server.unknownsuffix'),
+  ('http://github.io/', 'github.io'),
+  ('http://co.uk/', 'co.uk'),
+  ('http://localhost:8000/', 'localhost:8000'),
+  ('http://1.2.3.4/', '1.2.3.4'),
+  ('http://[::1]:8000/', '[::1]:8000'),
+  ('http://server.unknownsuffix/', 'server.unknownsuffix'),
+  # 127 x 2 + 3 = 257 characters are more than a name may have.
+  (f'http://{"a." * 127}com/', f'{"a." * 127}com'),
 ]
 
 _BAD_URLS = [
   ('', 'missing_url'),
   (' ', 'missing_url'),
-  ('example.com/no/scheme', 'no_host'),
-  ('mailto:a@example.com', 'no_host'),
+  # No host where one has to be.
   ('http:///path', 'no_host'),
+  ('http://', 'no_host'),
+  ('http://user@/', 'no_host'),
+  ('file:///etc/hosts', 'no_host'),
   ('http://:80/', 'no_host'),
   ('http://./', 'no_host'),
+  ('http://\u200b/', 'no_host'),
+  # No scheme, and no sign that this is a host.
+  ('mailto:a@example.com', 'no_host'),
+  ('a@example.com', 'no_host'),
+  ('user:pass@example.com/', 'no_host'),
+  ('javascript:void(0)', 'no_host'),
+  ('data:text/plain,a', 'no_host'),
+  ('tel:110', 'no_host'),
+  ('http:example.com', 'no_host'),
+  ('http:/example.com', 'no_host'),
+  ('localhost:8000/a', 'no_host'),
+  ('about.html', 'no_host'),
+  ('/path', 'no_host'),
+  ('no address', 'no_host'),
+  # What no host can hold.
+  ('http://exam ple.com/', 'no_host'),
+  ('http://example.com /', 'no_host'),
+  ('http://exam\tple.com/', 'no_host'),
+  ('http://exam\x80ple.com/', 'no_host'),
+  ('http://exam\u00a0ple.com/', 'no_host'),
+  ('http://exam\u2028ple.com/', 'no_host'),
+  ('http://\ud800.com/', 'no_host'),
+  ('http://example.com\\path', 'no_host'),
+  ('http://<example>.com/', 'no_host'),
+  ('http://ü／.com/', 'no_host'),
+  ('http://ü：80/', 'no_host'),
+  ('http://a%40b.com/', 'no_host'),
+  ('http://100%.com/', 'no_host'),
+  ('http://%2565xample.com/', 'no_host'),
+  ('http://%FF.com/', 'no_host'),
+  ('http://a..com/', 'no_host'),
+  ('http://.a.com/', 'no_host'),
+  ('http://a.com../', 'no_host'),
+  # Addresses and ports.
   ('http://[::1/', 'no_host'),
+  ('http://[::1]80/', 'no_host'),
+  ('http://[::1%25eth0]/', 'no_host'),
+  ('http://[::1%eth0]/', 'no_host'),
+  ('http://[v1.a]/', 'no_host'),
+  ('http://[1.2.3.4]/', 'no_host'),
+  ('http://::1/', 'no_host'),
   ('http://example.com:port/', 'no_host'),
-  ('http://example.com:99999/', 'no_host'),
+  ('http://example.com:-1/', 'no_host'),
+  ('http://example.com:８０/', 'no_host'),
+  ('http://example.com:65536/', 'no_host'),
+  ('http://example.com:100000/', 'no_host'),
+  (f'http://example.com:{"9" * 5000}/', 'no_host'),
 ]
 
 
 @pytest.mark.parametrize(('url', 'host'), _HOSTS)
 def test_host(url, host):
-  assert keys.host_key({'url': url}) == host
+  assert keys.host_key({'url': url}) == host.encode()
 
 
 @pytest.mark.parametrize(('url', 'domain'), _DOMAINS)
 def test_domain(url, domain):
-  assert keys.domain_key({'url': url}) == domain
+  assert keys.domain_key({'url': url}) == domain.encode()
 
 
 @pytest.mark.parametrize(('url', 'reason'), _BAD_URLS)
@@ -70,9 +169,146 @@ def test_url_without_host(key, url, reason):
     key({'url': url})
 
 
-def test_no_url():
-  with pytest.raises(Drop, match='^missing_url$'):
-    keys.host_key({})
+@pytest.mark.parametrize('key', [keys.host_key, keys.domain_key])
+def test_url_without_host_is_shown(key):
+  with pytest.raises(Drop) as dropped:
+    key({'url': 'http://ü\ud800.de/'})
+  assert dropped.value.excerpt == 'http://ü?.de/'.encode()
+  with pytest.raises(Drop) as dropped:
+    key({'url': 'http://a b/' + 'x' * 1000})
+  assert dropped.value.excerpt == b'http://a b/' + b'x' * 189
+
+
+class TestDomainInsteadOfUrl:
+  @pytest.mark.parametrize('url', [{}, {'url': ''}, {'url': ' '}])
+  @pytest.mark.parametrize(
+    ('value', 'host', 'domain'),
+    [
+      ('www.Example.com', b'www.example.com', b'example.com'),
+      ('bücher.de', b'xn--bcher-kva.de', b'xn--bcher-kva.de'),
+      ('https://www.example.com/a', b'www.example.com', b'example.com'),
+      # A host of any kind, unlike in `url`.
+      ('localhost', b'localhost', b'localhost'),
+      ('news.intranet:80', b'news.intranet', b'news.intranet'),
+    ],
+  )
+  def test_is_used(self, url, value, host, domain):
+    record = {**url, 'domain': value}
+    assert keys.host_key(record) == host
+    assert keys.domain_key(record) == domain
+
+  def test_url_comes_first(self):
+    record = {'url': 'http://a.com/', 'domain': 'b.com'}
+    assert keys.host_key(record) == b'a.com'
+    with pytest.raises(Drop, match='^no_host$'):
+      keys.host_key({'url': 'none', 'domain': 'b.com'})
+
+  @pytest.mark.parametrize(
+    ('value', 'reason'), [('', 'missing_url'), ('a b', 'no_host')]
+  )
+  def test_without_host(self, value, reason):
+    with pytest.raises(Drop, match=f'^{reason}$'):
+      keys.host_key({'domain': value})
+
+
+_LABELS = st.sampled_from(
+  ['example', 'www', 'com', 'co', 'uk', 'github', 'io', 'a_b', 'Bücher', '1']
+  + [
+    'xn--bcher-kva',
+    'xn--',
+    'ＡＢ',
+    'Ⅎ',
+    'ς',
+    'Σ',
+    'İ',
+    '⒈',
+    '٣',
+    'א',
+    '❤',
+    '',
+  ]
+  + ['[::1]', '%41', '%C3%BC', '%zz', ' ', '@', ':', '\\', '\u200d']
+) | st.text(max_size=4)
+_AUTHORITIES = st.builds(
+  '{}{}{}'.format,
+  st.sampled_from(['', '', 'user@', 'u:p@']),
+  st.lists(_LABELS, min_size=1, max_size=5).map('.'.join),
+  st.sampled_from(['', '', ':80', ':443', ':8080', ':', ':x', '.']),
+)
+_URLS = st.text() | st.builds(
+  '{}{}{}'.format,
+  st.sampled_from(['http://', 'https://', 'HTTP://', 'ftp://', '//', '', ' ']),
+  _AUTHORITIES,
+  st.sampled_from(['/', '', '/a/b', '?q=/', '#f', '/ ', '\\x', ' /a', '\n']),
+)
+
+
+def _host(url):
+  """Returns the host, None if there is none; fails on any other exception."""
+  try:
+    return keys.host_key({'url': url})
+  except Drop as drop:
+    assert drop.reason == ('no_host' if url.strip() else 'missing_url')
+    return None
+
+
+@hypothesis.given(_URLS)
+def test_short_way_and_long_way_agree(url):
+  location = url_location.find_location(url) if url.strip() else None
+  found = location and f'{location.host}{location.port}'.encode()
+  assert _host(url) == found
+
+
+@hypothesis.given(_URLS)
+def test_host_stands_for_itself(url):
+  host = _host(url)
+  if host is None:
+    return
+  for scheme in ('gopher://', 'gopher://user@'):
+    assert _host(f'{scheme}{host.decode()}') == host
+    assert _host(f'{scheme}{host.decode()}/a?b') == host
+
+
+@hypothesis.given(_URLS)
+def test_domain_is_the_end_of_the_host(url):
+  host = _host(url)
+  if host is None:
+    with pytest.raises(Drop):
+      keys.domain_key({'url': url})
+    return
+  domain = keys.domain_key({'url': url})
+  name = re.sub(rb':\d+$', b'', host)
+  assert domain == host or name == domain or name.endswith(b'.' + domain)
+
+
+@hypothesis.given(
+  st.lists(
+    st.text('abcdefghijklmnopqrstuvwxyz0123456789_-', min_size=1),
+    min_size=1,
+  )
+)
+def test_case_does_not_matter(labels):
+  url = f'http://{".".join(labels)}/'
+  assert _host(url) == _host(url.upper()) == url[7:-1].encode()
+
+
+@hypothesis.given(
+  st.text('aeouäöüßéèñçčšžłąęабвгд日本語中文', min_size=1, max_size=20)
+)
+def test_punycode_is_the_same_host(label):
+  encoded = label.encode('idna' if label.isascii() else 'punycode').decode()
+  prefix = '' if label.isascii() else 'xn--'
+  hypothesis.assume(len(prefix + encoded) <= 63)
+  assert _host(f'http://www.{label}.de/') == (
+    _host(f'http://www.{prefix}{encoded}.de/')
+  )
+
+
+def test_hostile_urls_take_no_time():
+  # Quadratic in their length, each of these would take minutes.
+  for url in ('ü' * 200_000, '%41' * 200_000, 'ü.' * 100_000, '[' * 200_000):
+    _host(f'http://{url}/')
+    _host(url)
 
 
 def test_author_is_kept_as_written():

@@ -1,21 +1,24 @@
 """Lines of whole, long, cut and corrupt files."""
 
 import gzip
+import lzma
 import random
+import tracemalloc
 
 import hypothesis
 import hypothesis.strategies as st
 import pytest
 
-from pipelines.read_lines import read_lines
+from pipelines.raw_bytes import read_chunks
+from pipelines.read_lines import split_lines
 from pipelines.source import Drop
 
 
-def _read(path, data):
+def _read(path, data, max_line_bytes=1 << 22):
   path.write_bytes(data)
   return [
     (line_num, line.reason if isinstance(line, Drop) else line)
-    for line_num, line in read_lines(str(path))
+    for line_num, line in split_lines(read_chunks(str(path)), max_line_bytes)
   ]
 
 
@@ -91,6 +94,68 @@ def test_garbage_behind_gzip(tmp_path):
 def test_damage_is_marked(tmp_path):
   path = tmp_path / 'a'
   path.write_bytes(gzip.compress(b'a\n')[:-1])
-  (_, line), (_, drop) = read_lines(str(path))
+  (_, line), (_, drop) = split_lines(read_chunks(str(path)), 100)
   assert line == b'a'
   assert drop.damage
+  assert drop.byte == len(path.read_bytes())
+
+
+@pytest.mark.parametrize('pack', [bytes, gzip.compress, lzma.compress])
+@pytest.mark.parametrize(
+  ('data', 'lines'),
+  [
+    (b'abcd', [b'abcd']),
+    (b'abcde', [None]),
+    (b'abcde\n', [None]),
+    (b'abcde\nab\n\nabcdef\nabc', [None, b'ab', b'', None, b'abc']),
+    (b'x' * 3_000_000 + b'\na\n' + b'y' * 1_100_000, [None, b'a', None]),
+  ],
+  ids=range(5),
+)
+def test_long_lines(tmp_path, pack, data, lines):
+  expected = ['document_too_large' if line is None else line for line in lines]
+  found = _read(tmp_path / 'a', pack(data), max_line_bytes=4)
+  assert found == list(enumerate(expected, start=1))
+
+
+def test_excerpt_of_a_long_line(tmp_path):
+  path = tmp_path / 'a'
+  path.write_bytes(b'ab' * 2_000_000 + b'\n' + b'cd' * 500)
+  lines = split_lines(read_chunks(str(path)), 9)
+  found = [(drop.reason, drop.excerpt) for _, drop in lines]
+  assert found == [
+    ('document_too_large', b'ab' * 100),
+    ('document_too_large', b'cd' * 100),
+  ]
+
+
+def test_memory_is_bounded(tmp_path):
+  path = tmp_path / 'a'
+  # 128 MiB without an end of line.
+  path.write_bytes(gzip.compress(bytes(1 << 25)) * 4)
+  tracemalloc.start()
+  try:
+    ((line_num, drop),) = split_lines(read_chunks(str(path)), 1 << 20)
+    _, peak = tracemalloc.get_traced_memory()
+  finally:
+    tracemalloc.stop()
+  assert (line_num, drop.reason) == (1, 'document_too_large')
+  assert peak < 8 << 20
+
+
+@hypothesis.given(
+  pieces=st.lists(st.lists(st.sampled_from([b'\n', b'a', b'bcd']))),
+  max_line_bytes=st.integers(0, 8),
+)
+def test_pieces_make_no_difference(pieces, max_line_bytes):
+  chunks = [chunk for piece in pieces if (chunk := b''.join(piece))]
+  lines = b''.join(chunks).split(b'\n')
+  if not lines[-1]:
+    lines.pop()
+  found = list(split_lines(chunks, max_line_bytes))
+  assert [line_num for line_num, _ in found] == [*range(1, len(lines) + 1)]
+  for line, (_, piece) in zip(lines, found, strict=True):
+    if len(line) > max_line_bytes:
+      assert (piece.reason, piece.excerpt) == ('document_too_large', line)
+    else:
+      assert piece == line

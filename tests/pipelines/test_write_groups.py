@@ -3,21 +3,55 @@
 import hashlib
 import itertools
 
+import pytest
+from grouping_jobs import make_job
+
+from pipelines import c4
+from pipelines.blocks import BlockBuilder
+from pipelines.sorted_records import SortedRecords
 from pipelines.write_groups import shard_name, write_shard
 from tff_fedfish.data import records
 
-_NAMES = ('text', 'timestamp', 'url', 'author')
+_NAMES = ('text', 'timestamp', 'url')
 
 
-def _write(directory, blocks, *, features=_NAMES[:3], max_record_bytes=1000):
-  directory.mkdir()
-  return write_shard(
-    directory, 1, 4, blocks, _NAMES, features, max_record_bytes
-  )
+def _row(group_id, text, timestamp=b'', url=b'', author=None):
+  features = {'text': text, 'timestamp': timestamp, 'url': url}
+  if author is not None:
+    features['author'] = author
+  example = records.encode_example(features)
+  digest = hashlib.sha256(example).digest()
+  words = len(text.split())
+  # `author` is c4's first optional feature: bit 0.
+  mask = int(author is not None)
+  return group_id, timestamp, url, digest, example, words, mask
 
 
-def _values(text, timestamp=b'', url=b'', author=None):
-  return (text, timestamp, url, author)
+def _block(*rows):
+  builder = BlockBuilder()
+  for row in rows:
+    builder.append(row)
+  return builder.build()
+
+
+def _write(directory, blocks, features=(), **options):
+  name = shard_name(1, 4)
+  found = SortedRecords(blocks, c4.SOURCE, features)
+  options = {'max_record_bytes': 1000} | options
+  job = make_job([], num_shards=4, **options)
+  report, index = write_shard(str(directory / name), name, 1, found, job)
+  return report, index, directory / name
+
+
+def _texts(path):
+  return [
+    (
+      record.group_id,
+      record.part,
+      [records.decode_example(example)['text'] for example in record.examples],
+    )
+    for record in records.read_group_records(path)
+  ]
 
 
 def test_shard_name():
@@ -26,21 +60,14 @@ def test_shard_name():
 
 def test_order_and_index(tmp_path):
   blocks = [
-    [(b'b', [_values(b'late one', b'2')]), (b'a', [_values(b'x', b'9')])],
-    [(b'b', [_values(b'early', b'1', b'/2'), _values(b'first', b'1', b'/1')])],
+    _block(_row(b'b', b'late one', b'2'), _row(b'a', b'x', b'9')),
+    _block(
+      _row(b'b', b'early', b'1', b'/2'), _row(b'b', b'first', b'1', b'/1')
+    ),
   ]
-  shard, index = _write(tmp_path / 's', blocks)
-  path = tmp_path / 's' / 'groups-00001-of-00004.tfrecord'
-  groups = [
-    (
-      record.group_id,
-      record.part,
-      [records.decode_example(example)['text'] for example in record.examples],
-    )
-    for record in records.read_group_records(path)
-  ]
+  report, index, path = _write(tmp_path, blocks)
   # By group; within b by timestamp, then url.
-  assert groups == [
+  assert _texts(path) == [
     (b'a', None, [b'x']),
     (b'b', None, [b'first', b'early', b'late one']),
   ]
@@ -57,37 +84,35 @@ def test_order_and_index(tmp_path):
     'num_words': [1, 4],
   }
   data = path.read_bytes()
-  assert shard.num_bytes == len(data)
-  assert shard.sha256 == hashlib.sha256(data).hexdigest()
-  assert shard.num_records == 2
+  assert report.shard.num_bytes == len(data)
+  assert report.shard.sha256 == hashlib.sha256(data).hexdigest()
+  assert report.shard.num_records == 2
+  assert report.drops == {}
 
 
 def test_any_order_of_blocks_gives_the_same_bytes(tmp_path):
   # Equal keys, equal times and urls, and one record twice: only the contents'
   # hash is left to order them by.
-  group = [_values(text, b'1', b'/') for text in (b'x', b'y', b'z', b'y')]
-  blocks = [[(b'g', [values])] for values in group] + [[(b'f', [group[0]])]]
+  rows = [_row(b'g', text, b'1', b'/') for text in (b'x', b'y', b'z', b'y')]
+  blocks = [_block(row) for row in (*rows, _row(b'f', b'x'))]
   contents = set()
-  for i, order in enumerate(itertools.permutations(blocks)):
-    shard, index = _write(tmp_path / str(i), order)
-    data = (tmp_path / str(i) / shard.name).read_bytes()
-    contents.add((data, str(index.to_pydict())))
+  for order in itertools.permutations(blocks):
+    _, index, path = _write(tmp_path, order)
+    contents.add((path.read_bytes(), str(index.to_pydict())))
   assert len(contents) == 1
   assert index.column('num_examples').to_pylist() == [1, 4]
 
 
 def test_group_in_three_parts(tmp_path):
-  group = [_values(b'%d' % i * 10, b'%d' % i) for i in range(5)]
-  example = records.encode_example(
-    {'text': b'0' * 10, 'timestamp': b'0', 'url': b''}
-  )
+  rows = [_row(b'g', b'%d' % i * 10, b'%d' % i) for i in range(5)]
+  small = [_row(b'small', b'%d' % i * 10, b'%d' % i) for i in range(2)]
   # Two examples fit exactly, three do not: 2 + 2 + 1.
-  shard, index = _write(
-    tmp_path / 's',
-    [[(b'small', group[:2]), (b'g', group)]],
-    max_record_bytes=2 * len(example),
+  report, index, path = _write(
+    tmp_path,
+    [_block(*small), _block(*rows)],
+    max_record_bytes=2 * len(rows[0][4]),
   )
-  found = list(records.read_group_records(tmp_path / 's' / shard.name))
+  found = list(records.read_group_records(path))
   assert [(record.group_id, record.part) for record in found] == [
     (b'g', 0),
     (b'g', 1),
@@ -96,25 +121,79 @@ def test_group_in_three_parts(tmp_path):
   ]
   assert [len(record.examples) for record in found] == [2, 2, 1, 2]
   assert index.column('part').to_pylist() == [0, 1, 2, 0]
-  assert shard.num_records == 4
+  assert report.shard.num_records == 4
 
 
 def test_example_larger_than_a_record_may_be(tmp_path):
-  group = [_values(b'%d' % i * 10, b'%d' % i) for i in range(3)]
-  shard, index = _write(tmp_path / 's', [[(b'g', group)]], max_record_bytes=1)
+  rows = [_row(b'g', b'%d' % i * 10, b'%d' % i) for i in range(3)]
+  report, index, _ = _write(tmp_path, [_block(*rows)], max_record_bytes=1)
   assert index.column('num_examples').to_pylist() == [1, 1, 1]
-  assert shard.num_records == 3
+  assert report.shard.num_records == 3
 
 
-def test_missing_values_become_empty(tmp_path):
-  group = [_values(b'x', b'1', author=b'me'), _values(b'y', b'2')]
-  shard, _ = _write(tmp_path / 's', [[(b'g', group)]], features=_NAMES)
-  (record,) = records.read_group_records(tmp_path / 's' / shard.name)
-  examples = map(records.decode_example, record.examples)
-  assert [example['author'] for example in examples] == [b'me', b'']
+def test_features_that_a_reader_had_not_met_yet(tmp_path):
+  rows = [_row(b'g', b'x', b'2'), _row(b'g', b'y', b'1', author=b'me')]
+  _, _, path = _write(tmp_path, [_block(*rows)], ['author'])
+  (record,) = records.read_group_records(path)
+  assert [records.decode_example(example) for example in record.examples] == [
+    {'author': b'me', 'text': b'y', 'timestamp': b'1', 'url': b''},
+    {'author': b'', 'text': b'x', 'timestamp': b'2', 'url': b''},
+  ]
+  # The order among equal keys is that of the bytes that are stored.
+  twins = [_row(b'g', b'%d' % i) for i in range(20)]
+  _, _, path = _write(
+    tmp_path, [_block(*twins)], ['author'], max_record_bytes=1 << 20
+  )
+  (record,) = records.read_group_records(path)
+  digests = [hashlib.sha256(example).digest() for example in record.examples]
+  assert digests == sorted(digests)
 
 
 def test_shard_without_groups(tmp_path):
-  shard, index = _write(tmp_path / 's', [])
-  assert (tmp_path / 's' / shard.name).read_bytes() == b''
-  assert (shard.num_bytes, shard.num_records, index.num_rows) == (0, 0, 0)
+  report, index, path = _write(tmp_path, [])
+  assert path.read_bytes() == b''
+  assert (report.shard.num_bytes, report.shard.num_records) == (0, 0)
+  assert index.num_rows == 0
+
+
+def test_duplicates(tmp_path):
+  rows = [
+    _row(b'a', b'x', b'3'),  # the same text as at 1: dropped
+    _row(b'a', b'x', b'1'),
+    _row(b'a', b'y', b'2'),
+    _row(b'b', b'x', b'1'),  # another group: kept
+    _row(b'b', b'x', b'2', b'/url'),  # dropped
+  ]
+  report, index, path = _write(tmp_path, [_block(*rows)], drop_duplicates=True)
+  assert _texts(path) == [(b'a', None, [b'x', b'y']), (b'b', None, [b'x'])]
+  assert index.column('num_words').to_pylist() == [2, 1]
+  assert report.drops == {'duplicate_text': 2}
+  assert report.first_drops == {'duplicate_text': ('a', 'x')}
+
+
+@pytest.mark.parametrize('order', itertools.permutations(range(3)))
+def test_cap_keeps_the_smallest_hashes(tmp_path, order):
+  rows = [_row(b'g', b'text %d' % i, b'%d' % i) for i in range(5)]
+  kept = {row[4] for row in sorted(rows, key=lambda row: row[3])[:2]}
+  parts = [rows[:2], rows[2:3], rows[3:]]
+  report, _, path = _write(
+    tmp_path, [_block(*parts[i]) for i in order], max_examples_per_group=2
+  )
+  # In stored order: by timestamp.
+  expected = [row[4] for row in rows if row[4] in kept]
+  (record,) = records.read_group_records(path)
+  assert record.examples == expected
+  assert report.drops == {'group_cap': 3}
+  first = next(row for row in rows if row[4] not in kept)
+  text = records.decode_example(first[4])['text'].decode()
+  assert report.first_drops == {'group_cap': ('g', text)}
+
+
+def test_cap_counts_after_duplicates(tmp_path):
+  rows = [_row(b'g', b'%d' % (i // 2), b'%d' % i) for i in range(6)]
+  report, index, _ = _write(
+    tmp_path, [_block(*rows)], drop_duplicates=True, max_examples_per_group=2
+  )
+  # 6 = 3 duplicates + 1 above the cap + 2 kept.
+  assert report.drops == {'duplicate_text': 3, 'group_cap': 1}
+  assert index.column('num_examples').to_pylist() == [2]

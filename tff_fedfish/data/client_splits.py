@@ -66,6 +66,16 @@ def split_clients(
   return split
 
 
+def split_position(client_id: bytes, *, split_seed: int) -> float:
+  """Returns the client's place in [0, 1); those below a share are held out.
+
+  Args:
+    client_id: The client.
+    split_seed: The seed of the split.
+  """
+  return randomness.fraction('client_split', split_seed, client_id)
+
+
 def _check_fraction(held_out_fraction: float) -> None:
   if not 0.0 <= held_out_fraction <= 1.0:
     raise UserError(
@@ -77,5 +87,4 @@ def _check_fraction(held_out_fraction: float) -> None:
 def _is_held_out(
   client_id: bytes, split_seed: int, held_out_fraction: float
 ) -> bool:
-  position = randomness.fraction('client_split', split_seed, client_id)
-  return position < held_out_fraction
+  return split_position(client_id, split_seed=split_seed) < held_out_fraction

@@ -1,84 +1,36 @@
 """Random access to the groups of a grouped corpus, by client id."""
 
-import collections.abc
 import os
 import pathlib
-from typing import TYPE_CHECKING, overload
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pyarrow as pa
 
 from tff_fedfish.data import records
-from tff_fedfish.data.corpus_index import INDEX_NAME, read_index
+from tff_fedfish.data.client_ids import ClientIds
+from tff_fedfish.data.corpus_index import (
+  INDEX_NAME,
+  read_column,
+  read_locations,
+)
 from tff_fedfish.data.manifest import Manifest, read_manifest
 from tff_fedfish.errors import UserError
 
 if TYPE_CHECKING:
   import tensorflow as tf
 
-
-class ClientIds(collections.abc.Sequence):
-  """The client ids of a corpus: a sorted sequence of bytes.
-
-  Backed by one Arrow array, so a million ids take their own bytes and an
-  offset each, not a million Python objects.
-  """
-
-  def __init__(self, sorted_ids: pa.BinaryArray):
-    self._ids = sorted_ids
-
-  def __len__(self) -> int:
-    return len(self._ids)
-
-  @overload
-  def __getitem__(self, index: int) -> bytes: ...
-  @overload
-  def __getitem__(self, index: slice) -> list[bytes]: ...
-  def __getitem__(self, index):
-    if isinstance(index, slice):
-      return [self[i] for i in range(*index.indices(len(self)))]
-    index = int(index)
-    if not -len(self) <= index < len(self):
-      raise IndexError(f'index {index} is out of range for {len(self)} clients')
-    return self._ids[index % len(self)].as_py()
-
-  def __iter__(self) -> collections.abc.Iterator[bytes]:
-    return (value.as_py() for value in self._ids)
-
-  def __contains__(self, client_id: object) -> bool:
-    return self.position(client_id) is not None
-
-  def index(self, value: bytes, start: int = 0, stop: int | None = None) -> int:
-    """Returns the position of `value`; ValueError where it is not present."""
-    position = self.position(value)
-    if position is None or position not in range(len(self))[start:stop]:
-      raise ValueError(f'{value!r} is not a client id')
-    return position
-
-  def position(self, client_id: object) -> int | None:
-    """Returns the position of `client_id`, or None. Takes O(log n)."""
-    if not isinstance(client_id, bytes):
-      return None
-    low, high = 0, len(self)
-    while low < high:
-      middle = (low + high) // 2
-      if self._ids[middle].as_py() < client_id:
-        low = middle + 1
-      else:
-        high = middle
-    found = low < len(self) and self._ids[low].as_py() == client_id
-    return low if found else None
-
-  def __repr__(self) -> str:
-    return f'<{len(self)} client ids>'
+Example = dict[str, bytes]
+"""The values of one example by feature name."""
 
 
 class GroupedCorpus:
   """A directory that `fedfish group` wrote; every group is a client.
 
-  Opening reads the manifest and the index, not the shards, and does not import
-  TensorFlow. Instances hold no open files: threads may share one, and processes
-  may be handed one.
+  Opening reads the manifest and, of the index, what is needed to find records;
+  sizes are read when they are first asked for, shards when examples are. None
+  of it imports TensorFlow. Instances hold no open files: threads may share one,
+  and processes may be handed one.
 
   Attributes:
     directory: Where the corpus lies.
@@ -93,23 +45,17 @@ class GroupedCorpus:
       directory: The output directory of `fedfish group`.
 
     Raises:
-      UserError: If it is no grouped corpus, is one of a newer schema, or lacks
-        its index or a shard.
+      UserError: If it is no grouped corpus, is one of a newer schema, lacks
+        its index or a shard, or has the index of another corpus.
     """
     self.directory = pathlib.Path(directory)
     self.manifest: Manifest = read_manifest(self.directory)
     self._check_shards()
-    index = read_index(self.directory)
-    self._columns = {
-      name: index.column(name).to_numpy()
-      for name in ('shard', 'offset', 'num_examples', 'num_bytes', 'num_words')
-    }
-    # Rows are sorted by (group id, part): a group is its part 0 and the rows
-    # up to the next one.
-    starts = np.flatnonzero(index.column('part').to_numpy() == 0)
-    self._row_limits = np.append(starts, index.num_rows)
-    ids = index.column('group_id').combine_chunks().take(pa.array(starts))
-    self.client_ids = ClientIds(ids)
+    self._locations = read_locations(self.directory)
+    self.client_ids: ClientIds = self._locations.client_ids
+    self._check_index()
+    # Sizes of the records by name, once they have been asked for.
+    self._columns = {}
 
   def num_examples(self, client_id: bytes) -> int:
     """Returns how many examples the client has.
@@ -143,12 +89,17 @@ class GroupedCorpus:
 
     Returns:
       int64 [num_clients].
+
+    Raises:
+      UserError: If the index was damaged or replaced since the corpus was
+        opened.
     """
     if not len(self.client_ids):
       return np.zeros(0, np.int64)
-    return np.add.reduceat(self._columns[column], self._row_limits[:-1])
+    row_limits = self._locations.row_limits
+    return np.add.reduceat(self._column(column), row_limits[:-1])
 
-  def examples(self, client_id: bytes) -> list[dict[str, bytes]]:
+  def examples(self, client_id: bytes) -> list[Example]:
     """Returns the client's examples as stored, parts joined.
 
     Args:
@@ -161,21 +112,53 @@ class GroupedCorpus:
       KeyError: If there is no such client.
       UserError: If its record is damaged.
     """
-    rows = self._rows(client_id)
     examples = []
-    for row in range(rows.start, rows.stop):
-      shard = self.manifest.shards[self._columns['shard'][row]]
+    for row in self._rows(client_id):
+      shard = self.manifest.shards[self._locations.shards[row]]
       path = self.directory / shard.name
-      offset = int(self._columns['offset'][row])
-      record = records.decode_group_record(records.read_record(path, offset))
+      offset = int(self._locations.offsets[row])
+      payload = records.read_record(path, offset)
+      record, found = _decode(payload, path, offset)
       if record.group_id != client_id:
         raise UserError(
           f'{str(path)!r} must hold client {client_id!r} at byte {offset}, '
           f'but holds {record.group_id!r}: {INDEX_NAME} belongs to another '
           'corpus. Run `fedfish group` again.'
         )
-      examples.extend(map(records.decode_example, record.examples))
+      examples += found
     return examples
+
+  def stream(self) -> Iterator[tuple[bytes, list[Example]]]:
+    """Yields (client id, examples as stored) of every client once.
+
+    The order is that on the disk, not that of `client_ids`: shard by shard, in
+    each by client id. Reads every shard from its beginning to its end, which is
+    faster than `examples` for every client, and holds one client at a time.
+
+    Raises:
+      UserError: If a record is damaged.
+    """
+    for shard in self.manifest.shards:
+      path = self.directory / shard.name
+      client_id, part, examples = None, 0, []
+      for offset, payload in records.iterate_records(path):
+        record, found = _decode(payload, path, offset)
+        if record.part:
+          part += 1
+          if (record.group_id, record.part) != (client_id, part):
+            raise UserError(
+              f'{str(path)!r} must hold all parts of a client one after the '
+              f'other, but at byte {offset} is part {record.part} of '
+              f'{record.group_id!r} without those before it. Run `fedfish '
+              'group` again.'
+            )
+          examples += found
+        else:
+          if client_id is not None:
+            yield client_id, examples
+          client_id, part, examples = record.group_id, 0, found
+      if client_id is not None:
+        yield client_id, examples
 
   def client_dataset(self, client_id: bytes) -> 'tf.data.Dataset':
     """Returns the client's stored examples, in stored order, not batched.
@@ -215,18 +198,51 @@ class GroupedCorpus:
       self.client_ids, seed=seed, round_num=round_num, cohort_size=cohort_size
     )
 
-  def _rows(self, client_id: bytes) -> slice:
+  def _rows(self, client_id: bytes) -> range:
     position = self.client_ids.position(client_id)
     if position is None:
       raise KeyError(
         f'{client_id!r} is not a client of {str(self.directory)!r}; client '
         'ids are bytes, listed in `client_ids`'
       )
-    start, stop = self._row_limits[position : position + 2]
-    return slice(int(start), int(stop))
+    start, stop = self._locations.row_limits[position : position + 2]
+    return range(start, stop)
 
   def _sum(self, column: str, client_id: bytes) -> int:
-    return int(self._columns[column][self._rows(client_id)].sum())
+    rows = self._rows(client_id)
+    return int(self._column(column)[rows.start : rows.stop].sum())
+
+  def _column(self, name: str) -> np.ndarray:
+    if name not in self._columns:
+      values = read_column(self.directory, name)
+      if len(values) != len(self._locations.offsets):
+        raise UserError(
+          f'{str(self.directory)!r} must stay as it is while it is open, but '
+          f'{INDEX_NAME} was replaced by another one. Start again.'
+        )
+      self._columns[name] = values
+    return self._columns[name]
+
+  def _check_index(self) -> None:
+    """Compares what costs nothing; `fedfish verify` compares everything."""
+    shards, locations = self.manifest.shards, self._locations
+    num_rows = len(locations.offsets)
+    num_records = sum(shard.num_records for shard in shards)
+    if num_rows != num_records:
+      problem = f'has {num_rows} rows'
+    elif num_rows and (
+      locations.row_limits[0] != 0
+      or locations.offsets.min() < 0
+      or not 0 <= locations.shards.min() <= locations.shards.max() < len(shards)
+    ):
+      problem = 'names other ones'
+    else:
+      return
+    raise UserError(
+      f'{str(self.directory)!r} must hold the {INDEX_NAME} of its '
+      f'{num_records} records, but that {problem}: it belongs to another '
+      'corpus. Copy the directory again, or run `fedfish group` again.'
+    )
 
   def _check_shards(self) -> None:
     for shard in self.manifest.shards:
@@ -239,3 +255,19 @@ class GroupedCorpus:
           f'{shard.num_bytes} bytes, but it {problem}. Copy the directory '
           'again, or run `fedfish group` again.'
         )
+
+
+def _decode(
+  payload: bytes, path: pathlib.Path, offset: int
+) -> tuple[records.GroupRecord, list[Example]]:
+  """Returns a record, and its examples decoded."""
+  try:
+    record = records.decode_group_record(payload)
+    if record.group_id is None:
+      raise ValueError(f'no feature `{records.GROUP_ID_FEATURE}`')
+    return record, list(map(records.decode_example, record.examples))
+  except ValueError as error:
+    raise UserError(
+      f'{str(path)!r} must hold a group at byte {offset}, but what is there is '
+      f'not readable as one ({error}). Run `fedfish group` again.'
+    ) from error

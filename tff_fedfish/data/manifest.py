@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from tff_fedfish.errors import UserError
-from tff_fedfish.files import write_json
 
 SCHEMA_VERSION = 1
 MANIFEST_NAME = 'manifest.json'
@@ -44,22 +43,41 @@ class Shard:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class InputFile:
-  """One raw file, by its name without directories."""
+  """One raw file, by its name and, where needed, some directories above it."""
 
   name: str
   records_in: int
   records_out: int
   damage: str | None = None
   """Why reading stopped before the end, if it did: a reason in `drops`."""
+  damage_byte: int | None = None
+  """How many bytes of the file, as it is stored, could be used."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DropExample:
-  """Where the first record that was dropped for one reason stands."""
+  """The first record that was dropped for one reason."""
 
-  file: str
-  line: int
-  """1-based line number."""
+  file: str | None = None
+  line: int | None = None
+  """1-based number of the line, row or post in its file."""
+  group: str | None = None
+  """For records dropped from a whole group, such as duplicates, instead of
+  file and line."""
+  excerpt: str = ''
+  """The beginning of what was dropped."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Split:
+  """Which part of a corpus this is, where the corpus was split."""
+
+  name: str
+  """Such as 'train' or 'held_out'."""
+  names: tuple[str, ...]
+  """All parts, each a grouped corpus of its own beside this one."""
+  rule: str
+  """How the parts are told apart, in words."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -76,15 +94,21 @@ class Manifest:
   shards: tuple[Shard, ...]
   options: Mapping[str, Any]
   """Options that shaped the output, without paths."""
+  num_input_files: int
   inputs: tuple[InputFile, ...]
+  """All raw files or, of very many, those that are damaged."""
   drop_examples: Mapping[str, DropExample]
   """By reason."""
+  split: Split | None = None
+  """None where the corpus is whole."""
+  index_sha256: str = ''
+  """Empty in manifests of earlier versions."""
   schema_version: int = SCHEMA_VERSION
 
-  def write(self, directory: str | os.PathLike) -> None:
-    """Writes `manifest.json`; equal manifests give equal bytes."""
+  def to_bytes(self) -> bytes:
+    """Returns what `manifest.json` holds; equal manifests give equal bytes."""
     value = {'schema_version': self.schema_version} | dataclasses.asdict(self)
-    write_json(pathlib.Path(directory) / MANIFEST_NAME, value)
+    return (json.dumps(value, indent=2, ensure_ascii=False) + '\n').encode()
 
 
 def read_manifest(directory: str | os.PathLike) -> Manifest:
@@ -138,12 +162,21 @@ def _from_json(value: dict[str, Any]) -> Manifest:
     counts=Counts(**value['counts']),
     shards=tuple(Shard(**shard) for shard in value['shards']),
     options=value['options'],
+    num_input_files=value.get('num_input_files', len(value['inputs'])),
     inputs=tuple(InputFile(**file) for file in value['inputs']),
     drop_examples={
       reason: DropExample(**example)
       for reason, example in value['drop_examples'].items()
     },
+    split=_split_from_json(value.get('split')),
+    index_sha256=value.get('index_sha256', ''),
   )
+
+
+def _split_from_json(value: dict[str, Any] | None) -> Split | None:
+  if value is None:
+    return None
+  return Split(**value | {'names': tuple(value['names'])})
 
 
 def _not_a_corpus(directory: pathlib.Path, found: str) -> UserError:

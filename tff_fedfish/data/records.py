@@ -8,14 +8,16 @@ Dataset Grouper (Charles et al., 2023), to which the context features `group_id`
 and, for a group that is stored in several records, `part` are added.
 """
 
+import functools
 import os
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import BinaryIO, NamedTuple
 
 import google_crc32c
 from google.protobuf import message
 
+from tff_fedfish.data import wire_format
 from tff_fedfish.data.example_protos import messages
 from tff_fedfish.errors import UserError
 
@@ -23,8 +25,16 @@ EXAMPLES_FEATURE = 'serialized_bytes'
 GROUP_ID_FEATURE = 'group_id'
 PART_FEATURE = 'part'
 
-_HEADER = struct.Struct('<QI')
-_CHECKSUM = struct.Struct('<I')
+_group_id_header = wire_format.value_header(GROUP_ID_FEATURE)
+_listed_header = wire_format.value_header()
+_PART_KEY = wire_format.map_key(PART_FEATURE)
+_EXAMPLES_KEY = wire_format.map_key(EXAMPLES_FEATURE)
+
+HEADER = struct.Struct('<QI')
+"""What precedes a payload: its length, and the checksum of that."""
+
+CHECKSUM = struct.Struct('<I')
+"""What follows it."""
 
 
 class GroupRecord(NamedTuple):
@@ -45,15 +55,23 @@ class GroupRecord(NamedTuple):
 def write_record(file: BinaryIO, payload: bytes) -> int:
   """Writes one frame and returns its length in bytes, frame included."""
   length = struct.pack('<Q', len(payload))
-  file.write(length + _CHECKSUM.pack(_masked_crc(length)))
+  file.write(length + CHECKSUM.pack(masked_crc(length)))
   file.write(payload)
-  file.write(_CHECKSUM.pack(_masked_crc(payload)))
+  file.write(CHECKSUM.pack(masked_crc(payload)))
   return frame_size(len(payload))
 
 
 def frame_size(num_payload_bytes: int) -> int:
   """Returns how many bytes a frame around such a payload takes in a file."""
-  return _HEADER.size + num_payload_bytes + _CHECKSUM.size
+  return HEADER.size + num_payload_bytes + CHECKSUM.size
+
+
+def masked_crc(data: bytes) -> int:
+  """Returns the CRC-32C of some bytes, masked as TFRecord does it."""
+  # TFRecord rotates and shifts the sum, so that a sum over data that holds
+  # sums stays meaningful.
+  crc = google_crc32c.value(data)
+  return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
 
 
 def read_record(path: str | os.PathLike, offset: int) -> bytes:
@@ -68,7 +86,11 @@ def read_record(path: str | os.PathLike, offset: int) -> bytes:
       names the file and the byte.
   """
   with open(path, 'rb') as file:
-    file.seek(offset)
+    try:
+      file.seek(offset)
+    except OSError as error:
+      # No file is as long as that.
+      raise _damaged(path, offset, 'no file can be so long') from error
     payload = _read_frame(file, path, offset)
   if payload is None:
     raise _damaged(path, offset, 'the file ends there')
@@ -124,16 +146,31 @@ def encode_group_record(
     group_id: The group's key.
     examples: Serialized `tf.train.Example`s, in the order to store.
     part: 0-based number of the part; None for a group of one record.
+
+  Raises:
+    ValueError: If `part` is negative, or the record would take 2 GiB or more.
   """
-  record = messages().SequenceExample()
-  context = record.context.feature
-  context[GROUP_ID_FEATURE].bytes_list.value.append(group_id)
+  if part is not None and part < 0:
+    raise ValueError(f'`part` must be at least 0, found {part}')
+  # The fields of a SequenceExample: 1 is the context, 2 the feature lists.
+  context = _group_id_header(len(group_id)) + group_id
   if part is not None:
-    context[PART_FEATURE].int64_list.value.append(part)
-  features = record.feature_lists.feature_list[EXAMPLES_FEATURE].feature
+    # Field 3 of a Feature is its Int64List.
+    number = wire_format.varint(part)
+    int64_list = wire_format.field_header(1, number, 0)
+    feature = wire_format.field_header(3, int64_list, 0)
+    context += wire_format.entry_header(_PART_KEY, feature, 0)
+  pieces = [b'']
+  num_bytes = 0
   for example in examples:
-    features.add().bytes_list.value.append(example)
-  return record.SerializeToString(deterministic=True)
+    header = _listed_header(len(example))
+    pieces += header, example
+    num_bytes += len(header) + len(example)
+  lists = wire_format.entry_header(_EXAMPLES_KEY, b'', num_bytes)
+  lists = wire_format.field_header(2, lists, num_bytes)
+  pieces[0] = wire_format.field_header(1, context, 0) + lists
+  wire_format.check_size(len(pieces[0]) + num_bytes)
+  return b''.join(pieces)
 
 
 def decode_group_record(payload: bytes) -> GroupRecord:
@@ -162,12 +199,32 @@ def decode_group_record(payload: bytes) -> GroupRecord:
 def encode_example(features: Mapping[str, bytes]) -> bytes:
   """Returns a serialized `tf.train.Example` of one bytes value per feature.
 
-  Equal features give equal bytes, whatever their order.
+  Equal features give equal bytes, whatever their order: names are sorted. To
+  write many examples of the same names, an `example_encoder` is faster.
+
+  Raises:
+    ValueError: If the example would take 2 GiB or more.
   """
-  example = messages().Example()
-  for name, value in features.items():
-    example.features.feature[name].bytes_list.value.append(value)
-  return example.SerializeToString(deterministic=True)
+  return example_encoder(tuple(features))(tuple(features.values()))
+
+
+def example_encoder(
+  feature_names: Sequence[str],
+) -> Callable[[Sequence[bytes]], bytes]:
+  """Returns `encode_example` for examples that all have the same features.
+
+  Args:
+    feature_names: The distinct names of the features.
+
+  Returns:
+    A function from the values, in the order of `feature_names`, to the
+    serialized `tf.train.Example`. It raises ValueError where there are not as
+    many values as names, and where the example would take 2 GiB or more.
+
+  Raises:
+    ValueError: If a name is repeated.
+  """
+  return _example_encoder(tuple(feature_names))
 
 
 def decode_example(serialized: bytes) -> dict[str, bytes]:
@@ -186,33 +243,58 @@ def decode_example(serialized: bytes) -> dict[str, bytes]:
   }
 
 
+@functools.lru_cache(maxsize=64)
+def _example_encoder(
+  feature_names: tuple[str, ...],
+) -> Callable[[Sequence[bytes]], bytes]:
+  num_features = len(feature_names)
+  if len(set(feature_names)) != num_features:
+    raise ValueError(f'`feature_names` must be distinct: {feature_names}')
+  fields = [
+    (feature_names.index(name), wire_format.value_header(name))
+    for name in sorted(feature_names)
+  ]
+
+  def encode(values: Sequence[bytes]) -> bytes:
+    if len(values) != num_features:
+      raise ValueError(
+        f'{len(values)} values were given for {num_features} features'
+      )
+    pieces = [b'']
+    num_bytes = 0
+    for position, header_of in fields:
+      value = values[position]
+      header = header_of(len(value))
+      pieces += header, value
+      num_bytes += len(header) + len(value)
+    if num_bytes:
+      pieces[0] = wire_format.field_header(1, b'', num_bytes)
+    wire_format.check_size(len(pieces[0]) + num_bytes)
+    return b''.join(pieces)
+
+  return encode
+
+
 def _read_frame(
   file: BinaryIO, path: str | os.PathLike, offset: int
 ) -> bytes | None:
   """Returns the payload at the file's position; None at the end."""
-  header = file.read(_HEADER.size)
+  header = file.read(HEADER.size)
   if not header:
     return None
-  if len(header) < _HEADER.size:
+  if len(header) < HEADER.size:
     raise _damaged(path, offset, 'the record is cut off')
-  length, length_crc = _HEADER.unpack(header)
+  length, length_crc = HEADER.unpack(header)
   # Before `length` is believed: it decides how much memory is asked for.
-  if _masked_crc(header[:8]) != length_crc:
+  if masked_crc(header[:8]) != length_crc:
     raise _damaged(path, offset, 'its length fails the checksum')
-  body = file.read(length + _CHECKSUM.size)
-  if len(body) < length + _CHECKSUM.size:
+  body = file.read(length + CHECKSUM.size)
+  if len(body) < length + CHECKSUM.size:
     raise _damaged(path, offset, 'the record is cut off')
   payload = body[:length]
-  if _masked_crc(payload) != _CHECKSUM.unpack_from(body, length)[0]:
+  if masked_crc(payload) != CHECKSUM.unpack_from(body, length)[0]:
     raise _damaged(path, offset, 'its content fails the checksum')
   return payload
-
-
-def _masked_crc(data: bytes) -> int:
-  # TFRecord rotates and shifts the sum, so that a sum over data that holds
-  # sums stays meaningful.
-  crc = google_crc32c.value(data)
-  return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
 
 
 def _single_bytes(feature: message.Message, name: str) -> bytes:

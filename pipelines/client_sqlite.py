@@ -1,0 +1,220 @@
+"""The SQLite databases in which TFF keeps datasets, such as its Stack Overflow.
+
+Their table `examples` has a row per example: `split_name`, `client_id` and
+`serialized_example_proto`, a `tf.train.Example`
+(tensorflow_federated/python/simulation/datasets/sql_client_data.py).
+"""
+
+import contextlib
+import os
+import sqlite3
+import tempfile
+import urllib.parse
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from pipelines.read_lines import EXCERPT_BYTES
+from pipelines.read_tfrecords import decode_features
+from pipelines.source import Drop, RawRecord
+from pipelines.stored_files import is_remote
+from pipelines.temporary_copy import copy_chunks
+from tff_fedfish.errors import UserError
+
+MAGIC = b'SQLite format 3\0'
+
+_HEADER_BYTES = 100
+_COLUMNS = {'split_name', 'client_id', 'serialized_example_proto'}
+# What an example may hold beside its text.
+_MORE_ROW_BYTES = 1 << 20
+# A longer example is not even read. The scan runs through the rows as they were
+# written.
+_SELECT = """
+SELECT split_name, client_id, length(serialized_example_proto),
+  CASE WHEN length(serialized_example_proto) <= ?
+  THEN serialized_example_proto END
+FROM examples
+"""
+# SQLITE_ERROR, as the statements are without one: 'unsupported file format'.
+_DAMAGE = (
+  'SQLITE_CORRUPT',
+  'SQLITE_ERROR',
+  'SQLITE_IOERR_SHORT_READ',
+  'SQLITE_NOTADB',
+)
+
+
+def read_examples(
+  chunks: Iterable[bytes], path: str, max_document_bytes: int
+) -> Iterator[tuple[int, RawRecord | Drop]]:
+  """Yields (1-based row number, record or why it is dropped) of a database.
+
+  A record has `text` (the tokens, with a space between two), `timestamp` and
+  `url` (always empty), the others where the example has them, and `split`:
+  'train', 'test', or 'held_out' for what TFF calls heldout.
+
+  If the database is damaged, the rows before the fault are yielded, and then a
+  `Drop` with `damage` set: truncated_file, or corrupt_file, whose `byte` SQLite
+  does not tell.
+
+  Args:
+    chunks: The pieces of the file, as `raw_bytes.read_chunks` yields them. They
+      are written to a temporary file, as SQLite can only read files, unless
+      they are a plain local file already.
+    path: Where they come from.
+    max_document_bytes: The longest text to accept, in UTF-8.
+
+  Raises:
+    UserError: If the database has no such table.
+    OSError: If there is no room for the temporary file.
+  """
+  with contextlib.ExitStack() as stack:
+    file, damage = path, None
+    if not _is_whole_database(path):
+      temporary = stack.enter_context(
+        tempfile.NamedTemporaryFile(suffix='.sqlite')
+      )
+      damage = copy_chunks(chunks, temporary)
+      file = temporary.name
+      if _cut_to_pages(file) and damage is None:
+        # Every byte that there is could be used.
+        byte = None if is_remote(path) else os.path.getsize(path)
+        damage = Drop('truncated_file', damage=True, byte=byte)
+    row_num = 0
+    try:
+      connection = stack.enter_context(contextlib.closing(_connect(file)))
+      # After damage the table may be what is lost.
+      if damage is None:
+        _check_table(connection, path)
+      rows = connection.execute(
+        _SELECT, (max_document_bytes + _MORE_ROW_BYTES,)
+      )
+      for row in rows:
+        row_num += 1
+        try:
+          yield row_num, _to_record(*row, max_document_bytes)
+        except Drop as drop:
+          yield row_num, drop
+    except sqlite3.DatabaseError as error:
+      if damage is None:
+        if not getattr(error, 'sqlite_errorname', '').startswith(_DAMAGE):
+          raise
+        damage = Drop('corrupt_file', damage=True)
+    if damage is not None:
+      yield row_num + 1, damage
+
+
+def _is_whole_database(path: str) -> bool:
+  """Returns whether SQLite can read the file where it is."""
+  if is_remote(path):
+    return False
+  with open(path, 'rb') as file:
+    if file.read(len(MAGIC)) != MAGIC:
+      return False
+  _, expected_bytes = _sizes(path)
+  return os.path.getsize(path) >= expected_bytes
+
+
+def _cut_to_pages(file: str) -> bool:
+  """Returns whether pages are missing, and takes off what is half of one.
+
+  SQLite would fill it up with zeros.
+  """
+  page_bytes, expected_bytes = _sizes(file)
+  file_bytes = os.path.getsize(file)
+  if file_bytes >= expected_bytes:
+    return False
+  os.truncate(file, file_bytes // page_bytes * page_bytes)
+  return True
+
+
+def _sizes(path: str) -> tuple[int, int]:
+  """Returns the size of a page and of the file, as the file's header has it."""
+  with open(path, 'rb') as file:
+    header = file.read(_HEADER_BYTES)
+  if len(header) < _HEADER_BYTES:
+    return _HEADER_BYTES, _HEADER_BYTES
+  # 65,536 does not fit.
+  page_bytes = int.from_bytes(header[16:18], 'big')
+  page_bytes = page_bytes if page_bytes > 1 else 1 << 16
+  # The number of pages is valid only if the last writer knew of that field.
+  is_valid = header[24:28] == header[92:96]
+  num_pages = int.from_bytes(header[28:32], 'big') if is_valid else 1
+  return page_bytes, num_pages * page_bytes
+
+
+def _connect(file: str) -> sqlite3.Connection:
+  # Immutable: no locks and no files beside it, which may be a read-only place.
+  name = urllib.parse.quote(os.path.abspath(file))
+  connection = sqlite3.connect(
+    f'file:{name}?mode=ro&immutable=1', uri=True, check_same_thread=False
+  )
+  connection.text_factory = bytes
+  # With it SQLite reads what is there of a file that was cut off.
+  connection.execute('PRAGMA writable_schema = ON')
+  return connection
+
+
+def _check_table(connection: sqlite3.Connection, path: str) -> None:
+  # Raises if the list of tables is corrupt; the next would find no columns.
+  connection.execute('SELECT count(*) FROM sqlite_master').fetchall()
+  rows = connection.execute("SELECT name FROM pragma_table_info('examples')")
+  if missing := _COLUMNS - {name.decode() for (name,) in rows}:
+    raise UserError(
+      "`--input` must name databases of TFF's simulation datasets, but "
+      f'{path!r} has no table `examples` with '
+      f'{", ".join(f"`{name}`" for name in sorted(missing))}. Leave it out.'
+    )
+
+
+def _to_record(
+  split_name: Any,
+  client_id: Any,
+  num_bytes: int | None,
+  serialized: Any,
+  max_document_bytes: int,
+) -> RawRecord:
+  """Returns the features of one row.
+
+  Raises:
+    Drop: document_too_large, malformed_example, invalid_utf8, missing_text (no
+      `tokens`) or empty_text.
+  """
+  if num_bytes is not None and serialized is None:
+    raise Drop('document_too_large')
+  if not isinstance(serialized, bytes):
+    raise Drop('malformed_example')
+  features = decode_features(serialized)
+  text = features.get('tokens')
+  excerpt = serialized[:EXCERPT_BYTES]
+  if not isinstance(text, str):
+    raise Drop('missing_text', excerpt=excerpt)
+  if not text.strip():
+    raise Drop('empty_text', excerpt=excerpt)
+  if len(text.encode()) > max_document_bytes:
+    raise Drop('document_too_large', excerpt=text[:EXCERPT_BYTES].encode())
+  timestamp = features.get('creation_date')
+  record = {
+    'text': text,
+    'timestamp': timestamp if isinstance(timestamp, str) else '',
+    'url': '',
+  }
+  if author := _text(client_id):
+    record['author'] = author
+  if split_name := _text(split_name):
+    is_held_out = split_name == 'heldout'
+    record['split'] = 'held_out' if is_held_out else split_name
+  for name in ('title', 'tags', 'type', 'score'):
+    value = features.get(name)
+    if isinstance(value, str | int) and value != '':
+      record[name] = str(value)
+  return record
+
+
+def _text(value: Any) -> str:
+  """Returns a column's value, of whatever type it was stored as, as text."""
+  if value is None:
+    return ''
+  try:
+    return value.decode() if isinstance(value, bytes) else str(value)
+  except UnicodeDecodeError as error:
+    raise Drop('invalid_utf8', excerpt=value[:EXCERPT_BYTES]) from error

@@ -1,0 +1,127 @@
+"""Reads objects - names with values - from a file of any format known here.
+
+A file holds JSON objects (one to a line, or one document for the whole file),
+the rows of a Parquet table, or TFRecords of `tf.train.Example`s. Which one is
+told from its first bytes, after unpacking.
+"""
+
+import re
+import tempfile
+from collections.abc import Collection, Iterable, Iterator
+from typing import Any
+
+from pipelines.raw_bytes import read_chunks
+from pipelines.read_json_document import read_document
+from pipelines.read_json_lines import read_json_lines
+from pipelines.read_lines import BYTE_ORDER_MARK
+from pipelines.source import Drop
+from pipelines.stored_files import open_stored
+from pipelines.temporary_copy import copy_chunks
+
+Objects = Iterator[tuple[int, dict[str, Any] | Drop]]
+
+# Escapes make a text longer than it is (\u0041 is six bytes for one), and other
+# fields stand beside it.
+_BYTES_PER_TEXT_BYTE = 8
+_OTHER_BYTES = 1 << 20
+
+_START_BYTES = 1 << 12
+_PARQUET_MAGIC = b'PAR1'
+
+# An object that goes on in the next line, or a list of objects. Anything else
+# that begins with a bracket is the first, perhaps broken, of many lines.
+_DOCUMENT_START = re.compile(rb'\s*(?:\{[ \t\r]*\n\s*["}]|\[\s*[{\]])')
+
+
+def read_objects(
+  path: str,
+  max_document_bytes: int,
+  column_names: Collection[str] | None = None,
+) -> Objects:
+  """Yields (1-based number, object or why it is dropped) of a file.
+
+  The number is that of the line, the row, or the object in a document. What
+  precedes damage is yielded; then comes one `Drop` with `damage` set.
+
+  Args:
+    path: A local or remote path that Beam's file systems can open.
+    max_document_bytes: The longest text that the caller wants. Objects far
+      larger than that are not read: document_too_large.
+    column_names: The columns of a table that the caller looks at; None for all.
+      Objects of other formats have all their names.
+
+  Returns:
+    An iterator; in its `Drop`s are, besides those of `read_chunks`, empty_line,
+    invalid_utf8, malformed_json, not_an_object and malformed_example.
+
+  Raises:
+    UserError: If the file is of a known format that is not read.
+    OSError: If there is no room for the temporary copy that a packed table
+      needs.
+  """
+  # Not a generator that passes on the objects of another: that would cost time
+  # for each of them.
+  chunks = read_chunks(path)
+  start, chunks = _peek(chunks)
+  if start.startswith(_PARQUET_MAGIC):
+    from pipelines.read_parquet import read_rows
+
+    if _is_packed(path):
+      return _read_packed_rows(chunks, column_names)
+    return read_rows(path, column_names)
+  max_bytes = max_document_bytes * _BYTES_PER_TEXT_BYTE + _OTHER_BYTES
+  from pipelines.read_tfrecords import is_tfrecord, read_examples
+
+  if is_tfrecord(start):
+    return read_examples(chunks, max_bytes)
+  if _DOCUMENT_START.match(start.removeprefix(BYTE_ORDER_MARK)):
+    return read_document(chunks, max_bytes)
+  return read_json_lines(chunks, max_bytes)
+
+
+def _is_packed(path: str) -> bool:
+  """Returns whether the file itself is none of the tables that it holds."""
+  with open_stored(path) as file:
+    return file.read(len(_PARQUET_MAGIC)) != _PARQUET_MAGIC
+
+
+def _read_packed_rows(
+  chunks: Iterator[bytes], column_names: Collection[str] | None
+) -> Objects:
+  """Yields the rows of a table that must be unpacked before it can be read."""
+  from pipelines.read_parquet import read_rows
+
+  with tempfile.NamedTemporaryFile(suffix='.parquet') as file:
+    damage = copy_chunks(chunks, file)
+    num = 0
+    for num, row in read_rows(file.name, column_names):
+      if isinstance(row, Drop) and row.damage:
+        # That of the packed file says why, and where.
+        yield num, damage or row
+        return
+      yield num, row
+    if damage is not None:
+      yield num + 1, damage
+
+
+def _peek(
+  chunks: Iterator[bytes],
+) -> tuple[bytes, Iterator[bytes]]:
+  """Returns (the first bytes, all chunks)."""
+  pieces, num_bytes, damage = [], 0, None
+  try:
+    while num_bytes < _START_BYTES and (chunk := next(chunks, b'')):
+      pieces.append(chunk)
+      num_bytes += len(chunk)
+  except Drop as drop:
+    damage = drop
+  return b''.join(pieces), _chain(pieces, damage, chunks)
+
+
+def _chain(
+  pieces: list[bytes], damage: Drop | None, chunks: Iterable[bytes]
+) -> Iterator[bytes]:
+  yield from pieces
+  if damage is not None:
+    raise damage
+  yield from chunks

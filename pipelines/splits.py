@@ -1,0 +1,162 @@
+"""Splits a corpus into parts, each of which becomes a grouped corpus.
+
+- source: the split that the corpus comes with, such as C4's train and
+  validation files or Stack Overflow's train, held-out users and test.
+- client: whole groups, drawn by a hash of the group id. With equal seeds the
+  held-out groups are those that training holds out by itself.
+- time: examples before a moment are `train`, the others `test`; a group may
+  have examples in both.
+"""
+
+import dataclasses
+import datetime
+import re
+from collections.abc import Callable
+from typing import Any
+
+from pipelines.source import Drop, RawRecord, Source
+from tff_fedfish.data.client_splits import split_position
+from tff_fedfish.errors import UserError
+
+SPLIT_KINDS = ('source', 'client', 'time')
+
+_DATE = re.compile(r'\d{4}-\d\d-\d\d')
+
+Route = Callable[[str, RawRecord, bytes], int]
+"""(path, record, group id) -> position in the split's names."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SplitRule:
+  """How a corpus is split.
+
+  Attributes:
+    kind: One of `SPLIT_KINDS`.
+    split_seed: For 'client': the seed of the split.
+    held_out_fraction: For 'client': probability that a group is held out.
+    validation_fraction: For 'client': probability that it is for validation.
+    time: For 'time': ISO 8601, taken as UTC if it names no time zone.
+  """
+
+  kind: str
+  split_seed: int = 3
+  held_out_fraction: float = 0.1
+  validation_fraction: float = 0.0
+  time: str = ''
+
+  def __post_init__(self):
+    held_out, validation = self.held_out_fraction, self.validation_fraction
+    if self.kind == 'client' and not (
+      held_out >= 0 and validation >= 0 and 0 < held_out + validation < 1
+    ):
+      raise UserError(
+        '`--held_out_fraction` and `--validation_fraction` must be at least 0 '
+        f'and together between 0 and 1, but are {held_out} and {validation}. '
+        'They are shares of the groups, such as 0.1.'
+      )
+    if self.kind == 'time':
+      try:
+        parse_time(self.time)
+      except ValueError as error:
+        raise UserError(
+          '`--split_time` must be a moment such as 2018-01-01 or '
+          f'2018-01-01T12:00:00+02:00, but is {self.time!r}.'
+        ) from error
+
+
+def split_names(rule: SplitRule, source: Source) -> tuple[str, ...]:
+  """Returns the names of the parts.
+
+  Raises:
+    UserError: If the source has no split of its own and the rule asks for it.
+  """
+  if rule.kind == 'time':
+    return 'train', 'test'
+  if rule.kind == 'client':
+    # Only parts that can get a group.
+    fractions = {
+      'train': 1.0,
+      'validation': rule.validation_fraction,
+      'held_out': rule.held_out_fraction,
+    }
+    return tuple(name for name, fraction in fractions.items() if fraction)
+  if source.split is None:
+    raise UserError(
+      f'`--split_by source` needs a corpus with a split of its own, but '
+      f'{source.name} has none. Split it by client or by time.'
+    )
+  return source.split_names
+
+
+def describe(rule: SplitRule, source: Source) -> str:
+  """Returns the rule in words, for the manifest."""
+  if rule.kind == 'time':
+    moment = parse_time(rule.time).isoformat()
+    return f'train: examples before {moment}; test: all others'
+  if rule.kind == 'client':
+    return (
+      'by a hash of the group id: '
+      f'held_out with probability {rule.held_out_fraction}, validation '
+      f'{rule.validation_fraction}, split_seed {rule.split_seed}'
+    )
+  return f'the split of {source.name} itself'
+
+
+def build_route(rule: SplitRule, source: Source) -> Route:
+  """Returns the function that tells to which part a record belongs.
+
+  The function raises `Drop`: missing_timestamp or malformed_timestamp, if the
+  rule is 'time' and the record's cannot be compared.
+  """
+  names = split_names(rule, source)
+  if rule.kind == 'time':
+    limit = parse_time(rule.time)
+    return lambda path, record, group_id: int(moment_of(record) >= limit)
+  if rule.kind == 'client':
+    return lambda path, record, group_id: names.index(
+      _client_split(rule, group_id)
+    )
+  return lambda path, record, group_id: names.index(source.split(path, record))
+
+
+def parse_time(text: str) -> datetime.datetime:
+  """Returns a moment with time zone; UTC where the text names none.
+
+  Args:
+    text: ISO 8601, with dashes in the date; a final ' UTC', as TFF's Stack
+      Overflow has it, is allowed.
+
+  Raises:
+    ValueError: If it is no such text. Digits alone are none: they may count
+      seconds, or milliseconds.
+  """
+  if not _DATE.match(text.strip()):
+    raise ValueError(f'{text!r} does not begin with a date')
+  moment = datetime.datetime.fromisoformat(text.strip().removesuffix(' UTC'))
+  if moment.tzinfo is None:
+    return moment.replace(tzinfo=datetime.UTC)
+  return moment
+
+
+def moment_of(record: RawRecord) -> datetime.datetime:
+  """Returns when a record was made, by its timestamp.
+
+  Raises:
+    Drop: missing_timestamp or malformed_timestamp.
+  """
+  timestamp: Any = record.get('timestamp', '')
+  if not timestamp.strip():
+    raise Drop('missing_timestamp')
+  try:
+    return parse_time(timestamp)
+  except ValueError as error:
+    raise Drop('malformed_timestamp', excerpt=timestamp.encode()) from error
+
+
+def _client_split(rule: SplitRule, group_id: bytes) -> str:
+  position = split_position(group_id, split_seed=rule.split_seed)
+  if position < rule.held_out_fraction:
+    return 'held_out'
+  if position < rule.held_out_fraction + rule.validation_fraction:
+    return 'validation'
+  return 'train'

@@ -1,0 +1,57 @@
+"""Raw files and grouping jobs that several tests need."""
+
+import json
+import pathlib
+from collections.abc import Iterable
+from typing import Any
+
+from pipelines.group_job import run_group_job
+from pipelines.job import GroupJob
+
+
+def make_job(paths: Iterable[pathlib.Path], **options: Any) -> GroupJob:
+  """Returns a job of three shards by host; options replace its own."""
+  options = {
+    'source_name': 'c4',
+    'key': 'host',
+    'num_shards': 3,
+    'max_record_bytes': 1 << 20,
+  } | options
+  return GroupJob(paths=tuple(map(str, paths)), **options)
+
+
+def write_lines(path: pathlib.Path, values: Iterable[Any]) -> pathlib.Path:
+  """Writes a line for every value: bytes as they are, others as JSON."""
+  path.parent.mkdir(parents=True, exist_ok=True)
+  lines = [
+    value if isinstance(value, bytes) else json.dumps(value).encode()
+    for value in values
+  ]
+  path.write_bytes(b'\n'.join(lines))
+  return path
+
+
+def group_lines(
+  directory: pathlib.Path, values: Iterable[Any], **options: Any
+) -> pathlib.Path:
+  """Returns a corpus, made in `directory` of a line for every value."""
+  raw = write_lines(directory / 'raw.json', values)
+  run_group_job(make_job([raw], **options), directory / 'out')
+  return directory / 'out'
+
+
+def raw_records(num_records: int) -> list[dict[str, str]]:
+  """Returns records of up to seven hosts, with three timestamps."""
+  return [
+    {'text': f'text {i}', 'timestamp': f'{i % 3}', 'url': f'http://h{i % 7}/'}
+    for i in range(num_records)
+  ]
+
+
+def contents(directory: pathlib.Path) -> dict[str, bytes]:
+  """Returns what the files of a directory hold, by relative path."""
+  return {
+    str(path.relative_to(directory)): path.read_bytes()
+    for path in sorted(directory.rglob('*'))
+    if path.is_file()
+  }

@@ -1,0 +1,111 @@
+"""Whatever happens to the raw files, every record is stored or counted."""
+
+import collections
+import gzip
+import json
+import lzma
+
+import hypothesis
+import hypothesis.strategies as st
+from grouping_jobs import make_job
+
+from pipelines.group_job import run_group_job
+from tff_fedfish.data.grouped_corpus import GroupedCorpus
+from tff_fedfish.data.verify import verify_corpus
+from tff_fedfish.errors import UserError
+
+_GOOD = st.builds(
+  lambda text, host: json.dumps({'text': text, 'url': f'http://{host}/'}),
+  st.text(min_size=1).filter(lambda text: not text.isspace()),
+  st.sampled_from(['a.com', 'B.com', 'b.com:80', 'c.com', 'bücher.de']),
+).map(str.encode)
+_BAD = st.one_of(
+  st.sampled_from(
+    [b'{', b'[]', b'1', b'null', b'{"text": "x"}', b'{"text": ""}', b'\xff']
+  ),
+  st.binary(max_size=30).map(lambda line: line.replace(b'\n', b'')),
+)
+_LINES = st.lists(st.one_of(_GOOD, _GOOD, _BAD), min_size=1, max_size=30)
+_ENCODINGS = st.sampled_from(['utf-8', 'utf-8-sig', 'latin-1', 'utf-16'])
+_PACKS = st.sampled_from([bytes, gzip.compress, lzma.compress])
+
+
+def _encode(line, encoding):
+  try:
+    # As text in another encoding, where that is possible.
+    return json.dumps(json.loads(line), ensure_ascii=False).encode(encoding)
+  except (ValueError, UnicodeError):
+    return line
+
+
+def _damage(data, file):
+  kind = data.draw(st.sampled_from(['none', 'cut', 'flip', 'append']))
+  place = data.draw(st.integers(0, max(len(file) - 1, 0)))
+  if kind == 'cut':
+    return file[:place]
+  if kind == 'flip' and file:
+    bit = 1 << data.draw(st.integers(0, 7))
+    return file[:place] + bytes([file[place] ^ bit]) + file[place + 1 :]
+  if kind == 'append':
+    return file + data.draw(st.binary(max_size=20))
+  return file
+
+
+@hypothesis.settings(max_examples=30)
+@hypothesis.given(
+  files=st.lists(st.tuples(_LINES, _ENCODINGS, _PACKS), min_size=1, max_size=3),
+  data=st.data(),
+)
+def test_in_equals_out_plus_drops(tmp_path_factory, files, data):
+  directory = tmp_path_factory.mktemp('any')
+  paths = []
+  for i, (lines, encoding, pack) in enumerate(files):
+    lines = [_encode(line, encoding) for line in lines]
+    path = directory / f'{i}.json'
+    path.write_bytes(_damage(data, pack(b'\n'.join(lines))))
+    paths.append(path)
+  output = directory / 'out'
+  try:
+    (manifest,) = run_group_job(
+      make_job(paths, drop_duplicates=True, max_examples_per_group=5), output
+    )
+  except UserError:
+    # Nothing usable was left, or what is left looks like a zip file.
+    assert not output.exists()
+    return
+  counts = manifest.counts
+  assert counts.records_in == counts.records_out + sum(counts.drops.values())
+  assert counts.records_in == sum(file.records_in for file in manifest.inputs)
+  assert manifest.drop_examples.keys() == counts.drops.keys()
+  # What is said to be stored is there, byte by byte.
+  assert verify_corpus(output).num_examples == counts.records_out
+
+
+@hypothesis.settings(max_examples=30)
+@hypothesis.given(
+  lines=st.lists(_GOOD, min_size=1, max_size=40, unique=True), data=st.data()
+)
+def test_cut_file_keeps_its_beginning(tmp_path_factory, lines, data):
+  directory = tmp_path_factory.mktemp('cut')
+  path = directory / 'cut.json.gz'
+  packed = gzip.compress(b'\n'.join(lines) + b'\n')
+  size = data.draw(st.integers(2, len(packed) - 1))
+  path.write_bytes(packed[:size])
+  output = directory / 'out'
+  try:
+    (manifest,) = run_group_job(make_job([path]), output)
+  except UserError as error:
+    assert '1 truncated_file' in str(error)
+    return
+  (file,) = manifest.inputs
+  assert (file.damage, file.damage_byte) == ('truncated_file', size)
+  assert manifest.counts.drops == {'truncated_file': 1}
+  found = collections.Counter(
+    example['text']
+    for _, examples in GroupedCorpus(output).stream()
+    for example in examples
+  )
+  expected = collections.Counter(
+    json.loads(line)['text'].encode() for line in lines[: file.records_out]
+  )
+  assert found == expected

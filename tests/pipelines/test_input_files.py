@@ -1,0 +1,183 @@
+"""Files that patterns name, their sizes, and prepared directories."""
+
+import os
+import re
+
+import pytest
+from bucket_file_system import BucketFileSystem
+
+from pipelines.input_files import file_sizes, find_input_files
+from pipelines.posts_xml import site_of
+from tff_fedfish.errors import UserError
+
+_NAMES = [
+  'c4-train.tfrecord-00000-of-00002',
+  'c4-train.tfrecord-00001-of-00002',
+  'c4-validation.tfrecord-00000-of-00001',
+]
+
+
+@pytest.fixture(params=['local', 'remote'])
+def root(request, tmp_path, monkeypatch):
+  """What paths begin with of files below `tmp_path`."""
+  if request.param == 'local':
+    return f'{tmp_path}/'
+  monkeypatch.setenv('BUCKET_ROOT', str(tmp_path))
+  return f'{BucketFileSystem.scheme()}://'
+
+
+@pytest.fixture
+def prepared(tmp_path):
+  """A directory as TensorFlow Datasets leaves it."""
+  directory = tmp_path / 'c4' / '3.1.0'
+  directory.mkdir(parents=True)
+  for i, name in enumerate(_NAMES):
+    (directory / name).write_bytes(bytes(i))
+  for name in 'dataset_info.json', 'features.json':
+    (directory / name).write_text('{}')
+  return directory
+
+
+@pytest.mark.usefixtures('prepared')
+def test_prepared_directory(root):
+  directory = f'{root}c4/3.1.0'
+  expected = [f'{directory}/{name}' for name in _NAMES]
+  assert find_input_files([directory]) == expected
+  assert find_input_files([f'{directory}/']) == expected
+  assert find_input_files([directory, *expected]) == expected
+  assert find_input_files([f'{directory}/c4-train.*']) == expected[:2]
+
+
+def test_prepared_directory_by_pattern(prepared):
+  pattern = prepared.parent / '3.*'
+  assert find_input_files([str(pattern)]) == [
+    str(prepared / name) for name in _NAMES
+  ]
+
+
+def test_prepared_directory_with_brackets(prepared):
+  other = prepared.rename(prepared.parent / 'x[1]')
+  found = find_input_files([str(other)])
+  assert found == [str(other / name) for name in _NAMES]
+
+
+def test_prepared_in_another_format(prepared, root):
+  for name in _NAMES:
+    (prepared / name).unlink()
+  path = f'{root}c4/3.1.0'
+  expected = f'{path!r} holds dataset_info.json and no *.tfrecord-*-of-*.'
+  with pytest.raises(UserError, match=re.escape(expected)):
+    find_input_files([path])
+
+
+def test_other_directory(tmp_path):
+  expected = (
+    f"`--input` must name files, but '{tmp_path}' is a directory. Name files, "
+    "such as 'DIR/*.json.gz', or a directory that TensorFlow Datasets has "
+    'prepared: it holds dataset_info.json.'
+  )
+  with pytest.raises(UserError, match=re.escape(expected)):
+    find_input_files([str(tmp_path)])
+
+
+def test_nothing_matches(root):
+  expected = r"none-\*' matches none\. Check the path"
+  with pytest.raises(UserError, match=expected):
+    find_input_files([f'{root}none-*'])
+
+
+def test_each_file_once(tmp_path):
+  (tmp_path / 'b').write_text('')
+  (tmp_path / 'a').symlink_to('b')
+  paths = [f'{tmp_path}/b', f'{tmp_path}/./b', f'{tmp_path}/?']
+  assert find_input_files(paths) == [f'{tmp_path}/a']
+  assert find_input_files(paths[:2]) == [f'{tmp_path}/b']
+
+
+def test_directories_that_a_pattern_matches(tmp_path, prepared):
+  (tmp_path / 'x' / 'y').mkdir(parents=True)
+  (tmp_path / 'x' / 'y' / 'b').write_text('')
+  (tmp_path / 'x' / 'a').write_text('')
+  expected = [str(tmp_path / 'x' / 'a'), str(tmp_path / 'x' / 'y' / 'b')]
+  assert find_input_files([f'{tmp_path}/x/**']) == expected
+  assert find_input_files([f'{tmp_path}/x/*']) == expected[:1]
+  # A prepared one is none of them.
+  found = find_input_files([f'{tmp_path}/*/*'])
+  assert found == [*(str(prepared / name) for name in _NAMES), *expected[:1]]
+  with pytest.raises(UserError, match=re.escape("x/y*' matches none.")):
+    find_input_files([f'{tmp_path}/x/y*'])
+
+
+def test_paths_become_absolute(tmp_path, monkeypatch):
+  site = tmp_path / 'beer.stackexchange.com'
+  site.mkdir()
+  (site / 'Posts.xml').write_text('')
+  expected = [str(site / 'Posts.xml')]
+  monkeypatch.chdir(site)
+  for path in 'Posts.xml', './P*', '../beer.stackexchange.com/Posts.xml':
+    assert find_input_files([path]) == expected
+  monkeypatch.chdir(tmp_path)
+  assert find_input_files(['**/*.xml']) == expected
+  assert site_of(expected[0]) == 'beer.stackexchange.com'
+  # An error shows what was typed.
+  with pytest.raises(UserError, match="but 'beer.stackexchange.com' is a dir"):
+    find_input_files(['beer.stackexchange.com'])
+
+
+def test_path_through_a_linked_directory(tmp_path, monkeypatch):
+  (tmp_path / 'x' / 'y').mkdir(parents=True)
+  (tmp_path / 'x' / 'a').write_text('')
+  (tmp_path / 'link').symlink_to('x/y')
+  monkeypatch.chdir(tmp_path)
+  # Not tmp_path/a, which does not exist.
+  assert find_input_files(['link/../a']) == [str(tmp_path / 'x' / 'a')]
+  (tmp_path / 'a').write_text('')
+  assert find_input_files(['link/../a']) == [str(tmp_path / 'x' / 'a')]
+  # But a link keeps its own name.
+  (tmp_path / 'to_x').symlink_to('x')
+  assert find_input_files(['to_x/a']) == [str(tmp_path / 'to_x' / 'a')]
+
+
+def test_name_that_is_no_text(tmp_path):
+  name = os.fsdecode(b'caf\xe9.json')
+  try:
+    (tmp_path / name).write_text('')
+  except OSError:
+    pytest.skip('this file system takes only names in UTF-8')
+  expected = (
+    f"`--input` must name files by names in UTF-8, but '{tmp_path}/caf\\xe9"
+    ".json' is none. Rename it."
+  )
+  for path in f'{tmp_path}/{name}', f'{tmp_path}/*':
+    with pytest.raises(UserError, match=re.escape(expected)) as raised:
+      find_input_files([path])
+    # It can be printed.
+    str(raised.value).encode()
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason='the superuser reads everything')
+def test_file_that_cannot_be_read(tmp_path):
+  (tmp_path / 'a').write_text('')
+  (tmp_path / 'a').chmod(0)
+  with pytest.raises(UserError, match='is not .Permission denied.'):
+    find_input_files([str(tmp_path / 'a')])
+
+
+@pytest.mark.usefixtures('prepared')
+def test_sizes(root):
+  paths = [f'{root}c4/3.1.0/{name}' for name in _NAMES]
+  assert file_sizes(paths) == [0, 1, 2]
+  assert file_sizes(paths[::-1]) == [2, 1, 0]
+  assert file_sizes([]) == []
+
+
+def test_sizes_of_local_and_remote_files(prepared, monkeypatch):
+  monkeypatch.setenv('BUCKET_ROOT', str(prepared))
+  paths = [f'bucket://{_NAMES[2]}', str(prepared / _NAMES[1])]
+  assert file_sizes(paths) == [2, 1]
+
+
+def test_size_of_a_file_that_is_gone(root):
+  expected = f"`--input` must be readable, but the size of '{root}gone' cannot"
+  with pytest.raises(UserError, match=expected):
+    file_sizes([f'{root}gone'])

@@ -1,0 +1,230 @@
+"""Rows of whole, cut and corrupt tables."""
+
+import bz2
+import datetime
+import gzip
+import lzma
+
+import hypothesis
+import hypothesis.strategies as st
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from pipelines.read_objects import read_objects
+from pipelines.source import Drop
+
+_ROWS = [{'text': f'text {i} ' * 20, 'url': f'u{i}'} for i in range(400)]
+
+
+def _read(path, column_names=None):
+  """Returns (rows or reasons, the last Drop or None)."""
+  found = list(read_objects(str(path), 1000, column_names))
+  assert [num for num, _ in found] == [*range(1, len(found) + 1)]
+  values = [
+    value.reason if isinstance(value, Drop) else value for _, value in found
+  ]
+  drops = [value for _, value in found if isinstance(value, Drop)]
+  return values, drops[-1] if drops else None
+
+
+def _write(path, rows=_ROWS, **options):
+  pq.write_table(pa.Table.from_pylist(rows), path, **options)
+  return path
+
+
+@pytest.mark.parametrize('compression', ['none', 'snappy', 'gzip', 'zstd'])
+def test_rows(tmp_path, compression):
+  path = _write(tmp_path / 'a', compression=compression, row_group_size=150)
+  assert _read(path) == (_ROWS, None)
+
+
+def test_no_rows(tmp_path):
+  pq.write_table(pa.table({'text': pa.array([], pa.string())}), tmp_path / 'a')
+  assert _read(tmp_path / 'a') == ([], None)
+
+
+def test_values(tmp_path):
+  row = {
+    'text': None,
+    'number': 1.5,
+    'list': ['a', None],
+    'object': {'a': 'b'},
+    'bytes': 'é'.encode(),
+  }
+  path = _write(tmp_path / 'a', [row])
+  assert _read(path) == ([{**row, 'bytes': 'é'}], None)
+
+
+@pytest.mark.parametrize(
+  ('values', 'kind'),
+  [
+    ([1556197074], pa.timestamp('s')),
+    ([1556197074_999], pa.timestamp('ms', 'UTC')),
+    # The zone says how to show the time, not which it is.
+    ([1556197074_999_999], pa.timestamp('us', 'America/New_York')),
+    ([1556197074_999_999_999], pa.timestamp('ns', '+05:30')),
+  ],
+)
+def test_times(tmp_path, values, kind):
+  # 1556197074 = 18011 * 86400 + 46674; 46674 s = 12 h 57 min 54 s.
+  table = pa.table({'time': pa.array([*values, None], kind)})
+  pq.write_table(table, tmp_path / 'a')
+  rows = [{'time': '2019-04-25T12:57:54Z'}, {'time': None}]
+  assert _read(tmp_path / 'a') == (rows, None)
+
+
+def test_dates(tmp_path):
+  path = _write(tmp_path / 'a', [{'date': datetime.date(2019, 4, 25)}])
+  assert _read(path) == ([{'date': '2019-04-25T00:00:00Z'}], None)
+
+
+@pytest.mark.parametrize('kind', [pa.binary(), pa.large_binary()])
+def test_bytes_that_are_no_text(tmp_path, kind):
+  array = pa.array([b'a', b'\xff\xfe', 'ö'.encode(), None], kind)
+  pq.write_table(pa.table({'text': array}), tmp_path / 'a')
+  rows, drop = _read(tmp_path / 'a')
+  assert rows == [{'text': 'a'}, 'invalid_utf8', {'text': 'ö'}, {'text': None}]
+  assert (drop.damage, drop.excerpt) == (False, b'\xff\xfe')
+
+
+# What Python has no value for.
+_STRANGE = [
+  pa.array([1], pa.duration('ns')),
+  pa.array([1], pa.time64('ns')),
+  pa.array([{'time': 1}], pa.struct([('time', pa.timestamp('ns'))])),
+  pa.array([{'time': 1}], pa.struct([('time', pa.timestamp('s', 'No/Zone'))])),
+  pa.array([[2**62]], pa.list_(pa.timestamp('us'))),
+  pa.array([2**62], pa.timestamp('us')),
+  pa.array([-(2**62)], pa.timestamp('ms')),
+  pa.array([2**62], pa.timestamp('us', 'UTC')),
+  # The second after 9999-12-31T23:59:59 and the one before 0001-01-01.
+  pa.array([253402300800], pa.timestamp('s')),
+  pa.array([-62135596801], pa.timestamp('s')),
+  pa.array([2**31 - 1], pa.date32()),
+]
+
+
+@pytest.mark.parametrize('array', _STRANGE, ids=lambda array: str(array.type))
+def test_strange_values(tmp_path, array):
+  others = pa.array(['a', 'b'])
+  nulls = pa.nulls(1, array.type)
+  column = pa.concat_arrays([array, nulls])
+  table = pa.table({'text': others, 'x': column, 'text.x': column})
+  pq.write_table(table, tmp_path / 'a')
+  rows = [{'text': 'a'}, {'text': 'b'}]
+  assert _read(tmp_path / 'a', ['text', 'url']) == (rows, None)
+  rows = [{'text': 'a', 'x': None}, {'text': 'b', 'x': None}]
+  assert _read(tmp_path / 'a', ['text', 'x']) == (rows, None)
+
+
+def test_strange_value_among_others(tmp_path):
+  column = pa.array([0, 1, 86_399_000_000_000], pa.time64('ns'))
+  pq.write_table(pa.table({'time': column}), tmp_path / 'a')
+  rows, drop = _read(tmp_path / 'a')
+  assert [row['time'] for row in rows] == [
+    datetime.time(0, 0, 0),
+    None,
+    datetime.time(23, 59, 59),
+  ]
+  assert drop is None
+
+
+def test_first_and_last_time(tmp_path):
+  column = pa.array([-62135596800, 253402300799], pa.timestamp('s'))
+  pq.write_table(pa.table({'time': column}), tmp_path / 'a')
+  times = ['0001-01-01T00:00:00Z', '9999-12-31T23:59:59Z']
+  assert _read(tmp_path / 'a') == ([{'time': time} for time in times], None)
+
+
+def test_no_column_of_those(tmp_path):
+  path = _write(tmp_path / 'a')
+  assert _read(path, ['maintext']) == ([{}] * 400, None)
+
+
+@pytest.mark.parametrize('value_type', [pa.string(), pa.binary()])
+def test_dictionary(tmp_path, value_type):
+  array = pa.array(['é', None, 'b', 'é']).cast(value_type).dictionary_encode()
+  pq.write_table(pa.table({'text': array}), tmp_path / 'a')
+  assert pq.read_schema(tmp_path / 'a').field('text').type == array.type
+  rows = [{'text': text} for text in ['é', None, 'b', 'é']]
+  assert _read(tmp_path / 'a') == (rows, None)
+
+
+def test_dictionary_of_bytes_that_are_no_text(tmp_path):
+  array = pa.array([b'a', b'\xff', b'a']).dictionary_encode()
+  pq.write_table(pa.table({'text': array}), tmp_path / 'a')
+  rows, _ = _read(tmp_path / 'a')
+  assert rows == [{'text': 'a'}, 'invalid_utf8', {'text': 'a'}]
+
+
+@pytest.mark.parametrize('module', [bz2, gzip, lzma])
+def test_packed_table(tmp_path, module):
+  path = _write(tmp_path / 'a')
+  path.write_bytes(module.compress(path.read_bytes()))
+  assert _read(path) == (_ROWS, None)
+  rows = [{'url': row['url']} for row in _ROWS]
+  assert _read(path, ['url']) == (rows, None)
+
+
+def test_damaged_packed_table(tmp_path):
+  path = _write(tmp_path / 'a')
+  packed = gzip.compress(path.read_bytes())
+  # Half of the checksum and the length at the end are missing: the table is
+  # whole.
+  path.write_bytes(packed[:-4])
+  rows, drop = _read(path)
+  assert rows == [*_ROWS, 'truncated_file']
+  assert (drop.damage, drop.byte) == (True, len(packed) - 4)
+  # Here its end is missing.
+  path.write_bytes(packed[:-20])
+  rows, drop = _read(path)
+  assert rows == ['truncated_file']
+  assert (drop.damage, drop.byte) == (True, len(packed) - 20)
+  # The packing is sound, but not what is in it.
+  path.write_bytes(gzip.compress(_write(path).read_bytes()[:-4]))
+  assert _read(path)[0] == ['truncated_file']
+
+
+def test_corrupt_row_group(tmp_path):
+  path = _write(
+    tmp_path / 'a',
+    row_group_size=100,
+    compression='none',
+    use_dictionary=False,
+    write_page_checksum=True,
+  )
+  # A text is stored where a row group's data are: the third's is 200 to 299.
+  data = bytearray(path.read_bytes())
+  start = pq.ParquetFile(path).metadata.row_group(2).column(0).data_page_offset
+  data[data.index(b'text 250 ')] ^= 1
+  path.write_bytes(data)
+  rows, drop = _read(path)
+  assert rows == [*_ROWS[:200], 'corrupt_file']
+  assert (drop.damage, drop.byte) == (True, start)
+
+
+@hypothesis.settings(max_examples=30)
+@hypothesis.given(data=st.data())
+def test_cut_table_has_no_contents(tmp_path_factory, data):
+  path = _write(tmp_path_factory.getbasetemp() / 'table')
+  whole = path.read_bytes()
+  path.write_bytes(whole[: data.draw(st.integers(4, len(whole) - 1))])
+  rows, drop = _read(path)
+  assert rows == ['truncated_file']
+  assert (drop.damage, drop.byte) == (True, 0)
+
+
+@hypothesis.settings(max_examples=50)
+@hypothesis.given(data=st.data())
+def test_one_wrong_byte(tmp_path_factory, data):
+  path = tmp_path_factory.getbasetemp() / 'table'
+  _write(path, row_group_size=100, write_page_checksum=True)
+  packed = bytearray(path.read_bytes())
+  position = data.draw(st.integers(4, len(packed) - 1))
+  packed[position] ^= 1 << data.draw(st.integers(0, 7))
+  path.write_bytes(packed)
+  rows, drop = _read(path)
+  if drop is not None and drop.damage:
+    assert drop.byte >= 0
+    assert isinstance(rows[-1], str)

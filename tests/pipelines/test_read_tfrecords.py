@@ -1,0 +1,141 @@
+"""Examples of whole, cut and corrupt TFRecord files."""
+
+import gzip
+import io
+
+import hypothesis
+import hypothesis.strategies as st
+import pytest
+
+from pipelines.read_objects import read_objects
+from pipelines.read_tfrecords import decode_features, is_tfrecord, read_examples
+from pipelines.source import Drop
+from tff_fedfish.data import records
+from tff_fedfish.data.example_protos import messages
+
+_ROWS = [{'text': f'text {i} ' * i, 'url': f'u{i}'} for i in range(50)]
+
+
+def _encode(row):
+  return records.encode_example({k: v.encode() for k, v in row.items()})
+
+
+def _frames(payloads):
+  file = io.BytesIO()
+  for payload in payloads:
+    records.write_record(file, payload)
+  return file.getvalue()
+
+
+_DATA = _frames(map(_encode, _ROWS))
+# Where each frame starts, and the end of the last.
+_OFFSETS = [len(_frames(map(_encode, _ROWS[:i]))) for i in range(51)]
+
+
+def _read(path, data, max_document_bytes=1000):
+  """Returns (rows or reasons, the last Drop or None)."""
+  path.write_bytes(data)
+  found = list(read_objects(str(path), max_document_bytes))
+  assert [num for num, _ in found] == [*range(1, len(found) + 1)]
+  values = [
+    value.reason if isinstance(value, Drop) else value for _, value in found
+  ]
+  drops = [value for _, value in found if isinstance(value, Drop)]
+  return values, drops[-1] if drops else None
+
+
+@pytest.mark.parametrize('pack', [bytes, gzip.compress])
+def test_rows(tmp_path, pack):
+  assert _read(tmp_path / 'a', pack(_DATA)) == (_ROWS, None)
+
+
+def test_kinds_of_values():
+  example = messages().Example()
+  features = example.features.feature
+  features['one'].bytes_list.value.append('é'.encode())
+  features['two'].bytes_list.value.extend([b'a', b'b'])
+  features['number'].int64_list.value.append(-3)
+  features['numbers'].float_list.value.extend([0.5, 2])
+  features['none'].bytes_list.SetInParent()
+  features['nothing'].SetInParent()
+  assert decode_features(example.SerializeToString()) == {
+    'one': 'é',
+    'two': ['a', 'b'],
+    'number': -3,
+    'numbers': [0.5, 2.0],
+  }
+
+
+def test_payloads_that_are_no_text(tmp_path):
+  bad = records.encode_example({'text': b'a\xff'})
+  data = _frames([bad, _encode(_ROWS[1]), b'\xff\xff', b''])
+  values, drop = _read(tmp_path / 'a', data)
+  assert values == ['invalid_utf8', _ROWS[1], 'malformed_example', {}]
+  assert (drop.damage, drop.excerpt) == (False, b'\xff\xff')
+
+
+def test_long_record_is_skipped():
+  data = _frames([b'x' * 1000, _encode(_ROWS[1]), b'y' * 1000])
+  found = list(read_examples(iter([data[:300], data[300:]]), 999))
+  assert found[1] == (2, _ROWS[1])
+  for i, excerpt in (0, b'x' * 200), (2, b'y' * 200):
+    assert found[i][1].reason == 'document_too_large'
+    assert found[i][1].excerpt == excerpt
+  assert len(found) == 3
+
+
+@pytest.mark.parametrize('num_bytes', [1, 11, 12, 15, 1011, 1015])
+def test_cut_long_record(num_bytes):
+  good = _frames([_encode(_ROWS[1])])
+  data = _frames([b'x' * 1000])
+  found = list(read_examples(iter([good, data[:num_bytes]]), 999))
+  assert [num for num, _ in found] == [1, 2]
+  drop = found[1][1]
+  assert (drop.reason, drop.byte) == ('truncated_file', len(good))
+
+
+@hypothesis.given(size=st.integers(12, len(_DATA) - 1))
+def test_cut_file(tmp_path_factory, size):
+  values, drop = _read(tmp_path_factory.getbasetemp() / 'cut', _DATA[:size])
+  num_whole = sum(offset <= size for offset in _OFFSETS) - 1
+  if size in _OFFSETS:
+    assert (values, drop) == (_ROWS[:num_whole], None)
+  else:
+    assert values == [*_ROWS[:num_whole], 'truncated_file']
+    assert (drop.damage, drop.byte) == (True, _OFFSETS[num_whole])
+
+
+# Behind the first header, which tells that the file is one of records.
+@hypothesis.given(
+  position=st.integers(12, len(_DATA) - 1), bit=st.integers(0, 7)
+)
+def test_one_wrong_byte(tmp_path_factory, position, bit):
+  data = bytearray(_DATA)
+  data[position] ^= 1 << bit
+  values, drop = _read(tmp_path_factory.getbasetemp() / 'wrong', data)
+  num_whole = sum(offset <= position for offset in _OFFSETS) - 1
+  assert values == [*_ROWS[:num_whole], 'corrupt_file']
+  assert (drop.damage, drop.byte) == (True, _OFFSETS[num_whole])
+
+
+def test_damage_of_the_packing(tmp_path):
+  packed = gzip.compress(_DATA)[:-1]
+  values, drop = _read(tmp_path / 'a', packed)
+  assert values == [*_ROWS, 'truncated_file']
+  assert drop.byte == len(packed)
+
+
+@hypothesis.given(sizes=st.lists(st.integers(1, 300)))
+def test_pieces_make_no_difference(sizes):
+  pieces, start = [], 0
+  for size in sizes:
+    pieces.append(_DATA[start : start + size])
+    start += size
+  pieces = [piece for piece in [*pieces, _DATA[start:]] if piece]
+  assert [value for _, value in read_examples(iter(pieces), 1000)] == _ROWS
+
+
+@hypothesis.given(start=st.binary(max_size=20))
+def test_other_files_are_none(start):
+  assert not is_tfrecord(start)
+  assert is_tfrecord(_DATA[:12])

@@ -1,0 +1,187 @@
+"""One input gives the same bytes on every runner, and on remote disks."""
+
+import contextlib
+import os
+import pathlib
+import random
+import sys
+
+import bucket_file_system
+import pytest
+from apache_beam.runners.portability import local_job_service
+from grouping_jobs import contents, make_job, raw_records, write_lines
+
+from pipelines import output_files
+from pipelines.group_job import run_group_job
+from pipelines.splits import SplitRule
+from tff_fedfish.errors import UserError
+
+_TESTS = pathlib.Path(__file__).parents[1]
+
+
+@pytest.fixture(scope='module')
+def raw(tmp_path_factory):
+  """Paths of five files with 200 records, of which some have an author."""
+  directory = tmp_path_factory.mktemp('raw')
+  lines = [
+    record | ({'author': f'{i % 4}'} if i % 3 == 0 else {})
+    for i, record in enumerate(raw_records(200))
+  ]
+  return [
+    write_lines(directory / f'{i}.json', [*lines[i::5], b'{']) for i in range(5)
+  ]
+
+
+@pytest.fixture(scope='module')
+def expected(raw, tmp_path_factory):
+  """What the job gives in this process."""
+  output = tmp_path_factory.mktemp('expected') / 'out'
+  run_group_job(make_job(raw, num_shards=4), output)
+  found = contents(output)
+  assert len(found) == 4 + 2
+  return found
+
+
+@pytest.fixture
+def worker_environment(monkeypatch):
+  """Lets worker processes find the project and the tests' modules."""
+  path = os.pathsep.join([str(_TESTS.parent), str(_TESTS)])
+  monkeypatch.setenv('PYTHONPATH', path)
+
+
+@contextlib.contextmanager
+def _job_server():
+  service = local_job_service.LocalJobServicer()
+  port = service.start_grpc_server(0)
+  try:
+    yield port
+  finally:
+    service.stop()
+
+
+def test_shuffled_input(raw, expected, tmp_path):
+  paths = random.Random(3).sample(raw, k=5)
+  run_group_job(make_job(paths, num_shards=4), tmp_path / 'out')
+  assert contents(tmp_path / 'out') == expected
+
+
+@pytest.mark.parametrize('num_workers', [1, 2])
+def test_worker_processes(
+  raw, expected, tmp_path, worker_environment, num_workers
+):
+  flags = (
+    f'--direct_num_workers={num_workers}',
+    '--direct_running_mode=multi_processing',
+  )
+  run_group_job(make_job(raw, num_shards=4), tmp_path / 'out', flags)
+  assert contents(tmp_path / 'out') == expected
+
+
+@pytest.mark.parametrize(
+  'environment',
+  [
+    ('--environment_type=LOOPBACK',),
+    (
+      '--environment_type=beam:env:harness_subprocess_python:v1',
+      f'--environment_config={sys.executable} -m '
+      'apache_beam.runners.worker.sdk_worker_main',
+    ),
+  ],
+)
+def test_portable_runner(
+  raw, expected, tmp_path, worker_environment, environment
+):
+  with _job_server() as port:
+    flags = (
+      '--runner=PortableRunner',
+      f'--job_endpoint=localhost:{port}',
+      *environment,
+    )
+    run_group_job(make_job(raw, num_shards=4), tmp_path / 'out', flags)
+  assert contents(tmp_path / 'out') == expected
+
+
+def test_error_of_a_worker_process(raw, tmp_path, worker_environment):
+  flags = (
+    '--direct_num_workers=2',
+    '--direct_running_mode=multi_processing',
+  )
+  job = make_job(raw, strict=True)
+  with pytest.raises(
+    UserError,
+    match=r"^`--strict` accepts .* record 41 of '\d.json' has one: "
+    r'malformed_json .* count such records\.$',
+  ):
+    run_group_job(job, tmp_path / 'out', flags)
+  assert list(tmp_path.iterdir()) == []
+
+
+class TestRemoteOutput:
+  @pytest.fixture(autouse=True)
+  def bucket(self, tmp_path, monkeypatch):
+    assert bucket_file_system.BucketFileSystem.scheme() == 'bucket'
+    root = tmp_path / 'bucket'
+    root.mkdir()
+    monkeypatch.setenv('BUCKET_ROOT', str(root))
+    return root
+
+  def test_same_bytes(self, raw, expected, bucket):
+    output = output_files.require_usable('bucket://b/corpora/c4/')
+    run_group_job(make_job(raw, num_shards=4), output)
+    # Nothing else is left in the bucket.
+    assert contents(bucket) == {
+      f'b/corpora/c4/{name}': data for name, data in expected.items()
+    }
+
+  def test_remote_input(self, raw, expected, bucket, tmp_path):
+    for path in raw:
+      (bucket / path.name).write_bytes(path.read_bytes())
+    paths = [f'bucket://{path.name}' for path in raw]
+    run_group_job(make_job(paths, num_shards=4), tmp_path / 'out')
+    assert contents(tmp_path / 'out') == expected
+
+  def test_parts_of_a_split(self, raw, bucket, tmp_path):
+    rule = SplitRule(kind='client', held_out_fraction=0.5)
+    job = make_job(raw, num_shards=2, split=rule)
+    run_group_job(job, 'bucket://out')
+    run_group_job(job, tmp_path / 'local')
+    assert contents(bucket / 'out') == contents(tmp_path / 'local')
+
+  def test_what_a_killed_job_left_is_replaced(self, raw, expected, bucket):
+    for name in (
+      'groups-00000-of-00001.tfrecord',
+      'index.parquet',
+      'held_out/groups-00000-of-00001.tfrecord',
+    ):
+      write_lines(bucket / 'out' / name, [b'old'])
+    output = output_files.require_usable('bucket://out')
+    run_group_job(make_job(raw, num_shards=4), output)
+    assert contents(bucket / 'out') == expected
+
+  def test_failure_leaves_nothing(self, raw, bucket):
+    job = make_job(raw, key='author', strict=True)
+    with pytest.raises(UserError, match='record 2 .* missing_author'):
+      run_group_job(job, 'bucket://out')
+    assert contents(bucket) == {}
+
+  @pytest.mark.parametrize(
+    'name', ['train/manifest.json', 'raw/c4.tfrecord', 'notes.txt']
+  )
+  def test_what_is_not_left_over_is_left_alone(self, bucket, name):
+    write_lines(bucket / 'out' / name, [b'{}'])
+    with pytest.raises(
+      UserError,
+      match=f"must be empty or new, but 'bucket://out' already holds '{name}'",
+    ):
+      output_files.require_usable('bucket://out')
+    with output_files.stage('bucket://out'):
+      pass
+    assert contents(bucket) == {f'out/{name}': b'{}'}
+
+  def test_file_system_that_beam_does_not_know(self):
+    with pytest.raises(
+      UserError,
+      match=r"must be a directory that can be written to, but 'none://out' is "
+      r'not \(.*install what Beam needs',
+    ):
+      output_files.require_usable('none://out')

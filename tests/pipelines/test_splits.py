@@ -1,0 +1,145 @@
+"""To which part of a split a record belongs, at and beside every limit."""
+
+import dataclasses
+import datetime
+
+import pytest
+
+from pipelines import splits
+from pipelines.source import SOURCE_NAMES, Drop, load_source
+from pipelines.splits import SplitRule
+from tff_fedfish.errors import UserError
+
+_C4 = load_source('c4')
+
+
+def _part(rule, record, group_id=b'g', path='x', source=_C4):
+  route = splits.build_route(rule, source)
+  return splits.split_names(rule, source)[route(path, record, group_id)]
+
+
+@pytest.mark.parametrize(
+  ('timestamp', 'part'),
+  [
+    ('2017-12-31T23:59:59Z', 'train'),
+    ('2018-01-01T00:00:00Z', 'test'),
+    ('2017-12-31 23:59:59.999 UTC', 'train'),
+    ('2018-01-01 00:00:00.000 UTC', 'test'),
+    ('2017-12-31', 'train'),
+    ('2018-01-01', 'test'),
+    # Two hours east, it is still 23:30 UTC of the day before.
+    ('2018-01-01T01:30:00+02:00', 'train'),
+    ('2017-12-31T23:30:00-01:00', 'test'),
+  ],
+)
+def test_by_time(timestamp, part):
+  rule = SplitRule(kind='time', time='2018-01-01')
+  assert _part(rule, {'timestamp': timestamp}) == part
+
+
+@pytest.mark.parametrize(
+  ('timestamp', 'reason'),
+  [
+    ('', 'missing_timestamp'),
+    (' ', 'missing_timestamp'),
+    ('2018', 'malformed_timestamp'),
+    ('1514764800', 'malformed_timestamp'),
+    # Milliseconds of 2021, which ISO 8601 without dashes takes for a date.
+    ('1612010100123', 'malformed_timestamp'),
+    ('20180101', 'malformed_timestamp'),
+    ('2018-02-30', 'malformed_timestamp'),
+  ],
+)
+def test_time_that_cannot_be_compared(timestamp, reason):
+  rule = SplitRule(kind='time', time='2018-01-01')
+  with pytest.raises(Drop, match=f'^{reason}$') as drop:
+    _part(rule, {'timestamp': timestamp})
+  assert drop.value.excerpt in (b'', timestamp.encode())
+
+
+def test_moment_in_another_time_zone():
+  found = splits.parse_time('2018-01-01T12:00:00+02:00')
+  assert found == datetime.datetime(2018, 1, 1, 10, tzinfo=datetime.UTC)
+
+
+def test_by_client_shares():
+  rule = SplitRule(
+    kind='client', held_out_fraction=0.2, validation_fraction=0.1
+  )
+  assert splits.split_names(rule, _C4) == ('train', 'validation', 'held_out')
+  parts = [_part(rule, {}, b'%d' % i) for i in range(3000)]
+  # Four standard deviations: 4 * sqrt(3000 * 0.2 * 0.8) = 88.
+  assert abs(parts.count('held_out') - 600) < 88
+  assert abs(parts.count('validation') - 300) < 66
+  assert parts.count('train') == 3000 - (
+    parts.count('held_out') + parts.count('validation')
+  )
+
+
+def test_another_seed_is_another_split():
+  first, second = (
+    [
+      _part(SplitRule(kind='client', split_seed=seed), {}, b'%d' % i)
+      for i in range(200)
+    ]
+    for seed in (1, 2)
+  )
+  assert first != second
+
+
+def test_larger_held_out_share_keeps_those_held_out():
+  small, large = (
+    {
+      i
+      for i in range(500)
+      if _part(SplitRule(kind='client', held_out_fraction=share), {}, b'%d' % i)
+      == 'held_out'
+    }
+    for share in (0.1, 0.3)
+  )
+  assert small < large
+
+
+def test_by_source():
+  rule = SplitRule(kind='source')
+  assert splits.split_names(rule, _C4) == ('train', 'validation')
+  path = '/data/c4-validation.00000-of-00008.json.gz'
+  assert _part(rule, {'text': 'x'}, path=path) == 'validation'
+
+
+@pytest.mark.parametrize('name', SOURCE_NAMES)
+def test_every_source_describes_its_split(name):
+  source = load_source(name)
+  assert splits.describe(SplitRule(kind='source'), source) == (
+    f'the split of {name} itself'
+  )
+  assert len(splits.split_names(SplitRule(kind='source'), source)) >= 1
+
+
+def test_source_without_a_split():
+  source = dataclasses.replace(_C4, split=None)
+  with pytest.raises(
+    UserError, match='needs a corpus with a split of its own, but c4 has none'
+  ):
+    splits.split_names(SplitRule(kind='source'), source)
+
+
+@pytest.mark.parametrize('shares', [(0, 0), (1, 0), (0.6, 0.4), (-0.1, 0.3)])
+def test_bad_shares(shares):
+  with pytest.raises(
+    UserError,
+    match=r'`--held_out_fraction` and `--validation_fraction` must be at least '
+    rf'0 and together between 0 and 1, but are {shares[0]} and {shares[1]}\.',
+  ):
+    SplitRule(
+      kind='client', held_out_fraction=shares[0], validation_fraction=shares[1]
+    )
+
+
+@pytest.mark.parametrize('time', ['', 'soon', '2018'])
+def test_bad_time(time):
+  with pytest.raises(
+    UserError,
+    match=rf"`--split_time` must be a moment such as .* but is '{time}'\.",
+  ):
+    SplitRule(kind='time', time=time)

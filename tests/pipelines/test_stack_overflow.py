@@ -1,0 +1,218 @@
+"""Stack Overflow: what a file is, the split, real dumps to the last post."""
+
+import collections
+import gzip
+import json
+import lzma
+
+import py7zr
+import pytest
+
+from pipelines import client_sqlite, posts_xml
+from pipelines.source import Drop, load_source
+from tff_fedfish.errors import UserError
+
+_SOURCE = load_source('stack_overflow')
+_ROW = b'<row Id="1" PostTypeId="2" Body="x" />'
+
+
+def _read(path, max_document_bytes=1 << 20):
+  return list(_SOURCE.read_records(str(path), max_document_bytes))
+
+
+@pytest.mark.parametrize(
+  'data', [_ROW, b'\xef\xbb\xbf \r\n<?xml version="1.0"?>' + _ROW]
+)
+@pytest.mark.parametrize('pack', [bytes, gzip.compress, lzma.compress])
+def test_posts_whatever_the_name(tmp_path, data, pack):
+  path = tmp_path / 'any.name'
+  path.write_bytes(pack(data))
+  ((num, record),) = _read(path)
+  assert (num, record['text']) == (1, 'x')
+
+
+@pytest.mark.parametrize('data', [b'', b'\n', gzip.compress(b'')])
+def test_nothing(tmp_path, data):
+  path = tmp_path / 'a'
+  path.write_bytes(data)
+  assert _read(path) == []
+
+
+@pytest.mark.parametrize(
+  ('data', 'start'), [(b'{"text": 1}', '{"text": 1}'), (b'\0' * 99, r'\x00')]
+)
+def test_neither_posts_nor_a_database(tmp_path, data, start):
+  path = tmp_path / 'a.json'
+  path.write_bytes(data)
+  with pytest.raises(UserError) as raised:
+    _read(path)
+  message = str(raised.value)
+  assert message.startswith(
+    "`--input` must name Posts.xml files or TFF's stackoverflow.sqlite, but "
+    f"'{path}' is neither: it begins with b'{start}"
+  )
+  assert message.endswith('. Leave it out.')
+
+
+@pytest.mark.parametrize('size', [5, 19, 25])
+def test_damage_at_the_very_start(tmp_path, size):
+  path = tmp_path / 'a'
+  path.write_bytes(gzip.compress(_ROW)[:size])
+  ((num, drop),) = _read(path)
+  assert num == 1
+  assert (drop.reason, drop.byte) == ('truncated_file', size)
+
+
+@pytest.mark.parametrize(
+  ('author', 'timestamp', 'part'),
+  [
+    # The last moment before 2018 in UTC, and the first of it.
+    ('7', '2017-12-31T23:59:59.999', 'train'),
+    ('7', '2018-01-01T00:00:00.000', 'test'),
+    ('7', '2008-07-31T21:42:52.667', 'train'),
+    ('7', '2023-08-09T14:46:43.017', 'test'),
+    # 10 % 10 == 0: held out, on every date.
+    ('10', '2017-12-31T23:59:59.999', 'held_out'),
+    ('10', '2018-01-01T00:00:00.000', 'held_out'),
+    ('10', '', 'held_out'),
+    ('0', '2017-01-01T00:00:00', 'held_out'),
+    ('101', '2017-01-01T00:00:00', 'train'),
+    ('20@beer.stackexchange.com', '2017-01-01T00:00:00', 'held_out'),
+    ('21@beer.stackexchange.com', '2017-01-01T00:00:00', 'train'),
+    # The user that owns what belongs to all.
+    ('-1', '2017-01-01T00:00:00', 'train'),
+    ('x0', '2017-01-01T00:00:00', 'train'),
+    (None, '2017-01-01T00:00:00', 'train'),
+  ],
+)
+def test_split_of_posts(author, timestamp, part):
+  record = {'text': 'x', 'timestamp': timestamp, 'url': ''}
+  if author is not None:
+    record['author'] = author
+  assert _SOURCE.split('Posts.xml', record) == part
+  assert part in _SOURCE.split_names
+
+
+@pytest.mark.parametrize(
+  ('record', 'reason'),
+  [
+    ({'timestamp': '', 'author': '7'}, 'missing_timestamp'),
+    ({'timestamp': 'May', 'author': '7'}, 'malformed_timestamp'),
+    ({'timestamp': '', 'split': 'validation'}, 'unknown_split'),
+  ],
+)
+def test_no_split(record, reason):
+  with pytest.raises(Drop, match=f'^{reason}$'):
+    _SOURCE.split('a', record)
+
+
+def test_database_names_its_split():
+  # By its number and date it would be held out.
+  record = {'timestamp': '', 'author': '10', 'split': 'test'}
+  assert _SOURCE.split('a.sqlite', record) == 'test'
+
+
+def _summary(path):
+  """Returns counts of what was kept and dropped, authors, and the split."""
+  counts, authors, parts = collections.Counter(), set(), collections.Counter()
+  for _, record in _read(path):
+    if isinstance(record, Drop):
+      counts[record.reason] += 1
+      continue
+    counts['kept'] += 1
+    if 'author' in record:
+      counts['owned'] += 1
+      authors.add(record['author'])
+      parts[_SOURCE.split('', record)] += 1
+  return dict(counts), len(authors), dict(parts)
+
+
+@pytest.mark.parametrize(
+  ('site', 'counts', 'num_authors', 'parts'),
+  [
+    (
+      # 1,170 + 109 = 1,279 rows. One post has no owner.
+      'ai.stackexchange.com',
+      {'kept': 1170, 'owned': 1169, 'other_post_type': 109},
+      330,
+      {'train': 1013, 'held_out': 156},
+    ),
+    (
+      # 2,235 + 119 = 2,354 rows.
+      'beer.stackexchange.com',
+      {'kept': 2235, 'owned': 2225, 'other_post_type': 119},
+      781,
+      {'train': 2009, 'held_out': 216},
+    ),
+    (
+      # 1,380 + 44 + 22 = 1,446 rows. 41 of the 44 have an owner: with them the
+      # 1,339 become the 1,380 posts that the corpus's own description counts.
+      'bicycles.meta.stackexchange.com',
+      {'kept': 1380, 'owned': 1339, 'empty_text': 44, 'other_post_type': 22},
+      233,
+      {'train': 1063, 'held_out': 69, 'test': 207},
+    ),
+    (
+      # 1,904 + 157 = 2,061 rows.
+      'matheducators.stackexchange.com',
+      {'kept': 1904, 'owned': 1896, 'other_post_type': 157},
+      360,
+      {'train': 1634, 'held_out': 262},
+    ),
+  ],
+)
+def test_real_dumps(shared_data, site, counts, num_authors, parts):
+  path = shared_data('stackexchange_dev') / site / 'Posts.xml.xz'
+  assert _summary(path) == (counts, num_authors, parts)
+
+
+def test_real_posts_are_those_of_the_reference(shared_data):
+  directory = shared_data('stackexchange_dev') / 'beer.stackexchange.com'
+  with gzip.open(directory / 'posts.jsonl.gz') as lines:
+    url_to_post = {post['url']: post for post in map(json.loads, lines)}
+  found = [
+    record
+    for _, record in _read(directory / 'Posts.xml.xz')
+    if not isinstance(record, Drop) and 'author' in record
+  ]
+  assert len(found) == len(url_to_post) == 2225
+  for record in found:
+    post = url_to_post.pop(record['url'])
+    assert record['author'] == f'{post["client_id"]}@beer.stackexchange.com'
+    timestamp = record['timestamp'].replace('T', ' ')
+    assert f'{timestamp} UTC' == post['creation_date']
+    assert record['type'] == post['type']
+    assert record['score'] == str(post['score'])
+    if post['type'] == 'question':
+      assert record['title'] == post['title']
+      assert record['tags'] == post['tags']
+
+
+def test_packing_changes_nothing(shared_data, tmp_path):
+  packed = shared_data('stackexchange_dev') / 'beer.stackexchange.com'
+  packed = packed / 'Posts.xml.xz'
+  directory = tmp_path / 'beer.stackexchange.com'
+  directory.mkdir()
+  plain = directory / 'Posts.xml'
+  plain.write_bytes(lzma.decompress(packed.read_bytes()))
+  archive = tmp_path / 'beer.stackexchange.com.7z'
+  filters = [{'id': py7zr.FILTER_LZMA2, 'preset': 1}]
+  with py7zr.SevenZipFile(archive, 'w', filters=filters) as file:
+    file.write(plain, 'Posts.xml')
+
+  def comparable(path):
+    return [
+      (num, record.reason if isinstance(record, Drop) else record)
+      for num, record in _read(path)
+    ]
+
+  expected = comparable(packed)
+  assert len(expected) == 2354
+  assert comparable(plain) == expected
+  assert comparable(archive) == expected
+
+
+def test_sources_agree_on_names():
+  assert _SOURCE.default_key == 'author'
+  assert client_sqlite.MAGIC == b'SQLite format 3\0'
+  assert posts_xml.site_of('x') == 'stackoverflow.com'
