@@ -1,46 +1,26 @@
 """`fedfish group` and `fedfish inspect` as a user meets them."""
 
 import json
-import os
 import pathlib
 import re
-import resource
-import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
-from tff_fedfish.cli import main
 from tff_fedfish.data.manifest import read_manifest
 
 _ROOT = pathlib.Path(__file__).parents[2]
 
 # Only these two, so that what the other commands import is not measured here.
-_COMMANDS = {
+COMMANDS = {
   'group': 'tff_fedfish.cli.group',
   'inspect': 'tff_fedfish.cli.inspect',
 }
 _PROGRAM = (
   'import sys; from tff_fedfish.cli import main; '
-  f'main._COMMANDS = {_COMMANDS}; sys.exit(main.main())'
+  f'main._COMMANDS = {COMMANDS}; sys.exit(main.main())'
 )
-
-
-@pytest.fixture
-def fedfish(monkeypatch, capsys):
-  """Runs the command line; returns (exit code, output, errors)."""
-  monkeypatch.setattr(main, '_COMMANDS', _COMMANDS)
-
-  def run(*argv):
-    try:
-      code = main.main([str(argument) for argument in argv])
-    except SystemExit as error:
-      code = error.code
-    return code, *capsys.readouterr()
-
-  return run
 
 
 @pytest.fixture
@@ -76,7 +56,7 @@ class TestGroup:
     assert progress == 'Grouping 1 file by host into 2 shards\n'
     assert re.search(r'records read +4\b', shown)
     assert re.search(
-      r'dropped: malformed_json +1 +raw\[1\].json, line 4', shown
+      r'dropped: malformed_json +1 +raw\[1\].json, record 4', shown
     )
     assert re.search(r'examples stored +3\b', shown)
     assert re.search(r'groups +2\b', shown)
@@ -116,7 +96,7 @@ class TestGroup:
     code, shown, _ = fedfish(*command, '--max_record_bytes', 1)
     assert code == 0
     assert re.search(r'group records +3\b', shown)
-    assert 'cut.gz: truncated_file, 0 lines read.' in shown
+    assert 'cut.gz: truncated_file, 0 records read.' in shown
 
   def test_every_file_is_read_once(self, fedfish, raw, tmp_path):
     link = tmp_path / 'link.json'
@@ -141,6 +121,48 @@ class TestGroup:
     monkeypatch.chdir(tmp_path / 'here')
     assert fedfish('group', 'c4', '--input', raw, '--output', '.')[0] == 0
     assert read_manifest(tmp_path / 'here').counts.records_out == 3
+
+  def test_split(self, fedfish, raw, tmp_path):
+    output = tmp_path / 'out'
+    command = ('group', 'c4', '--input', raw, '--output', output)
+    code, shown, progress = fedfish(
+      *command,
+      *('--split_by', 'client', '--held_out_fraction', 0.5),
+      *('--split_seed', 4),
+    )
+    assert code == 0
+    # Eight for each part.
+    assert progress == 'Grouping 1 file by host into 16 shards\n'
+    # The hash of a.com is on the one side, that of www.a.com on the other.
+    for name, examples, others in (('train', 2, 1), ('held_out', 1, 2)):
+      assert f'{output}/{name}: c4 by host' in shown
+      assert read_manifest(output / name).counts.drops == {
+        'malformed_json': 1,
+        'other_split': others,
+      }
+      assert read_manifest(output / name).counts.records_out == examples
+
+  def test_what_is_dropped_on_request(self, fedfish, raw, tmp_path):
+    with raw.open('a') as file:
+      for text in ('one two', 'one two', 'five'):
+        file.write('\n' + json.dumps({'text': text, 'url': 'http://a.com/'}))
+    output = tmp_path / 'out'
+    command = ('group', 'c4', '--input', raw, '--output', output)
+    code, shown, _ = fedfish(
+      *command, '--drop_duplicates', '--max_examples_per_group', 2
+    )
+    assert code == 0
+    # a.com has three, one two (twice) and five.
+    drops = {'duplicate_text': 1, 'group_cap': 1, 'malformed_json': 1}
+    assert read_manifest(output).counts.drops == drops
+    assert re.search(r'dropped: duplicate_text +1 +.*a.com', shown)
+
+  def test_strict(self, fedfish, raw, tmp_path):
+    command = ('group', 'c4', '--input', raw, '--output', tmp_path / 'out')
+    code, shown, errors = fedfish(*command, '--strict')
+    assert (code, shown) == (2, '')
+    assert "record 4 of 'raw[1].json' has one: malformed_json ('{')" in errors
+    assert list(tmp_path.iterdir()) == [raw]
 
 
 class TestGroupErrors:
@@ -179,7 +201,8 @@ class TestGroupErrors:
       ),
       (
         {'--output': 'gs://bucket/out'},
-        "`--output` must be a local directory, but is 'gs://bucket/out'.",
+        '`--output` must be a directory that can be written to, but '
+        "'gs://bucket/out' is not",
       ),
       (
         {'--num_shards': '0'},
@@ -189,6 +212,40 @@ class TestGroupErrors:
       (
         {'--max_record_bytes': '0'},
         '`--max_record_bytes` must be from 1 to 1073741824, but is 0.',
+      ),
+      (
+        {'--max_document_bytes': '2000000000'},
+        '`--max_document_bytes` must be from 1 to 1073741824, but is '
+        '2000000000.',
+      ),
+      (
+        {'--max_examples_per_group': '0'},
+        '`--max_examples_per_group` must be from 1 to 4611686018427387904, but '
+        'is 0.',
+      ),
+      (
+        {'--split_by': 'time', '--split_time': 'soon'},
+        '`--split_time` must be a moment such as 2018-01-01 or '
+        "2018-01-01T12:00:00+02:00, but is 'soon'.",
+      ),
+      (
+        {'--split_by': 'client', '--held_out_fraction': '1.5'},
+        'together between 0 and 1, but are 1.5 and 0.0.',
+      ),
+      (
+        {'--held_out_fraction': '0.5'},
+        '`--held_out_fraction` goes with `--split_by client`, but there is no '
+        '`--split_by`. Leave one out, or name the other.',
+      ),
+      (
+        {'--split_by': 'client', '--split_time': '2018-01-01'},
+        '`--split_time` goes with `--split_by time`, but `--split_by client` '
+        'was given.',
+      ),
+      (
+        {'--split_by': 'page'},
+        "argument --split_by: invalid choice: 'page' (choose from 'source', "
+        "'client', 'time')",
       ),
       ({'--key': 'page'}, "argument --key: invalid choice: 'page'"),
       ({'--bogus': 'x'}, 'unrecognized arguments: --bogus x'),
@@ -231,46 +288,31 @@ class TestGroupErrors:
   def test_unknown_corpus(self, fedfish):
     code, _, errors = fedfish('group', 'c5')
     assert code == 2
-    assert "argument corpus: invalid choice: 'c5' (choose from 'c4')" in errors
-
-  @pytest.mark.parametrize(
-    'extra', [('--input', '/none'), ('--input', __file__, '--bogus')]
-  )
-  def test_errors_come_at_once(self, tmp_path, extra):
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    process = _start('group', 'c4', '--output', tmp_path / 'out', *extra)
-    _, errors = process.communicate()
-    assert process.returncode == 2, errors
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    # Time of the processor, which other jobs on the machine do not lengthen.
-    assert after.ru_utime + after.ru_stime < (
-      before.ru_utime + before.ru_stime + 1.5
+    assert (
+      "argument corpus: invalid choice: 'c5' (choose from 'c4', 'cc_news', "
+      "'stack_overflow')" in errors
     )
 
-
-class TestInterruption:
   @pytest.mark.parametrize(
-    ('signal_num', 'code', 'message'),
+    'extra, message',
     [
-      (signal.SIGINT, 130, 'fedfish: interrupted.'),
-      (signal.SIGTERM, 143, 'fedfish: terminated.'),
+      (('--input', '/none'), 'must match at least one file'),
+      (('--input', __file__, '--bogus'), 'unrecognized arguments: --bogus'),
     ],
   )
-  def test_leaves_nothing(self, tmp_path, signal_num, code, message):
-    raw = tmp_path / 'raw.json'
-    # Large enough that the job is still at it when the signal comes.
-    raw.write_text('{"text": "a b c", "url": "http://a/"}\n' * 600_000)
-    process = _start('group', 'c4', '--input', raw, '--output', tmp_path / 'o')
-    while not any('reports' in names for _, names, _ in os.walk(tmp_path)):
-      assert process.poll() is None, process.communicate()
-      time.sleep(0.01)
-    time.sleep(0.3)
-    process.send_signal(signal_num)
-    shown, errors = process.communicate(timeout=5)
-    assert (process.returncode, shown) == (code, '')
-    assert errors.splitlines()[-1] == message
-    assert 'Traceback' not in errors
-    assert list(tmp_path.iterdir()) == [raw]
+  def test_errors_come_before_slow_imports(self, tmp_path, extra, message):
+    command = ['group', 'c4', '--output', tmp_path / 'out', *extra]
+    done = subprocess.run(
+      [sys.executable, '-X', 'importtime', '-c', _PROGRAM, *map(str, command)],
+      cwd=_ROOT,
+      capture_output=True,
+      text=True,
+    )
+    assert done.returncode == 2, done.stderr
+    assert message in done.stderr
+    imported = set(re.findall(r'\| +([\w.]+)$', done.stderr, re.MULTILINE))
+    assert 'pipelines.keys' in imported
+    assert not imported & {'tensorflow', 'pipelines.group_job'}
 
 
 class TestInspectErrors:

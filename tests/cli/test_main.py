@@ -35,6 +35,7 @@ _ARGUMENT_ERRORS = [
   ),
   (['inspect'], 'arguments are required: DIR'),
   (['inspect', 'a', 'b'], 'unrecognized arguments: b'),
+  (['verify'], 'arguments are required: DIR'),
   (['tokenizer'], 'arguments are required'),
   (['tokenizer', 'nope'], "'nope'"),
   (['train'], 'arguments are required: --config'),

@@ -403,4 +403,5 @@ def test_answers_without_tensorflow():
     )
     for _ in range(3)
   ]
-  assert min(seconds) < 0.5
+  # Of the 1.5 s in which the command line answers to errors.
+  assert min(seconds) < 1.0

@@ -1,18 +1,25 @@
 """Show what a grouped corpus holds, and what was dropped when it was made.
 
-Example:
+Examples:
   fedfish inspect corpora/c4
+  fedfish inspect corpora/c4 --plots plots/c4
 """
 
 import argparse
+import pathlib
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from tff_fedfish.errors import UserError
+
 if TYPE_CHECKING:
-  from tff_fedfish.data.manifest import Manifest
+  import numpy as np
+
+  from tff_fedfish.data.manifest import DropExample, InputFile, Manifest
 
 SUMMARY = 'show what a grouped corpus holds'
 
-_PERCENTILES = (0, 10, 25, 50, 75, 90, 99, 100)
+_MAX_EXCERPT_CHARACTERS = 60
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,16 +34,32 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     metavar='N',
     help='largest groups to list (default: %(default)s)',
   )
+  parser.add_argument(
+    '--plots',
+    metavar='DIR',
+    help='directory to write plots of the group sizes to (PNG and SVG), with '
+    'their captions (group_sizes.txt) and percentiles (group_sizes.csv); '
+    'earlier ones there are replaced',
+  )
 
 
 def run(arguments: argparse.Namespace) -> int:
   """Prints counts, sizes and drops of a grouped corpus."""
   from tff_fedfish.data.grouped_corpus import GroupedCorpus
+  from tff_fedfish.reporting.group_sizes import MEASURES
 
   corpus = GroupedCorpus(arguments.directory)
+  plots = None
+  if arguments.plots is not None:
+    plots = _make_directory(arguments.plots)
   print_counts(arguments.directory, corpus.manifest)
-  _print_percentiles(corpus)
-  _print_largest(corpus, arguments.num_largest)
+  sizes = {measure: corpus.sizes(measure) for measure in MEASURES}
+  _print_percentiles(sizes)
+  _print_shares(sizes)
+  _print_largest(sizes, corpus.client_ids, arguments.num_largest)
+  if plots is not None:
+    _write_plots(sizes, corpus.manifest, plots)
+    _print(f'Plots: {arguments.plots}')
   return 0
 
 
@@ -49,11 +72,14 @@ def print_counts(directory: str, manifest: 'Manifest') -> None:
   table.add_column('')
   table.add_column('count', justify='right')
   table.add_column('first at')
+  if counts.drops:
+    table.add_column('its beginning', no_wrap=True)
   table.add_row('records read', f'{counts.records_in:,}')
   for reason, count in counts.drops.items():
-    first = manifest.drop_examples[reason]
     table.add_row(
-      f'dropped: {reason}', f'{count:,}', f'{first.file}, line {first.line}'
+      f'dropped: {reason}',
+      f'{count:,}',
+      *_show_example(manifest.drop_examples.get(reason)),
     )
   table.add_row('examples stored', f'{counts.records_out:,}')
   table.add_row('groups', f'{counts.num_groups:,}')
@@ -62,39 +88,81 @@ def print_counts(directory: str, manifest: 'Manifest') -> None:
   table.add_row('shards', f'{len(manifest.shards):,}')
   table.add_row('bytes', f'{num_bytes:,}')
   table.add_row('features', '', ', '.join(manifest.feature_names))
-  damaged = [file for file in manifest.inputs if file.damage]
   _print_table(title, table)
-  for file in damaged:
-    _print(f'{file.name}: {file.damage}, {file.records_in - 1:,} lines read.')
+  if split := manifest.split:
+    _print(f'Split: {split.name} of {", ".join(split.names)} ({split.rule}).')
+  for file in manifest.inputs:
+    if file.damage:
+      _print(_show_damage(file))
 
 
-def _print_percentiles(corpus) -> None:
-  import numpy as np
+def _show_example(example: 'DropExample | None') -> tuple[str, str]:
+  """Returns where the first record of its kind was, and its beginning."""
+  if example is None:
+    return '', ''
+  excerpt = _one_line(example.excerpt[: _MAX_EXCERPT_CHARACTERS + 1])
+  if len(excerpt) > _MAX_EXCERPT_CHARACTERS:
+    excerpt = f'{excerpt[: _MAX_EXCERPT_CHARACTERS - 1]}…'
+  if example.group is not None:
+    return _one_line(f'group {example.group}'), excerpt
+  return _one_line(f'{example.file}, record {example.line}'), excerpt
+
+
+def _show_damage(file: 'InputFile') -> str:
+  # The damage itself counts as a record.
+  line = (
+    f'{_one_line(file.name)}: {file.damage}, {file.records_in - 1:,} records '
+    'read.'
+  )
+  if file.damage_byte is not None:
+    line += f' It could be used up to byte {file.damage_byte:,}.'
+  return line
+
+
+def _print_percentiles(sizes: 'Mapping[str, np.ndarray]') -> None:
+  from tff_fedfish.reporting.group_sizes import PERCENTILES, percentiles
 
   table = _table()
   table.add_column('')
-  for percentile in _PERCENTILES:
+  for percentile in PERCENTILES:
     table.add_column(f'p{percentile}', justify='right')
   table.add_column('mean', justify='right')
-  for name in ('num_examples', 'num_words', 'num_bytes'):
-    sizes = corpus.sizes(name)
-    # Sizes that occur, not values between them.
-    found = np.percentile(sizes, _PERCENTILES, method='inverted_cdf')
+  for measure, values in sizes.items():
     table.add_row(
-      name.removeprefix('num_'),
-      *(f'{int(size):,}' for size in found),
-      f'{sizes.mean():,.1f}',
+      measure.removeprefix('num_'),
+      *(f'{size:,}' for size in percentiles(values, PERCENTILES)),
+      f'{values.mean():,.1f}',
     )
   _print_table('Size of a group, by percentile', table)
 
 
-def _print_largest(corpus, num_largest: int) -> None:
+def _print_shares(sizes: 'Mapping[str, np.ndarray]') -> None:
+  from tff_fedfish.reporting.group_sizes import top_shares
+
+  columns = [top_shares(values) for values in sizes.values()]
+  if not columns[0]:
+    return
+  table = _table()
+  for heading in ('largest', 'groups', *sizes):
+    table.add_column(heading.removeprefix('num_'), justify='right')
+  for tops in zip(*columns, strict=True):
+    table.add_row(
+      tops[0].label,
+      f'{tops[0].num_groups:,}',
+      *(f'{top.share:.1%}' for top in tops),
+    )
+  _print_table('What the largest groups hold of the whole', table)
+
+
+def _print_largest(
+  sizes: 'Mapping[str, np.ndarray]',
+  client_ids: Sequence[bytes],
+  num_largest: int,
+) -> None:
   import numpy as np
 
-  sizes = {
-    name: corpus.sizes(name)
-    for name in ('num_examples', 'num_words', 'num_bytes')
-  }
+  from tff_fedfish.evaluation.client_id_text import client_id_to_text
+
   # Stable, so that equal groups stay in the order of their ids.
   order = np.argsort(-sizes['num_words'], kind='stable')[: max(num_largest, 0)]
   table = _table()
@@ -104,7 +172,7 @@ def _print_largest(corpus, num_largest: int) -> None:
   total = sizes['num_words'].sum()
   for position in order:
     table.add_row(
-      corpus.client_ids[position].decode('utf-8', 'backslashreplace'),
+      client_id_to_text(client_ids[position]),
       f'{sizes["num_examples"][position]:,}',
       f'{sizes["num_words"][position]:,}',
       f'{sizes["num_words"][position] / max(total, 1):.1%}',
@@ -112,6 +180,60 @@ def _print_largest(corpus, num_largest: int) -> None:
     )
   if len(order):
     _print_table('Largest groups, by words', table)
+
+
+def _make_directory(name: str) -> pathlib.Path:
+  directory = pathlib.Path(name)
+  if directory.exists() and not directory.is_dir():
+    raise UserError(
+      f'`--plots` must be a directory, but {name!r} is a file. Name another '
+      'path.'
+    )
+  try:
+    directory.mkdir(parents=True, exist_ok=True)
+  except OSError as error:
+    raise UserError(
+      f'`--plots` must be writable, but {name!r} is not ({error.strerror}). '
+      'Name another directory, or change its permissions.'
+    ) from error
+  return directory
+
+
+def _write_plots(
+  sizes: 'Mapping[str, np.ndarray]',
+  manifest: 'Manifest',
+  directory: pathlib.Path,
+) -> None:
+  # matplotlib takes half a second.
+  from tff_fedfish.files import write_atomically
+  from tff_fedfish.reporting.group_size_plots import group_size_figures
+  from tff_fedfish.reporting.group_sizes import percentile_table
+
+  num_groups = manifest.counts.num_groups
+  figures = group_size_figures(
+    f'{manifest.corpus} by {manifest.key}'
+    + (f', {manifest.split.name}' if manifest.split else '')
+    + f': {num_groups:,} group{"s" * (num_groups != 1)}',
+    {name: sizes[name] for name in ('num_examples', 'num_words')},
+  )
+  texts = {'group_sizes.csv': percentile_table(sizes)}
+  texts['group_sizes.txt'] = '\n'.join(
+    f'{figure.name}: {figure.title}\n{figure.caption}\n' for figure in figures
+  )
+  for figure in figures:
+    texts[f'{figure.name}.svg'] = f'{figure.svg}\n'
+    with write_atomically(directory / f'{figure.name}.png', 'wb') as file:
+      file.write(figure.png)
+  for name, text in texts.items():
+    with write_atomically(directory / name) as file:
+      file.write(text)
+
+
+def _one_line(text: str) -> str:
+  """Returns text of others without what a terminal would act upon."""
+  from tff_fedfish.evaluation.client_id_text import client_id_to_text
+
+  return client_id_to_text(text.encode('utf-8', 'replace'))
 
 
 def _table():

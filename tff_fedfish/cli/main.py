@@ -18,6 +18,7 @@ _COMMANDS = {
   'demo': 'tff_fedfish.cli.demo',
   'group': 'tff_fedfish.cli.group',
   'inspect': 'tff_fedfish.cli.inspect',
+  'verify': 'tff_fedfish.cli.verify',
   'tokenizer': 'tff_fedfish.cli.tokenizer',
   'train': 'tff_fedfish.cli.train',
   'evaluate': 'tff_fedfish.cli.evaluate',

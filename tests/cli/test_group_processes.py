@@ -1,0 +1,133 @@
+"""`fedfish group` and the processes it starts: signals, workers, their logs."""
+
+import json
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+_ROOT = pathlib.Path(__file__).parents[2]
+
+
+@pytest.fixture
+def raw(tmp_path):
+  """A raw file of three records."""
+  path = tmp_path / 'raw.json'
+  lines = [{'text': 'one two', 'url': f'http://h{i}/'} for i in range(3)]
+  path.write_text('\n'.join(map(json.dumps, lines)))
+  return path
+
+
+def _start(*argv):
+  return subprocess.Popen(
+    [sys.executable, '-m', 'tff_fedfish', *map(str, argv)],
+    cwd=_ROOT,
+    stdout=subprocess.PIPE,
+    stderr=subprocess.PIPE,
+    text=True,
+  )
+
+
+class TestInterruption:
+  @pytest.mark.parametrize(
+    ('signal_num', 'code', 'message'),
+    [
+      (signal.SIGINT, 130, 'fedfish: interrupted.'),
+      (signal.SIGTERM, 143, 'fedfish: terminated.'),
+    ],
+  )
+  def test_leaves_nothing(self, tmp_path, signal_num, code, message):
+    raw = tmp_path / 'raw.json'
+    # Large enough that the job is still at it when the signal comes.
+    raw.write_text('{"text": "a b c", "url": "http://a/"}\n' * 600_000)
+    process = _start('group', 'c4', '--input', raw, '--output', tmp_path / 'o')
+    while not any('.lock' in names for _, _, names in os.walk(tmp_path)):
+      assert process.poll() is None, process.communicate()
+      time.sleep(0.01)
+    time.sleep(0.3)
+    process.send_signal(signal_num)
+    shown, errors = process.communicate(timeout=5)
+    assert (process.returncode, shown) == (code, '')
+    assert errors.splitlines()[-1] == message
+    assert 'Traceback' not in errors
+    assert list(tmp_path.iterdir()) == [raw]
+
+  def test_job_that_does_not_end_is_ended(self):
+    program = """
+import time
+from tff_fedfish.cli import beam_options
+beam_options._PATIENCE_SECONDS = 0.3
+with beam_options.interruptible(lambda: print('cleaned up', flush=True)):
+  try:
+    print('begins', flush=True)
+    time.sleep(60)
+  except KeyboardInterrupt:
+    time.sleep(60)
+"""
+    process = subprocess.Popen(
+      [sys.executable, '-c', program],
+      cwd=_ROOT,
+      stdout=subprocess.PIPE,
+      text=True,
+    )
+    assert process.stdout.readline() == 'begins\n'
+    process.send_signal(signal.SIGTERM)
+    shown, _ = process.communicate(timeout=20)
+    assert (process.returncode, shown) == (143, 'cleaned up\n')
+
+
+class TestWorkerProcesses:
+  _FLAGS = ('--direct_running_mode=multi_processing', '--direct_num_workers=2')
+
+  def test_only_our_own_words_are_shown(self, raw, tmp_path):
+    command = ('group', 'c4', '--input', raw, '--output', tmp_path / 'out')
+    process = _start(*command, *self._FLAGS)
+    shown, errors = process.communicate(timeout=60)
+    assert process.returncode == 0, errors
+    assert errors == 'Grouping 1 file by host into 8 shards\n'
+    assert re.search(r'examples stored +3\b', shown)
+
+  @pytest.mark.slow
+  def test_killed_worker(self, tmp_path):
+    raw = tmp_path / 'raw.json'
+    raw.write_text('{"text": "a b c", "url": "http://a/"}\n' * 600_000)
+    command = ('group', 'c4', '--input', raw, '--output', tmp_path / 'out')
+    process = _start(*command, *self._FLAGS)
+    while not (workers := _sdk_workers(process.pid)):
+      assert process.poll() is None, process.communicate()
+      time.sleep(0.1)
+    time.sleep(3)
+    for worker in workers:
+      os.kill(worker, signal.SIGKILL)
+    shown, errors = process.communicate(timeout=60)
+    assert (process.returncode, shown) == (1, '')
+    assert re.search(
+      r"^fedfish: failed: a worker process of the grouping into '.*out' ended "
+      r'before its work was done, .* run it again\.$',
+      errors,
+      re.MULTILINE,
+    )
+    assert list(tmp_path.iterdir()) == [raw]
+
+
+def _sdk_workers(parent):
+  """Returns the Beam workers among the descendants of a process."""
+  found, parents = [], {parent}
+  for path in sorted(
+    pathlib.Path('/proc').glob('[0-9]*'), key=lambda p: int(p.name)
+  ):
+    try:
+      ppid = int((path / 'stat').read_text().rpartition(')')[2].split()[1])
+      command = (path / 'cmdline').read_bytes()
+    except OSError:
+      continue
+    if ppid in parents:
+      parents.add(int(path.name))
+      if b'python' in command.split(b'\0')[0] and b'sdk_worker_main' in command:
+        found.append(int(path.name))
+  return found

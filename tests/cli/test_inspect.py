@@ -1,0 +1,220 @@
+"""`fedfish inspect` as a user meets it."""
+
+import dataclasses
+import pathlib
+import re
+import subprocess
+import sys
+import unicodedata
+import xml.etree.ElementTree as ElementTree
+
+import pytest
+from grouping_jobs import group_lines
+
+from tff_fedfish.cli import inspect
+from tff_fedfish.data.manifest import (
+  DropExample,
+  InputFile,
+  Split,
+  read_manifest,
+)
+
+_ROOT = pathlib.Path(__file__).parents[2]
+
+
+COMMANDS = {'inspect': 'tff_fedfish.cli.inspect'}
+
+
+@pytest.fixture(scope='module')
+def corpus(tmp_path_factory):
+  """Eleven hosts of one word each, and one of two texts and nine words."""
+  directory = tmp_path_factory.mktemp('inspect')
+  lines = [{'text': 'a', 'url': f'http://host{i}/'} for i in range(11)]
+  lines += [{'text': text, 'url': 'http://big/'} for text in ('b', 'c ' * 8)]
+  return group_lines(directory, [*lines, b'{'], num_shards=1)
+
+
+def _shown(capsys, manifest):
+  inspect.print_counts('out', manifest)
+  return capsys.readouterr().out
+
+
+class TestNumbers:
+  def test_percentiles_and_shares(self, fedfish, corpus):
+    code, shown, errors = fedfish('inspect', corpus)
+    assert (code, errors) == (0, '')
+    # 12 groups, 13 examples; 99 % of 12 is 11.88: the twelfth.
+    assert re.search(r'examples( +1){6}( +2){2} +1.1 *\n', shown)
+    assert re.search(r'words( +1){6}( +9){2} +1.7 *\n', shown)
+    # 2 of 13 examples, 9 of 20 words; 11 and 18; 10 % of 12 are 2 groups: 3
+    # and 10.
+    assert re.search(r'\n +1 +1 +15.4% +45.0% ', shown)
+    assert re.search(r'\n +10 +10 +84.6% +90.0% ', shown)
+    assert re.search(r'\n +10 % +2 +23.1% +50.0% ', shown)
+    assert re.search(r'\n +big +2 +9 +45.0% ', shown)
+
+  def test_number_of_largest(self, fedfish, corpus):
+    shown = fedfish('inspect', corpus, '--num_largest', 2)[1]
+    # Equal groups stay in the order of their ids.
+    assert 'host0' in shown
+    assert 'host1' not in shown
+    shown = fedfish('inspect', corpus, '--num_largest', 0)[1]
+    assert 'Largest groups' not in shown
+
+
+class TestControlCharacters:
+  """Texts of strangers must not write titles or lines of their own."""
+
+  _AUTHOR = 'A\x1b]0;PWN\x07\nC\0D'
+  _SHOWN = 'A%1B]0;PWN%07%0AC%00D'
+
+  def test_group_id(self, fedfish, tmp_path):
+    # Three words in two examples, of which one text comes twice.
+    lines = [
+      {'text': text, 'url': 'http://a/', 'author': self._AUTHOR}
+      for text in ('b', 'c d', 'b')
+    ]
+    corpus = group_lines(
+      tmp_path, lines, num_shards=1, key='author', drop_duplicates=True
+    )
+    code, shown, errors = fedfish('inspect', corpus)
+    assert (code, errors) == (0, '')
+    assert re.search(rf'\n +{re.escape(self._SHOWN)} +2 +3 +100.0% ', shown)
+    assert f'group {self._SHOWN} ' in shown
+    self._check(shown)
+
+  def test_file_names(self, corpus, capsys):
+    name = f'{self._AUTHOR}\ud800.gz'
+    file = InputFile(name=name, records_in=1, records_out=0, damage='bad')
+    manifest = read_manifest(corpus)
+    (reason,) = manifest.drop_examples
+    shown = _shown(
+      capsys,
+      dataclasses.replace(
+        manifest,
+        inputs=(file,),
+        drop_examples={reason: DropExample(file=name, line=1)},
+      ),
+    )
+    assert f'{self._SHOWN}?.gz, record 1 ' in shown
+    assert f'\n{self._SHOWN}?.gz: bad, 0 records read.\n' in shown
+    self._check(shown)
+
+  def _check(self, shown):
+    controls = {c for c in shown if unicodedata.category(c) == 'Cc'}
+    assert controls == {'\n'}
+
+
+class TestCounts:
+  def test_first_drop(self, corpus, capsys):
+    manifest = read_manifest(corpus)
+    counts = dataclasses.replace(
+      manifest.counts, drops={'bad': 3, 'duplicate': 2, 'other': 1}
+    )
+    manifest = dataclasses.replace(
+      manifest,
+      counts=counts,
+      drop_examples={
+        'bad': DropExample(
+          file='[f].gz', line=7, excerpt='{"a":\n\x1b[0m\ud800'
+        ),
+        'duplicate': DropExample(group='a.com', excerpt='x' * 100),
+      },
+    )
+    shown = _shown(capsys, manifest)
+    assert re.search(
+      r'dropped: bad +3 +\[f\]\.gz, record 7 +\{"a":%0A%1B\[0m\? *\n', shown
+    )
+    assert re.search(r'dropped: duplicate +2 +group a\.com +x{59}… *\n', shown)
+    assert re.search(r'dropped: other +1 *\n', shown)
+
+  def test_excerpt_of_exactly_the_room(self, corpus, capsys):
+    manifest = read_manifest(corpus)
+    (reason,) = manifest.drop_examples
+    examples = {reason: DropExample(file='f', line=1, excerpt='y' * 60)}
+    manifest = dataclasses.replace(manifest, drop_examples=examples)
+    assert re.search(r' y{60} *\n', _shown(capsys, manifest))
+
+  def test_damage(self, corpus, capsys):
+    file = InputFile(
+      name='a.gz', records_in=1001, records_out=1000, damage='corrupt_file'
+    )
+    manifest = dataclasses.replace(read_manifest(corpus), inputs=(file,))
+    assert _shown(capsys, manifest).endswith(
+      '\na.gz: corrupt_file, 1,000 records read.\n'
+    )
+    file = dataclasses.replace(file, damage_byte=12345)
+    manifest = dataclasses.replace(manifest, inputs=(file,))
+    assert _shown(capsys, manifest).endswith(
+      '\na.gz: corrupt_file, 1,000 records read. It could be used up to byte '
+      '12,345.\n'
+    )
+
+  def test_split(self, corpus, capsys):
+    split = Split(name='train', names=('train', 'test'), rule='by date')
+    manifest = dataclasses.replace(read_manifest(corpus), split=split)
+    assert '\nSplit: train of train, test (by date).\n' in _shown(
+      capsys, manifest
+    )
+
+
+class TestPlots:
+  def test_writes(self, fedfish, corpus, tmp_path):
+    plots = tmp_path / 'new' / 'plots'
+    code, shown, _ = fedfish('inspect', corpus, '--plots', plots)
+    assert code == 0
+    assert shown.endswith(f'Plots: {plots}\n')
+    assert sorted(path.name for path in plots.iterdir()) == [
+      'group_sizes.csv',
+      'group_sizes.png',
+      'group_sizes.svg',
+      'group_sizes.txt',
+      'group_sizes_by_rank.png',
+      'group_sizes_by_rank.svg',
+    ]
+    for path in plots.glob('*.svg'):
+      ElementTree.parse(path)
+    lines = (plots / 'group_sizes.csv').read_text().splitlines()
+    assert lines[0] == 'percentile,num_examples,num_words,num_bytes'
+    assert lines[-2].startswith('100,2,9,')
+    text = (plots / 'group_sizes.txt').read_text()
+    assert '12 groups, 20 words; shares: largest group 45.0 %' in text
+
+  def test_replaces_its_own_and_keeps_others(self, fedfish, corpus, tmp_path):
+    (tmp_path / 'group_sizes.csv').write_text('old')
+    (tmp_path / 'mine').write_text('mine')
+    assert fedfish('inspect', corpus, '--plots', tmp_path)[0] == 0
+    assert (tmp_path / 'group_sizes.csv').read_text() != 'old'
+    assert (tmp_path / 'mine').read_text() == 'mine'
+
+  def test_file_in_the_way(self, fedfish, corpus, tmp_path):
+    (tmp_path / 'file').touch()
+    code, shown, errors = fedfish(
+      'inspect', corpus, '--plots', tmp_path / 'file'
+    )
+    assert (code, shown) == (2, '')
+    assert errors == (
+      f"fedfish: error: `--plots` must be a directory, but '{tmp_path}/file' "
+      'is a file. Name another path.\n'
+    )
+
+  def test_not_writable(self, fedfish, corpus):
+    code, shown, errors = fedfish('inspect', corpus, '--plots', '/proc/none/p')
+    assert (code, shown) == (2, '')
+    assert "`--plots` must be writable, but '/proc/none/p' is not (" in errors
+
+  def test_nothing_heavy_without_plots(self, corpus):
+    program = (
+      'import sys; from tff_fedfish.cli import inspect, main; '
+      "main._COMMANDS = {'inspect': 'tff_fedfish.cli.inspect'}; "
+      f"main.main(['inspect', {str(corpus)!r}]); "
+      "print([m for m in ('tensorflow', 'apache_beam', 'matplotlib') "
+      'if m in sys.modules])'
+    )
+    done = subprocess.run(
+      [sys.executable, '-c', program],
+      cwd=_ROOT,
+      capture_output=True,
+      text=True,
+    )
+    assert done.stdout.endswith('\n[]\n'), done.stderr

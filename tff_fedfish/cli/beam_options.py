@@ -1,0 +1,150 @@
+"""Apache Beam's options on our command line, its log, and how to stop it."""
+
+import argparse
+import contextlib
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+
+import psutil
+
+from tff_fedfish.errors import UserError
+
+# After a signal, until a job that does not end is ended.
+_PATIENCE_SECONDS = 10.0
+
+
+def read_beam_flags(arguments: argparse.Namespace) -> list[str]:
+  """Returns the extra arguments if Beam knows all of them.
+
+  Args:
+    arguments: With `extra`, what our own parser did not know, and `parser`.
+
+  Raises:
+    UserError: If `--runner` names no runner.
+  """
+  flags = list(arguments.extra)
+  if not flags:
+    return flags
+  from apache_beam.io.filesystems import FileSystems
+  from apache_beam.options.pipeline_options import PipelineOptions
+  from apache_beam.runners.runner import create_runner
+
+  # The callback is how Beam hands out the parser of all its options.
+  parsers = []
+  PipelineOptions([]).get_all_options(add_extra_args_fn=parsers.append)
+  parsers[0].error = arguments.parser.error
+  known, unknown = parsers[0].parse_known_args(flags)
+  if unknown:
+    arguments.parser.error(f'unrecognized arguments: {" ".join(unknown)}')
+  if known.runner is not None:
+    try:
+      create_runner(known.runner)
+    except (ValueError, ImportError, AttributeError) as error:
+      raise UserError(
+        f'`--runner` must name a Beam runner, but is {known.runner!r} '
+        f'({" ".join(str(error).split())}). Leave it out to run in this '
+        'process.'
+      ) from error
+  # Some file systems are reached only with options, such as HDFS's host.
+  FileSystems.set_options(PipelineOptions(flags))
+  return flags
+
+
+@contextlib.contextmanager
+def quiet_beam(beam_flags: Sequence[str]) -> Iterator[None]:
+  """Keeps Beam's log from the screen, if the job runs in this process.
+
+  Its errors come as exceptions anyway. Of a runner elsewhere, the log is how a
+  user follows the job.
+  """
+  if any(flag.startswith('--runner') for flag in beam_flags):
+    logging.basicConfig(level=logging.INFO)
+    yield
+    return
+  previous = logging.root.manager.disable
+  logging.disable(logging.ERROR)
+  try:
+    if any('multi_processing' in flag for flag in beam_flags):
+      with _keep_standard_error():
+        yield
+    else:
+      yield
+  finally:
+    logging.disable(previous)
+
+
+@contextlib.contextmanager
+def _keep_standard_error() -> Iterator[None]:
+  """Keeps standard error from processes that are started meanwhile.
+
+  Beam's worker processes write their log there before they know of any option.
+  """
+  stderr = sys.stderr
+  with contextlib.ExitStack() as stack:
+    try:
+      is_ours = stderr.fileno() == 2
+    except (OSError, ValueError):
+      # Something else stands in its place, as in a notebook.
+      is_ours = False
+    if is_ours:
+      stderr.flush()
+      own = stack.enter_context(
+        open(os.dup(2), 'w', buffering=1, encoding=stderr.encoding)
+      )
+      null = stack.enter_context(open(os.devnull, 'wb'))
+      os.dup2(null.fileno(), 2)
+      # Runs first: 2 is what it was before `own` is closed.
+      stack.callback(os.dup2, own.fileno(), 2)
+      stack.callback(setattr, sys, 'stderr', stderr)
+      sys.stderr = own
+    yield
+
+
+@contextlib.contextmanager
+def interruptible(clean_up: Callable[[], None]) -> Iterator[None]:
+  """Lets Ctrl-C and SIGTERM through Beam, which wraps every exception.
+
+  Args:
+    clean_up: Removes what the job has written; called if the job does not do
+      that itself within some seconds.
+  """
+  received = []
+
+  def give_up():
+    clean_up()
+    os._exit(128 + received[0])
+
+  def stop(signal_num, frame):
+    del frame
+    received.append(signal_num)
+    if len(received) == 1:
+      timer = threading.Timer(_PATIENCE_SECONDS, give_up)
+      timer.daemon = True
+      timer.start()
+    # Beam waits for its worker processes, which may not have heard of it.
+    for process in psutil.Process().children(recursive=True):
+      with contextlib.suppress(psutil.NoSuchProcess):
+        process.kill()
+    raise KeyboardInterrupt
+
+  previous = {
+    signal_num: signal.signal(signal_num, stop)
+    for signal_num in (signal.SIGINT, signal.SIGTERM)
+  }
+  try:
+    yield
+  except BaseException:
+    if not received:
+      raise
+    what = 'interrupted' if received[0] == signal.SIGINT else 'terminated'
+    print(f'fedfish: {what}.', file=sys.stderr, flush=True)
+    # Everything is cleaned up by now. A usual exit would wait for threads that
+    # Beam, torn from its work, has no means to stop any more.
+    os._exit(128 + received[0])
+  finally:
+    for signal_num, handler in previous.items():
+      signal.signal(signal_num, handler)

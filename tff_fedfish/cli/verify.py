@@ -1,0 +1,55 @@
+"""Read a grouped corpus once, and check every byte, record and count.
+
+Stops at the first damaged record and names it.
+
+Example:
+  fedfish verify corpora/c4
+"""
+
+import argparse
+
+SUMMARY = 'check that a grouped corpus is whole'
+
+_PROGRESS_BYTES = 1 << 20
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+  """Adds the arguments of `fedfish verify`."""
+  parser.add_argument(
+    'directory', metavar='DIR', help='a directory that `fedfish group` wrote'
+  )
+
+
+def run(arguments: argparse.Namespace) -> int:
+  """Checks a grouped corpus, and prints what was checked."""
+  from tff_fedfish.data.manifest import read_manifest
+  from tff_fedfish.data.verify import verify_corpus
+  from tff_fedfish.training.progress import Progress
+
+  shards = read_manifest(arguments.directory).shards
+  total = sum(shard.num_bytes for shard in shards) // _PROGRESS_BYTES
+  num_bytes = 0
+  with Progress('verify', total, unit='MiB') as progress:
+
+    def on_bytes(size: int) -> None:
+      nonlocal num_bytes
+      before, num_bytes = num_bytes, num_bytes + size
+      steps = num_bytes // _PROGRESS_BYTES - before // _PROGRESS_BYTES
+      if steps:
+        progress.advance(steps)
+
+    checked = verify_corpus(arguments.directory, on_bytes=on_bytes)
+  print(
+    f'{arguments.directory}: all is as it must be: '
+    f'{_number(checked.num_shards, "shard")}, '
+    f'{_number(checked.num_groups, "group")} in '
+    f'{_number(checked.num_records, "record")}, '
+    f'{_number(checked.num_examples, "example")}, '
+    f'{_number(checked.num_words, "word")}, '
+    f'{_number(checked.num_bytes, "byte")}.'
+  )
+  return 0
+
+
+def _number(count: int, what: str) -> str:
+  return f'{count:,} {what}{"s" * (count != 1)}'
