@@ -7,19 +7,20 @@ MAKEFLAGS += --no-print-directory
 
 LOCK := $(if $(CUDA),$(if $(filter 0,$(CUDA)),requirements.lock,requirements-cuda.lock))
 WORKDIR ?= runs/demo
+PARTS ?= default
 BIN := .venv/bin
 # Exit code 5 of pytest: no test was selected.
 NONE_IS_FINE = code=$$?; [[ $$code -eq 5 ]] || exit $$code
 
 # `.venv` is phony because its script finds out by itself, in a few
 # milliseconds, whether something is to be done.
-.PHONY: help .venv demo test test-slow lint bench lock clean
+.PHONY: help .venv demo test test-slow lint bench bench-grouping lock clean
 
 help:
 	@echo 'make demo       pretrain, evaluate and report on the shipped corpora'
 	@echo 'make test       the tests; make test-slow: those that take long'
 	@echo 'make lint       ruff: rules and format'
-	@echo 'make bench      the benchmarks'
+	@echo "make bench      the benchmarks; make bench-grouping: grouping's, in full"
 	@echo 'make .venv      set up .venv only; CUDA=1: with the CUDA wheels, CUDA=0: without'
 	@echo 'make lock       resolve requirements/*.in into the lock files again'
 	@echo 'make clean      remove .venv, caches and built files, but not runs/'
@@ -47,6 +48,11 @@ bench: .venv
 	else \
 	  echo 'There are no benchmarks in tests/benchmarks.'; \
 	fi
+
+# A quarter of an hour; two minutes with PARTS=quick. tests/benchmarks/grouping.py
+# says what the parts are.
+bench-grouping: .venv
+	@PYTHONPATH=.:tests $(BIN)/python -m benchmarks.grouping --parts $(PARTS)
 
 lock:
 	@PYTHON='$(PYTHON)' requirements/lock.sh

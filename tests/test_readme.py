@@ -52,3 +52,16 @@ def test_commands_are_understood(command, tmp_path, monkeypatch, capsys):
 
 def test_there_are_commands_to_check():
   assert len(_commands()) >= 8
+
+
+def test_every_reason_for_a_drop_is_documented():
+  text = (_ROOT / 'docs' / 'grouping.md').read_text()
+  sources = (_ROOT / 'pipelines').glob('*.py')
+  reasons = {
+    reason
+    for path in sources
+    for reason in re.findall(r"Drop\(\s*'(\w+)'", path.read_text())
+  }
+  assert len(reasons) > 15
+  for reason in reasons | {'duplicate_text', 'group_cap', 'other_split'}:
+    assert f'`{reason}`' in text, reason

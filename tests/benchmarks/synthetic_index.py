@@ -1,0 +1,167 @@
+"""Makes grouped corpora to read: large ones without contents, small real ones.
+
+Sizes of groups have a heavy tail, as those of C4 by host have.
+"""
+
+import dataclasses
+import pathlib
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tff_fedfish.data import records
+from tff_fedfish.data.corpus_index import INDEX_NAME, INDEX_SCHEMA
+from tff_fedfish.data.manifest import MANIFEST_NAME, Counts, Manifest, Shard
+
+FEATURE_NAMES = ('text', 'timestamp', 'url')
+_ROWS_AT_ONCE = 1 << 20
+_NUM_DIGITS = 8
+
+
+def write_index_only(directory: pathlib.Path, num_groups: int) -> None:
+  """Writes a corpus that can be opened; its one shard is a file of holes.
+
+  Args:
+    directory: Where to write; is made.
+    num_groups: How many groups, each with an id of 20 bytes.
+  """
+  directory.mkdir(parents=True)
+  generator = np.random.default_rng(0)
+  offset = num_examples = 0
+  with pq.ParquetWriter(directory / INDEX_NAME, INDEX_SCHEMA) as writer:
+    for start in range(0, num_groups, _ROWS_AT_ONCE):
+      numbers = np.arange(start, min(start + _ROWS_AT_ONCE, num_groups))
+      rows = _rows(numbers, _documents(generator, len(numbers)), offset)
+      offset = int(rows['offset'][-1] + _frames(rows['num_bytes'][-1:])[0])
+      num_examples += int(rows['num_examples'].sum())
+      writer.write_table(pa.table(rows, schema=INDEX_SCHEMA))
+  shard = _shard(offset, num_groups)
+  with (directory / shard.name).open('wb') as file:
+    file.truncate(offset)
+  _write_manifest(directory, (shard,), num_examples)
+
+
+def write_corpus(
+  directory: pathlib.Path, num_groups: int, num_shards: int
+) -> None:
+  """Writes a corpus of documents of about 1.3 kB, 5 to a group in the mean.
+
+  Args:
+    directory: Where to write; is made.
+    num_groups: How many groups.
+    num_shards: How many shards they are dealt to in turn.
+  """
+  directory.mkdir(parents=True)
+  generator = np.random.default_rng(0)
+  encode = records.example_encoder(FEATURE_NAMES)
+  rows, shards = [], []
+  sizes = _documents(generator, num_groups)
+  for shard_num in range(num_shards):
+    shard = _shard(0, 0, shard_num, num_shards)
+    offset = num_records = 0
+    with (directory / shard.name).open('wb') as file:
+      for number in range(shard_num, num_groups, num_shards):
+        group_id = b'site-%08d.example' % number
+        lengths = generator.lognormal(5.3, 0.5, sizes[number]).astype(int)
+        examples = [
+          encode(
+            [
+              b'words ' * num_words,
+              b'2019-04-25T12:57:54Z',
+              b'https://%s/%d' % (group_id, i),
+            ]
+          )
+          for i, num_words in enumerate(lengths)
+        ]
+        payload = records.encode_group_record(group_id, examples)
+        rows.append(
+          (group_id, 0, shard_num, offset)
+          + (len(examples), len(payload), int(lengths.sum()))
+        )
+        offset += records.write_record(file, payload)
+        num_records += 1
+    shards.append(
+      dataclasses.replace(shard, num_bytes=offset, num_records=num_records)
+    )
+  columns = zip(*sorted(rows), strict=True)
+  pq.write_table(
+    pa.table(list(map(pa.array, columns)), names=INDEX_SCHEMA.names).cast(
+      INDEX_SCHEMA
+    ),
+    directory / INDEX_NAME,
+  )
+  _write_manifest(directory, tuple(shards), int(sizes.sum()))
+
+
+def _documents(generator: np.random.Generator, num_groups: int) -> np.ndarray:
+  """Returns how many documents each group has: 1 or more, 5 in the mean."""
+  return 1 + np.minimum(generator.pareto(1.25, num_groups), 2000).astype(int)
+
+
+def _rows(
+  numbers: np.ndarray, num_examples: np.ndarray, offset: int
+) -> dict[str, pa.Array | np.ndarray]:
+  num_rows = len(numbers)
+  num_bytes = num_examples * 1400
+  ends = offset + np.cumsum(_frames(num_bytes))
+  return {
+    'group_id': _ids(numbers),
+    'part': np.zeros(num_rows, np.int32),
+    'shard': np.zeros(num_rows, np.int32),
+    'offset': ends - _frames(num_bytes),
+    'num_examples': num_examples,
+    'num_bytes': num_bytes,
+    'num_words': num_examples * 210,
+  }
+
+
+def _ids(numbers: np.ndarray) -> pa.BinaryArray:
+  """Returns ids such as `site-00000042.test.x`, without a loop over them."""
+  digits = numbers[:, None] // 10 ** np.arange(_NUM_DIGITS)[::-1] % 10
+  template = np.frombuffer(b'site-%s.test.x' % (b'0' * _NUM_DIGITS), np.uint8)
+  ids = np.tile(template, (len(numbers), 1))
+  ids[:, 5 : 5 + _NUM_DIGITS] += digits.astype(np.uint8)
+  limits = np.arange(len(numbers) + 1, dtype=np.int32) * len(template)
+  return pa.BinaryArray.from_buffers(
+    pa.binary(), len(numbers), [None, pa.py_buffer(limits), pa.py_buffer(ids)]
+  )
+
+
+def _frames(num_bytes: np.ndarray) -> np.ndarray:
+  return num_bytes + records.frame_size(0)
+
+
+def _shard(
+  num_bytes: int, num_records: int, shard_num: int = 0, num_shards: int = 1
+) -> Shard:
+  return Shard(
+    name=f'groups-{shard_num:05d}-of-{num_shards:05d}.tfrecord',
+    sha256='0' * 64,
+    num_bytes=num_bytes,
+    num_records=num_records,
+  )
+
+
+def _write_manifest(
+  directory: pathlib.Path, shards: tuple[Shard, ...], num_examples: int
+) -> None:
+  num_groups = sum(shard.num_records for shard in shards)
+  manifest = Manifest(
+    corpus='c4',
+    key='host',
+    feature_names=FEATURE_NAMES,
+    counts=Counts(
+      records_in=num_examples,
+      records_out=num_examples,
+      num_groups=num_groups,
+      num_records=num_groups,
+      drops={},
+    ),
+    shards=shards,
+    options={},
+    num_input_files=0,
+    inputs=(),
+    drop_examples={},
+  )
+  (directory / MANIFEST_NAME).write_bytes(manifest.to_bytes())

@@ -1,0 +1,157 @@
+"""The parts of `make bench-grouping` that can be right or wrong."""
+
+import collections
+import gzip
+import hashlib
+import json
+import pathlib
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+from benchmarks import compare_groups, grouping_tables
+from benchmarks.grouping_arms import run_ours
+from benchmarks.grouping_profile import StageProfile
+from benchmarks.grouping_tables import OURS, THEIRS, Runs
+from benchmarks.measured_process import run_measured
+from benchmarks.synthetic_c4 import SyntheticC4, make_corpus
+
+_TESTS = pathlib.Path(__file__).parents[1]
+
+
+@pytest.fixture(scope='module')
+def small_corpus(tmp_path_factory):
+  directory = tmp_path_factory.mktemp('synthetic')
+  corpus = SyntheticC4(num_records=3001, num_files=2, mean_text_bytes=300)
+  return make_corpus(corpus, directory)
+
+
+def _records(paths):
+  for path in paths:
+    with gzip.open(path, 'rt', encoding='utf-8') as file:
+      yield from map(json.loads, file)
+
+
+def test_synthetic_corpus_has_the_shape_of_c4(small_corpus):
+  assert [pathlib.Path(path).name for path in small_corpus] == [
+    'c4-train.00000-of-00002.json.gz',
+    'c4-train.00001-of-00002.json.gz',
+  ]
+  found = list(_records(small_corpus))
+  assert len(found) == 3001
+  assert {tuple(record) for record in found} == {('text', 'timestamp', 'url')}
+  lengths = sorted(len(record['text'].encode()) for record in found)
+  assert 270 < sum(lengths) / 3001 < 330
+  # A log-normal median is mean / exp(1.1 ** 2 / 2), so 300 / 1.83 = 164.
+  assert 145 < lengths[1500] < 185
+  hosts = collections.Counter(
+    record['url'].split('/')[2] for record in found
+  ).values()
+  # 3001 // 23 = 130 hosts, of which some get no document.
+  assert 115 < len(hosts) <= 130
+  assert sorted(hosts)[len(hosts) // 2] < 23 < 300 < max(hosts)
+
+
+def test_synthetic_corpus_depends_on_its_numbers_alone(tmp_path):
+  corpus = SyntheticC4(num_records=50, num_files=1, mean_text_bytes=100)
+  (path,) = make_corpus(corpus, tmp_path / 'a')
+  written = pathlib.Path(path).read_bytes()
+  (again,) = make_corpus(corpus, tmp_path / 'b')
+  assert pathlib.Path(again).read_bytes() == written
+  # What is there is taken.
+  pathlib.Path(path).write_bytes(b'')
+  assert make_corpus(corpus, tmp_path / 'a') == (path,)
+  assert pathlib.Path(path).read_bytes() == b''
+
+
+def test_measured_process_sees_memory_and_failure():
+  code = (
+    'import subprocess, sys, time\n'
+    'held = bytearray(b"x") * (64 << 20)\n'
+    'if len(sys.argv) < 2: subprocess.run([sys.executable, "-c", CODE, "1"])\n'
+    'time.sleep(0.4)\n'
+  )
+  code = code.replace('CODE', repr(code.replace('CODE', '""')))
+  measured = run_measured([sys.executable, '-c', code])
+  # Both processes hold 64 MiB; the second ends 0.4 s before the first.
+  assert 128 << 20 < measured.peak_tree_bytes < 256 << 20
+  assert measured.max_rss_bytes > 64 << 20
+  assert measured.seconds > 0.8
+  assert measured.processor_seconds < measured.seconds
+  with pytest.raises(RuntimeError, match=r'(?s)ended with 3:.*what is wrong'):
+    code = 'import sys; print("what is wrong"); sys.exit(3)'
+    run_measured([sys.executable, '-c', code])
+
+
+def test_difference_is_found(tmp_path, small_corpus):
+  first, second = small_corpus
+  run_ours(first, tmp_path / 'a', 2)
+  run_ours(first, tmp_path / 'b', 3)
+  assert compare_groups.difference(tmp_path / 'a', tmp_path / 'b') == ''
+  run_ours(second, tmp_path / 'c', 2)
+  assert 'groups differ' in compare_groups.difference(
+    tmp_path / 'a', tmp_path / 'c'
+  )
+
+
+def test_profile_tells_stages_of_all_threads():
+  def parse():
+    json.loads('[' + '1,' * 2_000_000 + '1]')
+    time.sleep(0.1)
+
+  def run():
+    hashlib.sha256(bytes(1 << 26)).digest()
+    thread = threading.Thread(target=parse)
+    thread.start()
+    thread.join()
+
+  with StageProfile() as profile:
+    run()
+  seconds = profile.stage_seconds
+  assert seconds['hash'] > 0.02
+  assert seconds['parse JSON'] > 0.02
+  # Neither the sleep nor the wait for the thread counts.
+  assert seconds.total() - seconds['hash'] - seconds['parse JSON'] < 0.09
+
+
+def test_ratios_by_hand():
+  runs = {
+    ('small', OURS): Runs(
+      'small', OURS, 100, [1.0, 2.0, 4.0], [2, 3, 5], [2, 2, 2]
+    ),
+    ('small', THEIRS): Runs(
+      'small', THEIRS, 100, [8.0, 9.0, 8.0], [12, 9, 15], [7, 9, 8]
+    ),
+    ('large', OURS): Runs('large', OURS, 1000, [30.0], [31]),
+    ('workers', OURS): Runs('workers', OURS, 1000, [20.0], [21]),
+    ('memory', OURS): Runs('memory', OURS, 50, [5.0], [6], [6], 2 << 30),
+  }
+  lines = grouping_tables.format_ratios(runs).splitlines()
+  assert [line[:52].strip() for line in lines] == [
+    'small: records/s, ours over dataset_grouper',
+    'small: likewise, with imports',
+    'small: processor time, with imports',
+    'cost of a record, at 10 times as many',
+    'records/s, two worker processes over one',
+    'memory: peak RSS over 8 GiB',
+  ]
+  # Medians: 8 / 2, 12 / 3 and 8 / 2; turns: 8 / 1, 9 / 2, 8 / 4, then 12 / 2,
+  # 9 / 3, 15 / 5, then 7 / 2, 9 / 2, 8 / 2. A record takes 2 / 100 s at first
+  # and 30 / 1000 s of many: 1.5.
+  assert [line[52:].split(maxsplit=1) for line in lines] == [
+    ['4.00', '(2.00-8.00 by turn)'],
+    ['4.00', '(3.00-6.00 by turn)'],
+    ['4.00', '(3.50-4.50 by turn)'],
+    ['1.50'],
+    ['1.50'],
+    ['0.25'],
+  ]
+
+
+@pytest.mark.benchmark
+def test_quick_benchmark():
+  # Not in this process, whose memory would count for the jobs'.
+  command = ['-m', 'benchmarks.grouping', '--parts', 'quick', '--repeats', '1']
+  subprocess.run([sys.executable, *command], check=True, cwd=_TESTS)
