@@ -56,6 +56,7 @@ setuptools.setup(
     'psutil',
     'py7zr',
     'pyarrow',
+    'ray==2.52.1',
     'rich',
     'safetensors',
     'tensorflow-federated==0.87.0',

@@ -1,4 +1,4 @@
-"""The exception that the command line shows as a line, not as a trace."""
+"""Exceptions that the command line shows as a line, not as a traceback."""
 
 
 class UserError(Exception):
@@ -6,4 +6,11 @@ class UserError(Exception):
 
   The message names what the user typed, what is required, what was found and
   what to do. `fedfish` prints it to standard error and exits with code 2.
+  """
+
+
+class FailedError(Exception):
+  """The work failed though the input was right, such as on a lost machine.
+
+  One line again, but `fedfish` exits with code 1.
   """

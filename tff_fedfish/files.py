@@ -6,10 +6,13 @@ import os
 import pathlib
 import shutil
 import tempfile
+import threading
 from collections.abc import Iterator
 from typing import Any
 
 from tff_fedfish.errors import UserError
+
+_umask_lock = threading.Lock()
 
 
 @contextlib.contextmanager
@@ -131,6 +134,8 @@ def require_usable_output(
 
 def umask() -> int:
   """Returns the permissions that new files of this process are denied."""
-  mask = os.umask(0)
-  os.umask(mask)
+  with _umask_lock:
+    # It cannot be read without being set: two threads at once could leave 0.
+    mask = os.umask(0)
+    os.umask(mask)
   return mask

@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import struct
 import subprocess
 import sys
@@ -12,9 +13,10 @@ import sys
 import ml_dtypes
 import numpy as np
 import pytest
+import safetensors.numpy
 
 from tff_fedfish.errors import UserError
-from tff_fedfish.training import checkpoints
+from tff_fedfish.training import checkpoint_files, checkpoints
 
 _CONTENTS = {'model': {'num_layers': 4, 'name': 'tïny'}, 'note': None}
 
@@ -93,6 +95,46 @@ def test_same_state_gives_the_same_bytes(tmp_path):
   b = checkpoints.save_checkpoint(tmp_path / 'b', 1, _tensors(), _CONTENTS)
   for name in ('checkpoint.json', 'state.safetensors'):
     assert (a / name).read_bytes() == (b / name).read_bytes()
+
+
+@pytest.mark.parametrize('chunk_bytes', [8, 2**26])
+def test_bytes_are_those_of_the_library(tmp_path, monkeypatch, chunk_bytes):
+  monkeypatch.setattr(checkpoint_files, '_CHUNK_BYTES', chunk_bytes)
+  tensors = {name: np.ascontiguousarray(t) for name, t in _tensors().items()}
+  for dtype in checkpoint_files.DTYPE_CODES:
+    tensors[f'ï "{dtype}"'] = np.arange(7).astype(dtype)
+  # Which turns bytes of big-endian numbers around but in the file.
+  del tensors['big_endian']
+  for content in (tensors, {}):
+    path = checkpoints.save_checkpoint(tmp_path, 1, content, {})
+    found = (path / 'state.safetensors').read_bytes()
+    assert found == safetensors.numpy.save(content)
+
+
+def test_a_write_can_be_ended_before_every_chunk(tmp_path, monkeypatch):
+  monkeypatch.setattr(checkpoint_files, '_CHUNK_BYTES', 8)
+  # The header's size, the header, and 20 bytes as 8 + 8 + 4.
+  num_chunks = 5
+  calls = []
+
+  def end_before(num):
+    calls.append(num)
+    if len(calls) == num:
+      raise ZeroDivisionError
+
+  tensors = {'w': np.zeros(5, np.float32)}
+  for num in range(1, num_chunks + 1):
+    calls.clear()
+    with pytest.raises(ZeroDivisionError):
+      checkpoints.save_checkpoint(
+        tmp_path, 1, tensors, {}, before_chunk=lambda n=num: end_before(n)
+      )
+    assert os.listdir(tmp_path) == []
+  calls.clear()
+  checkpoints.save_checkpoint(
+    tmp_path, 1, tensors, {}, before_chunk=lambda: end_before(0)
+  )
+  assert len(calls) == num_chunks
 
 
 def test_chosen_names(tmp_path):
@@ -321,6 +363,50 @@ def test_keep_last_of_zero_keeps_all(tmp_path):
   assert checkpoints.list_rounds(tmp_path) == [0, 1, 2]
   with pytest.raises(ValueError, match='`keep_last` must be at least 0'):
     checkpoints.remove_old_checkpoints(tmp_path, keep_last=-1)
+
+
+@pytest.mark.parametrize(
+  'keep_last, keep_every, kept',
+  [
+    (0, 0, [0, 1, 2, 3, 4, 5, 6, 7]),
+    (0, 3, [0, 1, 2, 3, 4, 5, 6, 7]),
+    (2, 0, [0, 6, 7]),
+    (2, 3, [0, 3, 6, 7]),
+    # Round 5 is one of the last three: it does not make them four.
+    (3, 5, [0, 5, 6, 7]),
+    (1, 4, [0, 4, 7]),
+    (1, 1, [0, 1, 2, 3, 4, 5, 6, 7]),
+    (1, 100, [0, 7]),
+    (9, 2, [0, 1, 2, 3, 4, 5, 6, 7]),
+  ],
+)
+def test_rounds_that_are_kept(tmp_path, keep_last, keep_every, kept):
+  for round_num in range(8):
+    (tmp_path / f'round_{round_num:08d}').mkdir()
+  removed = checkpoints.remove_old_checkpoints(
+    tmp_path, keep_last, keep_every_num_rounds=keep_every
+  )
+  assert checkpoints.list_rounds(tmp_path) == kept
+  assert removed == sorted(set(range(8)) - set(kept))
+
+
+def test_rounds_after_the_current_one_are_removed(tmp_path):
+  for round_num in (0, 2, 4, 6, 8):
+    (tmp_path / f'round_{round_num:08d}').mkdir()
+  removed = checkpoints.remove_old_checkpoints(
+    tmp_path, 1, keep_every_num_rounds=8, current_round=4
+  )
+  # 6 and 8 would count as the newest; 8 is divided, but passed over.
+  assert removed == [2, 6, 8]
+  assert checkpoints.list_rounds(tmp_path) == [0, 4]
+  shutil.rmtree(tmp_path / 'round_00000004')
+  assert checkpoints.remove_old_checkpoints(tmp_path, 0, current_round=4) == []
+
+
+def test_negative_numbers_of_checkpoints_are_refused(tmp_path):
+  words = '`keep_every_num_rounds` must be at least 0, found -1'
+  with pytest.raises(ValueError, match=words):
+    checkpoints.remove_old_checkpoints(tmp_path, 1, keep_every_num_rounds=-1)
 
 
 # The file size limit makes the system refuse the write in the middle of it,

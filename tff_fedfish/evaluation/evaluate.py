@@ -230,9 +230,15 @@ class _Measurement:
       process.initialize.type_signature.result,
       self._loaded.path,
     )
-    training = cohort_data.cohort_sequences(
-      config, participating, client_sequences, self._loaded.round_num + 1
-    )
+    training = [
+      (client.client_id, client.sequences())
+      for client in cohort_data.cohort(
+        config,
+        participating,
+        cohort_data.OpenedSource(client_sequences),
+        self._loaded.round_num + 1,
+      )
+    ]
     return measure_barrier(
       process,
       state,

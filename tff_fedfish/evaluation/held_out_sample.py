@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -10,6 +10,7 @@ from tff_fedfish.data.client_sequences import ClientSequences
 from tff_fedfish.data.cohorts import draw_cohort
 from tff_fedfish.evaluation.client_evaluator import ClientEvaluator
 from tff_fedfish.evaluation.client_halves import ClientHalves, split_sequences
+from tff_fedfish.runtime.round_options import RoundInterrupted
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,7 +79,11 @@ def choose_clients(
 
 
 def mean_score(
-  evaluator: ClientEvaluator, trainable: tuple, sample: ClientSample
+  evaluator: ClientEvaluator,
+  trainable: tuple,
+  sample: ClientSample,
+  *,
+  should_stop: Callable[[], bool] | None = None,
 ) -> dict[str, float | int]:
   """Returns the uniform mean over clients, and the perplexity of its loss.
 
@@ -86,11 +91,16 @@ def mean_score(
     evaluator: Scores one client.
     trainable: The global model's weights.
     sample: At least one client.
+    should_stop: Asked before each client.
+
+  Raises:
+    RoundInterrupted: If `should_stop` says so.
   """
-  scores = [
-    evaluator.score(trainable, halves.evaluation)
-    for _, halves in sample.clients
-  ]
+  scores = []
+  for _, halves in sample.clients:
+    if should_stop is not None and should_stop():
+      raise RoundInterrupted
+    scores.append(evaluator.score(trainable, halves.evaluation))
   loss = float(np.mean([score.loss for score in scores]))
   return {
     'held_out/loss': loss,

@@ -1,5 +1,6 @@
 """Runs one TFF computation in this process: a local one, or a whole round."""
 
+import threading
 from typing import Any
 
 import tensorflow as tf
@@ -13,7 +14,13 @@ from tensorflow_federated.python.core.impl.types import (
   type_analysis,
 )
 
-from tff_fedfish.runtime import values
+from tff_fedfish.runtime import (
+  client_data,
+  partial_sums,
+  placement,
+  round_options,
+  values,
+)
 from tff_fedfish.runtime.graph_function import GraphFunction
 
 
@@ -22,11 +29,16 @@ def build_execution(computation: tff.Computation):
 
   Raises:
     Exception: Whatever TFF raises for a computation that is neither local nor
-      has a MapReduceForm; the caller decides what then.
+      has a MapReduceForm or BroadcastForm; the caller decides what then.
   """
-  if not _involves_clients(computation.type_signature):
+  signature = computation.type_signature
+  if not _involves_clients(signature):
     return LocalExecution(computation)
-  return RoundExecution(computation)
+  if _is_at_clients(signature.result):
+    return BroadcastExecution(computation)
+  if _is_pair(signature.result):
+    return RoundExecution(computation)
+  return ReportExecution(computation)
 
 
 class LocalExecution:
@@ -62,45 +74,167 @@ class RoundExecution:
     form = tff.backends.mapreduce.get_map_reduce_form_for_computation(
       computation, _without_grappler()
     )
-    update_type = form.work.type_signature.result
-    if any(values.num_tensors(part) for part in update_type[1:]):
-      raise NotImplementedError('Secure sums are not run in process.')
+    self._type = computation.type_signature
+    self._spec = partial_sums.ClientWorkSpec.from_form(
+      form, self._type.parameter[1].member
+    )
     self._prepare = GraphFunction(_proto(form.prepare))
-    self._work = GraphFunction(_proto(form.work))
     self._zero = GraphFunction(_proto(form.zero))
-    self._accumulate = GraphFunction(_proto(form.accumulate))
+    self._merge = GraphFunction(_proto(form.merge))
     self._report = GraphFunction(_proto(form.report))
     self._update = GraphFunction(_proto(form.update))
-    self._type = computation.type_signature
+    self._secure_sums = _SecureSums(form)
+    self._client_work = None
+    self._lock = threading.Lock()
+
+  def compiled_client_work(self) -> partial_sums.ClientWork:
+    """Returns the clients' side, compiled when it is first wanted here."""
+    with self._lock:
+      if self._client_work is None:
+        self._client_work = partial_sums.ClientWork(self._spec)
+      return self._client_work
 
   def __call__(self, argument: Any) -> Any:
     """Runs one round; state leaves are eager tensors, the rest NumPy."""
+    options, outcome = round_options.current()
     state_type, data_type = self._type.parameter
     state, data = structure.from_container(argument, recursive=False)
     # Raises TFF's own error for anything but a list of clients.
     cardinalities_utils.infer_cardinalities(data, data_type)
-    state = values.flatten(state, state_type)
-    broadcast = self._prepare(state)
-    accumulator = self._zero([])
-    for client_data in data:
-      update = self._work(
-        values.flatten(client_data, data_type.member) + broadcast
+    workers = options.workers or partial_sums.InProcessWorkers()
+    with placement.on_accelerator():
+      state = values.flatten(state, state_type)
+      accumulator, secure_sums = None, self._secure_sums.zeros()
+      for partial in workers.partial_sums(
+        self.compiled_client_work,
+        self._spec,
+        self._prepare(state),
+        data,
+        options,
+        outcome,
+      ):
+        if accumulator is None:
+          accumulator = partial.accumulator
+        else:
+          accumulator = self._merge(accumulator + partial.accumulator)
+        if partial.secure_sums:
+          secure_sums = [*map(tf.add, secure_sums, partial.secure_sums)]
+        del partial
+      round_options.require_quorum(options, outcome, len(data))
+      if accumulator is None:
+        accumulator = self._zero([])
+      accumulator = self._report(accumulator)
+      results = self._update(
+        state + accumulator + self._secure_sums.finish(secure_sums)
       )
-      accumulator = self._accumulate(accumulator + update)
-    results = self._update(state + self._report(accumulator))
     num_state = values.num_tensors(self._type.result[0])
     rest = [tensor.numpy() for tensor in results[num_state:]]
     return values.unflatten(results[:num_state] + rest, self._type.result)
 
 
-def _involves_clients(type_signature):
-  return type_analysis.contains(
-    type_signature,
-    lambda part: (
-      isinstance(part, tff.FederatedType)
-      and part.placement is placements.CLIENTS
-    ),
+class ReportExecution:
+  """(state, clients' data) -> one server value, such as evaluations give.
+
+  Wrapped as a round that returns its state unchanged, which has a
+  MapReduceForm where the computation itself has none.
+  """
+
+  def __init__(self, computation: tff.Computation):
+    """Compiles the wrapped round."""
+
+    @tff.federated_computation(*computation.type_signature.parameter)
+    def with_state(state, data):
+      return state, computation(state, data)
+
+    self._round = RoundExecution(with_state)
+
+  def __call__(self, argument: Any) -> Any:
+    """Returns the server value."""
+    return self._round(argument)[1]
+
+
+class BroadcastExecution:
+  """(server value, clients' data) -> one value per client."""
+
+  def __init__(self, computation: tff.Computation):
+    """Compiles both sides."""
+    form = tff.backends.mapreduce.get_broadcast_form_for_computation(
+      computation, _without_grappler()
+    )
+    self._at_server = GraphFunction(_proto(form.compute_server_context))
+    self._at_clients = GraphFunction(_proto(form.client_processing))
+    self._type = computation.type_signature
+
+  def __call__(self, argument: Any) -> list[Any]:
+    """Returns the clients' values in the order of their data."""
+    server_type, data_type = self._type.parameter
+    server, data = structure.from_container(argument, recursive=False)
+    cardinalities_utils.infer_cardinalities(data, data_type)
+    result_type = self._type.result.member
+    results = []
+    with placement.on_accelerator():
+      context = self._at_server(values.flatten(server, server_type))
+      for load in client_data.load_ahead(data):
+        tensors = self._at_clients(
+          context + values.flatten(load().data, data_type.member)
+        )
+        results.append(
+          values.unflatten([t.numpy() for t in tensors], result_type)
+        )
+    return results
+
+
+class _SecureSums:
+  """Adds up in the open what TFF would sum by secure aggregation.
+
+  The server then sees the same numbers; that it sees only those is a matter of
+  the protocol, which a simulation has no use for.
+  """
+
+  def __init__(self, form):
+    _, bitwidth, plain, modular = form.work.type_signature.result
+    self._types = [
+      leaf
+      for part in (bitwidth, plain, modular)
+      for leaf in values.tensor_types(part)
+    ]
+    self._num_modular = values.num_tensors(modular)
+    self._moduli = GraphFunction(_proto(form.secure_modular_sum_modulus))([])
+
+  def zeros(self) -> list[tf.Tensor]:
+    """Returns the sums over no clients."""
+    return [
+      tf.zeros(tensor_type.shape, tf.as_dtype(tensor_type.dtype))
+      for tensor_type in self._types
+    ]
+
+  def finish(self, sums: list[tf.Tensor]) -> list[tf.Tensor]:
+    """Returns the sums as `update` takes them: modular ones reduced."""
+    if not self._num_modular:
+      return sums
+    moduli = self._moduli
+    if len(moduli) == 1:
+      moduli = moduli * self._num_modular
+    modular = [
+      tf.math.floormod(total, tf.cast(modulus, total.dtype))
+      for total, modulus in zip(sums[-self._num_modular :], moduli, strict=True)
+    ]
+    return sums[: -self._num_modular] + modular
+
+
+def _is_at_clients(value_type):
+  return (
+    isinstance(value_type, tff.FederatedType)
+    and value_type.placement is placements.CLIENTS
   )
+
+
+def _is_pair(value_type):
+  return isinstance(value_type, tff.StructType) and len(value_type) == 2
+
+
+def _involves_clients(type_signature):
+  return type_analysis.contains(type_signature, _is_at_clients)
 
 
 def _proto(computation):

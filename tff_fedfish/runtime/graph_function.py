@@ -1,4 +1,4 @@
-"""Turns a serialized TensorFlow computation into a function of this process."""
+"""Turns serialized TensorFlow computations into functions of this process."""
 
 import itertools
 import threading
@@ -11,43 +11,48 @@ _PREFIXES = itertools.count()
 
 
 class GraphFunction:
-  """A TFF `tensorflow` computation as a callable on flat lists of tensors.
+  """TFF `tensorflow` computations as a callable on flat lists of tensors.
 
   Args and results are flat, in the order of the computation's type; a dataset
   is passed as its variant tensor, so that nothing is serialized.
   """
 
-  def __init__(self, proto):
-    """Imports the graph.
+  def __init__(self, proto, then=None, num_passed: int = 0):
+    """Imports one graph, or two of which the second takes from the first.
+
+    What passes from one to the other never leaves the function, so that
+    TensorFlow may reuse its memory for the results.
 
     Args:
       proto: A TFF computation proto of kind 'tensorflow'.
+      then: Another one; its last `num_passed` parameters become the first
+        `num_passed` results of `proto`. The function then takes the other
+        parameters of `then` followed by those of `proto`, and returns the
+        results of `then` followed by the other results of `proto`.
+      num_passed: See `then`.
 
     Raises:
-      ValueError: If it is of another kind.
+      ValueError: If a proto is of another kind.
     """
-    kind = proto.WhichOneof('computation')
-    if kind != 'tensorflow':
-      raise ValueError(f'A tensorflow computation is required, found {kind}.')
-    graph_def = tf.compat.v1.GraphDef()
-    proto.tensorflow.graph_def.Unpack(graph_def)
-    _make_names_unique(graph_def, f'fedfish_{next(_PREFIXES)}_')
-    feeds = []
-    if proto.tensorflow.HasField('parameter'):
-      feeds = _tensor_names(proto.tensorflow.parameter)
-    fetches = _tensor_names(proto.tensorflow.result)
-
+    first = _Graph(proto)
+    second = _Graph(then) if then is not None else None
     imported = tf.compat.v1.wrap_function(
-      lambda: tf.import_graph_def(graph_def, name=''), []
+      lambda: _import(first, second, num_passed), []
     )
     graph = imported.graph
     self._initialize = None
     self._lock = threading.Lock()
-    if proto.tensorflow.initialize_op:
+    initializers = [part.initialize_op for part in (first, second) if part]
+    if any(initializers):
       # Graphs with variables: assigned anew before every call.
       self._initialize = imported.prune(
-        [], graph.as_graph_element(proto.tensorflow.initialize_op)
+        [], [graph.as_graph_element(name) for name in initializers if name]
       )
+    feeds, fetches = first.feeds, first.fetches
+    if second is not None:
+      num_kept = len(second.feeds) - num_passed
+      feeds = second.feeds[:num_kept] + feeds
+      fetches = second.fetches + fetches[num_passed:]
     with graph.as_default():
       # A fetch may be a feed, or be fetched twice; identities are neither.
       results = [tf.identity(graph.as_graph_element(name)) for name in fetches]
@@ -76,6 +81,58 @@ class GraphFunction:
         arguments, self._function.captured_inputs
       )
     )
+
+
+class _Graph:
+  """A computation's graph; names are those it will have once imported.
+
+  Attributes:
+    scope: Unique name scope into which it is imported.
+    graph_def: The graph, library functions renamed.
+    feeds: Names of the parameters' tensors.
+    fetches: Names of the results' tensors.
+    initialize_op: Name of what assigns the variables, '' without any.
+  """
+
+  def __init__(self, proto):
+    kind = proto.WhichOneof('computation')
+    if kind != 'tensorflow':
+      raise ValueError(f'A tensorflow computation is required, found {kind}.')
+    self.scope = f'fedfish_{next(_PREFIXES)}'
+    self.graph_def = tf.compat.v1.GraphDef()
+    proto.tensorflow.graph_def.Unpack(self.graph_def)
+    _make_names_unique(self.graph_def, f'{self.scope}_')
+    self.feeds = []
+    if proto.tensorflow.HasField('parameter'):
+      self.feeds = self._scoped(_tensor_names(proto.tensorflow.parameter))
+    self.fetches = self._scoped(_tensor_names(proto.tensorflow.result))
+    self.initialize_op = ''
+    if proto.tensorflow.initialize_op:
+      (self.initialize_op,) = self._scoped([proto.tensorflow.initialize_op])
+
+  def unscoped(self, name: str) -> str:
+    """Returns a name as it stands in `graph_def`."""
+    return name.removeprefix(f'{self.scope}/')
+
+  def _scoped(self, names):
+    return [f'{self.scope}/{name}' for name in names]
+
+
+def _import(first, second, num_passed):
+  """Imports the graphs into the current one."""
+  tf.import_graph_def(first.graph_def, name=first.scope)
+  if second is None:
+    return
+  graph = tf.compat.v1.get_default_graph()
+  taken = second.feeds[len(second.feeds) - num_passed :]
+  tf.import_graph_def(
+    second.graph_def,
+    name=second.scope,
+    input_map={
+      second.unscoped(feed): graph.as_graph_element(fetch)
+      for feed, fetch in zip(taken, first.fetches[:num_passed], strict=True)
+    },
+  )
 
 
 def _tensor_names(binding) -> list[str]:

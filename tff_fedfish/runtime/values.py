@@ -11,6 +11,8 @@ import tensorflow_federated as tff
 from tensorflow_federated.python.common_libs import structure
 from tensorflow_federated.python.core.impl.types import type_conversions
 
+from tff_fedfish.runtime import placement
+
 
 def flatten(value: Any, value_type: tff.Type) -> list[tf.Tensor]:
   """Returns the tensors of `value` in the order of its type.
@@ -21,25 +23,25 @@ def flatten(value: Any, value_type: tff.Type) -> list[tf.Tensor]:
 
   Returns:
     Eager tensors; datasets as variants. Tensors of the right dtype are passed
-    on untouched, so that they stay on their device.
+    on untouched, so that they stay on their device. A sequence may also be
+    given as a list of its elements.
 
   Raises:
     TypeError: If the value does not fit the type.
-    NotImplementedError: If a sequence is not given as a `tf.data.Dataset`.
   """
   if isinstance(value_type, tff.FederatedType):
     return flatten(value, value_type.member)
   if isinstance(value_type, tff.TensorType):
-    return [tf.convert_to_tensor(value, tf.as_dtype(value_type.dtype))]
-  if isinstance(value_type, tff.SequenceType):
-    if not isinstance(value, tf.data.Dataset):
-      raise NotImplementedError(
-        f'A tf.data.Dataset is required, found {type(value).__name__}.'
+    tensor = tf.convert_to_tensor(value, tf.as_dtype(value_type.dtype))
+    if not tf.TensorShape(value_type.shape).is_compatible_with(tensor.shape):
+      raise TypeError(
+        f'A tensor of type {value_type.compact_representation()} is required, '
+        f'found one of shape {tensor.shape}.'
       )
-    found = tff.SequenceType(tff.types.tensorflow_to_type(value.element_spec))
-    # The variant itself carries no type: a wrong one would fail deep inside.
-    value_type.check_assignable_from(found)
-    return [tf.data.experimental.to_variant(value)]
+    return [tensor]
+  if isinstance(value_type, tff.SequenceType):
+    with placement.on_cpu():
+      return [tf.data.experimental.to_variant(_dataset(value, value_type))]
   if isinstance(value_type, tff.StructType):
     expected = structure.to_elements(value_type)
     found = structure.to_elements(
@@ -61,13 +63,18 @@ def flatten(value: Any, value_type: tff.Type) -> list[tf.Tensor]:
   raise TypeError(f'Values of type {value_type} cannot be passed.')
 
 
+def tensor_types(value_type: tff.Type) -> list[tff.Type]:
+  """Returns the types of the tensors that `flatten` gives for the type."""
+  if isinstance(value_type, tff.FederatedType):
+    return tensor_types(value_type.member)
+  if isinstance(value_type, tff.StructType):
+    return [leaf for element in value_type for leaf in tensor_types(element)]
+  return [value_type]
+
+
 def num_tensors(value_type: tff.Type) -> int:
   """Returns how many tensors `flatten` gives for the type."""
-  if isinstance(value_type, tff.FederatedType):
-    return num_tensors(value_type.member)
-  if isinstance(value_type, tff.StructType):
-    return sum(num_tensors(element) for element in value_type)
-  return 1
+  return len(tensor_types(value_type))
 
 
 def unflatten(tensors: list[Any], value_type: tff.Type) -> Any:
@@ -84,6 +91,37 @@ def unflatten(tensors: list[Any], value_type: tff.Type) -> Any:
     return next(remaining)
 
   return _to_containers(to_struct(value_type), value_type)
+
+
+def _dataset(value, sequence_type):
+  """Returns a sequence as a dataset, checked: its variant carries no type."""
+  if isinstance(value, list | tuple):
+    value = _dataset_of_elements(value, sequence_type.element)
+  if not isinstance(value, tf.data.Dataset):
+    raise TypeError(
+      'A tf.data.Dataset or a list of its elements is required, found '
+      f'{type(value).__name__}.'
+    )
+  found = tff.SequenceType(tff.types.tensorflow_to_type(value.element_spec))
+  sequence_type.check_assignable_from(found)
+  return value
+
+
+def _dataset_of_elements(elements, element_type):
+  rows = [flatten(element, element_type) for element in elements]
+  specs = [
+    tf.TensorSpec(leaf.shape, tf.as_dtype(leaf.dtype))
+    for leaf in tensor_types(element_type)
+  ]
+
+  def rows_in_containers():
+    for row in rows:
+      yield tuple(row)
+
+  flat = tf.data.Dataset.from_generator(
+    rows_in_containers, output_signature=tuple(specs)
+  )
+  return flat.map(lambda *row: unflatten(list(row), element_type))
 
 
 def _to_containers(value, value_type):

@@ -6,10 +6,9 @@ import hashlib
 import json
 import os
 import pathlib
-import re
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,27 @@ from tff_fedfish.errors import UserError
 _SCHEMA_VERSION = 1
 DESCRIPTION_FILE = 'checkpoint.json'
 STATE_FILE = 'state.safetensors'
+
+# NumPy's names of types and the codes of the format, in the order in which
+# the library of the format writes tensors: wide types first, so that all are
+# aligned.
+DTYPE_CODES = {
+  'uint64': 'U64',
+  'int64': 'I64',
+  'float64': 'F64',
+  'float32': 'F32',
+  'uint32': 'U32',
+  'int32': 'I32',
+  'bfloat16': 'BF16',
+  'float16': 'F16',
+  'uint16': 'U16',
+  'int16': 'I16',
+  'int8': 'I8',
+  'uint8': 'U8',
+  'bool': 'BOOL',
+}
+# A second or less to write, hash and sync: how long it takes to give up.
+_CHUNK_BYTES = 2**26
 
 
 class DamagedError(UserError):
@@ -112,24 +132,73 @@ def write(
   path: pathlib.Path,
   description: Mapping[str, Any],
   arrays: Mapping[str, np.ndarray],
+  before_chunk: Callable[[], None],
 ) -> None:
   """Writes both files into an existing directory, synced to disk."""
-  from safetensors.numpy import save_file
-
-  file = path / STATE_FILE
-  save_file(dict(arrays), file)
-  with open(file, 'rb') as stream:
-    os.fsync(stream.fileno())
-    state = {
-      'num_bytes': os.fstat(stream.fileno()).st_size,
-      'sha256': hashlib.file_digest(stream, 'sha256').hexdigest(),
-    }
+  state = _write_state(path / STATE_FILE, arrays, before_chunk)
   files.write_json(
     path / DESCRIPTION_FILE,
     {'schema_version': _SCHEMA_VERSION, 'state': state, **description},
   )
-  # The tensor writer makes files that only their owner can read.
-  shutil.copymode(path / DESCRIPTION_FILE, file)
+
+
+def _write_state(file, arrays, before_chunk):
+  """Writes the tensors; returns the file's size and SHA-256.
+
+  Not by the library of the format, whose bytes these are: it writes all at
+  once, so that nobody could give up in the middle, and is not safe in a
+  thread that the end of the process may cut short.
+  """
+  digest = hashlib.sha256()
+  num_bytes = num_unsynced = 0
+  with open(file, 'wb') as stream:
+    for chunk in _state_chunks(arrays):
+      before_chunk()
+      stream.write(chunk)
+      digest.update(chunk)
+      num_bytes += len(chunk)
+      num_unsynced += len(chunk)
+      # In parts: a process cannot end during a sync of gigabytes.
+      if num_unsynced >= _CHUNK_BYTES:
+        stream.flush()
+        os.fdatasync(stream.fileno())
+        num_unsynced = 0
+    stream.flush()
+    os.fsync(stream.fileno())
+  return {'num_bytes': num_bytes, 'sha256': digest.hexdigest()}
+
+
+def _state_chunks(
+  arrays: Mapping[str, np.ndarray],
+) -> Iterator[bytes | np.ndarray]:
+  """Yields a file of the safetensors format in parts, in order.
+
+  The size of the header (8 bytes, little-endian), the header (JSON, filled
+  up with spaces to a multiple of 8 bytes), the tensors.
+  """
+  ranks = {name: rank for rank, name in enumerate(DTYPE_CODES)}
+  names = sorted(arrays, key=lambda n: (ranks[arrays[n].dtype.name], n))
+  header, end = {}, 0
+  for name in names:
+    array = arrays[name]
+    begin, end = end, end + array.nbytes
+    header[name] = {
+      'dtype': DTYPE_CODES[array.dtype.name],
+      'shape': list(array.shape),
+      'data_offsets': [begin, end],
+    }
+  text = json.dumps(header, ensure_ascii=False, separators=(',', ':')).encode()
+  text += b' ' * (-len(text) % 8)
+  yield len(text).to_bytes(8, 'little')
+  yield text
+  for name in names:
+    array = arrays[name]
+    # Copies what is not contiguous or not little-endian, one array at a time.
+    array = np.asarray(array, array.dtype.newbyteorder('<'), order='C')
+    # As bytes: a bfloat16 array is no buffer.
+    data = array.reshape(-1).view(np.uint8)
+    for begin in range(0, len(data), _CHUNK_BYTES):
+      yield data[begin : begin + _CHUNK_BYTES]
 
 
 @contextlib.contextmanager
@@ -155,20 +224,14 @@ def replace_directory(path: pathlib.Path) -> Iterator[pathlib.Path]:
 @contextlib.contextmanager
 def naming_failures(path: pathlib.Path) -> Iterator[None]:
   """Turns failures to write into an `OSError` that names the checkpoint."""
-  from safetensors import SafetensorError
-
   try:
     yield
-  except (OSError, SafetensorError) as error:
-    code = getattr(error, 'errno', None)
-    if code is None:
-      # The tensor writer tells the system's error number only in its words.
-      match = re.search(r'os error (\d+)', str(error))
-      code = int(match[1]) if match else errno.EIO
+  except OSError as error:
+    code = error.errno or errno.EIO
     raise OSError(
       code,
-      f'{os.strerror(code)}; the checkpoint was not written, and nothing of '
-      'it is left',
+      f'{os.strerror(code)}; the checkpoint was not written, and nothing of it '
+      'is left',
       str(path),
     ) from error
 

@@ -31,10 +31,6 @@ from tff_fedfish.errors import UserError
 from tff_fedfish.training import checkpoint_files
 
 _DIRECTORY_NAME = re.compile(r'round_(\d{8,})')
-_DTYPES = frozenset(
-  'bool int8 uint8 int16 uint16 int32 uint32 int64 uint64 '
-  'float16 bfloat16 float32 float64'.split()
-)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -56,6 +52,8 @@ def save_checkpoint(
   round_num: int,
   tensors: Mapping[str, np.ndarray],
   contents: Mapping[str, Any],
+  *,
+  before_chunk: Callable[[], None] = lambda: None,
 ) -> pathlib.Path:
   """Writes the checkpoint of a round; it appears whole or not at all.
 
@@ -68,6 +66,8 @@ def save_checkpoint(
       bfloat16 (of ml_dtypes), float32 or float64, of any shape.
     contents: Facts to keep beside them, such as those of the model; JSON
       values only.
+    before_chunk: Called before every 64 MiB, or less, of tensors; what it
+      raises ends the write, which then leaves nothing.
 
   Returns:
     The checkpoint's path, `directory/round_XXXXXXXX`.
@@ -79,13 +79,13 @@ def save_checkpoint(
   """
   if round_num < 0:
     raise ValueError(f'`round_num` must be at least 0, found {round_num}.')
-  # `asarray` copies only what is not contiguous, and keeps scalars scalars.
-  arrays = {name: np.asarray(t, order='C') for name, t in tensors.items()}
+  arrays = {name: np.asarray(tensor) for name, tensor in tensors.items()}
+  dtypes = checkpoint_files.DTYPE_CODES
   for name, array in arrays.items():
-    if array.dtype.name not in _DTYPES:
+    if array.dtype.name not in dtypes:
       raise TypeError(
         f'Tensor {name!r} must be of a type that a checkpoint can hold '
-        f'({", ".join(sorted(_DTYPES))}), found {array.dtype.name}.'
+        f'({", ".join(sorted(dtypes))}), found {array.dtype.name}.'
       )
   description = {
     'round': round_num,
@@ -101,7 +101,7 @@ def save_checkpoint(
     stack.enter_context(checkpoint_files.naming_failures(path))
     directory.mkdir(parents=True, exist_ok=True)
     temporary = stack.enter_context(checkpoint_files.replace_directory(path))
-    checkpoint_files.write(temporary, description, arrays)
+    checkpoint_files.write(temporary, description, arrays, before_chunk)
   return path
 
 
@@ -257,6 +257,9 @@ def remove_old_checkpoints(
   directory: str | os.PathLike,
   keep_last: int,
   always_keep: Collection[int] = (0,),
+  *,
+  keep_every_num_rounds: int = 0,
+  current_round: int | None = None,
 ) -> list[int]:
   """Removes all but the last checkpoints, and what a killed run left.
 
@@ -264,25 +267,58 @@ def remove_old_checkpoints(
     directory: The run's `checkpoints` directory.
     keep_last: How many of the newest to keep, >= 1; 0 keeps all.
     always_keep: Rounds that are kept in any case, and do not count.
+    keep_every_num_rounds: Rounds that it divides are kept too, >= 1; they do
+      count where they are among the newest. 0: none.
+    current_round: The round that the run has just saved. Later checkpoints,
+      which it passed over as damaged when it resumed, are removed: counted
+      as the newest, they would push out those that can be loaded. None: no
+      checkpoint counts as later.
 
   Returns:
     The rounds whose checkpoints were removed, ascending.
 
   Raises:
-    ValueError: If `keep_last` is negative.
+    ValueError: If a number to keep is negative.
+    OSError: If a checkpoint cannot be removed.
   """
-  if keep_last < 0:
-    raise ValueError(f'`keep_last` must be at least 0, found {keep_last}.')
+  require_keep_rules(keep_last, keep_every_num_rounds)
   directory = pathlib.Path(directory)
-  removable = [r for r in list_rounds(directory) if r not in set(always_keep)]
-  removed = removable[:-keep_last] if keep_last else []
+  rounds = list_rounds(directory)
+  later = []
+  if current_round is not None:
+    later = [r for r in rounds if r > current_round]
+  old = [r for r in rounds if r not in {*always_keep, *later}]
+  old = old[:-keep_last] if keep_last else []
+  if keep_every_num_rounds:
+    old = [r for r in old if r % keep_every_num_rounds]
+  removed = old + later
   for round_num in removed:
     # Renamed first: a removal that is cut short leaves no half checkpoint.
     path = directory / f'round_{round_num:08d}'
     os.replace(path, tempfile.mkdtemp(dir=directory, prefix=f'.{path.name}.'))
-  for leftover in directory.glob('.round_*'):
-    shutil.rmtree(leftover, ignore_errors=True)
+  remove_leftovers(directory)
   return removed
+
+
+def require_keep_rules(keep_last: int, keep_every_num_rounds: int) -> None:
+  """Raises ValueError if a rule of `remove_old_checkpoints` is negative."""
+  for name, value in (
+    ('keep_last', keep_last),
+    ('keep_every_num_rounds', keep_every_num_rounds),
+  ):
+    if value < 0:
+      raise ValueError(f'`{name}` must be at least 0, found {value}.')
+
+
+def remove_leftovers(directory: str | os.PathLike) -> None:
+  """Removes what killed runs left half written or half removed.
+
+  Args:
+    directory: The run's `checkpoints` directory; need not exist. Nobody may
+      be writing a checkpoint there.
+  """
+  for leftover in pathlib.Path(directory).glob('.round_*'):
+    shutil.rmtree(leftover, ignore_errors=True)
 
 
 def _not_a_checkpoint(path: pathlib.Path, option: str) -> str:

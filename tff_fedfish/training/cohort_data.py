@@ -1,45 +1,156 @@
 """What the clients of a round train on, as a function of config and round."""
 
+import concurrent.futures
+import dataclasses
+import functools
 from collections.abc import Sequence
+from typing import Protocol
 
+from tff_fedfish.data import sequences as sequences_lib
 from tff_fedfish.data.client_sequences import ClientSequences
 from tff_fedfish.data.cohorts import draw_cohort
 from tff_fedfish.data.sequences import Sequences
+from tff_fedfish.runtime.client_data import ClientLoader, LoadedClient
 from tff_fedfish.training.config import TrainConfig
 
 
-def cohort_sequences(
+class Source(Protocol):
+  """Where the sequences of clients come from."""
+
+  def open(self) -> ClientSequences:
+    """Returns the clients' sequences."""
+
+
+@dataclasses.dataclass(frozen=True)
+class OpenedSource:
+  """Sequences that this process has opened."""
+
+  client_sequences: ClientSequences
+
+  def open(self) -> ClientSequences:
+    """Returns the sequences."""
+    return self.client_sequences
+
+
+@dataclasses.dataclass(frozen=True)
+class StoredSource:
+  """Names what a worker process opens for itself, once."""
+
+  corpus: str
+  """The grouped corpus's directory, as the workers see it."""
+  vocabulary: str
+  """The vocabulary's directory, likewise."""
+  sequence_length: int
+  drop_short_block: bool
+
+  def open(self) -> ClientSequences:
+    """Returns the sequences; the second time the same object."""
+    return _open_stored(self)
+
+
+@functools.lru_cache(maxsize=1)
+def _open_stored(source):
+  from tff_fedfish.data.grouped_corpus import GroupedCorpus
+  from tff_fedfish.data.tokenizers import load_tokenizer
+
+  return ClientSequences(
+    GroupedCorpus(source.corpus),
+    load_tokenizer(source.vocabulary),
+    sequence_length=source.sequence_length,
+    drop_short_block=source.drop_short_block,
+  )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrainingClient(ClientLoader):
+  """One client in one round; reads and tokenizes when it is loaded."""
+
+  client_id: bytes
+  source: Source
+  round_num: int
+  shuffle_seed: int
+  max_sequences: int
+  batch_size: int
+
+  def sequences(self) -> Sequences:
+    """Returns what the client trains on, shuffled and capped."""
+    return self.source.open().training_sequences(
+      self.client_id,
+      shuffle_seed=self.shuffle_seed,
+      round_num=self.round_num,
+      max_sequences=self.max_sequences,
+    )
+
+  def load(self) -> LoadedClient:
+    """Returns the batches, and how much the cap and the last block cut."""
+    sequences = self.sequences()
+    return LoadedClient(
+      sequences_lib.to_dataset(sequences, self.batch_size),
+      {
+        'num_dropped_sequences': sequences.num_dropped_sequences,
+        'num_dropped_tokens': sequences.num_dropped_tokens
+        + sequences.num_short_block_tokens,
+      },
+    )
+
+
+def cohort(
   config: TrainConfig,
   participating: Sequence[bytes],
-  client_sequences: ClientSequences,
+  source: Source,
   round_num: int,
-) -> list[tuple[bytes, Sequences]]:
-  """Returns the cohort of a round and what each client trains on.
+) -> list[TrainingClient]:
+  """Returns the cohort of a round in the order of the draw.
 
   Args:
     config: The run's config.
     participating: Clients that may be drawn.
-    client_sequences: Their sequences.
+    source: Their sequences.
     round_num: 1-based round.
-
-  Returns:
-    (client id, shuffled and capped sequences) in the order of the draw.
   """
-  cohort = draw_cohort(
+  client_ids = draw_cohort(
     participating,
     seed=config.seeds.cohort_seed,
     round_num=round_num,
     cohort_size=config.cohorts.cohort_size,
   )
   return [
-    (
-      client_id,
-      client_sequences.training_sequences(
-        client_id,
-        shuffle_seed=config.seeds.shuffle_seed,
-        round_num=round_num,
-        max_sequences=config.client_work.max_sequences_per_client,
-      ),
+    TrainingClient(
+      client_id=client_id,
+      source=source,
+      round_num=round_num,
+      shuffle_seed=config.seeds.shuffle_seed,
+      max_sequences=config.client_work.max_sequences_per_client,
+      batch_size=config.client_work.local_batch_size,
     )
-    for client_id in cohort
+    for client_id in client_ids
   ]
+
+
+class Prefetcher:
+  """Tokenizes the next cohort in a thread while a round runs.
+
+  What it loads stays in the cache of `ClientSequences`; an error is left to
+  the round that needs the client, which counts it.
+  """
+
+  def __init__(self):
+    """Starts the thread."""
+    self._pool = concurrent.futures.ThreadPoolExecutor(1, 'prefetch')
+    self._pending = None
+
+  def __enter__(self) -> 'Prefetcher':
+    return self
+
+  def __exit__(self, *_) -> None:
+    self._pool.shutdown(wait=False, cancel_futures=True)
+
+  def start(self, clients: Sequence[TrainingClient]) -> None:
+    """Begins to load clients; what is still waiting to be loaded is dropped."""
+    if self._pending is not None:
+      self._pending.cancel()
+    self._pending = self._pool.submit(self._load, clients)
+
+  def _load(self, clients):
+    for client in clients:
+      client.source.open().sequences(client.client_id)

@@ -204,6 +204,34 @@ class CheckpointsConfig(Section):
   """Round 0 and the last are always saved; 0: only those two."""
   keep_last: int = number(0, at_least=0)
   """Latest checkpoints kept beside round 0's; 0: all."""
+  keep_every_num_rounds: int = number(0, at_least=0)
+  """Checkpoints of multiples of this are kept beside those; 0: none."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EngineConfig(Section):
+  """Where and how the rounds are executed."""
+
+  section: ClassVar[str] = 'engine'
+
+  kind: Literal['in_process', 'ray'] = 'in_process'
+  """'in_process', or 'ray': worker processes, on one machine or a cluster."""
+  num_workers: int = number(1, at_least=1)
+  """Worker processes of kind 'ray', >= 1; changes the speed only."""
+  threads_per_worker: int = number(0, at_least=0)
+  """Threads of a worker; 0: the machine's cores divided by the workers."""
+  gpus_per_worker: float | None = number(None, at_least=0)
+  """GPUs that Ray reserves for a worker, such as 1 or 0.5; None: 1 where the
+  cluster has one for every worker."""
+  ray_address: str = 'local'
+  """'local' starts Ray on this machine; 'auto' or HOST:PORT joins a cluster."""
+  num_partial_sums: int = number(0, at_least=0)
+  """Parts into which a cohort is divided and summed up, which fixes the last
+  bits of the result; 0: 1 in process, at most 8 with workers."""
+  quorum: float = number(0.5, at_least=0, below=1)
+  """A round fails unless more than this share of its cohort took part."""
+  xla: bool = False
+  """Compiles the local step with XLA; slower than without on a CPU."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -225,6 +253,7 @@ class TrainConfig:
   training: TrainingConfig
   evaluation: EvaluationConfig
   checkpoints: CheckpointsConfig
+  engine: EngineConfig = EngineConfig()
 
   def __post_init__(self):
     problems = []

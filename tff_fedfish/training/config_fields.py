@@ -68,7 +68,7 @@ class Section:
     problems = []
     for field in dataclasses.fields(self):
       value = getattr(self, field.name)
-      if field.type is float and type(value) is int:
+      if field.type in (float, float | None) and type(value) is int:
         try:
           value = float(value)
         except OverflowError:

@@ -4,6 +4,7 @@ import json
 
 from models.transformer_config import num_parameters, weight_shapes
 from tff_fedfish import communication
+from tff_fedfish.planning import client_steps
 from tff_fedfish.training import config_loading
 from tff_fedfish.training.config import TrainConfig
 
@@ -37,7 +38,7 @@ def describe(config: TrainConfig) -> None:
     ('Clients per round', f'{config.cohorts.cohort_size:,}'),
     (
       'Tokens per round, at most',
-      f'{_max_tokens_per_round(config):,} '
+      f'{client_steps.max_tokens_per_round(config):,} '
       f'({config.client_work.num_local_epochs} local epochs)',
     ),
     (
@@ -50,13 +51,3 @@ def describe(config: TrainConfig) -> None:
   ):
     table.add_row(name, value)
   Console().print(table)
-
-
-def _max_tokens_per_round(config):
-  work = config.client_work
-  return (
-    config.cohorts.cohort_size
-    * work.max_sequences_per_client
-    * config.data.sequence_length
-    * work.num_local_epochs
-  )

@@ -1,13 +1,17 @@
 """One row of metrics.csv from what a round returned."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from tff_fedfish import communication
-from tff_fedfish.data.sequences import Sequences
+from tff_fedfish.runtime import round_options
 from tff_fedfish.training.config import TrainConfig
 
+_FAILED_NAMES = {
+  reason: f'train/num_failed_clients_{reason}'
+  for reason in round_options.FAILURE_REASONS
+}
 _TRAIN_NAMES = (
   'train/loss',
   'train/accuracy',
@@ -16,6 +20,7 @@ _TRAIN_NAMES = (
   'train/num_clients',
   'train/num_empty_clients',
   'train/num_non_finite_clients',
+  *_FAILED_NAMES.values(),
   'train/num_dropped_sequences',
   'train/num_dropped_tokens',
   'train/update_is_non_finite',
@@ -37,9 +42,9 @@ _HELD_OUT_NAMES = (
 )
 TIMING_NAMES = (
   'seconds',
-  'data_seconds',
   'evaluation_seconds',
   'tokens_per_second',
+  'num_lost_workers',
   'peak_memory_bytes',
 )
 
@@ -52,13 +57,17 @@ def metric_names(config: TrainConfig) -> tuple[str, ...]:
 
 
 def train_metrics(
-  metrics: Mapping[str, Any], cohort_sequences: Sequence[Sequences]
+  metrics: Mapping[str, Any],
+  outcome: round_options.RoundOutcome,
+  *,
+  num_clients: int,
 ) -> dict[str, float | int | None]:
   """Returns the training columns of one round.
 
   Args:
     metrics: What the learning process reported.
-    cohort_sequences: What each client of the cohort trained on.
+    outcome: What the engine reported, with what the clients' loaders counted.
+    num_clients: Size of the cohort.
   """
   train = metrics['client_work']['train']
   counts = metrics['client_work']['clients']
@@ -70,16 +79,11 @@ def train_metrics(
     'train/accuracy': float(train['accuracy']) if num_tokens else None,
     'train/num_tokens': num_tokens,
     'train/num_sequences': int(train['num_sequences']),
-    'train/num_clients': len(cohort_sequences),
+    'train/num_clients': num_clients,
     'train/num_empty_clients': int(counts['num_empty_clients']),
     'train/num_non_finite_clients': int(counts['num_non_finite_clients']),
-    'train/num_dropped_sequences': sum(
-      sequences.num_dropped_sequences for sequences in cohort_sequences
-    ),
-    'train/num_dropped_tokens': sum(
-      sequences.num_dropped_tokens + sequences.num_short_block_tokens
-      for sequences in cohort_sequences
-    ),
+    'train/num_dropped_sequences': _total(outcome, 'num_dropped_sequences'),
+    'train/num_dropped_tokens': _total(outcome, 'num_dropped_tokens'),
     'train/update_is_non_finite': int(finalizer['update_is_non_finite']),
     'train/update_is_all_zero': int(finalizer['update_is_all_zero']),
   }
@@ -91,7 +95,13 @@ def train_metrics(
     row['train/zero_fisher_mass_fraction'] = float(
       aggregator['zero_mass_fraction']
     )
+  for reason, name in _FAILED_NAMES.items():
+    row[name] = outcome.num_failures(reason)
   return row
+
+
+def _total(outcome, name):
+  return sum(counts[name] for counts in outcome.counts.values())
 
 
 def communication_metrics(

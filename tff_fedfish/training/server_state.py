@@ -52,7 +52,7 @@ def from_tensors(
     {
       name: tuple(tensor_type.shape)
       for name, tensor_type in zip(
-        _names(state_type), _tensor_types(state_type), strict=True
+        _names(state_type), values.tensor_types(state_type), strict=True
       )
     },
     source,
@@ -97,11 +97,3 @@ def _names(value_type: tff.Type) -> list[str]:
     for rest in _names(element):
       names.append('/'.join(filter(None, [str(field or index), rest])))
   return names
-
-
-def _tensor_types(value_type):
-  if isinstance(value_type, tff.FederatedType):
-    return _tensor_types(value_type.member)
-  if not isinstance(value_type, tff.StructType):
-    return [value_type]
-  return [leaf for part in value_type for leaf in _tensor_types(part)]

@@ -8,16 +8,15 @@ import sys
 import time
 
 from models.transformer_config import num_parameters
-from tff_fedfish.data import sequences as sequences_lib
 from tff_fedfish.data.client_sequences import ClientSequences
-from tff_fedfish.errors import UserError
+from tff_fedfish.errors import FailedError, UserError
 from tff_fedfish.training import (
   checkpoints,
-  cohort_data,
   round_metrics,
   run_directory,
   run_inputs,
 )
+from tff_fedfish.training.checkpoint_writer import CheckpointWriter
 from tff_fedfish.training.config import TrainConfig
 from tff_fedfish.training.interruption import Interruption
 from tff_fedfish.training.metrics_files import MetricsLog
@@ -32,11 +31,12 @@ def train(config: TrainConfig, workdir: str | os.PathLike) -> int:
     workdir: The run's directory.
 
   Returns:
-    0, or 128 + signal where SIGINT or SIGTERM ended the run after a round
-    whose checkpoint is written.
+    0, or 128 + signal where SIGINT or SIGTERM ended the run: the round in hand
+    is given up after the client in hand, the last whole one is saved.
 
   Raises:
     UserError: If config, corpus, vocabulary and directory do not go together.
+    FailedError: If a round failed; the rounds before it are saved.
     OSError: If a file of the run cannot be written, such as on a full disk.
   """
   workdir = pathlib.Path(workdir)
@@ -77,7 +77,7 @@ class _Run:
     self._config = config
     self._split = inputs.split
     self._fingerprint = inputs.corpus_fingerprint
-    self._client_sequences = ClientSequences(
+    client_sequences = ClientSequences(
       inputs.corpus,
       inputs.tokenizer,
       sequence_length=config.data.sequence_length,
@@ -90,12 +90,13 @@ class _Run:
     self._round, self._state = self._first_state(checkpoint_path)
     self._workdir = workdir
     self._tokenizer = inputs.tokenizer
-    self._checkpoints = workdir / run_directory.CHECKPOINTS_NAME
     self._is_resumed = checkpoint_path is not None
     self._saved_round = self._round if self._is_resumed else None
+    self._is_logged = self._is_resumed
+    self._source = _source(config, workdir, client_sequences)
     self._sample = held_out_sample.choose_clients(
       inputs.split.held_out,
-      self._client_sequences,
+      client_sequences,
       split_seed=config.seeds.split_seed,
       max_clients=config.evaluation.num_clients,
       max_sequences=config.evaluation.max_sequences_per_client or None,
@@ -110,7 +111,8 @@ class _Run:
 
   def run(self) -> int:
     """Runs the rounds that are left."""
-    num_rounds = self._config.training.num_rounds
+    from tff_fedfish.training import cohort_data, engine
+
     if not self._is_resumed:
       self._start()
     log = MetricsLog(
@@ -122,31 +124,46 @@ class _Run:
     if self._is_resumed:
       # Only now: a run that cannot be continued is left as it is.
       self._start()
-    with log, Interruption() as interruption:
-      with Progress('train', num_rounds, completed=self._round) as progress:
+    with contextlib.ExitStack() as stack:
+      self._log = stack.enter_context(log)
+      interruption = stack.enter_context(Interruption('client'))
+      self._writer = stack.enter_context(self._checkpoint_writer())
+      workers = engine.build_workers(self._config)
+      if workers is not None:
+        stack.enter_context(workers)
+      self._prefetcher = stack.enter_context(cohort_data.Prefetcher())
+      self._options = engine.round_options(
+        self._config, workers, lambda: interruption.requested is not None
+      )
+      stack.enter_context(self._saving_on_failure())
+      self._run_rounds(interruption)
+      self._save_checkpoint()
+    num_rounds = self._config.training.num_rounds
+    if self._round == num_rounds:
+      return 0
+    print(
+      f'fedfish: stopped after round {self._round} of {num_rounds}; the '
+      'same command continues.',
+      file=sys.stderr,
+    )
+    return interruption.exit_code
+
+  def _run_rounds(self, interruption):
+    from tff_fedfish.runtime.round_options import RoundInterrupted
+
+    num_rounds = self._config.training.num_rounds
+    with Progress('train', num_rounds, completed=self._round) as progress:
+      with contextlib.suppress(RoundInterrupted):
         if self._is_resumed:
           progress.write_line(f'Continuing after round {self._round}.')
         else:
-          self._finish_round(log, {}, {})
+          self._finish_round(0, self._state, {}, {})
         while self._round < num_rounds and not interruption.requested:
-          self._round += 1
-          metrics, timings = self._run_round()
-          self._finish_round(log, metrics, timings)
+          metrics = self._run_round(self._round + 1)
           progress.advance(
             num_tokens=metrics['train/num_tokens'],
             loss=metrics['train/loss'],
           )
-        if interruption.requested:
-          self._save_checkpoint()
-    if self._round == num_rounds:
-      return 0
-    if interruption.requested:
-      print(
-        f'fedfish: stopped after round {self._round} of {num_rounds}; the '
-        'same command continues.',
-        file=sys.stderr,
-      )
-    return interruption.exit_code
 
   def _start(self):
     run_directory.start(self._config, self._workdir, self._tokenizer)
@@ -170,65 +187,99 @@ class _Run:
     )
     return checkpoint.round_num, state
 
-  def _run_round(self):
-    config, start = self._config, time.monotonic()
-    cohort_sequences = [
-      sequences
-      for _, sequences in cohort_data.cohort_sequences(
-        config, self._split.participating, self._client_sequences, self._round
-      )
-    ]
-    datasets = [
-      sequences_lib.to_dataset(sequences, config.client_work.local_batch_size)
-      for sequences in cohort_sequences
-    ]
-    data_seconds = time.monotonic() - start
-    output = self._process.next(self._state, datasets)
-    self._state = output.state
-    metrics = round_metrics.train_metrics(output.metrics, cohort_sequences)
+  def _run_round(self, round_num):
+    """Runs, scores and logs a round; interrupted, it leaves no trace."""
+    from tff_fedfish.runtime.round_options import use_round_options
+
+    start = time.monotonic()
+    clients = self._cohort(round_num)
+    self._prefetch(round_num + 1)
+    with use_round_options(self._options) as outcome:
+      output = self._process.next(self._state, clients)
+    metrics = round_metrics.train_metrics(
+      output.metrics, outcome, num_clients=len(clients)
+    )
     seconds = time.monotonic() - start
     timings = {
       'seconds': seconds,
-      'data_seconds': data_seconds,
       'tokens_per_second': metrics['train/num_tokens'] / seconds,
+      'num_lost_workers': outcome.num_lost_workers,
     }
-    return metrics, timings
+    self._finish_round(round_num, output.state, metrics, timings)
+    return metrics
 
-  def _finish_round(self, log, metrics, timings):
+  def _cohort(self, round_num):
+    from tff_fedfish.training import cohort_data
+
+    return cohort_data.cohort(
+      self._config, self._split.participating, self._source, round_num
+    )
+
+  def _prefetch(self, round_num):
+    # Workers load for themselves, and it is not known which one what.
+    if (
+      self._options.workers is None
+      and round_num <= self._config.training.num_rounds
+    ):
+      self._prefetcher.start(self._cohort(round_num))
+
+  def _finish_round(self, round_num, state, metrics, timings):
     """Scores the model where that is due, logs, and then saves."""
     config, start = self._config, time.monotonic()
     metrics = metrics | round_metrics.communication_metrics(
-      self._round, config, num_parameters(config.transformer_config())
+      round_num, config, num_parameters(config.transformer_config())
     )
     if self._sample.clients and self._is_due(
-      config.evaluation.every_num_rounds
+      round_num, config.evaluation.every_num_rounds
     ):
       from tff_fedfish.evaluation import held_out_sample
 
-      weights = self._process.get_model_weights(self._state).trainable
+      weights = self._process.get_model_weights(state).trainable
       metrics |= held_out_sample.mean_score(
-        self._evaluator, tuple(weights), self._sample
+        self._evaluator,
+        tuple(weights),
+        self._sample,
+        should_stop=self._options.should_stop,
       )
       timings = timings | {'evaluation_seconds': time.monotonic() - start}
     timings = timings | {'peak_memory_bytes': peak_memory_bytes()}
-    log.log_round(self._round, metrics, timings)
-    if self._is_due(config.checkpoints.every_num_rounds):
+    self._log.log_round(round_num, metrics, timings)
+    # From here on the round counts.
+    self._round, self._state, self._is_logged = round_num, state, True
+    if self._is_due(round_num, config.checkpoints.every_num_rounds):
       self._save_checkpoint()
 
-  def _is_due(self, every_num_rounds):
+  def _is_due(self, round_num, every_num_rounds):
     return (
-      self._round in (0, self._config.training.num_rounds)
+      round_num in (0, self._config.training.num_rounds)
       or every_num_rounds
-      and self._round % every_num_rounds == 0
+      and round_num % every_num_rounds == 0
     )
+
+  def _checkpoint_writer(self):
+    settings = self._config.checkpoints
+    return CheckpointWriter(
+      self._workdir / run_directory.CHECKPOINTS_NAME,
+      keep_last=settings.keep_last,
+      keep_every_num_rounds=settings.keep_every_num_rounds,
+    )
+
+  @contextlib.contextmanager
+  def _saving_on_failure(self):
+    """Keeps the rounds that are done when a round fails."""
+    try:
+      yield
+    except FailedError:
+      self._save_checkpoint()
+      raise
 
   def _save_checkpoint(self):
     from tff_fedfish.training import server_state
 
-    if self._saved_round == self._round:
+    # A round without a row in metrics.csv could not be continued from.
+    if self._round == self._saved_round or not self._is_logged:
       return
-    checkpoints.save_checkpoint(
-      self._checkpoints,
+    self._writer.save(
       self._round,
       server_state.to_tensors(self._state, self._state_type),
       {
@@ -236,10 +287,21 @@ class _Run:
         'corpus_fingerprint': self._fingerprint,
       },
     )
-    checkpoints.remove_old_checkpoints(
-      self._checkpoints, self._config.checkpoints.keep_last
-    )
     self._saved_round = self._round
+
+
+def _source(config, workdir, client_sequences):
+  """Returns where rounds find the clients' sequences."""
+  from tff_fedfish.training import cohort_data
+
+  if config.engine.kind == 'in_process':
+    return cohort_data.OpenedSource(client_sequences)
+  return cohort_data.StoredSource(
+    corpus=str(pathlib.Path(config.data.directory).resolve()),
+    vocabulary=str((workdir / run_directory.VOCABULARY_NAME).resolve()),
+    sequence_length=config.data.sequence_length,
+    drop_short_block=config.data.drop_short_block,
+  )
 
 
 def peak_memory_bytes() -> int:

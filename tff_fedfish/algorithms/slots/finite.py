@@ -25,7 +25,10 @@ def zero_if_non_finite(value: Structure) -> tuple[Structure, tf.Tensor]:
 
 def zero_unless(condition: tf.Tensor, value: Structure) -> Structure:
   """Returns `value` where the scalar `condition` holds, else zeros."""
-  # Selecting, not multiplying: 0 * NaN is NaN.
-  return tf.nest.map_structure(
-    lambda tensor: tf.where(condition, tensor, tf.zeros_like(tensor)), value
+  # Not by multiplying: 0 * NaN is NaN. Nor by `tf.where`, which would copy the
+  # value, of the size of the model, where almost always nothing is to be done.
+  return tf.cond(
+    condition,
+    lambda: tf.nest.map_structure(tf.identity, value),
+    lambda: tf.nest.map_structure(tf.zeros_like, value),
   )

@@ -1,0 +1,195 @@
+"""Clients that raise: tried again, left out, counted, or too many."""
+
+import linear_models
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_fedfish.algorithms.fed_avg import build_fed_avg
+from tff_fedfish.errors import FailedError
+from tff_fedfish.runtime import in_process_context, round_options
+from tff_fedfish.runtime.client_data import ClientLoader, LoadedClient
+from tff_fedfish.runtime.round_options import RoundOptions, use_round_options
+
+
+class _Loader(ClientLoader):
+  """Loads a number, or raises `error` the first `num_failures` times."""
+
+  def __init__(self, number, error=None, num_failures=0):
+    self.number, self.error = number, error
+    self.num_failures, self.num_loads = num_failures, 0
+
+  def load(self):
+    self.num_loads += 1
+    if self.num_loads <= self.num_failures:
+      raise self.error
+    return LoadedClient(np.float32(self.number), {'num_loads': self.num_loads})
+
+
+@pytest.fixture(autouse=True)
+def _in_process():
+  in_process_context.set_in_process_context()
+
+
+@pytest.fixture(scope='module')
+def mean():
+  @tff.federated_computation(
+    tff.FederatedType(np.float32, tff.SERVER),
+    tff.FederatedType(np.float32, tff.CLIENTS),
+  )
+  def mean(state, numbers):
+    return state, tff.federated_mean(numbers)
+
+  return mean
+
+
+def _mean(mean, clients, **options):
+  options = RoundOptions(tolerates_failures=True, **options)
+  with use_round_options(options) as outcome:
+    return float(mean(0.0, clients)[1]), outcome
+
+
+@pytest.mark.parametrize('num_partial_sums', [1, 2, 5])
+def test_client_that_fails_once_is_tried_again(mean, num_partial_sums):
+  clients = [
+    _Loader(1),
+    _Loader(2, OSError('gone'), num_failures=1),
+    _Loader(6),
+  ]
+  found, outcome = _mean(mean, clients, num_partial_sums=num_partial_sums)
+  # (1 + 2 + 6) / 3.
+  assert found == 3
+  assert outcome.failures == []
+  assert outcome.counts[1] == {'num_loads': 2}
+
+
+@pytest.mark.parametrize(
+  'error, reason',
+  [
+    (OSError('gone'), 'data'),
+    (MemoryError(), 'out_of_memory'),
+    (tf.errors.ResourceExhaustedError(None, None, 'OOM'), 'out_of_memory'),
+  ],
+)
+def test_client_that_fails_twice_is_left_out_and_counted(mean, error, reason):
+  clients = [_Loader(1), _Loader(100, error, num_failures=2), _Loader(3)]
+  found, outcome = _mean(mean, clients)
+  # (1 + 3) / 2.
+  assert found == 2
+  assert [f.client_index for f in outcome.failures] == [1]
+  assert outcome.failures[0].message.startswith(f'{type(error).__name__}: ')
+  assert outcome.num_failures(reason) == 1
+  assert sum(map(outcome.num_failures, round_options.FAILURE_REASONS)) == 1
+  assert sorted(outcome.counts) == [0, 2]
+
+
+def test_value_of_another_type_is_an_error_of_the_client(mean):
+  found, outcome = _mean(mean, [_Loader(4), np.zeros(2, np.float32)])
+  assert found == 4
+  assert outcome.num_failures('data') == 1
+  assert 'found one of shape (2,)' in outcome.failures[0].message
+
+
+def test_dataset_that_raises_in_the_graph():
+  process = build_fed_avg(
+    linear_models.linear_model(3),
+    client_optimizer=linear_models.sgd(0.1),
+    server_optimizer=linear_models.sgd(1.0),
+  )
+  good = linear_models.batches(np.eye(3), [1, -2, 3], 2)
+  # Fails while the graph reads it, not before.
+  bad = good.map(
+    lambda row: row | {'x': tf.debugging.check_numerics(row['x'] / 0, 'zero')}
+  )
+  state = process.initialize()
+  expected = process.next(state, [good])
+  options = RoundOptions(tolerates_failures=True)
+  with use_round_options(options) as outcome:
+    found = process.next(state, [bad, good])
+  assert outcome.num_failures('data') == 1
+  assert 'zero' in outcome.failures[0].message
+  tf.nest.map_structure(
+    np.testing.assert_array_equal,
+    found.state.global_model_weights,
+    expected.state.global_model_weights,
+  )
+
+
+class TestQuorum:
+  def _clients(self, num_failing):
+    return [
+      _Loader(1, OSError('no disk'), num_failures=2 * (index < num_failing))
+      for index in range(4)
+    ]
+
+  def test_enough(self, mean):
+    assert _mean(mean, self._clients(1), quorum=0.5)[0] == 1
+
+  def test_too_few(self, mean):
+    with pytest.raises(
+      FailedError,
+      match=r'Only 2 of 4 clients of the round took part, but more than 0.5 of '
+      r'them are required \(`--config.engine.quorum`\). The first that failed: '
+      'OSError: no disk',
+    ):
+      _mean(mean, self._clients(2), quorum=0.5)
+
+  def test_nobody(self, mean):
+    with pytest.raises(FailedError, match='Only 0 of 4'):
+      _mean(mean, self._clients(4), quorum=0.0)
+
+  def test_empty_cohort_has_no_failures(self, mean):
+    assert np.isnan(_mean(mean, [], quorum=0.5)[0])
+
+
+def test_failures_are_raised_unless_tolerated(mean):
+  with pytest.raises(OSError, match='gone'):
+    mean(0.0, [_Loader(1), _Loader(2, OSError('gone'), num_failures=1)])
+
+
+def test_stops_between_clients(mean):
+  clients = [_Loader(n) for n in range(5)]
+  answers = iter([False, False, True])
+  options = RoundOptions(should_stop=lambda: next(answers))
+  with (
+    use_round_options(options),
+    pytest.raises(round_options.RoundInterrupted),
+  ):
+    mean(0.0, clients)
+  # One is loaded ahead of the two that ran, and one while that was decided.
+  assert [client.num_loads for client in clients[4:]] == [0]
+
+
+def test_one_client_is_loaded_ahead_and_no_more(mean):
+  alive = []
+
+  class Loader(ClientLoader):
+    def __init__(self, index):
+      self.index = index
+
+    def load(self):
+      alive.append(self.index)
+      return LoadedClient(np.float32(self.index), {})
+
+  seen = []
+
+  def should_stop():
+    seen.append(len(alive))
+    return False
+
+  with use_round_options(RoundOptions(should_stop=should_stop)):
+    mean(0.0, [Loader(index) for index in range(6)])
+  assert alive == list(range(6))
+  # Before client i works, at most it and the one after it were loaded.
+  assert all(count <= index + 2 for index, count in enumerate(seen))
+
+
+def test_options_end_with_their_block():
+  options = RoundOptions(num_partial_sums=3)
+  with use_round_options(options) as outcome:
+    assert round_options.current() == (options, outcome)
+    with use_round_options(RoundOptions()) as inner:
+      assert round_options.current()[1] is inner
+    assert round_options.current()[0] is options
+  assert round_options.current()[0] == RoundOptions()

@@ -1,0 +1,266 @@
+"""Learning processes of TFF give in process what they give in TFF's context."""
+
+import collections
+
+import linear_models
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+from tensorflow_federated.python.core.backends.mapreduce import intrinsics
+
+from tff_fedfish.runtime import in_process_context, round_options
+
+_ALGORITHMS = tff.learning.algorithms
+_CLIENT_SIZES = (3, 4, 1, 6)
+
+
+@pytest.fixture(autouse=True)
+def context():
+  return in_process_context.set_in_process_context()
+
+
+@pytest.fixture(scope='module')
+def stock_context():
+  # The default context of TFF cannot run secure sums; this one can.
+  context = tff.backends.test.create_sync_test_cpp_execution_context()
+  yield context
+  context._executor_factory = None
+
+
+def _model():
+  return linear_models.linear_model(3)
+
+
+def _optimizers():
+  return dict(
+    client_optimizer_fn=linear_models.sgd(0.1),
+    server_optimizer_fn=linear_models.adam(0.1),
+  )
+
+
+def _unweighted(aggregator):
+  return _ALGORITHMS.build_unweighted_fed_avg(
+    _model(), model_aggregator=aggregator, **_optimizers()
+  )
+
+
+def _dp_aggregator(noise_multiplier):
+  return tff.aggregators.DifferentiallyPrivateFactory.gaussian_fixed(
+    noise_multiplier, clients_per_round=len(_CLIENT_SIZES), clip=0.05
+  )
+
+
+_PROCESSES = {
+  'weighted_fed_avg': lambda: _ALGORITHMS.build_weighted_fed_avg(
+    _model(), **_optimizers()
+  ),
+  'unweighted_fed_avg': lambda: _ALGORITHMS.build_unweighted_fed_avg(
+    _model(), **_optimizers()
+  ),
+  'fed_sgd': lambda: _ALGORITHMS.build_fed_sgd(
+    _model(), server_optimizer_fn=linear_models.adam(0.1)
+  ),
+  'fed_eval': lambda: _ALGORITHMS.build_fed_eval(_model()),
+  'mime_lite': lambda: _ALGORITHMS.build_weighted_mime_lite(
+    _model(),
+    base_optimizer=tff.learning.optimizers.build_sgdm(0.1, momentum=0.9),
+    server_optimizer=linear_models.sgd(1.0),
+  ),
+  'dp_without_noise': lambda: _unweighted(_dp_aggregator(0.0)),
+  'secure': lambda: _unweighted(tff.learning.secure_aggregator(weighted=False)),
+}
+
+
+def _datasets():
+  random = np.random.RandomState(1)
+  return [
+    linear_models.batches(
+      random.normal(size=(n, 3)).astype(np.float32), random.normal(size=n), 2
+    )
+    for n in _CLIENT_SIZES
+  ]
+
+
+def _points():
+  random = np.random.RandomState(2)
+  return [
+    tf.data.Dataset.from_tensor_slices(
+      random.normal(size=(n, 2)).astype(np.float32)
+    )
+    for n in _CLIENT_SIZES
+  ]
+
+
+def _run(process, datasets, num_rounds=2):
+  state, output = process.initialize(), None
+  for _ in range(num_rounds):
+    output = process.next(state, datasets)
+    state = output.state
+  return output
+
+
+def _assert_equal(found, expected):
+  for one, other in zip(
+    tf.nest.flatten(found), tf.nest.flatten(expected), strict=True
+  ):
+    # Strings: NumPy's fixed length in one, objects in the other.
+    one, other = np.asarray(one), np.asarray(other)
+    if one.dtype.kind in 'SO':
+      assert one.tolist() == other.tolist()
+      continue
+    assert one.dtype == other.dtype
+    if one.dtype.kind == 'f':
+      np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-9)
+    else:
+      np.testing.assert_array_equal(one, other)
+
+
+def _check(process, datasets, stock_context):
+  found = _run(process, datasets)
+  assert in_process_context.set_in_process_context()._stock_context is None
+  with tff.framework.get_context_stack().install(stock_context):
+    expected = _run(process, datasets)
+  assert type(found) is type(expected)
+  _assert_equal(found.state, expected.state)
+  _assert_equal(found.metrics, expected.metrics)
+
+
+@pytest.mark.parametrize(
+  'name',
+  [
+    pytest.param(
+      name,
+      marks=() if name == 'fed_eval' else pytest.mark.slow,
+    )
+    for name in _PROCESSES
+  ],
+)
+def test_process_of_tff(name, stock_context):
+  _check(_PROCESSES[name](), _datasets(), stock_context)
+
+
+@pytest.mark.slow
+def test_k_means(stock_context):
+  process = _ALGORITHMS.build_fed_kmeans(
+    num_clusters=2, data_shape=(2,), random_seed=(1, 2)
+  )
+  _check(process, _points(), stock_context)
+
+
+@pytest.mark.slow
+def test_noise_has_the_mean_and_variance_of_the_mechanism():
+  # Every client's update is clipped to the norm 0.05; the mean over 4 clients
+  # then has noise of standard deviation 0.05 * 2 / 4 = 0.025 per coordinate.
+  num_features = 99
+  random = np.random.RandomState(1)
+  datasets = [
+    linear_models.batches(
+      random.normal(size=(n, num_features)), random.normal(size=n), 2
+    )
+    for n in _CLIENT_SIZES
+  ]
+
+  def next_weights(noise_multiplier, num_draws):
+    process = _ALGORITHMS.build_unweighted_fed_avg(
+      linear_models.linear_model(num_features),
+      client_optimizer_fn=linear_models.sgd(0.1),
+      server_optimizer_fn=linear_models.sgd(1.0),
+      model_aggregator=_dp_aggregator(noise_multiplier),
+    )
+    state = process.initialize()
+    for _ in range(num_draws):
+      output = process.next(state, datasets)
+      kernel, bias = output.state.global_model_weights.trainable
+      yield np.append(kernel, bias)
+
+  (center,) = next_weights(0.0, 1)
+  noise = np.stack([*next_weights(2.0, 12)]) - center
+  # 1,200 draws: the standard error of the mean is 0.025 / sqrt(1200) = 7.2e-4,
+  # of the deviation 0.025 / sqrt(2400) = 5.1e-4; five of each.
+  assert abs(noise.mean()) < 3.6e-3
+  assert noise.std() == pytest.approx(0.025, abs=2.6e-3)
+
+
+class TestResultsAtClients:
+  """Server-to-client computations return one value per client."""
+
+  def _scaled_sums(self):
+    @tff.tensorflow.computation(np.float32, tff.SequenceType(np.float32))
+    def scaled_sum(factor, numbers):
+      total = numbers.reduce(0.0, lambda total, number: total + number)
+      return collections.OrderedDict(total=total, scaled=factor * total)
+
+    @tff.federated_computation(
+      tff.FederatedType(np.float32, tff.SERVER),
+      tff.FederatedType(tff.SequenceType(np.float32), tff.CLIENTS),
+    )
+    def scaled_sums(factor, numbers):
+      return tff.federated_map(
+        scaled_sum, (tff.federated_broadcast(factor), numbers)
+      )
+
+    return scaled_sums
+
+  def test_by_hand(self):
+    # Lists stand for sequences; 2 (1 + 2) = 6 and 2 (5 - 1 + 3) = 14.
+    found = self._scaled_sums()(2.0, [[1.0, 2.0], [5.0, -1.0, 3.0], []])
+    assert [r['total'] for r in found] == [3, 7, 0]
+    assert [r['scaled'] for r in found] == [6, 14, 0]
+    assert isinstance(found[0], collections.OrderedDict)
+
+  def test_equal_to_stock(self, stock_context):
+    data = [tf.data.Dataset.from_tensor_slices([1.5, n]) for n in (2.0, -3.0)]
+    computation = self._scaled_sums()
+    found = computation(0.25, data)
+    with tff.framework.get_context_stack().install(stock_context):
+      expected = computation(0.25, data)
+    assert found == expected
+
+
+def test_one_server_value():
+  @tff.federated_computation(
+    tff.FederatedType(np.int32, tff.SERVER),
+    tff.FederatedType(np.int32, tff.CLIENTS),
+  )
+  def total(offset, numbers):
+    del offset
+    return tff.federated_sum(numbers)
+
+  assert total(9, [1, 2, 4]) == 7
+
+
+def test_secure_sums_by_hand():
+  @tff.federated_computation(
+    tff.FederatedType(np.int32, tff.SERVER),
+    tff.FederatedType(np.int32, tff.CLIENTS),
+  )
+  def sums(state, numbers):
+    return state, (
+      tff.federated_secure_sum_bitwidth(numbers, 8),
+      intrinsics.federated_secure_modular_sum(numbers, 7),
+      tff.federated_secure_sum(numbers, 100),
+    )
+
+  # 5 + 6 + 7 = 18 = 2 * 7 + 4.
+  for num_partial_sums in (1, 2):
+    options = round_options.RoundOptions(num_partial_sums=num_partial_sums)
+    with round_options.use_round_options(options):
+      assert tuple(sums(1, [5, 6, 7])[1]) == (18, 4, 18)
+  assert tuple(sums(1, [])[1]) == (0, 0, 0)
+
+
+def test_partial_sums_are_merged():
+  # Whole numbers, so that the order of summation does not show.
+  @tff.federated_computation(
+    tff.FederatedType(np.float32, tff.SERVER),
+    tff.FederatedType(np.float32, tff.CLIENTS),
+  )
+  def mean(state, numbers):
+    return state, tff.federated_mean(numbers)
+
+  for num_partial_sums in (1, 2, 3, 9):
+    options = round_options.RoundOptions(num_partial_sums=num_partial_sums)
+    with round_options.use_round_options(options):
+      # (1 + 2 + 3 + 10) / 4.
+      assert mean(0.0, [1.0, 2.0, 3.0, 10.0])[1] == 4

@@ -1,0 +1,198 @@
+"""Worker processes give what one process gives, whatever happens to them."""
+
+import pathlib
+import threading
+import time
+
+import linear_models
+import numpy as np
+import pytest
+import ray_clients
+import tensorflow as tf
+
+from tff_fedfish.algorithms.fed_fish import build_fed_fish
+from tff_fedfish.errors import FailedError, UserError
+from tff_fedfish.runtime import in_process_context, ray_workers
+from tff_fedfish.runtime.round_options import (
+  RoundInterrupted,
+  RoundOptions,
+  use_round_options,
+)
+
+_NUM_CLIENTS = 5
+
+
+@pytest.fixture(autouse=True)
+def _in_process():
+  in_process_context.set_in_process_context()
+
+
+@pytest.fixture(scope='module')
+def process():
+  return build_fed_fish(
+    linear_models.linear_model(3),
+    client_optimizer=linear_models.sgd(0.1),
+    server_optimizer=linear_models.adam(0.1),
+    num_local_epochs=2,
+  )
+
+
+@pytest.fixture(scope='module')
+def workers():
+  import ray
+
+  ray.cloudpickle.register_pickle_by_value(ray_clients)
+  with ray_workers.RayWorkers(2, threads_per_worker=1) as workers:
+    yield workers
+  ray.cloudpickle.unregister_pickle_by_value(ray_clients)
+
+
+def _clients(directory, **of_client_2):
+  return [
+    ray_clients.Client(n, str(directory), **(of_client_2 if n == 2 else {}))
+    for n in range(_NUM_CLIENTS)
+  ]
+
+
+def _round(process, clients, workers=None, **options):
+  options = {'num_partial_sums': 3, 'tolerates_failures': True} | options
+  with use_round_options(RoundOptions(workers=workers, **options)) as outcome:
+    output = process.next(process.initialize(), clients)
+  return output, outcome
+
+
+def _assert_same(one, other):
+  for found, expected in zip(
+    tf.nest.flatten(one), tf.nest.flatten(other), strict=True
+  ):
+    np.testing.assert_array_equal(found, expected)
+
+
+def _process_ids(directory, number):
+  """Returns the ids of the processes that loaded a client, in order."""
+  names = [p.name.split('-') for p in pathlib.Path(directory).iterdir()]
+  loads = [n for n in names if n[0] == str(number)]
+  return [name[1] for name in sorted(loads, key=lambda name: int(name[2]))]
+
+
+@pytest.fixture
+def expected(process, tmp_path):
+  (tmp_path / 'expected').mkdir()
+  return _round(process, _clients(tmp_path / 'expected'))
+
+
+@pytest.fixture
+def loads(tmp_path):
+  directory = tmp_path / 'loads'
+  directory.mkdir()
+  return directory
+
+
+def test_same_bits_as_one_process(process, workers, expected, loads):
+  output, outcome = _round(process, _clients(loads), workers)
+  _assert_same(output, expected[0])
+  assert outcome == expected[1]
+  assert outcome.counts == {n: {'num_rows': n + 2} for n in range(_NUM_CLIENTS)}
+  assert str(outcome.num_lost_workers) == '0'
+  # Two processes shared the clients, neither of them this one.
+  ids = {i for n in range(_NUM_CLIENTS) for i in _process_ids(loads, n)}
+  assert ids == set(map(str, workers.process_ids()))
+
+
+def test_order_of_arrival_does_not_matter(process, workers, expected, loads):
+  # The first part waits until the last client of the last one was loaded.
+  clients = _clients(loads)
+  clients[0].waits_for = 'last'
+
+  def release():
+    while not _process_ids(loads, _NUM_CLIENTS - 1):
+      time.sleep(0.02)
+    (loads / 'last').touch()
+
+  thread = threading.Thread(target=release)
+  thread.start()
+  output, _ = _round(process, clients, workers)
+  thread.join()
+  _assert_same(output, expected[0])
+
+
+def test_worker_that_dies_has_its_clients_run_elsewhere(
+  process, workers, expected, loads
+):
+  before = set(workers.process_ids())
+  output, outcome = _round(process, _clients(loads, num_deaths=1), workers)
+  _assert_same(output, expected[0])
+  assert outcome.failures == []
+  assert outcome.num_lost_workers == 1
+  first, second = _process_ids(loads, 2)
+  assert first != second
+  # It was replaced.
+  assert len(set(workers.process_ids()) - before) == 1
+
+
+def test_client_that_raises_is_tried_elsewhere(
+  process, workers, expected, loads
+):
+  output, outcome = _round(process, _clients(loads, num_failures=1), workers)
+  _assert_same(output, expected[0])
+  assert outcome.failures == []
+  first, second = _process_ids(loads, 2)
+  assert first != second
+
+
+def test_client_that_raises_twice_is_left_out(process, workers, loads):
+  output, outcome = _round(process, _clients(loads, num_failures=2), workers)
+  (failure,) = outcome.failures
+  assert (failure.client_index, failure.reason) == (2, 'data')
+  assert failure.message == 'OSError: client 2 is gone'
+  without = loads / 'without'
+  without.mkdir()
+  # The divisions of five clients and of these four, by part: 0 | 1 3 | 4.
+  clients = [c for c in _clients(without) if c.number != 2]
+  same, _ = _round(process, clients)
+  for found, wanted in zip(
+    tf.nest.flatten(output.state), tf.nest.flatten(same.state), strict=True
+  ):
+    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-7)
+
+
+def test_failures_that_are_not_tolerated(process, workers, loads):
+  with pytest.raises(
+    FailedError, match='Client 2 of the round failed: OSError: client 2 is gone'
+  ):
+    _round(
+      process,
+      _clients(loads, num_failures=1),
+      workers,
+      tolerates_failures=False,
+    )
+
+
+def test_stop_does_not_wait_for_clients(process, workers, loads):
+  # Client 2 would wait for ever.
+  clients = _clients(loads, waits_for='nothing')
+  with pytest.raises(RoundInterrupted):
+    _round(
+      process,
+      clients,
+      workers,
+      should_stop=lambda: bool(_process_ids(loads, 2)),
+    )
+
+
+@pytest.mark.slow
+def test_part_that_kills_every_worker(process, workers, loads):
+  with pytest.raises(
+    FailedError, match='3 worker processes died, one after the other, at client'
+  ):
+    _round(process, _clients(loads, num_deaths=9), workers)
+
+
+def test_more_gpus_than_there_are(workers):
+  workers.process_ids()
+  too_many = ray_workers.RayWorkers(2, gpus_per_worker=1.0)
+  with pytest.raises(
+    UserError,
+    match='num_workers` is 2, which needs 2 GPUs, but Ray at .local. has 0',
+  ):
+    too_many.process_ids()

@@ -1,0 +1,63 @@
+"""What a round is given of a client: its data, or how to come by them."""
+
+import abc
+import concurrent.futures
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+
+class LoadedClient(NamedTuple):
+  """A client's data in memory.
+
+  Attributes:
+    data: A value of the computation's client type, such as a tf.data.Dataset.
+    counts: What was counted while loading, by name.
+  """
+
+  data: Any
+  counts: Mapping[str, int]
+
+
+class ClientLoader(abc.ABC):
+  """Stands for a client's data until they are needed, in any process.
+
+  A round's argument may hold loaders in place of data. They are pickled on
+  their way to a worker, so they should hold names, not data. Loading twice
+  must give the same: a client that fails is tried again.
+  """
+
+  @abc.abstractmethod
+  def load(self) -> LoadedClient:
+    """Returns the client's data."""
+
+
+def load(client: Any) -> LoadedClient:
+  """Returns the data of a loader, or the value itself."""
+  if isinstance(client, ClientLoader):
+    return client.load()
+  return LoadedClient(client, {})
+
+
+def load_ahead(
+  clients: Sequence[Any],
+) -> Iterator[Callable[[], LoadedClient]]:
+  """Yields, client by client, what returns its data or raises what failed.
+
+  A thread loads one client while its predecessor is worked on, so that no more
+  than two clients' data are in memory.
+
+  Args:
+    clients: Loaders, or values that are passed on.
+  """
+  if not any(isinstance(client, ClientLoader) for client in clients):
+    for client in clients:
+      yield lambda client=client: LoadedClient(client, {})
+    return
+  with concurrent.futures.ThreadPoolExecutor(1, 'load_client') as pool:
+    upcoming = None
+    for index in range(len(clients)):
+      current = upcoming or pool.submit(load, clients[index])
+      upcoming = None
+      if index + 1 < len(clients):
+        upcoming = pool.submit(load, clients[index + 1])
+      yield current.result

@@ -1,0 +1,204 @@
+"""The clients' side of a round: work and accumulate, one client at a time.
+
+The parts of TFF's MapReduceForm that clients need are kept as bytes, so that
+a worker process can be given them without building anything itself.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+import tensorflow_federated as tff
+from tensorflow_federated.proto.v0 import computation_pb2
+from tensorflow_federated.python.core.impl.types import type_serialization
+
+from tff_fedfish.runtime import client_data, round_options, values
+from tff_fedfish.runtime.graph_function import GraphFunction
+
+
+class PartialSum(NamedTuple):
+  """What some clients of a cohort add up to.
+
+  Attributes:
+    accumulator: Tensors of the form's accumulator.
+    secure_sums: Sums of the values that TFF would sum securely: bit-width
+      sums, sums, and modular sums before the modulus is taken.
+  """
+
+  accumulator: list[tf.Tensor]
+  secure_sums: list[tf.Tensor]
+
+
+@dataclasses.dataclass(frozen=True)
+class ClientWorkSpec:
+  """The parts of a round that clients run, ready to be sent."""
+
+  work: bytes
+  zero: bytes
+  accumulate: bytes
+  data_type: bytes
+  """The type of one client's data."""
+  num_accumulated: int
+  """How many of the tensors that `work` returns are accumulated; what follows
+  is to be summed up."""
+
+  @classmethod
+  def from_form(
+    cls, form: tff.backends.mapreduce.MapReduceForm, data_type: tff.Type
+  ) -> 'ClientWorkSpec':
+    """Takes what clients need out of a MapReduceForm."""
+
+    def to_bytes(computation):
+      return computation.to_building_block().proto.SerializeToString()
+
+    update_type = form.work.type_signature.result
+    return cls(
+      work=to_bytes(form.work),
+      zero=to_bytes(form.zero),
+      accumulate=to_bytes(form.accumulate),
+      data_type=type_serialization.serialize_type(
+        data_type
+      ).SerializeToString(),
+      num_accumulated=values.num_tensors(update_type[0]),
+    )
+
+
+class ClientWork:
+  """Adds up the updates of clients; one update is alive at a time."""
+
+  def __init__(self, spec: ClientWorkSpec):
+    """Compiles the parts."""
+    self._zero = GraphFunction(_proto(spec.zero))
+    # One function: what a client sends is then added up in its own memory.
+    self._work_and_accumulate = GraphFunction(
+      _proto(spec.work), _proto(spec.accumulate), spec.num_accumulated
+    )
+    self._data_type = type_serialization.deserialize_type(
+      computation_pb2.Type.FromString(spec.data_type)
+    )
+
+  def add_up(
+    self,
+    broadcast: list[tf.Tensor],
+    clients: Sequence[tuple[int, Any]],
+    outcome: round_options.RoundOutcome,
+    *,
+    try_again: Callable[[round_options.ClientFailure, Exception], bool],
+    should_stop: Callable[[], bool] | None = None,
+  ) -> PartialSum:
+    """Runs clients in order and sums up what they send.
+
+    Args:
+      broadcast: What `prepare` made of the server's state.
+      clients: (index in the cohort, loader or data) of each.
+      outcome: What loaders count is added to it.
+      try_again: Called with what a client raised: True runs it once more,
+        False leaves it out; may raise.
+      should_stop: Asked before each client.
+
+    Returns:
+      The sum; of no clients it is the form's zero.
+
+    Raises:
+      RoundInterrupted: If `should_stop` says so.
+    """
+    accumulator, secure_sums = self._zero([]), []
+    num_accumulated = len(accumulator)
+    loaded = client_data.load_ahead([client for _, client in clients])
+    for (index, client), load in zip(clients, loaded, strict=True):
+      while True:
+        if should_stop is not None and should_stop():
+          loaded.close()
+          raise round_options.RoundInterrupted
+        is_loaded = False
+        try:
+          data, counts = load()
+          outcome.counts[index] = counts
+          arguments = values.flatten(data, self._data_type)
+          is_loaded = True
+          results = self._work_and_accumulate(
+            accumulator + arguments + broadcast
+          )
+        except Exception as error:  # pylint: disable=broad-exception-caught
+          failure = round_options.describe_failure(
+            index, error, while_loading=not is_loaded
+          )
+          if not try_again(failure, error):
+            outcome.counts.pop(index, None)
+            break
+          # The iterator has gone on to the next client.
+          load = functools.partial(client_data.load, client)
+        else:
+          accumulator = results[:num_accumulated]
+          to_sum = results[num_accumulated:]
+          if secure_sums:
+            to_sum = [*map(tf.add, secure_sums, to_sum)]
+          secure_sums = to_sum
+          break
+    return PartialSum(accumulator, secure_sums)
+
+
+def _proto(part):
+  return computation_pb2.Computation.FromString(part)
+
+
+def divide_cohort(num_clients: int, num_partial_sums: int) -> list[range]:
+  """Returns the client indices of each partial sum: consecutive, none empty.
+
+  Args:
+    num_clients: Size of the cohort, >= 0.
+    num_partial_sums: Parts wanted, >= 1.
+  """
+  num_parts = min(num_clients, num_partial_sums)
+  return [
+    range(
+      num_clients * part // num_parts, num_clients * (part + 1) // num_parts
+    )
+    for part in range(num_parts)
+  ]
+
+
+class InProcessWorkers:
+  """Runs the parts of a cohort one after the other in this process."""
+
+  def partial_sums(
+    self,
+    client_work: Callable[[], ClientWork],
+    spec: ClientWorkSpec,
+    broadcast: list[tf.Tensor],
+    clients: Sequence[Any],
+    options: round_options.RoundOptions,
+    outcome: round_options.RoundOutcome,
+  ):
+    """Yields the partial sums of a cohort in order.
+
+    Args:
+      client_work: Returns the compiled work.
+      spec: The same, to be sent; not needed here.
+      broadcast: What `prepare` made of the server's state.
+      clients: Loaders or data, in cohort order.
+      options: The options in force.
+      outcome: Filled on the way.
+    """
+    del spec
+    failed_once = set()
+
+    def try_again(failure, error):
+      if not options.tolerates_failures:
+        raise error
+      if failure.client_index in failed_once:
+        outcome.failures.append(failure)
+        return False
+      failed_once.add(failure.client_index)
+      return True
+
+    for part in divide_cohort(len(clients), options.num_partial_sums):
+      yield client_work().add_up(
+        broadcast,
+        [(index, clients[index]) for index in part],
+        outcome,
+        try_again=try_again,
+        should_stop=options.should_stop,
+      )

@@ -1,0 +1,40 @@
+"""Where rounds are executed: on an accelerator, where there is one."""
+
+import contextlib
+import functools
+
+import tensorflow as tf
+
+# In order of preference.
+_ACCELERATORS = ('TPU', 'GPU')
+
+
+@functools.cache
+def accelerator() -> str | None:
+  """Returns the name of this process's accelerator, None without one.
+
+  The first one that TensorFlow lists. Further ones are used by further worker
+  processes, each of which is shown its own.
+  """
+  for kind in _ACCELERATORS:
+    devices = tf.config.list_logical_devices(kind)
+    if devices:
+      return devices[0].name
+  return None
+
+
+@contextlib.contextmanager
+def on_accelerator():
+  """Runs what is called within on the accelerator, and leaves results there.
+
+  What has no kernel there, such as the reading of a dataset, TensorFlow places
+  on the CPU by itself.
+  """
+  name = accelerator()
+  with contextlib.nullcontext() if name is None else tf.device(name):
+    yield
+
+
+def on_cpu():
+  """Places what is created within, such as datasets, on the CPU."""
+  return tf.device('CPU:0')

@@ -1,0 +1,105 @@
+"""What runs in a worker process of the Ray engine."""
+
+import os
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tff_fedfish.runtime.round_options import ClientFailure, RoundOutcome
+
+
+class PartResult(NamedTuple):
+  """What a worker returns of one part of a cohort.
+
+  Attributes:
+    accumulator: Arrays of the partial accumulator; None if a client is to be
+      tried again.
+    secure_sums: Arrays, see `partial_sums.PartialSum`.
+    outcome: Counts and failures of the part's clients.
+    failed_first: A client that raised for the first time; the part is then to
+      be run again from its start, so that the order of its sum stays.
+  """
+
+  accumulator: list[np.ndarray] | None
+  secure_sums: list[np.ndarray]
+  outcome: RoundOutcome
+  failed_first: ClientFailure | None
+
+
+class _PartAbandoned(Exception):
+  """Leaves a part at a client that is to be tried again elsewhere."""
+
+
+class RayWorker:
+  """Compiles what it is sent once, then runs parts of cohorts."""
+
+  def __init__(self, num_threads: int, shows_gpus: bool):
+    """Fixes TensorFlow's threads and devices, before it starts.
+
+    Args:
+      num_threads: Threads for TensorFlow's operations.
+      shows_gpus: Whether the GPUs that Ray reserved are used; without any
+        reserved, all workers would take the same one.
+    """
+    os.environ['TF_CPP_MIN_LOG_LEVEL'] = '3'
+    import tensorflow as tf
+
+    tf.config.threading.set_intra_op_parallelism_threads(num_threads)
+    tf.config.threading.set_inter_op_parallelism_threads(num_threads)
+    if not shows_gpus:
+      tf.config.set_visible_devices([], 'GPU')
+    self._spec = self._client_work = None
+
+  def process_id(self) -> int:
+    """Returns the id of this worker's process."""
+    return os.getpid()
+
+  def add_up(
+    self,
+    spec: Any,
+    broadcast: Sequence[np.ndarray],
+    clients: Sequence[tuple[int, Any]],
+    failed_once: frozenset[int],
+  ) -> PartResult:
+    """Runs one part of a cohort.
+
+    Args:
+      spec: The `partial_sums.ClientWorkSpec` to run.
+      broadcast: Arrays that every client is given.
+      clients: (index in the cohort, loader or value) in order.
+      failed_once: Indices of clients that have raised before: they are left
+        out if they raise again.
+    """
+    import tensorflow as tf
+
+    from tff_fedfish.runtime import partial_sums, placement
+
+    if self._spec != spec:
+      self._spec, self._client_work = spec, partial_sums.ClientWork(spec)
+    outcome = RoundOutcome()
+    failed_first = []
+
+    def try_again(failure, error):
+      if failure.client_index in failed_once:
+        outcome.failures.append(failure)
+        return False
+      failed_first.append(failure)
+      raise _PartAbandoned from error
+
+    with placement.on_accelerator():
+      try:
+        partial = self._client_work.add_up(
+          [tf.convert_to_tensor(array) for array in broadcast],
+          clients,
+          outcome,
+          try_again=try_again,
+        )
+      except _PartAbandoned:
+        return PartResult(None, [], outcome, failed_first[0])
+    return PartResult(
+      [tensor.numpy() for tensor in partial.accumulator],
+      [tensor.numpy() for tensor in partial.secure_sums],
+      outcome,
+      None,
+    )

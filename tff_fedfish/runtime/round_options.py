@@ -1,0 +1,126 @@
+"""How a round is to be executed, and what is said of it afterwards."""
+
+import contextlib
+import contextvars
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from tff_fedfish.errors import FailedError
+
+FAILURE_REASONS = ('data', 'out_of_memory', 'error')
+
+
+class RoundInterrupted(Exception):
+  """The round was given up between two clients because it was asked to be."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ClientFailure:
+  """A client that raised."""
+
+  client_index: int
+  """Its position in the cohort."""
+  reason: str
+  """One of FAILURE_REASONS: 'data' where its data could not be read."""
+  message: str
+  """The exception's type and text, in one line."""
+
+
+@dataclasses.dataclass
+class RoundOutcome:
+  """What happened to the clients of a round, beside the round's result."""
+
+  failures: list[ClientFailure] = dataclasses.field(default_factory=list)
+  """Clients that raised twice and took part with weight 0."""
+  counts: dict[int, Mapping[str, int]] = dataclasses.field(default_factory=dict)
+  """By client index: what its loader counted."""
+  num_lost_workers: int = 0
+  """Worker processes that died and were replaced."""
+
+  def num_failures(self, reason: str) -> int:
+    """Returns how many clients failed for a reason."""
+    return sum(failure.reason == reason for failure in self.failures)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RoundOptions:
+  """How the rounds within `use_round_options` are executed."""
+
+  num_partial_sums: int = 1
+  """Parts into which a cohort is divided, >= 1. Parts are summed up client by
+  client and then merged in order: equal values give equal results."""
+  tolerates_failures: bool = False
+  """Whether a client that raises twice takes part with weight 0. Otherwise its
+  exception is the round's, as in TFF's own context."""
+  quorum: float = 0.0
+  """Where failures are tolerated: a round fails unless more than this share of
+  its clients took part."""
+  should_stop: Callable[[], bool] | None = None
+  """Asked before each client; where it returns True, RoundInterrupted is
+  raised and the round leaves nothing behind."""
+  workers: Any = None
+  """What runs the parts of a cohort, such as `ray_workers.RayWorkers`; None:
+  this process."""
+
+
+_DEFAULT = RoundOptions()
+_current: contextvars.ContextVar[tuple[RoundOptions, RoundOutcome | None]] = (
+  contextvars.ContextVar('round_options', default=(_DEFAULT, None))
+)
+
+
+@contextlib.contextmanager
+def use_round_options(options: RoundOptions) -> Iterator[RoundOutcome]:
+  """Executes the rounds of this thread within the block as `options` say.
+
+  Yields:
+    The outcome, filled by the round that runs in the block. A second round
+    adds to it.
+  """
+  outcome = RoundOutcome()
+  token = _current.set((options, outcome))
+  try:
+    yield outcome
+  finally:
+    _current.reset(token)
+
+
+def current() -> tuple[RoundOptions, RoundOutcome]:
+  """Returns the options in force and the outcome to fill."""
+  options, outcome = _current.get()
+  return options, RoundOutcome() if outcome is None else outcome
+
+
+def describe_failure(
+  client_index: int, error: BaseException, *, while_loading: bool
+) -> ClientFailure:
+  """Returns what is kept of an exception that a client raised."""
+  # Late: what a run counts is asked for before TensorFlow is imported.
+  import tensorflow as tf
+
+  if isinstance(error, MemoryError | tf.errors.ResourceExhaustedError):
+    reason = 'out_of_memory'
+  elif while_loading or (
+    # A dataset is read within the client's graph.
+    isinstance(error, tf.errors.OpError) and 'IteratorGetNext' in str(error)
+  ):
+    reason = 'data'
+  else:
+    reason = 'error'
+  text = ' '.join(str(error).split())[:500]
+  return ClientFailure(client_index, reason, f'{type(error).__name__}: {text}')
+
+
+def require_quorum(
+  options: RoundOptions, outcome: RoundOutcome, num_clients: int
+) -> None:
+  """Raises FailedError where too many clients failed."""
+  num_failed = len(outcome.failures)
+  if num_failed and num_clients - num_failed <= options.quorum * num_clients:
+    raise FailedError(
+      f'Only {num_clients - num_failed} of {num_clients} clients of the round '
+      f'took part, but more than {options.quorum:g} of them are required '
+      f'(`--config.engine.quorum`). The first that failed: '
+      f'{outcome.failures[0].message}'
+    )
