@@ -14,13 +14,15 @@ NONE_IS_FINE = code=$$?; [[ $$code -eq 5 ]] || exit $$code
 
 # `.venv` is phony because its script finds out by itself, in a few
 # milliseconds, whether something is to be done.
-.PHONY: help .venv demo test test-slow lint bench bench-grouping lock clean
+.PHONY: help .venv demo test test-slow lint bench bench-engine bench-grouping lock \
+  clean
 
 help:
 	@echo 'make demo       pretrain, evaluate and report on the shipped corpora'
 	@echo 'make test       the tests; make test-slow: those that take long'
 	@echo 'make lint       ruff: rules and format'
-	@echo "make bench      the benchmarks; make bench-grouping: grouping's, in full"
+	@echo "make bench      the benchmarks; make bench-grouping: grouping's, in full;"
+	@echo '                make bench-engine: what rounds cost, beside its goals'
 	@echo 'make .venv      set up .venv only; CUDA=1: with the CUDA wheels, CUDA=0: without'
 	@echo 'make lock       resolve requirements/*.in into the lock files again'
 	@echo 'make clean      remove .venv, caches and built files, but not runs/'
@@ -53,6 +55,12 @@ bench: .venv
 # says what the parts are.
 bench-grouping: .venv
 	@PYTHONPATH=.:tests $(BIN)/python -m benchmarks.grouping --parts $(PARTS)
+
+# An hour or two; some minutes with PARTS=quick. OUTPUT=FILE keeps the figures
+# as JSON. tests/benchmarks/engine.py says what the parts are.
+bench-engine: .venv
+	@PYTHONPATH=.:tests $(BIN)/python -m benchmarks.engine --parts $(PARTS) \
+	  $(if $(OUTPUT),--output '$(OUTPUT)')
 
 lock:
 	@PYTHON='$(PYTHON)' requirements/lock.sh

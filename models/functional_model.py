@@ -29,7 +29,7 @@ class ModelSpec:
 
 
 def build_language_model(
-  config: TransformerConfig, *, model_seed: int
+  config: TransformerConfig, *, model_seed: int, xla: bool = False
 ) -> ModelSpec:
   """Builds a next-token language model.
 
@@ -41,6 +41,8 @@ def build_language_model(
   Args:
     config: The model's shape.
     model_seed: Seed of the initial weights.
+    xla: Whether forward and backward pass are compiled by XLA. Numbers then
+      differ in their last digits.
 
   Returns:
     The model. Metrics: loss (nats per token), accuracy (share of tokens whose
@@ -48,7 +50,8 @@ def build_language_model(
     epochs), num_sequences (rows, likewise).
   """
 
-  @tf.function
+  # None, not False: False would keep others from compiling it.
+  @tf.function(jit_compile=xla or None)
   def predict_on_batch(model_weights, x, training):
     del training  # There is no dropout.
     losses, correct = transformer.next_token_losses(config, model_weights[0], x)

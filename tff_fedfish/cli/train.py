@@ -4,12 +4,14 @@ Examples:
   fedfish train --config configs/demo.py --workdir runs/mine
   fedfish train --config configs/demo.py --workdir runs/mine --dry_run \
       --config.algorithm.name=fed_avg --config.client_work.num_local_epochs=8
+  fedfish train --config configs/demo.py --workdir runs/two_workers \
+      --config.engine.kind=ray --config.engine.num_workers=2
 
 Any setting of the config is overridden as --config.section.setting=value.
 Started again with the same --workdir, a run continues from its last
 checkpoint; training.num_rounds may be raised then (the score and checkpoint of
-the old last round stay). Ctrl-C finishes the round
-in hand, writes a checkpoint and exits with 130.
+the old last round stay). Ctrl-C finishes the client in hand, gives up the
+round, saves the one before it and exits with 130.
 """
 
 import argparse

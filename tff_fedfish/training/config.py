@@ -231,7 +231,8 @@ class EngineConfig(Section):
   quorum: float = number(0.5, at_least=0, below=1)
   """A round fails unless more than this share of its cohort took part."""
   xla: bool = False
-  """Compiles the local step with XLA; slower than without on a CPU."""
+  """Compiles forward and backward pass with XLA, which takes unrolled layers;
+  slower than without on a CPU."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -258,9 +259,16 @@ class TrainConfig:
   def __post_init__(self):
     problems = []
     try:
-      self.transformer_config()
+      shape = self.transformer_config()
     except ValueError as error:
       problems.append(f'`config.model`: {str(error).rstrip(".")}')
+    else:
+      if self.engine.xla and not shape.unrolls_layers:
+        problems.append(
+          '`config.engine.xla` must be false where the layers are looped over, '
+          f'found true with {shape.num_layers} layers; set '
+          '`--config.model.layer_loop=unrolled` to have it'
+        )
     if self.evaluation.num_clients and not self.client_splits.held_out_fraction:
       problems.append(
         '`config.evaluation.num_clients` must be 0 when '

@@ -19,7 +19,9 @@ from tff_fedfish.training.config import TrainConfig
 def build_model(config: TrainConfig) -> ModelSpec:
   """Returns the language model of a config, weights drawn from its seed."""
   return build_language_model(
-    config.transformer_config(), model_seed=config.seeds.model_seed
+    config.transformer_config(),
+    model_seed=config.seeds.model_seed,
+    xla=config.engine.xla,
   )
 
 

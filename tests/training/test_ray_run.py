@@ -1,0 +1,54 @@
+"""`fedfish train` with worker processes."""
+
+import numpy as np
+import pytest
+import small_runs
+
+from tff_fedfish.training import checkpoints, metrics_files
+
+_SETTINGS = dict(
+  training__num_rounds=2,
+  evaluation__num_clients=0,
+  checkpoints__every_num_rounds=0,
+  engine__num_partial_sums=2,
+)
+
+
+def _train(inputs, workdir, **settings):
+  assert small_runs.train(inputs, workdir, **_SETTINGS, **settings) == 0
+  path = checkpoints.latest_checkpoint(workdir / 'checkpoints')
+  rows = metrics_files.read_metrics(workdir / 'metrics.csv')
+  return checkpoints.load_checkpoint(path).tensors, rows
+
+
+def _train_with_workers(inputs, workdir, num_workers):
+  return _train(
+    inputs,
+    workdir,
+    engine__kind='ray',
+    engine__num_workers=num_workers,
+    engine__threads_per_worker=1,
+  )
+
+
+def test_same_run_as_in_process(small_inputs, tmp_path):
+  found, found_rows = _train_with_workers(small_inputs, tmp_path / 'ray', 2)
+  expected, expected_rows = _train(small_inputs, tmp_path / 'in_process')
+  # Threads may change the order of a sum within a matrix product.
+  for name, tensor in expected.items():
+    np.testing.assert_allclose(found[name], tensor, rtol=1e-4, atol=1e-6)
+  assert len(found_rows) == 3
+  for one, other in zip(found_rows, expected_rows, strict=True):
+    assert one == pytest.approx(other, rel=1e-5)
+  # Counted by the workers, where the sequences are.
+  assert sum(row['train/num_dropped_tokens'] or 0 for row in found_rows) > 0
+
+
+@pytest.mark.slow
+def test_number_of_workers_does_not_matter(small_inputs, tmp_path):
+  one, one_rows = _train_with_workers(small_inputs, tmp_path / 'one', 1)
+  two, two_rows = _train_with_workers(small_inputs, tmp_path / 'two', 2)
+  assert one_rows == two_rows
+  assert one.keys() == two.keys()
+  for name, tensor in one.items():
+    np.testing.assert_array_equal(tensor, two[name])
