@@ -88,6 +88,9 @@ def sums_over(
   """
   sums = zero_sums(trainable)
   for batch in iter(dataset):
+    # The weights are fixed, so nothing else would keep batches from running,
+    # and taking memory, side by side.
+    tf.autograph.experimental.set_loop_options(parallel_iterations=1)
     _, gradients = local_training.forward_and_gradients(
       model, trainable, non_trainable, batch, training=False
     )

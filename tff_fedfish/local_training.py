@@ -7,7 +7,9 @@ anything with `predict_on_batch`, `loss` and the metrics functions of
 
 Loops iterate over the dataset (`for batch in iter(dataset)`): reducing it
 instead would leave accelerators idle. The functions are to be called while a
-`tf.function` is traced; AutoGraph turns the loops into graph loops.
+`tf.function` is traced; AutoGraph turns the loops into graph loops. One
+iteration runs at a time: TensorFlow's ten would keep the activations of as many
+batches where, as in an evaluation, none waits for the one before it.
 """
 
 from collections.abc import Callable
@@ -148,13 +150,16 @@ def train(
   observation = None
   if observer is None:
     for batch in iter(dataset.repeat(num_local_epochs)):
+      tf.autograph.experimental.set_loop_options(parallel_iterations=1)
       state, _ = step(state, batch)
   else:
     if num_local_epochs > 1:
       for batch in iter(dataset.repeat(num_local_epochs - 1)):
+        tf.autograph.experimental.set_loop_options(parallel_iterations=1)
         state, _ = step(state, batch)
     observation = observer.initial
     for batch in iter(dataset):
+      tf.autograph.experimental.set_loop_options(parallel_iterations=1)
       state, gradients = step(state, batch)
       observation = observer.observe(observation, gradients)
   weights, _, metrics, num_examples = state
@@ -173,6 +178,7 @@ def evaluate(
   """Returns the model's metrics state over one pass, without training."""
   metrics = model.initialize_metrics_state()
   for batch in iter(dataset):
+    tf.autograph.experimental.set_loop_options(parallel_iterations=1)
     x, y = _split(batch)
     predictions = model.predict_on_batch((trainable, non_trainable), x, False)
     output = BatchOutput(

@@ -50,7 +50,7 @@ def build_fed_avg(
     server_optimizer=server_optimizer,
     num_local_epochs=num_local_epochs,
     client_weighting=client_weighting,
-    make_update=lambda client: client.model_delta,
+    make_update=lambda client: client.model_delta(),
     # Without the guard an empty cohort would be 0/0.
     aggregation_factory=tff.aggregators.MeanFactory(no_nan_division=True),
   )

@@ -78,7 +78,7 @@ def build_fed_fish(
         client.model, client.trainable, client.non_trainable, dataset
       )
     return DeltaAndFisher(
-      client.model_delta,
+      client.model_delta(after=sums),
       fisher.fisher_diagonal_from_sums(sums, fisher_reduction),
     )
 

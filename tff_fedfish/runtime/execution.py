@@ -21,6 +21,10 @@ from tff_fedfish.runtime import (
   round_options,
   values,
 )
+from tff_fedfish.runtime.constants import (
+  NoArgumentFunction,
+  RepeatedConstants,
+)
 from tff_fedfish.runtime.graph_function import GraphFunction
 
 
@@ -51,15 +55,19 @@ class LocalExecution:
       block = compiler.consolidate_and_extract_local_processing(
         block, _without_grappler()
       )
-    self._function = GraphFunction(block.proto)
     self._type = computation.type_signature
+    if self._type.parameter is None:
+      self._function = NoArgumentFunction(block.proto)
+    else:
+      self._function = GraphFunction(block.proto)
 
   def __call__(self, argument: Any) -> Any:
     """Returns the result in the containers of the computation's type."""
-    tensors = []
-    if self._type.parameter is not None:
-      tensors = values.flatten(argument, self._type.parameter)
-    return values.unflatten(self._function(tensors), self._type.result)
+    with placement.on_accelerator():
+      tensors = []
+      if self._type.parameter is not None:
+        tensors = values.flatten(argument, self._type.parameter)
+      return values.unflatten(self._function(tensors), self._type.result)
 
 
 class RoundExecution:
@@ -79,7 +87,7 @@ class RoundExecution:
       form, self._type.parameter[1].member
     )
     self._prepare = GraphFunction(_proto(form.prepare))
-    self._zero = GraphFunction(_proto(form.zero))
+    self._zero = RepeatedConstants(_proto(form.zero))
     self._merge = GraphFunction(_proto(form.merge))
     self._report = GraphFunction(_proto(form.report))
     self._update = GraphFunction(_proto(form.update))
@@ -122,7 +130,7 @@ class RoundExecution:
         del partial
       round_options.require_quorum(options, outcome, len(data))
       if accumulator is None:
-        accumulator = self._zero([])
+        accumulator = self._zero()
       accumulator = self._report(accumulator)
       results = self._update(
         state + accumulator + self._secure_sums.finish(secure_sums)

@@ -79,18 +79,7 @@ def num_tensors(value_type: tff.Type) -> int:
 
 def unflatten(tensors: list[Any], value_type: tff.Type) -> Any:
   """Returns the tensors in the Python containers of `value_type`."""
-  remaining = iter(tensors)
-
-  def to_struct(part):
-    if isinstance(part, tff.FederatedType):
-      return to_struct(part.member)
-    if isinstance(part, tff.StructType):
-      return structure.Struct(
-        [(name, to_struct(e)) for name, e in structure.to_elements(part)]
-      )
-    return next(remaining)
-
-  return _to_containers(to_struct(value_type), value_type)
+  return _to_containers(_to_struct(iter(tensors), value_type), value_type)
 
 
 def _dataset(value, sequence_type):
@@ -122,6 +111,21 @@ def _dataset_of_elements(elements, element_type):
     rows_in_containers, output_signature=tuple(specs)
   )
   return flat.map(lambda *row: unflatten(list(row), element_type))
+
+
+def _to_struct(remaining, value_type):
+  # Not a closure that calls itself: that is a cycle, which would keep the
+  # tensors until Python looks for cycles.
+  if isinstance(value_type, tff.FederatedType):
+    return _to_struct(remaining, value_type.member)
+  if isinstance(value_type, tff.StructType):
+    return structure.Struct(
+      [
+        (name, _to_struct(remaining, element))
+        for name, element in structure.to_elements(value_type)
+      ]
+    )
+  return next(remaining)
 
 
 def _to_containers(value, value_type):

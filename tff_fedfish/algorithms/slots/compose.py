@@ -25,7 +25,7 @@ class TrainedClient(NamedTuple):
 
   Attributes:
     model: The functional model.
-    model_delta: Initial minus final trainable weights.
+    initial_trainable: Trainable weights that the server sent.
     trainable: Final trainable weights.
     non_trainable: Weights held fixed.
     dataset: The client's batches.
@@ -33,11 +33,23 @@ class TrainedClient(NamedTuple):
   """
 
   model: tff.learning.models.FunctionalModel
-  model_delta: Structure
+  initial_trainable: Structure
   trainable: Structure
   non_trainable: Structure
   dataset: tf.data.Dataset
   observation: Structure
+
+  def model_delta(self, after: Structure = ()) -> Structure:
+    """Returns initial minus final trainable weights.
+
+    Args:
+      after: Tensors that must be there first, so that the delta does not take
+        memory while they are made.
+    """
+    with tf.control_dependencies(tf.nest.flatten(after)):
+      return tf.nest.map_structure(
+        tf.subtract, self.initial_trainable, self.trainable
+      )
 
 
 def compose(
@@ -92,9 +104,7 @@ def compose(
     )
     trained = TrainedClient(
       model=functional_model,
-      model_delta=tf.nest.map_structure(
-        tf.subtract, trainable, local.trainable
-      ),
+      initial_trainable=trainable,
       trainable=local.trainable,
       non_trainable=non_trainable,
       dataset=dataset,

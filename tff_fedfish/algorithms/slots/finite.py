@@ -25,10 +25,14 @@ def zero_if_non_finite(value: Structure) -> tuple[Structure, tf.Tensor]:
 
 def zero_unless(condition: tf.Tensor, value: Structure) -> Structure:
   """Returns `value` where the scalar `condition` holds, else zeros."""
-  # Not by multiplying: 0 * NaN is NaN. Nor by `tf.where`, which would copy the
-  # value, of the size of the model, where almost always nothing is to be done.
+  # Not by multiplying: 0 * NaN is NaN. A `tf.where` alone would copy the value,
+  # of the size of the model, where almost always nothing is to be done;
+  # `tf.zeros_like` TensorFlow would fold into constants that it keeps.
   return tf.cond(
     condition,
     lambda: tf.nest.map_structure(tf.identity, value),
-    lambda: tf.nest.map_structure(tf.zeros_like, value),
+    lambda: tf.nest.map_structure(
+      lambda tensor: tf.where(condition, tensor, tf.zeros([], tensor.dtype)),
+      value,
+    ),
   )
