@@ -7,7 +7,7 @@ import sys
 import warnings
 from collections.abc import Sequence
 
-from tff_fedfish.errors import UserError
+from tff_fedfish.errors import FailedError, UserError
 from tff_fedfish.version import __version__
 
 # In the order in which a user meets them. Each module has `SUMMARY`,
@@ -20,6 +20,7 @@ _COMMANDS = {
   'inspect': 'tff_fedfish.cli.inspect',
   'verify': 'tff_fedfish.cli.verify',
   'tokenizer': 'tff_fedfish.cli.tokenizer',
+  'plan': 'tff_fedfish.cli.plan',
   'train': 'tff_fedfish.cli.train',
   'evaluate': 'tff_fedfish.cli.evaluate',
   'report': 'tff_fedfish.cli.report',
@@ -70,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     # The reader (`| head`) left, perhaps before the work was done.
     sys.stdout = open(os.devnull, 'w')
     return 1
-  except OSError as error:
+  except (FailedError, OSError) as error:
     # The machine failed, not the input: a full disk, a file that went away.
     print(f'fedfish: failed: {error}', file=sys.stderr)
     return 1

@@ -1,0 +1,28 @@
+"""Steps of a client, by hand."""
+
+import planned_configs
+import pytest
+
+from tff_fedfish.planning import client_steps
+
+
+@pytest.mark.parametrize(
+  ('settings', 'expected'),
+  [
+    # 5 sequences in batches of 2: 3 a pass, 2 passes and the Fisher pass.
+    ({}, (5, 6, 3, 2, 0, 3)),
+    ({'algorithm__name': 'fed_avg'}, (5, 6, 0, 2, 0, 2)),
+    ({'algorithm__fisher_estimator': 'last_epoch'}, (5, 6, 0, 2, 3, 2)),
+    ({'algorithm__fisher_estimator': 'example_sq'}, (5, 6, 5, 1, 0, 3)),
+    # A batch larger than the cap holds what there is.
+    ({'client_work__local_batch_size': 9}, (5, 2, 1, 5, 0, 3)),
+  ],
+)
+def test_by_hand(settings, expected):
+  steps = client_steps.of_config(planned_configs.by_hand(**settings))
+  assert steps == client_steps.ClientSteps(*expected)
+
+
+def test_tokens_by_hand():
+  # 3 clients * 5 sequences * 4 tokens * 2 epochs.
+  assert client_steps.max_tokens_per_round(planned_configs.by_hand()) == 120

@@ -1,0 +1,180 @@
+"""Operation counts by hand, and against TensorFlow's own profiler."""
+
+import dataclasses
+
+import planned_configs
+import pytest
+import tensorflow as tf
+
+from models import attention, token_loss, transformer
+from models.transformer_config import (
+  TransformerConfig,
+  num_parameters,
+  weight_shapes,
+)
+from tff_fedfish.planning import flops
+
+_SHAPE = TransformerConfig(
+  num_layers=1, width=3, num_heads=1, vocabulary_size=5, sequence_length=4
+)
+
+
+def test_products_by_hand():
+  # 2 rows of 4 tokens, T = 8, d = 3, V = 5, one block of 4 x 4 scores.
+  # Dense: inputs 2*8*3*9 = 432, output 2*8*3*3 = 144, MLP twice 2*8*3*12 = 576.
+  # Attention: scores 2 rows * 2*4*3*4 = 192, values the same.
+  # Logits: 2*8*3*5 = 240.
+  assert flops.forward(_SHAPE, 2) == flops.ProductFlops(
+    dense=432 + 144 + 2 * 576, attention=2 * 192, logits=240
+  )
+  # By inputs and by kernels; attention five products of 192; logits twice.
+  assert flops.backward(_SHAPE, 2) == flops.ProductFlops(
+    dense=2 * 1728, attention=5 * 192, logits=480
+  )
+  # Of 3 layers everything but the logits is three times as much.
+  deep = dataclasses.replace(_SHAPE, num_layers=3)
+  assert flops.forward(deep, 2) == flops.ProductFlops(
+    dense=3 * 1728, attention=3 * 384, logits=240
+  )
+
+
+def test_attention_counts_the_blocks_that_are_computed(monkeypatch):
+  monkeypatch.setattr(flops, 'QUERY_BLOCK_LENGTH', 3)
+  shape = dataclasses.replace(_SHAPE, sequence_length=7)
+  assert flops.query_blocks(7) == [(3, 3), (3, 6), (1, 7)]
+  # 9 + 18 + 7 = 34 of 49 scores; two products of 2 * 3 * 34 each.
+  assert flops.forward(shape, 1).attention == 2 * 2 * 3 * 34
+  assert flops.backward(shape, 1).attention == 5 * 2 * 3 * 34
+
+
+def test_long_logits_are_formed_twice(monkeypatch):
+  # A row's logits are 4 bytes * 4 * 5 = 80.
+  monkeypatch.setattr(flops, 'MAX_LOGITS_BYTES', 80)
+  assert flops.backward(_SHAPE, 2).logits == 2 * 240
+  monkeypatch.setattr(flops, 'MAX_LOGITS_BYTES', 79)
+  assert flops.backward(_SHAPE, 2).logits == 3 * 240
+
+
+def test_constants_are_those_of_the_model():
+  assert flops.QUERY_BLOCK_LENGTH == attention._BLOCK_LENGTH
+  assert flops.MAX_LOGITS_BYTES == token_loss._MAX_LOGITS_BYTES
+  for length, vocabulary_size in ((128, 32_000), (1_024, 32_000), (1, 10**8)):
+    shape = dataclasses.replace(
+      _SHAPE, sequence_length=length, vocabulary_size=vocabulary_size
+    )
+    in_chunks = token_loss.chunk_length(length, vocabulary_size) is not None
+    assert flops.forms_logits_in_chunks(shape) == in_chunks
+
+
+def _profiled(shape, num_rows):
+  """Returns TensorFlow's count of products: (forward, backward)."""
+  with tf.Graph().as_default() as graph:
+    tokens = tf.compat.v1.placeholder(
+      tf.int32, [num_rows, shape.sequence_length + 1]
+    )
+    weights = [
+      tf.compat.v1.placeholder(tf.float32, tensor_shape)
+      for tensor_shape in weight_shapes(shape).values()
+    ]
+    losses, _ = transformer.next_token_losses(shape, weights, tokens)
+    forward = _profiled_products(graph)
+    tf.gradients(tf.reduce_mean(losses), weights)
+    return forward, _profiled_products(graph) - forward
+
+
+def _profiled_products(graph):
+  builder = tf.compat.v1.profiler.ProfileOptionBuilder
+  options = (
+    builder(builder.float_operation())
+    .with_accounted_types(['.*MatMul.*'])
+    .with_empty_output()
+    .build()
+  )
+  # By op: the products alone, without what is elementwise.
+  return tf.compat.v1.profiler.profile(
+    graph, options=options, cmd='op'
+  ).total_float_ops
+
+
+@pytest.mark.parametrize('block_length', [10, 4])
+def test_products_equal_those_of_tensorflows_profiler(
+  block_length, monkeypatch
+):
+  for module, name in (
+    (flops, 'QUERY_BLOCK_LENGTH'),
+    (attention, '_BLOCK_LENGTH'),
+  ):
+    monkeypatch.setattr(module, name, block_length)  # 10; or 4, 4 and 2.
+  shape = TransformerConfig(
+    num_layers=1, width=12, num_heads=3, vocabulary_size=50, sequence_length=10
+  )
+  forward, backward = _profiled(shape, num_rows=5)
+  assert forward == flops.forward(shape, 5).total
+  # Of scores [rows, columns] that are multiplied transposed, the profiler
+  # takes the columns for the inner size. That of the gradients by keys and
+  # values is the rows: 2 products of 2 * 5 * 12 * columns * (columns - rows)
+  # too many; 0 where there is one block.
+  too_many = sum(
+    2 * 2 * 5 * 12 * columns * (columns - rows)
+    for rows, columns in flops.query_blocks(10)
+  )
+  assert too_many == {10: 0, 4: 240 * (8 * 4 + 10 * 8)}[block_length]
+  assert backward - too_many == flops.backward(shape, 5).total
+
+
+def test_round_by_hand():
+  config = planned_configs.by_hand()
+  # A row: dense 24 * 4 * 9 = 864, attention 4 * 3 * 16 = 192, logits
+  # 2 * 4 * 3 * 5 = 120: 1176 forward; 1728 + 480 + 240 = 2448 backward.
+  # 15 rows, 2 epochs. N = 180; 3 clients, 6 local steps and 3 Fisher gradients.
+  num_weights = num_parameters(config.transformer_config())
+  assert num_weights == 180
+  expected = dict(
+    local_forward=2 * 15 * 1176,
+    local_backward=2 * 15 * 2448,
+    # One pass, and 3 squares for each of 3 clients at 2 operations.
+    fisher_pass=15 * (1176 + 2448) + 3 * 3 * 2 * 180,
+    client_optimizer=3 * 6 * 2 * 180,
+    # Delta 1, terms 4, sums 2.
+    client_sums=3 * 7 * 180,
+    # Quotient 1, Adam 12.
+    server=13 * 180,
+  )
+  assert flops.of_round(config) == flops.RoundFlops(
+    **expected,
+    total=sum(expected.values()),
+    # 3 passes of 15 rows of 4 tokens.
+    usual_estimate=6 * 180 * 3 * 15 * 4,
+  )
+
+
+@pytest.mark.parametrize(
+  ('settings', 'fisher_pass', 'client_sums'),
+  [
+    ({'algorithm__name': 'fed_avg'}, 0, 3 * (1 + 2) * 180),
+    # The squares of 3 steps of each client alone.
+    ({'algorithm__fisher_estimator': 'last_epoch'}, 3 * 3 * 2 * 180, 3780),
+    # As many products, but 5 squares of each client.
+    (
+      {'algorithm__fisher_estimator': 'example_sq'},
+      15 * 3624 + 3 * 5 * 2 * 180,
+      3780,
+    ),
+  ],
+)
+def test_methods_differ_by_hand(settings, fisher_pass, client_sums):
+  count = flops.of_round(planned_configs.by_hand(**settings))
+  assert count.fisher_pass == fisher_pass
+  assert count.client_sums == client_sums
+
+
+def test_server_sgd_by_hand():
+  # Quotient 1, w - lr g: 2.
+  config = planned_configs.by_hand(server__optimizer='sgd')
+  assert flops.of_round(config).server == 3 * 180
+
+
+def test_usual_estimate_is_near_where_products_of_weights_dominate():
+  # 6 N D leaves attention out and counts embeddings that are only looked up.
+  count = flops.of_round(planned_configs.shipped('stack_overflow_350m'))
+  assert count.total == pytest.approx(count.usual_estimate, rel=0.05)

@@ -1,0 +1,89 @@
+"""Bytes per process by hand: 180 weights, W = 720."""
+
+import planned_configs
+import pytest
+
+from tff_fedfish.planning import client_memory, memory
+
+_PROCESS = {'process': 925_000_000 + 10_000_000}
+_CLIENT = {'client': 5}
+
+
+@pytest.fixture(autouse=True)
+def _known_client(monkeypatch):
+  monkeypatch.setattr(
+    client_memory, 'moments_of_client', lambda config: {'client work': _CLIENT}
+  )
+
+
+def test_one_process_by_hand():
+  # State: W and Adam's 2 W.
+  # FedFish sums 2 W. The new state is 3 W beside the old; the largest tensor
+  # is an MLP kernel, 3 * 12 * 4 = 144 bytes.
+  held = _PROCESS | {
+    'weights': 720,
+    'optimizer state': 1440,
+    'sums of earlier clients': 1440,
+  }
+  (found,) = memory.of_config(planned_configs.by_hand())
+  assert found.name == 'the process'
+  assert found.moments == {
+    'client work': held | _CLIENT,
+    'server step': held | {'new weights and state': 2160, 'update': 144},
+  }
+  assert found.peak_moment == 'server step'
+  assert found.peak_bytes == 935_000_000 + 720 + 1440 + 1440 + 2304
+
+
+def test_fed_avg_and_server_sgd_by_hand():
+  config = planned_configs.by_hand(
+    algorithm__name='fed_avg', server__optimizer='sgd'
+  )
+  (found,) = memory.of_config(config)
+  # No moments; one sum of W.
+  assert found.moments['server step'] == _PROCESS | {
+    'weights': 720,
+    'sums of earlier clients': 720,
+    'new weights and state': 720,
+    'update': 144,
+  }
+
+
+def test_driver_and_worker_by_hand():
+  config = planned_configs.by_hand(engine__kind='ray', engine__num_workers=2)
+  driver, worker = memory.of_config(config)
+  at_driver = _PROCESS | {
+    'weights': 720,
+    'optimizer state': 1440,
+  }
+  assert driver.name == 'the driver'
+  assert driver.moments == {
+    'broadcast': at_driver | {'broadcast weights': 1440},
+    'merge of partial sums': at_driver
+    | {'broadcast weights': 720, 'partial sums': 4 * 1440},
+    'server step': at_driver
+    | {
+      'broadcast weights': 720,
+      'partial sums': 1440,
+      'new weights and state': 2160,
+      'update': 144,
+    },
+  }
+  assert driver.peak_moment == 'merge of partial sums'
+  at_worker = _PROCESS | {
+    'broadcast weights': 1440,
+    'sums of earlier clients': 1440,
+  }
+  assert worker.name == 'each worker'
+  assert worker.moments == {
+    'client work': at_worker | _CLIENT,
+    'sending of the sum': at_worker | {'partial sums': 2880},
+  }
+
+
+def test_only_layers_that_are_written_out_make_the_graph_larger():
+  settings = dict(model__num_layers=9, model__layer_loop='unrolled')
+  (unrolled,) = memory.of_config(planned_configs.by_hand(**settings))
+  settings['model__layer_loop'] = 'foldl'
+  (looped,) = memory.of_config(planned_configs.by_hand(**settings))
+  assert unrolled.peak_bytes - looped.peak_bytes == 90_000_000

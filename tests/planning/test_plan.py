@@ -1,0 +1,138 @@
+"""A plan adds up its parts; its tables show them."""
+
+import dataclasses
+import json
+import subprocess
+import sys
+
+import planned_configs
+import pytest
+
+from tff_fedfish.planning import plan as plan_lib
+from tff_fedfish.planning import plan_tables
+from tff_fedfish.planning.step_time import MeasuredSeconds
+
+_MEASURED = MeasuredSeconds(
+  local_step=2.0,
+  fisher_step=1.5,
+  squared_gradient=0.25,
+  client_sums=0.5,
+  server=10.0,
+  measured_layers=(1,),
+  num_threads=2,
+)
+
+
+def test_time_by_hand():
+  # A client: 6 steps * 2 + 3 gradients * 1.5 + 0.5 = 17; 3 of them and 10.
+  time = plan_lib.round_time(planned_configs.by_hand(), _MEASURED)
+  assert time == plan_lib.RoundTime(
+    local_step_seconds=2.0,
+    local_seconds=36.0,
+    fisher_seconds=13.5,
+    client_sums_seconds=1.5,
+    server_seconds=10.0,
+    round_seconds=61.0,
+    run_seconds=7 * 61.0,
+    measured_layers=(1,),
+    num_threads=2,
+  )
+
+
+@pytest.mark.parametrize(
+  ('settings', 'fisher_seconds'),
+  [
+    ({'algorithm__name': 'fed_avg'}, 0.0),
+    # 3 steps of the last epoch of 3 clients, a square each.
+    ({'algorithm__fisher_estimator': 'last_epoch'}, 9 * 0.25),
+    ({'algorithm__fisher_estimator': 'example_sq'}, 15 * 1.5),
+  ],
+)
+def test_fisher_seconds_by_hand(settings, fisher_seconds):
+  config = planned_configs.by_hand(**settings)
+  time = plan_lib.round_time(config, _MEASURED)
+  assert time.fisher_seconds == fisher_seconds
+
+
+@pytest.mark.parametrize(
+  ('engine', 'round_seconds'),
+  [
+    # 3 parts on 2 workers: 2 turns of a client each, at half the machine's
+    # speed: 4 * 17 + 10.
+    ({'num_workers': 2}, 78.0),
+    # As many machines: 2 * 17 + 10.
+    ({'num_workers': 2, 'ray_address': 'auto'}, 44.0),
+    # One worker, or a worker for each client on the one machine.
+    ({'num_workers': 1}, 61.0),
+    ({'num_workers': 3}, 61.0),
+    ({'num_workers': 8}, 61.0),
+  ],
+)
+def test_workers_by_hand(engine, round_seconds):
+  settings = {f'engine__{name}': value for name, value in engine.items()}
+  config = planned_configs.by_hand(engine__kind='ray', **settings)
+  assert plan_lib.round_time(config, _MEASURED).round_seconds == round_seconds
+
+
+def _plan(**settings):
+  config = planned_configs.by_hand(**settings)
+  plan = plan_lib.plan_round(config, timing=False)
+  return dataclasses.replace(plan, time=plan_lib.round_time(config, _MEASURED))
+
+
+def test_plan_is_json_and_complete():
+  plan = _plan()
+  values = json.loads(json.dumps(plan.to_json_dict()))
+  assert values['num_weights'] == 180
+  assert values['num_tensors'] == 16
+  assert values['tokens_per_round'] == 120
+  assert values['flops']['server'] == 13 * 180
+  assert values['memory'][0]['peak_bytes'] == plan.memory[0].peak_bytes
+  assert values['traffic']['round_uplink_bytes'] == 4320
+  assert values['time']['round_seconds'] == 61.0
+
+
+def test_tables_show_exact_numbers_beside_units(capsys):
+  plan_tables.print_plan(_plan(engine__kind='ray'))
+  out = capsys.readouterr().out
+  for words in (
+    'Round of 3 clients, at most',
+    'Memory of the driver',
+    'Memory of each worker',
+    'Peak: ',
+    '4.22 KiB',
+    '4,320 bytes',
+    'from workers, a round (3 partial sums)',
+    '6 N D, for comparison',
+    'timed with 1 layers, 2 threads',
+    '1 min 01 s',
+    '7 min 07 s',
+    '2 tokens/s',
+  ):
+    assert words in out, words
+
+
+def test_every_preset_is_planned_without_tensorflow():
+  program = (
+    'import sys\n'
+    "sys.path.insert(0, 'tests')\n"
+    'import planned_configs\n'
+    'from models.presets import PRESETS\n'
+    'from tff_fedfish.planning import plan, plan_tables\n'
+    'for preset in PRESETS:\n'
+    "  config = planned_configs.shipped('small_c4', model__preset=preset)\n"
+    '  found = plan.plan_round(config, timing=False)\n'
+    '  plan_tables.print_plan(found)\n'
+    '  print(preset, found.num_weights)\n'
+    "assert 'tensorflow' not in sys.modules\n"
+  )
+  done = subprocess.run(
+    [sys.executable, '-c', program],
+    check=True,
+    capture_output=True,
+    text=True,
+    timeout=60,
+  )
+  lines = done.stdout.splitlines()
+  assert {'350m 335210496', '1.5b 1526966400'} <= set(lines)
+  assert sum(line.startswith('Peak: ') for line in lines) == 4

@@ -1,0 +1,61 @@
+"""Bytes sent, by hand, for 180 weights (720 bytes), 3 clients and 7 rounds."""
+
+import planned_configs
+import pytest
+
+from tff_fedfish.planning import traffic
+from tff_fedfish.training import engine
+
+
+def test_in_process_by_hand():
+  found = traffic.of_config(planned_configs.by_hand())
+  assert found == traffic.Traffic(
+    round_uplink_bytes=3 * 2 * 720,
+    round_downlink_bytes=3 * 720,
+    run_uplink_bytes=7 * 3 * 2 * 720,
+    run_downlink_bytes=7 * 3 * 720,
+    num_partial_sums=1,
+    num_broadcasts=0,
+    round_broadcast_bytes=0,
+    round_partial_sum_bytes=0,
+  )
+
+
+def test_fed_avg_sends_one_model_up():
+  config = planned_configs.by_hand(algorithm__name='fed_avg')
+  assert traffic.of_config(config).round_uplink_bytes == 3 * 720
+  assert traffic.accumulator_bytes(config) == 720
+
+
+@pytest.mark.parametrize(
+  ('settings', 'num_broadcasts', 'num_partial_sums'),
+  [
+    # One machine, a part for each of 3 clients.
+    ({}, 1, 3),
+    ({'engine__num_partial_sums': 2}, 1, 2),
+    # On a cluster each worker may be on a machine of its own.
+    ({'engine__ray_address': 'auto', 'engine__num_workers': 2}, 2, 3),
+  ],
+)
+def test_between_processes_by_hand(settings, num_broadcasts, num_partial_sums):
+  config = planned_configs.by_hand(engine__kind='ray', **settings)
+  found = traffic.of_config(config)
+  assert found.num_broadcasts == num_broadcasts
+  assert found.round_broadcast_bytes == num_broadcasts * 720
+  assert found.num_partial_sums == num_partial_sums
+  # FedFish's two sums.
+  assert found.round_partial_sum_bytes == num_partial_sums * 2 * 720
+
+
+@pytest.mark.parametrize('kind', ['in_process', 'ray'])
+@pytest.mark.parametrize('num_partial_sums', [0, 2, 20])
+@pytest.mark.parametrize('cohort_size', [3, 11])
+def test_partial_sums_are_those_of_the_engine(
+  kind, num_partial_sums, cohort_size
+):
+  config = planned_configs.by_hand(
+    engine__kind=kind,
+    engine__num_partial_sums=num_partial_sums,
+    cohorts__cohort_size=cohort_size,
+  )
+  assert traffic.num_partial_sums(config) == engine.num_partial_sums(config)

@@ -1,0 +1,178 @@
+"""Floating-point operations of a round, counted from the model's shapes.
+
+A product of [m, k] and [k, n] is 2 m k n operations. For R rows of S tokens
+(T = R S), width d, V ids and L layers:
+
+  dense layers   forward L 24 T d^2   backward L 48 T d^2
+  attention      forward L 4 R d P    backward L 10 R d P
+  logits         forward 2 T d V      backward 4 T d V, or 6 T d V in chunks
+
+P sums rows times columns over the blocks of `models/attention.py`: a block of
+queries meets the keys up to its last query, so that P lies between half of S^2
+and all of it. Attention has two products forward and five backward, where the
+scores are formed again; so are logits that are formed in chunks.
+
+Softmax, norms and GELU are left out: what they cost is memory traffic. Of what
+runs over all weights, every addition, product, division or root of an entry is
+one operation; comparisons (the guard against non-finite numbers) are none.
+"""
+
+import dataclasses
+
+from models.transformer_config import TransformerConfig, num_parameters
+from tff_fedfish.planning import client_steps
+from tff_fedfish.training.config import TrainConfig
+
+# As in models/attention.py and models/token_loss.py, which import TensorFlow;
+# a test compares them.
+QUERY_BLOCK_LENGTH = 256
+MAX_LOGITS_BYTES = 64 * 2**20
+
+# Operations per weight. SGD: w - lr g.
+_SGD = 2
+# Adam: 3 and 4 for the moments, 5 for the step (product, root, sum, quotient,
+# difference).
+_ADAM = 12
+# Squaring a gradient and adding it up.
+_SQUARE = 2
+# delta = theta_G - theta_i.
+_DELTA = 1
+# FedFish: mean of F, floor, times w, times delta; then two sums.
+_FISHER_TERMS = 4
+_FISHER_SUMS = 2
+# FedAvg: times w, and the sum.
+_WEIGHTED_SUM = 2
+# The server's quotient of two sums.
+_QUOTIENT = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class ProductFlops:
+  """Operations of matrix products over some sequences."""
+
+  dense: int
+  """Attention's projections and the MLP."""
+  attention: int
+  """Scores and values."""
+  logits: int
+  """The softmax over the vocabulary."""
+
+  @property
+  def total(self) -> int:
+    """All of them."""
+    return self.dense + self.attention + self.logits
+
+  def __add__(self, other: 'ProductFlops') -> 'ProductFlops':
+    """Returns the operations of both."""
+    return ProductFlops(
+      self.dense + other.dense,
+      self.attention + other.attention,
+      self.logits + other.logits,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class RoundFlops:
+  """Operations of one round in which every client fills its cap."""
+
+  local_forward: int
+  """Products of all local steps, forward."""
+  local_backward: int
+  """The same, backward."""
+  fisher_pass: int
+  """Products of the Fisher pass, forward and backward, and its squares; with
+  'last_epoch' the squares alone."""
+  client_optimizer: int
+  """Steps of SGD."""
+  client_sums: int
+  """Deltas, what clients make of them, and their sums."""
+  server: int
+  """The mean and the server optimizer's step."""
+  total: int
+  """All of these."""
+  usual_estimate: int
+  """6 N D: six operations per weight and token, over all passes."""
+
+
+def forward(config: TransformerConfig, num_rows: int) -> ProductFlops:
+  """Returns the products of a forward pass and its loss.
+
+  Args:
+    config: The model's shape.
+    num_rows: Sequences of `config.sequence_length` tokens.
+  """
+  num_tokens = num_rows * config.sequence_length
+  block_products = sum(
+    rows * columns for rows, columns in query_blocks(config.sequence_length)
+  )
+  return ProductFlops(
+    dense=config.num_layers * 24 * num_tokens * config.width**2,
+    attention=config.num_layers * 4 * num_rows * config.width * block_products,
+    logits=2 * num_tokens * config.width * config.vocabulary_size,
+  )
+
+
+def backward(config: TransformerConfig, num_rows: int) -> ProductFlops:
+  """Returns the products of the gradient of the same by every weight."""
+  products = forward(config, num_rows)
+  return ProductFlops(
+    dense=2 * products.dense,
+    attention=products.attention * 10 // 4,
+    logits=products.logits * (3 if forms_logits_in_chunks(config) else 2),
+  )
+
+
+def query_blocks(sequence_length: int) -> list[tuple[int, int]]:
+  """Returns (rows, columns) of each block of attention scores."""
+  return [
+    (end - start, end)
+    for start in range(0, sequence_length, QUERY_BLOCK_LENGTH)
+    for end in [min(start + QUERY_BLOCK_LENGTH, sequence_length)]
+  ]
+
+
+def forms_logits_in_chunks(config: TransformerConfig) -> bool:
+  """Says whether a sequence's logits are too large to be kept."""
+  num_bytes = 4 * config.sequence_length * config.vocabulary_size
+  return num_bytes > MAX_LOGITS_BYTES
+
+
+def of_round(config: TrainConfig) -> RoundFlops:
+  """Returns the operations of one round of a run.
+
+  Args:
+    config: The run's config.
+  """
+  shape, steps = config.transformer_config(), client_steps.of_config(config)
+  cohort_size = config.cohorts.cohort_size
+  num_weights = num_parameters(shape)
+  num_rows = cohort_size * steps.num_sequences
+  num_epochs = config.client_work.num_local_epochs
+  one_forward = forward(shape, num_rows).total
+  one_backward = backward(shape, num_rows).total
+  num_fisher_passes = steps.num_passes - num_epochs
+  num_squares = steps.num_fisher_steps + steps.num_observed_steps
+  is_fed_fish = config.algorithm.name == 'fed_fish'
+  parts = dict(
+    local_forward=num_epochs * one_forward,
+    local_backward=num_epochs * one_backward,
+    fisher_pass=num_fisher_passes * (one_forward + one_backward)
+    + cohort_size * num_squares * _SQUARE * num_weights,
+    client_optimizer=cohort_size * steps.num_local_steps * _SGD * num_weights,
+    client_sums=cohort_size
+    * (
+      _DELTA + (_FISHER_TERMS + _FISHER_SUMS if is_fed_fish else _WEIGHTED_SUM)
+    )
+    * num_weights,
+    server=(_QUOTIENT + (_ADAM if config.server.optimizer == 'adam' else _SGD))
+    * num_weights,
+  )
+  return RoundFlops(
+    **parts,
+    total=sum(parts.values()),
+    usual_estimate=6
+    * num_weights
+    * num_rows
+    * shape.sequence_length
+    * steps.num_passes,
+  )

@@ -1,0 +1,125 @@
+"""Resident bytes of each process of a run, part by part, moment by moment.
+
+Which copies are alive follows from the engine (`runtime/`: one client at a
+time, added up in its own function call), the methods (`algorithms/slots/`) and
+how TensorFlow runs their graphs; docs/planning.md says where each comes from.
+N is the number of weights, W = 4 N bytes.
+"""
+
+import dataclasses
+
+from tff_fedfish.planning import client_memory, traffic
+from tff_fedfish.planning.client_memory import Parts
+from tff_fedfish.training.config import TrainConfig
+
+# Interpreter, TensorFlow, TFF and compiled graphs; measured.
+PROCESS_BYTES = 925 * 10**6
+# Of each layer that is written out instead of looped over; measured.
+UNROLLED_LAYER_BYTES = 10 * 10**6
+
+
+@dataclasses.dataclass(frozen=True)
+class ProcessMemory:
+  """What one kind of process holds.
+
+  With an accelerator all but the part 'process' lies in its memory.
+  """
+
+  name: str
+  """'the process'; with Ray 'the driver' or 'each worker'."""
+  moments: dict[str, Parts]
+  """Moment -> part -> bytes, of the moments that may take most."""
+  peak_moment: str
+  """The one that does."""
+  peak_bytes: int
+  """The sum of its parts."""
+
+
+def of_config(config: TrainConfig) -> tuple[ProcessMemory, ...]:
+  """Returns the memory of each kind of process of a run.
+
+  Args:
+    config: The run's config.
+
+  Returns:
+    One process; with engine 'ray' the driver and one worker.
+  """
+  parts = _Resident(config)
+  client_moments = client_memory.moments_of_client(config)
+  if config.engine.kind == 'in_process':
+    held = (
+      parts.process
+      | parts.state
+      | {'sums of earlier clients': parts.sums}
+    )
+    return (
+      _process(
+        'the process',
+        {moment: held | taken for moment, taken in client_moments.items()}
+        | {'server step': held | parts.new_state},
+      ),
+    )
+  return _driver(parts), _worker(parts, client_moments)
+
+
+def _driver(parts):
+  held = parts.process | parts.state
+  return _process(
+    'the driver',
+    {
+      # As arrays, and in the object store.
+      'broadcast': held | {'broadcast weights': 2 * parts.weights},
+      # The sum so far, a part's arrays and their tensors, and the new sum.
+      'merge of partial sums': held
+      | {'broadcast weights': parts.weights, 'partial sums': 4 * parts.sums},
+      'server step': held
+      | {'broadcast weights': parts.weights, 'partial sums': parts.sums}
+      | parts.new_state,
+    },
+  )
+
+
+def _worker(parts, client_moments):
+  held = (
+    parts.process
+    # In the object store, and as tensors.
+    | {'broadcast weights': 2 * parts.weights}
+    | {'sums of earlier clients': parts.sums}
+  )
+  moments = {moment: held | taken for moment, taken in client_moments.items()}
+  # As arrays, and in the object store.
+  moments['sending of the sum'] = held | {'partial sums': 2 * parts.sums}
+  return _process('each worker', moments)
+
+
+class _Resident:
+  """Parts that do not depend on what a client is at."""
+
+  def __init__(self, config):
+    shape = config.transformer_config()
+    tensor_bytes = client_memory.tensor_bytes(shape).values()
+    num_moments = 2 if config.server.optimizer == 'adam' else 0
+    num_unrolled = shape.num_layers if shape.unrolls_layers else 0
+    self.weights = sum(tensor_bytes)
+    self.sums = traffic.accumulator_bytes(config)
+    self.process = {
+      'process': PROCESS_BYTES + num_unrolled * UNROLLED_LAYER_BYTES
+    }
+    self.state = {
+      'weights': self.weights,
+      'optimizer state': num_moments * self.weights,
+    }
+    # Complete before the old one goes; the mean is made tensor by tensor.
+    self.new_state = {
+      'new weights and state': (1 + num_moments) * self.weights,
+      'update': max(tensor_bytes),
+    }
+
+
+def _process(name, moments):
+  moments = {
+    moment: {part: size for part, size in parts.items() if size}
+    for moment, parts in moments.items()
+  }
+  peak = max(moments, key=lambda moment: sum(moments[moment].values()))
+  return ProcessMemory(name, moments, peak, sum(moments[peak].values()))

@@ -1,0 +1,143 @@
+"""What a run will take: operations, bytes and, measured here, seconds."""
+
+import dataclasses
+import math
+from typing import Any
+
+from models.transformer_config import num_parameters, weight_shapes
+from tff_fedfish.planning import client_steps, flops, memory, traffic
+from tff_fedfish.training.config import TrainConfig
+
+
+@dataclasses.dataclass(frozen=True)
+class RoundTime:
+  """Seconds, extrapolated from steps that were timed on this machine.
+
+  Compiling, evaluations, checkpoints and the reading of data are not counted;
+  with worker processes, nor is what crosses between them.
+  """
+
+  local_step_seconds: float
+  """One local step of the whole model."""
+  local_seconds: float
+  """All local steps of a round, one client after the other."""
+  fisher_seconds: float
+  """What the Fisher diagonals add to them."""
+  client_sums_seconds: float
+  """Deltas and sums of all clients."""
+  server_seconds: float
+  """The server's mean and step."""
+  round_seconds: float
+  """A round; with workers, the clients' part as they share it."""
+  run_seconds: float
+  """All rounds."""
+  measured_layers: tuple[int, ...]
+  """Depths of the models that were timed."""
+  num_threads: int
+  """Threads with which they were."""
+
+
+@dataclasses.dataclass(frozen=True)
+class RoundPlan:
+  """What a round takes at most: every client is taken to fill its cap."""
+
+  num_weights: int
+  """Scalars of the model."""
+  num_tensors: int
+  """Tensors that hold them."""
+  cohort_size: int
+  """Clients of a round."""
+  num_rounds: int
+  """Rounds of the run."""
+  tokens_per_round: int
+  """Targets of all clients and local epochs."""
+  client_steps: client_steps.ClientSteps
+  flops: flops.RoundFlops
+  memory: tuple[memory.ProcessMemory, ...]
+  """Of each kind of process: one in process, driver and worker with Ray."""
+  traffic: traffic.Traffic
+  time: RoundTime | None
+  """None where nothing was timed."""
+
+  def to_json_dict(self) -> dict[str, Any]:
+    """Returns the plan as JSON values."""
+    return dataclasses.asdict(self)
+
+
+def plan_round(config: TrainConfig, *, timing: bool = True) -> RoundPlan:
+  """Returns what a round of a run takes, without its corpus or weights.
+
+  Args:
+    config: The run's config.
+    timing: Whether to time steps on this machine, which imports TensorFlow
+      and allocates a model of at most four layers. Otherwise the answer comes
+      at once.
+  """
+  shape = config.transformer_config()
+  return RoundPlan(
+    num_weights=num_parameters(shape),
+    num_tensors=len(weight_shapes(shape)),
+    cohort_size=config.cohorts.cohort_size,
+    num_rounds=config.training.num_rounds,
+    tokens_per_round=client_steps.max_tokens_per_round(config),
+    client_steps=client_steps.of_config(config),
+    flops=flops.of_round(config),
+    memory=memory.of_config(config),
+    traffic=traffic.of_config(config),
+    time=_measured_time(config) if timing else None,
+  )
+
+
+def _measured_time(config):
+  from tff_fedfish.planning import step_time
+
+  return round_time(config, step_time.measure(config))
+
+
+def round_time(config: TrainConfig, measured: Any) -> RoundTime:
+  """Adds up a round from what its parts take.
+
+  Args:
+    config: The run's config.
+    measured: A `step_time.MeasuredSeconds`.
+
+  Returns:
+    The round. Workers on one machine share its processor: a round is shorter
+    only by what one process leaves idle, which is not known, so it is taken to
+    be as long; but the last parts may leave workers without one. Workers on a
+    cluster are taken to be machines like this one each.
+  """
+  steps = client_steps.of_config(config)
+  cohort_size = config.cohorts.cohort_size
+  local = steps.num_local_steps * measured.local_step
+  fisher = (
+    steps.num_fisher_steps * measured.fisher_step
+    + steps.num_observed_steps * measured.squared_gradient
+  )
+  client_seconds = local + fisher + measured.client_sums
+  seconds = _clients_in_a_row(config) * client_seconds + measured.server
+  return RoundTime(
+    local_step_seconds=measured.local_step,
+    local_seconds=cohort_size * local,
+    fisher_seconds=cohort_size * fisher,
+    client_sums_seconds=cohort_size * measured.client_sums,
+    server_seconds=measured.server,
+    round_seconds=seconds,
+    run_seconds=config.training.num_rounds * seconds,
+    measured_layers=measured.measured_layers,
+    num_threads=measured.num_threads,
+  )
+
+
+def _clients_in_a_row(config):
+  """Returns how many clients a round lasts, at the speed of one machine."""
+  engine, cohort_size = config.engine, config.cohorts.cohort_size
+  if engine.kind == 'in_process':
+    return cohort_size
+  num_parts = traffic.num_partial_sums(config)
+  num_turns = math.ceil(num_parts / engine.num_workers)
+  in_a_row = num_turns * cohort_size / num_parts
+  if engine.ray_address == 'local':
+    # Each worker has its share of the machine.
+    return in_a_row * min(engine.num_workers, num_parts)
+  return in_a_row

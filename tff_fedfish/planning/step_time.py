@@ -1,0 +1,247 @@
+"""Seconds of local steps and of work over all weights, measured here.
+
+Steps are timed of models like the config's but with few layers, which fit
+anywhere: a layer costs the difference between two depths divided by their
+difference, what does not grow with the depth is the rest. The layers are
+written out or looped over as the whole model's would be.
+"""
+
+import collections
+import dataclasses
+import time
+from collections.abc import Callable
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from models.functional_model import build_language_model
+from models.transformer_config import TransformerConfig, num_parameters
+from tff_fedfish import fisher, local_training
+from tff_fedfish.algorithms.slots.finite import zero_if_non_finite
+from tff_fedfish.data import sequences
+from tff_fedfish.planning import client_steps
+from tff_fedfish.training.config import TrainConfig
+
+# Not 1 and 2: noise in the difference counts num_layers times.
+_NUM_LAYERS = (1, 4)
+# A call of many steps minus one of one, so that what a call costs cancels out.
+_NUM_STEPS = 4
+# Weights over which sums and the server's step are timed: far beyond caches.
+_NUM_SAMPLE_WEIGHTS = 2**24
+
+
+@dataclasses.dataclass(frozen=True)
+class MeasuredSeconds:
+  """What one step and one pass over all weights take on this machine."""
+
+  local_step: float
+  """A step of a full batch: forward, backward, SGD."""
+  fisher_step: float
+  """A gradient of the Fisher pass and its square; 0 without that pass."""
+  squared_gradient: float
+  """The square of one gradient added up, of all weights."""
+  client_sums: float
+  """Per client: its delta, its terms, and adding them up."""
+  server: float
+  """The mean and the server optimizer's step."""
+  measured_layers: tuple[int, ...]
+  """Depths that were timed; the rest is extrapolated."""
+  num_threads: int
+  """Threads that TensorFlow used."""
+
+
+def measure(config: TrainConfig, *, num_repeats: int = 5) -> MeasuredSeconds:
+  """Times steps and weight-wide work; takes from seconds to a few minutes.
+
+  Args:
+    config: The run's config. Neither its corpus nor its weights are needed.
+    num_repeats: Timings of each thing, taken in turns; the fastest counts, as
+      whatever else runs on the machine only ever adds.
+  """
+  shape, work = config.transformer_config(), config.client_work
+  steps = client_steps.of_config(config)
+  depths = sorted({min(depth, shape.num_layers) for depth in _NUM_LAYERS})
+  batch_size = min(work.local_batch_size, work.max_sequences_per_client)
+  optimizer = tff.learning.optimizers.build_sgdm(work.learning_rate)
+  batch_sizes = {batch_size} | (
+    {steps.fisher_batch_size} if steps.num_fisher_steps else set()
+  )
+  timers = {
+    (depth, size): _StepTimer(
+      shape, depth, size, optimizer, xla=config.engine.xla
+    )
+    for depth in depths
+    for size in batch_sizes
+  }
+  for timer in timers.values():
+    timer.warm_up()
+  seconds = collections.defaultdict(list)
+  for _ in range(num_repeats):
+    for key, timer in timers.items():
+      seconds[key].append(timer.seconds_per_step())
+
+  def full_depth(size):
+    shallow = min(seconds[depths[0], size])
+    if len(depths) == 1:
+      return shallow
+    deep = min(seconds[depths[-1], size])
+    per_layer = max(0.0, (deep - shallow) / (depths[-1] - depths[0]))
+    return shallow + per_layer * (shape.num_layers - depths[0])
+
+  per_weight = _seconds_per_weight(config, num_repeats)
+  num_weights = num_parameters(shape)
+  squared_gradient = num_weights * per_weight['square']
+  sgd = num_weights * per_weight['sgd']
+  fisher_step = 0.0
+  if steps.num_fisher_steps:
+    fisher_step = full_depth(steps.fisher_batch_size) - sgd + squared_gradient
+  return MeasuredSeconds(
+    local_step=full_depth(batch_size),
+    fisher_step=max(0.0, fisher_step),
+    squared_gradient=squared_gradient,
+    client_sums=num_weights * per_weight['client_sums'],
+    server=num_weights * per_weight['server'],
+    measured_layers=tuple(depths),
+    num_threads=_num_threads(),
+  )
+
+
+class _StepTimer:
+  """Local training of a model of some depth, over synthetic tokens."""
+
+  def __init__(
+    self,
+    shape: TransformerConfig,
+    num_layers: int,
+    batch_size: int,
+    optimizer: tff.learning.optimizers.Optimizer,
+    *,
+    xla: bool,
+  ):
+    shape = dataclasses.replace(
+      shape,
+      num_layers=num_layers,
+      layer_loop='unrolled' if shape.unrolls_layers else 'foldl',
+    )
+    spec = build_language_model(shape, model_seed=1, xla=xla)
+    model = spec.functional_model
+    # Drawn in a graph: eagerly, every op would keep its result.
+    self._weights = tf.function(spec.draw_initial_weights)()[0]
+    self._datasets = {
+      num_steps: _random_batches(shape, batch_size, num_steps)
+      for num_steps in (1, 1 + _NUM_STEPS)
+    }
+    hparams = optimizer.get_hparams(
+      optimizer.initialize(tf.TensorSpec([], tf.float32))
+    )
+
+    @tf.function
+    def train(weights, dataset):
+      result = local_training.train(
+        model, optimizer, hparams, weights, (), dataset, num_local_epochs=1
+      )
+      return result.trainable, result.metrics
+
+    self._train = train
+
+  def warm_up(self) -> None:
+    """Compiles."""
+    for dataset in self._datasets.values():
+      self._train(self._weights, dataset)
+
+  def seconds_per_step(self) -> float:
+    """Returns the time of one step within a longer call."""
+    one, many = (
+      _seconds_of(lambda dataset=dataset: self._train(self._weights, dataset))
+      for dataset in self._datasets.values()
+    )
+    return max(0.0, many - one) / _NUM_STEPS
+
+
+def _random_batches(shape, batch_size, num_steps):
+  num_rows, length = num_steps * batch_size, shape.sequence_length
+  tokens = np.random.RandomState(0).randint(
+    shape.vocabulary_size, size=[num_rows, length + 1], dtype=np.int32
+  )
+  rows = sequences.Sequences(tokens, np.full(num_rows, length, np.int32))
+  return sequences.to_dataset(rows, batch_size)
+
+
+def _seconds_per_weight(config, num_repeats):
+  """Returns the seconds per weight of what runs over all of them, by name."""
+  num_tensors = 8
+  tensor = tf.random.stateless_normal(
+    [_NUM_SAMPLE_WEIGHTS // num_tensors], seed=[1, 2]
+  )
+  weights = [tensor + float(i) for i in range(num_tensors)]
+  sgd = tff.learning.optimizers.build_sgdm(config.client_work.learning_rate)
+  server_optimizer = (
+    tff.learning.optimizers.build_adam(config.server.learning_rate)
+    if config.server.optimizer == 'adam'
+    else tff.learning.optimizers.build_sgdm(config.server.learning_rate)
+  )
+  server_state = server_optimizer.initialize(
+    [tf.TensorSpec(w.shape, w.dtype) for w in weights]
+  )
+  is_fed_fish = config.algorithm.name == 'fed_fish'
+
+  @tf.function
+  def square(sums, gradients):
+    return [s + tf.square(g) for s, g in zip(sums, gradients, strict=True)]
+
+  @tf.function
+  def step(state, weights, gradients):
+    return sgd.next(state, weights, gradients)
+
+  @tf.function
+  def client_sums(weights, trained, squares, first_sum, second_sum):
+    delta = tf.nest.map_structure(tf.subtract, weights, trained)
+    terms = [delta, []]
+    if is_fed_fish:
+      terms = fisher.fisher_weighted_terms(
+        delta, squares, tf.constant(2.0), relative_floor=1e-8
+      )
+    terms, _ = zero_if_non_finite(terms)
+    return [
+      [s + t for s, t in zip(sums, part, strict=True)]
+      for sums, part in zip((first_sum, second_sum), terms, strict=False)
+      if part
+    ]
+
+  @tf.function
+  def server(state, weights, sums, mass):
+    mean = fisher.fisher_weighted_mean(sums, mass)
+    return server_optimizer.next(state, weights, mean)
+
+  calls: dict[str, Callable[[], object]] = {
+    'square': lambda: square(weights, weights),
+    'sgd': lambda: step(
+      sgd.initialize([tf.TensorSpec(w.shape, w.dtype) for w in weights]),
+      weights,
+      weights,
+    ),
+    'client_sums': lambda: client_sums(*[weights] * 5),
+    'server': lambda: server(server_state, weights, weights, weights),
+  }
+  seconds = {}
+  for name, call in calls.items():
+    call()
+    seconds[name] = min(_seconds_of(call) for _ in range(num_repeats))
+  return {name: s / _NUM_SAMPLE_WEIGHTS for name, s in seconds.items()}
+
+
+def _seconds_of(call):
+  start = time.perf_counter()
+  for tensor in tf.nest.flatten(call()):
+    # Waits for accelerators, whose calls return before they are done.
+    if tf.is_tensor(tensor) and tensor.shape.rank == 0:
+      tensor.numpy()
+  return time.perf_counter() - start
+
+
+def _num_threads():
+  from tff_fedfish import environment
+
+  threads = tf.config.threading.get_intra_op_parallelism_threads()
+  return threads or environment.num_cores()

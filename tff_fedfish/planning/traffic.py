@@ -1,0 +1,94 @@
+"""Bytes that the protocol sends, and bytes that cross process borders.
+
+The protocol's are what a deployment would send between clients and server
+(`communication.py`). Worker processes simulate clients beside each other, so
+what they are sent is less: the weights once per machine, and the sum over the
+clients of a partial sum instead of every client's update.
+"""
+
+import dataclasses
+
+from models.transformer_config import num_parameters
+from tff_fedfish import communication
+from tff_fedfish.training.config import TrainConfig
+
+_BYTES_PER_WEIGHT = 4
+# As in training/engine.py, which imports TensorFlow; a test compares them.
+_MAX_PARTIAL_SUMS = 8
+
+
+@dataclasses.dataclass(frozen=True)
+class Traffic:
+  """What one round, and the whole run, send. Scalars are not counted."""
+
+  round_uplink_bytes: int
+  """All clients of a round to the server."""
+  round_downlink_bytes: int
+  """The server to all clients of a round."""
+  run_uplink_bytes: int
+  """The same of all rounds."""
+  run_downlink_bytes: int
+  num_partial_sums: int
+  """Parts into which a cohort is divided."""
+  num_broadcasts: int
+  """Machines that are sent the weights in a round: with `ray_address` 'local'
+  one, on a cluster one per worker at most; 0 in process."""
+  round_broadcast_bytes: int
+  """Weights sent to worker processes in a round."""
+  round_partial_sum_bytes: int
+  """Partial accumulators sent back by worker processes in a round."""
+
+
+def of_config(config: TrainConfig) -> Traffic:
+  """Returns what a run sends.
+
+  Args:
+    config: The run's config.
+  """
+  num_weights = num_parameters(config.transformer_config())
+  counts = [
+    communication.after_rounds(
+      num_rounds,
+      algorithm=config.algorithm.name,
+      cohort_size=config.cohorts.cohort_size,
+      num_weights=num_weights,
+    )
+    for num_rounds in (1, config.training.num_rounds)
+  ]
+  one_model = _BYTES_PER_WEIGHT * num_weights
+  crosses = config.engine.kind == 'ray'
+  num_parts = num_partial_sums(config)
+  num_broadcasts = 0
+  if crosses:
+    is_one_machine = config.engine.ray_address == 'local'
+    num_broadcasts = 1 if is_one_machine else config.engine.num_workers
+  return Traffic(
+    round_uplink_bytes=counts[0].uplink_bytes,
+    round_downlink_bytes=counts[0].total_bytes - counts[0].uplink_bytes,
+    run_uplink_bytes=counts[1].uplink_bytes,
+    run_downlink_bytes=counts[1].total_bytes - counts[1].uplink_bytes,
+    num_partial_sums=num_parts,
+    num_broadcasts=num_broadcasts,
+    round_broadcast_bytes=num_broadcasts * one_model,
+    round_partial_sum_bytes=crosses * num_parts * accumulator_bytes(config),
+  )
+
+
+def accumulator_bytes(config: TrainConfig) -> int:
+  """Returns the size of what clients are summed up in.
+
+  FedFish sums w F delta and w F, FedAvg w delta: what a client uploads.
+  """
+  units = communication.UPLINK_UNITS[config.algorithm.name]
+  num_weights = num_parameters(config.transformer_config())
+  return units * _BYTES_PER_WEIGHT * num_weights
+
+
+def num_partial_sums(config: TrainConfig) -> int:
+  """Returns the parts into which a cohort is divided."""
+  engine, cohort_size = config.engine, config.cohorts.cohort_size
+  if engine.num_partial_sums:
+    return min(engine.num_partial_sums, cohort_size)
+  if engine.kind == 'in_process':
+    return 1
+  return min(cohort_size, _MAX_PARTIAL_SUMS)

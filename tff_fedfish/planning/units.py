@@ -1,0 +1,42 @@
+"""Large numbers in units that are read at a glance."""
+
+_BINARY = ('B', 'KiB', 'MiB', 'GiB', 'TiB', 'PiB')
+_DECIMAL = ('', 'k', 'M', 'G', 'T', 'P', 'E', 'Z')
+
+
+def format_bytes(num_bytes: int) -> str:
+  """Returns bytes with three digits or more, such as '1.25 GiB'."""
+  return _scaled(num_bytes, 1024, _BINARY)
+
+
+def format_flops(num_operations: int) -> str:
+  """Returns operations, such as '3.10 TFLOP'."""
+  value = _scaled(
+    num_operations, 1000, tuple(f'{prefix}FLOP' for prefix in _DECIMAL)
+  )
+  return value
+
+
+def format_seconds(seconds: float) -> str:
+  """Returns a duration, such as '12 ms', '3.4 s', '2 h 05 min' or '3.1 d'."""
+  if seconds < 1:
+    return f'{1000 * seconds:.3g} ms'
+  if seconds < 60:
+    return f'{seconds:.3g} s'
+  minutes = round(seconds / 60)
+  if seconds < 3600:
+    minutes, rest = divmod(round(seconds), 60)
+    return f'{minutes} min {rest:02d} s'
+  if seconds < 2 * 86_400:
+    hours, minutes = divmod(minutes, 60)
+    return f'{hours} h {minutes:02d} min'
+  return f'{seconds / 86_400:,.1f} d'
+
+
+def _scaled(value: float, base: int, units: tuple[str, ...]) -> str:
+  unit = 0
+  while value >= base and unit + 1 < len(units):
+    value /= base
+    unit += 1
+  digits = 0 if unit == 0 else 2 if value < 10 else 1 if value < 100 else 0
+  return f'{value:,.{digits}f} {units[unit]}'
