@@ -4,15 +4,13 @@ import contextlib
 import json
 import os
 import pathlib
+import re
 import shutil
 import tempfile
-import threading
 from collections.abc import Iterator
 from typing import Any
 
 from tff_fedfish.errors import UserError
-
-_umask_lock = threading.Lock()
 
 
 @contextlib.contextmanager
@@ -134,8 +132,7 @@ def require_usable_output(
 
 def umask() -> int:
   """Returns the permissions that new files of this process are denied."""
-  with _umask_lock:
-    # It cannot be read without being set: two threads at once could leave 0.
-    mask = os.umask(0)
-    os.umask(mask)
-  return mask
+  # `os.umask` would have to set it, for all threads, to read it.
+  status = pathlib.Path('/proc/self/status').read_text(encoding='utf-8')
+  (mask,) = re.findall(r'^Umask:\s*([0-7]+)$', status, re.MULTILINE)
+  return int(mask, 8)

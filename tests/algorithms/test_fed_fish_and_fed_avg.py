@@ -1,5 +1,7 @@
 """FedFish and FedAvg as learning processes, against hand and against TFF."""
 
+import functools
+
 import linear_models
 import numpy as np
 import pytest
@@ -17,6 +19,29 @@ _UNIFORM = tff.learning.ClientWeighting.UNIFORM
 @pytest.fixture(autouse=True, scope='module')
 def _in_process():
   set_in_process_context()
+  yield
+  _process.cache_clear()
+
+
+# Building a process and tracing its graphs takes seconds, and neither changes
+# afterwards: equal arguments, found equal by identity, share one.
+_adam = functools.cache(linear_models.adam)
+_sgd = functools.cache(linear_models.sgd)
+_linear_model = functools.cache(linear_models.linear_model)
+_scalar_model = functools.cache(linear_models.scalar_model)
+_table_model = functools.cache(linear_models.table_model)
+
+
+def _build(build, *, model=None, server=None, **options):
+  return build(
+    model or _linear_model(2),
+    client_optimizer=_sgd(0.1),
+    server_optimizer=server or _sgd(1.0),
+    **options,
+  )
+
+
+_process = functools.cache(_build)
 
 
 def _clients(sizes=(3, 7, 4), num_features=2):
@@ -33,14 +58,10 @@ def _datasets(clients, batch_size=2):
   return [linear_models.batches(x, y, batch_size) for x, y in clients]
 
 
-def _run(build, datasets, num_rounds=3, model=None, server=None, **options):
-  options = dict(num_local_epochs=2) | options
-  process = build(
-    model or linear_models.linear_model(2),
-    client_optimizer=linear_models.sgd(0.1),
-    server_optimizer=server or linear_models.sgd(1.0),
-    **options,
-  )
+def _run(build, datasets, num_rounds=3, is_patched=False, **options):
+  """Runs a process; what is built under a monkeypatch is not shared."""
+  make = _build if is_patched else _process
+  process = make(build, **(dict(num_local_epochs=2) | options))
   state = process.initialize()
   output = None
   for _ in range(num_rounds):
@@ -90,9 +111,20 @@ def _by_numpy(clients, *, estimator, reduction, uniform, num_rounds=3):
 
 
 class TestFedFish:
-  @pytest.mark.parametrize('estimator', ['extra_pass', 'last_epoch'])
-  @pytest.mark.parametrize('reduction', ['sum', 'mean'])
-  @pytest.mark.parametrize('uniform', [False, True])
+  @pytest.mark.parametrize(
+    ('uniform', 'reduction', 'estimator'),
+    [
+      (False, 'sum', 'extra_pass'),
+      (False, 'sum', 'last_epoch'),
+      (False, 'mean', 'extra_pass'),
+      (False, 'mean', 'last_epoch'),
+      (True, 'sum', 'extra_pass'),
+      (True, 'mean', 'extra_pass'),
+      # How clients are weighted does not depend on how Fisher is estimated.
+      pytest.param(True, 'sum', 'last_epoch', marks=pytest.mark.slow),
+      pytest.param(True, 'mean', 'last_epoch', marks=pytest.mark.slow),
+    ],
+  )
   def test_equals_numpy(self, estimator, reduction, uniform):
     clients = _clients()
     weights, _, _ = _run(
@@ -136,7 +168,7 @@ class TestFedFish:
       build_fed_fish,
       datasets,
       num_rounds=1,
-      model=linear_models.scalar_model(),
+      model=_scalar_model(),
     )
     numerator = 3 * 0.250630453125 * -0.99975 + 0.6561 * 0.19
     mass = 3 * 0.250630453125 + 0.6561
@@ -160,7 +192,7 @@ class TestFedFish:
       ),
     )
     datasets = _datasets(_clients())
-    fish, _, _ = _run(build_fed_fish, datasets)
+    fish, _, _ = _run(build_fed_fish, datasets, is_patched=True)
     monkeypatch.undo()
     average, _, _ = _run(build_fed_avg, datasets)
     for one, other in zip(fish, average, strict=True):
@@ -177,7 +209,7 @@ class TestFedFish:
         lambda f: 1024.0 * f, original(sums, reduction)
       ),
     )
-    scaled, _, _ = _run(build_fed_fish, datasets)
+    scaled, _, _ = _run(build_fed_fish, datasets, is_patched=True)
     for one, other in zip(plain, scaled, strict=True):
       np.testing.assert_array_equal(one, other)
 
@@ -191,7 +223,7 @@ class TestFedFish:
       build_fed_fish,
       datasets,
       num_rounds=1,
-      model=linear_models.table_model(4),
+      model=_table_model(4),
       relative_floor=0.0,
       num_local_epochs=1,
     )
@@ -205,7 +237,7 @@ class TestFedFish:
       build_fed_avg,
       datasets,
       num_rounds=1,
-      model=linear_models.table_model(4),
+      model=_table_model(4),
       num_local_epochs=1,
     )
     np.testing.assert_allclose(average[0], 0.117, rtol=1e-5)
@@ -275,11 +307,7 @@ class TestBothMethods:
 
   @pytest.mark.parametrize('cohort', ['none', 'empty', 'non_finite'])
   def test_cohort_without_information_leaves_the_server(self, build, cohort):
-    process = build(
-      linear_models.linear_model(2),
-      client_optimizer=linear_models.sgd(0.1),
-      server_optimizer=linear_models.adam(0.1),
-    )
+    process = _process(build, num_local_epochs=1, server=_adam(0.1))
     # Two rounds first, so that Adam has momentum that would move the weights.
     state = process.initialize()
     for _ in range(2):
@@ -322,17 +350,15 @@ class TestBothMethods:
 
 
 class TestFedAvg:
-  @pytest.mark.parametrize(
-    'server', [linear_models.sgd(0.7), linear_models.adam(0.1)]
-  )
+  @pytest.mark.parametrize('server', [_sgd(0.7), _adam(0.1)])
   def test_equals_tff(self, server):
     datasets = _datasets(_clients())
     ours, _, _ = _run(
       build_fed_avg, datasets, num_local_epochs=1, server=server
     )
     process = tff.learning.algorithms.build_weighted_fed_avg(
-      linear_models.linear_model(2),
-      client_optimizer_fn=linear_models.sgd(0.1),
+      _linear_model(2),
+      client_optimizer_fn=_sgd(0.1),
       server_optimizer_fn=server,
     )
     state = process.initialize()
@@ -345,7 +371,7 @@ class TestFedAvg:
 
   def test_weights_count_one_pass(self):
     # n = 1 and 3 rows: (1 * d1 + 3 * d2) / 4, whatever E.
-    model = linear_models.scalar_model()
+    model = _scalar_model()
     datasets = [
       linear_models.batches([1.0], [1.0], 4),
       linear_models.batches([1.0] * 3, [2.0] * 3, 4),

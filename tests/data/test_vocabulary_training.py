@@ -1,6 +1,7 @@
 """Learned vocabularies: exact in size, complete in characters, repeatable."""
 
 import collections
+import functools
 import gzip
 import json
 import string
@@ -36,6 +37,22 @@ def _descriptions():
   return counts
 
 
+@pytest.fixture(name='trained', scope='module')
+def _trained(descriptions):
+  """Returns a function from a size to the descriptions' vocabulary of it.
+
+  Training takes a second; each size is trained once, and the result is read
+  only. What training said of its steps is the second value.
+  """
+
+  @functools.cache
+  def train(vocabulary_size):
+    steps = []
+    return _train(descriptions, vocabulary_size, on_step=steps.append), steps
+
+  return train
+
+
 def test_a_small_corpus_fills_up_with_unused_pieces():
   found = _train({b'low': 5, b'lower': 2, b'low.': 1})
   used = found.pieces[: 256 - found.num_unused]
@@ -53,17 +70,16 @@ def test_a_small_corpus_fills_up_with_unused_pieces():
 
 
 @pytest.mark.parametrize('vocabulary_size', [256, 500, 1111])
-def test_the_size_is_exact(descriptions, vocabulary_size):
-  steps = []
-  found = _train(descriptions, vocabulary_size, on_step=steps.append)
+def test_the_size_is_exact(trained, vocabulary_size):
+  found, steps = trained(vocabulary_size)
   assert len(found.pieces) == len(set(found.pieces)) == vocabulary_size
   assert found.num_unused == 0
   assert 1 <= len(steps) <= 8
   assert f'(wanted: {vocabulary_size:,})' in steps[-1]
 
 
-def test_every_word_with_usual_characters_can_be_spelled(descriptions):
-  found = _train(descriptions, 400)
+def test_every_word_with_usual_characters_can_be_spelled(descriptions, trained):
+  found, _ = trained(500)
   tokenizer = _tokenizer(found)
   words = list(descriptions)
   num_unknown = sum(
@@ -74,20 +90,20 @@ def test_every_word_with_usual_characters_can_be_spelled(descriptions):
   assert num_unknown < 0.001 * found.num_words
 
 
-def test_more_pieces_make_shorter_texts(descriptions):
+def test_more_pieces_make_shorter_texts(descriptions, trained):
   texts = list(descriptions.elements())
   lengths = [
-    sum(map(len, _tokenizer(_train(descriptions, size)).encode_batch(texts)))
-    for size in (256, 1024)
+    sum(map(len, _tokenizer(trained(size)[0]).encode_batch(texts)))
+    for size in (256, 1111)
   ]
   num_characters = sum(len(text.decode()) for text in texts)
   assert num_characters > 1.5 * lengths[0]
   assert lengths[0] > 1.3 * lengths[1]
 
 
-def test_the_order_of_the_counts_does_not_matter(descriptions):
+def test_the_order_of_the_counts_does_not_matter(descriptions, trained):
   backwards = dict(reversed(descriptions.items()))
-  assert _train(descriptions, 300) == _train(backwards, 300)
+  assert trained(500)[0] == _train(backwards, 500)
 
 
 def test_case():

@@ -11,17 +11,17 @@ from tff_fedfish.demo import workers
 
 _ROOT = pathlib.Path(__file__).parents[2]
 
-# Starts one job that trains for long, and says when it runs.
+# Starts one job that takes long, and says when it is at work.
 _PARENT = """
 import pathlib, sys
 from tff_fedfish.demo import workers
 
 def on_tick(running, ended):
-  if running and pathlib.Path(sys.argv[1]).exists():
+  if running and list(pathlib.Path(sys.argv[1]).glob(sys.argv[2])):
     print('running', flush=True)
 
 if __name__ == '__main__':
-  log, command = pathlib.Path(sys.argv[2]), sys.argv[3:]
+  log, command = pathlib.Path(sys.argv[3]), sys.argv[4:]
   codes = workers.run_jobs({'job': ([command], log)}, 1, on_tick)
   sys.exit(max(codes.values()))
 """
@@ -47,26 +47,31 @@ def _await_end(pids: list[int], log: pathlib.Path, *, seconds: float) -> None:
     time.sleep(0.1)
 
 
-def _start(small_inputs, tmp_path):
-  import small_runs
-
+def _start(tmp_path, command, pattern):
+  """Starts a job; returns its parent as soon as a file has the pattern."""
   script = tmp_path / 'parent.py'
   script.write_text(_PARENT)
-  workdir = tmp_path / 'run'
-  command = ['train', '--config', small_runs.CONFIG, '--workdir', str(workdir)]
-  command += small_runs.overrides(
-    *small_inputs, training__num_rounds=2000, evaluation__every_num_rounds=0
-  )
   log = tmp_path / 'job.log'
   process = subprocess.Popen(
-    [sys.executable, str(script), str(workdir / 'metrics.csv'), str(log)]
-    + command,
+    [sys.executable, str(script), str(tmp_path), pattern, str(log), *command],
     cwd=_ROOT,
     env=os.environ | {'PYTHONPATH': str(_ROOT)},
     stdout=subprocess.PIPE,
     text=True,
   )
   assert process.stdout.readline() == 'running\n', log.read_text()
+  return process, log
+
+
+def _start_training(small_inputs, tmp_path):
+  import small_runs
+
+  workdir = tmp_path / 'run'
+  command = ['train', '--config', small_runs.CONFIG, '--workdir', str(workdir)]
+  command += small_runs.overrides(
+    *small_inputs, training__num_rounds=2000, evaluation__every_num_rounds=0
+  )
+  process, log = _start(tmp_path, command, 'run/metrics.csv')
   return process, workdir, log
 
 
@@ -87,7 +92,7 @@ def test_exit_code_and_output_of_a_failing_command(tmp_path):
 def test_signal_reaches_the_job_once_and_it_ends_cleanly(
   small_inputs, tmp_path
 ):
-  process, workdir, log = _start(small_inputs, tmp_path)
+  process, workdir, log = _start_training(small_inputs, tmp_path)
   process.send_signal(signal.SIGTERM)
   process.communicate(timeout=60)
   assert process.returncode == 143
@@ -96,7 +101,7 @@ def test_signal_reaches_the_job_once_and_it_ends_cleanly(
 
 
 def test_second_signal_ends_the_jobs_at_once(small_inputs, tmp_path):
-  process, _, log = _start(small_inputs, tmp_path)
+  process, _, log = _start_training(small_inputs, tmp_path)
   jobs = _children(process.pid)
   process.send_signal(signal.SIGINT)
   time.sleep(0.05)
@@ -107,10 +112,18 @@ def test_second_signal_ends_the_jobs_at_once(small_inputs, tmp_path):
   _await_end(jobs, log, seconds=5)
 
 
-def test_job_ends_when_its_parent_is_killed(small_inputs, tmp_path):
-  process, _, log = _start(small_inputs, tmp_path)
+def test_job_ends_when_its_parent_is_killed(tmp_path):
+  # Grouping begins sooner than training. Large enough to last until then.
+  raw = tmp_path / 'raw.json'
+  raw.write_text('{"text": "a b c", "url": "http://a/"}\n' * 600_000)
+  command = ['group', 'c4', '--input', str(raw)]
+  command += ['--output', str(tmp_path / 'out')]
+  process, log = _start(tmp_path, command, '.out.grouping-*/.lock')
   jobs = _children(process.pid)
   assert jobs
   process.kill()
   process.communicate(timeout=10)
   _await_end(jobs, log, seconds=60)
+  # It was not killed, too, and had not finished: it has cleaned up.
+  names = {path.name for path in tmp_path.iterdir()}
+  assert names == {'raw.json', 'parent.py', 'job.log'}

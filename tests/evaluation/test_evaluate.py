@@ -119,9 +119,14 @@ class TestHeldOut:
       sequence_length=config.data.sequence_length,
     )
     expected = {
-      client_id: evaluator.score(tuple(weights.values()), data).loss
-      for client_id, data in cohort_data.cohort_sequences(
-        config, inputs.split.participating, sequences, 4
+      client.client_id: evaluator.score(
+        tuple(weights.values()), client.sequences()
+      ).loss
+      for client in cohort_data.cohort(
+        config,
+        inputs.split.participating,
+        cohort_data.OpenedSource(sequences),
+        4,
       )
     }
     assert found == pytest.approx(expected, rel=1e-6)

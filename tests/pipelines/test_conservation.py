@@ -51,9 +51,10 @@ def _damage(data, file):
   return file
 
 
-@hypothesis.settings(max_examples=30)
+# A job takes as long for one file as for six.
+@hypothesis.settings(max_examples=15)
 @hypothesis.given(
-  files=st.lists(st.tuples(_LINES, _ENCODINGS, _PACKS), min_size=1, max_size=3),
+  files=st.lists(st.tuples(_LINES, _ENCODINGS, _PACKS), min_size=1, max_size=6),
   data=st.data(),
 )
 def test_in_equals_out_plus_drops(tmp_path_factory, files, data):
@@ -81,31 +82,44 @@ def test_in_equals_out_plus_drops(tmp_path_factory, files, data):
   assert verify_corpus(output).num_examples == counts.records_out
 
 
-@hypothesis.settings(max_examples=30)
+@hypothesis.settings(max_examples=15)
 @hypothesis.given(
-  lines=st.lists(_GOOD, min_size=1, max_size=40, unique=True), data=st.data()
+  files=st.lists(
+    st.lists(_GOOD, min_size=1, max_size=40, unique=True),
+    min_size=1,
+    max_size=4,
+  ),
+  data=st.data(),
 )
-def test_cut_file_keeps_its_beginning(tmp_path_factory, lines, data):
+def test_cut_files_keep_their_beginnings(tmp_path_factory, files, data):
   directory = tmp_path_factory.mktemp('cut')
-  path = directory / 'cut.json.gz'
-  packed = gzip.compress(b'\n'.join(lines) + b'\n')
-  size = data.draw(st.integers(2, len(packed) - 1))
-  path.write_bytes(packed[:size])
+  paths, sizes = [], []
+  for i, lines in enumerate(files):
+    packed = gzip.compress(b'\n'.join(lines) + b'\n')
+    sizes.append(data.draw(st.integers(2, len(packed) - 1)))
+    paths.append(directory / f'{i}.json.gz')
+    paths[-1].write_bytes(packed[: sizes[-1]])
   output = directory / 'out'
   try:
-    (manifest,) = run_group_job(make_job([path]), output)
+    (manifest,) = run_group_job(make_job(paths), output)
   except UserError as error:
-    assert '1 truncated_file' in str(error)
+    assert f'{len(files)} truncated_file' in str(error)
     return
-  (file,) = manifest.inputs
-  assert (file.damage, file.damage_byte) == ('truncated_file', size)
-  assert manifest.counts.drops == {'truncated_file': 1}
+  assert [
+    (file.name, file.damage, file.damage_byte) for file in manifest.inputs
+  ] == [
+    (path.name, 'truncated_file', size)
+    for path, size in zip(paths, sizes, strict=True)
+  ]
+  assert manifest.counts.drops == {'truncated_file': len(files)}
   found = collections.Counter(
     example['text']
     for _, examples in GroupedCorpus(output).stream()
     for example in examples
   )
   expected = collections.Counter(
-    json.loads(line)['text'].encode() for line in lines[: file.records_out]
+    json.loads(line)['text'].encode()
+    for lines, file in zip(files, manifest.inputs, strict=True)
+    for line in lines[: file.records_out]
   )
   assert found == expected

@@ -65,7 +65,9 @@ def test_shuffled_input(raw, expected, tmp_path):
   assert contents(tmp_path / 'out') == expected
 
 
-@pytest.mark.parametrize('num_workers', [1, 2])
+@pytest.mark.parametrize(
+  'num_workers', [pytest.param(1, marks=pytest.mark.slow), 2]
+)
 def test_worker_processes(
   raw, expected, tmp_path, worker_environment, num_workers
 ):
@@ -81,10 +83,14 @@ def test_worker_processes(
   'environment',
   [
     ('--environment_type=LOOPBACK',),
-    (
-      '--environment_type=beam:env:harness_subprocess_python:v1',
-      f'--environment_config={sys.executable} -m '
-      'apache_beam.runners.worker.sdk_worker_main',
+    # Its server and its processes are each in a test that stays.
+    pytest.param(
+      (
+        '--environment_type=beam:env:harness_subprocess_python:v1',
+        f'--environment_config={sys.executable} -m '
+        'apache_beam.runners.worker.sdk_worker_main',
+      ),
+      marks=pytest.mark.slow,
     ),
   ],
 )

@@ -4,7 +4,6 @@ import planned_configs
 import pytest
 
 from tff_fedfish.planning import traffic
-from tff_fedfish.training import engine
 
 
 def test_in_process_by_hand():
@@ -45,17 +44,3 @@ def test_between_processes_by_hand(settings, num_broadcasts, num_partial_sums):
   assert found.num_partial_sums == num_partial_sums
   # FedFish's two sums.
   assert found.round_partial_sum_bytes == num_partial_sums * 2 * 720
-
-
-@pytest.mark.parametrize('kind', ['in_process', 'ray'])
-@pytest.mark.parametrize('num_partial_sums', [0, 2, 20])
-@pytest.mark.parametrize('cohort_size', [3, 11])
-def test_partial_sums_are_those_of_the_engine(
-  kind, num_partial_sums, cohort_size
-):
-  config = planned_configs.by_hand(
-    engine__kind=kind,
-    engine__num_partial_sums=num_partial_sums,
-    cohorts__cohort_size=cohort_size,
-  )
-  assert traffic.num_partial_sums(config) == engine.num_partial_sums(config)

@@ -265,16 +265,14 @@ def _write_evaluation():
   return write_evaluation
 
 
-@pytest.fixture
-def pair(tmp_path):
-  """Directories of FedAvg and FedFish, E = 8."""
-  return write_pair(tmp_path)
+@pytest.fixture(scope='session')
+def pair(tmp_path_factory):
+  """Directories of FedAvg and FedFish, E = 8. Tests must not change them."""
+  return write_pair(tmp_path_factory.mktemp('pair'))
 
 
 @pytest.fixture(scope='session')
-def report_of_pair(tmp_path_factory):
-  """(run directories, report directory), to be read only: it takes seconds."""
+def report_of_pair(pair, tmp_path_factory):
+  """The pair's report, to be read only: it takes seconds."""
   root = tmp_path_factory.mktemp('report_of_pair')
-  directories = write_pair(root)
-  page = write_report(load_runs(directories), root / 'report')
-  return directories, page.parent
+  return write_report(load_runs(pair), root / 'report').parent

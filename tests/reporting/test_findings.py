@@ -137,8 +137,8 @@ def test_notes_on_runs_that_cannot_be_compared(
   ]
 
 
-def test_a_run_that_was_not_evaluated_is_named(pair, write_run):
-  runs = loading.load_runs([*pair, write_run(pair[0].parent / 'plain')])
+def test_a_run_that_was_not_evaluated_is_named(pair, tmp_path, write_run):
+  runs = loading.load_runs([*pair, write_run(tmp_path / 'plain')])
   assert '(5.750, 95 % interval 5.500 to 6.000; 2 runs were evaluated)' in (
     findings.summary_sentence(runs)
   )

@@ -25,6 +25,18 @@ def _curves(runs):
   return curves.learning_curves(runs, style.run_styles(runs))
 
 
+@pytest.fixture(scope='module')
+def runs_of_pair(pair):
+  """FedAvg and FedFish, read only."""
+  return loading.load_runs(pair)
+
+
+@pytest.fixture(scope='module')
+def curves_of_pair(runs_of_pair):
+  """Their learning curves: three plots, of which each takes a moment."""
+  return tuple(_curves(runs_of_pair))
+
+
 def test_styles_tell_runs_apart_in_colour_and_in_grey(tmp_path, write_run):
   runs = loading.load_runs(
     [
@@ -65,8 +77,8 @@ def test_runs_with_equal_method_and_epochs_differ_in_marker(
   assert markers[4] == 's'
 
 
-def test_learning_curves_say_in_words_what_they_show(pair):
-  drawn = {figure.name: figure for figure in _curves(loading.load_runs(pair))}
+def test_learning_curves_say_in_words_what_they_show(curves_of_pair):
+  drawn = {figure.name: figure for figure in curves_of_pair}
   assert list(drawn) == [
     'curve_held_out_loss',
     'curve_held_out_accuracy',
@@ -107,9 +119,9 @@ def test_no_curve_without_values(tmp_path, write_run):
   assert curves.communication_curves(runs, style.run_styles(runs)) == []
 
 
-def test_communication_curves(pair):
-  runs = loading.load_runs(pair)
-  drawn = curves.communication_curves(runs, style.run_styles(runs))
+def test_communication_curves(runs_of_pair):
+  styles = style.run_styles(runs_of_pair)
+  drawn = curves.communication_curves(runs_of_pair, styles)
   assert [figure.name for figure in drawn] == [
     'communication_uplink',
     'communication_total',
@@ -230,8 +242,8 @@ def test_no_barrier(tmp_path, write_run):
   assert barriers.barrier_scatters(runs, style.run_styles(runs)) == []
 
 
-def test_svg_is_one_named_element_with_ids_of_its_own(pair):
-  for figure in _curves(loading.load_runs(pair)):
+def test_svg_is_one_named_element_with_ids_of_its_own(curves_of_pair):
+  for figure in curves_of_pair:
     root = ElementTree.fromstring(figure.svg)
     assert root.tag.endswith('svg')
     assert root.get('role') == 'img'
@@ -243,19 +255,14 @@ def test_svg_is_one_named_element_with_ids_of_its_own(pair):
     assert all(name.startswith(f'{figure.name}-') for name in ids)
 
 
-def test_png_shows_the_colours_of_the_methods(pair):
-  figure = _curves(loading.load_runs(pair))[0]
+def test_png_shows_the_colours_of_the_methods(curves_of_pair):
+  figure = curves_of_pair[0]
   pixels = image.imread(io.BytesIO(figure.png))[:, :, :3]
   for color in ('#D55E00', '#0072B2'):
     wanted = [int(color[k : k + 2], 16) / 255 for k in (1, 3, 5)]
     assert (np.abs(pixels - wanted).max(axis=2) < 0.02).sum() > 100
   # White paper, not a transparent or dark one.
   assert (pixels[0, 0] == 1).all()
-
-
-def test_equal_runs_give_equal_bytes(pair):
-  first, second = (_curves(loading.load_runs(pair))[0] for _ in range(2))
-  assert (first.svg, first.png) == (second.svg, second.png)
 
 
 @pytest.mark.filterwarnings('error')
@@ -274,11 +281,11 @@ def test_drawable_keeps_what_the_font_has():
   assert figures.drawable('abcdefg', 6) == 'abcde…'
 
 
-def test_plots_leave_the_global_settings_alone(pair):
+def test_plots_leave_the_global_settings_alone(runs_of_pair):
   import matplotlib
 
   before = dict(matplotlib.rcParams)
-  _curves(loading.load_runs(pair))
+  _curves(runs_of_pair)
   assert dict(matplotlib.rcParams) == before
 
 

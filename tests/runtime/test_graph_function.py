@@ -1,9 +1,14 @@
 """Serialized computations as functions of this process."""
 
+import gc
+import os
+
 import numpy as np
+import psutil
 import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
+from tensorflow.python.eager import context
 
 from tff_fedfish.runtime.graph_function import GraphFunction
 
@@ -45,3 +50,33 @@ def test_other_kinds_are_refused():
 
   with pytest.raises(ValueError, match='tensorflow computation is required'):
     GraphFunction(_proto(identity))
+
+
+def _resident_bytes():
+  gc.collect()
+  return psutil.Process(os.getpid()).memory_info().rss
+
+
+def test_constants_are_not_kept():
+  # 48 MB: more than what the allocator keeps of freed memory.
+  zeros = GraphFunction(
+    _proto(tff.tensorflow.computation(lambda: tf.zeros(12_000_000)))
+  )
+  before = _resident_bytes()
+  for _ in range(2):
+    (found,) = zeros([])
+    # Written to, so that the pages exist.
+    assert float(tf.reduce_sum(found + 1)) == 12_000_000
+    del found
+  assert _resident_bytes() - before < 24_000_000
+
+
+def test_options_of_other_functions_stay():
+  before = context.context().function_call_options
+  draw = GraphFunction(
+    _proto(tff.tensorflow.computation(lambda: tf.random.uniform([3])))
+  )
+  one, other = draw([])[0], draw([])[0]
+  # Runs at every call.
+  assert float(one[0]) != float(other[0])
+  assert context.context().function_call_options is before

@@ -105,11 +105,14 @@ def test_order_of_arrival_does_not_matter(process, workers, expected, loads):
   clients[0].waits_for = 'last'
 
   def release():
+    deadline = time.monotonic() + 60
     while not _process_ids(loads, _NUM_CLIENTS - 1):
+      if time.monotonic() > deadline:
+        break
       time.sleep(0.02)
     (loads / 'last').touch()
 
-  thread = threading.Thread(target=release)
+  thread = threading.Thread(target=release, daemon=True)
   thread.start()
   output, _ = _round(process, clients, workers)
   thread.join()
@@ -193,6 +196,7 @@ def test_more_gpus_than_there_are(workers):
   too_many = ray_workers.RayWorkers(2, gpus_per_worker=1.0)
   with pytest.raises(
     UserError,
-    match='num_workers` is 2, which needs 2 GPUs, but Ray at .local. has 0',
+    match=r'2 workers \(`--config.engine.num_workers`\) need 2 GPU, but Ray '
+    "at 'local' has 0. Lower `--config.engine.gpus_per_worker`, or add",
   ):
     too_many.process_ids()

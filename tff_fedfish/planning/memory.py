@@ -47,11 +47,7 @@ def of_config(config: TrainConfig) -> tuple[ProcessMemory, ...]:
   parts = _Resident(config)
   client_moments = client_memory.moments_of_client(config)
   if config.engine.kind == 'in_process':
-    held = (
-      parts.process
-      | parts.state
-      | {'sums of earlier clients': parts.sums}
-    )
+    held = parts.process | parts.state | {'sums of earlier clients': parts.sums}
     return (
       _process(
         'the process',

@@ -134,7 +134,7 @@ def _clients_in_a_row(config):
   engine, cohort_size = config.engine, config.cohorts.cohort_size
   if engine.kind == 'in_process':
     return cohort_size
-  num_parts = traffic.num_partial_sums(config)
+  num_parts = config.num_partial_sums
   num_turns = math.ceil(num_parts / engine.num_workers)
   in_a_row = num_turns * cohort_size / num_parts
   if engine.ray_address == 'local':

@@ -13,8 +13,6 @@ from tff_fedfish import communication
 from tff_fedfish.training.config import TrainConfig
 
 _BYTES_PER_WEIGHT = 4
-# As in training/engine.py, which imports TensorFlow; a test compares them.
-_MAX_PARTIAL_SUMS = 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,7 +55,7 @@ def of_config(config: TrainConfig) -> Traffic:
   ]
   one_model = _BYTES_PER_WEIGHT * num_weights
   crosses = config.engine.kind == 'ray'
-  num_parts = num_partial_sums(config)
+  num_parts = config.num_partial_sums
   num_broadcasts = 0
   if crosses:
     is_one_machine = config.engine.ray_address == 'local'
@@ -82,13 +80,3 @@ def accumulator_bytes(config: TrainConfig) -> int:
   units = communication.UPLINK_UNITS[config.algorithm.name]
   num_weights = num_parameters(config.transformer_config())
   return units * _BYTES_PER_WEIGHT * num_weights
-
-
-def num_partial_sums(config: TrainConfig) -> int:
-  """Returns the parts into which a cohort is divided."""
-  engine, cohort_size = config.engine, config.cohorts.cohort_size
-  if engine.num_partial_sums:
-    return min(engine.num_partial_sums, cohort_size)
-  if engine.kind == 'in_process':
-    return 1
-  return min(cohort_size, _MAX_PARTIAL_SUMS)

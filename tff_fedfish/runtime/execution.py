@@ -21,10 +21,6 @@ from tff_fedfish.runtime import (
   round_options,
   values,
 )
-from tff_fedfish.runtime.constants import (
-  NoArgumentFunction,
-  RepeatedConstants,
-)
 from tff_fedfish.runtime.graph_function import GraphFunction
 
 
@@ -56,10 +52,7 @@ class LocalExecution:
         block, _without_grappler()
       )
     self._type = computation.type_signature
-    if self._type.parameter is None:
-      self._function = NoArgumentFunction(block.proto)
-    else:
-      self._function = GraphFunction(block.proto)
+    self._function = GraphFunction(block.proto)
 
   def __call__(self, argument: Any) -> Any:
     """Returns the result in the containers of the computation's type."""
@@ -87,7 +80,7 @@ class RoundExecution:
       form, self._type.parameter[1].member
     )
     self._prepare = GraphFunction(_proto(form.prepare))
-    self._zero = RepeatedConstants(_proto(form.zero))
+    self._zero = GraphFunction(_proto(form.zero))
     self._merge = GraphFunction(_proto(form.merge))
     self._report = GraphFunction(_proto(form.report))
     self._update = GraphFunction(_proto(form.update))
@@ -130,7 +123,7 @@ class RoundExecution:
         del partial
       round_options.require_quorum(options, outcome, len(data))
       if accumulator is None:
-        accumulator = self._zero()
+        accumulator = self._zero([])
       accumulator = self._report(accumulator)
       results = self._update(
         state + accumulator + self._secure_sums.finish(secure_sums)

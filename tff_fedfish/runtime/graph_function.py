@@ -1,9 +1,11 @@
 """Turns serialized TensorFlow computations into functions of this process."""
 
+import contextlib
 import itertools
 import threading
 
 import tensorflow as tf
+from tensorflow.python.eager import context
 
 # Functions of different computations share names but not bodies; each
 # computation's names get a prefix that no other has.
@@ -57,6 +59,7 @@ class GraphFunction:
       # A fetch may be a feed, or be fetched twice; identities are neither.
       results = [tf.identity(graph.as_graph_element(name)) for name in fetches]
     self._num_results = len(results)
+    self._optimizes = bool(feeds)
     self._function = imported.prune(
       [graph.as_graph_element(name) for name in feeds], results
     )
@@ -73,6 +76,10 @@ class GraphFunction:
       return self._call(arguments)
 
   def _call(self, arguments):
+    with contextlib.nullcontext() if self._optimizes else _without_grappler():
+      return self._call_flat(arguments)
+
+  def _call_flat(self, arguments):
     # Called the public way, TensorFlow first tries the arguments by name, fails
     # and formats every tensor into the error that it then discards: 50 ms a
     # call at a million weights, most of a round.
@@ -81,6 +88,26 @@ class GraphFunction:
         arguments, self._function.captured_inputs
       )
     )
+
+
+@contextlib.contextmanager
+def _without_grappler():
+  """Calls functions as they are, in this thread.
+
+  What depends on no input Grappler would evaluate, to make constants of it, and
+  the function would keep them: a model's worth for the zeros of every sum and
+  every optimizer; and minutes went by over the initial weights of a large one.
+  """
+  eager = context.context()
+  config = eager.config
+  config.allow_soft_placement = True
+  config.graph_options.rewrite_options.disable_meta_optimizer = True
+  kept = eager.function_call_options
+  eager.function_call_options = context.FunctionCallOptions(config_proto=config)
+  try:
+    yield
+  finally:
+    eager.function_call_options = kept
 
 
 class _Graph:

@@ -13,6 +13,7 @@ from typing import Any
 
 import tensorflow_federated as tff
 
+from tff_fedfish.runtime import placement
 from tff_fedfish.runtime.execution import build_execution
 
 
@@ -27,6 +28,7 @@ def set_in_process_context() -> 'InProcessContext':
   current = tff.framework.get_context_stack().current
   if isinstance(current, InProcessContext):
     return current
+  placement.share_accelerators()
   context = InProcessContext()
   tff.framework.set_default_context(context)
   return context

@@ -14,8 +14,12 @@ import tensorflow_federated as tff
 from tensorflow_federated.proto.v0 import computation_pb2
 from tensorflow_federated.python.core.impl.types import type_serialization
 
-from tff_fedfish.runtime import client_data, round_options, values
-from tff_fedfish.runtime.constants import RepeatedConstants
+from tff_fedfish.runtime import (
+  client_data,
+  freed_memory,
+  round_options,
+  values,
+)
 from tff_fedfish.runtime.graph_function import GraphFunction
 
 
@@ -71,7 +75,7 @@ class ClientWork:
 
   def __init__(self, spec: ClientWorkSpec):
     """Compiles the parts."""
-    self._zero = RepeatedConstants(_proto(spec.zero))
+    self._zero = GraphFunction(_proto(spec.zero))
     # One function: what a client sends is then added up in its own memory.
     self._work_and_accumulate = GraphFunction(
       _proto(spec.work), _proto(spec.accumulate), spec.num_accumulated
@@ -105,7 +109,8 @@ class ClientWork:
     Raises:
       RoundInterrupted: If `should_stop` says so.
     """
-    accumulator, secure_sums = self._zero(), []
+    freed_memory.return_freed_memory(broadcast)
+    accumulator, secure_sums = self._zero([]), []
     num_accumulated = len(accumulator)
     loaded = client_data.load_ahead([client for _, client in clients])
     for (index, client), load in zip(clients, loaded, strict=True):
@@ -137,6 +142,8 @@ class ClientWork:
           if secure_sums:
             to_sum = [*map(tf.add, secure_sums, to_sum)]
           secure_sums = to_sum
+          del results
+          freed_memory.return_freed_memory(broadcast)
           break
     return PartialSum(accumulator, secure_sums)
 

@@ -23,6 +23,17 @@ def accelerator() -> str | None:
   return None
 
 
+def share_accelerators() -> None:
+  """Makes TensorFlow take a GPU's memory as it needs it, not all at once.
+
+  For other processes on the same GPU. Without effect once TensorFlow has begun
+  to use its devices.
+  """
+  for device in tf.config.list_physical_devices('GPU'):
+    with contextlib.suppress(RuntimeError, ValueError):
+      tf.config.experimental.set_memory_growth(device, True)
+
+
 @contextlib.contextmanager
 def on_accelerator():
   """Runs what is called within on the accelerator, and leaves results there.

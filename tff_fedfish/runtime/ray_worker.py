@@ -45,10 +45,13 @@ class RayWorker:
     os.environ['TF_CPP_MIN_LOG_LEVEL'] = '3'
     import tensorflow as tf
 
+    from tff_fedfish.runtime import placement
+
     tf.config.threading.set_intra_op_parallelism_threads(num_threads)
     tf.config.threading.set_inter_op_parallelism_threads(num_threads)
     if not shows_gpus:
       tf.config.set_visible_devices([], 'GPU')
+    placement.share_accelerators()
     self._spec = self._client_work = None
 
   def process_id(self) -> int:
@@ -73,7 +76,7 @@ class RayWorker:
     """
     import tensorflow as tf
 
-    from tff_fedfish.runtime import partial_sums, placement
+    from tff_fedfish.runtime import partial_sums, placement, values
 
     if self._spec != spec:
       self._spec, self._client_work = spec, partial_sums.ClientWork(spec)
@@ -98,8 +101,8 @@ class RayWorker:
       except _PartAbandoned:
         return PartResult(None, [], outcome, failed_first[0])
     return PartResult(
-      [tensor.numpy() for tensor in partial.accumulator],
-      [tensor.numpy() for tensor in partial.secure_sums],
+      [*map(values.as_array, partial.accumulator)],
+      [*map(values.as_array, partial.secure_sums)],
       outcome,
       None,
     )

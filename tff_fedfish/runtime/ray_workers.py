@@ -9,15 +9,17 @@ import collections
 import contextlib
 import dataclasses
 import logging
-import math
 import os
+import signal
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from tff_fedfish.errors import FailedError, UserError
+from tff_fedfish.runtime import values
 from tff_fedfish.runtime.partial_sums import PartialSum, divide_cohort
 from tff_fedfish.runtime.ray_worker import RayWorker
 from tff_fedfish.runtime.round_options import (
@@ -55,7 +57,7 @@ class RayWorkers:
     self,
     num_workers: int,
     *,
-    threads_per_worker: int = 0,
+    threads_per_worker: int = 1,
     gpus_per_worker: float | None = None,
     address: str = 'local',
   ):
@@ -63,16 +65,13 @@ class RayWorkers:
 
     Args:
       num_workers: Worker processes, >= 1.
-      threads_per_worker: TensorFlow threads of each; 0: the machine's cores
-        divided by the workers.
+      threads_per_worker: TensorFlow threads of each, >= 1.
       gpus_per_worker: GPUs that Ray reserves for each; None: 1 where the
         cluster has one for every worker, else 0.
       address: 'local' starts Ray here; 'auto' or HOST:PORT joins a cluster.
     """
     self._num_workers = num_workers
-    self._threads = threads_per_worker or max(
-      1, (os.cpu_count() or 1) // num_workers
-    )
+    self._threads = threads_per_worker
     self._gpus_per_worker = gpus_per_worker
     self._address = address
     self._owns_ray = self._shows_gpus = False
@@ -91,11 +90,11 @@ class RayWorkers:
     """Ends the workers, and Ray if it was started here."""
     import ray
 
-    if self._worker_class is None:
-      return
-    self._kill_all()
+    if ray.is_initialized():
+      self._kill_all()
     self._worker_class = self._sent_spec = None
     if self._owns_ray:
+      self._owns_ray = False
       ray.shutdown()
 
   def process_ids(self) -> list[int]:
@@ -136,11 +135,8 @@ class RayWorkers:
 
     self._start()
     if self._sent_spec is None or self._sent_spec[0] != spec:
-      self._sent_spec = (spec, ray.put(spec))
-    arguments = (
-      self._sent_spec[1],
-      ray.put([tensor.numpy() for tensor in broadcast]),
-    )
+      self._sent_spec = (spec, _put(spec))
+    arguments = (self._sent_spec[1], _put([*map(values.as_array, broadcast)]))
     del broadcast
     waiting = collections.deque(
       _Part(index, [(client, clients[client]) for client in part])
@@ -152,6 +148,8 @@ class RayWorkers:
     with self._abandoning_what_is_left():
       while next_index < num_parts:
         self._hand_out(waiting, arguments)
+        if not self._busy:
+          raise FailedError('No worker process is left to run the round.')
         ready, _ = ray.wait(list(self._busy), timeout=_POLL_SECONDS)
         if options.should_stop is not None and options.should_stop():
           raise RoundInterrupted
@@ -191,10 +189,16 @@ class RayWorkers:
       if not choices:
         waiting.append(part)
         continue
+      try:
+        reference = choices[0].add_up.remote(
+          *arguments, part.clients, frozenset(part.failed_once)
+        )
+      except (TypeError, tf.errors.OpError) as error:
+        raise TypeError(
+          'Clients that workers run must be picklable, as a ClientLoader is, '
+          f'found {type(part.clients[0][1]).__name__}.'
+        ) from error
       self._idle.remove(choices[0])
-      reference = choices[0].add_up.remote(
-        *arguments, part.clients, frozenset(part.failed_once)
-      )
       self._busy[reference] = (part, choices[0])
 
   def _receive(self, reference, outcome):
@@ -204,7 +208,15 @@ class RayWorkers:
     part, worker = self._busy.pop(reference)
     try:
       result = ray.get(reference)
-    except ray.exceptions.RayActorError as error:
+    except ray.exceptions.RayTaskError as error:
+      self._idle.append(worker)
+      cause = ' '.join(str(error.cause).split())[:500]
+      raise FailedError(
+        f'A worker process failed: {type(error.cause).__name__}: {cause}'
+      ) from error
+    # It died, or was killed for its memory, or its machine is gone.
+    except ray.exceptions.RayError as error:
+      ray.kill(worker)
       outcome.num_lost_workers += 1
       part.num_lost_workers += 1
       self._idle.append(self._new_worker())
@@ -216,12 +228,6 @@ class RayWorkers:
           'more memory than there is: lower `--config.engine.num_workers`.'
         ) from error
       return part, None
-    except ray.exceptions.RayTaskError as error:
-      self._idle.append(worker)
-      cause = ' '.join(str(error.cause).split())[:500]
-      raise FailedError(
-        f'A worker process failed: {type(error.cause).__name__}: {cause}'
-      ) from error
     part.avoided = worker
     self._idle.append(worker)
     return part, result
@@ -249,7 +255,7 @@ class RayWorkers:
     import ray
 
     if not ray.is_initialized():
-      with _without_native_stderr():
+      with _without_native_stderr(), _keeping_sigterm():
         self._connect(ray)
       self._owns_ray = True
     found = ray.cluster_resources()
@@ -258,11 +264,12 @@ class RayWorkers:
       gpus = 1.0 if found.get('GPU', 0) >= self._num_workers else 0.0
     for kind, wanted in (('CPU', 1), ('GPU', gpus)):
       if found.get(kind, 0) < self._num_workers * wanted:
+        option = 'num_workers' if kind == 'CPU' else 'gpus_per_worker'
         raise UserError(
-          f'`--config.engine.num_workers` is {self._num_workers}, which needs '
-          f'{math.ceil(self._num_workers * wanted)} {kind}s, but Ray at '
-          f'{self._address!r} has {found.get(kind, 0):g}. Lower it, or add '
-          'machines.'
+          f'{self._num_workers} workers (`--config.engine.num_workers`) need '
+          f'{self._num_workers * wanted:g} {kind}, but Ray at '
+          f'{self._address!r} has {found.get(kind, 0):g}. Lower '
+          f'`--config.engine.{option}`, or add machines.'
         )
     self._shows_gpus = gpus > 0
     self._worker_class = ray.remote(RayWorker).options(
@@ -307,6 +314,33 @@ class RayWorkers:
       ray.kill(worker)
     self._idle.clear()
     self._busy.clear()
+
+
+def _put(value):
+  """Lays a value into the object store of this node."""
+  import ray
+
+  try:
+    return ray.put(value)
+  except ray.exceptions.RayError as error:
+    raise FailedError(
+      "Ray's object store cannot take what the workers need: "
+      f'{" ".join(str(error).split())[:300]}'
+    ) from error
+
+
+@contextlib.contextmanager
+def _keeping_sigterm():
+  """Keeps our handler of SIGTERM, which Ray replaces when it starts."""
+  if threading.current_thread() is not threading.main_thread():
+    yield
+    return
+  handler = signal.getsignal(signal.SIGTERM)
+  try:
+    yield
+  finally:
+    if handler is not None:
+      signal.signal(signal.SIGTERM, handler)
 
 
 @contextlib.contextmanager

@@ -22,7 +22,8 @@ class ClientFailure:
   client_index: int
   """Its position in the cohort."""
   reason: str
-  """One of FAILURE_REASONS: 'data' where its data could not be read."""
+  """One of FAILURE_REASONS: 'data' where its data could not be read, which is
+  recognized in loops over an iterator, such as those of our algorithms."""
   message: str
   """The exception's type and text, in one line."""
 

@@ -6,6 +6,7 @@ TFF keeps their order.
 
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 from tensorflow_federated.python.common_libs import structure
@@ -61,6 +62,16 @@ def flatten(value: Any, value_type: tff.Type) -> list[tf.Tensor]:
       tensors.extend(flatten(element, element_type))
     return tensors
   raise TypeError(f'Values of type {value_type} cannot be passed.')
+
+
+def as_array(tensor: tf.Tensor) -> np.ndarray:
+  """Returns a tensor's values as a read-only array, without a copy on a CPU."""
+  try:
+    # `tensor.numpy()` copies. The view keeps the tensor alive.
+    return np.asarray(memoryview(tensor))
+  except (TypeError, ValueError, BufferError, RuntimeError):
+    # bfloat16 has no buffer, nor have tensors on other devices.
+    return tensor.numpy()
 
 
 def tensor_types(value_type: tff.Type) -> list[tff.Type]:

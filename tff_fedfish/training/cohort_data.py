@@ -1,8 +1,9 @@
 """What the clients of a round train on, as a function of config and round."""
 
-import concurrent.futures
+import contextlib
 import dataclasses
 import functools
+import threading
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -130,27 +131,41 @@ def cohort(
 class Prefetcher:
   """Tokenizes the next cohort in a thread while a round runs.
 
-  What it loads stays in the cache of `ClientSequences`; an error is left to
-  the round that needs the client, which counts it.
+  What it loads stays in the cache of `ClientSequences`. A client that cannot be
+  loaded is passed over: the round that needs it counts it.
   """
 
   def __init__(self):
-    """Starts the thread."""
-    self._pool = concurrent.futures.ThreadPoolExecutor(1, 'prefetch')
-    self._pending = None
+    """Starts nothing yet."""
+    self._wanted: list[TrainingClient] = []
+    self._lock = threading.Lock()
+    self._thread = None
 
   def __enter__(self) -> 'Prefetcher':
     return self
 
   def __exit__(self, *_) -> None:
-    self._pool.shutdown(wait=False, cancel_futures=True)
+    # Nobody waits for the client in hand: the thread is a daemon.
+    with self._lock:
+      self._wanted = []
 
   def start(self, clients: Sequence[TrainingClient]) -> None:
-    """Begins to load clients; what is still waiting to be loaded is dropped."""
-    if self._pending is not None:
-      self._pending.cancel()
-    self._pending = self._pool.submit(self._load, clients)
+    """Begins to load clients; what was not yet loaded before is dropped."""
+    with self._lock:
+      self._wanted = list(clients)
+      if self._thread is None:
+        self._thread = threading.Thread(
+          target=self._load, name='prefetch', daemon=True
+        )
+        self._thread.start()
 
-  def _load(self, clients):
-    for client in clients:
-      client.source.open().sequences(client.client_id)
+  def _load(self):
+    while True:
+      with self._lock:
+        if not self._wanted:
+          # Within the lock, so that `start` then begins another thread.
+          self._thread = None
+          return
+        client = self._wanted.pop(0)
+      with contextlib.suppress(Exception):
+        client.source.open().sequences(client.client_id)

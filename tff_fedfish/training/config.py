@@ -12,6 +12,9 @@ from tff_fedfish.training.config_fields import (
   seed,
 )
 
+# Of a cohort that several workers share, where the config does not say.
+_MAX_PARTIAL_SUMS = 8
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AlgorithmConfig(Section):
@@ -218,8 +221,8 @@ class EngineConfig(Section):
   """'in_process', or 'ray': worker processes, on one machine or a cluster."""
   num_workers: int = number(1, at_least=1)
   """Worker processes of kind 'ray', >= 1; changes the speed only."""
-  threads_per_worker: int = number(0, at_least=0)
-  """Threads of a worker; 0: the machine's cores divided by the workers."""
+  threads_per_worker: int = number(1, at_least=1)
+  """TensorFlow threads of a worker, >= 1; may change the last bits."""
   gpus_per_worker: float | None = number(None, at_least=0)
   """GPUs that Ray reserves for a worker, such as 1 or 0.5; None: 1 where the
   cluster has one for every worker."""
@@ -269,6 +272,14 @@ class TrainConfig:
           f'found true with {shape.num_layers} layers; set '
           '`--config.model.layer_loop=unrolled` to have it'
         )
+    num_parts = self.num_partial_sums
+    if self.engine.kind == 'ray' and self.engine.num_workers > num_parts:
+      problems.append(
+        '`config.engine.num_workers` must be at most the number of parts into '
+        f'which a cohort is divided, {num_parts}, found '
+        f'{self.engine.num_workers}; raise `--config.engine.num_partial_sums` '
+        'or `--config.cohorts.cohort_size`'
+      )
     if self.evaluation.num_clients and not self.client_splits.held_out_fraction:
       problems.append(
         '`config.evaluation.num_clients` must be 0 when '
@@ -277,6 +288,14 @@ class TrainConfig:
       )
     if problems:
       raise ConfigError(problems)
+
+  @property
+  def num_partial_sums(self) -> int:
+    """Into how many parts a cohort is divided; `engine.num_partial_sums`."""
+    wanted = self.engine.num_partial_sums
+    if not wanted:
+      wanted = 1 if self.engine.kind == 'in_process' else _MAX_PARTIAL_SUMS
+    return min(wanted, self.cohorts.cohort_size)
 
   def transformer_config(self) -> TransformerConfig:
     """Returns the model's shape, with `data.sequence_length` positions."""

@@ -33,6 +33,11 @@ _MAY_CHANGE = frozenset(
     'training.num_rounds',
     'checkpoints.every_num_rounds',
     'checkpoints.keep_last',
+    'checkpoints.keep_every_num_rounds',
+    'engine.num_workers',
+    'engine.gpus_per_worker',
+    'engine.ray_address',
+    'engine.quorum',
     'data.directory',
     'data.vocabulary',
   }

@@ -27,7 +27,7 @@ def to_tensors(state: Any, state_type: tff.Type) -> dict[str, np.ndarray]:
   """
   tensors = values.flatten(state, state_type)
   return {
-    name: tensor.numpy()
+    name: values.as_array(tensor)
     for name, tensor in zip(_names(state_type), tensors, strict=True)
   }
 

@@ -9,7 +9,7 @@ import time
 
 from models.transformer_config import num_parameters
 from tff_fedfish.data.client_sequences import ClientSequences
-from tff_fedfish.errors import FailedError, UserError
+from tff_fedfish.errors import UserError
 from tff_fedfish.training import (
   checkpoints,
   round_metrics,
@@ -21,6 +21,9 @@ from tff_fedfish.training.config import TrainConfig
 from tff_fedfish.training.interruption import Interruption
 from tff_fedfish.training.metrics_files import MetricsLog
 from tff_fedfish.training.progress import Progress
+
+# Of a round; metrics.csv counts them all.
+_MAX_FAILURES_SHOWN = 3
 
 
 def train(config: TrainConfig, workdir: str | os.PathLike) -> int:
@@ -159,7 +162,7 @@ class _Run:
         else:
           self._finish_round(0, self._state, {}, {})
         while self._round < num_rounds and not interruption.requested:
-          metrics = self._run_round(self._round + 1)
+          metrics = self._run_round(self._round + 1, progress)
           progress.advance(
             num_tokens=metrics['train/num_tokens'],
             loss=metrics['train/loss'],
@@ -187,7 +190,7 @@ class _Run:
     )
     return checkpoint.round_num, state
 
-  def _run_round(self, round_num):
+  def _run_round(self, round_num, progress):
     """Runs, scores and logs a round; interrupted, it leaves no trace."""
     from tff_fedfish.runtime.round_options import use_round_options
 
@@ -196,6 +199,12 @@ class _Run:
     self._prefetch(round_num + 1)
     with use_round_options(self._options) as outcome:
       output = self._process.next(self._state, clients)
+    for failure in outcome.failures[:_MAX_FAILURES_SHOWN]:
+      client_id = clients[failure.client_index].client_id
+      progress.write_line(
+        f'Round {round_num}: client {client_id!r} was left out, '
+        f'{failure.message}'
+      )
     metrics = round_metrics.train_metrics(
       output.metrics, outcome, num_clients=len(clients)
     )
@@ -269,7 +278,8 @@ class _Run:
     """Keeps the rounds that are done when a round fails."""
     try:
       yield
-    except FailedError:
+    # Whatever it was, such as no memory for the server's step.
+    except Exception:  # pylint: disable=broad-exception-caught
       self._save_checkpoint()
       raise
 
@@ -279,6 +289,8 @@ class _Run:
     # A round without a row in metrics.csv could not be continued from.
     if self._round == self._saved_round or not self._is_logged:
       return
+    # First: three states would be alive if one were still being written.
+    self._writer.wait()
     self._writer.save(
       self._round,
       server_state.to_tensors(self._state, self._state_type),
