@@ -221,6 +221,46 @@ def test_sections_that_do_not_go_together():
   ) in str(error.value)
 
 
+def test_xla_takes_layers_that_are_written_out():
+  engine = config_lib.EngineConfig(xla=True)
+  looped = config_lib.ModelConfig(preset='tiny', layer_loop='foldl')
+  with pytest.raises(
+    ConfigError,
+    match='`config.engine.xla` must be false where the layers are looped over, '
+    'found true with 4 layers; set `--config.model.layer_loop=unrolled` to',
+  ):
+    _config(engine=engine, model=looped)
+  assert _config(engine=engine).engine.xla
+
+
+@pytest.mark.parametrize(
+  'kind, given, cohort_size, num_parts',
+  [
+    ('in_process', 0, 20, 1),
+    ('in_process', 4, 20, 4),
+    ('ray', 0, 20, 8),
+    ('ray', 0, 5, 5),
+    ('ray', 16, 20, 16),
+    ('ray', 16, 5, 5),
+  ],
+)
+def test_parts_of_a_cohort(kind, given, cohort_size, num_parts):
+  config = _config(
+    engine=config_lib.EngineConfig(kind=kind, num_partial_sums=given),
+    cohorts=config_lib.CohortsConfig(cohort_size=cohort_size),
+  )
+  assert config.num_partial_sums == num_parts
+
+
+def test_more_workers_than_parts():
+  with pytest.raises(
+    ConfigError,
+    match='`config.engine.num_workers` must be at most the number of parts into'
+    ' which a cohort is divided, 3, found 4; raise',
+  ):
+    _config(engine=config_lib.EngineConfig(kind='ray', num_workers=4))
+
+
 def test_every_setting_is_explained():
   # The text under a field is not kept at run time: read it from the source.
   import ast
