@@ -3,6 +3,9 @@
 import gzip
 import json
 import pathlib
+import subprocess
+import sys
+import time
 
 import numpy as np
 
@@ -60,6 +63,38 @@ def train(inputs, workdir, **settings) -> int:
   return main(
     ['train', '--config', CONFIG, '--workdir', str(workdir), *arguments]
   )
+
+
+def start(inputs, workdir, num_rounds: int, **settings) -> subprocess.Popen:
+  """Starts `fedfish train`; returns once it has logged some rounds.
+
+  Args:
+    inputs: Corpus and vocabulary.
+    workdir: The run's directory.
+    num_rounds: Rounds in metrics.csv to wait for.
+    **settings: As for `overrides`.
+
+  Returns:
+    The process; its standard error is a pipe.
+  """
+  process = subprocess.Popen(
+    [sys.executable, '-m', 'tff_fedfish', 'train', '--config', CONFIG]
+    + ['--workdir', str(workdir), *overrides(*inputs, **settings)],
+    cwd=pathlib.Path(__file__).parents[1],
+    stderr=subprocess.PIPE,
+    text=True,
+  )
+  metrics = pathlib.Path(workdir) / 'metrics.csv'
+  deadline = time.monotonic() + 200
+  # The header and round 0 come before.
+  while (
+    not metrics.exists() or metrics.read_text().count('\n') < 2 + num_rounds
+  ):
+    if process.poll() is not None or time.monotonic() > deadline:
+      process.kill()
+      raise AssertionError(process.communicate()[1])
+    time.sleep(0.05)
+  return process
 
 
 def overrides(corpus, vocabulary, **settings) -> list[str]:

@@ -63,14 +63,12 @@ def test_what_is_no_longer_wanted_is_dropped():
   assert source.loaded == [b'slow', b'd', b'last', b'e', b'last']
 
 
-def test_end_does_not_wait():
+def test_end_waits_for_the_client_in_hand_alone():
   source = _Source()
   with cohort_data.Prefetcher() as prefetcher:
     prefetcher.start(_clients(source, b'slow', b'b'))
     assert source.is_waiting.wait(20)
-  # Left while the client in hand still waits; the next is not begun.
-  source.go_on.set()
-  thread = prefetcher._thread
-  if thread is not None:
-    thread.join(20)
+    thread = prefetcher._thread
+    threading.Timer(0.1, source.go_on.set).start()
+  assert not thread.is_alive()
   assert source.loaded == [b'slow']

@@ -1,10 +1,6 @@
 """`fedfish train` with worker processes."""
 
-import pathlib
 import signal
-import subprocess
-import sys
-import time
 
 import numpy as np
 import pytest
@@ -63,27 +59,18 @@ def test_number_of_workers_does_not_matter(small_inputs, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize('signal_num', [signal.SIGINT, signal.SIGTERM])
 def test_signal_saves_the_last_whole_round(small_inputs, tmp_path, signal_num):
-  settings = _SETTINGS | dict(training__num_rounds=10_000)
-  arguments = small_runs.overrides(
-    *small_inputs, **settings, engine__kind='ray', engine__num_workers=2
+  process = small_runs.start(
+    small_inputs,
+    tmp_path / 'run',
+    3,
+    **_SETTINGS | dict(training__num_rounds=10_000),
+    engine__kind='ray',
+    engine__num_workers=2,
   )
-  process = subprocess.Popen(
-    [sys.executable, '-m', 'tff_fedfish', 'train', '--config']
-    + [small_runs.CONFIG, '--workdir', str(tmp_path / 'run'), *arguments],
-    cwd=pathlib.Path(__file__).parents[2],
-    stderr=subprocess.PIPE,
-    text=True,
-  )
-  metrics = tmp_path / 'run' / 'metrics.csv'
-  deadline = time.monotonic() + 200
-  while not metrics.exists() or metrics.read_text().count('\n') < 5:
-    assert process.poll() is None, process.stderr.read()
-    assert time.monotonic() < deadline
-    time.sleep(0.05)
   process.send_signal(signal_num)
   _, errors = process.communicate(timeout=60)
   assert process.returncode == 128 + signal_num
   assert 'finishing the client in hand' in errors
   last = checkpoints.list_rounds(tmp_path / 'run' / 'checkpoints')[-1]
-  rows = metrics_files.read_metrics(metrics)
+  rows = metrics_files.read_metrics(tmp_path / 'run' / 'metrics.csv')
   assert 3 <= last == rows[-1]['round']

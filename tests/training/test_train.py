@@ -4,16 +4,13 @@ import json
 import pathlib
 import shutil
 import signal
-import subprocess
-import sys
-import time
 
 import numpy as np
 import pytest
 import small_runs
 
 from tff_fedfish.cli.main import main
-from tff_fedfish.training import checkpoints, metrics_files
+from tff_fedfish.training import checkpoints, cohort_data, metrics_files
 
 _ROOT = pathlib.Path(__file__).parents[2]
 _CONFIG = small_runs.CONFIG
@@ -97,23 +94,10 @@ def test_run_goes_on_after_a_signal_with_the_same_numbers(
   small_inputs, tmp_path, signal_num
 ):
   settings = dict(evaluation__every_num_rounds=0)
-  arguments = small_runs.overrides(
-    *small_inputs, training__num_rounds=400, **settings
-  )
   workdir = tmp_path / 'run'
-  process = subprocess.Popen(
-    [sys.executable, '-m', 'tff_fedfish', 'train', '--config', _CONFIG]
-    + ['--workdir', str(workdir), *arguments],
-    cwd=_ROOT,
-    stderr=subprocess.PIPE,
-    text=True,
+  process = small_runs.start(
+    small_inputs, workdir, 3, training__num_rounds=400, **settings
   )
-  metrics = workdir / 'metrics.csv'
-  deadline = time.monotonic() + 60
-  while not metrics.exists() or metrics.read_text().count('\n') < 5:
-    assert process.poll() is None, process.stderr.read()
-    assert time.monotonic() < deadline
-    time.sleep(0.05)
   process.send_signal(signal_num)
   _, errors = process.communicate(timeout=60)
   assert process.returncode == 128 + signal_num
@@ -128,6 +112,62 @@ def test_run_goes_on_after_a_signal_with_the_same_numbers(
   undisturbed = tmp_path / 'undisturbed'
   assert small_runs.train(small_inputs, undisturbed, **settings) == 0
   _assert_same_run(workdir, undisturbed)
+
+
+class TestFailingClients:
+  @pytest.fixture
+  def fail(self, monkeypatch):
+    """Makes the first clients of every cohort fail while they are loaded."""
+    load = cohort_data.TrainingClient.load
+
+    def fail(num_clients):
+      draw = cohort_data.draw_cohort
+
+      def draw_and_note(*arguments, **options):
+        drawn = draw(*arguments, **options)
+        failing.update(drawn[:num_clients])
+        return drawn
+
+      failing = set()
+      monkeypatch.setattr(cohort_data, 'draw_cohort', draw_and_note)
+      monkeypatch.setattr(
+        cohort_data.TrainingClient,
+        'load',
+        lambda client: (
+          _raise(OSError('no such block'))
+          if client.client_id in failing
+          else load(client)
+        ),
+      )
+
+    return fail
+
+  def test_left_out_counted_and_named(
+    self, small_inputs, tmp_path, capsys, fail
+  ):
+    fail(1)
+    settings = dict(training__num_rounds=1, evaluation__num_clients=0)
+    assert small_runs.train(small_inputs, tmp_path / 'run', **settings) == 0
+    _, row = metrics_files.read_metrics(tmp_path / 'run' / 'metrics.csv')
+    assert row['train/num_clients'] == 3
+    assert row['train/num_failed_clients_data'] >= 1
+    assert row['train/num_failed_clients_error'] == 0
+    assert 'was left out, OSError: no such block' in capsys.readouterr().err
+
+  def test_too_many(self, small_inputs, tmp_path, capsys, fail):
+    fail(3)
+    workdir = tmp_path / 'run'
+    settings = dict(training__num_rounds=1, evaluation__num_clients=0)
+    assert small_runs.train(small_inputs, workdir, **settings) == 1
+    errors = capsys.readouterr().err
+    assert 'fedfish: failed: Only 0 of 3 clients of the round took' in errors
+    # Nothing of the round that failed is left, and round 0 is kept.
+    assert len(metrics_files.read_metrics(workdir / 'metrics.csv')) == 1
+    assert checkpoints.list_rounds(workdir / 'checkpoints') == [0]
+
+
+def _raise(error):
+  raise error
 
 
 def test_leftovers_of_a_killed_start_do_not_matter(small_inputs, tmp_path):

@@ -14,6 +14,9 @@ from tff_fedfish.data.sequences import Sequences
 from tff_fedfish.runtime.client_data import ClientLoader, LoadedClient
 from tff_fedfish.training.config import TrainConfig
 
+# At the end of a run, for the client that is being tokenized ahead.
+_MAX_WAIT_SECONDS = 10
+
 
 class Source(Protocol):
   """Where the sequences of clients come from."""
@@ -145,9 +148,12 @@ class Prefetcher:
     return self
 
   def __exit__(self, *_) -> None:
-    # Nobody waits for the client in hand: the thread is a daemon.
     with self._lock:
       self._wanted = []
+      thread = self._thread
+    if thread is not None:
+      # A thread that is in TensorFlow while Python ends may take it down.
+      thread.join(_MAX_WAIT_SECONDS)
 
   def start(self, clients: Sequence[TrainingClient]) -> None:
     """Begins to load clients; what was not yet loaded before is dropped."""
