@@ -11,7 +11,8 @@ import dataclasses
 # Models that a client uploads in a round.
 UPLINK_UNITS = {'fed_avg': 1, 'fed_fish': 2}
 _DOWNLINK_UNITS = 1
-_BYTES_PER_WEIGHT = 4
+# Of float32.
+BYTES_PER_WEIGHT = 4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +42,7 @@ def after_rounds(
   """
   uplink = num_rounds * UPLINK_UNITS[algorithm]
   total = uplink + num_rounds * _DOWNLINK_UNITS
-  bytes_per_unit = cohort_size * num_weights * _BYTES_PER_WEIGHT
+  bytes_per_unit = cohort_size * num_weights * BYTES_PER_WEIGHT
   return Communication(
     uplink, total, uplink * bytes_per_unit, total * bytes_per_unit
   )

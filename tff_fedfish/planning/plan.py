@@ -139,5 +139,5 @@ def _clients_in_a_row(config):
   in_a_row = num_turns * cohort_size / num_parts
   if engine.ray_address == 'local':
     # Each worker has its share of the machine.
-    return in_a_row * min(engine.num_workers, num_parts)
+    return in_a_row * engine.num_workers
   return in_a_row

@@ -12,8 +12,6 @@ from models.transformer_config import num_parameters
 from tff_fedfish import communication
 from tff_fedfish.training.config import TrainConfig
 
-_BYTES_PER_WEIGHT = 4
-
 
 @dataclasses.dataclass(frozen=True)
 class Traffic:
@@ -53,7 +51,7 @@ def of_config(config: TrainConfig) -> Traffic:
     )
     for num_rounds in (1, config.training.num_rounds)
   ]
-  one_model = _BYTES_PER_WEIGHT * num_weights
+  one_model = communication.BYTES_PER_WEIGHT * num_weights
   crosses = config.engine.kind == 'ray'
   num_parts = config.num_partial_sums
   num_broadcasts = 0
@@ -79,4 +77,4 @@ def accumulator_bytes(config: TrainConfig) -> int:
   """
   units = communication.UPLINK_UNITS[config.algorithm.name]
   num_weights = num_parameters(config.transformer_config())
-  return units * _BYTES_PER_WEIGHT * num_weights
+  return units * communication.BYTES_PER_WEIGHT * num_weights

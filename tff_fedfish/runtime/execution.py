@@ -80,7 +80,6 @@ class RoundExecution:
       form, self._type.parameter[1].member
     )
     self._prepare = GraphFunction(_proto(form.prepare))
-    self._zero = GraphFunction(_proto(form.zero))
     self._merge = GraphFunction(_proto(form.merge))
     self._report = GraphFunction(_proto(form.report))
     self._update = GraphFunction(_proto(form.update))
@@ -123,7 +122,7 @@ class RoundExecution:
         del partial
       round_options.require_quorum(options, outcome, len(data))
       if accumulator is None:
-        accumulator = self._zero([])
+        accumulator = self.compiled_client_work().zero()
       accumulator = self._report(accumulator)
       results = self._update(
         state + accumulator + self._secure_sums.finish(secure_sums)

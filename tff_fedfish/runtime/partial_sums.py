@@ -84,6 +84,10 @@ class ClientWork:
       computation_pb2.Type.FromString(spec.data_type)
     )
 
+  def zero(self) -> list[tf.Tensor]:
+    """Returns the accumulator of no clients."""
+    return self._zero([])
+
   def add_up(
     self,
     broadcast: list[tf.Tensor],
@@ -110,7 +114,7 @@ class ClientWork:
       RoundInterrupted: If `should_stop` says so.
     """
     freed_memory.return_freed_memory(broadcast)
-    accumulator, secure_sums = self._zero([]), []
+    accumulator, secure_sums = self.zero(), []
     num_accumulated = len(accumulator)
     loaded = client_data.load_ahead([client for _, client in clients])
     for (index, client), load in zip(clients, loaded, strict=True):

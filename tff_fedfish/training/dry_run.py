@@ -34,7 +34,10 @@ def describe(config: TrainConfig) -> None:
       'Model parameters',
       f'{num_weights:,} in {len(weight_shapes(shape))} tensors',
     ),
-    ('Model bytes (float32)', f'{4 * num_weights:,}'),
+    (
+      'Model bytes (float32)',
+      f'{communication.BYTES_PER_WEIGHT * num_weights:,}',
+    ),
     ('Clients per round', f'{config.cohorts.cohort_size:,}'),
     (
       'Tokens per round, at most',
