@@ -57,14 +57,31 @@ def _resident_bytes():
   return psutil.Process(os.getpid()).memory_info().rss
 
 
-def test_constants_are_not_kept():
+@tf.function
+def _sum_of_rows(x):
   # 48 MB: more than what the allocator keeps of freed memory.
-  zeros = GraphFunction(
-    _proto(tff.tensorflow.computation(lambda: tf.zeros(12_000_000)))
-  )
+  return tf.foldl(lambda total, row: total + row, x, tf.zeros(12_000_000))
+
+
+@pytest.mark.parametrize(
+  ('computation', 'arguments'),
+  [
+    (tff.tensorflow.computation(lambda: tf.zeros(12_000_000)), []),
+    (
+      tff.tensorflow.computation(
+        lambda x: _sum_of_rows(x), tff.TensorType(np.float32, [2, 1])
+      ),
+      [np.zeros([2, 1], np.float32)],
+    ),
+  ],
+  ids=['zeros', 'sums'],
+)
+def test_constants_are_not_kept(computation, arguments):
+  function = GraphFunction(_proto(computation))
+  arguments = [*map(tf.constant, arguments)]
   before = _resident_bytes()
   for _ in range(2):
-    (found,) = zeros([])
+    (found,) = function(arguments)
     # Written to, so that the pages exist.
     assert float(tf.reduce_sum(found + 1)) == 12_000_000
     del found

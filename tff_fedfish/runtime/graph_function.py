@@ -7,6 +7,8 @@ import threading
 import tensorflow as tf
 from tensorflow.python.eager import context
 
+from tff_fedfish.runtime import zero_tensors
+
 # Functions of different computations share names but not bodies; each
 # computation's names get a prefix that no other has.
 _PREFIXES = itertools.count()
@@ -94,9 +96,8 @@ class GraphFunction:
 def _without_grappler():
   """Calls functions as they are, in this thread.
 
-  What depends on no input Grappler would evaluate, to make constants of it, and
-  the function would keep them: a model's worth for the zeros of every sum and
-  every optimizer; and minutes went by over the initial weights of a large one.
+  What depends on no input Grappler would evaluate, to make constants of it:
+  minutes went by over the initial weights of a large model.
   """
   eager = context.context()
   config = eager.config
@@ -129,6 +130,7 @@ class _Graph:
     self.graph_def = tf.compat.v1.GraphDef()
     proto.tensorflow.graph_def.Unpack(self.graph_def)
     _make_names_unique(self.graph_def, f'{self.scope}_')
+    zero_tensors.make_on_demand(self.graph_def)
     self.feeds = []
     if proto.tensorflow.HasField('parameter'):
       self.feeds = self._scoped(_tensor_names(proto.tensorflow.parameter))

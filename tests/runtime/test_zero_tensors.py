@@ -1,0 +1,96 @@
+"""Large zeros are made when a graph runs, not kept with it."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_fedfish.runtime import zero_tensors
+from tff_fedfish.runtime.graph_function import GraphFunction
+
+# 1 MiB of float32.
+_LARGE = [512, 512]
+
+
+def _rewritten(function, *types):
+  proto = tff.tensorflow.computation(function, *types).to_building_block().proto
+  graph_def = tf.compat.v1.GraphDef()
+  proto.tensorflow.graph_def.Unpack(graph_def)
+  zero_tensors.make_on_demand(graph_def)
+  return proto, graph_def
+
+
+def _ops(graph_def):
+  nodes = list(graph_def.node)
+  for function in graph_def.library.function:
+    nodes += function.node_def
+  return [node.op for node in nodes]
+
+
+@pytest.mark.parametrize('dtype', [tf.float32, tf.bfloat16, tf.int64])
+def test_zeros_and_constants_of_zeros(dtype):
+  proto, graph_def = _rewritten(
+    lambda: (tf.zeros(_LARGE, dtype), tf.constant(0, dtype, _LARGE))
+  )
+  is_large = dtype.size * 512 * 512 >= zero_tensors.MIN_BYTES
+  assert _ops(graph_def).count('Empty') == 2 * is_large
+  for found in GraphFunction(proto)([]):
+    assert (found.dtype, found.shape) == (dtype, _LARGE)
+    assert not np.any(found.numpy())
+
+
+def test_zeros_in_a_function():
+  @tf.function
+  def add_up(x):
+    return tf.foldl(lambda total, row: total + row, x, tf.zeros(_LARGE))
+
+  proto, graph_def = _rewritten(
+    lambda x: add_up(x), tff.TensorType(np.float32, [3, *_LARGE])
+  )
+  assert 'Empty' in _ops(graph_def)
+  values = np.arange(3 * 512 * 512, dtype=np.float32).reshape(3, *_LARGE)
+  (found,) = GraphFunction(proto)([tf.constant(values)])
+  np.testing.assert_array_equal(found, values[0] + values[1] + values[2])
+
+
+@pytest.mark.parametrize(
+  'make',
+  [
+    lambda: tf.ones(_LARGE),
+    lambda: tf.fill(_LARGE, 1e-30),
+    lambda: tf.constant(2.0, shape=_LARGE),
+    lambda: tf.constant(np.eye(512, dtype=np.float32)),
+    lambda: tf.fill(_LARGE, False),
+    # 1 MiB - 4 bytes.
+    lambda: tf.zeros([512 * 512 - 1]),
+    lambda: tf.fill([2], tf.zeros([])),
+  ],
+)
+def test_others_stay(make):
+  proto, graph_def = _rewritten(make)
+  assert 'Empty' not in _ops(graph_def)
+  (found,) = GraphFunction(proto)([])
+  np.testing.assert_array_equal(found, make())
+
+
+def test_a_shape_that_is_not_constant_stays():
+  proto, graph_def = _rewritten(
+    lambda shape: tf.zeros(shape), tff.TensorType(np.int32, [2])
+  )
+  assert 'Empty' not in _ops(graph_def)
+  (found,) = GraphFunction(proto)([tf.constant(_LARGE)])
+  assert found.shape == _LARGE
+
+
+def test_zeros_after_a_condition():
+  """What a constant waits for, the zeros wait for."""
+
+  @tf.function
+  def choose(x):
+    return tf.cond(x > 0, lambda: tf.zeros(_LARGE), lambda: tf.ones(_LARGE))
+
+  proto, graph_def = _rewritten(lambda x: choose(x), np.float32)
+  assert 'Empty' in _ops(graph_def)
+  function = GraphFunction(proto)
+  assert float(tf.reduce_sum(function([tf.constant(1.0)])[0])) == 0
+  assert float(tf.reduce_sum(function([tf.constant(-1.0)])[0])) == 512 * 512
