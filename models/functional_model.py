@@ -51,7 +51,7 @@ def build_language_model(
   """
 
   # None, not False: False would keep others from compiling it.
-  @tf.function(jit_compile=xla or None)
+  @tf.function(jit_compile=xla or None, autograph=False)
   def predict_on_batch(model_weights, x, training):
     del training  # There is no dropout.
     losses, correct = transformer.next_token_losses(config, model_weights[0], x)
@@ -64,7 +64,7 @@ def build_language_model(
       tf.reduce_sum(output['token_loss'] * mask), tf.reduce_sum(mask)
     )
 
-  @tf.function
+  @tf.function(autograph=False)
   def initialize_metrics():
     # Lists: TFF reads a pair in a tuple as a value range.
     zero = tf.constant(0.0)
@@ -76,7 +76,7 @@ def build_language_model(
       num_sequences=[count],
     )
 
-  @tf.function
+  @tf.function(autograph=False)
   def update_metrics(state, labels, batch_output, sample_weight=None):
     del sample_weight
     output = batch_output.predictions
@@ -95,7 +95,7 @@ def build_language_model(
       num_sequences=[state['num_sequences'][0] + num_rows],
     )
 
-  @tf.function
+  @tf.function(autograph=False)
   def finalize_metrics(state):
     return collections.OrderedDict(
       # A round without clients has no loss: 0, not NaN, with num_tokens 0.

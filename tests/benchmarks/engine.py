@@ -8,6 +8,7 @@ SGD, server Adam, synthetic tokens, 2 threads. Parts:
 
   rounds           plain loop, our engine, TFF's own ("stock"): tokens/s
   rounds_bfloat16  the same in bfloat16
+  profile          where the time of a round goes, by operation
   fisher           rounds of FedFish beside rounds of FedAvg
   build            seconds until the first round of small
   build_large      the same of 350m; 1.5b built and compiled
@@ -38,6 +39,7 @@ from benchmarks import (
   engine_figures,
   engine_flops,
   engine_plan,
+  engine_profile,
   engine_speed,
 )
 from benchmarks.engine_settings import Settings, Workload, describe_machine, say
@@ -45,6 +47,7 @@ from benchmarks.engine_settings import Settings, Workload, describe_machine, say
 PARTS = {
   'rounds': engine_speed.rounds,
   'rounds_bfloat16': engine_speed.rounds_bfloat16,
+  'profile': engine_profile.profile,
   'fisher': engine_speed.fisher,
   'build': engine_cost.build,
   'build_large': engine_cost.build_large,

@@ -20,6 +20,7 @@ KINDS = {
   'build': ('benchmarks.engine_build', 'Build'),
   'first_calls': ('benchmarks.engine_build', 'FirstCalls'),
   'plan': ('benchmarks.engine_plan', 'Plan'),
+  'profile': ('benchmarks.engine_profile', 'Profile'),
   'input': ('benchmarks.engine_input', 'Input'),
   'training': ('benchmarks.engine_input', 'Training'),
 }

@@ -16,6 +16,7 @@ from benchmarks import (
   engine_flops,
   engine_plan,
   engine_processes,
+  engine_profile,
 )
 from benchmarks.engine_figures import Goal
 from benchmarks.engine_settings import STOCK, Workload
@@ -161,6 +162,48 @@ def test_missed_goal_fails_nothing_but_a_failed_part_does(
   ]
   assert found['settings']['parts'] == ['build', 'rounds']
   assert isinstance(found['machine']['amx_bf16'], bool)
+
+
+def test_nested_operations_count_once():
+  # `While` runs 0 to 100 and holds `MatMul` 10 to 40, which holds `Cast` 20 to
+  # 25, and `Add` 40 to 60; `Exp` comes after: 100 - 30 - 20, 30 - 5.
+  events = [
+    (40, 20, 'Add'),
+    (0, 100, 'While'),
+    (20, 5, 'Cast'),
+    (10, 30, 'MatMul'),
+    (100, 7, 'Exp'),
+  ]
+  assert sorted(engine_profile.own_durations(events)) == [
+    ('Add', 20),
+    ('Cast', 5),
+    ('Exp', 7),
+    ('MatMul', 25),
+    ('While', 50),
+  ]
+
+
+def test_profile_sums_threads_and_leaves_out_what_is_no_operation():
+  from tensorflow.tsl.profiler.protobuf import xplane_pb2
+
+  space = xplane_pb2.XSpace()
+  plane = space.planes.add(name='/host:CPU')
+  for key, name in enumerate(
+    ('a/b:MatMul', 'EagerExecute', 'EagerLocalExecute: f_1', 'c#id=3#:Odd')
+  ):
+    plane.event_metadata[key].name = name
+  for durations in ({0: 2, 1: 90}, {0: 3, 2: 90, 3: 90}):
+    line = plane.lines.add()
+    for start, (key, seconds) in enumerate(durations.items()):
+      line.events.add(
+        metadata_id=key,
+        offset_ps=start * 10**14,
+        duration_ps=seconds * 10**12,
+      )
+  assert engine_profile.operation_seconds(space) == {'MatMul': 5}
+  by_kind = engine_profile.by_kind({'MatMul': 5, 'Einsum': 1, 'While': 2})
+  assert by_kind['matrix products'] == 6
+  assert by_kind[engine_profile.OTHER] == 2
 
 
 def test_process_that_ends_early_says_why():

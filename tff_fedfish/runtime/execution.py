@@ -16,6 +16,7 @@ from tensorflow_federated.python.core.impl.types import (
 
 from tff_fedfish.runtime import (
   client_data,
+  freed_memory,
   partial_sums,
   placement,
   round_options,
@@ -56,6 +57,7 @@ class LocalExecution:
 
   def __call__(self, argument: Any) -> Any:
     """Returns the result in the containers of the computation's type."""
+    freed_memory.return_large_buffers(values.tensor_types(self._type.result))
     with placement.on_accelerator():
       tensors = []
       if self._type.parameter is not None:

@@ -1,40 +1,62 @@
-"""Makes the C library return freed memory to the system, where it is much."""
+"""Makes the C library return freed memory to the system, where it is much.
+
+glibc keeps freed buffers below 32 MiB for later, in pieces that other buffers
+do not fit into: gigabytes with a model of 335 million weights. Nothing here has
+an effect for small models, or with other C libraries.
+"""
 
 import ctypes
 import functools
-import math
+from collections.abc import Sequence
+from typing import Any
 
 import tensorflow as tf
 
-# Of a model that a client is sent. Below, what is kept is little, and to take
-# it anew would cost more than 1 % of a client's work.
+# Of a model. Below, what is kept is little, and to take it anew would cost more
+# than 1 % of a client's work.
 _MIN_MODEL_BYTES = 256 * 2**20
 # Buffers from this size on are returned when they are freed.
-_MIN_BUFFER_BYTES = 4 * 2**20
+_MIN_BUFFER_BYTES = 2**20
 _M_MMAP_THRESHOLD = -3
 
 
-def return_freed_memory(broadcast: list[tf.Tensor]) -> None:
-  """Returns what was freed, and from now on large buffers as they are freed.
+def return_large_buffers(tensors: Sequence[Any]) -> bool:
+  """From now on returns large buffers as they are freed.
 
-  glibc keeps freed buffers below 32 MiB for later, in pieces that other
-  buffers do not fit into: gigabytes with a model of 335 million weights.
-  Without effect for small models, and for other C libraries.
+  Best before the first large one is made: what the library has once kept, it
+  goes on using.
 
   Args:
-    broadcast: What a client is sent; numeric tensors count.
+    tensors: What a model's worth of memory is about to be taken for: tensors,
+      or their TFF types. Those that are not numeric do not count.
+
+  Returns:
+    Whether it is much.
   """
-  num_bytes = sum(
-    math.prod(tensor.shape) * tensor.dtype.size
-    for tensor in broadcast
-    if tensor.dtype != tf.string
-  )
-  if num_bytes < _MIN_MODEL_BYTES:
-    return
-  library = _c_library()
-  if hasattr(library, 'malloc_trim'):
-    library.mallopt(_M_MMAP_THRESHOLD, _MIN_BUFFER_BYTES)
-    library.malloc_trim(0)
+  num_bytes = sum(map(_num_bytes, tensors))
+  is_much = num_bytes >= _MIN_MODEL_BYTES and hasattr(_c_library(), 'mallopt')
+  if is_much:
+    _c_library().mallopt(_M_MMAP_THRESHOLD, _MIN_BUFFER_BYTES)
+  return is_much
+
+
+def return_freed_memory(broadcast: list[tf.Tensor]) -> None:
+  """Returns what was freed so far, and large buffers from now on.
+
+  Args:
+    broadcast: What a client is sent.
+  """
+  if return_large_buffers(broadcast):
+    _c_library().malloc_trim(0)
+
+
+def _num_bytes(tensor) -> int:
+  # A sequence has no dtype, and a size may be known only once it is computed.
+  dtype = getattr(tensor, 'dtype', None)
+  if dtype is None or tf.as_dtype(dtype) == tf.string:
+    return 0
+  num_entries = tf.TensorShape(tensor.shape).num_elements()
+  return (num_entries or 0) * tf.as_dtype(dtype).size
 
 
 @functools.cache
