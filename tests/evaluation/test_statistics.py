@@ -117,20 +117,32 @@ def test_paired_difference_by_hand():
   # two of w and v have no partner. Unpaired, the means would give 4 - 2 = 2.
   a = {b'y': 1.0, b'x': 5.0, b'z': 6.0}
   b = {b'x': 2.0, b'y': 2.0, b'w': 2.0, b'v': 2.0}
-  summary = statistics.paired_difference(a, b, seed=1)
-  assert summary['mean'] == 1.0
-  assert (summary['ci_low'], summary['ci_high']) == (-1.0, 3.0)
-  assert summary['num_clients'] == 2
-  assert summary['num_unmatched'] == 3
+  summary = statistics.paired_difference({7: a}, {7: b}, seed=1)
+  assert summary == {
+    'mean': 1.0,
+    'ci_low': -1.0,
+    'ci_high': 3.0,
+    'share_below_zero': 0.5,
+    'num_seeds': 1,
+    'num_clients': 2,
+    'num_unmatched_seeds': 0,
+    'num_left_out_clients': 3,
+  }
   reordered = dict(reversed(a.items()))
-  assert statistics.paired_difference(reordered, b, seed=1) == summary
+  assert statistics.paired_difference({7: reordered}, {7: b}, seed=1) == summary
 
 
 def test_paired_difference_of_diverged_clients():
   a = {b'x': np.float64('inf'), b'y': np.float64('nan'), b'z': 2.0}
   b = {b'x': np.float64('inf'), b'y': 1.0, b'z': 1.5}
-  summary = statistics.paired_difference(a, b, seed=1)
-  assert (summary['mean'], summary['num_non_finite']) == (0.5, 2)
+  summary = statistics.paired_difference({0: a}, {0: b}, seed=1)
+  assert (summary['mean'], summary['num_left_out_clients']) == (0.5, 2)
+  # Where it diverged in one seed, a client is left out in all.
+  fine = {b'x': 1.0, b'y': 1.0, b'z': 1.0}
+  summary = statistics.paired_difference(
+    {0: a, 1: fine}, {0: b, 1: fine}, seed=1
+  )
+  assert (summary['mean'], summary['num_left_out_clients']) == (0.25, 2)
 
 
 def test_paired_difference_is_narrower_than_its_parts():
@@ -140,5 +152,65 @@ def test_paired_difference_is_narrower_than_its_parts():
   base = generator.normal(0, 10, size=100)
   a = {b'%d' % i: base[i] + generator.normal(0.5, 0.1) for i in range(100)}
   b = {b'%d' % i: base[i] for i in range(100)}
-  summary = statistics.paired_difference(a, b, seed=0)
+  summary = statistics.paired_difference({0: a}, {0: b}, seed=0)
   assert 0.45 < summary['ci_low'] < summary['ci_high'] < 0.55
+
+
+def test_one_seed_is_the_bootstrap_over_clients():
+  generator = np.random.RandomState(3)
+  differences = generator.normal(size=50)
+  a = {b'%02d' % i: value for i, value in enumerate(differences)}
+  zeros = dict.fromkeys(a, 0.0)
+  summary = statistics.paired_difference({1: a}, {1: zeros}, seed=9)
+  expected = statistics.summarize(differences, seed=9)
+  for name in ('mean', 'ci_low', 'ci_high'):
+    assert summary[name] == pytest.approx(expected[name], rel=1e-12)
+
+
+def test_seeds_are_drawn_too():
+  # One client whose difference is 1 with one seed and 5 with the other: a
+  # resample holds both with probability 1/2, one of them alone with 1/4 each.
+  a = {1: {b'x': 3.0}, 2: {b'x': 5.0}, 3: {b'x': 9.0}}
+  b = {1: {b'x': 2.0}, 2: {b'x': 0.0}, 4: {b'x': 0.0}}
+  summary = statistics.paired_difference(a, b, seed=1)
+  assert summary['mean'] == 3.0
+  assert (summary['ci_low'], summary['ci_high']) == (1.0, 5.0)
+  assert (summary['num_seeds'], summary['num_unmatched_seeds']) == (2, 2)
+
+
+def test_interval_over_seeds_and_clients_has_the_analytic_width():
+  # Of d[s, c] = u[s] + v[c], with rows and columns drawn independently, the
+  # resampled mean has variance var(u) / S + var(v) / C.
+  generator = np.random.RandomState(6)
+  by_seed = generator.normal(0, 1, size=30)
+  by_client = generator.normal(0, 2, size=200)
+  a = {
+    s: {b'%03d' % c: by_seed[s] + by_client[c] for c in range(200)}
+    for s in range(30)
+  }
+  zeros = {s: dict.fromkeys(a[s], 0.0) for s in a}
+  summary = statistics.paired_difference(a, zeros, num_bootstrap=20_000, seed=5)
+  half_width = 1.96 * np.sqrt(by_seed.var() / 30 + by_client.var() / 200)
+  mean = by_seed.mean() + by_client.mean()
+  assert summary['mean'] == pytest.approx(mean)
+  assert summary['ci_low'] == pytest.approx(
+    mean - half_width, abs=0.05 * half_width
+  )
+  assert summary['ci_high'] == pytest.approx(
+    mean + half_width, abs=0.05 * half_width
+  )
+
+
+@pytest.mark.parametrize(
+  ('a', 'b'),
+  [
+    ({}, {}),
+    ({1: {b'x': 1.0}}, {2: {b'x': 1.0}}),
+    ({1: {b'x': 1.0}}, {1: {b'y': 1.0}}),
+  ],
+)
+def test_nothing_to_compare(a, b):
+  summary = statistics.paired_difference(a, b, seed=1)
+  names = ('mean', 'ci_low', 'ci_high', 'share_below_zero')
+  assert [summary[name] for name in names] == [None] * 4
+  assert summary['num_clients'] == 0

@@ -1,12 +1,14 @@
-"""Mean, percentiles and bootstrap intervals over clients.
+"""Mean, percentiles and bootstrap intervals over clients and seeds.
 
 Every client counts once, however much data it has. The interval is the
 percentile bootstrap's (Efron and Tibshirani, An Introduction to the Bootstrap,
 1993, chapter 13): clients are drawn with replacement, as they, not their
-tokens, are the sample.
+tokens, are the sample. Where runs were repeated with other seeds on the same
+clients, seeds and clients are drawn independently of each other and crossed
+(Owen, The pigeonhole bootstrap, 2007), whose variance is not too small.
 """
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from typing import Any
 
 import numpy as np
@@ -65,44 +67,99 @@ def summarize(
 
 
 def paired_difference(
-  a: Mapping[bytes, float],
-  b: Mapping[bytes, float],
+  a: Mapping[Hashable, Mapping[bytes, float]],
+  b: Mapping[Hashable, Mapping[bytes, float]],
   *,
   num_bootstrap: int = 2000,
   seed: int,
 ) -> Summary:
-  """Summarizes `a - b` over the clients that both have.
+  """Summarizes `a - b` over the seeds and the clients that both have.
 
-  Much of what differs between clients is the same in `a` and `b` and cancels,
-  so the interval is narrower than those of `a` and `b` suggest.
+  Much of what differs between clients, and between seeds, is the same in `a`
+  and `b` and cancels, so the interval is narrower than those of `a` and `b`
+  suggest. Of few seeds it is too narrow all the same: with two, every second
+  resample holds one of them alone.
 
   Args:
-    a: A number per client id.
+    a: Seed of a run -> a number per client id.
     b: Likewise.
     num_bootstrap: See `summarize`.
     seed: See `summarize`.
 
   Returns:
-    As `summarize`; and `num_unmatched`, clients that only one of the two has.
+    `mean` over seeds and clients, `ci_low`, `ci_high` and `share_below_zero`,
+    the share of (seed, client) pairs whose difference is negative, all None
+    where nothing is left; `num_seeds` and `num_clients` that count;
+    `num_unmatched_seeds`, which only one side has; and `num_left_out_clients`,
+    which lack a finite value in some run.
   """
+  seeds = sorted(a.keys() & b.keys(), key=repr)
+  runs = [side[s] for s in seeds for side in (a, b)]
+  everywhere = set.intersection(*map(set, runs)) if runs else set()
   # Sorted: the interval must not depend on the order of evaluation.
-  matched = sorted(a.keys() & b.keys())
-  # In Python's floats: inf - inf is nan there without a warning.
-  differences = np.array([float(a[c]) - float(b[c]) for c in matched])
-  summary = summarize(differences, num_bootstrap=num_bootstrap, seed=seed)
-  summary['num_unmatched'] = len(a.keys() ^ b.keys())
+  clients = sorted(everywhere)
+  differences = np.array(
+    # In Python's floats: inf - inf is nan there without a warning.
+    [[float(a[s][c]) - float(b[s][c]) for c in clients] for s in seeds]
+  ).reshape(len(seeds), len(clients))
+  differences = differences[:, np.isfinite(differences).all(axis=0)]
+  summary = dict.fromkeys(('mean', 'ci_low', 'ci_high', 'share_below_zero'))
+  if differences.size:
+    means = _crossed_means(differences, num_bootstrap, seed)
+    low, high = np.percentile(means, _CONFIDENCE_PERCENTILES)
+    summary = {
+      'mean': float(differences.mean()),
+      'ci_low': float(low),
+      'ci_high': float(high),
+      'share_below_zero': float((differences < 0).mean()),
+    }
+  summary['num_seeds'] = len(seeds)
+  summary['num_clients'] = differences.shape[1]
+  summary['num_unmatched_seeds'] = len(a.keys() ^ b.keys())
+  summary['num_left_out_clients'] = (
+    len(set().union(*runs)) - differences.shape[1]
+  )
   return summary
 
 
-def _bootstrap_means(
+def _crossed_means(
   values: np.ndarray, num_bootstrap: int, seed: int
 ) -> np.ndarray:
-  """Returns the mean of each resample, [num_bootstrap]."""
+  """Returns the mean of each resample of rows and of columns."""
+  num_seeds, num_clients = values.shape
+  # Apart from the clients' generator: one seed changes nothing for them.
+  generator = randomness.generator('bootstrap_seeds', seed)
+  drawn = generator.randint(0, num_seeds, (num_bootstrap, num_seeds))
+  counts = (drawn[:, :, np.newaxis] == np.arange(num_seeds)).sum(axis=1)
+  shares = counts / num_seeds
+  return _bootstrap_means(values, num_bootstrap, seed, shares)
+
+
+def _bootstrap_means(
+  values: np.ndarray,
+  num_bootstrap: int,
+  seed: int,
+  shares: np.ndarray | None = None,
+) -> np.ndarray:
+  """Returns the mean of each resample of clients, [num_bootstrap].
+
+  Args:
+    values: [num_clients], or [num_seeds, num_clients] with `shares`.
+    num_bootstrap: Resamples.
+    seed: Of the resamples.
+    shares: [num_bootstrap, num_seeds], of each seed in each resample.
+  """
   generator = randomness.generator('bootstrap', seed)
-  num_rows = max(1, _MAX_DRAWS // values.size)
+  num_clients = values.shape[-1]
+  num_rows = max(1, _MAX_DRAWS // num_clients)
   means = np.empty(num_bootstrap)
   for start in range(0, num_bootstrap, num_rows):
     stop = min(start + num_rows, num_bootstrap)
-    shape = (stop - start, values.size)
-    means[start:stop] = values[generator.randint(0, values.size, shape)].mean(1)
+    drawn = generator.randint(0, num_clients, (stop - start, num_clients))
+    if shares is None:
+      resampled = values[drawn]
+    else:
+      mixed = shares[start:stop] @ values
+      resampled = np.take_along_axis(mixed, drawn, axis=1)
+    means[start:stop] = resampled.mean(1)
   return means

@@ -64,8 +64,8 @@ def notes(runs: Sequence[Run]) -> list[str]:
   found += _between_runs(runs)
   if len(runs) > 1:
     found.append(
-      'Intervals are over the clients of one run each; differences between '
-      'runs were not tested, and other seeds may order the runs otherwise.'
+      'Intervals of the results are over the clients of one run each; other '
+      'seeds may order the runs otherwise.'
     )
   return found
 

@@ -8,6 +8,7 @@ import jinja2
 from tff_fedfish.reporting import settings
 from tff_fedfish.reporting.barriers import barrier_scatters
 from tff_fedfish.reporting.bars import fraction_bars
+from tff_fedfish.reporting.comparisons import NUM_BOOTSTRAP, compare_methods
 from tff_fedfish.reporting.curves import communication_curves, learning_curves
 from tff_fedfish.reporting.figures import Figure
 from tff_fedfish.reporting.findings import listed, notes, summary_sentence
@@ -147,6 +148,8 @@ def render_page(
     summary=summary_sentence(runs),
     notes=notes(runs),
     panels=_panels(table),
+    comparisons=compare_methods(runs),
+    num_bootstrap=NUM_BOOTSTRAP,
     sections=sections,
     figure_numbers=numbers,
     extremes=_extremes(runs),
