@@ -1,18 +1,18 @@
 """Part of `make bench-engine`: where the time of a round goes, by operation.
 
 One round of the plain loop and one of our engine run under TensorFlow's
-profiler. It says what each thread did when; summed up by kind of operation,
-that is processor time, and what is left of the threads' time is waiting.
+profiler, on one CPU and with one thread, so that the seconds of operations add
+up to those of the round. What is left is between operations: Python, and the
+executor that starts them.
 """
 
 import collections
-import os
+import dataclasses
 import pathlib
 import tempfile
 import time
 from collections.abc import Iterable, Mapping
 
-from benchmarks import engine_rounds, plain_loop
 from benchmarks.engine_figures import Figure, measured
 from benchmarks.engine_processes import once
 from benchmarks.engine_settings import OURS, PLAIN, Settings, Workload, say
@@ -92,6 +92,9 @@ class Profile:
       engine: PLAIN or OURS.
       workload: The fields of a `Workload`.
     """
+    # Late: the process that asks does without TensorFlow.
+    from benchmarks import engine_rounds, plain_loop
+
     parsed = Workload(**workload)
     self._engine = (
       plain_loop.PlainLoop(parsed)
@@ -104,8 +107,7 @@ class Profile:
     """Runs a round under the profiler.
 
     Returns:
-      `seconds`, `thread_seconds` (of all threads that may compute) and
-      `operation_seconds` by kind of operation of TensorFlow.
+      `seconds`, and `operation_seconds` by TensorFlow's operation.
     """
     import tensorflow as tf
 
@@ -121,44 +123,30 @@ class Profile:
       profiler.stop()
       (path,) = pathlib.Path(directory).rglob('*.xplane.pb')
       operations = operation_seconds(_read(path))
-    return {
-      'seconds': seconds,
-      'thread_seconds': seconds * len(os.sched_getaffinity(0)),
-      'operation_seconds': operations,
-    }
+    return {'seconds': seconds, 'operation_seconds': operations}
 
 
 def profile(settings: Settings) -> list[Figure]:
-  """Seconds of a round by kind of operation, in the plain loop and in ours."""
+  """Shares of a round by kind of operation, in the plain loop and in ours."""
   part, figures = 'profile', []
+  alone = dataclasses.replace(settings, num_threads=1)
   for engine in (PLAIN, OURS):
     options = {'engine': engine, 'workload': settings.workload}
-    turn = once(settings, 'profile', options)
-    say(f'{engine}: {turn["seconds"]:.2f} s')
-    figures.append(
-      measured(part, f'{engine}: a round, profiled', [turn['seconds']], 's')
-    )
-    operations = turn['operation_seconds']
-    for kind, seconds in by_kind(operations).items():
-      share = 100 * seconds / turn['thread_seconds']
+    turn = once(alone, 'profile', options)
+    seconds, operations = turn['seconds'], turn['operation_seconds']
+    say(f'{engine}: {seconds:.2f} s')
+    figures.append(measured(part, f'{engine}: a round', [seconds], 's'))
+
+    def share(name, part_of_seconds, note='', engine=engine, whole=seconds):
+      values = [100 * part_of_seconds / whole]
+      return measured(part, f'{engine}: {name}', values, '%', note=note)
+
+    for kind, kind_seconds in by_kind(operations).items():
       names = [name for name in operations if kind_of(name) == kind]
-      figures.append(
-        measured(
-          part,
-          f'{engine}: {kind}',
-          [share],
-          '% of threads',
-          note=_dearest(names, operations, turn['thread_seconds']),
-        )
-      )
-    idle = turn['thread_seconds'] - sum(operations.values())
+      note = _dearest(names, operations, seconds)
+      figures.append(share(kind, kind_seconds, note))
     figures.append(
-      measured(
-        part,
-        f'{engine}: threads without an operation',
-        [100 * idle / turn['thread_seconds']],
-        '% of threads',
-      )
+      share('between operations', seconds - sum(operations.values()))
     )
   return figures
 
@@ -227,15 +215,16 @@ def own_durations(
 def _operation(names, event) -> str:
   """Returns the operation of an event, '' if it is none."""
   name, _, operation = names[event.metadata_id].split('#')[0].rpartition(':')
-  is_operation = name and operation.replace('_', '').isalnum()
-  return operation if is_operation and ' ' not in operation else ''
+  # A function of TensorFlow's own code is `Class::function`.
+  is_operation = name and not name.endswith(':')
+  return operation if is_operation and operation.isidentifier() else ''
 
 
-def _dearest(names, operation_to_seconds, thread_seconds) -> str:
-  """Names the three operations that take most."""
+def _dearest(names, operation_to_seconds, seconds) -> str:
+  """Names the three operations that take most, with their shares."""
   dearest = sorted(names, key=operation_to_seconds.get, reverse=True)[:3]
   return ', '.join(
-    f'{name} {100 * operation_to_seconds[name] / thread_seconds:.1f}'
+    f'{name} {100 * operation_to_seconds[name] / seconds:.1f}'
     for name in dearest
   )
 

@@ -189,7 +189,7 @@ def test_profile_sums_threads_and_leaves_out_what_is_no_operation():
   space = xplane_pb2.XSpace()
   plane = space.planes.add(name='/host:CPU')
   for key, name in enumerate(
-    ('a/b:MatMul', 'EagerExecute', 'EagerLocalExecute: f_1', 'c#id=3#:Odd')
+    ('a/b:MatMul', 'EagerExecute', 'EagerLocalExecute: f_1', 'Kernel::Run')
   ):
     plane.event_metadata[key].name = name
   for durations in ({0: 2, 1: 90}, {0: 3, 2: 90, 3: 90}):
