@@ -1,0 +1,170 @@
+"""Text from a language model: token after token, each drawn from the logits.
+
+Every step runs the model on a window of `sequence_length` tokens, the last
+ones there are, so that one graph serves prompts and texts of any length. What
+is behind the last token fills the window up; attention is causal, so it
+changes nothing.
+"""
+
+from collections.abc import Callable, Collection
+
+import numpy as np
+import tensorflow as tf
+
+from models import transformer
+from models.transformer_config import TransformerConfig, weight_shapes
+
+
+def build_sampler(
+  config: TransformerConfig,
+  *,
+  num_samples: int,
+  num_tokens: int,
+  end_of_text_id: int,
+  forbidden_ids: Collection[int] = (),
+  temperature: float = 1.0,
+  top_k: int | None = None,
+) -> Callable[[tuple[tf.Tensor, ...], tf.Tensor, int], tf.Tensor]:
+  """Returns a function that continues a prompt several times.
+
+  It is compiled at its first call, once for all weights, prompts and seeds.
+
+  Args:
+    config: The model's shape.
+    num_samples: Continuations, >= 1.
+    num_tokens: Tokens of each, at most, >= 1.
+    end_of_text_id: The token that ends a text.
+    forbidden_ids: Tokens that are never chosen, such as padding.
+    temperature: See `choose_tokens`.
+    top_k: See `choose_tokens`.
+
+  Returns:
+    `sample(weights, prompt, seed) -> tokens`: weights as
+    `transformer.initial_weights` returns them; prompt int32 [length >= 1]; seed
+    an int32, of which the tokens are a function; tokens int32 [num_samples,
+    num_tokens], in which a text that ended goes on with `end_of_text_id`. It
+    raises `tf.errors.InvalidArgumentError` where the logits are not finite,
+    as those of a model are whose training diverged.
+
+  Raises:
+    ValueError: If all tokens are forbidden.
+  """
+  vocabulary_size, length = config.vocabulary_size, config.sequence_length
+  is_allowed = np.ones(vocabulary_size, bool)
+  is_allowed[list(forbidden_ids)] = False
+  if not is_allowed.any():
+    raise ValueError(f'All {vocabulary_size} tokens are forbidden.')
+
+  def next_tokens(weights, stream, count, seed):
+    """Returns the token to follow the first `count` ones of every row."""
+    start = tf.maximum(count - length, 0)
+    window = tf.ensure_shape(
+      stream[:, start : start + length], [num_samples, length]
+    )
+    last = transformer.apply(config, weights, window)[:, count - start - 1]
+    embedding = tf.cast(weights[0], last.dtype)
+    logits = tf.cast(tf.matmul(last, embedding, transpose_b=True), tf.float32)
+    logits = tf.debugging.check_numerics(logits, 'The logits are not finite.')
+    return choose_tokens(
+      tf.where(is_allowed, logits, -np.inf),
+      seed,
+      temperature=temperature,
+      top_k=top_k,
+    )
+
+  @tf.function(
+    input_signature=[
+      tuple(
+        tf.TensorSpec(shape, tf.float32)
+        for shape in weight_shapes(config).values()
+      ),
+      tf.TensorSpec([None], tf.int32),
+      tf.TensorSpec([], tf.int32),
+    ]
+  )
+  def sample(weights, prompt, seed):
+    prompt_length = tf.shape(prompt)[0]
+    # Long enough for a whole window at any step.
+    stream = tf.concat(
+      [
+        tf.tile(prompt[tf.newaxis], [num_samples, 1]),
+        tf.fill([num_samples, num_tokens + length], end_of_text_id),
+      ],
+      axis=1,
+    )
+    columns = tf.range(tf.shape(stream)[1])
+
+    def is_unfinished(step, unused_stream, has_ended):
+      return tf.logical_and(
+        step < num_tokens, tf.logical_not(tf.reduce_all(has_ended))
+      )
+
+    def append(step, stream, has_ended):
+      count = prompt_length + step
+      tokens = next_tokens(weights, stream, count, tf.stack([seed, step]))
+      tokens = tf.where(has_ended, end_of_text_id, tokens)
+      stream = tf.where(columns == count, tokens[:, tf.newaxis], stream)
+      return (
+        step + 1,
+        tf.ensure_shape(stream, [num_samples, None]),
+        tf.logical_or(has_ended, tokens == end_of_text_id),
+      )
+
+    _, stream, _ = tf.while_loop(
+      is_unfinished,
+      append,
+      (
+        tf.constant(0),
+        tf.ensure_shape(stream, [num_samples, None]),
+        tf.zeros([num_samples], tf.bool),
+      ),
+    )
+    return stream[:, prompt_length : prompt_length + num_tokens]
+
+  return sample
+
+
+def choose_tokens(
+  logits: tf.Tensor,
+  seed: tf.Tensor,
+  *,
+  temperature: float = 1.0,
+  top_k: int | None = None,
+) -> tf.Tensor:
+  """Draws a token a row, each with probability softmax(logits / temperature).
+
+  Args:
+    logits: Float32 [rows, vocabulary]; -inf for what must not be drawn.
+    seed: Int32 [2]; the draw is a function of it.
+    temperature: >= 0. Below 1 the likely become likelier; 0 takes the
+      likeliest, and of equal ones the first.
+    top_k: Draw from the `top_k` likeliest alone, >= 1, of equal ones the
+      first; None: from all.
+
+  Returns:
+    Int32 [rows].
+
+  Raises:
+    ValueError: If `temperature` or `top_k` is out of its range.
+  """
+  if temperature < 0:
+    raise ValueError(f'`temperature` must be at least 0, found {temperature}.')
+  if top_k is not None and top_k < 1:
+    raise ValueError(f'`top_k` must be at least 1, found {top_k}.')
+  if temperature == 0:
+    return tf.argmax(logits, axis=-1, output_type=tf.int32)
+  vocabulary_size = logits.shape[-1]
+  if top_k is None or top_k >= vocabulary_size:
+    return _draw(logits, seed, temperature)
+  values, token_ids = tf.math.top_k(logits, top_k)
+  chosen = _draw(values, seed, temperature)
+  return tf.gather(token_ids, chosen, batch_dims=1)
+
+
+def _draw(logits, seed, temperature):
+  # Less the largest: a small temperature must not make it infinite.
+  logits -= tf.reduce_max(logits, axis=-1, keepdims=True)
+  drawn = tf.random.stateless_categorical(
+    logits / temperature, 1, seed, dtype=tf.int32
+  )
+  return drawn[:, 0]

@@ -1,0 +1,89 @@
+"""`fedfish export` as a user meets it."""
+
+import json
+import re
+
+import pytest
+
+COMMANDS = {'export': 'tff_fedfish.cli.export'}
+
+
+def test_one_line_says_what_and_where(fedfish, small_run, tmp_path):
+  output = tmp_path / 'new' / 'model'
+  arguments = ['--checkpoint', small_run, '--output', output]
+  code, out, err = fedfish('export', *arguments, '--format', 'safetensors')
+  assert (code, err) == (0, '')
+  assert out == f'Round 4, 7,536 parameters: {output}\n'
+  assert {path.name for path in output.iterdir()} == {
+    'README.md',
+    'SHA256SUMS',
+    'config.json',
+    'model.safetensors',
+    'vocabulary',
+  }
+
+
+def test_what_the_card_cannot_say(fedfish, small_run, tmp_path, monkeypatch):
+  from tff_fedfish.exporting import run_facts
+
+  remark = 'it could not be read when this was written'
+  monkeypatch.setattr(run_facts, '_corpus_facts', lambda _: (None, remark))
+  code, out, _ = fedfish(
+    'export', '--checkpoint', small_run, '--output', tmp_path / 'out',
+    '--format', 'safetensors',
+  )  # fmt: skip
+  assert code == 0
+  assert f'The model card says little of the corpus: {remark}. Name it' in out
+
+
+def test_unknown_format(fedfish, small_run, tmp_path):
+  code, out, err = fedfish(
+    'export', '--checkpoint', small_run, '--output', tmp_path / 'out',
+    '--format', 'safetensors,onnx',
+  )  # fmt: skip
+  assert (code, out) == (2, '')
+  assert err == (
+    'fedfish: error: `--format` must name saved_model or safetensors, or both '
+    "with a comma between them, found 'safetensors,onnx'. Leave it out for "
+    'both.\n'
+  )
+  assert not (tmp_path / 'out').exists()
+
+
+def test_damaged_checkpoint(fedfish, tmp_path):
+  checkpoint = tmp_path / 'checkpoints' / 'round_00000001'
+  checkpoint.mkdir(parents=True)
+  (checkpoint / 'checkpoint.json').write_text(json.dumps({}))
+  code, _, err = fedfish(
+    'export', '--checkpoint', checkpoint, '--output', tmp_path / 'out'
+  )
+  assert code == 2
+  assert re.fullmatch(
+    r'fedfish: error: `--checkpoint`: the checkpoint .* is damaged: .*\n', err
+  )
+
+
+@pytest.mark.parametrize(
+  ('arguments', 'words'),
+  [
+    ([], 'the following arguments are required: --checkpoint, --output'),
+    (['--checkpoint', 'a'], 'the following arguments are required: --output'),
+    (
+      ['--checkpoint', 'a', '--output', 'b', '--nope'],
+      'unrecognized arguments: --nope',
+    ),
+  ],
+)
+def test_arguments(fedfish, arguments, words):
+  code, out, err = fedfish('export', *arguments)
+  assert (code, out) == (2, '')
+  assert words in err
+  assert err.count('\n') == 1
+
+
+def test_help(fedfish):
+  code, out, _ = fedfish('export', '--help')
+  assert code == 0
+  assert 'fedfish export --checkpoint runs/mine --output models/mine' in out
+  assert '(default: saved_model,safetensors)' in ' '.join(out.split())
+  assert max(map(len, out.splitlines())) <= 80

@@ -1,0 +1,65 @@
+"""Names of clients that are typed right, and wrong."""
+
+import types
+
+import pytest
+
+from tff_fedfish.errors import UserError
+from tff_fedfish.exporting import client_lookup
+
+
+def _corpus(client_ids):
+  return types.SimpleNamespace(
+    client_ids=sorted(client_ids), directory='corpora/x'
+  )
+
+
+_HOSTS = _corpus(b'host%d.org' % i for i in range(12))
+
+
+def _refusal(corpus, text):
+  with pytest.raises(UserError) as error:
+    client_lookup.find_client(corpus, text)
+  assert '\n' not in str(error.value)
+  return str(error.value)
+
+
+def test_a_client():
+  assert client_lookup.find_client(_HOSTS, 'host3.org') == b'host3.org'
+
+
+def test_bytes_that_are_no_text():
+  corpus = _corpus([b'a%b\xff\n'])
+  assert client_lookup.find_client(corpus, 'a%25b%FF%0A') == b'a%b\xff\n'
+
+
+def test_a_percent_sign_as_it_is():
+  message = _refusal(_HOSTS, '100%')
+  assert '`--client` must be a client id, in which a percent sign is' in message
+  assert "found '100%'" in message
+
+
+def test_a_letter_too_many():
+  message = _refusal(_HOSTS, 'hosts3.org')
+  assert (
+    "`--client` must be one of the 12 clients of 'corpora/x', but "
+    "'hosts3.org' is none of them. The nearest are 'host3.org', " in message
+  )
+
+
+def test_nothing_like_it_names_its_neighbours():
+  # 'zzz' comes after all: the last one is beside it.
+  assert _refusal(_HOSTS, 'zzz').endswith("The nearest are 'host9.org'.")
+  # '0' comes before all.
+  message = _refusal(_HOSTS, '0')
+  assert message.endswith("'host0.org', 'host1.org'.")
+
+
+def test_a_large_corpus_is_searched_around_the_place():
+  corpus = _corpus(b'h%07d' % i for i in range(20_000))
+  # One letter too many.
+  assert "The nearest are 'h0012345', " in _refusal(corpus, 'h0012345x')
+
+
+def test_no_clients_at_all():
+  assert _refusal(_corpus([]), 'a').endswith('Name another corpus.')

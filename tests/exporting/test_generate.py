@@ -1,0 +1,192 @@
+"""Text of a real run's model, before and after personalization."""
+
+import shutil
+import types
+
+import numpy as np
+import pytest
+
+from tff_fedfish.data.client_sequences import ClientSequences
+from tff_fedfish.data.grouped_corpus import GroupedCorpus
+from tff_fedfish.data.tokenizers import load_tokenizer, wordpiece_tokenizer
+from tff_fedfish.errors import UserError
+from tff_fedfish.exporting import generate
+from tff_fedfish.exporting.generate import GenerationOptions
+from tff_fedfish.training import checkpoints
+
+_CLIENT = 'host4.org'  # Has 5 documents.
+
+
+class TestOptions:
+  @pytest.mark.parametrize(
+    ('options', 'words'),
+    [
+      (dict(num_tokens=0), '`--num_tokens` must be at least 1, found 0'),
+      (dict(num_samples=-1), '`--num_samples` must be at least 1, found -1'),
+      (dict(top_k=0), '`--top_k` must be at least 1, found 0'),
+      (
+        dict(temperature=-0.5),
+        '`--temperature` must be 0, for the likeliest token, or from 0.001 to '
+        '1000, found -0.5',
+      ),
+      (dict(temperature=float('nan')), '1000, found nan'),
+      (dict(temperature=1e-9), '1000, found 1e-09'),
+      (dict(seed=-1), '`--seed` must be from 0 to 2^31 - 1, found -1'),
+      (dict(seed=2**31), '2^31 - 1, found 2147483648'),
+      (
+        dict(corpus='x'),
+        '`--personalize_on` needs `--client`, which is not given',
+      ),
+      (
+        dict(client='x'),
+        '`--client` needs `--personalize_on`, which is not given',
+      ),
+      (
+        dict(personalization_epochs=2),
+        '`--personalization_epochs` needs `--personalize_on`',
+      ),
+      (dict(learning_rate=0.1), '`--learning_rate` needs `--personalize_on`'),
+      (
+        dict(corpus='x', client='y', personalization_epochs=0),
+        '`--personalization_epochs` must be at least 1, found 0',
+      ),
+      (
+        dict(corpus='x', client='y', learning_rate=float('inf')),
+        '`--learning_rate` must be finite and above 0, found inf',
+      ),
+      # All at once.
+      (dict(num_tokens=0, seed=-1), 'found 0; `--seed` must be'),
+    ],
+  )
+  def test_bad_values(self, options, words):
+    with pytest.raises(UserError) as error:
+      GenerationOptions(**options)
+    assert words in str(error.value)
+    assert '\n' not in str(error.value)
+
+
+class TestSpecialIds:
+  def test_wordpiece(self):
+    pieces = ['[PAD]', '[UNK]', '[SEP]', '[CLS]', '[unused7]', '[', ']', '[x]']
+    tokenizer = wordpiece_tokenizer('\n'.join(pieces).encode(), 'v.txt')
+    # [SEP] ends texts; a bracket is text, and so is what is no marker.
+    assert generate.special_ids(tokenizer) == {0, 1, 3, 4}
+
+  def test_padding_that_is_the_end_of_text(self):
+    # A SentencePiece model without padding; <0x0A> is a byte of text.
+    pieces = ['<unk>', '<s>', '</s>', '<0x0A>', '▁a', '<a>']
+    tokenizer = types.SimpleNamespace(
+      size=6,
+      padding_id=2,
+      end_of_text_id=2,
+      unknown_id=0,
+      pieces=lambda ids: [pieces[i] for i in ids],
+    )
+    assert generate.special_ids(tokenizer) == {0, 1}
+
+
+def _generate(run, **options):
+  options = dict(num_samples=2, num_tokens=10) | options
+  return generate.generate(run, GenerationOptions(**options))
+
+
+class TestText:
+  _OPTIONS = dict(prompt='Free library', seed=3)
+
+  @pytest.fixture(scope='class')
+  def samples(self, small_run):
+    return _generate(small_run, **self._OPTIONS)
+
+  def test_same_seed_same_text(self, small_run, samples):
+    assert samples.round_num == 4
+    assert samples.after is None
+    # The vocabulary is of lower case.
+    assert all(text.startswith('free library') for text in samples.before)
+    assert samples.before[0] != samples.before[1]
+    assert _generate(small_run, **self._OPTIONS) == samples
+    other = _generate(small_run, **self._OPTIONS | dict(seed=4))
+    assert other.before != samples.before
+
+  def test_fewer_tokens_are_the_beginning_of_more(self, small_run, samples):
+    fewer = _generate(small_run, **self._OPTIONS, num_tokens=4)
+    for short, whole in zip(fewer.before, samples.before, strict=True):
+      assert whole.startswith(short)
+      assert len('free library') < len(short) < len(whole)
+
+  def test_no_special_pieces(self, small_run):
+    # Hot enough that each of the 256 tokens is about as likely.
+    samples = _generate(
+      small_run, num_samples=4, num_tokens=40, temperature=1000.0
+    )
+    words = {word for text in samples.before for word in text.split()}
+    assert len(words) > 50
+    assert not {'[PAD]', '[UNK]', '[END]'} & words
+
+  def test_more_tokens_than_the_model_has(self, small_run):
+    words = '`--top_k` must be at most 256, the token ids of the model, found 3'
+    with pytest.raises(UserError, match=words):
+      _generate(small_run, top_k=300)
+
+  def test_a_diverged_model(self, small_run, tmp_path):
+    run = shutil.copytree(
+      small_run, tmp_path / 'run', ignore=shutil.ignore_patterns('round_*')
+    )
+    loaded = checkpoints.load_checkpoint(
+      small_run / 'checkpoints' / 'round_00000004'
+    )
+    tensors = {
+      name: tensor * np.nan if tensor.dtype == np.float32 else tensor
+      for name, tensor in loaded.tensors.items()
+    }
+    checkpoints.save_checkpoint(
+      run / 'checkpoints', 4, tensors, loaded.contents
+    )
+    words = 'of the model of round 4 are not: .* Use another checkpoint.'
+    with pytest.raises(UserError, match=words):
+      _generate(run)
+
+
+class TestPersonalization:
+  def _generate(self, run, corpus, **options):
+    return _generate(
+      run, corpus=str(corpus), client=_CLIENT, temperature=0, **options
+    )
+
+  def test_before_and_after(self, small_inputs, small_run):
+    corpus = small_inputs[0]
+    options = dict(learning_rate=0.5, personalization_epochs=8)
+    samples = self._generate(small_run, corpus, **options)
+    sequences = ClientSequences(
+      GroupedCorpus(corpus),
+      load_tokenizer(small_run / 'vocabulary'),
+      sequence_length=8,
+    ).sequences(_CLIENT.encode())
+    assert samples.client == _CLIENT
+    assert samples.num_sequences == len(sequences) > 20
+    assert samples.after != samples.before
+    # Steps of next to no size change nothing.
+    same = self._generate(small_run, corpus, learning_rate=1e-30)
+    assert same.after == same.before == samples.before
+
+  def test_steps_too_large(self, small_inputs, small_run):
+    words = 'of the personalized model are not: .* Use a lower `--learning_rate'
+    with pytest.raises(UserError, match=words):
+      self._generate(small_run, small_inputs[0], learning_rate=1e30)
+
+  def test_unknown_client(self, small_inputs, small_run):
+    words = r"one of the 12 clients of .* nearest are 'host4.org', "
+    with pytest.raises(UserError, match=words):
+      _generate(small_run, corpus=str(small_inputs[0]), client='hots4.org')
+
+  def test_no_corpus(self, small_run, tmp_path):
+    with pytest.raises(UserError, match='is not a grouped corpus'):
+      _generate(small_run, corpus=str(tmp_path), client='a')
+
+  def test_client_without_a_token(self, small_run, monkeypatch):
+    corpus = types.SimpleNamespace(
+      client_ids=[b'mute'], directory='x', examples=lambda _: [{'text': b' '}]
+    )
+    monkeypatch.setattr(generate, 'GroupedCorpus', lambda _: corpus)
+    words = "must have text for a sequence of 8 tokens, but 'mute' has less"
+    with pytest.raises(UserError, match=words):
+      _generate(small_run, corpus='x', client='mute')

@@ -1,0 +1,55 @@
+r"""Write a checkpoint's model for use without fedfish, with its model card.
+
+Examples:
+  fedfish export --checkpoint runs/mine --output models/mine
+  fedfish export --checkpoint runs/mine/checkpoints/round_00000020 \
+      --output models/round_20 --format safetensors
+
+Writes a TensorFlow SavedModel, the weights as safetensors, the vocabulary,
+config.json, README.md (the model card) and SHA256SUMS. docs/export.md says what
+is in them. Read the model card before you publish the model.
+"""
+
+import argparse
+
+SUMMARY = "write a checkpoint's model for use elsewhere, with its model card"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+  """Adds the arguments of `fedfish export`."""
+  parser.add_argument(
+    '--checkpoint',
+    required=True,
+    metavar='DIR',
+    help='a checkpoint, or a run directory (its last)',
+  )
+  parser.add_argument(
+    '--output', required=True, metavar='DIR', help='new or empty directory'
+  )
+  parser.add_argument(
+    '--format',
+    default='saved_model,safetensors',
+    metavar='NAME,...',
+    help='saved_model, safetensors or both (default: %(default)s)',
+  )
+
+
+def run(arguments: argparse.Namespace) -> int:
+  """Writes the model and says what it is."""
+  from models.transformer_config import num_parameters
+  from tff_fedfish.exporting.export import export
+
+  written = export(
+    arguments.checkpoint, arguments.output, arguments.format.split(',')
+  )
+  num_weights = num_parameters(written.model.transformer_config)
+  print(
+    f'Round {written.model.round_num:,}, {num_weights:,} parameters: '
+    f'{written.directory}'
+  )
+  if written.remark is not None:
+    print(
+      f'The model card says little of the corpus: {written.remark}. Name it in '
+      'README.md.'
+    )
+  return 0

@@ -1,0 +1,168 @@
+"""`fedfish export`: a checkpoint's model as files that need no fedfish.
+
+The directory holds `saved_model/`, `model.safetensors`, `vocabulary/`,
+`config.json`, `README.md` (the model card) and `SHA256SUMS` of all the others.
+It is written under a temporary name and renamed last.
+"""
+
+import contextlib
+import dataclasses
+import hashlib
+import json
+import os
+import pathlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from tff_fedfish import files
+from tff_fedfish.errors import FailedError, UserError
+from tff_fedfish.exporting import model_card, run_facts
+from tff_fedfish.exporting.trained_model import (
+  TrainedModel,
+  load_trained_model,
+)
+from tff_fedfish.training import config_loading
+from tff_fedfish.version import __version__
+
+FORMATS = ('saved_model', 'safetensors')
+SUMS_FILE = 'SHA256SUMS'
+
+_SCHEMA_VERSION = 1
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Export:
+  """What was written."""
+
+  directory: pathlib.Path
+  model: TrainedModel
+  remark: str | None
+  """What the model card could not say, and why; None: it says all."""
+
+
+def export(
+  checkpoint: str | os.PathLike,
+  output: str | os.PathLike,
+  formats: Sequence[str] = FORMATS,
+) -> Export:
+  """Writes a checkpoint's model.
+
+  Args:
+    checkpoint: A checkpoint or a run directory (its last).
+    output: The directory to write; must not exist, or be empty.
+    formats: Of `FORMATS`, at least one, each once.
+
+  Returns:
+    What was written, and where.
+
+  Raises:
+    UserError: If an argument, the checkpoint or its run cannot be used.
+    FailedError: If a file cannot be written, such as on a full disk; nothing is
+      left of it.
+  """
+  if (
+    not formats
+    or not set(formats) <= set(FORMATS)
+    or len(set(formats)) < len(formats)
+  ):
+    raise UserError(
+      f'`--format` must name {" or ".join(FORMATS)}, or both with a comma '
+      f'between them, found {",".join(formats)!r}. Leave it out for both.'
+    )
+  directory = files.require_usable_output(output, '--output')
+  model = load_trained_model(checkpoint)
+  facts = run_facts.gather(model)
+  config = json_config(model)
+  with (
+    _naming_failures(directory),
+    files.write_directory_atomically(directory) as temporary,
+  ):
+    files.write_json(temporary / 'config.json', config)
+    model.tokenizer.save(temporary / 'vocabulary')
+    if 'safetensors' in formats:
+      _write_safetensors(temporary / 'model.safetensors', model, config)
+    if 'saved_model' in formats:
+      from tff_fedfish.exporting import saved_model
+
+      saved_model.write_saved_model(
+        temporary / 'saved_model', model.transformer_config, model.weights
+      )
+    with files.write_atomically(temporary / 'README.md') as file:
+      file.write(model_card.model_card(model, facts, formats))
+    with files.write_atomically(temporary / SUMS_FILE) as file:
+      file.writelines(_sums(temporary))
+  return Export(directory=directory, model=model, remark=facts.remark)
+
+
+def json_config(model: TrainedModel) -> dict[str, Any]:
+  """Returns what config.json holds: JSON values, and no path of this machine.
+
+  Of `data.directory` and `data.vocabulary` only the last names are kept, of the
+  engine nothing.
+  """
+  run = config_loading.to_json_dict(model.config)
+  del run['engine']
+  for name in ('directory', 'vocabulary'):
+    run['data'][name] = pathlib.Path(run['data'][name]).resolve().name
+  tokenizer = model.tokenizer
+  return {
+    'schema_version': _SCHEMA_VERSION,
+    'fedfish_version': __version__,
+    'round': model.round_num,
+    'model': dataclasses.asdict(model.transformer_config),
+    'vocabulary': {
+      'kind': tokenizer.kind,
+      'size': tokenizer.size,
+      'lower_case': tokenizer.lower_case,
+      'end_of_text_id': tokenizer.end_of_text_id,
+      'padding_id': tokenizer.padding_id,
+      'unknown_id': tokenizer.unknown_id,
+    },
+    'run': run,
+  }
+
+
+def _write_safetensors(path, model, config):
+  from safetensors.numpy import save_file
+
+  # The library reads the memory as if it were contiguous.
+  weights = {
+    name: np.ascontiguousarray(weight) for name, weight in model.weights.items()
+  }
+  # The format's metadata are strings.
+  metadata = {'config': json.dumps(config, ensure_ascii=False)}
+  save_file(weights, path, metadata)
+  # The library makes it readable for its owner alone.
+  path.chmod(0o666 & ~files.umask())
+
+
+def _sums(directory: pathlib.Path) -> Iterator[str]:
+  """Yields a line for every file, as `sha256sum --check` reads it."""
+  paths = [
+    path
+    for path in directory.rglob('*')
+    # The listing itself is being written.
+    if path.is_file() and not path.name.startswith('.')
+  ]
+  for path in sorted(paths):
+    with open(path, 'rb') as file:
+      digest = hashlib.file_digest(file, 'sha256').hexdigest()
+    yield f'{digest}  {path.relative_to(directory).as_posix()}\n'
+
+
+@contextlib.contextmanager
+def _naming_failures(directory: pathlib.Path) -> Iterator[None]:
+  """Turns what the libraries raise on a full disk into one line."""
+  import tensorflow as tf
+  from safetensors import SafetensorError
+
+  try:
+    yield
+  except (OSError, SafetensorError, tf.errors.OpError) as error:
+    reason = ' '.join(str(error).split())
+    raise FailedError(
+      f'{str(directory)!r} could not be written ({reason[:300]}); nothing of '
+      'it is left.'
+    ) from error

@@ -1,0 +1,233 @@
+"""`fedfish generate`: what a model writes, before and after fine-tuning."""
+
+import dataclasses
+import os
+import re
+
+import numpy as np
+
+from tff_fedfish.data.grouped_corpus import GroupedCorpus
+from tff_fedfish.data.tokenizers import Tokenizer
+from tff_fedfish.errors import UserError
+from tff_fedfish.evaluation.client_id_text import client_id_to_text
+from tff_fedfish.exporting import client_lookup
+from tff_fedfish.exporting.trained_model import (
+  TrainedModel,
+  load_trained_model,
+)
+from tff_fedfish.training import run_inputs
+from tff_fedfish.training.config_fields import is_finite_float32
+
+# Pieces that stand for no text, in both kinds of vocabularies: BERT's [CLS],
+# [MASK] and [unused7], SentencePiece's <s>.
+_MARKER = re.compile(
+  r'\[(PAD|UNK|CLS|SEP|MASK|BOS|EOS|END|unused\d+)\]|'
+  r'</?(s|pad|unk|cls|sep|mask|bos|eos)>',
+  re.IGNORECASE,
+)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GenerationOptions:
+  """What is generated, and whether the model is personalized in between."""
+
+  prompt: str = ''
+  """How every sample begins; empty: at the beginning of a document."""
+  num_tokens: int = 64
+  """Tokens after the prompt, at most, >= 1."""
+  temperature: float = 1.0
+  """Of the draws; 0: always the likeliest token."""
+  top_k: int | None = None
+  """Draw from so many likeliest tokens alone; None: from all."""
+  seed: int = 0
+  """Of the draws, in [0, 2^31)."""
+  num_samples: int = 1
+  """Samples, >= 1."""
+  corpus: str | None = None
+  """A grouped corpus with a client to personalize on; None: no client."""
+  client: str | None = None
+  """The client, as per_client.csv writes it; given if `corpus` is."""
+  personalization_epochs: int | None = None
+  """Passes of fine-tuning, >= 1; None: 4, as in `fedfish evaluate`."""
+  learning_rate: float | None = None
+  """Of the fine-tuning's SGD, > 0; None: the run's client learning rate."""
+
+  def __post_init__(self):
+    problems = []
+    for name in (
+      'num_tokens',
+      'num_samples',
+      'top_k',
+      'personalization_epochs',
+    ):
+      value = getattr(self, name)
+      if value is not None and value < 1:
+        problems.append(f'`--{name}` must be at least 1, found {value}')
+    # Less would be 0 or infinite in float32.
+    if self.temperature != 0 and not 1e-3 <= self.temperature <= 1e3:
+      problems.append(
+        '`--temperature` must be 0, for the likeliest token, or from 0.001 to '
+        f'1000, found {self.temperature}'
+      )
+    if not 0 <= self.seed < 2**31:
+      problems.append(f'`--seed` must be from 0 to 2^31 - 1, found {self.seed}')
+    rate = self.learning_rate
+    if rate is not None and not (rate > 0 and is_finite_float32(rate)):
+      problems.append(
+        f'`--learning_rate` must be finite and above 0, found {rate}'
+      )
+    if (self.corpus is None) != (self.client is None):
+      given, missing = '--personalize_on', '--client'
+      if self.corpus is None:
+        given, missing = missing, given
+      problems.append(f'`{given}` needs `{missing}`, which is not given')
+    if self.corpus is None:
+      problems += [
+        f'`--{name}` needs `--personalize_on`, which is not given'
+        for name in ('personalization_epochs', 'learning_rate')
+        if getattr(self, name) is not None
+      ]
+    if problems:
+      raise UserError('; '.join(problems) + '.')
+
+
+@dataclasses.dataclass(frozen=True)
+class Samples:
+  """Texts, each with its prompt."""
+
+  round_num: int
+  """Of the model."""
+  before: list[str]
+  """Of the global model."""
+  after: list[str] | None = None
+  """Of the personalized model, from the same draws; None: not asked for."""
+  client: str | None = None
+  """The id, as text, of the client that it was personalized on."""
+  num_sequences: int = 0
+  """Of the client, all of which it was personalized on."""
+
+
+def generate(
+  checkpoint: str | os.PathLike, options: GenerationOptions
+) -> Samples:
+  """Generates text from a checkpoint's model.
+
+  Args:
+    checkpoint: A checkpoint or a run directory (its last).
+    options: What to generate.
+
+  Returns:
+    The samples, a function of the arguments alone.
+
+  Raises:
+    UserError: If the checkpoint, the corpus or its client cannot be used, or
+      the model's numbers are not finite.
+  """
+  if options.corpus is not None:
+    corpus = GroupedCorpus(options.corpus)
+    client_id = client_lookup.find_client(corpus, options.client)
+  model = load_trained_model(checkpoint)
+  if options.corpus is not None:
+    sequences = _client_sequences(model, corpus, client_id)
+  writer = _Writer(model, options)
+  weights = tuple(model.weights.values())
+  before = writer.texts(
+    weights, f'the model of round {model.round_num}', 'another checkpoint'
+  )
+  if options.corpus is None:
+    return Samples(model.round_num, before)
+  after = writer.texts(
+    _fine_tune(model.config, weights, sequences, options),
+    'the personalized model',
+    'a lower `--learning_rate`',
+  )
+  return Samples(
+    model.round_num,
+    before,
+    after,
+    client_id_to_text(client_id),
+    len(sequences),
+  )
+
+
+def special_ids(tokenizer: Tokenizer) -> set[int]:
+  """Returns the tokens that stand for no text, but for the end of text."""
+  pieces = tokenizer.pieces(range(tokenizer.size))
+  markers = {i for i, piece in enumerate(pieces) if _MARKER.fullmatch(piece)}
+  markers |= {tokenizer.padding_id, tokenizer.unknown_id}
+  return markers - {tokenizer.end_of_text_id}
+
+
+class _Writer:
+  """Turns weights into texts; compiles once for all of them."""
+
+  def __init__(self, model: TrainedModel, options: GenerationOptions):
+    from models import generation
+    from tff_fedfish.runtime import placement
+
+    config, tokenizer = model.transformer_config, model.tokenizer
+    if options.top_k is not None and options.top_k > config.vocabulary_size:
+      raise UserError(
+        f'`--top_k` must be at most {config.vocabulary_size}, the token ids of '
+        f'the model, found {options.top_k}. Lower it, or leave it out.'
+      )
+    placement.share_accelerators()
+    self._tokenizer, self._seed = tokenizer, options.seed
+    [prompt] = tokenizer.encode_batch([options.prompt])
+    # In training, too, a document follows the end of another.
+    self._prompt = np.append(
+      np.array([tokenizer.end_of_text_id], np.int32), prompt
+    )
+    self._sample = generation.build_sampler(
+      config,
+      num_samples=options.num_samples,
+      num_tokens=options.num_tokens,
+      end_of_text_id=tokenizer.end_of_text_id,
+      forbidden_ids=special_ids(tokenizer),
+      temperature=options.temperature,
+      top_k=options.top_k,
+    )
+
+  def texts(self, weights: tuple, name: str, remedy: str) -> list[str]:
+    """Returns the samples; `name` and `remedy` are for the error."""
+    import tensorflow as tf
+
+    try:
+      rows = self._sample(weights, self._prompt, self._seed).numpy()
+    except tf.errors.InvalidArgumentError as error:
+      if 'logits are not finite' not in str(error):
+        raise
+      raise UserError(
+        f'Text needs finite logits, but those of {name} are not: its training '
+        f'diverged. Use {remedy}.'
+      ) from error
+    # Of an ended text the end token is all that follows; it has no text.
+    return [self._tokenizer.decode([*self._prompt, *row]) for row in rows]
+
+
+def _client_sequences(model, corpus, client_id):
+  config = model.config
+  sequences = run_inputs.client_rows(config, corpus, model.tokenizer).sequences(
+    client_id
+  )
+  if not len(sequences):
+    raise UserError(
+      '`--client` must have text for a sequence of '
+      f'{config.data.sequence_length} tokens, but '
+      f'{client_id_to_text(client_id)!r} has less. Name another client.'
+    )
+  return sequences
+
+
+def _fine_tune(config, weights, sequences, options):
+  from tff_fedfish.runtime.in_process_context import set_in_process_context
+  from tff_fedfish.training import learning_setup
+
+  set_in_process_context()
+  epochs, rate = options.personalization_epochs, options.learning_rate
+  return learning_setup.build_evaluator(config).fine_tune(
+    weights,
+    sequences,
+    num_local_epochs=4 if epochs is None else epochs,
+    learning_rate=config.client_work.learning_rate if rate is None else rate,
+  )

@@ -1,0 +1,128 @@
+"""What the files of a run say about a model, gathered for its model card."""
+
+import dataclasses
+import pathlib
+from collections.abc import Sequence
+
+from tff_fedfish.errors import UserError
+from tff_fedfish.exporting.trained_model import TrainedModel
+from tff_fedfish.reporting.evaluations import Evaluation
+from tff_fedfish.reporting.loading import load_runs
+from tff_fedfish.reporting.runs import Row
+from tff_fedfish.training import run_inputs
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CorpusFacts:
+  """The corpus of a run, where it still is what the run read."""
+
+  source: str
+  """The layout that was grouped, such as 'c4'."""
+  key: str
+  """What a client's documents share, such as 'host'."""
+  split: str | None
+  """The part, where the corpus was split, such as 'train'."""
+  num_documents: int
+  num_participating: int
+  """Clients that may have been drawn in training."""
+  num_held_out: int
+  """Clients that training never saw."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunFacts:
+  """A run up to the round of one checkpoint."""
+
+  method: str
+  """As people write it, such as 'FedFish'."""
+  corpus_name: str
+  """The name of the corpus's directory."""
+  corpus: CorpusFacts | None
+  remark: str | None
+  """Why `corpus` is None; None where it is not."""
+  last_row: Row
+  """Of metrics.csv, at the round of the checkpoint."""
+  held_out_row: Row | None
+  """The last one until there with held-out scores."""
+  num_participations: int
+  """Clients over all rounds until there; who came twice counts twice."""
+  num_tokens: int
+  """Tokens trained on until there, over all local epochs."""
+  evaluations: tuple[Evaluation, ...]
+  """Those of this checkpoint that lie in the run's directory."""
+  num_other_evaluations: int
+  """Those of other checkpoints, or of an unknown one."""
+
+
+def gather(model: TrainedModel) -> RunFacts:
+  """Reads metrics, evaluations and, where it is still there, the corpus.
+
+  Args:
+    model: The model, with its run.
+
+  Returns:
+    The facts.
+
+  Raises:
+    UserError: If metrics.csv is missing, lacks the model's round, or a file
+      of the run is damaged.
+  """
+  if not (model.run / 'metrics.csv').is_file():
+    raise UserError(
+      f'`--checkpoint` must lie in a run with metrics.csv, for the model '
+      f'card, but {str(model.run)!r} has none. Restore the file.'
+    )
+  (run,) = load_runs([model.run])
+  rows = [row for row in run.metrics if row['round'] <= model.round_num]
+  if not rows or rows[-1]['round'] != model.round_num:
+    raise UserError(
+      f'{str(model.run / "metrics.csv")!r} must have a row for round '
+      f'{model.round_num}, that of the checkpoint, but has none. Restore the '
+      'file, or name another checkpoint.'
+    )
+  evaluations = tuple(
+    e for e in run.evaluations if e.round_num == model.round_num
+  )
+  corpus, remark = _corpus_facts(model)
+  return RunFacts(
+    method=run.method,
+    corpus_name=pathlib.Path(model.config.data.directory).resolve().name,
+    corpus=corpus,
+    remark=remark,
+    last_row=rows[-1],
+    held_out_row=next(
+      (row for row in reversed(rows) if row.get('held_out/loss') is not None),
+      None,
+    ),
+    num_participations=_total(rows, 'train/num_clients'),
+    num_tokens=_total(rows, 'train/num_tokens'),
+    evaluations=evaluations,
+    num_other_evaluations=len(run.evaluations) - len(evaluations),
+  )
+
+
+def _corpus_facts(model: TrainedModel) -> tuple[CorpusFacts | None, str | None]:
+  """Returns the facts, or why there are none."""
+  config = model.config
+  try:
+    corpus = run_inputs.open_corpus(config, config.data.directory)
+    fingerprint = run_inputs.corpus_fingerprint(corpus)
+  except (UserError, OSError):
+    return None, 'it could not be read when this was written'
+  if fingerprint != model.corpus_fingerprint:
+    return None, 'another corpus was in its place when this was written'
+  manifest = corpus.manifest
+  split = run_inputs.split_corpus(config, corpus)
+  facts = CorpusFacts(
+    source=manifest.corpus,
+    key=manifest.key,
+    split=manifest.split.name if manifest.split else None,
+    num_documents=manifest.counts.records_out,
+    num_participating=len(split.participating),
+    num_held_out=len(split.held_out),
+  )
+  return facts, None
+
+
+def _total(rows: Sequence[Row], name: str) -> int:
+  return sum(int(row.get(name) or 0) for row in rows)

@@ -1,0 +1,82 @@
+"""The language model of a checkpoint, with its vocabulary, read for use."""
+
+import dataclasses
+import os
+import pathlib
+
+import numpy as np
+
+from models.transformer_config import TransformerConfig, weight_shapes
+from tff_fedfish.data.tokenizers import Tokenizer
+from tff_fedfish.errors import UserError
+from tff_fedfish.training import checkpoints, run_directory, run_inputs
+from tff_fedfish.training.config import TrainConfig
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class TrainedModel:
+  """The global model after some rounds of a run."""
+
+  config: TrainConfig
+  """The run's config."""
+  weights: dict[str, np.ndarray]
+  """Float32, by the names and in the order of `weight_shapes`."""
+  tokenizer: Tokenizer
+  """Of the vocabulary that the run keeps."""
+  round_num: int
+  """Rounds that the model has seen."""
+  run: pathlib.Path
+  """The run's directory."""
+  corpus_fingerprint: str | None
+  """Of the corpus that it was trained on; see `run_inputs`."""
+
+  @property
+  def transformer_config(self) -> TransformerConfig:
+    """The model's shape."""
+    return self.config.transformer_config()
+
+
+def load_trained_model(checkpoint: str | os.PathLike) -> TrainedModel:
+  """Reads the weights of a checkpoint; builds neither model nor process.
+
+  Args:
+    checkpoint: A checkpoint or a run directory (its last), of `--checkpoint`.
+
+  Returns:
+    The model. Server optimizer and other state are not read.
+
+  Raises:
+    UserError: If it is no checkpoint, is damaged, is of an image model, or does
+      not fit the config or the vocabulary of its run.
+  """
+  path = checkpoints.resolve_checkpoint(checkpoint)
+  run = path.parent.parent
+  config = run_directory.read_config(run)
+  if config.data.holds_images:
+    raise UserError(
+      f'`--checkpoint` must be of a language model, but {str(run)!r} trained '
+      f'{config.model.preset!r} on images. Name the run of a language model.'
+    )
+  tokenizer = run_inputs.open_tokenizer(
+    config, run / run_directory.VOCABULARY_NAME
+  )
+  # Late: the errors above must not wait for TFF.
+  from tff_fedfish.training import server_state
+
+  prefix = server_state.TRAINABLE_PREFIX
+  loaded = checkpoints.load_checkpoint(path, prefix, verify=False)
+  shapes = weight_shapes(config.transformer_config())
+  numbered = {f'{prefix}{i}': name for i, name in enumerate(shapes)}
+  server_state.require_tensors(
+    loaded.tensors,
+    {number: shapes[name] for number, name in numbered.items()},
+    path,
+  )
+  return TrainedModel(
+    config=config,
+    weights={name: loaded.tensors[number] for number, name in numbered.items()},
+    tokenizer=tokenizer,
+    round_num=loaded.round_num,
+    run=run,
+    corpus_fingerprint=loaded.contents.get('corpus_fingerprint'),
+  )
