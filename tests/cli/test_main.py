@@ -56,6 +56,10 @@ _ARGUMENT_ERRORS = [
   (['evaluate', '--nope'], 'arguments are required: --checkpoint'),
   (['report'], 'arguments are required: --runs, --output'),
   (['report', '--runs', 'a'], 'arguments are required: --output'),
+  (['sweep'], 'arguments are required: --config'),
+  (['generate'], 'arguments are required: --checkpoint'),
+  (['export', '--checkpoint', 'a'], 'arguments are required: --output'),
+  (['toy', '--num_seeds', 'x'], "--num_seeds: invalid int value: 'x'"),
   (['doctor', '--nope'], 'unrecognized arguments: --nope'),
 ]
 

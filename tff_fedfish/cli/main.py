@@ -22,8 +22,12 @@ _COMMANDS = {
   'tokenizer': 'tff_fedfish.cli.tokenizer',
   'plan': 'tff_fedfish.cli.plan',
   'train': 'tff_fedfish.cli.train',
+  'sweep': 'tff_fedfish.cli.sweep',
   'evaluate': 'tff_fedfish.cli.evaluate',
   'report': 'tff_fedfish.cli.report',
+  'generate': 'tff_fedfish.cli.generate',
+  'export': 'tff_fedfish.cli.export',
+  'toy': 'tff_fedfish.cli.toy',
   'doctor': 'tff_fedfish.cli.doctor',
 }
 

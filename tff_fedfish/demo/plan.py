@@ -5,6 +5,8 @@ import importlib.util
 import pathlib
 
 from tff_fedfish import corpora
+from tff_fedfish.sweeping.job import Job
+from tff_fedfish.training import config_loading
 
 PRETRAINING_NAME = 'debian_descriptions'
 TRANSFER_NAME = 'sotu_by_president'
@@ -68,13 +70,8 @@ def run_directory(workdir: pathlib.Path, arm: Arm) -> pathlib.Path:
   return workdir / arm.name
 
 
-def arm_commands(
-  workdir: pathlib.Path, arm: Arm, settings: DemoSettings
-) -> list[list[str]]:
-  """Returns an arm's commands that have not been carried out yet, in order.
-
-  Training is always among them: it continues, or finds that it is done.
-  """
+def arm_job(workdir: pathlib.Path, arm: Arm, settings: DemoSettings) -> Job:
+  """Returns an arm's training and evaluations."""
   run = run_directory(workdir, arm)
   values = {
     'algorithm.name': arm.algorithm,
@@ -82,19 +79,38 @@ def arm_commands(
     'data.directory': workdir / 'corpora' / PRETRAINING_NAME,
     'data.vocabulary': corpora.demo_vocabulary(),
   }
-  train = [
-    *('train', '--config', str(config_path()), '--workdir', str(run)),
-    *(f'--config.{name}={value}' for name, value in values.items()),
-    *settings.overrides,
-  ]
-  return [train] + [
-    command
-    for output, command in evaluate_commands(workdir, arm, settings).items()
-    if not output.exists()
-  ]
+  overrides = [f'--config.{name}={value}' for name, value in values.items()]
+  overrides += settings.overrides
+  config = config_loading.load_config(config_path(), overrides)
+  return Job(
+    name=arm.name,
+    run=run,
+    num_rounds=config.training.num_rounds,
+    train=[
+      *('train', '--config', str(config_path()), '--workdir', str(run)),
+      *overrides,
+    ],
+    evaluations=_evaluate_commands(workdir, arm, settings),
+    log=workdir / 'logs' / f'{arm.name}.log',
+  )
 
 
-def evaluate_commands(
+def report_command(workdir: pathlib.Path) -> list[str]:
+  """Returns the command that writes the page, short runs first."""
+  runs = [str(run_directory(workdir, arm)) for arm in reversed(ARMS)]
+  return ['report', '--runs', *runs, '--output', str(workdir / 'report')]
+
+
+def config_path() -> pathlib.Path:
+  """Returns configs/demo.py, wherever the package is installed.
+
+  Found, not imported: configs are values that only the command line reads.
+  """
+  spec = importlib.util.find_spec('configs')
+  return pathlib.Path(spec.submodule_search_locations[0]) / 'demo.py'
+
+
+def _evaluate_commands(
   workdir: pathlib.Path, arm: Arm, settings: DemoSettings
 ) -> dict[pathlib.Path, list[str]]:
   """Returns the command of each of an arm's evaluations, by its output."""
@@ -112,18 +128,3 @@ def evaluate_commands(
       *('--output', str(output), *sizes, *flags),
     ]
   return commands
-
-
-def report_command(workdir: pathlib.Path) -> list[str]:
-  """Returns the command that writes the page, short runs first."""
-  runs = [str(run_directory(workdir, arm)) for arm in reversed(ARMS)]
-  return ['report', '--runs', *runs, '--output', str(workdir / 'report')]
-
-
-def config_path() -> pathlib.Path:
-  """Returns configs/demo.py, wherever the package is installed.
-
-  Found, not imported: configs are values that only the command line reads.
-  """
-  spec = importlib.util.find_spec('configs')
-  return pathlib.Path(spec.submodule_search_locations[0]) / 'demo.py'

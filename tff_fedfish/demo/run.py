@@ -2,14 +2,16 @@
 
 import contextlib
 import io
+import itertools
 import os
 import pathlib
 import sys
 import time
 
 from tff_fedfish import files
-from tff_fedfish.demo import plan, workers
-from tff_fedfish.demo.progress import ArmsProgress
+from tff_fedfish.demo import plan
+from tff_fedfish.sweeping import workers
+from tff_fedfish.sweeping.progress import JobsProgress
 
 _MARKER = 'corpora'
 
@@ -68,57 +70,27 @@ def _command(command: list[str]) -> int:
 
 
 def _run_arms(workdir: pathlib.Path, settings: plan.DemoSettings) -> int:
-  from tff_fedfish.training import config_loading
-
-  first_train = plan.arm_commands(workdir, plan.ARMS[0], settings)[0]
-  overrides = [a for a in first_train if a.startswith('--config.')]
-  num_rounds = config_loading.load_config(
-    plan.config_path(), overrides
-  ).training.num_rounds
-  arms = [
-    arm for arm in plan.ARMS if not _is_done(workdir, arm, num_rounds, settings)
-  ]
-  if not arms:
+  every_job = [plan.arm_job(workdir, arm, settings) for arm in plan.ARMS]
+  jobs = {job.name: job for job in every_job if not job.is_done()}
+  if not jobs:
     return 0
-  jobs = {}
-  for arm in arms:
-    commands = plan.arm_commands(workdir, arm, settings)
-    for command in commands:
-      _show(command)
-    jobs[arm.name] = (commands, workdir / 'logs' / f'{arm.name}.log')
-  with ArmsProgress(workdir, arms, num_rounds, settings) as progress:
+  commands = {name: job.pending_commands() for name, job in jobs.items()}
+  for command in itertools.chain(*commands.values()):
+    _show(command)
+  with JobsProgress(list(jobs.values())) as progress:
     exit_codes = workers.run_jobs(
-      jobs, workers.default_num_workers(len(jobs)), progress.update
+      {name: (commands[name], job.log) for name, job in jobs.items()},
+      workers.default_num_workers(len(jobs)),
+      progress.update,
     )
   for name, code in exit_codes.items():
-    if code in (130, 143):
-      print(
-        'fedfish: interrupted; the same command continues.', file=sys.stderr
-      )
+    if code in workers.INTERRUPTED:
+      print(workers.CONTINUES, file=sys.stderr)
       return code
     if code:
-      _print_failure(name, code, jobs[name][1])
+      print(jobs[name].failure(code), file=sys.stderr)
       return code
   return 0
-
-
-def _is_done(workdir, arm, num_rounds, settings) -> bool:
-  from tff_fedfish.training import checkpoints
-
-  rounds = checkpoints.list_rounds(
-    plan.run_directory(workdir, arm) / 'checkpoints'
-  )
-  evaluations = plan.evaluate_commands(workdir, arm, settings)
-  return num_rounds in rounds and all(path.exists() for path in evaluations)
-
-
-def _print_failure(name: str, code: int, log: pathlib.Path) -> None:
-  lines = log.read_text(errors='replace').strip().splitlines() or ['']
-  print(
-    f'fedfish: error: the run {name} ended with exit code {code}: '
-    f'{lines[-1]} (all of its output: {log})',
-    file=sys.stderr,
-  )
 
 
 def _print_table(workdir: pathlib.Path) -> None:

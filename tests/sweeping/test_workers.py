@@ -7,14 +7,14 @@ import subprocess
 import sys
 import time
 
-from tff_fedfish.demo import workers
+from tff_fedfish.sweeping import workers
 
 _ROOT = pathlib.Path(__file__).parents[2]
 
 # Starts one job that takes long, and says when it is at work.
 _PARENT = """
 import pathlib, sys
-from tff_fedfish.demo import workers
+from tff_fedfish.sweeping import workers
 
 def on_tick(running, ended):
   if running and list(pathlib.Path(sys.argv[1]).glob(sys.argv[2])):

@@ -20,6 +20,11 @@ from tff_fedfish.training.interruption import Interruption
 
 Commands = Sequence[Sequence[str]]
 
+INTERRUPTED = (130, 143)
+"""Exit codes after SIGINT and SIGTERM."""
+CONTINUES = 'fedfish: interrupted; the same command continues.'
+"""What is said after one of them."""
+
 
 def default_num_workers(num_jobs: int) -> int:
   """Returns how many jobs to run at a time: one per core, two at most."""
@@ -30,6 +35,7 @@ def run_jobs(
   jobs: dict[str, tuple[Commands, pathlib.Path]],
   num_workers: int,
   on_tick: Callable[[set[str], set[str]], None],
+  on_end: Callable[[str, int], None] = lambda name, exit_code: None,
 ) -> dict[str, int]:
   """Runs jobs, `num_workers` at a time, in the given order.
 
@@ -41,10 +47,13 @@ def run_jobs(
     num_workers: Jobs at a time; the cores are divided among them.
     on_tick: Called several times a second with the names of (running, ended)
       jobs.
+    on_end: Called with name and exit code of each job that ends by itself,
+      not after a signal.
 
   Returns:
     Exit code by name of the jobs that ran: that of the first command that
-    failed, 0 if none did.
+    failed, 0 if none did. After a signal that of the signal for all, under
+    the name '' if none ran.
   """
   num_threads = max(1, len(os.sched_getaffinity(0)) // num_workers)
   # Spawned, not forked: TensorFlow does not survive a fork.
@@ -78,6 +87,8 @@ def run_jobs(
         process.join()
         # Negative: killed by a signal, such as for want of memory.
         exit_codes[name] = 1 if process.exitcode < 0 else process.exitcode
+        if not interruption.requested:
+          on_end(name, exit_codes[name])
       on_tick(set(running), set(exit_codes))
   if interruption.requested:
     exit_codes = {name: interruption.exit_code for name in exit_codes} or {

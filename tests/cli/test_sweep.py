@@ -1,0 +1,134 @@
+"""`fedfish sweep` as a user meets it; tests/sweeping has what it does."""
+
+import pathlib
+
+import pytest
+
+COMMANDS = {'sweep': 'tff_fedfish.cli.sweep'}
+
+_CONFIG = 'configs/debian_sweep.py'
+
+
+def test_dry_run_of_the_shipped_sweep(fedfish, tmp_path):
+  code, out, err = fedfish(
+    'sweep', '--config', _CONFIG, '--dry_run', '--workdir', tmp_path / 'w'
+  )
+  assert (code, err) == (0, '')
+  lines = [line.split() for line in out.splitlines()]
+  # 4,096 tokens in a pass over a cohort: 8 clients x 8 sequences x 64; here
+  # over 480 local epochs.
+  assert [
+    *('fed_fish-E16-R30-seed3', '30', '16', '480', '1,966,080'),
+    *('new', 'fixed_compute'),
+  ] in lines
+  assert [
+    *('fed_avg-E4-R120-seed1', '120', '4', '480', '1,966,080'),
+    *('new', 'fixed_rounds,', 'fixed_compute'),
+  ] in lines
+  # Of a method and seed: 120 + 480 rounds with E = 1, 120 with 4 (which serve
+  # both budgets), 120 + 30 with 16: 870, and 600 + 480 + 2,400 = 3,480 local
+  # epochs. Six times that: 5,220 and 20,880 x 4,096 tokens.
+  assert out.splitlines()[-1] == (
+    '30 runs, 5,220 rounds, 85,524,480 tokens at most; 90 evaluations of 30 '
+    'runs.'
+  )
+  assert not (tmp_path / 'w').exists()
+
+
+def test_dry_run_of_a_search(fedfish, tmp_path):
+  path = tmp_path / 'searched.py'
+  path.write_text(
+    pathlib.Path('configs/demo.py').read_text()
+    + """
+
+def get_sweep():
+  return ConfigDict(
+    dict(
+      grid={'algorithm.name': ['fed_avg', 'fed_fish']},
+      learning_rate_search=dict(
+        settings={'server.learning_rate': [1e-3, 1e-2]},
+        num_rounds=10,
+        per=['algorithm.name'],
+      ),
+    ),
+    allow_dotted_keys=True,
+  )
+"""
+  )
+  code, out, err = fedfish(
+    'sweep', '--config', path, '--dry_run', '--config.training.num_rounds=20'
+  )
+  assert (code, err) == (0, '')
+  assert 'Search for learning rates' in out
+  rows = [line.split() for line in out.splitlines()]
+  assert ['fed_fish-server_lr0.01', '10', '1', '10', '40,960'] in rows
+  assert ['fed_fish', '20', '1', '20', '81,920', 'fixed_rounds'] in rows
+  # 4 x 10 + 2 x 20 rounds of 4,096 tokens.
+  assert '6 runs, 80 rounds, 327,680 tokens at most; 0 evaluations' in out
+
+
+def test_status_in_a_directory_that_was_begun(fedfish, tmp_path):
+  run = tmp_path / 'arms' / 'fed_avg-E1-R120-seed1'
+  (run / 'checkpoints' / 'round_00000120').mkdir(parents=True)
+  for name in ('debian_descriptions', 'sotu_by_president'):
+    (run / 'evaluations' / name).mkdir(parents=True)
+  (run / 'evaluations' / 'debian_descriptions-half').mkdir()
+  begun = tmp_path / 'arms' / 'fed_avg-E1-R480-seed1'
+  begun.mkdir()
+  (begun / 'metrics.csv').write_text('round\n0\n1\n2\n')
+  code, out, _ = fedfish(
+    'sweep', '--config', _CONFIG, '--dry_run', '--workdir', tmp_path
+  )
+  assert code == 0
+  rows = {line.split()[0]: line for line in out.splitlines() if line.strip()}
+  assert ' done ' in rows['fed_avg-E1-R120-seed1']
+  assert ' after round 2 ' in rows['fed_avg-E1-R480-seed1']
+  assert ' new ' in rows['fed_avg-E4-R120-seed1']
+
+
+@pytest.mark.parametrize(
+  'path',
+  sorted(pathlib.Path('configs').glob('*_sweep.py')),
+  ids=lambda p: p.stem,
+)
+def test_every_shipped_sweep_dry_runs(fedfish, path):
+  code, out, err = fedfish('sweep', '--config', path, '--dry_run')
+  assert (code, err) == (0, '')
+  unit = 'images' if 'mnist' in path.stem else 'tokens'
+  assert f'{unit}, at most' in out
+  assert f' {unit} at most; ' in out.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+  ('arguments', 'words'),
+  [
+    ([], 'arguments are required: --config'),
+    (['--config', 'no.py'], "'no.py' does not exist"),
+    (['--config', _CONFIG], '--workdir is required'),
+    (['--config', _CONFIG, '--jobs', 'two'], "invalid int value: 'two'"),
+    (
+      ['--config', _CONFIG, '--workdir', 'w', '--jobs', '0'],
+      '`--jobs` must be at least 1, found 0.',
+    ),
+    (
+      ['--config', 'configs/demo.py', '--dry_run'],
+      'must define a function `get_sweep()` beside `get_config()`',
+    ),
+    (['--config', _CONFIG, '--nope'], "unrecognized argument '--nope'"),
+    (
+      ['--config', _CONFIG, '--config.algorithm.name=fed_avg', '--dry_run'],
+      '`--config.algorithm.name` must be left out: `grid` in',
+    ),
+    (
+      ['--config', _CONFIG, '--config.training.num_rounds=110', '--dry_run'],
+      # 440 = 27 x 16 + 8.
+      '110 x 4 = 440',
+    ),
+  ],
+)
+def test_argument_error(fedfish, arguments, words):
+  code, out, err = fedfish('sweep', *arguments)
+  assert (code, out) == (2, '')
+  assert words in err
+  assert err.count('\n') == 1
+  assert not pathlib.Path('w').exists()

@@ -1,0 +1,237 @@
+"""All runs of a sweep, by hand, and sweeps that cannot be run."""
+
+import pytest
+
+from tff_fedfish.errors import UserError
+from tff_fedfish.sweeping import arms as arms_lib
+from tff_fedfish.training import config_loading
+
+_GRID = {
+  'algorithm.name': ['fed_avg', 'fed_fish'],
+  'client_work.num_local_epochs': [1, 4],
+}
+
+
+def _error(file):
+  with pytest.raises(UserError) as error:
+    arms_lib.expand_arms(file)
+  assert '\n' not in str(error.value)
+  return str(error.value)
+
+
+def test_arms_by_hand(sweep_file):
+  file = sweep_file(
+    {
+      'grid': _GRID,
+      'budget': ['fixed_rounds', 'fixed_compute'],
+      'reference_local_epochs': 4,
+    }
+  )
+  # The base has 30 rounds; 30 x 4 = 120 = 120 x 1 = 30 x 4.
+  both = ('fixed_rounds', 'fixed_compute')
+  found = [
+    (arm.name, arm.num_rounds, arm.budgets)
+    for arm in arms_lib.expand_arms(file)
+  ]
+  assert found == [
+    ('fed_avg-E1-R30', 30, both[:1]),
+    ('fed_avg-E1-R120', 120, both[1:]),
+    ('fed_avg-E4-R30', 30, both),
+    ('fed_fish-E1-R30', 30, both[:1]),
+    ('fed_fish-E1-R120', 120, both[1:]),
+    ('fed_fish-E4-R30', 30, both),
+  ]
+
+
+def test_an_arm_differs_from_the_base_in_nothing_else(sweep_file):
+  file = sweep_file(
+    {'grid': {'client_work.num_local_epochs': [1, 3, 10]}}
+    | {'budget': 'fixed_compute'}
+  )
+  arms = arms_lib.expand_arms(file)
+  # The reference is the base's 1 local epoch: 30 x 1 = 10 x 3 = 3 x 10.
+  assert [arm.name for arm in arms] == ['E1', 'E3', 'E10']
+  assert [arm.num_rounds for arm in arms] == [30, 10, 3]
+  for arm in arms:
+    changed = config_loading.differences(file.base, arm.config)
+    expected = ['client_work.num_local_epochs', 'training.num_rounds']
+    assert changed == (expected if arm.name != 'E1' else [])
+    assert arm.config.client_work.num_local_epochs == int(arm.name[1:])
+
+
+def test_overrides_are_of_the_base(sweep_file):
+  file = sweep_file(
+    {'grid': _GRID},
+    overrides=[
+      '--config.training.num_rounds=7',
+      '--config.seeds.cohort_seed=9',
+    ],
+  )
+  for arm in arms_lib.expand_arms(file):
+    assert arm.num_rounds == 7
+    assert arm.config.seeds.cohort_seed == 9
+
+
+def test_half_of_the_rounds_is_saved_and_kept(sweep_file):
+  file = sweep_file(
+    {
+      'grid': {'client_work.num_local_epochs': [1, 2]},
+      'budget': 'fixed_compute',
+      'reference_local_epochs': 2,
+      'evaluate': [{'at': ['half', 'last']}],
+    },
+    'config.training.num_rounds = 24',
+  )
+  saved = {
+    arm.name: (
+      arm.num_rounds,
+      arm.config.checkpoints.every_num_rounds,
+      arm.config.checkpoints.keep_every_num_rounds,
+    )
+    for arm in arms_lib.expand_arms(file)
+  }
+  # The base saves every 10 rounds and keeps two. Half of 48 is 24, and the
+  # greatest common divisor of 10 and 24 is 2; half of 24 is 12: 2 again.
+  assert saved == {'E1': (48, 2, 24), 'E2': (24, 2, 12)}
+
+
+def test_checkpoints_stay_where_no_half_is_asked_for(sweep_file):
+  file = sweep_file({'grid': _GRID, 'evaluate': [{}]})
+  for arm in arms_lib.expand_arms(file):
+    assert arm.config.checkpoints == file.base.checkpoints
+
+
+def test_all_checkpoints_are_kept_anyway(sweep_file):
+  file = sweep_file(
+    {'grid': _GRID, 'evaluate': [{'at': 'half'}]},
+    'config.checkpoints.keep_last = 0',
+    'config.checkpoints.every_num_rounds = 0',
+  )
+  for arm in arms_lib.expand_arms(file):
+    # Half of 30.
+    assert arm.config.checkpoints.every_num_rounds == 15
+    assert arm.config.checkpoints.keep_every_num_rounds == 0
+
+
+def test_sizes_are_those_of_the_preset(sweep_file):
+  file = sweep_file({'grid': {'model.preset': ['tiny', 'small']}})
+  tiny, small = (arm.config.model for arm in arms_lib.expand_arms(file))
+  assert (tiny.num_layers, tiny.width) == (4, 128)
+  assert (small.num_layers, small.width) == (6, 384)
+
+
+def test_chosen_rates_are_the_arm_s(sweep_file):
+  file = sweep_file({'grid': _GRID})
+  arm = arms_lib.expand_arms(file)[0]
+  rates = {'client_work.learning_rate': 0.25}
+  chosen = arms_lib.with_rates(file, arm, rates)
+  assert (chosen.name, chosen.point, chosen.rates) == (
+    arm.name,
+    arm.point,
+    rates,
+  )
+  assert config_loading.differences(arm.config, chosen.config) == [*rates]
+  assert chosen.config.client_work.learning_rate == 0.25
+
+
+def test_search_runs_by_hand(sweep_file):
+  file = sweep_file(
+    {
+      'grid': _GRID,
+      'learning_rate_search': {
+        'settings': {'server.learning_rate': [0.01, 0.1]},
+        'num_rounds': 5,
+        'per': ['algorithm.name'],
+        'validation_fraction': 0.25,
+      },
+    },
+    'config.client_splits = dict(held_out_fraction=0.5)',
+  )
+  runs = arms_lib.expand_search(file)
+  assert [run.name for run in runs] == [
+    'fed_avg-server_lr0.01',
+    'fed_avg-server_lr0.1',
+    'fed_fish-server_lr0.01',
+    'fed_fish-server_lr0.1',
+  ]
+  run = runs[1]
+  assert run.group == {'algorithm.name': 'fed_avg'}
+  assert run.rates == {'server.learning_rate': 0.1}
+  assert run.held_out_fraction == 0.5
+  assert run.config.client_splits.held_out_fraction == 0.75
+  assert run.config.evaluation.num_clients == 0
+  assert run.config.algorithm.name == 'fed_avg'
+  assert run.num_rounds == 5
+  # What is not in `per` is the base's.
+  assert run.config.client_work.num_local_epochs == 1
+  assert run.config.seeds == file.base.seeds
+
+
+def test_no_search_has_no_runs(sweep_file):
+  assert arms_lib.expand_search(sweep_file({'grid': _GRID})) == []
+
+
+class TestErrors:
+  def test_unknown_setting(self, sweep_file):
+    error = _error(sweep_file({'grid': {'client_work.epochs': [1]}}))
+    assert "swept.py, run client_work_epochs1'" in error
+    assert '`config.client_work.epochs` is unknown; the nearest' in error
+
+  def test_unknown_section(self, sweep_file):
+    error = _error(sweep_file({'grid': {'work.x': [1]}}))
+    assert '`config.work` is unknown' in error
+
+  def test_value_of_the_wrong_type(self, sweep_file):
+    error = _error(sweep_file({'grid': {'cohorts.cohort_size': [4, '8']}}))
+    assert "`config.cohorts.cohort_size` must be an int, found '8'" in error
+
+  @pytest.mark.parametrize('value', [0, '4', 2.0, True])
+  def test_local_epochs(self, sweep_file, value):
+    error = _error(
+      sweep_file({'grid': {'client_work.num_local_epochs': [value]}})
+    )
+    assert f'ints of at least 1, found {value!r}' in error
+
+  def test_rounds_that_do_not_divide(self, sweep_file):
+    error = _error(sweep_file({'grid': _GRID, 'budget': 'fixed_compute'}))
+    assert '30 x 1 = 30' in error
+    assert '4 does not divide 30' in error
+
+  def test_odd_rounds_have_no_half(self, sweep_file):
+    error = _error(
+      sweep_file(
+        {'grid': _GRID, 'evaluate': [{'at': 'half'}]},
+        'config.training.num_rounds = 7',
+      )
+    )
+    assert "the run 'fed_avg-E1' has 7. Leave 'half' out" in error
+
+  def test_evaluation_that_is_written_twice(self, sweep_file):
+    error = _error(
+      sweep_file({'grid': _GRID, 'evaluate': [{}, {'max_clients': 3}]})
+    )
+    assert (
+      "the evaluation 'debian_descriptions' of the run 'fed_avg-E1'" in error
+    )
+
+  def test_nobody_is_held_out(self, sweep_file):
+    error = _error(
+      sweep_file(
+        {'grid': _GRID, 'evaluate': [{}]},
+        'config.client_splits = dict(held_out_fraction=0.0)',
+        'config.evaluation.num_clients = 0',
+      )
+    )
+    assert "'fed_avg-E1', whose `client_splits.held_out_fraction` is 0" in error
+
+  def test_seeds_that_the_file_draws_anew(self, sweep_file):
+    # A preset is read from the file again, which then gives another seed.
+    file = sweep_file(
+      {'grid': {'model.preset': ['tiny', 'small']}},
+      'import itertools, sys',
+      'sys.drawn = getattr(sys, "drawn", None) or itertools.count(5)',
+      'config.seeds = dict(cohort_seed=next(sys.drawn))',
+    )
+    assert (
+      "All runs must have the same 'seeds.cohort_seed', which is not in `grid`"
+    ) in _error(file)

@@ -1,0 +1,145 @@
+"""A whole sweep of tiny runs, in processes of their own."""
+
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import small_runs
+
+from tff_fedfish.evaluation import results
+from tff_fedfish.sweeping import run
+from tff_fedfish.sweeping.sweep_file import SweepFile
+from tff_fedfish.training import metrics_files, run_directory
+
+_ROOT = pathlib.Path(__file__).parents[2]
+_PROGRAM = """
+import sys
+from tff_fedfish.sweeping.run import run_sweep
+from tff_fedfish.sweeping.sweep_file import SweepFile
+
+if __name__ == '__main__':
+  path, workdir, *overrides = sys.argv[1:]
+  sys.exit(run_sweep(SweepFile(path, overrides), workdir))
+"""
+_SIZES = dict(max_clients=2, personalization_epochs=1, fractions=[0, 0.5])
+
+# Every test here starts TensorFlow several times.
+pytestmark = pytest.mark.slow
+
+
+def test_two_arms_of_two_rounds(sweep_file, small_inputs, tmp_path, capsys):
+  workdir = tmp_path / 'w'
+  file = sweep_file(
+    {
+      'grid': {'algorithm.name': ['fed_avg', 'fed_fish']},
+      'evaluate': [{'at': ['half', 'last'], 'barrier': True, **_SIZES}],
+    },
+    overrides=small_runs.overrides(
+      *small_inputs,
+      training__num_rounds=2,
+      client_splits__held_out_fraction=0.4,
+    ),
+  )
+  assert run.run_sweep(file, workdir, num_jobs=2) == 0, capsys.readouterr()
+  corpus = pathlib.Path(small_inputs[0]).name
+  tables = []
+  for name in ('fed_avg', 'fed_fish'):
+    arm = workdir / 'arms' / name
+    assert run_directory.read_config(arm).algorithm.name == name
+    tables.append(metrics_files.read_metrics(arm / 'metrics.csv'))
+    for evaluation, round_num in ((corpus, 2), (f'{corpus}-half', 1)):
+      found = results.read_evaluation(arm / 'evaluations' / evaluation)
+      assert found.summary['checkpoint'] == {'round': round_num}
+      assert found.summary['num_clients'] == 2
+      assert found.barriers
+  # The same model, clients and data: both see the same first training loss.
+  assert [len(rows) for rows in tables] == [3, 3]
+  for column, round_num in (('held_out/loss', 0), ('train/num_sequences', 2)):
+    assert tables[0][round_num][column] == tables[1][round_num][column]
+  assert tables[0][2]['held_out/loss'] != tables[1][2]['held_out/loss']
+
+
+def test_search_chooses_the_rate_that_learns(
+  sweep_file, small_inputs, tmp_path
+):
+  workdir = tmp_path / 'w'
+  file = sweep_file(
+    {
+      'grid': {'seeds.model_seed': [5]},
+      'learning_rate_search': {
+        # With the first, every client overflows and is left out.
+        'settings': {'client_work.learning_rate': [1e30, 0.1]},
+        'num_rounds': 1,
+        'validation_fraction': 0.3,
+        'num_clients': 0,
+      },
+    },
+    overrides=small_runs.overrides(
+      *small_inputs, training__num_rounds=1, algorithm__name='fed_avg'
+    ),
+  )
+  assert run.run_sweep(file, workdir) == 0
+  values = json.loads((workdir / 'sweep.json').read_text())
+  [choice] = values['learning_rates']
+  assert choice['chosen'] == {'client_work.learning_rate': 0.1}
+  assert choice['num_validation_clients'] > 0
+  config = run_directory.read_config(workdir / 'arms' / 'seed5')
+  assert config.client_work.learning_rate == 0.1
+  searched = run_directory.read_config(workdir / 'search' / 'client_lr0.1')
+  assert searched.client_splits.held_out_fraction == pytest.approx(0.6)
+
+
+def test_stopped_by_a_signal_it_goes_on(sweep_file, small_inputs, tmp_path):
+  # Two long runs: the signal comes in the second one.
+  sweep = {'grid': {'seeds.model_seed': [1, 2]}}
+  overrides = small_runs.overrides(
+    *small_inputs,
+    algorithm__name='fed_avg',
+    evaluation__num_clients=0,
+    training__num_rounds=60,
+    checkpoints__every_num_rounds=0,
+  )
+  path = sweep_file(sweep, overrides=overrides).path
+  workdir = tmp_path / 'w'
+  program = tmp_path / 'program.py'
+  program.write_text(_PROGRAM)
+  second = workdir / 'arms' / 'seed2' / 'metrics.csv'
+  with open(tmp_path / 'errors.txt', 'w+') as errors:
+    process = subprocess.Popen(
+      [sys.executable, str(program), path, str(workdir), *overrides],
+      cwd=_ROOT,
+      env=os.environ | {'PYTHONPATH': str(_ROOT)},
+      stdout=errors,
+      stderr=errors,
+    )
+    try:
+      deadline = time.monotonic() + 500
+      while not second.exists() or second.read_text().count('\n') < 4:
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.02)
+      process.send_signal(signal.SIGTERM)
+      assert process.wait(200) == 143
+    finally:
+      process.kill()
+    errors.seek(0)
+    text = errors.read()
+  assert 'fedfish: interrupted; the same command continues.' in text
+  statuses = [
+    arm['status']
+    for arm in json.loads((workdir / 'sweep.json').read_text())['arms']
+  ]
+  assert statuses == ['done', 'interrupted']
+  num_done = second.read_text().count('\n') - 2
+  assert 2 <= num_done < 60
+  # It was saved on the way out.
+  assert (second.parent / 'checkpoints' / f'round_{num_done:08d}').is_dir()
+  first = workdir / 'arms' / 'seed1'
+  before = {path: path.stat().st_mtime_ns for path in first.rglob('*')}
+  assert run.run_sweep(SweepFile(path, overrides), workdir) == 0
+  assert len(metrics_files.read_metrics(second)) == 61
+  assert {p: p.stat().st_mtime_ns for p in first.rglob('*')} == before

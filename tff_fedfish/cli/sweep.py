@@ -1,0 +1,60 @@
+r"""Trains and evaluates a grid of runs, fairly compared; resumes by itself.
+
+Examples:
+  fedfish sweep --config configs/debian_sweep.py --dry_run
+  fedfish sweep --config configs/debian_sweep.py --workdir runs/debian --jobs 2
+
+The file defines get_config(), as for `fedfish train`, and get_sweep(): which
+settings vary, how long the runs last, how learning rates are searched on
+validation clients, and what is evaluated after each run. docs/sweep.md lists
+all of it. Every run in WORKDIR/arms is as `fedfish train` and `fedfish
+evaluate` write it; WORKDIR/sweep.json says what they are. The same command
+does what is left. Ctrl-C saves all running runs and exits with 130.
+"""
+
+import argparse
+
+SUMMARY = 'train and evaluate a grid of runs; resumes by itself'
+TAKES_EXTRA = True
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+  """Adds the arguments of `fedfish sweep`."""
+  parser.add_argument(
+    '--config',
+    required=True,
+    metavar='FILE',
+    help='a file like configs/debian_sweep.py',
+  )
+  parser.add_argument(
+    '--workdir', metavar='DIR', help="the sweep's directory, new or to continue"
+  )
+  parser.add_argument(
+    '--jobs',
+    type=int,
+    default=1,
+    metavar='N',
+    help='runs at a time, each in a process of its own (default: %(default)s)',
+  )
+  parser.add_argument(
+    '--dry_run',
+    action='store_true',
+    help='print all runs and their rounds, run nothing',
+  )
+
+
+def run(arguments: argparse.Namespace) -> int:
+  """Runs the sweep, or says what it would run."""
+  from tff_fedfish.sweeping.sweep_file import SweepFile
+
+  file = SweepFile(arguments.config, arguments.extra)
+  if arguments.dry_run:
+    from tff_fedfish.sweeping.tables import print_sweep
+
+    print_sweep(file, arguments.workdir)
+    return 0
+  if not arguments.workdir:
+    arguments.parser.error('--workdir is required')
+  from tff_fedfish.sweeping.run import run_sweep
+
+  return run_sweep(file, arguments.workdir, num_jobs=arguments.jobs)

@@ -1,0 +1,97 @@
+"""One run from training to its last evaluation, as `fedfish` commands."""
+
+import csv
+import dataclasses
+import pathlib
+from collections.abc import Mapping, Sequence
+
+from tff_fedfish.errors import UserError
+from tff_fedfish.training import checkpoints, config_loading, run_directory
+from tff_fedfish.training.config import TrainConfig
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Job:
+  """What a process of its own carries out, and what it leaves behind."""
+
+  name: str
+  run: pathlib.Path
+  """The run's directory."""
+  num_rounds: int
+  train: Sequence[str]
+  """The command line of `fedfish train`."""
+  evaluations: Mapping[pathlib.Path, Sequence[str]]
+  """The command line of every `fedfish evaluate`, by its output."""
+  log: pathlib.Path
+  """What the commands print."""
+  config: TrainConfig | None = None
+  """What the run must have been trained with; None: not looked at."""
+  round_cost: float = 1.0
+  """How long a round takes, compared with those of other jobs."""
+
+  def pending_commands(self) -> list[Sequence[str]]:
+    """Returns what has not been carried out yet, in order.
+
+    Training is always among them: it continues, or finds that it is done.
+    """
+    return [self.train] + [
+      command
+      for output, command in self.evaluations.items()
+      if not output.exists()
+    ]
+
+  def is_done(self) -> bool:
+    """Says whether the last round is saved and everything is evaluated."""
+    rounds = checkpoints.list_rounds(self.run / run_directory.CHECKPOINTS_NAME)
+    return (
+      self.num_rounds in rounds
+      and all(output.exists() for output in self.evaluations)
+      and (self.config is None or self._has_config())
+    )
+
+  def num_rounds_done(self) -> int:
+    """Returns how many rounds metrics.csv has."""
+    # The header and round 0 are no rounds of training.
+    return max(0, self._metrics().count(b'\n') - 2)
+
+  def last_loss(self) -> float | None:
+    """Returns the training loss of the last round, in nats per token."""
+    lines = self._metrics().decode('utf-8', 'replace').splitlines(True)
+    # The last line may still be being written.
+    lines = [line for line in lines if line.endswith('\n')]
+    if len(lines) < 3:
+      return None
+    [row] = csv.DictReader([lines[0], lines[-1]])
+    try:
+      return float(row['train/loss'])
+    except (KeyError, TypeError, ValueError):
+      return None
+
+  def last_line_of_log(self) -> str:
+    """Returns the last line that the commands printed, '' if none."""
+    try:
+      lines = self.log.read_text(errors='replace').strip().splitlines()
+    except FileNotFoundError:
+      return ''
+    return lines[-1] if lines else ''
+
+  def failure(self, exit_code: int) -> str:
+    """Returns the line that says how the job failed."""
+    return (
+      f'fedfish: error: the run {self.name} ended with exit code {exit_code}: '
+      f'{self.last_line_of_log()} (all of its output: {self.log})'
+    )
+
+  def _has_config(self):
+    try:
+      found = run_directory.read_config(self.run)
+    except UserError:
+      # `fedfish train` says what is wrong with it.
+      return False
+    return not config_loading.differences(found, self.config)
+
+  def _metrics(self):
+    try:
+      return (self.run / 'metrics.csv').read_bytes()
+    except FileNotFoundError:
+      return b''

@@ -1,0 +1,235 @@
+"""Runs a sweep: searches, then all arms; continues by itself."""
+
+import contextlib
+import os
+import pathlib
+import sys
+from collections.abc import Iterator, Sequence
+
+from tff_fedfish import files
+from tff_fedfish.errors import UserError
+from tff_fedfish.sweeping import arms as arms_lib
+from tff_fedfish.sweeping import choosing, record, sweep_jobs, workers
+from tff_fedfish.sweeping.arms import Arm, SearchRun
+from tff_fedfish.sweeping.job import Job
+from tff_fedfish.sweeping.memory import require_memory
+from tff_fedfish.sweeping.progress import JobsProgress
+from tff_fedfish.sweeping.sweep_file import SweepFile
+from tff_fedfish.training import run_directory, run_inputs
+
+
+def run_sweep(
+  file: SweepFile, workdir: str | os.PathLike, *, num_jobs: int = 1
+) -> int:
+  """Carries out what is left of a sweep.
+
+  Args:
+    file: The sweep.
+    workdir: New, or of an earlier start of the same sweep.
+    num_jobs: Runs at a time, >= 1.
+
+  Returns:
+    0; 1 if a run failed, after all others; 130 or 143 after a signal.
+
+  Raises:
+    UserError: If the sweep, its corpora or the directory cannot be used, or
+      the runs do not fit into memory side by side.
+  """
+  if num_jobs < 1:
+    raise UserError(f'`--jobs` must be at least 1, found {num_jobs}. Raise it.')
+  search_runs = arms_lib.expand_search(file)
+  arms = arms_lib.expand_arms(file)
+  workdir = files.require_usable_output(
+    workdir, '--workdir', marker=record.NAME
+  )
+  record.require_same_sweep(workdir, file)
+  _require_corpora(file, arms)
+  sweep = _Sweep(file, workdir, num_jobs, search_runs, arms)
+  sweep.require_memory()
+  workdir.mkdir(parents=True, exist_ok=True)
+  with _lock(workdir):
+    return sweep.run()
+
+
+class _Sweep:
+  """The jobs of a sweep, its record and its progress."""
+
+  def __init__(
+    self,
+    file: SweepFile,
+    workdir: pathlib.Path,
+    num_jobs: int,
+    search_runs: Sequence[SearchRun],
+    arms: Sequence[Arm],
+  ):
+    self._file = file
+    self._workdir = workdir
+    self._num_jobs = num_jobs
+    self._search_runs = search_runs
+    self._arms = arms
+    self._record = record.Record(workdir, file, search_runs, arms)
+    self._search_jobs = [
+      sweep_jobs.search_job(workdir, run, file.sweep.search)
+      for run in search_runs
+    ]
+    # Before a search with the base's learning rates: for the progress.
+    self._arm_jobs = [self._arm_job(arm) for arm in arms]
+    self._failed = set()
+    self._running = set()
+
+  def require_memory(self) -> None:
+    """Raises UserError unless the runs that are left fit side by side."""
+    jobs = [*self._search_jobs, *self._arm_jobs]
+    require_memory(
+      [job.config for job in jobs if not job.is_done()], self._num_jobs
+    )
+
+  def run(self) -> int:
+    """Runs all jobs that are not done; returns the exit code."""
+    jobs = [*self._search_jobs, *self._arm_jobs]
+    with JobsProgress(jobs, title='sweep') as self._progress:
+      code = self._run_jobs(self._search_jobs)
+      if not code:
+        code = self._run_jobs([self._arm_job(arm) for arm in self._ready()])
+    if code:
+      print(workers.CONTINUES, file=sys.stderr)
+      return code
+    self._print_end()
+    return 1 if self._failed else 0
+
+  def _run_jobs(self, jobs: Sequence[Job]) -> int:
+    """Runs jobs; returns 130 or 143 after a signal, otherwise 0."""
+    done = [job.name for job in jobs if job.is_done()]
+    self._progress.finish(done)
+    self._record.set_status(done, record.DONE)
+    pending = {job.name: job for job in jobs if job.name not in done}
+    for job in pending.values():
+      sweep_jobs.write_config(job)
+    self._record.write()
+    if not pending:
+      return 0
+    ended = {}
+
+    def on_end(name, exit_code):
+      ended[name] = exit_code
+      self._end(pending[name], exit_code)
+
+    exit_codes = workers.run_jobs(
+      {
+        name: (job.pending_commands(), job.log) for name, job in pending.items()
+      },
+      min(self._num_jobs, len(pending)),
+      self._tick,
+      on_end,
+    )
+    if exit_codes == ended:
+      return 0
+    # After a signal all have its code, and the last ones did not end by
+    # themselves.
+    stopped = [name for name in exit_codes if name in pending.keys() - ended]
+    self._record.set_status(stopped, record.INTERRUPTED)
+    self._record.write()
+    return next(iter(exit_codes.values()))
+
+  def _tick(self, running: set[str], ended: set[str]) -> None:
+    if running - self._running:
+      self._record.set_status(running, record.RUNNING)
+      self._record.write()
+    self._running = running
+    self._progress.update(running, ended)
+
+  def _end(self, job: Job, exit_code: int) -> None:
+    if exit_code:
+      self._fail([job.name], job.failure(exit_code))
+    else:
+      self._progress.finish([job.name])
+      self._record.set_status([job.name], record.DONE)
+    self._record.write()
+
+  def _fail(self, names: Sequence[str], line: str) -> None:
+    self._failed |= set(names)
+    self._progress.fail(names)
+    self._progress.write_line(line)
+    self._record.set_status(names, record.FAILED)
+
+  def _ready(self) -> list[Arm]:
+    """Returns the arms that can run, with the learning rates chosen."""
+    search = self._file.sweep.search
+    if search is None:
+      return list(self._arms)
+    rates_of = []
+    for group in search.groups():
+      arms = [a for a in self._arms if search.group_of(a.point) == group]
+      runs = [
+        (run, job)
+        for run, job in zip(self._search_runs, self._search_jobs, strict=True)
+        if run.group == group
+      ]
+      missing = [job.name for _, job in runs if not job.is_done()]
+      if missing:
+        # To choose among the others would compare with other rates later.
+        self._fail_group(arms, f'the run {missing[0]} did not end well')
+        continue
+      choice = choosing.choose_rates(search, runs)
+      for (_, job), score in zip(runs, choice.scores, strict=True):
+        self._record.set_score(job.name, score)
+      if choice.rates is None:
+        self._fail_group(arms, 'no run of its search has a finite score')
+        continue
+      self._record.add_choice(choice.to_json_dict(search, group))
+      self._progress.write_line(choice.line(search, group))
+      rates_of += [(arm, choice.rates) for arm in arms]
+    ready = {
+      arm.name: arms_lib.with_rates(self._file, arm, rates)
+      for arm, rates in rates_of
+    }
+    for arm in ready.values():
+      self._record.set_rates(arm)
+    # In the order in which they were expanded.
+    return [ready[arm.name] for arm in self._arms if arm.name in ready]
+
+  def _fail_group(self, arms, reason):
+    names = [arm.name for arm in arms]
+    self._fail(
+      names,
+      f'fedfish: error: {len(names)} runs, such as {names[0]}, have no '
+      f'learning rates: {reason}.',
+    )
+
+  def _arm_job(self, arm: Arm) -> Job:
+    return sweep_jobs.arm_job(self._workdir, arm, self._file.sweep.evaluations)
+
+  def _print_end(self):
+    num_failed = len(self._failed & {arm.name for arm in self._arms})
+    runs = self._workdir / sweep_jobs.ARMS
+    print(
+      f'{len(self._arms) - num_failed} of {len(self._arms)} runs done'
+      + (f', {num_failed} failed' if num_failed else '')
+      + f': {runs}'
+    )
+    if num_failed < len(self._arms):
+      print(f'On one page: fedfish report --runs {runs}/* --output DIR')
+
+
+def _require_corpora(file: SweepFile, arms: Sequence[Arm]) -> None:
+  """Raises UserError unless every corpus can be opened."""
+  others = [request.data for request in file.sweep.evaluations if request.data]
+  opened = set()
+  for config in [arm.config for arm in arms]:
+    for directory in dict.fromkeys([config.data.directory, *others]):
+      if (config.data, directory) not in opened:
+        run_inputs.open_corpus(config, directory)
+        opened.add((config.data, directory))
+
+
+@contextlib.contextmanager
+def _lock(workdir: pathlib.Path) -> Iterator[None]:
+  with contextlib.ExitStack() as stack:
+    try:
+      stack.enter_context(run_directory.lock(workdir))
+    except UserError as error:
+      raise UserError(
+        f'`--workdir` {str(workdir)!r} is in use by another `fedfish sweep`. '
+        'Wait until it ends, or name another directory.'
+      ) from error
+    yield
