@@ -1,0 +1,101 @@
+"""Files of image corpora, written as their owners do, but small."""
+
+import gzip
+import sqlite3
+import struct
+
+import numpy as np
+import pytest
+
+from tff_fedfish.data.example_protos import messages
+
+_IDX_TYPES = {'uint8': 0x08, 'int32': 0x0C}
+
+
+@pytest.fixture(scope='session')
+def write_idx():
+  """Writes an array as idx, packed where the name ends in .gz."""
+
+  def write(path, array, dtype='uint8'):
+    array = np.asarray(array)
+    data = bytes([0, 0, _IDX_TYPES[dtype], array.ndim])
+    data += struct.pack(f'>{array.ndim}I', *array.shape)
+    data += array.astype(np.dtype(dtype).newbyteorder('>')).tobytes()
+    path.write_bytes(gzip.compress(data) if path.suffix == '.gz' else data)
+
+  return write
+
+
+@pytest.fixture(scope='session')
+def write_mnist(write_idx):
+  """Writes MNIST's four files and returns (images, labels), train and test.
+
+  Images are 3 x 2 pixels. One file of each kind is packed.
+  """
+
+  def write(directory, train_labels=(3, 1, 3, 0, 7), test_labels=(9, 3)):
+    sides = []
+    for side, labels in (('train', train_labels), ('t10k', test_labels)):
+      random = np.random.RandomState(len(labels))
+      images = random.randint(256, size=(len(labels), 3, 2))
+      gz = '.gz' if side == 'train' else ''
+      write_idx(directory / f'{side}-images-idx3-ubyte{gz}', images)
+      gz = '' if side == 'train' else '.gz'
+      write_idx(directory / f'{side}-labels-idx1-ubyte{gz}', labels)
+      sides.append((images, list(labels)))
+    return sides
+
+  return write
+
+
+@pytest.fixture(scope='session')
+def write_writers(write_idx):
+  """Writes QMNIST's two label files from (class, writer) pairs."""
+
+  def write(directory, train, test):
+    for side, pairs in (('train', train), ('test', test)):
+      rows = np.zeros((len(pairs), 8), int)
+      rows[:, [0, 2]] = pairs
+      # What must not be taken for the writer.
+      rows[:, 1] = 4
+      rows[:, 3] = 77
+      write_idx(
+        directory / f'qmnist-{side}-labels-idx2-int.gz', rows, dtype='int32'
+      )
+
+  return write
+
+
+@pytest.fixture(scope='session')
+def example():
+  """Returns the bytes of a tf.train.Example with floats or ints."""
+
+  def make(**features):
+    proto = messages().Example()
+    for name, value in features.items():
+      values = np.asarray(value).ravel().tolist()
+      feature = proto.features.feature[name]
+      if isinstance(values[0], float):
+        feature.float_list.value.extend(values)
+      else:
+        feature.int64_list.value.extend(values)
+    return proto.SerializeToString(deterministic=True)
+
+  return make
+
+
+@pytest.fixture(scope='session')
+def write_database():
+  """Writes (split, client id, serialized example) rows as TFF does."""
+
+  def write(path, rows):
+    connection = sqlite3.connect(path)
+    connection.execute(
+      'CREATE TABLE examples (split_name TEXT NOT NULL, client_id TEXT NOT '
+      'NULL, serialized_example_proto BLOB NOT NULL)'
+    )
+    connection.executemany('INSERT INTO examples VALUES (?, ?, ?)', rows)
+    connection.commit()
+    connection.close()
+
+  return write

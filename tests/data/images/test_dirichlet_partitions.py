@@ -1,0 +1,162 @@
+"""The three Dirichlet conventions by hand: shares are fixed, sizes follow."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from tff_fedfish.data.images import dirichlet_partitions
+from tff_fedfish.data.images.label_histograms import label_histograms
+from tff_fedfish.errors import UserError
+
+
+@pytest.fixture
+def draws(monkeypatch):
+  """Makes the draws what a test says; returns the concentrations asked for."""
+  asked = []
+
+  def fix(*shares):
+    rest = itertools.cycle(shares)
+
+    def log_dirichlet(generator, concentrations):
+      asked.append(np.asarray(concentrations).tolist())
+      return np.log(next(rest))
+
+    monkeypatch.setattr(dirichlet_partitions, 'log_dirichlet', log_dirichlet)
+    return asked
+
+  return fix
+
+
+def _histograms(labels, parts):
+  return label_histograms(labels, parts, 2).tolist()
+
+
+class TestPerClassOverClients:
+  def _split(self, labels, **changes):
+    return dirichlet_partitions.per_class_over_clients(
+      labels,
+      **(
+        dict(num_classes=2, num_clients=2, seed=1, alpha=0.5, min_examples=1)
+        | changes
+      ),
+    )
+
+  def test_a_full_client_gets_no_more(self, draws):
+    # 12 examples, 8 of class 0: with shares 0.8 and 0.2 the first client gets
+    # floor(6.4) = 6 of it, 12 / 2, and is full: class 1 is the other's alone.
+    asked = draws([0.8, 0.2])
+    labels = np.array([0] * 8 + [1] * 4)
+    assert _histograms(labels, self._split(labels)) == [[6, 0], [2, 4]]
+    # A draw over the clients for each class.
+    assert asked == [[0.5, 0.5], [0.5, 0.5]]
+
+  def test_a_client_below_the_mean_gets_its_share(self, draws):
+    # floor(8 * 0.7) = 5 is below 6, so of class 1 it gets floor(2.8) = 2 too.
+    draws([0.7, 0.3])
+    labels = np.array([0] * 8 + [1] * 4)
+    assert _histograms(labels, self._split(labels)) == [[5, 2], [3, 2]]
+
+  def test_draws_again_until_the_smallest_is_large_enough(self, draws):
+    # 20 of one class: 18 and 2, then 14 and 6, then floor(11.2) = 11 and 9.
+    asked = draws([0.94, 0.06], [0.72, 0.28], [0.56, 0.44])
+    labels = np.zeros(20, int)
+    parts = self._split(labels, num_classes=1, min_examples=8)
+    assert [len(part) for part in parts] == [11, 9]
+    assert len(asked) == 3
+
+  def test_gives_up(self, draws, monkeypatch):
+    monkeypatch.setattr(dirichlet_partitions, 'MAX_ATTEMPTS', 30)
+    draws([0.95, 0.05])
+    with pytest.raises(
+      UserError,
+      match='`min_examples` is 8, but in 30 draws with `alpha` 0.5 some of '
+      'the 2 clients always had fewer. Raise `alpha`',
+    ):
+      self._split(np.zeros(20, int), num_classes=1, min_examples=8)
+
+  def test_min_examples_beyond_all(self):
+    with pytest.raises(
+      UserError,
+      match='`num_clients` x `min_examples` must not exceed the 20 examples, '
+      'found 3 x 7. Lower',
+    ):
+      self._split(np.zeros(20, int), num_clients=3, min_examples=7)
+
+  def test_alpha_says_how_alike_clients_are(self):
+    labels = np.repeat([0, 1], 500)
+    near, far = (
+      label_histograms(labels, self._split(labels, alpha=alpha), 2)
+      for alpha in (1000.0, 0.01)
+    )
+    # With 1000 a share is 1/2 with deviation 0.011, 5.6 examples of 500.
+    assert np.all(abs(near - 250) < 29)
+    # With 0.01 a share lies below 0.1 or above 0.9 with probability 0.98.
+    assert np.all((far < 50) | (far > 450))
+
+
+class TestPerClientOverClassesNormalised:
+  def _split(self, labels, **changes):
+    return dirichlet_partitions.per_client_over_classes_normalised(
+      labels,
+      **(dict(num_classes=2, num_clients=2, seed=1, alpha=0.5) | changes),
+    )
+
+  def test_by_hand(self, draws):
+    # Class 0: 0.8 against 0.4, so the first has 2/3 of 10: floor(6.67) = 6.
+    # Class 1: 0.2 against 0.6, 1/4 of 9: floor(2.25) = 2.
+    # Shares over clients instead would give 8 and 2, then 3 and 6.
+    asked = draws([0.8, 0.2], [0.4, 0.6])
+    labels = np.array([0] * 10 + [1] * 9)
+    assert _histograms(labels, self._split(labels)) == [[6, 2], [4, 7]]
+    assert asked == [[0.5, 0.5], [0.5, 0.5]]
+
+  def test_a_draw_is_normalised_before_it_is_compared(self, draws):
+    # (8, 2) and (0.4, 0.6) are the same draws as above.
+    draws([8.0, 2.0], [0.4, 0.6])
+    labels = np.array([0] * 10 + [1] * 9)
+    assert _histograms(labels, self._split(labels)) == [[6, 2], [4, 7]]
+
+  def test_a_class_that_nobody_wants_is_divided_all_the_same(self):
+    # Most shares are 0 in doubles.
+    labels = np.arange(40) % 20
+    parts = self._split(labels, num_classes=20, num_clients=3, alpha=1e-6)
+    assert sorted(np.concatenate(parts)) == list(range(40))
+
+
+class TestPerClientSampling:
+  def _split(self, labels, **changes):
+    return dirichlet_partitions.per_client_sampling(
+      labels,
+      **(dict(num_classes=2, num_clients=2, seed=1, alpha=6.0) | changes),
+    )
+
+  def test_a_class_that_is_used_up_is_left_out(self, draws):
+    # Both want class 0 alone, of which there are two: the first client gets
+    # both and one of class 1; the second finds class 1 only.
+    asked = draws([1.0, 1e-300])
+    labels = np.array([1, 0, 1, 1, 0, 1])
+    assert _histograms(labels, self._split(labels)) == [[2, 1], [0, 3]]
+    # alpha times the prior, 2/6 and 4/6, for each client.
+    np.testing.assert_allclose(asked, [[2, 4], [2, 4]])
+
+  def test_sizes_are_equal_and_the_rest_is_dropped(self):
+    labels = np.arange(23) % 2
+    parts = self._split(labels, num_clients=5)
+    # 23 = 5 * 4 + 3.
+    assert [len(part) for part in parts] == [4] * 5
+    assert len(set(np.concatenate(parts))) == 20
+
+  def test_a_large_alpha_gives_the_prior(self):
+    labels = np.array([0] * 750 + [1] * 250)
+    parts = self._split(labels, num_clients=10, alpha=1e6)
+    histograms = label_histograms(labels, parts, 2)
+    # 100 draws at 3/4: 75 with deviation 4.3. The last clients get what the
+    # others left.
+    assert np.all(abs(histograms[:5, 0] - 75) < 22)
+
+  def test_more_clients_than_examples(self):
+    with pytest.raises(
+      UserError, match='`num_clients` must not exceed the 3 examples, found 4'
+    ):
+      self._split(np.zeros(3, int), num_clients=4)

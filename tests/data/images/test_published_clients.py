@@ -1,0 +1,312 @@
+"""EMNIST and CIFAR-100 in TFF's files: SQLite, packed or not, and HDF5."""
+
+import lzma
+
+import numpy as np
+import pytest
+
+from tff_fedfish.data.images import emnist
+from tff_fedfish.errors import UserError
+
+_read = emnist.read_published_clients
+
+
+def _pixels(seed):
+  """Returns an EMNIST image as uint8; TFF has it divided by 255."""
+  return np.random.RandomState(seed).randint(256, size=(28, 28))
+
+
+# (split, client, label). Clients are mixed, as in TFF's file; f2 is on both
+# sides.
+_ROWS = [
+  ('all_train', 'f2', 61),
+  ('all_train', 'f1', 4),
+  ('digits_only_train', 'f1', 4),
+  ('all_test', 'f2', 35),
+  ('all_train', 'f2', 10),
+  ('digits_only_test', 'f9', 9),
+]
+
+
+@pytest.fixture
+def database(tmp_path, example, write_database):
+  path = tmp_path / 'emnist_all.sqlite'
+  write_database(
+    path,
+    [
+      (split, client, example(pixels=_pixels(i) / 255, label=label))
+      for i, (split, client, label) in enumerate(_ROWS)
+    ],
+  )
+  return path
+
+
+def _write_hdf5(path, clients):
+  """Writes client -> features as TFF does."""
+  import h5py
+
+  with h5py.File(path, 'w') as file:
+    for client, features in clients.items():
+      for name, value in features.items():
+        file[f'examples/{client}/{name}'] = value
+
+
+def _features(rows):
+  return dict(
+    pixels=np.array([_pixels(i) / 255 for i, _ in rows], np.float32),
+    label=np.array([label for _, label in rows], np.int32),
+  )
+
+
+@pytest.fixture
+def hdf5_files(tmp_path):
+  train = {'f1': _features([(1, 4)]), 'f2': _features([(0, 61), (4, 10)])}
+  _write_hdf5(tmp_path / 'fed_emnist_train.h5', train)
+  test = {'f2': _features([(3, 35)])}
+  _write_hdf5(tmp_path / 'fed_emnist_test.h5', test)
+  return tmp_path
+
+
+def _check(clients):
+  """Checks for what `_ROWS` has of all characters."""
+  assert clients.client_ids == [b'f1', b'f2', b'test-f2']
+  assert clients.held_out == (b'test-f2',)
+  assert (clients.num_classes, clients.image_shape) == (62, (28, 28, 1))
+  for client_id, numbers, labels in (
+    (b'f1', [1], [4]),
+    (b'f2', [0, 4], [61, 10]),
+    (b'test-f2', [3], [35]),
+  ):
+    images, found = clients.examples(client_id)
+    assert found.tolist() == labels
+    # 255 * (x / 255) in float32 is x again after rounding.
+    np.testing.assert_array_equal(
+      images[..., 0], [_pixels(number) for number in numbers]
+    )
+
+
+def test_database(database):
+  _check(_read(emnist.EMNIST, database.parent))
+
+
+def test_hdf5(hdf5_files):
+  _check(_read(emnist.EMNIST, hdf5_files))
+
+
+def test_both_formats_have_one_fingerprint(database, hdf5_files):
+  fingerprint = _read(emnist.EMNIST, database.parent).fingerprint
+  database.unlink()
+  assert _read(emnist.EMNIST, hdf5_files).fingerprint == fingerprint
+
+
+@pytest.mark.parametrize('format', [lzma.FORMAT_XZ, lzma.FORMAT_ALONE])
+def test_packed_database(database, format):
+  packed = database.with_name('emnist_all.sqlite.lzma')
+  packed.write_bytes(lzma.compress(database.read_bytes(), format=format))
+  database.unlink()
+  _check(_read(emnist.EMNIST, database.parent))
+  # It is unpacked once.
+  assert database.is_file()
+  packed.write_bytes(b'')
+  _check(_read(emnist.EMNIST, database.parent))
+
+
+def test_damaged_packing(database):
+  packed = database.with_name('emnist_all.sqlite.lzma')
+  packed.write_bytes(lzma.compress(database.read_bytes())[:-100])
+  database.unlink()
+  with pytest.raises(
+    UserError, match="emnist_all.sqlite.lzma' must be a whole LZMA file"
+  ):
+    _read(emnist.EMNIST, database.parent)
+  # Nothing is left that could be taken for the whole.
+  assert [path.name for path in database.parent.iterdir()] == [packed.name]
+
+
+def test_no_room_to_unpack(database, monkeypatch):
+  packed = database.with_name('emnist_all.sqlite.lzma')
+  packed.write_bytes(lzma.compress(database.read_bytes()))
+  database.unlink()
+
+  def fail(*_):
+    raise OSError(28, 'No space left on device')
+
+  monkeypatch.setattr('shutil.copyfileobj', fail)
+  with pytest.raises(
+    UserError,
+    match="must be unpacked to 'emnist_all.sqlite' beside it, but that failed "
+    r'\(.*No space left on device\). Unpack it with `xz --decompress --keep`',
+  ):
+    _read(emnist.EMNIST, database.parent)
+
+
+def test_digits_only(database):
+  clients = _read(emnist.EMNIST_DIGITS, database.parent)
+  assert clients.client_ids == [b'f1', b'test-f9']
+  assert clients.num_classes == 10
+  assert clients.examples(b'test-f9')[1].tolist() == [9]
+
+
+def test_cifar100_has_ints(tmp_path, example, write_database):
+  pixels = np.random.RandomState(0).randint(256, size=(2, 32, 32, 3))
+  # Ids of TFF's two splits coincide.
+  write_database(
+    tmp_path / 'cifar100.sqlite',
+    [
+      (split, '7', example(image=image, label=label, coarse_label=3))
+      for split, image, label in zip(
+        ('train', 'test'), pixels, (99, 5), strict=True
+      )
+    ],
+  )
+  clients = _read(emnist.FED_CIFAR100, tmp_path)
+  assert clients.client_ids == [b'7', b'test-7']
+  assert clients.num_classes == 100
+  np.testing.assert_array_equal(clients.examples(b'7')[0], pixels[:1])
+  np.testing.assert_array_equal(clients.examples(b'test-7')[0], pixels[1:])
+  assert clients.labels.tolist() == [99, 5]
+
+
+# Importing TFF takes long.
+@pytest.mark.slow
+def test_a_database_that_tff_wrote(tmp_path):
+  import tensorflow as tf
+  import tensorflow_federated as tff
+
+  def client_dataset(client_id):
+    seeds = [1, 2] if client_id == 'a' else [3]
+    return tf.data.Dataset.from_tensor_slices(
+      dict(
+        label=tf.constant(seeds),
+        pixels=tf.constant([_pixels(i) / 255 for i in seeds], tf.float32),
+      )
+    )
+
+  tff.simulation.datasets.save_to_sql_client_data(
+    ['a', 'b'],
+    client_dataset,
+    str(tmp_path / 'emnist_all.sqlite'),
+    split_names_by_client_id={'a': 'all_train', 'b': 'all_test'},
+  )
+  clients = _read(emnist.EMNIST, tmp_path)
+  assert clients.client_ids == [b'a', b'test-b']
+  images, labels = clients.examples(b'a')
+  assert labels.tolist() == [1, 2]
+  np.testing.assert_array_equal(images[..., 0], [_pixels(1), _pixels(2)])
+
+
+class TestProblems:
+  def test_missing(self, tmp_path):
+    (tmp_path / 'fed_emnist_train.h5').touch()
+    with pytest.raises(
+      UserError,
+      match="^Corpus 'emnist_by_writer' requires emnist_all.sqlite, or "
+      'fed_emnist_train.h5, fed_emnist_test.h5, or emnist_all.sqlite.lzma in '
+      '.*, but found only fed_emnist_train.h5. Get emnist_all.sqlite.lzma from '
+      r'https://storage.googleapis.com/tff-datasets-public\.$',
+    ):
+      _read(emnist.EMNIST, tmp_path)
+
+  def test_missing_cifar100(self, tmp_path):
+    with pytest.raises(
+      UserError, match='public. The plain CIFAR-100 requires a `partition`.$'
+    ):
+      _read(emnist.FED_CIFAR100, tmp_path)
+
+  def test_split_of_another_corpus(self, tmp_path, example, write_database):
+    rows = [('x', 'a', b''), ('train', 'a', b'')]
+    write_database(tmp_path / 'emnist_all.sqlite', rows)
+    with pytest.raises(
+      UserError,
+      match="must hold examples of the split 'all_train', but it holds "
+      "'train', 'x'. Check which file it is",
+    ):
+      _read(emnist.EMNIST, tmp_path)
+
+  @pytest.mark.parametrize('data', [b'nothing of the kind' * 100, b''])
+  def test_no_database(self, tmp_path, data):
+    (tmp_path / 'emnist_all.sqlite').write_bytes(data)
+    with pytest.raises(
+      UserError, match='must be a database with the table `examples` of TFF'
+    ):
+      _read(emnist.EMNIST, tmp_path)
+
+  @pytest.mark.parametrize(
+    ('features', 'words'),
+    [
+      (dict(label=1), "must have the feature 'pixels', but it has 'label'"),
+      (
+        dict(pixels=[0.5]),
+        "must have the feature 'label', but it has 'pixels'",
+      ),
+      (dict(pixels=[0.5] * 783, label=1), '28 x 28 x 1 pixels, but it has 783'),
+      (dict(pixels=[1.5] * 784, label=1), '0 and 1, but they lie between 1.5'),
+      (dict(pixels=[np.nan] * 784, label=1), 'lie between nan and nan'),
+      (
+        dict(pixels=[256] * 784, label=1),
+        '0 and 255, but they lie between 256',
+      ),
+      (
+        dict(pixels=[0.5] * 784, label=[1, 2]),
+        '`label` must be one int.* is 2',
+      ),
+      (dict(pixels=[0.5] * 784, label=62), 'labels from 0 to 61, .* holds 62'),
+    ],
+  )
+  def test_other_examples(
+    self, tmp_path, example, write_database, features, words
+  ):
+    rows = [('all_train', 'a', example(**features))]
+    write_database(tmp_path / 'emnist_all.sqlite', rows)
+    with pytest.raises(UserError, match=words):
+      _read(emnist.EMNIST, tmp_path)
+
+  def test_no_example(self, tmp_path, example, write_database):
+    rows = [
+      ('all_train', 'a', example(pixels=[0.5] * 784, label=1)),
+      ('all_train', 'a', b'\xff\xff'),
+    ]
+    write_database(tmp_path / 'emnist_all.sqlite', rows)
+    with pytest.raises(
+      UserError,
+      match="sqlite', example 2 of 'all_train': must be a tf.train.Example",
+    ):
+      _read(emnist.EMNIST, tmp_path)
+
+  def test_hdf5_of_something_else(self, hdf5_files):
+    import h5py
+
+    path = hdf5_files / 'fed_emnist_test.h5'
+    path.unlink()
+    with h5py.File(path, 'w') as file:
+      file['images'] = [1]
+    with pytest.raises(
+      UserError, match="must hold the group 'examples', but it holds 'images'"
+    ):
+      _read(emnist.EMNIST, hdf5_files)
+
+  def test_hdf5_without_labels(self, hdf5_files):
+    path = hdf5_files / 'fed_emnist_test.h5'
+    path.unlink()
+    _write_hdf5(path, {'f7': {'pixels': np.zeros((1, 28, 28))}})
+    with pytest.raises(
+      UserError, match="client 'f7': must have the feature 'label', but it has"
+    ):
+      _read(emnist.EMNIST, hdf5_files)
+
+  def test_hdf5_with_too_few_labels(self, hdf5_files):
+    path = hdf5_files / 'fed_emnist_test.h5'
+    path.unlink()
+    _write_hdf5(path, {'f7': {'pixels': np.zeros((2, 28, 28)), 'label': [1]}})
+    with pytest.raises(
+      UserError, match=r'for each of its 2 images, but holds \[1\]'
+    ):
+      _read(emnist.EMNIST, hdf5_files)
+
+  def test_damaged_hdf5(self, hdf5_files):
+    path = hdf5_files / 'fed_emnist_train.h5'
+    path.write_bytes(path.read_bytes()[:-1000])
+    with pytest.raises(
+      UserError, match="fed_emnist_train.h5' must be a whole, readable file"
+    ):
+      _read(emnist.EMNIST, hdf5_files)

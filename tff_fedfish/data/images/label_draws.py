@@ -1,0 +1,145 @@
+"""What the partitions by label share: Dirichlet draws, and cuts of classes."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from tff_fedfish.errors import UserError
+
+MAX_ATTEMPTS = 1_000
+"""Draws before a partition that may redraw gives up."""
+
+_MIN_CONCENTRATION = 1e-9
+
+
+def log_dirichlet(
+  generator: np.random.RandomState, concentrations: np.ndarray
+) -> np.ndarray:
+  """Draws from a Dirichlet distribution; returns logs, but for a constant.
+
+  With concentrations of 0.01 and less most shares are below what a double can
+  hold, and NumPy's own draw is at times 0 / 0. The log of a Gamma(a) variable
+  is drawn as that of Gamma(a + 1) plus log(U) / a instead, which is exact
+  (Marsaglia & Tsang, 2000, section 6).
+
+  Args:
+    generator: Where the randomness comes from.
+    concentrations: Float array; 0 where a share must be 0.
+
+  Returns:
+    Float64, shaped like `concentrations`; -inf where that is 0. `to_shares`
+    makes shares of it.
+  """
+  concentrations = np.asarray(concentrations, np.float64)
+  logs = np.full(concentrations.shape, -np.inf)
+  positive = concentrations > 0
+  above_zero = concentrations[positive]
+  gammas = generator.standard_gamma(above_zero + 1.0)
+  # Uniform in [0, 1), of which 1 is taken: log(0) is never drawn.
+  uniform = generator.random_sample(above_zero.shape)
+  logs[positive] = np.log(gammas) + np.log1p(-uniform) / above_zero
+  return logs
+
+
+def to_shares(
+  logs: np.ndarray, allowed: np.ndarray | bool = True
+) -> np.ndarray:
+  """Returns shares that add up to 1.
+
+  Args:
+    logs: From `log_dirichlet`; at least one allowed entry is finite.
+    allowed: Bool, shaped like `logs`: which entries get a share at all.
+  """
+  logs = np.where(allowed, logs, -np.inf)
+  weights = np.exp(logs - logs.max())
+  return weights / weights.sum()
+
+
+def to_thresholds(
+  logs: np.ndarray, allowed: np.ndarray | bool = True
+) -> np.ndarray:
+  """Returns what `draw` takes; arguments as in `to_shares`."""
+  sums = np.cumsum(to_shares(logs, allowed))
+  # Exactly 1 at the last entry with a share, so that none behind it is drawn.
+  return sums / sums[-1]
+
+
+def draw(thresholds: np.ndarray, uniform: float) -> int:
+  """Returns the entry that a number from [0, 1) falls to."""
+  return int(np.searchsorted(thresholds, uniform, side='right'))
+
+
+def shuffled_classes(
+  generator: np.random.RandomState, labels: np.ndarray, num_classes: int
+) -> list[np.ndarray]:
+  """Returns each class's rows, shuffled; int64 [count] by class.
+
+  Raises:
+    ValueError: If a label is not one of 0 to num_classes - 1.
+  """
+  if len(labels) and not 0 <= labels.min() <= labels.max() < num_classes:
+    raise ValueError(
+      f'`labels` must lie between 0 and {num_classes - 1}, found '
+      f'{labels.min()} to {labels.max()}.'
+    )
+  return [
+    generator.permutation(np.flatnonzero(labels == label))
+    for label in range(num_classes)
+  ]
+
+
+def cut(rows: np.ndarray, shares: np.ndarray) -> list[np.ndarray]:
+  """Cuts rows into consecutive parts.
+
+  Args:
+    rows: What is cut, [n].
+    shares: Numbers >= 0, not all 0, one for each part: ints are counted with
+      exactly, floats as doubles. Parts end at floor(n * the sum of shares so
+      far / the sum of all).
+
+  Returns:
+    As many parts as shares, together all rows; a share of 0 gets none.
+  """
+  sums = np.cumsum(shares)
+  if sums.dtype.kind == 'f':
+    ends = np.floor(sums / sums[-1] * len(rows)).astype(np.int64)
+  else:
+    ends = sums * len(rows) // sums[-1]
+  return np.split(rows, ends[:-1])
+
+
+def collect(
+  num_clients: int, pieces: Sequence[tuple[int, np.ndarray]]
+) -> list[np.ndarray]:
+  """Joins what each client was given.
+
+  Args:
+    num_clients: How many clients there are.
+    pieces: (client number, rows), any number for a client.
+
+  Returns:
+    The rows of each client, int64, ascending.
+  """
+  given = [[np.empty(0, np.int64)] for _ in range(num_clients)]
+  for client, rows in pieces:
+    given[client].append(rows)
+  return [np.sort(np.concatenate(rows)) for rows in given]
+
+
+def check_count(name: str, value: int, *, at_least: int = 1) -> None:
+  """Raises UserError if a parameter is no int or too small."""
+  is_int = isinstance(value, int | np.integer) and not isinstance(value, bool)
+  if not is_int or value < at_least:
+    raise UserError(
+      f'`{name}` must be an int of at least {at_least}, found {value!r}. '
+      'Change it.'
+    )
+
+
+def check_concentration(name: str, value: float) -> None:
+  """Raises UserError if a Dirichlet concentration cannot be drawn with."""
+  if not _MIN_CONCENTRATION <= value < np.inf:
+    raise UserError(
+      f'`{name}` must be a finite number of at least {_MIN_CONCENTRATION}, '
+      f'found {value!r}. Change it.'
+    )
