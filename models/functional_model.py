@@ -2,15 +2,22 @@
 
 import collections
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import tensorflow as tf
 import tensorflow_federated as tff
 
 from models import transformer
+from models.image_classifier import IMAGE_CLASSIFIERS
+from models.image_model_config import ImageModelConfig
 from models.transformer_config import TransformerConfig, weight_shapes
 
 Weights = tuple[tuple[tf.Tensor, ...], tuple[tf.Tensor, ...]]
+
+# (predictions, labels) -> loss of each target in nats, whether its likeliest
+# prediction is right (1 or 0), and which targets are real (1 or 0).
+_PerTarget = Callable[[Any, tf.Tensor], tuple[tf.Tensor, tf.Tensor, tf.Tensor]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,11 +64,101 @@ def build_language_model(
     losses, correct = transformer.next_token_losses(config, model_weights[0], x)
     return collections.OrderedDict(token_loss=losses, token_correct=correct)
 
+  def per_target(output, num_targets):
+    mask = _target_mask(output, num_targets)
+    return output['token_loss'], output['token_correct'], mask
+
+  return ModelSpec(
+    _functional_model(
+      weight_shapes(config),
+      predict_on_batch,
+      per_target,
+      collections.OrderedDict(
+        x=tf.TensorSpec([None, config.sequence_length + 1], tf.int32),
+        y=tf.TensorSpec([None], tf.int32),
+      ),
+    ),
+    lambda: (transformer.initial_weights(config, model_seed), ()),
+  )
+
+
+def build_image_model(
+  config: ImageModelConfig, *, model_seed: int
+) -> ModelSpec:
+  """Builds a classifier of images.
+
+  Batches are `OrderedDict(x, y)`: `x` is `OrderedDict(image, noise_seed)`,
+  uint8 [batch, height, width, channels] and int32 [batch, 2]; `y` int32
+  [batch], the classes. In training the first row's seed decides how images are
+  distorted and what is dropped out; otherwise nothing is, and it is not read.
+  The loss of a batch is the mean cross-entropy of its rows, in nats.
+
+  Args:
+    config: The model's shape.
+    model_seed: Seed of the initial weights.
+
+  Returns:
+    The model. Metrics as of a language model, where every row has one target:
+    loss, accuracy, num_tokens (targets) and num_sequences (rows) agree in
+    their counts.
+  """
+  classifier = IMAGE_CLASSIFIERS[config.name]
+
+  @tf.function(autograph=False)
+  def predict_on_batch(model_weights, x, training):
+    images, dropout_seed = x['image'], None
+    if training:
+      augmentation_seed, dropout_seed = tf.unstack(
+        tf.random.experimental.stateless_split(x['noise_seed'][0], 2)
+      )
+      images = classifier.augment(images, augmentation_seed)
+    return classifier.logits(
+      model_weights[0],
+      classifier.normalize(images),
+      dropout_seed=dropout_seed,
+    )
+
+  def per_target(logits, labels):
+    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+    predictions = tf.argmax(logits, axis=1, output_type=labels.dtype)
+    correct = tf.cast(tf.equal(predictions, labels), tf.float32)
+    return losses, correct, tf.ones_like(losses)
+
+  return ModelSpec(
+    _functional_model(
+      config.weight_shapes(),
+      predict_on_batch,
+      per_target,
+      collections.OrderedDict(
+        x=collections.OrderedDict(
+          image=tf.TensorSpec([None, *config.image_shape], tf.uint8),
+          noise_seed=tf.TensorSpec([None, 2], tf.int32),
+        ),
+        y=tf.TensorSpec([None], tf.int32),
+      ),
+    ),
+    lambda: (
+      classifier.initial_weights(
+        config.num_classes, config.image_shape, seed=model_seed
+      ),
+      (),
+    ),
+  )
+
+
+def _functional_model(
+  shapes: Mapping[str, tuple[int, ...]],
+  predict_on_batch: Callable[..., Any],
+  per_target: _PerTarget,
+  input_spec: Any,
+) -> tff.learning.models.FunctionalModel:
+  """Returns a model with the loss and the metrics that all models share."""
+
   def loss(output, label, sample_weight=None):
     del sample_weight
-    mask = _target_mask(output, label)
+    losses, _, mask = per_target(output, label)
     return tf.math.divide_no_nan(
-      tf.reduce_sum(output['token_loss'] * mask), tf.reduce_sum(mask)
+      tf.reduce_sum(losses * mask), tf.reduce_sum(mask)
     )
 
   @tf.function(autograph=False)
@@ -79,11 +176,10 @@ def build_language_model(
   @tf.function(autograph=False)
   def update_metrics(state, labels, batch_output, sample_weight=None):
     del sample_weight
-    output = batch_output.predictions
-    mask = _target_mask(output, labels)
+    losses, correct, mask = per_target(batch_output.predictions, labels)
     num_tokens = tf.reduce_sum(mask)
-    loss_sum = tf.reduce_sum(output['token_loss'] * mask)
-    num_correct = tf.reduce_sum(output['token_correct'] * mask)
+    loss_sum = tf.reduce_sum(losses * mask)
+    num_correct = tf.reduce_sum(correct * mask)
     num_rows = tf.shape(labels, tf.int64)[0]
     return collections.OrderedDict(
       loss=[state['loss'][0] + loss_sum, state['loss'][1] + num_tokens],
@@ -105,21 +201,13 @@ def build_language_model(
       num_sequences=state['num_sequences'][0],
     )
 
-  specs = tuple(
-    tf.TensorSpec(shape, tf.float32) for shape in weight_shapes(config).values()
-  )
-  model = tff.learning.models.FunctionalModel(
+  specs = tuple(tf.TensorSpec(shape, tf.float32) for shape in shapes.values())
+  return tff.learning.models.FunctionalModel(
     initial_weights=(specs, ()),
     predict_on_batch_fn=predict_on_batch,
     loss_fn=loss,
     metrics_fns=(initialize_metrics, update_metrics, finalize_metrics),
-    input_spec=collections.OrderedDict(
-      x=tf.TensorSpec([None, config.sequence_length + 1], tf.int32),
-      y=tf.TensorSpec([None], tf.int32),
-    ),
-  )
-  return ModelSpec(
-    model, lambda: (transformer.initial_weights(config, model_seed), ())
+    input_spec=input_spec,
   )
 
 

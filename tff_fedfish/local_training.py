@@ -12,6 +12,7 @@ iteration runs at a time: TensorFlow's ten would keep the activations of as many
 batches where, as in an evaluation, none waits for the one before it.
 """
 
+import collections
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -19,6 +20,10 @@ import tensorflow as tf
 
 # A nested structure of tensors, as tf.nest understands it.
 Structure = Any
+
+NOISE_SEED = 'noise_seed'
+"""Where `x` is a mapping with this key, int32 [batch, 2], its model draws
+dropout and the like from it; `train` gives every step other seeds."""
 
 
 class BatchOutput(NamedTuple):
@@ -114,7 +119,9 @@ def train(
     hparams: Its hyperparameters, as `optimizer.get_hparams` gives them.
     trainable: Weights at the start.
     non_trainable: Weights held fixed.
-    dataset: Batches. Iterating it again yields the same batches.
+    dataset: Batches. Iterating it again yields the same batches. Noise seeds in
+      them are folded with the number of the step, counted from 0 over all
+      epochs: the same batch meets other noise in another epoch.
     num_local_epochs: E, >= 1; an int, or an int64 tensor where there is no
       observer.
     observer: Hook on the gradients of the last pass.
@@ -131,10 +138,15 @@ def train(
     optimizer.set_hparams(optimizer.initialize(specs), hparams),
     model.initialize_metrics_state(),
     tf.constant(0, tf.int64),
+    # Steps so far, counted where there is noise alone.
+    (tf.constant(0),) if _has_noise(dataset.element_spec) else (),
   )
 
   def step(state, batch):
-    weights, optimizer_state, metrics, num_examples = state
+    weights, optimizer_state, metrics, num_examples, num_steps = state
+    if num_steps:
+      batch = _at_step(batch, num_steps[0])
+      num_steps = (num_steps[0] + 1,)
     output, gradients = forward_and_gradients(
       model, weights, non_trainable, batch, training=True
     )
@@ -145,7 +157,8 @@ def train(
       metrics, labels=_split(batch)[1], batch_output=output
     )
     num_examples += output.num_examples
-    return (weights, optimizer_state, metrics, num_examples), gradients
+    state = (weights, optimizer_state, metrics, num_examples, num_steps)
+    return state, gradients
 
   observation = None
   if observer is None:
@@ -162,7 +175,7 @@ def train(
       tf.autograph.experimental.set_loop_options(parallel_iterations=1)
       state, gradients = step(state, batch)
       observation = observer.observe(observation, gradients)
-  weights, _, metrics, num_examples = state
+  weights, _, metrics, num_examples, _ = state
   # Every pass has the same rows, so the division is exact.
   return LocalResult(
     weights, metrics, num_examples // num_local_epochs, observation
@@ -188,6 +201,21 @@ def evaluate(
     )
     metrics = model.update_metrics_state(metrics, labels=y, batch_output=output)
   return metrics
+
+
+def _has_noise(batch):
+  """Says whether a batch, or the type of one, holds seeds of noise."""
+  x, _ = _split(batch)
+  return isinstance(x, dict) and NOISE_SEED in x
+
+
+def _at_step(batch, step):
+  """Returns the batch with the seeds of one local step."""
+  x, y = _split(batch)
+  seeds = x[NOISE_SEED]
+  seed = tf.random.experimental.stateless_fold_in(seeds[0], step)
+  noise_seed = {NOISE_SEED: tf.broadcast_to(seed, tf.shape(seeds))}
+  return collections.OrderedDict(x={**x, **noise_seed}, y=y)
 
 
 def _split(batch):

@@ -83,3 +83,28 @@ def test_a_fraction_out_of_range_is_an_error(fraction):
     _split([], held_out_fraction=fraction)
   with pytest.raises(UserError, match=message):
     client_splits.is_held_out(b'', split_seed=1, held_out_fraction=fraction)
+
+
+def test_own_split_of_the_corpus():
+  ids = _IDS[:50]
+  own = {ids[3], ids[20], ids[41]}
+  split = client_splits.split_clients(
+    ids, split_seed=1, held_out_fraction=None, own_held_out=own
+  )
+  assert split.held_out == [ids[3], ids[20], ids[41]]
+  assert split.participating == [i for i in ids if i not in own]
+  # Without one nobody is held out.
+  split = client_splits.split_clients(ids, split_seed=1, held_out_fraction=None)
+  assert split == client_splits.ClientSplit(participating=ids, held_out=[])
+
+
+def test_share_is_of_the_clients_that_are_not_held_out_anyway():
+  ids = _IDS[:50]
+  hashed = _split(ids, held_out_fraction=0.5)
+  # One that the share would hold out, and one that it would not.
+  own = {hashed.held_out[0], hashed.participating[0]}
+  split = client_splits.split_clients(
+    ids, split_seed=1, held_out_fraction=0.5, own_held_out=own
+  )
+  assert split.held_out == hashed.held_out[1:]
+  assert split.participating == hashed.participating[1:]

@@ -50,7 +50,9 @@ def test_defaults_are_the_documented_ones():
   assert config.server.epsilon == 1e-7
   assert config.client_splits.held_out_fraction == 0.1
   assert config.data.drop_short_block is False
-  assert len(set(dataclasses.astuple(config.seeds))) == 4
+  assert len(set(dataclasses.astuple(config.seeds))) == 5
+  assert config.data.corpus == 'grouped_text'
+  assert config.partition.scheme is None
 
 
 @pytest.mark.parametrize('preset', PRESETS)
@@ -140,7 +142,8 @@ def test_transformer_has_the_sequence_length_as_positions():
     (
       config_lib.ClientSplitsConfig,
       dict(held_out_fraction='0.1'),
-      "`config.client_splits.held_out_fraction` must be a float, found '0.1'",
+      '`config.client_splits.held_out_fraction` must be a float or None, '
+      "found '0.1'",
     ),
     (
       config_lib.SeedsConfig,
@@ -152,7 +155,7 @@ def test_transformer_has_the_sequence_length_as_positions():
       config_lib.ModelConfig,
       dict(preset='huge'),
       '`config.model.preset` must be one of tiny, small, 350m, 1.5b, custom, '
-      "found 'huge'",
+      "emnist_cnn, resnet18, found 'huge'",
     ),
     (
       config_lib.ModelConfig,

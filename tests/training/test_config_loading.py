@@ -355,7 +355,7 @@ def test_damaged_config_json_names_all():
   assert str(error.value) == (
     "Invalid config 'run/config.json': `config.data.vocab` is unknown; the "
     'nearest known one is `config.data.vocabulary`; '
-    '`config.data.vocabulary` is required; '
+    "`config.data.vocabulary` is required with corpus 'grouped_text'; "
     '`config.cohorts` must be a section of settings, found [].'
   )
 

@@ -5,9 +5,9 @@ Examples:
   fedfish evaluate --checkpoint runs/mine/checkpoints/round_00000020 \
       --data corpora/sotu --fractions 0,0.25,0.5 --output results/sotu
 
-Half of every client's sequences is for scoring, always; the fractions are
-shares of its sequences, from the other half, to fine-tune on before. On the
-corpus of the run the held-out clients are evaluated; in another corpus all.
+Half of every client's sequences, or images, is for scoring, always; the
+fractions are shares of them, from the other half, to fine-tune on before. On
+the corpus of the run the held-out clients are evaluated; in another all.
 """
 
 import argparse
@@ -24,7 +24,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     help='a checkpoint, or a run directory (its last)',
   )
   parser.add_argument(
-    '--data', required=True, metavar='DIR', help='a grouped corpus'
+    '--data',
+    required=True,
+    metavar='DIR',
+    help="a grouped corpus; for image models the corpus's files",
   )
   parser.add_argument(
     '--output',
@@ -131,7 +134,7 @@ def _print_summary(summary) -> None:
   if barrier:
     console.print(
       'Client-Server Barrier (lower is better): '
-      f'{_number(barrier["loss"]["mean"], ".4f")} nats/token, over '
+      f'{_number(barrier["loss"]["mean"], ".4f")} nats per target, over '
       f'{barrier["num_clients"]} clients',
       highlight=False,
     )

@@ -1,7 +1,7 @@
 """Which clients are held out of training, as a function of id and seed."""
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from tff_fedfish.data import randomness
 from tff_fedfish.errors import UserError
@@ -42,15 +42,23 @@ def is_held_out(
 
 
 def split_clients(
-  client_ids: Iterable[bytes], *, split_seed: int, held_out_fraction: float
+  client_ids: Iterable[bytes],
+  *,
+  split_seed: int,
+  held_out_fraction: float | None,
+  own_held_out: Collection[bytes] = (),
 ) -> ClientSplit:
-  """Splits clients into participating and held-out ones by `is_held_out`.
+  """Splits clients into participating and held-out ones.
 
   Args:
     client_ids: The clients of a corpus.
     split_seed: The seed of the split.
-    held_out_fraction: Probability that a client is held out, 0 to 1. The share
-      that is obtained scatters around it; either side can be empty.
+    held_out_fraction: Probability that a client is held out, 0 to 1, as
+      `is_held_out` decides it. The share that is obtained scatters around it;
+      either side can be empty. None: the corpus's own held-out clients are.
+    own_held_out: Clients that the corpus's own split holds out. They never
+      participate. With a fraction they are on neither side: what is chosen by
+      a share of the others has not seen them.
 
   Returns:
     Both sides, each in the order of `client_ids`.
@@ -58,10 +66,18 @@ def split_clients(
   Raises:
     UserError: If the fraction is not between 0 and 1.
   """
-  _check_fraction(held_out_fraction)
+  if held_out_fraction is not None:
+    _check_fraction(held_out_fraction)
+  own_held_out = frozenset(own_held_out)
   split = ClientSplit(participating=[], held_out=[])
   for client_id in client_ids:
-    held_out = _is_held_out(client_id, split_seed, held_out_fraction)
+    if client_id in own_held_out:
+      if held_out_fraction is None:
+        split.held_out.append(client_id)
+      continue
+    held_out = held_out_fraction is not None and _is_held_out(
+      client_id, split_seed, held_out_fraction
+    )
     (split.held_out if held_out else split.participating).append(client_id)
   return split
 

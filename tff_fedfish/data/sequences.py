@@ -6,11 +6,60 @@ import collections
 import dataclasses
 import typing
 from collections.abc import Iterable
+from typing import Any, Protocol, Self, TypeVar
 
 import numpy as np
 
 if typing.TYPE_CHECKING:
   import tensorflow as tf
+
+
+class Rows(Protocol):
+  """What a client trains on or is scored on, row by row of a batch.
+
+  A frozen dataclass whose counts `take` raises: sequences of tokens here,
+  images in `images/image_rows.py`.
+  """
+
+  num_dropped_sequences: int
+  num_dropped_tokens: int
+
+  def __len__(self) -> int:
+    """Returns the number of rows."""
+
+  @property
+  def num_tokens(self) -> int:
+    """Real tokens in all rows; an image counts as one."""
+
+  @property
+  def num_lost_tokens(self) -> int:
+    """Tokens of the client that are in no row, whatever the reason."""
+
+  def select(self, index: slice | np.ndarray) -> Self:
+    """Returns some rows, with the counts as they are."""
+
+  def batch_features(self) -> collections.OrderedDict[str, Any]:
+    """Returns x and y of one batch with all rows, as arrays."""
+
+
+AnyRows = TypeVar('AnyRows', bound=Rows)
+
+
+class ClientRows(Protocol):
+  """The rows of every client of a corpus: `ClientSequences`, `ClientImages`."""
+
+  def sequences(self, client_id: bytes) -> Rows:
+    """Returns all rows of a client in the order of the corpus."""
+
+  def training_sequences(
+    self,
+    client_id: bytes,
+    *,
+    shuffle_seed: int,
+    round_num: int,
+    max_sequences: int | None = None,
+  ) -> Rows:
+    """Returns the rows that a client trains on in one round."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -34,6 +83,30 @@ class Sequences:
 
   def __len__(self) -> int:
     return len(self.tokens)
+
+  @property
+  def num_tokens(self) -> int:
+    """Real tokens, the first of each sequence included."""
+    return int(self.num_targets.sum(dtype=np.int64)) + len(self)
+
+  @property
+  def num_lost_tokens(self) -> int:
+    """Tokens in sequences that were cut off, and of a dropped last block."""
+    return self.num_dropped_tokens + self.num_short_block_tokens
+
+  def select(self, index: slice | np.ndarray) -> Sequences:
+    """Returns some of the sequences, with the counts as they are.
+
+    Args:
+      index: A slice, or the rows' numbers in the new order.
+    """
+    return dataclasses.replace(
+      self, tokens=self.tokens[index], num_targets=self.num_targets[index]
+    )
+
+  def batch_features(self) -> collections.OrderedDict[str, np.ndarray]:
+    """Returns x, the tokens, and y, the numbers of targets."""
+    return collections.OrderedDict(x=self.tokens, y=self.num_targets)
 
 
 def build_sequences(
@@ -89,63 +162,52 @@ def build_sequences(
   )
 
 
-def permute(
-  sequences: Sequences, generator: np.random.RandomState
-) -> Sequences:
-  """Returns the sequences in an order drawn from `generator`."""
-  order = generator.permutation(len(sequences))
-  return dataclasses.replace(
-    sequences,
-    tokens=sequences.tokens[order],
-    num_targets=sequences.num_targets[order],
-  )
+def permute(rows: AnyRows, generator: np.random.RandomState) -> AnyRows:
+  """Returns the rows in an order drawn from `generator`."""
+  return rows.select(generator.permutation(len(rows)))
 
 
-def take(sequences: Sequences, max_sequences: int | None) -> Sequences:
-  """Returns the first `max_sequences` sequences and counts the rest.
+def take(rows: AnyRows, max_sequences: int | None) -> AnyRows:
+  """Returns the first `max_sequences` rows and counts the rest.
 
   Args:
-    sequences: What to take from.
+    rows: What to take from.
     max_sequences: At least 0, or None for no limit.
 
   Returns:
-    Sequences whose dropped counts include those that were cut here.
+    Rows whose dropped counts include those that were cut here.
 
   Raises:
     ValueError: If `max_sequences` is negative.
   """
-  if max_sequences is None or max_sequences >= len(sequences):
-    return sequences
+  if max_sequences is None or max_sequences >= len(rows):
+    return rows
   if max_sequences < 0:
     raise ValueError(f'`max_sequences` must not be negative: {max_sequences}.')
-  cut_targets = sequences.num_targets[max_sequences:]
+  cut = rows.select(slice(max_sequences, None))
   return dataclasses.replace(
-    sequences,
-    tokens=sequences.tokens[:max_sequences],
-    num_targets=sequences.num_targets[:max_sequences],
-    num_dropped_sequences=sequences.num_dropped_sequences + len(cut_targets),
-    num_dropped_tokens=sequences.num_dropped_tokens
-    + int(cut_targets.sum(dtype=np.int64))
-    + len(cut_targets),
+    rows.select(slice(max_sequences)),
+    num_dropped_sequences=rows.num_dropped_sequences + len(cut),
+    num_dropped_tokens=rows.num_dropped_tokens + cut.num_tokens,
   )
 
 
-def to_dataset(sequences: Sequences, batch_size: int) -> tf.data.Dataset:
-  """Returns the sequences as a dataset of batches, in their order.
+def to_dataset(rows: Rows, batch_size: int) -> tf.data.Dataset:
+  """Returns the rows as a dataset of batches, in their order.
 
   Args:
-    sequences: At least 0 of them; none gives a dataset of no batches.
+    rows: At least 0 of them; none gives a dataset of no batches.
     batch_size: Rows of a batch, at least 1. A last, smaller batch is kept.
 
   Returns:
-    A dataset of `OrderedDict(x=tokens, y=num_targets)` whose `element_spec`
-    is `batch_spec(sequence_length)` for every client.
+    A dataset of `OrderedDict(x, y)` whose `element_spec` is the same for every
+    client; that of sequences is `batch_spec(sequence_length)`.
   """
   import tensorflow as tf
 
   # Ends up as an input of the dataset's op, not as a constant of a graph.
-  rows = collections.OrderedDict(x=sequences.tokens, y=sequences.num_targets)
-  return tf.data.Dataset.from_tensor_slices(rows).batch(batch_size)
+  features = rows.batch_features()
+  return tf.data.Dataset.from_tensor_slices(features).batch(batch_size)
 
 
 def batch_spec(

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tff_fedfish.data import sequences as sequences_lib
-from tff_fedfish.data.sequences import Sequences
+from tff_fedfish.data.sequences import Rows
 from tff_fedfish.evaluation.client_evaluator import ClientEvaluator
 from tff_fedfish.evaluation.results import ClientBarrier
 from tff_fedfish.training.progress import Progress
@@ -20,7 +20,7 @@ def measure_barrier(
   process: Any,
   state: Any,
   evaluator: ClientEvaluator,
-  cohort: Sequence[tuple[bytes, Sequences]],
+  cohort: Sequence[tuple[bytes, Rows]],
   *,
   local_batch_size: int,
   num_local_epochs: int,

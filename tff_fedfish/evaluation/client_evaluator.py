@@ -6,16 +6,16 @@ import tensorflow as tf
 
 from tff_fedfish import local_training
 from tff_fedfish.data import sequences as sequences_lib
-from tff_fedfish.data.sequences import Sequences
+from tff_fedfish.data.sequences import Rows
 
 
 class Score(NamedTuple):
-  """A model's performance on some sequences."""
+  """A model's performance on some sequences or images."""
 
   loss: float
-  """Mean cross-entropy per token. Unit: nats."""
+  """Mean cross-entropy per target. Unit: nats."""
   accuracy: float
-  """Share of tokens whose likeliest prediction is right."""
+  """Share of targets whose likeliest prediction is right."""
   num_tokens: int
   """Targets that were predicted."""
 
@@ -34,7 +34,7 @@ class ClientEvaluator:
     """Builds the graphs at the first call.
 
     Args:
-      functional_model: A language model of `models.functional_model`.
+      functional_model: A model of `models.functional_model`.
       client_optimizer: Optimizer of the fine-tuning; its learning rate is given
         with every call.
       evaluation_batch_size: Sequences per batch of scoring.
@@ -67,7 +67,7 @@ class ClientEvaluator:
     self._score = score
     self._fine_tune = fine_tune
 
-  def score(self, trainable: tuple[Any, ...], sequences: Sequences) -> Score:
+  def score(self, trainable: tuple[Any, ...], sequences: Rows) -> Score:
     """Returns the performance of the weights on the sequences."""
     metrics = self._score(
       trainable,
@@ -82,7 +82,7 @@ class ClientEvaluator:
   def fine_tune(
     self,
     trainable: tuple[Any, ...],
-    sequences: Sequences,
+    sequences: Rows,
     *,
     num_local_epochs: int,
     learning_rate: float,

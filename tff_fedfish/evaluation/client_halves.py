@@ -1,4 +1,4 @@
-"""Splits a client's sequences for personalization.
+"""Splits a client's sequences or images for personalization.
 
 Dhawan et al. (2024), FedFish, section 4: half of a held-out client's data is
 for evaluation, always; 0, 25 or 50 % of its data, from the other half, is what
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from tff_fedfish.data import randomness
 from tff_fedfish.data import sequences as sequences_lib
-from tff_fedfish.data.sequences import Sequences
+from tff_fedfish.data.sequences import Rows
 
 MIN_SEQUENCES = 4
 """Clients with fewer are not evaluated: their 25 % set would be empty."""
@@ -21,14 +21,14 @@ MIN_SEQUENCES = 4
 class ClientHalves:
   """One client's evaluation half and its personalization sets."""
 
-  evaluation: Sequences
+  evaluation: Rows
   """The first ceil(n / 2) of the permuted sequences."""
-  personalization: Mapping[float, Sequences]
+  personalization: Mapping[float, Rows]
   """By fraction of the client's data, 0 not among them."""
 
 
 def split_sequences(
-  sequences: Sequences,
+  sequences: Rows,
   *,
   client_id: bytes,
   split_seed: int,
@@ -57,11 +57,7 @@ def split_sequences(
   permuted = sequences_lib.take(permuted, max_sequences)
   num_sequences = len(permuted)
   num_evaluation = math.ceil(num_sequences / 2)
-  pool = dataclasses.replace(
-    permuted,
-    tokens=permuted.tokens[num_evaluation:],
-    num_targets=permuted.num_targets[num_evaluation:],
-  )
+  pool = permuted.select(slice(num_evaluation, None))
   if any(0 < f < 0.5 and f * num_sequences < 1 for f in fractions):
     return None
   personalization = {

@@ -1,4 +1,4 @@
-"""`fedfish evaluate`: a checkpoint on the clients of a grouped corpus."""
+"""`fedfish evaluate`: a checkpoint on the clients of a corpus."""
 
 import dataclasses
 import os
@@ -6,10 +6,6 @@ import pathlib
 from typing import Any
 
 from tff_fedfish import files
-from tff_fedfish.data import client_splits
-from tff_fedfish.data.client_sequences import ClientSequences
-from tff_fedfish.data.grouped_corpus import GroupedCorpus
-from tff_fedfish.data.tokenizers import load_tokenizer
 from tff_fedfish.errors import UserError
 from tff_fedfish.evaluation import results
 from tff_fedfish.evaluation.client_halves import MIN_SEQUENCES
@@ -36,7 +32,8 @@ class EvaluationOptions:
   max_sequences_per_client: int | None = None
   """Sequences to use of a client at most; None: all."""
   sequence_length: int | None = None
-  """Tokens per sequence, at most the model's; None: as in training."""
+  """Tokens per sequence, at most the model's; None: as in training. Of text
+  alone."""
   personalization_epochs: int = 4
   """Passes of fine-tuning, >= 1; 4 in Dhawan et al. (2024)."""
   learning_rate: float | None = None
@@ -82,7 +79,8 @@ def evaluate(
 
   Args:
     checkpoint: A checkpoint or a run directory (its last).
-    data: A grouped corpus.
+    data: A corpus of the kind that the run trained on: grouped, or the files
+      of the same corpus of images.
     output: Where to write; None: `evaluations/NAME` in the run, NAME being the
       corpus's directory.
     options: What to measure.
@@ -97,16 +95,13 @@ def evaluate(
   checkpoint_path = checkpoints.resolve_checkpoint(checkpoint)
   run = checkpoint_path.parent.parent
   config = run_directory.read_config(run)
-  corpus = GroupedCorpus(data)
-  name = corpus.directory.resolve().name
+  corpus = run_inputs.open_corpus(config, data)
+  name = pathlib.Path(data).resolve().name
   output = files.require_usable_output(
     output or run / 'evaluations' / name, '--output'
   )
-  tokenizer = load_tokenizer(run / run_directory.VOCABULARY_NAME)
-  run_inputs.require_vocabulary_size(
-    tokenizer.size,
-    config.model.vocabulary_size,
-    run / run_directory.VOCABULARY_NAME,
+  tokenizer = run_inputs.open_tokenizer(
+    config, run / run_directory.VOCABULARY_NAME
   )
   contents = checkpoints.load_checkpoint(
     checkpoint_path, (), verify=False
@@ -114,41 +109,32 @@ def evaluate(
   fingerprint = run_inputs.corpus_fingerprint(corpus)
   is_transfer = contents.get('corpus_fingerprint') != fingerprint
   # A transfer corpus has no split: all of its clients are held out.
-  split = None if is_transfer else _split(corpus, config)
-  client_ids = _client_ids(corpus, config, options, split)
+  split = None if is_transfer else run_inputs.split_corpus(config, corpus)
+  client_ids = _client_ids(corpus, data, config, options, split)
+  sequence_length = _sequence_length(config, options)
 
   # Late: the errors above must not wait for TensorFlow.
   from tff_fedfish.evaluation import held_out_sample
   from tff_fedfish.training import server_state
 
-  sequence_length = options.sequence_length or config.data.sequence_length
-  if sequence_length > config.data.sequence_length:
-    raise UserError(
-      f'`--sequence_length` is {sequence_length}, but the model was trained '
-      f'with {config.data.sequence_length} positions. Lower it.'
-    )
-
-  def client_sequences(length):
-    return ClientSequences(
-      corpus,
-      tokenizer,
-      sequence_length=length,
-      drop_short_block=config.data.drop_short_block,
-    )
-
   sample = held_out_sample.choose_clients(
     client_ids,
-    client_sequences(sequence_length),
+    run_inputs.client_rows(
+      config, corpus, tokenizer, sequence_length=sequence_length
+    ),
     split_seed=config.seeds.split_seed,
     max_clients=options.max_clients,
     fractions=options.fractions,
     max_sequences=options.max_sequences_per_client,
   )
   if not sample.clients:
+    rows = f'sequences of {sequence_length} tokens'
+    if config.data.holds_images:
+      rows = 'images'
     raise UserError(
       f'`--data` {str(data)!r} must have clients with at least '
-      f'{MIN_SEQUENCES} sequences of {sequence_length} tokens, '
-      f'but none of its {len(client_ids)} has. Name another corpus.'
+      f'{MIN_SEQUENCES} {rows}, but none of its {len(client_ids)} has. Name '
+      'another corpus.'
     )
   loaded = checkpoints.load_checkpoint(
     checkpoint_path,
@@ -162,7 +148,7 @@ def evaluate(
     barriers = measurement.barrier(
       # Always what the run itself trains on.
       split.participating,
-      client_sequences(config.data.sequence_length),
+      run_inputs.client_rows(config, corpus, tokenizer),
     )
   summary = results.summarize_evaluation(
     clients,
@@ -219,7 +205,7 @@ class _Measurement:
         progress.advance(loss=entries[-1].loss_after)
     return rows
 
-  def barrier(self, participating, client_sequences):
+  def barrier(self, participating, client_rows):
     from tff_fedfish.evaluation.barrier import measure_barrier
     from tff_fedfish.training import learning_setup, server_state
 
@@ -235,7 +221,7 @@ class _Measurement:
       for client in cohort_data.cohort(
         config,
         participating,
-        cohort_data.OpenedSource(client_sequences),
+        cohort_data.OpenedSource(client_rows),
         self._loaded.round_num + 1,
       )
     ]
@@ -250,27 +236,35 @@ class _Measurement:
     )
 
 
-def _split(corpus, config):
-  return client_splits.split_clients(
-    corpus.client_ids,
-    split_seed=config.seeds.split_seed,
-    held_out_fraction=config.client_splits.held_out_fraction,
-  )
+def _sequence_length(config, options):
+  """Returns the tokens of a sequence; None with images."""
+  wanted, trained = options.sequence_length, config.data.sequence_length
+  if config.data.holds_images and wanted is not None:
+    raise UserError(
+      f'`--sequence_length` is {wanted}, but the model was trained on images. '
+      'Leave it out.'
+    )
+  if wanted is not None and wanted > trained:
+    raise UserError(
+      f'`--sequence_length` is {wanted}, but the model was trained with '
+      f'{trained} positions. Lower it.'
+    )
+  return wanted or trained
 
 
-def _client_ids(corpus, config, options, split):
+def _client_ids(corpus, data, config, options, split):
   """Returns the clients that may be evaluated."""
   if split is None:
     if options.measure_barrier:
       raise UserError(
         '`--barrier` replays a round of training, so `--data` must be the '
-        f'corpus of the run, but {str(corpus.directory)!r} is another. Leave '
+        f'corpus of the run, but {str(data)!r} is another. Leave '
         '`--barrier` out.'
       )
     if options.client_split != 'held_out':
       raise UserError(
         f'`--client_split` is {options.client_split!r}, but all clients of '
-        f'{str(corpus.directory)!r}, which is not the corpus of the run, are '
+        f'{str(data)!r}, which is not the corpus of the run, are '
         'held out. Leave `--client_split` out.'
       )
     return corpus.client_ids
@@ -286,11 +280,11 @@ def _client_ids(corpus, config, options, split):
 
 def _trainable(config, loaded):
   """Returns the checkpoint's weights in the model's order, shapes checked."""
-  from models.transformer_config import weight_shapes
+  from models.model_shapes import weight_shapes
   from tff_fedfish.training import server_state
 
   prefix = server_state.TRAINABLE_PREFIX
-  shapes = weight_shapes(config.transformer_config()).values()
+  shapes = weight_shapes(config.model_shape()).values()
   expected = {f'{prefix}{i}': shape for i, shape in enumerate(shapes)}
   found = {k: v for k, v in loaded.tensors.items() if k.startswith(prefix)}
   server_state.require_tensors(found, expected, loaded.path)

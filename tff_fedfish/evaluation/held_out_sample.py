@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from tff_fedfish.data.client_sequences import ClientSequences
 from tff_fedfish.data.cohorts import draw_cohort
+from tff_fedfish.data.sequences import ClientRows
 from tff_fedfish.evaluation.client_evaluator import ClientEvaluator
 from tff_fedfish.evaluation.client_halves import ClientHalves, split_sequences
 from tff_fedfish.runtime.round_options import RoundInterrupted
@@ -25,7 +25,7 @@ class ClientSample:
 
 def choose_clients(
   client_ids: Sequence[bytes],
-  client_sequences: ClientSequences,
+  client_rows: ClientRows,
   *,
   split_seed: int,
   max_clients: int | None,
@@ -39,7 +39,7 @@ def choose_clients(
 
   Args:
     client_ids: The clients to choose from.
-    client_sequences: Their sequences.
+    client_rows: Their sequences or images.
     split_seed: Seed of the order and of every client's split.
     max_clients: How many to return at most; None: all that are large enough.
     fractions: Personalization sets to make, see `split_sequences`.
@@ -59,7 +59,7 @@ def choose_clients(
     if max_clients is not None and len(clients) == max_clients:
       break
     halves = split_sequences(
-      client_sequences.sequences(client_id),
+      client_rows.sequences(client_id),
       client_id=client_id,
       split_seed=split_seed,
       fractions=fractions,

@@ -8,7 +8,8 @@ allocator's share were found by measurement.
 import math
 from collections.abc import Iterable, Mapping
 
-from models.transformer_config import TransformerConfig, weight_shapes
+from models.model_shapes import ModelShape, weight_shapes
+from models.transformer_config import TransformerConfig
 from tff_fedfish.planning import flops
 from tff_fedfish.training.config import TrainConfig
 
@@ -62,7 +63,7 @@ def moments_of_client(config: TrainConfig) -> dict[str, Parts]:
   ) | _moments_of_step('Fisher pass', shape, 1, in_fisher_pass)
 
 
-def tensor_bytes(shape: TransformerConfig) -> dict[str, int]:
+def tensor_bytes(shape: ModelShape) -> dict[str, int]:
   """Returns the bytes of each weight tensor, by name."""
   return {
     name: 4 * math.prod(tensor_shape)

@@ -68,6 +68,6 @@ def max_tokens_per_round(config: TrainConfig) -> int:
   return (
     config.cohorts.cohort_size
     * config.client_work.max_sequences_per_client
-    * config.data.sequence_length
+    * config.targets_per_row
     * config.client_work.num_local_epochs
   )

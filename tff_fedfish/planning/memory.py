@@ -8,9 +8,12 @@ N is the number of weights, W = 4 N bytes.
 
 import dataclasses
 
-from tff_fedfish.planning import client_memory, traffic
+from models.image_model_config import ImageModelConfig
+from models.model_shapes import ModelShape
+from tff_fedfish.planning import client_memory, image_memory, traffic
 from tff_fedfish.planning.client_memory import Parts
 from tff_fedfish.training.config import TrainConfig
+from tff_fedfish.training.image_corpora import IMAGE_CORPORA
 
 # Interpreter, TensorFlow, TFF and compiled graphs; measured.
 PROCESS_BYTES = 925 * 10**6
@@ -45,7 +48,8 @@ def of_config(config: TrainConfig) -> tuple[ProcessMemory, ...]:
     One process; with engine 'ray' the driver and one worker.
   """
   parts = _Resident(config)
-  client_moments = client_memory.moments_of_client(config)
+  of_kind = image_memory if config.data.holds_images else client_memory
+  client_moments = of_kind.moments_of_client(config)
   if config.engine.kind == 'in_process':
     held = parts.process | parts.state | {'sums of earlier clients': parts.sums}
     return (
@@ -92,15 +96,16 @@ class _Resident:
   """Parts that do not depend on what a client is at."""
 
   def __init__(self, config):
-    shape = config.transformer_config()
+    shape = config.model_shape()
     tensor_bytes = client_memory.tensor_bytes(shape).values()
     num_moments = 2 if config.server.optimizer == 'adam' else 0
-    num_unrolled = shape.num_layers if shape.unrolls_layers else 0
     self.weights = sum(tensor_bytes)
     self.sums = traffic.accumulator_bytes(config)
     self.process = {
-      'process': PROCESS_BYTES + num_unrolled * UNROLLED_LAYER_BYTES
+      'process': PROCESS_BYTES + _num_unrolled(shape) * UNROLLED_LAYER_BYTES
     }
+    if config.data.holds_images:
+      self.process['images'] = IMAGE_CORPORA[config.data.corpus].num_bytes
     self.state = {
       'weights': self.weights,
       'optimizer state': num_moments * self.weights,
@@ -110,6 +115,13 @@ class _Resident:
       'new weights and state': (1 + num_moments) * self.weights,
       'update': max(tensor_bytes),
     }
+
+
+def _num_unrolled(shape: ModelShape) -> int:
+  """Returns how many layers are written out in the graphs."""
+  if isinstance(shape, ImageModelConfig):
+    return sum(name.endswith('/kernel') for name in shape.weight_shapes())
+  return shape.num_layers if shape.unrolls_layers else 0
 
 
 def _process(name, moments):

@@ -5,6 +5,7 @@ import math
 from typing import Any
 
 from models.transformer_config import num_parameters, weight_shapes
+from tff_fedfish.errors import UserError
 from tff_fedfish.planning import client_steps, flops, memory, traffic
 from tff_fedfish.training.config import TrainConfig
 
@@ -72,7 +73,16 @@ def plan_round(config: TrainConfig, *, timing: bool = True) -> RoundPlan:
     timing: Whether to time steps on this machine, which imports TensorFlow
       and allocates a model of at most four layers. Otherwise the answer comes
       at once.
+
+  Raises:
+    UserError: If the model is one of images.
   """
+  if config.data.holds_images:
+    raise UserError(
+      'A plan requires a transformer, but `config.model.preset` is '
+      f'{config.model.preset!r}. `fedfish train --dry_run` says what its '
+      'rounds send.'
+    )
   shape = config.transformer_config()
   return RoundPlan(
     num_weights=num_parameters(shape),

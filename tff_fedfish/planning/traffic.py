@@ -8,7 +8,7 @@ clients of a partial sum instead of every client's update.
 
 import dataclasses
 
-from models.transformer_config import num_parameters
+from models.model_shapes import num_parameters
 from tff_fedfish import communication
 from tff_fedfish.training.config import TrainConfig
 
@@ -41,7 +41,7 @@ def of_config(config: TrainConfig) -> Traffic:
   Args:
     config: The run's config.
   """
-  num_weights = num_parameters(config.transformer_config())
+  num_weights = num_parameters(config.model_shape())
   counts = [
     communication.after_rounds(
       num_rounds,
@@ -76,5 +76,5 @@ def accumulator_bytes(config: TrainConfig) -> int:
   FedFish sums w F delta and w F, FedAvg w delta: what a client uploads.
   """
   units = communication.UPLINK_UNITS[config.algorithm.name]
-  num_weights = num_parameters(config.transformer_config())
+  num_weights = num_parameters(config.model_shape())
   return units * communication.BYTES_PER_WEIGHT * num_weights

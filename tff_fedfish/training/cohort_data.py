@@ -10,7 +10,9 @@ from typing import Protocol
 from tff_fedfish.data import sequences as sequences_lib
 from tff_fedfish.data.client_sequences import ClientSequences
 from tff_fedfish.data.cohorts import draw_cohort
-from tff_fedfish.data.sequences import Sequences
+from tff_fedfish.data.images.client_images import ClientImages
+from tff_fedfish.data.images.partitions import Partition
+from tff_fedfish.data.sequences import ClientRows, Rows
 from tff_fedfish.runtime.client_data import ClientLoader, LoadedClient
 from tff_fedfish.training.config import TrainConfig
 
@@ -19,21 +21,21 @@ _MAX_WAIT_SECONDS = 10
 
 
 class Source(Protocol):
-  """Where the sequences of clients come from."""
+  """Where the sequences or images of clients come from."""
 
-  def open(self) -> ClientSequences:
-    """Returns the clients' sequences."""
+  def open(self) -> ClientRows:
+    """Returns the clients' sequences or images."""
 
 
 @dataclasses.dataclass(frozen=True)
 class OpenedSource:
-  """Sequences that this process has opened."""
+  """Sequences or images that this process has opened."""
 
-  client_sequences: ClientSequences
+  client_rows: ClientRows
 
-  def open(self) -> ClientSequences:
-    """Returns the sequences."""
-    return self.client_sequences
+  def open(self) -> ClientRows:
+    """Returns them."""
+    return self.client_rows
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,6 +67,36 @@ def _open_stored(source):
   )
 
 
+@dataclasses.dataclass(frozen=True)
+class StoredImages:
+  """Names the corpus of images that a worker process opens for itself, once."""
+
+  corpus: str
+  """Which one it is."""
+  directory: str
+  """Where its files lie, as the workers see it."""
+  partition: Partition | None
+  held_out: str
+  """See `open_image_clients`."""
+
+  def open(self) -> ClientImages:
+    """Returns the images; the second time the same object."""
+    return _open_stored_images(self)
+
+
+@functools.lru_cache(maxsize=1)
+def _open_stored_images(source):
+  from tff_fedfish.data.images.open_clients import open_image_clients
+
+  clients = open_image_clients(
+    source.corpus,
+    source.directory,
+    partition=source.partition,
+    held_out=source.held_out,
+  )
+  return ClientImages(clients)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainingClient(ClientLoader):
   """One client in one round; reads and tokenizes when it is loaded."""
@@ -76,7 +108,7 @@ class TrainingClient(ClientLoader):
   max_sequences: int
   batch_size: int
 
-  def sequences(self) -> Sequences:
+  def sequences(self) -> Rows:
     """Returns what the client trains on, shuffled and capped."""
     return self.source.open().training_sequences(
       self.client_id,
@@ -92,8 +124,7 @@ class TrainingClient(ClientLoader):
       sequences_lib.to_dataset(sequences, self.batch_size),
       {
         'num_dropped_sequences': sequences.num_dropped_sequences,
-        'num_dropped_tokens': sequences.num_dropped_tokens
-        + sequences.num_short_block_tokens,
+        'num_dropped_tokens': sequences.num_lost_tokens,
       },
     )
 
@@ -109,7 +140,7 @@ def cohort(
   Args:
     config: The run's config.
     participating: Clients that may be drawn.
-    source: Their sequences.
+    source: Their sequences or images.
     round_num: 1-based round.
   """
   client_ids = draw_cohort(

@@ -1,16 +1,24 @@
 """What a training run is told: every setting, its unit and its bounds."""
 
 import dataclasses
+import typing
 from typing import ClassVar, Literal
 
+from models.image_model_config import IMAGE_MODELS, ImageModelConfig
 from models.presets import PRESETS
 from models.transformer_config import TransformerConfig
+from tff_fedfish.errors import UserError
+from tff_fedfish.training import config_checks
 from tff_fedfish.training.config_fields import (
   ConfigError,
   Section,
   number,
   seed,
 )
+from tff_fedfish.training.image_corpora import IMAGE_CORPORA
+
+if typing.TYPE_CHECKING:
+  from tff_fedfish.data.images.partitions import Partition
 
 # Of a cohort that several workers share, where the config does not say.
 _MAX_PARTIAL_SUMS = 8
@@ -73,12 +81,13 @@ class ServerConfig(Section):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelConfig(Section):
-  """The transformer. Sizes left at None become the preset's."""
+  """The model. Sizes left at None become the preset's."""
 
   section: ClassVar[str] = 'model'
 
   preset: str
-  """A name of models/presets.py; 'custom': all four sizes are given here."""
+  """A name of models/presets.py; 'custom': all four sizes are given here; for
+  images 'emnist_cnn' or 'resnet18', which read nothing else of this section."""
   num_layers: int | None = number(None, at_least=1)
   """Blocks of attention and MLP, >= 1."""
   width: int | None = number(None, at_least=1)
@@ -110,10 +119,18 @@ class ModelConfig(Section):
       for name, value in PRESETS[self.preset].items():
         if getattr(self, name) is None:
           object.__setattr__(self, name, value)
+    elif isinstance(self.preset, str) and self.preset in IMAGE_MODELS:
+      problems += [
+        f'`config.model.{field.name}` must be left at {field.default} with '
+        f'preset {self.preset!r}, found {value!r}'
+        for field in dataclasses.fields(self)
+        if field.name != 'preset'
+        and (value := getattr(self, field.name)) != field.default
+      ]
     elif isinstance(self.preset, str):
       problems.append(
         f'`config.model.preset` must be one of {", ".join(PRESETS)}, custom, '
-        f'found {self.preset!r}'
+        f'{", ".join(IMAGE_MODELS)}, found {self.preset!r}'
       )
     if problems:
       raise ConfigError(problems)
@@ -121,18 +138,121 @@ class ModelConfig(Section):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DataConfig(Section):
-  """Where the clients' text is and how it becomes sequences."""
+  """Where the clients' text or images are and how they become rows."""
 
   section: ClassVar[str] = 'data'
 
   directory: str
-  """A grouped corpus, as `fedfish group` writes it."""
-  vocabulary: str
-  """A vocabulary, as `fedfish tokenizer train` writes it."""
-  sequence_length: int = number(at_least=1, below=2**24)
+  """A grouped corpus, as `fedfish group` writes it; or the directory with the
+  files of a corpus of images, as their owners publish them."""
+  corpus: Literal[
+    'grouped_text',
+    'mnist_by_writer',
+    'emnist_by_writer',
+    'cifar10',
+    'cifar100',
+    'fashion_mnist',
+  ] = 'grouped_text'
+  """'grouped_text', or which corpus of images it is."""
+  vocabulary: str | None = None
+  """A vocabulary, as `fedfish tokenizer train` writes it. Required for text,
+  like the next one."""
+  sequence_length: int | None = number(None, at_least=1, below=2**24)
   """Tokens that the model sees at once; a stored block has one more, >= 1."""
   drop_short_block: bool = False
   """Drops a client's last, shorter block instead of padding and masking it."""
+
+  def __post_init__(self):
+    super().__post_init__()
+    corpus = f'corpus {self.corpus!r}'
+    if self.holds_images:
+      problems = [
+        f'`config.data.{name}` must be left out with {corpus}, which holds '
+        f'images, found {value!r}'
+        for name in ('vocabulary', 'sequence_length', 'drop_short_block')
+        if (value := getattr(self, name))
+      ]
+    else:
+      problems = [
+        f'`config.data.{name}` is required with {corpus}'
+        for name in ('vocabulary', 'sequence_length')
+        if getattr(self, name) is None
+      ]
+    if problems:
+      raise ConfigError(problems)
+
+  @property
+  def holds_images(self) -> bool:
+    """Whether the corpus is one of images."""
+    return self.corpus in IMAGE_CORPORA
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PartitionConfig(Section):
+  """How a corpus of images is divided among clients that it has not itself.
+
+  What a scheme reads, and how, is said beside its function in data/images/.
+  """
+
+  section: ClassVar[str] = 'partition'
+
+  scheme: str | None = None
+  """A scheme of data/images/partitions.py; None: the corpus's own clients."""
+  num_clients: int | None = number(None, at_least=1)
+  """Clients to make of the train split, >= 1."""
+  held_out: Literal['matching', 'whole'] = 'matching'
+  """What the test split becomes: 'matching': for each client a held-out one
+  with its share of every class; 'whole': one held-out client."""
+  alpha: float | None = number(None, above=0)
+  """Concentration of the three Dirichlet schemes, > 0."""
+  min_examples: int | None = number(None, at_least=0)
+  """Of per_class_over_clients: the smallest client's images, >= 0."""
+  classes_per_client: int | None = number(None, at_least=1)
+  """Of fixed_classes, >= 1."""
+  shards_per_client: int | None = number(None, at_least=1)
+  """Of pathological_shards, >= 1."""
+  examples_per_client: int | None = number(None, at_least=1)
+  """Of pachinko: images of each client, >= 1."""
+  root_alpha: float | None = number(None, above=0)
+  """Of pachinko: concentration over the coarse classes, > 0."""
+  leaf_alpha: float | None = number(None, above=0)
+  """Of pachinko: concentration over a coarse class's classes, > 0."""
+
+  def __post_init__(self):
+    super().__post_init__()
+    if self.scheme is None:
+      problems = [
+        f'`config.partition.{field.name}` is read with a `scheme` alone, '
+        f'found {value!r}; leave it out'
+        for field in dataclasses.fields(self)
+        if (value := getattr(self, field.name)) != field.default
+      ]
+    elif self.num_clients is None:
+      problems = ['`config.partition.num_clients` is required with a `scheme`']
+    else:
+      problems = []
+      try:
+        self.build(partition_seed=0)
+      except UserError as error:
+        text = str(error).removesuffix(' Change it.').removesuffix('.')
+        problems = [text.replace('`partition.', '`config.partition.')]
+    if problems:
+      raise ConfigError(problems)
+
+  def build(self, *, partition_seed: int) -> 'Partition | None':
+    """Returns the partition; None without a scheme.
+
+    Args:
+      partition_seed: `seeds.partition_seed`.
+    """
+    if self.scheme is None:
+      return None
+    # Late: it takes NumPy, which a config of text need not wait for.
+    from tff_fedfish.data.images.partitions import Partition
+
+    values = dataclasses.asdict(self)
+    del values['held_out']
+    return Partition(seed=partition_seed, **values)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -151,8 +271,10 @@ class ClientSplitsConfig(Section):
 
   section: ClassVar[str] = 'client_splits'
 
-  held_out_fraction: float = number(0.1, at_least=0, below=1)
-  """Share of clients that are held out, in [0, 1)."""
+  held_out_fraction: float | None = number(0.1, at_least=0, below=1)
+  """Share of clients that are held out, in [0, 1). None: those whom a corpus of
+  images holds out itself, its test split. They never take part in training; a
+  share is one of the other clients, and then they are not scored either."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -168,7 +290,10 @@ class SeedsConfig(Section):
   split_seed: int = seed(3)
   """Held-out clients, and their personalization and evaluation sets."""
   shuffle_seed: int = seed(4)
-  """The order of a client's sequences in a round."""
+  """The order of a client's sequences in a round, and with images the noise:
+  dropout and distortions."""
+  partition_seed: int = seed(5)
+  """The partition of a corpus of images."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -251,6 +376,7 @@ class TrainConfig:
   server: ServerConfig
   model: ModelConfig
   data: DataConfig
+  partition: PartitionConfig = PartitionConfig()
   cohorts: CohortsConfig
   client_splits: ClientSplitsConfig = ClientSplitsConfig()
   seeds: SeedsConfig = SeedsConfig()
@@ -260,32 +386,7 @@ class TrainConfig:
   engine: EngineConfig = EngineConfig()
 
   def __post_init__(self):
-    problems = []
-    try:
-      shape = self.transformer_config()
-    except ValueError as error:
-      problems.append(f'`config.model`: {str(error).rstrip(".")}')
-    else:
-      if self.engine.xla and not shape.unrolls_layers:
-        problems.append(
-          '`config.engine.xla` must be false where the layers are looped over, '
-          f'found true with {shape.num_layers} layers; set '
-          '`--config.model.layer_loop=unrolled` to have it'
-        )
-    num_parts = self.num_partial_sums
-    if self.engine.kind == 'ray' and self.engine.num_workers > num_parts:
-      problems.append(
-        '`config.engine.num_workers` must be at most the number of parts into '
-        f'which a cohort is divided, {num_parts}, found '
-        f'{self.engine.num_workers}; raise `--config.engine.num_partial_sums` '
-        'or `--config.cohorts.cohort_size`'
-      )
-    if self.evaluation.num_clients and not self.client_splits.held_out_fraction:
-      problems.append(
-        '`config.evaluation.num_clients` must be 0 when '
-        '`config.client_splits.held_out_fraction` is 0, found '
-        f'{self.evaluation.num_clients}'
-      )
+    problems = config_checks.problems_of(self)
     if problems:
       raise ConfigError(problems)
 
@@ -297,8 +398,33 @@ class TrainConfig:
       wanted = 1 if self.engine.kind == 'in_process' else _MAX_PARTIAL_SUMS
     return min(wanted, self.cohorts.cohort_size)
 
+  @property
+  def targets_per_row(self) -> int:
+    """What a sequence or an image has to predict, at most."""
+    return self.data.sequence_length or 1
+
+  def model_shape(self) -> TransformerConfig | ImageModelConfig:
+    """Returns the model's shape, of text or of images as the corpus is."""
+    if not self.data.holds_images:
+      return self.transformer_config()
+    corpus = IMAGE_CORPORA[self.data.corpus]
+    return ImageModelConfig(
+      name=self.model.preset,
+      num_classes=corpus.num_classes,
+      image_shape=corpus.image_shape,
+    )
+
   def transformer_config(self) -> TransformerConfig:
-    """Returns the model's shape, with `data.sequence_length` positions."""
+    """Returns a language model's shape: `data.sequence_length` positions.
+
+    Raises:
+      ValueError: If the sizes do not fit each other, or it is an image model.
+    """
+    if self.model.preset in IMAGE_MODELS:
+      raise ValueError(
+        'a transformer is required, but `config.model.preset` is '
+        f'{self.model.preset!r}.'
+      )
     sizes = dataclasses.asdict(self.model)
     del sizes['preset']
     return TransformerConfig(sequence_length=self.data.sequence_length, **sizes)

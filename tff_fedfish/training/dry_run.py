@@ -2,7 +2,7 @@
 
 import json
 
-from models.transformer_config import num_parameters, weight_shapes
+from models.model_shapes import num_parameters, weight_shapes
 from tff_fedfish import communication
 from tff_fedfish.planning import client_steps
 from tff_fedfish.training import config_loading
@@ -20,7 +20,8 @@ def describe(config: TrainConfig) -> None:
 
   # `print`, not rich: the output is JSON that a program may read.
   print(json.dumps(config_loading.to_json_dict(config), indent=2))
-  shape = config.transformer_config()
+  shape = config.model_shape()
+  rows = 'Images' if config.data.holds_images else 'Tokens'
   num_weights = num_parameters(shape)
   round_cost = communication.after_rounds(
     1,
@@ -40,7 +41,7 @@ def describe(config: TrainConfig) -> None:
     ),
     ('Clients per round', f'{config.cohorts.cohort_size:,}'),
     (
-      'Tokens per round, at most',
+      f'{rows} per round, at most',
       f'{client_steps.max_tokens_per_round(config):,} '
       f'({config.client_work.num_local_epochs} local epochs)',
     ),

@@ -8,7 +8,12 @@ import functools
 
 import tensorflow_federated as tff
 
-from models.functional_model import ModelSpec, build_language_model
+from models.functional_model import (
+  ModelSpec,
+  build_image_model,
+  build_language_model,
+)
+from models.image_model_config import ImageModelConfig
 from tff_fedfish.algorithms.fed_avg import build_fed_avg
 from tff_fedfish.algorithms.fed_fish import build_fed_fish
 from tff_fedfish.evaluation.client_evaluator import ClientEvaluator
@@ -17,11 +22,12 @@ from tff_fedfish.training.config import TrainConfig
 
 @functools.lru_cache(maxsize=1)
 def build_model(config: TrainConfig) -> ModelSpec:
-  """Returns the language model of a config, weights drawn from its seed."""
+  """Returns the model of a config, weights drawn from its seed."""
+  shape, model_seed = config.model_shape(), config.seeds.model_seed
+  if isinstance(shape, ImageModelConfig):
+    return build_image_model(shape, model_seed=model_seed)
   return build_language_model(
-    config.transformer_config(),
-    model_seed=config.seeds.model_seed,
-    xla=config.engine.xla,
+    shape, model_seed=model_seed, xla=config.engine.xla
   )
 
 

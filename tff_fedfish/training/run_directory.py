@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Iterator
 
 from tff_fedfish import files
+from tff_fedfish.data.tokenizers import Tokenizer
 from tff_fedfish.environment import environment_facts
 from tff_fedfish.errors import UserError
 from tff_fedfish.training import checkpoints, config_loading
@@ -136,14 +137,17 @@ def lock(workdir: str | os.PathLike) -> Iterator[None]:
 
 
 def start(
-  config: TrainConfig, workdir: str | os.PathLike, tokenizer
+  config: TrainConfig,
+  workdir: str | os.PathLike,
+  tokenizer: Tokenizer | None,
 ) -> pathlib.Path:
   """Writes what a run keeps beside its results.
 
   Args:
     config: The run's config. Written first: it marks the directory as a run's.
     workdir: Exists, checked by `checkpoint_to_resume`.
-    tokenizer: Saved once, so that evaluation needs no other file.
+    tokenizer: Saved once, so that evaluation needs no other file. None where
+      the corpus holds images.
 
   Returns:
     The directory.
@@ -157,7 +161,7 @@ def start(
       else:
         leftover.unlink()
   files.write_json(workdir / CONFIG_NAME, config_loading.to_json_dict(config))
-  if not (workdir / VOCABULARY_NAME).exists():
+  if tokenizer is not None and not (workdir / VOCABULARY_NAME).exists():
     with files.write_directory_atomically(
       workdir / VOCABULARY_NAME
     ) as temporary:

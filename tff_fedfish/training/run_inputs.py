@@ -7,22 +7,30 @@ been.
 import dataclasses
 import hashlib
 import os
+from typing import Any
 
+from tff_fedfish.data.client_sequences import ClientSequences
 from tff_fedfish.data.client_splits import ClientSplit, split_clients
 from tff_fedfish.data.grouped_corpus import GroupedCorpus
+from tff_fedfish.data.images.client_images import ClientImages
+from tff_fedfish.data.images.image_clients import ImageClients
+from tff_fedfish.data.sequences import ClientRows
 from tff_fedfish.data.tokenizers import Tokenizer, load_tokenizer
 from tff_fedfish.errors import UserError
 from tff_fedfish.training.config import TrainConfig
+
+RunCorpus = GroupedCorpus | ImageClients
 
 
 @dataclasses.dataclass(frozen=True)
 class RunInputs:
   """A run's corpus, tokenizer and split of clients."""
 
-  corpus: GroupedCorpus
+  corpus: RunCorpus
   corpus_fingerprint: str
   split: ClientSplit
-  tokenizer: Tokenizer
+  tokenizer: Tokenizer | None
+  """None with images."""
 
 
 def open_inputs(
@@ -43,19 +51,15 @@ def open_inputs(
       larger than the participating clients, nobody is held out where held-out
       clients are to be scored, or the vocabulary does not fit the model.
   """
-  corpus = GroupedCorpus(config.data.directory)
-  split = split_clients(
-    corpus.client_ids,
-    split_seed=config.seeds.split_seed,
-    held_out_fraction=config.client_splits.held_out_fraction,
-  )
+  corpus = open_corpus(config, config.data.directory)
+  split = split_corpus(config, corpus)
   cohort_size = config.cohorts.cohort_size
   if cohort_size > len(split.participating):
     raise UserError(
       f'`--config.cohorts.cohort_size` is {cohort_size}, but only '
       f'{len(split.participating)} participating clients exist in '
-      f'{config.data.directory!r}. Lower cohort_size, or group the corpus by '
-      'a finer key.'
+      f'{config.data.directory!r}. Lower cohort_size, or '
+      f'{_more_clients(config)}.'
     )
   if config.evaluation.num_clients and not split.held_out:
     raise UserError(
@@ -64,13 +68,98 @@ def open_inputs(
       f'clients in {config.data.directory!r} none is held out. Raise '
       '`--config.client_splits.held_out_fraction`, or set num_clients to 0.'
     )
-  tokenizer = load_tokenizer(vocabulary or config.data.vocabulary)
-  require_vocabulary_size(
-    tokenizer.size,
-    config.model.vocabulary_size,
-    vocabulary or config.data.vocabulary,
-  )
+  tokenizer = open_tokenizer(config, vocabulary or config.data.vocabulary)
   return RunInputs(corpus, corpus_fingerprint(corpus), split, tokenizer)
+
+
+def open_corpus(config: TrainConfig, directory: str | os.PathLike) -> RunCorpus:
+  """Opens a corpus of the kind that a run trains on.
+
+  Args:
+    config: The run's config.
+    directory: Where the corpus lies, the run's or another one.
+
+  Returns:
+    A grouped corpus, or the clients of a corpus of images.
+
+  Raises:
+    UserError: If there is no such corpus, or the model does not take its
+      images.
+  """
+  if not config.data.holds_images:
+    return GroupedCorpus(directory)
+  # Late: what reads the formats of images is of no use to text.
+  from tff_fedfish.data.images.open_clients import open_image_clients
+
+  clients = open_image_clients(
+    config.data.corpus, directory, **image_options(config)
+  )
+  model = config.model_shape()
+  found = (clients.image_shape, clients.num_classes)
+  if found != (model.image_shape, model.num_classes):
+    raise UserError(
+      f'Corpus {config.data.corpus!r} must have images of '
+      f'{_describe(model.image_shape, model.num_classes)}, but in '
+      f'{str(directory)!r} they are of {_describe(*found)}. Check which files '
+      'these are.'
+    )
+  return clients
+
+
+def image_options(config: TrainConfig) -> dict[str, Any]:
+  """Returns what `open_image_clients` is told beside name and directory."""
+  partition = config.partition.build(partition_seed=config.seeds.partition_seed)
+  if partition is None:
+    return {'partition': None, 'held_out': 'whole'}
+  return {'partition': partition, 'held_out': config.partition.held_out}
+
+
+def split_corpus(config: TrainConfig, corpus: RunCorpus) -> ClientSplit:
+  """Splits the clients of a run's own corpus as its config says."""
+  return split_clients(
+    corpus.client_ids,
+    split_seed=config.seeds.split_seed,
+    held_out_fraction=config.client_splits.held_out_fraction,
+    own_held_out=corpus.held_out if config.data.holds_images else (),
+  )
+
+
+def open_tokenizer(
+  config: TrainConfig, vocabulary: str | os.PathLike | None
+) -> Tokenizer | None:
+  """Reads a vocabulary and checks that it fits the model; None with images."""
+  if config.data.holds_images:
+    return None
+  tokenizer = load_tokenizer(vocabulary)
+  require_vocabulary_size(
+    tokenizer.size, config.model.vocabulary_size, vocabulary
+  )
+  return tokenizer
+
+
+def client_rows(
+  config: TrainConfig,
+  corpus: RunCorpus,
+  tokenizer: Tokenizer | None,
+  *,
+  sequence_length: int | None = None,
+) -> ClientRows:
+  """Returns the sequences or images of a corpus's clients.
+
+  Args:
+    config: The run's config.
+    corpus: From `open_corpus`.
+    tokenizer: From `open_tokenizer`.
+    sequence_length: Tokens of a sequence; None: as in training.
+  """
+  if config.data.holds_images:
+    return ClientImages(corpus)
+  return ClientSequences(
+    corpus,
+    tokenizer,
+    sequence_length=sequence_length or config.data.sequence_length,
+    drop_short_block=config.data.drop_short_block,
+  )
 
 
 def require_vocabulary_size(
@@ -86,15 +175,31 @@ def require_vocabulary_size(
     )
 
 
-def corpus_fingerprint(corpus: GroupedCorpus) -> str:
+def corpus_fingerprint(corpus: RunCorpus) -> str:
   """Returns what identifies a corpus by its clients, wherever it lies.
 
   Made of every client's id, examples and words, so that it does not depend on
-  the number of shards and a corpus grouped again is the same one.
+  the number of shards and a corpus grouped again is the same one; of images,
+  of the ids and labels.
   """
+  if isinstance(corpus, ImageClients):
+    return corpus.fingerprint
   hasher = hashlib.sha256()
   for client_id in corpus.client_ids:
     hasher.update(len(client_id).to_bytes(8, 'big') + client_id)
   for column in ('num_examples', 'num_words'):
     hasher.update(corpus.sizes(column).astype('>i8').tobytes())
   return hasher.hexdigest()
+
+
+def _more_clients(config):
+  if config.partition.scheme is not None:
+    return 'raise `--config.partition.num_clients`'
+  if config.data.holds_images:
+    return 'hold out a smaller `--config.client_splits.held_out_fraction`'
+  return 'group the corpus by a finer key'
+
+
+def _describe(image_shape, num_classes):
+  size = ' x '.join(map(str, image_shape))
+  return f'{size} in {num_classes} classes'

@@ -7,8 +7,7 @@ import resource
 import sys
 import time
 
-from models.transformer_config import num_parameters
-from tff_fedfish.data.client_sequences import ClientSequences
+from models.model_shapes import num_parameters
 from tff_fedfish.errors import UserError
 from tff_fedfish.training import (
   checkpoints,
@@ -80,11 +79,8 @@ class _Run:
     self._config = config
     self._split = inputs.split
     self._fingerprint = inputs.corpus_fingerprint
-    client_sequences = ClientSequences(
-      inputs.corpus,
-      inputs.tokenizer,
-      sequence_length=config.data.sequence_length,
-      drop_short_block=config.data.drop_short_block,
+    client_rows = run_inputs.client_rows(
+      config, inputs.corpus, inputs.tokenizer
     )
     self._process = learning_setup.build_learning_process(config)
     self._state_type = self._process.initialize.type_signature.result
@@ -96,20 +92,25 @@ class _Run:
     self._is_resumed = checkpoint_path is not None
     self._saved_round = self._round if self._is_resumed else None
     self._is_logged = self._is_resumed
-    self._source = _source(config, workdir, client_sequences)
+    self._source = _source(config, workdir, client_rows)
     self._sample = held_out_sample.choose_clients(
       inputs.split.held_out,
-      client_sequences,
+      client_rows,
       split_seed=config.seeds.split_seed,
       max_clients=config.evaluation.num_clients,
       max_sequences=config.evaluation.max_sequences_per_client or None,
     )
     if config.evaluation.num_clients and not self._sample.clients:
+      rows, remedy = (
+        'sequences',
+        'Lower `--config.data.sequence_length`, or set',
+      )
+      if config.data.holds_images:
+        rows, remedy = 'images', 'Set'
       raise UserError(
         f'None of the {len(inputs.split.held_out)} held-out clients in '
-        f'{config.data.directory!r} has the 4 sequences that an evaluation '
-        'needs. Lower `--config.data.sequence_length`, or set '
-        '`--config.evaluation.num_clients=0`.'
+        f'{config.data.directory!r} has the 4 {rows} that an evaluation '
+        f'needs. {remedy} `--config.evaluation.num_clients=0`.'
       )
 
   def run(self) -> int:
@@ -236,7 +237,7 @@ class _Run:
     """Scores the model where that is due, logs, and then saves."""
     config, start = self._config, time.monotonic()
     metrics = metrics | round_metrics.communication_metrics(
-      round_num, config, num_parameters(config.transformer_config())
+      round_num, config, num_parameters(config.model_shape())
     )
     if self._sample.clients and self._is_due(
       round_num, config.evaluation.every_num_rounds
@@ -302,12 +303,18 @@ class _Run:
     self._saved_round = self._round
 
 
-def _source(config, workdir, client_sequences):
-  """Returns where rounds find the clients' sequences."""
+def _source(config, workdir, client_rows):
+  """Returns where rounds find the clients' sequences or images."""
   from tff_fedfish.training import cohort_data
 
   if config.engine.kind == 'in_process':
-    return cohort_data.OpenedSource(client_sequences)
+    return cohort_data.OpenedSource(client_rows)
+  if config.data.holds_images:
+    return cohort_data.StoredImages(
+      corpus=config.data.corpus,
+      directory=str(pathlib.Path(config.data.directory).resolve()),
+      **run_inputs.image_options(config),
+    )
   return cohort_data.StoredSource(
     corpus=str(pathlib.Path(config.data.directory).resolve()),
     vocabulary=str((workdir / run_directory.VOCABULARY_NAME).resolve()),

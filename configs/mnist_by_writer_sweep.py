@@ -1,0 +1,65 @@
+"""FedFish and FedAvg by local epochs on MNIST by writer.
+
+For `fedfish sweep`: the values of mnist_by_writer.py at 1, 4, 8 and 16 local
+epochs for the same number of rounds, three seeds each: 24 runs. Every run is
+evaluated on the writers whom the corpus holds out.
+"""
+
+from ml_collections import ConfigDict
+
+
+def get_config() -> ConfigDict:
+  """Returns the base of all runs; README.md lists the settings."""
+  config = ConfigDict(
+    dict(
+      algorithm=dict(name='fed_fish'),
+      client_work=dict(
+        num_local_epochs=4,
+        local_batch_size=10,
+        max_sequences_per_client=100,
+        learning_rate=1e-3,
+      ),
+      server=dict(optimizer='adam', learning_rate=1e-3),
+      model=dict(preset='emnist_cnn'),
+      data=dict(corpus='mnist_by_writer', directory='corpora/mnist_by_writer'),
+      cohorts=dict(cohort_size=32),
+      client_splits=dict(held_out_fraction=None),
+      training=dict(num_rounds=200),
+      evaluation=dict(
+        every_num_rounds=20,
+        num_clients=64,
+        max_sequences_per_client=0,
+        batch_size=64,
+      ),
+      checkpoints=dict(every_num_rounds=20, keep_last=2),
+    )
+  )
+  return config.lock()
+
+
+def get_sweep() -> ConfigDict:
+  """Returns what varies and what is measured; docs/sweep.md lists it all."""
+  return ConfigDict(
+    dict(
+      grid={
+        'algorithm.name': ['fed_avg', 'fed_fish'],
+        'client_work.num_local_epochs': [1, 4, 8, 16],
+        # The same seeds for both methods: pairs are compared.
+        'seeds.model_seed,seeds.cohort_seed,seeds.shuffle_seed': [
+          (1, 1, 1),
+          (2, 2, 2),
+          (3, 3, 3),
+        ],
+      },
+      budget='fixed_rounds',
+      evaluate=[
+        dict(
+          fractions=[0.0, 0.25, 0.5],
+          # As Dhawan et al. (2024) fine-tune on EMNIST.
+          personalization_epochs=1,
+          barrier=True,
+        ),
+      ],
+    ),
+    allow_dotted_keys=True,
+  )

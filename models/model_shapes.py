@@ -1,0 +1,21 @@
+"""Weights of a model of any kind, counted without TensorFlow."""
+
+from models import transformer_config
+from models.image_model_config import ImageModelConfig
+from models.transformer_config import TransformerConfig
+
+ModelShape = TransformerConfig | ImageModelConfig
+
+
+def weight_shapes(shape: ModelShape) -> dict[str, tuple[int, ...]]:
+  """Returns the name and shape of every weight, in the order of `weights`."""
+  if isinstance(shape, ImageModelConfig):
+    return shape.weight_shapes()
+  return transformer_config.weight_shapes(shape)
+
+
+def num_parameters(shape: ModelShape) -> int:
+  """Returns the number of trainable scalars."""
+  if isinstance(shape, ImageModelConfig):
+    return shape.num_parameters
+  return transformer_config.num_parameters(shape)

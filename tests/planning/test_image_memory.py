@@ -1,0 +1,65 @@
+"""Memory of image models, counted by hand."""
+
+import planned_configs
+import pytest
+
+from models.image_model_config import ImageModelConfig
+from tff_fedfish.planning import image_memory, memory, traffic
+
+_WEIGHTS = 4 * 1_199_882
+
+
+def _config(**settings):
+  return planned_configs.shipped('mnist_by_writer', **settings)
+
+
+def test_outputs_of_the_cnn():
+  # 26 * 26 * 32 + 24 * 24 * 64 = 21,632 + 36,864 values, 4 copies, 4 bytes.
+  shape = _config().model_shape()
+  assert image_memory.activation_bytes(shape) == 16 * 58_496
+
+
+def test_outputs_of_the_resnet():
+  # 4 x 6 pixels, halved, rounded up, at stages 2 to 4: 24, 6, 2, 1.
+  # stem 24 * 64 = 1,536; stage 1: 4 * 24 * 64 = 6,144; then 5 outputs each:
+  # 5 * 6 * 128 = 3,840, 5 * 2 * 256 = 2,560, 5 * 1 * 512 = 2,560.
+  shape = ImageModelConfig(
+    name='resnet18', num_classes=2, image_shape=(4, 6, 3)
+  )
+  values = 1_536 + 6_144 + 3_840 + 2_560 + 2_560
+  assert image_memory.activation_bytes(shape) == 16 * values
+
+
+@pytest.mark.parametrize(
+  ('settings', 'expected'),
+  [
+    (dict(algorithm__name='fed_avg'), {'local step': 0}),
+    (dict(), {'local step': 0, 'Fisher pass': 1}),
+    (dict(algorithm__fisher_estimator='last_epoch'), {'local step': 1}),
+  ],
+)
+def test_moments_of_a_client(settings, expected):
+  moments = image_memory.moments_of_client(_config(**settings))
+  # Weights, gradients and, in some moments, Fisher sums; 10 images of a step.
+  assert {name: sum(parts.values()) for name, parts in moments.items()} == {
+    name: (2 + num_sums) * _WEIGHTS + 10 * 16 * 58_496
+    for name, num_sums in expected.items()
+  }
+
+
+def test_process_holds_the_images():
+  (process,) = memory.of_config(_config())
+  parts = process.moments[process.peak_moment]
+  assert parts['images'] == 70_000 * 28 * 28
+  # Four layers with kernels.
+  assert parts['process'] == (
+    memory.PROCESS_BYTES + 4 * memory.UNROLLED_LAYER_BYTES
+  )
+  assert process.peak_bytes == sum(parts.values())
+
+
+def test_what_a_round_sends():
+  # FedFish: two models up and one down for each of 32 clients.
+  found = traffic.of_config(_config())
+  assert found.round_uplink_bytes == 32 * 2 * _WEIGHTS
+  assert found.round_downlink_bytes == 32 * _WEIGHTS
