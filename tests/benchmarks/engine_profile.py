@@ -58,6 +58,7 @@ KINDS = {
     'BroadcastTo',
     'Cast',
     'ConcatV2',
+    'Empty',
     'Fill',
     'GatherV2',
     'Identity',

@@ -193,3 +193,15 @@ def test_options_end_with_their_block():
       assert round_options.current()[1] is inner
     assert round_options.current()[0] is options
   assert round_options.current()[0] == RoundOptions()
+
+
+def test_quorum_is_of_one_round(mean):
+  def cohort():
+    return [_Loader(1), _Loader(2), _Loader(3), _Loader(9, OSError('gone'), 9)]
+
+  options = RoundOptions(tolerates_failures=True, quorum=0.5)
+  with use_round_options(options) as outcome:
+    # 3 of 4 each time; both failures together would leave 2 of 4.
+    for _ in range(3):
+      assert float(mean(0.0, cohort())[1]) == 2
+  assert [failure.client_index for failure in outcome.failures] == [3, 3, 3]

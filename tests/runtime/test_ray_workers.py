@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import ray_clients
 import tensorflow as tf
+import tensorflow_federated as tff
 
 from tff_fedfish.algorithms.fed_fish import build_fed_fish
 from tff_fedfish.errors import FailedError, UserError
@@ -200,3 +201,22 @@ def test_more_gpus_than_there_are(workers):
     "at 'local' has 0. Lower `--config.engine.gpus_per_worker`, or add",
   ):
     too_many.process_ids()
+
+
+def test_two_threads_take_turns(process, workers, expected, tmp_path):
+  context = in_process_context.set_in_process_context()
+  outputs = {}
+
+  def run(name):
+    (tmp_path / name).mkdir()
+    with tff.framework.get_context_stack().install(context):
+      outputs[name] = _round(process, _clients(tmp_path / name), workers)[0]
+
+  threads = [threading.Thread(target=run, args=(name,)) for name in 'ab']
+  for thread in threads:
+    thread.start()
+  for thread in threads:
+    thread.join(timeout=120)
+  assert set(outputs) == {'a', 'b'}
+  for output in outputs.values():
+    _assert_same(output, expected[0])

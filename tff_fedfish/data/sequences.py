@@ -205,9 +205,14 @@ def to_dataset(rows: Rows, batch_size: int) -> tf.data.Dataset:
   """
   import tensorflow as tf
 
+  options = tf.data.Options()
+  # There is nothing to tune, and every pass would end by waiting for the tuner:
+  # up to half a second without any work.
+  options.autotune.enabled = False
   # Ends up as an input of the dataset's op, not as a constant of a graph.
   features = rows.batch_features()
-  return tf.data.Dataset.from_tensor_slices(features).batch(batch_size)
+  dataset = tf.data.Dataset.from_tensor_slices(features).batch(batch_size)
+  return dataset.with_options(options)
 
 
 def batch_spec(

@@ -1,5 +1,6 @@
 """Runs one TFF computation in this process: a local one, or a whole round."""
 
+import contextlib
 import threading
 from typing import Any
 
@@ -107,22 +108,28 @@ class RoundExecution:
     with placement.on_accelerator():
       state = values.flatten(state, state_type)
       accumulator, secure_sums = None, self._secure_sums.zeros()
-      for partial in workers.partial_sums(
+      num_earlier_failures = len(outcome.failures)
+      partial_sums_of_parts = workers.partial_sums(
         self.compiled_client_work,
         self._spec,
         self._prepare(state),
         data,
         options,
         outcome,
-      ):
-        if accumulator is None:
-          accumulator = partial.accumulator
-        else:
-          accumulator = self._merge(accumulator + partial.accumulator)
-        if partial.secure_sums:
-          secure_sums = [*map(tf.add, secure_sums, partial.secure_sums)]
-        del partial
-      round_options.require_quorum(options, outcome, len(data))
+      )
+      # Closed at once where the round fails: workers are then free again.
+      with contextlib.closing(partial_sums_of_parts):
+        for partial in partial_sums_of_parts:
+          if accumulator is None:
+            accumulator = partial.accumulator
+          else:
+            accumulator = self._merge(accumulator + partial.accumulator)
+          if partial.secure_sums:
+            secure_sums = [*map(tf.add, secure_sums, partial.secure_sums)]
+          del partial
+      round_options.require_quorum(
+        options, outcome.failures[num_earlier_failures:], len(data)
+      )
       if accumulator is None:
         accumulator = self.compiled_client_work().zero()
       accumulator = self._report(accumulator)

@@ -146,7 +146,8 @@ class ClientWork:
           if secure_sums:
             to_sum = [*map(tf.add, secure_sums, to_sum)]
           secure_sums = to_sum
-          del results
+          # Its data too: the one after next is being loaded.
+          del results, data, arguments, load
           freed_memory.return_freed_memory(broadcast)
           break
     return PartialSum(accumulator, secure_sums)

@@ -50,7 +50,7 @@ class RayWorkers:
   """Runs the parts of cohorts on Ray actors; to be closed in the end.
 
   Workers start at the first round, compile what they are sent, and are kept.
-  Not for use by two rounds at once.
+  One round at a time: another thread's waits.
   """
 
   def __init__(
@@ -79,6 +79,8 @@ class RayWorkers:
     self._idle: collections.deque = collections.deque()
     self._busy: dict[Any, tuple[_Part, Any]] = {}
     self._sent_spec: tuple[Any, Any] | None = None
+    # Workers serve one round; another thread's waits for them.
+    self._lock = threading.Lock()
 
   def __enter__(self) -> 'RayWorkers':
     return self
@@ -133,50 +135,51 @@ class RayWorkers:
     del client_work
     import ray
 
-    self._start()
-    if self._sent_spec is None or self._sent_spec[0] != spec:
-      self._sent_spec = (spec, _put(spec))
-    arguments = (self._sent_spec[1], _put([*map(values.as_array, broadcast)]))
-    del broadcast
-    waiting = collections.deque(
-      _Part(index, [(client, clients[client]) for client in part])
-      for index, part in enumerate(
-        divide_cohort(len(clients), options.num_partial_sums)
+    with self._lock:
+      self._start()
+      if self._sent_spec is None or self._sent_spec[0] != spec:
+        self._sent_spec = (spec, _put(spec))
+      arguments = (self._sent_spec[1], _put([*map(values.as_array, broadcast)]))
+      del broadcast
+      waiting = collections.deque(
+        _Part(index, [(client, clients[client]) for client in part])
+        for index, part in enumerate(
+          divide_cohort(len(clients), options.num_partial_sums)
+        )
       )
-    )
-    num_parts, next_index, done = len(waiting), 0, {}
-    with self._abandoning_what_is_left():
-      while next_index < num_parts:
-        self._hand_out(waiting, arguments)
-        if not self._busy:
-          raise FailedError('No worker process is left to run the round.')
-        ready, _ = ray.wait(list(self._busy), timeout=_POLL_SECONDS)
-        if options.should_stop is not None and options.should_stop():
-          raise RoundInterrupted
-        for reference in ready:
-          part, result = self._receive(reference, outcome)
-          if result is None:
-            waiting.appendleft(part)
-            continue
-          if result.failed_first is not None:
-            if not options.tolerates_failures:
-              raise FailedError(
-                f'Client {result.failed_first.client_index} of the round '
-                f'failed: {result.failed_first.message}'
-              )
-            part.failed_once.add(result.failed_first.client_index)
-            waiting.appendleft(part)
-            continue
-          done[part.index] = result
-        while next_index in done:
-          result = done.pop(next_index)
-          outcome.counts.update(result.outcome.counts)
-          outcome.failures.extend(result.outcome.failures)
-          yield PartialSum(
-            [tf.convert_to_tensor(array) for array in result.accumulator],
-            [tf.convert_to_tensor(array) for array in result.secure_sums],
-          )
-          next_index += 1
+      num_parts, next_index, done = len(waiting), 0, {}
+      with self._abandoning_what_is_left():
+        while next_index < num_parts:
+          self._hand_out(waiting, arguments)
+          if not self._busy:
+            raise FailedError('No worker process is left to run the round.')
+          ready, _ = ray.wait(list(self._busy), timeout=_POLL_SECONDS)
+          if options.should_stop is not None and options.should_stop():
+            raise RoundInterrupted
+          for reference in ready:
+            part, result = self._receive(reference, outcome)
+            if result is None:
+              waiting.appendleft(part)
+              continue
+            if result.failed_first is not None:
+              if not options.tolerates_failures:
+                raise FailedError(
+                  f'Client {result.failed_first.client_index} of the round '
+                  f'failed: {result.failed_first.message}'
+                )
+              part.failed_once.add(result.failed_first.client_index)
+              waiting.appendleft(part)
+              continue
+            done[part.index] = result
+          while next_index in done:
+            result = done.pop(next_index)
+            outcome.counts.update(result.outcome.counts)
+            outcome.failures.extend(result.outcome.failures)
+            yield PartialSum(
+              [tf.convert_to_tensor(array) for array in result.accumulator],
+              [tf.convert_to_tensor(array) for array in result.secure_sums],
+            )
+            next_index += 1
 
   def _hand_out(self, waiting, arguments):
     """Gives waiting parts to idle workers."""

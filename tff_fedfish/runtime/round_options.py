@@ -3,7 +3,7 @@
 import contextlib
 import contextvars
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tff_fedfish.errors import FailedError
@@ -77,7 +77,7 @@ def use_round_options(options: RoundOptions) -> Iterator[RoundOutcome]:
 
   Yields:
     The outcome, filled by the round that runs in the block. A second round
-    adds to it.
+    adds its failures to it; its quorum is of its own clients alone.
   """
   outcome = RoundOutcome()
   token = _current.set((options, outcome))
@@ -114,14 +114,14 @@ def describe_failure(
 
 
 def require_quorum(
-  options: RoundOptions, outcome: RoundOutcome, num_clients: int
+  options: RoundOptions, failures: Sequence[ClientFailure], num_clients: int
 ) -> None:
-  """Raises FailedError where too many clients failed."""
-  num_failed = len(outcome.failures)
+  """Raises FailedError where too many clients of a round failed."""
+  num_failed = len(failures)
   if num_failed and num_clients - num_failed <= options.quorum * num_clients:
     raise FailedError(
       f'Only {num_clients - num_failed} of {num_clients} clients of the round '
       f'took part, but more than {options.quorum:g} of them are required '
       f'(`--config.engine.quorum`). The first that failed: '
-      f'{outcome.failures[0].message}'
+      f'{failures[0].message}'
     )

@@ -6,6 +6,8 @@ starts at zero. The op `Empty` makes the same zeros, and is left alone because
 it is registered as not to be optimized.
 """
 
+import math
+
 import tensorflow as tf
 
 # Smaller ones take less than is worth a node.
@@ -60,10 +62,15 @@ def _replace(nodes, suffix: str) -> None:
 def _is_zero(constant) -> bool:
   dtype = tf.as_dtype(constant.dtype)
   return (dtype.is_floating or dtype.is_integer) and not any(
-    value if field.name == 'tensor_content' else any(value)
+    value if field.name == 'tensor_content' else any(map(_has_bits, value))
     for field, value in constant.ListFields()
     if field.name == 'tensor_content' or field.name.endswith('_val')
   )
+
+
+def _has_bits(value) -> bool:
+  # Of -0.0 the sign.
+  return bool(value) or math.copysign(1, value) < 0
 
 
 def _is_large(dtype, shape) -> bool:
