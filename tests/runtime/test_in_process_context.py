@@ -2,6 +2,7 @@
 
 import collections
 import os
+import signal
 import threading
 import time
 
@@ -33,7 +34,10 @@ def _datasets():
   ]
 
 
-def test_computation_without_a_form_falls_back_with_one_warning():
+@pytest.mark.parametrize('hangs', [False, True])
+def test_computation_without_a_form_falls_back_with_one_warning(
+  monkeypatch, hangs
+):
   @tff.federated_computation(tff.FederatedType(np.int32, tff.CLIENTS))
   def total(values):
     return tff.federated_sum(values)
@@ -50,7 +54,11 @@ def test_computation_without_a_form_falls_back_with_one_warning():
   assert len(mine) == 1
   assert 'int32' in str(mine[0].message)
   # TFF's worker process runs until the context is closed.
-  assert set(worker_processes.below(os.getpid())) - before
+  (worker,) = set(worker_processes.below(os.getpid())) - before
+  if hangs:
+    # Stopped, it does not answer the interrupt that TFF sends it.
+    os.kill(worker, signal.SIGSTOP)
+    monkeypatch.setattr(in_process_context, '_CLOSING_SECONDS', 0.5)
   context.close()
   deadline = time.monotonic() + 5
   while set(worker_processes.below(os.getpid())) - before:

@@ -6,15 +6,21 @@ MapReduceForm, plain TensorFlow functions that this process calls.
 """
 
 import atexit
+import contextlib
 import gc
 import threading
 import warnings
 from typing import Any
 
+import psutil
 import tensorflow_federated as tff
 
 from tff_fedfish.runtime import placement
 from tff_fedfish.runtime.execution import build_execution
+
+# TFF's worker ends within milliseconds of being interrupted, or not at all.
+_CLOSING_SECONDS = 10
+_WORKER_NAME = 'worker_binary'
 
 
 def set_in_process_context() -> 'InProcessContext':
@@ -67,8 +73,13 @@ class InProcessContext(tff.framework.SyncContext):
     """
     with self._lock:
       self._stock_context = None
+    # TFF interrupts its worker and waits for it, which now and then goes on.
+    timer = threading.Timer(_CLOSING_SECONDS, _kill_workers)
+    timer.daemon = True
+    timer.start()
     # The worker ends when the last reference, which is in a cycle, goes.
     gc.collect()
+    timer.cancel()
 
   def _compile(self, comp):
     try:
@@ -92,3 +103,10 @@ class InProcessContext(tff.framework.SyncContext):
         atexit.register(self.close)
     with tff.framework.get_context_stack().install(self._stock_context):
       return self._stock_context.invoke(comp, arg)
+
+
+def _kill_workers() -> None:
+  for process in psutil.Process().children(recursive=True):
+    with contextlib.suppress(psutil.Error):
+      if process.name() == _WORKER_NAME:
+        process.kill()
