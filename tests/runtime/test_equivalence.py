@@ -32,7 +32,8 @@ def stock_context():
   # The default context of TFF cannot run secure sums; this one can.
   context = tff.backends.test.create_sync_test_cpp_execution_context()
   yield context
-  # TFF would interrupt its worker and wait for it, now and then for ever.
+  # TFF would interrupt its worker and wait for it: for ever, if these tests
+  # were started in the background of a script.
   for worker in set(worker_processes.below(os.getpid())) - before:
     os.kill(worker, signal.SIGKILL)
   context._executor_factory = None

@@ -18,7 +18,7 @@ import tensorflow_federated as tff
 from tff_fedfish.runtime import placement
 from tff_fedfish.runtime.execution import build_execution
 
-# TFF's worker ends within milliseconds of being interrupted, or not at all.
+# TFF's worker ends at once when it is interrupted, or not at all.
 _CLOSING_SECONDS = 10
 _WORKER_NAME = 'worker_binary'
 
@@ -73,7 +73,8 @@ class InProcessContext(tff.framework.SyncContext):
     """
     with self._lock:
       self._stock_context = None
-    # TFF interrupts its worker and waits for it, which now and then goes on.
+    # TFF interrupts its worker and waits for it, which ignores that where this
+    # process was started in the background of a script.
     timer = threading.Timer(_CLOSING_SECONDS, _kill_workers)
     timer.daemon = True
     timer.start()
