@@ -5,6 +5,8 @@ r"""Keys: what the examples of a group share.
   list that the tldextract package carries, private suffixes included
   (`a.github.io` and `b.github.io` are two domains). Hosts without one - IP
   addresses, `localhost`, bare suffixes - stand for themselves, as in `host`.
+- owner: the host; on servers that host many projects, with the owner of this
+  one: `github.com/owner` (code_hosts.py).
 - author: the record's `author`, as it is written.
 
 | what stands in the URL      | the host                                       |
@@ -41,7 +43,7 @@ as a URL without a scheme, of any host.
 import re
 from collections.abc import Callable
 
-from pipelines import url_location
+from pipelines import code_hosts, url_location
 from pipelines.source import Drop, RawRecord
 
 # What most URLs look like, and needs nothing but to be cut out.
@@ -78,6 +80,19 @@ def domain_key(record: RawRecord) -> bytes:
   return (domain or f'{host}{port}').encode()
 
 
+def owner_key(record: RawRecord) -> bytes:
+  """Returns the record's host, on shared servers with the owner.
+
+  Raises:
+    Drop: As `host_key`.
+  """
+  host = host_key(record).decode()
+  url = record.get('url', '')
+  if not url.strip():
+    url = record.get('domain', '')
+  return code_hosts.with_owner(host, url).encode()
+
+
 def author_key(record: RawRecord) -> bytes:
   """Returns the record's author.
 
@@ -93,6 +108,7 @@ def author_key(record: RawRecord) -> bytes:
 KEYS: dict[str, Callable[[RawRecord], bytes]] = {
   'domain': domain_key,
   'host': host_key,
+  'owner': owner_key,
   'author': author_key,
 }
 

@@ -162,8 +162,45 @@ def test_domain(url, domain):
   assert keys.domain_key({'url': url}) == domain.encode()
 
 
+@pytest.mark.parametrize(
+  ('url', 'owner'),
+  [
+    ('https://github.com/Owner/Project', 'github.com/owner'),
+    ('http://www.github.com/owner', 'github.com/owner'),
+    ('//github.com//owner//x?y#z', 'github.com/owner'),
+    (' https://GitHub.com/owner?tab=a/b ', 'github.com/owner'),
+    ('https://gitlab.com/a-b.c_d/team/project', 'gitlab.com/a-b.c_d'),
+    ('https://git.sr.ht/~owner/project', 'git.sr.ht/~owner'),
+    ('http://sourceforge.net/projects/Name/files', 'sourceforge.net/name'),
+    ('http://sourceforge.net/p/name', 'sourceforge.net/name'),
+    ('https://code.google.com/archive/p/name', 'code.google.com/name'),
+    ('https://code.google.com/p/name/wiki', 'code.google.com/name'),
+    # No name, or none that such a server allows.
+    ('https://github.com', 'github.com'),
+    ('https://github.com/?q=owner', 'github.com'),
+    ('https://www.github.com/', 'www.github.com'),
+    ('https://github.com/%6fwner/x', 'github.com'),
+    ('http://sourceforge.net/projects/', 'sourceforge.net'),
+    ('http://sourceforge.net/name', 'sourceforge.net'),
+    # Another server.
+    ('https://github.com:8080/owner', 'github.com:8080'),
+    ('https://owner.github.io/project', 'owner.github.io'),
+    ('https://example.com/owner', 'example.com'),
+  ],
+)
+def test_owner(url, owner):
+  assert keys.owner_key({'url': url}) == owner.encode()
+
+
+def test_owner_of_a_domain():
+  record = {'domain': 'github.com/owner'}
+  assert keys.owner_key(record) == b'github.com/owner'
+
+
 @pytest.mark.parametrize(('url', 'reason'), _BAD_URLS)
-@pytest.mark.parametrize('key', [keys.host_key, keys.domain_key])
+@pytest.mark.parametrize(
+  'key', [keys.host_key, keys.domain_key, keys.owner_key]
+)
 def test_url_without_host(key, url, reason):
   with pytest.raises(Drop, match=f'^{reason}$'):
     key({'url': url})

@@ -56,7 +56,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   parser.add_argument(
     '--key',
     choices=tuple(KEYS),
-    help="what the examples of a group share (default: the corpus's own)",
+    help="what the examples of a group share (default: the corpus's own); "
+    'owner: the host, and on code hosts the owner: github.com/owner',
   )
   parser.add_argument(
     '--num_shards',
