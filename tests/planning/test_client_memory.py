@@ -99,6 +99,27 @@ def test_large_buffers_go_back_to_the_system(monkeypatch):
   assert three['local step, backward']['allocator'] == int(expected)
 
 
+def test_large_models_give_smaller_buffers_back_too(monkeypatch):
+  monkeypatch.setattr(client_memory, 'LARGE_MODEL_HEAP_BUFFER_BYTES', 100)
+  monkeypatch.setattr(client_memory, 'LARGE_MODEL_BYTES', 721)
+  small = _moments(algorithm__name='fed_avg')['local step, forward']
+  # All of 4688 bytes.
+  assert small['allocator'] == 2344
+  monkeypatch.setattr(client_memory, 'LARGE_MODEL_BYTES', 720)
+  large = _moments(algorithm__name='fed_avg')['local step, forward']
+  # As above: what of the weights is below 100 bytes.
+  assert large['allocator'] == 162
+
+
+def test_what_large_models_give_back_is_as_in_the_engine():
+  from tff_fedfish.runtime import freed_memory
+
+  assert client_memory.LARGE_MODEL_BYTES == freed_memory.MIN_MODEL_BYTES
+  assert (
+    client_memory.LARGE_MODEL_HEAP_BUFFER_BYTES == freed_memory.MIN_BUFFER_BYTES
+  )
+
+
 def test_long_sequences_form_logits_in_chunks(monkeypatch):
   shape = TransformerConfig(
     num_layers=1, width=4, num_heads=2, vocabulary_size=10, sequence_length=6

@@ -49,6 +49,22 @@ def test_fed_avg_and_server_sgd_by_hand():
   }
 
 
+def test_several_partial_sums_in_one_process():
+  config = planned_configs.by_hand(
+    algorithm__name='fed_avg', engine__num_partial_sums=3
+  )
+  (found,) = memory.of_config(config)
+  held = _PROCESS | {'weights': 720, 'optimizer state': 1440}
+  # One sum is W. At a client there is that of its part and that of the parts
+  # before; two are merged into a third; the step needs one.
+  one = {'sums of earlier clients': 720}
+  assert found.moments == {
+    'client work': held | one | {'partial sums': 720} | _CLIENT,
+    'merge of partial sums': held | {'partial sums': 2160},
+    'server step': held | one | {'new weights and state': 2160, 'update': 144},
+  }
+
+
 def test_driver_and_worker_by_hand():
   config = planned_configs.by_hand(engine__kind='ray', engine__num_workers=2)
   driver, worker = memory.of_config(config)

@@ -22,10 +22,14 @@ _KEPT_IN_DTYPE = 24
 _SCORES_COPIES = 4
 # Logits, their exponentials and their gradient, in float32.
 _LOGITS_COPIES = 3
-# Freed buffers below this stay with glibc's allocator, and this share of them
+# Freed buffers below a size stay with glibc's allocator, and this share of them
 # lies idle between others.
-_MAX_HEAP_BUFFER_BYTES = 32 * 2**20
 _IDLE_SHARE = 0.5
+# glibc's own size, and that of large models, as in runtime/freed_memory.py,
+# which imports TensorFlow; a test compares them.
+_MAX_HEAP_BUFFER_BYTES = 32 * 2**20
+LARGE_MODEL_BYTES = 256 * 2**20
+LARGE_MODEL_HEAP_BUFFER_BYTES = 4 * 2**20
 
 Parts = dict[str, int]
 
@@ -155,16 +159,18 @@ def _idle_bytes(shape, num_rows, parts):
   """Returns what the allocator holds beside the parts."""
   num_tokens = num_rows * shape.sequence_length
   sizes = tensor_bytes(shape)
-  stacked = _share_on_heap(sizes.items(), 1)
-  by_layer = _share_on_heap(sizes.items(), shape.num_layers)
+  heap_limit = _MAX_HEAP_BUFFER_BYTES
+  if sum(sizes.values()) >= LARGE_MODEL_BYTES:
+    heap_limit = LARGE_MODEL_HEAP_BUFFER_BYTES
+  stacked = _share_on_heap(sizes.items(), 1, heap_limit)
+  by_layer = _share_on_heap(sizes.items(), shape.num_layers, heap_limit)
   largest_buffer = {
     'activations': _dtype_bytes(shape) * num_tokens * 4 * shape.width,
     'attention scores': scores_bytes(shape, num_rows) // _SCORES_COPIES,
     'logits': logits_bytes(shape, num_rows) // _LOGITS_COPIES,
   }
   shares = {'layer copies': by_layer, 'gradients': by_layer} | {
-    part: float(size < _MAX_HEAP_BUFFER_BYTES)
-    for part, size in largest_buffer.items()
+    part: float(size < heap_limit) for part, size in largest_buffer.items()
   }
   return int(
     _IDLE_SHARE
@@ -172,13 +178,15 @@ def _idle_bytes(shape, num_rows, parts):
   )
 
 
-def _share_on_heap(named_sizes: Iterable[tuple[str, int]], num_pieces: int):
-  """Returns the share of the weights in buffers that the allocator keeps."""
+def _share_on_heap(
+  named_sizes: Iterable[tuple[str, int]], num_pieces: int, heap_limit: int
+):
+  """Returns the share of the weights in buffers below a size."""
   small = total = 0
   for name, size in named_sizes:
     total += size
     buffer = size // num_pieces if name.startswith('block/') else size
-    small += size * (buffer < _MAX_HEAP_BUFFER_BYTES)
+    small += size * (buffer < heap_limit)
   return small / total
 
 

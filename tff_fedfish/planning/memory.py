@@ -51,15 +51,28 @@ def of_config(config: TrainConfig) -> tuple[ProcessMemory, ...]:
   of_kind = image_memory if config.data.holds_images else client_memory
   client_moments = of_kind.moments_of_client(config)
   if config.engine.kind == 'in_process':
-    held = parts.process | parts.state | {'sums of earlier clients': parts.sums}
-    return (
-      _process(
-        'the process',
-        {moment: held | taken for moment, taken in client_moments.items()}
-        | {'server step': held | parts.new_state},
-      ),
-    )
+    return (_one_process(parts, client_moments, config.num_partial_sums),)
   return _driver(parts), _worker(parts, client_moments)
+
+
+def _one_process(parts, client_moments, num_partial_sums):
+  held = parts.process | parts.state
+  in_parts = num_partial_sums > 1
+  at_client = held | {
+    # Of a part, beside the sum of the parts before it.
+    'sums of earlier clients': parts.sums,
+    'partial sums': in_parts * parts.sums,
+  }
+  moments = {
+    moment: at_client | taken for moment, taken in client_moments.items()
+  }
+  if in_parts:
+    # The sum so far, a part's, and the new sum.
+    moments['merge of partial sums'] = held | {'partial sums': 3 * parts.sums}
+  moments['server step'] = (
+    held | {'sums of earlier clients': parts.sums} | parts.new_state
+  )
+  return _process('the process', moments)
 
 
 def _driver(parts):

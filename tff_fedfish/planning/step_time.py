@@ -8,6 +8,7 @@ written out or looped over as the whole model's would be.
 
 import collections
 import dataclasses
+import statistics
 import time
 from collections.abc import Callable
 
@@ -16,11 +17,16 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from models.functional_model import build_language_model
-from models.transformer_config import TransformerConfig, num_parameters
+from models.transformer_config import (
+  TransformerConfig,
+  num_parameters,
+  weight_shapes,
+)
 from tff_fedfish import fisher, local_training
 from tff_fedfish.algorithms.slots.finite import zero_if_non_finite
 from tff_fedfish.data import sequences
 from tff_fedfish.planning import client_steps
+from tff_fedfish.runtime import freed_memory
 from tff_fedfish.training.config import TrainConfig
 
 # Not 1 and 2: noise in the difference counts num_layers times.
@@ -54,15 +60,23 @@ class MeasuredSeconds:
 def measure(config: TrainConfig, *, num_repeats: int = 5) -> MeasuredSeconds:
   """Times steps and weight-wide work; takes from seconds to a few minutes.
 
+  From then on, as in a run of the model, large buffers go back to the system if
+  the model is large; see `freed_memory`.
+
   Args:
     config: The run's config. Neither its corpus nor its weights are needed.
-    num_repeats: Timings of each thing, taken in turns; the fastest counts, as
-      whatever else runs on the machine only ever adds.
+    num_repeats: Timings of each thing, taken in turns; the median counts. The
+      fastest would be what a processor does at its best, which it does not keep
+      up for a round.
   """
   shape, work = config.transformer_config(), config.client_work
   steps = client_steps.of_config(config)
   depths = sorted({min(depth, shape.num_layers) for depth in _NUM_LAYERS})
   batch_size = min(work.local_batch_size, work.max_sequences_per_client)
+  # Or else steps would be faster here than they are in a round.
+  freed_memory.return_large_buffers(
+    [tf.TensorSpec(s, tf.float32) for s in weight_shapes(shape).values()]
+  )
   optimizer = tff.learning.optimizers.build_sgdm(work.learning_rate)
   batch_sizes = {batch_size} | (
     {steps.fisher_batch_size} if steps.num_fisher_steps else set()
@@ -82,10 +96,10 @@ def measure(config: TrainConfig, *, num_repeats: int = 5) -> MeasuredSeconds:
       seconds[key].append(timer.seconds_per_step())
 
   def full_depth(size):
-    shallow = min(seconds[depths[0], size])
+    shallow = statistics.median(seconds[depths[0], size])
     if len(depths) == 1:
       return shallow
-    deep = min(seconds[depths[-1], size])
+    deep = statistics.median(seconds[depths[-1], size])
     per_layer = max(0.0, (deep - shallow) / (depths[-1] - depths[0]))
     return shallow + per_layer * (shape.num_layers - depths[0])
 
@@ -227,16 +241,17 @@ def _seconds_per_weight(config, num_repeats):
   seconds = {}
   for name, call in calls.items():
     call()
-    seconds[name] = min(_seconds_of(call) for _ in range(num_repeats))
+    seconds[name] = statistics.median(
+      _seconds_of(call) for _ in range(num_repeats)
+    )
   return {name: s / _NUM_SAMPLE_WEIGHTS for name, s in seconds.items()}
 
 
 def _seconds_of(call):
   start = time.perf_counter()
-  for tensor in tf.nest.flatten(call()):
-    # Waits for accelerators, whose calls return before they are done.
-    if tf.is_tensor(tensor) and tensor.shape.rank == 0:
-      tensor.numpy()
+  call()
+  # Calls on accelerators return before they are done.
+  tf.test.experimental.sync_devices()
   return time.perf_counter() - start
 
 

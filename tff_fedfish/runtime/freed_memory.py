@@ -14,9 +14,12 @@ import tensorflow as tf
 
 # Of a model. Below, what is kept is little, and to take it anew would cost more
 # than 1 % of a client's work.
-_MIN_MODEL_BYTES = 256 * 2**20
-# Buffers from this size on are returned when they are freed.
-_MIN_BUFFER_BYTES = 2**20
+MIN_MODEL_BYTES = 256 * 2**20
+# Buffers from this size on are returned when they are freed. The system clears
+# what it gives anew: with 168 million weights that took 23 of a round's 73
+# processor seconds from 1 MiB on, 13 of 64 from 8 MiB on and 8 of 58 where the
+# library was left alone, in 7.4, 7.6 and 8.3 GiB.
+MIN_BUFFER_BYTES = 4 * 2**20
 _M_MMAP_THRESHOLD = -3
 
 
@@ -34,9 +37,9 @@ def return_large_buffers(tensors: Sequence[Any]) -> bool:
     Whether it is much.
   """
   num_bytes = sum(map(_num_bytes, tensors))
-  is_much = num_bytes >= _MIN_MODEL_BYTES and hasattr(_c_library(), 'mallopt')
+  is_much = num_bytes >= MIN_MODEL_BYTES and hasattr(_c_library(), 'mallopt')
   if is_much:
-    _c_library().mallopt(_M_MMAP_THRESHOLD, _MIN_BUFFER_BYTES)
+    _c_library().mallopt(_M_MMAP_THRESHOLD, MIN_BUFFER_BYTES)
   return is_much
 
 
