@@ -62,7 +62,7 @@ def test_varied_settings_are_not_overridden(sweep_file):
 @pytest.mark.parametrize(
   ('text', 'words'),
   [
-    ('', 'must define a function `get_sweep()` beside `get_config()`, but'),
+    ('', 'must define a function `get_sweep()`, but defines none. Correct'),
     ('get_sweep = 3', 'must define a function `get_sweep()`'),
     (
       'def get_sweep():\n  return 1 / 0',

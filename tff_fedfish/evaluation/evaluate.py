@@ -174,8 +174,9 @@ class _Measurement:
   """The graphs and weights that all clients share."""
 
   def __init__(self, config, loaded, options):
+    from models.model_shapes import weight_shapes
     from tff_fedfish.runtime.in_process_context import set_in_process_context
-    from tff_fedfish.training import learning_setup
+    from tff_fedfish.training import learning_setup, server_state
 
     set_in_process_context()
     self._config = config
@@ -184,7 +185,10 @@ class _Measurement:
     self.learning_rate = options.learning_rate
     if self.learning_rate is None:
       self.learning_rate = config.client_work.learning_rate
-    self._trainable = _trainable(config, loaded)
+    weights = server_state.trainable_by_name(
+      loaded.tensors, weight_shapes(config.model_shape()), loaded.path
+    )
+    self._trainable = tuple(weights.values())
     self._evaluator = learning_setup.build_evaluator(config)
 
   def personalization(self, sample):
@@ -276,16 +280,3 @@ def _client_ids(corpus, data, config, options, split):
       f'{config.client_splits.held_out_fraction}). Name the other split.'
     )
   return client_ids
-
-
-def _trainable(config, loaded):
-  """Returns the checkpoint's weights in the model's order, shapes checked."""
-  from models.model_shapes import weight_shapes
-  from tff_fedfish.training import server_state
-
-  prefix = server_state.TRAINABLE_PREFIX
-  shapes = weight_shapes(config.model_shape()).values()
-  expected = {f'{prefix}{i}': shape for i, shape in enumerate(shapes)}
-  found = {k: v for k, v in loaded.tensors.items() if k.startswith(prefix)}
-  server_state.require_tensors(found, expected, loaded.path)
-  return tuple(found[name] for name in expected)

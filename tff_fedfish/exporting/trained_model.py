@@ -63,18 +63,14 @@ def load_trained_model(checkpoint: str | os.PathLike) -> TrainedModel:
   # Late: the errors above must not wait for TFF.
   from tff_fedfish.training import server_state
 
-  prefix = server_state.TRAINABLE_PREFIX
-  loaded = checkpoints.load_checkpoint(path, prefix, verify=False)
-  shapes = weight_shapes(config.transformer_config())
-  numbered = {f'{prefix}{i}': name for i, name in enumerate(shapes)}
-  server_state.require_tensors(
-    loaded.tensors,
-    {number: shapes[name] for number, name in numbered.items()},
-    path,
+  loaded = checkpoints.load_checkpoint(
+    path, server_state.TRAINABLE_PREFIX, verify=False
   )
   return TrainedModel(
     config=config,
-    weights={name: loaded.tensors[number] for number, name in numbered.items()},
+    weights=server_state.trainable_by_name(
+      loaded.tensors, weight_shapes(config.transformer_config()), path
+    ),
     tokenizer=tokenizer,
     round_num=loaded.round_num,
     run=run,

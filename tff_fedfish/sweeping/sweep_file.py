@@ -2,20 +2,20 @@
 
 import dataclasses
 import os
-import runpy
-import traceback
+import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tff_fedfish.errors import UserError
 from tff_fedfish.sweeping.grid import Settings
 from tff_fedfish.sweeping.sweep_config import SweepConfig, parse_sweep
-from tff_fedfish.training import config_loading
+from tff_fedfish.training import config_files, config_loading
 from tff_fedfish.training.config import TrainConfig
 
 # A preset fills in sizes, which a config that is made from another one must
 # not inherit: the file is read again with it.
 _PRESET = 'model.preset'
+_ADVICE = 'Correct the file; configs/debian_sweep.py is an example.'
 
 
 class SweepFile:
@@ -42,8 +42,9 @@ class SweepFile:
     self.path = str(path)
     self._overrides = list(overrides)
     self.base = config_loading.load_config(path, overrides)
+    values = config_files.call_in_file(pathlib.Path(path), 'get_sweep', _ADVICE)
     self.sweep: SweepConfig = parse_sweep(
-      _call_get_sweep(self.path), self.base, repr(self.path)
+      _plain(values), self.base, repr(self.path)
     )
     self._require_not_overridden()
 
@@ -85,39 +86,6 @@ class SweepFile:
           f'`--config.{name}` must be left out: `{varied[name]}` in '
           f'{self.path!r} varies it.'
         )
-
-
-def _call_get_sweep(path: str) -> Mapping[str, Any]:
-  """Returns what `get_sweep()` returns; the file itself is known to run."""
-  from ml_collections import ConfigDict
-
-  advice = 'Correct the file; configs/debian_sweep.py is an example.'
-  get_sweep = runpy.run_path(path).get('get_sweep')
-  if not callable(get_sweep):
-    raise UserError(
-      f'`--config` {path!r} must define a function `get_sweep()` beside '
-      f'`get_config()`, but defines none. {advice}'
-    )
-  try:
-    values = get_sweep()
-  except Exception as error:
-    lines = [
-      frame.lineno
-      for frame in traceback.extract_tb(error.__traceback__)
-      if frame.filename == path
-    ]
-    text = ' '.join(f'{type(error).__name__}: {error}'.split())
-    where = f' in line {lines[-1]}' if lines else ''
-    raise UserError(
-      f'`get_sweep()` in {path!r} must run without errors, but raised '
-      f'{text}{where}. {advice}'
-    ) from error
-  if not isinstance(values, ConfigDict):
-    raise UserError(
-      f'`get_sweep()` in {path!r} must return an ml_collections.ConfigDict, '
-      f'found {type(values).__name__}. {advice}'
-    )
-  return _plain(values)
 
 
 def _plain(value: Any) -> Any:

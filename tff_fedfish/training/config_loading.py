@@ -4,8 +4,6 @@ import dataclasses
 import difflib
 import os
 import pathlib
-import runpy
-import traceback
 import types
 import typing
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,6 +11,7 @@ from typing import Any
 
 from tff_fedfish.errors import UserError
 from tff_fedfish.training import config as config_lib
+from tff_fedfish.training import config_files
 from tff_fedfish.training.config_fields import ConfigError
 
 SCHEMA_VERSION = 1
@@ -48,7 +47,7 @@ def load_config(
     UserError: If the file cannot be used, or an argument is no override.
     ConfigError: Naming all unknown, repeated, missing and wrong settings.
   """
-  config_dict = _run_config_file(pathlib.Path(path))
+  config_dict = config_files.call_in_file(pathlib.Path(path), 'get_config')
   problems = []
   for name, text in _split_overrides(overrides, problems):
     problem = _apply_override(config_dict, name, text)
@@ -58,7 +57,7 @@ def load_config(
   except Exception as error:
     raise UserError(
       f'`--config` {str(path)!r} must give every setting a value, but '
-      f'reading them raised {_one_line(error)}. Correct the file.'
+      f'reading them raised {config_files.one_line(error)}. Correct the file.'
     ) from error
   return _from_dict(values, f'{str(path)!r}', problems)
 
@@ -113,47 +112,6 @@ def differences(
 def _setting(values: Mapping[str, Any], dotted: str) -> Any:
   section, name = dotted.split('.')
   return values[section][name]
-
-
-def _run_config_file(path: pathlib.Path) -> Any:
-  """Returns the ConfigDict that the file's `get_config()` returns."""
-  from ml_collections import ConfigDict
-
-  if not path.is_file():
-    found = 'is a directory' if path.is_dir() else 'does not exist'
-    raise UserError(
-      f'`--config` must name a Python file, but {str(path)!r} {found}. '
-      'Start from a file in configs/.'
-    )
-  advice = 'Correct the file; those in configs/ are examples.'
-  try:
-    get_config = runpy.run_path(str(path)).get('get_config')
-    config_dict = get_config() if callable(get_config) else None
-  except (Exception, SystemExit) as error:
-    # The last frame inside the file: what the reader can change.
-    lines = [
-      frame.lineno
-      for frame in traceback.extract_tb(error.__traceback__)
-      if frame.filename == str(path)
-    ]
-    line = lines[-1] if lines else getattr(error, 'lineno', None)
-    where = f' in line {line}' if line else ''
-    raise UserError(
-      f'`--config` {str(path)!r} must run without errors, but raised '
-      f'{_one_line(error)}{where}. {advice}'
-    ) from error
-  if not callable(get_config):
-    raise UserError(
-      f'`--config` {str(path)!r} must define a function `get_config()`, but '
-      f'defines none. {advice}'
-    )
-  if not isinstance(config_dict, ConfigDict):
-    raise UserError(
-      f'`get_config()` in {str(path)!r} must return an '
-      f'ml_collections.ConfigDict, found {type(config_dict).__name__}. '
-      f'{advice}'
-    )
-  return config_dict
 
 
 def _split_overrides(
@@ -275,8 +233,3 @@ def _unknown(dotted: str, prefix: str) -> str:
     f'`{prefix}{dotted}` is unknown; the nearest known one is '
     f'`{prefix}{nearest}`'
   )
-
-
-def _one_line(error: BaseException) -> str:
-  text = ' '.join(str(error).split())
-  return f'{type(error).__name__}: {text}' if text else type(error).__name__

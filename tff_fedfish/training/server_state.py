@@ -62,6 +62,29 @@ def from_tensors(
   )
 
 
+def trainable_by_name(
+  tensors: Mapping[str, np.ndarray],
+  shapes: Mapping[str, tuple[int, ...]],
+  source: str | os.PathLike,
+) -> dict[str, np.ndarray]:
+  """Returns the model's weights by the names that the model gives them.
+
+  Args:
+    tensors: Of a checkpoint; those that are no weights are left out.
+    shapes: Name -> shape in the model's order, as `weight_shapes` returns them.
+    source: Where the tensors come from, for the error.
+
+  Raises:
+    UserError: If they are of another model.
+  """
+  numbered = {f'{TRAINABLE_PREFIX}{i}': name for i, name in enumerate(shapes)}
+  found = {k: v for k, v in tensors.items() if k.startswith(TRAINABLE_PREFIX)}
+  require_tensors(
+    found, {number: shapes[name] for number, name in numbered.items()}, source
+  )
+  return {name: found[number] for number, name in numbered.items()}
+
+
 def require_tensors(
   tensors: Mapping[str, np.ndarray],
   expected_shapes: Mapping[str, tuple[int, ...]],
