@@ -1,8 +1,10 @@
 """FedFish and FedAvg by local epochs on MNIST by writer.
 
-For `fedfish sweep`: the values of mnist_by_writer.py at 1, 4, 8 and 16 local
-epochs for the same number of rounds, three seeds each: 24 runs. Every run is
-evaluated on the writers whom the corpus holds out.
+For `fedfish sweep`: the values of mnist_by_writer.py with smaller cohorts and
+fewer rounds, at 1, 4, 8 and 16 local epochs for the same number of rounds,
+three seeds each: 24 runs, after 12 short ones that choose both learning rates
+of each method. Every run is evaluated on the writers whom the corpus holds out;
+learning rates are chosen on others. An hour or two on two CPU cores.
 """
 
 from ml_collections import ConfigDict
@@ -22,16 +24,16 @@ def get_config() -> ConfigDict:
       server=dict(optimizer='adam', learning_rate=1e-3),
       model=dict(preset='emnist_cnn'),
       data=dict(corpus='mnist_by_writer', directory='corpora/mnist_by_writer'),
-      cohorts=dict(cohort_size=32),
+      cohorts=dict(cohort_size=8),
       client_splits=dict(held_out_fraction=None),
-      training=dict(num_rounds=200),
+      training=dict(num_rounds=30),
       evaluation=dict(
-        every_num_rounds=20,
+        every_num_rounds=5,
         num_clients=64,
         max_sequences_per_client=0,
         batch_size=64,
       ),
-      checkpoints=dict(every_num_rounds=20, keep_last=2),
+      checkpoints=dict(every_num_rounds=10, keep_last=1),
     )
   )
   return config.lock()
@@ -52,6 +54,15 @@ def get_sweep() -> ConfigDict:
         ],
       },
       budget='fixed_rounds',
+      learning_rate_search=dict(
+        settings={
+          'client_work.learning_rate': [1e-3, 1e-2, 1e-1],
+          'server.learning_rate': [1e-3, 1e-2],
+        },
+        num_rounds=20,
+        per=['algorithm.name'],
+        num_clients=0,
+      ),
       evaluate=[
         dict(
           fractions=[0.0, 0.25, 0.5],
