@@ -50,3 +50,49 @@ class Client(ClientLoader):
     )
     dataset = tf.data.Dataset.from_tensor_slices(rows).batch(2)
     return LoadedClient(dataset, {'num_rows': num_rows})
+
+
+class LightWorker:
+  """Stands for a `RayWorker`, without TensorFlow: it is up in a second.
+
+  A client is a word: 'fatal' ends the worker, 'wrong' raises.
+  """
+
+  def __init__(self, num_threads: int, shows_gpus: bool):
+    self._settings = (num_threads, shows_gpus)
+
+  def process_id(self) -> int:
+    return os.getpid()
+
+  def add_up(self, spec, broadcast, clients, failed_once):
+    """Returns as its sum how many clients there are."""
+    from tff_fedfish.runtime.ray_worker import PartResult
+    from tff_fedfish.runtime.round_options import RoundOutcome
+
+    words = [word for _, word in clients]
+    if 'fatal' in words:
+      os.kill(os.getpid(), signal.SIGKILL)
+    if 'wrong' in words:
+      raise KeyError('a worker that is wrong')
+    return PartResult([np.float32(len(words))], [], RoundOutcome(), None)
+
+
+class BrokenWorker(LightWorker):
+  """Cannot be set up, as on a machine without TensorFlow."""
+
+  def __init__(self, num_threads: int, shows_gpus: bool):
+    import absent_from_workers  # noqa: F401
+
+
+class DyingWorker(LightWorker):
+  """Ends while it is set up, as one for which there is no memory."""
+
+  def __init__(self, num_threads: int, shows_gpus: bool):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+class BusyActor:
+  """Takes what Ray has; not a worker."""
+
+  def is_up(self) -> bool:
+    return True

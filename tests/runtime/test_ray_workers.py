@@ -13,7 +13,12 @@ import tensorflow_federated as tff
 
 from tff_fedfish.algorithms.fed_fish import build_fed_fish
 from tff_fedfish.errors import FailedError, UserError
-from tff_fedfish.runtime import in_process_context, ray_workers
+from tff_fedfish.runtime import (
+  in_process_context,
+  ray_cluster,
+  ray_pool,
+  ray_workers,
+)
 from tff_fedfish.runtime.round_options import (
   RoundInterrupted,
   RoundOptions,
@@ -43,8 +48,14 @@ def workers():
   import ray
 
   ray.cloudpickle.register_pickle_by_value(ray_clients)
+  # Another user, who starts Ray and has left when the tests run.
+  ray_cluster.join('local', num_workers=2)
   with ray_workers.RayWorkers(2, threads_per_worker=1) as workers:
+    workers.process_ids()
+    ray_cluster.leave()
     yield workers
+  # The last one has ended it.
+  assert not ray.is_initialized()
   ray.cloudpickle.unregister_pickle_by_value(ray_clients)
 
 
@@ -98,6 +109,40 @@ def test_same_bits_as_one_process(process, workers, expected, loads):
   # Two processes shared the clients, neither of them this one.
   ids = {i for n in range(_NUM_CLIENTS) for i in _process_ids(loads, n)}
   assert ids == set(map(str, workers.process_ids()))
+
+
+def test_more_gpus_than_there_are(workers):
+  workers.process_ids()
+  too_many = ray_workers.RayWorkers(2, gpus_per_worker=1.0)
+  with pytest.raises(
+    UserError,
+    match=r'2 workers \(`--config.engine.num_workers`\) need 2 GPU, but Ray '
+    "at 'local' has 0. Lower `--config.engine.gpus_per_worker`, or add",
+  ):
+    too_many.process_ids()
+  too_many.close()
+
+
+def test_others_may_use_ray_too(workers, monkeypatch):
+  # Both CPUs that Ray was started with are those of `workers`.
+  before = workers.process_ids()
+  monkeypatch.setattr(ray_pool, 'RayWorker', ray_clients.LightWorker)
+  with ray_workers.RayWorkers(1) as others:
+    (process_id,) = others.process_ids()
+    assert process_id not in before
+  assert workers.process_ids() == before
+
+
+def test_second_address(workers):
+  with (
+    ray_workers.RayWorkers(1, address='auto') as elsewhere,
+    pytest.raises(
+      UserError,
+      match="`--config.engine.ray_address` must be 'local', to which this "
+      "process is connected, found 'auto'. Close the workers there first",
+    ),
+  ):
+    elsewhere.process_ids()
 
 
 def test_order_of_arrival_does_not_matter(process, workers, expected, loads):
@@ -182,25 +227,6 @@ def test_stop_does_not_wait_for_clients(process, workers, loads):
       workers,
       should_stop=lambda: bool(_process_ids(loads, 2)),
     )
-
-
-@pytest.mark.slow
-def test_part_that_kills_every_worker(process, workers, loads):
-  with pytest.raises(
-    FailedError, match='3 worker processes died, one after the other, at client'
-  ):
-    _round(process, _clients(loads, num_deaths=9), workers)
-
-
-def test_more_gpus_than_there_are(workers):
-  workers.process_ids()
-  too_many = ray_workers.RayWorkers(2, gpus_per_worker=1.0)
-  with pytest.raises(
-    UserError,
-    match=r'2 workers \(`--config.engine.num_workers`\) need 2 GPU, but Ray '
-    "at 'local' has 0. Lower `--config.engine.gpus_per_worker`, or add",
-  ):
-    too_many.process_ids()
 
 
 def test_two_threads_take_turns(process, workers, expected, tmp_path):

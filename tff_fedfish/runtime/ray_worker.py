@@ -52,6 +52,9 @@ class RayWorker:
     if not shows_gpus:
       tf.config.set_visible_devices([], 'GPU')
     placement.share_accelerators()
+    # What is missing on this machine shows here, not at the first part.
+    from tff_fedfish.runtime import partial_sums  # noqa: F401
+
     self._spec = self._client_work = None
 
   def process_id(self) -> int:

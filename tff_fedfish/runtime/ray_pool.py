@@ -1,0 +1,210 @@
+"""The worker processes of the Ray engine: those that are up, and the others.
+
+A worker is up when it has answered for the first time. Until then it may wait
+for a place on a busy cluster, import TensorFlow, or fail in doing so. A pool
+keeps the number of workers that it was made with: one that is lost is replaced.
+"""
+
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from tff_fedfish.errors import FailedError
+from tff_fedfish.runtime.ray_cluster import Share, describe_error
+from tff_fedfish.runtime.ray_worker import RayWorker
+from tff_fedfish.runtime.round_options import RoundInterrupted
+
+# How often a waiting driver looks whether it is to stop. Unit: seconds.
+POLL_SECONDS = 0.2
+# Workers that may die, one after the other, before the work is given up.
+MAX_LOST_WORKERS = 3
+# Until it is said that workers are not up, and until they are given up: a
+# cluster may be busy, or start machines for them. Unit: seconds.
+_NOTICE_SECONDS = 60.0
+_LIMIT_SECONDS = 600.0
+
+
+class _Starting(NamedTuple):
+  """A worker that has not answered yet."""
+
+  worker: Any
+  since: float
+
+
+class RayPool:
+  """Ray actors; to be closed in the end."""
+
+  def __init__(self, num_workers: int, share: Share, *, num_threads: int):
+    """Asks Ray for the workers; none is up yet.
+
+    Args:
+      num_workers: Worker processes, >= 1.
+      share: What Ray reserves for each.
+      num_threads: TensorFlow threads of each, >= 1.
+    """
+    import ray
+
+    self._num_workers = num_workers
+    self._share = share
+    self._num_threads = num_threads
+    self._worker_class = ray.remote(RayWorker).options(
+      num_cpus=share.cpus, num_gpus=share.gpus, max_restarts=0
+    )
+    self._up: list[Any] = []
+    self._starting: dict[Any, _Starting] = {}
+    self._num_died_starting = 0
+    self._has_said_so = False
+    for _ in range(num_workers):
+      self._add()
+
+  @property
+  def up(self) -> list[Any]:
+    """The workers that are up, idle or not."""
+    return list(self._up)
+
+  @property
+  def answers(self) -> list[Any]:
+    """References to the first answers of the workers that are not up."""
+    return list(self._starting)
+
+  def wait_for_all(self, should_stop: Callable[[], bool] | None = None) -> None:
+    """Returns when all workers are up.
+
+    Args:
+      should_stop: Asked while it waits.
+
+    Raises:
+      RoundInterrupted: If `should_stop` says so.
+      FailedError: As `admit`, and if one is not up after `_LIMIT_SECONDS`.
+    """
+    while self._starting:
+      self.admit(POLL_SECONDS)
+      if should_stop is not None and should_stop():
+        raise RoundInterrupted
+      if max(self._waits(), default=0) >= _LIMIT_SECONDS:
+        raise self._too_late()
+
+  def admit(self, timeout_seconds: float = 0.0) -> None:
+    """Takes up a worker that has answered, if one has.
+
+    After `_NOTICE_SECONDS` it says on standard error what is waited for.
+
+    Args:
+      timeout_seconds: How long to wait for an answer.
+
+    Raises:
+      FailedError: If a worker cannot be set up, if workers die again and again
+        while they start, or if after `_LIMIT_SECONDS` none at all is up.
+    """
+    import ray
+
+    ready, _ = ray.wait(self.answers, timeout=timeout_seconds)
+    for answer in ready:
+      self._receive(answer)
+    waits = self._waits()
+    if not waits:
+      self._has_said_so = False
+    elif max(waits) >= _NOTICE_SECONDS and not self._has_said_so:
+      self._has_said_so = True
+      print(
+        f'fedfish: {self._count()} are up after {max(waits):.0f} s; waiting '
+        f'for the others. {self._share.describe()}',
+        file=sys.stderr,
+      )
+    if not self._up and min(waits) >= _LIMIT_SECONDS:
+      raise self._too_late()
+
+  def replace(self, worker: Any) -> None:
+    """Ends a worker that was up, if it lives, and asks for another."""
+    import ray
+
+    ray.kill(worker)
+    self._up.remove(worker)
+    self._add()
+
+  def close(self) -> None:
+    """Ends all workers."""
+    import ray
+
+    starting = [starting.worker for starting in self._starting.values()]
+    workers = self._up + starting
+    self._up.clear()
+    self._starting.clear()
+    # They have ended with Ray where the program has shut it down.
+    if ray.is_initialized():
+      for worker in workers:
+        ray.kill(worker)
+
+  def _add(self):
+    worker = self._worker_class.remote(self._num_threads, self._share.gpus > 0)
+    answer = worker.process_id.remote()
+    self._starting[answer] = _Starting(worker, time.monotonic())
+
+  def _receive(self, answer):
+    import ray
+
+    worker = self._starting.pop(answer).worker
+    try:
+      ray.get(answer)
+    except ray.exceptions.RayError as error:
+      self._add()
+      if _is_lost(error):
+        self._num_died_starting += 1
+        if self._num_died_starting < MAX_LOST_WORKERS:
+          return
+        self._num_died_starting = 0
+        raise FailedError(
+          f'{MAX_LOST_WORKERS} worker processes died, one after the other, '
+          'while they started. They may need more memory than there is: lower '
+          '`--config.engine.num_workers`.'
+        ) from error
+      raise _set_up_error(error) from error
+    self._num_died_starting = 0
+    self._up.append(worker)
+
+  def _waits(self):
+    """Returns for how many seconds each worker has not answered."""
+    now = time.monotonic()
+    return [now - starting.since for starting in self._starting.values()]
+
+  def _count(self):
+    return (
+      f'{len(self._up)} of {self._num_workers} workers '
+      '(`--config.engine.num_workers`)'
+    )
+
+  def _too_late(self):
+    return FailedError(
+      f'Only {self._count()} are up after {_LIMIT_SECONDS:g} s. '
+      f'{self._share.describe()} Lower num_workers, or wait until Ray has '
+      'room for them.'
+    )
+
+
+def _is_lost(error):
+  """Whether a worker's process or machine is gone, for no reason of its own."""
+  import ray
+
+  return (
+    isinstance(error, ray.exceptions.RayActorError)
+    and not error.actor_init_failed
+  )
+
+
+def _set_up_error(error):
+  """Returns what to raise for a worker whose `__init__` raised."""
+  import ray
+
+  # Ray hands over the exception within one that knows where it was raised,
+  # within one that says that the actor is dead.
+  place = ''
+  for outer in (error, *error.args[:1]):
+    if isinstance(outer, ray.exceptions.RayTaskError):
+      place = f' on {outer.ip}' if getattr(outer, 'ip', None) else ''
+      error = outer.cause
+      break
+  return FailedError(
+    f'A worker process{place} could not be set up: {describe_error(error)}. '
+    'Every machine needs the Python environment that this one has.'
+  )
