@@ -4,7 +4,7 @@ For `fedfish sweep`: the values of mnist_by_writer.py with smaller cohorts and
 fewer rounds, at 1, 4, 8 and 16 local epochs for the same number of rounds,
 three seeds each: 24 runs, after 12 short ones that choose both learning rates
 of each method. Every run is evaluated on the writers whom the corpus holds out;
-learning rates are chosen on others. An hour or two on two CPU cores.
+learning rates are chosen on others. More than an hour on two CPU cores.
 """
 
 from ml_collections import ConfigDict
@@ -26,7 +26,7 @@ def get_config() -> ConfigDict:
       data=dict(corpus='mnist_by_writer', directory='corpora/mnist_by_writer'),
       cohorts=dict(cohort_size=8),
       client_splits=dict(held_out_fraction=None),
-      training=dict(num_rounds=30),
+      training=dict(num_rounds=20),
       evaluation=dict(
         every_num_rounds=5,
         num_clients=64,

@@ -9,6 +9,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from models import transformer
+from models.drawn_labels import draw_labels
 from models.image_classifier import IMAGE_CLASSIFIERS
 from models.image_model_config import ImageModelConfig
 from models.transformer_config import TransformerConfig, weight_shapes
@@ -18,6 +19,11 @@ Weights = tuple[tuple[tf.Tensor, ...], tuple[tf.Tensor, ...]]
 # (predictions, labels) -> loss of each target in nats, whether its likeliest
 # prediction is right (1 or 0), and which targets are real (1 or 0).
 _PerTarget = Callable[[Any, tf.Tensor], tuple[tf.Tensor, tf.Tensor, tf.Tensor]]
+
+# (weights, x, y, seed) -> summed loss, number of targets.
+_DrawnLoss = Callable[
+  [Weights, Any, tf.Tensor, tf.Tensor], tuple[tf.Tensor, tf.Tensor]
+]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,10 +39,20 @@ class ModelSpec:
   """Forward pass, loss and metrics; its weights are specs."""
   draw_initial_weights: Callable[[], Weights]
   """Called while a graph is built; returns (trainable, non_trainable)."""
+  drawn_loss: _DrawnLoss | None = None
+  """(weights, x, y, seed) -> the SUM over a batch's real targets of -log p of a
+  label that is drawn from p, float32, in nats, and their number, int64. The
+  seed is int32 [2]; the gradient is that at fixed draws, the model not in
+  training. None: the model cannot be asked for the Fisher of its own
+  distribution."""
 
 
 def build_language_model(
-  config: TransformerConfig, *, model_seed: int, xla: bool = False
+  config: TransformerConfig,
+  *,
+  model_seed: int,
+  xla: bool = False,
+  noise_seeds: bool = False,
 ) -> ModelSpec:
   """Builds a next-token language model.
 
@@ -50,6 +66,9 @@ def build_language_model(
     model_seed: Seed of the initial weights.
     xla: Whether forward and backward pass are compiled by XLA. Numbers then
       differ in their last digits.
+    noise_seeds: Whether the batches of its `input_spec` have seeds to draw
+      labels from: `x` is then `OrderedDict(tokens, noise_seed)`, the tokens and
+      int32 [batch, 2]. The model itself takes batches of both kinds.
 
   Returns:
     The model. Metrics: loss (nats per token), accuracy (share of tokens whose
@@ -61,24 +80,43 @@ def build_language_model(
   @tf.function(jit_compile=xla or None, autograph=False)
   def predict_on_batch(model_weights, x, training):
     del training  # There is no dropout.
-    losses, correct = transformer.next_token_losses(config, model_weights[0], x)
+    losses, correct = transformer.next_token_losses(
+      config, model_weights[0], _tokens(x)
+    )
     return collections.OrderedDict(token_loss=losses, token_correct=correct)
 
+  @tf.function(jit_compile=xla or None, autograph=False)
+  def drawn_token_losses(model_weights, x, seed):
+    return transformer.drawn_token_losses(
+      config, model_weights[0], _tokens(x), seed
+    )
+
+  def drawn_loss(model_weights, x, num_targets, seed):
+    losses = drawn_token_losses(model_weights, x, seed)
+    mask = _target_mask(losses, num_targets)
+    num_drawn = tf.reduce_sum(tf.cast(num_targets, tf.int64))
+    return tf.reduce_sum(losses * mask), num_drawn
+
   def per_target(output, num_targets):
-    mask = _target_mask(output, num_targets)
+    mask = _target_mask(output['token_loss'], num_targets)
     return output['token_loss'], output['token_correct'], mask
 
+  tokens_spec = tf.TensorSpec([None, config.sequence_length + 1], tf.int32)
+  seeds_spec = tf.TensorSpec([None, 2], tf.int32)
   return ModelSpec(
     _functional_model(
       weight_shapes(config),
       predict_on_batch,
       per_target,
       collections.OrderedDict(
-        x=tf.TensorSpec([None, config.sequence_length + 1], tf.int32),
+        x=collections.OrderedDict(tokens=tokens_spec, noise_seed=seeds_spec)
+        if noise_seeds
+        else tokens_spec,
         y=tf.TensorSpec([None], tf.int32),
       ),
     ),
     lambda: (transformer.initial_weights(config, model_seed), ()),
+    drawn_loss,
   )
 
 
@@ -124,6 +162,13 @@ def build_image_model(
     correct = tf.cast(tf.equal(predictions, labels), tf.float32)
     return losses, correct, tf.ones_like(losses)
 
+  def drawn_loss(model_weights, x, unused_labels, seed):
+    logits = predict_on_batch(model_weights, x, False)
+    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(
+      draw_labels(logits, seed), logits
+    )
+    return tf.reduce_sum(losses), tf.shape(losses, tf.int64)[0]
+
   return ModelSpec(
     _functional_model(
       config.weight_shapes(),
@@ -143,6 +188,7 @@ def build_image_model(
       ),
       (),
     ),
+    drawn_loss,
   )
 
 
@@ -211,6 +257,9 @@ def _functional_model(
   )
 
 
-def _target_mask(output, num_targets):
-  length = output['token_loss'].shape[1]
-  return tf.sequence_mask(num_targets, length, dtype=tf.float32)
+def _tokens(x):
+  return x['tokens'] if isinstance(x, Mapping) else x
+
+
+def _target_mask(losses, num_targets):
+  return tf.sequence_mask(num_targets, losses.shape[1], dtype=tf.float32)

@@ -147,39 +147,6 @@ class TestDisjointSupports:
     assert self._barrier(self._mean(zeros, fallback)) == 0.84375
 
 
-class TestFisherDiagonal:
-  def test_sum_and_mean(self):
-    sums = fisher.zero_sums((tf.zeros([2]),))
-    sums = fisher.add_batch(sums, (tf.constant([1.0, -2.0]),))
-    sums = fisher.add_batch(sums, (tf.constant([3.0, 0.0]),))
-    # 1 + 9 = 10, 4 + 0 = 4
-    np.testing.assert_array_equal(
-      fisher.fisher_diagonal_from_sums(sums, 'sum')[0], [10, 4]
-    )
-    np.testing.assert_array_equal(
-      fisher.fisher_diagonal_from_sums(sums, 'mean')[0], [5, 2]
-    )
-
-  def test_mean_over_no_batches_is_zero(self):
-    sums = fisher.zero_sums((tf.zeros([2]),))
-    np.testing.assert_array_equal(
-      fisher.fisher_diagonal_from_sums(sums, 'mean')[0], [0, 0]
-    )
-
-  def test_bfloat16_gradients_are_squared_in_float32(self):
-    sums = fisher.add_batch(
-      fisher.zero_sums((tf.zeros([1]),)),
-      (tf.constant([1.0078125], tf.bfloat16),),
-    )
-    # 1.0078125^2 = 1.01568603515625, which bfloat16 would round to 1.015625.
-    assert sums.squared_gradients[0].numpy()[0] == np.float32(1.01568603515625)
-
-  def test_unknown_reduction(self):
-    sums = fisher.zero_sums((tf.zeros([1]),))
-    with pytest.raises(ValueError, match="'sum' or 'mean', found 'max'"):
-      fisher.fisher_diagonal_from_sums(sums, 'max')
-
-
 class TestAdamOnTheMean:
   def test_first_step(self):
     import linear_models

@@ -59,6 +59,7 @@ def _import_problem(importer: str, imported: _Import) -> str:
   module = imported.module
   pure = (
     _is_in(importer, 'models', 'tff_fedfish.fisher')
+    or _is_in(importer, 'tff_fedfish.fisher_diagonal')
     or _is_in(importer, 'tff_fedfish.local_training')
   ) and importer != 'models.functional_model'
   is_method = importer.rpartition('.')[0] == _METHODS
@@ -168,6 +169,7 @@ def test_no_file_breaks_a_rule():
     ('tff_fedfish.data.x', 'import tensorflow_federated', 'neither Beam nor'),
     ('models.attention', 'import tensorflow_federated', 'pure mathematics'),
     ('tff_fedfish.fisher', 'import tensorflow_federated', 'pure mathematics'),
+    ('tff_fedfish.fisher_diagonal', 'import tensorflow_federated', 'pure'),
     ('tff_fedfish.local_training', 'import tensorflow_federated', 'pure'),
     (
       'tff_fedfish.algorithms.fed_avg',

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tff_fedfish import fisher, local_training
+from tff_fedfish import fisher_diagonal, local_training
 
 # theta x, loss mean of (theta x - y)^2 / 2, data (1,2), (2,2), (3,3) in batches
 # {1, 2}, {3}; theta = 0, learning rate 0.1, E = 2:
@@ -36,19 +36,29 @@ def _train(num_local_epochs=2, observer=None, x=_X, y=_Y, theta=0.0):
   return run(linear_models.batches(x, y, 2))
 
 
-def _sums(theta, x=_X, y=_Y, batch_size=2):
+def _sums(theta, x=_X, y=_Y, batch_size=2, full_batch_size=None):
   model = linear_models.scalar_model()
 
   @tf.function
   def run(dataset):
-    return fisher.sums_over(model, (tf.constant(theta),), (), dataset)
+    return fisher_diagonal.sums_over(
+      model,
+      (tf.constant(theta),),
+      (),
+      dataset,
+      full_batch_size=full_batch_size,
+    )
 
   return run(linear_models.batches(x, y, batch_size))
 
 
-def _last_epoch_observer():
+def _last_epoch_observer(full_batch_size=None):
+  def observe(sums, gradients, num_examples):
+    factor = fisher_diagonal.ragged_factor(num_examples, full_batch_size)
+    return fisher_diagonal.add_batch(sums, gradients, factor=factor)
+
   return local_training.GradientObserver(
-    fisher.zero_sums((tf.constant(0.0),)), fisher.add_batch
+    fisher_diagonal.zero_sums((tf.constant(0.0),)), observe
   )
 
 
@@ -65,9 +75,17 @@ class TestTrain:
     np.testing.assert_allclose(
       result.observation.squared_gradients[0], 0.45613125, rtol=1e-5
     )
-    assert result.observation.num_batches == 2
+    assert result.observation.num_terms == 2
     np.testing.assert_allclose(result.trainable[0], 0.99975, rtol=1e-6)
     assert result.num_examples == 3
+
+  def test_last_epoch_with_ragged_correction(self):
+    result = _train(observer=_last_epoch_observer(full_batch_size=2))
+    # The second batch has 1 of 2 rows: 0.455625 + 0.00050625 / 2.
+    np.testing.assert_allclose(
+      result.observation.squared_gradients[0], 0.455878125, rtol=1e-6
+    )
+    assert result.observation.num_terms == 2
 
   def test_last_epoch_with_one_epoch_is_every_gradient(self):
     result = _train(num_local_epochs=1, observer=_last_epoch_observer())
@@ -91,9 +109,9 @@ class TestFisherSums:
     np.testing.assert_allclose(
       sums.squared_gradients[0], 0.250630453125, rtol=1e-6
     )
-    assert sums.num_batches == 2
+    assert sums.num_terms == 2
     np.testing.assert_allclose(
-      fisher.fisher_diagonal_from_sums(sums, 'mean')[0],
+      fisher_diagonal.fisher_diagonal_from_sums(sums, 'mean')[0],
       0.1253152265625,
       rtol=1e-6,
     )
@@ -120,6 +138,31 @@ class TestFisherSums:
     sums = _sums(0.0, [1.0] * 4, [-1.0, 1.0, -2.0, 0.0], batch_size)
     np.testing.assert_allclose(sums.squared_gradients[0], expected, rtol=1e-6)
 
+  @pytest.mark.parametrize(
+    ('gradients', 'batch_size', 'full_batch_size', 'expected'),
+    [
+      ((1.0, -1.0, 0.0, 2.0), 2, 2, 1.0),  # 0 + 1: nothing is ragged.
+      ((1.0, -1.0, 0.0, 2.0), 3, 3, 4 / 3),  # 0 + 2^2 / 3, not 4.
+      ((1.0, -1.0, 2.0, 0.0), 3, 3, 4 / 9),  # (2/3)^2 + 0 / 3
+      # A client that fills no batch: (2/4)^2 * 4/8.
+      ((1.0, -1.0, 2.0, 0.0), 4, 8, 0.125),
+    ],
+  )
+  def test_ragged_correction_by_hand(
+    self, gradients, batch_size, full_batch_size, expected
+  ):
+    sums = _sums(
+      0.0, [1.0] * 4, [-g for g in gradients], batch_size, full_batch_size
+    )
+    np.testing.assert_allclose(sums.squared_gradients[0], expected, rtol=1e-6)
+
+  def test_ragged_correction_at_the_trained_weights(self):
+    # 0.500625^2 + 0.00225^2 / 2 = 0.250625390625 + 0.00000253125
+    sums = _sums(0.99975, full_batch_size=2)
+    np.testing.assert_allclose(
+      sums.squared_gradients[0], 0.250627921875, rtol=1e-6
+    )
+
 
 class TestGradients:
   def test_sparse_gradients_are_summed_before_squaring(self):
@@ -130,7 +173,9 @@ class TestGradients:
     )
     # Mean over 3: bin 1 (-2 - 4) / 3 = -2, bin 3 -1; others untouched.
     np.testing.assert_allclose(gradient, [0, -2, 0, -1], rtol=1e-6)
-    sums = fisher.add_batch(fisher.zero_sums((tf.zeros([4]),)), (gradient,))
+    sums = fisher_diagonal.add_batch(
+      fisher_diagonal.zero_sums((tf.zeros([4]),)), (gradient,)
+    )
     # Squaring entry by entry first would give (4 + 16) / 9 in bin 1.
     np.testing.assert_allclose(
       sums.squared_gradients[0], [0, 4, 0, 1], rtol=1e-6

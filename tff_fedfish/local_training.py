@@ -39,12 +39,12 @@ class GradientObserver(NamedTuple):
 
   Attributes:
     initial: The observation before the first gradient.
-    observe: (observation, gradients) -> observation; both structures are
-      finished tensors, never IndexedSlices.
+    observe: (observation, gradients, number of rows in the batch) ->
+      observation; all are finished tensors, never IndexedSlices.
   """
 
   initial: Structure
-  observe: Callable[[Structure, Structure], Structure]
+  observe: Callable[[Structure, Structure, tf.Tensor], Structure]
 
 
 class LocalResult(NamedTuple):
@@ -85,19 +85,32 @@ def forward_and_gradients(
     `trainable`: 0 where a weight does not reach the loss, and sparse ones are
     made dense, which sums entries with the same index.
   """
-  x, y = _split(batch)
+  x, y = split_batch(batch)
   with tf.GradientTape() as tape:
     tape.watch(trainable)
     predictions = model.predict_on_batch(
       (trainable, non_trainable), x, training
     )
     loss = model.loss(output=predictions, label=y)
+  gradients = dense_gradients(tape, loss, trainable)
+  num_examples = tf.shape(tf.nest.flatten(x)[0], tf.int64)[0]
+  return BatchOutput(loss, predictions, num_examples), gradients
+
+
+def dense_gradients(
+  tape: tf.GradientTape, loss: tf.Tensor, trainable: Structure
+) -> Structure:
+  """Returns d loss / d trainable, each a tensor of its weight's shape.
+
+  Args:
+    tape: It has watched `trainable` and seen `loss` made.
+    loss: Scalar.
+    trainable: The weights.
+  """
   gradients = tape.gradient(
     loss, trainable, unconnected_gradients=tf.UnconnectedGradients.ZERO
   )
-  gradients = tf.nest.map_structure(tf.convert_to_tensor, gradients)
-  num_examples = tf.shape(tf.nest.flatten(x)[0], tf.int64)[0]
-  return BatchOutput(loss, predictions, num_examples), gradients
+  return tf.nest.map_structure(tf.convert_to_tensor, gradients)
 
 
 def train(
@@ -139,7 +152,7 @@ def train(
     model.initialize_metrics_state(),
     tf.constant(0, tf.int64),
     # Steps so far, counted where there is noise alone.
-    (tf.constant(0),) if _has_noise(dataset.element_spec) else (),
+    (tf.constant(0),) if has_noise(dataset.element_spec) else (),
   )
 
   def step(state, batch):
@@ -154,27 +167,27 @@ def train(
       optimizer_state, weights, gradients
     )
     metrics = model.update_metrics_state(
-      metrics, labels=_split(batch)[1], batch_output=output
+      metrics, labels=split_batch(batch)[1], batch_output=output
     )
     num_examples += output.num_examples
     state = (weights, optimizer_state, metrics, num_examples, num_steps)
-    return state, gradients
+    return state, gradients, output.num_examples
 
   observation = None
   if observer is None:
     for batch in iter(dataset.repeat(num_local_epochs)):
       tf.autograph.experimental.set_loop_options(parallel_iterations=1)
-      state, _ = step(state, batch)
+      state, _, _ = step(state, batch)
   else:
     if num_local_epochs > 1:
       for batch in iter(dataset.repeat(num_local_epochs - 1)):
         tf.autograph.experimental.set_loop_options(parallel_iterations=1)
-        state, _ = step(state, batch)
+        state, _, _ = step(state, batch)
     observation = observer.initial
     for batch in iter(dataset):
       tf.autograph.experimental.set_loop_options(parallel_iterations=1)
-      state, gradients = step(state, batch)
-      observation = observer.observe(observation, gradients)
+      state, gradients, num_rows = step(state, batch)
+      observation = observer.observe(observation, gradients, num_rows)
   weights, _, metrics, num_examples, _ = state
   # Every pass has the same rows, so the division is exact.
   return LocalResult(
@@ -192,7 +205,7 @@ def evaluate(
   metrics = model.initialize_metrics_state()
   for batch in iter(dataset):
     tf.autograph.experimental.set_loop_options(parallel_iterations=1)
-    x, y = _split(batch)
+    x, y = split_batch(batch)
     predictions = model.predict_on_batch((trainable, non_trainable), x, False)
     output = BatchOutput(
       model.loss(output=predictions, label=y),
@@ -203,22 +216,23 @@ def evaluate(
   return metrics
 
 
-def _has_noise(batch):
+def has_noise(batch: Any) -> bool:
   """Says whether a batch, or the type of one, holds seeds of noise."""
-  x, _ = _split(batch)
+  x, _ = split_batch(batch)
   return isinstance(x, dict) and NOISE_SEED in x
+
+
+def split_batch(batch: Any) -> tuple[Structure, Structure]:
+  """Returns the x and y of a mapping or a pair."""
+  if isinstance(batch, dict):
+    return batch['x'], batch['y']
+  return batch
 
 
 def _at_step(batch, step):
   """Returns the batch with the seeds of one local step."""
-  x, y = _split(batch)
+  x, y = split_batch(batch)
   seeds = x[NOISE_SEED]
   seed = tf.random.experimental.stateless_fold_in(seeds[0], step)
   noise_seed = {NOISE_SEED: tf.broadcast_to(seed, tf.shape(seeds))}
   return collections.OrderedDict(x={**x, **noise_seed}, y=y)
-
-
-def _split(batch):
-  if isinstance(batch, dict):
-    return batch['x'], batch['y']
-  return batch

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_fedfish import fisher
+from tff_fedfish import fisher_diagonal
 from tff_fedfish.algorithms.fed_avg import build_fed_avg
 from tff_fedfish.algorithms.fed_fish import build_fed_fish
 from tff_fedfish.runtime.in_process_context import set_in_process_context
@@ -71,12 +71,17 @@ def _run(build, datasets, num_rounds=3, is_patched=False, **options):
   return [np.asarray(w) for w in weights.trainable], output, process
 
 
-def _by_numpy(clients, *, estimator, reduction, uniform, num_rounds=3):
+def _by_numpy(
+  clients, *, estimator, reduction, uniform, ragged=False, num_rounds=3
+):
   """FedFish with a float64 loop, batch size 2, E = 2, rates 0.1 and 1."""
 
   def gradient(theta, x, y):
     residual = x @ theta[:2] + theta[2] - y
     return 2 * np.append(x.T @ residual, residual.sum()) / len(y)
+
+  def square(g, y):
+    return g**2 * (len(y) / 2 if ragged else 1)
 
   theta = np.zeros(3)
   for _ in range(num_rounds):
@@ -87,10 +92,10 @@ def _by_numpy(clients, *, estimator, reduction, uniform, num_rounds=3):
       for epoch in range(2):
         for part in parts:
           g = gradient(local, *part)
-          last_epoch += g**2 if epoch == 1 else 0
+          last_epoch += square(g, part[1]) if epoch == 1 else 0
           local -= 0.1 * g
       if estimator == 'extra_pass':
-        diagonal = sum(gradient(local, *part) ** 2 for part in parts)
+        diagonal = sum(square(gradient(local, *p), p[1]) for p in parts)
       elif estimator == 'last_epoch':
         diagonal = last_epoch
       else:
@@ -142,6 +147,34 @@ class TestFedFish:
       np.append(*weights), expected, rtol=1e-5, atol=1e-6
     )
 
+  @pytest.mark.parametrize(
+    ('reduction', 'estimator'),
+    [
+      ('sum', 'extra_pass'),
+      ('mean', 'last_epoch'),
+      pytest.param('mean', 'extra_pass', marks=pytest.mark.slow),
+      pytest.param('sum', 'last_epoch', marks=pytest.mark.slow),
+    ],
+  )
+  def test_ragged_correction_equals_numpy(self, estimator, reduction):
+    # Clients of 3 and 7 rows end with half a batch, that of 4 does not.
+    clients = _clients()
+    weights, _, _ = _run(
+      build_fed_fish,
+      _datasets(clients),
+      fisher_estimator=estimator,
+      fisher_reduction=reduction,
+      ragged_correction=True,
+      local_batch_size=2,
+    )
+    options = dict(estimator=estimator, reduction=reduction, uniform=False)
+    expected = _by_numpy(clients, ragged=True, **options)
+    np.testing.assert_allclose(
+      np.append(*weights), expected, rtol=1e-5, atol=1e-6
+    )
+    as_printed = _by_numpy(clients, **options)
+    assert np.max(np.abs(as_printed - expected)) > 1e-3
+
   def test_example_sq_equals_numpy(self):
     clients = _clients()
     weights, _, _ = _run(
@@ -185,7 +218,7 @@ class TestFedFish:
   def test_equal_fishers_equal_fed_avg(self, monkeypatch):
     # With every diagonal a constant, the process itself must be FedAvg.
     monkeypatch.setattr(
-      fisher,
+      fisher_diagonal,
       'fisher_diagonal_from_sums',
       lambda sums, reduction: tf.nest.map_structure(
         lambda s: tf.fill(s.shape, 7.0), sums.squared_gradients
@@ -201,9 +234,9 @@ class TestFedFish:
   def test_scaling_all_fishers_changes_nothing(self, monkeypatch):
     datasets = _datasets(_clients())
     plain, _, _ = _run(build_fed_fish, datasets)
-    original = fisher.fisher_diagonal_from_sums
+    original = fisher_diagonal.fisher_diagonal_from_sums
     monkeypatch.setattr(
-      fisher,
+      fisher_diagonal,
       'fisher_diagonal_from_sums',
       lambda sums, reduction: tf.nest.map_structure(
         lambda f: 1024.0 * f, original(sums, reduction)
@@ -272,6 +305,24 @@ class TestFedFish:
       (dict(fisher_reduction='max'), "one of sum, mean, found 'max'"),
       (dict(num_local_epochs=0), '`num_local_epochs` .* found 0'),
       (dict(relative_floor=-1.0), '`relative_floor` .* found -1.0'),
+      (
+        dict(fisher_estimator='example_sq', ragged_correction=True),
+        '`ragged_correction` requires `fisher_estimator` to be one of '
+        "extra_pass, last_epoch, .* found 'example_sq'",
+      ),
+      (
+        dict(ragged_correction=True),
+        '`ragged_correction` requires `local_batch_size`, .* found None',
+      ),
+      (
+        dict(ragged_correction=True, local_batch_size=0),
+        '`ragged_correction` requires `local_batch_size`, .* found 0',
+      ),
+      (
+        dict(fisher_estimator='true'),
+        "`fisher_estimator` 'true' requires a ModelSpec with `drawn_loss`, "
+        'found FunctionalModel without. Use `build_image_model`',
+      ),
     ],
   )
   def test_wrong_arguments(self, options, message):

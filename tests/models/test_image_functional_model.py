@@ -8,12 +8,13 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from models import emnist_cnn
+from models.drawn_labels import draw_labels
 from models.functional_model import build_image_model
 from models.image_classifier import IMAGE_CLASSIFIERS
 from models.image_model_config import IMAGE_MODELS, ImageModelConfig
 from models.model_shapes import num_parameters, weight_shapes
 from models.transformer_config import TransformerConfig
-from tff_fedfish import fisher, local_training
+from tff_fedfish import fisher_diagonal, local_training
 from tff_fedfish.local_training import BatchOutput
 
 # Smaller than what it was published for: 8 x 7 pixels.
@@ -199,7 +200,8 @@ def test_training_follows_the_pure_functions(spec, trained):
 def test_observed_last_epoch_meets_the_same_noise(spec, trained):
   def observer(weights):
     return local_training.GradientObserver(
-      fisher.zero_sums(weights), fisher.add_batch
+      fisher_diagonal.zero_sums(weights),
+      lambda sums, gradients, _: fisher_diagonal.add_batch(sums, gradients),
     )
 
   for found, expected in zip(_train(spec, 2, observer), trained, strict=True):
@@ -211,7 +213,9 @@ def test_fisher_pass_has_no_noise(spec):
 
   @tf.function
   def sums(dataset):
-    return fisher.sums_over(spec.functional_model, weights, (), dataset)
+    return fisher_diagonal.sums_over(
+      spec.functional_model, weights, (), dataset
+    )
 
   found = [
     sums(tf.data.Dataset.from_tensor_slices(_batch(noise_seed=s)).batch(2))
@@ -221,4 +225,18 @@ def test_fisher_pass_has_no_noise(spec):
     found[0].squared_gradients, found[1].squared_gradients, strict=True
   ):
     np.testing.assert_array_equal(first, second)
-  assert found[0].num_batches == 2
+  assert found[0].num_terms == 2
+
+
+def test_drawn_loss_is_that_of_the_pure_function(spec):
+  batch, weights = _batch(), spec.draw_initial_weights()
+  loss, count = spec.drawn_loss(weights, batch['x'], batch['y'], [3, 4])
+  logits = _predict(spec, batch, False)
+  labels = draw_labels(logits, [3, 4])
+  expected = -tf.gather(tf.nn.log_softmax(logits), labels, batch_dims=1)
+  np.testing.assert_allclose(loss, tf.reduce_sum(expected), rtol=1e-6)
+  assert count == 3
+  # Neither the data's labels nor the seeds of the batch's noise are read.
+  other = _batch(noise_seed=(7, 8))
+  again, _ = spec.drawn_loss(weights, other['x'], 4 - batch['y'], [3, 4])
+  assert again == loss

@@ -3,7 +3,7 @@
 import planned_configs
 import pytest
 
-from tff_fedfish.planning import client_steps
+from tff_fedfish.planning import client_memory, client_steps, flops
 
 
 @pytest.mark.parametrize(
@@ -14,6 +14,15 @@ from tff_fedfish.planning import client_steps
     ({'algorithm__name': 'fed_avg'}, (5, 6, 0, 2, 0, 2)),
     ({'algorithm__fisher_estimator': 'last_epoch'}, (5, 6, 0, 2, 3, 2)),
     ({'algorithm__fisher_estimator': 'example_sq'}, (5, 6, 5, 1, 0, 3)),
+    ({'algorithm__fisher_estimator': 'true'}, (5, 6, 5, 1, 0, 3)),
+    # FedAvg takes no diagonal, whatever is set.
+    (
+      {
+        'algorithm__name': 'fed_avg',
+        'algorithm__fisher_estimator': 'true',
+      },
+      (5, 6, 0, 2, 0, 2),
+    ),
     # A batch larger than the cap holds what there is.
     ({'client_work__local_batch_size': 9}, (5, 2, 1, 5, 0, 3)),
   ],
@@ -21,6 +30,24 @@ from tff_fedfish.planning import client_steps
 def test_by_hand(settings, expected):
   steps = client_steps.of_config(planned_configs.by_hand(**settings))
   assert steps == client_steps.ClientSteps(*expected)
+
+
+def test_drawn_labels_take_the_logits_once_more():
+  by_estimator = {
+    estimator: planned_configs.by_hand(algorithm__fisher_estimator=estimator)
+    for estimator in ('example_sq', 'true')
+  }
+  passes = {
+    estimator: flops.of_round(config).fisher_pass
+    for estimator, config in by_estimator.items()
+  }
+  # 3 clients * 5 rows * 2 * 4 tokens * width 3 * 5 ids.
+  assert passes['true'] - passes['example_sq'] == 15 * 120
+  # They are drawn before the logits of the loss are formed: no more at once.
+  of_rows, of_drawn = map(
+    client_memory.moments_of_client, by_estimator.values()
+  )
+  assert of_drawn == of_rows
 
 
 def test_tokens_by_hand():

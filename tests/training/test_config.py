@@ -41,7 +41,9 @@ def test_defaults_are_the_documented_ones():
     fisher_reduction='sum',
     client_weighting='num_examples',
     relative_floor=1e-8,
+    ragged_correction=False,
   )
+  assert not config.algorithm.draws_labels
   assert config.client_work.local_batch_size == 4
   assert config.client_work.max_sequences_per_client == 16
   assert config.server.optimizer == 'adam'
@@ -102,6 +104,13 @@ def test_transformer_has_the_sequence_length_as_positions():
       dict(name='fed_fish', relative_floor=-1e-9),
       '`config.algorithm.relative_floor` must be finite and at least 0, '
       'found -1e-09',
+    ),
+    (
+      config_lib.AlgorithmConfig,
+      dict(name='fed_fish', fisher_estimator='true', ragged_correction=True),
+      '`config.algorithm.ragged_correction` must be false with '
+      "fisher_estimator 'true', which squares no gradients of batches, found "
+      'true',
     ),
     (
       config_lib.CohortsConfig,
@@ -203,6 +212,15 @@ def test_all_problems_of_a_section_at_once():
     'config.client_work.local_batch_size',
     'config.client_work.learning_rate',
   ]
+
+
+def test_fed_avg_reads_nothing_of_the_fisher():
+  algorithm = config_lib.AlgorithmConfig(
+    name='fed_avg', fisher_estimator='true', ragged_correction=True
+  )
+  assert not algorithm.draws_labels
+  drawn = config_lib.AlgorithmConfig(name='fed_fish', fisher_estimator='true')
+  assert drawn.draws_labels
 
 
 def test_int_for_a_float_becomes_a_float():

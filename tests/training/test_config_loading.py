@@ -318,6 +318,21 @@ def test_config_json_is_whole_and_returns_the_config():
   assert from_json_dict(values, 'config.json') == config
 
 
+def test_config_json_from_before_a_setting_has_its_default():
+  config = load_config(_DEMO)
+  values = to_json_dict(config)
+  del values['algorithm']['ragged_correction']
+  old = from_json_dict(values, 'config.json')
+  assert old.algorithm.ragged_correction is False
+  # A run of then is continued by the same config now.
+  assert differences(old, config) == []
+
+
+def test_estimator_true_is_a_word_and_no_truth_value():
+  config = load_config(_DEMO, ['--config.algorithm.fisher_estimator=true'])
+  assert config.algorithm.fisher_estimator == 'true'
+
+
 @pytest.mark.parametrize(
   ('version', 'words'),
   [

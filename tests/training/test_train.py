@@ -65,6 +65,34 @@ def test_resumed_run_equals_uninterrupted_bit_for_bit(
   _assert_same_run(workdir, small_run)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  'settings',
+  [
+    {'algorithm__fisher_estimator': 'true'},
+    {
+      'algorithm__ragged_correction': 'true',
+      'client_work__local_batch_size': 4,
+    },
+  ],
+  ids=['true', 'ragged_correction'],
+)
+def test_resumed_fisher_variant_equals_uninterrupted(
+  settings, small_inputs, small_run, tmp_path
+):
+  # Labels are drawn anew, the same ones; and the setting reaches the clients.
+  resumed, whole = tmp_path / 'resumed', tmp_path / 'whole'
+  for workdir, num_rounds in ((resumed, 2), (resumed, 3), (whole, 3)):
+    settings = settings | {
+      'training__num_rounds': num_rounds,
+      'evaluation__every_num_rounds': 1,
+    }
+    assert small_runs.train(small_inputs, workdir, **settings) == 0
+  _assert_same_run(resumed, whole)
+  state = 'checkpoints/round_00000003/state.safetensors'
+  assert (whole / state).read_bytes() != (small_run / state).read_bytes()
+
+
 def test_finished_run_does_nothing_more(small_inputs, small_run, capsys):
   def times():
     return {p: p.stat().st_mtime_ns for p in small_run.rglob('*')}

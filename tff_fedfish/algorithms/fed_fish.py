@@ -11,7 +11,8 @@ learning at scale", algorithms 1 and 2:
 
 import tensorflow_federated as tff
 
-from tff_fedfish import fisher, local_training
+from models.functional_model import ModelSpec
+from tff_fedfish import fisher_diagonal, local_training
 from tff_fedfish.algorithms.slots.compose import TrainedClient, compose
 from tff_fedfish.algorithms.slots.fisher_weighted_mean import (
   DeltaAndFisher,
@@ -19,7 +20,9 @@ from tff_fedfish.algorithms.slots.fisher_weighted_mean import (
 )
 from tff_fedfish.algorithms.slots.initial_weights import Model
 
-FISHER_ESTIMATORS = ('extra_pass', 'last_epoch', 'example_sq')
+FISHER_ESTIMATORS = ('extra_pass', 'last_epoch', 'example_sq', 'true')
+# Those that square the gradients of whole batches.
+_OF_BATCHES = ('extra_pass', 'last_epoch')
 FISHER_REDUCTIONS = ('sum', 'mean')
 
 
@@ -35,8 +38,16 @@ def build_fed_fish(
     tff.learning.ClientWeighting.NUM_EXAMPLES
   ),
   relative_floor: float = 1e-8,
+  ragged_correction: bool = False,
+  local_batch_size: int | None = None,
 ) -> tff.learning.templates.LearningProcess:
   """Builds FedFish.
+
+  Diagonals are in (nats / weight)^2; their scale cancels in g where all clients
+  share it, and so differs by estimator. Those of the loss square the gradient
+  of the mean over the m targets of a batch or a row. 'true' squares that of
+  their sum, which on average counts every target by itself: m^2 times as much,
+  had the data's labels been drawn by the model.
 
   Args:
     model: A FunctionalModel, or a ModelSpec for weights drawn in the graph.
@@ -47,39 +58,66 @@ def build_fed_fish(
       batch at the final local weights, for one more pass (algorithm 2).
       'last_epoch': of the steps of epoch E themselves, for free (appendix
       A.5.1 of the paper). 'example_sq': like extra_pass with batches of one
-      row, which costs a backward pass per row.
-    fisher_reduction: 'sum' over batches as printed, or 'mean'.
+      row, which costs a backward pass per row. 'true': the Fisher of the
+      model's own distribution, towards labels that it draws, row by row too;
+      it takes a ModelSpec with `drawn_loss` and batches with seeds of noise,
+      of which the draws are a function.
+    fisher_reduction: 'sum' over batches as printed, or 'mean'; with 'true' over
+      targets: tokens or images.
     client_weighting: w_i: rows of one pass, or 1. With 'sum' and NUM_EXAMPLES,
       the printed algorithm, the amount of data counts twice.
     relative_floor: See `fisher.fisher_weighted_terms`.
+    ragged_correction: Whether the squares of a batch of r rows, padded ones
+      too, count r / B times, so that a client's last, smaller batch does not
+      weigh B / r as much as the others; not in the paper. With 'extra_pass' and
+      'last_epoch' alone.
+    local_batch_size: B, the rows of a full batch; needed for that alone.
 
   Returns:
     The learning process; metrics `client_work`, `aggregator`, `finalizer`.
 
   Raises:
-    ValueError: If an argument is outside what is listed.
+    ValueError: If an argument is outside what is listed, or the model cannot
+      draw the labels of 'true'.
   """
   _require_one_of('fisher_estimator', fisher_estimator, FISHER_ESTIMATORS)
   _require_one_of('fisher_reduction', fisher_reduction, FISHER_REDUCTIONS)
+  if fisher_estimator == 'true':
+    _require_drawn_labels(model)
+  full_batch_size = None
+  if ragged_correction:
+    _require_batches(fisher_estimator, local_batch_size)
+    full_batch_size = local_batch_size
 
-  def observe(trainable):
+  def build_observer(trainable):
+    def observe(sums, gradients, num_examples):
+      factor = fisher_diagonal.ragged_factor(num_examples, full_batch_size)
+      return fisher_diagonal.add_batch(sums, gradients, factor=factor)
+
     return local_training.GradientObserver(
-      fisher.zero_sums(trainable), fisher.add_batch
+      fisher_diagonal.zero_sums(trainable), observe
     )
 
   def make_update(client: TrainedClient) -> DeltaAndFisher:
+    weights = client.trainable, client.non_trainable
     if fisher_estimator == 'last_epoch':
       sums = client.observation
-    else:
-      dataset = client.dataset
-      if fisher_estimator == 'example_sq':
-        dataset = dataset.unbatch().batch(1)
-      sums = fisher.sums_over(
-        client.model, client.trainable, client.non_trainable, dataset
+    elif fisher_estimator == 'extra_pass':
+      sums = fisher_diagonal.sums_over(
+        client.model,
+        *weights,
+        client.dataset,
+        full_batch_size=full_batch_size,
       )
+    else:
+      rows = client.dataset.unbatch().batch(1)
+      if fisher_estimator == 'example_sq':
+        sums = fisher_diagonal.sums_over(client.model, *weights, rows)
+      else:
+        sums = fisher_diagonal.drawn_sums_over(model.drawn_loss, *weights, rows)
     return DeltaAndFisher(
       client.model_delta(after=sums),
-      fisher.fisher_diagonal_from_sums(sums, fisher_reduction),
+      fisher_diagonal.fisher_diagonal_from_sums(sums, fisher_reduction),
     )
 
   return compose(
@@ -90,7 +128,7 @@ def build_fed_fish(
     client_weighting=client_weighting,
     make_update=make_update,
     aggregation_factory=FisherWeightedMeanFactory(relative_floor),
-    build_observer=observe if fisher_estimator == 'last_epoch' else None,
+    build_observer=build_observer if fisher_estimator == 'last_epoch' else None,
   )
 
 
@@ -98,4 +136,38 @@ def _require_one_of(name, value, allowed):
   if value not in allowed:
     raise ValueError(
       f'`{name}` must be one of {", ".join(allowed)}, found {value!r}.'
+    )
+
+
+def _require_drawn_labels(model):
+  """Raises unless a model draws labels, and from seeds in its batches."""
+  remedy = (
+    'Use `build_image_model`, `build_language_model` with noise_seeds=True, or '
+    'another estimator.'
+  )
+  if not isinstance(model, ModelSpec) or model.drawn_loss is None:
+    raise ValueError(
+      "`fisher_estimator` 'true' requires a ModelSpec with `drawn_loss`, found "
+      f'{type(model).__name__} without. {remedy}'
+    )
+  if not local_training.has_noise(model.functional_model.input_spec):
+    raise ValueError(
+      "`fisher_estimator` 'true' requires batches whose `x` is a mapping with "
+      f'{local_training.NOISE_SEED!r}, the seeds that labels are drawn from, '
+      f'but the `input_spec` of `model` has none. {remedy}'
+    )
+
+
+def _require_batches(fisher_estimator, local_batch_size):
+  """Raises unless there are batches to correct, and a size to compare with."""
+  if fisher_estimator not in _OF_BATCHES:
+    raise ValueError(
+      '`ragged_correction` requires `fisher_estimator` to be one of '
+      f'{", ".join(_OF_BATCHES)}, which square the gradients of batches, found '
+      f'{fisher_estimator!r}.'
+    )
+  if not isinstance(local_batch_size, int) or local_batch_size < 1:
+    raise ValueError(
+      '`ragged_correction` requires `local_batch_size`, the rows of a full '
+      f'batch, as an integer of at least 1, found {local_batch_size!r}.'
     )

@@ -4,6 +4,8 @@ import hashlib
 
 import numpy as np
 
+_INT32_LIMIT = 2**31
+
 
 def digest(purpose: str, seed: int, *parts: int | bytes) -> bytes:
   """Returns 32 bytes that depend on the arguments and on nothing else.
@@ -32,6 +34,25 @@ def fraction(purpose: str, seed: int, *parts: int | bytes) -> float:
   return (
     int.from_bytes(digest(purpose, seed, *parts)[:8], 'big') >> 11
   ) / 2**53
+
+
+def noise_seeds(
+  shuffle_seed: int, round_num: int, client_id: bytes, num_rows: int
+) -> np.ndarray:
+  """Returns what the rows of a client draw from in a round.
+
+  Args:
+    shuffle_seed: Seed of the client's order, and of its noise.
+    round_num: The round; each has seeds of its own.
+    client_id: The client.
+    num_rows: Rows that it trains on.
+
+  Returns:
+    int32 [num_rows, 2], at least 0. Of fewer rows they are the first ones.
+  """
+  noise = generator('client_noise', shuffle_seed, round_num, client_id)
+  seeds = noise.randint(_INT32_LIMIT, size=(num_rows, 2), dtype=np.int64)
+  return seeds.astype(np.int32)
 
 
 def generator(

@@ -80,6 +80,9 @@ class Sequences:
   """Sequences that `take` cut off."""
   num_dropped_tokens: int = 0
   """Real tokens in the sequences that `take` cut off."""
+  noise_seeds: np.ndarray | None = None
+  """int32 [num_sequences, 2]; what labels are drawn from. None: batches have no
+  seeds."""
 
   def __len__(self) -> int:
     return len(self.tokens)
@@ -100,13 +103,20 @@ class Sequences:
     Args:
       index: A slice, or the rows' numbers in the new order.
     """
+    seeds = self.noise_seeds
     return dataclasses.replace(
-      self, tokens=self.tokens[index], num_targets=self.num_targets[index]
+      self,
+      tokens=self.tokens[index],
+      num_targets=self.num_targets[index],
+      noise_seeds=None if seeds is None else seeds[index],
     )
 
-  def batch_features(self) -> collections.OrderedDict[str, np.ndarray]:
-    """Returns x, the tokens, and y, the numbers of targets."""
-    return collections.OrderedDict(x=self.tokens, y=self.num_targets)
+  def batch_features(self) -> collections.OrderedDict[str, Any]:
+    """Returns x, the tokens and any seeds, and y, the numbers of targets."""
+    x = self.tokens
+    if self.noise_seeds is not None:
+      x = collections.OrderedDict(tokens=x, noise_seed=self.noise_seeds)
+    return collections.OrderedDict(x=x, y=self.num_targets)
 
 
 def build_sequences(
@@ -201,7 +211,8 @@ def to_dataset(rows: Rows, batch_size: int) -> tf.data.Dataset:
 
   Returns:
     A dataset of `OrderedDict(x, y)` whose `element_spec` is the same for every
-    client; that of sequences is `batch_spec(sequence_length)`.
+    client; that of sequences is `batch_spec(sequence_length)`, with noise seeds
+    that of a `build_language_model(..., noise_seeds=True)`.
   """
   import tensorflow as tf
 

@@ -1,9 +1,10 @@
-"""The Client-Server Barrier of one round, replayed from a checkpoint.
+"""The Client-Server Barrier of one round.
 
 Dhawan et al. (2024), FedFish, equation 5: the mean over a round's cohort of
 L_i(theta_G_new) - L_i(theta_i), where theta_i is what client i trained,
 theta_G_new the server's model after the round, and L_i the loss on the very
-sequences that client i trained on.
+sequences that client i trained on. A round keeps no client's model, so the
+clients train again, one after the other.
 """
 
 from collections.abc import Sequence
@@ -51,22 +52,57 @@ def measure_barrier(
   barriers = []
   with Progress('barrier', len(cohort), unit='client') as progress:
     for client_id, data in cohort:
-      trained = evaluator.fine_tune(
-        before,
-        data,
-        num_local_epochs=num_local_epochs,
-        learning_rate=learning_rate,
-      )
-      local = evaluator.score(trained, data)
-      global_ = evaluator.score(after, data)
       barriers.append(
-        ClientBarrier(
-          client_id=client_id,
-          local_loss=local.loss,
-          global_loss=global_.loss,
-          local_accuracy=local.accuracy,
-          global_accuracy=global_.accuracy,
+        client_barrier(
+          evaluator,
+          before,
+          after,
+          client_id,
+          data,
+          num_local_epochs=num_local_epochs,
+          learning_rate=learning_rate,
         )
       )
       progress.advance()
   return barriers
+
+
+def client_barrier(
+  evaluator: ClientEvaluator,
+  before: tuple[Any, ...],
+  after: tuple[Any, ...],
+  client_id: bytes,
+  data: Rows,
+  *,
+  num_local_epochs: int,
+  learning_rate: float,
+) -> ClientBarrier:
+  """Trains a client again and sets its model beside the server's new one.
+
+  Args:
+    evaluator: See `measure_barrier`.
+    before: The weights that the round sent to its clients.
+    after: Those that came out of it.
+    client_id: The client.
+    data: Its training sequences of the round, in their order; at least one.
+    num_local_epochs: E of the run.
+    learning_rate: Client learning rate of the run.
+  """
+  # Nothing else holds what the client trained: one such model at a time.
+  local = evaluator.score(
+    evaluator.fine_tune(
+      before,
+      data,
+      num_local_epochs=num_local_epochs,
+      learning_rate=learning_rate,
+    ),
+    data,
+  )
+  global_ = evaluator.score(after, data)
+  return ClientBarrier(
+    client_id=client_id,
+    local_loss=local.loss,
+    global_loss=global_.loss,
+    local_accuracy=local.accuracy,
+    global_accuracy=global_.accuracy,
+  )

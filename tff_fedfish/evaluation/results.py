@@ -132,8 +132,45 @@ def summarize_evaluation(
       for fraction in sorted(by_fraction)
     ],
     'client_server_barrier': (
-      None if barriers is None else _summarize_barriers(barriers, bootstrap)
+      None if barriers is None else summarize_barriers(barriers, **bootstrap)
     ),
+  }
+
+
+def summarize_barriers(
+  barriers: Sequence[ClientBarrier], *, num_bootstrap: int, seed: int
+) -> dict[str, Any]:
+  """Computes `client_server_barrier` of `summary.json`.
+
+  Args:
+    barriers: One entry per client of the cohort, in any order.
+    num_bootstrap: Resamples of the intervals, >= 1.
+    seed: Their seed.
+
+  Returns:
+    `loss` and `error`, each as `statistics.summarize` returns it over the
+    clients whose losses are finite; and `num_clients`, all of them.
+
+  Raises:
+    ValueError: If a client comes twice.
+  """
+  bootstrap = {'num_bootstrap': num_bootstrap, 'seed': seed}
+  barriers = _sorted_unique(barriers)
+  # (1 - global accuracy) - (1 - local accuracy) = local - global accuracy.
+  return {
+    'loss': _summarize(
+      [b.global_loss - b.local_loss for b in barriers], bootstrap
+    ),
+    'error': _summarize(
+      [
+        b.local_accuracy - b.global_accuracy
+        if math.isfinite(b.global_loss - b.local_loss)
+        else math.nan
+        for b in barriers
+      ],
+      bootstrap,
+    ),
+    'num_clients': len(barriers),
   }
 
 
@@ -165,9 +202,7 @@ def write_evaluation(
       temporary / _CLIENTS_FILE, ClientEvaluation, _sorted_unique(clients)
     )
     if barriers is not None:
-      _write_rows(
-        temporary / _BARRIERS_FILE, ClientBarrier, _sorted_unique(barriers)
-      )
+      write_barriers(temporary / _BARRIERS_FILE, barriers)
     files.write_json(temporary / _SUMMARY_FILE, summary)
 
 
@@ -183,10 +218,34 @@ def read_evaluation(directory: str | os.PathLike) -> Evaluation:
   return Evaluation(
     summary=summary,
     clients=_read_rows(directory / _CLIENTS_FILE, ClientEvaluation),
-    barriers=_read_rows(directory / _BARRIERS_FILE, ClientBarrier)
+    barriers=read_barriers(directory / _BARRIERS_FILE)
     if has_barriers
     else None,
   )
+
+
+def write_barriers(
+  path: str | os.PathLike, barriers: Iterable[ClientBarrier]
+) -> None:
+  """Writes a row per client of a cohort; the file appears whole or not at all.
+
+  Args:
+    path: The file; its directory must exist.
+    barriers: Written in the order of client id.
+
+  Raises:
+    ValueError: If a client comes twice.
+  """
+  _write_rows(pathlib.Path(path), ClientBarrier, _sorted_unique(barriers))
+
+
+def read_barriers(path: str | os.PathLike) -> list[ClientBarrier]:
+  """Reads what `write_barriers` wrote.
+
+  Raises:
+    UserError: If there is no such file, or a line of it is damaged.
+  """
+  return _read_rows(pathlib.Path(path), ClientBarrier)
 
 
 def _summarize_fraction(
@@ -215,28 +274,6 @@ def _summarize_fraction(
     'share_of_clients_hurt': (
       sum(hurt) / len(hurt) if hurt and fraction > 0 else None
     ),
-  }
-
-
-def _summarize_barriers(
-  barriers: Sequence[ClientBarrier], bootstrap: Mapping[str, int]
-) -> dict[str, Any]:
-  barriers = _sorted_unique(barriers)
-  # (1 - global accuracy) - (1 - local accuracy) = local - global accuracy.
-  return {
-    'loss': _summarize(
-      [b.global_loss - b.local_loss for b in barriers], bootstrap
-    ),
-    'error': _summarize(
-      [
-        b.local_accuracy - b.global_accuracy
-        if math.isfinite(b.global_loss - b.local_loss)
-        else math.nan
-        for b in barriers
-      ],
-      bootstrap,
-    ),
-    'num_clients': len(barriers),
   }
 
 

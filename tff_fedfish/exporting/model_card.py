@@ -28,7 +28,12 @@ _SECTIONS = (
   'seeds',
 )
 # What one method or one optimizer alone reads.
-_FISHER_NAMES = ('fisher_estimator', 'fisher_reduction', 'relative_floor')
+_FISHER_NAMES = (
+  'fisher_estimator',
+  'fisher_reduction',
+  'relative_floor',
+  'ragged_correction',
+)
 _ADAM_NAMES = ('beta_1', 'beta_2', 'epsilon')
 
 _PRIVACY = """\

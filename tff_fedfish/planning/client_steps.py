@@ -19,7 +19,7 @@ class ClientSteps:
   """Optimizer steps: batches of a pass times local epochs."""
   num_fisher_steps: int
   """Gradients taken for the Fisher diagonal alone, without an optimizer step:
-  the batches of a pass, or its sequences with 'example_sq'."""
+  the batches of a pass, or its sequences with 'example_sq' and 'true'."""
   fisher_batch_size: int
   """Sequences in such a gradient."""
   num_observed_steps: int
@@ -41,21 +41,22 @@ def of_config(config: TrainConfig) -> ClientSteps:
   estimator = (
     algorithm.fisher_estimator if algorithm.name == 'fed_fish' else None
   )
+  num_fisher_steps = {
+    'extra_pass': num_batches,
+    'example_sq': num_sequences,
+    'true': num_sequences,
+  }.get(estimator, 0)
   return ClientSteps(
     num_sequences=num_sequences,
     num_local_steps=num_batches * work.num_local_epochs,
-    num_fisher_steps={
-      'extra_pass': num_batches,
-      'example_sq': num_sequences,
-    }.get(estimator, 0),
+    num_fisher_steps=num_fisher_steps,
     fisher_batch_size=(
       1
-      if estimator == 'example_sq'
+      if estimator in ('example_sq', 'true')
       else min(work.local_batch_size, num_sequences)
     ),
     num_observed_steps=num_batches if estimator == 'last_epoch' else 0,
-    num_passes=work.num_local_epochs
-    + (estimator in ('extra_pass', 'example_sq')),
+    num_passes=work.num_local_epochs + (num_fisher_steps > 0),
   )
 
 

@@ -81,7 +81,8 @@ class RoundFlops:
   """The same, backward."""
   fisher_pass: int
   """Products of the Fisher pass, forward and backward, and its squares; with
-  'last_epoch' the squares alone."""
+  'last_epoch' the squares alone; with 'true' the logits once more, from which
+  labels are drawn."""
   client_optimizer: int
   """Steps of SGD."""
   client_sums: int
@@ -148,15 +149,16 @@ def of_round(config: TrainConfig) -> RoundFlops:
   num_weights = num_parameters(shape)
   num_rows = cohort_size * steps.num_sequences
   num_epochs = config.client_work.num_local_epochs
-  one_forward = forward(shape, num_rows).total
+  one_forward = forward(shape, num_rows)
   one_backward = backward(shape, num_rows).total
   num_fisher_passes = steps.num_passes - num_epochs
   num_squares = steps.num_fisher_steps + steps.num_observed_steps
   is_fed_fish = config.algorithm.name == 'fed_fish'
   parts = dict(
-    local_forward=num_epochs * one_forward,
+    local_forward=num_epochs * one_forward.total,
     local_backward=num_epochs * one_backward,
-    fisher_pass=num_fisher_passes * (one_forward + one_backward)
+    fisher_pass=num_fisher_passes * (one_forward.total + one_backward)
+    + config.algorithm.draws_labels * one_forward.logits
     + cohort_size * num_squares * _SQUARE * num_weights,
     client_optimizer=cohort_size * steps.num_local_steps * _SGD * num_weights,
     client_sums=cohort_size

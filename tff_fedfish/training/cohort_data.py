@@ -7,6 +7,7 @@ import threading
 from collections.abc import Sequence
 from typing import Protocol
 
+from tff_fedfish.data import randomness
 from tff_fedfish.data import sequences as sequences_lib
 from tff_fedfish.data.client_sequences import ClientSequences
 from tff_fedfish.data.cohorts import draw_cohort
@@ -107,15 +108,24 @@ class TrainingClient(ClientLoader):
   shuffle_seed: int
   max_sequences: int
   batch_size: int
+  draws_labels: bool = False
+  """Whether rows need seeds to draw labels from. Those of images have them
+  anyway, the same ones."""
 
   def sequences(self) -> Rows:
     """Returns what the client trains on, shuffled and capped."""
-    return self.source.open().training_sequences(
+    rows = self.source.open().training_sequences(
       self.client_id,
       shuffle_seed=self.shuffle_seed,
       round_num=self.round_num,
       max_sequences=self.max_sequences,
     )
+    if not self.draws_labels:
+      return rows
+    seeds = randomness.noise_seeds(
+      self.shuffle_seed, self.round_num, self.client_id, len(rows)
+    )
+    return dataclasses.replace(rows, noise_seeds=seeds)
 
   def load(self) -> LoadedClient:
     """Returns the batches, and how much the cap and the last block cut."""
@@ -157,6 +167,7 @@ def cohort(
       shuffle_seed=config.seeds.shuffle_seed,
       max_sequences=config.client_work.max_sequences_per_client,
       batch_size=config.client_work.local_batch_size,
+      draws_labels=config.algorithm.draws_labels,
     )
     for client_id in client_ids
   ]

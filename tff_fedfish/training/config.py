@@ -32,17 +32,42 @@ class AlgorithmConfig(Section):
 
   name: Literal['fed_fish', 'fed_avg']
   """The method. What names the Fisher below is read by fed_fish alone."""
-  fisher_estimator: Literal['extra_pass', 'last_epoch', 'example_sq'] = (
-    'extra_pass'
-  )
+  fisher_estimator: Literal[
+    'extra_pass', 'last_epoch', 'example_sq', 'true'
+  ] = 'extra_pass'
   """Which gradients are squared: a further pass's, those of the last epoch, or
-  those of single sequences."""
+  those of single sequences; with 'true', towards labels that the model draws:
+  the Fisher of its own distribution."""
   fisher_reduction: Literal['sum', 'mean'] = 'sum'
-  """Over a client's batches: 'sum' as printed in the paper, or 'mean'."""
+  """Over a client's batches: 'sum' as printed in the paper, or 'mean'; over its
+  targets with 'true'."""
   client_weighting: Literal['num_examples', 'uniform'] = 'num_examples'
   """A client's weight: its sequences in the round, or 1."""
   relative_floor: float = number(1e-8, at_least=0)
   """Share of its tensor's mean added to each Fisher entry, >= 0."""
+  ragged_correction: bool = False
+  """Counts a batch's squares by its share of `local_batch_size`, so that a
+  last, smaller one weighs as the others; of 'extra_pass' and 'last_epoch'."""
+
+  def __post_init__(self):
+    super().__post_init__()
+    if (
+      self.name == 'fed_fish'
+      and self.ragged_correction
+      and self.fisher_estimator not in ('extra_pass', 'last_epoch')
+    ):
+      raise ConfigError(
+        [
+          '`config.algorithm.ragged_correction` must be false with '
+          f'fisher_estimator {self.fisher_estimator!r}, which squares no '
+          'gradients of batches, found true'
+        ]
+      )
+
+  @property
+  def draws_labels(self) -> bool:
+    """Whether clients draw labels from the model, and so need seeds."""
+    return self.name == 'fed_fish' and self.fisher_estimator == 'true'
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -290,8 +315,8 @@ class SeedsConfig(Section):
   split_seed: int = seed(3)
   """Held-out clients, and their personalization and evaluation sets."""
   shuffle_seed: int = seed(4)
-  """The order of a client's sequences in a round, and with images the noise:
-  dropout and distortions."""
+  """The order of a client's sequences in a round; with images the noise:
+  dropout and distortions; with `fisher_estimator` 'true' the labels drawn."""
   partition_seed: int = seed(5)
   """The partition of a corpus of images."""
 
@@ -320,6 +345,10 @@ class EvaluationConfig(Section):
   """Sequences used of a client, half of them scored; 0: all."""
   batch_size: int = number(16, at_least=1)
   """Sequences per evaluation step, >= 1; changes the speed only."""
+  barrier_every_num_rounds: int = number(0, at_least=0)
+  """Of rounds that this divides, and of the last, the Client-Server Barrier is
+  measured, at the cost of about another round: the clients train again, in the
+  driver process, and each is scored twice; 0: never."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -27,7 +27,10 @@ def build_model(config: TrainConfig) -> ModelSpec:
   if isinstance(shape, ImageModelConfig):
     return build_image_model(shape, model_seed=model_seed)
   return build_language_model(
-    shape, model_seed=model_seed, xla=config.engine.xla
+    shape,
+    model_seed=model_seed,
+    xla=config.engine.xla,
+    noise_seeds=config.algorithm.draws_labels,
   )
 
 
@@ -53,6 +56,8 @@ def build_learning_process(
     fisher_estimator=algorithm.fisher_estimator,
     fisher_reduction=algorithm.fisher_reduction,
     relative_floor=algorithm.relative_floor,
+    ragged_correction=algorithm.ragged_correction,
+    local_batch_size=config.client_work.local_batch_size,
     **options,
   )
 

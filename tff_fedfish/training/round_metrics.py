@@ -1,10 +1,12 @@
 """One row of metrics.csv from what a round returned."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tff_fedfish import communication
+from tff_fedfish.evaluation import results
+from tff_fedfish.evaluation.results import ClientBarrier
 from tff_fedfish.runtime import round_options
 from tff_fedfish.training.config import TrainConfig
 
@@ -40,7 +42,16 @@ _HELD_OUT_NAMES = (
   'held_out/perplexity',
   'held_out/num_clients',
 )
-TIMING_NAMES = (
+# Only of runs that measure it, so that older ones can be continued.
+_BARRIER_NAMES = (
+  'barrier/loss',
+  'barrier/error',
+  'barrier/num_clients',
+  'barrier/num_non_finite_clients',
+  'barrier/num_failed_clients',
+)
+_BARRIER_TIMING_NAMES = ('barrier_seconds',)
+_TIMING_NAMES = (
   'seconds',
   'evaluation_seconds',
   'tokens_per_second',
@@ -53,7 +64,18 @@ def metric_names(config: TrainConfig) -> tuple[str, ...]:
   """Returns the columns of metrics.csv for a config."""
   fisher = _FISHER_NAMES if config.algorithm.name == 'fed_fish' else ()
   held_out = _HELD_OUT_NAMES if config.evaluation.num_clients else ()
-  return _TRAIN_NAMES + fisher + _COMMUNICATION_NAMES + held_out
+  barrier = _BARRIER_NAMES if _measures_barrier(config) else ()
+  return _TRAIN_NAMES + fisher + _COMMUNICATION_NAMES + held_out + barrier
+
+
+def timing_names(config: TrainConfig) -> tuple[str, ...]:
+  """Returns the columns of timings.csv for a config."""
+  barrier = _BARRIER_TIMING_NAMES if _measures_barrier(config) else ()
+  return _TIMING_NAMES + barrier
+
+
+def _measures_barrier(config):
+  return config.evaluation.barrier_every_num_rounds > 0
 
 
 def train_metrics(
@@ -117,4 +139,29 @@ def communication_metrics(
   return {
     f'communication/{name}': value
     for name, value in dataclasses.asdict(spent).items()
+  }
+
+
+def barrier_metrics(
+  barriers: Sequence[ClientBarrier], *, num_failed: int
+) -> dict[str, float | int | None]:
+  """Returns the columns of a round whose Client-Server Barrier was measured.
+
+  Args:
+    barriers: One entry per client that was measured.
+    num_failed: Clients that took part in the round and raised when measured.
+
+  Returns:
+    The uniform means, in nats and as a share of targets, over the clients
+    whose losses are finite, None without one; how many these are; and how many
+    were left out why.
+  """
+  # The interval is not read.
+  found = results.summarize_barriers(barriers, num_bootstrap=1, seed=0)
+  return {
+    'barrier/loss': found['loss']['mean'],
+    'barrier/error': found['error']['mean'],
+    'barrier/num_clients': found['loss']['num_clients'],
+    'barrier/num_non_finite_clients': found['loss']['num_non_finite'],
+    'barrier/num_failed_clients': num_failed,
   }

@@ -73,7 +73,7 @@ class _Run:
     # Late: errors of config and data must not wait for TensorFlow.
     from tff_fedfish.evaluation import held_out_sample
     from tff_fedfish.runtime.in_process_context import set_in_process_context
-    from tff_fedfish.training import learning_setup
+    from tff_fedfish.training import barrier_rounds, learning_setup
 
     set_in_process_context()
     self._config = config
@@ -93,6 +93,13 @@ class _Run:
     self._saved_round = self._round if self._is_resumed else None
     self._is_logged = self._is_resumed
     self._source = _source(config, workdir, client_rows)
+    self._barrier_rounds = barrier_rounds.BarrierRounds(
+      config,
+      workdir,
+      participating=inputs.split.participating,
+      client_rows=client_rows,
+      evaluator=self._evaluator,
+    )
     self._sample = held_out_sample.choose_clients(
       inputs.split.held_out,
       client_rows,
@@ -123,11 +130,12 @@ class _Run:
       self._workdir,
       self._round if self._is_resumed else None,
       metric_names=round_metrics.metric_names(self._config),
-      timing_names=round_metrics.TIMING_NAMES,
+      timing_names=round_metrics.timing_names(self._config),
     )
     if self._is_resumed:
       # Only now: a run that cannot be continued is left as it is.
       self._start()
+    self._barrier_rounds.remove_after(self._round if self._is_resumed else -1)
     with contextlib.ExitStack() as stack:
       self._log = stack.enter_context(log)
       interruption = stack.enter_context(Interruption('client'))
@@ -215,8 +223,37 @@ class _Run:
       'tokens_per_second': metrics['train/num_tokens'] / seconds,
       'num_lost_workers': outcome.num_lost_workers,
     }
-    self._finish_round(round_num, output.state, metrics, timings)
+    barrier = None
+    if self._barrier_rounds.is_due(round_num):
+      start = time.monotonic()
+      barrier = self._measure_barrier(
+        round_num, output.state, outcome.failures, progress
+      )
+      metrics |= round_metrics.barrier_metrics(
+        barrier.clients, num_failed=len(barrier.failures)
+      )
+      timings['barrier_seconds'] = time.monotonic() - start
+    self._finish_round(round_num, output.state, metrics, timings, barrier)
     return metrics
+
+  def _measure_barrier(self, round_num, state, failures, progress):
+    """Returns the barrier of a round, `self._state` being that before it."""
+    barrier = self._barrier_rounds.measure(
+      round_num,
+      self._trainable(self._state),
+      self._trainable(state),
+      failed_clients={failure.client_index for failure in failures},
+      should_stop=self._options.should_stop,
+    )
+    for client_id, message in barrier.failures[:_MAX_FAILURES_SHOWN]:
+      progress.write_line(
+        f'Round {round_num}: client {client_id!r} was left out of the barrier, '
+        f'{message}'
+      )
+    return barrier
+
+  def _trainable(self, state):
+    return tuple(self._process.get_model_weights(state).trainable)
 
   def _cohort(self, round_num):
     from tff_fedfish.training import cohort_data
@@ -233,7 +270,7 @@ class _Run:
     ):
       self._prefetcher.start(self._cohort(round_num))
 
-  def _finish_round(self, round_num, state, metrics, timings):
+  def _finish_round(self, round_num, state, metrics, timings, barrier=None):
     """Scores the model where that is due, logs, and then saves."""
     config, start = self._config, time.monotonic()
     metrics = metrics | round_metrics.communication_metrics(
@@ -244,15 +281,16 @@ class _Run:
     ):
       from tff_fedfish.evaluation import held_out_sample
 
-      weights = self._process.get_model_weights(state).trainable
       metrics |= held_out_sample.mean_score(
         self._evaluator,
-        tuple(weights),
+        self._trainable(state),
         self._sample,
         should_stop=self._options.should_stop,
       )
       timings = timings | {'evaluation_seconds': time.monotonic() - start}
     timings = timings | {'peak_memory_bytes': peak_memory_bytes()}
+    if barrier is not None:
+      self._barrier_rounds.write(round_num, barrier.clients)
     self._log.log_round(round_num, metrics, timings)
     # From here on the round counts.
     self._round, self._state, self._is_logged = round_num, state, True

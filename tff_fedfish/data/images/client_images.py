@@ -12,8 +12,6 @@ from tff_fedfish.data import sequences as sequences_lib
 from tff_fedfish.data.images.image_clients import ImageClients
 from tff_fedfish.data.images.image_rows import ImageRows, batch_spec
 
-_INT32_LIMIT = 2**31
-
 
 class ClientImages:
   """The images of every client of a corpus. Thread safe."""
@@ -76,6 +74,5 @@ class ClientImages:
       randomness.generator('client_shuffle', *purposes),
     )
     rows = sequences_lib.take(rows, max_sequences)
-    noise = randomness.generator('client_noise', *purposes)
-    seeds = noise.randint(_INT32_LIMIT, size=(len(rows), 2), dtype=np.int64)
-    return dataclasses.replace(rows, noise_seeds=seeds.astype(np.int32))
+    seeds = randomness.noise_seeds(*purposes, len(rows))
+    return dataclasses.replace(rows, noise_seeds=seeds)

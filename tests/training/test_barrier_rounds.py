@@ -1,0 +1,267 @@
+"""Which rounds are measured for the barrier, what comes out, and its files."""
+
+import collections
+import dataclasses
+import types
+import weakref
+
+import linear_models
+import numpy as np
+import planned_configs
+import pytest
+import tensorflow as tf
+
+from tff_fedfish.evaluation import results
+from tff_fedfish.evaluation.client_evaluator import ClientEvaluator, Score
+from tff_fedfish.evaluation.results import ClientBarrier
+from tff_fedfish.runtime.round_options import RoundInterrupted
+from tff_fedfish.training import (
+  barrier_rounds,
+  cohort_data,
+  round_metrics,
+)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Points:
+  """What a client of the scalar model trains on."""
+
+  x: tuple[float, ...] = ()
+  y: tuple[float, ...] = ()
+
+  def __len__(self):
+    return len(self.x)
+
+  def batch_features(self):
+    return collections.OrderedDict(
+      x=np.array(self.x, np.float32), y=np.array(self.y, np.float32)
+    )
+
+
+_POINTS = {
+  b'a': _Points((1.0, 1.0), (2.0, 4.0)),
+  b'b': _Points((2.0,), (-2.0,)),
+  b'diverged': _Points((1.0,), (float('inf'),)),
+  b'empty': _Points(),
+  b'failed': _Points((1.0,), (1.0,)),
+}
+
+
+class _Clients:
+  """Client rows; those of a client without points cannot be read."""
+
+  def training_sequences(self, client_id, **unused_options):
+    if client_id not in _POINTS:
+      raise OSError('no such block')
+    return _POINTS[client_id]
+
+
+def _config(**settings):
+  values = dict(
+    client_work__num_local_epochs=1,
+    client_work__learning_rate=0.5,
+    cohorts__cohort_size=6,
+    evaluation__barrier_every_num_rounds=2,
+    training__num_rounds=5,
+  )
+  return planned_configs.by_hand(**values | settings)
+
+
+def _barrier_rounds(workdir, evaluator=None, **settings):
+  return barrier_rounds.BarrierRounds(
+    _config(**settings),
+    workdir,
+    participating=sorted([*_POINTS, b'unreadable']),
+    client_rows=_Clients(),
+    evaluator=evaluator,
+  )
+
+
+def _scalar_evaluator():
+  """Of prediction theta x; right is what is less than 1 away from y."""
+  plain = linear_models.scalar_model()
+
+  def update(state, labels, batch_output):
+    errors = tf.abs(batch_output.predictions - labels)
+    return (
+      state[0] + tf.reduce_sum(tf.square(errors)) / 2,
+      state[1] + tf.reduce_sum(tf.cast(errors < 1, tf.float32)),
+      state[2] + tf.size(labels, tf.int64),
+    )
+
+  def finalize(state):
+    count = tf.cast(state[2], tf.float32)
+    return dict(
+      loss=state[0] / count, accuracy=state[1] / count, num_tokens=state[2]
+    )
+
+  model = types.SimpleNamespace(
+    predict_on_batch=plain.predict_on_batch,
+    loss=plain.loss,
+    initialize_metrics_state=lambda: (
+      tf.constant(0.0),
+      tf.constant(0.0),
+      tf.constant(0, tf.int64),
+    ),
+    update_metrics_state=update,
+    finalize_metrics=finalize,
+  )
+  return ClientEvaluator(
+    model,
+    linear_models.sgd(0.5),
+    evaluation_batch_size=2,
+    local_batch_size=2,
+  )
+
+
+def _barrier_files(run):
+  return {path.name: path.read_bytes() for path in (run / 'barrier').iterdir()}
+
+
+class TestMeasurement:
+  def test_by_hand(self, tmp_path):
+    # One step of 0.5 from theta = 0 on the mean of (theta x - y)^2 / 2; the
+    # server's new theta is -0.75.
+    # a: gradient -(2 + 4) / 2 = -3, theta 1.5: errors 0.5 and 2.5, loss
+    #    (0.125 + 3.125) / 2 = 1.625, half right. Server: errors 2.75 and 4.75,
+    #    (3.78125 + 11.28125) / 2 = 7.53125, none right.
+    # b: gradient 2 * 2 = 4, theta -2: error 2, loss 2, wrong. Server: error
+    #    0.5, loss 0.125, right.
+    # Loss ((7.53125 - 1.625) + (0.125 - 2)) / 2 = 2.015625,
+    # error ((0.5 - 0) + (0 - 1)) / 2 = -0.25.
+    measured = _barrier_rounds(tmp_path, _scalar_evaluator())
+    cohort = cohort_data.cohort(
+      _config(),
+      sorted([*_POINTS, b'unreadable']),
+      cohort_data.OpenedSource(_Clients()),
+      2,
+    )
+    order = [client.client_id for client in cohort]
+    found = measured.measure(
+      2,
+      (tf.constant(0.0),),
+      (tf.constant(-0.75),),
+      failed_clients={order.index(b'failed')},
+    )
+    assert found.failures == [(b'unreadable', 'OSError: no such block')]
+    assert [entry.client_id for entry in found.clients] == [
+      client_id for client_id in order if client_id in (b'a', b'b', b'diverged')
+    ]
+    by_id = {entry.client_id: entry for entry in found.clients}
+    assert by_id[b'a'] == ClientBarrier(
+      client_id=b'a',
+      local_loss=1.625,
+      global_loss=7.53125,
+      local_accuracy=0.5,
+      global_accuracy=0.0,
+    )
+    assert by_id[b'b'] == ClientBarrier(
+      client_id=b'b',
+      local_loss=2.0,
+      global_loss=0.125,
+      local_accuracy=0.0,
+      global_accuracy=1.0,
+    )
+    assert np.isnan(by_id[b'diverged'].local_loss)
+    assert round_metrics.barrier_metrics(found.clients, num_failed=1) == {
+      'barrier/loss': 2.015625,
+      'barrier/error': -0.25,
+      'barrier/num_clients': 2,
+      'barrier/num_non_finite_clients': 1,
+      'barrier/num_failed_clients': 1,
+    }
+
+  def test_nobody_to_measure(self):
+    assert round_metrics.barrier_metrics([], num_failed=0) == {
+      'barrier/loss': None,
+      'barrier/error': None,
+      'barrier/num_clients': 0,
+      'barrier/num_non_finite_clients': 0,
+      'barrier/num_failed_clients': 0,
+    }
+
+  def test_one_client_model_at_a_time(self, tmp_path):
+    class Weights:
+      """Stands for what a client trained."""
+
+    class Evaluator:
+      alive = weakref.WeakSet()
+      num_trained = 0
+
+      def fine_tune(self, *unused_arguments, **unused_options):
+        assert not self.alive
+        weights = Weights()
+        self.alive.add(weights)
+        self.num_trained += 1
+        return weights
+
+      def score(self, *unused_arguments):
+        return Score(1.0, 0.5, 2)
+
+    evaluator = Evaluator()
+    _barrier_rounds(tmp_path, evaluator).measure(2, (), ())
+    # All but the empty and the unreadable one.
+    assert evaluator.num_trained == 4
+    assert not evaluator.alive
+
+  def test_stops_between_two_clients(self, tmp_path):
+    class Evaluator:
+      num_trained = 0
+
+      def fine_tune(self, *unused_arguments, **unused_options):
+        self.num_trained += 1
+
+      def score(self, *unused_arguments):
+        return Score(1.0, 0.5, 2)
+
+    evaluator = Evaluator()
+    with pytest.raises(RoundInterrupted):
+      _barrier_rounds(tmp_path, evaluator).measure(
+        2, (), (), should_stop=lambda: evaluator.num_trained == 2
+      )
+    assert evaluator.num_trained == 2
+
+
+@pytest.mark.parametrize(
+  ('every', 'due'), [(0, []), (1, [1, 2, 3, 4, 5]), (2, [2, 4, 5]), (9, [5])]
+)
+def test_rounds_that_are_due(tmp_path, every, due):
+  rounds = _barrier_rounds(tmp_path, evaluation__barrier_every_num_rounds=every)
+  assert [number for number in range(6) if rounds.is_due(number)] == due
+
+
+class TestFiles:
+  def test_by_hand(self, tmp_path):
+    entry = ClientBarrier(
+      client_id=b'50%,\n',
+      local_loss=1.625,
+      global_loss=float('nan'),
+      local_accuracy=0.5,
+      global_accuracy=0.0,
+    )
+    other = dataclasses.replace(entry, client_id=b'1.org', global_loss=2.5)
+    _barrier_rounds(tmp_path).write(20, [entry, other])
+    path = tmp_path / 'barrier' / 'round_00000020.csv'
+    assert path.read_text() == (
+      'client_id,local_loss,global_loss,local_accuracy,global_accuracy\n'
+      '1.org,1.625,2.5,0.5,0.0\n'
+      '"50%25,%0A",1.625,nan,0.5,0.0\n'
+    )
+    assert results.read_barriers(path)[0] == other
+    assert [path.name for path in path.parent.iterdir()] == [path.name]
+
+  def test_what_a_run_that_continues_removes(self, tmp_path):
+    rounds = _barrier_rounds(tmp_path)
+    rounds.remove_after(-1)
+    assert not (tmp_path / 'barrier').exists()
+    for round_num in (2, 4, 100_000_000):
+      rounds.write(round_num, [])
+    for name in ('.round_00000002.csv.x1y2', 'round_notes.txt'):
+      (tmp_path / 'barrier' / name).write_text('')
+    rounds.remove_after(2)
+    assert set(_barrier_files(tmp_path)) == {
+      'round_00000002.csv',
+      'round_notes.txt',
+    }
+    rounds.remove_after(-1)
+    assert set(_barrier_files(tmp_path)) == {'round_notes.txt'}

@@ -1,0 +1,208 @@
+"""A client's Fisher diagonal, estimated from squared gradients.
+
+Dhawan et al. (2024), FedFish, algorithm 2, with theta_i the weights after local
+training and g_b the gradient of the mean loss of batch b:
+
+  F_i[j] = sum over batches b of g_b[j]^2
+
+at theta_i in a further pass, or taken along during the last local epoch. The
+text of section 3 has the mean in place of the sum. Both are of the empirical
+Fisher, towards the labels that the data have; that of the model's own
+distribution, as in Jhunjhunwala et al. (2024), FedFisher, takes labels that the
+model draws.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from tff_fedfish import local_training
+
+Structure = Any
+
+# (weights, x, y, seed) -> summed loss towards labels drawn from the model, and
+# their number; see `models.functional_model.ModelSpec.drawn_loss`.
+DrawnLoss = Callable[..., tuple[tf.Tensor, tf.Tensor]]
+
+
+class FisherSums(NamedTuple):
+  """Sums over batches from which a Fisher diagonal is made.
+
+  Attributes:
+    squared_gradients: Float32 tensors shaped like the trainable weights.
+    num_terms: Int64, what a mean divides them by: the batches, or with drawn
+      labels the labels.
+  """
+
+  squared_gradients: Structure
+  num_terms: tf.Tensor
+
+
+def zero_sums(trainable: Structure) -> FisherSums:
+  """Returns the sums over no batches."""
+  return FisherSums(
+    tf.nest.map_structure(lambda w: tf.zeros(w.shape, tf.float32), trainable),
+    tf.constant(0, tf.int64),
+  )
+
+
+def add_batch(
+  sums: FisherSums,
+  gradients: Structure,
+  *,
+  factor: tf.Tensor | None = None,
+  num_terms: int | tf.Tensor = 1,
+) -> FisherSums:
+  """Adds the squares of one batch's gradient.
+
+  Args:
+    sums: Sums so far.
+    gradients: Dense tensors shaped like the trainable weights, of any float
+      dtype; squared in float32.
+    factor: Scalar float32 by which the squares are multiplied; None: 1.
+    num_terms: Scalar int64, what the batch adds to `FisherSums.num_terms`.
+
+  Returns:
+    The new sums.
+  """
+
+  def add(total, gradient):
+    square = tf.square(tf.cast(gradient, tf.float32))
+    return total + (square if factor is None else factor * square)
+
+  return FisherSums(
+    tf.nest.map_structure(add, sums.squared_gradients, gradients),
+    sums.num_terms + num_terms,
+  )
+
+
+def ragged_factor(
+  num_examples: tf.Tensor, full_batch_size: int | None
+) -> tf.Tensor | None:
+  """Returns r / B, which makes batches of r rows weigh as those of B.
+
+  The square of the mean of r independent gradients of mean 0 is 1/r of a
+  gradient's square on average, so that a last batch of r < B rows would weigh
+  B/r as much as the others.
+
+  Args:
+    num_examples: Scalar int64, r.
+    full_batch_size: B, >= 1; None for no correction.
+
+  Returns:
+    A factor for `add_batch`.
+  """
+  if full_batch_size is None:
+    return None
+  return tf.cast(num_examples, tf.float32) / float(full_batch_size)
+
+
+def sums_over(
+  model: Any,
+  trainable: Structure,
+  non_trainable: Structure,
+  dataset: tf.data.Dataset,
+  *,
+  full_batch_size: int | None = None,
+) -> FisherSums:
+  """Sums squared batch gradients at fixed weights (algorithm 2, extra pass).
+
+  The gradient is that of the data loss alone, the model not in training mode.
+  Squaring batch means underestimates the per-example diagonal by about the
+  batch size, so clients are comparable only at equal batch sizes.
+
+  Args:
+    model: See `local_training`.
+    trainable: The client's weights after local training.
+    non_trainable: Weights held fixed.
+    dataset: The client's batches.
+    full_batch_size: See `ragged_factor`; None as in the paper.
+
+  Returns:
+    The sums, to be called while a `tf.function` is traced.
+  """
+  sums = zero_sums(trainable)
+  for batch in iter(dataset):
+    # The weights are fixed, so nothing else would keep batches from running,
+    # and taking memory, side by side.
+    tf.autograph.experimental.set_loop_options(parallel_iterations=1)
+    output, gradients = local_training.forward_and_gradients(
+      model, trainable, non_trainable, batch, training=False
+    )
+    factor = ragged_factor(output.num_examples, full_batch_size)
+    sums = add_batch(sums, gradients, factor=factor)
+  return sums
+
+
+def drawn_sums_over(
+  drawn_loss: DrawnLoss,
+  trainable: Structure,
+  non_trainable: Structure,
+  dataset: tf.data.Dataset,
+) -> FisherSums:
+  """Sums squared gradients towards labels that the model itself draws.
+
+  On average over the draws this is the Fisher of the model's distribution,
+
+    F[j] = sum over targets k of
+           E_{y ~ p(y | x_k)} (d log p(y | x_k) / d theta[j])^2
+
+  whatever the batches are: labels are drawn independently given the inputs (a
+  token's are the stored tokens before it, not drawn ones), and a gradient of
+  log p has mean 0 under p. So of the square of a batch's SUM of gradients only
+  the squares remain, the products between its targets average out. A batch of
+  m targets thus counts m^2 times the square of its mean gradient, where
+  `sums_over` counts that square once. One batch's estimate has about sqrt(2)
+  of itself as standard deviation: more, smaller batches have less noise.
+
+  Args:
+    drawn_loss: The model's.
+    trainable: The client's weights after local training.
+    non_trainable: Weights held fixed.
+    dataset: The client's batches, with seeds of noise; the first row's decides
+      a batch's labels. The labels in it are not read.
+
+  Returns:
+    The sums, to be called while a `tf.function` is traced.
+  """
+  sums = zero_sums(trainable)
+  for batch in iter(dataset):
+    tf.autograph.experimental.set_loop_options(parallel_iterations=1)
+    x, y = local_training.split_batch(batch)
+    # Training folds this seed with the number of a step: other draws.
+    seed = x[local_training.NOISE_SEED][0]
+    with tf.GradientTape() as tape:
+      tape.watch(trainable)
+      loss, num_labels = drawn_loss((trainable, non_trainable), x, y, seed)
+    gradients = local_training.dense_gradients(tape, loss, trainable)
+    sums = add_batch(sums, gradients, num_terms=num_labels)
+  return sums
+
+
+def fisher_diagonal_from_sums(sums: FisherSums, reduction: str) -> Structure:
+  """Returns the Fisher diagonal of one client.
+
+  Args:
+    sums: Sums over the client's batches.
+    reduction: 'sum' as printed in algorithm 2, under which a client's
+      influence grows with its number of batches; 'mean' over the batches (over
+      the labels where they were drawn) as in the text of section 3.
+
+  Returns:
+    Float32 tensors >= 0 shaped like the weights, unit (nats / weight)^2; 0 for
+    a client without batches.
+
+  Raises:
+    ValueError: If `reduction` is neither.
+  """
+  if reduction == 'sum':
+    return sums.squared_gradients
+  if reduction != 'mean':
+    raise ValueError(
+      f"`fisher_reduction` must be 'sum' or 'mean', found {reduction!r}."
+    )
+  num_terms = tf.cast(sums.num_terms, tf.float32)
+  return tf.nest.map_structure(
+    lambda s: tf.math.divide_no_nan(s, num_terms), sums.squared_gradients
+  )
