@@ -3,9 +3,13 @@
 import csv
 import json
 import pathlib
+from collections.abc import Mapping
+from typing import Any
 
+import markupsafe
 import pytest
 
+from tff_fedfish.reporting import figures
 from tff_fedfish.reporting.loading import load_runs
 from tff_fedfish.reporting.report import write_report
 
@@ -70,24 +74,28 @@ def write_run(
   held_out_losses: tuple[float | None, ...] = (8.0, 7.0, 6.5),
   num_rounds: int | None = None,
   units_per_round: int = 1,
+  settings: Mapping[str, Any] | None = None,
 ) -> pathlib.Path:
   """Writes config, metrics, timings and environment of a run.
 
-  Row r has held-out loss `held_out_losses[r]` (None: an empty cell), accuracy
-  r / 100, train loss 9 - r and `units_per_round` x r uplink units. Rounds take
-  30, 2, 4, 2, 4, ... seconds, round 0 takes 100.
+  `settings` are further ones by dotted name; None takes one away. Row r has
+  held-out loss `held_out_losses[r]` (None: an empty cell), accuracy r / 100,
+  train loss 9 - r and `units_per_round` x r uplink units. Rounds take 30, 2, 4,
+  2, 4, ... seconds, round 0 takes 100.
   """
   directory.mkdir(parents=True, exist_ok=True)
   last_round = len(held_out_losses) - 1
-  (directory / 'config.json').write_text(
-    json.dumps(
-      _config(
-        algorithm,
-        num_local_epochs,
-        last_round if num_rounds is None else num_rounds,
-      )
-    )
+  config = _config(
+    algorithm,
+    num_local_epochs,
+    last_round if num_rounds is None else num_rounds,
   )
+  for name, value in (settings or {}).items():
+    section, key = name.split('.')
+    config.setdefault(section, {})[key] = value
+    if value is None:
+      del config[section][key]
+  (directory / 'config.json').write_text(json.dumps(config))
   _write_csv(
     directory / 'metrics.csv',
     (
@@ -141,6 +149,7 @@ def write_evaluation(
   losses: dict[float, tuple[float, ...]] | None = None,
   client_ids: tuple[str, ...] = ('a.org', 'b.org', 'c.org', 'd.org'),
   barriers: tuple[tuple[float, float, float, float], ...] = (),
+  personalization: Mapping[str, Any] | None = None,
 ) -> pathlib.Path:
   """Writes an evaluation directory.
 
@@ -186,6 +195,7 @@ def write_evaluation(
       for f, after in losses.items()
     ],
     'client_server_barrier': None,
+    'personalization': dict(personalization or {}),
   }
   if barriers:
     summary['client_server_barrier'] = {
@@ -253,6 +263,67 @@ def write_pair(root: pathlib.Path) -> list[pathlib.Path]:
       losses={0.0: (loss, loss + 0.5), 0.25: (loss - 0.5, loss + 0.6)},
     )
   return [average, fish]
+
+
+def write_sweep(
+  root: pathlib.Path,
+  gains: Mapping[tuple[str, int, int], float],
+  *,
+  num_seeds: int = 3,
+  settings: Mapping[str, Any] | None = None,
+) -> list[pathlib.Path]:
+  """Writes the runs of a sweep, each evaluated after its last round.
+
+  Seed k of (algorithm, E, R) with gain g has losses 8 - g - k / 10 of both
+  clients, and 1 less after personalization on half of their data.
+  """
+  runs = []
+  for (algorithm, epochs, num_rounds), gain in gains.items():
+    for seed in range(num_seeds):
+      run = write_run(
+        root / f'{algorithm}-E{epochs}-R{num_rounds}-seed{seed}',
+        algorithm=algorithm,
+        num_local_epochs=epochs,
+        held_out_losses=(8.0, *[8.0 - gain - seed / 10] * num_rounds),
+        units_per_round=2 if algorithm == 'fed_fish' else 1,
+        settings={'seeds.model_seed': seed, **(settings or {})},
+      )
+      loss = 8.0 - gain - seed / 10
+      write_evaluation(
+        run,
+        'held_out',
+        round_num=num_rounds,
+        client_ids=('a.org', 'b.org'),
+        losses={0.0: (loss,) * 2, 0.5: (loss - 1.0,) * 2},
+      )
+      runs.append(run)
+  return runs
+
+
+@pytest.fixture(name='write_sweep', scope='session')
+def _write_sweep():
+  return write_sweep
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+  """Name -> matplotlib's figure of what a test draws; nothing is rendered."""
+  found = {}
+
+  def keep(figure, *, name, title, caption, alternative_text):
+    found[name] = figure
+    return figures.Figure(
+      name,
+      title,
+      caption,
+      alternative_text,
+      markupsafe.Markup('<svg></svg>'),
+      b'',
+      False,
+    )
+
+  monkeypatch.setattr(figures, 'render', keep)
+  return found
 
 
 @pytest.fixture(name='write_run', scope='session')

@@ -2,7 +2,7 @@
 
 import json
 
-from tff_fedfish.reporting import findings, loading
+from tff_fedfish.reporting import findings, loading, repetitions
 
 
 def _edit_config(directory, section, /, **values):
@@ -99,12 +99,50 @@ def test_notes_of_a_troubled_run(tmp_path, write_run, write_evaluation):
     label + '3 clients with non-finite results counted with weight 0 in '
     'training.',
     label + 'held_out/loss is not finite in 1 round: a gap in plots.',
-    label + 'evaluation early is not shown, as there is a later one of its '
-    'kind.',
     label + 'evaluation later is of round 1, not of the last round.',
     label + 'evaluation later left out clients: 7 (fewer than 4 sequences).',
     label + 'evaluation seen is of clients that may have taken part in '
     'training; its scores are not shown.',
+  ]
+
+
+def test_evaluations_that_are_not_shown_are_named(
+  tmp_path, write_run, write_evaluation
+):
+  directory = write_run(tmp_path / 'run', held_out_losses=(8.0,) * 5)
+  write_evaluation(directory, 'first', round_num=4)
+  write_evaluation(directory, 'second', round_num=4)
+  # Before the last round: a point of the curve of personalized accuracy.
+  write_evaluation(directory, 'early', round_num=1)
+  for name, round_num in (('plays-1', 1), ('plays-half', 2), ('plays', 4)):
+    write_evaluation(
+      directory, name, kind='transfer', corpus='plays', round_num=round_num
+    )
+  label = 'FedFish, E = 1: evaluation '
+  assert findings.notes(loading.load_runs([directory])) == [
+    label + 'first is not shown, as there is a later one of its kind.',
+    # Half of the rounds has a table.
+    label + 'plays-1 is not shown, as there is a later one of its kind.',
+  ]
+
+
+def test_repetitions_are_counted(tmp_path, write_sweep):
+  runs = loading.load_runs(
+    write_sweep(
+      tmp_path, {('fed_avg', 1, 2): 1.0, ('fed_fish', 1, 2): 2.0}, num_seeds=2
+    )
+  )
+  # 8 - 2 - 0.05 over seeds.
+  assert findings.summary_sentence(repetitions.pool_repetitions(runs)) == (
+    'Of 2 settings with 4 runs, the lowest mean loss (nats per token) is '
+    'reached by FedFish, E = 1 on held-out clients without personalization '
+    '(5.950, 95 % interval 5.900 to 6.000) and on held-out clients after '
+    'personalization on 50 % of their data (4.950, 95 % interval 4.900 to '
+    '5.000).'
+  )
+  assert findings.notes(runs) == [
+    'Scores of runs that differ in seeds alone are means over these; with a '
+    'few seeds the intervals are too narrow.'
   ]
 
 

@@ -10,10 +10,11 @@ import pytest
 from matplotlib import image
 
 from tff_fedfish.reporting import (
+  barrier_pairs,
   barriers,
   bars,
-  curves,
   figures,
+  learning_curves,
   loading,
   scatters,
   style,
@@ -22,7 +23,7 @@ from tff_fedfish.reporting.runs import Run
 
 
 def _curves(runs):
-  return curves.learning_curves(runs, style.run_styles(runs))
+  return learning_curves.learning_curves(runs, style.run_styles(runs))
 
 
 @pytest.fixture(scope='module')
@@ -95,6 +96,7 @@ def test_learning_curves_say_in_words_what_they_show(curves_of_pair):
   )
 
 
+@pytest.mark.usefixtures('drawn')
 def test_curves_leave_out_rounds_without_a_finite_value(tmp_path, write_run):
   runs = loading.load_runs(
     [
@@ -116,12 +118,13 @@ def test_no_curve_without_values(tmp_path, write_run):
   (directory / 'metrics.csv').write_text('round\n0\n')
   runs = loading.load_runs([directory])
   assert _curves(runs) == []
-  assert curves.communication_curves(runs, style.run_styles(runs)) == []
+  assert learning_curves.cost_curves(runs, style.run_styles(runs)) == []
 
 
+@pytest.mark.usefixtures('drawn')
 def test_communication_curves(runs_of_pair):
   styles = style.run_styles(runs_of_pair)
-  drawn = curves.communication_curves(runs_of_pair, styles)
+  drawn = learning_curves.cost_curves(runs_of_pair, styles)
   assert [figure.name for figure in drawn] == [
     'communication_uplink',
     'communication_total',
@@ -134,6 +137,7 @@ def test_communication_curves(runs_of_pair):
   assert '2.0 % at uplink and downlink 6.' in drawn[1].alternative_text
 
 
+@pytest.mark.usefixtures('drawn')
 def test_scores_by_fraction(pair, tmp_path, write_run):
   runs = loading.load_runs([*pair, write_run(tmp_path / 'plain')])
   loss, accuracy = bars.fraction_bars(
@@ -156,6 +160,7 @@ def test_scores_by_fraction(pair, tmp_path, write_run):
   assert 'does not start at 0' not in accuracy.caption
 
 
+@pytest.mark.usefixtures('drawn')
 def test_personalization_scatter_counts_improved_clients(pair):
   runs = loading.load_runs(pair)
   figure = scatters.personalization_scatter(
@@ -181,6 +186,7 @@ def test_extreme_clients_are_ordered_by_change(pair):
   assert names == ['d.org', 'a.org', 'b.org', 'c.org']
 
 
+@pytest.mark.usefixtures('drawn')
 def test_barrier_of_a_pair(pair):
   runs = loading.load_runs(pair)
   loss, error = barriers.barrier_scatters(runs, style.run_styles(runs))
@@ -188,10 +194,11 @@ def test_barrier_of_a_pair(pair):
   assert 'E = 8: 1 of 2 (50 %)' in loss.caption
   # Errors 0.05 and 0.00 against 0.10 and -0.01.
   assert 'E = 8: 1 of 2 (50 %)' in error.caption
-  [pairing] = barriers.find_pairs(runs)
+  [pairing] = barrier_pairs.find_pairs(runs)
   assert (pairing.fed_fish.name, pairing.fed_avg.name) == ('fish', 'average')
 
 
+@pytest.mark.usefixtures('drawn')
 def test_clients_of_one_method_only_are_counted(
   tmp_path, write_run, write_evaluation
 ):
@@ -202,7 +209,7 @@ def test_clients_of_one_method_only_are_counted(
       directories[-1], 'e', barriers=((4.0, 4.5, 0.2, 0.1),) * num_clients
     )
   runs = loading.load_runs(directories)
-  [pairing] = barriers.find_pairs(runs)
+  [pairing] = barrier_pairs.find_pairs(runs)
   assert (len(pairing.clients), pairing.num_unmatched) == (2, 1)
   [loss, _] = barriers.barrier_scatters(runs, style.run_styles(runs))
   # Equal barriers are not lower ones.
@@ -223,13 +230,14 @@ def test_several_runs_are_paired_by_the_rest_of_their_configuration(
       )
       write_evaluation(directory, 'e', barriers=((4.0, 4.5, 0.2, 0.1),))
       directories.append(directory)
-  pairs = barriers.find_pairs(loading.load_runs(directories))
+  pairs = barrier_pairs.find_pairs(loading.load_runs(directories))
   assert [(p.fed_fish.name, p.fed_avg.name) for p in pairs] == [
     ('fed_fish_2', 'fed_avg_2'),
     ('fed_fish_20', 'fed_avg_20'),
   ]
 
 
+@pytest.mark.usefixtures('drawn')
 def test_barrier_without_a_pair(pair):
   runs = loading.load_runs(pair[1:])
   [figure] = barriers.barrier_scatters(runs, style.run_styles(runs))

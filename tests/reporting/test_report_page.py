@@ -3,7 +3,6 @@
 import html.parser
 import pathlib
 import shutil
-import subprocess
 
 import pytest
 from hypothesis import given, settings
@@ -11,7 +10,13 @@ from hypothesis import strategies as st
 
 from tff_fedfish.errors import UserError
 from tff_fedfish.evaluation.client_id_text import client_id_to_text
-from tff_fedfish.reporting import loading, page, report, tables
+from tff_fedfish.reporting import (
+  loading,
+  page,
+  paper_tables,
+  repetitions,
+  report,
+)
 
 _VOID = {'meta', 'link', 'br', 'img', 'hr', 'input'}
 
@@ -49,7 +54,8 @@ class _Outline(html.parser.HTMLParser):
 def _render(runs):
   """Renders the page without its plots, which take seconds."""
   sections = [page.Section('clients', 'Client by client', (), 'left out.')]
-  return page.render_page(runs, tables.build_main_table(runs), sections)
+  tables = paper_tables.build_paper_tables(runs)
+  return page.render_page(page.Report(runs, runs, tables, sections))
 
 
 @pytest.fixture
@@ -81,6 +87,7 @@ def test_files_of_a_report(written):
   assert {name for name in found if '/' not in name} == {
     'index.html',
     'summary.csv',
+    'paper_tables.csv',
     'reproduce.py',
   }
   assert {name.removeprefix('figures/') for name in found if '/' in name} == {
@@ -133,7 +140,10 @@ def test_page_shows_numbers_and_sections_in_order(written):
       'Of 2 runs, the lowest mean loss',
       'id="results"',
       '>5.750</span>',
+      'id="comparisons"',
+      'id="paper-tables"',
       'id="learning-curves"',
+      'id="local-epochs"',
       'id="personalization"',
       'id="transfer"',
       'id="clients"',
@@ -149,12 +159,14 @@ def test_page_shows_numbers_and_sections_in_order(written):
   assert places == sorted(places)
 
 
+@pytest.mark.usefixtures('drawn')
 def test_absent_sections_say_why(tmp_path, write_run):
   directory = write_run(tmp_path / 'run')
   (directory / 'environment.json').unlink()
   runs = loading.load_runs([directory])
   absent = {s.anchor: s.absent for s in page.build_sections(runs)}
   assert absent['learning-curves'] == absent['communication'] == ''
+  assert 'not two numbers of local epochs' in absent['local-epochs']
   assert 'no run has an evaluation on held-out' in absent['personalization']
   assert 'no run has an evaluation on another' in absent['transfer']
   assert 'per_client.csv' in absent['clients']
@@ -310,43 +322,48 @@ def test_a_failure_while_writing_leaves_the_earlier_report(
   assert [p.name for p in copied.parent.iterdir() if p.name[0] == '.'] == []
 
 
-def test_page_in_a_browser_fits_a_phone(written, tmp_path):
-  browser = shutil.which('chromium') or shutil.which('google-chrome')
-  if browser is None:
-    pytest.skip('no chromium to look at the page with')
-  # The page itself has no script; this copy measures its own width.
-  text = (written / 'index.html').read_text()
-  text = text.replace("default-src 'none';", "script-src 'unsafe-inline';")
-  probe = tmp_path / 'probe.html'
-  probe.write_text(
-    text.replace(
-      '</body>',
-      '<script>document.body.style.width = "390px";'
-      'const w = Math.max(...[...document.querySelectorAll('
-      '"h1,h2,h3,p,figure,svg,.scroll,pre")].map('
-      'e => e.getBoundingClientRect().right));'
-      'document.title = "widest " + Math.round(w);</script></body>',
+def test_repetitions_are_one_row_and_every_run_is_kept(tmp_path, write_sweep):
+  runs = loading.load_runs(
+    write_sweep(
+      tmp_path,
+      {('fed_avg', 1, 2): 1.0, ('fed_fish', 1, 2): 2.0},
+      num_seeds=3,
     )
   )
-  done = subprocess.run(
-    [
-      browser,
-      '--headless',
-      '--no-sandbox',
-      '--disable-gpu',
-      '--disable-quic',
-      '--no-first-run',
-      '--disable-background-networking',
-      '--disable-component-update',
-      '--disable-sync',
-      f'--user-data-dir={tmp_path / "profile"}',
-      '--window-size=500,900',
-      '--dump-dom',
-      f'file://{probe}',
-    ],
-    capture_output=True,
-    text=True,
-    timeout=60,
+  pooled = repetitions.pool_repetitions(runs)
+  tables = paper_tables.build_paper_tables(pooled)
+  text = page.render_page(page.Report(runs, pooled, tables, ()))
+  outline = _Outline(text)
+  assert 'over clients and 3 seeds, crossed' in text
+  assert 'FedFish, E = 1 (3 seeds)' in ''.join(outline.texts)
+  # 8 - 2 - 0.1, and 0.1 over the seeds.
+  assert '>5.900</span><span class="ci">± 0.100</span>' in text
+  before, every_run = text.split('<summary>Every run</summary>')
+  assert 'fed_fish-E1-R2-seed1' not in before
+  assert every_run.count('<span class="name roomy">fed_fish-E1-R2-seed1<') == 3
+  # Six runs are rows, not columns.
+  differing = text[text.index('id="differences"') :]
+  assert differing.count('<th scope="row">FedAvg, E = 1 (fed_avg-E1') == 3
+  ids = outline.values('id')
+  assert len(set(ids)) == len(ids)
+  assert set(outline.values('aria-labelledby')) <= set(ids)
+
+
+def test_one_run_has_all_that_one_run_can_have(pair, drawn):
+  runs = loading.load_runs(pair[:1])
+  found = {s.anchor: len(s.figures) for s in page.build_sections(runs)}
+  assert found == {
+    'learning-curves': 3,
+    'personalization': 2,
+    'transfer': 2,
+    'clients': 2,
+    'local-epochs': 0,
+    'barrier': 1,
+    'communication': 2,
+  }
+  text = page.render_page(
+    page.Report(runs, runs, paper_tables.build_paper_tables(runs), ())
   )
-  widest = int(done.stdout.split('<title>widest ')[1].split('<')[0])
-  assert widest <= 390
+  assert 'As in Table 4' in text and 'As in Table 3' not in text
+  assert 'The paper’s Table 4 has no row for these settings.' in text
+  assert '±' not in text

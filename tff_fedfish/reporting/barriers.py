@@ -5,14 +5,17 @@ FedFish against FedAvg client by client, as in Figure 6 of Dhawan et al.
 Scale"; their equation 5 defines the barrier.
 """
 
-import dataclasses
-import json
 from collections.abc import Sequence
 
-from matplotlib import lines
+import numpy as np
+from matplotlib import cm, colormaps, colors, lines
 
-from tff_fedfish.evaluation.results import ClientBarrier
 from tff_fedfish.reporting import figures
+from tff_fedfish.reporting.barrier_pairs import (
+  PairGroup,
+  find_pairs,
+  group_pairs,
+)
 from tff_fedfish.reporting.evaluations import barrier_of
 from tff_fedfish.reporting.runs import Run
 from tff_fedfish.reporting.scatters import (
@@ -27,29 +30,10 @@ from tff_fedfish.reporting.style import (
   RunStyle,
   local_epochs,
 )
+from tff_fedfish.reporting.words import words_of
 
-_MEASURES = (
-  ('loss', 'barrier in the loss (nats per token)', 1.0),
-  ('error', 'barrier in the error (percentage points)', 100.0),
-)
-
-
-@dataclasses.dataclass(frozen=True)
-class Pair:
-  """A FedFish and a FedAvg run that differ in nothing else that matters.
-
-  Attributes:
-    fed_fish: The FedFish run.
-    fed_avg: The FedAvg run.
-    clients: (barrier under FedFish, barrier under FedAvg) of every client
-      that took part in both.
-    num_unmatched: Clients with a barrier in one of the two only.
-  """
-
-  fed_fish: Run
-  fed_avg: Run
-  clients: tuple[tuple[ClientBarrier, ClientBarrier], ...]
-  num_unmatched: int
+_ROUND_COLORS = 'viridis'
+_MAX_LISTED_ROUNDS = 6
 
 
 def barrier_scatters(
@@ -58,121 +42,83 @@ def barrier_scatters(
   """Returns the barrier's scatter plots.
 
   Args:
-    runs: The runs of the report.
+    runs: The runs of the report, not pooled: other seeds have other cohorts.
     styles: Their looks, by label.
 
   Returns:
-    FedFish against FedAvg in loss and in error if there is a pair; else global
-    against local loss of every run; nothing if no run has a barrier.
+    FedFish against FedAvg in loss and in error if there is a pair, with a
+    colour per round if there are several; else global against local loss of
+    every run; nothing if no run has a barrier.
   """
-  pairs = find_pairs(runs)
-  if pairs:
+  groups = group_pairs(find_pairs(runs))
+  unit = f'nats per {words_of(runs).unit}'
+  if groups:
+    epochs = local_epochs(runs)
     return [
-      _pair_figure(pairs, local_epochs(runs), *measure) for measure in _MEASURES
+      _pair_figure(groups, epochs, unit, 'loss'),
+      _pair_figure(groups, epochs, 'percentage points', 'error'),
     ]
   clients = {
-    run.label: evaluation.barrier_clients
+    run.label: list(found.values())[-1]
     for run in runs
-    if (evaluation := run.barrier()) and evaluation.barrier_clients
+    if (found := run.barriers_by_round())
   }
-  return [_local_global_figure(clients, styles)] if clients else []
+  return [_local_global_figure(clients, styles, unit)] if clients else []
 
 
-def find_pairs(runs: Sequence[Run]) -> list[Pair]:
-  """Returns FedFish and FedAvg runs of equal local epochs, with their clients.
-
-  Where several runs share method and local epochs, those are paired whose
-  configurations agree in everything but `algorithm`.
-  """
-  pairs = []
-  measured = [r for r in runs if r.barrier() and r.barrier().barrier_clients]
-  for epochs in local_epochs(measured):
-    fish, average = (
-      [
-        run
-        for run in measured
-        if run.algorithm == name and run.num_local_epochs == epochs
-      ]
-      for name in ('fed_fish', 'fed_avg')
-    )
-    if len(fish) == 1 and len(average) == 1:
-      pairs.append(_pair(fish[0], average[0]))
-      continue
-    by_rest = {_all_but_algorithm(run): run for run in average}
-    for run in fish:
-      partner = by_rest.pop(_all_but_algorithm(run), None)
-      if partner is not None:
-        pairs.append(_pair(run, partner))
-  return [pair for pair in pairs if pair.clients]
-
-
-def _pair(fed_fish, fed_avg):
-  mine = {c.client_id: c for c in fed_fish.barrier().barrier_clients}
-  other = {c.client_id: c for c in fed_avg.barrier().barrier_clients}
-  common = [client_id for client_id in mine if client_id in other]
-  return Pair(
-    fed_fish=fed_fish,
-    fed_avg=fed_avg,
-    clients=tuple((mine[c], other[c]) for c in common),
-    num_unmatched=len(mine) + len(other) - 2 * len(common),
-  )
-
-
-def _all_but_algorithm(run):
-  rest = {k: v for k, v in run.config.items() if k != 'algorithm'}
-  return json.dumps(rest, sort_keys=True)
-
-
-def _pair_figure(pairs, epochs, measure, words, scale):
-  values = [
-    [
-      tuple(scale * barrier_of(client, measure) for client in both)
-      for both in pair.clients
-    ]
-    for pair in pairs
-  ]
-  names = [_pair_name(pair, pairs) for pair in pairs]
+def _pair_figure(groups: Sequence[PairGroup], epochs, unit, measure):
+  scale = 1.0 if measure == 'loss' else 100.0
+  words = f'barrier in the {measure} ({unit})'
+  points = {
+    group.name: [pair.barriers(measure, scale) for pair in group.pairs]
+    for group in groups
+  }
+  rounds = sorted({p.round_num for g in groups for p in g.pairs}, key=_or_first)
+  # One panel per setting where colours stand for rounds, as in the paper.
+  panels = [[g] for g in groups] if len(rounds) > 1 else [list(groups)]
   shares = '; '.join(
-    f'{name}: ' + share_text(sum(x < y for x, y in points), len(points))
-    for name, points in zip(names, values, strict=True)
+    f'{name}: ' + share_text(sum(x < y for x, y in flat), len(flat))
+    for name, found in points.items()
+    for flat in [[point for one in found for point in one]]
   )
-  with figures.styled(5.4, 5.0) as figure:
-    axes = figure.add_subplot()
-    low, high = padded_limits(
-      v for points in values for point in points for v in point
+  columns = min(2, len(panels))
+  num_rows = -(-len(panels) // columns)
+  size = (5.4, 5.0) if len(panels) == 1 else (4.3 * columns, 4.1 * num_rows)
+  with figures.styled(*size) as figure:
+    grid = figure.subplots(
+      num_rows, columns, squeeze=False, sharex=True, sharey=True
     )
-    axes.axhline(0, color='#bbbbbb', linewidth=0.8)
-    axes.axvline(0, color='#bbbbbb', linewidth=0.8)
-    draw_diagonal(axes, min(low, 0.0), max(high, 0.0))
+    limits = padded_limits(
+      v for found in points.values() for o in found for xy in o for v in xy
+    )
     handles = []
-    for pair, name, points in zip(pairs, names, values, strict=True):
-      rank = epochs.index(pair.fed_fish.num_local_epochs)
-      look = {
-        'color': EPOCH_HUES[rank % len(EPOCH_HUES)],
-        'marker': MARKERS[rank % len(MARKERS)],
-      }
-      draw_points(axes, [x for x, _ in points], [y for _, y in points], look)
-      handles.append(
-        lines.Line2D(
-          [],
-          [],
-          linestyle='none',
-          label=figures.drawable(name),
-          **look,
-        )
-      )
-    axes.set_xlabel(f'FedFish: {words}')
-    axes.set_ylabel(f'FedAvg: {words}')
-    figures.add_legend(figure, handles)
+    for axes, panel in zip(grid.flat, panels, strict=False):
+      _draw_axes(axes, limits)
+      if len(panels) > 1:
+        axes.set_title(figures.drawable(panel[0].name))
+      for group in panel:
+        handles += _draw_group(axes, group, points[group.name], epochs, rounds)
+      axes.set_xlabel(f'FedFish: {words}')
+      axes.set_ylabel(f'FedAvg: {words}')
+    for axes in grid.flat[len(panels) :]:
+      axes.set_visible(False)
+    if len(rounds) > 1:
+      shown = cm.ScalarMappable(_round_scale(rounds), _ROUND_COLORS)
+      bar = figure.colorbar(shown, ax=grid, label='Round', shrink=0.8)
+      bar.ax.yaxis.set_major_locator(figures.whole_numbers())
+    else:
+      figures.add_legend(figure, handles)
     caption = (
-      'One point per client of the replayed round. Barrier: the new global '
-      'weights’ '
-      + ('loss' if measure == 'loss' else 'error (1 − token accuracy)')
+      'One small point per client of a measured round; the large ones are '
+      'the means over the clients of a round. Barrier: the new global weights’ '
+      + ('loss' if measure == 'loss' else 'error (1 − accuracy)')
       + ' minus that of the client’s own trained weights, on the client’s '
       'training data; positive is worse. Above the diagonal the barrier is '
       f'lower under FedFish, for these shares of clients: {shares}.'
     )
-    unmatched = sum(pair.num_unmatched for pair in pairs)
+    if len(rounds) > 1:
+      caption += f' Rounds: {_rounds_text(rounds)}.'
+    unmatched = sum(pair.num_unmatched for g in groups for pair in g.pairs)
     if unmatched:
       caption += (
         f' Left out: {unmatched} rows of clients that appear under one '
@@ -189,15 +135,52 @@ def _pair_figure(pairs, epochs, measure, words, scale):
     )
 
 
-def _pair_name(pair, pairs):
-  epochs = pair.fed_fish.num_local_epochs
-  same = [p for p in pairs if p.fed_fish.num_local_epochs == epochs]
-  if len(same) > 1:
-    return f'{pair.fed_fish.label} and {pair.fed_avg.label}'
-  return 'all clients' if epochs is None else f'E = {epochs}'
+def _draw_axes(axes, limits):
+  low, high = limits
+  axes.axhline(0, color='#bbbbbb', linewidth=0.8)
+  axes.axvline(0, color='#bbbbbb', linewidth=0.8)
+  draw_diagonal(axes, min(low, 0.0), max(high, 0.0))
+  axes.tick_params(labelbottom=True, labelleft=True)
 
 
-def _local_global_figure(clients, styles):
+def _draw_group(axes, group, points, epochs, rounds):
+  """Draws the points of a group and returns its entry of the legend."""
+  rank = epochs.index(group.num_local_epochs)
+  look = {
+    'color': EPOCH_HUES[rank % len(EPOCH_HUES)],
+    'marker': MARKERS[rank % len(MARKERS)],
+  }
+  means = []
+  for pair, found in zip(group.pairs, points, strict=True):
+    own = dict(look)
+    if len(rounds) > 1:
+      share = _round_scale(rounds)(pair.round_num or 0)
+      own['color'] = colors.to_hex(colormaps[_ROUND_COLORS](share))
+    draw_points(axes, [x for x, _ in found], [y for _, y in found], own)
+    means.append((*np.mean(found, axis=0), own))
+  for x, y, own in means:
+    axes.plot(
+      x, y, **own, markersize=9.0, markeredgecolor='#222222', linestyle='none'
+    )
+  name = figures.drawable(group.name)
+  return [lines.Line2D([], [], linestyle='none', label=name, **look)]
+
+
+def _rounds_text(rounds):
+  if len(rounds) > _MAX_LISTED_ROUNDS:
+    return f'{len(rounds)} from {rounds[0]} to {rounds[-1]}'
+  return ', '.join(map(str, rounds))
+
+
+def _round_scale(rounds):
+  return colors.Normalize(rounds[0] or 0, rounds[-1] or 0)
+
+
+def _or_first(round_num):
+  return -1 if round_num is None else round_num
+
+
+def _local_global_figure(clients, styles, unit):
   shares = '; '.join(
     f'{label}: '
     + share_text(sum(barrier_of(c, 'loss') > 0 for c in found), len(found))
@@ -226,15 +209,16 @@ def _local_global_figure(clients, styles):
           [], [], linestyle='none', label=figures.drawable(label), **look
         )
       )
-    axes.set_xlabel('Loss of the client’s own weights (nats per token)')
-    axes.set_ylabel('Loss of the new global weights (nats per token)')
+    axes.set_xlabel(f'Loss of the client’s own weights ({unit})')
+    axes.set_ylabel(f'Loss of the new global weights ({unit})')
     figures.add_legend(figure, handles)
     return figures.render(
       figure,
       name='barrier_local_global',
       title='Client-Server Barrier by run',
-      caption='One point per client of the replayed round, on its training '
-      'data. The height above the dashed diagonal is the client’s barrier. '
+      caption='One point per client of the last measured round, on its '
+      'training data. The height above the dashed diagonal is the client’s '
+      'barrier. '
       f'Share of clients with a positive barrier: {shares}. There is no '
       'pair of a FedFish and a FedAvg run with equal local epochs to set '
       'against each other.',

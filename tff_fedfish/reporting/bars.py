@@ -12,6 +12,7 @@ from tff_fedfish.reporting import figures
 from tff_fedfish.reporting.evaluations import Evaluation
 from tff_fedfish.reporting.runs import Run
 from tff_fedfish.reporting.style import RunStyle
+from tff_fedfish.reporting.words import interval_sample, words_of
 
 _MAX_LABELLED_BARS = 24
 
@@ -40,10 +41,11 @@ def fraction_bars(
     run.label: evaluation for run in runs if (evaluation := choose(run))
   }
   without = [run.label for run in runs if run.label not in evaluations]
+  words = words_of(runs)
   drawn = []
-  for measure, axis, scale, better in (
-    ('loss', 'Loss (nats per token)', 1.0, 'Lower'),
-    ('accuracy', 'Token accuracy (%)', 100.0, 'Higher'),
+  for measure, scale, better in (
+    ('loss', 1.0, 'Lower'),
+    ('accuracy', 100.0, 'Higher'),
   ):
     scores = _scores(evaluations, measure)
     if not scores:
@@ -52,7 +54,7 @@ def fraction_bars(
       f'{better} is better. Mean over {subject}, scored on the same half of '
       'each client’s data after fine-tuning on none, or on a fraction, of '
       'the other half; fractions are of the client’s whole data. Whiskers: '
-      '95 % bootstrap intervals over clients.'
+      f'95 % bootstrap intervals over {interval_sample(runs)}.'
     )
     if measure == 'loss':
       caption += ' The vertical axis does not start at 0.'
@@ -62,7 +64,7 @@ def fraction_bars(
       _score_figure(
         scores,
         styles,
-        axis=axis,
+        axis=words.label(measure),
         scale=scale,
         is_bar=measure == 'accuracy',
         name=f'{name}_{measure}',
@@ -91,7 +93,7 @@ def _score_figure(scores, styles, *, axis, scale, is_bar, name, title, caption):
   fractions = sorted({f for found in scores.values() for f in found})
   width = 0.84 / len(scores)
   num_bars = len(fractions) * len(scores)
-  with figures.styled(width=max(5.4, 0.42 * num_bars)) as figure:
+  with figures.styled(figures.fitting_width(0.42 * num_bars)) as figure:
     axes = figure.add_subplot()
     for position, (label, found) in enumerate(scores.items()):
       offset = (position - (len(scores) - 1) / 2) * width

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from tff_fedfish.reporting.evaluations import Evaluation, Interval
 from tff_fedfish.reporting.runs import Run, transfer_corpora
+from tff_fedfish.reporting.words import words_of
 
 # None: neither direction is better.
 _LOWER_IS_BETTER = {
@@ -56,6 +57,7 @@ def main_columns(runs: Sequence[Run]) -> Iterator[Column]:
   yield _barrier_column('loss', 'Barrier, loss (nats)', _signed)
   yield _barrier_column('error', 'Barrier, error (points)', _signed_points)
   metric, cost = _metric_column, _cost_column
+  words = words_of(runs)
   # Fewer rounds are not a saving.
   is_fair = len({run.last_round for run in runs}) == 1
   yield metric(
@@ -69,18 +71,20 @@ def main_columns(runs: Sequence[Run]) -> Iterator[Column]:
     'communication/total_units', 'Both ways (units)', _count, is_ranked=is_fair
   )
   yield cost('seconds_per_round', 'Seconds per round', _seconds, 'cost')
-  yield cost('tokens_per_second', 'Tokens per second', _whole)
+  yield cost(
+    'tokens_per_second', f'{words.unit.capitalize()}s per second', _whole
+  )
   yield cost('peak_memory_bytes', 'Peak memory (GiB)', _gibibytes)
   yield metric('round', 'Rounds', _count, panel='training')
   yield metric(
-    'train/loss', 'Train loss (nats per token)', _loss, panel='training'
+    'train/loss', f'Train {words.loss_label}', _loss, panel='training'
   )
   yield metric(
-    'held_out/loss', 'Held-out loss (nats per token)', _loss, panel='training'
+    'held_out/loss', f'Held-out {words.loss_label}', _loss, panel='training'
   )
   yield metric(
     'held_out/accuracy',
-    'Held-out token accuracy (%)',
+    f'Held-out {words.accuracy_label}',
     _percent,
     panel='training',
   )
@@ -89,10 +93,8 @@ def main_columns(runs: Sequence[Run]) -> Iterator[Column]:
 def _score_columns(runs, panel, choose: Callable[[Run], Evaluation | None]):
   evaluations = [evaluation for run in runs if (evaluation := choose(run))]
   fractions = sorted({f for e in evaluations for f in e.fractions})
-  for measure, group, show in (
-    ('loss', 'Loss (nats per token)', _loss),
-    ('accuracy', 'Token accuracy (%)', _percent),
-  ):
+  words = words_of(runs)
+  for measure, show in (('loss', _loss), ('accuracy', _percent)):
     for fraction in fractions:
 
       def value(run, measure=measure, fraction=fraction):
@@ -104,7 +106,7 @@ def _score_columns(runs, panel, choose: Callable[[Run], Evaluation | None]):
         key=f'{panel.replace(": ", "/")}/{measure}/{fraction:g}',
         panel=panel,
         measure=measure,
-        group=group,
+        group=words.label(measure),
         heading=f'{100 * fraction:g} %',
         lower_is_better=measure == 'loss',
         show=show,
@@ -115,7 +117,10 @@ def _score_columns(runs, panel, choose: Callable[[Run], Evaluation | None]):
 def _barrier_column(measure, group, show):
   def value(run):
     evaluation = run.barrier()
-    return evaluation and evaluation.barrier.get(measure)
+    found = evaluation and evaluation.barrier.get(measure)
+    # As measured while training.
+    last = run.last(f'barrier/{measure}')
+    return found or (None if last is None else Interval(last))
 
   return Column(
     f'barrier/{measure}',

@@ -1,8 +1,6 @@
 """Methods compared on the same clients, with intervals over clients and seeds.
 
-Runs are compared where they differ in the method alone: in the algorithm's
-settings and in the learning rates, which every method needs its own of. Runs
-that differ in seeds other than that of the clients' split are repetitions.
+Runs are compared where they differ in the method alone, as `matching.py` says.
 """
 
 import dataclasses
@@ -11,22 +9,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tff_fedfish.evaluation import statistics
+from tff_fedfish.reporting import matching
 from tff_fedfish.reporting.evaluations import Evaluation
+from tff_fedfish.reporting.repetitions import NUM_BOOTSTRAP
 from tff_fedfish.reporting.runs import Run, transfer_corpora
-from tff_fedfish.reporting.settings import flatten
 
-NUM_BOOTSTRAP = 2000
 _BASELINE = 'fed_avg'
-_SEEDS = ('seeds.model_seed', 'seeds.cohort_seed', 'seeds.shuffle_seed')
-# What makes a method, and what says nothing of the numbers.
-_METHOD = ('algorithm.', 'server.', 'client_work.learning_rate')
-_IGNORED = ('schema_version', 'engine.', 'checkpoints.')
-# FedAvg's configuration holds these, too.
-_FED_FISH_ONLY = (
-  'algorithm.fisher_estimator',
-  'algorithm.fisher_reduction',
-  'algorithm.relative_floor',
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,77 +62,21 @@ def compare_methods(runs: Sequence[Run]) -> list[Comparison]:
   """
   groups: dict[Any, list[Run]] = {}
   for run in runs:
-    groups.setdefault(_setting(run), []).append(run)
-  labels = _labels([dict(key) for key in groups])
+    groups.setdefault(matching.setting_of(run), []).append(run)
+  labels = matching.labels([dict(key) for key in groups])
   comparisons = []
   for setting, members in zip(labels, groups.values(), strict=True):
     variants: dict[Any, dict[Any, Run]] = {}
     for run in members:
-      repetitions = variants.setdefault(_method(run), {})
-      repetitions.setdefault(_seeds(run), run)
-    named = dict(zip(_names(variants), variants.values(), strict=True))
+      repetitions = variants.setdefault(matching.method_of(run), {})
+      repetitions.setdefault(matching.seeds_of(run), run)
+    names = matching.method_names(list(variants))
+    named = dict(zip(names, variants.values(), strict=True))
     for method, baseline in _pairs(named):
       comparisons += _compare(
         setting, method, baseline, named[method], named[baseline]
       )
   return comparisons
-
-
-def _setting(run: Run) -> tuple:
-  return tuple(
-    (name, repr(value))
-    for name, value in sorted(flatten(run.config).items())
-    if not name.startswith((*_METHOD, *_IGNORED)) and name not in _SEEDS
-  )
-
-
-def _method(run: Run) -> tuple:
-  return (run.method,) + tuple(
-    (name, repr(value))
-    for name, value in sorted(flatten(run.config).items())
-    if name.startswith(_METHOD)
-    and (run.algorithm == 'fed_fish' or name not in _FED_FISH_ONLY)
-  )
-
-
-def _seeds(run: Run) -> tuple:
-  return tuple(repr(run.setting(*name.split('.'))) for name in _SEEDS)
-
-
-def _labels(settings: Sequence[Mapping[str, str]]) -> list[str]:
-  """Returns for each setting the values in which it differs from others."""
-  names = {
-    'client_work.num_local_epochs': 'E',
-    'training.num_rounds': 'rounds',
-  }
-  keys = dict.fromkeys(name for setting in settings for name in setting)
-  differing = [
-    key for key in keys if len({setting.get(key) for setting in settings}) > 1
-  ]
-  return [
-    ', '.join(
-      f'{names.get(key, key)} = {setting.get(key, "(not set)")}'
-      for key in differing
-    )
-    for setting in settings
-  ]
-
-
-def _names(variants: Mapping[tuple, Any]) -> list[str]:
-  """Returns unique names: the method, and what tells its variants apart."""
-  names = []
-  for variant in variants:
-    values = dict(variant[1:])
-    others = [dict(v[1:]) for v in variants if v[0] == variant[0]]
-    differing = [
-      f'{name.partition(".")[2]} {value}'
-      for name, value in values.items()
-      if any(other.get(name) != value for other in others)
-    ]
-    names.append(
-      f'{variant[0]} ({", ".join(differing)})' if differing else variant[0]
-    )
-  return names
 
 
 def _pairs(named: Mapping[str, Mapping[Any, Run]]) -> Iterator[tuple[str, str]]:

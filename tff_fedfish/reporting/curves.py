@@ -1,172 +1,289 @@
-"""Learning curves: scores against rounds and against communicated units."""
+"""Curves of a score against rounds or against what the rounds have cost.
 
-from collections.abc import Callable, Sequence
+Figures 3, 9 and 10 of Dhawan et al. (2024), FedFish, are such curves, against
+local epochs, rounds and communicated units, with a mark every 100 rounds.
+"""
+
+import dataclasses
+import math
+from collections.abc import Sequence
 
 from matplotlib import lines
 
 from tff_fedfish.reporting import figures
 from tff_fedfish.reporting.runs import Run
 from tff_fedfish.reporting.style import RunStyle
+from tff_fedfish.reporting.words import Words
 
-LOSS_LABEL = 'loss (nats per token)'
-ACCURACY_LABEL = 'token accuracy (%)'
-_MAX_MARKERS = 12
+ROUND = 'round'
+LOCAL_EPOCHS = 'local_epochs'
+"""Local epochs so far: rounds times local epochs per round."""
+
+PERSONALIZED = 'personalized/accuracy'
+"""Accuracy after personalization, of the evaluations of a run's checkpoints."""
+
+_MAX_MARKS = 15
+_NICE = (1, 2, 5)
 
 
-def learning_curves(
-  runs: Sequence[Run], styles: dict[str, RunStyle]
-) -> list[figures.Figure]:
-  """Returns loss and accuracy against rounds, held-out and in training.
+@dataclasses.dataclass(frozen=True)
+class Score:
+  """What a curve shows.
 
-  Args:
-    runs: The runs of the report.
-    styles: Their looks, by label.
-
-  Returns:
-    One figure per metric that any run has.
+  Attributes:
+    metric: A column of metrics.csv, or `PERSONALIZED`.
+    label: Of the axis, with the unit.
+    scale: 100 for what is shown in percent or percentage points, else 1.
+    caption: Where the numbers come from.
   """
-  sample = (
+
+  metric: str
+  label: str
+  scale: float
+  caption: str
+
+  @property
+  def title(self) -> str:
+    """The label without its unit."""
+    return self.label.split(' (')[0]
+
+  def show(self, value: float) -> str:
+    """Returns a value as text."""
+    if self.scale == 1.0:
+      return f'{value:.3f}'
+    unit = '%' if '%' in self.label else 'points'
+    return f'{self.scale * value:.1f} {unit}'
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+  """What a curve is drawn against.
+
+  Attributes:
+    metric: A column of metrics.csv, `ROUND` or `LOCAL_EPOCHS`.
+    label: Of the axis.
+    words: In running text, such as 'uplink'.
+  """
+
+  metric: str
+  label: str
+  words: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Point:
+  """One score of a run.
+
+  Attributes:
+    round_num: When it was measured.
+    x: What had been spent by then.
+    y: The score; a mean over seeds for a run that stands for several.
+    low: The lowest of these seeds; `y` for a single run.
+    high: The highest.
+  """
+
+  round_num: int
+  x: float
+  y: float
+  low: float
+  high: float
+
+
+def held_out_accuracy(words: Words) -> Score:
+  """Returns the accuracy on the sample that is scored during training."""
+  return Score(
+    'held_out/accuracy',
+    f'Held-out {words.accuracy_label}',
+    100.0,
     'Measured during training on the same fixed sample of held-out clients; '
-    'round 0 is before training.'
+    'round 0 is before training.',
   )
-  train = (
-    'Mean over the tokens of all local steps of the round’s cohort, each '
-    'batch scored just before the step that learns from it; every round has '
-    'another cohort, and later local epochs have seen the batch before.'
-  )
-  wanted = (
-    ('held_out/loss', 'held_out_loss', f'Held-out {LOSS_LABEL}', 1.0, sample),
-    (
-      'held_out/accuracy',
-      'held_out_accuracy',
-      f'Held-out {ACCURACY_LABEL}',
-      100.0,
-      sample,
-    ),
-    (
-      'train/loss',
-      'train_loss',
-      f'Train {LOSS_LABEL}',
-      1.0,
-      train,
-    ),
-    (
-      'train/accuracy',
-      'train_accuracy',
-      f'Train {ACCURACY_LABEL}',
-      100.0,
-      train,
-    ),
-  )
-  drawn = []
-  for metric, name, label, scale, caption in wanted:
-    figure = _curve_figure(
-      runs,
-      styles,
-      x=('round', 'Round'),
-      y=(metric, label),
-      scale=scale,
-      name=f'curve_{name}',
-      title=f'{label.split(" (")[0]} against round',
-      caption=caption,
-    )
-    if figure:
-      drawn.append(figure)
-  return drawn
 
 
-def communication_curves(
-  runs: Sequence[Run], styles: dict[str, RunStyle]
-) -> list[figures.Figure]:
-  """Returns held-out accuracy against uplink and against total communication.
+def personalized_accuracy(runs: Sequence[Run], words: Words) -> Score | None:
+  """Returns the score of runs that were evaluated at several rounds.
+
+  Args:
+    runs: The runs of the report.
+    words: Of what they predict.
+
+  Returns:
+    The score; None if every run was evaluated at one round at most.
+  """
+  if all(len(points(run, ROUND, PERSONALIZED)) < 2 for run in runs):
+    return None
+  return Score(
+    PERSONALIZED,
+    f'Personalized {words.accuracy_label}',
+    100.0,
+    'After personalization on the largest evaluated share of each held-out '
+    'client’s data, at the checkpoints that were evaluated.',
+  )
+
+
+def points(run: Run, x: str, y: str) -> list[Point]:
+  """Returns the scores of a run in the order of the rounds.
+
+  Args:
+    run: A run, or one that stands for its repetitions.
+    x: The metric of a `Place`.
+    y: The metric of a `Score`.
+
+  Returns:
+    Points where both values are finite.
+  """
+  places = _by_round(run, x)
+  seeds = [_by_round(repetition, y) for repetition in run.repetitions]
+  found = []
+  for round_num, value in sorted(_by_round(run, y).items()):
+    if round_num in places:
+      spread = [s[round_num] for s in seeds if round_num in s] or [value]
+      found.append(
+        Point(round_num, places[round_num], value, min(spread), max(spread))
+      )
+  return found
+
+
+def mark_step(rounds: Sequence[int]) -> int:
+  """Returns after how many rounds to put a mark.
+
+  Args:
+    rounds: In which scores were measured, of all curves of a plot.
+
+  Returns:
+    1, 2, 5, 10, ... times what divides all the rounds, so that every curve has
+    a score at each mark; at most 15 marks beside round 0's, as 1,500 rounds of
+    the paper have.
+  """
+  unit = math.gcd(*rounds) or 1
+  wanted = max(rounds, default=0) / unit / _MAX_MARKS
+  scale = 1
+  while True:
+    for nice in _NICE:
+      if nice * scale >= wanted:
+        return nice * scale * unit
+    scale *= 10
+
+
+def curve_figure(
+  runs: Sequence[Run],
+  styles: dict[str, RunStyle],
+  *,
+  place: Place,
+  score: Score,
+  name: str,
+  caption: str,
+) -> figures.Figure | None:
+  """Returns one score against one kind of place, a curve per run.
 
   Args:
     runs: The runs of the report.
     styles: Their looks, by label.
+    place: The horizontal axis.
+    score: The vertical axis.
+    name: File name without suffix.
+    caption: What the plot shows and how to read it.
 
   Returns:
-    One figure per kind of communication that any run reports.
+    The figure; None if no run has such scores.
   """
-  drawn = []
-  for kind, label in (
-    ('uplink', 'Uplink'),
-    ('total', 'Uplink and downlink'),
-  ):
-    figure = _curve_figure(
-      runs,
-      styles,
-      x=(f'communication/{kind}_units', f'{label} (units, cumulative)'),
-      y=('held_out/accuracy', f'Held-out {ACCURACY_LABEL}'),
-      scale=100.0,
-      name=f'communication_{kind}',
-      title=f'Held-out accuracy against {label.lower()}',
-      caption=f'Further up and to the left is better. {label}, summed over '
-      'the rounds so far; one unit is one model of float32 of a client that '
-      'takes part in every round.',
-    )
-    if figure:
-      drawn.append(figure)
-  return drawn
-
-
-def _curve_figure(
-  runs, styles, *, x, y, scale, name, title, caption
-) -> figures.Figure | None:
-  series = {run.label: run.series(x[0], y[0]) for run in runs}
+  series = {run.label: points(run, place.metric, score.metric) for run in runs}
   if not any(series.values()):
     return None
+  rounds = [p.round_num for found in series.values() for p in found]
+  # Evaluations are few, at rounds of the user's choice: each has a mark.
+  step = 1 if score.metric == PERSONALIZED else mark_step(rounds)
+  title = f'{score.title} against {place.words}'
   with figures.styled() as figure:
     axes = figure.add_subplot()
     handles = []
     for run in runs:
-      points = series[run.label]
-      if not points:
-        continue
-      look = styles[run.label].line_arguments()
-      every = max(1, -(-len(points) // _MAX_MARKERS))
-      axes.plot(
-        [point[0] for point in points],
-        [scale * point[1] for point in points],
-        markevery=every,
-        **look,
-      )
-      label = figures.drawable(run.label)
-      handles.append(lines.Line2D([], [], label=label, **look))
-    axes.set_xlabel(x[1])
-    axes.set_ylabel(y[1])
+      if series[run.label]:
+        look = styles[run.label]
+        _draw(axes, series[run.label], score.scale, look, step)
+        label = figures.drawable(run.label)
+        handles.append(
+          lines.Line2D([], [], label=label, **look.line_arguments())
+        )
+    axes.set_xlabel(place.label)
+    axes.set_ylabel(score.label)
     axes.xaxis.set_major_locator(figures.whole_numbers())
     axes.margins(x=0.03)
-    places = {point[0] for points in series.values() for point in points}
+    places = {p.x for found in series.values() for p in found}
     if len(places) == 1:
       axes.set_xlim(min(places) - 1, max(places) + 1)
     figures.add_legend(figure, handles)
-    without = [run.label for run in runs if not series[run.label]]
-    if without:
-      caption += f' No such values yet: {"; ".join(without)}.'
     return figures.render(
       figure,
       name=name,
       title=title,
-      caption=caption,
-      alternative_text=_describe(
-        title, x[1], series, _formatter(scale), x_is_round=x[0] == 'round'
-      ),
+      caption=caption + _caption_end(runs, series, step, max(rounds)),
+      alternative_text=_describe(title, place, series, score),
     )
 
 
-def _describe(title, x_label, series, shown, *, x_is_round) -> str:
+def _by_round(run, metric) -> dict[int, float]:
+  """Returns round -> finite value."""
+  if metric == PERSONALIZED:
+    return _personalized(run)
+  if metric == LOCAL_EPOCHS:
+    epochs = run.num_local_epochs
+    rounds = [row['round'] for row in run.metrics]
+    return {} if epochs is None else {r: r * epochs for r in rounds}
+  return dict(run.series(ROUND, metric))
+
+
+def _personalized(run):
+  scores = {}
+  for evaluation in run.evaluations:
+    if evaluation.kind == 'held_out' and evaluation.round_num is not None:
+      fraction = max(evaluation.fractions, default=0.0)
+      if fraction > 0 and evaluation.fractions[fraction].accuracy:
+        accuracy = evaluation.fractions[fraction].accuracy
+        scores.setdefault(fraction, {})[evaluation.round_num] = accuracy.mean
+  # One share for all points of a curve.
+  return scores[max(scores)] if scores else {}
+
+
+def _draw(axes, found, scale, look, step):
+  x = [p.x for p in found]
+  if any(p.low < p.high for p in found):
+    axes.fill_between(
+      x,
+      [scale * p.low for p in found],
+      [scale * p.high for p in found],
+      color=look.color,
+      alpha=0.15,
+      linewidth=0,
+    )
+  axes.plot(
+    x,
+    [scale * p.y for p in found],
+    # A curve that ends before the first mark is seen all the same.
+    markevery=[i for i, p in enumerate(found) if p.round_num % step == 0]
+    or [len(found) - 1],
+    **look.line_arguments(),
+  )
+
+
+def _caption_end(runs, series, step, last):
+  text = f' Marks: every {step} rounds.' if 1 < step <= last else ''
+  if any(run.repetitions for run in runs):
+    text += (
+      ' Lines are means over seeds; shaded from the lowest to the highest seed.'
+    )
+  without = [label for label, found in series.items() if not found]
+  if without:
+    text += f' No such values yet: {"; ".join(without)}.'
+  return text
+
+
+def _describe(title, place, series, score) -> str:
   """Says where each curve starts and ends."""
-  unit = 'round ' if x_is_round else f'{x_label.split(" (")[0].lower()} '
   parts = [
-    f'{label}: {shown(points[0][1])} at {unit}{points[0][0]:g}, '
-    f'{shown(points[-1][1])} at {unit}{points[-1][0]:g}'
-    for label, points in series.items()
-    if points
+    f'{label}: {score.show(found[0].y)} at {place.words} {found[0].x:g}, '
+    f'{score.show(found[-1].y)} at {place.words} {found[-1].x:g}'
+    for label, found in series.items()
+    if found
   ]
   return f'Line chart, {title[:1].lower()}{title[1:]}. {"; ".join(parts)}.'
-
-
-def _formatter(scale: float) -> Callable[[float], str]:
-  if scale == 100.0:
-    return lambda value: f'{100 * value:.1f} %'
-  return lambda value: f'{value:.3f}'

@@ -2,6 +2,8 @@
 
 import dataclasses
 import pathlib
+import statistics
+from collections.abc import Sequence
 from typing import Any
 
 from tff_fedfish.errors import UserError
@@ -17,11 +19,26 @@ _KINDS = ('held_out', 'participating', 'transfer')
 
 @dataclasses.dataclass(frozen=True)
 class Interval:
-  """A mean over clients with its 95 % interval, where one was computed."""
+  """A mean over clients with its 95 % interval, where one was computed.
+
+  Attributes:
+    mean: Over clients, and over seeds where runs were repeated.
+    ci_low: Lower end of the interval.
+    ci_high: Upper end.
+    seed_means: (seeds of a run, its mean) of the repeated runs; empty for a
+      single run.
+  """
 
   mean: float
   ci_low: float | None = None
   ci_high: float | None = None
+  seed_means: tuple[tuple[Any, float], ...] = ()
+
+  @property
+  def sd_over_seeds(self) -> float | None:
+    """Sample standard deviation of the runs' means; None for a single run."""
+    means = [mean for _, mean in self.seed_means]
+    return statistics.stdev(means) if len(means) > 1 else None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,6 +72,9 @@ class Evaluation:
     skipped_clients: Clients that were not scored, by reason.
     personalization: Settings of the fine-tuning, by name.
     has_barrier: Whether the barrier was measured, with whatever result.
+    num_seeds: Runs whose evaluations this one stands for.
+    num_left_out_clients: Clients that were not scored, or not with a finite
+      loss, in some of these runs and therefore count in none.
   """
 
   name: str
@@ -70,6 +90,8 @@ class Evaluation:
   skipped_clients: dict[str, int]
   personalization: dict[str, Any]
   has_barrier: bool
+  num_seeds: int = 1
+  num_left_out_clients: int = 0
 
   def clients_at(self, fraction: float) -> tuple[ClientEvaluation, ...]:
     """Returns the clients personalized on `fraction` of their data."""
@@ -109,8 +131,8 @@ def load_evaluation(directory: pathlib.Path) -> Evaluation:
   kind = summary.get('kind')
   if kind not in _KINDS:
     raise checked.error('kind', f'one of {", ".join(_KINDS)}', kind)
-  clients = _finite(found.clients)
-  barriers = _finite(found.barriers or ())
+  clients = finite_rows(found.clients)
+  barriers = finite_rows(found.barriers or ())
   num_rows = len(found.clients) + len(found.barriers or ())
   checkpoint = checked.object(summary, 'checkpoint')
   barrier = checked.object(summary, 'client_server_barrier')
@@ -197,8 +219,12 @@ class _Checked:
     )
 
 
-def _finite(rows):
-  """Returns the rows whose numbers are all finite."""
+def finite_rows(rows: Sequence[Any]) -> tuple[Any, ...]:
+  """Returns the rows whose numbers are all finite.
+
+  Args:
+    rows: Dataclasses with numbers, such as `ClientBarrier`.
+  """
   return tuple(
     row
     for row in rows

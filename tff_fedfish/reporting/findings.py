@@ -8,8 +8,10 @@ from collections.abc import Sequence
 
 from tff_fedfish.reporting.evaluations import Interval
 from tff_fedfish.reporting.reading import is_finite
+from tff_fedfish.reporting.repetitions import has_repetitions
 from tff_fedfish.reporting.runs import Run, transfer_corpora
 from tff_fedfish.reporting.settings import compare
+from tff_fedfish.reporting.words import words_of
 
 # Runs that differ here were not measured on the same thing.
 _DEFINES_THE_MEASUREMENT = (
@@ -22,7 +24,11 @@ _DEFINES_THE_MEASUREMENT = (
 
 
 def summary_sentence(runs: Sequence[Run]) -> str:
-  """Returns one sentence on which run scores best, from the data alone."""
+  """Returns one sentence on which run scores best, from the data alone.
+
+  Args:
+    runs: The runs of the report, repetitions pooled.
+  """
   won: dict[str, list[str]] = {}
   for where, losses in _comparisons(runs):
     lowest = min(losses.values(), key=lambda loss: loss.mean)
@@ -38,21 +44,31 @@ def summary_sentence(runs: Sequence[Run]) -> str:
       if f'{loss.mean:.3f}' == f'{lowest.mean:.3f}'
     ]
     won.setdefault(_named(winners), []).append(f'{where} ({words})')
+  unit = f'nats per {words_of(runs).unit}'
   if not won:
     return f'{_counted(len(runs), "run")} without a held-out score so far.'
   if len(runs) == 1:
     return (
-      f'Mean loss (nats per token) of {runs[0].label} {listed(*won.values())}.'
+      f'Mean loss ({unit}) of {_counted_seeds(runs[0])} '
+      f'{listed(*won.values())}.'
     )
   clauses = [f'{winner} {listed(places)}' for winner, places in won.items()]
+  num_runs = sum(run.num_seeds for run in runs)
+  who = f'{len(runs)} runs'
+  if num_runs > len(runs):
+    who = f'{len(runs)} settings with {num_runs} runs'
   return (
-    f'Of {len(runs)} runs, the lowest mean loss (nats per token) is reached by '
+    f'Of {who}, the lowest mean loss ({unit}) is reached by '
     f'{"; by ".join(clauses)}.'
   )
 
 
 def notes(runs: Sequence[Run]) -> list[str]:
-  """Returns what a reader must know before comparing the numbers."""
+  """Returns what a reader must know before comparing the numbers.
+
+  Args:
+    runs: The runs of the report, not pooled.
+  """
   concerned: dict[str, list[str]] = {}
   for run in runs:
     for clause in _run_clauses(run):
@@ -62,7 +78,12 @@ def notes(runs: Sequence[Run]) -> list[str]:
     is_all = len(labels) == len(runs) > 1
     found.append(f'{"All runs" if is_all else listed(labels)}: {clause}.')
   found += _between_runs(runs)
-  if len(runs) > 1:
+  if has_repetitions(runs):
+    found.append(
+      'Scores of runs that differ in seeds alone are means over these; with a '
+      'few seeds the intervals are too narrow.'
+    )
+  elif len(runs) > 1:
     found.append(
       'Intervals of the results are over the clients of one run each; other '
       'seeds may order the runs otherwise.'
@@ -155,7 +176,8 @@ def _evaluation_clauses(run):
         'scores are not shown'
       )
     elif not any(evaluation is other for other in shown):
-      yield f'{name} is not shown, as there is a later one of its kind'
+      if not _is_on_the_way(run, evaluation):
+        yield f'{name} is not shown, as there is a later one of its kind'
       continue
     if evaluation.round_num not in (None, run.last_round):
       yield f'{name} is of round {evaluation.round_num}, not of the last round'
@@ -170,6 +192,16 @@ def _evaluation_clauses(run):
         f'{name} has {_counted(evaluation.num_non_finite_rows, "row")} of '
         'clients with non-finite scores, left out of the scatter plots'
       )
+
+
+def _is_on_the_way(run, evaluation):
+  """Returns whether it is shown as a score before the last round."""
+  if evaluation.round_num is None:
+    return False
+  latest = run.held_out()
+  return run.num_rounds == 2 * evaluation.round_num or (
+    evaluation.kind == 'held_out' and evaluation.round_num != latest.round_num
+  )
 
 
 def _between_runs(runs):
@@ -215,6 +247,12 @@ def _between_runs(runs):
 def _named(labels):
   """Names up to three runs, counts more."""
   return listed(labels) if len(labels) <= 3 else f'{len(labels)} runs alike'
+
+
+def _counted_seeds(run):
+  if not run.repetitions:
+    return run.label
+  return f'{run.label}, over {run.num_seeds} seeds,'
 
 
 def _counted(count, noun):

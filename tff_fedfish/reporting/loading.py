@@ -8,7 +8,8 @@ import pathlib
 from collections.abc import Sequence
 
 from tff_fedfish.errors import UserError
-from tff_fedfish.reporting.evaluations import load_evaluation
+from tff_fedfish.evaluation.results import ClientBarrier, read_barriers
+from tff_fedfish.reporting.evaluations import finite_rows, load_evaluation
 from tff_fedfish.reporting.reading import (
   read_json_object,
   require_known_schema,
@@ -67,6 +68,7 @@ def _load_run(directory):
     timings=timings,
     environment=environment,
     evaluations=tuple(evaluations),
+    round_barriers=_read_round_barriers(directory / 'barrier', metrics),
     remarks=(*remarks, *further),
   )
 
@@ -113,6 +115,19 @@ def _read_rounds(path):
   if not path.read_bytes().endswith(b'\n'):
     remarks.append(f'the unfinished last line of {path.name} was left out')
   return tuple(rows), remarks
+
+
+def _read_round_barriers(
+  directory: pathlib.Path, metrics: Sequence[Row]
+) -> dict[int, tuple[ClientBarrier, ...]]:
+  """Returns what was measured while training, of rounds that are finished."""
+  rounds = [row['round'] for row in metrics]
+  paths = {r: directory / f'round_{r:08d}.csv' for r in rounds}
+  return {
+    round_num: finite_rows(read_barriers(path))
+    for round_num, path in paths.items()
+    if path.is_file()
+  }
 
 
 def _load_evaluations(directory):

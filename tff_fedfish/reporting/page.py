@@ -8,23 +8,38 @@ import jinja2
 from tff_fedfish.reporting import settings
 from tff_fedfish.reporting.barriers import barrier_scatters
 from tff_fedfish.reporting.bars import fraction_bars
-from tff_fedfish.reporting.comparisons import NUM_BOOTSTRAP, compare_methods
-from tff_fedfish.reporting.curves import communication_curves, learning_curves
+from tff_fedfish.reporting.comparisons import compare_methods
 from tff_fedfish.reporting.figures import Figure
 from tff_fedfish.reporting.findings import listed, notes, summary_sentence
+from tff_fedfish.reporting.learning_curves import (
+  barrier_curves,
+  cost_curves,
+  learning_curves,
+)
+from tff_fedfish.reporting.local_epochs import local_epoch_figures
+from tff_fedfish.reporting.paper_rows import headings, show
+from tff_fedfish.reporting.paper_tables import PaperTable
+from tff_fedfish.reporting.repetitions import NUM_BOOTSTRAP
 from tff_fedfish.reporting.runs import Run, transfer_corpora
 from tff_fedfish.reporting.scatters import (
   extreme_clients,
   personalization_scatter,
 )
 from tff_fedfish.reporting.style import run_styles
-from tff_fedfish.reporting.tables import MainTable
+from tff_fedfish.reporting.tables import build_main_table
+from tff_fedfish.reporting.words import interval_sample, words_of
 from tff_fedfish.version import __version__
 
 GENERATOR = 'fedfish report'
 """What `<meta name="generator">` of every page begins with."""
 
 _NUM_EXTREME_CLIENTS = 5
+_PAPER_TITLES = {
+  3: 'accuracy by local epochs',
+  4: 'scores by share of the client’s data used for personalization',
+  5: 'the same after half of the rounds',
+  6: 'Fisher diagonals of the last local epoch’s gradients',
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,15 +52,37 @@ class Section:
   absent: str
 
 
-def build_sections(runs: Sequence[Run]) -> list[Section]:
+@dataclasses.dataclass(frozen=True)
+class Report:
+  """What a page is made of.
+
+  Attributes:
+    runs: The runs as they are, one per directory.
+    pooled: One for all that differ in seeds alone.
+    tables: Those of the paper.
+    sections: The plots.
+  """
+
+  runs: Sequence[Run]
+  pooled: Sequence[Run]
+  tables: Sequence[PaperTable]
+  sections: Sequence[Section]
+
+
+def build_sections(
+  pooled: Sequence[Run], runs: Sequence[Run] | None = None
+) -> list[Section]:
   """Returns the sections that hold plots, in the page's order.
 
   Args:
-    runs: The runs of the report.
+    pooled: The runs of the report, repetitions pooled.
+    runs: The same as they are; None: none was repeated.
 
   Returns:
     Sections; one without figures says why in `absent`.
   """
+  every_run = pooled if runs is None else runs
+  runs = pooled
   styles = run_styles(runs)
   corpora = transfer_corpora(runs)
   held_out = dict(
@@ -75,6 +112,13 @@ def build_sections(runs: Sequence[Run]) -> list[Section]:
       'no round with a loss is finished yet.',
     ),
     _section(
+      'local-epochs',
+      'Local epochs',
+      local_epoch_figures(runs, styles),
+      'there are not two numbers of local epochs whose runs have an evaluation '
+      'on held-out clients after their last round.',
+    ),
+    _section(
       'personalization',
       'Personalization of held-out clients',
       fraction_bars(runs, styles, **held_out),
@@ -99,32 +143,33 @@ def build_sections(runs: Sequence[Run]) -> list[Section]:
     _section(
       'barrier',
       'Client-Server Barrier',
-      barrier_scatters(runs, styles),
-      'no evaluation has a barrier.csv.',
+      [
+        *barrier_curves(runs, styles),
+        *barrier_scatters(every_run, run_styles(every_run)),
+      ],
+      'no evaluation has a barrier.csv, and no run measured barriers in '
+      'training.',
     ),
     _section(
       'communication',
-      'Accuracy against communication',
-      communication_curves(runs, styles),
+      'Accuracy against cost',
+      cost_curves(runs, styles),
       'metrics.csv of no run has both communicated units and a held-out '
       'accuracy.',
     ),
   ]
 
 
-def render_page(
-  runs: Sequence[Run], table: MainTable, sections: Sequence[Section]
-) -> str:
+def render_page(report: Report) -> str:
   """Returns the page: HTML that refers to nothing outside itself.
 
   Args:
-    runs: The runs of the report.
-    table: Their main table.
-    sections: Their plots.
+    report: What to show.
 
   Returns:
     The page. Everything that comes from files is escaped.
   """
+  runs, pooled = report.runs, report.pooled
   environment = jinja2.Environment(
     loader=jinja2.PackageLoader('tff_fedfish.reporting'),
     autoescape=True,
@@ -134,7 +179,7 @@ def render_page(
     keep_trailing_newline=True,
   )
   numbers = {}
-  for section in sections:
+  for section in report.sections:
     for figure in section.figures:
       numbers[figure.name] = len(numbers) + 1
   config = settings.compare([run.config for run in runs])
@@ -144,15 +189,27 @@ def render_page(
     version=__version__,
     title=f'Federated pretraining: {listed(list(methods))}',
     runs=runs,
-    styles=run_styles(runs),
-    summary=summary_sentence(runs),
+    pooled=pooled,
+    styles=run_styles(pooled),
+    summary=summary_sentence(pooled),
     notes=notes(runs),
-    panels=_panels(table),
-    comparisons=compare_methods(runs),
+    words=words_of(runs),
+    interval_sample=interval_sample(pooled),
+    panels=_panels(build_main_table(pooled)),
+    every_run_panels=_panels(build_main_table(runs))
+    if len(pooled) < len(runs)
+    else [],
+    paper_tables=report.tables,
+    paper_titles=_PAPER_TITLES,
+    paper_headings=headings,
+    show=show,
+    comparisons=compare_methods(
+      [run for one in pooled for run in one.repetitions or (one,)]
+    ),
     num_bootstrap=NUM_BOOTSTRAP,
-    sections=sections,
+    sections=report.sections,
     figure_numbers=numbers,
-    extremes=_extremes(runs),
+    extremes=_extremes(pooled),
     differing=[setting for setting in config if setting.differs],
     config=config,
     environment=settings.compare([run.environment for run in runs]),

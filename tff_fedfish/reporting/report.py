@@ -1,4 +1,4 @@
-"""Writes a report: one page, its plots as PNG, its main table as CSV."""
+"""Writes a report: one page, its plots as PNG, its tables as CSV."""
 
 import os
 import pathlib
@@ -10,14 +10,26 @@ from collections.abc import Sequence
 from tff_fedfish.errors import UserError
 from tff_fedfish.files import require_usable_output, write_directory_atomically
 from tff_fedfish.reporting import settings
-from tff_fedfish.reporting.page import GENERATOR, build_sections, render_page
+from tff_fedfish.reporting.page import (
+  GENERATOR,
+  Report,
+  build_sections,
+  render_page,
+)
+from tff_fedfish.reporting.paper_csv import paper_tables_csv
+from tff_fedfish.reporting.paper_tables import build_paper_tables
+from tff_fedfish.reporting.repetitions import pool_repetitions
 from tff_fedfish.reporting.runs import Run
 from tff_fedfish.reporting.tables import build_main_table, summary_csv
 
 PAGE = 'index.html'
 """Name of the page within the report's directory."""
 
-_CONTENTS = {PAGE, 'summary.csv', 'figures', settings.REPRODUCTION_FILE}
+_PAPER_TABLES = 'paper_tables.csv'
+_CONTENTS = {
+  *(PAGE, 'summary.csv', _PAPER_TABLES, 'figures'),
+  settings.REPRODUCTION_FILE,
+}
 _GENERATOR_TAG = re.compile(
   f'<meta name="generator" content="{re.escape(GENERATOR)} '
 )
@@ -66,13 +78,16 @@ def write_report(
     UserError: If the output cannot be used.
   """
   output = check_output(output)
-  table = build_main_table(runs)
-  sections = build_sections(runs)
+  pooled = pool_repetitions(runs)
+  tables = build_paper_tables(pooled)
+  sections = build_sections(pooled, runs)
   texts = {
-    PAGE: render_page(runs, table, sections),
-    'summary.csv': summary_csv(table),
+    PAGE: render_page(Report(runs, pooled, tables, sections)),
+    'summary.csv': summary_csv(build_main_table(runs)),
     settings.REPRODUCTION_FILE: settings.reproduction_config(runs),
   }
+  if tables:
+    texts[_PAPER_TABLES] = paper_tables_csv(tables)
   # Paths may hold bytes that are no text, which Python reads as surrogates.
   files = {
     name: text.encode('utf-8', 'replace') for name, text in texts.items()

@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
+from tff_fedfish.evaluation.results import ClientBarrier
 from tff_fedfish.reporting.evaluations import Evaluation
 from tff_fedfish.reporting.reading import is_finite
 
@@ -29,6 +30,10 @@ class Run:
     environment: Versions and machine; empty if there is none.
     evaluations: Finished evaluations, by name.
     remarks: What was left out while reading, as sentences.
+    round_barriers: Clients of the rounds whose Client-Server Barrier was
+      measured while training, those with finite values.
+    repetitions: The runs with other seeds whose mean this one is; empty for
+      what lies in one directory.
   """
 
   directory: pathlib.Path
@@ -40,6 +45,10 @@ class Run:
   environment: dict[str, Any]
   evaluations: tuple[Evaluation, ...]
   remarks: tuple[str, ...] = ()
+  round_barriers: dict[int, tuple[ClientBarrier, ...]] = dataclasses.field(
+    default_factory=dict
+  )
+  repetitions: tuple['Run', ...] = ()
 
   @property
   def algorithm(self) -> str:
@@ -64,6 +73,11 @@ class Run:
     """Rounds that the run is configured for."""
     value = self.setting('training', 'num_rounds')
     return value if isinstance(value, int) else None
+
+  @property
+  def num_seeds(self) -> int:
+    """Runs that this one stands for."""
+    return len(self.repetitions) or 1
 
   @property
   def last_round(self) -> int | None:
@@ -119,6 +133,40 @@ class Run:
     """Returns the latest evaluation with a Client-Server Barrier."""
     return _latest(e for e in self.evaluations if e.has_barrier)
 
+  def barriers_by_round(self) -> dict[int | None, tuple[ClientBarrier, ...]]:
+    """Returns the clients of each round whose barrier was measured, ascending.
+
+    An evaluation of round r replays round r + 1; what was measured while
+    training comes first. None stands for an evaluation of an unknown round.
+    """
+    found: dict[int | None, tuple[ClientBarrier, ...]] = {
+      None if e.round_num is None else e.round_num + 1: e.barrier_clients
+      for e in self.evaluations
+      if e.barrier_clients
+    }
+    found.update((r, c) for r, c in self.round_barriers.items() if c)
+    return dict(
+      sorted(found.items(), key=lambda item: -1 if item[0] is None else item[0])
+    )
+
+  def evaluation_at(
+    self, kind: str, corpus: str | None, round_num: int
+  ) -> Evaluation | None:
+    """Returns the evaluation of one checkpoint.
+
+    Args:
+      kind: 'held_out', 'participating' or 'transfer'.
+      corpus: Whose clients; None: any.
+      round_num: The checkpoint's round.
+    """
+    return _latest(
+      e
+      for e in self.evaluations
+      if e.kind == kind
+      and corpus in (None, e.corpus)
+      and e.round_num == round_num
+    )
+
   def _timing(self, name, reduce):
     values = [
       row[name]
@@ -143,6 +191,10 @@ def transfer_corpora(runs: Sequence[Run]) -> list[str]:
 def _latest(evaluations):
   return max(
     evaluations,
-    key=lambda e: (-1 if e.round_num is None else e.round_num, e.name),
+    key=lambda e: (
+      -1 if e.round_num is None else e.round_num,
+      e.num_seeds,
+      e.name,
+    ),
     default=None,
   )

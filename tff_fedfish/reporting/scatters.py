@@ -8,6 +8,7 @@ from tff_fedfish.reporting import figures
 from tff_fedfish.reporting.evaluations import Evaluation
 from tff_fedfish.reporting.runs import Run
 from tff_fedfish.reporting.style import RunStyle
+from tff_fedfish.reporting.words import words_of
 
 # Beyond this many points a vector picture gets slow to draw and large.
 _MAX_VECTOR_POINTS = 2_000
@@ -70,8 +71,9 @@ def personalization_scatter(
     for axes in grid.flat[len(panels) :]:
       axes.set_visible(False)
     _label_x_below(grid, len(panels))
-    figure.supxlabel('Loss before (nats per token)', fontsize=11)
-    figure.supylabel('Loss after (nats per token)', fontsize=11)
+    unit = f'nats per {words_of(runs).unit}'
+    figure.supxlabel(f'Loss before ({unit})', fontsize=11)
+    figure.supylabel(f'Loss after ({unit})', fontsize=11)
     title = f'{subject[:1].upper()}{subject[1:]}: before and after'
     shares = '; '.join(
       f'on {100 * fraction:g} %, '
@@ -87,7 +89,11 @@ def personalization_scatter(
       figure,
       name=name,
       title=title,
-      caption='One point per client; below the dashed diagonal, '
+      caption='One point per client'
+      + (
+        ', its mean over the seeds' if any(r.repetitions for r in runs) else ''
+      )
+      + '; below the dashed diagonal, '
       'personalization lowered the loss on data it did not see. Clients '
       f'improved by fine-tuning on a share of their data: {shares}.'
       + (f' No scores per client: {"; ".join(without)}.' if without else ''),

@@ -86,6 +86,10 @@ class RunStyle:
     """Returns keyword arguments for `Axes.plot`."""
     return {'linestyle': self.line, **self.marker_arguments()}
 
+  def shaded(self, strength: float) -> str:
+    """Returns the hue mixed with white, '#rrggbb'; strength 1 keeps it."""
+    return _lighten(self.color, strength)
+
   def marker_arguments(self) -> dict[str, Any]:
     """Returns keyword arguments for the markers of `Axes.plot`."""
     return {

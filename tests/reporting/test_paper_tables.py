@@ -1,0 +1,313 @@
+"""The paper's tables with our numbers, and theirs beside them only by right."""
+
+import csv
+import io
+
+import pytest
+
+from tff_fedfish.reporting import (
+  loading,
+  nearest_result,
+  page,
+  paper_csv,
+  paper_tables,
+)
+from tff_fedfish.reporting.repetitions import pool_repetitions
+
+_EMNIST = {
+  'data.corpus': 'emnist_by_writer',
+  'data.directory': 'corpora/emnist',
+  'data.sequence_length': None,
+  'model.preset': 'emnist_cnn',
+  'cohorts.cohort_size': 64,
+  'client_work.local_batch_size': 10,
+  'client_work.max_sequences_per_client': 100,
+  'client_work.learning_rate': 1e-3,
+}
+
+
+def _tables(directories):
+  runs = pool_repetitions(loading.load_runs(directories))
+  return {
+    table.number: table for table in paper_tables.build_paper_tables(runs)
+  }
+
+
+def _means(row, scale=1.0):
+  return [cell.ours and scale * cell.ours.mean for cell in row.cells]
+
+
+@pytest.fixture(scope='module')
+def images(tmp_path_factory, write_sweep):
+  """Directories of E = 4 and 8 at fixed rounds and compute; two seeds."""
+  gains = {
+    (algorithm, epochs, rounds): rounds / 4 + (algorithm == 'fed_fish')
+    for algorithm in ('fed_avg', 'fed_fish')
+    for epochs, rounds in ((4, 4), (8, 4), (8, 2))
+  }
+  return write_sweep(
+    tmp_path_factory.mktemp('images'), gains, num_seeds=2, settings=_EMNIST
+  )
+
+
+def test_table_3_by_hand(images):
+  table = _tables(images)[3]
+  assert [(c.stage, c.fraction) for c in table.columns] == [
+    ('fixed compute', 0.0),
+    ('fixed rounds', 0.0),
+    ('fixed compute', 0.5),
+    ('fixed rounds', 0.5),
+  ]
+  assert [(row.method, row.num_local_epochs) for row in table.rows] == [
+    ('FedAvg', 4),
+    ('FedFish', 4),
+    ('FedFish − FedAvg', 4),
+    ('FedAvg', 8),
+    ('FedFish', 8),
+    ('FedFish − FedAvg', 8),
+  ]
+  # Losses 8 - R / 4 - 0.05 over two seeds; accuracy (10 - loss) %. With 4
+  # rounds 6.95, with 2 rounds 7.45; one nat less personalized.
+  assert _means(table.rows[0], 100) == pytest.approx([3.05, 3.05, 4.05, 4.05])
+  assert _means(table.rows[3], 100) == pytest.approx([2.55, 3.05, 3.55, 4.05])
+  assert table.rows[3].num_rounds == (2, 4)
+  assert table.rows[3].num_seeds == (2,)
+  # FedFish gains one nat in each seed: the difference has no spread.
+  difference = table.rows[5]
+  assert _means(difference, 100) == pytest.approx([1.0] * 4)
+  assert difference.cells[0].ours.sd_over_seeds == pytest.approx(0.0)
+  # Of one method the seeds 2.5 and 2.6 % have sqrt(0.1^2 / 2).
+  assert 100 * table.rows[3].cells[0].ours.sd_over_seeds == pytest.approx(
+    0.0707, abs=1e-4
+  )
+
+
+def test_the_same_corpus_has_the_papers_numbers(images):
+  table = _tables(images)[3]
+  assert table.task.is_same
+  assert [c.paper for c in table.rows[4].cells] == [
+    0.8319,
+    0.8442,
+    0.8437,
+    0.856,
+  ]
+  # 83.19 - 82.05.
+  assert table.rows[5].cells[0].paper == pytest.approx(0.0114)
+  assert table.differences == (
+    'rounds 4 instead of 1,500',
+    '2 held-out clients evaluated; the paper’s test split has 3.4K',
+  )
+
+
+def test_mnist_is_not_emnist(tmp_path, write_sweep):
+  directories = write_sweep(
+    tmp_path,
+    {('fed_avg', 4, 2): 1.0, ('fed_fish', 4, 2): 1.0},
+    num_seeds=1,
+    settings=_EMNIST
+    | {'data.corpus': 'mnist_by_writer', 'cohorts.cohort_size': 32},
+  )
+  table = _tables(directories)[3]
+  assert not table.task.is_same
+  assert table.rows[0].cells[0].paper == 0.8138
+  assert table.differences[:3] == (
+    'corpus: ten digits of MNIST by writer, not 62 characters of EMNIST',
+    'rounds 2 instead of 1,500',
+    'clients per round 32 instead of 64',
+  )
+  runs = loading.load_runs(directories[:1])
+  text = page.render_page(
+    page.Report(runs, runs, paper_tables.build_paper_tables(runs), ())
+  )
+  assert '<b>In brackets: another corpus.</b> The paper’s EMNIST' in text
+  assert '<span class="ci">(81.38)</span>' in text
+  assert 'paper 81.38' not in text
+  # Nothing here is a token.
+  assert 'nats per token' not in text and 'nats per image' in text
+
+
+@pytest.mark.parametrize(
+  'settings, corpus, is_same',
+  [
+    ({'data.corpus': 'cifar100'}, 'CIFAR100', True),
+    (
+      {'data.corpus': 'cifar100', 'partition.scheme': 'pachinko'},
+      'CIFAR100',
+      True,
+    ),
+    (
+      {'data.corpus': 'cifar100', 'partition.scheme': 'fixed_classes'},
+      'CIFAR100',
+      False,
+    ),
+    ({'data.corpus': 'cifar10'}, 'CIFAR100', False),
+    ({'data.corpus': 'fashion_mnist'}, None, None),
+    # A directory of text may hold anything.
+    ({'data.directory': 'corpora/c4'}, 'C4', False),
+    ({'data.directory': 'x/StackOverflow_train'}, 'Stack Overflow', False),
+    ({}, 'C4', False),
+  ],
+)
+def test_the_nearest_task(tmp_path, write_run, settings, corpus, is_same):
+  [run] = loading.load_runs([write_run(tmp_path / 'run', settings=settings)])
+  task = nearest_result.nearest_task(run)
+  assert (task and task.corpus, task and task.is_same) == (corpus, is_same)
+  # What is not the same says why.
+  assert task is None or bool(task.words) != is_same
+
+
+@pytest.fixture(scope='module')
+def text(tmp_path_factory, write_run, write_evaluation):
+  """Directories of FedAvg and FedFish, E = 16, 4 rounds; one seed."""
+  root = tmp_path_factory.mktemp('text')
+  directories = []
+  for algorithm, estimator, gain in (
+    ('fed_avg', 'extra_pass', 0.0),
+    ('fed_fish', 'extra_pass', 0.5),
+    ('fed_fish', 'last_epoch', 1.0),
+  ):
+    run = write_run(
+      root / f'{algorithm}_{estimator}',
+      algorithm=algorithm,
+      num_local_epochs=16,
+      held_out_losses=(8.0,) * 5,
+      settings={'algorithm.fisher_estimator': estimator},
+    )
+    for corpus, kind in (
+      ('debian', 'held_out'),
+      ('stack_overflow', 'transfer'),
+      ('plays', 'transfer'),
+    ):
+      for name, round_num, loss in (('last', 4, 6.0), ('half', 2, 7.0)):
+        write_evaluation(
+          run,
+          f'{corpus}-{name}',
+          kind=kind,
+          corpus=corpus,
+          round_num=round_num,
+          losses={
+            0.0: (loss - gain,) * 4,
+            0.25: (loss - gain - 0.5,) * 4,
+            0.5: (loss - gain - 1.0,) * 4,
+          },
+          personalization={'epochs': 4, 'sequence_length': 128},
+        )
+    directories.append(run)
+  return directories
+
+
+def test_tables_4_and_5_by_hand(text):
+  found = _tables(text)
+  assert list(found) == [4, 5, 6]
+  rows = {(r.evaluated_on, r.method): r for r in found[4].rows}
+  assert list(dict.fromkeys(place for place, _ in rows)) == [
+    'debian',
+    'plays',
+    'stack_overflow',
+  ]
+  fish = "FedFish (fisher_estimator 'extra_pass')"
+  # Accuracy and loss at 0, 25 and 50 %: 6 - 0.5 and half a nat less each.
+  assert _means(rows['plays', fish]) == pytest.approx(
+    [0.045, 5.5, 0.05, 5.0, 0.055, 4.5]
+  )
+  assert _means(rows['plays', f'{fish} − FedAvg']) == pytest.approx(
+    [0.005, -0.5] * 3
+  )
+  # After half of the rounds a nat more.
+  rows = {(r.evaluated_on, r.method): r for r in found[5].rows}
+  assert _means(rows['plays', fish])[1::2] == pytest.approx([6.5, 6.0, 5.5])
+
+
+def test_which_numbers_of_the_paper_stand_beside_text(text):
+  found = _tables(text)
+  printed = {
+    (number, row.evaluated_on, row.method): [c.paper for c in row.cells]
+    for number, table in found.items()
+    for row in table.rows
+  }
+  extra = "FedFish (fisher_estimator 'extra_pass')"
+  last = "FedFish (fisher_estimator 'last_epoch')"
+  # C4 -> C4 and C4 -> Stack Overflow at E = 16.
+  assert printed[4, 'debian', 'FedAvg'][:2] == [0.3104, 4.13]
+  assert printed[4, 'stack_overflow', extra][4:] == [0.2777, 4.22]
+  assert printed[5, 'debian', extra][:2] == [0.3033, 4.28]
+  # The paper has two other corpora, and neither is of plays.
+  assert set(printed[4, 'plays', extra]) == {None}
+  # Its Table 4 is of the extra pass, its Table 6 of the last epoch.
+  assert set(printed[4, 'debian', last]) == {None}
+  assert printed[6, 'debian', last] == [0.3028, 4.07, 0.4431, 3.42]
+  assert set(printed[6, 'debian', extra]) == {None}
+  # No text is the paper's.
+  assert not any(table.task.is_same for table in found.values())
+
+
+def test_differences_of_text_in_words(text):
+  table = _tables(text)[4]
+  assert table.differences == (
+    'corpus: the text in “debian”, of which a run does not record what it is',
+    'model tiny instead of a 1.5B decoder',
+    'rounds 4 instead of 10,000',
+    'sequence length 128 instead of 1,024',
+    'server learning rate 0.001 instead of 0.01',
+    'client learning rate 0.05 instead of 0.001',
+    '4 held-out clients evaluated; the paper’s test split has 8.5K',
+  )
+
+
+def test_other_local_epochs_have_no_row_of_the_paper(pair):
+  # E = 8: the paper trains on C4 with 1 and 16.
+  table = _tables(pair)[4]
+  assert not table.has_paper
+  assert _means(table.rows[0])[1] == 6.0
+
+
+def test_the_other_budget_is_not_the_papers_r(tmp_path, write_sweep):
+  directories = write_sweep(
+    tmp_path,
+    {('fed_avg', 1, 4): 1.0, ('fed_avg', 16, 4): 1.0, ('fed_avg', 1, 64): 1.0},
+    num_seeds=1,
+  )
+  rows = _tables(directories)[4].rows
+  # R = 4 with E = 16 as reference: 64 rounds of E = 1 compute as much.
+  assert {
+    (r.num_local_epochs, r.num_rounds): r.cells[0].paper for r in rows
+  } == {
+    (1, (4,)): 0.3016,
+    (1, (64,)): None,
+    (16, (4,)): 0.3104,
+  }
+
+
+def test_runs_without_a_final_evaluation_are_named(
+  tmp_path, write_run, write_evaluation
+):
+  done = write_run(tmp_path / 'done', algorithm='fed_avg')
+  write_evaluation(done, 'e')
+  begun = write_run(tmp_path / 'begun', num_rounds=2, held_out_losses=(8.0,))
+  write_evaluation(begun, 'e', round_num=0)
+  found = _tables([done, begun])
+  assert found[4].left_out == ('FedFish, E = 1',)
+  assert [row.method for row in found[4].rows] == ['FedAvg']
+  assert _tables([begun]) == {}
+
+
+def test_csv_has_all_numbers(images):
+  tables = list(_tables(images).values())
+  rows = list(csv.DictReader(io.StringIO(paper_csv.paper_tables_csv(tables))))
+  third = [row for row in rows if row['table'] == '3']
+  assert len(third) == 6 * 4
+  row = third[12]
+  assert (row['method'], row['num_rounds'], row['fraction']) == (
+    'FedAvg',
+    '2/4',
+    '0.0',
+  )
+  assert float(row['mean']) == pytest.approx(0.0255)
+  assert (row['num_seeds'], row['paper']) == ('2', '0.8205')
+  assert (row['paper_corpus'], row['same_corpus']) == ('EMNIST', 'yes')
+  # Seeds 2.5 and 2.6 %, each alone in a quarter of the resamples.
+  assert float(row['ci_low']) == pytest.approx(0.025)
+  # No difference has an interval here: paired ones are on the page.
+  assert third[8]['method'] == 'FedFish − FedAvg' and not third[8]['ci_low']
+  # A table of the paper that has no such row.
+  assert {row['paper'] for row in rows if row['table'] == '4'} == {''}

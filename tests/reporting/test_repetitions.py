@@ -1,0 +1,153 @@
+"""Runs that differ in seeds alone, pooled by hand."""
+
+import pytest
+
+from tff_fedfish.reporting import loading, matching, repetitions, tables
+
+_BOTH = {('fed_avg', 4, 2): 1.0, ('fed_fish', 4, 2): 2.0}
+
+
+@pytest.fixture(scope='module')
+def pooled(tmp_path_factory, write_sweep):
+  """FedAvg and FedFish, three seeds each; read only."""
+  directories = write_sweep(tmp_path_factory.mktemp('sweep'), _BOTH)
+  return repetitions.pool_repetitions(loading.load_runs(directories))
+
+
+def test_means_and_intervals_by_hand(pooled):
+  average, fish = pooled
+  assert [average.label, fish.label] == ['FedAvg, E = 4', 'FedFish, E = 4']
+  assert (average.num_seeds, fish.num_seeds) == (3, 3)
+  evaluation = average.held_out()
+  loss = evaluation.fractions[0.0].loss
+  # 8 - 1 - (0, 0.1, 0.2): 7.0, 6.9, 6.8 with both clients.
+  assert loss.mean == pytest.approx(6.9)
+  # Deviations -0.1, 0, 0.1: sqrt(0.02 / (3 - 1)) = 0.1.
+  assert loss.sd_over_seeds == pytest.approx(0.1)
+  assert [mean for _, mean in loss.seed_means] == pytest.approx([7, 6.9, 6.8])
+  # All of one seed, the extreme, is drawn in 1 of 27 resamples: 3.7 %.
+  assert (loss.ci_low, loss.ci_high) == pytest.approx((6.8, 7.0))
+  # Accuracies are (10 - loss) / 100.
+  accuracy = evaluation.fractions[0.5].accuracy
+  assert accuracy.mean == pytest.approx(0.041)
+  assert accuracy.sd_over_seeds == pytest.approx(0.001)
+  assert evaluation.num_seeds == 3
+  assert [c.loss_after for c in evaluation.clients_at(0.5)] == pytest.approx(
+    [5.9, 5.9]
+  )
+
+
+def test_metrics_are_means_in_common_rounds(tmp_path, write_run):
+  runs = loading.load_runs(
+    [
+      write_run(
+        tmp_path / str(seed),
+        held_out_losses=losses,
+        num_rounds=9,
+        settings={'seeds.cohort_seed': seed},
+      )
+      for seed, losses in ((1, (8.0, 7.0, None)), (2, (7.0, 6.0, 5.0, 4.0)))
+    ]
+  )
+  [pooled] = repetitions.pool_repetitions(runs)
+  # Round 2 has no score of seed 1, round 3 no row: neither has a mean.
+  assert pooled.series('round', 'held_out/loss') == [(0, 7.5), (1, 6.5)]
+  assert pooled.last_round == 2
+  assert pooled.last('communication/uplink_units') == 2.0
+
+
+def test_only_clients_of_all_seeds_count(tmp_path, write_run, write_evaluation):
+  directories = []
+  for seed, clients in ((1, ('a', 'b')), (2, ('b', 'c'))):
+    run = write_run(tmp_path / str(seed), settings={'seeds.shuffle_seed': seed})
+    write_evaluation(
+      run, 'e', client_ids=clients, losses={0.0: (5.0 + seed, 6.0 + seed)}
+    )
+    directories.append(run)
+  [pooled] = repetitions.pool_repetitions(loading.load_runs(directories))
+  evaluation = pooled.held_out()
+  # b alone: 7 and 7.
+  assert evaluation.fractions[0.0].loss.mean == 7.0
+  assert [c.client_id for c in evaluation.clients] == [b'b']
+  assert evaluation.num_left_out_clients == 2
+
+
+def test_an_evaluation_that_some_seeds_have(
+  tmp_path, write_run, write_evaluation
+):
+  directories = [
+    write_run(tmp_path / str(seed), settings={'seeds.model_seed': seed})
+    for seed in (1, 2, 3)
+  ]
+  for directory in directories[:2]:
+    write_evaluation(directory, 'e', barriers=((4.0, 4.5, 0.2, 0.1),))
+  write_evaluation(
+    directories[2], 'e', personalization={'epochs': 9}, losses={0.0: (9.0,) * 4}
+  )
+  [pooled] = repetitions.pool_repetitions(loading.load_runs(directories))
+  # Other fine-tuning is another measurement.
+  assert [e.num_seeds for e in pooled.evaluations] == [2, 1]
+  assert pooled.evaluations[0].barrier['loss'].mean == 0.5
+  assert pooled.evaluations[0].barrier['loss'].sd_over_seeds == 0.0
+  assert pooled.evaluations[0].barrier_clients == ()
+
+
+def test_labels_name_what_else_differs(tmp_path, write_sweep):
+  directories = write_sweep(
+    tmp_path,
+    {('fed_avg', 4, 2): 1, ('fed_fish', 4, 2): 1, ('fed_fish', 4, 3): 1},
+    num_seeds=2,
+  )
+  pooled = repetitions.pool_repetitions(loading.load_runs(directories))
+  assert [run.label for run in pooled] == [
+    'FedAvg, E = 4',
+    'FedFish, E = 4, rounds = 2',
+    'FedFish, E = 4, rounds = 3',
+  ]
+
+
+def test_without_repetitions_runs_stay_as_they_are(pair, tmp_path, write_run):
+  runs = loading.load_runs(pair)
+  assert repetitions.pool_repetitions(runs) == runs
+  assert not repetitions.has_repetitions(runs)
+  # Equal seeds, too: a copy, not a repetition.
+  copies = loading.load_runs(
+    [write_run(tmp_path / 'a'), write_run(tmp_path / 'b')]
+  )
+  assert repetitions.pool_repetitions(copies) == copies
+
+
+def test_the_clients_split_is_no_seed_of_repetitions(tmp_path, write_run):
+  runs = loading.load_runs(
+    [
+      write_run(tmp_path / str(s), settings={'seeds.split_seed': s})
+      for s in (1, 2)
+    ]
+  )
+  # Other clients are held out: nothing to take a mean over.
+  assert not repetitions.has_repetitions(runs)
+
+
+def test_main_table_of_means(pooled):
+  table = tables.build_main_table(pooled)
+  index = [column.key for column in table.columns].index('held_out/loss/0')
+  assert [row[index].text for row in table.cells] == ['6.900', '5.900']
+  assert table.cells[0][index].interval_text == '6.800 to 7.000'
+
+
+def test_learning_rates_of_each_number_of_local_epochs(tmp_path, write_run):
+  def run(name, epochs, rate):
+    return write_run(
+      tmp_path / name,
+      num_local_epochs=epochs,
+      settings={'server.learning_rate': rate},
+    )
+
+  runs = loading.load_runs([run('a', 1, 0.1), run('b', 4, 0.2)])
+  # Chosen for each E by a search: one method.
+  assert [name for name, _ in matching.methods(runs)] == ['FedFish']
+  runs = loading.load_runs([run('c', 1, 0.1), run('d', 1, 0.2)])
+  assert [name for name, _ in matching.methods(runs)] == [
+    'FedFish (server learning rate 0.1)',
+    'FedFish (server learning rate 0.2)',
+  ]

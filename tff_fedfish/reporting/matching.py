@@ -1,0 +1,158 @@
+"""What two runs must share to be compared, and what tells them apart.
+
+A configuration falls into the method (the algorithm's settings and the learning
+rates, which every method needs its own of), the seeds, and the setting: all the
+rest that may change a number. Runs of equal setting and method that differ in
+seeds, other than those of the clients' split and partition, are repetitions.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tff_fedfish.reporting.runs import Run
+from tff_fedfish.reporting.settings import flatten
+
+LOCAL_EPOCHS = 'client_work.num_local_epochs'
+NUM_ROUNDS = 'training.num_rounds'
+
+_SEEDS = ('seeds.model_seed', 'seeds.cohort_seed', 'seeds.shuffle_seed')
+# What makes a method, and what says nothing of the numbers.
+_METHOD = ('algorithm.', 'server.', 'client_work.learning_rate')
+_IGNORED = ('schema_version', 'engine.', 'checkpoints.')
+# FedAvg's configuration holds these, too.
+_FED_FISH_ONLY = (
+  'algorithm.fisher_estimator',
+  'algorithm.fisher_reduction',
+  'algorithm.relative_floor',
+  'algorithm.ragged_correction',
+)
+# What budgets and the scores along the way change of a setting.
+_OF_BUDGETS = (LOCAL_EPOCHS, NUM_ROUNDS, 'evaluation.')
+_SHORT_NAMES = {
+  LOCAL_EPOCHS: 'E',
+  NUM_ROUNDS: 'rounds',
+  'algorithm.fisher_estimator': 'fisher_estimator',
+  'client_work.learning_rate': 'client learning rate',
+  'server.learning_rate': 'server learning rate',
+}
+
+Key = tuple[tuple[str, str], ...]
+"""(name, value) of some settings, sorted by name; can be a dictionary's key."""
+
+
+def setting_of(run: Run) -> Key:
+  """Returns what runs of different methods must share to be compared."""
+  return tuple(
+    (name, repr(value))
+    for name, value in sorted(flatten(run.config).items())
+    if not name.startswith((*_METHOD, *_IGNORED)) and name not in _SEEDS
+  )
+
+
+def study_of(run: Run) -> Key:
+  """Returns the setting without local epochs, rounds and scores on the way."""
+  return tuple(
+    pair for pair in setting_of(run) if not pair[0].startswith(_OF_BUDGETS)
+  )
+
+
+def method_of(run: Run) -> Key:
+  """Returns the method with its settings and learning rates."""
+  return (('method', run.method),) + tuple(
+    (name, repr(value))
+    for name, value in sorted(flatten(run.config).items())
+    if name.startswith(_METHOD)
+    and (run.algorithm == 'fed_fish' or name not in _FED_FISH_ONLY)
+  )
+
+
+def seeds_of(run: Run) -> tuple[str, ...]:
+  """Returns the seeds in which repetitions differ."""
+  return tuple(repr(run.setting(*name.split('.'))) for name in _SEEDS)
+
+
+def labels(settings: Sequence[Mapping[str, str]]) -> list[str]:
+  """Returns for each setting the values in which it differs from others.
+
+  Args:
+    settings: Values by dotted name.
+
+  Returns:
+    Such as 'E = 8, rounds = 120'; '' where nothing differs.
+  """
+  keys = dict.fromkeys(name for setting in settings for name in setting)
+  differing = [
+    key for key in keys if len({setting.get(key) for setting in settings}) > 1
+  ]
+  return [
+    ', '.join(
+      f'{_SHORT_NAMES.get(key, key)} = {setting.get(key, "(not set)")}'
+      for key in differing
+    )
+    for setting in settings
+  ]
+
+
+def method_names(methods: Sequence[Key]) -> list[str]:
+  """Returns unique names: the method, and what tells its variants apart.
+
+  Args:
+    methods: Different keys of `method_of`.
+
+  Returns:
+    Such as "FedFish (fisher_estimator 'last_epoch')".
+  """
+  names = []
+  for method in methods:
+    values = dict(method)
+    others = [dict(m) for m in methods if m[0] == method[0]]
+    differing = [
+      f'{_SHORT_NAMES.get(name) or name.partition(".")[2]} {value}'
+      for name, value in values.items()
+      if any(other.get(name) != value for other in others)
+    ]
+    name = values['method']
+    names.append(f'{name} ({", ".join(differing)})' if differing else name)
+  return names
+
+
+def studies(runs: Sequence[Run]) -> list[list[Run]]:
+  """Returns runs that differ in method, local epochs and rounds alone.
+
+  Args:
+    runs: The runs of a report.
+
+  Returns:
+    Lists in the order of the runs, each of at least one.
+  """
+  groups: dict[Any, list[Run]] = {}
+  for run in runs:
+    groups.setdefault(study_of(run), []).append(run)
+  return list(groups.values())
+
+
+def methods(runs: Sequence[Run]) -> list[tuple[str, list[Run]]]:
+  """Returns the methods by name, each with its runs.
+
+  Args:
+    runs: Of one of `studies`, repetitions pooled.
+
+  Returns:
+    Runs of equal algorithm are one method where they differ in local epochs or
+    rounds: learning rates may have been chosen for each of these. Otherwise
+    learning rates make methods of their own.
+  """
+  by_algorithm: dict[Key, list[Run]] = {}
+  for run in runs:
+    key = method_of(run)
+    coarse = tuple(
+      pair for pair in key if pair[0].startswith(('method', 'algorithm.'))
+    )
+    by_algorithm.setdefault(coarse, []).append(run)
+  found: dict[Key, list[Run]] = {}
+  for coarse, members in by_algorithm.items():
+    shapes = {(run.num_local_epochs, run.num_rounds) for run in members}
+    for run in members:
+      key = coarse if len(shapes) == len(members) else method_of(run)
+      found.setdefault(key, []).append(run)
+  return list(zip(method_names(list(found)), found.values(), strict=True))
