@@ -3,6 +3,7 @@
 import collections
 import os
 import signal
+import warnings
 
 import linear_models
 import numpy as np
@@ -248,6 +249,84 @@ def test_one_server_value():
     return tff.federated_sum(numbers)
 
   assert total(9, [1, 2, 4]) == 7
+
+
+class TestSeveralServerValues:
+  """Evaluations may return any struct of server values."""
+
+  def _evaluation(self, arrange):
+    @tff.tensorflow.computation(np.float32, np.int32)
+    def scale(factor, total):
+      return factor * tf.cast(total, tf.float32)
+
+    @tff.federated_computation(
+      tff.FederatedType(np.float32, tff.SERVER),
+      tff.FederatedType(np.int32, tff.CLIENTS),
+    )
+    def evaluation(factor, numbers):
+      total = tff.federated_sum(numbers)
+      return arrange(total, tff.federated_map(scale, (factor, total)), factor)
+
+    return evaluation
+
+  # Where total = 1 + 2 + 4 = 7, scaled = 0.5 * 7 = 3.5, factor = 0.5.
+  _ARRANGEMENTS = [
+    # Pairs of which the first cannot be the state: it is an int32.
+    (lambda total, scaled, _: (total, scaled), (7, 3.5)),
+    (
+      lambda total, scaled, _: collections.OrderedDict(b=total, a=scaled),
+      collections.OrderedDict(b=7, a=3.5),
+    ),
+    # One of which it could be.
+    (lambda total, scaled, _: (scaled, total), (3.5, 7)),
+    (lambda total, *_: (total,), (7,)),
+    (lambda *values: values, (7, 3.5, 0.5)),
+    (
+      lambda total, scaled, factor: (
+        total,
+        collections.OrderedDict(b=[scaled, total], a=factor),
+      ),
+      (7, collections.OrderedDict(b=[3.5, 7], a=0.5)),
+    ),
+  ]
+
+  @pytest.mark.parametrize('arrange, expected', _ARRANGEMENTS)
+  def test_by_hand(self, arrange, expected):
+    with warnings.catch_warnings():
+      warnings.filterwarnings('error', message='.*cannot run in process')
+      found = self._evaluation(arrange)(0.5, [1, 2, 4])
+    assert type(found) is type(expected)
+    # Compares the order of the two dicts, too.
+    assert found == expected
+
+  @pytest.mark.slow
+  def test_equal_to_stock(self, stock_context):
+    for arrange, _ in self._ARRANGEMENTS:
+      evaluation = self._evaluation(arrange)
+      found = evaluation(0.25, [3, -1])
+      with tff.framework.get_context_stack().install(stock_context):
+        expected = evaluation(0.25, [3, -1])
+      assert type(found) is type(expected)
+      assert found == expected
+
+  def test_pair_that_is_no_round_is_tried_as_a_report(self, monkeypatch):
+    get_form = tff.backends.mapreduce.get_map_reduce_form_for_computation
+    errors = [ValueError('no form')]
+
+    def fail_once(*arguments):
+      if errors:
+        raise errors.pop()
+      return get_form(*arguments)
+
+    monkeypatch.setattr(
+      tff.backends.mapreduce, 'get_map_reduce_form_for_computation', fail_once
+    )
+    evaluation = self._evaluation(lambda total, scaled, _: (scaled, total))
+    with warnings.catch_warnings():
+      warnings.filterwarnings('error', message='.*cannot run in process')
+      # 1 + 2 + 4 = 7; 0.5 * 7 = 3.5.
+      assert evaluation(0.5, [1, 2, 4]) == (3.5, 7)
+    assert not errors
 
 
 def test_secure_sums_by_hand():

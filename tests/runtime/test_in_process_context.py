@@ -1,10 +1,15 @@
 """The in-process context gives what TFF's own context gives."""
 
 import collections
+import concurrent.futures
+import contextlib
+import gc
 import os
 import signal
 import threading
 import time
+import warnings
+import weakref
 
 import linear_models
 import numpy as np
@@ -12,14 +17,28 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 import worker_processes
+from tensorflow.python.eager import context as eager_context
 
 from tff_fedfish.algorithms.fed_fish import build_fed_fish
-from tff_fedfish.runtime import in_process_context
+from tff_fedfish.runtime import execution, in_process_context, round_options
+from tff_fedfish.runtime.client_data import ClientLoader, LoadedClient
+
+_AT_SERVER = tff.FederatedType(np.float32, tff.SERVER)
+_AT_CLIENTS = tff.FederatedType(np.float32, tff.CLIENTS)
 
 
 @pytest.fixture(autouse=True)
 def _in_process():
   in_process_context.set_in_process_context()
+
+
+@pytest.fixture(scope='module')
+def process():
+  return build_fed_fish(
+    linear_models.linear_model(3),
+    client_optimizer=linear_models.sgd(0.1),
+    server_optimizer=linear_models.adam(0.1),
+  )
 
 
 def _datasets():
@@ -66,23 +85,199 @@ def test_computation_without_a_form_falls_back_with_one_warning(
     time.sleep(0.05)
 
 
-def test_dataset_of_another_type_is_refused():
-  process = build_fed_fish(
-    linear_models.linear_model(3),
-    client_optimizer=linear_models.sgd(0.1),
-    server_optimizer=linear_models.sgd(1.0),
-  )
+@tf.function
+def _multiply(x, y):
+  return x * y
+
+
+def _double():
+  return tff.tensorflow.computation(lambda x: _multiply(x, 2.0), np.float32)
+
+
+def _round():
+  @tff.federated_computation(_AT_SERVER, _AT_CLIENTS)
+  def mean(state, numbers):
+    return state, tff.federated_mean(tff.federated_map(_double(), numbers))
+
+  return mean
+
+
+def _report():
+  @tff.federated_computation(_AT_SERVER, _AT_CLIENTS)
+  def mean(state, numbers):
+    del state
+    return tff.federated_mean(tff.federated_map(_double(), numbers))
+
+  return mean
+
+
+def _broadcast():
+  @tff.federated_computation(_AT_SERVER, _AT_CLIENTS)
+  def products(factor, numbers):
+    return tff.federated_map(
+      tff.tensorflow.computation(
+        lambda x, y: _multiply(x, y), (np.float32, np.float32)
+      ),
+      (tff.federated_broadcast(factor), numbers),
+    )
+
+  return products
+
+
+def _imported_functions():
+  return {
+    name
+    for name in eager_context.context().list_function_names()
+    if 'fedfish' in name
+  }
+
+
+@pytest.mark.parametrize(
+  'build, arguments, expected',
+  [
+    (_double, (21.0,), 42),
+    # (2 * 1 + 2 * 2 + 2 * 6) / 3.
+    (_round, (5.0, [1.0, 2.0, 6.0]), (5, 6)),
+    (_report, (5.0, [1.0, 2.0, 6.0]), 6),
+    (_broadcast, (5.0, [1.0, 2.0]), [5, 10]),
+  ],
+)
+def test_what_was_compiled_goes_with_its_computation_and_by_closing(
+  monkeypatch, build, arguments, expected
+):
+  compiled = []
+
+  def build_execution(computation):
+    result = execution.build_execution(computation)
+    compiled.append(weakref.ref(result))
+    return result
+
+  monkeypatch.setattr(in_process_context, 'build_execution', build_execution)
+  gc.collect()
+  before = _imported_functions()
+  context = in_process_context.InProcessContext()
+  computation = build()
+  with tff.framework.get_context_stack().install(context):
+    assert computation(*arguments) == expected
+    assert computation(*arguments) == expected
+    assert len(compiled) == 1
+    context.close()
+    gc.collect()
+    assert compiled[0]() is None
+    assert computation(*arguments) == expected
+    assert len(compiled) == 2
+    assert compiled[1]() is not None
+    # `_multiply`, which TensorFlow holds apart from what calls it.
+    assert _imported_functions() > before
+    del computation
+    gc.collect()
+    assert compiled[1]() is None
+  assert _imported_functions() <= before
+
+
+@pytest.mark.parametrize(
+  'error',
+  [
+    MemoryError(),
+    tf.errors.ResourceExhaustedError(None, None, 'OOM'),
+    KeyboardInterrupt(),
+  ],
+)
+def test_failure_to_compile_that_is_no_lack_of_a_form_is_not_remembered(
+  monkeypatch, error
+):
+  errors = [error]
+
+  def build_execution(computation):
+    if errors:
+      raise errors.pop()
+    return execution.build_execution(computation)
+
+  monkeypatch.setattr(in_process_context, 'build_execution', build_execution)
+  context = in_process_context.InProcessContext()
+  double = _double()
+  with (
+    tff.framework.get_context_stack().install(context),
+    warnings.catch_warnings(),
+  ):
+    warnings.simplefilter('error')
+    with pytest.raises(type(error)):
+      double(21.0)
+    assert double(21.0) == 42
+  assert context._stock_context is None
+
+
+def test_closing_does_nothing_where_tff_started_no_process(monkeypatch):
+  def refuse(*_, **__):
+    raise AssertionError('close() has nothing to wait for.')
+
+  context = in_process_context.InProcessContext()
+  with tff.framework.get_context_stack().install(context):
+    assert _double()(21.0) == 42
+  monkeypatch.setattr(in_process_context.threading, 'Timer', refuse)
+  monkeypatch.setattr(in_process_context.gc, 'collect', refuse)
+  context.close()
+
+
+class _MeetingLoader(ClientLoader):
+  """Loads a client when every thread of the barrier wants one."""
+
+  def __init__(self, barrier, dataset):
+    self._barrier, self._dataset = barrier, dataset
+
+  def load(self):
+    self._barrier.wait(timeout=60)
+    return LoadedClient(self._dataset, {'num_parties': self._barrier.parties})
+
+
+def test_threads_run_rounds_of_one_process_at_the_same_time(process):
+  context = in_process_context.set_in_process_context()
+  start = process.initialize()
+
+  def run(num_partial_sums, barrier):
+    """Two rounds; returns the state, the outcome and who asked to stop."""
+    asked = []
+    with contextlib.ExitStack() as stack:
+      stack.enter_context(tff.framework.get_context_stack().install(context))
+      outcome = None
+      if num_partial_sums is not None:
+        outcome = stack.enter_context(
+          round_options.use_round_options(
+            round_options.RoundOptions(
+              num_partial_sums=num_partial_sums,
+              should_stop=lambda: asked.append(threading.get_ident()),
+            )
+          )
+        )
+      state = start
+      for _ in range(2):
+        clients = [_MeetingLoader(barrier, data) for data in _datasets() * 2]
+        state = process.next(state, clients).state
+    return state, outcome, asked
+
+  # None: without any options, those of the other thread must not be seen.
+  choices = (3, None)
+  alone = [run(choice, threading.Barrier(1)) for choice in choices]
+  barrier = threading.Barrier(2)
+  with concurrent.futures.ThreadPoolExecutor(2) as pool:
+    together = list(pool.map(lambda choice: run(choice, barrier), choices))
+  for (expected, _, _), (found, _, _) in zip(alone, together, strict=True):
+    tf.nest.map_structure(np.testing.assert_array_equal, found, expected)
+  (_, outcome, asked), (_, no_outcome, not_asked) = together
+  # Two rounds of four clients, in one thread.
+  assert len(asked) == 8
+  assert len(set(asked)) == 1
+  assert outcome.counts == {client: {'num_parties': 2} for client in range(4)}
+  assert (no_outcome, not_asked) == (None, [])
+
+
+def test_dataset_of_another_type_is_refused(process):
   wrong = linear_models.batches(np.zeros([2, 4], np.float32), [0, 0], 2)
   with pytest.raises(TypeError, match='float32'):
     process.next(process.initialize(), [wrong])
 
 
-def test_restored_numpy_state_continues_bitwise():
-  process = build_fed_fish(
-    linear_models.linear_model(3),
-    client_optimizer=linear_models.sgd(0.1),
-    server_optimizer=linear_models.adam(0.1),
-  )
+def test_restored_numpy_state_continues_bitwise(process):
   state = process.next(process.initialize(), _datasets()).state
   as_numpy = tf.nest.map_structure(np.asarray, state)
   for one, other in zip(

@@ -1,15 +1,19 @@
 """Large zeros are made when a graph runs, not kept with it."""
 
+import collections
+
 import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
+from tensorflow.python.framework import kernels
 
 from tff_fedfish.runtime import zero_tensors
 from tff_fedfish.runtime.graph_function import GraphFunction
 
 # 1 MiB of float32.
 _LARGE = [512, 512]
+_FLOATING = (tf.float16, tf.bfloat16, tf.float32, tf.float64)
 
 
 def _rewritten(function, *types):
@@ -27,9 +31,9 @@ def _ops(graph_def):
   return [node.op for node in nodes]
 
 
-@pytest.mark.parametrize('dtype', [tf.float32, tf.bfloat16, tf.int64])
+@pytest.mark.parametrize('dtype', _FLOATING)
 def test_zeros_and_constants_of_zeros(dtype):
-  # 1 MiB of bfloat16 takes twice as many.
+  # 1 MiB of 16 bits takes twice as many.
   shape = [512, 1024]
   proto, graph_def = _rewritten(
     lambda: (tf.zeros(shape, dtype), tf.constant(0, dtype, shape))
@@ -38,6 +42,20 @@ def test_zeros_and_constants_of_zeros(dtype):
   for found in GraphFunction(proto)([]):
     assert (found.dtype, found.shape) == (dtype, shape)
     assert not np.any(found.numpy())
+
+
+@pytest.mark.skipif(
+  not tf.test.is_built_with_cuda(), reason='TensorFlow without kernels for GPUs'
+)
+def test_zeros_can_be_made_on_a_gpu():
+  dtypes = collections.defaultdict(set)
+  for kernel in kernels.get_registered_kernels_for_op('Empty').kernel:
+    # Not those whose zeros are then in the memory of the host.
+    if kernel.host_memory_arg == ['shape']:
+      for constraint in kernel.constraint:
+        dtypes[kernel.device_type].update(constraint.allowed_values.list.type)
+  floating = {dtype.as_datatype_enum for dtype in _FLOATING}
+  assert floating <= dtypes['CPU'] & dtypes['GPU']
 
 
 def test_zeros_in_a_function():
@@ -62,6 +80,10 @@ def test_zeros_in_a_function():
     lambda: tf.constant(2.0, shape=_LARGE),
     lambda: tf.constant(np.eye(512, dtype=np.float32)),
     lambda: tf.fill(_LARGE, False),
+    # `Empty` has no kernels for these on a GPU, or other ones.
+    lambda: tf.zeros(_LARGE, tf.int32),
+    lambda: tf.constant(0, tf.int64, _LARGE),
+    lambda: tf.zeros([2, *_LARGE], tf.uint16),
     # 1 MiB - 4 bytes.
     lambda: tf.zeros([512 * 512 - 1]),
     lambda: tf.fill([2], tf.zeros([])),

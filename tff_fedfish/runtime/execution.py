@@ -25,22 +25,36 @@ from tff_fedfish.runtime import (
 )
 from tff_fedfish.runtime.graph_function import GraphFunction
 
+# What TFF raises where a computation is neither local nor has a MapReduceForm
+# or BroadcastForm; its own classes for it are subclasses of these, but for one.
+NO_FORM_ERRORS = (
+  TypeError,
+  ValueError,
+  NotImplementedError,
+  compiler.MapReduceFormCompilationError,
+)
+
 
 def build_execution(computation: tff.Computation):
   """Returns a callable on the packed argument of `computation`.
 
   Raises:
-    Exception: Whatever TFF raises for a computation that is neither local nor
-      has a MapReduceForm or BroadcastForm; the caller decides what then.
+    NO_FORM_ERRORS: If the computation can only run in TFF's own context.
   """
   signature = computation.type_signature
   if not _involves_clients(signature):
     return LocalExecution(computation)
+  _check_arguments(signature.parameter)
   if _is_at_clients(signature.result):
     return BroadcastExecution(computation)
-  if _is_pair(signature.result):
+  if not _returns_state(signature):
+    return ReportExecution(computation)
+  try:
     return RoundExecution(computation)
-  return ReportExecution(computation)
+  except NO_FORM_ERRORS:
+    with contextlib.suppress(*NO_FORM_ERRORS):
+      return ReportExecution(computation)
+    raise
 
 
 class LocalExecution:
@@ -142,7 +156,7 @@ class RoundExecution:
 
 
 class ReportExecution:
-  """(state, clients' data) -> one server value, such as evaluations give.
+  """(server value, clients' data) -> server values, as evaluations give.
 
   Wrapped as a round that returns its state unchanged, which has a
   MapReduceForm where the computation itself has none.
@@ -158,7 +172,7 @@ class ReportExecution:
     self._round = RoundExecution(with_state)
 
   def __call__(self, argument: Any) -> Any:
-    """Returns the server value."""
+    """Returns the server values."""
     return self._round(argument)[1]
 
 
@@ -238,8 +252,27 @@ def _is_at_clients(value_type):
   )
 
 
-def _is_pair(value_type):
-  return isinstance(value_type, tff.StructType) and len(value_type) == 2
+def _returns_state(signature):
+  """Returns whether the first of two results can be the next round's state."""
+  result = signature.result
+  return (
+    isinstance(result, tff.StructType)
+    and len(result) == 2
+    and signature.parameter[0].is_assignable_from(result[0])
+  )
+
+
+def _check_arguments(parameter):
+  if not (
+    isinstance(parameter, tff.StructType)
+    and len(parameter) == 2
+    and _is_at_clients(parameter[1])
+    and not parameter[1].all_equal
+  ):
+    raise TypeError(
+      "A server value and clients' data are required as arguments, found "
+      f'{parameter}.'
+    )
 
 
 def _involves_clients(type_signature):

@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 import threading
+import weakref
 
 import tensorflow as tf
 from tensorflow.python.eager import context
@@ -44,6 +45,13 @@ class GraphFunction:
       lambda: _import(first, second, num_passed), []
     )
     graph = imported.graph
+    # TensorFlow keeps the functions that its functions call. Nothing at exit,
+    # where it may be gone before this.
+    weakref.finalize(
+      self,
+      _remove_functions,
+      [name for part in (first, second) if part for name in part.library()],
+    ).atexit = False
     self._initialize = None
     self._lock = threading.Lock()
     initializers = [part.initialize_op for part in (first, second) if part]
@@ -92,6 +100,14 @@ class GraphFunction:
     )
 
 
+def _remove_functions(names: list[str]) -> None:
+  eager = context.context()
+  for name in names:
+    # They were added once for the imported graph, and once for each part of it.
+    while eager.has_function(name):
+      eager.remove_function(name)
+
+
 @contextlib.contextmanager
 def _without_grappler():
   """Calls functions as they are, in this thread.
@@ -138,6 +154,12 @@ class _Graph:
     self.initialize_op = ''
     if proto.tensorflow.initialize_op:
       (self.initialize_op,) = self._scoped([proto.tensorflow.initialize_op])
+
+  def library(self) -> list[str]:
+    """Returns the names of the functions that the graph calls."""
+    return [
+      function.signature.name for function in self.graph_def.library.function
+    ]
 
   def unscoped(self, name: str) -> str:
     """Returns a name as it stands in `graph_def`."""

@@ -10,13 +10,14 @@ import contextlib
 import gc
 import threading
 import warnings
+import weakref
 from typing import Any
 
 import psutil
 import tensorflow_federated as tff
 
 from tff_fedfish.runtime import placement
-from tff_fedfish.runtime.execution import build_execution
+from tff_fedfish.runtime.execution import NO_FORM_ERRORS, build_execution
 
 # TFF's worker ends at once when it is interrupted, or not at all.
 _CLOSING_SECONDS = 10
@@ -41,17 +42,19 @@ def set_in_process_context() -> 'InProcessContext':
 
 
 class InProcessContext(tff.framework.SyncContext):
-  """Compiles a computation at its first call and keeps what it compiled.
+  """Compiles a computation at its first call.
 
-  A computation that has no MapReduceForm runs in TFF's own context, which
-  starts a process of its own then, with one warning that names it.
+  What it compiled is kept as long as the computation itself, or until the
+  context is closed. A computation that has no MapReduceForm runs in TFF's own
+  context, which starts a process of its own then, with one warning that names
+  it.
   """
 
   def __init__(self):
     """Creates a context that has compiled nothing yet."""
-    # By identity: TFF hashes a computation by serializing it. The computation
-    # is kept, so that its id is not given to another one.
-    self._executions: dict[int, tuple[tff.Computation, Any]] = {}
+    # By identity: TFF hashes a computation by serializing it. The reference
+    # removes the entry before the id can be given to another computation.
+    self._executions: dict[int, tuple[weakref.ref, Any]] = {}
     self._lock = threading.RLock()
     self._stock_context = None
 
@@ -59,34 +62,48 @@ class InProcessContext(tff.framework.SyncContext):
     """Runs `comp`; called by TFF."""
     with self._lock:
       if id(comp) not in self._executions:
-        self._executions[id(comp)] = (comp, self._compile(comp))
+        compiled = self._compile(comp)
+        self._executions[id(comp)] = (self._forgetting(comp), compiled)
       execution = self._executions[id(comp)][1]
     if execution is None:
       return self._invoke_stock(comp, arg)
     return execution(arg)
 
   def close(self) -> None:
-    """Ends the process of TFF's own context, if one was started.
+    """Drops what was compiled, and ends the process of TFF's own context.
 
-    Called at exit, too: TFF's clean-up fails once the interpreter shuts down,
-    and its worker would be left behind.
+    The context can be used again; it then compiles anew. Where that process was
+    started, this is called at exit, too: TFF's clean-up fails once the
+    interpreter shuts down, and its worker would be left behind.
     """
     with self._lock:
-      self._stock_context = None
+      self._executions.clear()
+      stock_context, self._stock_context = self._stock_context, None
+    if stock_context is None:
+      return
+    atexit.unregister(self.close)
     # TFF interrupts its worker and waits for it, which ignores that where this
     # process was started in the background of a script.
     timer = threading.Timer(_CLOSING_SECONDS, _kill_workers)
     timer.daemon = True
     timer.start()
-    # The worker ends when the last reference, which is in a cycle, goes.
+    # The worker ends when the last reference goes, which may be in a cycle.
+    del stock_context
     gc.collect()
     timer.cancel()
+
+  def _forgetting(self, comp):
+    """Returns a reference that drops what was compiled when `comp` goes."""
+    executions, key = self._executions, id(comp)
+    # Without the lock: a reference may be cleared anywhere in any thread.
+    return weakref.ref(comp, lambda _: executions.pop(key, None))
 
   def _compile(self, comp):
     try:
       return build_execution(comp)
-    # TFF has no common class for "has no MapReduceForm".
-    except Exception as error:  # pylint: disable=broad-exception-caught
+    # What else is raised, such as for want of memory, is not the computation's
+    # fault: the next call tries again.
+    except NO_FORM_ERRORS as error:
       warnings.warn(
         f'{comp.type_signature.compact_representation()[:200]} cannot run in '
         f"process ({type(error).__name__}: {str(error)[:200]}); TFF's own "
@@ -102,8 +119,9 @@ class InProcessContext(tff.framework.SyncContext):
           tff.backends.native.create_sync_local_cpp_execution_context()
         )
         atexit.register(self.close)
-    with tff.framework.get_context_stack().install(self._stock_context):
-      return self._stock_context.invoke(comp, arg)
+      stock_context = self._stock_context
+    with tff.framework.get_context_stack().install(stock_context):
+      return stock_context.invoke(comp, arg)
 
 
 def _kill_workers() -> None:

@@ -4,12 +4,14 @@ Always by the TFF type, never by `tf.nest`, which sorts the keys of dicts where
 TFF keeps their order.
 """
 
+import reprlib
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 from tensorflow_federated.python.common_libs import structure
+from tensorflow_federated.python.core.impl.compiler import array
 from tensorflow_federated.python.core.impl.types import type_conversions
 
 from tff_fedfish.runtime import placement
@@ -19,49 +21,22 @@ def flatten(value: Any, value_type: tff.Type) -> list[tf.Tensor]:
   """Returns the tensors of `value` in the order of its type.
 
   Args:
-    value: Tensors, arrays, datasets and containers of them.
+    value: Tensors, arrays, datasets and containers of them. As in TFF's own
+      context a dtype is widened but never narrowed, and kinds do not mix: an
+      int32 array goes for int64, a float64 one not for float32, a Python int
+      not for a float. A Python number must lie in the dtype's range.
     value_type: Its type; placements are looked through.
 
   Returns:
     Eager tensors; datasets as variants. Tensors of the right dtype are passed
     on untouched, so that they stay on their device. A sequence may also be
-    given as a list of its elements.
+    given as a list of its elements, which TensorFlow converts, as in TFF.
 
   Raises:
-    TypeError: If the value does not fit the type.
+    TypeError: If the value does not fit the type; says where, what is required
+      and what was found.
   """
-  if isinstance(value_type, tff.FederatedType):
-    return flatten(value, value_type.member)
-  if isinstance(value_type, tff.TensorType):
-    tensor = tf.convert_to_tensor(value, tf.as_dtype(value_type.dtype))
-    if not tf.TensorShape(value_type.shape).is_compatible_with(tensor.shape):
-      raise TypeError(
-        f'A tensor of type {value_type.compact_representation()} is required, '
-        f'found one of shape {tensor.shape}.'
-      )
-    return [tensor]
-  if isinstance(value_type, tff.SequenceType):
-    with placement.on_cpu():
-      return [tf.data.experimental.to_variant(_dataset(value, value_type))]
-  if isinstance(value_type, tff.StructType):
-    expected = structure.to_elements(value_type)
-    found = structure.to_elements(
-      structure.from_container(value, recursive=False)
-    )
-    if len(found) != len(expected):
-      raise TypeError(
-        f'{len(expected)} elements are required, found {len(found)}: '
-        f'{value_type.compact_representation()}.'
-      )
-    tensors = []
-    for (found_name, element), (name, element_type) in zip(
-      found, expected, strict=True
-    ):
-      if found_name is not None and found_name != name:
-        raise TypeError(f'Field {name!r} is required, found {found_name!r}.')
-      tensors.extend(flatten(element, element_type))
-    return tensors
-  raise TypeError(f'Values of type {value_type} cannot be passed.')
+  return _flatten(value, value_type, (), _tensor)
 
 
 def as_array(tensor: tf.Tensor) -> np.ndarray:
@@ -90,25 +65,106 @@ def num_tensors(value_type: tff.Type) -> int:
 
 def unflatten(tensors: list[Any], value_type: tff.Type) -> Any:
   """Returns the tensors in the Python containers of `value_type`."""
-  return _to_containers(_to_struct(iter(tensors), value_type), value_type)
+  return type_conversions.type_to_py_container(
+    _to_struct(iter(tensors), value_type), value_type
+  )
 
 
-def _dataset(value, sequence_type):
+def _flatten(value, value_type, path, to_tensor):
+  """Flattens; `path` leads to the value, `to_tensor` converts the leaves."""
+  if isinstance(value_type, tff.FederatedType):
+    return _flatten(value, value_type.member, path, to_tensor)
+  if isinstance(value_type, tff.TensorType):
+    tensor = to_tensor(value, value_type, path)
+    if not tf.TensorShape(value_type.shape).is_compatible_with(tensor.shape):
+      raise _mismatch(
+        path, f'{_a_tensor(value_type)} is', f'one of shape {tensor.shape}'
+      )
+    return [tensor]
+  if isinstance(value_type, tff.SequenceType):
+    with placement.on_cpu():
+      dataset = _dataset(value, value_type, path)
+      return [tf.data.experimental.to_variant(dataset)]
+  if isinstance(value_type, tff.StructType):
+    tensors = []
+    for step, element, element_type in _elements(value, value_type, path):
+      tensors += _flatten(element, element_type, (*path, step), to_tensor)
+    return tensors
+  raise TypeError(f'Values of type {_name(value_type)} cannot be passed.')
+
+
+def _elements(value, struct_type, path):
+  """Yields (name or index, element, its type) of a container, checked."""
+  expected = structure.to_elements(struct_type)
+  try:
+    container = structure.from_container(value, recursive=False)
+  except TypeError as error:
+    raise _mismatch(path, _these(struct_type), _describe(value)) from error
+  found = structure.to_elements(container)
+  if len(found) != len(expected):
+    raise _mismatch(path, _these(struct_type), len(found))
+  for index, ((found_name, element), (name, element_type)) in enumerate(
+    zip(found, expected, strict=True)
+  ):
+    if found_name is not None and found_name != name:
+      raise _mismatch(path, f'field {name!r} is', repr(found_name))
+    yield index if name is None else name, element, element_type
+
+
+def _tensor(value, tensor_type, path):
+  """Returns a tensor of the type's dtype, by the rules of TFF's context."""
+  dtype = tf.as_dtype(tensor_type.dtype)
+  is_tensor = isinstance(value, tf.Tensor | tf.Variable)
+  if is_tensor and value.dtype == dtype:
+    return tf.convert_to_tensor(value)
+  if not _has_compatible_dtype(value, tensor_type.dtype.type):
+    raise _mismatch(path, f'{_a_tensor(tensor_type)} is', _describe(value))
+  if is_tensor:
+    return tf.cast(value, dtype)
+  if dtype != tf.string:
+    # By NumPy, as TFF does.
+    value = np.asarray(value, tensor_type.dtype)
+  return tf.convert_to_tensor(value, dtype)
+
+
+def _converted_tensor(value, tensor_type, path):
+  """Returns what TensorFlow makes of a value, as TFF does within lists."""
+  del path
+  return tf.convert_to_tensor(value, tf.as_dtype(tensor_type.dtype))
+
+
+def _has_compatible_dtype(value, dtype):
+  if isinstance(value, tf.Tensor | tf.Variable):
+    # TFF copies tensors into arrays first, of which it looks at the dtype.
+    value = np.empty([], value.dtype.as_numpy_dtype)
+  if isinstance(value, list | tuple):
+    return all(_has_compatible_dtype(element, dtype) for element in value)
+  return isinstance(value, array.Array) and array.is_compatible_dtype(
+    value, dtype
+  )
+
+
+def _dataset(value, sequence_type, path):
   """Returns a sequence as a dataset, checked: its variant carries no type."""
   if isinstance(value, list | tuple):
-    value = _dataset_of_elements(value, sequence_type.element)
+    value = _dataset_of_elements(value, sequence_type.element, path)
   if not isinstance(value, tf.data.Dataset):
-    raise TypeError(
-      'A tf.data.Dataset or a list of its elements is required, found '
-      f'{type(value).__name__}.'
+    raise _mismatch(
+      path, 'a tf.data.Dataset or a list of its elements is', _describe(value)
     )
   found = tff.SequenceType(tff.types.tensorflow_to_type(value.element_spec))
-  sequence_type.check_assignable_from(found)
+  if not sequence_type.is_assignable_from(found):
+    raise _mismatch(
+      path, f'a dataset of type {_name(sequence_type)} is', _name(found)
+    )
   return value
 
 
-def _dataset_of_elements(elements, element_type):
-  rows = [flatten(element, element_type) for element in elements]
+def _dataset_of_elements(elements, element_type, path):
+  rows = [
+    _flatten(element, element_type, (*path, index), _converted_tensor)
+    for index, element in enumerate(elements)
+  ]
   specs = [
     tf.TensorSpec(leaf.shape, tf.as_dtype(leaf.dtype))
     for leaf in tensor_types(element_type)
@@ -124,6 +180,37 @@ def _dataset_of_elements(elements, element_type):
   return flat.map(lambda *row: unflatten(list(row), element_type))
 
 
+def _mismatch(path, required, found):
+  """Returns the error of the part of an argument to which `path` leads."""
+  text = f'{required} required, found {found}.'
+  if not path:
+    return TypeError(text[0].upper() + text[1:])
+  return TypeError(f'At {"/".join(map(str, path))}: {text}')
+
+
+def _these(struct_type):
+  return f'{len(struct_type)} elements, {_name(struct_type)}, are'
+
+
+def _a_tensor(tensor_type):
+  return f'a tensor of type {_name(tensor_type)}'
+
+
+def _name(value_type):
+  return value_type.compact_representation()
+
+
+def _describe(value):
+  if isinstance(value, np.ndarray | np.generic | tf.Tensor | tf.Variable):
+    shape = ','.join(map(str, value.shape))
+    return value.dtype.name + (f'[{shape}]' if shape else '')
+  if isinstance(
+    value, bool | int | float | complex | str | bytes | list | tuple
+  ):
+    return f'the {type(value).__name__} {reprlib.repr(value)}'
+  return f'a {type(value).__name__}'
+
+
 def _to_struct(remaining, value_type):
   # Not a closure that calls itself: that is a cycle, which would keep the
   # tensors until Python looks for cycles.
@@ -137,19 +224,3 @@ def _to_struct(remaining, value_type):
       ]
     )
   return next(remaining)
-
-
-def _to_containers(value, value_type):
-  if isinstance(value_type, tff.StructType) and any(
-    isinstance(element, tff.FederatedType) for element in value_type
-  ):
-    # A struct of placed values: TFF converts only placed structs.
-    value = structure.Struct(
-      [
-        (name, _to_containers(element, element_type))
-        for (name, element_type), element in zip(
-          structure.to_elements(value_type), value, strict=True
-        )
-      ]
-    )
-  return type_conversions.type_to_py_container(value, value_type)

@@ -26,8 +26,7 @@ def zero_if_non_finite(value: Structure) -> tuple[Structure, tf.Tensor]:
 def zero_unless(condition: tf.Tensor, value: Structure) -> Structure:
   """Returns `value` where the scalar `condition` holds, else zeros."""
   # Not by multiplying: 0 * NaN is NaN. A `tf.where` alone would copy the value,
-  # of the size of the model, where almost always nothing is to be done;
-  # `tf.zeros_like` TensorFlow would fold into constants that it keeps.
+  # of the size of the model, where almost always nothing is to be done.
   return tf.cond(
     condition,
     lambda: tf.nest.map_structure(tf.identity, value),
