@@ -112,7 +112,7 @@ def test_every_shipped_sweep_dry_runs(fedfish, path):
     ),
     (
       ['--config', 'configs/demo.py', '--dry_run'],
-      'must define a function `get_sweep()` beside `get_config()`',
+      'must define a function `get_sweep()`, but defines none',
     ),
     (['--config', _CONFIG, '--nope'], "unrecognized argument '--nope'"),
     (

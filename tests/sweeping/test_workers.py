@@ -7,6 +7,8 @@ import subprocess
 import sys
 import time
 
+import pytest
+
 from tff_fedfish.sweeping import workers
 
 _ROOT = pathlib.Path(__file__).parents[2]
@@ -100,6 +102,7 @@ def test_signal_reaches_the_job_once_and_it_ends_cleanly(
   assert list((workdir / 'checkpoints').glob('round_*'))
 
 
+@pytest.mark.slow
 def test_second_signal_ends_the_jobs_at_once(small_inputs, tmp_path):
   process, _, log = _start_training(small_inputs, tmp_path)
   jobs = _children(process.pid)

@@ -188,6 +188,7 @@ def undisturbed(small_inputs, tmp_path_factory):
   return workdir
 
 
+@pytest.mark.slow
 def test_run_killed_twice(small_inputs, undisturbed, tmp_path):
   workdir = tmp_path / 'run'
   killer = _Killer(small_inputs, workdir)

@@ -33,6 +33,7 @@ def _train_with_workers(inputs, workdir, num_workers):
   )
 
 
+@pytest.mark.slow
 def test_same_run_as_in_process(small_inputs, tmp_path):
   found, found_rows = _train_with_workers(small_inputs, tmp_path / 'ray', 2)
   expected, expected_rows = _train(small_inputs, tmp_path / 'in_process')
