@@ -65,6 +65,22 @@ def test_several_partial_sums_in_one_process():
   }
 
 
+def test_barrier_rounds_hold_two_states_beside_a_client():
+  config = planned_configs.by_hand(evaluation__barrier_every_num_rounds=5)
+  (found,) = memory.of_config(config)
+  assert found.moments['barrier, client work'] == _PROCESS | _CLIENT | {
+    'weights': 720,
+    'optimizer state': 1440,
+    'new weights and state': 2160,
+  }
+  config = planned_configs.by_hand(
+    evaluation__barrier_every_num_rounds=5, engine__kind='ray'
+  )
+  driver, worker = memory.of_config(config)
+  assert 'barrier, client work' in driver.moments
+  assert 'barrier, client work' not in worker.moments
+
+
 def test_driver_and_worker_by_hand():
   config = planned_configs.by_hand(engine__kind='ray', engine__num_workers=2)
   driver, worker = memory.of_config(config)

@@ -97,3 +97,29 @@ def test_options_of_other_functions_stay():
   # Runs at every call.
   assert float(one[0]) != float(other[0])
   assert context.context().function_call_options is before
+
+
+def test_variables_go_with_the_function():
+  @tff.tensorflow.computation(np.float32)
+  def add_to_two(x):
+    variable = tf.Variable(2.0)
+    with tf.control_dependencies([variable.assign_add(x)]):
+      return variable.read_value()
+
+  function = GraphFunction(add_to_two.to_building_block().proto)
+  (found,) = function([tf.constant(3.0)])
+  assert float(found) == 5
+  graph = function._function.graph
+  (node,) = (op for op in graph.get_operations() if op.type == 'VarHandleOp')
+  name = node.get_attr('shared_name').decode()
+
+  def is_there():
+    handle = tf.raw_ops.VarHandleOp(
+      dtype=tf.float32, shape=[], shared_name=name
+    )
+    return bool(tf.raw_ops.VarIsInitializedOp(resource=handle))
+
+  assert is_there()
+  del function, graph, node
+  gc.collect()
+  assert not is_there()

@@ -192,7 +192,7 @@ def test_waiting_for_room_can_be_stopped_and_ends(light, busy, monkeypatch):
       FailedError,
       match=r'Only 0 of 1 workers \(`--config.engine.num_workers`\) are up '
       r'after 0.3 s. Each takes 1 CPU \(0 of 2 free\). Lower num_workers, or '
-      'wait until Ray has room for them',
+      'wait until there is room for them',
     ):
       _run(workers, ['a'])
 

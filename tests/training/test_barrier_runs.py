@@ -245,7 +245,7 @@ def test_same_with_workers(small_inputs, tmp_path):
   for one, other in zip(*rows, strict=True):
     for name in ('barrier/loss', 'barrier/error', 'barrier/num_clients'):
       # Threads may change the order of a sum within a matrix product.
-      assert one[name] == pytest.approx(other[name], rel=1e-3)
+      assert one[name] == pytest.approx(other[name], rel=1e-5)
 
 
 class TestWithoutIt:

@@ -9,6 +9,8 @@ learning at scale", algorithms 1 and 2:
              theta_G <- server optimizer step on g
 """
 
+import numbers
+
 import tensorflow_federated as tff
 
 from models.functional_model import ModelSpec
@@ -166,7 +168,7 @@ def _require_batches(fisher_estimator, local_batch_size):
       f'{", ".join(_OF_BATCHES)}, which square the gradients of batches, found '
       f'{fisher_estimator!r}.'
     )
-  if not isinstance(local_batch_size, int) or local_batch_size < 1:
+  if not isinstance(local_batch_size, numbers.Integral) or local_batch_size < 1:
     raise ValueError(
       '`ragged_correction` requires `local_batch_size`, the rows of a full '
       f'batch, as an integer of at least 1, found {local_batch_size!r}.'

@@ -211,6 +211,7 @@ class _Measurement:
 
   def barrier(self, participating, client_rows):
     from tff_fedfish.evaluation.barrier import measure_barrier
+    from tff_fedfish.runtime import round_options
     from tff_fedfish.training import learning_setup, server_state
 
     config, work = self._config, self._config.client_work
@@ -229,15 +230,20 @@ class _Measurement:
         self._loaded.round_num + 1,
       )
     ]
-    return measure_barrier(
-      process,
-      state,
-      self._evaluator,
-      training,
-      local_batch_size=work.local_batch_size,
-      num_local_epochs=work.num_local_epochs,
-      learning_rate=work.learning_rate,
+    # The round that the run would go on with, or went on with, to its last bit.
+    options = round_options.RoundOptions(
+      num_partial_sums=config.num_partial_sums
     )
+    with round_options.use_round_options(options):
+      return measure_barrier(
+        process,
+        state,
+        self._evaluator,
+        training,
+        local_batch_size=work.local_batch_size,
+        num_local_epochs=work.num_local_epochs,
+        learning_rate=work.learning_rate,
+      )
 
 
 def _sequence_length(config, options):

@@ -50,12 +50,26 @@ def of_config(config: TrainConfig) -> tuple[ProcessMemory, ...]:
   parts = _Resident(config)
   of_kind = image_memory if config.data.holds_images else client_memory
   client_moments = of_kind.moments_of_client(config)
+  in_barrier = {}
+  if config.evaluation.barrier_every_num_rounds:
+    # Clients train once more without a Fisher diagonal, the old state and the
+    # new one beside them.
+    plain = dataclasses.replace(config.algorithm, name='fed_avg')
+    training = of_kind.moments_of_client(
+      dataclasses.replace(config, algorithm=plain)
+    )
+    in_barrier = {
+      f'barrier, {moment}': parts.next_state | taken
+      for moment, taken in training.items()
+    }
   if config.engine.kind == 'in_process':
-    return (_one_process(parts, client_moments, config.num_partial_sums),)
-  return _driver(parts), _worker(parts, client_moments)
+    return (
+      _one_process(parts, client_moments, in_barrier, config.num_partial_sums),
+    )
+  return _driver(parts, in_barrier), _worker(parts, client_moments)
 
 
-def _one_process(parts, client_moments, num_partial_sums):
+def _one_process(parts, client_moments, in_barrier, num_partial_sums):
   held = parts.process | parts.state
   in_parts = num_partial_sums > 1
   at_client = held | {
@@ -72,10 +86,11 @@ def _one_process(parts, client_moments, num_partial_sums):
   moments['server step'] = (
     held | {'sums of earlier clients': parts.sums} | parts.new_state
   )
+  moments |= {moment: held | taken for moment, taken in in_barrier.items()}
   return _process('the process', moments)
 
 
-def _driver(parts):
+def _driver(parts, in_barrier):
   held = parts.process | parts.state
   return _process(
     'the driver',
@@ -88,7 +103,8 @@ def _driver(parts):
       'server step': held
       | {'broadcast weights': parts.weights, 'partial sums': parts.sums}
       | parts.new_state,
-    },
+    }
+    | {moment: held | taken for moment, taken in in_barrier.items()},
   )
 
 
@@ -124,10 +140,10 @@ class _Resident:
       'optimizer state': num_moments * self.weights,
     }
     # Complete before the old one goes; the mean is made tensor by tensor.
-    self.new_state = {
-      'new weights and state': (1 + num_moments) * self.weights,
-      'update': max(tensor_bytes),
+    self.next_state = {
+      'new weights and state': (1 + num_moments) * self.weights
     }
+    self.new_state = self.next_state | {'update': max(tensor_bytes)}
 
 
 def _num_unrolled(shape: ModelShape) -> int:

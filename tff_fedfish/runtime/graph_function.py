@@ -4,11 +4,12 @@ import contextlib
 import itertools
 import threading
 import weakref
+from typing import NamedTuple
 
 import tensorflow as tf
 from tensorflow.python.eager import context
 
-from tff_fedfish.runtime import zero_tensors
+from tff_fedfish.runtime import placement, zero_tensors
 
 # Functions of different computations share names but not bodies; each
 # computation's names get a prefix that no other has.
@@ -45,16 +46,18 @@ class GraphFunction:
       lambda: _import(first, second, num_passed), []
     )
     graph = imported.graph
-    # TensorFlow keeps the functions that its functions call. Nothing at exit,
-    # where it may be gone before this.
+    # TensorFlow keeps variables, and the functions that its functions call.
+    # Nothing at exit, where it may be gone before this.
+    parts = [part for part in (first, second) if part]
     weakref.finalize(
       self,
-      _remove_functions,
-      [name for part in (first, second) if part for name in part.library()],
+      _remove_from_tensorflow,
+      [name for part in parts for name in part.library()],
+      [variable for part in parts for variable in part.variables()],
     ).atexit = False
     self._initialize = None
     self._lock = threading.Lock()
-    initializers = [part.initialize_op for part in (first, second) if part]
+    initializers = [part.initialize_op for part in parts]
     if any(initializers):
       # Graphs with variables: assigned anew before every call.
       self._initialize = imported.prune(
@@ -100,12 +103,27 @@ class GraphFunction:
     )
 
 
-def _remove_functions(names: list[str]) -> None:
+class _Variable(NamedTuple):
+  """What a variable's handle is found by; see `tf.raw_ops.VarHandleOp`."""
+
+  shared_name: str
+  container: str
+  dtype: int
+
+
+def _remove_from_tensorflow(
+  functions: list[str], variables: list[_Variable]
+) -> None:
   eager = context.context()
-  for name in names:
+  for name in functions:
     # They were added once for the imported graph, and once for each part of it.
     while eager.has_function(name):
       eager.remove_function(name)
+  # A graph may be being traced where Python happens to collect this.
+  with tf.init_scope(), placement.on_accelerator():
+    for variable in variables:
+      handle = tf.raw_ops.VarHandleOp(shape=None, **variable._asdict())
+      tf.raw_ops.DestroyResourceOp(resource=handle, ignore_lookup_error=True)
 
 
 @contextlib.contextmanager
@@ -159,6 +177,20 @@ class _Graph:
     """Returns the names of the functions that the graph calls."""
     return [
       function.signature.name for function in self.graph_def.library.function
+    ]
+
+  def variables(self) -> list[_Variable]:
+    """Returns what the graph's variables are found by."""
+    functions = self.graph_def.library.function
+    return [
+      _Variable(
+        node.attr['shared_name'].s.decode(),
+        node.attr['container'].s.decode(),
+        node.attr['dtype'].type,
+      )
+      for nodes in (self.graph_def.node, *(f.node_def for f in functions))
+      for node in nodes
+      if node.op == 'VarHandleOp'
     ]
 
   def unscoped(self, name: str) -> str:

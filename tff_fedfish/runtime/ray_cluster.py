@@ -106,7 +106,11 @@ class Share(NamedTuple):
       if wanted
     ]
     if not parts:
-      return 'Ray reserves nothing for them.'
+      # No want of room, then.
+      return (
+        'They may need more time to import TensorFlow, or more memory than '
+        'there is.'
+      )
     return f'Each takes {" and ".join(parts)}.'
 
 

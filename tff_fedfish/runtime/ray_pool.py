@@ -119,8 +119,8 @@ class RayPool:
     """Ends a worker that was up, if it lives, and asks for another."""
     import ray
 
-    ray.kill(worker)
     self._up.remove(worker)
+    ray.kill(worker)
     self._add()
 
   def close(self) -> None:
@@ -177,7 +177,7 @@ class RayPool:
   def _too_late(self):
     return FailedError(
       f'Only {self._count()} are up after {_LIMIT_SECONDS:g} s. '
-      f'{self._share.describe()} Lower num_workers, or wait until Ray has '
+      f'{self._share.describe()} Lower num_workers, or wait until there is '
       'room for them.'
     )
 

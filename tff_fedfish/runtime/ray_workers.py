@@ -274,9 +274,13 @@ class RayWorkers:
     try:
       yield
     finally:
-      for _, worker in self._busy.values():
-        self._pool.replace(worker)
-      self._busy.clear()
+      import ray
+
+      busy, self._busy = self._busy, {}
+      for _, worker in busy.values():
+        # What ended the round says more than that Ray is gone, too.
+        with contextlib.suppress(ray.exceptions.RayError):
+          self._pool.replace(worker)
 
 
 def _put(value):

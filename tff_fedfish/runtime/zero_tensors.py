@@ -43,7 +43,7 @@ def _replace(nodes, suffix: str) -> None:
     if node.op == 'Const':
       zeros = node.attr['value'].tensor
       if _is_zero(zeros) and _is_large(zeros.dtype, _shape(zeros)):
-        shape = nodes.add(name=f'{node.name}/shape', op='Const')
+        shape = nodes.add(name=f'{node.name}/fedfish_shape', op='Const')
         # All inputs of a constant are control inputs.
         shape.input.extend(node.input)
         _set_shape_value(shape, _shape(zeros))

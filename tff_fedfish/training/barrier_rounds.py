@@ -2,9 +2,9 @@
 
 A round that is due leaves its means in metrics.csv and a row per client in
 `barrier/round_00000020.csv`, with the columns of an evaluation's `barrier.csv`
-and, in process, its very numbers: those of `fedfish evaluate --barrier` from
-the checkpoint before the round. Whatever runs the rounds, the clients are
-measured in this process.
+and, in process and unless a client failed, its very numbers: those of `fedfish
+evaluate --barrier` from the checkpoint before the round. Whatever runs the
+rounds, the clients are measured in this process.
 """
 
 import dataclasses

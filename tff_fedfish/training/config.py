@@ -347,8 +347,8 @@ class EvaluationConfig(Section):
   """Sequences per evaluation step, >= 1; changes the speed only."""
   barrier_every_num_rounds: int = number(0, at_least=0)
   """Of rounds that this divides, and of the last, the Client-Server Barrier is
-  measured, at the cost of about another round: the clients train again, in the
-  driver process, and each is scored twice; 0: never."""
+  measured, at the cost of about another round of one worker: the clients train
+  again, in the driver process, and each is scored twice; 0: never."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
