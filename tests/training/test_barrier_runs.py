@@ -19,8 +19,12 @@ from tff_fedfish.training import (
   run_directory,
 )
 
-# Rounds 2 and 3 are measured: the multiple and the last.
-_SETTINGS = dict(training__num_rounds=3, evaluation__barrier_every_num_rounds=2)
+# Rounds 2 and 3 are measured: the multiple and the last. Of cohorts of 3.
+_SETTINGS = dict(
+  training__num_rounds=3,
+  evaluation__barrier_every_num_rounds=2,
+  engine__num_partial_sums=2,
+)
 _FILES = ['round_00000002.csv', 'round_00000003.csv']
 
 
