@@ -26,7 +26,7 @@ def test_only_for_a_large_model(monkeypatch):
   # And 2 float32 more: 48.
   freed_memory.return_freed_memory([*small, tf.zeros([2])])
   # M_MMAP_THRESHOLD is -3 in malloc.h.
-  assert calls == [(-3, 4 * 2**20), (0,)]
+  assert calls == [(-3, 2**20), (0,)]
 
 
 def test_before_a_large_model_is_made(monkeypatch):
@@ -47,7 +47,7 @@ def test_before_a_large_model_is_made(monkeypatch):
   assert not freed_memory.return_large_buffers(types)
   assert calls == []
   assert freed_memory.return_large_buffers([*types, tff.TensorType(np.int32)])
-  assert calls == [(-3, 4 * 2**20)]
+  assert calls == [(-3, 2**20)]
 
 
 def test_there_are_functions_to_call():

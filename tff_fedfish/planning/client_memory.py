@@ -29,7 +29,7 @@ _IDLE_SHARE = 0.5
 # which imports TensorFlow; a test compares them.
 _MAX_HEAP_BUFFER_BYTES = 32 * 2**20
 LARGE_MODEL_BYTES = 256 * 2**20
-LARGE_MODEL_HEAP_BUFFER_BYTES = 4 * 2**20
+LARGE_MODEL_HEAP_BUFFER_BYTES = 2**20
 
 Parts = dict[str, int]
 
