@@ -91,6 +91,17 @@ def test_marks_are_at_a_fixed_step_of_rounds(rounds, step):
   assert curves.mark_step(list(rounds)) == step
 
 
+def test_marks_that_are_not_all_there_are_not_promised(
+  tmp_path, write_run, drawn
+):
+  # The last round is odd: 71 / 15 = 4.7, but round 5 has no score.
+  losses = tuple(8.0 if r % 2 == 0 or r == 71 else None for r in range(72))
+  runs = loading.load_runs([write_run(tmp_path / 'a', held_out_losses=losses)])
+  [loss, *_] = learning_curves.learning_curves(runs, style.run_styles(runs))
+  assert drawn['curve_held_out_loss']
+  assert 'Marks' not in loss.caption
+
+
 def test_marks_are_where_the_step_says(tmp_path, write_run, drawn):
   runs = loading.load_runs(
     [write_run(tmp_path / 'run', held_out_losses=(8.0,) * 31)]

@@ -2,7 +2,7 @@
 
 import json
 
-from tff_fedfish.reporting import findings, loading, repetitions
+from tff_fedfish.reporting import findings, loading, repetitions, tables
 
 
 def _edit_config(directory, section, /, **values):
@@ -144,6 +144,69 @@ def test_repetitions_are_counted(tmp_path, write_sweep):
     'Scores of runs that differ in seeds alone are means over these; with a '
     'few seeds the intervals are too narrow.'
   ]
+
+
+def test_what_a_mean_over_seeds_does_not_hold(
+  tmp_path, write_run, write_evaluation
+):
+  directories = []
+  for seed, clients in ((1, ('a', 'b')), (2, ('b', 'c')), (3, ())):
+    run = write_run(tmp_path / str(seed), settings={'seeds.model_seed': seed})
+    if clients:
+      write_evaluation(run, 'e', client_ids=clients, losses={0.0: (5.0,) * 2})
+    directories.append(run)
+  runs = loading.load_runs(directories)
+  pooled = repetitions.pool_repetitions(runs)
+  # Of a, b and c both seeds have b.
+  assert findings.notes(runs, pooled)[:2] == [
+    'FedFish, E = 1: evaluation e is of 2 of 3 seeds.',
+    'FedFish, E = 1: evaluation e left out 2 clients that not every seed has a '
+    'finite score of.',
+  ]
+  assert findings.summary_sentence(pooled).startswith(
+    'Mean loss (nats per token) of FedFish, E = 1 on held-out clients without '
+    'personalization (5.000, 95 % interval 5.000 to 5.000; 2 of 3 seeds)'
+  )
+
+
+def test_other_partitions_are_other_data(tmp_path, write_run):
+  runs = [
+    write_run(
+      tmp_path / str(seed),
+      settings={'partition.alpha': alpha, 'seeds.partition_seed': seed},
+    )
+    for seed, alpha in ((1, 0.1), (2, 10.0))
+  ]
+  assert findings.notes(loading.load_runs(runs))[0] == (
+    'The runs were not measured on the same data: they differ in '
+    'seeds.partition_seed (1 / 2), partition.alpha (0.1 / 10.0).'
+  )
+
+
+def test_only_runs_of_one_corpus_are_ranked(tmp_path, write_run):
+  def run(name, algorithm, loss, corpus):
+    return write_run(
+      tmp_path / name,
+      algorithm=algorithm,
+      held_out_losses=(8.0, loss),
+      settings={'data.corpus': corpus},
+    )
+
+  runs = [
+    run('a', 'fed_avg', 1.0, 'cifar10'),
+    run('b', 'fed_avg', 2.0, 'cifar100'),
+    run('c', 'fed_fish', 1.5, 'cifar100'),
+  ]
+  assert findings.summary_sentence(loading.load_runs(runs)).endswith(
+    'sampled during training (cifar100: 1.500).'
+  )
+  table = tables.build_main_table(loading.load_runs(runs))
+  index = [column.key for column in table.columns].index('held_out/loss')
+  # 1.0 is lower, but of other images.
+  assert [row[index].is_best for row in table.cells] == [False, False, True]
+  assert findings.summary_sentence(loading.load_runs(runs[:2])) == (
+    '2 runs on different corpora: no two can be ranked.'
+  )
 
 
 def test_notes_on_runs_that_cannot_be_compared(

@@ -36,8 +36,10 @@ def _budgets(tmp_path, write_run, shapes):
       [(1, 120), (1, 480), (4, 120), (16, 120), (16, 30)],
       (120, 4, (FIXED_COMPUTE, FIXED_ROUNDS)),
     ),
-    ([(1, 20), (4, 20)], (20, 1, (FIXED_ROUNDS,))),
-    ([(1, 20), (4, 5)], (20, 1, (FIXED_COMPUTE,))),
+    # Of equal ones the paper's reference, E = 4, then the fewest local epochs.
+    ([(1, 20), (4, 20)], (20, 4, (FIXED_ROUNDS,))),
+    ([(1, 20), (4, 5)], (5, 4, (FIXED_COMPUTE,))),
+    ([(2, 20), (8, 20)], (20, 2, (FIXED_ROUNDS,))),
     ([(8, 20)], (20, 8, (FIXED_ROUNDS,))),
   ],
 )

@@ -14,9 +14,12 @@ from tff_fedfish.reporting import (
 )
 from tff_fedfish.reporting.repetitions import pool_repetitions
 
+# Held out are those whom the corpus holds out itself.
+_TEST_SPLIT = {'client_splits.held_out_fraction': None}
 _EMNIST = {
   'data.corpus': 'emnist_by_writer',
   'data.directory': 'corpora/emnist',
+  'client_splits.held_out_fraction': None,
   'data.sequence_length': None,
   'model.preset': 'emnist_cnn',
   'cohorts.cohort_size': 64,
@@ -129,12 +132,11 @@ def test_mnist_is_not_emnist(tmp_path, write_sweep):
 @pytest.mark.parametrize(
   'settings, corpus, is_same',
   [
-    ({'data.corpus': 'cifar100'}, 'CIFAR100', True),
-    (
-      {'data.corpus': 'cifar100', 'partition.scheme': 'pachinko'},
-      'CIFAR100',
-      True,
-    ),
+    ({'data.corpus': 'cifar100', **_TEST_SPLIT}, 'CIFAR100', True),
+    ({'data.corpus': 'emnist_by_writer', **_TEST_SPLIT}, 'EMNIST', True),
+    # A tenth of the training clients, as is the default.
+    ({'data.corpus': 'cifar100'}, 'CIFAR100', False),
+    ({'data.corpus': 'emnist_by_writer'}, 'EMNIST', False),
     (
       {'data.corpus': 'cifar100', 'partition.scheme': 'fixed_classes'},
       'CIFAR100',
@@ -154,6 +156,58 @@ def test_the_nearest_task(tmp_path, write_run, settings, corpus, is_same):
   assert (task and task.corpus, task and task.is_same) == (corpus, is_same)
   # What is not the same says why.
   assert task is None or bool(task.words) != is_same
+
+
+def test_a_share_of_the_training_clients_is_not_the_test_split(
+  tmp_path, write_run
+):
+  [run] = loading.load_runs(
+    [write_run(tmp_path / 'run', settings={'data.corpus': 'emnist_by_writer'})]
+  )
+  assert nearest_result.nearest_task(run).words == (
+    '10 % of the training clients are held out, not the test split'
+  )
+
+
+@pytest.mark.parametrize(
+  'settings, words',
+  [
+    ({}, None),
+    ({'partition.root_alpha': 0.1, 'partition.leaf_alpha': 10.0}, None),
+    (
+      {'partition.num_clients': 50, 'partition.leaf_alpha': 1.0},
+      'partition.num_clients 50 instead of 500; partition.leaf_alpha 1.0 '
+      'instead of 10',
+    ),
+    (
+      {'partition.examples_per_client': 20, 'partition.root_alpha': 1.0},
+      'partition.examples_per_client 20 instead of 100; partition.root_alpha '
+      '1.0 instead of 0.1',
+    ),
+    (
+      {'partition.held_out': 'whole'},
+      'partition.held_out whole instead of matching',
+    ),
+  ],
+)
+def test_the_papers_pachinko(tmp_path, write_run, settings, words):
+  base = {
+    'data.corpus': 'cifar100',
+    'partition.scheme': 'pachinko',
+    'partition.num_clients': 500,
+    **_TEST_SPLIT,
+  }
+  [run] = loading.load_runs(
+    [write_run(tmp_path / 'run', settings=base | settings)]
+  )
+  task = nearest_result.nearest_task(run)
+  assert task.is_same == (words is None)
+  # The twins differ from the paper in any case.
+  twins = (
+    'held-out clients are twins of the training clients, where the paper has '
+    '100 clients of their own'
+  )
+  assert task.words == (f'{words}; {twins}' if words else twins)
 
 
 @pytest.fixture(scope='module')
@@ -276,6 +330,22 @@ def test_the_other_budget_is_not_the_papers_r(tmp_path, write_sweep):
     (1, (64,)): None,
     (16, (4,)): 0.3104,
   }
+
+
+def test_fixed_compute_of_another_reference_is_not_the_papers(
+  tmp_path, write_sweep
+):
+  gains = {('fed_avg', 8, 2): 1.0, ('fed_avg', 16, 2): 1.0}
+  gains |= {('fed_avg', 16, 1): 1.0}
+  directories = write_sweep(tmp_path, gains, num_seeds=1, settings=_EMNIST)
+  table = _tables(directories)[3]
+  # 2 rounds of E = 8 are 16 local epochs, as 1 of E = 16; the paper's column is
+  # of 4 x 1,500.
+  compute = [i for i, c in enumerate(table.columns) if c.stage[6:] == 'compute']
+  rounds = [i for i, c in enumerate(table.columns) if c.stage[6:] == 'rounds']
+  assert {row.cells[i].paper for row in table.rows for i in compute} == {None}
+  assert all(row.cells[i].paper for row in table.rows for i in rounds)
+  assert all(row.cells[i].ours for row in table.rows for i in compute)
 
 
 def test_runs_without_a_final_evaluation_are_named(

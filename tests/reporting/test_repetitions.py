@@ -2,7 +2,13 @@
 
 import pytest
 
-from tff_fedfish.reporting import loading, matching, repetitions, tables
+from tff_fedfish.reporting import (
+  loading,
+  matching,
+  repetitions,
+  tables,
+  words,
+)
 
 _BOTH = {('fed_avg', 4, 2): 1.0, ('fed_fish', 4, 2): 2.0}
 
@@ -90,6 +96,51 @@ def test_an_evaluation_that_some_seeds_have(
   assert pooled.evaluations[0].barrier['loss'].mean == 0.5
   assert pooled.evaluations[0].barrier['loss'].sd_over_seeds == 0.0
   assert pooled.evaluations[0].barrier_clients == ()
+
+
+def test_most_seeds_come_before_the_latest_round(
+  tmp_path, write_run, write_evaluation
+):
+  directories = []
+  for seed in (1, 2):
+    run = write_run(tmp_path / str(seed), settings={'seeds.model_seed': seed})
+    write_evaluation(run, 'e', round_num=1, losses={0.0: (6.0 + seed,) * 4})
+    directories.append(run)
+  write_evaluation(directories[0], 'z', round_num=2, losses={0.0: (1.0,) * 4})
+  [pooled] = repetitions.pool_repetitions(loading.load_runs(directories))
+  # (7 + 8) / 2 of both seeds, not 1 of the first alone.
+  assert pooled.held_out().fractions[0.0].loss.mean == 7.5
+  last = pooled.evaluation_at('held_out', None, 2)
+  assert last.num_seeds == 1
+  assert words.interval_sample([last]) == 'clients'
+  assert words.interval_sample([pooled.held_out()]) == (
+    'clients and 2 seeds, crossed'
+  )
+
+
+def test_fractions_that_all_seeds_have(tmp_path, write_run, write_evaluation):
+  directories = []
+  for seed, losses, clients in (
+    (1, {0.0: (5.0,) * 2, 0.5: (4.0,) * 2}, ('a', 'b')),
+    (2, {0.0: (6.0,) * 2, 0.25: (4.0,) * 2}, ('b', 'c')),
+  ):
+    run = write_run(tmp_path / str(seed), settings={'seeds.model_seed': seed})
+    write_evaluation(run, 'e', client_ids=clients, losses=losses)
+    write_evaluation(
+      run,
+      'plays',
+      kind='transfer',
+      corpus='plays',
+      client_ids=(str(seed),),
+      losses={0.0: (5.0,)},
+    )
+    directories.append(run)
+  [pooled] = repetitions.pool_repetitions(loading.load_runs(directories))
+  assert list(pooled.held_out().fractions) == [0.0]
+  assert pooled.held_out().fractions[0.0].loss.mean == 5.5
+  # No client is common: no score, and both clients are counted.
+  assert pooled.transfer('plays').fractions == {}
+  assert pooled.transfer('plays').num_left_out_clients == 2
 
 
 def test_labels_name_what_else_differs(tmp_path, write_sweep):

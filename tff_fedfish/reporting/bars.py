@@ -54,7 +54,7 @@ def fraction_bars(
       f'{better} is better. Mean over {subject}, scored on the same half of '
       'each client’s data after fine-tuning on none, or on a fraction, of '
       'the other half; fractions are of the client’s whole data. Whiskers: '
-      f'95 % bootstrap intervals over {interval_sample(runs)}.'
+      f'95 % bootstrap intervals over {interval_sample(evaluations.values())}.'
     )
     if measure == 'loss':
       caption += ' The vertical axis does not start at 0.'

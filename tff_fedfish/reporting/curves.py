@@ -267,7 +267,14 @@ def _draw(axes, found, scale, look, step):
 
 
 def _caption_end(runs, series, step, last):
-  text = f' Marks: every {step} rounds.' if 1 < step <= last else ''
+  text = ''
+  if 1 < step <= last and all(
+    set(range(step, found[-1].round_num + 1, step))
+    <= {p.round_num for p in found}
+    for found in series.values()
+    if found
+  ):
+    text = f' Marks: every {step} rounds.'
   if any(run.repetitions for run in runs):
     text += (
       ' Lines are means over seeds; shaded from the lowest to the highest seed.'

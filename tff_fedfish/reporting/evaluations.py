@@ -25,8 +25,8 @@ class Interval:
     mean: Over clients, and over seeds where runs were repeated.
     ci_low: Lower end of the interval.
     ci_high: Upper end.
-    seed_means: (seeds of a run, its mean) of the repeated runs; empty for a
-      single run.
+    seed_means: (seeds of a run, its mean) of the runs that it is of; empty
+      where nobody asked which these are.
   """
 
   mean: float

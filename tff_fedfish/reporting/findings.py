@@ -16,10 +16,12 @@ from tff_fedfish.reporting.words import words_of
 # Runs that differ here were not measured on the same thing.
 _DEFINES_THE_MEASUREMENT = (
   'data.',
+  'partition.',
   'client_splits.',
   'model.vocabulary_size',
   'evaluation.',
   'seeds.split_seed',
+  'seeds.partition_seed',
 )
 
 
@@ -30,12 +32,27 @@ def summary_sentence(runs: Sequence[Run]) -> str:
     runs: The runs of the report, repetitions pooled.
   """
   won: dict[str, list[str]] = {}
-  for where, losses in _comparisons(runs):
+  num_seeds = {run.label: run.num_seeds for run in runs}
+  corpora = dict.fromkeys(run.corpus_kind for run in runs)
+  groups = [[r for r in runs if r.corpus_kind == corpus] for corpus in corpora]
+  if len(groups) > 1:
+    # Losses on different corpora have no common scale.
+    groups = [group for group in groups if len(group) > 1]
+    if not groups:
+      return f'{len(runs)} runs on different corpora: no two can be ranked.'
+  for members, where, losses in (
+    (group, *found) for group in groups for found in _comparisons(group)
+  ):
     lowest = min(losses.values(), key=lambda loss: loss.mean)
     words = f'{lowest.mean:.3f}'
+    if len(corpora) > 1:
+      words = f'{members[0].corpus_kind}: {words}'
     if lowest.ci_low is not None:
       words += f', 95 % interval {lowest.ci_low:.3f} to {lowest.ci_high:.3f}'
-    if len(losses) < len(runs):
+    label = next(label for label in losses if losses[label] is lowest)
+    if 0 < len(lowest.seed_means) < num_seeds[label]:
+      words += f'; {len(lowest.seed_means)} of {num_seeds[label]} seeds'
+    if len(losses) < len(members):
       words += f'; {len(losses)} runs were evaluated'
     # Equal as shown is equal.
     winners = [
@@ -49,7 +66,7 @@ def summary_sentence(runs: Sequence[Run]) -> str:
     return f'{_counted(len(runs), "run")} without a held-out score so far.'
   if len(runs) == 1:
     return (
-      f'Mean loss ({unit}) of {_counted_seeds(runs[0])} '
+      f'Mean loss ({unit}) of {_counted_seeds(runs[0], losses[label])} '
       f'{listed(*won.values())}.'
     )
   clauses = [f'{winner} {listed(places)}' for winner, places in won.items()]
@@ -63,11 +80,12 @@ def summary_sentence(runs: Sequence[Run]) -> str:
   )
 
 
-def notes(runs: Sequence[Run]) -> list[str]:
+def notes(runs: Sequence[Run], pooled: Sequence[Run] = ()) -> list[str]:
   """Returns what a reader must know before comparing the numbers.
 
   Args:
     runs: The runs of the report, not pooled.
+    pooled: The same, repetitions pooled.
   """
   concerned: dict[str, list[str]] = {}
   for run in runs:
@@ -77,6 +95,8 @@ def notes(runs: Sequence[Run]) -> list[str]:
   for clause, labels in concerned.items():
     is_all = len(labels) == len(runs) > 1
     found.append(f'{"All runs" if is_all else listed(labels)}: {clause}.')
+  for run in pooled:
+    found += [f'{run.label}: {clause}.' for clause in _pooled_clauses(run)]
   found += _between_runs(runs)
   if has_repetitions(runs):
     found.append(
@@ -194,6 +214,24 @@ def _evaluation_clauses(run):
       )
 
 
+def _pooled_clauses(run):
+  """Yields what a mean over seeds does not hold."""
+  shown = [run.held_out()]
+  shown += [run.transfer(corpus) for corpus in transfer_corpora([run])]
+  for evaluation in shown:
+    if evaluation is None:
+      continue
+    name = f'evaluation {evaluation.name}'
+    if evaluation.num_seeds < run.num_seeds:
+      yield f'{name} is of {evaluation.num_seeds} of {run.num_seeds} seeds'
+    if evaluation.num_left_out_clients:
+      yield (
+        f'{name} left out '
+        f'{_counted(evaluation.num_left_out_clients, "client")} that not '
+        'every seed has a finite score of'
+      )
+
+
 def _is_on_the_way(run, evaluation):
   """Returns whether it is shown as a score before the last round."""
   if evaluation.round_num is None:
@@ -249,8 +287,9 @@ def _named(labels):
   return listed(labels) if len(labels) <= 3 else f'{len(labels)} runs alike'
 
 
-def _counted_seeds(run):
-  if not run.repetitions:
+def _counted_seeds(run, loss):
+  # Of fewer seeds than the run stands for: said beside the number.
+  if not run.repetitions or 0 < len(loss.seed_means) < run.num_seeds:
     return run.label
   return f'{run.label}, over {run.num_seeds} seeds,'
 

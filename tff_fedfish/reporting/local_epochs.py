@@ -36,16 +36,19 @@ def local_epoch_figures(
     loss as lines, global and personalized, and accuracy as bars.
   """
   drawn = []
-  for number, study in enumerate(matching.studies(runs)):
+  studies = matching.studies(runs)
+  settings = matching.study_labels(studies)
+  for number, study in enumerate(studies):
+    setting = settings[number]
     suffix = f'_{number + 1}' if number else ''
     for measure in ('accuracy', 'loss'):
       trends = find_trends(study, styles, measure)
       if len({e for trend in trends for e in trend.scores}) < 2:
         continue
-      drawn.append(_line_figure(study, trends, measure, suffix))
+      drawn.append(_line_figure(study, trends, measure, suffix, setting))
       bars = [t for t in trends if t.budget == FIXED_ROUNDS] or trends
       if measure == 'accuracy' and any(len(t.scores) > 1 for t in bars):
-        drawn.append(_bar_figure(study, bars, measure, suffix))
+        drawn.append(_bar_figure(study, bars, measure, suffix, setting))
   return drawn
 
 
@@ -59,7 +62,7 @@ def _panels(trends):
   return panels
 
 
-def _line_figure(runs, trends, measure, suffix):
+def _line_figure(runs, trends, measure, suffix, setting):
   scale = 100.0 if measure == 'accuracy' else 1.0
   panels = _panels(trends)
   with figures.styled(figures.fitting_width(5.2 * len(panels)), 3.9) as figure:
@@ -78,19 +81,20 @@ def _line_figure(runs, trends, measure, suffix):
         for t in trends
       ],
     )
-    title = f'Final {measure} by local epochs'
+    title = _titled(f'Final {measure} by local epochs', setting)
     return figures.render(
       figure,
       name=f'local_epochs_{measure}{suffix}',
       title=title,
       caption='Held-out clients after the last round. The horizontal axis is '
       f'logarithmic. Whiskers: 95 % bootstrap intervals over '
-      f'{interval_sample(runs)}. {_budget_words(runs, trends)}',
+      f'{_sample(runs)}. {_budget_words(runs, trends)}'
+      f'{_setting_words(setting)}',
       alternative_text=_describe('Line chart', title, trends, panels, measure),
     )
 
 
-def _bar_figure(runs, trends, measure, suffix):
+def _bar_figure(runs, trends, measure, suffix, setting):
   scale = 100.0 if measure == 'accuracy' else 1.0
   panels = _panels(trends)
   epochs = sorted({e for trend in trends for e in trend.scores})
@@ -130,14 +134,16 @@ def _bar_figure(runs, trends, measure, suffix):
         for panel, (title, _) in enumerate(panels)
       ],
     )
-    title = f'Global and personalized {measure} by local epochs'
+    title = _titled(
+      f'Global and personalized {measure} by local epochs', setting
+    )
     return figures.render(
       figure,
       name=f'local_epochs_bars{suffix}',
       title=title,
       caption='Held-out clients after the last round. Whiskers: 95 % bootstrap '
-      f'intervals over {interval_sample(runs)}. '
-      f'{_budget_words(runs, trends)}',
+      f'intervals over {_sample(runs)}. '
+      f'{_budget_words(runs, trends)}{_setting_words(setting)}',
       alternative_text=_describe('Bar chart', title, trends, panels, measure),
     )
 
@@ -211,6 +217,20 @@ def _budget_words(runs, trends):
       total = budgets.num_rounds * budgets.local_epochs
       words.append(f'Fixed compute: {total:,} local epochs in all.')
   return ' '.join(words)
+
+
+def _titled(title, setting):
+  return f'{title}, {setting}' if setting else title
+
+
+def _setting_words(setting):
+  return f' Of the runs with {setting}.' if setting else ''
+
+
+def _sample(runs):
+  """Returns what the intervals of the final scores are over."""
+  found = (run.final_evaluation() for run in runs)
+  return interval_sample(e for e in found if e)
 
 
 def _describe(kind, title, trends, panels, measure):

@@ -131,6 +131,18 @@ def studies(runs: Sequence[Run]) -> list[list[Run]]:
   return list(groups.values())
 
 
+def study_labels(found: Sequence[Sequence[Run]]) -> list[str]:
+  """Returns what tells studies apart.
+
+  Args:
+    found: All of `studies`.
+
+  Returns:
+    Such as 'partition.alpha = 0.1'; '' for a single study.
+  """
+  return labels([dict(study_of(runs[0])) for runs in found])
+
+
 def methods(runs: Sequence[Run]) -> list[tuple[str, list[Run]]]:
   """Returns the methods by name, each with its runs.
 

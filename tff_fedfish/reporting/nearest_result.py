@@ -14,12 +14,23 @@ from typing import Any
 
 from tff_fedfish.reporting import paper_results
 from tff_fedfish.reporting.evaluations import Evaluation
-from tff_fedfish.reporting.fixed_budgets import FIXED_COMPUTE, Budgets
+from tff_fedfish.reporting.fixed_budgets import (
+  FIXED_COMPUTE,
+  PAPER_LOCAL_EPOCHS,
+  Budgets,
+)
 from tff_fedfish.reporting.runs import Run
 from tff_fedfish.reporting.words import holds_images
 
-# E of Table 3 whose rows are equal in both columns.
-_PAPER_REFERENCE_EPOCHS = 4
+# Training clients of CIFAR100 as published: setting, value, and what a run that
+# does not say it takes.
+_PACHINKO = (
+  ('num_clients', 500, None),
+  ('examples_per_client', 100, 100),
+  ('root_alpha', 0.1, 0.1),
+  ('leaf_alpha', 10, 10),
+  ('held_out', 'matching', 'matching'),
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,7 +39,8 @@ class Task:
 
   Attributes:
     corpus: The paper's name of it.
-    is_same: Whether it is the same corpus, with the same kind of clients.
+    is_same: Whether it is the same corpus, with the same training clients and
+      the test split as held-out clients.
     words: What differs; '' where nothing does.
   """
 
@@ -64,14 +76,25 @@ def nearest_task(run: Run) -> Task | None:
       f'the text in “{corpus}”, of which a run does not record what it is',
     )
   if corpus == 'emnist_by_writer':
-    return Task(paper_results.EMNIST, True, '')
+    words = _training_clients_held_out(run)
+    return Task(paper_results.EMNIST, not words, words)
   if corpus == 'mnist_by_writer':
     words = 'ten digits of MNIST by writer, not 62 characters of EMNIST'
     return Task(paper_results.EMNIST, False, words)
   if corpus == 'cifar100':
-    is_same = scheme in (None, 'pachinko')
-    words = '' if is_same else f'clients made by {scheme}, not by pachinko'
-    return Task(paper_results.CIFAR100, is_same, words)
+    found = [_training_clients_held_out(run)]
+    if scheme == 'pachinko':
+      found += _other_pachinko(run)
+    elif scheme is not None:
+      found.append(f'clients made by {scheme}, not by pachinko')
+    found = [words for words in found if words]
+    is_same = not found
+    if scheme == 'pachinko':
+      found.append(
+        'held-out clients are twins of the training clients, where the paper '
+        'has 100 clients of their own'
+      )
+    return Task(paper_results.CIFAR100, is_same, '; '.join(found))
   if corpus == 'cifar10':
     words = 'the ten classes of CIFAR-10, not the hundred of CIFAR-100'
     return Task(paper_results.CIFAR100, False, words)
@@ -207,13 +230,33 @@ def differences(
   if (
     budgets
     and FIXED_COMPUTE in budgets.names
-    and budgets.local_epochs != _PAPER_REFERENCE_EPOCHS
+    and budgets.local_epochs != PAPER_LOCAL_EPOCHS
   ):
     found.append(
       f'fixed compute is that of E = {budgets.local_epochs} instead of '
-      f'{_PAPER_REFERENCE_EPOCHS}'
+      f'{PAPER_LOCAL_EPOCHS}'
     )
   return found
+
+
+def _training_clients_held_out(run: Run) -> str:
+  """Returns in words that other clients are held out than the test split's."""
+  share = run.setting('client_splits', 'held_out_fraction')
+  if share is None:
+    return ''
+  return (
+    f'{100 * share:g} % of the training clients are held out, not the test '
+    'split'
+  )
+
+
+def _other_pachinko(run: Run) -> Iterator[str]:
+  """Yields in what a run's pachinko clients are not the paper's."""
+  for name, printed, default in _PACHINKO:
+    value = run.setting('partition', name)
+    value = default if value is None else value
+    if value != printed:
+      yield f'partition.{name} {_shown(value)} instead of {_shown(printed)}'
 
 
 def _differing(compared) -> Iterator[str]:

@@ -192,9 +192,9 @@ def render_page(report: Report) -> str:
     pooled=pooled,
     styles=run_styles(pooled),
     summary=summary_sentence(pooled),
-    notes=notes(runs),
+    notes=notes(runs, pooled),
     words=words_of(runs),
-    interval_sample=interval_sample(pooled),
+    interval_sample=interval_sample(_shown_evaluations(pooled)),
     panels=_panels(build_main_table(pooled)),
     every_run_panels=_panels(build_main_table(runs))
     if len(pooled) < len(runs)
@@ -254,14 +254,25 @@ def _panel_title(name, panel):
   }[name]
 
 
+def _shown_evaluations(runs):
+  """Returns the evaluations of the main table."""
+  return [
+    evaluation
+    for run in runs
+    for evaluation in (
+      run.held_out(),
+      *(run.transfer(corpus) for corpus in transfer_corpora([run])),
+    )
+    if evaluation
+  ]
+
+
 def _extremes(runs):
   """Returns (label, evaluation, rows) for evaluations with client scores."""
   found = []
   for run in runs:
-    chosen = [run.held_out()]
-    chosen += [run.transfer(corpus) for corpus in transfer_corpora([run])]
-    for evaluation in chosen:
-      if evaluation and evaluation.largest_client_fraction() is not None:
+    for evaluation in _shown_evaluations([run]):
+      if evaluation.largest_client_fraction() is not None:
         rows = extreme_clients(evaluation, _NUM_EXTREME_CLIENTS)
         found.append((run.label, evaluation, rows))
   return found

@@ -5,9 +5,11 @@ import io
 from collections.abc import Sequence
 
 from tff_fedfish.reporting.paper_tables import PaperTable
+from tff_fedfish.reporting.tables import csv_text
 
 _NAMES = (
-  *('table', 'trained_on', 'evaluated_on', 'num_local_epochs', 'num_rounds'),
+  *('table', 'trained_on', 'setting', 'evaluated_on', 'evaluated_kind'),
+  *('num_local_epochs', 'num_rounds'),
   *('method', 'stage', 'fraction', 'measure', 'mean', 'sd_over_seeds'),
   *('num_seeds', 'ci_low', 'ci_high', 'paper', 'paper_corpus', 'same_corpus'),
 )
@@ -27,11 +29,13 @@ def paper_tables_csv(tables: Sequence[PaperTable]) -> str:
       for column, cell in zip(table.columns, row.cells, strict=True):
         values = [
           table.number,
-          table.corpus,
-          row.evaluated_on,
+          csv_text(table.corpus),
+          csv_text(table.setting),
+          csv_text(row.evaluated_on),
+          row.kind,
           row.num_local_epochs,
           '/'.join(map(str, row.num_rounds)),
-          row.method,
+          csv_text(row.method),
           column.stage,
           column.fraction,
           column.measure,

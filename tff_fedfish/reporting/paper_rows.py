@@ -36,6 +36,7 @@ class TableRow:
 
   Attributes:
     evaluated_on: Whose clients were scored.
+    kind: 'held_out' or 'transfer'.
     num_local_epochs: E.
     num_rounds: Of the runs whose numbers these are, ascending.
     method: Its name; 'FedFish − FedAvg' for a difference.
@@ -45,6 +46,7 @@ class TableRow:
   """
 
   evaluated_on: str
+  kind: str
   num_local_epochs: int | float
   num_rounds: tuple[int, ...]
   method: str
@@ -53,22 +55,33 @@ class TableRow:
   is_difference: bool = False
 
 
-def difference(row: TableRow, baseline: TableRow) -> TableRow:
+def difference(
+  row: TableRow, baseline: TableRow, is_paired: Sequence[bool]
+) -> TableRow:
   """Returns the row of one method minus another, ours and the paper's.
 
   Args:
     row: Of the one.
     baseline: Of the other, with the same columns.
+    is_paired: For each column, whether the same clients were scored in the same
+      way.
 
   Returns:
-    Differences of the means; of repeated runs over the seeds that both have.
+    Differences of the means over the seeds that both have; none, of ours and
+    the paper's, where they share no seed or are not paired.
   """
+  ours = [
+    _interval_difference(a.ours, b.ours) if paired else None
+    for a, b, paired in zip(row.cells, baseline.cells, is_paired, strict=True)
+  ]
   cells = tuple(
     Cell(
-      _interval_difference(a.ours, b.ours),
-      None if a.paper is None or b.paper is None else a.paper - b.paper,
+      found,
+      None
+      if found is None or a.paper is None or b.paper is None
+      else a.paper - b.paper,
     )
-    for a, b in zip(row.cells, baseline.cells, strict=True)
+    for found, a, b in zip(ours, row.cells, baseline.cells, strict=True)
   )
   seeds = {len(cell.ours.seed_means) or 1 for cell in cells if cell.ours}
   return dataclasses.replace(
@@ -81,11 +94,9 @@ def difference(row: TableRow, baseline: TableRow) -> TableRow:
 
 
 def _interval_difference(a, b) -> Interval | None:
-  """Returns a - b, over the seeds that both have where they were repeated."""
+  """Returns a - b over the seeds that both have; None without such seeds."""
   if a is None or b is None:
     return None
-  if not (a.seed_means or b.seed_means):
-    return Interval(a.mean - b.mean)
   others = dict(b.seed_means)
   means = tuple(
     (seeds, mean - others[seeds])

@@ -10,7 +10,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from tff_fedfish.reporting import matching, nearest_result, paper_results
 from tff_fedfish.reporting.evaluations import Evaluation
-from tff_fedfish.reporting.fixed_budgets import Budgets, find_budgets
+from tff_fedfish.reporting.fixed_budgets import (
+  FIXED_COMPUTE,
+  PAPER_LOCAL_EPOCHS,
+  Budgets,
+  find_budgets,
+)
 from tff_fedfish.reporting.nearest_result import Task
 from tff_fedfish.reporting.paper_rows import (
   Cell,
@@ -18,6 +23,7 @@ from tff_fedfish.reporting.paper_rows import (
   TableRow,
   difference,
 )
+from tff_fedfish.reporting.repetitions import with_seed
 from tff_fedfish.reporting.runs import Run, transfer_corpora
 from tff_fedfish.reporting.words import holds_images
 
@@ -36,6 +42,10 @@ class PaperTable:
     task: The paper's corpus whose numbers stand beside ours, if any.
     differences: In what else our runs differ from the paper.
     left_out: Labels of runs without an evaluation after their last round.
+    further: Labels of runs of which another one, of the same method, local
+      epochs and rounds, has the row.
+    setting: What tells the runs from those of other tables of equal number,
+      such as 'partition.alpha = 0.1'; '' if nothing does.
   """
 
   number: int
@@ -45,6 +55,8 @@ class PaperTable:
   task: Task | None
   differences: tuple[str, ...]
   left_out: tuple[str, ...]
+  further: tuple[str, ...] = ()
+  setting: str = ''
 
   @property
   def has_paper(self) -> bool:
@@ -67,9 +79,12 @@ def build_paper_tables(runs: Sequence[Run]) -> list[PaperTable]:
     Tables by corpus and setting, then by number.
   """
   tables = []
-  for members in matching.studies(runs):
+  studies = matching.studies(runs)
+  for members, setting in zip(
+    studies, matching.study_labels(studies), strict=True
+  ):
     if budgets := find_budgets(members):
-      tables += _Study(members, budgets).tables()
+      tables += _Study(members, budgets, setting).tables()
   return tables
 
 
@@ -80,14 +95,16 @@ class _Entry:
   method: str
   run_of: Mapping[str, Run]  # By stage.
   evaluation_of: Mapping[str, Evaluation]
+  further: tuple[Run, ...]
 
 
 class _Study:
   """Runs that differ in method, local epochs and rounds alone."""
 
-  def __init__(self, runs: Sequence[Run], budgets: Budgets):
+  def __init__(self, runs: Sequence[Run], budgets: Budgets, setting: str):
     self._runs = runs
     self._budgets = budgets
+    self._setting = setting
     self._methods = matching.methods(runs)
     self._task = nearest_result.nearest_task(runs[0])
 
@@ -122,10 +139,11 @@ class _Study:
       for measure in measures
     ]
     rows = []
-    for (evaluated_on, epochs), block in blocks:
-      rows += self._rows(number, evaluated_on, epochs, block, columns)
+    for place, block in blocks:
+      rows += self._rows(number, place, block, columns)
     if not any(cell.ours for row in rows for cell in row.cells):
       return
+    further = {run.label for e in entries for run in e.further}
     has_final = {e.run_of[s].label for e in entries for s in e.run_of}
     yield PaperTable(
       number=number,
@@ -139,23 +157,32 @@ class _Study:
         else ()
       ),
       left_out=tuple(
-        run.label for run in self._runs if run.label not in has_final
+        run.label for run in self._runs if run.label not in has_final | further
       )
       if number == 4
       else (),
+      setting=self._setting,
+      further=tuple(run.label for run in self._runs if run.label in further),
     )
 
   def _blocks(self, number, stages):
-    """Yields ((evaluated on, E), entries) of rows that belong together."""
-    targets: list[tuple[str, Callable]] = [
+    """Yields ((evaluated on, kind, E), entries) of blocks of rows."""
+    own = nearest_result.corpus_name(self._runs[0])
+    targets: list[tuple[str, str, Callable]] = [
       (
-        nearest_result.corpus_name(self._runs[0]),
+        own,
+        'held_out',
         lambda run, at: run.evaluation_at('held_out', None, at),
       )
     ]
     if number in (4, 5):
       targets += [
-        (c, lambda run, at, c=c: run.evaluation_at('transfer', c, at))
+        (
+          # Another directory may have the same name.
+          f'{c} (transfer)' if c == own else c,
+          'transfer',
+          lambda run, at, c=c: run.evaluation_at('transfer', c, at),
+        )
         for c in transfer_corpora(self._runs)
       ]
     shapes = sorted(
@@ -166,24 +193,24 @@ class _Study:
         if run.num_local_epochs is not None and run.num_rounds is not None
       }
     )
-    for evaluated_on, choose in targets:
+    for evaluated_on, kind, choose in targets:
       for epochs, minus_rounds in shapes:
         entries = []
         for method, members in self._methods:
-          own = [
+          fitting = [
             run
             for run in members
             if run.num_local_epochs == epochs
             and minus_rounds in (0, -(run.num_rounds or 0))
           ]
-          entry = self._entry(method, own, stages, choose)
+          entry = self._entry(method, fitting, stages, choose)
           if entry.run_of:
             entries.append(entry)
         if entries:
-          yield (evaluated_on, epochs), entries
+          yield (evaluated_on, kind, epochs), entries
 
   def _entry(self, method, runs, stages, choose) -> _Entry:
-    run_of, evaluation_of = {}, {}
+    run_of, evaluation_of, further = {}, {}, []
     for stage in stages:
       for run in runs:
         at = run.num_rounds
@@ -191,17 +218,23 @@ class _Study:
           continue
         is_of_budget = stage in (LAST, HALF) or self._budgets.holds(stage, run)
         evaluation = choose(run, at // 2 if stage == HALF else at)
-        if is_of_budget and evaluation:
+        if is_of_budget and evaluation and stage in run_of:
+          further.append(run)
+        elif is_of_budget and evaluation:
+          if not run.repetitions:
+            evaluation = with_seed(evaluation, matching.seeds_of(run))
           run_of[stage], evaluation_of[stage] = run, evaluation
-    return _Entry(method, run_of, evaluation_of)
+    return _Entry(method, run_of, evaluation_of, tuple(further))
 
-  def _rows(self, number, evaluated_on, epochs, entries, columns):
+  def _rows(self, number, place, entries, columns):
     """Yields a row per method, then its differences from FedAvg."""
+    evaluated_on, kind, epochs = place
     rows = []
     for entry in entries:
       rows.append(
         TableRow(
           evaluated_on=evaluated_on,
+          kind=kind,
           num_local_epochs=epochs,
           num_rounds=_sorted({r.num_rounds for r in entry.run_of.values()}),
           method=entry.method,
@@ -218,10 +251,13 @@ class _Study:
     algorithms = [next(iter(e.run_of.values())).algorithm for e in entries]
     if algorithms.count('fed_avg') != 1:
       return
-    baseline = rows[algorithms.index('fed_avg')]
-    for row in rows:
-      if row is not baseline:
-        yield difference(row, baseline)
+    index = algorithms.index('fed_avg')
+    for row, entry in zip(rows, entries, strict=True):
+      if entry is not entries[index]:
+        is_paired = [_is_paired(entry, entries[index], c) for c in columns]
+        found = difference(row, rows[index], is_paired)
+        if any(cell.ours for cell in found.cells):
+          yield found
 
   def _printed(self, number, entry, column) -> float | None:
     """Returns the paper's number beside one of ours."""
@@ -231,6 +267,11 @@ class _Study:
       run is None
       or self._task is None
       or (number != 3 and run.num_rounds != self._budgets.num_rounds)
+      or (
+        # Another total of local epochs than the paper's column is of.
+        column.stage == FIXED_COMPUTE
+        and self._budgets.local_epochs != PAPER_LOCAL_EPOCHS
+      )
     ):
       return None
     evaluation = entry.evaluation_of[column.stage]
@@ -245,6 +286,17 @@ class _Study:
       measure=column.measure,
     )
     return result and result.value
+
+
+def _is_paired(entry, baseline, column) -> bool:
+  """Returns whether both scored the same clients after the same fine-tuning."""
+  a, b = (e.evaluation_of.get(column.stage) for e in (entry, baseline))
+  if a is None or b is None or a.personalization != b.personalization:
+    return False
+  clients, others = (
+    {c.client_id for c in e.clients_at(column.fraction)} for e in (a, b)
+  )
+  return clients == others
 
 
 def _ours(entry, column):

@@ -59,6 +59,28 @@ def pool_repetitions(runs: Sequence[Run]) -> list[Run]:
   )
 
 
+def with_seed(evaluation: Evaluation, seeds: Any) -> Evaluation:
+  """Returns the evaluation of a single run with its seeds beside each mean.
+
+  Args:
+    evaluation: As it was read.
+    seeds: `matching.seeds_of` its run.
+  """
+
+  def keep(interval: Interval | None) -> Interval | None:
+    return interval and dataclasses.replace(
+      interval, seed_means=((seeds, interval.mean),)
+    )
+
+  return dataclasses.replace(
+    evaluation,
+    fractions={
+      fraction: FractionScore(keep(score.loss), keep(score.accuracy))
+      for fraction, score in evaluation.fractions.items()
+    },
+  )
+
+
 def _groups(runs):
   """Returns lists of runs; a second one with equal seeds has its own list."""
   groups: dict[Any, list[Run]] = {}
@@ -147,12 +169,16 @@ def _pool_evaluations(runs: Sequence[Run]) -> tuple[Evaluation, ...]:
 
 
 def _pool_one(by_seeds: Mapping[Any, Evaluation]) -> Evaluation:
-  """Returns the mean of one evaluation over the seeds that have it."""
+  """Returns the mean of one evaluation over the seeds that have it.
+
+  Fractions that a seed lacks, or of which no client is common, are left out.
+  """
   first = next(iter(by_seeds.values()))
   if len(by_seeds) == 1:
-    return first
+    return with_seed(first, next(iter(by_seeds)))
   fractions, clients, num_left_out = {}, [], 0
-  for fraction in first.fractions:
+  evaluated = [set(e.fractions) for e in by_seeds.values()]
+  for fraction in sorted(set.intersection(*evaluated)):
     rows = {
       seeds: {c.client_id: c for c in evaluation.clients_at(fraction)}
       for seeds, evaluation in by_seeds.items()
@@ -161,6 +187,8 @@ def _pool_one(by_seeds: Mapping[Any, Evaluation]) -> Evaluation:
     num_left_out = max(
       num_left_out, len(set().union(*rows.values())) - len(common)
     )
+    if not common:
+      continue
     fractions[fraction] = FractionScore(
       *(
         crossed_interval(

@@ -63,6 +63,11 @@ class Run:
     return _METHOD_NAMES.get(self.algorithm, generic or 'unnamed')
 
   @property
+  def corpus_kind(self) -> str:
+    """`data.corpus`: losses on different ones have no common scale."""
+    return str(self.setting('data', 'corpus') or 'grouped_text')
+
+  @property
   def num_local_epochs(self) -> int | float | None:
     """Local epochs per round; None if the configuration does not say."""
     value = self.setting('client_work', 'num_local_epochs')
@@ -120,7 +125,7 @@ class Run:
     return values[-1][0] if values else None
 
   def held_out(self) -> Evaluation | None:
-    """Returns the latest evaluation on held-out clients."""
+    """Returns the latest evaluation on held-out clients, by most seeds."""
     return _latest(e for e in self.evaluations if e.kind == 'held_out')
 
   def transfer(self, corpus: str) -> Evaluation | None:
@@ -167,6 +172,12 @@ class Run:
       and e.round_num == round_num
     )
 
+  def final_evaluation(self) -> Evaluation | None:
+    """Returns that on held-out clients after the last planned round."""
+    if self.num_rounds is None:
+      return None
+    return self.evaluation_at('held_out', None, self.num_rounds)
+
   def _timing(self, name, reduce):
     values = [
       row[name]
@@ -191,9 +202,10 @@ def transfer_corpora(runs: Sequence[Run]) -> list[str]:
 def _latest(evaluations):
   return max(
     evaluations,
+    # Of a pooled run: a later score of one seed is no score of all of them.
     key=lambda e: (
-      -1 if e.round_num is None else e.round_num,
       e.num_seeds,
+      -1 if e.round_num is None else e.round_num,
       e.name,
     ),
     default=None,

@@ -46,14 +46,14 @@ def build_main_table(runs: Sequence[Run]) -> MainTable:
 
   Returns:
     The table. The best values of a column are marked if at least two runs have
-    one and they are not all shown alike.
+    one and they are not all shown alike, among the runs of each `data.corpus`.
   """
   columns, by_column = [], []
   for column in main_columns(runs):
     values = [column.value(run) for run in runs]
     if any(value is not None for value in values):
       columns.append(column)
-      by_column.append(_cells(column, values))
+      by_column.append(_cells(column, values, runs))
   return MainTable(
     tuple(runs),
     tuple(columns),
@@ -105,9 +105,9 @@ def summary_csv(table: MainTable) -> str:
   writer.writerow(header)
   for run, row in zip(table.runs, table.cells, strict=True):
     line = [
-      run.label,
-      run.name,
-      run.algorithm,
+      csv_text(run.label),
+      csv_text(run.name),
+      csv_text(run.algorithm),
       run.num_local_epochs,
       run.last_round,
     ]
@@ -120,15 +120,30 @@ def summary_csv(table: MainTable) -> str:
   return file.getvalue()
 
 
-def _cells(column, values):
+def csv_text(text: str) -> str:
+  """Returns a text that spreadsheets take for text, not for a formula.
+
+  Args:
+    text: From a file or a directory's name.
+  """
+  return (
+    f"'{text}" if text.startswith(('=', '+', '-', '@', '\t', '\r')) else text
+  )
+
+
+def _cells(column, values, runs):
   shown = [None if v is None else column.show(v.mean) for v in values]
-  means = [v.mean for v in values if v is not None]
-  best = None
-  if column.lower_is_better is not None and len(means) > 1:
-    best = column.show(min(means) if column.lower_is_better else max(means))
-    # Equal as shown is equal: a tie in all rows tells nothing apart.
-    if all(text in (None, best) for text in shown):
-      best = None
+  best = {
+    corpus: _best(
+      column,
+      [
+        value
+        for value, run in zip(values, runs, strict=True)
+        if value is not None and run.corpus_kind == corpus
+      ],
+    )
+    for corpus in {run.corpus_kind for run in runs}
+  }
   return [
     Cell(
       value=value,
@@ -136,10 +151,20 @@ def _cells(column, values):
       interval_text=''
       if value is None or value.ci_low is None
       else f'{column.show(value.ci_low)} to {column.show(value.ci_high)}',
-      is_best=text is not None and text == best,
+      is_best=text is not None and text == best[run.corpus_kind],
     )
-    for value, text in zip(values, shown, strict=True)
+    for value, text, run in zip(values, shown, runs, strict=True)
   ]
+
+
+def _best(column, values):
+  """Returns the best value as shown; None if nothing is told apart."""
+  if column.lower_is_better is None or len(values) < 2:
+    return None
+  choose = min if column.lower_is_better else max
+  best = column.show(choose(v.mean for v in values))
+  # Equal as shown is equal: a tie in all rows tells nothing apart.
+  return None if all(column.show(v.mean) == best for v in values) else best
 
 
 def _console_heading(table, index):

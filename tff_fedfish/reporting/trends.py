@@ -48,14 +48,16 @@ def find_trends(
   trends = []
   for index, (name, own) in enumerate(matching.methods(runs)):
     for budget in budgets.names:
-      scores = {
-        run.num_local_epochs: found
-        for run in sorted(own, key=lambda r: r.num_local_epochs or 0)
-        if run.num_local_epochs is not None
-        and run.num_rounds is not None
-        and budgets.holds(budget, run)
-        and (found := _final_scores(run, measure))
-      }
+      scores: dict[int | float, dict[float, Interval]] = {}
+      for run in sorted(own, key=lambda r: r.num_local_epochs or 0):
+        if (
+          run.num_local_epochs is not None
+          and run.num_rounds is not None
+          and budgets.holds(budget, run)
+          and (found := _final_scores(run, measure))
+        ):
+          # Of equal runs the first, as in the tables.
+          scores.setdefault(run.num_local_epochs, found)
       if scores:
         marker = MARKERS[index % len(MARKERS)]
         look = styles[own[0].label]
@@ -64,7 +66,7 @@ def find_trends(
 
 
 def _final_scores(run, measure):
-  evaluation = run.evaluation_at('held_out', None, run.num_rounds)
+  evaluation = run.final_evaluation()
   return {
     fraction: interval
     for fraction, score in (evaluation.fractions if evaluation else {}).items()

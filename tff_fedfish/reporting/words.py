@@ -1,8 +1,9 @@
 """What a model predicts, in words: tokens of text or classes of images."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
+from tff_fedfish.reporting.evaluations import Evaluation
 from tff_fedfish.reporting.runs import Run
 
 _TEXT = (None, 'grouped_text')
@@ -55,9 +56,13 @@ def holds_images(run: Run) -> bool:
   return run.setting('data', 'corpus') not in _TEXT
 
 
-def interval_sample(runs: Sequence[Run]) -> str:
-  """Returns what the intervals of these runs' scores are over."""
-  counts = {run.num_seeds for run in runs}
+def interval_sample(evaluations: Iterable[Evaluation]) -> str:
+  """Returns what the intervals of these scores are over.
+
+  Args:
+    evaluations: Those that are shown, each of as many seeds as have it.
+  """
+  counts = {evaluation.num_seeds for evaluation in evaluations} or {1}
   if counts == {1}:
     return 'clients'
   seeds = f'{min(counts)} to {max(counts)}' if len(counts) > 1 else max(counts)
