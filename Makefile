@@ -56,11 +56,12 @@ bench: .venv
 bench-grouping: .venv
 	@PYTHONPATH=.:tests $(BIN)/python -m benchmarks.grouping --parts $(PARTS)
 
-# An hour or two; some minutes with PARTS=quick. OUTPUT=FILE keeps the figures
-# as JSON. tests/benchmarks/engine.py says what the parts are.
+# An hour or two; some minutes with PARTS=quick, more with PARTS=all. OUTPUT=FILE
+# keeps the figures as JSON; BFLOAT16=1 measures bfloat16 even where the processor
+# has no instructions for it. tests/benchmarks/engine.py says what the parts are.
 bench-engine: .venv
 	@PYTHONPATH=.:tests $(BIN)/python -m benchmarks.engine --parts $(PARTS) \
-	  $(if $(OUTPUT),--output '$(OUTPUT)')
+	  $(if $(OUTPUT),--output '$(OUTPUT)') $(if $(BFLOAT16),--bfloat16)
 
 lock:
 	@PYTHON='$(PYTHON)' requirements/lock.sh
