@@ -2,9 +2,9 @@
 
 For `fedfish sweep`: the values of mnist_by_writer.py with smaller cohorts and
 fewer rounds, at 1, 4, 8 and 16 local epochs for the same number of rounds,
-three seeds each: 24 runs, after 12 short ones that choose both learning rates
+three seeds each: 24 runs, after 18 short ones that choose both learning rates
 of each method. Every run is evaluated on the writers whom the corpus holds out;
-learning rates are chosen on others. More than an hour on two CPU cores.
+learning rates are chosen on others. Some two hours on two CPU cores.
 """
 
 from ml_collections import ConfigDict
@@ -57,7 +57,7 @@ def get_sweep() -> ConfigDict:
       learning_rate_search=dict(
         settings={
           'client_work.learning_rate': [1e-3, 1e-2, 1e-1],
-          'server.learning_rate': [1e-3, 1e-2],
+          'server.learning_rate': [1e-3, 1e-2, 1e-1],
         },
         num_rounds=20,
         per=['algorithm.name'],
