@@ -148,18 +148,15 @@ def _draw_score(axes, x, interval, *, scale, width, look, is_bar, is_labelled):
     axes.bar(x, mean, width=0.94 * width, **_face(look))
   top = mean
   if interval.ci_low is not None:
-    low, high = scale * interval.ci_low, scale * interval.ci_high
-    top = max(mean, high)
-    # An interval of a skewed resample may exclude the mean: no negative arm.
-    arms = [[max(0.0, mean - low)], [max(0.0, high - mean)]]
-    axes.errorbar(
-      x,
-      mean,
-      yerr=arms,
-      color='#222222' if is_bar else look.color,
-      linewidth=1.1 if is_bar else 1.5,
-      capsize=2.5,
-    )
+    top = max(mean, scale * interval.ci_high)
+  figures.draw_whisker(
+    axes,
+    x,
+    interval,
+    color='#222222' if is_bar else look.color,
+    scale=scale,
+    linewidth=1.1 if is_bar else 1.5,
+  )
   if not is_bar:
     axes.plot(x, mean, **{**look.marker_arguments(), 'markersize': 7})
   if is_labelled:

@@ -5,12 +5,14 @@ import dataclasses
 import io
 import re
 from collections.abc import Iterator
+from typing import Any
 
 import markupsafe
 from matplotlib import figure as matplotlib_figure
 from matplotlib import font_manager, ft2font, rc_context, ticker
 
 from tff_fedfish.reporting import style
+from tff_fedfish.reporting.evaluations import Interval
 
 NARROW_INCHES = 5.4
 """Width of a plot beside which another one stands."""
@@ -146,6 +148,43 @@ def add_legend(figure: matplotlib_figure.Figure, handles: list) -> None:
     borderaxespad=0.2,
     handlelength=1.0 if all(map(_is_point, handles)) else 2.8,
     columnspacing=1.4,
+  )
+
+
+def draw_whisker(
+  axes: Any,
+  x: float,
+  interval: Interval,
+  *,
+  color: str,
+  scale: float = 1.0,
+  linewidth: float = 1.1,
+) -> None:
+  """Draws the interval of a mean; nothing where it has none.
+
+  Args:
+    axes: The axes to draw in.
+    x: Where.
+    interval: The mean and its interval.
+    color: Of the whisker.
+    scale: Factor on all three.
+    linewidth: Unit: points.
+  """
+  if interval.ci_low is None:
+    return
+  mean = interval.mean
+  # An interval of a skewed resample may exclude the mean: no negative arm.
+  arms = [
+    [scale * max(0.0, mean - interval.ci_low)],
+    [scale * max(0.0, interval.ci_high - mean)],
+  ]
+  axes.errorbar(
+    x,
+    scale * mean,
+    yerr=arms,
+    color=color,
+    linewidth=linewidth,
+    capsize=2.5,
   )
 
 

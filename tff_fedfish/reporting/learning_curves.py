@@ -44,19 +44,11 @@ def learning_curves(
       'train/accuracy', f'Train {words.accuracy_label}', 100.0, train
     ),
   }
-  drawn = [
-    curves.curve_figure(
-      runs,
-      styles,
-      place=_ROUND,
-      score=score,
-      name=f'curve_{name}',
-      caption=score.caption,
-    )
-    for name, score in wanted.items()
-    if score
-  ]
-  return [figure for figure in drawn if figure]
+  return _draw(
+    runs,
+    styles,
+    [(f'curve_{name}', _ROUND, score, '{}') for name, score in wanted.items()],
+  )
 
 
 def cost_curves(
@@ -94,21 +86,20 @@ def cost_curves(
       'that takes part in every round has computed. FedFish’s pass for the '
       'Fisher diagonal, where it makes one, comes on top.',
     )
-  drawn = [
-    curves.curve_figure(
-      runs,
-      styles,
-      place=place,
-      score=score,
-      name=f'communication_{prefix}{name}',
-      caption=f'Further up and to the left is better. {caption} '
-      f'{score.caption}',
-    )
-    for name, (place, caption) in costs.items()
-    for prefix, score in scores.items()
-    if score
-  ]
-  return [figure for figure in drawn if figure]
+  return _draw(
+    runs,
+    styles,
+    [
+      (
+        f'communication_{prefix}{name}',
+        place,
+        score,
+        f'Further up and to the left is better. {caption} {{}}',
+      )
+      for name, (place, caption) in costs.items()
+      for prefix, score in scores.items()
+    ],
+  )
 
 
 def barrier_curves(
@@ -129,24 +120,49 @@ def barrier_curves(
     'new global weights’ {} minus that of the client’s own trained weights; '
     'lower is better.'
   )
-  wanted = {
-    'loss': Score(
-      'barrier/loss', f'Barrier in the loss ({unit})', 1.0, caption
-    ),
-    'error': Score(
-      'barrier/error', 'Barrier in the error (points)', 100.0, caption
-    ),
+  measures = {
+    'loss': (f'Barrier in the loss ({unit})', 1.0),
+    'error': ('Barrier in the error (points)', 100.0),
   }
+  return _draw(
+    runs,
+    styles,
+    [
+      (
+        f'barrier_{measure}_by_round',
+        _ROUND,
+        Score(f'barrier/{measure}', label, scale, caption.format(measure)),
+        '{}',
+      )
+      for measure, (label, scale) in measures.items()
+    ],
+  )
+
+
+def _draw(
+  runs: Sequence[Run],
+  styles: dict[str, RunStyle],
+  wanted: Sequence[tuple[str, Place, Score | None, str]],
+) -> list[figures.Figure]:
+  """Returns those of the curves that any run has points for.
+
+  Args:
+    runs: The runs of the report.
+    styles: Their looks, by label.
+    wanted: For each curve its name, its place, its score (None: no curve) and
+      its caption, in which '{}' stands for the score's own.
+  """
   drawn = [
     curves.curve_figure(
       runs,
       styles,
-      place=_ROUND,
+      place=place,
       score=score,
-      name=f'barrier_{measure}_by_round',
-      caption=score.caption.format(measure),
+      name=name,
+      caption=caption.format(score.caption),
     )
-    for measure, score in wanted.items()
+    for name, place, score, caption in wanted
+    if score
   ]
   return [figure for figure in drawn if figure]
 

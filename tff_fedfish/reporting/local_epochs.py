@@ -117,7 +117,9 @@ def _bar_figure(runs, trends, measure, suffix, setting):
               width=0.94 * width,
               **_face(trend, panel),
             )
-            _draw_whisker(axes, group + offset, interval, scale, '#222222')
+            figures.draw_whisker(
+              axes, group + offset, interval, color='#222222', scale=scale
+            )
     axes.set_xticks(range(len(epochs)), [f'{e:g}' for e in epochs])
     axes.tick_params(axis='x', length=0)
     axes.grid(visible=False, axis='x')
@@ -158,21 +160,9 @@ def _draw_trend(axes, trend, fraction, scale, position, num_trends):
     **_line(trend),
   )
   for epochs, interval in found.items():
-    _draw_whisker(axes, epochs * shift, interval, scale, trend.look.color)
-
-
-def _draw_whisker(axes, x, interval, scale, color):
-  if interval.ci_low is None:
-    return
-  mean = interval.mean
-  # An interval of a skewed resample may exclude the mean: no negative arm.
-  arms = [
-    [scale * max(0.0, mean - interval.ci_low)],
-    [scale * max(0.0, interval.ci_high - mean)],
-  ]
-  axes.errorbar(
-    x, scale * mean, yerr=arms, color=color, linewidth=1.1, capsize=2.5
-  )
+    figures.draw_whisker(
+      axes, epochs * shift, interval, color=trend.look.color, scale=scale
+    )
 
 
 def _set_epoch_axis(axes, epochs):

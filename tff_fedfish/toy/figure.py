@@ -159,14 +159,7 @@ def _draw_seeds(axes, seeds, summaries, looks):
 
 def _draw_mean(axes, x, interval, look):
   mean = interval.mean
-  # An interval of a skewed resample may exclude the mean: no negative arm.
-  arms = [
-    [max(0.0, mean - interval.ci_low)],
-    [max(0.0, interval.ci_high - mean)],
-  ]
-  axes.errorbar(
-    x, mean, yerr=arms, color=look['color'], linewidth=1.5, capsize=2.5
-  )
+  figures.draw_whisker(axes, x, interval, color=look['color'], linewidth=1.5)
   axes.plot(x, mean, **{**look, 'markersize': 7})
   axes.annotate(
     signed(mean),
