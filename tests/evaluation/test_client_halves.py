@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from tff_fedfish.data.images.image_rows import ImageRows
 from tff_fedfish.data.sequences import Sequences
 from tff_fedfish.evaluation.client_halves import split_sequences
 
@@ -58,6 +59,32 @@ def test_is_a_function_of_seed_and_client():
   assert first != _ids(_split(20, client_id=b'b.org').evaluation)
   assert first != _ids(_split(20, split_seed=4).evaluation)
   assert first != sorted(first)
+
+
+def _image_split(client_id, split_seed=3):
+  rows = ImageRows(
+    images=np.zeros((12, 2, 2, 1), np.uint8),
+    labels=np.arange(12, dtype=np.int32),
+    noise_seeds=np.zeros((12, 2), np.int32),
+  )
+  return split_sequences(
+    rows, client_id=client_id, split_seed=split_seed, fractions=_FRACTIONS
+  )
+
+
+def test_images_are_fine_tuned_under_noise_of_the_client():
+  split = _image_split(b'a')
+  quarter, half = (split.personalization[f].noise_seeds for f in (0.25, 0.5))
+  assert len({tuple(seed) for seed in half.tolist()}) == 6
+  # Both sizes begin alike, so that more data is all that differs.
+  np.testing.assert_array_equal(half[:3], quarter)
+  again = _image_split(b'a').personalization[0.5].noise_seeds
+  np.testing.assert_array_equal(again, half)
+  for other in (_image_split(b'b'), _image_split(b'a', split_seed=4)):
+    assert (other.personalization[0.5].noise_seeds != half).any(axis=1).all()
+  # Scoring has none; text neither, nor batches that hold seeds.
+  assert not split.evaluation.noise_seeds.any()
+  assert _split(12).personalization[0.5].noise_seeds is None
 
 
 def test_cap_keeps_the_beginning_of_the_permutation():

@@ -21,6 +21,7 @@ class Rows(Protocol):
   images in `images/image_rows.py`.
   """
 
+  noise_seeds: np.ndarray | None
   num_dropped_sequences: int
   num_dropped_tokens: int
 

@@ -37,6 +37,8 @@ def split_sequences(
 ) -> ClientHalves | None:
   """Splits sequences as a function of (split_seed, client_id).
 
+  So are the seeds of the noise that images are fine-tuned under.
+
   Args:
     sequences: All of the client's.
     client_id: The client.
@@ -58,6 +60,10 @@ def split_sequences(
   num_sequences = len(permuted)
   num_evaluation = math.ceil(num_sequences / 2)
   pool = permuted.select(slice(num_evaluation, None))
+  if pool.noise_seeds is not None:
+    # Otherwise all clients would be fine-tuned under the same noise.
+    seeds = randomness.noise_seeds(split_seed, 0, client_id, len(pool))
+    pool = dataclasses.replace(pool, noise_seeds=seeds)
   if any(0 < f < 0.5 and f * num_sequences < 1 for f in fractions):
     return None
   personalization = {

@@ -21,7 +21,7 @@ class ImageRows:
   labels: np.ndarray
   """int32 [n]."""
   noise_seeds: np.ndarray
-  """int32 [n, 2]; what training draws from. Zeros outside of it."""
+  """int32 [n, 2]; what training and fine-tuning draw from. Else zeros."""
   num_dropped_sequences: int = 0
   """Rows that `sequences.take` cut off."""
   num_dropped_tokens: int = 0
