@@ -1,10 +1,21 @@
 """FedFish and FedAvg by local epochs on Debian's package descriptions.
 
-For `fedfish sweep`: the values of demo.py, over more rounds, at 1, 4 and 16
-local epochs, for the same number of rounds and for the same number of local
-steps, three seeds each: 30 runs, some hours on two CPU cores. `fedfish demo`
-groups the corpora that it names.
+For `fedfish sweep`: a tiny transformer at 1, 4 and 16 local epochs, for the
+same number of rounds and for the same number of local epochs in all, three
+seeds each: 30 runs, after 12 short ones that choose both learning rates of each
+method; some two hours on two CPU cores. Clients are web hosts, on code hosts
+their owners. The models are transferred to presidents' addresses and, if its
+corpus is there, to authors of Stack Exchange:
+
+  fedfish group c4 --key owner --output corpora/debian_by_owner \
+      --input 'tff_fedfish/corpora/debian_descriptions/c4-train.*.json.gz'
+  fedfish group c4 --key author --output corpora/sotu_by_president \
+      --input tff_fedfish/corpora/sotu_by_president/sotu.json.gz
+  fedfish group stack_overflow --output corpora/stack_exchange \
+      --input 'DUMPS/*/Posts.xml.xz'
 """
+
+import pathlib
 
 from ml_collections import ConfigDict
 
@@ -23,7 +34,7 @@ def get_config() -> ConfigDict:
       server=dict(optimizer='adam', learning_rate=1e-3),
       model=dict(preset='tiny'),
       data=dict(
-        directory='runs/demo/corpora/debian_descriptions',
+        directory='corpora/debian_by_owner',
         vocabulary='tff_fedfish/corpora/demo_vocabulary',
         sequence_length=64,
       ),
@@ -40,7 +51,10 @@ def get_config() -> ConfigDict:
 
 def get_sweep() -> ConfigDict:
   """Returns what varies and what is measured; docs/sweep.md lists it all."""
-  sizes = dict(max_clients=48, max_sequences_per_client=16)
+  sizes = dict(max_clients=64, max_sequences_per_client=16)
+  others = ['corpora/sotu_by_president', 'corpora/stack_exchange']
+  # A dump of Stack Exchange is not shipped.
+  others = others if pathlib.Path(others[1]).is_dir() else others[:1]
   return ConfigDict(
     dict(
       grid={
@@ -56,9 +70,18 @@ def get_sweep() -> ConfigDict:
       # 120 rounds; and 480 local epochs: 480, 120 or 30 rounds.
       budget=['fixed_rounds', 'fixed_compute'],
       reference_local_epochs=4,
+      learning_rate_search=dict(
+        settings={
+          'client_work.learning_rate': [1e-2, 1e-1, 1.0],
+          'server.learning_rate': [1e-3, 1e-2],
+        },
+        num_rounds=60,
+        per=['algorithm.name'],
+        num_clients=128,
+      ),
       evaluate=[
         dict(at=['half', 'last'], barrier=True, **sizes),
-        dict(data='runs/demo/corpora/sotu_by_president', **sizes),
+        *(dict(data=directory, **sizes) for directory in others),
       ],
     ),
     allow_dotted_keys=True,

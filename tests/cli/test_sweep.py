@@ -27,9 +27,10 @@ def test_dry_run_of_the_shipped_sweep(fedfish, tmp_path):
   ] in lines
   # Of a method and seed: 120 + 480 rounds with E = 1, 120 with 4 (which serve
   # both budgets), 120 + 30 with 16: 870, and 600 + 480 + 2,400 = 3,480 local
-  # epochs. Six times that: 5,220 and 20,880 x 4,096 tokens.
+  # epochs. Six times that: 5,220 and 20,880 x 4,096 tokens. The search has 12
+  # runs of 60 rounds and 240 local epochs: 720 and 2,880 x 4,096 more.
   assert out.splitlines()[-1] == (
-    '30 runs, 5,220 rounds, 85,524,480 tokens at most; 90 evaluations of 30 '
+    '42 runs, 5,940 rounds, 97,320,960 tokens at most; 90 evaluations of 30 '
     'runs.'
   )
   assert not (tmp_path / 'w').exists()

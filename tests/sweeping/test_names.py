@@ -41,6 +41,13 @@ def _name(settings, num_rounds=None):
       {'algorithm.name,server.optimizer': ('fed_avg', 'sgd')},
       'fed_avg-sgd',
     ),
+    (
+      {
+        'algorithm.name,algorithm.fisher_reduction': ('fed_fish', 'mean'),
+        'algorithm.relative_floor,algorithm.client_weighting': (0.0, 'uniform'),
+      },
+      'fed_fish-mean-floor0.0-uniform',
+    ),
     ({'data.drop_short_block': True}, 'data_drop_short_block_true'),
     ({'engine.gpus_per_worker': None}, 'engine_gpus_per_worker_none'),
     (

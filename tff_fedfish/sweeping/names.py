@@ -15,6 +15,10 @@ from tff_fedfish.sweeping.grid import Axis, Settings
 _LABELS = {
   'algorithm.name': '',
   'algorithm.fisher_estimator': '',
+  'algorithm.fisher_reduction': '',
+  'algorithm.client_weighting': '',
+  'algorithm.relative_floor': 'floor',
+  'algorithm.ragged_correction': 'ragged',
   'model.preset': '',
   'server.optimizer': '',
   'client_work.num_local_epochs': 'E',
