@@ -18,19 +18,19 @@ def test_dry_run_of_the_shipped_sweep(fedfish, tmp_path):
   # 4,096 tokens in a pass over a cohort: 8 clients x 8 sequences x 64; here
   # over 480 local epochs.
   assert [
-    *('fed_fish-E16-R30-seed3', '30', '16', '480', '1,966,080'),
+    *('fed_fish-client_lr0.1-E16-R30-seed3', '30', '16', '480', '1,966,080'),
     *('new', 'fixed_compute'),
   ] in lines
   assert [
-    *('fed_avg-E4-R120-seed1', '120', '4', '480', '1,966,080'),
+    *('fed_avg-client_lr0.1-E4-R120-seed1', '120', '4', '480', '1,966,080'),
     *('new', 'fixed_rounds,', 'fixed_compute'),
   ] in lines
   # Of a method and seed: 120 + 480 rounds with E = 1, 120 with 4 (which serve
   # both budgets), 120 + 30 with 16: 870, and 600 + 480 + 2,400 = 3,480 local
-  # epochs. Six times that: 5,220 and 20,880 x 4,096 tokens. The search has 12
-  # runs of 60 rounds and 240 local epochs: 720 and 2,880 x 4,096 more.
+  # epochs. Six times that: 5,220 and 20,880 x 4,096 tokens. The search has 6
+  # runs of 60 rounds and 240 local epochs: 360 and 1,440 x 4,096 more.
   assert out.splitlines()[-1] == (
-    '42 runs, 5,940 rounds, 97,320,960 tokens at most; 90 evaluations of 30 '
+    '36 runs, 5,580 rounds, 91,422,720 tokens at most; 90 evaluations of 30 '
     'runs.'
   )
   assert not (tmp_path / 'w').exists()
@@ -84,7 +84,7 @@ def test_status_in_a_directory_that_was_begun(fedfish, tmp_path):
   rows = {line.split()[0]: line for line in out.splitlines() if line.strip()}
   assert ' done ' in rows['fed_avg-E1-R120-seed1']
   assert ' after round 2 ' in rows['fed_avg-E1-R480-seed1']
-  assert ' new ' in rows['fed_avg-E4-R120-seed1']
+  assert ' new ' in rows['fed_avg-client_lr0.1-E4-R120-seed1']
 
 
 @pytest.mark.parametrize(
