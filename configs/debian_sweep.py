@@ -3,9 +3,9 @@
 For `fedfish sweep`: a tiny transformer at 1, 4 and 16 local epochs, for the
 same number of rounds and for the same number of local epochs in all, three
 seeds each: 30 runs, after 6 short ones that choose the server's learning rate
-for each method; some hours on two CPU cores. Clients are web hosts, on code hosts
-their owners. The models are transferred to presidents' addresses and, if its
-corpus is there, to authors of Stack Exchange:
+for each method; some hours on two CPU cores. Clients are web hosts, on code
+hosts their owners. The models are transferred to presidents' addresses and, if
+its corpus is there, to authors of Stack Exchange:
 
   fedfish group c4 --key owner --output corpora/debian_by_owner \
       --input 'tff_fedfish/corpora/debian_descriptions/c4-train.*.json.gz'

@@ -1,5 +1,7 @@
 """Methods compared client by client, against differences by hand."""
 
+import csv
+import io
 import json
 
 import pytest
@@ -46,6 +48,29 @@ def test_pair_by_hand(pair):
   assert (row.loss['ci_low'], row.loss['ci_high']) == (-0.5, -0.5)
   assert row.verdict == 'FedFish lower'
   assert row.setting == ''
+
+
+def test_csv_has_both_measures_of_a_row(pair):
+  rows = comparisons.compare_methods(load_runs(pair))
+  lines = list(csv.DictReader(io.StringIO(comparisons.comparisons_csv(rows))))
+  assert len(lines) == 2 * len(rows)
+  # As in test_pair_by_hand.
+  assert lines[0] == {
+    'setting': '',
+    'method': 'FedFish',
+    'baseline': 'FedAvg',
+    'subject': 'held-out clients',
+    'fraction': '0.0',
+    'measure': 'loss',
+    'mean': '-0.25',
+    'ci_low': '-0.5',
+    'ci_high': '0.0',
+    'share_below_zero': '0.5',
+    'num_seeds': '1',
+    'num_clients': '4',
+  }
+  assert lines[1]['measure'] == 'accuracy'
+  assert float(lines[1]['mean']) == pytest.approx(0.0025)
 
 
 def test_seeds_are_repetitions(tmp_path, write_run, write_evaluation):

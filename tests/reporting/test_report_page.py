@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from tff_fedfish.errors import UserError
 from tff_fedfish.evaluation.client_id_text import client_id_to_text
 from tff_fedfish.reporting import (
+  comparisons,
   loading,
   page,
   paper_tables,
@@ -55,7 +56,9 @@ def _render(runs):
   """Renders the page without its plots, which take seconds."""
   sections = [page.Section('clients', 'Client by client', (), 'left out.')]
   tables = paper_tables.build_paper_tables(runs)
-  return page.render_page(page.Report(runs, runs, tables, sections))
+  return page.render_page(
+    page.Report(runs, runs, tables, comparisons.compare_methods(runs), sections)
+  )
 
 
 @pytest.fixture
@@ -88,6 +91,7 @@ def test_files_of_a_report(written):
     'index.html',
     'summary.csv',
     'paper_tables.csv',
+    'comparisons.csv',
     'reproduce.py',
   }
   assert {name.removeprefix('figures/') for name in found if '/' in name} == {
@@ -332,7 +336,9 @@ def test_repetitions_are_one_row_and_every_run_is_kept(tmp_path, write_sweep):
   )
   pooled = repetitions.pool_repetitions(runs)
   tables = paper_tables.build_paper_tables(pooled)
-  text = page.render_page(page.Report(runs, pooled, tables, ()))
+  text = page.render_page(
+    page.Report(runs, pooled, tables, comparisons.compare_methods(runs), ())
+  )
   outline = _Outline(text)
   assert 'over clients and 3 seeds, crossed' in text
   assert 'FedFish, E = 1 (3 seeds)' in ''.join(outline.texts)
@@ -362,7 +368,7 @@ def test_one_run_has_all_that_one_run_can_have(pair, drawn):
     'communication': 2,
   }
   text = page.render_page(
-    page.Report(runs, runs, paper_tables.build_paper_tables(runs), ())
+    page.Report(runs, runs, paper_tables.build_paper_tables(runs), (), ())
   )
   assert 'As in Table 4' in text and 'As in Table 3' not in text
   assert 'The paper’s Table 4 has no row for these settings.' in text

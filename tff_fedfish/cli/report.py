@@ -24,8 +24,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     required=True,
     metavar='DIR',
     help='directory to write: index.html (refers to nothing outside itself), '
-    'figures/*.png, summary.csv, reproduce.py; an earlier report there is '
-    'replaced',
+    'figures/*.png, summary.csv, paper_tables.csv, comparisons.csv, '
+    'reproduce.py; an earlier report there is replaced',
   )
 
 

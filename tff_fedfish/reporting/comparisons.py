@@ -3,7 +3,9 @@
 Runs are compared where they differ in the method alone, as `matching.py` says.
 """
 
+import csv
 import dataclasses
+import io
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -13,8 +15,19 @@ from tff_fedfish.reporting import matching
 from tff_fedfish.reporting.evaluations import Evaluation
 from tff_fedfish.reporting.repetitions import NUM_BOOTSTRAP
 from tff_fedfish.reporting.runs import Run, transfer_corpora
+from tff_fedfish.reporting.tables import csv_text
 
 _BASELINE = 'fed_avg'
+
+# Of a `statistics.paired_difference`.
+_NUMBERS = (
+  *('mean', 'ci_low', 'ci_high', 'share_below_zero'),
+  *('num_seeds', 'num_clients'),
+)
+_NAMES = (
+  *('setting', 'method', 'baseline', 'subject', 'fraction', 'measure'),
+  *_NUMBERS,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,3 +150,26 @@ def _values(
     }
     for seed, evaluation in evaluations.items()
   }
+
+
+def comparisons_csv(comparisons: Sequence[Comparison]) -> str:
+  """Returns the differences one a line, in full precision.
+
+  Args:
+    comparisons: Of `compare_methods`; differences of accuracies are in [-1, 1].
+  """
+  file = io.StringIO()
+  writer = csv.writer(file, lineterminator='\n')
+  writer.writerow(_NAMES)
+  for row in comparisons:
+    for measure, summary in (('loss', row.loss), ('accuracy', row.accuracy)):
+      words = (row.setting, row.method, row.baseline, row.subject)
+      writer.writerow(
+        [
+          *map(csv_text, words),
+          row.fraction,
+          measure,
+          *(summary[name] for name in _NUMBERS),
+        ]
+      )
+  return file.getvalue()

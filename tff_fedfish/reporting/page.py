@@ -8,7 +8,7 @@ import jinja2
 from tff_fedfish.reporting import settings
 from tff_fedfish.reporting.barriers import barrier_scatters
 from tff_fedfish.reporting.bars import fraction_bars
-from tff_fedfish.reporting.comparisons import compare_methods
+from tff_fedfish.reporting.comparisons import Comparison
 from tff_fedfish.reporting.figures import Figure
 from tff_fedfish.reporting.findings import listed, notes, summary_sentence
 from tff_fedfish.reporting.learning_curves import (
@@ -60,12 +60,14 @@ class Report:
     runs: The runs as they are, one per directory.
     pooled: One for all that differ in seeds alone.
     tables: Those of the paper.
+    comparisons: Method against method.
     sections: The plots.
   """
 
   runs: Sequence[Run]
   pooled: Sequence[Run]
   tables: Sequence[PaperTable]
+  comparisons: Sequence[Comparison]
   sections: Sequence[Section]
 
 
@@ -203,9 +205,7 @@ def render_page(report: Report) -> str:
     paper_titles=_PAPER_TITLES,
     paper_headings=headings,
     show=show,
-    comparisons=compare_methods(
-      [run for one in pooled for run in one.repetitions or (one,)]
-    ),
+    comparisons=report.comparisons,
     num_bootstrap=NUM_BOOTSTRAP,
     sections=report.sections,
     figure_numbers=numbers,

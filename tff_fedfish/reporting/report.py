@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from tff_fedfish.errors import UserError
 from tff_fedfish.files import require_usable_output, write_directory_atomically
 from tff_fedfish.reporting import settings
+from tff_fedfish.reporting.comparisons import compare_methods, comparisons_csv
 from tff_fedfish.reporting.page import (
   GENERATOR,
   Report,
@@ -26,8 +27,9 @@ PAGE = 'index.html'
 """Name of the page within the report's directory."""
 
 _PAPER_TABLES = 'paper_tables.csv'
+_COMPARISONS = 'comparisons.csv'
 _CONTENTS = {
-  *(PAGE, 'summary.csv', _PAPER_TABLES, 'figures'),
+  *(PAGE, 'summary.csv', _PAPER_TABLES, _COMPARISONS, 'figures'),
   settings.REPRODUCTION_FILE,
 }
 _GENERATOR_TAG = re.compile(
@@ -80,14 +82,20 @@ def write_report(
   output = check_output(output)
   pooled = pool_repetitions(runs)
   tables = build_paper_tables(pooled)
+  # In the order of the pooled runs.
+  comparisons = compare_methods(
+    [run for one in pooled for run in one.repetitions or (one,)]
+  )
   sections = build_sections(pooled, runs)
   texts = {
-    PAGE: render_page(Report(runs, pooled, tables, sections)),
+    PAGE: render_page(Report(runs, pooled, tables, comparisons, sections)),
     'summary.csv': summary_csv(build_main_table(runs)),
     settings.REPRODUCTION_FILE: settings.reproduction_config(runs),
   }
   if tables:
     texts[_PAPER_TABLES] = paper_tables_csv(tables)
+  if comparisons:
+    texts[_COMPARISONS] = comparisons_csv(comparisons)
   # Paths may hold bytes that are no text, which Python reads as surrogates.
   files = {
     name: text.encode('utf-8', 'replace') for name, text in texts.items()
