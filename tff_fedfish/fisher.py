@@ -50,14 +50,38 @@ def fisher_weighted_terms(
   """
 
   def mass(delta, fisher):
-    lifted = fisher + relative_floor * tf.reduce_mean(fisher) + absolute_floor
-    return tf.cast(client_weight * lifted, delta.dtype)
+    found = client_mass(
+      fisher,
+      client_weight,
+      relative_floor=relative_floor,
+      absolute_floor=absolute_floor,
+    )
+    return tf.cast(found, delta.dtype)
 
   fisher_mass = tf.nest.map_structure(mass, model_delta, fisher_diagonal)
   return (
     tf.nest.map_structure(tf.multiply, fisher_mass, model_delta),
     fisher_mass,
   )
+
+
+def client_mass(
+  fisher_diagonal: tf.Tensor,
+  client_weight: tf.Tensor,
+  *,
+  relative_floor: float,
+  absolute_floor: float = 0.0,
+) -> tf.Tensor:
+  """Returns w F of one tensor, lifted as `fisher_weighted_terms` says.
+
+  Args:
+    fisher_diagonal: Float32, >= 0.
+    client_weight: Scalar float32, w_i.
+    relative_floor: See `fisher_weighted_terms`.
+    absolute_floor: Likewise.
+  """
+  floor = relative_floor * tf.reduce_mean(fisher_diagonal)
+  return client_weight * (fisher_diagonal + floor + absolute_floor)
 
 
 def fisher_weighted_mean(
@@ -88,3 +112,24 @@ def fisher_weighted_mean(
     fisher_mass,
     fallback,
   )
+
+
+def effective_clients(
+  mass_sum: tf.Tensor, squared_mass_sum: tf.Tensor
+) -> tf.Tensor:
+  """Returns how many equally weighted clients the mean of a tensor is worth.
+
+  Kish's (1965) effective sample size, (sum m)^2 / sum m^2 with m the mass of a
+  client: the number of clients where all have the same mass, 1 where one has
+  it all. By it the noise of a mean over clients shrinks.
+
+  Args:
+    mass_sum: Sum over clients of the mass, >= 0.
+    squared_mass_sum: Sum of its squares, same shape.
+
+  Returns:
+    Scalar: the mean over the coordinates that have mass; 0 if none has.
+  """
+  size = tf.math.divide_no_nan(tf.square(mass_sum), squared_mass_sum)
+  counts = tf.cast(squared_mass_sum > 0, size.dtype)
+  return tf.math.divide_no_nan(tf.reduce_sum(size), tf.reduce_sum(counts))

@@ -98,6 +98,45 @@ def ragged_factor(
   return tf.cast(num_examples, tf.float32) / float(full_batch_size)
 
 
+def sums_after_training(
+  estimator: str,
+  model: Any,
+  drawn_loss: DrawnLoss | None,
+  trainable: Structure,
+  non_trainable: Structure,
+  dataset: tf.data.Dataset,
+  *,
+  full_batch_size: int | None = None,
+) -> FisherSums:
+  """Sums squared gradients at fixed weights, as an estimator has it.
+
+  Args:
+    estimator: 'extra_pass', 'example_sq' or 'true'; 'last_epoch' comes along
+      with training and has no pass of its own.
+    model: See `local_training`.
+    drawn_loss: The model's, which 'true' alone needs.
+    trainable: The client's weights after local training.
+    non_trainable: Weights held fixed.
+    dataset: The client's batches.
+    full_batch_size: Of 'extra_pass', see `ragged_factor`.
+
+  Returns:
+    The sums, to be called while a `tf.function` is traced.
+
+  Raises:
+    ValueError: If the estimator is none of these.
+  """
+  weights = trainable, non_trainable
+  if estimator == 'extra_pass':
+    return sums_over(model, *weights, dataset, full_batch_size=full_batch_size)
+  rows = dataset.unbatch().batch(1)
+  if estimator == 'example_sq':
+    return sums_over(model, *weights, rows)
+  if estimator == 'true':
+    return drawn_sums_over(drawn_loss, *weights, rows)
+  raise ValueError(f'`estimator` {estimator!r} has no pass after training.')
+
+
 def sums_over(
   model: Any,
   trainable: Structure,

@@ -83,6 +83,14 @@ class TestHeldOut:
     trained = {b.client_id for b in evaluation.barriers}
     assert trained.isdisjoint(e.client_id for e in evaluation.clients)
 
+  def test_effective_clients_of_the_cohort(self, evaluated):
+    effective = results.read_evaluation(evaluated).summary['effective_clients']
+    # FedFish: every tensor has a number between 1 and the cohort's 3.
+    assert len(effective['tensors']) == 16
+    assert all(1 <= size <= 3 for size in effective['tensors'].values())
+    # Fisher diagonals of clients differ.
+    assert 1 < effective['mean'] < 2.99
+
   def test_barrier_replays_the_round_that_training_ran(
     self, small_inputs, small_run, tmp_path
   ):

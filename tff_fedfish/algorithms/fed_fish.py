@@ -101,22 +101,18 @@ def build_fed_fish(
     )
 
   def make_update(client: TrainedClient) -> DeltaAndFisher:
-    weights = client.trainable, client.non_trainable
     if fisher_estimator == 'last_epoch':
       sums = client.observation
-    elif fisher_estimator == 'extra_pass':
-      sums = fisher_diagonal.sums_over(
+    else:
+      sums = fisher_diagonal.sums_after_training(
+        fisher_estimator,
         client.model,
-        *weights,
+        model.drawn_loss if isinstance(model, ModelSpec) else None,
+        client.trainable,
+        client.non_trainable,
         client.dataset,
         full_batch_size=full_batch_size,
       )
-    else:
-      rows = client.dataset.unbatch().batch(1)
-      if fisher_estimator == 'example_sq':
-        sums = fisher_diagonal.sums_over(client.model, *weights, rows)
-      else:
-        sums = fisher_diagonal.drawn_sums_over(model.drawn_loss, *weights, rows)
     return DeltaAndFisher(
       client.model_delta(after=sums),
       fisher_diagonal.fisher_diagonal_from_sums(sums, fisher_reduction),

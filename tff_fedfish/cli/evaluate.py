@@ -68,7 +68,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   parser.add_argument(
     '--barrier',
     action='store_true',
-    help='also replay the next round for the Client-Server Barrier',
+    help='also replay the next round for the Client-Server Barrier, and for '
+    'how many clients the mean of a weight is worth',
   )
 
 
@@ -136,6 +137,13 @@ def _print_summary(summary) -> None:
       'Client-Server Barrier (lower is better): '
       f'{_number(barrier["loss"]["mean"], ".4f")} nats per target, over '
       f'{barrier["num_clients"]} clients',
+      highlight=False,
+    )
+  effective = summary['effective_clients']
+  if effective and effective['mean'] is not None:
+    console.print(
+      "A weight's mean is worth that of "
+      f'{effective["mean"]:.1f} equally weighted clients.',
       highlight=False,
     )
 

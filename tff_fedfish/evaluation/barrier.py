@@ -7,7 +7,7 @@ sequences that client i trained on. A round keeps no client's model, so the
 clients train again, one after the other.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tff_fedfish.data import sequences as sequences_lib
@@ -26,6 +26,7 @@ def measure_barrier(
   local_batch_size: int,
   num_local_epochs: int,
   learning_rate: float,
+  visit: Callable[[tuple[Any, ...], Rows], None] | None = None,
 ) -> list[ClientBarrier]:
   """Runs the round that follows `state`, and each client's training again.
 
@@ -38,6 +39,7 @@ def measure_barrier(
     local_batch_size: Sequences per local step of the run.
     num_local_epochs: E of the run.
     learning_rate: Client learning rate of the run.
+    visit: Called with the weights that each client trained, and its sequences.
 
   Returns:
     One entry per client that has sequences, in the order of the cohort.
@@ -61,6 +63,7 @@ def measure_barrier(
           data,
           num_local_epochs=num_local_epochs,
           learning_rate=learning_rate,
+          visit=visit,
         )
       )
       progress.advance()
@@ -76,6 +79,7 @@ def client_barrier(
   *,
   num_local_epochs: int,
   learning_rate: float,
+  visit: Callable[[tuple[Any, ...], Rows], None] | None = None,
 ) -> ClientBarrier:
   """Trains a client again and sets its model beside the server's new one.
 
@@ -87,17 +91,19 @@ def client_barrier(
     data: Its training sequences of the round, in their order; at least one.
     num_local_epochs: E of the run.
     learning_rate: Client learning rate of the run.
+    visit: See `measure_barrier`.
   """
-  # Nothing else holds what the client trained: one such model at a time.
-  local = evaluator.score(
-    evaluator.fine_tune(
-      before,
-      data,
-      num_local_epochs=num_local_epochs,
-      learning_rate=learning_rate,
-    ),
+  trained = evaluator.fine_tune(
+    before,
     data,
+    num_local_epochs=num_local_epochs,
+    learning_rate=learning_rate,
   )
+  local = evaluator.score(trained, data)
+  if visit is not None:
+    visit(trained, data)
+  # One such model at a time.
+  del trained
   global_ = evaluator.score(after, data)
   return ClientBarrier(
     client_id=client_id,

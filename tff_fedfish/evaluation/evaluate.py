@@ -6,6 +6,7 @@ import pathlib
 from typing import Any
 
 from tff_fedfish import files
+from tff_fedfish.data import sequences as sequences_lib
 from tff_fedfish.errors import UserError
 from tff_fedfish.evaluation import results
 from tff_fedfish.evaluation.client_halves import MIN_SEQUENCES
@@ -143,9 +144,9 @@ def evaluate(
   )
   measurement = _Measurement(config, loaded, options)
   clients = measurement.personalization(sample)
-  barriers = None
+  barriers = effective_clients = None
   if options.measure_barrier:
-    barriers = measurement.barrier(
+    barriers, effective_clients = measurement.barrier(
       # Always what the run itself trains on.
       split.participating,
       run_inputs.client_rows(config, corpus, tokenizer),
@@ -165,6 +166,7 @@ def evaluate(
     },
     skipped_clients=sample.skipped,
     barriers=barriers,
+    effective_clients=effective_clients,
   )
   results.write_evaluation(output, summary, clients, barriers)
   return output, summary
@@ -230,12 +232,22 @@ class _Measurement:
         self._loaded.round_num + 1,
       )
     ]
+    effective = learning_setup.build_effective_clients(config)
+
+    def visit(trained, rows):
+      uniform = config.algorithm.client_weighting == 'uniform'
+      effective.add(
+        trained,
+        sequences_lib.to_dataset(rows, work.local_batch_size),
+        1 if uniform else len(rows),
+      )
+
     # The round that the run would go on with, or went on with, to its last bit.
     options = round_options.RoundOptions(
       num_partial_sums=config.num_partial_sums
     )
     with round_options.use_round_options(options):
-      return measure_barrier(
+      barriers = measure_barrier(
         process,
         state,
         self._evaluator,
@@ -243,7 +255,9 @@ class _Measurement:
         local_batch_size=work.local_batch_size,
         num_local_epochs=work.num_local_epochs,
         learning_rate=work.learning_rate,
+        visit=visit if effective else None,
       )
+    return barriers, effective and effective.summary()
 
 
 def _sequence_length(config, options):

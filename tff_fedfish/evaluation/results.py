@@ -82,6 +82,7 @@ def summarize_evaluation(
   personalization: Mapping[str, Any],
   skipped_clients: Mapping[str, int],
   barriers: Sequence[ClientBarrier] | None = None,
+  effective_clients: Mapping[str, Any] | None = None,
   num_bootstrap: int = 2000,
   bootstrap_seed: int = 0,
 ) -> dict[str, Any]:
@@ -99,6 +100,8 @@ def summarize_evaluation(
       sequence_length, split_seed.
     skipped_clients: How many clients were left out, by reason.
     barriers: One entry per client of the cohort; None: not measured.
+    effective_clients: `EffectiveClients.summary` of that cohort; None: not
+      measured.
     num_bootstrap: Resamples of the intervals.
     bootstrap_seed: Their seed.
 
@@ -134,6 +137,7 @@ def summarize_evaluation(
     'client_server_barrier': (
       None if barriers is None else summarize_barriers(barriers, **bootstrap)
     ),
+    'effective_clients': effective_clients and dict(effective_clients),
   }
 
 

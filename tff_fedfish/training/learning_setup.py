@@ -14,9 +14,12 @@ from models.functional_model import (
   build_language_model,
 )
 from models.image_model_config import ImageModelConfig
+from models.model_shapes import weight_shapes
+from tff_fedfish import fisher, fisher_diagonal
 from tff_fedfish.algorithms.fed_avg import build_fed_avg
 from tff_fedfish.algorithms.fed_fish import build_fed_fish
 from tff_fedfish.evaluation.client_evaluator import ClientEvaluator
+from tff_fedfish.evaluation.effective_clients import EffectiveClients
 from tff_fedfish.training.config import TrainConfig
 
 
@@ -71,6 +74,51 @@ def build_evaluator(config: TrainConfig) -> ClientEvaluator:
     evaluation_batch_size=config.evaluation.batch_size,
     local_batch_size=config.client_work.local_batch_size,
   )
+
+
+def build_effective_clients(config: TrainConfig) -> EffectiveClients | None:
+  """Returns what adds up by how much a round's clients weigh.
+
+  Args:
+    config: Of any method: FedAvg's weights are the same in all coordinates.
+
+  Returns:
+    None for the estimator 'last_epoch', which squares gradients of the training
+    itself.
+  """
+  algorithm = config.algorithm
+  if algorithm.name == 'fed_avg':
+    return EffectiveClients(
+      lambda trainable, dataset, client_weight: client_weight, {'weight': ()}
+    )
+  if algorithm.fisher_estimator == 'last_epoch':
+    return None
+  model = build_model(config)
+  full_batch_size = None
+  if algorithm.ragged_correction:
+    full_batch_size = config.client_work.local_batch_size
+
+  def mass(trainable, dataset, client_weight):
+    sums = fisher_diagonal.sums_after_training(
+      algorithm.fisher_estimator,
+      model.functional_model,
+      model.drawn_loss,
+      trainable,
+      (),
+      dataset,
+      full_batch_size=full_batch_size,
+    )
+    diagonal = fisher_diagonal.fisher_diagonal_from_sums(
+      sums, algorithm.fisher_reduction
+    )
+    return [
+      fisher.client_mass(
+        tensor, client_weight, relative_floor=algorithm.relative_floor
+      )
+      for tensor in diagonal
+    ]
+
+  return EffectiveClients(mass, weight_shapes(config.model_shape()))
 
 
 def _build_client_optimizer(config):
