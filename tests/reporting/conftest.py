@@ -150,6 +150,7 @@ def write_evaluation(
   client_ids: tuple[str, ...] = ('a.org', 'b.org', 'c.org', 'd.org'),
   barriers: tuple[tuple[float, float, float, float], ...] = (),
   personalization: Mapping[str, Any] | None = None,
+  effective_clients: float | None = None,
 ) -> pathlib.Path:
   """Writes an evaluation directory.
 
@@ -196,6 +197,7 @@ def write_evaluation(
     ],
     'client_server_barrier': None,
     'personalization': dict(personalization or {}),
+    'effective_clients': effective_clients and {'mean': effective_clients},
   }
   if barriers:
     summary['client_server_barrier'] = {

@@ -40,6 +40,24 @@ def test_values_intervals_and_best_marks(pair):
   assert [cell.is_best for cell in uplink] == [True, False]
 
 
+def test_effective_clients_are_not_ranked(
+  tmp_path, write_run, write_evaluation
+):
+  runs = []
+  for name, effective in (('a', 7.75), ('b', 2.71), ('c', None)):
+    runs.append(write_run(tmp_path / name))
+    write_evaluation(
+      runs[-1],
+      'e',
+      barriers=((4.0, 4.5, 0.2, 0.1),),
+      effective_clients=effective,
+    )
+  table = tables.build_main_table(loading.load_runs(runs))
+  cells = _column(table, 'effective_clients')
+  assert [cell.text for cell in cells] == ['7.8', '2.7', '–']
+  assert not any(cell.is_best for cell in cells)
+
+
 def test_columns_that_are_equal_as_shown_have_no_best(pair):
   table = tables.build_main_table(loading.load_runs(pair))
   # Both take 30 s and 2 s: median 16 s.

@@ -85,8 +85,13 @@ def test_an_evaluation_that_some_seeds_have(
     write_run(tmp_path / str(seed), settings={'seeds.model_seed': seed})
     for seed in (1, 2, 3)
   ]
-  for directory in directories[:2]:
-    write_evaluation(directory, 'e', barriers=((4.0, 4.5, 0.2, 0.1),))
+  for directory, effective in zip(directories, (2.0, 2.5), strict=False):
+    write_evaluation(
+      directory,
+      'e',
+      barriers=((4.0, 4.5, 0.2, 0.1),),
+      effective_clients=effective,
+    )
   write_evaluation(
     directories[2], 'e', personalization={'epochs': 9}, losses={0.0: (9.0,) * 4}
   )
@@ -96,6 +101,8 @@ def test_an_evaluation_that_some_seeds_have(
   assert pooled.evaluations[0].barrier['loss'].mean == 0.5
   assert pooled.evaluations[0].barrier['loss'].sd_over_seeds == 0.0
   assert pooled.evaluations[0].barrier_clients == ()
+  assert pooled.evaluations[0].effective_clients.mean == 2.25
+  assert pooled.evaluations[1].effective_clients is None
 
 
 def test_most_seeds_come_before_the_latest_round(

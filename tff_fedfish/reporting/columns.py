@@ -56,6 +56,17 @@ def main_columns(runs: Sequence[Run]) -> Iterator[Column]:
     )
   yield _barrier_column('loss', 'Barrier, loss (nats)', _signed)
   yield _barrier_column('error', 'Barrier, error (points)', _signed_points)
+  yield Column(
+    'effective_clients',
+    'cost',
+    'further',
+    'Effective clients',
+    '',
+    # A mean over fewer is noisier, but may be of those who know.
+    None,
+    _one_digit,
+    _effective_clients,
+  )
   metric, cost = _metric_column, _cost_column
   words = words_of(runs)
   # Fewer rounds are not a saving.
@@ -134,6 +145,11 @@ def _barrier_column(measure, group, show):
   )
 
 
+def _effective_clients(run):
+  evaluation = run.barrier()
+  return evaluation and evaluation.effective_clients
+
+
 def _metric_column(
   name, group, show, measure='further', *, panel='cost', is_ranked=True
 ):
@@ -173,6 +189,10 @@ def _signed_points(value):
 
 def _count(value):
   return f'{value:,.0f}' if abs(value) >= 10_000 else f'{value:.5g}'
+
+
+def _one_digit(value):
+  return f'{value:.1f}'
 
 
 def _whole(value):

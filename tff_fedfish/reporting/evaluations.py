@@ -72,6 +72,8 @@ class Evaluation:
     skipped_clients: Clients that were not scored, by reason.
     personalization: Settings of the fine-tuning, by name.
     has_barrier: Whether the barrier was measured, with whatever result.
+    effective_clients: How many clients the mean of a weight is worth in the
+      round that was replayed, over all weights; None: not measured.
     num_seeds: Runs whose evaluations this one stands for.
     num_left_out_clients: Clients that were not scored, or not with a finite
       loss, in some of these runs and therefore count in none.
@@ -90,6 +92,7 @@ class Evaluation:
   skipped_clients: dict[str, int]
   personalization: dict[str, Any]
   has_barrier: bool
+  effective_clients: Interval | None = None
   num_seeds: int = 1
   num_left_out_clients: int = 0
 
@@ -159,6 +162,7 @@ def load_evaluation(directory: pathlib.Path) -> Evaluation:
     },
     personalization=checked.object(summary, 'personalization'),
     has_barrier=bool(barrier) or found.barriers is not None,
+    effective_clients=checked.interval(summary, 'effective_clients'),
   )
 
 

@@ -208,6 +208,9 @@ def _pool_one(by_seeds: Mapping[Any, Evaluation]) -> Evaluation:
     barrier_clients=(),
     num_non_finite_rows=sum(e.num_non_finite_rows for e in evaluations),
     has_barrier=any(e.has_barrier for e in evaluations),
+    effective_clients=_pool_means(
+      {seeds: e.effective_clients for seeds, e in by_seeds.items()}
+    ),
     num_seeds=len(evaluations),
     num_left_out_clients=num_left_out,
   )
@@ -250,14 +253,19 @@ def _mean_client(rows: Sequence[ClientEvaluation]) -> ClientEvaluation:
 
 
 def _pool_barriers(by_seeds) -> dict[str, Interval]:
-  pooled = {}
-  for measure in ('loss', 'error'):
-    means = tuple(
-      (seeds, evaluation.barrier[measure].mean)
-      for seeds, evaluation in by_seeds.items()
-      if measure in evaluation.barrier
+  pooled = {
+    measure: _pool_means(
+      {seeds: e.barrier.get(measure) for seeds, e in by_seeds.items()}
     )
-    if means:
-      mean = sum(value for _, value in means) / len(means)
-      pooled[measure] = Interval(mean, seed_means=means)
-  return pooled
+    for measure in ('loss', 'error')
+  }
+  return {m: interval for m, interval in pooled.items() if interval}
+
+
+def _pool_means(found: Mapping[Any, Interval | None]) -> Interval | None:
+  """Returns the mean over the seeds that have one."""
+  means = tuple((seeds, one.mean) for seeds, one in found.items() if one)
+  if not means:
+    return None
+  mean = sum(value for _, value in means) / len(means)
+  return Interval(mean, seed_means=means)
