@@ -3,9 +3,10 @@
 For `fedfish sweep`: the runs of mnist_by_writer_sweep.py at 4 local epochs,
 with the learning rates that its search chooses for both methods. FedFish is as
 printed, or one choice is another: how the Fisher diagonal is estimated, whether
-it is summed or averaged over batches, how clients are weighed and how much of
-its tensor's mean every entry is given. Ten variants, FedAvg among them, with
-three seeds each: 30 runs, some 40 minutes on two CPU cores.
+it is summed or averaged over batches, whether clients have the same mass, how
+they are weighed and how much of its tensor's mean every entry is given. Eleven
+variants, FedAvg among them, with three seeds each: 33 runs, some 50 minutes on
+two CPU cores.
 """
 
 from ml_collections import ConfigDict
@@ -42,27 +43,36 @@ def get_config() -> ConfigDict:
 
 def get_sweep() -> ConfigDict:
   """Returns what varies and what is measured; docs/sweep.md lists it all."""
-  names = [
-    'algorithm.name',
-    'algorithm.fisher_estimator',
-    'algorithm.fisher_reduction',
-    'algorithm.client_weighting',
-    'algorithm.relative_floor',
-  ]
+  as_printed = {
+    'algorithm.name': 'fed_fish',
+    'algorithm.fisher_estimator': 'extra_pass',
+    'algorithm.fisher_reduction': 'sum',
+    'algorithm.fisher_normalization': 'none',
+    'algorithm.client_weighting': 'num_examples',
+    'algorithm.relative_floor': 1e-8,
+  }
+
+  def variant(**choices):
+    return [
+      choices.get(name.removeprefix('algorithm.'), value)
+      for name, value in as_printed.items()
+    ]
+
   return ConfigDict(
     dict(
       grid={
-        ','.join(names): [
-          ('fed_avg', 'extra_pass', 'sum', 'num_examples', 1e-8),
-          ('fed_fish', 'extra_pass', 'sum', 'num_examples', 1e-8),
-          ('fed_fish', 'last_epoch', 'sum', 'num_examples', 1e-8),
-          ('fed_fish', 'example_sq', 'sum', 'num_examples', 1e-8),
-          ('fed_fish', 'true', 'sum', 'num_examples', 1e-8),
-          ('fed_fish', 'extra_pass', 'mean', 'num_examples', 1e-8),
-          ('fed_fish', 'extra_pass', 'sum', 'uniform', 1e-8),
-          ('fed_fish', 'extra_pass', 'sum', 'num_examples', 0.0),
-          ('fed_fish', 'extra_pass', 'sum', 'num_examples', 1e-2),
-          ('fed_fish', 'extra_pass', 'sum', 'num_examples', 1.0),
+        ','.join(as_printed): [
+          variant(name='fed_avg'),
+          variant(),
+          variant(fisher_estimator='last_epoch'),
+          variant(fisher_estimator='example_sq'),
+          variant(fisher_estimator='true'),
+          variant(fisher_reduction='mean'),
+          variant(fisher_normalization='tensor_mean'),
+          variant(client_weighting='uniform'),
+          variant(relative_floor=0.0),
+          variant(relative_floor=1e-2),
+          variant(relative_floor=1.0),
         ],
         # The same seeds for all: pairs are compared.
         'seeds.model_seed,seeds.cohort_seed,seeds.shuffle_seed': [

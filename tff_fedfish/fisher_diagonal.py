@@ -21,6 +21,9 @@ from tff_fedfish import local_training
 
 Structure = Any
 
+REDUCTIONS = ('sum', 'mean')
+NORMALIZATIONS = ('none', 'tensor_mean')
+
 # (weights, x, y, seed) -> summed loss towards labels drawn from the model, and
 # their number; see `models.functional_model.ModelSpec.drawn_loss`.
 DrawnLoss = Callable[..., tuple[tf.Tensor, tf.Tensor]]
@@ -219,7 +222,9 @@ def drawn_sums_over(
   return sums
 
 
-def fisher_diagonal_from_sums(sums: FisherSums, reduction: str) -> Structure:
+def fisher_diagonal_from_sums(
+  sums: FisherSums, reduction: str, normalization: str = 'none'
+) -> Structure:
   """Returns the Fisher diagonal of one client.
 
   Args:
@@ -227,21 +232,36 @@ def fisher_diagonal_from_sums(sums: FisherSums, reduction: str) -> Structure:
     reduction: 'sum' as printed in algorithm 2, under which a client's
       influence grows with its number of batches; 'mean' over the batches (over
       the labels where they were drawn) as in the text of section 3.
+    normalization: 'none' as in the paper. Squared gradients of the loss vanish
+      where a client fits its data, so that it hardly counts beside one that
+      does not; with 'tensor_mean' every tensor is divided by its mean, and all
+      clients have the same mass in it (for their weights w_i), spread over the
+      entries by what their data determine. Then the reduction does not matter.
 
   Returns:
-    Float32 tensors >= 0 shaped like the weights, unit (nats / weight)^2; 0 for
-    a client without batches.
+    Float32 tensors >= 0 shaped like the weights, unit (nats / weight)^2, with
+    'tensor_mean' none; 0 for a client without batches.
 
   Raises:
-    ValueError: If `reduction` is neither.
+    ValueError: If `reduction` or `normalization` is neither.
   """
-  if reduction == 'sum':
-    return sums.squared_gradients
-  if reduction != 'mean':
+  if reduction not in REDUCTIONS:
     raise ValueError(
       f"`fisher_reduction` must be 'sum' or 'mean', found {reduction!r}."
     )
-  num_terms = tf.cast(sums.num_terms, tf.float32)
-  return tf.nest.map_structure(
-    lambda s: tf.math.divide_no_nan(s, num_terms), sums.squared_gradients
-  )
+  if normalization not in NORMALIZATIONS:
+    raise ValueError(
+      "`fisher_normalization` must be 'none' or 'tensor_mean', found "
+      f'{normalization!r}.'
+    )
+  diagonal = sums.squared_gradients
+  if reduction == 'mean':
+    num_terms = tf.cast(sums.num_terms, tf.float32)
+    diagonal = tf.nest.map_structure(
+      lambda s: tf.math.divide_no_nan(s, num_terms), diagonal
+    )
+  if normalization == 'tensor_mean':
+    diagonal = tf.nest.map_structure(
+      lambda f: tf.math.divide_no_nan(f, tf.reduce_mean(f)), diagonal
+    )
+  return diagonal

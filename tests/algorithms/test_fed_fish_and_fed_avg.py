@@ -72,7 +72,14 @@ def _run(build, datasets, num_rounds=3, is_patched=False, **options):
 
 
 def _by_numpy(
-  clients, *, estimator, reduction, uniform, ragged=False, num_rounds=3
+  clients,
+  *,
+  estimator,
+  reduction,
+  uniform,
+  ragged=False,
+  is_normalized=False,
+  num_rounds=3,
 ):
   """FedFish with a float64 loop, batch size 2, E = 2, rates 0.1 and 1."""
 
@@ -106,6 +113,8 @@ def _by_numpy(
       num_batches = len(y) if estimator == 'example_sq' else len(parts)
       diagonal = diagonal / (num_batches if reduction == 'mean' else 1)
       # The kernel and the bias are tensors of their own.
+      if is_normalized:
+        diagonal = np.append(diagonal[:2] / diagonal[:2].mean(), 1.0)
       diagonal[:2] += 1e-8 * diagonal[:2].mean()
       diagonal[2] += 1e-8 * diagonal[2]
       weight = 1 if uniform else len(y)
@@ -174,6 +183,21 @@ class TestFedFish:
     )
     as_printed = _by_numpy(clients, **options)
     assert np.max(np.abs(as_printed - expected)) > 1e-3
+
+  def test_normalization_equals_numpy(self):
+    clients = _clients()
+    weights, _, _ = _run(
+      build_fed_fish,
+      _datasets(clients),
+      fisher_normalization='tensor_mean',
+    )
+    options = dict(estimator='extra_pass', reduction='sum', uniform=False)
+    np.testing.assert_allclose(
+      np.append(*weights),
+      _by_numpy(clients, is_normalized=True, **options),
+      rtol=1e-5,
+      atol=1e-6,
+    )
 
   def test_example_sq_equals_numpy(self):
     clients = _clients()
@@ -303,6 +327,10 @@ class TestFedFish:
     [
       (dict(fisher_estimator='extra'), "`fisher_estimator` .*found 'extra'"),
       (dict(fisher_reduction='max'), "one of sum, mean, found 'max'"),
+      (
+        dict(fisher_normalization='sum'),
+        "`fisher_normalization` .*one of none, tensor_mean, found 'sum'",
+      ),
       (dict(num_local_epochs=0), '`num_local_epochs` .* found 0'),
       (dict(relative_floor=-1.0), '`relative_floor` .* found -1.0'),
       (

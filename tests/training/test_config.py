@@ -39,6 +39,7 @@ def test_defaults_are_the_documented_ones():
     name='fed_fish',
     fisher_estimator='extra_pass',
     fisher_reduction='sum',
+    fisher_normalization='none',
     client_weighting='num_examples',
     relative_floor=1e-8,
     ragged_correction=False,

@@ -25,7 +25,6 @@ from tff_fedfish.algorithms.slots.initial_weights import Model
 FISHER_ESTIMATORS = ('extra_pass', 'last_epoch', 'example_sq', 'true')
 # Those that square the gradients of whole batches.
 _OF_BATCHES = ('extra_pass', 'last_epoch')
-FISHER_REDUCTIONS = ('sum', 'mean')
 
 
 def build_fed_fish(
@@ -36,6 +35,7 @@ def build_fed_fish(
   num_local_epochs: int = 1,
   fisher_estimator: str = 'extra_pass',
   fisher_reduction: str = 'sum',
+  fisher_normalization: str = 'none',
   client_weighting: tff.learning.ClientWeighting = (
     tff.learning.ClientWeighting.NUM_EXAMPLES
   ),
@@ -66,6 +66,8 @@ def build_fed_fish(
       of which the draws are a function.
     fisher_reduction: 'sum' over batches as printed, or 'mean'; with 'true' over
       targets: tokens or images.
+    fisher_normalization: 'none', or 'tensor_mean' for the same mass of every
+      client in a tensor, see `fisher_diagonal.fisher_diagonal_from_sums`.
     client_weighting: w_i: rows of one pass, or 1. With 'sum' and NUM_EXAMPLES,
       the printed algorithm, the amount of data counts twice.
     relative_floor: See `fisher.fisher_weighted_terms`.
@@ -83,7 +85,12 @@ def build_fed_fish(
       draw the labels of 'true'.
   """
   _require_one_of('fisher_estimator', fisher_estimator, FISHER_ESTIMATORS)
-  _require_one_of('fisher_reduction', fisher_reduction, FISHER_REDUCTIONS)
+  _require_one_of(
+    'fisher_reduction', fisher_reduction, fisher_diagonal.REDUCTIONS
+  )
+  _require_one_of(
+    'fisher_normalization', fisher_normalization, fisher_diagonal.NORMALIZATIONS
+  )
   if fisher_estimator == 'true':
     _require_drawn_labels(model)
   full_batch_size = None
@@ -115,7 +122,9 @@ def build_fed_fish(
       )
     return DeltaAndFisher(
       client.model_delta(after=sums),
-      fisher_diagonal.fisher_diagonal_from_sums(sums, fisher_reduction),
+      fisher_diagonal.fisher_diagonal_from_sums(
+        sums, fisher_reduction, fisher_normalization
+      ),
     )
 
   return compose(

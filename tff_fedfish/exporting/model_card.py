@@ -31,6 +31,7 @@ _SECTIONS = (
 _FISHER_NAMES = (
   'fisher_estimator',
   'fisher_reduction',
+  'fisher_normalization',
   'relative_floor',
   'ragged_correction',
 )

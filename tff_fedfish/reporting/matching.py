@@ -23,6 +23,7 @@ _IGNORED = ('schema_version', 'engine.', 'checkpoints.')
 _FED_FISH_ONLY = (
   'algorithm.fisher_estimator',
   'algorithm.fisher_reduction',
+  'algorithm.fisher_normalization',
   'algorithm.relative_floor',
   'algorithm.ragged_correction',
 )

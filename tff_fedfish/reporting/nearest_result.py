@@ -215,6 +215,15 @@ def differences(
       'sum',
     ),
     (
+      'Fisher normalization',
+      {
+        run.setting('algorithm', 'fisher_normalization') or 'none'
+        for run in runs
+        if run.algorithm == 'fed_fish'
+      },
+      'none',
+    ),
+    (
       'correction for ragged batches',
       setting('algorithm', 'ragged_correction'),
       False,

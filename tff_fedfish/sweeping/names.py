@@ -16,6 +16,7 @@ _LABELS = {
   'algorithm.name': '',
   'algorithm.fisher_estimator': '',
   'algorithm.fisher_reduction': '',
+  'algorithm.fisher_normalization': 'normalization',
   'algorithm.client_weighting': '',
   'algorithm.relative_floor': 'floor',
   'algorithm.ragged_correction': 'ragged',

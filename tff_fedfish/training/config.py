@@ -41,6 +41,10 @@ class AlgorithmConfig(Section):
   fisher_reduction: Literal['sum', 'mean'] = 'sum'
   """Over a client's batches: 'sum' as printed in the paper, or 'mean'; over its
   targets with 'true'."""
+  fisher_normalization: Literal['none', 'tensor_mean'] = 'none'
+  """'tensor_mean': every tensor of a client's diagonal is divided by its mean,
+  so that clients who fit their data count as much as others; not in the
+  paper."""
   client_weighting: Literal['num_examples', 'uniform'] = 'num_examples'
   """A client's weight: its sequences in the round, or 1."""
   relative_floor: float = number(1e-8, at_least=0)

@@ -58,6 +58,7 @@ def build_learning_process(
     model,
     fisher_estimator=algorithm.fisher_estimator,
     fisher_reduction=algorithm.fisher_reduction,
+    fisher_normalization=algorithm.fisher_normalization,
     relative_floor=algorithm.relative_floor,
     ragged_correction=algorithm.ragged_correction,
     local_batch_size=config.client_work.local_batch_size,
@@ -109,7 +110,7 @@ def build_effective_clients(config: TrainConfig) -> EffectiveClients | None:
       full_batch_size=full_batch_size,
     )
     diagonal = fisher_diagonal.fisher_diagonal_from_sums(
-      sums, algorithm.fisher_reduction
+      sums, algorithm.fisher_reduction, algorithm.fisher_normalization
     )
     return [
       fisher.client_mass(
