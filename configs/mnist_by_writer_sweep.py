@@ -1,11 +1,11 @@
 """FedFish and FedAvg by local epochs on MNIST by writer.
 
-For `fedfish sweep`: the values of mnist_by_writer.py with smaller cohorts and
-fewer rounds, at 1, 4, 8 and 16 local epochs for the same number of rounds,
-three seeds each: 24 runs, after 6 short ones that choose the server's learning
-rate for each method. Every run is evaluated on the writers whom the corpus
-holds out; learning rates are chosen on others. Some 80 minutes on two CPU
-cores.
+For `fedfish sweep`: the model and the caps of mnist_by_writer.py with smaller
+cohorts, fewer rounds and larger steps of the clients, at 1, 4, 8 and 16 local
+epochs for the same number of rounds, three seeds each: 24 runs, after 6 short
+ones at 4 local epochs that choose the server's learning rate for each method.
+Every run is evaluated on the writers whom the corpus holds out; learning rates
+are chosen on others. Some 80 minutes on two CPU cores.
 """
 
 from ml_collections import ConfigDict

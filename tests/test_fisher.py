@@ -105,30 +105,26 @@ class TestFisherWeightedMean:
 
 class TestEffectiveClients:
   def _effective(self, masses):
-    masses = tf.stack(masses)
-    return fisher.effective_clients(
-      tf.reduce_sum(masses, axis=0), tf.reduce_sum(masses * masses, axis=0)
-    ).numpy()
+    masses = np.stack(masses).astype(np.float64)
+    return fisher.effective_clients(masses.sum(0), (masses**2).sum(0)).tolist()
 
   def test_by_hand(self):
     # w F: (40, 10, 0, 0) and (30, 90, 0, 15).
-    # 70^2 / 2,500 = 1.96; 100^2 / 8,200 = 1.219512; none; 15^2 / 225 = 1.
+    # 70^2 / 2,500 = 1.96; 100^2 / 8,200; none; 15^2 / 225 = 1.
     masses = [
       fisher.client_mass(tf.constant(f), tf.constant(n), relative_floor=0.0)
       for f, n in zip(_FISHERS, _N, strict=True)
     ]
     assert self._effective(masses) == pytest.approx(
-      (1.96 + 10_000 / 8_200 + 1) / 3, rel=1e-6
+      [1.96, 10_000 / 8_200, 0.0, 1.0]
     )
 
   @pytest.mark.parametrize('count', [1, 3, 8])
   def test_equal_masses_are_all_clients_and_one_alone_is_one(self, count):
-    assert self._effective([[0.3, 5.0]] * count) == pytest.approx(count)
-    alone = [[0.3, 5.0]] + [[0.0, 0.0]] * (count - 1)
-    assert self._effective(alone) == pytest.approx(1.0)
-
-  def test_no_mass(self):
-    assert self._effective([[0.0], [0.0]]) == 0.0
+    equal = self._effective([[0.3, 5.0]] * count)
+    assert equal == pytest.approx([count, count])
+    alone = self._effective([[0.3, 5.0]] + [[0.0, 0.0]] * (count - 1))
+    assert alone == pytest.approx([1.0, 1.0])
 
 
 class TestDisjointSupports:

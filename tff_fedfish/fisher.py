@@ -17,6 +17,7 @@ Averaging deltas with these weights and stepping by 1 is the same as equation 4.
 
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 Structure = Any
@@ -115,21 +116,24 @@ def fisher_weighted_mean(
 
 
 def effective_clients(
-  mass_sum: tf.Tensor, squared_mass_sum: tf.Tensor
-) -> tf.Tensor:
-  """Returns how many equally weighted clients the mean of a tensor is worth.
+  mass_sum: np.ndarray, squared_mass_sum: np.ndarray
+) -> np.ndarray:
+  """Returns how many equally weighted clients each coordinate's mean is worth.
 
   Kish's (1965) effective sample size, (sum m)^2 / sum m^2 with m the mass of a
   client: the number of clients where all have the same mass, 1 where one has
   it all. By it the noise of a mean over clients shrinks.
 
   Args:
-    mass_sum: Sum over clients of the mass, >= 0.
+    mass_sum: Float64, sum over clients of the mass, >= 0.
     squared_mass_sum: Sum of its squares, same shape.
 
   Returns:
-    Scalar: the mean over the coordinates that have mass; 0 if none has.
+    Float64, same shape; 0 where no client has mass.
   """
-  size = tf.math.divide_no_nan(tf.square(mass_sum), squared_mass_sum)
-  counts = tf.cast(squared_mass_sum > 0, size.dtype)
-  return tf.math.divide_no_nan(tf.reduce_sum(size), tf.reduce_sum(counts))
+  return np.divide(
+    np.square(mass_sum),
+    squared_mass_sum,
+    out=np.zeros_like(mass_sum),
+    where=squared_mass_sum > 0,
+  )

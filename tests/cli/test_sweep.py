@@ -69,12 +69,12 @@ def get_sweep():
 
 
 def test_status_in_a_directory_that_was_begun(fedfish, tmp_path):
-  run = tmp_path / 'arms' / 'fed_avg-E1-R120-seed1'
+  run = tmp_path / 'arms' / 'fed_avg-client_lr0.1-E1-R120-seed1'
   (run / 'checkpoints' / 'round_00000120').mkdir(parents=True)
-  for name in ('debian_descriptions', 'sotu_by_president'):
+  for name in ('debian_by_owner', 'sotu_by_president'):
     (run / 'evaluations' / name).mkdir(parents=True)
-  (run / 'evaluations' / 'debian_descriptions-half').mkdir()
-  begun = tmp_path / 'arms' / 'fed_avg-E1-R480-seed1'
+  (run / 'evaluations' / 'debian_by_owner-half').mkdir()
+  begun = tmp_path / 'arms' / 'fed_avg-client_lr0.1-E1-R480-seed1'
   begun.mkdir()
   (begun / 'metrics.csv').write_text('round\n0\n1\n2\n')
   code, out, _ = fedfish(
@@ -82,8 +82,8 @@ def test_status_in_a_directory_that_was_begun(fedfish, tmp_path):
   )
   assert code == 0
   rows = {line.split()[0]: line for line in out.splitlines() if line.strip()}
-  assert ' done ' in rows['fed_avg-E1-R120-seed1']
-  assert ' after round 2 ' in rows['fed_avg-E1-R480-seed1']
+  assert ' done ' in rows['fed_avg-client_lr0.1-E1-R120-seed1']
+  assert ' after round 2 ' in rows['fed_avg-client_lr0.1-E1-R480-seed1']
   assert ' new ' in rows['fed_avg-client_lr0.1-E4-R120-seed1']
 
 

@@ -5,55 +5,51 @@ near 0 have gradients near 0 and hardly count, so that a few others may decide:
 the mean then is as noisy as that over these few.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from tff_fedfish import fisher
 
-# A power of two. Diagonals of large models lie around 1e-12, the squares of
-# which would vanish in float32.
-_SCALE = 2.0**30
+ClientMass = Callable[
+  [tuple[tf.Tensor, ...], tf.data.Dataset, tf.Tensor], Sequence[tf.Tensor]
+]
+"""(trained weights, batches, w_i) -> what the client's delta is weighed by."""
 
 
 class EffectiveClients:
-  """Adds up the mass of a round's clients, one after the other."""
+  """Adds up the mass of a round's clients, one after the other.
 
-  def __init__(
-    self,
-    mass: Callable[[tuple[tf.Tensor, ...], tf.data.Dataset, tf.Tensor], Any],
-    shapes: Mapping[str, tuple[int, ...]],
-  ):
+  Takes 16 bytes of the host's memory for each coordinate: sums of squares of
+  diagonals around 1e-12, or of a model that diverges, need float64.
+  """
+
+  def __init__(self, client_mass: ClientMass, names: Sequence[str]):
     """Starts without clients.
 
     Args:
-      mass: (trained weights, batches, w_i) -> what weighs the client's delta,
-        plain TensorFlow: tensors of `shapes`, in their order.
-      shapes: Of the tensors, by name.
+      client_mass: Plain TensorFlow; float32 tensors, one for each name.
+      names: Of the tensors.
     """
-    self._shapes = dict(shapes)
-    zeros = tuple(tf.zeros(shape) for shape in self._shapes.values())
-    self._sums = zeros, zeros
+    self._names = tuple(names)
+    self._mass_sums: list[np.ndarray] | None = None
+    self._squared_sums: list[np.ndarray] | None = None
 
     @tf.function
-    def add(sums, trainable, dataset, client_weight):
-      scaled = [
-        _SCALE * m
-        for m in tf.nest.flatten(mass(trainable, dataset, client_weight))
-      ]
-      # A client whose update is not finite has no weight in the round either.
+    def finite_mass(trainable, dataset, client_weight):
+      mass = list(client_mass(trainable, dataset, client_weight))
+      # A client that diverged has no weight in the round either.
       is_finite = tf.reduce_all(
-        [tf.reduce_all(tf.math.is_finite(m * m)) for m in scaled]
+        [
+          tf.reduce_all(tf.math.is_finite(t))
+          for t in [*tf.nest.flatten(trainable), *mass]
+        ]
       )
-      scaled = [tf.where(is_finite, m, 0.0) for m in scaled]
-      mass_sums, squares = sums
-      return (
-        tuple(s + m for s, m in zip(mass_sums, scaled, strict=True)),
-        tuple(s + m * m for s, m in zip(squares, scaled, strict=True)),
-      )
+      return [tf.where(is_finite, m, 0.0) for m in mass]
 
-    self._add = add
+    self._finite_mass = finite_mass
 
   def add(
     self,
@@ -68,29 +64,40 @@ class EffectiveClients:
       dataset: Its batches.
       client_weight: w_i, > 0.
     """
-    self._sums = self._add(
-      self._sums, trainable, dataset, tf.constant(client_weight, tf.float32)
+    found = self._finite_mass(
+      trainable, dataset, tf.constant(client_weight, tf.float32)
     )
+    if self._mass_sums is None:
+      self._mass_sums = [np.zeros(m.shape, np.float64) for m in found]
+      self._squared_sums = [np.zeros(m.shape, np.float64) for m in found]
+    sums = zip(self._mass_sums, self._squared_sums, found, strict=True)
+    for mass_sum, squared_sum, mass in sums:
+      mass_sum += mass.numpy()
+      squared_sum += np.square(mass.numpy(), dtype=np.float64)
 
   def summary(self) -> dict[str, Any]:
     """Returns `effective_clients` of `summary.json`.
 
     Returns:
-      `tensors`: of each the mean over its coordinates of Kish's effective
-      number of clients (`fisher.effective_clients`), 0 where no client has
-      mass; and `mean`: that over the coordinates of all others, None without.
+      `mean`: that of `fisher.effective_clients` over the coordinates in which
+      any client has mass, and `tensors`: likewise for each of them by name.
+      None where there is no such coordinate.
     """
-    sizes = {
-      name: float(fisher.effective_clients(total, squares))
-      for name, total, squares in zip(self._shapes, *self._sums, strict=True)
-    }
-    counts = {
-      name: tf.TensorShape(shape).num_elements()
-      for name, shape in self._shapes.items()
-      if sizes[name] > 0
-    }
-    total = sum(counts[name] * sizes[name] for name in counts)
+    totals, counts = {}, {}
+    for name, mass_sum, squared_sum in zip(
+      self._names, self._mass_sums or (), self._squared_sums or (), strict=False
+    ):
+      effective = fisher.effective_clients(mass_sum, squared_sum)
+      totals[name] = float(effective.sum())
+      counts[name] = int(np.count_nonzero(effective))
     return {
-      'mean': total / sum(counts.values()) if counts else None,
-      'tensors': sizes,
+      'mean': _mean(sum(totals.values()), sum(counts.values())),
+      'tensors': {
+        name: _mean(totals.get(name, 0.0), counts.get(name, 0))
+        for name in self._names
+      },
     }
+
+
+def _mean(total, count):
+  return total / count if count else None

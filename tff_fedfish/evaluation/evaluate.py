@@ -40,7 +40,8 @@ class EvaluationOptions:
   learning_rate: float | None = None
   """Of the fine-tuning's SGD, > 0; None: the run's client learning rate."""
   measure_barrier: bool = False
-  """Whether to replay the next round for the Client-Server Barrier."""
+  """Whether to replay the next round for the Client-Server Barrier, and for how
+  many clients the mean of a weight is worth."""
 
   def __post_init__(self):
     problems = []
@@ -212,7 +213,9 @@ class _Measurement:
     return rows
 
   def barrier(self, participating, client_rows):
+    from models.model_shapes import weight_shapes
     from tff_fedfish.evaluation.barrier import measure_barrier
+    from tff_fedfish.evaluation.effective_clients import EffectiveClients
     from tff_fedfish.runtime import round_options
     from tff_fedfish.training import learning_setup, server_state
 
@@ -232,14 +235,17 @@ class _Measurement:
         self._loaded.round_num + 1,
       )
     ]
-    effective = learning_setup.build_effective_clients(config)
+    client_mass = learning_setup.build_client_mass(config)
+    effective = client_mass and EffectiveClients(
+      client_mass, list(weight_shapes(config.model_shape()))
+    )
+    is_uniform = config.algorithm.client_weighting == 'uniform'
 
     def visit(trained, rows):
-      uniform = config.algorithm.client_weighting == 'uniform'
       effective.add(
         trained,
         sequences_lib.to_dataset(rows, work.local_batch_size),
-        1 if uniform else len(rows),
+        1 if is_uniform else len(rows),
       )
 
     # The round that the run would go on with, or went on with, to its last bit.

@@ -92,6 +92,29 @@ def compare_methods(runs: Sequence[Run]) -> list[Comparison]:
   return comparisons
 
 
+def comparisons_csv(comparisons: Sequence[Comparison]) -> str:
+  """Returns the differences one a line, in full precision.
+
+  Args:
+    comparisons: Of `compare_methods`; differences of accuracies are in [-1, 1].
+  """
+  file = io.StringIO()
+  writer = csv.writer(file, lineterminator='\n')
+  writer.writerow(_NAMES)
+  for row in comparisons:
+    for measure, summary in (('loss', row.loss), ('accuracy', row.accuracy)):
+      words = (row.setting, row.method, row.baseline, row.subject)
+      writer.writerow(
+        [
+          *map(csv_text, words),
+          row.fraction,
+          measure,
+          *(summary[name] for name in _NUMBERS),
+        ]
+      )
+  return file.getvalue()
+
+
 def _pairs(named: Mapping[str, Mapping[Any, Run]]) -> Iterator[tuple[str, str]]:
   """Yields (method, baseline)."""
   is_baseline = {
@@ -150,26 +173,3 @@ def _values(
     }
     for seed, evaluation in evaluations.items()
   }
-
-
-def comparisons_csv(comparisons: Sequence[Comparison]) -> str:
-  """Returns the differences one a line, in full precision.
-
-  Args:
-    comparisons: Of `compare_methods`; differences of accuracies are in [-1, 1].
-  """
-  file = io.StringIO()
-  writer = csv.writer(file, lineterminator='\n')
-  writer.writerow(_NAMES)
-  for row in comparisons:
-    for measure, summary in (('loss', row.loss), ('accuracy', row.accuracy)):
-      words = (row.setting, row.method, row.baseline, row.subject)
-      writer.writerow(
-        [
-          *map(csv_text, words),
-          row.fraction,
-          measure,
-          *(summary[name] for name in _NUMBERS),
-        ]
-      )
-  return file.getvalue()

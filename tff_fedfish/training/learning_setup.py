@@ -19,7 +19,7 @@ from tff_fedfish import fisher, fisher_diagonal
 from tff_fedfish.algorithms.fed_avg import build_fed_avg
 from tff_fedfish.algorithms.fed_fish import build_fed_fish
 from tff_fedfish.evaluation.client_evaluator import ClientEvaluator
-from tff_fedfish.evaluation.effective_clients import EffectiveClients
+from tff_fedfish.evaluation.effective_clients import ClientMass
 from tff_fedfish.training.config import TrainConfig
 
 
@@ -77,21 +77,20 @@ def build_evaluator(config: TrainConfig) -> ClientEvaluator:
   )
 
 
-def build_effective_clients(config: TrainConfig) -> EffectiveClients | None:
-  """Returns what adds up by how much a round's clients weigh.
+def build_client_mass(config: TrainConfig) -> ClientMass | None:
+  """Returns what a client's delta is weighed by in each tensor of the model.
 
   Args:
     config: Of any method: FedAvg's weights are the same in all coordinates.
 
   Returns:
-    None for the estimator 'last_epoch', which squares gradients of the training
-    itself.
+    The function; None for the estimator 'last_epoch', which squares gradients
+    of the training itself.
   """
   algorithm = config.algorithm
+  num_tensors = len(weight_shapes(config.model_shape()))
   if algorithm.name == 'fed_avg':
-    return EffectiveClients(
-      lambda trainable, dataset, client_weight: client_weight, {'weight': ()}
-    )
+    return lambda trainable, dataset, weight: [weight] * num_tensors
   if algorithm.fisher_estimator == 'last_epoch':
     return None
   model = build_model(config)
@@ -99,7 +98,7 @@ def build_effective_clients(config: TrainConfig) -> EffectiveClients | None:
   if algorithm.ragged_correction:
     full_batch_size = config.client_work.local_batch_size
 
-  def mass(trainable, dataset, client_weight):
+  def client_mass(trainable, dataset, client_weight):
     sums = fisher_diagonal.sums_after_training(
       algorithm.fisher_estimator,
       model.functional_model,
@@ -119,7 +118,7 @@ def build_effective_clients(config: TrainConfig) -> EffectiveClients | None:
       for tensor in diagonal
     ]
 
-  return EffectiveClients(mass, weight_shapes(config.model_shape()))
+  return client_mass
 
 
 def _build_client_optimizer(config):
