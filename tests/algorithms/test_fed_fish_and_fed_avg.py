@@ -244,7 +244,7 @@ class TestFedFish:
     monkeypatch.setattr(
       fisher_diagonal,
       'fisher_diagonal_from_sums',
-      lambda sums, reduction: tf.nest.map_structure(
+      lambda sums, *options: tf.nest.map_structure(
         lambda s: tf.fill(s.shape, 7.0), sums.squared_gradients
       ),
     )
@@ -262,8 +262,8 @@ class TestFedFish:
     monkeypatch.setattr(
       fisher_diagonal,
       'fisher_diagonal_from_sums',
-      lambda sums, reduction: tf.nest.map_structure(
-        lambda f: 1024.0 * f, original(sums, reduction)
+      lambda sums, *options: tf.nest.map_structure(
+        lambda f: 1024.0 * f, original(sums, *options)
       ),
     )
     scaled, _, _ = _run(build_fed_fish, datasets, is_patched=True)

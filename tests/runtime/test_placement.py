@@ -8,6 +8,8 @@ import pathlib
 import subprocess
 import sys
 
+import pytest
+
 _PROGRAM = """
 import numpy as np
 import tensorflow as tf
@@ -52,6 +54,7 @@ print('equal')
 """
 
 
+@pytest.mark.slow
 def test_state_stays_on_the_accelerator():
   root = pathlib.Path(__file__).parents[2]
   done = subprocess.run(
