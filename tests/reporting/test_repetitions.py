@@ -1,5 +1,7 @@
 """Runs that differ in seeds alone, pooled by hand."""
 
+import json
+
 import pytest
 
 from tff_fedfish.reporting import (
@@ -76,6 +78,23 @@ def test_only_clients_of_all_seeds_count(tmp_path, write_run, write_evaluation):
   assert evaluation.fractions[0.0].loss.mean == 7.0
   assert [c.client_id for c in evaluation.clients] == [b'b']
   assert evaluation.num_left_out_clients == 2
+
+
+def test_a_run_from_before_a_setting_is_a_repetition(tmp_path, write_run):
+  directories = [
+    write_run(tmp_path / str(seed), settings={'seeds.model_seed': seed})
+    for seed in (1, 2, 3)
+  ]
+  for directory, value in zip(
+    directories, ('none', 'tensor_mean'), strict=False
+  ):
+    path = directory / 'config.json'
+    config = json.loads(path.read_text())
+    config['algorithm']['fisher_normalization'] = value
+    path.write_text(json.dumps(config))
+  pooled = repetitions.pool_repetitions(loading.load_runs(directories))
+  # The third has no such setting: its default, as the first.
+  assert sorted(run.num_seeds for run in pooled) == [1, 2]
 
 
 def test_an_evaluation_that_some_seeds_have(

@@ -11,6 +11,7 @@ from typing import Any
 
 from tff_fedfish.reporting.runs import Run
 from tff_fedfish.reporting.settings import flatten
+from tff_fedfish.training import config_loading
 
 LOCAL_EPOCHS = 'client_work.num_local_epochs'
 NUM_ROUNDS = 'training.num_rounds'
@@ -45,7 +46,7 @@ def setting_of(run: Run) -> Key:
   """Returns what runs of different methods must share to be compared."""
   return tuple(
     (name, repr(value))
-    for name, value in sorted(flatten(run.config).items())
+    for name, value in sorted(_settings(run).items())
     if not name.startswith((*_METHOD, *_IGNORED)) and name not in _SEEDS
   )
 
@@ -61,10 +62,15 @@ def method_of(run: Run) -> Key:
   """Returns the method with its settings and learning rates."""
   return (('method', run.method),) + tuple(
     (name, repr(value))
-    for name, value in sorted(flatten(run.config).items())
+    for name, value in sorted(_settings(run).items())
     if name.startswith(_METHOD)
     and (run.algorithm == 'fed_fish' or name not in _FED_FISH_ONLY)
   )
+
+
+def _settings(run):
+  """Returns all settings; a run may be older than some of them."""
+  return flatten(config_loading.with_defaults(run.config))
 
 
 def seeds_of(run: Run) -> tuple[str, ...]:

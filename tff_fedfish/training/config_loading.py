@@ -97,6 +97,29 @@ def from_json_dict(
   return _from_dict(sections, f'{source!r}', [])
 
 
+def with_defaults(values: Mapping[str, Any]) -> dict[str, Any]:
+  """Returns a parsed config.json with the settings that came later.
+
+  Args:
+    values: Of any version; nothing in it is checked or changed.
+
+  Returns:
+    The same, where settings that are not given have their defaults: what was
+    trained before a setting existed was trained with its default.
+  """
+  completed = dict(values)
+  for dotted, field in _FIELDS.items():
+    section, name = dotted.split('.')
+    found = completed.get(section, {})
+    if (
+      isinstance(found, Mapping)
+      and name not in found
+      and field.default is not dataclasses.MISSING
+    ):
+      completed[section] = {**found, name: field.default}
+  return completed
+
+
 def differences(
   first: config_lib.TrainConfig, second: config_lib.TrainConfig
 ) -> list[str]:
