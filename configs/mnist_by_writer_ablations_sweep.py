@@ -5,8 +5,8 @@ with the learning rates that its search chooses for FedAvg and for FedFish as
 printed, not for every variant. FedFish is as printed, or one choice is another:
 how the Fisher diagonal is estimated, whether it is summed or averaged over
 batches, whether clients have the same mass, how they are weighed and how much
-of its tensor's mean every entry is given. Nine variants, FedAvg among them, with
-three seeds each: 27 runs, some 40 minutes on two CPU cores.
+of its tensor's mean every entry is given. Nine variants, FedAvg among them,
+with three seeds each: 27 runs, some 40 minutes on two CPU cores.
 """
 
 from ml_collections import ConfigDict
