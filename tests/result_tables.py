@@ -1,0 +1,146 @@
+"""Rows of the tables in docs/experiments.md, made from the runs' results."""
+
+import functools
+import json
+import pathlib
+from typing import Any
+
+from tff_fedfish.reporting.comparisons import Comparison, compare_methods
+from tff_fedfish.reporting.loading import load_runs
+from tff_fedfish.reporting.repetitions import pool_repetitions
+from tff_fedfish.reporting.runs import Run
+
+RESULTS = pathlib.Path(__file__).parents[1] / 'docs' / 'results'
+METHODS = ('fed_avg', 'fed_fish')
+
+
+class Results:
+  """The runs of one sweep, pooled over seeds, and how methods compare."""
+
+  def __init__(self, directory: pathlib.Path):
+    """Reads sweep.json and arms/ of a directory."""
+    self.sweep = json.loads((directory / 'sweep.json').read_text())
+    self.runs = load_runs(sorted((directory / 'arms').iterdir()))
+    self.pooled = pool_repetitions(self.runs)
+
+  @functools.cached_property
+  def comparisons(self) -> list[Comparison]:
+    """All of them, as the report has them."""
+    return compare_methods(
+      [run for one in self.pooled for run in one.repetitions or (one,)]
+    )
+
+  def find(self, **settings: Any) -> Run:
+    """Returns the pooled run with these settings, as `section__setting`."""
+    [found] = [
+      run
+      for run in self.pooled
+      if all(run.setting(*n.split('__')) == v for n, v in settings.items())
+    ]
+    return found
+
+
+@functools.cache
+def results(name: str) -> Results:
+  """Returns the results in docs/results/NAME."""
+  return Results(RESULTS / name)
+
+
+def search(found: Results) -> list[str]:
+  """Returns a row per run that searched for a learning rate."""
+  return [
+    _row(
+      run['settings']['algorithm.name'],
+      f'{run["settings"]["server.learning_rate"]:g}',
+      f'{run["score"]:.3f}',
+    )
+    for run in found.sweep['search_runs']
+  ]
+
+
+def local_epochs(found: Results, fraction: float) -> list[str]:
+  """Returns a row per number of local epochs: both methods, the difference."""
+  rows = []
+  for epochs in _epochs(found):
+    pair = [run.held_out().fractions[fraction] for run in _pair(found, epochs)]
+    [row] = [
+      c
+      for c in found.comparisons
+      if c.fraction == fraction and c.setting == f'E = {epochs}'
+    ]
+    rows.append(
+      _row(
+        epochs,
+        *(f'{100 * p.accuracy.mean:.2f}' for p in pair),
+        difference(row.accuracy, 100, 2),
+        *(f'{p.loss.mean:.4f}' for p in pair),
+        difference(row.loss, 1, 4),
+      )
+    )
+  return rows
+
+
+def rounds(found: Results) -> list[str]:
+  """Returns a row per number of local epochs: what the last round leaves."""
+  rows = []
+  for epochs in _epochs(found):
+    pair = [run.barrier() for run in _pair(found, epochs)]
+    rows.append(
+      _row(
+        epochs,
+        *(f'{e.barrier["loss"].mean:+.3f}'.replace('-', '−') for e in pair),
+        *(f'{e.effective_clients.mean:.1f}' for e in pair),
+      )
+    )
+  return rows
+
+
+def variants(found: Results, fraction: float) -> list[str]:
+  """Returns a row per variant of an ablation, and its lead over FedAvg."""
+  rows = []
+  for run in found.pooled:
+    score = run.held_out().fractions[fraction]
+    against = [
+      c
+      for c in found.comparisons
+      if c.fraction == fraction
+      and c.method == run.method
+      and c.baseline == 'FedAvg'
+    ]
+    barrier = run.barrier()
+    rows.append(
+      _row(
+        run.label,
+        f'{100 * score.accuracy.mean:.2f}',
+        f'{score.loss.mean:.4f}',
+        difference(against[0].loss, 1, 4) if against else '',
+        f'{barrier.barrier["loss"].mean:+.3f}',
+        f'{barrier.effective_clients.mean:.1f}'
+        if barrier.effective_clients
+        else '',
+      )
+    )
+  return rows
+
+
+def difference(summary: Any, scale: float, digits: int) -> str:
+  """Returns a mean and its interval, bold where that leaves 0 out."""
+  values = [scale * summary[name] for name in ('mean', 'ci_low', 'ci_high')]
+  mean, low, high = (f'{v:+.{digits}f}'.replace('-', '−') for v in values)
+  text = f'{mean} ({low} to {high})'
+  return text if values[1] <= 0 <= values[2] else f'**{text}**'
+
+
+def _epochs(found):
+  return sorted({run.num_local_epochs for run in found.pooled})
+
+
+def _pair(found, epochs):
+  return [
+    found.find(algorithm__name=name, client_work__num_local_epochs=epochs)
+    for name in METHODS
+  ]
+
+
+def _row(*cells):
+  return f'| {" | ".join(map(str, cells))} |'

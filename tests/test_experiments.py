@@ -1,0 +1,55 @@
+"""The committed results are whole, and the documents say what they hold."""
+
+import pathlib
+
+import pytest
+import result_tables
+
+from tff_fedfish.sweeping.arms import expand_arms, with_rates
+from tff_fedfish.sweeping.sweep_file import SweepFile
+from tff_fedfish.training import config_loading, run_directory
+
+_ROOT = pathlib.Path(__file__).parents[1]
+_NAMES = sorted(path.name for path in result_tables.RESULTS.iterdir())
+
+
+@pytest.mark.parametrize('name', _NAMES)
+def test_runs_are_those_of_the_shipped_sweep(name):
+  file = SweepFile(_ROOT / 'configs' / f'{name}_sweep.py')
+  sweep = result_tables.results(name).sweep
+  chosen = {
+    repr(sorted(choice['for'].items())): choice['chosen']
+    for choice in sweep['learning_rates']
+  }
+  arms = expand_arms(file)
+  assert [arm.name for arm in arms] == [
+    entry['name'] for entry in sweep['arms']
+  ]
+  for arm in arms:
+    search = file.sweep.search
+    if search:
+      group = search.group_of(arm.point)
+      arm = with_rates(file, arm, chosen[repr(sorted(group.items()))])
+    found = run_directory.read_config(
+      result_tables.RESULTS / name / 'arms' / arm.name
+    )
+    assert config_loading.differences(found, arm.config) == []
+
+
+@pytest.mark.parametrize('name', _NAMES)
+def test_all_seeds_were_scored(name):
+  found = result_tables.results(name)
+  assert len(found.pooled) * 3 == len(found.runs)
+  for run in found.pooled:
+    evaluations = (run, run.held_out(), run.barrier())
+    assert [e.num_seeds for e in evaluations] == [3, 3, 3]
+
+
+def test_tables_of_mnist_by_writer():
+  found = result_tables.results('mnist_by_writer')
+  text = (_ROOT / 'docs' / 'experiments.md').read_text()
+  for fraction in (0.0, 0.25, 0.5):
+    assert '\n'.join(result_tables.local_epochs(found, fraction)) in text
+  assert '\n'.join(result_tables.rounds(found)) in text
+  readme = (_ROOT / 'README.md').read_text()
+  assert '\n'.join(result_tables.local_epochs(found, 0.0)) in readme
