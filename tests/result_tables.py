@@ -96,31 +96,48 @@ def rounds(found: Results) -> list[str]:
 
 
 def variants(found: Results, fraction: float) -> list[str]:
-  """Returns a row per variant of an ablation, and its lead over FedAvg."""
+  """Returns a row per variant of an ablation, beside FedAvg."""
+  baseline = found.find(algorithm__name='fed_avg')
   rows = []
   for run in found.pooled:
-    score = run.held_out().fractions[fraction]
     against = [
       c
-      for c in found.comparisons
+      for c in compare_methods([*baseline.repetitions, *run.repetitions])
       if c.fraction == fraction
-      and c.method == run.method
-      and c.baseline == 'FedAvg'
     ]
-    barrier = run.barrier()
+    score, barrier = run.held_out().fractions[fraction], run.barrier()
+    effective = barrier.effective_clients
     rows.append(
       _row(
-        run.label,
+        _variant(run),
         f'{100 * score.accuracy.mean:.2f}',
+        difference(against[0].accuracy, 100, 2) if against else '',
         f'{score.loss.mean:.4f}',
         difference(against[0].loss, 1, 4) if against else '',
         f'{barrier.barrier["loss"].mean:+.3f}',
-        f'{barrier.effective_clients.mean:.1f}'
-        if barrier.effective_clients
-        else '',
+        f'{effective.mean:.1f}' if effective else '',
       )
     )
   return rows
+
+
+def _variant(run):
+  """Returns what differs from FedFish as printed."""
+  if run.algorithm == 'fed_avg':
+    return 'FedAvg'
+  as_printed = {
+    'fisher_estimator': 'extra_pass',
+    'fisher_reduction': 'sum',
+    'fisher_normalization': 'none',
+    'client_weighting': 'num_examples',
+    'relative_floor': 1e-8,
+  }
+  changed = [
+    f'`{name}` {run.setting("algorithm", name)}'
+    for name, value in as_printed.items()
+    if run.setting('algorithm', name) not in (value, None)
+  ]
+  return ', '.join(changed) or 'FedFish as printed'
 
 
 def difference(summary: Any, scale: float, digits: int) -> str:

@@ -10,6 +10,7 @@ from tff_fedfish.sweeping.sweep_file import SweepFile
 from tff_fedfish.training import config_loading, run_directory
 
 _ROOT = pathlib.Path(__file__).parents[1]
+_NUM_SEEDS = {'mnist_by_writer': 3, 'mnist_by_writer_ablations': 2}
 _NAMES = sorted(path.name for path in result_tables.RESULTS.iterdir())
 
 
@@ -39,10 +40,11 @@ def test_runs_are_those_of_the_shipped_sweep(name):
 @pytest.mark.parametrize('name', _NAMES)
 def test_all_seeds_were_scored(name):
   found = result_tables.results(name)
-  assert len(found.pooled) * 3 == len(found.runs)
+  num_seeds = _NUM_SEEDS[name]
+  assert len(found.pooled) * num_seeds == len(found.runs)
   for run in found.pooled:
-    evaluations = (run, run.held_out(), run.barrier())
-    assert [e.num_seeds for e in evaluations] == [3, 3, 3]
+    for one in (run, run.held_out(), run.barrier()):
+      assert one.num_seeds == num_seeds
 
 
 def test_tables_of_mnist_by_writer():
@@ -53,3 +55,10 @@ def test_tables_of_mnist_by_writer():
   assert '\n'.join(result_tables.rounds(found)) in text
   readme = (_ROOT / 'README.md').read_text()
   assert '\n'.join(result_tables.local_epochs(found, 0.0)) in readme
+
+
+def test_tables_of_the_ablations():
+  found = result_tables.results('mnist_by_writer_ablations')
+  text = (_ROOT / 'docs' / 'experiments.md').read_text()
+  for fraction in (0.0, 0.5):
+    assert '\n'.join(result_tables.variants(found, fraction)) in text
