@@ -26,9 +26,7 @@ class Results:
   @functools.cached_property
   def comparisons(self) -> list[Comparison]:
     """All of them, as the report has them."""
-    return compare_methods(
-      [run for one in self.pooled for run in one.repetitions or (one,)]
-    )
+    return compare_methods(self.runs)
 
   def find(self, **settings: Any) -> Run:
     """Returns the pooled run with these settings, as `section__setting`."""
@@ -47,14 +45,23 @@ def results(name: str) -> Results:
 
 
 def search(found: Results) -> list[str]:
-  """Returns a row per run that searched for a learning rate."""
+  """Returns a row per server's rate tried: the scores of both methods."""
+  names = ('client_work.learning_rate', 'server.learning_rate')
+  scores: dict[tuple[float, ...], dict[str, float]] = {}
+  for run in found.sweep['search_runs']:
+    settings = run['settings']
+    rates = tuple(settings[name] for name in names)
+    scores.setdefault(rates, {})[settings['algorithm.name']] = run['score']
   return [
     _row(
-      run['settings']['algorithm.name'],
-      f'{run["settings"]["server.learning_rate"]:g}',
-      f'{run["score"]:.3f}',
+      *(f'{rate:g}' for rate in rates),
+      *(
+        # Beyond that of any model that says the same of all digits.
+        f'{both[name]:.3f}' if both[name] < 100 else 'diverged'
+        for name in METHODS
+      ),
     )
-    for run in found.sweep['search_runs']
+    for rates, both in scores.items()
   ]
 
 
@@ -72,9 +79,9 @@ def local_epochs(found: Results, fraction: float) -> list[str]:
       _row(
         epochs,
         *(f'{100 * p.accuracy.mean:.2f}' for p in pair),
-        difference(row.accuracy, 100, 2),
+        _difference(row.accuracy, 100, 2),
         *(f'{p.loss.mean:.4f}' for p in pair),
-        difference(row.loss, 1, 4),
+        _difference(row.loss, 1, 4),
       )
     )
   return rows
@@ -111,9 +118,9 @@ def variants(found: Results, fraction: float) -> list[str]:
       _row(
         _variant(run),
         f'{100 * score.accuracy.mean:.2f}',
-        difference(against[0].accuracy, 100, 2) if against else '',
+        _difference(against[0].accuracy, 100, 2) if against else '',
         f'{score.loss.mean:.4f}',
-        difference(against[0].loss, 1, 4) if against else '',
+        _difference(against[0].loss, 1, 4) if against else '',
         f'{barrier.barrier["loss"].mean:+.3f}',
         f'{effective.mean:.1f}' if effective else '',
       )
@@ -140,14 +147,6 @@ def _variant(run):
   return ', '.join(changed) or 'FedFish as printed'
 
 
-def difference(summary: Any, scale: float, digits: int) -> str:
-  """Returns a mean and its interval, bold where that leaves 0 out."""
-  values = [scale * summary[name] for name in ('mean', 'ci_low', 'ci_high')]
-  mean, low, high = (f'{v:+.{digits}f}'.replace('-', '−') for v in values)
-  text = f'{mean} ({low} to {high})'
-  return text if values[1] <= 0 <= values[2] else f'**{text}**'
-
-
 def _epochs(found):
   return sorted({run.num_local_epochs for run in found.pooled})
 
@@ -161,3 +160,11 @@ def _pair(found, epochs):
 
 def _row(*cells):
   return f'| {" | ".join(map(str, cells))} |'
+
+
+def _difference(summary, scale, digits):
+  """Returns a mean and its interval, bold where that leaves 0 out."""
+  values = [scale * summary[name] for name in ('mean', 'ci_low', 'ci_high')]
+  mean, low, high = (f'{v:+.{digits}f}'.replace('-', '−') for v in values)
+  text = f'{mean} ({low} to {high})'
+  return text if values[1] <= 0 <= values[2] else f'**{text}**'

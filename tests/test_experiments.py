@@ -53,6 +53,7 @@ def test_tables_of_mnist_by_writer():
   for fraction in (0.0, 0.25, 0.5):
     assert '\n'.join(result_tables.local_epochs(found, fraction)) in text
   assert '\n'.join(result_tables.rounds(found)) in text
+  assert '\n'.join(result_tables.search(found)) in text
   readme = (_ROOT / 'README.md').read_text()
   assert '\n'.join(result_tables.local_epochs(found, 0.0)) in readme
 
