@@ -10,6 +10,8 @@ from typing import Any, Protocol, Self, TypeVar
 
 import numpy as np
 
+from tff_fedfish.data import randomness
+
 if typing.TYPE_CHECKING:
   import tensorflow as tf
 
@@ -201,6 +203,21 @@ def take(rows: AnyRows, max_sequences: int | None) -> AnyRows:
     num_dropped_sequences=rows.num_dropped_sequences + len(cut),
     num_dropped_tokens=rows.num_dropped_tokens + cut.num_tokens,
   )
+
+
+def with_noise(
+  rows: AnyRows, seed: int, round_num: int, client_id: bytes
+) -> AnyRows:
+  """Returns the rows with the seeds that a client draws from in a round.
+
+  Args:
+    rows: What it trains on, in their order.
+    seed: See `randomness.noise_seeds`.
+    round_num: Likewise; 0 outside of training.
+    client_id: Likewise.
+  """
+  seeds = randomness.noise_seeds(seed, round_num, client_id, len(rows))
+  return dataclasses.replace(rows, noise_seeds=seeds)
 
 
 def to_dataset(rows: Rows, batch_size: int) -> tf.data.Dataset:

@@ -62,8 +62,7 @@ def split_sequences(
   pool = permuted.select(slice(num_evaluation, None))
   if pool.noise_seeds is not None:
     # Otherwise all clients would be fine-tuned under the same noise.
-    seeds = randomness.noise_seeds(split_seed, 0, client_id, len(pool))
-    pool = dataclasses.replace(pool, noise_seeds=seeds)
+    pool = sequences_lib.with_noise(pool, split_seed, 0, client_id)
   if any(0 < f < 0.5 and f * num_sequences < 1 for f in fractions):
     return None
   personalization = {

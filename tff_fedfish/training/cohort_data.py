@@ -7,7 +7,6 @@ import threading
 from collections.abc import Sequence
 from typing import Protocol
 
-from tff_fedfish.data import randomness
 from tff_fedfish.data import sequences as sequences_lib
 from tff_fedfish.data.client_sequences import ClientSequences
 from tff_fedfish.data.cohorts import draw_cohort
@@ -122,10 +121,9 @@ class TrainingClient(ClientLoader):
     )
     if not self.draws_labels:
       return rows
-    seeds = randomness.noise_seeds(
-      self.shuffle_seed, self.round_num, self.client_id, len(rows)
+    return sequences_lib.with_noise(
+      rows, self.shuffle_seed, self.round_num, self.client_id
     )
-    return dataclasses.replace(rows, noise_seeds=seeds)
 
   def load(self) -> LoadedClient:
     """Returns the batches, and how much the cap and the last block cut."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import dataclasses
 
 import numpy as np
 
@@ -74,5 +73,4 @@ class ClientImages:
       randomness.generator('client_shuffle', *purposes),
     )
     rows = sequences_lib.take(rows, max_sequences)
-    seeds = randomness.noise_seeds(*purposes, len(rows))
-    return dataclasses.replace(rows, noise_seeds=seeds)
+    return sequences_lib.with_noise(rows, *purposes)
