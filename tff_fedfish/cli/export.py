@@ -5,9 +5,10 @@ Examples:
   fedfish export --checkpoint runs/mine/checkpoints/round_00000020 \
       --output models/round_20 --format safetensors
 
-Writes a TensorFlow SavedModel, the weights as safetensors, the vocabulary,
-config.json, README.md (the model card) and SHA256SUMS. docs/export.md says what
-is in them. Read the model card before you publish the model.
+Writes a TensorFlow SavedModel, the weights as safetensors, config.json,
+README.md (the model card), SHA256SUMS and, of a language model, the vocabulary.
+docs/export.md says what is in them. Read the model card before you publish the
+model.
 """
 
 import argparse
@@ -36,13 +37,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
   """Writes the model and says what it is."""
-  from models.transformer_config import num_parameters
+  from models.model_shapes import num_parameters
   from tff_fedfish.exporting.export import export
 
   written = export(
     arguments.checkpoint, arguments.output, arguments.format.split(',')
   )
-  num_weights = num_parameters(written.model.transformer_config)
+  num_weights = num_parameters(written.model.shape)
   print(
     f'Round {written.model.round_num:,}, {num_weights:,} parameters: '
     f'{written.directory}'

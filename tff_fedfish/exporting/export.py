@@ -1,8 +1,8 @@
 """`fedfish export`: a checkpoint's model as files that need no fedfish.
 
-The directory holds `saved_model/`, `model.safetensors`, `vocabulary/`,
-`config.json`, `README.md` (the model card) and `SHA256SUMS` of all the others.
-It is written under a temporary name and renamed last.
+The directory holds `saved_model/`, `model.safetensors`, `vocabulary/` (of a
+language model), `config.json`, `README.md` (the model card) and `SHA256SUMS` of
+all the others. It is written under a temporary name and renamed last.
 """
 
 import contextlib
@@ -80,14 +80,15 @@ def export(
     files.write_directory_atomically(directory) as temporary,
   ):
     files.write_json(temporary / 'config.json', config)
-    model.tokenizer.save(temporary / 'vocabulary')
+    if model.tokenizer is not None:
+      model.tokenizer.save(temporary / 'vocabulary')
     if 'safetensors' in formats:
       _write_safetensors(temporary / 'model.safetensors', model, config)
     if 'saved_model' in formats:
       from tff_fedfish.exporting import saved_model
 
       saved_model.write_saved_model(
-        temporary / 'saved_model', model.transformer_config, model.weights
+        temporary / 'saved_model', model.shape, model.weights
       )
     with files.write_atomically(temporary / 'README.md') as file:
       file.write(model_card.model_card(model, facts, formats))
@@ -105,23 +106,25 @@ def json_config(model: TrainedModel) -> dict[str, Any]:
   run = config_loading.to_json_dict(model.config)
   del run['engine']
   for name in ('directory', 'vocabulary'):
-    run['data'][name] = pathlib.Path(run['data'][name]).resolve().name
-  tokenizer = model.tokenizer
-  return {
+    if run['data'][name] is not None:
+      run['data'][name] = pathlib.Path(run['data'][name]).resolve().name
+  contents = {
     'schema_version': _SCHEMA_VERSION,
     'fedfish_version': __version__,
     'round': model.round_num,
-    'model': dataclasses.asdict(model.transformer_config),
-    'vocabulary': {
-      'kind': tokenizer.kind,
-      'size': tokenizer.size,
-      'lower_case': tokenizer.lower_case,
-      'end_of_text_id': tokenizer.end_of_text_id,
-      'padding_id': tokenizer.padding_id,
-      'unknown_id': tokenizer.unknown_id,
-    },
-    'run': run,
+    'model': dataclasses.asdict(model.shape),
   }
+  if model.tokenizer is not None:
+    names = (
+      'kind',
+      'size',
+      'lower_case',
+      'end_of_text_id',
+      'padding_id',
+      'unknown_id',
+    )
+    contents['vocabulary'] = {n: getattr(model.tokenizer, n) for n in names}
+  return contents | {'run': run}
 
 
 def _write_safetensors(path, model, config):

@@ -127,6 +127,12 @@ def generate(
     corpus = GroupedCorpus(options.corpus)
     client_id = client_lookup.find_client(corpus, options.client)
   model = load_trained_model(checkpoint)
+  if model.tokenizer is None:
+    raise UserError(
+      f'`--checkpoint` must be of a language model, but {str(model.run)!r} '
+      f'trained {model.config.model.preset!r} on images. Name the run of a '
+      'language model.'
+    )
   if options.corpus is not None:
     sequences = _client_sequences(model, corpus, client_id)
   writer = _Writer(model, options)
@@ -165,7 +171,7 @@ class _Writer:
     from models import generation
     from tff_fedfish.runtime import placement
 
-    config, tokenizer = model.transformer_config, model.tokenizer
+    config, tokenizer = model.shape, model.tokenizer
     if options.top_k is not None and options.top_k > config.vocabulary_size:
       raise UserError(
         f'`--top_k` must be at most {config.vocabulary_size}, the token ids of '

@@ -3,6 +3,7 @@
 import dataclasses
 import pathlib
 from collections.abc import Sequence
+from typing import Any
 
 from tff_fedfish.errors import UserError
 from tff_fedfish.exporting.trained_model import TrainedModel
@@ -10,6 +11,8 @@ from tff_fedfish.reporting.evaluations import Evaluation
 from tff_fedfish.reporting.loading import load_runs
 from tff_fedfish.reporting.runs import Row
 from tff_fedfish.training import run_inputs
+from tff_fedfish.training.config import DataConfig
+from tff_fedfish.training.run_inputs import RunCorpus
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -17,12 +20,13 @@ class CorpusFacts:
   """The corpus of a run, where it still is what the run read."""
 
   source: str
-  """The layout that was grouped, such as 'c4'."""
-  key: str
-  """What a client's documents share, such as 'host'."""
+  """The layout that was grouped, such as 'c4'; of images, the corpus."""
+  key: str | None
+  """What a client's documents share, such as 'host'; None with images."""
   split: str | None
   """The part, where the corpus was split, such as 'train'."""
-  num_documents: int
+  num_examples: int
+  """Documents, or images that some client has."""
   num_participating: int
   """Clients that may have been drawn in training."""
   num_held_out: int
@@ -36,7 +40,7 @@ class RunFacts:
   method: str
   """As people write it, such as 'FedFish'."""
   corpus_name: str
-  """The name of the corpus's directory."""
+  """The name of the corpus's directory; of images, the corpus's."""
   corpus: CorpusFacts | None
   remark: str | None
   """Why `corpus` is None; None where it is not."""
@@ -47,7 +51,7 @@ class RunFacts:
   num_participations: int
   """Clients over all rounds until there; who came twice counts twice."""
   num_tokens: int
-  """Tokens trained on until there, over all local epochs."""
+  """Tokens, or images, trained on until there, over all local epochs."""
   evaluations: tuple[Evaluation, ...]
   """Those of this checkpoint that lie in the run's directory."""
   num_other_evaluations: int
@@ -86,7 +90,7 @@ def gather(model: TrainedModel) -> RunFacts:
   corpus, remark = _corpus_facts(model)
   return RunFacts(
     method=run.method,
-    corpus_name=pathlib.Path(model.config.data.directory).resolve().name,
+    corpus_name=_corpus_name(model.config.data),
     corpus=corpus,
     remark=remark,
     last_row=rows[-1],
@@ -111,17 +115,34 @@ def _corpus_facts(model: TrainedModel) -> tuple[CorpusFacts | None, str | None]:
     return None, 'it could not be read when this was written'
   if fingerprint != model.corpus_fingerprint:
     return None, 'another corpus was in its place when this was written'
-  manifest = corpus.manifest
   split = run_inputs.split_corpus(config, corpus)
   facts = CorpusFacts(
-    source=manifest.corpus,
-    key=manifest.key,
-    split=manifest.split.name if manifest.split else None,
-    num_documents=manifest.counts.records_out,
+    **_contents(config.data, corpus),
     num_participating=len(split.participating),
     num_held_out=len(split.held_out),
   )
   return facts, None
+
+
+def _contents(data: DataConfig, corpus: RunCorpus) -> dict[str, Any]:
+  if data.holds_images:
+    num_images = sum(map(len, corpus.client_rows.values()))
+    return dict(
+      source=data.corpus, key=None, split=None, num_examples=num_images
+    )
+  manifest = corpus.manifest
+  return dict(
+    source=manifest.corpus,
+    key=manifest.key,
+    split=manifest.split.name if manifest.split else None,
+    num_examples=manifest.counts.records_out,
+  )
+
+
+def _corpus_name(data: DataConfig) -> str:
+  if data.holds_images:
+    return data.corpus
+  return pathlib.Path(data.directory).resolve().name
 
 
 def _total(rows: Sequence[Row], name: str) -> int:

@@ -1,4 +1,4 @@
-"""The language model of a checkpoint, with its vocabulary, read for use."""
+"""The model of a checkpoint, with its vocabulary, read for use."""
 
 import dataclasses
 import os
@@ -6,9 +6,8 @@ import pathlib
 
 import numpy as np
 
-from models.transformer_config import TransformerConfig, weight_shapes
+from models.model_shapes import ModelShape, weight_shapes
 from tff_fedfish.data.tokenizers import Tokenizer
-from tff_fedfish.errors import UserError
 from tff_fedfish.training import checkpoints, run_directory, run_inputs
 from tff_fedfish.training.config import TrainConfig
 
@@ -21,8 +20,8 @@ class TrainedModel:
   """The run's config."""
   weights: dict[str, np.ndarray]
   """Float32, by the names and in the order of `weight_shapes`."""
-  tokenizer: Tokenizer
-  """Of the vocabulary that the run keeps."""
+  tokenizer: Tokenizer | None
+  """Of the vocabulary that the run keeps; None with an image model."""
   round_num: int
   """Rounds that the model has seen."""
   run: pathlib.Path
@@ -31,9 +30,9 @@ class TrainedModel:
   """Of the corpus that it was trained on; see `run_inputs`."""
 
   @property
-  def transformer_config(self) -> TransformerConfig:
-    """The model's shape."""
-    return self.config.transformer_config()
+  def shape(self) -> ModelShape:
+    """The model's shape: of a transformer, or of an image model."""
+    return self.config.model_shape()
 
 
 def load_trained_model(checkpoint: str | os.PathLike) -> TrainedModel:
@@ -46,17 +45,12 @@ def load_trained_model(checkpoint: str | os.PathLike) -> TrainedModel:
     The model. Server optimizer and other state are not read.
 
   Raises:
-    UserError: If it is no checkpoint, is damaged, is of an image model, or does
-      not fit the config or the vocabulary of its run.
+    UserError: If it is no checkpoint, is damaged, or does not fit the config or
+      the vocabulary of its run.
   """
   path = checkpoints.resolve_checkpoint(checkpoint)
   run = path.parent.parent
   config = run_directory.read_config(run)
-  if config.data.holds_images:
-    raise UserError(
-      f'`--checkpoint` must be of a language model, but {str(run)!r} trained '
-      f'{config.model.preset!r} on images. Name the run of a language model.'
-    )
   tokenizer = run_inputs.open_tokenizer(
     config, run / run_directory.VOCABULARY_NAME
   )
@@ -69,7 +63,7 @@ def load_trained_model(checkpoint: str | os.PathLike) -> TrainedModel:
   return TrainedModel(
     config=config,
     weights=server_state.trainable_by_name(
-      loaded.tensors, weight_shapes(config.transformer_config()), path
+      loaded.tensors, weight_shapes(config.model_shape()), path
     ),
     tokenizer=tokenizer,
     round_num=loaded.round_num,
