@@ -91,6 +91,24 @@ def small_inputs(tmp_path_factory):
 
 
 @pytest.fixture(scope='session')
+def small_images(tmp_path_factory):
+  """MNIST by writer with seven writers."""
+  import small_image_runs
+
+  return small_image_runs.write_corpus(tmp_path_factory.mktemp('mnist') / 'raw')
+
+
+@pytest.fixture(scope='session')
+def small_image_run(small_images, tmp_path_factory):
+  """A finished, uninterrupted run of three rounds. Tests must not change it."""
+  import small_image_runs
+
+  workdir = tmp_path_factory.mktemp('small_image_runs') / 'finished'
+  assert small_image_runs.train(small_images, workdir) == 0
+  return workdir
+
+
+@pytest.fixture(scope='session')
 def small_run(small_inputs, tmp_path_factory):
   """A finished, uninterrupted run of four rounds. Tests must not change it."""
   import small_runs

@@ -13,6 +13,12 @@ from tff_fedfish.reporting.runs import Run
 RESULTS = pathlib.Path(__file__).parents[1] / 'docs' / 'results'
 METHODS = ('fed_avg', 'fed_fish')
 
+# As the comparisons name them.
+_SETTINGS = {
+  'E': 'client_work__num_local_epochs',
+  'rounds': 'training__num_rounds',
+}
+
 
 class Results:
   """The runs of one sweep, pooled over seeds, and how methods compare."""
@@ -65,22 +71,35 @@ def search(found: Results) -> list[str]:
   ]
 
 
-def local_epochs(found: Results, fraction: float) -> list[str]:
-  """Returns a row per number of local epochs: both methods, the difference."""
+def local_epochs(
+  found: Results, fraction: float, corpus: str | None = None
+) -> list[str]:
+  """Returns a row per number of local epochs and, if they differ, of rounds.
+
+  Args:
+    found: The runs.
+    fraction: Share of each client's data that was personalized on.
+    corpus: Whose clients; None: those held out of the runs' own corpus.
+  """
+  subject = f'clients of {corpus}' if corpus else 'held-out clients'
   rows = []
-  for epochs in _epochs(found):
-    pair = [run.held_out().fractions[fraction] for run in _pair(found, epochs)]
+  for sizes in _sizes(found):
+    scores = [
+      (run.transfer(corpus) if corpus else run.held_out()).fractions[fraction]
+      for run in _pair(found, sizes)
+    ]
+    setting = ', '.join(f'{name} = {value}' for name, value in sizes.items())
     [row] = [
       c
       for c in found.comparisons
-      if c.fraction == fraction and c.setting == f'E = {epochs}'
+      if (c.fraction, c.subject, c.setting) == (fraction, subject, setting)
     ]
     rows.append(
       _row(
-        epochs,
-        *(f'{100 * p.accuracy.mean:.2f}' for p in pair),
+        *sizes.values(),
+        *(f'{100 * p.accuracy.mean:.2f}' for p in scores),
         _difference(row.accuracy, 100, 2),
-        *(f'{p.loss.mean:.4f}' for p in pair),
+        *(f'{p.loss.mean:.4f}' for p in scores),
         _difference(row.loss, 1, 4),
       )
     )
@@ -88,13 +107,13 @@ def local_epochs(found: Results, fraction: float) -> list[str]:
 
 
 def rounds(found: Results) -> list[str]:
-  """Returns a row per number of local epochs: what the last round leaves."""
+  """Returns rows as `local_epochs`, of what the last round leaves."""
   rows = []
-  for epochs in _epochs(found):
-    pair = [run.barrier() for run in _pair(found, epochs)]
+  for sizes in _sizes(found):
+    pair = [run.barrier() for run in _pair(found, sizes)]
     rows.append(
       _row(
-        epochs,
+        *sizes.values(),
         *(f'{e.barrier["loss"].mean:+.3f}'.replace('-', '−') for e in pair),
         *(f'{e.effective_clients.mean:.1f}' for e in pair),
       )
@@ -147,15 +166,17 @@ def _variant(run):
   return ', '.join(changed) or 'FedFish as printed'
 
 
-def _epochs(found):
-  return sorted({run.num_local_epochs for run in found.pooled})
+def _sizes(found):
+  """Returns what tells compared runs apart, name -> value."""
+  sizes = sorted({(run.num_local_epochs, run.num_rounds) for run in found.runs})
+  if len({num_rounds for _, num_rounds in sizes}) == 1:
+    return [{'E': epochs} for epochs, _ in sizes]
+  return [dict(zip(_SETTINGS, size, strict=True)) for size in sizes]
 
 
-def _pair(found, epochs):
-  return [
-    found.find(algorithm__name=name, client_work__num_local_epochs=epochs)
-    for name in METHODS
-  ]
+def _pair(found, sizes):
+  settings = {_SETTINGS[name]: value for name, value in sizes.items()}
+  return [found.find(algorithm__name=name, **settings) for name in METHODS]
 
 
 def _row(*cells):

@@ -7,13 +7,8 @@ import shutil
 import numpy as np
 import pytest
 import small_image_runs
-import tensorflow as tf
-from safetensors.numpy import load_file
 
-from models import emnist_cnn
 from tff_fedfish.cli.main import main
-from tff_fedfish.data.images.client_images import ClientImages
-from tff_fedfish.data.images.mnist_by_writer import read_mnist_by_writer
 from tff_fedfish.training import checkpoints, metrics_files
 
 # With batches of 4 the writers have 2 each; all of it by hand:
@@ -22,16 +17,13 @@ _NUM_IMAGES, _NUM_DROPPED = 23, 4
 
 
 @pytest.fixture(scope='module')
-def corpus(tmp_path_factory):
-  return small_image_runs.write_corpus(tmp_path_factory.mktemp('mnist') / 'raw')
+def corpus(small_images):
+  return small_images
 
 
 @pytest.fixture(scope='module')
-def run(corpus, tmp_path_factory):
-  """A finished, uninterrupted run. Tests must not change it."""
-  workdir = tmp_path_factory.mktemp('image_runs') / 'finished'
-  assert small_image_runs.train(corpus, workdir) == 0
-  return workdir
+def run(small_image_run):
+  return small_image_run
 
 
 def _evaluate(run, corpus, output, *options):
@@ -160,70 +152,6 @@ def test_generate_names_what_it_takes(run, capsys):
     f'`--checkpoint` must be of a language model, but {str(run)!r} trained '
     "'emnist_cnn' on images. Name the run of a language model."
   ) in capsys.readouterr().err
-
-
-class TestExport:
-  @pytest.fixture(scope='class')
-  def exported(self, run, tmp_path_factory):
-    output = tmp_path_factory.mktemp('exported') / 'model'
-    arguments = ['--checkpoint', str(run), '--output', str(output)]
-    assert main(['export', *arguments]) == 0
-    return output
-
-  def test_files(self, exported):
-    assert sorted(path.name for path in exported.iterdir()) == [
-      'README.md',
-      'SHA256SUMS',
-      'config.json',
-      'model.safetensors',
-      'saved_model',
-    ]
-
-  def test_saved_model_is_the_network(self, exported, corpus):
-    loaded = tf.saved_model.load(str(exported / 'saved_model'))
-    weights = load_file(exported / 'model.safetensors')
-    assert sum(map(np.size, weights.values())) == 1_199_882
-    images = ClientImages(read_mnist_by_writer(corpus)).sequences(
-      b'writer-0071'
-    )
-    logits = loaded.class_logits(images.images)['logits'].numpy()
-    expected = emnist_cnn.logits(
-      [weights[name] for name in emnist_cnn.weight_shapes(10)],
-      images.images.astype(np.float32) / 255,
-    )
-    np.testing.assert_allclose(logits, expected, atol=1e-5)
-    serving = loaded.signatures['serving_default'](
-      images=tf.constant(images.images)
-    )
-    np.testing.assert_array_equal(serving['logits'], logits)
-
-  def test_config(self, exported):
-    config = json.loads((exported / 'config.json').read_text())
-    assert config['model'] == {
-      'name': 'emnist_cnn',
-      'num_classes': 10,
-      'image_shape': [28, 28, 1],
-    }
-    assert 'vocabulary' not in config
-    assert config['run']['data']['directory'] == 'raw'
-
-  def test_model_card(self, exported):
-    card = ' '.join((exported / 'README.md').read_text().split())
-    assert card.startswith('# Image classifier: FedFish, round 3 ')
-    assert 'The network `emnist_cnn` of 1,199,882 parameters' in card
-    # 5 + 6 + 7 + 9 images to train on, 8 + 4 + 3 of held-out writers.
-    assert (
-      'The corpus `mnist_by_writer`: 42 images of 7 clients, 4 of them for '
-      'training and 3 held out. The clients are those of the corpus.' in card
-    )
-    assert f'{3 * 2 * _NUM_IMAGES} images were trained on' in card
-    assert 'the images of all clients lay on' in card
-    assert 'tf.zeros([1, 28, 28, 1], tf.uint8)' in card
-    for word in ('token', 'text', 'partition', 'vocabulary'):
-      # Columns of metrics.csv have one name for what both kinds count.
-      assert word not in card.replace('train/num_tokens', '').replace(
-        'train/num_dropped_tokens', ''
-      ), word
 
 
 @pytest.mark.slow

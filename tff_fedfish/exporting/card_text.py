@@ -1,9 +1,13 @@
 """What the model cards of all kinds of models are made of, as Markdown."""
 
+import dataclasses
 import json
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
+
+from tff_fedfish.exporting.run_facts import RunFacts
+from tff_fedfish.exporting.trained_model import TrainedModel
 
 SAFETENSORS = """\
 As arrays, from `model.safetensors`, whose metadata hold `config.json` as
@@ -18,10 +22,52 @@ weights = load_file('model.safetensors')
 """How weights of any model are loaded."""
 
 
-def prose(text: str) -> str:
-  """Returns a paragraph, broken into lines of at most 80 characters."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CardKind:
+  """What a card says of one kind of models and not of the other."""
+
+  title: str
+  """Such as 'Language model'."""
+  architecture: Callable[[TrainedModel], str]
+  """Such as 'A decoder-only transformer'."""
+  sizes: Callable[[TrainedModel], dict[str, Any]]
+  """Heading -> value: what fixes the weights' shapes."""
+  examples_name: str
+  """What clients have, such as 'documents'."""
+  corpus: Callable[[TrainedModel, RunFacts], str]
+  """The corpus by name, with its origin if that is known."""
+  data_remarks: Callable[[TrainedModel], Iterator[str]]
+  """Whose the examples are, or as what they are read."""
+  unit: str
+  """What a loss is the mean of, such as 'token'."""
+  settings: Callable[[TrainedModel], dict[str, Any]]
+  """Setting -> value: those that only this kind reads."""
+  score_remarks: tuple[str, ...] = ()
+  """What names of metrics mean."""
+  content_name: str
+  """What the examples hold, such as 'texts'."""
+  leak: str
+  """What the model may give away of them, as an item of a list."""
+  loading: Callable[[TrainedModel, Sequence[str]], Iterator[str]]
+  """How each of the formats that were written is loaded."""
+
+
+def prose(text: str, *, mark: str = '') -> str:
+  """Returns a paragraph in lines of at most 80 characters.
+
+  Args:
+    text: The paragraph.
+    mark: What it begins with, such as '- '; its other lines are indented.
+  """
   # Names, such as that of the corpus, have hyphens that are no syllables'.
-  return textwrap.fill(text, 80, break_long_words=False, break_on_hyphens=False)
+  return textwrap.fill(
+    text,
+    80,
+    initial_indent=mark,
+    subsequent_indent=' ' * len(mark),
+    break_long_words=False,
+    break_on_hyphens=False,
+  )
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:

@@ -80,7 +80,7 @@ def export(
     files.write_directory_atomically(directory) as temporary,
   ):
     files.write_json(temporary / 'config.json', config)
-    if model.tokenizer is not None:
+    if not model.is_of_images:
       model.tokenizer.save(temporary / 'vocabulary')
     if 'safetensors' in formats:
       _write_safetensors(temporary / 'model.safetensors', model, config)
@@ -114,7 +114,7 @@ def json_config(model: TrainedModel) -> dict[str, Any]:
     'round': model.round_num,
     'model': dataclasses.asdict(model.shape),
   }
-  if model.tokenizer is not None:
+  if not model.is_of_images:
     names = (
       'kind',
       'size',

@@ -126,13 +126,7 @@ def generate(
   if options.corpus is not None:
     corpus = GroupedCorpus(options.corpus)
     client_id = client_lookup.find_client(corpus, options.client)
-  model = load_trained_model(checkpoint)
-  if model.tokenizer is None:
-    raise UserError(
-      f'`--checkpoint` must be of a language model, but {str(model.run)!r} '
-      f'trained {model.config.model.preset!r} on images. Name the run of a '
-      'language model.'
-    )
+  model = load_trained_model(checkpoint, must_write=True)
   if options.corpus is not None:
     sequences = _client_sequences(model, corpus, client_id)
   writer = _Writer(model, options)

@@ -1,22 +1,25 @@
 """What a model card says of a classifier of images alone."""
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
-from tff_fedfish.exporting.card_text import SAFETENSORS, prose, table
+from tff_fedfish.exporting.card_text import SAFETENSORS, CardKind, prose
 from tff_fedfish.exporting.run_facts import RunFacts
 from tff_fedfish.exporting.trained_model import TrainedModel
-from tff_fedfish.version import __version__
+from tff_fedfish.training.image_corpora import IMAGE_CORPORA
 
-TITLE = 'Image classifier'
-DATA = 'images'
-UNIT = 'image'
-LEAK = """\
-- The model may give away which images it was trained on, and whose. Test for
-  that before you publish it.
-"""
+_NETWORKS = {
+  'emnist_cnn': 'A network of two 3 x 3 convolutions, max pooling and one '
+  'hidden layer, with dropout in training (Reddi et al., 2021). It takes '
+  'pixels divided by 255.',
+  'resnet18': 'A ResNet-18 with GroupNorm for small images: the first '
+  'convolution is 3 x 3 and no pooling follows it. It takes each image less '
+  'its mean, divided by its standard deviation. In training images were padded '
+  'to 36 x 36, cropped and flipped at random.',
+}
 
 _SAVED_MODEL = """\
-With TensorFlow alone, from `saved_model/`:
+With TensorFlow alone, from `saved_model/`, which makes the pixels ready itself:
 
 ```python
 import tensorflow as tf
@@ -28,8 +31,7 @@ logits = model.class_logits(images)['logits']
 classes = tf.argmax(logits, axis=1)
 ```
 
-Images are as the corpus has them, values from 0 to 255: what makes them ready
-for the model is part of it. It is for inference: gradients are not in it.
+It is for inference: gradients are not in it.
 """
 
 _KERNELS = """\
@@ -38,47 +40,69 @@ layers [values in, values out].
 """
 
 
-def introduction(model: TrainedModel) -> Iterator[str]:
-  """Yields what the model is."""
+def _sizes(model: TrainedModel) -> dict[str, Any]:
   shape = model.shape
-  yield prose(
-    f'The network `{shape.name}` of {shape.num_parameters:,} parameters, '
-    'trained from scratch by simulated federated learning. Exported by fedfish '
-    f'{__version__}.'
-  )
-  yield table(
-    ('network', 'classes', 'height', 'width', 'channels'),
-    [(shape.name, shape.num_classes, *shape.image_shape)],
-  )
+  names = ('height', 'width', 'channels')
+  return {
+    'network': shape.name,
+    'classes': shape.num_classes,
+    **dict(zip(names, shape.image_shape, strict=True)),
+  }
 
 
-def data(model: TrainedModel, facts: RunFacts) -> Iterator[str]:
-  """Yields whose images it was trained on, and how they became clients."""
-  corpus = facts.corpus
-  if corpus is None:
-    yield prose(
-      f'The corpus `{facts.corpus_name}`. Nothing more is known of it: '
-      f'{facts.remark}.'
-    )
+def _corpus(model: TrainedModel, facts: RunFacts) -> str:
+  return f'`{model.config.data.corpus}` in `{facts.corpus_name}`'
+
+
+def _clients(model: TrainedModel) -> Iterator[str]:
+  config = model.config
+  fraction = config.client_splits.held_out_fraction
+  if config.partition.scheme is None:
+    text = IMAGE_CORPORA[config.data.corpus].own_clients
+    if fraction is not None:
+      text = (
+        'Clients are those of the train split. A share of them is held out, '
+        'and the test split was not used.'
+      )
   else:
-    num_clients = corpus.num_participating + corpus.num_held_out
-    yield prose(
-      f'The corpus `{facts.corpus_name}`: {corpus.num_examples:,} images of '
-      f'{num_clients:,} clients, {corpus.num_participating:,} of them for '
-      f'training and {corpus.num_held_out:,} held out.'
+    text = (
+      f'Clients were made: the scheme `{config.partition.scheme}` divided the '
+      'train split among them. '
     )
-  scheme = model.config.partition.scheme
-  if scheme is None:
-    yield 'The clients are those of the corpus.'
-  else:
-    yield prose(
-      f'The clients were made: the scheme `{scheme}` divided the images among '
-      'them, as set below.'
-    )
+    if fraction is not None:
+      text += 'A share of them is held out, and the test split was not used.'
+    elif config.partition.held_out == 'whole':
+      text += 'Held out is the test split, as one client.'
+    else:
+      text += (
+        'Held out are as many, made of the test split: each has the shares of '
+        'the classes of one that was trained on.'
+      )
+  yield text
+  yield (
+    'Of the values 0 to 255 of an image, '
+    f'{IMAGE_CORPORA[config.data.corpus].pixels}. Classes are numbered as in '
+    'the corpus.'
+  )
 
 
-def loading(model: TrainedModel, formats: Sequence[str]) -> Iterator[str]:
-  """Yields how each format is loaded."""
+def _settings(model: TrainedModel) -> dict[str, Any]:
+  config = model.config
+  seed = config.seeds.partition_seed
+  partition = config.partition.build(partition_seed=seed)
+  if partition is None:
+    return {}
+  settings = {'scheme': partition.scheme, **partition.parameters()}
+  if config.client_splits.held_out_fraction is None:
+    settings['held_out'] = config.partition.held_out
+  return {
+    **{f'partition.{name}': value for name, value in settings.items()},
+    'seeds.partition_seed': seed,
+  }
+
+
+def _loading(model: TrainedModel, formats: Sequence[str]) -> Iterator[str]:
+  yield prose(_NETWORKS[model.shape.name])
   if 'saved_model' in formats:
     height, width, channels = model.shape.image_shape
     yield _SAVED_MODEL.format(
@@ -90,3 +114,20 @@ def loading(model: TrainedModel, formats: Sequence[str]) -> Iterator[str]:
   if 'safetensors' in formats:
     yield SAFETENSORS
     yield _KERNELS
+
+
+KIND = CardKind(
+  title='Image classifier',
+  architecture=lambda model: f'The network `{model.shape.name}`',
+  sizes=_sizes,
+  examples_name='images',
+  corpus=_corpus,
+  data_remarks=_clients,
+  unit='image',
+  settings=_settings,
+  score_remarks=('Tokens and sequences in the names of metrics are images.',),
+  content_name='images',
+  leak='The model may give away which images it was trained on, and whose.',
+  loading=_loading,
+)
+"""Of classifiers of images."""

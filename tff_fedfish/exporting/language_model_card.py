@@ -1,21 +1,12 @@
 """What a model card says of a language model alone."""
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
-from models.transformer_config import num_parameters
 from tff_fedfish.data import tokenizers
-from tff_fedfish.exporting.card_text import SAFETENSORS, prose, table
+from tff_fedfish.exporting.card_text import SAFETENSORS, CardKind, prose
 from tff_fedfish.exporting.run_facts import RunFacts
 from tff_fedfish.exporting.trained_model import TrainedModel
-from tff_fedfish.version import __version__
-
-TITLE = 'Language model'
-DATA = 'texts'
-UNIT = 'token'
-LEAK = """\
-- The model may have memorized parts of the texts, personal data among them, and
-  may repeat them. Test for that before you publish it.
-"""
 
 _SAVED_MODEL = """\
 With TensorFlow alone, from `saved_model/`:
@@ -48,58 +39,40 @@ _VOCABULARIES = {
 }
 
 
-def introduction(model: TrainedModel) -> Iterator[str]:
-  """Yields what the model is."""
+def _sizes(model: TrainedModel) -> dict[str, Any]:
   shape = model.shape
-  yield prose(
-    f'A decoder-only transformer of {num_parameters(shape):,} parameters, '
-    'trained from scratch by simulated federated learning. Exported by fedfish '
-    f'{__version__}.'
-  )
-  yield table(
-    ('layers', 'width', 'heads', 'token ids', 'positions', 'products in'),
-    [
-      (
-        shape.num_layers,
-        shape.width,
-        shape.num_heads,
-        shape.vocabulary_size,
-        f'{shape.sequence_length:,}, {shape.position_embedding}',
-        shape.compute_dtype,
-      )
-    ],
+  return {
+    'layers': shape.num_layers,
+    'width': shape.width,
+    'heads': shape.num_heads,
+    'token ids': shape.vocabulary_size,
+    'positions': f'{shape.sequence_length:,}, {shape.position_embedding}',
+    'products in': shape.compute_dtype,
+  }
+
+
+def _corpus(model: TrainedModel, facts: RunFacts) -> str:
+  name = f'`{facts.corpus_name}`'
+  if facts.corpus is None:
+    return name
+  manifest = facts.corpus.manifest
+  part = f', part `{manifest.split.name}`' if manifest.split else ''
+  return (
+    f'{name}, grouped from the layout `{manifest.corpus}` by '
+    f'`{manifest.key}`{part}'
   )
 
 
-def data(model: TrainedModel, facts: RunFacts) -> Iterator[str]:
-  """Yields whose texts it was trained on, and as which tokens."""
-  corpus = facts.corpus
-  if corpus is None:
-    yield prose(
-      f'The corpus `{facts.corpus_name}`. Nothing more is known of it: '
-      f'{facts.remark}.'
-    )
-  else:
-    part = f', part `{corpus.split}`' if corpus.split else ''
-    yield prose(
-      f'The corpus `{facts.corpus_name}`, grouped from the layout '
-      f'`{corpus.source}` by `{corpus.key}`{part}: '
-      f'{corpus.num_examples:,} documents of '
-      f'{corpus.num_participating + corpus.num_held_out:,} clients, '
-      f'{corpus.num_participating:,} of them for training and '
-      f'{corpus.num_held_out:,} held out.'
-    )
+def _sequences(model: TrainedModel) -> Iterator[str]:
   tokenizer = model.tokenizer
-  yield prose(
-    'Sequences have at most '
-    f'{model.shape.sequence_length:,} tokens of a '
+  yield (
+    f'Sequences have at most {model.shape.sequence_length:,} tokens of a '
     f'{tokenizer.kind} vocabulary of {tokenizer.size:,} pieces'
     + (', in lower case.' if tokenizer.lower_case else '.')
   )
 
 
-def loading(model: TrainedModel, formats: Sequence[str]) -> Iterator[str]:
-  """Yields how each format is loaded."""
+def _loading(model: TrainedModel, formats: Sequence[str]) -> Iterator[str]:
   tokenizer = model.tokenizer
   if 'saved_model' in formats:
     yield _SAVED_MODEL.format(
@@ -121,3 +94,20 @@ def loading(model: TrainedModel, formats: Sequence[str]) -> Iterator[str]:
     "[token_ids] = tokenizer.encode_batch(['Some text.'])\n"
     '```'
   )
+
+
+KIND = CardKind(
+  title='Language model',
+  architecture=lambda model: 'A decoder-only transformer',
+  sizes=_sizes,
+  examples_name='documents',
+  corpus=_corpus,
+  data_remarks=_sequences,
+  unit='token',
+  settings=lambda model: {},
+  content_name='texts',
+  leak='The model may have memorized parts of the texts, personal data among '
+  'them, and may repeat them.',
+  loading=_loading,
+)
+"""Of language models."""

@@ -9,11 +9,13 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from models.model_shapes import num_parameters
 from tff_fedfish.exporting import image_model_card, language_model_card
 from tff_fedfish.exporting.card_text import prose, table
 from tff_fedfish.exporting.run_facts import RunFacts
 from tff_fedfish.exporting.trained_model import TrainedModel
 from tff_fedfish.reporting.evaluations import Interval
+from tff_fedfish.version import __version__
 
 # Of the config, what fixes the weights beside model, data and length.
 _SECTIONS = (
@@ -22,7 +24,6 @@ _SECTIONS = (
   'server',
   'cohorts',
   'client_splits',
-  'partition',
   'seeds',
 )
 # What one method or one optimizer alone reads.
@@ -35,27 +36,22 @@ _FISHER_NAMES = (
 )
 _ADAM_NAMES = ('beta_1', 'beta_2', 'epsilon')
 
-_PRIVACY = """\
-- Federated learning was simulated: the {data} of all clients lay on the
-  machines that trained the model. Nothing was hidden from whoever ran them.
-- There is no formal guarantee: updates were not clipped and no noise was added,
-  so the model is not differentially private.
-- The server took sums over the clients of a round, of their weighted model
-  deltas and, with FedFish, of their Fisher diagonals. The sums were formed in
-  the clear, without secure aggregation.
-{leak}"""
+_PRIVACY = (
+  'Federated learning was simulated: the {content} of all clients lay on the '
+  'machines that trained the model. Nothing was hidden from whoever ran them.',
+  'There is no formal guarantee: updates were not clipped and no noise was '
+  'added, so the model is not differentially private.',
+  'The server took sums over the clients of a round, of their weighted model '
+  'deltas and, with FedFish, of their Fisher diagonals. The sums were formed '
+  'in the clear, without secure aggregation.',
+)
 
-_WHOLE_FILES = """\
-`sha256sum --check SHA256SUMS` says whether the files are whole. `config.json`
-holds the shape of the model and the settings of its run.
-"""
-
-_LICENCE = """\
-A run does not record the licence of its data. It applies to the {data}, and may
-ask for attribution, or for the same licence, where something is made of them.
-Look it up and name it here, and a licence for the weights, before you publish
-the model.
-"""
+_LICENCE = (
+  'A run does not record the licence of its data. It applies to the {content}, '
+  'and may ask for attribution, or for the same licence, where something is '
+  'made of them. Look it up and name it here, and a licence for the weights, '
+  'before you publish the model.'
+)
 
 
 def model_card(
@@ -68,18 +64,18 @@ def model_card(
     facts: What its run knows, at the model's round.
     formats: What it is exported as: 'saved_model', 'safetensors' or both.
   """
-  is_of_images = model.config.data.holds_images
-  kind = image_model_card if is_of_images else language_model_card
+  card = image_model_card if model.is_of_images else language_model_card
+  kind = card.KIND
   sections = {
-    f'# {kind.TITLE}: {facts.method}, round {model.round_num}': (
-      kind.introduction(model)
+    f'# {kind.title}: {facts.method}, round {model.round_num}': (
+      _introduction(model, kind)
     ),
-    '## Data': kind.data(model, facts),
+    '## Data': _data(model, facts, kind),
     '## Training': _training(model, facts, kind),
     '## Scores': _scores(model, facts, kind),
-    '## Privacy': [_PRIVACY.format(data=kind.DATA, leak=kind.LEAK)],
-    '## How to load it': [_WHOLE_FILES, *kind.loading(model, formats)],
-    '## Licence': [_LICENCE.format(data=kind.DATA)],
+    '## Privacy': _privacy(kind),
+    '## How to load it': _loading(model, formats, kind),
+    '## Licence': [prose(_LICENCE.format(content=kind.content_name))],
   }
   paragraphs = []
   for heading, section in sections.items():
@@ -87,35 +83,69 @@ def model_card(
   return '\n\n'.join(paragraphs) + '\n'
 
 
+def _introduction(model, kind) -> Iterator[str]:
+  num_weights = num_parameters(model.shape)
+  yield prose(
+    f'{kind.architecture(model)} of {num_weights:,} parameters, trained from '
+    'scratch by simulated federated learning. Exported by fedfish '
+    f'{__version__}.'
+  )
+  sizes = kind.sizes(model)
+  yield table(tuple(sizes), [tuple(sizes.values())])
+
+
+def _data(model, facts, kind) -> Iterator[str]:
+  name = kind.corpus(model, facts)
+  corpus = facts.corpus
+  if corpus is None:
+    yield prose(
+      f'The corpus {name}. Nothing more is known of it: {facts.remark}.'
+    )
+  else:
+    num_clients = corpus.num_participating + corpus.num_held_out
+    yield prose(
+      f'The corpus {name}: {corpus.num_examples:,} {kind.examples_name} of '
+      f'{num_clients:,} clients, {corpus.num_participating:,} of them for '
+      f'training and {corpus.num_held_out:,} held out.'
+    )
+  yield from map(prose, kind.data_remarks(model))
+
+
 def _training(model, facts, kind) -> Iterator[str]:
   yield prose(
     f'{facts.method}, round {model.round_num:,} of '
     f'{model.config.training.num_rounds:,}. Until there '
     f'{facts.num_participations:,} clients took part, counted again in every '
-    f'round, and {facts.num_tokens:,} {kind.UNIT}s were trained on, over all '
+    f'round, and {facts.num_tokens:,} {kind.unit}s were trained on, over all '
     'local epochs.'
   )
-  yield table(('setting', 'value'), _settings(model.config))
+  yield table(
+    ('setting', 'value'),
+    [(f'`{name}`', value) for name, value in _settings(model, kind).items()],
+  )
 
 
-def _settings(config) -> Iterator[tuple[str, Any]]:
-  unused = set()
-  if config.partition.scheme is None:
-    unused.add('partition_seed')
+def _settings(model, kind) -> dict[str, Any]:
+  config = model.config
+  # Of images, whose settings are their kind's.
+  unused = {'partition_seed'}
   if config.algorithm.name != 'fed_fish':
     unused.update(_FISHER_NAMES)
   if config.server.optimizer != 'adam':
     unused.update(_ADAM_NAMES)
-  for section in _SECTIONS:
-    if section == 'partition' and config.partition.scheme is None:
-      continue
-    for name, value in dataclasses.asdict(getattr(config, section)).items():
-      # Of a partition, what its scheme does not read is None.
-      if name not in unused and (section, value) != ('partition', None):
-        yield f'`{section}.{name}`', value
+  settings = {
+    f'{section}.{name}': value
+    for section in _SECTIONS
+    for name, value in dataclasses.asdict(getattr(config, section)).items()
+    if name not in unused
+  }
+  if config.client_splits.held_out_fraction is None:
+    settings['client_splits.held_out_fraction'] = "none: the corpus's own"
+  return settings | kind.settings(model)
 
 
 def _scores(model, facts, kind) -> Iterator[str]:
+  yield from kind.score_remarks
   yield f'From metrics.csv, at round {model.round_num:,}:'
   yield table(('metric', 'value'), _metrics(facts.last_row))
   held_out = facts.held_out_row
@@ -125,7 +155,7 @@ def _scores(model, facts, kind) -> Iterator[str]:
   if facts.evaluations:
     yield prose(
       'Means over clients, each of which fine-tuned the model on a share of '
-      f'its data; loss in nats per {kind.UNIT}, with its 95 % interval:'
+      f'its data; loss in nats per {kind.unit}, with its 95 % interval:'
     )
     yield table(
       ('evaluation', 'clients', 'data used', 'loss', 'interval', 'accuracy'),
@@ -136,7 +166,7 @@ def _scores(model, facts, kind) -> Iterator[str]:
     if barrier is not None:
       yield prose(
         f'Client-Server Barrier (`{evaluation.name}`): {barrier.mean:.4f} nats '
-        f'per {kind.UNIT}; lower is better.'
+        f'per {kind.unit}; lower is better.'
       )
   if facts.num_other_evaluations:
     yield (
@@ -167,3 +197,19 @@ def _interval(loss: Interval | None) -> str:
   if loss is None or loss.ci_low is None or loss.ci_high is None:
     return '-'
   return f'{loss.ci_low:.4f} to {loss.ci_high:.4f}'
+
+
+def _privacy(kind) -> Iterator[str]:
+  sentences = [*_PRIVACY, f'{kind.leak} Test for that before you publish it.']
+  yield '\n'.join(
+    prose(sentence.format(content=kind.content_name), mark='- ')
+    for sentence in sentences
+  )
+
+
+def _loading(model, formats, kind) -> Iterator[str]:
+  yield prose(
+    '`sha256sum --check SHA256SUMS` says whether the files are whole. '
+    '`config.json` holds the shape of the model and the settings of its run.'
+  )
+  yield from kind.loading(model, formats)

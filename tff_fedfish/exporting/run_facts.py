@@ -3,34 +3,28 @@
 import dataclasses
 import pathlib
 from collections.abc import Sequence
-from typing import Any
 
+from tff_fedfish.data.manifest import Manifest
 from tff_fedfish.errors import UserError
 from tff_fedfish.exporting.trained_model import TrainedModel
 from tff_fedfish.reporting.evaluations import Evaluation
 from tff_fedfish.reporting.loading import load_runs
 from tff_fedfish.reporting.runs import Row
 from tff_fedfish.training import run_inputs
-from tff_fedfish.training.config import DataConfig
-from tff_fedfish.training.run_inputs import RunCorpus
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CorpusFacts:
   """The corpus of a run, where it still is what the run read."""
 
-  source: str
-  """The layout that was grouped, such as 'c4'; of images, the corpus."""
-  key: str | None
-  """What a client's documents share, such as 'host'; None with images."""
-  split: str | None
-  """The part, where the corpus was split, such as 'train'."""
+  manifest: Manifest | None
+  """Of text: what was grouped, and how; None with images."""
   num_examples: int
-  """Documents, or images that some client has."""
+  """Documents, or images of participating and held-out clients."""
   num_participating: int
   """Clients that may have been drawn in training."""
   num_held_out: int
-  """Clients that training never saw."""
+  """Clients that took no part in training."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -40,7 +34,7 @@ class RunFacts:
   method: str
   """As people write it, such as 'FedFish'."""
   corpus_name: str
-  """The name of the corpus's directory; of images, the corpus's."""
+  """The name of the corpus's directory."""
   corpus: CorpusFacts | None
   remark: str | None
   """Why `corpus` is None; None where it is not."""
@@ -90,7 +84,7 @@ def gather(model: TrainedModel) -> RunFacts:
   corpus, remark = _corpus_facts(model)
   return RunFacts(
     method=run.method,
-    corpus_name=_corpus_name(model.config.data),
+    corpus_name=pathlib.Path(model.config.data.directory).resolve().name,
     corpus=corpus,
     remark=remark,
     last_row=rows[-1],
@@ -116,33 +110,20 @@ def _corpus_facts(model: TrainedModel) -> tuple[CorpusFacts | None, str | None]:
   if fingerprint != model.corpus_fingerprint:
     return None, 'another corpus was in its place when this was written'
   split = run_inputs.split_corpus(config, corpus)
+  manifest = None if model.is_of_images else corpus.manifest
+  if manifest is None:
+    # Where others are held out, the corpus's own held-out clients are not used.
+    used = (*split.participating, *split.held_out)
+    num_examples = sum(len(corpus.client_rows[i]) for i in used)
+  else:
+    num_examples = manifest.counts.records_out
   facts = CorpusFacts(
-    **_contents(config.data, corpus),
+    manifest=manifest,
+    num_examples=num_examples,
     num_participating=len(split.participating),
     num_held_out=len(split.held_out),
   )
   return facts, None
-
-
-def _contents(data: DataConfig, corpus: RunCorpus) -> dict[str, Any]:
-  if data.holds_images:
-    num_images = sum(map(len, corpus.client_rows.values()))
-    return dict(
-      source=data.corpus, key=None, split=None, num_examples=num_images
-    )
-  manifest = corpus.manifest
-  return dict(
-    source=manifest.corpus,
-    key=manifest.key,
-    split=manifest.split.name if manifest.split else None,
-    num_examples=manifest.counts.records_out,
-  )
-
-
-def _corpus_name(data: DataConfig) -> str:
-  if data.holds_images:
-    return data.corpus
-  return pathlib.Path(data.directory).resolve().name
 
 
 def _total(rows: Sequence[Row], name: str) -> int:

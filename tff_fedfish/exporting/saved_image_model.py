@@ -36,14 +36,20 @@ class ImageModel(tf.Module):
       ]
     )
     def class_logits(images: tf.Tensor) -> dict[str, tf.Tensor]:
+      """Returns the score of every class.
+
+      Args:
+        images: Uint8 [batch, height, width, channels], as training reads them.
+
+      Returns:
+        'logits': float32 [batch, num_classes].
+      """
       weights = [tf.convert_to_tensor(w) for w in self.model_weights]
       return {
         'logits': classifier.logits(weights, classifier.normalize(images))
       }
 
     self.class_logits = class_logits
-    """uint8 images [batch, height, width, channels], as training reads them ->
-    'logits': float32 [batch, num_classes], the score of every class."""
 
   def signatures(self) -> dict[str, Any]:
     """Returns the function by the names that it is served under."""

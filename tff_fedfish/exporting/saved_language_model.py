@@ -89,6 +89,14 @@ class LanguageModel(tf.Module):
       )
     }
 
+  def signatures(self) -> dict[str, Any]:
+    """Returns the functions by the names that they are served under."""
+    return {
+      'serving_default': self.next_token_logits,
+      'next_token_logits': self.next_token_logits,
+      'row_losses': self.row_losses,
+    }
+
   def _weights(self):
     return tuple(tf.convert_to_tensor(w) for w in self.model_weights)
 
@@ -101,11 +109,3 @@ class LanguageModel(tf.Module):
     with tf.control_dependencies([checked]):
       padded = tf.pad(tokens, [[0, 0], [0, missing]])
     return tf.ensure_shape(padded, [None, max_length])
-
-  def signatures(self) -> dict[str, Any]:
-    """Returns the functions by the names that they are served under."""
-    return {
-      'serving_default': self.next_token_logits,
-      'next_token_logits': self.next_token_logits,
-      'row_losses': self.row_losses,
-    }

@@ -8,6 +8,7 @@ import numpy as np
 
 from models.model_shapes import ModelShape, weight_shapes
 from tff_fedfish.data.tokenizers import Tokenizer
+from tff_fedfish.errors import UserError
 from tff_fedfish.training import checkpoints, run_directory, run_inputs
 from tff_fedfish.training.config import TrainConfig
 
@@ -30,27 +31,40 @@ class TrainedModel:
   """Of the corpus that it was trained on; see `run_inputs`."""
 
   @property
+  def is_of_images(self) -> bool:
+    """Whether it is an image model, not a language model."""
+    return self.config.data.holds_images
+
+  @property
   def shape(self) -> ModelShape:
     """The model's shape: of a transformer, or of an image model."""
     return self.config.model_shape()
 
 
-def load_trained_model(checkpoint: str | os.PathLike) -> TrainedModel:
+def load_trained_model(
+  checkpoint: str | os.PathLike, *, must_write: bool = False
+) -> TrainedModel:
   """Reads the weights of a checkpoint; builds neither model nor process.
 
   Args:
     checkpoint: A checkpoint or a run directory (its last), of `--checkpoint`.
+    must_write: Whether only a language model will do.
 
   Returns:
     The model. Server optimizer and other state are not read.
 
   Raises:
-    UserError: If it is no checkpoint, is damaged, or does not fit the config or
-      the vocabulary of its run.
+    UserError: If it is no checkpoint, is damaged, does not fit the config or
+      the vocabulary of its run, or is of an image model that must write.
   """
   path = checkpoints.resolve_checkpoint(checkpoint)
   run = path.parent.parent
   config = run_directory.read_config(run)
+  if must_write and config.data.holds_images:
+    raise UserError(
+      f'`--checkpoint` must be of a language model, but {str(run)!r} trained '
+      f'{config.model.preset!r} on images. Name the run of a language model.'
+    )
   tokenizer = run_inputs.open_tokenizer(
     config, run / run_directory.VOCABULARY_NAME
   )

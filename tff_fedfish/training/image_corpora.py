@@ -18,6 +18,10 @@ class ImageCorpus:
   """Images of both sides, which are held in memory a byte per value."""
   clients: Literal['own', 'partition', 'either']
   """Where its clients come from: its own, a partition, or what is chosen."""
+  own_clients: str | None = None
+  """Who its own clients are, and of them the held-out ones, as a sentence."""
+  pixels: str
+  """What the values 0 to 255 of its images are, as part of a sentence."""
 
   @property
   def num_bytes(self) -> int:
@@ -33,30 +37,43 @@ IMAGE_CORPORA: Mapping[str, ImageCorpus] = types.MappingProxyType(
       num_classes=10,
       num_images=70_000,
       clients='own',
+      own_clients='Clients are writers. Those held out are other people, who '
+      'wrote the test images.',
+      pixels='0 is background and 255 ink',
     ),
     'emnist_by_writer': ImageCorpus(
       image_shape=(28, 28, 1),
       num_classes=62,
       num_images=671_585 + 77_483,
       clients='own',
+      own_clients='Clients are writers. Those held out are the same people '
+      'again, with other images of theirs.',
+      pixels='255 is background and 0 ink; of values from 0 to 1, as they are '
+      'published, 255 times, rounded',
     ),
     'cifar10': ImageCorpus(
       image_shape=(32, 32, 3),
       num_classes=10,
       num_images=60_000,
       clients='partition',
+      pixels='channels are red, green and blue',
     ),
     'cifar100': ImageCorpus(
       image_shape=(32, 32, 3),
       num_classes=100,
       num_images=60_000,
       clients='either',
+      own_clients="Clients are those of TensorFlow Federated's edition, which "
+      'drew them by Pachinko allocation (Reddi et al., 2021), held-out ones '
+      'from the test split.',
+      pixels='channels are red, green and blue',
     ),
     'fashion_mnist': ImageCorpus(
       image_shape=(28, 28, 1),
       num_classes=10,
       num_images=70_000,
       clients='partition',
+      pixels='0 is background',
     ),
   }
 )

@@ -1,6 +1,7 @@
 """Partitions by name, for corpora of images without clients of their own."""
 
 import dataclasses
+import inspect
 import types
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
@@ -142,6 +143,16 @@ class Partition:
     if self.scheme == 'latent_distributions':
       return function(labels if clusters is None else clusters, **parameters)
     return function(labels, num_classes=num_classes, **parameters)
+
+  def parameters(self) -> dict[str, int | float]:
+    """Returns all that the scheme reads, given or by default, but the seed."""
+    scheme = _SCHEMES[self.scheme]
+    defaults = inspect.signature(scheme.function).parameters
+    return {
+      'num_clients': self.num_clients,
+      **{name: defaults[name].default for name in scheme.takes},
+      **self._parameters(),
+    }
 
   def _parameters(self) -> dict[str, int | float]:
     """Returns what was given of the parameters that not all schemes have."""
