@@ -5,9 +5,11 @@ import json
 import pathlib
 from typing import Any
 
+from tff_fedfish.evaluation import statistics
+from tff_fedfish.reporting import matching
 from tff_fedfish.reporting.comparisons import Comparison, compare_methods
 from tff_fedfish.reporting.loading import load_runs
-from tff_fedfish.reporting.repetitions import pool_repetitions
+from tff_fedfish.reporting.repetitions import NUM_BOOTSTRAP, pool_repetitions
 from tff_fedfish.reporting.runs import Run
 
 RESULTS = pathlib.Path(__file__).parents[1] / 'docs' / 'results'
@@ -123,23 +125,24 @@ def rounds(found: Results) -> list[str]:
 
 def variants(found: Results, fraction: float) -> list[str]:
   """Returns a row per variant of an ablation, beside FedAvg."""
-  baseline = found.find(algorithm__name='fed_avg')
+  baseline = found.find(algorithm__name='fed_avg', cohorts__cohort_size=8)
   rows = []
   for run in found.pooled:
-    against = [
-      c
-      for c in compare_methods([*baseline.repetitions, *run.repetitions])
-      if c.fraction == fraction
-    ]
+    accuracy, loss = (
+      _difference(_paired(run, baseline, fraction, name), *shown)
+      if run is not baseline
+      else ''
+      for name, shown in (('accuracy_after', (100, 2)), ('loss_after', (1, 4)))
+    )
     score, barrier = run.held_out().fractions[fraction], run.barrier()
     effective = barrier.effective_clients
     rows.append(
       _row(
         _variant(run),
         f'{100 * score.accuracy.mean:.2f}',
-        _difference(against[0].accuracy, 100, 2) if against else '',
+        accuracy,
         f'{score.loss.mean:.4f}',
-        _difference(against[0].loss, 1, 4) if against else '',
+        loss,
         f'{barrier.barrier["loss"].mean:+.3f}',
         f'{effective.mean:.1f}' if effective else '',
       )
@@ -147,10 +150,28 @@ def variants(found: Results, fraction: float) -> list[str]:
   return rows
 
 
+def _paired(run, baseline, fraction, name):
+  """Returns the difference as a report has it, in whatever runs differ."""
+  sides = [
+    {
+      matching.seeds_of(one): {
+        client.client_id: getattr(client, name)
+        for client in one.held_out().clients_at(fraction)
+      }
+      for one in side.repetitions
+    }
+    for side in (run, baseline)
+  ]
+  return statistics.paired_difference(
+    *sides, num_bootstrap=NUM_BOOTSTRAP, seed=0
+  )
+
+
 def _variant(run):
   """Returns what differs from FedFish as printed."""
   if run.algorithm == 'fed_avg':
-    return 'FedAvg'
+    cohort_size = run.setting('cohorts', 'cohort_size')
+    return 'FedAvg' if cohort_size == 8 else f'FedAvg, cohorts of {cohort_size}'
   as_printed = {
     'fisher_estimator': 'extra_pass',
     'fisher_reduction': 'sum',
