@@ -158,7 +158,7 @@ def _paired(run, baseline, fraction, name):
         client.client_id: getattr(client, name)
         for client in one.held_out().clients_at(fraction)
       }
-      for one in side.repetitions
+      for one in side.repetitions or (side,)
     }
     for side in (run, baseline)
   ]

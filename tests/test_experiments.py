@@ -10,7 +10,12 @@ from tff_fedfish.sweeping.sweep_file import SweepFile
 from tff_fedfish.training import config_loading, run_directory
 
 _ROOT = pathlib.Path(__file__).parents[1]
-_NUM_SEEDS = {'mnist_by_writer': 3, 'mnist_by_writer_ablations': 2}
+_NUM_SEEDS = {
+  'debian': 3,
+  'debian_ablations': 1,
+  'mnist_by_writer': 3,
+  'mnist_by_writer_ablations': 2,
+}
 _NAMES = sorted(path.name for path in result_tables.RESULTS.iterdir())
 
 
@@ -58,8 +63,22 @@ def test_tables_of_mnist_by_writer():
   assert '\n'.join(result_tables.local_epochs(found, 0.0)) in readme
 
 
-def test_tables_of_the_ablations():
-  found = result_tables.results('mnist_by_writer_ablations')
+def test_tables_of_debian():
+  found = result_tables.results('debian')
+  text = (_ROOT / 'docs' / 'experiments.md').read_text()
+  for corpus in (None, 'sotu_by_president', 'stack_exchange'):
+    for fraction in (0.0, 0.5):
+      rows = result_tables.local_epochs(found, fraction, corpus)
+      assert '\n'.join(rows) in text, (corpus, fraction)
+  assert '\n'.join(result_tables.rounds(found)) in text
+  assert '\n'.join(result_tables.search(found)) in text
+
+
+@pytest.mark.parametrize(
+  'name', ['debian_ablations', 'mnist_by_writer_ablations']
+)
+def test_tables_of_ablations(name):
+  found = result_tables.results(name)
   text = (_ROOT / 'docs' / 'experiments.md').read_text()
   for fraction in (0.0, 0.5):
     assert '\n'.join(result_tables.variants(found, fraction)) in text
