@@ -5,11 +5,14 @@ import json
 import pathlib
 from typing import Any
 
-from tff_fedfish.evaluation import statistics
 from tff_fedfish.reporting import matching
-from tff_fedfish.reporting.comparisons import Comparison, compare_methods
+from tff_fedfish.reporting.comparisons import (
+  Comparison,
+  compare_methods,
+  paired_difference,
+)
 from tff_fedfish.reporting.loading import load_runs
-from tff_fedfish.reporting.repetitions import NUM_BOOTSTRAP, pool_repetitions
+from tff_fedfish.reporting.repetitions import pool_repetitions
 from tff_fedfish.reporting.runs import Run
 
 RESULTS = pathlib.Path(__file__).parents[1] / 'docs' / 'results'
@@ -154,17 +157,12 @@ def _paired(run, baseline, fraction, name):
   """Returns the difference as a report has it, in whatever runs differ."""
   sides = [
     {
-      matching.seeds_of(one): {
-        client.client_id: getattr(client, name)
-        for client in one.held_out().clients_at(fraction)
-      }
+      matching.seeds_of(one): one.held_out()
       for one in side.repetitions or (side,)
     }
     for side in (run, baseline)
   ]
-  return statistics.paired_difference(
-    *sides, num_bootstrap=NUM_BOOTSTRAP, seed=0
-  )
+  return paired_difference(*sides, fraction, name)
 
 
 def _variant(run):

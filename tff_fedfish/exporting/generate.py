@@ -126,7 +126,7 @@ def generate(
   if options.corpus is not None:
     corpus = GroupedCorpus(options.corpus)
     client_id = client_lookup.find_client(corpus, options.client)
-  model = load_trained_model(checkpoint, must_write=True)
+  model = load_trained_model(checkpoint, language_only=True)
   if options.corpus is not None:
     sequences = _client_sequences(model, corpus, client_id)
   writer = _Writer(model, options)

@@ -40,6 +40,13 @@ layers [values in, values out].
 """
 
 
+_PARTITION_HELD_OUT = {
+  'whole': 'Held out is the test split, as one client.',
+  'matching': 'Held out are as many, made of the test split: each has the '
+  'shares of the classes of one that was trained on.',
+}
+
+
 def _sizes(model: TrainedModel) -> dict[str, Any]:
   shape = model.shape
   names = ('height', 'width', 'channels')
@@ -56,32 +63,27 @@ def _corpus(model: TrainedModel, facts: RunFacts) -> str:
 
 def _clients(model: TrainedModel) -> Iterator[str]:
   config = model.config
+  corpus = IMAGE_CORPORA[config.data.corpus]
+  scheme = config.partition.scheme
   fraction = config.client_splits.held_out_fraction
-  if config.partition.scheme is None:
-    text = IMAGE_CORPORA[config.data.corpus].own_clients
-    if fraction is not None:
-      text = (
-        'Clients are those of the train split. A share of them is held out, '
-        'and the test split was not used.'
-      )
+  if scheme is None and fraction is None:
+    yield corpus.own_clients
   else:
-    text = (
-      f'Clients were made: the scheme `{config.partition.scheme}` divided the '
-      'train split among them. '
+    clients = (
+      'Clients are those of the train split.'
+      if scheme is None
+      else f'Clients were made: the scheme `{scheme}` divided the train split '
+      'among them.'
     )
-    if fraction is not None:
-      text += 'A share of them is held out, and the test split was not used.'
-    elif config.partition.held_out == 'whole':
-      text += 'Held out is the test split, as one client.'
-    else:
-      text += (
-        'Held out are as many, made of the test split: each has the shares of '
-        'the classes of one that was trained on.'
-      )
-  yield text
+    held_out = (
+      _PARTITION_HELD_OUT[config.partition.held_out]
+      if fraction is None
+      else 'A share of them is held out, and the test split was not used.'
+    )
+    yield f'{clients} {held_out}'
   yield (
     'Of the values 0 to 255 of an image, '
-    f'{IMAGE_CORPORA[config.data.corpus].pixels}. Classes are numbered as in '
+    f'{corpus.pixels}. Classes are numbered as in '
     'the corpus.'
   )
 

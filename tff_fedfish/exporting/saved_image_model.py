@@ -8,9 +8,10 @@ import tensorflow as tf
 
 from models.image_classifier import IMAGE_CLASSIFIERS
 from models.image_model_config import ImageModelConfig
+from tff_fedfish.exporting.weights_module import WeightsModule
 
 
-class ImageModel(tf.Module):
+class ImageModel(WeightsModule):
   """Weights and the function that a SavedModel offers."""
 
   def __init__(
@@ -22,12 +23,8 @@ class ImageModel(tf.Module):
       config: The model's shape.
       weights: By the names and in the order of `config.weight_shapes()`.
     """
-    super().__init__(name='image_model')
+    super().__init__('image_model', weights)
     classifier = IMAGE_CLASSIFIERS[config.name]
-    self.model_weights = [
-      tf.Variable(value, trainable=False, name=name)
-      for name, value in weights.items()
-    ]
 
     # The shape of images is the model's, so the signature is an instance's.
     @tf.function(
@@ -44,10 +41,8 @@ class ImageModel(tf.Module):
       Returns:
         'logits': float32 [batch, num_classes].
       """
-      weights = [tf.convert_to_tensor(w) for w in self.model_weights]
-      return {
-        'logits': classifier.logits(weights, classifier.normalize(images))
-      }
+      inputs = classifier.normalize(images)
+      return {'logits': classifier.logits(self.weight_tensors(), inputs)}
 
     self.class_logits = class_logits
 

@@ -8,9 +8,10 @@ import tensorflow as tf
 
 from models import transformer
 from models.transformer_config import TransformerConfig
+from tff_fedfish.exporting.weights_module import WeightsModule
 
 
-class LanguageModel(tf.Module):
+class LanguageModel(WeightsModule):
   """Weights and the two functions that a SavedModel offers.
 
   Both take sequences of any length up to the model's: they fill them up, which
@@ -26,12 +27,8 @@ class LanguageModel(tf.Module):
       config: The model's shape.
       weights: By the names and in the order of `weight_shapes(config)`.
     """
-    super().__init__(name='language_model')
+    super().__init__('language_model', weights)
     self._config = config
-    self.model_weights = [
-      tf.Variable(value, trainable=False, name=name)
-      for name, value in weights.items()
-    ]
 
   @tf.function(
     input_signature=[tf.TensorSpec([None, None], tf.int32, name='tokens')]
@@ -47,7 +44,7 @@ class LanguageModel(tf.Module):
     """
     length = tf.shape(tokens)[1]
     padded = self._fill_up(tokens, self._config.sequence_length)
-    logits = transformer.logits(self._config, self._weights(), padded)
+    logits = transformer.logits(self._config, self.weight_tensors(), padded)
     return {'logits': logits[:, :length]}
 
   @tf.function(
@@ -81,7 +78,7 @@ class LanguageModel(tf.Module):
     with tf.control_dependencies([checked]):
       mask = tf.sequence_mask(num_targets, max_targets, dtype=tf.float32)
     losses, _ = transformer.next_token_losses(
-      self._config, self._weights(), padded
+      self._config, self.weight_tensors(), padded
     )
     return {
       'loss': tf.math.divide_no_nan(
@@ -96,9 +93,6 @@ class LanguageModel(tf.Module):
       'next_token_logits': self.next_token_logits,
       'row_losses': self.row_losses,
     }
-
-  def _weights(self):
-    return tuple(tf.convert_to_tensor(w) for w in self.model_weights)
 
   def _fill_up(self, tokens, max_length):
     """Returns [batch, max_length], static, as the transformer needs it."""

@@ -42,25 +42,26 @@ class TrainedModel:
 
 
 def load_trained_model(
-  checkpoint: str | os.PathLike, *, must_write: bool = False
+  checkpoint: str | os.PathLike, *, language_only: bool = False
 ) -> TrainedModel:
   """Reads the weights of a checkpoint; builds neither model nor process.
 
   Args:
     checkpoint: A checkpoint or a run directory (its last), of `--checkpoint`.
-    must_write: Whether only a language model will do.
+    language_only: Whether only a language model will do.
 
   Returns:
     The model. Server optimizer and other state are not read.
 
   Raises:
     UserError: If it is no checkpoint, is damaged, does not fit the config or
-      the vocabulary of its run, or is of an image model that must write.
+      the vocabulary of its run, or is of an image model against
+      `language_only`.
   """
   path = checkpoints.resolve_checkpoint(checkpoint)
   run = path.parent.parent
   config = run_directory.read_config(run)
-  if must_write and config.data.holds_images:
+  if language_only and config.data.holds_images:
     raise UserError(
       f'`--checkpoint` must be of a language model, but {str(run)!r} trained '
       f'{config.model.preset!r} on images. Name the run of a language model.'

@@ -92,6 +92,28 @@ def compare_methods(runs: Sequence[Run]) -> list[Comparison]:
   return comparisons
 
 
+def paired_difference(
+  evaluations: Mapping[Any, Evaluation],
+  baseline: Mapping[Any, Evaluation],
+  fraction: float,
+  name: str,
+) -> statistics.Summary:
+  """Returns `statistics.paired_difference` of two sides' evaluations.
+
+  Args:
+    evaluations: Seed -> what was evaluated.
+    baseline: Likewise; it is subtracted.
+    fraction: Share of each client's data that was personalized on.
+    name: Of a client's score, such as 'loss_after'.
+  """
+  return statistics.paired_difference(
+    _values(evaluations, fraction, name),
+    _values(baseline, fraction, name),
+    num_bootstrap=NUM_BOOTSTRAP,
+    seed=0,
+  )
+
+
 def comparisons_csv(comparisons: Sequence[Comparison]) -> str:
   """Returns the differences one a line, in full precision.
 
@@ -149,11 +171,7 @@ def _compare(setting, method, baseline, runs, baseline_runs):
     }
     for fraction in sorted(fractions):
       loss, accuracy = (
-        statistics.paired_difference(
-          *(_values(side, fraction, name) for side in sides),
-          num_bootstrap=NUM_BOOTSTRAP,
-          seed=0,
-        )
+        paired_difference(*sides, fraction, name)
         for name in ('loss_after', 'accuracy_after')
       )
       if loss['mean'] is not None and accuracy['mean'] is not None:
