@@ -1,5 +1,7 @@
 """Exceptions that the command line shows as a line, not as a traceback."""
 
+from collections.abc import Sequence
+
 
 class UserError(Exception):
   """Bad arguments or bad input: one line that the user can act on.
@@ -7,6 +9,18 @@ class UserError(Exception):
   The message names what the user typed, what is required, what was found and
   what to do. `fedfish` prints it to standard error and exits with code 2.
   """
+
+
+class UserErrors(UserError):
+  """Several UserErrors that were found at once; its text has a line for each.
+
+  Attributes:
+    errors: The errors.
+  """
+
+  def __init__(self, errors: Sequence[UserError]):
+    self.errors = tuple(errors)
+    super().__init__('\n'.join(map(str, errors)))
 
 
 class FailedError(Exception):

@@ -27,12 +27,12 @@ class Input:
         is drawn), 'cached_input' (every client is in memory), or 'training'.
     """
     from tff_fedfish.data.client_sequences import ClientSequences
-    from tff_fedfish.training import cohort_data, config_loading, run_inputs
+    from tff_fedfish.training import cohort_data, config_loading, run_checks
 
     self._config = config_loading.load_config(
       plan.config_path(), [*data_overrides(corpus), *overrides]
     )
-    inputs = run_inputs.open_inputs(self._config)
+    inputs = run_checks.check_run(self._config).inputs
     cache = dict(cache_bytes=0) if what == 'input' else {}
     client_sequences = ClientSequences(
       inputs.corpus,

@@ -101,8 +101,8 @@ class TestHeldOut:
       checkpoints,
       cohort_data,
       learning_setup,
+      run_checks,
       run_directory,
-      run_inputs,
       server_state,
     )
 
@@ -115,7 +115,7 @@ class TestHeldOut:
       for barrier in results.read_evaluation(output).barriers
     }
     config = run_directory.read_config(small_run)
-    inputs = run_inputs.open_inputs(config)
+    inputs = run_checks.check_run(config).inputs
     prefix = server_state.TRAINABLE_PREFIX
     weights = checkpoints.load_checkpoint(
       small_run / 'checkpoints' / 'round_00000004', prefix

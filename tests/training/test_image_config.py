@@ -14,7 +14,7 @@ from tff_fedfish.data.images import open_clients
 from tff_fedfish.errors import UserError
 from tff_fedfish.planning.plan import plan_round
 from tff_fedfish.training import config as config_lib
-from tff_fedfish.training import config_loading, run_inputs
+from tff_fedfish.training import config_loading, run_checks
 from tff_fedfish.training.config_fields import ConfigError
 from tff_fedfish.training.image_corpora import IMAGE_CORPORA
 
@@ -77,11 +77,11 @@ def test_facts_agree_with_what_opens(name, tmp_path):
     settings = _PARTITION | {'data__corpus': name}
     config = _config(data__directory=tmp_path, **settings)
     with pytest.raises(UserError, match='directory is empty'):
-      run_inputs.open_inputs(config)
+      run_checks.check_run(config)
   if corpus.clients != 'partition':
     config = _config(data__directory=tmp_path, data__corpus=name)
     with pytest.raises(UserError, match='directory is empty'):
-      run_inputs.open_inputs(config)
+      run_checks.check_run(config)
 
 
 def test_old_config_json_is_one_of_text():
@@ -228,7 +228,7 @@ class TestInputs:
       dict(evaluation__num_clients=0, cohorts__cohort_size=1) | settings
     )
     config = _config(data__directory=corpus, **settings)
-    return run_inputs.open_inputs(config)
+    return run_checks.check_run(config).inputs
 
   def test_own_split(self, corpus):
     inputs = self._open(corpus)

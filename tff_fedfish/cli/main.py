@@ -20,6 +20,7 @@ _COMMANDS = {
   'inspect': 'tff_fedfish.cli.inspect',
   'verify': 'tff_fedfish.cli.verify',
   'tokenizer': 'tff_fedfish.cli.tokenizer',
+  'configs': 'tff_fedfish.cli.configs',
   'plan': 'tff_fedfish.cli.plan',
   'train': 'tff_fedfish.cli.train',
   'sweep': 'tff_fedfish.cli.sweep',
@@ -66,7 +67,8 @@ def main(argv: Sequence[str] | None = None) -> int:
   try:
     return arguments.run(arguments)
   except UserError as error:
-    print(f'fedfish: error: {error}', file=sys.stderr)
+    for line in str(error).splitlines():
+      print(f'fedfish: error: {line}', file=sys.stderr)
     return 2
   except KeyboardInterrupt as interruption:
     print('fedfish: interrupted.', file=sys.stderr)

@@ -1,8 +1,8 @@
 r"""Say what a run will take: memory, communication, operations and time.
 
 Examples:
-  fedfish plan --config configs/c4_1_5b.py --no_timing
-  fedfish plan --config configs/small_c4.py --output plan.json \
+  fedfish plan --config c4_1_5b --no_timing
+  fedfish plan --config small_c4 --output plan.json \
       --config.cohorts.cohort_size=64 --config.engine.kind=ray
 
 Needs neither the corpus nor the memory that the run would take: steps of the
@@ -23,7 +23,10 @@ TAKES_EXTRA = True
 def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Adds the arguments of `fedfish plan`."""
   parser.add_argument(
-    '--config', required=True, metavar='FILE', help='a file like configs/*.py'
+    '--config',
+    required=True,
+    metavar='FILE|NAME',
+    help='a config file, or the name of a shipped one (see fedfish configs)',
   )
   parser.add_argument(
     '--no_timing',

@@ -1,8 +1,8 @@
 r"""Trains and evaluates a grid of runs, fairly compared; resumes by itself.
 
 Examples:
-  fedfish sweep --config configs/debian_sweep.py --dry_run
-  fedfish sweep --config configs/debian_sweep.py --workdir runs/debian --jobs 2
+  fedfish sweep --config debian_sweep --dry_run
+  fedfish sweep --config debian_sweep --workdir runs/debian --jobs 2
 
 The file defines get_config(), as for `fedfish train`, and get_sweep(): which
 settings vary, how long the runs last, how learning rates are searched on
@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     '--config',
     required=True,
     metavar='FILE',
-    help='a file like configs/debian_sweep.py',
+    help='a sweep file, or the name of a shipped one (see fedfish configs)',
   )
   parser.add_argument(
     '--workdir', metavar='DIR', help="the sweep's directory, new or to continue"

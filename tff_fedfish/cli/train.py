@@ -1,10 +1,10 @@
 r"""Trains a model by rounds over cohorts of clients; resumes by itself.
 
 Examples:
-  fedfish train --config configs/demo.py --workdir runs/mine
-  fedfish train --config configs/demo.py --workdir runs/mine --dry_run \
+  fedfish train --config demo --workdir runs/mine
+  fedfish train --config demo --workdir runs/mine --dry_run \
       --config.algorithm.name=fed_avg --config.client_work.num_local_epochs=8
-  fedfish train --config configs/demo.py --workdir runs/two_workers \
+  fedfish train --config demo --workdir runs/two_workers \
       --config.engine.kind=ray --config.engine.num_workers=2
 
 Any setting of the config is overridden as --config.section.setting=value.
@@ -23,7 +23,10 @@ TAKES_EXTRA = True
 def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Adds the arguments of `fedfish train`."""
   parser.add_argument(
-    '--config', required=True, metavar='FILE', help='a file like configs/*.py'
+    '--config',
+    required=True,
+    metavar='FILE|NAME',
+    help='a config file, or the name of a shipped one (see fedfish configs)',
   )
   parser.add_argument(
     '--workdir', metavar='DIR', help="the run's directory, new or to continue"
@@ -31,7 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   parser.add_argument(
     '--dry_run',
     action='store_true',
-    help='check and print the config, sizes and cost, write nothing',
+    help='print config, sizes and cost, check all that the run would refuse, '
+    'write nothing',
   )
 
 
@@ -43,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
   if arguments.dry_run:
     from tff_fedfish.training import dry_run
 
-    dry_run.describe(config)
+    dry_run.dry_run(config, arguments.workdir)
     return 0
   if not arguments.workdir:
     arguments.parser.error('--workdir is required')

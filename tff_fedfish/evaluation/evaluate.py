@@ -13,6 +13,7 @@ from tff_fedfish.evaluation.client_halves import MIN_SEQUENCES
 from tff_fedfish.training import (
   checkpoints,
   cohort_data,
+  fingerprints,
   run_directory,
   run_inputs,
 )
@@ -102,12 +103,14 @@ def evaluate(
   output = files.require_usable_output(
     output or run / 'evaluations' / name, '--output'
   )
-  tokenizer = run_inputs.open_tokenizer(
-    config, run / run_directory.VOCABULARY_NAME
-  )
+  vocabulary = run / run_directory.VOCABULARY_NAME
+  tokenizer = run_inputs.open_tokenizer(config, vocabulary)
   contents = checkpoints.load_checkpoint(
     checkpoint_path, (), verify=False
   ).contents
+  fingerprints.require_same_run(
+    checkpoint_path, contents, config, tokenizer, vocabulary=vocabulary
+  )
   fingerprint = run_inputs.corpus_fingerprint(corpus)
   is_transfer = contents.get('corpus_fingerprint') != fingerprint
   # A transfer corpus has no split: all of its clients are held out.

@@ -3,14 +3,17 @@
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tff_fedfish.data.cohorts import draw_cohort
 from tff_fedfish.data.sequences import ClientRows
-from tff_fedfish.evaluation.client_evaluator import ClientEvaluator
 from tff_fedfish.evaluation.client_halves import ClientHalves, split_sequences
 from tff_fedfish.runtime.round_options import RoundInterrupted
+
+if TYPE_CHECKING:
+  from tff_fedfish.evaluation.client_evaluator import ClientEvaluator
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,7 +82,7 @@ def choose_clients(
 
 
 def mean_score(
-  evaluator: ClientEvaluator,
+  evaluator: 'ClientEvaluator',
   trainable: tuple,
   sample: ClientSample,
   *,

@@ -9,7 +9,12 @@ import numpy as np
 from models.model_shapes import ModelShape, weight_shapes
 from tff_fedfish.data.tokenizers import Tokenizer
 from tff_fedfish.errors import UserError
-from tff_fedfish.training import checkpoints, run_directory, run_inputs
+from tff_fedfish.training import (
+  checkpoints,
+  fingerprints,
+  run_directory,
+  run_inputs,
+)
 from tff_fedfish.training.config import TrainConfig
 
 
@@ -66,8 +71,11 @@ def load_trained_model(
       f'`--checkpoint` must be of a language model, but {str(run)!r} trained '
       f'{config.model.preset!r} on images. Name the run of a language model.'
     )
-  tokenizer = run_inputs.open_tokenizer(
-    config, run / run_directory.VOCABULARY_NAME
+  vocabulary = run / run_directory.VOCABULARY_NAME
+  tokenizer = run_inputs.open_tokenizer(config, vocabulary)
+  contents = checkpoints.load_checkpoint(path, (), verify=False).contents
+  fingerprints.require_same_run(
+    path, contents, config, tokenizer, vocabulary=vocabulary
   )
   # Late: the errors above must not wait for TFF.
   from tff_fedfish.training import server_state
@@ -83,5 +91,5 @@ def load_trained_model(
     tokenizer=tokenizer,
     round_num=loaded.round_num,
     run=run,
-    corpus_fingerprint=loaded.contents.get('corpus_fingerprint'),
+    corpus_fingerprint=contents.get('corpus_fingerprint'),
   )

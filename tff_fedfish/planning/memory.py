@@ -69,6 +69,19 @@ def of_config(config: TrainConfig) -> tuple[ProcessMemory, ...]:
   return _driver(parts, in_barrier), _worker(parts, client_moments)
 
 
+def run_bytes(config: TrainConfig) -> int:
+  """Returns what all processes of a run take on this machine at most.
+
+  Args:
+    config: The run's config.
+  """
+  first, *others = of_config(config)
+  engine = config.engine
+  # The workers of a cluster are elsewhere.
+  num_workers = engine.num_workers if engine.ray_address == 'local' else 0
+  return first.peak_bytes + num_workers * sum(w.peak_bytes for w in others)
+
+
 def _one_process(parts, client_moments, in_barrier, num_partial_sums):
   held = parts.process | parts.state
   in_parts = num_partial_sums > 1

@@ -12,6 +12,7 @@ from typing import Any
 from tff_fedfish.reporting.runs import Run
 from tff_fedfish.reporting.settings import flatten
 from tff_fedfish.training import config_loading
+from tff_fedfish.training.config import FED_FISH_ONLY
 
 LOCAL_EPOCHS = 'client_work.num_local_epochs'
 NUM_ROUNDS = 'training.num_rounds'
@@ -20,14 +21,6 @@ _SEEDS = ('seeds.model_seed', 'seeds.cohort_seed', 'seeds.shuffle_seed')
 # What makes a method, and what says nothing of the numbers.
 _METHOD = ('algorithm.', 'server.', 'client_work.learning_rate')
 _IGNORED = ('schema_version', 'engine.', 'checkpoints.')
-# FedAvg's configuration holds these, too.
-_FED_FISH_ONLY = (
-  'algorithm.fisher_estimator',
-  'algorithm.fisher_reduction',
-  'algorithm.fisher_normalization',
-  'algorithm.relative_floor',
-  'algorithm.ragged_correction',
-)
 # What budgets and the scores along the way change of a setting.
 _OF_BUDGETS = (LOCAL_EPOCHS, NUM_ROUNDS, 'evaluation.')
 _SHORT_NAMES = {
@@ -64,7 +57,7 @@ def method_of(run: Run) -> Key:
     (name, repr(value))
     for name, value in sorted(_settings(run).items())
     if name.startswith(_METHOD)
-    and (run.algorithm == 'fed_fish' or name not in _FED_FISH_ONLY)
+    and (run.algorithm == 'fed_fish' or name not in FED_FISH_ONLY)
   )
 
 

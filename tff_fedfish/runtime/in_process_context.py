@@ -60,14 +60,22 @@ class InProcessContext(tff.framework.SyncContext):
 
   def invoke(self, comp: tff.Computation, arg: Any) -> Any:
     """Runs `comp`; called by TFF."""
+    execution = self.compile(comp)
+    if execution is None:
+      return self._invoke_stock(comp, arg)
+    return execution(arg)
+
+  def compile(self, comp: tff.Computation) -> Any:
+    """Compiles `comp` ahead of its first call, which may take many seconds.
+
+    Returns:
+      What is called with its argument; None: TFF's own context runs it.
+    """
     with self._lock:
       if id(comp) not in self._executions:
         compiled = self._compile(comp)
         self._executions[id(comp)] = (self._forgetting(comp), compiled)
-      execution = self._executions[id(comp)][1]
-    if execution is None:
-      return self._invoke_stock(comp, arg)
-    return execution(arg)
+      return self._executions[id(comp)][1]
 
   def close(self) -> None:
     """Drops what was compiled, and ends the process of TFF's own context.

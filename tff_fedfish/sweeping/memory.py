@@ -18,7 +18,7 @@ def require_memory(configs: Iterable[TrainConfig], num_jobs: int) -> None:
     configs: The runs that are to come.
     num_jobs: How many of them at a time.
   """
-  sizes = sorted(map(run_bytes, configs), reverse=True)
+  sizes = sorted(map(memory.run_bytes, configs), reverse=True)
   num_together = min(num_jobs, len(sizes))
   available = environment.memory_bytes()['available']
   needed = sum(sizes[:num_together])
@@ -34,16 +34,3 @@ def require_memory(configs: Iterable[TrainConfig], num_jobs: int) -> None:
     f'{format_bytes(available)} of memory are available. Set it to '
     f'{num_fitting}.'
   )
-
-
-def run_bytes(config: TrainConfig) -> int:
-  """Returns what all processes of a run take on this machine at most.
-
-  Args:
-    config: The run's config.
-  """
-  first, *others = memory.of_config(config)
-  engine = config.engine
-  # The workers of a cluster are elsewhere.
-  num_workers = engine.num_workers if engine.ray_address == 'local' else 0
-  return first.peak_bytes + num_workers * sum(w.peak_bytes for w in others)

@@ -1,13 +1,15 @@
 """Runs a sweep: searches, then all arms; continues by itself."""
 
+import concurrent.futures
 import contextlib
+import multiprocessing
 import os
 import pathlib
 import sys
 from collections.abc import Iterator, Sequence
 
 from tff_fedfish import files
-from tff_fedfish.errors import UserError
+from tff_fedfish.errors import UserError, UserErrors
 from tff_fedfish.sweeping import arms as arms_lib
 from tff_fedfish.sweeping import choosing, record, sweep_jobs, workers
 from tff_fedfish.sweeping.arms import Arm, SearchRun
@@ -15,7 +17,7 @@ from tff_fedfish.sweeping.job import Job
 from tff_fedfish.sweeping.memory import require_memory
 from tff_fedfish.sweeping.progress import JobsProgress
 from tff_fedfish.sweeping.sweep_file import SweepFile
-from tff_fedfish.training import run_directory, run_inputs
+from tff_fedfish.training import run_checks, run_directory, run_inputs
 
 
 def run_sweep(
@@ -42,12 +44,11 @@ def run_sweep(
   workdir = files.require_usable_output(
     workdir, '--workdir', marker=record.NAME
   )
-  record.require_same_sweep(workdir, file)
-  _require_corpora(file, arms)
-  sweep = _Sweep(file, workdir, num_jobs, search_runs, arms)
-  sweep.require_memory()
-  workdir.mkdir(parents=True, exist_ok=True)
   with _lock(workdir):
+    record.require_same_sweep(workdir, file)
+    _require_inputs(file, [*search_runs, *arms])
+    sweep = _Sweep(file, workdir, num_jobs, search_runs, arms)
+    sweep.require_memory()
     return sweep.run()
 
 
@@ -211,12 +212,23 @@ class _Sweep:
       print(f'On one page: fedfish report --runs {runs}/* --output DIR')
 
 
-def _require_corpora(file: SweepFile, arms: Sequence[Arm]) -> None:
-  """Raises UserError unless every corpus can be opened."""
+def _require_inputs(file: SweepFile, runs: Sequence[Arm | SearchRun]) -> None:
+  """Raises UserError unless all runs could start and be evaluated.
+
+  In a process of its own, as tokenizing imports TensorFlow, whose memory the
+  runs need.
+  """
+  configs = [run.config for run in runs]
+  with concurrent.futures.ProcessPoolExecutor(
+    1, mp_context=multiprocessing.get_context('spawn')
+  ) as pool:
+    lines = pool.submit(run_checks.problems_of, configs).result()
+  if lines:
+    raise UserErrors([UserError(line) for line in lines])
   others = [request.data for request in file.sweep.evaluations if request.data]
   opened = set()
-  for config in [arm.config for arm in arms]:
-    for directory in dict.fromkeys([config.data.directory, *others]):
+  for config in configs:
+    for directory in others:
       if (config.data, directory) not in opened:
         run_inputs.open_corpus(config, directory)
         opened.add((config.data, directory))

@@ -183,12 +183,16 @@ def list_rounds(directory: str | os.PathLike) -> list[int]:
 def latest_checkpoint(
   directory: str | os.PathLike,
   *,
+  logged_rounds: Collection[int] | None = None,
   warn: Callable[[str], None] | None = None,
 ) -> pathlib.Path | None:
   """Finds the newest undamaged checkpoint to resume from.
 
   Args:
     directory: The run's `checkpoints` directory; need not exist.
+    logged_rounds: Rounds with a row in metrics.csv, without which a run cannot
+      continue: checkpoints of other rounds are passed over, unless there are
+      only such. None: all are considered.
     warn: Called with one line for each damaged checkpoint that is passed
       over. None: the line goes to standard error.
 
@@ -202,8 +206,15 @@ def latest_checkpoint(
   warn = warn or functools.partial(print, file=sys.stderr)
   directory = pathlib.Path(directory)
   rounds = list_rounds(directory)
+  is_logged = set(rounds if logged_rounds is None else logged_rounds)
   for round_num in reversed(rounds):
     path = directory / f'round_{round_num:08d}'
+    if round_num not in is_logged and is_logged & set(rounds):
+      warn(
+        'fedfish: warning: metrics.csv has no whole row for round '
+        f'{round_num}; passing over its checkpoint.'
+      )
+      continue
     try:
       checkpoint_files.verify(path)
     except checkpoint_files.DamagedError as error:

@@ -20,6 +20,17 @@ from tff_fedfish.training.image_corpora import IMAGE_CORPORA
 if typing.TYPE_CHECKING:
   from tff_fedfish.data.images.partitions import Partition
 
+FED_FISH_ONLY = frozenset(
+  {
+    'algorithm.fisher_estimator',
+    'algorithm.fisher_reduction',
+    'algorithm.fisher_normalization',
+    'algorithm.relative_floor',
+    'algorithm.ragged_correction',
+  }
+)
+"""Settings that FedAvg does not read, though its config holds them."""
+
 # Of a cohort that several workers share, where the config does not say.
 _MAX_PARTIAL_SUMS = 8
 
@@ -331,7 +342,7 @@ class TrainingConfig(Section):
 
   section: ClassVar[str] = 'training'
 
-  num_rounds: int = number(at_least=1)
+  num_rounds: int = number(at_least=1, below=10**8)
   """The last round, >= 1. May grow when a run is resumed."""
 
 

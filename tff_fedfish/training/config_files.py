@@ -1,5 +1,6 @@
-"""Runs a function of a config file and says in one line what is wrong."""
+"""Finds a config file, runs a function of it, says in a line what is wrong."""
 
+import ast
 import pathlib
 import runpy
 import traceback
@@ -7,16 +8,53 @@ from typing import Any
 
 from tff_fedfish.errors import UserError
 
+SHIPPED = pathlib.Path(__file__).resolve().parents[2] / 'configs'
+"""The directory of the shipped configs; an installation has it, too."""
+
+
+def shipped_configs() -> dict[str, str]:
+  """Returns the first line of each shipped config's docstring, by name."""
+  return {
+    path.stem: ast.get_docstring(ast.parse(path.read_text('utf-8'))).partition(
+      '\n'
+    )[0]
+    for path in sorted(SHIPPED.glob('*.py'))
+    if path.stem != '__init__'
+  }
+
+
+def find_config(typed: str | pathlib.Path) -> pathlib.Path:
+  """Returns the file that `--config` names: that file, or a shipped config.
+
+  Args:
+    typed: A path, or the name of a shipped config; a file of that name wins.
+
+  Raises:
+    UserError: If there is neither.
+  """
+  path = pathlib.Path(typed)
+  if path.is_file():
+    return path
+  shipped = SHIPPED / f'{path}.py'
+  if shipped.parent == SHIPPED and str(path) in shipped_configs():
+    return shipped
+  found = 'is a directory' if path.is_dir() else 'does not exist'
+  raise UserError(
+    '`--config` must name a Python file or a shipped config, but '
+    f'{str(path)!r} {found}. The shipped ones are '
+    f'{", ".join(shipped_configs())}.'
+  )
+
 
 def call_in_file(
   path: pathlib.Path,
   function: str,
-  advice: str = 'Correct the file; those in configs/ are examples.',
+  advice: str = 'Correct the file; `fedfish configs` lists examples.',
 ) -> Any:
   """Returns the ConfigDict that a function of a Python file returns.
 
   Args:
-    path: The file, as typed after `--config`. It is run.
+    path: The file or the name, as typed after `--config`. The file is run.
     function: Name of the function.
     advice: Ends the errors.
 
@@ -26,12 +64,7 @@ def call_in_file(
   """
   from ml_collections import ConfigDict
 
-  if not path.is_file():
-    found = 'is a directory' if path.is_dir() else 'does not exist'
-    raise UserError(
-      f'`--config` must name a Python file, but {str(path)!r} {found}. '
-      'Start from a file in configs/.'
-    )
+  path = find_config(path)
   try:
     called = runpy.run_path(str(path)).get(function)
     config_dict = called() if callable(called) else None

@@ -14,7 +14,10 @@ from tff_fedfish.training import config as config_lib
 from tff_fedfish.training import config_files
 from tff_fedfish.training.config_fields import ConfigError
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+# What runs did before a setting existed, or while it had another default. A
+# config.json of version 1 that leaves one out gets this value.
+_VERSION_1_DEFAULTS: Mapping[str, Any] = types.MappingProxyType({})
 
 _PREFIX = '--config.'
 # Dotted name -> field, of every setting there is.
@@ -94,6 +97,8 @@ def from_json_dict(
       f'fedfish reads up to {SCHEMA_VERSION}. Update fedfish.'
     )
   sections = {k: v for k, v in values.items() if k != 'schema_version'}
+  if version == 1:
+    sections = _completed(sections, _VERSION_1_DEFAULTS)
   return _from_dict(sections, f'{source!r}', [])
 
 
@@ -104,19 +109,29 @@ def with_defaults(values: Mapping[str, Any]) -> dict[str, Any]:
     values: Of any version; nothing in it is checked or changed.
 
   Returns:
-    The same, where settings that are not given have their defaults: what was
-    trained before a setting existed was trained with its default.
+    The same, where settings that are not given have the value with which the
+    run was trained: their default, or in version 1 what was done then.
   """
+  defaults = {
+    dotted: field.default
+    for dotted, field in _FIELDS.items()
+    if field.default is not dataclasses.MISSING
+  }
+  if values.get('schema_version') == 1:
+    defaults |= _VERSION_1_DEFAULTS
+  return _completed(values, defaults)
+
+
+def _completed(
+  values: Mapping[str, Any], defaults: Mapping[str, Any]
+) -> dict[str, Any]:
+  """Returns sections of settings with those added that are not given."""
   completed = dict(values)
-  for dotted, field in _FIELDS.items():
+  for dotted, default in defaults.items():
     section, name = dotted.split('.')
     found = completed.get(section, {})
-    if (
-      isinstance(found, Mapping)
-      and name not in found
-      and field.default is not dataclasses.MISSING
-    ):
-      completed[section] = {**found, name: field.default}
+    if isinstance(found, Mapping) and name not in found:
+      completed[section] = {**found, name: default}
   return completed
 
 

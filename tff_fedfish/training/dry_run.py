@@ -1,19 +1,40 @@
-"""What `fedfish train --dry_run` says, without TensorFlow and in no time."""
+"""`fedfish train --dry_run`: what a run is, costs, and would refuse."""
 
 import json
+import os
 
 from models.model_shapes import num_parameters, weight_shapes
 from tff_fedfish import communication
 from tff_fedfish.planning import client_steps
-from tff_fedfish.training import config_loading
+from tff_fedfish.training import config_loading, run_checks, run_directory
 from tff_fedfish.training.config import TrainConfig
+from tff_fedfish.training.progress import Stages
+
+
+def dry_run(config: TrainConfig, workdir: str | os.PathLike | None) -> None:
+  """Describes a run and checks it; writes nothing.
+
+  Args:
+    config: The run's config.
+    workdir: Its directory, new or to continue. None: not checked.
+
+  Raises:
+    UserError: Naming all that the run would refuse.
+  """
+  describe(config)
+  run_checks.print_warnings(config, workdir)
+  if workdir is not None and os.path.isdir(workdir):
+    with run_directory.lock(workdir):
+      run_checks.check_run(config, workdir, stage=Stages())
+  else:
+    run_checks.check_run(config, workdir, stage=Stages())
 
 
 def describe(config: TrainConfig) -> None:
   """Prints the resolved config, the model's size and what a round costs.
 
   Args:
-    config: A checked config. The corpus need not exist yet.
+    config: A checked config. Nothing that it names is opened.
   """
   from rich.console import Console
   from rich.table import Table

@@ -28,8 +28,8 @@ class MetricsLog:
   Args:
     run_directory: The run's directory; must exist.
     resume_after_round: The round of the checkpoint that a resumed run
-      restored: later rows, which the run will repeat, and a last line without
-      an end are removed. None: the run starts, and the files with it.
+      restored: later rows, which the run will repeat, and a last line that is
+      cut off are removed. None: the run starts, and the files with it.
     metric_names: Columns of metrics.csv after `round`, in order.
     timing_names: Columns of timings.csv after `round`, in order; in
       TensorBoard they stand under `timings/`.
@@ -38,8 +38,9 @@ class MetricsLog:
     num_removed_rows: Rows of metrics.csv that were removed at the start.
 
   Raises:
-    UserError: If a file of the run to resume is missing, damaged, has other
-      columns, or has no row for `resume_after_round`. No file is touched then.
+    UserError: If a file of the run to resume is missing, damaged or has other
+      columns, or metrics.csv has no row for `resume_after_round`. No file is
+      touched then.
   """
 
   def __init__(
@@ -57,7 +58,9 @@ class MetricsLog:
     kept_metrics, self.num_removed_rows = self._metrics.rows_to_keep(
       resume_after_round
     )
-    kept_timings, _ = self._timings.rows_to_keep(resume_after_round)
+    kept_timings, _ = self._timings.rows_to_keep(
+      resume_after_round, may_end_before=True
+    )
     self._metrics.start(kept_metrics)
     self._timings.start(kept_timings)
     self._last_round = -1 if resume_after_round is None else resume_after_round
@@ -110,6 +113,35 @@ class MetricsLog:
     self._events.close()
 
 
+def require_resumable(
+  run_directory: str | os.PathLike,
+  resume_after_round: int,
+  *,
+  metric_names: Sequence[str],
+  timing_names: Sequence[str],
+) -> None:
+  """Raises the UserError that `MetricsLog` would raise; touches nothing."""
+  run_directory = pathlib.Path(run_directory)
+  metrics = _Table(run_directory / 'metrics.csv', metric_names)
+  metrics.rows_to_keep(resume_after_round)
+  timings = _Table(run_directory / 'timings.csv', timing_names)
+  timings.rows_to_keep(resume_after_round, may_end_before=True)
+
+
+def logged_rounds(path: str | os.PathLike) -> set[int]:
+  """Returns the rounds that have a whole row in a metrics.csv.
+
+  Raises:
+    UserError: If there is no such file, or it cannot be read.
+  """
+  header, lines = _read_lines(pathlib.Path(path))
+  return {
+    int(cells[0])
+    for _, cells in lines
+    if len(cells) == len(header) and _INTEGER.fullmatch(cells[0])
+  }
+
+
 def read_metrics(
   path: str | os.PathLike,
 ) -> list[dict[str, float | int | None]]:
@@ -149,9 +181,14 @@ class _Table:
     self._file = None
 
   def rows_to_keep(
-    self, resume_after_round: int | None
+    self, resume_after_round: int | None, *, may_end_before: bool = False
   ) -> tuple[list[list[str]], int]:
-    """Returns the rows up to a round, and how many come after it."""
+    """Returns the rows up to a round, and how many come after it.
+
+    Args:
+      resume_after_round: The round; None: no row is kept.
+      may_end_before: Whether the row of that round may be missing.
+    """
     if resume_after_round is None:
       if not self._path.exists():
         return [], 0
@@ -173,7 +210,7 @@ class _Table:
       if int(cells[0]) <= resume_after_round:
         kept.append(cells)
     last = int(kept[-1][0]) if kept else None
-    if last != resume_after_round:
+    if last != resume_after_round and not may_end_before:
       raise UserError(
         f'{str(self._path)!r} must have a row for round '
         f'{resume_after_round}, from which the run resumes, but its last '
@@ -229,7 +266,11 @@ def _read_lines(
     raise _damaged(path, 1, str(error)) from error
   if not rows or not rows[0] or rows[0][0] != _ROUND:
     raise _damaged(path, 1, f'the first column must be {_ROUND!r}')
-  return rows[0], list(enumerate(rows[1:], start=2))
+  header, *rows = rows
+  # Editors end a line that was cut off.
+  if rows and len(rows[-1]) < len(header):
+    del rows[-1]
+  return header, list(enumerate(rows, start=2))
 
 
 def _damaged(path: str | os.PathLike, line_num: int, what: str) -> UserError:

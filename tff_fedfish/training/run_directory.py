@@ -12,8 +12,9 @@ from tff_fedfish import files
 from tff_fedfish.data.tokenizers import Tokenizer
 from tff_fedfish.environment import environment_facts
 from tff_fedfish.errors import UserError
-from tff_fedfish.training import checkpoints, config_loading
+from tff_fedfish.training import checkpoints, config_loading, metrics_files
 from tff_fedfish.training.config import TrainConfig
+from tff_fedfish.training.fingerprints import MAY_CHANGE
 
 CONFIG_NAME = 'config.json'
 CHECKPOINTS_NAME = 'checkpoints'
@@ -25,23 +26,6 @@ _WRITTEN_NAMES = (
   'environment.json',
   'metrics.csv',
   'timings.csv',
-)
-
-# What may differ when a run is continued. Corpus and vocabulary may have moved;
-# that they are still the same is checked by their content.
-_MAY_CHANGE = frozenset(
-  {
-    'training.num_rounds',
-    'checkpoints.every_num_rounds',
-    'checkpoints.keep_last',
-    'checkpoints.keep_every_num_rounds',
-    'engine.num_workers',
-    'engine.gpus_per_worker',
-    'engine.ray_address',
-    'engine.quorum',
-    'data.directory',
-    'data.vocabulary',
-  }
 )
 
 
@@ -92,7 +76,7 @@ def checkpoint_to_resume(
   changed = [
     name
     for name in config_loading.differences(read_config(workdir), config)
-    if name not in _MAY_CHANGE
+    if name not in MAY_CHANGE
   ]
   if changed:
     raise UserError(
@@ -100,30 +84,48 @@ def checkpoint_to_resume(
       f'different in {", ".join(changed)}. Name another directory for a new '
       'run, or take back the changes to continue that one.'
     )
-  path = checkpoints.latest_checkpoint(workdir / CHECKPOINTS_NAME)
-  if path is not None:
-    found = checkpoints.load_checkpoint(path, (), verify=False).round_num
-    if found > config.training.num_rounds:
-      raise UserError(
-        f'`--config.training.num_rounds` is {config.training.num_rounds}, but '
-        f'the run in {str(workdir)!r} has done {found} rounds. Raise it, or '
-        'name another --workdir.'
-      )
+  directory = workdir / CHECKPOINTS_NAME
+  if not checkpoints.list_rounds(directory):
+    return None
+  path = checkpoints.latest_checkpoint(
+    directory,
+    logged_rounds=metrics_files.logged_rounds(workdir / 'metrics.csv'),
+  )
+  found = checkpoints.load_checkpoint(path, (), verify=False).round_num
+  if found > config.training.num_rounds:
+    raise UserError(
+      f'`--config.training.num_rounds` is {config.training.num_rounds}, but '
+      f'the run in {str(workdir)!r} has done {found} rounds. Raise it, or '
+      'name another --workdir.'
+    )
   return path
 
 
 @contextlib.contextmanager
 def lock(workdir: str | os.PathLike) -> Iterator[None]:
-  """Keeps other processes out of a run while this one writes it.
+  """Keeps other processes out of a run while this one prepares and writes it.
 
   Args:
-    workdir: The run's directory; must exist.
+    workdir: The run's directory. It is created if it does not exist, so that
+      two processes that start at once meet at the same lock; one that is still
+      empty at the end is removed again.
 
   Raises:
     UserError: If another process holds it.
+    OSError: If it cannot be created.
   """
-  descriptor = os.open(workdir, os.O_RDONLY)
-  try:
+  with contextlib.ExitStack() as stack:
+    while not _try_lock(pathlib.Path(workdir), stack):
+      pass
+    yield
+
+
+def _try_lock(workdir, stack):
+  """Locks what stands at `workdir`; False: it went away meanwhile."""
+  with contextlib.suppress(FileNotFoundError):
+    created = _create(workdir)
+    descriptor = os.open(workdir, os.O_RDONLY)
+    stack.callback(os.close, descriptor)
     try:
       fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
@@ -131,9 +133,24 @@ def lock(workdir: str | os.PathLike) -> Iterator[None]:
         f'`--workdir` {str(workdir)!r} is in use by another `fedfish train`. '
         'Wait until it ends, or name another directory.'
       ) from error
-    yield
-  finally:
-    os.close(descriptor)
+    # Its last owner may have removed it before letting go.
+    if os.path.samestat(os.fstat(descriptor), os.stat(workdir)):
+      stack.callback(_remove_empty, created)
+      return True
+  return False
+
+
+def _create(workdir):
+  """Creates a directory; returns what was created, the innermost first."""
+  missing = [path for path in (workdir, *workdir.parents) if not path.exists()]
+  workdir.mkdir(parents=True, exist_ok=True)
+  return missing
+
+
+def _remove_empty(directories):
+  with contextlib.suppress(OSError):
+    for directory in directories:
+      directory.rmdir()
 
 
 def start(

@@ -1,4 +1,4 @@
-"""Everything a run reads, opened and checked before anything is built.
+"""Everything a run reads; `run_checks` opens it before anything is built.
 
 Nothing here imports TensorFlow until all that can be checked without it has
 been.
@@ -33,26 +33,8 @@ class RunInputs:
   """None with images."""
 
 
-def open_inputs(
-  config: TrainConfig, *, vocabulary: str | os.PathLike | None = None
-) -> RunInputs:
-  """Opens what a config names.
-
-  Args:
-    config: The run's config.
-    vocabulary: Read this vocabulary in place of `config.data.vocabulary`, such
-      as the copy that a run keeps.
-
-  Returns:
-    The inputs.
-
-  Raises:
-    UserError: If the corpus or the vocabulary cannot be used, the cohort is
-      larger than the participating clients, nobody is held out where held-out
-      clients are to be scored, or the vocabulary does not fit the model.
-  """
-  corpus = open_corpus(config, config.data.directory)
-  split = split_corpus(config, corpus)
+def require_cohort(config: TrainConfig, split: ClientSplit) -> None:
+  """Raises UserError unless the participating clients make a cohort."""
   cohort_size = config.cohorts.cohort_size
   if cohort_size > len(split.participating):
     raise UserError(
@@ -61,15 +43,17 @@ def open_inputs(
       f'{config.data.directory!r}. Lower cohort_size, or '
       f'{_more_clients(config)}.'
     )
+
+
+def require_held_out_clients(config: TrainConfig, split: ClientSplit) -> None:
+  """Raises UserError where clients are to be scored and none is held out."""
   if config.evaluation.num_clients and not split.held_out:
     raise UserError(
       '`--config.evaluation.num_clients` is '
-      f'{config.evaluation.num_clients}, but of {len(corpus.client_ids)} '
+      f'{config.evaluation.num_clients}, but of {len(split.participating)} '
       f'clients in {config.data.directory!r} none is held out. Raise '
       '`--config.client_splits.held_out_fraction`, or set num_clients to 0.'
     )
-  tokenizer = open_tokenizer(config, vocabulary or config.data.vocabulary)
-  return RunInputs(corpus, corpus_fingerprint(corpus), split, tokenizer)
 
 
 def open_corpus(config: TrainConfig, directory: str | os.PathLike) -> RunCorpus:

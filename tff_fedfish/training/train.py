@@ -8,10 +8,12 @@ import sys
 import time
 
 from models.model_shapes import num_parameters
-from tff_fedfish.errors import UserError
+from tff_fedfish import files
 from tff_fedfish.training import (
   checkpoints,
+  fingerprints,
   round_metrics,
+  run_checks,
   run_directory,
   run_inputs,
 )
@@ -19,7 +21,7 @@ from tff_fedfish.training.checkpoint_writer import CheckpointWriter
 from tff_fedfish.training.config import TrainConfig
 from tff_fedfish.training.interruption import Interruption
 from tff_fedfish.training.metrics_files import MetricsLog
-from tff_fedfish.training.progress import Progress
+from tff_fedfish.training.progress import Progress, Stages
 
 # Of a round; metrics.csv counts them all.
 _MAX_FAILURES_SHOWN = 3
@@ -41,55 +43,50 @@ def train(config: TrainConfig, workdir: str | os.PathLike) -> int:
     FailedError: If a round failed; the rounds before it are saved.
     OSError: If a file of the run cannot be written, such as on a full disk.
   """
-  workdir = pathlib.Path(workdir)
-  with contextlib.ExitStack() as stack:
-    if workdir.is_dir():
-      stack.enter_context(run_directory.lock(workdir))
-    checkpoint_path = run_directory.checkpoint_to_resume(config, workdir)
-    if checkpoint_path is not None and _is_finished(config, checkpoint_path):
+  workdir = files.require_usable_output(
+    workdir, '--workdir', marker=run_directory.CONFIG_NAME
+  )
+  stages = Stages()
+  with run_directory.lock(workdir):
+    checked = run_checks.check_run(config, workdir, stage=stages)
+    if checked.is_finished:
       print(f'The run in {str(workdir)!r} is finished.', file=sys.stderr)
       return 0
-    kept_vocabulary = workdir / run_directory.VOCABULARY_NAME
-    inputs = run_inputs.open_inputs(
-      config,
-      vocabulary=kept_vocabulary if kept_vocabulary.exists() else None,
-    )
-    run = _Run(config, workdir, inputs, checkpoint_path)
-    if not workdir.is_dir():
-      workdir.mkdir(parents=True)
-      stack.enter_context(run_directory.lock(workdir))
-    return run.run()
-
-
-def _is_finished(config, checkpoint_path):
-  checkpoint = checkpoints.load_checkpoint(checkpoint_path, (), verify=False)
-  return checkpoint.round_num == config.training.num_rounds
+    run_checks.print_warnings(config, workdir)
+    stages.release()
+    return _Run(config, workdir, checked, stages).run()
 
 
 class _Run:
   """What the rounds of one run share."""
 
-  def __init__(self, config, workdir, inputs, checkpoint_path):
+  def __init__(self, config, workdir, checked, stages):
     # Late: errors of config and data must not wait for TensorFlow.
-    from tff_fedfish.evaluation import held_out_sample
-    from tff_fedfish.runtime.in_process_context import set_in_process_context
-    from tff_fedfish.training import barrier_rounds, learning_setup
+    with stages('importing TensorFlow Federated'):
+      from tff_fedfish.runtime.in_process_context import set_in_process_context
+      from tff_fedfish.training import barrier_rounds, learning_setup
 
-    set_in_process_context()
+      self._context = set_in_process_context()
+    inputs = checked.inputs
     self._config = config
+    self._stages = stages
     self._split = inputs.split
-    self._fingerprint = inputs.corpus_fingerprint
+    self._contents = fingerprints.contents(
+      config, inputs.corpus_fingerprint, inputs.tokenizer
+    )
     client_rows = run_inputs.client_rows(
       config, inputs.corpus, inputs.tokenizer
     )
-    self._process = learning_setup.build_learning_process(config)
-    self._state_type = self._process.initialize.type_signature.result
-    self._evaluator = learning_setup.build_evaluator(config)
+    with stages('building the model and its learning process'):
+      self._process = learning_setup.build_learning_process(config)
+      self._state_type = self._process.initialize.type_signature.result
+      self._evaluator = learning_setup.build_evaluator(config)
     # Before anything is written: the restored state may not fit.
-    self._round, self._state = self._first_state(checkpoint_path)
+    self._is_resumed = checked.checkpoint is not None
+    with stages('restoring' if self._is_resumed else 'drawing the weights'):
+      self._round, self._state = self._first_state(checked.checkpoint)
     self._workdir = workdir
     self._tokenizer = inputs.tokenizer
-    self._is_resumed = checkpoint_path is not None
     self._saved_round = self._round if self._is_resumed else None
     self._is_logged = self._is_resumed
     self._source = _source(config, workdir, client_rows)
@@ -100,25 +97,7 @@ class _Run:
       client_rows=client_rows,
       evaluator=self._evaluator,
     )
-    self._sample = held_out_sample.choose_clients(
-      inputs.split.held_out,
-      client_rows,
-      split_seed=config.seeds.split_seed,
-      max_clients=config.evaluation.num_clients,
-      max_sequences=config.evaluation.max_sequences_per_client or None,
-    )
-    if config.evaluation.num_clients and not self._sample.clients:
-      rows, remedy = (
-        'sequences',
-        'Lower `--config.data.sequence_length`, or set',
-      )
-      if config.data.holds_images:
-        rows, remedy = 'images', 'Set'
-      raise UserError(
-        f'None of the {len(inputs.split.held_out)} held-out clients in '
-        f'{config.data.directory!r} has the 4 {rows} that an evaluation '
-        f'needs. {remedy} `--config.evaluation.num_clients=0`.'
-      )
+    self._sample = checked.sample
 
   def run(self) -> int:
     """Runs the rounds that are left."""
@@ -164,6 +143,8 @@ class _Run:
     from tff_fedfish.runtime.round_options import RoundInterrupted
 
     num_rounds = self._config.training.num_rounds
+    with self._stages('tracing the round'):
+      self._context.compile(self._process.next)
     with Progress('train', num_rounds, completed=self._round) as progress:
       with contextlib.suppress(RoundInterrupted):
         if self._is_resumed:
@@ -187,13 +168,6 @@ class _Run:
     if checkpoint_path is None:
       return 0, self._process.initialize()
     checkpoint = checkpoints.load_checkpoint(checkpoint_path, verify=False)
-    found = checkpoint.contents.get('corpus_fingerprint')
-    if found != self._fingerprint:
-      raise UserError(
-        f'The run was trained on another corpus than '
-        f'{self._config.data.directory!r} holds now. Name the corpus it was '
-        'started with, or a new --workdir.'
-      )
     state = server_state.from_tensors(
       checkpoint.tensors, self._state_type, checkpoint_path
     )
@@ -333,10 +307,7 @@ class _Run:
     self._writer.save(
       self._round,
       server_state.to_tensors(self._state, self._state_type),
-      {
-        'algorithm': self._config.algorithm.name,
-        'corpus_fingerprint': self._fingerprint,
-      },
+      self._contents,
     )
     self._saved_round = self._round
 

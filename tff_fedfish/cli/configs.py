@@ -1,0 +1,29 @@
+r"""List the shipped configs, which `--config` takes by name.
+
+Examples:
+  fedfish configs
+  fedfish train --config small_c4 --workdir runs/c4
+  fedfish sweep --config debian_sweep --workdir runs/sweep
+"""
+
+import argparse
+
+SUMMARY = 'list the shipped configs'
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+  """Adds no arguments: `fedfish configs` takes none."""
+  del parser
+
+
+def run(arguments: argparse.Namespace) -> int:
+  """Prints each config's name and what it is."""
+  del arguments
+  from tff_fedfish.training import config_files
+
+  configs = config_files.shipped_configs()
+  width = max(map(len, configs))
+  for name, description in configs.items():
+    print(f'{name:<{width}}  {description}')
+  print(f'Files: {config_files.SHIPPED}')
+  return 0

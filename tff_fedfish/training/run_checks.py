@@ -1,0 +1,239 @@
+"""Everything that a run would refuse later, found before anything is built.
+
+`fedfish train` starts with this check, `--dry_run` is this check, and a sweep
+makes it for each of its runs. TensorFlow is imported only where text must be
+tokenized, to find out whether held-out clients are large enough.
+"""
+
+import contextlib
+import dataclasses
+import os
+import pathlib
+import shutil
+import sys
+from collections.abc import Callable, Iterable
+
+from tff_fedfish import environment
+from tff_fedfish.errors import UserError, UserErrors
+from tff_fedfish.evaluation import held_out_sample
+from tff_fedfish.planning import disk, memory
+from tff_fedfish.planning.units import format_bytes
+from tff_fedfish.training import (
+  checkpoints,
+  fingerprints,
+  metrics_files,
+  round_metrics,
+  run_directory,
+  run_inputs,
+)
+from tff_fedfish.training.config import TrainConfig
+
+Stage = Callable[[str], contextlib.AbstractContextManager]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CheckedRun:
+  """What a run starts from. The inputs are None where it is finished."""
+
+  inputs: run_inputs.RunInputs | None
+  sample: held_out_sample.ClientSample | None
+  """The held-out clients that are scored while training."""
+  checkpoint: pathlib.Path | None
+  """The checkpoint to continue from; None: the run starts."""
+  is_finished: bool
+  """Whether the checkpoint is that of the last round."""
+
+
+class _Problems:
+  """Collects the UserErrors that are raised inside `with problems:`."""
+
+  def __init__(self):
+    self.errors = []
+
+  def __enter__(self):
+    return self
+
+  def __exit__(self, _, error, traceback):
+    if not isinstance(error, UserError):
+      return False
+    self.errors.append(error)
+    return True
+
+  def raise_all(self):
+    if len(self.errors) == 1:
+      raise self.errors[0]
+    if self.errors:
+      raise UserErrors(self.errors)
+
+
+def check_run(
+  config: TrainConfig,
+  workdir: str | os.PathLike | None = None,
+  *,
+  stage: Stage = contextlib.nullcontext,
+) -> CheckedRun:
+  """Opens and checks all that a run reads.
+
+  Args:
+    config: The run's config.
+    workdir: Its directory, new or to continue. None: not checked.
+    stage: Entered with the name of each part of the work, to show it.
+
+  Returns:
+    The opened inputs.
+
+  Raises:
+    UserError: Naming what the run would refuse; a `UserErrors` where that is
+      more than one thing.
+  """
+  problems = _Problems()
+  checkpoint = kept_vocabulary = inputs = sample = None
+  if workdir is not None:
+    with problems:
+      checkpoint = run_directory.checkpoint_to_resume(config, workdir)
+    kept_vocabulary = pathlib.Path(workdir) / run_directory.VOCABULARY_NAME
+  if checkpoint is not None and _is_finished(config, checkpoint):
+    return CheckedRun(
+      inputs=None, sample=None, checkpoint=checkpoint, is_finished=True
+    )
+  corpus = split = None
+  with problems, stage('opening the corpus'):
+    corpus = run_inputs.open_corpus(config, config.data.directory)
+    split = run_inputs.split_corpus(config, corpus)
+  if split is not None:
+    for require in (
+      run_inputs.require_cohort,
+      run_inputs.require_held_out_clients,
+    ):
+      with problems:
+        require(config, split)
+  vocabulary = config.data.vocabulary
+  if kept_vocabulary is not None and kept_vocabulary.exists():
+    vocabulary = kept_vocabulary
+  tokenizer = None
+  is_read = False
+  with problems, stage('reading the vocabulary'):
+    tokenizer = run_inputs.open_tokenizer(config, vocabulary)
+    is_read = True
+  if split is not None and is_read:
+    inputs = run_inputs.RunInputs(
+      corpus, run_inputs.corpus_fingerprint(corpus), split, tokenizer
+    )
+    with problems, stage('choosing held-out clients'):
+      sample = _choose_sample(config, inputs)
+    if checkpoint is not None:
+      with problems:
+        _require_resumable(config, checkpoint, inputs, vocabulary)
+  problems.raise_all()
+  return CheckedRun(
+    inputs=inputs, sample=sample, checkpoint=checkpoint, is_finished=False
+  )
+
+
+def print_warnings(
+  config: TrainConfig, workdir: str | os.PathLike | None = None
+) -> None:
+  """Warns on standard error where memory or disk may not be enough.
+
+  Args:
+    config: The run's config.
+    workdir: Its directory. None: the current one.
+  """
+  parent = pathlib.Path(workdir or '.').resolve()
+  while not parent.exists():
+    parent = parent.parent
+  for what, where, needed, available in (
+    (
+      'memory',
+      'this machine',
+      memory.run_bytes(config),
+      environment.memory_bytes()['available'],
+    ),
+    (
+      'disk for checkpoints',
+      f'the disk of {str(parent)!r}',
+      disk.checkpoint_bytes(config),
+      shutil.disk_usage(parent).free,
+    ),
+  ):
+    if needed > available:
+      print(
+        f'fedfish: warning: the run takes up to {format_bytes(needed)} of '
+        f'{what}, and {where} has {format_bytes(available)} available.',
+        file=sys.stderr,
+      )
+
+
+def problems_of(configs: Iterable[TrainConfig]) -> list[str]:
+  """Returns what `check_run` refuses in any of several configs, a line each.
+
+  Args:
+    configs: Those that share all that is checked are checked once.
+  """
+  checked = {}
+  for config in configs:
+    key = (
+      config.data,
+      config.partition,
+      config.client_splits,
+      config.cohorts,
+      config.model,
+      config.evaluation,
+      config.seeds,
+    )
+    checked.setdefault(repr(key), config)
+  lines = {}
+  for config in checked.values():
+    try:
+      check_run(config)
+    except UserError as error:
+      lines |= dict.fromkeys(str(error).splitlines())
+  return list(lines)
+
+
+def _is_finished(config, checkpoint):
+  found = checkpoints.load_checkpoint(checkpoint, (), verify=False)
+  return found.round_num == config.training.num_rounds
+
+
+def _choose_sample(config, inputs):
+  """Returns the held-out clients that are scored while training."""
+  rows = 'images' if config.data.holds_images else 'sequences'
+  sample = held_out_sample.choose_clients(
+    inputs.split.held_out,
+    run_inputs.client_rows(config, inputs.corpus, inputs.tokenizer),
+    split_seed=config.seeds.split_seed,
+    max_clients=config.evaluation.num_clients,
+    max_sequences=config.evaluation.max_sequences_per_client or None,
+  )
+  if inputs.split.held_out and config.evaluation.num_clients:
+    if not sample.clients:
+      remedy = 'Set'
+      if not config.data.holds_images:
+        remedy = 'Lower `--config.data.sequence_length`, or set'
+      raise UserError(
+        f'None of the {len(inputs.split.held_out)} held-out clients in '
+        f'{config.data.directory!r} has the 4 {rows} that an evaluation '
+        f'needs. {remedy} `--config.evaluation.num_clients=0`.'
+      )
+  return sample
+
+
+def _require_resumable(config, path, inputs, vocabulary):
+  """Raises unless the run of a checkpoint can go on with these inputs."""
+  checkpoint = checkpoints.load_checkpoint(path, (), verify=False)
+  found = checkpoint.contents.get('corpus_fingerprint')
+  if found != inputs.corpus_fingerprint:
+    raise UserError(
+      f'The run was trained on another corpus than {config.data.directory!r} '
+      'holds now. Name the corpus it was started with, or a new --workdir.'
+    )
+  fingerprints.require_same_run(
+    path, checkpoint.contents, config, inputs.tokenizer, vocabulary=vocabulary
+  )
+  metrics_files.require_resumable(
+    path.parent.parent,
+    checkpoint.round_num,
+    metric_names=round_metrics.metric_names(config),
+    timing_names=round_metrics.timing_names(config),
+  )
