@@ -4,10 +4,12 @@ import io
 import re
 import subprocess
 import sys
+import threading
 
+import pytest
 from rich.console import Console
 
-from tff_fedfish.training.progress import Progress
+from tff_fedfish.training.progress import Progress, Stages
 
 
 class _Clock:
@@ -163,3 +165,92 @@ def test_standard_output_stays_clean():
   )
   assert done.stdout == ''
   assert done.stderr.startswith('evaluate: client 1/1')
+
+
+def _stages(clock, *, is_terminal=False, **options):
+  stream = io.StringIO()
+  console = Console(
+    file=stream,
+    force_terminal=is_terminal,
+    width=10,
+    _environ={'TERM': 'xterm'},
+  )
+  return Stages(console=console, clock=clock, **options), stream
+
+
+def test_a_stage_on_a_terminal_is_completed_in_place():
+  clock = _Clock()
+  stages, stream = _stages(clock, is_terminal=True)
+  with stages('building the model'):
+    assert stream.getvalue() == 'building the model ...'
+    clock.seconds += 7.24
+  assert stream.getvalue() == (
+    'building the model ...\r\x1b[Kbuilding the model ... 7.2 s\n'
+  )
+
+
+def test_a_failing_stage_on_a_terminal_is_erased():
+  stages, stream = _stages(_Clock(), is_terminal=True)
+  with pytest.raises(KeyError), stages('opening the corpus'):
+    raise KeyError
+  assert stream.getvalue() == 'opening the corpus ...\r\x1b[K'
+
+
+def test_a_command_that_refuses_at_once_prints_no_stages():
+  clock = _Clock()
+  stages, stream = _stages(clock)
+  with stages('opening the [corpus]'):
+    clock.seconds += 0.5
+  with pytest.raises(KeyError), stages('reading the vocabulary'):
+    raise KeyError
+  assert stream.getvalue() == ''
+  stages.release()
+  assert stream.getvalue() == 'opening the [corpus] ... 0.5 s\n'
+  with stages('building the model'):
+    clock.seconds += 0.25
+  assert stream.getvalue().splitlines()[1:] == ['building the model ... 0.2 s']
+
+
+def test_a_stage_that_lasts_says_so_and_writes_what_was_held_back():
+  class Stream(io.StringIO):
+    def flush(self):
+      if 'vocabulary' in self.getvalue():
+        was_shown.set()
+
+  clock, was_shown, stream = _Clock(), threading.Event(), Stream()
+  stages = Stages(
+    console=Console(file=stream, force_terminal=False),
+    clock=clock,
+    patience_seconds=0.01,
+  )
+  with stages('opening the corpus'):
+    pass
+  with stages('reading the vocabulary'):
+    assert was_shown.wait(timeout=30)
+    clock.seconds += 12
+  with stages('checking'):
+    pass
+  lines = stream.getvalue().splitlines()
+  # On a busy machine the others may last, too.
+  for line in ('opening the corpus ...', 'checking ...'):
+    if line in lines:
+      lines.remove(line)
+  assert lines == [
+    'opening the corpus ... 0.0 s',
+    'reading the vocabulary ...',
+    'reading the vocabulary ... 12.0 s',
+    'checking ... 0.0 s',
+  ]
+
+
+def test_stages_leave_standard_output_clean():
+  script = (
+    'from tff_fedfish.training.progress import Stages\n'
+    'stages = Stages(); stages.release()\n'
+    'with stages("opening the corpus"): pass\n'
+  )
+  done = subprocess.run(
+    [sys.executable, '-c', script], capture_output=True, text=True, check=True
+  )
+  assert done.stdout == ''
+  assert re.fullmatch(r'opening the corpus \.\.\. \d+\.\d s\n', done.stderr)

@@ -1,9 +1,11 @@
-"""Progress of a loop: a bar on a terminal, a few plain lines elsewhere."""
+"""Progress of a loop, and of what precedes it; on standard error."""
 
 import collections
+import contextlib
 import datetime
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -149,6 +151,103 @@ class Progress:
     left = max(self._total - self._completed, 0) * seconds / num_steps
     left = datetime.timedelta(seconds=round(left))
     return [loss, speed, f'{left} left' if left else '']
+
+
+class Stages:
+  """Says what a command does before its loop starts, and how long that takes.
+
+      stages = Stages()
+      with stages('opening the corpus'):
+        ...
+      stages.release()  # Nothing will be refused any more.
+      with stages('building the model'):
+        ...
+
+  On a terminal: `building the model ...` appears at once and is completed in
+  place, `building the model ... 7.2 s`. A stage that raises is erased.
+
+  Elsewhere: the completed line, when the stage ends, and before it the one
+  without seconds once the stage has lasted `patience_seconds`. Until `release`,
+  lines of shorter stages are held back, so that a command that refuses its
+  input at once prints only why; a stage that lasts writes them.
+
+  Args:
+    console: Where to write. None: standard error.
+    clock: Seconds that never run backwards.
+    patience_seconds: See above.
+  """
+
+  def __init__(
+    self,
+    *,
+    console: 'rich.console.Console | None' = None,
+    clock: Callable[[], float] = time.monotonic,
+    patience_seconds: float = 1.0,
+  ):
+    from rich.console import Console
+
+    self._console = console or Console(stderr=True)
+    self._clock = clock
+    self._patience_seconds = patience_seconds
+    self._in_place = (
+      self._console.is_terminal and not self._console.is_dumb_terminal
+    )
+    # None: nothing is held back.
+    self._held: list[str] | None = None if self._in_place else []
+
+  @contextlib.contextmanager
+  def __call__(self, name: str) -> Iterator[None]:
+    """Times what runs in the context.
+
+    Args:
+      name: What happens, such as 'building the model'.
+    """
+    line, start = f'{name} ...', self._clock()
+    timer = threading.Timer(self._patience_seconds, self._show_lasting, [line])
+    timer.daemon = True
+    if self._in_place:
+      self._write(line, end='')
+    else:
+      timer.start()
+    try:
+      yield
+    except BaseException:
+      self._erase()
+      raise
+    finally:
+      timer.cancel()
+      # Lines have one writer at a time.
+      if not self._in_place:
+        timer.join()
+    self._erase()
+    seconds = self._clock() - start
+    if seconds >= self._patience_seconds:
+      self.release()
+    line += f' {seconds:.1f} s'
+    if self._held is None:
+      self._write(line)
+    else:
+      self._held.append(line)
+
+  def release(self) -> None:
+    """Writes what is held back; from now on every line is written at once."""
+    held, self._held = self._held, None
+    for line in held or ():
+      self._write(line)
+
+  def _show_lasting(self, line: str) -> None:
+    self.release()
+    self._write(line)
+
+  def _erase(self) -> None:
+    # Also what others, such as TensorFlow, wrote after it on the same line.
+    if self._in_place:
+      self._write('\r\x1b[K', end='')
+
+  def _write(self, text: str, end: str = '\n') -> None:
+    # Not through the console, which drops control codes.
+    self._console.file.write(text + end)
+    self._console.file.flush()
 
 
 def _start_bar(console: 'rich.console.Console', label: str, total: int):
