@@ -1,7 +1,7 @@
 """Fraction of a text's tokens that a vocabulary cannot express.
 
-A model soon predicts the unknown token, so the scores of a text that consists
-of it are splendid.
+A model soon learns to predict the unknown token, so a text that is full of it
+gets good scores, which say nothing about the text.
 """
 
 from collections.abc import Callable, Iterable, Iterator
