@@ -86,5 +86,6 @@ class TestCorpus:
 
 def test_description_warns_above_five_per_cent():
   assert unknown_tokens.describe(0.05) == 'Unknown tokens: 5.00 %'
+  assert unknown_tokens.describe(None) == 'Unknown tokens: -'
   found = unknown_tokens.describe(0.9871)
   assert found.startswith('Unknown tokens: 98.71 % (warning: above 5 %, ')

@@ -63,7 +63,11 @@ def run(arguments: argparse.Namespace) -> int:
     plots = _make_directory(arguments.plots)
   tokenizer = None
   if arguments.vocabulary is not None:
-    tokenizer = _load_tokenizer(arguments.vocabulary)
+    from tff_fedfish.data.tokenizers import load_tokenizer
+    from tff_fedfish.training.progress import Stages
+
+    with Stages()('reading the vocabulary'):
+      tokenizer = load_tokenizer(arguments.vocabulary)
   print_counts(arguments.directory, corpus.manifest)
   if tokenizer is not None:
     _print_unknown_tokens(corpus, tokenizer)
@@ -133,14 +137,6 @@ def _show_damage(file: 'InputFile') -> str:
   return line
 
 
-def _load_tokenizer(path: str) -> 'Tokenizer':
-  from tff_fedfish.data.tokenizers import load_tokenizer
-  from tff_fedfish.training.progress import Stages
-
-  with Stages()('reading the vocabulary'):
-    return load_tokenizer(path)
-
-
 def _print_unknown_tokens(
   corpus: 'GroupedCorpus', tokenizer: 'Tokenizer'
 ) -> None:
@@ -149,11 +145,7 @@ def _print_unknown_tokens(
 
   with Progress('count tokens', len(corpus.client_ids), unit='client') as bar:
     fraction = unknown_tokens.fraction_of_corpus(corpus, tokenizer, bar.advance)
-  _print(
-    'Unknown tokens: -'
-    if fraction is None
-    else unknown_tokens.describe(fraction)
-  )
+  _print(unknown_tokens.describe(fraction))
 
 
 def _print_percentiles(sizes: 'Mapping[str, np.ndarray]') -> None:

@@ -4,24 +4,16 @@ A model soon learns to predict the unknown token, so a text that is full of it
 gets good scores, which say nothing about the text.
 """
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from tff_fedfish.data.grouped_corpus import example_texts
+from tff_fedfish.data.grouped_corpus import GroupedCorpus, example_texts
 from tff_fedfish.data.sequences import Sequences
 from tff_fedfish.data.tokenizers import Tokenizer
 
 MAX_FRACTION = 0.05
 """Larger ones are warned of."""
-
-
-class Corpus(Protocol):
-  """What is needed of a grouped corpus."""
-
-  def stream(self) -> Iterator[tuple[bytes, list[dict[str, Any]]]]:
-    """Yields every client's id and stored examples."""
 
 
 def fraction_of(
@@ -47,14 +39,14 @@ def fraction_of(
 
 
 def fraction_of_corpus(
-  corpus: Corpus,
+  corpus: GroupedCorpus,
   tokenizer: Tokenizer,
   on_client: Callable[[], None] = lambda: None,
 ) -> float | None:
   """Returns the fraction of unknown tokens in all texts of a corpus.
 
   Args:
-    corpus: Source of examples with a bytes feature `text`.
+    corpus: The corpus.
     tokenizer: Turns texts into tokens, to which the end of each text is added.
     on_client: Called after each client.
 
@@ -68,16 +60,18 @@ def fraction_of_corpus(
     return None
   num_unknown = num_tokens = 0
   for client_id, examples in corpus.stream():
-    texts = tokenizer.encode_batch(example_texts(client_id, examples))
-    for token_ids in texts:
+    texts = example_texts(client_id, examples)
+    for token_ids in tokenizer.encode_batch(texts):
       num_unknown += np.count_nonzero(token_ids == tokenizer.unknown_id)
       num_tokens += len(token_ids) + 1
     on_client()
   return num_unknown / num_tokens if num_tokens else None
 
 
-def describe(fraction: float) -> str:
+def describe(fraction: float | None) -> str:
   """Returns a line for the console, with the warning where it is due."""
+  if fraction is None:
+    return 'Unknown tokens: -'
   line = f'Unknown tokens: {100 * fraction:.2f} %'
   if text := warning(fraction):
     line += f' (warning: above {100 * MAX_FRACTION:g} %, {text})'
