@@ -158,6 +158,40 @@ class TestCounts:
     )
 
 
+class TestVocabulary:
+  @pytest.fixture
+  def vocabulary(self, tmp_path):
+    path = tmp_path / 'vocab.txt'
+    path.write_text('[PAD]\n[UNK]\n[END]\na\nb\n')
+    return path
+
+  def test_unknown_tokens_by_hand(self, fedfish, corpus, vocabulary):
+    code, shown, errors = fedfish('inspect', corpus, '--vocabulary', vocabulary)
+    assert code == 0
+    # 11 x (a END), b END, 8 x UNK END: 8 of 22 + 2 + 9 tokens.
+    assert f'\nUnknown tokens: {800 / 33:.2f} % (warning: above 5 %, ' in shown
+    # The rest is what it is without a vocabulary.
+    without = fedfish('inspect', corpus)[1]
+    assert (
+      ''.join(
+        line
+        for line in shown.splitlines(keepends=True)
+        if not line.startswith('Unknown tokens: ')
+      )
+      == without
+    )
+    assert 'count tokens: client 12/12' in errors
+
+  def test_no_vocabulary(self, fedfish, corpus, tmp_path):
+    code, shown, errors = fedfish(
+      'inspect', corpus, '--vocabulary', tmp_path / 'none'
+    )
+    assert (code, shown) == (2, '')
+    assert errors.startswith('fedfish: error: A vocabulary must be a directory')
+    assert f"'{tmp_path}/none' does not exist" in errors
+    assert errors.count('\n') == 1
+
+
 class TestPlots:
   def test_writes(self, fedfish, corpus, tmp_path):
     plots = tmp_path / 'new' / 'plots'

@@ -3,6 +3,7 @@
 import concurrent.futures
 import gzip
 import json
+import types
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ import tensorflow_text as tf_text
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tff_fedfish.data import tokenizers
+from tff_fedfish.data import tokenizers, unknown_tokens
 from tff_fedfish.errors import UserError
 
 #            0        1        2
@@ -155,6 +156,14 @@ def test_sentencepiece_by_hand(model_file):
   assert [list(ids) for ids in found] == [[4, 5], [3, 5, 4], [], [3, 0]]
   assert tokenizer.decode([4, 5, 2, 2]) == 'abc'
   assert tokenizer.pieces([4, 2]) == ['▁ab', '</s>']
+
+
+def test_unknown_tokens_of_sentencepiece(model_file):
+  tokenizer = tokenizers.load_tokenizer(model_file)
+  # '▁ab' '▁' UNK '▁' 'c' and the end of text: 1 of 6.
+  documents = [{'text': 'ab и c'.encode()}]
+  corpus = types.SimpleNamespace(stream=lambda: iter([(b'x', documents)]))
+  assert unknown_tokens.fraction_of_corpus(corpus, tokenizer) == 1 / 6
 
 
 def test_sentencepiece_with_its_own_special_pieces(tmp_path):

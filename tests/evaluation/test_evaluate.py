@@ -2,14 +2,20 @@
 
 import csv
 import json
+import re
 import shutil
 
+import grouping_jobs
 import numpy as np
 import pytest
 import small_runs
 
 from tff_fedfish.cli.main import main
-from tff_fedfish.evaluation import results
+from tff_fedfish.data import grouped_corpus
+from tff_fedfish.evaluation import client_halves, results
+from tff_fedfish.training import run_directory, run_inputs
+
+_STAGE = re.compile(r'(\w.*) \.\.\. \d+\.\d s')
 
 
 def _evaluate(run, data, output, *flags) -> int:
@@ -194,6 +200,90 @@ class TestTransfer:
     assert (
       summary['num_clients'] + sum(summary['skipped_clients'].values()) == 9
     )
+
+
+class TestUnknownTokens:
+  @pytest.fixture(scope='class')
+  def russian(self, tmp_path_factory):
+    """Two hosts with six documents; a document fills one sequence."""
+    lines = [
+      # Each 'a' is a piece, each Russian word unknown: with the end of the
+      # text 9 tokens, 3 of them unknown.
+      {'text': 'a a и a a мир a привет', 'url': f'http://h{i % 2}/{i}'}
+      for i in range(12)
+    ]
+    return grouping_jobs.group_lines(
+      tmp_path_factory.mktemp('russian'), lines, num_shards=1
+    )
+
+  def test_russian_for_a_latin_vocabulary(
+    self, small_run, russian, tmp_path, capsys
+  ):
+    output = tmp_path / 'out'
+    assert _evaluate(small_run, russian, output, '--fractions', '0,0.5') == 0
+    summary = results.read_evaluation(output).summary
+    assert summary['unknown_token_fraction'] == 3 / 9
+    shown = ' '.join(capsys.readouterr().out.split())
+    assert 'Unknown tokens: 33.33 % (warning: above 5 %, the' in shown
+
+  def test_only_what_is_evaluated_counts(self, small_run, tmp_path):
+    # 4 of the 8 sequences are used, 2 of them scored: 1 or 2 of the documents,
+    # as the order is drawn.
+    lines = [
+      {'text': text, 'url': 'http://h/'}
+      for text in ['a a a a a a a a'] * 6 + ['и и и и и и и и'] * 2
+    ]
+    data = grouping_jobs.group_lines(tmp_path, lines, num_shards=1)
+    config = run_directory.read_config(small_run)
+    inputs = run_inputs.open_inputs(config)
+    rows = run_inputs.client_rows(
+      config, grouped_corpus.GroupedCorpus(data), inputs.tokenizer
+    )
+    evaluated = client_halves.split_sequences(
+      rows.sequences(b'h'),
+      client_id=b'h',
+      split_seed=config.seeds.split_seed,
+      max_sequences=4,
+    ).evaluation
+    expected = np.mean(evaluated.tokens == inputs.tokenizer.unknown_id)
+    output = tmp_path / 'evaluation'
+    flags = ['--fractions', '0', '--max_sequences_per_client', '4']
+    assert _evaluate(small_run, data, output, *flags) == 0
+    summary = results.read_evaluation(output).summary
+    assert summary['unknown_token_fraction'] == expected
+
+  def test_own_language(self, evaluated):
+    summary = results.read_evaluation(evaluated).summary
+    assert summary['unknown_token_fraction'] == 0
+
+  def test_images_have_none(
+    self, small_images, small_image_run, tmp_path, capsys
+  ):
+    output = tmp_path / 'out'
+    flags = ['--fractions', '0', '--max_clients', '1']
+    assert _evaluate(small_image_run, small_images, output, *flags) == 0
+    summary = results.read_evaluation(output).summary
+    assert summary['unknown_token_fraction'] is None
+    assert 'Unknown' not in capsys.readouterr().out
+
+
+class TestStages:
+  def test_what_happens_before_the_first_client(
+    self, small_inputs, small_run, tmp_path, capsys
+  ):
+    flags = ['--fractions', '0', '--max_clients', '2']
+    assert _evaluate(small_run, small_inputs[0], tmp_path / 'out', *flags) == 0
+    lines = capsys.readouterr().err.splitlines()
+    done = [found[1] for line in lines if (found := _STAGE.fullmatch(line))]
+    assert done == [
+      'opening the corpus',
+      'reading the vocabulary',
+      'choosing clients',
+      'building the model',
+      'tracing, first client',
+    ]
+    # One client is large enough; it was evaluated while tracing.
+    assert 'evaluate: client 1/1, loss ' in lines[-1]
 
 
 class TestBadInput:

@@ -151,12 +151,14 @@ def write_evaluation(
   barriers: tuple[tuple[float, float, float, float], ...] = (),
   personalization: Mapping[str, Any] | None = None,
   effective_clients: float | None = None,
+  facts: Mapping[str, Any] | None = None,
 ) -> pathlib.Path:
   """Writes an evaluation directory.
 
   `losses[f]` are the clients' losses after personalization on the fraction f;
   intervals are mean -/+ 0.25, accuracies (10 - loss) / 100. `barriers` are
   (local loss, global loss, local accuracy, global accuracy) of the clients.
+  `facts` are further entries of summary.json.
   """
   losses = losses or {0.0: (6.0, 7.0, 5.0, 6.0), 0.5: (5.0, 6.5, 5.5, 4.0)}
   directory = run / 'evaluations' / name
@@ -198,6 +200,7 @@ def write_evaluation(
     'client_server_barrier': None,
     'personalization': dict(personalization or {}),
     'effective_clients': effective_clients and {'mean': effective_clients},
+    **(facts or {}),
   }
   if barriers:
     summary['client_server_barrier'] = {

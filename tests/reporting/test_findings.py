@@ -106,6 +106,26 @@ def test_notes_of_a_troubled_run(tmp_path, write_run, write_evaluation):
   ]
 
 
+def test_a_text_that_the_vocabulary_cannot_express(
+  tmp_path, write_run, write_evaluation
+):
+  directory = write_run(tmp_path / 'run')
+  for name, kind, fraction in (
+    ('own', 'held_out', 0.05),
+    ('russian', 'transfer', 0.9871),
+  ):
+    write_evaluation(
+      directory,
+      name,
+      kind=kind,
+      facts={'unknown_token_fraction': fraction},
+    )
+  assert findings.notes(loading.load_runs([directory])) == [
+    'FedFish, E = 1: evaluation russian has 98.71 % unknown tokens: the '
+    'vocabulary cannot express this text, so scores on it say little.'
+  ]
+
+
 def test_evaluations_that_are_not_shown_are_named(
   tmp_path, write_run, write_evaluation
 ):

@@ -58,6 +58,23 @@ def test_effective_clients_are_not_ranked(
   assert not any(cell.is_best for cell in cells)
 
 
+def test_unknown_tokens(tmp_path, write_run, write_evaluation):
+  runs = []
+  # The last is a summary of before, without any.
+  for name, fraction in (('a', 0.0125), ('b', 0.437), ('c', None)):
+    runs.append(write_run(tmp_path / name))
+    facts = {} if fraction is None else {'unknown_token_fraction': fraction}
+    write_evaluation(runs[-1], 'e', facts=facts)
+    write_evaluation(runs[-1], 't', kind='transfer', corpus='sotu', facts=facts)
+  table = tables.build_main_table(loading.load_runs(runs))
+  for panel in ('held_out', 'transfer/sotu'):
+    cells = _column(table, f'{panel}/unknown_tokens')
+    assert [cell.text for cell in cells] == ['1.2', '43.7', '–']
+    assert not any(cell.is_best for cell in cells)
+  old = tables.build_main_table(loading.load_runs(runs[2:]))
+  assert not any('unknown' in column.key for column in old.columns)
+
+
 def test_columns_that_are_equal_as_shown_have_no_best(pair):
   table = tables.build_main_table(loading.load_runs(pair))
   # Both take 30 s and 2 s: median 16 s.

@@ -45,6 +45,23 @@ def test_means_and_intervals_by_hand(pooled):
   )
 
 
+def test_unknown_tokens_are_the_mean_of_seeds_that_all_have_them(
+  tmp_path, write_run, write_evaluation
+):
+  directories = []
+  for seed, fraction in ((1, 0.25), (2, 0.75)):
+    run = write_run(tmp_path / str(seed), settings={'seeds.shuffle_seed': seed})
+    facts = {'unknown_token_fraction': fraction}
+    write_evaluation(run, 'e', facts=facts)
+    write_evaluation(
+      run, 't', kind='transfer', facts=facts if seed == 1 else {}
+    )
+    directories.append(run)
+  [pooled] = repetitions.pool_repetitions(loading.load_runs(directories))
+  assert pooled.held_out().unknown_tokens == 0.5
+  assert pooled.transfer('debian_descriptions').unknown_tokens is None
+
+
 def test_metrics_are_means_in_common_rounds(tmp_path, write_run):
   runs = loading.load_runs(
     [

@@ -1,4 +1,4 @@
-"""Two `fedfish train` in one new directory: one trains, the other is refused."""
+"""Two `fedfish train` in one new directory: one trains, one is refused."""
 
 import multiprocessing
 import os

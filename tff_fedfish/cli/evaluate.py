@@ -8,6 +8,9 @@ Examples:
 Half of every client's sequences, or images, is for scoring, always; the
 fractions are shares of them, from the other half, to fine-tune on before. On
 the corpus of the run the held-out clients are evaluated; in another all.
+
+The column 'hurt' is the fraction of clients whose loss on their scored half
+personalization raised, or made non-finite.
 """
 
 import argparse
@@ -108,6 +111,8 @@ def _print_summary(summary) -> None:
   from rich.console import Console
   from rich.table import Table
 
+  from tff_fedfish.data import unknown_tokens
+
   table = Table(
     title=f'{summary["corpus"]} ({summary["kind"]}), round '
     f'{summary["checkpoint"]["round"]}, {summary["num_clients"]} clients'
@@ -131,6 +136,8 @@ def _print_summary(summary) -> None:
     )
   console = Console()
   console.print(table)
+  if (fraction := summary['unknown_token_fraction']) is not None:
+    console.print(unknown_tokens.describe(fraction), highlight=False)
   barrier = summary['client_server_barrier']
   if barrier:
     console.print(

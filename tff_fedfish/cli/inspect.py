@@ -3,6 +3,7 @@
 Examples:
   fedfish inspect corpora/c4
   fedfish inspect corpora/c4 --plots plots/c4
+  fedfish inspect corpora/c4 --vocabulary runs/mine/vocabulary
 """
 
 import argparse
@@ -15,7 +16,9 @@ from tff_fedfish.errors import UserError
 if TYPE_CHECKING:
   import numpy as np
 
+  from tff_fedfish.data.grouped_corpus import GroupedCorpus
   from tff_fedfish.data.manifest import DropExample, InputFile, Manifest
+  from tff_fedfish.data.tokenizers import Tokenizer
 
 SUMMARY = 'show what a grouped corpus holds'
 
@@ -41,6 +44,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     'their captions (group_sizes.txt) and percentiles (group_sizes.csv); '
     'earlier ones there are replaced',
   )
+  parser.add_argument(
+    '--vocabulary',
+    metavar='PATH',
+    help='also tokenize every text, and show how many tokens are unknown to '
+    'this vocabulary',
+  )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -52,7 +61,16 @@ def run(arguments: argparse.Namespace) -> int:
   plots = None
   if arguments.plots is not None:
     plots = _make_directory(arguments.plots)
+  tokenizer = None
+  if arguments.vocabulary is not None:
+    from tff_fedfish.data.tokenizers import load_tokenizer
+    from tff_fedfish.training.progress import Stages
+
+    with Stages()('reading the vocabulary'):
+      tokenizer = load_tokenizer(arguments.vocabulary)
   print_counts(arguments.directory, corpus.manifest)
+  if tokenizer is not None:
+    _print_unknown_tokens(corpus, tokenizer)
   sizes = {measure: corpus.sizes(measure) for measure in MEASURES}
   _print_percentiles(sizes)
   _print_shares(sizes)
@@ -117,6 +135,17 @@ def _show_damage(file: 'InputFile') -> str:
   if file.damage_byte is not None:
     line += f' It could be used up to byte {file.damage_byte:,}.'
   return line
+
+
+def _print_unknown_tokens(
+  corpus: 'GroupedCorpus', tokenizer: 'Tokenizer'
+) -> None:
+  from tff_fedfish.data import unknown_tokens
+  from tff_fedfish.training.progress import Progress
+
+  with Progress('count tokens', len(corpus.client_ids), unit='client') as bar:
+    fraction = unknown_tokens.fraction_of_corpus(corpus, tokenizer, bar.advance)
+  _print(unknown_tokens.describe(fraction))
 
 
 def _print_percentiles(sizes: 'Mapping[str, np.ndarray]') -> None:

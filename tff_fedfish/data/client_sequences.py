@@ -10,6 +10,7 @@ from typing import Protocol
 
 from tff_fedfish.data import randomness
 from tff_fedfish.data import sequences as sequences_lib
+from tff_fedfish.data.grouped_corpus import example_texts
 from tff_fedfish.data.sequences import Sequences
 from tff_fedfish.data.tokenizers import Tokenizer
 from tff_fedfish.errors import UserError
@@ -119,15 +120,7 @@ class ClientSequences:
     return sequences_lib.take(shuffled, max_sequences)
 
   def _build(self, client_id: bytes) -> Sequences:
-    examples = self._corpus.examples(client_id)
-    try:
-      texts = [example['text'] for example in examples]
-    except KeyError as error:
-      raise UserError(
-        f'Client {client_id!r} has an example without the feature `text`. '
-        'Every example needs one: group the corpus again with `fedfish '
-        'group`.'
-      ) from error
+    texts = example_texts(client_id, self._corpus.examples(client_id))
     built = sequences_lib.build_sequences(
       self._tokenizer.encode_batch(texts),
       sequence_length=self.sequence_length,

@@ -2,7 +2,7 @@
 
 import os
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -255,6 +255,27 @@ class GroupedCorpus:
           f'{shard.num_bytes} bytes, but it {problem}. Copy the directory '
           'again, or run `fedfish group` again.'
         )
+
+
+def example_texts(
+  client_id: bytes, examples: Sequence[Mapping[str, bytes]]
+) -> list[bytes]:
+  """Returns the texts of a client's examples.
+
+  Args:
+    client_id: Named in the error.
+    examples: As stored.
+
+  Raises:
+    UserError: If an example has no feature `text`.
+  """
+  try:
+    return [example['text'] for example in examples]
+  except KeyError as error:
+    raise UserError(
+      f'Client {client_id!r} has an example without the feature `text`. '
+      'Every example needs one: group the corpus again with `fedfish group`.'
+    ) from error
 
 
 def _decode(

@@ -95,6 +95,11 @@ class Sequences:
     """Real tokens, the first of each sequence included."""
     return int(self.num_targets.sum(dtype=np.int64)) + len(self)
 
+  def count(self, token_id: int) -> int:
+    """Returns how many of the real tokens are `token_id`."""
+    is_real = np.arange(self.tokens.shape[1]) <= self.num_targets[:, np.newaxis]
+    return int(np.count_nonzero(is_real & (self.tokens == token_id)))
+
   @property
   def num_lost_tokens(self) -> int:
     """Tokens in sequences that were cut off, and of a dropped last block."""

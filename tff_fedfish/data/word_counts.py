@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from tff_fedfish.data import randomness
+from tff_fedfish.data.grouped_corpus import example_texts
 from tff_fedfish.errors import UserError
 
 # Distinct words held in memory while counting, about 100 bytes each.
@@ -69,7 +70,7 @@ def count_words(
   counts = collections.Counter()
   num_documents = num_capped = num_forgotten = 0
   for client_id in corpus.client_ids:
-    texts = _texts(corpus, client_id)
+    texts = example_texts(client_id, corpus.examples(client_id))
     kept = _choose_texts(texts, max_documents_per_client)
     num_documents += len(kept)
     num_capped += len(texts) - len(kept)
@@ -85,16 +86,6 @@ def count_words(
     num_capped_documents=num_capped,
     num_forgotten_words=num_forgotten,
   )
-
-
-def _texts(corpus: Corpus, client_id: bytes) -> list[bytes]:
-  try:
-    return [example['text'] for example in corpus.examples(client_id)]
-  except KeyError as error:
-    raise UserError(
-      f'Client {client_id!r} has an example without the feature `text`. '
-      'Every example needs one: group the corpus again with `fedfish group`.'
-    ) from error
 
 
 def _choose_texts(texts: list[bytes], max_texts: int | None) -> list[bytes]:

@@ -14,7 +14,7 @@ from tff_fedfish.data import sequences as sequences_lib
 from tff_fedfish.data.sequences import Rows
 from tff_fedfish.evaluation.client_evaluator import ClientEvaluator
 from tff_fedfish.evaluation.results import ClientBarrier
-from tff_fedfish.training.progress import Progress
+from tff_fedfish.training.progress import Progress, Stages
 
 
 def measure_barrier(
@@ -49,7 +49,8 @@ def measure_barrier(
   datasets = [
     sequences_lib.to_dataset(data, local_batch_size) for _, data in cohort
   ]
-  new_state = process.next(state, datasets).state
+  with Stages()('replaying the round'):
+    new_state = process.next(state, datasets).state
   after = tuple(process.get_model_weights(new_state).trainable)
   barriers = []
   with Progress('barrier', len(cohort), unit='client') as progress:

@@ -1,12 +1,14 @@
 """`fedfish evaluate`: a checkpoint on the clients of a corpus."""
 
 import dataclasses
+import itertools
 import os
 import pathlib
 from typing import Any
 
 from tff_fedfish import files
 from tff_fedfish.data import sequences as sequences_lib
+from tff_fedfish.data import unknown_tokens
 from tff_fedfish.errors import UserError
 from tff_fedfish.evaluation import results
 from tff_fedfish.evaluation.client_halves import MIN_SEQUENCES
@@ -18,7 +20,7 @@ from tff_fedfish.training import (
   run_inputs,
 )
 from tff_fedfish.training.config_fields import is_finite_float32
-from tff_fedfish.training.progress import Progress
+from tff_fedfish.training.progress import Progress, Stages
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -95,16 +97,21 @@ def evaluate(
     UserError: If the checkpoint, the corpus, its clients or the output cannot
       be used.
   """
+  stages = Stages()
   checkpoint_path = checkpoints.resolve_checkpoint(checkpoint)
   run = checkpoint_path.parent.parent
   config = run_directory.read_config(run)
-  corpus = run_inputs.open_corpus(config, data)
+  with stages('opening the corpus'):
+    corpus = run_inputs.open_corpus(config, data)
   name = pathlib.Path(data).resolve().name
   output = files.require_usable_output(
     output or run / 'evaluations' / name, '--output'
   )
   vocabulary = run / run_directory.VOCABULARY_NAME
-  tokenizer = run_inputs.open_tokenizer(config, vocabulary)
+  tokenizer = None
+  if not config.data.holds_images:
+    with stages('reading the vocabulary'):
+      tokenizer = run_inputs.open_tokenizer(config, vocabulary)
   contents = checkpoints.load_checkpoint(
     checkpoint_path, (), verify=False
   ).contents
@@ -118,20 +125,21 @@ def evaluate(
   client_ids = _client_ids(corpus, data, config, options, split)
   sequence_length = _sequence_length(config, options)
 
-  # Late: the errors above must not wait for TensorFlow.
-  from tff_fedfish.evaluation import held_out_sample
-  from tff_fedfish.training import server_state
+  with stages('choosing clients'):
+    # Late: the errors above must not wait for TensorFlow.
+    from tff_fedfish.evaluation import held_out_sample
+    from tff_fedfish.training import server_state
 
-  sample = held_out_sample.choose_clients(
-    client_ids,
-    run_inputs.client_rows(
-      config, corpus, tokenizer, sequence_length=sequence_length
-    ),
-    split_seed=config.seeds.split_seed,
-    max_clients=options.max_clients,
-    fractions=options.fractions,
-    max_sequences=options.max_sequences_per_client,
-  )
+    sample = held_out_sample.choose_clients(
+      client_ids,
+      run_inputs.client_rows(
+        config, corpus, tokenizer, sequence_length=sequence_length
+      ),
+      split_seed=config.seeds.split_seed,
+      max_clients=options.max_clients,
+      fractions=options.fractions,
+      max_sequences=options.max_sequences_per_client,
+    )
   if not sample.clients:
     rows = f'sequences of {sequence_length} tokens'
     if config.data.holds_images:
@@ -141,13 +149,15 @@ def evaluate(
       f'{MIN_SEQUENCES} {rows}, but none of its {len(client_ids)} has. Name '
       'another corpus.'
     )
-  loaded = checkpoints.load_checkpoint(
-    checkpoint_path,
-    None if options.measure_barrier else server_state.TRAINABLE_PREFIX,
-    verify=False,
-  )
-  measurement = _Measurement(config, loaded, options)
-  clients = measurement.personalization(sample)
+  with stages('building the model'):
+    loaded = checkpoints.load_checkpoint(
+      checkpoint_path,
+      None if options.measure_barrier else server_state.TRAINABLE_PREFIX,
+      verify=False,
+    )
+    measurement = _Measurement(config, loaded, options)
+  stages.release()
+  clients = measurement.personalization(sample, stages)
   barriers = effective_clients = None
   if options.measure_barrier:
     barriers, effective_clients = measurement.barrier(
@@ -171,6 +181,9 @@ def evaluate(
     skipped_clients=sample.skipped,
     barriers=barriers,
     effective_clients=effective_clients,
+    unknown_token_fraction=unknown_tokens.fraction_of(
+      (halves.evaluation for _, halves in sample.clients), tokenizer
+    ),
   )
   results.write_evaluation(output, summary, clients, barriers)
   return output, summary
@@ -197,20 +210,23 @@ class _Measurement:
     self._trainable = tuple(weights.values())
     self._evaluator = learning_setup.build_evaluator(config)
 
-  def personalization(self, sample):
+  def personalization(self, sample, stages):
     from tff_fedfish.evaluation.personalization import evaluate_clients
 
     rows = []
+    clients = evaluate_clients(
+      self._evaluator,
+      self._trainable,
+      sample.clients,
+      self._options.fractions,
+      num_local_epochs=self._options.personalization_epochs,
+      learning_rate=self.learning_rate,
+    )
+    with stages('tracing, first client'):
+      first = next(clients)
     total = len(sample.clients)
     with Progress('evaluate', total, unit='client') as progress:
-      for entries in evaluate_clients(
-        self._evaluator,
-        self._trainable,
-        sample.clients,
-        self._options.fractions,
-        num_local_epochs=self._options.personalization_epochs,
-        learning_rate=self.learning_rate,
-      ):
+      for entries in itertools.chain([first], clients):
         rows.extend(entries)
         progress.advance(loss=entries[-1].loss_after)
     return rows

@@ -83,6 +83,7 @@ def summarize_evaluation(
   skipped_clients: Mapping[str, int],
   barriers: Sequence[ClientBarrier] | None = None,
   effective_clients: Mapping[str, Any] | None = None,
+  unknown_token_fraction: float | None = None,
   num_bootstrap: int = 2000,
   bootstrap_seed: int = 0,
 ) -> dict[str, Any]:
@@ -102,6 +103,7 @@ def summarize_evaluation(
     barriers: One entry per client of the cohort; None: not measured.
     effective_clients: `EffectiveClients.summary` of that cohort; None: not
       measured.
+    unknown_token_fraction: `unknown_tokens.fraction_of` the evaluation halves.
     num_bootstrap: Resamples of the intervals.
     bootstrap_seed: Their seed.
 
@@ -128,6 +130,7 @@ def summarize_evaluation(
     'checkpoint': dict(checkpoint),
     'num_clients': len({client.client_id for client in clients}),
     'skipped_clients': dict(sorted(skipped_clients.items())),
+    'unknown_token_fraction': unknown_token_fraction,
     'personalization': dict(personalization),
     'bootstrap': bootstrap,
     'fractions': [

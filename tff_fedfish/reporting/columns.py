@@ -124,6 +124,22 @@ def _score_columns(runs, panel, choose: Callable[[Run], Evaluation | None]):
         value=value,
       )
 
+  def unknown_tokens(run):
+    evaluation = choose(run)
+    found = evaluation and evaluation.unknown_tokens
+    return None if found is None else Interval(found)
+
+  yield Column(
+    f'{panel.replace(": ", "/")}/unknown_tokens',
+    panel,
+    'further',
+    'Unknown tokens (%)',
+    '',
+    None,
+    _percent,
+    unknown_tokens,
+  )
+
 
 def _barrier_column(measure, group, show):
   def value(run):

@@ -74,6 +74,8 @@ class Evaluation:
     has_barrier: Whether the barrier was measured, with whatever result.
     effective_clients: How many clients the mean of a weight is worth in the
       round that was replayed, over all weights; None: not measured.
+    unknown_tokens: Fraction of unknown tokens in what was scored; None: of
+      images, or not counted.
     num_seeds: Runs whose evaluations this one stands for.
     num_left_out_clients: Clients that were not scored, or not with a finite
       loss, in some of these runs and therefore count in none.
@@ -93,6 +95,7 @@ class Evaluation:
   personalization: dict[str, Any]
   has_barrier: bool
   effective_clients: Interval | None = None
+  unknown_tokens: float | None = None
   num_seeds: int = 1
   num_left_out_clients: int = 0
 
@@ -163,6 +166,7 @@ def load_evaluation(directory: pathlib.Path) -> Evaluation:
     personalization=checked.object(summary, 'personalization'),
     has_barrier=bool(barrier) or found.barriers is not None,
     effective_clients=checked.interval(summary, 'effective_clients'),
+    unknown_tokens=checked.number(summary, 'unknown_token_fraction'),
   )
 
 

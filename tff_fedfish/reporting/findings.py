@@ -6,6 +6,7 @@ difference between runs is called significant.
 
 from collections.abc import Sequence
 
+from tff_fedfish.data import unknown_tokens
 from tff_fedfish.reporting.evaluations import Interval
 from tff_fedfish.reporting.reading import is_finite
 from tff_fedfish.reporting.repetitions import has_repetitions
@@ -207,6 +208,9 @@ def _evaluation_clauses(run):
         for reason, count in evaluation.skipped_clients.items()
       ]
       yield f'{name} left out clients: {listed(reasons)}'
+    if warning := unknown_tokens.warning(evaluation.unknown_tokens):
+      percent = f'{100 * evaluation.unknown_tokens:.2f}'
+      yield f'{name} has {percent} % unknown tokens: {warning}'
     if evaluation.num_non_finite_rows:
       yield (
         f'{name} has {_counted(evaluation.num_non_finite_rows, "row")} of '

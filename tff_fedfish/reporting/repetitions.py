@@ -211,6 +211,7 @@ def _pool_one(by_seeds: Mapping[Any, Evaluation]) -> Evaluation:
     effective_clients=_pool_means(
       {seeds: e.effective_clients for seeds, e in by_seeds.items()}
     ),
+    unknown_tokens=_mean([e.unknown_tokens for e in evaluations]),
     num_seeds=len(evaluations),
     num_left_out_clients=num_left_out,
   )
