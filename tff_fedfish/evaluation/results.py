@@ -347,7 +347,7 @@ def _read_rows(path: pathlib.Path, kind: type) -> list[Any]:
 def _read_summary(directory: pathlib.Path) -> dict[str, Any]:
   path = directory / _SUMMARY_FILE
   try:
-    summary = json.loads(path.read_text(encoding='utf-8'))
+    summary = files.parse_json(path.read_text(encoding='utf-8'))
     version = summary['schema_version']
   except (FileNotFoundError, NotADirectoryError) as error:
     raise UserError(_not_an_evaluation(path)) from error

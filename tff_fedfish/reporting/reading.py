@@ -6,6 +6,7 @@ import pathlib
 from typing import Any
 
 from tff_fedfish.errors import UserError
+from tff_fedfish.files import parse_json
 
 
 def read_json_object(path: pathlib.Path) -> dict[str, Any]:
@@ -21,15 +22,15 @@ def read_json_object(path: pathlib.Path) -> dict[str, Any]:
     UserError: If the file cannot be read or holds no JSON object.
   """
   try:
-    value = json.loads(_read_text(path))
+    value = parse_json(_read_text(path))
   except json.JSONDecodeError as error:
     raise UserError(
       f'{str(path)!r}, line {error.lineno}, must be JSON, but found '
       f'{error.msg!r}. Restore the file, or leave this run out.'
     ) from error
-  except RecursionError as error:
+  except ValueError as error:
     raise UserError(
-      f'{str(path)!r} must be JSON of a run, but is nested too deeply. '
+      f'{str(path)!r} must be JSON of a run, but cannot be parsed ({error}). '
       'Restore the file, or leave this run out.'
     ) from error
   if not isinstance(value, dict):
