@@ -41,18 +41,6 @@ def read_json_object(path: pathlib.Path) -> dict[str, Any]:
   return value
 
 
-def require_known_schema(
-  path: pathlib.Path, value: dict[str, Any], newest: int
-) -> None:
-  """Raises UserError if `value` was written by a newer version of fedfish."""
-  found = value.get('schema_version', newest)
-  if not isinstance(found, int) or found > newest:
-    raise UserError(
-      f'{str(path)!r} must have `schema_version` {newest} or lower, but has '
-      f'{found!r}. Upgrade tff-fedfish, or leave this run out.'
-    )
-
-
 def is_finite(value: float | None) -> bool:
   """Returns whether `value` is there and is neither NaN nor infinite."""
   return value is not None and math.isfinite(value)
