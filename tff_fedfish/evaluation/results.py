@@ -20,6 +20,7 @@ from tff_fedfish import files
 from tff_fedfish.errors import UserError
 from tff_fedfish.evaluation import statistics
 from tff_fedfish.evaluation.client_id_text import (
+  client_id_to_cell,
   client_id_to_text,
   text_to_client_id,
 )
@@ -374,7 +375,7 @@ def _not_an_evaluation(path: pathlib.Path) -> str:
 
 def _format(value: bytes | float | int) -> str:
   if isinstance(value, bytes):
-    return client_id_to_text(value)
+    return client_id_to_cell(value)
   # NumPy's scalars included: `repr` of a Python number is exact.
   return repr(value.item() if hasattr(value, 'item') else value)
 
