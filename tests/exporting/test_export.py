@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from models import token_loss, transformer
 from models.transformer_config import TransformerConfig, weight_shapes
+from tff_fedfish.cli.main import main
 from tff_fedfish.data.tokenizers import load_tokenizer
 from tff_fedfish.errors import FailedError, UserError
 from tff_fedfish.exporting import export, saved_model
@@ -64,6 +65,25 @@ def test_files(exported):
     'saved_model',
     'vocabulary',
   ]
+
+
+@pytest.mark.parametrize(
+  'argv',
+  [
+    ['evaluate', '--data', 'corpora/c4'],
+    ['export', '--output', 'again'],
+    ['generate', '--prompt', 'A'],
+  ],
+  ids=lambda argv: argv[0],
+)
+def test_an_export_is_no_checkpoint(
+  exported, tmp_path, monkeypatch, capsys, argv
+):
+  monkeypatch.chdir(tmp_path)
+  assert main([*argv, '--checkpoint', str(exported)]) == 2
+  [line] = capsys.readouterr().err.splitlines()
+  assert line.startswith('fedfish: error: `--checkpoint` must be a checkpoint')
+  assert f'but {str(exported)!r} is a model that `fedfish export` wrote' in line
 
 
 def test_files_are_readable_as_others_are(exported):
