@@ -10,6 +10,7 @@ a retried bundle twice.
 """
 
 import dataclasses
+import errno
 import os
 import posixpath
 import re
@@ -23,7 +24,7 @@ from pipelines.input_files import file_sizes
 from pipelines.job import GroupJob
 from pipelines.read_groups import GroupReader
 from tff_fedfish.data.manifest import Manifest
-from tff_fedfish.errors import UserError
+from tff_fedfish.errors import FailedError, UserError
 
 # By name: what Beam calls DirectRunner first tries to download a Go program.
 DEFAULT_RUNNER = 'apache_beam.runners.portability.fn_api_runner.FnApiRunner'
@@ -34,6 +35,12 @@ Task = tuple[tuple[str, str], ...]
 # Small files are read together, so that their blocks are not small, too.
 _TASK_BYTES = 16 << 20
 _MAX_TASK_FILES = 1000
+
+# Errors of the disk and the memory, whatever the input holds.
+_OF_THE_MACHINE = (
+  *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG),
+  *(errno.EIO, errno.EROFS, errno.ENOMEM),
+)
 
 
 def run_group_job(
@@ -58,8 +65,9 @@ def run_group_job(
     The manifest; if the corpus is split, that of every part that has a record.
 
   Raises:
-    UserError: If not one record could be grouped, a file could not be read or
-      written, or the job is strict and a record has a fault.
+    UserError: If not one record could be grouped, a file could not be read, or
+      the job is strict and a record has a fault.
+    FailedError: If the machine failed, such as on a full disk.
     ChildProcessError: If a worker process of this machine was killed.
     RuntimeError: If records were lost: a fault of this program.
   """
@@ -82,9 +90,15 @@ def run_group_job(
         'fewer workers, or more shards, and run it again.'
       ) from error
     if (found := _find_os_error(error)) is not None:
+      stopped = f'Grouping into {str(output)!r} stopped ({found})'
+      if any(f'[Errno {code}]' in found for code in _OF_THE_MACHINE):
+        raise FailedError(
+          f'{stopped}; nothing was kept. Check the disk and its free space, '
+          'then run it again.'
+        ) from error
       raise UserError(
-        f'Grouping into {str(output)!r} stopped ({found}); nothing was kept. '
-        'Check the input files and the free space, then run it again.'
+        f'{stopped}; nothing was kept. Check the input files, then run it '
+        'again.'
       ) from error
     raise
 

@@ -69,6 +69,22 @@ def write_directory_atomically(
     raise
 
 
+def parse_json(text: str | bytes) -> Any:
+  """Returns what JSON text holds.
+
+  Args:
+    text: The text; bytes are UTF-8.
+
+  Raises:
+    ValueError: If it is no JSON, or is nested more deeply than Python parses,
+      for which the `json` module raises no ValueError.
+  """
+  try:
+    return json.loads(text)
+  except RecursionError as error:
+    raise ValueError('it is nested too deeply') from error
+
+
 def write_json(path: str | os.PathLike, value: Any) -> None:
   """Writes `value` as indented JSON, atomically, with a final newline."""
   with write_atomically(path) as file:

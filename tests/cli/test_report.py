@@ -23,7 +23,22 @@ def run_directory(tmp_path):
       {
         'schema_version': 1,
         'algorithm': {'name': 'fed_fish'},
-        'client_work': {'num_local_epochs': 4},
+        'client_work': {
+          'num_local_epochs': 4,
+          'local_batch_size': 4,
+          'learning_rate': 0.1,
+        },
+        'server': {'learning_rate': 0.001},
+        'model': {'preset': 'tiny'},
+        'data': {
+          'directory': 'corpora/debian',
+          'vocabulary': 'vocabularies/debian',
+          'sequence_length': 64,
+        },
+        'cohorts': {'cohort_size': 8},
+        'training': {'num_rounds': 2},
+        'evaluation': {'every_num_rounds': 2, 'num_clients': 8},
+        'checkpoints': {'every_num_rounds': 2},
       }
     )
   )
@@ -82,6 +97,47 @@ def test_a_damaged_line(run_directory, tmp_path, capsys):
     capsys, '--runs', run_directory, '--output', tmp_path / 'report'
   )
   assert 'metrics.csv' in line and 'line 5' in line and 'seven' in line
+
+
+@pytest.mark.parametrize(
+  'section, values, words',
+  [
+    (
+      'training',
+      {'num_rounds': 'abc'},
+      "`config.training.num_rounds` must be an int, found 'abc'",
+    ),
+    (
+      'server',
+      {'learning_rate': float('nan')},
+      '`config.server.learning_rate` must be finite and above 0, found nan',
+    ),
+    ('algorythm', {}, '`config.algorythm` is unknown; the nearest known one'),
+    ('data', None, '`config.data.directory` is required'),
+  ],
+)
+def test_a_config_that_no_command_accepts(
+  run_directory, tmp_path, capsys, section, values, words
+):
+  path = run_directory / 'config.json'
+  config = json.loads(path.read_text()) | {section: values}
+  if values is None:
+    del config[section]
+  path.write_text(json.dumps(config))
+  output = tmp_path / 'report'
+  line = _refusal(capsys, '--runs', run_directory, '--output', output)
+  assert line.startswith(f'fedfish: error: Invalid config {str(path)!r}: ')
+  assert words in line
+  assert not output.exists()
+
+
+def test_settings_that_came_later_have_their_defaults(
+  run_directory, tmp_path, capsys
+):
+  # Most settings are not in this config.json; none is made up on the page.
+  argv = ['--runs', str(run_directory), '--output', str(tmp_path / 'report')]
+  assert main(['report', *argv]) == 0
+  assert 'keep_last' not in (tmp_path / 'report' / 'index.html').read_text()
 
 
 def test_an_output_that_holds_something_else(run_directory, tmp_path, capsys):

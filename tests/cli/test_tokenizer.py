@@ -139,10 +139,15 @@ def test_output_that_holds_something(grouped, tmp_path, capsys):
   ('option', 'value', 'message'),
   [
     ('--vocabulary_size', 100, 'must be at least 256, found 100'),
+    (
+      '--vocabulary_size',
+      99999999,
+      'must be at most 1,000,000, found 99999999',
+    ),
     ('--max_documents_per_client', 0, 'must be at least 1, found 0'),
   ],
 )
-def test_numbers_that_are_too_small(
+def test_numbers_out_of_range(
   grouped, tmp_path, capsys, option, value, message
 ):
   output = tmp_path / 'v'
@@ -151,6 +156,18 @@ def test_numbers_that_are_too_small(
     *('train', '--data', grouped, '--output', output, option, value),
   )
   assert not output.exists()
+
+
+def test_more_pieces_than_the_corpus_has(grouped, tmp_path, capsys):
+  # Nothing of that size is built: it is refused after the words are counted.
+  argv = ('--data', grouped, '--output', tmp_path / 'v')
+  assert _fedfish('train', *argv, '--vocabulary_size', 900_000) == 2
+  line = capsys.readouterr().err.splitlines()[-1]
+  assert line.startswith(
+    'fedfish: error: `--vocabulary_size` must be at most 2,048 for this corpus'
+  )
+  assert 'found 900000: the rest would be unused. Lower it' in line
+  assert not (tmp_path / 'v').exists()
 
 
 def test_show_what_is_not_there(tmp_path, capsys):

@@ -145,6 +145,32 @@ def test_a_size_that_is_too_small_is_an_error(size):
     _train({b'a': 1}, size)
 
 
+def test_a_size_that_is_too_large_is_an_error():
+  with pytest.raises(
+    UserError,
+    match='`--vocabulary_size` must be at most 1,000,000, found 1000001. Lower',
+  ):
+    _train({b'a': 1}, 1_000_001)
+
+
+def test_at_most_ten_unused_pieces_for_each_that_is_learned():
+  # Words of one letter have no other pieces: 200 of them and 3 reserved pieces,
+  # 203, with 10 x 203 unused ones are 2,233.
+  counts = {chr(code).encode(): 1 for code in range(0x4E00, 0x4E00 + 200)}
+  found = _train(counts, 2233)
+  assert (len(found.pieces), found.num_unused) == (2233, 2030)
+  with pytest.raises(
+    UserError,
+    match='^`--vocabulary_size` must be at most 2,233 for this corpus, which '
+    'has 203 pieces to learn, found 2234: the rest would be unused. Lower it',
+  ):
+    _train(counts, 2234)
+  # The smallest models have 2,048, however small the corpus is.
+  assert _train({b'a': 1}, 2048).num_unused == 2044
+  with pytest.raises(UserError, match='must be at most 2,048 .* has 4 pieces'):
+    _train({b'a': 1}, 2049)
+
+
 @pytest.mark.parametrize('counts', [{}, {b'\x00': 3}])
 def test_no_words_is_an_error(counts):
   with pytest.raises(UserError, match='learned from words, .* holds none'):

@@ -42,6 +42,41 @@ def test_every_id_returns_and_is_one_line(client_id):
   text.encode('utf-8')
 
 
+@pytest.mark.parametrize(
+  'client_id, cell',
+  [
+    (b"=cmd|' /C calc'!A0", "%3Dcmd|' /C calc'!A0"),
+    (b'+1+1', '%2B1+1'),
+    (b'@SUM(1)', '%40SUM(1)'),
+    (b'-2+3', '%2D2+3'),
+    ('＝1'.encode(), '%EF%BC%9D1'),
+    # Control characters are escaped anyway.
+    (b'\t=1', '%09=1'),
+    (b'\r=1', '%0D=1'),
+    # Only the first character makes a formula.
+    (b'a=1', 'a=1'),
+    (b'', ''),
+  ],
+)
+def test_cells_are_no_formulas(client_id, cell):
+  assert client_id_text.client_id_to_cell(client_id) == cell
+  assert client_id_text.text_to_client_id(cell) == client_id
+
+
+@hypothesis.given(
+  st.sampled_from([b'', b'=', b'+', b'-', b'@', b'\t', b'\r', '＠'.encode()]),
+  st.binary(),
+)
+def test_every_id_returns_from_a_cell(start, rest):
+  client_id = start + rest
+  cell = client_id_text.client_id_to_cell(client_id)
+  assert not cell or cell[0] not in '=+-@\t\r＝＋－＠'
+  assert client_id_text.text_to_client_id(cell) == client_id
+  # What stood in files before there were cells.
+  text = client_id_text.client_id_to_text(client_id)
+  assert client_id_text.text_to_client_id(text) == client_id
+
+
 @pytest.mark.parametrize('text', ['50% off', 'x%', 'x%4', '%G0'])
 def test_broken_escapes_are_errors(text):
   with pytest.raises(ValueError, match='two hexadecimal digits after %, found'):

@@ -231,6 +231,33 @@ def test_any_client_returns_exactly(
   assert repr(found) == repr(expected)
 
 
+def test_no_client_id_is_a_formula(tmp_path):
+  client_ids = (b'=1+1', b'+1', b'-1', b'@SUM(1)', b'\t=1', b'\r=1')
+  clients = [_client(client_id, 0.0, 2.0, 2.0) for client_id in client_ids]
+  barriers = [
+    _barrier(client_id, 2.0, 2.5, 0.5, 0.25) for client_id in client_ids
+  ]
+  summary = _summarize(clients, barriers=barriers)
+  results.write_evaluation(tmp_path / 'e', summary, clients, barriers)
+  for name in ('per_client.csv', 'barrier.csv'):
+    lines = (tmp_path / 'e' / name).read_text().splitlines()
+    starts = [line[0] for line in lines[1:]]
+    assert starts == ['%'] * len(client_ids)
+  found = results.read_evaluation(tmp_path / 'e')
+  assert {c.client_id for c in found.clients} == set(client_ids)
+  assert {b.client_id for b in found.barriers} == set(client_ids)
+
+
+def test_client_ids_as_older_versions_wrote_them(tmp_path):
+  results.write_barriers(
+    tmp_path / 'b.csv', [_barrier(b'=1', 2.0, 2.5, 0.5, 0)]
+  )
+  text = (tmp_path / 'b.csv').read_text()
+  (tmp_path / 'b.csv').write_text(text.replace('%3D1', '=1'))
+  [barrier] = results.read_barriers(tmp_path / 'b.csv')
+  assert barrier.client_id == b'=1'
+
+
 def test_other_directories_are_left_alone(tmp_path):
   (tmp_path / 'thesis.txt').write_text('draft')
   with pytest.raises(

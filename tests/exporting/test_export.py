@@ -4,6 +4,7 @@ import errno
 import hashlib
 import json
 import pathlib
+import resource
 import shutil
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import tensorflow as tf
 
 from models import token_loss, transformer
 from models.transformer_config import TransformerConfig, weight_shapes
+from tff_fedfish.cli.main import main
 from tff_fedfish.data.tokenizers import load_tokenizer
 from tff_fedfish.errors import FailedError, UserError
 from tff_fedfish.exporting import export, saved_model
@@ -64,6 +66,25 @@ def test_files(exported):
     'saved_model',
     'vocabulary',
   ]
+
+
+@pytest.mark.parametrize(
+  'argv',
+  [
+    ['evaluate', '--data', 'corpora/c4'],
+    ['export', '--output', 'again'],
+    ['generate', '--prompt', 'A'],
+  ],
+  ids=lambda argv: argv[0],
+)
+def test_an_export_is_no_checkpoint(
+  exported, tmp_path, monkeypatch, capsys, argv
+):
+  monkeypatch.chdir(tmp_path)
+  assert main([*argv, '--checkpoint', str(exported)]) == 2
+  [line] = capsys.readouterr().err.splitlines()
+  assert line.startswith('fedfish: error: `--checkpoint` must be a checkpoint')
+  assert f'but {str(exported)!r} is a model that `fedfish export` wrote' in line
 
 
 def test_files_are_readable_as_others_are(exported):
@@ -273,9 +294,9 @@ class TestOneFormat:
 class TestFailure:
   """Nothing is left, and one line says why."""
 
-  def _fails(self, small_run, tmp_path, words):
+  def _fails(self, small_run, tmp_path, words, formats=export.FORMATS):
     with pytest.raises(FailedError) as failure:
-      export.export(small_run, tmp_path / 'out')
+      export.export(small_run, tmp_path / 'out', formats)
     message = str(failure.value)
     assert f"'{tmp_path / 'out'}' could not be written" in message
     assert f'{words}); nothing of it is left.' in message
@@ -290,6 +311,30 @@ class TestFailure:
 
     monkeypatch.setattr(saved_model, 'write_saved_model', write)
     self._fails(small_run, tmp_path, 'disk is full')
+
+  def test_full_disk(self, small_run, tmp_path, monkeypatch):
+    def save(*_, **__):
+      # As TensorFlow 2.14 says it.
+      raise tf.errors.ResourceExhaustedError(
+        None,
+        None,
+        '{{function_node __wrapped__SaveV2_device_/job:localhost/CPU:0}} '
+        '/x/part-00000-of-00001.tempstate14; No space left on device '
+        '[Op:SaveV2]',
+      )
+
+    monkeypatch.setattr(tf.saved_model, 'save', save)
+    self._fails(small_run, tmp_path, '(No space left on device')
+
+  @pytest.mark.parametrize('names', [['saved_model'], ['safetensors']])
+  def test_a_write_that_fails(self, small_run, tmp_path, names):
+    # As a full disk does, a limit fails the libraries' writes in the middle.
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limits[1]))
+    try:
+      self._fails(small_run, tmp_path, '(File too large', names)
+    finally:
+      resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
   def test_safetensors(self, small_run, tmp_path, monkeypatch):
     def save_file(weights, path, metadata):

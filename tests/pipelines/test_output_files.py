@@ -14,7 +14,7 @@ from grouping_jobs import contents, make_job, raw_records, write_lines
 
 from pipelines import output_files
 from pipelines.group_job import run_group_job
-from tff_fedfish.errors import UserError
+from tff_fedfish.errors import FailedError, UserError
 
 _ROOT = pathlib.Path(__file__).parents[2]
 
@@ -185,9 +185,9 @@ def test_full_disk(tmp_path):
   raw = write_lines(tmp_path / 'raw', lines)
   with _mounted(tmp_path / 'disk', 'size=1m') as disk:
     with pytest.raises(
-      UserError,
+      FailedError,
       match=r"^Grouping into '.*out' stopped \(\[Errno 28\] No space left on "
-      r'device.*\); nothing was kept\. Check the input files and the free ',
+      r'device.*\); nothing was kept\. Check the disk and its free space, then',
     ):
       run_group_job(make_job([raw]), disk / 'out')
     assert _names(disk) == []
@@ -195,6 +195,45 @@ def test_full_disk(tmp_path):
     subprocess.run(['mount', '-o', 'remount,size=8m', str(disk)], check=True)
     (manifest,) = run_group_job(make_job([raw]), disk / 'out')
     assert manifest.counts.records_out == 500
+
+
+# As a full disk does, a limit fails a write in the middle; Python ignores the
+# signal that comes with it.
+_GROUP_WITH_A_LIMIT = """
+import resource
+import sys
+from tff_fedfish.cli.main import main
+
+resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize(
+  'flags',
+  [
+    (),
+    ('--direct_running_mode=multi_processing', '--direct_num_workers=2'),
+  ],
+  ids=['one_process', 'several'],
+)
+def test_a_write_that_fails_is_no_bad_input(tmp_path, flags):
+  lines = [record | {'text': 'long ' * 1000} for record in raw_records(500)]
+  raw = write_lines(tmp_path / 'raw', lines)
+  output = tmp_path / 'out'
+  argv = ['group', 'c4', '--input', raw, '--output', output, *flags]
+  done = subprocess.run(
+    [sys.executable, '-c', _GROUP_WITH_A_LIMIT, *map(str, argv)],
+    cwd=_ROOT,
+    capture_output=True,
+    text=True,
+  )
+  assert done.returncode == 1, done.stderr
+  line = done.stderr.splitlines()[-1]
+  assert line.startswith(f"fedfish: failed: Grouping into '{output}' stopped (")
+  assert '[Errno 27] File too large' in line
+  assert 'Check the disk and its free space, then run it again.' in line
+  assert _names(tmp_path) == ['raw']
 
 
 def test_mount_point(tmp_path):

@@ -51,7 +51,11 @@ def _config(algorithm, num_local_epochs, num_rounds):
       'num_heads': 4,
       'vocabulary_size': 2048,
     },
-    'data': {'directory': 'corpora/debian', 'sequence_length': 128},
+    'data': {
+      'directory': 'corpora/debian',
+      'vocabulary': 'vocabularies/debian',
+      'sequence_length': 128,
+    },
     'cohorts': {'cohort_size': 8},
     'client_splits': {'held_out_fraction': 0.1},
     'seeds': {
@@ -88,13 +92,19 @@ def write_run(
   config = _config(
     algorithm,
     num_local_epochs,
-    last_round if num_rounds is None else num_rounds,
+    max(last_round, 1) if num_rounds is None else num_rounds,
   )
   for name, value in (settings or {}).items():
     section, key = name.split('.')
     config.setdefault(section, {})[key] = value
     if value is None:
       del config[section][key]
+  if 'corpus' in config['data']:
+    # Of images, which have no tokens.
+    del config['data']['vocabulary']
+    config['data'].pop('sequence_length', None)
+    is_mnist = config['data']['corpus'].startswith(('mnist', 'emnist'))
+    config['model'] = {'preset': 'emnist_cnn' if is_mnist else 'resnet18'}
   (directory / 'config.json').write_text(json.dumps(config))
   _write_csv(
     directory / 'metrics.csv',

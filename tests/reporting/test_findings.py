@@ -193,7 +193,13 @@ def test_other_partitions_are_other_data(tmp_path, write_run):
   runs = [
     write_run(
       tmp_path / str(seed),
-      settings={'partition.alpha': alpha, 'seeds.partition_seed': seed},
+      settings={
+        'data.corpus': 'cifar10',
+        'partition.scheme': 'per_client_sampling',
+        'partition.num_clients': 10,
+        'partition.alpha': alpha,
+        'seeds.partition_seed': seed,
+      },
     )
     for seed, alpha in ((1, 0.1), (2, 10.0))
   ]
@@ -209,7 +215,12 @@ def test_only_runs_of_one_corpus_are_ranked(tmp_path, write_run):
       tmp_path / name,
       algorithm=algorithm,
       held_out_losses=(8.0, loss),
-      settings={'data.corpus': corpus},
+      settings={
+        'data.corpus': corpus,
+        'partition.scheme': 'fixed_classes',
+        'partition.num_clients': 10,
+        'partition.classes_per_client': 2,
+      },
     )
 
   runs = [

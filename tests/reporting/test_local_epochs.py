@@ -1,5 +1,7 @@
 """Final scores by local epochs, and the budgets that runs keep to."""
 
+import dataclasses
+
 import pytest
 
 from tff_fedfish.reporting import (
@@ -49,8 +51,9 @@ def test_budgets_of_runs(tmp_path, write_run, shapes, expected):
 
 
 def test_runs_that_do_not_say_their_rounds(tmp_path, write_run):
-  run = write_run(tmp_path / 'run', settings={'training.num_rounds': None})
-  assert fixed_budgets.find_budgets(loading.load_runs([run])) is None
+  [run] = loading.load_runs([write_run(tmp_path / 'run')])
+  run = dataclasses.replace(run, config=run.config | {'training': {}})
+  assert fixed_budgets.find_budgets([run]) is None
 
 
 @pytest.fixture

@@ -97,7 +97,12 @@ def test_settings_are_told_apart(tmp_path, write_sweep, drawn):
       tmp_path / str(alpha),
       {('fed_fish', 1, 2): 1.0, ('fed_fish', 4, 2): 2.0},
       num_seeds=1,
-      settings={'partition.alpha': alpha},
+      settings={
+        'data.corpus': 'cifar100',
+        'partition.scheme': 'per_client_sampling',
+        'partition.num_clients': 10,
+        'partition.alpha': alpha,
+      },
     )
   runs = pool_repetitions(loading.load_runs(directories))
   tables = paper_tables.build_paper_tables(runs)

@@ -16,6 +16,11 @@ from tff_fedfish.reporting.repetitions import pool_repetitions
 
 # Held out are those whom the corpus holds out itself.
 _TEST_SPLIT = {'client_splits.held_out_fraction': None}
+_FIXED_CLASSES = {
+  'partition.scheme': 'fixed_classes',
+  'partition.num_clients': 10,
+  'partition.classes_per_client': 2,
+}
 _EMNIST = {
   'data.corpus': 'emnist_by_writer',
   'data.directory': 'corpora/emnist',
@@ -137,13 +142,9 @@ def test_mnist_is_not_emnist(tmp_path, write_sweep):
     # A tenth of the training clients, as is the default.
     ({'data.corpus': 'cifar100'}, 'CIFAR100', False),
     ({'data.corpus': 'emnist_by_writer'}, 'EMNIST', False),
-    (
-      {'data.corpus': 'cifar100', 'partition.scheme': 'fixed_classes'},
-      'CIFAR100',
-      False,
-    ),
-    ({'data.corpus': 'cifar10'}, 'CIFAR100', False),
-    ({'data.corpus': 'fashion_mnist'}, None, None),
+    ({'data.corpus': 'cifar100', **_FIXED_CLASSES}, 'CIFAR100', False),
+    ({'data.corpus': 'cifar10', **_FIXED_CLASSES}, 'CIFAR100', False),
+    ({'data.corpus': 'fashion_mnist', **_FIXED_CLASSES}, None, None),
     # A directory of text may hold anything.
     ({'data.directory': 'corpora/c4'}, 'C4', False),
     ({'data.directory': 'x/StackOverflow_train'}, 'Stack Overflow', False),

@@ -1,5 +1,6 @@
 """What plots say in words, and that their files are sound."""
 
+import dataclasses
 import io
 import pathlib
 import re
@@ -39,13 +40,19 @@ def curves_of_pair(runs_of_pair):
 
 
 def test_styles_tell_runs_apart_in_colour_and_in_grey(tmp_path, write_run):
-  runs = loading.load_runs(
-    [
-      write_run(tmp_path / f'{name}_{e}', algorithm=name, num_local_epochs=e)
-      for name in ('fed_avg', 'fed_fish', 'fed_prox')
-      for e in (1, 8)
-    ]
-  )
+  # The third is a method that there is not yet.
+  runs = [
+    dataclasses.replace(
+      run,
+      config=run.config | {'algorithm': {'name': name}},
+      label=f'{name}, {run.label}',
+      name=f'{name}_{run.num_local_epochs}',
+    )
+    for name in ('fed_avg', 'fed_fish', 'fed_prox')
+    for run in loading.load_runs(
+      write_run(tmp_path / f'{name}_{e}', num_local_epochs=e) for e in (1, 8)
+    )
+  ]
   styles = style.run_styles(runs)
   colors = {run.algorithm: styles[run.label].color for run in runs}
   assert colors['fed_fish'] == '#D55E00'

@@ -1,5 +1,6 @@
 """Runs as they are read, and everything that can be wrong with one."""
 
+import dataclasses
 import json
 
 import pytest
@@ -54,8 +55,9 @@ def test_equal_labels_get_the_directory_names(tmp_path, write_run):
 def test_methods_that_the_report_does_not_know(
   tmp_path, write_run, algorithm, method
 ):
-  [run] = loading.load_runs([write_run(tmp_path / 'run', algorithm=algorithm)])
-  assert run.method == method
+  [run] = loading.load_runs([write_run(tmp_path / 'run')])
+  config = run.config | {'algorithm': {'name': algorithm}}
+  assert dataclasses.replace(run, config=config).method == method
 
 
 def test_evaluations_are_chosen_by_kind_and_latest_round(
@@ -206,8 +208,9 @@ def test_a_damaged_per_client_row_is_named(
     pytest.param(
       'config.json', '[' * 100_000, 'nested too deeply', id='nested'
     ),
-    ('config.json', '{"schema_version": 2}', 'schema_version` 1 or lower'),
-    ('config.json', '{"schema_version": "x"}', "but has 'x'"),
+    ('config.json', '{"schema_version": 99}', 'fedfish reads up to'),
+    ('config.json', '{"schema_version": "x"}', "at least 1, found 'x'"),
+    ('environment.json', f'[{"9" * 5_000}]', 'cannot be parsed'),
     ('environment.json', '', r"environment\.json', line 1, must be JSON"),
   ],
 )

@@ -327,8 +327,13 @@ def test_resolve_names_what_is_wrong(tmp_path):
   (tmp_path / 'other').mkdir()
   (tmp_path / 'run').mkdir()
   (tmp_path / 'run' / 'config.json').touch()
+  (tmp_path / 'model').mkdir()
+  (tmp_path / 'model' / 'config.json').touch()
+  (tmp_path / 'model' / 'SHA256SUMS').touch()
   for name, words in {
     'absent': 'does not exist',
+    'model': 'is a model that `fedfish export` wrote, without the state of a '
+    'run. Name a directory that `fedfish train` wrote.',
     'file': 'is a file',
     'other': 'holds neither checkpoint.json nor checkpoints/',
     'run': 'is a run without a checkpoint so far',

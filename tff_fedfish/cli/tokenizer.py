@@ -43,7 +43,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     type=int,
     default=2048,
     metavar='N',
-    help='pieces, special ones included (default: %(default)s)',
+    help='pieces, special ones included, from 256 to 1,000,000 (default: '
+    '%(default)s)',
   )
   train.add_argument(
     '--keep_case',

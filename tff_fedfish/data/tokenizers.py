@@ -3,7 +3,6 @@
 import dataclasses
 import hashlib
 import itertools
-import json
 import os
 import pathlib
 from collections.abc import Iterable, Sequence
@@ -12,7 +11,11 @@ import numpy as np
 
 from tff_fedfish.data import sentencepiece, wordpiece
 from tff_fedfish.errors import UserError
-from tff_fedfish.files import write_directory_atomically, write_json
+from tff_fedfish.files import (
+  parse_json,
+  write_directory_atomically,
+  write_json,
+)
 
 SCHEMA_VERSION = 1
 WORDPIECE = 'wordpiece'
@@ -243,7 +246,7 @@ def _load_directory(path: pathlib.Path) -> Tokenizer:
 
 def _read_metadata(path: pathlib.Path) -> dict:
   try:
-    metadata = json.loads(_read(path))
+    metadata = parse_json(_read(path))
   except ValueError as error:
     raise UserError(
       f'{str(path)!r} must be JSON, but cannot be parsed ({error}). Copy the '

@@ -15,6 +15,11 @@ RESERVED_PIECES = (
 )
 # Fewer leave no room for pieces beside the characters of an alphabet.
 MIN_VOCABULARY_SIZE = 256
+MAX_VOCABULARY_SIZE = 1_000_000
+# More unused pieces for each that is learned are surely a mistake, except in
+# vocabularies of up to the default size, which small models need.
+_MAX_UNUSED_PER_PIECE = 10
+_HARMLESS_SIZE = 2048
 # Share of character occurrences that the vocabulary spells. The rarest
 # characters, each of which costs two pieces, become unknown.
 _CHARACTER_COVERAGE = 0.9999
@@ -61,7 +66,7 @@ def train_vocabulary(
 
   Args:
     word_counts: UTF-8 word, as written, to occurrences.
-    vocabulary_size: Pieces of the vocabulary, at least 256.
+    vocabulary_size: Pieces of the vocabulary, from 256 to 1,000,000.
     lower_case: Lower-case words and strip accents first, as the tokenizer will.
     on_step: Called with a line on each step of the search.
 
@@ -69,7 +74,8 @@ def train_vocabulary(
     The vocabulary.
 
   Raises:
-    UserError: If the size is too small, or there is no word.
+    UserError: If the size is too small, or too large for the words, or there is
+      no word.
   """
   check_vocabulary_size(vocabulary_size)
   counts = _split_words(word_counts, lower_case)
@@ -97,6 +103,13 @@ def train_vocabulary(
   ranked = sorted(spelled.items(), key=lambda item: (-item[1], item[0]))
   pieces = _search(ranked[:_MAX_LEARNER_WORDS], vocabulary_size, on_step)
   pieces = _trim(pieces, vocabulary_size)
+  most = max((1 + _MAX_UNUSED_PER_PIECE) * len(pieces), _HARMLESS_SIZE)
+  if vocabulary_size > most:
+    raise UserError(
+      f'`--vocabulary_size` must be at most {most:,} for this corpus, which '
+      f'has {len(pieces):,} pieces to learn, found {vocabulary_size}: the '
+      'rest would be unused. Lower it, or group a larger corpus.'
+    )
   unused = [f'[unused{i}]' for i in range(vocabulary_size - len(pieces))]
   return TrainedVocabulary(
     pieces=pieces + unused,
@@ -108,11 +121,16 @@ def train_vocabulary(
 
 
 def check_vocabulary_size(vocabulary_size: int) -> None:
-  """Raises a UserError if the size is too small; needs no TensorFlow."""
+  """Raises a UserError if no corpus has that size; needs no TensorFlow."""
   if vocabulary_size < MIN_VOCABULARY_SIZE:
     raise UserError(
       f'`--vocabulary_size` must be at least {MIN_VOCABULARY_SIZE}, found '
       f'{vocabulary_size}. Raise it: a smaller one holds characters only.'
+    )
+  if vocabulary_size > MAX_VOCABULARY_SIZE:
+    raise UserError(
+      f'`--vocabulary_size` must be at most {MAX_VOCABULARY_SIZE:,}, found '
+      f'{vocabulary_size}. Lower it.'
     )
 
 

@@ -7,6 +7,8 @@ import urllib.parse
 # Control characters, line and paragraph separators; and the surrogates that
 # stand for bytes that are not UTF-8.
 _ESCAPED_CATEGORIES = frozenset({'Cc', 'Zl', 'Zp', 'Cs'})
+# Of a cell that a spreadsheet takes for a formula; also in full width.
+_FORMULA_STARTS = ('=', '+', '-', '@', '＝', '＋', '－', '＠')
 _BROKEN_ESCAPE = re.compile(r'%(?![0-9A-Fa-f]{2})')
 
 
@@ -27,8 +29,20 @@ def client_id_to_text(client_id: bytes) -> str:
   )
 
 
+def client_id_to_cell(client_id: bytes) -> str:
+  """Returns a client id as a cell of a CSV file, reversibly.
+
+  The text of `client_id_to_text`, in which a first character that would make
+  it a formula of a spreadsheet is written as `%XX`, too: = + - @.
+  """
+  text = client_id_to_text(client_id)
+  if text.startswith(_FORMULA_STARTS):
+    text = _escape(text[0]) + text[1:]
+  return text
+
+
 def text_to_client_id(text: str) -> bytes:
-  """Returns the client id that `client_id_to_text` wrote as `text`.
+  """Returns the client id that one of the two functions above wrote as `text`.
 
   Raises:
     ValueError: If a percent sign is not followed by two hexadecimal digits.

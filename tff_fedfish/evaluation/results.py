@@ -20,6 +20,7 @@ from tff_fedfish import files
 from tff_fedfish.errors import UserError
 from tff_fedfish.evaluation import statistics
 from tff_fedfish.evaluation.client_id_text import (
+  client_id_to_cell,
   client_id_to_text,
   text_to_client_id,
 )
@@ -350,7 +351,7 @@ def _read_rows(path: pathlib.Path, kind: type) -> list[Any]:
 def _read_summary(directory: pathlib.Path) -> dict[str, Any]:
   path = directory / _SUMMARY_FILE
   try:
-    summary = json.loads(path.read_text(encoding='utf-8'))
+    summary = files.parse_json(path.read_text(encoding='utf-8'))
     version = summary['schema_version']
   except (FileNotFoundError, NotADirectoryError) as error:
     raise UserError(_not_an_evaluation(path)) from error
@@ -377,7 +378,7 @@ def _not_an_evaluation(path: pathlib.Path) -> str:
 
 def _format(value: bytes | float | int) -> str:
   if isinstance(value, bytes):
-    return client_id_to_text(value)
+    return client_id_to_cell(value)
   # NumPy's scalars included: `repr` of a Python number is exact.
   return repr(value.item() if hasattr(value, 'item') else value)
 

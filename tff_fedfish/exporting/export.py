@@ -7,10 +7,12 @@ all the others. It is written under a temporary name and renamed last.
 
 import contextlib
 import dataclasses
+import errno
 import hashlib
 import json
 import os
 import pathlib
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -30,6 +32,8 @@ FORMATS = ('saved_model', 'safetensors')
 SUMS_FILE = 'SHA256SUMS'
 
 _SCHEMA_VERSION = 1
+# The node and the operation that its errors name.
+_OF_TENSORFLOW = re.compile(r'\{\{.*?\}\}|\[Op:\w+\]')
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -164,8 +168,14 @@ def _naming_failures(directory: pathlib.Path) -> Iterator[None]:
   try:
     yield
   except (OSError, SafetensorError, tf.errors.OpError) as error:
-    reason = ' '.join(str(error).split())
     raise FailedError(
-      f'{str(directory)!r} could not be written ({reason[:300]}); nothing of '
+      f'{str(directory)!r} could not be written ({_reason(error)}); nothing of '
       'it is left.'
     ) from error
+
+
+def _reason(error: Exception) -> str:
+  """Returns what the system said, without the libraries' words around it."""
+  text = ' '.join(_OF_TENSORFLOW.sub('', str(error)).split())
+  said = [what for what in map(os.strerror, errno.errorcode) if what in text]
+  return max(said, key=len) if said else text[:300]

@@ -10,14 +10,10 @@ from collections.abc import Sequence
 from tff_fedfish.errors import UserError
 from tff_fedfish.evaluation.results import ClientBarrier, read_barriers
 from tff_fedfish.reporting.evaluations import finite_rows, load_evaluation
-from tff_fedfish.reporting.reading import (
-  read_json_object,
-  require_known_schema,
-)
+from tff_fedfish.reporting.reading import read_json_object
 from tff_fedfish.reporting.runs import Row, Run
+from tff_fedfish.training import config_loading
 from tff_fedfish.training.metrics_files import read_metrics
-
-_SCHEMA_VERSION = 1
 
 
 def load_runs(directories: Sequence[str | os.PathLike]) -> list[Run]:
@@ -49,7 +45,9 @@ def _load_run(directory):
   _require_run(directory)
   config_path = directory / 'config.json'
   config = read_json_object(config_path)
-  require_known_schema(config_path, config, _SCHEMA_VERSION)
+  # Settings that came later than the run have their defaults here, but are not
+  # shown as if the run had named them.
+  config_loading.from_json_dict(config, str(config_path))
   metrics, remarks = _read_rounds(directory / 'metrics.csv')
   timings: tuple[Row, ...] = ()
   if (directory / 'timings.csv').exists():

@@ -6,6 +6,7 @@ import pathlib
 from typing import Any
 
 from tff_fedfish.errors import UserError
+from tff_fedfish.files import parse_json
 
 
 def read_json_object(path: pathlib.Path) -> dict[str, Any]:
@@ -21,15 +22,15 @@ def read_json_object(path: pathlib.Path) -> dict[str, Any]:
     UserError: If the file cannot be read or holds no JSON object.
   """
   try:
-    value = json.loads(_read_text(path))
+    value = parse_json(_read_text(path))
   except json.JSONDecodeError as error:
     raise UserError(
       f'{str(path)!r}, line {error.lineno}, must be JSON, but found '
       f'{error.msg!r}. Restore the file, or leave this run out.'
     ) from error
-  except RecursionError as error:
+  except ValueError as error:
     raise UserError(
-      f'{str(path)!r} must be JSON of a run, but is nested too deeply. '
+      f'{str(path)!r} must be JSON of a run, but cannot be parsed ({error}). '
       'Restore the file, or leave this run out.'
     ) from error
   if not isinstance(value, dict):
@@ -38,18 +39,6 @@ def read_json_object(path: pathlib.Path) -> dict[str, Any]:
       f'{type(value).__name__}. Restore the file, or leave this run out.'
     )
   return value
-
-
-def require_known_schema(
-  path: pathlib.Path, value: dict[str, Any], newest: int
-) -> None:
-  """Raises UserError if `value` was written by a newer version of fedfish."""
-  found = value.get('schema_version', newest)
-  if not isinstance(found, int) or found > newest:
-    raise UserError(
-      f'{str(path)!r} must have `schema_version` {newest} or lower, but has '
-      f'{found!r}. Upgrade tff-fedfish, or leave this run out.'
-    )
 
 
 def is_finite(value: float | None) -> bool:

@@ -190,7 +190,7 @@ def _arm_entry(arm):
 
 def _read(path: pathlib.Path) -> dict[str, Any]:
   try:
-    found = json.loads(path.read_text(encoding='utf-8'))
+    found = files.parse_json(path.read_text(encoding='utf-8'))
   except (ValueError, OSError) as error:
     raise _damaged(str(path), error) from error
   if not isinstance(found, dict):

@@ -62,7 +62,7 @@ def read_description(path: pathlib.Path) -> dict[str, Any]:
   """Returns `checkpoint.json`, checked for its version and its fields."""
   file = path / DESCRIPTION_FILE
   try:
-    description = json.loads(file.read_text(encoding='utf-8'))
+    description = files.parse_json(file.read_text(encoding='utf-8'))
     version = description['schema_version']
   except FileNotFoundError as error:
     raise DamagedError(path, f'{DESCRIPTION_FILE} is missing') from error

@@ -337,6 +337,9 @@ def _not_a_checkpoint(path: pathlib.Path, option: str) -> str:
     found = 'does not exist'
   elif not path.is_dir():
     found = 'is a file'
+  elif (path / 'SHA256SUMS').is_file():
+    # An export has a config.json, too.
+    found = 'is a model that `fedfish export` wrote, without the state of a run'
   elif (path / 'config.json').is_file():
     found = 'is a run without a checkpoint so far'
   else:

@@ -2,7 +2,6 @@
 
 import contextlib
 import fcntl
-import json
 import os
 import pathlib
 import shutil
@@ -37,7 +36,7 @@ def read_config(run_directory: str | os.PathLike) -> TrainConfig:
   """
   path = pathlib.Path(run_directory) / CONFIG_NAME
   try:
-    value = json.loads(path.read_text(encoding='utf-8'))
+    value = files.parse_json(path.read_text(encoding='utf-8'))
   except FileNotFoundError as error:
     raise UserError(
       f'{str(run_directory)!r} must be the directory of a run, but '

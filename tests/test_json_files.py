@@ -1,0 +1,79 @@
+"""JSON that is nested too deeply to parse: one line, whoever reads it."""
+
+import pathlib
+import re
+
+import numpy as np
+import pytest
+
+from tff_fedfish import files
+from tff_fedfish.cli.main import main
+from tff_fedfish.data.tokenizers import load_tokenizer
+from tff_fedfish.errors import UserError
+from tff_fedfish.evaluation.results import read_evaluation
+from tff_fedfish.reporting.reading import read_json_object
+from tff_fedfish.sweeping import record
+from tff_fedfish.training import (
+  checkpoint_files,
+  checkpoints,
+  run_directory,
+)
+
+_ROOT = pathlib.Path(__file__).parents[1]
+_NESTED = '[' * 200_000
+
+
+def test_parse_json():
+  assert files.parse_json('{"a": [1, null]}') == {'a': [1, None]}
+  assert files.parse_json(b'"\xc3\xa9"') == 'é'
+  with pytest.raises(ValueError, match='^it is nested too deeply$'):
+    files.parse_json(_NESTED)
+
+
+@pytest.mark.parametrize(
+  'name, read',
+  [
+    ('config.json', lambda path: run_directory.read_config(path.parent)),
+    (
+      'checkpoint.json',
+      lambda path: checkpoint_files.read_description(path.parent),
+    ),
+    ('summary.json', lambda path: read_evaluation(path.parent)),
+    ('tokenizer.json', lambda path: load_tokenizer(path.parent)),
+    ('sweep.json', record._read),
+    ('environment.json', read_json_object),
+  ],
+)
+def test_nested_too_deeply(tmp_path, name, read):
+  (tmp_path / name).write_text(_NESTED)
+  with pytest.raises(UserError, match=re.escape(name)) as error:
+    read(tmp_path / name)
+  assert '\n' not in str(error.value)
+  # A checkpoint's is passed over like any other that cannot be read.
+  reason = 'nested too deeply' if name[0] != 'c' else 'be read|not readable'
+  assert re.search(reason, str(error.value))
+
+
+@pytest.mark.parametrize(
+  'argv',
+  [
+    ['train', '--config', str(_ROOT / 'configs' / 'demo.py'), '--workdir'],
+    ['evaluate', '--data', 'corpora/c4', '--checkpoint'],
+    ['export', '--output', 'models/mine', '--checkpoint'],
+    ['report', '--output', 'report', '--runs'],
+  ],
+  ids=lambda argv: argv[0],
+)
+def test_every_command_refuses_the_config_in_one_line(
+  tmp_path, monkeypatch, capsys, argv
+):
+  run = tmp_path / 'run'
+  tensors = {'weights': np.zeros(2, np.float32)}
+  checkpoints.save_checkpoint(run / 'checkpoints', 1, tensors, {})
+  (run / 'config.json').write_text(_NESTED)
+  (run / 'metrics.csv').write_text('round\n0\n')
+  monkeypatch.chdir(tmp_path)
+  assert main([*argv, str(run)]) == 2
+  [line] = capsys.readouterr().err.splitlines()
+  assert re.match(r"fedfish: error: '.*run/config.json' must ", line)
+  assert '(it is nested too deeply). Restore the file' in line
