@@ -10,8 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tff_fedfish.errors import UserError
+from tff_fedfish.evaluation.client_id_text import client_id_to_text
 from tff_fedfish.training import config as config_lib
-from tff_fedfish.training import config_files
+from tff_fedfish.training import config_checks, config_files
 from tff_fedfish.training.config_fields import ConfigError
 
 SCHEMA_VERSION = 1
@@ -238,11 +239,32 @@ def _from_dict(
         if not any(f'`config.{name}.{key}`' in problem for key in missing)
       ]
   if not problems:
+    sections['data'] = _with_image_shape(sections['data'])
     try:
       return config_lib.TrainConfig(**sections)
     except ConfigError as error:
       problems += error.problems
   raise ConfigError(problems, source)
+
+
+def _with_image_shape(data: config_lib.DataConfig) -> config_lib.DataConfig:
+  """Returns the section with what is left out of the images' shape.
+
+  Raises:
+    UserError: If it has to be read, but the corpus cannot be.
+  """
+  names = (*config_checks.IMAGE_SIZES, 'classes')
+  given = {name: getattr(data, name) for name in names}
+  if data.corpus != 'image_folder' or None not in given.values():
+    return data
+  # Late: it takes NumPy, which other configs need not wait for.
+  from tff_fedfish.data.images.image_folder import read_image_shape
+
+  shape, class_names = read_image_shape(data.directory)
+  classes = '/'.join(map(client_id_to_text, class_names))
+  found = dict(zip(names, (*shape, classes), strict=True))
+  found |= {name: value for name, value in given.items() if value is not None}
+  return dataclasses.replace(data, **found)
 
 
 def _unknown(dotted: str, prefix: str) -> str:

@@ -7,6 +7,7 @@ been.
 import dataclasses
 import hashlib
 import os
+import sys
 from typing import Any
 
 from tff_fedfish.data.client_sequences import ClientSequences
@@ -103,6 +104,9 @@ def open_corpus(config: TrainConfig, directory: str | os.PathLike) -> RunCorpus:
       f'{str(directory)!r} they are of {_describe(*found)}. Check which files '
       'these are.'
     )
+  _require_classes(config, clients, directory)
+  if clients.skipped:
+    print(f'{str(directory)!r}: skipped {clients.skipped}.', file=sys.stderr)
   return clients
 
 
@@ -198,6 +202,20 @@ def _more_clients(config):
   if config.data.holds_images:
     return 'hold out a smaller `--config.client_splits.held_out_fraction`'
   return 'group the corpus by a finer key'
+
+
+def _require_classes(config, clients, directory):
+  """Raises UserError unless labels mean what they meant to the model."""
+  wanted = config.data.class_names if clients.class_names else ()
+  different = sorted({*wanted} ^ {*clients.class_names})
+  if different:
+    name = os.fsdecode(different[0])
+    found = 'lacks' if different[0] in wanted else 'also has'
+    raise UserError(
+      f'{str(directory)!r} must have the {len(wanted)} classes of the model '
+      f'(`config.data.classes`), but it {found} {name!r}. Name a corpus with '
+      'the same class directories.'
+    )
 
 
 def _describe(image_shape, num_classes):
