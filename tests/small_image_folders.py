@@ -27,7 +27,7 @@ def write_folder(
     for label, name in enumerate(classes):
       for number in range(num_images):
         pixels = random.randint(100, size=(side, side)).astype(np.uint8)
-        pixels[4 * label] = 255
+        pixels[4 * label % side] = 255
         write_image(directory / client / name / f'{number}.png', pixels)
   return directory
 

@@ -152,9 +152,9 @@ def _image_bytes(config: TrainConfig) -> int:
   num_images = IMAGE_CORPORA[config.data.corpus].num_images
   if num_images is None:
     # Late: what lists the files is of no use to other corpora.
-    from tff_fedfish.data.images.image_folder import count_images
+    from tff_fedfish.data.images.image_folder import ImageFolder
 
-    num_images = count_images(config.data.directory)
+    num_images = len(ImageFolder(config.data.directory).paths)
   return num_images * math.prod(config.model_shape().image_shape)
 
 

@@ -96,18 +96,11 @@ def _problems_of_model(config):
       f'{config.data.corpus!r}, found {preset!r}'
     ]
   if holds_images:
-    problems = []
     if config.engine.xla:
-      problems.append(
+      return [
         '`config.engine.xla` must be false with an image model, found true'
-      )
-    if config.data.corpus == 'image_folder':
-      problems += [
-        f"`config.data.{name}` is required with corpus 'image_folder'"
-        for name in (*IMAGE_SIZES, 'classes')
-        if getattr(config.data, name) is None
       ]
-    return problems
+    return []
   try:
     shape = config.transformer_config()
   except ValueError as error:

@@ -258,10 +258,13 @@ def _with_image_shape(data: config_lib.DataConfig) -> config_lib.DataConfig:
   if data.corpus != 'image_folder' or None not in given.values():
     return data
   # Late: it takes NumPy, which other configs need not wait for.
-  from tff_fedfish.data.images.image_folder import read_image_shape
+  from tff_fedfish.data.images.image_files import read_image
+  from tff_fedfish.data.images.image_folder import ImageFolder
 
-  shape, class_names = read_image_shape(data.directory)
-  classes = '/'.join(map(client_id_to_text, class_names))
+  folder = ImageFolder(data.directory)
+  # That all others are like the first is found out where they are read.
+  shape = read_image(folder.paths[0]).shape
+  classes = '/'.join(map(client_id_to_text, folder.class_names))
   found = dict(zip(names, (*shape, classes), strict=True))
   found |= {name: value for name, value in given.items() if value is not None}
   return dataclasses.replace(data, **found)

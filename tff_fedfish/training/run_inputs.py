@@ -95,6 +95,7 @@ def open_corpus(config: TrainConfig, directory: str | os.PathLike) -> RunCorpus:
   clients = open_image_clients(
     config.data.corpus, directory, **image_options(config)
   )
+  _require_classes(config, clients, directory)
   model = config.model_shape()
   found = (clients.image_shape, clients.num_classes)
   if found != (model.image_shape, model.num_classes):
@@ -104,7 +105,6 @@ def open_corpus(config: TrainConfig, directory: str | os.PathLike) -> RunCorpus:
       f'{str(directory)!r} they are of {_describe(*found)}. Check which files '
       'these are.'
     )
-  _require_classes(config, clients, directory)
   if clients.skipped:
     print(f'{str(directory)!r}: skipped {clients.skipped}.', file=sys.stderr)
   return clients
@@ -206,14 +206,15 @@ def _more_clients(config):
 
 def _require_classes(config, clients, directory):
   """Raises UserError unless labels mean what they meant to the model."""
-  wanted = config.data.class_names if clients.class_names else ()
-  different = sorted({*wanted} ^ {*clients.class_names})
-  if different:
+  if not clients.class_names:
+    return
+  wanted, found = {*config.data.class_names}, {*clients.class_names}
+  if different := sorted(wanted - found) or sorted(found - wanted):
     name = os.fsdecode(different[0])
-    found = 'lacks' if different[0] in wanted else 'also has'
+    verb = 'lacks' if different[0] in wanted else 'also has'
     raise UserError(
       f'{str(directory)!r} must have the {len(wanted)} classes of the model '
-      f'(`config.data.classes`), but it {found} {name!r}. Name a corpus with '
+      f'(`config.data.classes`), but it {verb} {name!r}. Name a corpus with '
       'the same class directories.'
     )
 

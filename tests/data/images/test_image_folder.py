@@ -9,9 +9,8 @@ import small_image_folders
 from PIL import Image
 
 from tff_fedfish.data.images.image_folder import (
-  count_images,
+  ImageFolder,
   read_image_folder,
-  read_image_shape,
 )
 from tff_fedfish.errors import UserError
 
@@ -56,13 +55,15 @@ def test_clients_classes_and_pixels(folder):
   for row, name in ((0, 'cat/0.png'), (4, 'dog/1.png')):
     expected = np.asarray(Image.open(folder / 'ben' / name))
     np.testing.assert_array_equal(images[row, :, :, 0], expected)
-  assert count_images(folder) == 25
+  assert len(clients.labels) == 25
 
 
-def test_shape_is_read_from_the_first_image(folder):
-  assert read_image_shape(folder) == ((16, 16, 1), (b'cat', b'dog'))
+def test_listing_opens_no_image(folder):
   (folder / 'ben/cat/0.png').write_text('is not read')
-  assert read_image_shape(folder) == ((16, 16, 1), (b'cat', b'dog'))
+  files = ImageFolder(folder)
+  assert files.class_names == (b'cat', b'dog')
+  assert files.paths[4] == os.fsencode(folder / 'ben/cat/0.png')
+  assert files.client_rows[b'ben'] == range(4, 8)
 
 
 def test_order_is_that_of_the_bytes_of_names(tmp_path):

@@ -32,7 +32,7 @@ def read_image_folder(directory: str | os.PathLike) -> ImageClients:
     UserError: If the directories are not laid out so, there are fewer than two
       classes, or an image cannot be read or differs in size from the others.
   """
-  files = _ImageFiles(directory)
+  files = ImageFolder(directory)
   first = read_image(files.paths[0])
   # Not a list of arrays: it would have to be copied once more.
   images = np.empty((len(files.paths), *first.shape), np.uint8)
@@ -56,31 +56,8 @@ def read_image_folder(directory: str | os.PathLike) -> ImageClients:
   )
 
 
-def read_image_shape(
-  directory: str | os.PathLike,
-) -> tuple[tuple[int, int, int], tuple[bytes, ...]]:
-  """Returns what a model must know, from the names and the first image.
-
-  Args:
-    directory: As for `read_image_folder`.
-
-  Returns:
-    ((height, width, channels), class names in the order of their labels).
-
-  Raises:
-    UserError: As `read_image_folder`, but of the images only the first is read.
-  """
-  files = _ImageFiles(directory)
-  return read_image(files.paths[0]).shape, files.class_names
-
-
-def count_images(directory: str | os.PathLike) -> int:
-  """Returns how many images a folder has; UserError where it is not one."""
-  return len(_ImageFiles(directory).paths)
-
-
-class _ImageFiles:
-  """The files of a folder and what their places say.
+class ImageFolder:
+  """The files of a folder and what their places say; none is opened.
 
   Attributes:
     paths: Of all images, ordered by client, class and name.
@@ -92,6 +69,7 @@ class _ImageFiles:
   """
 
   def __init__(self, directory: str | os.PathLike):
+    """Lists the files; raises UserError as `read_image_folder` does."""
     self._root = os.fsencode(directory)
     self._skipped = collections.defaultdict(list)
     self.paths, self.labels, self.client_rows = [], [], {}
