@@ -18,6 +18,8 @@ from PIL import Image
 from tff_fedfish.cli.main import main
 from tff_fedfish.evaluation.client_id_text import text_to_client_id
 from tff_fedfish.planning import memory
+from tff_fedfish.sweeping.arms import expand_arms
+from tff_fedfish.sweeping.sweep_file import SweepFile
 from tff_fedfish.training import config_loading, run_directory
 from tff_fedfish.training.config_fields import ConfigError
 
@@ -361,3 +363,17 @@ class TestBeforeAnythingIsBuilt:
     assert exit_code == '2'
     assert int(kilobytes) < 300_000
     assert modules == '[]'
+
+
+def test_runs_of_a_sweep_have_the_shape(folder, tmp_path):
+  path = tmp_path / 'sweep.py'
+  path.write_text(
+    pathlib.Path(small_image_runs.CONFIG).read_text()
+    + "\n\ndef get_sweep():\n  return ConfigDict({'grid': "
+    "{'model.preset': ['emnist_cnn', 'resnet18']}, 'budget': 'fixed_rounds'}, "
+    'allow_dotted_keys=True)\n'
+  )
+  arms = expand_arms(SweepFile(path, _overrides(folder)))
+  # So that a finished run is known by its config.json.
+  for arm in arms:
+    assert arm.config.data == _config(folder).data
