@@ -53,6 +53,7 @@ setuptools.setup(
     'jinja2',
     'matplotlib',
     'ml-collections',
+    'pillow',
     'psutil',
     'py7zr',
     'pyarrow',

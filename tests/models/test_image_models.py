@@ -334,3 +334,15 @@ class TestTable:
     augmented = model.augment(images, tf.constant([1, 2]))
     assert augmented.shape == images.shape
     assert model.normalize(augmented).dtype == tf.float32
+
+  @pytest.mark.parametrize('name', IMAGE_CLASSIFIERS)
+  @pytest.mark.parametrize('shape', [(16, 16, 1), (16, 128, 3), (128, 17, 1)])
+  def test_shapes_of_own_images(self, name, shape):
+    model = IMAGE_CLASSIFIERS[name]
+    weights = model.initial_weights(2, shape, seed=1)
+    expected = model.weight_shapes(2, shape).values()
+    assert [tuple(weight.shape) for weight in weights] == list(expected)
+    images = tf.constant(_images(shape))
+    augmented = model.augment(images, tf.constant([1, 2]))
+    logits = model.logits(weights, model.normalize(augmented))
+    assert logits.shape == (len(images), 2)

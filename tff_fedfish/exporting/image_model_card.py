@@ -15,7 +15,7 @@ _NETWORKS = {
   'resnet18': 'A ResNet-18 with GroupNorm for small images: the first '
   'convolution is 3 x 3 and no pooling follows it. It takes each image less '
   'its mean, divided by its standard deviation. In training images were padded '
-  'to 36 x 36, cropped and flipped at random.',
+  'by 2 pixels on every side, cropped and flipped at random.',
 }
 
 _SAVED_MODEL = """\
@@ -66,7 +66,7 @@ def _clients(model: TrainedModel) -> Iterator[str]:
   corpus = IMAGE_CORPORA[config.data.corpus]
   scheme = config.partition.scheme
   fraction = config.client_splits.held_out_fraction
-  if scheme is None and fraction is None:
+  if scheme is None and (fraction is None or not corpus.holds_out):
     yield corpus.own_clients
   else:
     clients = (
@@ -81,10 +81,12 @@ def _clients(model: TrainedModel) -> Iterator[str]:
       else 'A share of them is held out, and the test split was not used.'
     )
     yield f'{clients} {held_out}'
+  order = 'as in the corpus'
+  if config.data.classes is not None:
+    order = 'in the order of `data.classes` in `config.json`'
   yield (
     'Of the values 0 to 255 of an image, '
-    f'{corpus.pixels}. Classes are numbered as in '
-    'the corpus.'
+    f'{corpus.pixels}. Classes are numbered {order}.'
   )
 
 

@@ -7,6 +7,7 @@ N is the number of weights, W = 4 N bytes.
 """
 
 import dataclasses
+import math
 
 from models.image_model_config import ImageModelConfig
 from models.model_shapes import ModelShape
@@ -147,7 +148,7 @@ class _Resident:
       'process': PROCESS_BYTES + _num_unrolled(shape) * UNROLLED_LAYER_BYTES
     }
     if config.data.holds_images:
-      self.process['images'] = IMAGE_CORPORA[config.data.corpus].num_bytes
+      self.process['images'] = _image_bytes(config)
     self.state = {
       'weights': self.weights,
       'optimizer state': num_moments * self.weights,
@@ -157,6 +158,17 @@ class _Resident:
       'new weights and state': (1 + num_moments) * self.weights
     }
     self.new_state = self.next_state | {'update': max(tensor_bytes)}
+
+
+def _image_bytes(config: TrainConfig) -> int:
+  """Returns what the images of all clients take, a byte per value."""
+  num_images = IMAGE_CORPORA[config.data.corpus].num_images
+  if num_images is None:
+    # Late: what lists the files is of no use to other corpora.
+    from tff_fedfish.data.images.image_folder import ImageFolder
+
+    num_images = len(ImageFolder(config.data.directory).paths)
+  return num_images * math.prod(config.model_shape().image_shape)
 
 
 def _num_unrolled(shape: ModelShape) -> int:

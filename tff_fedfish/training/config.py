@@ -8,6 +8,7 @@ from models.image_model_config import IMAGE_MODELS, ImageModelConfig
 from models.presets import PRESETS
 from models.transformer_config import TransformerConfig
 from tff_fedfish.errors import UserError
+from tff_fedfish.evaluation.client_id_text import text_to_client_id
 from tff_fedfish.training import config_checks
 from tff_fedfish.training.config_fields import (
   ConfigError,
@@ -184,7 +185,8 @@ class DataConfig(Section):
 
   directory: str
   """A grouped corpus, as `fedfish group` writes it; or the directory with the
-  files of a corpus of images, as their owners publish them."""
+  files of a corpus of images, as their owners publish them; or your own images
+  as CLIENT/CLASS/*.png or *.jpg."""
   corpus: Literal[
     'grouped_text',
     'mnist_by_writer',
@@ -192,6 +194,7 @@ class DataConfig(Section):
     'cifar10',
     'cifar100',
     'fashion_mnist',
+    'image_folder',
   ] = 'grouped_text'
   """'grouped_text', or which corpus of images it is."""
   vocabulary: str | None = None
@@ -201,6 +204,16 @@ class DataConfig(Section):
   """Tokens that the model sees at once; a stored block has one more, >= 1."""
   drop_short_block: bool = False
   """Drops a client's last, shorter block instead of padding and masking it."""
+  image_height: int | None = number(None, at_least=16, below=129)
+  """Height of the images of 'image_folder'. Unit: pixels, 16 to 128. None, as
+  in the next three: read from the corpus at the start."""
+  image_width: int | None = number(None, at_least=16, below=129)
+  """Width of the images of 'image_folder'. Unit: pixels, 16 to 128."""
+  image_channels: int | None = number(None, at_least=1, below=4)
+  """Channels of the images of 'image_folder': 1 (grey) or 3 (RGB)."""
+  classes: str | None = None
+  """Class directories of 'image_folder', sorted by bytes, with slashes between
+  them: 'cat/dog'."""
 
   def __post_init__(self):
     super().__post_init__()
@@ -218,6 +231,7 @@ class DataConfig(Section):
         for name in ('vocabulary', 'sequence_length')
         if getattr(self, name) is None
       ]
+    problems += config_checks.problems_of_image_folder(self)
     if problems:
       raise ConfigError(problems)
 
@@ -225,6 +239,11 @@ class DataConfig(Section):
   def holds_images(self) -> bool:
     """Whether the corpus is one of images."""
     return self.corpus in IMAGE_CORPORA
+
+  @property
+  def class_names(self) -> tuple[bytes, ...]:
+    """Names of the directories in `classes`, by label."""
+    return tuple(map(text_to_client_id, self.classes.split('/')))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -454,8 +473,9 @@ class TrainConfig:
     corpus = IMAGE_CORPORA[self.data.corpus]
     return ImageModelConfig(
       name=self.model.preset,
-      num_classes=corpus.num_classes,
-      image_shape=corpus.image_shape,
+      num_classes=corpus.num_classes or len(self.data.class_names),
+      image_shape=corpus.image_shape
+      or tuple(getattr(self.data, n) for n in config_checks.IMAGE_SIZES),
     )
 
   def transformer_config(self) -> TransformerConfig:

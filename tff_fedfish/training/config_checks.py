@@ -7,7 +7,10 @@ from models.presets import PRESETS
 from tff_fedfish.training.image_corpora import IMAGE_CORPORA
 
 if typing.TYPE_CHECKING:
-  from tff_fedfish.training.config import TrainConfig
+  from tff_fedfish.training.config import DataConfig, TrainConfig
+
+IMAGE_SIZES = ('image_height', 'image_width', 'image_channels')
+"""Settings of `config.data` that make an image's shape, in its order."""
 
 
 def problems_of(config: 'TrainConfig') -> list[str]:
@@ -23,11 +26,42 @@ def problems_of(config: 'TrainConfig') -> list[str]:
   ]
 
 
+def problems_of_image_folder(data: 'DataConfig') -> list[str]:
+  """Returns one clause for each problem with the shape that images shall have.
+
+  Args:
+    data: Each of its settings is of the right type and within its bounds.
+  """
+  if data.corpus != 'image_folder':
+    return [
+      f"`config.data.{name}` is read with corpus 'image_folder' only, found "
+      f'{value!r}; leave it out'
+      for name in (*IMAGE_SIZES, 'classes')
+      if (value := getattr(data, name)) is not None
+    ]
+  problems = []
+  if data.image_channels == 2:
+    problems.append('`config.data.image_channels` must be 1 or 3, found 2')
+  if data.classes is not None:
+    try:
+      names = data.class_names
+    except ValueError:
+      names = ()
+    if len(names) < 2 or b'' in names or list(names) != sorted(set(names)):
+      problems.append(
+        '`config.data.classes` must be at least two names of directories, '
+        "sorted by their bytes, such as 'cat/dog', found "
+        f'{data.classes!r}'
+      )
+  return problems
+
+
 def _problems_of_clients(config):
   """Says where the clients cannot come from what is set."""
   name, scheme = config.data.corpus, config.partition.scheme
   held_out_fraction = config.client_splits.held_out_fraction
-  clients = IMAGE_CORPORA[name].clients if config.data.holds_images else 'own'
+  corpus = IMAGE_CORPORA.get(name)
+  clients = corpus.clients if corpus else 'own'
   problems = []
   if clients == 'partition' and scheme is None:
     problems.append(
@@ -39,7 +73,7 @@ def _problems_of_clients(config):
       f'`config.partition.scheme` must be left out with corpus {name!r}, which '
       f'has clients of its own, found {scheme!r}'
     )
-  if held_out_fraction is None and not config.data.holds_images:
+  if held_out_fraction is None and not (corpus and corpus.holds_out):
     problems.append(
       '`config.client_splits.held_out_fraction` must be a number with corpus '
       f'{name!r}, which holds nobody out itself, found None'

@@ -10,8 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tff_fedfish.errors import UserError
+from tff_fedfish.evaluation.client_id_text import client_id_to_text
 from tff_fedfish.training import config as config_lib
-from tff_fedfish.training import config_files
+from tff_fedfish.training import config_checks, config_files
 from tff_fedfish.training.config_fields import ConfigError
 
 SCHEMA_VERSION = 2
@@ -253,11 +254,35 @@ def _from_dict(
         if not any(f'`config.{name}.{key}`' in problem for key in missing)
       ]
   if not problems:
+    sections['data'] = _with_image_shape(sections['data'])
     try:
       return config_lib.TrainConfig(**sections)
     except ConfigError as error:
       problems += error.problems
   raise ConfigError(problems, source)
+
+
+def _with_image_shape(data: config_lib.DataConfig) -> config_lib.DataConfig:
+  """Returns the section with what is left out of the images' shape.
+
+  Raises:
+    UserError: If it has to be read, but the corpus cannot be.
+  """
+  names = (*config_checks.IMAGE_SIZES, 'classes')
+  given = {name: getattr(data, name) for name in names}
+  if data.corpus != 'image_folder' or None not in given.values():
+    return data
+  # Late: it takes NumPy, which other configs need not wait for.
+  from tff_fedfish.data.images.image_files import read_image
+  from tff_fedfish.data.images.image_folder import ImageFolder
+
+  folder = ImageFolder(data.directory)
+  # That all others are like the first is found out where they are read.
+  shape = read_image(folder.paths[0]).shape
+  classes = '/'.join(map(client_id_to_text, folder.class_names))
+  found = dict(zip(names, (*shape, classes), strict=True))
+  found |= {name: value for name, value in given.items() if value is not None}
+  return dataclasses.replace(data, **found)
 
 
 def _unknown(dotted: str, prefix: str) -> str:

@@ -10,24 +10,20 @@ from typing import Literal
 class ImageCorpus:
   """A corpus as it is published; opening it checks that it is so."""
 
-  image_shape: tuple[int, int, int]
-  """Height, width and channels."""
-  num_classes: int
+  image_shape: tuple[int, int, int] | None
+  """Height, width and channels. None, as in the next two: the files say."""
+  num_classes: int | None
   """Classes to tell apart."""
-  num_images: int
+  num_images: int | None
   """Images of both sides, which are held in memory a byte per value."""
   clients: Literal['own', 'partition', 'either']
   """Where its clients come from: its own, a partition, or what is chosen."""
+  holds_out: bool = True
+  """Whether some of its clients are held out by a split of its own."""
   own_clients: str | None = None
   """Who its own clients are, and of them the held-out ones, as a sentence."""
   pixels: str
   """What the values 0 to 255 of its images are, as part of a sentence."""
-
-  @property
-  def num_bytes(self) -> int:
-    """Memory that the images take."""
-    height, width, channels = self.image_shape
-    return self.num_images * height * width * channels
 
 
 IMAGE_CORPORA: Mapping[str, ImageCorpus] = types.MappingProxyType(
@@ -74,6 +70,16 @@ IMAGE_CORPORA: Mapping[str, ImageCorpus] = types.MappingProxyType(
       num_images=70_000,
       clients='partition',
       pixels='0 is background',
+    ),
+    'image_folder': ImageCorpus(
+      image_shape=None,
+      num_classes=None,
+      num_images=None,
+      clients='own',
+      holds_out=False,
+      own_clients='Clients are the directories that the images lay in. A share '
+      'of them is held out.',
+      pixels='channels are red, green and blue, or one of grey',
     ),
   }
 )

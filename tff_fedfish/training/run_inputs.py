@@ -7,6 +7,7 @@ been.
 import dataclasses
 import hashlib
 import os
+import sys
 from typing import Any
 
 from tff_fedfish.data.client_sequences import ClientSequences
@@ -78,6 +79,7 @@ def open_corpus(config: TrainConfig, directory: str | os.PathLike) -> RunCorpus:
   clients = open_image_clients(
     config.data.corpus, directory, **image_options(config)
   )
+  _require_classes(config, clients, directory)
   model = config.model_shape()
   found = (clients.image_shape, clients.num_classes)
   if found != (model.image_shape, model.num_classes):
@@ -87,6 +89,8 @@ def open_corpus(config: TrainConfig, directory: str | os.PathLike) -> RunCorpus:
       f'{str(directory)!r} they are of {_describe(*found)}. Check which files '
       'these are.'
     )
+  if clients.skipped:
+    print(f'{str(directory)!r}: skipped {clients.skipped}.', file=sys.stderr)
   return clients
 
 
@@ -182,6 +186,21 @@ def _more_clients(config):
   if config.data.holds_images:
     return 'hold out a smaller `--config.client_splits.held_out_fraction`'
   return 'group the corpus by a finer key'
+
+
+def _require_classes(config, clients, directory):
+  """Raises UserError unless labels mean what they meant to the model."""
+  if not clients.class_names:
+    return
+  wanted, found = {*config.data.class_names}, {*clients.class_names}
+  if different := sorted(wanted - found) or sorted(found - wanted):
+    name = os.fsdecode(different[0])
+    verb = 'lacks' if different[0] in wanted else 'also has'
+    raise UserError(
+      f'{str(directory)!r} must have the {len(wanted)} classes of the model '
+      f'(`config.data.classes`), but it {verb} {name!r}. Name a corpus with '
+      'the same class directories.'
+    )
 
 
 def _describe(image_shape, num_classes):

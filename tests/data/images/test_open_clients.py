@@ -205,7 +205,7 @@ def test_cifar10(tmp_path):
       'mnist',
       {},
       'must be one of cifar10, cifar100, emnist_by_writer, fashion_mnist, '
-      "mnist_by_writer, found 'mnist'",
+      "image_folder, mnist_by_writer, found 'mnist'",
     ),
     (
       'cifar10',
@@ -247,7 +247,7 @@ def test_arguments_that_do_not_fit(tmp_path, name, changes, words):
 
 @pytest.mark.parametrize('name', CORPORA)
 def test_no_files(tmp_path, name):
-  natural = name.endswith('by_writer')
+  natural = name.endswith('by_writer') or name == 'image_folder'
   changes = dict(partition=None) if natural else {}
   with pytest.raises(UserError, match=f"^Corpus '{name}' requires .* is empty"):
     _open(tmp_path, name, **changes)

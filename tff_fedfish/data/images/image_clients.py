@@ -27,6 +27,12 @@ class ImageClients:
   held_out: tuple[bytes, ...] = ()
   """Clients that the corpus's own split holds out of training, sorted; ()
   where it has none."""
+  class_names: tuple[bytes, ...] = ()
+  """By label; () where the corpus gives classes no names of its own."""
+  skipped: str = ''
+  """How many files were not read and why, in one line; '' if all were."""
+  fingerprints_images: bool = False
+  """Whether `fingerprint` covers the pixels as well."""
   empty_clients: tuple[bytes, ...] = dataclasses.field(init=False)
   """Clients to whom no example was assigned, sorted; not in `client_ids`."""
 
@@ -99,13 +105,17 @@ class ImageClients:
     """SHA-256, in hexadecimal, of all clients' ids, counts and labels.
 
     For each client in order: the id's length (8 bytes), the id, the number of
-    examples (8 bytes) and the labels as int32, all little-endian.
+    examples (8 bytes) and the labels as int32, all little-endian; with
+    `fingerprints_images` the images follow, after their shape.
     """
     hasher = hashlib.sha256()
     for client_id, rows in self.client_rows.items():
       hasher.update(len(client_id).to_bytes(8, 'little') + client_id)
       hasher.update(len(rows).to_bytes(8, 'little'))
       hasher.update(self.labels[rows].astype('<i4').tobytes())
+      if self.fingerprints_images:
+        hasher.update(repr(self.image_shape).encode())
+        hasher.update(self.images[rows].tobytes())
     return hasher.hexdigest()
 
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from tff_fedfish.data.images import cifar, class_partitions, emnist, mnist
 from tff_fedfish.data.images.image_clients import ImageClients
+from tff_fedfish.data.images.image_folder import read_image_folder
 from tff_fedfish.data.images.label_histograms import label_histograms
 from tff_fedfish.data.images.labelled_images import LabelledImages
 from tff_fedfish.data.images.mnist_by_writer import read_mnist_by_writer
@@ -23,7 +24,12 @@ _WITHOUT_CLIENTS: Mapping[str, tuple[_Reader, int]] = {
   'cifar100': (functools.partial(cifar.read_cifar, cifar.CIFAR100), 100),
   'fashion_mnist': (mnist.read_fashion_mnist, mnist.NUM_CLASSES),
 }
-_WITH_CLIENTS = ('cifar100', 'emnist_by_writer', 'mnist_by_writer')
+_WITH_CLIENTS = (
+  'cifar100',
+  'emnist_by_writer',
+  'image_folder',
+  'mnist_by_writer',
+)
 
 CORPORA = tuple(sorted({*_WITHOUT_CLIENTS, *_WITH_CLIENTS}))
 """Names that `open_image_clients` knows."""
@@ -41,9 +47,9 @@ def open_image_clients(
   """Opens a corpus of images and says which client has which.
 
   Args:
-    name: One of `CORPORA`. Those by writer have clients of their own; cifar100
-      has TFF's without a partition, and is the plain corpus with one; the
-      others need a partition.
+    name: One of `CORPORA`. Those by writer and image_folder have clients of
+      their own; cifar100 has TFF's without a partition, and is the plain corpus
+      with one; the others need a partition.
     directory: Where the corpus's files lie.
     partition: How the train split is divided among clients `client-0000` and so
       on; None: the corpus's own clients.
@@ -65,6 +71,8 @@ def open_image_clients(
   _check_arguments(name, partition, held_out, clusters, digits_only)
   if partition is not None:
     return _open_partitioned(name, directory, partition, held_out, clusters)
+  if name == 'image_folder':
+    return read_image_folder(directory)
   if name == 'mnist_by_writer':
     return read_mnist_by_writer(directory)
   if name == 'cifar100':

@@ -1,0 +1,379 @@
+"""People's own images, from the folder to evaluation, report and export."""
+
+import csv
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import planned_configs
+import pytest
+import small_image_folders
+import small_image_runs
+from PIL import Image
+
+from tff_fedfish.cli.main import main
+from tff_fedfish.evaluation.client_id_text import text_to_client_id
+from tff_fedfish.planning import memory
+from tff_fedfish.sweeping.arms import expand_arms
+from tff_fedfish.sweeping.sweep_file import SweepFile
+from tff_fedfish.training import config_loading, run_directory
+from tff_fedfish.training.config_fields import ConfigError
+
+_HOSTILE = ('<b>&"', '=1+1', 'a\nb', '\u202eevil', '\udc80\udcff', 'plain')
+_SETTINGS = {
+  'data.corpus': 'image_folder',
+  'client_splits.held_out_fraction': 0.5,
+  'cohorts.cohort_size': 2,
+  'training.num_rounds': 2,
+  'evaluation.num_clients': 1,
+}
+
+
+def _overrides(folder, **settings):
+  values = _SETTINGS | {
+    name.replace('__', '.'): value for name, value in settings.items()
+  }
+  return small_image_runs.overrides(
+    folder, **{name.replace('.', '__'): v for name, v in values.items()}
+  )
+
+
+def _config(folder, **settings):
+  return config_loading.load_config(
+    small_image_runs.CONFIG, _overrides(folder, **settings)
+  )
+
+
+def _train(folder, workdir, *options, **settings):
+  arguments = ['train', '--config', small_image_runs.CONFIG, *options]
+  return main(
+    [*arguments, '--workdir', str(workdir), *_overrides(folder, **settings)]
+  )
+
+
+@pytest.fixture(scope='module')
+def folder(tmp_path_factory):
+  """Six clients whose names are hostile, two classes of 16 x 16 pixels."""
+  directory = tmp_path_factory.mktemp('folder') / 'own'
+  small_image_folders.write_folder(directory, clients=_HOSTILE)
+  (directory / 'plain' / 'cat' / 'notes.txt').write_text('x')
+  return directory
+
+
+@pytest.fixture(scope='module')
+def run(folder, tmp_path_factory):
+  workdir = tmp_path_factory.mktemp('runs') / 'finished'
+  assert _train(folder, workdir) == 0
+  return workdir
+
+
+@pytest.fixture
+def other(tmp_path):
+  return small_image_folders.write_folder(tmp_path / 'other')
+
+
+def _evaluate(run, data, output):
+  return main(
+    ['evaluate', '--checkpoint', str(run), '--data', str(data)]
+    + ['--output', str(output), '--fractions', '0,0.5']
+  )
+
+
+def _one_line(capsys):
+  """Returns the error, which has to be the only line."""
+  error = capsys.readouterr().err
+  assert error.count('\n') == 1
+  assert error.startswith('fedfish: error: ')
+  return error
+
+
+def test_config_json_says_what_was_read(run):
+  data = json.loads((run / 'config.json').read_text())['data']
+  assert data['image_height'] == data['image_width'] == 16
+  assert (data['image_channels'], data['classes']) == (1, 'cat/dog')
+  shape = run_directory.read_config(run).model_shape()
+  assert (shape.image_shape, shape.num_classes) == ((16, 16, 1), 2)
+
+
+def test_evaluation_of_the_held_out_clients(run, folder, tmp_path, capsys):
+  assert _evaluate(run, folder, tmp_path / 'e') == 0
+  printed = capsys.readouterr()
+  assert (
+    f"'{folder}': skipped files with another extension: 1 (such as "
+    "'plain/cat/notes.txt')."
+  ) in printed.err
+  summary = json.loads((tmp_path / 'e' / 'summary.json').read_text())
+  assert summary['kind'] == 'held_out'
+  with open(tmp_path / 'e' / 'per_client.csv', newline='') as file:
+    ids = {text_to_client_id(row['client_id']) for row in csv.DictReader(file)}
+  assert 1 <= len(ids) < 6
+  assert ids < {os.fsencode(name) for name in _HOSTILE}
+
+
+def test_all_hostile_clients_are_evaluated(run, folder, tmp_path):
+  # As a transfer, all six take part.
+  copy = shutil.copytree(folder, tmp_path / 'copy')
+  small_image_folders.write_image(copy / 'plain' / 'dog' / '9.png')
+  assert _evaluate(run, copy, tmp_path / 'e') == 0
+  summary = json.loads((tmp_path / 'e' / 'summary.json').read_text())
+  assert (summary['kind'], summary['num_clients']) == ('transfer', 6)
+  with open(tmp_path / 'e' / 'per_client.csv', newline='') as file:
+    ids = {text_to_client_id(row['client_id']) for row in csv.DictReader(file)}
+  assert ids == {os.fsencode(name) for name in _HOSTILE}
+  # The report reads them.
+  shutil.copytree(run, tmp_path / 'run')
+  evaluations = tmp_path / 'run' / 'evaluations'
+  shutil.copytree(tmp_path / 'e', evaluations / 'copy')
+  page = tmp_path / 'page'
+  arguments = ['--runs', str(tmp_path / 'run'), '--output', str(page)]
+  assert main(['report', *arguments]) == 0
+  assert '<b>&"' not in (page / 'index.html').read_text()
+
+
+def test_continued_run_is_the_uninterrupted_one(run, folder, tmp_path):
+  workdir = tmp_path / 'resumed'
+  shutil.copytree(run, workdir)
+  shutil.rmtree(workdir / 'checkpoints' / 'round_00000002')
+  assert _train(folder, workdir) == 0
+  for path in (
+    'metrics.csv',
+    'config.json',
+    'checkpoints/round_00000002/state.safetensors',
+  ):
+    assert (run / path).read_bytes() == (workdir / path).read_bytes()
+
+
+def test_changed_images_do_not_continue(run, folder, tmp_path, capsys):
+  copy = shutil.copytree(folder, tmp_path / 'copy')
+  path = copy / 'plain' / 'dog' / '0.png'
+  pixels = np.array(Image.open(path))
+  pixels[0, 0] ^= 1
+  small_image_folders.write_image(path, pixels=pixels)
+  workdir = tmp_path / 'resumed'
+  shutil.copytree(run, workdir)
+  shutil.rmtree(workdir / 'checkpoints' / 'round_00000002')
+  assert _train(copy, workdir) == 2
+  assert 'was trained on another corpus than' in capsys.readouterr().err
+
+
+def test_export_needs_no_folder(run, folder, tmp_path):
+  model = tmp_path / 'model'
+  arguments = ['--checkpoint', str(run), '--output', str(model)]
+  # Out of the way, as where it has been taken off the disk.
+  away = folder.rename(folder.with_name('away'))
+  try:
+    assert main(['export', *arguments]) == 0
+  finally:
+    away.rename(folder)
+  config = json.loads((model / 'config.json').read_text())
+  assert config['model']['image_shape'] == [16, 16, 1]
+  assert config['run']['data']['classes'] == 'cat/dog'
+  card = ' '.join((model / 'README.md').read_text().split())
+  assert 'Clients are the directories that the images lay in.' in card
+  assert 'in the order of `data.classes` in `config.json`' in card
+  assert 'test split' not in card
+
+
+def test_memory_of_the_images(folder):
+  process, *_ = memory.of_config(_config(folder))
+  # 6 clients x 2 classes x 4 images of 16 x 16 x 1.
+  for parts in process.moments.values():
+    assert parts['images'] == 48 * 256
+
+
+@pytest.mark.slow
+def test_colours_with_workers(tmp_path):
+  folder = tmp_path / 'own'
+  for client in 'abc':
+    for name in ('cat', 'dog'):
+      for number in range(4):
+        pixels = np.full((20, 24, 3), 10 * number, np.uint8)
+        path = folder / client / name / f'{number}.jpg'
+        small_image_folders.write_image(path, pixels=pixels)
+  settings = dict(
+    engine__kind='ray',
+    cohorts__cohort_size=1,
+    training__num_rounds=1,
+    client_splits__held_out_fraction=0,
+    evaluation__num_clients=0,
+  )
+  assert _train(folder, tmp_path / 'run', **settings) == 0
+  shape = run_directory.read_config(tmp_path / 'run').model_shape()
+  assert shape.image_shape == (20, 24, 3)
+
+
+class TestTransfer:
+  def test_to_other_images_of_the_same_kind(self, run, other, tmp_path):
+    assert _evaluate(run, other, tmp_path / 'e') == 0
+    summary = json.loads((tmp_path / 'e' / 'summary.json').read_text())
+    assert (summary['kind'], summary['num_clients']) == ('transfer', 6)
+
+  @pytest.mark.parametrize(
+    ('classes', 'found'),
+    [
+      (('cat', 'emu'), "lacks 'dog'"),
+      (('cat', 'ape', 'dog'), "also has 'ape'"),
+    ],
+  )
+  def test_to_other_classes(self, run, tmp_path, capsys, classes, found):
+    other = small_image_folders.write_folder(tmp_path / 'o', classes=classes)
+    assert _evaluate(run, other, tmp_path / 'e') == 2
+    assert _one_line(capsys) == (
+      f"fedfish: error: '{other}' must have the 2 classes of the model "
+      f'(`config.data.classes`), but it {found}. Name a corpus with the same '
+      'class directories.\n'
+    )
+
+  def test_to_another_size(self, run, tmp_path, capsys):
+    other = small_image_folders.write_folder(tmp_path / 'other', side=20)
+    assert _evaluate(run, other, tmp_path / 'e') == 2
+    assert (
+      "Corpus 'image_folder' must have images of 16 x 16 x 1 in 2 classes, but "
+      f"in '{other}' they are of 20 x 20 x 1 in 2 classes."
+    ) in _one_line(capsys)
+
+
+class TestBeforeAnythingIsBuilt:
+  def test_dry_run_knows_the_shape(self, folder, tmp_path, capsys):
+    assert _train(folder, tmp_path / 'run', '--dry_run') == 0
+    printed = ' '.join(capsys.readouterr().out.split())
+    assert '"classes": "cat/dog"' in printed
+    # 3*3*1*32 + 32, 3*3*32*64 + 64, 6*6*64*128 + 128, 128*2 + 2.
+    assert f'Model parameters {320 + 18_496 + 295_040 + 258:,}' in printed
+
+  def test_given_shape_needs_no_folder(self, tmp_path):
+    config = _config(
+      tmp_path / 'nowhere',
+      data__image_height=20,
+      data__image_width=16,
+      data__image_channels=3,
+      data__classes='a/b/c',
+    )
+    shape = config.model_shape()
+    assert (shape.image_shape, shape.num_classes) == ((20, 16, 3), 3)
+
+  def test_given_shape_is_checked(self, folder, tmp_path, capsys):
+    assert _train(folder, tmp_path / 'run', data__image_height=20) == 2
+    assert 'must have images of 20 x 16 x 1 in 2' in _one_line(capsys)
+    assert _train(folder, tmp_path / 'run', data__classes='cat/emu') == 2
+    assert "but it lacks 'emu'" in _one_line(capsys)
+
+  def test_classes_of_any_bytes(self, tmp_path):
+    names = ('a\nb', '\udcff', 'é', '%41', '<b>')
+    small_image_folders.write_folder(tmp_path, classes=names, num_images=1)
+    config = _config(tmp_path)
+    assert config.data.class_names == tuple(sorted(map(os.fsencode, names)))
+    assert config.model_shape().num_classes == 5
+    values = json.loads(json.dumps(config_loading.to_json_dict(config)))
+    assert config_loading.from_json_dict(values, 'config.json') == config
+
+  @pytest.mark.parametrize(
+    ('path', 'options', 'words'),
+    [
+      ('ben/cat/x.png', None, "/ben/cat/x.png' must be a whole PNG or JPEG"),
+      ('ben/cat/x.png', dict(side=15), 'found 15 x 15 (height x width)'),
+      ('ben/cat/x.png', dict(side=129), 'found 129 x 129 (height x width)'),
+      ('ben/cat/x.png', dict(side=17), "/ben/cat/x.png' has 17 x 17 x 1"),
+      ('ben/cat/x.jpg', dict(mode='RGB'), "/ben/cat/x.jpg' has 16 x 16 x 3"),
+      ('ben/emu/x.png', {}, "/ben/emu' exists and '"),
+    ],
+  )
+  def test_one_line(self, other, tmp_path, capsys, path, options, words):
+    if options is None:
+      (other / path).write_text('I am a text.')
+    else:
+      small_image_folders.write_image(other / path, **options)
+    assert _train(other, tmp_path / 'run') == 2
+    assert words in _one_line(capsys)
+    assert not (tmp_path / 'run').exists()
+
+  def test_nobody_is_held_out_by_itself(self, folder, tmp_path, capsys):
+    changes = dict(client_splits__held_out_fraction=None)
+    assert _train(folder, tmp_path / 'run', **changes) == 2
+    assert (
+      '`config.client_splits.held_out_fraction` must be a number with corpus '
+      "'image_folder', which holds nobody out itself, found None"
+    ) in _one_line(capsys)
+
+  def test_no_partition(self, folder):
+    with pytest.raises(
+      ConfigError, match='must be left out with corpus .image'
+    ):
+      _config(
+        folder,
+        partition__scheme='latent_distributions',
+        partition__num_clients=2,
+      )
+
+  @pytest.mark.parametrize(
+    ('name', 'value', 'problem'),
+    [
+      ('image_height', 15, 'must be at least 16 and below 129, found 15'),
+      ('image_width', 129, 'must be at least 16 and below 129, found 129'),
+      ('image_channels', 2, 'must be 1 or 3, found 2'),
+      ('classes', 'cat', 'must be at least two names of directories, sorted'),
+      ('classes', 'dog/cat', "by their bytes, such as 'cat/dog', found 'dog/c"),
+      ('classes', '%zz/a', 'must be at least two names'),
+    ],
+  )
+  def test_wrong_settings(self, folder, name, value, problem):
+    with pytest.raises(ConfigError) as error:
+      _config(folder, **{f'data__{name}': value})
+    (found,) = error.value.problems
+    assert found.startswith(f'`config.data.{name}` must be ')
+    assert problem in found
+
+  def test_settings_of_other_corpora(self):
+    with pytest.raises(
+      ConfigError,
+      match="`config.data.classes` is read with corpus 'image_folder' only, "
+      "found 'a/b'; leave it out",
+    ):
+      planned_configs.shipped('mnist_by_writer', data__classes='a/b')
+
+  def test_bomb_takes_little_memory_and_no_tensorflow(self, other, tmp_path):
+    (other / 'ben/cat/0.png').write_bytes(small_image_folders.bomb())
+    code = """if True:
+      import pathlib, sys
+      from tff_fedfish.cli.main import main
+      code = main(sys.argv[1:])
+      status = pathlib.Path('/proc/self/status').read_text()
+      print(code, status.split('VmHWM:')[1].split()[0])
+      print([m for m in ('tensorflow', 'h5py') if m in sys.modules])
+    """
+    arguments = ['train', '--config', small_image_runs.CONFIG, '--workdir']
+    done = subprocess.run(
+      [sys.executable, '-c', code, *arguments, str(tmp_path / 'run')]
+      + _overrides(other),
+      capture_output=True,
+      text=True,
+      check=True,
+      cwd=pathlib.Path(__file__).parents[2],
+    )
+    assert done.stderr.count('\n') == 1
+    assert "ben/cat/0.png' must be a whole PNG or JPEG file" in done.stderr
+    (exit_code, kilobytes), modules = (
+      line.split() if line[0] != '[' else line
+      for line in done.stdout.splitlines()
+    )
+    assert exit_code == '2'
+    assert int(kilobytes) < 300_000
+    assert modules == '[]'
+
+
+def test_runs_of_a_sweep_have_the_shape(folder, tmp_path):
+  path = tmp_path / 'sweep.py'
+  path.write_text(
+    pathlib.Path(small_image_runs.CONFIG).read_text()
+    + "\n\ndef get_sweep():\n  return ConfigDict({'grid': "
+    "{'model.preset': ['emnist_cnn', 'resnet18']}, 'budget': 'fixed_rounds'}, "
+    'allow_dotted_keys=True)\n'
+  )
+  arms = expand_arms(SweepFile(path, _overrides(folder)))
+  # So that a finished run is known by its config.json.
+  for arm in arms:
+    assert arm.config.data == _config(folder).data
