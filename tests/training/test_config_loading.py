@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from tff_fedfish.errors import UserError
+from tff_fedfish.training import config_files, config_loading
 from tff_fedfish.training.config_loading import (
   differences,
   from_json_dict,
@@ -241,13 +242,36 @@ def test_values_that_no_setting_can_hold(config_file):
 def test_missing_file(tmp_path):
   path = tmp_path / 'no.py'
   assert _message(path) == (
-    f'`--config` must name a Python file, but {str(path)!r} does not exist. '
-    'Start from a file in configs/.'
+    '`--config` must name a Python file or a shipped config, but '
+    f'{str(path)!r} does not exist. The shipped ones are c4_1_5b, '
+    'debian_ablations_sweep, debian_sweep, demo, mnist_by_writer, '
+    'mnist_by_writer_ablations_sweep, mnist_by_writer_sweep, small_c4, '
+    'stack_overflow_350m.'
   )
 
 
+def test_a_shipped_config_by_its_name(tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  shipped = config_loading.load_config('small_c4')
+  assert shipped == config_loading.load_config(
+    pathlib.Path(__file__).parents[2] / 'configs' / 'small_c4.py'
+  )
+  # A file of that name wins.
+  text = pathlib.Path(config_files.SHIPPED / 'demo.py').read_text('utf-8')
+  (tmp_path / 'small_c4').write_text(text, 'utf-8')
+  assert config_loading.load_config('small_c4') == config_loading.load_config(
+    'demo'
+  )
+
+
+@pytest.mark.parametrize('name', ['__init__', '../configs/demo', 'demo.py', ''])
+def test_only_names_of_shipped_configs(name, tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  assert '`--config` must name a Python file or a shipped' in _message(name)
+
+
 def test_directory(tmp_path):
-  assert 'is a directory. Start from' in _message(tmp_path)
+  assert 'is a directory. The shipped ones are' in _message(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -304,7 +328,7 @@ def test_loading_writes_nothing(config_file):
 def test_config_json_is_whole_and_returns_the_config():
   config = load_config(_DEMO, ['--config.server.learning_rate=1e-3'])
   values = json.loads(json.dumps(to_json_dict(config)))
-  assert values['schema_version'] == 1
+  assert values['schema_version'] == 2
   assert values['server'] == {
     'optimizer': 'adam',
     'learning_rate': 1e-3,

@@ -10,7 +10,12 @@ import pytest
 import small_runs
 
 from tff_fedfish.cli.main import main
-from tff_fedfish.training import checkpoints, cohort_data, metrics_files
+from tff_fedfish.training import (
+  checkpoints,
+  cohort_data,
+  config_loading,
+  metrics_files,
+)
 
 _ROOT = pathlib.Path(__file__).parents[2]
 _CONFIG = small_runs.CONFIG
@@ -292,21 +297,22 @@ class TestBadInput:
   def test_checkpoint_of_another_model(
     self, small_inputs, small_run, tmp_path, capsys
   ):
-    # config.json says width 32, the checkpoint holds width 16.
+    # config.json says width 32, the checkpoint holds width 16 and, as those of
+    # earlier versions, no fingerprint of its settings.
     workdir = tmp_path / 'run'
     shutil.copytree(small_run, workdir)
+    for path in workdir.glob('checkpoints/*/checkpoint.json'):
+      description = json.loads(path.read_text())
+      del description['contents']['settings_fingerprint']
+      path.write_text(json.dumps(description))
     config = json.loads((workdir / 'config.json').read_text())
     config['model']['width'] = 32
     (workdir / 'config.json').write_text(json.dumps(config))
     before = sorted(p.name for p in workdir.rglob('*'))
-    self._train_fails(
-      capsys,
-      small_inputs,
-      workdir,
-      'is of another model or method',
-      model__width=32,
-      training__num_rounds=5,
-    )
+    settings = dict(model__width=32, training__num_rounds=5)
+    assert small_runs.train(small_inputs, workdir, **settings) == 2
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert 'is of another model or method' in last
     assert sorted(p.name for p in workdir.rglob('*')) == before
 
   def test_another_corpus_at_the_same_place(
@@ -362,8 +368,9 @@ def test_dry_run_prints_sizes_and_writes_nothing(
   arguments = ['--dry_run', '--workdir', str(tmp_path / 'run')]
   paths = small_runs.overrides(*small_inputs)[:2]
   big = '--config.model.preset=350m'
-  assert main(['train', '--config', _CONFIG, *arguments, *paths, big]) == 0
-  output = capsys.readouterr().out
+  assert main(['train', '--config', _CONFIG, *arguments, *paths, big]) == 2
+  output, errors = capsys.readouterr()
+  assert 'The model has 32000 token ids' in errors
   # 64 learned positions in place of 128: 335,210,496 - 64 * 1,024.
   assert '335,144,960' in output
   assert '"cohort_size": 8' in output
@@ -375,8 +382,11 @@ def test_dry_run_prints_sizes_and_writes_nothing(
 )
 def test_every_shipped_config_dry_runs(path, tmp_path, monkeypatch, capsys):
   monkeypatch.chdir(tmp_path)
-  assert main(['train', '--config', str(path), '--dry_run']) == 0
-  output = capsys.readouterr().out
+  # But for the corpus and the vocabulary, which are not there.
+  assert main(['train', '--config', str(path), '--dry_run']) == 2
+  output, errors = capsys.readouterr()
+  directory = config_loading.load_config(path).data.directory
+  assert f'{directory!r}' in errors.splitlines()[0]
   assert 'Model parameters' in output
   assert '"num_rounds"' in output
   assert not list(tmp_path.iterdir())
