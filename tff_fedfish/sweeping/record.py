@@ -20,6 +20,7 @@ SCHEMA_VERSION = 1
 WAITING = 'waiting'
 RUNNING = 'running'
 DONE = 'done'
+DIVERGED = 'diverged'
 FAILED = 'failed'
 INTERRUPTED = 'interrupted'
 

@@ -32,6 +32,7 @@ _WRITTEN_NAMES = (
 _MAY_CHANGE = frozenset(
   {
     'training.num_rounds',
+    'training.max_non_finite_rounds',
     'checkpoints.every_num_rounds',
     'checkpoints.keep_last',
     'checkpoints.keep_every_num_rounds',

@@ -1,6 +1,7 @@
 """The training loop: rounds, scores, files; resumes by itself."""
 
 import contextlib
+import math
 import os
 import pathlib
 import resource
@@ -11,6 +12,7 @@ from models.model_shapes import num_parameters
 from tff_fedfish.errors import UserError
 from tff_fedfish.training import (
   checkpoints,
+  divergence,
   round_metrics,
   run_directory,
   run_inputs,
@@ -38,7 +40,8 @@ def train(config: TrainConfig, workdir: str | os.PathLike) -> int:
 
   Raises:
     UserError: If config, corpus, vocabulary and directory do not go together.
-    FailedError: If a round failed; the rounds before it are saved.
+    FailedError: If a round failed; the rounds before it are saved. Or if
+      `training.max_non_finite_rounds` in a row were non-finite, now or before.
     OSError: If a file of the run cannot be written, such as on a full disk.
   """
   workdir = pathlib.Path(workdir)
@@ -46,30 +49,33 @@ def train(config: TrainConfig, workdir: str | os.PathLike) -> int:
     if workdir.is_dir():
       stack.enter_context(run_directory.lock(workdir))
     checkpoint_path = run_directory.checkpoint_to_resume(config, workdir)
-    if checkpoint_path is not None and _is_finished(config, checkpoint_path):
-      print(f'The run in {str(workdir)!r} is finished.', file=sys.stderr)
-      return 0
+    limit = config.training.max_non_finite_rounds
+    history = divergence.RoundHistory(workdir, limit)
+    if checkpoint_path is not None:
+      round_num = checkpoints.load_checkpoint(
+        checkpoint_path, (), verify=False
+      ).round_num
+      history = divergence.read_history(workdir, limit, round_num)
+      history.require_not_diverged()
+      if round_num == config.training.num_rounds:
+        print(f'The run in {str(workdir)!r} is finished.', file=sys.stderr)
+        return 0
     kept_vocabulary = workdir / run_directory.VOCABULARY_NAME
     inputs = run_inputs.open_inputs(
       config,
       vocabulary=kept_vocabulary if kept_vocabulary.exists() else None,
     )
-    run = _Run(config, workdir, inputs, checkpoint_path)
+    run = _Run(config, workdir, inputs, checkpoint_path, history)
     if not workdir.is_dir():
       workdir.mkdir(parents=True)
       stack.enter_context(run_directory.lock(workdir))
     return run.run()
 
 
-def _is_finished(config, checkpoint_path):
-  checkpoint = checkpoints.load_checkpoint(checkpoint_path, (), verify=False)
-  return checkpoint.round_num == config.training.num_rounds
-
-
 class _Run:
   """What the rounds of one run share."""
 
-  def __init__(self, config, workdir, inputs, checkpoint_path):
+  def __init__(self, config, workdir, inputs, checkpoint_path, history):
     # Late: errors of config and data must not wait for TensorFlow.
     from tff_fedfish.evaluation import held_out_sample
     from tff_fedfish.runtime.in_process_context import set_in_process_context
@@ -88,6 +94,7 @@ class _Run:
     # Before anything is written: the restored state may not fit.
     self._round, self._state = self._first_state(checkpoint_path)
     self._workdir = workdir
+    self._history = history
     self._tokenizer = inputs.tokenizer
     self._is_resumed = checkpoint_path is not None
     self._saved_round = self._round if self._is_resumed else None
@@ -152,6 +159,13 @@ class _Run:
       self._save_checkpoint()
     num_rounds = self._config.training.num_rounds
     if self._round == num_rounds:
+      if self._history.num_in_a_row:
+        print(
+          f'fedfish: warning: the run ended with {self._history.num_in_a_row} '
+          'non-finite rounds in a row; the last good checkpoint is '
+          f'{str(self._history.last_good_checkpoint())!r}.',
+          file=sys.stderr,
+        )
       return 0
     print(
       f'fedfish: stopped after round {self._round} of {num_rounds}; the '
@@ -172,10 +186,17 @@ class _Run:
           self._finish_round(0, self._state, {}, {})
         while self._round < num_rounds and not interruption.requested:
           metrics = self._run_round(self._round + 1, progress)
+          loss = metrics['train/loss']
           progress.advance(
             num_tokens=metrics['train/num_tokens'],
-            loss=metrics['train/loss'],
+            # The loss of an earlier round is not this one's.
+            loss=math.nan if loss is None else loss,
           )
+          if round_metrics.is_non_finite(metrics):
+            progress.write_line(self._history.line(metrics))
+            # The last good checkpoint may still be being written.
+            self._writer.wait()
+            self._history.require_not_diverged()
 
   def _start(self):
     run_directory.start(self._config, self._workdir, self._tokenizer)
@@ -292,6 +313,7 @@ class _Run:
     if barrier is not None:
       self._barrier_rounds.write(round_num, barrier.clients)
     self._log.log_round(round_num, metrics, timings)
+    self._history.add({'round': round_num, **metrics})
     # From here on the round counts.
     self._round, self._state, self._is_logged = round_num, state, True
     if self._is_due(round_num, config.checkpoints.every_num_rounds):
@@ -337,6 +359,7 @@ class _Run:
         'algorithm': self._config.algorithm.name,
         'corpus_fingerprint': self._fingerprint,
       },
+      good_round=self._history.last_good_round(self._round),
     )
     self._saved_round = self._round
 
