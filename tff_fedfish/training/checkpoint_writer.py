@@ -16,7 +16,7 @@ import pathlib
 import sys
 import threading
 import types
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -73,7 +73,7 @@ class CheckpointWriter:
     round_num: int,
     tensors: Mapping[str, np.ndarray],
     contents: Mapping[str, Any],
-    good_round: int | None = None,
+    keep_rounds: Collection[int] = (),
   ) -> None:
     """Starts to write a checkpoint, once the one before is on disk.
 
@@ -84,8 +84,7 @@ class CheckpointWriter:
       tensors: Arrays by name, as `save_checkpoint` takes them. They must not
         change until the next call of `save` or `wait` has returned.
       contents: Facts to keep beside them; JSON values only.
-      good_round: The round whose checkpoint is kept in any case; None: only
-        round 0's.
+      keep_rounds: Rounds whose checkpoints are not removed either.
 
     Raises:
       OSError: If an earlier checkpoint could not be written; names its path.
@@ -100,7 +99,7 @@ class CheckpointWriter:
     # writer of the run removes it.
     thread = threading.Thread(
       target=self._write,
-      args=(round_num, dict(tensors), contents, good_round),
+      args=(round_num, dict(tensors), contents, keep_rounds),
       name=f'checkpoint of round {round_num}',
       daemon=True,
     )
@@ -160,7 +159,7 @@ class CheckpointWriter:
       self._is_failure_raised = True
       _warn(str(self._failure) or type(self._failure).__name__)
 
-  def _write(self, round_num, tensors, contents, good_round):
+  def _write(self, round_num, tensors, contents, keep_rounds):
     """Runs in the background thread; `wait` raises what this catches."""
     try:
       if self._is_first:
@@ -179,7 +178,7 @@ class CheckpointWriter:
         self._keep_last,
         keep_every_num_rounds=self._keep_every_num_rounds,
         current_round=round_num,
-        good_round=good_round,
+        keep_rounds=keep_rounds,
       )
     except BaseException as error:
       self._failure = error

@@ -42,7 +42,7 @@ class RoundHistory:
     self._limit = limit
     self.num_in_a_row = 0
     self._last_round = 0
-    self._bad_rounds = set()
+    self._non_finite_rounds = set()
     for row in rows:
       self.add(row)
 
@@ -51,7 +51,7 @@ class RoundHistory:
     self._last_round = row['round']
     if round_metrics.is_non_finite(row):
       self.num_in_a_row += 1
-      self._bad_rounds |= {self._last_round - 1, self._last_round}
+      self._non_finite_rounds.add(self._last_round)
     else:
       self.num_in_a_row = 0
 
@@ -72,27 +72,40 @@ class RoundHistory:
       f'stays as it was ({self.num_in_a_row} in a row{limit}).'
     )
 
-  def last_good_round(self, *further_rounds: int) -> int:
-    """Returns the latest good round that is saved; 0 without one.
+  def rounds_to_keep(self, saved_round: int) -> set[int]:
+    """Returns the rounds that those of non-finite rounds must not push out.
 
     Args:
-      *further_rounds: Rounds that count as saved, too.
+      saved_round: The round whose checkpoint is about to be saved.
+
+    Returns:
+      The last good round that is saved, and the last that was finite itself.
     """
-    rounds = checkpoints.list_rounds(self._run / run_directory.CHECKPOINTS_NAME)
-    return max(
-      (
-        r
-        for r in (*rounds, *further_rounds)
-        # A later one was passed over as damaged.
-        if r <= self._last_round and r not in self._bad_rounds
-      ),
-      default=0,
-    )
+    finite_rounds = self._finite_rounds()
+    if saved_round not in self._non_finite_rounds:
+      finite_rounds.append(saved_round)
+    return {max(finite_rounds, default=0), self._last_good(finite_rounds)}
 
   def last_good_checkpoint(self) -> pathlib.Path:
-    """Returns the path of the latest good checkpoint."""
+    """Returns the path of the latest good checkpoint, or of round 0's."""
     directory = self._run / run_directory.CHECKPOINTS_NAME
-    return directory / f'round_{self.last_good_round():08d}'
+    return directory / f'round_{self._last_good(self._finite_rounds()):08d}'
+
+  def _finite_rounds(self):
+    """Returns the rounds that are saved and were not non-finite."""
+    rounds = checkpoints.list_rounds(self._run / run_directory.CHECKPOINTS_NAME)
+    # A later one is damaged: the run did not continue from it.
+    return [
+      r
+      for r in rounds
+      if r <= self._last_round and r not in self._non_finite_rounds
+    ]
+
+  def _last_good(self, finite_rounds):
+    return max(
+      (r for r in finite_rounds if r + 1 not in self._non_finite_rounds),
+      default=0,
+    )
 
   def require_not_diverged(self) -> None:
     """Raises FailedError if the run stops, or has stopped before."""

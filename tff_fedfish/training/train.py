@@ -359,7 +359,7 @@ class _Run:
         'algorithm': self._config.algorithm.name,
         'corpus_fingerprint': self._fingerprint,
       },
-      good_round=self._history.last_good_round(self._round),
+      keep_rounds=self._history.rounds_to_keep(self._round),
     )
     self._saved_round = self._round
 
