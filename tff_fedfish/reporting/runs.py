@@ -88,12 +88,11 @@ class Run:
   @property
   def num_diverged(self) -> int:
     """Runs, of those it stands for, that stopped as they diverged."""
+    if self.repetitions:
+      return sum(run.num_diverged for run in self.repetitions)
     limit = self.setting('training', 'max_non_finite_rounds')
     limit = limit if isinstance(limit, int) else 0
-    return sum(
-      RoundHistory(run.directory, limit, run.metrics).has_diverged
-      for run in self.repetitions or (self,)
-    )
+    return int(RoundHistory(self.directory, limit, self.metrics).has_diverged)
 
   @property
   def last_round(self) -> int | None:
