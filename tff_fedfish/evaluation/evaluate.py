@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import os
 import pathlib
+import sys
 from typing import Any
 
 from tff_fedfish import files
@@ -15,6 +16,7 @@ from tff_fedfish.evaluation.client_halves import MIN_SEQUENCES
 from tff_fedfish.training import (
   checkpoints,
   cohort_data,
+  divergence,
   fingerprints,
   run_directory,
   run_inputs,
@@ -186,7 +188,25 @@ def evaluate(
     ),
   )
   results.write_evaluation(output, summary, clients, barriers)
+  if all(row['loss']['mean'] is None for row in summary['fractions']):
+    print(_all_non_finite(checkpoint_path), file=sys.stderr)
   return output, summary
+
+
+def _all_non_finite(checkpoint_path):
+  """Returns the line for a model that no client has a finite loss with."""
+  line = (
+    'fedfish: warning: no client has a finite loss with the model in '
+    f'{str(checkpoint_path)!r}.'
+  )
+  run = checkpoint_path.parent.parent
+  try:
+    good = divergence.read_history(run, limit=0).last_good_checkpoint()
+  except UserError:  # Such as a run whose metrics.csv was not copied along.
+    return line
+  if good == checkpoint_path:
+    return line
+  return f'{line} The last good checkpoint of its run is {str(good)!r}.'
 
 
 class _Measurement:

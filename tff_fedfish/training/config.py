@@ -363,6 +363,10 @@ class TrainingConfig(Section):
 
   num_rounds: int = number(at_least=1, below=10**8)
   """The last round, >= 1. May grow when a run is resumed."""
+  max_non_finite_rounds: int = number(10, at_least=0)
+  """Stop after so many rounds in a row in which no client with data returned a
+  finite update, or whose mean update was not finite. 0: never stop. May change
+  when a run is resumed."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

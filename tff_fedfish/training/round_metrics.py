@@ -122,6 +122,36 @@ def train_metrics(
   return row
 
 
+def is_non_finite(row: Mapping[str, float | int | None]) -> bool:
+  """Says whether nothing could be learned in a round.
+
+  Args:
+    row: The round's row of metrics.csv.
+
+  Returns:
+    True if clients had data but none of them a finite update, or if the mean
+    update was not finite. False where no client had data.
+  """
+  num_with_data = _count(row, 'train/num_clients') - sum(
+    _count(row, name)
+    for name in ('train/num_empty_clients', *_FAILED_NAMES.values())
+  )
+  return _count(
+    row, 'train/update_is_non_finite'
+  ) > 0 or 0 < num_with_data <= num_rejected_clients(row)
+
+
+def num_rejected_clients(row: Mapping[str, float | int | None]) -> int:
+  """Returns how many clients of a round had no finite update."""
+  return _count(row, 'train/num_non_finite_clients') + _count(
+    row, 'train/num_overflowing_clients'
+  )
+
+
+def _count(row, name):
+  return row.get(name) or 0
+
+
 def _total(outcome, name):
   return sum(counts[name] for counts in outcome.counts.values())
 
