@@ -27,6 +27,7 @@ _FED_FISH_ONLY = (
   'algorithm.fisher_normalization',
   'algorithm.relative_floor',
   'algorithm.ragged_correction',
+  'algorithm.max_mass_ratio',
 )
 # What budgets and the scores along the way change of a setting.
 _OF_BUDGETS = (LOCAL_EPOCHS, NUM_ROUNDS, 'evaluation.')
