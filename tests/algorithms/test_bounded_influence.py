@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_fedfish import fisher_diagonal
 from tff_fedfish.algorithms.fed_avg import build_fed_avg
 from tff_fedfish.algorithms.fed_fish import build_fed_fish
 from tff_fedfish.algorithms.slots.delta_norm import clip_to_norm
@@ -387,23 +388,32 @@ class TestPoison:
 
   _SIZE = 20_000
 
-  def _client(self, number, gradient_factor, round_num):
+  def _client(self, number, gradient_factor, round_num, normalization):
     random = np.random.RandomState(100 * round_num + number)
     squares = gradient_factor**2 * random.normal(size=self._SIZE) ** 2
+    diagonal = fisher_diagonal.fisher_diagonal_from_sums(
+      fisher_diagonal.FisherSums([squares], tf.constant(1)),
+      'sum',
+      normalization,
+    )
     is_bad = number == 0
-    return _client(1, [np.full(self._SIZE, float(is_bad))], [squares])
+    return _client(1, [np.full(self._SIZE, float(is_bad))], diagonal)
 
-  def _shares(self, max_mass_ratio, factors):
-    """Returns the client's share in each of some rounds, in per cent."""
+  def _shares(self, max_mass_ratio, factors, normalization='none'):
+    """Returns the client's share in each of some rounds, in per cent.
+
+    And the state after the last.
+    """
     state, next_fn = _aggregate(max_mass_ratio, (self._SIZE,))
     shares = []
     for round_num, factor in enumerate(factors):
       clients = [
-        self._client(i, factor if i == 0 else 1, round_num) for i in range(8)
+        self._client(i, factor if i == 0 else 1, round_num, normalization)
+        for i in range(8)
       ]
       state, ((mean,), _) = next_fn(state, clients)
       shares.append(100 * float(np.mean(mean)))
-    return shares
+    return shares, state
 
   # The table of docs/design.md.
   @pytest.mark.parametrize(
@@ -418,18 +428,17 @@ class TestPoison:
   )
   def test_share_after_an_honest_round(self, factor, unbounded, with_2, with_4):
     for ratio, share in ((None, unbounded), (2.0, with_2), (4.0, with_4)):
-      found = self._shares(ratio, [1, factor])
+      found, _ = self._shares(ratio, [1, factor])
       assert found[0] == pytest.approx(12.5, abs=0.3)
       assert found[1] == pytest.approx(share, abs=0.5), ratio
+    found, _ = self._shares(None, [1, factor], 'tensor_mean')
+    assert found[1] == pytest.approx(12.5, abs=0.3)
 
   def test_poison_in_every_round(self):
-    # The mean of round 1, which nothing bounds, is 1e8 / 8; from then on the
-    # poison's mass m follows m <- c (m + 7) / 8, down to 7 c / (8 - c): a share
-    # of c / 8 of all mass, somewhat less on average over the coordinates.
-    mass = 1e8
-    for _ in range(40):
-      mass = 2 * (mass + 7) / 8
-    assert mass / (mass + 7) == pytest.approx(2 / 8)
-    found = self._shares(2.0, [1e4] * 20)
+    # The mean M of round 1, which nothing bounds, is 1e8 / 8. From then on
+    # M <- (c M + 7) / 8, down to 7 / (8 - c) = 7 / 6: the poison has c / 8 of
+    # the mass, somewhat less on average over the coordinates.
+    found, state = self._shares(2.0, [1e4] * 20)
     assert found[0] > 99
     assert found[-1] == pytest.approx(21.5, abs=0.5)
+    np.testing.assert_allclose(state['mean_masses'], [7 / 6], rtol=0.02)

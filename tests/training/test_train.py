@@ -113,6 +113,13 @@ def test_bounds_have_columns_of_their_own(small_inputs, small_run, tmp_path):
     *_, last = metrics_files.read_metrics(workdir / 'metrics.csv')
     assert bounds.keys() & last.keys() == {column}
     assert last[column] > 0
+  # The bound of the next round is in the checkpoint.
+  arguments = ['--data', str(small_inputs[0]), '--max_clients', '1']
+  arguments += ['--checkpoint', str(workdir), '--barrier']
+  assert main(['evaluate', *arguments]) == 0
+  (summary,) = workdir.glob('evaluations/*/summary.json')
+  effective = json.loads(summary.read_text())['effective_clients']
+  assert 1 <= effective['mean'] <= 3
 
 
 def test_finished_run_does_nothing_more(small_inputs, small_run, capsys):
