@@ -274,7 +274,7 @@ class _Measurement:
         self._loaded.round_num + 1,
       )
     ]
-    client_mass = learning_setup.build_client_mass(config)
+    client_mass = learning_setup.build_client_mass(config, state)
     effective = client_mass and EffectiveClients(
       client_mass, list(weight_shapes(config.model_shape()))
     )

@@ -19,7 +19,12 @@ NUM_ROUNDS = 'training.num_rounds'
 
 _SEEDS = ('seeds.model_seed', 'seeds.cohort_seed', 'seeds.shuffle_seed')
 # What makes a method, and what says nothing of the numbers.
-_METHOD = ('algorithm.', 'server.', 'client_work.learning_rate')
+_METHOD = (
+  'algorithm.',
+  'server.',
+  'client_work.learning_rate',
+  'client_work.max_delta_norm',
+)
 _IGNORED = (
   'schema_version',
   'engine.',

@@ -32,6 +32,9 @@ _FISHER_NAMES = (
   'train/num_overflowing_clients',
   'train/zero_fisher_mass_fraction',
 )
+# Only of runs with a bound on a client's influence.
+_CLIPPED_NAMES = ('train/num_clipped_clients',)
+_BOUNDED_NAMES = ('train/num_bounded_clients',)
 _COMMUNICATION_NAMES = tuple(
   f'communication/{field.name}'
   for field in dataclasses.fields(communication.Communication)
@@ -62,10 +65,14 @@ _TIMING_NAMES = (
 
 def metric_names(config: TrainConfig) -> tuple[str, ...]:
   """Returns the columns of metrics.csv for a config."""
+  clipped = _CLIPPED_NAMES if config.client_work.max_delta_norm else ()
   fisher = _FISHER_NAMES if config.algorithm.name == 'fed_fish' else ()
+  if fisher and config.algorithm.max_mass_ratio:
+    fisher += _BOUNDED_NAMES
   held_out = _HELD_OUT_NAMES if config.evaluation.num_clients else ()
   barrier = _BARRIER_NAMES if _measures_barrier(config) else ()
-  return _TRAIN_NAMES + fisher + _COMMUNICATION_NAMES + held_out + barrier
+  train = _TRAIN_NAMES + clipped + fisher
+  return train + _COMMUNICATION_NAMES + held_out + barrier
 
 
 def timing_names(config: TrainConfig) -> tuple[str, ...]:
@@ -109,6 +116,8 @@ def train_metrics(
     'train/update_is_non_finite': int(finalizer['update_is_non_finite']),
     'train/update_is_all_zero': int(finalizer['update_is_all_zero']),
   }
+  if 'num_clipped_clients' in counts:
+    row['train/num_clipped_clients'] = int(counts['num_clipped_clients'])
   aggregator = metrics['aggregator']
   if 'zero_mass_fraction' in aggregator:
     row['train/num_overflowing_clients'] = int(
@@ -117,6 +126,8 @@ def train_metrics(
     row['train/zero_fisher_mass_fraction'] = float(
       aggregator['zero_mass_fraction']
     )
+  if 'num_bounded_clients' in aggregator:
+    row['train/num_bounded_clients'] = int(aggregator['num_bounded_clients'])
   for reason, name in _FAILED_NAMES.items():
     row[name] = outcome.num_failures(reason)
   return row
