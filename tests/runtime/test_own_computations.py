@@ -394,6 +394,11 @@ def _words(words):
   return words
 
 
+@tff.tensorflow.computation(_NUMBERS)
+def _total(numbers):
+  return numbers.reduce(0.0, lambda total, number: total + number)
+
+
 @pytest.mark.parametrize(
   'computation, arguments',
   [
@@ -456,3 +461,23 @@ def test_bounds_of_secure_sums_are_not_checked(stock_context):
     total(0, [7, 2])
   with _in_process():
     assert total(0, [7, 2]) == (0, 9)
+
+
+@pytest.mark.parametrize(
+  'computation, argument, expected, error',
+  [
+    (_words, ['\xe9'], ['\xe9'.encode()], UnicodeEncodeError),
+    (_total, (1.0, 2.5), 3.5, TypeError),
+  ],
+  ids=['not ASCII', 'tuple for a sequence'],
+)
+def test_arguments_that_only_stock_refuses(
+  computation, argument, expected, error, stock_context
+):
+  with (
+    tff.framework.get_context_stack().install(stock_context),
+    pytest.raises(error),
+  ):
+    computation(argument)
+  with _in_process():
+    assert computation(argument) == expected
