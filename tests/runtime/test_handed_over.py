@@ -12,7 +12,6 @@ from tensorflow_federated.python.core.backends.mapreduce import intrinsics
 
 from tff_fedfish.runtime import in_process_context
 
-
 _AT_CLIENTS = tff.FederatedType(np.int32, tff.CLIENTS)
 
 
