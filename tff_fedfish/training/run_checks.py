@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Iterable
 
 from tff_fedfish import environment
+from tff_fedfish.data import unknown_tokens
 from tff_fedfish.errors import UserError, UserErrors
 from tff_fedfish.evaluation import held_out_sample
 from tff_fedfish.planning import disk, memory
@@ -164,6 +165,22 @@ def print_warnings(
         f'{what}, and {where} has {format_bytes(available)} available.',
         file=sys.stderr,
       )
+
+
+def print_unknown_tokens(checked: CheckedRun) -> None:
+  """Warns on standard error where the vocabulary does not fit the text.
+
+  Args:
+    checked: From `check_run`. Judged by the held-out clients that are scored.
+  """
+  if checked.sample is None:
+    return
+  fraction = unknown_tokens.fraction_of(
+    (halves.evaluation for _, halves in checked.sample.clients),
+    checked.inputs.tokenizer,
+  )
+  if unknown_tokens.warning(fraction):
+    print(f'fedfish: {unknown_tokens.describe(fraction)}', file=sys.stderr)
 
 
 def problems_of(configs: Iterable[TrainConfig]) -> list[str]:

@@ -61,6 +61,7 @@ def train(config: TrainConfig, workdir: str | os.PathLike) -> int:
       print(f'The run in {str(workdir)!r} is finished.', file=sys.stderr)
       return 0
     run_checks.print_warnings(config, workdir)
+    run_checks.print_unknown_tokens(checked)
     stages.release()
     return _Run(config, workdir, checked, history, stages).run()
 
