@@ -359,7 +359,7 @@ class _Run:
         'algorithm': self._config.algorithm.name,
         'corpus_fingerprint': self._fingerprint,
       },
-      keep_rounds=self._history.rounds_to_keep(self._round),
+      keep_rounds=self._history.good_and_finite(self._round),
     )
     self._saved_round = self._round
 
