@@ -106,7 +106,8 @@ class TestHistory:
     history = self._history(tmp_path, non_finite, last_round=6)
     path = tmp_path / 'checkpoints' / f'round_{good:08d}'
     assert history.last_good_checkpoint() == path
-    assert history.rounds_to_keep(6) == kept
+    # What later checkpoints do not push out.
+    assert set(history.good_and_finite()) == kept
     assert history.num_in_a_row == num_in_a_row
 
   def test_last_good_is_one_that_is_saved(self, tmp_path):
@@ -114,6 +115,13 @@ class TestHistory:
     for name in ('round_00000002', 'round_00000003'):
       (tmp_path / 'checkpoints' / name).rmdir()
     assert history.last_good_checkpoint().name == 'round_00000001'
+
+  def test_round_that_is_about_to_be_saved(self, tmp_path):
+    history = self._history(tmp_path, {2}, last_round=6)
+    for path in sorted((tmp_path / 'checkpoints').iterdir())[4:]:
+      path.rmdir()
+    assert history.good_and_finite() == (3, 3)
+    assert history.good_and_finite(6) == (6, 6)
 
   def test_later_checkpoints_are_damaged_ones(self, tmp_path):
     history = self._history(tmp_path, set(), last_round=2)

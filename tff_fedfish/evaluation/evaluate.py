@@ -1,5 +1,6 @@
 """`fedfish evaluate`: a checkpoint on the clients of a corpus."""
 
+import contextlib
 import dataclasses
 import itertools
 import os
@@ -189,24 +190,21 @@ def evaluate(
   )
   results.write_evaluation(output, summary, clients, barriers)
   if all(row['loss']['mean'] is None for row in summary['fractions']):
-    print(_all_non_finite(checkpoint_path), file=sys.stderr)
+    _warn_of_non_finite_losses(checkpoint_path)
   return output, summary
 
 
-def _all_non_finite(checkpoint_path):
-  """Returns the line for a model that no client has a finite loss with."""
+def _warn_of_non_finite_losses(path):
   line = (
     'fedfish: warning: no client has a finite loss with the model in '
-    f'{str(checkpoint_path)!r}.'
+    f'{str(path)!r}.'
   )
-  run = checkpoint_path.parent.parent
-  try:
-    good = divergence.read_history(run, limit=0).last_good_checkpoint()
-  except UserError:  # Such as a run whose metrics.csv was not copied along.
-    return line
-  if good == checkpoint_path:
-    return line
-  return f'{line} The last good checkpoint of its run is {str(good)!r}.'
+  # A run's metrics.csv need not have been copied along.
+  with contextlib.suppress(UserError):
+    good = divergence.read_history(path.parents[1], 0).last_good_checkpoint()
+    if good != path:
+      line += f' The last good checkpoint of its run is {str(good)!r}.'
+  print(line, file=sys.stderr)
 
 
 class _Measurement:

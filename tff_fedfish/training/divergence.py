@@ -5,6 +5,7 @@ every round leaves the model as it was. `round_metrics.is_non_finite` says it
 of one round; here are the rounds of a run.
 """
 
+import math
 import os
 import pathlib
 from collections.abc import Iterable, Mapping
@@ -42,7 +43,7 @@ class RoundHistory:
     self._limit = limit
     self.num_in_a_row = 0
     self._last_round = 0
-    self._non_finite_rounds = set()
+    self._non_finite = set()
     for row in rows:
       self.add(row)
 
@@ -51,7 +52,7 @@ class RoundHistory:
     self._last_round = row['round']
     if round_metrics.is_non_finite(row):
       self.num_in_a_row += 1
-      self._non_finite_rounds.add(self._last_round)
+      self._non_finite.add(self._last_round)
     else:
       self.num_in_a_row = 0
 
@@ -72,40 +73,26 @@ class RoundHistory:
       f'stays as it was ({self.num_in_a_row} in a row{limit}).'
     )
 
-  def rounds_to_keep(self, saved_round: int) -> set[int]:
-    """Returns the rounds that those of non-finite rounds must not push out.
+  def good_and_finite(self, *saved_rounds: int) -> tuple[int, int]:
+    """Returns the last good round that is saved, and the last finite one.
 
     Args:
-      saved_round: The round whose checkpoint is about to be saved.
-
-    Returns:
-      The last good round that is saved, and the last that was finite itself.
+      *saved_rounds: Rounds that count as saved besides those that are.
     """
-    finite_rounds = self._finite_rounds()
-    if saved_round not in self._non_finite_rounds:
-      finite_rounds.append(saved_round)
-    return {max(finite_rounds, default=0), self._last_good(finite_rounds)}
+    rounds = checkpoints.list_rounds(self._run / run_directory.CHECKPOINTS_NAME)
+    finite = [
+      r
+      for r in (*rounds, *saved_rounds)
+      # A later one is damaged: the run did not continue from it.
+      if r <= self._last_round and r not in self._non_finite
+    ]
+    good = [r for r in finite if r + 1 not in self._non_finite]
+    return max(good, default=0), max(finite, default=0)
 
   def last_good_checkpoint(self) -> pathlib.Path:
-    """Returns the path of the latest good checkpoint, or of round 0's."""
+    """Returns the path of the last good checkpoint, or of round 0's."""
     directory = self._run / run_directory.CHECKPOINTS_NAME
-    return directory / f'round_{self._last_good(self._finite_rounds()):08d}'
-
-  def _finite_rounds(self):
-    """Returns the rounds that are saved and were not non-finite."""
-    rounds = checkpoints.list_rounds(self._run / run_directory.CHECKPOINTS_NAME)
-    # A later one is damaged: the run did not continue from it.
-    return [
-      r
-      for r in rounds
-      if r <= self._last_round and r not in self._non_finite_rounds
-    ]
-
-  def _last_good(self, finite_rounds):
-    return max(
-      (r for r in finite_rounds if r + 1 not in self._non_finite_rounds),
-      default=0,
-    )
+    return directory / f'round_{self.good_and_finite()[0]:08d}'
 
   def require_not_diverged(self) -> None:
     """Raises FailedError if the run stops, or has stopped before."""
@@ -123,32 +110,21 @@ class RoundHistory:
 
 
 def read_history(
-  run: str | os.PathLike, limit: int, round_num: int | None = None
+  run: str | os.PathLike, limit: int, round_num: float = math.inf
 ) -> RoundHistory:
-  """Reads what metrics.csv says of a run's rounds.
-
-  Args:
-    run: The run's directory.
-    limit: `training.max_non_finite_rounds`.
-    round_num: The last round to look at; None: all of them.
+  """Reads what metrics.csv says of a run's rounds up to `round_num`.
 
   Raises:
     UserError: If metrics.csv is missing or damaged.
   """
   rows = metrics_files.read_metrics(pathlib.Path(run) / 'metrics.csv')
-  if round_num is not None:
-    rows = [row for row in rows if row['round'] <= round_num]
-  return RoundHistory(run, limit, rows)
+  return RoundHistory(run, limit, [r for r in rows if r['round'] <= round_num])
 
 
 def diverged_checkpoint(run: str | os.PathLike) -> pathlib.Path | None:
   """Returns the last good checkpoint of a run that stopped as it diverged.
 
-  Args:
-    run: The run's directory; need not exist.
-
-  Returns:
-    The checkpoint's path; None for every other run.
+  None for every other run, and for a directory that is none.
   """
   try:
     limit = run_directory.read_config(run).training.max_non_finite_rounds

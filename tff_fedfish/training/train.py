@@ -333,7 +333,7 @@ class _Run:
       self._round,
       server_state.to_tensors(self._state, self._state_type),
       self._contents,
-      keep_rounds=self._history.rounds_to_keep(self._round),
+      keep_rounds=self._history.good_and_finite(self._round),
     )
     self._saved_round = self._round
 
