@@ -80,7 +80,7 @@ def parse_record(
 
 def find(value: Any, path: str, default: Any = None) -> Any:
   """Returns what stands at the path in an object, or the default."""
-  while isinstance(value, Mapping):
+  while isinstance(value, dict):
     if path in value:
       return value[path]
     name, _, path = path.partition('.')
@@ -154,7 +154,7 @@ def _read_records(
 def _names(value: Mapping[str, Any], depth: int = 1) -> Iterator[str]:
   """Yields the paths of what is no object itself, or is too deep."""
   for name, found in value.items():
-    if isinstance(found, Mapping) and found and depth < _MAX_DEPTH:
+    if isinstance(found, dict) and found and depth < _MAX_DEPTH:
       for inner in _names(found, depth + 1):
         yield f'{name}.{inner}'
     else:

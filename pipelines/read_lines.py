@@ -68,9 +68,9 @@ class _OpenLine:
   def __init__(self, max_bytes: int, max_content_bytes: int | None):
     self._max_bytes = max_bytes
     self._max_content_bytes = max_content_bytes or max_bytes
-    self._start_anew()
+    self._start_next()
 
-  def _start_anew(self) -> None:
+  def _start_next(self) -> None:
     self._line = bytearray()
     # Of the escapes, what they take beyond one byte.
     self.num_bytes = self._num_extra_bytes = 0
@@ -102,7 +102,7 @@ class _OpenLine:
   def close(self, line_num: int) -> bytes | Drop:
     """Returns the line, and starts the next."""
     line, too_large = bytes(self._line), self._is_too_long
-    self._start_anew()
+    self._start_next()
     if line_num == 1:
       line = line.removeprefix(BYTE_ORDER_MARK)
     return _too_large(line) if too_large else line

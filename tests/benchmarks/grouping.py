@@ -5,6 +5,7 @@ of its own, so that imports, memory and caches of one do not count for another;
 jobs that are compared run in turns. Parts:
 
   small     both, on a synthetic C4 of 40,000 records (52 MB of text)
+  json_lines    ours on the corpus of `small`, as lines of any layout
   debian    both, on the Debian package descriptions
   profile   ours, by stage, on the corpus of `small`
   large     ours on 1.6 million such records (2.1 GB): does a record cost more?
@@ -30,6 +31,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from benchmarks.grouping_tables import (
+  JSON_LINES,
   OURS,
   THEIRS,
   Runs,
@@ -39,8 +41,9 @@ from benchmarks.grouping_tables import (
 from benchmarks.measured_process import run_measured
 
 _REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
-_PARTS = ('small', 'debian', 'profile', 'large', 'workers', 'memory')
-_SELECTIONS = {'default': _PARTS, 'quick': ('small',)}
+_QUICK_PARTS = ('small', 'json_lines')
+_PARTS = (*_QUICK_PARTS, 'debian', 'profile', 'large', 'workers', 'memory')
+_SELECTIONS = {'default': _PARTS, 'quick': _QUICK_PARTS}
 _OPTIONAL_PARTS = ('large_dataset_grouper',)
 _NUM_SHARDS = 8
 _TWO_WORKERS = (
@@ -72,6 +75,12 @@ class _Bench:
 
   def small(self) -> None:
     self._compare('small', self._small_corpus())
+
+  def json_lines(self) -> None:
+    corpus = self._small_corpus()
+    runs = self._new_runs('json_lines', JSON_LINES, corpus)
+    for _ in range(self._arguments.repeats):
+      self._measure(runs, corpus)
 
   def debian(self) -> None:
     shared = _REPOSITORY / '..' / 'shared' / 'data'
@@ -254,7 +263,8 @@ def _parse_arguments() -> argparse.Namespace:
     nargs='+',
     choices=(*_SELECTIONS, *_PARTS, *_OPTIONAL_PARTS),
     default=['default'],
-    help='default: all but the last (15 minutes); quick: small (2 minutes)',
+    help='default: all but the last (15 minutes); quick: small and json_lines '
+    '(2 minutes)',
   )
   parser.add_argument('--repeats', type=int, default=3, help='small, debian')
   parser.add_argument('--large_repeats', type=int, default=1)

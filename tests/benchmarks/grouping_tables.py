@@ -5,6 +5,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 
 OURS, THEIRS = 'ours', 'dataset_grouper'
+JSON_LINES = 'json_lines'
 _MEMORY_GIB = 8
 
 
@@ -82,6 +83,11 @@ def format_ratios(runs: Mapping[tuple[str, str], Runs]) -> str:
       ),
     ]
   small, large = runs.get(('small', OURS)), runs.get(('large', OURS))
+  if small and (lines_of_any := runs.get((JSON_LINES, JSON_LINES))):
+    lines.append(
+      f'{"records/s, json_lines by timestamp over c4 by host":52}'
+      f'{small.median() / lines_of_any.median():8.2f}'
+    )
   if small and large:
     times = large.num_records / small.num_records
     lines.append(

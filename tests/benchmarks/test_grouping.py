@@ -14,7 +14,7 @@ import pytest
 from benchmarks import compare_groups, grouping_tables
 from benchmarks.grouping_arms import run_ours
 from benchmarks.grouping_profile import StageProfile
-from benchmarks.grouping_tables import OURS, THEIRS, Runs
+from benchmarks.grouping_tables import JSON_LINES, OURS, THEIRS, Runs
 from benchmarks.measured_process import run_measured
 from benchmarks.synthetic_c4 import SyntheticC4, make_corpus
 
@@ -121,6 +121,9 @@ def test_ratios_by_hand():
     ('small', OURS): Runs(
       'small', OURS, 100, [1.0, 2.0, 4.0], [2, 3, 5], [2, 2, 2]
     ),
+    (JSON_LINES, JSON_LINES): Runs(
+      JSON_LINES, JSON_LINES, 100, [4.0, 1.0, 5.0]
+    ),
     ('small', THEIRS): Runs(
       'small', THEIRS, 100, [8.0, 9.0, 8.0], [12, 9, 15], [7, 9, 8]
     ),
@@ -133,17 +136,19 @@ def test_ratios_by_hand():
     'small: records/s, ours over dataset_grouper',
     'small: likewise, with imports',
     'small: processor time, with imports',
+    'records/s, json_lines by timestamp over c4 by host',
     'cost of a record, at 10 times as many',
     'records/s, two worker processes over one',
     'memory: peak RSS over 8 GiB',
   ]
   # Medians: 8 / 2, 12 / 3 and 8 / 2; turns: 8 / 1, 9 / 2, 8 / 4, then 12 / 2,
-  # 9 / 3, 15 / 5, then 7 / 2, 9 / 2, 8 / 2. A record takes 2 / 100 s at first
-  # and 30 / 1000 s of many: 1.5.
+  # 9 / 3, 15 / 5, then 7 / 2, 9 / 2, 8 / 2. json_lines: 2 / 4. A record takes
+  # 2 / 100 s at first and 30 / 1000 s of many: 1.5.
   assert [line[52:].split(maxsplit=1) for line in lines] == [
     ['4.00', '(2.00-8.00 by turn)'],
     ['4.00', '(3.00-6.00 by turn)'],
     ['4.00', '(3.50-4.50 by turn)'],
+    ['0.50'],
     ['1.50'],
     ['1.50'],
     ['0.25'],

@@ -164,12 +164,12 @@ def test_words(fedfish, corpus, tmp_path, path, value, message):
     (
       ('options', 'num_shards'),
       3,
-      'must have `options.num_shards` 2, as many as there are, but has 3',
+      'must have the `options.num_shards` 2, as it lists, but has 3',
     ),
     (
       ('num_input_files',),
       2,
-      'must have as `num_input_files` 1, as many as it lists, but has 2',
+      'must have the `num_input_files` 1, as it lists, but has 2',
     ),
     (
       ('inputs', 0, 'name'),

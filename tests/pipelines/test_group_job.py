@@ -342,7 +342,7 @@ def test_files_of_one_name_are_told_apart(tmp_path):
 
 
 def test_many_files_are_not_all_named(tmp_path, monkeypatch):
-  monkeypatch.setattr(finish_corpus, '_MAX_INPUTS', 3)
+  monkeypatch.setattr(finish_corpus, 'MAX_INPUTS', 3)
   paths = [
     write_lines(tmp_path / f'{i}.json', raw_records(1)) for i in range(4)
   ]
