@@ -205,6 +205,8 @@ class TestPlots:
       'group_sizes.txt',
       'group_sizes_by_rank.png',
       'group_sizes_by_rank.svg',
+      'group_sizes_by_rank_figure.csv',
+      'group_sizes_figure.csv',
     ]
     for path in plots.glob('*.svg'):
       ElementTree.parse(path)

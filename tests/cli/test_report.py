@@ -69,6 +69,41 @@ def test_writes_a_page_and_says_where(run_directory, tmp_path, capsys):
   assert (output / 'figures' / 'curve_held_out_loss.png').is_file()
 
 
+@pytest.mark.parametrize(
+  'file_format, start',
+  [('png', b'\x89PNG'), ('svg', b'<svg '), ('pdf', b'%PDF-')],
+)
+def test_figure_formats(run_directory, tmp_path, file_format, start):
+  output = tmp_path / 'report'
+  argv = ['--runs', str(run_directory), '--output', str(output)]
+  assert main(['report', *argv, '--figure_format', file_format]) == 0
+  picture, numbers = (
+    output / 'figures' / f'curve_held_out_loss.{suffix}'
+    for suffix in (file_format, 'csv')
+  )
+  assert set((output / 'figures').iterdir()) == {picture, numbers}
+  assert picture.read_bytes().startswith(start)
+  # Round 1 has no loss.
+  assert numbers.read_text() == (
+    'series,point,x,y,low,high\n'
+    '"FedFish, E = 4",0,0,8.0,,\n'
+    '"FedFish, E = 4",2,2,7.25,,\n'
+  )
+  # Whatever the files are, the page shows the same and links to them.
+  page = (output / 'index.html').read_text()
+  assert page.count('<svg') == 1
+  assert f'href="figures/{picture.name}"' in page
+  assert f'href="figures/{numbers.name}"' in page
+
+
+def test_a_figure_format_that_there_is_not(capsys):
+  with pytest.raises(SystemExit) as error:
+    main(['report', '--runs', 'x', '--output', 'y', '--figure_format', 'gif'])
+  assert error.value.code == 2
+  [line] = capsys.readouterr().err.splitlines()
+  assert "--figure_format: invalid choice: 'gif' (choose from 'png', 's" in line
+
+
 def test_something_that_is_no_run(run_directory, tmp_path, capsys):
   (run_directory / 'config.json').unlink()
   output = tmp_path / 'report'
@@ -197,7 +232,8 @@ def test_a_report_needs_no_tensorflow(run_directory, tmp_path):
       '-c',
       'import sys, argparse; from tff_fedfish.cli import report; '
       'report.run(argparse.Namespace('
-      f'runs=[{str(run_directory)!r}], output={str(tmp_path / "report")!r})); '
+      f'runs=[{str(run_directory)!r}], output={str(tmp_path / "report")!r}, '
+      'figure_format="png")); '
       'print("tensorflow" in sys.modules)',
     ],
     cwd=_ROOT,

@@ -93,6 +93,7 @@ def _clients(config):
   [
     dict(client_weighting='uniform', fisher_reduction='mean'),
     dict(fisher_estimator='true', relative_floor=0.5),
+    dict(max_mass_ratio=1.0),
     pytest.param(dict(name='fed_avg'), marks=pytest.mark.slow),
     pytest.param(dict(), marks=pytest.mark.slow),
     pytest.param(dict(ragged_correction=True), marks=pytest.mark.slow),
@@ -113,12 +114,18 @@ def test_mass_is_what_the_round_weighs_with(settings):
   clients = _clients(config)
   process = learning_setup.build_learning_process(config)
   state = process.initialize()
+  datasets = [to_dataset(rows, 2) for rows in clients]
+  if config.algorithm.max_mass_ratio:
+    # Only a round after another one is bounded.
+    state = process.next(state, datasets).state
   before = process.get_model_weights(state).trainable
-  new_state = process.next(state, [to_dataset(rows, 2) for rows in clients])
-  after = process.get_model_weights(new_state.state).trainable
+  output = process.next(state, datasets)
+  after = process.get_model_weights(output.state).trainable
+  if config.algorithm.max_mass_ratio:
+    assert output.metrics['aggregator']['num_bounded_clients'] > 0
 
   evaluator = learning_setup.build_evaluator(config)
-  client_mass = tf.function(learning_setup.build_client_mass(config))
+  client_mass = tf.function(learning_setup.build_client_mass(config, state))
   numerators, masses = [], []
   for rows in clients:
     trained = evaluator.fine_tune(

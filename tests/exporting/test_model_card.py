@@ -207,9 +207,25 @@ class TestScores:
 class TestWords:
   def test_privacy(self, card):
     assert 'Federated learning was simulated' in card
-    assert 'There is no formal guarantee' in card
+    assert (
+      'There is no formal guarantee: updates were not clipped and no noise was '
+      'added, so the model is not differentially private.'
+    ) in _in_one_line(card)
     assert 'The server took sums over the clients of a round' in card
     assert 'may have memorized parts of the texts' in card
+
+  def test_privacy_with_a_bound_on_deltas(self, run):
+    config = json.loads((run / 'config.json').read_text())
+    config['client_work']['max_delta_norm'] = 0.25
+    (run / 'config.json').write_text(json.dumps(config))
+    card = _card(run)
+    assert (
+      'There is no formal guarantee: model deltas were clipped to the norm '
+      '0.25, but no noise was added, so the model is not differentially '
+      'private.'
+    ) in _in_one_line(card)
+    assert _rows(card)['client_work.max_delta_norm'] == ['0.25']
+    assert 'algorithm.max_mass_ratio' not in _rows(card)
 
   def test_licence_is_left_to_the_publisher(self, card):
     assert 'does not record the licence of its data' in card

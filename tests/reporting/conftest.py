@@ -335,6 +335,8 @@ def drawn(monkeypatch):
       markupsafe.Markup('<svg></svg>'),
       b'',
       False,
+      figure.numbers_csv(),
+      figure,
     )
 
   monkeypatch.setattr(figures, 'render', keep)

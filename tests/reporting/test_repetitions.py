@@ -245,3 +245,31 @@ def test_learning_rates_of_each_number_of_local_epochs(tmp_path, write_run):
     'FedFish (server learning rate 0.1)',
     'FedFish (server learning rate 0.2)',
   ]
+
+
+def test_seeds_that_diverged_are_counted(tmp_path, write_run):
+  runs = [
+    write_run(
+      tmp_path / str(seed),
+      num_rounds=9,
+      settings={
+        'seeds.cohort_seed': seed,
+        'training.max_non_finite_rounds': limit,
+      },
+    )
+    for seed, limit in ((1, 2), (2, 3), (3, 0), (4, None))
+  ]
+  for directory in runs:
+    # Both rounds: one client, and its update is not finite.
+    text = (directory / 'metrics.csv').read_text()
+    header, first, *rest = text.splitlines()
+    lines = [f'{header},train/num_clients', f'{first},']
+    lines += [line.replace(',0,', ',1,', 1) + ',1' for line in rest]
+    (directory / 'metrics.csv').write_text('\n'.join(lines) + '\n')
+  loaded = loading.load_runs(runs)
+  assert [run.num_diverged for run in loaded] == [1, 0, 0, 0]
+  assert loaded[0].label == 'FedFish, E = 1 (1) (diverged)'
+  [pooled] = repetitions.pool_repetitions(loaded)
+  assert pooled.label == 'FedFish, E = 1 (1 of 4 diverged)'
+  with_limit = loading.load_runs(runs[:1])
+  assert with_limit[0].label == 'FedFish, E = 1 (diverged)'

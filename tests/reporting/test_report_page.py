@@ -94,7 +94,7 @@ def test_files_of_a_report(written):
     'comparisons.csv',
     'reproduce.py',
   }
-  assert {name.removeprefix('figures/') for name in found if '/' in name} == {
+  pictures = {
     'curve_held_out_loss.png',
     'curve_held_out_accuracy.png',
     'curve_train_loss.png',
@@ -109,6 +109,10 @@ def test_files_of_a_report(written):
     'communication_uplink.png',
     'communication_total.png',
   }
+  assert {name.removeprefix('figures/') for name in found if '/' in name} == {
+    *pictures,
+    *(picture.replace('.png', '.csv') for picture in pictures),
+  }
 
 
 def test_page_is_well_formed_and_refers_to_nothing_outside(written):
@@ -117,7 +121,10 @@ def test_page_is_well_formed_and_refers_to_nothing_outside(written):
   assert not {'script', 'link', 'img', 'iframe', 'object'} & set(outline.tags)
   assert outline.values('src') == []
   links = outline.values('href') + outline.values('xlink:href')
-  assert all(link.startswith('#') for link in links)
+  # To show the page needs none of the files that lie beside it.
+  beside = {link for link in links if not link.startswith('#')}
+  assert beside == {f'figures/{p.name}' for p in written.glob('figures/*')}
+  links = [link for link in links if link not in beside]
   assert 'url(http' not in text and '@import' not in text
   ids = outline.values('id')
   assert len(set(ids)) == len(ids)
@@ -244,9 +251,10 @@ def test_an_earlier_report_is_replaced_whole(copied, one_plot):
   first = (copied / 'index.html').read_bytes()
   assert (copied / 'figures' / 'barrier_error.png').exists()
   report.write_report(one_plot, copied)
-  assert [path.name for path in (copied / 'figures').iterdir()] == [
-    'curve_held_out_loss.png'
-  ]
+  assert {path.name for path in (copied / 'figures').iterdir()} == {
+    'curve_held_out_loss.png',
+    'curve_held_out_loss.csv',
+  }
   assert (copied / 'index.html').read_bytes() != first
   # Neither the old nor a temporary directory is left.
   assert [p.name for p in copied.parent.iterdir() if p.name[0] == '.'] == []

@@ -1,8 +1,6 @@
 """Learning processes of TFF give in process what they give in TFF's context."""
 
 import collections
-import os
-import signal
 import warnings
 
 import linear_models
@@ -10,7 +8,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
-import worker_processes
 from tensorflow_federated.python.core.backends.mapreduce import intrinsics
 
 from tff_fedfish.algorithms.fed_fish import build_fed_fish
@@ -25,19 +22,6 @@ _FAST = ('fed_fish', 'fed_eval')
 @pytest.fixture(autouse=True)
 def context():
   return in_process_context.set_in_process_context()
-
-
-@pytest.fixture(scope='module')
-def stock_context():
-  before = set(worker_processes.below(os.getpid()))
-  # The default context of TFF cannot run secure sums; this one can.
-  context = tff.backends.test.create_sync_test_cpp_execution_context()
-  yield context
-  # TFF would interrupt its worker and wait for it: for ever, if these tests
-  # were started in the background of a script.
-  for worker in set(worker_processes.below(os.getpid())) - before:
-    os.kill(worker, signal.SIGKILL)
-  context._executor_factory = None
 
 
 def _model():

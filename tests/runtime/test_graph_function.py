@@ -123,3 +123,20 @@ def test_variables_go_with_the_function():
   del function, graph, node
   gc.collect()
   assert not is_there()
+
+
+def test_tables_go_with_the_function():
+  @tff.tensorflow.computation(np.str_)
+  def size(key):
+    table = tf.lookup.experimental.MutableHashTable(tf.string, tf.int64, -1)
+    with tf.control_dependencies([table.insert(key, tf.constant(1, tf.int64))]):
+      return table.size()
+
+  function = GraphFunction(size.to_building_block().proto)
+  assert [int(function([tf.constant(key)])[0]) for key in 'ab'] == [1, 1]
+  (handle,) = function._tables
+  assert int(tf.raw_ops.LookupTableSizeV2(table_handle=handle)) == 1
+  del function
+  gc.collect()
+  with pytest.raises(tf.errors.NotFoundError):
+    tf.raw_ops.LookupTableSizeV2(table_handle=handle)

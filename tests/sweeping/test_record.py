@@ -47,7 +47,7 @@ def test_what_is_recorded(sweep_file, tmp_path):
   found.write()
   values = _read(tmp_path / 'w')
   assert values['schema_version'] == 1
-  assert values['base']['training'] == {'num_rounds': 30}
+  assert values['base']['training']['num_rounds'] == 30
   assert values['grid'] == _SWEEP['grid']
   assert values['budget'] == ['fixed_rounds']
   assert values['evaluate'][0]['max_clients'] == 3

@@ -52,7 +52,7 @@ class _Stand:
     self.loss = lambda config, is_held_out_by_arms: 5.0
     self.num_workers = []
 
-  def run_jobs(self, jobs, num_workers, on_tick, on_end):
+  def run_jobs(self, jobs, num_workers, on_tick, on_end, after_failure):
     self.num_workers.append(num_workers)
     codes = {}
     for name, (commands, log) in jobs.items():

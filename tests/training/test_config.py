@@ -43,7 +43,9 @@ def test_defaults_are_the_documented_ones():
     client_weighting='num_examples',
     relative_floor=1e-8,
     ragged_correction=False,
+    max_mass_ratio=None,
   )
+  assert config.client_work.max_delta_norm is None
   assert not config.algorithm.draws_labels
   assert config.client_work.local_batch_size == 4
   assert config.client_work.max_sequences_per_client == 16
@@ -112,6 +114,18 @@ def test_transformer_has_the_sequence_length_as_positions():
       '`config.algorithm.ragged_correction` must be false with '
       "fisher_estimator 'true', which squares no gradients of batches, found "
       'true',
+    ),
+    (
+      config_lib.AlgorithmConfig,
+      dict(name='fed_fish', max_mass_ratio=0.9),
+      '`config.algorithm.max_mass_ratio` must be finite and at least 1, found '
+      '0.9',
+    ),
+    (
+      config_lib.ClientWorkConfig,
+      dict(num_local_epochs=1, learning_rate=0.1, max_delta_norm=0),
+      '`config.client_work.max_delta_norm` must be finite and above 0, found '
+      '0.0',
     ),
     (
       config_lib.CohortsConfig,

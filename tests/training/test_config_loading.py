@@ -361,9 +361,9 @@ def test_estimator_true_is_a_word_and_no_truth_value():
   ('version', 'words'),
   [
     (
-      2,
-      "'run/config.json' has `schema_version` 2, but this version of fedfish "
-      'reads up to 1. Update fedfish.',
+      3,
+      "'run/config.json' has `schema_version` 3, but this version of fedfish "
+      'reads up to 2. Update fedfish.',
     ),
     ('1', "an integer `schema_version` of at least 1, found '1'"),
     (None, 'an integer `schema_version` of at least 1, found None'),

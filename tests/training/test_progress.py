@@ -106,6 +106,19 @@ def test_loss_that_is_not_measured_every_time():
   ]
 
 
+def test_loss_that_is_not_finite():
+  clock = _Clock()
+  progress, lines = _plain(3, clock)
+  with progress:
+    for loss in (3.0, float('nan'), float('inf')):
+      progress.advance(loss=loss)
+  assert lines() == [
+    'train: round 1/3, loss 3.0000',
+    'train: round 2/3, loss -',
+    'train: round 3/3, loss -',
+  ]
+
+
 def test_no_steps_at_all():
   progress, lines = _plain(0, _Clock())
   with progress:

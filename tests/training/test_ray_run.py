@@ -23,26 +23,42 @@ def _train(inputs, workdir, **settings):
   return checkpoints.load_checkpoint(path).tensors, rows
 
 
-def _train_with_workers(inputs, workdir, num_workers):
+def _train_with_workers(inputs, workdir, num_workers, **settings):
   return _train(
     inputs,
     workdir,
     engine__kind='ray',
     engine__num_workers=num_workers,
     engine__threads_per_worker=1,
+    **settings,
   )
 
 
 @pytest.mark.slow
-def test_same_run_as_in_process(small_inputs, tmp_path):
-  found, found_rows = _train_with_workers(small_inputs, tmp_path / 'ray', 2)
-  expected, expected_rows = _train(small_inputs, tmp_path / 'in_process')
+@pytest.mark.parametrize(
+  'settings',
+  [
+    {},
+    # The bound of round 2 is a state that workers must be sent.
+    dict(algorithm__max_mass_ratio=1.0, client_work__max_delta_norm=0.1),
+  ],
+  ids=['default', 'bounds'],
+)
+def test_same_run_as_in_process(settings, small_inputs, tmp_path):
+  found, found_rows = _train_with_workers(
+    small_inputs, tmp_path / 'ray', 2, **settings
+  )
+  expected, expected_rows = _train(
+    small_inputs, tmp_path / 'in_process', **settings
+  )
   # Threads may change the order of a sum within a matrix product.
   for name, tensor in expected.items():
     np.testing.assert_allclose(found[name], tensor, rtol=1e-4, atol=1e-6)
   assert len(found_rows) == 3
   for one, other in zip(found_rows, expected_rows, strict=True):
     assert one == pytest.approx(other, rel=1e-5)
+    if settings and one['round'] == 2:
+      assert one['train/num_bounded_clients'] > 0
   # Counted by the workers, where the sequences are.
   assert sum(row['train/num_dropped_tokens'] or 0 for row in found_rows) > 0
 

@@ -1,6 +1,7 @@
 """What a run would refuse is said before anything is built, all at once."""
 
 import dataclasses
+import json
 import os
 import pathlib
 import re
@@ -160,6 +161,30 @@ class TestWarnings:
     error = capsys.readouterr().err
     assert 'of disk for checkpoints, and the disk of' in error
     assert f'{str(tmp_path)!r} has 5 B available.' in error
+
+  def test_unknown_tokens(self, tmp_path, capsys):
+    # A vocabulary of Latin letters, documents of Cyrillic ones.
+    latin = small_runs.make_corpus(tmp_path / 'latin')
+    vocabulary = small_runs.make_vocabulary(tmp_path, latin)
+    raw = tmp_path / 'raw.json'
+    with open(raw, 'w', encoding='utf-8') as file:
+      for i in range(40):
+        text = 'привет мир ' * 20
+        url = f'https://host{i % 10}.org/{i}'
+        line = {'text': text, 'url': url, 'timestamp': '2020-01-01T00:00:00Z'}
+        file.write(json.dumps(line) + '\n')
+    corpus = tmp_path / 'cyrillic'
+    group = ['group', 'c4', '--input', str(raw), '--output', str(corpus)]
+    assert main(group) == 0
+    capsys.readouterr()
+    arguments = _arguments((corpus, vocabulary), tmp_path / 'run', '--dry_run')
+    assert main(arguments) == 0
+    assert re.search(
+      r'^fedfish: Unknown tokens: 9\d\.\d\d % \(warning: above 5 %, the '
+      r'vocabulary cannot express this text, so scores on it say little\)$',
+      capsys.readouterr().err,
+      re.MULTILINE,
+    )
 
   def test_none_where_all_fits(self, small_inputs, tmp_path, capsys):
     run_checks.print_warnings(self._config(small_inputs), tmp_path)

@@ -23,6 +23,7 @@ def build_fed_avg(
   client_weighting: tff.learning.ClientWeighting = (
     tff.learning.ClientWeighting.NUM_EXAMPLES
   ),
+  max_delta_norm: float | None = None,
 ) -> tff.learning.templates.LearningProcess:
   """Builds FedAvg.
 
@@ -37,12 +38,16 @@ def build_fed_avg(
     server_optimizer: Consumes the mean model delta as a gradient.
     num_local_epochs: E, passes over a client's data per round, >= 1.
     client_weighting: w_i: rows of one pass, or 1.
+    max_delta_norm: Bound on the global L2 norm of delta_i over all trainable
+      tensors, > 0; a longer one is scaled down to it before it is weighed.
+      None: no bound.
 
   Returns:
     The learning process; metrics `client_work`, `aggregator`, `finalizer`.
 
   Raises:
-    ValueError: If `num_local_epochs` is below 1.
+    ValueError: If `num_local_epochs` is below 1, or `max_delta_norm` is not
+      above 0.
   """
   return compose(
     model,
@@ -53,4 +58,5 @@ def build_fed_avg(
     make_update=lambda client: client.model_delta(),
     # Without the guard an empty cohort would be 0/0.
     aggregation_factory=tff.aggregators.MeanFactory(no_nan_division=True),
+    max_delta_norm=max_delta_norm,
   )

@@ -42,6 +42,8 @@ def build_fed_fish(
   relative_floor: float = 1e-8,
   ragged_correction: bool = False,
   local_batch_size: int | None = None,
+  max_mass_ratio: float | None = None,
+  max_delta_norm: float | None = None,
 ) -> tff.learning.templates.LearningProcess:
   """Builds FedFish.
 
@@ -76,6 +78,13 @@ def build_fed_fish(
       weigh B / r as much as the others; not in the paper. With 'extra_pass' and
       'last_epoch' alone.
     local_batch_size: B, the rows of a full batch; needed for that alone.
+    max_mass_ratio: c, the largest ratio of a client's mass w_i F_i in a tensor
+      to the mean over the clients of the last round, >= 1; a client with more
+      is scaled down to it in that tensor. See `fisher.bounded_weights`. Not in
+      the paper. None: no bound.
+    max_delta_norm: Bound on the global L2 norm of delta_i over all trainable
+      tensors, > 0; a longer one is scaled down to it before it is weighed. Not
+      in the paper. None: no bound.
 
   Returns:
     The learning process; metrics `client_work`, `aggregator`, `finalizer`.
@@ -107,7 +116,7 @@ def build_fed_fish(
       fisher_diagonal.zero_sums(trainable), observe
     )
 
-  def make_update(client: TrainedClient) -> DeltaAndFisher:
+  def make_update(client: TrainedClient):
     if fisher_estimator == 'last_epoch':
       sums = client.observation
     else:
@@ -120,12 +129,11 @@ def build_fed_fish(
         client.dataset,
         full_batch_size=full_batch_size,
       )
-    return DeltaAndFisher(
-      client.model_delta(after=sums),
-      fisher_diagonal.fisher_diagonal_from_sums(
-        sums, fisher_reduction, fisher_normalization
-      ),
+    model_delta, counts = client.model_delta(after=sums)
+    diagonal = fisher_diagonal.fisher_diagonal_from_sums(
+      sums, fisher_reduction, fisher_normalization
     )
+    return DeltaAndFisher(model_delta, diagonal), counts
 
   return compose(
     model,
@@ -134,8 +142,11 @@ def build_fed_fish(
     num_local_epochs=num_local_epochs,
     client_weighting=client_weighting,
     make_update=make_update,
-    aggregation_factory=FisherWeightedMeanFactory(relative_floor),
+    aggregation_factory=FisherWeightedMeanFactory(
+      relative_floor, max_mass_ratio
+    ),
     build_observer=build_observer if fisher_estimator == 'last_epoch' else None,
+    max_delta_norm=max_delta_norm,
   )
 
 

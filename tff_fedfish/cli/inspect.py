@@ -41,8 +41,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     '--plots',
     metavar='DIR',
     help='directory to write plots of the group sizes to (PNG and SVG), with '
-    'their captions (group_sizes.txt) and percentiles (group_sizes.csv); '
-    'earlier ones there are replaced',
+    'their captions (group_sizes.txt), their numbers (*_figure.csv) and '
+    'percentiles (group_sizes.csv); earlier ones there are replaced',
   )
   parser.add_argument(
     '--vocabulary',
@@ -251,6 +251,8 @@ def _write_plots(
   )
   for figure in figures:
     texts[f'{figure.name}.svg'] = f'{figure.svg}\n'
+    # Not group_sizes.csv: that name is taken by the percentiles.
+    texts[f'{figure.name}_figure.csv'] = figure.csv
     with write_atomically(directory / f'{figure.name}.png', 'wb') as file:
       file.write(figure.png)
   for name, text in texts.items():

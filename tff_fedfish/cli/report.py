@@ -1,7 +1,8 @@
 """Write one HTML page that shows and compares runs.
 
-Example:
+Examples:
   fedfish report --runs runs/fed_avg runs/fed_fish --output runs/report
+  fedfish report --runs runs/* --output runs/report --figure_format pdf
 """
 
 import argparse
@@ -23,9 +24,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     '--output',
     required=True,
     metavar='DIR',
-    help='directory to write: index.html (refers to nothing outside itself), '
-    'figures/*.png, summary.csv, paper_tables.csv, comparisons.csv, '
-    'reproduce.py; an earlier report there is replaced',
+    help='directory to write: index.html (shows without the others), '
+    'figures/*.png, figures/*.csv (the numbers of each), summary.csv, '
+    'paper_tables.csv, comparisons.csv, reproduce.py; an earlier report there '
+    'is replaced',
+  )
+  parser.add_argument(
+    '--figure_format',
+    choices=('png', 'svg', 'pdf'),
+    default='png',
+    help='of the files in figures/; the page itself shows SVG in any case '
+    '(default: %(default)s)',
   )
 
 
@@ -36,6 +45,10 @@ def run(arguments: argparse.Namespace) -> int:
   from tff_fedfish.reporting.report import check_output, write_report
 
   check_output(arguments.output)
-  page = write_report(load_runs(arguments.runs), arguments.output)
+  page = write_report(
+    load_runs(arguments.runs),
+    arguments.output,
+    figure_format=arguments.figure_format,
+  )
   print(f'Report: {page}')
   return 0

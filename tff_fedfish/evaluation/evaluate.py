@@ -1,9 +1,11 @@
 """`fedfish evaluate`: a checkpoint on the clients of a corpus."""
 
+import contextlib
 import dataclasses
 import itertools
 import os
 import pathlib
+import sys
 from typing import Any
 
 from tff_fedfish import files
@@ -15,6 +17,7 @@ from tff_fedfish.evaluation.client_halves import MIN_SEQUENCES
 from tff_fedfish.training import (
   checkpoints,
   cohort_data,
+  divergence,
   fingerprints,
   run_directory,
   run_inputs,
@@ -186,7 +189,22 @@ def evaluate(
     ),
   )
   results.write_evaluation(output, summary, clients, barriers)
+  if all(row['loss']['mean'] is None for row in summary['fractions']):
+    _warn_of_non_finite_losses(checkpoint_path)
   return output, summary
+
+
+def _warn_of_non_finite_losses(path):
+  line = (
+    'fedfish: warning: no client has a finite loss with the model in '
+    f'{str(path)!r}.'
+  )
+  # A run's metrics.csv need not have been copied along.
+  with contextlib.suppress(UserError):
+    good = divergence.read_history(path.parents[1], 0).last_good_checkpoint()
+    if good != path:
+      line += f' The last good checkpoint of its run is {str(good)!r}.'
+  print(line, file=sys.stderr)
 
 
 class _Measurement:
@@ -254,7 +272,7 @@ class _Measurement:
         self._loaded.round_num + 1,
       )
     ]
-    client_mass = learning_setup.build_client_mass(config)
+    client_mass = learning_setup.build_client_mass(config, state)
     effective = client_mass and EffectiveClients(
       client_mass, list(weight_shapes(config.model_shape()))
     )

@@ -33,14 +33,15 @@ _FISHER_NAMES = (
   'fisher_normalization',
   'relative_floor',
   'ragged_correction',
+  'max_mass_ratio',
 )
 _ADAM_NAMES = ('beta_1', 'beta_2', 'epsilon')
 
 _PRIVACY = (
   'Federated learning was simulated: the {content} of all clients lay on the '
   'machines that trained the model. Nothing was hidden from whoever ran them.',
-  'There is no formal guarantee: updates were not clipped and no noise was '
-  'added, so the model is not differentially private.',
+  'There is no formal guarantee: {bound}no noise was added, so the model is '
+  'not differentially private.',
   'The server took sums over the clients of a round, of their weighted model '
   'deltas and, with FedFish, of their Fisher diagonals. The sums were formed '
   'in the clear, without secure aggregation.',
@@ -73,7 +74,7 @@ def model_card(
     '## Data': _data(model, facts, kind),
     '## Training': _training(model, facts, kind),
     '## Scores': _scores(model, facts, kind),
-    '## Privacy': _privacy(kind),
+    '## Privacy': _privacy(model, kind),
     '## How to load it': _loading(model, formats, kind),
     '## Licence': [prose(_LICENCE.format(content=kind.content_name))],
   }
@@ -137,7 +138,8 @@ def _settings(model, kind) -> dict[str, Any]:
     f'{section}.{name}': value
     for section in _SECTIONS
     for name, value in dataclasses.asdict(getattr(config, section)).items()
-    if name not in unused
+    # None: a bound that was not set.
+    if name not in unused and value is not None
   }
   if config.client_splits.held_out_fraction is None:
     settings['client_splits.held_out_fraction'] = "none: the corpus's own"
@@ -199,10 +201,14 @@ def _interval(loss: Interval | None) -> str:
   return f'{loss.ci_low:.4f} to {loss.ci_high:.4f}'
 
 
-def _privacy(kind) -> Iterator[str]:
+def _privacy(model, kind) -> Iterator[str]:
+  max_norm = model.config.client_work.max_delta_norm
+  bound = 'updates were not clipped and '
+  if max_norm is not None:
+    bound = f'model deltas were clipped to the norm {max_norm:g}, but '
   sentences = [*_PRIVACY, f'{kind.leak} Test for that before you publish it.']
   yield '\n'.join(
-    prose(sentence.format(content=kind.content_name), mark='- ')
+    prose(sentence.format(content=kind.content_name, bound=bound), mark='- ')
     for sentence in sentences
   )
 

@@ -17,11 +17,13 @@ from tff_fedfish.reporting.barrier_pairs import (
   group_pairs,
 )
 from tff_fedfish.reporting.evaluations import barrier_of
+from tff_fedfish.reporting.figure_numbers import record
 from tff_fedfish.reporting.runs import Run
 from tff_fedfish.reporting.scatters import (
   draw_diagonal,
   draw_points,
   padded_limits,
+  record_clients,
   share_text,
 )
 from tff_fedfish.reporting.style import (
@@ -157,11 +159,16 @@ def _draw_group(axes, group, points, epochs, rounds):
       share = _round_scale(rounds)(pair.round_num or 0)
       own['color'] = colors.to_hex(colormaps[_ROUND_COLORS](share))
     draw_points(axes, [x for x, _ in found], [y for _, y in found], own)
-    means.append((*np.mean(found, axis=0), own))
-  for x, y, own in means:
+    series = group.name
+    if len(rounds) > 1:
+      series += f', round {pair.round_num}'
+    record_clients(axes, series, [fish.client_id for fish, _ in pair.clients])
+    means.append((*np.mean(found, axis=0), own, f'{series}, mean'))
+  for x, y, own, series in means:
     axes.plot(
       x, y, **own, markersize=9.0, markeredgecolor='#222222', linestyle='none'
     )
+    record(axes, series, [x], [y])
   name = figures.drawable(group.name)
   return [lines.Line2D([], [], linestyle='none', label=name, **look)]
 
@@ -204,6 +211,7 @@ def _local_global_figure(clients, styles, unit):
         [c.global_loss for c in found],
         look,
       )
+      record_clients(axes, label, [c.client_id for c in found])
       handles.append(
         lines.Line2D(
           [], [], linestyle='none', label=figures.drawable(label), **look

@@ -10,6 +10,7 @@ from matplotlib import lines, patches
 
 from tff_fedfish.reporting import figures
 from tff_fedfish.reporting.evaluations import Evaluation
+from tff_fedfish.reporting.figure_numbers import record
 from tff_fedfish.reporting.runs import Run
 from tff_fedfish.reporting.style import RunStyle
 from tff_fedfish.reporting.words import interval_sample, words_of
@@ -99,7 +100,7 @@ def _score_figure(scores, styles, *, axis, scale, is_bar, name, title, caption):
       offset = (position - (len(scores) - 1) / 2) * width
       for group, fraction in enumerate(fractions):
         if fraction in found:
-          _draw_score(
+          ends = _draw_score(
             axes,
             group + offset,
             found[fraction],
@@ -109,6 +110,8 @@ def _score_figure(scores, styles, *, axis, scale, is_bar, name, title, caption):
             is_bar=is_bar,
             is_labelled=num_bars <= _MAX_LABELLED_BARS,
           )
+          mean = scale * found[fraction].mean
+          record(axes, label, [100 * fraction], [mean], **ends)
     axes.set_xticks(range(len(fractions)), [f'{100 * f:g}' for f in fractions])
     axes.tick_params(axis='x', length=0)
     axes.grid(visible=False, axis='x')
@@ -149,7 +152,7 @@ def _draw_score(axes, x, interval, *, scale, width, look, is_bar, is_labelled):
   top = mean
   if interval.ci_low is not None:
     top = max(mean, scale * interval.ci_high)
-  figures.draw_whisker(
+  ends = figures.draw_whisker(
     axes,
     x,
     interval,
@@ -170,6 +173,7 @@ def _draw_score(axes, x, interval, *, scale, width, look, is_bar, is_labelled):
       fontsize=8.0,
       color='#222222',
     )
+  return ends
 
 
 def _face(look):

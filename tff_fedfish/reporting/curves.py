@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from matplotlib import lines
 
 from tff_fedfish.reporting import figures
+from tff_fedfish.reporting.figure_numbers import record
 from tff_fedfish.reporting.runs import Run
 from tff_fedfish.reporting.style import RunStyle
 from tff_fedfish.reporting.words import Words
@@ -200,7 +201,7 @@ def curve_figure(
     for run in runs:
       if series[run.label]:
         look = styles[run.label]
-        _draw(axes, series[run.label], score.scale, look, step)
+        _draw(axes, run.label, series[run.label], score.scale, look, step)
         label = figures.drawable(run.label)
         handles.append(
           lines.Line2D([], [], label=label, **look.line_arguments())
@@ -245,20 +246,21 @@ def _personalized(run):
   return scores[max(scores)] if scores else {}
 
 
-def _draw(axes, found, scale, look, step):
+def _draw(axes, label, found, scale, look, step):
   x = [p.x for p in found]
+  y = [scale * p.y for p in found]
+  band = {}
   if any(p.low < p.high for p in found):
+    band['low'] = [scale * p.low for p in found]
+    band['high'] = [scale * p.high for p in found]
     axes.fill_between(
-      x,
-      [scale * p.low for p in found],
-      [scale * p.high for p in found],
-      color=look.color,
-      alpha=0.15,
-      linewidth=0,
+      x, *band.values(), color=look.color, alpha=0.15, linewidth=0
     )
+  rounds = [p.round_num for p in found]
+  record(axes, label, x, y, points=rounds, **band)
   axes.plot(
     x,
-    [scale * p.y for p in found],
+    y,
     # A curve that ends before the first mark is seen all the same.
     markevery=[i for i, p in enumerate(found) if p.round_num % step == 0]
     or [len(found) - 1],

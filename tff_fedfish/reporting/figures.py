@@ -1,4 +1,4 @@
-"""From a matplotlib figure to inline SVG and PNG, without global state."""
+"""From a matplotlib figure to SVG, PNG, PDF and CSV, without global state."""
 
 import contextlib
 import dataclasses
@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import markupsafe
-from matplotlib import figure as matplotlib_figure
 from matplotlib import font_manager, ft2font, rc_context, ticker
 
 from tff_fedfish.reporting import style
 from tff_fedfish.reporting.evaluations import Interval
+from tff_fedfish.reporting.figure_numbers import RecordingFigure
 
 NARROW_INCHES = 5.4
 """Width of a plot beside which another one stands."""
@@ -34,6 +34,8 @@ class Figure:
     svg: One `<svg>` element that can stand inside HTML.
     png: The same picture as a PNG file.
     is_wide: Whether the plot needs the whole width of the page.
+    csv: The numbers that are drawn, with `figure_numbers.COLUMNS`.
+    drawn: What they are drawn in.
   """
 
   name: str
@@ -43,6 +45,26 @@ class Figure:
   svg: markupsafe.Markup
   png: bytes
   is_wide: bool
+  csv: str
+  drawn: RecordingFigure
+
+  def file(self, file_format: str) -> bytes:
+    """Returns the picture as a file; equal plots give equal bytes.
+
+    Args:
+      file_format: 'png', 'svg' or 'pdf'.
+    """
+    if file_format == 'png':
+      return self.png
+    if file_format == 'svg':
+      return f'{self.svg}\n'.encode()
+    pdf = io.BytesIO()
+    metadata = dict.fromkeys(('CreationDate', 'Creator', 'Producer'))
+    with rc_context(style.RC_PARAMS):
+      self.drawn.savefig(
+        pdf, format='pdf', metadata={**metadata, 'Title': self.title}
+      )
+    return pdf.getvalue()
 
 
 def fitting_width(wanted: float) -> float:
@@ -59,7 +81,7 @@ def fitting_width(wanted: float) -> float:
 @contextlib.contextmanager
 def styled(
   width: float = NARROW_INCHES, height: float = 3.7
-) -> Iterator[matplotlib_figure.Figure]:
+) -> Iterator[RecordingFigure]:
   """Yields an empty figure in the report's style.
 
   Args:
@@ -70,20 +92,18 @@ def styled(
     The figure. `render` must be called inside the context.
   """
   with rc_context(style.RC_PARAMS):
-    yield matplotlib_figure.Figure(
-      figsize=(width, height), layout='constrained'
-    )
+    yield RecordingFigure(figsize=(width, height), layout='constrained')
 
 
 def render(
-  figure: matplotlib_figure.Figure,
+  figure: RecordingFigure,
   *,
   name: str,
   title: str,
   caption: str,
   alternative_text: str,
 ) -> Figure:
-  """Returns the finished figure as SVG and PNG.
+  """Returns the finished figure as SVG and PNG, with its numbers.
 
   Args:
     figure: Drawn inside `styled`.
@@ -108,6 +128,8 @@ def render(
     svg=_inline(svg.getvalue(), name, alternative_text),
     png=png.getvalue(),
     is_wide=figure.get_figwidth() > _MAX_NARROW_INCHES,
+    csv=figure.numbers_csv(),
+    drawn=figure,
   )
 
 
@@ -130,7 +152,7 @@ def drawable(text: str, max_characters: int = 44) -> str:
   )
 
 
-def add_legend(figure: matplotlib_figure.Figure, handles: list) -> None:
+def add_legend(figure: RecordingFigure, handles: list) -> None:
   """Puts a legend above the axes; the figure grows where it has many rows."""
   if not handles:
     return
@@ -159,7 +181,7 @@ def draw_whisker(
   color: str,
   scale: float = 1.0,
   linewidth: float = 1.1,
-) -> None:
+) -> dict[str, list[float]]:
   """Draws the interval of a mean; nothing where it has none.
 
   Args:
@@ -169,23 +191,25 @@ def draw_whisker(
     color: Of the whisker.
     scale: Factor on all three.
     linewidth: Unit: points.
+
+  Returns:
+    Its ends, as `figure_numbers.record` takes them.
   """
   if interval.ci_low is None:
-    return
-  mean = interval.mean
+    return {}
+  mean = scale * interval.mean
   # An interval of a skewed resample may exclude the mean: no negative arm.
-  arms = [
-    [scale * max(0.0, mean - interval.ci_low)],
-    [scale * max(0.0, interval.ci_high - mean)],
-  ]
+  low = min(mean, scale * interval.ci_low)
+  high = max(mean, scale * interval.ci_high)
   axes.errorbar(
     x,
-    scale * mean,
-    yerr=arms,
+    mean,
+    yerr=[[mean - low], [high - mean]],
     color=color,
     linewidth=linewidth,
     capsize=2.5,
   )
+  return {'low': [low], 'high': [high]}
 
 
 def whole_numbers() -> ticker.Locator:

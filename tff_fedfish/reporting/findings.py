@@ -163,6 +163,8 @@ def _run_clauses(run):
   last, planned = run.last_round, run.num_rounds
   if last is None:
     yield 'no round is finished yet'
+  elif run.num_diverged:
+    yield f'diverged and stopped after round {last} of {planned}'
   elif planned is not None and last < planned:
     yield f'{last} of {planned} rounds so far'
   dropped = sum(

@@ -4,6 +4,7 @@ The same views as in Charles et al. (2023), "Towards Federated Foundation
 Models: Scalable Dataset Pipelines for Group-Structured Learning".
 """
 
+import itertools
 import math
 from collections.abc import Mapping
 
@@ -11,6 +12,7 @@ import numpy as np
 from matplotlib import ticker
 
 from tff_fedfish.reporting import figures
+from tff_fedfish.reporting.figure_numbers import record
 from tff_fedfish.reporting.group_sizes import percentiles, top_shares
 
 _COLOR = '#0072B2'
@@ -94,6 +96,7 @@ def _draw_ranks(axes, sizes: np.ndarray, noun: str) -> None:
   ranks = ranks[ranks <= num_groups]
   marker = 'o' if num_groups <= _MAX_MARKERS else None
   axes.plot(ranks, sizes[ranks - 1], color=_COLOR, marker=marker)
+  record(axes, noun, ranks, sizes[ranks - 1])
   _set_log_axis(axes, 'x', 1, max(num_groups, 1))
   _set_log_axis(axes, 'y', *_range(sizes))
   axes.set_xlabel('rank of the group')
@@ -147,6 +150,8 @@ def _draw_histogram(axes, sizes: np.ndarray, noun: str) -> None:
     edgecolor='white',
     linewidth=0.8,
   )
+  bars = [f'{low} to {high - 1}' for low, high in itertools.pairwise(edges)]
+  record(axes, noun, edges[:-1], counts, points=bars)
   _set_log_axis(axes, 'x', edges[0], high)
   axes.set_xlim(right=max(axes.get_xlim()[1], _MARGIN * edges[-1]))
   _set_log_axis(axes, 'y', 1, max(counts.max(), 1))
@@ -166,6 +171,7 @@ def _draw_histogram(axes, sizes: np.ndarray, noun: str) -> None:
       linewidth=1.4,
       label=f'{label} {size:,}',
     )
+    record(axes, f'{noun}: {label}', [size], [None])
   if not places:
     return
   axes.legend(

@@ -149,8 +149,8 @@ def _with_unique_labels(runs):
   bases = [_base_label(run) for run in runs]
   counts = collections.Counter(bases)
   return [
-    dataclasses.replace(
-      run, name=name, label=f'{base} ({name})' if counts[base] > 1 else base
+    dataclasses.replace(run, name=name).labelled(
+      f'{base} ({name})' if counts[base] > 1 else base
     )
     for run, name, base in zip(runs, names, bases, strict=True)
   ]

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from matplotlib import lines, patches, ticker
 
 from tff_fedfish.reporting import figures, matching
+from tff_fedfish.reporting.figure_numbers import record
 from tff_fedfish.reporting.fixed_budgets import (
   FIXED_COMPUTE,
   FIXED_ROUNDS,
@@ -69,7 +70,8 @@ def _line_figure(runs, trends, measure, suffix, setting):
     grid = figure.subplots(1, len(panels), squeeze=False, sharey=True)
     for axes, (title, fraction) in zip(grid.flat, panels, strict=True):
       for position, trend in enumerate(trends):
-        _draw_trend(axes, trend, fraction, scale, position, len(trends))
+        name = f'{_label(trend, trends)}: {title}'
+        _draw_trend(axes, name, trend, fraction, scale, position, len(trends))
       _set_epoch_axis(axes, {e for t in trends for e in t.scores})
       axes.set_title(title)
       axes.set_xlabel('Local epochs per round')
@@ -77,7 +79,9 @@ def _line_figure(runs, trends, measure, suffix, setting):
     figures.add_legend(
       figure,
       [
-        lines.Line2D([], [], label=_label(t, trends), **_line(t))
+        lines.Line2D(
+          [], [], label=figures.drawable(_label(t, trends)), **_line(t)
+        )
         for t in trends
       ],
     )
@@ -105,21 +109,21 @@ def _bar_figure(runs, trends, measure, suffix, setting):
   ) as figure:
     axes = figure.add_subplot()
     for position, trend in enumerate(trends):
-      for panel, (_, fraction) in enumerate(panels):
+      for panel, (title, fraction) in enumerate(panels):
         bar = position * len(panels) + panel
         offset = (bar - (num_bars - 1) / 2) * width
         for group, epoch in enumerate(epochs):
           interval = trend.scores.get(epoch, {}).get(fraction)
           if interval:
+            mean = scale * interval.mean
             axes.bar(
-              group + offset,
-              scale * interval.mean,
-              width=0.94 * width,
-              **_face(trend, panel),
+              group + offset, mean, width=0.94 * width, **_face(trend, panel)
             )
-            figures.draw_whisker(
+            ends = figures.draw_whisker(
               axes, group + offset, interval, color='#222222', scale=scale
             )
+            name = f'{trend.method}: {title}'
+            record(axes, name, [epoch], [mean], **ends)
     axes.set_xticks(range(len(epochs)), [f'{e:g}' for e in epochs])
     axes.tick_params(axis='x', length=0)
     axes.grid(visible=False, axis='x')
@@ -150,7 +154,7 @@ def _bar_figure(runs, trends, measure, suffix, setting):
     )
 
 
-def _draw_trend(axes, trend, fraction, scale, position, num_trends):
+def _draw_trend(axes, name, trend, fraction, scale, position, num_trends):
   # Next to each other, so that whiskers do not hide each other.
   shift = 1.02 ** (position - (num_trends - 1) / 2)
   found = {e: s[fraction] for e, s in trend.scores.items() if fraction in s}
@@ -160,9 +164,10 @@ def _draw_trend(axes, trend, fraction, scale, position, num_trends):
     **_line(trend),
   )
   for epochs, interval in found.items():
-    figures.draw_whisker(
+    ends = figures.draw_whisker(
       axes, epochs * shift, interval, color=trend.look.color, scale=scale
     )
+    record(axes, name, [epochs], [scale * interval.mean], **ends)
 
 
 def _set_epoch_axis(axes, epochs):
@@ -194,7 +199,7 @@ def _face(trend, panel):
 def _label(trend, trends):
   is_one = len({t.budget for t in trends}) == 1
   text = trend.method if is_one else f'{trend.method}, {trend.budget}'
-  return figures.drawable(text)
+  return text
 
 
 def _budget_words(runs, trends):

@@ -19,8 +19,18 @@ NUM_ROUNDS = 'training.num_rounds'
 
 _SEEDS = ('seeds.model_seed', 'seeds.cohort_seed', 'seeds.shuffle_seed')
 # What makes a method, and what says nothing of the numbers.
-_METHOD = ('algorithm.', 'server.', 'client_work.learning_rate')
-_IGNORED = ('schema_version', 'engine.', 'checkpoints.')
+_METHOD = (
+  'algorithm.',
+  'server.',
+  'client_work.learning_rate',
+  'client_work.max_delta_norm',
+)
+_IGNORED = (
+  'schema_version',
+  'engine.',
+  'checkpoints.',
+  'training.max_non_finite_rounds',
+)
 # What budgets and the scores along the way change of a setting.
 _OF_BUDGETS = (LOCAL_EPOCHS, NUM_ROUNDS, 'evaluation.')
 _SHORT_NAMES = {

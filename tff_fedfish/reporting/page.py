@@ -62,6 +62,7 @@ class Report:
     tables: Those of the paper.
     comparisons: Method against method.
     sections: The plots.
+    figure_format: Of the plots' files beside the page.
   """
 
   runs: Sequence[Run]
@@ -69,6 +70,7 @@ class Report:
   tables: Sequence[PaperTable]
   comparisons: Sequence[Comparison]
   sections: Sequence[Section]
+  figure_format: str = 'png'
 
 
 def build_sections(
@@ -163,7 +165,7 @@ def build_sections(
 
 
 def render_page(report: Report) -> str:
-  """Returns the page: HTML that refers to nothing outside itself.
+  """Returns the page: HTML that shows without any other file.
 
   Args:
     report: What to show.
@@ -209,6 +211,7 @@ def render_page(report: Report) -> str:
     num_bootstrap=NUM_BOOTSTRAP,
     sections=report.sections,
     figure_numbers=numbers,
+    figure_format=report.figure_format,
     extremes=_extremes(pooled),
     differing=[setting for setting in config if setting.differs],
     config=config,

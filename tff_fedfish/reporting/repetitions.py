@@ -121,11 +121,10 @@ def _base_label(run):
 def _pool(runs: Sequence[Run], label: str) -> Run:
   first = runs[0]
   if len(runs) == 1:
-    return dataclasses.replace(first, label=label)
-  return dataclasses.replace(
+    return first.labelled(label)
+  pooled = dataclasses.replace(
     first,
     name=f'{label}: {len(runs)} seeds',
-    label=label,
     metrics=_mean_rows(runs),
     timings=tuple(row for run in runs for row in run.timings),
     evaluations=_pool_evaluations(runs),
@@ -133,6 +132,7 @@ def _pool(runs: Sequence[Run], label: str) -> Run:
     round_barriers={},
     repetitions=tuple(runs),
   )
+  return pooled.labelled(label)
 
 
 def _mean_rows(runs: Sequence[Run]) -> tuple[Row, ...]:

@@ -1,4 +1,4 @@
-"""Writes a report: one page, its plots as PNG, its tables as CSV."""
+"""Writes a report: one page, its plots as files, its numbers as CSV."""
 
 import os
 import pathlib
@@ -65,13 +65,18 @@ def check_output(output: str | os.PathLike) -> pathlib.Path:
 
 
 def write_report(
-  runs: Sequence[Run], output: str | os.PathLike
+  runs: Sequence[Run],
+  output: str | os.PathLike,
+  *,
+  figure_format: str = 'png',
 ) -> pathlib.Path:
   """Writes the report of `runs`; an earlier report there is replaced whole.
 
   Args:
     runs: At least one run, as `load_runs` returns them.
     output: The report's directory.
+    figure_format: Of the plots' files: 'png', 'svg' or 'pdf'. The page holds
+      them as SVG, whatever it is.
 
   Returns:
     The path of the page.
@@ -88,7 +93,9 @@ def write_report(
   )
   sections = build_sections(pooled, runs)
   texts = {
-    PAGE: render_page(Report(runs, pooled, tables, comparisons, sections)),
+    PAGE: render_page(
+      Report(runs, pooled, tables, comparisons, sections, figure_format)
+    ),
     'summary.csv': summary_csv(build_main_table(runs)),
     settings.REPRODUCTION_FILE: settings.reproduction_config(runs),
   }
@@ -96,13 +103,15 @@ def write_report(
     texts[_PAPER_TABLES] = paper_tables_csv(tables)
   if comparisons:
     texts[_COMPARISONS] = comparisons_csv(comparisons)
+  figures = [figure for section in sections for figure in section.figures]
+  texts |= {f'figures/{figure.name}.csv': figure.csv for figure in figures}
   # Paths may hold bytes that are no text, which Python reads as surrogates.
   files = {
     name: text.encode('utf-8', 'replace') for name, text in texts.items()
   }
-  for section in sections:
-    for figure in section.figures:
-      files[f'figures/{figure.name}.png'] = figure.png
+  for figure in figures:
+    name = f'figures/{figure.name}.{figure_format}'
+    files[name] = figure.file(figure_format)
   try:
     _replace_directory(output.resolve(), files)
   except PermissionError as error:

@@ -9,6 +9,7 @@ from typing import Any
 from tff_fedfish.evaluation.results import ClientBarrier
 from tff_fedfish.reporting.evaluations import Evaluation
 from tff_fedfish.reporting.reading import is_finite
+from tff_fedfish.training.divergence import RoundHistory
 
 Row = dict[str, float | int | None]
 
@@ -85,6 +86,15 @@ class Run:
     return len(self.repetitions) or 1
 
   @property
+  def num_diverged(self) -> int:
+    """Runs, of those it stands for, that stopped as they diverged."""
+    if self.repetitions:
+      return sum(run.num_diverged for run in self.repetitions)
+    limit = self.setting('training', 'max_non_finite_rounds')
+    limit = limit if isinstance(limit, int) else 0
+    return int(RoundHistory(self.directory, limit, self.metrics).has_diverged)
+
+  @property
   def last_round(self) -> int | None:
     """The last round in metrics.csv; None before the first row."""
     return int(self.metrics[-1]['round']) if self.metrics else None
@@ -103,6 +113,14 @@ class Run:
   def peak_memory_bytes(self) -> float | None:
     """Maximum over the rounds."""
     return self._timing('peak_memory_bytes', max)
+
+  def labelled(self, label: str) -> 'Run':
+    """Returns the run with a label that says, too, if it diverged."""
+    num_diverged, num_seeds = self.num_diverged, self.num_seeds
+    if num_diverged:
+      share = f'{num_diverged} of {num_seeds} ' if num_seeds > 1 else ''
+      label = f'{label} ({share}diverged)'
+    return dataclasses.replace(self, label=label)
 
   def setting(self, *keys: str) -> Any:
     """Returns a value of the configuration, or None if it has none."""

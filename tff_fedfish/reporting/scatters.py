@@ -2,10 +2,14 @@
 
 from collections.abc import Callable, Iterable, Sequence
 
-from tff_fedfish.evaluation.client_id_text import client_id_to_text
+from tff_fedfish.evaluation.client_id_text import (
+  client_id_to_cell,
+  client_id_to_text,
+)
 from tff_fedfish.evaluation.results import ClientEvaluation
 from tff_fedfish.reporting import figures
 from tff_fedfish.reporting.evaluations import Evaluation
+from tff_fedfish.reporting.figure_numbers import record
 from tff_fedfish.reporting.runs import Run
 from tff_fedfish.reporting.style import RunStyle
 from tff_fedfish.reporting.words import words_of
@@ -66,6 +70,7 @@ def personalization_scatter(
         [client.loss_after for client in clients],
         styles[label].marker_arguments(),
       )
+      record_clients(axes, label, [client.client_id for client in clients])
       heading = figures.drawable(label, _MAX_TITLE_CHARACTERS)
       axes.set_title(f'{heading}\nimproved: {_improved(clients)}')
     for axes in grid.flat[len(panels) :]:
@@ -141,6 +146,12 @@ def draw_points(axes, x: list[float], y: list[float], look: dict) -> None:
     rasterized=len(x) > _MAX_VECTOR_POINTS,
     **arguments,
   )
+
+
+def record_clients(axes, series: str, client_ids: Iterable[bytes]) -> None:
+  """Keeps the points drawn last for the figure's CSV file, one per client."""
+  x, y = axes.lines[-1].get_data()
+  record(axes, series, x, y, points=map(client_id_to_cell, client_ids))
 
 
 def draw_diagonal(axes, low: float, high: float) -> None:

@@ -57,6 +57,7 @@ RC_PARAMS = {
   'savefig.dpi': 160,
   # A directory's name may hold a dollar sign: labels are no formulas.
   'text.parse_math': False,
+  'pdf.fonttype': 42,  # TrueType, as publishers ask for.
   'svg.fonttype': 'path',
   'svg.hashsalt': 'fedfish',  # Equal inputs give equal files.
 }

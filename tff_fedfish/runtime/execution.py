@@ -58,7 +58,11 @@ def build_execution(computation: tff.Computation):
 
 
 class LocalExecution:
-  """A computation without clients: one TensorFlow function."""
+  """A computation without clients: one TensorFlow function.
+
+  Initial states, and what is computed from tensors, stay tensors: they may be
+  large, on an accelerator, and meant for the next round. All else is NumPy's.
+  """
 
   def __init__(self, computation: tff.Computation):
     """Compiles the computation."""
@@ -68,16 +72,23 @@ class LocalExecution:
         block, _without_grappler()
       )
     self._type = computation.type_signature
+    self._is_initial_state = self._type.parameter is None and isinstance(
+      self._type.result, tff.FederatedType
+    )
     self._function = GraphFunction(block.proto)
 
   def __call__(self, argument: Any) -> Any:
     """Returns the result in the containers of the computation's type."""
     freed_memory.return_large_buffers(values.tensor_types(self._type.result))
     with placement.on_accelerator():
-      tensors = []
+      tensors, keeps_tensors = [], self._is_initial_state
       if self._type.parameter is not None:
         tensors = values.flatten(argument, self._type.parameter)
-      return values.unflatten(self._function(tensors), self._type.result)
+        keeps_tensors = values.holds_tensor(argument, self._type.parameter)
+      results = self._function(tensors)
+    if not keeps_tensors:
+      results = [*map(values.to_numpy, results)]
+    return values.unflatten(results, self._type.result)
 
 
 class RoundExecution:
@@ -151,7 +162,7 @@ class RoundExecution:
         state + accumulator + self._secure_sums.finish(secure_sums)
       )
     num_state = values.num_tensors(self._type.result[0])
-    rest = [tensor.numpy() for tensor in results[num_state:]]
+    rest = [*map(values.to_numpy, results[num_state:])]
     return values.unflatten(results[:num_state] + rest, self._type.result)
 
 
@@ -202,7 +213,7 @@ class BroadcastExecution:
           context + values.flatten(load().data, data_type.member)
         )
         results.append(
-          values.unflatten([t.numpy() for t in tensors], result_type)
+          values.unflatten([*map(values.to_numpy, tensors)], result_type)
         )
     return results
 

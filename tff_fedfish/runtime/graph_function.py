@@ -26,6 +26,9 @@ class GraphFunction:
   def __init__(self, proto, then=None, num_passed: int = 0):
     """Imports one graph, or two of which the second takes from the first.
 
+    Variables and tables are made anew in every call, from the arguments if
+    need be; where that takes results of the first graph, do not join the two.
+
     What passes from one to the other never leaves the function, so that
     TensorFlow may reuse its memory for the results.
 
@@ -46,23 +49,7 @@ class GraphFunction:
       lambda: _import(first, second, num_passed), []
     )
     graph = imported.graph
-    # TensorFlow keeps variables, and the functions that its functions call.
-    # Nothing at exit, where it may be gone before this.
     parts = [part for part in (first, second) if part]
-    weakref.finalize(
-      self,
-      _remove_from_tensorflow,
-      [name for part in parts for name in part.library()],
-      [variable for part in parts for variable in part.variables()],
-    ).atexit = False
-    self._initialize = None
-    self._lock = threading.Lock()
-    initializers = [part.initialize_op for part in parts]
-    if any(initializers):
-      # Graphs with variables: assigned anew before every call.
-      self._initialize = imported.prune(
-        [], [graph.as_graph_element(name) for name in initializers if name]
-      )
     feeds, fetches = first.feeds, first.fetches
     if second is not None:
       num_kept = len(second.feeds) - num_passed
@@ -71,36 +58,62 @@ class GraphFunction:
     with graph.as_default():
       # A fetch may be a feed, or be fetched twice; identities are neither.
       results = [tf.identity(graph.as_graph_element(name)) for name in fetches]
+    feeds = [*map(graph.as_graph_element, feeds)]
+    tables = [table for part in parts for table in part.tables(graph)]
+    self._find_tables = imported.prune(feeds, tables) if tables else None
+    self._tables = []  # Handles of those of the last call.
+    # TensorFlow keeps variables, and the functions that its functions call.
+    # Nothing at exit, where it may be gone before this.
+    weakref.finalize(
+      self,
+      _remove_from_tensorflow,
+      [name for part in parts for name in part.library()],
+      [variable for part in parts for variable in part.variables()],
+      self._tables,
+    ).atexit = False
+    self._initialize = None
+    self._lock = threading.Lock()
+    initializers = [part.initialize_op for part in parts if part.initialize_op]
+    if initializers:
+      # Graphs with variables: assigned anew before every call, perhaps from
+      # its arguments.
+      self._initialize = imported.prune(
+        feeds, [*map(graph.as_graph_element, initializers)]
+      )
     self._num_results = len(results)
-    self._optimizes = bool(feeds)
-    self._function = imported.prune(
-      [graph.as_graph_element(name) for name in feeds], results
-    )
+    self.num_arguments = len(feeds)
+    self._function = imported.prune(feeds, results)
 
   def __call__(self, arguments: list[tf.Tensor]) -> list[tf.Tensor]:
     """Runs the graph on eager tensors."""
     if self._num_results == 0:
       return []
-    if self._initialize is None:
+    if self._initialize is None and self._find_tables is None:
       return self._call(arguments)
     with self._lock:
-      # Another thread must not assign the variables in between.
-      self._initialize()
+      # Another thread must not assign the variables in between. Tables start
+      # empty: one client's entries are not the next one's.
+      _destroy(self._tables)
+      if self._find_tables is not None:
+        self._tables[:] = _call_flat(self._find_tables, arguments)
+      if self._initialize is not None:
+        _call_flat(self._initialize, arguments)
       return self._call(arguments)
 
   def _call(self, arguments):
-    with contextlib.nullcontext() if self._optimizes else _without_grappler():
-      return self._call_flat(arguments)
+    with (
+      contextlib.nullcontext() if self.num_arguments else _without_grappler()
+    ):
+      return list(_call_flat(self._function, arguments))
 
-  def _call_flat(self, arguments):
-    # Called the public way, TensorFlow first tries the arguments by name, fails
-    # and formats every tensor into the error that it then discards: 50 ms a
-    # call at a million weights, most of a round.
-    return list(
-      self._function._call_flat(  # pylint: disable=protected-access
-        arguments, self._function.captured_inputs
-      )
-    )
+
+def _call_flat(function, arguments):
+  # Called the public way, TensorFlow first tries the arguments by name, fails
+  # and formats every tensor into the error that it then discards: 50 ms a call
+  # at a million weights, most of a round.
+  return function._call_flat(  # pylint: disable=protected-access
+    arguments, function.captured_inputs
+  )
 
 
 class _Variable(NamedTuple):
@@ -112,7 +125,7 @@ class _Variable(NamedTuple):
 
 
 def _remove_from_tensorflow(
-  functions: list[str], variables: list[_Variable]
+  functions: list[str], variables: list[_Variable], tables: list[tf.Tensor]
 ) -> None:
   eager = context.context()
   for name in functions:
@@ -121,9 +134,14 @@ def _remove_from_tensorflow(
       eager.remove_function(name)
   # A graph may be being traced where Python happens to collect this.
   with tf.init_scope(), placement.on_accelerator():
+    _destroy(tables)
     for variable in variables:
-      handle = tf.raw_ops.VarHandleOp(shape=None, **variable._asdict())
-      tf.raw_ops.DestroyResourceOp(resource=handle, ignore_lookup_error=True)
+      _destroy([tf.raw_ops.VarHandleOp(shape=None, **variable._asdict())])
+
+
+def _destroy(resources) -> None:
+  for handle in resources:
+    tf.raw_ops.DestroyResourceOp(resource=handle, ignore_lookup_error=True)
 
 
 @contextlib.contextmanager
@@ -193,6 +211,24 @@ class _Graph:
       if node.op == 'VarHandleOp'
     ]
 
+  def tables(self, graph: tf.Graph) -> list[tf.Tensor]:
+    """Returns the handles of lookup tables and of the like, not of variables.
+
+    Args:
+      graph: Where this one was imported.
+    """
+    operations = [
+      graph.get_operation_by_name(f'{self.scope}/{node.name}')
+      for node in self.graph_def.node
+      if 'shared_name' in node.attr and node.op != 'VarHandleOp'
+    ]
+    return [
+      output
+      for operation in operations
+      for output in operation.outputs
+      if output.dtype == tf.resource
+    ]
+
   def unscoped(self, name: str) -> str:
     """Returns a name as it stands in `graph_def`."""
     return name.removeprefix(f'{self.scope}/')
@@ -244,10 +280,13 @@ def _make_names_unique(graph_def, prefix: str) -> None:
   def rename_in(nodes):
     for node in nodes:
       node.op = renamed.get(node.op, node.op)
-      if 'shared_name' in node.attr and node.attr['shared_name'].s:
-        node.attr['shared_name'].s = (
-          prefix.encode() + node.attr['shared_name'].s
-        )
+      if 'shared_name' in node.attr:
+        name = node.attr['shared_name'].s
+        if 'use_node_name_sharing' in node.attr:
+          # A table that has no name goes by its node's.
+          name = name or node.name.encode()
+        if name:
+          node.attr['shared_name'].s = prefix.encode() + name
       for attribute in node.attr.values():
         if attribute.HasField('func'):
           attribute.func.name = renamed.get(

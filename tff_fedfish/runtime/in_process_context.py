@@ -24,19 +24,31 @@ _CLOSING_SECONDS = 10
 _WORKER_NAME = 'worker_binary'
 
 
-def set_in_process_context() -> 'InProcessContext':
+def set_in_process_context(
+  default_num_clients: int = 0,
+) -> 'InProcessContext':
   """Makes TFF computations run in this process, in the calling thread.
 
+  Args:
+    default_num_clients: Number of clients of computations whose arguments do
+      not tell it, as in TFF's own contexts; at least 0.
+
   Returns:
-    The context, the one already set if there is one, with all that it has
-    compiled. Other threads must install it themselves:
+    The context, with all that it has compiled if it was already set with this
+    number. Other threads must install it themselves:
     `with tff.framework.get_context_stack().install(context): ...`.
+
+  Raises:
+    ValueError: If the number is negative.
   """
   current = tff.framework.get_context_stack().current
-  if isinstance(current, InProcessContext):
+  if (
+    isinstance(current, InProcessContext)
+    and current.default_num_clients == default_num_clients
+  ):
     return current
+  context = InProcessContext(default_num_clients)
   placement.share_accelerators()
-  context = InProcessContext()
   tff.framework.set_default_context(context)
   return context
 
@@ -50,8 +62,20 @@ class InProcessContext(tff.framework.SyncContext):
   it.
   """
 
-  def __init__(self):
-    """Creates a context that has compiled nothing yet."""
+  def __init__(self, default_num_clients: int = 0):
+    """Creates a context that has compiled nothing yet.
+
+    Args:
+      default_num_clients: See `set_in_process_context`.
+
+    Raises:
+      ValueError: If the number is negative.
+    """
+    if default_num_clients < 0:
+      raise ValueError(
+        f'default_num_clients must be at least 0, found {default_num_clients}.'
+      )
+    self.default_num_clients = default_num_clients
     # By identity: TFF hashes a computation by serializing it. The reference
     # removes the entry before the id can be given to another computation.
     self._executions: dict[int, tuple[weakref.ref, Any]] = {}
@@ -124,7 +148,10 @@ class InProcessContext(tff.framework.SyncContext):
     with self._lock:
       if self._stock_context is None:
         self._stock_context = (
-          tff.backends.native.create_sync_local_cpp_execution_context()
+          # The local context has no secure sums; this one sums in the open.
+          tff.backends.test.create_sync_test_cpp_execution_context(
+            default_num_clients=self.default_num_clients
+          )
         )
         atexit.register(self.close)
       stock_context = self._stock_context

@@ -76,10 +76,7 @@ class ClientWork:
   def __init__(self, spec: ClientWorkSpec):
     """Compiles the parts."""
     self._zero = GraphFunction(_proto(spec.zero))
-    # One function: what a client sends is then added up in its own memory.
-    self._work_and_accumulate = GraphFunction(
-      _proto(spec.work), _proto(spec.accumulate), spec.num_accumulated
-    )
+    self._work_and_accumulate = _join(spec)
     self._data_type = type_serialization.deserialize_type(
       computation_pb2.Type.FromString(spec.data_type)
     )
@@ -151,6 +148,25 @@ class ClientWork:
           freed_memory.return_freed_memory(broadcast)
           break
     return PartialSum(accumulator, secure_sums)
+
+
+def _join(spec):
+  """Returns work and accumulate as one callable on tensors."""
+  work, accumulate = _proto(spec.work), _proto(spec.accumulate)
+  num_passed = spec.num_accumulated
+  if not accumulate.tensorflow.initialize_op:
+    # One function: what a client sends is then added up in its own memory.
+    return GraphFunction(work, accumulate, num_passed)
+  # Variables may be made from what a client sends: it must be there first.
+  work, accumulate = GraphFunction(work), GraphFunction(accumulate)
+
+  def work_and_accumulate(arguments):
+    num_kept = accumulate.num_arguments - num_passed
+    update = work(arguments[num_kept:])
+    total = accumulate(arguments[:num_kept] + update[:num_passed])
+    return total + update[num_passed:]
+
+  return work_and_accumulate
 
 
 def _proto(part):

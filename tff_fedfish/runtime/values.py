@@ -49,6 +49,31 @@ def as_array(tensor: tf.Tensor) -> np.ndarray:
     return tensor.numpy()
 
 
+def to_numpy(tensor: tf.Tensor) -> Any:
+  """Returns what TFF's context returns: an array, a NumPy scalar or bytes.
+
+  Args:
+    tensor: An eager tensor. The variant of a dataset is returned itself.
+  """
+  if tensor.dtype == tf.variant:
+    return tensor
+  found = as_array(tensor)
+  # Of an array without dimensions, its scalar.
+  return found[()] if isinstance(found, np.ndarray) else found
+
+
+def holds_tensor(value: Any, value_type: tff.Type) -> bool:
+  """Returns whether a value of the type is, or contains, an eager tensor."""
+  if isinstance(value_type, tff.FederatedType):
+    return holds_tensor(value, value_type.member)
+  if isinstance(value_type, tff.StructType):
+    return any(
+      holds_tensor(element, element_type)
+      for _, element, element_type in _elements(value, value_type, ())
+    )
+  return isinstance(value, tf.Tensor | tf.Variable)
+
+
 def tensor_types(value_type: tff.Type) -> list[tff.Type]:
   """Returns the types of the tensors that `flatten` gives for the type."""
   if isinstance(value_type, tff.FederatedType):
@@ -64,7 +89,13 @@ def num_tensors(value_type: tff.Type) -> int:
 
 
 def unflatten(tensors: list[Any], value_type: tff.Type) -> Any:
-  """Returns the tensors in the Python containers of `value_type`."""
+  """Returns the tensors in the Python containers of `value_type`.
+
+  Args:
+    tensors: Tensors or arrays; of a sequence, the variant of a dataset.
+    value_type: A type without clients' values. A sequence becomes a
+      tf.data.Dataset.
+  """
   return type_conversions.type_to_py_container(
     _to_struct(iter(tensors), value_type), value_type
   )
@@ -124,7 +155,11 @@ def _tensor(value, tensor_type, path):
   if dtype != tf.string:
     # By NumPy, as TFF does.
     value = np.asarray(value, tensor_type.dtype)
-  return tf.convert_to_tensor(value, dtype)
+  try:
+    return tf.convert_to_tensor(value, dtype)
+  except tf.errors.InvalidArgumentError as error:
+    # Strings in tensors of several shapes. TFF raises what NumPy does.
+    raise ValueError(error.message) from error
 
 
 def _converted_tensor(value, tensor_type, path):
@@ -158,6 +193,17 @@ def _dataset(value, sequence_type, path):
       path, f'a dataset of type {_name(sequence_type)} is', _name(found)
     )
   return value
+
+
+def _dataset_of_variant(variant, sequence_type):
+  with placement.on_cpu():
+    # By way of its graph, as TFF sends it: a dataset that reads variables or
+    # tables takes along what they hold now.
+    graph = tf.raw_ops.DatasetToGraphV2(input_dataset=variant)
+    return tf.data.experimental.from_variant(
+      tf.raw_ops.DatasetFromGraph(graph_def=graph),
+      type_conversions.type_to_tf_structure(sequence_type.element),
+    )
 
 
 def _dataset_of_elements(elements, element_type, path):
@@ -223,4 +269,6 @@ def _to_struct(remaining, value_type):
         for name, element in structure.to_elements(value_type)
       ]
     )
+  if isinstance(value_type, tff.SequenceType):
+    return _dataset_of_variant(next(remaining), value_type)
   return next(remaining)

@@ -18,7 +18,7 @@ class Choice:
   """The outcome of one search."""
 
   scores: tuple[float | None, ...]
-  """Of each run; None: not finite."""
+  """Of each run; None: not finite, or diverged."""
   rates: Settings | None
   """What is chosen; None: no score is finite."""
   score: float | None
@@ -71,13 +71,15 @@ def choose_rates(
   results = []
   for run, job in runs:
     evaluation = read_evaluation(sweep_jobs.search_evaluation(job))
+    score, num_clients = selection.validation_score(
+      evaluation.clients,
+      search.metric,
+      split_seed=run.config.seeds.split_seed,
+      held_out_fraction=run.held_out_fraction,
+    )
+    # The score would be that of the last good checkpoint.
     results.append(
-      selection.validation_score(
-        evaluation.clients,
-        search.metric,
-        split_seed=run.config.seeds.split_seed,
-        held_out_fraction=run.held_out_fraction,
-      )
+      (math.nan if job.diverged_checkpoint() else score, num_clients)
     )
   scores = [score for score, _ in results]
   best = selection.choose(scores, search.metric)

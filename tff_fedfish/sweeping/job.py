@@ -6,7 +6,12 @@ import pathlib
 from collections.abc import Mapping, Sequence
 
 from tff_fedfish.errors import UserError
-from tff_fedfish.training import checkpoints, config_loading, run_directory
+from tff_fedfish.training import (
+  checkpoints,
+  config_loading,
+  divergence,
+  run_directory,
+)
 from tff_fedfish.training.config import TrainConfig
 
 
@@ -40,12 +45,39 @@ class Job:
       if not output.exists()
     ]
 
+  def commands_if_diverged(self) -> list[Sequence[str]] | None:
+    """Returns what is left of a run whose training stopped as it diverged.
+
+    Its last good checkpoint is evaluated in place of later ones. None for every
+    other run.
+    """
+    good = self.diverged_checkpoint()
+    if good is None:
+      return None
+    commands = []
+    for output, command in self.evaluations.items():
+      if not output.exists():
+        position = command.index('--checkpoint') + 1
+        # Their names sort by round.
+        earlier = min(command[position], str(good))
+        commands.append(
+          [*command[:position], earlier, *command[position + 1 :]]
+        )
+    return commands
+
+  def diverged_checkpoint(self) -> pathlib.Path | None:
+    """Returns the last good checkpoint if training stopped as it diverged."""
+    return divergence.diverged_checkpoint(self.run)
+
   def is_done(self) -> bool:
-    """Says whether the last round is saved and everything is evaluated."""
+    """Says whether training has ended and everything is evaluated.
+
+    It has when the last round is saved, or when the run has diverged.
+    """
     rounds = checkpoints.list_rounds(self.run / run_directory.CHECKPOINTS_NAME)
     return (
-      self.num_rounds in rounds
-      and all(output.exists() for output in self.evaluations)
+      all(output.exists() for output in self.evaluations)
+      and (self.num_rounds in rounds or self.diverged_checkpoint() is not None)
       and (self.config is None or self._has_config())
     )
 

@@ -20,6 +20,7 @@ SCHEMA_VERSION = 1
 WAITING = 'waiting'
 RUNNING = 'running'
 DONE = 'done'
+DIVERGED = 'diverged'
 FAILED = 'failed'
 INTERRUPTED = 'interrupted'
 
@@ -146,6 +147,8 @@ def differences(
       f'the base had {name} {_setting(recorded, name)!r} and now has '
       f'{_setting(base, name)!r}'
       for name in config_loading.differences(recorded, base)
+      # It had no limit in config.json of version 1.
+      if name != 'training.max_non_finite_rounds'
     ]
     changes += _grid_differences(found['grid'], now['grid'])
     changes += [

@@ -75,7 +75,7 @@ class _Sweep:
     ]
     # Before a search with the base's learning rates: for the progress.
     self._arm_jobs = [self._arm_job(arm) for arm in arms]
-    self._failed = set()
+    self._failed, self._diverged = set(), set()
     self._running = set()
 
   def require_memory(self) -> None:
@@ -100,10 +100,10 @@ class _Sweep:
 
   def _run_jobs(self, jobs: Sequence[Job]) -> int:
     """Runs jobs; returns 130 or 143 after a signal, otherwise 0."""
-    done = [job.name for job in jobs if job.is_done()]
-    self._progress.finish(done)
-    self._record.set_status(done, record.DONE)
-    pending = {job.name: job for job in jobs if job.name not in done}
+    pending = {job.name: job for job in jobs if not job.is_done()}
+    for job in jobs:
+      if job.name not in pending:
+        self._finish(job)
     for job in pending.values():
       sweep_jobs.write_config(job)
     self._record.write()
@@ -122,6 +122,7 @@ class _Sweep:
       min(self._num_jobs, len(pending)),
       self._tick,
       on_end,
+      {name: job.commands_if_diverged for name, job in pending.items()},
     )
     if exit_codes == ended:
       return 0
@@ -143,9 +144,20 @@ class _Sweep:
     if exit_code:
       self._fail([job.name], job.failure(exit_code))
     else:
-      self._progress.finish([job.name])
-      self._record.set_status([job.name], record.DONE)
+      self._finish(job)
     self._record.write()
+
+  def _finish(self, job: Job) -> None:
+    status = record.DONE
+    if good := job.diverged_checkpoint():
+      status = record.DIVERGED
+      self._diverged.add(job.name)
+      self._progress.write_line(
+        f'{job.name}: diverged, stopped after round {job.num_rounds_done()}; '
+        f'its last good checkpoint is {good}'
+      )
+    self._progress.finish([job.name])
+    self._record.set_status([job.name], status)
 
   def _fail(self, names: Sequence[str], line: str) -> None:
     self._failed |= set(names)
@@ -201,10 +213,13 @@ class _Sweep:
     return sweep_jobs.arm_job(self._workdir, arm, self._file.sweep.evaluations)
 
   def _print_end(self):
-    num_failed = len(self._failed & {arm.name for arm in self._arms})
+    names = {arm.name for arm in self._arms}
+    num_failed = len(self._failed & names)
+    num_diverged = len(self._diverged & names)
     runs = self._workdir / sweep_jobs.ARMS
     print(
       f'{len(self._arms) - num_failed} of {len(self._arms)} runs done'
+      + (f', {num_diverged} of them diverged' if num_diverged else '')
       + (f', {num_failed} failed' if num_failed else '')
       + f': {runs}'
     )

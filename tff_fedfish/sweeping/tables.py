@@ -79,7 +79,7 @@ def _row(run, job: Job, directory) -> list[str]:
 def _status(job: Job) -> str:
   # Rates that a search has yet to choose are not in the job's config.
   if dataclasses.replace(job, config=None).is_done():
-    return 'done'
+    return record.DIVERGED if job.diverged_checkpoint() else record.DONE
   num_rounds = job.num_rounds_done()
   return f'after round {num_rounds:,}' if num_rounds else 'new'
 

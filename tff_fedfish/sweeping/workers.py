@@ -36,6 +36,7 @@ def run_jobs(
   num_workers: int,
   on_tick: Callable[[set[str], set[str]], None],
   on_end: Callable[[str, int], None] = lambda name, exit_code: None,
+  after_failure: Mapping[str, Callable[[], Commands | None]] | None = None,
 ) -> dict[str, int]:
   """Runs jobs, `num_workers` at a time, in the given order.
 
@@ -49,11 +50,14 @@ def run_jobs(
       jobs.
     on_end: Called with name and exit code of each job that ends by itself,
       not after a signal.
+    after_failure: By name. Called in the job's process, once, when a command
+      ends with exit code 1: returns the commands to run in place of the rest,
+      None where the job has failed.
 
   Returns:
     Exit code by name of the jobs that ran: that of the first command that
-    failed, 0 if none did. After a signal that of the signal for all, under
-    the name '' if none ran.
+    failed, 0 if none did, or if others took its place. After a signal that of
+    the signal for all, under the name '' if none ran.
   """
   num_threads = max(1, len(os.sched_getaffinity(0)) // num_workers)
   # Spawned, not forked: TensorFlow does not survive a fork.
@@ -69,7 +73,9 @@ def run_jobs(
           break
         name = waiting.popleft()
         process = context.Process(
-          target=_run_commands, args=(*jobs[name], num_threads), name=name
+          target=_run_commands,
+          args=(*jobs[name], num_threads, (after_failure or {}).get(name)),
+          name=name,
         )
         process.start()
         running[name] = process
@@ -117,7 +123,10 @@ def _ending(
 
 
 def _run_commands(
-  commands: Commands, log_path: pathlib.Path, num_threads: int
+  commands: Commands,
+  log_path: pathlib.Path,
+  num_threads: int,
+  after_failure: Callable[[], Commands | None] | None,
 ) -> None:
   """Runs in the new process; exits with the first code that is not 0."""
   # A terminal's Ctrl-C goes to the parent alone, which passes it on.
@@ -135,10 +144,14 @@ def _run_commands(
 
   tf.config.threading.set_intra_op_parallelism_threads(num_threads)
   tf.config.threading.set_inter_op_parallelism_threads(num_threads)
-  for command in commands:
-    code = main(command)
+  waiting = list(commands)
+  while waiting:
+    code = main(waiting.pop(0))
     if code:
-      sys.exit(code)
+      rest = after_failure() if code == 1 and after_failure else None
+      if rest is None:
+        sys.exit(code)
+      waiting, after_failure = list(rest), None
 
 
 def _end_with_parent() -> None:

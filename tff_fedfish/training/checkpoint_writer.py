@@ -16,7 +16,7 @@ import pathlib
 import sys
 import threading
 import types
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -73,6 +73,7 @@ class CheckpointWriter:
     round_num: int,
     tensors: Mapping[str, np.ndarray],
     contents: Mapping[str, Any],
+    keep_rounds: Collection[int] = (),
   ) -> None:
     """Starts to write a checkpoint, once the one before is on disk.
 
@@ -83,6 +84,7 @@ class CheckpointWriter:
       tensors: Arrays by name, as `save_checkpoint` takes them. They must not
         change until the next call of `save` or `wait` has returned.
       contents: Facts to keep beside them; JSON values only.
+      keep_rounds: Rounds whose checkpoints are not removed either.
 
     Raises:
       OSError: If an earlier checkpoint could not be written; names its path.
@@ -97,7 +99,7 @@ class CheckpointWriter:
     # writer of the run removes it.
     thread = threading.Thread(
       target=self._write,
-      args=(round_num, dict(tensors), contents),
+      args=(round_num, dict(tensors), contents, keep_rounds),
       name=f'checkpoint of round {round_num}',
       daemon=True,
     )
@@ -157,7 +159,7 @@ class CheckpointWriter:
       self._is_failure_raised = True
       _warn(str(self._failure) or type(self._failure).__name__)
 
-  def _write(self, round_num, tensors, contents):
+  def _write(self, round_num, tensors, contents, keep_rounds):
     """Runs in the background thread; `wait` raises what this catches."""
     try:
       if self._is_first:
@@ -176,6 +178,7 @@ class CheckpointWriter:
         self._keep_last,
         keep_every_num_rounds=self._keep_every_num_rounds,
         current_round=round_num,
+        keep_rounds=keep_rounds,
       )
     except BaseException as error:
       self._failure = error

@@ -271,6 +271,7 @@ def remove_old_checkpoints(
   *,
   keep_every_num_rounds: int = 0,
   current_round: int | None = None,
+  keep_rounds: Collection[int] = (),
 ) -> list[int]:
   """Removes all but the last checkpoints, and what a killed run left.
 
@@ -284,6 +285,8 @@ def remove_old_checkpoints(
       which it passed over as damaged when it resumed, are removed: counted
       as the newest, they would push out those that can be loaded. None: no
       checkpoint counts as later.
+    keep_rounds: Further rounds to keep, which do count where they are among
+      the newest.
 
   Returns:
     The rounds whose checkpoints were removed, ascending.
@@ -302,7 +305,7 @@ def remove_old_checkpoints(
   old = old[:-keep_last] if keep_last else []
   if keep_every_num_rounds:
     old = [r for r in old if r % keep_every_num_rounds]
-  removed = old + later
+  removed = [r for r in old if r not in keep_rounds] + later
   for round_num in removed:
     # Renamed first: a removal that is cut short leaves no half checkpoint.
     path = directory / f'round_{round_num:08d}'

@@ -28,6 +28,7 @@ FED_FISH_ONLY = frozenset(
     'algorithm.fisher_normalization',
     'algorithm.relative_floor',
     'algorithm.ragged_correction',
+    'algorithm.max_mass_ratio',
   }
 )
 """Settings that FedAvg does not read, though its config holds them."""
@@ -64,6 +65,9 @@ class AlgorithmConfig(Section):
   ragged_correction: bool = False
   """Counts a batch's squares by its share of `local_batch_size`, so that a
   last, smaller one weighs as the others; of 'extra_pass' and 'last_epoch'."""
+  max_mass_ratio: float | None = number(None, at_least=1)
+  """Bound on a client's Fisher mass in a tensor, as a multiple of the mean mass
+  of the last round's clients, >= 1. None: no bound."""
 
   def __post_init__(self):
     super().__post_init__()
@@ -100,6 +104,9 @@ class ClientWorkConfig(Section):
   """Cap per client and round, after that round's shuffle, >= 1."""
   learning_rate: float = number(above=0)
   """Step size of the client's SGD, > 0."""
+  max_delta_norm: float | None = number(None, above=0)
+  """Bound on the L2 norm of a client's model delta over all weights, > 0; a
+  longer delta is scaled down to it. None: no bound."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -363,6 +370,10 @@ class TrainingConfig(Section):
 
   num_rounds: int = number(at_least=1, below=10**8)
   """The last round, >= 1. May grow when a run is resumed."""
+  max_non_finite_rounds: int = number(10, at_least=0)
+  """Stop after so many rounds in a row in which no client with data returned a
+  finite update, or whose mean update was not finite. 0: never stop. May change
+  when a run is resumed."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -18,7 +18,9 @@ from tff_fedfish.training.config_fields import ConfigError
 SCHEMA_VERSION = 2
 # What runs did before a setting existed, or while it had another default. A
 # config.json of version 1 that leaves one out gets this value.
-_VERSION_1_DEFAULTS: Mapping[str, Any] = types.MappingProxyType({})
+_VERSION_1_DEFAULTS: Mapping[str, Any] = types.MappingProxyType(
+  {'training.max_non_finite_rounds': 0}
+)
 
 _PREFIX = '--config.'
 # Dotted name -> field, of every setting there is.

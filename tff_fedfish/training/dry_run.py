@@ -1,5 +1,6 @@
 """`fedfish train --dry_run`: what a run is, costs, and would refuse."""
 
+import contextlib
 import json
 import os
 
@@ -23,11 +24,12 @@ def dry_run(config: TrainConfig, workdir: str | os.PathLike | None) -> None:
   """
   describe(config)
   run_checks.print_warnings(config, workdir)
-  if workdir is not None and os.path.isdir(workdir):
-    with run_directory.lock(workdir):
-      run_checks.check_run(config, workdir, stage=Stages())
-  else:
-    run_checks.check_run(config, workdir, stage=Stages())
+  with contextlib.ExitStack() as stack:
+    # A directory that does not exist would be created.
+    if workdir is not None and os.path.isdir(workdir):
+      stack.enter_context(run_directory.lock(workdir))
+    checked = run_checks.check_run(config, workdir, stage=Stages())
+  run_checks.print_unknown_tokens(checked)
 
 
 def describe(config: TrainConfig) -> None:

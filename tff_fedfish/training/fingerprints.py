@@ -24,6 +24,7 @@ from tff_fedfish.training.config import FED_FISH_ONLY, TrainConfig
 MAY_CHANGE = frozenset(
   {
     'training.num_rounds',
+    'training.max_non_finite_rounds',
     'checkpoints.every_num_rounds',
     'checkpoints.keep_last',
     'checkpoints.keep_every_num_rounds',

@@ -5,6 +5,7 @@ that a process which trains a run and then evaluates it does so once.
 """
 
 import functools
+from typing import Any
 
 import tensorflow_federated as tff
 
@@ -51,6 +52,7 @@ def build_learning_process(
     client_weighting=tff.learning.ClientWeighting[
       algorithm.client_weighting.upper()
     ],
+    max_delta_norm=config.client_work.max_delta_norm,
   )
   if algorithm.name == 'fed_avg':
     return build_fed_avg(model, **options)
@@ -62,6 +64,7 @@ def build_learning_process(
     relative_floor=algorithm.relative_floor,
     ragged_correction=algorithm.ragged_correction,
     local_batch_size=config.client_work.local_batch_size,
+    max_mass_ratio=algorithm.max_mass_ratio,
     **options,
   )
 
@@ -77,11 +80,15 @@ def build_evaluator(config: TrainConfig) -> ClientEvaluator:
   )
 
 
-def build_client_mass(config: TrainConfig) -> ClientMass | None:
+def build_client_mass(
+  config: TrainConfig, state: Any = None
+) -> ClientMass | None:
   """Returns what a client's delta is weighed by in each tensor of the model.
 
   Args:
     config: Of any method: FedAvg's weights are the same in all coordinates.
+    state: The learning process's, before the round; needed with
+      `max_mass_ratio`, whose bound it holds.
 
   Returns:
     The function; None for the estimator 'last_epoch', which squares gradients
@@ -111,11 +118,19 @@ def build_client_mass(config: TrainConfig) -> ClientMass | None:
     diagonal = fisher_diagonal.fisher_diagonal_from_sums(
       sums, algorithm.fisher_reduction, algorithm.fisher_normalization
     )
+    weights = [client_weight] * num_tensors
+    if algorithm.max_mass_ratio is not None:
+      weights, _, _ = fisher.bounded_weights(
+        diagonal,
+        client_weight,
+        state.aggregator['mean_masses'],
+        algorithm.max_mass_ratio,
+      )
     return [
       fisher.client_mass(
-        tensor, client_weight, relative_floor=algorithm.relative_floor
+        tensor, weight, relative_floor=algorithm.relative_floor
       )
-      for tensor in diagonal
+      for tensor, weight in zip(diagonal, weights, strict=True)
     ]
 
   return client_mass

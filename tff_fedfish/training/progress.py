@@ -3,6 +3,7 @@
 import collections
 import contextlib
 import datetime
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -91,6 +92,7 @@ class Progress:
       num_steps: How many since the last call.
       num_tokens: Tokens that they processed; None where that is not counted.
       loss: The latest loss, in nats per token; None: the one before stands.
+        One that is not finite is shown as '-'.
     """
     self._completed += num_steps
     self._num_tokens += num_tokens or 0
@@ -140,7 +142,10 @@ class Progress:
 
   def _facts(self) -> list[str]:
     """Returns loss, tokens per second and time left, '' where unknown."""
-    loss = '' if self._loss is None else f'loss {self._loss:.4f}'
+    loss = ''
+    if self._loss is not None:
+      is_finite = math.isfinite(self._loss)
+      loss = f'loss {self._loss:.4f}' if is_finite else 'loss -'
     start_time, start_completed, start_tokens = self._steps[0]
     seconds = self._steps[-1][0] - start_time
     num_steps = self._completed - start_completed

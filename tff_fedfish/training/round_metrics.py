@@ -32,6 +32,9 @@ _FISHER_NAMES = (
   'train/num_overflowing_clients',
   'train/zero_fisher_mass_fraction',
 )
+# Only of runs with a bound on a client's influence.
+_CLIPPED_NAMES = ('train/num_clipped_clients',)
+_BOUNDED_NAMES = ('train/num_bounded_clients',)
 _COMMUNICATION_NAMES = tuple(
   f'communication/{field.name}'
   for field in dataclasses.fields(communication.Communication)
@@ -62,10 +65,14 @@ _TIMING_NAMES = (
 
 def metric_names(config: TrainConfig) -> tuple[str, ...]:
   """Returns the columns of metrics.csv for a config."""
+  clipped = _CLIPPED_NAMES if config.client_work.max_delta_norm else ()
   fisher = _FISHER_NAMES if config.algorithm.name == 'fed_fish' else ()
+  if fisher and config.algorithm.max_mass_ratio:
+    fisher += _BOUNDED_NAMES
   held_out = _HELD_OUT_NAMES if config.evaluation.num_clients else ()
   barrier = _BARRIER_NAMES if _measures_barrier(config) else ()
-  return _TRAIN_NAMES + fisher + _COMMUNICATION_NAMES + held_out + barrier
+  train = _TRAIN_NAMES + clipped + fisher
+  return train + _COMMUNICATION_NAMES + held_out + barrier
 
 
 def timing_names(config: TrainConfig) -> tuple[str, ...]:
@@ -109,6 +116,8 @@ def train_metrics(
     'train/update_is_non_finite': int(finalizer['update_is_non_finite']),
     'train/update_is_all_zero': int(finalizer['update_is_all_zero']),
   }
+  if 'num_clipped_clients' in counts:
+    row['train/num_clipped_clients'] = int(counts['num_clipped_clients'])
   aggregator = metrics['aggregator']
   if 'zero_mass_fraction' in aggregator:
     row['train/num_overflowing_clients'] = int(
@@ -117,9 +126,41 @@ def train_metrics(
     row['train/zero_fisher_mass_fraction'] = float(
       aggregator['zero_mass_fraction']
     )
+  if 'num_bounded_clients' in aggregator:
+    row['train/num_bounded_clients'] = int(aggregator['num_bounded_clients'])
   for reason, name in _FAILED_NAMES.items():
     row[name] = outcome.num_failures(reason)
   return row
+
+
+def is_non_finite(row: Mapping[str, float | int | None]) -> bool:
+  """Says whether nothing could be learned in a round.
+
+  Args:
+    row: The round's row of metrics.csv.
+
+  Returns:
+    True if clients had data but none of them a finite update, or if the mean
+    update was not finite. False where no client had data.
+  """
+  num_with_data = _count(row, 'train/num_clients') - sum(
+    _count(row, name)
+    for name in ('train/num_empty_clients', *_FAILED_NAMES.values())
+  )
+  return _count(
+    row, 'train/update_is_non_finite'
+  ) > 0 or 0 < num_with_data <= num_rejected_clients(row)
+
+
+def num_rejected_clients(row: Mapping[str, float | int | None]) -> int:
+  """Returns how many clients of a round had no finite update."""
+  return _count(row, 'train/num_non_finite_clients') + _count(
+    row, 'train/num_overflowing_clients'
+  )
+
+
+def _count(row, name):
+  return row.get(name) or 0
 
 
 def _total(outcome, name):

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Iterable
 
 from tff_fedfish import environment
+from tff_fedfish.data import unknown_tokens
 from tff_fedfish.errors import UserError, UserErrors
 from tff_fedfish.evaluation import held_out_sample
 from tff_fedfish.planning import disk, memory
@@ -33,15 +34,16 @@ Stage = Callable[[str], contextlib.AbstractContextManager]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CheckedRun:
-  """What a run starts from. The inputs are None where it is finished."""
+  """What a run starts from."""
 
-  inputs: run_inputs.RunInputs | None
-  sample: held_out_sample.ClientSample | None
-  """The held-out clients that are scored while training."""
-  checkpoint: pathlib.Path | None
+  checkpoint: pathlib.Path | None = None
   """The checkpoint to continue from; None: the run starts."""
-  is_finished: bool
-  """Whether the checkpoint is that of the last round."""
+  round_num: int | None = None
+  """Its round; None: the run starts."""
+  inputs: run_inputs.RunInputs | None = None
+  """None: all rounds are done."""
+  sample: held_out_sample.ClientSample | None = None
+  """The held-out clients that are scored while training; None then, too."""
 
 
 class _Problems:
@@ -87,15 +89,16 @@ def check_run(
       more than one thing.
   """
   problems = _Problems()
-  checkpoint = kept_vocabulary = inputs = sample = None
+  checkpoint = round_num = kept_vocabulary = inputs = sample = None
   if workdir is not None:
     with problems:
       checkpoint = run_directory.checkpoint_to_resume(config, workdir)
     kept_vocabulary = pathlib.Path(workdir) / run_directory.VOCABULARY_NAME
-  if checkpoint is not None and _is_finished(config, checkpoint):
-    return CheckedRun(
-      inputs=None, sample=None, checkpoint=checkpoint, is_finished=True
-    )
+  if checkpoint is not None:
+    found = checkpoints.load_checkpoint(checkpoint, (), verify=False)
+    round_num = found.round_num
+    if round_num == config.training.num_rounds:
+      return CheckedRun(checkpoint=checkpoint, round_num=round_num)
   corpus = split = None
   with problems, stage('opening the corpus'):
     corpus = run_inputs.open_corpus(config, config.data.directory)
@@ -123,10 +126,10 @@ def check_run(
       sample = _choose_sample(config, inputs)
     if checkpoint is not None:
       with problems:
-        _require_resumable(config, checkpoint, inputs, vocabulary)
+        _require_resumable(config, found, inputs, vocabulary)
   problems.raise_all()
   return CheckedRun(
-    inputs=inputs, sample=sample, checkpoint=checkpoint, is_finished=False
+    checkpoint=checkpoint, round_num=round_num, inputs=inputs, sample=sample
   )
 
 
@@ -164,6 +167,22 @@ def print_warnings(
       )
 
 
+def print_unknown_tokens(checked: CheckedRun) -> None:
+  """Warns on standard error where the vocabulary does not fit the text.
+
+  Args:
+    checked: From `check_run`. Judged by the held-out clients that are scored.
+  """
+  if checked.sample is None:
+    return
+  fraction = unknown_tokens.fraction_of(
+    (halves.evaluation for _, halves in checked.sample.clients),
+    checked.inputs.tokenizer,
+  )
+  if unknown_tokens.warning(fraction):
+    print(f'fedfish: {unknown_tokens.describe(fraction)}', file=sys.stderr)
+
+
 def problems_of(configs: Iterable[TrainConfig]) -> list[str]:
   """Returns what `check_run` refuses in any of several configs, a line each.
 
@@ -191,11 +210,6 @@ def problems_of(configs: Iterable[TrainConfig]) -> list[str]:
   return list(lines)
 
 
-def _is_finished(config, checkpoint):
-  found = checkpoints.load_checkpoint(checkpoint, (), verify=False)
-  return found.round_num == config.training.num_rounds
-
-
 def _choose_sample(config, inputs):
   """Returns the held-out clients that are scored while training."""
   rows = 'images' if config.data.holds_images else 'sequences'
@@ -219,9 +233,9 @@ def _choose_sample(config, inputs):
   return sample
 
 
-def _require_resumable(config, path, inputs, vocabulary):
+def _require_resumable(config, checkpoint, inputs, vocabulary):
   """Raises unless the run of a checkpoint can go on with these inputs."""
-  checkpoint = checkpoints.load_checkpoint(path, (), verify=False)
+  path = checkpoint.path
   found = checkpoint.contents.get('corpus_fingerprint')
   if found != inputs.corpus_fingerprint:
     raise UserError(

@@ -1,6 +1,7 @@
 """The training loop: rounds, scores, files; resumes by itself."""
 
 import contextlib
+import math
 import os
 import pathlib
 import resource
@@ -11,6 +12,7 @@ from models.model_shapes import num_parameters
 from tff_fedfish import files
 from tff_fedfish.training import (
   checkpoints,
+  divergence,
   fingerprints,
   round_metrics,
   run_checks,
@@ -40,27 +42,34 @@ def train(config: TrainConfig, workdir: str | os.PathLike) -> int:
 
   Raises:
     UserError: If config, corpus, vocabulary and directory do not go together.
-    FailedError: If a round failed; the rounds before it are saved.
+    FailedError: If a round failed; the rounds before it are saved. Or if
+      `training.max_non_finite_rounds` in a row were non-finite, now or before.
     OSError: If a file of the run cannot be written, such as on a full disk.
   """
   workdir = files.require_usable_output(
     workdir, '--workdir', marker=run_directory.CONFIG_NAME
   )
+  limit = config.training.max_non_finite_rounds
   stages = Stages()
   with run_directory.lock(workdir):
     checked = run_checks.check_run(config, workdir, stage=stages)
-    if checked.is_finished:
+    history = divergence.RoundHistory(workdir, limit)
+    if checked.round_num is not None:
+      history = divergence.read_history(workdir, limit, checked.round_num)
+      history.require_not_diverged()
+    if checked.inputs is None:
       print(f'The run in {str(workdir)!r} is finished.', file=sys.stderr)
       return 0
     run_checks.print_warnings(config, workdir)
+    run_checks.print_unknown_tokens(checked)
     stages.release()
-    return _Run(config, workdir, checked, stages).run()
+    return _Run(config, workdir, checked, history, stages).run()
 
 
 class _Run:
   """What the rounds of one run share."""
 
-  def __init__(self, config, workdir, checked, stages):
+  def __init__(self, config, workdir, checked, history, stages):
     # Late: errors of config and data must not wait for TensorFlow.
     with stages('importing TensorFlow Federated'):
       from tff_fedfish.runtime.in_process_context import set_in_process_context
@@ -86,6 +95,7 @@ class _Run:
     with stages('restoring' if self._is_resumed else 'drawing the weights'):
       self._round, self._state = self._first_state(checked.checkpoint)
     self._workdir = workdir
+    self._history = history
     self._tokenizer = inputs.tokenizer
     self._saved_round = self._round if self._is_resumed else None
     self._is_logged = self._is_resumed
@@ -131,6 +141,13 @@ class _Run:
       self._save_checkpoint()
     num_rounds = self._config.training.num_rounds
     if self._round == num_rounds:
+      if self._history.num_in_a_row:
+        print(
+          f'fedfish: warning: the run ended with {self._history.num_in_a_row} '
+          'non-finite rounds in a row; the last good checkpoint is '
+          f'{str(self._history.last_good_checkpoint())!r}.',
+          file=sys.stderr,
+        )
       return 0
     print(
       f'fedfish: stopped after round {self._round} of {num_rounds}; the '
@@ -153,10 +170,17 @@ class _Run:
           self._finish_round(0, self._state, {}, {})
         while self._round < num_rounds and not interruption.requested:
           metrics = self._run_round(self._round + 1, progress)
+          loss = metrics['train/loss']
           progress.advance(
             num_tokens=metrics['train/num_tokens'],
-            loss=metrics['train/loss'],
+            # The loss of an earlier round is not this one's.
+            loss=math.nan if loss is None else loss,
           )
+          if round_metrics.is_non_finite(metrics):
+            progress.write_line(self._history.line(metrics))
+            # The last good checkpoint may still be being written.
+            self._writer.wait()
+            self._history.require_not_diverged()
 
   def _start(self):
     run_directory.start(self._config, self._workdir, self._tokenizer)
@@ -266,6 +290,7 @@ class _Run:
     if barrier is not None:
       self._barrier_rounds.write(round_num, barrier.clients)
     self._log.log_round(round_num, metrics, timings)
+    self._history.add({'round': round_num, **metrics})
     # From here on the round counts.
     self._round, self._state, self._is_logged = round_num, state, True
     if self._is_due(round_num, config.checkpoints.every_num_rounds):
@@ -308,6 +333,7 @@ class _Run:
       self._round,
       server_state.to_tensors(self._state, self._state_type),
       self._contents,
+      keep_rounds=self._history.good_and_finite(self._round),
     )
     self._saved_round = self._round
 

@@ -6,7 +6,7 @@ rounds) and reports. What a client computes is a method's own `client_update`.
 """
 
 import collections
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -24,11 +24,14 @@ class ClientUpdate(NamedTuple):
     update: Structure for the aggregator; every leaf float.
     num_examples: Int64, rows of one pass over the client's data.
     metrics: The model's metrics state over local training.
+    counts: Int32 scalars by name, to be summed over the clients that are
+      finite; reported beside `num_empty_clients`.
   """
 
   update: Structure
   num_examples: tf.Tensor
   metrics: Structure
+  counts: Mapping[str, tf.Tensor]
 
 
 def build_client_work(
@@ -89,7 +92,7 @@ def build_client_work(
   @tff.tensorflow.computation(hparams_type, weights_type, data_type)
   @tf.function
   def work(hparams, weights, dataset):
-    update, num_examples, metrics = client_update(
+    update, num_examples, metrics, method_counts = client_update(
       hparams, weights.trainable, weights.non_trainable, dataset
     )
     # The loss too: it may be infinite where its gradient is not.
@@ -109,6 +112,10 @@ def build_client_work(
       # Not `==`: in the graphs TFF builds it compares identities.
       num_empty_clients=tf.cast(tf.equal(num_examples, 0), tf.int32),
       num_non_finite_clients=tf.cast(tf.logical_not(is_finite), tf.int32),
+      **{
+        name: tf.where(is_finite, count, 0)
+        for name, count in method_counts.items()
+      },
     )
     result = tff.learning.templates.ClientResult(update, client_weight)
     return result, metrics, counts
