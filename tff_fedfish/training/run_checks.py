@@ -19,6 +19,7 @@ from tff_fedfish.errors import UserError, UserErrors
 from tff_fedfish.evaluation import held_out_sample
 from tff_fedfish.planning import disk, memory
 from tff_fedfish.planning.units import format_bytes
+from tff_fedfish.runtime import ray_cluster
 from tff_fedfish.training import (
   checkpoints,
   fingerprints,
@@ -99,6 +100,9 @@ def check_run(
     round_num = found.round_num
     if round_num == config.training.num_rounds:
       return CheckedRun(checkpoint=checkpoint, round_num=round_num)
+  if config.engine.kind == 'ray':
+    with problems:
+      ray_cluster.require_listener(config.engine.ray_address)
   corpus = split = None
   with problems, stage('opening the corpus'):
     corpus = run_inputs.open_corpus(config, config.data.directory)
@@ -119,12 +123,12 @@ def check_run(
     tokenizer = run_inputs.open_tokenizer(config, vocabulary)
     is_read = True
   if split is not None and is_read:
-    inputs = run_inputs.RunInputs(
-      corpus, run_inputs.corpus_fingerprint(corpus), split, tokenizer
-    )
     with problems, stage('choosing held-out clients'):
+      inputs = run_inputs.RunInputs(
+        corpus, run_inputs.corpus_fingerprint(corpus), split, tokenizer
+      )
       sample = _choose_sample(config, inputs)
-    if checkpoint is not None:
+    if checkpoint is not None and inputs is not None:
       with problems:
         _require_resumable(config, found, inputs, vocabulary)
   problems.raise_all()
@@ -199,6 +203,8 @@ def problems_of(configs: Iterable[TrainConfig]) -> list[str]:
       config.model,
       config.evaluation,
       config.seeds,
+      config.engine.kind,
+      config.engine.ray_address,
     )
     checked.setdefault(repr(key), config)
   lines = {}
