@@ -82,6 +82,7 @@ def read_examples(
     row_num = 0
     try:
       connection = stack.enter_context(contextlib.closing(_connect(file)))
+      _check_kind(connection, path)
       # After damage the table may be what is lost.
       if damage is None:
         _check_table(connection, path)
@@ -95,8 +96,11 @@ def read_examples(
         except Drop as drop:
           yield row_num, drop
     except sqlite3.DatabaseError as error:
+      fault = getattr(error, 'sqlite_errorname', '')
+      if fault == 'SQLITE_AUTH':
+        raise _not_a_table(path, 'a view') from error
       if damage is None:
-        if not getattr(error, 'sqlite_errorname', '').startswith(_DAMAGE):
+        if not fault.startswith(_DAMAGE):
           raise
         damage = Drop('corrupt_file', damage=True)
     if damage is not None:
@@ -151,7 +155,37 @@ def _connect(file: str) -> sqlite3.Connection:
   connection.text_factory = bytes
   # With it SQLite reads what is there of a file that was cut off.
   connection.execute('PRAGMA writable_schema = ON')
+  # The file comes from others: nothing that it defines is to be run. A view may
+  # be endless, and SQLite then hears no signal.
+  connection.execute('PRAGMA trusted_schema = OFF')
+  connection.set_authorizer(_refuse_views)
   return connection
+
+
+def _refuse_views(
+  action: int, name: Any, column: Any, database: Any, view: str | None
+) -> int:
+  del action, name, column, database
+  return sqlite3.SQLITE_OK if view is None else sqlite3.SQLITE_DENY
+
+
+def _check_kind(connection: sqlite3.Connection, path: str) -> None:
+  rows = connection.execute(
+    'SELECT type, rootpage FROM sqlite_master '
+    "WHERE lower(name) = 'examples' AND type IN ('table', 'view')"
+  )
+  for kind, page in rows:
+    if kind != b'table':
+      raise _not_a_table(path, f'a {kind.decode()}')
+    if not page:
+      raise _not_a_table(path, 'a virtual table')
+
+
+def _not_a_table(path: str, found: str) -> UserError:
+  return UserError(
+    "`--input` must name databases of TFF's simulation datasets, whose "
+    f'`examples` is a table, but in {path!r} it is {found}. Leave it out.'
+  )
 
 
 def _check_table(connection: sqlite3.Connection, path: str) -> None:

@@ -12,10 +12,10 @@ import pyarrow.parquet as pq
 
 from pipelines import output_files, splits, work_files
 from pipelines.job import GroupJob
-from pipelines.source import load_source
 from tff_fedfish.data.corpus_index import INDEX_NAME
 from tff_fedfish.data.manifest import (
   MANIFEST_NAME,
+  MAX_INPUTS,
   Counts,
   DropExample,
   InputFile,
@@ -25,8 +25,6 @@ from tff_fedfish.data.manifest import (
 )
 from tff_fedfish.errors import UserError
 
-# A corpus of many small files does not need them all named.
-_MAX_INPUTS = 10_000
 OTHER_SPLIT = 'other_split'
 
 
@@ -105,7 +103,7 @@ def _manifest(
   names: Sequence[str | None],
 ) -> Manifest:
   """Returns the manifest of one part of the split, or of the whole."""
-  source = load_source(job.source_name)
+  source = job.load_source()
   first = split_num * job.num_shards
   shards = found.shards[first : first + job.num_shards]
   split = None
@@ -116,7 +114,7 @@ def _manifest(
       rule=splits.describe(job.split, source),
     )
   return Manifest(
-    corpus=job.source_name,
+    corpus=job.name or job.source_name,
     key=job.key,
     feature_names=(
       *source.feature_names,
@@ -181,11 +179,21 @@ def _check(job: GroupJob, found: _Found, all_read: bool) -> None:
     drops = ', '.join(
       f'{n} {reason}' for reason, n in sorted(read_drops.items())
     )
+    option = '--key' if job.fields is None else '--key_field'
     raise UserError(
       f'`--input` must hold records that can be grouped by {job.key}, but of '
-      f'{records_in} records none could ({drops or "empty files"}). '
-      'Name other files, or another `--key`.'
+      f'{records_in} records none could ({drops or "empty files"}).'
+      f'{_hint(job, read_drops)} Name other files, or another `{option}`.'
     )
+
+
+def _hint(job: GroupJob, drops: Counter) -> str:
+  if 'missing_author' not in drops or job.source_name == 'stack_overflow':
+    return ''
+  return (
+    ' A record without a field "author" is a missing_author; `fedfish group '
+    'json_lines --key_field FIELD` reads any other.'
+  )
 
 
 def _input_files(files: Sequence[dict]) -> tuple[InputFile, ...]:
@@ -200,7 +208,7 @@ def _input_files(files: Sequence[dict]) -> tuple[InputFile, ...]:
     )
     for file in files
   ]
-  if len(inputs) > _MAX_INPUTS:
+  if len(inputs) > MAX_INPUTS:
     inputs = [file for file in inputs if file.damage]
   return tuple(
     sorted(

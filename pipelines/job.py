@@ -3,6 +3,7 @@
 import dataclasses
 from typing import Any
 
+from pipelines.source import Fields, Source, load_source
 from pipelines.splits import SplitRule
 
 # Records that are read together before they are handed on. Bounds what reading
@@ -18,7 +19,7 @@ class GroupJob:
   Attributes:
     source_name: One of `SOURCE_NAMES`.
     paths: The raw files. Their order does not matter.
-    key: One of `KEYS`.
+    key: One of `KEYS`; for json_lines, the path of the field.
     num_shards: How many TFRecord files to write, at least 1; for each part, if
       the corpus is split.
     max_record_bytes: A group whose examples take more is stored in several
@@ -30,6 +31,8 @@ class GroupJob:
       examples of a group that have the same text.
     strict: Whether a record that cannot be used ends the job.
     split: How to split the corpus; None: one corpus.
+    fields: For json_lines: what to read.
+    name: The corpus' name in the manifest; None: that of the source.
     block_bytes: How much to read before it is handed on; does not change what
       is written.
   """
@@ -44,14 +47,25 @@ class GroupJob:
   drop_duplicates: bool = False
   strict: bool = False
   split: SplitRule | None = None
+  fields: Fields | None = None
+  name: str | None = None
   block_bytes: int = BLOCK_BYTES
+
+  def load_source(self) -> Source:
+    """Returns the source of the raw files."""
+    return load_source(self.source_name, self.fields)
 
   def options(self) -> dict[str, Any]:
     """Returns what shaped the output, for the manifest."""
-    return {
+    options = {
       'num_shards': self.num_shards,
       'max_record_bytes': self.max_record_bytes,
       'max_document_bytes': self.max_document_bytes,
       'max_examples_per_group': self.max_examples_per_group,
       'drop_duplicates': self.drop_duplicates,
     }
+    if self.fields is not None:
+      options['source'] = self.source_name
+      for name, path in vars(self.fields).items():
+        options[f'{name}_field'] = path
+    return options

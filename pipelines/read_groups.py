@@ -12,7 +12,7 @@ from pipelines import splits
 from pipelines.blocks import BlockBuilder
 from pipelines.job import GroupJob
 from pipelines.keys import KEYS
-from pipelines.source import Drop, RawRecord, Source, load_source
+from pipelines.source import Drop, RawRecord, Source
 from tff_fedfish.data import records
 from tff_fedfish.data.corpus_index import shard_of
 from tff_fedfish.errors import UserError
@@ -82,7 +82,7 @@ class GroupReader:
     """
     self.reports: list[FileReport] = []
     self._job = job
-    self._source = load_source(job.source_name)
+    self._source = job.load_source()
     self._encode = _ExampleEncoder(self._source)
     self._split_of = None
     self._num_splits = 1
@@ -124,7 +124,7 @@ class GroupReader:
     report = FileReport(name)
     split_records_out = [0] * self._num_splits
     split_firsts = [None] * self._num_splits
-    key = KEYS[self._job.key]
+    key = self._source.key or KEYS[self._job.key]
     num_records, split = 0, 0
     num_shards, max_block_bytes = self._job.num_shards, self._job.block_bytes
     read_records = self._source.read_records
@@ -196,8 +196,11 @@ class _ExampleEncoder:
   def __init__(self, source: Source):
     self._required = source.feature_names
     self._optional = source.optional_feature_names
-    self._text, self._timestamp, self._url = map(
-      source.feature_names.index, ('text', 'timestamp', 'url')
+    # One that the source does not have sorts as empty: the last value.
+    names = source.feature_names
+    self._text, self._timestamp, self._url = (
+      names.index(name) if name in names else -1
+      for name in ('text', 'timestamp', 'url')
     )
     self._use(0)
 
@@ -220,6 +223,7 @@ class _ExampleEncoder:
       self._use(mask)
     values = [record.get(name, '').encode() for name in self._names]
     example = self._encode(values)
+    values.append(b'')
     return (
       group_id,
       values[self._timestamp],

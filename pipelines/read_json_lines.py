@@ -11,19 +11,22 @@ _raw_decode = json.JSONDecoder().raw_decode
 
 
 def read_json_lines(
-  chunks: Iterable[bytes], max_line_bytes: int
+  chunks: Iterable[bytes],
+  max_line_bytes: int,
+  max_content_bytes: int | None = None,
 ) -> Iterator[tuple[int, dict[str, Any] | Drop]]:
   """Yields (1-based line number, object or why it is dropped).
 
   Args:
     chunks: The pieces of the file. If they end with a `Drop`, so does this.
     max_line_bytes: Longer lines are skipped: document_too_large.
+    max_content_bytes: So are those of more content; see `split_lines`.
 
   Returns:
     An iterator; in its `Drop`s are, besides those of the pieces,
     document_too_large and those of `parse_line`.
   """
-  for line_num, line in split_lines(chunks, max_line_bytes):
+  for line_num, line in split_lines(chunks, max_line_bytes, max_content_bytes):
     if isinstance(line, Drop):
       yield line_num, line
       continue

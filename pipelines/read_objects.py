@@ -20,9 +20,10 @@ from pipelines.temporary_copy import copy_chunks
 
 Objects = Iterator[tuple[int, dict[str, Any] | Drop]]
 
-# Escapes make a text longer than it is (\u0041 is six bytes for one), and other
-# fields stand beside it.
-_BYTES_PER_TEXT_BYTE = 8
+# Escapes make a text longer than it is (\u00e9 is six bytes for two, and no
+# other character that has to be escaped is frequent), and other fields stand
+# beside it.
+_BYTES_PER_TEXT_BYTE = 3
 _OTHER_BYTES = 1 << 20
 
 _START_BYTES = 1 << 12
@@ -45,8 +46,10 @@ def read_objects(
 
   Args:
     path: A local or remote path that Beam's file systems can open.
-    max_document_bytes: The longest text that the caller wants. Objects far
-      larger than that are not read: document_too_large.
+    max_document_bytes: The longest text that the caller wants. An object is
+      not read, and comes as document_too_large, if it is longer than three
+      times that and 1 MiB. A line or a row is not if, without escapes, it is
+      longer than that and 1 MiB.
     column_names: The columns of a table that the caller looks at; None for all.
       Objects of other formats have all their names.
 
@@ -63,20 +66,21 @@ def read_objects(
   # for each of them.
   chunks = read_chunks(path)
   start, chunks = _peek(chunks)
+  max_bytes = max_document_bytes * _BYTES_PER_TEXT_BYTE + _OTHER_BYTES
+  max_content_bytes = max_document_bytes + _OTHER_BYTES
   if start.startswith(_PARQUET_MAGIC):
     from pipelines.read_parquet import read_rows
 
     if _is_packed(path):
-      return _read_packed_rows(chunks, column_names)
-    return read_rows(path, column_names)
-  max_bytes = max_document_bytes * _BYTES_PER_TEXT_BYTE + _OTHER_BYTES
+      return _read_packed_rows(chunks, column_names, max_content_bytes)
+    return read_rows(path, column_names, max_content_bytes)
   from pipelines.read_tfrecords import is_tfrecord, read_examples
 
   if is_tfrecord(start):
     return read_examples(chunks, max_bytes)
   if _DOCUMENT_START.match(start.removeprefix(BYTE_ORDER_MARK)):
     return read_document(chunks, max_bytes)
-  return read_json_lines(chunks, max_bytes)
+  return read_json_lines(chunks, max_bytes, max_content_bytes)
 
 
 def _is_packed(path: str) -> bool:
@@ -86,7 +90,9 @@ def _is_packed(path: str) -> bool:
 
 
 def _read_packed_rows(
-  chunks: Iterator[bytes], column_names: Collection[str] | None
+  chunks: Iterator[bytes],
+  column_names: Collection[str] | None,
+  max_row_bytes: int,
 ) -> Objects:
   """Yields the rows of a table that must be unpacked before it can be read."""
   from pipelines.read_parquet import read_rows
@@ -94,7 +100,7 @@ def _read_packed_rows(
   with tempfile.NamedTemporaryFile(suffix='.parquet') as file:
     damage = copy_chunks(chunks, file)
     num = 0
-    for num, row in read_rows(file.name, column_names):
+    for num, row in read_rows(file.name, column_names, max_row_bytes):
       if isinstance(row, Drop) and row.damage:
         # That of the packed file says why, and where.
         yield num, damage or row

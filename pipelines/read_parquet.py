@@ -1,16 +1,24 @@
 """Reads the rows of a Parquet table, as far as they can be read."""
 
 import datetime
+import itertools
 import os
 from collections.abc import Collection, Iterator
 from typing import Any, BinaryIO
 
+import numpy as np
+
+from pipelines import text_sizes
 from pipelines.read_lines import EXCERPT_BYTES
 from pipelines.source import Drop
 from pipelines.stored_files import open_stored
 
-# Small, since a row may hold a document of megabytes.
+# Small, since a row may hold a document of megabytes; fewer where rows do.
 _ROWS_PER_BATCH = 64
+_BYTES_PER_BATCH = 64 << 20
+# Of the distinct values of a column. Values longer than this stay distinct as
+# they are read, which takes more time: each can stand in any number of rows.
+_MAX_REPEATED_BYTES = 1 << 20
 _BUFFER_BYTES = 1 << 20
 _ISO_FORMAT = '%Y-%m-%dT%H:%M:%SZ'
 # Other years have not four digits, and Arrow writes something else for most.
@@ -20,7 +28,7 @@ _MAGIC = b'PAR1'
 
 
 def read_rows(
-  path: str, column_names: Collection[str] | None = None
+  path: str, column_names: Collection[str] | None, max_row_bytes: int
 ) -> Iterator[tuple[int, dict[str, Any] | Drop]]:
   """Yields (1-based row number, row by column name or why it is dropped).
 
@@ -33,6 +41,8 @@ def read_rows(
     path: A local or remote path that Beam's file systems can open.
     column_names: The columns to read, as far as the table has them; None for
       all. No other is looked at.
+    max_row_bytes: A row whose texts in these columns are longer together, in
+      UTF-8, is not decoded: document_too_large.
 
   Returns:
     An iterator. If the file is damaged, its last is a `Drop` with `damage` set,
@@ -41,28 +51,28 @@ def read_rows(
     which is at the end of the file.
   """
   import pyarrow as pa
-  import pyarrow.parquet as pq
 
   num = 0
   with open_stored(path) as file:
     reason = 'truncated_file' if _lacks_end(file) else 'corrupt_file'
     watched, table = _Watched(file), None
     try:
-      table = pq.ParquetFile(
-        watched,
-        pre_buffer=False,
-        buffer_size=_BUFFER_BYTES,
-        page_checksum_verification=True,
+      table = _open(watched)
+      distinct_table = _open(
+        watched, metadata=table.metadata, read_dictionary=_text_columns(table)
       )
       names = table.schema_arrow.names
       if column_names is not None:
         names = [name for name in names if name in column_names]
       for group in range(table.num_row_groups):
         watched.forget()
-        for batch in table.iter_batches(
-          _ROWS_PER_BATCH, [group], columns=names, use_threads=False
+        has_long_values = _has_long_values(distinct_table, group, names)
+        reader = distinct_table if has_long_values else table
+        num_rows = _rows_per_batch(table, group)
+        for batch in reader.iter_batches(
+          num_rows, [group], columns=names, use_threads=False
         ):
-          for row in _rows(batch, names):
+          for row in _rows(batch, names, max_row_bytes):
             num += 1
             yield num, row
     except (pa.ArrowException, OSError, ValueError) as error:
@@ -99,15 +109,77 @@ class _Watched:
     return getattr(self._file, name)
 
 
-def _rows(batch: Any, names: Collection[str]) -> list[dict[str, Any] | Drop]:
+def _open(file: _Watched, **options: Any) -> Any:
+  import pyarrow.parquet as pq
+
+  return pq.ParquetFile(
+    file,
+    pre_buffer=False,
+    buffer_size=_BUFFER_BYTES,
+    page_checksum_verification=True,
+    **options,
+  )
+
+
+def _text_columns(table: Any) -> list[str]:
+  columns = (table.schema.column(i) for i in range(len(table.schema.names)))
+  return [
+    column.path
+    for column in columns
+    if column.physical_type == 'BYTE_ARRAY'
+    and column.logical_type.type in ('STRING', 'NONE')
+  ]
+
+
+def _has_long_values(
+  distinct_table: Any, group: int, names: Collection[str]
+) -> bool:
+  """Returns whether a few bytes of a row group may stand for many documents."""
+  batches = distinct_table.iter_batches(
+    1, [group], columns=names, use_threads=False
+  )
+  # The distinct values of a column come with its first row.
+  return any(
+    longest > _MAX_REPEATED_BYTES
+    for batch in itertools.islice(batches, 1)
+    for longest in map(text_sizes.longest_distinct_text, batch.columns)
+  )
+
+
+def _rows_per_batch(table: Any, group: int) -> int:
+  info = table.metadata.row_group(group)
+  row_bytes = max(info.total_byte_size, 1) // max(info.num_rows, 1)
+  return max(min(_BYTES_PER_BATCH // max(row_bytes, 1), _ROWS_PER_BATCH), 1)
+
+
+def _rows(
+  batch: Any, names: Collection[str], max_row_bytes: int
+) -> Iterator[dict[str, Any] | Drop]:
   # By their names once more: 'a' also selects a column that is called 'a.b'.
-  indices = [i for i, name in enumerate(batch.schema.names) if name in names]
-  found = [batch.schema.names[i] for i in indices]
+  batch = batch.select(
+    [i for i, name in enumerate(batch.schema.names) if name in names]
+  )
+  sizes = sum(
+    map(text_sizes.text_bytes, batch.columns),
+    start=np.zeros(batch.num_rows, np.int64),
+  )
+  is_small = sizes.sum() <= _BYTES_PER_BATCH and sizes.max() <= max_row_bytes
+  step = batch.num_rows if is_small else 1
+  for start in range(0, batch.num_rows, step):
+    if sizes[start] > max_row_bytes:
+      excerpt = text_sizes.longest_start(batch.slice(start, 1), EXCERPT_BYTES)
+      yield Drop('document_too_large', excerpt=excerpt)
+    else:
+      yield from _decode(batch.slice(start, step))
+
+
+def _decode(batch: Any) -> list[dict[str, Any] | Drop]:
+  names = batch.schema.names
   row_to_drop = {}
-  columns = [_values(batch.column(i), row_to_drop) for i in indices]
+  columns = [_values(column, row_to_drop) for column in batch.columns]
   # A table that has none of the columns has rows all the same.
   return [
-    row_to_drop.get(row) or dict(zip(found, values, strict=True))
+    row_to_drop.get(row) or dict(zip(names, values, strict=True))
     for row, *values in zip(range(batch.num_rows), *columns, strict=True)
   ]
 

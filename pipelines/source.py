@@ -11,6 +11,7 @@ _MODULES = {
   'c4': 'pipelines.c4',
   'cc_news': 'pipelines.cc_news',
   'stack_overflow': 'pipelines.stack_overflow',
+  'json_lines': 'pipelines.json_lines',
 }
 
 SOURCE_NAMES = tuple(_MODULES)
@@ -48,6 +49,16 @@ class Drop(Exception):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Fields:
+  """Paths of the fields that json_lines reads, such as 'user.name'."""
+
+  key: str
+  text: str
+  time: str | None = None
+  """None: examples have no timestamp."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Source:
   """A kind of raw corpus."""
 
@@ -65,8 +76,17 @@ class Source:
   """The parts into which the corpus's own split divides it, if it has one."""
   split: Callable[[str, RawRecord], str] | None = None
   """Called with a path and a record; returns one of `split_names`."""
+  key: Callable[[RawRecord], bytes] | None = None
+  """Called with a record, returns its group id or raises `Drop`; None: the key
+  is chosen among `pipelines.keys.KEYS`."""
 
 
-def load_source(name: str) -> Source:
-  """Returns the source of that name, one of `SOURCE_NAMES`."""
-  return importlib.import_module(_MODULES[name]).SOURCE
+def load_source(name: str, fields: Fields | None = None) -> Source:
+  """Returns a source.
+
+  Args:
+    name: One of `SOURCE_NAMES`.
+    fields: What json_lines reads; None for all others.
+  """
+  module = importlib.import_module(_MODULES[name])
+  return module.SOURCE if fields is None else module.build_source(fields)

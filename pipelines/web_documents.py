@@ -39,9 +39,9 @@ def to_record(
   """
   text = value.get('text')
   if not isinstance(text, str):
-    raise Drop('missing_text', excerpt=_beginning(value))
+    raise Drop('missing_text', excerpt=beginning(value))
   if not text or text.isspace():
-    raise Drop('empty_text', excerpt=_beginning(value))
+    raise Drop('empty_text', excerpt=beginning(value))
   timestamp = value.get('timestamp')
   url = value.get('url')
   record = {
@@ -90,9 +90,15 @@ def _encode(text: str) -> bytes:
   return text[:EXCERPT_BYTES].encode(errors='backslashreplace')[:EXCERPT_BYTES]
 
 
-def _beginning(value: Mapping[str, Any]) -> bytes:
+def beginning(value: Mapping[str, Any]) -> bytes:
+  """Returns how an object begins, as JSON; for `Drop.excerpt`."""
+  # A long text would be copied, only to be cut off.
+  short = {
+    name: found[:EXCERPT_BYTES] if isinstance(found, str) else found
+    for name, found in value.items()
+  }
   try:
-    text = json.dumps(value, ensure_ascii=False, default=str)
+    text = json.dumps(short, ensure_ascii=False, default=str)
   except (ValueError, RecursionError):
     return b''
   return _encode(text)

@@ -20,7 +20,6 @@ from pipelines import output_files, splits
 from pipelines.job import GroupJob
 from pipelines.read_groups import FileReport
 from pipelines.sorted_records import SortedRecords
-from pipelines.source import load_source
 from pipelines.write_groups import shard_name, write_shard
 from tff_fedfish.data.corpus_index import INDEX_SCHEMA
 
@@ -53,7 +52,7 @@ def write_numbered_shard(
     blocks: Its records.
     optional_features: Those of the source's that are stored.
   """
-  source = load_source(job.source_name)
+  source = job.load_source()
   split_num, shard_num = divmod(number, job.num_shards)
   name = shard_name(shard_num, job.num_shards)
   directory = corpus_directory(staging, part_names(job)[split_num])
@@ -131,7 +130,7 @@ def part_names(job: GroupJob) -> tuple[str | None, ...]:
   """Returns the names of the split's parts; None for a corpus as a whole."""
   if job.split is None:
     return (None,)
-  return splits.split_names(job.split, load_source(job.source_name))
+  return splits.split_names(job.split, job.load_source())
 
 
 def _reports(staging: str) -> str:

@@ -290,7 +290,7 @@ class TestGroupErrors:
     assert code == 2
     assert (
       "argument corpus: invalid choice: 'c5' (choose from 'c4', 'cc_news', "
-      "'stack_overflow')" in errors
+      "'stack_overflow', 'json_lines')" in errors
     )
 
   @pytest.mark.parametrize(
@@ -313,6 +313,36 @@ class TestGroupErrors:
     imported = set(re.findall(r'\| +([\w.]+)$', done.stderr, re.MULTILINE))
     assert 'pipelines.keys' in imported
     assert not imported & {'tensorflow', 'pipelines.group_job'}
+
+
+class TestMissingAuthor:
+  def test_that_there_is_no_such_field_is_said(self, fedfish, tmp_path):
+    raw = tmp_path / 'raw.json'
+    raw.write_text('{"text": "a", "writer": "b"}\n' * 3)
+    command = ('group', 'c4', '--input', raw, '--output', tmp_path / 'out')
+    code, _, errors = fedfish(*command, '--key', 'author')
+    assert code == 2
+    assert errors.splitlines()[-1] == (
+      'fedfish: error: `--input` must hold records that can be grouped by '
+      'author, but of 3 records none could (3 missing_author). A record '
+      'without a field "author" is a missing_author; `fedfish group json_lines '
+      '--key_field FIELD` reads any other. Name other files, or another '
+      '`--key`.'
+    )
+
+  def test_inspect(self, fedfish, raw, tmp_path):
+    output = tmp_path / 'out'
+    command = ('group', 'c4', '--input', raw, '--output', output)
+    _, shown, _ = fedfish(*command, '--key', 'author')
+    line = r'dropped: missing_author \(no field "author"\) +2 +raw'
+    assert re.search(line, shown)
+    assert re.search(line, fedfish('inspect', output)[1])
+
+  def test_help(self, fedfish):
+    _, shown, _ = fedfish('group', '--help')
+    assert 'author: the field "author" of each record' in ' '.join(
+      shown.split()
+    )
 
 
 class TestInspectErrors:

@@ -68,6 +68,21 @@ class TestControlCharacters:
   _AUTHOR = 'A\x1b]0;PWN\x07\nC\0D'
   _SHOWN = 'A%1B]0;PWN%07%0AC%00D'
 
+  def test_manifest(self, corpus, capsys):
+    split = Split(name=self._AUTHOR, names=(self._AUTHOR,), rule=self._AUTHOR)
+    manifest = dataclasses.replace(
+      read_manifest(corpus),
+      corpus=self._AUTHOR,
+      key=self._AUTHOR,
+      feature_names=('text', self._AUTHOR),
+      split=split,
+    )
+    counts = dataclasses.replace(manifest.counts, drops={self._AUTHOR: 1})
+    shown = _shown(capsys, dataclasses.replace(manifest, counts=counts))
+    assert shown.startswith(f'out: {self._SHOWN} by {self._SHOWN}\n')
+    assert shown.count(self._SHOWN) == 7
+    self._check(shown)
+
   def test_group_id(self, fedfish, tmp_path):
     # Three words in two examples, of which one text comes twice.
     lines = [
@@ -233,6 +248,21 @@ class TestPlots:
       f"fedfish: error: `--plots` must be a directory, but '{tmp_path}/file' "
       'is a file. Name another path.\n'
     )
+
+  @pytest.mark.parametrize('inside', ['', '.', 'plots', 'plots/more'])
+  def test_not_into_the_corpus(self, fedfish, corpus, inside, tmp_path):
+    link = tmp_path / 'link'
+    link.symlink_to(corpus)
+    before = sorted(corpus.rglob('*'))
+    for directory in (corpus, link):
+      plots = f'{directory}/{inside}' if inside else directory
+      code, shown, errors = fedfish('inspect', corpus, '--plots', plots)
+      assert (code, shown) == (2, '')
+      assert errors == (
+        'fedfish: error: `--plots` must be outside of the corpus, but '
+        f"'{plots}' is '{corpus}' or inside it. Name another directory.\n"
+      )
+    assert sorted(corpus.rglob('*')) == before
 
   def test_not_writable(self, fedfish, corpus):
     code, shown, errors = fedfish('inspect', corpus, '--plots', '/proc/none/p')

@@ -271,8 +271,13 @@ class TestWrongManifest:
 
   def test_some_inputs_are_not_listed(self, corpus, whole):
     def edit(manifest):
-      manifest['inputs'][0]['records_in'] = 3
-      manifest['num_input_files'] = 2
+      # Of more than ten thousand files, only the damaged ones.
+      manifest['inputs'][0] |= {
+        'records_in': 3,
+        'records_out': 2,
+        'damage': 'malformed_json',
+      }
+      manifest['num_input_files'] = 10_001
 
     edit_manifest(corpus, edit)
     assert verify_corpus(corpus) == verify_corpus(whole)

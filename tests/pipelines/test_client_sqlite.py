@@ -309,3 +309,70 @@ def test_needs_no_tensorflow(tmp_path):
     "assert not {'tensorflow', 'py7zr'} & set(sys.modules)\n"
   )
   subprocess.run([sys.executable, '-c', code, path], check=True, timeout=60)
+
+
+_ENDLESS = (
+  'WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) '
+  "SELECT 'train' AS split_name, i AS client_id, "
+  'NULL AS serialized_example_proto FROM n WHERE i < 0'
+)
+
+
+def _with_view(path, is_hidden):
+  connection = sqlite3.connect(path)
+  if not is_hidden:
+    connection.execute(f'CREATE VIEW Examples AS {_ENDLESS}')
+  else:
+    # The list of tables calls it a table of another name.
+    connection.execute('CREATE TABLE other (a)')
+    connection.execute('PRAGMA writable_schema = ON')
+    connection.execute(
+      'UPDATE sqlite_master SET rootpage = 0, sql = ?',
+      [f'CREATE VIEW examples AS {_ENDLESS}'],
+    )
+  connection.commit()
+  connection.close()
+  return path
+
+
+@pytest.mark.parametrize('is_hidden', [False, True])
+@pytest.mark.parametrize('is_cut', [False, True])
+def test_view_is_refused_and_not_run(tmp_path, is_hidden, is_cut):
+  path = _with_view(tmp_path / 'a.sqlite', is_hidden)
+  if is_cut:
+    # One page more than there is.
+    data = bytearray(path.read_bytes())
+    data[28:32] = (len(data) // 4096 + 1).to_bytes(4, 'big')
+    path.write_bytes(data)
+  # In a process of its own: it would not end, and hear no signal.
+  code = (
+    'import sys\n'
+    'from pipelines import stack_overflow\n'
+    'from tff_fedfish.errors import UserError\n'
+    'try:\n'
+    '  list(stack_overflow.read_records(sys.argv[1], 1000))\n'
+    'except UserError as error:\n'
+    '  print(error)\n'
+  )
+  done = subprocess.run(
+    [sys.executable, '-c', code, path],
+    timeout=60,
+    capture_output=True,
+    text=True,
+  )
+  assert done.stdout == (
+    "`--input` must name databases of TFF's simulation datasets, whose "
+    f"`examples` is a table, but in '{path}' it is a view. Leave it out.\n"
+  ), done.stderr
+
+
+def test_virtual_table_is_refused(tmp_path):
+  path = tmp_path / 'a.sqlite'
+  connection = sqlite3.connect(path)
+  connection.execute(
+    'CREATE VIRTUAL TABLE examples USING fts4 '
+    '(split_name, client_id, serialized_example_proto)'
+  )
+  connection.close()
+  with pytest.raises(UserError, match='it is a virtual table. Leave it out'):
+    _read(path)

@@ -7,15 +7,19 @@ import tracemalloc
 import hypothesis
 import hypothesis.strategies as st
 import pytest
+from peak_memory import peak_above_idle
 
+from pipelines import read_lines
 from pipelines.read_json_document import read_document
 from pipelines.read_json_lines import parse_line
 from pipelines.read_objects import read_objects
 from pipelines.source import Drop
 
 _MAX_BYTES = 1000
-# 8 bytes of a line for one of text, and a mebibyte.
-_MAX_LINE_BYTES = 8 * _MAX_BYTES + (1 << 20)
+# 3 bytes of a line for one of text, and a mebibyte.
+_MAX_LINE_BYTES = 3 * _MAX_BYTES + (1 << 20)
+# Without its escapes.
+_MAX_CONTENT_BYTES = _MAX_BYTES + (1 << 20)
 
 
 def _read(path, data):
@@ -83,12 +87,34 @@ def test_numbers_that_are_none():
 
 
 def test_long_line(tmp_path):
-  longest = b'{"a": "' + b'x' * (_MAX_LINE_BYTES - 9) + b'"}'
-  assert len(longest) == _MAX_LINE_BYTES
+  longest = b'{"a": "' + b'x' * (_MAX_CONTENT_BYTES - 9) + b'"}'
+  assert len(longest) == _MAX_CONTENT_BYTES
   data = longest + b'\n ' + longest + b'\n{}'
   (_, value), *others = _read(tmp_path / 'a', data)
-  assert len(value['a']) == _MAX_LINE_BYTES - 9
+  assert len(value['a']) == _MAX_CONTENT_BYTES - 9
   assert others == [(2, 'document_too_large'), (3, {})]
+
+
+@pytest.mark.parametrize('newline', ['\n', ''])
+def test_escapes_do_not_count_for_a_long_line(tmp_path, newline):
+  # Six bytes of JSON for two of text, as json.dumps writes them.
+  text = 'é' * ((_MAX_LINE_BYTES - 100) // 6)
+  assert len(json.dumps(text)) > _MAX_CONTENT_BYTES
+  data = json.dumps({'a': text}) + newline
+  # As several pieces and as one.
+  for max_bytes in (1 << 20, 1 << 30):
+    assert _read(tmp_path / 'a', data.encode()) == [(1, {'a': text})]
+    lines = read_lines.split_lines(
+      [
+        data.encode()[i : i + max_bytes] for i in range(0, len(data), max_bytes)
+      ],
+      _MAX_LINE_BYTES,
+      _MAX_CONTENT_BYTES,
+    )
+    assert list(lines) == [(1, data.strip().encode())]
+  # As long, but without escapes.
+  data = json.dumps({'a': 'e' * len(data)}) + newline
+  assert _read(tmp_path / 'a', data.encode()) == [(1, 'document_too_large')]
 
 
 _OBJECTS = [{'a': 'b\nc', 'd': [{'e': None}, []]}, {}, {'f': 1.5}]
@@ -348,3 +374,30 @@ def test_any_lines(tmp_path_factory, lines, cut):
     *_, (_, reason) = _read(path, packed[: len(packed) - cut - 1])
     # A fault in an array ends it before its damage is met.
     assert reason == 'truncated_file' or b',' in data
+
+
+@pytest.mark.parametrize(
+  ('start', 'piece', 'num_bytes'),
+  [
+    (b'', b'\0', 200_000_000),
+    (b'{"text": "', b'x', 90_000_000),
+    (b'{"text": "', b'x', 600_000_000),
+    (b'{"text": "', b'\\u0041', 600_000_000),
+  ],
+)
+def test_line_bomb_takes_little_memory(tmp_path, start, piece, num_bytes):
+  path = tmp_path / 'a.json.gz'
+  with gzip.open(path, 'wb', compresslevel=1) as file:
+    file.write(start)
+    chunk = piece * (1_000_000 // len(piece))
+    for _ in range(num_bytes // len(chunk)):
+      file.write(chunk)
+  taken = peak_above_idle(
+    'import apache_beam.io.filesystems\n'
+    'from pipelines.read_objects import read_objects',
+    '((num, drop),) = read_objects(sys.argv[1], 64 << 20)\n'
+    "assert (num, drop.reason) == (1, 'document_too_large')\n"
+    'assert len(drop.excerpt) == 200',
+    path,
+  )
+  assert taken < 300e6

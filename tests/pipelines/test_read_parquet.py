@@ -10,6 +10,7 @@ import hypothesis.strategies as st
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from peak_memory import peak_above_idle
 
 from pipelines.read_objects import read_objects
 from pipelines.source import Drop
@@ -228,3 +229,77 @@ def test_one_wrong_byte(tmp_path_factory, data):
   if drop is not None and drop.damage:
     assert drop.byte >= 0
     assert isinstance(rows[-1], str)
+
+
+def _distinct_column(text, num_rows):
+  indices = pa.array([0] * num_rows, pa.int32())
+  return pa.DictionaryArray.from_arrays(indices, pa.array([text]))
+
+
+@pytest.mark.parametrize('kind', ['plain', 'struct', 'list', 'unknown'])
+def test_one_long_value_in_many_rows(tmp_path, kind):
+  # Some kilobytes that stand for 100 GB.
+  column = _distinct_column('x' * 50_000_000, 2000)
+  names = pa.array(['a'] * 2000)
+  if kind == 'struct':
+    column = pa.StructArray.from_arrays([column, names], ['text', 'name'])
+  elif kind == 'list':
+    offsets = pa.array(range(0, 2001, 500), pa.int32())
+    column = pa.ListArray.from_arrays(offsets, column)
+    names = names[:4]
+  pq.write_table(
+    pa.table({'text': column, 'name': names}),
+    tmp_path / 'a',
+    compression='zstd',
+    dictionary_pagesize_limit=1 << 30,
+    # Without it, nothing says that the column is to be kept as it is stored.
+    store_schema=kind != 'unknown',
+  )
+  assert (tmp_path / 'a').stat().st_size < 10_000
+  # That of the longest text that is not inside something.
+  excerpt = "b'x' * 200" if kind in ('plain', 'unknown') else "b'a'"
+  taken = peak_above_idle(
+    'import pyarrow.parquet\nfrom pipelines.read_objects import read_objects',
+    'nums = []\n'
+    'for num, drop in read_objects(sys.argv[1], 10 << 20):\n'
+    "  assert drop.reason == 'document_too_large'\n"
+    f'  assert drop.excerpt == {excerpt}\n'
+    '  nums.append(num)\n'
+    f'assert nums == [*range(1, {len(names) + 1})]',
+    tmp_path / 'a',
+  )
+  assert taken < 700e6
+
+
+@pytest.mark.parametrize('store_schema', [True, False])
+def test_rows_with_long_values_that_are_kept(tmp_path, store_schema):
+  # More than 64 MiB together, so that each is decoded by itself.
+  texts = ['x' * 3_000_000, None, 'y' * 2_000_000, 'z']
+  column = pa.array(texts * 20).dictionary_encode()
+  pq.write_table(
+    pa.table({'text': column, 'num': range(80)}),
+    tmp_path / 'a',
+    dictionary_pagesize_limit=1 << 30,
+    store_schema=store_schema,
+  )
+  found = list(read_objects(str(tmp_path / 'a'), 1_900_000))
+  assert [num for num, _ in found] == [*range(1, 81)]
+  for i, (_, row) in enumerate(found):
+    if i % 4 == 0:
+      assert (row.reason, row.excerpt) == ('document_too_large', b'x' * 200)
+    else:
+      assert row == {'text': texts[i % 4], 'num': i}
+
+
+def test_long_rows_of_all_kinds_of_text(tmp_path):
+  long = 'ß' * 600_000
+  kinds = [pa.string(), pa.large_string(), pa.binary(), pa.large_binary()]
+  for kind in kinds:
+    texts = pa.array([long, 'a', None], pa.string()).cast(kind)
+    pq.write_table(pa.table({'text': texts}), tmp_path / 'a')
+    (_, drop), *others = read_objects(str(tmp_path / 'a'), 1000)
+    assert (drop.reason, drop.excerpt) == (
+      'document_too_large',
+      ('ß' * 100).encode(),
+    )
+    assert others == [(2, {'text': 'a'}), (3, {'text': None})]

@@ -1,6 +1,5 @@
 """To which part of a split a record belongs, at and beside every limit."""
 
-import dataclasses
 import datetime
 
 import pytest
@@ -107,7 +106,7 @@ def test_by_source():
   assert _part(rule, {'text': 'x'}, path=path) == 'validation'
 
 
-@pytest.mark.parametrize('name', SOURCE_NAMES)
+@pytest.mark.parametrize('name', sorted({*SOURCE_NAMES} - {'json_lines'}))
 def test_every_source_describes_its_split(name):
   source = load_source(name)
   assert splits.describe(SplitRule(kind='source'), source) == (
@@ -117,11 +116,11 @@ def test_every_source_describes_its_split(name):
 
 
 def test_source_without_a_split():
-  source = dataclasses.replace(_C4, split=None)
   with pytest.raises(
-    UserError, match='needs a corpus with a split of its own, but c4 has none'
+    UserError,
+    match='needs a corpus with a split of its own, but json_lines has none',
   ):
-    splits.split_names(SplitRule(kind='source'), source)
+    splits.split_names(SplitRule(kind='source'), load_source('json_lines'))
 
 
 @pytest.mark.parametrize('shares', [(0, 0), (1, 0), (0.6, 0.4), (-0.1, 0.3)])

@@ -232,7 +232,7 @@ def test_resuming_without_the_rows_before(tmp_path):
   'content, line_num',
   [
     (b'round,a\n0,1.5\n1,high\n', 3),
-    (b'round,a\n0,1.5\n1\n', 3),
+    (b'round,a\n0\n1,1.5\n', 2),
     (b'round,a\n0,1,2\n', 2),
     (b'time,a\n0,1\n', 1),
     (b'', 1),
@@ -246,6 +246,14 @@ def test_damaged_lines_are_named(tmp_path, content, line_num):
   ) as caught:
     metrics_files.read_metrics(tmp_path / 'metrics.csv')
   assert '\n' not in str(caught.value)
+
+
+@pytest.mark.parametrize('cut_off', [b'1', b'1\n', b'1,2'])
+def test_a_last_line_that_is_cut_off_is_left_out(tmp_path, cut_off):
+  path = tmp_path / 'metrics.csv'
+  path.write_bytes(b'round,a\n0,1.5\n' + cut_off)
+  assert metrics_files.read_metrics(path) == [{'round': 0, 'a': 1.5}]
+  assert metrics_files.logged_rounds(path) == {0}
 
 
 def test_resuming_over_a_damaged_line(tmp_path):

@@ -1,4 +1,4 @@
-r"""Group a raw corpus into one record per web host, domain or author.
+r"""Group a raw corpus into one record per host, domain, author or any field.
 
 Examples:
   fedfish group c4 --input 'c4/c4-train.*.json.gz' --output corpora/c4
@@ -6,6 +6,8 @@ Examples:
       --key domain
   fedfish group stack_overflow --input stackoverflow.com-Posts.7z \
       --output corpora/stack_overflow --split_by source --num_shards 256
+  fedfish group json_lines --input 'posts/*.jsonl.gz' --output corpora/posts \
+      --key_field user.name --text_field body --time_field created
 
 Options of Apache Beam are passed on, such as --runner; without one the job runs
 in this process, with --direct_running_mode=multi_processing
@@ -13,11 +15,16 @@ in this process, with --direct_running_mode=multi_processing
 """
 
 import argparse
-from typing import Any
+import contextlib
+import os
+from typing import TYPE_CHECKING, Any
 
 from tff_fedfish.errors import UserError
 
-SUMMARY = 'group a raw corpus by web host, domain or author'
+if TYPE_CHECKING:
+  from pipelines.source import Fields
+
+SUMMARY = 'group a raw corpus by web host, domain, author or any field'
 TAKES_EXTRA = True
 
 _CLIENT_OPTIONS = ('held_out_fraction', 'validation_fraction', 'split_seed')
@@ -25,7 +32,15 @@ _INPUTS = {
   'c4': 'JSON lines, or a prepared TFDS directory; key: host',
   'cc_news': 'JSON lines, JSON documents or parquet; key: host',
   'stack_overflow': "Posts.xml or TFF's sqlite; key: author",
+  'json_lines': 'JSON lines or parquet with any fields; key: --key_field',
 }
+_FIELD_OPTIONS = {
+  'key_field': 'what the examples of a group share: text, or an integer',
+  'text_field': 'the text of an example',
+  'time_field': 'when it was written; the order of the examples of a group '
+  '(default: none, and no feature timestamp)',
+}
+_MAX_NAME_CHARACTERS = 100
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -57,7 +72,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     '--key',
     choices=tuple(KEYS),
     help="what the examples of a group share (default: the corpus's own); "
-    'owner: the host, and on code hosts the owner: github.com/owner',
+    'owner: the host, and on code hosts the owner: github.com/owner; author: '
+    'the field "author" of each record as it is written, on Stack Overflow the '
+    "user's number; for any other field, see json_lines",
   )
   parser.add_argument(
     '--num_shards',
@@ -97,6 +114,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     action='store_true',
     help='stop at the first record that cannot be used, instead of dropping '
     'and counting it',
+  )
+  fields = parser.add_argument_group(
+    'json_lines', 'fields, where user.name is the field name inside user'
+  )
+  for name, help_text in _FIELD_OPTIONS.items():
+    fields.add_argument(f'--{name}', metavar='FIELD', help=help_text)
+  fields.add_argument(
+    '--name', help="the corpus' name (default: the last part of --output)"
   )
   splits = parser.add_argument_group(
     'splits', 'write a grouped corpus for every part, in DIR/train and so on'
@@ -138,7 +163,9 @@ def run(arguments: argparse.Namespace) -> int:
   if arguments.max_examples_per_group is not None:
     name = '--max_examples_per_group'
     _check_range(name, arguments.max_examples_per_group, 1, 1 << 62)
-  source = load_source(arguments.corpus)
+  fields = _fields(arguments)
+  name = None if fields is None else _name(arguments)
+  source = load_source(arguments.corpus, fields)
   split, num_splits = None, 1
   options = _split_options(arguments)
   if arguments.split_by is not None:
@@ -161,6 +188,8 @@ def run(arguments: argparse.Namespace) -> int:
       drop_duplicates=arguments.drop_duplicates,
       strict=arguments.strict,
       split=split,
+      fields=fields,
+      name=name,
     )
 
     from pipelines.group_job import run_group_job
@@ -172,10 +201,15 @@ def run(arguments: argparse.Namespace) -> int:
       for staging in stagings:
         output_files.remove(staging)
 
-    with (
-      beam_options.interruptible(clean_up),
-      show_progress(len(job.paths), num_shards, job.key) as show,
-    ):
+    with contextlib.ExitStack() as stack:
+      stack.enter_context(beam_options.interruptible(clean_up))
+      if fields is not None:
+        from pipelines.json_lines import require_fields
+
+        require_fields(fields, job.paths, job.max_document_bytes)
+      show = stack.enter_context(
+        show_progress(len(job.paths), num_shards, job.key)
+      )
 
       def watch(staging, num_tasks):
         stagings.append(staging)
@@ -214,6 +248,69 @@ def _split_options(arguments: argparse.Namespace) -> dict[str, Any]:
         )
       options[name.replace('split_time', 'time')] = value
   return options
+
+
+def _fields(arguments: argparse.Namespace) -> 'Fields | None':
+  """Returns what json_lines reads; None for another corpus.
+
+  Raises:
+    UserError: If an option does not go with the corpus, or lacks.
+  """
+  from pipelines.source import Fields
+
+  given = {name: getattr(arguments, name) for name in _FIELD_OPTIONS}
+  if arguments.corpus != 'json_lines':
+    for name, value in (given | {'name': arguments.name}).items():
+      if value is not None:
+        raise UserError(
+          f'`--{name}` goes with json_lines, but the corpus is '
+          f'{arguments.corpus}. Leave it out, or use `fedfish group '
+          'json_lines`.'
+        )
+    return None
+  if arguments.key is not None:
+    raise UserError(
+      '`--key` goes with corpora whose fields are known, but json_lines has '
+      f'any, and `--key {arguments.key}` was given. Name the field instead, '
+      'such as `--key_field user.name`.'
+    )
+  for name, path in given.items():
+    if path is None and name != 'time_field':
+      raise UserError(
+        f'`--{name}` is required with json_lines: {_FIELD_OPTIONS[name]}. Name '
+        f'a field, such as `--{name} '
+        f'{"user.name" if name == "key_field" else "text"}`.'
+      )
+    if path is not None and not (path.strip() and path.isprintable()):
+      raise UserError(
+        f'`--{name}` must be the name of a field, or a path such as user.name, '
+        f'but is {path!r}. Name a field.'
+      )
+  if arguments.split_by == 'time' and arguments.time_field is None:
+    raise UserError(
+      '`--split_by time` needs `--time_field` with json_lines, but there is '
+      'none. Name the field with the time, or split by client.'
+    )
+  return Fields(
+    **{name[: -len('_field')]: path for name, path in given.items()}
+  )
+
+
+def _name(arguments: argparse.Namespace) -> str:
+  """Returns the name that the corpus gets."""
+  from pipelines.stored_files import is_remote
+
+  name, output = arguments.name, arguments.output.rstrip('/')
+  if name is None:
+    path = output if is_remote(output) else os.path.abspath(output)
+    name = path.rpartition('/')[2]
+  if not (0 < len(name) <= _MAX_NAME_CHARACTERS and name.isprintable()):
+    raise UserError(
+      f'`--name` must be 1 to {_MAX_NAME_CHARACTERS} printable characters, but '
+      f'is {name!r}{", as `--output` ends" * (arguments.name is None)}. Name '
+      'another.'
+    )
+  return name
 
 
 def _check_range(option: str, value: int, low: int, high: int) -> None:

@@ -21,6 +21,7 @@ def show_progress(num_files: int, num_shards: int, key: str) -> Iterator[Watch]:
     What the job is to be watched with.
   """
   import rich.console
+  import rich.markup
   import rich.progress
 
   console = rich.console.Console(stderr=True)
@@ -29,9 +30,11 @@ def show_progress(num_files: int, num_shards: int, key: str) -> Iterator[Watch]:
     f'{_number(num_shards, "shard")}'
   )
   if not console.is_terminal:
-    console.print(title, soft_wrap=True, highlight=False)
+    # The key may be a field of any name.
+    console.print(title, soft_wrap=True, highlight=False, markup=False)
     yield lambda staging, num_tasks: None
     return
+  title = rich.markup.escape(title)
   with rich.progress.Progress(
     rich.progress.SpinnerColumn(),
     '{task.description}',

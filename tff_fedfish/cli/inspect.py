@@ -60,7 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
   corpus = GroupedCorpus(arguments.directory)
   plots = None
   if arguments.plots is not None:
-    plots = _make_directory(arguments.plots)
+    plots = _make_directory(arguments.plots, corpus.directory)
   tokenizer = None
   if arguments.vocabulary is not None:
     from tff_fedfish.data.tokenizers import load_tokenizer
@@ -85,7 +85,8 @@ def print_counts(directory: str, manifest: 'Manifest') -> None:
   """Prints how many records came in, came out, and were dropped why."""
   counts = manifest.counts
   num_bytes = sum(shard.num_bytes for shard in manifest.shards)
-  title = f'{directory}: {manifest.corpus} by {manifest.key}'
+  title = _one_line(f'{manifest.corpus} by {manifest.key}')
+  title = f'{directory}: {title}'
   table = _table()
   table.add_column('')
   table.add_column('count', justify='right')
@@ -95,7 +96,7 @@ def print_counts(directory: str, manifest: 'Manifest') -> None:
   table.add_row('records read', f'{counts.records_in:,}')
   for reason, count in counts.drops.items():
     table.add_row(
-      f'dropped: {reason}',
+      f'dropped: {_one_line(reason)}{_hint(reason, manifest)}',
       f'{count:,}',
       *_show_example(manifest.drop_examples.get(reason)),
     )
@@ -105,13 +106,20 @@ def print_counts(directory: str, manifest: 'Manifest') -> None:
     table.add_row('group records', f'{counts.num_records:,}')
   table.add_row('shards', f'{len(manifest.shards):,}')
   table.add_row('bytes', f'{num_bytes:,}')
-  table.add_row('features', '', ', '.join(manifest.feature_names))
+  table.add_row('features', '', _one_line(', '.join(manifest.feature_names)))
   _print_table(title, table)
   if split := manifest.split:
-    _print(f'Split: {split.name} of {", ".join(split.names)} ({split.rule}).')
+    names = _one_line(f'{split.name} of {", ".join(split.names)}')
+    _print(f'Split: {names} ({_one_line(split.rule)}).')
   for file in manifest.inputs:
     if file.damage:
       _print(_show_damage(file))
+
+
+def _hint(reason: str, manifest: 'Manifest') -> str:
+  # Posts have their authors elsewhere.
+  is_field = manifest.source != 'stack_overflow'
+  return ' (no field "author")' * (is_field and reason == 'missing_author')
 
 
 def _show_example(example: 'DropExample | None') -> tuple[str, str]:
@@ -129,8 +137,8 @@ def _show_example(example: 'DropExample | None') -> tuple[str, str]:
 def _show_damage(file: 'InputFile') -> str:
   # The damage itself counts as a record.
   line = (
-    f'{_one_line(file.name)}: {file.damage}, {file.records_in - 1:,} records '
-    'read.'
+    f'{_one_line(f"{file.name}: {file.damage}")}, {file.records_in - 1:,} '
+    'records read.'
   )
   if file.damage_byte is not None:
     line += f' It could be used up to byte {file.damage_byte:,}.'
@@ -211,8 +219,13 @@ def _print_largest(
     _print_table('Largest groups, by words', table)
 
 
-def _make_directory(name: str) -> pathlib.Path:
+def _make_directory(name: str, corpus: pathlib.Path) -> pathlib.Path:
   directory = pathlib.Path(name)
+  if directory.resolve().is_relative_to(corpus.resolve()):
+    raise UserError(
+      f'`--plots` must be outside of the corpus, but {name!r} is '
+      f'{str(corpus)!r} or inside it. Name another directory.'
+    )
   if directory.exists() and not directory.is_dir():
     raise UserError(
       f'`--plots` must be a directory, but {name!r} is a file. Name another '

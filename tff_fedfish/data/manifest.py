@@ -4,13 +4,19 @@ import dataclasses
 import json
 import os
 import pathlib
+import re
 from collections.abc import Mapping
 from typing import Any
 
+from tff_fedfish.data import json_values
 from tff_fedfish.errors import UserError
 
 SCHEMA_VERSION = 1
+_VERSION = 'schema_version'
+_PLAIN_NAME = re.compile(r'[\w-][\w.-]{0,199}', re.ASCII)
 MANIFEST_NAME = 'manifest.json'
+MAX_INPUTS = 10_000
+"""Of more raw files, only the damaged ones are named."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -85,9 +91,10 @@ class Manifest:
   """Everything `manifest.json` says; written last, so it marks completeness."""
 
   corpus: str
-  """The source, such as 'c4'."""
+  """The source, such as 'c4'; for json_lines, the name that it was given."""
   key: str
-  """What examples of a group share, such as 'host'."""
+  """What examples of a group share, such as 'host'; for json_lines, the path of
+  the field."""
   feature_names: tuple[str, ...]
   """The bytes features that every stored example has."""
   counts: Counts
@@ -104,6 +111,11 @@ class Manifest:
   index_sha256: str = ''
   """Empty in manifests of earlier versions."""
   schema_version: int = SCHEMA_VERSION
+
+  @property
+  def source(self) -> str:
+    """What the raw files were, such as 'c4' or 'json_lines'."""
+    return str(self.options.get('source', self.corpus))
 
   def to_bytes(self) -> bytes:
     """Returns what `manifest.json` holds; equal manifests give equal bytes."""
@@ -131,52 +143,43 @@ def read_manifest(directory: str | os.PathLike) -> Manifest:
     raise _not_a_corpus(directory, found)
   try:
     value = json.loads(path.read_text(encoding='utf-8'))
-    version = value['schema_version']
-    if not isinstance(version, int):
-      raise TypeError('schema_version is not a number')
-  except (ValueError, KeyError, TypeError) as error:
+    version = json_values.from_json(int, value['schema_version'], _VERSION)
+    if version <= SCHEMA_VERSION:
+      return _from_json(value)
+  except (ValueError, KeyError, TypeError, RecursionError) as error:
+    # What is no JSON at all is not worth more words.
+    is_told = isinstance(error, json_values.WrongValueError)
     raise _not_a_corpus(
-      directory, f'has an unreadable {MANIFEST_NAME}'
+      directory,
+      f'has an unreadable {MANIFEST_NAME}{f" ({error})" if is_told else ""}',
     ) from error
-  if version > SCHEMA_VERSION:
-    raise UserError(
-      f'{str(directory)!r} must be a grouped corpus of schema version '
-      f'{SCHEMA_VERSION} or older, but was written by a newer version of '
-      f'fedfish (schema version {version}). Upgrade fedfish, or group the '
-      'corpus again.'
-    )
-  try:
-    return _from_json(value)
-  except (KeyError, TypeError) as error:
-    raise _not_a_corpus(
-      directory, f'has an unreadable {MANIFEST_NAME}'
-    ) from error
-
-
-def _from_json(value: dict[str, Any]) -> Manifest:
-  return Manifest(
-    schema_version=value['schema_version'],
-    corpus=value['corpus'],
-    key=value['key'],
-    feature_names=tuple(value['feature_names']),
-    counts=Counts(**value['counts']),
-    shards=tuple(Shard(**shard) for shard in value['shards']),
-    options=value['options'],
-    num_input_files=value.get('num_input_files', len(value['inputs'])),
-    inputs=tuple(InputFile(**file) for file in value['inputs']),
-    drop_examples={
-      reason: DropExample(**example)
-      for reason, example in value['drop_examples'].items()
-    },
-    split=_split_from_json(value.get('split')),
-    index_sha256=value.get('index_sha256', ''),
+  raise UserError(
+    f'{str(directory)!r} must be a grouped corpus of schema version '
+    f'{SCHEMA_VERSION} or older, but was written by a newer version of '
+    f'fedfish (schema version {version}). Upgrade fedfish, or group the '
+    'corpus again.'
   )
 
 
-def _split_from_json(value: dict[str, Any] | None) -> Split | None:
-  if value is None:
-    return None
-  return Split(**value | {'names': tuple(value['names'])})
+def _from_json(value: dict[str, Any]) -> Manifest:
+  # What earlier versions did not write.
+  inputs = value.get('inputs')
+  num_inputs = len(inputs) if isinstance(inputs, list) else 0
+  value = {'num_input_files': num_inputs} | value
+  names = {field.name for field in dataclasses.fields(Manifest)}
+  known = {name: found for name, found in value.items() if name in names}
+  manifest = json_values.from_json(Manifest, known, '')
+  if manifest.schema_version < 1:
+    raise json_values.WrongValueError(
+      f'`{_VERSION}` must be at least 1, but is {manifest.schema_version}'
+    )
+  for i, shard in enumerate(manifest.shards):
+    # It is read from inside the directory, and from nowhere else.
+    if not _PLAIN_NAME.fullmatch(shard.name):
+      raise json_values.WrongValueError(
+        f'`shards[{i}].name` must be the name of a file, but is {shard.name!r}'
+      )
+  return manifest
 
 
 def _not_a_corpus(directory: pathlib.Path, found: str) -> UserError:

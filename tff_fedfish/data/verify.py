@@ -9,7 +9,7 @@ import os
 import pathlib
 from collections.abc import Callable, Iterator
 
-from tff_fedfish.data import records
+from tff_fedfish.data import records, verify_manifest
 from tff_fedfish.data.corpus_index import INDEX_NAME, index_sha256, shard_of
 from tff_fedfish.data.index_rows import ADVICE, IndexRows, Row, show_group
 from tff_fedfish.data.manifest import (
@@ -47,7 +47,8 @@ def verify_corpus(
   SequenceExample, and every example in it a tf.train.Example, of exactly the
   manifest's features; the order of records and examples; that every group is in
   the shard that its id belongs to; every byte and column of the index; the
-  size, SHA-256 and counts in the manifest.
+  size, SHA-256 and counts in the manifest, and whether what else that says can
+  be so.
 
   Args:
     directory: The output directory of `fedfish group`.
@@ -77,6 +78,8 @@ def verify_corpus(
     _check_shard(path, shard_num, manifest, rows, checked, on_bytes)
     checked.num_shards += 1
   _check_counts(directory, manifest, checked)
+  if fault := verify_manifest.find_fault(manifest):
+    raise UserError(f'{str(directory / MANIFEST_NAME)!r} {fault}. {ADVICE}')
   return checked
 
 
@@ -244,7 +247,7 @@ def _check_examples(
         f'must hold tf.train.Examples of {", ".join(sorted(names))}, the text '
         f'in UTF-8, but example {num} is none ({error})'
       ) from error
-    key = example['timestamp'], example['url']
+    key = tuple(example.get(name, b'') for name in ('timestamp', 'url'))
     if group.last_key is not None and (
       key < group.last_key
       # Hashed only where it decides.

@@ -58,7 +58,7 @@ def _corpus(model: TrainedModel, facts: RunFacts) -> str:
   manifest = facts.corpus.manifest
   part = f', part `{manifest.split.name}`' if manifest.split else ''
   return (
-    f'{name}, grouped from the layout `{manifest.corpus}` by '
+    f'{name}, grouped from the layout `{manifest.source}` by '
     f'`{manifest.key}`{part}'
   )
 

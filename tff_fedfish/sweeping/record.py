@@ -147,8 +147,6 @@ def differences(
       f'the base had {name} {_setting(recorded, name)!r} and now has '
       f'{_setting(base, name)!r}'
       for name in config_loading.differences(recorded, base)
-      # It had no limit in config.json of version 1.
-      if name != 'training.max_non_finite_rounds'
     ]
     changes += _grid_differences(found['grid'], now['grid'])
     changes += [

@@ -18,9 +18,8 @@ from tff_fedfish.training.config_fields import ConfigError
 SCHEMA_VERSION = 2
 # What runs did before a setting existed, or while it had another default. A
 # config.json of version 1 that leaves one out gets this value.
-_VERSION_1_DEFAULTS: Mapping[str, Any] = types.MappingProxyType(
-  {'training.max_non_finite_rounds': 0}
-)
+_LIMIT = 'training.max_non_finite_rounds'
+_VERSION_1_DEFAULTS: Mapping[str, Any] = types.MappingProxyType({_LIMIT: 0})
 
 _PREFIX = '--config.'
 # Dotted name -> field, of every setting there is.
@@ -141,12 +140,16 @@ def _completed(
 def differences(
   first: config_lib.TrainConfig, second: config_lib.TrainConfig
 ) -> list[str]:
-  """Returns the names, as 'section.setting', in which two configs differ."""
+  """Returns the names, as 'section.setting', in which two configs differ.
+
+  Left out is `training.max_non_finite_rounds`: it says when a run is given up,
+  nothing of its numbers, and runs of config.json version 1 had no such limit.
+  """
   sides = (dataclasses.asdict(first), dataclasses.asdict(second))
   return [
     dotted
     for dotted in _FIELDS
-    if len({_setting(side, dotted) for side in sides}) > 1
+    if dotted != _LIMIT and len({_setting(side, dotted) for side in sides}) > 1
   ]
 
 

@@ -1,0 +1,171 @@
+"""JSON lines and tables of any layout: a text, by the value of any field.
+
+A field is named by its path: `user.name` is the field `name` of the object (or
+of the struct, in Parquet) that stands in the field `user`, unless there is a
+field of that very name. Lists have no fields.
+"""
+
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from pipelines import web_documents
+from pipelines.read_objects import read_objects
+from pipelines.source import Drop, Fields, RawRecord, Source
+from tff_fedfish.errors import UserError
+from tff_fedfish.evaluation.client_id_text import client_id_to_text
+
+_KEY = 'key'
+_ABSENT = object()
+# In the error about a field that no record has.
+_MAX_NAMES = 40
+_MAX_NAME_CHARACTERS = 60
+_MAX_DEPTH = 5
+
+
+def build_source(fields: Fields) -> Source:
+  """Returns the source whose records are read from these fields."""
+  return Source(
+    name='json_lines',
+    default_key=fields.key,
+    feature_names=('text', 'timestamp') if fields.time else ('text',),
+    optional_feature_names=(),
+    read_records=functools.partial(_read_records, fields),
+    key=lambda record: record[_KEY].encode(),
+  )
+
+
+def parse_record(
+  value: Mapping[str, Any], fields: Fields, max_document_bytes: int
+) -> RawRecord:
+  """Returns the text, the timestamp and, as `key`, the key of one object.
+
+  A key that is an integer becomes its digits; other numbers have no one
+  spelling. A timestamp is read as `web_documents.to_record` does.
+
+  Args:
+    value: The object.
+    fields: Where in it they stand.
+    max_document_bytes: The longest text to accept, in bytes of UTF-8.
+
+  Raises:
+    Drop: missing_key (absent or null), malformed_key (neither text nor
+      integer), empty_key (nothing but white space), malformed_text (no text but
+      a number, list, ...), or as `web_documents.to_record`.
+  """
+  text, key = find(value, fields.text), find(value, fields.key)
+  if text is not None and not isinstance(text, str):
+    raise Drop('malformed_text', excerpt=web_documents.beginning(value))
+  if isinstance(key, int) and not isinstance(key, bool):
+    key = str(key)
+  timestamp = find(value, fields.time) if fields.time else None
+  try:
+    record = web_documents.to_record(
+      {'text': text, 'timestamp': timestamp, _KEY: key},
+      max_document_bytes,
+      (_KEY,),
+    )
+    if key is None:
+      raise Drop('missing_key')
+    if _KEY not in record:
+      raise Drop('malformed_key')
+    if not record[_KEY].strip():
+      raise Drop('empty_key')
+  except Drop as drop:
+    if drop.reason not in ('document_too_large', 'unpaired_surrogate'):
+      drop.excerpt = web_documents.beginning(value)
+    raise
+  return record
+
+
+def find(value: Any, path: str, default: Any = None) -> Any:
+  """Returns what stands at the path in an object, or the default."""
+  while isinstance(value, Mapping):
+    if path in value:
+      return value[path]
+    name, _, path = path.partition('.')
+    value = value.get(name)
+  return default
+
+
+def require_fields(
+  fields: Fields, paths: Sequence[str], max_document_bytes: int
+) -> None:
+  """Raises if a field is in no record.
+
+  Reads the files until every field was met, which mostly is in the first
+  record.
+
+  Args:
+    fields: The fields.
+    paths: The raw files.
+    max_document_bytes: As for the job.
+
+  Raises:
+    UserError: Names the option and the fields that there are.
+  """
+  option_to_path = {
+    f'--{name}_field': path
+    for name, path in vars(fields).items()
+    if path is not None
+  }
+  names = {}
+  for path in paths:
+    for _, value in read_objects(path, max_document_bytes):
+      if isinstance(value, Drop):
+        continue
+      option_to_path = {
+        option: field
+        for option, field in option_to_path.items()
+        if find(value, field, _ABSENT) is _ABSENT
+      }
+      if not option_to_path:
+        return
+      if len(names) <= _MAX_NAMES:
+        names.update(dict.fromkeys(_names(value)))
+  if not names:
+    return  # Nothing can be read at all: the job says why.
+  wanted = ' and '.join(
+    f'`{option}` {_show(field)!r}' for option, field in option_to_path.items()
+  )
+  found = ', '.join(sorted(map(_show, names))[:_MAX_NAMES])
+  raise UserError(
+    f'{wanted} must be in at least one record of `--input`, but no record has '
+    f'it. There are: {found}{", ..." * (len(names) > _MAX_NAMES)}. Name one of '
+    'these.'
+  )
+
+
+def _read_records(
+  fields: Fields, path: str, max_document_bytes: int
+) -> Iterator[tuple[int, RawRecord | Drop]]:
+  paths = [path for path in vars(fields).values() if path is not None]
+  # Of a table, the column of that name or the struct.
+  column_names = {*paths, *(path.partition('.')[0] for path in paths)}
+  for num, value in read_objects(path, max_document_bytes, column_names):
+    if not isinstance(value, Drop):
+      try:
+        value = parse_record(value, fields, max_document_bytes)
+      except Drop as drop:
+        value = drop
+    yield num, value
+
+
+def _names(value: Mapping[str, Any], depth: int = 1) -> Iterator[str]:
+  """Yields the paths of what is no object itself, or is too deep."""
+  for name, found in value.items():
+    if isinstance(found, Mapping) and found and depth < _MAX_DEPTH:
+      for inner in _names(found, depth + 1):
+        yield f'{name}.{inner}'
+    else:
+      yield name
+
+
+def _show(name: str) -> str:
+  return client_id_to_text(
+    name[:_MAX_NAME_CHARACTERS].encode('utf-8', 'replace')
+  )
+
+
+SOURCE = build_source(Fields(key=_KEY, text='text'))
+"""For what does not depend on the fields; a job names its own."""

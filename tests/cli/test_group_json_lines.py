@@ -1,0 +1,187 @@
+"""`fedfish group json_lines` as a user meets it."""
+
+import json
+import re
+
+import pytest
+
+from tff_fedfish.data.manifest import read_manifest
+
+COMMANDS = {
+  'group': 'tff_fedfish.cli.group',
+  'inspect': 'tff_fedfish.cli.inspect',
+  'verify': 'tff_fedfish.cli.verify',
+}
+
+
+@pytest.fixture
+def raw(tmp_path):
+  """Six lines by two writers, of which one has no text and one no writer."""
+  path = tmp_path / 'posts.jsonl'
+  lines = [
+    {'body': f'text {i}', 'user': {'name': f'w{i % 2}'}, 'created': f'{i}'}
+    for i in range(4)
+  ]
+  lines += [{'body': 5, 'user': {'name': 'w1'}}, {'body': 'text'}]
+  path.write_text('\n'.join(map(json.dumps, lines)))
+  return path
+
+
+def _command(raw, output, *options):
+  return (
+    *('group', 'json_lines', '--input', raw, '--output', output),
+    *('--key_field', 'user.name', '--text_field', 'body', *options),
+  )
+
+
+def test_group_inspect_and_verify(fedfish, raw, tmp_path):
+  output = tmp_path / 'my posts'
+  code, shown, progress = fedfish(
+    *_command(raw, output, '--time_field', 'created', '--num_shards', 2)
+  )
+  assert code == 0
+  assert progress == 'Grouping 1 file by user.name into 2 shards\n'
+  assert f'{output}: my posts by user.name\n' in shown
+  assert re.search(
+    r'dropped: malformed_text +1 +posts.jsonl, record 5 +\{"body": 5, ', shown
+  )
+  assert re.search(r'dropped: missing_key +1 +posts.jsonl, record 6', shown)
+  assert re.search(r'features +text, timestamp *\n', shown)
+  code, shown, _ = fedfish('inspect', output)
+  assert code == 0
+  assert re.search(r'\n +w0 +2 +4 ', shown)
+  code, shown, _ = fedfish('verify', output)
+  assert code == 0
+  assert '2 groups in 2 records, 4 examples' in shown
+
+
+@pytest.mark.parametrize(
+  ('output', 'options', 'name'),
+  [
+    ('corpora/posts', (), 'posts'),
+    ('corpora/posts//', (), 'posts'),
+    ('.', (), 'here'),
+    ('corpora/posts', ('--name', 'c4'), 'c4'),
+    ('corpora/posts', ('--name', 'Ünsere [bold]'), 'Ünsere [bold]'),
+  ],
+)
+def test_name(fedfish, raw, tmp_path, monkeypatch, output, options, name):
+  (tmp_path / 'here').mkdir()
+  monkeypatch.chdir(tmp_path / 'here')
+  code, shown, _ = fedfish(*_command(raw, output, *options))
+  assert code == 0
+  assert f': {name} by user.name\n' in shown
+  assert read_manifest(output).corpus == name
+  assert fedfish('verify', output)[0] == 0
+
+
+def test_splits(fedfish, raw, tmp_path):
+  command = _command(raw, tmp_path / 'out', '--time_field', 'created')
+  # None has a date: all are dropped, and that is said.
+  code, _, errors = fedfish(
+    *command, '--split_by', 'time', '--split_time', '2020-01-01'
+  )
+  assert code == 2
+  assert '(1 malformed_text, 4 malformed_timestamp, 1 missing_key). ' in errors
+  assert errors.endswith('Name other files, or another `--key_field`.\n')
+  code, shown, _ = fedfish(
+    *command, '--split_by', 'client', '--held_out_fraction', 0.5
+  )
+  assert code == 0
+  assert f'{tmp_path}/out/train: out by user.name' in shown
+
+
+def test_strict(fedfish, raw, tmp_path):
+  code, _, errors = fedfish(*_command(raw, tmp_path / 'out', '--strict'))
+  assert code == 2
+  assert "record 5 of 'posts.jsonl' has one: malformed_text (" in errors
+  assert list(tmp_path.iterdir()) == [raw]
+
+
+def test_field_with_brackets_is_no_markup(fedfish, tmp_path):
+  raw = tmp_path / 'raw.jsonl'
+  raw.write_text('{"[/bold]": "a", "text": "b"}')
+  code, shown, progress = fedfish(
+    *('group', 'json_lines', '--input', raw, '--output', tmp_path / 'out'),
+    *('--key_field', '[/bold]', '--text_field', 'text'),
+  )
+  assert code == 0
+  assert progress == 'Grouping 1 file by [/bold] into 8 shards\n'
+  assert 'out by [/bold]\n' in shown
+
+
+_REQUIRED = ('--key_field', 'user.name', '--text_field', 'body')
+
+
+@pytest.mark.parametrize(
+  ('corpus', 'options', 'message'),
+  [
+    (
+      'json_lines',
+      (*_REQUIRED, '--key', 'author'),
+      '`--key` goes with corpora whose fields are known, but json_lines has '
+      'any, and `--key author` was given. Name the field instead, such as '
+      '`--key_field user.name`.',
+    ),
+    (
+      'json_lines',
+      ('--text_field', 'body'),
+      '`--key_field` is required with json_lines: what the examples of a group '
+      'share: text, or an integer. Name a field, such as `--key_field '
+      'user.name`.',
+    ),
+    (
+      'json_lines',
+      ('--key_field', 'user.name'),
+      '`--text_field` is required with json_lines: the text of an example. '
+      'Name a field, such as `--text_field text`.',
+    ),
+    (
+      'json_lines',
+      (*_REQUIRED, '--time_field', ''),
+      '`--time_field` must be the name of a field, or a path such as '
+      "user.name, but is ''. Name a field.",
+    ),
+    (
+      'json_lines',
+      (*_REQUIRED, '--name', 'a\nb'),
+      "`--name` must be 1 to 100 printable characters, but is 'a\\nb'. Name "
+      'another.',
+    ),
+    (
+      'json_lines',
+      (*_REQUIRED, '--split_by', 'time', '--split_time', '2020-01-01'),
+      '`--split_by time` needs `--time_field` with json_lines, but there is '
+      'none. Name the field with the time, or split by client.',
+    ),
+    (
+      'json_lines',
+      (*_REQUIRED, '--split_by', 'source'),
+      '`--split_by source` needs a corpus with a split of its own, but '
+      'json_lines has none. Split it by client or by time.',
+    ),
+    (
+      'json_lines',
+      ('--key_field', 'writer', '--text_field', 'body', '--time_field', 'when'),
+      "`--key_field` 'writer' and `--time_field` 'when' must be in at least "
+      'one record of `--input`, but no record has it. There are: body, '
+      'created, user.name. Name one of these.',
+    ),
+    *(
+      (
+        'c4',
+        (f'--{name}', 'x'),
+        f'`--{name}` goes with json_lines, but the corpus is c4. Leave it out, '
+        'or use `fedfish group json_lines`.',
+      )
+      for name in ('key_field', 'text_field', 'time_field', 'name')
+    ),
+  ],
+)
+def test_errors_are_one_line(fedfish, raw, tmp_path, corpus, options, message):
+  code, shown, errors = fedfish(
+    *('group', corpus, '--input', raw, '--output', tmp_path / 'out', *options)
+  )
+  assert (code, shown) == (2, '')
+  assert errors == f'fedfish: error: {message}\n'
+  assert list(tmp_path.iterdir()) == [raw]

@@ -1,0 +1,374 @@
+"""Any layout of JSON lines and tables: fields by their paths, and drops."""
+
+import datetime
+import gzip
+import json
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from grouping_jobs import contents, group_lines, make_job, write_lines
+from peak_memory import peak_above_idle
+
+from pipelines import json_lines
+from pipelines.group_job import run_group_job
+from pipelines.source import Drop, Fields, load_source
+from pipelines.splits import SplitRule
+from tff_fedfish.data.grouped_corpus import GroupedCorpus
+from tff_fedfish.data.manifest import read_manifest
+from tff_fedfish.data.verify import verify_corpus
+from tff_fedfish.errors import UserError
+
+_FIELDS = Fields(key='user.name', text='body', time='created')
+_OPTIONS = {'source_name': 'json_lines', 'key': 'user.name', 'fields': _FIELDS}
+_MAX_BYTES = 1000
+
+
+def _read(path, fields=_FIELDS):
+  """Returns records, and (reason, excerpt) of what is dropped."""
+  source = load_source('json_lines', fields)
+  found = list(source.read_records(str(path), _MAX_BYTES))
+  assert [num for num, _ in found] == [*range(1, len(found) + 1)]
+  return [
+    (value.reason, value.excerpt.decode('utf-8', 'replace'))
+    if isinstance(value, Drop)
+    else value
+    for _, value in found
+  ]
+
+
+def _group_texts(directory):
+  """Returns the texts of each group."""
+  return {
+    client_id.decode(): [example['text'].decode() for example in examples]
+    for client_id, examples in GroupedCorpus(directory).stream()
+  }
+
+
+@pytest.mark.parametrize(
+  ('value', 'path', 'found'),
+  [
+    ({'a': 1}, 'a', 1),
+    ({'a': None}, 'a', None),
+    ({'b': 1}, 'a', 'absent'),
+    ({'a': {'b': {'c': 1}}}, 'a.b.c', 1),
+    ({'a': {'b': {'c': 1}}}, 'a.b', {'c': 1}),
+    ({'a': {'b': 1}}, 'a.b.c', 'absent'),
+    ({'a': None}, 'a.b', 'absent'),
+    # The very name comes first, at every depth.
+    ({'a.b': 1, 'a': {'b': 2}}, 'a.b', 1),
+    ({'a': {'b.c': 1, 'b': {'c': 2}}}, 'a.b.c', 1),
+    # Lists have no fields.
+    ({'a': [{'b': 1}]}, 'a.b', 'absent'),
+    ({'a': [1]}, 'a.0', 'absent'),
+    ({'': {'': 1}}, '.', 1),
+  ],
+)
+def test_find(value, path, found):
+  assert json_lines.find(value, path, 'absent') == found
+
+
+def test_records_and_drops(tmp_path):
+  path = write_lines(
+    tmp_path / 'a.jsonl',
+    [
+      {'body': 'one', 'user': {'name': 'é'}, 'created': '2020-01-01', 'x': [1]},
+      {'body': 'two', 'user': {'name': ' b '}},
+      # An integer is a key; the same as its digits.
+      {'body': 'three', 'user': {'name': 7}, 'created': 1577836800},
+      {'body': 'three', 'user': {'name': '7'}, 'created': [1]},
+      {'user': {'name': 'a'}},
+      {'body': None, 'user': {'name': 'a'}},
+      {'body': 3, 'user': {'name': 'a'}},
+      {'body': ['x'], 'user': {'name': 'a'}},
+      {'body': ' \n', 'user': {'name': 'a'}},
+      {'body': 'four', 'user': 'a'},
+      {'body': 'four', 'user': {'name': None}},
+      {'body': 'four', 'user': {'name': '\t'}},
+      {'body': 'four', 'user': {'name': True}},
+      {'body': 'four', 'user': {'name': 7.0}},
+      {'body': 'four', 'user': {'name': {'x': 1}}},
+      {'body': 'x' * 1001, 'user': {'name': 'a'}},
+      {'body': 'ß' * 501, 'user': {'name': 'a'}},
+      {'body': 'x', 'user': {'name': '\ud800'}},
+      b'{"body": "\xff", "user": {"name": "a"}}',
+      b'{',
+      b'',
+      b'[]',
+    ],
+  )
+  found = _read(path)
+  assert found[:4] == [
+    {'text': 'one', 'timestamp': '2020-01-01', 'url': '', 'key': 'é'},
+    {'text': 'two', 'timestamp': '', 'url': '', 'key': ' b '},
+    {'text': 'three', 'timestamp': '1577836800', 'url': '', 'key': '7'},
+    {'text': 'three', 'timestamp': '', 'url': '', 'key': '7'},
+  ]
+  assert [reason for reason, _ in found[4:]] == [
+    *('missing_text', 'missing_text', 'malformed_text', 'malformed_text'),
+    *('empty_text', 'missing_key', 'missing_key', 'empty_key'),
+    *('malformed_key', 'malformed_key', 'malformed_key'),
+    *('document_too_large', 'document_too_large', 'unpaired_surrogate'),
+    *('invalid_utf8', 'malformed_json', 'empty_line', 'not_an_object'),
+  ]
+  # The object itself, so that it can be seen what is wrong with it.
+  assert found[6] == (
+    'malformed_text',
+    '{"body": 3, "user": {"name": "a"}}',
+  )
+  assert found[9] == ('missing_key', '{"body": "four", "user": "a"}')
+
+
+@pytest.mark.parametrize('kind', [pa.string(), pa.large_string(), pa.binary()])
+def test_tables(tmp_path, kind):
+  names = pa.array(['a', None, 'b'])
+  table = pa.table(
+    {
+      'body': pa.array(['one', 'two', 'three'], pa.string()).cast(kind),
+      'user': pa.StructArray.from_arrays([names], ['name']),
+      'created': pa.array([datetime.datetime(2020, 1, 2)] * 3),
+      'user.id': pa.array([1, 2, None], pa.int64()),
+      'other': pa.array([[1]] * 3),
+    }
+  )
+  pq.write_table(table, tmp_path / 'a')
+  first, (reason, _), last = _read(tmp_path / 'a')
+  assert first == {
+    'text': 'one',
+    'timestamp': '2020-01-02T00:00:00Z',
+    'url': '',
+    'key': 'a',
+  }
+  assert (reason, last['key']) == ('missing_key', 'b')
+  # A column of the very name, beside a struct that has no such field.
+  found = _read(tmp_path / 'a', Fields(key='user.id', text='body'))
+  assert [record['key'] for record in found[:2]] == ['1', '2']
+  assert found[2][0] == 'missing_key'
+
+
+def test_groups_by_hand(tmp_path):
+  lines = [
+    {'body': 'b', 'user': {'name': 'u'}, 'created': '2'},
+    {'body': 'a', 'user': {'name': 'u'}, 'created': '3'},
+    {'body': 'c', 'user': {'name': 'u'}, 'created': '1'},
+    {'body': 'd', 'user': {'name': 'host'}},
+  ]
+  output = group_lines(tmp_path, [*lines, b'{'], name='mine', **_OPTIONS)
+  assert _group_texts(output) == {'u': ['c', 'b', 'a'], 'host': ['d']}
+  manifest = read_manifest(output)
+  assert (manifest.corpus, manifest.key) == ('mine', 'user.name')
+  assert manifest.source == 'json_lines'
+  assert manifest.feature_names == ('text', 'timestamp')
+  assert manifest.options == {
+    'num_shards': 3,
+    'max_record_bytes': 1 << 20,
+    'max_document_bytes': 64 << 20,
+    'max_examples_per_group': None,
+    'drop_duplicates': False,
+    'source': 'json_lines',
+    'key_field': 'user.name',
+    'text_field': 'body',
+    'time_field': 'created',
+  }
+  assert verify_corpus(output).num_examples == 4
+
+
+def test_without_a_time(tmp_path):
+  lines = [{'t': text, 'k': 'u'} for text in 'abc']
+  fields = Fields(key='k', text='t')
+  options = {'source_name': 'json_lines', 'key': 'k', 'fields': fields}
+  output = group_lines(tmp_path, lines, **options)
+  assert read_manifest(output).feature_names == ('text',)
+  corpus = GroupedCorpus(output)
+  assert [set(example) for example in corpus.examples(b'u')] == [{'text'}] * 3
+  assert sorted(_group_texts(output)['u']) == ['a', 'b', 'c']
+  assert verify_corpus(output).num_examples == 3
+
+
+def test_same_bytes_however_it_is_stored_and_read(tmp_path):
+  lines = [
+    {'body': f'text {i}', 'user': {'name': f'{i % 7}'}, 'created': f'{i % 3}'}
+    for i in range(200)
+  ]
+  expected = contents(group_lines(tmp_path / 'plain', lines, **_OPTIONS))
+  shards = {
+    name: data for name, data in expected.items() if 'manifest' not in name
+  }
+  packed = tmp_path / 'a'
+  packed.write_bytes(gzip.compress((tmp_path / 'plain/raw.json').read_bytes()))
+  table = tmp_path / 'b'
+  pq.write_table(pa.Table.from_pylist(lines), table)
+  for path in (packed, table):
+    output = tmp_path / f'{path.name}_out'
+    run_group_job(make_job([path], block_bytes=100, **_OPTIONS), output)
+    found = contents(output)
+    assert {name: found[name] for name in shards} == shards
+  # The same file, in other processes.
+  job = make_job([tmp_path / 'plain/raw.json'], **_OPTIONS)
+  flags = (
+    '--direct_num_workers=2',
+    '--direct_running_mode=multi_processing',
+  )
+  run_group_job(job, tmp_path / 'workers', flags)
+  assert contents(tmp_path / 'workers') == expected
+
+
+def test_splits(tmp_path):
+  lines = [
+    {'body': f'text {i}', 'user': {'name': f'{i}'}, 'created': f'20{i}-01-01'}
+    for i in range(10, 40)
+  ]
+  rules = [
+    SplitRule(kind='client', held_out_fraction=0.3),
+    SplitRule(kind='time', time='2020-01-01'),
+  ]
+  for i, rule in enumerate(rules):
+    output = group_lines(tmp_path / f'{i}', lines, split=rule, **_OPTIONS)
+    parts = [path.parent for path in output.rglob('manifest.json')]
+    assert len(parts) == 2
+    num_examples = [verify_corpus(part).num_examples for part in parts]
+    assert sum(num_examples) == 30
+    if rule.kind == 'time':
+      assert set(num_examples) == {10, 20}
+
+
+class TestRequiredFields:
+  def _error(self, paths, **fields):
+    with pytest.raises(UserError) as raised:
+      json_lines.require_fields(
+        Fields(**fields), list(map(str, paths)), _MAX_BYTES
+      )
+    message = str(raised.value)
+    assert '\n' not in message
+    return message
+
+  def test_all_are_there(self, tmp_path):
+    # In no record together, and null also counts.
+    path = write_lines(
+      tmp_path / 'a',
+      [b'{', {'body': 1}, {'user': {'name': None}}, {'created': []}, b'x'],
+    )
+    json_lines.require_fields(_FIELDS, [str(path)], _MAX_BYTES)
+
+  def test_one_is_in_the_last_file(self, tmp_path):
+    paths = [
+      write_lines(tmp_path / f'{i}', [{'k': 'a', 't': 'b'}]) for i in range(3)
+    ]
+    paths.append(write_lines(tmp_path / 'last', [{'when': 1}]))
+    fields = Fields(key='k', text='t', time='when')
+    json_lines.require_fields(fields, list(map(str, paths)), _MAX_BYTES)
+
+  def test_which_there_are(self, tmp_path):
+    path = write_lines(
+      tmp_path / 'a',
+      [
+        {'text': 'a', 'user': {'id': 1, 'name': 'b'}, 'tags': [{'x': 1}]},
+        {'text': 'a', 'user': {}, 'a\nb\x1b[2J': 1},
+      ],
+    )
+    assert self._error([path], key='writer', text='text') == (
+      "`--key_field` 'writer' must be in at least one record of `--input`, but "
+      'no record has it. There are: a%0Ab%1B[2J, tags, text, user, user.id, '
+      'user.name. Name one of these.'
+    )
+    message = self._error([path], key='user.x', text='body', time='when')
+    assert message.startswith(
+      "`--key_field` 'user.x' and `--text_field` 'body' and `--time_field` "
+      "'when' must be in at least one record"
+    )
+
+  def test_table(self, tmp_path):
+    rows = [{'text': 'a', 'user': {'name': 'b'}, 'when': 1}]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / 'a')
+    message = self._error([tmp_path / 'a'], key='user', text='body')
+    assert 'There are: text, user.name, when. Name' in message
+
+  def test_very_many_and_very_long_names(self, tmp_path):
+    value = {f'{i:03d}' + 'x' * 10_000: {'y': 1} for i in range(100)}
+    deep = {'z': 1}
+    for _ in range(500):
+      deep = {'a': deep}
+    path = write_lines(tmp_path / 'a', [{'b': deep}, value])
+    message = self._error([path], key='k', text='t')
+    assert 'There are: 000xxx' in message or 'There are: b.a.a.a.a, ' in message
+    assert message.endswith('..., ... Name one of these.') or (
+      message.endswith(', .... Name one of these.')
+    )
+    assert len(message) < 5000
+
+  def test_nothing_that_can_be_read(self, tmp_path):
+    path = write_lines(tmp_path / 'a', [b'{', b'[]'])
+    json_lines.require_fields(_FIELDS, [str(path)], _MAX_BYTES)
+
+
+class TestHostileInput:
+  def test_cut_gzip(self, tmp_path):
+    lines = [{'body': f'text {i}', 'user': {'name': 'a'}} for i in range(500)]
+    plain = '\n'.join(map(json.dumps, lines)).encode()
+    path = tmp_path / 'a.gz'
+    packed = gzip.compress(plain)
+    path.write_bytes(packed[: len(packed) // 2])
+    fields = Fields(key='user.name', text='body')
+    *kept, last = _read(path, fields)
+    assert last == ('truncated_file', '')
+    assert [record['text'] for record in kept] == [
+      line['body'] for line in lines[: len(kept)]
+    ]
+    assert len(kept) > 100
+
+  def test_deep_objects(self, tmp_path):
+    good = {'body': 'a', 'user': {'name': 'b'}}
+    path = write_lines(
+      tmp_path / 'a',
+      [
+        *(good, b'[' * 100_000, b'{"user":' * 100_000, good),
+        b'{"user":' * 100_000 + b'1' + b'}' * 100_000,
+        b'{"body": "a", "user": ' + b'[' * 900 + b']' * 900 + b'}',
+      ],
+    )
+    found = _read(path)
+    assert [value[0] for value in found if isinstance(value, tuple)] == [
+      *('malformed_json', 'malformed_json', 'malformed_json', 'missing_key')
+    ]
+
+  def test_ids(self, tmp_path):
+    ids = [
+      '<script>alert(1)</script>',
+      'a\nb\r\nc\u2028d',
+      'x' * 10_000,
+      '\u202eevil\u2066',
+      "=cmd|' /C calc'!A0",
+      *('+1+1', '@SUM(1)', '-2+3', '../../etc', '{{7*7}}', '$x^2$', '%0A'),
+      'a\0b',
+    ]
+    lines = [{'body': 'a', 'user': {'name': name}} for name in ids]
+    output = group_lines(tmp_path, lines, **_OPTIONS)
+    assert sorted(_group_texts(output)) == sorted(ids)
+    assert verify_corpus(output).num_groups == len(ids)
+
+  def test_bomb_of_one_line(self, tmp_path):
+    path = tmp_path / 'a.jsonl.gz'
+    with gzip.open(path, 'wb', compresslevel=1) as file:
+      file.write(b'{"body": "a", "user": {"name": "b"}}\n{"body": "')
+      for _ in range(600):
+        file.write(b'x' * 1_000_000)
+    small = write_lines(tmp_path / 'b', [{'body': 'a', 'user': {'name': 'b'}}])
+    taken = peak_above_idle(
+      'from pipelines.group_job import run_group_job\n'
+      'from pipelines.job import GroupJob\n'
+      'from pipelines.json_lines import require_fields\n'
+      'from pipelines.source import Fields\n'
+      "fields = Fields(key='user.name', text='body')\n"
+      'def group(path, output):\n'
+      '  job = GroupJob(\n'
+      "    source_name='json_lines', paths=(path,), key='user.name',\n"
+      '    num_shards=1, max_record_bytes=1 << 28, fields=fields,\n'
+      '  )\n'
+      '  require_fields(fields, job.paths, job.max_document_bytes)\n'
+      '  return run_group_job(job, output)\n'
+      'group(sys.argv[1], sys.argv[2])',
+      '(manifest,) = group(sys.argv[3], sys.argv[4])\n'
+      "assert manifest.counts.drops == {'document_too_large': 1}",
+      *(small, tmp_path / 'out', path, tmp_path / 'bomb'),
+    )
+    assert taken < 300e6
