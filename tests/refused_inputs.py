@@ -477,6 +477,10 @@ _DAMAGES = (
     _change(_METRICS, lambda data: re.sub(rb'\n0,.*', b'\n0', data)),
   ),
   (
+    "line 3 does not (could not convert string to float: 'many')",
+    _change(_METRICS, lambda data: re.sub(rb'\n1,[^,]*', b'\n1,many', data)),
+  ),
+  (
     'must have a row for round 4, from which the run',
     _change(_METRICS, lambda data: data[: data.index(b'\n') + 1]),
   ),

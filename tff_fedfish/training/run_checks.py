@@ -22,6 +22,7 @@ from tff_fedfish.planning.units import format_bytes
 from tff_fedfish.runtime import ray_cluster
 from tff_fedfish.training import (
   checkpoints,
+  divergence,
   fingerprints,
   metrics_files,
   round_metrics,
@@ -41,6 +42,8 @@ class CheckedRun:
   """The checkpoint to continue from; None: the run starts."""
   round_num: int | None = None
   """Its round; None: the run starts."""
+  history: divergence.RoundHistory | None = None
+  """The rounds up to that one; None: the run starts."""
   inputs: run_inputs.RunInputs | None = None
   """None: all rounds are done."""
   sample: held_out_sample.ClientSample | None = None
@@ -90,7 +93,7 @@ def check_run(
       more than one thing.
   """
   problems = _Problems()
-  checkpoint = round_num = kept_vocabulary = inputs = sample = None
+  checkpoint = round_num = history = kept_vocabulary = inputs = sample = None
   if workdir is not None:
     with problems:
       checkpoint = run_directory.checkpoint_to_resume(config, workdir)
@@ -99,7 +102,11 @@ def check_run(
     found = checkpoints.load_checkpoint(checkpoint, (), verify=False)
     round_num = found.round_num
     if round_num == config.training.num_rounds:
-      return CheckedRun(checkpoint=checkpoint, round_num=round_num)
+      return CheckedRun(
+        checkpoint=checkpoint,
+        round_num=round_num,
+        history=_read_history(config, found),
+      )
   if config.engine.kind == 'ray':
     with problems:
       ray_cluster.require_listener(config.engine.ray_address)
@@ -131,9 +138,14 @@ def check_run(
     if checkpoint is not None and inputs is not None:
       with problems:
         _require_resumable(config, found, inputs, vocabulary)
+        history = _read_history(config, found)
   problems.raise_all()
   return CheckedRun(
-    checkpoint=checkpoint, round_num=round_num, inputs=inputs, sample=sample
+    checkpoint=checkpoint,
+    round_num=round_num,
+    history=history,
+    inputs=inputs,
+    sample=sample,
   )
 
 
@@ -237,6 +249,15 @@ def _choose_sample(config, inputs):
         f'needs. {remedy} `--config.evaluation.num_clients=0`.'
       )
   return sample
+
+
+def _read_history(config, checkpoint):
+  """Returns what metrics.csv says of the rounds up to a checkpoint."""
+  return divergence.read_history(
+    checkpoint.path.parent.parent,
+    config.training.max_non_finite_rounds,
+    checkpoint.round_num,
+  )
 
 
 def _require_resumable(config, checkpoint, inputs, vocabulary):
