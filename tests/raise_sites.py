@@ -6,8 +6,8 @@ From a function on, everything that it mentions is followed, called or not:
   variable of that name, in whichever module of ours defines it;
 - a class that is mentioned: its `__init__`, `__enter__` and so on, and those
   of its bases;
-- `self.name`: the method or property of the class, its bases and subclasses;
-- `anything.name`: those of that name of all classes mentioned so far.
+- `anything.name`: the methods and properties of that name of all classes that
+  are mentioned anywhere.
 
 Annotations are followed only where they are those of a class's fields, whose
 values somebody makes. A site is a `raise` of a class derived from

@@ -5,7 +5,6 @@ import lzma
 import sqlite3
 import struct
 import tarfile
-from collections.abc import Iterator
 
 import numpy as np
 import small_image_folders
@@ -18,23 +17,6 @@ _TRAIN_IMAGES = 'train-images-idx3-ubyte'
 _TRAIN_LABELS = 'train-labels-idx1-ubyte'
 _WRITERS = 'qmnist-train-labels-idx2-int'
 _TEST_WRITERS = 'qmnist-test-labels-idx2-int'
-
-
-def cases() -> Iterator[Case]:
-  """Yields all of this module."""
-  for words, damage in _MNIST:
-    yield Case(words, functools.partial(_mnist, damage=damage))
-  for words, settings in _PARTITIONS.items():
-    yield Case(words, functools.partial(_partition, **settings))
-  for words, write, settings in _CIFAR:
-    yield Case(words, functools.partial(_cifar, write=write, **settings))
-  for words, write in _EMNIST:
-    yield Case(words, functools.partial(_emnist, write=write))
-  for words, write in _FOLDERS:
-    yield Case(words, functools.partial(_folder, write=write))
-  yield Case(
-    "but it lacks 'cow'", functools.partial(_folder, data__classes='cat/cow')
-  )
 
 
 def _arguments(corpus, **settings):
@@ -369,5 +351,23 @@ _FOLDERS = (
   (
     'Every client must have the same class directories',
     _rename('b/dog', 'b/cow'),
+  ),
+)
+
+
+CASES = (
+  *(Case(words, functools.partial(_mnist, damage=d)) for words, d in _MNIST),
+  *(
+    Case(words, functools.partial(_partition, **settings))
+    for words, settings in _PARTITIONS.items()
+  ),
+  *(
+    Case(words, functools.partial(_cifar, write=write, **settings))
+    for words, write, settings in _CIFAR
+  ),
+  *(Case(words, functools.partial(_emnist, write=w)) for words, w in _EMNIST),
+  *(Case(words, functools.partial(_folder, write=w)) for words, w in _FOLDERS),
+  Case(
+    "but it lacks 'cow'", functools.partial(_folder, data__classes='cat/cow')
   ),
 )

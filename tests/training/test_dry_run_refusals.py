@@ -11,8 +11,11 @@ from typing import NamedTuple
 
 import pytest
 import raise_sites
+import refused_corpora
 import refused_images
 import refused_inputs
+import refused_runs
+import refused_settings
 
 from tff_fedfish.cli.main import main
 from tff_fedfish.errors import UserError, UserErrors
@@ -35,7 +38,12 @@ _NOT_SHOWN = {
   'vocabulary and settings are those of the checkpoint is checked before',
 }
 
-_CASES = [*refused_inputs.cases(), *refused_images.cases()]
+_CASES = (
+  *refused_settings.CASES,
+  *refused_runs.CASES,
+  *refused_corpora.CASES,
+  *refused_images.CASES,
+)
 
 
 class _Shown(NamedTuple):
