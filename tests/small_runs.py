@@ -57,11 +57,12 @@ def make_vocabulary(directory: pathlib.Path, corpus: pathlib.Path):
   return output
 
 
-def train(inputs, workdir, **settings) -> int:
+def train(inputs, workdir, *options, **settings) -> int:
   """Runs `fedfish train` here; returns its exit code."""
   arguments = overrides(*inputs, **settings)
   return main(
-    ['train', '--config', CONFIG, '--workdir', str(workdir), *arguments]
+    ['train', '--config', CONFIG, '--workdir', str(workdir)]
+    + [*options, *arguments]
   )
 
 

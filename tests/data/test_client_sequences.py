@@ -173,7 +173,7 @@ def test_an_example_without_text_is_an_error(tokenizer):
 
 def test_a_sequence_without_targets_is_an_error(corpus, tokenizer):
   with pytest.raises(
-    UserError, match='`sequence_length` must be at least 1, found 0'
+    ValueError, match='`sequence_length` must be at least 1, found 0'
   ):
     client_sequences.ClientSequences(corpus, tokenizer, sequence_length=0)
 

@@ -5,7 +5,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tff_fedfish.data import client_splits, randomness
-from tff_fedfish.errors import UserError
 
 _IDS = [b'%d.example' % i for i in range(10_000)]
 
@@ -79,9 +78,9 @@ def test_zero_and_one():
 @pytest.mark.parametrize('fraction', [-0.1, 1.5, float('nan')])
 def test_a_fraction_out_of_range_is_an_error(fraction):
   message = f'`held_out_fraction` must be between 0 and 1, found {fraction}'
-  with pytest.raises(UserError, match=message):
+  with pytest.raises(ValueError, match=message):
     _split([], held_out_fraction=fraction)
-  with pytest.raises(UserError, match=message):
+  with pytest.raises(ValueError, match=message):
     client_splits.is_held_out(b'', split_seed=1, held_out_fraction=fraction)
 
 

@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tff_fedfish.data import cohorts, randomness
-from tff_fedfish.errors import UserError
 
 _IDS = [b'client-%d' % i for i in range(20)]
 
@@ -102,7 +101,7 @@ def test_reads_only_the_drawn_of_a_billion_ids():
 
 def test_more_than_there_are_is_an_error():
   with pytest.raises(
-    UserError,
+    ValueError,
     match=r'`cohort_size` is 50, but only 20 participating clients exist\. '
     r'Lower cohort_size',
   ):
@@ -112,11 +111,11 @@ def test_more_than_there_are_is_an_error():
 @pytest.mark.parametrize('cohort_size', [0, -3])
 def test_less_than_one_is_an_error(cohort_size):
   with pytest.raises(
-    UserError, match=f'`cohort_size` must be at least 1, found {cohort_size}'
+    ValueError, match=f'`cohort_size` must be at least 1, found {cohort_size}'
   ):
     cohorts.draw_cohort(_IDS, seed=1, round_num=1, cohort_size=cohort_size)
 
 
 def test_no_clients_is_an_error():
-  with pytest.raises(UserError, match='only 0 participating clients exist'):
+  with pytest.raises(ValueError, match='only 0 participating clients exist'):
     cohorts.draw_cohort([], seed=1, round_num=1, cohort_size=1)

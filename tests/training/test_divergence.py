@@ -189,8 +189,8 @@ def test_what_is_no_run_has_not_diverged(tmp_path, files):
 
 @pytest.fixture(scope='module')
 def train(small_inputs):
-  return lambda workdir, **settings: small_runs.train(
-    small_inputs, workdir, **(_DIVERGING | settings)
+  return lambda workdir, *options, **settings: small_runs.train(
+    small_inputs, workdir, *options, **(_DIVERGING | settings)
   )
 
 
@@ -225,11 +225,13 @@ def test_stops_and_counts_on_when_resumed(train, tmp_path, capsys, monkeypatch):
   # Beside the last one those that it must not push out.
   assert checkpoints.list_rounds(workdir / 'checkpoints') == [0, 1, 4]
   assert divergence.diverged_checkpoint(workdir) == good
-  # At once: no model is built.
+  # A dry run says it, too, and no model is built for that.
   with monkeypatch.context() as patch:
     patch.delattr(learning_setup, 'build_learning_process')
     assert train(workdir, **settings, **limit) == 1
-  assert capsys.readouterr().err == last_line + '\n'
+    assert capsys.readouterr().err == last_line + '\n'
+    assert train(workdir, '--dry_run', **settings, **limit) == 1
+    assert capsys.readouterr().err == last_line + '\n'
   # A higher limit, then none.
   limit['training__max_non_finite_rounds'] = 4
   assert train(workdir, **settings, **limit) == 1

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 
+import pyarrow.parquet as pq
 import pytest
 import small_runs
 
@@ -59,6 +60,21 @@ class TestAllProblemsAtOnce:
     first, second = capsys.readouterr().err.splitlines()
     assert 'no_corpus' in first
     assert 'no_vocabulary' in second
+
+  def test_a_corpus_that_cannot_be_counted_hides_nothing(
+    self, small_inputs, tmp_path, capsys
+  ):
+    corpus = shutil.copytree(small_inputs[0], tmp_path / 'corpus')
+    index = corpus / 'index.parquet'
+    pq.write_table(pq.read_table(index).drop_columns(['num_words']), index)
+    inputs = (corpus, small_inputs[1])
+    arguments = _arguments(
+      inputs, tmp_path / 'run', '--dry_run', cohorts__cohort_size=50
+    )
+    assert main(arguments) == 2
+    first, second = capsys.readouterr().err.splitlines()
+    assert 'cohort_size` is 50, but only ' in first
+    assert 'must hold index.parquet, but it is unreadable' in second
 
   def test_sweep(self, small_inputs, tmp_path, capsys):
     sweep = tmp_path / 'sweep.py'

@@ -13,7 +13,6 @@ from tff_fedfish.data import sequences as sequences_lib
 from tff_fedfish.data.grouped_corpus import example_texts
 from tff_fedfish.data.sequences import Sequences
 from tff_fedfish.data.tokenizers import Tokenizer
-from tff_fedfish.errors import UserError
 
 if typing.TYPE_CHECKING:
   import tensorflow as tf
@@ -47,9 +46,12 @@ class ClientSequences:
       drop_short_block: See `sequences.build_sequences`.
       cache_bytes: Token sequences kept in memory, at most; those of the least
         recently used client go first. 0 keeps none.
+
+    Raises:
+      ValueError: If `sequence_length` is below 1.
     """
     if sequence_length < 1:
-      raise UserError(
+      raise ValueError(
         f'`sequence_length` must be at least 1, found {sequence_length}. '
         'It counts the tokens that a sequence predicts.'
       )

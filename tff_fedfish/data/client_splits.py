@@ -4,7 +4,6 @@ import dataclasses
 from collections.abc import Collection, Iterable
 
 from tff_fedfish.data import randomness
-from tff_fedfish.errors import UserError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,7 +34,7 @@ def is_held_out(
     True if the client must not take part in training.
 
   Raises:
-    UserError: If the fraction is not between 0 and 1.
+    ValueError: If the fraction is not between 0 and 1.
   """
   _check_fraction(held_out_fraction)
   return _is_held_out(client_id, split_seed, held_out_fraction)
@@ -64,7 +63,7 @@ def split_clients(
     Both sides, each in the order of `client_ids`.
 
   Raises:
-    UserError: If the fraction is not between 0 and 1.
+    ValueError: If the fraction is not between 0 and 1.
   """
   if held_out_fraction is not None:
     _check_fraction(held_out_fraction)
@@ -94,7 +93,7 @@ def split_position(client_id: bytes, *, split_seed: int) -> float:
 
 def _check_fraction(held_out_fraction: float) -> None:
   if not 0.0 <= held_out_fraction <= 1.0:
-    raise UserError(
+    raise ValueError(
       '`held_out_fraction` must be between 0 and 1, found '
       f'{held_out_fraction}. It is a share of the clients, such as 0.1.'
     )

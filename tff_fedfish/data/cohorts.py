@@ -5,7 +5,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from tff_fedfish.data import randomness
-from tff_fedfish.errors import UserError
 
 
 def draw_cohort(
@@ -36,15 +35,15 @@ def draw_cohort(
     `cohort_size` distinct client ids in the order of their draw.
 
   Raises:
-    UserError: If `cohort_size` is below 1 or above the number of clients.
+    ValueError: If `cohort_size` is below 1 or above the number of clients.
   """
   num_clients = len(client_ids)
   if cohort_size < 1:
-    raise UserError(
+    raise ValueError(
       f'`cohort_size` must be at least 1, found {cohort_size}. Raise it.'
     )
   if cohort_size > num_clients:
-    raise UserError(
+    raise ValueError(
       f'`cohort_size` is {cohort_size}, but only {num_clients} participating '
       'clients exist. Lower cohort_size, or group the corpus by a finer key.'
     )

@@ -141,13 +141,14 @@ def load_tokenizer(
   Raises:
     UserError: If the path is none of these, is damaged, or lacks a special
       piece.
+    ValueError: If `lower_case` is given for anything else than a `.txt` file.
   """
   path = pathlib.Path(path)
   is_file = path.is_file()
   if is_file and path.suffix == '.txt':
     return wordpiece_tokenizer(_read(path), str(path), lower_case=lower_case)
   if lower_case is not None:
-    raise UserError(
+    raise ValueError(
       '`lower_case` may be set for a WordPiece vocabulary file (.txt) alone, '
       f'but {str(path)!r} settles it itself. Leave it out.'
     )

@@ -150,6 +150,24 @@ def share_of_worker(
   return share
 
 
+def require_listener(address: str) -> None:
+  """Raises UserError where nothing answers; Ray itself tries for minutes.
+
+  Args:
+    address: As for `join`; 'local' and 'auto' name nothing that could answer.
+  """
+  if address in ('local', 'auto'):
+    return
+  host, _, port = address.rpartition(':')
+  try:
+    if not host or not port.isdecimal() or int(port) >= 2**16:
+      raise ValueError('not HOST:PORT')
+    where = (host.strip('[]'), int(port))
+    socket.create_connection(where, _CONNECT_SECONDS).close()
+  except (OSError, ValueError) as error:
+    raise _wrong_address(address, error) from error
+
+
 def describe_error(error: BaseException) -> str:
   """Returns type and text in one line; of a long text, start and end."""
   text = ' '.join(str(error).split()).rstrip('.')
@@ -164,8 +182,7 @@ def _connect(ray, address, num_workers):
   options = dict(logging_level=logging.CRITICAL, log_to_driver=False)
   if address == 'local':
     options |= dict(num_cpus=num_workers, include_dashboard=False)
-  elif address != 'auto':
-    _require_listener(address)
+  require_listener(address)
   try:
     ray.init(address=address, **options)
   # Of any type: some of what Ray raises is a plain Exception.
@@ -178,18 +195,6 @@ def _connect(ray, address, num_workers):
       f'Ray cannot start on this machine: {describe_error(error)}. Look for '
       "room in /tmp and memory, or use `--config.engine.kind='in_process'`."
     ) from error
-
-
-def _require_listener(address):
-  """Raises UserError where nothing answers; Ray itself tries for minutes."""
-  host, _, port = address.rpartition(':')
-  try:
-    if not host or not port.isdecimal() or int(port) >= 2**16:
-      raise ValueError('not HOST:PORT')
-    where = (host.strip('[]'), int(port))
-    socket.create_connection(where, _CONNECT_SECONDS).close()
-  except (OSError, ValueError) as error:
-    raise _wrong_address(address, error) from error
 
 
 def _wrong_address(address, error):

@@ -21,6 +21,7 @@ def dry_run(config: TrainConfig, workdir: str | os.PathLike | None) -> None:
 
   Raises:
     UserError: Naming all that the run would refuse.
+    FailedError: If the run has stopped as it diverged, and would stop again.
   """
   describe(config)
   run_checks.print_warnings(config, workdir)
@@ -29,6 +30,8 @@ def dry_run(config: TrainConfig, workdir: str | os.PathLike | None) -> None:
     if workdir is not None and os.path.isdir(workdir):
       stack.enter_context(run_directory.lock(workdir))
     checked = run_checks.check_run(config, workdir, stage=Stages())
+  if checked.history is not None:
+    checked.history.require_not_diverged()
   run_checks.print_unknown_tokens(checked)
 
 

@@ -19,8 +19,10 @@ from tff_fedfish.errors import UserError, UserErrors
 from tff_fedfish.evaluation import held_out_sample
 from tff_fedfish.planning import disk, memory
 from tff_fedfish.planning.units import format_bytes
+from tff_fedfish.runtime import ray_cluster
 from tff_fedfish.training import (
   checkpoints,
+  divergence,
   fingerprints,
   metrics_files,
   round_metrics,
@@ -40,6 +42,8 @@ class CheckedRun:
   """The checkpoint to continue from; None: the run starts."""
   round_num: int | None = None
   """Its round; None: the run starts."""
+  history: divergence.RoundHistory | None = None
+  """The rounds up to that one; None: the run starts."""
   inputs: run_inputs.RunInputs | None = None
   """None: all rounds are done."""
   sample: held_out_sample.ClientSample | None = None
@@ -89,7 +93,7 @@ def check_run(
       more than one thing.
   """
   problems = _Problems()
-  checkpoint = round_num = kept_vocabulary = inputs = sample = None
+  checkpoint = round_num = history = kept_vocabulary = inputs = sample = None
   if workdir is not None:
     with problems:
       checkpoint = run_directory.checkpoint_to_resume(config, workdir)
@@ -98,7 +102,14 @@ def check_run(
     found = checkpoints.load_checkpoint(checkpoint, (), verify=False)
     round_num = found.round_num
     if round_num == config.training.num_rounds:
-      return CheckedRun(checkpoint=checkpoint, round_num=round_num)
+      return CheckedRun(
+        checkpoint=checkpoint,
+        round_num=round_num,
+        history=_read_history(config, found),
+      )
+  if config.engine.kind == 'ray':
+    with problems:
+      ray_cluster.require_listener(config.engine.ray_address)
   corpus = split = None
   with problems, stage('opening the corpus'):
     corpus = run_inputs.open_corpus(config, config.data.directory)
@@ -119,17 +130,22 @@ def check_run(
     tokenizer = run_inputs.open_tokenizer(config, vocabulary)
     is_read = True
   if split is not None and is_read:
-    inputs = run_inputs.RunInputs(
-      corpus, run_inputs.corpus_fingerprint(corpus), split, tokenizer
-    )
     with problems, stage('choosing held-out clients'):
+      inputs = run_inputs.RunInputs(
+        corpus, run_inputs.corpus_fingerprint(corpus), split, tokenizer
+      )
       sample = _choose_sample(config, inputs)
-    if checkpoint is not None:
+    if checkpoint is not None and inputs is not None:
       with problems:
         _require_resumable(config, found, inputs, vocabulary)
+        history = _read_history(config, found)
   problems.raise_all()
   return CheckedRun(
-    checkpoint=checkpoint, round_num=round_num, inputs=inputs, sample=sample
+    checkpoint=checkpoint,
+    round_num=round_num,
+    history=history,
+    inputs=inputs,
+    sample=sample,
   )
 
 
@@ -199,6 +215,8 @@ def problems_of(configs: Iterable[TrainConfig]) -> list[str]:
       config.model,
       config.evaluation,
       config.seeds,
+      config.engine.kind,
+      config.engine.ray_address,
     )
     checked.setdefault(repr(key), config)
   lines = {}
@@ -231,6 +249,15 @@ def _choose_sample(config, inputs):
         f'needs. {remedy} `--config.evaluation.num_clients=0`.'
       )
   return sample
+
+
+def _read_history(config, checkpoint):
+  """Returns what metrics.csv says of the rounds up to a checkpoint."""
+  return divergence.read_history(
+    checkpoint.path.parent.parent,
+    config.training.max_non_finite_rounds,
+    checkpoint.round_num,
+  )
 
 
 def _require_resumable(config, checkpoint, inputs, vocabulary):

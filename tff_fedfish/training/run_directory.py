@@ -34,15 +34,21 @@ def read_config(run_directory: str | os.PathLike) -> TrainConfig:
   Raises:
     UserError: If the directory is no run, or its config.json is damaged.
   """
-  path = pathlib.Path(run_directory) / CONFIG_NAME
   try:
-    value = files.parse_json(path.read_text(encoding='utf-8'))
+    return _read_config(pathlib.Path(run_directory) / CONFIG_NAME)
   except FileNotFoundError as error:
     raise UserError(
       f'{str(run_directory)!r} must be the directory of a run, but '
       f'{CONFIG_NAME} is not in it. Name a directory that `fedfish train` '
       'wrote.'
     ) from error
+
+
+def _read_config(path):
+  try:
+    value = files.parse_json(path.read_text(encoding='utf-8'))
+  except FileNotFoundError:
+    raise
   except (ValueError, OSError) as error:
     raise UserError(
       f'{str(path)!r} must hold the config of a run, but cannot be read '
@@ -70,11 +76,13 @@ def checkpoint_to_resume(
   workdir = files.require_usable_output(
     workdir, '--workdir', marker=CONFIG_NAME
   )
-  if not (workdir / CONFIG_NAME).exists():
+  try:
+    kept = _read_config(workdir / CONFIG_NAME)
+  except FileNotFoundError:
     return None
   changed = [
     name
-    for name in config_loading.differences(read_config(workdir), config)
+    for name in config_loading.differences(kept, config)
     if name not in MAY_CHANGE
   ]
   if changed:

@@ -53,10 +53,8 @@ def train(config: TrainConfig, workdir: str | os.PathLike) -> int:
   stages = Stages()
   with run_directory.lock(workdir):
     checked = run_checks.check_run(config, workdir, stage=stages)
-    history = divergence.RoundHistory(workdir, limit)
-    if checked.round_num is not None:
-      history = divergence.read_history(workdir, limit, checked.round_num)
-      history.require_not_diverged()
+    history = checked.history or divergence.RoundHistory(workdir, limit)
+    history.require_not_diverged()
     if checked.inputs is None:
       print(f'The run in {str(workdir)!r} is finished.', file=sys.stderr)
       return 0

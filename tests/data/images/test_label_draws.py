@@ -107,7 +107,7 @@ def test_a_label_that_is_no_class():
 @pytest.mark.parametrize('value', [0, -1, 1.5, True, None])
 def test_counts(value):
   with pytest.raises(
-    UserError, match=f'`k` must be an int of at least 1, found {value}. Change'
+    ValueError, match=f'`k` must be an int of at least 1, found {value}. Change'
   ):
     label_draws.check_count('k', value)
 

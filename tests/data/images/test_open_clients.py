@@ -241,7 +241,7 @@ def test_cifar10(tmp_path):
 )
 def test_arguments_that_do_not_fit(tmp_path, name, changes, words):
   # Before any file is looked for: the directory is empty.
-  with pytest.raises(UserError, match=words):
+  with pytest.raises(ValueError, match=words):
     _open(tmp_path, name, **changes)
 
 
@@ -255,7 +255,7 @@ def test_no_files(tmp_path, name):
 
 def test_clusters_of_other_images(fashion):
   with pytest.raises(
-    UserError, match=r'each of the 8 test images, found \[7\]. Cluster them'
+    ValueError, match=r'each of the 8 test images, found \[7\]. Cluster them'
   ):
     _open(fashion, clusters=(np.zeros(18, int), np.zeros(7, int)))
 

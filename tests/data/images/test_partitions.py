@@ -180,6 +180,6 @@ def test_no_clients(scheme):
   }.get(scheme, dict(alpha=1.0))
   partition = Partition(scheme=scheme, num_clients=0, seed=1, **needed)
   with pytest.raises(
-    UserError, match='`num_clients` must be an int of at least 1, found 0'
+    ValueError, match='`num_clients` must be an int of at least 1, found 0'
   ):
     _split(partition, np.zeros(20, int))

@@ -44,6 +44,7 @@ def fixed_classes(
     `num_clients` arrays of rows, together all of them.
 
   Raises:
+    ValueError: If a count is no int or too small.
     UserError: If a parameter is out of range, if there are more classes than
       the clients can have, or if 1,000 draws leave a class to nobody.
   """
@@ -116,6 +117,7 @@ def pathological_shards(
     `num_clients` arrays of rows, together all of them.
 
   Raises:
+    ValueError: If a count is no int or too small.
     UserError: If a parameter is out of range.
   """
   held = class_rows(
@@ -158,6 +160,7 @@ def class_rows(
     Int64 [num_clients, shards_per_client].
 
   Raises:
+    ValueError: If a count is no int or too small.
     UserError: If a parameter is out of range.
   """
   check_count('num_clients', num_clients)

@@ -52,6 +52,7 @@ def per_class_over_clients(
     `num_clients` arrays of rows, together all of them.
 
   Raises:
+    ValueError: If a count is no int or too small.
     UserError: If a parameter is out of range, or if 1,000 draws leave a client
       with less than `min_examples`.
   """
@@ -112,6 +113,7 @@ def per_client_over_classes_normalised(
     `num_clients` arrays of rows, together all of them.
 
   Raises:
+    ValueError: If a count is no int or too small.
     UserError: If a parameter is out of range.
   """
   check_count('num_clients', num_clients)
@@ -168,6 +170,7 @@ def per_client_sampling(
     that remain belong to no client.
 
   Raises:
+    ValueError: If a count is no int or too small.
     UserError: If a parameter is out of range.
   """
   check_count('num_clients', num_clients)

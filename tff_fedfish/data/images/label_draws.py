@@ -127,10 +127,10 @@ def collect(
 
 
 def check_count(name: str, value: int, *, at_least: int = 1) -> None:
-  """Raises UserError if a parameter is no int or too small."""
+  """Raises ValueError if a parameter is no int or too small."""
   is_int = isinstance(value, int | np.integer) and not isinstance(value, bool)
   if not is_int or value < at_least:
-    raise UserError(
+    raise ValueError(
       f'`{name}` must be an int of at least {at_least}, found {value!r}. '
       'Change it.'
     )

@@ -70,6 +70,7 @@ def cluster(
     Int32 [n], from 0 to num_clusters - 1.
 
   Raises:
+    ValueError: If a count is no int or too small.
     UserError: If a parameter is out of range.
   """
   for name, value in (

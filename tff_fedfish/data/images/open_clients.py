@@ -14,7 +14,6 @@ from tff_fedfish.data.images.label_histograms import label_histograms
 from tff_fedfish.data.images.labelled_images import LabelledImages
 from tff_fedfish.data.images.mnist_by_writer import read_mnist_by_writer
 from tff_fedfish.data.images.partitions import Partition
-from tff_fedfish.errors import UserError
 
 _Reader = Callable[[str | os.PathLike], tuple[LabelledImages, LabelledImages]]
 
@@ -65,8 +64,10 @@ def open_image_clients(
     The clients; those of the test split are `held_out`.
 
   Raises:
-    UserError: If there is no such corpus, if files are missing or damaged, or
-      if the arguments do not fit each other or the corpus.
+    UserError: If files are missing or damaged, or the partition does not fit
+      the corpus.
+    ValueError: If there is no such corpus, or the arguments do not fit each
+      other.
   """
   _check_arguments(name, partition, held_out, clusters, digits_only)
   if partition is not None:
@@ -148,17 +149,17 @@ def _check_arguments(
   digits_only: bool,
 ) -> None:
   if name not in CORPORA:
-    raise UserError(
+    raise ValueError(
       f'the corpus must be one of {", ".join(CORPORA)}, found {name!r}. Change '
       'its name.'
     )
   if partition is None and name not in _WITH_CLIENTS:
-    raise UserError(
+    raise ValueError(
       f'corpus {name!r} requires a `partition`, as it has no clients of its '
       'own, but none is given. Give one.'
     )
   if partition is not None and name not in _WITHOUT_CLIENTS:
-    raise UserError(
+    raise ValueError(
       f'corpus {name!r} takes no `partition`, as it has clients of its own, '
       f'but {partition.scheme!r} is given. Leave it out.'
     )
@@ -166,24 +167,24 @@ def _check_arguments(
     'whole',
     'matching',
   ):
-    raise UserError(
+    raise ValueError(
       "`held_out` must be 'whole', 'matching' or a partition, found "
       f'{held_out!r}. Change it.'
     )
   if partition is None and held_out != 'whole':
-    raise UserError(
+    raise ValueError(
       '`held_out` is read with a `partition` alone, as clients of '
       f'{name!r} are held out by its own split. Leave it out.'
     )
   if clusters is not None and (
     partition is None or partition.scheme != 'latent_distributions'
   ):
-    raise UserError(
+    raise ValueError(
       "`clusters` are read by the scheme 'latent_distributions' alone. Leave "
       'them out, or change the scheme.'
     )
   if digits_only and name != 'emnist_by_writer':
-    raise UserError(
+    raise ValueError(
       f"`digits_only` is read by 'emnist_by_writer' alone, found {name!r}. "
       'Leave it out.'
     )
@@ -193,7 +194,7 @@ def _check_clusters(
   side: LabelledImages, clusters: np.ndarray, which: str
 ) -> None:
   if clusters.shape != side.labels.shape:
-    raise UserError(
+    raise ValueError(
       f'`clusters` must have one entry for each of the {len(side.labels)} '
       f'{which} images, found {list(clusters.shape)}. Cluster them again.'
     )

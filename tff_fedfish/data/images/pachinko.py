@@ -58,6 +58,7 @@ def pachinko(
     other rows belong to no client. It depends on the arguments alone.
 
   Raises:
+    ValueError: If a count is no int or too small.
     UserError: If a parameter is out of range, if the clients would need more
       examples than there are, or if a fine class has two coarse ones.
   """

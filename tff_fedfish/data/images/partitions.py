@@ -126,6 +126,7 @@ class Partition:
       which share a row.
 
     Raises:
+      ValueError: If a count is no int or too small.
       UserError: If a parameter is out of range, or pachinko has no coarse
         labels.
     """

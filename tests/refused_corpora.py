@@ -1,0 +1,167 @@
+"""Grouped corpora that a run refuses, and words of what is said."""
+
+import contextlib
+
+import damaged_corpora
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from refused_inputs import changed, damaged, edited, removed
+
+from tff_fedfish.data import records
+from tff_fedfish.data.corpus_index import INDEX_SCHEMA
+from tff_fedfish.training import run_inputs
+
+
+def _rewrite(corpus, payload_of, *, offset=None, damage=lambda data: data):
+  """Replaces all records, and index and manifest to fit.
+
+  Args:
+    corpus: Its directory.
+    payload_of: From a client id to the payload of its record.
+    offset: What the index says of every record; None: what is right.
+    damage: From a shard's bytes to those that are written.
+  """
+  rows = damaged_corpora.index_rows(corpus)
+  sizes = {}
+  for number in range(2):
+    path = damaged_corpora.shard_path(corpus, number)
+    with open(path, 'wb') as file:
+      for row in rows:
+        if row['shard'] == number:
+          row['offset'] = file.tell() if offset is None else offset
+          records.write_record(file, payload_of(row['group_id']))
+    path.write_bytes(damage(path.read_bytes()))
+    sizes[path.name] = path.stat().st_size
+  damaged_corpora.write_index(corpus, rows)
+
+  def edit(manifest):
+    for shard in manifest['shards']:
+      shard['num_bytes'] = sizes[shard['name']]
+
+  damaged_corpora.edit_manifest(corpus, edit)
+
+
+def _record(client_id, *examples):
+  encoded = [records.encode_example(example) for example in examples]
+  return records.encode_group_record(client_id, encoded)
+
+
+def _change_index(corpus, change):
+  path = corpus / 'index.parquet'
+  pq.write_table(change(pq.read_table(path)), path)
+
+
+def _rows_disagree(place):
+  """Makes the index state one row more than its only group of rows has."""
+  path = place.corpus / 'index.parquet'
+  content = path.read_bytes()
+  num_rows = pq.read_metadata(path).num_rows
+  for position, byte in enumerate(content):
+    # Parquet writes n as 2 n.
+    if byte != 2 * num_rows:
+      continue
+    damaged = bytearray(content)
+    damaged[position] += 2
+    path.write_bytes(damaged)
+    with contextlib.suppress(pa.ArrowException, OSError):
+      found = pq.read_metadata(path)
+      sizes = [found.row_group(i).num_rows for i in range(found.num_row_groups)]
+      if (found.num_rows, sizes) == (num_rows + 1, [num_rows]):
+        return
+  raise AssertionError('the index does not state its number of rows')
+
+
+def _replace_while_open(place):
+  """Another process replaces the index once it was opened."""
+  corpus, read = place.corpus, run_inputs.open_tokenizer
+
+  def open_tokenizer(*arguments):
+    _change_index(corpus, lambda table: table.slice(1))
+    return read(*arguments)
+
+  patch = place.stack.enter_context(pytest.MonkeyPatch.context())
+  patch.setattr(run_inputs, 'open_tokenizer', open_tokenizer)
+
+
+def _index(words, change):
+  return damaged(words, lambda place: _change_index(place.corpus, change))
+
+
+def _records(words, payload_of, **options):
+  return damaged(
+    words, lambda place: _rewrite(place.corpus, payload_of, **options)
+  )
+
+
+_MANIFEST = 'corpus/manifest.json'
+_INDEX = 'corpus/index.parquet'
+CASES = (
+  edited(
+    'Upgrade fedfish, or group the corpus again',
+    _MANIFEST,
+    schema_version=99,
+  ),
+  edited(
+    'it has an unreadable manifest.json',
+    _MANIFEST,
+    lambda manifest: manifest.pop('counts'),
+  ),
+  removed('is not a grouped corpus: it has no manifest.json', _MANIFEST),
+  changed('it has an unreadable manifest.json', _MANIFEST, b'{'),
+  removed(
+    'must hold the shard groups-00000-of-00002.tfrecord',
+    'corpus/groups-00000-of-00002.tfrecord',
+  ),
+  removed('must hold index.parquet, but it is missing', _INDEX),
+  damaged('must hold index.parquet, but it is unreadable', _rows_disagree),
+  _index(
+    'must hold index.parquet, but it is unreadable',
+    lambda table: table.drop_columns(['offset']),
+  ),
+  _index(
+    'must hold index.parquet, but it is unreadable',
+    lambda table: table.set_column(
+      table.column_names.index('offset'),
+      INDEX_SCHEMA.field('offset'),
+      pa.nulls(len(table), pa.int64()),
+    ),
+  ),
+  _index('records, but that has 11 rows', lambda table: table.slice(1)),
+  damaged('was replaced by another one. Start again', _replace_while_open),
+  _records(
+    'index.parquet belongs to another corpus. Run',
+    lambda _: _record(b'nobody', {'text': b'a'}),
+  ),
+  _records(
+    'has an example without the feature `text`',
+    lambda client_id: _record(client_id, {'title': b'a'}),
+  ),
+  _records('is not readable as one (not a SequenceExample)', lambda _: b'\xff'),
+  _records('no file can be so long', lambda _: b'', offset=2**63 - 1),
+  _records('the file ends there', lambda _: b'', offset=10**6),
+  _records(
+    'the record is cut off',
+    lambda _: b'',
+    offset=0,
+    damage=lambda data: data[:5],
+  ),
+  _records(
+    'the record is cut off',
+    lambda _: b'long',
+    offset=0,
+    damage=lambda data: data[:14],
+  ),
+  _records(
+    'its length fails the checksum',
+    lambda _: b'',
+    offset=0,
+    damage=lambda data: b'1' + data[1:],
+  ),
+  _records(
+    'its content fails the checksum',
+    lambda _: b'long',
+    offset=0,
+    damage=lambda data: data.replace(b'long', b'lung'),
+  ),
+)

@@ -1,0 +1,373 @@
+"""Corpora of images that a run refuses, and words of what is said."""
+
+import functools
+import lzma
+import sqlite3
+import struct
+import tarfile
+
+import numpy as np
+import small_image_folders
+import small_image_runs
+from refused_inputs import Case
+
+from tff_fedfish.data.example_protos import messages
+
+_TRAIN_IMAGES = 'train-images-idx3-ubyte'
+_TRAIN_LABELS = 'train-labels-idx1-ubyte'
+_WRITERS = 'qmnist-train-labels-idx2-int'
+_TEST_WRITERS = 'qmnist-test-labels-idx2-int'
+
+
+def _arguments(corpus, **settings):
+  return [
+    *('--config', small_image_runs.CONFIG),
+    *small_image_runs.overrides(corpus, **settings),
+  ]
+
+
+def _mnist(place, *, damage):
+  corpus = place.directory / 'mnist'
+  # None: images of another size, though whole.
+  small_image_runs.write_corpus(corpus, side=28 if damage else 20)
+  if damage:
+    damage(corpus)
+  return _arguments(corpus)
+
+
+def _idx(dtype, *shape, values=b''):
+  """Returns an idx file; `values` may be too few."""
+  header = bytes([0, 0, {'uint8': 8, 'int32': 12}[dtype], len(shape)])
+  return header + struct.pack(f'>{len(shape)}I', *shape) + values
+
+
+def _write(name, content):
+  return lambda corpus: (corpus / name).write_bytes(content)
+
+
+def _edit_writers(name, column, value):
+  """Changes a number in the first row of a file of QMNIST."""
+
+  def damage(corpus):
+    data = bytearray((corpus / name).read_bytes())
+    start = 12 + 4 * column
+    data[start : start + 4] = struct.pack('>i', value)
+    (corpus / name).write_bytes(data)
+
+  return damage
+
+
+_NUM_TRAIN = sum(small_image_runs.TRAIN_SIZES.values())
+_WRITER = min(small_image_runs.TRAIN_SIZES)
+_MNIST = (
+  (
+    'must have images of 28 x 28 x 1 in 10 classes, but in',
+    None,
+  ),
+  (
+    "Corpus 'mnist_by_writer' requires",
+    lambda corpus: (corpus / _WRITERS).unlink(),
+  ),
+  ('must be a whole, readable file', _write(_TRAIN_IMAGES, b'\x1f\x8b')),
+  (
+    "must be an idx file, but it begins with the bytes '6e",
+    _write(_TRAIN_IMAGES, b'no'),
+  ),
+  ('must hold uint8 in 3 dimensions', _write(_TRAIN_IMAGES, _idx('int32', 1))),
+  ('it ends within them', _write(_TRAIN_IMAGES, _idx('uint8', 1, 1, 1)[:-1])),
+  (
+    'values in 784 bytes, as its header says',
+    _write(_TRAIN_IMAGES, _idx('uint8', 1, 28, 28)),
+  ),
+  (
+    f'must hold a label for each of the {_NUM_TRAIN} images',
+    _write(_TRAIN_LABELS, _idx('uint8', 1, values=b'\0')),
+  ),
+  (
+    'must hold labels from 0 to 9, but it holds 10',
+    _write(_TRAIN_LABELS, _idx('uint8', _NUM_TRAIN, values=b'\n' * _NUM_TRAIN)),
+  ),
+  (
+    'must hold 8 columns and a row for each',
+    _write(_WRITERS, _idx('int32', 0, 8)),
+  ),
+  ('on every class, but in row 0 it has 77', _edit_writers(_WRITERS, 0, 77)),
+  ('must name other writers than', _edit_writers(_TEST_WRITERS, 2, _WRITER)),
+)
+
+
+def _partition(place, **settings):
+  corpus = small_image_runs.write_corpus(place.directory / 'fashion')
+  return _arguments(
+    corpus,
+    data__corpus='fashion_mnist',
+    **{f'partition__{name}': value for name, value in settings.items()},
+  )
+
+
+_PARTITIONS = {
+  '`alpha` must be a finite number of at least 1e-09': dict(
+    scheme='per_client_sampling', num_clients=2, alpha=1e-12
+  ),
+  'must not exceed the 10 classes, found 11': dict(
+    scheme='fixed_classes', num_clients=2, classes_per_client=11
+  ),
+  '`num_clients` x `classes_per_client` must reach the': dict(
+    scheme='fixed_classes', num_clients=1, classes_per_client=1
+  ),
+  'must be a multiple of the 10 classes, found 3 x 1': dict(
+    scheme='pathological_shards', num_clients=3, shards_per_client=1
+  ),
+  'must be at least the number of latent distributions': dict(
+    scheme='latent_distributions', num_clients=1
+  ),
+  f'must not exceed the {_NUM_TRAIN} examples, found 2 x 100': dict(
+    scheme='per_class_over_clients', num_clients=2, alpha=1, min_examples=100
+  ),
+  'clients always had fewer. Raise `alpha`': dict(
+    scheme='per_class_over_clients', num_clients=9, alpha=1e-6, min_examples=3
+  ),
+  f'must not exceed the {_NUM_TRAIN} examples, found 99': dict(
+    scheme='per_client_sampling', num_clients=99, alpha=1
+  ),
+  'requires coarse classes, which this corpus has not': dict(
+    scheme='pachinko', num_clients=2
+  ),
+}
+
+
+def _cifar(place, *, write, **settings):
+  corpus = place.directory / 'cifar'
+  corpus.mkdir()
+  write(corpus)
+  return _arguments(
+    corpus,
+    data__corpus='cifar100',
+    model__preset='resnet18',
+    **{
+      'partition__scheme': 'pachinko',
+      'partition__num_clients': 2,
+      **settings,
+    },
+  )
+
+
+def _cifar_files(pairs):
+  """Returns what writes CIFAR-100 with images of (coarse, fine) classes."""
+
+  def write(corpus):
+    for name in ('train.bin', 'test.bin'):
+      content = b''.join(bytes(pair) + bytes(3072) for pair in pairs)
+      (corpus / name).write_bytes(content)
+
+  return write
+
+
+def _empty_archive(corpus):
+  tarfile.open(corpus / 'cifar-100-binary.tar.gz', 'w:gz').close()
+
+
+_CIFAR = (
+  ('but it lacks cifar-100-binary/train.bin', _empty_archive, {}),
+  ('must hold whole records of 3074 bytes', _cifar_files([(0,)]), {}),
+  (
+    'must not exceed the 1 examples, found 2 x 100',
+    _cifar_files([(0, 0)]),
+    {},
+  ),
+  (
+    'each of the 1 fine classes must have one coarse class',
+    _cifar_files([(0, 0), (1, 0)]),
+    dict(partition__examples_per_client=1),
+  ),
+  (
+    'draws some class always had none of the 20 clients',
+    # 20 of 40 would have to be drawn out of 99, each once.
+    _cifar_files([(0, label) for label in range(40)]),
+    dict(
+      partition__scheme='fixed_classes',
+      partition__num_clients=20,
+      partition__classes_per_client=2,
+    ),
+  ),
+)
+
+
+def _emnist(place, *, write):
+  corpus = place.directory / 'emnist'
+  corpus.mkdir()
+  write(corpus)
+  return _arguments(corpus, data__corpus='emnist_by_writer')
+
+
+def _database(*examples, split='all_train'):
+  """Returns what writes a database of serialized examples."""
+
+  def write(corpus):
+    connection = sqlite3.connect(corpus / 'emnist_all.sqlite')
+    connection.execute(
+      'CREATE TABLE examples (split_name, client_id, serialized_example_proto)'
+    )
+    rows = [(split, 'a', example) for example in examples]
+    connection.executemany('INSERT INTO examples VALUES (?, ?, ?)', rows)
+    connection.commit()
+    connection.close()
+
+  return write
+
+
+def _example(**features):
+  """Returns the bytes of a tf.train.Example of floats and ints."""
+  proto = messages().Example()
+  for name, values in features.items():
+    feature = proto.features.feature[name]
+    if isinstance(values[0], float):
+      feature.float_list.value.extend(values)
+    else:
+      feature.int64_list.value.extend(values)
+  return proto.SerializeToString()
+
+
+def _packed(content, *, blocked=False):
+  """Returns what writes a packed database, perhaps where it cannot unpack."""
+
+  def write(corpus):
+    (corpus / 'emnist_all.sqlite.lzma').write_bytes(content)
+    if blocked:
+      (corpus / 'emnist_all.sqlite').mkdir()
+
+  return write
+
+
+def _hdf5(**features):
+  """Returns what writes HDF5 files of one client."""
+
+  def write(corpus):
+    import h5py
+
+    for side in ('train', 'test'):
+      with h5py.File(corpus / f'fed_emnist_{side}.h5', 'w') as file:
+        for name, value in features.items():
+          file[f'examples/a/{name}'] = value
+
+  return write
+
+
+_PIXELS = [0.5] * 784
+_EMNIST = (
+  ('must be a whole LZMA file', _packed(lzma.compress(b'a')[:-5])),
+  (
+    "must be unpacked to 'emnist_all.sqlite' beside it, but that failed",
+    _packed(lzma.compress(b'a'), blocked=True),
+  ),
+  (
+    'must be a database with the table `examples`',
+    _write('emnist_all.sqlite', b''),
+  ),
+  (
+    "must hold examples of the split 'all_train', but it holds 'x'",
+    _database(b'', split='x'),
+  ),
+  ('must be a tf.train.Example', _database(b'\xff')),
+  (
+    "must have the feature 'label', but it has 'pixels'",
+    _database(_example(pixels=_PIXELS)),
+  ),
+  (
+    '`label` must be one int, but it is 2',
+    _database(_example(pixels=_PIXELS, label=[1, 2])),
+  ),
+  (
+    'must have 28 x 28 x 1 pixels, but it has 1.',
+    _database(_example(pixels=[0.5], label=[1])),
+  ),
+  (
+    'pixels must lie between 0 and 255, but they lie between 256',
+    _database(_example(pixels=[256] * 784, label=[1])),
+  ),
+  ("must hold the group 'examples', but it holds nothing", _hdf5()),
+  (
+    "client 'a': must have the feature 'label'",
+    _hdf5(pixels=np.zeros((1, 28, 28))),
+  ),
+  (
+    'must hold a label for each of its 2 images, but holds [1]',
+    _hdf5(pixels=np.zeros((2, 28, 28)), label=[1]),
+  ),
+)
+
+
+def _folder(place, *, write=lambda corpus: None, **settings):
+  corpus = place.directory / 'folder'
+  small_image_folders.write_folder(corpus, clients=('a', 'b'), num_images=1)
+  write(corpus)
+  return _arguments(
+    corpus,
+    data__corpus='image_folder',
+    client_splits__held_out_fraction=0.5,
+    **settings,
+  )
+
+
+def _image(**options):
+  """Returns what puts another image among the others, last in order."""
+  return lambda corpus: small_image_folders.write_image(
+    corpus / 'b/dog/1.png', **options
+  )
+
+
+def _rename(old, new):
+  return lambda corpus: (corpus / old).rename(corpus / new)
+
+
+def _remove_class(corpus):
+  for client in ('a', 'b'):
+    (corpus / client / 'dog/0.png').unlink()
+    (corpus / client / 'dog').rmdir()
+
+
+def _remove_images(corpus):
+  for path in corpus.rglob('*.png'):
+    path.unlink()
+
+
+_FOLDERS = (
+  (
+    'must be a whole PNG or JPEG file that can be read',
+    _write('b/dog/1.png', b'no'),
+  ),
+  ('must have sides of 16 to 128 pixels, found 8 x 8', _image(side=8)),
+  (
+    'no transparent pixels, found mode CMYK',
+    lambda corpus: small_image_folders.write_image(
+      corpus / 'b/dog/1.jpg', mode='CMYK'
+    ),
+  ),
+  ('no transparent pixels, found transparent pixels', _image(mode='RGBA')),
+  ('All images must have the same height', _image(side=17)),
+  ('found only', _remove_images),
+  ("found only 'cat'", _remove_class),
+  ('cannot be read (No such file or directory)', _rename('', '../elsewhere')),
+  (
+    'Every client must have the same class directories',
+    _rename('b/dog', 'b/cow'),
+  ),
+)
+
+
+CASES = (
+  *(Case(words, functools.partial(_mnist, damage=d)) for words, d in _MNIST),
+  *(
+    Case(words, functools.partial(_partition, **settings))
+    for words, settings in _PARTITIONS.items()
+  ),
+  *(
+    Case(words, functools.partial(_cifar, write=write, **settings))
+    for words, write, settings in _CIFAR
+  ),
+  *(Case(words, functools.partial(_emnist, write=w)) for words, w in _EMNIST),
+  *(Case(words, functools.partial(_folder, write=w)) for words, w in _FOLDERS),
+  Case(
+    "but it lacks 'cow'", functools.partial(_folder, data__classes='cat/cow')
+  ),
+)

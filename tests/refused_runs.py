@@ -1,0 +1,153 @@
+"""Runs that cannot go on, and words of what is said."""
+
+import hashlib
+import json
+import re
+
+from refused_inputs import (
+  Case,
+  changed,
+  damaged,
+  edited,
+  path_in,
+  removed,
+)
+
+from tff_fedfish.training import run_directory
+
+_CONFIG = 'run/config.json'
+_DESCRIPTION = 'checkpoint/checkpoint.json'
+_STATE = 'checkpoint/state.safetensors'
+_METRICS = 'run/metrics.csv'
+
+
+def _workdir(words, make):
+  def damage(place):
+    place.workdir = make(place)
+
+  return damaged(words, damage)
+
+
+def _use(place):
+  place.stack.enter_context(run_directory.lock(place.run))
+
+
+def _make_directory(place):
+  path = path_in(place, _DESCRIPTION)
+  path.unlink()
+  path.mkdir()
+
+
+def _replace_state(place):
+  """Puts another file in place of the tensors, and its sum where that is."""
+  content = b'no tensors'
+  path_in(place, _STATE).write_bytes(content)
+  path = path_in(place, _DESCRIPTION)
+  sha256 = hashlib.sha256(content).hexdigest()
+  state = dict(num_bytes=len(content), sha256=sha256)
+  path.write_text(json.dumps(json.loads(path.read_text()) | {'state': state}))
+
+
+CASES = (
+  _workdir('`--workdir` must be a directory', lambda p: p.file('workdir')),
+  _workdir(
+    '`--workdir` must be empty or new, or hold config.json, but',
+    lambda place: place.file('other/notes.txt').parent,
+  ),
+  _workdir(
+    '`--workdir` must be writable', lambda place: place.file('file') / 'below'
+  ),
+  damaged('is in use by another `fedfish train`', _use),
+  Case(
+    'has done 4 rounds',
+    lambda place: place.run and place.arguments(training__num_rounds=2),
+  ),
+  changed('must hold the config of a run, but cannot be read', _CONFIG, b'{'),
+  edited(
+    'with an integer `schema_version` of at least 1',
+    _CONFIG,
+    schema_version=None,
+  ),
+  edited('has `schema_version` 99', _CONFIG, schema_version=99),
+  edited(
+    'holds a run with another config, different in seeds.model_seed',
+    _CONFIG,
+    lambda config: config['seeds'].update(model_seed=77),
+  ),
+  # Its checkpoint.
+  removed('checkpoint.json is missing', _DESCRIPTION),
+  damaged('checkpoint.json cannot be read (Is a directory)', _make_directory),
+  changed('checkpoint.json is not readable', _DESCRIPTION, b'{'),
+  removed('state.safetensors is missing', _STATE),
+  changed(
+    'state.safetensors must have SHA-256',
+    _STATE,
+    lambda data: data[:-1] + bytes([data[-1] ^ 1]),
+  ),
+  changed(
+    'must hold an undamaged checkpoint to resume from',
+    _STATE,
+    lambda data: data[:-1],
+  ),
+  damaged('state.safetensors cannot be read', _replace_state),
+  edited(
+    'has schema version 99, but this fedfish reads',
+    _DESCRIPTION,
+    schema_version=99,
+  ),
+  edited(
+    "checkpoint.json has no 'round'",
+    _DESCRIPTION,
+    lambda description: description.pop('round'),
+  ),
+  edited("checkpoint.json has a wrong 'contents'", _DESCRIPTION, contents=7),
+  edited('checkpoint.json is of round 3', _DESCRIPTION, round=3),
+  edited(
+    "model_weights/trainable/0' must be",
+    _DESCRIPTION,
+    lambda d: d['tensors'].update(
+      {'global_model_weights/trainable/0': dict(dtype='int8', shape=[1])}
+    ),
+  ),
+  edited(
+    'The run was trained on another corpus',
+    _DESCRIPTION,
+    lambda d: d['contents'].update(corpus_fingerprint='another'),
+  ),
+  edited(
+    'was made with other settings than',
+    _DESCRIPTION,
+    lambda d: d['contents'].update(settings_fingerprint='another'),
+  ),
+  edited(
+    'was made with another vocabulary than',
+    _DESCRIPTION,
+    lambda d: d['contents'].update(vocabulary_fingerprint='another'),
+  ),
+  # Its metrics.
+  removed('but it does not exist. Name a run directory', _METRICS),
+  changed("codec can't decode byte", _METRICS, lambda data: b'\xff' + data),
+  changed(
+    "the first column must be 'round'", _METRICS, lambda data: b'a' + data
+  ),
+  changed(
+    'must have the columns that this run writes',
+    _METRICS,
+    lambda data: data.replace(b'train/loss', b'train/other'),
+  ),
+  changed(
+    "line 2 does not (found ['0'])",
+    _METRICS,
+    lambda data: re.sub(rb'\n0,.*', b'\n0', data),
+  ),
+  changed(
+    "line 3 does not (could not convert string to float: 'many')",
+    _METRICS,
+    lambda data: re.sub(rb'\n1,[^,]*', b'\n1,many', data),
+  ),
+  changed(
+    'must have a row for round 4, from which the run',
+    _METRICS,
+    lambda data: data[: data.index(b'\n') + 1],
+  ),
+)

@@ -1,0 +1,155 @@
+"""Configs and vocabularies that a run refuses, and words of what is said."""
+
+import small_runs
+from refused_inputs import (
+  Case,
+  changed,
+  edited,
+  from_settings,
+  removed,
+)
+
+from tff_fedfish.data import sentencepiece
+
+
+def _sentencepiece_model(*pieces):
+  """Returns a model file of (piece, type)."""
+  model = sentencepiece._model_class()()
+  for piece, kind in pieces:
+    model.pieces.add(piece=piece, type=kind)
+  return model.SerializeToString()
+
+
+_NORMAL, _UNKNOWN, _CONTROL = 1, 2, 3
+_SPECIAL = b'[PAD]\n[UNK]\n[END]\n'
+
+
+def _config(words, text):
+  return Case(
+    words, lambda place: place.arguments(config=place.file('c.py', text))
+  )
+
+
+def _vocabulary(words, name, content):
+  return Case(
+    words,
+    lambda place: place.arguments(data__vocabulary=place.file(name, content)),
+  )
+
+
+def _unreadable_vocabulary(place):
+  link = place.directory / 'v.txt'
+  # A file that nobody can read from its beginning, not even root.
+  link.symlink_to('/proc/self/mem')
+  return place.arguments(data__vocabulary=link)
+
+
+_METADATA = 'vocabulary/tokenizer.json'
+_PIECES = 'vocabulary/vocab.txt'
+CASES = (
+  from_settings(
+    'which squares no gradients of batches',
+    algorithm__fisher_estimator='example_sq',
+    algorithm__ragged_correction=True,
+  ),
+  from_settings('`config.model.preset` must be one of', model__preset='huge'),
+  from_settings(
+    "is read with corpus 'image_folder' only", data__image_width=28
+  ),
+  from_settings('is read with a `scheme` alone', partition__alpha=1),
+  from_settings(
+    '`config.partition.scheme` must be one of',
+    partition__scheme='even',
+    partition__num_clients=2,
+  ),
+  from_settings(
+    "is required by the scheme 'fixed_classes'",
+    partition__scheme='fixed_classes',
+    partition__num_clients=2,
+  ),
+  from_settings('must be 0 when', client_splits__held_out_fraction=0),
+  from_settings(
+    '`config.cohorts.cohort_size` must be at least 1', cohorts__cohort_size=0
+  ),
+  from_settings(
+    '`--config` must name a Python file or a shipped config',
+    config='nowhere.py',
+  ),
+  from_settings(
+    '`--config.cohorts.cohort_size` is 50, but only', cohorts__cohort_size=50
+  ),
+  from_settings(
+    'none is held out. Raise', client_splits__held_out_fraction=1e-09
+  ),
+  from_settings(
+    'has the 4 sequences that an evaluation needs', data__sequence_length=2000
+  ),
+  from_settings(
+    'must be local, auto or the HOST:PORT of a running Ray cluster',
+    engine__kind='ray',
+    engine__ray_address='nowhere',
+  ),
+  from_settings('nowhere/v.txt', data__vocabulary='nowhere/v.txt'),
+  from_settings(
+    'The model has 300 token ids',
+    num_errors=2,
+    cohorts__cohort_size=50,
+    model__vocabulary_size=300,
+  ),
+  Case(
+    "unrecognized argument 'fast'", lambda place: [*place.arguments(), 'fast']
+  ),
+  # Config files.
+  _config('must run without errors, but raised ZeroDivisionError', '1 / 0'),
+  _config('must define a function `get_config()`', ''),
+  _config(
+    'must return an ml_collections.ConfigDict, found int',
+    'def get_config():\n  return 1',
+  ),
+  _config(
+    'reading them raised RequiredValueError',
+    'from ml_collections import ConfigDict, config_dict as c\n'
+    f'exec(open({small_runs.CONFIG!r}).read(), globals())\n'
+    'whole = get_config\n'
+    'def get_config():\n'
+    '  config = whole().unlock()\n'
+    '  config.seeds = dict(model_seed=c.required_placeholder(int))\n'
+    '  return config\n',
+  ),
+  # Vocabularies that are files.
+  _vocabulary('is another file. Name one', 'v.pdf', b''),
+  _vocabulary('byte 6 is not UTF-8', 'v.txt', b'[PAD]\n\xff\n'),
+  _vocabulary('line 2 is empty', 'v.txt', b'[PAD]\n\nb\n'),
+  _vocabulary("'a' stands in lines 2 and 4", 'v.txt', b'[PAD]\na\nb\na\n'),
+  _vocabulary('must hold the piece [UNK]', 'v.txt', b'[PAD]\n[END]\na\n'),
+  _vocabulary('no tokenizer can be built from it', 'v.txt', _SPECIAL),
+  _vocabulary(
+    'must be a SentencePiece model, but it cannot be parsed', 'v.model', b'no'
+  ),
+  _vocabulary("end-of-text piece '</s>'; of its 0 pieces", 'v.model', b''),
+  _vocabulary(
+    'cannot be loaded as one',
+    'v.model',
+    _sentencepiece_model(
+      ('<unk>', _UNKNOWN), ('</s>', _CONTROL), *[('c', _NORMAL)] * 2
+    ),
+  ),
+  Case('cannot be read (Input/output error)', _unreadable_vocabulary),
+  # Vocabularies that are directories.
+  edited('states `padding_id` 3, but vocab.txt has', _METADATA, padding_id=3),
+  edited('has no `schema_version`', _METADATA, schema_version=None),
+  edited(
+    'has schema version 99, but this version of fedfish',
+    _METADATA,
+    schema_version=99,
+  ),
+  edited("must state `size` as int, found '256'", _METADATA, size='256'),
+  edited(
+    'must state a `kind` of wordpiece or sentencepiece',
+    _METADATA,
+    kind='bpe',
+  ),
+  removed('must hold vocab.txt, but does not', _PIECES),
+  changed('vocab.txt must have the sha256', _PIECES, b'a'),
+  changed('must be JSON, but cannot be parsed', _METADATA, b'{'),
+)
