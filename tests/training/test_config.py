@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from models.presets import PRESETS
 from tff_fedfish.errors import UserError
 from tff_fedfish.training import config as config_lib
+from tff_fedfish.training import config_data
 from tff_fedfish.training.config_fields import ConfigError
 
 
@@ -302,12 +303,18 @@ def test_every_setting_is_explained():
   import ast
   import inspect
 
-  tree = ast.parse(inspect.getsource(config_lib))
+  body = [
+    node
+    for module in (config_lib, config_data)
+    for node in ast.parse(inspect.getsource(module)).body
+  ]
   sections = {
     field.type.__name__ for field in dataclasses.fields(config_lib.TrainConfig)
   }
-  for node in tree.body:
-    if isinstance(node, ast.ClassDef) and node.name in sections:
+  classes = [node for node in body if isinstance(node, ast.ClassDef)]
+  assert sections <= {node.name for node in classes}
+  for node in classes:
+    if node.name in sections:
       for field, text in zip(node.body, [*node.body[1:], None], strict=True):
         if isinstance(field, ast.AnnAssign) and field.target.id != 'section':
           assert isinstance(text, ast.Expr), f'{node.name}.{field.target.id}'

@@ -1,15 +1,18 @@
 """What a training run is told: every setting, its unit and its bounds."""
 
 import dataclasses
-import typing
 from typing import ClassVar, Literal
 
 from models.image_model_config import IMAGE_MODELS, ImageModelConfig
 from models.presets import PRESETS
 from models.transformer_config import TransformerConfig
-from tff_fedfish.errors import UserError
-from tff_fedfish.evaluation.client_id_text import text_to_client_id
 from tff_fedfish.training import config_checks
+from tff_fedfish.training.config_data import (
+  ClientSplitsConfig,
+  CohortsConfig,
+  DataConfig,
+  PartitionConfig,
+)
 from tff_fedfish.training.config_fields import (
   ConfigError,
   Section,
@@ -17,9 +20,6 @@ from tff_fedfish.training.config_fields import (
   seed,
 )
 from tff_fedfish.training.image_corpora import IMAGE_CORPORA
-
-if typing.TYPE_CHECKING:
-  from tff_fedfish.data.images.partitions import Partition
 
 FED_FISH_ONLY = frozenset(
   {
@@ -182,165 +182,6 @@ class ModelConfig(Section):
       )
     if problems:
       raise ConfigError(problems)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class DataConfig(Section):
-  """Where the clients' text or images are and how they become rows."""
-
-  section: ClassVar[str] = 'data'
-
-  directory: str
-  """A grouped corpus, as `fedfish group` writes it; or the directory with the
-  files of a corpus of images, as their owners publish them; or your own images
-  as CLIENT/CLASS/*.png or *.jpg."""
-  corpus: Literal[
-    'grouped_text',
-    'mnist_by_writer',
-    'emnist_by_writer',
-    'cifar10',
-    'cifar100',
-    'fashion_mnist',
-    'image_folder',
-  ] = 'grouped_text'
-  """'grouped_text', or which corpus of images it is."""
-  vocabulary: str | None = None
-  """A vocabulary, as `fedfish tokenizer train` writes it. Required for text,
-  like the next one."""
-  sequence_length: int | None = number(None, at_least=1, below=2**24)
-  """Tokens that the model sees at once; a stored block has one more, >= 1."""
-  drop_short_block: bool = False
-  """Drops a client's last, shorter block instead of padding and masking it."""
-  image_height: int | None = number(None, at_least=16, below=129)
-  """Height of the images of 'image_folder'. Unit: pixels, 16 to 128. None, as
-  in the next three: read from the corpus at the start."""
-  image_width: int | None = number(None, at_least=16, below=129)
-  """Width of the images of 'image_folder'. Unit: pixels, 16 to 128."""
-  image_channels: int | None = number(None, at_least=1, below=4)
-  """Channels of the images of 'image_folder': 1 (grey) or 3 (RGB)."""
-  classes: str | None = None
-  """Class directories of 'image_folder', sorted by bytes, with slashes between
-  them: 'cat/dog'."""
-
-  def __post_init__(self):
-    super().__post_init__()
-    corpus = f'corpus {self.corpus!r}'
-    if self.holds_images:
-      problems = [
-        f'`config.data.{name}` must be left out with {corpus}, which holds '
-        f'images, found {value!r}'
-        for name in ('vocabulary', 'sequence_length', 'drop_short_block')
-        if (value := getattr(self, name))
-      ]
-    else:
-      problems = [
-        f'`config.data.{name}` is required with {corpus}'
-        for name in ('vocabulary', 'sequence_length')
-        if getattr(self, name) is None
-      ]
-    problems += config_checks.problems_of_image_folder(self)
-    if problems:
-      raise ConfigError(problems)
-
-  @property
-  def holds_images(self) -> bool:
-    """Whether the corpus is one of images."""
-    return self.corpus in IMAGE_CORPORA
-
-  @property
-  def class_names(self) -> tuple[bytes, ...]:
-    """Names of the directories in `classes`, by label."""
-    return tuple(map(text_to_client_id, self.classes.split('/')))
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class PartitionConfig(Section):
-  """How a corpus of images is divided among clients that it has not itself.
-
-  What a scheme reads, and how, is said beside its function in data/images/.
-  """
-
-  section: ClassVar[str] = 'partition'
-
-  scheme: str | None = None
-  """A scheme of data/images/partitions.py; None: the corpus's own clients."""
-  num_clients: int | None = number(None, at_least=1)
-  """Clients to make of the train split, >= 1."""
-  held_out: Literal['matching', 'whole'] = 'matching'
-  """What the test split becomes: 'matching': for each client a held-out one
-  with its share of every class; 'whole': one held-out client."""
-  alpha: float | None = number(None, above=0)
-  """Concentration of the three Dirichlet schemes, > 0."""
-  min_examples: int | None = number(None, at_least=0)
-  """Of per_class_over_clients: the smallest client's images, >= 0."""
-  classes_per_client: int | None = number(None, at_least=1)
-  """Of fixed_classes, >= 1."""
-  shards_per_client: int | None = number(None, at_least=1)
-  """Of pathological_shards, >= 1."""
-  examples_per_client: int | None = number(None, at_least=1)
-  """Of pachinko: images of each client, >= 1."""
-  root_alpha: float | None = number(None, above=0)
-  """Of pachinko: concentration over the coarse classes, > 0."""
-  leaf_alpha: float | None = number(None, above=0)
-  """Of pachinko: concentration over a coarse class's classes, > 0."""
-
-  def __post_init__(self):
-    super().__post_init__()
-    if self.scheme is None:
-      problems = [
-        f'`config.partition.{field.name}` is read with a `scheme` alone, '
-        f'found {value!r}; leave it out'
-        for field in dataclasses.fields(self)
-        if (value := getattr(self, field.name)) != field.default
-      ]
-    elif self.num_clients is None:
-      problems = ['`config.partition.num_clients` is required with a `scheme`']
-    else:
-      problems = []
-      try:
-        self.build(partition_seed=0)
-      except UserError as error:
-        text = str(error).removesuffix(' Change it.').removesuffix('.')
-        problems = [text.replace('`partition.', '`config.partition.')]
-    if problems:
-      raise ConfigError(problems)
-
-  def build(self, *, partition_seed: int) -> 'Partition | None':
-    """Returns the partition; None without a scheme.
-
-    Args:
-      partition_seed: `seeds.partition_seed`.
-    """
-    if self.scheme is None:
-      return None
-    # Late: it takes NumPy, which a config of text need not wait for.
-    from tff_fedfish.data.images.partitions import Partition
-
-    values = dataclasses.asdict(self)
-    del values['held_out']
-    return Partition(seed=partition_seed, **values)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class CohortsConfig(Section):
-  """Which clients take part in a round."""
-
-  section: ClassVar[str] = 'cohorts'
-
-  cohort_size: int = number(at_least=1)
-  """Clients drawn per round without replacement, >= 1."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ClientSplitsConfig(Section):
-  """Which clients never take part in training."""
-
-  section: ClassVar[str] = 'client_splits'
-
-  held_out_fraction: float | None = number(0.1, at_least=0, below=1)
-  """Share of clients that are held out, in [0, 1). None: those whom a corpus of
-  images holds out itself, its test split. They never take part in training; a
-  share is one of the other clients, and then they are not scored either."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
