@@ -1,4 +1,4 @@
-"""What some code takes of memory, in a process of its own."""
+"""Peak memory of some code, measured in a process of its own."""
 
 import os
 import pathlib

@@ -1,4 +1,4 @@
-"""What the cases of refused inputs share: copies, and ways to damage them.
+"""Parts that cases of refused inputs share: copies, and ways to damage them.
 
 The cases are in `refused_settings`, `refused_runs`, `refused_corpora` and
 `refused_images`.

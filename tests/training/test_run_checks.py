@@ -1,4 +1,4 @@
-"""What a run would refuse is said before anything is built, all at once."""
+"""A run that would be refused is so before anything is built, all at once."""
 
 import dataclasses
 import json
@@ -162,10 +162,11 @@ class TestWarnings:
       small_inputs, tmp_path / 'run', '--dry_run', model__num_layers=10**6
     )
     assert main(arguments) == 0
-    assert re.fullmatch(
-      r'fedfish: warning: the run takes up to [\d.]+ [GT]iB of memory, and '
-      r'this machine has [\d.]+ [GT]iB available\.',
-      capsys.readouterr().err.splitlines()[0],
+    assert re.search(
+      r'^fedfish: warning: the run takes up to [\d.]+ [GT]iB of memory, and '
+      r'this machine has [\d.]+ [GT]iB available\.$',
+      capsys.readouterr().err,
+      re.MULTILINE,
     )
 
   def test_disk(self, small_inputs, tmp_path, capsys, monkeypatch):
@@ -201,6 +202,17 @@ class TestWarnings:
       capsys.readouterr().err,
       re.MULTILINE,
     )
+
+  def test_what_is_saved_takes_no_more_disk(
+    self, small_inputs, small_run, capsys, monkeypatch
+  ):
+    found = shutil.disk_usage(small_run)
+    monkeypatch.setattr(
+      run_checks.shutil, 'disk_usage', lambda _: found._replace(free=5)
+    )
+    config = self._config(small_inputs)
+    run_checks.print_warnings(config, small_run)
+    assert capsys.readouterr().err == ''
 
   def test_none_where_all_fits(self, small_inputs, tmp_path, capsys):
     run_checks.print_warnings(self._config(small_inputs), tmp_path)
@@ -274,6 +286,22 @@ class TestCutOffFiles:
     capsys.readouterr()
     self._finish(small_inputs, small_run, interrupted)
     assert 'Continuing after round 3.' in capsys.readouterr().err
+
+  def test_only_round_0_would_be_left(
+    self, small_inputs, small_run, tmp_path, capsys
+  ):
+    workdir = shutil.copytree(small_run, tmp_path / 'copy')
+    for round_num in (1, 2, 3):
+      shutil.rmtree(workdir / 'checkpoints' / f'round_{round_num:08d}')
+    path = workdir / 'metrics.csv'
+    path.write_text(path.read_text()[:-20])
+    before = _files(workdir)
+    assert main(_arguments(small_inputs, workdir, training__num_rounds=5)) == 2
+    assert (
+      'must have a row for round 4, from which the run resumes, but its last '
+      'before is 3.'
+    ) in capsys.readouterr().err
+    assert _files(workdir) == before
 
   def test_no_row_for_any_checkpoint(
     self, small_inputs, small_run, tmp_path, capsys

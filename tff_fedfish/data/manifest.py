@@ -93,8 +93,8 @@ class Manifest:
   corpus: str
   """The source, such as 'c4'; for json_lines, the name that it was given."""
   key: str
-  """What examples of a group share, such as 'host'; for json_lines, the path of
-  the field."""
+  """Key that the examples of a group share, such as 'host'; for json_lines the
+  path of the field."""
   feature_names: tuple[str, ...]
   """The bytes features that every stored example has."""
   counts: Counts
@@ -114,7 +114,7 @@ class Manifest:
 
   @property
   def source(self) -> str:
-    """What the raw files were, such as 'c4' or 'json_lines'."""
+    """Kind of the raw files, such as 'c4' or 'json_lines'."""
     return str(self.options.get('source', self.corpus))
 
   def to_bytes(self) -> bytes:

@@ -11,7 +11,7 @@ from matplotlib import figure as matplotlib_figure
 from tff_fedfish.reporting.tables import csv_text
 
 COLUMNS = ('series', 'point', 'x', 'y', 'low', 'high')
-"""Of the CSV file; `low` and `high` end an interval or a band around `y`."""
+"""Columns of the CSV; `low` and `high` end an interval or a band around `y`."""
 
 
 class RecordingFigure(matplotlib_figure.Figure):

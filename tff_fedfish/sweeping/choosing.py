@@ -18,7 +18,7 @@ class Choice:
   """The outcome of one search."""
 
   scores: tuple[float | None, ...]
-  """Of each run; None: not finite, or diverged."""
+  """Score of each run; None: not finite, or diverged."""
   rates: Settings | None
   """What is chosen; None: no score is finite."""
   score: float | None

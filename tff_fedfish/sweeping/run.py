@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import pathlib
 import sys
+import warnings
 from collections.abc import Iterator, Sequence
 
 from tff_fedfish import files
@@ -235,7 +236,11 @@ def _require_inputs(file: SweepFile, runs: Sequence[Arm | SearchRun]) -> None:
   """
   configs = [run.config for run in runs]
   with concurrent.futures.ProcessPoolExecutor(
-    1, mp_context=multiprocessing.get_context('spawn')
+    1,
+    mp_context=multiprocessing.get_context('spawn'),
+    # As the command line does; tensorflow_hub still uses it.
+    initializer=warnings.filterwarnings,
+    initargs=('ignore', 'pkg_resources is deprecated'),
   ) as pool:
     lines = pool.submit(run_checks.problems_of, configs).result()
   if lines:

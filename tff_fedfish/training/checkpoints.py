@@ -187,8 +187,8 @@ def latest_checkpoint(
   Args:
     directory: The run's `checkpoints` directory; need not exist.
     logged_rounds: Rounds with a row in metrics.csv, without which a run cannot
-      continue: checkpoints of other rounds are passed over, unless there are
-      only such. None: all are considered.
+      continue: checkpoints of other rounds are passed over, unless that would
+      leave round 0's or none. None: all are considered.
     warn: Called with one line for each damaged checkpoint that is passed
       over. None: the line goes to standard error.
 
@@ -202,10 +202,15 @@ def latest_checkpoint(
   warn = warn or functools.partial(print, file=sys.stderr)
   directory = pathlib.Path(directory)
   rounds = list_rounds(directory)
-  is_logged = set(rounds if logged_rounds is None else logged_rounds)
+  is_logged = set(rounds)
+  # To start from the beginning over good checkpoints is for the user to say.
+  if logged_rounds is not None and {r for r in rounds if r} & set(
+    logged_rounds
+  ):
+    is_logged &= set(logged_rounds)
   for round_num in reversed(rounds):
     path = directory / f'round_{round_num:08d}'
-    if round_num not in is_logged and is_logged & set(rounds):
+    if round_num not in is_logged:
       warn(
         'fedfish: warning: metrics.csv has no whole row for round '
         f'{round_num}; passing over its checkpoint.'

@@ -24,7 +24,6 @@ def dry_run(config: TrainConfig, workdir: str | os.PathLike | None) -> None:
     FailedError: If the run has stopped as it diverged, and would stop again.
   """
   describe(config)
-  run_checks.print_warnings(config, workdir)
   with contextlib.ExitStack() as stack:
     # A directory that does not exist would be created.
     if workdir is not None and os.path.isdir(workdir):
@@ -32,6 +31,7 @@ def dry_run(config: TrainConfig, workdir: str | os.PathLike | None) -> None:
     checked = run_checks.check_run(config, workdir, stage=Stages())
   if checked.history is not None:
     checked.history.require_not_diverged()
+  run_checks.print_warnings(config, workdir)
   run_checks.print_unknown_tokens(checked)
 
 

@@ -1,4 +1,4 @@
-"""What a checkpoint says it was made from, and whether the run still is that.
+"""Fingerprints of corpus, vocabulary and settings that a checkpoint keeps.
 
 A checkpoint names corpus, vocabulary and settings by SHA-256. The settings are
 those that may not change when a run is resumed, as canonical JSON. Left out are

@@ -36,7 +36,7 @@ Stage = Callable[[str], contextlib.AbstractContextManager]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CheckedRun:
-  """What a run starts from."""
+  """Inputs and state that a run starts from."""
 
   checkpoint: pathlib.Path | None = None
   """The checkpoint to continue from; None: the run starts."""
@@ -159,6 +159,10 @@ def print_warnings(
     workdir: Its directory. None: the current one.
   """
   parent = pathlib.Path(workdir or '.').resolve()
+  # What is on the disk already takes no more of it.
+  num_saved_bytes = sum(
+    path.stat().st_size for path in parent.glob('checkpoints/*/*')
+  )
   while not parent.exists():
     parent = parent.parent
   for what, where, needed, available in (
@@ -172,7 +176,7 @@ def print_warnings(
       'disk for checkpoints',
       f'the disk of {str(parent)!r}',
       disk.checkpoint_bytes(config),
-      shutil.disk_usage(parent).free,
+      shutil.disk_usage(parent).free + num_saved_bytes,
     ),
   ):
     if needed > available:
@@ -214,7 +218,8 @@ def problems_of(configs: Iterable[TrainConfig]) -> list[str]:
       config.cohorts,
       config.model,
       config.evaluation,
-      config.seeds,
+      config.seeds.split_seed,
+      config.seeds.partition_seed,
       config.engine.kind,
       config.engine.ray_address,
     )

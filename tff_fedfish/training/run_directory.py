@@ -115,7 +115,7 @@ def lock(workdir: str | os.PathLike) -> Iterator[None]:
   Args:
     workdir: The run's directory. It is created if it does not exist, so that
       two processes that start at once meet at the same lock; one that is still
-      empty at the end is removed again.
+      empty at the end is removed again, unless the process is killed.
 
   Raises:
     UserError: If another process holds it.

@@ -28,7 +28,7 @@ class ImageClients:
   """Clients that the corpus's own split holds out of training, sorted; ()
   where it has none."""
   class_names: tuple[bytes, ...] = ()
-  """By label; () where the corpus gives classes no names of its own."""
+  """Names of the classes by label; () where the corpus gives none itself."""
   skipped: str = ''
   """How many files were not read and why, in one line; '' if all were."""
   fingerprints_images: bool = False
