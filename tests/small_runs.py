@@ -66,6 +66,15 @@ def train(inputs, workdir, *options, **settings) -> int:
   )
 
 
+def forget_fingerprints(run: pathlib.Path) -> None:
+  """Makes the checkpoints of a copied run those of a version before them."""
+  for path in run.glob('checkpoints/*/checkpoint.json'):
+    description = json.loads(path.read_text('utf-8'))
+    for name in ('settings_fingerprint', 'vocabulary_fingerprint'):
+      del description['contents'][name]
+    path.write_text(json.dumps(description), 'utf-8')
+
+
 def start(inputs, workdir, num_rounds: int, **settings) -> subprocess.Popen:
   """Starts `fedfish train`; returns once it has logged some rounds.
 

@@ -52,6 +52,7 @@ _ARGUMENT_ERRORS = [
   ),
   (['train', '--config', 'configs/demo.py'], '--workdir'),
   (['plan', '--no_timing'], 'arguments are required: --config'),
+  (['configs', '--nope'], 'unrecognized arguments: --nope'),
   (['evaluate'], 'arguments are required: --checkpoint'),
   (['evaluate', '--nope'], 'arguments are required: --checkpoint'),
   (['report'], 'arguments are required: --runs, --output'),

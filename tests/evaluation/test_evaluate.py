@@ -12,8 +12,9 @@ import small_runs
 
 from tff_fedfish.cli.main import main
 from tff_fedfish.data import grouped_corpus
-from tff_fedfish.evaluation import client_halves, results
-from tff_fedfish.training import run_directory, run_inputs
+from tff_fedfish.errors import UserError
+from tff_fedfish.evaluation import client_halves, evaluate, results
+from tff_fedfish.training import run_checks, run_directory, run_inputs
 
 _STAGE = re.compile(r'(\w.*) \.\.\. \d+\.\d s')
 
@@ -235,7 +236,7 @@ class TestUnknownTokens:
     ]
     data = grouping_jobs.group_lines(tmp_path, lines, num_shards=1)
     config = run_directory.read_config(small_run)
-    inputs = run_inputs.open_inputs(config)
+    inputs = run_checks.check_run(config).inputs
     rows = run_inputs.client_rows(
       config, grouped_corpus.GroupedCorpus(data), inputs.tokenizer
     )
@@ -325,11 +326,11 @@ class TestBadInput:
     config = json.loads((run / 'config.json').read_text())
     config['model']['width'] = 32
     (run / 'config.json').write_text(json.dumps(config))
-    self._fails(
-      capsys,
-      'is of another model or method',
-      *(run, small_inputs[0], tmp_path / 'out'),
-    )
+    arguments = (run, small_inputs[0], tmp_path / 'out')
+    self._fails(capsys, 'was made with other settings than', *arguments)
+    small_runs.forget_fingerprints(run)
+    with pytest.raises(UserError, match='is of another model or method'):
+      evaluate.evaluate(*arguments, evaluate.EvaluationOptions())
     assert not (tmp_path / 'out').exists()
 
   def test_longer_sequences_than_the_model_knows(

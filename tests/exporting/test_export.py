@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import safetensors
 import safetensors.numpy
+import small_runs
 import tensorflow as tf
 
 from models import token_loss, transformer
@@ -396,6 +397,8 @@ class TestBadInput:
     config = json.loads((run / 'config.json').read_text())
     config['model']['width'] = 32
     (run / 'config.json').write_text(json.dumps(config))
+    self._fails('was made with other settings than', run, tmp_path / 'out')
+    small_runs.forget_fingerprints(run)
     self._fails('is of another model or method', run, tmp_path / 'out')
 
   def test_without_metrics(self, small_run, tmp_path):

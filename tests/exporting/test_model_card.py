@@ -5,6 +5,7 @@ import re
 import shutil
 
 import pytest
+import small_runs
 
 from tff_fedfish.data import client_splits
 from tff_fedfish.evaluation import results
@@ -111,6 +112,7 @@ class TestTraining:
 
   def test_settings_that_nothing_reads_are_left_out(self, run):
     config = json.loads((run / 'config.json').read_text())
+    small_runs.forget_fingerprints(run)
     config['algorithm']['name'] = 'fed_avg'
     config['server']['optimizer'] = 'sgd'
     (run / 'config.json').write_text(json.dumps(config))
@@ -216,6 +218,7 @@ class TestWords:
 
   def test_privacy_with_a_bound_on_deltas(self, run):
     config = json.loads((run / 'config.json').read_text())
+    small_runs.forget_fingerprints(run)
     config['client_work']['max_delta_norm'] = 0.25
     (run / 'config.json').write_text(json.dumps(config))
     card = _card(run)

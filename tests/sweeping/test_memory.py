@@ -21,7 +21,7 @@ def machine(monkeypatch):
       'memory_bytes',
       lambda: {'total': 99 * _GIB, 'available': available * _GIB},
     )
-    monkeypatch.setattr(memory, 'run_bytes', lambda size: size * _GIB)
+    monkeypatch.setattr(planned, 'run_bytes', lambda size: size * _GIB)
     return sizes
 
   return set_up
@@ -54,13 +54,13 @@ def test_one_run_is_never_refused(machine):
 def test_all_processes_of_a_run_count():
   config = planned_configs.by_hand()
   [process] = planned.of_config(config)
-  assert memory.run_bytes(config) == process.peak_bytes
+  assert planned.run_bytes(config) == process.peak_bytes
   config = planned_configs.by_hand(engine__kind='ray', engine__num_workers=3)
   driver, worker = planned.of_config(config)
   expected = driver.peak_bytes + 3 * worker.peak_bytes
-  assert memory.run_bytes(config) == expected
+  assert planned.run_bytes(config) == expected
   # On a cluster the workers are elsewhere.
   config = planned_configs.by_hand(
     engine__kind='ray', engine__num_workers=3, engine__ray_address='auto'
   )
-  assert memory.run_bytes(config) == driver.peak_bytes
+  assert planned.run_bytes(config) == driver.peak_bytes

@@ -139,6 +139,8 @@ def _split(fraction):
 def stand(monkeypatch):
   stand = _Stand()
   monkeypatch.setattr(workers, 'run_jobs', stand.run_jobs)
+  # In a process of its own; tests/training/test_run_checks.py has it for real.
+  monkeypatch.setattr(run, '_require_runs', lambda configs: None)
   monkeypatch.setattr(run_inputs, 'open_corpus', lambda config, path: None)
   # Nobody pulls the plug here, and a disk takes its time.
   monkeypatch.setattr(os, 'fsync', lambda descriptor: None)
@@ -456,19 +458,9 @@ class TestErrors:
   def test_corpus_that_is_not_there(self, sweep_file, tmp_path, monkeypatch):
     # Before a day of training, and before anything is written.
     sweep = {**_SWEEP, 'evaluate': [{'data': str(tmp_path / 'nowhere')}]}
-    opened = []
-    real = run_inputs.open_corpus
-    monkeypatch.setattr(
-      run_inputs,
-      'open_corpus',
-      lambda config, path: (
-        opened.append(path) or 'demo' in path or real(config, path)
-      ),
-    )
+    with pytest.raises(UserError, match='runs/demo/corpora/debian_desc'):
+      run.run_sweep(sweep_file(sweep), tmp_path / 'w')
+    monkeypatch.setattr(run, '_require_runs', lambda configs: None)
     with pytest.raises(UserError, match='nowhere'):
       run.run_sweep(sweep_file(sweep), tmp_path / 'w')
-    assert opened == [
-      'runs/demo/corpora/debian_descriptions',
-      str(tmp_path / 'nowhere'),
-    ]
     assert not (tmp_path / 'w').exists()

@@ -152,11 +152,7 @@ class TestRunOnDisk:
   def test_a_checkpoint_from_before_warns(
     self, workdir, small_inputs, tmp_path, capsys
   ):
-    for path in workdir.glob('checkpoints/*/checkpoint.json'):
-      description = json.loads(path.read_text('utf-8'))
-      del description['contents']['settings_fingerprint']
-      del description['contents']['vocabulary_fingerprint']
-      path.write_text(json.dumps(description), 'utf-8')
+    small_runs.forget_fingerprints(workdir)
     output = ['--output', str(tmp_path / 'out')]
     data = ['--data', str(small_inputs[0]), '--fractions', '0']
     command = ['evaluate', '--checkpoint', str(workdir), *data, *output]

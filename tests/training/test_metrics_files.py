@@ -232,7 +232,7 @@ def test_resuming_without_the_rows_before(tmp_path):
   'content, line_num',
   [
     (b'round,a\n0,1.5\n1,high\n', 3),
-    (b'round,a\n0\n1,1.5\n', 2),
+    (b'round,a\n0,1.5\n1\n', 3),
     (b'round,a\n0,1,2\n', 2),
     (b'time,a\n0,1\n', 1),
     (b'', 1),
@@ -252,7 +252,8 @@ def test_damaged_lines_are_named(tmp_path, content, line_num):
 def test_a_last_line_that_is_cut_off_is_left_out(tmp_path, cut_off):
   path = tmp_path / 'metrics.csv'
   path.write_bytes(b'round,a\n0,1.5\n' + cut_off)
-  assert metrics_files.read_metrics(path) == [{'round': 0, 'a': 1.5}]
+  rows = metrics_files.read_metrics(path, drops_cut_off=True)
+  assert rows == [{'round': 0, 'a': 1.5}]
   assert metrics_files.logged_rounds(path) == {0}
 
 

@@ -132,6 +132,7 @@ def test_what_happens_before_round_1_is_printed(small_inputs, tmp_path, capsys):
     'importing TensorFlow Federated',
     'building the model and its learning process',
     'drawing the weights',
+    'scoring round 0',
     'tracing the round',
   ]
   assert lines[-1].startswith('train: round 1/1')

@@ -330,10 +330,7 @@ class TestBadInput:
     # earlier versions, no fingerprint of its settings.
     workdir = tmp_path / 'run'
     shutil.copytree(small_run, workdir)
-    for path in workdir.glob('checkpoints/*/checkpoint.json'):
-      description = json.loads(path.read_text())
-      del description['contents']['settings_fingerprint']
-      path.write_text(json.dumps(description))
+    small_runs.forget_fingerprints(workdir)
     config = json.loads((workdir / 'config.json').read_text())
     config['model']['width'] = 32
     (workdir / 'config.json').write_text(json.dumps(config))

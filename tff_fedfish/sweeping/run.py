@@ -19,6 +19,7 @@ from tff_fedfish.sweeping.memory import require_memory
 from tff_fedfish.sweeping.progress import JobsProgress
 from tff_fedfish.sweeping.sweep_file import SweepFile
 from tff_fedfish.training import run_checks, run_directory, run_inputs
+from tff_fedfish.training.config import TrainConfig
 
 
 def run_sweep(
@@ -47,7 +48,9 @@ def run_sweep(
   )
   with _lock(workdir):
     record.require_same_sweep(workdir, file)
-    _require_inputs(file, [*search_runs, *arms])
+    configs = [run.config for run in (*search_runs, *arms)]
+    _require_runs(configs)
+    _require_other_corpora(file, configs)
     sweep = _Sweep(file, workdir, num_jobs, search_runs, arms)
     sweep.require_memory()
     return sweep.run()
@@ -228,13 +231,12 @@ class _Sweep:
       print(f'On one page: fedfish report --runs {runs}/* --output DIR')
 
 
-def _require_inputs(file: SweepFile, runs: Sequence[Arm | SearchRun]) -> None:
-  """Raises UserError unless all runs could start and be evaluated.
+def _require_runs(configs: Sequence[TrainConfig]) -> None:
+  """Raises UserError unless all runs could start.
 
   In a process of its own, as tokenizing imports TensorFlow, whose memory the
   runs need.
   """
-  configs = [run.config for run in runs]
   with concurrent.futures.ProcessPoolExecutor(
     1,
     mp_context=multiprocessing.get_context('spawn'),
@@ -245,6 +247,12 @@ def _require_inputs(file: SweepFile, runs: Sequence[Arm | SearchRun]) -> None:
     lines = pool.submit(run_checks.problems_of, configs).result()
   if lines:
     raise UserErrors([UserError(line) for line in lines])
+
+
+def _require_other_corpora(
+  file: SweepFile, configs: Sequence[TrainConfig]
+) -> None:
+  """Raises UserError unless all corpora of evaluations can be opened."""
   others = [request.data for request in file.sweep.evaluations if request.data]
   opened = set()
   for config in configs:

@@ -117,7 +117,9 @@ def read_history(
   Raises:
     UserError: If metrics.csv is missing or damaged.
   """
-  rows = metrics_files.read_metrics(pathlib.Path(run) / 'metrics.csv')
+  rows = metrics_files.read_metrics(
+    pathlib.Path(run) / 'metrics.csv', drops_cut_off=True
+  )
   return RoundHistory(run, limit, [r for r in rows if r['round'] <= round_num])
 
 

@@ -134,7 +134,7 @@ def logged_rounds(path: str | os.PathLike) -> set[int]:
   Raises:
     UserError: If there is no such file, or it cannot be read.
   """
-  header, lines = _read_lines(pathlib.Path(path))
+  header, lines = _read_lines(pathlib.Path(path), drops_cut_off=True)
   return {
     int(cells[0])
     for _, cells in lines
@@ -143,13 +143,15 @@ def logged_rounds(path: str | os.PathLike) -> set[int]:
 
 
 def read_metrics(
-  path: str | os.PathLike,
+  path: str | os.PathLike, *, drops_cut_off: bool = False
 ) -> list[dict[str, float | int | None]]:
   """Reads a metrics.csv or timings.csv.
 
   Args:
     path: The file; it may be of a run in progress, whose last line may not be
       whole yet and is then left out.
+    drops_cut_off: Whether a last line with too few cells is left out, too, as
+      when a run is resumed.
 
   Returns:
     One dictionary per row: int where the cell is one, else float; None where
@@ -158,7 +160,7 @@ def read_metrics(
   Raises:
     UserError: If there is no such file, or a line of it is damaged.
   """
-  header, lines = _read_lines(pathlib.Path(path))
+  header, lines = _read_lines(pathlib.Path(path), drops_cut_off=drops_cut_off)
   rows = []
   for line_num, cells in lines:
     try:
@@ -193,7 +195,7 @@ class _Table:
       if not self._path.exists():
         return [], 0
       return [], max(self._path.read_bytes().count(b'\n') - 1, 0)
-    header, lines = _read_lines(self._path)
+    header, lines = _read_lines(self._path, drops_cut_off=True)
     if header != self._header:
       missing = [name for name in self._header if name not in header]
       extra = [name for name in header if name not in self._header]
@@ -247,7 +249,7 @@ class _Table:
 
 
 def _read_lines(
-  path: pathlib.Path,
+  path: pathlib.Path, *, drops_cut_off: bool = False
 ) -> tuple[list[str], list[tuple[int, list[str]]]]:
   """Returns the header's cells and, of every whole line, number and cells."""
   path = pathlib.Path(path)
@@ -268,7 +270,7 @@ def _read_lines(
     raise _damaged(path, 1, f'the first column must be {_ROUND!r}')
   header, *rows = rows
   # Editors end a line that was cut off.
-  if rows and len(rows[-1]) < len(header):
+  if drops_cut_off and rows and len(rows[-1]) < len(header):
     del rows[-1]
   return header, list(enumerate(rows, start=2))
 

@@ -158,14 +158,17 @@ class _Run:
     from tff_fedfish.runtime.round_options import RoundInterrupted
 
     num_rounds = self._config.training.num_rounds
-    with self._stages('tracing the round'):
-      self._context.compile(self._process.next)
-    with Progress('train', num_rounds, completed=self._round) as progress:
-      with contextlib.suppress(RoundInterrupted):
+    with contextlib.suppress(RoundInterrupted):
+      if not self._is_resumed:
+        with self._stages('scoring round 0'):
+          self._finish_round(0, self._state, {}, {})
+      if interruption.requested:
+        return
+      with self._stages('tracing the round'):
+        self._context.compile(self._process.next)
+      with Progress('train', num_rounds, completed=self._round) as progress:
         if self._is_resumed:
           progress.write_line(f'Continuing after round {self._round}.')
-        else:
-          self._finish_round(0, self._state, {}, {})
         while self._round < num_rounds and not interruption.requested:
           metrics = self._run_round(self._round + 1, progress)
           loss = metrics['train/loss']
