@@ -16,7 +16,7 @@ import small_runs
 
 
 class Place:
-  """Where one case prepares its input; copies are made when first asked for.
+  """Place where one case prepares its input; copies are made on first use.
 
   Attributes:
     directory: An empty directory.

@@ -1,4 +1,4 @@
-"""Where a command can raise UserErrors, in a few lines of source."""
+"""Finding where a command raises UserErrors, in a few lines of source."""
 
 import textwrap
 

@@ -1,4 +1,4 @@
-"""What runs in TFF's own context has secure sums and a number of clients."""
+"""Computations in TFF's own context: secure sums, a number of clients."""
 
 import os
 import time

@@ -226,7 +226,7 @@ def _datasets_at_clients(factor, numbers):
 
 
 def _with_numpy_state(result):
-  """Of a round, the state is of tensors; all else is as TFF returns it."""
+  """Only a round's state is of tensors; all else is as TFF returns it."""
   if isinstance(result, tuple):
     assert isinstance(result[0], tf.Tensor)
     result = (result[0].numpy(), *result[1:])

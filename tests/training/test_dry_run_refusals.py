@@ -47,13 +47,13 @@ _CASES = (
 
 
 class _Shown(NamedTuple):
-  """What one dry run did."""
+  """Outcome of one dry run."""
 
   exit_code: int
   lines: list[str]
-  """Those of standard error."""
+  """Lines of standard error."""
   sites: set[raise_sites.Site]
-  """Where an error was made that stands in these lines."""
+  """Places where the errors in these lines were made."""
 
 
 @pytest.fixture(scope='module')

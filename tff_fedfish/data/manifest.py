@@ -16,7 +16,7 @@ _VERSION = 'schema_version'
 _PLAIN_NAME = re.compile(r'[\w-][\w.-]{0,199}', re.ASCII)
 MANIFEST_NAME = 'manifest.json'
 MAX_INPUTS = 10_000
-"""Of more raw files, only the damaged ones are named."""
+"""Only the damaged ones of more raw files are named."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
