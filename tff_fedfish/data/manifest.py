@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from tff_fedfish import files
 from tff_fedfish.data import json_values
 from tff_fedfish.errors import UserError
 
@@ -142,11 +143,11 @@ def read_manifest(directory: str | os.PathLike) -> Manifest:
     )
     raise _not_a_corpus(directory, found)
   try:
-    value = json.loads(path.read_text(encoding='utf-8'))
+    value = files.parse_json(path.read_text(encoding='utf-8'))
     version = json_values.from_json(int, value['schema_version'], _VERSION)
     if version <= SCHEMA_VERSION:
       return _from_json(value)
-  except (ValueError, KeyError, TypeError, RecursionError) as error:
+  except (ValueError, KeyError, TypeError) as error:
     # What is no JSON at all is not worth more words.
     is_told = isinstance(error, json_values.WrongValueError)
     raise _not_a_corpus(

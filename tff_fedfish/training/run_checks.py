@@ -40,10 +40,8 @@ class CheckedRun:
 
   checkpoint: pathlib.Path | None = None
   """The checkpoint to continue from; None: the run starts."""
-  round_num: int | None = None
-  """Its round; None: the run starts."""
   history: divergence.RoundHistory | None = None
-  """The rounds up to that one; None: the run starts."""
+  """The rounds up to its own; None: the run starts."""
   inputs: run_inputs.RunInputs | None = None
   """None: all rounds are done."""
   sample: held_out_sample.ClientSample | None = None
@@ -93,19 +91,16 @@ def check_run(
       more than one thing.
   """
   problems = _Problems()
-  checkpoint = round_num = history = kept_vocabulary = inputs = sample = None
+  checkpoint = history = kept_vocabulary = inputs = sample = None
   if workdir is not None:
     with problems:
       checkpoint = run_directory.checkpoint_to_resume(config, workdir)
     kept_vocabulary = pathlib.Path(workdir) / run_directory.VOCABULARY_NAME
   if checkpoint is not None:
     found = checkpoints.load_checkpoint(checkpoint, (), verify=False)
-    round_num = found.round_num
-    if round_num == config.training.num_rounds:
+    if found.round_num == config.training.num_rounds:
       return CheckedRun(
-        checkpoint=checkpoint,
-        round_num=round_num,
-        history=_read_history(config, found),
+        checkpoint=checkpoint, history=_read_history(config, found)
       )
   if config.engine.kind == 'ray':
     with problems:
@@ -141,11 +136,7 @@ def check_run(
         history = _read_history(config, found)
   problems.raise_all()
   return CheckedRun(
-    checkpoint=checkpoint,
-    round_num=round_num,
-    history=history,
-    inputs=inputs,
-    sample=sample,
+    checkpoint=checkpoint, history=history, inputs=inputs, sample=sample
   )
 
 
