@@ -1,16 +1,14 @@
 """What a round communicates, in models and in bytes.
 
-Dhawan et al. (2024), FedFish, count uploads: FedAvg sends one model of float32
-per client and round, FedFish two (w F delta and w F). Downloads are one model
-for both; they are counted in the totals. The few scalars that go along are not
-counted.
+Dhawan et al. (2024), section 5, count uploads. A method declares how many
+models of float32 a client sends and receives in a round; downloads are counted
+in the totals. The few scalars that go along are not counted.
 """
 
 import dataclasses
 
-# Models that a client uploads in a round.
-UPLINK_UNITS = {'fed_avg': 1, 'fed_fish': 2}
-_DOWNLINK_UNITS = 1
+from tff_fedfish.methods.method import Traffic
+
 # Of float32.
 BYTES_PER_WEIGHT = 4
 
@@ -19,9 +17,9 @@ BYTES_PER_WEIGHT = 4
 class Communication:
   """Cumulative communication after some rounds."""
 
-  uplink_units: int
+  uplink_units: int | float
   """Models uploaded by one client that takes part in every round."""
-  total_units: int
+  total_units: int | float
   """Models uploaded and downloaded, likewise."""
   uplink_bytes: int
   """Bytes uploaded by all clients of all cohorts."""
@@ -30,19 +28,29 @@ class Communication:
 
 
 def after_rounds(
-  num_rounds: int, *, algorithm: str, cohort_size: int, num_weights: int
+  num_rounds: int, *, traffic: Traffic, cohort_size: int, num_weights: int
 ) -> Communication:
   """Returns what `num_rounds` rounds have communicated.
 
   Args:
     num_rounds: Rounds so far, >= 0.
-    algorithm: A key of `UPLINK_UNITS`.
+    traffic: Models that a client sends and receives in a round.
     cohort_size: Clients per round.
     num_weights: Trainable scalars of the model.
+
+  Returns:
+    The totals; units are ints where they are whole.
   """
-  uplink = num_rounds * UPLINK_UNITS[algorithm]
-  total = uplink + num_rounds * _DOWNLINK_UNITS
+  uplink = num_rounds * traffic.uplink
+  total = uplink + num_rounds * traffic.downlink
   bytes_per_unit = cohort_size * num_weights * BYTES_PER_WEIGHT
   return Communication(
-    uplink, total, uplink * bytes_per_unit, total * bytes_per_unit
+    _whole(uplink),
+    _whole(total),
+    round(uplink * bytes_per_unit),
+    round(total * bytes_per_unit),
   )
+
+
+def _whole(units):
+  return int(units) if units == int(units) else units

@@ -10,6 +10,9 @@ from hypothesis import strategies as st
 
 from models.presets import PRESETS
 from tff_fedfish.errors import UserError
+from tff_fedfish.methods import method
+from tff_fedfish.methods.fed_fish import FedFishConfig
+from tff_fedfish.methods.method import AlgorithmConfig
 from tff_fedfish.training import config as config_lib
 from tff_fedfish.training import config_data
 from tff_fedfish.training.config_fields import ConfigError
@@ -17,7 +20,7 @@ from tff_fedfish.training.config_fields import ConfigError
 
 def _config(**sections):
   values = dict(
-    algorithm=config_lib.AlgorithmConfig(name='fed_fish'),
+    algorithm=FedFishConfig(name='fed_fish'),
     client_work=config_lib.ClientWorkConfig(
       num_local_epochs=2, learning_rate=0.1
     ),
@@ -36,7 +39,7 @@ def _config(**sections):
 
 def test_defaults_are_the_documented_ones():
   config = _config()
-  assert config.algorithm == config_lib.AlgorithmConfig(
+  assert config.algorithm == FedFishConfig(
     name='fed_fish',
     fisher_estimator='extra_pass',
     fisher_reduction='sum',
@@ -98,26 +101,20 @@ def test_transformer_has_the_sequence_length_as_positions():
   ('section_class', 'given', 'problem'),
   [
     (
-      config_lib.AlgorithmConfig,
-      dict(name='fedfish'),
-      '`config.algorithm.name` must be one of fed_fish, fed_avg, found '
-      "'fedfish'",
-    ),
-    (
-      config_lib.AlgorithmConfig,
+      FedFishConfig,
       dict(name='fed_fish', relative_floor=-1e-9),
       '`config.algorithm.relative_floor` must be finite and at least 0, '
       'found -1e-09',
     ),
     (
-      config_lib.AlgorithmConfig,
+      FedFishConfig,
       dict(name='fed_fish', fisher_estimator='true', ragged_correction=True),
       '`config.algorithm.ragged_correction` must be false with '
       "fisher_estimator 'true', which squares no gradients of batches, found "
       'true',
     ),
     (
-      config_lib.AlgorithmConfig,
+      FedFishConfig,
       dict(name='fed_fish', max_mass_ratio=0.9),
       '`config.algorithm.max_mass_ratio` must be finite and at least 1, found '
       '0.9',
@@ -231,12 +228,20 @@ def test_all_problems_of_a_section_at_once():
 
 
 def test_fed_avg_reads_nothing_of_the_fisher():
-  algorithm = config_lib.AlgorithmConfig(
-    name='fed_avg', fisher_estimator='true', ragged_correction=True
-  )
-  assert not algorithm.draws_labels
-  drawn = config_lib.AlgorithmConfig(name='fed_fish', fisher_estimator='true')
+  average = AlgorithmConfig(name='fed_avg')
+  assert not hasattr(average, 'fisher_estimator')
+  assert not average.draws_labels
+  drawn = FedFishConfig(name='fed_fish', fisher_estimator='true')
   assert drawn.draws_labels
+
+
+def test_the_section_must_be_of_the_class_that_the_method_reads():
+  with pytest.raises(ConfigError) as caught:
+    _config(algorithm=AlgorithmConfig(name='fed_fish'))
+  assert str(caught.value) == (
+    'Invalid config: `config.algorithm` must be a FedFishConfig with '
+    "algorithm.name 'fed_fish', found a AlgorithmConfig."
+  )
 
 
 def test_int_for_a_float_becomes_a_float():
@@ -305,7 +310,7 @@ def test_every_setting_is_explained():
 
   body = [
     node
-    for module in (config_lib, config_data)
+    for module in (config_lib, config_data, method)
     for node in ast.parse(inspect.getsource(module)).body
   ]
   sections = {

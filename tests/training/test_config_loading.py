@@ -234,7 +234,9 @@ def test_values_that_no_setting_can_hold(config_file):
     'config.training = dict(num_rounds=config_dict.placeholder(int))',
   )
   message = _message(path)
-  assert "must be one of fed_fish, fed_avg, found ['fed_avg']" in message
+  assert (
+    "`config.algorithm.name` must be a string, found ['fed_avg']" in message
+  )
   assert '`config.seeds.model_seed` must be an int, found 1.5' in message
   assert '`config.training.num_rounds` must be an int, found None' in message
 

@@ -45,7 +45,7 @@ def of_config(config: TrainConfig) -> Traffic:
   counts = [
     communication.after_rounds(
       num_rounds,
-      algorithm=config.algorithm.name,
+      traffic=config.method.traffic(config),
       cohort_size=config.cohorts.cohort_size,
       num_weights=num_weights,
     )
@@ -71,10 +71,7 @@ def of_config(config: TrainConfig) -> Traffic:
 
 
 def accumulator_bytes(config: TrainConfig) -> int:
-  """Returns the size of what clients are summed up in.
-
-  FedFish sums w F delta and w F, FedAvg w delta: what a client uploads.
-  """
-  units = communication.UPLINK_UNITS[config.algorithm.name]
+  """Returns the size of the sums over clients."""
+  units = config.method.cost(config).models_summed
   num_weights = num_parameters(config.model_shape())
   return units * communication.BYTES_PER_WEIGHT * num_weights

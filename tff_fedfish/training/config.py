@@ -6,6 +6,8 @@ from typing import ClassVar, Literal
 from models.image_model_config import IMAGE_MODELS, ImageModelConfig
 from models.presets import PRESETS
 from models.transformer_config import TransformerConfig
+from tff_fedfish.methods import registry
+from tff_fedfish.methods.method import AlgorithmConfig, Method
 from tff_fedfish.training import config_checks
 from tff_fedfish.training.config_data import (
   ClientSplitsConfig,
@@ -21,73 +23,8 @@ from tff_fedfish.training.config_fields import (
 )
 from tff_fedfish.training.image_corpora import IMAGE_CORPORA
 
-FED_FISH_ONLY = frozenset(
-  {
-    'algorithm.fisher_estimator',
-    'algorithm.fisher_reduction',
-    'algorithm.fisher_normalization',
-    'algorithm.relative_floor',
-    'algorithm.ragged_correction',
-    'algorithm.max_mass_ratio',
-  }
-)
-"""Settings that FedAvg does not read, though its config holds them."""
-
 # Of a cohort that several workers share, where the config does not say.
 _MAX_PARTIAL_SUMS = 8
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class AlgorithmConfig(Section):
-  """The method, and how FedFish estimates and weighs Fisher diagonals."""
-
-  section: ClassVar[str] = 'algorithm'
-
-  name: Literal['fed_fish', 'fed_avg']
-  """The method. What names the Fisher below is read by fed_fish alone."""
-  fisher_estimator: Literal[
-    'extra_pass', 'last_epoch', 'example_sq', 'true'
-  ] = 'extra_pass'
-  """Which gradients are squared: a further pass's, those of the last epoch, or
-  those of single sequences; with 'true', towards labels that the model draws:
-  the Fisher of its own distribution."""
-  fisher_reduction: Literal['sum', 'mean'] = 'sum'
-  """Over a client's batches: 'sum' as printed in the paper, or 'mean'; over its
-  targets with 'true'."""
-  fisher_normalization: Literal['none', 'tensor_mean'] = 'none'
-  """'tensor_mean': every tensor of a client's diagonal is divided by its mean,
-  so that clients who fit their data count as much as others; not in the
-  paper."""
-  client_weighting: Literal['num_examples', 'uniform'] = 'num_examples'
-  """A client's weight: its sequences in the round, or 1."""
-  relative_floor: float = number(1e-8, at_least=0)
-  """Share of its tensor's mean added to each Fisher entry, >= 0."""
-  ragged_correction: bool = False
-  """Counts a batch's squares by its share of `local_batch_size`, so that a
-  last, smaller one weighs as the others; of 'extra_pass' and 'last_epoch'."""
-  max_mass_ratio: float | None = number(None, at_least=1)
-  """Bound on a client's Fisher mass in a tensor, as a multiple of the mean mass
-  of the last round's clients, >= 1. None: no bound."""
-
-  def __post_init__(self):
-    super().__post_init__()
-    if (
-      self.name == 'fed_fish'
-      and self.ragged_correction
-      and self.fisher_estimator not in ('extra_pass', 'last_epoch')
-    ):
-      raise ConfigError(
-        [
-          '`config.algorithm.ragged_correction` must be false with '
-          f'fisher_estimator {self.fisher_estimator!r}, which squares no '
-          'gradients of batches, found true'
-        ]
-      )
-
-  @property
-  def draws_labels(self) -> bool:
-    """Whether clients draw labels from the model, and so need seeds."""
-    return self.name == 'fed_fish' and self.fisher_estimator == 'true'
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -287,6 +224,7 @@ class TrainConfig:
   """
 
   algorithm: AlgorithmConfig
+  """An instance of the method's own class, which `algorithm.name` chooses."""
   client_work: ClientWorkConfig
   server: ServerConfig
   model: ModelConfig
@@ -304,6 +242,11 @@ class TrainConfig:
     problems = config_checks.problems_of(self)
     if problems:
       raise ConfigError(problems)
+
+  @property
+  def method(self) -> Method:
+    """The declaration of the method, `algorithm.name`."""
+    return registry.find(self.algorithm.name)
 
   @property
   def num_partial_sums(self) -> int:

@@ -20,6 +20,7 @@ def problems_of(config: 'TrainConfig') -> list[str]:
     config: A config each of whose sections is right by itself.
   """
   return [
+    *_problems_of_method(config),
     *_problems_of_clients(config),
     *_problems_of_model(config),
     *_problems_of_engine(config),
@@ -54,6 +55,16 @@ def problems_of_image_folder(data: 'DataConfig') -> list[str]:
         f'{data.classes!r}'
       )
   return problems
+
+
+def _problems_of_method(config):
+  expected, found = config.method.settings, type(config.algorithm)
+  if found is not expected:
+    return [
+      f'`config.algorithm` must be a {expected.__name__} with algorithm.name '
+      f'{config.algorithm.name!r}, found a {found.__name__}'
+    ]
+  return config.method.problems(config)
 
 
 def _problems_of_clients(config):

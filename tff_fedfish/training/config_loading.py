@@ -1,18 +1,20 @@
 """From a config file and typed overrides to a `TrainConfig`, and to JSON."""
 
+import contextlib
 import dataclasses
-import difflib
 import os
 import pathlib
+import sys
 import types
-import typing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from tff_fedfish.errors import UserError
 from tff_fedfish.evaluation.client_id_text import client_id_to_text
+from tff_fedfish.methods import registry
+from tff_fedfish.methods.method import AlgorithmConfig
 from tff_fedfish.training import config as config_lib
-from tff_fedfish.training import config_checks, config_files
+from tff_fedfish.training import config_checks, config_files, config_overrides
 from tff_fedfish.training.config_fields import ConfigError
 
 SCHEMA_VERSION = 2
@@ -21,23 +23,29 @@ SCHEMA_VERSION = 2
 _LIMIT = 'training.max_non_finite_rounds'
 _VERSION_1_DEFAULTS: Mapping[str, Any] = types.MappingProxyType({_LIMIT: 0})
 
-_PREFIX = '--config.'
-# Dotted name -> field, of every setting there is.
-_FIELDS = {
-  f'{section.name}.{field.name}': field
-  for section in dataclasses.fields(config_lib.TrainConfig)
-  for field in dataclasses.fields(section.type)
-}
-_SECTIONS = {
-  section.name: section.type
-  for section in dataclasses.fields(config_lib.TrainConfig)
-}
+
+@dataclasses.dataclass(frozen=True)
+class ConfigValues:
+  """Settings as a file and overrides give them, before they are checked."""
+
+  source: str
+  """Where they come from; named in errors."""
+  sections: Mapping[str, Any]
+  """Values by section and setting. `algorithm` may hold settings of several
+  methods."""
+  overridden: frozenset[str]
+  """Names of the overridden settings, as 'section.setting'."""
+  problems: tuple[str, ...]
+  """Clauses on overrides that cannot be applied."""
 
 
 def load_config(
   path: str | os.PathLike, overrides: Sequence[str] = ()
 ) -> config_lib.TrainConfig:
   """Reads a config file, applies overrides and checks the result.
+
+  Settings of other methods in the file are left out and named on standard
+  error.
 
   Args:
     path: A Python file whose `get_config()` returns an
@@ -50,21 +58,84 @@ def load_config(
 
   Raises:
     UserError: If the file cannot be used, or an argument is no override.
-    ConfigError: Naming all unknown, repeated, missing and wrong settings.
+    ConfigError: Naming all unknown, repeated, missing and wrong settings, and
+      overrides of settings that the method does not read.
   """
+  values = read_values(path, overrides)
+  config, unread = build_config(values, required=values.overridden)
+  if unread:
+    print_unread([config.algorithm.name], unread)
+  return config
+
+
+def read_values(
+  path: str | os.PathLike, overrides: Sequence[str] = ()
+) -> ConfigValues:
+  """Reads a config file and applies overrides, without checking the result.
+
+  Args:
+    path: See `load_config`.
+    overrides: See `load_config`.
+
+  Raises:
+    UserError: If the file cannot be used, or an argument is no override.
+  """
+  from ml_collections.config_dict import RequiredValueError
+
   config_dict = config_files.call_in_file(pathlib.Path(path), 'get_config')
   problems = []
-  for name, text in _split_overrides(overrides, problems):
-    problem = _apply_override(config_dict, name, text)
+  pairs = list(config_overrides.split_overrides(overrides, problems))
+  name = dict(pairs).get('algorithm.name')
+  if name is None:
+    # `to_dict` says below where a value is missing.
+    with contextlib.suppress(RequiredValueError):
+      name = config_overrides.method_name(config_dict)
+  method = registry.find_or_none(name or '')
+  for setting, text in pairs:
+    problem = config_overrides.apply_override(
+      config_dict, setting, text, method
+    )
     problems += [problem] if problem else []
   try:
-    values = config_dict.to_dict()
+    sections = config_dict.to_dict()
   except Exception as error:
     raise UserError(
       f'`--config` {str(path)!r} must give every setting a value, but '
       f'reading them raised {config_files.one_line(error)}. Correct the file.'
     ) from error
-  return _from_dict(values, f'{str(path)!r}', problems)
+  overridden = frozenset(setting for setting, _ in pairs)
+  return ConfigValues(f'{str(path)!r}', sections, overridden, tuple(problems))
+
+
+def build_config(
+  values: ConfigValues, *, required: Collection[str] = ()
+) -> tuple[config_lib.TrainConfig, list[str]]:
+  """Checks values and builds the config of their method.
+
+  Args:
+    values: The values.
+    required: Settings, as 'section.setting', that the method must read.
+
+  Returns:
+    The config, and the settings that were left out as the method does not read
+    them, as 'section.setting'.
+
+  Raises:
+    ConfigError: Naming all unknown, missing and wrong settings.
+  """
+  problems, unread = list(values.problems), []
+  config = _from_dict(
+    values.sections, values.source, problems, unread, required
+  )
+  return config, unread
+
+
+def print_unread(methods: Sequence[str], settings: Sequence[str]) -> None:
+  """Names settings that no method of a command reads, on standard error."""
+  print(
+    f'fedfish: not read by {", ".join(methods)}: {", ".join(settings)}',
+    file=sys.stderr,
+  )
 
 
 def to_json_dict(config: config_lib.TrainConfig) -> dict[str, Any]:
@@ -101,7 +172,8 @@ def from_json_dict(
   sections = {k: v for k, v in values.items() if k != 'schema_version'}
   if version == 1:
     sections = _completed(sections, _VERSION_1_DEFAULTS)
-  return _from_dict(sections, f'{source!r}', [])
+  # Former versions kept the settings of all methods.
+  return _from_dict(sections, f'{source!r}', [], [])
 
 
 def with_defaults(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -112,11 +184,14 @@ def with_defaults(values: Mapping[str, Any]) -> dict[str, Any]:
 
   Returns:
     The same, where settings that are not given have the value with which the
-    run was trained: their default, or in version 1 what was done then.
+    run was trained: their default, or in version 1 what was done then. Of
+    settings of `algorithm` only those are completed that the method reads; none
+    where its module cannot be imported.
   """
+  method = registry.find_or_none(config_overrides.method_name(values))
   defaults = {
     dotted: field.default
-    for dotted, field in _FIELDS.items()
+    for dotted, field in config_overrides.fields_of(method).items()
     if field.default is not dataclasses.MISSING
   }
   if values.get('schema_version') == 1:
@@ -146,10 +221,13 @@ def differences(
   nothing of its numbers, and runs of config.json version 1 had no such limit.
   """
   sides = (dataclasses.asdict(first), dataclasses.asdict(second))
+  second_fields = config_overrides.fields_of(second.method)
   return [
     dotted
-    for dotted in _FIELDS
-    if dotted != _LIMIT and len({_setting(side, dotted) for side in sides}) > 1
+    for dotted in config_overrides.fields_of(first.method)
+    if dotted != _LIMIT
+    and dotted in second_fields
+    and len({_setting(side, dotted) for side in sides}) > 1
   ]
 
 
@@ -158,79 +236,35 @@ def _setting(values: Mapping[str, Any], dotted: str) -> Any:
   return values[section][name]
 
 
-def _split_overrides(
-  arguments: Sequence[str], problems: list[str]
-) -> Iterator[tuple[str, str]]:
-  """Yields each override's dotted name and text; says what is repeated."""
-  seen = set()
-  remaining = list(arguments)
-  while remaining:
-    argument = remaining.pop(0)
-    if not argument.startswith(_PREFIX):
-      raise UserError(
-        f'unrecognized argument {argument!r}. Settings are overridden as '
-        '--config.section.setting=value.'
-      )
-    name, equals, text = argument.removeprefix(_PREFIX).partition('=')
-    if not equals:
-      if not remaining or remaining[0].startswith('--'):
-        problems.append(f'`{_PREFIX}{name}` needs a value, as {argument}=VALUE')
-        continue
-      text = remaining.pop(0)
-    if name in seen:
-      problems.append(f'`{_PREFIX}{name}` is given twice; give it once')
-      continue
-    seen.add(name)
-    yield name, text
-
-
-def _apply_override(config_dict: Any, dotted: str, text: str) -> str:
-  """Sets one setting in `config_dict`; returns what is wrong, '' if nothing."""
-  if dotted in _SECTIONS:
-    first = dataclasses.fields(_SECTIONS[dotted])[0].name
-    return (
-      f'`{_PREFIX}{dotted}` is a section; name one of its settings, such as '
-      f'`{_PREFIX}{dotted}.{first}`'
-    )
-  if dotted not in _FIELDS:
-    return _unknown(dotted, _PREFIX)
-  value = _parse(text, _FIELDS[dotted].type)
-  section, name = dotted.split('.')
-  with config_dict.unlocked(), config_dict.ignore_type():
-    if config_dict.get(section) is None:
-      config_dict[section] = {}
-    try:
-      config_dict[section][name] = value
-    except TypeError:
-      return f'`config.{section}` must be a section of settings in the file'
-  return ''
-
-
-def _parse(text: str, annotation: Any) -> Any:
-  """Returns the value that `text` spells, or `text` where it spells none."""
-  if isinstance(annotation, types.UnionType):
-    if text.lower() == 'none':
-      return None
-    annotation = typing.get_args(annotation)[0]
-  if annotation is bool:
-    return {'true': True, 'false': False}.get(text.lower(), text)
-  if annotation in (int, float):
-    try:
-      return annotation(text)
-    except ValueError:
-      return text
-  return text
-
-
 def _from_dict(
-  values: Mapping[str, Any], source: str, problems: list[str]
+  values: Mapping[str, Any],
+  source: str,
+  problems: list[str],
+  unread: list[str],
+  required: Collection[str] = (),
 ) -> config_lib.TrainConfig:
-  """Builds every section, adding to `problems`, and then the whole."""
-  sections = {}
+  """Builds every section, adding to `problems`, and then the whole.
+
+  Args:
+    values: See `ConfigValues.sections`.
+    source: Named in errors.
+    problems: Clauses so far.
+    unread: Receives the settings of other methods that are left out.
+    required: Settings that may not be left out.
+  """
+  sections, method, method_name = {}, None, config_overrides.method_name(values)
+  if method_name:
+    try:
+      method = registry.find(method_name)
+    except UserError as error:
+      problems.append(str(error).removesuffix('.'))
+  known_fields = config_overrides.fields_of(method)
   for name in values:
-    if name not in _SECTIONS:
-      problems.append(_unknown(str(name), 'config.'))
-  for name, section_class in _SECTIONS.items():
+    if name not in config_overrides.SECTIONS:
+      problems.append(config_overrides.unknown(str(name), 'config.', method))
+  for name, section_class in config_overrides.SECTIONS.items():
+    if method and name == AlgorithmConfig.section:
+      section_class = method.settings
     given = values.get(name, {})
     if not isinstance(given, Mapping):
       problems.append(
@@ -239,10 +273,15 @@ def _from_dict(
       continue
     known = {}
     for key, value in given.items():
-      if f'{name}.{key}' in _FIELDS:
+      dotted = f'{name}.{key}'
+      if dotted in known_fields:
         known[key] = value
+      elif not config_overrides.field_of_any(dotted):
+        problems.append(config_overrides.unknown(dotted, 'config.', method))
+      elif dotted in required and method:
+        problems.append(config_overrides.unread(dotted, method_name))
       else:
-        problems.append(_unknown(f'{name}.{key}', 'config.'))
+        unread.append(dotted)
     missing = [
       field.name
       for field in dataclasses.fields(section_class)
@@ -288,16 +327,3 @@ def _with_image_shape(data: config_lib.DataConfig) -> config_lib.DataConfig:
   found = dict(zip(names, (*shape, classes), strict=True))
   found |= {name: value for name, value in given.items() if value is not None}
   return dataclasses.replace(data, **found)
-
-
-def _unknown(dotted: str, prefix: str) -> str:
-  """Says that `dotted` is no setting, and which is nearest to it."""
-  leaf = dotted.rpartition('.')[2]
-  same_leaf = [name for name in _FIELDS if name.endswith(f'.{leaf}')]
-  sections = [] if '.' in dotted else _SECTIONS
-  candidates = same_leaf or [*_FIELDS, *sections]
-  nearest = difflib.get_close_matches(dotted, candidates, n=1, cutoff=0)[0]
-  return (
-    f'`{prefix}{dotted}` is unknown; the nearest known one is '
-    f'`{prefix}{nearest}`'
-  )

@@ -51,7 +51,7 @@ def describe(config: TrainConfig) -> None:
   num_weights = num_parameters(shape)
   round_cost = communication.after_rounds(
     1,
-    algorithm=config.algorithm.name,
+    traffic=config.method.traffic(config),
     cohort_size=config.cohorts.cohort_size,
     num_weights=num_weights,
   )

@@ -2,7 +2,7 @@
 
 A checkpoint names corpus, vocabulary and settings by SHA-256. The settings are
 those that may not change when a run is resumed, as canonical JSON. Left out are
-those at their default and those that the method does not read, so that a
+those at their default, so that a
 setting that is added later leaves the fingerprint of earlier runs as it is. A
 default that changes would not: its former value belongs into
 `_FORMER_DEFAULTS`.
@@ -19,7 +19,7 @@ from typing import Any
 
 from tff_fedfish.data.tokenizers import Tokenizer
 from tff_fedfish.errors import UserError
-from tff_fedfish.training.config import FED_FISH_ONLY, TrainConfig
+from tff_fedfish.training.config import TrainConfig
 
 MAY_CHANGE = frozenset(
   {
@@ -65,7 +65,6 @@ def contents(
 
 def settings_fingerprint(config: TrainConfig) -> str:
   """Returns the SHA-256 of the settings that fix a run's numbers."""
-  is_unread = FED_FISH_ONLY if config.algorithm.name == 'fed_avg' else ()
   values = {}
   for part in dataclasses.fields(config):
     section = getattr(config, part.name)
@@ -73,7 +72,7 @@ def settings_fingerprint(config: TrainConfig) -> str:
       name = f'{part.name}.{field.name}'
       value = getattr(section, field.name)
       default = _FORMER_DEFAULTS.get(name, field.default)
-      if name not in MAY_CHANGE and name not in is_unread and value != default:
+      if name not in MAY_CHANGE and value != default:
         values[name] = value
   return _sha256(values)
 

@@ -17,8 +17,6 @@ from models.functional_model import (
 from models.image_model_config import ImageModelConfig
 from models.model_shapes import weight_shapes
 from tff_fedfish import fisher, fisher_diagonal
-from tff_fedfish.algorithms.fed_avg import build_fed_avg
-from tff_fedfish.algorithms.fed_fish import build_fed_fish
 from tff_fedfish.evaluation.client_evaluator import ClientEvaluator
 from tff_fedfish.evaluation.effective_clients import ClientMass
 from tff_fedfish.training.config import TrainConfig
@@ -44,29 +42,19 @@ def build_learning_process(
 ) -> tff.learning.templates.LearningProcess:
   """Returns the learning process of a config."""
   model = build_model(config)
-  algorithm = config.algorithm
   options = dict(
     client_optimizer=_build_client_optimizer(config),
     server_optimizer=_build_server_optimizer(config),
     num_local_epochs=config.client_work.num_local_epochs,
     client_weighting=tff.learning.ClientWeighting[
-      algorithm.client_weighting.upper()
+      config.algorithm.client_weighting.upper()
     ],
-    max_delta_norm=config.client_work.max_delta_norm,
   )
-  if algorithm.name == 'fed_avg':
-    return build_fed_avg(model, **options)
-  return build_fed_fish(
-    model,
-    fisher_estimator=algorithm.fisher_estimator,
-    fisher_reduction=algorithm.fisher_reduction,
-    fisher_normalization=algorithm.fisher_normalization,
-    relative_floor=algorithm.relative_floor,
-    ragged_correction=algorithm.ragged_correction,
-    local_batch_size=config.client_work.local_batch_size,
-    max_mass_ratio=algorithm.max_mass_ratio,
-    **options,
-  )
+  # A builder needs to know only those that are set.
+  for name in ('max_delta_norm',):
+    value = getattr(config.client_work, name)
+    options |= {} if value is None else {name: value}
+  return config.method.build(config, model, **options)
 
 
 @functools.lru_cache(maxsize=1)
@@ -96,7 +84,7 @@ def build_client_mass(
   """
   algorithm = config.algorithm
   num_tensors = len(weight_shapes(config.model_shape()))
-  if algorithm.name == 'fed_avg':
+  if config.method.client_mass is None:
     return lambda trainable, dataset, weight: [weight] * num_tensors
   if algorithm.fisher_estimator == 'last_epoch':
     return None

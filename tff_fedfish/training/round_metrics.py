@@ -1,12 +1,17 @@
 """One row of metrics.csv from what a round returned."""
 
 import dataclasses
+import functools
+import operator
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from tff_fedfish import communication
 from tff_fedfish.evaluation import results
 from tff_fedfish.evaluation.results import ClientBarrier
+from tff_fedfish.methods.method import Column
 from tff_fedfish.runtime import round_options
 from tff_fedfish.training.config import TrainConfig
 
@@ -28,13 +33,8 @@ _TRAIN_NAMES = (
   'train/update_is_non_finite',
   'train/update_is_all_zero',
 )
-_FISHER_NAMES = (
-  'train/num_overflowing_clients',
-  'train/zero_fisher_mass_fraction',
-)
 # Only of runs with a bound on a client's influence.
 _CLIPPED_NAMES = ('train/num_clipped_clients',)
-_BOUNDED_NAMES = ('train/num_bounded_clients',)
 _COMMUNICATION_NAMES = tuple(
   f'communication/{field.name}'
   for field in dataclasses.fields(communication.Communication)
@@ -66,12 +66,10 @@ _TIMING_NAMES = (
 def metric_names(config: TrainConfig) -> tuple[str, ...]:
   """Returns the columns of metrics.csv for a config."""
   clipped = _CLIPPED_NAMES if config.client_work.max_delta_norm else ()
-  fisher = _FISHER_NAMES if config.algorithm.name == 'fed_fish' else ()
-  if fisher and config.algorithm.max_mass_ratio:
-    fisher += _BOUNDED_NAMES
+  of_method = tuple(column.name for column in config.method.columns(config))
   held_out = _HELD_OUT_NAMES if config.evaluation.num_clients else ()
   barrier = _BARRIER_NAMES if _measures_barrier(config) else ()
-  train = _TRAIN_NAMES + clipped + fisher
+  train = _TRAIN_NAMES + clipped + of_method
   return train + _COMMUNICATION_NAMES + held_out + barrier
 
 
@@ -90,6 +88,7 @@ def train_metrics(
   outcome: round_options.RoundOutcome,
   *,
   num_clients: int,
+  columns: Sequence[Column] = (),
 ) -> dict[str, float | int | None]:
   """Returns the training columns of one round.
 
@@ -97,6 +96,7 @@ def train_metrics(
     metrics: What the learning process reported.
     outcome: What the engine reported, with what the clients' loaders counted.
     num_clients: Size of the cohort.
+    columns: Those that the method adds.
   """
   train = metrics['client_work']['train']
   counts = metrics['client_work']['clients']
@@ -118,16 +118,9 @@ def train_metrics(
   }
   if 'num_clipped_clients' in counts:
     row['train/num_clipped_clients'] = int(counts['num_clipped_clients'])
-  aggregator = metrics['aggregator']
-  if 'zero_mass_fraction' in aggregator:
-    row['train/num_overflowing_clients'] = int(
-      aggregator['num_overflowing_clients']
-    )
-    row['train/zero_fisher_mass_fraction'] = float(
-      aggregator['zero_mass_fraction']
-    )
-  if 'num_bounded_clients' in aggregator:
-    row['train/num_bounded_clients'] = int(aggregator['num_bounded_clients'])
+  for column in columns:
+    value = functools.reduce(operator.getitem, column.path, metrics)
+    row[column.name] = np.asarray(value).item()
   for reason, name in _FAILED_NAMES.items():
     row[name] = outcome.num_failures(reason)
   return row
@@ -173,7 +166,7 @@ def communication_metrics(
   """Returns the communication columns after `round_num` rounds."""
   spent = communication.after_rounds(
     round_num,
-    algorithm=config.algorithm.name,
+    traffic=config.method.traffic(config),
     cohort_size=config.cohorts.cohort_size,
     num_weights=num_weights,
   )

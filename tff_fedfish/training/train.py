@@ -214,7 +214,10 @@ class _Run:
         f'{failure.message}'
       )
     metrics = round_metrics.train_metrics(
-      output.metrics, outcome, num_clients=len(clients)
+      output.metrics,
+      outcome,
+      num_clients=len(clients),
+      columns=self._config.method.columns(self._config),
     )
     seconds = time.monotonic() - start
     timings = {

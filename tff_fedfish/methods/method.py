@@ -1,0 +1,149 @@
+"""The declaration of a federated method: `Method` and its parts."""
+
+import dataclasses
+import importlib
+import typing
+from collections.abc import Callable
+from typing import Any, ClassVar, Literal
+
+from tff_fedfish.training.config_fields import Section
+
+if typing.TYPE_CHECKING:
+  from tff_fedfish.training.config import TrainConfig
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AlgorithmConfig(Section):
+  """Settings that every method reads; a method's own class adds to them."""
+
+  section: ClassVar[str] = 'algorithm'
+
+  name: str
+  """Name of the method (`fedfish methods` lists them), or the importable module
+  of a method of your own, such as `my_package.my_method`."""
+  client_weighting: Literal['num_examples', 'uniform'] = 'num_examples'
+  """Client weight: the client's sequences in the round, or 1."""
+
+  @property
+  def draws_labels(self) -> bool:
+    """Whether clients draw labels from the model, and so need seeds."""
+    return False
+
+
+class Traffic(typing.NamedTuple):
+  """Models that one client sends and receives in a round."""
+
+  uplink: float = 1
+  """From the client to the server."""
+  downlink: float = 1
+  """From the server to the client."""
+
+
+class Column(typing.NamedTuple):
+  """A column of metrics.csv that a method adds."""
+
+  name: str
+  """Such as `train/mu`."""
+  path: tuple[str, ...]
+  """Keys of the scalar in the metrics of the learning process, such as
+  `('client_work', 'mu')`."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ClientCost:
+  """Extra work and memory of a client, compared with training only.
+
+  `fedfish plan` and the memory limit of sweeps are computed from it. A model
+  is as many scalars as the trainable weights have.
+  """
+
+  models_summed: int = 1
+  """Models over which the server forms sums."""
+  models_in_training: int = 0
+  """Models that a client holds in its local steps, beside its own weights."""
+  pass_after_training: Literal['none', 'batches', 'rows'] = 'none'
+  """Gradients computed after local training: none, one per batch, or one per
+  row."""
+  models_after_training: int = 0
+  """Models that a client holds during that pass, beside its own weights."""
+  squares_last_epoch: bool = False
+  """Whether the gradients of the last local epoch are squared and added."""
+  draws_labels: bool = False
+  """Whether that pass also draws labels from the logits."""
+  flops_per_weight: int = 2
+  """Operations per weight on a finished model delta, sums included."""
+
+
+def own_settings(config: 'TrainConfig') -> dict[str, Any]:
+  """Returns the settings of `algorithm` that not every method reads."""
+  shared = {field.name for field in dataclasses.fields(AlgorithmConfig)}
+  return {
+    field.name: getattr(config.algorithm, field.name)
+    for field in dataclasses.fields(config.algorithm)
+    if field.name not in shared
+  }
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Method:
+  """A federated method: names, settings, implementation, cost.
+
+  Attributes:
+    name: Value of `algorithm.name`; the name of its module.
+    title: The method's name in print, such as 'FedProx'.
+    summary: One line.
+    source: Citation.
+    settings: Frozen subclass of `AlgorithmConfig` with the settings that the
+      method reads.
+    builder: 'module:function', imported late. The function takes the model and
+      the keywords `client_optimizer`, `server_optimizer`, `num_local_epochs`,
+      `client_weighting`, those of `arguments`, and of `max_delta_norm`,
+      `num_local_steps` and `micro_batch_size` those that are set. It returns a
+      `tff.learning.templates.LearningProcess`.
+    arguments: Keywords of the builder beyond those: by default every setting
+      that `AlgorithmConfig` does not have.
+    traffic: Models that a client sends and receives in a round.
+    cost: Extra work and memory of a client.
+    columns: Columns that it adds to metrics.csv.
+    client_mass: 'module:function', imported late; None: the client weight in
+      every coordinate. The function takes the config and returns a function
+      (update, client weight, aggregator state) -> one float32 tensor per
+      trainable tensor: the mass by which the server weighs the client's delta.
+      `evaluate --barrier` computes effective clients from it.
+    problems: Clauses on settings of different sections that do not go together.
+    sends: What the server sums, for the model card.
+    hue: Colour in plots, '#RRGGBB'; None: the next free one.
+    hatch: Hatch of bars, as in Matplotlib; None: the next free one.
+  """
+
+  name: str
+  title: str
+  summary: str
+  source: str
+  settings: type[AlgorithmConfig]
+  builder: str
+  arguments: Callable[['TrainConfig'], dict[str, Any]] = own_settings
+  traffic: Callable[['TrainConfig'], Traffic] = lambda config: Traffic()
+  cost: Callable[['TrainConfig'], ClientCost] = lambda config: ClientCost()
+  columns: Callable[['TrainConfig'], tuple[Column, ...]] = lambda config: ()
+  client_mass: str | None = None
+  problems: Callable[['TrainConfig'], list[str]] = lambda config: []
+  sends: str = 'weighted model deltas'
+  hue: str | None = None
+  hatch: str | None = None
+
+  def build(self, config: 'TrainConfig', model: Any, **shared: Any) -> Any:
+    """Returns the learning process.
+
+    Args:
+      config: The run's config; `algorithm` is an instance of `settings`.
+      model: The model.
+      **shared: Keywords that all builders take.
+    """
+    return load(self.builder)(model, **shared, **self.arguments(config))
+
+
+def load(path: str) -> Any:
+  """Imports the object that 'module:name' names."""
+  module, _, name = path.partition(':')
+  return getattr(importlib.import_module(module), name)
