@@ -224,14 +224,104 @@ class TestErrors:
     )
     assert "'fed_avg-E1', whose `client_splits.held_out_fraction` is 0" in error
 
-  def test_seeds_that_the_file_draws_anew(self, sweep_file):
-    # A preset is read from the file again, which then gives another seed.
+
+class TestSettingsOfSeveralMethods:
+  """What one method reads and another does not, in one sweep."""
+
+  def test_cells_of_one_config_run_once(self, sweep_file):
     file = sweep_file(
-      {'grid': {'model.preset': ['tiny', 'small']}},
-      'import itertools, sys',
-      'sys.drawn = getattr(sys, "drawn", None) or itertools.count(5)',
-      'config.seeds = dict(cohort_seed=next(sys.drawn))',
+      {
+        'grid': {
+          'algorithm.name': ['fed_avg', 'fed_fish'],
+          'algorithm.relative_floor': [0.0, 1.0],
+        }
+      }
+    )
+    arms = arms_lib.expand_arms(file)
+    # FedAvg has no floor: its two cells are one run.
+    assert [(arm.name, arm.num_cells) for arm in arms] == [
+      ('fed_avg', 2),
+      ('fed_fish-floor0.0', 1),
+      ('fed_fish-floor1.0', 1),
+    ]
+    assert not hasattr(arms[0].config.algorithm, 'relative_floor')
+    assert arms[2].config.algorithm.relative_floor == 1.0
+
+  def test_rows_of_tied_settings_keep_their_names(self, sweep_file):
+    key = 'algorithm.name,algorithm.fisher_estimator'
+    rows = [
+      ('fed_avg', 'extra_pass'),
+      ('fed_avg', 'true'),
+      ('fed_fish', 'true'),
+    ]
+    arms = arms_lib.expand_arms(sweep_file({'grid': {key: rows}}))
+    assert [(arm.name, arm.num_cells) for arm in arms] == [
+      ('fed_avg-extra_pass', 2),
+      ('fed_fish-true', 1),
+    ]
+
+  def test_the_base_may_hold_what_only_another_method_reads(self, sweep_file):
+    # The base is of FedAvg, the setting of the arms of FedFish.
+    file = sweep_file(
+      {'grid': {'algorithm.name': ['fed_avg', 'fed_fish']}},
+      'config.algorithm = dict(name="fed_avg", relative_floor=0.5)',
+    )
+    average, fish = arms_lib.expand_arms(file)
+    assert fish.config.algorithm.relative_floor == 0.5
+    assert average.config.algorithm.name == 'fed_avg'
+    assert not file.require_read([average.config, fish.config])
+
+  def test_what_no_run_reads_is_named(self, sweep_file, capsys):
+    file = sweep_file(
+      {'grid': {'client_work.num_local_epochs': [1, 2]}},
+      'config.algorithm = dict(name="fed_avg", relative_floor=0.5)',
+    )
+    arms_lib.print_unread(file, arms_lib.expand_arms(file))
+    assert capsys.readouterr().err == (
+      'fedfish: not read by fed_avg: algorithm.relative_floor\n'
+    )
+
+  def test_an_axis_that_no_run_reads(self, sweep_file):
+    file = sweep_file(
+      {'grid': {'algorithm.relative_floor': [0.0, 1.0]}},
+      'config.algorithm = dict(name="fed_avg")',
     )
     assert (
-      "All runs must have the same 'seeds.cohort_seed', which is not in `grid`"
+      "sets 'algorithm.relative_floor', which no run of the sweep reads: their "
+      'methods are fed_avg, and it is read by fed_fish. Leave it out.'
     ) in _error(file)
+
+  def test_an_override_that_no_run_reads(self, sweep_file):
+    file = sweep_file(
+      {'grid': {'client_work.num_local_epochs': [1, 2]}},
+      'config.algorithm = dict(name="fed_avg")',
+      overrides=['--config.algorithm.relative_floor=0.1'],
+    )
+    assert _error(file).startswith(
+      "`--config.algorithm.relative_floor` sets 'algorithm.relative_floor', "
+      'which no run of the sweep reads'
+    )
+
+  def test_a_search_for_each_method_and_setting(self, sweep_file):
+    file = sweep_file(
+      {
+        'grid': {
+          'algorithm.name': ['fed_avg', 'fed_fish'],
+          'algorithm.relative_floor': [0.0, 1.0],
+        },
+        'learning_rate_search': {
+          'settings': {'server.learning_rate': [0.1]},
+          'per': ['algorithm.name', 'algorithm.relative_floor'],
+          'num_rounds': 2,
+        },
+      }
+    )
+    found = [run.name for run in arms_lib.expand_search(file)]
+    assert found == [
+      'fed_avg-server_lr0.1',
+      'fed_fish-floor0.0-server_lr0.1',
+      'fed_fish-floor1.0-server_lr0.1',
+    ]
+    search = file.sweep.search
+    for arm in arms_lib.expand_arms(file):
+      assert search.group_of(arm.point) in arms_lib.search_groups(file)

@@ -446,3 +446,62 @@ def test_answers_without_tensorflow():
   ]
   # Of the 1.5 s in which the command line answers to errors.
   assert min(seconds) < 1.0
+
+
+class TestSettingsOfAnotherMethod:
+  def test_in_a_file_they_are_left_out_and_named(self, config_file, capsys):
+    path = config_file(
+      'config.algorithm = dict(name="fed_avg", relative_floor=0.5,'
+      ' fisher_estimator="true")'
+    )
+    config = config_loading.load_config(path)
+    assert (
+      'relative_floor' not in config_loading.to_json_dict(config)['algorithm']
+    )
+    assert capsys.readouterr().err == (
+      'fedfish: not read by fed_avg: algorithm.fisher_estimator, '
+      'algorithm.relative_floor\n'
+    )
+
+  @pytest.mark.parametrize('is_first', [True, False])
+  def test_as_a_flag_it_is_an_error_in_any_order(self, config_file, is_first):
+    flags = ['--config.algorithm.name=fed_avg']
+    flags.insert(0 if is_first else 1, '--config.algorithm.relative_floor=0.5')
+    with pytest.raises(UserError) as caught:
+      config_loading.load_config(config_file(), flags)
+    assert (
+      '`--config.algorithm.relative_floor` is not read by fed_avg, but by '
+      'fed_fish; leave it out, or set `--config.algorithm.name` to one of these'
+    ) in str(caught.value)
+
+  def test_a_flag_for_the_method_of_another_flag(self, config_file):
+    # The file is of FedAvg.
+    config = config_loading.load_config(
+      config_file('config.algorithm = dict(name="fed_avg")'),
+      [
+        '--config.algorithm.relative_floor=0.5',
+        '--config.algorithm.name=fed_fish',
+      ],
+    )
+    assert config.algorithm.relative_floor == 0.5
+
+  def test_an_unknown_method_and_all_else_at_once(self, config_file):
+    with pytest.raises(UserError) as caught:
+      config_loading.load_config(
+        config_file(),
+        ['--config.algorithm.name=fedfish', '--config.seeds.model_seed=-1'],
+      )
+    text = str(caught.value)
+    assert '`config.algorithm.name` must be one of fed_avg, fed_fish' in text
+    assert "found 'fedfish'" in text
+    assert '`config.seeds.model_seed` must be at least 0' in text
+    assert '\n' not in text
+
+  def test_old_files_held_those_of_all_methods(self, config_file, capsys):
+    config = config_loading.load_config(
+      config_file('config.algorithm = dict(name="fed_avg")')
+    )
+    values = config_loading.to_json_dict(config)
+    values['algorithm'] |= {'fisher_estimator': 'true', 'relative_floor': 1e-8}
+    assert config_loading.from_json_dict(values, 'config.json') == config
+    assert not capsys.readouterr().err

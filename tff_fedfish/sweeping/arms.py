@@ -10,6 +10,7 @@ from tff_fedfish.sweeping import budgets, evaluations, grid, names
 from tff_fedfish.sweeping.grid import Settings
 from tff_fedfish.sweeping.learning_rates import held_out_share
 from tff_fedfish.sweeping.sweep_file import SweepFile
+from tff_fedfish.training import config_loading
 from tff_fedfish.training.config import TrainConfig
 
 _LOCAL_EPOCHS = 'client_work.num_local_epochs'
@@ -28,6 +29,8 @@ class Arm:
   budgets: tuple[str, ...]
   """The budgets that it satisfies."""
   config: TrainConfig
+  num_cells: int = 1
+  """Cells of the grid that resolve to its config."""
 
   @property
   def num_rounds(self) -> int:
@@ -57,6 +60,9 @@ class SearchRun:
 def expand_arms(file: SweepFile) -> list[Arm]:
   """Returns all arms in the order in which they run, with the base's rates.
 
+  Cells of the grid that resolve to one config are one arm, named by the first
+  of them.
+
   Args:
     file: The sweep.
 
@@ -66,7 +72,7 @@ def expand_arms(file: SweepFile) -> list[Arm]:
   """
   sweep = file.sweep
   arms = []
-  for point in grid.product(sweep.axes):
+  for point in map(file.without_unread, grid.product(sweep.axes)):
     num_local_epochs = point.get(
       _LOCAL_EPOCHS, file.base.client_work.num_local_epochs
     )
@@ -88,7 +94,9 @@ def expand_arms(file: SweepFile) -> list[Arm]:
           config=_arm_config(file, name, point, num_rounds),
         )
       )
-  _require_comparable(file, arms)
+  file.require_read([arm.config for arm in arms])
+  arms = _merged(arms)
+  _require_unique([arm.name for arm in arms])
   for arm in arms:
     _require_evaluations(file, arm)
   return arms
@@ -111,7 +119,7 @@ def expand_search(file: SweepFile) -> list[SearchRun]:
   """
   search = file.sweep.search
   runs = []
-  for group in search.groups() if search else ():
+  for group in search_groups(file):
     for rates in search.rates():
       name = search.run_name(group, rates)
       arm_config = file.config(group | rates, name)
@@ -127,6 +135,34 @@ def expand_search(file: SweepFile) -> list[SearchRun]:
       )
   _require_unique([run.name for run in runs])
   return runs
+
+
+def search_groups(file: SweepFile) -> list[Settings]:
+  """Returns the settings of every search; none where there is no search."""
+  groups = file.sweep.search.groups() if file.sweep.search else []
+  groups = map(file.without_unread, groups)
+  return [
+    dict(pairs) for pairs in dict.fromkeys(tuple(g.items()) for g in groups)
+  ]
+
+
+def print_unread(file: SweepFile, arms: Sequence[Arm]) -> None:
+  """Names settings of the base that no arm reads, on standard error."""
+  unread = file.require_read([arm.config for arm in arms])
+  if unread:
+    names_read = dict.fromkeys(arm.config.algorithm.name for arm in arms)
+    config_loading.print_unread(list(names_read), unread)
+
+
+def _merged(arms: Sequence[Arm]) -> list[Arm]:
+  """Returns the arms with those of equal configs as one."""
+  by_config: dict[TrainConfig, list[Arm]] = {}
+  for arm in arms:
+    by_config.setdefault(arm.config, []).append(arm)
+  return [
+    dataclasses.replace(equal[0], num_cells=len(equal))
+    for equal in by_config.values()
+  ]
 
 
 def _arm_config(file, name, settings, num_rounds):
@@ -157,22 +193,6 @@ def _require_count(value) -> int:
       f'`grid` must give {_LOCAL_EPOCHS!r} ints of at least 1, found {value!r}.'
     )
   return value
-
-
-def _require_comparable(file: SweepFile, arms: Sequence[Arm]) -> None:
-  """Raises UserError unless all arms see the same cohorts in the same order."""
-  _require_unique([arm.name for arm in arms])
-  varied = {name for axis in file.sweep.axes for name in axis.names}
-  for setting in grid.DATA_ORDER_SEEDS:
-    found = {
-      getattr(arm.config.seeds, setting.partition('.')[2]) for arm in arms
-    }
-    if setting not in varied and len(found) > 1:
-      raise UserError(
-        f'All runs must have the same {setting!r}, which is not in `grid`, '
-        f'but `get_config()` in {file.path!r} gave {sorted(found)}. Set it to '
-        'one value.'
-      )
 
 
 def _require_unique(run_names: Sequence[str]) -> None:

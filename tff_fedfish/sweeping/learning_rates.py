@@ -66,7 +66,12 @@ class LearningRateSearch:
 
   def group_of(self, settings: Settings) -> Settings:
     """Returns the search that a run of the grid belongs to."""
-    return {name: settings[name] for axis in self.per for name in axis.names}
+    return {
+      name: settings[name]
+      for axis in self.per
+      for name in axis.names
+      if name in settings
+    }
 
   def rates(self) -> list[Settings]:
     """Returns the settings that a search chooses from."""

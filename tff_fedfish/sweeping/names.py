@@ -44,9 +44,11 @@ def run_name(
 
   Args:
     axes: What varies.
-    settings: A value for each of their settings.
+    settings: A value for each of their settings; an axis without values is
+      left out.
     num_rounds: The run's rounds, where they tell runs apart.
   """
+  axes = [axis for axis in axes if axis.names[0] in settings]
   parts = [_axis_label(axis, settings) for axis in axes if not axis.is_of_seeds]
   parts += [] if num_rounds is None else [f'R{num_rounds}']
   parts += [_axis_label(axis, settings) for axis in axes if axis.is_of_seeds]
@@ -62,7 +64,9 @@ def _axis_label(axis, settings):
 
 
 def _label(name: str, value: Any) -> str:
-  label = _LABELS.get(name, name.replace('.', '_'))
+  # A method's own settings need no section before them.
+  full = name.removeprefix('algorithm.').replace('.', '_')
+  label = _LABELS.get(name, full)
   text = _value_text(value)
   between = '_' if label and not text[0].isdigit() else ''
   return f'{label}{between}{text}'

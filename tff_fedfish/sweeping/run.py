@@ -43,6 +43,7 @@ def run_sweep(
     raise UserError(f'`--jobs` must be at least 1, found {num_jobs}. Raise it.')
   search_runs = arms_lib.expand_search(file)
   arms = arms_lib.expand_arms(file)
+  arms_lib.print_unread(file, arms)
   workdir = files.require_usable_output(
     workdir, '--workdir', marker=record.NAME
   )
@@ -175,7 +176,7 @@ class _Sweep:
     if search is None:
       return list(self._arms)
     rates_of = []
-    for group in search.groups():
+    for group in arms_lib.search_groups(self._file):
       arms = [a for a in self._arms if search.group_of(a.point) == group]
       runs = [
         (run, job)

@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tff_fedfish.errors import UserError
+from tff_fedfish.methods import registry
+from tff_fedfish.methods.method import AlgorithmConfig, Method
 from tff_fedfish.sweeping.grid import Settings
 from tff_fedfish.sweeping.sweep_config import SweepConfig, parse_sweep
 from tff_fedfish.training import config_files, config_loading
 from tff_fedfish.training.config import TrainConfig
 
-# A preset fills in sizes, which a config that is made from another one must
-# not inherit: the file is read again with it.
-_PRESET = 'model.preset'
+_METHOD = 'algorithm.name'
 _ADVICE = 'Correct the file; configs/debian_sweep.py is an example.'
 
 
@@ -40,12 +40,13 @@ class SweepFile:
         the sweep varies, or `get_sweep()` returns anything wrong.
     """
     self.path = str(path)
-    self._overrides = list(overrides)
-    self.base = config_loading.load_config(path, overrides)
-    values = config_files.call_in_file(pathlib.Path(path), 'get_sweep', _ADVICE)
-    self.sweep: SweepConfig = parse_sweep(
-      _plain(values), self.base, repr(self.path)
-    )
+    self._values = config_loading.read_values(path, overrides)
+    sweep = config_files.call_in_file(pathlib.Path(path), 'get_sweep', _ADVICE)
+    sweep = _plain(sweep)
+    # First: the base may hold settings of a method that the sweep names.
+    _find_methods(sweep.get('grid'))
+    self.base, _ = config_loading.build_config(self._values)
+    self.sweep: SweepConfig = parse_sweep(sweep, self.base, repr(self.path))
     self._require_not_overridden()
 
   def config(self, settings: Settings, name: str) -> TrainConfig:
@@ -58,34 +59,99 @@ class SweepFile:
     Raises:
       ConfigError: Naming all unknown and wrong settings.
     """
-    sections = dataclasses.asdict(self._base_for(settings))
+    sections = {
+      section: dict(values) if isinstance(values, Mapping) else values
+      for section, values in self._values.sections.items()
+    }
     for setting, value in settings.items():
       section, leaf = setting.split('.')
       sections.setdefault(section, {})[leaf] = value
-    return config_loading.from_json_dict(
-      {'schema_version': config_loading.SCHEMA_VERSION, **sections},
-      f'{self.path}, run {name}',
+    values = dataclasses.replace(
+      self._values, sections=sections, source=repr(f'{self.path}, run {name}')
     )
+    return config_loading.build_config(values)[0]
 
-  def _base_for(self, settings):
-    if _PRESET not in settings:
-      return self.base
-    return config_loading.load_config(
-      self.path, [*self._overrides, f'--config.{_PRESET}={settings[_PRESET]}']
-    )
+  def without_unread(self, settings: Settings) -> Settings:
+    """Returns the settings without those axes that the method does not read.
+
+    Args:
+      settings: A point of the grid, or of a search's group. Settings that are
+        tied to others stay.
+    """
+    name = settings.get(_METHOD, self.base.algorithm.name)
+    method = registry.find_or_none(name)
+    if method is None:
+      return settings
+    unread = {
+      axis.names[0]
+      for axis in self.sweep.axes
+      if len(axis.names) == 1 and _is_unread(axis.names[0], method)
+    }
+    return {n: value for n, value in settings.items() if n not in unread}
+
+  def require_read(self, configs: Sequence[TrainConfig]) -> list[str]:
+    """Returns settings of the base that no run reads, as 'section.setting'.
+
+    Args:
+      configs: The runs' configs.
+
+    Raises:
+      UserError: If no run reads an override or an axis.
+    """
+    methods = {config.algorithm.name: config.method for config in configs}
+    section = AlgorithmConfig.section
+    given = {f'{section}.{n}' for n in self._values.sections.get(section, ())}
+    varied = {name for axis in self.sweep.axes for name in axis.names}
+    unread = [
+      name
+      for name in sorted(given | varied)
+      if all(_is_unread(name, method) for method in methods.values())
+    ]
+    for name in unread:
+      place = f'`grid` in {self.path!r}' if name in varied else ''
+      if name in self._values.overridden:
+        place = f'`--config.{name}`'
+      if place:
+        readers = ', '.join(registry.readers(name.partition('.')[2]))
+        raise UserError(
+          f'{place} sets {name!r}, which no run of the sweep reads: their '
+          f'methods are {", ".join(methods)}, and it is read by {readers}. '
+          'Leave it out.'
+        )
+    return unread
 
   def _require_not_overridden(self):
     sweep = self.sweep
     varied = {name: 'grid' for axis in sweep.axes for name in axis.names}
     for axis in sweep.search.axes if sweep.search else ():
       varied |= dict.fromkeys(axis.names, 'learning_rate_search')
-    for argument in self._overrides:
-      name = argument.removeprefix('--config.').partition('=')[0]
-      if argument.startswith('--config.') and name in varied:
-        raise UserError(
-          f'`--config.{name}` must be left out: `{varied[name]}` in '
-          f'{self.path!r} varies it.'
-        )
+    for name in sorted(self._values.overridden & varied.keys()):
+      raise UserError(
+        f'`--config.{name}` must be left out: `{varied[name]}` in '
+        f'{self.path!r} varies it.'
+      )
+
+
+def _find_methods(axes: Any) -> None:
+  """Imports the methods that a grid names, so that their settings are known."""
+  for key, values in axes.items() if isinstance(axes, Mapping) else ():
+    names = [name.strip() for name in str(key).split(',')]
+    if _METHOD in names and isinstance(values, list | tuple):
+      position = names.index(_METHOD)
+      for value in values:
+        row = value if isinstance(value, list | tuple) else [value]
+        if len(row) > position and isinstance(row[position], str):
+          registry.find_or_none(row[position])
+
+
+def _is_unread(setting: str, method: Method) -> bool:
+  """Says whether only methods other than this one read a setting."""
+  section, _, leaf = setting.partition('.')
+  return (
+    section == AlgorithmConfig.section
+    and leaf not in registry.settings_of(method)
+    and bool(registry.readers(leaf))
+  )
 
 
 def _plain(value: Any) -> Any:

@@ -29,6 +29,7 @@ def print_sweep(
   """
   search_runs = arms_lib.expand_search(file)
   arms = arms_lib.expand_arms(file)
+  arms_lib.print_unread(file, arms)
   directory = None
   if workdir is not None:
     directory = pathlib.Path(workdir)
@@ -58,6 +59,12 @@ def print_sweep(
     f'{len(runs)} runs, {num_rounds:,} rounds, {num_tokens:,} {unit} at most; '
     f'{num_evaluations} evaluations of {len(arms)} runs.'
   )
+  num_cells = sum(arm.num_cells for arm in arms)
+  if num_cells > len(arms):
+    print(
+      f'{num_cells} cells of the grid resolve to {len(arms)} configs, each of '
+      'which runs once.'
+    )
 
 
 def _headings(unit, directory):
