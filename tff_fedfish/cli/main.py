@@ -21,6 +21,7 @@ _COMMANDS = {
   'verify': 'tff_fedfish.cli.verify',
   'tokenizer': 'tff_fedfish.cli.tokenizer',
   'configs': 'tff_fedfish.cli.configs',
+  'methods': 'tff_fedfish.cli.methods',
   'plan': 'tff_fedfish.cli.plan',
   'train': 'tff_fedfish.cli.train',
   'sweep': 'tff_fedfish.cli.sweep',

@@ -114,7 +114,7 @@ METHOD = Method(
   settings=FedFishConfig,
   builder='tff_fedfish.algorithms.fed_fish:build_fed_fish',
   arguments=_arguments,
-  traffic=lambda config: Traffic(uplink=2),
+  traffic=lambda settings: Traffic(uplink=2),
   cost=_cost,
   columns=_columns,
   client_mass='tff_fedfish.algorithms.fed_fish:client_mass',

@@ -129,7 +129,7 @@ def _from_module(module_name, name):
       f'{_file_of(module_name)!r}.'
     )
   _require_unique(method, module_name)
-  _require_same_kinds(method, module_name)
+  _require_usable_settings(method, module_name)
   _found[name] = method
   return method
 
@@ -162,14 +162,19 @@ def _twice(name, first, second):
   )
 
 
-def _require_same_kinds(method, module_name):
-  """Raises UserError if a setting has another kind in a built-in method."""
+def _require_usable_settings(method, module_name):
+  """Raises UserError unless the settings have defaults and the usual kinds."""
+  place = f'METHOD in {_file_of(module_name)!r}'
   for name, field in settings_of(method).items():
+    if name != 'name' and field.default is dataclasses.MISSING:
+      raise UserError(
+        f'The setting {name!r} of {place} must have a default. Give it one.'
+      )
     for other in BUILT_IN.values():
       expected = settings_of(other).get(name, field)
       if kind_of(field) != kind_of(expected):
         raise UserError(
-          f'The setting {name!r} of METHOD in {_file_of(module_name)!r} must '
-          f'be of the kind that {other.name} gives it, {kind_of(expected)}, '
-          f'found {kind_of(field)}. Rename it.'
+          f'The setting {name!r} of {place} must be of the kind that '
+          f'{other.name} gives it, {kind_of(expected)}, found '
+          f'{kind_of(field)}. Rename it.'
         )

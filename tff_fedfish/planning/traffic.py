@@ -45,7 +45,7 @@ def of_config(config: TrainConfig) -> Traffic:
   counts = [
     communication.after_rounds(
       num_rounds,
-      traffic=config.method.traffic(config),
+      traffic=config.method.traffic(config.algorithm),
       cohort_size=config.cohorts.cohort_size,
       num_weights=num_weights,
     )

@@ -51,7 +51,7 @@ def describe(config: TrainConfig) -> None:
   num_weights = num_parameters(shape)
   round_cost = communication.after_rounds(
     1,
-    traffic=config.method.traffic(config),
+    traffic=config.method.traffic(config.algorithm),
     cohort_size=config.cohorts.cohort_size,
     num_weights=num_weights,
   )

@@ -166,7 +166,7 @@ def communication_metrics(
   """Returns the communication columns after `round_num` rounds."""
   spent = communication.after_rounds(
     round_num,
-    traffic=config.method.traffic(config),
+    traffic=config.method.traffic(config.algorithm),
     cohort_size=config.cohorts.cohort_size,
     num_weights=num_weights,
   )

@@ -1,0 +1,1 @@
+"""Methods outside the package, as CONTRIBUTING.md shows them."""
