@@ -53,6 +53,8 @@ _ARGUMENT_ERRORS = [
   (['train', '--config', 'configs/demo.py'], '--workdir'),
   (['plan', '--no_timing'], 'arguments are required: --config'),
   (['configs', '--nope'], 'unrecognized arguments: --nope'),
+  (['methods', 'no_method'], "found 'no_method'"),
+  (['methods', '--json', '--markdown'], 'not allowed with argument'),
   (['evaluate'], 'arguments are required: --checkpoint'),
   (['evaluate', '--nope'], 'arguments are required: --checkpoint'),
   (['report'], 'arguments are required: --runs, --output'),

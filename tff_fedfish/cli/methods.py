@@ -39,7 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
     found = [describe.to_json_dict(method) for method in methods]
     print(json.dumps(found if arguments.name is None else found[0], indent=2))
   elif arguments.name is not None:
-    print(describe.section(methods[0]))
+    print(describe.section(methods[0], arguments.name))
   elif arguments.markdown:
     print(describe.to_markdown(methods), end='')
   else:

@@ -45,7 +45,7 @@ def to_markdown(methods: typing.Iterable[Method]) -> str:
     _table(shared),
     'A method of your own is a module that holds METHOD; '
     '[CONTRIBUTING.md](../CONTRIBUTING.md) shows one.',
-    *map(section, methods),
+    *(section(method, method.name) for method in methods),
   ]
   return '\n\n'.join(parts) + '\n'
 
@@ -64,14 +64,19 @@ def docs_of(section_class: type[Section]) -> dict[str, str]:
   return docs
 
 
-def section(method: Method) -> str:
-  """Returns the section of one method in Markdown."""
-  return '\n\n'.join(_paragraphs(method))
+def section(method: Method, name: str) -> str:
+  """Returns the section of one method in Markdown.
+
+  Args:
+    method: The method.
+    name: Value of `algorithm.name` that chooses it.
+  """
+  return '\n\n'.join(_paragraphs(method, name))
 
 
-def _paragraphs(method) -> Iterator[str]:
+def _paragraphs(method, name) -> Iterator[str]:
   traffic = method.traffic(method.settings(name=method.name))
-  yield f'## {method.title} (`{method.name}`)'
+  yield f'## {method.title} (`{name}`)'
   yield method.summary
   yield (
     f'Models per client and round: {traffic.uplink:g} up, '
@@ -80,7 +85,7 @@ def _paragraphs(method) -> Iterator[str]:
   settings = [_setting(method.settings, field) for field in _own_fields(method)]
   if settings:
     yield _table(settings)
-  yield f'```\n{_COMMAND} --config.algorithm.name={method.name}\n```'
+  yield f'```\n{_COMMAND} --config.algorithm.name={name}\n```'
 
 
 def _own_fields(method):
