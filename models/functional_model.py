@@ -53,6 +53,7 @@ def build_language_model(
   model_seed: int,
   xla: bool = False,
   noise_seeds: bool = False,
+  marks_repeats: bool = False,
 ) -> ModelSpec:
   """Builds a next-token language model.
 
@@ -69,6 +70,9 @@ def build_language_model(
     noise_seeds: Whether the batches of its `input_spec` have seeds to draw
       labels from: `x` is then `OrderedDict(tokens, noise_seed)`, the tokens and
       int32 [batch, 2]. The model itself takes batches of both kinds.
+    marks_repeats: Whether the batches of its `input_spec` mark the rows that
+      came before: `x` is then a mapping that ends with `is_repeated`, bool
+      [batch]. The model does not read it.
 
   Returns:
     The model. Metrics: loss (nats per token), accuracy (share of tokens whose
@@ -101,17 +105,20 @@ def build_language_model(
     mask = _target_mask(output['token_loss'], num_targets)
     return output['token_loss'], output['token_correct'], mask
 
-  tokens_spec = tf.TensorSpec([None, config.sequence_length + 1], tf.int32)
-  seeds_spec = tf.TensorSpec([None, 2], tf.int32)
+  x_spec = collections.OrderedDict(
+    tokens=tf.TensorSpec([None, config.sequence_length + 1], tf.int32)
+  )
+  if noise_seeds:
+    x_spec['noise_seed'] = tf.TensorSpec([None, 2], tf.int32)
+  if marks_repeats:
+    x_spec['is_repeated'] = tf.TensorSpec([None], tf.bool)
   return ModelSpec(
     _functional_model(
       weight_shapes(config),
       predict_on_batch,
       per_target,
       collections.OrderedDict(
-        x=collections.OrderedDict(tokens=tokens_spec, noise_seed=seeds_spec)
-        if noise_seeds
-        else tokens_spec,
+        x=x_spec if len(x_spec) > 1 else x_spec['tokens'],
         y=tf.TensorSpec([None], tf.int32),
       ),
     ),
@@ -121,7 +128,7 @@ def build_language_model(
 
 
 def build_image_model(
-  config: ImageModelConfig, *, model_seed: int
+  config: ImageModelConfig, *, model_seed: int, marks_repeats: bool = False
 ) -> ModelSpec:
   """Builds a classifier of images.
 
@@ -134,6 +141,7 @@ def build_image_model(
   Args:
     config: The model's shape.
     model_seed: Seed of the initial weights.
+    marks_repeats: As of `build_language_model`.
 
   Returns:
     The model. Metrics as of a language model, where every row has one target:
@@ -169,18 +177,18 @@ def build_image_model(
     )
     return tf.reduce_sum(losses), tf.shape(losses, tf.int64)[0]
 
+  x_spec = collections.OrderedDict(
+    image=tf.TensorSpec([None, *config.image_shape], tf.uint8),
+    noise_seed=tf.TensorSpec([None, 2], tf.int32),
+  )
+  if marks_repeats:
+    x_spec['is_repeated'] = tf.TensorSpec([None], tf.bool)
   return ModelSpec(
     _functional_model(
       config.weight_shapes(),
       predict_on_batch,
       per_target,
-      collections.OrderedDict(
-        x=collections.OrderedDict(
-          image=tf.TensorSpec([None, *config.image_shape], tf.uint8),
-          noise_seed=tf.TensorSpec([None, 2], tf.int32),
-        ),
-        y=tf.TensorSpec([None], tf.int32),
-      ),
+      collections.OrderedDict(x=x_spec, y=tf.TensorSpec([None], tf.int32)),
     ),
     lambda: (
       classifier.initial_weights(

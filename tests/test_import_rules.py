@@ -60,7 +60,9 @@ def _import_problem(importer: str, imported: _Import) -> str:
   pure = (
     _is_in(importer, 'models', 'tff_fedfish.fisher')
     or _is_in(importer, 'tff_fedfish.fisher_diagonal')
+    or _is_in(importer, 'tff_fedfish.batch_gradients')
     or _is_in(importer, 'tff_fedfish.local_training')
+    or _is_in(importer, 'tff_fedfish.mathematics')
   ) and importer != 'models.functional_model'
   is_method = importer.rpartition('.')[0] == _METHODS
   forbidden = {

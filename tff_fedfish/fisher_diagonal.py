@@ -18,6 +18,11 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from tff_fedfish import local_training
+from tff_fedfish.batch_gradients import (
+  batch_gradients,
+  dense_gradients,
+  split_batch,
+)
 
 Structure = Any
 
@@ -110,6 +115,7 @@ def sums_after_training(
   dataset: tf.data.Dataset,
   *,
   full_batch_size: int | None = None,
+  micro_batch_size: int | None = None,
 ) -> FisherSums:
   """Sums squared gradients at fixed weights, as an estimator has it.
 
@@ -122,6 +128,8 @@ def sums_after_training(
     non_trainable: Weights held fixed.
     dataset: The client's batches.
     full_batch_size: Of 'extra_pass', see `ragged_factor`.
+    micro_batch_size: Of 'extra_pass', see `sums_over`. The others take one row
+      at a time.
 
   Returns:
     The sums, to be called while a `tf.function` is traced.
@@ -131,7 +139,13 @@ def sums_after_training(
   """
   weights = trainable, non_trainable
   if estimator == 'extra_pass':
-    return sums_over(model, *weights, dataset, full_batch_size=full_batch_size)
+    return sums_over(
+      model,
+      *weights,
+      dataset,
+      full_batch_size=full_batch_size,
+      micro_batch_size=micro_batch_size,
+    )
   rows = dataset.unbatch().batch(1)
   if estimator == 'example_sq':
     return sums_over(model, *weights, rows)
@@ -147,6 +161,7 @@ def sums_over(
   dataset: tf.data.Dataset,
   *,
   full_batch_size: int | None = None,
+  micro_batch_size: int | None = None,
 ) -> FisherSums:
   """Sums squared batch gradients at fixed weights (algorithm 2, extra pass).
 
@@ -160,6 +175,8 @@ def sums_over(
     non_trainable: Weights held fixed.
     dataset: The client's batches.
     full_batch_size: See `ragged_factor`; None as in the paper.
+    micro_batch_size: Rows of a batch that pass through the model at a time; the
+      square is still that of the whole batch's gradient. None: all.
 
   Returns:
     The sums, to be called while a `tf.function` is traced.
@@ -169,11 +186,16 @@ def sums_over(
     # The weights are fixed, so nothing else would keep batches from running,
     # and taking memory, side by side.
     tf.autograph.experimental.set_loop_options(parallel_iterations=1)
-    output, gradients = local_training.forward_and_gradients(
-      model, trainable, non_trainable, batch, training=False
+    found = batch_gradients(
+      model,
+      trainable,
+      non_trainable,
+      batch,
+      training=False,
+      micro_batch_size=micro_batch_size,
     )
-    factor = ragged_factor(output.num_examples, full_batch_size)
-    sums = add_batch(sums, gradients, factor=factor)
+    factor = ragged_factor(found.num_examples, full_batch_size)
+    sums = add_batch(sums, found.data, factor=factor)
   return sums
 
 
@@ -211,13 +233,13 @@ def drawn_sums_over(
   sums = zero_sums(trainable)
   for batch in iter(dataset):
     tf.autograph.experimental.set_loop_options(parallel_iterations=1)
-    x, y = local_training.split_batch(batch)
+    x, y = split_batch(batch)
     # Training folds this seed with the number of a step: other draws.
     seed = x[local_training.NOISE_SEED][0]
     with tf.GradientTape() as tape:
       tape.watch(trainable)
       loss, num_labels = drawn_loss((trainable, non_trainable), x, y, seed)
-    gradients = local_training.dense_gradients(tape, loss, trainable)
+    gradients = dense_gradients(tape, loss, trainable)
     sums = add_batch(sums, gradients, num_terms=num_labels)
   return sums
 

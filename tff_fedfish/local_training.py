@@ -5,6 +5,13 @@ anything with `predict_on_batch`, `loss` and the metrics functions of
 `tff.learning.models.FunctionalModel`; an `optimizer` anything with
 `initialize`, `set_hparams` and `next` of `tff.learning.optimizers.Optimizer`.
 
+The order inside a step is fixed:
+
+  1. the mean data loss of the batch, plus `extra_loss`
+  2. its gradient; that of the data loss only goes to the `observer`
+  3. `correct_gradient`
+  4. the optimizer, which clips what it is given and decays the weights
+
 Loops iterate over the dataset (`for batch in iter(dataset)`): reducing it
 instead would leave accelerators idle. The functions are to be called while a
 `tf.function` is traced; AutoGraph turns the loops into graph loops. One
@@ -18,6 +25,14 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from tff_fedfish.batch_gradients import (
+  BatchOutput,
+  ExtraLoss,
+  batch_gradients,
+  num_rows,
+  split_batch,
+)
+
 # A nested structure of tensors, as tf.nest understands it.
 Structure = Any
 
@@ -25,17 +40,13 @@ NOISE_SEED = 'noise_seed'
 """Where `x` is a mapping with this key, int32 [batch, 2], its model draws
 dropout and the like from it; `train` gives every step other seeds."""
 
-
-class BatchOutput(NamedTuple):
-  """What a model's metrics are updated with."""
-
-  loss: tf.Tensor
-  predictions: Structure
-  num_examples: tf.Tensor
+REPEATED = 'is_repeated'
+"""Where `x` is a mapping with this key, bool [batch], it marks the rows that
+came before in the same dataset. They are trained on, but not counted."""
 
 
 class GradientObserver(NamedTuple):
-  """A hook that sees the gradients of the last local epoch.
+  """A hook that sees the gradients of the data loss in the last local steps.
 
   Attributes:
     initial: The observation before the first gradient.
@@ -47,70 +58,29 @@ class GradientObserver(NamedTuple):
   observe: Callable[[Structure, Structure, tf.Tensor], Structure]
 
 
+# (gradients, weights) -> gradients.
+CorrectGradient = Callable[[Structure, Structure], Structure]
+
+
 class LocalResult(NamedTuple):
   """What local training leaves behind.
 
   Attributes:
     trainable: The trained weights.
     metrics: The model's metrics state over all local steps.
-    num_examples: Int64, batch rows of ONE pass over the data.
+    num_examples: Int64, the rows that were trained on, each counted once.
     observation: The observer's last observation; None without one.
+    mean_loss: Float32, the mean over the local steps of the data loss of their
+      batches; 0 without a step.
+    dataset: The rows that were trained on, each once, in batches.
   """
 
   trainable: Structure
   metrics: Structure
   num_examples: tf.Tensor
   observation: Structure
-
-
-def forward_and_gradients(
-  model: Any,
-  trainable: Structure,
-  non_trainable: Structure,
-  batch: Any,
-  *,
-  training: bool,
-) -> tuple[BatchOutput, Structure]:
-  """Returns a batch's output and the dense gradients of its mean loss.
-
-  Args:
-    model: See the module.
-    trainable: Weights to differentiate by.
-    non_trainable: Weights held fixed.
-    batch: A mapping with `x` and `y`, or a pair.
-    training: Whether the model behaves as in training (dropout).
-
-  Returns:
-    (output, gradients). Gradients have the structure, shapes and dtypes of
-    `trainable`: 0 where a weight does not reach the loss, and sparse ones are
-    made dense, which sums entries with the same index.
-  """
-  x, y = split_batch(batch)
-  with tf.GradientTape() as tape:
-    tape.watch(trainable)
-    predictions = model.predict_on_batch(
-      (trainable, non_trainable), x, training
-    )
-    loss = model.loss(output=predictions, label=y)
-  gradients = dense_gradients(tape, loss, trainable)
-  num_examples = tf.shape(tf.nest.flatten(x)[0], tf.int64)[0]
-  return BatchOutput(loss, predictions, num_examples), gradients
-
-
-def dense_gradients(
-  tape: tf.GradientTape, loss: tf.Tensor, trainable: Structure
-) -> Structure:
-  """Returns d loss / d trainable, each a tensor of its weight's shape.
-
-  Args:
-    tape: It has watched `trainable` and seen `loss` made.
-    loss: Scalar.
-    trainable: The weights.
-  """
-  gradients = tape.gradient(
-    loss, trainable, unconnected_gradients=tf.UnconnectedGradients.ZERO
-  )
-  return tf.nest.map_structure(tf.convert_to_tensor, gradients)
+  mean_loss: tf.Tensor
+  dataset: tf.data.Dataset
 
 
 def train(
@@ -122,6 +92,10 @@ def train(
   dataset: tf.data.Dataset,
   *,
   num_local_epochs: int | tf.Tensor,
+  num_local_steps: int | None = None,
+  micro_batch_size: int | None = None,
+  extra_loss: ExtraLoss | None = None,
+  correct_gradient: CorrectGradient | None = None,
   observer: GradientObserver | None = None,
 ) -> LocalResult:
   """Trains on one client's data: E passes of batch steps.
@@ -137,7 +111,18 @@ def train(
       epochs: the same batch meets other noise in another epoch.
     num_local_epochs: E, >= 1; an int, or an int64 tensor where there is no
       observer.
-    observer: Hook on the gradients of the last pass.
+    num_local_steps: H, >= 1: training stops after so many steps, or after E
+      passes if that is earlier. None: no limit.
+    micro_batch_size: Rows of a batch that pass through the model at a time, >=
+      1, see `batch_gradients`. Every slice draws its noise from the seed of its
+      own first row. None: all.
+    extra_loss: (weights, batch, output) -> scalar that is trained on beside the
+      data loss. Neither the metrics nor the observer know of it.
+    correct_gradient: (gradients, weights) -> the gradients that the optimizer
+      is given.
+    observer: Hook on the gradients of the last pass. With a limit or with
+      `REPEATED` rows: of the last ceil(n / B) steps, n the `num_examples` of
+      the result and B the rows of a full batch.
 
   Returns:
     The result. A dataset without batches leaves the weights as they were and
@@ -146,52 +131,74 @@ def train(
   specs = tf.nest.map_structure(
     lambda w: tf.TensorSpec(w.shape, w.dtype), trainable
   )
+  steps = _steps(
+    dataset, num_local_epochs, num_local_steps, observer is not None
+  )
   state = (
     trainable,
     optimizer.set_hparams(optimizer.initialize(specs), hparams),
     model.initialize_metrics_state(),
     tf.constant(0, tf.int64),
-    # Steps so far, counted where there is noise alone.
-    (tf.constant(0),) if has_noise(dataset.element_spec) else (),
+    tf.constant(0.0),
+    tf.constant(0),
   )
 
-  def step(state, batch):
-    weights, optimizer_state, metrics, num_examples, num_steps = state
-    if num_steps:
-      batch = _at_step(batch, num_steps[0])
-      num_steps = (num_steps[0] + 1,)
-    output, gradients = forward_and_gradients(
-      model, weights, non_trainable, batch, training=True
+  def step(state, batch, is_observed):
+    weights, optimizer_state, metrics, num_examples, loss_sum, num_steps = state
+    found = batch_gradients(
+      model,
+      weights,
+      non_trainable,
+      batch,
+      metrics,
+      training=True,
+      micro_batch_size=micro_batch_size,
+      prepare=lambda part: _at_step(part, num_steps),
+      extra_loss=extra_loss,
+      with_data=is_observed,
     )
+    gradients = found.total
+    if correct_gradient is not None:
+      gradients = correct_gradient(gradients, weights)
     optimizer_state, weights = optimizer.next(
       optimizer_state, weights, gradients
     )
-    metrics = model.update_metrics_state(
-      metrics, labels=split_batch(batch)[1], batch_output=output
+    state = (
+      weights,
+      optimizer_state,
+      found.metrics,
+      num_examples + found.num_examples,
+      loss_sum + tf.cast(found.loss, tf.float32),
+      num_steps + 1,
     )
-    num_examples += output.num_examples
-    state = (weights, optimizer_state, metrics, num_examples, num_steps)
-    return state, gradients, output.num_examples
+    return state, found
 
   observation = None
-  if observer is None:
-    for batch in iter(dataset.repeat(num_local_epochs)):
+  if steps.unobserved is not None:
+    for batch in iter(steps.unobserved):
       tf.autograph.experimental.set_loop_options(parallel_iterations=1)
-      state, _, _ = step(state, batch)
-  else:
-    if num_local_epochs > 1:
-      for batch in iter(dataset.repeat(num_local_epochs - 1)):
-        tf.autograph.experimental.set_loop_options(parallel_iterations=1)
-        state, _, _ = step(state, batch)
+      state, _ = step(state, batch, False)
+  if observer is not None:
     observation = observer.initial
-    for batch in iter(dataset):
+    for batch in iter(steps.observed):
       tf.autograph.experimental.set_loop_options(parallel_iterations=1)
-      state, gradients, num_rows = step(state, batch)
-      observation = observer.observe(observation, gradients, num_rows)
-  weights, _, metrics, num_examples, _ = state
-  # Every pass has the same rows, so the division is exact.
+      state, found = step(state, batch, True)
+      observation = observer.observe(
+        observation, found.data, found.num_examples
+      )
+  weights, _, metrics, num_examples, loss_sum, num_steps = state
+  if steps.num_examples is not None:
+    num_examples = steps.num_examples
+  else:
+    # Every pass has the same rows, so the division is exact.
+    num_examples //= num_local_epochs
   return LocalResult(
-    weights, metrics, num_examples // num_local_epochs, observation
+    trainable=weights,
+    metrics=metrics,
+    num_examples=num_examples,
+    observation=observation,
+    mean_loss=tf.math.divide_no_nan(loss_sum, tf.cast(num_steps, tf.float32)),
+    dataset=steps.trained_on,
   )
 
 
@@ -210,7 +217,7 @@ def evaluate(
     output = BatchOutput(
       model.loss(output=predictions, label=y),
       predictions,
-      tf.shape(tf.nest.flatten(x)[0], tf.int64)[0],
+      num_rows(batch),
     )
     metrics = model.update_metrics_state(metrics, labels=y, batch_output=output)
   return metrics
@@ -218,19 +225,79 @@ def evaluate(
 
 def has_noise(batch: Any) -> bool:
   """Says whether a batch, or the type of one, holds seeds of noise."""
+  return _has_feature(batch, NOISE_SEED)
+
+
+class _Steps(NamedTuple):
+  """The batches of all local steps.
+
+  Attributes:
+    unobserved: Of the first steps; None: there are none.
+    observed: Of the last steps; None without an observer.
+    trained_on: The rows of all of them, each once.
+    num_examples: Their number; None: it is that of one pass.
+  """
+
+  unobserved: tf.data.Dataset | None
+  observed: tf.data.Dataset | None
+  trained_on: tf.data.Dataset
+  num_examples: tf.Tensor | None
+
+
+def _steps(dataset, num_local_epochs, num_local_steps, has_observer):
+  marks_repeats = _has_feature(dataset.element_spec, REPEATED)
+  if num_local_steps is None and not marks_repeats:
+    if not has_observer:
+      return _Steps(dataset.repeat(num_local_epochs), None, dataset, None)
+    unobserved = None
+    if num_local_epochs > 1:
+      unobserved = dataset.repeat(num_local_epochs - 1)
+    return _Steps(unobserved, dataset, dataset, None)
+  all_steps, one_pass = dataset.repeat(num_local_epochs), dataset
+  if num_local_steps is not None:
+    all_steps = all_steps.take(num_local_steps)
+    one_pass = one_pass.take(num_local_steps)
+  num_examples, batch_size = tf.constant(0, tf.int64), tf.constant(1, tf.int64)
+  for batch in iter(one_pass):
+    num_examples += _num_new_rows(batch)
+    batch_size = tf.maximum(batch_size, num_rows(batch))
+  trained_on = one_pass
+  if marks_repeats:
+    trained_on = one_pass.unbatch().filter(_is_new).batch(batch_size)
+  if not has_observer:
+    return _Steps(all_steps, None, trained_on, num_examples)
+  num_steps = tf.constant(0, tf.int64)
+  for _ in iter(all_steps):
+    num_steps += 1
+  num_observed = (num_examples + batch_size - 1) // batch_size
+  first = tf.maximum(num_steps - num_observed, 0)
+  return _Steps(
+    all_steps.take(first), all_steps.skip(first), trained_on, num_examples
+  )
+
+
+def _num_new_rows(batch):
+  if not _has_feature(batch, REPEATED):
+    return num_rows(batch)
   x, _ = split_batch(batch)
-  return isinstance(x, dict) and NOISE_SEED in x
+  return tf.reduce_sum(tf.cast(tf.logical_not(x[REPEATED]), tf.int64))
 
 
-def split_batch(batch: Any) -> tuple[Structure, Structure]:
-  """Returns the x and y of a mapping or a pair."""
-  if isinstance(batch, dict):
-    return batch['x'], batch['y']
-  return batch
+def _is_new(*row):
+  # tf.data hands over a pair as two arguments.
+  x, _ = split_batch(row[0] if len(row) == 1 else row)
+  return tf.logical_not(x[REPEATED])
+
+
+def _has_feature(batch, name):
+  x, _ = split_batch(batch)
+  return isinstance(x, dict) and name in x
 
 
 def _at_step(batch, step):
   """Returns the batch with the seeds of one local step."""
+  if not has_noise(batch):
+    return batch
   x, y = split_batch(batch)
   seeds = x[NOISE_SEED]
   seed = tf.random.experimental.stateless_fold_in(seeds[0], step)

@@ -24,6 +24,8 @@ def build_fed_avg(
     tff.learning.ClientWeighting.NUM_EXAMPLES
   ),
   max_delta_norm: float | None = None,
+  num_local_steps: int | None = None,
+  micro_batch_size: int | None = None,
 ) -> tff.learning.templates.LearningProcess:
   """Builds FedAvg.
 
@@ -37,17 +39,21 @@ def build_fed_avg(
     client_optimizer: Local optimizer; its state starts anew every round.
     server_optimizer: Consumes the mean model delta as a gradient.
     num_local_epochs: E, passes over a client's data per round, >= 1.
-    client_weighting: w_i: rows of one pass, or 1.
+    client_weighting: w_i: the rows that were trained on, each counted once, or
+      1.
     max_delta_norm: Bound on the global L2 norm of delta_i over all trainable
       tensors, > 0; a longer one is scaled down to it before it is weighed.
       None: no bound.
+    num_local_steps: H, >= 1: a client stops after so many steps. None: after E
+      passes.
+    micro_batch_size: Rows of a batch that pass through the model at a time, >=
+      1; their gradients are averaged. None: all.
 
   Returns:
     The learning process; metrics `client_work`, `aggregator`, `finalizer`.
 
   Raises:
-    ValueError: If `num_local_epochs` is below 1, or `max_delta_norm` is not
-      above 0.
+    ValueError: If an argument is outside what is listed.
   """
   return compose(
     model,
@@ -59,4 +65,6 @@ def build_fed_avg(
     # Without the guard an empty cohort would be 0/0.
     aggregation_factory=tff.aggregators.MeanFactory(no_nan_division=True),
     max_delta_norm=max_delta_norm,
+    num_local_steps=num_local_steps,
+    micro_batch_size=micro_batch_size,
   )

@@ -44,6 +44,8 @@ def build_fed_fish(
   local_batch_size: int | None = None,
   max_mass_ratio: float | None = None,
   max_delta_norm: float | None = None,
+  num_local_steps: int | None = None,
+  micro_batch_size: int | None = None,
 ) -> tff.learning.templates.LearningProcess:
   """Builds FedFish.
 
@@ -70,8 +72,9 @@ def build_fed_fish(
       targets: tokens or images.
     fisher_normalization: 'none', or 'tensor_mean' for the same mass of every
       client in a tensor, see `fisher_diagonal.fisher_diagonal_from_sums`.
-    client_weighting: w_i: rows of one pass, or 1. With 'sum' and NUM_EXAMPLES,
-      the printed algorithm, the amount of data counts twice.
+    client_weighting: w_i: the rows that were trained on, each counted once, or
+      1. With 'sum' and NUM_EXAMPLES, the printed algorithm, the amount of data
+      counts twice.
     relative_floor: See `fisher.fisher_weighted_terms`.
     ragged_correction: Whether the squares of a batch of r rows, padded ones
       too, count r / B times, so that a client's last, smaller batch does not
@@ -85,6 +88,12 @@ def build_fed_fish(
     max_delta_norm: Bound on the global L2 norm of delta_i over all trainable
       tensors, > 0; a longer one is scaled down to it before it is weighed. Not
       in the paper. None: no bound.
+    num_local_steps: H, >= 1: a client stops after so many steps. None: after E
+      passes. 'last_epoch' then squares the gradients of the last ceil(n / B)
+      steps, n the rows that were trained on, each counted once; the other
+      estimators make their pass over these rows.
+    micro_batch_size: Rows of a batch that pass through the model at a time, >=
+      1; their gradients are averaged before they are squared. None: all.
 
   Returns:
     The learning process; metrics `client_work`, `aggregator`, `finalizer`.
@@ -128,6 +137,7 @@ def build_fed_fish(
         client.non_trainable,
         client.dataset,
         full_batch_size=full_batch_size,
+        micro_batch_size=micro_batch_size,
       )
     model_delta, counts = client.model_delta(after=sums)
     diagonal = fisher_diagonal.fisher_diagonal_from_sums(
@@ -147,6 +157,8 @@ def build_fed_fish(
     ),
     build_observer=build_observer if fisher_estimator == 'last_epoch' else None,
     max_delta_norm=max_delta_norm,
+    num_local_steps=num_local_steps,
+    micro_batch_size=micro_batch_size,
   )
 
 

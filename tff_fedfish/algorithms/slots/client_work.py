@@ -26,12 +26,30 @@ class ClientUpdate(NamedTuple):
     metrics: The model's metrics state over local training.
     counts: Int32 scalars by name, to be summed over the clients that are
       finite; reported beside `num_empty_clients`.
+    summands: The method state's, see `MethodState`; () without one.
   """
 
   update: Structure
   num_examples: tf.Tensor
   metrics: Structure
   counts: Mapping[str, tf.Tensor]
+  summands: Structure = ()
+
+
+class MethodState(NamedTuple):
+  """A method's own state on the server, which every client receives.
+
+  Attributes:
+    initial: Scalars or arrays of NumPy by field name, before the first round.
+    summands: (the trained client) -> structure of float tensors, to be summed
+      over the clients that have data and are finite.
+    next: (state, sums, counts) -> state after a round, plain TensorFlow. The
+      counts are those of `metrics['client_work']['clients']`.
+  """
+
+  initial: Mapping[str, Any]
+  summands: Callable[[Any], Structure]
+  next: Callable[[Structure, Structure, Mapping[str, tf.Tensor]], Structure]
 
 
 def build_client_work(
@@ -40,18 +58,23 @@ def build_client_work(
   client_optimizer: tff.learning.optimizers.Optimizer,
   client_weighting: tff.learning.ClientWeighting,
   client_update: Callable[
-    [Structure, Structure, Structure, tf.data.Dataset], ClientUpdate
+    [Structure, Structure, Structure, Structure, tf.data.Dataset], ClientUpdate
   ],
+  method_state: MethodState | None = None,
 ) -> tff.learning.templates.ClientWorkProcess:
   """Builds client work from one client's computation.
 
   Args:
     functional_model: Gives the data's type and the metrics.
     weights_type: Type of the model weights (ModelWeights container).
-    client_optimizer: Its hyperparameters become the state of this slot.
+    client_optimizer: Its hyperparameters become the state of this slot; with a
+      method state, its entry `hparams`.
     client_weighting: NUM_EXAMPLES (rows of one pass) or UNIFORM.
-    client_update: (hparams, trainable, non_trainable, dataset) -> ClientUpdate,
-      plain TensorFlow.
+    client_update: (hparams, state of the method or (), trainable,
+      non_trainable, dataset) -> ClientUpdate, plain TensorFlow.
+    method_state: Becomes the entry `method` of the state of this slot. The
+      state that a round's clients used is reported by its field names. None:
+      the method has none.
 
   Returns:
     The process. A client whose update or loss is not finite takes part as
@@ -74,29 +97,42 @@ def build_client_work(
     client_optimizer.initialize(tf.TensorSpec([], tf.float32))
   )
 
+  initial_state = initial_hparams
+  if method_state:
+    initial_state = collections.OrderedDict(
+      hparams=initial_hparams,
+      method=collections.OrderedDict(method_state.initial),
+    )
+
   @tff.federated_computation
   def initialize():
-    return tff.federated_value(initial_hparams, tff.SERVER)
+    return tff.federated_value(initial_state, tff.SERVER)
 
-  hparams_type = initialize.type_signature.result.member
+  state_type = initialize.type_signature.result.member
+  hparams_type = state_type['hparams'] if method_state else state_type
 
-  @tff.tensorflow.computation(hparams_type)
+  @tff.tensorflow.computation(state_type)
   def get_hparams(state):
-    return state
+    return state['hparams'] if method_state else state
 
-  @tff.tensorflow.computation(hparams_type, hparams_type)
+  @tff.tensorflow.computation(state_type, hparams_type)
   def set_hparams(state, hparams):
-    del state
-    return hparams
+    if not method_state:
+      return hparams
+    return collections.OrderedDict(hparams=hparams, method=state['method'])
 
-  @tff.tensorflow.computation(hparams_type, weights_type, data_type)
+  @tff.tensorflow.computation(state_type, weights_type, data_type)
   @tf.function
-  def work(hparams, weights, dataset):
-    update, num_examples, metrics, method_counts = client_update(
-      hparams, weights.trainable, weights.non_trainable, dataset
+  def work(state, weights, dataset):
+    update, num_examples, metrics, method_counts, summands = client_update(
+      state['hparams'] if method_state else state,
+      state['method'] if method_state else (),
+      weights.trainable,
+      weights.non_trainable,
+      dataset,
     )
     # The loss too: it may be infinite where its gradient is not.
-    is_finite = is_all_finite([update, metrics])
+    is_finite = is_all_finite([update, metrics, summands])
     update = zero_unless(is_finite, update)
     if client_weighting is tff.learning.ClientWeighting.UNIFORM:
       num_examples_weight = tf.cast(num_examples > 0, tf.float32)
@@ -118,7 +154,21 @@ def build_client_work(
       },
     )
     result = tff.learning.templates.ClientResult(update, client_weight)
-    return result, metrics, counts
+    if method_state:
+      has_data = tf.logical_and(is_finite, num_examples > 0)
+      summands = zero_unless(has_data, summands)
+    return result, metrics, counts, summands
+
+  if method_state:
+    _, _, counts_type, summands_type = work.type_signature.result
+
+    @tff.tensorflow.computation(state_type, summands_type, counts_type)
+    @tf.function
+    def next_state(state, sums, counts):
+      return collections.OrderedDict(
+        hparams=state['hparams'],
+        method=method_state.next(state['method'], sums, counts),
+      )
 
   @tff.federated_computation(
     initialize.type_signature.result,
@@ -126,16 +176,23 @@ def build_client_work(
     tff.FederatedType(data_type, tff.CLIENTS),
   )
   def next_fn(state, weights, client_data):
-    result, metrics, counts = tff.federated_map(
+    result, metrics, counts, summands = tff.federated_map(
       work, (tff.federated_broadcast(state), weights, client_data)
     )
     train = tff.learning.metrics.sum_then_finalize(
       functional_model.finalize_metrics
     )(metrics)
-    measurements = tff.federated_zip(
-      collections.OrderedDict(train=train, clients=tff.federated_sum(counts))
+    counts = tff.federated_sum(counts)
+    measurements = collections.OrderedDict(train=train, clients=counts)
+    if method_state:
+      for name in method_state.initial:
+        measurements[name] = getattr(state.method, name)
+      state = tff.federated_map(
+        next_state, (state, tff.federated_sum(summands), counts)
+      )
+    return tff.templates.MeasuredProcessOutput(
+      state, result, tff.federated_zip(measurements)
     )
-    return tff.templates.MeasuredProcessOutput(state, result, measurements)
 
   return tff.learning.templates.ClientWorkProcess(
     initialize,

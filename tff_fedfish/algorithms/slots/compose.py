@@ -9,6 +9,7 @@ import tensorflow_federated as tff
 from tff_fedfish import local_training
 from tff_fedfish.algorithms.slots.client_work import (
   ClientUpdate,
+  MethodState,
   build_client_work,
 )
 from tff_fedfish.algorithms.slots.delta_norm import clip_to_norm
@@ -17,6 +18,7 @@ from tff_fedfish.algorithms.slots.initial_weights import (
   Model,
   build_initial_weights,
 )
+from tff_fedfish.batch_gradients import ExtraLoss
 
 Structure = Any
 
@@ -29,9 +31,11 @@ class TrainedClient(NamedTuple):
     initial_trainable: Trainable weights that the server sent.
     trainable: Final trainable weights.
     non_trainable: Weights held fixed.
-    dataset: The client's batches.
+    dataset: The rows that were trained on, each once, in batches.
+    num_examples: Int64, their number.
+    mean_loss: Float32, the mean over the local steps of the data loss.
     observation: What the method's observer saw; None without one.
-    max_delta_norm: Bound on the norm of `model_delta`; None: no bound.
+    max_delta_norm: Bound on the norm of what is sent; None: no bound.
   """
 
   model: tff.learning.models.FunctionalModel
@@ -39,6 +43,8 @@ class TrainedClient(NamedTuple):
   trainable: Structure
   non_trainable: Structure
   dataset: tf.data.Dataset
+  num_examples: tf.Tensor
+  mean_loss: tf.Tensor
   observation: Structure
   max_delta_norm: float | None
 
@@ -59,6 +65,12 @@ class TrainedClient(NamedTuple):
       delta = tf.nest.map_structure(
         tf.subtract, self.initial_trainable, self.trainable
       )
+    return self.bounded(delta)
+
+  def bounded(
+    self, delta: Structure
+  ) -> tuple[Structure, Mapping[str, tf.Tensor]]:
+    """Returns `delta` within the bound, and counts as `model_delta` does."""
     if self.max_delta_norm is None:
       return delta, {}
     delta, is_clipped = clip_to_norm(delta, self.max_delta_norm)
@@ -78,7 +90,15 @@ def compose(
   aggregation_factory: tff.aggregators.WeightedAggregationFactory,
   build_observer: Callable[[Structure], local_training.GradientObserver]
   | None = None,
+  build_correct_gradient: Callable[
+    [Structure, Structure], local_training.CorrectGradient
+  ]
+  | None = None,
+  build_extra_loss: Callable[[Structure, Structure], ExtraLoss] | None = None,
+  method_state: MethodState | None = None,
   max_delta_norm: float | None = None,
+  num_local_steps: int | None = None,
+  micro_batch_size: int | None = None,
 ) -> tff.learning.templates.LearningProcess:
   """Builds the process of a method.
 
@@ -93,21 +113,31 @@ def compose(
     aggregation_factory: Turns these into a pseudo-gradient.
     build_observer: From the initial trainable weights, a hook on the gradients
       of the last local epoch. None: no hook.
+    build_correct_gradient: From the initial trainable weights and the method's
+      state, `correct_gradient` of `local_training.train`. None: no hook.
+    build_extra_loss: Its `extra_loss`, from the same. None: no hook.
+    method_state: A state of the method, which clients receive. None: there is
+      none, and hooks are given ().
     max_delta_norm: Bound on the global L2 norm of a client's delta, > 0. None:
       no bound.
+    num_local_steps: H, >= 1, after which a client stops. None: no limit.
+    micro_batch_size: Rows of a batch that pass through the model at a time, >=
+      1. None: all.
 
   Returns:
     The learning process.
 
   Raises:
-    ValueError: If `num_local_epochs` is not an integer >= 1, or
-      `max_delta_norm` is not above 0.
+    ValueError: If `num_local_epochs`, `num_local_steps` or `micro_batch_size`
+      is not an integer >= 1, or `max_delta_norm` is not above 0.
   """
-  if not isinstance(num_local_epochs, int) or num_local_epochs < 1:
-    raise ValueError(
-      '`num_local_epochs` must be an integer of at least 1, found '
-      f'{num_local_epochs!r}.'
-    )
+  _require_positive_integer('num_local_epochs', num_local_epochs)
+  for name, value in (
+    ('num_local_steps', num_local_steps),
+    ('micro_batch_size', micro_batch_size),
+  ):
+    if value is not None:
+      _require_positive_integer(name, value, ' or None')
   if max_delta_norm is not None and not max_delta_norm > 0:
     raise ValueError(
       f'`max_delta_norm` must be above 0 or None, found {max_delta_norm!r}.'
@@ -115,7 +145,12 @@ def compose(
   functional_model, initial_weights = build_initial_weights(model)
   weights_type = initial_weights.type_signature.result
 
-  def client_update(hparams, trainable, non_trainable, dataset):
+  def client_update(
+    hparams, state_of_method, trainable, non_trainable, dataset
+  ):
+    def hook(build):
+      return build(trainable, state_of_method) if build else None
+
     local = local_training.train(
       functional_model,
       client_optimizer,
@@ -124,6 +159,10 @@ def compose(
       non_trainable,
       dataset,
       num_local_epochs=num_local_epochs,
+      num_local_steps=num_local_steps,
+      micro_batch_size=micro_batch_size,
+      extra_loss=hook(build_extra_loss),
+      correct_gradient=hook(build_correct_gradient),
       observer=build_observer(trainable) if build_observer else None,
     )
     trained = TrainedClient(
@@ -131,12 +170,20 @@ def compose(
       initial_trainable=trainable,
       trainable=local.trainable,
       non_trainable=non_trainable,
-      dataset=dataset,
+      dataset=local.dataset,
+      num_examples=local.num_examples,
+      mean_loss=local.mean_loss,
       observation=local.observation,
       max_delta_norm=max_delta_norm,
     )
     update, counts = make_update(trained)
-    return ClientUpdate(update, local.num_examples, local.metrics, counts)
+    return ClientUpdate(
+      update,
+      local.num_examples,
+      local.metrics,
+      counts,
+      method_state.summands(trained) if method_state else (),
+    )
 
   client_work = build_client_work(
     functional_model,
@@ -144,6 +191,7 @@ def compose(
     client_optimizer,
     client_weighting,
     client_update,
+    method_state,
   )
   result_type = client_work.next.type_signature.result.result.member
   return tff.learning.templates.compose_learning_process(
@@ -153,3 +201,11 @@ def compose(
     aggregation_factory.create(result_type.update, result_type.update_weight),
     build_finalizer(server_optimizer, weights_type),
   )
+
+
+def _require_positive_integer(name, value, alternative=''):
+  if not isinstance(value, int) or value < 1:
+    raise ValueError(
+      f'`{name}` must be an integer of at least 1{alternative}, found '
+      f'{value!r}.'
+    )
