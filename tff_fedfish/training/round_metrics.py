@@ -8,6 +8,7 @@ from tff_fedfish import communication
 from tff_fedfish.evaluation import results
 from tff_fedfish.evaluation.results import ClientBarrier
 from tff_fedfish.runtime import round_options
+from tff_fedfish.training import round_rates
 from tff_fedfish.training.config import TrainConfig
 
 _FAILED_NAMES = {
@@ -71,7 +72,9 @@ def metric_names(config: TrainConfig) -> tuple[str, ...]:
     fisher += _BOUNDED_NAMES
   held_out = _HELD_OUT_NAMES if config.evaluation.num_clients else ()
   barrier = _BARRIER_NAMES if _measures_barrier(config) else ()
-  train = _TRAIN_NAMES + clipped + fisher
+  # Only of runs with a schedule.
+  rates = tuple(round_rates.rates_by_column(config, 1))
+  train = _TRAIN_NAMES + clipped + fisher + rates
   return train + _COMMUNICATION_NAMES + held_out + barrier
 
 
