@@ -19,3 +19,18 @@ def num_parameters(shape: ModelShape) -> int:
   if isinstance(shape, ImageModelConfig):
     return shape.num_parameters
   return transformer_config.num_parameters(shape)
+
+
+def are_matrices(shape: ModelShape) -> tuple[bool, ...]:
+  """Says of every weight whether it is a matrix, or a kernel of higher rank.
+
+  Biases and the scales of norms are not, also where those of all layers are
+  stacked in one tensor: its first axis does not count.
+
+  Returns:
+    A flag per weight, in the order of `weight_shapes`.
+  """
+  return tuple(
+    len(tensor_shape) - name.startswith('block/') >= 2
+    for name, tensor_shape in weight_shapes(shape).items()
+  )

@@ -34,7 +34,7 @@ def _stopwatch(monkeypatch):
     '_seconds_per_weight',
     lambda config, num_repeats: {
       'square': 0.01,
-      'sgd': 0.02,
+      'client_optimizer': 0.02,
       'client_sums': 0.03,
       'server': 0.04,
     },

@@ -1,5 +1,6 @@
 """Config files, overrides and config.json, and what is said when they err."""
 
+import dataclasses
 import json
 import os
 import pathlib
@@ -331,13 +332,18 @@ def test_config_json_is_whole_and_returns_the_config():
   config = load_config(_DEMO, ['--config.server.learning_rate=1e-3'])
   values = json.loads(json.dumps(to_json_dict(config)))
   assert values['schema_version'] == 2
-  assert values['server'] == {
-    'optimizer': 'adam',
-    'learning_rate': 1e-3,
-    'beta_1': 0.9,
-    'beta_2': 0.999,
-    'epsilon': 1e-7,
-  }
+  assert values['server'] == dataclasses.asdict(config.server)
+  assert (
+    values['server'].items()
+    > {
+      'optimizer': 'adam',
+      'learning_rate': 1e-3,
+      'beta_1': 0.9,
+      'beta_2': 0.999,
+      'epsilon': 1e-7,
+      'schedule_rounds': None,
+    }.items()
+  )
   # Resolved: the sizes stand there, not only the preset's name.
   assert values['model']['num_layers'] == 4
   assert values['seeds']['shuffle_seed'] == config.seeds.shuffle_seed

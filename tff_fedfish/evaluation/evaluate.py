@@ -44,7 +44,7 @@ class EvaluationOptions:
   personalization_epochs: int = 4
   """Passes of fine-tuning, >= 1; 4 in Dhawan et al. (2024)."""
   learning_rate: float | None = None
-  """Of the fine-tuning's SGD, > 0; None: the run's client learning rate."""
+  """Learning rate of the fine-tuning, > 0; None: the run's base client rate."""
   measure_barrier: bool = False
   """Whether to replay the next round for the Client-Server Barrier, and for how
   many clients the mean of a weight is worth."""

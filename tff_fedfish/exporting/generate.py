@@ -50,7 +50,7 @@ class GenerationOptions:
   personalization_epochs: int | None = None
   """Passes of fine-tuning, >= 1; None: 4, as in `fedfish evaluate`."""
   learning_rate: float | None = None
-  """Of the fine-tuning's SGD, > 0; None: the run's client learning rate."""
+  """Learning rate of the fine-tuning, > 0; None: the run's base client rate."""
 
   def __post_init__(self):
     problems = []

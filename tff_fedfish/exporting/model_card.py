@@ -15,6 +15,7 @@ from tff_fedfish.exporting.card_text import prose, table
 from tff_fedfish.exporting.run_facts import RunFacts
 from tff_fedfish.exporting.trained_model import TrainedModel
 from tff_fedfish.reporting.evaluations import Interval
+from tff_fedfish.training.config_optimizers import unread_settings
 from tff_fedfish.version import __version__
 
 # Of the config, what fixes the weights beside model, data and length.
@@ -26,7 +27,7 @@ _SECTIONS = (
   'client_splits',
   'seeds',
 )
-# What one method or one optimizer alone reads.
+# Read by one method only.
 _FISHER_NAMES = (
   'fisher_estimator',
   'fisher_reduction',
@@ -35,7 +36,6 @@ _FISHER_NAMES = (
   'ragged_correction',
   'max_mass_ratio',
 )
-_ADAM_NAMES = ('beta_1', 'beta_2', 'epsilon')
 
 _PRIVACY = (
   'Federated learning was simulated: the {content} of all clients lay on the '
@@ -132,14 +132,18 @@ def _settings(model, kind) -> dict[str, Any]:
   unused = {'partition_seed'}
   if config.algorithm.name != 'fed_fish':
     unused.update(_FISHER_NAMES)
-  if config.server.optimizer != 'adam':
-    unused.update(_ADAM_NAMES)
+  unread = {
+    f'{section.section}.{name}'
+    for section in (config.client_work, config.server)
+    for name in unread_settings(section)
+  }
   settings = {
     f'{section}.{name}': value
     for section in _SECTIONS
     for name, value in dataclasses.asdict(getattr(config, section)).items()
     # None: a bound that was not set.
     if name not in unused and value is not None
+    if f'{section}.{name}' not in unread
   }
   if config.client_splits.held_out_fraction is None:
     settings['client_splits.held_out_fraction'] = "none: the corpus's own"

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 
 from models.model_shapes import ModelShape, weight_shapes
 from models.transformer_config import TransformerConfig
+from tff_fedfish.optimizers import cost
 from tff_fedfish.planning import flops
 from tff_fedfish.training.config import TrainConfig
 
@@ -48,23 +49,30 @@ def moments_of_client(config: TrainConfig) -> dict[str, Parts]:
   all_weights = sum(tensor_bytes(shape).values())
   weights = {'client weights': all_weights}
   fisher_sums = {'Fisher sums': all_weights}
+  num_moments = cost.of_settings(config.client_work).num_state_tensors
+  at_step = weights | {'client optimizer state': num_moments * all_weights}
   num_rows = min(
     config.client_work.local_batch_size,
     config.client_work.max_sequences_per_client,
   )
   if algorithm.name != 'fed_fish':
-    return _moments_of_step('local step', shape, num_rows, weights)
+    return _moments_of_step('local step', shape, num_rows, at_step)
   if algorithm.fisher_estimator == 'last_epoch':
-    held = weights | fisher_sums
+    held = at_step | fisher_sums
     return _moments_of_step('local step', shape, num_rows, held)
-  # The delta is made after the pass.
-  in_fisher_pass = weights | fisher_sums
-  if algorithm.fisher_estimator == 'extra_pass':
+  extra_pass = algorithm.fisher_estimator == 'extra_pass'
+  in_fisher_pass = _moments_of_step(
+    'Fisher pass',
+    shape,
+    num_rows if extra_pass else 1,
+    # The delta is made after the pass, and the optimizer's state is gone.
+    weights | fisher_sums,
+  )
+  if extra_pass and not num_moments:
     # A local step holds less.
-    return _moments_of_step('Fisher pass', shape, num_rows, in_fisher_pass)
-  return _moments_of_step(
-    'local step', shape, num_rows, weights
-  ) | _moments_of_step('Fisher pass', shape, 1, in_fisher_pass)
+    return in_fisher_pass
+  at_steps = _moments_of_step('local step', shape, num_rows, at_step)
+  return at_steps | in_fisher_pass
 
 
 def tensor_bytes(shape: ModelShape) -> dict[str, int]:

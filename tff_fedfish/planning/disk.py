@@ -2,6 +2,7 @@
 
 from models.model_shapes import num_parameters
 from tff_fedfish.communication import BYTES_PER_WEIGHT
+from tff_fedfish.optimizers import cost
 from tff_fedfish.training.config import TrainConfig
 
 
@@ -14,7 +15,7 @@ def checkpoint_bytes(config: TrainConfig) -> int:
   Args:
     config: The run's config.
   """
-  num_moments = 2 if config.server.optimizer == 'adam' else 0
+  num_moments = cost.of_settings(config.server).num_state_tensors
   num_weights = num_parameters(config.model_shape())
   settings, num_rounds = config.checkpoints, config.training.num_rounds
   # Round 0 and the last, and those between.

@@ -20,6 +20,7 @@ one operation; comparisons (the guard against non-finite numbers) are none.
 import dataclasses
 
 from models.transformer_config import TransformerConfig, num_parameters
+from tff_fedfish.optimizers import cost
 from tff_fedfish.planning import client_steps
 from tff_fedfish.training.config import TrainConfig
 
@@ -28,11 +29,7 @@ from tff_fedfish.training.config import TrainConfig
 QUERY_BLOCK_LENGTH = 256
 MAX_LOGITS_BYTES = 64 * 2**20
 
-# Operations per weight. SGD: w - lr g.
-_SGD = 2
-# Adam: 3 and 4 for the moments, 5 for the step (product, root, sum, quotient,
-# difference).
-_ADAM = 12
+# Operations per weight; those of optimizers are in optimizers/cost.py.
 # Squaring a gradient and adding it up.
 _SQUARE = 2
 # delta = theta_G - theta_i.
@@ -84,7 +81,7 @@ class RoundFlops:
   'last_epoch' the squares alone; with 'true' the logits once more, from which
   labels are drawn."""
   client_optimizer: int
-  """Steps of SGD."""
+  """Steps of the client optimizer."""
   client_sums: int
   """Deltas, what clients make of them, and their sums."""
   server: int
@@ -160,13 +157,16 @@ def of_round(config: TrainConfig) -> RoundFlops:
     fisher_pass=num_fisher_passes * (one_forward.total + one_backward)
     + config.algorithm.draws_labels * one_forward.logits
     + cohort_size * num_squares * _SQUARE * num_weights,
-    client_optimizer=cohort_size * steps.num_local_steps * _SGD * num_weights,
+    client_optimizer=cohort_size
+    * steps.num_local_steps
+    * cost.of_settings(config.client_work).num_operations
+    * num_weights,
     client_sums=cohort_size
     * (
       _DELTA + (_FISHER_TERMS + _FISHER_SUMS if is_fed_fish else _WEIGHTED_SUM)
     )
     * num_weights,
-    server=(_QUOTIENT + (_ADAM if config.server.optimizer == 'adam' else _SGD))
+    server=(_QUOTIENT + cost.of_settings(config.server).num_operations)
     * num_weights,
   )
   return RoundFlops(

@@ -9,6 +9,7 @@ import math
 
 from models import resnet_shapes
 from models.image_model_config import ImageModelConfig
+from tff_fedfish.optimizers import cost
 from tff_fedfish.training.config import TrainConfig
 
 Parts = dict[str, int]
@@ -33,17 +34,19 @@ def moments_of_client(config: TrainConfig) -> dict[str, Parts]:
     config.client_work.local_batch_size,
     config.client_work.max_sequences_per_client,
   )
-  step = {
+  num_moments = cost.of_settings(config.client_work).num_state_tensors
+  fisher_pass = {
     'client weights': weights,
     'gradients': weights,
     'activations': num_rows * activation_bytes(model),
   }
+  step = fisher_pass | {'client optimizer state': num_moments * weights}
   if algorithm.name != 'fed_fish':
     return {'local step': step}
-  in_fisher_pass = step | {'Fisher sums': weights}
+  sums = {'Fisher sums': weights}
   if algorithm.fisher_estimator == 'last_epoch':
-    return {'local step': in_fisher_pass}
-  return {'local step': step, 'Fisher pass': in_fisher_pass}
+    return {'local step': step | sums}
+  return {'local step': step, 'Fisher pass': fisher_pass | sums}
 
 
 def activation_bytes(model: ImageModelConfig) -> int:

@@ -11,6 +11,7 @@ import math
 
 from models.image_model_config import ImageModelConfig
 from models.model_shapes import ModelShape
+from tff_fedfish.optimizers import cost
 from tff_fedfish.planning import client_memory, image_memory, traffic
 from tff_fedfish.planning.client_memory import Parts
 from tff_fedfish.training.config import TrainConfig
@@ -141,7 +142,7 @@ class _Resident:
   def __init__(self, config):
     shape = config.model_shape()
     tensor_bytes = client_memory.tensor_bytes(shape).values()
-    num_moments = 2 if config.server.optimizer == 'adam' else 0
+    num_moments = cost.of_settings(config.server).num_state_tensors
     self.weights = sum(tensor_bytes)
     self.sums = traffic.accumulator_bytes(config)
     self.process = {

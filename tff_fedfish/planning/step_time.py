@@ -17,6 +17,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from models.functional_model import build_language_model
+from models.model_shapes import are_matrices
 from models.transformer_config import (
   TransformerConfig,
   num_parameters,
@@ -25,6 +26,7 @@ from models.transformer_config import (
 from tff_fedfish import fisher, local_training
 from tff_fedfish.algorithms.slots.finite import zero_if_non_finite
 from tff_fedfish.data import sequences
+from tff_fedfish.optimizers.build import build_optimizer
 from tff_fedfish.planning import client_steps
 from tff_fedfish.runtime import freed_memory
 from tff_fedfish.training.config import TrainConfig
@@ -42,7 +44,7 @@ class MeasuredSeconds:
   """What one step and one pass over all weights take on this machine."""
 
   local_step: float
-  """A step of a full batch: forward, backward, SGD."""
+  """A step of a full batch: forward, backward, client optimizer."""
   fisher_step: float
   """A gradient of the Fisher pass and its square; 0 without that pass."""
   squared_gradient: float
@@ -77,7 +79,8 @@ def measure(config: TrainConfig, *, num_repeats: int = 5) -> MeasuredSeconds:
   freed_memory.return_large_buffers(
     [tf.TensorSpec(s, tf.float32) for s in weight_shapes(shape).values()]
   )
-  optimizer = tff.learning.optimizers.build_sgdm(work.learning_rate)
+  # The same tensors at every depth.
+  optimizer = build_optimizer(work, are_matrices(shape))
   batch_sizes = {batch_size} | (
     {steps.fisher_batch_size} if steps.num_fisher_steps else set()
   )
@@ -106,10 +109,11 @@ def measure(config: TrainConfig, *, num_repeats: int = 5) -> MeasuredSeconds:
   per_weight = _seconds_per_weight(config, num_repeats)
   num_weights = num_parameters(shape)
   squared_gradient = num_weights * per_weight['square']
-  sgd = num_weights * per_weight['sgd']
+  optimizer_step = num_weights * per_weight['client_optimizer']
   fisher_step = 0.0
   if steps.num_fisher_steps:
-    fisher_step = full_depth(steps.fisher_batch_size) - sgd + squared_gradient
+    fisher_step = full_depth(steps.fisher_batch_size) - optimizer_step
+    fisher_step += squared_gradient
   return MeasuredSeconds(
     local_step=full_depth(batch_size),
     fisher_step=max(0.0, fisher_step),
@@ -189,15 +193,14 @@ def _seconds_per_weight(config, num_repeats):
     [_NUM_SAMPLE_WEIGHTS // num_tensors], seed=[1, 2]
   )
   weights = [tensor + float(i) for i in range(num_tensors)]
-  sgd = tff.learning.optimizers.build_sgdm(config.client_work.learning_rate)
-  server_optimizer = (
-    tff.learning.optimizers.build_adam(config.server.learning_rate)
-    if config.server.optimizer == 'adam'
-    else tff.learning.optimizers.build_sgdm(config.server.learning_rate)
+  client_optimizer, server_optimizer = (
+    # Nearly all weights are in matrices.
+    build_optimizer(settings, [True] * num_tensors)
+    for settings in (config.client_work, config.server)
   )
-  server_state = server_optimizer.initialize(
-    [tf.TensorSpec(w.shape, w.dtype) for w in weights]
-  )
+  specs = [tf.TensorSpec(w.shape, w.dtype) for w in weights]
+  client_state = client_optimizer.initialize(specs)
+  server_state = server_optimizer.initialize(specs)
   is_fed_fish = config.algorithm.name == 'fed_fish'
 
   @tf.function
@@ -206,7 +209,7 @@ def _seconds_per_weight(config, num_repeats):
 
   @tf.function
   def step(state, weights, gradients):
-    return sgd.next(state, weights, gradients)
+    return client_optimizer.next(state, weights, gradients)
 
   @tf.function
   def client_sums(weights, trained, squares, first_sum, second_sum):
@@ -230,11 +233,7 @@ def _seconds_per_weight(config, num_repeats):
 
   calls: dict[str, Callable[[], object]] = {
     'square': lambda: square(weights, weights),
-    'sgd': lambda: step(
-      sgd.initialize([tf.TensorSpec(w.shape, w.dtype) for w in weights]),
-      weights,
-      weights,
-    ),
+    'client_optimizer': lambda: step(client_state, weights, weights),
     'client_sums': lambda: client_sums(*[weights] * 5),
     'server': lambda: server(server_state, weights, weights, weights),
   }

@@ -23,6 +23,7 @@ _LABELS = {
   'algorithm.max_mass_ratio': 'mass_ratio',
   'model.preset': '',
   'server.optimizer': '',
+  'client_work.optimizer': 'client',
   'client_work.num_local_epochs': 'E',
   'client_work.learning_rate': 'client_lr',
   'client_work.max_delta_norm': 'delta_norm',

@@ -21,6 +21,7 @@ from tff_fedfish.training.config_fields import (
   number,
   seed,
 )
+from tff_fedfish.training.config_optimizers import OptimizerSettings
 from tff_fedfish.training.image_corpora import IMAGE_CORPORA
 
 # Of a cohort that several workers share, where the config does not say.
@@ -28,11 +29,13 @@ _MAX_PARTIAL_SUMS = 8
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ClientWorkConfig(Section):
+class ClientWorkConfig(OptimizerSettings):
   """What one client does in one round."""
 
   section: ClassVar[str] = 'client_work'
 
+  optimizer: Literal['sgd', 'adamw'] = 'sgd'
+  """The client optimizer; its state starts anew each round."""
   num_local_epochs: int = number(at_least=1)
   """Passes over the client's sequences per round. Unit: epochs, >= 1."""
   local_batch_size: int = number(4, at_least=1)
@@ -40,28 +43,34 @@ class ClientWorkConfig(Section):
   max_sequences_per_client: int = number(16, at_least=1)
   """Cap per client and round, after that round's shuffle, >= 1."""
   learning_rate: float = number(above=0)
-  """Step size of the client's SGD, > 0."""
+  """Base learning rate of the client optimizer, > 0."""
   max_delta_norm: float | None = number(None, above=0)
   """Bound on the L2 norm of a client's model delta over all weights, > 0; a
   longer delta is scaled down to it. None: no bound."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ServerConfig(Section):
+class ServerConfig(OptimizerSettings):
   """The server optimizer, which takes the pseudo-gradient as its gradient."""
 
   section: ClassVar[str] = 'server'
 
-  optimizer: Literal['adam', 'sgd'] = 'adam'
-  """'adam', or 'sgd' (no momentum), which reads only `learning_rate`."""
+  optimizer: Literal['adam', 'sgd', 'adagrad', 'adamw', 'yogi'] = 'adam'
+  """The server optimizer. 'adagrad', 'yogi' and, with bias_correction false,
+  'adam' are FedOpt's of Reddi et al. (2021), algorithm 2."""
   learning_rate: float = number(above=0)
-  """Step size, > 0."""
-  beta_1: float = number(0.9, at_least=0, below=1)
-  """Adam's decay of the first moment, in [0, 1)."""
-  beta_2: float = number(0.999, at_least=0, below=1)
-  """Adam's decay of the second moment, in [0, 1)."""
-  epsilon: float = number(1e-7, above=0)
-  """Adam's addend to the root of the second moment, > 0."""
+  """Base learning rate of the server optimizer, > 0."""
+  bias_correction: bool | None = None
+  """Whether 'adam' corrects the bias of its moments; others must leave it out.
+  None: true with 'adam'."""
+  initial_accumulator: float = number(0.0, at_least=0)
+  """Second moment before round 1 of 'adagrad', 'yogi' and 'adam' without bias
+  correction, >= 0."""
+
+  @property
+  def corrects_bias(self) -> bool:
+    """Whether 'adam' corrects the bias of its moments."""
+    return self.bias_correction is not False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

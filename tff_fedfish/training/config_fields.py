@@ -28,6 +28,7 @@ def number(
   default: Any = dataclasses.MISSING,
   *,
   at_least: float | None = None,
+  at_most: float | None = None,
   above: float | None = None,
   below: float | None = None,
 ) -> Any:
@@ -36,13 +37,14 @@ def number(
   Args:
     default: The value where none is given; left out: one must be given.
     at_least: The smallest value allowed.
+    at_most: The largest value allowed.
     above: Every value must be larger than this.
     below: Every value must be smaller than this.
 
   Returns:
     A dataclass field whose metadata holds the bounds.
   """
-  bounds = dict(at_least=at_least, above=above, below=below)
+  bounds = dict(at_least=at_least, at_most=at_most, above=above, below=below)
   return dataclasses.field(default=default, metadata=bounds)
 
 
@@ -108,18 +110,20 @@ def is_finite_float32(value: float) -> bool:
 
 
 def _unmet_bound(value: float, bounds: typing.Mapping[str, Any]) -> str:
-  at_least, above, below = (
-    bounds.get(name) for name in ('at_least', 'above', 'below')
+  at_least, at_most, above, below = (
+    bounds.get(name) for name in ('at_least', 'at_most', 'above', 'below')
   )
   if (
     is_finite_float32(value)
     and (at_least is None or value >= at_least)
+    and (at_most is None or value <= at_most)
     and (above is None or value > above)
     and (below is None or value < below)
   ):
     return ''
   wanted = ['finite'] if isinstance(value, float) else []
   wanted += [f'at least {at_least}'] if at_least is not None else []
+  wanted += [f'at most {at_most}'] if at_most is not None else []
   wanted += [f'above {above}'] if above is not None else []
   wanted += [f'below {below}'] if below is not None else []
   return ' and '.join(wanted)

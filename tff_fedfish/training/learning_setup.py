@@ -15,10 +15,11 @@ from models.functional_model import (
   build_language_model,
 )
 from models.image_model_config import ImageModelConfig
-from models.model_shapes import weight_shapes
+from models.model_shapes import are_matrices, weight_shapes
 from tff_fedfish import fisher, fisher_diagonal
 from tff_fedfish.evaluation.client_evaluator import ClientEvaluator
 from tff_fedfish.evaluation.effective_clients import ClientMass
+from tff_fedfish.optimizers.build import build_optimizer
 from tff_fedfish.training.config import TrainConfig
 
 
@@ -125,16 +126,8 @@ def build_client_mass(
 
 
 def _build_client_optimizer(config):
-  return tff.learning.optimizers.build_sgdm(config.client_work.learning_rate)
+  return build_optimizer(config.client_work, are_matrices(config.model_shape()))
 
 
 def _build_server_optimizer(config):
-  server = config.server
-  if server.optimizer == 'sgd':
-    return tff.learning.optimizers.build_sgdm(server.learning_rate)
-  return tff.learning.optimizers.build_adam(
-    server.learning_rate,
-    beta_1=server.beta_1,
-    beta_2=server.beta_2,
-    epsilon=server.epsilon,
-  )
+  return build_optimizer(config.server, are_matrices(config.model_shape()))

@@ -13,6 +13,7 @@ from tff_fedfish.evaluation import results
 from tff_fedfish.evaluation.results import ClientBarrier
 from tff_fedfish.methods.method import Column
 from tff_fedfish.runtime import round_options
+from tff_fedfish.training import round_rates
 from tff_fedfish.training.config import TrainConfig
 
 _FAILED_NAMES = {
@@ -69,7 +70,9 @@ def metric_names(config: TrainConfig) -> tuple[str, ...]:
   of_method = tuple(column.name for column in config.method.columns(config))
   held_out = _HELD_OUT_NAMES if config.evaluation.num_clients else ()
   barrier = _BARRIER_NAMES if _measures_barrier(config) else ()
-  train = _TRAIN_NAMES + clipped + of_method
+  # Only of runs with a schedule.
+  rates = tuple(round_rates.rates_by_column(config, 1))
+  train = _TRAIN_NAMES + clipped + of_method + rates
   return train + _COMMUNICATION_NAMES + held_out + barrier
 
 

@@ -15,6 +15,7 @@ from tff_fedfish.training import (
   divergence,
   fingerprints,
   round_metrics,
+  round_rates,
   run_checks,
   run_directory,
   run_inputs,
@@ -206,7 +207,13 @@ class _Run:
     clients = self._cohort(round_num)
     self._prefetch(round_num + 1)
     with use_round_options(self._options) as outcome:
-      output = self._process.next(self._state, clients)
+      output = self._process.next(
+        # Not kept: a round that is given up leaves the state as it was.
+        round_rates.with_rates(
+          self._process, self._state, self._config, round_num
+        ),
+        clients,
+      )
     for failure in outcome.failures[:_MAX_FAILURES_SHOWN]:
       client_id = clients[failure.client_index].client_id
       progress.write_line(
@@ -218,7 +225,7 @@ class _Run:
       outcome,
       num_clients=len(clients),
       columns=self._config.method.columns(self._config),
-    )
+    ) | round_rates.rates_by_column(self._config, round_num)
     seconds = time.monotonic() - start
     timings = {
       'seconds': seconds,

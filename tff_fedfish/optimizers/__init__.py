@@ -1,0 +1,1 @@
+"""Optimizers of clients and server, their cost, and learning-rate schedules."""
