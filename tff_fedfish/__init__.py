@@ -13,6 +13,8 @@ _HOMES = {
   'ModelSpec': 'models.functional_model',
   'build_fed_avg': 'tff_fedfish.algorithms.fed_avg',
   'build_fed_fish': 'tff_fedfish.algorithms.fed_fish',
+  'build_fed_prox': 'tff_fedfish.algorithms.fed_prox',
+  'build_fed_sgd': 'tff_fedfish.algorithms.fed_sgd',
   'build_language_model': 'models.functional_model',
   'set_in_process_context': 'tff_fedfish.runtime.in_process_context',
 }
