@@ -11,12 +11,14 @@ import tensorflow_federated as tff
 from tensorflow_federated.python.core.backends.mapreduce import intrinsics
 
 from tff_fedfish.algorithms.fed_fish import build_fed_fish
+from tff_fedfish.algorithms.fed_prox import build_fed_prox
+from tff_fedfish.algorithms.fed_sgd import build_fed_sgd
 from tff_fedfish.runtime import in_process_context, round_options
 
 _ALGORITHMS = tff.learning.algorithms
 _CLIENT_SIZES = (3, 4, 1, 6)
 # The others take longer, and are of the same kinds.
-_FAST = ('fed_fish', 'fed_eval')
+_FAST = ('fed_fish', 'fed_prox', 'fed_eval')
 
 
 @pytest.fixture(autouse=True)
@@ -53,6 +55,25 @@ _PROCESSES = {
     client_optimizer=linear_models.sgd(0.1),
     server_optimizer=linear_models.adam(0.1),
     num_local_epochs=2,
+  ),
+  'fed_fish_of_the_last_steps': lambda: build_fed_fish(
+    _model(),
+    client_optimizer=linear_models.sgd(0.1),
+    server_optimizer=linear_models.adam(0.1),
+    num_local_epochs=3,
+    fisher_estimator='last_epoch',
+    num_local_steps=3,
+    micro_batch_size=1,
+  ),
+  'fed_prox': lambda: build_fed_prox(
+    _model(),
+    client_optimizer=linear_models.sgd(0.1),
+    server_optimizer=linear_models.adam(0.1),
+    adaptation='fl4health',
+    patience=1,
+  ),
+  'our_fed_sgd': lambda: build_fed_sgd(
+    _model(), server_optimizer=linear_models.adam(0.1)
   ),
   'weighted_fed_avg': lambda: _ALGORITHMS.build_weighted_fed_avg(
     _model(), **_optimizers()

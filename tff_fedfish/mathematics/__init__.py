@@ -1,0 +1,1 @@
+"""Pure mathematics of methods: tensors in, tensors out."""
