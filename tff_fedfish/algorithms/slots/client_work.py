@@ -21,6 +21,7 @@ class ClientUpdate(NamedTuple):
   """What a method's client computes.
 
   Attributes:
+    trainable: Trainable weights after local training.
     update: Structure for the aggregator; every leaf float.
     num_examples: Int64, rows of one pass over the client's data.
     metrics: The model's metrics state over local training.
@@ -28,10 +29,40 @@ class ClientUpdate(NamedTuple):
       finite; reported beside `num_empty_clients`.
   """
 
+  trainable: Structure
   update: Structure
   num_examples: tf.Tensor
   metrics: Structure
   counts: Mapping[str, tf.Tensor]
+
+
+def client_weight(
+  num_examples: tf.Tensor, client_weighting: tff.learning.ClientWeighting
+) -> tf.Tensor:
+  """Returns w_i of a finite client, float32 scalar; 0 without examples."""
+  if client_weighting is tff.learning.ClientWeighting.UNIFORM:
+    return tf.cast(num_examples > 0, tf.float32)
+  return tf.cast(num_examples, tf.float32)
+
+
+def accepted(
+  client: ClientUpdate, client_weighting: tff.learning.ClientWeighting
+) -> tuple[Structure, tf.Tensor, tf.Tensor]:
+  """Returns what the aggregator is given of a client.
+
+  Args:
+    client: Computed by the method.
+    client_weighting: NUM_EXAMPLES (rows of one pass) or UNIFORM.
+
+  Returns:
+    (update, w_i, whether update and metrics are finite): if they are not, the
+    update is zero and w_i 0.
+  """
+  # The loss too: it may be infinite where its gradient is not.
+  is_finite = is_all_finite([client.update, client.metrics])
+  update = zero_unless(is_finite, client.update)
+  weight = client_weight(client.num_examples, client_weighting)
+  return update, tf.where(is_finite, weight, 0.0), is_finite
 
 
 def build_client_work(
@@ -92,32 +123,25 @@ def build_client_work(
   @tff.tensorflow.computation(hparams_type, weights_type, data_type)
   @tf.function
   def work(hparams, weights, dataset):
-    update, num_examples, metrics, method_counts = client_update(
+    client = client_update(
       hparams, weights.trainable, weights.non_trainable, dataset
     )
-    # The loss too: it may be infinite where its gradient is not.
-    is_finite = is_all_finite([update, metrics])
-    update = zero_unless(is_finite, update)
-    if client_weighting is tff.learning.ClientWeighting.UNIFORM:
-      num_examples_weight = tf.cast(num_examples > 0, tf.float32)
-    else:
-      num_examples_weight = tf.cast(num_examples, tf.float32)
-    client_weight = tf.where(is_finite, num_examples_weight, 0.0)
+    update, weight, is_finite = accepted(client, client_weighting)
     metrics = tf.nest.map_structure(
       lambda fresh, value: tf.where(is_finite, value, fresh),
       functional_model.initialize_metrics_state(),
-      metrics,
+      client.metrics,
     )
     counts = collections.OrderedDict(
       # Not `==`: in the graphs TFF builds it compares identities.
-      num_empty_clients=tf.cast(tf.equal(num_examples, 0), tf.int32),
+      num_empty_clients=tf.cast(tf.equal(client.num_examples, 0), tf.int32),
       num_non_finite_clients=tf.cast(tf.logical_not(is_finite), tf.int32),
       **{
         name: tf.where(is_finite, count, 0)
-        for name, count in method_counts.items()
+        for name, count in client.counts.items()
       },
     )
-    result = tff.learning.templates.ClientResult(update, client_weight)
+    result = tff.learning.templates.ClientResult(update, weight)
     return result, metrics, counts
 
   @tff.federated_computation(

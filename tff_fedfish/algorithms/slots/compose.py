@@ -17,6 +17,7 @@ from tff_fedfish.algorithms.slots.initial_weights import (
   Model,
   build_initial_weights,
 )
+from tff_fedfish.algorithms.slots.trained_models import FederatedProcess
 
 Structure = Any
 
@@ -79,7 +80,7 @@ def compose(
   build_observer: Callable[[Structure], local_training.GradientObserver]
   | None = None,
   max_delta_norm: float | None = None,
-) -> tff.learning.templates.LearningProcess:
+) -> FederatedProcess:
   """Builds the process of a method.
 
   Args:
@@ -97,7 +98,7 @@ def compose(
       no bound.
 
   Returns:
-    The learning process.
+    The learning process; its `trained_models` gives the clients' models.
 
   Raises:
     ValueError: If `num_local_epochs` is not an integer >= 1, or
@@ -136,7 +137,9 @@ def compose(
       max_delta_norm=max_delta_norm,
     )
     update, counts = make_update(trained)
-    return ClientUpdate(update, local.num_examples, local.metrics, counts)
+    return ClientUpdate(
+      local.trainable, update, local.num_examples, local.metrics, counts
+    )
 
   client_work = build_client_work(
     functional_model,
@@ -146,10 +149,11 @@ def compose(
     client_update,
   )
   result_type = client_work.next.type_signature.result.result.member
-  return tff.learning.templates.compose_learning_process(
+  process = tff.learning.templates.compose_learning_process(
     initial_weights,
     tff.learning.templates.build_broadcast_process(weights_type),
     client_work,
     aggregation_factory.create(result_type.update, result_type.update_weight),
     build_finalizer(server_optimizer, weights_type),
   )
+  return FederatedProcess(process, client_update, client_weighting)
