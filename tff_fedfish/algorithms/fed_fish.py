@@ -10,6 +10,8 @@ learning at scale", algorithms 1 and 2:
 """
 
 import numbers
+from collections.abc import Callable
+from typing import Any
 
 import tensorflow_federated as tff
 
@@ -160,6 +162,18 @@ def build_fed_fish(
     num_local_steps=num_local_steps,
     micro_batch_size=micro_batch_size,
   )
+
+
+def client_mass(config: Any) -> Callable[..., Any]:
+  """Returns the mass function of `Method.client_mass`: w F of the round.
+
+  Args:
+    config: A `TrainConfig` of this method.
+  """
+  settings = config.algorithm
+  return FisherWeightedMeanFactory(
+    settings.relative_floor, settings.max_mass_ratio
+  ).client_mass
 
 
 def _require_one_of(name, value, allowed):

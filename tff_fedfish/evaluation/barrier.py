@@ -4,110 +4,129 @@ Dhawan et al. (2024), FedFish, equation 5: the mean over a round's cohort of
 L_i(theta_G_new) - L_i(theta_i), where theta_i is what client i trained,
 theta_G_new the server's model after the round, and L_i the loss on the very
 sequences that client i trained on. A round keeps no client's model, so the
-clients train again, one after the other.
+clients train again, one after the other, as the process trains them.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from tff_fedfish.data import sequences as sequences_lib
 from tff_fedfish.data.sequences import Rows
 from tff_fedfish.evaluation.client_evaluator import ClientEvaluator
 from tff_fedfish.evaluation.results import ClientBarrier
+from tff_fedfish.training.cohort_data import TrainingClient
 from tff_fedfish.training.progress import Progress, Stages
 
 
-def measure_barrier(
+def replay_round(
   process: Any,
   state: Any,
   evaluator: ClientEvaluator,
-  cohort: Sequence[tuple[bytes, Rows]],
+  cohort: Sequence[TrainingClient],
   *,
-  local_batch_size: int,
-  num_local_epochs: int,
-  learning_rate: float,
-  visit: Callable[[tuple[Any, ...], Rows], None] | None = None,
+  visit: Callable[[Mapping[str, Any]], None] | None = None,
 ) -> list[ClientBarrier]:
-  """Runs the round that follows `state`, and each client's training again.
+  """Runs the round that follows `state`, and measures its clients.
 
   Args:
     process: The run's learning process.
-    state: Its state before the round.
-    evaluator: Fine-tunes as the run's clients train: same optimizer and
-      batches.
-    cohort: Client id and this round's training sequences, in their order.
-    local_batch_size: Sequences per local step of the run.
-    num_local_epochs: E of the run.
-    learning_rate: Client learning rate of the run.
-    visit: Called with the weights that each client trained, and its sequences.
+    state: Its state before the round, with the learning rates of the round.
+    evaluator: That of the config.
+    cohort: The round's clients.
+    visit: See `measure_clients`.
 
   Returns:
     One entry per client that has sequences, in the order of the cohort.
   """
-  cohort = [(client_id, data) for client_id, data in cohort if len(data)]
-  before = tuple(process.get_model_weights(state).trainable)
-  datasets = [
-    sequences_lib.to_dataset(data, local_batch_size) for _, data in cohort
-  ]
   with Stages()('replaying the round'):
-    new_state = process.next(state, datasets).state
-  after = tuple(process.get_model_weights(new_state).trainable)
-  barriers = []
-  with Progress('barrier', len(cohort), unit='client') as progress:
-    for client_id, data in cohort:
-      barriers.append(
-        client_barrier(
-          evaluator,
-          before,
-          after,
-          client_id,
-          data,
-          num_local_epochs=num_local_epochs,
-          learning_rate=learning_rate,
-          visit=visit,
-        )
-      )
+    new_state = process.next(state, list(cohort)).state
+
+  def advancing(progress):
+    for client in cohort:
+      yield client
       progress.advance()
-  return barriers
+
+  with Progress('barrier', len(cohort), unit='client') as progress:
+    return measure_clients(
+      process, state, new_state, evaluator, advancing(progress), visit=visit
+    )
+
+
+def measure_clients(
+  process: Any,
+  state: Any,
+  new_state: Any,
+  evaluator: ClientEvaluator,
+  clients: Iterable[TrainingClient],
+  *,
+  visit: Callable[[Mapping[str, Any]], None] | None = None,
+  on_failure: Callable[[TrainingClient, Exception], None] | None = None,
+) -> list[ClientBarrier]:
+  """Trains clients again and sets their models beside the server's new one.
+
+  Args:
+    process: The run's learning process.
+    state: Its state before the round, with the learning rates of the round.
+    new_state: Its state after the round.
+    evaluator: That of the config.
+    clients: Those to be measured, taken one at a time.
+    visit: Called with what `process.trained_models` gives of each client.
+    on_failure: Called with a client that raises, and what; the client is left
+      out. None: the exception is raised.
+
+  Returns:
+    One entry per client that has sequences, in their order.
+  """
+  after = tuple(process.get_model_weights(new_state).trainable)
+  entries = []
+  for client in clients:
+    try:
+      rows = client.sequences()
+      if len(rows):
+        entries.append(
+          client_barrier(
+            process, state, after, evaluator, client, rows, visit=visit
+          )
+        )
+    except Exception as error:  # pylint: disable=broad-exception-caught
+      if on_failure is None:
+        raise
+      on_failure(client, error)
+  return entries
 
 
 def client_barrier(
-  evaluator: ClientEvaluator,
-  before: tuple[Any, ...],
+  process: Any,
+  state: Any,
   after: tuple[Any, ...],
-  client_id: bytes,
-  data: Rows,
+  evaluator: ClientEvaluator,
+  client: TrainingClient,
+  rows: Rows,
   *,
-  num_local_epochs: int,
-  learning_rate: float,
-  visit: Callable[[tuple[Any, ...], Rows], None] | None = None,
+  visit: Callable[[Mapping[str, Any]], None] | None = None,
 ) -> ClientBarrier:
-  """Trains a client again and sets its model beside the server's new one.
+  """Measures one client.
 
   Args:
-    evaluator: See `measure_barrier`.
-    before: The weights that the round sent to its clients.
-    after: Those that came out of it.
-    client_id: The client.
-    data: Its training sequences of the round, in their order; at least one.
-    num_local_epochs: E of the run.
-    learning_rate: Client learning rate of the run.
-    visit: See `measure_barrier`.
+    process: See `measure_clients`.
+    state: Likewise.
+    after: Trainable weights of the server after the round.
+    evaluator: See `measure_clients`.
+    client: The client.
+    rows: Its training sequences of the round; at least one.
+    visit: See `measure_clients`.
   """
-  trained = evaluator.fine_tune(
-    before,
-    data,
-    num_local_epochs=num_local_epochs,
-    learning_rate=learning_rate,
-  )
-  local = evaluator.score(trained, data)
+  (trained,) = process.trained_models(state, [client])
   if visit is not None:
-    visit(trained, data)
-  # One such model at a time.
+    visit(trained)
+  trainable = trained['trainable']
+  # Its update is as large as the model, or twice that.
   del trained
-  global_ = evaluator.score(after, data)
+  local = evaluator.score(trainable, rows)
+  # One such model at a time.
+  del trainable
+  global_ = evaluator.score(after, rows)
   return ClientBarrier(
-    client_id=client_id,
+    client_id=client.client_id,
     local_loss=local.loss,
     global_loss=global_.loss,
     local_accuracy=local.accuracy,

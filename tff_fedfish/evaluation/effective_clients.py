@@ -11,12 +11,28 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from models.model_shapes import weight_shapes
 from tff_fedfish import fisher
+from tff_fedfish.methods import method
+from tff_fedfish.training.config import TrainConfig
 
-ClientMass = Callable[
-  [tuple[tf.Tensor, ...], tf.data.Dataset, tf.Tensor], Sequence[tf.Tensor]
-]
-"""(trained weights, batches, w_i) -> what the client's delta is weighed by."""
+ClientMass = Callable[[Any, tf.Tensor, Any], Sequence[tf.Tensor]]
+"""(update, w_i, aggregator state) -> mass by which the client's delta is
+weighed, float32, one tensor for each trainable tensor."""
+
+
+def client_mass_of(config: TrainConfig) -> ClientMass:
+  """Returns the mass function of a config's method.
+
+  Args:
+    config: The run's config. If its method declares no `client_mass`, the mass
+      is the client weight, one scalar for each trainable tensor.
+  """
+  path = config.method.client_mass
+  if path is not None:
+    return method.load(path)(config)
+  num_tensors = len(weight_shapes(config.model_shape()))
+  return lambda update, client_weight, state: [client_weight] * num_tensors
 
 
 class EffectiveClients:
@@ -26,46 +42,47 @@ class EffectiveClients:
   diagonals around 1e-12, or of a model that diverges, need float64.
   """
 
-  def __init__(self, client_mass: ClientMass, names: Sequence[str]):
+  def __init__(
+    self,
+    client_mass: ClientMass,
+    names: Sequence[str],
+    aggregator_state: Any = (),
+  ):
     """Starts without clients.
 
     Args:
-      client_mass: Plain TensorFlow; float32 tensors, one for each name.
+      client_mass: Plain TensorFlow; as many tensors as there are names.
       names: Of the tensors.
+      aggregator_state: That of the learning process before the round.
     """
     self._names = tuple(names)
     self._mass_sums: list[np.ndarray] | None = None
     self._squared_sums: list[np.ndarray] | None = None
 
     @tf.function
-    def finite_mass(trainable, dataset, client_weight):
-      mass = list(client_mass(trainable, dataset, client_weight))
-      # A client that diverged has no weight in the round either.
-      is_finite = tf.reduce_all(
-        [
-          tf.reduce_all(tf.math.is_finite(t))
-          for t in [*tf.nest.flatten(trainable), *mass]
-        ]
+    def finite_mass(update, client_weight):
+      mass = tf.nest.flatten(
+        client_mass(update, client_weight, aggregator_state)
       )
-      return [tf.where(is_finite, m, 0.0) for m in mass]
+      is_finite = tf.reduce_all(
+        [tf.reduce_all(tf.math.is_finite(m)) for m in mass]
+      )
+      has_weight = tf.logical_and(client_weight > 0, is_finite)
+      return [tf.where(has_weight, m, 0.0) for m in mass]
 
     self._finite_mass = finite_mass
 
-  def add(
-    self,
-    trainable: tuple[tf.Tensor, ...],
-    dataset: tf.data.Dataset,
-    client_weight: float,
-  ) -> None:
+  def add(self, update: Any, client_weight: float) -> None:
     """Adds a client.
 
     Args:
-      trainable: Its weights after local training.
-      dataset: Its batches.
-      client_weight: w_i, > 0.
+      update: What the client gives to the aggregator.
+      client_weight: w_i, >= 0; one of 0 has no mass.
     """
     found = self._finite_mass(
-      trainable, dataset, tf.constant(client_weight, tf.float32)
+      # Scalars too are then arguments, not constants of another graph.
+      tf.nest.map_structure(tf.convert_to_tensor, update),
+      tf.constant(client_weight, tf.float32),
     )
     if self._mass_sums is None:
       self._mass_sums = [np.zeros(m.shape, np.float64) for m in found]

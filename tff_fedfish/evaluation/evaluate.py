@@ -9,7 +9,6 @@ import sys
 from typing import Any
 
 from tff_fedfish import files
-from tff_fedfish.data import sequences as sequences_lib
 from tff_fedfish.data import unknown_tokens
 from tff_fedfish.errors import UserError
 from tff_fedfish.evaluation import results
@@ -251,56 +250,49 @@ class _Measurement:
 
   def barrier(self, participating, client_rows):
     from models.model_shapes import weight_shapes
-    from tff_fedfish.evaluation.barrier import measure_barrier
-    from tff_fedfish.evaluation.effective_clients import EffectiveClients
+    from tff_fedfish.evaluation import barrier, effective_clients
     from tff_fedfish.runtime import round_options
-    from tff_fedfish.training import learning_setup, server_state
+    from tff_fedfish.training import (
+      learning_setup,
+      round_rates,
+      server_state,
+    )
 
-    config, work = self._config, self._config.client_work
+    config = self._config
     process = learning_setup.build_learning_process(config)
     state = server_state.from_tensors(
       self._loaded.tensors,
       process.initialize.type_signature.result,
       self._loaded.path,
     )
-    training = [
-      (client.client_id, client.sequences())
-      for client in cohort_data.cohort(
-        config,
-        participating,
-        cohort_data.OpenedSource(client_rows),
-        self._loaded.round_num + 1,
-      )
-    ]
-    client_mass = learning_setup.build_client_mass(config, state)
-    effective = client_mass and EffectiveClients(
-      client_mass, list(weight_shapes(config.model_shape()))
+    round_num = self._loaded.round_num + 1
+    state = round_rates.with_rates(process, state, config, round_num)
+    cohort = cohort_data.cohort(
+      config,
+      participating,
+      cohort_data.OpenedSource(client_rows),
+      round_num,
     )
-    is_uniform = config.algorithm.client_weighting == 'uniform'
-
-    def visit(trained, rows):
-      effective.add(
-        trained,
-        sequences_lib.to_dataset(rows, work.local_batch_size),
-        1 if is_uniform else len(rows),
-      )
-
+    effective = effective_clients.EffectiveClients(
+      effective_clients.client_mass_of(config),
+      list(weight_shapes(config.model_shape())),
+      state.aggregator,
+    )
     # The round that the run would go on with, or went on with, to its last bit.
     options = round_options.RoundOptions(
       num_partial_sums=config.num_partial_sums
     )
     with round_options.use_round_options(options):
-      barriers = measure_barrier(
+      barriers = barrier.replay_round(
         process,
         state,
         self._evaluator,
-        training,
-        local_batch_size=work.local_batch_size,
-        num_local_epochs=work.num_local_epochs,
-        learning_rate=work.learning_rate,
-        visit=visit if effective else None,
+        cohort,
+        visit=lambda trained: effective.add(
+          trained['update'], trained['client_weight']
+        ),
       )
-    return barriers, effective and effective.summary()
+    return barriers, effective.summary()
 
 
 def _sequence_length(config, options):

@@ -15,11 +15,18 @@ import typing
 from collections.abc import Mapping
 
 from tff_fedfish.errors import UserError
-from tff_fedfish.methods import fed_avg, fed_fish
+from tff_fedfish.methods import fed_avg, fed_fish, fed_prox, fed_sgd
 from tff_fedfish.methods.method import Method
 
+# A method of the package is one line here.
+_MODULES = (
+  fed_avg,
+  fed_fish,
+  fed_prox,
+  fed_sgd,
+)
 BUILT_IN: Mapping[str, Method] = types.MappingProxyType(
-  {module.METHOD.name: module.METHOD for module in (fed_avg, fed_fish)}
+  {module.METHOD.name: module.METHOD for module in _MODULES}
 )
 BASELINE = BUILT_IN['fed_avg']
 """The method that reports compare others with."""

@@ -44,6 +44,7 @@ class BarrierRounds:
   Args:
     config: The run's config.
     workdir: The run's directory.
+    process: The learning process.
     participating: Clients that may be drawn.
     client_rows: Their sequences or images, opened in this process.
     evaluator: That of the config.
@@ -54,12 +55,14 @@ class BarrierRounds:
     config: TrainConfig,
     workdir: str | os.PathLike,
     *,
+    process: Any,
     participating: Sequence[bytes],
     client_rows: ClientRows,
     evaluator: ClientEvaluator,
   ):
     self._config = config
     self._directory = pathlib.Path(workdir) / DIRECTORY_NAME
+    self._process = process
     self._participating = participating
     self._source = cohort_data.OpenedSource(client_rows)
     self._evaluator = evaluator
@@ -75,8 +78,8 @@ class BarrierRounds:
   def measure(
     self,
     round_num: int,
-    before: tuple[Any, ...],
-    after: tuple[Any, ...],
+    state: Any,
+    new_state: Any,
     *,
     failed_clients: Collection[int] = (),
     should_stop: Callable[[], bool] | None = None,
@@ -88,8 +91,8 @@ class BarrierRounds:
 
     Args:
       round_num: The round.
-      before: Trainable weights that it sent to its clients.
-      after: Those that came out of it.
+      state: What the round was run from, learning rates included.
+      new_state: What came out of it.
       failed_clients: Positions in the cohort of clients that did not take part
         in it.
       should_stop: Asked before each client.
@@ -97,34 +100,32 @@ class BarrierRounds:
     Raises:
       RoundInterrupted: If `should_stop` says so.
     """
-    work = self._config.client_work
-    clients, failures = [], []
     cohort = cohort_data.cohort(
       self._config, self._participating, self._source, round_num
     )
-    for index, client in enumerate(cohort):
-      if should_stop is not None and should_stop():
-        raise RoundInterrupted
-      if index in failed_clients:
-        continue
-      try:
-        data = client.sequences()
-        if len(data):
-          entry = barrier.client_barrier(
-            self._evaluator,
-            before,
-            after,
-            client.client_id,
-            data,
-            num_local_epochs=work.num_local_epochs,
-            learning_rate=work.learning_rate,
-          )
-          clients.append(entry)
-      except Exception as error:  # pylint: disable=broad-exception-caught
-        failure = round_options.describe_failure(
-          index, error, while_loading=False
-        )
-        failures.append((client.client_id, failure.message))
+    failures = []
+
+    def taking_part():
+      for index, client in enumerate(cohort):
+        if should_stop is not None and should_stop():
+          raise RoundInterrupted
+        if index not in failed_clients:
+          yield client
+
+    def on_failure(client, error):
+      failure = round_options.describe_failure(
+        cohort.index(client), error, while_loading=False
+      )
+      failures.append((client.client_id, failure.message))
+
+    clients = barrier.measure_clients(
+      self._process,
+      state,
+      new_state,
+      self._evaluator,
+      taking_part(),
+      on_failure=on_failure,
+    )
     return RoundBarrier(clients, failures)
 
   def write(self, round_num: int, clients: Sequence[ClientBarrier]) -> None:

@@ -44,6 +44,9 @@ class ClientWorkConfig(OptimizerSettings):
   """Cap per client and round, after that round's shuffle, >= 1."""
   learning_rate: float = number(above=0)
   """Base learning rate of the client optimizer, > 0."""
+  micro_batch_size: int | None = number(None, at_least=1)
+  """Sequences of a batch that pass through the model at a time, >= 1; their
+  gradients are averaged over the batch. Saves memory. `None`: all."""
   max_delta_norm: float | None = number(None, above=0)
   """Bound on the L2 norm of a client's model delta over all weights, > 0; a
   longer delta is scaled down to it. None: no bound."""

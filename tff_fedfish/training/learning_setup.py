@@ -5,7 +5,6 @@ that a process which trains a run and then evaluates it does so once.
 """
 
 import functools
-from typing import Any
 
 import tensorflow_federated as tff
 
@@ -15,10 +14,8 @@ from models.functional_model import (
   build_language_model,
 )
 from models.image_model_config import ImageModelConfig
-from models.model_shapes import are_matrices, weight_shapes
-from tff_fedfish import fisher, fisher_diagonal
+from models.model_shapes import are_matrices
 from tff_fedfish.evaluation.client_evaluator import ClientEvaluator
-from tff_fedfish.evaluation.effective_clients import ClientMass
 from tff_fedfish.optimizers.build import build_optimizer
 from tff_fedfish.training.config import TrainConfig
 
@@ -52,7 +49,7 @@ def build_learning_process(
     ],
   )
   # A builder needs to know only those that are set.
-  for name in ('max_delta_norm',):
+  for name in ('max_delta_norm', 'micro_batch_size'):
     value = getattr(config.client_work, name)
     options |= {} if value is None else {name: value}
   return config.method.build(config, model, **options)
@@ -67,62 +64,6 @@ def build_evaluator(config: TrainConfig) -> ClientEvaluator:
     evaluation_batch_size=config.evaluation.batch_size,
     local_batch_size=config.client_work.local_batch_size,
   )
-
-
-def build_client_mass(
-  config: TrainConfig, state: Any = None
-) -> ClientMass | None:
-  """Returns what a client's delta is weighed by in each tensor of the model.
-
-  Args:
-    config: Of any method: FedAvg's weights are the same in all coordinates.
-    state: The learning process's, before the round; needed with
-      `max_mass_ratio`, whose bound it holds.
-
-  Returns:
-    The function; None for the estimator 'last_epoch', which squares gradients
-    of the training itself.
-  """
-  algorithm = config.algorithm
-  num_tensors = len(weight_shapes(config.model_shape()))
-  if config.method.client_mass is None:
-    return lambda trainable, dataset, weight: [weight] * num_tensors
-  if algorithm.fisher_estimator == 'last_epoch':
-    return None
-  model = build_model(config)
-  full_batch_size = None
-  if algorithm.ragged_correction:
-    full_batch_size = config.client_work.local_batch_size
-
-  def client_mass(trainable, dataset, client_weight):
-    sums = fisher_diagonal.sums_after_training(
-      algorithm.fisher_estimator,
-      model.functional_model,
-      model.drawn_loss,
-      trainable,
-      (),
-      dataset,
-      full_batch_size=full_batch_size,
-    )
-    diagonal = fisher_diagonal.fisher_diagonal_from_sums(
-      sums, algorithm.fisher_reduction, algorithm.fisher_normalization
-    )
-    weights = [client_weight] * num_tensors
-    if algorithm.max_mass_ratio is not None:
-      weights, _, _ = fisher.bounded_weights(
-        diagonal,
-        client_weight,
-        state.aggregator['mean_masses'],
-        algorithm.max_mass_ratio,
-      )
-    return [
-      fisher.client_mass(
-        tensor, weight, relative_floor=algorithm.relative_floor
-      )
-      for tensor, weight in zip(diagonal, weights, strict=True)
-    ]
-
-  return client_mass
 
 
 def _build_client_optimizer(config):

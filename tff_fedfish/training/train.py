@@ -102,6 +102,7 @@ class _Run:
     self._barrier_rounds = barrier_rounds.BarrierRounds(
       config,
       workdir,
+      process=self._process,
       participating=inputs.split.participating,
       client_rows=client_rows,
       evaluator=self._evaluator,
@@ -206,14 +207,12 @@ class _Run:
     start = time.monotonic()
     clients = self._cohort(round_num)
     self._prefetch(round_num + 1)
+    # Not kept: a round that is given up leaves the state as it was.
+    state = round_rates.with_rates(
+      self._process, self._state, self._config, round_num
+    )
     with use_round_options(self._options) as outcome:
-      output = self._process.next(
-        # Not kept: a round that is given up leaves the state as it was.
-        round_rates.with_rates(
-          self._process, self._state, self._config, round_num
-        ),
-        clients,
-      )
+      output = self._process.next(state, clients)
     for failure in outcome.failures[:_MAX_FAILURES_SHOWN]:
       client_id = clients[failure.client_index].client_id
       progress.write_line(
@@ -236,7 +235,7 @@ class _Run:
     if self._barrier_rounds.is_due(round_num):
       start = time.monotonic()
       barrier = self._measure_barrier(
-        round_num, output.state, outcome.failures, progress
+        round_num, state, output.state, outcome.failures, progress
       )
       metrics |= round_metrics.barrier_metrics(
         barrier.clients, num_failed=len(barrier.failures)
@@ -245,12 +244,11 @@ class _Run:
     self._finish_round(round_num, output.state, metrics, timings, barrier)
     return metrics
 
-  def _measure_barrier(self, round_num, state, failures, progress):
-    """Returns the barrier of a round, `self._state` being that before it."""
+  def _measure_barrier(self, round_num, state, new_state, failures, progress):
     barrier = self._barrier_rounds.measure(
       round_num,
-      self._trainable(self._state),
-      self._trainable(state),
+      state,
+      new_state,
       failed_clients={failure.client_index for failure in failures},
       should_stop=self._options.should_stop,
     )

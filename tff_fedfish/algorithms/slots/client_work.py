@@ -21,6 +21,7 @@ class ClientUpdate(NamedTuple):
   """What a method's client computes.
 
   Attributes:
+    trainable: Trainable weights after local training.
     update: Structure for the aggregator; every leaf float.
     num_examples: Int64, rows of one pass over the client's data.
     metrics: The model's metrics state over local training.
@@ -29,6 +30,7 @@ class ClientUpdate(NamedTuple):
     summands: The method state's, see `MethodState`; () without one.
   """
 
+  trainable: Structure
   update: Structure
   num_examples: tf.Tensor
   metrics: Structure
@@ -52,13 +54,49 @@ class MethodState(NamedTuple):
   next: Callable[[Structure, Structure, Mapping[str, tf.Tensor]], Structure]
 
 
+def split_state(
+  state: Structure, method_state: MethodState | None
+) -> tuple[Structure, Structure]:
+  """Returns the hyperparameters and the method's state, () without one."""
+  return (state['hparams'], state['method']) if method_state else (state, ())
+
+
+def client_weight(
+  num_examples: tf.Tensor, client_weighting: tff.learning.ClientWeighting
+) -> tf.Tensor:
+  """Returns w_i of a finite client, float32 scalar; 0 without examples."""
+  if client_weighting is tff.learning.ClientWeighting.UNIFORM:
+    return tf.cast(num_examples > 0, tf.float32)
+  return tf.cast(num_examples, tf.float32)
+
+
+def accepted(
+  client: ClientUpdate, client_weighting: tff.learning.ClientWeighting
+) -> tuple[Structure, tf.Tensor, tf.Tensor]:
+  """Returns what the aggregator is given of a client.
+
+  Args:
+    client: Computed by the method.
+    client_weighting: NUM_EXAMPLES (rows of one pass) or UNIFORM.
+
+  Returns:
+    (update, w_i, whether update and metrics are finite): if they are not, the
+    update is zero and w_i 0.
+  """
+  # The loss too: it may be infinite where its gradient is not.
+  is_finite = is_all_finite([client.update, client.metrics, client.summands])
+  update = zero_unless(is_finite, client.update)
+  weight = client_weight(client.num_examples, client_weighting)
+  return update, tf.where(is_finite, weight, 0.0), is_finite
+
+
 def build_client_work(
   functional_model: tff.learning.models.FunctionalModel,
   weights_type: tff.Type,
   client_optimizer: tff.learning.optimizers.Optimizer,
   client_weighting: tff.learning.ClientWeighting,
   client_update: Callable[
-    [Structure, Structure, Structure, Structure, tf.data.Dataset], ClientUpdate
+    [Structure, Structure, Structure, tf.data.Dataset], ClientUpdate
   ],
   method_state: MethodState | None = None,
 ) -> tff.learning.templates.ClientWorkProcess:
@@ -70,8 +108,8 @@ def build_client_work(
     client_optimizer: Its hyperparameters become the state of this slot; with a
       method state, its entry `hparams`.
     client_weighting: NUM_EXAMPLES (rows of one pass) or UNIFORM.
-    client_update: (hparams, state of the method or (), trainable,
-      non_trainable, dataset) -> ClientUpdate, plain TensorFlow.
+    client_update: (state of this slot, trainable, non_trainable, dataset) ->
+      ClientUpdate, plain TensorFlow.
     method_state: Becomes the entry `method` of the state of this slot. The
       state that a round's clients used is reported by its field names. None:
       the method has none.
@@ -113,7 +151,7 @@ def build_client_work(
 
   @tff.tensorflow.computation(state_type)
   def get_hparams(state):
-    return state['hparams'] if method_state else state
+    return split_state(state, method_state)[0]
 
   @tff.tensorflow.computation(state_type, hparams_type)
   def set_hparams(state, hparams):
@@ -124,38 +162,28 @@ def build_client_work(
   @tff.tensorflow.computation(state_type, weights_type, data_type)
   @tf.function
   def work(state, weights, dataset):
-    update, num_examples, metrics, method_counts, summands = client_update(
-      state['hparams'] if method_state else state,
-      state['method'] if method_state else (),
-      weights.trainable,
-      weights.non_trainable,
-      dataset,
+    client = client_update(
+      state, weights.trainable, weights.non_trainable, dataset
     )
-    # The loss too: it may be infinite where its gradient is not.
-    is_finite = is_all_finite([update, metrics, summands])
-    update = zero_unless(is_finite, update)
-    if client_weighting is tff.learning.ClientWeighting.UNIFORM:
-      num_examples_weight = tf.cast(num_examples > 0, tf.float32)
-    else:
-      num_examples_weight = tf.cast(num_examples, tf.float32)
-    client_weight = tf.where(is_finite, num_examples_weight, 0.0)
+    update, weight, is_finite = accepted(client, client_weighting)
     metrics = tf.nest.map_structure(
       lambda fresh, value: tf.where(is_finite, value, fresh),
       functional_model.initialize_metrics_state(),
-      metrics,
+      client.metrics,
     )
     counts = collections.OrderedDict(
       # Not `==`: in the graphs TFF builds it compares identities.
-      num_empty_clients=tf.cast(tf.equal(num_examples, 0), tf.int32),
+      num_empty_clients=tf.cast(tf.equal(client.num_examples, 0), tf.int32),
       num_non_finite_clients=tf.cast(tf.logical_not(is_finite), tf.int32),
       **{
         name: tf.where(is_finite, count, 0)
-        for name, count in method_counts.items()
+        for name, count in client.counts.items()
       },
     )
-    result = tff.learning.templates.ClientResult(update, client_weight)
+    result = tff.learning.templates.ClientResult(update, weight)
+    summands = client.summands
     if method_state:
-      has_data = tf.logical_and(is_finite, num_examples > 0)
+      has_data = tf.logical_and(is_finite, client.num_examples > 0)
       summands = zero_unless(has_data, summands)
     return result, metrics, counts, summands
 

@@ -11,6 +11,7 @@ from tff_fedfish.algorithms.slots.client_work import (
   ClientUpdate,
   MethodState,
   build_client_work,
+  split_state,
 )
 from tff_fedfish.algorithms.slots.delta_norm import clip_to_norm
 from tff_fedfish.algorithms.slots.finalizer import build_finalizer
@@ -18,6 +19,7 @@ from tff_fedfish.algorithms.slots.initial_weights import (
   Model,
   build_initial_weights,
 )
+from tff_fedfish.algorithms.slots.trained_models import FederatedProcess
 from tff_fedfish.batch_gradients import ExtraLoss
 
 Structure = Any
@@ -99,7 +101,7 @@ def compose(
   max_delta_norm: float | None = None,
   num_local_steps: int | None = None,
   micro_batch_size: int | None = None,
-) -> tff.learning.templates.LearningProcess:
+) -> FederatedProcess:
   """Builds the process of a method.
 
   Args:
@@ -125,7 +127,7 @@ def compose(
       1. None: all.
 
   Returns:
-    The learning process.
+    The learning process; its `trained_models` gives the clients' models.
 
   Raises:
     ValueError: If `num_local_epochs`, `num_local_steps` or `micro_batch_size`
@@ -145,9 +147,9 @@ def compose(
   functional_model, initial_weights = build_initial_weights(model)
   weights_type = initial_weights.type_signature.result
 
-  def client_update(
-    hparams, state_of_method, trainable, non_trainable, dataset
-  ):
+  def client_update(work_state, trainable, non_trainable, dataset):
+    hparams, state_of_method = split_state(work_state, method_state)
+
     def hook(build):
       return build(trainable, state_of_method) if build else None
 
@@ -178,6 +180,7 @@ def compose(
     )
     update, counts = make_update(trained)
     return ClientUpdate(
+      local.trainable,
       update,
       local.num_examples,
       local.metrics,
@@ -194,13 +197,14 @@ def compose(
     method_state,
   )
   result_type = client_work.next.type_signature.result.result.member
-  return tff.learning.templates.compose_learning_process(
+  process = tff.learning.templates.compose_learning_process(
     initial_weights,
     tff.learning.templates.build_broadcast_process(weights_type),
     client_work,
     aggregation_factory.create(result_type.update, result_type.update_weight),
     build_finalizer(server_optimizer, weights_type),
   )
+  return FederatedProcess(process, client_update, client_weighting)
 
 
 def _require_positive_integer(name, value, alternative=''):

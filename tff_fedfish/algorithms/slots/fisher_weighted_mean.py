@@ -60,6 +60,32 @@ class FisherWeightedMeanFactory(tff.aggregators.WeightedAggregationFactory):
     self._relative_floor = relative_floor
     self._max_mass_ratio = max_mass_ratio
 
+  def client_mass(
+    self, update: DeltaAndFisher, client_weight: tf.Tensor, state: Any
+  ) -> Any:
+    """Returns w F, by which the server weighs a client's delta.
+
+    Args:
+      update: The client's.
+      client_weight: Scalar float32, w_i; 0 for a client that is left out.
+      state: That of the aggregation process before the round.
+
+    Returns:
+      Tensors like `update.model_delta`, floor and bound included; 0 where the
+      client's terms overflow.
+    """
+    if self._max_mass_ratio is None:
+      (_, mass), _ = _terms(update, client_weight, self._relative_floor)
+    else:
+      (_, mass), *_ = _bounded_terms(
+        update,
+        client_weight,
+        state['mean_masses'],
+        self._relative_floor,
+        self._max_mass_ratio,
+      )
+    return mass
+
   def create(
     self, value_type: tff.Type, weight_type: tff.Type
   ) -> tff.templates.AggregationProcess:
@@ -72,9 +98,7 @@ class FisherWeightedMeanFactory(tff.aggregators.WeightedAggregationFactory):
     @tff.tensorflow.computation(value_type, weight_type)
     @tf.function
     def to_terms(update, client_weight):
-      terms, overflows = zero_if_non_finite(
-        _terms(update, client_weight, relative_floor)
-      )
+      terms, overflows = _terms(update, client_weight, relative_floor)
       return terms, tf.cast(overflows, tf.int32)
 
     terms_type = to_terms.type_signature.result[0]
@@ -155,15 +179,12 @@ class _MassBound:
     @tff.tensorflow.computation(value_type, weight_type, state_type)
     @tf.function
     def to_terms(update, client_weight, state):
-      weights, masses, is_bounded = fisher.bounded_weights(
-        update.fisher_diagonal,
+      terms, masses, is_bounded, overflows = _bounded_terms(
+        update,
         client_weight,
         state['mean_masses'],
+        relative_floor,
         max_mass_ratio,
-      )
-      # A mass may overflow, too: it is a sum over a tensor.
-      (terms, masses), overflows = zero_if_non_finite(
-        (_terms(update, weights, relative_floor), masses)
       )
       counts = tf.logical_and(client_weight > 0, tf.logical_not(overflows))
       is_counted = tf.logical_and(counts, tf.reduce_any(is_bounded))
@@ -186,6 +207,27 @@ class _MassBound:
 
 
 def _terms(update, client_weight, relative_floor):
+  """Returns (w F delta, w F), 0 if they overflow, and whether they do."""
+  return zero_if_non_finite(
+    _weighted_terms(update, client_weight, relative_floor)
+  )
+
+
+def _bounded_terms(
+  update, client_weight, mean_masses, relative_floor, max_mass_ratio
+):
+  """Returns bounded terms, masses in each tensor, what is bounded, overflow."""
+  weights, masses, is_bounded = fisher.bounded_weights(
+    update.fisher_diagonal, client_weight, mean_masses, max_mass_ratio
+  )
+  # A mass may overflow, too: it is a sum over a tensor.
+  (terms, masses), overflows = zero_if_non_finite(
+    (_weighted_terms(update, weights, relative_floor), masses)
+  )
+  return terms, masses, is_bounded, overflows
+
+
+def _weighted_terms(update, client_weight, relative_floor):
   return fisher.fisher_weighted_terms(
     update.model_delta,
     update.fisher_diagonal,

@@ -1,0 +1,55 @@
+"""FedProx: local training that is held near the server's model."""
+
+import dataclasses
+from typing import Literal
+
+from tff_fedfish.methods.method import (
+  AlgorithmConfig,
+  ClientCost,
+  Column,
+  Method,
+)
+from tff_fedfish.training.config_fields import number
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FedProxConfig(AlgorithmConfig):
+  """Settings of FedProx: the strength of the proximal term."""
+
+  mu: float = number(0.0, at_least=0)
+  """Strength mu of the proximal term mu / 2 |theta - theta_G|^2, >= 0. 0 is
+  FedAvg. With an adaptation it is the first round's."""
+  adaptation: Literal['none', 'fl4health', 'strict', 'reference'] = 'none'
+  """Rule by which mu follows the training loss: constant ('none'); or it rises
+  by `mu_step` when the loss rises, and falls by it after `patience` falls in a
+  row. The first round counts as a fall with 'fl4health', and is not compared
+  with 'strict' and 'reference'. A tie counts as a fall ('fl4health'), ends the
+  falls ('strict') or counts as a rise ('reference')."""
+  mu_step: float = number(0.1, above=0)
+  """Change of mu by an adaptation, > 0."""
+  patience: int = number(5, at_least=1)
+  """Falls of the loss in a row after which mu falls, >= 1. Unit: rounds."""
+
+
+METHOD = Method(
+  name='fed_prox',
+  title='FedProx',
+  summary=(
+    'FedAvg whose clients minimize their loss plus a proximal term that holds '
+    "them near the server's model."
+  ),
+  source=(
+    'Li et al. (2020), "Federated optimization in heterogeneous networks"'
+  ),
+  settings=FedProxConfig,
+  builder='tff_fedfish.algorithms.fed_prox:build_fed_prox',
+  # The server's model, which every step is compared with.
+  cost=lambda config: ClientCost(models_in_training=1),
+  columns=lambda config: (
+    (Column('train/mu', ('client_work', 'mu')),)
+    if config.algorithm.adaptation != 'none'
+    else ()
+  ),
+  hue='#CC79A7',
+  hatch='xxxx',
+)
