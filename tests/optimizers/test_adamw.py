@@ -1,11 +1,14 @@
 """AdamW by hand: Adam's step, and decay beside it."""
 
+import linear_models
 import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_fedfish.algorithms.fed_avg import build_fed_avg
 from tff_fedfish.optimizers.adamw import build_adamw
+from tff_fedfish.runtime.in_process_context import set_in_process_context
 
 _ZERO = (np.zeros([2, 2]), np.zeros([2]))
 
@@ -33,6 +36,33 @@ def test_a_step_by_hand():
   )
   (found,) = _step(optimizer, [[[2.0]]], [[[3.0]]])
   assert found.item() == pytest.approx(2 - 0.075 - 0.1, rel=1e-6)
+
+
+def test_a_client_step_by_hand():
+  # theta 2, x 1, y -1: the gradient 3 of the step above.
+  set_in_process_context()
+  process = build_fed_avg(
+    linear_models.scalar_model(2.0),
+    client_optimizer=build_adamw(
+      0.1,
+      beta_1=0.9,
+      beta_2=0.99,
+      epsilon=0.1,
+      weight_decay=0.5,
+      is_decayed=[True],
+    ),
+    server_optimizer=linear_models.sgd(1.0),
+  )
+  data = [linear_models.batches([1.0], [-1.0], 1)]
+  state = process.next(process.initialize(), data).state
+  (theta,) = process.get_model_weights(state).trainable
+  assert float(theta) == pytest.approx(2 - 0.075 - 0.1, rel=1e-6)
+  # The moments start anew: theta 1.825, gradient 2.825, step
+  # 0.1 * 0.2825 / (0.2825 + 0.1), decay 0.1 * 0.5 * 1.825.
+  state = process.next(state, data).state
+  (theta,) = process.get_model_weights(state).trainable
+  expected = 1.825 - 0.02825 / 0.3825 - 0.09125
+  assert float(theta) == pytest.approx(expected, rel=1e-6)
 
 
 def test_decay_is_rate_times_decay_times_weights():
