@@ -31,6 +31,13 @@ _PACHINKO = (
   ('leaf_alpha', 10, 10),
   ('held_out', 'matching', 'matching'),
 )
+# Of the paper's optimizers, on either side.
+_PLAIN_STEPS = (
+  ('momentum', 0.0),
+  ('max_gradient_norm', None),
+  ('learning_rate_schedule', 'constant'),
+  ('warmup_rounds', 0),
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -199,6 +206,12 @@ def differences(
       'client learning rate',
       setting('client_work', 'learning_rate'),
       paper.client_learning_rate,
+    ),
+    ('client optimizer', setting('client_work', 'optimizer'), 'sgd'),
+    *(
+      (f'{side} {name.replace("_", " ")}', setting(section, name), printed)
+      for section, side in (('client_work', 'client'), ('server', 'server'))
+      for name, printed in _PLAIN_STEPS
     ),
     (
       'client weighting',
