@@ -12,13 +12,13 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from tff_fedfish.reporting import paper_results
 from tff_fedfish.reporting.evaluations import Evaluation
 from tff_fedfish.reporting.fixed_budgets import (
   FIXED_COMPUTE,
   PAPER_LOCAL_EPOCHS,
   Budgets,
 )
+from tff_fedfish.reporting.papers import fed_fish as paper_results
 from tff_fedfish.reporting.runs import Run
 from tff_fedfish.reporting.words import holds_images
 
@@ -127,8 +127,10 @@ def evaluated_corpus(task: Task, evaluation: Evaluation) -> str | None:
 
 def method_of_paper(run: Run) -> str | None:
   """Returns which of the paper's methods a run uses; None: none of them."""
-  if run.algorithm != 'fed_fish':
-    return run.algorithm if run.algorithm == 'fed_avg' else None
+  if run.algorithm == paper_results.FED_AVG:
+    return paper_results.FED_AVG
+  if run.algorithm != paper_results.FED_FISH:
+    return None
   return {
     None: paper_results.FED_FISH,
     'extra_pass': paper_results.FED_FISH,
@@ -202,6 +204,7 @@ def differences(
       paper.server_learning_rate,
     ),
     ('server optimizer', setting('server', 'optimizer'), 'adam'),
+    ('client optimizer', setting('client_work', 'optimizer'), 'sgd'),
     (
       'client learning rate',
       setting('client_work', 'learning_rate'),
@@ -223,7 +226,7 @@ def differences(
       {
         run.setting('algorithm', 'fisher_reduction')
         for run in runs
-        if run.algorithm == 'fed_fish'
+        if run.algorithm == paper_results.FED_FISH
       },
       'sum',
     ),
@@ -232,7 +235,7 @@ def differences(
       {
         run.setting('algorithm', 'fisher_normalization') or 'none'
         for run in runs
-        if run.algorithm == 'fed_fish'
+        if run.algorithm == paper_results.FED_FISH
       },
       'none',
     ),
