@@ -204,7 +204,6 @@ def differences(
       paper.server_learning_rate,
     ),
     ('server optimizer', setting('server', 'optimizer'), 'adam'),
-    ('client optimizer', setting('client_work', 'optimizer'), 'sgd'),
     (
       'client learning rate',
       setting('client_work', 'learning_rate'),
