@@ -43,7 +43,7 @@ class ClientWorkConfig(OptimizerSettings):
   max_sequences_per_client: int | None = number(16, at_least=1)
   """Cap per client and round, after that round's shuffle, >= 1. None: all."""
   num_local_steps: int | None = number(None, at_least=1)
-  """Local steps H per round, >= 1. A client goes on where its round before ended,
+  """Local steps H per round, >= 1. A client goes on where its last round ended,
   as if it took part in all rounds, with shuffled passes over all its sequences.
   Requires num_local_epochs 1 and max_sequences_per_client None. None: the steps
   of num_local_epochs passes."""
