@@ -45,7 +45,7 @@ def test_outputs_of_the_resnet():
 )
 def test_moments_of_a_client(settings, expected):
   moments = image_memory.moments_of_client(_config(**settings))
-  # Weights, gradients and, in some moments, others as large; 10 images.
+  # Weights, gradients and, in some moments, others of their size; 10 images.
   assert {name: sum(parts.values()) for name, parts in moments.items()} == {
     name: (2 + num_others) * _WEIGHTS + 10 * 16 * 58_496
     for name, num_others in expected.items()
