@@ -97,10 +97,15 @@ def _clients(config):
 @pytest.mark.parametrize(
   'settings',
   [
-    dict(client_weighting='uniform', fisher_reduction='mean'),
-    dict(fisher_estimator='true', relative_floor=0.5),
     dict(max_mass_ratio=1.0),
     dict(fisher_estimator='last_epoch'),
+    pytest.param(
+      dict(client_weighting='uniform', fisher_reduction='mean'),
+      marks=pytest.mark.slow,
+    ),
+    pytest.param(
+      dict(fisher_estimator='true', relative_floor=0.5), marks=pytest.mark.slow
+    ),
     pytest.param(dict(name='fed_avg'), marks=pytest.mark.slow),
     pytest.param(dict(), marks=pytest.mark.slow),
     pytest.param(dict(ragged_correction=True), marks=pytest.mark.slow),
