@@ -50,6 +50,22 @@ def test_last_epoch_has_no_delta_yet():
     assert 'model delta' not in parts
 
 
+def test_state_of_the_client_optimizer_is_there_in_local_steps():
+  # AdamW: two moments, and one with momentum.
+  adamw = {'client_work__optimizer': 'adamw'}
+  moments = _moments(algorithm__name='fed_avg', **adamw)
+  assert moments['local step, forward']['client optimizer state'] == 1440
+  moments = _moments(algorithm__name='fed_avg', client_work__momentum=0.5)
+  assert moments['local step, backward']['client optimizer state'] == 720
+  # A local step may then hold more than the Fisher pass.
+  moments = _moments(**adamw)
+  assert moments['local step, forward']['client optimizer state'] == 1440
+  assert moments['Fisher pass, forward']['Fisher sums'] == 720
+  for moment, parts in moments.items():
+    has_state = 'client optimizer state' in parts
+    assert has_state == moment.startswith('local step')
+
+
 def test_single_sequences_hold_half_of_a_batch_of_two():
   moments = _moments(algorithm__fisher_estimator='example_sq')
   assert len(moments) == 4

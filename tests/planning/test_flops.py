@@ -174,6 +174,20 @@ def test_server_sgd_by_hand():
   assert flops.of_round(config).server == 3 * 180
 
 
+def test_other_optimizers_by_hand():
+  # AdamW with decay 14, in 3 clients' 6 steps; quotient 1, and Nesterov's 6.
+  config = planned_configs.by_hand(
+    client_work__optimizer='adamw',
+    client_work__weight_decay=0.1,
+    server__optimizer='sgd',
+    server__momentum=0.9,
+    server__nesterov='true',
+  )
+  count = flops.of_round(config)
+  assert count.client_optimizer == 3 * 6 * 14 * 180
+  assert count.server == 7 * 180
+
+
 def test_usual_estimate_is_near_where_products_of_weights_dominate():
   # 6 N D leaves attention out and counts embeddings that are only looked up.
   count = flops.of_round(planned_configs.shipped('stack_overflow_350m'))

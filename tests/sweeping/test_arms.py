@@ -325,3 +325,21 @@ class TestSettingsOfSeveralMethods:
     search = file.sweep.search
     for arm in arms_lib.expand_arms(file):
       assert search.group_of(arm.point) in arms_lib.search_groups(file)
+
+  def test_a_method_of_ones_own_beside_a_built_in_one(self, sweep_file):
+    own = 'own_methods.magnitude_mean'
+    file = sweep_file(
+      {
+        'grid': {
+          'algorithm.name': ['fed_avg', own],
+          'algorithm.magnitude_power': [0.5, 1.0],
+        }
+      },
+      # Only its module says what reads this.
+      'config.algorithm = dict(name="fed_avg", magnitude_power=2.0)',
+    )
+    found = [
+      (arm.config.algorithm.name, arm.point.get('algorithm.magnitude_power'))
+      for arm in arms_lib.expand_arms(file)
+    ]
+    assert found == [('fed_avg', None), (own, 0.5), (own, 1.0)]

@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib
+import re
 import typing
 from collections.abc import Callable
 from typing import Any, ClassVar, Literal
@@ -132,6 +133,12 @@ class Method:
   sends: str = 'weighted model deltas'
   hue: str | None = None
   hatch: str | None = None
+
+  def __post_init__(self):
+    if self.hue and not re.fullmatch('#[0-9A-F]{6}', self.hue):
+      raise ValueError(
+        f"`hue` must be None or '#RRGGBB' in upper case, found {self.hue!r}."
+      )
 
   def build(self, config: 'TrainConfig', model: Any, **shared: Any) -> Any:
     """Returns the learning process.

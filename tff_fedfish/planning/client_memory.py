@@ -51,10 +51,7 @@ def moments_of_client(config: TrainConfig) -> dict[str, Parts]:
   fisher_sums = {'Fisher sums': all_weights}
   num_moments = cost.of_settings(config.client_work).num_state_tensors
   at_step = weights | {'client optimizer state': num_moments * all_weights}
-  num_rows = min(
-    config.client_work.local_batch_size,
-    config.client_work.max_sequences_per_client,
-  )
+  num_rows = config.client_work.max_batch_rows
   if algorithm.name != 'fed_fish':
     return _moments_of_step('local step', shape, num_rows, at_step)
   if algorithm.fisher_estimator == 'last_epoch':

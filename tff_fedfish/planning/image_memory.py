@@ -30,10 +30,7 @@ def moments_of_client(config: TrainConfig) -> dict[str, Parts]:
   """
   model, algorithm = config.model_shape(), config.algorithm
   weights = 4 * model.num_parameters
-  num_rows = min(
-    config.client_work.local_batch_size,
-    config.client_work.max_sequences_per_client,
-  )
+  num_rows = config.client_work.max_batch_rows
   num_moments = cost.of_settings(config.client_work).num_state_tensors
   fisher_pass = {
     'client weights': weights,
