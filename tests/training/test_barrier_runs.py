@@ -154,11 +154,11 @@ def test_client_that_fails_when_measured_is_left_out(
   measure = barrier.client_barrier
   failed = []
 
-  def fail_once(evaluator, before, after, client_id, data, **options):
+  def fail_once(process, state, after, evaluator, client, rows, **options):
     if not failed:
-      failed.append(client_id)
+      failed.append(client.client_id)
       raise OSError('no such block')
-    return measure(evaluator, before, after, client_id, data, **options)
+    return measure(process, state, after, evaluator, client, rows, **options)
 
   monkeypatch.setattr(barrier, 'client_barrier', fail_once)
   workdir = tmp_path / 'run'
