@@ -16,6 +16,7 @@ from tff_fedfish.reporting import (
   learning_curves,
   loading,
   matching,
+  nearest_result,
   repetitions,
   style,
 )
@@ -88,9 +89,12 @@ def test_variants_are_neither_pooled_nor_dropped(
     directories.append(run)
   runs = loading.load_runs(directories)
   pooled = repetitions.pool_repetitions(runs)
-  assert [run.num_seeds for run in pooled] == [2, 2]
-  [row] = comparisons.compare_methods(runs)
   title = runs[0].method
+  assert [run.label for run in pooled] == [
+    f'{title}, E = 1, algorithm.relative_floor = {floor}'
+    for floor in (0.25, 0.75)
+  ]
+  [row] = comparisons.compare_methods(runs)
   assert row.baseline == f'{title} (relative_floor 0.25)'
   assert row.method == f'{title} (relative_floor 0.75)'
   assert (row.loss['mean'], row.loss['num_seeds']) == (-1.0, 2)
@@ -165,6 +169,30 @@ def test_another_optimizer_is_another_line(tmp_path, write_run):
     'FedFish',
     "FedFish (client optimizer 'adamw')",
   ]
+
+
+def test_optimizers_that_the_paper_does_not_use_are_named(tmp_path, write_run):
+  [run] = loading.load_runs([write_run(tmp_path / 'run')])
+  task = nearest_result.nearest_task(run)
+  before = nearest_result.differences(task, [run], [], None)
+  for name, value in (
+    ('client_work.optimizer', 'adamw'),
+    ('client_work.weight_decay', 0.1),
+    ('server.momentum', 0.9),
+  ):
+    run = _set(run, name, value)
+  found = nearest_result.differences(task, [run], [], None)
+  assert set(found) - set(before) == {
+    'client optimizer adamw instead of sgd',
+    'client weight decay 0.1 instead of 0.0',
+    'server momentum 0.9 instead of 0.0',
+  }
+
+
+@pytest.mark.parametrize('hue', ['orange', '#d55e00', '#FFF'])
+def test_a_hue_that_is_none_is_refused(hue):
+  with pytest.raises(ValueError, match=f"'#RRGGBB' in .* found '{hue}'"):
+    dataclasses.replace(registry.BASELINE, hue=hue)
 
 
 def test_hues_differ_while_any_is_free(tmp_path, write_run):

@@ -104,7 +104,7 @@ def main_columns(runs: Sequence[Run]) -> Iterator[Column]:
 
 
 def _method_columns(runs) -> Iterable[str]:
-  """Returns what methods add to metrics.csv; not what ends at 0 in all runs."""
+  """Returns columns that methods add; not those that end at 0 in all runs."""
   return dict.fromkeys(
     column.name
     for run in runs

@@ -1,4 +1,4 @@
-"""What two runs must share to be compared, and what tells them apart.
+"""Settings that compared runs must share, and those that tell them apart.
 
 A configuration falls into the method (its settings and the optimizers, which
 every method needs its own of), the seeds, and the setting: all the rest that
