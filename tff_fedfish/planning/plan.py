@@ -66,7 +66,7 @@ class RoundPlan:
   traffic: traffic.Traffic
   time: RoundTime | None
   """None where nothing was timed."""
-  row_counting: row_counting.RowCounting | None = None
+  counting: row_counting.RowCounting | None = None
   """None where it is not needed, or the corpus is not there."""
 
   def to_json_dict(self) -> dict[str, Any]:
@@ -112,7 +112,7 @@ def plan_round(config: TrainConfig, *, timing: bool = True) -> RoundPlan:
     memory=memory.of_config(config),
     traffic=traffic.of_config(config),
     time=_measured_time(config) if timing else None,
-    row_counting=row_counting.of_config(config),
+    counting=row_counting.of_config(config),
   )
 
 

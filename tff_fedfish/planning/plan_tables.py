@@ -33,8 +33,8 @@ def print_plan(plan: RoundPlan) -> None:
       ),
     ],
   )
-  if plan.row_counting is not None:
-    _print_line(f'Counting rows at the start: {plan.row_counting}.')
+  if plan.counting is not None:
+    _print_line(f'Counting rows at the start: {plan.counting}.')
   for process in plan.memory:
     _print_memory(process)
   _print_traffic(plan)

@@ -53,7 +53,7 @@ def print_sweep(
   _print_table('Runs', [*_headings(unit, directory), 'budget'], rows)
   runs = [*search_runs, *arms]
   num_rounds = sum(run.num_rounds for run in runs)
-  num_tokens = sum(map(_num_tokens, runs))
+  num_tokens = sum(_count_tokens(run) or 0 for run in runs)
   num_evaluations = sum(len(job.evaluations) for job in jobs)
   print(
     f'{len(runs)} runs, {num_rounds:,} rounds, {num_tokens:,} {unit} at most; '
@@ -92,8 +92,14 @@ def _status(job: Job) -> str:
 
 
 def _num_tokens(run) -> str:
+  count = _count_tokens(run)
+  return '-' if count is None else f'{count:,}'
+
+
+def _count_tokens(run) -> int | None:
+  """Returns the targets of a run at most; None where the config has no cap."""
   per_round = client_steps.max_tokens_per_round(run.config)
-  return '-' if per_round is None else f'{run.num_rounds * per_round:,}'
+  return None if per_round is None else run.num_rounds * per_round
 
 
 def _print_table(

@@ -102,8 +102,8 @@ class PartitionConfig(Section):
   held-out groups stay as they are. For images a scheme of
   data/images/partitions.py. None: the corpus's own clients."""
   num_clients: int | None = number(None, at_least=1)
-  """Clients to make, >= 1, of the groups that are not held out, or of the
-  images of the train split."""
+  """Clients to make, >= 1: of groups that are not held out, or of the images of
+  the train split."""
   held_out: Literal['matching', 'whole'] = 'matching'
   """What the test split becomes: 'matching': for each client a held-out one
   with its share of every class; 'whole': one held-out client."""
