@@ -53,10 +53,11 @@ def print_sweep(
   _print_table('Runs', [*_headings(unit, directory), 'budget'], rows)
   runs = [*search_runs, *arms]
   num_rounds = sum(run.num_rounds for run in runs)
-  num_tokens = sum(_count_tokens(run) or 0 for run in runs)
+  counts = [_count_tokens(run) for run in runs]
+  num_tokens = '-' if None in counts else f'{sum(counts):,}'
   num_evaluations = sum(len(job.evaluations) for job in jobs)
   print(
-    f'{len(runs)} runs, {num_rounds:,} rounds, {num_tokens:,} {unit} at most; '
+    f'{len(runs)} runs, {num_rounds:,} rounds, {num_tokens} {unit} at most; '
     f'{num_evaluations} evaluations of {len(arms)} runs.'
   )
   num_cells = sum(arm.num_cells for arm in arms)
