@@ -83,6 +83,13 @@ CASES = (
     '`--config.cohorts.cohort_size` is 50, but only', cohorts__cohort_size=50
   ),
   from_settings(
+    'groups of',
+    num_errors=2,
+    partition__scheme='merge',
+    partition__num_clients=50,
+    cohorts__cohort_size=60,
+  ),
+  from_settings(
     'none is held out. Raise', client_splits__held_out_fraction=1e-09
   ),
   from_settings(

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from tff_fedfish.data import client_sequences, randomness, tokenizers
+from tff_fedfish.data import sequences as sequences_lib
 from tff_fedfish.data.client_sequences import ClientSequences
 from tff_fedfish.data.grouped_corpus import GroupedCorpus
 from tff_fedfish.errors import UserError
@@ -157,6 +158,39 @@ def test_the_cap_applies_after_the_shuffle(tokenizer):
   # Six sequences of a letter and the end token.
   assert capped.num_dropped_sequences == 6
   assert capped.num_dropped_tokens == 12
+
+
+def test_rounds_of_a_stream_go_on(tokenizer):
+  clients = ClientSequences(_Alphabet(), tokenizer, sequence_length=1)
+  rounds = [
+    clients.training_sequences(
+      b'x', shuffle_seed=1, round_num=round_num, stream_length=4
+    )
+    for round_num in (1, 2, 3)
+  ]
+  # 12 of the rows of two passes over ten.
+  stream = np.concatenate([rows.tokens[:, 0] for rows in rounds])
+  passes = _order(clients, round_num=1) + _order(clients, round_num=2)
+  assert list(stream) == passes[:12]
+  assert [rows.num_dropped_sequences for rows in rounds] == [0, 0, 0]
+  # Round 3 has the last two of pass 1 and the first two of pass 2.
+  repeats = [token in passes[8:10] for token in passes[10:12]]
+  assert list(rounds[2].is_repeated) == [False, False, *repeats]
+
+
+def test_batches_say_what_is_repeated(tokenizer):
+  clients = ClientSequences(_Alphabet(), tokenizer, sequence_length=1)
+  rows = clients.training_sequences(
+    b'x', shuffle_seed=1, round_num=1, stream_length=12
+  )
+  x = rows.batch_features()['x']
+  assert list(x) == ['tokens', 'is_repeated']
+  assert list(x['is_repeated']) == [False] * 10 + [True] * 2
+  assert x['is_repeated'].dtype == bool
+  chosen = sequences_lib.with_noise(rows, 1, 1, b'x').select([0, 11])
+  x = chosen.batch_features()['x']
+  assert list(x) == ['tokens', 'noise_seed', 'is_repeated']
+  assert list(x['is_repeated']) == [False, True]
 
 
 def test_an_example_without_text_is_an_error(tokenizer):

@@ -52,4 +52,31 @@ def test_drawn_labels_take_the_logits_once_more():
 
 def test_tokens_by_hand():
   # 3 clients * 5 sequences * 4 tokens * 2 epochs.
-  assert client_steps.max_tokens_per_round(planned_configs.by_hand()) == 120
+  config = planned_configs.by_hand()
+  assert client_steps.max_tokens_per_round(config) == 120
+  assert client_steps.max_tokens_per_client(config) == 40
+
+
+def test_steps_of_a_round_without_passes():
+  config = planned_configs.by_hand(
+    client_work__num_local_steps=7,
+    client_work__num_local_epochs=1,
+    client_work__max_sequences_per_client=None,
+  )
+  # 7 batches of 2, and as many in the Fisher pass.
+  steps = client_steps.of_config(config)
+  assert steps == client_steps.ClientSteps(14, 7, 7, 2, 0, 2)
+  # 3 clients * 14 sequences * 4 tokens.
+  assert client_steps.max_tokens_per_round(config) == 168
+
+
+def test_what_only_the_corpus_says_is_none():
+  for name in (
+    'cohorts__cohort_size',
+    'client_work__max_sequences_per_client',
+  ):
+    config = planned_configs.by_hand(**{name: None})
+    assert client_steps.max_tokens_per_round(config) is None
+  # One batch of 2 stands for the sequences: a step in each of 2 epochs.
+  steps = client_steps.of_config(config)
+  assert steps == client_steps.ClientSteps(2, 2, 1, 2, 0, 3)

@@ -8,6 +8,7 @@ import sys
 import planned_configs
 import pytest
 
+from tff_fedfish.errors import UserError
 from tff_fedfish.planning import plan as plan_lib
 from tff_fedfish.planning import plan_tables
 from tff_fedfish.planning.step_time import MeasuredSeconds
@@ -89,6 +90,55 @@ def test_plan_is_json_and_complete():
   assert values['memory'][0]['peak_bytes'] == plan.memory[0].peak_bytes
   assert values['traffic']['round_uplink_bytes'] == 4320
   assert values['time']['round_seconds'] == 61.0
+
+
+def test_merged_clients_all_take_part():
+  plan = _plan(
+    cohorts__cohort_size=None,
+    partition__scheme='merge',
+    partition__num_clients=4,
+  )
+  assert plan.cohort_size == 4
+  # 4 clients * 5 sequences * 4 tokens * 2 epochs.
+  assert plan.tokens_per_round == 160
+  # Its corpus is not there.
+  assert plan.counting is None
+
+
+def test_counting_of_a_corpus_that_is_there(small_inputs, capsys):
+  plan = _plan(
+    partition__scheme='merge',
+    partition__num_clients=4,
+    data__directory=small_inputs[0],
+  )
+  # 3 columns of 8 bytes for 12 groups, and a digest of 32.
+  assert dataclasses.astuple(plan.counting) == (12, 33, 320)
+  plan_tables.print_plan(plan)
+  assert (
+    'Counting rows at the start: tokenizes 33 documents of 12 groups, keeps '
+    '320 B in the cache'
+  ) in capsys.readouterr().out
+
+
+def test_a_cohort_of_unknown_size_is_planned_per_client(capsys):
+  plan = _plan(cohorts__cohort_size=None)
+  one = _plan(cohorts__cohort_size=1)
+  assert plan.cohort_size is None
+  assert plan.flops == one.flops
+  assert plan.time == one.time
+  assert plan.traffic == one.traffic
+  plan_tables.print_plan(plan)
+  assert 'Round per client, at most; the corpus' in capsys.readouterr().out
+
+
+def test_sequences_without_a_bound_are_refused():
+  with pytest.raises(
+    UserError,
+    match='^A plan requires a bound on the sequences of a client, but `config.'
+    'client_work.max_sequences_per_client` and num_local_steps are both None. '
+    'Give one of them.$',
+  ):
+    _plan(client_work__max_sequences_per_client=None)
 
 
 def test_tables_show_exact_numbers_beside_units(capsys):

@@ -119,6 +119,26 @@ class TestClientImages:
     assert _numbers(rows) == (2 * order + 1).tolist()[:4]
     assert rows.num_dropped_sequences == 2
 
+  def test_rounds_of_a_stream_go_on(self, client_images):
+    passes = sum(
+      (_numbers(self._train(client_images, round_num=n)) for n in (1, 2)), []
+    )
+    rounds = [
+      self._train(client_images, round_num=n, stream_length=4)
+      for n in (1, 2, 3)
+    ]
+    # 12 images: two passes over six.
+    assert sum(map(_numbers, rounds), []) == passes
+    seeds = np.concatenate([rows.noise_seeds for rows in rounds])
+    assert len({tuple(seed) for seed in seeds.tolist()}) == 12
+    # Round 2 ends with the first two of pass 2.
+    x = rounds[1].batch_features()['x']
+    assert list(x) == ['image', 'noise_seed', 'is_repeated']
+    repeats = [number in passes[4:6] for number in passes[6:8]]
+    assert x['is_repeated'].tolist() == [False, False, *repeats]
+    last = rounds[1].select(slice(3, None))
+    assert last.is_repeated.tolist() == repeats[1:]
+
   def test_noise_is_a_function_of_seed_round_and_client(self, client_images):
     first = self._train(client_images)
     again = self._train(client_images)

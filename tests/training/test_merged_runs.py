@@ -1,0 +1,269 @@
+"""Runs on merged clients, of steps instead of passes, with all clients."""
+
+import dataclasses
+import pathlib
+
+import numpy as np
+import pytest
+import small_runs
+import tensorflow as tf
+
+from tff_fedfish.cli.main import main
+from tff_fedfish.data import merged_clients, row_orders
+from tff_fedfish.training import (
+  checkpoints,
+  cohort_data,
+  config_loading,
+  learning_setup,
+  metrics_files,
+  run_checks,
+  run_inputs,
+)
+
+_MERGE = dict(
+  partition__scheme='merge',
+  partition__num_clients=2,
+  cohorts__cohort_size=None,
+)
+_STEPS = dict(
+  client_work__num_local_steps=4,
+  client_work__num_local_epochs=1,
+  client_work__max_sequences_per_client=None,
+)
+
+
+@pytest.fixture(autouse=True)
+def _cache(tmp_path, monkeypatch):
+  monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
+
+
+def _open(inputs, **settings):
+  """Returns config, checked inputs and training rows of a run."""
+  config = config_loading.load_config(
+    small_runs.CONFIG, small_runs.overrides(*inputs, **settings)
+  )
+  found = run_checks.check_run(config).inputs
+  rows = run_inputs.training_rows(config, found.corpus, found.tokenizer)
+  return config, found, rows
+
+
+def _cohort(config, found, rows, round_num):
+  return cohort_data.cohort(
+    config,
+    run_inputs.training_clients(config, found.split),
+    cohort_data.OpenedSource(rows),
+    round_num,
+  )
+
+
+def _tensors(run, round_num):
+  return checkpoints.load_checkpoint(
+    run / f'checkpoints/round_{round_num:08d}'
+  ).tensors
+
+
+class TestInputs:
+  def test_held_out_groups_are_in_no_client(self, small_inputs):
+    _, own, _ = _open(small_inputs)
+    config, found, rows = _open(small_inputs, **_MERGE)
+    # The split is over groups, whether they are merged or not.
+    assert found.split == own.split
+    assert found.split.held_out
+    client_ids = run_inputs.training_clients(config, found.split)
+    assert client_ids == [b'merged-00000', b'merged-00001']
+    merged = sum(map(rows.group_ids, client_ids), [])
+    assert sorted(merged) == found.split.participating
+
+  def test_worker_opens_the_same_clients(self, small_inputs):
+    config, found, rows = _open(small_inputs, **_MERGE)
+    corpus, vocabulary = map(str, small_inputs)
+    source = cohort_data.StoredSource(
+      corpus=corpus,
+      vocabulary=vocabulary,
+      sequence_length=8,
+      drop_short_block=False,
+      merge=run_inputs.merge_of(config),
+    )
+    for client in _cohort(config, found, rows, 2):
+      stored = dataclasses.replace(client, source=source).sequences()
+      here = client.sequences()
+      np.testing.assert_array_equal(stored.tokens, here.tokens)
+      assert stored.num_lost_tokens == here.num_lost_tokens
+    assert run_inputs.merge_of(config) == merged_clients.Merge(
+      num_clients=2, partition_seed=5, split_seed=3, held_out_fraction=0.3
+    )
+
+  def test_all_clients_are_a_cohort_in_their_order(self, small_inputs):
+    config, found, rows = _open(small_inputs, cohorts__cohort_size=None)
+    for round_num in (1, 2):
+      cohort = _cohort(config, found, rows, round_num)
+      assert [c.client_id for c in cohort] == found.split.participating
+
+  @pytest.mark.parametrize(
+    ('settings', 'num_passes'),
+    [
+      (_MERGE | dict(partition__num_clients=1), 1),
+      (dict(cohorts__cohort_size=None), 10),
+    ],
+    ids=['merged', 'groups'],
+  )
+  def test_rounds_see_the_first_batches_of_the_stream(
+    self, settings, num_passes, small_inputs
+  ):
+    config, found, rows = _open(small_inputs, **settings, **_STEPS)
+    client_id = run_inputs.training_clients(config, found.split)[0]
+    everything = rows.sequences(client_id)
+    batches = [
+      batch
+      for round_num in (1, 2, 3)
+      for client in _cohort(config, found, rows, round_num)[:1]
+      for batch in client.load().data
+    ]
+    # 3 rounds of 4 batches of 4 rows.
+    assert [len(batch['y']) for batch in batches] == [4] * 12
+    assert -(-48 // len(everything)) == num_passes
+    passes = [
+      row_orders.permutation(
+        len(everything), shuffle_seed=4, pass_num=n + 1, client_id=client_id
+      )
+      for n in range(num_passes)
+    ]
+    order = np.concatenate(passes)[:48]
+    seen = np.concatenate([batch['x']['tokens'] for batch in batches])
+    np.testing.assert_array_equal(seen, everything.tokens[order])
+    # A pass of the merged client is longer than a round.
+    repeats = [batch['x']['is_repeated'].numpy().any() for batch in batches]
+    assert any(repeats) == (num_passes > 1)
+
+
+class TestRuns:
+  def test_resumed_run_equals_uninterrupted(self, small_inputs, tmp_path):
+    settings = dict(evaluation__every_num_rounds=0) | _MERGE | _STEPS
+    resumed, whole = tmp_path / 'resumed', tmp_path / 'whole'
+    for workdir, num_rounds in ((resumed, 2), (resumed, 3), (whole, 3)):
+      code = small_runs.train(
+        small_inputs, workdir, training__num_rounds=num_rounds, **settings
+      )
+      assert code == 0
+    found, expected = _tensors(resumed, 3), _tensors(whole, 3)
+    assert found.keys() == expected.keys()
+    for name, tensor in expected.items():
+      np.testing.assert_array_equal(found[name], tensor)
+    rows = metrics_files.read_metrics(whole / 'metrics.csv')
+    for row in rows[1:]:
+      # 2 clients of 4 batches of 4, whatever they have.
+      assert row['train/num_clients'] == 2
+      assert row['train/num_sequences'] == 32
+      assert row['train/num_dropped_sequences'] == 0
+    # The barrier replays round 4 with both clients, over groups otherwise.
+    output = tmp_path / 'evaluation'
+    arguments = ['--checkpoint', whole, '--data', small_inputs[0], '--barrier']
+    arguments += ['--output', output, '--fractions', '0']
+    assert main(['evaluate', *map(str, arguments)]) == 0
+    barrier = (output / 'barrier.csv').read_text().splitlines()
+    assert [line.split(',')[0] for line in barrier[1:]] == [
+      'merged-00000',
+      'merged-00001',
+    ]
+    clients = (output / 'per_client.csv').read_text()
+    assert 'host' in clients
+    assert 'merged' not in clients
+
+  def test_one_client_of_steps_is_a_plain_loop(self, small_inputs, tmp_path):
+    settings = dict(
+      algorithm__name='fed_avg',
+      server__optimizer='sgd',
+      server__learning_rate=1.0,
+      evaluation__num_clients=0,
+      training__num_rounds=3,
+      **_MERGE | dict(partition__num_clients=1),
+      **_STEPS,
+    )
+    workdir = tmp_path / 'run'
+    assert small_runs.train(small_inputs, workdir, **settings) == 0
+    config, found, rows = _open(small_inputs, **settings)
+    model = learning_setup.build_model(config).functional_model
+    start = _tensors(workdir, 0)
+    names = [name for name in start if name.startswith('model/trainable/')]
+    names = names or [name for name in start if 'trainable' in name]
+    weights = tuple(tf.constant(start[name]) for name in names)
+
+    @tf.function
+    def step(weights, batch):
+      with tf.GradientTape() as tape:
+        tape.watch(weights)
+        output = model.predict_on_batch((weights, ()), batch['x'], True)
+        loss = model.loss(output, batch['y'])
+      rate = config.client_work.learning_rate
+      gradients = tape.gradient(loss, weights)
+      return tuple(
+        w - rate * tf.convert_to_tensor(g)
+        for w, g in zip(weights, gradients, strict=True)
+      )
+
+    num_steps = 0
+    for round_num in (1, 2, 3):
+      (client,) = _cohort(config, found, rows, round_num)
+      for batch in client.load().data:
+        weights = step(weights, batch)
+        num_steps += 1
+    assert num_steps == 12
+    end = _tensors(workdir, 3)
+    for name, weight in zip(names, weights, strict=True):
+      np.testing.assert_allclose(end[name], weight, rtol=0, atol=1e-6)
+
+  def test_all_clients_all_sequences(self, small_inputs, tmp_path):
+    workdir = tmp_path / 'run'
+    settings = dict(
+      cohorts__cohort_size=None,
+      client_work__max_sequences_per_client=None,
+      client_work__num_local_epochs=1,
+      training__num_rounds=1,
+    )
+    assert small_runs.train(small_inputs, workdir, **settings) == 0
+    _, found, rows = _open(small_inputs, **settings)
+    expected = sum(
+      len(rows.sequences(client_id)) for client_id in found.split.participating
+    )
+    row = metrics_files.read_metrics(workdir / 'metrics.csv')[1]
+    num_clients = len(found.split.participating)
+    assert row['train/num_clients'] == num_clients
+    assert row['train/num_sequences'] == expected
+    assert row['train/num_dropped_sequences'] == 0
+    # FedFish sends two models of float32.
+    shapes = [
+      tensor.shape
+      for name, tensor in _tensors(workdir, 1).items()
+      if 'trainable' in name
+    ]
+    num_weights = sum(int(np.prod(shape)) for shape in shapes)
+    assert (
+      row['communication/uplink_bytes'] == num_clients * 2 * 4 * num_weights
+    )
+
+  @pytest.mark.slow
+  def test_same_run_with_workers(self, small_inputs, tmp_path):
+    settings = dict(
+      training__num_rounds=2,
+      evaluation__num_clients=0,
+      engine__num_partial_sums=2,
+      **_MERGE,
+      **_STEPS,
+    )
+    here, ray = tmp_path / 'here', tmp_path / 'ray'
+    assert small_runs.train(small_inputs, here, **settings) == 0
+    settings |= dict(engine__kind='ray', engine__num_workers=2)
+    assert small_runs.train(small_inputs, ray, **settings) == 0
+    expected = _tensors(here, 2)
+    for name, tensor in _tensors(ray, 2).items():
+      np.testing.assert_allclose(tensor, expected[name], rtol=1e-4, atol=1e-6)
+
+
+def test_rows_are_counted_once(small_inputs, tmp_path, capsys):
+  _open(small_inputs, **_MERGE)
+  assert 'count rows: group 12/12' in capsys.readouterr().err
+  _open(small_inputs, **_MERGE | dict(partition__num_clients=3))
+  assert 'count rows' not in capsys.readouterr().err
+  # And in a cohort of all groups nothing is counted.
+  _open(small_inputs, cohorts__cohort_size=None)
+  assert len(list(pathlib.Path(tmp_path).rglob('row_counts/*'))) == 1
