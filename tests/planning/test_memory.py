@@ -85,10 +85,16 @@ def test_several_partial_sums_in_one_process():
 def test_barrier_rounds_hold_two_states_beside_a_client():
   config = planned_configs.by_hand(evaluation__barrier_every_num_rounds=5)
   (found,) = memory.of_config(config)
-  assert found.moments['barrier, client work'] == _PROCESS | _CLIENT | {
+  held = _PROCESS | {
     'weights': 720,
     'optimizer state': 1440,
     'new weights and state': 2160,
+  }
+  assert found.moments['barrier, client work'] == held | _CLIENT
+  # FedFish's update is two models.
+  assert found.moments['barrier, trained client'] == held | {
+    'client weights': 720,
+    "client's update": 1440,
   }
   config = planned_configs.by_hand(
     evaluation__barrier_every_num_rounds=5, engine__kind='ray'
