@@ -61,7 +61,7 @@ def test_state_of_the_client_optimizer_is_there_in_local_steps():
   # A local step may then hold more than the Fisher pass.
   moments = _moments(**adamw)
   assert moments['local step, forward']['client optimizer state'] == 1440
-  assert moments['Fisher pass, forward']['Fisher sums'] == 720
+  assert moments['pass after training, forward']['models of the method'] == 720
   for moment, parts in moments.items():
     has_state = 'client optimizer state' in parts
     assert has_state == moment.startswith('local step')
