@@ -146,6 +146,21 @@ def require_usable_output(
   return path
 
 
+def user_cache_directory() -> pathlib.Path | None:
+  """Returns where fedfish keeps what it can make again; need not exist.
+
+  `$XDG_CACHE_HOME/fedfish`, or `~/.cache/fedfish` where that variable is not an
+  absolute path (XDG Base Directory Specification). None: the user has no home.
+  """
+  base = pathlib.Path(os.environ.get('XDG_CACHE_HOME', ''))
+  if not base.is_absolute():
+    try:
+      base = pathlib.Path.home() / '.cache'
+    except RuntimeError:
+      return None
+  return base / 'fedfish'
+
+
 def umask() -> int:
   """Returns the permissions that new files of this process are denied."""
   # `os.umask` would have to set it, for all threads, to read it.

@@ -18,7 +18,7 @@ class _Source:
   def open(self):
     return self
 
-  def sequences(self, client_id):
+  def training_sequences(self, client_id, **_):
     self.loaded.append(client_id)
     if client_id == b'slow':
       self.is_waiting.set()

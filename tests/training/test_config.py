@@ -133,12 +133,12 @@ def test_transformer_has_the_sequence_length_as_positions():
     (
       config_lib.CohortsConfig,
       dict(cohort_size=True),
-      '`config.cohorts.cohort_size` must be an int, found True',
+      '`config.cohorts.cohort_size` must be an int or None, found True',
     ),
     (
       config_lib.CohortsConfig,
       dict(cohort_size=2.0),
-      '`config.cohorts.cohort_size` must be an int, found 2.0',
+      '`config.cohorts.cohort_size` must be an int or None, found 2.0',
     ),
     (
       config_lib.ServerConfig,

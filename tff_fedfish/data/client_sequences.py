@@ -8,7 +8,6 @@ import typing
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from tff_fedfish.data import randomness
 from tff_fedfish.data import sequences as sequences_lib
 from tff_fedfish.data.grouped_corpus import example_texts
 from tff_fedfish.data.sequences import Sequences
@@ -57,8 +56,8 @@ class ClientSequences:
       )
     self.sequence_length = sequence_length
     self._corpus = corpus
-    self._tokenizer = tokenizer
-    self._drop_short_block = drop_short_block
+    self.tokenizer = tokenizer
+    self.drop_short_block = drop_short_block
     self._cache_bytes = cache_bytes
     self._lock = threading.Lock()
     self._cache: collections.OrderedDict[bytes, Sequences] = (
@@ -101,6 +100,7 @@ class ClientSequences:
     shuffle_seed: int,
     round_num: int,
     max_sequences: int | None = None,
+    stream_length: int | None = None,
   ) -> Sequences:
     """Returns the sequences that a client trains on in one round.
 
@@ -108,27 +108,31 @@ class ClientSequences:
       client_id: A client of the corpus.
       shuffle_seed: Seed of the order.
       round_num: The round; each has an order of its own.
-      max_sequences: Sequences to keep, at most, after the shuffle; None: all.
+      max_sequences: See `sequences.rows_of_round`.
+      stream_length: Likewise.
 
     Returns:
       Sequences in an order that is a function of (shuffle_seed, round_num,
       client_id). `num_dropped_sequences` and `num_dropped_tokens` count what
       `max_sequences` cut off.
     """
-    generator = randomness.generator(
-      'client_shuffle', shuffle_seed, round_num, client_id
+    return sequences_lib.rows_of_round(
+      self.sequences(client_id),
+      shuffle_seed=shuffle_seed,
+      round_num=round_num,
+      client_id=client_id,
+      max_sequences=max_sequences,
+      stream_length=stream_length,
     )
-    shuffled = sequences_lib.permute(self.sequences(client_id), generator)
-    return sequences_lib.take(shuffled, max_sequences)
 
   def _build(self, client_id: bytes) -> Sequences:
     texts = example_texts(client_id, self._corpus.examples(client_id))
     built = sequences_lib.build_sequences(
-      self._tokenizer.encode_batch(texts),
+      self.tokenizer.encode_batch(texts),
       sequence_length=self.sequence_length,
-      end_of_text_id=self._tokenizer.end_of_text_id,
-      padding_id=self._tokenizer.padding_id,
-      drop_short_block=self._drop_short_block,
+      end_of_text_id=self.tokenizer.end_of_text_id,
+      padding_id=self.tokenizer.padding_id,
+      drop_short_block=self.drop_short_block,
     )
     # Shared by the cache: a caller that writes must fail, not corrupt others.
     built.tokens.flags.writeable = False

@@ -1,5 +1,7 @@
 """Random access to the groups of a grouped corpus, by client id."""
 
+import functools
+import hashlib
 import os
 import pathlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -98,6 +100,23 @@ class GroupedCorpus:
       return np.zeros(0, np.int64)
     row_limits = self._locations.row_limits
     return np.add.reduceat(self._column(column), row_limits[:-1])
+
+  @functools.cached_property
+  def fingerprint(self) -> str:
+    """SHA-256 of every group's id, examples and words.
+
+    It does not depend on the number of shards, nor on where the corpus lies: a
+    corpus that is grouped again is the same one.
+
+    Raises:
+      UserError: See `sizes`.
+    """
+    hasher = hashlib.sha256()
+    for client_id in self.client_ids:
+      hasher.update(len(client_id).to_bytes(8, 'big') + client_id)
+    for column in ('num_examples', 'num_words'):
+      hasher.update(self.sizes(column).astype('>i8').tobytes())
+    return hasher.hexdigest()
 
   def examples(self, client_id: bytes) -> list[Example]:
     """Returns the client's examples as stored, parts joined.

@@ -10,7 +10,7 @@ from typing import Any, Protocol, Self, TypeVar
 
 import numpy as np
 
-from tff_fedfish.data import randomness
+from tff_fedfish.data import randomness, row_orders
 
 if typing.TYPE_CHECKING:
   import tensorflow as tf
@@ -24,6 +24,7 @@ class Rows(Protocol):
   """
 
   noise_seeds: np.ndarray | None
+  is_repeated: np.ndarray | None
   num_dropped_sequences: int
   num_dropped_tokens: int
 
@@ -61,8 +62,12 @@ class ClientRows(Protocol):
     shuffle_seed: int,
     round_num: int,
     max_sequences: int | None = None,
+    stream_length: int | None = None,
   ) -> Rows:
-    """Returns the rows that a client trains on in one round."""
+    """Returns the rows that a client trains on in one round.
+
+    See `rows_of_round`.
+    """
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -86,6 +91,9 @@ class Sequences:
   noise_seeds: np.ndarray | None = None
   """int32 [num_sequences, 2]; what labels are drawn from. None: batches have no
   seeds."""
+  is_repeated: np.ndarray | None = None
+  """bool [num_sequences]; whether a row came before in the same round. None:
+  batches do not say."""
 
   def __len__(self) -> int:
     return len(self.tokens)
@@ -111,20 +119,29 @@ class Sequences:
     Args:
       index: A slice, or the rows' numbers in the new order.
     """
-    seeds = self.noise_seeds
+    seeds, is_repeated = self.noise_seeds, self.is_repeated
     return dataclasses.replace(
       self,
       tokens=self.tokens[index],
       num_targets=self.num_targets[index],
       noise_seeds=None if seeds is None else seeds[index],
+      is_repeated=None if is_repeated is None else is_repeated[index],
     )
 
   def batch_features(self) -> collections.OrderedDict[str, Any]:
-    """Returns x, the tokens and any seeds, and y, the numbers of targets."""
-    x = self.tokens
+    """Returns x, the tokens, and y, the numbers of targets.
+
+    With `noise_seeds` or `is_repeated` x is a mapping of `tokens`, `noise_seed`
+    and `is_repeated`, without the one that is None.
+    """
+    x = collections.OrderedDict(tokens=self.tokens)
     if self.noise_seeds is not None:
-      x = collections.OrderedDict(tokens=x, noise_seed=self.noise_seeds)
-    return collections.OrderedDict(x=x, y=self.num_targets)
+      x['noise_seed'] = self.noise_seeds
+    if self.is_repeated is not None:
+      x['is_repeated'] = self.is_repeated
+    return collections.OrderedDict(
+      x=x if len(x) > 1 else self.tokens, y=self.num_targets
+    )
 
 
 def build_sequences(
@@ -178,6 +195,38 @@ def build_sequences(
     tokens=np.concatenate([stream, padding]).reshape(-1, block_length),
     num_targets=num_targets,
   )
+
+
+def rows_of_round(
+  rows: AnyRows,
+  *,
+  shuffle_seed: int,
+  round_num: int,
+  client_id: bytes,
+  max_sequences: int | None = None,
+  stream_length: int | None = None,
+) -> AnyRows:
+  """Returns what a client trains on in one round.
+
+  Args:
+    rows: All rows of the client.
+    shuffle_seed: Seed of the order.
+    round_num: The round, counted from 1.
+    client_id: The client.
+    max_sequences: Rows to keep, at most, after the round's shuffle; `take`
+      counts the rest. None: all.
+    stream_length: Rows that the round takes instead from the client's stream of
+      passes, see `row_orders.stream_rows`; they have `is_repeated`. None: the
+      round is one pass.
+  """
+  purposes = dict(shuffle_seed=shuffle_seed, client_id=client_id)
+  if stream_length is None:
+    order = row_orders.permutation(len(rows), pass_num=round_num, **purposes)
+    return take(rows.select(order), max_sequences)
+  order, is_repeated = row_orders.stream_rows(
+    len(rows), stream_length, round_num=round_num, **purposes
+  )
+  return dataclasses.replace(rows.select(order), is_repeated=is_repeated)
 
 
 def permute(rows: AnyRows, generator: np.random.RandomState) -> AnyRows:

@@ -120,7 +120,7 @@ def evaluate(
   fingerprints.require_same_run(
     checkpoint_path, contents, config, tokenizer, vocabulary=vocabulary
   )
-  fingerprint = run_inputs.corpus_fingerprint(corpus)
+  fingerprint = corpus.fingerprint
   is_transfer = contents.get('corpus_fingerprint') != fingerprint
   # A transfer corpus has no split: all of its clients are held out.
   split = None if is_transfer else run_inputs.split_corpus(config, corpus)
@@ -164,8 +164,8 @@ def evaluate(
   if options.measure_barrier:
     barriers, effective_clients = measurement.barrier(
       # Always what the run itself trains on.
-      split.participating,
-      run_inputs.client_rows(config, corpus, tokenizer),
+      run_inputs.training_clients(config, split),
+      run_inputs.training_rows(config, corpus, tokenizer),
     )
   summary = results.summarize_evaluation(
     clients,

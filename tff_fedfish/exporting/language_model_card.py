@@ -72,6 +72,17 @@ def _sequences(model: TrainedModel) -> Iterator[str]:
   )
 
 
+def _settings(model: TrainedModel) -> dict[str, Any]:
+  partition = model.config.partition
+  if not partition.merges_groups:
+    return {}
+  return {
+    'partition.scheme': partition.scheme,
+    'partition.num_clients': partition.num_clients,
+    'seeds.partition_seed': model.config.seeds.partition_seed,
+  }
+
+
 def _loading(model: TrainedModel, formats: Sequence[str]) -> Iterator[str]:
   tokenizer = model.tokenizer
   if 'saved_model' in formats:
@@ -104,7 +115,7 @@ KIND = CardKind(
   corpus=_corpus,
   data_remarks=_sequences,
   unit='token',
-  settings=lambda model: {},
+  settings=_settings,
   content_name='texts',
   leak='The model may have memorized parts of the texts, personal data among '
   'them, and may repeat them.',

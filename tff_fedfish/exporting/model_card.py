@@ -125,6 +125,8 @@ def _settings(model, kind) -> dict[str, Any]:
   }
   if config.client_splits.held_out_fraction is None:
     settings['client_splits.held_out_fraction'] = "none: the corpus's own"
+  if config.cohorts.cohort_size is None:
+    settings['cohorts.cohort_size'] = 'none: all clients'
   return settings | kind.settings(model)
 
 

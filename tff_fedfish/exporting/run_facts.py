@@ -104,7 +104,7 @@ def _corpus_facts(model: TrainedModel) -> tuple[CorpusFacts | None, str | None]:
   config = model.config
   try:
     corpus = run_inputs.open_corpus(config, config.data.directory)
-    fingerprint = run_inputs.corpus_fingerprint(corpus)
+    fingerprint = corpus.fingerprint
   except (UserError, OSError):
     return None, 'it could not be read when this was written'
   if fingerprint != model.corpus_fingerprint:

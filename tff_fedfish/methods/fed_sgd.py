@@ -9,7 +9,10 @@ def _problems(config):
     f'`config.client_work.{name}` must be {wanted} with algorithm.name '
     f'{config.algorithm.name!r}, whose clients take no local steps, found '
     f'{found!r}'
-    for name, wanted, found in (('num_local_epochs', 1, work.num_local_epochs),)
+    for name, wanted, found in (
+      ('num_local_epochs', 1, work.num_local_epochs),
+      ('num_local_steps', None, work.num_local_steps),
+    )
     if found != wanted
   ]
 

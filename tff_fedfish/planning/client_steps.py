@@ -33,10 +33,11 @@ def of_config(config: TrainConfig) -> ClientSteps:
   """Returns the steps of a client that fills its cap.
 
   Args:
-    config: The run's config.
+    config: The run's config. Where a client's sequences have no bound, one
+      batch stands for them.
   """
   work, method_cost = config.client_work, config.method.cost(config)
-  num_sequences = work.max_sequences_per_client
+  num_sequences = work.max_rows or work.local_batch_size
   # A last, smaller batch is kept.
   num_batches = -(-num_sequences // work.local_batch_size)
   pass_after = method_cost.pass_after_training
@@ -48,22 +49,39 @@ def of_config(config: TrainConfig) -> ClientSteps:
     num_local_steps=num_batches * work.num_local_epochs,
     num_steps_after_training=num_steps,
     batch_size_after_training=(
-      1 if pass_after == 'rows' else min(work.local_batch_size, num_sequences)
+      1 if pass_after == 'rows' else work.max_batch_rows
     ),
     num_observed_steps=method_cost.squares_last_epoch * num_batches,
     num_passes=work.num_local_epochs + (num_steps > 0),
   )
 
 
-def max_tokens_per_round(config: TrainConfig) -> int:
+def max_tokens_per_client(config: TrainConfig) -> int | None:
+  """Returns the targets that a client trains on in a round, over all epochs.
+
+  Args:
+    config: The run's config.
+
+  Returns:
+    The targets of full sequences; None where a client trains on all it has.
+  """
+  work = config.client_work
+  if work.max_rows is None:
+    return None
+  return work.max_rows * config.targets_per_row * work.num_local_epochs
+
+
+def max_tokens_per_round(config: TrainConfig) -> int | None:
   """Returns the targets that a round trains on, over all local epochs.
 
   Args:
     config: The run's config.
+
+  Returns:
+    See `max_tokens_per_client`; None also where the corpus says how many
+    clients take part.
   """
-  return (
-    config.cohorts.cohort_size
-    * config.client_work.max_sequences_per_client
-    * config.targets_per_row
-    * config.client_work.num_local_epochs
-  )
+  per_client = max_tokens_per_client(config)
+  if per_client is None or config.cohort_size is None:
+    return None
+  return config.cohort_size * per_client

@@ -137,7 +137,7 @@ def of_round(config: TrainConfig) -> RoundFlops:
     config: The run's config.
   """
   shape, steps = config.transformer_config(), client_steps.of_config(config)
-  cohort_size = config.cohorts.cohort_size
+  cohort_size = config.cohort_size or 1
   num_weights = num_parameters(shape)
   num_rows = cohort_size * steps.num_sequences
   num_epochs = config.client_work.num_local_epochs

@@ -42,8 +42,7 @@ def after_training(config: TrainConfig, model_bytes: int) -> Parts:
 def rows_at_a_time(config: TrainConfig) -> int:
   """Returns how many rows of a batch pass through the model at a time."""
   work = config.client_work
-  num_rows = min(work.local_batch_size, work.max_sequences_per_client)
-  return min(num_rows, work.micro_batch_size or num_rows)
+  return min(work.max_batch_rows, work.micro_batch_size or work.max_batch_rows)
 
 
 def _takes_slices(config):

@@ -6,7 +6,13 @@ from typing import Any
 
 from models.transformer_config import num_parameters, weight_shapes
 from tff_fedfish.errors import UserError
-from tff_fedfish.planning import client_steps, flops, memory, traffic
+from tff_fedfish.planning import (
+  client_steps,
+  flops,
+  memory,
+  row_counting,
+  traffic,
+)
 from tff_fedfish.training.config import TrainConfig
 
 
@@ -46,8 +52,9 @@ class RoundPlan:
   """Scalars of the model."""
   num_tensors: int
   """Tensors that hold them."""
-  cohort_size: int
-  """Clients of a round."""
+  cohort_size: int | None
+  """Clients of a round. None: the corpus says how many; what follows is for one
+  client per round."""
   num_rounds: int
   """Rounds of the run."""
   tokens_per_round: int
@@ -59,6 +66,8 @@ class RoundPlan:
   traffic: traffic.Traffic
   time: RoundTime | None
   """None where nothing was timed."""
+  counting: row_counting.RowCounting | None = None
+  """None where it is not needed, or the corpus is not there."""
 
   def to_json_dict(self) -> dict[str, Any]:
     """Returns the plan as JSON values."""
@@ -75,7 +84,8 @@ def plan_round(config: TrainConfig, *, timing: bool = True) -> RoundPlan:
       at once.
 
   Raises:
-    UserError: If the model is one of images.
+    UserError: If the model is one of images, or nothing bounds the sequences
+      that a client trains on.
   """
   if config.data.holds_images:
     raise UserError(
@@ -83,18 +93,26 @@ def plan_round(config: TrainConfig, *, timing: bool = True) -> RoundPlan:
       f'{config.model.preset!r}. `fedfish train --dry_run` says what its '
       'rounds send.'
     )
+  tokens_per_client = client_steps.max_tokens_per_client(config)
+  if tokens_per_client is None:
+    raise UserError(
+      'A plan requires a bound on the sequences of a client, but '
+      '`config.client_work.max_sequences_per_client` and num_local_steps are '
+      'both None. Give one of them.'
+    )
   shape = config.transformer_config()
   return RoundPlan(
     num_weights=num_parameters(shape),
     num_tensors=len(weight_shapes(shape)),
-    cohort_size=config.cohorts.cohort_size,
+    cohort_size=config.cohort_size,
     num_rounds=config.training.num_rounds,
-    tokens_per_round=client_steps.max_tokens_per_round(config),
+    tokens_per_round=(config.cohort_size or 1) * tokens_per_client,
     client_steps=client_steps.of_config(config),
     flops=flops.of_round(config),
     memory=memory.of_config(config),
     traffic=traffic.of_config(config),
     time=_measured_time(config) if timing else None,
+    counting=row_counting.of_config(config),
   )
 
 
@@ -118,7 +136,7 @@ def round_time(config: TrainConfig, measured: Any) -> RoundTime:
     cluster are taken to be machines like this one each.
   """
   steps = client_steps.of_config(config)
-  cohort_size = config.cohorts.cohort_size
+  cohort_size = config.cohort_size or 1
   local = steps.num_local_steps * measured.local_step
   after_training = (
     steps.num_steps_after_training * measured.step_after_training
@@ -141,9 +159,9 @@ def round_time(config: TrainConfig, measured: Any) -> RoundTime:
 
 def _clients_in_a_row(config):
   """Returns how many clients a round lasts, at the speed of one machine."""
-  engine, cohort_size = config.engine, config.cohorts.cohort_size
-  if engine.kind == 'in_process':
-    return cohort_size
+  engine, cohort_size = config.engine, config.cohort_size
+  if engine.kind == 'in_process' or cohort_size is None:
+    return cohort_size or 1
   num_parts = config.num_partial_sums
   num_turns = math.ceil(num_parts / engine.num_workers)
   in_a_row = num_turns * cohort_size / num_parts

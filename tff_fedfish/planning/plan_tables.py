@@ -17,8 +17,11 @@ def print_plan(plan: RoundPlan) -> None:
     plan: What to print.
   """
   steps = plan.client_steps
+  title = f'Round of {plan.cohort_size or 1:,} clients, at most'
+  if plan.cohort_size is None:
+    title = 'Round per client, at most; the corpus says how many there are'
   _print_rows(
-    f'Round of {plan.cohort_size:,} clients, at most',
+    title,
     [
       ('weights', f'{plan.num_weights:,}', f'{plan.num_tensors} tensors'),
       ('tokens trained on', f'{plan.tokens_per_round:,}', ''),
@@ -32,6 +35,8 @@ def print_plan(plan: RoundPlan) -> None:
       ),
     ],
   )
+  if plan.counting is not None:
+    _print_line(f'Counting rows at the start: {plan.counting}.')
   for process in plan.memory:
     _print_memory(process)
   _print_traffic(plan)

@@ -74,7 +74,7 @@ def measure(config: TrainConfig, *, num_repeats: int = 5) -> MeasuredSeconds:
   shape, work = config.transformer_config(), config.client_work
   steps = client_steps.of_config(config)
   depths = sorted({min(depth, shape.num_layers) for depth in _NUM_LAYERS})
-  batch_size = min(work.local_batch_size, work.max_sequences_per_client)
+  batch_size = work.max_batch_rows
   # Or else steps would be faster here than they are in a round.
   freed_memory.return_large_buffers(
     [tf.TensorSpec(s, tf.float32) for s in weight_shapes(shape).values()]

@@ -46,7 +46,7 @@ def of_config(config: TrainConfig) -> Traffic:
     communication.after_rounds(
       num_rounds,
       traffic=config.method.traffic(config.algorithm),
-      cohort_size=config.cohorts.cohort_size,
+      cohort_size=config.cohort_size or 1,
       num_weights=num_weights,
     )
     for num_rounds in (1, config.training.num_rounds)

@@ -114,6 +114,6 @@ def _job(workdir, directory, job_name, run, requests):
     evaluations=commands,
     log=workdir / 'logs' / f'{job_name}.log',
     config=config,
-    round_cost=config.cohorts.cohort_size
+    round_cost=(config.cohort_size or 1)
     * (steps.num_local_steps + steps.num_steps_after_training),
   )

@@ -78,7 +78,7 @@ def _row(run, job: Job, directory) -> list[str]:
     f'{run.num_rounds:,}',
     f'{num_local_epochs:,}',
     f'{run.num_rounds * num_local_epochs:,}',
-    f'{_num_tokens(run):,}',
+    _num_tokens(run),
   ]
   return [*row, _status(job)] if directory else row
 
@@ -91,8 +91,9 @@ def _status(job: Job) -> str:
   return f'after round {num_rounds:,}' if num_rounds else 'new'
 
 
-def _num_tokens(run) -> int:
-  return run.num_rounds * client_steps.max_tokens_per_round(run.config)
+def _num_tokens(run) -> str:
+  per_round = client_steps.max_tokens_per_round(run.config)
+  return '-' if per_round is None else f'{run.num_rounds * per_round:,}'
 
 
 def _print_table(

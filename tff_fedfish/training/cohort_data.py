@@ -7,11 +7,13 @@ import threading
 from collections.abc import Sequence
 from typing import Protocol
 
+from tff_fedfish.data import merged_clients
 from tff_fedfish.data import sequences as sequences_lib
 from tff_fedfish.data.client_sequences import ClientSequences
 from tff_fedfish.data.cohorts import draw_cohort
 from tff_fedfish.data.images.client_images import ClientImages
 from tff_fedfish.data.images.partitions import Partition
+from tff_fedfish.data.merged_clients import Merge
 from tff_fedfish.data.sequences import ClientRows, Rows
 from tff_fedfish.runtime.client_data import ClientLoader, LoadedClient
 from tff_fedfish.training.config import TrainConfig
@@ -48,8 +50,10 @@ class StoredSource:
   """The vocabulary's directory, likewise."""
   sequence_length: int
   drop_short_block: bool
+  merge: Merge | None = None
+  """None: every group is a client."""
 
-  def open(self) -> ClientSequences:
+  def open(self) -> ClientRows:
     """Returns the sequences; the second time the same object."""
     return _open_stored(self)
 
@@ -59,12 +63,18 @@ def _open_stored(source):
   from tff_fedfish.data.grouped_corpus import GroupedCorpus
   from tff_fedfish.data.tokenizers import load_tokenizer
 
-  return ClientSequences(
-    GroupedCorpus(source.corpus),
+  corpus = GroupedCorpus(source.corpus)
+  groups = ClientSequences(
+    corpus,
     load_tokenizer(source.vocabulary),
     sequence_length=source.sequence_length,
     drop_short_block=source.drop_short_block,
   )
+  if source.merge is None:
+    return groups
+  # The driver has counted the rows: here they are counted again only where the
+  # cache of its user is not this one.
+  return merged_clients.open_merged_clients(corpus, groups, source.merge)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,8 +115,10 @@ class TrainingClient(ClientLoader):
   source: Source
   round_num: int
   shuffle_seed: int
-  max_sequences: int
+  max_sequences: int | None
   batch_size: int
+  stream_length: int | None = None
+  """See `rows_of_round` in data/sequences.py."""
   draws_labels: bool = False
   """Whether rows need seeds to draw labels from. Those of images have them
   anyway, the same ones."""
@@ -118,6 +130,7 @@ class TrainingClient(ClientLoader):
       shuffle_seed=self.shuffle_seed,
       round_num=self.round_num,
       max_sequences=self.max_sequences,
+      stream_length=self.stream_length,
     )
     if not self.draws_labels:
       return rows
@@ -147,24 +160,28 @@ def cohort(
 
   Args:
     config: The run's config.
-    participating: Clients that may be drawn.
+    participating: Clients that may be drawn. Where the config says no size, all
+      of them are the cohort, in their order.
     source: Their sequences or images.
     round_num: 1-based round.
   """
-  client_ids = draw_cohort(
-    participating,
-    seed=config.seeds.cohort_seed,
-    round_num=round_num,
-    cohort_size=config.cohorts.cohort_size,
-  )
+  work, client_ids = config.client_work, participating
+  if config.cohorts.cohort_size is not None:
+    client_ids = draw_cohort(
+      participating,
+      seed=config.seeds.cohort_seed,
+      round_num=round_num,
+      cohort_size=config.cohorts.cohort_size,
+    )
   return [
     TrainingClient(
       client_id=client_id,
       source=source,
       round_num=round_num,
       shuffle_seed=config.seeds.shuffle_seed,
-      max_sequences=config.client_work.max_sequences_per_client,
-      batch_size=config.client_work.local_batch_size,
+      max_sequences=work.max_sequences_per_client,
+      stream_length=None if work.num_local_steps is None else work.max_rows,
+      batch_size=work.local_batch_size,
       draws_labels=config.algorithm.draws_labels,
     )
     for client_id in client_ids
@@ -214,4 +231,4 @@ class Prefetcher:
           return
         client = self._wanted.pop(0)
       with contextlib.suppress(Exception):
-        client.source.open().sequences(client.client_id)
+        client.sequences()

@@ -40,8 +40,12 @@ class ClientWorkConfig(OptimizerSettings):
   """Passes over the client's sequences per round. Unit: epochs, >= 1."""
   local_batch_size: int = number(4, at_least=1)
   """Sequences per local step, >= 1."""
-  max_sequences_per_client: int = number(16, at_least=1)
-  """Cap per client and round, after that round's shuffle, >= 1."""
+  max_sequences_per_client: int | None = number(16, at_least=1)
+  """Cap per client and round, after that round's shuffle, >= 1. None: all."""
+  num_local_steps: int | None = number(None, at_least=1)
+  """Local steps H per round, >= 1. Each round takes the next H batches of the
+  client's endless stream of shuffled passes. Requires num_local_epochs 1 and
+  max_sequences_per_client None. None: the steps of num_local_epochs passes."""
   learning_rate: float = number(above=0)
   """Base learning rate of the client optimizer, > 0."""
   micro_batch_size: int | None = number(None, at_least=1)
@@ -50,6 +54,18 @@ class ClientWorkConfig(OptimizerSettings):
   max_delta_norm: float | None = number(None, above=0)
   """Bound on the L2 norm of a client's model delta over all weights, > 0; a
   longer delta is scaled down to it. None: no bound."""
+
+  @property
+  def max_rows(self) -> int | None:
+    """Sequences of a client in a round, at most; None: all that it has."""
+    if self.num_local_steps is None:
+      return self.max_sequences_per_client
+    return self.num_local_steps * self.local_batch_size
+
+  @property
+  def max_batch_rows(self) -> int:
+    """Sequences of a batch, at most."""
+    return min(self.local_batch_size, self.max_rows or self.local_batch_size)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -149,7 +165,7 @@ class SeedsConfig(Section):
   """The order of a client's sequences in a round; with images the noise:
   dropout and distortions; with `fisher_estimator` 'true' the labels drawn."""
   partition_seed: int = seed(5)
-  """The partition of a corpus of images."""
+  """The partition of a corpus."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -266,7 +282,15 @@ class TrainConfig:
     wanted = self.engine.num_partial_sums
     if not wanted:
       wanted = 1 if self.engine.kind == 'in_process' else _MAX_PARTIAL_SUMS
-    return min(wanted, self.cohorts.cohort_size)
+    # A cohort of unknown size may still have fewer clients than parts.
+    return min(wanted, self.cohort_size or wanted)
+
+  @property
+  def cohort_size(self) -> int | None:
+    """Clients per round; None: as many as the corpus has."""
+    if self.cohorts.cohort_size is None and self.partition.merges_groups:
+      return self.partition.num_clients
+    return self.cohorts.cohort_size
 
   @property
   def targets_per_row(self) -> int:

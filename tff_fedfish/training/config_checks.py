@@ -22,6 +22,7 @@ def problems_of(config: 'TrainConfig') -> list[str]:
   return [
     *_problems_of_method(config),
     *_problems_of_clients(config),
+    *_problems_of_steps(config),
     *_problems_of_model(config),
     *_problems_of_engine(config),
   ]
@@ -73,16 +74,23 @@ def _problems_of_clients(config):
   held_out_fraction = config.client_splits.held_out_fraction
   corpus = IMAGE_CORPORA.get(name)
   clients = corpus.clients if corpus else 'own'
+  merges_groups = config.partition.merges_groups
   problems = []
+  if merges_groups and corpus:
+    problems.append(
+      "`config.partition.scheme` 'merge' requires a corpus of text, found "
+      f'corpus {name!r}'
+    )
   if clients == 'partition' and scheme is None:
     problems.append(
       f'`config.partition.scheme` is required with corpus {name!r}, which has '
       'no clients of its own'
     )
-  if clients == 'own' and scheme is not None:
+  if clients == 'own' and scheme is not None and not merges_groups:
+    choices = 'left out' if corpus else "left out or 'merge'"
     problems.append(
-      f'`config.partition.scheme` must be left out with corpus {name!r}, which '
-      f'has clients of its own, found {scheme!r}'
+      f'`config.partition.scheme` must be {choices} with corpus {name!r}, '
+      f'which has clients of its own, found {scheme!r}'
     )
   if held_out_fraction is None and not (corpus and corpus.holds_out):
     problems.append(
@@ -96,6 +104,21 @@ def _problems_of_clients(config):
       f'{config.evaluation.num_clients}'
     )
   return problems
+
+
+def _problems_of_steps(config):
+  work = config.client_work
+  if work.num_local_steps is None:
+    return []
+  return [
+    f'`config.client_work.{name}` must be {wanted} with num_local_steps, which '
+    f'says how many sequences a round takes, found {found}'
+    for name, wanted in (
+      ('num_local_epochs', 1),
+      ('max_sequences_per_client', None),
+    )
+    if (found := getattr(work, name)) != wanted
+  ]
 
 
 def _problems_of_model(config):

@@ -83,19 +83,27 @@ class DataConfig(Section):
     return tuple(map(text_to_client_id, self.classes.split('/')))
 
 
+_MERGE = 'merge'
+_READ_BY_MERGE = ('scheme', 'num_clients')
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PartitionConfig(Section):
-  """How a corpus of images is divided among clients that it has not itself.
+  """How a corpus is divided among clients that it has not itself.
 
-  What a scheme reads, and how, is said beside its function in data/images/.
+  For text there is the scheme 'merge'. What a scheme of images reads, and how,
+  is said beside its function in data/images/.
   """
 
   section: ClassVar[str] = 'partition'
 
   scheme: str | None = None
-  """A scheme of data/images/partitions.py; None: the corpus's own clients."""
+  """For text 'merge': each client is the union of groups that a hash chooses;
+  held-out groups stay as they are. For images a scheme of
+  data/images/partitions.py. None: the corpus's own clients."""
   num_clients: int | None = number(None, at_least=1)
-  """Clients to make of the train split, >= 1."""
+  """Clients to make, >= 1: of groups that are not held out, or of the images of
+  the train split."""
   held_out: Literal['matching', 'whole'] = 'matching'
   """What the test split becomes: 'matching': for each client a held-out one
   with its share of every class; 'whole': one held-out client."""
@@ -125,6 +133,14 @@ class PartitionConfig(Section):
       ]
     elif self.num_clients is None:
       problems = ['`config.partition.num_clients` is required with a `scheme`']
+    elif self.merges_groups:
+      problems = [
+        f'`config.partition.{field.name}` is not read by the scheme '
+        f'{_MERGE!r}, found {value!r}; leave it out'
+        for field in dataclasses.fields(self)
+        if field.name not in _READ_BY_MERGE
+        and (value := getattr(self, field.name)) != field.default
+      ]
     else:
       problems = []
       try:
@@ -135,8 +151,13 @@ class PartitionConfig(Section):
     if problems:
       raise ConfigError(problems)
 
+  @property
+  def merges_groups(self) -> bool:
+    """Whether clients are unions of groups of text."""
+    return self.scheme == _MERGE
+
   def build(self, *, partition_seed: int) -> 'Partition | None':
-    """Returns the partition; None without a scheme.
+    """Returns the partition of a corpus of images; None without a scheme.
 
     Args:
       partition_seed: `seeds.partition_seed`.
@@ -157,8 +178,9 @@ class CohortsConfig(Section):
 
   section: ClassVar[str] = 'cohorts'
 
-  cohort_size: int = number(at_least=1)
-  """Clients drawn per round without replacement, >= 1."""
+  cohort_size: int | None = number(at_least=1)
+  """Clients drawn per round without replacement, >= 1. None: all that are not
+  held out, in a fixed order."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,7 @@ import os
 
 from models.model_shapes import num_parameters, weight_shapes
 from tff_fedfish import communication
-from tff_fedfish.planning import client_steps
+from tff_fedfish.planning import client_steps, row_counting
 from tff_fedfish.training import config_loading, run_checks, run_directory
 from tff_fedfish.training.config import TrainConfig
 from tff_fedfish.training.progress import Stages
@@ -31,6 +31,8 @@ def dry_run(config: TrainConfig, workdir: str | os.PathLike | None) -> None:
     checked = run_checks.check_run(config, workdir, stage=Stages())
   if checked.history is not None:
     checked.history.require_not_diverged()
+  if (counting := row_counting.of_config(config)) is not None:
+    print(f'Counting rows at the start: {counting}.')
   run_checks.print_warnings(config, workdir)
   run_checks.print_unknown_tokens(checked)
 
@@ -52,9 +54,15 @@ def describe(config: TrainConfig) -> None:
   round_cost = communication.after_rounds(
     1,
     traffic=config.method.traffic(config.algorithm),
-    cohort_size=config.cohorts.cohort_size,
+    cohort_size=config.cohort_size or 1,
     num_weights=num_weights,
   )
+  num_clients, per = config.cohort_size, 'per round'
+  if num_clients is None:
+    # Only the corpus, which is not opened here, says how many there are.
+    num_clients, per = 1, 'per client and round'
+  num_tokens = client_steps.max_tokens_per_client(config)
+  num_epochs = config.client_work.num_local_epochs
   table = Table(show_header=False, box=None, padding=(0, 2))
   for name, value in (
     (
@@ -65,14 +73,20 @@ def describe(config: TrainConfig) -> None:
       'Model bytes (float32)',
       f'{communication.BYTES_PER_WEIGHT * num_weights:,}',
     ),
-    ('Clients per round', f'{config.cohorts.cohort_size:,}'),
     (
-      f'{rows} per round, at most',
-      f'{client_steps.max_tokens_per_round(config):,} '
-      f'({config.client_work.num_local_epochs} local epochs)',
+      'Clients per round',
+      'all that are not held out'
+      if config.cohort_size is None
+      else f'{config.cohort_size:,}',
     ),
     (
-      'Communication per round',
+      f'{rows} {per}, at most',
+      'all that there are'
+      if num_tokens is None
+      else f'{num_clients * num_tokens:,} ({num_epochs} local epochs)',
+    ),
+    (
+      f'Communication {per}',
       f'{round_cost.uplink_units} up, '
       f'{round_cost.total_units - round_cost.uplink_units} down (models '
       f'per client); {round_cost.total_bytes:,} bytes in all',

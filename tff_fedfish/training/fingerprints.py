@@ -52,7 +52,7 @@ def contents(
 
   Args:
     config: The run's config.
-    corpus_fingerprint: Of the corpus it trains on; see `run_inputs`.
+    corpus_fingerprint: Of the corpus it trains on.
     tokenizer: Of its vocabulary; None with images.
   """
   return {

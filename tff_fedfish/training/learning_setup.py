@@ -24,13 +24,17 @@ from tff_fedfish.training.config import TrainConfig
 def build_model(config: TrainConfig) -> ModelSpec:
   """Returns the model of a config, weights drawn from its seed."""
   shape, model_seed = config.model_shape(), config.seeds.model_seed
+  marks_repeats = config.client_work.num_local_steps is not None
   if isinstance(shape, ImageModelConfig):
-    return build_image_model(shape, model_seed=model_seed)
+    return build_image_model(
+      shape, model_seed=model_seed, marks_repeats=marks_repeats
+    )
   return build_language_model(
     shape,
     model_seed=model_seed,
     xla=config.engine.xla,
     noise_seeds=config.algorithm.draws_labels,
+    marks_repeats=marks_repeats,
   )
 
 

@@ -164,13 +164,13 @@ def _total(outcome, name):
 
 
 def communication_metrics(
-  round_num: int, config: TrainConfig, num_weights: int
+  round_num: int, config: TrainConfig, num_weights: int, *, cohort_size: int
 ) -> dict[str, int]:
   """Returns the communication columns after `round_num` rounds."""
   spent = communication.after_rounds(
     round_num,
     traffic=config.method.traffic(config.algorithm),
-    cohort_size=config.cohorts.cohort_size,
+    cohort_size=cohort_size,
     num_weights=num_weights,
   )
   return {

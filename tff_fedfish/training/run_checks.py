@@ -111,6 +111,7 @@ def check_run(
     split = run_inputs.split_corpus(config, corpus)
   if split is not None:
     for require in (
+      run_inputs.require_groups,
       run_inputs.require_cohort,
       run_inputs.require_held_out_clients,
     ):
@@ -127,7 +128,7 @@ def check_run(
   if split is not None and is_read:
     with problems, stage('choosing held-out clients'):
       inputs = run_inputs.RunInputs(
-        corpus, run_inputs.corpus_fingerprint(corpus), split, tokenizer
+        corpus, corpus.fingerprint, split, tokenizer
       )
       sample = _choose_sample(config, inputs)
     if checkpoint is not None and inputs is not None:

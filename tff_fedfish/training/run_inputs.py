@@ -4,21 +4,24 @@ Nothing here imports TensorFlow until all that can be checked without it has
 been.
 """
 
+import contextlib
 import dataclasses
-import hashlib
 import os
 import sys
 from typing import Any
 
+from tff_fedfish.data import merged_clients
 from tff_fedfish.data.client_sequences import ClientSequences
 from tff_fedfish.data.client_splits import ClientSplit, split_clients
 from tff_fedfish.data.grouped_corpus import GroupedCorpus
 from tff_fedfish.data.images.client_images import ClientImages
 from tff_fedfish.data.images.image_clients import ImageClients
+from tff_fedfish.data.merged_clients import Merge
 from tff_fedfish.data.sequences import ClientRows
 from tff_fedfish.data.tokenizers import Tokenizer, load_tokenizer
 from tff_fedfish.errors import UserError
 from tff_fedfish.training.config import TrainConfig
+from tff_fedfish.training.progress import Progress
 
 RunCorpus = GroupedCorpus | ImageClients
 
@@ -34,15 +37,46 @@ class RunInputs:
   """None with images."""
 
 
+def training_clients(config: TrainConfig, split: ClientSplit) -> list[bytes]:
+  """Returns the clients that take part in training, in a fixed order.
+
+  Args:
+    config: The run's config.
+    split: From `split_corpus`; groups where they are merged.
+  """
+  if config.partition.merges_groups:
+    return merged_clients.client_ids(config.partition.num_clients)
+  return split.participating
+
+
 def require_cohort(config: TrainConfig, split: ClientSplit) -> None:
   """Raises UserError unless the participating clients make a cohort."""
   cohort_size = config.cohorts.cohort_size
-  if cohort_size > len(split.participating):
+  num_clients = len(training_clients(config, split))
+  # All of no clients are no cohort either.
+  if (cohort_size or 1) > num_clients:
     raise UserError(
       f'`--config.cohorts.cohort_size` is {cohort_size}, but only '
-      f'{len(split.participating)} participating clients exist in '
+      f'{num_clients} participating clients exist in '
       f'{config.data.directory!r}. Lower cohort_size, or '
       f'{_more_clients(config)}.'
+    )
+
+
+def require_groups(config: TrainConfig, split: ClientSplit) -> None:
+  """Raises UserError unless there are as many groups as merged clients."""
+  if not config.partition.merges_groups:
+    return
+  num_clients, num_groups = (
+    config.partition.num_clients,
+    len(split.participating),
+  )
+  if num_clients > num_groups:
+    raise UserError(
+      f'`--config.partition.num_clients` is {num_clients}, but only '
+      f'{num_groups} groups of {config.data.directory!r} are not held out. '
+      'Lower num_clients, or hold out a smaller '
+      '`--config.client_splits.held_out_fraction`.'
     )
 
 
@@ -150,6 +184,49 @@ def client_rows(
   )
 
 
+def training_rows(
+  config: TrainConfig, corpus: RunCorpus, tokenizer: Tokenizer | None
+) -> ClientRows:
+  """Returns the sequences or images of the clients that take part in training.
+
+  Where they are merged, the first run with a corpus counts the rows of its
+  groups and shows how far it is.
+
+  Args:
+    config: The run's config.
+    corpus: The run's own.
+    tokenizer: From `open_tokenizer`.
+
+  Raises:
+    UserError: If rows are counted, and a group's examples cannot be read.
+  """
+  rows = client_rows(config, corpus, tokenizer)
+  merge = merge_of(config)
+  if merge is None:
+    return rows
+  progress = Progress('count rows', len(corpus.client_ids), unit='group')
+  with contextlib.ExitStack() as stack:
+    return merged_clients.open_merged_clients(
+      corpus,
+      rows,
+      merge,
+      on_start=lambda: stack.enter_context(progress),
+      on_group=progress.advance,
+    )
+
+
+def merge_of(config: TrainConfig) -> Merge | None:
+  """Returns which groups become which clients; None: each is its own."""
+  if not config.partition.merges_groups:
+    return None
+  return Merge(
+    num_clients=config.partition.num_clients,
+    partition_seed=config.seeds.partition_seed,
+    split_seed=config.seeds.split_seed,
+    held_out_fraction=config.client_splits.held_out_fraction,
+  )
+
+
 def require_vocabulary_size(
   found: int, required: int, source: str | os.PathLike
 ) -> None:
@@ -161,23 +238,6 @@ def require_vocabulary_size(
       'that the model was made for, or set '
       f'`--config.model.vocabulary_size={found}` for a new run.'
     )
-
-
-def corpus_fingerprint(corpus: RunCorpus) -> str:
-  """Returns what identifies a corpus by its clients, wherever it lies.
-
-  Made of every client's id, examples and words, so that it does not depend on
-  the number of shards and a corpus grouped again is the same one; of images,
-  of the ids and labels.
-  """
-  if isinstance(corpus, ImageClients):
-    return corpus.fingerprint
-  hasher = hashlib.sha256()
-  for client_id in corpus.client_ids:
-    hasher.update(len(client_id).to_bytes(8, 'big') + client_id)
-  for column in ('num_examples', 'num_words'):
-    hasher.update(corpus.sizes(column).astype('>i8').tobytes())
-  return hasher.hexdigest()
 
 
 def _more_clients(config):

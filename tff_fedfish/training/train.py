@@ -78,11 +78,11 @@ class _Run:
     inputs = checked.inputs
     self._config = config
     self._stages = stages
-    self._split = inputs.split
+    self._participating = run_inputs.training_clients(config, inputs.split)
     self._contents = fingerprints.contents(
       config, inputs.corpus_fingerprint, inputs.tokenizer
     )
-    client_rows = run_inputs.client_rows(
+    client_rows = run_inputs.training_rows(
       config, inputs.corpus, inputs.tokenizer
     )
     with stages('building the model and its learning process'):
@@ -103,7 +103,7 @@ class _Run:
       config,
       workdir,
       process=self._process,
-      participating=inputs.split.participating,
+      participating=self._participating,
       client_rows=client_rows,
       evaluator=self._evaluator,
     )
@@ -266,7 +266,7 @@ class _Run:
     from tff_fedfish.training import cohort_data
 
     return cohort_data.cohort(
-      self._config, self._split.participating, self._source, round_num
+      self._config, self._participating, self._source, round_num
     )
 
   def _prefetch(self, round_num):
@@ -281,7 +281,10 @@ class _Run:
     """Scores the model where that is due, logs, and then saves."""
     config, start = self._config, time.monotonic()
     metrics = metrics | round_metrics.communication_metrics(
-      round_num, config, num_parameters(config.model_shape())
+      round_num,
+      config,
+      num_parameters(config.model_shape()),
+      cohort_size=config.cohorts.cohort_size or len(self._participating),
     )
     if self._sample.clients and self._is_due(
       round_num, config.evaluation.every_num_rounds
@@ -364,6 +367,7 @@ def _source(config, workdir, client_rows):
     vocabulary=str((workdir / run_directory.VOCABULARY_NAME).resolve()),
     sequence_length=config.data.sequence_length,
     drop_short_block=config.data.drop_short_block,
+    merge=run_inputs.merge_of(config),
   )
 
 

@@ -6,7 +6,6 @@ import collections
 
 import numpy as np
 
-from tff_fedfish.data import randomness
 from tff_fedfish.data import sequences as sequences_lib
 from tff_fedfish.data.images.image_clients import ImageClients
 from tff_fedfish.data.images.image_rows import ImageRows, batch_spec
@@ -50,6 +49,7 @@ class ClientImages:
     shuffle_seed: int,
     round_num: int,
     max_sequences: int | None = None,
+    stream_length: int | None = None,
   ) -> ImageRows:
     """Returns the images that a client trains on in one round.
 
@@ -57,7 +57,8 @@ class ClientImages:
       client_id: A client of the corpus.
       shuffle_seed: Seed of the order, and of the noise.
       round_num: The round; each has an order and noise of its own.
-      max_sequences: Images to keep, at most, after the shuffle; None: all.
+      max_sequences: See `sequences.rows_of_round`.
+      stream_length: Likewise.
 
     Returns:
       Rows in an order that is a function of (shuffle_seed, round_num,
@@ -67,10 +68,12 @@ class ClientImages:
     Raises:
       KeyError: If the corpus has no such client.
     """
-    purposes = (shuffle_seed, round_num, client_id)
-    rows = sequences_lib.permute(
+    rows = sequences_lib.rows_of_round(
       self.sequences(client_id),
-      randomness.generator('client_shuffle', *purposes),
+      shuffle_seed=shuffle_seed,
+      round_num=round_num,
+      client_id=client_id,
+      max_sequences=max_sequences,
+      stream_length=stream_length,
     )
-    rows = sequences_lib.take(rows, max_sequences)
-    return sequences_lib.with_noise(rows, *purposes)
+    return sequences_lib.with_noise(rows, shuffle_seed, round_num, client_id)

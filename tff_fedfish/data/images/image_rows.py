@@ -26,6 +26,8 @@ class ImageRows:
   """Rows that `sequences.take` cut off."""
   num_dropped_tokens: int = 0
   """The same number: a row counts 1 token."""
+  is_repeated: np.ndarray | None = None
+  """bool [n]; as of `sequences.Sequences`."""
 
   def __len__(self) -> int:
     return len(self.labels)
@@ -46,19 +48,24 @@ class ImageRows:
     Args:
       index: A slice, or the rows' numbers in the new order.
     """
+    is_repeated = self.is_repeated
     return dataclasses.replace(
       self,
       images=self.images[index],
       labels=self.labels[index],
       noise_seeds=self.noise_seeds[index],
+      is_repeated=None if is_repeated is None else is_repeated[index],
     )
 
   def batch_features(self) -> collections.OrderedDict:
-    """Returns x, images and seeds of their noise, and y, the labels."""
-    return collections.OrderedDict(
-      x=collections.OrderedDict(image=self.images, noise_seed=self.noise_seeds),
-      y=self.labels,
-    )
+    """Returns x, images and seeds of their noise, and y, the labels.
+
+    x also has `is_repeated` where that is not None.
+    """
+    x = collections.OrderedDict(image=self.images, noise_seed=self.noise_seeds)
+    if self.is_repeated is not None:
+      x['is_repeated'] = self.is_repeated
+    return collections.OrderedDict(x=x, y=self.labels)
 
 
 def batch_spec(

@@ -85,8 +85,8 @@ class Partition:
   def __post_init__(self):
     if self.scheme not in _SCHEMES:
       raise UserError(
-        f'`partition.scheme` must be one of {", ".join(SCHEMES)}, found '
-        f'{self.scheme!r}. Change it.'
+        f'`partition.scheme` must be one of {", ".join(SCHEMES)} with images '
+        f"or 'merge' with text, found {self.scheme!r}. Change it."
       )
     scheme = _SCHEMES[self.scheme]
     given = self._parameters()

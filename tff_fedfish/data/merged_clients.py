@@ -1,0 +1,221 @@
+"""Clients that are unions of groups, for training on few and large clients.
+
+Client k of K has the sequences of the groups with hash(partition_seed, id)
+mod K = k, group by group. A sequence is found by (group, row), so that memory
+holds those of one round and the groups that `ClientSequences` keeps.
+"""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from tff_fedfish.data import randomness, row_orders
+from tff_fedfish.data.client_sequences import ClientSequences
+from tff_fedfish.data.client_splits import split_clients
+from tff_fedfish.data.grouped_corpus import GroupedCorpus
+from tff_fedfish.data.row_counts import RowCounts, load_or_count
+from tff_fedfish.data.sequences import Sequences
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Merge:
+  """Which groups of a corpus become which clients."""
+
+  num_clients: int
+  """K, >= 1. A client may get no group."""
+  partition_seed: int
+  """Seed of the hash."""
+  split_seed: int
+  """Held-out groups are no part of any client; see `split_clients`."""
+  held_out_fraction: float
+  """Likewise."""
+
+
+def client_ids(num_clients: int) -> list[bytes]:
+  """Returns the ids of merged clients, in their order."""
+  return [b'merged-%05d' % number for number in range(num_clients)]
+
+
+def owner(group_id: bytes, *, num_clients: int, partition_seed: int) -> int:
+  """Returns the number of the client that a group belongs to.
+
+  Args:
+    group_id: The group. Others do not matter: it stays when they change.
+    num_clients: Clients, >= 1.
+    partition_seed: The seed.
+
+  Returns:
+    0 to num_clients - 1.
+  """
+  digest = randomness.digest('merge', partition_seed, group_id)
+  return int.from_bytes(digest[:8], 'big') % num_clients
+
+
+def open_merged_clients(
+  corpus: GroupedCorpus,
+  groups: ClientSequences,
+  merge: Merge,
+  *,
+  on_start: Callable[[], None] = lambda: None,
+  on_group: Callable[[], None] = lambda: None,
+) -> 'MergedClients':
+  """Returns the merged clients of a corpus.
+
+  Args:
+    corpus: The corpus.
+    groups: The sequences of its groups.
+    merge: Which of them become which clients.
+    on_start: See `load_or_count`, which counts what is not kept.
+    on_group: Likewise.
+
+  Raises:
+    UserError: If a group's examples cannot be read.
+  """
+  counts = load_or_count(
+    corpus.fingerprint,
+    corpus.client_ids,
+    groups,
+    on_start=on_start,
+    on_group=on_group,
+  )
+  participating = split_clients(
+    corpus.client_ids,
+    split_seed=merge.split_seed,
+    held_out_fraction=merge.held_out_fraction,
+  ).participating
+  positions = [corpus.client_ids.position(i) for i in participating]
+  return MergedClients(
+    groups,
+    participating,
+    counts.select(np.array(positions, np.int64)),
+    num_clients=merge.num_clients,
+    partition_seed=merge.partition_seed,
+  )
+
+
+class MergedClients:
+  """The sequences of merged clients. Thread safe."""
+
+  def __init__(
+    self,
+    groups: ClientSequences,
+    group_ids: Sequence[bytes],
+    counts: RowCounts,
+    *,
+    num_clients: int,
+    partition_seed: int,
+  ):
+    """Reads nothing yet.
+
+    Args:
+      groups: The sequences of the groups.
+      group_ids: The groups to merge, in a fixed order.
+      counts: Those of `group_ids`.
+      num_clients: Clients to make.
+      partition_seed: See `owner`.
+    """
+    self._groups = groups
+    self._group_ids = group_ids
+    self._counts = counts
+    owners = np.array(
+      [
+        owner(i, num_clients=num_clients, partition_seed=partition_seed)
+        for i in group_ids
+      ],
+      np.int64,
+    )
+    by_owner = np.argsort(owners, kind='stable')
+    limits = np.searchsorted(owners[by_owner], range(1, num_clients))
+    self._members = dict(
+      zip(client_ids(num_clients), np.split(by_owner, limits), strict=True)
+    )
+
+  def group_ids(self, client_id: bytes) -> list[bytes]:
+    """Returns the groups of a client."""
+    return [self._group_ids[i] for i in self._members[client_id]]
+
+  def sequences(self, client_id: bytes) -> Sequences:
+    """Returns all sequences of a client, group by group.
+
+    Args:
+      client_id: One of `client_ids`.
+
+    Raises:
+      KeyError: If there is no such client.
+      UserError: If an example has no text.
+    """
+    members = self._members[client_id]
+    num_rows = self._counts.num_rows[members].sum()
+    return self._rows(members, np.arange(num_rows))
+
+  def training_sequences(
+    self,
+    client_id: bytes,
+    *,
+    shuffle_seed: int,
+    round_num: int,
+    max_sequences: int | None = None,
+    stream_length: int | None = None,
+  ) -> Sequences:
+    """Returns the sequences that a client trains on in one round.
+
+    Only the groups that they belong to are tokenized.
+
+    Args:
+      client_id: One of `client_ids`.
+      shuffle_seed: Seed of the order.
+      round_num: The round. Without `stream_length` it is also the pass.
+      max_sequences: See `sequences.rows_of_round`.
+      stream_length: Likewise.
+
+    Returns:
+      The sequences, as `ClientSequences` would return them for a client with
+      those of `sequences(client_id)`.
+    """
+    members = self._members[client_id]
+    counts = self._counts.select(members)
+    num_rows = int(counts.num_rows.sum())
+    purposes = dict(shuffle_seed=shuffle_seed, client_id=client_id)
+    if stream_length is not None:
+      index, is_repeated = row_orders.stream_rows(
+        num_rows, stream_length, round_num=round_num, **purposes
+      )
+      return dataclasses.replace(
+        self._rows(members, index), is_repeated=is_repeated
+      )
+    order = row_orders.permutation(num_rows, pass_num=round_num, **purposes)
+    rows = self._rows(members, order[:max_sequences])
+    return dataclasses.replace(
+      rows,
+      num_dropped_sequences=num_rows - len(rows),
+      num_dropped_tokens=int(counts.num_tokens.sum()) - rows.num_tokens,
+    )
+
+  def _rows(self, members: np.ndarray, index: np.ndarray) -> Sequences:
+    """Returns the sequences with some numbers, counted over all members."""
+    counts = self._counts.select(members)
+    starts = np.concatenate([[0], np.cumsum(counts.num_rows)])
+    tokens = np.empty([len(index), self._groups.sequence_length + 1], np.int32)
+    num_targets = np.empty(len(index), np.int32)
+    # An empty member starts where the next one does: the last is meant.
+    of_rows = np.searchsorted(starts, index, side='right') - 1
+    by_member = np.argsort(of_rows, kind='stable')
+    changes = np.flatnonzero(np.diff(of_rows[by_member])) + 1
+    for places in np.split(by_member, changes) if len(index) else ():
+      member = of_rows[places[0]]
+      found = self._groups.sequences(self._group_ids[members[member]])
+      if len(found) != counts.num_rows[member]:
+        raise ValueError(
+          f'Group {self._group_ids[members[member]]!r} must have '
+          f'{counts.num_rows[member]} sequences, as when they were counted, '
+          f'but has {len(found)}: the corpus was changed.'
+        )
+      rows = index[places] - starts[member]
+      tokens[places] = found.tokens[rows]
+      num_targets[places] = found.num_targets[rows]
+    return Sequences(
+      tokens,
+      num_targets,
+      num_short_block_tokens=int(counts.num_short_block_tokens.sum()),
+    )

@@ -1,0 +1,130 @@
+"""Sequences and tokens of every group of a corpus, counted once and kept.
+
+They are known only once a corpus is tokenized, which takes minutes for a
+large one, so they are kept in the user's cache directory. A file there is only
+ever a shortcut: one that is missing, damaged or cannot be written means that
+they are counted again.
+"""
+
+import contextlib
+import hashlib
+import json
+import pathlib
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from tff_fedfish import files
+from tff_fedfish.data.client_sequences import ClientSequences
+
+# Part of every key: raised where the counts would change.
+_VERSION = 1
+_NUMBERS = np.dtype('<i8')
+_DIGEST_BYTES = 32
+
+
+class RowCounts(NamedTuple):
+  """Counts of groups, int64 [num_groups] each, in the order of the groups."""
+
+  num_rows: np.ndarray
+  """Sequences."""
+  num_tokens: np.ndarray
+  """Real tokens in them, the first of each included."""
+  num_short_block_tokens: np.ndarray
+  """Tokens of last blocks that were dropped."""
+
+  def select(self, index: np.ndarray) -> 'RowCounts':
+    """Returns the counts of some groups."""
+    return RowCounts(*(column[index] for column in self))
+
+
+def file_bytes(num_groups: int) -> int:
+  """Returns how large the kept file is."""
+  return _DIGEST_BYTES + len(RowCounts._fields) * _NUMBERS.itemsize * num_groups
+
+
+def load_or_count(
+  corpus_fingerprint: str,
+  group_ids: Sequence[bytes],
+  groups: ClientSequences,
+  *,
+  on_start: Callable[[], None] = lambda: None,
+  on_group: Callable[[], None] = lambda: None,
+) -> RowCounts:
+  """Returns the counts of all groups of a corpus, from the cache if they are.
+
+  Args:
+    corpus_fingerprint: Of the corpus.
+    group_ids: All of its groups, in its order.
+    groups: Their sequences. Vocabulary, `sequence_length` and
+      `drop_short_block` are part of what the counts are kept by.
+    on_start: Called before the first group is counted, if they are.
+    on_group: Called after each group that is counted.
+
+  Raises:
+    UserError: If a group's examples cannot be read.
+  """
+  path = _path(corpus_fingerprint, groups)
+  counts = None if path is None else _read(path, len(group_ids))
+  if counts is None:
+    on_start()
+    counts = _count(group_ids, groups, on_group)
+    if path is not None:
+      # A home that cannot be written to, or a full disk.
+      with contextlib.suppress(OSError):
+        _write(path, counts)
+  return counts
+
+
+def _count(group_ids, groups, on_group):
+  columns = np.empty([len(RowCounts._fields), len(group_ids)], np.int64)
+  for position, group_id in enumerate(group_ids):
+    found = groups.sequences(group_id)
+    columns[:, position] = (
+      len(found),
+      found.num_tokens,
+      found.num_short_block_tokens,
+    )
+    on_group()
+  return RowCounts(*columns)
+
+
+def _path(corpus_fingerprint, groups) -> pathlib.Path | None:
+  """Returns where the counts are kept; None: there is no such place."""
+  directory = files.user_cache_directory()
+  if directory is None:
+    return None
+  tokenizer = groups.tokenizer
+  key = [
+    _VERSION,
+    corpus_fingerprint,
+    [tokenizer.kind, tokenizer.sha256, tokenizer.lower_case],
+    tokenizer.end_of_text_id,
+    groups.sequence_length,
+    groups.drop_short_block,
+  ]
+  name = hashlib.sha256(json.dumps(key).encode()).hexdigest()
+  return directory / 'row_counts' / name
+
+
+def _read(path, num_groups) -> RowCounts | None:
+  try:
+    data = path.read_bytes()
+  except OSError:
+    return None
+  digest, content = data[:_DIGEST_BYTES], data[_DIGEST_BYTES:]
+  if (
+    len(data) != file_bytes(num_groups)
+    or hashlib.sha256(content).digest() != digest
+  ):
+    return None
+  columns = np.frombuffer(content, _NUMBERS).astype(np.int64)
+  return RowCounts(*columns.reshape(len(RowCounts._fields), num_groups))
+
+
+def _write(path, counts):
+  content = np.stack(counts).astype(_NUMBERS).tobytes()
+  path.parent.mkdir(parents=True, exist_ok=True)
+  with files.write_atomically(path, 'wb') as file:
+    file.write(hashlib.sha256(content).digest() + content)
