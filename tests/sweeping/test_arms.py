@@ -183,7 +183,9 @@ class TestErrors:
 
   def test_value_of_the_wrong_type(self, sweep_file):
     error = _error(sweep_file({'grid': {'cohorts.cohort_size': [4, '8']}}))
-    assert "`config.cohorts.cohort_size` must be an int, found '8'" in error
+    assert (
+      "`config.cohorts.cohort_size` must be an int or None, found '8'" in error
+    )
 
   @pytest.mark.parametrize('value', [0, '4', 2.0, True])
   def test_local_epochs(self, sweep_file, value):
