@@ -101,8 +101,8 @@ def test_rate_and_state_of_the_method_are_those_of_the_round(
     metrics_files.read_metrics(run / 'metrics.csv')[number]['barrier/loss']
     for number in (1, 2)
   )
-  # A rate of 0.55 of the first round's trains clients less far away.
-  assert second < 0.8 * first
+  # Rates of 0.55 and 0.1: clients train less far away.
+  assert second < 0.5 * first
 
 
 def test_what_it_leaves_behind(run):
