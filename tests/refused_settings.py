@@ -52,6 +52,10 @@ CASES = (
     algorithm__fisher_estimator='example_sq',
     algorithm__ragged_correction=True,
   ),
+  from_settings(
+    '`config.client_work.schedule_rounds` is required with learning_rate_sch',
+    client_work__learning_rate_schedule='cosine',
+  ),
   from_settings('`config.model.preset` must be one of', model__preset='huge'),
   from_settings(
     "is read with corpus 'image_folder' only", data__image_width=28

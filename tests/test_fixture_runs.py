@@ -76,7 +76,35 @@ def test_resumes_evaluates_and_reports(run, tmp_path, monkeypatch, capsys):
   assert (copy / 'metrics.csv').read_bytes().startswith(rows)
   assert main(make_runs.evaluate_arguments(copy, corpus, evaluation)) == 0
   found = make_runs.facts(copy, evaluation)
-  expected = json.loads((run / 'expected.json').read_text('utf-8'))
+  _assert_as_expected(found, run, 'expected.json', capsys)
+  report = ['report', '--runs', copy.name, '--output', 'report']
+  assert main(report) == 0
+  assert (tmp_path / 'report' / 'index.html').is_file()
+
+
+@pytest.mark.parametrize(
+  'run',
+  [
+    pytest.param(
+      run, marks=() if run.name == 'text_fed_fish' else pytest.mark.slow
+    )
+    for run in _RUNS
+  ],
+  ids=_id,
+)
+def test_barrier_is_as_before(run, tmp_path, monkeypatch, capsys):
+  copy = _copy(run, tmp_path)
+  monkeypatch.chdir(tmp_path)
+  _, _, corpus = _kind(run)
+  evaluation = tmp_path / 'evaluation'
+  arguments = make_runs.evaluate_arguments(copy, corpus, evaluation)
+  assert main([*arguments, '--barrier']) == 0
+  found = make_runs.barrier_facts(evaluation)
+  _assert_as_expected(found, run, 'expected_barrier.json', capsys)
+
+
+def _assert_as_expected(found, run, name, capsys):
+  expected = json.loads((run / name).read_text('utf-8'))
   with capsys.disabled():
     print(f'\n{_id(run)}: ', end='')
     if expected.pop('machine') == make_runs.machine():
@@ -85,9 +113,6 @@ def test_resumes_evaluates_and_reports(run, tmp_path, monkeypatch, capsys):
     else:
       print(f'another processor; compared to {_TOLERANCE}', end=' ')
       _assert_close(found, expected)
-  report = ['report', '--runs', copy.name, '--output', 'report']
-  assert main(report) == 0
-  assert (tmp_path / 'report' / 'index.html').is_file()
 
 
 def _assert_close(found, expected):

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 
 import pytest
 
@@ -48,6 +49,21 @@ def test_unknown_format(fedfish, small_run, tmp_path):
     'both.\n'
   )
   assert not (tmp_path / 'out').exists()
+
+
+def test_method_that_cannot_be_imported(fedfish, small_run, tmp_path):
+  ignored = shutil.ignore_patterns('tensorboard', 'round_0000000[012]')
+  run = shutil.copytree(small_run, tmp_path / 'run', ignore=ignored)
+  config = json.loads((run / 'config.json').read_text())
+  config['algorithm'] = {'name': 'no_such_package.method', 'strength': 3}
+  (run / 'config.json').write_text(json.dumps(config))
+  output = tmp_path / 'out'
+  code, out, err = fedfish('export', '--checkpoint', run, '--output', output)
+  assert (code, out) == (2, '')
+  assert "'no_such_package.method' must name an importable module" in err
+  assert "ModuleNotFoundError: No module named 'no_such_package'" in err
+  assert err.count('\n') == 1
+  assert not output.exists()
 
 
 def test_damaged_checkpoint(fedfish, tmp_path):

@@ -64,6 +64,13 @@ def test_one_method_of_ones_own(capsys):
   assert '--config.algorithm.name=own_methods.magnitude_mean' in text
 
 
+def test_help_of_train_names_them(capsys):
+  with pytest.raises(SystemExit):
+    main(['train', '--help'])
+  text = ' '.join(capsys.readouterr().out.split())
+  assert f'name: {", ".join(registry.BUILT_IN)}, or the module' in text
+
+
 @pytest.mark.parametrize('form', ['--json', '--markdown'])
 def test_unknown(capsys, form):
   assert main(['methods', 'no_method', form]) == 2

@@ -39,7 +39,7 @@ def test_times_and_prints(fedfish, monkeypatch):
 
   measured = step_time.MeasuredSeconds(
     local_step=0.5,
-    fisher_step=0.25,
+    step_after_training=0.25,
     squared_gradient=0.0,
     client_sums=0.0,
     server=4.0,
@@ -50,7 +50,7 @@ def test_times_and_prints(fedfish, monkeypatch):
   code, out, _ = fedfish('plan', '--config', _CONFIG)
   assert code == 0
   assert 'timed with 1 and 4 layers, 2 threads' in out
-  # 8 clients of 2 steps and 2 Fisher gradients, and the server: 8 * 1.5 + 4.
+  # 8 clients of 2 steps and 2 gradients more, and the server: 8 * 1.5 + 4.
   assert '16 s' in out
 
 

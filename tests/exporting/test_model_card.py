@@ -230,6 +230,38 @@ class TestWords:
     assert _rows(card)['client_work.max_delta_norm'] == ['0.25']
     assert 'algorithm.max_mass_ratio' not in _rows(card)
 
+  def test_what_fed_fish_sums(self, card):
+    assert (
+      'The server took sums over the clients of a round, of their '
+      'Fisher-weighted model deltas and Fisher diagonals. The sums were formed '
+      'in the clear, without secure aggregation.'
+    ) in _in_one_line(card)
+
+  @pytest.mark.parametrize('multiplier', [0.25, 0.0])
+  def test_a_method_that_clips_and_adds_noise_itself(self, run, multiplier):
+    config = json.loads((run / 'config.json').read_text())
+    small_runs.forget_fingerprints(run)
+    config['algorithm'] = {
+      'name': 'own_methods.noisy_mean',
+      'noise_multiplier': multiplier,
+    }
+    (run / 'config.json').write_text(json.dumps(config))
+    changed = _card(run)
+    card = _in_one_line(changed)
+    assert card.startswith('# Language model: Noisy mean, round 4 ')
+    noise = (
+      'Clients clipped their deltas to the norm 1 and added {Gaussian} noise '
+      'with the multiplier 0.25.'
+    )
+    # Without noise the method leaves the sentence to the card.
+    assert (noise in card) == (multiplier > 0)
+    assert ('no noise was added' in card) == (multiplier == 0)
+    assert 'of their noisy deltas and their squares. The sums' in card
+    rows = _rows(changed)
+    assert rows['algorithm.noise_multiplier'] == [str(multiplier)]
+    assert rows['algorithm.noise_pass'] == ['batches']
+    assert not [name for name in rows if name.startswith('algorithm.fisher')]
+
   def test_licence_is_left_to_the_publisher(self, card):
     assert 'does not record the licence of its data' in card
 

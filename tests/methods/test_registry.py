@@ -109,7 +109,7 @@ def test_a_module_by_its_name(write_module):
   write_module('my_package.my_method')
   assert registry.find('my_package.my_method').title == 'Mine'
   assert registry.find_or_none('my_package.my_method').title == 'Mine'
-  assert 'my_package.my_method' in registry.all_methods()
+  assert 'my_package.my_method' not in registry.installed()
 
 
 def test_an_installed_method_by_its_own_name(write_module, install):
@@ -118,7 +118,7 @@ def test_an_installed_method_by_its_own_name(write_module, install):
   assert registry.find('mine').title == 'Mine'
   # The same file under its module's name is the same method, not a second one.
   assert registry.find('my_package.my_method') is registry.find('mine')
-  assert list(registry.all_methods())[-2:] == ['mine', 'my_package.my_method']
+  assert list(registry.installed())[-1:] == ['mine']
 
 
 def test_no_such_module():
@@ -141,7 +141,7 @@ def test_a_broken_installed_method_is_named(install):
   install(mine='no_package.method')
   assert "`config.algorithm.name` 'mine' must name" in _error('mine')
   with pytest.raises(UserError, match="importing 'no_package.method' raised"):
-    registry.all_methods()
+    registry.installed()
 
 
 def test_a_module_without_a_method(write_module):

@@ -24,13 +24,14 @@ def _moments(**settings):
 
 
 def test_extra_pass_by_hand():
-  held = {'client weights': 720, 'Fisher sums': 720}
+  held = {'client weights': 720, 'models of the method': 720}
   assert _moments() == {
     # Half of all parts lies idle: 5408 / 2.
-    'Fisher pass, forward': held | _FORWARD | {'allocator': 2704},
+    'pass after training, forward': held | _FORWARD | {'allocator': 2704},
     # Layers' kernels 432, the rest 288 and the embedding's second part 60 are
     # 780; stacked, W and half of the largest tensor are 792.
-    'Fisher pass, backward': held | {'gradients': 792, 'allocator': 1116},
+    'pass after training, backward': held
+    | {'gradients': 792, 'allocator': 1116},
   }
 
 
@@ -46,8 +47,24 @@ def test_last_epoch_has_no_delta_yet():
   moments = _moments(algorithm__fisher_estimator='last_epoch')
   assert set(moments) == {'local step, forward', 'local step, backward'}
   for parts in moments.values():
-    assert parts['Fisher sums'] == 720
+    assert parts['models of the method'] == 720
     assert 'model delta' not in parts
+
+
+def test_state_of_the_client_optimizer_is_there_in_local_steps():
+  # AdamW: two moments, and one with momentum.
+  adamw = {'client_work__optimizer': 'adamw'}
+  moments = _moments(algorithm__name='fed_avg', **adamw)
+  assert moments['local step, forward']['client optimizer state'] == 1440
+  moments = _moments(algorithm__name='fed_avg', client_work__momentum=0.5)
+  assert moments['local step, backward']['client optimizer state'] == 720
+  # A local step may then hold more than the Fisher pass.
+  moments = _moments(**adamw)
+  assert moments['local step, forward']['client optimizer state'] == 1440
+  assert moments['pass after training, forward']['models of the method'] == 720
+  for moment, parts in moments.items():
+    has_state = 'client optimizer state' in parts
+    assert has_state == moment.startswith('local step')
 
 
 def test_single_sequences_hold_half_of_a_batch_of_two():
@@ -55,26 +72,44 @@ def test_single_sequences_hold_half_of_a_batch_of_two():
   assert len(moments) == 4
   for part, size in _FORWARD.items():
     assert moments['local step, forward'][part] == size
-    assert moments['Fisher pass, forward'][part] == size // 2
+    assert moments['pass after training, forward'][part] == size // 2
+
+
+def test_micro_batches_of_one_sequence():
+  # Half of the batch at a time, and the sums of its gradients.
+  micro = {'client_work__micro_batch_size': 1}
+  for settings, moment in (
+    ({'algorithm__name': 'fed_avg'}, 'local step'),
+    ({}, 'pass after training'),
+  ):
+    moments = _moments(**settings, **micro)
+    for part, size in _FORWARD.items():
+      assert moments[f'{moment}, forward'][part] == size // 2
+    for parts in moments.values():
+      assert parts['sums over micro-batches'] == 720
+  # A pass over single sequences has no batches to sum over.
+  moments = _moments(algorithm__fisher_estimator='example_sq', **micro)
+  for moment, parts in moments.items():
+    assert ('sums over' in ' '.join(parts)) == moment.startswith('local step')
 
 
 def test_bfloat16_and_looped_layers_by_hand():
   # Slices of the cast kernels, or a list of them: 2 bytes of each of 108.
   for loop in ('unrolled', 'foldl'):
     parts = _moments(model__compute_dtype='bfloat16', model__layer_loop=loop)[
-      'Fisher pass, forward'
+      'pass after training, forward'
     ]
     assert parts['layer copies'] == 216
     # T d (4 * 7 + 24 * 2).
     assert parts['activations'] == 1824
-  parts = _moments(model__layer_loop='foldl')['Fisher pass, forward']
+  parts = _moments(model__layer_loop='foldl')['pass after training, forward']
   assert parts['layer copies'] == 432
 
 
 def test_large_vocabulary_counts_its_gradient_twice():
   # W = 720 + 35 * 12 = 1140, embedding 480, which is the largest tensor:
   # 1140 + 480 against 1140 + 240.
-  parts = _moments(model__vocabulary_size=40)['Fisher pass, backward']
+  parts = _moments(model__vocabulary_size=40)['pass after training, backward']
   assert parts['gradients'] == 1620
 
 

@@ -9,20 +9,12 @@ from tff_fedfish.planning import client_memory, client_steps, flops
 @pytest.mark.parametrize(
   ('settings', 'expected'),
   [
-    # 5 sequences in batches of 2: 3 a pass, 2 passes and the Fisher pass.
+    # 5 sequences in batches of 2: 3 a pass, 2 passes and one after training.
     ({}, (5, 6, 3, 2, 0, 3)),
     ({'algorithm__name': 'fed_avg'}, (5, 6, 0, 2, 0, 2)),
     ({'algorithm__fisher_estimator': 'last_epoch'}, (5, 6, 0, 2, 3, 2)),
     ({'algorithm__fisher_estimator': 'example_sq'}, (5, 6, 5, 1, 0, 3)),
     ({'algorithm__fisher_estimator': 'true'}, (5, 6, 5, 1, 0, 3)),
-    # FedAvg takes no diagonal, whatever is set.
-    (
-      {
-        'algorithm__name': 'fed_avg',
-        'algorithm__fisher_estimator': 'true',
-      },
-      (5, 6, 0, 2, 0, 2),
-    ),
     # A batch larger than the cap holds what there is.
     ({'client_work__local_batch_size': 9}, (5, 2, 1, 5, 0, 3)),
   ],
@@ -38,7 +30,7 @@ def test_drawn_labels_take_the_logits_once_more():
     for estimator in ('example_sq', 'true')
   }
   passes = {
-    estimator: flops.of_round(config).fisher_pass
+    estimator: flops.of_round(config).pass_after_training
     for estimator, config in by_estimator.items()
   }
   # 3 clients * 5 rows * 2 * 4 tokens * width 3 * 5 ids.

@@ -126,14 +126,14 @@ def test_round_by_hand():
   config = planned_configs.by_hand()
   # A row: dense 24 * 4 * 9 = 864, attention 4 * 3 * 16 = 192, logits
   # 2 * 4 * 3 * 5 = 120: 1176 forward; 1728 + 480 + 240 = 2448 backward.
-  # 15 rows, 2 epochs. N = 180; 3 clients, 6 local steps and 3 Fisher gradients.
+  # 15 rows, 2 epochs. N = 180; 3 clients, 6 local steps and 3 after training.
   num_weights = num_parameters(config.transformer_config())
   assert num_weights == 180
   expected = dict(
     local_forward=2 * 15 * 1176,
     local_backward=2 * 15 * 2448,
     # One pass, and 3 squares for each of 3 clients at 2 operations.
-    fisher_pass=15 * (1176 + 2448) + 3 * 3 * 2 * 180,
+    pass_after_training=15 * (1176 + 2448) + 3 * 3 * 2 * 180,
     client_optimizer=3 * 6 * 2 * 180,
     # Delta 1, terms 4, sums 2.
     client_sums=3 * 7 * 180,
@@ -149,7 +149,7 @@ def test_round_by_hand():
 
 
 @pytest.mark.parametrize(
-  ('settings', 'fisher_pass', 'client_sums'),
+  ('settings', 'pass_after_training', 'client_sums'),
   [
     ({'algorithm__name': 'fed_avg'}, 0, 3 * (1 + 2) * 180),
     # The squares of 3 steps of each client alone.
@@ -162,9 +162,9 @@ def test_round_by_hand():
     ),
   ],
 )
-def test_methods_differ_by_hand(settings, fisher_pass, client_sums):
+def test_methods_differ_by_hand(settings, pass_after_training, client_sums):
   count = flops.of_round(planned_configs.by_hand(**settings))
-  assert count.fisher_pass == fisher_pass
+  assert count.pass_after_training == pass_after_training
   assert count.client_sums == client_sums
 
 
@@ -172,6 +172,20 @@ def test_server_sgd_by_hand():
   # Quotient 1, w - lr g: 2.
   config = planned_configs.by_hand(server__optimizer='sgd')
   assert flops.of_round(config).server == 3 * 180
+
+
+def test_other_optimizers_by_hand():
+  # AdamW with decay 14, in 3 clients' 6 steps; quotient 1, and Nesterov's 6.
+  config = planned_configs.by_hand(
+    client_work__optimizer='adamw',
+    client_work__weight_decay=0.1,
+    server__optimizer='sgd',
+    server__momentum=0.9,
+    server__nesterov='true',
+  )
+  count = flops.of_round(config)
+  assert count.client_optimizer == 3 * 6 * 14 * 180
+  assert count.server == 7 * 180
 
 
 def test_usual_estimate_is_near_where_products_of_weights_dominate():

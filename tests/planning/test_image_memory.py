@@ -34,13 +34,13 @@ def test_outputs_of_the_resnet():
   ('settings', 'expected'),
   [
     (dict(algorithm__name='fed_avg'), {'local step': 0}),
-    (dict(), {'local step': 0, 'Fisher pass': 1}),
+    (dict(), {'local step': 0, 'pass after training': 1}),
     (dict(algorithm__fisher_estimator='last_epoch'), {'local step': 1}),
   ],
 )
 def test_moments_of_a_client(settings, expected):
   moments = image_memory.moments_of_client(_config(**settings))
-  # Weights, gradients and, in some moments, Fisher sums; 10 images of a step.
+  # Weights, gradients and, in some moments, a model of the method; 10 images.
   assert {name: sum(parts.values()) for name, parts in moments.items()} == {
     name: (2 + num_sums) * _WEIGHTS + 10 * 16 * 58_496
     for name, num_sums in expected.items()

@@ -49,6 +49,23 @@ def test_fed_avg_and_server_sgd_by_hand():
   }
 
 
+def test_state_of_server_optimizers_by_hand():
+  for settings, num_moments in (
+    ({'optimizer': 'sgd', 'momentum': 0.9}, 1),
+    ({'optimizer': 'adagrad'}, 1),
+    ({'optimizer': 'yogi'}, 2),
+    ({'optimizer': 'adamw'}, 2),
+  ):
+    (found,) = memory.of_config(
+      planned_configs.by_hand(
+        **{f'server__{name}': value for name, value in settings.items()}
+      )
+    )
+    parts = found.moments['server step']
+    assert parts['optimizer state'] == num_moments * 720
+    assert parts['new weights and state'] == (1 + num_moments) * 720
+
+
 def test_several_partial_sums_in_one_process():
   config = planned_configs.by_hand(
     algorithm__name='fed_avg', engine__num_partial_sums=3
@@ -68,10 +85,16 @@ def test_several_partial_sums_in_one_process():
 def test_barrier_rounds_hold_two_states_beside_a_client():
   config = planned_configs.by_hand(evaluation__barrier_every_num_rounds=5)
   (found,) = memory.of_config(config)
-  assert found.moments['barrier, client work'] == _PROCESS | _CLIENT | {
+  held = _PROCESS | {
     'weights': 720,
     'optimizer state': 1440,
     'new weights and state': 2160,
+  }
+  assert found.moments['barrier, client work'] == held | _CLIENT
+  # FedFish's update is two models.
+  assert found.moments['barrier, trained client'] == held | {
+    'client weights': 720,
+    "client's update": 1440,
   }
   config = planned_configs.by_hand(
     evaluation__barrier_every_num_rounds=5, engine__kind='ray'

@@ -15,7 +15,7 @@ from tff_fedfish.planning.step_time import MeasuredSeconds
 
 _MEASURED = MeasuredSeconds(
   local_step=2.0,
-  fisher_step=1.5,
+  step_after_training=1.5,
   squared_gradient=0.25,
   client_sums=0.5,
   server=10.0,
@@ -30,7 +30,7 @@ def test_time_by_hand():
   assert time == plan_lib.RoundTime(
     local_step_seconds=2.0,
     local_seconds=36.0,
-    fisher_seconds=13.5,
+    after_training_seconds=13.5,
     client_sums_seconds=1.5,
     server_seconds=10.0,
     round_seconds=61.0,
@@ -41,7 +41,7 @@ def test_time_by_hand():
 
 
 @pytest.mark.parametrize(
-  ('settings', 'fisher_seconds'),
+  ('settings', 'after_training_seconds'),
   [
     ({'algorithm__name': 'fed_avg'}, 0.0),
     # 3 steps of the last epoch of 3 clients, a square each.
@@ -49,10 +49,10 @@ def test_time_by_hand():
     ({'algorithm__fisher_estimator': 'example_sq'}, 15 * 1.5),
   ],
 )
-def test_fisher_seconds_by_hand(settings, fisher_seconds):
+def test_after_training_seconds_by_hand(settings, after_training_seconds):
   config = planned_configs.by_hand(**settings)
   time = plan_lib.round_time(config, _MEASURED)
-  assert time.fisher_seconds == fisher_seconds
+  assert time.after_training_seconds == after_training_seconds
 
 
 @pytest.mark.parametrize(

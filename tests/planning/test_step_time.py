@@ -51,7 +51,7 @@ def test_extrapolation_by_hand(_stopwatch):
   # 1 layer has 180 weights, of which 153 in the layer: 27 + 6 + 10 * 147.
   # Layer: norms 12, attention 36 + 12, MLP 48 + 39 = 147; N = 1503.
   assert measured.squared_gradient == pytest.approx(15.03)
-  assert measured.fisher_step == pytest.approx(29 - 30.06 + 15.03)
+  assert measured.step_after_training == pytest.approx(29 - 30.06 + 15.03)
   assert measured.client_sums == pytest.approx(45.09)
   assert measured.server == pytest.approx(60.12)
 
@@ -62,7 +62,7 @@ def test_shallow_model_is_timed_as_it_is(_stopwatch):
   assert _stopwatch == [(1, 2)]
   assert measured.measured_layers == (1,)
   assert measured.local_step == pytest.approx(7 + 2 + 2)
-  assert measured.fisher_step == 0.0
+  assert measured.step_after_training == 0.0
 
 
 def test_single_sequences_are_timed_as_such(_stopwatch):
@@ -72,15 +72,18 @@ def test_single_sequences_are_timed_as_such(_stopwatch):
   measured = step_time.measure(config, num_repeats=3)
   assert sorted(_stopwatch) == [(1, 1), (1, 2), (2, 1), (2, 2)]
   # N = 33 + 2 * 147 = 327: 7 + 4 + 1, less SGD 6.54, and the square 3.27.
-  assert measured.fisher_step == pytest.approx(12 - 6.54 + 3.27)
+  assert measured.step_after_training == pytest.approx(12 - 6.54 + 3.27)
 
 
 @pytest.mark.slow
-def test_real_steps(monkeypatch):
+@pytest.mark.parametrize(
+  'method', ['fed_avg', 'fed_fish', 'own_methods.noisy_mean']
+)
+def test_real_steps(method, monkeypatch):
   monkeypatch.setattr(step_time, '_NUM_SAMPLE_WEIGHTS', 2**10)
   monkeypatch.setattr(step_time, '_NUM_STEPS', 60)
   config = planned_configs.by_hand(
-    client_work__local_batch_size=4, model__width=4
+    algorithm__name=method, client_work__local_batch_size=4, model__width=4
   )
   measured = step_time.measure(config, num_repeats=2)
   assert 0 < measured.local_step < 1

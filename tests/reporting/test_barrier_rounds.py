@@ -86,7 +86,7 @@ def test_seeds_are_paired_and_named_together(
     rates={'fed_fish': 0.2},
   )
   pairs = barrier_pairs.find_pairs(runs)
-  assert [(p.fed_fish.name, p.fed_avg.name) for p in pairs] == [
+  assert [(p.run.name, p.baseline.name) for p in pairs] == [
     ('fed_fish_1', 'fed_avg_1'),
     ('fed_fish_2', 'fed_avg_2'),
   ]
@@ -128,7 +128,7 @@ def test_two_estimators_share_their_baseline(
     write_evaluation(run, 'e', barriers=((4.0, 4.5, 0.2, 0.1),))
     directories.append(run)
   pairs = barrier_pairs.find_pairs(loading.load_runs(directories))
-  assert [pair.fed_avg.name for pair in pairs] == ['fed_avg_extra_pass'] * 2
+  assert [pair.baseline.name for pair in pairs] == ['fed_avg_extra_pass'] * 2
   assert [group.name for group in barrier_pairs.group_pairs(pairs)] == [
     "E = 1, fisher_estimator = 'extra_pass'",
     "E = 1, fisher_estimator = 'last_epoch'",

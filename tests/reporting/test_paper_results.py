@@ -4,8 +4,8 @@ import collections
 
 import pytest
 
-from tff_fedfish.reporting import paper_results
-from tff_fedfish.reporting.paper_results import (
+from tff_fedfish.reporting.papers import fed_fish as paper_results
+from tff_fedfish.reporting.papers.fed_fish import (
   C4,
   CC_NEWS,
   EMNIST,

@@ -309,6 +309,30 @@ def test_differences_of_text_in_words(text):
   )
 
 
+def test_differences_of_optimizers_in_words(tmp_path, write_sweep):
+  directories = write_sweep(
+    tmp_path,
+    {('fed_avg', 1, 4): 1.0},
+    num_seeds=1,
+    settings=_EMNIST
+    | {
+      'client_work.optimizer': 'adamw',
+      'client_work.warmup_rounds': 2,
+      'client_work.max_gradient_norm': 1.0,
+      'server.optimizer': 'sgd',
+      'server.momentum': 0.9,
+    },
+  )
+  table = next(iter(_tables(directories).values()))
+  for words in (
+    'client optimizer adamw instead of sgd',
+    'client warmup rounds 2 instead of 0',
+    'client max gradient norm 1.0 instead of none',
+    'server momentum 0.9 instead of 0.0',
+  ):
+    assert words in table.differences
+
+
 def test_other_local_epochs_have_no_row_of_the_paper(pair):
   # E = 8: the paper trains on C4 with 1 and 16.
   table = _tables(pair)[4]

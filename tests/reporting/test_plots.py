@@ -202,7 +202,7 @@ def test_barrier_of_a_pair(pair):
   # Errors 0.05 and 0.00 against 0.10 and -0.01.
   assert 'E = 8: 1 of 2 (50 %)' in error.caption
   [pairing] = barrier_pairs.find_pairs(runs)
-  assert (pairing.fed_fish.name, pairing.fed_avg.name) == ('fish', 'average')
+  assert (pairing.run.name, pairing.baseline.name) == ('fish', 'average')
 
 
 @pytest.mark.usefixtures('drawn')
@@ -238,7 +238,7 @@ def test_several_runs_are_paired_by_the_rest_of_their_configuration(
       write_evaluation(directory, 'e', barriers=((4.0, 4.5, 0.2, 0.1),))
       directories.append(directory)
   pairs = barrier_pairs.find_pairs(loading.load_runs(directories))
-  assert [(p.fed_fish.name, p.fed_avg.name) for p in pairs] == [
+  assert [(p.run.name, p.baseline.name) for p in pairs] == [
     ('fed_fish_2', 'fed_avg_2'),
     ('fed_fish_20', 'fed_avg_20'),
   ]

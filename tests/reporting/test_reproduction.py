@@ -115,6 +115,31 @@ def test_the_file_and_the_commands_give_the_configurations_back(
     assert config_loading.load_config(path, overrides) == config
 
 
+def test_settings_that_a_method_ignores_are_left_out(tmp_path, write_run):
+  # A former version wrote settings of FedFish into runs of FedAvg.
+  directories = [
+    write_run(
+      tmp_path / estimator,
+      algorithm=name,
+      settings={'algorithm.fisher_estimator': estimator},
+    )
+    for name, estimator in (
+      ('fed_avg', 'extra_pass'),
+      ('fed_fish', 'example_sq'),
+    )
+  ]
+  runs = loading.load_runs(directories)
+  path = tmp_path / settings.REPRODUCTION_FILE
+  path.write_text(settings.reproduction_config(runs))
+  commands = settings.reproduction_commands(runs)
+  assert [command[3:] for command in commands[:2]] == [
+    ['--config.algorithm.name=fed_avg'],
+    ['--config.algorithm.name=fed_fish'],
+  ]
+  found = config_loading.load_config(path, commands[1][3:])
+  assert found.algorithm.fisher_estimator == 'example_sq'
+
+
 def test_reads_what_the_evaluation_writes(tmp_path, write_run):
   directory = write_run(tmp_path / 'run')
   clients = [

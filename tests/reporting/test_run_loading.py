@@ -49,15 +49,42 @@ def test_equal_labels_get_the_directory_names(tmp_path, write_run):
 
 
 @pytest.mark.parametrize(
-  'algorithm, method',
-  [('fed_prox', 'FedProx'), ('scaffold', 'Scaffold'), ('_', 'unnamed')],
+  'section, method',
+  [
+    ({'name': 'scaffold_2'}, 'scaffold_2'),
+    ({'name': '_'}, '_'),
+    ({}, 'unnamed'),
+  ],
 )
-def test_methods_that_the_report_does_not_know(
-  tmp_path, write_run, algorithm, method
+def test_methods_that_the_registry_does_not_know(
+  tmp_path, write_run, section, method
 ):
   [run] = loading.load_runs([write_run(tmp_path / 'run')])
-  config = run.config | {'algorithm': {'name': algorithm}}
+  config = run.config | {'algorithm': section}
   assert dataclasses.replace(run, config=config).method == method
+
+
+def test_a_method_that_cannot_be_loaded(tmp_path, write_run):
+  directory = write_run(
+    tmp_path / 'run', algorithm='absent.gain', settings={'algorithm.gain': 3}
+  )
+  [run] = loading.load_runs([directory])
+  assert run.label == 'absent.gain, E = 1'
+  assert run.setting('algorithm', 'gain') == 3
+  assert run.train_config is None
+  assert run.remarks == (
+    "the method 'absent.gain' cannot be loaded: its settings are as written",
+  )
+
+
+def test_other_settings_of_such_a_run_are_checked(tmp_path, write_run):
+  directory = write_run(
+    tmp_path / 'run',
+    algorithm='absent.gain',
+    settings={'cohorts.cohort_size': 0},
+  )
+  with pytest.raises(UserError, match=r'`config.cohorts.cohort_size` must be'):
+    loading.load_runs([directory])
 
 
 def test_evaluations_are_chosen_by_kind_and_latest_round(

@@ -166,6 +166,18 @@ def test_process_of_tff(name, stock_context):
   _check(_PROCESSES[name](), _datasets(), stock_context)
 
 
+def test_models_of_clients(stock_context):
+  process = _PROCESSES['fed_fish']()
+  found = process.trained_models(process.initialize(), _datasets())
+  with tff.framework.get_context_stack().install(stock_context):
+    expected = process.trained_models(process.initialize(), _datasets())
+  assert len(found) == len(_CLIENT_SIZES)
+  for one, other in zip(found, expected, strict=True):
+    assert list(one) == list(other) == ['trainable', 'client_weight', 'update']
+    assert type(one['update']) is type(other['update'])
+  _assert_equal(found, expected)
+
+
 @pytest.mark.slow
 def test_k_means(stock_context):
   process = _ALGORITHMS.build_fed_kmeans(

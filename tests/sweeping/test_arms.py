@@ -183,7 +183,9 @@ class TestErrors:
 
   def test_value_of_the_wrong_type(self, sweep_file):
     error = _error(sweep_file({'grid': {'cohorts.cohort_size': [4, '8']}}))
-    assert "`config.cohorts.cohort_size` must be an int, found '8'" in error
+    assert (
+      "`config.cohorts.cohort_size` must be an int or None, found '8'" in error
+    )
 
   @pytest.mark.parametrize('value', [0, '4', 2.0, True])
   def test_local_epochs(self, sweep_file, value):
@@ -325,3 +327,21 @@ class TestSettingsOfSeveralMethods:
     search = file.sweep.search
     for arm in arms_lib.expand_arms(file):
       assert search.group_of(arm.point) in arms_lib.search_groups(file)
+
+  def test_a_method_of_ones_own_beside_a_built_in_one(self, sweep_file):
+    own = 'own_methods.magnitude_mean'
+    file = sweep_file(
+      {
+        'grid': {
+          'algorithm.name': ['fed_avg', own],
+          'algorithm.magnitude_power': [0.5, 1.0],
+        }
+      },
+      # Only its module says what reads this.
+      'config.algorithm = dict(name="fed_avg", magnitude_power=2.0)',
+    )
+    found = [
+      (arm.config.algorithm.name, arm.point.get('algorithm.magnitude_power'))
+      for arm in arms_lib.expand_arms(file)
+    ]
+    assert found == [('fed_avg', None), (own, 0.5), (own, 1.0)]

@@ -37,6 +37,7 @@ def _name(settings, num_rounds=None):
       {'seeds.model_seed,seeds.cohort_seed,seeds.shuffle_seed': (3, 4, 3)},
       'seed3-cohort_seed4',
     ),
+    ({'client_work.optimizer': 'adamw'}, 'client_adamw'),
     (
       {'algorithm.name,server.optimizer': ('fed_avg', 'sgd')},
       'fed_avg-sgd',

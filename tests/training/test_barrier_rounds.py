@@ -10,10 +10,13 @@ import numpy as np
 import planned_configs
 import pytest
 import tensorflow as tf
+import tensorflow_federated as tff
 
+from tff_fedfish.algorithms.fed_avg import build_fed_avg
 from tff_fedfish.evaluation import results
 from tff_fedfish.evaluation.client_evaluator import ClientEvaluator, Score
 from tff_fedfish.evaluation.results import ClientBarrier
+from tff_fedfish.runtime.in_process_context import set_in_process_context
 from tff_fedfish.runtime.round_options import RoundInterrupted
 from tff_fedfish.training import (
   barrier_rounds,
@@ -28,6 +31,7 @@ class _Points:
 
   x: tuple[float, ...] = ()
   y: tuple[float, ...] = ()
+  num_dropped_sequences = num_lost_tokens = 0
 
   def __len__(self):
     return len(self.x)
@@ -67,10 +71,11 @@ def _config(**settings):
   return planned_configs.by_hand(**values | settings)
 
 
-def _barrier_rounds(workdir, evaluator=None, **settings):
+def _barrier_rounds(workdir, process=None, evaluator=None, **settings):
   return barrier_rounds.BarrierRounds(
     _config(**settings),
     workdir,
+    process=process,
     participating=sorted([*_POINTS, b'unreadable']),
     client_rows=_Clients(),
     evaluator=evaluator,
@@ -114,6 +119,38 @@ def _scalar_evaluator():
   )
 
 
+class _Weights:
+  """Stands for what a client trained."""
+
+
+class _Process:
+  """Counts what is left of what its clients trained."""
+
+  def __init__(self):
+    self.alive = weakref.WeakSet()
+    self.num_trained = 0
+
+  def get_model_weights(self, state):
+    del state
+    return types.SimpleNamespace(trainable=())
+
+  def trained_models(self, state, clients):
+    del state
+    (_,) = clients
+    assert not self.alive
+    trained = dict(trainable=_Weights(), update=_Weights())
+    self.alive.update(trained.values())
+    self.num_trained += 1
+    return [trained]
+
+
+class _Evaluator:
+  """Scores, and holds nothing."""
+
+  def score(self, *unused_arguments):
+    return Score(1.0, 0.5, 2)
+
+
 def _barrier_files(run):
   return {path.name: path.read_bytes() for path in (run / 'barrier').iterdir()}
 
@@ -129,7 +166,13 @@ class TestMeasurement:
     #    0.5, loss 0.125, right.
     # Loss ((7.53125 - 1.625) + (0.125 - 2)) / 2 = 2.015625,
     # error ((0.5 - 0) + (0 - 1)) / 2 = -0.25.
-    measured = _barrier_rounds(tmp_path, _scalar_evaluator())
+    set_in_process_context()
+    process = build_fed_avg(
+      linear_models.scalar_model(),
+      client_optimizer=linear_models.sgd(0.5),
+      server_optimizer=linear_models.sgd(1.0),
+    )
+    measured = _barrier_rounds(tmp_path, process, _scalar_evaluator())
     cohort = cohort_data.cohort(
       _config(),
       sorted([*_POINTS, b'unreadable']),
@@ -137,10 +180,12 @@ class TestMeasurement:
       2,
     )
     order = [client.client_id for client in cohort]
+    state = process.initialize()
+    weights = tff.learning.models.ModelWeights((-0.75,), ())
     found = measured.measure(
       2,
-      (tf.constant(0.0),),
-      (tf.constant(-0.75),),
+      state,
+      process.set_model_weights(state, weights),
       failed_clients={order.index(b'failed')},
     )
     assert found.failures == [(b'unreadable', 'OSError: no such block')]
@@ -181,45 +226,19 @@ class TestMeasurement:
     }
 
   def test_one_client_model_at_a_time(self, tmp_path):
-    class Weights:
-      """Stands for what a client trained."""
-
-    class Evaluator:
-      alive = weakref.WeakSet()
-      num_trained = 0
-
-      def fine_tune(self, *unused_arguments, **unused_options):
-        assert not self.alive
-        weights = Weights()
-        self.alive.add(weights)
-        self.num_trained += 1
-        return weights
-
-      def score(self, *unused_arguments):
-        return Score(1.0, 0.5, 2)
-
-    evaluator = Evaluator()
-    _barrier_rounds(tmp_path, evaluator).measure(2, (), ())
+    process = _Process()
+    _barrier_rounds(tmp_path, process, _Evaluator()).measure(2, None, None)
     # All but the empty and the unreadable one.
-    assert evaluator.num_trained == 4
-    assert not evaluator.alive
+    assert process.num_trained == 4
+    assert not process.alive
 
   def test_stops_between_two_clients(self, tmp_path):
-    class Evaluator:
-      num_trained = 0
-
-      def fine_tune(self, *unused_arguments, **unused_options):
-        self.num_trained += 1
-
-      def score(self, *unused_arguments):
-        return Score(1.0, 0.5, 2)
-
-    evaluator = Evaluator()
+    process = _Process()
     with pytest.raises(RoundInterrupted):
-      _barrier_rounds(tmp_path, evaluator).measure(
-        2, (), (), should_stop=lambda: evaluator.num_trained == 2
+      _barrier_rounds(tmp_path, process, _Evaluator()).measure(
+        2, None, None, should_stop=lambda: process.num_trained == 2
       )
-    assert evaluator.num_trained == 2
+    assert process.num_trained == 2
 
 
 @pytest.mark.parametrize(

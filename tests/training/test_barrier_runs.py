@@ -74,6 +74,37 @@ def test_equals_the_evaluation_of_the_checkpoint_before(
   assert row['barrier/num_failed_clients'] == 0
 
 
+@pytest.mark.slow
+def test_rate_and_state_of_the_method_are_those_of_the_round(
+  small_inputs, tmp_path
+):
+  run = tmp_path / 'run'
+  settings = dict(
+    algorithm__name='fed_prox',
+    algorithm__mu=0.5,
+    algorithm__adaptation='fl4health',
+    client_work__learning_rate_schedule='cosine',
+    client_work__schedule_rounds=2,
+    client_work__final_fraction=0.1,
+    training__num_rounds=2,
+    evaluation__barrier_every_num_rounds=1,
+  )
+  assert small_runs.train(small_inputs, run, **settings) == 0
+  before = run / 'checkpoints' / 'round_00000001'
+  arguments = ['--checkpoint', str(before), '--data', str(small_inputs[0])]
+  arguments += ['--output', str(tmp_path / 'evaluation'), '--barrier']
+  arguments += ['--fractions', '0', '--max_clients', '1']
+  assert main(['evaluate', *arguments]) == 0
+  expected = (tmp_path / 'evaluation' / 'barrier.csv').read_bytes()
+  assert _barrier_files(run)['round_00000002.csv'] == expected
+  first, second = (
+    metrics_files.read_metrics(run / 'metrics.csv')[number]['barrier/loss']
+    for number in (1, 2)
+  )
+  # A rate of 0.55 of the first round's trains clients less far away.
+  assert second < 0.8 * first
+
+
 def test_what_it_leaves_behind(run):
   assert sorted(_barrier_files(run)) == _FILES
   rows = metrics_files.read_metrics(run / 'metrics.csv')
@@ -154,11 +185,11 @@ def test_client_that_fails_when_measured_is_left_out(
   measure = barrier.client_barrier
   failed = []
 
-  def fail_once(evaluator, before, after, client_id, data, **options):
+  def fail_once(process, state, after, evaluator, client, rows, **options):
     if not failed:
-      failed.append(client_id)
+      failed.append(client.client_id)
       raise OSError('no such block')
-    return measure(evaluator, before, after, client_id, data, **options)
+    return measure(process, state, after, evaluator, client, rows, **options)
 
   monkeypatch.setattr(barrier, 'client_barrier', fail_once)
   workdir = tmp_path / 'run'

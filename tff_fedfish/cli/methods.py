@@ -32,7 +32,7 @@ def run(arguments: argparse.Namespace) -> int:
   from tff_fedfish.methods import describe, registry
 
   if arguments.name is None:
-    methods = list(registry.all_methods().values())
+    methods = list(registry.installed().values())
   else:
     methods = [registry.find(arguments.name)]
   if arguments.json:

@@ -22,6 +22,13 @@ TAKES_EXTRA = True
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Adds the arguments of `fedfish train`."""
+  from tff_fedfish.methods import registry
+
+  parser.epilog = (
+    f'Methods, as --config.algorithm.name: {", ".join(registry.BUILT_IN)}, or '
+    'the module of a method of your own. `fedfish methods NAME` lists the '
+    'settings of one.'
+  )
   parser.add_argument(
     '--config',
     required=True,

@@ -27,25 +27,6 @@ _SECTIONS = (
   'client_splits',
   'seeds',
 )
-# Read by one method only.
-_FISHER_NAMES = (
-  'fisher_estimator',
-  'fisher_reduction',
-  'fisher_normalization',
-  'relative_floor',
-  'ragged_correction',
-  'max_mass_ratio',
-)
-
-_PRIVACY = (
-  'Federated learning was simulated: the {content} of all clients lay on the '
-  'machines that trained the model. Nothing was hidden from whoever ran them.',
-  'There is no formal guarantee: {bound}no noise was added, so the model is '
-  'not differentially private.',
-  'The server took sums over the clients of a round, of their weighted model '
-  'deltas and, with FedFish, of their Fisher diagonals. The sums were formed '
-  'in the clear, without secure aggregation.',
-)
 
 _LICENCE = (
   'A run does not record the licence of its data. It applies to the {content}, '
@@ -128,22 +109,19 @@ def _training(model, facts, kind) -> Iterator[str]:
 
 def _settings(model, kind) -> dict[str, Any]:
   config = model.config
-  # Of images, whose settings are their kind's.
-  unused = {'partition_seed'}
-  if config.algorithm.name != 'fed_fish':
-    unused.update(_FISHER_NAMES)
   unread = {
     f'{section.section}.{name}'
     for section in (config.client_work, config.server)
     for name in unread_settings(section)
   }
+  # The seed of images, whose settings are their kind's.
+  unread.add('seeds.partition_seed')
   settings = {
     f'{section}.{name}': value
     for section in _SECTIONS
     for name, value in dataclasses.asdict(getattr(config, section)).items()
     # None: a bound that was not set.
-    if name not in unused and value is not None
-    if f'{section}.{name}' not in unread
+    if value is not None and f'{section}.{name}' not in unread
   }
   if config.client_splits.held_out_fraction is None:
     settings['client_splits.held_out_fraction'] = "none: the corpus's own"
@@ -208,14 +186,28 @@ def _interval(loss: Interval | None) -> str:
 
 
 def _privacy(model, kind) -> Iterator[str]:
-  max_norm = model.config.client_work.max_delta_norm
-  bound = 'updates were not clipped and '
+  method = model.config.method
+  sentences = (
+    f'Federated learning was simulated: the {kind.content_name} of all clients '
+    'lay on the machines that trained the model. Nothing was hidden from '
+    'whoever ran them.',
+    method.privacy(model.config) or _without_guarantee(model.config),
+    'The server took sums over the clients of a round, of their '
+    f'{method.sends}. The sums were formed in the clear, without secure '
+    'aggregation.',
+    f'{kind.leak} Test for that before you publish it.',
+  )
+  yield '\n'.join(prose(sentence, mark='- ') for sentence in sentences)
+
+
+def _without_guarantee(config):
+  max_norm = config.client_work.max_delta_norm
+  bound = 'updates were not clipped and'
   if max_norm is not None:
-    bound = f'model deltas were clipped to the norm {max_norm:g}, but '
-  sentences = [*_PRIVACY, f'{kind.leak} Test for that before you publish it.']
-  yield '\n'.join(
-    prose(sentence.format(content=kind.content_name, bound=bound), mark='- ')
-    for sentence in sentences
+    bound = f'model deltas were clipped to the norm {max_norm:g}, but'
+  return (
+    f'There is no formal guarantee: {bound} no noise was added, so the model '
+    'is not differentially private.'
   )
 
 

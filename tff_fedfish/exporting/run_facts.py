@@ -32,7 +32,7 @@ class RunFacts:
   """A run up to the round of one checkpoint."""
 
   method: str
-  """As people write it, such as 'FedFish'."""
+  """The title of the run's method."""
   corpus_name: str
   """The name of the corpus's directory."""
   corpus: CorpusFacts | None
@@ -83,7 +83,7 @@ def gather(model: TrainedModel) -> RunFacts:
   )
   corpus, remark = _corpus_facts(model)
   return RunFacts(
-    method=run.method,
+    method=model.config.method.title,
     corpus_name=pathlib.Path(model.config.data.directory).resolve().name,
     corpus=corpus,
     remark=remark,

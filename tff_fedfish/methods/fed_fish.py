@@ -78,7 +78,6 @@ def _cost(config):
     models_after_training=int(not is_observed),
     pass_after_training=passes.get(estimator, 'rows'),
     squares_last_epoch=is_observed,
-    draws_labels=config.algorithm.draws_labels,
     # Mean of F, floor, times w, times delta; two sums.
     flops_per_weight=6,
   )

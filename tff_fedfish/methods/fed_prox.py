@@ -43,7 +43,7 @@ METHOD = Method(
   ),
   settings=FedProxConfig,
   builder='tff_fedfish.algorithms.fed_prox:build_fed_prox',
-  # The server's model, which every step is compared with.
+  # The corrected gradients.
   cost=lambda config: ClientCost(models_in_training=1),
   columns=lambda config: (
     (Column('train/mu', ('client_work', 'mu')),)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib
+import re
 import typing
 from collections.abc import Callable
 from typing import Any, ClassVar, Literal
@@ -54,22 +55,23 @@ class ClientCost:
   """Extra work and memory of a client, compared with training only.
 
   `fedfish plan` and the memory limit of sweeps are computed from it. A model
-  is as many scalars as the trainable weights have.
+  is as many float32 scalars as the trainable weights have. The weights of the
+  client and of the server and the state of the client optimizer are counted
+  apart from it.
   """
 
   models_summed: int = 1
   """Models over which the server forms sums."""
   models_in_training: int = 0
-  """Models that a client holds in its local steps, beside its own weights."""
+  """Models that a client holds in its local steps."""
   pass_after_training: Literal['none', 'batches', 'rows'] = 'none'
-  """Gradients computed after local training: none, one per batch, or one per
-  row."""
+  """Gradients computed after local training and squared: none, one per batch,
+  or one per row."""
   models_after_training: int = 0
-  """Models that a client holds during that pass, beside its own weights."""
+  """Models that a client holds after local training, during that pass if there
+  is one."""
   squares_last_epoch: bool = False
   """Whether the gradients of the last local epoch are squared and added."""
-  draws_labels: bool = False
-  """Whether that pass also draws labels from the logits."""
   flops_per_weight: int = 2
   """Operations per weight on a finished model delta, sums included."""
 
@@ -113,6 +115,9 @@ class Method:
       `evaluate --barrier` computes effective clients from it.
     problems: Clauses on settings of different sections that do not go together.
     sends: What the server sums, for the model card.
+    privacy: Sentence of the model card on clipping and noise, for a method that
+      clips or adds noise itself. None: the card says whether `max_delta_norm`
+      clipped the model deltas, and that no noise was added.
     hue: Colour in plots, '#RRGGBB'; None: the next free one.
     hatch: Hatch of bars, as in Matplotlib; None: the next free one.
   """
@@ -130,8 +135,15 @@ class Method:
   client_mass: str | None = None
   problems: Callable[['TrainConfig'], list[str]] = lambda config: []
   sends: str = 'weighted model deltas'
+  privacy: Callable[['TrainConfig'], str | None] = lambda config: None
   hue: str | None = None
   hatch: str | None = None
+
+  def __post_init__(self):
+    if self.hue and not re.fullmatch('#[0-9A-F]{6}', self.hue):
+      raise ValueError(
+        f"`hue` must be None or '#RRGGBB' in upper case, found {self.hue!r}."
+      )
 
   def build(self, config: 'TrainConfig', model: Any, **shared: Any) -> Any:
     """Returns the learning process.

@@ -66,14 +66,13 @@ def find_or_none(name: str) -> Method | None:
     return None
 
 
-def all_methods() -> dict[str, Method]:
-  """Returns the built-in and installed methods, and those found, by name.
+def installed() -> dict[str, Method]:
+  """Returns the built-in and installed methods by name.
 
   Raises:
     UserError: If an installed method cannot be loaded.
   """
-  installed = {name: find(name) for name in sorted(_entry_points())}
-  return dict(BUILT_IN) | installed | _found
+  return dict(BUILT_IN) | {name: find(name) for name in sorted(_entry_points())}
 
 
 def settings_of(method: Method) -> dict[str, dataclasses.Field]:
@@ -82,8 +81,14 @@ def settings_of(method: Method) -> dict[str, dataclasses.Field]:
 
 
 def readers(setting: str) -> list[str]:
-  """Returns the names of the methods that read a setting of `algorithm`."""
-  return [n for n, m in all_methods().items() if setting in settings_of(m)]
+  """Returns the names of the methods that read a setting of `algorithm`.
+
+  Args:
+    setting: Without the section. Methods that were found by their module before
+      count too.
+  """
+  methods = installed() | _found
+  return [name for name, m in methods.items() if setting in settings_of(m)]
 
 
 def kind_of(field: dataclasses.Field) -> str:

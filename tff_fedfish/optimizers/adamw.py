@@ -48,10 +48,7 @@ def build_adamw(
       that of the tensors (on the first step); from TFF, if another argument is
       out of its range.
   """
-  if not weight_decay >= 0:
-    raise ValueError(
-      f'`weight_decay` must be at least 0, found {weight_decay!r}.'
-    )
+  base.require(weight_decay >= 0, 'weight_decay', 'at least 0', weight_decay)
   adam = tff.learning.optimizers.build_adam(
     learning_rate, beta_1=beta_1, beta_2=beta_2, epsilon=epsilon
   )

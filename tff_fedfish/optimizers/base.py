@@ -48,6 +48,12 @@ class WrappedOptimizer(tff.learning.optimizers.Optimizer):
     return self._optimizer.set_hparams(state, hparams)
 
 
+def require(is_met: bool, name: str, wanted: str, value: Any) -> None:
+  """Raises ValueError, naming an argument, unless what it must be is met."""
+  if not is_met:
+    raise ValueError(f'`{name}` must be {wanted}, found {value!r}.')
+
+
 def full_like(specs: Structure, value: float) -> Structure:
   """Returns tensors of the specs' shapes and dtypes, filled with a number."""
   return tf.nest.map_structure(

@@ -29,8 +29,7 @@ def clip_by_global_norm(
   Raises:
     ValueError: If `max_norm` is not above 0.
   """
-  if not max_norm > 0:
-    raise ValueError(f'`max_norm` must be above 0, found {max_norm!r}.')
+  base.require(max_norm > 0, 'max_norm', 'above 0', max_norm)
   return _Clipped(optimizer, max_norm)
 
 

@@ -64,24 +64,14 @@ def build_fed_opt(
   Raises:
     ValueError: If an argument is out of its range.
   """
-  if rule not in _NEXT_SCALE:
-    raise ValueError(
-      f'`rule` must be one of {", ".join(_NEXT_SCALE)}, found {rule!r}.'
-    )
-  for name, value, is_met, wanted in (
-    ('learning_rate', learning_rate, learning_rate >= 0, 'at least 0'),
-    ('beta_1', beta_1, 0 <= beta_1 < 1, 'at least 0 and below 1'),
-    ('beta_2', beta_2, 0 <= beta_2 < 1, 'at least 0 and below 1'),
-    ('epsilon', epsilon, epsilon > 0, 'above 0'),
-    (
-      'initial_accumulator',
-      initial_accumulator,
-      initial_accumulator >= 0,
-      'at least 0',
-    ),
-  ):
-    if not is_met:
-      raise ValueError(f'`{name}` must be {wanted}, found {value!r}.')
+  rules = f'one of {", ".join(_NEXT_SCALE)}'
+  base.require(rule in _NEXT_SCALE, 'rule', rules, rule)
+  base.require(learning_rate >= 0, 'learning_rate', 'at least 0', learning_rate)
+  for name, beta in (('beta_1', beta_1), ('beta_2', beta_2)):
+    base.require(0 <= beta < 1, name, 'at least 0 and below 1', beta)
+  base.require(epsilon > 0, 'epsilon', 'above 0', epsilon)
+  initial = initial_accumulator
+  base.require(initial >= 0, 'initial_accumulator', 'at least 0', initial)
   return _FedOpt(
     learning_rate, rule, beta_1, beta_2, epsilon, initial_accumulator
   )

@@ -35,14 +35,9 @@ def build_nesterov_sgd(
   Raises:
     ValueError: If one of them is out of its range.
   """
-  if not learning_rate >= 0:
-    raise ValueError(
-      f'`learning_rate` must be at least 0, found {learning_rate!r}.'
-    )
-  if not 0 <= momentum < 1:
-    raise ValueError(
-      f'`momentum` must be at least 0 and below 1, found {momentum!r}.'
-    )
+  base.require(learning_rate >= 0, 'learning_rate', 'at least 0', learning_rate)
+  in_range = 0 <= momentum < 1
+  base.require(in_range, 'momentum', 'at least 0 and below 1', momentum)
   return _NesterovSgd(learning_rate, momentum)
 
 

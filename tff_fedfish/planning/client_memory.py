@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping
 
 from models.model_shapes import ModelShape, weight_shapes
 from models.transformer_config import TransformerConfig
-from tff_fedfish.optimizers import cost
-from tff_fedfish.planning import flops
+from tff_fedfish.planning import flops, held_models
+from tff_fedfish.planning.held_models import Parts
 from tff_fedfish.training.config import TrainConfig
 
 # Vectors of the model's width that a layer keeps for its gradient, per token.
@@ -32,8 +32,6 @@ _MAX_HEAP_BUFFER_BYTES = 32 * 2**20
 LARGE_MODEL_BYTES = 256 * 2**20
 LARGE_MODEL_HEAP_BUFFER_BYTES = 2**20
 
-Parts = dict[str, int]
-
 
 def moments_of_client(config: TrainConfig) -> dict[str, Parts]:
   """Returns what a client adds to what is resident, as part -> bytes.
@@ -45,31 +43,24 @@ def moments_of_client(config: TrainConfig) -> dict[str, Parts]:
     Moment -> parts, of the moments that may take most. A client's end is not
     among them: its terms take the place of what they are made of.
   """
-  shape, algorithm = config.transformer_config(), config.algorithm
-  all_weights = sum(tensor_bytes(shape).values())
-  weights = {'client weights': all_weights}
-  fisher_sums = {'Fisher sums': all_weights}
-  num_moments = cost.of_settings(config.client_work).num_state_tensors
-  at_step = weights | {'client optimizer state': num_moments * all_weights}
-  num_rows = config.client_work.max_batch_rows
-  if algorithm.name != 'fed_fish':
-    return _moments_of_step('local step', shape, num_rows, at_step)
-  if algorithm.fisher_estimator == 'last_epoch':
-    held = at_step | fisher_sums
-    return _moments_of_step('local step', shape, num_rows, held)
-  extra_pass = algorithm.fisher_estimator == 'extra_pass'
-  in_fisher_pass = _moments_of_step(
-    'Fisher pass',
-    shape,
-    num_rows if extra_pass else 1,
-    # The delta is made after the pass, and the optimizer's state is gone.
-    weights | fisher_sums,
+  shape, method_cost = config.transformer_config(), config.method.cost(config)
+  model_bytes = sum(tensor_bytes(shape).values())
+  num_rows = held_models.rows_at_a_time(config)
+  in_training = held_models.in_training(config, model_bytes)
+  after = held_models.after_training(config, model_bytes)
+  at_steps = _moments_of_step('local step', shape, num_rows, in_training)
+  if method_cost.pass_after_training == 'none':
+    if not method_cost.models_after_training:
+      return at_steps
+    return at_steps | {'after training': _with_idle(shape, num_rows, after)}
+  is_of_rows = method_cost.pass_after_training == 'rows'
+  in_pass = _moments_of_step(
+    'pass after training', shape, 1 if is_of_rows else num_rows, after
   )
-  if extra_pass and not num_moments:
+  if not is_of_rows and sum(in_training.values()) < sum(after.values()):
     # A local step holds less.
-    return in_fisher_pass
-  at_steps = _moments_of_step('local step', shape, num_rows, at_step)
-  return at_steps | in_fisher_pass
+    return in_pass
+  return at_steps | in_pass
 
 
 def tensor_bytes(shape: ModelShape) -> dict[str, int]:
@@ -124,9 +115,13 @@ def _moments_of_step(
     f'{name}, backward': held | {'gradients': _gradients(shape)},
   }
   return {
-    moment: parts | {'allocator': _idle_bytes(shape, num_rows, parts)}
+    moment: _with_idle(shape, num_rows, parts)
     for moment, parts in moments.items()
   }
+
+
+def _with_idle(shape, num_rows, parts):
+  return parts | {'allocator': _idle_bytes(shape, num_rows, parts)}
 
 
 def _layer_copies(shape):

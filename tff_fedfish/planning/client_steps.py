@@ -17,15 +17,16 @@ class ClientSteps:
   """Sequences of one pass over its data."""
   num_local_steps: int
   """Optimizer steps: batches of a pass times local epochs."""
-  num_fisher_steps: int
-  """Gradients taken for the Fisher diagonal alone, without an optimizer step:
-  the batches of a pass, or its sequences with 'example_sq' and 'true'."""
-  fisher_batch_size: int
+  num_steps_after_training: int
+  """Gradients without an optimizer step, of the method's pass after training:
+  the batches of a pass over the data, or its sequences."""
+  batch_size_after_training: int
   """Sequences in such a gradient."""
   num_observed_steps: int
-  """Optimizer steps whose gradients are squared as well ('last_epoch')."""
+  """Optimizer steps whose gradients are also squared: those of the last local
+  epoch, or none."""
   num_passes: int
-  """Passes that compute gradients, the Fisher pass included."""
+  """Passes that compute gradients, that after training included."""
 
 
 def of_config(config: TrainConfig) -> ClientSteps:
@@ -35,27 +36,23 @@ def of_config(config: TrainConfig) -> ClientSteps:
     config: The run's config. Where a client's sequences have no bound, one
       batch stands for them.
   """
-  work, algorithm = config.client_work, config.algorithm
+  work, method_cost = config.client_work, config.method.cost(config)
   num_sequences = work.max_rows or work.local_batch_size
   # A last, smaller batch is kept.
   num_batches = -(-num_sequences // work.local_batch_size)
-  estimator = (
-    algorithm.fisher_estimator if algorithm.name == 'fed_fish' else None
-  )
-  num_fisher_steps = {
-    'extra_pass': num_batches,
-    'example_sq': num_sequences,
-    'true': num_sequences,
-  }.get(estimator, 0)
+  pass_after = method_cost.pass_after_training
+  num_steps = 0
+  if pass_after != 'none':
+    num_steps = num_sequences if pass_after == 'rows' else num_batches
   return ClientSteps(
     num_sequences=num_sequences,
     num_local_steps=num_batches * work.num_local_epochs,
-    num_fisher_steps=num_fisher_steps,
-    fisher_batch_size=(
-      1 if estimator in ('example_sq', 'true') else work.max_batch_rows
+    num_steps_after_training=num_steps,
+    batch_size_after_training=(
+      1 if pass_after == 'rows' else work.max_batch_rows
     ),
-    num_observed_steps=num_batches if estimator == 'last_epoch' else 0,
-    num_passes=work.num_local_epochs + (num_fisher_steps > 0),
+    num_observed_steps=method_cost.squares_last_epoch * num_batches,
+    num_passes=work.num_local_epochs + (num_steps > 0),
   )
 
 

@@ -34,11 +34,6 @@ MAX_LOGITS_BYTES = 64 * 2**20
 _SQUARE = 2
 # delta = theta_G - theta_i.
 _DELTA = 1
-# FedFish: mean of F, floor, times w, times delta; then two sums.
-_FISHER_TERMS = 4
-_FISHER_SUMS = 2
-# FedAvg: times w, and the sum.
-_WEIGHTED_SUM = 2
 # The server's quotient of two sums.
 _QUOTIENT = 1
 
@@ -76,10 +71,10 @@ class RoundFlops:
   """Products of all local steps, forward."""
   local_backward: int
   """The same, backward."""
-  fisher_pass: int
-  """Products of the Fisher pass, forward and backward, and its squares; with
-  'last_epoch' the squares alone; with 'true' the logits once more, from which
-  labels are drawn."""
+  pass_after_training: int
+  """Products of the method's pass after training, forward and backward, and the
+  squares of gradients, those of local steps included; where labels are drawn,
+  the logits once more."""
   client_optimizer: int
   """Steps of the client optimizer."""
   client_sums: int
@@ -148,23 +143,24 @@ def of_round(config: TrainConfig) -> RoundFlops:
   num_epochs = config.client_work.num_local_epochs
   one_forward = forward(shape, num_rows)
   one_backward = backward(shape, num_rows).total
-  num_fisher_passes = steps.num_passes - num_epochs
-  num_squares = steps.num_fisher_steps + steps.num_observed_steps
-  is_fed_fish = config.algorithm.name == 'fed_fish'
+  num_passes_after = steps.num_passes - num_epochs
+  num_squares = steps.num_steps_after_training + steps.num_observed_steps
   parts = dict(
     local_forward=num_epochs * one_forward.total,
     local_backward=num_epochs * one_backward,
-    fisher_pass=num_fisher_passes * (one_forward.total + one_backward)
-    + config.algorithm.draws_labels * one_forward.logits
+    pass_after_training=num_passes_after
+    * (
+      one_forward.total
+      + one_backward
+      + config.algorithm.draws_labels * one_forward.logits
+    )
     + cohort_size * num_squares * _SQUARE * num_weights,
     client_optimizer=cohort_size
     * steps.num_local_steps
     * cost.of_settings(config.client_work).num_operations
     * num_weights,
     client_sums=cohort_size
-    * (
-      _DELTA + (_FISHER_TERMS + _FISHER_SUMS if is_fed_fish else _WEIGHTED_SUM)
-    )
+    * (_DELTA + config.method.cost(config).flops_per_weight)
     * num_weights,
     server=(_QUOTIENT + cost.of_settings(config.server).num_operations)
     * num_weights,

@@ -9,10 +9,9 @@ import math
 
 from models import resnet_shapes
 from models.image_model_config import ImageModelConfig
-from tff_fedfish.optimizers import cost
+from tff_fedfish.planning import held_models
+from tff_fedfish.planning.held_models import Parts
 from tff_fedfish.training.config import TrainConfig
-
-Parts = dict[str, int]
 
 # Of a convolution's output: itself, with bias or normalized, after ReLU, and
 # its gradient.
@@ -26,24 +25,22 @@ def moments_of_client(config: TrainConfig) -> dict[str, Parts]:
     config: The config of a run with images.
 
   Returns:
-    Moment -> parts: of a local step, and with FedFish of its Fisher pass.
+    Moment -> parts: of a local step, and of what the method does after them.
   """
-  model, algorithm = config.model_shape(), config.algorithm
-  weights = 4 * model.num_parameters
-  num_rows = config.client_work.max_batch_rows
-  num_moments = cost.of_settings(config.client_work).num_state_tensors
-  fisher_pass = {
-    'client weights': weights,
-    'gradients': weights,
-    'activations': num_rows * activation_bytes(model),
+  model, method_cost = config.model_shape(), config.method.cost(config)
+  model_bytes = 4 * model.num_parameters
+  # A pass over single rows takes less, but is counted as one over batches.
+  of_batch = {
+    'gradients': model_bytes,
+    'activations': held_models.rows_at_a_time(config) * activation_bytes(model),
   }
-  step = fisher_pass | {'client optimizer state': num_moments * weights}
-  if algorithm.name != 'fed_fish':
-    return {'local step': step}
-  sums = {'Fisher sums': weights}
-  if algorithm.fisher_estimator == 'last_epoch':
-    return {'local step': step | sums}
-  return {'local step': step, 'Fisher pass': fisher_pass | sums}
+  step = held_models.in_training(config, model_bytes) | of_batch
+  after = held_models.after_training(config, model_bytes)
+  if method_cost.pass_after_training != 'none':
+    return {'local step': step, 'pass after training': after | of_batch}
+  if method_cost.models_after_training:
+    return {'local step': step, 'after training': after}
+  return {'local step': step}
 
 
 def activation_bytes(model: ImageModelConfig) -> int:

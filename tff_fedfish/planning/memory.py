@@ -13,7 +13,7 @@ from models.image_model_config import ImageModelConfig
 from models.model_shapes import ModelShape
 from tff_fedfish.optimizers import cost
 from tff_fedfish.planning import client_memory, image_memory, traffic
-from tff_fedfish.planning.client_memory import Parts
+from tff_fedfish.planning.held_models import Parts
 from tff_fedfish.training.config import TrainConfig
 from tff_fedfish.training.image_corpora import IMAGE_CORPORA
 
@@ -54,15 +54,12 @@ def of_config(config: TrainConfig) -> tuple[ProcessMemory, ...]:
   client_moments = of_kind.moments_of_client(config)
   in_barrier = {}
   if config.evaluation.barrier_every_num_rounds:
-    # Clients train once more without a Fisher diagonal, the old state and the
-    # new one beside them.
-    plain = dataclasses.replace(config.algorithm, name='fed_avg')
-    training = of_kind.moments_of_client(
-      dataclasses.replace(config, algorithm=plain)
-    )
+    # Clients train once more, the old state and the new one beside them; each
+    # gives its model and its update.
+    given = {'client weights': parts.weights, "client's update": parts.sums}
     in_barrier = {
       f'barrier, {moment}': parts.next_state | taken
-      for moment, taken in training.items()
+      for moment, taken in (client_moments | {'trained client': given}).items()
     }
   if config.engine.kind == 'in_process':
     return (

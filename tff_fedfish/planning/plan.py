@@ -28,8 +28,8 @@ class RoundTime:
   """One local step of the whole model."""
   local_seconds: float
   """All local steps of a round, one client after the other."""
-  fisher_seconds: float
-  """What the Fisher diagonals add to them."""
+  after_training_seconds: float
+  """The pass after training, and squares of gradients of local steps."""
   client_sums_seconds: float
   """Deltas and sums of all clients."""
   server_seconds: float
@@ -138,16 +138,16 @@ def round_time(config: TrainConfig, measured: Any) -> RoundTime:
   steps = client_steps.of_config(config)
   cohort_size = config.cohort_size or 1
   local = steps.num_local_steps * measured.local_step
-  fisher = (
-    steps.num_fisher_steps * measured.fisher_step
+  after_training = (
+    steps.num_steps_after_training * measured.step_after_training
     + steps.num_observed_steps * measured.squared_gradient
   )
-  client_seconds = local + fisher + measured.client_sums
+  client_seconds = local + after_training + measured.client_sums
   seconds = _clients_in_a_row(config) * client_seconds + measured.server
   return RoundTime(
     local_step_seconds=measured.local_step,
     local_seconds=cohort_size * local,
-    fisher_seconds=cohort_size * fisher,
+    after_training_seconds=cohort_size * after_training,
     client_sums_seconds=cohort_size * measured.client_sums,
     server_seconds=measured.server,
     round_seconds=seconds,

@@ -27,9 +27,11 @@ def print_plan(plan: RoundPlan) -> None:
       ('tokens trained on', f'{plan.tokens_per_round:,}', ''),
       ('local steps of a client', f'{steps.num_local_steps:,}', ''),
       (
-        'Fisher gradients of a client',
-        f'{steps.num_fisher_steps or steps.num_observed_steps:,}',
-        'those of the last epoch' if steps.num_observed_steps else '',
+        'gradients after training',
+        f'{steps.num_steps_after_training:,}',
+        f'and {steps.num_observed_steps:,} squared in the last epoch'
+        if steps.num_observed_steps
+        else '',
       ),
     ],
   )
@@ -101,7 +103,7 @@ def _print_flops(flops):
       for name, value in (
         ('local steps, forward', flops.local_forward),
         ('local steps, backward', flops.local_backward),
-        ('Fisher pass', flops.fisher_pass),
+        ('pass after training', flops.pass_after_training),
         ('client optimizer', flops.client_optimizer),
         ('deltas and sums', flops.client_sums),
         ('server', flops.server),
@@ -122,7 +124,7 @@ def _print_time(plan):
       for name, value in (
         ('one local step', time.local_step_seconds),
         ('local steps, a round', time.local_seconds),
-        ('Fisher diagonals, a round', time.fisher_seconds),
+        ('pass after training, a round', time.after_training_seconds),
         ('deltas and sums, a round', time.client_sums_seconds),
         ('server, a round', time.server_seconds),
         ('a round', time.round_seconds),

@@ -23,7 +23,7 @@ from models.transformer_config import (
   num_parameters,
   weight_shapes,
 )
-from tff_fedfish import fisher, local_training
+from tff_fedfish import local_training
 from tff_fedfish.algorithms.slots.finite import zero_if_non_finite
 from tff_fedfish.data import sequences
 from tff_fedfish.optimizers.build import build_optimizer
@@ -45,8 +45,8 @@ class MeasuredSeconds:
 
   local_step: float
   """A step of a full batch: forward, backward, client optimizer."""
-  fisher_step: float
-  """A gradient of the Fisher pass and its square; 0 without that pass."""
+  step_after_training: float
+  """A gradient of the pass after training, and its square; 0 without one."""
   squared_gradient: float
   """The square of one gradient added up, of all weights."""
   client_sums: float
@@ -81,9 +81,9 @@ def measure(config: TrainConfig, *, num_repeats: int = 5) -> MeasuredSeconds:
   )
   # The same tensors at every depth.
   optimizer = build_optimizer(work, are_matrices(shape))
-  batch_sizes = {batch_size} | (
-    {steps.fisher_batch_size} if steps.num_fisher_steps else set()
-  )
+  batch_sizes = {batch_size}
+  if steps.num_steps_after_training:
+    batch_sizes.add(steps.batch_size_after_training)
   timers = {
     (depth, size): _StepTimer(
       shape, depth, size, optimizer, xla=config.engine.xla
@@ -110,13 +110,13 @@ def measure(config: TrainConfig, *, num_repeats: int = 5) -> MeasuredSeconds:
   num_weights = num_parameters(shape)
   squared_gradient = num_weights * per_weight['square']
   optimizer_step = num_weights * per_weight['client_optimizer']
-  fisher_step = 0.0
-  if steps.num_fisher_steps:
-    fisher_step = full_depth(steps.fisher_batch_size) - optimizer_step
-    fisher_step += squared_gradient
+  step_after = 0.0
+  if steps.num_steps_after_training:
+    step_after = full_depth(steps.batch_size_after_training)
+    step_after += squared_gradient - optimizer_step
   return MeasuredSeconds(
     local_step=full_depth(batch_size),
-    fisher_step=max(0.0, fisher_step),
+    step_after_training=max(0.0, step_after),
     squared_gradient=squared_gradient,
     client_sums=num_weights * per_weight['client_sums'],
     server=num_weights * per_weight['server'],
@@ -201,7 +201,8 @@ def _seconds_per_weight(config, num_repeats):
   specs = [tf.TensorSpec(w.shape, w.dtype) for w in weights]
   client_state = client_optimizer.initialize(specs)
   server_state = server_optimizer.initialize(specs)
-  is_fed_fish = config.algorithm.name == 'fed_fish'
+  method_cost = config.method.cost(config)
+  num_sums = method_cost.models_summed
 
   @tf.function
   def square(sums, gradients):
@@ -212,29 +213,26 @@ def _seconds_per_weight(config, num_repeats):
     return client_optimizer.next(state, weights, gradients)
 
   @tf.function
-  def client_sums(weights, trained, squares, first_sum, second_sum):
-    delta = tf.nest.map_structure(tf.subtract, weights, trained)
-    terms = [delta, []]
-    if is_fed_fish:
-      terms = fisher.fisher_weighted_terms(
-        delta, squares, tf.constant(2.0), relative_floor=1e-8
-      )
-    terms, _ = zero_if_non_finite(terms)
-    return [
-      [s + t for s, t in zip(sums, part, strict=True)]
-      for sums, part in zip((first_sum, second_sum), terms, strict=False)
-      if part
-    ]
+  def client_sums(weights, trained, client_weight, sums):
+    # As many operations as the method declares: a chain of products, the last
+    # of which are summed. The factor is no constant, so that none is folded.
+    terms = [tf.nest.map_structure(tf.subtract, weights, trained)] * num_sums
+    for _ in range(method_cost.flops_per_weight - num_sums):
+      terms.append([client_weight * t for t in terms[-1]])
+    terms, _ = zero_if_non_finite(terms[len(terms) - num_sums :])
+    return tf.nest.map_structure(tf.add, sums, terms)
 
   @tf.function
   def server(state, weights, sums, mass):
-    mean = fisher.fisher_weighted_mean(sums, mass)
+    mean = tf.nest.map_structure(tf.math.divide_no_nan, sums, mass)
     return server_optimizer.next(state, weights, mean)
 
   calls: dict[str, Callable[[], object]] = {
     'square': lambda: square(weights, weights),
     'client_optimizer': lambda: step(client_state, weights, weights),
-    'client_sums': lambda: client_sums(*[weights] * 5),
+    'client_sums': lambda: client_sums(
+      weights, weights, tf.constant(2.0), [weights] * num_sums
+    ),
     'server': lambda: server(server_state, weights, weights, weights),
   }
   seconds = {}

@@ -1,39 +1,40 @@
-"""FedFish and FedAvg runs whose barriers are of the same clients and rounds."""
+"""Pairs of a method and the baseline, of the same clients and rounds."""
 
 import dataclasses
 import json
 from collections.abc import Sequence
 
 from tff_fedfish.evaluation.results import ClientBarrier
+from tff_fedfish.methods.registry import BASELINE
 from tff_fedfish.reporting import matching
 from tff_fedfish.reporting.evaluations import barrier_of
 from tff_fedfish.reporting.runs import Run
 from tff_fedfish.reporting.style import local_epochs
 
 ClientPair = tuple[ClientBarrier, ClientBarrier]
-"""A client's barrier under FedFish, and under FedAvg."""
+"""A client's barrier under a method, and under the baseline."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Pair:
-  """One round of a FedFish and a FedAvg run that differ in the method alone.
+  """One round of two runs that differ in the method only.
 
   Attributes:
-    fed_fish: The FedFish run.
-    fed_avg: The FedAvg run.
+    run: The run of a method.
+    baseline: The run of `BASELINE`.
     round_num: The round whose barrier was measured; None: not known.
     clients: Those that took part in that round of both.
     num_unmatched: Clients with a barrier in one of the two only.
   """
 
-  fed_fish: Run
-  fed_avg: Run
+  run: Run
+  baseline: Run
   round_num: int | None
   clients: tuple[ClientPair, ...]
   num_unmatched: int
 
   def barriers(self, measure: str, scale: float) -> list[tuple[float, float]]:
-    """Returns (under FedFish, under FedAvg) of every client.
+    """Returns (under the method, under the baseline) of every client.
 
     Args:
       measure: 'loss' or 'error'.
@@ -55,34 +56,38 @@ class PairGroup:
 
 
 def find_pairs(runs: Sequence[Run]) -> list[Pair]:
-  """Returns FedFish and FedAvg runs of equal local epochs, with their clients.
+  """Returns each method with the baseline, where local epochs are equal.
 
   Where several runs share method and local epochs, those are paired that have
-  equal settings and seeds; if that leaves several FedAvg runs, the one that
-  agrees in learning rates, too.
+  equal settings and seeds; if that leaves several runs of the baseline, the one
+  that agrees in learning rates, too.
 
   Args:
     runs: The runs of the report, not pooled.
 
   Returns:
-    A pair for each round whose barrier was measured for both.
+    By method, a pair for each round whose barrier was measured for both.
   """
   pairs = []
   measured = [run for run in runs if run.barriers_by_round()]
-  for epochs in local_epochs(measured):
-    fish, average = (
-      [
-        run
-        for run in measured
-        if run.algorithm == name and run.num_local_epochs == epochs
-      ]
-      for name in ('fed_fish', 'fed_avg')
-    )
-    for run in fish:
-      is_only = len(fish) == len(average) == 1
-      partner = average[0] if is_only else _partner(run, average)
-      if partner:
-        pairs += _pairs(run, partner)
+  names = dict.fromkeys(run.algorithm for run in measured)
+  for name in names:
+    if name == BASELINE.name:
+      continue
+    for epochs in local_epochs(measured):
+      mine, baselines = (
+        [
+          run
+          for run in measured
+          if run.algorithm == wanted and run.num_local_epochs == epochs
+        ]
+        for wanted in (name, BASELINE.name)
+      )
+      for run in mine:
+        is_only = len(mine) == len(baselines) == 1
+        partner = baselines[0] if is_only else _partner(run, baselines)
+        if partner:
+          pairs += _pairs(run, partner)
   return [pair for pair in pairs if pair.clients]
 
 
@@ -90,18 +95,17 @@ def group_pairs(pairs: Sequence[Pair]) -> list[PairGroup]:
   """Returns the pairs by what they compare, named 'E = 8' where that is enough.
 
   Args:
-    pairs: Of `find_pairs`.
+    pairs: Of `find_pairs`, of one method.
   """
   by_key: dict = {}
   for pair in pairs:
-    fish, average = pair.fed_fish, pair.fed_avg
     key = (
-      matching.setting_of(fish),
-      matching.method_of(fish),
-      matching.method_of(average),
+      matching.setting_of(pair.run),
+      matching.method_of(pair.run),
+      matching.method_of(pair.baseline),
     )
     by_key.setdefault(key, []).append(pair)
-  epochs = [found[0].fed_fish.num_local_epochs for found in by_key.values()]
+  epochs = [found[0].run.num_local_epochs for found in by_key.values()]
   names = _names(list(by_key), epochs)
   return [
     PairGroup(name, num, tuple(found))
@@ -115,10 +119,10 @@ def _names(keys, epochs):
   settings = [
     {
       **dict(setting),
-      **dict(fed_fish),
-      **{f'{name} of FedAvg': value for name, value in fed_avg},
+      **dict(method),
+      **{f'{name} of {BASELINE.title}': value for name, value in baseline},
     }
-    for setting, fed_fish, fed_avg in keys
+    for setting, method, baseline in keys
   ]
   names = []
   for base in bases:
@@ -129,21 +133,21 @@ def _names(keys, epochs):
   return names
 
 
-def _partner(fed_fish, averages):
-  wanted = matching.setting_of(fed_fish), matching.seeds_of(fed_fish)
+def _partner(run, baselines):
+  wanted = matching.setting_of(run), matching.seeds_of(run)
   found = [
-    run
-    for run in averages
-    if (matching.setting_of(run), matching.seeds_of(run)) == wanted
+    other
+    for other in baselines
+    if (matching.setting_of(other), matching.seeds_of(other)) == wanted
   ]
   if len(found) > 1:
-    rest = _all_but_algorithm(fed_fish)
-    found = [run for run in found if _all_but_algorithm(run) == rest]
+    rest = _all_but_algorithm(run)
+    found = [other for other in found if _all_but_algorithm(other) == rest]
   return found[0] if len(found) == 1 else None
 
 
-def _pairs(fed_fish, fed_avg):
-  mine, others = fed_fish.barriers_by_round(), fed_avg.barriers_by_round()
+def _pairs(run, baseline):
+  mine, others = run.barriers_by_round(), baseline.barriers_by_round()
   for round_num in mine:
     if round_num not in others:
       continue
@@ -152,8 +156,8 @@ def _pairs(fed_fish, fed_avg):
     )
     common = [client_id for client_id in own if client_id in other]
     yield Pair(
-      fed_fish=fed_fish,
-      fed_avg=fed_avg,
+      run=run,
+      baseline=baseline,
       round_num=round_num,
       clients=tuple((own[c], other[c]) for c in common),
       num_unmatched=len(own) + len(other) - 2 * len(common),

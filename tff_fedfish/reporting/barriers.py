@@ -1,6 +1,6 @@
 """Scatters of the Client-Server Barrier.
 
-FedFish against FedAvg client by client, as in Figure 6 of Dhawan et al.
+A method against the baseline client by client, as in Figure 6 of Dhawan et al.
 (2024), "Leveraging Function Space Aggregation for Federated Learning at
 Scale"; their equation 5 defines the barrier.
 """
@@ -10,8 +10,10 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib import cm, colormaps, colors, lines
 
+from tff_fedfish.methods.registry import BASELINE
 from tff_fedfish.reporting import figures
 from tff_fedfish.reporting.barrier_pairs import (
+  Pair,
   PairGroup,
   find_pairs,
   group_pairs,
@@ -48,27 +50,47 @@ def barrier_scatters(
     styles: Their looks, by label.
 
   Returns:
-    FedFish against FedAvg in loss and in error if there is a pair, with a
-    colour per round if there are several; else global against local loss of
-    every run; nothing if no run has a barrier.
+    Each method against the baseline in loss and in error if there is a pair,
+    with a colour per round if there are several; else global against local loss
+    of every run; nothing if no run has a barrier.
   """
-  groups = group_pairs(find_pairs(runs))
+  by_method: dict[str, list[Pair]] = {}
+  for pair in find_pairs(runs):
+    by_method.setdefault(pair.run.algorithm, []).append(pair)
   unit = f'nats per {words_of(runs).unit}'
-  if groups:
+  if by_method:
     epochs = local_epochs(runs)
     return [
-      _pair_figure(groups, epochs, unit, 'loss'),
-      _pair_figure(groups, epochs, 'percentage points', 'error'),
+      _pair_figure(
+        group_pairs(pairs),
+        epochs,
+        measure_unit,
+        measure,
+        # A number, as a method's name may hold anything.
+        f'barrier_{measure}' + f'_{number}' * (len(by_method) > 1),
+      )
+      for number, pairs in enumerate(by_method.values(), start=1)
+      for measure, measure_unit in (
+        ('loss', unit),
+        ('error', 'percentage points'),
+      )
     ]
   clients = {
     run.label: list(found.values())[-1]
     for run in runs
     if (found := run.barriers_by_round())
   }
-  return [_local_global_figure(clients, styles, unit)] if clients else []
+  titles = dict.fromkeys(
+    run.method for run in runs if run.algorithm != BASELINE.name
+  )
+  other = f'a {next(iter(titles))}' if len(titles) == 1 else 'another method’s'
+  if not clients:
+    return []
+  return [_local_global_figure(clients, styles, unit, other)]
 
 
-def _pair_figure(groups: Sequence[PairGroup], epochs, unit, measure):
+def _pair_figure(groups: Sequence[PairGroup], epochs, unit, measure, name):
+  method = groups[0].pairs[0].run.method
   scale = 1.0 if measure == 'loss' else 100.0
   words = f'barrier in the {measure} ({unit})'
   points = {
@@ -100,8 +122,8 @@ def _pair_figure(groups: Sequence[PairGroup], epochs, unit, measure):
         axes.set_title(figures.drawable(panel[0].name))
       for group in panel:
         handles += _draw_group(axes, group, points[group.name], epochs, rounds)
-      axes.set_xlabel(f'FedFish: {words}')
-      axes.set_ylabel(f'FedAvg: {words}')
+      axes.set_xlabel(f'{figures.drawable(method)}: {words}')
+      axes.set_ylabel(f'{BASELINE.title}: {words}')
     for axes in grid.flat[len(panels) :]:
       axes.set_visible(False)
     if len(rounds) > 1:
@@ -116,7 +138,7 @@ def _pair_figure(groups: Sequence[PairGroup], epochs, unit, measure):
       + ('loss' if measure == 'loss' else 'error (1 − accuracy)')
       + ' minus that of the client’s own trained weights, on the client’s '
       'training data; positive is worse. Above the diagonal the barrier is '
-      f'lower under FedFish, for these shares of clients: {shares}.'
+      f'lower under {method}, for these shares of clients: {shares}.'
     )
     if len(rounds) > 1:
       caption += f' Rounds: {_rounds_text(rounds)}.'
@@ -128,12 +150,14 @@ def _pair_figure(groups: Sequence[PairGroup], epochs, unit, measure):
       )
     return figures.render(
       figure,
-      name=f'barrier_{measure}',
-      title=f'Client-Server Barrier in the {measure}, FedFish and FedAvg',
+      name=name,
+      title=f'Client-Server Barrier in the {measure}, {method} and '
+      f'{BASELINE.title}',
       caption=caption,
       alternative_text='Scatter plot of the Client-Server Barrier in the '
-      f'{measure} per client, FedFish horizontally and FedAvg vertically. '
-      f'Share of clients with the lower barrier under FedFish: {shares}.',
+      f'{measure} per client, {method} horizontally and {BASELINE.title} '
+      f'vertically. Share of clients with the lower barrier under {method}: '
+      f'{shares}.',
     )
 
 
@@ -162,7 +186,7 @@ def _draw_group(axes, group, points, epochs, rounds):
     series = group.name
     if len(rounds) > 1:
       series += f', round {pair.round_num}'
-    record_clients(axes, series, [fish.client_id for fish, _ in pair.clients])
+    record_clients(axes, series, [mine.client_id for mine, _ in pair.clients])
     means.append((*np.mean(found, axis=0), own, f'{series}, mean'))
   for x, y, own, series in means:
     axes.plot(
@@ -187,7 +211,7 @@ def _or_first(round_num):
   return -1 if round_num is None else round_num
 
 
-def _local_global_figure(clients, styles, unit):
+def _local_global_figure(clients, styles, unit, other):
   shares = '; '.join(
     f'{label}: '
     + share_text(sum(barrier_of(c, 'loss') > 0 for c in found), len(found))
@@ -228,8 +252,8 @@ def _local_global_figure(clients, styles, unit):
       'training data. The height above the dashed diagonal is the client’s '
       'barrier. '
       f'Share of clients with a positive barrier: {shares}. There is no '
-      'pair of a FedFish and a FedAvg run with equal local epochs to set '
-      'against each other.',
+      f'pair of {other} and a {BASELINE.title} run with equal local epochs to '
+      'set against each other.',
       alternative_text='Scatter plot of the loss of the new global weights '
       'against the loss of each client’s own weights. Share of clients '
       f'above the diagonal: {shares}.',

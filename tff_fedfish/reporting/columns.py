@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from tff_fedfish.reporting.evaluations import Evaluation, Interval
 from tff_fedfish.reporting.runs import Run, transfer_corpora
@@ -28,7 +28,7 @@ class Column:
 
   Attributes:
     key: Name in summary.csv, such as 'held_out/loss/0.25'.
-    panel: 'held_out', 'transfer: CORPUS', 'cost' or 'training'.
+    panel: 'held_out', 'transfer: CORPUS', 'cost', 'training' or 'method'.
     measure: 'loss', 'accuracy', 'barrier', 'cost' or 'further'.
     group: Heading shared by neighbours, with the unit.
     heading: The column's own heading; may be empty.
@@ -98,6 +98,19 @@ def main_columns(runs: Sequence[Run]) -> Iterator[Column]:
     f'Held-out {words.accuracy_label}',
     _percent,
     panel='training',
+  )
+  for name in _method_columns(runs):
+    yield metric(name, name, _number, panel='method', is_ranked=False)
+
+
+def _method_columns(runs) -> Iterable[str]:
+  """Returns columns that methods add; not those that end at 0 in all runs."""
+  return dict.fromkeys(
+    column.name
+    for run in runs
+    if (config := run.train_config)
+    for column in config.method.columns(config)
+    if run.last(column.name)
   )
 
 
@@ -205,6 +218,10 @@ def _signed_points(value):
 
 def _count(value):
   return f'{value:,.0f}' if abs(value) >= 10_000 else f'{value:.5g}'
+
+
+def _number(value):
+  return _count(value).replace('-', '−')
 
 
 def _one_digit(value):

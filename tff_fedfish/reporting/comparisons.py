@@ -11,13 +11,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tff_fedfish.evaluation import statistics
+from tff_fedfish.methods import registry
 from tff_fedfish.reporting import matching
 from tff_fedfish.reporting.evaluations import Evaluation
 from tff_fedfish.reporting.repetitions import NUM_BOOTSTRAP
 from tff_fedfish.reporting.runs import Run, transfer_corpora
 from tff_fedfish.reporting.tables import csv_text
-
-_BASELINE = 'fed_avg'
 
 # Of a `statistics.paired_difference`.
 _NUMBERS = (
@@ -71,7 +70,8 @@ def compare_methods(runs: Sequence[Run]) -> list[Comparison]:
 
   Returns:
     Comparisons by setting, pair, subject and fraction, in the order of the
-    runs. FedAvg is the baseline where it takes part, else the first method is.
+    runs. `registry.BASELINE` is subtracted where it takes part, else the first
+    method is.
   """
   groups: dict[Any, list[Run]] = {}
   for run in runs:
@@ -140,7 +140,7 @@ def comparisons_csv(comparisons: Sequence[Comparison]) -> str:
 def _pairs(named: Mapping[str, Mapping[Any, Run]]) -> Iterator[tuple[str, str]]:
   """Yields (method, baseline)."""
   is_baseline = {
-    name: next(iter(runs.values())).algorithm == _BASELINE
+    name: next(iter(runs.values())).algorithm == registry.BASELINE.name
     for name, runs in named.items()
   }
   for first, second in itertools.combinations(named, 2):

@@ -1,6 +1,6 @@
 """Which curves a report has: scores by rounds, local epochs and traffic."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from tff_fedfish.reporting import curves, figures
 from tff_fedfish.reporting.curves import Place, Score
@@ -80,11 +80,14 @@ def cost_curves(
     ),
   }
   if len(local_epochs(runs)) > 1:
+    further = [
+      f' {title}’s pass after local training, where it makes one, comes on top.'
+      for title in _methods_with_a_pass(runs)
+    ]
     costs['local_epochs'] = (
       _LOCAL_EPOCHS,
       'Local epochs: rounds so far times local epochs per round, what a client '
-      'that takes part in every round has computed. FedFish’s pass for the '
-      'Fisher diagonal, where it makes one, comes on top.',
+      f'that takes part in every round has computed.{"".join(further)}',
     )
   return _draw(
     runs,
@@ -159,12 +162,22 @@ def _draw(
       place=place,
       score=score,
       name=name,
-      caption=caption.format(score.caption),
+      caption=caption.replace('{}', score.caption),
     )
     for name, place, score, caption in wanted
     if score
   ]
   return [figure for figure in drawn if figure]
+
+
+def _methods_with_a_pass(runs) -> Iterable[str]:
+  """Returns the titles of methods whose clients compute more than epochs."""
+  return dict.fromkeys(
+    run.method
+    for run in runs
+    if (config := run.train_config)
+    and config.method.cost(config).pass_after_training != 'none'
+  )
 
 
 def _place_of_units(kind):

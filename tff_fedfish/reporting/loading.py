@@ -5,14 +5,17 @@ import dataclasses
 import itertools
 import os
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from tff_fedfish.errors import UserError
 from tff_fedfish.evaluation.results import ClientBarrier, read_barriers
+from tff_fedfish.methods import registry
+from tff_fedfish.methods.method import AlgorithmConfig
 from tff_fedfish.reporting.evaluations import finite_rows, load_evaluation
 from tff_fedfish.reporting.reading import read_json_object
 from tff_fedfish.reporting.runs import Row, Run
-from tff_fedfish.training import config_loading
+from tff_fedfish.training import config_loading, config_overrides
 from tff_fedfish.training.metrics_files import read_metrics
 
 
@@ -45,10 +48,9 @@ def _load_run(directory):
   _require_run(directory)
   config_path = directory / 'config.json'
   config = read_json_object(config_path)
-  # Settings that came later than the run have their defaults here, but are not
-  # shown as if the run had named them.
-  config_loading.from_json_dict(config, str(config_path))
-  metrics, remarks = _read_rounds(directory / 'metrics.csv')
+  remarks = list(_check_config(config, config_path))
+  metrics, further = _read_rounds(directory / 'metrics.csv')
+  remarks += further
   timings: tuple[Row, ...] = ()
   if (directory / 'timings.csv').exists():
     timings, further = _read_rounds(directory / 'timings.csv')
@@ -69,6 +71,25 @@ def _load_run(directory):
     round_barriers=_read_round_barriers(directory / 'barrier', metrics),
     remarks=(*remarks, *further),
   )
+
+
+def _check_config(
+  config: Mapping[str, Any], path: pathlib.Path
+) -> Iterator[str]:
+  """Raises UserError if a config.json is none; yields remarks.
+
+  Settings that came later than the run have their defaults in this check, but
+  are not shown as if the run had named them.
+  """
+  name = config_overrides.method_name(config)
+  if name and not registry.find_or_none(name):
+    yield f'the method {name!r} cannot be loaded: its settings are as written'
+    # The other sections are checked as those of any method.
+    config = {
+      **config,
+      AlgorithmConfig.section: {'name': registry.BASELINE.name},
+    }
+  config_loading.from_json_dict(config, str(path))
 
 
 def _require_run(directory):

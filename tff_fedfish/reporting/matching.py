@@ -1,9 +1,9 @@
-"""What two runs must share to be compared, and what tells them apart.
+"""Settings that compared runs must share, and those that tell them apart.
 
-A configuration falls into the method (the algorithm's settings and the learning
-rates, which every method needs its own of), the seeds, and the setting: all the
-rest that may change a number. Runs of equal setting and method that differ in
-seeds, other than those of the clients' split and partition, are repetitions.
+A configuration falls into the method (its settings and the optimizers, which
+every method needs its own of), the seeds, and the setting: all the rest that
+may change a number. Runs of equal setting and method that differ in seeds,
+other than those of the clients' split and partition, are repetitions.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,24 +12,31 @@ from typing import Any
 from tff_fedfish.reporting.runs import Run
 from tff_fedfish.reporting.settings import flatten
 from tff_fedfish.training import config_loading
-from tff_fedfish.training.config import FED_FISH_ONLY
 
 LOCAL_EPOCHS = 'client_work.num_local_epochs'
 NUM_ROUNDS = 'training.num_rounds'
 
 _SEEDS = ('seeds.model_seed', 'seeds.cohort_seed', 'seeds.shuffle_seed')
-# What makes a method, and what says nothing of the numbers.
-_METHOD = (
-  'algorithm.',
-  'server.',
-  'client_work.learning_rate',
-  'client_work.max_delta_norm',
+# What a search may choose for each number of local epochs and of rounds.
+_RATE = ('learning_rate', 'warmup_rounds', 'schedule_rounds', 'final_fraction')
+_CLIENT_OPTIMIZER = (
+  *_RATE,
+  *('optimizer', 'momentum', 'nesterov', 'beta_1', 'beta_2', 'epsilon'),
+  *('weight_decay', 'weight_decay_on', 'learning_rate_schedule'),
+  *('max_gradient_norm', 'max_delta_norm'),
 )
+_RATES = tuple(
+  f'{s}.{name}' for s in ('client_work', 'server') for name in _RATE
+)
+# What makes a method: sections, which end with a dot, and single settings.
+_METHOD = (
+  *('algorithm.', 'server.'),
+  *(f'client_work.{name}' for name in _CLIENT_OPTIMIZER),
+)
+# What says nothing of the numbers.
 _IGNORED = (
-  'schema_version',
-  'engine.',
-  'checkpoints.',
-  'training.max_non_finite_rounds',
+  *('schema_version', 'engine.', 'checkpoints.'),
+  *('training.max_non_finite_rounds', 'client_work.micro_batch_size'),
 )
 # What budgets and the scores along the way change of a setting.
 _OF_BUDGETS = (LOCAL_EPOCHS, NUM_ROUNDS, 'evaluation.')
@@ -50,7 +57,7 @@ def setting_of(run: Run) -> Key:
   return tuple(
     (name, repr(value))
     for name, value in sorted(_settings(run).items())
-    if not name.startswith((*_METHOD, *_IGNORED)) and name not in _SEEDS
+    if not _is_of(name, (*_METHOD, *_IGNORED, *_SEEDS))
   )
 
 
@@ -62,18 +69,26 @@ def study_of(run: Run) -> Key:
 
 
 def method_of(run: Run) -> Key:
-  """Returns the method with its settings and learning rates."""
+  """Returns the method with the settings that it reads and the optimizers.
+
+  Of a method that cannot be loaded, all settings are those as written.
+  """
   return (('method', run.method),) + tuple(
     (name, repr(value))
     for name, value in sorted(_settings(run).items())
-    if name.startswith(_METHOD)
-    and (run.algorithm == 'fed_fish' or name not in FED_FISH_ONLY)
+    if _is_of(name, _METHOD)
   )
 
 
 def _settings(run):
-  """Returns all settings; a run may be older than some of them."""
-  return flatten(config_loading.with_defaults(run.config))
+  """Returns what the run reads; it may be older than some settings."""
+  values = flatten(config_loading.with_defaults(run.config))
+  return {name: value for name, value in values.items() if run.reads(name)}
+
+
+def _is_of(name, settings):
+  """Says whether a setting is one of these, or in one of these sections."""
+  return name in settings or f'{name.partition(".")[0]}.' in settings
 
 
 def seeds_of(run: Run) -> tuple[str, ...]:
@@ -117,13 +132,20 @@ def method_names(methods: Sequence[Key]) -> list[str]:
     values = dict(method)
     others = [dict(m) for m in methods if m[0] == method[0]]
     differing = [
-      f'{_SHORT_NAMES.get(name) or name.partition(".")[2]} {value}'
+      f'{_short_name(name)} {value}'
       for name, value in values.items()
       if any(other.get(name) != value for other in others)
     ]
     name = values['method']
     names.append(f'{name} ({", ".join(differing)})' if differing else name)
   return names
+
+
+def _short_name(name):
+  section, _, setting = name.partition('.')
+  # Both sides have an optimizer.
+  side = {'client_work': 'client ', 'server': 'server '}.get(section, '')
+  return _SHORT_NAMES.get(name, f'{side}{setting}')
 
 
 def studies(runs: Sequence[Run]) -> list[list[Run]]:
@@ -161,15 +183,13 @@ def methods(runs: Sequence[Run]) -> list[tuple[str, list[Run]]]:
 
   Returns:
     Runs of equal algorithm are one method where they differ in local epochs or
-    rounds: learning rates may have been chosen for each of these. Otherwise
-    learning rates make methods of their own.
+    rounds: learning rates, and over how many rounds they change, may have been
+    chosen for each of these. Otherwise they make methods of their own.
   """
   by_algorithm: dict[Key, list[Run]] = {}
   for run in runs:
     key = method_of(run)
-    coarse = tuple(
-      pair for pair in key if pair[0].startswith(('method', 'algorithm.'))
-    )
+    coarse = tuple(pair for pair in key if pair[0] not in _RATES)
     by_algorithm.setdefault(coarse, []).append(run)
   found: dict[Key, list[Run]] = {}
   for coarse, members in by_algorithm.items():

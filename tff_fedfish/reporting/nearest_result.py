@@ -12,13 +12,13 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from tff_fedfish.reporting import paper_results
 from tff_fedfish.reporting.evaluations import Evaluation
 from tff_fedfish.reporting.fixed_budgets import (
   FIXED_COMPUTE,
   PAPER_LOCAL_EPOCHS,
   Budgets,
 )
+from tff_fedfish.reporting.papers import fed_fish as paper_results
 from tff_fedfish.reporting.runs import Run
 from tff_fedfish.reporting.words import holds_images
 
@@ -30,6 +30,13 @@ _PACHINKO = (
   ('root_alpha', 0.1, 0.1),
   ('leaf_alpha', 10, 10),
   ('held_out', 'matching', 'matching'),
+)
+# Of the paper's optimizers, on either side.
+_PLAIN_STEPS = (
+  ('momentum', 0.0),
+  ('max_gradient_norm', None),
+  ('learning_rate_schedule', 'constant'),
+  ('warmup_rounds', 0),
 )
 
 
@@ -120,8 +127,10 @@ def evaluated_corpus(task: Task, evaluation: Evaluation) -> str | None:
 
 def method_of_paper(run: Run) -> str | None:
   """Returns which of the paper's methods a run uses; None: none of them."""
-  if run.algorithm != 'fed_fish':
-    return run.algorithm if run.algorithm == 'fed_avg' else None
+  if run.algorithm == paper_results.FED_AVG:
+    return paper_results.FED_AVG
+  if run.algorithm != paper_results.FED_FISH:
+    return None
   return {
     None: paper_results.FED_FISH,
     'extra_pass': paper_results.FED_FISH,
@@ -200,6 +209,12 @@ def differences(
       setting('client_work', 'learning_rate'),
       paper.client_learning_rate,
     ),
+    ('client optimizer', setting('client_work', 'optimizer'), 'sgd'),
+    *(
+      (f'{side} {name.replace("_", " ")}', setting(section, name), printed)
+      for section, side in (('client_work', 'client'), ('server', 'server'))
+      for name, printed in _PLAIN_STEPS
+    ),
     (
       'client weighting',
       setting('algorithm', 'client_weighting'),
@@ -210,7 +225,7 @@ def differences(
       {
         run.setting('algorithm', 'fisher_reduction')
         for run in runs
-        if run.algorithm == 'fed_fish'
+        if run.algorithm == paper_results.FED_FISH
       },
       'sum',
     ),
@@ -219,7 +234,7 @@ def differences(
       {
         run.setting('algorithm', 'fisher_normalization') or 'none'
         for run in runs
-        if run.algorithm == 'fed_fish'
+        if run.algorithm == paper_results.FED_FISH
       },
       'none',
     ),

@@ -254,6 +254,7 @@ def _panel_title(name, panel):
     if any(column.measure == 'barrier' for column in panel.columns)
     else 'Cost',
     'training': 'Training, last values',
+    'method': 'Metrics of single methods, last values',
   }[name]
 
 

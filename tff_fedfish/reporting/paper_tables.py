@@ -8,7 +8,8 @@ ours is left out.
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from tff_fedfish.reporting import matching, nearest_result, paper_results
+from tff_fedfish.methods import registry
+from tff_fedfish.reporting import matching, nearest_result
 from tff_fedfish.reporting.evaluations import Evaluation
 from tff_fedfish.reporting.fixed_budgets import (
   FIXED_COMPUTE,
@@ -23,6 +24,7 @@ from tff_fedfish.reporting.paper_rows import (
   TableRow,
   difference,
 )
+from tff_fedfish.reporting.papers import fed_fish as paper_results
 from tff_fedfish.reporting.repetitions import with_seed
 from tff_fedfish.reporting.runs import Run, transfer_corpora
 from tff_fedfish.reporting.words import holds_images
@@ -227,7 +229,7 @@ class _Study:
     return _Entry(method, run_of, evaluation_of, tuple(further))
 
   def _rows(self, number, place, entries, columns):
-    """Yields a row per method, then its differences from FedAvg."""
+    """Yields a row per method, then its differences from the baseline."""
     evaluated_on, kind, epochs = place
     rows = []
     for entry in entries:
@@ -249,9 +251,9 @@ class _Study:
       )
     yield from rows
     algorithms = [next(iter(e.run_of.values())).algorithm for e in entries]
-    if algorithms.count('fed_avg') != 1:
+    if algorithms.count(registry.BASELINE.name) != 1:
       return
-    index = algorithms.index('fed_avg')
+    index = algorithms.index(registry.BASELINE.name)
     for row, entry in zip(rows, entries, strict=True):
       if entry is not entries[index]:
         is_paired = [_is_paired(entry, entries[index], c) for c in columns]

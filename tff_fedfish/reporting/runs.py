@@ -1,19 +1,23 @@
 """A run as the report sees it: configuration, curves, evaluations."""
 
 import dataclasses
+import functools
 import pathlib
 import statistics
 from collections.abc import Sequence
 from typing import Any
 
+from tff_fedfish.errors import UserError
 from tff_fedfish.evaluation.results import ClientBarrier
+from tff_fedfish.methods import registry
+from tff_fedfish.methods.method import AlgorithmConfig
 from tff_fedfish.reporting.evaluations import Evaluation
 from tff_fedfish.reporting.reading import is_finite
+from tff_fedfish.training import config_loading
+from tff_fedfish.training.config import TrainConfig
 from tff_fedfish.training.divergence import RoundHistory
 
 Row = dict[str, float | int | None]
-
-_METHOD_NAMES = {'fed_fish': 'FedFish', 'fed_avg': 'FedAvg'}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -53,15 +57,22 @@ class Run:
 
   @property
   def algorithm(self) -> str:
-    """The algorithm's name as in the configuration, such as 'fed_fish'."""
+    """`algorithm.name` as in the configuration, such as 'fed_fish'."""
     return str(self.setting('algorithm', 'name') or 'unnamed')
 
   @property
   def method(self) -> str:
-    """The algorithm's name as people write it, such as 'FedFish'."""
-    parts = self.algorithm.split('_')
-    generic = ''.join(part[:1].upper() + part[1:] for part in parts)
-    return _METHOD_NAMES.get(self.algorithm, generic or 'unnamed')
+    """The method's title, such as 'FedFish'; its name if it is unknown."""
+    method = registry.find_or_none(self.algorithm)
+    return method.title if method else self.algorithm
+
+  @functools.cached_property
+  def train_config(self) -> TrainConfig | None:
+    """The checked configuration; None if the method is unknown."""
+    try:
+      return config_loading.from_json_dict(self.config, str(self.directory))
+    except UserError:
+      return None
 
   @property
   def corpus_kind(self) -> str:
@@ -128,6 +139,18 @@ class Run:
     for key in keys:
       value = value.get(key) if isinstance(value, dict) else None
     return value
+
+  def reads(self, name: str) -> bool:
+    """Says whether the run's method reads a setting, 'section.setting'.
+
+    A former version wrote settings of other methods, too. All settings of a
+    method that cannot be loaded are its own.
+    """
+    section, _, setting = name.partition('.')
+    if section != AlgorithmConfig.section:
+      return True
+    method = registry.find_or_none(self.algorithm)
+    return method is None or setting in registry.settings_of(method)
 
   def series(self, *names: str) -> list[tuple[float, ...]]:
     """Returns the rows in which all the named metrics are finite."""

@@ -103,17 +103,20 @@ def reproduction_commands(runs: Sequence[Run]) -> list[list[str]]:
     one part. `CORPUS_...` stands for a grouped corpus whose place the runs do
     not record.
   """
+  configs = [flatten(_trained_config(run)) for run in runs]
   differing = [
-    s for s in compare([_trained_config(r) for r in runs]) if s.differs
+    name
+    for name in dict.fromkeys(name for values in configs for name in values)
+    # Of a setting that one method reads, the file holds the value.
+    if len({repr(values[name]) for values in configs if name in values}) > 1
   ]
   commands = []
   workdirs = [f'runs/{run.name}' for run in runs]
-  for run, workdir in zip(runs, workdirs, strict=True):
-    values = flatten(_trained_config(run))
+  for run, workdir, values in zip(runs, workdirs, configs, strict=True):
     overrides = [
-      shlex.quote(f'--config.{s.name}={values[s.name]}')
-      for s in differing
-      if s.name in values
+      shlex.quote(f'--config.{name}={values[name]}')
+      for name in differing
+      if name in values
     ]
     commands.append(
       [
@@ -163,7 +166,14 @@ def _evaluate_command(run, evaluation, workdir):
 
 
 def _trained_config(run):
-  return {k: v for k, v in run.config.items() if k != 'schema_version'}
+  """Returns the sections of config.json, without what the method ignores."""
+  return {
+    section: {k: v for k, v in values.items() if run.reads(f'{section}.{k}')}
+    if isinstance(values, Mapping)
+    else values
+    for section, values in run.config.items()
+    if section != 'schema_version'
+  }
 
 
 def _merge(base, other):

@@ -1,19 +1,25 @@
 """How a run looks in every plot: legible in colour and in grey.
 
-Method is hue (Okabe and Ito's palette, distinct under colour blindness) and
-marker fill or bar hatch; local epochs are line style, marker shape and shade.
+Method is hue (Okabe and Ito's palette, then Tol's, distinct under colour
+blindness) and marker fill or bar hatch, as its declaration says or the next
+free ones; local epochs are line style, marker shape and shade.
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tff_fedfish.methods import registry
 from tff_fedfish.reporting.runs import Run
 
-_HUES = {'fed_fish': '#D55E00', 'fed_avg': '#0072B2'}
-_FURTHER_HUES = ('#009E73', '#CC79A7', '#E69F00', '#56B4E9', '#000000')
-_HATCHES = {'fed_fish': '', 'fed_avg': '////'}
-_FURTHER_HATCHES = ('....', 'xxxx', '\\\\\\\\', '++++', 'oooo')
+_FURTHER_HUES = (
+  *('#009E73', '#CC79A7', '#E69F00', '#56B4E9', '#000000'),
+  *('#882255', '#332288', '#999933'),
+)
+_FURTHER_HATCHES = (
+  *('....', 'xxxx', '\\\\\\\\', '++++', 'oooo'),
+  *('----', '||||', '**'),
+)
 _LINES: tuple[Any, ...] = (
   '-',
   (0, (5, 2)),
@@ -111,8 +117,12 @@ def run_styles(runs: Sequence[Run]) -> dict[str, RunStyle]:
     Styles. Two runs of one method and equal local epochs differ in marker and
     line style.
   """
-  methods = sorted({run.algorithm for run in runs})
-  further = [method for method in methods if method not in _HUES]
+  names = {run.algorithm for run in runs}
+  methods = {name: registry.find_or_none(name) for name in names}
+  hues, hatches = (
+    _assign({n: m and getattr(m, look) for n, m in methods.items()}, further)
+    for look, further in (('hue', _FURTHER_HUES), ('hatch', _FURTHER_HATCHES))
+  )
   epochs = local_epochs(runs)
   styles, taken = {}, set()
   for run in runs:
@@ -121,12 +131,7 @@ def run_styles(runs: Sequence[Run]) -> dict[str, RunStyle]:
     while (run.algorithm, look) in taken:
       look += 1 if look >= len(epochs) else len(epochs) - look
     taken.add((run.algorithm, look))
-    color = _HUES.get(run.algorithm) or _cycle(
-      _FURTHER_HUES, further.index(run.algorithm)
-    )
-    hatch = _HATCHES.get(run.algorithm)
-    if hatch is None:
-      hatch = _cycle(_FURTHER_HATCHES, further.index(run.algorithm))
+    color, hatch = hues[run.algorithm], hatches[run.algorithm]
     strength = 1.0 if len(epochs) == 1 else 0.4 + 0.6 * rank / (len(epochs) - 1)
     styles[run.label] = RunStyle(
       color=color,
@@ -137,6 +142,28 @@ def run_styles(runs: Sequence[Run]) -> dict[str, RunStyle]:
       hatch=hatch,
     )
   return styles
+
+
+def _assign(
+  wanted: Mapping[str, str | None], further: Sequence[str]
+) -> dict[str, str]:
+  """Returns a value for each name, equal ones only where none is free.
+
+  Args:
+    wanted: The value that a name has where no other takes it; built-in methods
+      come first, then names in order.
+    further: Values for the other names.
+  """
+  names = sorted(wanted, key=lambda name: (name not in registry.BUILT_IN, name))
+  given: dict[str, str] = {}
+  for name in names:
+    if wanted[name] is not None and wanted[name] not in given.values():
+      given[name] = wanted[name]
+  free = [value for value in further if value not in given.values()]
+  rest = (name for name in names if name not in given)
+  return given | {
+    name: _cycle(free or further, index) for index, name in enumerate(rest)
+  }
 
 
 def local_epochs(runs: Sequence[Run]) -> list[int | float | None]:

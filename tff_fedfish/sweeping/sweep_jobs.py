@@ -115,5 +115,5 @@ def _job(workdir, directory, job_name, run, requests):
     log=workdir / 'logs' / f'{job_name}.log',
     config=config,
     round_cost=(config.cohort_size or 1)
-    * (steps.num_local_steps + steps.num_fisher_steps),
+    * (steps.num_local_steps + steps.num_steps_after_training),
   )

@@ -53,10 +53,11 @@ def print_sweep(
   _print_table('Runs', [*_headings(unit, directory), 'budget'], rows)
   runs = [*search_runs, *arms]
   num_rounds = sum(run.num_rounds for run in runs)
-  num_tokens = sum(map(_num_tokens, runs))
+  counts = [_count_tokens(run) for run in runs]
+  num_tokens = '-' if None in counts else f'{sum(counts):,}'
   num_evaluations = sum(len(job.evaluations) for job in jobs)
   print(
-    f'{len(runs)} runs, {num_rounds:,} rounds, {num_tokens:,} {unit} at most; '
+    f'{len(runs)} runs, {num_rounds:,} rounds, {num_tokens} {unit} at most; '
     f'{num_evaluations} evaluations of {len(arms)} runs.'
   )
   num_cells = sum(arm.num_cells for arm in arms)
@@ -92,8 +93,14 @@ def _status(job: Job) -> str:
 
 
 def _num_tokens(run) -> str:
+  count = _count_tokens(run)
+  return '-' if count is None else f'{count:,}'
+
+
+def _count_tokens(run) -> int | None:
+  """Returns the targets of a run at most; None where the config has no cap."""
   per_round = client_steps.max_tokens_per_round(run.config)
-  return '-' if per_round is None else f'{run.num_rounds * per_round:,}'
+  return None if per_round is None else run.num_rounds * per_round
 
 
 def _print_table(

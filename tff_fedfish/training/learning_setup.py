@@ -53,7 +53,7 @@ def build_learning_process(
     ],
   )
   # A builder needs to know only those that are set.
-  for name in ('max_delta_norm', 'micro_batch_size'):
+  for name in ('max_delta_norm', 'num_local_steps', 'micro_batch_size'):
     value = getattr(config.client_work, name)
     options |= {} if value is None else {name: value}
   return config.method.build(config, model, **options)

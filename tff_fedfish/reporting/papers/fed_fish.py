@@ -1,4 +1,4 @@
-"""What Dhawan et al. (2024), FedFish, print: Tables 2 to 6, as facts.
+"""Tables 2 to 6 of Dhawan et al. (2024), FedFish, as facts.
 
 Source: "Leveraging Function Space Aggregation for Federated Learning at Scale",
 https://arxiv.org/abs/2311.10291v2. The numbers of seeds and intervals are not

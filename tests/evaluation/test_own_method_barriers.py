@@ -1,0 +1,125 @@
+"""The barrier and effective clients of methods outside the package."""
+
+import json
+
+import numpy as np
+import pytest
+import small_runs
+
+from tff_fedfish.cli.main import main
+from tff_fedfish.evaluation import results
+from tff_fedfish.training import (
+  cohort_data,
+  learning_setup,
+  run_directory,
+  run_inputs,
+)
+
+
+@pytest.fixture(scope='module')
+def measure(small_inputs, tmp_path_factory):
+  """Trains a round of a method, measured, and evaluates the start.
+
+  Returns a function of the method's name. It returns the run's directory, the
+  evaluation's, the config and the round's (client id, training rows).
+  """
+
+  def train_and_evaluate(name, **settings):
+    workdir = tmp_path_factory.mktemp(name) / 'run'
+    code = small_runs.train(
+      small_inputs,
+      workdir,
+      algorithm__name=name,
+      training__num_rounds=1,
+      evaluation__barrier_every_num_rounds=1,
+      **settings,
+    )
+    assert code == 0
+    start = workdir / 'checkpoints' / 'round_00000000'
+    output = workdir / 'evaluations' / 'start'
+    arguments = ['--checkpoint', str(start), '--data', str(small_inputs[0])]
+    arguments += ['--output', str(output), '--barrier']
+    arguments += ['--fractions', '0', '--max_clients', '1']
+    assert main(['evaluate', *arguments]) == 0
+    config = run_directory.read_config(workdir)
+    return workdir, output, config, _cohort(config, workdir)
+
+  return train_and_evaluate
+
+
+def _cohort(config, workdir):
+  corpus = run_inputs.open_corpus(config, config.data.directory)
+  tokenizer = run_inputs.open_tokenizer(config, workdir / 'vocabulary')
+  return cohort_data.cohort(
+    config,
+    run_inputs.split_corpus(config, corpus).participating,
+    cohort_data.OpenedSource(run_inputs.client_rows(config, corpus, tokenizer)),
+    1,
+  )
+
+
+def _effective_clients(output):
+  return json.loads((output / 'summary.json').read_text())['effective_clients']
+
+
+def _kish(masses):
+  return np.sum(masses, 0) ** 2 / np.sum(np.square(masses), 0)
+
+
+def test_clients_train_as_those_of_the_method(measure):
+  workdir, output, config, cohort = measure('own_methods.first_epoch')
+  assert config.client_work.num_local_epochs == 2
+  process = learning_setup.build_learning_process(config)
+  evaluator = learning_setup.build_evaluator(config)
+  state = process.initialize()
+  before = tuple(process.get_model_weights(state).trainable)
+
+  def loss_after(client, num_local_epochs):
+    rows = client.sequences()
+    trained = evaluator.fine_tune(
+      before,
+      rows,
+      num_local_epochs=num_local_epochs,
+      learning_rate=config.client_work.learning_rate,
+    )
+    return evaluator.score(trained, rows).loss
+
+  found = {
+    entry.client_id: entry.local_loss
+    for entry in results.read_barriers(output / 'barrier.csv')
+  }
+  assert found == pytest.approx(
+    {client.client_id: loss_after(client, 1) for client in cohort}, rel=1e-6
+  )
+  # Those of FedAvg are other models.
+  for client in cohort:
+    assert found[client.client_id] > loss_after(client, 2) + 1e-4
+  measured = workdir / 'barrier' / 'round_00000001.csv'
+  assert measured.read_bytes() == (output / 'barrier.csv').read_bytes()
+
+
+def test_without_a_mass_clients_count_by_their_weight(measure):
+  _, output, _, cohort = measure('own_methods.first_epoch')
+  sizes = np.array([len(client.sequences()) for client in cohort], float)
+  assert len(set(sizes)) > 1
+  effective = _effective_clients(output)
+  assert effective['mean'] == pytest.approx(_kish(sizes))
+  assert set(effective['tensors'].values()) == {effective['mean']}
+
+
+def test_with_a_mass_clients_count_by_it(measure):
+  _, output, config, cohort = measure(
+    'own_methods.magnitude_mean', algorithm__magnitude_power=0.5
+  )
+  process = learning_setup.build_learning_process(config)
+  trained = process.trained_models(process.initialize(), cohort)
+  # Of the first tensor, w |d|^0.5.
+  masses = [
+    client['client_weight'] * np.abs(client['update'].model_delta[0]) ** 0.5
+    for client in trained
+  ]
+  has_mass = np.sum(masses, 0) > 0
+  expected = _kish(np.array(masses, np.float64)[:, has_mass]).mean()
+  assert 1 < expected < 3
+  first, *_ = _effective_clients(output)['tensors'].values()
+  assert first == pytest.approx(expected, rel=1e-5)

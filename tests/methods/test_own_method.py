@@ -1,0 +1,208 @@
+"""A method outside the package does all that a built-in one does."""
+
+import json
+import os
+import pathlib
+import shutil
+import textwrap
+
+import numpy as np
+import pytest
+import small_runs
+
+from models.model_shapes import num_parameters
+from tff_fedfish.cli.main import main
+from tff_fedfish.planning import plan
+from tff_fedfish.training import (
+  checkpoints,
+  config_loading,
+  metrics_files,
+  run_directory,
+)
+
+_ROOT = pathlib.Path(__file__).parents[2]
+_NAME = 'own_methods.magnitude_mean'
+_SETTINGS = dict(
+  algorithm__name=_NAME,
+  algorithm__magnitude_power=0.5,
+  training__num_rounds=2,
+)
+_COLUMN = 'train/zero_magnitude'
+
+
+@pytest.fixture(scope='module')
+def own_run(small_inputs, tmp_path_factory):
+  """Two rounds in process."""
+  run = tmp_path_factory.mktemp('own') / 'run'
+  assert small_runs.train(small_inputs, run, **_SETTINGS) == 0
+  return run
+
+
+@pytest.fixture
+def importable(monkeypatch):
+  """Makes the module importable in processes that a command starts."""
+  path = os.pathsep.join([str(_ROOT), str(_ROOT / 'tests')])
+  monkeypatch.setenv('PYTHONPATH', path)
+
+
+def _state(run):
+  path = checkpoints.latest_checkpoint(run / 'checkpoints')
+  return checkpoints.load_checkpoint(path).tensors
+
+
+def test_config_and_metrics(own_run):
+  config = json.loads((own_run / 'config.json').read_text('utf-8'))
+  assert config['algorithm'] == {
+    'name': _NAME,
+    'client_weighting': 'num_examples',
+    'magnitude_power': 0.5,
+  }
+  rows = metrics_files.read_metrics(own_run / 'metrics.csv')
+  assert [0 <= row[_COLUMN] < 1 for row in rows[1:]] == [True, True]
+  # 2 rounds x 3 clients x 2 models up, and as many rounds x 1 model down.
+  model_bytes = 4 * num_parameters(
+    run_directory.read_config(own_run).model_shape()
+  )
+  assert rows[-1]['communication/uplink_units'] == 4
+  assert rows[-1]['communication/uplink_bytes'] == 12 * model_bytes
+  assert rows[-1]['communication/total_bytes'] == 18 * model_bytes
+
+
+def test_power_0_is_fed_avg(small_inputs, tmp_path):
+  small_runs.train(
+    small_inputs,
+    tmp_path / 'own',
+    **_SETTINGS | {'algorithm__magnitude_power': 0.0},
+  )
+  small_runs.train(
+    small_inputs,
+    tmp_path / 'average',
+    algorithm__name='fed_avg',
+    training__num_rounds=2,
+  )
+  own, average = _state(tmp_path / 'own'), _state(tmp_path / 'average')
+  weights = [n for n in average if n.startswith('global_model_weights')]
+  assert weights
+  for name in weights:
+    np.testing.assert_allclose(own[name], average[name], rtol=1e-3, atol=1e-5)
+
+
+def test_help_shows_its_settings(capsys):
+  assert main(['methods', _NAME]) == 0
+  assert '`algorithm.magnitude_power`' in capsys.readouterr().out
+
+
+def test_dry_run_and_plan(small_inputs, capsys, tmp_path):
+  arguments = small_runs.overrides(*small_inputs, **_SETTINGS)
+  command = ['train', '--config', small_runs.CONFIG, '--dry_run']
+  assert main([*command, *arguments]) == 0
+  assert '2 up, 1 down (models per client)' in capsys.readouterr().out
+  plans = {}
+  for name in (_NAME, 'fed_avg'):
+    settings = _SETTINGS | {'algorithm__name': name}
+    if name != _NAME:
+      del settings['algorithm__magnitude_power']
+    arguments = small_runs.overrides(*small_inputs, **settings)
+    config = config_loading.load_config(small_runs.CONFIG, arguments)
+    plans[name] = plan.plan_round(config, timing=False)
+  own, average = plans[_NAME], plans['fed_avg']
+  uplinks = [p.traffic.round_uplink_bytes for p in (own, average)]
+  assert uplinks[0] == 2 * uplinks[1]
+  # Sums of two models, where FedAvg has one.
+  assert own.memory[0].peak_bytes > average.memory[0].peak_bytes
+  assert own.flops.client_sums > average.flops.client_sums
+
+
+def test_barrier_report_and_export(own_run, small_inputs, tmp_path, capsys):
+  run = tmp_path / 'run'
+  shutil.copytree(own_run, run)
+  command = ['evaluate', '--checkpoint', str(run), '--data']
+  arguments = ['--fractions', '0', '--barrier', '--output']
+  output = run / 'evaluations' / 'last'
+  first = run / 'checkpoints' / 'round_00000001'
+  command[2] = str(first)
+  corpus = str(small_inputs[0])
+  assert main([*command, corpus, *arguments, str(output)]) == 0
+  summary = json.loads((output / 'summary.json').read_text('utf-8'))
+  # Its own mass w |d|^0.5: not the 1 / sum(w^2) of FedAvg.
+  effective = summary['effective_clients']['mean']
+  assert 1 <= effective < 3
+  assert (output / 'barrier.csv').read_text('utf-8').count('\n') == 4
+  capsys.readouterr()
+  page = tmp_path / 'report'
+  assert main(['report', '--runs', str(run), '--output', str(page)]) == 0
+  text = (page / 'index.html').read_text('utf-8')
+  assert 'Magnitude mean' in text
+  assert 'magnitude_power' in text
+  model = tmp_path / 'model'
+  command = ['export', '--checkpoint', str(run), '--output', str(model)]
+  assert main([*command, '--format', 'safetensors']) == 0
+  card = (model / 'README.md').read_text('utf-8')
+  assert 'Magnitude mean' in card
+  assert '`algorithm.magnitude_power` | 0.5' in card
+
+
+def test_sweep(small_inputs, tmp_path, importable):
+  # Runs of a sweep are fresh interpreters.
+  file = tmp_path / 'swept.py'
+  file.write_text(
+    textwrap.dedent(f"""
+      import runpy
+      from ml_collections import ConfigDict
+
+      def get_config():
+        return runpy.run_path({small_runs.CONFIG!r})['get_config']()
+
+      def get_sweep():
+        grid = {{'algorithm.magnitude_power': [0.5]}}
+        return ConfigDict(dict(grid=grid), allow_dotted_keys=True)
+    """)
+  )
+  workdir = tmp_path / 'sweep'
+  settings = dict(_SETTINGS)
+  del settings['algorithm__magnitude_power']
+  arguments = small_runs.overrides(*small_inputs, **settings)
+  command = ['sweep', '--config', str(file), '--workdir', str(workdir)]
+  assert main([*command, *arguments]) == 0
+  arm = workdir / 'arms' / 'magnitude_power0.5'
+  assert run_directory.read_config(arm).algorithm.magnitude_power == 0.5
+  assert len(metrics_files.read_metrics(arm / 'metrics.csv')) == 3
+
+
+def test_where_the_module_cannot_be_imported(
+  own_run, small_inputs, tmp_path, capsys
+):
+  run = tmp_path / 'run'
+  shutil.copytree(own_run, run)
+  config = (run / 'config.json').read_text('utf-8')
+  (run / 'config.json').write_text(config.replace(_NAME, 'gone.method'))
+  for command in (
+    ['evaluate', '--checkpoint', str(run), '--data', str(small_inputs[0])],
+    ['export', '--checkpoint', str(run), '--output', str(tmp_path / 'model')],
+  ):
+    assert main(command) == 2
+    error = capsys.readouterr().err
+    assert error.count('\n') == 1
+    assert "importing 'gone.method' raised ModuleNotFoundError" in error
+  settings = _SETTINGS | {'algorithm__name': 'gone.method'}
+  assert small_runs.train(small_inputs, run, **settings) == 2
+  assert "importing 'gone.method' raised" in capsys.readouterr().err
+  page = tmp_path / 'report'
+  assert main(['report', '--runs', str(run), '--output', str(page)]) == 0
+  text = (page / 'index.html').read_text('utf-8')
+  assert 'gone.method' in text
+  assert 'magnitude_power' in text
+
+
+@pytest.mark.slow
+def test_ray(own_run, small_inputs, tmp_path, importable):
+  settings = dict(
+    engine__kind='ray', engine__num_workers=2, engine__num_partial_sums=2
+  )
+  run = tmp_path / 'run'
+  assert small_runs.train(small_inputs, run, **_SETTINGS, **settings) == 0
+  expected = _state(own_run)
+  for name, tensor in _state(run).items():
+    np.testing.assert_allclose(tensor, expected[name], rtol=1e-3, atol=1e-5)
+  rows = metrics_files.read_metrics(run / 'metrics.csv')
+  assert rows[-1][_COLUMN] is not None

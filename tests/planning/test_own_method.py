@@ -1,0 +1,102 @@
+"""A plan follows the declaration of a method of one's own, by hand.
+
+The models of `planned_configs.by_hand` have 180 weights, W = 720. The method
+`own_methods.noisy_mean` holds two models more than FedAvg and sums one more.
+"""
+
+import json
+import pathlib
+
+import planned_configs
+import pytest
+
+from tff_fedfish.cli.main import main
+from tff_fedfish.planning import client_memory, client_steps, flops, memory
+from tff_fedfish.sweeping import sweep_jobs
+from tff_fedfish.sweeping.arms import Arm
+
+_OWN = {'algorithm__name': 'own_methods.noisy_mean'}
+_FED_AVG = {'algorithm__name': 'fed_avg'}
+
+
+def _noisy(noise_pass='batches', **settings):
+  return planned_configs.by_hand(
+    **_OWN, algorithm__noise_pass=noise_pass, **settings
+  )
+
+
+@pytest.mark.parametrize('noise_pass', ['none', 'batches', 'rows'])
+def test_a_run_takes_what_the_method_declares(noise_pass):
+  # A server step of SGD takes less than client work.
+  plain = planned_configs.by_hand(**_FED_AVG, server__optimizer='sgd')
+  own = _noisy(noise_pass, server__optimizer='sgd')
+  # One more sum; two more models, and half of them idle with the allocator.
+  growth = 720 + 2 * 720 + 720
+  assert memory.run_bytes(own) - memory.run_bytes(plain) == growth
+
+
+def test_a_run_with_images_takes_what_the_method_declares():
+  plain, own = (
+    planned_configs.shipped('mnist_by_writer', **name, server__optimizer='sgd')
+    for name in (_FED_AVG, _OWN)
+  )
+  # The model has 1,199,882 weights.
+  growth = 3 * 4 * 1_199_882
+  assert memory.run_bytes(own) - memory.run_bytes(plain) == growth
+
+
+@pytest.mark.parametrize(
+  ('noise_pass', 'moments', 'steps'),
+  [
+    ('none', ['local step', 'after training'], (0, 2)),
+    ('batches', ['local step', 'pass after training'], (3, 2)),
+    ('rows', ['local step', 'pass after training'], (5, 1)),
+  ],
+)
+def test_moments_and_steps_follow_the_pass(noise_pass, moments, steps):
+  config = _noisy(noise_pass)
+  found = client_memory.moments_of_client(config)
+  assert list(dict.fromkeys(m.split(',')[0] for m in found)) == moments
+  for parts in found.values():
+    assert parts['models of the method'] == 2 * 720
+  of_client = client_steps.of_config(config)
+  assert steps == (
+    of_client.num_steps_after_training,
+    of_client.batch_size_after_training,
+  )
+  # 6 local steps of each of 3 clients.
+  arm = Arm(name='own', point={}, rates={}, budgets=(), config=config)
+  job = sweep_jobs.arm_job(pathlib.Path('sweep'), arm, [])
+  assert job.round_cost == 3 * (6 + steps[0])
+
+
+def test_operations_follow_the_declaration():
+  count = flops.of_round(_noisy())
+  # As FedFish's pass, see test_flops.py; delta 1, and 5.
+  assert count.pass_after_training == 15 * (1176 + 2448) + 3 * 3 * 2 * 180
+  assert count.client_sums == 3 * 6 * 180
+  assert flops.of_round(_noisy('none')).pass_after_training == 0
+
+
+def test_barrier_clients_train_as_those_of_the_method():
+  (found,) = memory.of_config(_noisy(evaluation__barrier_every_num_rounds=5))
+  moment = found.moments['barrier, pass after training, backward']
+  assert moment['models of the method'] == 2 * 720
+  assert found.moments['barrier, trained client']["client's update"] == 2 * 720
+
+
+def test_command(tmp_path, capsys):
+  output = tmp_path / 'plan.json'
+  code = main(
+    ['plan', '--config', 'configs/demo.py', '--no_timing']
+    + ['--config.algorithm.name=own_methods.noisy_mean']
+    + ['--config.cohorts.cohort_size=5', '--output', str(output)]
+  )
+  out, err = capsys.readouterr()
+  assert (code, err) == (0, '')
+  assert 'models of the method' in out
+  plan = json.loads(output.read_text())
+  # 1.5 and 3 models of float32, for 5 clients.
+  num_weights = plan['num_weights']
+  assert plan['traffic']['round_uplink_bytes'] == 30 * num_weights
+  assert plan['traffic']['round_downlink_bytes'] == 60 * num_weights

@@ -1,0 +1,107 @@
+"""Methods are spelled in one place: no other source file holds a name."""
+
+import ast
+import pathlib
+from collections.abc import Iterator
+
+import pytest
+
+from tff_fedfish.methods import registry
+
+_ROOT = pathlib.Path(__file__).resolve().parents[1]
+_PACKAGES = ('tff_fedfish', 'pipelines', 'models')
+# Declarations, printed results of papers, and two fixed comparisons.
+_MAY_SPELL = tuple(
+  f'tff_fedfish/{folder}/'
+  for folder in ('methods', 'reporting/papers', 'demo', 'toy')
+)
+
+
+def _strings(tree: ast.Module) -> Iterator[ast.Constant]:
+  """Yields the strings of a file, parts of f-strings too, but no docstrings."""
+  # An attribute's docstring is a statement, as is a function's.
+  statements = (node for node in ast.walk(tree) if isinstance(node, ast.Expr))
+  docstrings = {id(statement.value) for statement in statements}
+  for node in ast.walk(tree):
+    is_string = isinstance(node, ast.Constant) and isinstance(node.value, str)
+    if is_string and id(node) not in docstrings:
+      yield node
+
+
+def _spelled(text: str) -> list[str]:
+  """Returns the names of methods that a string holds.
+
+  A name without an underscore may be a word: only the whole string counts.
+  """
+  return [
+    name
+    for name in registry.BUILT_IN
+    if name == text or ('_' in name and name in text)
+  ]
+
+
+def _problems(path: str, source: str) -> list[str]:
+  if path.startswith(_MAY_SPELL):
+    return []
+  return [
+    f'{path}:{string.lineno}: {name!r} in {string.value!r}'
+    for string in _strings(ast.parse(source))
+    for name in _spelled(string.value)
+  ]
+
+
+def test_no_file_spells_a_method():
+  files = [
+    path
+    for package in _PACKAGES
+    for path in sorted((_ROOT / package).rglob('*.py'))
+  ]
+  assert len(files) > 200
+  problems = [
+    problem
+    for path in files
+    for problem in _problems(
+      path.relative_to(_ROOT).as_posix(), path.read_text('utf-8')
+    )
+  ]
+  assert not problems, '\n'.join(['', *problems])
+
+
+@pytest.mark.parametrize(
+  ('source', 'line'),
+  [
+    ("NAME = 'fed_avg'", 1),
+    ("if name == 'fed_fish':\n  pass", 1),
+    ("PATH = 'tff_fedfish.algorithms.fed_avg:build'", 1),
+    ("text = f'{x} fed_fish {y}'", 1),
+    ("x = 1\ncall(\n  'fed_avg'\n)", 3),
+    # A string that is used is no docstring.
+    ("def f():\n  return 'fed_avg'", 2),
+  ],
+)
+def test_planted_name_is_found(source, line):
+  [problem] = _problems('tff_fedfish/planning/plan.py', source)
+  assert problem.startswith(f'tff_fedfish/planning/plan.py:{line}: ')
+
+
+@pytest.mark.parametrize(
+  ('path', 'source'),
+  [
+    ('tff_fedfish/methods/fed_avg.py', "NAME = 'fed_avg'"),
+    ('tff_fedfish/reporting/papers/fed_fish.py', "NAME = 'fed_fish'"),
+    ('tff_fedfish/demo/plan.py', "ARMS = ('fed_avg', 'fed_fish')"),
+    ('tff_fedfish/x.py', '"""Such as \'fed_avg\'."""'),
+    ('tff_fedfish/x.py', 'def f():\n  """Builds fed_avg."""'),
+    ('tff_fedfish/x.py', 'class A:\n  b: int\n  """As in fed_avg."""'),
+    ('tff_fedfish/x.py', 'fed_avg = build_fed_avg()  # fed_avg'),
+    ('tff_fedfish/x.py', "NAME = 'fedfish'"),
+  ],
+)
+def test_what_is_allowed_is_not_reported(path, source):
+  assert not _problems(path, source)
+
+
+def test_a_single_word_counts_only_as_a_whole(monkeypatch):
+  monkeypatch.setattr(registry, 'BUILT_IN', {'scaffold': None})
+  assert _problems('tff_fedfish/x.py', "NAME = 'scaffold'")
+  assert not _problems('tff_fedfish/x.py', "TEXT = 'a scaffold around it'")

@@ -1,0 +1,1 @@
+"""Printed results of papers; their methods are spelled here only."""
