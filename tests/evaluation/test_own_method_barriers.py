@@ -3,10 +3,13 @@
 import json
 
 import numpy as np
+import planned_configs
 import pytest
 import small_runs
+import tensorflow_federated as tff
 
 from tff_fedfish.cli.main import main
+from tff_fedfish.errors import UserError
 from tff_fedfish.evaluation import results
 from tff_fedfish.training import (
   cohort_data,
@@ -123,3 +126,22 @@ def test_with_a_mass_clients_count_by_it(measure):
   assert 1 < expected < 3
   first, *_ = _effective_clients(output)['tensors'].values()
   assert first == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_process_that_gives_no_models():
+  config = planned_configs.by_hand()
+  process = learning_setup.build_learning_process(config)
+  learning_setup.require_trained_models(config, process)
+  plain = tff.learning.templates.LearningProcess(
+    process.initialize,
+    process.next,
+    process.get_model_weights,
+    process.set_model_weights,
+  )
+  with pytest.raises(UserError) as caught:
+    learning_setup.require_trained_models(config, plain)
+  assert str(caught.value) == (
+    'The Client-Server Barrier requires a process with `trained_models`, but '
+    "the one that 'fed_fish' builds has none. Build it with "
+    'tff_fedfish.algorithms.slots.compose, or leave the barrier out.'
+  )

@@ -260,6 +260,7 @@ class _Measurement:
 
     config = self._config
     process = learning_setup.build_learning_process(config)
+    learning_setup.require_trained_models(config, process)
     state = server_state.from_tensors(
       self._loaded.tensors,
       process.initialize.type_signature.result,

@@ -5,6 +5,7 @@ that a process which trains a run and then evaluates it does so once.
 """
 
 import functools
+from typing import Any
 
 import tensorflow_federated as tff
 
@@ -15,6 +16,7 @@ from models.functional_model import (
 )
 from models.image_model_config import ImageModelConfig
 from models.model_shapes import are_matrices
+from tff_fedfish.errors import UserError
 from tff_fedfish.evaluation.client_evaluator import ClientEvaluator
 from tff_fedfish.optimizers.build import build_optimizer
 from tff_fedfish.training.config import TrainConfig
@@ -57,6 +59,16 @@ def build_learning_process(
     value = getattr(config.client_work, name)
     options |= {} if value is None else {name: value}
   return config.method.build(config, model, **options)
+
+
+def require_trained_models(config: TrainConfig, process: Any) -> None:
+  """Raises UserError unless the barrier can ask a process for its clients."""
+  if not hasattr(process, 'trained_models'):
+    raise UserError(
+      'The Client-Server Barrier requires a process with `trained_models`, but '
+      f'the one that {config.algorithm.name!r} builds has none. Build it with '
+      'tff_fedfish.algorithms.slots.compose, or leave the barrier out.'
+    )
 
 
 @functools.lru_cache(maxsize=1)

@@ -87,6 +87,8 @@ class _Run:
     )
     with stages('building the model and its learning process'):
       self._process = learning_setup.build_learning_process(config)
+      if config.evaluation.barrier_every_num_rounds:
+        learning_setup.require_trained_models(config, self._process)
       self._state_type = self._process.initialize.type_signature.result
       self._evaluator = learning_setup.build_evaluator(config)
     # Before anything is written: the restored state may not fit.
