@@ -14,6 +14,7 @@ import raise_sites
 import refused_corpora
 import refused_images
 import refused_inputs
+import refused_methods
 import refused_runs
 import refused_settings
 
@@ -42,6 +43,7 @@ _NOT_SHOWN = {
 
 _CASES = (
   *refused_settings.CASES,
+  *refused_methods.CASES,
   *refused_runs.CASES,
   *refused_corpora.CASES,
   *refused_images.CASES,

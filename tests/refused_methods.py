@@ -1,0 +1,106 @@
+"""Methods outside the package that a run refuses, and words of what is said."""
+
+import importlib.metadata
+import sys
+
+import pytest
+from refused_inputs import Case, from_settings
+
+from tff_fedfish.methods import registry
+
+_METHOD = """
+import dataclasses
+
+from tff_fedfish.methods import AlgorithmConfig, Method
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Config(AlgorithmConfig):
+  {field}
+
+
+METHOD = Method(
+  name={name!r},
+  title='Refused',
+  summary='Refused.',
+  source='here',
+  settings=Config,
+  builder='refused:build',
+)
+"""
+
+
+def _method(name='refused', field='strength: float = 1.0'):
+  return _METHOD.format(name=name, field=field)
+
+
+def _prepare(place):
+  """Makes modules in the directory importable, for this dry run only."""
+  patch = place.stack.enter_context(pytest.MonkeyPatch.context())
+  patch.syspath_prepend(place.directory)
+  patch.setattr(registry, '_found', {})
+  for cached in (registry._from_module, registry._entry_points):
+    cached.cache_clear()
+    place.stack.callback(cached.cache_clear)
+  return patch
+
+
+def _module(words, text, before=()):
+  """Returns the case of a method named by its module."""
+
+  def prepare(place):
+    _prepare(place)
+    place.file('refused_package/method.py', text)
+    for number, other in enumerate(before):
+      place.file(f'refused_package/other{number}.py', other)
+      registry.find(f'refused_package.other{number}')
+    place.stack.callback(_forget)
+    return place.arguments(algorithm__name='refused_package.method')
+
+  return Case(words, prepare)
+
+
+def _forget():
+  for name in [n for n in sys.modules if n.startswith('refused_package')]:
+    del sys.modules[name]
+
+
+def _installed(words, *points):
+  """Returns the case of methods that distributions declare."""
+
+  def prepare(place):
+    patch = _prepare(place)
+    found = [
+      importlib.metadata.EntryPoint(name, module, registry.ENTRY_POINTS)
+      for name, module in points
+    ]
+    patch.setattr(importlib.metadata, 'entry_points', lambda group: found)
+    return place.arguments(algorithm__name='refused')
+
+  return Case(words, prepare)
+
+
+CASES = (
+  from_settings(
+    '`config.algorithm.name` must be one of fed_avg', algorithm__name='unknown'
+  ),
+  from_settings(
+    "must name an importable module, but importing 'no_package.method' raised",
+    algorithm__name='no_package.method',
+  ),
+  _module('found int in', 'METHOD = 3\n'),
+  _module('both hold a METHOD named', _method(), before=[_method()]),
+  _module("The setting 'strength' of METHOD", _method(field='strength: float')),
+  _module(
+    'must be of the kind that fed_fish gives it, float, found int',
+    _method(field='relative_floor: int = 1'),
+  ),
+  _installed(
+    'both hold a METHOD named', ('fed_avg', 'own_methods.first_epoch')
+  ),
+  _installed(
+    'both hold a METHOD named',
+    ('refused', 'own_methods.first_epoch'),
+    ('refused', 'own_methods.magnitude_mean'),
+  ),
+)
