@@ -1,5 +1,6 @@
 """The shipped configs of few, large clients: DiLoCo and centralised SGD."""
 
+import csv
 import pathlib
 
 import numpy as np
@@ -15,6 +16,7 @@ from tff_fedfish.training import (
   checkpoints,
   cohort_data,
   config_loading,
+  learning_setup,
   run_directory,
   run_inputs,
 )
@@ -43,6 +45,18 @@ def _weights(run, round_num):
   return [t for name, t in tensors.items() if '/trainable/' in name]
 
 
+def _clients(config):
+  """Returns the clients' rows and the ids of those that train."""
+  corpus = run_inputs.open_corpus(config, config.data.directory)
+  tokenizer = run_inputs.open_tokenizer(config, config.data.vocabulary)
+  rows = run_inputs.training_rows(config, corpus, tokenizer)
+  split = run_inputs.split_corpus(config, corpus)
+  return (
+    cohort_data.OpenedSource(rows),
+    run_inputs.training_clients(config, split),
+  )
+
+
 def test_centralised_rounds_are_one_plain_loop(small_inputs, tmp_path):
   run = tmp_path / 'run'
   config = _train(
@@ -53,14 +67,7 @@ def test_centralised_rounds_are_one_plain_loop(small_inputs, tmp_path):
     training__num_rounds=3,
   )
   # 3 rounds of 4 steps: 12 steps of a loop without any federated code.
-  corpus = run_inputs.open_corpus(config, config.data.directory)
-  tokenizer = run_inputs.open_tokenizer(config, config.data.vocabulary)
-  source = cohort_data.OpenedSource(
-    run_inputs.training_rows(config, corpus, tokenizer)
-  )
-  clients = run_inputs.training_clients(
-    config, run_inputs.split_corpus(config, corpus)
-  )
+  source, clients = _clients(config)
   batches = []
   for round_num in (1, 2, 3):
     (client,) = cohort_data.cohort(config, clients, source, round_num)
@@ -116,6 +123,31 @@ def test_diloco_trains(small_inputs, tmp_path):
   # 2 clients x 3 steps x 8 sequences.
   assert int(last['train/num_sequences']) == 48
   assert int(last['train/num_clients']) == 2
+
+
+def test_the_barrier_scores_rows_that_come_twice_once(small_inputs, tmp_path):
+  run = tmp_path / 'run'
+  config = _train(
+    small_inputs,
+    run,
+    'centralized_tiny',
+    client_work__num_local_steps=50,
+    client_work__local_batch_size=8,
+    evaluation__barrier_every_num_rounds=1,
+    training__num_rounds=1,
+  )
+  source, clients = _clients(config)
+  (client,) = cohort_data.cohort(config, clients, source, 1)
+  rows = client.sequences()
+  once = rows.select(~rows.is_repeated)
+  assert 0 < len(once) < len(rows) == 400
+  evaluator = learning_setup.build_evaluator(config)
+  expected = evaluator.score(tuple(_weights(run, 1)), once).loss
+  other = evaluator.score(tuple(_weights(run, 1)), rows).loss
+  text = (run / 'barrier' / 'round_00000001.csv').read_text('utf-8')
+  (row,) = csv.DictReader(text.splitlines())
+  assert float(row['local_loss']) == pytest.approx(expected, rel=1e-6)
+  assert float(row['local_loss']) != pytest.approx(other, rel=1e-5)
 
 
 def test_diloco_350m_is_planned():

@@ -112,9 +112,12 @@ def client_barrier(
     after: Trainable weights of the server after the round.
     evaluator: See `measure_clients`.
     client: The client.
-    rows: Its training sequences of the round; at least one.
+    rows: Its training sequences of the round; at least one. Those that come
+      twice are scored once.
     visit: See `measure_clients`.
   """
+  if rows.is_repeated is not None:
+    rows = rows.select(~rows.is_repeated)
   (trained,) = process.trained_models(state, [client])
   if visit is not None:
     visit(trained)
