@@ -26,6 +26,7 @@ def get_config() -> ConfigDict:
         learning_rate_schedule='cosine',
         warmup_rounds=2,
         schedule_rounds=174,
+        final_fraction=0.1,
       ),
       server=dict(
         optimizer='sgd', learning_rate=0.7, momentum=0.9, nesterov=True

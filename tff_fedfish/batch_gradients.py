@@ -14,7 +14,7 @@ Structure = Any
 
 
 class BatchOutput(NamedTuple):
-  """What a model's metrics are updated with."""
+  """Input of a model's metrics."""
 
   loss: tf.Tensor
   predictions: Structure

@@ -41,7 +41,7 @@ NOISE_SEED = 'noise_seed'
 dropout and the like from it; `train` gives every step other seeds."""
 
 REPEATED = 'is_repeated'
-"""Where `x` is a mapping with this key, bool [batch], it marks the rows that
+"""Key of `x`, where that is a mapping: bool [batch], marks the rows that
 came before in the same dataset. They are trained on, but not counted."""
 
 

@@ -4,10 +4,12 @@ import functools
 
 import linear_models
 import numpy as np
+import planned_configs
 import pytest
 import tensorflow_federated as tff
 
 import tff_fedfish
+from tff_fedfish.errors import UserError
 from tff_fedfish.runtime.in_process_context import set_in_process_context
 
 
@@ -145,3 +147,29 @@ def test_local_steps_are_refused(options, found):
     + found,
   ):
     _build(**options)
+
+
+def test_settings_of_local_steps_are_refused_at_once():
+  with pytest.raises(UserError) as caught:
+    planned_configs.shipped(
+      'demo',
+      algorithm__name='fed_sgd',
+      client_work__num_local_epochs=2,
+      client_work__optimizer='adamw',
+      client_work__max_gradient_norm=0.5,
+      client_work__learning_rate_schedule='cosine',
+      client_work__schedule_rounds=5,
+    )
+  text = str(caught.value)
+  for setting, wanted, found in (
+    ('num_local_epochs', 1, 2),
+    ('optimizer', 'sgd', "'adamw'"),
+    ('max_gradient_norm', None, 0.5),
+    ('learning_rate_schedule', 'constant', "'cosine'"),
+    ('schedule_rounds', None, 5),
+  ):
+    assert (
+      f'`config.client_work.{setting}` must be {wanted} with algorithm.name '
+      f"'fed_sgd', whose clients take no local steps, found {found}"
+    ) in text
+  planned_configs.shipped('demo', algorithm__name='fed_sgd')

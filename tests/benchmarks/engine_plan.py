@@ -81,7 +81,6 @@ def train_config(workload: Workload) -> TrainConfig:
   """Returns the demo's config with the sizes of a workload."""
   values = {
     'algorithm.name': workload.algorithm,
-    'algorithm.fisher_estimator': workload.fisher_estimator,
     'client_work.num_local_epochs': workload.num_local_epochs,
     'client_work.local_batch_size': workload.local_batch_size,
     'client_work.max_sequences_per_client': workload.local_batch_size
@@ -91,6 +90,8 @@ def train_config(workload: Workload) -> TrainConfig:
     'data.sequence_length': workload.sequence_length,
     'cohorts.cohort_size': workload.num_clients,
   }
+  if workload.algorithm == 'fed_fish':
+    values['algorithm.fisher_estimator'] = workload.fisher_estimator
   return config_loading.load_config(
     demo_plan.config_path(),
     [f'--config.{name}={value}' for name, value in values.items()],

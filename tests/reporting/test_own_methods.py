@@ -166,7 +166,7 @@ def test_another_optimizer_is_another_line(tmp_path, write_run):
   assert len(matching.methods([runs[0], tuned])) == 1
   other = _set(runs[1], 'client_work.optimizer', 'adamw')
   assert [name for name, _ in matching.methods([runs[0], other])] == [
-    'FedFish',
+    "FedFish (client optimizer 'sgd')",
     "FedFish (client optimizer 'adamw')",
   ]
 

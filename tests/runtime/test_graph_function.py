@@ -57,6 +57,12 @@ def _resident_bytes():
   return psutil.Process(os.getpid()).memory_info().rss
 
 
+def _keeps_freed_memory():
+  before = _resident_bytes()
+  tf.ones([25_000_000]) + 1
+  return _resident_bytes() - before > 50_000_000
+
+
 @tf.function
 def _sum_of_rows(x):
   # 100 MB: the allocator keeps 64 MB of freed memory at the most.
@@ -77,6 +83,10 @@ def _sum_of_rows(x):
   ids=['zeros', 'sums'],
 )
 def test_constants_are_not_kept(computation, arguments):
+  if _keeps_freed_memory():
+    pytest.skip(
+      'TensorFlow keeps freed memory here: oneDNN has an allocator of its own'
+    )
   function = GraphFunction(_proto(computation))
   arguments = [*map(tf.constant, arguments)]
   before = _resident_bytes()

@@ -67,8 +67,10 @@ def test_columns_say_the_rates(scheduled):
 def test_state_holds_the_rates_of_its_round(scheduled):
   for round_num in range(1, 5):
     state = _state(scheduled, round_num)
+    config = run_directory.read_config(scheduled)
+    rates = round_rates.rates_by_column(config, round_num)
     assert state['client_work/learning_rate'] == np.float32(
-      round_rates.client_rate(run_directory.read_config(scheduled), round_num)
+      rates[_CLIENT_COLUMN]
     )
     assert state['finalizer/learning_rate'] == pytest.approx(
       _SERVER_RATES[round_num - 1]

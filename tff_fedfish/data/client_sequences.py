@@ -109,7 +109,7 @@ class ClientSequences:
       shuffle_seed: Seed of the order.
       round_num: The round; each has an order of its own.
       max_sequences: See `sequences.rows_of_round`.
-      stream_length: Likewise.
+      stream_length: See `sequences.rows_of_round`.
 
     Returns:
       Sequences in an order that is a function of (shuffle_seed, round_num,

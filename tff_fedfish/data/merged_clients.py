@@ -29,7 +29,7 @@ class Merge:
   split_seed: int
   """Held-out groups are no part of any client; see `split_clients`."""
   held_out_fraction: float
-  """Likewise."""
+  """Fraction of the groups that are held out; see `split_clients`."""
 
 
 def client_ids(num_clients: int) -> list[bytes]:
@@ -67,7 +67,7 @@ def open_merged_clients(
     groups: The sequences of its groups.
     merge: Which of them become which clients.
     on_start: See `load_or_count`, which counts what is not kept.
-    on_group: Likewise.
+    on_group: See `load_or_count`.
 
   Raises:
     UserError: If a group's examples cannot be read.
@@ -167,7 +167,7 @@ class MergedClients:
       shuffle_seed: Seed of the order.
       round_num: The round. Without `stream_length` it is also the pass.
       max_sequences: See `sequences.rows_of_round`.
-      stream_length: Likewise.
+      stream_length: See `sequences.rows_of_round`.
 
     Returns:
       The sequences, as `ClientSequences` would return them for a client with

@@ -108,7 +108,7 @@ def client_barrier(
 
   Args:
     process: See `measure_clients`.
-    state: Likewise.
+    state: See `measure_clients`.
     after: Trainable weights of the server after the round.
     evaluator: See `measure_clients`.
     client: The client.

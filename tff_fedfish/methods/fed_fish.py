@@ -45,15 +45,19 @@ class FedFishConfig(AlgorithmConfig):
   of the last round's clients, >= 1. `None`: no bound."""
 
   def __post_init__(self):
-    super().__post_init__()
+    problems = []
+    try:
+      super().__post_init__()
+    except ConfigError as error:
+      problems += error.problems
     if self.ragged_correction and self.fisher_estimator not in _OF_BATCHES:
-      raise ConfigError(
-        [
-          '`config.algorithm.ragged_correction` must be false with '
-          f'fisher_estimator {self.fisher_estimator!r}, which squares no '
-          'gradients of batches, found true'
-        ]
+      problems.append(
+        '`config.algorithm.ragged_correction` must be false with '
+        f'fisher_estimator {self.fisher_estimator!r}, which squares no '
+        'gradients of batches, found true'
       )
+    if problems:
+      raise ConfigError(problems)
 
   @property
   def draws_labels(self) -> bool:

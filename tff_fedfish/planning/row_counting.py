@@ -11,7 +11,7 @@ from tff_fedfish.training.config import TrainConfig
 
 @dataclasses.dataclass(frozen=True)
 class RowCounting:
-  """What is tokenized before round 1, by the first of several alike runs."""
+  """Cost of counting the rows of a corpus, once before round 1."""
 
   num_groups: int
   """Groups of the corpus, held-out ones included."""

@@ -34,6 +34,7 @@ _PACHINKO = (
 # Of the paper's optimizers, on either side.
 _PLAIN_STEPS = (
   ('momentum', 0.0),
+  ('weight_decay', 0.0),
   ('max_gradient_norm', None),
   ('learning_rate_schedule', 'constant'),
   ('warmup_rounds', 0),

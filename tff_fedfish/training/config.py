@@ -35,7 +35,7 @@ class ClientWorkConfig(OptimizerSettings):
   section: ClassVar[str] = 'client_work'
 
   optimizer: Literal['sgd', 'adamw'] = 'sgd'
-  """The client optimizer; its state starts anew each round."""
+  """The client optimizer; its state starts from zero each round."""
   num_local_epochs: int = number(at_least=1)
   """Passes over the client's sequences per round. Unit: epochs, >= 1."""
   local_batch_size: int = number(4, at_least=1)

@@ -29,7 +29,7 @@ class ConfigValues:
   """Settings as a file and overrides give them, before they are checked."""
 
   source: str
-  """Where they come from; named in errors."""
+  """File that they come from; named in errors."""
   sections: Mapping[str, Any]
   """Values by section and setting. `algorithm` may hold settings of several
   methods."""

@@ -20,16 +20,6 @@ _COLUMNS = {
 }
 
 
-def client_rate(config: TrainConfig, round_num: int) -> float:
-  """Returns the learning rate of the clients in a round, >= 1."""
-  return _rate(config.client_work, round_num)
-
-
-def server_rate(config: TrainConfig, round_num: int) -> float:
-  """Returns the learning rate of the server in a round, >= 1."""
-  return _rate(config.server, round_num)
-
-
 def rates_by_column(config: TrainConfig, round_num: int) -> dict[str, float]:
   """Returns the columns of metrics.csv with the rates that vary.
 

@@ -29,7 +29,7 @@ class FederatedProcess(tff.learning.templates.LearningProcess):
     Args:
       process: Made by `tff.learning.templates.compose_learning_process`.
       client_update: That of its client work.
-      client_weighting: Likewise.
+      client_weighting: That of its client work.
     """
     super().__init__(
       process.initialize,

@@ -58,7 +58,7 @@ class ClientImages:
       shuffle_seed: Seed of the order, and of the noise.
       round_num: The round; each has an order and noise of its own.
       max_sequences: See `sequences.rows_of_round`.
-      stream_length: Likewise.
+      stream_length: See `sequences.rows_of_round`.
 
     Returns:
       Rows in an order that is a function of (shuffle_seed, round_num,
