@@ -29,7 +29,7 @@ class Merge:
   split_seed: int
   """Held-out groups are no part of any client; see `split_clients`."""
   held_out_fraction: float
-  """Likewise."""
+  """See `split_clients`."""
 
 
 def client_ids(num_clients: int) -> list[bytes]:
@@ -67,13 +67,13 @@ def open_merged_clients(
     groups: The sequences of its groups.
     merge: Which of them become which clients.
     on_start: See `load_or_count`, which counts what is not kept.
-    on_group: Likewise.
+    on_group: Also there.
 
   Raises:
     UserError: If a group's examples cannot be read.
   """
   counts = load_or_count(
-    corpus.fingerprint,
+    corpus.content_digest,
     corpus.client_ids,
     groups,
     on_start=on_start,
