@@ -11,7 +11,7 @@ from tff_fedfish.methods import registry
 _METHOD = """
 import dataclasses
 
-from tff_fedfish.methods import AlgorithmConfig, Method
+from tff_fedfish.methods import AlgorithmConfig, Column, Method
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -25,13 +25,29 @@ METHOD = Method(
   summary='Refused.',
   source='here',
   settings=Config,
-  builder='refused:build',
+  builder={builder!r},
+  columns=lambda config: (Column({column!r}, ('train',)),),
 )
+
+
+def build(model, *, strength, **training):
+  pass
+
+
+def build_nothing(model):
+  pass
 """
 
 
-def _method(name='refused', field='strength: float = 1.0'):
-  return _METHOD.format(name=name, field=field)
+def _method(
+  name='refused',
+  field='strength: float = 1.0',
+  builder='build',
+  column='train/refused',
+):
+  module = 'refused_package.method'
+  builder = builder if ':' in builder else f'{module}:{builder}'
+  return _METHOD.format(name=name, field=field, builder=builder, column=column)
 
 
 def _prepare(place):
@@ -75,7 +91,7 @@ def _installed(words, *points):
       for name, module in points
     ]
     patch.setattr(importlib.metadata, 'entry_points', lambda group: found)
-    return place.arguments(algorithm__name='refused')
+    return place.arguments(algorithm__name=points[0][0])
 
   return Case(words, prepare)
 
@@ -90,7 +106,25 @@ CASES = (
   ),
   _module('found int in', 'METHOD = 3\n'),
   _module('both hold a METHOD named', _method(), before=[_method()]),
-  _module("The setting 'strength' of METHOD", _method(field='strength: float')),
+  _module(
+    "raised ValueError: the setting 'strength' must have a default. Correct it",
+    _method(field='strength: float'),
+  ),
+  _module(
+    'must name a function of an importable module, found ModuleNotFoundError',
+    _method(builder='no_package:build'),
+  ),
+  _module('found AttributeError', _method(builder='refused_package.method:no')),
+  _module(
+    'must take a model and the keywords client_optimizer, server_optimizer, '
+    'num_local_epochs, client_weighting, strength, found: got an unexpected '
+    "keyword argument 'client_optimizer'",
+    _method(builder='build_nothing'),
+  ),
+  _module(
+    "metrics.csv has another 'train/loss'. Rename it.",
+    _method(column='train/loss'),
+  ),
   _module(
     'must be of the kind that fed_fish gives it, float, found int',
     _method(field='relative_floor: int = 1'),

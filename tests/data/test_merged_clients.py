@@ -5,9 +5,11 @@ import pathlib
 
 import numpy as np
 import pytest
+from grouping_jobs import group_lines
 
 from tff_fedfish.data import merged_clients, row_counts, row_orders, tokenizers
 from tff_fedfish.data.client_sequences import ClientSequences
+from tff_fedfish.data.grouped_corpus import GroupedCorpus
 
 _PIECES = ['[PAD]', '[UNK]', '[END]', *'abcdefghij']
 # Group i has 2 i letters and the end token: with blocks of two tokens
@@ -207,6 +209,35 @@ class TestKeptCounts:
     groups._corpus.reads.clear()
     row_counts.load_or_count('another', _GROUPS, groups)
     assert len(groups._corpus.reads) == 10
+
+  def test_a_corpus_grouped_again_with_other_words(self, tmp_path):
+    # With the end token 'a' is two tokens and 'bbb' four: one row of two tokens
+    # and two rows.
+    tokenizer = tokenizers.wordpiece_tokenizer(
+      b'[PAD]\n[UNK]\n[END]\na\nb\n##b', 'vocab.txt'
+    )
+    found = []
+    for text in ('a', 'bbb'):
+      directory = tmp_path / text
+      directory.mkdir()
+      line = {'text': text, 'url': 'http://host/', 'timestamp': '1'}
+      corpus = GroupedCorpus(group_lines(directory, [line]))
+      (group_id,) = corpus.client_ids
+      merged = merged_clients.open_merged_clients(
+        corpus,
+        ClientSequences(corpus, tokenizer, sequence_length=1),
+        merged_clients.Merge(
+          num_clients=1,
+          partition_seed=0,
+          split_seed=0,
+          held_out_fraction=0.0,
+        ),
+      )
+      rows = merged.sequences(b'merged-00000')
+      found.append((corpus.fingerprint, len(rows.tokens)))
+    (first, first_rows), (again, again_rows) = found
+    assert first == again
+    assert (first_rows, again_rows) == (1, 2)
 
   @pytest.mark.parametrize(
     'damage',

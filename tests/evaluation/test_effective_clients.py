@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from tff_fedfish.data import randomness
 from tff_fedfish.data.sequences import Sequences, to_dataset
+from tff_fedfish.errors import UserError
 from tff_fedfish.evaluation.effective_clients import (
   EffectiveClients,
   client_mass_of,
@@ -70,6 +71,21 @@ def test_client_without_weight_has_no_mass():
   effective.add(_update(1.0, 2.0), 2)
   effective.add(_update(1.0, 2.0), 0)
   assert effective.summary() == {'mean': 1.0, 'tensors': {'a': 1.0}}
+
+
+@pytest.mark.parametrize(('num_tensors', 'found'), [(1, '1'), (3, '3')])
+def test_mass_of_more_or_fewer_tensors(num_tensors, found):
+  effective = EffectiveClients(
+    lambda update, *_: [update['a']] * num_tensors, ['a', 'b']
+  )
+  with pytest.raises(UserError) as error:
+    effective.add(_update(1.0, 2.0), 2)
+  assert str(error.value) == (
+    "The method's `client_mass` must return one tensor for each of the 2 "
+    f'trainable tensors, but returns {found}. Correct it.'
+  )
+  # No part of it was added.
+  assert effective.summary()['mean'] is None
 
 
 def test_no_clients(effective):

@@ -2,14 +2,16 @@
 
 import dataclasses
 import importlib.metadata
+import json
 import sys
 import textwrap
 
 import pytest
 
+from tff_fedfish.cli.main import main
 from tff_fedfish.errors import UserError
 from tff_fedfish.methods import registry
-from tff_fedfish.methods.method import AlgorithmConfig
+from tff_fedfish.methods.settings import AlgorithmConfig, kind_of
 
 _METHOD = """
   from tff_fedfish.methods import AlgorithmConfig, Method
@@ -45,8 +47,7 @@ def write_module(tmp_path, monkeypatch):
     values = {'name': 'mine', 'settings': 'AlgorithmConfig', **values}
     path = tmp_path / f'{module.replace(".", "/")}.py'
     path.parent.mkdir(exist_ok=True)
-    text = textwrap.dedent(text)
-    path.write_text(text.format(**values) if text.count('{') else text)
+    path.write_text(textwrap.dedent(text).format(**values))
     monkeypatch.delitem(sys.modules, module, raising=False)
     return str(path)
 
@@ -87,7 +88,7 @@ def test_one_name_has_one_kind_in_all_methods():
   kinds = {}
   for method in registry.BUILT_IN.values():
     for name, field in registry.settings_of(method).items():
-      kind = registry.kind_of(field)
+      kind = kind_of(field)
       assert kinds.setdefault(name, kind) == kind, name
       assert name == 'name' or field.default is not dataclasses.MISSING
 
@@ -137,11 +138,34 @@ def test_a_module_that_raises(write_module):
   )
 
 
-def test_a_broken_installed_method_is_named(install):
+def test_a_broken_installed_method_harms_no_other(install, capsys):
   install(mine='no_package.method')
   assert "`config.algorithm.name` 'mine' must name" in _error('mine')
-  with pytest.raises(UserError, match="importing 'no_package.method' raised"):
-    registry.installed()
+  problems = []
+  assert list(registry.installed(problems.append)) == list(registry.BUILT_IN)
+  (problem,) = problems
+  assert "importing 'no_package.method' raised" in problem
+  assert registry.readers('mu') == ['fed_prox']
+  assert main(['methods', '--json']) == 0
+  printed = capsys.readouterr()
+  assert len(json.loads(printed.out)) == len(registry.BUILT_IN)
+  assert printed.err == f'fedfish: warning: {problem}\n'
+
+
+def test_an_installed_method_of_a_built_in_name(write_module, install):
+  path = write_module('my_package.fish', name='fed_fish')
+  install(fed_fish='my_package.fish')
+  text = _error('fed_fish')
+  assert 'fed_fish.py' in text
+  assert repr(path) in text
+  assert registry.find('fed_avg') is registry.BUILT_IN['fed_avg']
+  assert 'fed_fish' not in registry.installed()
+
+
+def test_what_a_module_prints_is_no_answer(write_module, capsys):
+  write_module('my_package.loud', 'print("hello")\n' + _plain_method())
+  registry.find('my_package.loud')
+  assert capsys.readouterr() == ('', 'hello\n')
 
 
 def test_a_module_without_a_method(write_module):
@@ -178,20 +202,84 @@ def test_two_installed_methods_of_one_name(write_module, monkeypatch):
   assert f'but {first!r} and {second!r} both' in _error('mine')
 
 
-def test_a_setting_without_a_default(write_module):
-  write_module(
-    'my_package.required',
-    """
-    import dataclasses
-    from tff_fedfish.methods import AlgorithmConfig
+_CONFIG = """
+{first}
+import dataclasses
+from typing import Literal, Optional
+from tff_fedfish.methods import AlgorithmConfig
 
-    @dataclasses.dataclass(frozen=True, kw_only=True)
-    class Config(AlgorithmConfig):
-      strength: float
-    """
-    + _METHOD.format(name='mine', settings='Config').replace('\n  ', '\n    '),
+{decorator}
+class Config(AlgorithmConfig):
+  strength: {kind}
+"""
+_DATACLASS = '@dataclasses.dataclass(frozen=True, kw_only=True)'
+
+
+def _with_config(kind='float = 1.0', first='', decorator=_DATACLASS):
+  config = _CONFIG.format(first=first, decorator=decorator, kind=kind)
+  return config + _plain_method(settings='Config')
+
+
+def _plain_method(
+  name='mine', settings='AlgorithmConfig', builder='mine:build'
+):
+  text = textwrap.dedent(_METHOD).format(name=name, settings=settings)
+  return text.replace('mine:build', builder)
+
+
+@pytest.mark.parametrize(
+  ('text', 'words'),
+  [
+    (_with_config('float'), "the setting 'strength' must have a default."),
+    (
+      _with_config(first='from __future__ import annotations'),
+      "found 'float', a string (`from __future__ import annotations` makes "
+      'them).',
+    ),
+    (
+      _with_config('Literal[1, 2] = 1'),
+      "the setting 'strength' must be annotated as bool, int, float, str, one "
+      'of these | None, or a Literal of strings, found typing.Literal[1, 2].',
+    ),
+    (_with_config('tuple = ()'), "found <class 'tuple'>."),
+    (_with_config('int | float = 1'), 'found int | float.'),
+    (_with_config('Optional[int] = 1'), 'found typing.Optional[int].'),
+    (
+      _with_config(decorator=''),
+      '`settings` must be a dataclass, but Config is not decorated with '
+      '@dataclasses.dataclass(frozen=True, kw_only=True).',
+    ),
+    (
+      _plain_method(settings='int'),
+      "`settings` must be a subclass of AlgorithmConfig, found <class 'int'>.",
+    ),
+    (
+      _plain_method(name='my method'),
+      "`name` must be a Python name, such as 'fed_prox', found 'my method'.",
+    ),
+    (
+      _plain_method(builder='mine'),
+      "`builder` and `client_mass` must be 'module:function', found 'mine'.",
+    ),
+    ('raise SystemExit(0)', 'raised SystemExit: 0.'),
+  ],
+  ids=lambda text: text.splitlines()[-1] if text.endswith('.') else '',
+)
+def test_a_wrong_declaration(text, words, write_module):
+  write_module('my_package.wrong', text)
+  found = _error('my_package.wrong')
+  assert found.startswith(
+    "`config.algorithm.name` 'my_package.wrong' must name an importable "
+    "module, but importing 'my_package.wrong' raised "
   )
-  assert "The setting 'strength' of METHOD in" in _error('my_package.required')
+  assert words in found
+  assert found.endswith('. Correct it, or put it on PYTHONPATH.')
+
+
+def test_kinds_that_may_be_none(write_module):
+  write_module('my_package.kinds', _with_config('int | None = None'))
+  settings = registry.settings_of(registry.find('my_package.kinds'))
+  assert kind_of(settings['strength']) == 'int'
 
 
 def test_a_setting_of_another_kind(write_module):

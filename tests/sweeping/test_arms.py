@@ -328,6 +328,89 @@ class TestSettingsOfSeveralMethods:
     for arm in arms_lib.expand_arms(file):
       assert search.group_of(arm.point) in arms_lib.search_groups(file)
 
+  def _searching(self, sweep_file, methods, settings, base='fed_avg', **search):
+    return sweep_file(
+      {
+        'grid': {'algorithm.name': methods},
+        'learning_rate_search': {
+          'settings': settings,
+          'per': ['algorithm.name'],
+          'num_rounds': 2,
+        }
+        | search,
+      },
+      f'config.algorithm = dict(name={base!r})',
+    )
+
+  def test_what_is_searched_may_be_read_by_one_method(self, sweep_file):
+    settings = {'algorithm.mu': [0.1, 1.0], 'server.learning_rate': [0.1, 0.5]}
+    file = self._searching(sweep_file, ['fed_avg', 'fed_prox'], settings)
+    runs = arms_lib.expand_search(file)
+    # FedAvg has no mu: its 2 x 2 points are 2 runs.
+    assert [run.name for run in runs] == [
+      'fed_avg-server_lr0.1',
+      'fed_avg-server_lr0.5',
+      'fed_prox-mu0.1-server_lr0.1',
+      'fed_prox-mu0.1-server_lr0.5',
+      'fed_prox-mu1.0-server_lr0.1',
+      'fed_prox-mu1.0-server_lr0.5',
+    ]
+    assert runs[0].rates == {'server.learning_rate': 0.1}
+    assert runs[-1].rates == {'algorithm.mu': 1.0, 'server.learning_rate': 0.5}
+    average, prox = arms_lib.expand_arms(file)
+    rates = runs[-1].rates
+    assert arms_lib.with_rates(file, prox, rates).rates == rates
+    # One search may be for arms of several methods.
+    assert arms_lib.with_rates(file, average, rates).rates == runs[1].rates
+
+  def test_searched_rows_of_one_config_run_once(self, sweep_file):
+    settings = {
+      'algorithm.mu,server.learning_rate': [(0.1, 0.5), (1.0, 0.5), (1.0, 0.1)]
+    }
+    file = self._searching(sweep_file, ['fed_avg', 'fed_prox'], settings)
+    assert [run.name for run in arms_lib.expand_search(file)] == [
+      'fed_avg-mu0.1-server_lr0.5',
+      'fed_avg-mu1.0-server_lr0.1',
+      'fed_prox-mu0.1-server_lr0.5',
+      'fed_prox-mu1.0-server_lr0.5',
+      'fed_prox-mu1.0-server_lr0.1',
+    ]
+
+  def test_a_method_that_reads_nothing_of_what_is_searched(self, sweep_file):
+    file = self._searching(
+      sweep_file, ['fed_avg', 'fed_prox'], {'algorithm.mu': [0.1, 1.0]}
+    )
+    assert [run.name for run in arms_lib.expand_search(file)] == [
+      'fed_prox-mu0.1',
+      'fed_prox-mu1.0',
+    ]
+
+  @pytest.mark.parametrize(
+    'expand', [arms_lib.expand_search, arms_lib.expand_arms]
+  )
+  def test_a_searched_setting_that_no_run_reads(self, sweep_file, expand):
+    settings = {'algorithm.mu': [0.1, 1.0], 'server.learning_rate': [0.1]}
+    file = self._searching(sweep_file, ['fed_avg'], settings)
+    with pytest.raises(UserError) as error:
+      expand(file)
+    kind = 'search' if expand is arms_lib.expand_search else 'sweep'
+    assert str(error.value) == (
+      f"`learning_rate_search` in {file.path!r} sets 'algorithm.mu', which no "
+      f'run of the {kind} reads: their methods are fed_avg, and it is read by '
+      'fed_prox. Leave it out.'
+    )
+
+  def test_a_searched_setting_of_another_base(self, sweep_file):
+    # One search for all arms, with the base's method.
+    settings = {'algorithm.mu': [0.1, 1.0]}
+    file = self._searching(
+      sweep_file, ['fed_avg', 'fed_prox'], settings, per=[]
+    )
+    with pytest.raises(
+      UserError, match="'algorithm.mu', which no run of the s"
+    ):
+      arms_lib.expand_search(file)
+
   def test_a_method_of_ones_own_beside_a_built_in_one(self, sweep_file):
     own = 'own_methods.magnitude_mean'
     file = sweep_file(

@@ -316,6 +316,8 @@ def test_values_at_the_edge():
   }
   # 0.3 lies between 0.1 and 1; names have no edge, nor has a single value.
   assert selection.at_edge(axes, rates) == ['server.learning_rate']
+  # An axis that the method does not read was not chosen from.
+  assert not selection.at_edge(axes, {'server.beta_1': 0.9})
   rates['client_work.learning_rate'] = 0.1
   assert selection.at_edge(axes, rates) == [
     'client_work.learning_rate',

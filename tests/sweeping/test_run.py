@@ -380,6 +380,32 @@ class TestSearch:
       'have no learning rates: no run of its search has a finite score.'
     ) in capsys.readouterr().err
 
+  def test_a_method_without_what_is_searched(self, sweep_file, stand, tmp_path):
+    workdir = tmp_path / 'w'
+    stand.loss = lambda config, _: abs(config.algorithm.mu - 1.0)
+    searched = self._SEARCHED['learning_rate_search']
+    file = sweep_file(
+      {
+        'grid': {'algorithm.name': ['fed_avg', 'fed_prox']},
+        'learning_rate_search': searched
+        | {'settings': {'algorithm.mu': [0.5, 1.0, 2.0]}},
+      },
+      *self._BASE,
+      'config.algorithm = dict(name="fed_avg")',
+    )
+    assert run.run_sweep(file, workdir) == 0
+    assert stand.started == [
+      *(f'search/fed_prox-mu{mu}' for mu in (0.5, 1.0, 2.0)),
+      'fed_avg',
+      'fed_prox',
+    ]
+    config = run_directory.read_config(workdir / 'arms' / 'fed_prox')
+    assert config.algorithm.mu == 1.0
+    values = json.loads((workdir / 'sweep.json').read_text())
+    (choice,) = values['learning_rates']
+    assert choice['chosen'] == {'algorithm.mu': 1.0}
+    assert values['arms'][0]['settings'] == {'algorithm.name': 'fed_avg'}
+
   def test_stopped_in_the_search(self, sweep_file, stand, tmp_path):
     workdir = tmp_path / 'w'
     stand.loss = self._loss

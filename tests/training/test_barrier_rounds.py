@@ -32,6 +32,7 @@ class _Points:
   x: tuple[float, ...] = ()
   y: tuple[float, ...] = ()
   num_dropped_sequences = num_lost_tokens = 0
+  is_repeated = None
 
   def __len__(self):
     return len(self.x)

@@ -63,7 +63,29 @@ _IMAGES = dict(partition__num_clients=4, data__corpus='cifar10')
     (
       'demo',
       dict(client_work__num_local_steps=0),
-      ['`config.client_work.num_local_steps` must be at least 1, found 0'],
+      [
+        '`config.client_work.num_local_steps` must be at least 1 and below '
+        '10000000, found 0'
+      ],
+    ),
+    (
+      'demo',
+      dict(client_work__num_local_steps=10**20),
+      [
+        '`config.client_work.num_local_steps` must be at least 1 and below '
+        '10000000, found 100000000000000000000'
+      ],
+    ),
+    (
+      'demo',
+      _STEPS
+      | dict(
+        client_work__num_local_steps=10**6, client_work__local_batch_size=101
+      ),
+      [
+        '`config.client_work.num_local_steps` times local_batch_size must be '
+        'at most 100000000 sequences, found 1000000 times 101'
+      ],
     ),
     (
       'demo',

@@ -12,7 +12,7 @@ from models.presets import PRESETS
 from tff_fedfish.errors import UserError
 from tff_fedfish.methods import method
 from tff_fedfish.methods.fed_fish import FedFishConfig
-from tff_fedfish.methods.method import AlgorithmConfig
+from tff_fedfish.methods.settings import AlgorithmConfig
 from tff_fedfish.training import config as config_lib
 from tff_fedfish.training import config_data
 from tff_fedfish.training.config_fields import ConfigError

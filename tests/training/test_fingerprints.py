@@ -8,7 +8,7 @@ import pytest
 import small_runs
 
 from tff_fedfish.cli.main import main
-from tff_fedfish.methods.method import AlgorithmConfig
+from tff_fedfish.methods.settings import AlgorithmConfig
 from tff_fedfish.training import config, config_loading, fingerprints
 
 _CONFIG = config_loading.load_config(small_runs.CONFIG)

@@ -11,6 +11,7 @@ my_package.my_method.
 
 import argparse
 import json
+import sys
 
 SUMMARY = 'list the methods and their settings'
 
@@ -32,7 +33,7 @@ def run(arguments: argparse.Namespace) -> int:
   from tff_fedfish.methods import describe, registry
 
   if arguments.name is None:
-    methods = list(registry.installed().values())
+    methods = list(registry.installed(_warn).values())
   else:
     methods = [registry.find(arguments.name)]
   if arguments.json:
@@ -47,3 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
     for method in methods:
       print(f'{method.name:<{width}}  {method.title}: {method.summary}')
   return 0
+
+
+def _warn(problem):
+  print(f'fedfish: warning: {problem}', file=sys.stderr)

@@ -15,6 +15,7 @@ round, saves the one before it and exits with 130.
 """
 
 import argparse
+import textwrap
 
 SUMMARY = 'train a model; resumes by itself'
 TAKES_EXTRA = True
@@ -24,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Adds the arguments of `fedfish train`."""
   from tff_fedfish.methods import registry
 
-  parser.epilog = (
+  parser.epilog = textwrap.fill(
     f'Methods, as --config.algorithm.name: {", ".join(registry.BUILT_IN)}, or '
     'the module of a method of your own. `fedfish methods NAME` lists the '
     'settings of one.'

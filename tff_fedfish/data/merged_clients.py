@@ -73,7 +73,7 @@ def open_merged_clients(
     UserError: If a group's examples cannot be read.
   """
   counts = load_or_count(
-    corpus.fingerprint,
+    corpus.content_digest,
     corpus.client_ids,
     groups,
     on_start=on_start,

@@ -45,7 +45,7 @@ def file_bytes(num_groups: int) -> int:
 
 
 def load_or_count(
-  corpus_fingerprint: str,
+  content_digest: str,
   group_ids: Sequence[bytes],
   groups: ClientSequences,
   *,
@@ -55,7 +55,7 @@ def load_or_count(
   """Returns the counts of all groups of a corpus, from the cache if they are.
 
   Args:
-    corpus_fingerprint: Of the corpus.
+    content_digest: Of the corpus: another one where any text differs.
     group_ids: All of its groups, in its order.
     groups: Their sequences. Vocabulary, `sequence_length` and
       `drop_short_block` are part of what the counts are kept by.
@@ -65,7 +65,7 @@ def load_or_count(
   Raises:
     UserError: If a group's examples cannot be read.
   """
-  path = _path(corpus_fingerprint, groups)
+  path = _path(content_digest, groups)
   counts = None if path is None else _read(path, len(group_ids))
   if counts is None:
     on_start()
@@ -90,7 +90,7 @@ def _count(group_ids, groups, on_group):
   return RowCounts(*columns)
 
 
-def _path(corpus_fingerprint, groups) -> pathlib.Path | None:
+def _path(content_digest, groups) -> pathlib.Path | None:
   """Returns where the counts are kept; None: there is no such place."""
   directory = files.user_cache_directory()
   if directory is None:
@@ -98,7 +98,7 @@ def _path(corpus_fingerprint, groups) -> pathlib.Path | None:
   tokenizer = groups.tokenizer
   key = [
     _VERSION,
-    corpus_fingerprint,
+    content_digest,
     [tokenizer.kind, tokenizer.sha256, tokenizer.lower_case],
     tokenizer.end_of_text_id,
     groups.sequence_length,

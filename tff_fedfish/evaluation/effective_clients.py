@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from models.model_shapes import weight_shapes
 from tff_fedfish import fisher
+from tff_fedfish.errors import UserError
 from tff_fedfish.methods import method
 from tff_fedfish.training.config import TrainConfig
 
@@ -78,12 +79,21 @@ class EffectiveClients:
     Args:
       update: What the client gives to the aggregator.
       client_weight: w_i, >= 0; one of 0 has no mass.
+
+    Raises:
+      UserError: If `client_mass` returns more or fewer tensors than names.
     """
     found = self._finite_mass(
       # Scalars too are then arguments, not constants of another graph.
       tf.nest.map_structure(tf.convert_to_tensor, update),
       tf.constant(client_weight, tf.float32),
     )
+    if len(found) != len(self._names):
+      raise UserError(
+        "The method's `client_mass` must return one tensor for each of the "
+        f'{len(self._names)} trainable tensors, but returns {len(found)}. '
+        'Correct it.'
+      )
     if self._mass_sums is None:
       self._mass_sums = [np.zeros(m.shape, np.float64) for m in found]
       self._squared_sums = [np.zeros(m.shape, np.float64) for m in found]
@@ -101,9 +111,10 @@ class EffectiveClients:
       None where there is no such coordinate.
     """
     totals, counts = {}, {}
-    for name, mass_sum, squared_sum in zip(
-      self._names, self._mass_sums or (), self._squared_sums or (), strict=False
-    ):
+    sums = ()
+    if self._mass_sums is not None:
+      sums = zip(self._names, self._mass_sums, self._squared_sums, strict=True)
+    for name, mass_sum, squared_sum in sums:
       effective = fisher.effective_clients(mass_sum, squared_sum)
       totals[name] = float(effective.sum())
       counts[name] = int(np.count_nonzero(effective))

@@ -8,8 +8,9 @@ import typing
 from collections.abc import Iterator
 from typing import Any
 
-from tff_fedfish.methods.method import AlgorithmConfig, Method
-from tff_fedfish.methods.registry import kind_of, settings_of
+from tff_fedfish.methods.method import Method
+from tff_fedfish.methods.registry import settings_of
+from tff_fedfish.methods.settings import AlgorithmConfig, kind_of
 from tff_fedfish.training.config_fields import Section
 
 _COMMAND = 'fedfish train --config demo --workdir runs/NAME'

@@ -1,6 +1,7 @@
 """FedAvg; with a server optimizer other than SGD, FedOpt."""
 
-from tff_fedfish.methods.method import AlgorithmConfig, Method
+from tff_fedfish.methods.method import Method
+from tff_fedfish.methods.settings import AlgorithmConfig
 
 METHOD = Method(
   name='fed_avg',

@@ -4,13 +4,13 @@ import dataclasses
 from typing import Literal
 
 from tff_fedfish.methods.method import (
-  AlgorithmConfig,
   ClientCost,
   Column,
   Method,
   Traffic,
   own_settings,
 )
+from tff_fedfish.methods.settings import AlgorithmConfig
 from tff_fedfish.training.config_fields import ConfigError, number
 
 # Estimators that square the gradients of whole batches.

@@ -3,12 +3,8 @@
 import dataclasses
 from typing import Literal
 
-from tff_fedfish.methods.method import (
-  AlgorithmConfig,
-  ClientCost,
-  Column,
-  Method,
-)
+from tff_fedfish.methods.method import ClientCost, Column, Method
+from tff_fedfish.methods.settings import AlgorithmConfig
 from tff_fedfish.training.config_fields import number
 
 

@@ -2,7 +2,8 @@
 
 import dataclasses
 
-from tff_fedfish.methods.method import AlgorithmConfig, Method
+from tff_fedfish.methods.method import Method
+from tff_fedfish.methods.settings import AlgorithmConfig
 
 # What a client without local steps may set: it has a default, and is read.
 _READ = ('local_batch_size', 'max_sequences_per_client', 'micro_batch_size')

@@ -2,33 +2,21 @@
 
 import dataclasses
 import importlib
+import inspect
 import re
 import typing
 from collections.abc import Callable
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
-from tff_fedfish.training.config_fields import Section
+from tff_fedfish.errors import UserError
+from tff_fedfish.methods.settings import (
+  AlgorithmConfig,
+  own_settings,
+  require_settings,
+)
 
 if typing.TYPE_CHECKING:
   from tff_fedfish.training.config import TrainConfig
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class AlgorithmConfig(Section):
-  """Settings that every method reads; a method's own class adds to them."""
-
-  section: ClassVar[str] = 'algorithm'
-
-  name: str
-  """Name of the method (`fedfish methods` lists them), or the importable module
-  of a method of your own, such as `my_package.my_method`."""
-  client_weighting: Literal['num_examples', 'uniform'] = 'num_examples'
-  """Client weight: the client's sequences in the round, or 1."""
-
-  @property
-  def draws_labels(self) -> bool:
-    """Whether clients draw labels from the model, and so need seeds."""
-    return False
 
 
 class Traffic(typing.NamedTuple):
@@ -74,16 +62,6 @@ class ClientCost:
   """Whether the gradients of the last local epoch are squared and added."""
   flops_per_weight: int = 2
   """Operations per weight on a finished model delta, sums included."""
-
-
-def own_settings(config: 'TrainConfig') -> dict[str, Any]:
-  """Returns the settings of `algorithm` that not every method reads."""
-  shared = {field.name for field in dataclasses.fields(AlgorithmConfig)}
-  return {
-    field.name: getattr(config.algorithm, field.name)
-    for field in dataclasses.fields(config.algorithm)
-    if field.name not in shared
-  }
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -140,10 +118,36 @@ class Method:
   hatch: str | None = None
 
   def __post_init__(self):
+    if not self.name.isidentifier():
+      raise ValueError(
+        f"`name` must be a Python name, such as 'fed_prox', found {self.name!r}"
+      )
     if self.hue and not re.fullmatch('#[0-9A-F]{6}', self.hue):
       raise ValueError(
-        f"`hue` must be None or '#RRGGBB' in upper case, found {self.hue!r}."
+        f"`hue` must be None or '#RRGGBB' in upper case, found {self.hue!r}"
       )
+    for path in (self.builder, self.client_mass):
+      if path is not None and not all(path.partition(':')):
+        raise ValueError(
+          "`builder` and `client_mass` must be 'module:function', found "
+          f'{path!r}'
+        )
+    require_settings(self.settings)
+
+  def require_builder(self, config: 'TrainConfig') -> None:
+    """Raises UserError unless the builder exists and takes its keywords.
+
+    Imports the builder's module.
+    """
+    given = dict.fromkeys(_SHARED_KEYWORDS) | self._keywords(config)
+    try:
+      inspect.signature(load(self.builder)).bind(None, **given)
+    except TypeError as error:
+      raise UserError(
+        f'The builder {self.builder!r} of {config.algorithm.name!r} must take '
+        f'a model and the keywords {", ".join(given)}, found: {error}. Add it '
+        'to the builder, or leave out the setting.'
+      ) from error
 
   def build(self, config: 'TrainConfig', model: Any, **shared: Any) -> Any:
     """Returns the learning process.
@@ -151,12 +155,39 @@ class Method:
     Args:
       config: The run's config; `algorithm` is an instance of `settings`.
       model: The model.
-      **shared: Keywords that all builders take.
+      **shared: `client_optimizer`, `server_optimizer`, `num_local_epochs` and
+        `client_weighting`, for TFF.
     """
-    return load(self.builder)(model, **shared, **self.arguments(config))
+    return load(self.builder)(model, **shared, **self._keywords(config))
+
+  def _keywords(self, config):
+    """Returns the keywords of the builder that not every run has."""
+    # A builder needs to know only those that are set.
+    work = {n: getattr(config.client_work, n) for n in _OPTIONAL_KEYWORDS}
+    set_ones = {n: value for n, value in work.items() if value is not None}
+    return set_ones | self.arguments(config)
+
+
+_SHARED_KEYWORDS = (
+  'client_optimizer',
+  'server_optimizer',
+  'num_local_epochs',
+  'client_weighting',
+)
+_OPTIONAL_KEYWORDS = ('max_delta_norm', 'num_local_steps', 'micro_batch_size')
 
 
 def load(path: str) -> Any:
-  """Imports the object that 'module:name' names."""
+  """Imports the object that 'module:name' names.
+
+  Raises:
+    UserError: If there is none.
+  """
   module, _, name = path.partition(':')
-  return getattr(importlib.import_module(module), name)
+  try:
+    return getattr(importlib.import_module(module), name)
+  except (ImportError, AttributeError) as error:
+    raise UserError(
+      f'{path!r} must name a function of an importable module, found '
+      f'{type(error).__name__}: {error}. Correct the METHOD that names it.'
+    ) from error

@@ -5,18 +5,20 @@ module's dotted name, or under its own name where a distribution declares it in
 the entry point group `tff_fedfish.methods`.
 """
 
+import contextlib
 import dataclasses
 import functools
 import importlib
 import importlib.metadata
 import importlib.util
+import sys
 import types
-import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from tff_fedfish.errors import UserError
 from tff_fedfish.methods import fed_avg, fed_fish, fed_prox, fed_sgd
 from tff_fedfish.methods.method import Method
+from tff_fedfish.methods.settings import kind_of
 
 # A method of the package is one line here.
 _MODULES = (
@@ -46,16 +48,21 @@ def find(name: str) -> Method:
     UserError: If there is no such method, its module cannot be imported or
       holds none, or another method has its name.
   """
-  if name in BUILT_IN:
+  declared = _entry_points().get(name, ())
+  if name in BUILT_IN and not declared:
     return BUILT_IN[name]
-  module = _entry_points().get(name, name if '.' in name else None)
-  if module is not None:
-    return _from_module(module, name)
-  raise UserError(
-    '`config.algorithm.name` must be one of '
-    f'{", ".join([*BUILT_IN, *_entry_points()])}, or the module of a method of '
-    f'your own, such as my_package.my_method, found {name!r}.'
-  )
+  modules = [f'{__package__}.{name}'] * (name in BUILT_IN) + list(declared)
+  if not modules and '.' in name:
+    modules = [name]
+  if not modules:
+    raise UserError(
+      '`config.algorithm.name` must be one of '
+      f'{", ".join(BUILT_IN | _entry_points())}, or the module of a method of '
+      f'your own, such as my_package.my_method, found {name!r}.'
+    )
+  for other in modules[1:]:
+    _require_same_file(name, modules[0], other)
+  return _from_module(modules[0], name)
 
 
 def find_or_none(name: str) -> Method | None:
@@ -66,13 +73,21 @@ def find_or_none(name: str) -> Method | None:
     return None
 
 
-def installed() -> dict[str, Method]:
+def installed(
+  on_broken: Callable[[str], None] = lambda problem: None,
+) -> dict[str, Method]:
   """Returns the built-in and installed methods by name.
 
-  Raises:
-    UserError: If an installed method cannot be loaded.
+  Args:
+    on_broken: Receives a line for each that is left out, as it cannot be used.
   """
-  return dict(BUILT_IN) | {name: find(name) for name in sorted(_entry_points())}
+  methods = {}
+  for name in [*BUILT_IN, *sorted(_entry_points().keys() - BUILT_IN.keys())]:
+    try:
+      methods[name] = find(name)
+    except UserError as error:
+      on_broken(str(error))
+  return methods
 
 
 def settings_of(method: Method) -> dict[str, dataclasses.Field]:
@@ -91,25 +106,12 @@ def readers(setting: str) -> list[str]:
   return [name for name, m in methods.items() if setting in settings_of(m)]
 
 
-def kind_of(field: dataclasses.Field) -> str:
-  """Returns the kind of a setting: 'bool', 'int', 'float', 'str', 'choice'."""
-  annotation = field.type
-  if isinstance(annotation, types.UnionType):
-    annotation = typing.get_args(annotation)[0]
-  is_choice = typing.get_origin(annotation) is typing.Literal
-  return 'choice' if is_choice else annotation.__name__
-
-
 @functools.cache
-def _entry_points():
+def _entry_points() -> dict[str, list[str]]:
+  """Returns the modules that distributions declare, by the method's name."""
   found = {}
   for entry_point in importlib.metadata.entry_points(group=ENTRY_POINTS):
-    name, file = entry_point.name, _file_of(entry_point.module)
-    if name in BUILT_IN:
-      raise _twice(name, _file_of(f'{__package__}.{name}'), file)
-    if name in found and _file_of(found[name]) != file:
-      raise _twice(name, _file_of(found[name]), file)
-    found[name] = entry_point.module
+    found.setdefault(entry_point.name, []).append(entry_point.module)
   return found
 
 
@@ -126,12 +128,15 @@ def _from_module(module_name, name):
   """Imports a module and returns its METHOD."""
   typed = f'`config.algorithm.name` {name!r}'
   try:
-    module = importlib.import_module(module_name)
-  except Exception as error:  # pylint: disable=broad-exception-caught
+    # What a module prints is no part of a command's answer.
+    with contextlib.redirect_stdout(sys.stderr):
+      module = importlib.import_module(module_name)
+  except (Exception, SystemExit) as error:
     text = ' '.join(f'{type(error).__name__}: {error}'.split())
     raise UserError(
       f'{typed} must name an importable module, but importing '
-      f'{module_name!r} raised {text}. Correct it, or put it on PYTHONPATH.'
+      f'{module_name!r} raised {text.rstrip(".")}. Correct it, or put it on '
+      'PYTHONPATH.'
     ) from error
   method = getattr(module, 'METHOD', None)
   if not isinstance(method, Method):
@@ -141,7 +146,7 @@ def _from_module(module_name, name):
       f'{_file_of(module_name)!r}.'
     )
   _require_unique(method, module_name)
-  _require_usable_settings(method, module_name)
+  _require_kinds(method, module_name)
   _found[name] = method
   return method
 
@@ -152,41 +157,32 @@ _found: dict[str, Method] = {}
 
 def _require_unique(method, module_name):
   """Raises UserError if another file holds a method of the same name."""
-  name, file = method.name, _file_of(module_name)
-  others = [
-    _file_of(_entry_points().get(found, found))
-    for found, other in _found.items()
-    if other.name == name
-  ]
-  if name in BUILT_IN:
-    others.append(_file_of(f'{__package__}.{name}'))
-  if name in _entry_points():
-    others.append(_file_of(_entry_points()[name]))
+  name = method.name
+  others = [f'{__package__}.{name}'] * (name in BUILT_IN)
+  others += _entry_points().get(name, ())
+  for found, other in _found.items():
+    if other.name == name:
+      others += _entry_points().get(found, [found])
   for other in others:
-    if other != file:
-      raise _twice(name, other, file)
+    _require_same_file(name, other, module_name)
 
 
-def _twice(name, first, second):
-  return UserError(
-    f'Methods must differ in name, but {first!r} and {second!r} both hold a '
-    f'METHOD named {name!r}. Rename one.'
-  )
+def _require_same_file(name, first, second):
+  if _file_of(first) != _file_of(second):
+    raise UserError(
+      f'Methods must differ in name, but {_file_of(first)!r} and '
+      f'{_file_of(second)!r} both hold a METHOD named {name!r}. Rename one.'
+    )
 
 
-def _require_usable_settings(method, module_name):
-  """Raises UserError unless the settings have defaults and the usual kinds."""
-  place = f'METHOD in {_file_of(module_name)!r}'
+def _require_kinds(method, module_name):
+  """Raises UserError unless settings are of the kinds of built-in methods."""
   for name, field in settings_of(method).items():
-    if name != 'name' and field.default is dataclasses.MISSING:
-      raise UserError(
-        f'The setting {name!r} of {place} must have a default. Give it one.'
-      )
     for other in BUILT_IN.values():
       expected = settings_of(other).get(name, field)
       if kind_of(field) != kind_of(expected):
         raise UserError(
-          f'The setting {name!r} of {place} must be of the kind that '
-          f'{other.name} gives it, {kind_of(expected)}, found '
-          f'{kind_of(field)}. Rename it.'
+          f'The setting {name!r} of METHOD in {_file_of(module_name)!r} must '
+          f'be of the kind that {other.name} gives it, {kind_of(expected)}, '
+          f'found {kind_of(field)}. Rename it.'
         )

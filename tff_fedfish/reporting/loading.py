@@ -11,7 +11,7 @@ from typing import Any
 from tff_fedfish.errors import UserError
 from tff_fedfish.evaluation.results import ClientBarrier, read_barriers
 from tff_fedfish.methods import registry
-from tff_fedfish.methods.method import AlgorithmConfig
+from tff_fedfish.methods.settings import AlgorithmConfig
 from tff_fedfish.reporting.evaluations import finite_rows, load_evaluation
 from tff_fedfish.reporting.reading import read_json_object
 from tff_fedfish.reporting.runs import Row, Run

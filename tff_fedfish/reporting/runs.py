@@ -10,7 +10,7 @@ from typing import Any
 from tff_fedfish.errors import UserError
 from tff_fedfish.evaluation.results import ClientBarrier
 from tff_fedfish.methods import registry
-from tff_fedfish.methods.method import AlgorithmConfig
+from tff_fedfish.methods.settings import AlgorithmConfig
 from tff_fedfish.reporting.evaluations import Evaluation
 from tff_fedfish.reporting.reading import is_finite
 from tff_fedfish.training import config_loading

@@ -104,6 +104,7 @@ def expand_arms(file: SweepFile) -> list[Arm]:
 
 def with_rates(file: SweepFile, arm: Arm, rates: Settings) -> Arm:
   """Returns an arm with the learning rates that a search chose for it."""
+  rates = _read_rates(file, arm.point, rates)
   config = _arm_config(file, arm.name, arm.point | rates, arm.num_rounds)
   return dataclasses.replace(arm, rates=rates, config=config)
 
@@ -111,28 +112,20 @@ def with_rates(file: SweepFile, arm: Arm, rates: Settings) -> Arm:
 def expand_search(file: SweepFile) -> list[SearchRun]:
   """Returns the runs of all searches; none where there is no search.
 
+  Runs of a group that resolve to one config are one. A group whose method
+  reads nothing of what is searched has none.
+
   Args:
     file: The sweep.
 
   Raises:
-    UserError: If a setting is unknown or wrong, or nobody is left to train on.
+    UserError: If a setting is unknown or wrong, no run reads it, or nobody is
+      left to train on.
   """
-  search = file.sweep.search
-  runs = []
-  for group in search_groups(file):
-    for rates in search.rates():
-      name = search.run_name(group, rates)
-      arm_config = file.config(group | rates, name)
-      settings = group | rates | search.run_settings(arm_config)
-      runs.append(
-        SearchRun(
-          name=name,
-          group=group,
-          rates=rates,
-          held_out_fraction=held_out_share(arm_config),
-          config=file.config(settings, name),
-        )
-      )
+  runs = [run for group in search_groups(file) for run in _runs_of(file, group)]
+  if runs:
+    file.require_searched([run.config for run in runs])
+  runs = [run for run in runs if run.rates]
   _require_unique([run.name for run in runs])
   return runs
 
@@ -152,6 +145,32 @@ def print_unread(file: SweepFile, arms: Sequence[Arm]) -> None:
   if unread:
     names_read = dict.fromkeys(arm.config.algorithm.name for arm in arms)
     config_loading.print_unread(list(names_read), unread)
+
+
+def _runs_of(file: SweepFile, group: Settings) -> list[SearchRun]:
+  """Returns the runs of one search, the first of those of equal configs."""
+  search = file.sweep.search
+  runs: dict[TrainConfig, SearchRun] = {}
+  for point in search.rates():
+    rates = _read_rates(file, group, point)
+    name = search.run_name(group, rates)
+    arm_config = file.config(group | rates, name)
+    settings = group | rates | search.run_settings(arm_config)
+    run = SearchRun(
+      name=name,
+      group=group,
+      rates=rates,
+      held_out_fraction=held_out_share(arm_config),
+      config=file.config(settings, name),
+    )
+    runs.setdefault(run.config, run)
+  return list(runs.values())
+
+
+def _read_rates(file, settings, rates) -> Settings:
+  """Returns those of some rates that the method of the settings reads."""
+  read = file.without_unread(settings | rates)
+  return {name: value for name, value in rates.items() if name in read}
 
 
 def _merged(arms: Sequence[Arm]) -> list[Arm]:

@@ -183,6 +183,10 @@ class _Sweep:
         for run, job in zip(self._search_runs, self._search_jobs, strict=True)
         if run.group == group
       ]
+      if not runs:
+        # Their method reads nothing of what is searched.
+        rates_of += [(arm, {}) for arm in arms]
+        continue
       missing = [job.name for _, job in runs if not job.is_done()]
       if missing:
         # To choose among the others would compare with other rates later.

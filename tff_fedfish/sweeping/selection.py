@@ -73,10 +73,12 @@ def at_edge(axes: Iterable[Axis], rates: Settings) -> list[str]:
 
   Args:
     axes: What was searched.
-    rates: What was chosen.
+    rates: What was chosen, without axes that the method does not read.
   """
   edges = []
   for axis in axes:
+    if axis.names[0] not in rates:
+      continue
     for position, name in enumerate(axis.names):
       tried = {row[position] for row in axis.values}
       has_order = all(isinstance(value, int | float) for value in tried)

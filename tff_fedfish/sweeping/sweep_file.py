@@ -8,8 +8,9 @@ from typing import Any
 
 from tff_fedfish.errors import UserError
 from tff_fedfish.methods import registry
-from tff_fedfish.methods.method import AlgorithmConfig, Method
-from tff_fedfish.sweeping.grid import Settings
+from tff_fedfish.methods.method import Method
+from tff_fedfish.methods.settings import AlgorithmConfig
+from tff_fedfish.sweeping.grid import Axis, Settings
 from tff_fedfish.sweeping.sweep_config import SweepConfig, parse_sweep
 from tff_fedfish.training import config_files, config_loading
 from tff_fedfish.training.config import TrainConfig
@@ -75,8 +76,8 @@ class SweepFile:
     """Returns the settings without those axes that the method does not read.
 
     Args:
-      settings: A point of the grid, or of a search's group. Settings that are
-        tied to others stay.
+      settings: A point of the grid, or of a search's group, with or without
+        the rates that it tries. Settings that are tied to others stay.
     """
     name = settings.get(_METHOD, self.base.algorithm.name)
     method = registry.find_or_none(name)
@@ -84,7 +85,7 @@ class SweepFile:
       return settings
     unread = {
       axis.names[0]
-      for axis in self.sweep.axes
+      for axis in (*self.sweep.axes, *self._search_axes)
       if len(axis.names) == 1 and _is_unread(axis.names[0], method)
     }
     return {n: value for n, value in settings.items() if n not in unread}
@@ -93,38 +94,52 @@ class SweepFile:
     """Returns settings of the base that no run reads, as 'section.setting'.
 
     Args:
-      configs: The runs' configs.
+      configs: The runs' configs, without those of searches.
 
     Raises:
-      UserError: If no run reads an override or an axis.
+      UserError: If no run reads an override or an axis, of the grid or of the
+        search.
     """
-    methods = {config.algorithm.name: config.method for config in configs}
     section = AlgorithmConfig.section
     given = {f'{section}.{n}' for n in self._values.sections.get(section, ())}
-    varied = {name for axis in self.sweep.axes for name in axis.names}
-    unread = [
-      name
-      for name in sorted(given | varied)
-      if all(_is_unread(name, method) for method in methods.values())
-    ]
-    for name in unread:
-      place = f'`grid` in {self.path!r}' if name in varied else ''
-      if name in self._values.overridden:
-        place = f'`--config.{name}`'
-      if place:
-        readers = ', '.join(registry.readers(name.partition('.')[2]))
-        raise UserError(
-          f'{place} sets {name!r}, which no run of the sweep reads: their '
-          f'methods are {", ".join(methods)}, and it is read by {readers}. '
-          'Leave it out.'
-        )
+    places = {
+      name: f'`{key}` in {self.path!r}' for name, key in self._varied().items()
+    }
+    places |= {name: f'`--config.{name}`' for name in self._values.overridden}
+    unread = _unread(sorted(given | self._varied().keys()), configs)
+    _require_none(unread, places, configs, 'sweep')
     return unread
 
-  def _require_not_overridden(self):
-    sweep = self.sweep
-    varied = {name: 'grid' for axis in sweep.axes for name in axis.names}
-    for axis in sweep.search.axes if sweep.search else ():
+  def require_searched(self, configs: Sequence[TrainConfig]) -> None:
+    """Checks that of each setting that is searched some search run reads it.
+
+    Args:
+      configs: Those of the search runs.
+
+    Raises:
+      UserError: Naming one that none of them reads.
+    """
+    place = f'`learning_rate_search` in {self.path!r}'
+    searched = {
+      name: place for axis in self._search_axes for name in axis.names
+    }
+    _require_none(
+      _unread(sorted(searched), configs), searched, configs, 'search'
+    )
+
+  @property
+  def _search_axes(self) -> tuple[Axis, ...]:
+    return self.sweep.search.axes if self.sweep.search else ()
+
+  def _varied(self) -> dict[str, str]:
+    """Returns the key of `get_sweep()` that varies a setting, by its name."""
+    varied = {name: 'grid' for axis in self.sweep.axes for name in axis.names}
+    for axis in self._search_axes:
       varied |= dict.fromkeys(axis.names, 'learning_rate_search')
+    return varied
+
+  def _require_not_overridden(self):
+    varied = self._varied()
     for name in sorted(self._values.overridden & varied.keys()):
       raise UserError(
         f'`--config.{name}` must be left out: `{varied[name]}` in '
@@ -142,6 +157,36 @@ def _find_methods(axes: Any) -> None:
         row = value if isinstance(value, list | tuple) else [value]
         if len(row) > position and isinstance(row[position], str):
           registry.find_or_none(row[position])
+
+
+def _unread(
+  settings: Sequence[str], configs: Sequence[TrainConfig]
+) -> list[str]:
+  """Returns those of some settings that no config's method reads."""
+  methods = {config.algorithm.name: config.method for config in configs}
+  return [
+    name
+    for name in settings
+    if all(_is_unread(name, method) for method in methods.values())
+  ]
+
+
+def _require_none(
+  unread: Sequence[str],
+  places: Mapping[str, str],
+  configs: Sequence[TrainConfig],
+  kind: str,
+) -> None:
+  """Raises UserError for the first unread setting that has a place."""
+  methods = dict.fromkeys(config.algorithm.name for config in configs)
+  for name in unread:
+    if name in places:
+      readers = ', '.join(registry.readers(name.partition('.')[2]))
+      raise UserError(
+        f'{places[name]} sets {name!r}, which no run of the {kind} reads: '
+        f'their methods are {", ".join(methods)}, and it is read by {readers}. '
+        'Leave it out.'
+      )
 
 
 def _is_unread(setting: str, method: Method) -> bool:

@@ -7,7 +7,8 @@ from models.image_model_config import IMAGE_MODELS, ImageModelConfig
 from models.presets import PRESETS
 from models.transformer_config import TransformerConfig
 from tff_fedfish.methods import registry
-from tff_fedfish.methods.method import AlgorithmConfig, Method
+from tff_fedfish.methods.method import Method
+from tff_fedfish.methods.settings import AlgorithmConfig
 from tff_fedfish.training import config_checks
 from tff_fedfish.training.config_data import (
   ClientSplitsConfig,
@@ -42,10 +43,11 @@ class ClientWorkConfig(OptimizerSettings):
   """Sequences per local step, >= 1."""
   max_sequences_per_client: int | None = number(16, at_least=1)
   """Cap per client and round, after that round's shuffle, >= 1. None: all."""
-  num_local_steps: int | None = number(None, at_least=1)
-  """Local steps H per round, >= 1. Each round takes the next H batches of the
-  client's endless stream of shuffled passes. Requires num_local_epochs 1 and
-  max_sequences_per_client None. None: the steps of num_local_epochs passes."""
+  num_local_steps: int | None = number(None, at_least=1, below=10**7)
+  """Local steps H per round, >= 1 and below 10^7. Each round takes the next H
+  batches of the client's endless stream of shuffled passes. Requires
+  num_local_epochs 1 and max_sequences_per_client None, and H times
+  local_batch_size at most 10^8. None: the steps of num_local_epochs passes."""
   learning_rate: float = number(above=0)
   """Base learning rate of the client optimizer, > 0."""
   micro_batch_size: int | None = number(None, at_least=1)

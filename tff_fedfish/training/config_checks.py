@@ -12,6 +12,9 @@ if typing.TYPE_CHECKING:
 IMAGE_SIZES = ('image_height', 'image_width', 'image_channels')
 """Settings of `config.data` that make an image's shape, in its order."""
 
+# Sequences of a client in a round, whose order lies in memory.
+_MAX_STREAM = 10**8
+
 
 def problems_of(config: 'TrainConfig') -> list[str]:
   """Returns one clause for each problem, naming `config.section.setting`.
@@ -110,7 +113,14 @@ def _problems_of_steps(config):
   work = config.client_work
   if work.num_local_steps is None:
     return []
-  return [
+  problems = []
+  if work.max_rows > _MAX_STREAM:
+    problems.append(
+      '`config.client_work.num_local_steps` times local_batch_size must be at '
+      f'most {_MAX_STREAM} sequences, found {work.num_local_steps} times '
+      f'{work.local_batch_size}'
+    )
+  return problems + [
     f'`config.client_work.{name}` must be {wanted} with num_local_steps, which '
     f'says how many sequences a round takes, found {found}'
     for name, wanted in (

@@ -12,7 +12,7 @@ from typing import Any
 from tff_fedfish.errors import UserError
 from tff_fedfish.evaluation.client_id_text import client_id_to_text
 from tff_fedfish.methods import registry
-from tff_fedfish.methods.method import AlgorithmConfig
+from tff_fedfish.methods.settings import AlgorithmConfig
 from tff_fedfish.training import config as config_lib
 from tff_fedfish.training import config_checks, config_files, config_overrides
 from tff_fedfish.training.config_fields import ConfigError

@@ -9,7 +9,8 @@ from typing import Any
 
 from tff_fedfish.errors import UserError
 from tff_fedfish.methods import registry
-from tff_fedfish.methods.method import AlgorithmConfig, Method
+from tff_fedfish.methods.method import Method
+from tff_fedfish.methods.settings import AlgorithmConfig
 from tff_fedfish.training.config import TrainConfig
 
 PREFIX = '--config.'

@@ -46,7 +46,9 @@ def build_learning_process(
 ) -> tff.learning.templates.LearningProcess:
   """Returns the learning process of a config."""
   model = build_model(config)
-  options = dict(
+  return config.method.build(
+    config,
+    model,
     client_optimizer=_build_client_optimizer(config),
     server_optimizer=_build_server_optimizer(config),
     num_local_epochs=config.client_work.num_local_epochs,
@@ -54,11 +56,6 @@ def build_learning_process(
       config.algorithm.client_weighting.upper()
     ],
   )
-  # A builder needs to know only those that are set.
-  for name in ('max_delta_norm', 'num_local_steps', 'micro_batch_size'):
-    value = getattr(config.client_work, name)
-    options |= {} if value is None else {name: value}
-  return config.method.build(config, model, **options)
 
 
 def require_trained_models(config: TrainConfig, process: Any) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from tff_fedfish import communication
+from tff_fedfish.errors import UserError
 from tff_fedfish.evaluation import results
 from tff_fedfish.evaluation.results import ClientBarrier
 from tff_fedfish.methods.method import Column
@@ -74,6 +75,17 @@ def metric_names(config: TrainConfig) -> tuple[str, ...]:
   rates = tuple(round_rates.rates_by_column(config, 1))
   train = _TRAIN_NAMES + clipped + of_method + rates
   return train + _COMMUNICATION_NAMES + held_out + barrier
+
+
+def require_own_columns(config: TrainConfig) -> None:
+  """Raises UserError where a method's column has another column's name."""
+  names = metric_names(config)
+  for column in config.method.columns(config):
+    if names.count(column.name) > 1:
+      raise UserError(
+        f'The columns of {config.algorithm.name!r} must have names of their '
+        f'own, but metrics.csv has another {column.name!r}. Rename it.'
+      )
 
 
 def timing_names(config: TrainConfig) -> tuple[str, ...]:

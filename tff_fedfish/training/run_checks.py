@@ -17,6 +17,7 @@ from tff_fedfish import environment
 from tff_fedfish.data import unknown_tokens
 from tff_fedfish.errors import UserError, UserErrors
 from tff_fedfish.evaluation import held_out_sample
+from tff_fedfish.methods import registry
 from tff_fedfish.planning import disk, memory
 from tff_fedfish.planning.units import format_bytes
 from tff_fedfish.runtime import ray_cluster
@@ -105,6 +106,12 @@ def check_run(
   if config.engine.kind == 'ray':
     with problems:
       ray_cluster.require_listener(config.engine.ray_address)
+  with problems:
+    round_metrics.require_own_columns(config)
+  # Builders of the package take all keywords, and import TensorFlow.
+  if config.method.name not in registry.BUILT_IN:
+    with problems:
+      config.method.require_builder(config)
   corpus = split = None
   with problems, stage('opening the corpus'):
     corpus = run_inputs.open_corpus(config, config.data.directory)

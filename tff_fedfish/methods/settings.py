@@ -1,0 +1,81 @@
+"""Settings of the section `algorithm`: what a method's own class may hold."""
+
+import dataclasses
+import types
+import typing
+from typing import Any, ClassVar, Literal
+
+from tff_fedfish.training.config_fields import Section
+
+if typing.TYPE_CHECKING:
+  from tff_fedfish.training.config import TrainConfig
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AlgorithmConfig(Section):
+  """Settings that every method reads; a method's own class adds to them."""
+
+  section: ClassVar[str] = 'algorithm'
+
+  name: str
+  """Name of the method (`fedfish methods` lists them), or the importable module
+  of a method of your own, such as `my_package.my_method`."""
+  client_weighting: Literal['num_examples', 'uniform'] = 'num_examples'
+  """Client weight: the client's sequences in the round, or 1."""
+
+  @property
+  def draws_labels(self) -> bool:
+    """Whether clients draw labels from the model, and so need seeds."""
+    return False
+
+
+def own_settings(config: 'TrainConfig') -> dict[str, Any]:
+  """Returns the settings of `algorithm` that not every method reads."""
+  shared = {field.name for field in dataclasses.fields(AlgorithmConfig)}
+  return {
+    field.name: getattr(config.algorithm, field.name)
+    for field in dataclasses.fields(config.algorithm)
+    if field.name not in shared
+  }
+
+
+def kind_of(field: dataclasses.Field) -> str:
+  """Returns the kind of a setting: 'bool', 'int', 'float', 'str', 'choice'.
+
+  Raises:
+    ValueError: If it is annotated otherwise.
+  """
+  annotation = field.type
+  if isinstance(annotation, types.UnionType):
+    inner, *others = typing.get_args(annotation)
+    annotation = inner if others == [types.NoneType] else None
+  if annotation in (bool, int, float, str):
+    return annotation.__name__
+  if typing.get_origin(annotation) is Literal and all(
+    isinstance(choice, str) for choice in typing.get_args(annotation)
+  ):
+    return 'choice'
+  found = f'{field.type!r}'
+  if isinstance(field.type, str):
+    found += ', a string (`from __future__ import annotations` makes them)'
+  raise ValueError(
+    f'the setting {field.name!r} must be annotated as bool, int, float, str, '
+    f'one of these | None, or a Literal of strings, found {found}'
+  )
+
+
+def require_settings(settings: Any) -> None:
+  """Raises ValueError unless a class declares settings as configs need them."""
+  if not (isinstance(settings, type) and issubclass(settings, AlgorithmConfig)):
+    raise ValueError(
+      f'`settings` must be a subclass of AlgorithmConfig, found {settings!r}'
+    )
+  if '__dataclass_fields__' not in vars(settings):
+    raise ValueError(
+      f'`settings` must be a dataclass, but {settings.__name__} is not '
+      'decorated with @dataclasses.dataclass(frozen=True, kw_only=True)'
+    )
+  for field in dataclasses.fields(settings):
+    kind_of(field)
+    if field.name != 'name' and field.default is dataclasses.MISSING:
+      raise ValueError(f'the setting {field.name!r} must have a default')
