@@ -1,0 +1,118 @@
+"""docs/experiments/optimizers.md says what its CSV holds."""
+
+import csv
+import itertools
+import pathlib
+
+import pytest
+
+_PAGES = pathlib.Path(__file__).parents[1] / 'docs' / 'experiments'
+_TITLES = {
+  'sgd': 'SGD',
+  'adamw': 'AdamW',
+  'adam': 'Adam',
+  'nesterov': 'Nesterov',
+}
+_PAIRS = list(itertools.product(('sgd', 'adamw'), ('adam', 'nesterov')))
+
+
+@pytest.fixture(name='rows', scope='module')
+def _rows():
+  with open(_PAGES / 'optimizers.csv', newline='') as file:
+    return list(csv.DictReader(file))
+
+
+def _of(rows, client, server, clients='federated'):
+  return [
+    row
+    for row in rows
+    if (row['client_optimizer'], row['server_optimizer']) == (client, server)
+    and row['clients'] == clients
+  ]
+
+
+def _chosen(rows):
+  return min(rows, key=lambda row: float(row['held_out_loss']))
+
+
+def _line(clients, server, row):
+  losses = (
+    f'{float(row[name]):.3f}'
+    for name in (
+      'train_loss',
+      'held_out_loss',
+      'other_clients_loss',
+      'other_clients_loss_at_50',
+    )
+  )
+  rates = f'{row["client_learning_rate"]} | {row["server_learning_rate"]}'
+  return f'| {clients} | {server} | {rates} | {" | ".join(losses)} |'
+
+
+def chosen_lines(rows):
+  lines = [
+    _line(_TITLES[client], _TITLES[server], _chosen(_of(rows, client, server)))
+    for client, server in _PAIRS
+  ]
+  row = _chosen(_of(rows, 'sgd', 'sgd', 'centralised'))
+  return [*lines, _line('one, with all data: SGD', 'SGD', row)]
+
+
+def grid_lines(rows, client):
+  columns = [
+    (server, rate)
+    for server in ('adam', 'nesterov')
+    for rate in dict.fromkeys(
+      row['server_learning_rate'] for row in _of(rows, client, server)
+    )
+  ]
+  titles = (f'{_TITLES[server]} {rate}' for server, rate in columns)
+  lines = [
+    f'| {_TITLES[client]} | {" | ".join(titles)} |',
+    '|---' * (1 + len(columns)) + '|',
+  ]
+  by_rate = {}
+  for server, rate in columns:
+    for row in _of(rows, client, server):
+      if row['server_learning_rate'] == rate:
+        found = by_rate.setdefault(row['client_learning_rate'], [])
+        found.append(f'{float(row["held_out_loss"]):.3f}')
+  lines += [f'| {rate} | {" | ".join(v)} |' for rate, v in by_rate.items()]
+  return lines
+
+
+def test_all_runs(rows):
+  assert [len(_of(rows, *pair)) for pair in _PAIRS] == [9] * 4
+  assert len(_of(rows, 'sgd', 'sgd', 'centralised')) == 3
+  assert len(rows) == 39
+
+
+def test_tables(rows):
+  text = (_PAGES / 'optimizers.md').read_text('utf-8')
+  for lines in (
+    chosen_lines(rows),
+    grid_lines(rows, 'sgd'),
+    grid_lines(rows, 'adamw'),
+  ):
+    assert '\n'.join(lines) in text
+
+
+def test_what_the_page_says(rows):
+  best = {pair: _chosen(_of(rows, *pair)) for pair in _PAIRS}
+  best['centralised'] = _chosen(_of(rows, 'sgd', 'sgd', 'centralised'))
+  # Only the chosen runs were scored on other clients.
+  scored = [row for row in rows if row['other_clients_loss']]
+  assert sorted(map(id, scored)) == sorted(map(id, best.values()))
+  assert {row['num_other_clients'] for row in scored} == {'200'}
+  other = {k: float(row['other_clients_loss']) for k, row in best.items()}
+  adam, nesterov = other['sgd', 'adam'], other['sgd', 'nesterov']
+  assert (round(adam, 2), round(nesterov, 2)) == (5.84, 5.83)
+  assert round(adam - nesterov, 2) == 0.02
+  adam, nesterov = other['adamw', 'adam'], other['adamw', 'nesterov']
+  assert (round(adam, 2), round(nesterov, 2)) == (6.09, 5.92)
+  assert round(adam - nesterov, 2) == 0.17
+  gap = other['sgd', 'nesterov'] - other['centralised']
+  assert round(gap, 2) == 0.92
+  at_50 = {k: float(row['other_clients_loss_at_50']) for k, row in best.items()}
+  gap = at_50['sgd', 'adam'] - at_50['sgd', 'nesterov']
+  assert round(gap, 2) == 0.20
