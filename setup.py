@@ -53,6 +53,7 @@ setuptools.setup(
     'jinja2',
     'matplotlib',
     'ml-collections',
+    'pandas',
     'pillow',
     'psutil',
     'py7zr',
