@@ -54,6 +54,16 @@ def _is_in(module: str, *packages: str) -> bool:
   return any(f'{module}.'.startswith(f'{package}.') for package in packages)
 
 
+# Modules that may use what these libraries do not publish.
+_INTERNALS = {
+  'tensorflow_federated.python': 'tff_fedfish.runtime.tff_internals',
+  'tensorflow_federated.proto': 'tff_fedfish.runtime.tff_internals',
+  'tensorflow.python': 'tff_fedfish.runtime.tensorflow_internals',
+  'tensorflow.core': 'tff_fedfish.runtime.tensorflow_internals',
+  'ray._private': 'tff_fedfish.runtime.ray_internals',
+}
+
+
 def _import_problem(importer: str, imported: _Import) -> str:
   """Returns the rule that an import breaks, '' if none."""
   module = imported.module
@@ -86,6 +96,10 @@ def _import_problem(importer: str, imported: _Import) -> str:
     and module != _METHODS,
     'runtime/ knows no algorithm': _is_in(importer, 'tff_fedfish.runtime')
     and _is_in(module, _METHODS),
+    'private names of a library are used in one module': any(
+      _is_in(module, private) and importer != allowed
+      for private, allowed in _INTERNALS.items()
+    ),
     'cli/ and configs import TensorFlow late': imported.at_top
     and _answers_at_once(importer)
     and _is_in(module, *_HEAVY),
@@ -133,6 +147,15 @@ def _problems(importer: str, source: str) -> list[str]:
       and not _reads_arguments(importer)
     ):
       problems.add(f'{importer}:{node.lineno}: only cli/ reads arguments')
+    if (
+      isinstance(node, ast.Attribute)
+      and node.attr in ('_private', '_call_flat')
+      and importer not in _INTERNALS.values()
+    ):
+      problems.add(
+        f'{importer}:{node.lineno}: private names of a library are used in one '
+        f'module ({node.attr})'
+      )
     # NumPy's way to pickle.
     if isinstance(node, ast.keyword) and node.arg == 'allow_pickle':
       problems.add(f'{importer}:{node.value.lineno}: nothing reads pickle')
@@ -188,6 +211,17 @@ def test_no_file_breaks_a_rule():
       'import tff_fedfish.algorithms.fed_avg',
       'runtime/ knows no algorithm',
     ),
+    (
+      'tff_fedfish.runtime.values',
+      'from tensorflow_federated.python.common_libs import structure',
+      'private names of a library',
+    ),
+    (
+      'tff_fedfish.runtime.tff_internals',
+      'from tensorflow.python.eager import context',
+      'private names of a library',
+    ),
+    ('tff_fedfish.demo', 'ray._private.worker', 'private names of a library'),
     ('tff_fedfish.demo', 'from configs import demo', 'nothing imports configs'),
     ('tff_fedfish.demo', 'import argparse', 'only cli/ reads arguments'),
     ('tff_fedfish.demo', 'import sys\nx = sys.argv[1]', 'only cli/ reads'),

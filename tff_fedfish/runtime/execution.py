@@ -6,14 +6,6 @@ from typing import Any
 
 import tensorflow as tf
 import tensorflow_federated as tff
-from tensorflow_federated.python.common_libs import structure
-from tensorflow_federated.python.core.backends.mapreduce import compiler
-from tensorflow_federated.python.core.impl.compiler import building_blocks
-from tensorflow_federated.python.core.impl.executors import cardinalities_utils
-from tensorflow_federated.python.core.impl.types import (
-  placements,
-  type_analysis,
-)
 
 from tff_fedfish.runtime import (
   client_data,
@@ -21,6 +13,7 @@ from tff_fedfish.runtime import (
   partial_sums,
   placement,
   round_options,
+  tff_internals,
   values,
 )
 from tff_fedfish.runtime.graph_function import GraphFunction
@@ -31,7 +24,7 @@ NO_FORM_ERRORS = (
   TypeError,
   ValueError,
   NotImplementedError,
-  compiler.MapReduceFormCompilationError,
+  tff_internals.MapReduceFormCompilationError,
 )
 
 
@@ -67,8 +60,8 @@ class LocalExecution:
   def __init__(self, computation: tff.Computation):
     """Compiles the computation."""
     block = computation.to_building_block()
-    if not isinstance(block, building_blocks.CompiledComputation):
-      block = compiler.consolidate_and_extract_local_processing(
+    if not isinstance(block, tff_internals.CompiledComputation):
+      block = tff_internals.consolidate_and_extract_local_processing(
         block, _without_grappler()
       )
     self._type = computation.type_signature
@@ -126,9 +119,9 @@ class RoundExecution:
     """Runs one round; state leaves are eager tensors, the rest NumPy."""
     options, outcome = round_options.current()
     state_type, data_type = self._type.parameter
-    state, data = structure.from_container(argument, recursive=False)
+    state, data = tff_internals.from_container(argument, recursive=False)
     # Raises TFF's own error for anything but a list of clients.
-    cardinalities_utils.infer_cardinalities(data, data_type)
+    tff_internals.cardinalities_utils.infer_cardinalities(data, data_type)
     workers = options.workers or partial_sums.InProcessWorkers()
     with placement.on_accelerator():
       state = values.flatten(state, state_type)
@@ -202,8 +195,8 @@ class BroadcastExecution:
   def __call__(self, argument: Any) -> list[Any]:
     """Returns the clients' values in the order of their data."""
     server_type, data_type = self._type.parameter
-    server, data = structure.from_container(argument, recursive=False)
-    cardinalities_utils.infer_cardinalities(data, data_type)
+    server, data = tff_internals.from_container(argument, recursive=False)
+    tff_internals.cardinalities_utils.infer_cardinalities(data, data_type)
     result_type = self._type.result.member
     results = []
     with placement.on_accelerator():
@@ -259,7 +252,7 @@ class _SecureSums:
 def _is_at_clients(value_type):
   return (
     isinstance(value_type, tff.FederatedType)
-    and value_type.placement is placements.CLIENTS
+    and value_type.placement is tff_internals.CLIENTS
   )
 
 
@@ -287,7 +280,7 @@ def _check_arguments(parameter):
 
 
 def _involves_clients(type_signature):
-  return type_analysis.contains(type_signature, _is_at_clients)
+  return tff_internals.type_contains(type_signature, _is_at_clients)
 
 
 def _proto(computation):

@@ -7,9 +7,8 @@ import weakref
 from typing import NamedTuple
 
 import tensorflow as tf
-from tensorflow.python.eager import context
 
-from tff_fedfish.runtime import placement, zero_tensors
+from tff_fedfish.runtime import placement, tensorflow_internals, zero_tensors
 
 # Functions of different computations share names but not bodies; each
 # computation's names get a prefix that no other has.
@@ -95,25 +94,20 @@ class GraphFunction:
       # empty: one client's entries are not the next one's.
       _destroy(self._tables)
       if self._find_tables is not None:
-        self._tables[:] = _call_flat(self._find_tables, arguments)
+        self._tables[:] = tensorflow_internals.call_flat(
+          self._find_tables, arguments
+        )
       if self._initialize is not None:
-        _call_flat(self._initialize, arguments)
+        tensorflow_internals.call_flat(self._initialize, arguments)
       return self._call(arguments)
 
   def _call(self, arguments):
     with (
-      contextlib.nullcontext() if self.num_arguments else _without_grappler()
+      contextlib.nullcontext()
+      if self.num_arguments
+      else tensorflow_internals.without_grappler()
     ):
-      return list(_call_flat(self._function, arguments))
-
-
-def _call_flat(function, arguments):
-  # Called the public way, TensorFlow first tries the arguments by name, fails
-  # and formats every tensor into the error that it then discards: 50 ms a call
-  # at a million weights, most of a round.
-  return function._call_flat(  # pylint: disable=protected-access
-    arguments, function.captured_inputs
-  )
+      return list(tensorflow_internals.call_flat(self._function, arguments))
 
 
 class _Variable(NamedTuple):
@@ -127,11 +121,7 @@ class _Variable(NamedTuple):
 def _remove_from_tensorflow(
   functions: list[str], variables: list[_Variable], tables: list[tf.Tensor]
 ) -> None:
-  eager = context.context()
-  for name in functions:
-    # They were added once for the imported graph, and once for each part of it.
-    while eager.has_function(name):
-      eager.remove_function(name)
+  tensorflow_internals.remove_functions(functions)
   # A graph may be being traced where Python happens to collect this.
   with tf.init_scope(), placement.on_accelerator():
     _destroy(tables)
@@ -142,25 +132,6 @@ def _remove_from_tensorflow(
 def _destroy(resources) -> None:
   for handle in resources:
     tf.raw_ops.DestroyResourceOp(resource=handle, ignore_lookup_error=True)
-
-
-@contextlib.contextmanager
-def _without_grappler():
-  """Calls functions as they are, in this thread.
-
-  What depends on no input Grappler would evaluate, to make constants of it:
-  minutes went by over the initial weights of a large model.
-  """
-  eager = context.context()
-  config = eager.config
-  config.allow_soft_placement = True
-  config.graph_options.rewrite_options.disable_meta_optimizer = True
-  kept = eager.function_call_options
-  eager.function_call_options = context.FunctionCallOptions(config_proto=config)
-  try:
-    yield
-  finally:
-    eager.function_call_options = kept
 
 
 class _Graph:

@@ -11,13 +11,12 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 import tensorflow_federated as tff
-from tensorflow_federated.proto.v0 import computation_pb2
-from tensorflow_federated.python.core.impl.types import type_serialization
 
 from tff_fedfish.runtime import (
   client_data,
   freed_memory,
   round_options,
+  tff_internals,
   values,
 )
 from tff_fedfish.runtime.graph_function import GraphFunction
@@ -63,9 +62,7 @@ class ClientWorkSpec:
       work=to_bytes(form.work),
       zero=to_bytes(form.zero),
       accumulate=to_bytes(form.accumulate),
-      data_type=type_serialization.serialize_type(
-        data_type
-      ).SerializeToString(),
+      data_type=tff_internals.serialize_type(data_type).SerializeToString(),
       num_accumulated=values.num_tensors(update_type[0]),
     )
 
@@ -77,8 +74,8 @@ class ClientWork:
     """Compiles the parts."""
     self._zero = GraphFunction(_proto(spec.zero))
     self._work_and_accumulate = _join(spec)
-    self._data_type = type_serialization.deserialize_type(
-      computation_pb2.Type.FromString(spec.data_type)
+    self._data_type = tff_internals.deserialize_type(
+      tff_internals.computation_pb2.Type.FromString(spec.data_type)
     )
 
   def zero(self) -> list[tf.Tensor]:
@@ -170,7 +167,7 @@ def _join(spec):
 
 
 def _proto(part):
-  return computation_pb2.Computation.FromString(part)
+  return tff_internals.computation_pb2.Computation.FromString(part)
 
 
 def divide_cohort(num_clients: int, num_partial_sums: int) -> list[range]:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from tff_fedfish.errors import FailedError, UserError
+from tff_fedfish.runtime import ray_internals
 
 # Nothing is sent to anyone, and what Ray says of itself is not the user's.
 _ENVIRONMENT = {
@@ -59,7 +60,7 @@ def join(address: str, num_workers: int) -> None:
       with _without_native_stderr(), _keeping_sigterm():
         _connect(ray, address, num_workers)
       if _address is None:
-        _unmute = _mute(ray)
+        _unmute = ray_internals.mute(ray)
       _address = address
     elif _address not in (None, address):
       raise UserError(
@@ -231,18 +232,3 @@ def _without_native_stderr() -> Iterator[None]:
   finally:
     os.dup2(kept, 2)
     os.close(kept)
-
-
-def _mute(ray) -> Callable[[], None]:
-  """Keeps Ray's report of a lost worker, a screenful, off standard output.
-
-  Returns:
-    What undoes it: the program may use Ray itself afterwards.
-  """
-  # Private: what is public (log_to_driver) does not reach these reports.
-  module, name = ray._private.worker, 'print_to_stdstream'
-  if not hasattr(module, name):
-    return lambda: None
-  own = getattr(module, name)
-  setattr(module, name, lambda *_, **__: None)
-  return lambda: setattr(module, name, own)

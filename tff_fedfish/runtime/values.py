@@ -10,11 +10,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
-from tensorflow_federated.python.common_libs import structure
-from tensorflow_federated.python.core.impl.compiler import array
-from tensorflow_federated.python.core.impl.types import type_conversions
 
-from tff_fedfish.runtime import placement
+from tff_fedfish.runtime import placement, tff_internals
 
 
 def flatten(value: Any, value_type: tff.Type) -> list[tf.Tensor]:
@@ -96,7 +93,7 @@ def unflatten(tensors: list[Any], value_type: tff.Type) -> Any:
     value_type: A type without clients' values. A sequence becomes a
       tf.data.Dataset.
   """
-  return type_conversions.type_to_py_container(
+  return tff_internals.type_to_py_container(
     _to_struct(iter(tensors), value_type), value_type
   )
 
@@ -126,12 +123,12 @@ def _flatten(value, value_type, path, to_tensor):
 
 def _elements(value, struct_type, path):
   """Yields (name or index, element, its type) of a container, checked."""
-  expected = structure.to_elements(struct_type)
+  expected = tff_internals.to_elements(struct_type)
   try:
-    container = structure.from_container(value, recursive=False)
+    container = tff_internals.from_container(value, recursive=False)
   except TypeError as error:
     raise _mismatch(path, _these(struct_type), _describe(value)) from error
-  found = structure.to_elements(container)
+  found = tff_internals.to_elements(container)
   if len(found) != len(expected):
     raise _mismatch(path, _these(struct_type), len(found))
   for index, ((found_name, element), (name, element_type)) in enumerate(
@@ -174,9 +171,9 @@ def _has_compatible_dtype(value, dtype):
     value = np.empty([], value.dtype.as_numpy_dtype)
   if isinstance(value, list | tuple):
     return all(_has_compatible_dtype(element, dtype) for element in value)
-  return isinstance(value, array.Array) and array.is_compatible_dtype(
-    value, dtype
-  )
+  if not isinstance(value, tff_internals.Array):
+    return False
+  return tff_internals.is_compatible_dtype(value, dtype)
 
 
 def _dataset(value, sequence_type, path):
@@ -202,7 +199,7 @@ def _dataset_of_variant(variant, sequence_type):
     graph = tf.raw_ops.DatasetToGraphV2(input_dataset=variant)
     return tf.data.experimental.from_variant(
       tf.raw_ops.DatasetFromGraph(graph_def=graph),
-      type_conversions.type_to_tf_structure(sequence_type.element),
+      tff_internals.type_to_tf_structure(sequence_type.element),
     )
 
 
@@ -263,10 +260,10 @@ def _to_struct(remaining, value_type):
   if isinstance(value_type, tff.FederatedType):
     return _to_struct(remaining, value_type.member)
   if isinstance(value_type, tff.StructType):
-    return structure.Struct(
+    return tff_internals.Struct(
       [
         (name, _to_struct(remaining, element))
-        for name, element in structure.to_elements(value_type)
+        for name, element in tff_internals.to_elements(value_type)
       ]
     )
   if isinstance(value_type, tff.SequenceType):

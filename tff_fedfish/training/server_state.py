@@ -6,10 +6,9 @@ from typing import Any
 
 import numpy as np
 import tensorflow_federated as tff
-from tensorflow_federated.python.common_libs import structure
 
 from tff_fedfish.errors import UserError
-from tff_fedfish.runtime import values
+from tff_fedfish.runtime import tff_internals, values
 
 TRAINABLE_PREFIX = 'global_model_weights/trainable/'
 
@@ -116,7 +115,9 @@ def _names(value_type: tff.Type) -> list[str]:
   if not isinstance(value_type, tff.StructType):
     return ['']
   names = []
-  for index, (field, element) in enumerate(structure.to_elements(value_type)):
+  for index, (field, element) in enumerate(
+    tff_internals.to_elements(value_type)
+  ):
     for rest in _names(element):
       names.append('/'.join(filter(None, [str(field or index), rest])))
   return names

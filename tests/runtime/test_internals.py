@@ -1,0 +1,72 @@
+"""Private names of TFF, TensorFlow and Ray are where the engine looks."""
+
+import ast
+import importlib
+import pathlib
+
+import ray
+import tensorflow as tf
+import tensorflow_federated as tff
+from tensorflow.python.eager import context
+
+from tff_fedfish.runtime import (
+  ray_internals,
+  tensorflow_internals,
+  tff_internals,
+)
+
+_SEE = 'docs/upgrading.md says what it is needed for'
+
+
+def _moved(module, library):
+  """Returns a line for each name that a module imports and does not find."""
+  tree = ast.parse(pathlib.Path(module.__file__).read_text('utf-8'))
+  lines = []
+  for node in tree.body:
+    if not isinstance(node, ast.ImportFrom):
+      continue
+    for alias in node.names:
+      try:
+        found = hasattr(importlib.import_module(node.module), alias.name)
+        found = found or importlib.import_module(f'{node.module}.{alias.name}')
+      except ImportError:
+        found = False
+      if not found:
+        lines.append(
+          f'{library.__name__} {library.__version__} has no '
+          f'{node.module}.{alias.name}; {_SEE}'
+        )
+  return lines
+
+
+def test_names_of_tff():
+  assert not _moved(tff_internals, tff)
+  assert callable(tff_internals.cardinalities_utils.infer_cardinalities)
+  assert all(hasattr(tff_internals, name) for name in tff_internals.__all__)
+
+
+def test_names_of_tensorflow():
+  assert not _moved(tensorflow_internals, tf)
+  eager = context.context()
+  for name in (
+    'config',
+    'function_call_options',
+    'has_function',
+    'remove_function',
+  ):
+    assert hasattr(eager, name), f'{tf.__version__} has no {name}; {_SEE}'
+  function = tf.function(lambda x: [x + 1]).get_concrete_function(
+    tf.TensorSpec([])
+  )
+  assert hasattr(function, '_call_flat'), f'{tf.__version__}; {_SEE}'
+  (found,) = tensorflow_internals.call_flat(function, [tf.constant(2.0)])
+  assert float(found) == 3.0
+
+
+def test_names_of_ray():
+  worker = ray._private.worker
+  own = worker.print_to_stdstream
+  unmute = ray_internals.mute(ray)
+  assert worker.print_to_stdstream is not own, f'{ray.__version__}; {_SEE}'
+  unmute()
+  assert worker.print_to_stdstream is own

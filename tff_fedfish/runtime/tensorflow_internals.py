@@ -1,0 +1,52 @@
+"""Private names of TensorFlow that the engine needs.
+
+They are used here only; docs/upgrading.md says what to look for when a version
+moves them.
+"""
+
+import contextlib
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.eager import context
+
+
+def call_flat(function: Any, arguments: list[tf.Tensor]) -> list[tf.Tensor]:
+  """Calls a concrete function on a flat list of tensors.
+
+  Called the public way, TensorFlow first tries the arguments by name, fails and
+  formats every tensor into the error that it then discards: 50 ms a call at a
+  million weights, most of a round.
+  """
+  return function._call_flat(  # pylint: disable=protected-access
+    arguments, function.captured_inputs
+  )
+
+
+def remove_functions(names: Iterable[str]) -> None:
+  """Removes functions from the eager context, which otherwise keeps them."""
+  eager = context.context()
+  for name in names:
+    # They were added once for the imported graph, and once for each part of it.
+    while eager.has_function(name):
+      eager.remove_function(name)
+
+
+@contextlib.contextmanager
+def without_grappler() -> Iterator[None]:
+  """Calls functions as they are, in this thread.
+
+  Grappler would evaluate what depends on no input, to make constants of it:
+  minutes went by over the initial weights of a large model.
+  """
+  eager = context.context()
+  config = eager.config
+  config.allow_soft_placement = True
+  config.graph_options.rewrite_options.disable_meta_optimizer = True
+  kept = eager.function_call_options
+  eager.function_call_options = context.FunctionCallOptions(config_proto=config)
+  try:
+    yield
+  finally:
+    eager.function_call_options = kept

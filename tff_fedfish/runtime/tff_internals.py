@@ -1,0 +1,69 @@
+"""Private names of TensorFlow Federated that the engine needs.
+
+They are imported from here only; docs/upgrading.md says what to look for when
+a version moves them.
+"""
+
+# The serialized form of computations and types: workers are sent bytes.
+from tensorflow_federated.proto.v0 import computation_pb2
+
+# A state's containers by TFF's own order of fields; `tf.nest` sorts them.
+from tensorflow_federated.python.common_libs.structure import (
+  Struct,
+  from_container,
+  to_elements,
+)
+
+# A computation without clients becomes one TensorFlow graph, and the error of
+# those that have no MapReduceForm.
+from tensorflow_federated.python.core.backends.mapreduce.compiler import (
+  MapReduceFormCompilationError,
+  consolidate_and_extract_local_processing,
+)
+
+# Which values TFF's own context accepts for a dtype.
+from tensorflow_federated.python.core.impl.compiler.array import (
+  Array,
+  is_compatible_dtype,
+)
+
+# Computations that are one graph already.
+from tensorflow_federated.python.core.impl.compiler.building_blocks import (
+  CompiledComputation,
+)
+
+# The check that all arguments are of equally many clients, with TFF's error.
+from tensorflow_federated.python.core.impl.executors import cardinalities_utils
+from tensorflow_federated.python.core.impl.types.placements import CLIENTS
+from tensorflow_federated.python.core.impl.types.type_analysis import (
+  contains as type_contains,
+)
+
+# Results in the containers that TFF's own context returns.
+from tensorflow_federated.python.core.impl.types.type_conversions import (
+  type_to_py_container,
+  type_to_tf_structure,
+)
+from tensorflow_federated.python.core.impl.types.type_serialization import (
+  deserialize_type,
+  serialize_type,
+)
+
+__all__ = [
+  'CLIENTS',
+  'Array',
+  'CompiledComputation',
+  'MapReduceFormCompilationError',
+  'Struct',
+  'computation_pb2',
+  'consolidate_and_extract_local_processing',
+  'deserialize_type',
+  'from_container',
+  'cardinalities_utils',
+  'is_compatible_dtype',
+  'serialize_type',
+  'to_elements',
+  'type_contains',
+  'type_to_py_container',
+  'type_to_tf_structure',
+]
