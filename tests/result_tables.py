@@ -1,8 +1,15 @@
-"""Rows of the tables in docs/experiments.md, made from the runs' results."""
+"""Rows of the tables in docs/experiments.md, made from the runs' results.
 
+  PYTHONPATH=.:tests python tests/result_tables.py DIR
+
+writes their numbers as DIR/NAME.csv, one file for each experiment.
+"""
+
+import csv
 import functools
 import json
 import pathlib
+import sys
 from typing import Any
 
 from tff_fedfish.reporting import matching
@@ -13,7 +20,7 @@ from tff_fedfish.reporting.comparisons import (
 )
 from tff_fedfish.reporting.loading import load_runs
 from tff_fedfish.reporting.repetitions import pool_repetitions
-from tff_fedfish.reporting.runs import Run
+from tff_fedfish.reporting.runs import Run, transfer_corpora
 
 RESULTS = pathlib.Path(__file__).parents[1] / 'docs' / 'results'
 METHODS = ('fed_avg', 'fed_fish')
@@ -208,3 +215,118 @@ def _difference(summary, scale, digits):
   mean, low, high = (f'{v:+.{digits}f}'.replace('-', '−') for v in values)
   text = f'{mean} ({low} to {high})'
   return text if values[1] <= 0 <= values[2] else f'**{text}**'
+
+
+_COLUMNS = (
+  'table',
+  'corpus',
+  'fraction',
+  'local_epochs',
+  'rounds',
+  'variant',
+  'measure',
+  'value',
+  'ci_low',
+  'ci_high',
+)
+
+
+def _numbers(found):
+  """Yields a dict with the columns above for each number of the tables."""
+  for run in found.sweep['search_runs']:
+    settings = run['settings']
+    yield dict(
+      table='search',
+      variant=settings['algorithm.name'],
+      measure='/'.join(
+        f'{settings[name]:g}'
+        for name in ('client_work.learning_rate', 'server.learning_rate')
+      ),
+      value=run['score'],
+    )
+  if len(found.pooled) == len(METHODS) * len(_sizes(found)):
+    yield from _comparison_numbers(found)
+  else:
+    yield from _variant_numbers(found)
+
+
+def _comparison_numbers(found):
+  corpora = [None, *transfer_corpora(found.pooled)]
+  for sizes in _sizes(found):
+    setting = ', '.join(f'{name} = {value}' for name, value in sizes.items())
+    pair = _pair(found, sizes)
+    shared = dict(
+      local_epochs=pair[0].num_local_epochs, rounds=pair[0].num_rounds
+    )
+    for corpus in corpora:
+      subject = f'clients of {corpus}' if corpus else 'held-out clients'
+      for fraction in (0.0, 0.25, 0.5):
+        at = shared | dict(
+          table='local_epochs', corpus=corpus or '', fraction=fraction
+        )
+        for method, run in zip(METHODS, pair, strict=True):
+          scored = run.transfer(corpus) if corpus else run.held_out()
+          score = scored.fractions[fraction]
+          for name in ('accuracy', 'loss'):
+            value = getattr(score, name).mean
+            yield at | dict(variant=method, measure=name, value=value)
+        [row] = [
+          c
+          for c in found.comparisons
+          if (c.fraction, c.subject, c.setting) == (fraction, subject, setting)
+        ]
+        for name in ('accuracy', 'loss'):
+          yield at | dict(
+            variant='difference', measure=name, **_interval(getattr(row, name))
+          )
+    for method, run in zip(METHODS, pair, strict=True):
+      yield from _round_numbers(run, shared | dict(variant=method))
+
+
+def _variant_numbers(found):
+  baseline = found.find(algorithm__name='fed_avg', cohorts__cohort_size=8)
+  for run in found.pooled:
+    shared = dict(
+      local_epochs=run.num_local_epochs,
+      rounds=run.num_rounds,
+      variant=_variant(run),
+    )
+    for fraction in (0.0, 0.5):
+      at = shared | dict(table='variants', fraction=fraction)
+      score = run.held_out().fractions[fraction]
+      for name in ('accuracy', 'loss'):
+        yield at | dict(measure=name, value=getattr(score, name).mean)
+        if run is not baseline:
+          found_difference = _paired(run, baseline, fraction, f'{name}_after')
+          yield at | dict(
+            measure=f'{name} difference', **_interval(found_difference)
+          )
+    yield from _round_numbers(run, shared)
+
+
+def _round_numbers(run, shared):
+  barrier = run.barrier()
+  at = shared | dict(table='rounds')
+  yield at | dict(measure='barrier', value=barrier.barrier['loss'].mean)
+  if barrier.effective_clients:
+    value = barrier.effective_clients.mean
+    yield at | dict(measure='effective clients', value=value)
+
+
+def _interval(summary):
+  return dict(
+    value=summary['mean'], ci_low=summary['ci_low'], ci_high=summary['ci_high']
+  )
+
+
+def main():
+  directory = pathlib.Path(sys.argv[1])
+  for path in sorted(RESULTS.iterdir()):
+    with open(directory / f'{path.name}.csv', 'w', newline='') as file:
+      writer = csv.DictWriter(file, _COLUMNS, lineterminator='\n')
+      writer.writeheader()
+      writer.writerows(_numbers(results(path.name)))
+
+
+if __name__ == '__main__':
+  main()
