@@ -15,7 +15,7 @@ NONE_IS_FINE = code=$$?; [[ $$code -eq 5 ]] || exit $$code
 # `.venv` is phony because its script finds out by itself, in a few
 # milliseconds, whether something is to be done.
 .PHONY: help .venv demo test test-slow lint bench bench-engine bench-grouping lock \
-  clean
+  results-archive clean
 
 help:
 	@echo 'make demo       pretrain, evaluate and report on the shipped corpora'
@@ -25,6 +25,7 @@ help:
 	@echo '                make bench-engine: what rounds cost, beside its goals'
 	@echo 'make .venv      set up .venv only; CUDA=1: with the CUDA wheels, CUDA=0: without'
 	@echo 'make lock       resolve requirements/*.in into the lock files again'
+	@echo 'make results-archive COMMIT=...  whole runs of the experiments, from history'
 	@echo 'make clean      remove .venv, caches and built files, but not runs/'
 
 .venv:
@@ -70,3 +71,17 @@ clean:
 	rm -rf .venv .pytest_cache .ruff_cache .hypothesis build dist *.egg-info
 	find . -name .git -prune -o -name runs -prune -o -name __pycache__ -print0 \
 	  | xargs -0 rm -rf
+
+results-archive:
+	@[[ -n '$(COMMIT)' ]] || { \
+	  echo 'COMMIT=... is required: docs/results/manifest.json names it.' >&2; \
+	  exit 2; \
+	}
+	@git cat-file -e '$(COMMIT)^{commit}' 2>/dev/null || { \
+	  echo 'COMMIT $(COMMIT) is not in this clone: git fetch --unshallow.' >&2; \
+	  exit 2; \
+	}
+	@mkdir -p runs
+	@git archive --format=tar.gz --output=runs/results.tar.gz \
+	  '$(COMMIT):docs' results
+	@echo 'runs/results.tar.gz'

@@ -1,60 +1,75 @@
 """The committed results are whole, and the documents say what they hold."""
 
+import csv
+import hashlib
+import json
 import pathlib
+import re
+import subprocess
 
 import pytest
 import result_tables
 
-from tff_fedfish.sweeping.arms import expand_arms, with_rates
+from tff_fedfish.sweeping.arms import expand_arms
 from tff_fedfish.sweeping.sweep_file import SweepFile
-from tff_fedfish.training import config_loading, run_directory
 
 _ROOT = pathlib.Path(__file__).parents[1]
-_NUM_SEEDS = {
-  'debian': 3,
-  'debian_ablations': 1,
-  'mnist_by_writer': 3,
-  'mnist_by_writer_ablations': 2,
-}
-_NAMES = sorted(path.name for path in result_tables.RESULTS.iterdir())
+_PAGES = _ROOT / 'docs' / 'experiments'
+_MANIFEST = json.loads((result_tables.RESULTS / 'manifest.json').read_text())
 
 
-@pytest.mark.parametrize('name', _NAMES)
+def _page(name):
+  return (_PAGES / f'{name}.md').read_text('utf-8')
+
+
+@pytest.mark.parametrize('name', _MANIFEST)
+def test_files_are_those_that_were_made(name):
+  directory = result_tables.RESULTS / name
+  files = _MANIFEST[name]['files']
+  assert sorted(path.name for path in directory.iterdir()) == sorted(files)
+  for file, made in files.items():
+    content = (directory / file).read_bytes()
+    assert hashlib.sha256(content).hexdigest() == made['sha256'], file
+    if 'num_rows' in made:
+      rows = list(csv.reader(content.decode().splitlines()))
+      assert len(rows) - 1 == made['num_rows'], file
+  assert re.fullmatch('[0-9a-f]{40}', _MANIFEST[name]['commit'])
+
+
+def test_results_are_small():
+  paths = [p for p in result_tables.RESULTS.rglob('*') if p.is_file()]
+  assert len(paths) <= 60
+  assert sum(path.stat().st_size for path in paths) <= 3 * 2**20
+
+
+@pytest.mark.parametrize('name', _MANIFEST)
 def test_runs_are_those_of_the_shipped_sweep(name):
+  sweep = json.loads((result_tables.RESULTS / name / 'sweep.json').read_text())
   file = SweepFile(_ROOT / 'configs' / f'{name}_sweep.py')
-  sweep = result_tables.results(name).sweep
   chosen = {
     repr(sorted(choice['for'].items())): choice['chosen']
     for choice in sweep['learning_rates']
   }
   arms = expand_arms(file)
+  assert len(arms) == _MANIFEST[name]['num_runs']
   assert [arm.name for arm in arms] == [
     entry['name'] for entry in sweep['arms']
   ]
-  for arm in arms:
+  for arm, entry in zip(arms, sweep['arms'], strict=True):
     search = file.sweep.search
-    if search:
-      group = search.group_of(arm.point)
-      arm = with_rates(file, arm, chosen[repr(sorted(group.items()))])
-    found = run_directory.read_config(
-      result_tables.RESULTS / name / 'arms' / arm.name
-    )
-    assert config_loading.differences(found, arm.config) == []
-
-
-@pytest.mark.parametrize('name', _NAMES)
-def test_all_seeds_were_scored(name):
-  found = result_tables.results(name)
-  num_seeds = _NUM_SEEDS[name]
-  assert len(found.pooled) * num_seeds == len(found.runs)
-  for run in found.pooled:
-    for one in (run, run.held_out(), run.barrier()):
-      assert one.num_seeds == num_seeds
+    group = sorted(search.group_of(arm.point).items()) if search else None
+    rates = chosen[repr(group)] if search else {}
+    assert entry['settings'] == arm.point | rates
+  with open(result_tables.RESULTS / name / 'summary.csv', newline='') as file:
+    runs = {row['directory'] for row in csv.DictReader(file)}
+  assert runs == {arm.name for arm in arms}
 
 
 def test_tables_of_mnist_by_writer():
-  found = result_tables.results('mnist_by_writer')
-  text = (_ROOT / 'docs' / 'experiments.md').read_text()
+  found, text = (
+    result_tables.numbers('mnist_by_writer'),
+    _page('mnist_by_writer'),
+  )
   for fraction in (0.0, 0.25, 0.5):
     assert '\n'.join(result_tables.local_epochs(found, fraction)) in text
   assert '\n'.join(result_tables.rounds(found)) in text
@@ -64,21 +79,55 @@ def test_tables_of_mnist_by_writer():
 
 
 def test_tables_of_debian():
-  found = result_tables.results('debian')
-  text = (_ROOT / 'docs' / 'experiments.md').read_text()
-  for corpus in (None, 'sotu_by_president', 'stack_exchange'):
+  found, text = result_tables.numbers('debian'), _page('debian')
+  for corpus in ('', 'sotu_by_president', 'stack_exchange'):
     for fraction in (0.0, 0.5):
       rows = result_tables.local_epochs(found, fraction, corpus)
+      assert len(rows) == 5
       assert '\n'.join(rows) in text, (corpus, fraction)
   assert '\n'.join(result_tables.rounds(found)) in text
   assert '\n'.join(result_tables.search(found)) in text
 
 
 @pytest.mark.parametrize(
-  'name', ['debian_ablations', 'mnist_by_writer_ablations']
+  ('name', 'page', 'num_variants'),
+  [
+    ('debian_ablations', 'debian', 4),
+    ('mnist_by_writer_ablations', 'fed_fish_choices', 9),
+  ],
 )
-def test_tables_of_ablations(name):
-  found = result_tables.results(name)
-  text = (_ROOT / 'docs' / 'experiments.md').read_text()
+def test_tables_of_ablations(name, page, num_variants):
+  found = result_tables.numbers(name)
   for fraction in (0.0, 0.5):
-    assert '\n'.join(result_tables.variants(found, fraction)) in text
+    rows = result_tables.variants(found, fraction)
+    assert len(rows) == num_variants
+    assert '\n'.join(rows) in _page(page)
+
+
+class TestArchive:
+  def _make(self, *arguments):
+    return subprocess.run(
+      ['make', 'results-archive', *arguments],
+      cwd=_ROOT,
+      capture_output=True,
+      text=True,
+      check=False,
+    )
+
+  def test_without_a_commit(self):
+    answer = self._make()
+    assert answer.returncode == 2
+    assert 'COMMIT=... is required' in answer.stderr
+
+  def test_of_an_unknown_commit(self):
+    answer = self._make('COMMIT=0000000')
+    assert answer.returncode == 2
+    assert 'COMMIT 0000000 is not in this clone' in answer.stderr
+
+
+@pytest.mark.parametrize('path', sorted(_PAGES.glob('*.md')), ids=str)
+def test_pages_are_short_and_named_in_the_index(path):
+  index = (_ROOT / 'docs' / 'experiments.md').read_text('utf-8')
+  assert len(path.read_text('utf-8').splitlines()) <= 200
+  assert f'(experiments/{path.name})' in index
+  assert len(index.splitlines()) <= 150
