@@ -13,7 +13,7 @@ from ml_collections import ConfigDict
 
 
 def get_config() -> ConfigDict:
-  """Returns the base of all runs; README.md lists the settings."""
+  """Returns the base of all runs; docs/settings.md lists them."""
   config = ConfigDict(
     dict(
       algorithm=dict(name='fed_avg'),

@@ -10,7 +10,7 @@ from ml_collections import ConfigDict
 
 
 def get_config() -> ConfigDict:
-  """Returns the settings; README.md lists them all."""
+  """Returns the settings; docs/settings.md lists them all."""
   config = ConfigDict(
     dict(
       algorithm=dict(name='fed_fish'),

@@ -1,4 +1,4 @@
-"""The README says what is so."""
+"""README and docs: commands, links, settings, reasons for drops."""
 
 import dataclasses
 import pathlib
@@ -12,23 +12,51 @@ from tff_fedfish.training import config
 
 _ROOT = pathlib.Path(__file__).parents[1]
 _README = (_ROOT / 'README.md').read_text()
+_PAGES = [
+  _ROOT / 'README.md',
+  _ROOT / 'CONTRIBUTING.md',
+  *sorted((_ROOT / 'docs').rglob('*.md')),
+]
+
+
+def test_is_short():
+  assert len(_README.splitlines()) <= 250
 
 
 def test_every_setting_is_in_the_reference():
+  text = (_ROOT / 'docs' / 'settings.md').read_text()
   for section in dataclasses.fields(config.TrainConfig):
     for field in dataclasses.fields(section.type):
-      assert f'| `{section.name}.{field.name}` |' in _README
+      assert f'| `{section.name}.{field.name}` |' in text
 
 
-def test_links_and_pictures_exist():
-  for target in re.findall(r'\]\(([^)#]+)\)', _README):
+@pytest.mark.parametrize('page', _PAGES, ids=lambda path: path.name)
+def test_links_and_pictures_exist(page):
+  for target in re.findall(r'\]\(([^)#]+)\)', page.read_text()):
     if not target.startswith('https://'):
-      assert (_ROOT / target).exists(), target
+      assert (page.parent / target).exists(), target
+
+
+def test_every_page_is_reachable():
+  found, seen = [_ROOT / 'README.md'], set()
+  while found:
+    page = found.pop()
+    if page not in seen:
+      seen.add(page)
+      targets = re.findall(r'\]\(([^)#]+\.md)', page.read_text())
+      found += [
+        (page.parent / target).resolve()
+        for target in targets
+        if not target.startswith('https://')
+      ]
+  assert not set(_PAGES) - seen
 
 
 def _commands() -> list[list[str]]:
-  """The fedfish command lines of the README, continued lines joined."""
-  blocks = re.findall(r'```\w*\n(.*?)```', _README, re.DOTALL)
+  """The fedfish command lines of three pages, continued lines joined."""
+  pages = ('README.md', 'docs/runs.md', 'docs/clusters.md')
+  text = '\n'.join((_ROOT / page).read_text() for page in pages)
+  blocks = re.findall(r'```\w*\n(.*?)```', text, re.DOTALL)
   lines = '\n'.join(blocks).replace('\\\n', ' ').splitlines()
   return [
     shlex.split(line)[1:] for line in lines if line.startswith('fedfish ')
