@@ -1,1 +1,1 @@
-"""What a client trains: pure functions of explicit weights."""
+"""Models: pure functions of explicit weights."""

@@ -9,7 +9,7 @@ def draw_labels(logits: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
   Args:
     logits: Float32 [targets, classes].
     seed: Int32 [2]. A row's label is a function of it, of the row's number and
-      of the row's logits alone.
+      of only the row's logits.
 
   Returns:
     Int32 [targets], without a gradient.

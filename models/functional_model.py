@@ -30,8 +30,8 @@ _DrawnLoss = Callable[
 class ModelSpec:
   """A FunctionalModel whose initial weights are drawn, not stored.
 
-  A FunctionalModel alone embeds its initial weights in the graph as constants,
-  which cannot exceed 2 GB. Here `initial_weights` of the functional model holds
+  A FunctionalModel by itself embeds its initial weights in the graph as
+  constants, which cannot exceed 2 GB. Here `initial_weights` of the functional model holds
   `tf.TensorSpec`s, and `draw_initial_weights` makes the values.
   """
 
@@ -77,7 +77,7 @@ def build_language_model(
   Returns:
     The model. Metrics: loss (nats per token), accuracy (share of tokens whose
     likeliest prediction is right), num_tokens (targets, over all local
-    epochs), num_sequences (rows, likewise).
+    epochs), num_sequences (rows, the same).
   """
 
   # None, not False: False would keep others from compiling it.

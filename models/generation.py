@@ -138,7 +138,7 @@ def choose_tokens(
     seed: Int32 [2]; the draw is a function of it.
     temperature: >= 0. Below 1 the likely become likelier; 0 takes the
       likeliest, and of equal ones the first.
-    top_k: Draw from the `top_k` likeliest alone, >= 1, of equal ones the
+    top_k: Draw from the `top_k` likeliest only, >= 1, of equal ones the
       first; None: from all.
 
   Returns:

@@ -22,7 +22,7 @@ IMAGE_MODELS = tuple(_WEIGHT_SHAPES)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ImageModelConfig:
-  """What fixes the weights' shapes of an image model."""
+  """Shape of an image model, which fixes the shapes of its weights."""
 
   name: str
   """One of `IMAGE_MODELS`."""

@@ -37,7 +37,7 @@ def initial_weights(
 
   Args:
     num_classes: As in `weight_shapes`.
-    image_shape: Likewise.
+    image_shape: Height, width and channels.
     seed: The model seed; scalar int.
 
   Returns:

@@ -66,7 +66,7 @@ def apply(
 
   Returns:
     [batch, length, width] in the compute dtype. Position t depends on tokens
-    0 to t alone.
+    0 to t only.
   """
   named = dict(zip(weight_shapes(config), weights, strict=True))
   dtype = tf.as_dtype(config.compute_dtype)

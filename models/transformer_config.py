@@ -9,7 +9,7 @@ _MAX_UNROLLED_LAYERS = 8
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TransformerConfig:
-  """What fixes the weights' shapes and how the model computes."""
+  """Shape of a transformer, and how it computes."""
 
   num_layers: int
   """Blocks of attention and MLP, >= 1."""

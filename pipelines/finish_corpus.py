@@ -29,11 +29,11 @@ OTHER_SPLIT = 'other_split'
 
 
 class _Found(NamedTuple):
-  """What the workers left."""
+  """Contents of the workers' files."""
 
   files: list[dict[str, Any]]
   shards: list[dict[str, Any]]
-  """By (part of the split, shard)."""
+  """Files by (part of the split, shard)."""
 
 
 def finish(job: GroupJob, num_tasks: int, staging: str) -> list[Manifest]:

@@ -1,4 +1,4 @@
-"""What a grouping job is asked to do."""
+"""Options of a grouping job."""
 
 import dataclasses
 from typing import Any
@@ -14,7 +14,7 @@ DEFAULT_MAX_DOCUMENT_BYTES = 64 << 20
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GroupJob:
-  """What to group, and how.
+  """Input, output and options of a grouping job.
 
   Attributes:
     source_name: One of `SOURCE_NAMES`.

@@ -1,4 +1,4 @@
-"""Where a job writes: a local directory, or one that Beam's file systems know.
+"""Output of a job: a local directory, or one that Beam's file systems know.
 
 A job writes into a staging directory, which becomes the output when everything
 is there. On a local disk that is one rename. Object stores can only rename file
@@ -77,7 +77,7 @@ def require_usable(output: str) -> str:
 
 
 def _require_usable(output: str) -> str:
-  """Likewise, on a local disk."""
+  """Output on a local disk."""
   path = os.path.realpath(output)
   if os.path.ismount(path):
     # It would have to be written to in place, not renamed to.

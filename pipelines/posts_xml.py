@@ -159,7 +159,7 @@ def _attributes(row: bytes) -> dict[str, str] | None:
     Drop: invalid_utf8 or malformed_xml.
   """
   found = []
-  # Made anew: a parser reads one document, and costs less than a post.
+  # Made again: a parser reads one document, and costs less than a post.
   parser = expat.ParserCreate('utf-8')
   parser.StartElementHandler = lambda name, attributes: found.append(attributes)
   try:
@@ -184,7 +184,7 @@ def _to_record(
 
   Raises:
     Drop: other_post_type (neither question nor answer, or not said),
-      missing_text (no body), empty_text (a body of images alone, for example)
+      missing_text (no body), empty_text (a body of only images, for example)
       or document_too_large.
   """
   names = _TYPES.get(attributes.get('PostTypeId', ''))

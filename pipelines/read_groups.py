@@ -31,7 +31,7 @@ _OTHER_SPACES = tuple(
 
 @dataclasses.dataclass
 class FileReport:
-  """What became of the records of one file."""
+  """Counts of the records of one file."""
 
   name: str
   """The file's name, without what precedes it on this machine."""

@@ -57,7 +57,7 @@ def read_member_chunks(path: str, wanted: str = 'Posts.xml') -> Iterator[bytes]:
 
 
 class _Member:
-  """What py7zr writes a file of an archive to: its writer and their factory."""
+  """Target of a file of an archive for py7zr: its writer and their factory."""
 
   def __init__(self, file: BinaryIO):
     self.num_bytes_read = 0

@@ -20,7 +20,7 @@ class SortedRecords:
 
   Attributes:
     num_words: int64 [num_records], in sorted order.
-    sizes: int64 [num_records], bytes of the serialized examples, likewise.
+    sizes: int64 [num_records], bytes of the serialized examples.
   """
 
   def __init__(

@@ -1,4 +1,4 @@
-"""What a raw corpus has to say about itself, and the list of those that exist.
+"""Declaration of a raw corpus, and the list of those that exist.
 
 A new source is one new module with a `SOURCE`, and one line below.
 """

@@ -127,7 +127,7 @@ def parse_time(text: str) -> datetime.datetime:
       Overflow has it, is allowed.
 
   Raises:
-    ValueError: If it is no such text. Digits alone are none: they may count
+    ValueError: If it is no such text. Only digits are none: they may count
       seconds, or milliseconds.
   """
   if not _DATE.match(text.strip()):

@@ -1,4 +1,4 @@
-"""Where a URL points: its host and port, in one spelling per server.
+"""Host and port of a URL, in one spelling per server.
 
 The rules stand in the table of `keys.py`. They follow RFC 3986 for the parts of
 a URL, RFC 5952 for IPv6 addresses, and UTS #46 with Punycode (RFC 3492) for
@@ -45,7 +45,7 @@ _MAX_HOST_CHARACTERS = 253
 
 
 class Location(NamedTuple):
-  """Where a server is.
+  """Location of a server.
 
   Attributes:
     host: Name or address; an IPv6 address is in brackets.

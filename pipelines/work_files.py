@@ -1,4 +1,4 @@
-"""What the workers of a job leave behind, inside its staging directory.
+"""Files that the workers of a job leave in its staging directory.
 
 One small file for every reading task and every shard. A task that a runner
 repeats replaces its file by the same bytes, so what is counted from them was

@@ -18,7 +18,7 @@ from tff_fedfish.data.manifest import Shard
 
 @dataclasses.dataclass
 class ShardReport:
-  """What became of the records of one shard."""
+  """Counts of the records of one shard."""
 
   shard: Shard
   drops: dict[str, int] = dataclasses.field(default_factory=dict)
@@ -151,7 +151,7 @@ def _text(found: SortedRecords, position: int) -> bytes:
 def _split(
   positions: Sequence[int], sizes: Sequence[int], job: GroupJob
 ) -> Iterator[Sequence[int]]:
-  """Cuts a group into parts; an example larger than the limit stands alone."""
+  """Cuts a group into parts; an example over the limit is a part."""
   start = num_bytes = 0
   for i, size in enumerate(sizes):
     if i > start and num_bytes + size > job.max_record_bytes:

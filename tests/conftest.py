@@ -1,4 +1,4 @@
-"""What all tests share: quiet logs, Hypothesis, real corpora, no orphans."""
+"""Fixtures of all tests: quiet logs, Hypothesis, real corpora, no orphans."""
 
 import gc
 import os

@@ -60,7 +60,7 @@ CASES = (
   from_settings(
     "is read with corpus 'image_folder' only", data__image_width=28
   ),
-  from_settings('is read with a `scheme` alone', partition__alpha=1),
+  from_settings('is read with a `scheme` only', partition__alpha=1),
   from_settings(
     '`config.partition.scheme` must be one of',
     partition__scheme='even',

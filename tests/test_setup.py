@@ -19,7 +19,7 @@ _REQUIREMENTS = _ROOT / 'requirements'
 
 @pytest.fixture(scope='module')
 def metadata(tmp_path_factory):
-  """What setup.py declares, as setuptools writes it."""
+  """Returns the metadata of setup.py, as setuptools writes it."""
   directory = tmp_path_factory.mktemp('metadata')
   _setup_py('-q', 'egg_info', '--egg-base', str(directory))
   return directory / 'tff_fedfish.egg-info'

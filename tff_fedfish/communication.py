@@ -1,4 +1,4 @@
-"""What a round communicates, in models and in bytes.
+"""Communication of rounds, in models and in bytes.
 
 Dhawan et al. (2024), section 5, count uploads. A method declares how many
 models of float32 a client sends and receives in a round; downloads are counted
@@ -20,11 +20,11 @@ class Communication:
   uplink_units: int | float
   """Models uploaded by one client that takes part in every round."""
   total_units: int | float
-  """Models uploaded and downloaded, likewise."""
+  """Models uploaded and downloaded so far."""
   uplink_bytes: int
   """Bytes uploaded by all clients of all cohorts."""
   total_bytes: int
-  """Bytes uploaded and downloaded, likewise."""
+  """Bytes uploaded and downloaded so far."""
 
 
 def after_rounds(

@@ -22,16 +22,16 @@ _SET_UP = 'Set up again: remove .venv, then `make .venv`.'
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Finding:
-  """What one check found."""
+  """Result of one check."""
 
   name: str
-  """What was looked at."""
+  """Name of the check."""
   status: Literal['ok', 'warning', 'problem']
   """'warning': some work will be slow or fail; 'problem': nothing will work."""
   found: str
-  """What was seen, in one line."""
+  """Observation, in one line."""
   remedy: str = ''
-  """What to do; empty if all is well."""
+  """Remedy; empty if all is well."""
 
 
 def examine() -> Iterator[Finding]:

@@ -1,4 +1,4 @@
-"""What a result depends on beside its config: versions and the machine.
+"""Versions and the machine, on which results depend besides the config.
 
 Names no user, host or path: these facts are published with a run.
 """

@@ -84,7 +84,7 @@ def client_mass(
     fisher_diagonal: Float32, >= 0.
     client_weight: Scalar float32, w_i.
     relative_floor: See `fisher_weighted_terms`.
-    absolute_floor: Likewise.
+    absolute_floor: A mass that is added in every coordinate, >= 0.
   """
   floor = relative_floor * tf.reduce_mean(fisher_diagonal)
   return client_weight * (fisher_diagonal + floor + absolute_floor)

@@ -123,7 +123,7 @@ def sums_after_training(
     estimator: 'extra_pass', 'example_sq' or 'true'; 'last_epoch' comes along
       with training and has no pass of its own.
     model: See `local_training`.
-    drawn_loss: The model's, which 'true' alone needs.
+    drawn_loss: The model's, which only 'true' needs.
     trainable: The client's weights after local training.
     non_trainable: Weights held fixed.
     dataset: The client's batches.
@@ -165,7 +165,7 @@ def sums_over(
 ) -> FisherSums:
   """Sums squared batch gradients at fixed weights (algorithm 2, extra pass).
 
-  The gradient is that of the data loss alone, the model not in training mode.
+  The gradient is that of the data loss only, the model not in training mode.
   Squaring batch means underestimates the per-example diagonal by about the
   batch size, so clients are comparable only at equal batch sizes.
 

@@ -37,8 +37,8 @@ from tff_fedfish.batch_gradients import (
 Structure = Any
 
 NOISE_SEED = 'noise_seed'
-"""Where `x` is a mapping with this key, int32 [batch, 2], its model draws
-dropout and the like from it; `train` gives every step other seeds."""
+"""Key of `x`, where that is a mapping: int32 [batch, 2], seeds of dropout and
+the like. `train` gives every step other seeds."""
 
 REPEATED = 'is_repeated'
 """Key of `x`, where that is a mapping: bool [batch], marks the rows that
@@ -63,7 +63,7 @@ CorrectGradient = Callable[[Structure, Structure], Structure]
 
 
 class LocalResult(NamedTuple):
-  """What local training leaves behind.
+  """Result of local training.
 
   Attributes:
     trainable: The trained weights.

@@ -12,7 +12,7 @@ from pipelines.keys import host_key
 from tff_fedfish.data import records
 
 Groups = dict[bytes, list[bytes]]
-"""By host, the sorted hashes of the examples."""
+"""Returns, by host, the sorted hashes of the examples."""
 
 
 def difference(ours: str | os.PathLike, dataset_grouper: str | os.PathLike):

@@ -1,4 +1,4 @@
-"""What it takes until the first round: building, compiling, initial weights."""
+"""Costs until the first round: building, compiling, initial weights."""
 
 import os
 import time

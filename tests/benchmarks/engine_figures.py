@@ -11,7 +11,7 @@ _NAME_WIDTH = 50
 
 
 class Goal(NamedTuple):
-  """What a figure should be; the bound itself is good enough."""
+  """Goal of a figure; the bound itself is good enough."""
 
   bound: float
   is_at_least: bool = True
@@ -33,9 +33,9 @@ class Figure:
   part: str
   name: str
   values: tuple[float, ...]
-  """By turn; () where nothing was measured, and the note says why."""
+  """Values by turn; () where nothing was measured, and the note says why."""
   middle: float | None
-  """What the goal is held against; None where nothing was measured."""
+  """Value that the goal is held against; None where nothing was measured."""
   unit: str = ''
   goal: Goal | None = None
   note: str = ''

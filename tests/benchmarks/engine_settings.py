@@ -1,4 +1,4 @@
-"""What `make bench-engine` runs, and on what machine; no TensorFlow here."""
+"""Settings of `make bench-engine` and the machine; no TensorFlow here."""
 
 import dataclasses
 import os
@@ -41,7 +41,7 @@ class Workload:
   algorithm: str = 'fed_avg'
   """'fed_avg' or 'fed_fish'."""
   fisher_estimator: str = 'extra_pass'
-  """Of 'fed_fish'."""
+  """Estimator of 'fed_fish'."""
 
   @property
   def num_tokens(self) -> int:
@@ -69,7 +69,7 @@ class Workload:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings:
-  """What was asked for, and where to write."""
+  """Options of the command."""
 
   workload: Workload
   large_preset: str

@@ -1,4 +1,4 @@
-"""Where the time of our grouping job goes, by stage.
+"""Time of our grouping job, by stage.
 
 Every thread of the job runs under cProfile. A stage is told from the built-in
 function, else from the function that calls it, by the patterns below, so that

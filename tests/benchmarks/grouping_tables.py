@@ -28,7 +28,7 @@ class Runs:
     return statistics.median(self.pipeline_seconds)
 
   def microseconds(self) -> float:
-    """Of the pipeline, per record."""
+    """Time of the pipeline, per record."""
     return self.median() / self.num_records * 1e6
 
 

@@ -15,12 +15,12 @@ _PAGE_BYTES = os.sysconf('SC_PAGE_SIZE')
 
 
 class ProcessMeasurement(NamedTuple):
-  """What a command took."""
+  """Costs of a command."""
 
   seconds: float
   """From its start to its end, imports included."""
   processor_seconds: float
-  """Of it and of the processes below it that it waited for."""
+  """CPU time of it and of the processes below it that it waited for."""
   peak_tree_bytes: int
   """The largest sum of the resident memory of the command and the processes
   below it, of 20 samples a second. Memory that processes share counts in each

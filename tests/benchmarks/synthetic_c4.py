@@ -38,7 +38,7 @@ _VERSION = 1
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SyntheticC4:
-  """What to write.
+  """Options of the synthetic corpus.
 
   Attributes:
     num_records: How many documents.

@@ -20,7 +20,7 @@ _GIB = 1 << 30
 
 @pytest.fixture(scope='module')
 def as_json():
-  """What `fedfish doctor --json` prints, and its exit code."""
+  """Returns the JSON of `fedfish doctor --json`, and its exit code."""
   output = io.StringIO()
   with contextlib.redirect_stdout(output):
     code = doctor_command.run(argparse.Namespace(json=True))

@@ -19,7 +19,7 @@ _NAMES = [
 
 @pytest.fixture(params=['local', 'remote'])
 def root(request, tmp_path, monkeypatch):
-  """What paths begin with of files below `tmp_path`."""
+  """Returns the beginning of paths of files below `tmp_path`."""
   if request.param == 'local':
     return f'{tmp_path}/'
   monkeypatch.setenv('BUCKET_ROOT', str(tmp_path))

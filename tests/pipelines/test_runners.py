@@ -34,7 +34,7 @@ def raw(tmp_path_factory):
 
 @pytest.fixture(scope='module')
 def expected(raw, tmp_path_factory):
-  """What the job gives in this process."""
+  """Returns the result of the job in this process."""
   output = tmp_path_factory.mktemp('expected') / 'out'
   run_group_job(make_job(raw, num_shards=4), output)
   found = contents(output)

@@ -1,4 +1,4 @@
-"""What workers find: no Ray, a small one, a busy one, broken machines."""
+"""Clusters that workers find: none, small, busy, broken machines."""
 
 import contextlib
 import os

@@ -1,4 +1,4 @@
-"""What goes for a value of a TFF type, and what is said of what does not."""
+"""Values of a TFF type, and the errors of those that are none."""
 
 import collections
 

@@ -118,7 +118,7 @@ def test_a_shape_that_is_not_constant_stays():
 
 
 def test_zeros_after_a_condition():
-  """What a constant waits for, the zeros wait for."""
+  """Zeros wait for what their constant waits for."""
 
   @tf.function
   def choose(x):

@@ -27,7 +27,7 @@ from tff_fedfish.training import (
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Points:
-  """What a client of the scalar model trains on."""
+  """Data of a client of the scalar model."""
 
   x: tuple[float, ...] = ()
   y: tuple[float, ...] = ()
@@ -84,7 +84,7 @@ def _barrier_rounds(workdir, process=None, evaluator=None, **settings):
 
 
 def _scalar_evaluator():
-  """Of prediction theta x; right is what is less than 1 away from y."""
+  """Scores the prediction theta x; right is what is less than 1 away from y."""
   plain = linear_models.scalar_model()
 
   def update(state, labels, batch_output):

@@ -182,7 +182,7 @@ _TEXT_PRESETS = ', '.join((*PRESETS, 'custom'))
     (
       'mnist_by_writer',
       dict(partition__alpha=0.1),
-      '`config.partition.alpha` is read with a `scheme` alone, found 0.1; '
+      '`config.partition.alpha` is read with a `scheme` only, found 0.1; '
       'leave it out',
     ),
     (

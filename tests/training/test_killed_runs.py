@@ -42,7 +42,7 @@ class _Moment(NamedTuple):
   num_rounds: int
   """Rows of metrics.csv that it may write before."""
   phase: _Phase
-  """What it is to be killed in; 'start': any time before its rounds."""
+  """Phase in which it is killed; 'start': any time before its rounds."""
   delay_seconds: float
   """Waited after that, in the phases 'start' and 'round'."""
 

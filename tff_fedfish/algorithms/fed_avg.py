@@ -36,7 +36,7 @@ def build_fed_avg(
 
   Args:
     model: A FunctionalModel, or a ModelSpec for weights drawn in the graph.
-    client_optimizer: Local optimizer; its state starts anew every round.
+    client_optimizer: Local optimizer; its state starts from zero every round.
     server_optimizer: Consumes the mean model delta as a gradient.
     num_local_epochs: E, passes over a client's data per round, >= 1.
     client_weighting: w_i: the rows that were trained on, each counted once, or

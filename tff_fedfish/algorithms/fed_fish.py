@@ -59,7 +59,7 @@ def build_fed_fish(
 
   Args:
     model: A FunctionalModel, or a ModelSpec for weights drawn in the graph.
-    client_optimizer: Local optimizer; its state starts anew every round.
+    client_optimizer: Local optimizer; its state starts from zero every round.
     server_optimizer: Consumes the Fisher-weighted mean delta as a gradient.
     num_local_epochs: E, passes over a client's data per round, >= 1.
     fisher_estimator: Which squared gradients make F_i. 'extra_pass': of every
@@ -81,8 +81,8 @@ def build_fed_fish(
     ragged_correction: Whether the squares of a batch of r rows, padded ones
       too, count r / B times, so that a client's last, smaller batch does not
       weigh B / r as much as the others; not in the paper. With 'extra_pass' and
-      'last_epoch' alone.
-    local_batch_size: B, the rows of a full batch; needed for that alone.
+      'last_epoch' only.
+    local_batch_size: B, the rows of a full batch; needed for that only.
     max_mass_ratio: c, the largest ratio of a client's mass w_i F_i in a tensor
       to the mean over the clients of the last round, >= 1; a client with more
       is scaled down to it in that tensor. See `fisher.bounded_weights`. Not in

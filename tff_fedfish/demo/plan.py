@@ -1,4 +1,4 @@
-"""What the demo runs: `fedfish` command lines that a user could type."""
+"""The demo's `fedfish` command lines that a user could type."""
 
 import dataclasses
 import importlib.util

@@ -24,7 +24,7 @@ class ClientHalves:
   evaluation: Rows
   """The first ceil(n / 2) of the permuted sequences."""
   personalization: Mapping[float, Rows]
-  """By fraction of the client's data, 0 not among them."""
+  """Rows by fraction of the client's data, without 0."""
 
 
 def split_sequences(

@@ -107,7 +107,7 @@ class EffectiveClients:
 
     Returns:
       `mean`: that of `fisher.effective_clients` over the coordinates in which
-      any client has mass, and `tensors`: likewise for each of them by name.
+      any client has mass, and `tensors`: the same for each tensor, by name.
       None where there is no such coordinate.
     """
     totals, counts = {}, {}

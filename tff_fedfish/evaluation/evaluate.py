@@ -27,7 +27,7 @@ from tff_fedfish.training.progress import Progress, Stages
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EvaluationOptions:
-  """What is measured, and on whom."""
+  """Options of an evaluation."""
 
   fractions: tuple[float, ...] = (0.0, 0.25, 0.5)
   """Shares of a client's data to personalize on, each in [0, 0.5]."""

@@ -43,9 +43,9 @@ class ClientEvaluation:
   num_evaluation_tokens: int
   num_personalization_sequences: int
   loss_before: float
-  """Of the global model; nats per token."""
+  """Loss of the global model; nats per token."""
   accuracy_before: float
-  """Of the global model; share of the next tokens that it predicts."""
+  """Fraction of the next tokens that the global model predicts."""
   loss_after: float
   """After personalization; equals `loss_before` at fraction 0."""
   accuracy_after: float
@@ -57,16 +57,16 @@ class ClientBarrier:
 
   client_id: bytes
   local_loss: float
-  """Of the model that the client trained; nats per token."""
+  """Loss of the model that the client trained; nats per token."""
   global_loss: float
-  """Of the global model that came out of the round."""
+  """Loss of the global model after the round."""
   local_accuracy: float
   global_accuracy: float
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Evaluation:
-  """What an evaluation's directory holds."""
+  """Contents of an evaluation's directory."""
 
   summary: dict[str, Any]
   clients: list[ClientEvaluation]
@@ -91,7 +91,7 @@ def summarize_evaluation(
   """Computes `summary.json`; every client counts once.
 
   The barrier is that of Dhawan et al. (2024), FedFish, eq. 5: global minus
-  local loss, and likewise error = 1 - accuracy; positive is worse.
+  local loss, and the same for error = 1 - accuracy; positive is worse.
 
   Args:
     clients: One entry per client and fraction, in any order.
@@ -196,7 +196,7 @@ def write_evaluation(
     directory: Must not exist, or be empty.
     summary: Of `summarize_evaluation`.
     clients: Its rows; written in the order of client id and fraction.
-    barriers: Likewise; None: no barrier.csv is written.
+    barriers: One per client. None: no barrier.csv is written.
     option: The option that named `directory`, named in errors.
 
   Raises:

@@ -78,11 +78,11 @@ def paired_difference(
   Much of what differs between clients, and between seeds, is the same in `a`
   and `b` and cancels, so the interval is narrower than those of `a` and `b`
   suggest. Of few seeds it is too narrow all the same: with two, every second
-  resample holds one of them alone.
+  resample holds only one of them.
 
   Args:
     a: Seed of a run -> a number per client id.
-    b: Likewise.
+    b: The other side, the same.
     num_bootstrap: See `summarize`.
     seed: See `summarize`.
 

@@ -1,4 +1,4 @@
-"""What a round is given of a client: its data, or how to come by them."""
+"""Client inputs of a round: loaded data, or a loader."""
 
 import abc
 import concurrent.futures

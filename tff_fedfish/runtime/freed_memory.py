@@ -12,11 +12,11 @@ from typing import Any
 
 import tensorflow as tf
 
-# Of a model. Below, what is kept is little, and to take it anew would cost more
-# than 1 % of a client's work.
+# Of a model. Below it little is kept, and taking it again would cost more than
+# 1 % of a client's work.
 MIN_MODEL_BYTES = 256 * 2**20
 # Buffers from this size on are returned when they are freed. The system clears
-# what it gives anew: with 168 million weights that took 23 of a round's 73
+# what it gives again: with 168 million weights that took 23 of a round's 73
 # processor seconds from 1 MiB on, 13 of 64 from 8 MiB on and 8 of 58 where the
 # library was left alone, in 7.4, 7.6 and 8.3 GiB; with 335 million the peak is
 # 13.7 GiB from 1 MiB on and 14.1 from 4 MiB on.

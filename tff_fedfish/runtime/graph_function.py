@@ -25,7 +25,7 @@ class GraphFunction:
   def __init__(self, proto, then=None, num_passed: int = 0):
     """Imports one graph, or two of which the second takes from the first.
 
-    Variables and tables are made anew in every call, from the arguments if
+    Variables and tables are created in every call, from the arguments if
     need be; where that takes results of the first graph, do not join the two.
 
     What passes from one to the other never leaves the function, so that
@@ -74,7 +74,7 @@ class GraphFunction:
     self._lock = threading.Lock()
     initializers = [part.initialize_op for part in parts if part.initialize_op]
     if initializers:
-      # Graphs with variables: assigned anew before every call, perhaps from
+      # Graphs with variables: assigned again before every call, perhaps from
       # its arguments.
       self._initialize = imported.prune(
         feeds, [*map(graph.as_graph_element, initializers)]
@@ -111,7 +111,7 @@ class GraphFunction:
 
 
 class _Variable(NamedTuple):
-  """What a variable's handle is found by; see `tf.raw_ops.VarHandleOp`."""
+  """Attributes that identify a variable; see `tf.raw_ops.VarHandleOp`."""
 
   shared_name: str
   container: str

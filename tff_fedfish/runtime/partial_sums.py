@@ -23,7 +23,7 @@ from tff_fedfish.runtime.graph_function import GraphFunction
 
 
 class PartialSum(NamedTuple):
-  """What some clients of a cohort add up to.
+  """Sums over some clients of a cohort.
 
   Attributes:
     accumulator: Tensors of the form's accumulator.

@@ -1,4 +1,4 @@
-"""Where rounds are executed: on an accelerator, where there is one."""
+"""Device placement: rounds run on an accelerator, where there is one."""
 
 import contextlib
 import functools

@@ -85,7 +85,7 @@ def leave() -> None:
 
 
 class Share(NamedTuple):
-  """What Ray reserves for a worker.
+  """Resources that Ray reserves for a worker.
 
   Attributes:
     cpus: Of Ray's CPUs, which are a count; no core is pinned.

@@ -1,4 +1,4 @@
-"""What runs in a worker process of the Ray engine."""
+"""The Ray engine's code in a worker process."""
 
 import os
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from tff_fedfish.runtime.round_options import ClientFailure, RoundOutcome
 
 
 class PartResult(NamedTuple):
-  """What a worker returns of one part of a cohort.
+  """Result of a worker for one part of a cohort.
 
   Attributes:
     accumulator: Arrays of the partial accumulator; None if a client is to be

@@ -30,12 +30,12 @@ class ClientFailure:
 
 @dataclasses.dataclass
 class RoundOutcome:
-  """What happened to the clients of a round, beside the round's result."""
+  """Outcome of a round's clients, besides the round's result."""
 
   failures: list[ClientFailure] = dataclasses.field(default_factory=list)
   """Clients that raised twice and took part with weight 0."""
   counts: dict[int, Mapping[str, int]] = dataclasses.field(default_factory=dict)
-  """By client index: what its loader counted."""
+  """Counts of the clients' loaders, by client index."""
   num_lost_workers: int = 0
   """Worker processes that died and were replaced."""
 
@@ -55,13 +55,13 @@ class RoundOptions:
   """Whether a client that raises twice takes part with weight 0. Otherwise its
   exception is the round's, as in TFF's own context."""
   quorum: float = 0.0
-  """Where failures are tolerated: a round fails unless more than this share of
-  its clients took part."""
+  """Quorum, where failures are tolerated: a round fails unless more than this
+  fraction of its clients took part."""
   should_stop: Callable[[], bool] | None = None
   """Asked before each client; where it returns True, RoundInterrupted is
   raised and the round leaves nothing behind."""
   workers: Any = None
-  """What runs the parts of a cohort, such as `ray_workers.RayWorkers`; None:
+  """Runner of the parts of a cohort, such as `ray_workers.RayWorkers`; None:
   this process."""
 
 
@@ -77,7 +77,7 @@ def use_round_options(options: RoundOptions) -> Iterator[RoundOutcome]:
 
   Yields:
     The outcome, filled by the round that runs in the block. A second round
-    adds its failures to it; its quorum is of its own clients alone.
+    adds its failures to it; its quorum counts its own clients only.
   """
   outcome = RoundOutcome()
   token = _current.set((options, outcome))

@@ -2,7 +2,7 @@
 
 TensorFlow evaluates what depends on no input when a function first runs, and
 keeps the result with the function: a model's worth of memory for every sum that
-starts at zero. The op `Empty` makes the same zeros, and is left alone because
+starts at zero. The op `Empty` makes the same zeros, and is kept because
 it is registered as not to be optimized.
 """
 

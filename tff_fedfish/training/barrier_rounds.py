@@ -30,10 +30,10 @@ _FILE_NAME = re.compile(r'round_(\d{8,})\.csv')
 
 @dataclasses.dataclass(frozen=True)
 class RoundBarrier:
-  """What was measured of one round."""
+  """Measurement of one round."""
 
   clients: list[ClientBarrier]
-  """Those that took part and have sequences, in the order of the draw."""
+  """Clients that took part and have sequences, in the order of the draw."""
   failures: list[tuple[bytes, str]]
   """Client id of those that took part and raised now, and what, in a line."""
 

@@ -35,14 +35,14 @@ _DIRECTORY_NAME = re.compile(r'round_(\d{8,})')
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Checkpoint:
-  """What one checkpoint holds."""
+  """Contents of one checkpoint."""
 
   round_num: int
   """Rounds that the state has seen; 0 is the state before training."""
   tensors: dict[str, np.ndarray]
   """The chosen tensors by name, in the order in which they were saved."""
   contents: dict[str, Any]
-  """What the caller of `save_checkpoint` kept beside the tensors."""
+  """Values that the caller of `save_checkpoint` kept beside the tensors."""
   path: pathlib.Path
   """The checkpoint's directory."""
 
@@ -196,7 +196,7 @@ def latest_checkpoint(
     The path, its SHA-256 verified; None if there is no checkpoint at all.
 
   Raises:
-    UserError: If there are checkpoints but all are damaged, as to start anew
+    UserError: If there are checkpoints but all are damaged, as to start again
       over them is for the user to decide; or if one is of a newer version.
   """
   warn = warn or functools.partial(print, file=sys.stderr)

@@ -1,4 +1,4 @@
-"""What the clients of a round train on, as a function of config and round."""
+"""Data of the clients of a round, as a function of config and round."""
 
 import contextlib
 import dataclasses
@@ -23,7 +23,7 @@ _MAX_WAIT_SECONDS = 10
 
 
 class Source(Protocol):
-  """Where the sequences or images of clients come from."""
+  """Source of the clients' sequences or images."""
 
   def open(self) -> ClientRows:
     """Returns the clients' sequences or images."""
@@ -47,7 +47,7 @@ class StoredSource:
   corpus: str
   """The grouped corpus's directory, as the workers see it."""
   vocabulary: str
-  """The vocabulary's directory, likewise."""
+  """Directory of the vocabulary, as the workers see it."""
   sequence_length: int
   drop_short_block: bool
   merge: Merge | None = None
@@ -84,7 +84,7 @@ class StoredImages:
   corpus: str
   """Which one it is."""
   directory: str
-  """Where its files lie, as the workers see it."""
+  """Directory of its files, as the workers see it."""
   partition: Partition | None
   held_out: str
   """See `open_image_clients`."""

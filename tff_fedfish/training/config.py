@@ -1,4 +1,4 @@
-"""What a training run is told: every setting, its unit and its bounds."""
+"""Settings of a training run, with their units and bounds."""
 
 import dataclasses
 from typing import ClassVar, Literal
@@ -31,7 +31,7 @@ _MAX_PARTIAL_SUMS = 8
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ClientWorkConfig(OptimizerSettings):
-  """What one client does in one round."""
+  """Work of one client in one round."""
 
   section: ClassVar[str] = 'client_work'
 
@@ -199,14 +199,14 @@ class EvaluationConfig(Section):
   batch_size: int = number(16, at_least=1)
   """Sequences per evaluation step, >= 1; changes the speed only."""
   barrier_every_num_rounds: int = number(0, at_least=0)
-  """Of rounds that this divides, and of the last, the Client-Server Barrier is
-  measured, at the cost of about another round of one worker: the clients train
-  again, in the driver process, and each is scored twice; 0: never."""
+  """Measure the Client-Server Barrier every N rounds and after the last round.
+  0 disables it. Each measurement takes about as long as one single-worker
+  round: the clients train again in the driver process."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CheckpointsConfig(Section):
-  """When a run is saved and how much of it is kept."""
+  """Checkpoints to save and to keep."""
 
   section: ClassVar[str] = 'checkpoints'
 
@@ -220,7 +220,7 @@ class CheckpointsConfig(Section):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EngineConfig(Section):
-  """Where and how the rounds are executed."""
+  """Execution of the rounds."""
 
   section: ClassVar[str] = 'engine'
 
@@ -296,7 +296,7 @@ class TrainConfig:
 
   @property
   def targets_per_row(self) -> int:
-    """What a sequence or an image has to predict, at most."""
+    """Largest number of targets of a sequence or an image."""
     return self.data.sequence_length or 1
 
   def model_shape(self) -> TransformerConfig | ImageModelConfig:

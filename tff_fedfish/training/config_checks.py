@@ -1,4 +1,4 @@
-"""What settings of different sections require of each other."""
+"""Requirements between settings of different sections."""
 
 import typing
 

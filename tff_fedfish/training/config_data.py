@@ -16,7 +16,7 @@ if typing.TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DataConfig(Section):
-  """Where the clients' text or images are and how they become rows."""
+  """The clients' text or images, and how they become rows."""
 
   section: ClassVar[str] = 'data'
 
@@ -105,28 +105,28 @@ class PartitionConfig(Section):
   """Clients to make, >= 1: of groups that are not held out, or of the images of
   the train split."""
   held_out: Literal['matching', 'whole'] = 'matching'
-  """What the test split becomes: 'matching': for each client a held-out one
+  """Use of the test split: 'matching': for each client a held-out one
   with its share of every class; 'whole': one held-out client."""
   alpha: float | None = number(None, above=0)
   """Concentration of the three Dirichlet schemes, > 0."""
   min_examples: int | None = number(None, at_least=0)
-  """Of per_class_over_clients: the smallest client's images, >= 0."""
+  """Images of the smallest client (per_class_over_clients), >= 0."""
   classes_per_client: int | None = number(None, at_least=1)
-  """Of fixed_classes, >= 1."""
+  """Classes of each client (fixed_classes), >= 1."""
   shards_per_client: int | None = number(None, at_least=1)
-  """Of pathological_shards, >= 1."""
+  """Shards of each client (pathological_shards), >= 1."""
   examples_per_client: int | None = number(None, at_least=1)
-  """Of pachinko: images of each client, >= 1."""
+  """Images of each client (pachinko), >= 1."""
   root_alpha: float | None = number(None, above=0)
-  """Of pachinko: concentration over the coarse classes, > 0."""
+  """Concentration over the coarse classes (pachinko), > 0."""
   leaf_alpha: float | None = number(None, above=0)
-  """Of pachinko: concentration over a coarse class's classes, > 0."""
+  """Concentration over a coarse class's classes (pachinko), > 0."""
 
   def __post_init__(self):
     super().__post_init__()
     if self.scheme is None:
       problems = [
-        f'`config.partition.{field.name}` is read with a `scheme` alone, '
+        f'`config.partition.{field.name}` is read with a `scheme` only, '
         f'found {value!r}; leave it out'
         for field in dataclasses.fields(self)
         if (value := getattr(self, field.name)) != field.default

@@ -1,4 +1,4 @@
-"""What a run measures: metrics.csv, timings.csv and TensorBoard events.
+"""Measurements of a run: metrics.csv, timings.csv and TensorBoard events.
 
 `metrics.csv` holds only values that a resumed run repeats, so that the file
 of an interrupted and resumed run equals that of an uninterrupted one byte for
@@ -86,7 +86,7 @@ class MetricsLog:
       round_num: The round; greater than the one logged before.
       metrics: Values by column. A column that is absent or None has an empty
         cell; floats are written so that reading returns the same number.
-      timings: Likewise for timings.csv.
+      timings: Values of timings.csv.
 
     Raises:
       ValueError: If a name is not a column, or the round not a later one.

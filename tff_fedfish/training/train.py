@@ -66,7 +66,7 @@ def train(config: TrainConfig, workdir: str | os.PathLike) -> int:
 
 
 class _Run:
-  """What the rounds of one run share."""
+  """State that the rounds of one run share."""
 
   def __init__(self, config, workdir, checked, history, stages):
     # Late: errors of config and data must not wait for TensorFlow.

@@ -1,4 +1,4 @@
-"""What clients hold, what identifies it, and what cannot be."""
+"""Contents of image clients, their fingerprint, and refusals."""
 
 import hashlib
 import struct

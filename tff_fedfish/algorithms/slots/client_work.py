@@ -18,7 +18,7 @@ Structure = Any
 
 
 class ClientUpdate(NamedTuple):
-  """What a method's client computes.
+  """The computation of one client.
 
   Attributes:
     trainable: Trainable weights after local training.

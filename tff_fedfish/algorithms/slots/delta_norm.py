@@ -29,7 +29,7 @@ def clip_to_norm(
   largest = tf.reduce_max(
     [tf.cast(tf.reduce_max(tf.abs(t)), tf.float32) for t in tensors]
   )
-  # Relative to the largest entry, as the squares alone may overflow.
+  # Relative to the largest entry, as the squares may overflow.
   squares = [
     tf.reduce_sum(
       tf.square(tf.math.divide_no_nan(tf.cast(t, tf.float32), largest))

@@ -25,7 +25,7 @@ def zero_if_non_finite(value: Structure) -> tuple[Structure, tf.Tensor]:
 
 def zero_unless(condition: tf.Tensor, value: Structure) -> Structure:
   """Returns `value` where the scalar `condition` holds, else zeros."""
-  # Not by multiplying: 0 * NaN is NaN. A `tf.where` alone would copy the value,
+  # Not by multiplying: 0 * NaN is NaN. Only a `tf.where` would copy the value,
   # of the size of the model, where almost always nothing is to be done.
   return tf.cond(
     condition,
