@@ -31,8 +31,8 @@ class ModelSpec:
   """A FunctionalModel whose initial weights are drawn, not stored.
 
   A FunctionalModel by itself embeds its initial weights in the graph as
-  constants, which cannot exceed 2 GB. Here `initial_weights` of the functional model holds
-  `tf.TensorSpec`s, and `draw_initial_weights` makes the values.
+  constants, which cannot exceed 2 GB. Here `initial_weights` of the functional
+  model holds `tf.TensorSpec`s, and `draw_initial_weights` makes the values.
   """
 
   functional_model: tff.learning.models.FunctionalModel

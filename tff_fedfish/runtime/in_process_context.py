@@ -105,8 +105,8 @@ class InProcessContext(tff.framework.SyncContext):
     """Drops what was compiled, and ends the process of TFF's own context.
 
     The context can be used afterwards and then compiles again. Where that
-    process was started, this is called at exit, too: TFF's clean-up fails once the
-    interpreter shuts down, and its worker would be left behind.
+    process was started, this is called at exit, too: TFF's clean-up fails once
+    the interpreter shuts down, and its worker would be left behind.
     """
     with self._lock:
       self._executions.clear()
