@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from models.presets import PRESETS
 from tff_fedfish.errors import UserError
-from tff_fedfish.methods import method
+from tff_fedfish.methods import settings
 from tff_fedfish.methods.fed_fish import FedFishConfig
 from tff_fedfish.methods.settings import AlgorithmConfig
 from tff_fedfish.training import config as config_lib
@@ -310,7 +310,7 @@ def test_every_setting_is_explained():
 
   body = [
     node
-    for module in (config_lib, config_data, method)
+    for module in (config_lib, config_data, settings)
     for node in ast.parse(inspect.getsource(module)).body
   ]
   sections = {
