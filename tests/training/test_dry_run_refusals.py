@@ -24,7 +24,7 @@ from tff_fedfish.training.config_fields import ConfigError
 
 _START = ('tff_fedfish.cli.train', 'run')
 # Round 1, and what follows it.
-_STOPS = {('tff_fedfish.training.train', '_Run._run_rounds')}
+_STOPS = {('tff_fedfish.training.round_loop', '_RoundLoop.run')}
 
 # What no dry run shows, as 'module function', at most five, and why.
 _NOT_SHOWN = {
