@@ -113,9 +113,8 @@ class _RoundLoop:
       return
     with stages('tracing the round'):
       run.context.compile(run.process.next)
-    with Progress(
-      'train', num_rounds, completed=position.round_num
-    ) as progress:
+    start = position.round_num
+    with Progress('train', num_rounds, completed=start) as progress:
       if run.is_resumed:
         progress.write_line(f'Continuing after round {start}.')
       while position.round_num < num_rounds and not self._options.should_stop():
