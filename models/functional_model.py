@@ -9,9 +9,9 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from models import transformer
-from models.drawn_labels import draw_labels
 from models.image_classifier import IMAGE_CLASSIFIERS
 from models.image_model_config import ImageModelConfig
+from models.label_sampling import draw_labels
 from models.transformer_config import TransformerConfig, weight_shapes
 
 Weights = tuple[tuple[tf.Tensor, ...], tuple[tf.Tensor, ...]]
@@ -39,7 +39,7 @@ class ModelSpec:
   """Forward pass, loss and metrics; its weights are specs."""
   draw_initial_weights: Callable[[], Weights]
   """Called while a graph is built; returns (trainable, non_trainable)."""
-  drawn_loss: _DrawnLoss | None = None
+  sampled_label_loss: _DrawnLoss | None = None
   """(weights, x, y, seed) -> the SUM over a batch's real targets of -log p of a
   label that is drawn from p, float32, in nats, and their number, int64. The
   seed is int32 [2]; the gradient is that at fixed draws, the model not in
@@ -95,7 +95,7 @@ def build_language_model(
       config, model_weights[0], _tokens(x), seed
     )
 
-  def drawn_loss(model_weights, x, num_targets, seed):
+  def sampled_label_loss(model_weights, x, num_targets, seed):
     losses = drawn_token_losses(model_weights, x, seed)
     mask = _target_mask(losses, num_targets)
     num_drawn = tf.reduce_sum(tf.cast(num_targets, tf.int64))
@@ -123,7 +123,7 @@ def build_language_model(
       ),
     ),
     lambda: (transformer.initial_weights(config, model_seed), ()),
-    drawn_loss,
+    sampled_label_loss,
   )
 
 
@@ -170,7 +170,7 @@ def build_image_model(
     correct = tf.cast(tf.equal(predictions, labels), tf.float32)
     return losses, correct, tf.ones_like(losses)
 
-  def drawn_loss(model_weights, x, unused_labels, seed):
+  def sampled_label_loss(model_weights, x, unused_labels, seed):
     logits = predict_on_batch(model_weights, x, False)
     losses = tf.nn.sparse_softmax_cross_entropy_with_logits(
       draw_labels(logits, seed), logits
@@ -196,7 +196,7 @@ def build_image_model(
       ),
       (),
     ),
-    drawn_loss,
+    sampled_label_loss,
   )
 
 

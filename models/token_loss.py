@@ -7,7 +7,7 @@ time, and formed again in the backward pass.
 
 import tensorflow as tf
 
-from models.drawn_labels import draw_labels
+from models.label_sampling import draw_labels
 
 # Logits of one sequence above this are formed in chunks. Unit: bytes.
 _MAX_LOGITS_BYTES = 64 * 2**20

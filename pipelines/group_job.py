@@ -22,7 +22,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from pipelines import finish_corpus, output_files, work_files
 from pipelines.input_files import file_sizes
 from pipelines.job import GroupJob
-from pipelines.read_groups import GroupReader
+from pipelines.read_raw_files import RawFileReader
 from tff_fedfish.data.manifest import Manifest
 from tff_fedfish.errors import FailedError, UserError
 
@@ -177,7 +177,7 @@ class _ReadBlocks(beam.DoFn):
     self, numbered_task: tuple[int, Task]
   ) -> Iterator[tuple[int, bytes]]:
     task_num, task = numbered_task
-    reader = GroupReader(self._job)
+    reader = RawFileReader(self._job)
     yield from reader.read(task)
     work_files.write_report(self._staging, task_num, reader.reports)
     yield beam.pvalue.TaggedOutput('features', reader.features)

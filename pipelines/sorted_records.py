@@ -32,7 +32,7 @@ class SortedRecords:
     """Unpacks and sorts.
 
     Args:
-      blocks: Blocks as `read_groups` makes them, in any order.
+      blocks: Blocks as `read_raw_files` makes them, in any order.
       source: What was read.
       optional_features: Those of the source's that are stored.
     """

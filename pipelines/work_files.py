@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from pipelines import output_files, splits
 from pipelines.job import GroupJob
-from pipelines.read_groups import FileReport
+from pipelines.read_raw_files import FileReport
 from pipelines.sorted_records import SortedRecords
 from pipelines.write_groups import shard_name, write_shard
 from tff_fedfish.data.corpus_index import INDEX_SCHEMA

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from pipelines import output_files
 from pipelines.job import GroupJob
-from pipelines.read_groups import excerpt
+from pipelines.read_raw_files import excerpt
 from pipelines.sorted_records import SortedRecords
 from tff_fedfish.data import records
 from tff_fedfish.data.corpus_index import INDEX_SCHEMA

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from models.drawn_labels import draw_labels
+from models.label_sampling import draw_labels
 from tff_fedfish import fisher_diagonal
 
 
@@ -128,7 +128,7 @@ def _drawn_sums(num_repeats, batch_size, first_seed=0, labels=0, rows=_ROWS):
 
   @tf.function
   def run(dataset):
-    return fisher_diagonal.drawn_sums_over(
+    return fisher_diagonal.true_fisher_sums(
       _softmax_loss, (tf.constant(_KERNEL),), (), dataset
     )
 

@@ -128,7 +128,7 @@ def test_fisher_knows_neither_clipping_nor_decay(estimator, max_norm, decay):
 
     @tf.function
     def sums(weights):
-      return fisher_diagonal.sums_after_training(
+      return fisher_diagonal.estimate_fisher_sums(
         estimator, linear_models.scalar_model(), None, weights, (), dataset
       )
 

@@ -42,7 +42,7 @@ def _sums(theta, x=_X, y=_Y, batch_size=2, full_batch_size=None):
 
   @tf.function
   def run(dataset):
-    return fisher_diagonal.sums_over(
+    return fisher_diagonal.empirical_fisher_sums(
       model,
       (tf.constant(theta),),
       (),

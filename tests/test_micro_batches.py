@@ -124,10 +124,10 @@ def _all_fishers(spec, weights, micro_batch_size):
   def run():
     local = _train(model, weights, dataset, micro_batch_size)
     sums = {
-      estimator: fisher_diagonal.sums_after_training(
+      estimator: fisher_diagonal.estimate_fisher_sums(
         estimator,
         model,
-        spec.drawn_loss,
+        spec.sampled_label_loss,
         local.trainable,
         (),
         local.dataset,

@@ -30,7 +30,7 @@ REDUCTIONS = ('sum', 'mean')
 NORMALIZATIONS = ('none', 'tensor_mean')
 
 # (weights, x, y, seed) -> summed loss towards labels drawn from the model, and
-# their number; see `models.functional_model.ModelSpec.drawn_loss`.
+# their number; see `models.functional_model.ModelSpec.sampled_label_loss`.
 DrawnLoss = Callable[..., tuple[tf.Tensor, tf.Tensor]]
 
 
@@ -106,10 +106,10 @@ def ragged_factor(
   return tf.cast(num_examples, tf.float32) / float(full_batch_size)
 
 
-def sums_after_training(
+def estimate_fisher_sums(
   estimator: str,
   model: Any,
-  drawn_loss: DrawnLoss | None,
+  sampled_label_loss: DrawnLoss | None,
   trainable: Structure,
   non_trainable: Structure,
   dataset: tf.data.Dataset,
@@ -123,13 +123,13 @@ def sums_after_training(
     estimator: 'extra_pass', 'example_sq' or 'true'; 'last_epoch' comes along
       with training and has no pass of its own.
     model: See `local_training`.
-    drawn_loss: The model's, which only 'true' needs.
+    sampled_label_loss: The model's, which only 'true' needs.
     trainable: The client's weights after local training.
     non_trainable: Weights held fixed.
     dataset: The client's batches.
     full_batch_size: Of 'extra_pass', see `ragged_factor`.
-    micro_batch_size: Of 'extra_pass', see `sums_over`. The others take one row
-      at a time.
+    micro_batch_size: Of 'extra_pass', see `empirical_fisher_sums`. The others
+      take one row at a time.
 
   Returns:
     The sums, to be called while a `tf.function` is traced.
@@ -139,7 +139,7 @@ def sums_after_training(
   """
   weights = trainable, non_trainable
   if estimator == 'extra_pass':
-    return sums_over(
+    return empirical_fisher_sums(
       model,
       *weights,
       dataset,
@@ -148,13 +148,13 @@ def sums_after_training(
     )
   rows = dataset.unbatch().batch(1)
   if estimator == 'example_sq':
-    return sums_over(model, *weights, rows)
+    return empirical_fisher_sums(model, *weights, rows)
   if estimator == 'true':
-    return drawn_sums_over(drawn_loss, *weights, rows)
+    return true_fisher_sums(sampled_label_loss, *weights, rows)
   raise ValueError(f'`estimator` {estimator!r} has no pass after training.')
 
 
-def sums_over(
+def empirical_fisher_sums(
   model: Any,
   trainable: Structure,
   non_trainable: Structure,
@@ -199,8 +199,8 @@ def sums_over(
   return sums
 
 
-def drawn_sums_over(
-  drawn_loss: DrawnLoss,
+def true_fisher_sums(
+  sampled_label_loss: DrawnLoss,
   trainable: Structure,
   non_trainable: Structure,
   dataset: tf.data.Dataset,
@@ -217,11 +217,12 @@ def drawn_sums_over(
   log p has mean 0 under p. So of the square of a batch's SUM of gradients only
   the squares remain, the products between its targets average out. A batch of
   m targets thus counts m^2 times the square of its mean gradient, where
-  `sums_over` counts that square once. One batch's estimate has about sqrt(2)
-  of itself as standard deviation: more, smaller batches have less noise.
+  `empirical_fisher_sums` counts that square once. One batch's estimate has
+  about sqrt(2) of itself as standard deviation: more, smaller batches have less
+  noise.
 
   Args:
-    drawn_loss: The model's.
+    sampled_label_loss: The model's.
     trainable: The client's weights after local training.
     non_trainable: Weights held fixed.
     dataset: The client's batches, with seeds of noise; the first row's decides
@@ -238,7 +239,9 @@ def drawn_sums_over(
     seed = x[local_training.NOISE_SEED][0]
     with tf.GradientTape() as tape:
       tape.watch(trainable)
-      loss, num_labels = drawn_loss((trainable, non_trainable), x, y, seed)
+      loss, num_labels = sampled_label_loss(
+        (trainable, non_trainable), x, y, seed
+      )
     gradients = dense_gradients(tape, loss, trainable)
     sums = add_batch(sums, gradients, num_terms=num_labels)
   return sums

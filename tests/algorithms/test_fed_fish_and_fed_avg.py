@@ -348,8 +348,9 @@ class TestFedFish:
       ),
       (
         dict(fisher_estimator='true'),
-        "`fisher_estimator` 'true' requires a ModelSpec with `drawn_loss`, "
-        'found FunctionalModel without. Use `build_image_model`',
+        "`fisher_estimator` 'true' requires a ModelSpec with "
+        '`sampled_label_loss`, found FunctionalModel without. Use '
+        '`build_image_model`',
       ),
     ],
   )

@@ -7,8 +7,8 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from models.drawn_labels import draw_labels
 from models.functional_model import ModelSpec, build_language_model
+from models.label_sampling import draw_labels
 from models.transformer_config import TransformerConfig
 from tff_fedfish.algorithms.fed_fish import build_fed_fish
 from tff_fedfish.runtime.in_process_context import set_in_process_context
@@ -34,7 +34,7 @@ def _softmax_model(with_seeds=True, draws=True) -> ModelSpec:
   def losses(labels, logits):
     return tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
 
-  def drawn_loss(weights, x, unused_y, seed):
+  def sampled_label_loss(weights, x, unused_y, seed):
     logits = logits_of(weights, x, False)
     drawn = losses(draw_labels(logits, seed), logits)
     return tf.reduce_sum(drawn), tf.shape(drawn, tf.int64)[0]
@@ -55,7 +55,7 @@ def _softmax_model(with_seeds=True, draws=True) -> ModelSpec:
   return ModelSpec(
     model,
     lambda: ((tf.zeros([2, _NUM_CLASSES]),), ()),
-    drawn_loss if draws else None,
+    sampled_label_loss if draws else None,
   )
 
 
@@ -203,7 +203,8 @@ class TestRound:
 class TestModelsThatCannot:
   def test_without_drawn_loss(self):
     with pytest.raises(
-      ValueError, match='requires a ModelSpec with `drawn_loss`, found ModelSp'
+      ValueError,
+      match='requires a ModelSpec with `sampled_label_loss`, found ModelSp',
     ):
       _build(_softmax_model(draws=False))
 

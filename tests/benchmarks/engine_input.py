@@ -41,7 +41,7 @@ class Input:
       **cache,
     )
     self._participating = inputs.split.participating
-    self._source = cohort_data.OpenedSource(client_sequences)
+    self._source = cohort_data.InMemorySource(client_sequences)
     self._what = what
     self._round_num = 0
     if what == 'training':

@@ -51,7 +51,7 @@ _OWN_STAGES = [
     'read lines',
     r'/read_lines\.py|/raw_bytes\.py|/read_(objects|json_\w+)\.py',
   ),
-  ('loop over records', r'/read_groups\.py'),
+  ('loop over records', r'/read_raw_files\.py'),
   ('check records', r'/c4\.py|/web_documents\.py|/read_\w+\.py'),
 ]
 # Of libraries, the first that matches the file.

@@ -13,7 +13,7 @@ import small_runs
 from tff_fedfish.cli.main import main
 from tff_fedfish.data import grouped_corpus
 from tff_fedfish.errors import UserError
-from tff_fedfish.evaluation import client_halves, evaluate, results
+from tff_fedfish.evaluation import evaluate, personalization_split, results
 from tff_fedfish.training import run_checks, run_directory, run_inputs
 
 _STAGE = re.compile(r'(\w.*) \.\.\. \d+\.\d s')
@@ -140,7 +140,7 @@ class TestHeldOut:
       for client in cohort_data.cohort(
         config,
         inputs.split.participating,
-        cohort_data.OpenedSource(sequences),
+        cohort_data.InMemorySource(sequences),
         4,
       )
     }
@@ -240,7 +240,7 @@ class TestUnknownTokens:
     rows = run_inputs.client_rows(
       config, grouped_corpus.GroupedCorpus(data), inputs.tokenizer
     )
-    evaluated = client_halves.split_sequences(
+    evaluated = personalization_split.split_sequences(
       rows.sequences(b'h'),
       client_id=b'h',
       split_seed=config.seeds.split_seed,

@@ -56,7 +56,9 @@ def _cohort(config, workdir):
   return cohort_data.cohort(
     config,
     run_inputs.split_corpus(config, corpus).participating,
-    cohort_data.OpenedSource(run_inputs.client_rows(config, corpus, tokenizer)),
+    cohort_data.InMemorySource(
+      run_inputs.client_rows(config, corpus, tokenizer)
+    ),
     1,
   )
 

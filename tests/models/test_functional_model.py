@@ -7,8 +7,8 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from models import transformer
-from models.drawn_labels import draw_labels
 from models.functional_model import build_language_model
+from models.label_sampling import draw_labels
 from models.presets import PRESETS
 from models.transformer_config import TransformerConfig
 from tff_fedfish.algorithms.fed_avg import build_fed_avg
@@ -62,7 +62,9 @@ def _drawn(tokens, num_targets, seed=(3, 4)):
   )
   with tf.GradientTape() as tape:
     tape.watch(weights)
-    loss, count = spec.drawn_loss(weights, x, tf.constant(num_targets), seed)
+    loss, count = spec.sampled_label_loss(
+      weights, x, tf.constant(num_targets), seed
+    )
   gradients = tape.gradient(loss, weights[0])
   return (
     loss.numpy(),

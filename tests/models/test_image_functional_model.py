@@ -8,10 +8,10 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from models import emnist_cnn
-from models.drawn_labels import draw_labels
 from models.functional_model import build_image_model
 from models.image_classifier import IMAGE_CLASSIFIERS
 from models.image_model_config import IMAGE_MODELS, ImageModelConfig
+from models.label_sampling import draw_labels
 from models.model_shapes import num_parameters, weight_shapes
 from models.transformer_config import TransformerConfig
 from tff_fedfish import fisher_diagonal, local_training
@@ -213,7 +213,7 @@ def test_fisher_pass_has_no_noise(spec):
 
   @tf.function
   def sums(dataset):
-    return fisher_diagonal.sums_over(
+    return fisher_diagonal.empirical_fisher_sums(
       spec.functional_model, weights, (), dataset
     )
 
@@ -230,7 +230,7 @@ def test_fisher_pass_has_no_noise(spec):
 
 def test_drawn_loss_is_that_of_the_pure_function(spec):
   batch, weights = _batch(), spec.draw_initial_weights()
-  loss, count = spec.drawn_loss(weights, batch['x'], batch['y'], [3, 4])
+  loss, count = spec.sampled_label_loss(weights, batch['x'], batch['y'], [3, 4])
   logits = _predict(spec, batch, False)
   labels = draw_labels(logits, [3, 4])
   expected = -tf.gather(tf.nn.log_softmax(logits), labels, batch_dims=1)
@@ -238,5 +238,7 @@ def test_drawn_loss_is_that_of_the_pure_function(spec):
   assert count == 3
   # Neither the data's labels nor the seeds of the batch's noise are read.
   other = _batch(noise_seed=(7, 8))
-  again, _ = spec.drawn_loss(weights, other['x'], 4 - batch['y'], [3, 4])
+  again, _ = spec.sampled_label_loss(
+    weights, other['x'], 4 - batch['y'], [3, 4]
+  )
   assert again == loss

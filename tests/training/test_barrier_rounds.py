@@ -177,7 +177,7 @@ class TestMeasurement:
     cohort = cohort_data.cohort(
       _config(),
       sorted([*_POINTS, b'unreadable']),
-      cohort_data.OpenedSource(_Clients()),
+      cohort_data.InMemorySource(_Clients()),
       2,
     )
     order = [client.client_id for client in cohort]

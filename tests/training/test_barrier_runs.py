@@ -10,7 +10,7 @@ import small_image_runs
 import small_runs
 
 from tff_fedfish.cli.main import main
-from tff_fedfish.evaluation import barrier, held_out_sample, results
+from tff_fedfish.evaluation import barrier, evaluation_clients, results
 from tff_fedfish.training import (
   checkpoints,
   cohort_data,
@@ -151,7 +151,7 @@ def test_interrupted_round_leaves_no_trace(
 ):
   module, name = {
     'measurement': (barrier, 'client_barrier'),
-    'held_out': (held_out_sample, 'mean_score'),
+    'held_out': (evaluation_clients, 'mean_score'),
   }[during]
   called = getattr(module, name)
   num_calls = 0

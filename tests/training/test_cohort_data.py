@@ -97,7 +97,7 @@ def _batches(**settings):
     shuffle_seed=4,
     max_sequences=3,
     batch_size=2,
-    draws_labels=True,
+    samples_labels=True,
   )
   client = cohort_data.TrainingClient(**values | settings)
   return list(client.load().data)
@@ -125,5 +125,5 @@ def test_batches_have_seeds_where_labels_are_drawn_alone():
   first, _ = _batches()
   assert list(first['x']) == ['tokens', 'noise_seed']
   np.testing.assert_array_equal(first['x']['tokens'], np.ones([2, 3]))
-  first, _ = _batches(draws_labels=False)
+  first, _ = _batches(samples_labels=False)
   np.testing.assert_array_equal(first['x'], np.ones([2, 3]))

@@ -52,7 +52,7 @@ def _clients(config):
   rows = run_inputs.training_rows(config, corpus, tokenizer)
   split = run_inputs.split_corpus(config, corpus)
   return (
-    cohort_data.OpenedSource(rows),
+    cohort_data.InMemorySource(rows),
     run_inputs.training_clients(config, split),
   )
 

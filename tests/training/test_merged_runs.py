@@ -51,7 +51,7 @@ def _cohort(config, found, rows, round_num):
   return cohort_data.cohort(
     config,
     run_inputs.training_clients(config, found.split),
-    cohort_data.OpenedSource(rows),
+    cohort_data.InMemorySource(rows),
     round_num,
   )
 
@@ -77,7 +77,7 @@ class TestInputs:
   def test_worker_opens_the_same_clients(self, small_inputs):
     config, found, rows = _open(small_inputs, **_MERGE)
     corpus, vocabulary = map(str, small_inputs)
-    source = cohort_data.StoredSource(
+    source = cohort_data.TextCorpusSource(
       corpus=corpus,
       vocabulary=vocabulary,
       sequence_length=8,

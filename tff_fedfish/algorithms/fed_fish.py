@@ -68,8 +68,8 @@ def build_fed_fish(
       A.5.1 of the paper). 'example_sq': like extra_pass with batches of one
       row, which costs a backward pass per row. 'true': the Fisher of the
       model's own distribution, towards labels that it draws, row by row too;
-      it takes a ModelSpec with `drawn_loss` and batches with seeds of noise,
-      of which the draws are a function.
+      it takes a ModelSpec with `sampled_label_loss` and batches with seeds of
+      noise, of which the draws are a function.
     fisher_reduction: 'sum' over batches as printed, or 'mean'; with 'true' over
       targets: tokens or images.
     fisher_normalization: 'none', or 'tensor_mean' for the same mass of every
@@ -131,10 +131,10 @@ def build_fed_fish(
     if fisher_estimator == 'last_epoch':
       sums = client.observation
     else:
-      sums = fisher_diagonal.sums_after_training(
+      sums = fisher_diagonal.estimate_fisher_sums(
         fisher_estimator,
         client.model,
-        model.drawn_loss if isinstance(model, ModelSpec) else None,
+        model.sampled_label_loss if isinstance(model, ModelSpec) else None,
         client.trainable,
         client.non_trainable,
         client.dataset,
@@ -189,10 +189,10 @@ def _require_drawn_labels(model):
     'Use `build_image_model`, `build_language_model` with noise_seeds=True, or '
     'another estimator.'
   )
-  if not isinstance(model, ModelSpec) or model.drawn_loss is None:
+  if not isinstance(model, ModelSpec) or model.sampled_label_loss is None:
     raise ValueError(
-      "`fisher_estimator` 'true' requires a ModelSpec with `drawn_loss`, found "
-      f'{type(model).__name__} without. {remedy}'
+      "`fisher_estimator` 'true' requires a ModelSpec with "
+      f'`sampled_label_loss`, found {type(model).__name__} without. {remedy}'
     )
   if not local_training.has_noise(model.functional_model.input_spec):
     raise ValueError(

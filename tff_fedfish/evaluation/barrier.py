@@ -23,7 +23,7 @@ def replay_round(
   evaluator: ClientEvaluator,
   cohort: Sequence[TrainingClient],
   *,
-  visit: Callable[[Mapping[str, Any]], None] | None = None,
+  on_client_trained: Callable[[Mapping[str, Any]], None] | None = None,
 ) -> list[ClientBarrier]:
   """Runs the round that follows `state`, and measures its clients.
 
@@ -32,7 +32,7 @@ def replay_round(
     state: Its state before the round, with the learning rates of the round.
     evaluator: That of the config.
     cohort: The round's clients.
-    visit: See `measure_clients`.
+    on_client_trained: See `measure_clients`.
 
   Returns:
     One entry per client that has sequences, in the order of the cohort.
@@ -47,7 +47,12 @@ def replay_round(
 
   with Progress('barrier', len(cohort), unit='client') as progress:
     return measure_clients(
-      process, state, new_state, evaluator, advancing(progress), visit=visit
+      process,
+      state,
+      new_state,
+      evaluator,
+      advancing(progress),
+      on_client_trained=on_client_trained,
     )
 
 
@@ -58,7 +63,7 @@ def measure_clients(
   evaluator: ClientEvaluator,
   clients: Iterable[TrainingClient],
   *,
-  visit: Callable[[Mapping[str, Any]], None] | None = None,
+  on_client_trained: Callable[[Mapping[str, Any]], None] | None = None,
   on_failure: Callable[[TrainingClient, Exception], None] | None = None,
 ) -> list[ClientBarrier]:
   """Trains clients again and sets their models beside the server's new one.
@@ -69,7 +74,8 @@ def measure_clients(
     new_state: Its state after the round.
     evaluator: That of the config.
     clients: Those to be measured, taken one at a time.
-    visit: Called with what `process.trained_models` gives of each client.
+    on_client_trained: Called with what `process.trained_models` gives of each
+      client.
     on_failure: Called with a client that raises, and what; the client is left
       out. None: the exception is raised.
 
@@ -84,7 +90,13 @@ def measure_clients(
       if len(rows):
         entries.append(
           client_barrier(
-            process, state, after, evaluator, client, rows, visit=visit
+            process,
+            state,
+            after,
+            evaluator,
+            client,
+            rows,
+            on_client_trained=on_client_trained,
           )
         )
     except Exception as error:  # pylint: disable=broad-exception-caught
@@ -102,7 +114,7 @@ def client_barrier(
   client: TrainingClient,
   rows: Rows,
   *,
-  visit: Callable[[Mapping[str, Any]], None] | None = None,
+  on_client_trained: Callable[[Mapping[str, Any]], None] | None = None,
 ) -> ClientBarrier:
   """Measures one client.
 
@@ -114,13 +126,13 @@ def client_barrier(
     client: The client.
     rows: Its training sequences of the round; at least one. Those that come
       twice are scored once.
-    visit: See `measure_clients`.
+    on_client_trained: See `measure_clients`.
   """
   if rows.is_repeated is not None:
     rows = rows.select(~rows.is_repeated)
   (trained,) = process.trained_models(state, [client])
-  if visit is not None:
-    visit(trained)
+  if on_client_trained is not None:
+    on_client_trained(trained)
   trainable = trained['trainable']
   # Its update is as large as the model, or twice that.
   del trained

@@ -12,7 +12,7 @@ from tff_fedfish import files
 from tff_fedfish.data import unknown_tokens
 from tff_fedfish.errors import UserError
 from tff_fedfish.evaluation import results
-from tff_fedfish.evaluation.client_halves import MIN_SEQUENCES
+from tff_fedfish.evaluation.personalization_split import MIN_SEQUENCES
 from tff_fedfish.training import (
   checkpoints,
   cohort_data,
@@ -129,10 +129,10 @@ def evaluate(
 
   with stages('choosing clients'):
     # Late: the errors above must not wait for TensorFlow.
-    from tff_fedfish.evaluation import held_out_sample
+    from tff_fedfish.evaluation import evaluation_clients
     from tff_fedfish.training import server_state
 
-    sample = held_out_sample.choose_clients(
+    sample = evaluation_clients.choose_clients(
       client_ids,
       run_inputs.client_rows(
         config, corpus, tokenizer, sequence_length=sequence_length
@@ -250,7 +250,7 @@ class _Measurement:
 
   def barrier(self, participating, client_rows):
     from models.model_shapes import weight_shapes
-    from tff_fedfish.evaluation import barrier, effective_clients
+    from tff_fedfish.evaluation import barrier, effective_sample_size
     from tff_fedfish.runtime import round_options
     from tff_fedfish.training import (
       learning_setup,
@@ -271,11 +271,11 @@ class _Measurement:
     cohort = cohort_data.cohort(
       config,
       participating,
-      cohort_data.OpenedSource(client_rows),
+      cohort_data.InMemorySource(client_rows),
       round_num,
     )
-    effective = effective_clients.EffectiveClients(
-      effective_clients.client_mass_of(config),
+    effective = effective_sample_size.EffectiveClients(
+      effective_sample_size.client_mass_of(config),
       list(weight_shapes(config.model_shape())),
       state.aggregator,
     )
@@ -289,7 +289,7 @@ class _Measurement:
         state,
         self._evaluator,
         cohort,
-        visit=lambda trained: effective.add(
+        on_client_trained=lambda trained: effective.add(
           trained['update'], trained['client_weight']
         ),
       )

@@ -3,14 +3,14 @@
 from collections.abc import Iterable, Iterator
 
 from tff_fedfish.evaluation.client_evaluator import ClientEvaluator
-from tff_fedfish.evaluation.client_halves import ClientHalves
+from tff_fedfish.evaluation.personalization_split import PersonalizationSplit
 from tff_fedfish.evaluation.results import ClientEvaluation
 
 
 def evaluate_clients(
   evaluator: ClientEvaluator,
   trainable: tuple,
-  clients: Iterable[tuple[bytes, ClientHalves]],
+  clients: Iterable[tuple[bytes, PersonalizationSplit]],
   fractions: tuple[float, ...],
   *,
   num_local_epochs: int,

@@ -60,7 +60,7 @@ class FedFishConfig(AlgorithmConfig):
       raise ConfigError(problems)
 
   @property
-  def draws_labels(self) -> bool:
+  def samples_labels(self) -> bool:
     """Whether clients draw labels from the model, and so need seeds."""
     return self.fisher_estimator == 'true'
 

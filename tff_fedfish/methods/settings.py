@@ -24,7 +24,7 @@ class AlgorithmConfig(Section):
   """Client weight: the client's sequences in the round, or 1."""
 
   @property
-  def draws_labels(self) -> bool:
+  def samples_labels(self) -> bool:
     """Whether clients draw labels from the model, and so need seeds."""
     return False
 

@@ -152,7 +152,7 @@ def of_round(config: TrainConfig) -> RoundFlops:
     * (
       one_forward.total
       + one_backward
-      + config.algorithm.draws_labels * one_forward.logits
+      + config.algorithm.samples_labels * one_forward.logits
     )
     + cohort_size * num_squares * _SQUARE * num_weights,
     client_optimizer=cohort_size

@@ -9,8 +9,8 @@ import tensorflow_federated as tff
 
 from tff_fedfish.runtime import (
   client_data,
+  client_runner,
   freed_memory,
-  partial_sums,
   placement,
   round_options,
   tff_internals,
@@ -97,7 +97,7 @@ class RoundExecution:
       computation, _without_grappler()
     )
     self._type = computation.type_signature
-    self._spec = partial_sums.ClientWorkSpec.from_form(
+    self._spec = client_runner.ClientWorkSpec.from_form(
       form, self._type.parameter[1].member
     )
     self._prepare = GraphFunction(_proto(form.prepare))
@@ -108,11 +108,11 @@ class RoundExecution:
     self._client_work = None
     self._lock = threading.Lock()
 
-  def compiled_client_work(self) -> partial_sums.ClientWork:
+  def compiled_client_work(self) -> client_runner.ClientRunner:
     """Returns the clients' side, compiled when it is first wanted here."""
     with self._lock:
       if self._client_work is None:
-        self._client_work = partial_sums.ClientWork(self._spec)
+        self._client_work = client_runner.ClientRunner(self._spec)
       return self._client_work
 
   def __call__(self, argument: Any) -> Any:
@@ -122,7 +122,7 @@ class RoundExecution:
     state, data = tff_internals.from_container(argument, recursive=False)
     # Raises TFF's own error for anything but a list of clients.
     tff_internals.cardinalities_utils.infer_cardinalities(data, data_type)
-    workers = options.workers or partial_sums.InProcessWorkers()
+    workers = options.workers or client_runner.InProcessWorkers()
     with placement.on_accelerator():
       state = values.flatten(state, state_type)
       accumulator, secure_sums = None, self._secure_sums.zeros()

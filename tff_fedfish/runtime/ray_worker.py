@@ -15,7 +15,7 @@ class PartResult(NamedTuple):
   Attributes:
     accumulator: Arrays of the partial accumulator; None if a client is to be
       tried again.
-    secure_sums: Arrays, see `partial_sums.PartialSum`.
+    secure_sums: Arrays, see `client_runner.PartialSum`.
     outcome: Counts and failures of the part's clients.
     failed_first: A client that raised for the first time; the part is then to
       be run again from its start, so that the order of its sum stays.
@@ -53,7 +53,7 @@ class RayWorker:
       tf.config.set_visible_devices([], 'GPU')
     placement.share_accelerators()
     # What is missing on this machine shows here, not at the first part.
-    from tff_fedfish.runtime import partial_sums  # noqa: F401
+    from tff_fedfish.runtime import client_runner  # noqa: F401
 
     self._spec = self._client_work = None
 
@@ -71,7 +71,7 @@ class RayWorker:
     """Runs one part of a cohort.
 
     Args:
-      spec: The `partial_sums.ClientWorkSpec` to run.
+      spec: The `client_runner.ClientWorkSpec` to run.
       broadcast: Arrays that every client is given.
       clients: (index in the cohort, loader or value) in order.
       failed_once: Indices of clients that have raised before: they are left
@@ -79,10 +79,10 @@ class RayWorker:
     """
     import tensorflow as tf
 
-    from tff_fedfish.runtime import partial_sums, placement, values
+    from tff_fedfish.runtime import client_runner, placement, values
 
     if self._spec != spec:
-      self._spec, self._client_work = spec, partial_sums.ClientWork(spec)
+      self._spec, self._client_work = spec, client_runner.ClientRunner(spec)
     outcome = RoundOutcome()
     failed_first = []
 

@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from tff_fedfish.errors import FailedError
 from tff_fedfish.runtime import ray_cluster, values
-from tff_fedfish.runtime.partial_sums import PartialSum, divide_cohort
+from tff_fedfish.runtime.client_runner import PartialSum, divide_cohort
 from tff_fedfish.runtime.ray_pool import (
   MAX_LOST_WORKERS,
   POLL_SECONDS,

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Sequence
 
 from tff_fedfish import files
-from tff_fedfish.evaluation.client_halves import MIN_SEQUENCES
+from tff_fedfish.evaluation.personalization_split import MIN_SEQUENCES
 from tff_fedfish.planning import client_steps
 from tff_fedfish.sweeping.arms import Arm, SearchRun
 from tff_fedfish.sweeping.evaluations import EvaluationRequest

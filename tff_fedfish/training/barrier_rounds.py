@@ -64,7 +64,7 @@ class BarrierRounds:
     self._directory = pathlib.Path(workdir) / DIRECTORY_NAME
     self._process = process
     self._participating = participating
-    self._source = cohort_data.OpenedSource(client_rows)
+    self._source = cohort_data.InMemorySource(client_rows)
     self._evaluator = evaluator
 
   def is_due(self, round_num: int) -> bool:

@@ -10,7 +10,7 @@ import tensorflow_federated as tff
 from tff_fedfish.data.sequences import ClientRows
 from tff_fedfish.data.tokenizers import Tokenizer
 from tff_fedfish.evaluation.client_evaluator import ClientEvaluator
-from tff_fedfish.evaluation.held_out_sample import ClientSample
+from tff_fedfish.evaluation.evaluation_clients import ClientSample
 from tff_fedfish.runtime.in_process_context import (
   InProcessContext,
   set_in_process_context,
@@ -138,15 +138,15 @@ def _first_position(process, checkpoint_path):
 
 def _source(config, workdir, client_rows):
   if config.engine.kind == 'in_process':
-    return cohort_data.OpenedSource(client_rows)
+    return cohort_data.InMemorySource(client_rows)
   directory = str(pathlib.Path(config.data.directory).resolve())
   if config.data.holds_images:
-    return cohort_data.StoredImages(
+    return cohort_data.ImageCorpusSource(
       corpus=config.data.corpus,
       directory=directory,
       **run_inputs.image_options(config),
     )
-  return cohort_data.StoredSource(
+  return cohort_data.TextCorpusSource(
     corpus=directory,
     vocabulary=str((workdir / run_directory.VOCABULARY_NAME).resolve()),
     sequence_length=config.data.sequence_length,

@@ -30,7 +30,7 @@ class Source(Protocol):
 
 
 @dataclasses.dataclass(frozen=True)
-class OpenedSource:
+class InMemorySource:
   """Sequences or images that this process has opened."""
 
   client_rows: ClientRows
@@ -41,7 +41,7 @@ class OpenedSource:
 
 
 @dataclasses.dataclass(frozen=True)
-class StoredSource:
+class TextCorpusSource:
   """Names what a worker process opens for itself, once."""
 
   corpus: str
@@ -78,7 +78,7 @@ def _open_stored(source):
 
 
 @dataclasses.dataclass(frozen=True)
-class StoredImages:
+class ImageCorpusSource:
   """Names the corpus of images that a worker process opens for itself, once."""
 
   corpus: str
@@ -119,7 +119,7 @@ class TrainingClient(ClientLoader):
   batch_size: int
   stream_length: int | None = None
   """See `rows_of_round` in data/sequences.py."""
-  draws_labels: bool = False
+  samples_labels: bool = False
   """Whether rows need seeds to draw labels from. Those of images have them
   anyway, the same ones."""
 
@@ -132,7 +132,7 @@ class TrainingClient(ClientLoader):
       max_sequences=self.max_sequences,
       stream_length=self.stream_length,
     )
-    if not self.draws_labels:
+    if not self.samples_labels:
       return rows
     return sequences_lib.with_noise(
       rows, self.shuffle_seed, self.round_num, self.client_id
@@ -182,7 +182,7 @@ def cohort(
       max_sequences=work.max_sequences_per_client,
       stream_length=None if work.num_local_steps is None else work.max_rows,
       batch_size=work.local_batch_size,
-      draws_labels=config.algorithm.draws_labels,
+      samples_labels=config.algorithm.samples_labels,
     )
     for client_id in client_ids
   ]

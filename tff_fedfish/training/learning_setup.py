@@ -35,7 +35,7 @@ def build_model(config: TrainConfig) -> ModelSpec:
     shape,
     model_seed=model_seed,
     xla=config.engine.xla,
-    noise_seeds=config.algorithm.draws_labels,
+    noise_seeds=config.algorithm.samples_labels,
     marks_repeats=marks_repeats,
   )
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from models.model_shapes import num_parameters
-from tff_fedfish.evaluation import held_out_sample
+from tff_fedfish.evaluation import evaluation_clients
 from tff_fedfish.runtime.round_options import ClientFailure
 from tff_fedfish.training import round_metrics, run_directory, server_state
 from tff_fedfish.training.barrier_rounds import BarrierRounds
@@ -115,7 +115,7 @@ class HeldOutScore(RoundCallback):
       return
     weights = run.process.get_model_weights(done.state)
     done.metrics.update(
-      held_out_sample.mean_score(
+      evaluation_clients.mean_score(
         run.evaluator,
         tuple(weights.trainable),
         run.sample,

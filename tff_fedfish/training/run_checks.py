@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 from tff_fedfish import environment
 from tff_fedfish.data import unknown_tokens
 from tff_fedfish.errors import UserError, UserErrors
-from tff_fedfish.evaluation import held_out_sample
+from tff_fedfish.evaluation import evaluation_clients
 from tff_fedfish.methods import registry
 from tff_fedfish.planning import disk, memory
 from tff_fedfish.planning.units import format_bytes
@@ -45,7 +45,7 @@ class CheckedRun:
   """The rounds up to its own; None: the run starts."""
   inputs: run_inputs.RunInputs | None = None
   """None: all rounds are done."""
-  sample: held_out_sample.ClientSample | None = None
+  sample: evaluation_clients.ClientSample | None = None
   """The held-out clients that are scored while training; None then, too."""
 
 
@@ -235,7 +235,7 @@ def problems_of(configs: Iterable[TrainConfig]) -> list[str]:
 def _choose_sample(config, inputs):
   """Returns the held-out clients that are scored while training."""
   rows = 'images' if config.data.holds_images else 'sequences'
-  sample = held_out_sample.choose_clients(
+  sample = evaluation_clients.choose_clients(
     inputs.split.held_out,
     run_inputs.client_rows(config, inputs.corpus, inputs.tokenizer),
     split_seed=config.seeds.split_seed,

@@ -11,8 +11,8 @@ import pytest
 from grouping_jobs import make_job, write_lines
 
 from pipelines.blocks import decode_block
-from pipelines.read_groups import (
-  GroupReader,
+from pipelines.read_raw_files import (
+  RawFileReader,
   count_words,
   excerpt,
   names_of,
@@ -25,7 +25,7 @@ from tff_fedfish.errors import UserError
 
 def _read(paths, **options):
   """Returns ([(shard, row)], blocks, reader) of some files."""
-  reader = GroupReader(make_job([], **options))
+  reader = RawFileReader(make_job([], **options))
   blocks = list(reader.read([(str(path), path.name) for path in paths]))
   rows = [
     (shard, row)

@@ -9,7 +9,10 @@ import numpy as np
 
 from tff_fedfish.data.cohorts import draw_cohort
 from tff_fedfish.data.sequences import ClientRows
-from tff_fedfish.evaluation.client_halves import ClientHalves, split_sequences
+from tff_fedfish.evaluation.personalization_split import (
+  PersonalizationSplit,
+  split_sequences,
+)
 from tff_fedfish.runtime.round_options import RoundInterrupted
 
 if TYPE_CHECKING:
@@ -20,7 +23,7 @@ if TYPE_CHECKING:
 class ClientSample:
   """Clients that are large enough, and how many were not taken why."""
 
-  clients: list[tuple[bytes, ClientHalves]]
+  clients: list[tuple[bytes, PersonalizationSplit]]
   """In the order of the draw."""
   skipped: dict[str, int]
   """Clients left out, by reason."""

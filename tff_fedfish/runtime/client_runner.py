@@ -67,7 +67,7 @@ class ClientWorkSpec:
     )
 
 
-class ClientWork:
+class ClientRunner:
   """Adds up the updates of clients; one update is alive at a time."""
 
   def __init__(self, spec: ClientWorkSpec):
@@ -191,7 +191,7 @@ class InProcessWorkers:
 
   def partial_sums(
     self,
-    client_work: Callable[[], ClientWork],
+    client_work: Callable[[], ClientRunner],
     spec: ClientWorkSpec,
     broadcast: list[tf.Tensor],
     clients: Sequence[Any],

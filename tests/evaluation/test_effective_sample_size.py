@@ -8,7 +8,7 @@ import tensorflow as tf
 from tff_fedfish.data import randomness
 from tff_fedfish.data.sequences import Sequences, to_dataset
 from tff_fedfish.errors import UserError
-from tff_fedfish.evaluation.effective_clients import (
+from tff_fedfish.evaluation.effective_sample_size import (
   EffectiveClients,
   client_mass_of,
 )
@@ -102,7 +102,7 @@ def _clients(config):
     random = np.random.RandomState(number)
     tokens = random.randint(5, size=(size, 5)).astype(np.int32)
     seeds = None
-    if config.algorithm.draws_labels:
+    if config.algorithm.samples_labels:
       seeds = randomness.noise_seeds(1, 1, b'%d' % number, size)
     clients.append(
       Sequences(tokens, np.full(size, 4, np.int32), noise_seeds=seeds)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tff_fedfish.runtime.partial_sums import divide_cohort
+from tff_fedfish.runtime.client_runner import divide_cohort
 
 
 @pytest.mark.parametrize(

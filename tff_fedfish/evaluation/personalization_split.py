@@ -18,7 +18,7 @@ MIN_SEQUENCES = 4
 
 
 @dataclasses.dataclass(frozen=True)
-class ClientHalves:
+class PersonalizationSplit:
   """One client's evaluation half and its personalization sets."""
 
   evaluation: Rows
@@ -34,7 +34,7 @@ def split_sequences(
   split_seed: int,
   fractions: tuple[float, ...] = (),
   max_sequences: int | None = None,
-) -> ClientHalves | None:
+) -> PersonalizationSplit | None:
   """Splits sequences as a function of (split_seed, client_id).
 
   So are the seeds of the noise that images are fine-tuned under.
@@ -54,7 +54,8 @@ def split_sequences(
   if len(sequences) < MIN_SEQUENCES:
     return None
   permuted = sequences_lib.permute(
-    sequences, randomness.generator('client_halves', split_seed, client_id)
+    sequences,
+    randomness.generator('personalization_split', split_seed, client_id),
   )
   permuted = sequences_lib.take(permuted, max_sequences)
   num_sequences = len(permuted)
@@ -72,6 +73,6 @@ def split_sequences(
     for fraction in fractions
     if fraction > 0
   }
-  return ClientHalves(
+  return PersonalizationSplit(
     sequences_lib.take(permuted, num_evaluation), personalization
   )

@@ -66,7 +66,7 @@ def excerpt(data: bytes) -> str:
   return ' '.join(text.split())
 
 
-class GroupReader:
+class RawFileReader:
   """Reads files into blocks.
 
   Attributes:
