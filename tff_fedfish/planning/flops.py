@@ -18,14 +18,6 @@ from tff_fedfish.training.config import TrainConfig
 QUERY_BLOCK_LENGTH = 256
 MAX_LOGITS_BYTES = 64 * 2**20
 
-# Operations per weight; those of optimizers are in optimizers/cost.py.
-# Squaring a gradient and adding it up.
-_SQUARE = 2
-# delta = theta_G - theta_i.
-_DELTA = 1
-# The server's quotient of two sums.
-_QUOTIENT = 1
-
 
 class ProductFlops(NamedTuple):
   """Operations of matrix products over some sequences."""
@@ -48,9 +40,8 @@ class RoundFlops:
   """Operations of one round in which every client fills its cap."""
 
   local_forward: int
-  """Products of all local steps, forward."""
   local_backward: int
-  """Products of all local steps, backward."""
+  """Products of all local steps."""
   pass_after_training: int
   """Products of the method's pass after training, forward and backward, and all
   squares of gradients; if labels are drawn, the logits once more."""
@@ -120,16 +111,19 @@ def of_round(config: TrainConfig) -> RoundFlops:
     + config.algorithm.draws_labels * one_forward.logits
   )
   num_squares = steps.num_steps_after_training + steps.num_observed_steps
+  # Operations per weight: a square and its sum; the difference that is the
+  # delta; the server's quotient of two sums.
+  square_cost = 2
   step_cost = cost.of_settings(config.client_work).num_operations
-  sums_cost = _DELTA + config.method.cost(config).flops_per_weight
-  server_cost = _QUOTIENT + cost.of_settings(config.server).num_operations
+  sums_cost = 1 + config.method.cost(config).flops_per_weight
+  server_cost = 1 + cost.of_settings(config.server).num_operations
   # Once per weight of every client.
   over_weights = num_clients * num_weights
   parts = dict(
     local_forward=num_epochs * one_forward.total,
     local_backward=num_epochs * one_backward,
     pass_after_training=(steps.num_passes - num_epochs) * one_pass_after
-    + over_weights * num_squares * _SQUARE,
+    + over_weights * num_squares * square_cost,
     client_optimizer=over_weights * steps.num_local_steps * step_cost,
     client_sums=over_weights * sums_cost,
     server=num_weights * server_cost,

@@ -37,9 +37,8 @@ class RoundTime:
   run_seconds: float
   """All rounds."""
   measured_layers: tuple[int, ...]
-  """Depths of the models that were timed."""
   num_threads: int
-  """Threads with which they were timed."""
+  """As in `step_time.MeasuredSeconds`."""
 
 
 @dataclasses.dataclass(frozen=True)

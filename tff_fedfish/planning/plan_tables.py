@@ -1,14 +1,10 @@
 """Tables of a plan: human units beside exact numbers."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from tff_fedfish.planning import units
 from tff_fedfish.planning.plan import RoundPlan
-from tff_fedfish.planning.units import (
-  format_bytes,
-  format_flops,
-  format_seconds,
-)
 
 
 def print_plan(plan: RoundPlan) -> None:
@@ -19,19 +15,14 @@ def print_plan(plan: RoundPlan) -> None:
   title = f'Round of {plan.cohort_size or 1:,} clients, at most'
   if plan.cohort_size is None:
     title = 'Round per client, at most; the corpus says how many there are'
-  _print_rows(
-    title,
-    [
-      ('weights', f'{plan.num_weights:,}', f'{plan.num_tensors} tensors'),
-      ('tokens trained on', f'{plan.tokens_per_round:,}', ''),
-      ('local steps of a client', f'{steps.num_local_steps:,}', ''),
-      (
-        'gradients after training',
-        f'{steps.num_steps_after_training:,}',
-        observed,
-      ),
-    ],
-  )
+  num_steps_after = f'{steps.num_steps_after_training:,}'
+  rows = [
+    ('weights', f'{plan.num_weights:,}', f'{plan.num_tensors} tensors'),
+    ('tokens trained on', f'{plan.tokens_per_round:,}', ''),
+    ('local steps of a client', f'{steps.num_local_steps:,}', ''),
+    ('gradients after training', num_steps_after, observed),
+  ]
+  _print_table(title, rows)
   if plan.counting is not None:
     _print(f'Counting rows at the start: {plan.counting}.')
   for process in plan.memory:
@@ -43,22 +34,25 @@ def print_plan(plan: RoundPlan) -> None:
 
 
 def _print_memory(process):
-  moments = process.moments
-  table = _table(*moments)
-  for part in dict.fromkeys(p for parts in moments.values() for p in parts):
-    sizes = (parts.get(part) for parts in moments.values())
-    table.add_row(part, *(format_bytes(size) if size else '' for size in sizes))
-  table.add_section()
-  sums = [sum(parts.values()) for parts in moments.values()]
-  table.add_row('in all', *map(format_bytes, sums))
-  table.add_row('bytes', *(f'{total:,}' for total in sums))
-  _print(
-    f'Memory of {process.name}, in the moments that take most', style='bold'
+  moments = process.moments.values()
+  rows = []
+  for part in dict.fromkeys(part for parts in moments for part in parts):
+    sizes = (parts.get(part) for parts in moments)
+    rows.append([part, *(units.format_bytes(s) if s else '' for s in sizes)])
+  sums = [sum(parts.values()) for parts in moments]
+  _print_table(
+    f'Memory of {process.name}, in the moments that take most',
+    rows,
+    sums=[
+      ['in all', *map(units.format_bytes, sums)],
+      ['bytes', *(f'{total:,}' for total in sums)],
+    ],
+    headings=list(process.moments),
   )
-  _print(table)
+  peak = process.peak_bytes
   _print(
-    f'Peak: {format_bytes(process.peak_bytes)} ({process.peak_bytes:,} bytes), '
-    f'in the {process.peak_moment}.'
+    f'Peak: {units.format_bytes(peak)} ({peak:,} bytes), in the '
+    f'{process.peak_moment}.'
   )
 
 
@@ -77,7 +71,8 @@ def _print_traffic(plan):
       f'to workers, a round {to_workers}': traffic.round_broadcast_bytes,
       f'from workers, a round {from_workers}': traffic.round_partial_sum_bytes,
     }
-  _print_rows('Communication', _in_units(sizes, format_bytes, '{:,} bytes'))
+  rows = _in_units(sizes, units.format_bytes, '{:,} bytes')
+  _print_table('Communication', rows)
 
 
 def _print_flops(flops):
@@ -91,12 +86,10 @@ def _print_flops(flops):
     'in all': flops.total,
     '6 N D, for comparison': flops.usual_estimate,
   }
-  rows = _in_units(counts, format_flops, '{:,}')
-  shares = (f'{count / flops.total:.1%}' for count in counts.values())
-  _print_rows(
-    'Operations of a round',
-    [(*row, share) for row, share in zip(rows, shares, strict=True)],
-  )
+  rows = _in_units(counts, units.format_flops, '{:,}')
+  for row, count in zip(rows, counts.values(), strict=True):
+    row.append(f'{count / flops.total:.1%}')
+  _print_table('Operations of a round', rows)
 
 
 def _print_time(plan):
@@ -111,9 +104,9 @@ def _print_time(plan):
     f'{plan.num_rounds:,} rounds': time.run_seconds,
   }
   depths = ' and '.join(map(str, time.measured_layers))
-  _print_rows(
+  _print_table(
     f'Time here: timed with {depths} layers, {time.num_threads} threads',
-    _in_units(seconds, format_seconds, '{:.4g} s'),
+    _in_units(seconds, units.format_seconds, '{:.4g} s'),
   )
   round_seconds = max(time.round_seconds, 1e-9)
   _print(
@@ -125,33 +118,37 @@ def _print_time(plan):
 
 def _in_units(
   values: dict[str, float], in_units: Callable[[Any], str], exactly: str
-) -> list[tuple[str, ...]]:
+) -> list[list[str]]:
   """Returns rows of a name, its value in units, and its exact value."""
   return [
-    (name, in_units(value), exactly.format(value))
+    [name, in_units(value), exactly.format(value)]
     for name, value in values.items()
   ]
 
 
-def _print_rows(title: str, rows: Iterable[tuple[str, ...]]) -> None:
-  rows = list(rows)
-  table = _table(*[''] * (len(rows[0]) - 1))
-  table.show_header = False
-  for row in rows:
-    table.add_row(*row)
-  _print(title, style='bold')
-  _print(table)
-
-
-def _table(*columns: str):
-  """Returns a table of names and, on their right, columns of numbers."""
+def _print_table(
+  title: str,
+  rows: Sequence[Sequence[str]],
+  *,
+  sums: Iterable[Sequence[str]] = (),
+  headings: Sequence[str] = (),
+) -> None:
+  """Prints rows of a name and numbers, and sums below a line."""
   import rich.box
   import rich.table
 
-  table = rich.table.Table('', box=rich.box.SIMPLE_HEAD)
-  for column in columns:
-    table.add_column(column, justify='right')
-  return table
+  table = rich.table.Table(
+    '', box=rich.box.SIMPLE_HEAD, show_header=bool(headings)
+  )
+  for heading in headings or [''] * (len(rows[0]) - 1):
+    table.add_column(heading, justify='right')
+  for row in rows:
+    table.add_row(*row)
+  table.add_section()
+  for row in sums:
+    table.add_row(*row)
+  _print(title, style='bold')
+  _print(table)
 
 
 def _print(what, style: str | None = None) -> None:

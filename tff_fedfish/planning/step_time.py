@@ -1,12 +1,9 @@
 """Seconds of local steps and of work over all weights, measured here.
 
 Steps are timed of models like the config's but with few layers, which fit
-anywhere: a layer costs the difference between two depths divided by their
-difference, what does not grow with the depth is the rest. The layers are
-written out or looped over as the whole model's would be.
+anywhere, and extrapolated to the whole depth. docs/planning.md says how.
 """
 
-import collections
 import dataclasses
 import statistics
 import time
@@ -17,12 +14,8 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from models.functional_model import build_language_model
-from models.model_shapes import are_matrices
-from models.transformer_config import (
-  TransformerConfig,
-  num_parameters,
-  weight_shapes,
-)
+from models.model_shapes import are_matrices, num_parameters
+from models.transformer_config import TransformerConfig, weight_shapes
 from tff_fedfish import environment, local_training
 from tff_fedfish.algorithms.slots.finite import zero_if_non_finite
 from tff_fedfish.data import sequences
@@ -37,7 +30,6 @@ _NUM_LAYERS = (1, 4)
 _NUM_STEPS = 4
 # Weights over which sums and the server's step are timed: far beyond caches.
 _NUM_SAMPLE_WEIGHTS = 2**24
-_NUM_SAMPLE_TENSORS = 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,22 +80,18 @@ def measure(config: TrainConfig, *, num_repeats: int = 5) -> MeasuredSeconds:
     for depth in depths
     for size in {work.max_batch_rows, steps.batch_size_after_training}
   }
-  seconds = collections.defaultdict(list)
-  for _ in range(num_repeats):
-    for key, timer in timers.items():
-      seconds[key].append(timer())
+  turns = [
+    [time_step() for time_step in timers.values()] for _ in range(num_repeats)
+  ]
+  seconds = dict(zip(timers, np.median(turns, axis=0).tolist(), strict=True))
 
   def full_depth(size):
-    shallow, deep = (
-      statistics.median(seconds[depth, size])
-      for depth in (depths[0], depths[-1])
-    )
+    shallow, deep = seconds[depths[0], size], seconds[depths[-1], size]
     per_layer = max(0.0, deep - shallow) / max(1, depths[-1] - depths[0])
     return shallow + per_layer * (shape.num_layers - depths[0])
 
-  num_weights = num_parameters(shape)
   square, client_optimizer, client_sums, server = (
-    num_weights * per_weight
+    num_parameters(shape) * per_weight
     for per_weight in _seconds_per_weight(config, num_repeats)
   )
   step_after = 0.0
@@ -185,13 +173,14 @@ def _seconds_per_weight(config, num_repeats):
     Those of a gradient's square, a step of the client optimizer, a client's
     delta, terms and sums, and the server's mean and step.
   """
-  tensor = tf.random.stateless_normal(
-    [_NUM_SAMPLE_WEIGHTS // _NUM_SAMPLE_TENSORS], seed=[1, 2]
-  )
-  weights = [tensor + float(i) for i in range(_NUM_SAMPLE_TENSORS)]
+  num_tensors = 8
+  weights = [
+    tf.random.stateless_normal([_NUM_SAMPLE_WEIGHTS // num_tensors], [1, i])
+    for i in range(num_tensors)
+  ]
   client_optimizer, server_optimizer = (
     # Nearly all weights are in matrices.
-    build_optimizer(settings, [True] * _NUM_SAMPLE_TENSORS)
+    build_optimizer(settings, [True] * num_tensors)
     for settings in (config.client_work, config.server)
   )
   specs = [tf.TensorSpec(w.shape, w.dtype) for w in weights]
@@ -228,12 +217,9 @@ def _seconds_per_weight(config, num_repeats):
   ):
     # Compiles.
     function(*arguments)
-    seconds.append(
-      statistics.median(
-        _seconds_of(function, *arguments) for _ in range(num_repeats)
-      )
-    )
-  return [s / _NUM_SAMPLE_WEIGHTS for s in seconds]
+    turns = [_seconds_of(function, *arguments) for _ in range(num_repeats)]
+    seconds.append(statistics.median(turns) / _NUM_SAMPLE_WEIGHTS)
+  return seconds
 
 
 def _seconds_of(function, *arguments):

@@ -21,9 +21,8 @@ class Traffic:
   round_downlink_bytes: int
   """The server to all clients of a round."""
   run_uplink_bytes: int
-  """All rounds' uplink."""
   run_downlink_bytes: int
-  """All rounds' downlink."""
+  """The same of all rounds."""
   num_partial_sums: int
   """Parts into which a cohort is divided."""
   num_broadcasts: int
