@@ -1,8 +1,10 @@
 """Who may import what, read from the syntax trees of all files."""
 
 import ast
+import collections
+import graphlib
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import pytest
@@ -266,3 +268,127 @@ def test_planted_violation_is_found(importer, source, rule):
 )
 def test_what_is_allowed_is_not_reported(importer, source):
   assert not _problems(importer, source)
+
+
+# Imports that close a circle of packages: package -> imported modules, all
+# below tff_fedfish. This list may only shrink. training/ has both the settings
+# and directories that others read, and the loop that uses the others.
+_CIRCULAR = {
+  'demo': {'cli.main'},
+  'evaluation': {
+    'training.checkpoints',
+    'training.cohort_data',
+    'training.config',
+    'training.config_fields',
+    'training.divergence',
+    'training.fingerprints',
+    'training.learning_setup',
+    'training.progress',
+    'training.round_rates',
+    'training.run_directory',
+    'training.run_inputs',
+    'training.server_state',
+  },
+  'methods': {'training.config_fields'},
+  'optimizers': {'training.config_optimizers'},
+  'planning': {'training.config', 'training.image_corpora'},
+  'sweeping': {'cli.main'},
+}
+
+
+def _package_imports(
+  files: Iterable[tuple[str, str]],
+) -> dict[str, set[str]]:
+  """Returns package -> modules of other packages that it imports.
+
+  A module directly below tff_fedfish is a package of its own. Imports inside
+  functions count.
+
+  Args:
+    files: Dotted name and text of every file.
+  """
+  sources = {
+    name.removeprefix('tff_fedfish.'): source
+    for name, source in files
+    if name.startswith('tff_fedfish.')
+  }
+  found = collections.defaultdict(set)
+  for importer, source in sources.items():
+    package = _package(importer)
+    by_line = collections.defaultdict(set)
+    for imported in _imports(ast.parse(source)):
+      module = imported.module
+      while module and module.removeprefix('tff_fedfish.') not in sources:
+        module = module.rpartition('.')[0]
+      by_line[imported.line].add(module.removeprefix('tff_fedfish.'))
+    for modules in by_line.values():
+      found[package] |= {
+        module
+        for module in modules - {''}
+        # `from a import b` is an import of a.b where that is a module.
+        if not any(other.startswith(f'{module}.') for other in modules)
+        and _package(module) != package
+      }
+  return found
+
+
+def _package(module: str) -> str:
+  return module.partition('.')[0]
+
+
+def _circle(package_imports: dict[str, set[str]]) -> list[str]:
+  """Returns packages that import each other in turn, [] if none do."""
+  graph = {
+    package: set(map(_package, modules))
+    for package, modules in package_imports.items()
+  }
+  try:
+    graphlib.TopologicalSorter(graph).prepare()
+  except graphlib.CycleError as error:
+    return error.args[1]
+  return []
+
+
+def test_packages_import_each_other_one_way():
+  found = _package_imports(
+    (name, path.read_text('utf-8')) for name, path in _files()
+  )
+  assert {'cli', 'data', 'errors', 'planning', 'training'} <= set(found)
+  for package, modules in _CIRCULAR.items():
+    # What is gone from the code goes from the list.
+    assert modules <= found[package], package
+    found[package] -= modules
+  assert not _circle(found)
+
+
+@pytest.mark.parametrize(
+  ('sources', 'circle'),
+  [
+    ({'a.x': 'import tff_fedfish.b.y', 'b.y': 'import tff_fedfish.c'}, set()),
+    (
+      {'a.x': 'import tff_fedfish.b.y', 'b.y': 'from tff_fedfish.a import x'},
+      {'a', 'b'},
+    ),
+    # Through a third, inside a function and by a name of a package itself.
+    (
+      {
+        'a.x': 'def f():\n  from tff_fedfish.b.y import z',
+        'b.y': 'from tff_fedfish import c',
+        'c': 'from tff_fedfish.a import NAME',
+        'a': 'NAME = 1',
+      },
+      {'a', 'b', 'c'},
+    ),
+    (
+      {
+        'a.x': 'if typing.TYPE_CHECKING:\n  import tff_fedfish.b.y',
+        'b.y': 'import tff_fedfish.a.x',
+      },
+      set(),
+    ),
+    ({'a.x': 'import tff_fedfish.a.y', 'a.y': 'import tff_fedfish.a.x'}, set()),
+  ],
+)
+def test_planted_circle_is_found(sources, circle):
+  files = [(f'tff_fedfish.{name}', source) for name, source in sources.items()]
+  assert set(_circle(_package_imports(files))) == circle

@@ -30,8 +30,10 @@ def flops_large(settings: Settings) -> list[Figure]:
 def step_flops(workload: Workload) -> int:
   """Returns the operations of a local step's products, as they are computed."""
   config, num_rows = workload.transformer_config(), workload.local_batch_size
-  products = planned_flops.forward(config, num_rows)
-  return (products + planned_flops.backward(config, num_rows)).total
+  return (
+    planned_flops.forward(config, num_rows).total
+    + planned_flops.backward(config, num_rows).total
+  )
 
 
 def _flops(part, settings, workload, bfloat16_goal):

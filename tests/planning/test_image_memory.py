@@ -4,7 +4,7 @@ import planned_configs
 import pytest
 
 from models.image_model_config import ImageModelConfig
-from tff_fedfish.planning import image_memory, memory, traffic
+from tff_fedfish.planning import client_memory, memory, traffic
 
 _WEIGHTS = 4 * 1_199_882
 
@@ -16,7 +16,7 @@ def _config(**settings):
 def test_outputs_of_the_cnn():
   # 26 * 26 * 32 + 24 * 24 * 64 = 21,632 + 36,864 values, 4 copies, 4 bytes.
   shape = _config().model_shape()
-  assert image_memory.activation_bytes(shape) == 16 * 58_496
+  assert client_memory.image_activation_bytes(shape) == 16 * 58_496
 
 
 def test_outputs_of_the_resnet():
@@ -27,19 +27,24 @@ def test_outputs_of_the_resnet():
     name='resnet18', num_classes=2, image_shape=(4, 6, 3)
   )
   values = 1_536 + 6_144 + 3_840 + 2_560 + 2_560
-  assert image_memory.activation_bytes(shape) == 16 * values
+  assert client_memory.image_activation_bytes(shape) == 16 * values
 
 
 @pytest.mark.parametrize(
   ('settings', 'expected'),
   [
     (dict(algorithm__name='fed_avg'), {'local step': 0}),
-    (dict(), {'local step': 0, 'pass after training': 1}),
+    # A local step holds less.
+    (dict(), {'pass after training': 1}),
+    (
+      dict(algorithm__fisher_estimator='example_sq'),
+      {'local step': 0, 'pass after training': 1},
+    ),
     (dict(algorithm__fisher_estimator='last_epoch'), {'local step': 1}),
   ],
 )
 def test_moments_of_a_client(settings, expected):
-  moments = image_memory.moments_of_client(_config(**settings))
+  moments = client_memory.moments_of_client(_config(**settings))
   # Weights, gradients and, in some moments, a model of the method; 10 images.
   assert {name: sum(parts.values()) for name, parts in moments.items()} == {
     name: (2 + num_sums) * _WEIGHTS + 10 * 16 * 58_496

@@ -1,18 +1,24 @@
-"""Bytes that a client's work takes, at the ends of its passes.
+"""Bytes of a client's work, at the moments that may take most.
 
-N is the number of weights, W = 4 N bytes; docs/planning.md says where each part
-comes from. The vectors per layer, the copies of scores and logits, and the
-allocator's share were found by measurement.
+A model is W = 4 N bytes for N weights. The method declares how many models its
+clients hold (`methods/method.py`). docs/planning.md says where each part comes
+from. The vectors per layer, the copies of scores and logits, and the
+allocator's share were measured with transformers; an image model's activations
+are counted in its code, as if nothing were freed before the end.
 """
 
 import math
-from collections.abc import Iterable, Mapping
 
+from models import resnet_shapes
+from models.image_model_config import ImageModelConfig
 from models.model_shapes import ModelShape, weight_shapes
 from models.transformer_config import TransformerConfig
-from tff_fedfish.planning import flops, held_models
-from tff_fedfish.planning.held_models import Parts
+from tff_fedfish.optimizers import cost
+from tff_fedfish.planning import flops
 from tff_fedfish.training.config import TrainConfig
+
+Parts = dict[str, int]
+"""Part -> bytes."""
 
 # Vectors of the model's width that a layer keeps for its gradient, per token.
 # In float32: 3 of each norm, and the residual stream.
@@ -23,6 +29,8 @@ _KEPT_IN_DTYPE = 24
 _SCORES_COPIES = 4
 # Logits, their exponentials and their gradient, in float32.
 _LOGITS_COPIES = 3
+# A convolution's output, with bias or normalized, after ReLU, and its gradient.
+_CONVOLUTION_COPIES = 4
 # Freed buffers below a size stay with glibc's allocator, and this share of them
 # lies idle between others.
 _IDLE_SHARE = 0.5
@@ -34,33 +42,46 @@ LARGE_MODEL_HEAP_BUFFER_BYTES = 2**20
 
 
 def moments_of_client(config: TrainConfig) -> dict[str, Parts]:
-  """Returns what a client adds to what is resident, as part -> bytes.
-
-  Args:
-    config: The run's config.
+  """Returns the memory that a client adds to what is resident.
 
   Returns:
     Moment -> parts, of the moments that may take most. A client's end is not
     among them: its terms take the place of what they are made of.
   """
-  shape, method_cost = config.transformer_config(), config.method.cost(config)
+  work, method_cost = config.client_work, config.method.cost(config)
+  shape = config.model_shape()
   model_bytes = sum(tensor_bytes(shape).values())
-  num_rows = held_models.rows_at_a_time(config)
-  in_training = held_models.in_training(config, model_bytes)
-  after = held_models.after_training(config, model_bytes)
-  at_steps = _moments_of_step('local step', shape, num_rows, in_training)
-  if method_cost.pass_after_training == 'none':
-    if not method_cost.models_after_training:
-      return at_steps
-    return at_steps | {'after training': _with_idle(shape, num_rows, after)}
-  is_of_rows = method_cost.pass_after_training == 'rows'
-  in_pass = _moments_of_step(
-    'pass after training', shape, 1 if is_of_rows else num_rows, after
+  num_moments = cost.of_settings(work).num_state_tensors
+  num_rows = min(work.max_batch_rows, work.micro_batch_size or math.inf)
+  pass_after = method_cost.pass_after_training
+
+  def held(num_models, has_batches):
+    sums_slices = has_batches and work.micro_batch_size is not None
+    return {
+      'client weights': model_bytes,
+      'models of the method': num_models * model_bytes,
+      'sums over micro-batches': sums_slices * model_bytes,
+    }
+
+  in_training = held(method_cost.models_in_training, True) | {
+    'client optimizer state': num_moments * model_bytes
+  }
+  after = held(method_cost.models_after_training, pass_after == 'batches')
+  moments = _moments_of_gradient('local step', shape, num_rows, in_training)
+  if pass_after == 'none':
+    if method_cost.models_after_training:
+      moments['after training'] = _with_idle(shape, num_rows, after)
+    return moments
+  holds_more_after = sum(in_training.values()) < sum(after.values())
+  if pass_after == 'batches' and holds_more_after:
+    # Its gradients take as much, so a local step cannot take most.
+    moments = {}
+  if pass_after == 'rows' and not config.data.holds_images:
+    # Image models take less, too, but are counted to be on the safe side.
+    num_rows = 1
+  return moments | _moments_of_gradient(
+    'pass after training', shape, num_rows, after
   )
-  if not is_of_rows and sum(in_training.values()) < sum(after.values()):
-    # A local step holds less.
-    return in_pass
-  return at_steps | in_pass
 
 
 def tensor_bytes(shape: ModelShape) -> dict[str, int]:
@@ -71,24 +92,30 @@ def tensor_bytes(shape: ModelShape) -> dict[str, int]:
   }
 
 
-def activation_bytes(shape: TransformerConfig, num_rows: int) -> int:
-  """Returns what a forward pass keeps of all layers for the backward pass.
-
-  Args:
-    shape: The model's shape.
-    num_rows: Sequences of a batch.
-  """
-  per_vector = 4 * _KEPT_FLOAT32 + _dtype_bytes(shape) * _KEPT_IN_DTYPE
-  num_tokens = num_rows * shape.sequence_length
-  return shape.num_layers * num_tokens * shape.width * per_vector
+def image_activation_bytes(shape: ImageModelConfig) -> int:
+  """Returns what an image's forward and backward pass keep at most."""
+  height, width, _ = shape.image_shape
+  if shape.name == 'resnet18':
+    blocks = list(resnet_shapes.blocks())
+    num_values = height * width * blocks[0].channels_in
+    for block in blocks:
+      height = math.ceil(height / block.stride)
+      width = math.ceil(width / block.stride)
+      num_values += (2 + block.projects) * height * width * block.channels
+  else:
+    # Two valid convolutions of 3 x 3.
+    weights = shape.weight_shapes()
+    num_values = sum(
+      (height - 2 * i) * (width - 2 * i) * weights[f'conv_{i}/bias'][0]
+      for i in (1, 2)
+    )
+  return 4 * _CONVOLUTION_COPIES * num_values
 
 
 def scores_bytes(shape: TransformerConfig, num_rows: int) -> int:
-  """Returns what the largest block of attention scores takes."""
-  largest = max(
-    rows * columns
-    for rows, columns in flops.query_blocks(shape.sequence_length)
-  )
+  """Returns what the largest block of attention scores of a batch takes."""
+  blocks = flops.query_blocks(shape.sequence_length)
+  largest = max(rows * columns for rows, columns in blocks)
   return _SCORES_COPIES * 4 * num_rows * shape.num_heads * largest
 
 
@@ -100,94 +127,85 @@ def logits_bytes(shape: TransformerConfig, num_rows: int) -> int:
   return _LOGITS_COPIES * num_bytes
 
 
-def _moments_of_step(
-  name: str, shape: TransformerConfig, num_rows: int, held: Mapping[str, int]
+def _moments_of_gradient(
+  name: str, shape: ModelShape, num_rows: int, held: Parts
 ) -> dict[str, Parts]:
-  """Returns the ends of the forward and the backward pass of a batch."""
-  held = {**held, 'layer copies': _layer_copies(shape)}
-  moments = {
-    f'{name}, forward': held
-    | {
-      'activations': activation_bytes(shape, num_rows),
-      'attention scores': scores_bytes(shape, num_rows),
-      'logits': logits_bytes(shape, num_rows),
-    },
-    f'{name}, backward': held | {'gradients': _gradients(shape)},
+  """Returns the moments in which the gradient of a batch may take most.
+
+  Args:
+    name: The moment's name, or the beginning of it.
+    shape: The model's shape.
+    num_rows: Sequences or images that pass through the model at a time.
+    held: What is there beside.
+  """
+  sizes = tensor_bytes(shape)
+  if isinstance(shape, ImageModelConfig):
+    of_batch = {
+      'gradients': sum(sizes.values()),
+      'activations': num_rows * image_activation_bytes(shape),
+    }
+    return {name: held | of_batch}
+  dtype_bytes, kernels = _dtype_bytes(shape), _kernel_bytes(sizes)
+  kernels_in_dtype = kernels * dtype_bytes // 4
+  # Kernels in the compute dtype, and the layers' list that foldl makes. Written
+  # out, layers are slices of the stacked tensors: no copies.
+  is_copied = not shape.unrolls_layers or dtype_bytes != 4
+  held = held | {'layer copies': is_copied * kernels_in_dtype}
+  per_vector = 4 * _KEPT_FLOAT32 + dtype_bytes * _KEPT_IN_DTYPE
+  num_vectors = shape.num_layers * num_rows * shape.sequence_length
+  forward = {
+    'activations': num_vectors * shape.width * per_vector,
+    'attention scores': scores_bytes(shape, num_rows),
+    'logits': logits_bytes(shape, num_rows),
   }
+  # Of all layers, and the embedding's two parts.
+  not_kernels = sum(sizes.values()) - kernels
+  by_layer = kernels_in_dtype + not_kernels + sizes['token_embedding']
+  # What is stacked and cast to float32 takes the place of what it is made of.
+  stacked = sum(sizes.values()) + max(sizes.values()) // 2
+  backward = {'gradients': max(by_layer, stacked)}
   return {
-    moment: _with_idle(shape, num_rows, parts)
-    for moment, parts in moments.items()
+    f'{name}, {direction}': _with_idle(shape, num_rows, held | parts)
+    for direction, parts in (('forward', forward), ('backward', backward))
   }
 
 
 def _with_idle(shape, num_rows, parts):
-  return parts | {'allocator': _idle_bytes(shape, num_rows, parts)}
-
-
-def _layer_copies(shape):
-  """Kernels in the compute dtype, and the layers' list that foldl makes."""
-  in_dtype = _kernels(shape) * _dtype_bytes(shape) // 4
-  # Written out, layers are slices of the stacked tensors: no copies.
-  is_copied = not shape.unrolls_layers or _dtype_bytes(shape) != 4
-  return in_dtype if is_copied else 0
-
-
-def _gradients(shape):
-  """Gradients of all layers, and the embedding's two parts."""
+  """Adds what the allocator holds beside the parts of a transformer."""
+  if isinstance(shape, ImageModelConfig):
+    return parts
   sizes = tensor_bytes(shape)
-  kernels = _kernels(shape)
-  by_layer = (
-    kernels * _dtype_bytes(shape) // 4
-    + sum(sizes.values())
-    - kernels
-    + sizes['token_embedding']
-  )
-  # What is stacked and cast to float32 takes the place of what it is made of.
-  stacked = sum(sizes.values()) + max(sizes.values()) // 2
-  return max(by_layer, stacked)
+  total = sum(sizes.values())
+  is_large = total >= LARGE_MODEL_BYTES
+  limit = LARGE_MODEL_HEAP_BUFFER_BYTES if is_large else _MAX_HEAP_BUFFER_BYTES
 
+  def share_on_heap(num_pieces):
+    """Returns the share of the weights in buffers below the limit."""
+    small = 0
+    for name, size in sizes.items():
+      pieces = num_pieces if name.startswith('block/') else 1
+      small += size * (size // pieces < limit)
+    return small / total
 
-def _kernels(shape):
-  return sum(
-    size
-    for name, size in tensor_bytes(shape).items()
-    if name.startswith('block/') and name.endswith('/kernel')
-  )
-
-
-def _idle_bytes(shape, num_rows, parts):
-  """Returns what the allocator holds beside the parts."""
-  num_tokens = num_rows * shape.sequence_length
-  sizes = tensor_bytes(shape)
-  heap_limit = _MAX_HEAP_BUFFER_BYTES
-  if sum(sizes.values()) >= LARGE_MODEL_BYTES:
-    heap_limit = LARGE_MODEL_HEAP_BUFFER_BYTES
-  stacked = _share_on_heap(sizes.items(), 1, heap_limit)
-  by_layer = _share_on_heap(sizes.items(), shape.num_layers, heap_limit)
-  largest_buffer = {
-    'activations': _dtype_bytes(shape) * num_tokens * 4 * shape.width,
+  stacked, by_layer = share_on_heap(1), share_on_heap(shape.num_layers)
+  hidden = 4 * shape.width * num_rows * shape.sequence_length
+  largest_buffers = {
+    'activations': _dtype_bytes(shape) * hidden,
     'attention scores': scores_bytes(shape, num_rows) // _SCORES_COPIES,
     'logits': logits_bytes(shape, num_rows) // _LOGITS_COPIES,
   }
-  shares = {'layer copies': by_layer, 'gradients': by_layer} | {
-    part: float(size < heap_limit) for part, size in largest_buffer.items()
-  }
-  return int(
-    _IDLE_SHARE
-    * sum(size * shares.get(part, stacked) for part, size in parts.items())
+  shares = {part: size < limit for part, size in largest_buffers.items()}
+  shares |= {'layer copies': by_layer, 'gradients': by_layer}
+  freed = sum(size * shares.get(part, stacked) for part, size in parts.items())
+  return parts | {'allocator': int(_IDLE_SHARE * freed)}
+
+
+def _kernel_bytes(sizes):
+  return sum(
+    size
+    for name, size in sizes.items()
+    if name.startswith('block/') and name.endswith('/kernel')
   )
-
-
-def _share_on_heap(
-  named_sizes: Iterable[tuple[str, int]], num_pieces: int, heap_limit: int
-):
-  """Returns the share of the weights in buffers below a size."""
-  small = total = 0
-  for name, size in named_sizes:
-    total += size
-    buffer = size // num_pieces if name.startswith('block/') else size
-    small += size * (buffer < heap_limit)
-  return small / total
 
 
 def _dtype_bytes(shape):

@@ -3,17 +3,15 @@
 Which copies are alive follows from the engine (`runtime/`: one client at a
 time, added up in its own function call), the methods (`algorithms/slots/`) and
 how TensorFlow runs their graphs; docs/planning.md says where each comes from.
-N is the number of weights, W = 4 N bytes.
 """
 
 import dataclasses
 import math
 
 from models.image_model_config import ImageModelConfig
-from models.model_shapes import ModelShape
 from tff_fedfish.optimizers import cost
-from tff_fedfish.planning import client_memory, image_memory, traffic
-from tff_fedfish.planning.held_models import Parts
+from tff_fedfish.planning import client_memory, traffic
+from tff_fedfish.planning.client_memory import Parts
 from tff_fedfish.training.config import TrainConfig
 from tff_fedfish.training.image_corpora import IMAGE_CORPORA
 
@@ -25,7 +23,7 @@ UNROLLED_LAYER_BYTES = 10 * 10**6
 
 @dataclasses.dataclass(frozen=True)
 class ProcessMemory:
-  """What one kind of process holds.
+  """Memory of one kind of process.
 
   With an accelerator all but the part 'process' lies in its memory.
   """
@@ -35,7 +33,7 @@ class ProcessMemory:
   moments: dict[str, Parts]
   """Moment -> part -> bytes, of the moments that may take most."""
   peak_moment: str
-  """The one that does."""
+  """The moment that takes most."""
   peak_bytes: int
   """The sum of its parts."""
 
@@ -43,37 +41,66 @@ class ProcessMemory:
 def of_config(config: TrainConfig) -> tuple[ProcessMemory, ...]:
   """Returns the memory of each kind of process of a run.
 
-  Args:
-    config: The run's config.
-
   Returns:
     One process; with engine 'ray' the driver and one worker.
   """
-  parts = _Resident(config)
-  of_kind = image_memory if config.data.holds_images else client_memory
-  client_moments = of_kind.moments_of_client(config)
-  in_barrier = {}
+  tensor_bytes = client_memory.tensor_bytes(config.model_shape()).values()
+  weights, sums = sum(tensor_bytes), traffic.accumulator_bytes(config)
+  num_moments = cost.of_settings(config.server).num_state_tensors
+  process = _process_parts(config)
+  state = process | {
+    'weights': weights,
+    'optimizer state': num_moments * weights,
+  }
+  # Complete before the old state goes; the mean is made tensor by tensor.
+  new_state = {'new weights and state': (1 + num_moments) * weights}
+  server_step = new_state | {'update': max(tensor_bytes)}
+  at_client = client_memory.moments_of_client(config)
+  barrier = {}
   if config.evaluation.barrier_every_num_rounds:
     # Clients train once more, the old state and the new one beside them; each
     # gives its model and its update.
-    given = {'client weights': parts.weights, "client's update": parts.sums}
-    in_barrier = {
-      f'barrier, {moment}': parts.next_state | taken
-      for moment, taken in (client_moments | {'trained client': given}).items()
+    given = {'client weights': weights, "client's update": sums}
+    barrier = {
+      f'barrier, {moment}': state | new_state | parts
+      for moment, parts in (at_client | {'trained client': given}).items()
     }
   if config.engine.kind == 'in_process':
-    return (
-      _one_process(parts, client_moments, in_barrier, config.num_partial_sums),
-    )
-  return _driver(parts, in_barrier), _worker(parts, client_moments)
+    in_parts = config.num_partial_sums > 1
+    held = state | {'sums of earlier clients': sums}
+    # A part's sum is there beside the sum of the parts before it.
+    moments = _beside(held | {'partial sums': in_parts * sums}, at_client)
+    if in_parts:
+      # The sum so far, a part's, and the new sum.
+      moments['merge of partial sums'] = state | {'partial sums': 3 * sums}
+    moments['server step'] = held | server_step
+    return (_process('the process', moments | barrier),)
+  at_driver = {
+    # As arrays, and in the object store.
+    'broadcast': {'broadcast weights': 2 * weights},
+    # The sum so far, a part's arrays and their tensors, and the new sum.
+    'merge of partial sums': {
+      'broadcast weights': weights,
+      'partial sums': 4 * sums,
+    },
+    'server step': {'broadcast weights': weights, 'partial sums': sums}
+    | server_step,
+  }
+  held = process | {
+    # In the object store, and as tensors.
+    'broadcast weights': 2 * weights,
+    'sums of earlier clients': sums,
+  }
+  # As arrays, and in the object store.
+  at_worker = at_client | {'sending of the sum': {'partial sums': 2 * sums}}
+  return (
+    _process('the driver', _beside(state, at_driver) | barrier),
+    _process('each worker', _beside(held, at_worker)),
+  )
 
 
 def run_bytes(config: TrainConfig) -> int:
-  """Returns what all processes of a run take on this machine at most.
-
-  Args:
-    config: The run's config.
-  """
+  """Returns what all processes of a run take on this machine at most."""
   first, *others = of_config(config)
   engine = config.engine
   # The workers of a cluster are elsewhere.
@@ -81,99 +108,28 @@ def run_bytes(config: TrainConfig) -> int:
   return first.peak_bytes + num_workers * sum(w.peak_bytes for w in others)
 
 
-def _one_process(parts, client_moments, in_barrier, num_partial_sums):
-  held = parts.process | parts.state
-  in_parts = num_partial_sums > 1
-  at_client = held | {
-    # Of a part, beside the sum of the parts before it.
-    'sums of earlier clients': parts.sums,
-    'partial sums': in_parts * parts.sums,
-  }
-  moments = {
-    moment: at_client | taken for moment, taken in client_moments.items()
-  }
-  if in_parts:
-    # The sum so far, a part's, and the new sum.
-    moments['merge of partial sums'] = held | {'partial sums': 3 * parts.sums}
-  moments['server step'] = (
-    held | {'sums of earlier clients': parts.sums} | parts.new_state
-  )
-  moments |= {moment: held | taken for moment, taken in in_barrier.items()}
-  return _process('the process', moments)
-
-
-def _driver(parts, in_barrier):
-  held = parts.process | parts.state
-  return _process(
-    'the driver',
-    {
-      # As arrays, and in the object store.
-      'broadcast': held | {'broadcast weights': 2 * parts.weights},
-      # The sum so far, a part's arrays and their tensors, and the new sum.
-      'merge of partial sums': held
-      | {'broadcast weights': parts.weights, 'partial sums': 4 * parts.sums},
-      'server step': held
-      | {'broadcast weights': parts.weights, 'partial sums': parts.sums}
-      | parts.new_state,
-    }
-    | {moment: held | taken for moment, taken in in_barrier.items()},
-  )
-
-
-def _worker(parts, client_moments):
-  held = (
-    parts.process
-    # In the object store, and as tensors.
-    | {'broadcast weights': 2 * parts.weights}
-    | {'sums of earlier clients': parts.sums}
-  )
-  moments = {moment: held | taken for moment, taken in client_moments.items()}
-  # As arrays, and in the object store.
-  moments['sending of the sum'] = held | {'partial sums': 2 * parts.sums}
-  return _process('each worker', moments)
-
-
-class _Resident:
-  """Parts that do not depend on what a client is at."""
-
-  def __init__(self, config):
-    shape = config.model_shape()
-    tensor_bytes = client_memory.tensor_bytes(shape).values()
-    num_moments = cost.of_settings(config.server).num_state_tensors
-    self.weights = sum(tensor_bytes)
-    self.sums = traffic.accumulator_bytes(config)
-    self.process = {
-      'process': PROCESS_BYTES + _num_unrolled(shape) * UNROLLED_LAYER_BYTES
-    }
-    if config.data.holds_images:
-      self.process['images'] = _image_bytes(config)
-    self.state = {
-      'weights': self.weights,
-      'optimizer state': num_moments * self.weights,
-    }
-    # Complete before the old one goes; the mean is made tensor by tensor.
-    self.next_state = {
-      'new weights and state': (1 + num_moments) * self.weights
-    }
-    self.new_state = self.next_state | {'update': max(tensor_bytes)}
-
-
-def _image_bytes(config: TrainConfig) -> int:
-  """Returns what the images of all clients take, a byte per value."""
+def _process_parts(config):
+  """Returns what every process holds from its start."""
+  shape = config.model_shape()
+  if not isinstance(shape, ImageModelConfig):
+    num_unrolled = shape.num_layers if shape.unrolls_layers else 0
+    return {'process': PROCESS_BYTES + num_unrolled * UNROLLED_LAYER_BYTES}
+  num_unrolled = sum(name.endswith('/kernel') for name in shape.weight_shapes())
   num_images = IMAGE_CORPORA[config.data.corpus].num_images
   if num_images is None:
-    # Late: what lists the files is of no use to other corpora.
+    # Late: listing files is of no use to other corpora.
     from tff_fedfish.data.images.image_folder import ImageFolder
 
     num_images = len(ImageFolder(config.data.directory).paths)
-  return num_images * math.prod(config.model_shape().image_shape)
+  return {
+    'process': PROCESS_BYTES + num_unrolled * UNROLLED_LAYER_BYTES,
+    # A byte per value.
+    'images': num_images * math.prod(shape.image_shape),
+  }
 
 
-def _num_unrolled(shape: ModelShape) -> int:
-  """Returns how many layers are written out in the graphs."""
-  if isinstance(shape, ImageModelConfig):
-    return sum(name.endswith('/kernel') for name in shape.weight_shapes())
-  return shape.num_layers if shape.unrolls_layers else 0
+def _beside(held, moments):
+  return {moment: held | parts for moment, parts in moments.items()}
 
 
 def _process(name, moments):
@@ -181,5 +137,6 @@ def _process(name, moments):
     moment: {part: size for part, size in parts.items() if size}
     for moment, parts in moments.items()
   }
-  peak = max(moments, key=lambda moment: sum(moments[moment].values()))
-  return ProcessMemory(name, moments, peak, sum(moments[peak].values()))
+  sizes = {moment: sum(parts.values()) for moment, parts in moments.items()}
+  peak = max(sizes, key=sizes.get)
+  return ProcessMemory(name, moments, peak, sizes[peak])

@@ -1,27 +1,25 @@
-"""What a run will take: operations, bytes and, measured here, seconds."""
+"""Cost of a run: operations, bytes and, measured here, seconds."""
 
 import dataclasses
 import math
+import typing
 from typing import Any
 
 from models.transformer_config import num_parameters, weight_shapes
 from tff_fedfish.errors import UserError
-from tff_fedfish.planning import (
-  client_steps,
-  flops,
-  memory,
-  row_counting,
-  traffic,
-)
+from tff_fedfish.planning import client_steps, disk, flops, memory, traffic
 from tff_fedfish.training.config import TrainConfig
+
+if typing.TYPE_CHECKING:
+  from tff_fedfish.planning.step_time import MeasuredSeconds
 
 
 @dataclasses.dataclass(frozen=True)
 class RoundTime:
   """Seconds, extrapolated from steps that were timed on this machine.
 
-  Compiling, evaluations, checkpoints and the reading of data are not counted;
-  with worker processes, nor is what crosses between them.
+  Without compiling, evaluations, checkpoints, reading data and, with worker
+  processes, what crosses between them.
   """
 
   local_step_seconds: float
@@ -39,14 +37,13 @@ class RoundTime:
   run_seconds: float
   """All rounds."""
   measured_layers: tuple[int, ...]
-  """Depths of the models that were timed."""
   num_threads: int
-  """Threads with which they were."""
+  """As in `step_time.MeasuredSeconds`."""
 
 
 @dataclasses.dataclass(frozen=True)
 class RoundPlan:
-  """What a round takes at most: every client is taken to fill its cap."""
+  """Cost of a round at most: every client is taken to fill its cap."""
 
   num_weights: int
   """Scalars of the model."""
@@ -65,9 +62,9 @@ class RoundPlan:
   """Of each kind of process: one in process, driver and worker with Ray."""
   traffic: traffic.Traffic
   time: RoundTime | None
-  """None where nothing was timed."""
-  counting: row_counting.RowCounting | None = None
-  """None where it is not needed, or the corpus is not there."""
+  """None if nothing was timed."""
+  counting: disk.RowCounting | None = None
+  """None if it is not needed, or the corpus is not there."""
 
   def to_json_dict(self) -> dict[str, Any]:
     """Returns the plan as JSON values."""
@@ -75,7 +72,7 @@ class RoundPlan:
 
 
 def plan_round(config: TrainConfig, *, timing: bool = True) -> RoundPlan:
-  """Returns what a round of a run takes, without its corpus or weights.
+  """Returns the cost of a round of a run, without its corpus or weights.
 
   Args:
     config: The run's config.
@@ -100,6 +97,11 @@ def plan_round(config: TrainConfig, *, timing: bool = True) -> RoundPlan:
       '`config.client_work.max_sequences_per_client` and num_local_steps are '
       'both None. Give one of them.'
     )
+  time = None
+  if timing:
+    from tff_fedfish.planning import step_time
+
+    time = round_time(config, step_time.measure(config))
   shape = config.transformer_config()
   return RoundPlan(
     num_weights=num_parameters(shape),
@@ -111,61 +113,44 @@ def plan_round(config: TrainConfig, *, timing: bool = True) -> RoundPlan:
     flops=flops.of_round(config),
     memory=memory.of_config(config),
     traffic=traffic.of_config(config),
-    time=_measured_time(config) if timing else None,
-    counting=row_counting.of_config(config),
+    time=time,
+    counting=disk.row_counting(config),
   )
 
 
-def _measured_time(config):
-  from tff_fedfish.planning import step_time
+def round_time(config: TrainConfig, measured: 'MeasuredSeconds') -> RoundTime:
+  """Adds up a round from the seconds of its parts.
 
-  return round_time(config, step_time.measure(config))
-
-
-def round_time(config: TrainConfig, measured: Any) -> RoundTime:
-  """Adds up a round from what its parts take.
-
-  Args:
-    config: The run's config.
-    measured: A `step_time.MeasuredSeconds`.
-
-  Returns:
-    The round. Workers on one machine share its processor: a round is shorter
-    only by what one process leaves idle, which is not known, so it is taken to
-    be as long; but the last parts may leave workers without one. Workers on a
-    cluster are taken to be machines like this one each.
+  Workers on one machine share its processor: a round is shorter only by what
+  one process leaves idle, which is not known, so it is taken to be as long; but
+  the last parts may leave workers without one. Workers on a cluster are taken
+  to be machines like this one each.
   """
-  steps = client_steps.of_config(config)
+  steps, engine = client_steps.of_config(config), config.engine
   cohort_size = config.cohort_size or 1
   local = steps.num_local_steps * measured.local_step
   after_training = (
     steps.num_steps_after_training * measured.step_after_training
     + steps.num_observed_steps * measured.squared_gradient
   )
+  # At the speed of one machine.
+  clients_in_a_row = cohort_size
+  if engine.kind == 'ray' and config.cohort_size is not None:
+    num_parts = config.num_partial_sums
+    num_turns = math.ceil(num_parts / engine.num_workers)
+    clients_in_a_row = num_turns * cohort_size / num_parts
+    if engine.ray_address == 'local':
+      clients_in_a_row *= engine.num_workers
   client_seconds = local + after_training + measured.client_sums
-  seconds = _clients_in_a_row(config) * client_seconds + measured.server
+  round_seconds = clients_in_a_row * client_seconds + measured.server
   return RoundTime(
     local_step_seconds=measured.local_step,
     local_seconds=cohort_size * local,
     after_training_seconds=cohort_size * after_training,
     client_sums_seconds=cohort_size * measured.client_sums,
     server_seconds=measured.server,
-    round_seconds=seconds,
-    run_seconds=config.training.num_rounds * seconds,
+    round_seconds=round_seconds,
+    run_seconds=config.training.num_rounds * round_seconds,
     measured_layers=measured.measured_layers,
     num_threads=measured.num_threads,
   )
-
-
-def _clients_in_a_row(config):
-  """Returns how many clients a round lasts, at the speed of one machine."""
-  engine, cohort_size = config.engine, config.cohort_size
-  if engine.kind == 'in_process' or cohort_size is None:
-    return cohort_size or 1
-  num_parts = config.num_partial_sums
-  num_turns = math.ceil(num_parts / engine.num_workers)
-  in_a_row = num_turns * cohort_size / num_parts
-  if engine.ray_address == 'local':
-    # Each worker has its share of the machine.
-    return in_a_row * engine.num_workers
-  return in_a_row

@@ -1,12 +1,9 @@
 """Seconds of local steps and of work over all weights, measured here.
 
 Steps are timed of models like the config's but with few layers, which fit
-anywhere: a layer costs the difference between two depths divided by their
-difference, what does not grow with the depth is the rest. The layers are
-written out or looped over as the whole model's would be.
+anywhere, and extrapolated to the whole depth. docs/planning.md says how.
 """
 
-import collections
 import dataclasses
 import statistics
 import time
@@ -17,13 +14,9 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from models.functional_model import build_language_model
-from models.model_shapes import are_matrices
-from models.transformer_config import (
-  TransformerConfig,
-  num_parameters,
-  weight_shapes,
-)
-from tff_fedfish import local_training
+from models.model_shapes import are_matrices, num_parameters
+from models.transformer_config import TransformerConfig, weight_shapes
+from tff_fedfish import environment, local_training
 from tff_fedfish.algorithms.slots.finite import zero_if_non_finite
 from tff_fedfish.data import sequences
 from tff_fedfish.optimizers.build import build_optimizer
@@ -41,7 +34,7 @@ _NUM_SAMPLE_WEIGHTS = 2**24
 
 @dataclasses.dataclass(frozen=True)
 class MeasuredSeconds:
-  """What one step and one pass over all weights take on this machine."""
+  """Seconds of one step and of one pass over all weights on this machine."""
 
   local_step: float
   """A step of a full batch: forward, backward, client optimizer."""
@@ -68,113 +61,100 @@ def measure(config: TrainConfig, *, num_repeats: int = 5) -> MeasuredSeconds:
   Args:
     config: The run's config. Neither its corpus nor its weights are needed.
     num_repeats: Timings of each thing, taken in turns; the median counts. The
-      fastest would be what a processor does at its best, which it does not keep
-      up for a round.
+      fastest would be a processor at its best, which it does not keep up for a
+      round.
   """
   shape, work = config.transformer_config(), config.client_work
   steps = client_steps.of_config(config)
-  depths = sorted({min(depth, shape.num_layers) for depth in _NUM_LAYERS})
-  batch_size = work.max_batch_rows
   # Or else steps would be faster here than they are in a round.
   freed_memory.return_large_buffers(
     [tf.TensorSpec(s, tf.float32) for s in weight_shapes(shape).values()]
   )
   # The same tensors at every depth.
   optimizer = build_optimizer(work, are_matrices(shape))
-  batch_sizes = {batch_size}
-  if steps.num_steps_after_training:
-    batch_sizes.add(steps.batch_size_after_training)
+  depths = sorted({min(depth, shape.num_layers) for depth in _NUM_LAYERS})
   timers = {
-    (depth, size): _StepTimer(
+    (depth, size): _step_timer(
       shape, depth, size, optimizer, xla=config.engine.xla
     )
     for depth in depths
-    for size in batch_sizes
+    for size in {work.max_batch_rows, steps.batch_size_after_training}
   }
-  for timer in timers.values():
-    timer.warm_up()
-  seconds = collections.defaultdict(list)
-  for _ in range(num_repeats):
-    for key, timer in timers.items():
-      seconds[key].append(timer.seconds_per_step())
+  turns = [
+    [time_step() for time_step in timers.values()] for _ in range(num_repeats)
+  ]
+  seconds = dict(zip(timers, np.median(turns, axis=0).tolist(), strict=True))
 
   def full_depth(size):
-    shallow = statistics.median(seconds[depths[0], size])
-    if len(depths) == 1:
-      return shallow
-    deep = statistics.median(seconds[depths[-1], size])
-    per_layer = max(0.0, (deep - shallow) / (depths[-1] - depths[0]))
+    shallow, deep = seconds[depths[0], size], seconds[depths[-1], size]
+    per_layer = max(0.0, deep - shallow) / max(1, depths[-1] - depths[0])
     return shallow + per_layer * (shape.num_layers - depths[0])
 
-  per_weight = _seconds_per_weight(config, num_repeats)
-  num_weights = num_parameters(shape)
-  squared_gradient = num_weights * per_weight['square']
-  optimizer_step = num_weights * per_weight['client_optimizer']
+  square, client_optimizer, client_sums, server = (
+    num_parameters(shape) * per_weight
+    for per_weight in _seconds_per_weight(config, num_repeats)
+  )
   step_after = 0.0
   if steps.num_steps_after_training:
     step_after = full_depth(steps.batch_size_after_training)
-    step_after += squared_gradient - optimizer_step
+    step_after += square - client_optimizer
   return MeasuredSeconds(
-    local_step=full_depth(batch_size),
+    local_step=full_depth(work.max_batch_rows),
     step_after_training=max(0.0, step_after),
-    squared_gradient=squared_gradient,
-    client_sums=num_weights * per_weight['client_sums'],
-    server=num_weights * per_weight['server'],
+    squared_gradient=square,
+    client_sums=client_sums,
+    server=server,
     measured_layers=tuple(depths),
-    num_threads=_num_threads(),
+    num_threads=tf.config.threading.get_intra_op_parallelism_threads()
+    or environment.num_cores(),
   )
 
 
-class _StepTimer:
-  """Local training of a model of some depth, over synthetic tokens."""
+def _step_timer(
+  shape: TransformerConfig,
+  num_layers: int,
+  batch_size: int,
+  optimizer: tff.learning.optimizers.Optimizer,
+  *,
+  xla: bool,
+) -> Callable[[], float]:
+  """Compiles local training of a model of some depth, over synthetic tokens.
 
-  def __init__(
-    self,
-    shape: TransformerConfig,
-    num_layers: int,
-    batch_size: int,
-    optimizer: tff.learning.optimizers.Optimizer,
-    *,
-    xla: bool,
-  ):
-    shape = dataclasses.replace(
-      shape,
-      num_layers=num_layers,
-      layer_loop='unrolled' if shape.unrolls_layers else 'foldl',
+  Returns:
+    A function that times one step within a longer call.
+  """
+  shape = dataclasses.replace(
+    shape,
+    num_layers=num_layers,
+    layer_loop='unrolled' if shape.unrolls_layers else 'foldl',
+  )
+  spec = build_language_model(shape, model_seed=1, xla=xla)
+  model = spec.functional_model
+  # Drawn in a graph: eagerly, every op would keep its result.
+  weights = tf.function(spec.draw_initial_weights)()[0]
+  hparams = optimizer.get_hparams(
+    optimizer.initialize(tf.TensorSpec([], tf.float32))
+  )
+
+  @tf.function
+  def train(weights, dataset):
+    result = local_training.train(
+      model, optimizer, hparams, weights, (), dataset, num_local_epochs=1
     )
-    spec = build_language_model(shape, model_seed=1, xla=xla)
-    model = spec.functional_model
-    # Drawn in a graph: eagerly, every op would keep its result.
-    self._weights = tf.function(spec.draw_initial_weights)()[0]
-    self._datasets = {
-      num_steps: _random_batches(shape, batch_size, num_steps)
-      for num_steps in (1, 1 + _NUM_STEPS)
-    }
-    hparams = optimizer.get_hparams(
-      optimizer.initialize(tf.TensorSpec([], tf.float32))
-    )
+    return result.trainable, result.metrics
 
-    @tf.function
-    def train(weights, dataset):
-      result = local_training.train(
-        model, optimizer, hparams, weights, (), dataset, num_local_epochs=1
-      )
-      return result.trainable, result.metrics
+  one, many = (
+    _random_batches(shape, batch_size, num_steps)
+    for num_steps in (1, 1 + _NUM_STEPS)
+  )
+  train(weights, one)
+  train(weights, many)
 
-    self._train = train
+  def seconds_per_step():
+    seconds = _seconds_of(train, weights, one)
+    return max(0.0, _seconds_of(train, weights, many) - seconds) / _NUM_STEPS
 
-  def warm_up(self) -> None:
-    """Compiles."""
-    for dataset in self._datasets.values():
-      self._train(self._weights, dataset)
-
-  def seconds_per_step(self) -> float:
-    """Returns the time of one step within a longer call."""
-    one, many = (
-      _seconds_of(lambda dataset=dataset: self._train(self._weights, dataset))
-      for dataset in self._datasets.values()
-    )
-    return max(0.0, many - one) / _NUM_STEPS
+  return seconds_per_step
 
 
 def _random_batches(shape, batch_size, num_steps):
@@ -187,12 +167,17 @@ def _random_batches(shape, batch_size, num_steps):
 
 
 def _seconds_per_weight(config, num_repeats):
-  """Returns the seconds per weight of what runs over all of them, by name."""
+  """Returns the seconds per weight of the work over all weights.
+
+  Returns:
+    Those of a gradient's square, a step of the client optimizer, a client's
+    delta, terms and sums, and the server's mean and step.
+  """
   num_tensors = 8
-  tensor = tf.random.stateless_normal(
-    [_NUM_SAMPLE_WEIGHTS // num_tensors], seed=[1, 2]
-  )
-  weights = [tensor + float(i) for i in range(num_tensors)]
+  weights = [
+    tf.random.stateless_normal([_NUM_SAMPLE_WEIGHTS // num_tensors], [1, i])
+    for i in range(num_tensors)
+  ]
   client_optimizer, server_optimizer = (
     # Nearly all weights are in matrices.
     build_optimizer(settings, [True] * num_tensors)
@@ -209,10 +194,6 @@ def _seconds_per_weight(config, num_repeats):
     return [s + tf.square(g) for s, g in zip(sums, gradients, strict=True)]
 
   @tf.function
-  def step(state, weights, gradients):
-    return client_optimizer.next(state, weights, gradients)
-
-  @tf.function
   def client_sums(weights, trained, client_weight, sums):
     # As many operations as the method declares: a chain of products, the last
     # of which are summed. The factor is no constant, so that none is folded.
@@ -227,33 +208,23 @@ def _seconds_per_weight(config, num_repeats):
     mean = tf.nest.map_structure(tf.math.divide_no_nan, sums, mass)
     return server_optimizer.next(state, weights, mean)
 
-  calls: dict[str, Callable[[], object]] = {
-    'square': lambda: square(weights, weights),
-    'client_optimizer': lambda: step(client_state, weights, weights),
-    'client_sums': lambda: client_sums(
-      weights, weights, tf.constant(2.0), [weights] * num_sums
-    ),
-    'server': lambda: server(server_state, weights, weights, weights),
-  }
-  seconds = {}
-  for name, call in calls.items():
-    call()
-    seconds[name] = statistics.median(
-      _seconds_of(call) for _ in range(num_repeats)
-    )
-  return {name: s / _NUM_SAMPLE_WEIGHTS for name, s in seconds.items()}
+  seconds = []
+  for function, *arguments in (
+    (square, weights, weights),
+    (tf.function(client_optimizer.next), client_state, weights, weights),
+    (client_sums, weights, weights, tf.constant(2.0), [weights] * num_sums),
+    (server, server_state, weights, weights, weights),
+  ):
+    # Compiles.
+    function(*arguments)
+    turns = [_seconds_of(function, *arguments) for _ in range(num_repeats)]
+    seconds.append(statistics.median(turns) / _NUM_SAMPLE_WEIGHTS)
+  return seconds
 
 
-def _seconds_of(call):
+def _seconds_of(function, *arguments):
   start = time.perf_counter()
-  call()
+  function(*arguments)
   # Calls on accelerators return before they are done.
   tf.test.experimental.sync_devices()
   return time.perf_counter() - start
-
-
-def _num_threads():
-  from tff_fedfish import environment
-
-  threads = tf.config.threading.get_intra_op_parallelism_threads()
-  return threads or environment.num_cores()

@@ -1,9 +1,8 @@
 """Bytes that the protocol sends, and bytes that cross process borders.
 
 The protocol's are what a deployment would send between clients and server
-(`communication.py`). Worker processes simulate clients beside each other, so
-what they are sent is less: the weights once per machine, and the sum over the
-clients of a partial sum instead of every client's update.
+(`communication.py`). Worker processes simulate clients, so they are sent less:
+the weights once per machine, and one sum per part of the cohort back.
 """
 
 import dataclasses
@@ -15,15 +14,15 @@ from tff_fedfish.training.config import TrainConfig
 
 @dataclasses.dataclass(frozen=True)
 class Traffic:
-  """What one round, and the whole run, send. Scalars are not counted."""
+  """Bytes sent in one round, and in the whole run, without scalars."""
 
   round_uplink_bytes: int
   """All clients of a round to the server."""
   round_downlink_bytes: int
   """The server to all clients of a round."""
   run_uplink_bytes: int
-  """The same of all rounds."""
   run_downlink_bytes: int
+  """The same of all rounds."""
   num_partial_sums: int
   """Parts into which a cohort is divided."""
   num_broadcasts: int
@@ -36,13 +35,9 @@ class Traffic:
 
 
 def of_config(config: TrainConfig) -> Traffic:
-  """Returns what a run sends.
-
-  Args:
-    config: The run's config.
-  """
+  """Returns the traffic of a run."""
   num_weights = num_parameters(config.model_shape())
-  counts = [
+  one_round, all_rounds = (
     communication.after_rounds(
       num_rounds,
       traffic=config.method.traffic(config.algorithm),
@@ -50,19 +45,17 @@ def of_config(config: TrainConfig) -> Traffic:
       num_weights=num_weights,
     )
     for num_rounds in (1, config.training.num_rounds)
-  ]
+  )
+  engine, num_parts = config.engine, config.num_partial_sums
+  crosses = engine.kind == 'ray'
+  num_machines = 1 if engine.ray_address == 'local' else engine.num_workers
+  num_broadcasts = crosses * num_machines
   one_model = communication.BYTES_PER_WEIGHT * num_weights
-  crosses = config.engine.kind == 'ray'
-  num_parts = config.num_partial_sums
-  num_broadcasts = 0
-  if crosses:
-    is_one_machine = config.engine.ray_address == 'local'
-    num_broadcasts = 1 if is_one_machine else config.engine.num_workers
   return Traffic(
-    round_uplink_bytes=counts[0].uplink_bytes,
-    round_downlink_bytes=counts[0].total_bytes - counts[0].uplink_bytes,
-    run_uplink_bytes=counts[1].uplink_bytes,
-    run_downlink_bytes=counts[1].total_bytes - counts[1].uplink_bytes,
+    round_uplink_bytes=one_round.uplink_bytes,
+    round_downlink_bytes=one_round.total_bytes - one_round.uplink_bytes,
+    run_uplink_bytes=all_rounds.uplink_bytes,
+    run_downlink_bytes=all_rounds.total_bytes - all_rounds.uplink_bytes,
     num_partial_sums=num_parts,
     num_broadcasts=num_broadcasts,
     round_broadcast_bytes=num_broadcasts * one_model,
@@ -72,6 +65,6 @@ def of_config(config: TrainConfig) -> Traffic:
 
 def accumulator_bytes(config: TrainConfig) -> int:
   """Returns the size of the sums over clients."""
-  units = config.method.cost(config).models_summed
+  num_models = config.method.cost(config).models_summed
   num_weights = num_parameters(config.model_shape())
-  return units * communication.BYTES_PER_WEIGHT * num_weights
+  return num_models * communication.BYTES_PER_WEIGHT * num_weights

@@ -1,7 +1,7 @@
 """Large numbers in units that are read at a glance."""
 
 _BINARY = ('B', 'KiB', 'MiB', 'GiB', 'TiB', 'PiB')
-_DECIMAL = ('', 'k', 'M', 'G', 'T', 'P', 'E', 'Z')
+_FLOPS = tuple(f'{prefix}FLOP' for prefix in ('', *'kMGTPEZ'))
 
 
 def format_bytes(num_bytes: int) -> str:
@@ -11,10 +11,7 @@ def format_bytes(num_bytes: int) -> str:
 
 def format_flops(num_operations: int) -> str:
   """Returns operations, such as '3.10 TFLOP'."""
-  value = _scaled(
-    num_operations, 1000, tuple(f'{prefix}FLOP' for prefix in _DECIMAL)
-  )
-  return value
+  return _scaled(num_operations, 1000, _FLOPS)
 
 
 def format_seconds(seconds: float) -> str:
@@ -23,12 +20,11 @@ def format_seconds(seconds: float) -> str:
     return f'{1000 * seconds:.3g} ms'
   if seconds < 60:
     return f'{seconds:.3g} s'
-  minutes = round(seconds / 60)
   if seconds < 3600:
     minutes, rest = divmod(round(seconds), 60)
     return f'{minutes} min {rest:02d} s'
   if seconds < 2 * 86_400:
-    hours, minutes = divmod(minutes, 60)
+    hours, minutes = divmod(round(seconds / 60), 60)
     return f'{hours} h {minutes:02d} min'
   return f'{seconds / 86_400:,.1f} d'
 

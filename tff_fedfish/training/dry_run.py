@@ -6,7 +6,7 @@ import os
 
 from models.model_shapes import num_parameters, weight_shapes
 from tff_fedfish import communication
-from tff_fedfish.planning import client_steps, row_counting
+from tff_fedfish.planning import client_steps, disk
 from tff_fedfish.training import config_loading, run_checks, run_directory
 from tff_fedfish.training.config import TrainConfig
 from tff_fedfish.training.progress import Stages
@@ -31,7 +31,7 @@ def dry_run(config: TrainConfig, workdir: str | os.PathLike | None) -> None:
     checked = run_checks.check_run(config, workdir, stage=Stages())
   if checked.history is not None:
     checked.history.require_not_diverged()
-  if (counting := row_counting.of_config(config)) is not None:
+  if (counting := disk.row_counting(config)) is not None:
     print(f'Counting rows at the start: {counting}.')
   run_checks.print_warnings(config, workdir)
   run_checks.print_unknown_tokens(checked)
