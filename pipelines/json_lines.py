@@ -12,8 +12,8 @@ from typing import Any
 from pipelines import web_documents
 from pipelines.read_objects import read_objects
 from pipelines.source import Drop, Fields, RawRecord, Source
+from tff_fedfish.data.client_id_text import client_id_to_text
 from tff_fedfish.errors import UserError
-from tff_fedfish.evaluation.client_id_text import client_id_to_text
 
 _KEY = 'key'
 _ABSENT = object()

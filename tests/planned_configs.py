@@ -2,8 +2,8 @@
 
 import pathlib
 
-from tff_fedfish.training import config_loading
-from tff_fedfish.training.config import TrainConfig
+from tff_fedfish.config import loading as config_loading
+from tff_fedfish.config.schema import TrainConfig
 
 _CONFIGS = pathlib.Path(__file__).parents[1] / 'configs'
 

@@ -10,7 +10,7 @@ from refused_inputs import changed, damaged, edited, removed
 
 from tff_fedfish.data import records
 from tff_fedfish.data.corpus_index import INDEX_SCHEMA
-from tff_fedfish.training import run_inputs
+from tff_fedfish.run import run_inputs
 
 
 def _rewrite(corpus, payload_of, *, offset=None, damage=lambda data: data):

@@ -13,7 +13,7 @@ from refused_inputs import (
   removed,
 )
 
-from tff_fedfish.training import run_directory
+from tff_fedfish.run import run_directory
 
 _CONFIG = 'run/config.json'
 _DESCRIPTION = 'checkpoint/checkpoint.json'

@@ -12,7 +12,8 @@ import small_image_runs
 from fixtures import make_runs
 
 from tff_fedfish.cli.main import main
-from tff_fedfish.training import config_loading, run_directory
+from tff_fedfish.config import loading as config_loading
+from tff_fedfish.run import run_directory
 
 _RUNS = sorted(path.parent for path in make_runs.RUNS.glob('*/*/config.json'))
 # Of the same computation on another processor, or with other threads.

@@ -123,9 +123,9 @@ def _answers_at_once(importer: str) -> bool:
     'tff_fedfish.environment',
     'tff_fedfish.errors',
     'tff_fedfish.files',
-    'tff_fedfish.training.config',
-    'tff_fedfish.training.config_fields',
-    'tff_fedfish.training.config_loading',
+    'tff_fedfish.config.schema',
+    'tff_fedfish.config_fields',
+    'tff_fedfish.config.loading',
   )
 
 
@@ -234,7 +234,7 @@ def test_no_file_breaks_a_rule():
     ('tff_fedfish.cli.train', 'if x:\n  import apache_beam', 'late'),
     ('tff_fedfish.cli.train', 'class A:\n  import tensorflow', 'late'),
     ('configs.demo', 'import tensorflow', 'TensorFlow late'),
-    ('tff_fedfish.training.config', 'import tensorflow', 'TensorFlow late'),
+    ('tff_fedfish.config.schema', 'import tensorflow', 'TensorFlow late'),
     ('tff_fedfish.demo', 'from . import files', 'relative imports'),
   ],
 )

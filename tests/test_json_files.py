@@ -12,12 +12,8 @@ from tff_fedfish.data.tokenizers import load_tokenizer
 from tff_fedfish.errors import UserError
 from tff_fedfish.evaluation.results import read_evaluation
 from tff_fedfish.reporting.reading import read_json_object
+from tff_fedfish.run import checkpoint_files, checkpoints, run_directory
 from tff_fedfish.sweeping import record
-from tff_fedfish.training import (
-  checkpoint_files,
-  checkpoints,
-  run_directory,
-)
 
 _ROOT = pathlib.Path(__file__).parents[1]
 _NESTED = '[' * 200_000

@@ -8,7 +8,7 @@ import shlex
 import pytest
 
 from tff_fedfish.cli.main import main
-from tff_fedfish.training import config
+from tff_fedfish.config import schema as config
 
 _ROOT = pathlib.Path(__file__).parents[1]
 _README = (_ROOT / 'README.md').read_text()

@@ -18,9 +18,9 @@ from tff_fedfish.algorithms.slots.fisher_weighted_mean import (
   DeltaAndFisher,
   FisherWeightedMeanFactory,
 )
+from tff_fedfish.run import server_state
 from tff_fedfish.runtime import round_options
 from tff_fedfish.runtime.in_process_context import set_in_process_context
-from tff_fedfish.training import server_state
 
 
 @pytest.fixture(autouse=True, scope='module')

@@ -26,8 +26,10 @@ class Input:
       what: 'input' (tokenizes every client anew: the first time that a client
         is drawn), 'cached_input' (every client is in memory), or 'training'.
     """
+    from tff_fedfish.config import loading as config_loading
     from tff_fedfish.data.client_sequences import ClientSequences
-    from tff_fedfish.training import cohort_data, config_loading, run_checks
+    from tff_fedfish.run import cohort_data
+    from tff_fedfish.training import run_checks
 
     self._config = config_loading.load_config(
       plan.config_path(), [*data_overrides(corpus), *overrides]
@@ -45,8 +47,8 @@ class Input:
     self._what = what
     self._round_num = 0
     if what == 'training':
+      from tff_fedfish.run import learning_setup
       from tff_fedfish.runtime.in_process_context import set_in_process_context
-      from tff_fedfish.training import learning_setup
 
       set_in_process_context()
       self._process = learning_setup.build_learning_process(self._config)
@@ -73,7 +75,7 @@ class Input:
     return {'seconds': seconds, 'num_sequences': num_sequences}
 
   def _read(self):
-    from tff_fedfish.training import cohort_data
+    from tff_fedfish.run import cohort_data
 
     clients = cohort_data.cohort(
       self._config, self._participating, self._source, self._round_num

@@ -9,10 +9,10 @@ from benchmarks.engine_figures import Figure, Goal, measured
 from benchmarks.engine_processes import MeasuredProcess, once, take_turns
 from benchmarks.engine_settings import OURS, Settings, Workload, say
 
+from tff_fedfish.config import loading as config_loading
+from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.demo import plan as demo_plan
 from tff_fedfish.planning import plan as planning
-from tff_fedfish.training import config_loading
-from tff_fedfish.training.config import TrainConfig
 
 _GIB = 2**30
 # Within 15 %, whichever is the larger one.

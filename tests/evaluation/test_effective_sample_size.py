@@ -12,7 +12,7 @@ from tff_fedfish.evaluation.effective_sample_size import (
   EffectiveClients,
   client_mass_of,
 )
-from tff_fedfish.training import learning_setup
+from tff_fedfish.run import learning_setup
 
 
 def _squares(update, client_weight, state):

@@ -14,7 +14,8 @@ from tff_fedfish.cli.main import main
 from tff_fedfish.data import grouped_corpus
 from tff_fedfish.errors import UserError
 from tff_fedfish.evaluation import evaluate, personalization_split, results
-from tff_fedfish.training import run_checks, run_directory, run_inputs
+from tff_fedfish.run import run_directory, run_inputs
+from tff_fedfish.training import run_checks
 
 _STAGE = re.compile(r'(\w.*) \.\.\. \d+\.\d s')
 
@@ -104,14 +105,14 @@ class TestHeldOut:
     # From checkpoint 3 the replayed round is 4, whose outcome is checkpoint 4:
     # the barrier's global loss is that model's on round 4's training data.
     from tff_fedfish.data.client_sequences import ClientSequences
-    from tff_fedfish.training import (
+    from tff_fedfish.run import (
       checkpoints,
       cohort_data,
       learning_setup,
-      run_checks,
       run_directory,
       server_state,
     )
+    from tff_fedfish.training import run_checks
 
     output = tmp_path / 'out'
     third = small_run / 'checkpoints' / 'round_00000003'

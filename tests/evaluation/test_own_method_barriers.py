@@ -11,7 +11,7 @@ import tensorflow_federated as tff
 from tff_fedfish.cli.main import main
 from tff_fedfish.errors import UserError
 from tff_fedfish.evaluation import results
-from tff_fedfish.training import (
+from tff_fedfish.run import (
   cohort_data,
   learning_setup,
   run_directory,

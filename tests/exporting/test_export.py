@@ -22,7 +22,7 @@ from tff_fedfish.cli.main import main
 from tff_fedfish.data.tokenizers import load_tokenizer
 from tff_fedfish.errors import FailedError, UserError
 from tff_fedfish.exporting import export, saved_model
-from tff_fedfish.training import checkpoints, run_directory
+from tff_fedfish.run import checkpoints, run_directory
 
 
 @pytest.fixture(scope='module')

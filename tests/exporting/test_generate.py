@@ -12,7 +12,7 @@ from tff_fedfish.data.tokenizers import load_tokenizer, wordpiece_tokenizer
 from tff_fedfish.errors import UserError
 from tff_fedfish.exporting import generate
 from tff_fedfish.exporting.generate import GenerationOptions
-from tff_fedfish.training import checkpoints
+from tff_fedfish.run import checkpoints
 
 _CLIENT = 'host4.org'  # Has 5 documents.
 

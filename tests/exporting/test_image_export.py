@@ -17,7 +17,7 @@ from tff_fedfish.cli.main import main
 from tff_fedfish.exporting import image_model_card, model_card, run_facts
 from tff_fedfish.exporting.saved_model import write_saved_model
 from tff_fedfish.exporting.trained_model import load_trained_model
-from tff_fedfish.training import checkpoints
+from tff_fedfish.run import checkpoints
 
 _PARTITION = {
   'data__corpus': 'cifar10',

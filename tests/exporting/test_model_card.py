@@ -11,7 +11,7 @@ from tff_fedfish.data import client_splits
 from tff_fedfish.evaluation import results
 from tff_fedfish.exporting import model_card, run_facts
 from tff_fedfish.exporting.trained_model import load_trained_model
-from tff_fedfish.training import metrics_files
+from tff_fedfish.run import metrics_files
 
 _BOTH = ('saved_model', 'safetensors')
 

@@ -12,13 +12,9 @@ import small_runs
 
 from models.model_shapes import num_parameters
 from tff_fedfish.cli.main import main
+from tff_fedfish.config import loading as config_loading
 from tff_fedfish.planning import plan
-from tff_fedfish.training import (
-  checkpoints,
-  config_loading,
-  metrics_files,
-  run_directory,
-)
+from tff_fedfish.run import checkpoints, metrics_files, run_directory
 
 _ROOT = pathlib.Path(__file__).parents[2]
 _NAME = 'own_methods.magnitude_mean'

@@ -9,10 +9,10 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_fedfish.algorithms.fed_avg import build_fed_avg
+from tff_fedfish.config.schema import ClientWorkConfig, ServerConfig
 from tff_fedfish.optimizers import cost
 from tff_fedfish.optimizers.build import build_optimizer
 from tff_fedfish.runtime.in_process_context import set_in_process_context
-from tff_fedfish.training.config import ClientWorkConfig, ServerConfig
 
 _CLIENTS = (
   dict(),

@@ -4,9 +4,9 @@ import json
 import pathlib
 import shlex
 
+from tff_fedfish.config import loading as config_loading
 from tff_fedfish.evaluation import results
 from tff_fedfish.reporting import loading, settings
-from tff_fedfish.training import config_loading
 
 _CONFIGS = pathlib.Path(__file__).parents[2] / 'configs'
 

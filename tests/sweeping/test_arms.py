@@ -2,9 +2,9 @@
 
 import pytest
 
+from tff_fedfish.config import loading as config_loading
 from tff_fedfish.errors import UserError
 from tff_fedfish.sweeping import arms as arms_lib
-from tff_fedfish.training import config_loading
 
 _GRID = {
   'algorithm.name': ['fed_avg', 'fed_fish'],

@@ -9,11 +9,12 @@ import pytest
 import small_runs
 
 from tff_fedfish import files
+from tff_fedfish.config import loading as config_loading
 from tff_fedfish.evaluation import results
 from tff_fedfish.reporting import findings, loading
+from tff_fedfish.run import metrics_files
 from tff_fedfish.sweeping import job as job_lib
 from tff_fedfish.sweeping import run, tables
-from tff_fedfish.training import config_loading, metrics_files
 
 _HEADER = 'round,train/num_clients,train/num_non_finite_clients\n'
 _OPTIONS = dict(max_clients=2, personalization_epochs=1, fractions=[0])

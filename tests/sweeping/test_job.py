@@ -6,8 +6,8 @@ import planned_configs
 import pytest
 
 from tff_fedfish import files
+from tff_fedfish.config import loading as config_loading
 from tff_fedfish.sweeping.job import Job
-from tff_fedfish.training import config_loading
 
 
 def _job(directory: pathlib.Path, **changes) -> Job:

@@ -15,11 +15,12 @@ import pathlib
 import pytest
 
 from tff_fedfish import files
+from tff_fedfish.config import loading as config_loading
 from tff_fedfish.data import client_splits
 from tff_fedfish.errors import UserError
 from tff_fedfish.evaluation import results
+from tff_fedfish.run import run_directory, run_inputs
 from tff_fedfish.sweeping import run, workers
-from tff_fedfish.training import config_loading, run_directory, run_inputs
 
 _CLIENTS = [f'client {i}'.encode() for i in range(40)]
 _SWEEP = {

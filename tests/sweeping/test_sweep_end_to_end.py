@@ -12,9 +12,9 @@ import pytest
 import small_runs
 
 from tff_fedfish.evaluation import results
+from tff_fedfish.run import metrics_files, run_directory
 from tff_fedfish.sweeping import run
 from tff_fedfish.sweeping.sweep_file import SweepFile
-from tff_fedfish.training import metrics_files, run_directory
 
 _ROOT = pathlib.Path(__file__).parents[2]
 _PROGRAM = """

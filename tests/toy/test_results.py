@@ -205,9 +205,7 @@ def test_unusable_output_is_found_before_any_work(tmp_path, monkeypatch):
   def no_round(*_):
     raise AssertionError('a round was run')
 
-  monkeypatch.setattr(
-    'tff_fedfish.training.progress.Progress.__enter__', no_round
-  )
+  monkeypatch.setattr('tff_fedfish.progress.Progress.__enter__', no_round)
   (tmp_path / 'mine.txt').write_text('mine')
   with pytest.raises(
     UserError, match=r"`--output` must be empty or new, but .* 'mine.txt'"

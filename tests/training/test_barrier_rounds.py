@@ -16,13 +16,10 @@ from tff_fedfish.algorithms.fed_avg import build_fed_avg
 from tff_fedfish.evaluation import results
 from tff_fedfish.evaluation.client_evaluator import ClientEvaluator, Score
 from tff_fedfish.evaluation.results import ClientBarrier
+from tff_fedfish.run import cohort_data, round_metrics
 from tff_fedfish.runtime.in_process_context import set_in_process_context
 from tff_fedfish.runtime.round_options import RoundInterrupted
-from tff_fedfish.training import (
-  barrier_rounds,
-  cohort_data,
-  round_metrics,
-)
+from tff_fedfish.training import barrier_rounds
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

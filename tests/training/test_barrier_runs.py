@@ -11,7 +11,7 @@ import small_runs
 
 from tff_fedfish.cli.main import main
 from tff_fedfish.evaluation import barrier, evaluation_clients, results
-from tff_fedfish.training import (
+from tff_fedfish.run import (
   checkpoints,
   cohort_data,
   metrics_files,

@@ -19,8 +19,8 @@ import refused_runs
 import refused_settings
 
 from tff_fedfish.cli.main import main
+from tff_fedfish.config_fields import ConfigError
 from tff_fedfish.errors import UserError, UserErrors
-from tff_fedfish.training.config_fields import ConfigError
 
 _START = ('tff_fedfish.cli.train', 'run')
 # Round 1, and what follows it.
@@ -34,9 +34,9 @@ _NOT_SHOWN = {
   'known once it is joined or started, which takes seconds and processes',
   'tff_fedfish.runtime.ray_cluster _connect': 'that something listens at the '
   'address is checked; that it is a Ray of the same version, by joining it',
-  'tff_fedfish.training.learning_setup require_trained_models': 'what a '
+  'tff_fedfish.run.learning_setup require_trained_models': 'what a '
   "method's builder returns is known once it has built the process",
-  'tff_fedfish.training.server_state require_tensors': 'the tensors of a '
+  'tff_fedfish.run.server_state require_tensors': 'the tensors of a '
   "method's state are known once TFF has built the process; that corpus, "
   'vocabulary and settings are those of the checkpoint is checked before',
 }

@@ -16,12 +16,13 @@ import small_image_runs
 from PIL import Image
 
 from tff_fedfish.cli.main import main
-from tff_fedfish.evaluation.client_id_text import text_to_client_id
+from tff_fedfish.config import loading as config_loading
+from tff_fedfish.config_fields import ConfigError
+from tff_fedfish.data.client_id_text import text_to_client_id
 from tff_fedfish.planning import memory
+from tff_fedfish.run import run_directory
 from tff_fedfish.sweeping.arms import expand_arms
 from tff_fedfish.sweeping.sweep_file import SweepFile
-from tff_fedfish.training import config_loading, run_directory
-from tff_fedfish.training.config_fields import ConfigError
 
 _HOSTILE = ('<b>&"', '=1+1', 'a\nb', '\u202eevil', '\udc80\udcff', 'plain')
 _SETTINGS = {

@@ -9,7 +9,7 @@ import pytest
 import small_image_runs
 
 from tff_fedfish.cli.main import main
-from tff_fedfish.training import checkpoints, metrics_files
+from tff_fedfish.run import checkpoints, metrics_files
 
 # With batches of 4 the writers have 2 each; all of it by hand:
 # 5 + 6 + 6 + 6 images of a round, 7 - 6 and 9 - 6 beyond the cap.

@@ -18,7 +18,7 @@ from typing import Literal, NamedTuple
 import pytest
 import small_runs
 
-from tff_fedfish.training import checkpoints, metrics_files
+from tff_fedfish.run import checkpoints, metrics_files
 
 _ROOT = pathlib.Path(__file__).parents[2]
 _NUM_ROUNDS = 12

@@ -11,11 +11,11 @@ import tensorflow as tf
 
 from models import transformer
 from tff_fedfish.cli.main import main
+from tff_fedfish.config import loading as config_loading
 from tff_fedfish.planning import plan
-from tff_fedfish.training import (
+from tff_fedfish.run import (
   checkpoints,
   cohort_data,
-  config_loading,
   learning_setup,
   run_directory,
   run_inputs,

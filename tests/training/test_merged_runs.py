@@ -9,16 +9,16 @@ import small_runs
 import tensorflow as tf
 
 from tff_fedfish.cli.main import main
+from tff_fedfish.config import loading as config_loading
 from tff_fedfish.data import merged_clients, row_orders
-from tff_fedfish.training import (
+from tff_fedfish.run import (
   checkpoints,
   cohort_data,
-  config_loading,
   learning_setup,
   metrics_files,
-  run_checks,
   run_inputs,
 )
+from tff_fedfish.training import run_checks
 
 _MERGE = dict(
   partition__scheme='merge',

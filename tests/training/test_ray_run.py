@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import small_runs
 
-from tff_fedfish.training import checkpoints, metrics_files
+from tff_fedfish.run import checkpoints, metrics_files
 
 _SETTINGS = dict(
   training__num_rounds=2,

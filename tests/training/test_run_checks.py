@@ -14,8 +14,9 @@ import pytest
 import small_runs
 
 from tff_fedfish.cli.main import main
+from tff_fedfish.config import loading as config_loading
 from tff_fedfish.planning import disk
-from tff_fedfish.training import config_loading, run_checks
+from tff_fedfish.training import run_checks
 
 _ROOT = pathlib.Path(__file__).parents[2]
 
@@ -139,7 +140,7 @@ def test_what_happens_before_round_1_is_printed(small_inputs, tmp_path, capsys):
 
 
 def test_dry_run_of_a_run_in_use(small_inputs, small_run, capsys):
-  from tff_fedfish.training import run_directory
+  from tff_fedfish.run import run_directory
 
   with run_directory.lock(small_run):
     assert main(_arguments(small_inputs, small_run, '--dry_run')) == 2

@@ -10,12 +10,8 @@ import pytest
 import small_runs
 
 from tff_fedfish.cli.main import main
-from tff_fedfish.training import (
-  checkpoints,
-  cohort_data,
-  config_loading,
-  metrics_files,
-)
+from tff_fedfish.config import loading as config_loading
+from tff_fedfish.run import checkpoints, cohort_data, metrics_files
 
 _ROOT = pathlib.Path(__file__).parents[2]
 _CONFIG = small_runs.CONFIG
@@ -375,7 +371,7 @@ class TestBadInput:
     assert (small_run / 'config.json').read_bytes() == before
 
   def test_run_in_use(self, small_inputs, small_run, capsys):
-    from tff_fedfish.training import run_directory
+    from tff_fedfish.run import run_directory
 
     with run_directory.lock(small_run):
       self._train_fails(

@@ -10,7 +10,7 @@ import pytest
 import small_runs
 
 from tff_fedfish.errors import UserError
-from tff_fedfish.training import metrics_files, run_directory
+from tff_fedfish.run import metrics_files, run_directory
 
 _ROOT = pathlib.Path(__file__).parents[2]
 

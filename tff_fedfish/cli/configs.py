@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
   """Prints each config's name and what it is."""
   del arguments
-  from tff_fedfish.training import config_files
+  from tff_fedfish.config import files as config_files
 
   configs = config_files.shipped_configs()
   width = max(map(len, configs))

@@ -64,7 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
   tokenizer = None
   if arguments.vocabulary is not None:
     from tff_fedfish.data.tokenizers import load_tokenizer
-    from tff_fedfish.training.progress import Stages
+    from tff_fedfish.progress import Stages
 
     with Stages()('reading the vocabulary'):
       tokenizer = load_tokenizer(arguments.vocabulary)
@@ -149,7 +149,7 @@ def _print_unknown_tokens(
   corpus: 'GroupedCorpus', tokenizer: 'Tokenizer'
 ) -> None:
   from tff_fedfish.data import unknown_tokens
-  from tff_fedfish.training.progress import Progress
+  from tff_fedfish.progress import Progress
 
   with Progress('count tokens', len(corpus.client_ids), unit='client') as bar:
     fraction = unknown_tokens.fraction_of_corpus(corpus, tokenizer, bar.advance)
@@ -198,7 +198,7 @@ def _print_largest(
 ) -> None:
   import numpy as np
 
-  from tff_fedfish.evaluation.client_id_text import client_id_to_text
+  from tff_fedfish.data.client_id_text import client_id_to_text
 
   # Stable, so that equal groups stay in the order of their ids.
   order = np.argsort(-sizes['num_words'], kind='stable')[: max(num_largest, 0)]
@@ -275,7 +275,7 @@ def _write_plots(
 
 def _one_line(text: str) -> str:
   """Returns text of others without what a terminal would act upon."""
-  from tff_fedfish.evaluation.client_id_text import client_id_to_text
+  from tff_fedfish.data.client_id_text import client_id_to_text
 
   return client_id_to_text(text.encode('utf-8', 'replace'))
 

@@ -89,7 +89,7 @@ def _train(arguments: argparse.Namespace) -> int:
   # Light imports: arguments are checked before TensorFlow is loaded.
   from tff_fedfish.data import tokenizers, vocabulary_training, word_counts
   from tff_fedfish.data.grouped_corpus import GroupedCorpus
-  from tff_fedfish.training.progress import Progress
+  from tff_fedfish.progress import Progress
 
   output = require_usable_output(arguments.output, '--output')
   vocabulary_training.check_vocabulary_size(arguments.vocabulary_size)

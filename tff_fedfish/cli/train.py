@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
   """Trains, or says what training would do."""
-  from tff_fedfish.training import config_loading
+  from tff_fedfish.config import loading as config_loading
 
   config = config_loading.load_config(arguments.config, arguments.extra)
   if arguments.dry_run:

@@ -24,7 +24,7 @@ def run(arguments: argparse.Namespace) -> int:
   """Checks a grouped corpus, and prints what was checked."""
   from tff_fedfish.data.manifest import read_manifest
   from tff_fedfish.data.verify import verify_corpus
-  from tff_fedfish.training.progress import Progress
+  from tff_fedfish.progress import Progress
 
   shards = read_manifest(arguments.directory).shards
   total = sum(shard.num_bytes for shard in shards) // _PROGRESS_BYTES

@@ -5,8 +5,8 @@ import importlib.util
 import pathlib
 
 from tff_fedfish import corpora
+from tff_fedfish.config import loading as config_loading
 from tff_fedfish.sweeping.job import Job
-from tff_fedfish.training import config_loading
 
 PRETRAINING_NAME = 'debian_descriptions'
 TRANSFER_NAME = 'sotu_by_president'

@@ -13,8 +13,8 @@ from typing import Any
 from tff_fedfish.data.sequences import Rows
 from tff_fedfish.evaluation.client_evaluator import ClientEvaluator
 from tff_fedfish.evaluation.results import ClientBarrier
-from tff_fedfish.training.cohort_data import TrainingClient
-from tff_fedfish.training.progress import Progress, Stages
+from tff_fedfish.progress import Progress, Stages
+from tff_fedfish.run.cohort_data import TrainingClient
 
 
 def replay_round(

@@ -9,11 +9,13 @@ import sys
 from typing import Any
 
 from tff_fedfish import files
+from tff_fedfish.config_fields import is_finite_float32
 from tff_fedfish.data import unknown_tokens
 from tff_fedfish.errors import UserError
 from tff_fedfish.evaluation import results
 from tff_fedfish.evaluation.personalization_split import MIN_SEQUENCES
-from tff_fedfish.training import (
+from tff_fedfish.progress import Progress, Stages
+from tff_fedfish.run import (
   checkpoints,
   cohort_data,
   divergence,
@@ -21,8 +23,6 @@ from tff_fedfish.training import (
   run_directory,
   run_inputs,
 )
-from tff_fedfish.training.config_fields import is_finite_float32
-from tff_fedfish.training.progress import Progress, Stages
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -130,7 +130,7 @@ def evaluate(
   with stages('choosing clients'):
     # Late: the errors above must not wait for TensorFlow.
     from tff_fedfish.evaluation import evaluation_clients
-    from tff_fedfish.training import server_state
+    from tff_fedfish.run import server_state
 
     sample = evaluation_clients.choose_clients(
       client_ids,
@@ -211,8 +211,8 @@ class _Measurement:
 
   def __init__(self, config, loaded, options):
     from models.model_shapes import weight_shapes
+    from tff_fedfish.run import learning_setup, server_state
     from tff_fedfish.runtime.in_process_context import set_in_process_context
-    from tff_fedfish.training import learning_setup, server_state
 
     set_in_process_context()
     self._config = config
@@ -251,12 +251,8 @@ class _Measurement:
   def barrier(self, participating, client_rows):
     from models.model_shapes import weight_shapes
     from tff_fedfish.evaluation import barrier, effective_sample_size
+    from tff_fedfish.run import learning_setup, round_rates, server_state
     from tff_fedfish.runtime import round_options
-    from tff_fedfish.training import (
-      learning_setup,
-      round_rates,
-      server_state,
-    )
 
     config = self._config
     process = learning_setup.build_learning_process(config)

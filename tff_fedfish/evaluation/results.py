@@ -17,13 +17,13 @@ from typing import Any
 import numpy as np
 
 from tff_fedfish import files
-from tff_fedfish.errors import UserError
-from tff_fedfish.evaluation import statistics
-from tff_fedfish.evaluation.client_id_text import (
+from tff_fedfish.data.client_id_text import (
   client_id_to_cell,
   client_id_to_text,
   text_to_client_id,
 )
+from tff_fedfish.errors import UserError
+from tff_fedfish.evaluation import statistics
 
 _SCHEMA_VERSION = 1
 _KINDS = ('held_out', 'participating', 'transfer')

@@ -3,12 +3,9 @@
 import bisect
 import difflib
 
+from tff_fedfish.data.client_id_text import client_id_to_text, text_to_client_id
 from tff_fedfish.data.grouped_corpus import GroupedCorpus
 from tff_fedfish.errors import UserError
-from tff_fedfish.evaluation.client_id_text import (
-  client_id_to_text,
-  text_to_client_id,
-)
 
 # Ids compared with one that does not exist: all of a small corpus, or those
 # beside its place in the order of a large one.

@@ -19,13 +19,13 @@ from typing import Any
 import numpy as np
 
 from tff_fedfish import files
+from tff_fedfish.config import loading as config_loading
 from tff_fedfish.errors import FailedError, UserError
 from tff_fedfish.exporting import model_card, run_facts
 from tff_fedfish.exporting.trained_model import (
   TrainedModel,
   load_trained_model,
 )
-from tff_fedfish.training import config_loading
 from tff_fedfish.version import __version__
 
 FORMATS = ('saved_model', 'safetensors')

@@ -6,17 +6,17 @@ import re
 
 import numpy as np
 
+from tff_fedfish.config_fields import is_finite_float32
+from tff_fedfish.data.client_id_text import client_id_to_text
 from tff_fedfish.data.grouped_corpus import GroupedCorpus
 from tff_fedfish.data.tokenizers import Tokenizer
 from tff_fedfish.errors import UserError
-from tff_fedfish.evaluation.client_id_text import client_id_to_text
 from tff_fedfish.exporting import client_lookup
 from tff_fedfish.exporting.trained_model import (
   TrainedModel,
   load_trained_model,
 )
-from tff_fedfish.training import run_inputs
-from tff_fedfish.training.config_fields import is_finite_float32
+from tff_fedfish.run import run_inputs
 
 # Pieces that stand for no text, in both kinds of vocabularies: BERT's [CLS],
 # [MASK] and [unused7], SentencePiece's <s>.
@@ -220,8 +220,8 @@ def _client_sequences(model, corpus, client_id):
 
 
 def _fine_tune(config, weights, sequences, options):
+  from tff_fedfish.run import learning_setup
   from tff_fedfish.runtime.in_process_context import set_in_process_context
-  from tff_fedfish.training import learning_setup
 
   set_in_process_context()
   epochs, rate = options.personalization_epochs, options.learning_rate

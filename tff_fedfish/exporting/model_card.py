@@ -10,12 +10,12 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from models.model_shapes import num_parameters
+from tff_fedfish.config.optimizer_settings import unread_settings
 from tff_fedfish.exporting import image_model_card, language_model_card
 from tff_fedfish.exporting.card_text import prose, table
 from tff_fedfish.exporting.run_facts import RunFacts
 from tff_fedfish.exporting.trained_model import TrainedModel
 from tff_fedfish.reporting.evaluations import Interval
-from tff_fedfish.training.config_optimizers import unread_settings
 from tff_fedfish.version import __version__
 
 # Of the config, what fixes the weights beside model, data and length.

@@ -10,7 +10,7 @@ from tff_fedfish.exporting.trained_model import TrainedModel
 from tff_fedfish.reporting.evaluations import Evaluation
 from tff_fedfish.reporting.loading import load_runs
 from tff_fedfish.reporting.runs import Row
-from tff_fedfish.training import run_inputs
+from tff_fedfish.run import run_inputs
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

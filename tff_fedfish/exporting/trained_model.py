@@ -7,15 +7,10 @@ import pathlib
 import numpy as np
 
 from models.model_shapes import ModelShape, weight_shapes
+from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.data.tokenizers import Tokenizer
 from tff_fedfish.errors import UserError
-from tff_fedfish.training import (
-  checkpoints,
-  fingerprints,
-  run_directory,
-  run_inputs,
-)
-from tff_fedfish.training.config import TrainConfig
+from tff_fedfish.run import checkpoints, fingerprints, run_directory, run_inputs
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -78,7 +73,7 @@ def load_trained_model(
     path, contents, config, tokenizer, vocabulary=vocabulary
   )
   # Late: the errors above must not wait for TFF.
-  from tff_fedfish.training import server_state
+  from tff_fedfish.run import server_state
 
   loaded = checkpoints.load_checkpoint(
     path, server_state.TRAINABLE_PREFIX, verify=False

@@ -5,9 +5,9 @@ own), one builder, one line in `registry.BUILT_IN` and one test file. Nothing
 outside this package spells a method's name.
 """
 
+from tff_fedfish.config_fields import number
 from tff_fedfish.methods.method import ClientCost, Column, Method, Traffic
 from tff_fedfish.methods.settings import AlgorithmConfig
-from tff_fedfish.training.config_fields import number
 
 __all__ = [
   'AlgorithmConfig',

@@ -8,10 +8,10 @@ import typing
 from collections.abc import Iterator
 from typing import Any
 
+from tff_fedfish.config_fields import Section
 from tff_fedfish.methods.method import Method
 from tff_fedfish.methods.registry import settings_of
 from tff_fedfish.methods.settings import AlgorithmConfig, kind_of
-from tff_fedfish.training.config_fields import Section
 
 _COMMAND = 'fedfish train --config demo --workdir runs/NAME'
 

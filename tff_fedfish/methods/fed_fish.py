@@ -3,6 +3,7 @@
 import dataclasses
 from typing import Literal
 
+from tff_fedfish.config_fields import ConfigError, number
 from tff_fedfish.methods.method import (
   ClientCost,
   Column,
@@ -11,7 +12,6 @@ from tff_fedfish.methods.method import (
   own_settings,
 )
 from tff_fedfish.methods.settings import AlgorithmConfig
-from tff_fedfish.training.config_fields import ConfigError, number
 
 # Estimators that square the gradients of whole batches.
 _OF_BATCHES = ('extra_pass', 'last_epoch')

@@ -3,9 +3,9 @@
 import dataclasses
 from typing import Literal
 
+from tff_fedfish.config_fields import number
 from tff_fedfish.methods.method import ClientCost, Column, Method
 from tff_fedfish.methods.settings import AlgorithmConfig
-from tff_fedfish.training.config_fields import number
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

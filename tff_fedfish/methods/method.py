@@ -16,7 +16,7 @@ from tff_fedfish.methods.settings import (
 )
 
 if typing.TYPE_CHECKING:
-  from tff_fedfish.training.config import TrainConfig
+  from tff_fedfish.config.schema import TrainConfig
 
 
 class Traffic(typing.NamedTuple):

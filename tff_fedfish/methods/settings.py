@@ -5,10 +5,10 @@ import types
 import typing
 from typing import Any, ClassVar, Literal
 
-from tff_fedfish.training.config_fields import Section
+from tff_fedfish.config_fields import Section
 
 if typing.TYPE_CHECKING:
-  from tff_fedfish.training.config import TrainConfig
+  from tff_fedfish.config.schema import TrainConfig
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 import tensorflow_federated as tff
 
+from tff_fedfish.config.optimizer_settings import OptimizerSettings
 from tff_fedfish.optimizers.adamw import build_adamw
 from tff_fedfish.optimizers.clipping import clip_by_global_norm
 from tff_fedfish.optimizers.fed_opt import build_fed_opt
 from tff_fedfish.optimizers.nesterov import build_nesterov_sgd
-from tff_fedfish.training.config_optimizers import OptimizerSettings
 
 
 def build_optimizer(

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from tff_fedfish.training.config_optimizers import OptimizerSettings
+from tff_fedfish.config.optimizer_settings import OptimizerSettings
 
 # Adam's first and second moment: 3 and 4.
 _MEAN, _SCALE = 3, 4

@@ -13,9 +13,9 @@ from models import resnet_shapes
 from models.image_model_config import ImageModelConfig
 from models.model_shapes import ModelShape, weight_shapes
 from models.transformer_config import TransformerConfig
+from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.optimizers import cost
 from tff_fedfish.planning import flops
-from tff_fedfish.training.config import TrainConfig
 
 Parts = dict[str, int]
 """Part -> bytes."""

@@ -6,7 +6,7 @@ sequences.
 
 import dataclasses
 
-from tff_fedfish.training.config import TrainConfig
+from tff_fedfish.config.schema import TrainConfig
 
 
 @dataclasses.dataclass(frozen=True)

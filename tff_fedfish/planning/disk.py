@@ -4,12 +4,12 @@ import dataclasses
 
 from models.model_shapes import num_parameters
 from tff_fedfish.communication import BYTES_PER_WEIGHT
+from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.data import row_counts
 from tff_fedfish.data.manifest import read_manifest
 from tff_fedfish.errors import UserError
 from tff_fedfish.optimizers import cost
 from tff_fedfish.planning.units import format_bytes
-from tff_fedfish.training.config import TrainConfig
 
 
 def checkpoint_bytes(config: TrainConfig) -> int:

@@ -9,9 +9,9 @@ import dataclasses
 from typing import NamedTuple
 
 from models.transformer_config import TransformerConfig, num_parameters
+from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.optimizers import cost
 from tff_fedfish.planning import client_steps
-from tff_fedfish.training.config import TrainConfig
 
 # As in models/attention.py and models/token_loss.py, which import TensorFlow;
 # a test compares them.

@@ -9,11 +9,11 @@ import dataclasses
 import math
 
 from models.image_model_config import ImageModelConfig
+from tff_fedfish.config.image_corpora import IMAGE_CORPORA
+from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.optimizers import cost
 from tff_fedfish.planning import client_memory, traffic
 from tff_fedfish.planning.client_memory import Parts
-from tff_fedfish.training.config import TrainConfig
-from tff_fedfish.training.image_corpora import IMAGE_CORPORA
 
 # Interpreter, TensorFlow, TFF and compiled graphs; measured.
 PROCESS_BYTES = 925 * 10**6

@@ -6,9 +6,9 @@ import typing
 from typing import Any
 
 from models.transformer_config import num_parameters, weight_shapes
+from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.errors import UserError
 from tff_fedfish.planning import client_steps, disk, flops, memory, traffic
-from tff_fedfish.training.config import TrainConfig
 
 if typing.TYPE_CHECKING:
   from tff_fedfish.planning.step_time import MeasuredSeconds

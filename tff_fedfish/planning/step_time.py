@@ -18,11 +18,11 @@ from models.model_shapes import are_matrices, num_parameters
 from models.transformer_config import TransformerConfig, weight_shapes
 from tff_fedfish import environment, local_training
 from tff_fedfish.algorithms.slots.finite import zero_if_non_finite
+from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.data import sequences
 from tff_fedfish.optimizers.build import build_optimizer
 from tff_fedfish.planning import client_steps
 from tff_fedfish.runtime import freed_memory
-from tff_fedfish.training.config import TrainConfig
 
 # Not 1 and 2: noise in the difference counts num_layers times.
 _NUM_LAYERS = (1, 4)

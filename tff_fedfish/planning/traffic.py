@@ -9,7 +9,7 @@ import dataclasses
 
 from models.model_shapes import num_parameters
 from tff_fedfish import communication
-from tff_fedfish.training.config import TrainConfig
+from tff_fedfish.config.schema import TrainConfig
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,6 +8,8 @@ import pathlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from tff_fedfish.config import loading as config_loading
+from tff_fedfish.config import overrides as config_overrides
 from tff_fedfish.errors import UserError
 from tff_fedfish.evaluation.results import ClientBarrier, read_barriers
 from tff_fedfish.methods import registry
@@ -15,8 +17,7 @@ from tff_fedfish.methods.settings import AlgorithmConfig
 from tff_fedfish.reporting.evaluations import finite_rows, load_evaluation
 from tff_fedfish.reporting.reading import read_json_object
 from tff_fedfish.reporting.runs import Row, Run
-from tff_fedfish.training import config_loading, config_overrides
-from tff_fedfish.training.metrics_files import read_metrics
+from tff_fedfish.run.metrics_files import read_metrics
 
 
 def load_runs(directories: Sequence[str | os.PathLike]) -> list[Run]:

@@ -9,9 +9,9 @@ other than those of the clients' split and partition, are repetitions.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tff_fedfish.config import loading as config_loading
 from tff_fedfish.reporting.runs import Run
 from tff_fedfish.reporting.settings import flatten
-from tff_fedfish.training import config_loading
 
 LOCAL_EPOCHS = 'client_work.num_local_epochs'
 NUM_ROUNDS = 'training.num_rounds'

@@ -7,15 +7,15 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
+from tff_fedfish.config import loading as config_loading
+from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.errors import UserError
 from tff_fedfish.evaluation.results import ClientBarrier
 from tff_fedfish.methods import registry
 from tff_fedfish.methods.settings import AlgorithmConfig
 from tff_fedfish.reporting.evaluations import Evaluation
 from tff_fedfish.reporting.reading import is_finite
-from tff_fedfish.training import config_loading
-from tff_fedfish.training.config import TrainConfig
-from tff_fedfish.training.divergence import RoundHistory
+from tff_fedfish.run.divergence import RoundHistory
 
 Row = dict[str, float | int | None]
 

@@ -2,10 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 
-from tff_fedfish.evaluation.client_id_text import (
-  client_id_to_cell,
-  client_id_to_text,
-)
+from tff_fedfish.data.client_id_text import client_id_to_cell, client_id_to_text
 from tff_fedfish.evaluation.results import ClientEvaluation
 from tff_fedfish.reporting import figures
 from tff_fedfish.reporting.evaluations import Evaluation

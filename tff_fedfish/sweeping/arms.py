@@ -5,13 +5,13 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
+from tff_fedfish.config import loading as config_loading
+from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.errors import UserError
 from tff_fedfish.sweeping import budgets, evaluations, grid, names
 from tff_fedfish.sweeping.grid import Settings
 from tff_fedfish.sweeping.learning_rates import held_out_share
 from tff_fedfish.sweeping.sweep_file import SweepFile
-from tff_fedfish.training import config_loading
-from tff_fedfish.training.config import TrainConfig
 
 _LOCAL_EPOCHS = 'client_work.num_local_epochs'
 

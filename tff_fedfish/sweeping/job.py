@@ -5,14 +5,10 @@ import dataclasses
 import pathlib
 from collections.abc import Mapping, Sequence
 
+from tff_fedfish.config import loading as config_loading
+from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.errors import UserError
-from tff_fedfish.training import (
-  checkpoints,
-  config_loading,
-  divergence,
-  run_directory,
-)
-from tff_fedfish.training.config import TrainConfig
+from tff_fedfish.run import checkpoints, divergence, run_directory
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

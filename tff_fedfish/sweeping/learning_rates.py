@@ -15,11 +15,11 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.errors import UserError
 from tff_fedfish.sweeping import grid, names
 from tff_fedfish.sweeping.grid import Axis, Settings
 from tff_fedfish.sweeping.selection import METRICS
-from tff_fedfish.training.config import TrainConfig
 
 _REQUIRED = ('settings', 'num_rounds')
 _OPTIONAL = ('metric', 'per', 'validation_fraction', 'num_clients')

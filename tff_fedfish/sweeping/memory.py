@@ -3,10 +3,10 @@
 from collections.abc import Iterable
 
 from tff_fedfish import environment
+from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.errors import UserError
 from tff_fedfish.planning import memory
 from tff_fedfish.planning.units import format_bytes
-from tff_fedfish.training.config import TrainConfig
 
 
 def require_memory(configs: Iterable[TrainConfig], num_jobs: int) -> None:

@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tff_fedfish import files
+from tff_fedfish.config import loading as config_loading
+from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.errors import UserError
 from tff_fedfish.sweeping.arms import Arm, SearchRun
 from tff_fedfish.sweeping.sweep_config import SweepConfig
 from tff_fedfish.sweeping.sweep_file import SweepFile
 from tff_fedfish.sweeping.sweep_jobs import ARMS, SEARCH, search_job_name
-from tff_fedfish.training import config_loading
-from tff_fedfish.training.config import TrainConfig
 
 NAME = 'sweep.json'
 SCHEMA_VERSION = 1

@@ -10,7 +10,9 @@ import warnings
 from collections.abc import Iterator, Sequence
 
 from tff_fedfish import files
+from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.errors import UserError, UserErrors
+from tff_fedfish.run import run_directory, run_inputs
 from tff_fedfish.sweeping import arms as arms_lib
 from tff_fedfish.sweeping import choosing, record, sweep_jobs, workers
 from tff_fedfish.sweeping.arms import Arm, SearchRun
@@ -18,8 +20,7 @@ from tff_fedfish.sweeping.job import Job
 from tff_fedfish.sweeping.memory import require_memory
 from tff_fedfish.sweeping.progress import JobsProgress
 from tff_fedfish.sweeping.sweep_file import SweepFile
-from tff_fedfish.training import run_checks, run_directory, run_inputs
-from tff_fedfish.training.config import TrainConfig
+from tff_fedfish.training import run_checks
 
 
 def run_sweep(

@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.errors import UserError
 from tff_fedfish.sweeping import budgets, evaluations, grid
 from tff_fedfish.sweeping.evaluations import EvaluationRequest
@@ -12,7 +13,6 @@ from tff_fedfish.sweeping.learning_rates import (
   LearningRateSearch,
   parse_search,
 )
-from tff_fedfish.training.config import TrainConfig
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

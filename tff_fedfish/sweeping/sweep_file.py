@@ -6,14 +6,15 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tff_fedfish.config import files as config_files
+from tff_fedfish.config import loading as config_loading
+from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.errors import UserError
 from tff_fedfish.methods import registry
 from tff_fedfish.methods.method import Method
 from tff_fedfish.methods.settings import AlgorithmConfig
 from tff_fedfish.sweeping.grid import Axis, Settings
 from tff_fedfish.sweeping.sweep_config import SweepConfig, parse_sweep
-from tff_fedfish.training import config_files, config_loading
-from tff_fedfish.training.config import TrainConfig
 
 _METHOD = 'algorithm.name'
 _ADVICE = 'Correct the file; configs/debian_sweep.py is an example.'

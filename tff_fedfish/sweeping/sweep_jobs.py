@@ -6,14 +6,14 @@ import textwrap
 from collections.abc import Sequence
 
 from tff_fedfish import files
+from tff_fedfish.config import loading as config_loading
+from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.evaluation.personalization_split import MIN_SEQUENCES
 from tff_fedfish.planning import client_steps
 from tff_fedfish.sweeping.arms import Arm, SearchRun
 from tff_fedfish.sweeping.evaluations import EvaluationRequest
 from tff_fedfish.sweeping.job import Job
 from tff_fedfish.sweeping.learning_rates import LearningRateSearch
-from tff_fedfish.training import config_loading
-from tff_fedfish.training.config import TrainConfig
 
 ARMS = 'arms'
 """Directory of the runs that are compared."""

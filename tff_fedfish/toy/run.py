@@ -4,9 +4,9 @@ import os
 import pathlib
 
 from tff_fedfish import files
+from tff_fedfish.progress import Progress
 from tff_fedfish.toy import task
 from tff_fedfish.toy.results import SupportSummary, summarize, to_json_dict
-from tff_fedfish.training.progress import Progress
 
 
 def run_toy(

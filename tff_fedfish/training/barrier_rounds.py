@@ -14,14 +14,14 @@ import re
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
+from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.data.sequences import ClientRows
 from tff_fedfish.evaluation import barrier, results
 from tff_fedfish.evaluation.client_evaluator import ClientEvaluator
 from tff_fedfish.evaluation.results import ClientBarrier
+from tff_fedfish.run import cohort_data
 from tff_fedfish.runtime import round_options
 from tff_fedfish.runtime.round_options import RoundInterrupted
-from tff_fedfish.training import cohort_data
-from tff_fedfish.training.config import TrainConfig
 
 DIRECTORY_NAME = 'barrier'
 

@@ -7,15 +7,13 @@ from typing import Any
 
 import tensorflow_federated as tff
 
+from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.data.sequences import ClientRows
 from tff_fedfish.data.tokenizers import Tokenizer
 from tff_fedfish.evaluation.client_evaluator import ClientEvaluator
 from tff_fedfish.evaluation.evaluation_clients import ClientSample
-from tff_fedfish.runtime.in_process_context import (
-  InProcessContext,
-  set_in_process_context,
-)
-from tff_fedfish.training import (
+from tff_fedfish.progress import Stages
+from tff_fedfish.run import (
   checkpoints,
   cohort_data,
   fingerprints,
@@ -24,8 +22,10 @@ from tff_fedfish.training import (
   run_inputs,
   server_state,
 )
-from tff_fedfish.training.config import TrainConfig
-from tff_fedfish.training.progress import Stages
+from tff_fedfish.runtime.in_process_context import (
+  InProcessContext,
+  set_in_process_context,
+)
 from tff_fedfish.training.run_checks import CheckedRun
 
 

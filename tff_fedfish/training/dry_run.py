@@ -6,10 +6,12 @@ import os
 
 from models.model_shapes import num_parameters, weight_shapes
 from tff_fedfish import communication
+from tff_fedfish.config import loading as config_loading
+from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.planning import client_steps, disk
-from tff_fedfish.training import config_loading, run_checks, run_directory
-from tff_fedfish.training.config import TrainConfig
-from tff_fedfish.training.progress import Stages
+from tff_fedfish.progress import Stages
+from tff_fedfish.run import run_directory
+from tff_fedfish.training import run_checks
 
 
 def dry_run(config: TrainConfig, workdir: str | os.PathLike | None) -> None:

@@ -2,9 +2,9 @@
 
 from collections.abc import Callable
 
+from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.runtime.ray_workers import RayWorkers
 from tff_fedfish.runtime.round_options import RoundOptions
-from tff_fedfish.training.config import TrainConfig
 
 
 def build_workers(config: TrainConfig) -> RayWorkers | None:

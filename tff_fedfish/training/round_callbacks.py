@@ -13,13 +13,13 @@ from typing import Any
 
 from models.model_shapes import num_parameters
 from tff_fedfish.evaluation import evaluation_clients
+from tff_fedfish.run import round_metrics, run_directory, server_state
+from tff_fedfish.run.checkpoint_writer import CheckpointWriter
+from tff_fedfish.run.divergence import RoundHistory
+from tff_fedfish.run.metrics_files import MetricsLog
 from tff_fedfish.runtime.round_options import ClientFailure
-from tff_fedfish.training import round_metrics, run_directory, server_state
 from tff_fedfish.training.barrier_rounds import BarrierRounds
 from tff_fedfish.training.built_run import BuiltRun
-from tff_fedfish.training.checkpoint_writer import CheckpointWriter
-from tff_fedfish.training.divergence import RoundHistory
-from tff_fedfish.training.metrics_files import MetricsLog
 
 MAX_FAILURES_SHOWN = 3
 """Failures of a round that are printed; metrics.csv counts all of them."""

@@ -5,24 +5,22 @@ import math
 import sys
 import time
 
-from tff_fedfish.runtime.round_options import (
-  RoundInterrupted,
-  use_round_options,
-)
-from tff_fedfish.training import (
-  barrier_rounds,
+from tff_fedfish.progress import Progress, Stages
+from tff_fedfish.run import (
   cohort_data,
-  engine,
-  round_callbacks,
   round_metrics,
   round_rates,
   run_directory,
 )
+from tff_fedfish.run.divergence import RoundHistory
+from tff_fedfish.run.metrics_files import MetricsLog
+from tff_fedfish.runtime.round_options import (
+  RoundInterrupted,
+  use_round_options,
+)
+from tff_fedfish.training import barrier_rounds, engine, round_callbacks
 from tff_fedfish.training.built_run import BuiltRun
-from tff_fedfish.training.divergence import RoundHistory
 from tff_fedfish.training.interruption import Interruption
-from tff_fedfish.training.metrics_files import MetricsLog
-from tff_fedfish.training.progress import Progress, Stages
 
 
 def run_rounds(run: BuiltRun, history: RoundHistory, stages: Stages) -> int:

@@ -14,14 +14,14 @@ import sys
 from collections.abc import Callable, Iterable
 
 from tff_fedfish import environment
+from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.data import unknown_tokens
 from tff_fedfish.errors import UserError, UserErrors
 from tff_fedfish.evaluation import evaluation_clients
 from tff_fedfish.methods import registry
 from tff_fedfish.planning import disk, memory
 from tff_fedfish.planning.units import format_bytes
-from tff_fedfish.runtime import ray_cluster
-from tff_fedfish.training import (
+from tff_fedfish.run import (
   checkpoints,
   divergence,
   fingerprints,
@@ -30,7 +30,7 @@ from tff_fedfish.training import (
   run_directory,
   run_inputs,
 )
-from tff_fedfish.training.config import TrainConfig
+from tff_fedfish.runtime import ray_cluster
 
 Stage = Callable[[str], contextlib.AbstractContextManager]
 

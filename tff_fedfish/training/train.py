@@ -4,9 +4,10 @@ import os
 import sys
 
 from tff_fedfish import files
-from tff_fedfish.training import divergence, run_checks, run_directory
-from tff_fedfish.training.config import TrainConfig
-from tff_fedfish.training.progress import Stages
+from tff_fedfish.config.schema import TrainConfig
+from tff_fedfish.progress import Stages
+from tff_fedfish.run import divergence, run_directory
+from tff_fedfish.training import run_checks
 
 
 def train(config: TrainConfig, workdir: str | os.PathLike) -> int:

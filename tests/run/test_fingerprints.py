@@ -1,0 +1,163 @@
+"""A checkpoint is tied to its vocabulary and settings."""
+
+import dataclasses
+import json
+import shutil
+
+import pytest
+import small_runs
+
+from tff_fedfish.cli.main import main
+from tff_fedfish.config import loading as config_loading
+from tff_fedfish.config import schema as config
+from tff_fedfish.methods.settings import AlgorithmConfig
+from tff_fedfish.run import fingerprints
+
+_CONFIG = config_loading.load_config(small_runs.CONFIG)
+# Of configs/demo.py. It changes only with that file: a default that changes,
+# and a setting that is added, leave the fingerprints of earlier runs.
+_DEMO = 'e6b1c5023a73607e36c4ffe465a75d637498f91e0a8c4dfca7c634841e868ece'
+
+
+def test_fingerprint_of_a_known_config_stays():
+  assert fingerprints.settings_fingerprint(_CONFIG) == _DEMO
+
+
+def _with(section, **values):
+  changed = dataclasses.replace(getattr(_CONFIG, section), **values)
+  return dataclasses.replace(_CONFIG, **{section: changed})
+
+
+def test_what_may_change_on_resume_is_left_out():
+  other = _with('training', num_rounds=31)
+  assert fingerprints.settings_fingerprint(other) == _DEMO
+  other = _with('data', directory='moved', vocabulary='also_moved')
+  assert fingerprints.settings_fingerprint(other) == _DEMO
+
+
+@pytest.mark.parametrize(
+  'section, values',
+  [
+    ('seeds', {'split_seed': 4}),
+    ('client_work', {'learning_rate': 0.2}),
+    ('algorithm', {'fisher_estimator': 'last_epoch'}),
+  ],
+)
+def test_what_may_not_change_is_in_it(section, values):
+  other = _with(section, **values)
+  assert fingerprints.settings_fingerprint(other) != _DEMO
+
+
+def test_the_method_counts():
+  average = AlgorithmConfig(name='fed_avg')
+  other = dataclasses.replace(_CONFIG, algorithm=average)
+  assert fingerprints.settings_fingerprint(other) != _DEMO
+
+
+def test_a_later_setting_leaves_it_as_it_is():
+  @dataclasses.dataclass(frozen=True, kw_only=True)
+  class LaterSection(config.SeedsConfig):
+    dropout_seed: int = 6
+
+  sections = {
+    field.name: getattr(_CONFIG, field.name)
+    for field in dataclasses.fields(_CONFIG)
+  }
+  later = config.TrainConfig(**sections | {'seeds': LaterSection()})
+  assert fingerprints.settings_fingerprint(later) == _DEMO
+  # But with another value than the default it counts.
+  changed = config.TrainConfig(
+    **sections | {'seeds': LaterSection(dropout_seed=7)}
+  )
+  assert fingerprints.settings_fingerprint(changed) != _DEMO
+
+
+@pytest.fixture(scope='module')
+def other_vocabulary(small_inputs, tmp_path_factory):
+  """A vocabulary of the same size with other pieces."""
+  directory = tmp_path_factory.mktemp('other') / 'vocabulary'
+  corpus, vocabulary = small_inputs
+  shutil.copytree(vocabulary, directory)
+  file = directory / 'vocab.txt'
+  pieces = file.read_text('utf-8').splitlines()
+  # Two words change places.
+  pieces[-1], pieces[-2] = pieces[-2], pieces[-1]
+  file.write_text('\n'.join(pieces) + '\n', 'utf-8')
+  import hashlib
+
+  metadata = json.loads((directory / 'tokenizer.json').read_text('utf-8'))
+  metadata['sha256'] = hashlib.sha256(file.read_bytes()).hexdigest()
+  (directory / 'tokenizer.json').write_text(json.dumps(metadata), 'utf-8')
+  return directory
+
+
+def _replace_vocabulary(workdir, other):
+  shutil.rmtree(workdir / 'vocabulary')
+  shutil.copytree(other, workdir / 'vocabulary')
+
+
+def _error(capsys):
+  found = capsys.readouterr().err
+  assert found.count('\n') == 1, found
+  return found
+
+
+class TestRunOnDisk:
+  @pytest.fixture
+  def workdir(self, small_run, tmp_path):
+    return shutil.copytree(small_run, tmp_path / 'run')
+
+  def _commands(self, workdir, corpus, tmp_path):
+    output = ['--output', str(tmp_path / 'out')]
+    run = ['--checkpoint', str(workdir)]
+    return [
+      ['evaluate', *run, '--data', str(corpus), *output],
+      ['export', *run, *output],
+      ['generate', *run, '--prompt', 'the'],
+    ]
+
+  def test_another_vocabulary_in_the_run(
+    self, workdir, small_inputs, other_vocabulary, tmp_path, capsys
+  ):
+    _replace_vocabulary(workdir, other_vocabulary)
+    for command in self._commands(workdir, small_inputs[0], tmp_path):
+      assert main(command) == 2
+      error = _error(capsys)
+      assert 'was made with another vocabulary than' in error
+      assert 'Restore the vocabulary of the run.' in error
+    assert not (tmp_path / 'out').exists()
+
+  def test_another_vocabulary_on_resume(
+    self, workdir, small_inputs, other_vocabulary, capsys
+  ):
+    shutil.rmtree(workdir / 'vocabulary')
+    inputs = (small_inputs[0], other_vocabulary)
+    assert small_runs.train(inputs, workdir, training__num_rounds=5) == 2
+    assert 'was made with another vocabulary than' in _error(capsys)
+    assert not (workdir / 'vocabulary').exists()
+
+  def test_another_config_in_the_run(
+    self, workdir, small_inputs, tmp_path, capsys
+  ):
+    path = workdir / 'config.json'
+    values = json.loads(path.read_text('utf-8'))
+    values['seeds']['split_seed'] += 1
+    path.write_text(json.dumps(values), 'utf-8')
+    for command in self._commands(workdir, small_inputs[0], tmp_path):
+      assert main(command) == 2
+      error = _error(capsys)
+      assert 'was made with other settings than' in error
+      assert f'{str(path)!r} holds. Restore that file.' in error
+
+  def test_a_checkpoint_from_before_warns(
+    self, workdir, small_inputs, tmp_path, capsys
+  ):
+    small_runs.forget_fingerprints(workdir)
+    output = ['--output', str(tmp_path / 'out')]
+    data = ['--data', str(small_inputs[0]), '--fractions', '0']
+    command = ['evaluate', '--checkpoint', str(workdir), *data, *output]
+    assert main(command) == 0
+    assert (
+      'does not say with which vocabulary and settings it was made; they are '
+      'not checked.'
+    ) in capsys.readouterr().err

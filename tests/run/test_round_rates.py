@@ -1,0 +1,177 @@
+"""Learning rates of rounds, in runs that stop and go on."""
+
+import shutil
+
+import linear_models
+import numpy as np
+import planned_configs
+import pytest
+import small_runs
+
+from tff_fedfish.algorithms.fed_avg import build_fed_avg
+from tff_fedfish.cli.main import main
+from tff_fedfish.run import (
+  checkpoints,
+  metrics_files,
+  round_metrics,
+  round_rates,
+  run_directory,
+  server_state,
+)
+from tff_fedfish.runtime.in_process_context import set_in_process_context
+
+# Rates by round: clients 0.01, 0.02, then half way from 0.02 to 0.002, 0.002;
+# the server 0.5, 0.25, 0.125, 0.125 of 1e-3.
+_SCHEDULES = {
+  'client_work__optimizer': 'adamw',
+  'client_work__learning_rate': 0.02,
+  'client_work__weight_decay': 0.1,
+  'client_work__max_gradient_norm': 1.0,
+  'client_work__learning_rate_schedule': 'cosine',
+  'client_work__warmup_rounds': 2,
+  'client_work__schedule_rounds': 2,
+  'client_work__final_fraction': 0.1,
+  'server__learning_rate': 1e-3,
+  'server__learning_rate_schedule': 'exponential',
+  'server__schedule_rounds': 3,
+  'server__final_fraction': 0.125,
+}
+_CLIENT_RATES = (0.01, 0.02, 0.011, 0.002)
+_SERVER_RATES = (5e-4, 2.5e-4, 1.25e-4, 1.25e-4)
+_CLIENT_COLUMN = 'train/client_learning_rate'
+_SERVER_COLUMN = 'train/server_learning_rate'
+
+
+@pytest.fixture(name='scheduled', scope='module')
+def _scheduled(small_inputs, tmp_path_factory):
+  """An uninterrupted run of four rounds. Tests must not change it."""
+  workdir = tmp_path_factory.mktemp('scheduled') / 'run'
+  assert small_runs.train(small_inputs, workdir, **_SCHEDULES) == 0
+  return workdir
+
+
+def _state(run, round_num):
+  path = run / 'checkpoints' / f'round_{round_num:08d}'
+  return checkpoints.load_checkpoint(path).tensors
+
+
+def test_columns_say_the_rates(scheduled):
+  rows = metrics_files.read_metrics(scheduled / 'metrics.csv')
+  assert rows[0][_CLIENT_COLUMN] is None
+  found = [row[_CLIENT_COLUMN] for row in rows[1:]]
+  assert found == pytest.approx(_CLIENT_RATES)
+  found = [row[_SERVER_COLUMN] for row in rows[1:]]
+  assert found == pytest.approx(_SERVER_RATES)
+
+
+def test_state_holds_the_rates_of_its_round(scheduled):
+  for round_num in range(1, 5):
+    state = _state(scheduled, round_num)
+    config = run_directory.read_config(scheduled)
+    rates = round_rates.rates_by_column(config, round_num)
+    assert state['client_work/learning_rate'] == np.float32(
+      rates[_CLIENT_COLUMN]
+    )
+    assert state['finalizer/learning_rate'] == pytest.approx(
+      _SERVER_RATES[round_num - 1]
+    )
+    assert state['finalizer/step'] == round_num
+
+
+def test_more_rounds_on_resume_equal_an_uninterrupted_run(
+  scheduled, small_inputs, tmp_path
+):
+  run = tmp_path / 'run'
+  for num_rounds in (2, 4):
+    settings = _SCHEDULES | {'training__num_rounds': num_rounds}
+    assert small_runs.train(small_inputs, run, **settings) == 0
+  for round_num in range(5):
+    found, expected = (_state(path, round_num) for path in (run, scheduled))
+    assert list(found) == list(expected)
+    for name, tensor in expected.items():
+      np.testing.assert_array_equal(found[name], tensor, name)
+  metrics, expected = (p / 'metrics.csv' for p in (run, scheduled))
+  assert metrics.read_bytes() == expected.read_bytes()
+
+
+def test_rounds_that_are_done_again_equal_an_uninterrupted_run(
+  scheduled, small_inputs, tmp_path
+):
+  run = tmp_path / 'run'
+  shutil.copytree(scheduled, run)
+  for round_num in (3, 4):
+    shutil.rmtree(run / 'checkpoints' / f'round_{round_num:08d}')
+  assert small_runs.train(small_inputs, run, **_SCHEDULES) == 0
+  for path in ('metrics.csv', 'checkpoints/round_00000004/state.safetensors'):
+    assert (run / path).read_bytes() == (scheduled / path).read_bytes()
+
+
+def test_schedule_may_not_change_on_resume(
+  scheduled, small_inputs, tmp_path, capsys
+):
+  run = tmp_path / 'run'
+  shutil.copytree(scheduled, run)
+  settings = _SCHEDULES | {
+    'client_work__schedule_rounds': 9,
+    'training__num_rounds': 6,
+  }
+  assert small_runs.train(small_inputs, run, **settings) == 2
+  assert (
+    'holds a run with another config, different in client_work.schedule_rounds.'
+    in capsys.readouterr().err
+  )
+
+
+@pytest.mark.parametrize('of_checkpoint', [False, True])
+def test_only_rates_that_vary_are_set(of_checkpoint):
+  set_in_process_context()
+  process = build_fed_avg(
+    linear_models.linear_model(2),
+    client_optimizer=linear_models.sgd(7.0),
+    server_optimizer=linear_models.adam(8.0),
+  )
+  state = process.initialize()
+  if of_checkpoint:
+    state_type = process.initialize.type_signature.result
+    tensors = server_state.to_tensors(state, state_type)
+    state = server_state.from_tensors(tensors, state_type, 'round 1')
+  config = planned_configs.by_hand(
+    client_work__learning_rate=0.2, client_work__warmup_rounds=4
+  )
+  after = round_rates.with_rates(process, state, config, 1)
+  hparams = process.get_hparams(after)
+  # 0.2 / 4, whatever the state held.
+  assert float(hparams['client_work']['learning_rate']) == pytest.approx(0.05)
+  assert float(hparams['finalizer']['learning_rate']) == 8.0
+  before = process.get_hparams(state)
+  assert float(before['client_work']['learning_rate']) == 7.0
+  weights = (process.get_model_weights(s).trainable for s in (after, state))
+  for one, other in zip(*weights, strict=True):
+    np.testing.assert_array_equal(one, other)
+
+
+def test_constant_rates_leave_the_state_alone(small_run):
+  config = run_directory.read_config(small_run)
+  state = object()
+  assert round_rates.with_rates(None, state, config, 3) is state
+  assert round_rates.rates_by_column(config, 3) == {}
+  assert not [
+    name for name in round_metrics.metric_names(config) if 'rate' in name
+  ]
+  assert [name for name in _state(small_run, 4) if 'client_work' in name] == [
+    'client_work/learning_rate'
+  ]
+
+
+def test_personalization_takes_the_base_rate(scheduled, small_inputs, tmp_path):
+  corpus, _ = small_inputs
+  found = []
+  for options in ([], ['--learning_rate', '0.02'], ['--learning_rate', '0.01']):
+    output = tmp_path / f'evaluation{len(found)}'
+    arguments = ['--checkpoint', scheduled, '--data', corpus]
+    arguments += ['--output', output, *options]
+    assert main(['evaluate', *map(str, arguments)]) == 0
+    found.append((output / 'per_client.csv').read_bytes())
+  # The last round had 0.002.
+  default, base, other = found
+  assert default == base != other

@@ -1,0 +1,195 @@
+"""Settings of a run's clients: what they hold, who takes part."""
+
+import dataclasses
+import typing
+from typing import ClassVar, Literal
+
+from tff_fedfish.config import checks as config_checks
+from tff_fedfish.config.image_corpora import IMAGE_CORPORA
+from tff_fedfish.config_fields import ConfigError, Section, number
+from tff_fedfish.data.client_id_text import text_to_client_id
+from tff_fedfish.errors import UserError
+
+if typing.TYPE_CHECKING:
+  from tff_fedfish.data.images.partitions import Partition
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DataConfig(Section):
+  """The clients' text or images, and how they become rows."""
+
+  section: ClassVar[str] = 'data'
+
+  directory: str
+  """A grouped corpus, as `fedfish group` writes it; or the directory with the
+  files of a corpus of images, as their owners publish them; or your own images
+  as CLIENT/CLASS/*.png or *.jpg."""
+  corpus: Literal[
+    'grouped_text',
+    'mnist_by_writer',
+    'emnist_by_writer',
+    'cifar10',
+    'cifar100',
+    'fashion_mnist',
+    'image_folder',
+  ] = 'grouped_text'
+  """'grouped_text', or which corpus of images it is."""
+  vocabulary: str | None = None
+  """A vocabulary, as `fedfish tokenizer train` writes it. Required for text,
+  like the next one."""
+  sequence_length: int | None = number(None, at_least=1, below=2**24)
+  """Tokens that the model sees at once; a stored block has one more, >= 1."""
+  drop_short_block: bool = False
+  """Drops a client's last, shorter block instead of padding and masking it."""
+  image_height: int | None = number(None, at_least=16, below=129)
+  """Height of the images of 'image_folder'. Unit: pixels, 16 to 128. None, as
+  in the next three: read from the corpus at the start."""
+  image_width: int | None = number(None, at_least=16, below=129)
+  """Width of the images of 'image_folder'. Unit: pixels, 16 to 128."""
+  image_channels: int | None = number(None, at_least=1, below=4)
+  """Channels of the images of 'image_folder': 1 (grey) or 3 (RGB)."""
+  classes: str | None = None
+  """Class directories of 'image_folder', sorted by bytes, with slashes between
+  them: 'cat/dog'."""
+
+  def __post_init__(self):
+    super().__post_init__()
+    corpus = f'corpus {self.corpus!r}'
+    if self.holds_images:
+      problems = [
+        f'`config.data.{name}` must be left out with {corpus}, which holds '
+        f'images, found {value!r}'
+        for name in ('vocabulary', 'sequence_length', 'drop_short_block')
+        if (value := getattr(self, name))
+      ]
+    else:
+      problems = [
+        f'`config.data.{name}` is required with {corpus}'
+        for name in ('vocabulary', 'sequence_length')
+        if getattr(self, name) is None
+      ]
+    problems += config_checks.problems_of_image_folder(self)
+    if problems:
+      raise ConfigError(problems)
+
+  @property
+  def holds_images(self) -> bool:
+    """Whether the corpus is one of images."""
+    return self.corpus in IMAGE_CORPORA
+
+  @property
+  def class_names(self) -> tuple[bytes, ...]:
+    """Names of the directories in `classes`, by label."""
+    return tuple(map(text_to_client_id, self.classes.split('/')))
+
+
+_MERGE = 'merge'
+_READ_BY_MERGE = ('scheme', 'num_clients')
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PartitionConfig(Section):
+  """How a corpus is divided among clients that it has not itself.
+
+  For text there is the scheme 'merge'. What a scheme of images reads, and how,
+  is said beside its function in data/images/.
+  """
+
+  section: ClassVar[str] = 'partition'
+
+  scheme: str | None = None
+  """For text 'merge': each client is the union of groups that a hash chooses;
+  held-out groups stay as they are. For images a scheme of
+  data/images/partitions.py. None: the corpus's own clients."""
+  num_clients: int | None = number(None, at_least=1)
+  """Clients to make, >= 1: of groups that are not held out, or of the images of
+  the train split."""
+  held_out: Literal['matching', 'whole'] = 'matching'
+  """Use of the test split: 'matching': for each client a held-out one
+  with its share of every class; 'whole': one held-out client."""
+  alpha: float | None = number(None, above=0)
+  """Concentration of the three Dirichlet schemes, > 0."""
+  min_examples: int | None = number(None, at_least=0)
+  """Images of the smallest client (per_class_over_clients), >= 0."""
+  classes_per_client: int | None = number(None, at_least=1)
+  """Classes of each client (fixed_classes), >= 1."""
+  shards_per_client: int | None = number(None, at_least=1)
+  """Shards of each client (pathological_shards), >= 1."""
+  examples_per_client: int | None = number(None, at_least=1)
+  """Images of each client (pachinko), >= 1."""
+  root_alpha: float | None = number(None, above=0)
+  """Concentration over the coarse classes (pachinko), > 0."""
+  leaf_alpha: float | None = number(None, above=0)
+  """Concentration over a coarse class's classes (pachinko), > 0."""
+
+  def __post_init__(self):
+    super().__post_init__()
+    if self.scheme is None:
+      problems = [
+        f'`config.partition.{field.name}` is read with a `scheme` only, '
+        f'found {value!r}; leave it out'
+        for field in dataclasses.fields(self)
+        if (value := getattr(self, field.name)) != field.default
+      ]
+    elif self.num_clients is None:
+      problems = ['`config.partition.num_clients` is required with a `scheme`']
+    elif self.merges_groups:
+      problems = [
+        f'`config.partition.{field.name}` is not read by the scheme '
+        f'{_MERGE!r}, found {value!r}; leave it out'
+        for field in dataclasses.fields(self)
+        if field.name not in _READ_BY_MERGE
+        and (value := getattr(self, field.name)) != field.default
+      ]
+    else:
+      problems = []
+      try:
+        self.build(partition_seed=0)
+      except UserError as error:
+        text = str(error).removesuffix(' Change it.').removesuffix('.')
+        problems = [text.replace('`partition.', '`config.partition.')]
+    if problems:
+      raise ConfigError(problems)
+
+  @property
+  def merges_groups(self) -> bool:
+    """Whether clients are unions of groups of text."""
+    return self.scheme == _MERGE
+
+  def build(self, *, partition_seed: int) -> 'Partition | None':
+    """Returns the partition of a corpus of images; None without a scheme.
+
+    Args:
+      partition_seed: `seeds.partition_seed`.
+    """
+    if self.scheme is None:
+      return None
+    # Late: it takes NumPy, which a config of text need not wait for.
+    from tff_fedfish.data.images.partitions import Partition
+
+    values = dataclasses.asdict(self)
+    del values['held_out']
+    return Partition(seed=partition_seed, **values)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CohortsConfig(Section):
+  """Which clients take part in a round."""
+
+  section: ClassVar[str] = 'cohorts'
+
+  cohort_size: int | None = number(at_least=1)
+  """Clients drawn per round without replacement, >= 1. None: all that are not
+  held out, in a fixed order."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ClientSplitsConfig(Section):
+  """Which clients never take part in training."""
+
+  section: ClassVar[str] = 'client_splits'
+
+  held_out_fraction: float | None = number(0.1, at_least=0, below=1)
+  """Share of clients that are held out, in [0, 1). None: those whom a corpus of
+  images holds out itself, its test split. They never take part in training; a
+  share is one of the other clients, and then they are not scored either."""

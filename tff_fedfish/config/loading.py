@@ -1,0 +1,331 @@
+"""From a config file and typed overrides to a `TrainConfig`, and to JSON."""
+
+import contextlib
+import dataclasses
+import os
+import pathlib
+import sys
+import types
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from tff_fedfish.config import checks as config_checks
+from tff_fedfish.config import files as config_files
+from tff_fedfish.config import overrides as config_overrides
+from tff_fedfish.config import schema as config_lib
+from tff_fedfish.config_fields import ConfigError
+from tff_fedfish.data.client_id_text import client_id_to_text
+from tff_fedfish.errors import UserError
+from tff_fedfish.methods import registry
+from tff_fedfish.methods.settings import AlgorithmConfig
+
+SCHEMA_VERSION = 2
+# What runs did before a setting existed, or while it had another default. A
+# config.json of version 1 that leaves one out gets this value.
+_LIMIT = 'training.max_non_finite_rounds'
+_VERSION_1_DEFAULTS: Mapping[str, Any] = types.MappingProxyType({_LIMIT: 0})
+
+
+@dataclasses.dataclass(frozen=True)
+class ConfigValues:
+  """Settings as a file and overrides give them, before they are checked."""
+
+  source: str
+  """File that they come from; named in errors."""
+  sections: Mapping[str, Any]
+  """Values by section and setting. `algorithm` may hold settings of several
+  methods."""
+  overridden: frozenset[str]
+  """Names of the overridden settings, as 'section.setting'."""
+  problems: tuple[str, ...]
+  """Clauses on overrides that cannot be applied."""
+
+
+def load_config(
+  path: str | os.PathLike, overrides: Sequence[str] = ()
+) -> config_lib.TrainConfig:
+  """Reads a config file, applies overrides and checks the result.
+
+  Settings of other methods in the file are left out and named on standard
+  error.
+
+  Args:
+    path: A Python file whose `get_config()` returns an
+      `ml_collections.ConfigDict` of sections. It is run.
+    overrides: Arguments as typed: '--config.section.setting=value', or that
+      name and the value as two arguments.
+
+  Returns:
+    The config.
+
+  Raises:
+    UserError: If the file cannot be used, or an argument is no override.
+    ConfigError: Naming all unknown, repeated, missing and wrong settings, and
+      overrides of settings that the method does not read.
+  """
+  values = read_values(path, overrides)
+  config, unread = build_config(values, required=values.overridden)
+  if unread:
+    print_unread([config.algorithm.name], unread)
+  return config
+
+
+def read_values(
+  path: str | os.PathLike, overrides: Sequence[str] = ()
+) -> ConfigValues:
+  """Reads a config file and applies overrides, without checking the result.
+
+  Args:
+    path: See `load_config`.
+    overrides: See `load_config`.
+
+  Raises:
+    UserError: If the file cannot be used, or an argument is no override.
+  """
+  from ml_collections.config_dict import RequiredValueError
+
+  config_dict = config_files.call_in_file(pathlib.Path(path), 'get_config')
+  problems = []
+  pairs = list(config_overrides.split_overrides(overrides, problems))
+  name = dict(pairs).get('algorithm.name')
+  if name is None:
+    # `to_dict` says below where a value is missing.
+    with contextlib.suppress(RequiredValueError):
+      name = config_overrides.method_name(config_dict)
+  method = registry.find_or_none(name or '')
+  for setting, text in pairs:
+    problem = config_overrides.apply_override(
+      config_dict, setting, text, method
+    )
+    problems += [problem] if problem else []
+  try:
+    sections = config_dict.to_dict()
+  except Exception as error:
+    raise UserError(
+      f'`--config` {str(path)!r} must give every setting a value, but '
+      f'reading them raised {config_files.one_line(error)}. Correct the file.'
+    ) from error
+  overridden = frozenset(setting for setting, _ in pairs)
+  return ConfigValues(f'{str(path)!r}', sections, overridden, tuple(problems))
+
+
+def build_config(
+  values: ConfigValues, *, required: Collection[str] = ()
+) -> tuple[config_lib.TrainConfig, list[str]]:
+  """Checks values and builds the config of their method.
+
+  Args:
+    values: The values.
+    required: Settings, as 'section.setting', that the method must read.
+
+  Returns:
+    The config, and the settings that were left out as the method does not read
+    them, as 'section.setting'.
+
+  Raises:
+    ConfigError: Naming all unknown, missing and wrong settings.
+  """
+  problems, unread = list(values.problems), []
+  config = _from_dict(
+    values.sections, values.source, problems, unread, required
+  )
+  return config, unread
+
+
+def print_unread(methods: Sequence[str], settings: Sequence[str]) -> None:
+  """Names settings that no method of a command reads, on standard error."""
+  print(
+    f'fedfish: not read by {", ".join(methods)}: {", ".join(settings)}',
+    file=sys.stderr,
+  )
+
+
+def to_json_dict(config: config_lib.TrainConfig) -> dict[str, Any]:
+  """Returns what config.json holds: every setting, resolved, by section."""
+  return {'schema_version': SCHEMA_VERSION, **dataclasses.asdict(config)}
+
+
+def from_json_dict(
+  values: Mapping[str, Any], source: str
+) -> config_lib.TrainConfig:
+  """Returns the config that `to_json_dict` turned into `values`.
+
+  Args:
+    values: The parsed JSON object.
+    source: The file that it comes from; named in errors.
+
+  Raises:
+    UserError: If it was written by a newer version, or is no config.
+    ConfigError: Naming all unknown, missing and wrong settings.
+  """
+  version = (
+    values.get('schema_version') if isinstance(values, Mapping) else None
+  )
+  if type(version) is not int or version < 1:
+    raise UserError(
+      f'{source!r} must be the config.json of a run, with an integer '
+      f'`schema_version` of at least 1, found {version!r}. Name another run.'
+    )
+  if version > SCHEMA_VERSION:
+    raise UserError(
+      f'{source!r} has `schema_version` {version}, but this version of '
+      f'fedfish reads up to {SCHEMA_VERSION}. Update fedfish.'
+    )
+  sections = {k: v for k, v in values.items() if k != 'schema_version'}
+  if version == 1:
+    sections = _completed(sections, _VERSION_1_DEFAULTS)
+  # Former versions kept the settings of all methods.
+  return _from_dict(sections, f'{source!r}', [], [])
+
+
+def with_defaults(values: Mapping[str, Any]) -> dict[str, Any]:
+  """Returns a parsed config.json with the settings that came later.
+
+  Args:
+    values: Of any version; nothing in it is checked or changed.
+
+  Returns:
+    The same, where settings that are not given have the value with which the
+    run was trained: their default, or in version 1 what was done then. Of
+    settings of `algorithm` only those are completed that the method reads; none
+    where its module cannot be imported.
+  """
+  method = registry.find_or_none(config_overrides.method_name(values))
+  defaults = {
+    dotted: field.default
+    for dotted, field in config_overrides.fields_of(method).items()
+    if field.default is not dataclasses.MISSING
+  }
+  if values.get('schema_version') == 1:
+    defaults |= _VERSION_1_DEFAULTS
+  return _completed(values, defaults)
+
+
+def _completed(
+  values: Mapping[str, Any], defaults: Mapping[str, Any]
+) -> dict[str, Any]:
+  """Returns sections of settings with those added that are not given."""
+  completed = dict(values)
+  for dotted, default in defaults.items():
+    section, name = dotted.split('.')
+    found = completed.get(section, {})
+    if isinstance(found, Mapping) and name not in found:
+      completed[section] = {**found, name: default}
+  return completed
+
+
+def differences(
+  first: config_lib.TrainConfig, second: config_lib.TrainConfig
+) -> list[str]:
+  """Returns the names, as 'section.setting', in which two configs differ.
+
+  Left out is `training.max_non_finite_rounds`: it says when a run is given up,
+  nothing of its numbers, and runs of config.json version 1 had no such limit.
+  """
+  sides = (dataclasses.asdict(first), dataclasses.asdict(second))
+  second_fields = config_overrides.fields_of(second.method)
+  return [
+    dotted
+    for dotted in config_overrides.fields_of(first.method)
+    if dotted != _LIMIT
+    and dotted in second_fields
+    and len({_setting(side, dotted) for side in sides}) > 1
+  ]
+
+
+def _setting(values: Mapping[str, Any], dotted: str) -> Any:
+  section, name = dotted.split('.')
+  return values[section][name]
+
+
+def _from_dict(
+  values: Mapping[str, Any],
+  source: str,
+  problems: list[str],
+  unread: list[str],
+  required: Collection[str] = (),
+) -> config_lib.TrainConfig:
+  """Builds every section, adding to `problems`, and then the whole.
+
+  Args:
+    values: See `ConfigValues.sections`.
+    source: Named in errors.
+    problems: Clauses so far.
+    unread: Receives the settings of other methods that are left out.
+    required: Settings that may not be left out.
+  """
+  sections, method, method_name = {}, None, config_overrides.method_name(values)
+  if method_name:
+    try:
+      method = registry.find(method_name)
+    except UserError as error:
+      problems.append(str(error).removesuffix('.'))
+  known_fields = config_overrides.fields_of(method)
+  for name in values:
+    if name not in config_overrides.SECTIONS:
+      problems.append(config_overrides.unknown(str(name), 'config.', method))
+  for name, section_class in config_overrides.SECTIONS.items():
+    if method and name == AlgorithmConfig.section:
+      section_class = method.settings
+    given = values.get(name, {})
+    if not isinstance(given, Mapping):
+      problems.append(
+        f'`config.{name}` must be a section of settings, found {given!r}'
+      )
+      continue
+    known = {}
+    for key, value in given.items():
+      dotted = f'{name}.{key}'
+      if dotted in known_fields:
+        known[key] = value
+      elif not config_overrides.field_of_any(dotted):
+        problems.append(config_overrides.unknown(dotted, 'config.', method))
+      elif dotted in required and method:
+        problems.append(config_overrides.unread(dotted, method_name))
+      else:
+        unread.append(dotted)
+    missing = [
+      field.name
+      for field in dataclasses.fields(section_class)
+      if field.default is dataclasses.MISSING and field.name not in known
+    ]
+    problems += [f'`config.{name}.{key}` is required' for key in missing]
+    try:
+      # A missing setting must not hide what is wrong with the others.
+      sections[name] = section_class(**known, **dict.fromkeys(missing))
+    except ConfigError as error:
+      problems += [
+        problem
+        for problem in error.problems
+        if not any(f'`config.{name}.{key}`' in problem for key in missing)
+      ]
+  if not problems:
+    sections['data'] = _with_image_shape(sections['data'])
+    try:
+      return config_lib.TrainConfig(**sections)
+    except ConfigError as error:
+      problems += error.problems
+  raise ConfigError(problems, source)
+
+
+def _with_image_shape(data: config_lib.DataConfig) -> config_lib.DataConfig:
+  """Returns the section with what is left out of the images' shape.
+
+  Raises:
+    UserError: If it has to be read, but the corpus cannot be.
+  """
+  names = (*config_checks.IMAGE_SIZES, 'classes')
+  given = {name: getattr(data, name) for name in names}
+  if data.corpus != 'image_folder' or None not in given.values():
+    return data
+  # Late: it takes NumPy, which other configs need not wait for.
+  from tff_fedfish.data.images.image_files import read_image
+  from tff_fedfish.data.images.image_folder import ImageFolder
+
+  folder = ImageFolder(data.directory)
+  # That all others are like the first is found out where they are read.
+  shape = read_image(folder.paths[0]).shape
+  classes = '/'.join(map(client_id_to_text, folder.class_names))
+  found = dict(zip(names, (*shape, classes), strict=True))
+  found |= {name: value for name, value in given.items() if value is not None}
+  return dataclasses.replace(data, **found)

@@ -1,0 +1,1 @@
+"""Files, data and learning process of a run."""

@@ -1,0 +1,137 @@
+"""Runs that diverge: which models are good, and when a run stops.
+
+Once the weights are too large, no client returns a finite update any more, and
+every round leaves the model as it was. `round_metrics.is_non_finite` says it
+of one round; here are the rounds of a run.
+"""
+
+import math
+import os
+import pathlib
+from collections.abc import Iterable, Mapping
+
+from tff_fedfish.errors import FailedError, UserError
+from tff_fedfish.run import (
+  checkpoints,
+  metrics_files,
+  round_metrics,
+  run_directory,
+)
+
+Row = Mapping[str, float | int | None]
+
+
+class RoundHistory:
+  """Counts a run's non-finite rounds and finds its last good checkpoint.
+
+  A model is taken for good unless its own round was non-finite, or the next
+  one: a step that is finite but far too large shows only there.
+
+  Args:
+    run: The run's directory.
+    limit: `training.max_non_finite_rounds`; 0: none.
+    rows: Rows of metrics.csv so far.
+
+  Attributes:
+    num_in_a_row: Non-finite rounds at the end.
+  """
+
+  def __init__(
+    self, run: str | os.PathLike, limit: int, rows: Iterable[Row] = ()
+  ):
+    self._run = pathlib.Path(run)
+    self._limit = limit
+    self.num_in_a_row = 0
+    self._last_round = 0
+    self._non_finite = set()
+    for row in rows:
+      self.add(row)
+
+  def add(self, row: Row) -> None:
+    """Adds the row of the next round."""
+    self._last_round = row['round']
+    if round_metrics.is_non_finite(row):
+      self.num_in_a_row += 1
+      self._non_finite.add(self._last_round)
+    else:
+      self.num_in_a_row = 0
+
+  @property
+  def has_diverged(self) -> bool:
+    """Whether so many rounds were non-finite that the run stops."""
+    return 0 < self._limit <= self.num_in_a_row
+
+  def line(self, row: Row) -> str:
+    """Returns what is said of the last round, which was non-finite."""
+    num_rejected = round_metrics.num_rejected_clients(row)
+    what = f'{num_rejected} of {row["train/num_clients"]} clients have no'
+    if row['train/update_is_non_finite']:
+      what = 'the mean of the clients is no'
+    limit = f', the run stops at {self._limit}' if self._limit else ''
+    return (
+      f'Round {self._last_round}: non-finite, {what} finite update; the model '
+      f'stays as it was ({self.num_in_a_row} in a row{limit}).'
+    )
+
+  def good_and_finite(self, *saved_rounds: int) -> tuple[int, int]:
+    """Returns the last good round that is saved, and the last finite one.
+
+    Args:
+      *saved_rounds: Rounds that count as saved besides those that are.
+    """
+    rounds = checkpoints.list_rounds(self._run / run_directory.CHECKPOINTS_NAME)
+    finite = [
+      r
+      for r in (*rounds, *saved_rounds)
+      # A later one is damaged: the run did not continue from it.
+      if r <= self._last_round and r not in self._non_finite
+    ]
+    good = [r for r in finite if r + 1 not in self._non_finite]
+    return max(good, default=0), max(finite, default=0)
+
+  def last_good_checkpoint(self) -> pathlib.Path:
+    """Returns the path of the last good checkpoint, or of round 0's."""
+    directory = self._run / run_directory.CHECKPOINTS_NAME
+    return directory / f'round_{self.good_and_finite()[0]:08d}'
+
+  def require_not_diverged(self) -> None:
+    """Raises FailedError if the run stops, or has stopped before."""
+    if self.has_diverged:
+      raise FailedError(
+        f'The run in {str(self._run)!r} stopped after round '
+        f'{self._last_round}: {self.num_in_a_row} rounds in a row were '
+        'non-finite, and `--config.training.max_non_finite_rounds` is '
+        f'{self._limit}. The last good checkpoint is '
+        f'{str(self.last_good_checkpoint())!r}. Lower '
+        '`--config.server.learning_rate` or '
+        '`--config.client_work.learning_rate` in a new --workdir, or raise '
+        'that limit to go on.'
+      )
+
+
+def read_history(
+  run: str | os.PathLike, limit: int, round_num: float = math.inf
+) -> RoundHistory:
+  """Reads what metrics.csv says of a run's rounds up to `round_num`.
+
+  Raises:
+    UserError: If metrics.csv is missing or damaged.
+  """
+  rows = metrics_files.read_metrics(
+    pathlib.Path(run) / 'metrics.csv', drops_cut_off=True
+  )
+  return RoundHistory(run, limit, [r for r in rows if r['round'] <= round_num])
+
+
+def diverged_checkpoint(run: str | os.PathLike) -> pathlib.Path | None:
+  """Returns the last good checkpoint of a run that stopped as it diverged.
+
+  None for every other run, and for a directory that is none.
+  """
+  try:
+    limit = run_directory.read_config(run).training.max_non_finite_rounds
+    history = read_history(run, limit)
+  except UserError:
+    # `fedfish train` says what is wrong with it.
+    return None
+  return history.last_good_checkpoint() if history.has_diverged else None

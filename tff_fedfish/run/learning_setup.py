@@ -1,0 +1,87 @@
+"""From a config to the model, process and evaluator that it describes.
+
+Building and compiling them takes many seconds. What is built last is kept, so
+that a process which trains a run and then evaluates it does so once.
+"""
+
+import functools
+from typing import Any
+
+import tensorflow_federated as tff
+
+from models.functional_model import (
+  ModelSpec,
+  build_image_model,
+  build_language_model,
+)
+from models.image_model_config import ImageModelConfig
+from models.model_shapes import are_matrices
+from tff_fedfish.config.schema import TrainConfig
+from tff_fedfish.errors import UserError
+from tff_fedfish.evaluation.client_evaluator import ClientEvaluator
+from tff_fedfish.optimizers.build import build_optimizer
+
+
+@functools.lru_cache(maxsize=1)
+def build_model(config: TrainConfig) -> ModelSpec:
+  """Returns the model of a config, weights drawn from its seed."""
+  shape, model_seed = config.model_shape(), config.seeds.model_seed
+  marks_repeats = config.client_work.num_local_steps is not None
+  if isinstance(shape, ImageModelConfig):
+    return build_image_model(
+      shape, model_seed=model_seed, marks_repeats=marks_repeats
+    )
+  return build_language_model(
+    shape,
+    model_seed=model_seed,
+    xla=config.engine.xla,
+    noise_seeds=config.algorithm.samples_labels,
+    marks_repeats=marks_repeats,
+  )
+
+
+@functools.lru_cache(maxsize=1)
+def build_learning_process(
+  config: TrainConfig,
+) -> tff.learning.templates.LearningProcess:
+  """Returns the learning process of a config."""
+  model = build_model(config)
+  return config.method.build(
+    config,
+    model,
+    client_optimizer=_build_client_optimizer(config),
+    server_optimizer=_build_server_optimizer(config),
+    num_local_epochs=config.client_work.num_local_epochs,
+    client_weighting=tff.learning.ClientWeighting[
+      config.algorithm.client_weighting.upper()
+    ],
+  )
+
+
+def require_trained_models(config: TrainConfig, process: Any) -> None:
+  """Raises UserError unless the barrier can ask a process for its clients."""
+  if not hasattr(process, 'trained_models'):
+    raise UserError(
+      'The Client-Server Barrier requires a process with `trained_models`, but '
+      f'the one that {config.algorithm.name!r} builds has none. Build it with '
+      'tff_fedfish.algorithms.slots.compose, or leave the barrier out.'
+    )
+
+
+@functools.lru_cache(maxsize=1)
+def build_evaluator(config: TrainConfig) -> ClientEvaluator:
+  """Returns what scores and fine-tunes the model of a config."""
+  return ClientEvaluator(
+    build_model(config).functional_model,
+    _build_client_optimizer(config),
+    evaluation_batch_size=config.evaluation.batch_size,
+    local_batch_size=config.client_work.local_batch_size,
+  )
+
+
+def _build_client_optimizer(config):
+  return build_optimizer(config.client_work, are_matrices(config.model_shape()))
+
+
+def _build_server_optimizer(config):
+  return build_optimizer(config.server, are_matrices(config.model_shape()))

@@ -1,0 +1,216 @@
+"""One row of metrics.csv from what a round returned."""
+
+import dataclasses
+import functools
+import operator
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tff_fedfish import communication
+from tff_fedfish.config.schema import TrainConfig
+from tff_fedfish.errors import UserError
+from tff_fedfish.evaluation import results
+from tff_fedfish.evaluation.results import ClientBarrier
+from tff_fedfish.methods.method import Column
+from tff_fedfish.run import round_rates
+from tff_fedfish.runtime import round_options
+
+_FAILED_NAMES = {
+  reason: f'train/num_failed_clients_{reason}'
+  for reason in round_options.FAILURE_REASONS
+}
+_TRAIN_NAMES = (
+  'train/loss',
+  'train/accuracy',
+  'train/num_tokens',
+  'train/num_sequences',
+  'train/num_clients',
+  'train/num_empty_clients',
+  'train/num_non_finite_clients',
+  *_FAILED_NAMES.values(),
+  'train/num_dropped_sequences',
+  'train/num_dropped_tokens',
+  'train/update_is_non_finite',
+  'train/update_is_all_zero',
+)
+# Only of runs with a bound on a client's influence.
+_CLIPPED_NAMES = ('train/num_clipped_clients',)
+_COMMUNICATION_NAMES = tuple(
+  f'communication/{field.name}'
+  for field in dataclasses.fields(communication.Communication)
+)
+_HELD_OUT_NAMES = (
+  'held_out/loss',
+  'held_out/accuracy',
+  'held_out/perplexity',
+  'held_out/num_clients',
+)
+# Only of runs that measure it, so that older ones can be continued.
+_BARRIER_NAMES = (
+  'barrier/loss',
+  'barrier/error',
+  'barrier/num_clients',
+  'barrier/num_non_finite_clients',
+  'barrier/num_failed_clients',
+)
+_BARRIER_TIMING_NAMES = ('barrier_seconds',)
+_TIMING_NAMES = (
+  'seconds',
+  'evaluation_seconds',
+  'tokens_per_second',
+  'num_lost_workers',
+  'peak_memory_bytes',
+)
+
+
+def metric_names(config: TrainConfig) -> tuple[str, ...]:
+  """Returns the columns of metrics.csv for a config."""
+  clipped = _CLIPPED_NAMES if config.client_work.max_delta_norm else ()
+  of_method = tuple(column.name for column in config.method.columns(config))
+  held_out = _HELD_OUT_NAMES if config.evaluation.num_clients else ()
+  barrier = _BARRIER_NAMES if _measures_barrier(config) else ()
+  # Only of runs with a schedule.
+  rates = tuple(round_rates.rates_by_column(config, 1))
+  train = _TRAIN_NAMES + clipped + of_method + rates
+  return train + _COMMUNICATION_NAMES + held_out + barrier
+
+
+def require_own_columns(config: TrainConfig) -> None:
+  """Raises UserError where a method's column has another column's name."""
+  names = metric_names(config)
+  for column in config.method.columns(config):
+    if names.count(column.name) > 1:
+      raise UserError(
+        f'The columns of {config.algorithm.name!r} must have names of their '
+        f'own, but metrics.csv has another {column.name!r}. Rename it.'
+      )
+
+
+def timing_names(config: TrainConfig) -> tuple[str, ...]:
+  """Returns the columns of timings.csv for a config."""
+  barrier = _BARRIER_TIMING_NAMES if _measures_barrier(config) else ()
+  return _TIMING_NAMES + barrier
+
+
+def _measures_barrier(config):
+  return config.evaluation.barrier_every_num_rounds > 0
+
+
+def train_metrics(
+  metrics: Mapping[str, Any],
+  outcome: round_options.RoundOutcome,
+  *,
+  num_clients: int,
+  columns: Sequence[Column] = (),
+) -> dict[str, float | int | None]:
+  """Returns the training columns of one round.
+
+  Args:
+    metrics: What the learning process reported.
+    outcome: What the engine reported, with what the clients' loaders counted.
+    num_clients: Size of the cohort.
+    columns: Those that the method adds.
+  """
+  train = metrics['client_work']['train']
+  counts = metrics['client_work']['clients']
+  finalizer = metrics['finalizer']
+  num_tokens = int(train['num_tokens'])
+  row = {
+    # Without a token there is no loss, not a loss of 0.
+    'train/loss': float(train['loss']) if num_tokens else None,
+    'train/accuracy': float(train['accuracy']) if num_tokens else None,
+    'train/num_tokens': num_tokens,
+    'train/num_sequences': int(train['num_sequences']),
+    'train/num_clients': num_clients,
+    'train/num_empty_clients': int(counts['num_empty_clients']),
+    'train/num_non_finite_clients': int(counts['num_non_finite_clients']),
+    'train/num_dropped_sequences': _total(outcome, 'num_dropped_sequences'),
+    'train/num_dropped_tokens': _total(outcome, 'num_dropped_tokens'),
+    'train/update_is_non_finite': int(finalizer['update_is_non_finite']),
+    'train/update_is_all_zero': int(finalizer['update_is_all_zero']),
+  }
+  if 'num_clipped_clients' in counts:
+    row['train/num_clipped_clients'] = int(counts['num_clipped_clients'])
+  for column in columns:
+    value = functools.reduce(operator.getitem, column.path, metrics)
+    row[column.name] = np.asarray(value).item()
+  for reason, name in _FAILED_NAMES.items():
+    row[name] = outcome.num_failures(reason)
+  return row
+
+
+def is_non_finite(row: Mapping[str, float | int | None]) -> bool:
+  """Says whether nothing could be learned in a round.
+
+  Args:
+    row: The round's row of metrics.csv.
+
+  Returns:
+    True if clients had data but none of them a finite update, or if the mean
+    update was not finite. False where no client had data.
+  """
+  num_with_data = _count(row, 'train/num_clients') - sum(
+    _count(row, name)
+    for name in ('train/num_empty_clients', *_FAILED_NAMES.values())
+  )
+  return _count(
+    row, 'train/update_is_non_finite'
+  ) > 0 or 0 < num_with_data <= num_rejected_clients(row)
+
+
+def num_rejected_clients(row: Mapping[str, float | int | None]) -> int:
+  """Returns how many clients of a round had no finite update."""
+  return _count(row, 'train/num_non_finite_clients') + _count(
+    row, 'train/num_overflowing_clients'
+  )
+
+
+def _count(row, name):
+  return row.get(name) or 0
+
+
+def _total(outcome, name):
+  return sum(counts[name] for counts in outcome.counts.values())
+
+
+def communication_metrics(
+  round_num: int, config: TrainConfig, num_weights: int, *, cohort_size: int
+) -> dict[str, int]:
+  """Returns the communication columns after `round_num` rounds."""
+  spent = communication.after_rounds(
+    round_num,
+    traffic=config.method.traffic(config.algorithm),
+    cohort_size=cohort_size,
+    num_weights=num_weights,
+  )
+  return {
+    f'communication/{name}': value
+    for name, value in dataclasses.asdict(spent).items()
+  }
+
+
+def barrier_metrics(
+  barriers: Sequence[ClientBarrier], *, num_failed: int
+) -> dict[str, float | int | None]:
+  """Returns the columns of a round whose Client-Server Barrier was measured.
+
+  Args:
+    barriers: One entry per client that was measured.
+    num_failed: Clients that took part in the round and raised when measured.
+
+  Returns:
+    The uniform means, in nats and as a share of targets, over the clients
+    whose losses are finite, None without one; how many these are; and how many
+    were left out why.
+  """
+  # The interval is not read.
+  found = results.summarize_barriers(barriers, num_bootstrap=1, seed=0)
+  return {
+    'barrier/loss': found['loss']['mean'],
+    'barrier/error': found['error']['mean'],
+    'barrier/num_clients': found['loss']['num_clients'],
+    'barrier/num_non_finite_clients': found['loss']['num_non_finite'],
+    'barrier/num_failed_clients': num_failed,
+  }

@@ -1,0 +1,268 @@
+"""Everything a run reads; `run_checks` opens it before anything is built.
+
+Nothing here imports TensorFlow until all that can be checked without it has
+been.
+"""
+
+import contextlib
+import dataclasses
+import os
+import sys
+from typing import Any
+
+from tff_fedfish.config.schema import TrainConfig
+from tff_fedfish.data import merged_clients
+from tff_fedfish.data.client_sequences import ClientSequences
+from tff_fedfish.data.client_splits import ClientSplit, split_clients
+from tff_fedfish.data.grouped_corpus import GroupedCorpus
+from tff_fedfish.data.images.client_images import ClientImages
+from tff_fedfish.data.images.image_clients import ImageClients
+from tff_fedfish.data.merged_clients import Merge
+from tff_fedfish.data.sequences import ClientRows
+from tff_fedfish.data.tokenizers import Tokenizer, load_tokenizer
+from tff_fedfish.errors import UserError
+from tff_fedfish.progress import Progress
+
+RunCorpus = GroupedCorpus | ImageClients
+
+
+@dataclasses.dataclass(frozen=True)
+class RunInputs:
+  """A run's corpus, tokenizer and split of clients."""
+
+  corpus: RunCorpus
+  corpus_fingerprint: str
+  split: ClientSplit
+  tokenizer: Tokenizer | None
+  """None with images."""
+
+
+def training_clients(config: TrainConfig, split: ClientSplit) -> list[bytes]:
+  """Returns the clients that take part in training, in a fixed order.
+
+  Args:
+    config: The run's config.
+    split: From `split_corpus`; groups where they are merged.
+  """
+  if config.partition.merges_groups:
+    return merged_clients.client_ids(config.partition.num_clients)
+  return split.participating
+
+
+def require_cohort(config: TrainConfig, split: ClientSplit) -> None:
+  """Raises UserError unless the participating clients make a cohort."""
+  cohort_size = config.cohorts.cohort_size
+  num_clients = len(training_clients(config, split))
+  # All of no clients are no cohort either.
+  if (cohort_size or 1) > num_clients:
+    raise UserError(
+      f'`--config.cohorts.cohort_size` is {cohort_size}, but only '
+      f'{num_clients} participating clients exist in '
+      f'{config.data.directory!r}. Lower cohort_size, or '
+      f'{_more_clients(config)}.'
+    )
+
+
+def require_groups(config: TrainConfig, split: ClientSplit) -> None:
+  """Raises UserError unless there are as many groups as merged clients."""
+  if not config.partition.merges_groups:
+    return
+  num_clients, num_groups = (
+    config.partition.num_clients,
+    len(split.participating),
+  )
+  if num_clients > num_groups:
+    raise UserError(
+      f'`--config.partition.num_clients` is {num_clients}, but only '
+      f'{num_groups} groups of {config.data.directory!r} are not held out. '
+      'Lower num_clients, or hold out a smaller '
+      '`--config.client_splits.held_out_fraction`.'
+    )
+
+
+def require_held_out_clients(config: TrainConfig, split: ClientSplit) -> None:
+  """Raises UserError where clients are to be scored and none is held out."""
+  if config.evaluation.num_clients and not split.held_out:
+    raise UserError(
+      '`--config.evaluation.num_clients` is '
+      f'{config.evaluation.num_clients}, but of {len(split.participating)} '
+      f'clients in {config.data.directory!r} none is held out. Raise '
+      '`--config.client_splits.held_out_fraction`, or set num_clients to 0.'
+    )
+
+
+def open_corpus(config: TrainConfig, directory: str | os.PathLike) -> RunCorpus:
+  """Opens a corpus of the kind that a run trains on.
+
+  Args:
+    config: The run's config.
+    directory: Where the corpus lies, the run's or another one.
+
+  Returns:
+    A grouped corpus, or the clients of a corpus of images.
+
+  Raises:
+    UserError: If there is no such corpus, or the model does not take its
+      images.
+  """
+  if not config.data.holds_images:
+    return GroupedCorpus(directory)
+  # Late: what reads the formats of images is of no use to text.
+  from tff_fedfish.data.images.open_clients import open_image_clients
+
+  clients = open_image_clients(
+    config.data.corpus, directory, **image_options(config)
+  )
+  _require_classes(config, clients, directory)
+  model = config.model_shape()
+  found = (clients.image_shape, clients.num_classes)
+  if found != (model.image_shape, model.num_classes):
+    raise UserError(
+      f'Corpus {config.data.corpus!r} must have images of '
+      f'{_describe(model.image_shape, model.num_classes)}, but in '
+      f'{str(directory)!r} they are of {_describe(*found)}. Check which files '
+      'these are.'
+    )
+  if clients.skipped:
+    print(f'{str(directory)!r}: skipped {clients.skipped}.', file=sys.stderr)
+  return clients
+
+
+def image_options(config: TrainConfig) -> dict[str, Any]:
+  """Returns what `open_image_clients` is told beside name and directory."""
+  partition = config.partition.build(partition_seed=config.seeds.partition_seed)
+  if partition is None:
+    return {'partition': None, 'held_out': 'whole'}
+  return {'partition': partition, 'held_out': config.partition.held_out}
+
+
+def split_corpus(config: TrainConfig, corpus: RunCorpus) -> ClientSplit:
+  """Splits the clients of a run's own corpus as its config says."""
+  return split_clients(
+    corpus.client_ids,
+    split_seed=config.seeds.split_seed,
+    held_out_fraction=config.client_splits.held_out_fraction,
+    own_held_out=corpus.held_out if config.data.holds_images else (),
+  )
+
+
+def open_tokenizer(
+  config: TrainConfig, vocabulary: str | os.PathLike | None
+) -> Tokenizer | None:
+  """Reads a vocabulary and checks that it fits the model; None with images."""
+  if config.data.holds_images:
+    return None
+  tokenizer = load_tokenizer(vocabulary)
+  require_vocabulary_size(
+    tokenizer.size, config.model.vocabulary_size, vocabulary
+  )
+  return tokenizer
+
+
+def client_rows(
+  config: TrainConfig,
+  corpus: RunCorpus,
+  tokenizer: Tokenizer | None,
+  *,
+  sequence_length: int | None = None,
+) -> ClientRows:
+  """Returns the sequences or images of a corpus's clients.
+
+  Args:
+    config: The run's config.
+    corpus: From `open_corpus`.
+    tokenizer: From `open_tokenizer`.
+    sequence_length: Tokens of a sequence; None: as in training.
+  """
+  if config.data.holds_images:
+    return ClientImages(corpus)
+  return ClientSequences(
+    corpus,
+    tokenizer,
+    sequence_length=sequence_length or config.data.sequence_length,
+    drop_short_block=config.data.drop_short_block,
+  )
+
+
+def training_rows(
+  config: TrainConfig, corpus: RunCorpus, tokenizer: Tokenizer | None
+) -> ClientRows:
+  """Returns the sequences or images of the clients that take part in training.
+
+  Where they are merged, the first run with a corpus counts the rows of its
+  groups and shows how far it is.
+
+  Args:
+    config: The run's config.
+    corpus: The run's own.
+    tokenizer: From `open_tokenizer`.
+
+  Raises:
+    UserError: If rows are counted, and a group's examples cannot be read.
+  """
+  rows = client_rows(config, corpus, tokenizer)
+  merge = merge_of(config)
+  if merge is None:
+    return rows
+  progress = Progress('count rows', len(corpus.client_ids), unit='group')
+  with contextlib.ExitStack() as stack:
+    return merged_clients.open_merged_clients(
+      corpus,
+      rows,
+      merge,
+      on_start=lambda: stack.enter_context(progress),
+      on_group=progress.advance,
+    )
+
+
+def merge_of(config: TrainConfig) -> Merge | None:
+  """Returns which groups become which clients; None: each is its own."""
+  if not config.partition.merges_groups:
+    return None
+  return Merge(
+    num_clients=config.partition.num_clients,
+    partition_seed=config.seeds.partition_seed,
+    split_seed=config.seeds.split_seed,
+    held_out_fraction=config.client_splits.held_out_fraction,
+  )
+
+
+def require_vocabulary_size(
+  found: int, required: int, source: str | os.PathLike
+) -> None:
+  """Raises UserError unless a vocabulary fits the model that was made."""
+  if found != required:
+    raise UserError(
+      f'The model has {required} token ids (`config.model.vocabulary_size`), '
+      f'but the vocabulary {str(source)!r} has {found}. Use the vocabulary '
+      'that the model was made for, or set '
+      f'`--config.model.vocabulary_size={found}` for a new run.'
+    )
+
+
+def _more_clients(config):
+  if config.partition.scheme is not None:
+    return 'raise `--config.partition.num_clients`'
+  if config.data.holds_images:
+    return 'hold out a smaller `--config.client_splits.held_out_fraction`'
+  return 'group the corpus by a finer key'
+
+
+def _require_classes(config, clients, directory):
+  """Raises UserError unless labels mean what they meant to the model."""
+  if not clients.class_names:
+    return
+  wanted, found = {*config.data.class_names}, {*clients.class_names}
+  if different := sorted(wanted - found) or sorted(found - wanted):
+    name = os.fsdecode(different[0])
+    verb = 'lacks' if different[0] in wanted else 'also has'
+    raise UserError(
+      f'{str(directory)!r} must have the {len(wanted)} classes of the model '
+      f'(`config.data.classes`), but it {verb} {name!r}. Name a corpus with '
+      'the same class directories.'
+    )
+
+
+def _describe(image_shape, num_classes):
+  size = ' x '.join(map(str, image_shape))
+  return f'{size} in {num_classes} classes'
