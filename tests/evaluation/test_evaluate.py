@@ -13,7 +13,12 @@ import small_runs
 from tff_fedfish.cli.main import main
 from tff_fedfish.data import grouped_corpus
 from tff_fedfish.errors import UserError
-from tff_fedfish.evaluation import evaluate, personalization_split, results
+from tff_fedfish.evaluation import (
+  client_evaluator,
+  evaluate,
+  personalization_split,
+  results,
+)
 from tff_fedfish.run import run_directory, run_inputs
 from tff_fedfish.training import run_checks
 
@@ -108,7 +113,6 @@ class TestHeldOut:
     from tff_fedfish.run import (
       checkpoints,
       cohort_data,
-      learning_setup,
       run_directory,
       server_state,
     )
@@ -128,7 +132,7 @@ class TestHeldOut:
     weights = checkpoints.load_checkpoint(
       small_run / 'checkpoints' / 'round_00000004', prefix
     ).tensors
-    evaluator = learning_setup.build_evaluator(config)
+    evaluator = client_evaluator.build_evaluator(config)
     sequences = ClientSequences(
       inputs.corpus,
       inputs.tokenizer,

@@ -10,7 +10,7 @@ import tensorflow_federated as tff
 
 from tff_fedfish.cli.main import main
 from tff_fedfish.errors import UserError
-from tff_fedfish.evaluation import results
+from tff_fedfish.evaluation import client_evaluator, results
 from tff_fedfish.run import (
   cohort_data,
   learning_setup,
@@ -75,7 +75,7 @@ def test_clients_train_as_those_of_the_method(measure):
   workdir, output, config, cohort = measure('own_methods.first_epoch')
   assert config.client_work.num_local_epochs == 2
   process = learning_setup.build_learning_process(config)
-  evaluator = learning_setup.build_evaluator(config)
+  evaluator = client_evaluator.build_evaluator(config)
   state = process.initialize()
   before = tuple(process.get_model_weights(state).trainable)
 

@@ -16,7 +16,7 @@ from tff_fedfish.algorithms.fed_avg import build_fed_avg
 from tff_fedfish.evaluation import results
 from tff_fedfish.evaluation.client_evaluator import ClientEvaluator, Score
 from tff_fedfish.evaluation.results import ClientBarrier
-from tff_fedfish.run import cohort_data, round_metrics
+from tff_fedfish.run import cohort_data
 from tff_fedfish.runtime.in_process_context import set_in_process_context
 from tff_fedfish.runtime.round_options import RoundInterrupted
 from tff_fedfish.training import barrier_rounds
@@ -206,7 +206,7 @@ class TestMeasurement:
       global_accuracy=1.0,
     )
     assert np.isnan(by_id[b'diverged'].local_loss)
-    assert round_metrics.barrier_metrics(found.clients, num_failed=1) == {
+    assert barrier_rounds.barrier_metrics(found.clients, num_failed=1) == {
       'barrier/loss': 2.015625,
       'barrier/error': -0.25,
       'barrier/num_clients': 2,
@@ -215,7 +215,7 @@ class TestMeasurement:
     }
 
   def test_nobody_to_measure(self):
-    assert round_metrics.barrier_metrics([], num_failed=0) == {
+    assert barrier_rounds.barrier_metrics([], num_failed=0) == {
       'barrier/loss': None,
       'barrier/error': None,
       'barrier/num_clients': 0,

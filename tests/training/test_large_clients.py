@@ -12,11 +12,11 @@ import tensorflow as tf
 from models import transformer
 from tff_fedfish.cli.main import main
 from tff_fedfish.config import loading as config_loading
+from tff_fedfish.evaluation import client_evaluator
 from tff_fedfish.planning import plan
 from tff_fedfish.run import (
   checkpoints,
   cohort_data,
-  learning_setup,
   run_directory,
   run_inputs,
 )
@@ -141,7 +141,7 @@ def test_the_barrier_scores_rows_that_come_twice_once(small_inputs, tmp_path):
   rows = client.sequences()
   once = rows.select(~rows.is_repeated)
   assert 0 < len(once) < len(rows) == 400
-  evaluator = learning_setup.build_evaluator(config)
+  evaluator = client_evaluator.build_evaluator(config)
   expected = evaluator.score(tuple(_weights(run, 1)), once).loss
   other = evaluator.score(tuple(_weights(run, 1)), rows).loss
   text = (run / 'barrier' / 'round_00000001.csv').read_text('utf-8')

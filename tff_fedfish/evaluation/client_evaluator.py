@@ -1,12 +1,15 @@
 """Scores and fine-tunes a model on one client at a time."""
 
+import functools
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from tff_fedfish import local_training
+from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.data import sequences as sequences_lib
 from tff_fedfish.data.sequences import Rows
+from tff_fedfish.run import learning_setup
 
 
 class Score(NamedTuple):
@@ -102,3 +105,14 @@ class ClientEvaluator:
       tf.constant(num_local_epochs, tf.int64),
       tf.constant(learning_rate, tf.float32),
     )
+
+
+@functools.lru_cache(maxsize=1)
+def build_evaluator(config: TrainConfig) -> ClientEvaluator:
+  """Returns what scores and fine-tunes the model of a config."""
+  return ClientEvaluator(
+    learning_setup.build_model(config).functional_model,
+    learning_setup.build_client_optimizer(config),
+    evaluation_batch_size=config.evaluation.batch_size,
+    local_batch_size=config.client_work.local_batch_size,
+  )

@@ -211,7 +211,8 @@ class _Measurement:
 
   def __init__(self, config, loaded, options):
     from models.model_shapes import weight_shapes
-    from tff_fedfish.run import learning_setup, server_state
+    from tff_fedfish.evaluation import client_evaluator
+    from tff_fedfish.run import server_state
     from tff_fedfish.runtime.in_process_context import set_in_process_context
 
     set_in_process_context()
@@ -225,7 +226,7 @@ class _Measurement:
       loaded.tensors, weight_shapes(config.model_shape()), loaded.path
     )
     self._trainable = tuple(weights.values())
-    self._evaluator = learning_setup.build_evaluator(config)
+    self._evaluator = client_evaluator.build_evaluator(config)
 
   def personalization(self, sample, stages):
     from tff_fedfish.evaluation.personalization import evaluate_clients

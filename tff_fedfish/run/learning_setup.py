@@ -18,7 +18,6 @@ from models.image_model_config import ImageModelConfig
 from models.model_shapes import are_matrices
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.errors import UserError
-from tff_fedfish.evaluation.client_evaluator import ClientEvaluator
 from tff_fedfish.optimizers.build import build_optimizer
 
 
@@ -49,7 +48,7 @@ def build_learning_process(
   return config.method.build(
     config,
     model,
-    client_optimizer=_build_client_optimizer(config),
+    client_optimizer=build_client_optimizer(config),
     server_optimizer=_build_server_optimizer(config),
     num_local_epochs=config.client_work.num_local_epochs,
     client_weighting=tff.learning.ClientWeighting[
@@ -68,18 +67,10 @@ def require_trained_models(config: TrainConfig, process: Any) -> None:
     )
 
 
-@functools.lru_cache(maxsize=1)
-def build_evaluator(config: TrainConfig) -> ClientEvaluator:
-  """Returns what scores and fine-tunes the model of a config."""
-  return ClientEvaluator(
-    build_model(config).functional_model,
-    _build_client_optimizer(config),
-    evaluation_batch_size=config.evaluation.batch_size,
-    local_batch_size=config.client_work.local_batch_size,
-  )
-
-
-def _build_client_optimizer(config):
+def build_client_optimizer(
+  config: TrainConfig,
+) -> tff.learning.optimizers.Optimizer:
+  """Returns the client optimizer of a config."""
   return build_optimizer(config.client_work, are_matrices(config.model_shape()))
 
 

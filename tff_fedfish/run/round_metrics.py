@@ -11,8 +11,6 @@ import numpy as np
 from tff_fedfish import communication
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.errors import UserError
-from tff_fedfish.evaluation import results
-from tff_fedfish.evaluation.results import ClientBarrier
 from tff_fedfish.methods.method import Column
 from tff_fedfish.run import round_rates
 from tff_fedfish.runtime import round_options
@@ -188,29 +186,4 @@ def communication_metrics(
   return {
     f'communication/{name}': value
     for name, value in dataclasses.asdict(spent).items()
-  }
-
-
-def barrier_metrics(
-  barriers: Sequence[ClientBarrier], *, num_failed: int
-) -> dict[str, float | int | None]:
-  """Returns the columns of a round whose Client-Server Barrier was measured.
-
-  Args:
-    barriers: One entry per client that was measured.
-    num_failed: Clients that took part in the round and raised when measured.
-
-  Returns:
-    The uniform means, in nats and as a share of targets, over the clients
-    whose losses are finite, None without one; how many these are; and how many
-    were left out why.
-  """
-  # The interval is not read.
-  found = results.summarize_barriers(barriers, num_bootstrap=1, seed=0)
-  return {
-    'barrier/loss': found['loss']['mean'],
-    'barrier/error': found['error']['mean'],
-    'barrier/num_clients': found['loss']['num_clients'],
-    'barrier/num_non_finite_clients': found['loss']['num_non_finite'],
-    'barrier/num_failed_clients': num_failed,
   }

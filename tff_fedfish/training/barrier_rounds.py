@@ -152,3 +152,28 @@ class BarrierRounds:
       # Of a name that begins with a dot, a process was killed while it wrote.
       if path.name.startswith('.round_') or match and int(match[1]) > round_num:
         path.unlink()
+
+
+def barrier_metrics(
+  barriers: Sequence[ClientBarrier], *, num_failed: int
+) -> dict[str, float | int | None]:
+  """Returns the columns of a round whose Client-Server Barrier was measured.
+
+  Args:
+    barriers: One entry per client that was measured.
+    num_failed: Clients that took part in the round and raised when measured.
+
+  Returns:
+    The uniform means, in nats and as a share of targets, over the clients
+    whose losses are finite, None without one; how many these are; and how many
+    were left out why.
+  """
+  # The interval is not read.
+  found = results.summarize_barriers(barriers, num_bootstrap=1, seed=0)
+  return {
+    'barrier/loss': found['loss']['mean'],
+    'barrier/error': found['error']['mean'],
+    'barrier/num_clients': found['loss']['num_clients'],
+    'barrier/num_non_finite_clients': found['loss']['num_non_finite'],
+    'barrier/num_failed_clients': num_failed,
+  }

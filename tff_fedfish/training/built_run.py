@@ -10,7 +10,7 @@ import tensorflow_federated as tff
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.data.sequences import ClientRows
 from tff_fedfish.data.tokenizers import Tokenizer
-from tff_fedfish.evaluation.client_evaluator import ClientEvaluator
+from tff_fedfish.evaluation import client_evaluator
 from tff_fedfish.evaluation.evaluation_clients import ClientSample
 from tff_fedfish.progress import Stages
 from tff_fedfish.run import (
@@ -45,7 +45,7 @@ class BuiltRun:
   workdir: pathlib.Path
   context: InProcessContext
   process: tff.learning.templates.LearningProcess
-  evaluator: ClientEvaluator
+  evaluator: client_evaluator.ClientEvaluator
   position: Position
   """The only part that rounds change: no earlier state is kept alive."""
   is_resumed: bool
@@ -100,7 +100,7 @@ def build_run(
     process = learning_setup.build_learning_process(config)
     if config.evaluation.barrier_every_num_rounds:
       learning_setup.require_trained_models(config, process)
-    evaluator = learning_setup.build_evaluator(config)
+    evaluator = client_evaluator.build_evaluator(config)
   is_resumed = checked.checkpoint is not None
   with stages('restoring' if is_resumed else 'drawing the weights'):
     position = _first_position(process, checked.checkpoint)

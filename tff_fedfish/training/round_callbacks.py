@@ -18,7 +18,7 @@ from tff_fedfish.run.checkpoint_writer import CheckpointWriter
 from tff_fedfish.run.divergence import RoundHistory
 from tff_fedfish.run.metrics_files import MetricsLog
 from tff_fedfish.runtime.round_options import ClientFailure
-from tff_fedfish.training.barrier_rounds import BarrierRounds
+from tff_fedfish.training import barrier_rounds
 from tff_fedfish.training.built_run import BuiltRun
 
 MAX_FAILURES_SHOWN = 3
@@ -61,7 +61,9 @@ class RoundCallback:
 class Barrier(RoundCallback):
   """Measures the Client-Server Barrier of the rounds that are due."""
 
-  def __init__(self, rounds: BarrierRounds, should_stop: Callable[[], bool]):
+  def __init__(
+    self, rounds: barrier_rounds.BarrierRounds, should_stop: Callable[[], bool]
+  ):
     """Measures nothing yet."""
     self._rounds = rounds
     self._should_stop = should_stop
@@ -86,7 +88,7 @@ class Barrier(RoundCallback):
         f'barrier, {message}'
       )
     done.metrics.update(
-      round_metrics.barrier_metrics(
+      barrier_rounds.barrier_metrics(
         found.clients, num_failed=len(found.failures)
       )
     )
