@@ -198,7 +198,7 @@ def _value(item: Any, row: int, row_to_drop: dict[int, Drop]) -> Any:
   import pyarrow as pa
 
   try:
-    return item.as_py()
+    return _cast_nanoseconds(item).as_py()
   except UnicodeDecodeError as error:
     excerpt = error.object[:EXCERPT_BYTES]
     row_to_drop[row] = Drop('invalid_utf8', excerpt=excerpt)
@@ -230,7 +230,36 @@ def _to_text(column: Any) -> Any:
     return column.cast(pa.string(), safe=False)
   if pa.types.is_large_binary(column.type):
     return column.cast(pa.large_string(), safe=False)
-  return column
+  return _cast_nanoseconds(column)
+
+
+def _cast_nanoseconds(values: Any) -> Any:
+  """Casts to microseconds, which Python has; without loss, or it raises.
+
+  Nanoseconds become pandas objects where pandas is installed, and errors where
+  it is not: a job must not depend on that.
+  """
+  value_type = _in_microseconds(values.type)
+  return values if value_type == values.type else values.cast(value_type)
+
+
+def _in_microseconds(value_type: Any) -> Any:
+  import pyarrow as pa
+
+  if pa.types.is_time64(value_type):
+    return pa.time64('us')
+  if pa.types.is_duration(value_type) and value_type.unit == 'ns':
+    return pa.duration('us')
+  if pa.types.is_timestamp(value_type) and value_type.unit == 'ns':
+    return pa.timestamp('us', value_type.tz)
+  if pa.types.is_struct(value_type):
+    return pa.struct(
+      [f.with_type(_in_microseconds(f.type)) for f in value_type]
+    )
+  if pa.types.is_list(value_type) or pa.types.is_large_list(value_type):
+    list_of = pa.list_ if pa.types.is_list(value_type) else pa.large_list
+    return list_of(_in_microseconds(value_type.value_type))
+  return value_type
 
 
 def _lacks_end(file: Any) -> bool:
