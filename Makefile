@@ -35,7 +35,7 @@ demo: .venv
 	@$(BIN)/fedfish demo --workdir '$(WORKDIR)'
 
 test: .venv
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest -n 2 --dist worksteal
 
 test-slow: .venv
 	@$(BIN)/python -m pytest -m slow || { $(NONE_IS_FINE); }

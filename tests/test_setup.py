@@ -75,7 +75,15 @@ def test_metadata(metadata):
 def test_declares_the_direct_dependencies(metadata):
   declared = (metadata / 'requires.txt').read_text().splitlines()
   listed = _declared_requirements('requirements.in')
-  tools = {'hypothesis', 'pytest', 'pytest-cov', 'ruff', 'setuptools', 'wheel'}
+  tools = {
+    'hypothesis',
+    'pytest',
+    'pytest-cov',
+    'pytest-xdist',
+    'ruff',
+    'setuptools',
+    'wheel',
+  }
   assert _names(declared) == _names(listed) - tools
   # What is pinned there is pinned to the same version here.
   assert {line for line in declared if '==' in line} == {
