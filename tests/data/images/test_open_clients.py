@@ -87,17 +87,6 @@ def test_matching_tests(fashion):
   assert clients.held_out[3] == b'test-0003'
 
 
-def test_matching_tests_by_cluster(fashion):
-  # Clusters that have nothing to do with the classes: even and odd rows.
-  train, test = np.arange(18) % 2, np.arange(8) // 4
-  clients = _open(fashion, clusters=(train, test), held_out='matching')
-  rows = [clients.client_rows[client_id] for client_id in clients.client_ids]
-  for number in range(4):
-    assert set(train[rows[number]]) == {number % 2}
-    # Tests come behind the 18 training examples.
-    assert set(test[rows[4 + number] - 18]) == {number % 2}
-
-
 def test_a_partition_of_the_tests(fashion):
   by = Partition(scheme='per_client_sampling', num_clients=3, seed=2, alpha=1.0)
   clients = _open(fashion, held_out=by)
@@ -133,26 +122,18 @@ def test_mnist_by_writer(tmp_path, write_mnist, write_writers):
   assert clients.client_ids == [b'writer-0008', b'writer-0009']
 
 
-@pytest.mark.parametrize(
-  ('digits_only', 'num_classes', 'label'), [(False, 62, 40), (True, 10, 4)]
-)
-def test_emnist(
-  tmp_path, example, write_database, digits_only, num_classes, label
-):
-  splits = {'all': 40, 'digits_only': 4}
+def test_emnist(tmp_path, example, write_database):
   write_database(
     tmp_path / 'emnist_all.sqlite',
     [
       (f'{split}_{side}', 'a', example(pixels=[0.5] * 784, label=value))
-      for split, value in splits.items()
+      for split, value in {'all': 40, 'digits_only': 4}.items()
       for side in ('train', 'test')
     ],
   )
-  clients = open_image_clients(
-    'emnist_by_writer', tmp_path, digits_only=digits_only
-  )
-  assert clients.num_classes == num_classes
-  assert clients.labels.tolist() == [label, label]
+  clients = open_image_clients('emnist_by_writer', tmp_path)
+  assert clients.num_classes == 62
+  assert clients.labels.tolist() == [40, 40]
 
 
 class TestCifar100:
@@ -225,17 +206,7 @@ def test_cifar10(tmp_path):
     (
       'cifar100',
       dict(partition=None, held_out='matching'),
-      "read with a `partition` alone, as clients of 'cifar100' are held out by",
-    ),
-    (
-      'fashion_mnist',
-      dict(partition=_SHARDS, clusters=(np.zeros(1), np.zeros(1))),
-      "`clusters` are read by the scheme 'latent_distributions' alone",
-    ),
-    (
-      'fashion_mnist',
-      dict(digits_only=True),
-      "is read by 'emnist_by_writer' alone, found 'fashion_mnist'",
+      "read with a `partition` only, as clients of 'cifar100' are held out by",
     ),
   ],
 )
@@ -251,13 +222,6 @@ def test_no_files(tmp_path, name):
   changes = dict(partition=None) if natural else {}
   with pytest.raises(UserError, match=f"^Corpus '{name}' requires .* is empty"):
     _open(tmp_path, name, **changes)
-
-
-def test_clusters_of_other_images(fashion):
-  with pytest.raises(
-    ValueError, match=r'each of the 8 test images, found \[7\]. Cluster them'
-  ):
-    _open(fashion, clusters=(np.zeros(18, int), np.zeros(7, int)))
 
 
 def test_real_fashion_mnist(shared_data):
@@ -279,8 +243,7 @@ def test_real_fashion_mnist(shared_data):
 
 def test_needs_no_tensorflow():
   code = (
-    'import sys, tff_fedfish.data.images.open_clients, '
-    'tff_fedfish.data.images.latent_clusters; '
+    'import sys, tff_fedfish.data.images.open_clients; '
     'print([m for m in ("tensorflow", "tensorflow_federated", "apache_beam", '
     '"h5py") if m in sys.modules])'
   )

@@ -140,13 +140,6 @@ def test_no_room_to_unpack(database, monkeypatch):
     _read(emnist.EMNIST, database.parent)
 
 
-def test_digits_only(database):
-  clients = _read(emnist.EMNIST_DIGITS, database.parent)
-  assert clients.client_ids == [b'f1', b'test-f9']
-  assert clients.num_classes == 10
-  assert clients.examples(b'test-f9')[1].tolist() == [9]
-
-
 def test_cifar100_has_ints(tmp_path, example, write_database):
   pixels = np.random.RandomState(0).randint(256, size=(2, 32, 32, 3))
   # Ids of TFF's two splits coincide.

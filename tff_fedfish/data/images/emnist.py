@@ -54,16 +54,6 @@ EMNIST = PublishedClients(
 )
 """3,400 writers; 671,585 and 77,483 digits and letters."""
 
-EMNIST_DIGITS = EMNIST._replace(
-  splits=('digits_only_train', 'digits_only_test'),
-  hdf5_files=(
-    'fed_emnist_digitsonly_train.h5',
-    'fed_emnist_digitsonly_test.h5',
-  ),
-  num_classes=10,
-)
-"""3,383 writers; 341,873 and 40,832 digits."""
-
 FED_CIFAR100 = PublishedClients(
   corpus='cifar100',
   database='cifar100.sqlite',
@@ -86,7 +76,7 @@ def read_published_clients(
   CIFAR-100.
 
   Args:
-    published: `EMNIST`, `EMNIST_DIGITS` or `FED_CIFAR100`.
+    published: `EMNIST` or `FED_CIFAR100`.
     directory: Where the database lies, or the two HDF5 files. A database that
       is still packed is unpacked beside its file.
 

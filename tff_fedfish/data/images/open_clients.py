@@ -40,8 +40,6 @@ def open_image_clients(
   *,
   partition: Partition | None = None,
   held_out: Literal['whole', 'matching'] | Partition = 'whole',
-  clusters: tuple[np.ndarray, np.ndarray] | None = None,
-  digits_only: bool = False,
 ) -> ImageClients:
   """Opens a corpus of images and says which client has which.
 
@@ -56,9 +54,6 @@ def open_image_clients(
       held-out client `test` has all of it. 'matching': `test-0007` gets of each
       class what `client-0007` has of it in training, in proportion. A
       partition: it divides the test split too.
-    clusters: Clusters of the train and of the test examples, int [n] each, for
-      the scheme latent_distributions; None: the labels.
-    digits_only: Of emnist_by_writer, take the digits alone: 10 classes, not 62.
 
   Returns:
     The clients; those of the test split are `held_out`.
@@ -69,17 +64,16 @@ def open_image_clients(
     ValueError: If there is no such corpus, or the arguments do not fit each
       other.
   """
-  _check_arguments(name, partition, held_out, clusters, digits_only)
+  _check_arguments(name, partition, held_out)
   if partition is not None:
-    return _open_partitioned(name, directory, partition, held_out, clusters)
+    return _open_partitioned(name, directory, partition, held_out)
   if name == 'image_folder':
     return read_image_folder(directory)
   if name == 'mnist_by_writer':
     return read_mnist_by_writer(directory)
   if name == 'cifar100':
     return emnist.read_published_clients(emnist.FED_CIFAR100, directory)
-  published = emnist.EMNIST_DIGITS if digits_only else emnist.EMNIST
-  return emnist.read_published_clients(published, directory)
+  return emnist.read_published_clients(emnist.EMNIST, directory)
 
 
 def _open_partitioned(
@@ -87,34 +81,25 @@ def _open_partitioned(
   directory: str | os.PathLike,
   partition: Partition,
   held_out: Literal['whole', 'matching'] | Partition,
-  clusters: tuple[np.ndarray, np.ndarray] | None,
 ) -> ImageClients:
   read, num_classes = _WITHOUT_CLIENTS[name]
   train, test = read(directory)
-  train_clusters, test_clusters = clusters or (train.labels, test.labels)
-  _check_clusters(train, train_clusters, 'train')
-  _check_clusters(test, test_clusters, 'test')
 
-  def split(side: LabelledImages, side_clusters, by: Partition):
+  def split(side: LabelledImages, by: Partition):
     return by.split(
-      side.labels,
-      num_classes=num_classes,
-      coarse_labels=side.coarse_labels,
-      clusters=side_clusters,
+      side.labels, num_classes=num_classes, coarse_labels=side.coarse_labels
     )
 
-  parts = split(train, train_clusters, partition)
+  parts = split(train, partition)
   rows = _named(b'client', parts)
   if isinstance(held_out, Partition):
-    test_rows = _named(b'test', split(test, test_clusters, held_out))
+    test_rows = _named(b'test', split(test, held_out))
   elif held_out == 'matching':
-    # Without clusters these are the classes.
-    num_clusters = 1 + max(train_clusters.max(), test_clusters.max())
-    histograms = label_histograms(train_clusters, parts, num_clusters)
+    histograms = label_histograms(train.labels, parts, num_classes)
     test_rows = _named(
       b'test',
       class_partitions.matching_split(
-        test_clusters, histograms, seed=partition.seed
+        test.labels, histograms, seed=partition.seed
       ),
     )
   else:
@@ -145,8 +130,6 @@ def _check_arguments(
   name: str,
   partition: Partition | None,
   held_out: str | Partition,
-  clusters: tuple[np.ndarray, np.ndarray] | None,
-  digits_only: bool,
 ) -> None:
   if name not in CORPORA:
     raise ValueError(
@@ -173,28 +156,6 @@ def _check_arguments(
     )
   if partition is None and held_out != 'whole':
     raise ValueError(
-      '`held_out` is read with a `partition` alone, as clients of '
+      '`held_out` is read with a `partition` only, as clients of '
       f'{name!r} are held out by its own split. Leave it out.'
-    )
-  if clusters is not None and (
-    partition is None or partition.scheme != 'latent_distributions'
-  ):
-    raise ValueError(
-      "`clusters` are read by the scheme 'latent_distributions' alone. Leave "
-      'them out, or change the scheme.'
-    )
-  if digits_only and name != 'emnist_by_writer':
-    raise ValueError(
-      f"`digits_only` is read by 'emnist_by_writer' alone, found {name!r}. "
-      'Leave it out.'
-    )
-
-
-def _check_clusters(
-  side: LabelledImages, clusters: np.ndarray, which: str
-) -> None:
-  if clusters.shape != side.labels.shape:
-    raise ValueError(
-      f'`clusters` must have one entry for each of the {len(side.labels)} '
-      f'{which} images, found {list(clusters.shape)}. Cluster them again.'
     )

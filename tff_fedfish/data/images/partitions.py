@@ -111,7 +111,6 @@ class Partition:
     *,
     num_classes: int,
     coarse_labels: np.ndarray | None = None,
-    clusters: np.ndarray | None = None,
   ) -> list[np.ndarray]:
     """Divides examples among the clients.
 
@@ -119,7 +118,6 @@ class Partition:
       labels: Int [n], from 0 to num_classes - 1.
       num_classes: Classes that there are.
       coarse_labels: Int [n]; pachinko needs them, others do not look.
-      clusters: Int [n] for latent_distributions; None: the labels.
 
     Returns:
       The rows of each client, int64, ascending: `num_clients` arrays, none of
@@ -142,7 +140,7 @@ class Partition:
         )
       return function(labels, coarse_labels, **parameters)
     if self.scheme == 'latent_distributions':
-      return function(labels if clusters is None else clusters, **parameters)
+      return function(labels, **parameters)
     return function(labels, num_classes=num_classes, **parameters)
 
   def parameters(self) -> dict[str, int | float]:
