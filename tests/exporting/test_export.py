@@ -1,4 +1,4 @@
-"""What `fedfish export` writes of a real run, read without fedfish."""
+"""Files that `fedfish export` writes of a real run, read without fedfish."""
 
 import errno
 import hashlib

@@ -1,4 +1,4 @@
-"""What `fedfish export` writes of image models."""
+"""Files that `fedfish export` writes of image models."""
 
 import dataclasses
 import json

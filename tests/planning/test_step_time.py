@@ -1,4 +1,4 @@
-"""What is timed, and how times of few layers become those of many."""
+"""Timing, and how times of few layers become those of many."""
 
 import itertools
 

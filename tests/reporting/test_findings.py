@@ -161,7 +161,7 @@ def test_repetitions_are_counted(tmp_path, write_sweep):
     '5.000).'
   )
   assert findings.notes(runs) == [
-    'Scores of runs that differ in seeds alone are means over these; with a '
+    'Scores of runs that differ in seeds only are means over these; with a '
     'few seeds the intervals are too narrow.'
   ]
 

@@ -1,4 +1,4 @@
-"""What plots say in words, and that their files are sound."""
+"""Words of plots, and that their files are sound."""
 
 import dataclasses
 import io

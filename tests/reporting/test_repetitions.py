@@ -1,4 +1,4 @@
-"""Runs that differ in seeds alone, pooled by hand."""
+"""Runs that differ in seeds only, pooled by hand."""
 
 import json
 

@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     '--top_k',
     type=int,
     metavar='K',
-    help='choose from the K likeliest tokens alone (default: all)',
+    help='choose from the K likeliest tokens only (default: all)',
   )
   parser.add_argument(
     '--seed', type=int, default=0, metavar='S', help='default: %(default)s'

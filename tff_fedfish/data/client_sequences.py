@@ -18,7 +18,7 @@ if typing.TYPE_CHECKING:
 
 
 class Corpus(Protocol):
-  """What is needed of a grouped corpus."""
+  """Interface of a grouped corpus."""
 
   def examples(self, client_id: bytes) -> Sequence[Mapping[str, bytes]]:
     """Returns the stored examples of one client."""

@@ -31,7 +31,7 @@ INDEX_SCHEMA = pa.schema(
 
 
 class RecordLocations(NamedTuple):
-  """Where every client's records are.
+  """Positions of every client's records.
 
   Attributes:
     client_ids: All client ids, sorted.

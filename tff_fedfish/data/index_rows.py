@@ -16,7 +16,7 @@ from tff_fedfish.data.corpus_index import INDEX_NAME, read_index
 from tff_fedfish.errors import UserError
 
 ADVICE = 'Copy the directory again, or run `fedfish group` again.'
-"""What to do about a damaged corpus."""
+"""Remedy of a damaged corpus."""
 
 # Values of numpy and Arrow become Python's many at a time, which is fast, and
 # not all at once, which takes memory.
@@ -24,7 +24,7 @@ _ROWS_AT_ONCE = 10_000
 
 
 class Row(NamedTuple):
-  """What the index says of a record.
+  """Entry of the index for a record.
 
   Attributes:
     group_id: See `INDEX_SCHEMA`; so are those that are not listed here.

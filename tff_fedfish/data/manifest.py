@@ -22,7 +22,7 @@ MAX_INPUTS = 10_000
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Counts:
-  """What went in and what came out.
+  """Counts of input and output.
 
   `records_in = records_out + sum(drops.values())` always holds.
   """
@@ -106,7 +106,7 @@ class Manifest:
   inputs: tuple[InputFile, ...]
   """All raw files or, of very many, those that are damaged."""
   drop_examples: Mapping[str, DropExample]
-  """By reason."""
+  """Counts by reason."""
   split: Split | None = None
   """None where the corpus is whole."""
   index_sha256: str = ''

@@ -1,4 +1,4 @@
-"""What tensorflow-text's tokenizers have in common: texts to ragged ids."""
+"""Texts to ragged ids with a tokenizer of tensorflow-text."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -31,10 +31,10 @@ _PART_KEY = wire_format.map_key(PART_FEATURE)
 _EXAMPLES_KEY = wire_format.map_key(EXAMPLES_FEATURE)
 
 HEADER = struct.Struct('<QI')
-"""What precedes a payload: its length, and the checksum of that."""
+"""Header of a payload: its length, and the checksum of that."""
 
 CHECKSUM = struct.Struct('<I')
-"""What follows it."""
+"""Footer of a payload: its checksum."""
 
 
 class GroupRecord(NamedTuple):

@@ -17,7 +17,7 @@ if typing.TYPE_CHECKING:
 
 
 class Rows(Protocol):
-  """What a client trains on or is scored on, row by row of a batch.
+  """Rows of a batch that a client trains on or is scored on.
 
   A frozen dataclass whose counts `take` raises: sequences of tokens here,
   images in `images/image_rows.py`.
@@ -267,8 +267,8 @@ def with_noise(
   Args:
     rows: What it trains on, in their order.
     seed: See `randomness.noise_seeds`.
-    round_num: Likewise; 0 outside of training.
-    client_id: Likewise.
+    round_num: The round; 0 outside of training.
+    client_id: The client.
   """
   seeds = randomness.noise_seeds(seed, round_num, client_id, len(rows))
   return dataclasses.replace(rows, noise_seeds=seeds)

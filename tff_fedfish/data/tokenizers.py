@@ -149,7 +149,7 @@ def load_tokenizer(
     return wordpiece_tokenizer(_read(path), str(path), lower_case=lower_case)
   if lower_case is not None:
     raise ValueError(
-      '`lower_case` may be set for a WordPiece vocabulary file (.txt) alone, '
+      '`lower_case` may be set for a WordPiece vocabulary file (.txt) only, '
       f'but {str(path)!r} settles it itself. Leave it out.'
     )
   if is_file and '.model' in path.suffixes:

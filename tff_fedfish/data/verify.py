@@ -33,7 +33,7 @@ class Checked:
   num_examples: int = 0
   num_words: int = 0
   num_bytes: int = 0
-  """Of the shards, frames included."""
+  """Bytes of the shards, frames included."""
 
 
 def verify_corpus(
@@ -97,7 +97,7 @@ def _check_index_hash(directory: pathlib.Path, manifest: Manifest) -> None:
 
 
 class _Fault(Exception):
-  """What a record must be, and what it is; without where it is."""
+  """Requirement of a record, and what was found; without its place."""
 
 
 def _check_shard(

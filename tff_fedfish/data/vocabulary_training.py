@@ -61,7 +61,7 @@ def train_vocabulary(
   The learner of TensorFlow Text turns a frequency threshold into a vocabulary
   of roughly predictable size. Here the threshold is searched, and the smallest
   vocabulary found that is large enough loses its rarest pieces, but no
-  character, until the size is exact. The result depends on the arguments alone,
+  character, until the size is exact. The result depends on the arguments only,
   not on the order of `word_counts`.
 
   Args:

@@ -1,7 +1,7 @@
 """The bytes around single values in `tf.train` messages.
 
 In what is stored nearly every `Feature` holds one bytes value. It is written as
-a header, which depends on the value's length alone, and then the value. Joining
+a header, which depends on the value's length only, and then the value. Joining
 headers and values gives the bytes that Protocol Buffers writes with
 `deterministic=True`, in a third of its time or less: it copies every value into
 a message first.

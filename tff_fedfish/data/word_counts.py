@@ -15,7 +15,7 @@ _MAX_DISTINCT_WORDS = 4_000_000
 
 
 class Corpus(Protocol):
-  """What is needed of a grouped corpus."""
+  """Interface of a grouped corpus."""
 
   client_ids: Sequence[bytes]
 

@@ -39,7 +39,7 @@ class EvaluationOptions:
   """Sequences to use of a client at most; None: all."""
   sequence_length: int | None = None
   """Tokens per sequence, at most the model's; None: as in training. Of text
-  alone."""
+  only."""
   personalization_epochs: int = 4
   """Passes of fine-tuning, >= 1; 4 in Dhawan et al. (2024)."""
   learning_rate: float | None = None

@@ -1,4 +1,4 @@
-"""What the model cards of all kinds of models are made of, as Markdown."""
+"""Parts of the model cards of all kinds of models, as Markdown."""
 
 import dataclasses
 import json
@@ -24,7 +24,7 @@ weights = load_file('model.safetensors')
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CardKind:
-  """What a card says of one kind of models and not of the other."""
+  """Words of a card that differ between kinds of models."""
 
   title: str
   """Such as 'Language model'."""
@@ -33,21 +33,21 @@ class CardKind:
   sizes: Callable[[TrainedModel], dict[str, Any]]
   """Heading -> value: what fixes the weights' shapes."""
   examples_name: str
-  """What clients have, such as 'documents'."""
+  """Name of the clients' data, such as 'documents'."""
   corpus: Callable[[TrainedModel, RunFacts], str]
   """The corpus by name, with its origin if that is known."""
   data_remarks: Callable[[TrainedModel], Iterator[str]]
-  """Whose the examples are, or as what they are read."""
+  """Owners of the examples, or how they are read."""
   unit: str
-  """What a loss is the mean of, such as 'token'."""
+  """Unit over which a loss is the mean, such as 'token'."""
   settings: Callable[[TrainedModel], dict[str, Any]]
   """Setting -> value: those that only this kind reads."""
   score_remarks: tuple[str, ...] = ()
-  """What names of metrics mean."""
+  """Meaning of the names of metrics."""
   content_name: str
-  """What the examples hold, such as 'texts'."""
+  """Contents of the examples, such as 'texts'."""
   leak: str
-  """What the model may give away of them, as an item of a list."""
+  """Data that the model may reveal, as an item of a list."""
   loading: Callable[[TrainedModel, Sequence[str]], Iterator[str]]
   """How each of the formats that were written is loaded."""
 

@@ -38,12 +38,12 @@ _OF_TENSORFLOW = re.compile(r'\{\{.*?\}\}|\[Op:\w+\]')
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Export:
-  """What was written."""
+  """Result of an export."""
 
   directory: pathlib.Path
   model: TrainedModel
   remark: str | None
-  """What the model card could not say, and why; None: it says all."""
+  """Facts that the model card lacks, and why. None: it is complete."""
 
 
 def export(
@@ -141,7 +141,7 @@ def _write_safetensors(path, model, config):
   # The format's metadata are strings.
   metadata = {'config': json.dumps(config, ensure_ascii=False)}
   save_file(weights, path, metadata)
-  # The library makes it readable for its owner alone.
+  # The library makes it readable for its owner only.
   path.chmod(0o666 & ~files.umask())
 
 

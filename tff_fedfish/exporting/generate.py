@@ -29,18 +29,18 @@ _MARKER = re.compile(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GenerationOptions:
-  """What is generated, and whether the model is personalized in between."""
+  """Options of a generation, with or without personalization."""
 
   prompt: str = ''
   """How every sample begins; empty: at the beginning of a document."""
   num_tokens: int = 64
   """Tokens after the prompt, at most, >= 1."""
   temperature: float = 1.0
-  """Of the draws; 0: always the likeliest token."""
+  """Temperature of the draws; 0: always the likeliest token."""
   top_k: int | None = None
-  """Draw from so many likeliest tokens alone; None: from all."""
+  """Draw from so many likeliest tokens only; None: from all."""
   seed: int = 0
-  """Of the draws, in [0, 2^31)."""
+  """Seed of the draws, in [0, 2^31)."""
   num_samples: int = 1
   """Samples, >= 1."""
   corpus: str | None = None
@@ -96,15 +96,15 @@ class Samples:
   """Texts, each with its prompt."""
 
   round_num: int
-  """Of the model."""
+  """Round of the model."""
   before: list[str]
-  """Of the global model."""
+  """Texts of the global model."""
   after: list[str] | None = None
-  """Of the personalized model, from the same draws; None: not asked for."""
+  """Texts of the personalized model, from the same draws; None: none asked."""
   client: str | None = None
   """The id, as text, of the client that it was personalized on."""
   num_sequences: int = 0
-  """Of the client, all of which it was personalized on."""
+  """Sequences of the client, all of which it was personalized on."""
 
 
 def generate(
@@ -117,7 +117,7 @@ def generate(
     options: What to generate.
 
   Returns:
-    The samples, a function of the arguments alone.
+    The samples, a function of the arguments only.
 
   Raises:
     UserError: If the checkpoint, the corpus or its client cannot be used, or

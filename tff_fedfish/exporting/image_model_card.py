@@ -1,4 +1,4 @@
-"""What a model card says of a classifier of images alone."""
+"""Parts of a model card that only classifiers of images have."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -134,4 +134,4 @@ KIND = CardKind(
   leak='The model may give away which images it was trained on, and whose.',
   loading=_loading,
 )
-"""Of classifiers of images."""
+"""Card of classifiers of images."""

@@ -1,4 +1,4 @@
-"""What a model card says of a language model alone."""
+"""Parts of a model card that only language models have."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -121,4 +121,4 @@ KIND = CardKind(
   'them, and may repeat them.',
   loading=_loading,
 )
-"""Of language models."""
+"""Card of language models."""

@@ -1,4 +1,4 @@
-"""What the files of a run say about a model, gathered for its model card."""
+"""Facts from the files of a run, for the model card."""
 
 import dataclasses
 import pathlib
@@ -18,7 +18,7 @@ class CorpusFacts:
   """The corpus of a run, where it still is what the run read."""
 
   manifest: Manifest | None
-  """Of text: what was grouped, and how; None with images."""
+  """Grouping of the text; None with images."""
   num_examples: int
   """Documents, or images of participating and held-out clients."""
   num_participating: int
@@ -39,7 +39,7 @@ class RunFacts:
   remark: str | None
   """Why `corpus` is None; None where it is not."""
   last_row: Row
-  """Of metrics.csv, at the round of the checkpoint."""
+  """Row of metrics.csv at the round of the checkpoint."""
   held_out_row: Row | None
   """The last one until there with held-out scores."""
   num_participations: int
@@ -47,9 +47,9 @@ class RunFacts:
   num_tokens: int
   """Tokens, or images, trained on until there, over all local epochs."""
   evaluations: tuple[Evaluation, ...]
-  """Those of this checkpoint that lie in the run's directory."""
+  """Evaluations of this checkpoint in the run's directory."""
   num_other_evaluations: int
-  """Those of other checkpoints, or of an unknown one."""
+  """Evaluations of other checkpoints, or of an unknown one."""
 
 
 def gather(model: TrainedModel) -> RunFacts:

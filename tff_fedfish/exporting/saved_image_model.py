@@ -1,4 +1,4 @@
-"""What a SavedModel of a classifier of images holds."""
+"""SavedModel of a classifier of images."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""What a SavedModel of a transformer holds."""
+"""SavedModel of a transformer."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -22,13 +22,13 @@ class TrainedModel:
   weights: dict[str, np.ndarray]
   """Float32, by the names and in the order of `weight_shapes`."""
   tokenizer: Tokenizer | None
-  """Of the vocabulary that the run keeps; None with an image model."""
+  """Tokenizer of the run's vocabulary; None with an image model."""
   round_num: int
   """Rounds that the model has seen."""
   run: pathlib.Path
   """The run's directory."""
   corpus_fingerprint: str | None
-  """Of the corpus that it was trained on; see `run_inputs`."""
+  """Fingerprint of the corpus that it was trained on; see `run_inputs`."""
 
   @property
   def is_of_images(self) -> bool:

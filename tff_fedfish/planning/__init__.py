@@ -1,1 +1,1 @@
-"""What a run will take, worked out before it is started."""
+"""Plans: the cost of a run, computed before it is started."""

@@ -59,7 +59,7 @@ class RoundPlan:
   client_steps: client_steps.ClientSteps
   flops: flops.RoundFlops
   memory: tuple[memory.ProcessMemory, ...]
-  """Of each kind of process: one in process, driver and worker with Ray."""
+  """Memory by kind of process: one in process, driver and worker with Ray."""
   traffic: traffic.Traffic
   time: RoundTime | None
   """None if nothing was timed."""

@@ -48,7 +48,7 @@ class Pair:
 
 @dataclasses.dataclass(frozen=True)
 class PairGroup:
-  """Pairs that differ in round and seeds alone, and what they are called."""
+  """Pairs that differ in round and seeds only, and what they are called."""
 
   name: str
   num_local_epochs: int | float | None

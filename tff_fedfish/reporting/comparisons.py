@@ -1,6 +1,6 @@
 """Methods compared on the same clients, with intervals over clients and seeds.
 
-Runs are compared where they differ in the method alone, as `matching.py` says.
+Runs are compared where they differ in the method only, as `matching.py` says.
 """
 
 import csv
@@ -41,7 +41,7 @@ class Comparison:
     subject: Whose clients, such as 'held-out clients'.
     fraction: Share of each client's data that was personalized on.
     loss: `statistics.paired_difference` of the losses, in nats per token.
-    accuracy: Likewise of the accuracies.
+    accuracy: The same of the accuracies.
   """
 
   method: str
@@ -102,7 +102,7 @@ def paired_difference(
 
   Args:
     evaluations: Seed -> what was evaluated.
-    baseline: Likewise; it is subtracted.
+    baseline: The run that is subtracted.
     fraction: Share of each client's data that was personalized on.
     name: Of a client's score, such as 'loss_after'.
   """

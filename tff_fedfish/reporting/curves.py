@@ -29,7 +29,7 @@ _NICE = (1, 2, 5)
 
 @dataclasses.dataclass(frozen=True)
 class Score:
-  """What a curve shows.
+  """Quantity that a curve shows.
 
   Attributes:
     metric: A column of metrics.csv, or `PERSONALIZED`.
@@ -58,7 +58,7 @@ class Score:
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-  """What a curve is drawn against.
+  """X axis of a curve.
 
   Attributes:
     metric: A column of metrics.csv, `ROUND` or `LOCAL_EPOCHS`.

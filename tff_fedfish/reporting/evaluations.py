@@ -1,4 +1,4 @@
-"""What `evaluations/NAME` of a run holds, checked and typed."""
+"""Contents of `evaluations/NAME` of a run, checked and typed."""
 
 import dataclasses
 import pathlib

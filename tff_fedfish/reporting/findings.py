@@ -1,4 +1,4 @@
-"""What the data say in a sentence, and what to keep in mind about them.
+"""Findings in a sentence, and caveats.
 
 Only what was computed is said: the lowest mean is called the lowest, and no
 difference between runs is called significant.
@@ -27,7 +27,7 @@ _DEFINES_THE_MEASUREMENT = (
 
 
 def summary_sentence(runs: Sequence[Run]) -> str:
-  """Returns one sentence on which run scores best, from the data alone.
+  """Returns one sentence on which run scores best, from only the data.
 
   Args:
     runs: The runs of the report, repetitions pooled.
@@ -101,7 +101,7 @@ def notes(runs: Sequence[Run], pooled: Sequence[Run] = ()) -> list[str]:
   found += _between_runs(runs)
   if has_repetitions(runs):
     found.append(
-      'Scores of runs that differ in seeds alone are means over these; with a '
+      'Scores of runs that differ in seeds only are means over these; with a '
       'few seeds the intervals are too narrow.'
     )
   elif len(runs) > 1:

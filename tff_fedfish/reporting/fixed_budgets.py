@@ -44,7 +44,7 @@ def find_budgets(runs: Sequence[Run]) -> Budgets | None:
   """Returns the budgets that explain most of the runs.
 
   Args:
-    runs: Runs that differ in method, local epochs and rounds alone.
+    runs: Runs that differ in method, local epochs and rounds only.
 
   Returns:
     Budgets whose reference is one of the runs: where several explain as many,

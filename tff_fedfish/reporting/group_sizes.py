@@ -11,10 +11,10 @@ from typing import NamedTuple
 import numpy as np
 
 MEASURES = ('num_examples', 'num_words', 'num_bytes')
-"""What is counted of a group; the columns of the index."""
+"""Counts of a group; the columns of the index."""
 
 PERCENTILES = (0, 10, 25, 50, 75, 90, 99, 100)
-"""Those that are printed."""
+"""Quantiles that are printed."""
 
 # Those of the table: the tails of such distributions are long.
 _TABLE_PERCENTILES = (
@@ -26,7 +26,7 @@ _PARTS = 1000
 
 
 class TopShare(NamedTuple):
-  """What the largest groups hold of the whole.
+  """Fraction of the whole that the largest groups hold.
 
   Attributes:
     label: Which groups: '10' are ten groups, '1 %' is a share of all.

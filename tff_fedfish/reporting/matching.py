@@ -149,7 +149,7 @@ def _short_name(name):
 
 
 def studies(runs: Sequence[Run]) -> list[list[Run]]:
-  """Returns runs that differ in method, local epochs and rounds alone.
+  """Returns runs that differ in method, local epochs and rounds only.
 
   Args:
     runs: The runs of a report.

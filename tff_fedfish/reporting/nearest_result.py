@@ -149,7 +149,7 @@ def differences(
 
   Args:
     task: What they are set beside.
-    runs: Runs that differ in method, local epochs, rounds and seeds alone.
+    runs: Runs that differ in method, local epochs, rounds and seeds only.
     evaluations: Those whose scores are shown.
     budgets: Of the runs.
 

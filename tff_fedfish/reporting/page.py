@@ -31,7 +31,7 @@ from tff_fedfish.reporting.words import interval_sample, words_of
 from tff_fedfish.version import __version__
 
 GENERATOR = 'fedfish report'
-"""What `<meta name="generator">` of every page begins with."""
+"""Beginning of `<meta name="generator">` of every page."""
 
 _NUM_EXTREME_CLIENTS = 5
 _PAPER_TITLES = {
@@ -54,11 +54,11 @@ class Section:
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-  """What a page is made of.
+  """Contents of a page.
 
   Attributes:
     runs: The runs as they are, one per directory.
-    pooled: One for all that differ in seeds alone.
+    pooled: One for all that differ in seeds only.
     tables: Those of the paper.
     comparisons: Method against method.
     sections: The plots.

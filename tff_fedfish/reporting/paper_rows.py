@@ -9,7 +9,7 @@ from tff_fedfish.reporting.words import Words
 
 @dataclasses.dataclass(frozen=True)
 class Column:
-  """What a number is.
+  """Meaning of a number.
 
   Attributes:
     stage: Of `paper_results.Result`.

@@ -101,7 +101,7 @@ class _Entry:
 
 
 class _Study:
-  """Runs that differ in method, local epochs and rounds alone."""
+  """Runs that differ in method, local epochs and rounds only."""
 
   def __init__(self, runs: Sequence[Run], budgets: Budgets, setting: str):
     self._runs = runs

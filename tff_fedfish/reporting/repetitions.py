@@ -1,4 +1,4 @@
-"""Runs that differ in seeds alone, as one run that holds their means.
+"""Runs that differ in seeds only, as one run that holds their means.
 
 Seeds and clients are drawn independently of each other and crossed in the
 intervals (`evaluation/statistics.py`).
@@ -25,12 +25,12 @@ NUM_BOOTSTRAP = 2000
 
 
 def has_repetitions(runs: Sequence[Run]) -> bool:
-  """Returns whether any two of the runs differ in seeds alone."""
+  """Returns whether any two of the runs differ in seeds only."""
   return any(len(group) > 1 for group in _groups(runs))
 
 
 def pool_repetitions(runs: Sequence[Run]) -> list[Run]:
-  """Returns one run for all that differ in seeds alone.
+  """Returns one run for all that differ in seeds only.
 
   Args:
     runs: The runs of a report.

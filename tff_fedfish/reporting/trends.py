@@ -35,7 +35,7 @@ def find_trends(
   """Returns the final scores of each method under each budget.
 
   Args:
-    runs: Runs that differ in method, local epochs and rounds alone.
+    runs: Runs that differ in method, local epochs and rounds only.
     styles: Their looks, by label.
     measure: 'loss' or 'accuracy'.
 

@@ -1,4 +1,4 @@
-"""What a model predicts, in words: tokens of text or classes of images."""
+"""Words for a model's targets: tokens of text or classes of images."""
 
 import dataclasses
 from collections.abc import Iterable, Sequence

@@ -18,7 +18,7 @@ from tff_fedfish.toy.results import (
 )
 
 CLIENT_COLORS = style.EPOCH_HUES[:2]
-"""Of client 1 and client 2."""
+"""Colours of client 1 and client 2."""
 
 _CLIENT_MARKERS = style.MARKERS[:2]
 _SUPPORT_COLORS = style.EPOCH_HUES[2:]

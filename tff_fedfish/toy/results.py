@@ -1,4 +1,4 @@
-"""What the rounds of all seeds come to: numbers, a file, and words."""
+"""Results of the rounds of all seeds: numbers, a file, and words."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ class Round:
     targets: Float32 [2, num_examples].
     local_mse: Mean squared error of each client's own trained model on its
       training data, float64 [2].
-    global_mse: Likewise of the new global model, by method.
+    global_mse: The same of the new global model, by method.
     curves: Float32 [len(task.GRID)], what the models of 'client_1' and
       'client_2' and of each method predict on `task.GRID`.
   """

@@ -18,7 +18,7 @@ SUPPORTS = {
   'partial': ((-2.0, 0.5), (-0.5, 2.0)),
   'none': ((-2.0, -0.5), (0.5, 2.0)),
 }
-"""Where the inputs of either client lie, by how far they overlap."""
+"""Intervals of either client's inputs, by how far they overlap."""
 
 TARGET = 'sin(3x) + 0.3x'
 """The target function, for people."""
@@ -32,7 +32,7 @@ class ToySettings:
   """The task, the model, and what the clients do in the one round."""
 
   num_seeds: int = 10
-  """How often all is drawn anew: seeds 0, 1, ...; >= 1."""
+  """how often all is drawn: seeds 0, 1, ...; >= 1."""
   num_examples: int = 100
   """Examples of each client, >= 1."""
   noise: float = 0.05
@@ -42,7 +42,7 @@ class ToySettings:
   num_local_steps: int = 500
   """Full-batch steps of each client, >= 0."""
   learning_rate: float = 0.005
-  """Of the clients' Adam, > 0."""
+  """Learning rate of the clients' Adam, > 0."""
   relative_floor: float = 1e-8
   """See `fisher.fisher_weighted_terms`."""
 

@@ -1,4 +1,4 @@
-"""What holds of every scheme, and what is said of settings that do not fit."""
+"""Properties of every scheme, and errors of settings that do not fit."""
 
 import dataclasses
 

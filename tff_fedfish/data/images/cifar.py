@@ -26,7 +26,7 @@ _ORIGIN = (
 
 
 class CifarVersion(NamedTuple):
-  """What differs between the two."""
+  """Differences between the two."""
 
   name: str
   archive: str

@@ -1,7 +1,7 @@
 """Partitions in which a client has few classes, or one latent distribution.
 
 Each takes labels (or clusters), int [n], and returns the rows of each client,
-int64, ascending. It depends on its arguments alone.
+int64, ascending. It depends on its arguments only.
 """
 
 import numpy as np
@@ -152,9 +152,9 @@ def class_rows(
 
   Args:
     num_classes: As in `pathological_shards`, like all that follow.
-    num_clients: Likewise.
-    seed: Likewise.
-    shards_per_client: Likewise.
+    num_clients: Clients to make, >= 1.
+    seed: The seed.
+    shards_per_client: Shards of each client, >= 1.
 
   Returns:
     Int64 [num_clients, shards_per_client].

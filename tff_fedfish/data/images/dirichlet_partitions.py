@@ -3,7 +3,7 @@
 All three have one parameter alpha, and the smaller it is, the fewer classes a
 client has; but they differ in whose shares are drawn, and so in the sizes of
 clients. Each takes labels, int [n] from 0 to num_classes - 1, and returns the
-rows of each client, int64, ascending. It depends on its arguments alone.
+rows of each client, int64, ascending. It depends on its arguments only.
 """
 
 import numpy as np
@@ -42,7 +42,7 @@ def per_class_over_clients(
 
   Args:
     labels: See the module.
-    num_classes: Likewise.
+    num_classes: Classes that there are.
     num_clients: Clients to make.
     seed: The `partition_seed`.
     alpha: Concentration, > 0.
@@ -104,7 +104,7 @@ def per_client_over_classes_normalised(
 
   Args:
     labels: See the module.
-    num_classes: Likewise.
+    num_classes: Classes that there are.
     num_clients: Clients to make.
     seed: The `partition_seed`.
     alpha: Concentration, > 0.
@@ -160,7 +160,7 @@ def per_client_sampling(
 
   Args:
     labels: See the module.
-    num_classes: Likewise.
+    num_classes: Classes that there are.
     num_clients: Clients to make, at most one per example.
     seed: The `partition_seed`.
     alpha: Concentration, > 0, of all classes together.

@@ -27,7 +27,7 @@ _BUCKET = 'https://storage.googleapis.com/tff-datasets-public'
 
 
 class PublishedClients(NamedTuple):
-  """Where a corpus that TFF publishes by client is kept."""
+  """Files of a corpus that TFF publishes by client."""
 
   corpus: str
   database: str
@@ -40,7 +40,7 @@ class PublishedClients(NamedTuple):
   image_shape: tuple[int, int, int]
   num_classes: int
   hint: str = ''
-  """What else the user may have meant where the files are missing."""
+  """Hint at files that the user may have meant where these are missing."""
 
 
 EMNIST = PublishedClients(

@@ -1,4 +1,4 @@
-"""What the partitions by label share: Dirichlet draws, and cuts of classes."""
+"""Shared parts of partitions by label: Dirichlet draws, cuts of classes."""
 
 from collections.abc import Sequence
 

@@ -55,7 +55,7 @@ def pachinko(
 
   Returns:
     `num_clients` arrays of `examples_per_client` rows each, int64, ascending;
-    other rows belong to no client. It depends on the arguments alone.
+    other rows belong to no client. It depends on the arguments only.
 
   Raises:
     ValueError: If a count is no int or too small.

@@ -59,7 +59,7 @@ SCHEMES = tuple(_SCHEMES)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Partition:
-  """How examples are divided among clients; values alone, as in a config."""
+  """How examples are divided among clients; values only, as in a config."""
 
   scheme: str
   """One of `SCHEMES`; its function says what the parameters mean."""
@@ -68,15 +68,15 @@ class Partition:
   seed: int
   """The `partition_seed`."""
   alpha: float | None = None
-  """Of the three Dirichlet schemes, which read it differently."""
+  """Concentration of the three Dirichlet schemes, which read it differently."""
   min_examples: int | None = None
-  """Of per_class_over_clients."""
+  """Images of the smallest client (per_class_over_clients)."""
   classes_per_client: int | None = None
-  """Of fixed_classes."""
+  """Classes of each client (fixed_classes)."""
   shards_per_client: int | None = None
-  """Of pathological_shards."""
+  """Shards of each client (pathological_shards)."""
   examples_per_client: int | None = None
-  """Of pachinko, as are the next two."""
+  """Images of each client (pachinko, as the next two)."""
   root_alpha: float | None = None
   """Concentration of a coarse class."""
   leaf_alpha: float | None = None

@@ -126,7 +126,7 @@ def read_hdf5(
   Args:
     path: The HDF5 file of one split.
     image_feature: As in `read_database`.
-    image_shape: Likewise.
+    image_shape: Height, width and channels.
 
   Raises:
     UserError: If the file is damaged or holds something else.

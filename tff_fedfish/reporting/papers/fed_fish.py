@@ -29,7 +29,7 @@ class Settings:
 
   model: str
   presets: tuple[str, ...]
-  """Those of `config.model.preset` that are this model."""
+  """Presets of `config.model.preset` that are this model."""
   cohort_size: int
   num_rounds: int
   local_batch_size: int
@@ -98,13 +98,13 @@ SETTINGS: Mapping[str, Settings] = types.MappingProxyType(
     ),
   }
 )
-"""By the corpus that was trained on; sequences of 128 tokens in evaluations."""
+"""Results by training corpus; sequences of 128 tokens in evaluations."""
 
 _SO = STACK_OVERFLOW
 
 # fmt: off
 # Corpus, E, method; global accuracy (%) at fixed compute and at fixed rounds,
-# then personalized, likewise.
+# then personalized, the same.
 _TABLE_3 = (
   (EMNIST, 4, FED_AVG, 81.38, 81.38, 83.09, 83.09),
   (EMNIST, 4, FED_FISH, 82.64, 82.64, 83.44, 83.44),
