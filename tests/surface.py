@@ -25,11 +25,17 @@ _PACKAGES = ('tff_fedfish', 'pipelines', 'models')
 _SETTINGS = """
 import dataclasses
 from tff_fedfish.methods import registry
-from tff_fedfish.training import config_overrides
+try:
+  from tff_fedfish.config import overrides as config_overrides
+except ImportError:
+  # Where it lay before.
+  from tff_fedfish.training import config_overrides
 for method in registry.BUILT_IN.values():
   for name, field in config_overrides.fields_of(method).items():
     bounds = dict(field.metadata)
-    print(method.name, name, field.type, repr(field.default), bounds)
+    is_required = field.default is dataclasses.MISSING
+    default = 'required' if is_required else repr(field.default)
+    print(method.name, name, field.type, default, bounds)
 """
 
 
