@@ -32,7 +32,7 @@ class ToySettings:
   """The task, the model, and what the clients do in the one round."""
 
   num_seeds: int = 10
-  """how often all is drawn: seeds 0, 1, ...; >= 1."""
+  """How often all is drawn: seeds 0, 1, ...; >= 1."""
   num_examples: int = 100
   """Examples of each client, >= 1."""
   noise: float = 0.05
