@@ -352,7 +352,7 @@ def test_interrupted_block_stops_the_write(tmp_path, monkeypatch, capsys, kind):
 _STUCK = """
 import os, signal, sys, threading
 import numpy as np
-from tff_fedfish.training import checkpoint_files, checkpoint_writer
+from tff_fedfish.run import checkpoint_files, checkpoint_writer
 from tff_fedfish.training.interruption import Abandoned, Interruption
 signal.signal(signal.SIGINT, signal.default_int_handler)
 checkpoint_writer._GIVE_UP_SECONDS = 0.01

@@ -419,7 +419,7 @@ def test_negative_numbers_of_checkpoints_are_refused(tmp_path):
 _WRITE_TOO_MUCH = """
 import resource, sys
 import numpy as np
-from tff_fedfish.training import checkpoints
+from tff_fedfish.run import checkpoints
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
 try:
   checkpoints.save_checkpoint(
@@ -458,7 +458,7 @@ def test_an_unwritable_place_is_named(tmp_path):
 _SAVE_FOR_EVER = """
 import itertools, sys
 import numpy as np
-from tff_fedfish.training import checkpoints
+from tff_fedfish.run import checkpoints
 for round_num in itertools.count():
   tensors = {'w': np.full(500_000, round_num, np.float32)}
   checkpoints.save_checkpoint(sys.argv[1], round_num, tensors, {})

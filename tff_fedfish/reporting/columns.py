@@ -176,7 +176,7 @@ def _barrier_column(measure, group, show):
 
 def _effective_clients(run):
   evaluation = run.barrier()
-  return evaluation and evaluation.effective_sample_size
+  return evaluation and evaluation.effective_clients
 
 
 def _metric_column(
