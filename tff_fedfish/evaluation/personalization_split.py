@@ -55,7 +55,8 @@ def split_sequences(
     return None
   permuted = sequences_lib.permute(
     sequences,
-    randomness.generator('personalization_split', split_seed, client_id),
+    # The purpose keeps its first name: another one would split clients otherwise.
+    randomness.generator('client_halves', split_seed, client_id),
   )
   permuted = sequences_lib.take(permuted, max_sequences)
   num_sequences = len(permuted)
