@@ -55,7 +55,7 @@ def split_sequences(
     return None
   permuted = sequences_lib.permute(
     sequences,
-    # The purpose keeps its first name: another one would split clients otherwise.
+    # The first name of this module: another purpose would be another split.
     randomness.generator('client_halves', split_seed, client_id),
   )
   permuted = sequences_lib.take(permuted, max_sequences)
