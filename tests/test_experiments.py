@@ -10,8 +10,8 @@ import subprocess
 import pytest
 import result_tables
 
-from tff_fedfish.sweeping.arms import expand_arms
 from tff_fedfish.sweeping.sweep_file import SweepFile
+from tff_fedfish.sweeping.sweep_runs import expand_arms
 
 _ROOT = pathlib.Path(__file__).parents[1]
 _PAGES = _ROOT / 'docs' / 'experiments'

@@ -13,7 +13,7 @@ from tff_fedfish.errors import UserError
 from tff_fedfish.evaluation.results import read_evaluation
 from tff_fedfish.reporting.reading import read_json_object
 from tff_fedfish.run import checkpoint_files, checkpoints, run_directory
-from tff_fedfish.sweeping import record
+from tff_fedfish.sweeping.sweep_state import require_same_sweep
 
 _ROOT = pathlib.Path(__file__).parents[1]
 _NESTED = '[' * 200_000
@@ -36,7 +36,7 @@ def test_parse_json():
     ),
     ('summary.json', lambda path: read_evaluation(path.parent)),
     ('tokenizer.json', lambda path: load_tokenizer(path.parent)),
-    ('sweep.json', record._read),
+    ('sweep.json', lambda path: require_same_sweep(path.parent, None)),
     ('environment.json', read_json_object),
   ],
 )

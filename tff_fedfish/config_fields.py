@@ -69,14 +69,9 @@ class Section:
   def __post_init__(self):
     problems = []
     for field in dataclasses.fields(self):
-      value = getattr(self, field.name)
-      if field.type in (float, float | None) and type(value) is int:
-        try:
-          value = float(value)
-        except OverflowError:
-          value = math.inf
-        object.__setattr__(self, field.name, value)
-      requirement = _unmet_requirement(value, field)
+      value = as_declared(getattr(self, field.name), field)
+      object.__setattr__(self, field.name, value)
+      requirement = unmet_requirement(value, field)
       if requirement:
         problems.append(
           f'`config.{self.section}.{field.name}` must be {requirement}, '
@@ -86,7 +81,17 @@ class Section:
       raise ConfigError(problems)
 
 
-def _unmet_requirement(value: Any, field: dataclasses.Field) -> str:
+def as_declared(value: Any, field: dataclasses.Field) -> Any:
+  """Returns `value`; an int given for a float becomes a float."""
+  if field.type in (float, float | None) and type(value) is int:
+    try:
+      return float(value)
+    except OverflowError:
+      return math.inf
+  return value
+
+
+def unmet_requirement(value: Any, field: dataclasses.Field) -> str:
   """Returns what `field` requires of `value`, '' if it is met."""
   choices = typing.get_args(field.type)
   if typing.get_origin(field.type) is Literal:

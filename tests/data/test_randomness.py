@@ -1,6 +1,8 @@
 """Streams are functions of their arguments, and never change."""
 
+import ast
 import hashlib
+import pathlib
 
 import numpy as np
 from hypothesis import given
@@ -74,3 +76,38 @@ def test_generator_is_seeded_with_the_digest_as_words():
   expected = np.random.RandomState(words).randint(1000, size=5)
   found = randomness.generator('p', 9).randint(1000, size=5)
   np.testing.assert_array_equal(found, expected)
+
+
+def test_purposes_keep_their_names():
+  # Another name would draw other clients, splits or orders for the same seed.
+  source = pathlib.Path(randomness.__file__).parents[2]
+  found = {
+    argument.value
+    for package in ('tff_fedfish', 'pipelines', 'models')
+    for path in (source / package).rglob('*.py')
+    for node in ast.walk(ast.parse(path.read_text('utf-8')))
+    if isinstance(node, ast.Call)
+    and getattr(node.func, 'attr', getattr(node.func, 'id', ''))
+    in ('digest', 'fraction', 'generator')
+    for argument in node.args[:1]
+    if isinstance(argument, ast.Constant)
+  }
+  assert found == {
+    'bootstrap',
+    'bootstrap_seeds',
+    'client_halves',
+    'client_noise',
+    'client_shuffle',
+    'client_split',
+    'cohort',
+    'merge',
+    'partition/fixed_classes',
+    'partition/latent_distributions',
+    'partition/matching_split',
+    'partition/pathological_shards',
+    'partition/pathological_shards/rows',
+    'partition/per_class_over_clients',
+    'toy_data',
+    'toy_weights',
+    'vocabulary_documents',
+  }

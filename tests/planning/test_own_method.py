@@ -12,8 +12,8 @@ import pytest
 
 from tff_fedfish.cli.main import main
 from tff_fedfish.planning import client_memory, client_steps, flops, memory
-from tff_fedfish.sweeping import sweep_jobs
-from tff_fedfish.sweeping.arms import Arm
+from tff_fedfish.sweeping.jobs import job_of
+from tff_fedfish.sweeping.sweep_runs import SweepRun
 
 _OWN = {'algorithm__name': 'own_methods.noisy_mean'}
 _FED_AVG = {'algorithm__name': 'fed_avg'}
@@ -65,8 +65,8 @@ def test_moments_and_steps_follow_the_pass(noise_pass, moments, steps):
     of_client.batch_size_after_training,
   )
   # 6 local steps of each of 3 clients.
-  arm = Arm(name='own', point={}, rates={}, budgets=(), config=config)
-  job = sweep_jobs.arm_job(pathlib.Path('sweep'), arm, [])
+  run = SweepRun(name='own', point={}, config=config, evaluations=[])
+  job = job_of(pathlib.Path('sweep'), run)
   assert job.round_cost == 3 * (6 + steps[0])
 
 

@@ -3,12 +3,12 @@
 import pytest
 
 from tff_fedfish.errors import UserError
-from tff_fedfish.sweeping import budgets
+from tff_fedfish.sweeping import sweep_file, sweep_runs
 
 
-def _rounds(num_local_epochs, names=budgets.BUDGETS, **changes):
+def _rounds(num_local_epochs, names=sweep_file.BUDGETS, **changes):
   values = {'base_rounds': 120, 'reference_local_epochs': 4} | changes
-  return budgets.rounds_by_budget(
+  return sweep_runs.rounds_by_budget(
     names, num_local_epochs=num_local_epochs, **values
   )
 
@@ -45,14 +45,14 @@ def test_rounds_that_do_not_divide():
 )
 def test_names_of_budgets(value, expected):
   problems = []
-  assert budgets.parse_budgets(value, problems) == expected
+  assert sweep_file.parse_budgets(value, problems) == expected
   assert not problems
 
 
 @pytest.mark.parametrize('value', ['rounds', [], ['fixed_rounds', 'x'], 3])
 def test_wrong_budgets(value):
   problems = []
-  assert budgets.parse_budgets(value, problems) == ()
+  assert sweep_file.parse_budgets(value, problems) == ()
   assert problems == [
     "`budget` must be 'fixed_rounds' or 'fixed_compute', or a list of them, "
     f'found {value!r}'

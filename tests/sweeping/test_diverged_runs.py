@@ -13,8 +13,8 @@ from tff_fedfish.config import loading as config_loading
 from tff_fedfish.evaluation import results
 from tff_fedfish.reporting import findings, loading
 from tff_fedfish.run import metrics_files
-from tff_fedfish.sweeping import job as job_lib
-from tff_fedfish.sweeping import run, tables
+from tff_fedfish.sweeping import dry_run, run
+from tff_fedfish.sweeping.jobs import Job
 
 _HEADER = 'round,train/num_clients,train/num_non_finite_clients\n'
 _OPTIONS = dict(max_clients=2, personalization_epochs=1, fractions=[0])
@@ -38,7 +38,7 @@ def _write_run(directory, non_finite, *, last_round=5, limit=2):
 
 def _job(tmp_path, config=None):
   path = tmp_path / 'run'
-  return job_lib.Job(
+  return Job(
     name='x',
     run=path,
     num_rounds=9,
@@ -134,7 +134,7 @@ def test_an_arm_that_diverges(sweep_file, small_inputs, tmp_path, capsys):
   text = (workdir / 'sweep.json').read_text()
   statuses = [entry['status'] for entry in json.loads(text)['arms']]
   assert statuses == ['diverged', 'done']
-  tables.print_sweep(file, workdir)
+  dry_run.print_sweep(file, workdir)
   printed = capsys.readouterr().out
   assert [line.count('diverged') for line in printed.splitlines()].count(1) == 1
   # Nothing is left to do, and nothing is done again.

@@ -128,10 +128,13 @@ def test_json_names_every_option():
       {'personalization_epochs': None},
       '`personalization_epochs` must be an int, found None',
     ),
-    ({'learning_rate': 'a'}, '`learning_rate` must be a number or None'),
+    ({'learning_rate': 'a'}, '`learning_rate` must be a float or None'),
     ({'learning_rate': -1}, '`learning_rate` must be finite and above 0'),
     ({'barrier': 1}, '`barrier` must be true or false, found 1'),
-    ({'client_split': 'all'}, "`client_split` must be 'held_out' or"),
+    (
+      {'client_split': 'all'},
+      "`client_split` must be one of held_out, participating, found 'all'",
+    ),
     (
       {'data': 'x', 'barrier': True},
       '`barrier` is of the corpus that the run was trained on; set `data` to',

@@ -6,7 +6,7 @@ import pytest
 from tff_fedfish import environment
 from tff_fedfish.errors import UserError
 from tff_fedfish.planning import memory as planned
-from tff_fedfish.sweeping import memory
+from tff_fedfish.sweeping.jobs import require_memory
 
 _GIB = 2**30
 
@@ -30,9 +30,9 @@ def machine(monkeypatch):
 def test_the_largest_ones_must_fit(machine):
   sizes = machine(9, [1, 4, 2, 3])
   # 4 + 3 + 2 = 9.
-  memory.require_memory(sizes, 3)
+  require_memory(sizes, 3)
   with pytest.raises(UserError) as error:
-    memory.require_memory(sizes, 4)
+    require_memory(sizes, 4)
   assert str(error.value) == (
     '`--jobs` is 4, but 4 runs at once take up to 10.0 GiB (the largest 4.00 '
     'GiB), and 9.00 GiB of memory are available. Set it to 3.'
@@ -40,15 +40,15 @@ def test_the_largest_ones_must_fit(machine):
 
 
 def test_no_more_than_there_are_runs(machine):
-  memory.require_memory(machine(4, [2, 2]), 100)
-  memory.require_memory(machine(4, []), 2)
+  require_memory(machine(4, [2, 2]), 100)
+  require_memory(machine(4, []), 2)
 
 
 def test_one_run_is_never_refused(machine):
-  memory.require_memory(machine(1, [2, 2]), 1)
-  memory.require_memory(machine(1, [2]), 5)
+  require_memory(machine(1, [2, 2]), 1)
+  require_memory(machine(1, [2]), 5)
   with pytest.raises(UserError, match='Set it to 1.'):
-    memory.require_memory(machine(1, [2, 2]), 2)
+    require_memory(machine(1, [2, 2]), 2)
 
 
 def test_all_processes_of_a_run_count():

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tff_fedfish.sweeping import grid, names
+from tff_fedfish.sweeping import grid
 
 
 def _name(settings, num_rounds=None):
@@ -13,7 +13,7 @@ def _name(settings, num_rounds=None):
   )
   assert not problems
   [point] = grid.product(axes)
-  return names.run_name(axes, point, num_rounds)
+  return grid.run_name(axes, point, num_rounds)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import re
 import pytest
 from rich.console import Console
 
-from tff_fedfish.sweeping.job import Job
+from tff_fedfish.sweeping.jobs import Job
 from tff_fedfish.sweeping.progress import JobsProgress
 
 

@@ -1,4 +1,4 @@
-"""What a sweep runs, skips, chooses and reports; its runs take no time here.
+"""Sweeps: runs, skips, choices and reports; runs take no time here.
 
 Every job's commands are read and carried out by a stand-in that writes what
 `fedfish train` and `fedfish evaluate` would leave. test_sweep_end_to_end.py has
@@ -20,7 +20,7 @@ from tff_fedfish.data import client_splits
 from tff_fedfish.errors import UserError
 from tff_fedfish.evaluation import results
 from tff_fedfish.run import run_directory, run_inputs
-from tff_fedfish.sweeping import run, workers
+from tff_fedfish.sweeping import job_pool, run
 
 _CLIENTS = [f'client {i}'.encode() for i in range(40)]
 _SWEEP = {
@@ -34,7 +34,7 @@ _ARMS = ['fed_avg-seed1', 'fed_fish-seed1', 'fed_avg-seed2', 'fed_fish-seed2']
 
 
 class _Stand:
-  """In place of `workers.run_jobs`.
+  """In place of `job_pool.run_jobs`.
 
   Attributes:
     started: Jobs that ran, in order.
@@ -51,28 +51,28 @@ class _Stand:
     self.failing = set()
     self.stop_before = None
     self.loss = lambda config, is_held_out_by_arms: 5.0
-    self.num_workers = []
+    self.num_at_a_time = []
 
-  def run_jobs(self, jobs, num_workers, on_tick, on_end, after_failure):
-    self.num_workers.append(num_workers)
-    codes = {}
-    for name, (commands, log) in jobs.items():
-      if name == self.stop_before:
-        # After a signal all have its code.
-        return dict.fromkeys(codes, 143) or {'': 143}
-      on_tick({name}, set(codes))
-      self.started.append(name)
-      codes[name] = self._carry_out(name, commands, log)
-      on_end(name, codes[name])
-      on_tick(set(), set(codes))
-    return codes
+  def run_jobs(self, jobs, num_at_a_time, on_tick, on_end):
+    self.num_at_a_time.append(num_at_a_time)
+    ended = set()
+    for job in jobs:
+      if job.name == self.stop_before:
+        return 143
+      on_tick({job.name}, set(ended))
+      self.started.append(job.name)
+      code = self._carry_out(job)
+      ended.add(job.name)
+      on_end(job, code)
+      on_tick(set(), set(ended))
+    return 0
 
-  def _carry_out(self, name, commands, log):
-    log.parent.mkdir(parents=True, exist_ok=True)
-    log.write_text('first line\nlast line\n')
-    if name in self.failing:
+  def _carry_out(self, job):
+    job.log.parent.mkdir(parents=True, exist_ok=True)
+    job.log.write_text('first line\nlast line\n')
+    if job.name in self.failing:
       return 2
-    for command in commands:
+    for command in job.pending_commands():
       self.commands.append(command)
       if command[0] == 'train':
         self._train(command)
@@ -139,7 +139,7 @@ def _split(fraction):
 @pytest.fixture
 def stand(monkeypatch):
   stand = _Stand()
-  monkeypatch.setattr(workers, 'run_jobs', stand.run_jobs)
+  monkeypatch.setattr(job_pool, 'run_jobs', stand.run_jobs)
   # In a process of its own; tests/training/test_run_checks.py has it for real.
   monkeypatch.setattr(run, '_require_runs', lambda configs: None)
   monkeypatch.setattr(run_inputs, 'open_corpus', lambda config, path: None)
@@ -460,7 +460,7 @@ class TestErrors:
     monkeypatch.setattr(run, 'require_memory', lambda configs, num_jobs: None)
     assert run.run_sweep(sweep_file(_SWEEP), tmp_path / 'a', num_jobs=3) == 0
     assert run.run_sweep(sweep_file(_SWEEP), tmp_path / 'b', num_jobs=9) == 0
-    assert stand.num_workers == [3, 4]
+    assert stand.num_at_a_time == [3, 4]
 
   def test_directory_of_something_else(self, sweep_file, stand, tmp_path):
     (tmp_path / 'w').mkdir()

@@ -10,7 +10,7 @@ _GRID = {'algorithm.name': ['fed_avg', 'fed_fish']}
 
 def test_sweep_as_json(sweep_file):
   file = sweep_file({'grid': _GRID}, 'config.client_work.num_local_epochs = 3')
-  assert file.sweep.to_json_dict() == {
+  assert file.to_json_dict() == {
     'grid': _GRID,
     'budget': ['fixed_rounds'],
     'reference_local_epochs': 3,
@@ -109,6 +109,6 @@ def test_nested_config_dicts(tmp_path, sweep_file):
     '  sweep.evaluate = [ConfigDict(dict(max_clients=3))]\n'
     '  return sweep.lock()\n'
   )
-  sweep = SweepFile(path).sweep
+  sweep = SweepFile(path)
   assert sweep.to_json_dict()['grid'] == _GRID
   assert sweep.evaluations[0].options == {'max_clients': 3}

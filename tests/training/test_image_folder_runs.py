@@ -21,8 +21,8 @@ from tff_fedfish.config_fields import ConfigError
 from tff_fedfish.data.client_id_text import text_to_client_id
 from tff_fedfish.planning import memory
 from tff_fedfish.run import run_directory
-from tff_fedfish.sweeping.arms import expand_arms
 from tff_fedfish.sweeping.sweep_file import SweepFile
+from tff_fedfish.sweeping.sweep_runs import expand_arms
 
 _HOSTILE = ('<b>&"', '=1+1', 'a\nb', '\u202eevil', '\udc80\udcff', 'plain')
 _SETTINGS = {

@@ -14,6 +14,7 @@ personalization raised, or made non-finite.
 """
 
 import argparse
+import dataclasses
 
 SUMMARY = 'evaluate a checkpoint on held-out clients or another corpus'
 
@@ -78,17 +79,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
   """Evaluates and prints the summary."""
-  from tff_fedfish.evaluation.evaluate import EvaluationOptions, evaluate
+  from tff_fedfish.evaluation.evaluate import evaluate
+  from tff_fedfish.evaluation.options import EvaluationOptions
 
+  names = [field.name for field in dataclasses.fields(EvaluationOptions)]
   options = EvaluationOptions(
-    fractions=arguments.fractions,
-    client_split=arguments.client_split,
-    max_clients=arguments.max_clients,
-    max_sequences_per_client=arguments.max_sequences_per_client,
-    sequence_length=arguments.sequence_length,
-    personalization_epochs=arguments.personalization_epochs,
-    learning_rate=arguments.learning_rate,
-    measure_barrier=arguments.barrier,
+    **{name: getattr(arguments, name) for name in names}
   )
   output, summary = evaluate(
     arguments.checkpoint, arguments.data, arguments.output, options

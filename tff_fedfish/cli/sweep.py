@@ -49,7 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
 
   file = SweepFile(arguments.config, arguments.extra)
   if arguments.dry_run:
-    from tff_fedfish.sweeping.tables import print_sweep
+    from tff_fedfish.sweeping.dry_run import print_sweep
 
     print_sweep(file, arguments.workdir)
     return 0

@@ -6,7 +6,7 @@ import pathlib
 
 from tff_fedfish import corpora
 from tff_fedfish.config import loading as config_loading
-from tff_fedfish.sweeping.job import Job
+from tff_fedfish.sweeping.jobs import Job
 
 PRETRAINING_NAME = 'debian_descriptions'
 TRANSFER_NAME = 'sotu_by_president'

@@ -2,7 +2,6 @@
 
 import contextlib
 import io
-import itertools
 import os
 import pathlib
 import sys
@@ -10,7 +9,7 @@ import time
 
 from tff_fedfish import files
 from tff_fedfish.demo import plan
-from tff_fedfish.sweeping import workers
+from tff_fedfish.sweeping import job_pool
 from tff_fedfish.sweeping.progress import JobsProgress
 
 _MARKER = 'corpora'
@@ -74,19 +73,21 @@ def _run_arms(workdir: pathlib.Path, settings: plan.DemoSettings) -> int:
   jobs = {job.name: job for job in every_job if not job.is_done()}
   if not jobs:
     return 0
-  commands = {name: job.pending_commands() for name, job in jobs.items()}
-  for command in itertools.chain(*commands.values()):
-    _show(command)
+  for job in jobs.values():
+    for command in job.pending_commands():
+      _show(command)
+  exit_codes = {}
   with JobsProgress(list(jobs.values())) as progress:
-    exit_codes = workers.run_jobs(
-      {name: (commands[name], job.log) for name, job in jobs.items()},
-      workers.default_num_workers(len(jobs)),
+    code = job_pool.run_jobs(
+      jobs.values(),
+      min(len(jobs), len(os.sched_getaffinity(0)), 2),
       progress.update,
+      lambda job, exit_code: exit_codes.update({job.name: exit_code}),
     )
+  if code:
+    print(job_pool.CONTINUES, file=sys.stderr)
+    return code
   for name, code in exit_codes.items():
-    if code in workers.INTERRUPTED:
-      print(workers.CONTINUES, file=sys.stderr)
-      return code
     if code:
       print(jobs[name].failure(code), file=sys.stderr)
       return code

@@ -1,7 +1,6 @@
 """`fedfish evaluate`: a checkpoint on the clients of a corpus."""
 
 import contextlib
-import dataclasses
 import itertools
 import os
 import pathlib
@@ -9,10 +8,10 @@ import sys
 from typing import Any
 
 from tff_fedfish import files
-from tff_fedfish.config_fields import is_finite_float32
 from tff_fedfish.data import unknown_tokens
 from tff_fedfish.errors import UserError
 from tff_fedfish.evaluation import results
+from tff_fedfish.evaluation.options import EvaluationOptions
 from tff_fedfish.evaluation.personalization_split import MIN_SEQUENCES
 from tff_fedfish.progress import Progress, Stages
 from tff_fedfish.run import (
@@ -23,57 +22,6 @@ from tff_fedfish.run import (
   run_directory,
   run_inputs,
 )
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class EvaluationOptions:
-  """Options of an evaluation."""
-
-  fractions: tuple[float, ...] = (0.0, 0.25, 0.5)
-  """Shares of a client's data to personalize on, each in [0, 0.5]."""
-  client_split: str = 'held_out'
-  """'held_out' or 'participating'; in another corpus all are held out."""
-  max_clients: int | None = None
-  """Clients to evaluate at most; None: all with at least 4 sequences."""
-  max_sequences_per_client: int | None = None
-  """Sequences to use of a client at most; None: all."""
-  sequence_length: int | None = None
-  """Tokens per sequence, at most the model's; None: as in training. Of text
-  only."""
-  personalization_epochs: int = 4
-  """Passes of fine-tuning, >= 1; 4 in Dhawan et al. (2024)."""
-  learning_rate: float | None = None
-  """Learning rate of the fine-tuning, > 0; None: the run's base client rate."""
-  measure_barrier: bool = False
-  """Whether to replay the next round for the Client-Server Barrier, and for how
-  many clients the mean of a weight is worth."""
-
-  def __post_init__(self):
-    problems = []
-    if not self.fractions or any(not 0 <= f <= 0.5 for f in self.fractions):
-      problems.append(
-        '`--fractions` must be numbers from 0 to 0.5 (the other half is for '
-        f'evaluation), found {",".join(map(str, self.fractions)) or "none"}'
-      )
-    if len(set(self.fractions)) != len(self.fractions):
-      problems.append('`--fractions` must differ from each other')
-    for name in (
-      'max_clients',
-      'max_sequences_per_client',
-      'sequence_length',
-      'personalization_epochs',
-    ):
-      value = getattr(self, name)
-      least = MIN_SEQUENCES if name == 'max_sequences_per_client' else 1
-      if value is not None and value < least:
-        problems.append(f'`--{name}` must be at least {least}, found {value}')
-    rate = self.learning_rate
-    if rate is not None and not (rate > 0 and is_finite_float32(rate)):
-      problems.append(
-        f'`--learning_rate` must be finite and above 0, found {rate}'
-      )
-    if problems:
-      raise UserError('; '.join(problems) + '.')
 
 
 def evaluate(
@@ -154,14 +102,14 @@ def evaluate(
   with stages('building the model'):
     loaded = checkpoints.load_checkpoint(
       checkpoint_path,
-      None if options.measure_barrier else server_state.TRAINABLE_PREFIX,
+      None if options.barrier else server_state.TRAINABLE_PREFIX,
       verify=False,
     )
     measurement = _Measurement(config, loaded, options)
   stages.release()
   clients = measurement.personalization(sample, stages)
   barriers = effective_clients = None
-  if options.measure_barrier:
+  if options.barrier:
     barriers, effective_clients = measurement.barrier(
       # Always what the run itself trains on.
       run_inputs.training_clients(config, split),
@@ -312,7 +260,7 @@ def _sequence_length(config, options):
 def _client_ids(corpus, data, config, options, split):
   """Returns the clients that may be evaluated."""
   if split is None:
-    if options.measure_barrier:
+    if options.barrier:
       raise UserError(
         '`--barrier` replays a round of training, so `--data` must be the '
         f'corpus of the run, but {str(data)!r} is another. Leave '

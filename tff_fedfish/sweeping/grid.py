@@ -1,29 +1,51 @@
-"""The grid of a sweep: which settings vary, alone or tied to each other."""
+"""The grid of a sweep: its axes, their points, and names of the points."""
 
 import dataclasses
+import hashlib
 import itertools
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 Settings = dict[str, Any]
 """Values of settings by 'section.setting'."""
 
-DATA_ORDER_SEEDS = (
+_SEEDS = 'seeds.'
+# Runs that are compared must share their clients and data.
+_DATA_SEEDS = (
   'seeds.cohort_seed',
   'seeds.shuffle_seed',
   'seeds.split_seed',
   'seeds.partition_seed',
 )
-"""What must be the same where two runs are compared: clients and their data."""
-
-_SEEDS = 'seeds.'
 # The budget sets it.
 _NOT_IN_A_GRID = 'training.num_rounds'
+# In names of runs, where the value says enough or a letter does.
+_LABELS = {
+  'algorithm.name': '',
+  'algorithm.fisher_estimator': '',
+  'algorithm.fisher_reduction': '',
+  'algorithm.fisher_normalization': 'normalization',
+  'algorithm.client_weighting': '',
+  'algorithm.relative_floor': 'floor',
+  'algorithm.ragged_correction': 'ragged',
+  'algorithm.max_mass_ratio': 'mass_ratio',
+  'model.preset': '',
+  'server.optimizer': '',
+  'client_work.optimizer': 'client',
+  'client_work.num_local_epochs': 'E',
+  'client_work.learning_rate': 'client_lr',
+  'client_work.max_delta_norm': 'delta_norm',
+  'server.learning_rate': 'server_lr',
+  'cohorts.cohort_size': 'cohort_size',
+  'seeds.model_seed': 'seed',
+}
+_MAX_VALUE_CHARACTERS = 40
 
 
 @dataclasses.dataclass(frozen=True)
 class Axis:
-  """Settings that vary together; most often just one."""
+  """Settings that vary together; most often only one."""
 
   names: tuple[str, ...]
   """As 'section.setting'."""
@@ -40,27 +62,16 @@ class Axis:
     """Whether it repeats runs instead of comparing them."""
     return all(name.startswith(_SEEDS) for name in self.names)
 
-  def points(self) -> list[Settings]:
-    """Returns the settings of every point."""
-    return [dict(zip(self.names, row, strict=True)) for row in self.values]
-
 
 def parse_grid(
   grid: Any, problems: list[str], name: str = 'grid'
 ) -> tuple[Axis, ...]:
-  """Turns 'section.setting' -> list of values into axes.
+  """Returns the axes of a dictionary 'section.setting' -> list of values.
 
   A key that names several settings, separated by commas, ties them: its values
-  are lists with one value for each.
-
-  Args:
-    grid: What the sweep file says.
-    problems: Receives one clause for each problem.
-    name: What `grid` is called in these.
-
-  Returns:
-    The axes: seeds first, so that a first repetition of all runs comes before
-    a second one, then in the order of their names.
+  are lists with one value for each. Axes of seeds come first, so that a first
+  repetition of all runs comes before a second one; the others are sorted.
+  Adds a clause to `problems`, which calls the grid `name`, for each problem.
   """
   if not isinstance(grid, Mapping) or not grid:
     problems.append(
@@ -68,11 +79,12 @@ def parse_grid(
       f'[value, ...]}}, found {grid!r}'
     )
     return ()
-  axes = []
+  axes, seen = [], set()
   for key, values in grid.items():
-    axis = _parse_axis(key, values, problems, name)
-    axes += [axis] if axis else []
-  seen = set()
+    try:
+      axes.append(_parse_axis(key, values))
+    except ValueError as error:
+      problems.append(f'`{name}` {error}')
   for setting in (setting for axis in axes for setting in axis.names):
     if setting in seen:
       problems.append(f'`{name}` names {setting!r} twice; name it once')
@@ -81,11 +93,10 @@ def parse_grid(
 
 
 def require_fair(axes: Sequence[Axis], problems: list[str]) -> None:
-  """Finds axes that would compare runs on different cohorts or data.
+  """Adds to `problems` each axis that makes a comparison unfair.
 
-  Args:
-    axes: Those of the grid.
-    problems: Receives one clause for each problem.
+  Runs that are compared must have the same cohorts and data, and the rounds of
+  their budget.
   """
   for axis in axes:
     if _NOT_IN_A_GRID in axis.names:
@@ -93,7 +104,7 @@ def require_fair(axes: Sequence[Axis], problems: list[str]) -> None:
         f'`grid` must leave {_NOT_IN_A_GRID!r} to `budget`, found it in '
         f'{axis.key!r}'
       )
-    seeds = [name for name in axis.names if name in DATA_ORDER_SEEDS]
+    seeds = [name for name in axis.names if name in _DATA_SEEDS]
     if seeds and not axis.is_of_seeds:
       problems.append(
         f'`grid` must not tie {seeds[0]!r} to settings that are compared, '
@@ -102,11 +113,15 @@ def require_fair(axes: Sequence[Axis], problems: list[str]) -> None:
       )
 
 
-def product(axes: Iterable[Axis]) -> list[Settings]:
+def product(axes: Sequence[Axis]) -> list[Settings]:
   """Returns the settings of every point of a grid, the first axis slowest."""
   return [
-    {name: value for point in points for name, value in point.items()}
-    for points in itertools.product(*(axis.points() for axis in axes))
+    {
+      name: value
+      for axis, row in zip(axes, rows, strict=True)
+      for name, value in zip(axis.names, row, strict=True)
+    }
+    for rows in itertools.product(*(axis.values for axis in axes))
   ]
 
 
@@ -120,36 +135,80 @@ def to_json_dict(axes: Iterable[Axis]) -> dict[str, list[Any]]:
   }
 
 
-def _parse_axis(key, values, problems, name):
+def run_name(
+  axes: Sequence[Axis], settings: Settings, num_rounds: int | None = None
+) -> str:
+  """Returns the name of a run, such as 'fed_fish-E4-seed2'.
+
+  It depends on the run's settings only, so it stays when values are added to
+  the grid.
+
+  Args:
+    axes: Axes of the grid.
+    settings: Values of their settings; an axis without values is left out.
+    num_rounds: Rounds of the run. None: they do not tell runs apart.
+  """
+  axes = [axis for axis in axes if axis.names[0] in settings]
+  parts = [_axis_label(axis, settings) for axis in axes if not axis.is_of_seeds]
+  parts += [] if num_rounds is None else [f'R{num_rounds}']
+  parts += [_axis_label(axis, settings) for axis in axes if axis.is_of_seeds]
+  return '-'.join(parts)
+
+
+def _parse_axis(key, values):
+  """Returns one axis; a ValueError says how it is wrong."""
   names = tuple(part.strip() for part in str(key).split(','))
   if any(part.count('.') != 1 or not all(part.split('.')) for part in names):
-    problems.append(
-      f"`{name}` must have keys such as 'section.setting', or several of "
-      f'them separated by commas, found {key!r}'
+    raise ValueError(
+      "must have keys such as 'section.setting', or several of them separated "
+      f'by commas, found {key!r}'
     )
-    return None
   if not isinstance(values, list | tuple) or not values:
-    problems.append(
-      f'`{name}` must give {key!r} a list of values, found {values!r}'
-    )
-    return None
+    raise ValueError(f'must give {key!r} a list of values, found {values!r}')
   rows = []
   for value in values:
     row = value if len(names) > 1 else (value,)
     if not isinstance(row, list | tuple) or len(row) != len(names):
-      problems.append(
-        f'`{name}` must give {key!r} lists of {len(names)} values, one for '
-        f'each setting, found {value!r}'
+      raise ValueError(
+        f'must give {key!r} lists of {len(names)} values, one for each '
+        f'setting, found {value!r}'
       )
-      return None
     if not all(isinstance(v, str | int | float | None) for v in row):
-      problems.append(
-        f'`{name}` must give {key!r} numbers, strings, true, false or None, '
-        f'found {value!r}'
+      raise ValueError(
+        f'must give {key!r} numbers, strings, true, false or None, found '
+        f'{value!r}'
       )
-      return None
     if tuple(row) in rows:
-      problems.append(f'`{name}` gives {key!r} the value {value!r} twice')
-      return None
+      raise ValueError(f'gives {key!r} the value {value!r} twice')
     rows.append(tuple(row))
   return Axis(names, tuple(rows))
+
+
+def _axis_label(axis, settings):
+  first, *others = axis.names
+  if axis.is_of_seeds:
+    # Tied seeds are most often equal: one number then says it all.
+    others = [name for name in others if settings[name] != settings[first]]
+  return '-'.join(_label(name, settings[name]) for name in [first, *others])
+
+
+def _label(name: str, value: Any) -> str:
+  # Seeds and a method's own settings need no section before them.
+  full = name.removeprefix('algorithm.').removeprefix(_SEEDS).replace('.', '_')
+  label, text = _LABELS.get(name, full), _value_text(value)
+  between = '_' if label and not text[0].isdigit() else ''
+  return f'{label}{between}{text}'
+
+
+def _value_text(value):
+  if isinstance(value, bool) or value is None:
+    return str(value).lower()
+  if not isinstance(value, str):
+    return repr(value)
+  # The last part of a path says most.
+  text = re.sub(r'[^A-Za-z0-9_]+', '_', value.rstrip('/').rpartition('/')[2])
+  text = text[:_MAX_VALUE_CHARACTERS]
+  if text and text == value:
+    return text
+  # What was cut off may be all that tells two values apart.
+  return f'{text}_{hashlib.sha256(value.encode()).hexdigest()[:6]}'

@@ -2,24 +2,31 @@
 
 import concurrent.futures
 import contextlib
+import math
 import multiprocessing
 import os
 import pathlib
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from tff_fedfish import files
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.errors import UserError, UserErrors
+from tff_fedfish.evaluation.results import read_evaluation
 from tff_fedfish.run import run_directory, run_inputs
-from tff_fedfish.sweeping import arms as arms_lib
-from tff_fedfish.sweeping import choosing, record, sweep_jobs, workers
-from tff_fedfish.sweeping.arms import Arm, SearchRun
-from tff_fedfish.sweeping.job import Job
-from tff_fedfish.sweeping.memory import require_memory
+from tff_fedfish.sweeping import job_pool, sweep_runs, sweep_state
+from tff_fedfish.sweeping.grid import Settings
+from tff_fedfish.sweeping.jobs import Job, job_of, require_memory, write_config
+from tff_fedfish.sweeping.learning_rate_search import (
+  at_edge,
+  best,
+  choice_line,
+  validation_score,
+)
 from tff_fedfish.sweeping.progress import JobsProgress
 from tff_fedfish.sweeping.sweep_file import SweepFile
+from tff_fedfish.sweeping.sweep_runs import SweepRun
 from tff_fedfish.training import run_checks
 
 
@@ -42,108 +49,84 @@ def run_sweep(
   """
   if num_jobs < 1:
     raise UserError(f'`--jobs` must be at least 1, found {num_jobs}. Raise it.')
-  search_runs = arms_lib.expand_search(file)
-  arms = arms_lib.expand_arms(file)
-  arms_lib.print_unread(file, arms)
+  search_runs, arms = sweep_runs.expand(file)
   workdir = files.require_usable_output(
-    workdir, '--workdir', marker=record.NAME
+    workdir, '--workdir', marker=sweep_state.NAME
   )
-  with _lock(workdir):
-    record.require_same_sweep(workdir, file)
+  with contextlib.ExitStack() as stack:
+    try:
+      stack.enter_context(run_directory.lock(workdir))
+    except UserError as error:
+      raise UserError(
+        f'`--workdir` {str(workdir)!r} is in use by another `fedfish sweep`. '
+        'Wait until it ends, or name another directory.'
+      ) from error
+    sweep_state.require_same_sweep(workdir, file)
     configs = [run.config for run in (*search_runs, *arms)]
     _require_runs(configs)
     _require_other_corpora(file, configs)
-    sweep = _Sweep(file, workdir, num_jobs, search_runs, arms)
-    sweep.require_memory()
-    return sweep.run()
+    return _Sweep(file, workdir, num_jobs, search_runs, arms).run()
 
 
 class _Sweep:
-  """The jobs of a sweep, its record and its progress."""
+  """The jobs of a sweep, its state and its progress."""
 
   def __init__(
     self,
     file: SweepFile,
     workdir: pathlib.Path,
     num_jobs: int,
-    search_runs: Sequence[SearchRun],
-    arms: Sequence[Arm],
+    search_runs: Sequence[SweepRun],
+    arms: Sequence[SweepRun],
   ):
-    self._file = file
-    self._workdir = workdir
-    self._num_jobs = num_jobs
-    self._search_runs = search_runs
-    self._arms = arms
-    self._record = record.Record(workdir, file, search_runs, arms)
-    self._search_jobs = [
-      sweep_jobs.search_job(workdir, run, file.sweep.search)
-      for run in search_runs
-    ]
-    # Before a search with the base's learning rates: for the progress.
-    self._arm_jobs = [self._arm_job(arm) for arm in arms]
-    self._failed, self._diverged = set(), set()
-    self._running = set()
-
-  def require_memory(self) -> None:
-    """Raises UserError unless the runs that are left fit side by side."""
-    jobs = [*self._search_jobs, *self._arm_jobs]
-    require_memory(
-      [job.config for job in jobs if not job.is_done()], self._num_jobs
-    )
+    self._file, self._workdir, self._num_jobs = file, workdir, num_jobs
+    self._search_runs, self._arms = search_runs, arms
+    runs = [*search_runs, *arms]
+    # Arms have the base's learning rates until a search has chosen theirs.
+    self._jobs = {run.job_name: job_of(workdir, run) for run in runs}
+    self._state = sweep_state.SweepState(workdir, file, runs)
+    self._progress = None
 
   def run(self) -> int:
     """Runs all jobs that are not done; returns the exit code."""
-    jobs = [*self._search_jobs, *self._arm_jobs]
+    left = [job.config for job in self._jobs.values() if not job.is_done()]
+    require_memory(left, self._num_jobs)
+    jobs = list(self._jobs.values())
     with JobsProgress(jobs, title='sweep') as self._progress:
-      code = self._run_jobs(self._search_jobs)
-      if not code:
-        code = self._run_jobs([self._arm_job(arm) for arm in self._ready()])
+      code = self._run_jobs(self._search_runs)
+      code = code or self._run_jobs(self._arms_with_rates())
     if code:
-      print(workers.CONTINUES, file=sys.stderr)
+      print(job_pool.CONTINUES, file=sys.stderr)
       return code
     self._print_end()
-    return 1 if self._failed else 0
+    return 1 if self._state.names_with(sweep_state.FAILED) else 0
 
-  def _run_jobs(self, jobs: Sequence[Job]) -> int:
+  def _run_jobs(self, runs: Sequence[SweepRun]) -> int:
     """Runs jobs; returns 130 or 143 after a signal, otherwise 0."""
-    pending = {job.name: job for job in jobs if not job.is_done()}
-    for job in jobs:
-      if job.name not in pending:
+    pending = []
+    for job in (self._jobs[run.job_name] for run in runs):
+      if job.is_done():
         self._finish(job)
-    for job in pending.values():
-      sweep_jobs.write_config(job)
-    self._record.write()
+      else:
+        write_config(job)
+        pending.append(job)
+    self._state.write()
     if not pending:
       return 0
-    ended = {}
-
-    def on_end(name, exit_code):
-      ended[name] = exit_code
-      self._end(pending[name], exit_code)
-
-    exit_codes = workers.run_jobs(
-      {
-        name: (job.pending_commands(), job.log) for name, job in pending.items()
-      },
-      min(self._num_jobs, len(pending)),
-      self._tick,
-      on_end,
-      {name: job.commands_if_diverged for name, job in pending.items()},
+    num_at_a_time = min(self._num_jobs, len(pending))
+    code = job_pool.run_jobs(pending, num_at_a_time, self._tick, self._end)
+    # After a signal.
+    self._set_status(
+      self._state.names_with(sweep_state.RUNNING), sweep_state.INTERRUPTED
     )
-    if exit_codes == ended:
-      return 0
-    # After a signal all have its code, and the last ones did not end by
-    # themselves.
-    stopped = [name for name in exit_codes if name in pending.keys() - ended]
-    self._record.set_status(stopped, record.INTERRUPTED)
-    self._record.write()
-    return next(iter(exit_codes.values()))
+    return code
 
   def _tick(self, running: set[str], ended: set[str]) -> None:
-    if running - self._running:
-      self._record.set_status(running, record.RUNNING)
-      self._record.write()
-    self._running = running
+    waiting = self._state.names_with(sweep_state.WAITING)
+    # After a signal a job may end before it was ever seen running.
+    self._set_status(
+      (running | ended).intersection(waiting), sweep_state.RUNNING
+    )
     self._progress.update(running, ended)
 
   def _end(self, job: Job, exit_code: int) -> None:
@@ -151,89 +134,106 @@ class _Sweep:
       self._fail([job.name], job.failure(exit_code))
     else:
       self._finish(job)
-    self._record.write()
+    self._state.write()
 
   def _finish(self, job: Job) -> None:
-    status = record.DONE
+    status = sweep_state.DONE
     if good := job.diverged_checkpoint():
-      status = record.DIVERGED
-      self._diverged.add(job.name)
+      status = sweep_state.DIVERGED
       self._progress.write_line(
         f'{job.name}: diverged, stopped after round {job.num_rounds_done()}; '
         f'its last good checkpoint is {good}'
       )
     self._progress.finish([job.name])
-    self._record.set_status([job.name], status)
+    self._state.update([job.name], status=status)
 
   def _fail(self, names: Sequence[str], line: str) -> None:
-    self._failed |= set(names)
     self._progress.fail(names)
     self._progress.write_line(line)
-    self._record.set_status(names, record.FAILED)
+    self._state.update(names, status=sweep_state.FAILED)
 
-  def _ready(self) -> list[Arm]:
+  def _set_status(self, names, status):
+    if names:
+      self._state.update(names, status=status)
+      self._state.write()
+
+  def _arms_with_rates(self) -> Sequence[SweepRun]:
     """Returns the arms that can run, with the learning rates chosen."""
-    search = self._file.sweep.search
+    search, ready = self._file.search, {}
     if search is None:
-      return list(self._arms)
-    rates_of = []
-    for group in arms_lib.search_groups(self._file):
+      return self._arms
+    for group in sweep_runs.search_groups(self._file):
       arms = [a for a in self._arms if search.group_of(a.point) == group]
-      runs = [
-        (run, job)
-        for run, job in zip(self._search_runs, self._search_jobs, strict=True)
-        if run.group == group
-      ]
-      if not runs:
-        # Their method reads nothing of what is searched.
-        rates_of += [(arm, {}) for arm in arms]
+      rates, problem = self._choose_rates(group)
+      if problem:
+        names = [arm.name for arm in arms]
+        self._fail(
+          names,
+          f'fedfish: error: {len(names)} runs, such as {names[0]}, have no '
+          f'learning rates: {problem}.',
+        )
         continue
-      missing = [job.name for _, job in runs if not job.is_done()]
-      if missing:
-        # To choose among the others would compare with other rates later.
-        self._fail_group(arms, f'the run {missing[0]} did not end well')
-        continue
-      choice = choosing.choose_rates(search, runs)
-      for (_, job), score in zip(runs, choice.scores, strict=True):
-        self._record.set_score(job.name, score)
-      if choice.rates is None:
-        self._fail_group(arms, 'no run of its search has a finite score')
-        continue
-      self._record.add_choice(choice.to_json_dict(search, group))
-      self._progress.write_line(choice.line(search, group))
-      rates_of += [(arm, choice.rates) for arm in arms]
-    ready = {
-      arm.name: arms_lib.with_rates(self._file, arm, rates)
-      for arm, rates in rates_of
-    }
-    for arm in ready.values():
-      self._record.set_rates(arm)
+      for arm in arms:
+        arm = sweep_runs.with_rates(self._file, arm, rates)
+        self._jobs[arm.name] = job_of(self._workdir, arm)
+        self._state.update([arm.name], settings=arm.point | arm.rates)
+        ready[arm.name] = arm
     # In the order in which they were expanded.
     return [ready[arm.name] for arm in self._arms if arm.name in ready]
 
-  def _fail_group(self, arms, reason):
-    names = [arm.name for arm in arms]
-    self._fail(
-      names,
-      f'fedfish: error: {len(names)} runs, such as {names[0]}, have no '
-      f'learning rates: {reason}.',
-    )
+  def _choose_rates(self, group: Settings) -> tuple[Settings, str]:
+    """Returns the best rates of a group's search, and what prevents a choice.
 
-  def _arm_job(self, arm: Arm) -> Job:
-    return sweep_jobs.arm_job(self._workdir, arm, self._file.sweep.evaluations)
+    There are no rates where its method reads nothing of what is searched.
+    """
+    search, scores = self._file.search, []
+    runs = [run for run in self._search_runs if run.point == group]
+    jobs = [self._jobs[run.job_name] for run in runs]
+    for job in jobs:
+      if not job.is_done():
+        # To choose among the others would compare with other rates later.
+        return {}, f'the run {job.name} did not end well'
+    for run, job in zip(runs, jobs, strict=True):
+      [output] = job.evaluations
+      score, num_clients = validation_score(
+        read_evaluation(output).clients,
+        search.metric,
+        split_seed=run.config.seeds.split_seed,
+        held_out_fraction=run.held_out_fraction,
+      )
+      # A diverged run has the score of its last good checkpoint.
+      scores.append(math.nan if job.diverged_checkpoint() else score)
+      kept = scores[-1] if math.isfinite(scores[-1]) else None
+      self._state.update([job.name], score=kept)
+    position = best(scores, search.metric)
+    if position is None:
+      return {}, 'no run of its search has a finite score' if runs else ''
+    choice = {
+      'for': group,
+      'chosen': runs[position].rates,
+      'metric': search.metric,
+      'score': scores[position],
+      'num_validation_clients': num_clients,
+      'at_edge': at_edge(search.axes, runs[position].rates),
+    }
+    self._state.choices.append(choice)
+    self._progress.write_line(choice_line(search, choice))
+    return choice['chosen'], ''
 
-  def _print_end(self):
+  def _print_end(self) -> None:
     names = {arm.name for arm in self._arms}
-    num_failed = len(self._failed & names)
-    num_diverged = len(self._diverged & names)
-    runs = self._workdir / sweep_jobs.ARMS
+    num_failed, num_diverged = (
+      len(names.intersection(self._state.names_with(status)))
+      for status in (sweep_state.FAILED, sweep_state.DIVERGED)
+    )
+    runs = self._workdir / sweep_runs.ARMS
     print(
-      f'{len(self._arms) - num_failed} of {len(self._arms)} runs done'
+      f'{len(names) - num_failed} of {len(names)} runs done'
       + (f', {num_diverged} of them diverged' if num_diverged else '')
       + (f', {num_failed} failed' if num_failed else '')
       + f': {runs}'
     )
-    if num_failed < len(self._arms):
+    if num_failed < len(names):
       print(f'On one page: fedfish report --runs {runs}/* --output DIR')
 
 
@@ -259,23 +259,10 @@ def _require_other_corpora(
   file: SweepFile, configs: Sequence[TrainConfig]
 ) -> None:
   """Raises UserError unless all corpora of evaluations can be opened."""
-  others = [request.data for request in file.sweep.evaluations if request.data]
+  others = [request.data for request in file.evaluations if request.data]
   opened = set()
   for config in configs:
     for directory in others:
       if (config.data, directory) not in opened:
         run_inputs.open_corpus(config, directory)
         opened.add((config.data, directory))
-
-
-@contextlib.contextmanager
-def _lock(workdir: pathlib.Path) -> Iterator[None]:
-  with contextlib.ExitStack() as stack:
-    try:
-      stack.enter_context(run_directory.lock(workdir))
-    except UserError as error:
-      raise UserError(
-        f'`--workdir` {str(workdir)!r} is in use by another `fedfish sweep`. '
-        'Wait until it ends, or name another directory.'
-      ) from error
-    yield

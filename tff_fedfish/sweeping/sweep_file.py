@@ -1,4 +1,4 @@
-"""Reads a sweep file: a config file with `get_sweep()` besides."""
+"""Reads a sweep file: a config file that also has a `get_sweep()`."""
 
 import dataclasses
 import os
@@ -13,20 +13,37 @@ from tff_fedfish.errors import UserError
 from tff_fedfish.methods import registry
 from tff_fedfish.methods.method import Method
 from tff_fedfish.methods.settings import AlgorithmConfig
+from tff_fedfish.sweeping import grid
+from tff_fedfish.sweeping.evaluations import parse_evaluations
 from tff_fedfish.sweeping.grid import Axis, Settings
-from tff_fedfish.sweeping.sweep_config import SweepConfig, parse_sweep
+from tff_fedfish.sweeping.learning_rate_search import parse_search
+
+BUDGETS = ('fixed_rounds', 'fixed_compute')
+"""How long runs last; see `sweep_runs.rounds_by_budget`."""
 
 _METHOD = 'algorithm.name'
 _ADVICE = 'Correct the file; configs/debian_sweep.py is an example.'
+_KEYS = (
+  'budget',
+  'evaluate',
+  'grid',
+  'learning_rate_search',
+  'reference_local_epochs',
+)
 
 
 class SweepFile:
   """A sweep file as it was when it was read.
 
   Attributes:
-    path: As typed.
-    base: The config that `get_config()` and the overrides give.
-    sweep: What `get_sweep()` returned.
+    path: Path as typed.
+    base: Config that `get_config()` and the overrides give.
+    axes: The grid.
+    budgets: Budgets of every point of the grid, from `BUDGETS`.
+    reference_local_epochs: Local epochs with which the base's rounds cost the
+      fixed compute.
+    search: The search for learning rates, or None.
+    evaluations: Requests for evaluations after every run's training.
   """
 
   def __init__(self, path: str | os.PathLike, overrides: Sequence[str] = ()):
@@ -43,13 +60,55 @@ class SweepFile:
     """
     self.path = str(path)
     self._values = config_loading.read_values(path, overrides)
-    sweep = config_files.call_in_file(pathlib.Path(path), 'get_sweep', _ADVICE)
-    sweep = _plain(sweep)
-    # First: the base may hold settings of a method that the sweep names.
-    _find_methods(sweep.get('grid'))
+    sweep = _plain(
+      config_files.call_in_file(pathlib.Path(path), 'get_sweep', _ADVICE)
+    )
+    problems = [
+      f'`{name}` is unknown; known are {", ".join(_KEYS)}'
+      for name in sorted(map(str, sweep))
+      if name not in _KEYS
+    ]
+    self.axes = grid.parse_grid(sweep.get('grid'), problems)
+    grid.require_fair(self.axes, problems)
+    # The base may hold settings of any method that the grid names.
+    for axis in self.axes:
+      for row in axis.values if _METHOD in axis.names else ():
+        registry.find_or_none(str(row[axis.names.index(_METHOD)]))
     self.base, _ = config_loading.build_config(self._values)
-    self.sweep: SweepConfig = parse_sweep(sweep, self.base, repr(self.path))
-    self._require_not_overridden()
+    self.reference_local_epochs = sweep.get(
+      'reference_local_epochs', self.base.client_work.num_local_epochs
+    )
+    if (
+      type(self.reference_local_epochs) is not int
+      or self.reference_local_epochs < 1
+    ):
+      problems.append(
+        f'`reference_local_epochs` must be an int of at least 1, found '
+        f'{self.reference_local_epochs!r}'
+      )
+    self.budgets = parse_budgets(sweep.get('budget', BUDGETS[0]), problems)
+    self.search = parse_search(
+      sweep.get('learning_rate_search'), self.axes, self.base, problems
+    )
+    self.evaluations = parse_evaluations(sweep.get('evaluate', ()), problems)
+    if problems:
+      raise UserError(f'Invalid sweep {self.path!r}: {"; ".join(problems)}.')
+    varied = self._varied()
+    for name in sorted(self._values.overridden & varied.keys()):
+      raise UserError(
+        f'`--config.{name}` must be left out: `{varied[name]}` in '
+        f'{self.path!r} varies it.'
+      )
+
+  def to_json_dict(self) -> dict[str, Any]:
+    """Returns everything but the base config as sweep.json keeps it."""
+    return {
+      'grid': grid.to_json_dict(self.axes),
+      'budget': list(self.budgets),
+      'reference_local_epochs': self.reference_local_epochs,
+      'learning_rate_search': self.search and self.search.to_json_dict(),
+      'evaluate': [request.to_json_dict() for request in self.evaluations],
+    }
 
   def config(self, settings: Settings, name: str) -> TrainConfig:
     """Returns the base config with other values of some settings.
@@ -80,114 +139,89 @@ class SweepFile:
       settings: A point of the grid, or of a search's group, with or without
         the rates that it tries. Settings that are tied to others stay.
     """
-    name = settings.get(_METHOD, self.base.algorithm.name)
-    method = registry.find_or_none(name)
-    if method is None:
-      return settings
-    unread = {
-      axis.names[0]
-      for axis in (*self.sweep.axes, *self._search_axes)
-      if len(axis.names) == 1 and _is_unread(axis.names[0], method)
+    method_name = settings.get(_METHOD, self.base.algorithm.name)
+    method = registry.find_or_none(method_name)
+    axes = (*self.axes, *self._searched_axes)
+    tied = {n for axis in axes if len(axis.names) > 1 for n in axis.names}
+    return {
+      name: value
+      for name, value in settings.items()
+      if name in tied or method is None or not _is_unread(name, method)
     }
-    return {n: value for n, value in settings.items() if n not in unread}
 
-  def require_read(self, configs: Sequence[TrainConfig]) -> list[str]:
-    """Returns settings of the base that no run reads, as 'section.setting'.
+  def require_read(
+    self, configs: Sequence[TrainConfig], *, of_search: bool = False
+  ) -> list[str]:
+    """Checks that some run reads each override and each varied setting.
 
     Args:
-      configs: The runs' configs, without those of searches.
+      configs: Configs of the runs of the grid, or of the search.
+      of_search: Whether they are those of the search; then only the settings
+        that are searched are checked.
+
+    Returns:
+      Settings of the base that no run reads, as 'section.setting'.
 
     Raises:
-      UserError: If no run reads an override or an axis, of the grid or of the
-        search.
+      UserError: Naming the first setting that no run reads.
     """
-    section = AlgorithmConfig.section
-    given = {f'{section}.{n}' for n in self._values.sections.get(section, ())}
+    methods = {config.algorithm.name: config.method for config in configs}
     places = {
-      name: f'`{key}` in {self.path!r}' for name, key in self._varied().items()
+      name: f'`{key}` in {self.path!r}'
+      for name, key in self._varied().items()
+      if not of_search or key == 'learning_rate_search'
     }
-    places |= {name: f'`--config.{name}`' for name in self._values.overridden}
-    unread = _unread(sorted(given | self._varied().keys()), configs)
-    _require_none(unread, places, configs, 'sweep')
+    given = set(places)
+    if not of_search:
+      places |= {name: f'`--config.{name}`' for name in self._values.overridden}
+      section = AlgorithmConfig.section
+      of_base = self._values.sections.get(section, ())
+      given |= {f'{section}.{name}' for name in of_base}
+    unread = [
+      name
+      for name in sorted(given)
+      if all(_is_unread(name, method) for method in methods.values())
+    ]
+    for name in unread:
+      if name in places:
+        readers = ', '.join(registry.readers(name.partition('.')[2]))
+        raise UserError(
+          f'{places[name]} sets {name!r}, which no run of the '
+          f'{"search" if of_search else "sweep"} reads: their methods are '
+          f'{", ".join(methods)}, and it is read by {readers}. Leave it out.'
+        )
     return unread
 
-  def require_searched(self, configs: Sequence[TrainConfig]) -> None:
-    """Checks that of each setting that is searched some search run reads it.
-
-    Args:
-      configs: Those of the search runs.
-
-    Raises:
-      UserError: Naming one that none of them reads.
-    """
-    place = f'`learning_rate_search` in {self.path!r}'
-    searched = {
-      name: place for axis in self._search_axes for name in axis.names
-    }
-    _require_none(
-      _unread(sorted(searched), configs), searched, configs, 'search'
-    )
-
   @property
-  def _search_axes(self) -> tuple[Axis, ...]:
-    return self.sweep.search.axes if self.sweep.search else ()
+  def _searched_axes(self) -> tuple[Axis, ...]:
+    return self.search.axes if self.search else ()
 
   def _varied(self) -> dict[str, str]:
-    """Returns the key of `get_sweep()` that varies a setting, by its name."""
-    varied = {name: 'grid' for axis in self.sweep.axes for name in axis.names}
-    for axis in self._search_axes:
-      varied |= dict.fromkeys(axis.names, 'learning_rate_search')
-    return varied
-
-  def _require_not_overridden(self):
-    varied = self._varied()
-    for name in sorted(self._values.overridden & varied.keys()):
-      raise UserError(
-        f'`--config.{name}` must be left out: `{varied[name]}` in '
-        f'{self.path!r} varies it.'
-      )
+    """Returns the key of `get_sweep()` that varies each setting."""
+    keys = (
+      ('grid', self.axes),
+      ('learning_rate_search', self._searched_axes),
+    )
+    return {n: key for key, axes in keys for axis in axes for n in axis.names}
 
 
-def _find_methods(axes: Any) -> None:
-  """Imports the methods that a grid names, so that their settings are known."""
-  for key, values in axes.items() if isinstance(axes, Mapping) else ():
-    names = [name.strip() for name in str(key).split(',')]
-    if _METHOD in names and isinstance(values, list | tuple):
-      position = names.index(_METHOD)
-      for value in values:
-        row = value if isinstance(value, list | tuple) else [value]
-        if len(row) > position and isinstance(row[position], str):
-          registry.find_or_none(row[position])
+def parse_budgets(value: Any, problems: list[str]) -> tuple[str, ...]:
+  """Returns one or a list of budgets as a tuple, in the order of `BUDGETS`.
 
-
-def _unread(
-  settings: Sequence[str], configs: Sequence[TrainConfig]
-) -> list[str]:
-  """Returns those of some settings that no config's method reads."""
-  methods = {config.algorithm.name: config.method for config in configs}
-  return [
-    name
-    for name in settings
-    if all(_is_unread(name, method) for method in methods.values())
-  ]
-
-
-def _require_none(
-  unread: Sequence[str],
-  places: Mapping[str, str],
-  configs: Sequence[TrainConfig],
-  kind: str,
-) -> None:
-  """Raises UserError for the first unread setting that has a place."""
-  methods = dict.fromkeys(config.algorithm.name for config in configs)
-  for name in unread:
-    if name in places:
-      readers = ', '.join(registry.readers(name.partition('.')[2]))
-      raise UserError(
-        f'{places[name]} sets {name!r}, which no run of the {kind} reads: '
-        f'their methods are {", ".join(methods)}, and it is read by {readers}. '
-        'Leave it out.'
-      )
+  Adds a clause to `problems` if it is neither.
+  """
+  names = [value] if isinstance(value, str) else value
+  if (
+    not isinstance(names, list | tuple)
+    or not names
+    or any(name not in BUDGETS for name in names)
+  ):
+    problems.append(
+      f'`budget` must be {" or ".join(map(repr, BUDGETS))}, or a list of '
+      f'them, found {value!r}'
+    )
+    return ()
+  return tuple(name for name in BUDGETS if name in names)
 
 
 def _is_unread(setting: str, method: Method) -> bool:

@@ -4,7 +4,7 @@ import pytest
 
 from tff_fedfish.config import loading as config_loading
 from tff_fedfish.errors import UserError
-from tff_fedfish.sweeping import arms as arms_lib
+from tff_fedfish.sweeping import sweep_runs
 
 _GRID = {
   'algorithm.name': ['fed_avg', 'fed_fish'],
@@ -14,7 +14,7 @@ _GRID = {
 
 def _error(file):
   with pytest.raises(UserError) as error:
-    arms_lib.expand_arms(file)
+    sweep_runs.expand_arms(file)
   assert '\n' not in str(error.value)
   return str(error.value)
 
@@ -31,7 +31,7 @@ def test_arms_by_hand(sweep_file):
   both = ('fixed_rounds', 'fixed_compute')
   found = [
     (arm.name, arm.num_rounds, arm.budgets)
-    for arm in arms_lib.expand_arms(file)
+    for arm in sweep_runs.expand_arms(file)
   ]
   assert found == [
     ('fed_avg-E1-R30', 30, both[:1]),
@@ -48,7 +48,7 @@ def test_an_arm_differs_from_the_base_in_nothing_else(sweep_file):
     {'grid': {'client_work.num_local_epochs': [1, 3, 10]}}
     | {'budget': 'fixed_compute'}
   )
-  arms = arms_lib.expand_arms(file)
+  arms = sweep_runs.expand_arms(file)
   # The reference is the base's 1 local epoch: 30 x 1 = 10 x 3 = 3 x 10.
   assert [arm.name for arm in arms] == ['E1', 'E3', 'E10']
   assert [arm.num_rounds for arm in arms] == [30, 10, 3]
@@ -67,7 +67,7 @@ def test_overrides_are_of_the_base(sweep_file):
       '--config.seeds.cohort_seed=9',
     ],
   )
-  for arm in arms_lib.expand_arms(file):
+  for arm in sweep_runs.expand_arms(file):
     assert arm.num_rounds == 7
     assert arm.config.seeds.cohort_seed == 9
 
@@ -88,7 +88,7 @@ def test_half_of_the_rounds_is_saved_and_kept(sweep_file):
       arm.config.checkpoints.every_num_rounds,
       arm.config.checkpoints.keep_every_num_rounds,
     )
-    for arm in arms_lib.expand_arms(file)
+    for arm in sweep_runs.expand_arms(file)
   }
   # The base saves every 10 rounds and keeps two. Half of 48 is 24, and the
   # greatest common divisor of 10 and 24 is 2; half of 24 is 12: 2 again.
@@ -97,7 +97,7 @@ def test_half_of_the_rounds_is_saved_and_kept(sweep_file):
 
 def test_checkpoints_stay_where_no_half_is_asked_for(sweep_file):
   file = sweep_file({'grid': _GRID, 'evaluate': [{}]})
-  for arm in arms_lib.expand_arms(file):
+  for arm in sweep_runs.expand_arms(file):
     assert arm.config.checkpoints == file.base.checkpoints
 
 
@@ -107,7 +107,7 @@ def test_all_checkpoints_are_kept_anyway(sweep_file):
     'config.checkpoints.keep_last = 0',
     'config.checkpoints.every_num_rounds = 0',
   )
-  for arm in arms_lib.expand_arms(file):
+  for arm in sweep_runs.expand_arms(file):
     # Half of 30.
     assert arm.config.checkpoints.every_num_rounds == 15
     assert arm.config.checkpoints.keep_every_num_rounds == 0
@@ -115,16 +115,16 @@ def test_all_checkpoints_are_kept_anyway(sweep_file):
 
 def test_sizes_are_those_of_the_preset(sweep_file):
   file = sweep_file({'grid': {'model.preset': ['tiny', 'small']}})
-  tiny, small = (arm.config.model for arm in arms_lib.expand_arms(file))
+  tiny, small = (arm.config.model for arm in sweep_runs.expand_arms(file))
   assert (tiny.num_layers, tiny.width) == (4, 128)
   assert (small.num_layers, small.width) == (6, 384)
 
 
 def test_chosen_rates_are_the_arm_s(sweep_file):
   file = sweep_file({'grid': _GRID})
-  arm = arms_lib.expand_arms(file)[0]
+  arm = sweep_runs.expand_arms(file)[0]
   rates = {'client_work.learning_rate': 0.25}
-  chosen = arms_lib.with_rates(file, arm, rates)
+  chosen = sweep_runs.with_rates(file, arm, rates)
   assert (chosen.name, chosen.point, chosen.rates) == (
     arm.name,
     arm.point,
@@ -147,7 +147,7 @@ def test_search_runs_by_hand(sweep_file):
     },
     'config.client_splits = dict(held_out_fraction=0.5)',
   )
-  runs = arms_lib.expand_search(file)
+  runs = sweep_runs.expand_search(file)
   assert [run.name for run in runs] == [
     'fed_avg-server_lr0.01',
     'fed_avg-server_lr0.1',
@@ -155,7 +155,7 @@ def test_search_runs_by_hand(sweep_file):
     'fed_fish-server_lr0.1',
   ]
   run = runs[1]
-  assert run.group == {'algorithm.name': 'fed_avg'}
+  assert run.point == {'algorithm.name': 'fed_avg'}
   assert run.rates == {'server.learning_rate': 0.1}
   assert run.held_out_fraction == 0.5
   assert run.config.client_splits.held_out_fraction == 0.75
@@ -168,7 +168,7 @@ def test_search_runs_by_hand(sweep_file):
 
 
 def test_no_search_has_no_runs(sweep_file):
-  assert arms_lib.expand_search(sweep_file({'grid': _GRID})) == []
+  assert sweep_runs.expand_search(sweep_file({'grid': _GRID})) == []
 
 
 class TestErrors:
@@ -228,7 +228,7 @@ class TestErrors:
 
 
 class TestSettingsOfSeveralMethods:
-  """What one method reads and another does not, in one sweep."""
+  """Settings that one method reads and another does not, in one sweep."""
 
   def test_cells_of_one_config_run_once(self, sweep_file):
     file = sweep_file(
@@ -239,7 +239,7 @@ class TestSettingsOfSeveralMethods:
         }
       }
     )
-    arms = arms_lib.expand_arms(file)
+    arms = sweep_runs.expand_arms(file)
     # FedAvg has no floor: its two cells are one run.
     assert [(arm.name, arm.num_cells) for arm in arms] == [
       ('fed_avg', 2),
@@ -256,7 +256,7 @@ class TestSettingsOfSeveralMethods:
       ('fed_avg', 'true'),
       ('fed_fish', 'true'),
     ]
-    arms = arms_lib.expand_arms(sweep_file({'grid': {key: rows}}))
+    arms = sweep_runs.expand_arms(sweep_file({'grid': {key: rows}}))
     assert [(arm.name, arm.num_cells) for arm in arms] == [
       ('fed_avg-extra_pass', 2),
       ('fed_fish-true', 1),
@@ -268,7 +268,7 @@ class TestSettingsOfSeveralMethods:
       {'grid': {'algorithm.name': ['fed_avg', 'fed_fish']}},
       'config.algorithm = dict(name="fed_avg", relative_floor=0.5)',
     )
-    average, fish = arms_lib.expand_arms(file)
+    average, fish = sweep_runs.expand_arms(file)
     assert fish.config.algorithm.relative_floor == 0.5
     assert average.config.algorithm.name == 'fed_avg'
     assert not file.require_read([average.config, fish.config])
@@ -278,7 +278,7 @@ class TestSettingsOfSeveralMethods:
       {'grid': {'client_work.num_local_epochs': [1, 2]}},
       'config.algorithm = dict(name="fed_avg", relative_floor=0.5)',
     )
-    arms_lib.print_unread(file, arms_lib.expand_arms(file))
+    sweep_runs.expand(file)
     assert capsys.readouterr().err == (
       'fedfish: not read by fed_avg: algorithm.relative_floor\n'
     )
@@ -318,15 +318,15 @@ class TestSettingsOfSeveralMethods:
         },
       }
     )
-    found = [run.name for run in arms_lib.expand_search(file)]
+    found = [run.name for run in sweep_runs.expand_search(file)]
     assert found == [
       'fed_avg-server_lr0.1',
       'fed_fish-floor0.0-server_lr0.1',
       'fed_fish-floor1.0-server_lr0.1',
     ]
-    search = file.sweep.search
-    for arm in arms_lib.expand_arms(file):
-      assert search.group_of(arm.point) in arms_lib.search_groups(file)
+    search = file.search
+    for arm in sweep_runs.expand_arms(file):
+      assert search.group_of(arm.point) in sweep_runs.search_groups(file)
 
   def _searching(self, sweep_file, methods, settings, base='fed_avg', **search):
     return sweep_file(
@@ -345,7 +345,7 @@ class TestSettingsOfSeveralMethods:
   def test_what_is_searched_may_be_read_by_one_method(self, sweep_file):
     settings = {'algorithm.mu': [0.1, 1.0], 'server.learning_rate': [0.1, 0.5]}
     file = self._searching(sweep_file, ['fed_avg', 'fed_prox'], settings)
-    runs = arms_lib.expand_search(file)
+    runs = sweep_runs.expand_search(file)
     # FedAvg has no mu: its 2 x 2 points are 2 runs.
     assert [run.name for run in runs] == [
       'fed_avg-server_lr0.1',
@@ -357,18 +357,18 @@ class TestSettingsOfSeveralMethods:
     ]
     assert runs[0].rates == {'server.learning_rate': 0.1}
     assert runs[-1].rates == {'algorithm.mu': 1.0, 'server.learning_rate': 0.5}
-    average, prox = arms_lib.expand_arms(file)
+    average, prox = sweep_runs.expand_arms(file)
     rates = runs[-1].rates
-    assert arms_lib.with_rates(file, prox, rates).rates == rates
+    assert sweep_runs.with_rates(file, prox, rates).rates == rates
     # One search may be for arms of several methods.
-    assert arms_lib.with_rates(file, average, rates).rates == runs[1].rates
+    assert sweep_runs.with_rates(file, average, rates).rates == runs[1].rates
 
   def test_searched_rows_of_one_config_run_once(self, sweep_file):
     settings = {
       'algorithm.mu,server.learning_rate': [(0.1, 0.5), (1.0, 0.5), (1.0, 0.1)]
     }
     file = self._searching(sweep_file, ['fed_avg', 'fed_prox'], settings)
-    assert [run.name for run in arms_lib.expand_search(file)] == [
+    assert [run.name for run in sweep_runs.expand_search(file)] == [
       'fed_avg-mu0.1-server_lr0.5',
       'fed_avg-mu1.0-server_lr0.1',
       'fed_prox-mu0.1-server_lr0.5',
@@ -380,20 +380,20 @@ class TestSettingsOfSeveralMethods:
     file = self._searching(
       sweep_file, ['fed_avg', 'fed_prox'], {'algorithm.mu': [0.1, 1.0]}
     )
-    assert [run.name for run in arms_lib.expand_search(file)] == [
+    assert [run.name for run in sweep_runs.expand_search(file)] == [
       'fed_prox-mu0.1',
       'fed_prox-mu1.0',
     ]
 
   @pytest.mark.parametrize(
-    'expand', [arms_lib.expand_search, arms_lib.expand_arms]
+    'expand', [sweep_runs.expand_search, sweep_runs.expand_arms]
   )
   def test_a_searched_setting_that_no_run_reads(self, sweep_file, expand):
     settings = {'algorithm.mu': [0.1, 1.0], 'server.learning_rate': [0.1]}
     file = self._searching(sweep_file, ['fed_avg'], settings)
     with pytest.raises(UserError) as error:
       expand(file)
-    kind = 'search' if expand is arms_lib.expand_search else 'sweep'
+    kind = 'search' if expand is sweep_runs.expand_search else 'sweep'
     assert str(error.value) == (
       f"`learning_rate_search` in {file.path!r} sets 'algorithm.mu', which no "
       f'run of the {kind} reads: their methods are fed_avg, and it is read by '
@@ -409,7 +409,7 @@ class TestSettingsOfSeveralMethods:
     with pytest.raises(
       UserError, match="'algorithm.mu', which no run of the s"
     ):
-      arms_lib.expand_search(file)
+      sweep_runs.expand_search(file)
 
   def test_a_method_of_ones_own_beside_a_built_in_one(self, sweep_file):
     own = 'own_methods.magnitude_mean'
@@ -425,6 +425,6 @@ class TestSettingsOfSeveralMethods:
     )
     found = [
       (arm.config.algorithm.name, arm.point.get('algorithm.magnitude_power'))
-      for arm in arms_lib.expand_arms(file)
+      for arm in sweep_runs.expand_arms(file)
     ]
     assert found == [('fed_avg', None), (own, 0.5), (own, 1.0)]

@@ -9,23 +9,33 @@ import time
 
 import pytest
 
-from tff_fedfish.sweeping import workers
+from tff_fedfish.sweeping import job_pool
+from tff_fedfish.sweeping.jobs import Job
 
 _ROOT = pathlib.Path(__file__).parents[2]
 
 # Starts one job that takes long, and says when it is at work.
 _PARENT = """
 import pathlib, sys
-from tff_fedfish.sweeping import workers
+from tff_fedfish.sweeping import job_pool
+from tff_fedfish.sweeping.jobs import Job
 
 def on_tick(running, ended):
   if running and list(pathlib.Path(sys.argv[1]).glob(sys.argv[2])):
     print('running', flush=True)
 
 if __name__ == '__main__':
-  log, command = pathlib.Path(sys.argv[3]), sys.argv[4:]
-  codes = workers.run_jobs({'job': ([command], log)}, 1, on_tick)
-  sys.exit(max(codes.values()))
+  job = Job(
+    name='job',
+    run=pathlib.Path(sys.argv[1], 'run'),
+    num_rounds=1,
+    train=sys.argv[4:],
+    evaluations={},
+    log=pathlib.Path(sys.argv[3]),
+  )
+  codes = []
+  code = job_pool.run_jobs([job], 1, on_tick, lambda job, c: codes.append(c))
+  sys.exit(code or max(codes))
 """
 
 
@@ -81,11 +91,22 @@ def test_exit_code_and_output_of_a_failing_command(tmp_path):
   log = tmp_path / 'logs' / 'job.log'
   command = ['inspect', str(tmp_path / 'missing')]
   never = ['inspect', str(tmp_path / 'never')]
-  ticks = []
-  codes = workers.run_jobs(
-    {'job': ([command, never], log)}, 2, lambda *sets: ticks.append(sets)
+  job = Job(
+    name='job',
+    run=tmp_path,
+    num_rounds=1,
+    train=command,
+    evaluations={tmp_path / 'never': never},
+    log=log,
   )
-  assert codes == {'job': 2}
+  ticks, ends = [], []
+  code = job_pool.run_jobs(
+    [job],
+    2,
+    lambda *sets: ticks.append(sets),
+    lambda *end: ends.append(end),
+  )
+  assert (code, ends) == (0, [(job, 2)])
   assert 'missing' in log.read_text()
   assert 'never' not in log.read_text()
   assert ticks[-1] == (set(), {'job'})

@@ -5,8 +5,7 @@ import json
 import pytest
 
 from tff_fedfish.errors import UserError
-from tff_fedfish.sweeping import arms as arms_lib
-from tff_fedfish.sweeping import record
+from tff_fedfish.sweeping import sweep_runs, sweep_state
 
 _SWEEP = {
   'grid': {'algorithm.name': ['fed_avg'], 'seeds.model_seed': [1, 2]},
@@ -16,9 +15,8 @@ _SWEEP = {
 
 def _write(workdir, file):
   workdir.mkdir(exist_ok=True)
-  found = record.Record(
-    workdir, file, arms_lib.expand_search(file), arms_lib.expand_arms(file)
-  )
+  search_runs, arms = sweep_runs.expand(file)
+  found = sweep_state.SweepState(workdir, file, [*search_runs, *arms])
   found.write()
   return found
 
@@ -29,7 +27,7 @@ def _read(workdir):
 
 def _error(workdir, file):
   with pytest.raises(UserError) as error:
-    record.require_same_sweep(workdir, file)
+    sweep_state.require_same_sweep(workdir, file)
   assert '\n' not in str(error.value)
   return str(error.value)
 
@@ -38,12 +36,13 @@ def test_what_is_recorded(sweep_file, tmp_path):
   search = {'settings': {'server.learning_rate': [0.5, 2]}, 'num_rounds': 3}
   file = sweep_file({**_SWEEP, 'learning_rate_search': search})
   found = _write(tmp_path / 'w', file)
-  found.set_status(['fed_avg-seed2'], record.DONE)
-  found.set_status(['search/server_lr0.5'], record.FAILED)
-  found.set_score('search/server_lr2', 4.5)
-  found.add_choice({'chosen': {'server.learning_rate': 2}})
-  arm = arms_lib.expand_arms(file)[0]
-  found.set_rates(arms_lib.with_rates(file, arm, {'server.learning_rate': 2}))
+  found.update(['fed_avg-seed2'], status=sweep_state.DONE)
+  found.update(['search/server_lr0.5'], status=sweep_state.FAILED)
+  found.update(['search/server_lr2'], score=4.5)
+  found.choices.append({'chosen': {'server.learning_rate': 2}})
+  arm = sweep_runs.expand_arms(file)[0]
+  arm = sweep_runs.with_rates(file, arm, {'server.learning_rate': 2})
+  found.update([arm.name], settings=arm.point | arm.rates)
   found.write()
   values = _read(tmp_path / 'w')
   assert values['schema_version'] == 1
@@ -88,15 +87,15 @@ def test_what_is_recorded(sweep_file, tmp_path):
 
 
 def test_a_new_directory_fits(sweep_file, tmp_path):
-  record.require_same_sweep(tmp_path / 'missing', sweep_file(_SWEEP))
+  sweep_state.require_same_sweep(tmp_path / 'missing', sweep_file(_SWEEP))
 
 
 def test_the_same_sweep_and_one_with_more_values_fit(sweep_file, tmp_path):
   workdir = tmp_path / 'w'
   _write(workdir, sweep_file(_SWEEP))
-  record.require_same_sweep(workdir, sweep_file(_SWEEP))
+  sweep_state.require_same_sweep(workdir, sweep_file(_SWEEP))
   grid = {'seeds.model_seed': [3, 2, 1], 'algorithm.name': ['x', 'fed_avg']}
-  record.require_same_sweep(workdir, sweep_file({**_SWEEP, 'grid': grid}))
+  sweep_state.require_same_sweep(workdir, sweep_file({**_SWEEP, 'grid': grid}))
 
 
 @pytest.mark.parametrize(

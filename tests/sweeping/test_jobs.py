@@ -7,7 +7,7 @@ import pytest
 
 from tff_fedfish import files
 from tff_fedfish.config import loading as config_loading
-from tff_fedfish.sweeping.job import Job
+from tff_fedfish.sweeping.jobs import Job
 
 
 def _job(directory: pathlib.Path, **changes) -> Job:

@@ -8,7 +8,15 @@ import pytest
 from tff_fedfish.data import client_splits
 from tff_fedfish.errors import UserError
 from tff_fedfish.evaluation.results import ClientEvaluation
-from tff_fedfish.sweeping import grid, learning_rates, selection
+from tff_fedfish.sweeping import grid
+from tff_fedfish.sweeping.learning_rate_search import (
+  METRICS,
+  at_edge,
+  best,
+  held_out_share,
+  parse_search,
+  validation_score,
+)
 
 _RATES = {
   'client_work.learning_rate': [0.1, 0.3],
@@ -33,7 +41,7 @@ def _axes(values=None):
 def _parse(axes=None, **values):
   problems = []
   base = planned_configs.by_hand(evaluation__num_clients=24)
-  search = learning_rates.parse_search(
+  search = parse_search(
     {'settings': _RATES, 'num_rounds': 10} | values,
     _axes() if axes is None else axes,
     base,
@@ -46,27 +54,29 @@ def test_groups_and_rates_by_hand():
   # A setting of a tied key stands for the key.
   search, problems = _parse(per=['algorithm.name'])
   assert not problems
-  assert search.groups() == [
+  assert grid.product(search.per) == [
     {'algorithm.name': 'fed_avg', 'server.optimizer': 'sgd'},
     {'algorithm.name': 'fed_fish', 'server.optimizer': 'adam'},
   ]
-  assert search.rates() == [
+  assert grid.product(search.axes) == [
     {'client_work.learning_rate': 0.1, 'server.learning_rate': 0.001},
     {'client_work.learning_rate': 0.3, 'server.learning_rate': 0.001},
   ]
   point = grid.product(_axes())[2]
-  assert search.group_of(point) == search.groups()[1]
-  name = search.run_name(search.groups()[1], search.rates()[0])
+  assert search.group_of(point) == grid.product(search.per)[1]
+  name = grid.run_name(
+    (*search.per, *search.axes),
+    grid.product(search.per)[1] | grid.product(search.axes)[0],
+  )
   assert name == 'fed_fish-adam-client_lr0.1-server_lr0.001'
 
 
 def test_one_search_for_all():
   search, _ = _parse()
-  assert search.groups() == [{}]
+  assert grid.product(search.per) == [{}]
   assert search.group_of(grid.product(_axes())[0]) == {}
-  assert search.run_name({}, search.rates()[1]) == (
-    'client_lr0.3-server_lr0.001'
-  )
+  name = grid.run_name(search.axes, grid.product(search.axes)[1])
+  assert name == 'client_lr0.3-server_lr0.001'
 
 
 def test_defaults_and_json():
@@ -98,7 +108,7 @@ def test_a_corpus_that_holds_clients_out_itself():
   # f = 0, and v = 0.1: search runs leave its own held-out clients aside.
   settings = search.run_settings(base)
   assert settings['client_splits.held_out_fraction'] == 0.1
-  assert search.max_clients(learning_rates.held_out_share(base)) == 24
+  assert search.max_clients(held_out_share(base)) == 24
 
 
 def test_nobody_is_left_to_train_on():
@@ -177,7 +187,7 @@ def test_what_is_missing():
       ],
     ),
   ):
-    assert learning_rates.parse_search(value, _axes(), base, problems) is None
+    assert parse_search(value, _axes(), base, problems) is None
     assert problems == expected
     problems.clear()
 
@@ -240,31 +250,31 @@ def test_score_is_of_validation_clients_alone():
   settings = dict(split_seed=7, held_out_fraction=fraction)
   # The first two are held out by the runs of the sweep: (7 + 3) / 2 = 5, not
   # 13 / 4 = 3.25; each counts once, not once per fraction.
-  score = selection.validation_score(clients, 'held-out loss', **settings)
+  score = validation_score(clients, 'held-out loss', **settings)
   assert score == (5.0, 2)
   # (0.25 + 0.5) / 2
-  score = selection.validation_score(clients, 'accuracy', **settings)
+  score = validation_score(clients, 'accuracy', **settings)
   assert score == (0.375, 2)
 
 
 def test_every_client_is_one_where_nobody_is_held_out():
   _, clients = _clients([1.0, 2.0, 6.0])
-  score = selection.validation_score(
+  score = validation_score(
     clients, 'held-out loss', split_seed=7, held_out_fraction=0.0
   )
   assert score == (3.0, 3)
 
 
-@pytest.mark.parametrize('metric', selection.METRICS)
+@pytest.mark.parametrize('metric', METRICS)
 def test_diverged_client_spoils_the_score(metric):
   ids, clients = _clients([math.inf, 2.0, math.nan])
-  score, number = selection.validation_score(
+  score, number = validation_score(
     clients, metric, split_seed=7, held_out_fraction=0.0
   )
   assert math.isnan(score)
   assert number == 3
   # One that is held out by the runs of the sweep spoils nothing.
-  score, number = selection.validation_score(
+  score, number = validation_score(
     clients[:4],
     metric,
     split_seed=7,
@@ -277,7 +287,7 @@ def test_diverged_client_spoils_the_score(metric):
 def test_no_validation_client():
   ids, clients = _clients([1.0, 2.0, 3.0])
   with pytest.raises(UserError, match='found no validation client with at'):
-    selection.validation_score(
+    validation_score(
       clients[:4],
       'accuracy',
       split_seed=7,
@@ -296,7 +306,7 @@ def test_no_validation_client():
   ],
 )
 def test_choice_by_hand(scores, metric, expected):
-  assert selection.choose(scores, metric) == expected
+  assert best(scores, metric) == expected
 
 
 def test_values_at_the_edge():
@@ -315,11 +325,11 @@ def test_values_at_the_edge():
     'server.beta_1': 0.9,
   }
   # 0.3 lies between 0.1 and 1; names have no edge, nor has a single value.
-  assert selection.at_edge(axes, rates) == ['server.learning_rate']
+  assert at_edge(axes, rates) == ['server.learning_rate']
   # An axis that the method does not read was not chosen from.
-  assert not selection.at_edge(axes, {'server.beta_1': 0.9})
+  assert not at_edge(axes, {'server.beta_1': 0.9})
   rates['client_work.learning_rate'] = 0.1
-  assert selection.at_edge(axes, rates) == [
+  assert at_edge(axes, rates) == [
     'client_work.learning_rate',
     'server.learning_rate',
   ]

@@ -1,0 +1,79 @@
+"""Options of an evaluation: one schema for `fedfish evaluate` and sweeps."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from tff_fedfish.config_fields import as_declared, number, unmet_requirement
+from tff_fedfish.errors import UserError
+from tff_fedfish.evaluation.personalization_split import MIN_SEQUENCES
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EvaluationOptions:
+  """Measurements of an evaluation and the clients that they are made on.
+
+  Raises:
+    UserError: On construction, naming every option that is wrong as the
+      command line does.
+  """
+
+  fractions: tuple[float, ...] = (0.0, 0.25, 0.5)
+  """Fractions of a client's data to personalize on, each in [0, 0.5]."""
+  client_split: Literal['held_out', 'participating'] = 'held_out'
+  """Clients of the run's own corpus to evaluate. In another corpus all clients
+  are held out."""
+  max_clients: int | None = number(None, at_least=1)
+  """Maximum number of clients. None: all with at least 4 sequences."""
+  max_sequences_per_client: int | None = number(None, at_least=MIN_SEQUENCES)
+  """Maximum number of sequences per client. None: all."""
+  sequence_length: int | None = number(None, at_least=1)
+  """Tokens per sequence, at most the model's; text only. None: as in
+  training."""
+  personalization_epochs: int = number(4, at_least=1)
+  """Epochs of fine-tuning, >= 1; 4 in Dhawan et al. (2024)."""
+  learning_rate: float | None = number(None, above=0)
+  """Learning rate of the fine-tuning, > 0. None: the run's base client rate."""
+  barrier: bool = False
+  """Whether to replay the next round for the Client-Server Barrier and the
+  effective number of clients."""
+
+  def __post_init__(self):
+    problems = problems_of(vars(self), '--')
+    if problems:
+      raise UserError('; '.join(problems) + '.')
+
+
+def problems_of(options: Mapping[str, Any], prefix: str = '') -> list[str]:
+  """Returns a clause for each option whose value is not allowed.
+
+  Args:
+    options: Values by option. Options that are left out are not checked.
+    prefix: Text before each option's name, such as '--'.
+  """
+  problems = []
+  for field in dataclasses.fields(EvaluationOptions):
+    if field.name not in options:
+      continue
+    name, value = f'`{prefix}{field.name}`', options[field.name]
+    if field.name == 'fractions':
+      problems += [f'{name} must {text}' for text in _wrong_fractions(value)]
+    elif requirement := unmet_requirement(as_declared(value, field), field):
+      problems.append(f'{name} must be {requirement}, found {value!r}')
+  return problems
+
+
+def _wrong_fractions(value: Any) -> list[str]:
+  if not isinstance(value, list | tuple) or any(
+    type(fraction) not in (int, float) for fraction in value
+  ):
+    return [f'be a list of numbers, found {value!r}']
+  problems = []
+  if not value or any(not 0 <= fraction <= 0.5 for fraction in value):
+    problems.append(
+      'be numbers from 0 to 0.5 (the other half is for evaluation), found '
+      f'{",".join(map(str, value)) or "none"}'
+    )
+  if len(set(value)) != len(value):
+    problems.append('differ from each other')
+  return problems

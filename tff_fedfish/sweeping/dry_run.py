@@ -1,0 +1,109 @@
+"""Prints the runs of `fedfish sweep --dry_run`, and how long they last."""
+
+import dataclasses
+import os
+import pathlib
+from collections.abc import Sequence
+
+from tff_fedfish.planning import client_steps
+from tff_fedfish.sweeping import sweep_runs, sweep_state
+from tff_fedfish.sweeping.jobs import Job, job_of
+from tff_fedfish.sweeping.sweep_file import SweepFile
+from tff_fedfish.sweeping.sweep_runs import SweepRun
+
+_HEADINGS = ('run', 'rounds', 'local epochs', 'in all')
+
+
+def print_sweep(
+  file: SweepFile, workdir: str | os.PathLike | None = None
+) -> None:
+  """Prints the runs of a sweep; reads its directory, but writes nothing.
+
+  Args:
+    file: The sweep.
+    workdir: Its directory, whose runs are shown as done, begun or new. None:
+      their status is left out.
+
+  Raises:
+    UserError: If the sweep cannot be run, or `workdir` holds another one.
+  """
+  search_runs, arms = sweep_runs.expand(file)
+  directory = None if workdir is None else pathlib.Path(workdir)
+  if directory:
+    sweep_state.require_same_sweep(directory, file)
+  unit = 'images' if file.base.data.holds_images else 'tokens'
+  for title, runs in (
+    ('Search for learning rates', search_runs),
+    ('Runs', arms),
+  ):
+    if runs:
+      _print_table(title, unit, runs, directory)
+  runs = [*search_runs, *arms]
+  num_rounds = sum(run.num_rounds for run in runs)
+  counts = [_count_tokens(run) for run in runs]
+  num_tokens = '-' if None in counts else f'{sum(counts):,}'
+  num_evaluations = sum(
+    len(job_of(pathlib.Path(), arm).evaluations) for arm in arms
+  )
+  print(
+    f'{len(runs)} runs, {num_rounds:,} rounds, {num_tokens} {unit} at most; '
+    f'{num_evaluations} evaluations of {len(arms)} runs.'
+  )
+  num_cells = sum(arm.num_cells for arm in arms)
+  if num_cells > len(arms):
+    print(
+      f'{num_cells} cells of the grid resolve to {len(arms)} configs, each of '
+      'which runs once.'
+    )
+
+
+def _print_table(
+  title: str,
+  unit: str,
+  runs: Sequence[SweepRun],
+  directory: pathlib.Path | None,
+) -> None:
+  from rich import box
+  from rich.console import Console
+  from rich.table import Table
+
+  table = Table(title=title, title_justify='left', box=box.SIMPLE_HEAD)
+  headings = [*_HEADINGS, f'{unit}, at most']
+  headings += ['status'] if directory else []
+  headings += ['budget'] if runs[0].is_arm else []
+  for column, heading in enumerate(headings):
+    is_number = 0 < column <= len(_HEADINGS)
+    table.add_column(heading, justify='right' if is_number else 'left')
+  for run in runs:
+    num_local_epochs = run.config.client_work.num_local_epochs
+    count = _count_tokens(run)
+    row = [
+      run.name,
+      f'{run.num_rounds:,}',
+      f'{num_local_epochs:,}',
+      f'{run.num_rounds * num_local_epochs:,}',
+      '-' if count is None else f'{count:,}',
+    ]
+    row += [_status(job_of(directory, run))] if directory else []
+    row += [', '.join(run.budgets)] if run.is_arm else []
+    table.add_row(*row)
+  console = Console(markup=False, highlight=False)
+  if not console.is_terminal:
+    # A file or a pipe has no width to which names would have to be cut.
+    console.width = 200
+  console.print(table)
+
+
+def _status(job: Job) -> str:
+  # Rates that a search has yet to choose are not in the job's config.
+  if dataclasses.replace(job, config=None).is_done():
+    is_diverged = job.diverged_checkpoint()
+    return sweep_state.DIVERGED if is_diverged else sweep_state.DONE
+  num_rounds = job.num_rounds_done()
+  return f'after round {num_rounds:,}' if num_rounds else 'new'
+
+
+def _count_tokens(run: SweepRun) -> int | None:
+  """Returns the targets of a run at most. None: the config has no cap."""
+  per_round = client_steps.max_tokens_per_round(run.config)
+  return None if per_round is None else run.num_rounds * per_round
