@@ -56,7 +56,7 @@ def test_runs_are_those_of_the_shipped_sweep(name):
     entry['name'] for entry in sweep['arms']
   ]
   for arm, entry in zip(arms, sweep['arms'], strict=True):
-    search = file.sweep.search
+    search = file.search
     group = sorted(search.group_of(arm.point).items()) if search else None
     rates = chosen[repr(group)] if search else {}
     assert entry['settings'] == arm.point | rates
