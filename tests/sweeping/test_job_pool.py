@@ -147,7 +147,7 @@ def test_job_ends_when_its_parent_is_killed(tmp_path):
   assert jobs
   process.kill()
   process.communicate(timeout=10)
-  _await_end(jobs, log, seconds=60)
+  _await_end(jobs, log, seconds=120)
   # It was not killed, too, and had not finished: it has cleaned up.
   names = {path.name for path in tmp_path.iterdir()}
   assert names == {'raw.json', 'parent.py', 'job.log'}
