@@ -1,5 +1,7 @@
 """Rounds under each budget, by hand."""
 
+import types
+
 import pytest
 
 from tff_fedfish.errors import UserError
@@ -8,9 +10,11 @@ from tff_fedfish.sweeping import sweep_file, sweep_runs
 
 def _rounds(num_local_epochs, names=sweep_file.BUDGETS, **changes):
   values = {'base_rounds': 120, 'reference_local_epochs': 4} | changes
-  return sweep_runs.rounds_by_budget(
-    names, num_local_epochs=num_local_epochs, **values
-  )
+  training = types.SimpleNamespace(num_rounds=values.pop('base_rounds'))
+  work = types.SimpleNamespace(num_local_epochs=num_local_epochs)
+  base = types.SimpleNamespace(training=training, client_work=work)
+  file = types.SimpleNamespace(base=base, budgets=names, **values)
+  return sweep_runs.rounds_by_budget(file, {})
 
 
 def test_both_budgets():

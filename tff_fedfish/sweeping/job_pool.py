@@ -39,7 +39,8 @@ def run_jobs(
     on_tick: Called several times a second with the names of (running, ended)
       jobs.
     on_end: Called with each job that ends by itself, not after a signal, and
-      its exit code: that of the first command that failed, 0 if none did.
+      its exit code: that of the first command that failed, 0 if none did or
+      the last good checkpoint of a diverged run was evaluated instead.
 
   Returns:
     130 after SIGINT, 143 after SIGTERM, otherwise 0.

@@ -93,21 +93,7 @@ def expand_arms(file: SweepFile) -> list[SweepRun]:
   """
   cells = []
   for point in map(file.without_unread, grid.product(file.axes)):
-    num_local_epochs = point.get(
-      _LOCAL_EPOCHS, file.base.client_work.num_local_epochs
-    )
-    if type(num_local_epochs) is not int or num_local_epochs < 1:
-      raise UserError(
-        f'`grid` must give {_LOCAL_EPOCHS!r} ints of at least 1, found '
-        f'{num_local_epochs!r}.'
-      )
-    by_rounds = rounds_by_budget(
-      file.budgets,
-      base_rounds=file.base.training.num_rounds,
-      reference_local_epochs=file.reference_local_epochs,
-      num_local_epochs=num_local_epochs,
-    )
-    for num_rounds, budgets in by_rounds.items():
+    for num_rounds, budgets in rounds_by_budget(file, point).items():
       tells_apart = num_rounds if len(file.budgets) > 1 else None
       name = grid.run_name(file.axes, point, tells_apart)
       cells.append(
@@ -132,45 +118,40 @@ def expand_arms(file: SweepFile) -> list[SweepRun]:
 
 
 def rounds_by_budget(
-  budgets: Sequence[str],
-  *,
-  base_rounds: int,
-  reference_local_epochs: int,
-  num_local_epochs: int,
+  file: SweepFile, point: Settings
 ) -> dict[int, tuple[str, ...]]:
-  """Returns how many rounds a run lasts under each budget.
+  """Returns the rounds of a point of the grid, with the budgets they satisfy.
 
   'fixed_rounds': R, the base's rounds, whatever the local epochs E.
   'fixed_compute': R E_reference / E rounds, so that every run takes as many
-  local steps.
-
-  Args:
-    budgets: Names of budgets.
-    base_rounds: R.
-    reference_local_epochs: E_reference.
-    num_local_epochs: E of the run.
-
-  Returns:
-    Number of rounds -> the budgets that it satisfies; where two coincide, one
-    run serves both.
+  local steps. Where both coincide, one run serves both.
 
   Raises:
-    UserError: If R E_reference is no multiple of E.
+    UserError: If E is no count, or R E_reference is no multiple of it.
   """
+  num_local_epochs = point.get(
+    _LOCAL_EPOCHS, file.base.client_work.num_local_epochs
+  )
+  if type(num_local_epochs) is not int or num_local_epochs < 1:
+    raise UserError(
+      f'`grid` must give {_LOCAL_EPOCHS!r} ints of at least 1, found '
+      f'{num_local_epochs!r}.'
+    )
+  base_rounds = file.base.training.num_rounds
+  total = base_rounds * file.reference_local_epochs
   budgets_of = {}
-  for budget in budgets:
-    num_rounds = base_rounds
+  for budget in file.budgets:
+    num_rounds, rest = base_rounds, 0
     if budget == 'fixed_compute':
-      total = base_rounds * reference_local_epochs
       num_rounds, rest = divmod(total, num_local_epochs)
-      if rest:
-        raise UserError(
-          f"`budget` 'fixed_compute' needs rounds x local epochs of the base, "
-          f'{base_rounds} x {reference_local_epochs} = {total}, to be a '
-          f'multiple of every `client_work.num_local_epochs`, but '
-          f'{num_local_epochs} does not divide {total}. Choose another '
-          '`training.num_rounds`.'
-        )
+    if rest:
+      raise UserError(
+        f"`budget` 'fixed_compute' needs rounds x local epochs of the base, "
+        f'{base_rounds} x {file.reference_local_epochs} = {total}, to be a '
+        f'multiple of every `client_work.num_local_epochs`, but '
+        f'{num_local_epochs} does not divide {total}. Choose another '
+        '`training.num_rounds`.'
+      )
     budgets_of[num_rounds] = (*budgets_of.get(num_rounds, ()), budget)
   return budgets_of
 
