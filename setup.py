@@ -42,7 +42,7 @@ setuptools.setup(
     ]
   ),
   package_data={
-    'tff_fedfish': ['corpora/**', 'reporting/templates/*'],
+    'tff_fedfish': ['corpora/**', '*/templates/*'],
   },
   python_requires='>=3.11,<3.12',
   install_requires=[

@@ -25,10 +25,10 @@ def test_one_line_says_what_and_where(fedfish, small_run, tmp_path):
 
 
 def test_what_the_card_cannot_say(fedfish, small_run, tmp_path, monkeypatch):
-  from tff_fedfish.exporting import run_facts
+  from tff_fedfish.exporting import model_card
 
   remark = 'it could not be read when this was written'
-  monkeypatch.setattr(run_facts, '_corpus_facts', lambda _: (None, remark))
+  monkeypatch.setattr(model_card, '_corpus_facts', lambda _: (None, remark))
   code, out, _ = fedfish(
     'export', '--checkpoint', small_run, '--output', tmp_path / 'out',
     '--format', 'safetensors',

@@ -350,7 +350,7 @@ class TestFailure:
       raise OSError(errno.ENOSPC, 'No space left on device')
 
     monkeypatch.setattr(saved_model, 'write_saved_model', lambda *_: None)
-    monkeypatch.setattr(export.model_card, 'model_card', card)
+    monkeypatch.setattr(export.model_card, 'render', card)
     self._fails(small_run, tmp_path, 'No space left on device')
 
   def test_interruption(self, small_run, tmp_path, monkeypatch):

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import types
 
 import numpy as np
 import planned_configs
@@ -14,7 +13,7 @@ from models import emnist_cnn
 from models.image_classifier import IMAGE_CLASSIFIERS
 from models.image_model_config import IMAGE_MODELS, ImageModelConfig
 from tff_fedfish.cli.main import main
-from tff_fedfish.exporting import image_model_card, model_card, run_facts
+from tff_fedfish.exporting import model_card
 from tff_fedfish.exporting.saved_model import write_saved_model
 from tff_fedfish.exporting.trained_model import load_trained_model
 from tff_fedfish.run import checkpoints
@@ -50,16 +49,24 @@ def _in_one_line(path):
   return ' '.join(path.read_text().split())
 
 
-def _remarks(**settings):
-  """Returns what the card says of the clients and the values of images."""
-  config = planned_configs.shipped('mnist_by_writer', **settings)
-  model = types.SimpleNamespace(config=config)
-  return list(image_model_card.KIND.data_remarks(model))
+def _card(model, **settings):
+  """Returns the card of a model, in one line, with a shipped config."""
+  if settings:
+    config = planned_configs.shipped('mnist_by_writer', **settings)
+    model = dataclasses.replace(model, config=config)
+  values = model_card.gather_values(model)
+  return ' '.join(model_card.render(values, ['safetensors']).split())
 
 
-def _settings(**settings):
+def _partition_settings(model, **settings):
+  """Returns what the card's table holds of a partition."""
   config = planned_configs.shipped('mnist_by_writer', **settings)
-  return image_model_card.KIND.settings(types.SimpleNamespace(config=config))
+  values = model_card.gather_values(dataclasses.replace(model, config=config))
+  return {
+    name: value
+    for name, value in values['settings'].items()
+    if 'partition' in name
+  }
 
 
 def test_files(exported):
@@ -156,8 +163,7 @@ class TestModelCard:
       assert word not in card, word
 
   def test_safetensors_alone_say_what_the_network_takes(self, model):
-    facts = run_facts.gather(model)
-    card = model_card.model_card(model, facts, ['safetensors'])
+    card = _card(model)
     assert 'pixels divided by 255' in card
     assert 'saved_model' not in card
 
@@ -165,22 +171,19 @@ class TestModelCard:
     config = model.config
     splits = dataclasses.replace(config.client_splits, held_out_fraction=0.5)
     config = dataclasses.replace(config, client_splits=splits)
-    facts = run_facts.gather(dataclasses.replace(model, config=config))
+    model = dataclasses.replace(model, config=config)
+    corpus = model_card.gather_values(model)['corpus']
     # The train split's writers: 5 + 6 + 7 + 9.
-    assert facts.corpus.num_examples == 27
-    corpus = facts.corpus
-    assert corpus.num_participating + corpus.num_held_out == 4
+    assert corpus['num_examples'] == 27
+    assert corpus['num_participating'] + corpus['num_held_out'] == 4
 
   def test_a_corpus_that_is_gone(self, model):
     data = dataclasses.replace(model.config.data, directory='/nowhere/of_mine')
     config = dataclasses.replace(model.config, data=data)
-    model = dataclasses.replace(model, config=config)
-    card = model_card.model_card(
-      model, run_facts.gather(model), ['safetensors']
-    )
     assert (
       'The corpus `mnist_by_writer` in `of_mine`. Nothing more is known of it: '
-      'it could not be read when this was written.' in ' '.join(card.split())
+      'it could not be read when this was written.'
+      in _card(dataclasses.replace(model, config=config))
     )
 
   @pytest.mark.parametrize(
@@ -221,13 +224,13 @@ class TestModelCard:
       ),
     ],
   )
-  def test_whose_images(self, settings, clients, pixels):
-    about_clients, about_pixels = _remarks(**settings)
-    assert clients in about_clients
-    assert pixels in about_pixels
+  def test_whose_images(self, model, settings, clients, pixels):
+    card = _card(model, **settings)
+    assert clients in card
+    assert pixels in card
 
-  def test_settings_of_a_partition(self):
-    assert _settings() == {}
+  def test_settings_of_a_partition(self, model):
+    assert _partition_settings(model) == {}
     partition = _PARTITION | dict(seeds__partition_seed=4)
     expected = {
       'partition.scheme': 'per_client_sampling',
@@ -237,13 +240,14 @@ class TestModelCard:
     }
     # What a share of the clients leaves unused is not said.
     fraction = {'client_splits__held_out_fraction': 0.1}
-    assert _settings(**partition, **fraction) == expected
-    assert _settings(**partition, **_OWN_HELD_OUT) == expected | {
-      'partition.held_out': 'matching'
-    }
+    found = _partition_settings(model, **partition, **fraction)
+    assert found == expected
+    found = _partition_settings(model, **partition, **_OWN_HELD_OUT)
+    assert found == expected | {'partition.held_out': 'matching'}
 
-  def test_defaults_of_a_scheme_are_settings(self):
-    found = _settings(
+  def test_defaults_of_a_scheme_are_settings(self, model):
+    found = _partition_settings(
+      model,
       data__corpus='cifar100',
       model__preset='resnet18',
       partition__scheme='pachinko',
@@ -255,5 +259,10 @@ class TestModelCard:
     assert found['partition.root_alpha'] == 0.1
     assert found['partition.leaf_alpha'] == 5.0
 
-  def test_every_network_is_described(self):
-    assert set(image_model_card._NETWORKS) == set(IMAGE_MODELS)
+  @pytest.mark.parametrize('preset', IMAGE_MODELS)
+  def test_every_network_is_described(self, model, preset):
+    corpus = 'cifar100' if preset == 'resnet18' else 'mnist_by_writer'
+    card = _card(model, data__corpus=corpus, model__preset=preset)
+    described = card.partition('settings of its run. ')[2]
+    assert described.startswith('A ')
+    assert 'It takes' in described

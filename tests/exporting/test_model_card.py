@@ -9,7 +9,7 @@ import small_runs
 
 from tff_fedfish.data import client_splits
 from tff_fedfish.evaluation import results
-from tff_fedfish.exporting import model_card, run_facts
+from tff_fedfish.exporting import model_card
 from tff_fedfish.exporting.trained_model import load_trained_model
 from tff_fedfish.run import metrics_files
 
@@ -18,7 +18,7 @@ _BOTH = ('saved_model', 'safetensors')
 
 def _card(checkpoint, formats=_BOTH):
   model = load_trained_model(checkpoint)
-  return model_card.model_card(model, run_facts.gather(model), formats)
+  return model_card.render(model_card.gather_values(model), formats)
 
 
 def _in_one_line(card):

@@ -12,6 +12,7 @@ the same text.
 """
 
 import argparse
+import dataclasses
 import unicodedata
 
 SUMMARY = 'let a model write text, before and after personalization'
@@ -64,6 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   )
   parser.add_argument(
     '--personalize_on',
+    dest='corpus',
     metavar='DIR',
     help='a grouped corpus with the client to fine-tune on',
   )
@@ -85,17 +87,9 @@ def run(arguments: argparse.Namespace) -> int:
   """Prints the samples."""
   from tff_fedfish.exporting.generate import GenerationOptions, generate
 
+  names = [field.name for field in dataclasses.fields(GenerationOptions)]
   options = GenerationOptions(
-    prompt=arguments.prompt,
-    num_tokens=arguments.num_tokens,
-    temperature=arguments.temperature,
-    top_k=arguments.top_k,
-    seed=arguments.seed,
-    num_samples=arguments.num_samples,
-    corpus=arguments.personalize_on,
-    client=arguments.client,
-    personalization_epochs=arguments.personalization_epochs,
-    learning_rate=arguments.learning_rate,
+    **{name: getattr(arguments, name) for name in names}
   )
   samples = generate(arguments.checkpoint, options)
   if samples.after is None:

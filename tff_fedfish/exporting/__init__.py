@@ -1,1 +1,1 @@
-"""A trained model for others: as files that need no fedfish, and as text."""
+"""Exports of a trained model, and text that it generates."""

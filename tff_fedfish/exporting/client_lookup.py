@@ -3,26 +3,28 @@
 import bisect
 import difflib
 
-from tff_fedfish.data.client_id_text import client_id_to_text, text_to_client_id
+from tff_fedfish.data.client_id_text import (
+  client_id_to_text,
+  text_to_client_id,
+)
 from tff_fedfish.data.grouped_corpus import GroupedCorpus
 from tff_fedfish.errors import UserError
 
-# Ids compared with one that does not exist: all of a small corpus, or those
-# beside its place in the order of a large one.
+# Ids, around its place in their order, that an unknown one is compared with.
 _MAX_CANDIDATES = 2_000
 _MAX_NAMED = 3
 
 
 def find_client(corpus: GroupedCorpus, text: str) -> bytes:
-  """Returns the client id that a user means.
+  """Returns the id of a client.
 
   Args:
     corpus: The corpus.
-    text: The id as `fedfish inspect` and per_client.csv write it: bytes that
-      are no text as %XX.
+    text: The id as `fedfish inspect` and per_client.csv write it, with %XX for
+      bytes that are not text.
 
   Raises:
-    UserError: If it is no client id, or the corpus has no such client; it names
+    UserError: If it is no client id, or the corpus has no such client; names
       the nearest ones.
   """
   try:
@@ -53,6 +55,6 @@ def _nearest(corpus, client_id) -> list[str]:
   found = difflib.get_close_matches(
     client_id_to_text(client_id), candidates, n=_MAX_NAMED
   )
-  # Where nothing looks alike, those beside it in the order.
+  # If nothing looks alike, those beside it in the order.
   place -= start
   return found or candidates[max(place - 1, 0) : place + _MAX_NAMED - 1]

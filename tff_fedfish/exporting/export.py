@@ -21,7 +21,7 @@ import numpy as np
 from tff_fedfish import files
 from tff_fedfish.config import loading as config_loading
 from tff_fedfish.errors import FailedError, UserError
-from tff_fedfish.exporting import model_card, run_facts
+from tff_fedfish.exporting import model_card
 from tff_fedfish.exporting.trained_model import (
   TrainedModel,
   load_trained_model,
@@ -32,18 +32,18 @@ FORMATS = ('saved_model', 'safetensors')
 SUMS_FILE = 'SHA256SUMS'
 
 _SCHEMA_VERSION = 1
-# The node and the operation that its errors name.
-_OF_TENSORFLOW = re.compile(r'\{\{.*?\}\}|\[Op:\w+\]')
+# Node and operation in TensorFlow's errors.
+_NODES = re.compile(r'\{\{.*?\}\}|\[Op:\w+\]')
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Export:
-  """Result of an export."""
+  """A model that was written."""
 
   directory: pathlib.Path
   model: TrainedModel
   remark: str | None
-  """Facts that the model card lacks, and why. None: it is complete."""
+  """Why the model card does not describe the corpus; None: it does."""
 
 
 def export(
@@ -56,28 +56,21 @@ def export(
   Args:
     checkpoint: A checkpoint or a run directory (its last).
     output: The directory to write; must not exist, or be empty.
-    formats: Of `FORMATS`, at least one, each once.
-
-  Returns:
-    What was written, and where.
+    formats: At least one of `FORMATS`, each once.
 
   Raises:
     UserError: If an argument, the checkpoint or its run cannot be used.
     FailedError: If a file cannot be written, such as on a full disk; nothing is
       left of it.
   """
-  if (
-    not formats
-    or not set(formats) <= set(FORMATS)
-    or len(set(formats)) < len(formats)
-  ):
+  if not formats or sorted(formats) != sorted(set(formats) & set(FORMATS)):
     raise UserError(
       f'`--format` must name {" or ".join(FORMATS)}, or both with a comma '
       f'between them, found {",".join(formats)!r}. Leave it out for both.'
     )
   directory = files.require_usable_output(output, '--output')
   model = load_trained_model(checkpoint)
-  facts = run_facts.gather(model)
+  values = model_card.gather_values(model)
   config = json_config(model)
   with (
     _naming_failures(directory),
@@ -95,17 +88,17 @@ def export(
         temporary / 'saved_model', model.shape, model.weights
       )
     with files.write_atomically(temporary / 'README.md') as file:
-      file.write(model_card.model_card(model, facts, formats))
+      file.write(model_card.render(values, formats))
     with files.write_atomically(temporary / SUMS_FILE) as file:
       file.writelines(_sums(temporary))
-  return Export(directory=directory, model=model, remark=facts.remark)
+  return Export(directory=directory, model=model, remark=values['remark'])
 
 
 def json_config(model: TrainedModel) -> dict[str, Any]:
-  """Returns what config.json holds: JSON values, and no path of this machine.
+  """Returns the contents of config.json, without paths of this machine.
 
-  Of `data.directory` and `data.vocabulary` only the last names are kept, of the
-  engine nothing.
+  Only the last names of `data.directory` and `data.vocabulary` are kept, and
+  nothing of the engine.
   """
   run = config_loading.to_json_dict(model.config)
   del run['engine']
@@ -119,15 +112,11 @@ def json_config(model: TrainedModel) -> dict[str, Any]:
     'model': dataclasses.asdict(model.shape),
   }
   if not model.is_of_images:
-    names = (
-      'kind',
-      'size',
-      'lower_case',
-      'end_of_text_id',
-      'padding_id',
-      'unknown_id',
-    )
-    contents['vocabulary'] = {n: getattr(model.tokenizer, n) for n in names}
+    names = ('kind', 'size', 'lower_case')
+    special = ('end_of_text_id', 'padding_id', 'unknown_id')
+    contents['vocabulary'] = {
+      name: getattr(model.tokenizer, name) for name in (*names, *special)
+    }
   return contents | {'run': run}
 
 
@@ -141,7 +130,7 @@ def _write_safetensors(path, model, config):
   # The format's metadata are strings.
   metadata = {'config': json.dumps(config, ensure_ascii=False)}
   save_file(weights, path, metadata)
-  # The library makes it readable for its owner only.
+  # The library makes it readable only for its owner.
   path.chmod(0o666 & ~files.umask())
 
 
@@ -161,7 +150,7 @@ def _sums(directory: pathlib.Path) -> Iterator[str]:
 
 @contextlib.contextmanager
 def _naming_failures(directory: pathlib.Path) -> Iterator[None]:
-  """Turns what the libraries raise on a full disk into one line."""
+  """Turns the libraries' errors, such as on a full disk, into one line."""
   import tensorflow as tf
   from safetensors import SafetensorError
 
@@ -175,7 +164,7 @@ def _naming_failures(directory: pathlib.Path) -> Iterator[None]:
 
 
 def _reason(error: Exception) -> str:
-  """Returns what the system said, without the libraries' words around it."""
-  text = ' '.join(_OF_TENSORFLOW.sub('', str(error)).split())
+  """Returns the system's words in an error, without the libraries'."""
+  text = ' '.join(_NODES.sub('', str(error)).split())
   said = [what for what in map(os.strerror, errno.errorcode) if what in text]
   return max(said, key=len) if said else text[:300]

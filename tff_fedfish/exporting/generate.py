@@ -1,4 +1,4 @@
-"""`fedfish generate`: what a model writes, before and after fine-tuning."""
+"""Samples text from a model, before and after fine-tuning on a client."""
 
 import dataclasses
 import os
@@ -18,8 +18,7 @@ from tff_fedfish.exporting.trained_model import (
 )
 from tff_fedfish.run import run_inputs
 
-# Pieces that stand for no text, in both kinds of vocabularies: BERT's [CLS],
-# [MASK] and [unused7], SentencePiece's <s>.
+# Pieces without text: BERT's [CLS], [MASK] and [unused7], SentencePiece's <s>.
 _MARKER = re.compile(
   r'\[(PAD|UNK|CLS|SEP|MASK|BOS|EOS|END|unused\d+)\]|'
   r'</?(s|pad|unk|cls|sep|mask|bos|eos)>',
@@ -29,20 +28,20 @@ _MARKER = re.compile(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GenerationOptions:
-  """Options of a generation, with or without personalization."""
+  """Settings of the samples and of the personalization before the second."""
 
   prompt: str = ''
-  """How every sample begins; empty: at the beginning of a document."""
+  """Beginning of every sample; empty: the beginning of a document."""
   num_tokens: int = 64
-  """Tokens after the prompt, at most, >= 1."""
+  """Maximal number of tokens after the prompt, >= 1."""
   temperature: float = 1.0
-  """Temperature of the draws; 0: always the likeliest token."""
+  """Divides the logits. 0: always the likeliest token."""
   top_k: int | None = None
-  """Draw from so many likeliest tokens only; None: from all."""
+  """Draw only from the k likeliest tokens. None: from all."""
   seed: int = 0
   """Seed of the draws, in [0, 2^31)."""
   num_samples: int = 1
-  """Samples, >= 1."""
+  """Number of samples, >= 1."""
   corpus: str | None = None
   """A grouped corpus with a client to personalize on; None: no client."""
   client: str | None = None
@@ -53,16 +52,12 @@ class GenerationOptions:
   """Learning rate of the fine-tuning, > 0; None: the run's base client rate."""
 
   def __post_init__(self):
-    problems = []
-    for name in (
-      'num_tokens',
-      'num_samples',
-      'top_k',
-      'personalization_epochs',
-    ):
-      value = getattr(self, name)
-      if value is not None and value < 1:
-        problems.append(f'`--{name}` must be at least 1, found {value}')
+    counts = ('num_tokens', 'num_samples', 'top_k', 'personalization_epochs')
+    problems = [
+      f'`--{name}` must be at least 1, found {value}'
+      for name in counts
+      if (value := getattr(self, name)) is not None and value < 1
+    ]
     # Less would be 0 or infinite in float32.
     if self.temperature != 0 and not 1e-3 <= self.temperature <= 1e3:
       problems.append(
@@ -76,35 +71,34 @@ class GenerationOptions:
       problems.append(
         f'`--learning_rate` must be finite and above 0, found {rate}'
       )
-    if (self.corpus is None) != (self.client is None):
-      given, missing = '--personalize_on', '--client'
-      if self.corpus is None:
-        given, missing = missing, given
-      problems.append(f'`{given}` needs `{missing}`, which is not given')
-    if self.corpus is None:
-      problems += [
-        f'`--{name}` needs `--personalize_on`, which is not given'
-        for name in ('personalization_epochs', 'learning_rate')
-        if getattr(self, name) is not None
-      ]
+    needs = {
+      'client': ('--personalize_on', self.corpus),
+      'corpus': ('--client', self.client),
+      'personalization_epochs': ('--personalize_on', self.corpus),
+      'learning_rate': ('--personalize_on', self.corpus),
+    }
+    for name, (needed, value) in needs.items():
+      if getattr(self, name) is not None and value is None:
+        option = 'personalize_on' if name == 'corpus' else name
+        problems.append(f'`--{option}` needs `{needed}`, which is not given')
     if problems:
       raise UserError('; '.join(problems) + '.')
 
 
 @dataclasses.dataclass(frozen=True)
 class Samples:
-  """Texts, each with its prompt."""
+  """Generated texts, each with its prompt."""
 
   round_num: int
   """Round of the model."""
   before: list[str]
-  """Texts of the global model."""
+  """Samples of the global model."""
   after: list[str] | None = None
-  """Texts of the personalized model, from the same draws; None: none asked."""
+  """Samples of the personalized model, from the same draws; None: no client."""
   client: str | None = None
-  """The id, as text, of the client that it was personalized on."""
+  """Id, as text, of the client that the model was personalized on."""
   num_sequences: int = 0
-  """Sequences of the client, all of which it was personalized on."""
+  """Sequences of the client; the model was personalized on all of them."""
 
 
 def generate(
@@ -114,10 +108,10 @@ def generate(
 
   Args:
     checkpoint: A checkpoint or a run directory (its last).
-    options: What to generate.
+    options: Settings of the samples.
 
   Returns:
-    The samples, a function of the arguments only.
+    The samples. Equal arguments give equal samples.
 
   Raises:
     UserError: If the checkpoint, the corpus or its client cannot be used, or
@@ -129,37 +123,32 @@ def generate(
   model = load_trained_model(checkpoint, language_only=True)
   if options.corpus is not None:
     sequences = _client_sequences(model, corpus, client_id)
-  writer = _Writer(model, options)
+  sampler = _Sampler(model, options)
   weights = tuple(model.weights.values())
-  before = writer.texts(
+  before = sampler.texts(
     weights, f'the model of round {model.round_num}', 'another checkpoint'
   )
   if options.corpus is None:
     return Samples(model.round_num, before)
-  after = writer.texts(
+  after = sampler.texts(
     _fine_tune(model.config, weights, sequences, options),
     'the personalized model',
     'a lower `--learning_rate`',
   )
-  return Samples(
-    model.round_num,
-    before,
-    after,
-    client_id_to_text(client_id),
-    len(sequences),
-  )
+  client = client_id_to_text(client_id)
+  return Samples(model.round_num, before, after, client, len(sequences))
 
 
 def special_ids(tokenizer: Tokenizer) -> set[int]:
-  """Returns the tokens that stand for no text, but for the end of text."""
+  """Returns the tokens without text, except the end-of-text token."""
   pieces = tokenizer.pieces(range(tokenizer.size))
   markers = {i for i, piece in enumerate(pieces) if _MARKER.fullmatch(piece)}
   markers |= {tokenizer.padding_id, tokenizer.unknown_id}
   return markers - {tokenizer.end_of_text_id}
 
 
-class _Writer:
-  """Turns weights into texts; compiles once for all of them."""
+class _Sampler:
+  """Samples texts from weights; compiles once for all of them."""
 
   def __init__(self, model: TrainedModel, options: GenerationOptions):
     from models import generation
@@ -201,15 +190,14 @@ class _Writer:
         f'Text needs finite logits, but those of {name} are not: its training '
         f'diverged. Use {remedy}.'
       ) from error
-    # Of an ended text the end token is all that follows; it has no text.
+    # An ended text is filled up with the end token, which has no text.
     return [self._tokenizer.decode([*self._prompt, *row]) for row in rows]
 
 
 def _client_sequences(model, corpus, client_id):
   config = model.config
-  sequences = run_inputs.client_rows(config, corpus, model.tokenizer).sequences(
-    client_id
-  )
+  rows = run_inputs.client_rows(config, corpus, model.tokenizer)
+  sequences = rows.sequences(client_id)
   if not len(sequences):
     raise UserError(
       '`--client` must have text for a sequence of '

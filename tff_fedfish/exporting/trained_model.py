@@ -1,4 +1,4 @@
-"""The model of a checkpoint, with its vocabulary, read for use."""
+"""Reads the model of a checkpoint, with its vocabulary."""
 
 import dataclasses
 import os
@@ -10,7 +10,12 @@ from models.model_shapes import ModelShape, weight_shapes
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.data.tokenizers import Tokenizer
 from tff_fedfish.errors import UserError
-from tff_fedfish.run import checkpoints, fingerprints, run_directory, run_inputs
+from tff_fedfish.run import (
+  checkpoints,
+  fingerprints,
+  run_directory,
+  run_inputs,
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -22,17 +27,17 @@ class TrainedModel:
   weights: dict[str, np.ndarray]
   """Float32, by the names and in the order of `weight_shapes`."""
   tokenizer: Tokenizer | None
-  """Tokenizer of the run's vocabulary; None with an image model."""
+  """Tokenizer of the run's vocabulary; None for an image model."""
   round_num: int
-  """Rounds that the model has seen."""
+  """Number of rounds that the model was trained for."""
   run: pathlib.Path
   """The run's directory."""
   corpus_fingerprint: str | None
-  """Fingerprint of the corpus that it was trained on; see `run_inputs`."""
+  """Fingerprint of the training corpus; see `run_inputs`."""
 
   @property
   def is_of_images(self) -> bool:
-    """Whether it is an image model, not a language model."""
+    """Whether this is an image model, not a language model."""
     return self.config.data.holds_images
 
   @property
@@ -47,16 +52,12 @@ def load_trained_model(
   """Reads the weights of a checkpoint; builds neither model nor process.
 
   Args:
-    checkpoint: A checkpoint or a run directory (its last), of `--checkpoint`.
-    language_only: Whether only a language model will do.
-
-  Returns:
-    The model. Server optimizer and other state are not read.
+    checkpoint: A checkpoint or a run directory (its last).
+    language_only: Whether to refuse image models.
 
   Raises:
     UserError: If it is no checkpoint, is damaged, does not fit the config or
-      the vocabulary of its run, or is of an image model against
-      `language_only`.
+      the vocabulary of its run, or is refused by `language_only`.
   """
   path = checkpoints.resolve_checkpoint(checkpoint)
   run = path.parent.parent
