@@ -105,11 +105,12 @@ def test_wheel_holds_every_module_and_all_data(tmp_path):
     for package in ('tff_fedfish', 'pipelines', 'models', 'configs')
     for path in (_ROOT / package).rglob('*.py')
   }
-  for directory in ('corpora', 'reporting/templates'):
-    for path in (_ROOT / 'tff_fedfish' / directory).rglob('*'):
+  for pattern in ('corpora/**/*', '*/templates/*'):
+    for path in (_ROOT / 'tff_fedfish').glob(pattern):
       if path.is_file() and not path.name.startswith('.'):
         expected.add(str(path.relative_to(_ROOT)))
-  assert any(name.endswith('.json.gz') for name in expected)
+  for suffix in ('.json.gz', '.html.j2', '.md.j2'):
+    assert any(name.endswith(suffix) for name in expected)
   assert not expected - found
   assert not [name for name in found if name.startswith('tests')]
   assert any(name.endswith('LICENSE') for name in found)

@@ -11,13 +11,13 @@ COMMANDS = {'toy': 'tff_fedfish.cli.toy'}
 @pytest.fixture
 def small(monkeypatch):
   """Makes the task one that is learned in no time, and not well."""
-  from tff_fedfish.toy import task
+  from tff_fedfish.toy import results
 
   monkeypatch.setattr(
-    task,
+    results,
     'ToySettings',
     functools.partial(
-      task.ToySettings,
+      results.ToySettings,
       num_examples=7,
       hidden_widths=(3, 2),
       num_local_steps=4,

@@ -3,24 +3,20 @@
 import numpy as np
 import pytest
 
-from tff_fedfish.toy import task
-from tff_fedfish.toy.results import Round
+from tff_fedfish.toy.results import GRID, SUPPORTS, Round
 
 
 def _round(support, local_mse, fed_avg_mse, fed_fish_mse):
   return Round(
-    support=support,
-    inputs=np.array(
-      [np.linspace(*ends, 100) for ends in task.SUPPORTS[support]]
-    ),
+    inputs=np.array([np.linspace(*ends, 100) for ends in SUPPORTS[support]]),
     targets=np.array([[2.0, 0.0] * 50, [-1.0] * 100]),
-    local_mse=np.array(local_mse),
-    global_mse={
+    errors={
+      'local': np.array(local_mse),
       'fed_avg': np.array(fed_avg_mse),
       'fed_fish': np.array(fed_fish_mse),
     },
     curves={
-      name: np.full_like(task.GRID, height)
+      name: np.full_like(GRID, height)
       for name, height in (
         ('client_1', -1.5),
         ('client_2', 1.5),
@@ -47,8 +43,8 @@ def two_seeds():
   local = (0.01, 0.02)
 
   def rounds(*barriers):
-    return tuple(
-      _round(
+    return {
+      support: _round(
         support,
         local,
         *(
@@ -56,8 +52,8 @@ def two_seeds():
           for gaps in of_methods
         ),
       )
-      for support, of_methods in zip(task.SUPPORTS, barriers, strict=True)
-    )
+      for support, of_methods in zip(SUPPORTS, barriers, strict=True)
+    }
 
   return (
     rounds(

@@ -4,10 +4,17 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tff_fedfish.toy import one_round, perceptron, task
-from tff_fedfish.toy.results import Round, summarize
+from tff_fedfish.toy import one_round
+from tff_fedfish.toy.results import (
+  GRID,
+  SUPPORTS,
+  Round,
+  ToySettings,
+  round_numbers,
+  summarize,
+)
 
-_SMALL = task.ToySettings(
+_SMALL = ToySettings(
   num_seeds=2, num_examples=7, hidden_widths=(3, 2), num_local_steps=4
 )
 
@@ -61,15 +68,17 @@ class TestOneWeightPerBin:
       )
 
     round_ = Round(
-      support='none',
       inputs=np.stack(self._BINS),
       targets=np.stack(self._TARGETS),
-      local_mse=errors(self._OPTIMA),
-      global_mse={'any': errors([theta, theta])},
+      errors={
+        'local': errors(self._OPTIMA),
+        'any': errors([theta, theta]),
+      },
       curves={},
     )
-    np.testing.assert_array_equal(round_.local_mse, [0, 0])
-    return round_.client_barriers('any'), round_.barrier('any')
+    np.testing.assert_array_equal(round_.errors['local'], [0, 0])
+    # Of local models without any error, the barriers are the errors.
+    return round_.errors['any'], round_numbers(round_)['barrier']['any']
 
   def test_gaussian_fisher_counts_the_points_of_a_bin(self, fishers):
     [first], [second] = fishers
@@ -79,18 +88,20 @@ class TestOneWeightPerBin:
   def test_fed_fish_keeps_what_each_client_knows(self, fishers):
     # Entry 0: 4 * 3 * 1 / (4 * 3) = 1, and so on: each bin has one expert.
     # The floors, 1e-8 * mean(3, 1, 0, 0) = 1e-8, shift that by 1e-8 at most.
-    theta = one_round.fed_fish(
+    theta = one_round.server_step(
       self._INITIAL,
       self._OPTIMA,
-      fishers,
       self._NUM_EXAMPLES,
+      fishers,
       relative_floor=1e-8,
     )
     np.testing.assert_allclose(theta[0], [1, 2, -1, 3], atol=1e-6)
     assert self._barrier(theta)[1] == pytest.approx(0, abs=1e-12)
 
   def test_fed_avg_forgets_half(self):
-    theta = one_round.fed_avg(self._INITIAL, self._OPTIMA, self._NUM_EXAMPLES)
+    theta = one_round.server_step(
+      self._INITIAL, self._OPTIMA, self._NUM_EXAMPLES
+    )
     np.testing.assert_array_equal(theta[0], [0.5, 1, -0.5, 1.5])
     # Client 1: (3 * 0.5^2 + 1^2) / 4 = 0.4375.
     # Client 2: (2 * 0.5^2 + 2 * 1.5^2) / 4 = 1.25. Mean 0.84375.
@@ -114,11 +125,11 @@ class TestOneWeightPerBin:
         one_round.gaussian_fisher_diagonal(losses, weights, bins)
       )
       np.testing.assert_array_equal(diagonals[-1][0], [0, 0, 0, 0])
-    theta = one_round.fed_fish(
+    theta = one_round.server_step(
       self._INITIAL,
       self._OPTIMA,
-      diagonals,
       self._NUM_EXAMPLES,
+      diagonals,
       relative_floor=1e-8,
     )
     np.testing.assert_array_equal(theta[0], [0, 0, 0, 0])
@@ -135,12 +146,12 @@ class TestAggregation:
 
   def test_one_client_is_followed(self):
     for theta in (
-      one_round.fed_avg(self._INITIAL, self._LOCAL[:1], [7]),
-      one_round.fed_fish(
+      one_round.server_step(self._INITIAL, self._LOCAL[:1], [7]),
+      one_round.server_step(
         self._INITIAL,
         self._LOCAL[:1],
-        [_constants([5.0, 0.25], 2.0)],
         [7],
+        [_constants([5.0, 0.25], 2.0)],
         relative_floor=1e-8,
       ),
     ):
@@ -151,26 +162,25 @@ class TestAggregation:
     # w = (1, 3), F = (2, 1) and (4, 0) for the kernel, 3 and 1 for the bias.
     # Kernel 0: (1*2*0 + 3*4*2) / (2 + 12) = 24/14; kernel 1: client 1 alone.
     # Bias: (1*3*1.5 + 3*1*(-0.5)) / (3 + 3) = 0.5.
-    kernel, bias = one_round.fed_fish(
+    kernel, bias = one_round.server_step(
       self._INITIAL,
       self._LOCAL,
-      [_constants([2.0, 1.0], 3.0), _constants([4.0, 0.0], 1.0)],
       [1, 3],
-      relative_floor=0.0,
+      [_constants([2.0, 1.0], 3.0), _constants([4.0, 0.0], 1.0)],
     )
     np.testing.assert_allclose(kernel, [24 / 14, 2], rtol=1e-6)
     np.testing.assert_allclose(bias, 0.5, rtol=1e-6)
     # FedAvg: (0 + 3*2) / 4, (2 - 3*4) / 4 and (1.5 - 1.5) / 4.
-    kernel, bias = one_round.fed_avg(self._INITIAL, self._LOCAL, [1, 3])
+    kernel, bias = one_round.server_step(self._INITIAL, self._LOCAL, [1, 3])
     np.testing.assert_allclose(kernel, [1.5, -2.5], rtol=1e-6)
     np.testing.assert_allclose(bias, 0, atol=1e-6)
 
   def test_equal_fishers_are_fed_avg(self):
     diagonal = _constants([3.0, 1e-3], 40.0)
-    fish = one_round.fed_fish(
-      self._INITIAL, self._LOCAL, [diagonal] * 2, [1, 3], relative_floor=0.0
+    fish = one_round.server_step(
+      self._INITIAL, self._LOCAL, [1, 3], [diagonal] * 2
     )
-    average = one_round.fed_avg(self._INITIAL, self._LOCAL, [1, 3])
+    average = one_round.server_step(self._INITIAL, self._LOCAL, [1, 3])
     for mine, other in zip(fish, average, strict=True):
       np.testing.assert_allclose(mine, other, atol=1e-6)
 
@@ -181,10 +191,10 @@ class TestPerceptron:
 
   def test_by_hand(self):
     # -1 + 2 tanh(1) = -1 + 2 * 0.7615942; tanh is odd.
-    outputs = perceptron.predict(self._WEIGHTS, tf.constant([2.0, 0.0, -2.0]))
+    outputs = one_round.predict(self._WEIGHTS, tf.constant([2.0, 0.0, -2.0]))
     np.testing.assert_allclose(outputs, [0.5231883, -1, -2.5231883], rtol=1e-6)
     # Errors 0.5231883 - 0.5 and -1 - 2: (0.0005377 + 9) / 2.
-    error = perceptron.mean_squared_error(
+    error = one_round.mean_squared_error(
       self._WEIGHTS, tf.constant([2.0, 0.0]), tf.constant([0.5, 2.0])
     )
     np.testing.assert_allclose(error, 4.5002689, rtol=1e-6)
@@ -196,7 +206,7 @@ class TestPerceptron:
     #   df/dw_2 = tanh(0) = 0     0
     #   df/db_2 = 1               3
     found = one_round.gaussian_fisher_diagonal(
-      perceptron.predict,
+      one_round.predict,
       _constants([[0.0]], [0.0], [[2.0]], [-1.0]),
       tf.constant([1.0, -2.0, 3.0]),
     )
@@ -206,14 +216,14 @@ class TestPerceptron:
       np.testing.assert_array_equal(diagonal, expected)
 
   def test_models_side_by_side_are_those_models(self):
-    models = [perceptron.initial_weights((3, 2), seed) for seed in (0, 1)]
+    models = [one_round.initial_weights((3, 2), seed) for seed in (0, 1)]
     inputs = tf.constant([[0.5, -1.0, 2.0, 1.0], [1.5, 0.0, -0.25, 1.0]])
-    together = perceptron.predict(
+    together = one_round.predict(
       tuple(tf.stack(pair) for pair in zip(*models, strict=True)), inputs
     )
     for k, weights in enumerate(models):
       np.testing.assert_allclose(
-        together[k], perceptron.predict(weights, inputs[k]), rtol=1e-6
+        together[k], one_round.predict(weights, inputs[k]), rtol=1e-6
       )
 
   def test_two_steps_of_adam_by_hand(self):
@@ -232,7 +242,7 @@ class TestPerceptron:
     #      m = (-0.54 - 0.55) / 0.19 = -5.736842
     #      v = (0.035964 + 0.03025) / 0.001999 = 33.123562, root 5.755307
     #      b = 0.1 + 0.1 * 5.736842 / 5.755307 = 0.1996792
-    kernel, bias = perceptron.train(
+    kernel, bias = one_round.train(
       _constants([[[0.0]]], [[0.0]]),
       tf.constant([[1.0, 2.0]]),
       tf.constant([[2.0, 4.0]]),
@@ -243,7 +253,7 @@ class TestPerceptron:
     np.testing.assert_allclose(bias, [[0.1996792]], rtol=2e-5)
 
   def test_initial_weights(self):
-    weights = perceptron.initial_weights((64, 64), 0)
+    weights = one_round.initial_weights((64, 64), 0)
     shapes = [tuple(w.shape) for w in weights]
     assert shapes == [(1, 64), (64,), (64, 64), (64,), (64, 1), (1,)]
     # 1 / sqrt(1), 1 / sqrt(64) twice; 4,096 draws come close to the bound.
@@ -255,21 +265,21 @@ class TestPerceptron:
 
 class TestRounds:
   def test_one_round_for_each_support(self, small_rounds):
-    assert [round_.support for round_ in small_rounds] == list(task.SUPPORTS)
-    for round_ in small_rounds:
-      inputs, targets = task.draw_clients(1, round_.support, _SMALL)
+    assert list(small_rounds) == list(SUPPORTS)
+    for support, round_ in small_rounds.items():
+      inputs, targets = one_round.draw_clients(1, support, _SMALL)
       np.testing.assert_array_equal(round_.inputs, inputs)
       np.testing.assert_array_equal(round_.targets, targets)
       assert {len(curve) for curve in round_.curves.values()} == {221}
 
   def test_clients_start_together_and_learn_their_own_data(self, small_rounds):
     # Again, one client at a time and from its own data alone.
-    initial = perceptron.initial_weights(_SMALL.hidden_widths, 1)
-    for round_ in small_rounds:
+    initial = one_round.initial_weights(_SMALL.hidden_widths, 1)
+    for round_ in small_rounds.values():
       for client in range(2):
         inputs = tf.constant(round_.inputs[client])
         targets = tf.constant(round_.targets[client])
-        trained = perceptron.train(
+        trained = one_round.train(
           tuple(w[tf.newaxis] for w in initial),
           inputs[tf.newaxis],
           targets[tf.newaxis],
@@ -277,45 +287,45 @@ class TestRounds:
           learning_rate=_SMALL.learning_rate,
         )
         own = tuple(w[0] for w in trained)
-        error = perceptron.mean_squared_error(own, inputs, targets).numpy()
-        np.testing.assert_allclose(round_.local_mse[client], error, rtol=1e-5)
+        error = one_round.mean_squared_error(own, inputs, targets).numpy()
+        np.testing.assert_allclose(
+          round_.errors['local'][client], error, rtol=1e-5
+        )
         np.testing.assert_allclose(
           round_.curves[f'client_{client + 1}'],
-          perceptron.predict(own, tf.constant(task.GRID)),
+          one_round.predict(own, tf.constant(GRID)),
           atol=1e-5,
         )
-        start = perceptron.mean_squared_error(initial, inputs, targets)
+        start = one_round.mean_squared_error(initial, inputs, targets)
         assert error < start.numpy()
 
   def test_the_same_again(self, small_rounds):
-    for mine, other in zip(
-      small_rounds, one_round.run_rounds(1, _SMALL), strict=True
-    ):
-      np.testing.assert_array_equal(mine.local_mse, other.local_mse)
-      for method in ('fed_avg', 'fed_fish'):
+    again = one_round.run_rounds(1, _SMALL)
+    for support, round_ in small_rounds.items():
+      for model in ('local', 'fed_avg', 'fed_fish'):
         np.testing.assert_array_equal(
-          mine.global_mse[method], other.global_mse[method]
+          round_.errors[model], again[support].errors[model]
         )
 
   def test_methods_differ(self, small_rounds):
-    for round_ in small_rounds:
-      assert np.all(
-        round_.global_mse['fed_avg'] != round_.global_mse['fed_fish']
-      )
+    for round_ in small_rounds.values():
+      assert np.all(round_.errors['fed_avg'] != round_.errors['fed_fish'])
 
   def test_no_training_is_no_barrier(self):
-    settings = task.ToySettings(
+    settings = ToySettings(
       num_examples=7, hidden_widths=(3, 2), num_local_steps=0
     )
-    for summary in summarize([one_round.run_rounds(0, settings)]):
-      assert {i.mean for i in summary.barriers.values()} == {0.0}
-      assert summary.num_lower == 0
+    numbers = summarize([one_round.run_rounds(0, settings)], settings)
+    assert list(numbers['summary']) == list(SUPPORTS)
+    for summary in numbers['summary'].values():
+      assert {i['mean'] for i in summary['barrier'].values()} == {0.0}
+      assert summary['num_seeds_fed_fish_lower'] == 0
 
 
 @pytest.mark.slow
 def test_local_models_fit_their_data():
   # The recipe's one criterion: an error below 0.01 where the noise is 0.0025.
-  settings = task.ToySettings()
+  settings = ToySettings()
   for seed in range(settings.num_seeds):
-    for round_ in one_round.run_rounds(seed, settings):
-      assert round_.local_mse.max() < 0.01, (seed, round_.support)
+    for support, round_ in one_round.run_rounds(seed, settings).items():
+      assert round_.errors['local'].max() < 0.01, (seed, support)

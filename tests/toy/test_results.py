@@ -12,7 +12,8 @@ from matplotlib import image
 
 from tff_fedfish.errors import UserError
 from tff_fedfish.toy import figure as figure_lib
-from tff_fedfish.toy import page, results, run, task
+from tff_fedfish.toy import results
+from tff_fedfish.toy.results import ToySettings
 from tff_fedfish.version import __version__
 
 _SENTENCE = (
@@ -26,67 +27,70 @@ _SENTENCE = (
 
 
 @pytest.fixture(scope='module')
-def summaries(two_seeds):
-  return results.summarize(two_seeds)
+def numbers(two_seeds):
+  """The contents of toy.json, read only."""
+  return results.summarize(two_seeds, ToySettings(num_seeds=2))
 
 
 @pytest.fixture(scope='module')
-def drawn(two_seeds, summaries):
+def drawn(two_seeds, numbers):
   """The figure, read only."""
-  return figure_lib.toy_figure(two_seeds, summaries)
+  return figure_lib.toy_figure(two_seeds[0], numbers)
 
 
 class TestNumbers:
   def test_barriers(self, two_seeds):
-    full, partial, none = two_seeds[0]
-    np.testing.assert_allclose(full.client_barriers('fed_avg'), [0.02, 0.04])
-    assert full.barrier('fed_avg') == pytest.approx(0.03)
-    assert partial.barrier('fed_fish') == pytest.approx(0.3)
-    assert none.barrier('fed_avg') == pytest.approx(1.5)
+    full, partial, none = map(results.round_numbers, two_seeds[0].values())
+    assert full['barrier']['fed_avg'] == pytest.approx(0.03)
+    assert partial['barrier']['fed_fish'] == pytest.approx(0.3)
+    assert none['barrier']['fed_avg'] == pytest.approx(1.5)
+    own, other = full['clients']
+    assert own['fed_avg_mse'] - own['local_mse'] == pytest.approx(0.02)
+    assert other['fed_avg_mse'] - other['local_mse'] == pytest.approx(0.04)
 
-  def test_best_constant(self, two_seeds, summaries):
-    assert two_seeds[1][2].constant_barrier() == pytest.approx(1.485)
-    assert summaries[0].constant_barrier == pytest.approx(1.485)
+  def test_best_constant(self, two_seeds, numbers):
+    found = results.round_numbers(two_seeds[1]['none'])['best_constant_barrier']
+    assert found == pytest.approx(1.485)
+    found = numbers['summary']['full']['best_constant_barrier']
+    assert found == pytest.approx(1.485)
 
-  def test_means_and_intervals_over_seeds(self, summaries):
-    full, partial, none = summaries
-    assert [s.support for s in summaries] == ['full', 'partial', 'none']
-    assert full.barriers['fed_avg'].mean == pytest.approx(0.02)
-    assert full.barriers['fed_fish'].mean == pytest.approx(0.0)
-    assert partial.barriers['fed_fish'].mean == pytest.approx(0.25)
+  def test_means_and_intervals_over_seeds(self, numbers):
+    assert list(numbers['summary']) == ['full', 'partial', 'none']
+    full, partial, none = (s['barrier'] for s in numbers['summary'].values())
+    assert full['fed_avg']['mean'] == pytest.approx(0.02)
+    assert full['fed_fish']['mean'] == pytest.approx(0.0)
+    assert partial['fed_fish']['mean'] == pytest.approx(0.25)
     # Of two seeds a resample holds one of them twice with probability 1/4
     # each, so the 2.5th and 97.5th percentiles are the seeds themselves.
-    assert none.barriers['fed_avg'].ci_low == pytest.approx(0.5)
-    assert none.barriers['fed_avg'].ci_high == pytest.approx(1.5)
+    assert none['fed_avg']['ci_low'] == pytest.approx(0.5)
+    assert none['fed_avg']['ci_high'] == pytest.approx(1.5)
 
-  def test_differences_are_taken_seed_by_seed(self, summaries):
-    full, partial, none = summaries
+  def test_differences_are_taken_seed_by_seed(self, numbers):
+    summaries = numbers['summary'].values()
+    full, partial, none = (s['fed_fish_minus_fed_avg'] for s in summaries)
     # 0.01 - 0.03 and -0.01 - 0.01: the same in both, so no interval at all.
-    assert full.difference.mean == pytest.approx(-0.02)
-    assert full.difference.ci_high == pytest.approx(-0.02)
+    assert full['mean'] == pytest.approx(-0.02)
+    assert full['ci_high'] == pytest.approx(-0.02)
     # 0.3 - 0.2 and 0.2 - 0.2.
-    assert partial.difference.mean == pytest.approx(0.05)
+    assert partial['mean'] == pytest.approx(0.05)
     # 1 - 1.5 and 1 - 0.5.
-    assert none.difference.mean == pytest.approx(0.0)
-    assert none.difference.ci_low == pytest.approx(-0.5)
-    assert none.difference.ci_high == pytest.approx(0.5)
+    assert none['mean'] == pytest.approx(0.0)
+    assert none['ci_low'] == pytest.approx(-0.5)
+    assert none['ci_high'] == pytest.approx(0.5)
     # An equal barrier is no lower one.
-    assert [s.num_lower for s in summaries] == [2, 0, 1]
-    assert {s.num_seeds for s in summaries} == {2}
+    assert [s['num_seeds_fed_fish_lower'] for s in summaries] == [2, 0, 1]
 
-  def test_findings_say_the_numbers(self, summaries, two_seeds):
-    assert results.findings(summaries) == _SENTENCE
-    one = results.findings(results.summarize(two_seeds[1:]))
+  def test_findings_say_the_numbers(self, numbers, two_seeds):
+    assert results.findings(numbers) == _SENTENCE
+    one = results.findings(
+      results.summarize(two_seeds[1:], ToySettings(num_seeds=1))
+    )
     assert one.startswith('Mean Client-Server Barrier over 1 seed, in')
     # A true minus sign, not a hyphen.
     assert 'and −0.0100 under FedFish, which is lower in 1 of 1 (best' in one
 
-  def test_worst_local_fit(self, two_seeds):
-    assert results.largest_local_mse(two_seeds) == 0.02
-
-  def test_json(self, two_seeds):
-    settings = task.ToySettings(num_seeds=2)
-    found = json.loads(json.dumps(results.to_json_dict(two_seeds, settings)))
+  def test_json(self, numbers):
+    found = json.loads(json.dumps(numbers))
     assert (found['schema_version'], found['fedfish']) == (1, __version__)
     assert found['settings']['num_seeds'] == 2
     assert found['settings']['hidden_widths'] == [64, 64]
@@ -125,8 +129,8 @@ class TestFigure:
 
   def test_picture_has_everybodys_colour(self, drawn):
     pixels = image.imread(io.BytesIO(drawn.png))[::2, ::2, :3]
-    looks = figure_lib.method_styles()
-    colors = [*figure_lib.CLIENT_COLORS, *(s.color for s in looks.values())]
+    looks = figure_lib.METHOD_STYLES.values()
+    colors = [*figure_lib.CLIENT_COLORS, *(look.color for look in looks)]
     assert colors[2:] == ['#0072B2', '#D55E00']
     for color in colors:
       wanted = [int(color[k : k + 2], 16) / 255 for k in (1, 3, 5)]
@@ -165,9 +169,8 @@ class _Outline(html.parser.HTMLParser):
 
 class TestPage:
   @pytest.fixture(scope='class')
-  def outline(self, two_seeds, summaries, drawn):
-    settings = task.ToySettings(num_seeds=2)
-    return _Outline(page.render_page(two_seeds, summaries, settings, drawn))
+  def outline(self, numbers, drawn):
+    return _Outline(results.render_page(numbers, drawn))
 
   def test_refers_to_nothing_outside(self, outline):
     assert not {'script', 'link', 'img', 'iframe'} & set(outline.tags)
@@ -195,6 +198,7 @@ class TestPage:
       in text
     )
     assert 'no overlap ★lower: 1.0000' in text
+    assert 'The worst fit of a client’s own model is 0.0200.' in text
     # Seed 1, no overlap, client 2: 0.02, 0.02 + 0.5 and 0.02 + 1.5.
     assert '1no overlap2 0.0200 0.5200 1.5200' in text
     assert 'inputs, no overlap−2.0 to −0.5 and 0.5 to 2.0' in text
@@ -210,5 +214,5 @@ def test_unusable_output_is_found_before_any_work(tmp_path, monkeypatch):
   with pytest.raises(
     UserError, match=r"`--output` must be empty or new, but .* 'mine.txt'"
   ):
-    run.run_toy(tmp_path, task.ToySettings())
+    results.run_toy(tmp_path, ToySettings())
   assert [p.name for p in tmp_path.iterdir()] == ['mine.txt']

@@ -35,24 +35,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
   """Runs the toy regression and prints its barriers."""
-  from tff_fedfish.toy.run import run_toy
-  from tff_fedfish.toy.task import ToySettings
+  from tff_fedfish.toy.results import ToySettings, run_toy
 
-  page, summaries = run_toy(
+  page, numbers = run_toy(
     arguments.output, ToySettings(num_seeds=arguments.num_seeds)
   )
-  _print_table(summaries)
+  _print_table(numbers)
   print(f'Page: {page}')
   return 0
 
 
-def _print_table(summaries) -> None:
+def _print_table(numbers) -> None:
   from rich.console import Console
   from rich.table import Table
 
-  from tff_fedfish.toy.results import METHODS
+  from tff_fedfish.toy.results import METHODS, OVERLAPS
 
-  num_seeds = summaries[0].num_seeds
+  num_seeds = len(numbers['seeds'])
   table = Table(
     title='Client-Server Barrier in mean squared error, mean over '
     f'{num_seeds} seed{"s" * (num_seeds != 1)} (lower is better)'
@@ -66,15 +65,15 @@ def _print_table(summaries) -> None:
     'best constant',
   ):
     table.add_column(heading, justify='right')
-  for summary in summaries:
-    difference = summary.difference
+  for support, found in numbers['summary'].items():
+    barriers, best_constant, difference, num_lower = found.values()
     table.add_row(
-      summary.overlap,
-      *(f'{summary.barriers[method].mean:z.4f}' for method in METHODS),
-      f'{difference.mean:z.4f}',
-      f'{difference.ci_low:z.4f} to {difference.ci_high:z.4f}',
-      f'{summary.num_lower} of {num_seeds}',
-      f'{summary.constant_barrier:z.4f}',
+      OVERLAPS[support],
+      *(f'{interval["mean"]:z.4f}' for interval in barriers.values()),
+      f'{difference["mean"]:z.4f}',
+      f'{difference["ci_low"]:z.4f} to {difference["ci_high"]:z.4f}',
+      f'{num_lower} of {num_seeds}',
+      f'{best_constant:z.4f}',
     )
   console = Console()
   if not console.is_terminal:

@@ -1,24 +1,40 @@
 """Draws the toy regression: functions above, barriers below."""
 
-import pathlib
-from collections.abc import Sequence
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from matplotlib import lines
 
+from tff_fedfish.methods import registry
 from tff_fedfish.reporting import figures, scatters, style
-from tff_fedfish.reporting.runs import Run
-from tff_fedfish.toy import task
+from tff_fedfish.reporting.evaluations import Interval
 from tff_fedfish.toy.results import (
+  GRID,
   METHODS,
+  OVERLAPS,
   Round,
-  SupportSummary,
   findings,
   signed,
 )
 
 CLIENT_COLORS = style.EPOCH_HUES[:2]
 """Colours of client 1 and client 2."""
+
+METHOD_STYLES = {
+  method.name: style.RunStyle(
+    color=method.hue,
+    shade=method.hue,
+    marker='o',
+    is_filled=not method.hatch,
+    line=line,
+    hatch=method.hatch,
+  )
+  for method, line in zip(
+    map(registry.find, METHODS), ((0, (5, 2)), '-'), strict=True
+  )
+}
+"""Looks of the methods by name, in the report's colours."""
 
 _CLIENT_MARKERS = style.MARKERS[:2]
 _SUPPORT_COLORS = style.EPOCH_HUES[2:]
@@ -29,58 +45,34 @@ _CONSTANT_LINE = {
   'linestyle': (0, (1, 1.5)),
   'linewidth': 1.4,
 }
-_METHOD_LINES = {'fed_avg': (0, (5, 2)), 'fed_fish': '-'}
-
-
-def method_styles() -> dict[str, style.RunStyle]:
-  """Returns the looks that the report gives to the methods, by name."""
-  runs = [
-    Run(
-      directory=pathlib.Path(),
-      name=method,
-      label=method,
-      config={'algorithm': {'name': method}},
-      metrics=(),
-      timings=(),
-      environment={},
-      evaluations=(),
-    )
-    for method in METHODS
-  ]
-  return style.run_styles(runs)
 
 
 def toy_figure(
-  seeds: Sequence[Sequence[Round]], summaries: Sequence[SupportSummary]
+  rounds: Mapping[str, Round], numbers: dict[str, Any]
 ) -> figures.Figure:
   """Returns the figure.
 
   Args:
-    seeds: For each seed its rounds; the functions of the first are drawn.
-    summaries: Of all of them, in the same order of supports.
+    rounds: Rounds of the first seed by support, whose functions are drawn.
+    numbers: Contents of toy.json.
 
   Returns:
     Above, for each support, the data, the local models and both global models;
     below, the barriers of all seeds, and those of all clients.
   """
-  looks = method_styles()
   with figures.styled(width=10.8, height=7.6) as figure:
     # Halves apart: the panels above are not to follow the axes below.
     above, below = figure.subfigures(2, 1)
-    for axes, round_, summary in zip(
-      above.subplots(1, len(summaries), sharey=True),
-      seeds[0],
-      summaries,
-      strict=True,
-    ):
-      _draw_functions(axes, round_, looks)
-      axes.set_title(summary.overlap.capitalize())
-    above.axes[0].set_ylabel('f(x)')
+    panels = above.subplots(1, len(rounds), sharey=True)
+    for axes, (support, round_) in zip(panels, rounds.items(), strict=True):
+      _draw_functions(axes, round_)
+      axes.set_title(OVERLAPS[support].capitalize())
+    panels[0].set_ylabel('f(x)')
     left, right = below.subplots(1, 2, width_ratios=(5, 3))
-    _draw_seeds(left, seeds, summaries, looks)
-    _draw_clients(right, seeds, summaries)
-    figures.add_legend(figure, _handles(looks))
-    sentence = findings(summaries)
+    _draw_seeds(left, numbers)
+    _draw_clients(right, numbers)
+    figures.add_legend(figure, _handles())
+    sentence = findings(numbers)
     return figures.render(
       figure,
       name='toy',
@@ -100,14 +92,12 @@ def toy_figure(
     )
 
 
-def _draw_functions(axes, round_, looks):
-  for client, (inputs, targets) in enumerate(
-    zip(round_.inputs, round_.targets, strict=True)
-  ):
-    color = CLIENT_COLORS[client]
+def _draw_functions(axes, round_):
+  for client, color in enumerate(CLIENT_COLORS):
+    inputs = round_.inputs[client]
     axes.plot(
       inputs,
-      targets,
+      round_.targets[client],
       linestyle='none',
       marker=_CLIENT_MARKERS[client],
       color=color,
@@ -116,54 +106,55 @@ def _draw_functions(axes, round_, looks):
       alpha=0.45,
     )
     curve = round_.curves[f'client_{client + 1}']
-    inside = (task.GRID >= inputs.min()) & (task.GRID <= inputs.max())
-    axes.plot(task.GRID, curve, color=color, linewidth=1.1, alpha=0.45)
-    axes.plot(task.GRID[inside], curve[inside], color=color, linewidth=1.1)
-  for method in METHODS:
+    inside = (inputs.min() <= GRID) & (inputs.max() >= GRID)
+    axes.plot(GRID, curve, color=color, linewidth=1.1, alpha=0.45)
+    axes.plot(GRID[inside], curve[inside], color=color, linewidth=1.1)
+  for method, look in METHOD_STYLES.items():
     axes.plot(
-      task.GRID, round_.curves[method], **_line(method, looks[method].color)
+      GRID,
+      round_.curves[method],
+      color=look.color,
+      linestyle=look.line,
+      linewidth=2.0,
     )
   axes.set_xlabel('x')
-  axes.set_xlim(task.GRID[0], task.GRID[-1])
+  axes.set_xlim(GRID[0], GRID[-1])
   # What local models do away from their data must not set the scale.
   axes.set_ylim(-2.2, 2.2)
 
 
-def _draw_seeds(axes, seeds, summaries, looks):
+def _draw_seeds(axes, numbers):
   axes.axhline(0, color='#bbbbbb', linewidth=0.8)
-  for position, summary in enumerate(summaries):
-    axes.hlines(
-      summary.constant_barrier,
-      position - 0.42,
-      position + 0.42,
-      **_CONSTANT_LINE,
-    )
+  for x, (support, summary) in enumerate(numbers['summary'].items()):
+    constant = summary['best_constant_barrier']
+    axes.hlines(constant, x - 0.42, x + 0.42, **_CONSTANT_LINE)
     for side, method in zip((-1, 1), METHODS, strict=True):
-      look = looks[method].marker_arguments()
-      values = [rounds[position].barrier(method) for rounds in seeds]
+      look = METHOD_STYLES[method].marker_arguments()
+      barriers = [
+        seed['supports'][support]['barrier'][method]
+        for seed in numbers['seeds']
+      ]
       # Beside each other in the order of the seeds, outside of the mean.
-      spread = np.linspace(-0.07, 0.07, len(values))
-      scatters.draw_points(
-        axes, position + 0.30 * side + spread, values,
-        look,
-      )  # fmt: skip
-      _draw_mean(axes, position + 0.13 * side, summary.barriers[method], look)
+      spread = np.linspace(-0.07, 0.07, len(barriers))
+      scatters.draw_points(axes, x + 0.30 * side + spread, barriers, look)
+      interval = Interval(**summary['barrier'][method])
+      _draw_mean(axes, x + 0.13 * side, interval, look)
   axes.set_xticks(
-    range(len(summaries)), [s.overlap.capitalize() for s in summaries]
+    range(len(numbers['summary'])),
+    [OVERLAPS[support].capitalize() for support in numbers['summary']],
   )
   axes.tick_params(axis='x', length=0)
   axes.grid(visible=False, axis='x')
-  axes.set_xlim(-0.5, len(summaries) - 0.5)
+  axes.set_xlim(-0.5, len(numbers['summary']) - 0.5)
   axes.set_ylabel('Client-Server Barrier (MSE)')
 
 
 def _draw_mean(axes, x, interval, look):
-  mean = interval.mean
   figures.draw_whisker(axes, x, interval, color=look['color'], linewidth=1.5)
-  axes.plot(x, mean, **{**look, 'markersize': 7})
+  axes.plot(x, interval.mean, **{**look, 'markersize': 7})
   axes.annotate(
-    signed(mean),
-    (x, max(mean, interval.ci_high)),
+    signed(interval.mean),
+    (x, max(interval.mean, interval.ci_high)),
     xytext=(0, 3),
     textcoords='offset points',
     ha='center',
@@ -173,68 +164,46 @@ def _draw_mean(axes, x, interval, look):
   )
 
 
-def _draw_clients(axes, seeds, summaries):
-  points = [
-    [
-      pair
-      for rounds in seeds
-      for pair in zip(
-        rounds[position].client_barriers('fed_fish'),
-        rounds[position].client_barriers('fed_avg'),
-        strict=True,
-      )
-    ]
-    for position in range(len(summaries))
-  ]
-  low, high = scatters.padded_limits(
-    value for pairs in points for pair in pairs for value in pair
-  )
-  scatters.draw_diagonal(axes, min(low, 0.0), max(high, 0.0))
-  for pairs, summary, color, marker in zip(
-    points, summaries, _SUPPORT_COLORS, _SUPPORT_MARKERS, strict=True
-  ):
-    scatters.draw_points(
-      axes,
-      [x for x, _ in pairs],
-      [y for _, y in pairs],
-      {'color': color, 'marker': marker},
+def _draw_clients(axes, numbers):
+  # [seeds, clients, methods] per support.
+  barriers = {
+    support: np.array(
+      [
+        [
+          [client[f'{m}_mse'] - client['local_mse'] for m in METHODS]
+          for client in seed['supports'][support]['clients']
+        ]
+        for seed in numbers['seeds']
+      ]
     )
-    axes.lines[-1].set_label(summary.overlap)
+    for support in numbers['summary']
+  }
+  low, high = scatters.padded_limits(np.ravel(list(barriers.values())))
+  scatters.draw_diagonal(axes, min(low, 0.0), max(high, 0.0))
+  for support, color, marker in zip(
+    barriers, _SUPPORT_COLORS, _SUPPORT_MARKERS, strict=True
+  ):
+    fed_avg, fed_fish = np.moveaxis(barriers[support], -1, 0)
+    look = {'color': color, 'marker': marker}
+    scatters.draw_points(axes, fed_fish.ravel(), fed_avg.ravel(), look)
+    axes.lines[-1].set_label(OVERLAPS[support])
   axes.set_xlabel('FedFish: barrier of a client')
   axes.set_ylabel('FedAvg: barrier of a client')
   axes.legend(loc='lower right', fontsize=9.0)
 
 
-def _handles(looks):
-  handles = [
-    lines.Line2D(
-      [],
-      [],
-      color=color,
-      marker=marker,
-      markersize=4.5,
-      linewidth=1.1,
-      label=f'client {number}',
-    )
-    for number, (color, marker) in enumerate(
-      zip(CLIENT_COLORS, _CLIENT_MARKERS, strict=True), start=1
-    )
+def _handles():
+  clients = [
+    {'color': color, 'marker': marker, 'markersize': 4.5, 'linewidth': 1.1}
+    for color, marker in zip(CLIENT_COLORS, _CLIENT_MARKERS, strict=True)
   ]
-  handles += [
-    lines.Line2D(
-      [],
-      [],
-      label=name,
-      **{
-        **looks[method].marker_arguments(),
-        **_line(method, looks[method].color),
-      },
-    )
-    for method, name in METHODS.items()
-  ]
-  constant = lines.Line2D([], [], label='best constant', **_CONSTANT_LINE)
-  return [*handles, constant]
-
-
-def _line(method, color):
-  return {'color': color, 'linestyle': _METHOD_LINES[method], 'linewidth': 2.0}
+  looks = {
+    'client 1': clients[0],
+    'client 2': clients[1],
+    **{
+      METHODS[method]: {**look.line_arguments(), 'linewidth': 2.0}
+      for method, look in METHOD_STYLES.items()
+    },
+    'best constant': _CONSTANT_LINE,
+  }
+  return [lines.Line2D([], [], label=key, **looks[key]) for key in looks]

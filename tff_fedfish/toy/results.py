@@ -1,176 +1,188 @@
-"""Results of the rounds of all seeds: numbers, a file, and words."""
+"""The toy regression: its settings, and the numbers and the page of all seeds.
+
+Importing this does not take TensorFlow.
+"""
 
 import dataclasses
-from collections.abc import Sequence
+import os
+import pathlib
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from tff_fedfish import files
+from tff_fedfish.errors import UserError
 from tff_fedfish.evaluation import statistics
+from tff_fedfish.progress import Progress
 from tff_fedfish.reporting.evaluations import Interval
-from tff_fedfish.toy import task
 from tff_fedfish.version import __version__
 
 METHODS = {'fed_avg': 'FedAvg', 'fed_fish': 'FedFish'}
-"""The methods, in the order of columns, and how people write them."""
+"""Name -> title of the methods, in the order of columns."""
 
-_SCHEMA_VERSION = 1
-_BOOTSTRAP_SEED = 0
-_OVERLAPS = {
+SUPPORTS = {
+  'full': ((-2.0, 2.0), (-2.0, 2.0)),
+  'partial': ((-2.0, 0.5), (-0.5, 2.0)),
+  'none': ((-2.0, -0.5), (0.5, 2.0)),
+}
+"""Interval of each client's inputs, by how far the two overlap."""
+
+OVERLAPS = {
   'full': 'full overlap',
   'partial': 'partial overlap',
   'none': 'no overlap',
 }
+"""Words for the keys of `SUPPORTS`."""
+
+GRID = np.linspace(-2.2, 2.2, 221, dtype=np.float32)
+"""Inputs at which the functions are drawn, a little beyond the data."""
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ToySettings:
+  """Settings of the task, the model and the local training."""
+
+  num_seeds: int = 10
+  """Number of draws of data and weights: seeds 0, 1, ...; >= 1."""
+  num_examples: int = 100
+  """Examples per client, >= 1."""
+  noise: float = 0.05
+  """Standard deviation of the targets around the function, >= 0."""
+  hidden_widths: tuple[int, ...] = (64, 64)
+  """Units of the hidden layers, each >= 1."""
+  num_local_steps: int = 500
+  """Full-batch steps per client, >= 0."""
+  learning_rate: float = 0.005
+  """Learning rate of the clients' Adam, > 0."""
+  relative_floor: float = 1e-8
+  """See `fisher.fisher_weighted_terms`."""
+
+  def __post_init__(self):
+    if self.num_seeds < 1:
+      raise UserError(
+        f'`--num_seeds` must be at least 1, found {self.num_seeds}. Say how '
+        'many times to draw data and weights, such as 10.'
+      )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Round:
-  """One round of two clients.
+  """One round of two clients."""
 
-  Attributes:
-    support: A key of `task.SUPPORTS`.
-    inputs: Float32 [2, num_examples].
-    targets: Float32 [2, num_examples].
-    local_mse: Mean squared error of each client's own trained model on its
-      training data, float64 [2].
-    global_mse: The same of the new global model, by method.
-    curves: Float32 [len(task.GRID)], what the models of 'client_1' and
-      'client_2' and of each method predict on `task.GRID`.
-  """
-
-  support: str
   inputs: np.ndarray
+  """Float32 [2, num_examples]."""
   targets: np.ndarray
-  local_mse: np.ndarray
-  global_mse: dict[str, np.ndarray]
+  """Float32 [2, num_examples]."""
+  errors: dict[str, np.ndarray]
+  """Mean squared error on each client's training data, float64 [2], of the
+  client's own trained model ('local') and of each method's new global model."""
   curves: dict[str, np.ndarray]
-
-  def client_barriers(self, method: str) -> np.ndarray:
-    """Returns L_i(theta_G) - L_i(theta_i) of each client, float64 [2]."""
-    return self.global_mse[method] - self.local_mse
-
-  def barrier(self, method: str) -> float:
-    """Returns the Client-Server Barrier, equation 5 of the paper."""
-    return float(self.client_barriers(method).mean())
-
-  def constant_barrier(self) -> float:
-    """Returns the barrier of the constant that fits both clients best.
-
-    A global model above it predicts worse than one that does not look at x.
-    """
-    errors = np.square(self.targets - self.targets.mean()).mean(axis=1)
-    return float((errors - self.local_mse).mean())
+  """Predictions on `GRID`, float32, by 'client_1', 'client_2' and methods."""
 
 
-@dataclasses.dataclass(frozen=True)
-class SupportSummary:
-  """The barrier on one support over all seeds.
-
-  Attributes:
-    support: A key of `task.SUPPORTS`.
-    barriers: Mean over seeds by method, with a bootstrap interval over seeds.
-    constant_barrier: Mean over seeds of `Round.constant_barrier`.
-    difference: Mean and interval of FedFish's barrier minus FedAvg's, seed by
-      seed.
-    num_lower: Seeds in which FedFish's barrier is the lower one.
-    num_seeds: Seeds in all.
-  """
-
-  support: str
-  barriers: dict[str, Interval]
-  constant_barrier: float
-  difference: Interval
-  num_lower: int
-  num_seeds: int
-
-  @property
-  def overlap(self) -> str:
-    """The support as people say it, such as 'no overlap'."""
-    return _OVERLAPS[self.support]
-
-
-def summarize(seeds: Sequence[Sequence[Round]]) -> list[SupportSummary]:
-  """Summarizes the rounds of all seeds, support by support.
+def run_toy(
+  output: str | os.PathLike, settings: ToySettings
+) -> tuple[pathlib.Path, dict[str, Any]]:
+  """Runs one round for every seed and support, and writes the results.
 
   Args:
-    seeds: For each seed its rounds, all in the same order of supports.
+    output: A directory that is new or empty. Receives `index.html`, `toy.json`,
+      `toy.svg` and `toy.png`, all or none.
+    settings: Settings of the rounds.
 
   Returns:
-    One summary for each support.
+    (path of the page, contents of toy.json).
+
+  Raises:
+    UserError: If the output cannot be used.
   """
-  summaries = []
-  for rounds in zip(*seeds, strict=True):
-    values = {
-      method: np.array([round_.barrier(method) for round_ in rounds])
-      for method in METHODS
-    }
-    differences = values['fed_fish'] - values['fed_avg']
-    summaries.append(
-      SupportSummary(
-        support=rounds[0].support,
-        barriers={name: _interval(found) for name, found in values.items()},
-        constant_barrier=float(
-          np.mean([round_.constant_barrier() for round_ in rounds])
-        ),
-        difference=_interval(differences),
-        num_lower=int((differences < 0).sum()),
-        num_seeds=len(rounds),
-      )
-    )
-  return summaries
+  output = files.require_usable_output(output, '--output')
+  # Late: the errors above must not wait for TensorFlow and matplotlib.
+  from tff_fedfish.toy import one_round
+  from tff_fedfish.toy.figure import toy_figure
+
+  seeds = []
+  with Progress('toy', settings.num_seeds, unit='seed') as progress:
+    for seed in range(settings.num_seeds):
+      seeds.append(one_round.run_rounds(seed, settings))
+      progress.advance()
+  numbers = summarize(seeds, settings)
+  figure = toy_figure(seeds[0], numbers)
+  with files.write_directory_atomically(output) as directory:
+    files.write_json(directory / 'toy.json', numbers)
+    (directory / 'toy.svg').write_text(f'{figure.svg}\n', encoding='utf-8')
+    (directory / 'toy.png').write_bytes(figure.png)
+    page = render_page(numbers, figure)
+    (directory / 'index.html').write_text(page, encoding='utf-8')
+  return output / 'index.html', numbers
 
 
-def to_json_dict(
-  seeds: Sequence[Sequence[Round]], settings: task.ToySettings
+def summarize(
+  seeds: Sequence[Mapping[str, Round]], settings: ToySettings
 ) -> dict[str, Any]:
-  """Returns settings, summaries and the numbers of every seed, for JSON.
+  """Returns the contents of toy.json: settings, summary and every seed.
 
   Args:
-    seeds: See `summarize`.
-    settings: With which they were run.
+    seeds: For each seed its rounds by support.
+    settings: Settings of the rounds.
   """
+  numbers = [
+    {name: round_numbers(round_) for name, round_ in rounds.items()}
+    for rounds in seeds
+  ]
   return {
-    'schema_version': _SCHEMA_VERSION,
+    'schema_version': 1,
     'fedfish': __version__,
     'settings': {
       **dataclasses.asdict(settings),
-      'target': task.TARGET,
-      'supports': task.SUPPORTS,
+      'target': 'sin(3x) + 0.3x',
+      'supports': SUPPORTS,
     },
     'summary': {
-      summary.support: {
-        'barrier': {
-          name: dataclasses.asdict(interval)
-          for name, interval in summary.barriers.items()
-        },
-        'best_constant_barrier': summary.constant_barrier,
-        'fed_fish_minus_fed_avg': dataclasses.asdict(summary.difference),
-        'num_seeds_fed_fish_lower': summary.num_lower,
-      }
-      for summary in summarize(seeds)
+      name: _summary([supports[name] for supports in numbers])
+      for name in SUPPORTS
     },
     'seeds': [
-      {
-        'seed': seed,
-        'supports': {
-          round_.support: _round_to_json_dict(round_) for round_ in rounds
-        },
-      }
-      for seed, rounds in enumerate(seeds)
+      {'seed': seed, 'supports': supports}
+      for seed, supports in enumerate(numbers)
     ],
   }
 
 
-def findings(summaries: Sequence[SupportSummary]) -> str:
-  """Says in one sentence what was computed, and no more than that."""
+def round_numbers(round_: Round) -> dict[str, Any]:
+  """Returns the numbers of a round in toy.json.
+
+  'barrier' is the Client-Server Barrier, equation 5 of the paper, of each
+  method. 'best_constant_barrier' is that of the constant that fits both clients
+  best: a global model above it predicts worse than one that does not look at x.
+  """
+  constant = np.square(round_.targets - round_.targets.mean()).mean(axis=1)
+  local = round_.errors['local']
+  return {
+    'barrier': {
+      method: float((errors - local).mean())
+      for method, errors in round_.errors.items()
+      if method != 'local'
+    },
+    'best_constant_barrier': float((constant - local).mean()),
+    'clients': [
+      {f'{name}_mse': float(mse[k]) for name, mse in round_.errors.items()}
+      for k in range(len(local))
+    ],
+  }
+
+
+def findings(numbers: dict[str, Any]) -> str:
+  """Returns one sentence with the means, without any judgement."""
+  num_seeds = len(numbers['seeds'])
   clauses = [
-    f'with {summary.overlap} {signed(summary.barriers["fed_avg"].mean)} under '
-    f'FedAvg and {signed(summary.barriers["fed_fish"].mean)} under FedFish, '
-    f'which is lower in {summary.num_lower} of {summary.num_seeds} (best '
-    f'constant: {signed(summary.constant_barrier)})'
-    for summary in summaries
+    f'with {OVERLAPS[support]} {signed(found["barrier"]["fed_avg"]["mean"])} '
+    f'under FedAvg and {signed(found["barrier"]["fed_fish"]["mean"])} under '
+    f'FedFish, which is lower in {found["num_seeds_fed_fish_lower"]} of '
+    f'{num_seeds} (best constant: {signed(found["best_constant_barrier"])})'
+    for support, found in numbers['summary'].items()
   ]
-  num_seeds = summaries[0].num_seeds
   return (
     f'Mean Client-Server Barrier over {num_seeds} '
     f'seed{"s" * (num_seeds != 1)}, in mean squared error: '
@@ -178,9 +190,48 @@ def findings(summaries: Sequence[SupportSummary]) -> str:
   )
 
 
-def largest_local_mse(seeds: Sequence[Sequence[Round]]) -> float:
-  """Returns the error of the local model that fits its own data worst."""
-  return max(float(r.local_mse.max()) for rounds in seeds for r in rounds)
+def render_page(numbers: dict[str, Any], figure: Any) -> str:
+  """Returns the page: HTML that refers to nothing outside itself.
+
+  Args:
+    numbers: Contents of toy.json.
+    figure: `figure.toy_figure` of the same numbers.
+  """
+  # Late: jinja2 and matplotlib take time to import.
+  import jinja2
+
+  from tff_fedfish.toy.figure import CLIENT_COLORS, METHOD_STYLES
+
+  rooms = ('tff_fedfish.toy', 'tff_fedfish.reporting')
+  environment = jinja2.Environment(
+    loader=jinja2.ChoiceLoader(list(map(jinja2.PackageLoader, rooms))),
+    autoescape=True,
+    undefined=jinja2.StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+    keep_trailing_newline=True,
+  )
+  environment.filters['signed'] = signed
+  return environment.get_template('toy.html.j2').render(
+    numbers,
+    generator=f'fedfish toy {__version__}',
+    title='Toy regression: FedAvg and FedFish',
+    findings=findings(numbers),
+    colors={
+      'client 1': CLIENT_COLORS[0],
+      'client 2': CLIENT_COLORS[1],
+      **{METHODS[name]: look.color for name, look in METHOD_STYLES.items()},
+    },
+    methods=METHODS,
+    overlaps=OVERLAPS,
+    largest_local_mse=max(
+      client['local_mse']
+      for entry in numbers['seeds']
+      for found in entry['supports'].values()
+      for client in found['clients']
+    ),
+    figure=figure,
+  )
 
 
 def signed(number: float, spec: str = 'z.4f') -> str:
@@ -188,23 +239,23 @@ def signed(number: float, spec: str = 'z.4f') -> str:
   return format(number, spec).replace('-', '−')
 
 
-def _interval(values: np.ndarray) -> Interval:
-  summary = statistics.summarize(values, seed=_BOOTSTRAP_SEED)
-  return Interval(*(summary[name] for name in ('mean', 'ci_low', 'ci_high')))
-
-
-def _round_to_json_dict(round_: Round) -> dict[str, Any]:
-  return {
-    'barrier': {method: round_.barrier(method) for method in METHODS},
-    'best_constant_barrier': round_.constant_barrier(),
-    'clients': [
-      {
-        'local_mse': float(round_.local_mse[client]),
-        **{
-          f'{method}_mse': float(round_.global_mse[method][client])
-          for method in METHODS
-        },
-      }
-      for client in range(len(round_.local_mse))
-    ],
+def _summary(numbers: Sequence[dict[str, Any]]) -> dict[str, Any]:
+  """Returns means over seeds, with bootstrap intervals over seeds."""
+  of_methods = {
+    method: np.array([found['barrier'][method] for found in numbers])
+    for method in METHODS
   }
+  differences = of_methods['fed_fish'] - of_methods['fed_avg']
+  constants = [found['best_constant_barrier'] for found in numbers]
+  return {
+    'barrier': {name: _interval(values) for name, values in of_methods.items()},
+    'best_constant_barrier': float(np.mean(constants)),
+    'fed_fish_minus_fed_avg': _interval(differences),
+    'num_seeds_fed_fish_lower': int((differences < 0).sum()),
+  }
+
+
+def _interval(values: np.ndarray) -> dict[str, Any]:
+  summary = statistics.summarize(values, seed=0)
+  names = ('mean', 'ci_low', 'ci_high')
+  return dataclasses.asdict(Interval(**{n: summary[n] for n in names}))
