@@ -18,12 +18,12 @@ def test_defaults_are_those_of_the_command():
   [request], problems = _parse({})
   assert not problems
   # R = 30: the last checkpoint alone, in the directory of the corpus.
-  assert request.outputs(30, 'corpora/c4') == {'c4': 30}
-  output = _RUN / 'evaluations' / 'c4'
-  assert request.command(_RUN, output, 30, 'corpora/c4') == [
-    *('evaluate', '--checkpoint', 'w/arms/x/checkpoints/round_00000030'),
-    *('--data', 'corpora/c4', '--output', 'w/arms/x/evaluations/c4'),
-  ]
+  assert request.commands(_RUN, 30, 'corpora/c4') == {
+    _RUN / 'evaluations' / 'c4': [
+      *('evaluate', '--checkpoint', 'w/arms/x/checkpoints/round_00000030'),
+      *('--data', 'corpora/c4', '--output', 'w/arms/x/evaluations/c4'),
+    ]
+  }
 
 
 def test_all_options():
@@ -39,10 +39,12 @@ def test_all_options():
     }
   )
   assert not problems
-  assert request.outputs(30, 'corpora/c4') == {'c4-half': 15, 'c4': 30}
-  command = request.command(_RUN, pathlib.Path('o'), 15, 'corpora/c4')
-  assert command[2] == 'w/arms/x/checkpoints/round_00000015'
-  assert command[7:] == [
+  commands = request.commands(_RUN, 30, 'corpora/c4')
+  assert {path.name: command[2] for path, command in commands.items()} == {
+    'c4-half': 'w/arms/x/checkpoints/round_00000015',
+    'c4': 'w/arms/x/checkpoints/round_00000030',
+  }
+  assert commands[_RUN / 'evaluations' / 'c4-half'][7:] == [
     '--fractions=0.0,0.25,0.5',
     '--max_clients=24',
     '--personalization_epochs=3',
@@ -56,8 +58,10 @@ def test_another_corpus_under_a_name():
     {'data': 'corpora/sotu', 'name': 'transfer', 'at': 'half'}
   )
   assert not problems
-  assert request.outputs(8, 'corpora/c4') == {'transfer-half': 4}
-  assert 'corpora/sotu' in request.command(_RUN, _RUN, 4, 'corpora/c4')
+  [(path, command)] = request.commands(_RUN, 8, 'corpora/c4').items()
+  assert path.name == 'transfer-half'
+  assert command[2].endswith('round_00000004')
+  assert 'corpora/sotu' in command
 
 
 def test_commands_are_understood():
@@ -78,7 +82,7 @@ def test_commands_are_understood():
   }
   [request], problems = _parse(every)
   assert not problems
-  command = request.command(_RUN, _RUN, 1, 'c')
+  [command] = request.commands(_RUN, 1, 'c').values()
   arguments = vars(parser.parse_args(command[1:]))
   assert arguments['fractions'] == (0.5,)
   for name in every.keys() - {'fractions'}:
@@ -159,13 +163,3 @@ def test_requests_must_be_a_list():
   assert problems == [
     "`evaluate` must be a list of evaluations, found {'data': 'x'}"
   ]
-
-
-def test_directories_that_are_written_twice():
-  requests, _ = _parse(
-    {'at': ['half', 'last']},
-    {'data': 'other/c4'},
-    {'data': 'other/c4', 'name': 'c4_again'},
-  )
-  assert evaluations.names_taken_twice(requests, 4, 'corpora/c4') == ['c4']
-  assert evaluations.names_taken_twice(requests, 4, 'corpora/d') == []

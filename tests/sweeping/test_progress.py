@@ -94,9 +94,8 @@ def test_line_for_all_by_hand(jobs):
     clock.seconds += 29
     progress.update({'a'}, set())
     _train(jobs[0], 10)
-    progress.finish(['a'])
     clock.seconds += 1
-    progress.update({'b'}, {'a'})
+    progress.update({'b'}, {'a'}, {'a'})
   # After 30 s: 3 of a's rounds done, 3 left; b has 10 rounds and 2 evaluations
   # of 2 rounds each, 14, which cost 4 each: (3 + 56) * 30 s / 3 = 590 s.
   # After 60 s: 6 done, 56 left: 56 * 60 s / 6 = 560 s. Losses: 9 - r / 4.
@@ -115,11 +114,10 @@ def test_failed_jobs_are_not_waited_for(jobs):
   progress, lines = _plain(jobs, clock, title='sweep', interval_seconds=10)
   with progress:
     progress.update({'b'}, set())
-    progress.fail(['b'])
     progress.write_line('fedfish: error: the run b [x]')
     _train(jobs[0], 5)
     clock.seconds += 10
-    progress.update({'a'}, {'b'})
+    progress.update({'a'}, {'b'}, failed={'b'})
   # 5 rounds took 10 s, 5 are left; b's count no more.
   assert lines()[-1] == (
     'sweep: 0/2 done, 1 failed, 1 running, 0 left, a round 5/10, loss 7.7500, '
@@ -159,8 +157,7 @@ def test_bar_for_all_and_for_running_jobs(jobs):
     progress.update({'b'}, set())
     progress._bar.refresh()
     first = frames()
-    progress.finish(['b'])
-    progress.update({'a'}, {'b'})
+    progress.update({'a'}, {'b'}, {'b'})
   assert any('0/2 done, 1 running, 1 left' in line for line in first)
   assert any('training, round 3/10, loss 8.2500' in line for line in first)
   assert not any(line.startswith('a ') for line in first)

@@ -46,6 +46,22 @@ def test_all_problems_at_once(sweep_file):
   assert '\n' not in message
 
 
+def test_a_method_twice_beside_settings_of_its_own(sweep_file):
+  own = 'own_methods.magnitude_mean'
+  base = 'config.algorithm = dict(name="fed_avg", magnitude_power=2.0)'
+  grid = {'algorithm.name': ['fed_avg', own, own]}
+  with pytest.raises(UserError) as error:
+    sweep_file({'grid': grid}, base)
+  assert str(error.value).endswith(
+    f"swept.py': `grid` gives 'algorithm.name' the value {own!r} twice."
+  )
+  with pytest.raises(UserError, match='`config.algorithm.x` is unknown'):
+    sweep_file(
+      {'grid': {'algorithm.name': ['fed_avg', own]}},
+      f'{base[:-1]}, x=1)',
+    )
+
+
 def test_varied_settings_are_not_overridden(sweep_file):
   with pytest.raises(
     UserError, match='`--config.algorithm.name` must be left out: `grid` in'

@@ -149,15 +149,14 @@ def test_search_runs_by_hand(sweep_file):
   )
   runs = sweep_runs.expand_search(file)
   assert [run.name for run in runs] == [
-    'fed_avg-server_lr0.01',
-    'fed_avg-server_lr0.1',
-    'fed_fish-server_lr0.01',
-    'fed_fish-server_lr0.1',
+    'search/fed_avg-server_lr0.01',
+    'search/fed_avg-server_lr0.1',
+    'search/fed_fish-server_lr0.01',
+    'search/fed_fish-server_lr0.1',
   ]
   run = runs[1]
   assert run.point == {'algorithm.name': 'fed_avg'}
   assert run.rates == {'server.learning_rate': 0.1}
-  assert run.held_out_fraction == 0.5
   assert run.config.client_splits.held_out_fraction == 0.75
   assert run.config.evaluation.num_clients == 0
   assert run.config.algorithm.name == 'fed_avg'
@@ -215,6 +214,20 @@ class TestErrors:
     assert (
       "the evaluation 'debian_descriptions' of the run 'fed_avg-E1'" in error
     )
+
+  def test_evaluation_of_a_corpus_of_the_same_name(self, sweep_file):
+    evaluate = [
+      {'at': ['half', 'last']},
+      {'data': 'other/debian_descriptions', 'name': 'again'},
+      {'data': 'other/debian_descriptions', 'at': 'last'},
+    ]
+    error = _error(sweep_file({'grid': _GRID, 'evaluate': evaluate}))
+    assert "the evaluation 'debian_descriptions' of" in error
+    (arm, *_) = sweep_runs.expand_arms(
+      sweep_file({'grid': _GRID, 'evaluate': evaluate[:2]})
+    )
+    names = ['debian_descriptions-half', 'debian_descriptions', 'again']
+    assert [output.name for output in arm.evaluations] == names
 
   def test_nobody_is_held_out(self, sweep_file):
     error = _error(
@@ -278,7 +291,7 @@ class TestSettingsOfSeveralMethods:
       {'grid': {'client_work.num_local_epochs': [1, 2]}},
       'config.algorithm = dict(name="fed_avg", relative_floor=0.5)',
     )
-    sweep_runs.expand(file)
+    sweep_runs.expand_arms(file)
     assert capsys.readouterr().err == (
       'fedfish: not read by fed_avg: algorithm.relative_floor\n'
     )
@@ -318,7 +331,7 @@ class TestSettingsOfSeveralMethods:
         },
       }
     )
-    found = [run.name for run in sweep_runs.expand_search(file)]
+    found = [run.run.name for run in sweep_runs.expand_search(file)]
     assert found == [
       'fed_avg-server_lr0.1',
       'fed_fish-floor0.0-server_lr0.1',
@@ -347,7 +360,7 @@ class TestSettingsOfSeveralMethods:
     file = self._searching(sweep_file, ['fed_avg', 'fed_prox'], settings)
     runs = sweep_runs.expand_search(file)
     # FedAvg has no mu: its 2 x 2 points are 2 runs.
-    assert [run.name for run in runs] == [
+    assert [run.run.name for run in runs] == [
       'fed_avg-server_lr0.1',
       'fed_avg-server_lr0.5',
       'fed_prox-mu0.1-server_lr0.1',
@@ -368,7 +381,7 @@ class TestSettingsOfSeveralMethods:
       'algorithm.mu,server.learning_rate': [(0.1, 0.5), (1.0, 0.5), (1.0, 0.1)]
     }
     file = self._searching(sweep_file, ['fed_avg', 'fed_prox'], settings)
-    assert [run.name for run in sweep_runs.expand_search(file)] == [
+    assert [run.run.name for run in sweep_runs.expand_search(file)] == [
       'fed_avg-mu0.1-server_lr0.5',
       'fed_avg-mu1.0-server_lr0.1',
       'fed_prox-mu0.1-server_lr0.5',
@@ -380,7 +393,7 @@ class TestSettingsOfSeveralMethods:
     file = self._searching(
       sweep_file, ['fed_avg', 'fed_prox'], {'algorithm.mu': [0.1, 1.0]}
     )
-    assert [run.name for run in sweep_runs.expand_search(file)] == [
+    assert [run.run.name for run in sweep_runs.expand_search(file)] == [
       'fed_prox-mu0.1',
       'fed_prox-mu1.0',
     ]

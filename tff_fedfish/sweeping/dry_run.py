@@ -7,11 +7,8 @@ from collections.abc import Sequence
 
 from tff_fedfish.planning import client_steps
 from tff_fedfish.sweeping import sweep_runs, sweep_state
-from tff_fedfish.sweeping.jobs import Job, job_of
 from tff_fedfish.sweeping.sweep_file import SweepFile
 from tff_fedfish.sweeping.sweep_runs import SweepRun
-
-_HEADINGS = ('run', 'rounds', 'local epochs', 'in all')
 
 
 def print_sweep(
@@ -27,9 +24,9 @@ def print_sweep(
   Raises:
     UserError: If the sweep cannot be run, or `workdir` holds another one.
   """
-  search_runs, arms = sweep_runs.expand(file)
-  directory = None if workdir is None else pathlib.Path(workdir)
-  if directory:
+  directory = pathlib.Path(workdir or '')
+  search_runs, arms = sweep_runs.expand(file, directory)
+  if workdir:
     sweep_state.require_same_sweep(directory, file)
   unit = 'images' if file.base.data.holds_images else 'tokens'
   for title, runs in (
@@ -37,14 +34,12 @@ def print_sweep(
     ('Runs', arms),
   ):
     if runs:
-      _print_table(title, unit, runs, directory)
+      _print_table(title, [_row(run, unit, bool(workdir)) for run in runs])
   runs = [*search_runs, *arms]
   num_rounds = sum(run.num_rounds for run in runs)
   counts = [_count_tokens(run) for run in runs]
   num_tokens = '-' if None in counts else f'{sum(counts):,}'
-  num_evaluations = sum(
-    len(job_of(pathlib.Path(), arm).evaluations) for arm in arms
-  )
+  num_evaluations = sum(len(arm.evaluations) for arm in arms)
   print(
     f'{len(runs)} runs, {num_rounds:,} rounds, {num_tokens} {unit} at most; '
     f'{num_evaluations} evaluations of {len(arms)} runs.'
@@ -57,36 +52,31 @@ def print_sweep(
     )
 
 
-def _print_table(
-  title: str,
-  unit: str,
-  runs: Sequence[SweepRun],
-  directory: pathlib.Path | None,
-) -> None:
+def _row(run: SweepRun, unit: str, has_status: bool) -> dict[str, str]:
+  num_local_epochs = run.config.client_work.num_local_epochs
+  count = _count_tokens(run)
+  return {
+    'run': run.run.name,
+    'rounds': f'{run.num_rounds:,}',
+    'local epochs': f'{num_local_epochs:,}',
+    'in all': f'{run.num_rounds * num_local_epochs:,}',
+    f'{unit}, at most': '-' if count is None else f'{count:,}',
+    **({'status': _status(run)} if has_status else {}),
+    **({'budget': ', '.join(run.budgets)} if run.is_arm else {}),
+  }
+
+
+def _print_table(title: str, rows: Sequence[dict[str, str]]) -> None:
   from rich import box
   from rich.console import Console
   from rich.table import Table
 
   table = Table(title=title, title_justify='left', box=box.SIMPLE_HEAD)
-  headings = [*_HEADINGS, f'{unit}, at most']
-  headings += ['status'] if directory else []
-  headings += ['budget'] if runs[0].is_arm else []
-  for column, heading in enumerate(headings):
-    is_number = 0 < column <= len(_HEADINGS)
-    table.add_column(heading, justify='right' if is_number else 'left')
-  for run in runs:
-    num_local_epochs = run.config.client_work.num_local_epochs
-    count = _count_tokens(run)
-    row = [
-      run.name,
-      f'{run.num_rounds:,}',
-      f'{num_local_epochs:,}',
-      f'{run.num_rounds * num_local_epochs:,}',
-      '-' if count is None else f'{count:,}',
-    ]
-    row += [_status(job_of(directory, run))] if directory else []
-    row += [', '.join(run.budgets)] if run.is_arm else []
-    table.add_row(*row)
+  for heading in rows[0]:
+    is_text = heading in ('run', 'status', 'budget')
+    table.add_column(heading, justify='left' if is_text else 'right')
+  for row in rows:
+    table.add_row(*row.values())
   console = Console(markup=False, highlight=False)
   if not console.is_terminal:
     # A file or a pipe has no width to which names would have to be cut.
@@ -94,12 +84,12 @@ def _print_table(
   console.print(table)
 
 
-def _status(job: Job) -> str:
-  # Rates that a search has yet to choose are not in the job's config.
-  if dataclasses.replace(job, config=None).is_done():
-    is_diverged = job.diverged_checkpoint()
+def _status(run: SweepRun) -> str:
+  # Rates that a search has yet to choose are not in the run's config.
+  if dataclasses.replace(run, config=None).is_done():
+    is_diverged = run.diverged_checkpoint()
     return sweep_state.DIVERGED if is_diverged else sweep_state.DONE
-  num_rounds = job.num_rounds_done()
+  num_rounds = run.num_rounds_done()
   return f'after round {num_rounds:,}' if num_rounds else 'new'
 
 

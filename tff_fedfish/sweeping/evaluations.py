@@ -2,7 +2,7 @@
 
 import dataclasses
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from tff_fedfish.evaluation.options import EvaluationOptions, problems_of
@@ -36,37 +36,42 @@ class EvaluationRequest:
     values |= _DEFAULTS | dict(self.options)
     return {**values, 'fractions': list(values['fractions'])}
 
-  def outputs(self, num_rounds: int, own_data: str) -> dict[str, int]:
-    """Returns the round of each directory within a run's `evaluations`.
+  def commands(
+    self, run: pathlib.Path, num_rounds: int, own_data: str
+  ) -> dict[pathlib.Path, list[str]]:
+    """Returns the command line of each `fedfish evaluate`, by its output.
 
-    It is named after the corpus, with '-half' added after half of the rounds.
+    Outputs are named after the corpus, with '-half' added after half of the
+    rounds.
+
+    Args:
+      run: The run's directory.
+      num_rounds: Rounds that it is trained for.
+      own_data: The corpus that it is trained on.
     """
-    name = self.name or pathlib.Path(self.data or own_data).resolve().name
-    rounds = {
-      'half': (f'{name}-half', num_rounds // 2),
-      'last': (name, num_rounds),
-    }
-    return dict(rounds[moment] for moment in self.at)
-
-  def command(
-    self,
-    run: pathlib.Path,
-    output: pathlib.Path,
-    round_num: int,
-    own_data: str,
-  ) -> list[str]:
-    """Returns the `fedfish evaluate` of the checkpoint of one round."""
-    checkpoint = run / 'checkpoints' / f'round_{round_num:08d}'
-    command = ['evaluate', '--checkpoint', str(checkpoint)]
-    command += ['--data', self.data or own_data, '--output', str(output)]
-    for name, value in self.options.items():
+    data = self.data or own_data
+    name = self.name or pathlib.Path(data).resolve().name
+    options = []
+    for option, value in self.options.items():
       if isinstance(value, bool):
-        command += [f'--{name}'] if value else []
+        options += [f'--{option}'] if value else []
       elif value is not None:
         is_list = isinstance(value, tuple)
         text = ','.join(map(str, value)) if is_list else value
-        command.append(f'--{name}={text}')
-    return command
+        options.append(f'--{option}={text}')
+    outputs = {
+      'half': (f'{name}-half', num_rounds // 2),
+      'last': (name, num_rounds),
+    }
+    return {
+      run / 'evaluations' / output: [
+        'evaluate',
+        *('--checkpoint', str(run / 'checkpoints' / f'round_{round_num:08d}')),
+        *('--data', data, '--output', str(run / 'evaluations' / output)),
+        *options,
+      ]
+      for output, round_num in map(outputs.get, self.at)
+    }
 
 
 def parse_evaluations(
@@ -85,29 +90,20 @@ def parse_evaluations(
   for position, entry in enumerate(value, start=1):
     found = _problems_of_entry(entry)
     problems += [f'`evaluate`, number {position}: {text}' for text in found]
-    requests += [] if found else [_request(entry)]
+    if not found:
+      at = entry.get('at', ('last',))
+      options = {key: entry[key] for key in _DEFAULTS if key in entry}
+      if 'fractions' in options:
+        options['fractions'] = tuple(map(float, options['fractions']))
+      requests.append(
+        EvaluationRequest(
+          data=entry.get('data'),
+          name=entry.get('name'),
+          at=(at,) if isinstance(at, str) else tuple(at),
+          options=options,
+        )
+      )
   return tuple(requests)
-
-
-def names_taken_twice(
-  requests: Sequence[EvaluationRequest], num_rounds: int, own_data: str
-) -> list[str]:
-  """Returns the directories that more than one request would write."""
-  names = [n for r in requests for n in r.outputs(num_rounds, own_data)]
-  return sorted({name for name in names if names.count(name) > 1})
-
-
-def _request(entry):
-  at = entry.get('at', ('last',))
-  options = {key: entry[key] for key in _DEFAULTS if key in entry}
-  if 'fractions' in options:
-    options['fractions'] = tuple(map(float, options['fractions']))
-  return EvaluationRequest(
-    data=entry.get('data'),
-    name=entry.get('name'),
-    at=(at,) if isinstance(at, str) else tuple(at),
-    options=options,
-  )
 
 
 def _problems_of_entry(entry):

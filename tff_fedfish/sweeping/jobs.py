@@ -14,7 +14,6 @@ from tff_fedfish.errors import UserError
 from tff_fedfish.planning import client_steps, memory
 from tff_fedfish.planning.units import format_bytes
 from tff_fedfish.run import checkpoints, divergence, run_directory
-from tff_fedfish.sweeping.sweep_runs import SweepRun
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -128,30 +127,11 @@ class Job:
       return b''
 
 
-def job_of(workdir: pathlib.Path, run: SweepRun) -> Job:
-  """Returns the job of a run in a sweep's directory."""
-  path, config = workdir / run.directory, run.config
-  own_data = config.data.directory
-  evaluations = {}
-  for request in run.evaluations:
-    for name, round_num in request.outputs(run.num_rounds, own_data).items():
-      output = path / 'evaluations' / name
-      evaluations[output] = request.command(path, output, round_num, own_data)
+def round_cost(config: TrainConfig) -> int:
+  """Returns the steps of a round's clients, to compare durations."""
   steps = client_steps.of_config(config)
   num_steps = steps.num_local_steps + steps.num_steps_after_training
-  return Job(
-    name=run.job_name,
-    run=path,
-    num_rounds=run.num_rounds,
-    train=[
-      *('train', '--config', str(workdir / 'configs' / f'{run.job_name}.py')),
-      *('--workdir', str(path)),
-    ],
-    evaluations=evaluations,
-    log=workdir / 'logs' / f'{run.job_name}.log',
-    config=config,
-    round_cost=(config.cohort_size or 1) * num_steps,
-  )
+  return (config.cohort_size or 1) * num_steps
 
 
 def write_config(job: Job) -> None:

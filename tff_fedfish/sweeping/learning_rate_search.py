@@ -24,8 +24,12 @@ from tff_fedfish.sweeping import grid
 from tff_fedfish.sweeping.evaluations import EvaluationRequest
 from tff_fedfish.sweeping.grid import Axis, Settings
 
-METRICS = {'held-out loss': min, 'accuracy': max}
-"""Metrics to choose by, each with the function that finds its best value."""
+METRICS = {
+  'held-out loss': ('loss_before', min),
+  'accuracy': ('accuracy_before', max),
+}
+"""Metrics to choose by: the field of `ClientEvaluation`, and what finds its
+best value."""
 
 _REQUIRED = ('settings', 'num_rounds')
 _KEYS = (*_REQUIRED, 'metric', 'per', 'validation_fraction', 'num_clients')
@@ -143,8 +147,10 @@ def validation_score(
   Raises:
     UserError: If there is no validation client among them.
   """
+  field, _ = METRICS[metric]
   values = [
-    _value(client, metric)
+    # A diverged model still has an accuracy, that of its NaNs.
+    getattr(client, field) if math.isfinite(client.loss_before) else math.nan
     for client in clients
     if client.fraction == 0
     and not client_splits.is_held_out(
@@ -164,7 +170,8 @@ def validation_score(
 def best(scores: Sequence[float], metric: str) -> int | None:
   """Returns the position of the best finite score, the first of equal ones."""
   finite = [i for i, score in enumerate(scores) if math.isfinite(score)]
-  return METRICS[metric](finite, key=lambda i: scores[i], default=None)
+  _, find_best = METRICS[metric]
+  return find_best(finite, key=lambda i: scores[i], default=None)
 
 
 def choice_line(search: LearningRateSearch, choice: Mapping[str, Any]) -> str:
@@ -216,9 +223,10 @@ def parse_search(
   """
   if value is None:
     return None
-  name = '`learning_rate_search`'
   if not isinstance(value, Mapping):
-    problems.append(f'{name} must be a dictionary, found {value!r}')
+    problems.append(
+      f'`learning_rate_search` must be a dictionary, found {value!r}'
+    )
     return None
   found = [
     f'{key!r} is unknown; known are {", ".join(_KEYS)}'
@@ -237,56 +245,41 @@ def parse_search(
   search_axes = ()
   if 'settings' in value:
     search_axes = grid.parse_grid(value['settings'], found, 'settings')
-  if value['metric'] not in tuple(METRICS):
-    found.append(
-      f'`metric` must be {" or ".join(map(repr, METRICS))}, found '
-      f'{value["metric"]!r}'
-    )
-  for key, least in (('num_rounds', 1), ('num_clients', 0)):
-    if type(value[key]) is not int or value[key] < least:
-      found.append(
-        f'`{key}` must be an int of at least {least}, found {value[key]!r}'
-      )
-  fraction = value['validation_fraction']
-  if not isinstance(fraction, float) or not 0 < fraction < 1:
-    found.append(
-      '`validation_fraction` must be a number between 0 and 1, found '
-      f'{fraction!r}'
-    )
-  per = _parse_per(value['per'], axes, found)
+  rounds, clients = value['num_rounds'], value['num_clients']
+  fraction, keys = value['validation_fraction'], value['per']
+  requirements = {
+    'metric': (value['metric'] in [*METRICS], ' or '.join(map(repr, METRICS))),
+    'num_rounds': (type(rounds) is int and rounds >= 1, 'an int of at least 1'),
+    'num_clients': (
+      type(clients) is int and clients >= 0,
+      'an int of at least 0',
+    ),
+    'validation_fraction': (
+      isinstance(fraction, float) and 0 < fraction < 1,
+      'a number between 0 and 1',
+    ),
+    'per': (isinstance(keys, list | tuple), 'a list of settings'),
+  }
+  found += [
+    f'`{key}` must be {requirement}, found {value[key]!r}'
+    for key, (is_met, requirement) in requirements.items()
+    if not is_met
+  ]
+  keys = keys if requirements['per'][0] else ()
+  names_of = {axis: (axis.key, *axis.names) for axis in axes}
+  known = ', '.join(repr(axis.key) for axis in axes)
+  found += [
+    f'`per` must name keys of `grid` ({known}), found {key!r}'
+    for key in keys
+    if not any(key in names for names in names_of.values())
+  ]
+  per = tuple(axis for axis in axes if any(n in keys for n in names_of[axis]))
   _require_apart(search_axes, per, axes, found)
-  problems += [f'{name}: {problem}' for problem in found]
+  problems += [f'`learning_rate_search`: {problem}' for problem in found]
   if found:
     return None
   scalars = {key: value[key] for key in _KEYS if key not in ('settings', 'per')}
   return LearningRateSearch(axes=search_axes, per=per, **scalars)
-
-
-def _value(client, metric):
-  # A diverged model still has an accuracy, that of its NaNs.
-  if not math.isfinite(client.loss_before):
-    return math.nan
-  is_accuracy = metric == 'accuracy'
-  return client.accuracy_before if is_accuracy else client.loss_before
-
-
-def _parse_per(value, axes, problems):
-  """Returns the axes of the grid that `per` names."""
-  if not isinstance(value, list | tuple):
-    problems.append(f'`per` must be a list of settings, found {value!r}')
-    return ()
-  names_of = {axis: (axis.key, *axis.names) for axis in axes}
-  keys = ', '.join(repr(axis.key) for axis in axes)
-  problems += [
-    f'`per` must name keys of `grid` ({keys}), found {key!r}'
-    for key in value
-    if not any(key in names for names in names_of.values())
-  ]
-  return tuple(
-    axis
-    for axis, names in names_of.items()
-    if any(name in value for name in names)
-  )
 
 
 def _require_apart(search_axes, per, axes, problems):

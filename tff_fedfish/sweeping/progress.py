@@ -2,7 +2,7 @@
 
 import datetime
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING
 
 from tff_fedfish.sweeping.jobs import Job
@@ -38,39 +38,45 @@ class JobsProgress:
     console: 'rich.console.Console | None' = None,
     clock: Callable[[], float] = time.monotonic,
   ):
+    from rich import progress
     from rich.console import Console
 
     self._console = console or Console(stderr=True)
-    self._views = {job.name: _View(job) for job in jobs}
-    self._title = title
+    self._jobs = {job.name: job for job in jobs}
+    self._title, self._clock = title, clock
     self._interval_seconds = interval_seconds
-    self._done, self._failed = set(), set()
-    self._clock = clock
     self._start_time = self._line_time = clock()
-    self._bar = None
-    if self._console.is_terminal:
-      self._bar = _bar(self._console, [*self._views, title or ''], title)
-      if title is not None:
-        self._title_task = self._bar.add_task('', arm=title, total=1)
-      for view in self._views.values() if title is None else ():
-        self._add_task(view)
+    width = max(12, *map(len, [*self._jobs, title or '']))
+    # Elsewhere than on a terminal it only counts and is never started.
+    self._bar = progress.Progress(
+      progress.TextColumn(f'{{task.fields[arm]:{width}}}', markup=False),
+      # Names of a grid are long, and a terminal may have only 80 columns.
+      progress.BarColumn(bar_width=24 if title is None else 10),
+      progress.TextColumn('{task.description}'),
+      progress.TimeElapsedColumn(),
+      console=self._console,
+      refresh_per_second=2,
+    )
+    if title is not None:
+      self._title_task = self._bar.add_task('', arm=title, total=len(jobs))
+    self._tasks = {}
+    for job in jobs:
+      self._bar.add_task(
+        'waiting', arm=job.name, stage='', start=False, visible=title is None
+      )
+      self._tasks[job.name] = self._bar.tasks[-1]
+      self._look(job)
+    # What was done before the start says nothing about the speed.
+    self._done_at_start = {n: t.completed for n, t in self._tasks.items()}
 
   def __enter__(self) -> 'JobsProgress':
-    if self._bar:
+    if self._console.is_terminal:
       self._bar.start()
     return self
 
   def __exit__(self, *_) -> None:
-    if self._bar:
+    if self._console.is_terminal:
       self._bar.stop()
-
-  def finish(self, names: Iterable[str]) -> None:
-    """Marks jobs as done."""
-    self._done |= set(names)
-
-  def fail(self, names: Iterable[str]) -> None:
-    """Marks jobs that have failed, or cannot be started."""
-    self._failed |= set(names)
 
   def write_line(self, line: str) -> None:
     """Writes a line of the caller's, above the bars where there are any."""
@@ -78,125 +84,102 @@ class JobsProgress:
       line, markup=False, highlight=False, emoji=False, soft_wrap=True
     )
 
-  def update(self, running: set[str], ended: set[str]) -> None:
+  def update(
+    self,
+    running: set[str],
+    ended: set[str],
+    done: Collection[str] = (),
+    failed: Collection[str] = (),
+  ) -> None:
     """Looks at the files of every job that has been started.
 
     Args:
       running: Names of the jobs that run.
       ended: Names of the jobs that have ended, well or not.
+      done: Names of the jobs that are done, for the line for all.
+      failed: Names of the jobs that have failed, or cannot be started.
     """
-    for name, view in self._views.items():
-      if name in running or (name in ended and view.stage != 'ended'):
-        self._update_job(view, has_ended=name in ended)
+    for name, task in self._tasks.items():
+      former = task.fields['stage']
+      if name in running or (name in ended and former != 'ended'):
+        stage = self._look(self._jobs[name], has_ended=name in ended)
+        if stage != former and not self._console.is_terminal:
+          self.write_line(f'{name}: {stage}')
     if self._title is not None:
-      self._update_title(running)
+      self._update_title(running, set(done), set(failed))
 
-  def _update_job(self, view, has_ended):
-    former = view.stage
-    view.look(has_ended)
-    if self._bar:
-      if view.task is None:
-        self._add_task(view)
-      if not former:
-        self._bar.start_task(view.task)
-      is_training = view.stage == 'training'
-      facts = f', {view.position(self._title)}' if is_training else ''
+  def _look(self, job: Job, *, has_ended: bool | None = None) -> str:
+    """Reads a job's files into its task, in rounds; returns its stage.
+
+    Args:
+      job: The job.
+      has_ended: None: it has not been started.
+    """
+    task = self._tasks[job.name]
+    pending = job.pending_evaluations()
+    num_rounds, num_evaluations = job.num_rounds_done(), len(job.evaluations)
+    weight = job.num_rounds * _EVALUATION_SHARE
+    stage = f'evaluating on {pending[0].name}' if pending else 'finishing'
+    description = stage
+    if has_ended:
+      stage = description = 'ended'
+    elif num_rounds < job.num_rounds:
+      stage = 'training'
+      description = f'training, {self._position(job)}'
+    self._bar.update(
+      task.id,
+      total=job.num_rounds + weight * num_evaluations,
+      completed=num_rounds + weight * (num_evaluations - len(pending)),
+    )
+    if has_ended is not None:
+      self._bar.start_task(task.id)
       self._bar.update(
-        view.task,
-        description=view.stage + facts,
-        total=view.total,
-        completed=view.done,
+        task.id,
+        description=description,
+        stage=stage,
+        visible=self._title is None or not has_ended,
       )
-      if has_ended:
-        self._bar.stop_task(view.task)
-        if self._title is not None:
-          self._bar.remove_task(view.task)
-    elif view.stage != former:
-      self.write_line(f'{view.job.name}: {view.stage}')
+    if has_ended:
+      self._bar.stop_task(task.id)
+    return stage
 
-  def _update_title(self, running):
-    left = self._views.keys() - self._done - self._failed - running
+  def _position(self, job: Job) -> str:
+    """Returns the last round, and its loss where there is a title."""
+    position = f'round {job.num_rounds_done()}/{job.num_rounds}'
+    loss = None if self._title is None else job.last_loss()
+    return position if loss is None else f'{position}, loss {loss:.4f}'
+
+  def _update_title(self, running, done, failed):
+    waiting = self._jobs.keys() - done - failed - running
     facts = [
-      f'{len(self._done)}/{len(self._views)} done',
-      *([f'{len(self._failed)} failed'] if self._failed else []),
+      f'{len(done)}/{len(self._jobs)} done',
+      *([f'{len(failed)} failed'] if failed else []),
       f'{len(running)} running',
-      f'{len(left)} left',
+      f'{len(waiting)} left',
     ]
-    if self._bar:
-      self._bar.update(
-        self._title_task,
-        description=', '.join(facts + self._time_left()),
-        total=len(self._views),
-        completed=len(self._done | self._failed),
-      )
-    elif self._clock() - self._line_time >= self._interval_seconds:
+    time_left = self._time_left(self._jobs.keys() - done - failed)
+    self._bar.update(
+      self._title_task,
+      description=', '.join(facts + time_left),
+      completed=len(done | failed),
+    )
+    is_due = self._clock() - self._line_time >= self._interval_seconds
+    if is_due and not self._console.is_terminal:
       self._line_time = self._clock()
       facts += [
-        f'{name} {self._views[name].position(self._title)}'
-        for name in sorted(running)
+        f'{name} {self._position(self._jobs[name])}' for name in sorted(running)
       ]
-      self.write_line(f'{self._title}: {", ".join(facts + self._time_left())}')
+      self.write_line(f'{self._title}: {", ".join(facts + time_left)}')
 
-  def _time_left(self) -> list[str]:
-    """Returns the time left at the speed since the start, [] if unknown."""
+  def _time_left(self, names: Collection[str]) -> list[str]:
+    """Returns the time left for some jobs at the speed so far, or nothing."""
     done = left = 0.0
-    for name, view in self._views.items():
-      done += view.job.round_cost * (view.done - view.done_at_start)
-      if name not in self._done | self._failed:
-        left += view.job.round_cost * (view.total - view.done)
+    for name, task in self._tasks.items():
+      cost = self._jobs[name].round_cost
+      done += cost * (task.completed - self._done_at_start[name])
+      if name in names:
+        left += cost * (task.total - task.completed)
     if done <= 0 or left <= 0:
       return []
     seconds = (self._clock() - self._start_time) * left / done
     return [f'{datetime.timedelta(seconds=round(seconds))} left']
-
-  def _add_task(self, view):
-    view.task = self._bar.add_task(
-      'waiting', arm=view.job.name, total=1, start=False
-    )
-
-
-class _View:
-  """How far a job was when it was last looked at; `done` is in rounds."""
-
-  def __init__(self, job: Job):
-    self.job, self.task = job, None
-    self.look()
-    self.stage = ''
-    # What was done before the start says nothing about the speed.
-    self.done_at_start = self.done
-
-  def look(self, has_ended: bool = False) -> None:
-    """Reads the job's files."""
-    pending = [output.name for output in self.job.pending_evaluations()]
-    num_evaluations = len(self.job.evaluations)
-    weight = self.job.num_rounds * _EVALUATION_SHARE
-    self.num_rounds = self.job.num_rounds_done()
-    self.total = self.job.num_rounds + weight * num_evaluations
-    self.done = self.num_rounds + weight * (num_evaluations - len(pending))
-    if has_ended:
-      self.stage = 'ended'
-    elif self.num_rounds < self.job.num_rounds:
-      self.stage = 'training'
-    else:
-      self.stage = f'evaluating on {pending[0]}' if pending else 'finishing'
-
-  def position(self, title: str | None) -> str:
-    """Returns the last round, and its loss where there is a title."""
-    position = f'round {self.num_rounds}/{self.job.num_rounds}'
-    loss = None if title is None else self.job.last_loss()
-    return position if loss is None else f'{position}, loss {loss:.4f}'
-
-
-def _bar(console, names, title):
-  from rich import progress
-
-  width = max(12, *map(len, names))
-  return progress.Progress(
-    progress.TextColumn(f'{{task.fields[arm]:{width}}}', markup=False),
-    # Names of a grid are long, and a terminal may have only 80 columns.
-    progress.BarColumn(bar_width=24 if title is None else 10),
-    progress.TextColumn('{task.description}'),
-    progress.TimeElapsedColumn(),
-    console=console,
-    refresh_per_second=2,
-  )

@@ -17,11 +17,12 @@ from tff_fedfish.evaluation.results import read_evaluation
 from tff_fedfish.run import run_directory, run_inputs
 from tff_fedfish.sweeping import job_pool, sweep_runs, sweep_state
 from tff_fedfish.sweeping.grid import Settings
-from tff_fedfish.sweeping.jobs import Job, job_of, require_memory, write_config
+from tff_fedfish.sweeping.jobs import require_memory, write_config
 from tff_fedfish.sweeping.learning_rate_search import (
   at_edge,
   best,
   choice_line,
+  held_out_share,
   validation_score,
 )
 from tff_fedfish.sweeping.progress import JobsProgress
@@ -49,10 +50,9 @@ def run_sweep(
   """
   if num_jobs < 1:
     raise UserError(f'`--jobs` must be at least 1, found {num_jobs}. Raise it.')
-  search_runs, arms = sweep_runs.expand(file)
-  workdir = files.require_usable_output(
-    workdir, '--workdir', marker=sweep_state.NAME
-  )
+  workdir = pathlib.Path(workdir).resolve()
+  search_runs, arms = sweep_runs.expand(file, workdir)
+  files.require_usable_output(workdir, '--workdir', marker=sweep_state.NAME)
   with contextlib.ExitStack() as stack:
     try:
       stack.enter_context(run_directory.lock(workdir))
@@ -69,7 +69,7 @@ def run_sweep(
 
 
 class _Sweep:
-  """The jobs of a sweep, its state and its progress."""
+  """The runs of a sweep, its state and its progress."""
 
   def __init__(
     self,
@@ -80,19 +80,18 @@ class _Sweep:
     arms: Sequence[SweepRun],
   ):
     self._file, self._workdir, self._num_jobs = file, workdir, num_jobs
+    # Arms have the base's learning rates until a search has chosen theirs.
     self._search_runs, self._arms = search_runs, arms
     runs = [*search_runs, *arms]
-    # Arms have the base's learning rates until a search has chosen theirs.
-    self._jobs = {run.job_name: job_of(workdir, run) for run in runs}
     self._state = sweep_state.SweepState(workdir, file, runs)
-    self._progress = None
+    self._progress = JobsProgress(runs, title='sweep')
 
   def run(self) -> int:
-    """Runs all jobs that are not done; returns the exit code."""
-    left = [job.config for job in self._jobs.values() if not job.is_done()]
+    """Carries out all runs that are not done; returns the exit code."""
+    runs = (*self._search_runs, *self._arms)
+    left = [run.config for run in runs if not run.is_done()]
     require_memory(left, self._num_jobs)
-    jobs = list(self._jobs.values())
-    with JobsProgress(jobs, title='sweep') as self._progress:
+    with self._progress:
       code = self._run_jobs(self._search_runs)
       code = code or self._run_jobs(self._arms_with_rates())
     if code:
@@ -102,14 +101,14 @@ class _Sweep:
     return 1 if self._state.names_with(sweep_state.FAILED) else 0
 
   def _run_jobs(self, runs: Sequence[SweepRun]) -> int:
-    """Runs jobs; returns 130 or 143 after a signal, otherwise 0."""
+    """Carries out runs; returns 130 or 143 after a signal, otherwise 0."""
     pending = []
-    for job in (self._jobs[run.job_name] for run in runs):
-      if job.is_done():
-        self._finish(job)
+    for run in runs:
+      if run.is_done():
+        self._finish(run)
       else:
-        write_config(job)
-        pending.append(job)
+        write_config(run)
+        pending.append(run)
     self._state.write()
     if not pending:
       return 0
@@ -127,28 +126,31 @@ class _Sweep:
     self._set_status(
       (running | ended).intersection(waiting), sweep_state.RUNNING
     )
-    self._progress.update(running, ended)
+    self._progress.update(
+      running,
+      ended,
+      self._state.names_with(sweep_state.DONE, sweep_state.DIVERGED),
+      self._state.names_with(sweep_state.FAILED),
+    )
 
-  def _end(self, job: Job, exit_code: int) -> None:
+  def _end(self, run: SweepRun, exit_code: int) -> None:
     if exit_code:
-      self._fail([job.name], job.failure(exit_code))
+      self._fail([run.name], run.failure(exit_code))
     else:
-      self._finish(job)
+      self._finish(run)
     self._state.write()
 
-  def _finish(self, job: Job) -> None:
+  def _finish(self, run: SweepRun) -> None:
     status = sweep_state.DONE
-    if good := job.diverged_checkpoint():
+    if good := run.diverged_checkpoint():
       status = sweep_state.DIVERGED
       self._progress.write_line(
-        f'{job.name}: diverged, stopped after round {job.num_rounds_done()}; '
+        f'{run.name}: diverged, stopped after round {run.num_rounds_done()}; '
         f'its last good checkpoint is {good}'
       )
-    self._progress.finish([job.name])
-    self._state.update([job.name], status=status)
+    self._state.update([run.name], status=status)
 
   def _fail(self, names: Sequence[str], line: str) -> None:
-    self._progress.fail(names)
     self._progress.write_line(line)
     self._state.update(names, status=sweep_state.FAILED)
 
@@ -159,52 +161,51 @@ class _Sweep:
 
   def _arms_with_rates(self) -> Sequence[SweepRun]:
     """Returns the arms that can run, with the learning rates chosen."""
-    search, ready = self._file.search, {}
-    if search is None:
-      return self._arms
+    arms = {arm.name: arm for arm in self._arms}
     for group in sweep_runs.search_groups(self._file):
-      arms = [a for a in self._arms if search.group_of(a.point) == group]
+      group_of = self._file.search.group_of
+      names = [a.name for a in self._arms if group_of(a.point) == group]
       rates, problem = self._choose_rates(group)
-      if problem:
-        names = [arm.name for arm in arms]
+      if problem and names:
         self._fail(
           names,
           f'fedfish: error: {len(names)} runs, such as {names[0]}, have no '
           f'learning rates: {problem}.',
         )
-        continue
-      for arm in arms:
-        arm = sweep_runs.with_rates(self._file, arm, rates)
-        self._jobs[arm.name] = job_of(self._workdir, arm)
-        self._state.update([arm.name], settings=arm.point | arm.rates)
-        ready[arm.name] = arm
-    # In the order in which they were expanded.
-    return [ready[arm.name] for arm in self._arms if arm.name in ready]
+      for name in names:
+        if problem:
+          del arms[name]
+          continue
+        arm = sweep_runs.with_rates(self._file, arms[name], rates)
+        arms[name] = arm
+        self._state.update([name], settings=arm.point | arm.rates)
+    return list(arms.values())
 
   def _choose_rates(self, group: Settings) -> tuple[Settings, str]:
     """Returns the best rates of a group's search, and what prevents a choice.
 
     There are no rates where its method reads nothing of what is searched.
     """
-    search, scores = self._file.search, []
+    search, scores, num_clients = self._file.search, [], 0
     runs = [run for run in self._search_runs if run.point == group]
-    jobs = [self._jobs[run.job_name] for run in runs]
-    for job in jobs:
-      if not job.is_done():
+    for run in runs:
+      if not run.is_done():
         # To choose among the others would compare with other rates later.
-        return {}, f'the run {job.name} did not end well'
-    for run, job in zip(runs, jobs, strict=True):
-      [output] = job.evaluations
+        return {}, f'the run {run.name} did not end well'
+    for run in runs:
+      [output] = run.evaluations
       score, num_clients = validation_score(
         read_evaluation(output).clients,
         search.metric,
         split_seed=run.config.seeds.split_seed,
-        held_out_fraction=run.held_out_fraction,
+        held_out_fraction=held_out_share(
+          self._file.config(run.point | run.rates, run.name)
+        ),
       )
       # A diverged run has the score of its last good checkpoint.
-      scores.append(math.nan if job.diverged_checkpoint() else score)
+      scores.append(math.nan if run.diverged_checkpoint() else score)
       kept = scores[-1] if math.isfinite(scores[-1]) else None
-      self._state.update([job.name], score=kept)
+      self._state.update([run.name], score=kept)
     position = best(scores, search.metric)
     if position is None:
       return {}, 'no run of its search has a finite score' if runs else ''
@@ -221,19 +222,18 @@ class _Sweep:
     return choice['chosen'], ''
 
   def _print_end(self) -> None:
-    names = {arm.name for arm in self._arms}
     num_failed, num_diverged = (
-      len(names.intersection(self._state.names_with(status)))
+      len([a for a in self._arms if a.name in self._state.names_with(status)])
       for status in (sweep_state.FAILED, sweep_state.DIVERGED)
     )
     runs = self._workdir / sweep_runs.ARMS
     print(
-      f'{len(names) - num_failed} of {len(names)} runs done'
+      f'{len(self._arms) - num_failed} of {len(self._arms)} runs done'
       + (f', {num_diverged} of them diverged' if num_diverged else '')
       + (f', {num_failed} failed' if num_failed else '')
       + f': {runs}'
     )
-    if num_failed < len(names):
+    if num_failed < len(self._arms):
       print(f'On one page: fedfish report --runs {runs}/* --output DIR')
 
 

@@ -3,7 +3,7 @@
 import dataclasses
 import os
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from tff_fedfish.config import files as config_files
@@ -15,7 +15,7 @@ from tff_fedfish.methods.method import Method
 from tff_fedfish.methods.settings import AlgorithmConfig
 from tff_fedfish.sweeping import grid
 from tff_fedfish.sweeping.evaluations import parse_evaluations
-from tff_fedfish.sweeping.grid import Axis, Settings
+from tff_fedfish.sweeping.grid import Settings
 from tff_fedfish.sweeping.learning_rate_search import parse_search
 
 BUDGETS = ('fixed_rounds', 'fixed_compute')
@@ -70,11 +70,7 @@ class SweepFile:
     ]
     self.axes = grid.parse_grid(sweep.get('grid'), problems)
     grid.require_fair(self.axes, problems)
-    # The base may hold settings of any method that the grid names.
-    for axis in self.axes:
-      for row in axis.values if _METHOD in axis.names else ():
-        registry.find_or_none(str(row[axis.names.index(_METHOD)]))
-    self.base, _ = config_loading.build_config(self._values)
+    self.base = self._build_base(problems)
     self.reference_local_epochs = sweep.get(
       'reference_local_epochs', self.base.client_work.num_local_epochs
     )
@@ -92,11 +88,14 @@ class SweepFile:
     )
     self.evaluations = parse_evaluations(sweep.get('evaluate', ()), problems)
     if problems:
-      raise UserError(f'Invalid sweep {self.path!r}: {"; ".join(problems)}.')
-    varied = self._varied()
-    for name in sorted(self._values.overridden & varied.keys()):
+      raise self._error(problems)
+    # The key of `get_sweep()` that varies each setting.
+    self._varied = {n: 'grid' for axis in self.axes for n in axis.names}
+    for axis in self.search.axes if self.search else ():
+      self._varied |= dict.fromkeys(axis.names, 'learning_rate_search')
+    for name in sorted(self._values.overridden & self._varied.keys()):
       raise UserError(
-        f'`--config.{name}` must be left out: `{varied[name]}` in '
+        f'`--config.{name}` must be left out: `{self._varied[name]}` in '
         f'{self.path!r} varies it.'
       )
 
@@ -139,9 +138,10 @@ class SweepFile:
       settings: A point of the grid, or of a search's group, with or without
         the rates that it tries. Settings that are tied to others stay.
     """
-    method_name = settings.get(_METHOD, self.base.algorithm.name)
-    method = registry.find_or_none(method_name)
-    axes = (*self.axes, *self._searched_axes)
+    method = registry.find_or_none(
+      settings.get(_METHOD, self.base.algorithm.name)
+    )
+    axes = (*self.axes, *(self.search.axes if self.search else ()))
     tied = {n for axis in axes if len(axis.names) > 1 for n in axis.names}
     return {
       name: value
@@ -150,7 +150,7 @@ class SweepFile:
     }
 
   def require_read(
-    self, configs: Sequence[TrainConfig], *, of_search: bool = False
+    self, configs: Iterable[TrainConfig], *, of_search: bool = False
   ) -> list[str]:
     """Checks that some run reads each override and each varied setting.
 
@@ -166,24 +166,26 @@ class SweepFile:
       UserError: Naming the first setting that no run reads.
     """
     methods = {config.algorithm.name: config.method for config in configs}
+    section = AlgorithmConfig.section
     places = {
+      f'{section}.{name}': None
+      for name in self._values.sections.get(section, ())
+      if not of_search
+    }
+    places |= {
       name: f'`{key}` in {self.path!r}'
-      for name, key in self._varied().items()
+      for name, key in self._varied.items()
       if not of_search or key == 'learning_rate_search'
     }
-    given = set(places)
     if not of_search:
       places |= {name: f'`--config.{name}`' for name in self._values.overridden}
-      section = AlgorithmConfig.section
-      of_base = self._values.sections.get(section, ())
-      given |= {f'{section}.{name}' for name in of_base}
     unread = [
       name
-      for name in sorted(given)
+      for name in sorted(places)
       if all(_is_unread(name, method) for method in methods.values())
     ]
     for name in unread:
-      if name in places:
+      if places[name]:
         readers = ', '.join(registry.readers(name.partition('.')[2]))
         raise UserError(
           f'{places[name]} sets {name!r}, which no run of the '
@@ -192,17 +194,25 @@ class SweepFile:
         )
     return unread
 
-  @property
-  def _searched_axes(self) -> tuple[Axis, ...]:
-    return self.search.axes if self.search else ()
+  def _build_base(self, problems: list[str]) -> TrainConfig:
+    """Returns the base, which may hold settings of any method of the grid.
 
-  def _varied(self) -> dict[str, str]:
-    """Returns the key of `get_sweep()` that varies each setting."""
-    keys = (
-      ('grid', self.axes),
-      ('learning_rate_search', self._searched_axes),
-    )
-    return {n: key for key, axes in keys for axis in axes for n in axis.names}
+    Raises:
+      UserError: If it is wrong; naming `problems` of the grid if there are any:
+        without its methods their settings look unknown.
+    """
+    for axis in self.axes:
+      for row in axis.values if _METHOD in axis.names else ():
+        registry.find_or_none(str(row[axis.names.index(_METHOD)]))
+    try:
+      return config_loading.build_config(self._values)[0]
+    except UserError:
+      if problems:
+        raise self._error(problems) from None
+      raise
+
+  def _error(self, problems: list[str]) -> UserError:
+    return UserError(f'Invalid sweep {self.path!r}: {"; ".join(problems)}.')
 
 
 def parse_budgets(value: Any, problems: list[str]) -> tuple[str, ...]:

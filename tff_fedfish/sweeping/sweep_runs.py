@@ -1,20 +1,19 @@
-"""The runs of a sweep: every point of the grid under every budget.
-
-Before them come the runs of the search for learning rates.
-"""
+"""The runs of a sweep: searches, then every point of the grid and budget."""
 
 import collections
 import dataclasses
 import math
-from collections.abc import Iterable, Sequence
+import pathlib
+from collections.abc import Sequence
+from typing import Any
 
 from tff_fedfish.config import loading as config_loading
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.errors import UserError
-from tff_fedfish.sweeping import evaluations, grid
+from tff_fedfish.sweeping import grid
 from tff_fedfish.sweeping.evaluations import EvaluationRequest
 from tff_fedfish.sweeping.grid import Settings
-from tff_fedfish.sweeping.learning_rate_search import held_out_share
+from tff_fedfish.sweeping.jobs import Job, round_cost
 from tff_fedfish.sweeping.sweep_file import SweepFile
 
 ARMS = 'arms'
@@ -25,95 +24,78 @@ _LOCAL_EPOCHS = 'client_work.num_local_epochs'
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class SweepRun:
-  """One run of a sweep: an arm of the comparison, or a run of the search."""
+class SweepRun(Job):
+  """One run of a sweep: an arm of the comparison, or a run of the search.
 
-  name: str
-  """Name of its directory, such as 'fed_fish-E4-seed2'."""
+  An arm is named like its directory, a search run with 'search/' before it.
+  """
+
   point: Settings
   """Its point of the grid; for a search run only the settings of `per`."""
   rates: Settings = dataclasses.field(default_factory=dict)
   """Learning rates that a search run tries, or that were chosen for an arm."""
-  config: TrainConfig
-  evaluations: Sequence[EvaluationRequest]
-  """Evaluations that follow its training."""
   budgets: tuple[str, ...] = ()
   """Budgets that an arm satisfies. Empty for a search run."""
   num_cells: int = 1
   """Cells of the grid that resolve to its config."""
-  held_out_fraction: float = 0.0
-  """f of the arms; their search runs hold out more themselves."""
 
   @property
   def is_arm(self) -> bool:
     """Whether it is compared with others."""
     return bool(self.budgets)
 
-  @property
-  def directory(self) -> str:
-    """Its directory within that of the sweep."""
-    return f'{ARMS if self.is_arm else _SEARCH}/{self.name}'
 
-  @property
-  def job_name(self) -> str:
-    """A name that no other run of the sweep has."""
-    return self.name if self.is_arm else self.directory
-
-  @property
-  def num_rounds(self) -> int:
-    """Rounds that it is trained for."""
-    return self.config.training.num_rounds
-
-
-def expand(file: SweepFile) -> tuple[list[SweepRun], list[SweepRun]]:
+def expand(
+  file: SweepFile, workdir: pathlib.Path = pathlib.Path()
+) -> tuple[list[SweepRun], list[SweepRun]]:
   """Returns the search runs and the arms of a sweep.
 
-  Names settings of the base that no arm reads, on standard error.
+  Args:
+    file: The sweep.
+    workdir: Its directory.
 
   Raises:
     UserError: See `expand_search` and `expand_arms`.
   """
-  search_runs, arms = expand_search(file), expand_arms(file)
-  unread = file.require_read([arm.config for arm in arms])
-  if unread:
-    methods = dict.fromkeys(arm.config.algorithm.name for arm in arms)
-    config_loading.print_unread(list(methods), unread)
-  return search_runs, arms
+  return expand_search(file, workdir), expand_arms(file, workdir)
 
 
-def expand_arms(file: SweepFile) -> list[SweepRun]:
+def expand_arms(
+  file: SweepFile, workdir: pathlib.Path = pathlib.Path()
+) -> list[SweepRun]:
   """Returns all arms in the order in which they run, with the base's rates.
 
   Cells of the grid that resolve to one config are one arm, named by the first
-  of them.
+  of them. Names settings of the base that no arm reads, on standard error.
 
   Raises:
     UserError: If a setting is unknown or wrong, rounds do not divide, an
       evaluation cannot be made, or the arms would not share their data.
   """
-  cells = []
+  cells = collections.defaultdict(list)
   for point in map(file.without_unread, grid.product(file.axes)):
     for num_rounds, budgets in rounds_by_budget(file, point).items():
       tells_apart = num_rounds if len(file.budgets) > 1 else None
       name = grid.run_name(file.axes, point, tells_apart)
-      cells.append(
-        SweepRun(
-          name=name,
-          point=point,
-          config=_arm_config(file, name, point, num_rounds),
-          evaluations=file.evaluations,
-          budgets=budgets,
-        )
+      config = _arm_config(file, name, point, num_rounds)
+      cells[config].append(dict(name=name, point=point, budgets=budgets))
+  unread = file.require_read(cells)
+  _require_unique([of_config[0]['name'] for of_config in cells.values()])
+  arms = []
+  for config, of_config in cells.items():
+    _require_evaluations(file, of_config[0]['name'], config)
+    arms.append(
+      _run(
+        workdir / ARMS,
+        config,
+        file.evaluations,
+        num_cells=len(of_config),
+        **of_config[0],
       )
-  file.require_read([arm.config for arm in cells])
-  num_cells = collections.Counter(arm.config for arm in cells)
-  arms = [
-    dataclasses.replace(arm, num_cells=num_cells[arm.config])
-    for arm in _first_of_equal(cells)
-  ]
-  _require_unique(arms)
-  for arm in arms:
-    _require_evaluations(arm)
+    )
+  if unread:
+    methods = dict.fromkeys(config.algorithm.name for config in cells)
+    config_loading.print_unread(list(methods), unread)
   return arms
 
 
@@ -139,7 +121,7 @@ def rounds_by_budget(
     )
   base_rounds = file.base.training.num_rounds
   total = base_rounds * file.reference_local_epochs
-  budgets_of = {}
+  budgets_of = collections.defaultdict(tuple)
   for budget in file.budgets:
     num_rounds, rest = base_rounds, 0
     if budget == 'fixed_compute':
@@ -152,7 +134,7 @@ def rounds_by_budget(
         f'{num_local_epochs} does not divide {total}. Choose another '
         '`training.num_rounds`.'
       )
-    budgets_of[num_rounds] = (*budgets_of.get(num_rounds, ()), budget)
+    budgets_of[num_rounds] += (budget,)
   return budgets_of
 
 
@@ -160,10 +142,13 @@ def with_rates(file: SweepFile, arm: SweepRun, rates: Settings) -> SweepRun:
   """Returns an arm with the learning rates that a search chose for it."""
   rates = _read_rates(file, arm.point, rates)
   config = _arm_config(file, arm.name, arm.point | rates, arm.num_rounds)
-  return dataclasses.replace(arm, rates=rates, config=config)
+  same = {name: getattr(arm, name) for name in ('name', 'point', 'budgets')}
+  return _run(arm.run.parent, config, file.evaluations, rates=rates, **same)
 
 
-def expand_search(file: SweepFile) -> list[SweepRun]:
+def expand_search(
+  file: SweepFile, workdir: pathlib.Path = pathlib.Path()
+) -> list[SweepRun]:
   """Returns the runs of all searches; none where there is no search.
 
   Runs of a group that resolve to one config are one. A group whose method
@@ -175,27 +160,27 @@ def expand_search(file: SweepFile) -> list[SweepRun]:
   """
   search, runs = file.search, []
   for group in search_groups(file):
-    of_group = []
-    for point in grid.product(search.axes):
-      rates = _read_rates(file, group, point)
+    of_group = {}
+    for rates in grid.product(search.axes):
+      rates = _read_rates(file, group, rates)
       name = grid.run_name((*search.per, *search.axes), group | rates)
-      arm_config = file.config(group | rates, name)
-      settings = group | rates | search.run_settings(arm_config)
-      of_group.append(
-        SweepRun(
-          name=name,
+      arm = file.config(group | rates, name)
+      settings = group | rates | search.run_settings(arm)
+      config = file.config(settings, name)
+      if config not in of_group:
+        of_group[config] = _run(
+          workdir / _SEARCH,
+          config,
+          [search.evaluation(arm)],
+          name=f'{_SEARCH}/{name}',
           point=group,
           rates=rates,
-          config=file.config(settings, name),
-          evaluations=[search.evaluation(arm_config)],
-          held_out_fraction=held_out_share(arm_config),
         )
-      )
-    runs += _first_of_equal(of_group)
+    runs += of_group.values()
   if runs:
     file.require_read([run.config for run in runs], of_search=True)
   runs = [run for run in runs if run.rates]
-  _require_unique(runs)
+  _require_unique([run.run.name for run in runs])
   return runs
 
 
@@ -214,12 +199,40 @@ def _read_rates(file, settings, rates) -> Settings:
   return {name: value for name, value in rates.items() if name in read}
 
 
-def _first_of_equal(runs: Iterable[SweepRun]) -> list[SweepRun]:
-  """Returns the first of all runs with the same config."""
-  by_config = {}
-  for run in runs:
-    by_config.setdefault(run.config, run)
-  return list(by_config.values())
+def _run(
+  directory: pathlib.Path,
+  config: TrainConfig,
+  requests: Sequence[EvaluationRequest],
+  *,
+  name: str,
+  **values: Any,
+) -> SweepRun:
+  """Returns a run whose directory lies in this one."""
+  path, workdir = directory / pathlib.Path(name).name, directory.parent
+  num_rounds = config.training.num_rounds
+  evaluations = {}
+  for request in requests:
+    commands = request.commands(path, num_rounds, config.data.directory)
+    for output in evaluations.keys() & commands:
+      raise UserError(
+        f'`evaluate` would write the evaluation {output.name!r} of the run '
+        f'{name!r} twice. Give one of them another `name`.'
+      )
+    evaluations |= commands
+  return SweepRun(
+    name=name,
+    run=path,
+    num_rounds=num_rounds,
+    train=[
+      *('train', '--config', str(workdir / 'configs' / f'{name}.py')),
+      *('--workdir', str(path)),
+    ],
+    evaluations=evaluations,
+    log=workdir / 'logs' / f'{name}.log',
+    config=config,
+    round_cost=round_cost(config),
+    **values,
+  )
 
 
 def _arm_config(file, name, settings, num_rounds):
@@ -240,9 +253,8 @@ def _arm_config(file, name, settings, num_rounds):
   return file.config(settings, name)
 
 
-def _require_unique(runs: Sequence[SweepRun]) -> None:
-  names = collections.Counter(run.name for run in runs)
-  twice = [name for name, count in names.items() if count > 1]
+def _require_unique(names: Sequence[str]) -> None:
+  twice = [name for name in names if names.count(name) > 1]
   if twice:
     raise UserError(
       f'Every run must have a name of its own, but {twice[0]!r} would be that '
@@ -250,32 +262,24 @@ def _require_unique(runs: Sequence[SweepRun]) -> None:
     )
 
 
-def _require_evaluations(arm: SweepRun) -> None:
+def _require_evaluations(file: SweepFile, name: str, arm: TrainConfig) -> None:
   """Raises UserError if an evaluation is known to fail after the training."""
-  requests = arm.evaluations
-  if any('half' in request.at for request in requests) and arm.num_rounds % 2:
+  num_rounds = arm.training.num_rounds
+  if num_rounds % 2 and any('half' in r.at for r in file.evaluations):
     raise UserError(
-      "`evaluate` asks for 'half' of the rounds, but the run "
-      f"{arm.name!r} has {arm.num_rounds}. Leave 'half' out, or choose an "
-      'even `training.num_rounds`.'
-    )
-  twice = evaluations.names_taken_twice(
-    requests, arm.num_rounds, arm.config.data.directory
-  )
-  if twice:
-    raise UserError(
-      f'`evaluate` would write the evaluation {twice[0]!r} of the run '
-      f'{arm.name!r} twice. Give one of them another `name`.'
+      f"`evaluate` asks for 'half' of the rounds, but the run {name!r} has "
+      f"{num_rounds}. Leave 'half' out, or choose an even "
+      '`training.num_rounds`.'
     )
   needs_held_out = any(
     request.data is None
     and request.options.get('client_split', 'held_out') == 'held_out'
-    for request in requests
+    for request in file.evaluations
   )
   # None: the corpus holds clients out itself.
-  if needs_held_out and arm.config.client_splits.held_out_fraction == 0:
+  if needs_held_out and arm.client_splits.held_out_fraction == 0:
     raise UserError(
       '`evaluate` asks for the held-out clients of the corpus of the run '
-      f'{arm.name!r}, whose `client_splits.held_out_fraction` is 0. Raise it, '
+      f'{name!r}, whose `client_splits.held_out_fraction` is 0. Raise it, '
       'or leave that evaluation out.'
     )

@@ -1,6 +1,7 @@
 """sweep.json: the definition of a sweep, and the status of each of its runs."""
 
 import json
+import operator
 import pathlib
 from collections.abc import Iterable
 from typing import Any
@@ -41,7 +42,7 @@ class SweepState:
     self, workdir: pathlib.Path, file: SweepFile, runs: Iterable[SweepRun]
   ):
     self._path = workdir / NAME
-    self._entries = {run.job_name: _entry(run) for run in runs}
+    self._entries = {run.name: _entry(run) for run in runs}
     self.choices = []
     self._values = {
       'schema_version': SCHEMA_VERSION,
@@ -49,13 +50,13 @@ class SweepState:
       **file.to_json_dict(),
     }
 
-  def names_with(self, status: str) -> list[str]:
-    """Returns the names of the jobs with a status."""
-    return [n for n, e in self._entries.items() if e['status'] == status]
+  def names_with(self, *statuses: str) -> list[str]:
+    """Returns the names of the runs with one of some statuses."""
+    return [n for n, e in self._entries.items() if e['status'] in statuses]
 
-  def update(self, job_names: Iterable[str], **values: Any) -> None:
-    """Sets `status`, `score` or `settings` of some jobs."""
-    for name in job_names:
+  def update(self, names: Iterable[str], **values: Any) -> None:
+    """Sets `status`, `score` or `settings` of some runs."""
+    for name in names:
       self._entries[name] |= values
 
   def write(self) -> None:
@@ -109,13 +110,13 @@ def require_same_sweep(workdir: pathlib.Path, file: SweepFile) -> None:
 def _entry(run: SweepRun) -> dict[str, Any]:
   """Returns what sweep.json says of a run before it begins."""
   return {
-    'name': run.name,
+    'name': run.run.name,
     'settings': run.point | run.rates,
     **({'budgets': list(run.budgets)} if run.is_arm else {}),
     'num_rounds': run.num_rounds,
     **({} if run.is_arm else {'score': None}),
     'status': WAITING,
-    'directory': run.directory,
+    'directory': f'{run.run.parent.name}/{run.run.name}',
   }
 
 
@@ -124,8 +125,9 @@ def _differences(found, file, source):
   now = file.to_json_dict()
   recorded = config_loading.from_json_dict(found['base'], source)
   changes = [
-    f'the base had {name} {_setting(recorded, name)!r} and now has '
-    f'{_setting(file.base, name)!r}'
+    'the base had {} {!r} and now has {!r}'.format(
+      name, *(operator.attrgetter(name)(base) for base in (recorded, file.base))
+    )
     for name in config_loading.differences(recorded, file.base)
   ]
   old, new = found['grid'], now['grid']
@@ -143,8 +145,3 @@ def _differences(found, file, source):
     for name in now
     if name != 'grid' and found[name] != now[name]
   ]
-
-
-def _setting(config, name):
-  section, leaf = name.split('.')
-  return getattr(getattr(config, section), leaf)
