@@ -5,7 +5,7 @@ import types
 import pytest
 
 from tff_fedfish.errors import UserError
-from tff_fedfish.exporting import client_lookup
+from tff_fedfish.exporting import generate
 
 
 def _corpus(client_ids):
@@ -19,18 +19,18 @@ _HOSTS = _corpus(b'host%d.org' % i for i in range(12))
 
 def _refusal(corpus, text):
   with pytest.raises(UserError) as error:
-    client_lookup.find_client(corpus, text)
+    generate.find_client(corpus, text)
   assert '\n' not in str(error.value)
   return str(error.value)
 
 
 def test_a_client():
-  assert client_lookup.find_client(_HOSTS, 'host3.org') == b'host3.org'
+  assert generate.find_client(_HOSTS, 'host3.org') == b'host3.org'
 
 
 def test_bytes_that_are_no_text():
   corpus = _corpus([b'a%b\xff\n'])
-  assert client_lookup.find_client(corpus, 'a%25b%FF%0A') == b'a%b\xff\n'
+  assert generate.find_client(corpus, 'a%25b%FF%0A') == b'a%b\xff\n'
 
 
 def test_a_percent_sign_as_it_is():

@@ -11,9 +11,7 @@ from tff_fedfish.evaluation.results import ClientEvaluation
 from tff_fedfish.sweeping import grid
 from tff_fedfish.sweeping.learning_rate_search import (
   METRICS,
-  at_edge,
-  best,
-  held_out_share,
+  choose,
   parse_search,
   validation_score,
 )
@@ -94,7 +92,8 @@ def test_defaults_and_json():
 def test_settings_of_a_search_run():
   search, _ = _parse(validation_fraction=0.25)
   base = planned_configs.by_hand(client_splits__held_out_fraction=0.5)
-  assert search.run_settings(base) == {
+  settings, _ = search.run_settings(base)
+  assert settings == {
     'training.num_rounds': 10,
     'client_splits.held_out_fraction': 0.75,
     'evaluation.num_clients': 0,
@@ -106,9 +105,9 @@ def test_a_corpus_that_holds_clients_out_itself():
   base = planned_configs.shipped('mnist_by_writer')
   assert base.client_splits.held_out_fraction is None
   # f = 0, and v = 0.1: search runs leave its own held-out clients aside.
-  settings = search.run_settings(base)
+  settings, evaluation = search.run_settings(base)
   assert settings['client_splits.held_out_fraction'] == 0.1
-  assert search.max_clients(held_out_share(base)) == 24
+  assert evaluation.options['max_clients'] == 24
 
 
 def test_nobody_is_left_to_train_on():
@@ -135,7 +134,12 @@ def test_nobody_is_left_to_train_on():
 )
 def test_how_many_clients_to_score(held_out_fraction, num_clients, expected):
   search, _ = _parse(num_clients=num_clients)
-  assert search.max_clients(held_out_fraction) == expected
+  base = planned_configs.by_hand(
+    client_splits__held_out_fraction=held_out_fraction,
+    evaluation__num_clients=0,
+  )
+  _, evaluation = search.run_settings(base)
+  assert evaluation.options['max_clients'] == expected
 
 
 @pytest.mark.parametrize(
@@ -306,30 +310,51 @@ def test_no_validation_client():
   ],
 )
 def test_choice_by_hand(scores, metric, expected):
-  assert best(scores, metric) == expected
+  search, _ = _parse(metric=metric)
+  tried = [{'client_work.learning_rate': 10.0**i} for i in range(5)]
+  choice = choose(search, {'a.b': 1}, tried[: len(scores)], scores, 7)
+  if expected is None:
+    assert choice is None
+    return
+  assert choice == {
+    'for': {'a.b': 1},
+    'chosen': tried[expected],
+    'metric': metric,
+    'score': scores[expected],
+    'num_validation_clients': 7,
+    'at_edge': [],
+  }
 
 
 def test_values_at_the_edge():
-  axes = grid.parse_grid(
-    {
+  search, problems = _parse(
+    settings={
       'client_work.learning_rate': [0.3, 0.1, 1.0],
-      'server.learning_rate,server.optimizer': [(0.01, 'adam'), (0.1, 'sgd')],
+      'server.learning_rate,server.momentum,server.nesterov': [
+        (0.01, 'a', True),
+        (0.1, 'b', True),
+      ],
       'server.beta_1': [0.9],
-    },
-    [],
+    }
   )
+  assert not problems
+
+  def edges(rates):
+    return choose(search, {}, [rates], [1.0], 1)['at_edge']
+
   rates = {
     'client_work.learning_rate': 0.3,
     'server.learning_rate': 0.1,
-    'server.optimizer': 'sgd',
+    'server.momentum': 'b',
+    'server.nesterov': True,
     'server.beta_1': 0.9,
   }
   # 0.3 lies between 0.1 and 1; names have no edge, nor has a single value.
-  assert at_edge(axes, rates) == ['server.learning_rate']
+  assert edges(rates) == ['server.learning_rate']
   # An axis that the method does not read was not chosen from.
-  assert not at_edge(axes, {'server.beta_1': 0.9})
+  assert not edges({'server.beta_1': 0.9})
   rates['client_work.learning_rate'] = 0.1
-  assert at_edge(axes, rates) == [
+  assert edges(rates) == [
     'client_work.learning_rate',
     'server.learning_rate',
   ]

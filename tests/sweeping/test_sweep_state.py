@@ -15,8 +15,8 @@ _SWEEP = {
 
 def _write(workdir, file):
   workdir.mkdir(exist_ok=True)
-  search_runs, arms = sweep_runs.expand(file)
-  found = sweep_state.SweepState(workdir, file, [*search_runs, *arms])
+  runs = [*sweep_runs.expand_search(file), *sweep_runs.expand_arms(file)]
+  found = sweep_state.SweepState(workdir, file, runs)
   found.write()
   return found
 

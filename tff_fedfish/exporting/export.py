@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
+import safetensors.numpy
 
 from tff_fedfish import files
 from tff_fedfish.config import loading as config_loading
@@ -80,7 +81,17 @@ def export(
     if not model.is_of_images:
       model.tokenizer.save(temporary / 'vocabulary')
     if 'safetensors' in formats:
-      _write_safetensors(temporary / 'model.safetensors', model, config)
+      path = temporary / 'model.safetensors'
+      # The format's metadata are strings.
+      metadata = {'config': json.dumps(config, ensure_ascii=False)}
+      # The library reads the memory as if it were contiguous.
+      safetensors.numpy.save_file(
+        {n: np.ascontiguousarray(w) for n, w in model.weights.items()},
+        path,
+        metadata,
+      )
+      # The library makes it readable only for its owner.
+      path.chmod(0o666 & ~files.umask())
     if 'saved_model' in formats:
       from tff_fedfish.exporting import saved_model
 
@@ -120,20 +131,6 @@ def json_config(model: TrainedModel) -> dict[str, Any]:
   return contents | {'run': run}
 
 
-def _write_safetensors(path, model, config):
-  from safetensors.numpy import save_file
-
-  # The library reads the memory as if it were contiguous.
-  weights = {
-    name: np.ascontiguousarray(weight) for name, weight in model.weights.items()
-  }
-  # The format's metadata are strings.
-  metadata = {'config': json.dumps(config, ensure_ascii=False)}
-  save_file(weights, path, metadata)
-  # The library makes it readable only for its owner.
-  path.chmod(0o666 & ~files.umask())
-
-
 def _sums(directory: pathlib.Path) -> Iterator[str]:
   """Yields a line for every file, as `sha256sum --check` reads it."""
   paths = [
@@ -152,11 +149,10 @@ def _sums(directory: pathlib.Path) -> Iterator[str]:
 def _naming_failures(directory: pathlib.Path) -> Iterator[None]:
   """Turns the libraries' errors, such as on a full disk, into one line."""
   import tensorflow as tf
-  from safetensors import SafetensorError
 
   try:
     yield
-  except (OSError, SafetensorError, tf.errors.OpError) as error:
+  except (OSError, safetensors.SafetensorError, tf.errors.OpError) as error:
     raise FailedError(
       f'{str(directory)!r} could not be written ({_reason(error)}); nothing of '
       'it is left.'

@@ -1,17 +1,21 @@
 """Samples text from a model, before and after fine-tuning on a client."""
 
+import bisect
 import dataclasses
+import difflib
 import os
 import re
 
 import numpy as np
 
-from tff_fedfish.config_fields import is_finite_float32
-from tff_fedfish.data.client_id_text import client_id_to_text
+from tff_fedfish.config_fields import as_declared, number, unmet_requirement
+from tff_fedfish.data.client_id_text import (
+  client_id_to_text,
+  text_to_client_id,
+)
 from tff_fedfish.data.grouped_corpus import GroupedCorpus
 from tff_fedfish.data.tokenizers import Tokenizer
 from tff_fedfish.errors import UserError
-from tff_fedfish.exporting import client_lookup
 from tff_fedfish.exporting.trained_model import (
   TrainedModel,
   load_trained_model,
@@ -24,6 +28,9 @@ _MARKER = re.compile(
   r'</?(s|pad|unk|cls|sep|mask|bos|eos)>',
   re.IGNORECASE,
 )
+# Ids, around its place in their order, that an unknown one is compared with.
+_MAX_CANDIDATES = 2_000
+_MAX_NAMED = 3
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -32,32 +39,32 @@ class GenerationOptions:
 
   prompt: str = ''
   """Beginning of every sample; empty: the beginning of a document."""
-  num_tokens: int = 64
+  num_tokens: int = number(64, at_least=1)
   """Maximal number of tokens after the prompt, >= 1."""
   temperature: float = 1.0
   """Divides the logits. 0: always the likeliest token."""
-  top_k: int | None = None
+  top_k: int | None = number(None, at_least=1)
   """Draw only from the k likeliest tokens. None: from all."""
   seed: int = 0
   """Seed of the draws, in [0, 2^31)."""
-  num_samples: int = 1
+  num_samples: int = number(1, at_least=1)
   """Number of samples, >= 1."""
   corpus: str | None = None
   """A grouped corpus with a client to personalize on; None: no client."""
   client: str | None = None
   """The client, as per_client.csv writes it; given if `corpus` is."""
-  personalization_epochs: int | None = None
+  personalization_epochs: int | None = number(None, at_least=1)
   """Passes of fine-tuning, >= 1; None: 4, as in `fedfish evaluate`."""
-  learning_rate: float | None = None
+  learning_rate: float | None = number(None, above=0)
   """Learning rate of the fine-tuning, > 0; None: the run's base client rate."""
 
   def __post_init__(self):
-    counts = ('num_tokens', 'num_samples', 'top_k', 'personalization_epochs')
-    problems = [
-      f'`--{name}` must be at least 1, found {value}'
-      for name in counts
-      if (value := getattr(self, name)) is not None and value < 1
-    ]
+    problems = []
+    for field in dataclasses.fields(self):
+      value = as_declared(getattr(self, field.name), field)
+      # The others have no bounds.
+      if field.metadata and (wanted := unmet_requirement(value, field)):
+        problems.append(f'`--{field.name}` must be {wanted}, found {value}')
     # Less would be 0 or infinite in float32.
     if self.temperature != 0 and not 1e-3 <= self.temperature <= 1e3:
       problems.append(
@@ -66,11 +73,6 @@ class GenerationOptions:
       )
     if not 0 <= self.seed < 2**31:
       problems.append(f'`--seed` must be from 0 to 2^31 - 1, found {self.seed}')
-    rate = self.learning_rate
-    if rate is not None and not (rate > 0 and is_finite_float32(rate)):
-      problems.append(
-        f'`--learning_rate` must be finite and above 0, found {rate}'
-      )
     needs = {
       'client': ('--personalize_on', self.corpus),
       'corpus': ('--client', self.client),
@@ -119,7 +121,7 @@ def generate(
   """
   if options.corpus is not None:
     corpus = GroupedCorpus(options.corpus)
-    client_id = client_lookup.find_client(corpus, options.client)
+    client_id = find_client(corpus, options.client)
   model = load_trained_model(checkpoint, language_only=True)
   if options.corpus is not None:
     sequences = _client_sequences(model, corpus, client_id)
@@ -137,6 +139,47 @@ def generate(
   )
   client = client_id_to_text(client_id)
   return Samples(model.round_num, before, after, client, len(sequences))
+
+
+def find_client(corpus: GroupedCorpus, text: str) -> bytes:
+  """Returns the id of a client.
+
+  Args:
+    corpus: The corpus.
+    text: The id as `fedfish inspect` and per_client.csv write it, with %XX for
+      bytes that are not text.
+
+  Raises:
+    UserError: If it is no client id, or the corpus has no such client; names
+      the nearest ones.
+  """
+  try:
+    client_id = text_to_client_id(text)
+  except ValueError as error:
+    raise UserError(
+      f'`--client` must be a client id, in which a percent sign is %25, found '
+      f'{text!r}. Copy it from `fedfish inspect` or per_client.csv.'
+    ) from error
+  if client_id in corpus.client_ids:
+    return client_id
+  place = bisect.bisect_left(corpus.client_ids, client_id)
+  start = max(place - _MAX_CANDIDATES // 2, 0)
+  candidates = [
+    client_id_to_text(candidate)
+    for candidate in corpus.client_ids[start : start + _MAX_CANDIDATES]
+  ]
+  # If nothing looks alike, those beside it in the order.
+  place -= start
+  named = difflib.get_close_matches(
+    client_id_to_text(client_id), candidates, n=_MAX_NAMED
+  )
+  named = named or candidates[max(place - 1, 0) : place + _MAX_NAMED - 1]
+  nearest = ', '.join(map(repr, named))
+  raise UserError(
+    f'`--client` must be one of the {len(corpus.client_ids):,} clients of '
+    f'{str(corpus.directory)!r}, but {text!r} is none of them. '
+    + (f'The nearest are {nearest}.' if nearest else 'Name another corpus.')
+  )
 
 
 def special_ids(tokenizer: Tokenizer) -> set[int]:

@@ -25,7 +25,8 @@ def print_sweep(
     UserError: If the sweep cannot be run, or `workdir` holds another one.
   """
   directory = pathlib.Path(workdir or '')
-  search_runs, arms = sweep_runs.expand(file, directory)
+  search_runs = sweep_runs.expand_search(file, directory)
+  arms = sweep_runs.expand_arms(file, directory)
   if workdir:
     sweep_state.require_same_sweep(directory, file)
   unit = 'images' if file.base.data.holds_images else 'tokens'

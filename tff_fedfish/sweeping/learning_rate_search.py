@@ -1,13 +1,10 @@
-"""The search for learning rates, which never sees a client of the evaluations.
+"""The search for learning rates, on clients that no evaluation uses.
 
-Every client has a fixed place in [0, 1) (`data/client_splits.py`), and clients
-below f = `client_splits.held_out_fraction` are held out. A search run holds out
-clients below f + v, v = `validation_fraction`. Clients between f and f + v are
-the validation clients: the search does not train on them and uses only them to
-choose. Clients below f are the sweep's test clients: the search neither trains
-on them nor uses them to choose. In the runs of the sweep validation clients
-take part in training like all others that are not held out. Where a corpus
-holds clients out itself, f is 0: a search run leaves those aside altogether.
+Every client has a fixed place in [0, 1) (`data/client_splits.py`). Runs of the
+sweep hold out those below f = `client_splits.held_out_fraction`, 0 where the
+corpus holds clients out itself. Search runs hold out those below f + v, v =
+`validation_fraction`, and those from f to f + v are the validation clients: the
+choice is made by them and by no others.
 """
 
 import dataclasses
@@ -75,16 +72,22 @@ class LearningRateSearch:
     names = [name for axis in self.per for name in axis.names]
     return {name: point[name] for name in names if name in point}
 
-  def run_settings(self, base: TrainConfig) -> Settings:
-    """Returns the settings that tell a search run from a run of the sweep.
+  def run_settings(
+    self, arm: TrainConfig
+  ) -> tuple[Settings, EvaluationRequest]:
+    """Returns what tells a search run from an arm.
 
     Args:
-      base: The config with the settings of the search's group.
+      arm: The base config with the settings of the search's group, and the
+        rates to try.
+
+    Returns:
+      (settings, the evaluation that the run is judged by).
 
     Raises:
       UserError: If f + v leaves nobody to train on.
     """
-    held_out_fraction = held_out_share(base)
+    held_out_fraction = held_out_share(arm)
     together = held_out_fraction + self.validation_fraction
     if not together < 1:
       raise UserError(
@@ -93,32 +96,22 @@ class LearningRateSearch:
         f'`client_splits.held_out_fraction` of {held_out_fraction}, and both '
         'together must be below 1. Lower one.'
       )
-    return {
+    settings = {
       'training.num_rounds': self.num_rounds,
       'client_splits.held_out_fraction': together,
       # Its sample would hold clients of the evaluations.
       'evaluation.num_clients': 0,
     }
-
-  def evaluation(self, base: TrainConfig) -> EvaluationRequest:
-    """Returns the evaluation that a search run is judged by."""
-    cap = base.evaluation.max_sequences_per_client
+    # About so many of all below f + v are validation clients. Rounded: 24 / 0.5
+    # may come out a little above 48.
+    num_clients = self.num_clients / (self.validation_fraction / together)
+    cap = arm.evaluation.max_sequences_per_client
     options = {
       'fractions': (0.0,),
-      'max_clients': self.max_clients(held_out_share(base)),
+      'max_clients': math.ceil(round(num_clients, 6)) or None,
       'max_sequences_per_client': max(cap, MIN_SEQUENCES) if cap else None,
     }
-    return EvaluationRequest(name='validation', options=options)
-
-  def max_clients(self, held_out_fraction: float) -> int | None:
-    """Returns how many clients below f + v to score for `num_clients`."""
-    if not self.num_clients:
-      return None
-    together = held_out_fraction + self.validation_fraction
-    # Rounded: 24 / 0.5 may come out a little above 48.
-    return math.ceil(
-      round(self.num_clients / (self.validation_fraction / together), 6)
-    )
+    return settings, EvaluationRequest(name='validation', options=options)
 
 
 def held_out_share(config: TrainConfig) -> float:
@@ -137,12 +130,10 @@ def validation_score(
 
   Args:
     clients: Rows of a search run's evaluation, for all clients below f + v.
-    metric: A key of `METRICS`.
+    metric: A key of `METRICS`. The mean is NaN if a client's loss is not
+      finite.
     split_seed: Split seed of the search run and of the sweep's runs.
     held_out_fraction: f of the sweep's runs.
-
-  Returns:
-    (mean, number of clients). The mean is NaN if a client's loss is not finite.
 
   Raises:
     UserError: If there is no validation client among them.
@@ -167,45 +158,61 @@ def validation_score(
   return math.fsum(values) / len(values), len(values)
 
 
-def best(scores: Sequence[float], metric: str) -> int | None:
-  """Returns the position of the best finite score, the first of equal ones."""
+def choose(
+  search: LearningRateSearch,
+  group: Settings,
+  tried: Sequence[Settings],
+  scores: Sequence[float],
+  num_clients: int,
+) -> dict[str, Any] | None:
+  """Returns the best rates for a group of settings, as sweep.json keeps them.
+
+  Args:
+    search: The search.
+    group: The settings that it is for.
+    tried: Learning rates of each run.
+    scores: Score of each run; the first of the best finite ones wins.
+    num_clients: Number of validation clients.
+
+  Returns:
+    The choice, whose 'at_edge' names settings whose best value may lie beyond
+    those tried; None if no score is finite.
+  """
+  _, find_best = METRICS[search.metric]
   finite = [i for i, score in enumerate(scores) if math.isfinite(score)]
-  _, find_best = METRICS[metric]
-  return find_best(finite, key=lambda i: scores[i], default=None)
+  if not finite:
+    return None
+  position = find_best(finite, key=lambda i: scores[i])
+  rates, edges = tried[position], []
+  for axis in search.axes:
+    for name, *values in zip(axis.names, *axis.values, strict=True):
+      has_order = all(isinstance(value, int | float) for value in values)
+      if name in rates and has_order and len(set(values)) > 1:
+        edges += [name] * (rates[name] in (min(values), max(values)))
+  return {
+    'for': group,
+    'chosen': rates,
+    'metric': search.metric,
+    'score': scores[position],
+    'num_validation_clients': num_clients,
+    'at_edge': edges,
+  }
 
 
 def choice_line(search: LearningRateSearch, choice: Mapping[str, Any]) -> str:
-  """Returns a choice, an entry of sweep.json, as a line to print."""
+  """Returns a choice as a line to print."""
   group_name = grid.run_name(search.per, choice['for']) or 'all runs'
   rates = ', '.join(f'{name} {rate}' for name, rate in choice['chosen'].items())
-  line = (
+  edges = ', '.join(choice['at_edge'])
+  return (
     f'Chosen for {group_name}: {rates} ({search.metric} '
     f'{choice["score"]:.4f} over {choice["num_validation_clients"]} validation '
     'clients).'
+  ) + (
+    f' At the edge of what was tried: {edges}; a better value may lie beyond.'
+    if edges
+    else ''
   )
-  if choice['at_edge']:
-    line += (
-      f' At the edge of what was tried: {", ".join(choice["at_edge"])}; a '
-      'better value may lie beyond.'
-    )
-  return line
-
-
-def at_edge(axes: Iterable[Axis], rates: Settings) -> list[str]:
-  """Returns the settings whose best value may lie beyond those tried.
-
-  Args:
-    axes: Axes that were searched.
-    rates: The choice, without axes that the method does not read.
-  """
-  edges = []
-  for axis in axes:
-    columns = zip(*axis.values, strict=True)
-    for name, tried in zip(axis.names, columns, strict=True):
-      has_order = all(isinstance(value, int | float) for value in tried)
-      if name in rates and has_order and len(set(tried)) > 1:
-        edges += [name] if rates[name] in (min(tried), max(tried)) else []
-  return edges
 
 
 def parse_search(
@@ -213,13 +220,8 @@ def parse_search(
 ) -> LearningRateSearch | None:
   """Returns the `learning_rate_search` of a sweep file; None if it has none.
 
-  Adds a clause to `problems` for each problem.
-
-  Args:
-    value: A dictionary, or None.
-    axes: Axes of the grid.
-    base: The base config; it has the default of `num_clients`.
-    problems: Clauses so far.
+  Its keys `per` are of the grid with these axes, and the base has the default
+  of `num_clients`. Adds a clause to `problems` for each problem.
   """
   if value is None:
     return None

@@ -65,7 +65,7 @@ class JobsProgress:
         'waiting', arm=job.name, stage='', start=False, visible=title is None
       )
       self._tasks[job.name] = self._bar.tasks[-1]
-      self._look(job)
+      self._count(job)
     # What was done before the start says nothing about the speed.
     self._done_at_start = {n: t.completed for n, t in self._tasks.items()}
 
@@ -100,48 +100,38 @@ class JobsProgress:
       failed: Names of the jobs that have failed, or cannot be started.
     """
     for name, task in self._tasks.items():
-      former = task.fields['stage']
+      job, former = self._jobs[name], task.fields['stage']
       if name in running or (name in ended and former != 'ended'):
-        stage = self._look(self._jobs[name], has_ended=name in ended)
+        stage = self._count(job)
+        stage = 'ended' if name in ended else stage
+        facts = f', {self._position(job)}' if stage == 'training' else ''
+        self._bar.start_task(task.id)
+        self._bar.update(
+          task.id,
+          description=stage + facts,
+          stage=stage,
+          visible=self._title is None or stage != 'ended',
+        )
+        if stage == 'ended':
+          self._bar.stop_task(task.id)
         if stage != former and not self._console.is_terminal:
           self.write_line(f'{name}: {stage}')
     if self._title is not None:
       self._update_title(running, set(done), set(failed))
 
-  def _look(self, job: Job, *, has_ended: bool | None = None) -> str:
-    """Reads a job's files into its task, in rounds; returns its stage.
-
-    Args:
-      job: The job.
-      has_ended: None: it has not been started.
-    """
-    task = self._tasks[job.name]
-    pending = job.pending_evaluations()
-    num_rounds, num_evaluations = job.num_rounds_done(), len(job.evaluations)
+  def _count(self, job: Job) -> str:
+    """Reads a job's files into its task, in rounds; returns its stage."""
+    num_rounds, pending = job.num_rounds_done(), job.pending_evaluations()
+    num_evaluations = len(job.evaluations)
     weight = job.num_rounds * _EVALUATION_SHARE
-    stage = f'evaluating on {pending[0].name}' if pending else 'finishing'
-    description = stage
-    if has_ended:
-      stage = description = 'ended'
-    elif num_rounds < job.num_rounds:
-      stage = 'training'
-      description = f'training, {self._position(job)}'
     self._bar.update(
-      task.id,
+      self._tasks[job.name].id,
       total=job.num_rounds + weight * num_evaluations,
       completed=num_rounds + weight * (num_evaluations - len(pending)),
     )
-    if has_ended is not None:
-      self._bar.start_task(task.id)
-      self._bar.update(
-        task.id,
-        description=description,
-        stage=stage,
-        visible=self._title is None or not has_ended,
-      )
-    if has_ended:
-      self._bar.stop_task(task.id)
-    return stage
+    if num_rounds < job.num_rounds:
+      return 'training'
+    return f'evaluating on {pending[0].name}' if pending else 'finishing'
 
   def _position(self, job: Job) -> str:
     """Returns the last round, and its loss where there is a title."""

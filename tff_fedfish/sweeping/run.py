@@ -19,9 +19,8 @@ from tff_fedfish.sweeping import job_pool, sweep_runs, sweep_state
 from tff_fedfish.sweeping.grid import Settings
 from tff_fedfish.sweeping.jobs import require_memory, write_config
 from tff_fedfish.sweeping.learning_rate_search import (
-  at_edge,
-  best,
   choice_line,
+  choose,
   held_out_share,
   validation_score,
 )
@@ -51,7 +50,8 @@ def run_sweep(
   if num_jobs < 1:
     raise UserError(f'`--jobs` must be at least 1, found {num_jobs}. Raise it.')
   workdir = pathlib.Path(workdir).resolve()
-  search_runs, arms = sweep_runs.expand(file, workdir)
+  search_runs = sweep_runs.expand_search(file, workdir)
+  arms = sweep_runs.expand_arms(file, workdir)
   files.require_usable_output(workdir, '--workdir', marker=sweep_state.NAME)
   with contextlib.ExitStack() as stack:
     try:
@@ -64,7 +64,14 @@ def run_sweep(
     sweep_state.require_same_sweep(workdir, file)
     configs = [run.config for run in (*search_runs, *arms)]
     _require_runs(configs)
-    _require_other_corpora(file, configs)
+    corpora = {
+      (config.data, request.data): config
+      for config in configs
+      for request in file.evaluations
+      if request.data
+    }
+    for (_, directory), config in corpora.items():
+      run_inputs.open_corpus(config, directory)
     return _Sweep(file, workdir, num_jobs, search_runs, arms).run()
 
 
@@ -206,17 +213,10 @@ class _Sweep:
       scores.append(math.nan if run.diverged_checkpoint() else score)
       kept = scores[-1] if math.isfinite(scores[-1]) else None
       self._state.update([run.name], score=kept)
-    position = best(scores, search.metric)
-    if position is None:
+    tried = [run.rates for run in runs]
+    choice = choose(search, group, tried, scores, num_clients)
+    if choice is None:
       return {}, 'no run of its search has a finite score' if runs else ''
-    choice = {
-      'for': group,
-      'chosen': runs[position].rates,
-      'metric': search.metric,
-      'score': scores[position],
-      'num_validation_clients': num_clients,
-      'at_edge': at_edge(search.axes, runs[position].rates),
-    }
     self._state.choices.append(choice)
     self._progress.write_line(choice_line(search, choice))
     return choice['chosen'], ''
@@ -253,16 +253,3 @@ def _require_runs(configs: Sequence[TrainConfig]) -> None:
     lines = pool.submit(run_checks.problems_of, configs).result()
   if lines:
     raise UserErrors([UserError(line) for line in lines])
-
-
-def _require_other_corpora(
-  file: SweepFile, configs: Sequence[TrainConfig]
-) -> None:
-  """Raises UserError unless all corpora of evaluations can be opened."""
-  others = [request.data for request in file.evaluations if request.data]
-  opened = set()
-  for config in configs:
-    for directory in others:
-      if (config.data, directory) not in opened:
-        run_inputs.open_corpus(config, directory)
-        opened.add((config.data, directory))

@@ -166,29 +166,29 @@ class SweepFile:
       UserError: Naming the first setting that no run reads.
     """
     methods = {config.algorithm.name: config.method for config in configs}
-    section = AlgorithmConfig.section
-    places = {
-      f'{section}.{name}': None
-      for name in self._values.sections.get(section, ())
-      if not of_search
-    }
-    places |= {
-      name: f'`{key}` in {self.path!r}'
+    names = {
+      name
       for name, key in self._varied.items()
       if not of_search or key == 'learning_rate_search'
     }
     if not of_search:
-      places |= {name: f'`--config.{name}`' for name in self._values.overridden}
+      section = AlgorithmConfig.section
+      of_base = self._values.sections.get(section, ())
+      names |= {f'{section}.{name}' for name in of_base}
+      names |= self._values.overridden
     unread = [
       name
-      for name in sorted(places)
+      for name in sorted(names)
       if all(_is_unread(name, method) for method in methods.values())
     ]
     for name in unread:
-      if places[name]:
+      if name in self._varied or name in self._values.overridden:
+        place = f'`--config.{name}`'
+        if name in self._varied:
+          place = f'`{self._varied[name]}` in {self.path!r}'
         readers = ', '.join(registry.readers(name.partition('.')[2]))
         raise UserError(
-          f'{places[name]} sets {name!r}, which no run of the '
+          f'{place} sets {name!r}, which no run of the '
           f'{"search" if of_search else "sweep"} reads: their methods are '
           f'{", ".join(methods)}, and it is read by {readers}. Leave it out.'
         )

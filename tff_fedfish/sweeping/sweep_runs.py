@@ -45,21 +45,6 @@ class SweepRun(Job):
     return bool(self.budgets)
 
 
-def expand(
-  file: SweepFile, workdir: pathlib.Path = pathlib.Path()
-) -> tuple[list[SweepRun], list[SweepRun]]:
-  """Returns the search runs and the arms of a sweep.
-
-  Args:
-    file: The sweep.
-    workdir: Its directory.
-
-  Raises:
-    UserError: See `expand_search` and `expand_arms`.
-  """
-  return expand_search(file, workdir), expand_arms(file, workdir)
-
-
 def expand_arms(
   file: SweepFile, workdir: pathlib.Path = pathlib.Path()
 ) -> list[SweepRun]:
@@ -165,13 +150,13 @@ def expand_search(
       rates = _read_rates(file, group, rates)
       name = grid.run_name((*search.per, *search.axes), group | rates)
       arm = file.config(group | rates, name)
-      settings = group | rates | search.run_settings(arm)
-      config = file.config(settings, name)
+      settings, evaluation = search.run_settings(arm)
+      config = file.config(group | rates | settings, name)
       if config not in of_group:
         of_group[config] = _run(
           workdir / _SEARCH,
           config,
-          [search.evaluation(arm)],
+          [evaluation],
           name=f'{_SEARCH}/{name}',
           point=group,
           rates=rates,

@@ -48,6 +48,9 @@ class SweepState:
       'schema_version': SCHEMA_VERSION,
       'base': config_loading.to_json_dict(file.base),
       **file.to_json_dict(),
+      'search_runs': [e for e in self._entries.values() if 'score' in e],
+      'learning_rates': self.choices,
+      'arms': [e for e in self._entries.values() if 'score' not in e],
     }
 
   def names_with(self, *statuses: str) -> list[str]:
@@ -61,14 +64,7 @@ class SweepState:
 
   def write(self) -> None:
     """Writes the file."""
-    entries = self._entries.values()
-    values = {
-      **self._values,
-      'search_runs': [e for e in entries if 'score' in e],
-      'learning_rates': self.choices,
-      'arms': [e for e in entries if 'score' not in e],
-    }
-    files.write_json(self._path, values)
+    files.write_json(self._path, self._values)
 
 
 def require_same_sweep(workdir: pathlib.Path, file: SweepFile) -> None:
