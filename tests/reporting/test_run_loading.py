@@ -70,7 +70,7 @@ def test_a_method_that_cannot_be_loaded(tmp_path, write_run):
   )
   [run] = loading.load_runs([directory])
   assert run.label == 'absent.gain, E = 1'
-  assert run.setting('algorithm', 'gain') == 3
+  assert run.setting('algorithm.gain') == 3
   assert run.train_config is None
   assert run.remarks == (
     "the method 'absent.gain' cannot be loaded: its settings are as written",

@@ -93,7 +93,7 @@ def _is_of(name, settings):
 
 def seeds_of(run: Run) -> tuple[str, ...]:
   """Returns the seeds in which repetitions differ."""
-  return tuple(repr(run.setting(*name.split('.'))) for name in _SEEDS)
+  return tuple(repr(run.setting(name)) for name in _SEEDS)
 
 
 def labels(settings: Sequence[Mapping[str, str]]) -> list[str]:

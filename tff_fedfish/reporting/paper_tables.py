@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from tff_fedfish.methods import registry
-from tff_fedfish.reporting import matching, nearest_result
+from tff_fedfish.reporting import matching
 from tff_fedfish.reporting.evaluations import Evaluation
 from tff_fedfish.reporting.fixed_budgets import (
   FIXED_COMPUTE,
@@ -17,14 +17,14 @@ from tff_fedfish.reporting.fixed_budgets import (
   Budgets,
   find_budgets,
 )
-from tff_fedfish.reporting.nearest_result import Task
 from tff_fedfish.reporting.paper_rows import (
   Cell,
   Column,
   TableRow,
   difference,
 )
-from tff_fedfish.reporting.papers import fed_fish as paper_results
+from tff_fedfish.reporting.papers import fed_fish
+from tff_fedfish.reporting.papers.fed_fish import Task
 from tff_fedfish.reporting.repetitions import with_seed
 from tff_fedfish.reporting.runs import Run, transfer_corpora
 from tff_fedfish.reporting.words import holds_images
@@ -108,7 +108,7 @@ class _Study:
     self._budgets = budgets
     self._setting = setting
     self._methods = matching.methods(runs)
-    self._task = nearest_result.nearest_task(runs[0])
+    self._task = fed_fish.nearest_task(runs[0])
 
   def tables(self) -> Iterator[PaperTable]:
     is_by_epochs = len({run.num_local_epochs for run in self._runs}) > 1
@@ -118,8 +118,7 @@ class _Study:
     yield from self._table(4, (LAST,), None, both)
     yield from self._table(5, (HALF,), None, both)
     if any(
-      nearest_result.method_of_paper(run) == paper_results.LAST_EPOCH
-      for run in self._runs
+      fed_fish.method_of_paper(run) == fed_fish.LAST_EPOCH for run in self._runs
     ):
       yield from self._table(6, (LAST,), (0.0, None), both)
 
@@ -149,12 +148,12 @@ class _Study:
     has_final = {e.run_of[s].label for e in entries for s in e.run_of}
     yield PaperTable(
       number=number,
-      corpus=nearest_result.corpus_name(self._runs[0]),
+      corpus=fed_fish.corpus_name(self._runs[0]),
       columns=tuple(columns),
       rows=tuple(rows),
       task=self._task,
       differences=tuple(
-        nearest_result.differences(self._task, self._runs, shown, self._budgets)
+        fed_fish.differences(self._task, self._runs, shown, self._budgets)
         if self._task
         else ()
       ),
@@ -169,7 +168,7 @@ class _Study:
 
   def _blocks(self, number, stages):
     """Yields ((evaluated on, kind, E), entries) of blocks of rows."""
-    own = nearest_result.corpus_name(self._runs[0])
+    own = fed_fish.corpus_name(self._runs[0])
     targets: list[tuple[str, str, Callable]] = [
       (
         own,
@@ -277,17 +276,16 @@ class _Study:
     ):
       return None
     evaluation = entry.evaluation_of[column.stage]
-    result = paper_results.find_result(
+    return fed_fish.find_value(
       table=number,
       corpus=self._task.corpus,
       num_local_epochs=run.num_local_epochs,
-      method=nearest_result.method_of_paper(run),
-      evaluated_on=nearest_result.evaluated_corpus(self._task, evaluation),
+      method=fed_fish.method_of_paper(run),
+      evaluated_on=fed_fish.evaluated_corpus(self._task, evaluation),
       stage=column.stage,
       fraction=column.fraction,
       measure=column.measure,
     )
-    return result and result.value
 
 
 def _is_paired(entry, baseline, column) -> bool:

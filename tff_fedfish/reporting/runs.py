@@ -58,7 +58,7 @@ class Run:
   @property
   def algorithm(self) -> str:
     """`algorithm.name` as in the configuration, such as 'fed_fish'."""
-    return str(self.setting('algorithm', 'name') or 'unnamed')
+    return str(self.setting('algorithm.name') or 'unnamed')
 
   @property
   def method(self) -> str:
@@ -77,18 +77,18 @@ class Run:
   @property
   def corpus_kind(self) -> str:
     """`data.corpus`: losses on different ones have no common scale."""
-    return str(self.setting('data', 'corpus') or 'grouped_text')
+    return str(self.setting('data.corpus') or 'grouped_text')
 
   @property
   def num_local_epochs(self) -> int | float | None:
     """Local epochs per round; None if the configuration does not say."""
-    value = self.setting('client_work', 'num_local_epochs')
+    value = self.setting('client_work.num_local_epochs')
     return value if isinstance(value, int | float) else None
 
   @property
   def num_rounds(self) -> int | None:
     """Rounds that the run is configured for."""
-    value = self.setting('training', 'num_rounds')
+    value = self.setting('training.num_rounds')
     return value if isinstance(value, int) else None
 
   @property
@@ -101,7 +101,7 @@ class Run:
     """Runs, of those it stands for, that stopped as they diverged."""
     if self.repetitions:
       return sum(run.num_diverged for run in self.repetitions)
-    limit = self.setting('training', 'max_non_finite_rounds')
+    limit = self.setting('training.max_non_finite_rounds')
     limit = limit if isinstance(limit, int) else 0
     return int(RoundHistory(self.directory, limit, self.metrics).has_diverged)
 
@@ -133,10 +133,10 @@ class Run:
       label = f'{label} ({share}diverged)'
     return dataclasses.replace(self, label=label)
 
-  def setting(self, *keys: str) -> Any:
-    """Returns a value of the configuration, or None if it has none."""
+  def setting(self, name: str) -> Any:
+    """Returns a value of the configuration by dotted name; None: no value."""
     value: Any = self.config
-    for key in keys:
+    for key in name.split('.'):
       value = value.get(key) if isinstance(value, dict) else None
     return value
 

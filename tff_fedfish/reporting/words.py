@@ -53,7 +53,7 @@ def words_of(runs: Sequence[Run]) -> Words:
 
 def holds_images(run: Run) -> bool:
   """Returns whether a run was trained on images."""
-  return run.setting('data', 'corpus') not in _TEXT
+  return run.setting('data.corpus') not in _TEXT
 
 
 def interval_sample(evaluations: Iterable[Evaluation]) -> str:
