@@ -13,7 +13,7 @@ from tff_fedfish.methods import registry
 from tff_fedfish.reporting import (
   barriers,
   comparisons,
-  learning_curves,
+  curves,
   loading,
   matching,
   repetitions,
@@ -165,7 +165,7 @@ def test_another_optimizer_is_another_line(tmp_path, write_run):
   tuned = _set(runs[1], 'server.schedule_rounds', 30)
   assert len(matching.methods([runs[0], tuned])) == 1
   other = _set(runs[1], 'client_work.optimizer', 'adamw')
-  assert [name for name, _ in matching.methods([runs[0], other])] == [
+  assert list(matching.methods([runs[0], other])) == [
     "FedFish (client optimizer 'sgd')",
     "FedFish (client optimizer 'adamw')",
   ]
@@ -284,7 +284,7 @@ def test_passes_after_local_training_are_named(tmp_path, write_run):
       for name in algorithms
       for epochs in (1, 4)
     )
-    figures = learning_curves.cost_curves(runs, style.run_styles(runs))
+    figures = curves.cost_curves(runs, style.run_styles(runs))
     [found] = [f for f in figures if f.name == 'communication_local_epochs']
     return found.caption
 

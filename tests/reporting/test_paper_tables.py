@@ -8,7 +8,6 @@ import pytest
 from tff_fedfish.reporting import (
   loading,
   page,
-  paper_csv,
   paper_tables,
 )
 from tff_fedfish.reporting.papers import fed_fish
@@ -388,7 +387,9 @@ def test_runs_without_a_final_evaluation_are_named(
 
 def test_csv_has_all_numbers(images):
   tables = list(_tables(images).values())
-  rows = list(csv.DictReader(io.StringIO(paper_csv.paper_tables_csv(tables))))
+  rows = list(
+    csv.DictReader(io.StringIO(paper_tables.paper_tables_csv(tables)))
+  )
   third = [row for row in rows if row['table'] == '3']
   assert len(third) == 6 * 4
   row = third[12]
