@@ -22,7 +22,12 @@ from tff_fedfish.cli.main import main
 from tff_fedfish.config_fields import ConfigError
 from tff_fedfish.errors import UserError, UserErrors
 
-_START = ('tff_fedfish.cli.train', 'run')
+_STARTS = (
+  ('tff_fedfish.cli.train', 'run'),
+  # Round 1 begins by starting the workers.
+  ('tff_fedfish.runtime.ray_cluster', 'join'),
+  ('tff_fedfish.runtime.ray_cluster', 'share_of_worker'),
+)
 # Round 1, and what follows it.
 _STOPS = {('tff_fedfish.training.round_loop', '_RoundLoop.run')}
 
@@ -62,7 +67,7 @@ class _Shown(NamedTuple):
 
 @pytest.fixture(scope='module')
 def sites():
-  return raise_sites.find(_START, stops=_STOPS)
+  return set().union(*(raise_sites.find(s, stops=_STOPS) for s in _STARTS))
 
 
 @pytest.fixture(scope='module')
