@@ -11,7 +11,7 @@ from tff_fedfish.cli.main import main
 from tff_fedfish.data.tokenizers import load_tokenizer
 from tff_fedfish.errors import UserError
 from tff_fedfish.evaluation.results import read_evaluation
-from tff_fedfish.reporting.reading import read_json_object
+from tff_fedfish.reporting.loading import read_json_object
 from tff_fedfish.run import checkpoint_files, checkpoints, run_directory
 from tff_fedfish.sweeping.sweep_state import require_same_sweep
 
