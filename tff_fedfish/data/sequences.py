@@ -16,41 +16,64 @@ if typing.TYPE_CHECKING:
   import tensorflow as tf
 
 
-class Rows(Protocol):
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class Rows:
   """What a client trains on or is scored on, row by row of a batch.
 
-  A frozen dataclass whose counts `take` raises: sequences of tokens here,
-  images in `images/image_rows.py`.
+  Sequences of tokens here, images in `images/image_clients.py`. A subclass adds
+  arrays with an entry per row.
   """
 
-  noise_seeds: np.ndarray | None
-  is_repeated: np.ndarray | None
-  num_dropped_sequences: int
-  num_dropped_tokens: int
+  noise_seeds: np.ndarray | None = None
+  """int32 [num_rows, 2]; what labels or noise are drawn from. None: batches
+  have no seeds."""
+  is_repeated: np.ndarray | None = None
+  """bool [num_rows]; whether a row came before in the same round. None: batches
+  do not say."""
+  num_dropped_sequences: int = 0
+  """Rows that `take` cut off."""
+  num_dropped_tokens: int = 0
+  """Real tokens in the rows that `take` cut off."""
 
   def __len__(self) -> int:
-    """Returns the number of rows."""
+    raise NotImplementedError
 
   @property
   def num_tokens(self) -> int:
     """Real tokens in all rows; an image counts as one."""
+    raise NotImplementedError
 
   @property
   def num_lost_tokens(self) -> int:
     """Tokens of the client that are in no row, whatever the reason."""
-
-  def select(self, index: slice | np.ndarray) -> Self:
-    """Returns some rows, with the counts as they are."""
+    return self.num_dropped_tokens
 
   def batch_features(self) -> collections.OrderedDict[str, Any]:
     """Returns x and y of one batch with all rows, as arrays."""
+    raise NotImplementedError
+
+  def select(self, index: slice | np.ndarray) -> Self:
+    """Returns some rows, with the counts as they are.
+
+    Args:
+      index: A slice, or the rows' numbers in the new order.
+    """
+    arrays = {
+      field.name: value[index]
+      for field in dataclasses.fields(self)
+      if isinstance(value := getattr(self, field.name), np.ndarray)
+    }
+    return dataclasses.replace(self, **arrays)
 
 
 AnyRows = TypeVar('AnyRows', bound=Rows)
 
 
 class ClientRows(Protocol):
-  """The rows of every client of a corpus: `ClientSequences`, `ClientImages`."""
+  """The rows of every client of a corpus, of text or of images.
+
+  `ClientSequences`, `MergedClients` and `ImageClients` implement it.
+  """
 
   def sequences(self, client_id: bytes) -> Rows:
     """Returns all rows of a client in the order of the corpus."""
@@ -71,7 +94,7 @@ class ClientRows(Protocol):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Sequences:
+class Sequences(Rows):
   """Token sequences of one client, and a count of what was cut from them.
 
   A sequence of n + 1 tokens has n next-token targets. Rows shorter than the
@@ -84,16 +107,6 @@ class Sequences:
   """int32 [num_sequences], 1 to sequence_length."""
   num_short_block_tokens: int = 0
   """Tokens of a last block that was dropped because it was too short."""
-  num_dropped_sequences: int = 0
-  """Sequences that `take` cut off."""
-  num_dropped_tokens: int = 0
-  """Real tokens in the sequences that `take` cut off."""
-  noise_seeds: np.ndarray | None = None
-  """int32 [num_sequences, 2]; what labels are drawn from. None: batches have no
-  seeds."""
-  is_repeated: np.ndarray | None = None
-  """bool [num_sequences]; whether a row came before in the same round. None:
-  batches do not say."""
 
   def __len__(self) -> int:
     return len(self.tokens)
@@ -103,30 +116,15 @@ class Sequences:
     """Real tokens, the first of each sequence included."""
     return int(self.num_targets.sum(dtype=np.int64)) + len(self)
 
-  def count(self, token_id: int) -> int:
-    """Returns how many of the real tokens are `token_id`."""
-    is_real = np.arange(self.tokens.shape[1]) <= self.num_targets[:, np.newaxis]
-    return int(np.count_nonzero(is_real & (self.tokens == token_id)))
-
   @property
   def num_lost_tokens(self) -> int:
     """Tokens in sequences that were cut off, and of a dropped last block."""
     return self.num_dropped_tokens + self.num_short_block_tokens
 
-  def select(self, index: slice | np.ndarray) -> Sequences:
-    """Returns some of the sequences, with the counts as they are.
-
-    Args:
-      index: A slice, or the rows' numbers in the new order.
-    """
-    seeds, is_repeated = self.noise_seeds, self.is_repeated
-    return dataclasses.replace(
-      self,
-      tokens=self.tokens[index],
-      num_targets=self.num_targets[index],
-      noise_seeds=None if seeds is None else seeds[index],
-      is_repeated=None if is_repeated is None else is_repeated[index],
-    )
+  def count(self, token_id: int) -> int:
+    """Returns how many of the real tokens are `token_id`."""
+    is_real = np.arange(self.tokens.shape[1]) <= self.num_targets[:, np.newaxis]
+    return int(np.count_nonzero(is_real & (self.tokens == token_id)))
 
   def batch_features(self) -> collections.OrderedDict[str, Any]:
     """Returns x, the tokens, and y, the numbers of targets.

@@ -3,10 +3,10 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from tff_fedfish.data.images.image_corpora import IMAGE_CORPORA
 from tff_fedfish.exporting.card_text import SAFETENSORS, CardKind, prose
 from tff_fedfish.exporting.run_facts import RunFacts
 from tff_fedfish.exporting.trained_model import TrainedModel
-from tff_fedfish.training.image_corpora import IMAGE_CORPORA
 
 _NETWORKS = {
   'emnist_cnn': 'A network of two 3 x 3 convolutions, max pooling and one '

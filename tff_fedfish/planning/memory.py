@@ -11,11 +11,11 @@ import math
 
 from models.image_model_config import ImageModelConfig
 from models.model_shapes import ModelShape
+from tff_fedfish.data.images.image_corpora import IMAGE_CORPORA
 from tff_fedfish.optimizers import cost
 from tff_fedfish.planning import client_memory, image_memory, traffic
 from tff_fedfish.planning.held_models import Parts
 from tff_fedfish.training.config import TrainConfig
-from tff_fedfish.training.image_corpora import IMAGE_CORPORA
 
 # Interpreter, TensorFlow, TFF and compiled graphs; measured.
 PROCESS_BYTES = 925 * 10**6

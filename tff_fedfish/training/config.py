@@ -6,6 +6,7 @@ from typing import ClassVar, Literal
 from models.image_model_config import IMAGE_MODELS, ImageModelConfig
 from models.presets import PRESETS
 from models.transformer_config import TransformerConfig
+from tff_fedfish.data.images.image_corpora import IMAGE_CORPORA
 from tff_fedfish.methods import registry
 from tff_fedfish.methods.method import Method
 from tff_fedfish.methods.settings import AlgorithmConfig
@@ -23,7 +24,6 @@ from tff_fedfish.training.config_fields import (
   seed,
 )
 from tff_fedfish.training.config_optimizers import OptimizerSettings
-from tff_fedfish.training.image_corpora import IMAGE_CORPORA
 
 # Of a cohort that several workers share, where the config does not say.
 _MAX_PARTIAL_SUMS = 8

@@ -1,4 +1,4 @@
-"""What is known of the corpora of images before one is opened."""
+"""Facts about the corpora of images that are known before one is opened."""
 
 import dataclasses
 import types
@@ -83,4 +83,4 @@ IMAGE_CORPORA: Mapping[str, ImageCorpus] = types.MappingProxyType(
     ),
   }
 )
-"""By the names that `data.corpus` and `open_image_clients` take."""
+"""By the names that `data.corpus` and `load_image_corpus` take."""
