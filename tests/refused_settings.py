@@ -14,7 +14,7 @@ from tff_fedfish.data import sentencepiece
 
 def _sentencepiece_model(*pieces):
   """Returns a model file of (piece, type)."""
-  model = sentencepiece._model_class()()
+  model = sentencepiece.model_class()()
   for piece, kind in pieces:
     model.pieces.add(piece=piece, type=kind)
   return model.SerializeToString()

@@ -31,7 +31,6 @@ import numpy as np
 from google.protobuf import message
 
 from tff_fedfish import files
-from tff_fedfish.data.example_protos import messages
 from tff_fedfish.data.images.corpus_files import (
   check_labels,
   find_files,
@@ -39,6 +38,7 @@ from tff_fedfish.data.images.corpus_files import (
 )
 from tff_fedfish.data.images.image_clients import ImageClients
 from tff_fedfish.data.images.image_corpora import IMAGE_CORPORA
+from tff_fedfish.data.protos import messages
 from tff_fedfish.errors import UserError
 
 _BUCKET = 'https://storage.googleapis.com/tff-datasets-public'
