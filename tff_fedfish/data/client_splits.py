@@ -37,7 +37,7 @@ def is_held_out(
     ValueError: If the fraction is not between 0 and 1.
   """
   _check_fraction(held_out_fraction)
-  return _is_held_out(client_id, split_seed, held_out_fraction)
+  return split_position(client_id, split_seed=split_seed) < held_out_fraction
 
 
 def split_clients(
@@ -74,8 +74,8 @@ def split_clients(
       if held_out_fraction is None:
         split.held_out.append(client_id)
       continue
-    held_out = held_out_fraction is not None and _is_held_out(
-      client_id, split_seed, held_out_fraction
+    held_out = held_out_fraction is not None and is_held_out(
+      client_id, split_seed=split_seed, held_out_fraction=held_out_fraction
     )
     (split.held_out if held_out else split.participating).append(client_id)
   return split
@@ -97,9 +97,3 @@ def _check_fraction(held_out_fraction: float) -> None:
       '`held_out_fraction` must be between 0 and 1, found '
       f'{held_out_fraction}. It is a share of the clients, such as 0.1.'
     )
-
-
-def _is_held_out(
-  client_id: bytes, split_seed: int, held_out_fraction: float
-) -> bool:
-  return split_position(client_id, split_seed=split_seed) < held_out_fraction

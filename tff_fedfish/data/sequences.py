@@ -6,7 +6,7 @@ import collections
 import dataclasses
 import typing
 from collections.abc import Iterable
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import numpy as np
 
@@ -69,14 +69,17 @@ class Rows:
 AnyRows = TypeVar('AnyRows', bound=Rows)
 
 
-class ClientRows(Protocol):
-  """The rows of every client of a corpus, of text or of images.
-
-  `ClientSequences`, `MergedClients` and `ImageClients` implement it.
-  """
+class ClientRows:
+  """The rows of every client of a corpus, of text or of images. Thread safe."""
 
   def sequences(self, client_id: bytes) -> Rows:
-    """Returns all rows of a client in the order of the corpus."""
+    """Returns all rows of a client in the order of the corpus.
+
+    Raises:
+      KeyError: If there is no such client.
+      UserError: If its examples cannot be read.
+    """
+    raise NotImplementedError
 
   def training_sequences(
     self,
@@ -89,8 +92,44 @@ class ClientRows(Protocol):
   ) -> Rows:
     """Returns the rows that a client trains on in one round.
 
-    See `rows_of_round`.
+    Args:
+      client_id: The client.
+      shuffle_seed: Seed of the order.
+      round_num: The round, counted from 1; each has an order of its own.
+      max_sequences: Rows to keep, at most, after the round's shuffle. None:
+        all.
+      stream_length: Rows that the round takes instead from the client's stream
+        of passes, see `row_orders.stream_rows`; they have `is_repeated`. None:
+        the round is one pass.
+
+    Returns:
+      Rows in an order that is a function of (shuffle_seed, round_num,
+      client_id). Their dropped counts say what `max_sequences` cut off.
+
+    Raises:
+      KeyError: If there is no such client.
+      UserError: If its examples cannot be read.
     """
+    rows = self._selectable(client_id)
+    purposes = dict(shuffle_seed=shuffle_seed, client_id=client_id)
+    if stream_length is not None:
+      order, is_repeated = row_orders.stream_rows(
+        len(rows), stream_length, round_num=round_num, **purposes
+      )
+      return dataclasses.replace(rows.select(order), is_repeated=is_repeated)
+    order = row_orders.permutation(len(rows), pass_num=round_num, **purposes)
+    kept = rows.select(order[:max_sequences])
+    return dataclasses.replace(
+      kept,
+      num_dropped_sequences=rows.num_dropped_sequences + len(rows) - len(kept),
+      num_dropped_tokens=(
+        rows.num_dropped_tokens + rows.num_tokens - kept.num_tokens
+      ),
+    )
+
+  def _selectable(self, client_id: bytes) -> Rows:
+    """Returns all rows of a client; `select` may be what reads them."""
+    return self.sequences(client_id)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -193,38 +232,6 @@ def build_sequences(
     tokens=np.concatenate([stream, padding]).reshape(-1, block_length),
     num_targets=num_targets,
   )
-
-
-def rows_of_round(
-  rows: AnyRows,
-  *,
-  shuffle_seed: int,
-  round_num: int,
-  client_id: bytes,
-  max_sequences: int | None = None,
-  stream_length: int | None = None,
-) -> AnyRows:
-  """Returns what a client trains on in one round.
-
-  Args:
-    rows: All rows of the client.
-    shuffle_seed: Seed of the order.
-    round_num: The round, counted from 1.
-    client_id: The client.
-    max_sequences: Rows to keep, at most, after the round's shuffle; `take`
-      counts the rest. None: all.
-    stream_length: Rows that the round takes instead from the client's stream of
-      passes, see `row_orders.stream_rows`; they have `is_repeated`. None: the
-      round is one pass.
-  """
-  purposes = dict(shuffle_seed=shuffle_seed, client_id=client_id)
-  if stream_length is None:
-    order = row_orders.permutation(len(rows), pass_num=round_num, **purposes)
-    return take(rows.select(order), max_sequences)
-  order, is_repeated = row_orders.stream_rows(
-    len(rows), stream_length, round_num=round_num, **purposes
-  )
-  return dataclasses.replace(rows.select(order), is_repeated=is_repeated)
 
 
 def permute(rows: AnyRows, generator: np.random.RandomState) -> AnyRows:

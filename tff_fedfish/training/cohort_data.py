@@ -117,7 +117,7 @@ class TrainingClient(ClientLoader):
   max_sequences: int | None
   batch_size: int
   stream_length: int | None = None
-  """See `rows_of_round` in data/sequences.py."""
+  """See `ClientRows.training_sequences`."""
   draws_labels: bool = False
   """Whether rows need seeds to draw labels from. Those of images have them
   anyway, the same ones."""

@@ -47,7 +47,7 @@ class ImageRows(sequences_lib.Rows):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
-class ImageClients:
+class ImageClients(sequences_lib.ClientRows):
   """The clients of a corpus of images. Thread safe."""
 
   images: np.ndarray
@@ -149,32 +149,15 @@ class ImageClients:
     *,
     shuffle_seed: int,
     round_num: int,
-    max_sequences: int | None = None,
-    stream_length: int | None = None,
+    **limits: int | None,
   ) -> ImageRows:
     """Returns the images that a client trains on in one round.
 
-    Args:
-      client_id: One of `client_ids`.
-      shuffle_seed: Seed of the order, and of the noise.
-      round_num: The round; each has an order and noise of its own.
-      max_sequences: See `sequences.rows_of_round`.
-      stream_length: See `sequences.rows_of_round`.
-
-    Returns:
-      Rows whose order and noise seeds are a function of (shuffle_seed,
-      round_num, client_id). Seeds differ from row to row.
-
-    Raises:
-      KeyError: If there is no such client.
+    Their noise seeds differ from row to row, and are a function of
+    (shuffle_seed, round_num, client_id) as their order is. See `ClientRows`.
     """
-    rows = sequences_lib.rows_of_round(
-      self.sequences(client_id),
-      shuffle_seed=shuffle_seed,
-      round_num=round_num,
-      client_id=client_id,
-      max_sequences=max_sequences,
-      stream_length=stream_length,
+    rows = super().training_sequences(
+      client_id, shuffle_seed=shuffle_seed, round_num=round_num, **limits
     )
     return sequences_lib.with_noise(rows, shuffle_seed, round_num, client_id)
 
