@@ -36,15 +36,7 @@ class ClientSequences(ClientRows):
       drop_short_block: See `sequences.build_sequences`.
       cache_bytes: Token sequences kept in memory, at most; those of the least
         recently used client go first. 0 keeps none.
-
-    Raises:
-      ValueError: If `sequence_length` is below 1.
     """
-    if sequence_length < 1:
-      raise ValueError(
-        f'`sequence_length` must be at least 1, found {sequence_length}. '
-        'It counts the tokens that a sequence predicts.'
-      )
     self.sequence_length = sequence_length
     self._corpus = corpus
     self.tokenizer = tokenizer

@@ -102,12 +102,11 @@ def test_matching_tests(fashion):
   assert clients.held_out[3] == b'test-0003'
 
 
-def test_a_partition_of_the_tests(fashion):
-  by = Partition(scheme='per_client_sampling', num_clients=3, seed=2, alpha=1.0)
-  clients = _open(fashion, held_out=by)
-  assert clients.held_out == (b'test-0000', b'test-0001', b'test-0002')
-  # 8 = 3 * 2 + 2.
-  assert [len(clients.client_rows[i]) for i in clients.held_out] == [2, 2, 2]
+def test_what_a_partition_drops_is_nobodys(fashion):
+  by = Partition(scheme='per_client_sampling', num_clients=4, seed=2, alpha=1.0)
+  clients = _open(fashion, partition=by)
+  # 18 = 4 * 4 + 2.
+  assert [len(rows) for rows in clients.client_rows.values()] == [*[4] * 4, 8]
   assert _num_unassigned(clients) == 2
 
 
@@ -174,12 +173,9 @@ class TestCifar100:
     by = Partition(
       scheme='pachinko', num_clients=3, seed=1, examples_per_client=3
     )
-    tests = Partition(
-      scheme='pachinko', num_clients=2, seed=1, examples_per_client=5
-    )
-    clients = _open(directory, 'cifar100', partition=by, held_out=tests)
+    clients = _open(directory, 'cifar100', partition=by)
     sizes = [len(clients.client_rows[i]) for i in clients.client_ids]
-    assert sizes == [3, 3, 3, 5, 5]
+    assert sizes == [3, 3, 3, 10]
     assert (clients.num_classes, _num_unassigned(clients)) == (100, 1)
 
 
@@ -214,7 +210,7 @@ def test_cifar10(tmp_path):
     (
       'cifar10',
       dict(held_out='test'),
-      "must be 'whole', 'matching' or a partition, found 'test'",
+      "must be 'whole' or 'matching', found 'test'",
     ),
     (
       'cifar100',

@@ -14,7 +14,6 @@ from tff_fedfish.data.images import (
   partition_schemes,
   published_clients,
 )
-from tff_fedfish.data.images.corpus_files import LabelledImages
 from tff_fedfish.data.images.image_clients import ImageClients
 from tff_fedfish.data.images.image_corpora import IMAGE_CORPORA
 from tff_fedfish.data.images.image_folder import read_image_folder
@@ -43,7 +42,7 @@ def load_image_corpus(
   directory: str | os.PathLike,
   *,
   partition: Partition | None = None,
-  held_out: Literal['whole', 'matching'] | Partition = 'whole',
+  held_out: Literal['whole', 'matching'] = 'whole',
 ) -> ImageClients:
   """Loads a corpus of images and says which client has which.
 
@@ -55,8 +54,7 @@ def load_image_corpus(
       on. None: the corpus's own clients.
     held_out: With a partition, what becomes of the test split. 'whole': one
       held-out client `test` has all of it. 'matching': `test-0007` gets of each
-      class what `client-0007` has of it in training, in proportion. A
-      partition: it divides the test split too.
+      class what `client-0007` has of it in training, in proportion.
 
   Returns:
     The clients; those of the test split are `held_out`.
@@ -73,16 +71,11 @@ def load_image_corpus(
   train, test = _SIDES_READERS[name](directory)
   num_classes = IMAGE_CORPORA[name].num_classes
 
-  def split(side: LabelledImages, by: Partition) -> list[np.ndarray]:
-    return by.split(
-      side.labels, num_classes=num_classes, coarse_labels=side.coarse_labels
-    )
-
-  parts = split(train, partition)
+  parts = partition.split(
+    train.labels, num_classes=num_classes, coarse_labels=train.coarse_labels
+  )
   rows = _named(b'client', parts)
-  if isinstance(held_out, Partition):
-    test_rows = _named(b'test', split(test, held_out))
-  elif held_out == 'matching':
+  if held_out == 'matching':
     histograms = label_draws.label_histograms(train.labels, parts, num_classes)
     test_parts = partition_schemes.matching_split(
       test.labels, histograms, seed=partition.seed
@@ -114,7 +107,7 @@ def _named(prefix: bytes, parts: list[np.ndarray]) -> dict[bytes, np.ndarray]:
 
 
 def _check_arguments(
-  name: str, partition: Partition | None, held_out: str | Partition
+  name: str, partition: Partition | None, held_out: str
 ) -> None:
   if name not in IMAGE_CORPORA:
     raise ValueError(
@@ -131,13 +124,10 @@ def _check_arguments(
       f'corpus {name!r} takes no `partition`, as it has clients of its own, '
       f'but {partition.scheme!r} is given. Leave it out.'
     )
-  if not isinstance(held_out, Partition) and held_out not in (
-    'whole',
-    'matching',
-  ):
+  if held_out not in ('whole', 'matching'):
     raise ValueError(
-      "`held_out` must be 'whole', 'matching' or a partition, found "
-      f'{held_out!r}. Change it.'
+      f"`held_out` must be 'whole' or 'matching', found {held_out!r}. Change "
+      'it.'
     )
   if partition is None and held_out != 'whole':
     raise ValueError(
