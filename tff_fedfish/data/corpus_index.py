@@ -35,7 +35,7 @@ INDEX_SCHEMA = pa.schema(
 
 
 class RecordLocations(NamedTuple):
-  """Where every client's records are.
+  """Places of every client's records.
 
   Attributes:
     client_ids: All client ids, sorted.

@@ -20,7 +20,7 @@ MAX_INPUTS = 10_000
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Counts:
-  """What went in and what came out.
+  """Numbers of what went in and what came out.
 
   `records_in = records_out + sum(drops.values())` always holds.
   """
@@ -56,7 +56,7 @@ class InputFile:
   damage: str | None = None
   """Why reading stopped before the end, if it did: a reason in `drops`."""
   damage_byte: int | None = None
-  """How many bytes of the file, as it is stored, could be used."""
+  """Bytes of the file, as it is stored, that could be used."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -75,14 +75,14 @@ class DropExample:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Split:
-  """Which part of a corpus this is, where the corpus was split."""
+  """The part of a corpus that this is, where the corpus was split."""
 
   name: str
   """Such as 'train' or 'held_out'."""
   names: tuple[str, ...]
   """All parts, each a grouped corpus of its own beside this one."""
   rule: str
-  """How the parts are told apart, in words."""
+  """Rule that tells the parts apart, in words."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -104,7 +104,7 @@ class Manifest:
   inputs: tuple[InputFile, ...]
   """All raw files or, of very many, those that are damaged."""
   drop_examples: Mapping[str, DropExample]
-  """By reason."""
+  """First dropped record by reason."""
   split: Split | None = None
   """None where the corpus is whole."""
   index_sha256: str = ''

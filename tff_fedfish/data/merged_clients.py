@@ -20,7 +20,7 @@ from tff_fedfish.data.sequences import ClientRows, Rows, Sequences
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Merge:
-  """Which groups of a corpus become which clients."""
+  """A division of a corpus's groups among clients."""
 
   num_clients: int
   """K, >= 1. A client may get no group."""
@@ -40,13 +40,8 @@ def client_ids(num_clients: int) -> list[bytes]:
 def owner(group_id: bytes, *, num_clients: int, partition_seed: int) -> int:
   """Returns the number of the client that a group belongs to.
 
-  Args:
-    group_id: The group. Others do not matter: it stays when they change.
-    num_clients: Clients, >= 1.
-    partition_seed: The seed.
-
-  Returns:
-    0 to num_clients - 1.
+  It is 0 to num_clients - 1 and depends only on the arguments: a group stays
+  when others join or leave the corpus.
   """
   digest = randomness.digest('merge', partition_seed, group_id)
   return int.from_bytes(digest[:8], 'big') % num_clients

@@ -25,10 +25,10 @@ GROUP_ID_FEATURE = 'group_id'
 PART_FEATURE = 'part'
 
 HEADER = struct.Struct('<QI')
-"""What precedes a payload: its length, and the checksum of that."""
+"""Header of a frame: the payload's length, and the checksum of that."""
 
 CHECKSUM = struct.Struct('<I')
-"""What follows it."""
+"""Footer of a frame: the payload's checksum."""
 
 # Lengths whose headers are held: nearly every value has one that was met.
 _MAX_CACHED = 1 << 14

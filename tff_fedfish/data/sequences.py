@@ -18,7 +18,7 @@ if typing.TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Rows:
-  """What a client trains on or is scored on, row by row of a batch.
+  """A client's examples for training or scoring, row by row of a batch.
 
   Sequences of tokens here, images in `images/image_clients.py`. A subclass adds
   arrays with an entry per row.
@@ -269,11 +269,8 @@ def with_noise(
 ) -> AnyRows:
   """Returns the rows with the seeds that a client draws from in a round.
 
-  Args:
-    rows: What it trains on, in their order.
-    seed: See `randomness.noise_seeds`.
-    round_num: Likewise; 0 outside of training.
-    client_id: Likewise.
+  They are those of `randomness.noise_seeds`; outside of training `round_num`
+  is 0.
   """
   seeds = randomness.noise_seeds(seed, round_num, client_id, len(rows))
   return dataclasses.replace(rows, noise_seeds=seeds)

@@ -39,7 +39,7 @@ _ROWS_AT_ONCE = 10_000
 
 @dataclasses.dataclass(kw_only=True)
 class Checked:
-  """How much of a corpus was read and found right."""
+  """Amounts of a corpus that were read and found right."""
 
   num_shards: int = 0
   num_groups: int = 0
@@ -47,7 +47,7 @@ class Checked:
   num_examples: int = 0
   num_words: int = 0
   num_bytes: int = 0
-  """Of the shards, frames included."""
+  """Bytes of the shards, frames included."""
 
 
 def verify_corpus(
@@ -115,7 +115,7 @@ def _check_index_hash(directory: pathlib.Path, manifest: Manifest) -> None:
 
 
 class _Row(NamedTuple):
-  """What the index says of a record; see `INDEX_SCHEMA`."""
+  """A row of the index; see `INDEX_SCHEMA`."""
 
   group_id: bytes
   part: int | None  # None for a group of one record.
@@ -180,7 +180,7 @@ class _IndexRows:
 
 
 class _Fault(Exception):
-  """What a record must be, and what it is; without where it is."""
+  """Says what a record must be and what it is; without where it is."""
 
 
 def _check_shard(

@@ -40,7 +40,7 @@ class TrainedVocabulary:
   num_words: int
   """Occurrences of words it was learned from, punctuation included."""
   num_distinct_words: int
-  """How many distinct words these are."""
+  """Distinct words among these."""
   num_unknown_words: int
   """Occurrences of words that become unknown: a rare character, or too long."""
 
@@ -61,8 +61,8 @@ def train_vocabulary(
   The learner of TensorFlow Text turns a frequency threshold into a vocabulary
   of roughly predictable size. Here the threshold is searched, and the smallest
   vocabulary found that is large enough loses its rarest pieces, but no
-  character, until the size is exact. The result depends on the arguments alone,
-  not on the order of `word_counts`.
+  character, until the size is exact. The result does not depend on the order
+  of `word_counts`.
 
   Args:
     word_counts: UTF-8 word, as written, to occurrences.

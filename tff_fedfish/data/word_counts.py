@@ -15,7 +15,7 @@ _MAX_DISTINCT_WORDS = 4_000_000
 
 @dataclasses.dataclass(frozen=True)
 class WordCounts:
-  """How often each white-space separated word occurs in a corpus."""
+  """Occurrences of each white-space separated word of a corpus."""
 
   counts: Mapping[bytes, int]
   """UTF-8 word, as written, to occurrences."""

@@ -27,7 +27,7 @@ _ORIGIN = (
 
 
 class CifarVersion(NamedTuple):
-  """What differs between the two."""
+  """Files and labels of one of the two corpora."""
 
   name: str
   archive: str

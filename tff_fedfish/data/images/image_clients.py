@@ -65,7 +65,7 @@ class ImageClients(sequences_lib.ClientRows):
   class_names: tuple[bytes, ...] = ()
   """Names of the classes by label; () where the corpus gives none itself."""
   skipped: str = ''
-  """How many files were not read and why, in one line; '' if all were."""
+  """Line on how many files were not read and why; '' if all were."""
   fingerprints_images: bool = False
   """Whether `fingerprint` covers the pixels as well."""
 

@@ -17,13 +17,13 @@ class ImageCorpus:
   num_images: int | None
   """Images of both sides, which are held in memory a byte per value."""
   clients: Literal['own', 'partition', 'either']
-  """Where its clients come from: its own, a partition, or what is chosen."""
+  """Source of its clients: its own, a partition, or whichever is chosen."""
   holds_out: bool = True
   """Whether some of its clients are held out by a split of its own."""
   own_clients: str | None = None
-  """Who its own clients are, and of them the held-out ones, as a sentence."""
+  """Sentences on who its own clients and the held-out ones are."""
   pixels: str
-  """What the values 0 to 255 of its images are, as part of a sentence."""
+  """Meaning of the values 0 to 255 of its images, as part of a sentence."""
 
 
 IMAGE_CORPORA: Mapping[str, ImageCorpus] = types.MappingProxyType(
@@ -83,4 +83,4 @@ IMAGE_CORPORA: Mapping[str, ImageCorpus] = types.MappingProxyType(
     ),
   }
 )
-"""By the names that `data.corpus` and `load_image_corpus` take."""
+"""Facts by the names that `data.corpus` and `load_image_corpus` take."""

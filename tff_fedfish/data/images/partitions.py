@@ -33,7 +33,7 @@ SCHEMES = tuple(_SCHEMES)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Partition:
-  """How examples are divided among clients; holds values only, as a config."""
+  """A scheme that divides examples among clients, with its parameters."""
 
   scheme: str
   """One of `SCHEMES`; its function says what the parameters mean."""

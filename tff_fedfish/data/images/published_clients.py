@@ -51,7 +51,7 @@ _Example = tuple[bytes, np.ndarray, np.ndarray]
 
 
 class PublishedClients(NamedTuple):
-  """Where a corpus that TFF publishes by client is kept."""
+  """Files of a corpus that TFF publishes by client."""
 
   corpus: str
   """One of `IMAGE_CORPORA`."""
@@ -64,7 +64,7 @@ class PublishedClients(NamedTuple):
   image_feature: str
   """Holds the pixels: floats from 0 to 1 or ints from 0 to 255."""
   hint: str = ''
-  """What else the user may have meant where the files are missing."""
+  """Sentence for users whose files are missing; begins with a space."""
 
 
 EMNIST = PublishedClients(
