@@ -79,8 +79,8 @@ def read_record(path: str | os.PathLike, offset: int) -> bytes:
   """Returns the payload of the frame that starts at `offset`.
 
   Raises:
-    UserError: If the bytes there are no whole frame, or fail their checksum;
-      names the file and the byte.
+    UserError: If there is no whole frame, or it fails its checksum; names the
+      file and the byte.
   """
   with open(path, 'rb') as file:
     try:
@@ -208,13 +208,9 @@ def example_encoder(
 ) -> Callable[[Sequence[bytes]], bytes]:
   """Returns `encode_example` for examples that all have the same features.
 
-  Args:
-    feature_names: The distinct names of the features.
-
-  Returns:
-    A function from the values, in the order of `feature_names`, to the
-    serialized `tf.train.Example`. It raises ValueError where there are not as
-    many values as names, and where the example would take 2 GiB or more.
+  It takes the values in the order of `feature_names`. It raises a ValueError if
+  there are not as many values as names, and if the example would take 2 GiB or
+  more.
 
   Raises:
     ValueError: If a name is repeated.

@@ -146,9 +146,6 @@ def load_tokenizer(
       lower-cased and stripped of accents. None: they are if no piece has an
       upper-case letter.
 
-  Returns:
-    The tokenizer.
-
   Raises:
     UserError: If the path is none of these, is damaged, or lacks a special
       piece.
@@ -189,9 +186,6 @@ def wordpiece_tokenizer(
     vocabulary: The bytes of a vocabulary file, one piece a line.
     source: The file's name, for errors.
     lower_case: See `load_tokenizer`.
-
-  Returns:
-    The tokenizer.
 
   Raises:
     UserError: If the vocabulary is malformed or lacks a special piece.

@@ -62,14 +62,7 @@ def verify_corpus(
   manifest's features; the order of records and examples; that every group is in
   the shard that its id belongs to; every byte and column of the index; the
   size, SHA-256 and counts in the manifest, and whether what else that says can
-  be so.
-
-  Args:
-    directory: The output directory of `fedfish group`.
-    on_bytes: Called after each record with its length in the shard.
-
-  Returns:
-    What was checked.
+  be so. `on_bytes` is called after each record with its length in the shard.
 
   Raises:
     UserError: If anything is wrong; names the shard, the byte and the group of

@@ -15,14 +15,11 @@ _CONTINUATION = '##'
 
 
 def parse_vocabulary(data: bytes, source: str) -> list[str]:
-  """Reads a vocabulary file: one piece a line, its id the line's number.
+  """Returns the pieces of a vocabulary file: one a line, in the order of ids.
 
   Args:
     data: The file's bytes.
     source: The file's name, for errors.
-
-  Returns:
-    The pieces in the order of their ids.
 
   Raises:
     UserError: If the file is not text, or a piece is empty or stands twice.
@@ -55,18 +52,13 @@ def parse_vocabulary(data: bytes, source: str) -> list[str]:
 
 
 def special_ids(pieces: Sequence[str], source: str) -> dict[str, int]:
-  """Finds the ids of the special pieces.
+  """Returns the ids of the special pieces.
 
-  Args:
-    pieces: The vocabulary.
-    source: The file's name, for errors.
-
-  Returns:
-    `end_of_text_id` ([END], or [SEP] as in BERT's files), `padding_id` ([PAD])
-    and `unknown_id` ([UNK]).
+  They are `end_of_text_id` ([END], or [SEP] as in BERT's files), `padding_id`
+  ([PAD]) and `unknown_id` ([UNK]).
 
   Raises:
-    UserError: If one of them is missing.
+    UserError: If one of them is missing; names `source`, the file.
   """
   id_of = {piece: i for i, piece in enumerate(pieces)}
   choices = {

@@ -37,14 +37,11 @@ def find_files(
   """Returns the files of the first choice of which none is missing.
 
   Args:
-    corpus: The name that the user gave, named in the error.
+    corpus: The name that the user gave.
     directory: Where the files lie.
     *choices: Names relative to `directory`; each choice suffices. One that ends
       in `[.gz]` stands for the file without and the file with `.gz`.
     origin: A sentence that says where the files are to be had.
-
-  Returns:
-    The paths, in the order of the choice.
 
   Raises:
     UserError: If every choice lacks a file; names what is required and what was

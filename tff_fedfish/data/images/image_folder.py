@@ -173,13 +173,9 @@ class ImageFolder:
 
 
 def read_image(path: bytes) -> np.ndarray:
-  """Reads one file.
+  """Returns the pixels of one file.
 
-  Args:
-    path: Its path.
-
-  Returns:
-    uint8 [height, width, channels]; 1 channel where the file is grey, else 3.
+  uint8 [height, width, channels]; 1 channel where the file is grey, else 3.
 
   Raises:
     UserError: If it is no whole PNG or JPEG file, a side is not between

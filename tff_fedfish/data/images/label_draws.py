@@ -82,16 +82,13 @@ def shuffled_classes(
 
 
 def cut(rows: np.ndarray, shares: np.ndarray) -> list[np.ndarray]:
-  """Cuts rows into consecutive parts.
+  """Cuts rows into consecutive parts, one per share.
 
   Args:
-    rows: What is cut, [n].
-    shares: Numbers >= 0, not all 0, one for each part: ints are counted with
-      exactly, floats as doubles. Parts end at floor(n * the sum of shares so
-      far / the sum of all).
-
-  Returns:
-    As many parts as shares, together all rows; a share of 0 gets none.
+    rows: Rows to cut, [n].
+    shares: Numbers >= 0, not all 0: ints are counted with exactly, floats as
+      doubles. Parts end at floor(n * the sum of shares so far / the sum of
+      all), so that a share of 0 gets none.
   """
   sums = np.cumsum(shares)
   if sums.dtype.kind == 'f':
@@ -104,15 +101,7 @@ def cut(rows: np.ndarray, shares: np.ndarray) -> list[np.ndarray]:
 def collect(
   num_clients: int, pieces: Sequence[tuple[int, np.ndarray]]
 ) -> list[np.ndarray]:
-  """Joins what each client was given.
-
-  Args:
-    num_clients: How many clients there are.
-    pieces: (client number, rows), any number for a client.
-
-  Returns:
-    The rows of each client, int64, ascending.
-  """
+  """Joins (client number, rows) pieces into each client's rows, ascending."""
   given = [[np.empty(0, np.int64)] for _ in range(num_clients)]
   for client, rows in pieces:
     given[client].append(rows)
@@ -127,10 +116,7 @@ def label_histograms(
   Args:
     labels: Int [n], from 0 to num_classes - 1.
     parts: The rows of each client.
-    num_classes: Classes that there are.
-
-  Returns:
-    Int64 [clients, num_classes].
+    num_classes: Width of the result, int64 [clients, num_classes].
   """
   return np.array(
     [np.bincount(labels[rows], minlength=num_classes) for rows in parts],

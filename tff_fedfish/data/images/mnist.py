@@ -125,19 +125,13 @@ def read_mnist_by_writer(directory: str | os.PathLike) -> ImageClients:
 def read_idx(
   path: str | os.PathLike, *, dtype: str, num_dimensions: int
 ) -> np.ndarray:
-  """Returns the array of an idx file.
+  """Returns the array of an idx file, in the machine's byte order.
 
-  Args:
-    path: The file, plain or packed by gzip, whatever its name.
-    dtype: The type it must have, such as 'uint8' or 'int32'.
-    num_dimensions: The number of dimensions it must have.
-
-  Returns:
-    The values, in the machine's byte order.
+  The file is plain or packed by gzip, whatever its name.
 
   Raises:
-    UserError: If the file is no idx file, holds another type or shape, ends too
-      early or too late, or cannot be read.
+    UserError: If the file is no idx file, holds another type or another number
+      of dimensions, ends too early or too late, or cannot be read.
   """
   with reading(path), open(path, 'rb') as file:
     is_packed = file.read(len(_GZIP_MAGIC)) == _GZIP_MAGIC
@@ -173,12 +167,9 @@ def _read_side(
 def _client_ids(
   path: pathlib.Path, labels: np.ndarray, labels_path: pathlib.Path
 ) -> list[bytes]:
-  """Returns the id of each image's writer.
+  """Returns the id of each image's writer from a label file of QMNIST.
 
-  Args:
-    path: A label file of QMNIST.
-    labels: MNIST's labels of the images, int32 [n].
-    labels_path: Where those come from.
+  `labels` are those of the images, which MNIST's `labels_path` holds.
   """
   rows = read_idx(path, dtype='int32', num_dimensions=2)
   if rows.shape[1] != _NUM_COLUMNS or len(rows) < len(labels):
