@@ -13,7 +13,8 @@ from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.data.tokenizers import Tokenizer
 from tff_fedfish.environment import environment_facts
 from tff_fedfish.errors import UserError
-from tff_fedfish.run import checkpoints, metrics_files
+from tff_fedfish.run import checkpoints, corpus_identity, metrics_files
+from tff_fedfish.run.corpus_identity import CorpusIdentity
 from tff_fedfish.run.fingerprints import MAY_CHANGE
 
 CONFIG_NAME = 'config.json'
@@ -22,6 +23,7 @@ VOCABULARY_NAME = 'vocabulary'
 
 _WRITTEN_NAMES = (
   CONFIG_NAME,
+  corpus_identity.CORPUS_NAME,
   VOCABULARY_NAME,
   'environment.json',
   'metrics.csv',
@@ -165,6 +167,7 @@ def start(
   config: TrainConfig,
   workdir: str | os.PathLike,
   tokenizer: Tokenizer | None,
+  corpus: CorpusIdentity,
 ) -> pathlib.Path:
   """Writes what a run keeps beside its results.
 
@@ -173,6 +176,7 @@ def start(
     workdir: Exists, checked by `checkpoint_to_resume`.
     tokenizer: Saved once, so that evaluation needs no other file. None where
       the corpus holds images.
+    corpus: Identity of the corpus that the run trains on.
 
   Returns:
     The directory.
@@ -186,6 +190,7 @@ def start(
       else:
         leftover.unlink()
   files.write_json(workdir / CONFIG_NAME, config_loading.to_json_dict(config))
+  corpus_identity.write_identity(workdir, corpus)
   if tokenizer is not None and not (workdir / VOCABULARY_NAME).exists():
     with files.write_directory_atomically(
       workdir / VOCABULARY_NAME

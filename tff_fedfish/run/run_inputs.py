@@ -5,7 +5,6 @@ been.
 """
 
 import contextlib
-import dataclasses
 import os
 import sys
 from typing import Any
@@ -24,17 +23,6 @@ from tff_fedfish.errors import UserError
 from tff_fedfish.progress import Progress
 
 RunCorpus = GroupedCorpus | ImageClients
-
-
-@dataclasses.dataclass(frozen=True)
-class RunInputs:
-  """A run's corpus, tokenizer and split of clients."""
-
-  corpus: RunCorpus
-  corpus_fingerprint: str
-  split: ClientSplit
-  tokenizer: Tokenizer | None
-  """None with images."""
 
 
 def training_clients(config: TrainConfig, split: ClientSplit) -> list[bytes]:

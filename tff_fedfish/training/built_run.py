@@ -22,6 +22,7 @@ from tff_fedfish.run import (
   run_inputs,
   server_state,
 )
+from tff_fedfish.run.corpus_identity import CorpusIdentity
 from tff_fedfish.runtime.in_process_context import (
   InProcessContext,
   set_in_process_context,
@@ -59,6 +60,7 @@ class BuiltRun:
   sample: ClientSample
   """The held-out clients that are scored."""
   tokenizer: Tokenizer | None
+  corpus: CorpusIdentity
   contents: Mapping[str, Any]
   """Fingerprints that every checkpoint holds."""
 
@@ -117,8 +119,9 @@ def build_run(
     source=_source(config, workdir, client_rows),
     sample=checked.sample,
     tokenizer=inputs.tokenizer,
+    corpus=inputs.identity,
     contents=fingerprints.contents(
-      config, inputs.corpus_fingerprint, inputs.tokenizer
+      config, inputs.identity.fingerprint, inputs.tokenizer
     ),
   )
 

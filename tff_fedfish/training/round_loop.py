@@ -47,7 +47,7 @@ def run_rounds(run: BuiltRun, history: RoundHistory, stages: Stages) -> int:
     evaluator=run.evaluator,
   )
   if not run.is_resumed:
-    run_directory.start(run.config, run.workdir, run.tokenizer)
+    run_directory.start(run.config, run.workdir, run.tokenizer, run.corpus)
   log = MetricsLog(
     run.workdir,
     run.position.round_num if run.is_resumed else None,
@@ -56,7 +56,7 @@ def run_rounds(run: BuiltRun, history: RoundHistory, stages: Stages) -> int:
   )
   if run.is_resumed:
     # Only now: a run that cannot be continued is left as it is.
-    run_directory.start(run.config, run.workdir, run.tokenizer)
+    run_directory.start(run.config, run.workdir, run.tokenizer, run.corpus)
   barriers.remove_after(run.position.round_num if run.is_resumed else -1)
   with contextlib.ExitStack() as stack:
     stack.enter_context(log)

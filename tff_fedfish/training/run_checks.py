@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterable
 from tff_fedfish import environment
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.data import unknown_tokens
+from tff_fedfish.data.client_splits import ClientSplit
+from tff_fedfish.data.tokenizers import Tokenizer
 from tff_fedfish.errors import UserError, UserErrors
 from tff_fedfish.evaluation import evaluation_clients
 from tff_fedfish.methods import registry
@@ -23,6 +25,7 @@ from tff_fedfish.planning import disk, memory
 from tff_fedfish.planning.units import format_bytes
 from tff_fedfish.run import (
   checkpoints,
+  corpus_identity,
   divergence,
   fingerprints,
   metrics_files,
@@ -30,9 +33,21 @@ from tff_fedfish.run import (
   run_directory,
   run_inputs,
 )
+from tff_fedfish.run.corpus_identity import CorpusIdentity
 from tff_fedfish.runtime import ray_cluster
 
 Stage = Callable[[str], contextlib.AbstractContextManager]
+
+
+@dataclasses.dataclass(frozen=True)
+class RunInputs:
+  """A run's corpus, tokenizer and split of clients."""
+
+  corpus: run_inputs.RunCorpus
+  identity: CorpusIdentity
+  split: ClientSplit
+  tokenizer: Tokenizer | None
+  """None with images."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -43,7 +58,7 @@ class CheckedRun:
   """The checkpoint to continue from; None: the run starts."""
   history: divergence.RoundHistory | None = None
   """The rounds up to its own; None: the run starts."""
-  inputs: run_inputs.RunInputs | None = None
+  inputs: RunInputs | None = None
   """None: all rounds are done."""
   sample: evaluation_clients.ClientSample | None = None
   """The held-out clients that are scored while training; None then, too."""
@@ -134,9 +149,8 @@ def check_run(
     is_read = True
   if split is not None and is_read:
     with problems, stage('choosing held-out clients'):
-      inputs = run_inputs.RunInputs(
-        corpus, corpus.fingerprint, split, tokenizer
-      )
+      identity = corpus_identity.identify(config, corpus)
+      inputs = RunInputs(corpus, identity, split, tokenizer)
       sample = _choose_sample(config, inputs)
     if checkpoint is not None and inputs is not None:
       with problems:
@@ -268,7 +282,7 @@ def _require_resumable(config, checkpoint, inputs, vocabulary):
   """Raises unless the run of a checkpoint can go on with these inputs."""
   path = checkpoint.path
   found = checkpoint.contents.get('corpus_fingerprint')
-  if found != inputs.corpus_fingerprint:
+  if found != inputs.identity.fingerprint:
     raise UserError(
       f'The run was trained on another corpus than {config.data.directory!r} '
       'holds now. Name the corpus it was started with, or a new --workdir.'
