@@ -230,7 +230,7 @@ class TestInputs:
       dict(evaluation__num_clients=0, cohorts__cohort_size=1) | settings
     )
     config = _config(data__directory=corpus, **settings)
-    return run_checks.check_run(config).inputs
+    return run_checks.check_run(config)
 
   def test_own_split(self, corpus):
     inputs = self._open(corpus)

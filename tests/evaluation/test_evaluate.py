@@ -145,7 +145,7 @@ class TestHeldOut:
       for barrier in results.read_evaluation(output).barriers
     }
     config = run_directory.read_config(small_run)
-    inputs = run_checks.check_run(config).inputs
+    inputs = run_checks.check_run(config)
     prefix = server_state.TRAINABLE_PREFIX
     weights = checkpoints.load_checkpoint(
       small_run / 'checkpoints' / 'round_00000004', prefix
@@ -346,7 +346,7 @@ class TestUnknownTokens:
     ]
     data = grouping_jobs.group_lines(tmp_path, lines, num_shards=1)
     config = run_directory.read_config(small_run)
-    inputs = run_checks.check_run(config).inputs
+    inputs = run_checks.check_run(config)
     rows = run_inputs.client_rows(
       config, grouped_corpus.GroupedCorpus(data), inputs.tokenizer
     )

@@ -222,7 +222,7 @@ class _Measurement:
   def barrier(self, participating, client_rows):
     from models.model_shapes import weight_shapes
     from tff_fedfish.evaluation import barrier, effective_sample_size
-    from tff_fedfish.run import learning_setup, round_rates, server_state
+    from tff_fedfish.run import learning_setup, server_state
     from tff_fedfish.runtime import round_options
 
     config = self._config
@@ -234,7 +234,7 @@ class _Measurement:
       self._loaded.path,
     )
     round_num = self._loaded.round_num + 1
-    state = round_rates.with_rates(process, state, config, round_num)
+    state = learning_setup.with_rates(process, state, config, round_num)
     cohort = cohort_data.cohort(
       config,
       participating,
