@@ -353,9 +353,9 @@ def test_old_checkpoints_are_removed(tmp_path):
   (tmp_path / '.round_00000006.killed').mkdir()
   (tmp_path / 'notes').mkdir()
   removed = checkpoints.remove_old_checkpoints(
-    tmp_path, keep_last=2, always_keep={0, 2}
+    tmp_path, keep_last=2, keep_rounds={2}
   )
-  # Of 1, 3, 4, 5 the last two stay; 0 and 2 stay in any case.
+  # Of 1 to 5 the last two stay; 0 and 2 stay in any case.
   assert removed == [1, 3]
   assert checkpoints.list_rounds(tmp_path) == [0, 2, 4, 5]
   assert len(list(tmp_path.iterdir())) == 5

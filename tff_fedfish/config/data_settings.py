@@ -4,7 +4,6 @@ import dataclasses
 import typing
 from typing import ClassVar, Literal
 
-from tff_fedfish.config import checks as config_checks
 from tff_fedfish.config.image_corpora import IMAGE_CORPORA
 from tff_fedfish.config_fields import ConfigError, Section, number
 from tff_fedfish.data.client_id_text import text_to_client_id
@@ -12,6 +11,9 @@ from tff_fedfish.errors import UserError
 
 if typing.TYPE_CHECKING:
   from tff_fedfish.data.images.partitions import Partition
+
+IMAGE_SIZES = ('image_height', 'image_width', 'image_channels')
+"""Settings of `config.data` that make an image's shape, in its order."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -68,7 +70,7 @@ class DataConfig(Section):
         for name in ('vocabulary', 'sequence_length')
         if getattr(self, name) is None
       ]
-    problems += config_checks.problems_of_image_folder(self)
+    problems += self._problems_of_image_folder()
     if problems:
       raise ConfigError(problems)
 
@@ -81,6 +83,31 @@ class DataConfig(Section):
   def class_names(self) -> tuple[bytes, ...]:
     """Names of the directories in `classes`, by label."""
     return tuple(map(text_to_client_id, self.classes.split('/')))
+
+  def _problems_of_image_folder(self):
+    """Returns a clause for each problem with the shape of the images."""
+    if self.corpus != 'image_folder':
+      return [
+        f"`config.data.{name}` is read with corpus 'image_folder' only, found "
+        f'{value!r}; leave it out'
+        for name in (*IMAGE_SIZES, 'classes')
+        if (value := getattr(self, name)) is not None
+      ]
+    problems = []
+    if self.image_channels == 2:
+      problems.append('`config.data.image_channels` must be 1 or 3, found 2')
+    if self.classes is not None:
+      try:
+        names = self.class_names
+      except ValueError:
+        names = ()
+      if len(names) < 2 or b'' in names or list(names) != sorted(set(names)):
+        problems.append(
+          '`config.data.classes` must be at least two names of directories, '
+          "sorted by their bytes, such as 'cat/dog', found "
+          f'{self.classes!r}'
+        )
+    return problems
 
 
 _MERGE = 'merge'

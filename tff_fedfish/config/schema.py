@@ -8,6 +8,7 @@ from models.presets import PRESETS
 from models.transformer_config import TransformerConfig
 from tff_fedfish.config import checks as config_checks
 from tff_fedfish.config.data_settings import (
+  IMAGE_SIZES,
   ClientSplitsConfig,
   CohortsConfig,
   DataConfig,
@@ -303,7 +304,7 @@ class TrainConfig:
       name=self.model.preset,
       num_classes=corpus.num_classes or len(self.data.class_names),
       image_shape=corpus.image_shape
-      or tuple(getattr(self.data, n) for n in config_checks.IMAGE_SIZES),
+      or tuple(getattr(self.data, n) for n in IMAGE_SIZES),
     )
 
   def transformer_config(self) -> TransformerConfig:

@@ -11,7 +11,6 @@ raises an `OSError` that names the path: it is a failure of the machine, not
 bad input, so it is no `UserError`.
 """
 
-import contextlib
 import dataclasses
 import functools
 import json
@@ -31,6 +30,7 @@ from tff_fedfish.errors import UserError
 from tff_fedfish.run import checkpoint_files
 
 _DIRECTORY_NAME = re.compile(r'round_(\d{8,})')
+_DTYPES = {code: dtype for dtype, code in checkpoint_files.DTYPE_CODES.items()}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -95,12 +95,8 @@ def save_checkpoint(
     },
     'contents': json.loads(json.dumps(dict(contents))),
   }
-  directory = pathlib.Path(directory)
-  path = directory / f'round_{round_num:08d}'
-  with contextlib.ExitStack() as stack:
-    stack.enter_context(checkpoint_files.naming_failures(path))
-    directory.mkdir(parents=True, exist_ok=True)
-    temporary = stack.enter_context(checkpoint_files.replace_directory(path))
+  path = pathlib.Path(directory) / checkpoint_files.name_of(round_num)
+  with checkpoint_files.replace_directory(path) as temporary:
     checkpoint_files.write(temporary, description, arrays, before_chunk)
   return path
 
@@ -132,10 +128,8 @@ def load_checkpoint(
   from safetensors import SafetensorError, safe_open
 
   path = pathlib.Path(path)
-  if verify:
-    description = checkpoint_files.verify(path)
-  else:
-    description = checkpoint_files.read_description(path)
+  read = checkpoint_files.read_description
+  description = (checkpoint_files.verify if verify else read)(path)
   chosen = list(description['tensors'])
   if isinstance(names, str):
     chosen = [name for name in chosen if name.startswith(names)]
@@ -148,7 +142,13 @@ def load_checkpoint(
     with safe_open(path / checkpoint_files.STATE_FILE, framework='np') as state:
       # Of all, whatever is chosen: a check that reads none finds this out.
       for name, expected in description['tensors'].items():
-        _require_tensor(path, state, name, expected)
+        found = state.get_slice(name)
+        dtype = _DTYPES.get(found.get_dtype())
+        found = {'dtype': dtype, 'shape': found.get_shape()}
+        if found != expected:
+          raise checkpoint_files.DamagedError(
+            path, f'tensor {name!r} must be {expected}, but is {found}'
+          )
       tensors = {name: state.get_tensor(name) for name in chosen}
   except (SafetensorError, OSError) as error:
     raise checkpoint_files.DamagedError(
@@ -167,12 +167,8 @@ def list_rounds(directory: str | os.PathLike) -> list[int]:
 
   Temporary directories do not count; an absent directory has no rounds.
   """
-  directory = pathlib.Path(directory)
-  if not directory.is_dir():
-    return []
-  matches = (
-    _DIRECTORY_NAME.fullmatch(entry.name) for entry in directory.iterdir()
-  )
+  names = (path.name for path in pathlib.Path(directory).glob('round_*'))
+  matches = map(_DIRECTORY_NAME.fullmatch, names)
   return sorted(int(match[1]) for match in matches if match)
 
 
@@ -202,15 +198,13 @@ def latest_checkpoint(
   warn = warn or functools.partial(print, file=sys.stderr)
   directory = pathlib.Path(directory)
   rounds = list_rounds(directory)
-  is_logged = set(rounds)
+  good = set(rounds)
   # To start from the beginning over good checkpoints is for the user to say.
-  if logged_rounds is not None and {r for r in rounds if r} & set(
-    logged_rounds
-  ):
-    is_logged &= set(logged_rounds)
+  if logged_rounds is not None and good.intersection(logged_rounds) - {0}:
+    good &= set(logged_rounds)
   for round_num in reversed(rounds):
-    path = directory / f'round_{round_num:08d}'
-    if round_num not in is_logged:
+    path = directory / checkpoint_files.name_of(round_num)
+    if round_num not in good:
       warn(
         'fedfish: warning: metrics.csv has no whole row for round '
         f'{round_num}; passing over its checkpoint.'
@@ -255,7 +249,7 @@ def resolve_checkpoint(
   if not (path / checkpoint_files.DESCRIPTION_FILE).is_file():
     rounds = list_rounds(path / 'checkpoints')
     if rounds:
-      path = path / 'checkpoints' / f'round_{rounds[-1]:08d}'
+      path = path / 'checkpoints' / checkpoint_files.name_of(rounds[-1])
     elif not (_DIRECTORY_NAME.fullmatch(path.name) and path.is_dir()):
       raise UserError(_not_a_checkpoint(path, option))
   try:
@@ -268,7 +262,6 @@ def resolve_checkpoint(
 def remove_old_checkpoints(
   directory: str | os.PathLike,
   keep_last: int,
-  always_keep: Collection[int] = (0,),
   *,
   keep_every_num_rounds: int = 0,
   current_round: int | None = None,
@@ -278,8 +271,8 @@ def remove_old_checkpoints(
 
   Args:
     directory: The run's `checkpoints` directory.
-    keep_last: How many of the newest to keep, >= 1; 0 keeps all.
-    always_keep: Rounds that are kept in any case, and do not count.
+    keep_last: How many of the newest to keep beside round 0's, >= 1; 0 keeps
+      all.
     keep_every_num_rounds: Rounds that it divides are kept too, >= 1; they do
       count where they are among the newest. 0: none.
     current_round: The round that the run has just saved. Later checkpoints,
@@ -299,17 +292,16 @@ def remove_old_checkpoints(
   require_keep_rules(keep_last, keep_every_num_rounds)
   directory = pathlib.Path(directory)
   rounds = list_rounds(directory)
-  later = []
-  if current_round is not None:
-    later = [r for r in rounds if r > current_round]
-  old = [r for r in rounds if r not in {*always_keep, *later}]
+  last = max(rounds, default=0) if current_round is None else current_round
+  later = [r for r in rounds if r > last]
+  old = [r for r in rounds if 0 < r <= last]
   old = old[:-keep_last] if keep_last else []
   if keep_every_num_rounds:
     old = [r for r in old if r % keep_every_num_rounds]
   removed = [r for r in old if r not in keep_rounds] + later
   for round_num in removed:
     # Renamed first: a removal that is cut short leaves no half checkpoint.
-    path = directory / f'round_{round_num:08d}'
+    path = directory / checkpoint_files.name_of(round_num)
     os.replace(path, tempfile.mkdtemp(dir=directory, prefix=f'.{path.name}.'))
   remove_leftovers(directory)
   return removed
@@ -334,17 +326,6 @@ def remove_leftovers(directory: str | os.PathLike) -> None:
   """
   for leftover in pathlib.Path(directory).glob('.round_*'):
     shutil.rmtree(leftover, ignore_errors=True)
-
-
-def _require_tensor(path, state, name, expected):
-  """Raises DamagedError unless a tensor in a file is as described."""
-  found = state.get_slice(name)
-  codes = {code: dtype for dtype, code in checkpoint_files.DTYPE_CODES.items()}
-  found = {'dtype': codes.get(found.get_dtype()), 'shape': found.get_shape()}
-  if found != expected:
-    raise checkpoint_files.DamagedError(
-      path, f'tensor {name!r} must be {expected}, but is {found}'
-    )
 
 
 def _not_a_checkpoint(path: pathlib.Path, option: str) -> str:
