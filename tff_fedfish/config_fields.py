@@ -81,8 +81,13 @@ class Section:
           f'`config.{self.section}.{field.name}` must be {requirement}, '
           f'found {value!r}'
         )
+    problems += self.cross_problems(are_fields_right=not problems)
     if problems:
       raise ConfigError(problems)
+
+  def cross_problems(self, *, are_fields_right: bool) -> list[str]:
+    """Returns a clause for each setting that does not go with another one."""
+    return []
 
 
 def as_declared(value: Any, field: dataclasses.Field) -> Any:

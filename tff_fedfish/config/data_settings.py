@@ -5,7 +5,7 @@ import typing
 from typing import ClassVar, Literal
 
 from tff_fedfish.config.image_corpora import IMAGE_CORPORA
-from tff_fedfish.config_fields import ConfigError, Section, number
+from tff_fedfish.config_fields import Section, number
 from tff_fedfish.data.client_id_text import text_to_client_id
 from tff_fedfish.errors import UserError
 
@@ -54,8 +54,10 @@ class DataConfig(Section):
   """Class directories of 'image_folder', sorted by bytes, with slashes between
   them: 'cat/dog'."""
 
-  def __post_init__(self):
-    super().__post_init__()
+  def cross_problems(self, *, are_fields_right: bool) -> list[str]:
+    """See `Section`."""
+    if not are_fields_right:
+      return []
     corpus = f'corpus {self.corpus!r}'
     if self.holds_images:
       problems = [
@@ -70,9 +72,7 @@ class DataConfig(Section):
         for name in ('vocabulary', 'sequence_length')
         if getattr(self, name) is None
       ]
-    problems += self._problems_of_image_folder()
-    if problems:
-      raise ConfigError(problems)
+    return problems + self._problems_of_image_folder()
 
   @property
   def holds_images(self) -> bool:
@@ -149,34 +149,33 @@ class PartitionConfig(Section):
   leaf_alpha: float | None = number(None, above=0)
   """Concentration over a coarse class's classes (pachinko), > 0."""
 
-  def __post_init__(self):
-    super().__post_init__()
+  def cross_problems(self, *, are_fields_right: bool) -> list[str]:
+    """See `Section`."""
+    if not are_fields_right:
+      return []
     if self.scheme is None:
-      problems = [
+      return [
         f'`config.partition.{field.name}` is read with a `scheme` only, '
         f'found {value!r}; leave it out'
         for field in dataclasses.fields(self)
         if (value := getattr(self, field.name)) != field.default
       ]
-    elif self.num_clients is None:
-      problems = ['`config.partition.num_clients` is required with a `scheme`']
-    elif self.merges_groups:
-      problems = [
+    if self.num_clients is None:
+      return ['`config.partition.num_clients` is required with a `scheme`']
+    if self.merges_groups:
+      return [
         f'`config.partition.{field.name}` is not read by the scheme '
         f'{_MERGE!r}, found {value!r}; leave it out'
         for field in dataclasses.fields(self)
         if field.name not in _READ_BY_MERGE
         and (value := getattr(self, field.name)) != field.default
       ]
-    else:
-      problems = []
-      try:
-        self.build(partition_seed=0)
-      except UserError as error:
-        text = str(error).removesuffix(' Change it.').removesuffix('.')
-        problems = [text.replace('`partition.', '`config.partition.')]
-    if problems:
-      raise ConfigError(problems)
+    try:
+      self.build(partition_seed=0)
+    except UserError as error:
+      text = str(error).removesuffix(' Change it.').removesuffix('.')
+      return [text.replace('`partition.', '`config.partition.')]
+    return []
 
   @property
   def merges_groups(self) -> bool:

@@ -37,21 +37,22 @@ def read_config(run_directory: str | os.PathLike) -> TrainConfig:
   Raises:
     UserError: If the directory is no run, or its config.json is damaged.
   """
-  try:
-    return _read_config(pathlib.Path(run_directory) / CONFIG_NAME)
-  except FileNotFoundError as error:
+  config = _config_or_none(pathlib.Path(run_directory))
+  if config is None:
     raise UserError(
       f'{str(run_directory)!r} must be the directory of a run, but '
       f'{CONFIG_NAME} is not in it. Name a directory that `fedfish train` '
       'wrote.'
-    ) from error
+    )
+  return config
 
 
-def _read_config(path):
+def _config_or_none(run_directory):
+  path = run_directory / CONFIG_NAME
   try:
     value = files.parse_json(path.read_text(encoding='utf-8'))
   except FileNotFoundError:
-    raise
+    return None
   except (ValueError, OSError) as error:
     raise UserError(
       f'{str(path)!r} must hold the config of a run, but cannot be read '
@@ -62,7 +63,7 @@ def _read_config(path):
 
 def checkpoint_to_resume(
   config: TrainConfig, workdir: str | os.PathLike
-) -> pathlib.Path | None:
+) -> checkpoints.Checkpoint | None:
   """Checks that a run may start or continue in a directory.
 
   Args:
@@ -70,7 +71,7 @@ def checkpoint_to_resume(
     workdir: Its directory, as typed.
 
   Returns:
-    The checkpoint to continue from; None: the run starts.
+    The checkpoint to continue from, without tensors; None: the run starts.
 
   Raises:
     UserError: If the directory cannot be used, or holds a run of another
@@ -79,16 +80,11 @@ def checkpoint_to_resume(
   workdir = files.require_usable_output(
     workdir, '--workdir', marker=CONFIG_NAME
   )
-  try:
-    kept = _read_config(workdir / CONFIG_NAME)
-  except FileNotFoundError:
+  kept = _config_or_none(workdir)
+  if kept is None:
     return None
-  changed = [
-    name
-    for name in config_loading.differences(kept, config)
-    if name not in MAY_CHANGE
-  ]
-  if changed:
+  found = config_loading.differences(kept, config)
+  if changed := [name for name in found if name not in MAY_CHANGE]:
     raise UserError(
       f'`--workdir` {str(workdir)!r} holds a run with another config, '
       f'different in {", ".join(changed)}. Name another directory for a new '
@@ -101,14 +97,14 @@ def checkpoint_to_resume(
     directory,
     logged_rounds=metrics_files.logged_rounds(workdir / 'metrics.csv'),
   )
-  found = checkpoints.load_checkpoint(path, (), verify=False).round_num
-  if found > config.training.num_rounds:
+  found = checkpoints.load_checkpoint(path, (), verify=False)
+  if found.round_num > config.training.num_rounds:
     raise UserError(
       f'`--config.training.num_rounds` is {config.training.num_rounds}, but '
-      f'the run in {str(workdir)!r} has done {found} rounds. Raise it, or '
-      'name another --workdir.'
+      f'the run in {str(workdir)!r} has done {found.round_num} rounds. Raise '
+      'it, or name another --workdir.'
     )
-  return path
+  return found
 
 
 @contextlib.contextmanager
@@ -168,7 +164,7 @@ def start(
   workdir: str | os.PathLike,
   tokenizer: Tokenizer | None,
   corpus: CorpusIdentity,
-) -> pathlib.Path:
+) -> None:
   """Writes what a run keeps beside its results.
 
   Args:
@@ -177,9 +173,6 @@ def start(
     tokenizer: Saved once, so that evaluation needs no other file. None where
       the corpus holds images.
     corpus: Identity of the corpus that the run trains on.
-
-  Returns:
-    The directory.
   """
   workdir = pathlib.Path(workdir)
   for name in _WRITTEN_NAMES:
@@ -197,4 +190,3 @@ def start(
     ) as temporary:
       tokenizer.save(temporary)
   files.write_json(workdir / 'environment.json', environment_facts())
-  return workdir

@@ -24,7 +24,6 @@ from tff_fedfish.methods import registry
 from tff_fedfish.planning import disk, memory
 from tff_fedfish.planning.units import format_bytes
 from tff_fedfish.run import (
-  checkpoints,
   corpus_identity,
   divergence,
   fingerprints,
@@ -102,18 +101,19 @@ def check_run(
   corpus = split = identity = sample = tokenizer = None
   limit = config.training.max_non_finite_rounds
   history = divergence.RoundHistory(workdir or '.', limit)
+
+  def history_until(checkpoint):
+    run = checkpoint.path.parent.parent
+    return divergence.read_history(run, limit, checkpoint.round_num)
+
   if workdir is not None:
     with problems:
-      if path := run_directory.checkpoint_to_resume(config, workdir):
-        found = checkpoints.load_checkpoint(path, (), verify=False)
+      found = run_directory.checkpoint_to_resume(config, workdir)
     kept_vocabulary = pathlib.Path(workdir) / run_directory.VOCABULARY_NAME
     if kept_vocabulary.exists():
       vocabulary = kept_vocabulary
   if found and found.round_num == config.training.num_rounds:
-    history = divergence.read_history(
-      found.path.parent.parent, limit, found.round_num
-    )
-    return CheckedRun(checkpoint=found.path, history=history)
+    return CheckedRun(checkpoint=found.path, history=history_until(found))
   if config.engine.kind == 'ray':
     with problems:
       ray_cluster.require_listener(config.engine.ray_address)
@@ -145,9 +145,7 @@ def check_run(
     if found and identity:
       with problems:
         _require_resumable(config, found, identity, tokenizer, vocabulary)
-        history = divergence.read_history(
-          found.path.parent.parent, limit, found.round_num
-        )
+        history = history_until(found)
   if len(problems.errors) == 1:
     raise problems.errors[0]
   if problems.errors:
