@@ -262,16 +262,15 @@ def test_a_newer_schema_is_refused(tmp_path):
     checkpoints.resolve_checkpoint(file.parent)
 
 
-def test_latest_is_the_newest_whole_one(tmp_path):
+def test_latest_is_the_newest_whole_one(tmp_path, capsys):
   assert checkpoints.latest_checkpoint(tmp_path / 'absent') is None
   assert checkpoints.latest_checkpoint(tmp_path) is None
   _save_rounds(tmp_path, 0, 9, 10)
   (tmp_path / '.round_00000011.abcd').mkdir()
   (tmp_path / 'notes').mkdir()
-  warnings = []
-  latest = checkpoints.latest_checkpoint(tmp_path, warn=warnings.append)
+  latest = checkpoints.latest_checkpoint(tmp_path)
   assert latest == tmp_path / 'round_00000010'
-  assert warnings == []
+  assert capsys.readouterr().err == ''
   assert checkpoints.list_rounds(tmp_path) == [0, 9, 10]
   assert checkpoints.list_rounds(tmp_path / 'absent') == []
 
@@ -295,7 +294,7 @@ def test_latest_does_not_start_anew_over_damaged_ones(tmp_path):
   _damage(tmp_path / 'round_00000000')
   _damage(tmp_path / 'round_00000001')
   with pytest.raises(UserError, match='to resume from, but all 2 are damaged'):
-    checkpoints.latest_checkpoint(tmp_path, warn=[].append)
+    checkpoints.latest_checkpoint(tmp_path)
 
 
 def test_a_damaged_checkpoint_is_replaced(tmp_path):
@@ -339,9 +338,10 @@ def test_resolve_names_what_is_wrong(tmp_path):
     'run': 'is a run without a checkpoint so far',
   }.items():
     with pytest.raises(
-      UserError, match=f'`--from` must be a checkpoint .*{name}. {words}'
+      UserError,
+      match=f'`--checkpoint` must be a checkpoint .*{name}. {words}',
     ) as caught:
-      checkpoints.resolve_checkpoint(tmp_path / name, option='--from')
+      checkpoints.resolve_checkpoint(tmp_path / name)
     assert '\n' not in str(caught.value)
   (tmp_path / 'round_00000007').mkdir()
   with pytest.raises(UserError, match='checkpoint.json is missing'):

@@ -19,9 +19,8 @@ from tff_fedfish.evaluation.results import ClientBarrier
 from tff_fedfish.run import cohort_data
 from tff_fedfish.runtime.in_process_context import set_in_process_context
 from tff_fedfish.runtime.round_options import ClientFailure, RoundInterrupted
-from tff_fedfish.training import barrier_rounds
 from tff_fedfish.training.built_run import BuiltRun, Position
-from tff_fedfish.training.round_callbacks import FinishedRound
+from tff_fedfish.training.round_callbacks import Barrier, FinishedRound
 from tff_fedfish.training.run_checks import CheckedRun
 
 
@@ -95,7 +94,7 @@ def _barrier(
     participating=sorted([*_POINTS, b'unreadable']),
     client_rows=_Clients(),
   )
-  return barrier_rounds.Barrier(run, should_stop)
+  return Barrier(run, should_stop)
 
 
 def _done(round_num, state_before=None, state=None, **values):

@@ -5,14 +5,9 @@
 and shape of every tensor, and what the caller wants to keep beside them. The
 directory is written under a temporary name (with a leading dot), synced to
 disk and renamed last, so a directory of that name is complete.
-
-A write that fails, on a full disk for example, leaves nothing behind and
-raises an `OSError` that names the path: it is a failure of the machine, not
-bad input, so it is no `UserError`.
 """
 
 import dataclasses
-import functools
 import json
 import os
 import pathlib
@@ -176,17 +171,16 @@ def latest_checkpoint(
   directory: str | os.PathLike,
   *,
   logged_rounds: Collection[int] | None = None,
-  warn: Callable[[str], None] | None = None,
 ) -> pathlib.Path | None:
   """Finds the newest undamaged checkpoint to resume from.
+
+  Damaged ones are passed over, with a line on standard error.
 
   Args:
     directory: The run's `checkpoints` directory; need not exist.
     logged_rounds: Rounds with a row in metrics.csv, without which a run cannot
       continue: checkpoints of other rounds are passed over, unless that would
       leave round 0's or none. None: all are considered.
-    warn: Called with one line for each damaged checkpoint that is passed
-      over. None: the line goes to standard error.
 
   Returns:
     The path, its SHA-256 verified; None if there is no checkpoint at all.
@@ -195,7 +189,6 @@ def latest_checkpoint(
     UserError: If there are checkpoints but all are damaged, as to start again
       over them is for the user to decide; or if one is of a newer version.
   """
-  warn = warn or functools.partial(print, file=sys.stderr)
   directory = pathlib.Path(directory)
   rounds = list_rounds(directory)
   good = set(rounds)
@@ -205,15 +198,17 @@ def latest_checkpoint(
   for round_num in reversed(rounds):
     path = directory / checkpoint_files.name_of(round_num)
     if round_num not in good:
-      warn(
+      print(
         'fedfish: warning: metrics.csv has no whole row for round '
-        f'{round_num}; passing over its checkpoint.'
+        f'{round_num}; passing over its checkpoint.',
+        file=sys.stderr,
       )
       continue
     try:
       checkpoint_files.verify(path)
     except checkpoint_files.DamagedError as error:
-      warn(f'fedfish: warning: {error.problem}; passing over it.')
+      line = f'fedfish: warning: {error.problem}; passing over it.'
+      print(line, file=sys.stderr)
       continue
     return path
   if rounds:
@@ -225,20 +220,14 @@ def latest_checkpoint(
   return None
 
 
-def resolve_checkpoint(
-  path: str | os.PathLike, option: str = '--checkpoint'
-) -> pathlib.Path:
-  """Returns the checkpoint that the user means, verified.
+def resolve_checkpoint(path: str | os.PathLike) -> pathlib.Path:
+  """Returns the checkpoint that `--checkpoint` means, verified.
 
   Unlike `latest_checkpoint` it never falls back to an older checkpoint: to
   evaluate another model than the one asked for would be worse than to stop.
 
   Args:
     path: A checkpoint's directory, or a run's, which stands for its last.
-    option: The option as typed, named in errors.
-
-  Returns:
-    The checkpoint's path.
 
   Raises:
     UserError: If it is neither, or the checkpoint is damaged or of a newer
@@ -251,11 +240,11 @@ def resolve_checkpoint(
     if rounds:
       path = path / 'checkpoints' / checkpoint_files.name_of(rounds[-1])
     elif not (_DIRECTORY_NAME.fullmatch(path.name) and path.is_dir()):
-      raise UserError(_not_a_checkpoint(path, option))
+      raise UserError(_not_a_checkpoint(path))
   try:
     checkpoint_files.verify(path)
   except UserError as error:
-    raise UserError(f'`{option}`: {error}') from error
+    raise UserError(f'`--checkpoint`: {error}') from error
   return path
 
 
@@ -328,7 +317,7 @@ def remove_leftovers(directory: str | os.PathLike) -> None:
     shutil.rmtree(leftover, ignore_errors=True)
 
 
-def _not_a_checkpoint(path: pathlib.Path, option: str) -> str:
+def _not_a_checkpoint(path: pathlib.Path) -> str:
   if not path.exists():
     found = 'does not exist'
   elif not path.is_dir():
@@ -341,7 +330,7 @@ def _not_a_checkpoint(path: pathlib.Path, option: str) -> str:
   else:
     found = 'holds neither checkpoint.json nor checkpoints/round_*'
   return (
-    f'`{option}` must be a checkpoint (.../checkpoints/round_00000100) or a '
-    f'run directory, but {str(path)!r} {found}. Name a directory that '
+    '`--checkpoint` must be a checkpoint (.../checkpoints/round_00000100) or '
+    f'a run directory, but {str(path)!r} {found}. Name a directory that '
     '`fedfish train` wrote.'
   )

@@ -20,7 +20,6 @@ from tff_fedfish.runtime.round_options import (
   use_round_options,
 )
 from tff_fedfish.training import round_callbacks
-from tff_fedfish.training.barrier_rounds import Barrier
 from tff_fedfish.training.built_run import BuiltRun
 from tff_fedfish.training.interruption import Interruption
 
@@ -70,7 +69,7 @@ def run_rounds(run: BuiltRun, stages: Stages) -> int:
       options,
       stack.enter_context(cohort_data.Prefetcher()),
       callbacks=(
-        Barrier(run, options.should_stop),
+        round_callbacks.Barrier(run, options.should_stop),
         round_callbacks.HeldOutScore(run, options.should_stop),
         round_callbacks.Log(run, log),
         checkpoints,
