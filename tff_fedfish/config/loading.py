@@ -267,15 +267,14 @@ def differences(
   Left out is `training.max_non_finite_rounds`: it says when a run is given up,
   nothing of its numbers, and runs of config.json version 1 had no such limit.
   """
-  of_both = config_overrides.fields_of(second.method)
-  of_both = [
-    n for n in config_overrides.fields_of(first.method) if n in of_both
-  ]
+  of_second = config_overrides.fields_of(second.method)
   read = operator.attrgetter
   return [
     name
-    for name in of_both
-    if name != _LIMIT and read(name)(first) != read(name)(second)
+    for name in config_overrides.fields_of(first.method)
+    if name in of_second
+    and name != _LIMIT
+    and read(name)(first) != read(name)(second)
   ]
 
 

@@ -244,10 +244,8 @@ class _Table:
 class _EventFile:
   """Scalars in TensorBoard's event format, written without TensorFlow.
 
-  Every start of a run has a file of its own.
-
-  TensorBoard reads the files in the order of their names, which therefore
-  count up; and they tell no host name.
+  Every start of a run has a file of its own. TensorBoard reads them in the
+  order of their names, which therefore count up; and they tell no host name.
 
   Args:
     directory: Where the event files lie; created when absent.
@@ -260,14 +258,9 @@ class _EventFile:
     from tensorboard.compat.proto import event_pb2
 
     directory.mkdir(parents=True, exist_ok=True)
-    numbers = [
-      int(match[1])
-      for entry in directory.iterdir()
-      if (
-        match := re.fullmatch(re.escape(_EVENTS_PREFIX) + r'(\d+)', entry.name)
-      )
-    ]
-    name = f'{_EVENTS_PREFIX}{max(numbers, default=-1) + 1:06d}'
+    found = (path.suffix[1:] for path in directory.glob(f'{_EVENTS_PREFIX}*'))
+    number = max((int(text) for text in found if text.isdecimal()), default=-1)
+    name = f'{_EVENTS_PREFIX}{number + 1:06d}'
     # Unbuffered: an event is in the file, whole, when `write` returns.
     self._file = open(directory / name, 'xb', buffering=0)
     self._write(file_version='brain.Event:2')
