@@ -14,7 +14,12 @@ from tff_fedfish.data.tokenizers import load_tokenizer
 from tff_fedfish.errors import UserError
 from tff_fedfish.evaluation.results import read_evaluation
 from tff_fedfish.reporting.loading import read_json_object
-from tff_fedfish.run import checkpoint_files, checkpoints, run_directory
+from tff_fedfish.run import (
+  checkpoint_files,
+  checkpoints,
+  corpus_identity,
+  run_directory,
+)
 from tff_fedfish.sweeping.sweep_state import require_same_sweep
 
 _ROOT = pathlib.Path(__file__).parents[1]
@@ -32,6 +37,7 @@ def test_parse_json():
   'name, read',
   [
     ('config.json', lambda path: run_directory.read_config(path.parent)),
+    ('corpus.json', lambda path: corpus_identity.read_identity(path.parent)),
     (
       'checkpoint.json',
       lambda path: checkpoint_files.read_description(path.parent),

@@ -225,7 +225,7 @@ class TestInputs:
       dict(evaluation__num_clients=0, cohorts__cohort_size=1) | settings
     )
     config = _config(data__directory=corpus, **settings)
-    return run_checks.check_run(config).inputs
+    return run_checks.check_run(config)
 
   def test_own_split(self, corpus):
     inputs = self._open(corpus)
@@ -241,7 +241,7 @@ class TestInputs:
       b'writer-0073',
     ]
     assert inputs.tokenizer is None
-    assert inputs.corpus_fingerprint == inputs.corpus.fingerprint
+    assert inputs.identity.fingerprint == inputs.corpus.fingerprint
 
   def test_share_is_of_the_clients_for_training(self, corpus):
     own = self._open(corpus).split
@@ -257,8 +257,8 @@ class TestInputs:
     inputs = self._open(corpus, **settings)
     again = self._open(corpus, **settings)
     other = self._open(corpus, **settings, seeds__partition_seed=6)
-    assert inputs.corpus_fingerprint == again.corpus_fingerprint
-    assert inputs.corpus_fingerprint != other.corpus_fingerprint
+    assert inputs.identity.fingerprint == again.identity.fingerprint
+    assert inputs.identity.fingerprint != other.identity.fingerprint
     assert {i.partition(b'-')[0] for i in inputs.split.participating} == {
       b'client'
     }

@@ -81,6 +81,13 @@ def test_published_settings(name, settings):
   assert config.server.optimizer == 'adam'
 
 
+def test_stack_overflow_trains_on_its_whole_part():
+  # Others are held out by the corpus's own split, as in the paper.
+  config = load_config('stack_overflow_350m')
+  assert config.data.directory == 'corpora/stack_overflow/train'
+  assert config.client_splits.held_out_fraction == 0
+
+
 def test_overrides_take_the_type_of_their_setting():
   config = load_config(
     _DEMO,

@@ -17,6 +17,7 @@ from tff_fedfish.progress import Progress, Stages
 from tff_fedfish.run import (
   checkpoints,
   cohort_data,
+  corpus_identity,
   divergence,
   fingerprints,
   run_directory,
@@ -35,7 +36,8 @@ def evaluate(
   Args:
     checkpoint: A checkpoint or a run directory (its last).
     data: A corpus of the kind that the run trained on: grouped, or the files
-      of the same corpus of images.
+      of the same corpus of images. Of another part of the split that the run
+      trained on, such as `validation`, all clients are held out.
     output: Where to write; None: `evaluations/NAME` in the run, NAME being the
       corpus's directory.
     options: What to measure.
@@ -53,9 +55,9 @@ def evaluate(
   config = run_directory.read_config(run)
   with stages('opening the corpus'):
     corpus = run_inputs.open_corpus(config, data)
-  name = pathlib.Path(data).resolve().name
   output = files.require_usable_output(
-    output or run / 'evaluations' / name, '--output'
+    output or run / 'evaluations' / pathlib.Path(data).resolve().name,
+    '--output',
   )
   vocabulary = run / run_directory.VOCABULARY_NAME
   tokenizer = None
@@ -68,10 +70,13 @@ def evaluate(
   fingerprints.require_same_run(
     checkpoint_path, contents, config, tokenizer, vocabulary=vocabulary
   )
-  fingerprint = corpus.fingerprint
-  is_transfer = contents.get('corpus_fingerprint') != fingerprint
-  # A transfer corpus has no split: all of its clients are held out.
-  split = None if is_transfer else run_inputs.split_corpus(config, corpus)
+  identity = corpus_identity.identify(config, corpus)
+  split, kind = None, options.client_split
+  if contents.get('corpus_fingerprint') == identity.fingerprint:
+    split = run_inputs.split_corpus(config, corpus)
+  # Of every other corpus all clients are held out.
+  elif not _is_other_part(run, contents, identity):
+    kind = 'transfer'
   client_ids = _client_ids(corpus, data, config, options, split)
   sequence_length = _sequence_length(config, options)
 
@@ -117,8 +122,9 @@ def evaluate(
     )
   summary = results.summarize_evaluation(
     clients,
-    kind='transfer' if is_transfer else options.client_split,
-    corpus=name,
+    kind=kind,
+    corpus=identity.label(data),
+    corpus_identity=identity.to_json_dict(),
     checkpoint={'round': loaded.round_num},
     personalization={
       'epochs': options.personalization_epochs,
@@ -139,6 +145,22 @@ def evaluate(
   if all(row['loss']['mean'] is None for row in summary['fractions']):
     _warn_of_non_finite_losses(checkpoint_path)
   return output, summary
+
+
+def _is_other_part(run, contents, identity):
+  """Says whether a corpus is of the grouping that a run trained on a part of.
+
+  False for runs of earlier versions, which do not say what they trained on.
+  """
+  trained_on = corpus_identity.read_identity(run)
+  if trained_on is None:
+    return False
+  if trained_on.fingerprint != contents.get('corpus_fingerprint'):
+    raise UserError(
+      f'{str(run / corpus_identity.CORPUS_NAME)!r} must name the corpus that '
+      'the checkpoint was trained on, but names another. Restore the file.'
+    )
+  return trained_on.grouping == identity.grouping
 
 
 def _warn_of_non_finite_losses(path):
@@ -200,7 +222,7 @@ class _Measurement:
   def barrier(self, participating, client_rows):
     from models.model_shapes import weight_shapes
     from tff_fedfish.evaluation import barrier, effective_sample_size
-    from tff_fedfish.run import learning_setup, round_rates, server_state
+    from tff_fedfish.run import learning_setup, server_state
     from tff_fedfish.runtime import round_options
 
     config = self._config
@@ -212,7 +234,7 @@ class _Measurement:
       self._loaded.path,
     )
     round_num = self._loaded.round_num + 1
-    state = round_rates.with_rates(process, state, config, round_num)
+    state = learning_setup.with_rates(process, state, config, round_num)
     cohort = cohort_data.cohort(
       config,
       participating,

@@ -79,6 +79,7 @@ def summarize_evaluation(
   *,
   kind: str,
   corpus: str,
+  corpus_identity: Mapping[str, Any] | None = None,
   checkpoint: Mapping[str, Any],
   personalization: Mapping[str, Any],
   skipped_clients: Mapping[str, int],
@@ -96,7 +97,8 @@ def summarize_evaluation(
   Args:
     clients: One entry per client and fraction, in any order.
     kind: 'held_out', 'participating' (clients that trained it) or 'transfer'.
-    corpus: The corpus that the clients come from.
+    corpus: Display name of the corpus that the clients come from.
+    corpus_identity: `CorpusIdentity.to_json_dict` of it. None: not known.
     checkpoint: Facts of the model that was evaluated; `round` at least.
     personalization: Its settings: epochs, learning_rate, batch_size,
       sequence_length, split_seed.
@@ -128,6 +130,7 @@ def summarize_evaluation(
     'schema_version': _SCHEMA_VERSION,
     'kind': kind,
     'corpus': corpus,
+    'corpus_identity': corpus_identity and dict(corpus_identity),
     'checkpoint': dict(checkpoint),
     'num_clients': len({client.client_id for client in clients}),
     'skipped_clients': dict(sorted(skipped_clients.items())),

@@ -17,7 +17,7 @@ from tff_fedfish.data.images.image_corpora import IMAGE_CORPORA
 from tff_fedfish.errors import UserError
 from tff_fedfish.exporting.trained_model import TrainedModel
 from tff_fedfish.reporting.loading import load_runs
-from tff_fedfish.run import run_inputs
+from tff_fedfish.run import corpus_identity, run_inputs
 from tff_fedfish.version import __version__
 
 # Sections of the config that determine the weights and are not shown elsewhere.
@@ -60,6 +60,8 @@ def gather_values(model: TrainedModel) -> dict[str, Any]:
   evaluations = [e for e in run.evaluations if e.round_num == model.round_num]
   data = model.config.data
   corpus, remark = _corpus_facts(model)
+  identity = corpus_identity.read_identity(model.run)
+  directory = pathlib.Path(data.directory)
 
   def total(name):
     return sum(int(row.get(name) or 0) for row in rows)
@@ -68,7 +70,10 @@ def gather_values(model: TrainedModel) -> dict[str, Any]:
     'model': model,
     'version': __version__,
     'num_parameters': num_parameters(model.shape),
-    'corpus_name': pathlib.Path(data.directory).resolve().name,
+    'corpus_name': (
+      identity.label(directory) if identity else directory.resolve().name
+    ),
+    'names_part': bool(identity and identity.part),
     'corpus': corpus,
     # Why `corpus` is None; None if it is not.
     'remark': remark,

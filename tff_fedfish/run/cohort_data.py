@@ -3,19 +3,23 @@
 import contextlib
 import dataclasses
 import functools
+import pathlib
 import threading
 from collections.abc import Sequence
 from typing import Protocol
 
+from tff_fedfish.config.data_settings import DataConfig
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.data import merged_clients
 from tff_fedfish.data import sequences as sequences_lib
 from tff_fedfish.data.client_sequences import ClientSequences
 from tff_fedfish.data.cohorts import draw_cohort
-from tff_fedfish.data.images.image_clients import ImageClients
+from tff_fedfish.data.grouped_corpus import GroupedCorpus
 from tff_fedfish.data.images.partitions import Partition
 from tff_fedfish.data.merged_clients import Merge
 from tff_fedfish.data.sequences import ClientRows, Rows
+from tff_fedfish.data.tokenizers import load_tokenizer
+from tff_fedfish.run import run_inputs
 from tff_fedfish.runtime.client_data import ClientLoader, LoadedClient
 
 # At the end of a run, for the client that is being tokenized ahead.
@@ -40,35 +44,41 @@ class InMemorySource:
     return self.client_rows
 
 
-@dataclasses.dataclass(frozen=True)
-class TextCorpusSource:
-  """Names what a worker process opens for itself, once."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StoredSource:
+  """Names the corpus that a worker process opens for itself, once."""
 
-  corpus: str
-  """The grouped corpus's directory, as the workers see it."""
-  vocabulary: str
-  """Directory of the vocabulary, as the workers see it."""
-  sequence_length: int
-  drop_short_block: bool
+  data: DataConfig
+  """With paths as the workers see them."""
   merge: Merge | None = None
-  """None: every group is a client."""
+  """None: every group of a text corpus is a client."""
+  partition: Partition | None = None
+  held_out: str = 'whole'
+  """See `load_image_corpus`."""
 
   def open(self) -> ClientRows:
-    """Returns the sequences; the second time the same object."""
+    """Returns sequences or images; the second time the same object."""
     return _open_stored(self)
 
 
 @functools.lru_cache(maxsize=1)
 def _open_stored(source):
-  from tff_fedfish.data.grouped_corpus import GroupedCorpus
-  from tff_fedfish.data.tokenizers import load_tokenizer
+  data = source.data
+  if data.holds_images:
+    from tff_fedfish.data.images.loading import load_image_corpus
 
-  corpus = GroupedCorpus(source.corpus)
+    return load_image_corpus(
+      data.corpus,
+      data.directory,
+      partition=source.partition,
+      held_out=source.held_out,
+    )
+  corpus = GroupedCorpus(data.directory)
   groups = ClientSequences(
     corpus,
-    load_tokenizer(source.vocabulary),
-    sequence_length=source.sequence_length,
-    drop_short_block=source.drop_short_block,
+    load_tokenizer(data.vocabulary),
+    sequence_length=data.sequence_length,
+    drop_short_block=data.drop_short_block,
   )
   if source.merge is None:
     return groups
@@ -77,33 +87,24 @@ def _open_stored(source):
   return merged_clients.open_merged_clients(corpus, groups, source.merge)
 
 
-@dataclasses.dataclass(frozen=True)
-class ImageCorpusSource:
-  """Names the corpus of images that a worker process opens for itself, once."""
+def source_of(
+  config: TrainConfig, client_rows: ClientRows, vocabulary: pathlib.Path
+) -> Source:
+  """Returns the source from which the rounds of a run are fed.
 
-  corpus: str
-  """Which one it is."""
-  directory: str
-  """Directory of its files, as the workers see it."""
-  partition: Partition | None
-  held_out: str
-  """See `load_image_corpus`."""
-
-  def open(self) -> ImageClients:
-    """Returns the images; the second time the same object."""
-    return _open_stored_images(self)
-
-
-@functools.lru_cache(maxsize=1)
-def _open_stored_images(source):
-  from tff_fedfish.data.images.loading import load_image_corpus
-
-  return load_image_corpus(
-    source.corpus,
-    source.directory,
-    partition=source.partition,
-    held_out=source.held_out,
-  )
+  Args:
+    config: The run's config.
+    client_rows: Sequences or images that this process has opened.
+    vocabulary: Directory of the run's own vocabulary, which workers open.
+  """
+  if config.engine.kind == 'in_process':
+    return InMemorySource(client_rows)
+  directory = str(pathlib.Path(config.data.directory).resolve())
+  data = dataclasses.replace(config.data, directory=directory)
+  if data.holds_images:
+    return StoredSource(data=data, **run_inputs.image_options(config))
+  data = dataclasses.replace(data, vocabulary=str(vocabulary.resolve()))
+  return StoredSource(data=data, merge=run_inputs.merge_of(config))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
