@@ -115,7 +115,7 @@ class TestFile:
     ('text', 'words'),
     [
       ('{', 'cannot be read'),
-      ('[]', 'it is no object'),
+      ('[]', r'must be an object, but is \[\]'),
       ('{"name": "c4"}', 'schema_version'),
       ('{"schema_version": 1, "name": 3}', '`key` is missing'),
       ('{"schema_version": 2}', 'reads up to 1. Update fedfish'),

@@ -5,7 +5,7 @@ import hashlib
 import os
 import pathlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -27,7 +27,7 @@ Example = dict[str, bytes]
 
 
 class GroupedCorpus:
-  """A directory that `fedfish group` wrote; every group is a client.
+  """A `Corpus` that `fedfish group` wrote; every group is a client.
 
   Opening reads the manifest and, of the index, what is needed to find records;
   sizes are read when they are first asked for, shards when examples are. None
@@ -43,6 +43,9 @@ class GroupedCorpus:
     manifest: What it holds, and what was dropped when it was made.
     client_ids: All client ids, sorted.
   """
+
+  held_out: ClassVar[tuple[bytes, ...]] = ()
+  row_name: ClassVar[str] = 'sequences'
 
   def __init__(self, directory: str | os.PathLike):
     """Opens a grouped corpus.

@@ -96,9 +96,9 @@ def evaluate(
       max_sequences=options.max_sequences_per_client,
     )
   if not sample.clients:
-    rows = f'sequences of {sequence_length} tokens'
-    if config.data.holds_images:
-      rows = 'images'
+    rows = corpus.row_name
+    if sequence_length:
+      rows += f' of {sequence_length} tokens'
     raise UserError(
       f'`--data` {str(data)!r} must have clients with at least '
       f'{MIN_SEQUENCES} {rows}, but none of its {len(client_ids)} has. Name '

@@ -123,13 +123,12 @@ def _corpus_facts(
     return None, 'another corpus was in its place when this was written'
   split = run_inputs.split_corpus(config, corpus)
   participating, held_out = split.participating, split.held_out
-  if model.is_of_images:
-    manifest = None
+  manifest = corpus.manifest
+  if manifest is None:
     # A corpus's own held-out clients are not used if others are held out.
     rows = (corpus.client_rows[i] for i in (*participating, *held_out))
     num_examples = sum(map(len, rows))
   else:
-    manifest = corpus.manifest
     num_examples = manifest.counts.records_out
   facts = {
     'manifest': manifest,

@@ -9,9 +9,9 @@ from typing import Any
 
 from tff_fedfish import files
 from tff_fedfish.config.schema import TrainConfig
+from tff_fedfish.data.corpus import Corpus
 from tff_fedfish.data.manifest import Manifest
 from tff_fedfish.errors import UserError
-from tff_fedfish.run.run_inputs import RunCorpus
 
 CORPUS_NAME = 'corpus.json'
 
@@ -50,7 +50,7 @@ class CorpusIdentity:
     return values
 
 
-def identify(config: TrainConfig, corpus: RunCorpus) -> CorpusIdentity:
+def identify(config: TrainConfig, corpus: Corpus) -> CorpusIdentity:
   """Returns the identity of an opened corpus.
 
   Args:
@@ -58,8 +58,8 @@ def identify(config: TrainConfig, corpus: RunCorpus) -> CorpusIdentity:
     corpus: From `run_inputs.open_corpus`.
   """
   name, key, part, grouping = config.data.corpus, None, None, corpus.fingerprint
-  if not config.data.holds_images:
-    manifest = corpus.manifest
+  manifest = corpus.manifest
+  if manifest is not None:
     name, key = manifest.corpus, manifest.key
     if manifest.split is not None:
       part, grouping = manifest.split.name, _grouping(manifest)

@@ -13,15 +13,13 @@ from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.data import merged_clients
 from tff_fedfish.data.client_sequences import ClientSequences
 from tff_fedfish.data.client_splits import ClientSplit, split_clients
+from tff_fedfish.data.corpus import Corpus
 from tff_fedfish.data.grouped_corpus import GroupedCorpus
-from tff_fedfish.data.images.image_clients import ImageClients
 from tff_fedfish.data.merged_clients import Merge
 from tff_fedfish.data.sequences import ClientRows
 from tff_fedfish.data.tokenizers import Tokenizer, load_tokenizer
 from tff_fedfish.errors import UserError
 from tff_fedfish.progress import Progress
-
-RunCorpus = GroupedCorpus | ImageClients
 
 
 def training_clients(config: TrainConfig, split: ClientSplit) -> list[bytes]:
@@ -76,7 +74,7 @@ def require_held_out_clients(config: TrainConfig, split: ClientSplit) -> None:
     )
 
 
-def open_corpus(config: TrainConfig, directory: str | os.PathLike) -> RunCorpus:
+def open_corpus(config: TrainConfig, directory: str | os.PathLike) -> Corpus:
   """Opens a corpus of the kind that a run trains on.
 
   Args:
@@ -117,13 +115,13 @@ def image_options(config: TrainConfig) -> dict[str, Any]:
   return {'partition': partition, 'held_out': held_out}
 
 
-def split_corpus(config: TrainConfig, corpus: RunCorpus) -> ClientSplit:
+def split_corpus(config: TrainConfig, corpus: Corpus) -> ClientSplit:
   """Splits the clients of a run's own corpus as its config says."""
   return split_clients(
     corpus.client_ids,
     split_seed=config.seeds.split_seed,
     held_out_fraction=config.client_splits.held_out_fraction,
-    own_held_out=corpus.held_out if config.data.holds_images else (),
+    own_held_out=corpus.held_out,
   )
 
 
@@ -147,7 +145,7 @@ def open_tokenizer(
 
 def client_rows(
   config: TrainConfig,
-  corpus: RunCorpus,
+  corpus: Corpus,
   tokenizer: Tokenizer | None,
   *,
   sequence_length: int | None = None,
@@ -157,10 +155,10 @@ def client_rows(
   Args:
     config: The run's config.
     corpus: From `open_corpus`.
-    tokenizer: From `open_tokenizer`.
+    tokenizer: From `open_tokenizer`; None with images, which are rows already.
     sequence_length: Tokens of a sequence; None: as in training.
   """
-  if config.data.holds_images:
+  if tokenizer is None:
     return corpus
   return ClientSequences(
     corpus,
@@ -171,7 +169,7 @@ def client_rows(
 
 
 def training_rows(
-  config: TrainConfig, corpus: RunCorpus, tokenizer: Tokenizer | None
+  config: TrainConfig, corpus: Corpus, tokenizer: Tokenizer | None
 ) -> ClientRows:
   """Returns the sequences or images of the clients that take part in training.
 

@@ -17,6 +17,7 @@ from tff_fedfish import environment
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.data import unknown_tokens
 from tff_fedfish.data.client_splits import ClientSplit
+from tff_fedfish.data.corpus import Corpus
 from tff_fedfish.data.tokenizers import Tokenizer
 from tff_fedfish.errors import UserError, UserErrors
 from tff_fedfish.evaluation import evaluation_clients
@@ -43,7 +44,7 @@ class CheckedRun:
   """The rounds up to the checkpoint's."""
   checkpoint: pathlib.Path | None = None
   """The checkpoint to continue from; None: the run starts."""
-  corpus: run_inputs.RunCorpus | None = None
+  corpus: Corpus | None = None
   """Like the next ones None where all rounds are done."""
   identity: corpus_identity.CorpusIdentity | None = None
   split: ClientSplit | None = None
@@ -255,14 +256,13 @@ def _choose_sample(config, corpus, split, tokenizer):
     max_sequences=config.evaluation.max_sequences_per_client or None,
   )
   if split.held_out and config.evaluation.num_clients and not sample.clients:
-    rows, remedy = 'images', 'Set'
-    if not config.data.holds_images:
-      rows = 'sequences'
+    remedy = 'Set'
+    if tokenizer is not None:
       remedy = 'Lower `--config.data.sequence_length`, or set'
     raise UserError(
       f'None of the {len(split.held_out)} held-out clients in '
-      f'{config.data.directory!r} has the 4 {rows} that an evaluation '
-      f'needs. {remedy} `--config.evaluation.num_clients=0`.'
+      f'{config.data.directory!r} has the 4 {corpus.row_name} that an '
+      f'evaluation needs. {remedy} `--config.evaluation.num_clients=0`.'
     )
   return sample
 

@@ -8,6 +8,7 @@ import functools
 import hashlib
 import types
 from collections.abc import Iterable, Mapping
+from typing import ClassVar
 
 import numpy as np
 
@@ -48,7 +49,10 @@ class ImageRows(sequences_lib.Rows):
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class ImageClients(sequences_lib.ClientRows):
-  """The clients of a corpus of images. Thread safe."""
+  """The clients of a corpus of images, a `Corpus`. Thread safe."""
+
+  manifest: ClassVar[None] = None
+  row_name: ClassVar[str] = 'images'
 
   images: np.ndarray
   """uint8 [n, height, width, channels]: the images of all clients."""
