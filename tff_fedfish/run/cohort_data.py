@@ -1,10 +1,8 @@
 """Data of the clients of a round, as a function of config and round."""
 
-import contextlib
 import dataclasses
 import functools
 import pathlib
-import threading
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -21,9 +19,6 @@ from tff_fedfish.data.sequences import ClientRows, Rows
 from tff_fedfish.data.tokenizers import load_tokenizer
 from tff_fedfish.run import run_inputs
 from tff_fedfish.runtime.client_data import ClientLoader, LoadedClient
-
-# At the end of a run, for the client that is being tokenized ahead.
-_MAX_WAIT_SECONDS = 10
 
 
 class Source(Protocol):
@@ -186,49 +181,3 @@ def cohort(
     )
     for client_id in client_ids
   ]
-
-
-class Prefetcher:
-  """Tokenizes the next cohort in a thread while a round runs.
-
-  What it loads stays in the cache of `ClientSequences`. A client that cannot be
-  loaded is passed over: the round that needs it counts it.
-  """
-
-  def __init__(self):
-    """Starts nothing yet."""
-    self._wanted: list[TrainingClient] = []
-    self._lock = threading.Lock()
-    self._thread = None
-
-  def __enter__(self) -> 'Prefetcher':
-    return self
-
-  def __exit__(self, *_) -> None:
-    with self._lock:
-      self._wanted = []
-      thread = self._thread
-    if thread is not None:
-      # A thread that is in TensorFlow while Python ends may take it down.
-      thread.join(_MAX_WAIT_SECONDS)
-
-  def start(self, clients: Sequence[TrainingClient]) -> None:
-    """Begins to load clients; what was not yet loaded before is dropped."""
-    with self._lock:
-      self._wanted = list(clients)
-      if self._thread is None:
-        self._thread = threading.Thread(
-          target=self._load, name='prefetch', daemon=True
-        )
-        self._thread.start()
-
-  def _load(self):
-    while True:
-      with self._lock:
-        if not self._wanted:
-          # Within the lock, so that `start` then begins another thread.
-          self._thread = None
-          return
-        client = self._wanted.pop(0)
-      with contextlib.suppress(Exception):
-        client.sequences()

@@ -67,7 +67,6 @@ def run_rounds(run: BuiltRun, stages: Stages) -> int:
     loop = _RoundLoop(
       run,
       options,
-      stack.enter_context(cohort_data.Prefetcher()),
       callbacks=(
         round_callbacks.Barrier(run, options.should_stop),
         round_callbacks.HeldOutScore(run, options.should_stop),
@@ -97,10 +96,9 @@ def _build_workers(engine):
 class _RoundLoop:
   """Runs rounds, and moves the run's position."""
 
-  def __init__(self, run, options, prefetcher, callbacks):
+  def __init__(self, run, options, callbacks):
     self._run = run
     self._options = options
-    self._prefetcher = prefetcher
     self._callbacks = callbacks
     self._source = cohort_data.source_of(
       run.config, run.client_rows, run.workdir / run_directory.VOCABULARY_NAME
@@ -143,9 +141,6 @@ class _RoundLoop:
     """Runs a round; interrupted, it leaves no trace."""
     run, config, start = self._run, self._run.config, time.monotonic()
     clients = self._cohort(round_num)
-    # Workers load for themselves, and it is not known which one what.
-    if self._options.workers is None and round_num < config.training.num_rounds:
-      self._prefetcher.start(self._cohort(round_num + 1))
     # Not kept: a round that is given up leaves the state as it was.
     state = learning_setup.with_rates(
       run.process, run.position.state, config, round_num
