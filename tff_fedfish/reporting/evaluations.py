@@ -10,12 +10,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from tff_fedfish import json_values
 from tff_fedfish.errors import UserError
 from tff_fedfish.evaluation.results import (
   ClientBarrier,
   ClientEvaluation,
   read_evaluation,
 )
+from tff_fedfish.run.corpus_identity import CorpusIdentity
 
 _KINDS = ('held_out', 'participating', 'transfer')
 
@@ -59,7 +61,8 @@ class Evaluation:
   Attributes:
     name: The directory's name.
     kind: 'held_out', 'participating' or 'transfer'.
-    corpus: Name of the corpus whose clients were scored.
+    corpus: Name of the corpus whose clients were scored; in a report, different
+      for different corpora.
     round_num: Round of the checkpoint that was scored; None if not given.
     num_clients: Clients scored.
     fractions: Scores by fraction of the client's data, ascending.
@@ -75,6 +78,7 @@ class Evaluation:
       the round that was replayed, over all weights; None: not measured.
     unknown_tokens: Fraction of unknown tokens in what was scored; None: of
       images, or not counted.
+    identity: Identity of the corpus; None: of an older version.
     num_seeds: Runs whose evaluations this one stands for.
     num_left_out_clients: Clients that were not scored, or not with a finite
       loss, in some of these runs and therefore count in none.
@@ -95,6 +99,7 @@ class Evaluation:
   has_barrier: bool
   effective_clients: Interval | None = None
   unknown_tokens: float | None = None
+  identity: CorpusIdentity | None = None
   num_seeds: int = 1
   num_left_out_clients: int = 0
 
@@ -146,6 +151,7 @@ def load_evaluation(directory: pathlib.Path) -> Evaluation:
     has_barrier=bool(barrier.values) or found.barriers is not None,
     effective_clients=summary.interval('effective_clients'),
     unknown_tokens=summary.number('unknown_token_fraction'),
+    identity=summary.identity(),
   )
 
 
@@ -204,6 +210,13 @@ class _Checked:
     if mean is None:
       return None
     return Interval(mean) if None in ends else Interval(mean, *ends)
+
+  def identity(self) -> CorpusIdentity | None:
+    value = self.values.get('corpus_identity')
+    try:
+      return json_values.from_json(CorpusIdentity | None, value, '')
+    except json_values.WrongValueError as error:
+      raise self.error('corpus_identity', 'a corpus', value) from error
 
   def fractions(self) -> dict[float, FractionScore]:
     entries = self.values.get('fractions', [])

@@ -6,7 +6,7 @@ import itertools
 import json
 import os
 import pathlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tff_fedfish.config import loading as config_loading
@@ -18,6 +18,7 @@ from tff_fedfish.methods import registry
 from tff_fedfish.methods.settings import AlgorithmConfig
 from tff_fedfish.reporting.evaluations import client_barriers, load_evaluation
 from tff_fedfish.reporting.runs import Run
+from tff_fedfish.run.corpus_identity import read_identity
 from tff_fedfish.run.metrics_files import read_metrics
 
 
@@ -40,7 +41,7 @@ def load_runs(directories: Sequence[str | os.PathLike]) -> list[Run]:
         f'`--runs` must name each run once, but {str(earlier)!r} and '
         f'{str(path)!r} are the same directory. Name it once.'
       )
-  return _with_unique_labels([_load_run(path) for path in paths])
+  return _with_unique_labels(_with_unique_corpora(map(_load_run, paths)))
 
 
 def read_json_object(path: pathlib.Path) -> dict[str, Any]:
@@ -112,6 +113,7 @@ def _load_run(directory):
       if path.is_file()
     },
     remarks=tuple(remarks),
+    identity=read_identity(directory),
   )
 
 
@@ -189,6 +191,37 @@ def _load_evaluations(directory, remarks):
       remarks.append(
         f'evaluations/{entry.name} has no summary.json and was left out'
       )
+
+
+def _with_unique_corpora(runs: Iterable[Run]) -> list[Run]:
+  """Returns the runs with one name for each evaluated corpus.
+
+  A corpus is known by its fingerprint, wherever it lay. Evaluations of older
+  versions have only the name of its directory.
+  """
+  runs = list(runs)
+  identities, names = {}, {}
+  for evaluation in (e for run in runs for e in run.evaluations if e.identity):
+    fingerprint = evaluation.identity.fingerprint
+    identities.setdefault(fingerprint, evaluation.identity)
+    names.setdefault(fingerprint, evaluation.corpus)
+  counts = collections.Counter(names.values())
+  for fingerprint, name in names.items():
+    if counts[name] > 1:
+      source = identities[fingerprint].name
+      names[fingerprint] = f'{name} ({source}, {fingerprint[:8]})'
+  return [
+    dataclasses.replace(
+      run,
+      evaluations=tuple(
+        dataclasses.replace(e, corpus=names[e.identity.fingerprint])
+        if e.identity
+        else e
+        for e in run.evaluations
+      ),
+    )
+    for run in runs
+  ]
 
 
 def _with_unique_labels(runs):

@@ -88,16 +88,15 @@ def build_sections(
   """
   every_run = pooled if runs is None else runs
   styles = run_styles(pooled)
-  # Numbers, as a corpus's name may hold anything.
   _, *others = subjects(pooled)
-  names = [f'transfer_{n}' for n in range(1, len(others) + 1)]
-  names = names if len(others) > 1 else ['transfer']
-  transfers = list(zip(others, names, strict=False))
+  transfers = _file_names([s for s in others if s.kind == 'transfer'])
+  parts = _file_names([s for s in others if s.kind == 'held_out'], 'part')
+  held_out = {HELD_OUT: 'held_out', **parts}
   scatters = [
     personalization_scatter(
       pooled, styles, subject=subject, name=f'{name}_before_after'
     )
-    for subject, name in [(HELD_OUT, 'held_out'), *transfers]
+    for subject, name in (held_out | transfers).items()
   ]
   evaluate = '“fedfish evaluate” makes one from its checkpoint'
   return [
@@ -119,7 +118,13 @@ def build_sections(
       (
         'personalization',
         'Personalization of held-out clients',
-        fraction_bars(pooled, styles, subject=HELD_OUT, name='held_out'),
+        [
+          figure
+          for subject, name in held_out.items()
+          for figure in fraction_bars(
+            pooled, styles, subject=subject, name=name
+          )
+        ],
         f'no run has an evaluation on held-out clients ({evaluate}).',
       ),
       (
@@ -127,7 +132,7 @@ def build_sections(
         'Transfer to another corpus',
         [
           figure
-          for subject, name in transfers
+          for subject, name in transfers.items()
           for figure in fraction_bars(
             pooled, styles, subject=subject, name=name
           )
@@ -228,9 +233,18 @@ def _panels(runs):
   return panels
 
 
+def _file_names(subjects, prefix='transfer'):
+  """Returns numbered names, as a corpus's own may hold anything."""
+  if len(subjects) == 1:
+    return {subjects[0]: prefix}
+  return {subject: f'{prefix}_{n}' for n, subject in enumerate(subjects, 1)}
+
+
 def _panel_title(name, panel):
-  if name.startswith('transfer: '):
-    return f'Transfer to {name.removeprefix("transfer: ")}, {_SHARE}'
+  kind, _, corpus = name.partition(': ')
+  if corpus:
+    words = {'held_out': 'Held-out clients of', 'transfer': 'Transfer to'}
+    return f'{words[kind]} {corpus}, {_SHARE}'
   has_barrier = any(column.measure == 'barrier' for column in panel.columns)
   return {
     'held_out': f'Held-out clients, {_SHARE}',

@@ -6,8 +6,11 @@ ours is left out.
 """
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
+
+import pandas as pd
 
 from tff_fedfish.methods import registry
 from tff_fedfish.reporting import matching
@@ -16,13 +19,12 @@ from tff_fedfish.reporting.evaluations import Evaluation, Interval
 from tff_fedfish.reporting.fixed_budgets import (
   FIXED_COMPUTE,
   PAPER_LOCAL_EPOCHS,
-  Budgets,
   find_budgets,
 )
 from tff_fedfish.reporting.papers import fed_fish
 from tff_fedfish.reporting.papers.fed_fish import Task
 from tff_fedfish.reporting.repetitions import with_seed
-from tff_fedfish.reporting.runs import HELD_OUT, Run, Subject, subjects
+from tff_fedfish.reporting.runs import Run, subjects
 from tff_fedfish.reporting.words import Words, holds_images, shown
 
 LAST, HALF = 'last', 'half'
@@ -34,19 +36,19 @@ _CSV_NAMES = (
   *('num_seeds', 'ci_low', 'ci_high', 'paper', 'paper_corpus', 'same_corpus'),
 )
 
+# Columns of a table of scored runs.
+_SCORED = (
+  *('subject', 'num_local_epochs', 'minus_rounds', 'method', 'stage'),
+  *('run', 'evaluation'),
+)
+
 
 class Column(NamedTuple):
-  """Meaning of a number.
+  """Meaning of a number: when it was scored, after which personalization."""
 
-  Attributes:
-    stage: When it was scored: a budget, `LAST` or `HALF`.
-    fraction: Share of the client's data that was personalized on.
-    measure: 'accuracy' or 'loss'.
-  """
-
-  stage: str
+  stage: str  # A budget, `LAST` or `HALF`.
   fraction: float
-  measure: str
+  measure: str  # 'accuracy' or 'loss'.
 
 
 class Cell(NamedTuple):
@@ -64,8 +66,8 @@ class TableRow:
     evaluated_on: Whose clients were scored.
     kind: 'held_out' or 'transfer'.
     num_local_epochs: E.
-    num_rounds: Of the runs whose numbers these are, ascending.
     method: Its name; 'FedFish − FedAvg' for a difference.
+    num_rounds: Of the runs whose numbers these are, ascending.
     num_seeds: Seeds of each number, ascending.
     cells: One for each column.
     is_difference: Whether it is one.
@@ -74,8 +76,8 @@ class TableRow:
   evaluated_on: str
   kind: str
   num_local_epochs: int | float
-  num_rounds: tuple[int, ...]
   method: str
+  num_rounds: tuple[int, ...]
   num_seeds: tuple[int, ...]
   cells: tuple[Cell, ...]
   is_difference: bool = False
@@ -88,26 +90,26 @@ class PaperTable:
   Attributes:
     number: That of the paper's table.
     corpus: That our runs were trained on.
+    setting: What tells the runs from those of other tables of equal number,
+      such as 'partition.alpha = 0.1'; '' if nothing does.
+    task: The paper's corpus whose numbers stand beside ours, if any.
     columns: What the numbers are.
     rows: In blocks of equal clients, local epochs and rounds.
-    task: The paper's corpus whose numbers stand beside ours, if any.
     differences: In what else our runs differ from the paper.
     left_out: Labels of runs without an evaluation after their last round.
     further: Labels of runs of which another one, of the same method, local
       epochs and rounds, has the row.
-    setting: What tells the runs from those of other tables of equal number,
-      such as 'partition.alpha = 0.1'; '' if nothing does.
   """
 
   number: int
   corpus: str
-  columns: tuple[Column, ...]
-  rows: tuple[TableRow, ...]
+  setting: str
   task: Task | None
-  differences: Sequence[str]
+  columns: Sequence[Column]
+  rows: Sequence[TableRow]
+  differences: tuple[str, ...]
   left_out: tuple[str, ...]
-  further: tuple[str, ...] = ()
-  setting: str = ''
+  further: tuple[str, ...]
 
   @property
   def has_paper(self) -> bool:
@@ -131,8 +133,9 @@ def build_paper_tables(runs: Sequence[Run]) -> list[PaperTable]:
   """
   tables = []
   for setting, members in matching.studies(runs).items():
-    if budgets := find_budgets(members):
-      tables += _Study(members, budgets, setting).tables()
+    study = _Study(members, setting)
+    if study.budgets:
+      tables += study.tables()
   return tables
 
 
@@ -196,33 +199,13 @@ def headings(
   return [(name, len(found)) for name, found in groups.items()], names
 
 
-@dataclasses.dataclass(frozen=True)
-class _Entry:
-  """A method's runs in a row with their evaluations, by stage."""
-
-  method: str
-  run_of: Mapping[str, Run]
-  evaluation_of: Mapping[str, Evaluation]
-  further: tuple[Run, ...]
-
-  @property
-  def is_baseline(self) -> bool:
-    run = next(iter(self.run_of.values()))
-    return run.algorithm == registry.BASELINE.name
-
-  def ours(self, column: Column) -> Interval | None:
-    evaluation = self.evaluation_of.get(column.stage)
-    return evaluation and evaluation.score(column.fraction, column.measure)
-
-
 class _Study:
   """Runs that differ in method, local epochs and rounds only."""
 
-  def __init__(self, runs: Sequence[Run], budgets: Budgets, setting: str):
+  def __init__(self, runs: Sequence[Run], setting: str):
+    self.budgets = find_budgets(runs)
     self._runs = runs
-    self._budgets = budgets
     self._setting = setting
-    self._methods = matching.methods(runs)
     self._corpus = fed_fish.corpus_name(runs[0])
     self._task = fed_fish.nearest_task(runs[0])
 
@@ -231,7 +214,7 @@ class _Study:
     methods = {fed_fish.method_of_paper(run) for run in self._runs}
     ends, both = (0.0, None), ('accuracy', 'loss')
     if is_by_epochs or holds_images(self._runs[0]):
-      yield from self._table(3, self._budgets.names, ends, ('accuracy',))
+      yield from self._table(3, self.budgets.names, ends, ('accuracy',))
     yield from self._table(4, (LAST,), None, both)
     yield from self._table(5, (HALF,), None, both)
     if fed_fish.LAST_EPOCH in methods:
@@ -239,140 +222,135 @@ class _Study:
 
   def _table(self, number, stages, fractions, measures) -> Iterator[PaperTable]:
     """Yields the table if it has a number; a fraction None is the largest."""
-    blocks = list(self._blocks(number, stages))
-    entries = [entry for _, block in blocks for entry in block]
-    scored = [e for entry in entries for e in entry.evaluation_of.values()]
-    found = sorted({f for evaluation in scored for f in evaluation.fractions})
-    if not found:
-      return
+    scored = self._scored(stages, has_transfer=number in (4, 5))
+    # In Table 3 the rounds are what the columns differ in.
+    rounds = [] if number == 3 else ['minus_rounds']
+    block = ['subject', 'num_local_epochs', *rounds]
+    is_further = scored.duplicated([*block, 'method', 'stage'])
+    further, scored = scored[is_further], scored[~is_further]
+    found = sorted({f for e in scored['evaluation'] for f in e.fractions})
     if fractions:
-      wanted = {found[-1] if f is None else f for f in fractions}
-      found = [f for f in found if f in wanted]
+      found = [f for f in found if f in (0.0, found[-1])]
     columns = [
       Column(stage, fraction, measure)
       for fraction in found
       for stage in stages
       for measure in measures
     ]
-    rows = tuple(
+    rows = [
       row
-      for place, block in blocks
-      for row in self._rows(number, place, block, columns)
-    )
+      for _, entries in scored.groupby(block)
+      for row in self._rows(number, entries, columns)
+    ]
     if not any(cell.ours for row in rows for cell in row.cells):
       return
-    further = {run.label for e in entries for run in e.further}
-    has_row = {
-      run.label for e in entries for run in e.run_of.values()
-    } | further
+    has_row = {run.label for run in [*scored['run'], *further['run']]}
     labels = [run.label for run in self._runs]
     yield PaperTable(
       number=number,
       corpus=self._corpus,
-      columns=tuple(columns),
-      rows=rows,
+      setting=self._setting,
       task=self._task,
+      columns=columns,
+      rows=rows,
       differences=tuple(
-        fed_fish.differences(self._task, self._runs, scored, self._budgets)
+        fed_fish.differences(
+          self._task, self._runs, scored['evaluation'], self.budgets
+        )
         if self._task
         else ()
       ),
       left_out=tuple(x for x in labels if number == 4 and x not in has_row),
-      setting=self._setting,
-      further=tuple(label for label in labels if label in further),
+      further=tuple(
+        x for x in labels if x in {run.label for run in further['run']}
+      ),
     )
 
-  def _blocks(self, number, stages):
-    """Yields ((evaluated on, kind, E), entries) of blocks of rows."""
-    # In Table 3 the rounds are what the columns differ in.
-    shapes = sorted(
-      {
-        (run.num_local_epochs, 0 if number == 3 else -run.num_rounds)
-        for run in self._runs
-        if run.num_local_epochs is not None and run.num_rounds is not None
-      }
-    )
-    targets = subjects(self._runs) if number in (4, 5) else [HELD_OUT]
-    for subject in targets:
-      name = subject.corpus or self._corpus
-      if subject.corpus == self._corpus:
-        # Another directory may have the same name.
-        name = f'{name} (transfer)'
-      for epochs, minus_rounds in shapes:
-        entries = []
-        for method, members in self._methods.items():
-          fitting = [
-            run
-            for run in members
-            if run.num_local_epochs == epochs
-            and minus_rounds in (0, -(run.num_rounds or 0))
-          ]
-          entry = self._entry(method, fitting, stages, subject)
-          if entry.run_of:
-            entries.append(entry)
-        if entries:
-          yield (name, subject.kind, epochs), entries
+  def _scored(self, stages, has_transfer) -> pd.DataFrame:
+    """Returns a row per method, subject, stage and run with an evaluation."""
+    rows = []
+    targets = subjects(self._runs)
+    for number, subject in enumerate(targets if has_transfer else targets[:1]):
+      for method, members in matching.methods(self._runs).items():
+        for stage, run in itertools.product(stages, members):
+          at, epochs = run.num_rounds, run.num_local_epochs
+          if None in (at, epochs) or (stage == HALF and at % 2):
+            continue
+          if stage not in (LAST, HALF) and not self.budgets.holds(stage, run):
+            continue
+          evaluation = run.evaluation(subject, at // 2 if stage == HALF else at)
+          if evaluation:
+            if not run.repetitions:
+              evaluation = with_seed(evaluation, matching.seeds_of(run))
+            key = (number, epochs, -at, method, stage)
+            rows.append((*key, run, evaluation))
+    return pd.DataFrame(rows, columns=_SCORED)
 
-  def _entry(self, method, runs, stages, subject: Subject) -> _Entry:
-    run_of, evaluation_of, further = {}, {}, []
-    for stage in stages:
-      for run in runs:
-        at = run.num_rounds
-        if at is None or (stage == HALF and at % 2):
-          continue
-        if stage not in (LAST, HALF) and not self._budgets.holds(stage, run):
-          continue
-        evaluation = run.evaluation(subject, at // 2 if stage == HALF else at)
-        if evaluation and stage in run_of:
-          further.append(run)
-        elif evaluation:
-          if not run.repetitions:
-            evaluation = with_seed(evaluation, matching.seeds_of(run))
-          run_of[stage], evaluation_of[stage] = run, evaluation
-    return _Entry(method, run_of, evaluation_of, tuple(further))
-
-  def _rows(self, number, place, entries, columns) -> Iterator[TableRow]:
+  def _rows(self, number, entries, columns) -> Iterator[TableRow]:
     """Yields a row per method, then its differences from the baseline."""
-    rows = [
-      TableRow(
-        *place,
-        num_rounds=_ascending(r.num_rounds for r in entry.run_of.values()),
-        method=entry.method,
-        num_seeds=_ascending(e.num_seeds for e in entry.evaluation_of.values()),
-        cells=tuple(
-          Cell(entry.ours(c), self._printed(number, entry, c)) for c in columns
-        ),
+    rows, by_method = [], []
+    for method, own in entries.groupby('method', sort=False):
+      by_stage = own.set_index('stage')
+      evaluations = by_stage['evaluation']
+      first = evaluations.iloc[0]
+      rows.append(
+        TableRow(
+          self._evaluated_on(first),
+          first.kind,
+          by_stage['run'].iloc[0].num_local_epochs,
+          method,
+          _ascending(run.num_rounds for run in by_stage['run']),
+          _ascending(e.num_seeds for e in evaluations),
+          tuple(
+            Cell(
+              evaluations[c.stage].score(c.fraction, c.measure),
+              self._printed(
+                number, *by_stage.loc[c.stage, ['run', 'evaluation']], c
+              ),
+            )
+            if c.stage in by_stage.index
+            else Cell(None, None)
+            for c in columns
+          ),
+        )
       )
-      for entry in entries
-    ]
+      by_method.append(by_stage)
     yield from rows
-    if [entry.is_baseline for entry in entries].count(True) != 1:
+    baselines = [
+      k
+      for k, own in enumerate(by_method)
+      if own['run'].iloc[0].algorithm == registry.BASELINE.name
+    ]
+    if len(baselines) != 1:
       return
-    found = list(zip(rows, entries, strict=True))
-    baseline = next(pair for pair in found if pair[1].is_baseline)
-    for row, entry in found:
-      if entry is not baseline[1]:
-        is_paired = [_is_paired(entry, baseline[1], c) for c in columns]
-        difference = _difference(row, baseline[0], is_paired)
+    for row, own in zip(rows, by_method, strict=True):
+      other = by_method[baselines[0]]
+      if own is not other:
+        is_paired = [_is_paired(own, other, c) for c in columns]
+        difference = _difference(row, rows[baselines[0]], is_paired)
         if any(cell.ours for cell in difference.cells):
           yield difference
 
-  def _printed(self, number, entry, column) -> float | None:
+  def _evaluated_on(self, evaluation: Evaluation) -> str:
+    if evaluation.kind != 'transfer':
+      return self._corpus
+    # Another directory may have the same name.
+    is_twin = evaluation.corpus == self._corpus
+    return evaluation.corpus + ' (transfer)' * is_twin
+
+  def _printed(self, number, run, evaluation, column) -> float | None:
     """Returns the paper's number beside one of ours."""
-    run = entry.run_of.get(column.stage)
     # Runs of the other budget have fewer or more rounds than R, and fixed
     # compute of another reference another total than the paper's column.
     if (
-      run is None
-      or self._task is None
-      or (number != 3 and run.num_rounds != self._budgets.num_rounds)
+      self._task is None
+      or (number != 3 and run.num_rounds != self.budgets.num_rounds)
       or (
         column.stage == FIXED_COMPUTE
-        and self._budgets.local_epochs != PAPER_LOCAL_EPOCHS
+        and self.budgets.local_epochs != PAPER_LOCAL_EPOCHS
       )
     ):
       return None
-    evaluation = entry.evaluation_of[column.stage]
     return fed_fish.find_value(
       table=number,
       corpus=self._task.corpus,
@@ -383,13 +361,14 @@ class _Study:
     )
 
 
-def _is_paired(entry: _Entry, baseline: _Entry, column: Column) -> bool:
+def _is_paired(own: pd.DataFrame, other: pd.DataFrame, column: Column) -> bool:
   """Returns whether both scored the same clients after the same fine-tuning."""
-  a, b = (e.evaluation_of.get(column.stage) for e in (entry, baseline))
-  if a is None or b is None or a.personalization != b.personalization:
+  if column.stage not in own.index or column.stage not in other.index:
     return False
+  a, b = (side.loc[column.stage, 'evaluation'] for side in (own, other))
   clients = (e.clients_at(column.fraction)['client_id'] for e in (a, b))
-  return len(set(map(frozenset, clients))) == 1
+  is_same = len(set(map(frozenset, clients))) == 1
+  return is_same and a.personalization == b.personalization
 
 
 def _difference(
@@ -402,29 +381,25 @@ def _difference(
   """
   cells = []
   for a, b, paired in zip(row.cells, baseline.cells, is_paired, strict=True):
-    ours = _interval_difference(a.ours, b.ours) if paired else None
-    has_paper = ours and None not in (a.paper, b.paper)
-    cells.append(Cell(ours, a.paper - b.paper if has_paper else None))
+    others = dict(b.ours.seed_means) if paired and b.ours else {}
+    means = tuple(
+      (seeds, mean - others[seeds])
+      for seeds, mean in (a.ours.seed_means if a.ours else ())
+      if seeds in others
+    )
+    ours = paper = None
+    if means:
+      mean = sum(m for _, m in means) / len(means)
+      ours = Interval(mean, seed_means=means)
+      paper = None if None in (a.paper, b.paper) else a.paper - b.paper
+    cells.append(Cell(ours, paper))
   return dataclasses.replace(
     row,
     method=f'{row.method} − {baseline.method}',
-    num_seeds=_ascending(len(c.ours.seed_means) or 1 for c in cells if c.ours),
+    num_seeds=_ascending(len(c.ours.seed_means) for c in cells if c.ours),
     cells=tuple(cells),
     is_difference=True,
   )
-
-
-def _interval_difference(a, b) -> Interval | None:
-  """Returns a - b over the seeds that both have; None without such seeds."""
-  others = dict(b.seed_means) if a and b else {}
-  means = tuple(
-    (seeds, mean - others[seeds])
-    for seeds, mean in (a.seed_means if a else ())
-    if seeds in others
-  )
-  if not means:
-    return None
-  return Interval(sum(m for _, m in means) / len(means), seed_means=means)
 
 
 def _our_cells(interval):

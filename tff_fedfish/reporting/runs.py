@@ -16,6 +16,7 @@ from tff_fedfish.errors import UserError
 from tff_fedfish.methods import registry
 from tff_fedfish.methods.settings import AlgorithmConfig
 from tff_fedfish.reporting.evaluations import Evaluation
+from tff_fedfish.run.corpus_identity import CorpusIdentity
 from tff_fedfish.run.divergence import RoundHistory
 
 Row = dict[str, float | int | None]
@@ -26,10 +27,11 @@ class Subject(NamedTuple):
 
   kind: str
   corpus: str | None = None
-  """Name of another corpus; None: held-out clients of whatever corpus."""
+  """Name of another corpus; None: the run's own, see `Run.shows_as`."""
 
   def __str__(self):
-    return f'clients of {self.corpus}' if self.corpus else 'held-out clients'
+    clients = 'held-out clients' if self.kind == 'held_out' else 'clients'
+    return f'{clients} of {self.corpus}' if self.corpus else clients
 
 
 HELD_OUT = Subject('held_out')
@@ -51,6 +53,7 @@ class Run:
     evaluations: Finished evaluations, by name.
     remarks: What was left out while reading, as sentences.
     round_barriers: Round -> `client_barriers` measured while training.
+    identity: Identity of the corpus; None: a run of an older version.
     repetitions: The runs with other seeds whose mean this one is; empty for
       what lies in one directory.
   """
@@ -67,6 +70,7 @@ class Run:
   round_barriers: dict[int, pd.DataFrame] = dataclasses.field(
     default_factory=dict
   )
+  identity: CorpusIdentity | None = None
   repetitions: tuple['Run', ...] = ()
 
   @property
@@ -192,10 +196,34 @@ class Run:
     return _latest(
       e
       for e in self.evaluations
-      if e.kind == subject.kind
-      and subject.corpus in (None, e.corpus)
-      and round_num in (None, e.round_num)
+      if self.shows_as(e) == subject and round_num in (None, e.round_num)
     )
+
+  def shows_as(self, evaluation: Evaluation) -> Subject | None:
+    """Returns the clients that an evaluation is on; None: of the training.
+
+    The held-out clients of a run are those of its own corpus or, where none of
+    these was evaluated, of another part of the same grouping. Further parts are
+    subjects of their own.
+    """
+    if evaluation.kind == 'participating':
+      return None
+    if evaluation.kind == 'held_out' and (
+      evaluation.identity is None
+      or evaluation.identity.fingerprint == self._held_out_fingerprint
+    ):
+      return HELD_OUT
+    return Subject(evaluation.kind, evaluation.corpus)
+
+  @functools.cached_property
+  def _held_out_fingerprint(self):
+    own = self.identity and self.identity.fingerprint
+    found = [
+      e.identity.fingerprint
+      for e in self.evaluations
+      if e.kind == 'held_out' and e.identity
+    ]
+    return own if own in found else next(iter(found), None)
 
   def held_out(self) -> Evaluation | None:
     """Returns the latest evaluation on held-out clients."""
@@ -227,11 +255,9 @@ class Run:
 
 
 def subjects(runs: Sequence[Run]) -> list[Subject]:
-  """Returns held-out clients, then those of each transfer corpus by name."""
-  corpora = {
-    e.corpus for run in runs for e in run.evaluations if e.kind == 'transfer'
-  }
-  return [HELD_OUT, *(Subject('transfer', name) for name in sorted(corpora))]
+  """Returns held-out clients, then those of further parts and other corpora."""
+  found = {run.shows_as(e) for run in runs for e in run.evaluations}
+  return [HELD_OUT, *sorted(found - {HELD_OUT, None})]
 
 
 def is_finite(value: float | None) -> bool:

@@ -9,8 +9,6 @@ from tff_fedfish.reporting.evaluations import Interval
 from tff_fedfish.reporting.runs import Run, subjects
 from tff_fedfish.reporting.words import shown, words_of
 
-_TRANSFER = 'transfer: '
-
 
 @dataclasses.dataclass(frozen=True)
 class Column:
@@ -164,12 +162,9 @@ def _columns(runs: Sequence[Run]) -> Iterator[Column]:
 
   for subject in subjects(runs):
     found = [run.evaluation(subject) for run in runs]
-    panel, prefix = subject.kind, subject.kind
-    if subject.corpus:
-      panel, prefix = (
-        f'{_TRANSFER}{subject.corpus}',
-        f'transfer/{subject.corpus}',
-      )
+    panel, prefix = (
+      separator.join(filter(None, subject)) for separator in (': ', '/')
+    )
     for measure, show in (
       ('loss', _rounded(3)),
       ('accuracy', _rounded(1, 100)),
@@ -282,7 +277,7 @@ def _best(column, values):
 def _console_heading(table, index):
   column = table.columns[index]
   panel, _, corpus = column.panel.partition(': ')
-  corpora = {c.panel for c in table.columns if c.panel.startswith(_TRANSFER)}
+  corpora = {c.panel for c in table.columns if c.panel.startswith(panel)}
   words = {'held_out': 'Held-out', 'transfer': 'Transfer'}.get(panel, '')
   parts = [
     words,

@@ -28,6 +28,7 @@ from tff_fedfish.reporting.fixed_budgets import (
 )
 from tff_fedfish.reporting.runs import Run
 from tff_fedfish.reporting.words import holds_images
+from tff_fedfish.run.corpus_identity import CorpusIdentity
 
 EMNIST = 'EMNIST'
 CIFAR100 = 'CIFAR100'
@@ -126,21 +127,28 @@ def printed_settings(corpus: str) -> dict[str, tuple[str, Any]]:
 
 
 def corpus_name(run: Run) -> str:
-  """Returns a run's corpus: of images its own name, else the directory's."""
+  """Returns a run's corpus: of images its own name, else the directory's.
+
+  A part of a corpus is named as such: 'stack_overflow, train'.
+  """
   if holds_images(run):
     return str(run.setting('data.corpus'))
-  return pathlib.PurePath(str(run.setting('data.directory'))).name
+  directory = pathlib.PurePath(str(run.setting('data.directory')))
+  return run.identity.label(directory) if run.identity else directory.name
 
 
 def nearest_task(run: Run) -> Task | None:
   """Returns the paper's nearest task by the corpus of a run; None: none."""
   corpus = corpus_name(run)
   if not holds_images(run):
-    return Task(
-      STACK_OVERFLOW if _is_named(corpus, STACK_OVERFLOW) else C4,
-      False,
-      f'the text in “{corpus}”, of which a run does not record what it is',
+    words = f'the text in “{corpus}”, '
+    words += (
+      f'grouped from {run.identity.name} by {run.identity.key}'
+      if run.identity
+      else 'of which a run does not record what it is'
     )
+    is_posts = _is_named(_source(run.identity, corpus), STACK_OVERFLOW)
+    return Task(STACK_OVERFLOW if is_posts else C4, False, words)
   if corpus == 'emnist_by_writer':
     words = '; '.join(_training_clients_held_out(run))
     return Task(EMNIST, not words, words)
@@ -169,12 +177,14 @@ def evaluated_corpus(task: Task, evaluation: Evaluation) -> str | None:
   Args:
     task: The run's.
     evaluation: One of the run's evaluations. Another corpus has the name of the
-      paper's corpus that its directory is named after, if any.
+      paper's corpus that it was grouped from; in an older version, that its
+      directory is named after.
   """
   if evaluation.kind != 'transfer':
     return task.corpus
   others = (STACK_OVERFLOW, CC_NEWS)
-  return next((c for c in others if _is_named(evaluation.corpus, c)), None)
+  source = _source(evaluation.identity, evaluation.corpus)
+  return next((c for c in others if _is_named(source, c)), None)
 
 
 def method_of_paper(run: Run) -> str | None:
@@ -234,6 +244,11 @@ def differences(
       f'{PAPER_LOCAL_EPOCHS}'
     )
   return found
+
+
+def _source(identity: CorpusIdentity | None, name: str) -> str:
+  """Returns where a corpus comes from: of json_lines, as it was named."""
+  return identity.name if identity else name
 
 
 def _from_json(cell: str) -> Any:
