@@ -13,11 +13,10 @@ import urllib.parse
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from pipelines.read_lines import EXCERPT_BYTES
+from pipelines.input_files import is_remote
+from pipelines.raw_bytes import copy_chunks
 from pipelines.read_tfrecords import decode_features
-from pipelines.source import Drop, RawRecord
-from pipelines.stored_files import is_remote
-from pipelines.temporary_copy import copy_chunks
+from pipelines.source import EXCERPT_BYTES, Drop, RawRecord
 from tff_fedfish.errors import UserError
 
 MAGIC = b'SQLite format 3\0'

@@ -1,11 +1,11 @@
-"""Finds the raw files that patterns name, and checks that they can be read."""
+"""Finds, checks and opens raw files, local or where Beam can reach them."""
 
 import concurrent.futures
 import glob
 import os
 from collections.abc import Sequence
+from typing import BinaryIO
 
-from pipelines.stored_files import is_remote
 from tff_fedfish.errors import UserError
 
 # What TensorFlow Datasets writes into every directory it has prepared.
@@ -13,6 +13,20 @@ _TFDS_INFO = 'dataset_info.json'
 _TFDS_FILES = '*.tfrecord-*-of-*'
 
 _NUM_REQUESTS = 16
+
+
+def is_remote(path: str) -> bool:
+  """Says whether a path is not one of this machine's own file system."""
+  return '://' in path
+
+
+def open_stored(path: str) -> BinaryIO:
+  """Opens a local or remote file for reading, without unpacking it."""
+  from apache_beam.io import filesystem, filesystems
+
+  return filesystems.FileSystems.open(
+    path, compression_type=filesystem.CompressionTypes.UNCOMPRESSED
+  )
 
 
 def find_input_files(patterns: Sequence[str]) -> list[str]:

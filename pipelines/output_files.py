@@ -18,7 +18,7 @@ import uuid
 from collections.abc import Iterator
 from typing import BinaryIO
 
-from pipelines.stored_files import is_remote, open_stored
+from pipelines.input_files import is_remote, open_stored
 from tff_fedfish.data.corpus_index import INDEX_NAME
 from tff_fedfish.data.manifest import MANIFEST_NAME
 from tff_fedfish.errors import UserError

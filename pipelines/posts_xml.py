@@ -12,8 +12,7 @@ from xml.parsers import expat
 
 from pipelines.html_text import html_to_text
 from pipelines.input_files import file_sizes
-from pipelines.read_lines import EXCERPT_BYTES
-from pipelines.source import Drop, RawRecord
+from pipelines.source import EXCERPT_BYTES, Drop, RawRecord
 from tff_fedfish.errors import UserError
 
 DEFAULT_SITE = 'stackoverflow.com'

@@ -4,14 +4,14 @@ How a file is compressed is told from its first bytes, never from its name.
 """
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, BinaryIO
 
 # zlib's interface at twice its speed, which is what reading json.gz waits for.
 from zlib_ng import zlib_ng
 
+from pipelines.input_files import open_stored
 from pipelines.source import Drop
-from pipelines.stored_files import open_stored
 from tff_fedfish.errors import UserError
 
 CHUNK_BYTES = 1 << 20
@@ -81,6 +81,50 @@ def read_chunks(path: str) -> Iterator[bytes]:
       yield start
       while chunk := file.read(CHUNK_BYTES):
         yield chunk
+
+
+def read_start(
+  chunks: Iterator[bytes], num_bytes: int
+) -> tuple[bytes, Drop | None]:
+  """Joins the first pieces of a file.
+
+  Args:
+    chunks: The pieces, as `read_chunks` yields them.
+    num_bytes: How many bytes are needed.
+
+  Returns:
+    The bytes, and the damage that ends them, if any. They are more than needed
+    where a piece is, and fewer where the file ends before.
+  """
+  pieces = []
+  try:
+    while num_bytes > 0 and (chunk := next(chunks, b'')):
+      pieces.append(chunk)
+      num_bytes -= len(chunk)
+  except Drop as damage:
+    return b''.join(pieces), damage
+  return b''.join(pieces), None
+
+
+def copy_chunks(chunks: Iterable[bytes], file: BinaryIO) -> Drop | None:
+  """Writes pieces to a file, and returns the damage that ends them, if any.
+
+  Args:
+    chunks: The pieces, as `read_chunks` yields them.
+    file: Where they go, such as a `tempfile.NamedTemporaryFile`. Once this
+      returns, they can be read by its name.
+
+  Raises:
+    OSError: If there is no room for them.
+  """
+  damage = None
+  try:
+    for chunk in chunks:
+      file.write(chunk)
+  except Drop as drop:
+    damage = drop
+  file.flush()
+  return damage
 
 
 def _read_gzip(file: BinaryIO, data: bytes) -> Iterator[bytes]:

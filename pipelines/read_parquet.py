@@ -11,9 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pipelines.read_lines import EXCERPT_BYTES
-from pipelines.source import Drop
-from pipelines.stored_files import open_stored
+from pipelines.input_files import open_stored
+from pipelines.source import EXCERPT_BYTES, Drop
 
 # Small, since a row may hold a document of megabytes; fewer where rows do.
 _ROWS_PER_BATCH = 64

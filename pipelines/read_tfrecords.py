@@ -10,8 +10,7 @@ from typing import Any
 
 from google.protobuf import message
 
-from pipelines.read_lines import EXCERPT_BYTES
-from pipelines.source import Drop
+from pipelines.source import EXCERPT_BYTES, Drop
 from tff_fedfish.data.example_protos import messages
 from tff_fedfish.data.records import CHECKSUM, HEADER, masked_crc
 

@@ -14,9 +14,9 @@ import zlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, BinaryIO
 
+from pipelines.input_files import open_stored
 from pipelines.raw_bytes import CHUNK_BYTES
 from pipelines.source import Drop
-from pipelines.stored_files import open_stored
 from tff_fedfish.errors import UserError
 
 if TYPE_CHECKING:

@@ -9,13 +9,12 @@ The split is TFF's: posts of users whose number ends in 0 are `held_out`, those
 of other users `train` before 2018-01-01T00:00:00 UTC and `test` from then on.
 """
 
+import codecs
 import datetime
-import itertools
 from collections.abc import Iterator
 
 from pipelines import client_sqlite, posts_xml
-from pipelines.raw_bytes import read_chunks
-from pipelines.read_lines import BYTE_ORDER_MARK
+from pipelines.raw_bytes import read_chunks, read_start
 from pipelines.source import Drop, RawRecord, Source
 from pipelines.splits import moment_of
 from tff_fedfish.errors import UserError
@@ -31,25 +30,18 @@ def read_records(
   Raises:
     UserError: If the file is neither a Posts.xml nor TFF's database.
   """
-  head = b''
-  chunks = read_chunks(path)
-  try:
-    # A piece may be of any length.
-    while len(head) < len(client_sqlite.MAGIC) and (chunk := next(chunks, b'')):
-      head += chunk
-  except Drop as damage:
-    chunks = _raise(damage)
-  chunks = itertools.chain([head] if head else [], chunks)
-  if head.startswith(client_sqlite.MAGIC):
-    yield from client_sqlite.read_examples(chunks, path, max_document_bytes)
-    return
-  start = head.removeprefix(BYTE_ORDER_MARK).lstrip()
-  if start and not start.startswith(b'<'):
-    raise UserError(
-      "`--input` must name Posts.xml files or TFF's stackoverflow.sqlite, but "
-      f'{path!r} is neither: it begins with {start[:20]!r}. Leave it out.'
-    )
-  yield from posts_xml.read_posts(chunks, path, max_document_bytes)
+  start, _ = read_start(read_chunks(path), len(client_sqlite.MAGIC))
+  if start.startswith(client_sqlite.MAGIC):
+    read = client_sqlite.read_examples
+  else:
+    read = posts_xml.read_posts
+    start = start.removeprefix(codecs.BOM_UTF8).lstrip()
+    if start and not start.startswith(b'<'):
+      raise UserError(
+        "`--input` must name Posts.xml files or TFF's stackoverflow.sqlite, "
+        f'but {path!r} is neither: it begins with {start[:20]!r}. Leave it out.'
+      )
+  return read(read_chunks(path), path, max_document_bytes)
 
 
 def split(path: str, record: RawRecord) -> str:
@@ -72,12 +64,6 @@ def split(path: str, record: RawRecord) -> str:
   if user_num.isdecimal() and user_num.endswith('0'):
     return 'held_out'
   return 'train' if moment_of(record) < _FIRST_TEST_TIME else 'test'
-
-
-def _raise(damage: Drop) -> Iterator[bytes]:
-  """Yields nothing; raises where the next piece would be."""
-  raise damage
-  yield
 
 
 SOURCE = Source(

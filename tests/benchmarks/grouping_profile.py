@@ -49,10 +49,10 @@ _OWN_STAGES = [
   ('encode', r'/records\.py|_protos\.py|/wire_format\.py|ncode'),
   (
     'read lines',
-    r'/read_lines\.py|/raw_bytes\.py|/read_(objects|json_\w+)\.py',
+    r'/raw_bytes\.py|/read_(objects|json_\w+)\.py',
   ),
   ('loop over records', r'/read_raw_files\.py'),
-  ('check records', r'/c4\.py|/web_documents\.py|/read_\w+\.py'),
+  ('check records', r'/c4\.py|/read_\w+\.py'),
 ]
 # Of libraries, the first that matches the file.
 _LIBRARY_STAGES = [
