@@ -43,8 +43,8 @@ _BUILTIN_STAGES = [
 _OWN_STAGES = [
   ('count words', r'count_words'),
   ('key', r'/keys\.py|/url_location\.py|/splits\.py'),
-  ('pack blocks', r'/blocks\.py'),
-  ('sort', r'/sorted_records\.py'),
+  ('pack blocks', r'/blocks\.py:(append|build|decode_block)'),
+  ('sort', r'/blocks\.py'),
   ('write and index', r'/write_groups|/output_files|/files\.py|/finish_'),
   ('encode', r'/records\.py|_protos\.py|/wire_format\.py|ncode'),
   (

@@ -222,7 +222,7 @@ def run(arguments: argparse.Namespace) -> int:
   for manifest in manifests:
     directory = arguments.output
     if manifest.split is not None:
-      directory = output_files.join(directory, manifest.split.name)
+      directory = f'{directory.rstrip("/")}/{manifest.split.name}'
     print_counts(directory, manifest)
   return 0
 
