@@ -105,10 +105,8 @@ def to_record(
   # ASCII, as Python knows without looking, has no surrogates, and as many bytes
   # as characters.
   num_bytes = len(text)
-  for found in record.values():
-    if not found.isascii():
-      num_bytes = _check_characters(record)
-      break
+  if not all(map(str.isascii, record.values())):
+    num_bytes = _check_characters(record)
   if num_bytes > max_document_bytes:
     raise Drop('document_too_large', excerpt=_encode(text))
   return record

@@ -68,7 +68,8 @@ def finish(job: GroupJob, num_tasks: int, staging: str) -> list[Manifest]:
       sink = pa.BufferOutputStream()
       pq.write_table(index, sink)
       data = sink.getvalue()
-      with output_files.open_to_write(f'{directory}/{INDEX_NAME}') as file:
+      path = posixpath.join(directory, INDEX_NAME)
+      with output_files.open_to_write(path) as file:
         file.write(data)
       manifest = _manifest(job, files, [shards[n] for n in numbers], index, i)
       digest = hashlib.sha256(data).hexdigest()
@@ -80,7 +81,8 @@ def finish(job: GroupJob, num_tasks: int, staging: str) -> list[Manifest]:
       output_files.remove(directory)
   work_files.remove(staging)
   for directory, manifest in corpora:
-    with output_files.open_to_write(f'{directory}/{MANIFEST_NAME}') as file:
+    path = posixpath.join(directory, MANIFEST_NAME)
+    with output_files.open_to_write(path) as file:
       file.write(manifest.to_bytes())
   return [manifest for _, manifest in corpora]
 

@@ -71,7 +71,9 @@ def find_input_files(patterns: Sequence[str]) -> list[str]:
       # name, which is often the one that means something.
       file = path if remote else os.path.realpath(path)
       if not remote:
-        path = _absolute(path, file)
+        absolute = os.path.abspath(path)
+        # `..` behind a linked directory leads elsewhere than the spelling says.
+        path = absolute if os.path.realpath(absolute) == file else file
       _check_characters(path)
       file_to_path[file] = min(path, file_to_path.get(file, path))
   return sorted(file_to_path.values())
@@ -127,12 +129,6 @@ def _check_local(path: str) -> None:
       f'`--input` must be readable, but {path!r} is not ({error.strerror}). '
       'Change its permissions, or leave it out.'
     ) from error
-
-
-def _absolute(path: str, real_path: str) -> str:
-  absolute = os.path.abspath(path)
-  # `..` behind a linked directory leads elsewhere than the spelling says.
-  return absolute if os.path.realpath(absolute) == real_path else real_path
 
 
 def _check_characters(path: str) -> None:

@@ -160,7 +160,8 @@ def stage(output: str) -> Iterator[str]:
     output: A directory that does not exist or is empty; remote ones may also
       hold what an unfinished job has left.
   """
-  with _stage_remote(output) if is_remote(output) else _stage(output) as path:
+  staging = _stage_remote if is_remote(output) else _stage
+  with staging(output.rstrip('/') or output) as path:
     yield path
 
 

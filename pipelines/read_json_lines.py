@@ -76,31 +76,27 @@ def split_lines(
     return num_bytes > max_line_bytes or num_content_bytes > max_content_bytes
 
   line, line_num = _OpenLine(is_too_long), 0
-  chunks = iter(chunks)
-  while True:
-    try:
-      chunk = next(chunks, None)
-    except Drop as damage:
-      # What is open may be half a record: it goes with the damage.
-      yield line_num + 1, damage
-      return
-    if chunk is None:
-      break
-    first, *pieces = chunk.split(b'\n')
-    line.add(first)
-    if not pieces:
-      continue
-    line_num += 1
-    yield line_num, line.close(line_num)
-    line = _OpenLine(is_too_long)
-    line.add(pieces.pop())
-    for piece in pieces:
+  try:
+    for chunk in chunks:
+      first, *pieces = chunk.split(b'\n')
+      line.add(first)
+      if not pieces:
+        continue
       line_num += 1
-      if len(piece) > max_content_bytes and is_too_long(
-        len(piece), _num_extra_bytes(piece)
-      ):
-        piece = Drop('document_too_large', excerpt=piece)
-      yield line_num, piece
+      yield line_num, line.close(line_num)
+      line = _OpenLine(is_too_long)
+      line.add(pieces.pop())
+      for piece in pieces:
+        line_num += 1
+        if len(piece) > max_content_bytes and is_too_long(
+          len(piece), _num_extra_bytes(piece)
+        ):
+          piece = Drop('document_too_large', excerpt=piece)
+        yield line_num, piece
+  except Drop as damage:
+    # What is open may be half a record: it goes with the damage.
+    yield line_num + 1, damage
+    return
   if line.num_bytes:
     yield line_num + 1, line.close(line_num + 1)
 

@@ -135,7 +135,11 @@ def _select(
   """Returns the records of a group that are stored, and counts the others."""
   kept = positions
   if job.drop_duplicates:
-    kept, dropped = _without_duplicates(found, kept)
+    kept, dropped, seen = [], [], set()
+    for position in positions:
+      text = hashlib.sha256(_text(found, position)).digest()
+      (dropped if text in seen else kept).append(position)
+      seen.add(text)
     _count(found, group_id, 'duplicate_text', dropped, report)
   limit = job.max_examples_per_group
   if limit is not None and len(kept) > limit:
@@ -145,18 +149,6 @@ def _select(
     kept = [position for position in kept if position in chosen]
     _count(found, group_id, 'group_cap', dropped, report)
   return list(kept)
-
-
-def _without_duplicates(
-  found: SortedRecords, positions: Sequence[int]
-) -> tuple[list[int], list[int]]:
-  kept, dropped = [], []
-  seen = set()
-  for position in positions:
-    text = hashlib.sha256(_text(found, position)).digest()
-    (dropped if text in seen else kept).append(position)
-    seen.add(text)
-  return kept, dropped
 
 
 def _count(
