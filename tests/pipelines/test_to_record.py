@@ -5,8 +5,8 @@ import json
 
 import pytest
 
+from pipelines.c4 import to_record
 from pipelines.source import Drop
-from pipelines.web_documents import to_record
 
 
 def _to_record(value, max_document_bytes=100):
