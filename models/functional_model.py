@@ -9,9 +9,9 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from models import transformer
-from models.image_classifier import IMAGE_CLASSIFIERS
+from models.image_classifier import IMAGE_CLASSIFIERS, initial_weights
 from models.image_model_config import ImageModelConfig
-from models.label_sampling import draw_labels
+from models.token_loss import draw_labels
 from models.transformer_config import TransformerConfig, weight_shapes
 
 Weights = tuple[tuple[tf.Tensor, ...], tuple[tf.Tensor, ...]]
@@ -190,12 +190,7 @@ def build_image_model(
       per_target,
       collections.OrderedDict(x=x_spec, y=tf.TensorSpec([None], tf.int32)),
     ),
-    lambda: (
-      classifier.initial_weights(
-        config.num_classes, config.image_shape, seed=model_seed
-      ),
-      (),
-    ),
+    lambda: (initial_weights(config, model_seed), ()),
     sampled_label_loss,
   )
 

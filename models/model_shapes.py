@@ -1,4 +1,4 @@
-"""Weights of a model of any kind, counted without TensorFlow."""
+"""Weights of a model of text or images, counted without TensorFlow."""
 
 from models import transformer_config
 from models.image_model_config import ImageModelConfig

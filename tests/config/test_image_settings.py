@@ -8,7 +8,7 @@ import pytest
 import small_image_runs
 
 from models.image_model_config import ImageModelConfig
-from models.presets import PRESETS
+from models.transformer_config import PRESETS
 from tff_fedfish.cli.main import main
 from tff_fedfish.config import loading as config_loading
 from tff_fedfish.config import schema as config_lib
