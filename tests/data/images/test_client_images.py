@@ -12,7 +12,7 @@ from tff_fedfish.data import sequences as sequences_lib
 from tff_fedfish.data.images.client_images import ClientImages
 from tff_fedfish.data.images.image_clients import ImageClients
 from tff_fedfish.data.images.image_rows import ImageRows, batch_spec
-from tff_fedfish.evaluation.personalization_split import split_sequences
+from tff_fedfish.evaluation.personalization import split_sequences
 
 
 def _rows(count):
