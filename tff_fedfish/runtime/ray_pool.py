@@ -127,8 +127,7 @@ class RayPool:
     """Ends all workers."""
     import ray
 
-    starting = [starting.worker for starting in self._starting.values()]
-    workers = self._up + starting
+    workers = self._up + [s.worker for s in self._starting.values()]
     self._up.clear()
     self._starting.clear()
     # They have ended with Ray where the program has shut it down.
@@ -149,7 +148,9 @@ class RayPool:
       ray.get(answer)
     except ray.exceptions.RayError as error:
       self._add()
-      if _is_lost(error):
+      # Its process or machine is gone, for no reason of its own.
+      is_lost = isinstance(error, ray.exceptions.RayActorError)
+      if is_lost and not error.actor_init_failed:
         self._num_died_starting += 1
         if self._num_died_starting < MAX_LOST_WORKERS:
           return
@@ -180,16 +181,6 @@ class RayPool:
       f'{self._share.describe()} Lower num_workers, or wait until there is '
       'room for them.'
     )
-
-
-def _is_lost(error):
-  """Whether a worker's process or machine is gone, for no reason of its own."""
-  import ray
-
-  return (
-    isinstance(error, ray.exceptions.RayActorError)
-    and not error.actor_init_failed
-  )
 
 
 def _set_up_error(error):

@@ -28,7 +28,10 @@ class PartResult(NamedTuple):
 
 
 class _PartAbandoned(Exception):
-  """Leaves a part at a client that is to be tried again elsewhere."""
+  """Leaves a part at a client that is to be tried again elsewhere.
+
+  Its argument is the `ClientFailure`.
+  """
 
 
 class RayWorker:
@@ -84,14 +87,9 @@ class RayWorker:
     if self._spec != spec:
       self._spec, self._client_work = spec, client_runner.ClientRunner(spec)
     outcome = RoundOutcome()
-    failed_first = []
 
-    def try_again(failure, error):
-      if failure.client_index in failed_once:
-        outcome.failures.append(failure)
-        return False
-      failed_first.append(failure)
-      raise _PartAbandoned from error
+    def on_first_failure(failure, error):
+      raise _PartAbandoned(failure) from error
 
     with placement.on_accelerator():
       try:
@@ -99,10 +97,11 @@ class RayWorker:
           [tf.convert_to_tensor(array) for array in broadcast],
           clients,
           outcome,
-          try_again=try_again,
+          on_first_failure=on_first_failure,
+          failed_once=failed_once,
         )
-      except _PartAbandoned:
-        return PartResult(None, [], outcome, failed_first[0])
+      except _PartAbandoned as abandoned:
+        return PartResult(None, [], outcome, abandoned.args[0])
     return PartResult(
       [*map(values.as_array, partial.accumulator)],
       [*map(values.as_array, partial.secure_sums)],
