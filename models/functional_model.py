@@ -227,18 +227,13 @@ def _functional_model(
     del sample_weight
     losses, correct, mask = per_target(batch_output.predictions, labels)
     num_tokens = tf.reduce_sum(mask)
-    loss_sum = tf.reduce_sum(losses * mask)
-    num_correct = tf.reduce_sum(correct * mask)
-    num_rows = tf.shape(labels, tf.int64)[0]
-    return collections.OrderedDict(
-      loss=[state['loss'][0] + loss_sum, state['loss'][1] + num_tokens],
-      accuracy=[
-        state['accuracy'][0] + num_correct,
-        state['accuracy'][1] + num_tokens,
-      ],
-      num_tokens=[state['num_tokens'][0] + tf.cast(num_tokens, tf.int64)],
-      num_sequences=[state['num_sequences'][0] + num_rows],
+    added = collections.OrderedDict(
+      loss=[tf.reduce_sum(losses * mask), num_tokens],
+      accuracy=[tf.reduce_sum(correct * mask), num_tokens],
+      num_tokens=[tf.cast(num_tokens, tf.int64)],
+      num_sequences=[tf.shape(labels, tf.int64)[0]],
     )
+    return tf.nest.map_structure(tf.add, state, added, check_types=False)
 
   @tf.function(autograph=False)
   def finalize_metrics(state):

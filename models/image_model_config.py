@@ -1,7 +1,6 @@
 """Shapes of the image models; no TensorFlow, so counting is free."""
 
 import dataclasses
-import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -144,8 +143,3 @@ class ImageModelConfig:
       ValueError: If the images are too small for the model.
     """
     return _WEIGHT_SHAPES[self.name](self.num_classes, self.image_shape)
-
-  @property
-  def num_parameters(self) -> int:
-    """The number of trainable scalars."""
-    return sum(math.prod(shape) for shape in self.weight_shapes().values())

@@ -93,14 +93,8 @@ def mean_score(
 ) -> dict[str, float | int]:
   """Returns the uniform mean over clients, and the perplexity of its loss.
 
-  Args:
-    evaluator: Scores one client.
-    trainable: The global model's weights.
-    sample: At least one client.
-    should_stop: Asked before each client.
-
   Raises:
-    RoundInterrupted: If `should_stop` says so.
+    RoundInterrupted: If `should_stop`, asked before each client, says so.
   """
   scores = []
   for _, halves in sample.clients:

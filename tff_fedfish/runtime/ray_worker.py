@@ -40,10 +40,8 @@ class RayWorker:
   def __init__(self, num_threads: int, shows_gpus: bool):
     """Fixes TensorFlow's threads and devices, before it starts.
 
-    Args:
-      num_threads: Threads for TensorFlow's operations.
-      shows_gpus: Whether the GPUs that Ray reserved are used; without any
-        reserved, all workers would take the same one.
+    The GPUs that Ray reserved are shown to it; without any reserved, all
+    workers would take the same one.
     """
     os.environ['TF_CPP_MIN_LOG_LEVEL'] = '3'
     import tensorflow as tf
@@ -71,15 +69,7 @@ class RayWorker:
     clients: Sequence[tuple[int, Any]],
     failed_once: frozenset[int],
   ) -> PartResult:
-    """Runs one part of a cohort.
-
-    Args:
-      spec: The `client_runner.ClientWorkSpec` to run.
-      broadcast: Arrays that every client is given.
-      clients: (index in the cohort, loader or value) in order.
-      failed_once: Indices of clients that have raised before: they are left
-        out if they raise again.
-    """
+    """Runs one part of a cohort; see `client_runner.ClientRunner.add_up`."""
     import tensorflow as tf
 
     from tff_fedfish.runtime import client_runner, placement, values

@@ -1,6 +1,7 @@
 """Composes a method's own parts with the ones that all methods share."""
 
 import collections
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -200,10 +201,9 @@ def _build_initial_weights(
     draw = model.draw_initial_weights
   elif isinstance(model, tff.learning.models.FunctionalModel):
     functional_model = model
-
-    def draw():
-      return tf.nest.map_structure(tf.convert_to_tensor, model.initial_weights)
-
+    draw = functools.partial(
+      tf.nest.map_structure, tf.convert_to_tensor, model.initial_weights
+    )
   else:
     raise TypeError(
       '`model` must be a tff.learning.models.FunctionalModel or a '
