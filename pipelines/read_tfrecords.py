@@ -12,7 +12,7 @@ from google.protobuf import message
 
 from pipelines.read_lines import EXCERPT_BYTES
 from pipelines.source import Drop
-from tff_fedfish.data.example_protos import messages
+from tff_fedfish.data.protos import messages
 from tff_fedfish.data.records import CHECKSUM, HEADER, masked_crc
 
 

@@ -102,7 +102,7 @@ def unmet_requirement(value: Any, field: dataclasses.Field) -> str:
     return ''
   # Not isinstance: True is an int in Python, but not what a count should be.
   if type(value) is not expected:
-    named = {int: 'an int', float: 'a float', bool: 'true or false'}
+    named = {int: 'an int', float: 'a number', bool: 'true or false'}
     return named.get(expected, 'a string') + ' or None' * accepts_none
   if expected is str:
     return '' if value else 'a non-empty string'

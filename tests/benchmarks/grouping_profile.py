@@ -46,7 +46,7 @@ _OWN_STAGES = [
   ('pack blocks', r'/blocks\.py'),
   ('sort', r'/sorted_records\.py'),
   ('write and index', r'/write_groups|/output_files|/files\.py|/finish_'),
-  ('encode', r'/records\.py|_protos\.py|/wire_format\.py|ncode'),
+  ('encode', r'/records\.py|/protos\.py|ncode'),
   (
     'read lines',
     r'/read_lines\.py|/raw_bytes\.py|/read_(objects|json_\w+)\.py',

@@ -13,9 +13,8 @@ from models.transformer_config import PRESETS
 from tff_fedfish.cli.main import main
 from tff_fedfish.config import loading as config_loading
 from tff_fedfish.config import schema as config_lib
-from tff_fedfish.config.image_corpora import IMAGE_CORPORA
 from tff_fedfish.config_fields import ConfigError
-from tff_fedfish.data.images import open_clients
+from tff_fedfish.data.images.image_corpora import IMAGE_CORPORA
 from tff_fedfish.errors import UserError
 from tff_fedfish.planning.plan import plan_round
 from tff_fedfish.training import run_checks
@@ -65,10 +64,6 @@ def test_shape_of_the_model():
   shape = _config(model__preset='resnet18', **_PARTITION).model_shape()
   assert shape.image_shape == (32, 32, 3)
   assert shape.weight_shapes()['head/kernel'] == (512, 10)
-
-
-def test_every_corpus_has_facts():
-  assert sorted(IMAGE_CORPORA) == list(open_clients.CORPORA)
 
 
 # Opening a folder of one's own images is tested in test_image_folder_runs.py.

@@ -154,7 +154,7 @@ def test_float_for_an_int_in_the_file_can_be_overridden(config_file):
     ),
     (
       ['--config.server.learning_rate=fast'],
-      "`config.server.learning_rate` must be a float, found 'fast'",
+      "`config.server.learning_rate` must be a number, found 'fast'",
     ),
     (
       ['--config.data.drop_short_block=1'],

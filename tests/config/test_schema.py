@@ -164,7 +164,7 @@ def test_transformer_has_the_sequence_length_as_positions():
     (
       config_lib.ClientSplitsConfig,
       dict(held_out_fraction='0.1'),
-      '`config.client_splits.held_out_fraction` must be a float or None, '
+      '`config.client_splits.held_out_fraction` must be a number or None, '
       "found '0.1'",
     ),
     (

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tff_fedfish.data.images.image_rows import ImageRows
+from tff_fedfish.data.images.image_clients import ImageRows
 from tff_fedfish.data.sequences import Sequences
 from tff_fedfish.evaluation.personalization import split_sequences
 

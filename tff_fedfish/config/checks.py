@@ -4,7 +4,7 @@ import typing
 
 from models.image_model_config import IMAGE_MODELS
 from models.transformer_config import PRESETS
-from tff_fedfish.config.image_corpora import IMAGE_CORPORA
+from tff_fedfish.data.images.image_corpora import IMAGE_CORPORA
 
 if typing.TYPE_CHECKING:
   from tff_fedfish.config.schema import DataConfig, TrainConfig

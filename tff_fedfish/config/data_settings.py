@@ -5,9 +5,9 @@ import typing
 from typing import ClassVar, Literal
 
 from tff_fedfish.config import checks as config_checks
-from tff_fedfish.config.image_corpora import IMAGE_CORPORA
 from tff_fedfish.config_fields import ConfigError, Section, number
 from tff_fedfish.data.client_id_text import text_to_client_id
+from tff_fedfish.data.images.image_corpora import IMAGE_CORPORA
 from tff_fedfish.errors import UserError
 
 if typing.TYPE_CHECKING:
@@ -24,15 +24,7 @@ class DataConfig(Section):
   """A grouped corpus, as `fedfish group` writes it; or the directory with the
   files of a corpus of images, as their owners publish them; or your own images
   as CLIENT/CLASS/*.png or *.jpg."""
-  corpus: Literal[
-    'grouped_text',
-    'mnist_by_writer',
-    'emnist_by_writer',
-    'cifar10',
-    'cifar100',
-    'fashion_mnist',
-    'image_folder',
-  ] = 'grouped_text'
+  corpus: Literal[('grouped_text', *IMAGE_CORPORA)] = 'grouped_text'
   """'grouped_text', or which corpus of images it is."""
   vocabulary: str | None = None
   """A vocabulary, as `fedfish tokenizer train` writes it. Required for text,

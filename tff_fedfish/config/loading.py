@@ -319,8 +319,7 @@ def _with_image_shape(data: config_lib.DataConfig) -> config_lib.DataConfig:
   if data.corpus != 'image_folder' or None not in given.values():
     return data
   # Late: it takes NumPy, which other configs need not wait for.
-  from tff_fedfish.data.images.image_files import read_image
-  from tff_fedfish.data.images.image_folder import ImageFolder
+  from tff_fedfish.data.images.image_folder import ImageFolder, read_image
 
   folder = ImageFolder(data.directory)
   # That all others are like the first is found out where they are read.

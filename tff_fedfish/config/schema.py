@@ -12,9 +12,9 @@ from tff_fedfish.config.data_settings import (
   DataConfig,
   PartitionConfig,
 )
-from tff_fedfish.config.image_corpora import IMAGE_CORPORA
 from tff_fedfish.config.optimizer_settings import OptimizerSettings
 from tff_fedfish.config_fields import ConfigError, Section, number, seed
+from tff_fedfish.data.images.image_corpora import IMAGE_CORPORA
 from tff_fedfish.methods import registry
 from tff_fedfish.methods.method import Method
 from tff_fedfish.methods.settings import AlgorithmConfig

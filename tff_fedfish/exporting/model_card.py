@@ -11,9 +11,9 @@ from typing import Any
 import jinja2
 
 from models.model_shapes import num_parameters
-from tff_fedfish.config.image_corpora import IMAGE_CORPORA
 from tff_fedfish.config.optimizer_settings import unread_settings
 from tff_fedfish.config.schema import TrainConfig
+from tff_fedfish.data.images.image_corpora import IMAGE_CORPORA
 from tff_fedfish.errors import UserError
 from tff_fedfish.exporting.trained_model import TrainedModel
 from tff_fedfish.reporting.loading import load_runs

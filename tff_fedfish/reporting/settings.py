@@ -139,7 +139,7 @@ def _evaluate_command(run, evaluation, workdir):
   checkpoint = workdir
   if evaluation.round_num not in (None, run.last_round):
     checkpoint += f'/checkpoints/round_{evaluation.round_num:08d}'
-  data = run.setting('data', 'directory')
+  data = run.setting('data.directory')
   if evaluation.kind == 'transfer' or not isinstance(data, str):
     data = f'CORPUS_{evaluation.corpus}'
   fine_tuning = evaluation.personalization

@@ -12,7 +12,7 @@ from tff_fedfish.data import merged_clients
 from tff_fedfish.data import sequences as sequences_lib
 from tff_fedfish.data.client_sequences import ClientSequences
 from tff_fedfish.data.cohorts import draw_cohort
-from tff_fedfish.data.images.client_images import ClientImages
+from tff_fedfish.data.images.image_clients import ImageClients
 from tff_fedfish.data.images.partitions import Partition
 from tff_fedfish.data.merged_clients import Merge
 from tff_fedfish.data.sequences import ClientRows, Rows
@@ -87,24 +87,23 @@ class ImageCorpusSource:
   """Directory of its files, as the workers see it."""
   partition: Partition | None
   held_out: str
-  """See `open_image_clients`."""
+  """See `load_image_corpus`."""
 
-  def open(self) -> ClientImages:
+  def open(self) -> ImageClients:
     """Returns the images; the second time the same object."""
     return _open_stored_images(self)
 
 
 @functools.lru_cache(maxsize=1)
 def _open_stored_images(source):
-  from tff_fedfish.data.images.open_clients import open_image_clients
+  from tff_fedfish.data.images.loading import load_image_corpus
 
-  clients = open_image_clients(
+  return load_image_corpus(
     source.corpus,
     source.directory,
     partition=source.partition,
     held_out=source.held_out,
   )
-  return ClientImages(clients)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,6 @@ from tff_fedfish.data import merged_clients
 from tff_fedfish.data.client_sequences import ClientSequences
 from tff_fedfish.data.client_splits import ClientSplit, split_clients
 from tff_fedfish.data.grouped_corpus import GroupedCorpus
-from tff_fedfish.data.images.client_images import ClientImages
 from tff_fedfish.data.images.image_clients import ImageClients
 from tff_fedfish.data.merged_clients import Merge
 from tff_fedfish.data.sequences import ClientRows
@@ -108,9 +107,9 @@ def open_corpus(config: TrainConfig, directory: str | os.PathLike) -> RunCorpus:
   if not config.data.holds_images:
     return GroupedCorpus(directory)
   # Late: what reads the formats of images is of no use to text.
-  from tff_fedfish.data.images.open_clients import open_image_clients
+  from tff_fedfish.data.images.loading import load_image_corpus
 
-  clients = open_image_clients(
+  clients = load_image_corpus(
     config.data.corpus, directory, **image_options(config)
   )
   _require_classes(config, clients, directory)
@@ -129,7 +128,7 @@ def open_corpus(config: TrainConfig, directory: str | os.PathLike) -> RunCorpus:
 
 
 def image_options(config: TrainConfig) -> dict[str, Any]:
-  """Returns what `open_image_clients` is told beside name and directory."""
+  """Returns what `load_image_corpus` is told beside name and directory."""
   partition = config.partition.build(partition_seed=config.seeds.partition_seed)
   if partition is None:
     return {'partition': None, 'held_out': 'whole'}
@@ -175,7 +174,7 @@ def client_rows(
     sequence_length: Tokens of a sequence; None: as in training.
   """
   if config.data.holds_images:
-    return ClientImages(corpus)
+    return corpus
   return ClientSequences(
     corpus,
     tokenizer,

@@ -33,6 +33,9 @@ class Job:
   """File for the output of the commands."""
   config: TrainConfig | None = None
   """Config that the run must have been trained with. None: not checked."""
+  evaluates_diverged: bool = False
+  """Whether the last good checkpoint of a diverged run is evaluated in place of
+  later ones. False: such a run has failed."""
   round_cost: float = 1.0
   """Duration of a round, compared with those of other jobs."""
 
@@ -49,10 +52,9 @@ class Job:
   def commands_if_diverged(self) -> list[Sequence[str]] | None:
     """Returns the commands that are left after training stopped as it diverged.
 
-    The last good checkpoint is evaluated in place of later ones. None for every
-    other run.
+    None where `evaluates_diverged` is false, and for every other run.
     """
-    good = self.diverged_checkpoint()
+    good = self.diverged_checkpoint() if self.evaluates_diverged else None
     if good is None:
       return None
     commands = []
@@ -150,6 +152,7 @@ def job_of(workdir: pathlib.Path, run: SweepRun) -> Job:
     evaluations=evaluations,
     log=workdir / 'logs' / f'{run.job_name}.log',
     config=config,
+    evaluates_diverged=True,
     round_cost=(config.cohort_size or 1) * num_steps,
   )
 

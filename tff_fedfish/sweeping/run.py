@@ -8,7 +8,7 @@ import os
 import pathlib
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from tff_fedfish import files
 from tff_fedfish.config.schema import TrainConfig
@@ -31,11 +31,16 @@ from tff_fedfish.training import run_checks
 
 
 def run_sweep(
-  file: SweepFile, workdir: str | os.PathLike, *, num_jobs: int = 1
+  run_command: Callable[[Sequence[str]], int],
+  file: SweepFile,
+  workdir: str | os.PathLike,
+  *,
+  num_jobs: int = 1,
 ) -> int:
   """Carries out what is left of a sweep.
 
   Args:
+    run_command: As for `job_pool.run_jobs`.
     file: The sweep.
     workdir: New, or of an earlier start of the same sweep.
     num_jobs: Runs at a time, >= 1.
@@ -65,7 +70,8 @@ def run_sweep(
     configs = [run.config for run in (*search_runs, *arms)]
     _require_runs(configs)
     _require_other_corpora(file, configs)
-    return _Sweep(file, workdir, num_jobs, search_runs, arms).run()
+    sweep = _Sweep(file, workdir, num_jobs, search_runs, arms)
+    return sweep.run(run_command)
 
 
 class _Sweep:
@@ -87,21 +93,21 @@ class _Sweep:
     self._state = sweep_state.SweepState(workdir, file, runs)
     self._progress = None
 
-  def run(self) -> int:
+  def run(self, run_command: Callable[[Sequence[str]], int]) -> int:
     """Runs all jobs that are not done; returns the exit code."""
     left = [job.config for job in self._jobs.values() if not job.is_done()]
     require_memory(left, self._num_jobs)
     jobs = list(self._jobs.values())
     with JobsProgress(jobs, title='sweep') as self._progress:
-      code = self._run_jobs(self._search_runs)
-      code = code or self._run_jobs(self._arms_with_rates())
+      code = self._run_jobs(run_command, self._search_runs)
+      code = code or self._run_jobs(run_command, self._arms_with_rates())
     if code:
       print(job_pool.CONTINUES, file=sys.stderr)
       return code
     self._print_end()
     return 1 if self._state.names_with(sweep_state.FAILED) else 0
 
-  def _run_jobs(self, runs: Sequence[SweepRun]) -> int:
+  def _run_jobs(self, run_command, runs: Sequence[SweepRun]) -> int:
     """Runs jobs; returns 130 or 143 after a signal, otherwise 0."""
     pending = []
     for job in (self._jobs[run.job_name] for run in runs):
@@ -114,7 +120,9 @@ class _Sweep:
     if not pending:
       return 0
     num_at_a_time = min(self._num_jobs, len(pending))
-    code = job_pool.run_jobs(pending, num_at_a_time, self._tick, self._end)
+    code = job_pool.run_jobs(
+      run_command, pending, num_at_a_time, self._tick, self._end
+    )
     # After a signal.
     self._set_status(
       self._state.names_with(sweep_state.RUNNING), sweep_state.INTERRUPTED

@@ -11,7 +11,7 @@ import pytest
 import small_image_folders
 from PIL import Image
 
-from tff_fedfish.data.images.image_files import read_image
+from tff_fedfish.data.images.image_folder import read_image
 from tff_fedfish.errors import UserError
 
 
@@ -202,16 +202,16 @@ def test_bomb_takes_no_memory(tmp_path):
   # The second is below Pillow's own limit.
   code = """if True:
     import pathlib, sys
-    from tff_fedfish.data.images import image_files
+    from tff_fedfish.data.images import image_folder
     from tff_fedfish.errors import UserError
-    image_files.read_image(sys.argv[1].encode())
+    image_folder.read_image(sys.argv[1].encode())
     def peak():
       status = pathlib.Path('/proc/self/status').read_text()
       return int(status.split('VmHWM:')[1].split()[0])
     before = peak()
     for path in sys.argv[2:]:
       try:
-        image_files.read_image(path.encode())
+        image_folder.read_image(path.encode())
       except UserError as error:
         print(error)
     print(peak() - before)

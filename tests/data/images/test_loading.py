@@ -6,7 +6,10 @@ import sys
 import numpy as np
 import pytest
 
-from tff_fedfish.data.images.open_clients import CORPORA, open_image_clients
+from tff_fedfish.data.images import loading
+from tff_fedfish.data.images.image_corpora import IMAGE_CORPORA
+from tff_fedfish.data.images.label_draws import label_histograms
+from tff_fedfish.data.images.loading import load_image_corpus
 from tff_fedfish.data.images.partitions import Partition
 from tff_fedfish.errors import UserError
 
@@ -25,7 +28,7 @@ def fashion(tmp_path, write_mnist):
 
 
 def _open(directory, name='fashion_mnist', **changes):
-  return open_image_clients(
+  return load_image_corpus(
     name,
     directory,
     **(
@@ -39,6 +42,17 @@ def _open(directory, name='fashion_mnist', **changes):
   )
 
 
+def _histograms(clients):
+  return label_histograms(
+    clients.labels, clients.client_rows.values(), clients.num_classes
+  )
+
+
+def _num_unassigned(clients):
+  """Returns how many images no client has."""
+  return len(clients.labels) - _histograms(clients).sum()
+
+
 def test_clients_of_a_partition(fashion):
   clients = _open(fashion)
   assert clients.client_ids == [
@@ -49,15 +63,15 @@ def test_clients_of_a_partition(fashion):
     b'test',
   ]
   # Classes 0 and 1 in turn: 12 / 2 and 6 / 2.
-  assert clients.label_histograms()[:4, :2].tolist() == [
+  assert _histograms(clients)[:4, :2].tolist() == [
     [6, 0],
     [0, 3],
     [6, 0],
     [0, 3],
   ]
   assert clients.held_out == (b'test',)
-  assert clients.examples(b'test')[1].tolist() == _TEST
-  assert clients.num_unassigned == 0
+  assert clients.sequences(b'test').labels.tolist() == _TEST
+  assert _num_unassigned(clients) == 0
   assert (clients.num_classes, clients.image_shape) == (10, (3, 2, 1))
 
 
@@ -71,7 +85,8 @@ def test_images_follow_their_labels(fashion):
       (image.tobytes(), int(label))
       for client_id in clients.client_ids
       if client_id.startswith(prefix)
-      for image, label in zip(*clients.examples(client_id), strict=True)
+      for rows in [clients.sequences(client_id)]
+      for image, label in zip(rows.images, rows.labels, strict=True)
     )
     expected = zip(side.images, side.labels, strict=True)
     assert pairs == sorted((i.tobytes(), int(label)) for i, label in expected)
@@ -79,7 +94,7 @@ def test_images_follow_their_labels(fashion):
 
 def test_matching_tests(fashion):
   clients = _open(fashion, held_out='matching')
-  histograms = clients.label_histograms()
+  histograms = _histograms(clients)
   assert len(clients.held_out) == 4
   # Each class's 4 tests are divided as its training examples are: 1 : 1.
   assert histograms[4:, :2].tolist() == [[2, 0], [0, 2], [2, 0], [0, 2]]
@@ -87,24 +102,22 @@ def test_matching_tests(fashion):
   assert clients.held_out[3] == b'test-0003'
 
 
-def test_a_partition_of_the_tests(fashion):
-  by = Partition(scheme='per_client_sampling', num_clients=3, seed=2, alpha=1.0)
-  clients = _open(fashion, held_out=by)
-  assert clients.held_out == (b'test-0000', b'test-0001', b'test-0002')
-  # 8 = 3 * 2 + 2.
-  assert [clients.num_examples(i) for i in clients.held_out] == [2, 2, 2]
-  assert clients.num_unassigned == 2
+def test_what_a_partition_drops_is_nobodys(fashion):
+  by = Partition(scheme='per_client_sampling', num_clients=4, seed=2, alpha=1.0)
+  clients = _open(fashion, partition=by)
+  # 18 = 4 * 4 + 2.
+  assert [len(rows) for rows in clients.client_rows.values()] == [*[4] * 4, 8]
+  assert _num_unassigned(clients) == 2
 
 
-def test_empty_clients_are_reported(fashion):
+def test_empty_clients_are_left_out(fashion):
   # 20 shards of ten classes, of which eight have no example: at most four
   # clients have shards of the two others.
   clients = _open(fashion, partition=_SHARDS, held_out='matching')
   num_clients = len(clients.client_ids) - len(clients.held_out)
   assert 2 <= num_clients <= 4
-  assert len(clients.empty_clients) == 20 - len(clients.client_ids)
   assert len(clients.held_out) == num_clients
-  assert clients.num_unassigned == 0
+  assert _num_unassigned(clients) == 0
 
 
 def test_ids_sort_as_clients_are_numbered(tmp_path, write_mnist):
@@ -118,7 +131,7 @@ def test_ids_sort_as_clients_are_numbered(tmp_path, write_mnist):
 def test_mnist_by_writer(tmp_path, write_mnist, write_writers):
   write_mnist(tmp_path, [1, 2], [3])
   write_writers(tmp_path, [(1, 8), (2, 8)], [(3, 9)])
-  clients = open_image_clients('mnist_by_writer', tmp_path)
+  clients = load_image_corpus('mnist_by_writer', tmp_path)
   assert clients.client_ids == [b'writer-0008', b'writer-0009']
 
 
@@ -126,12 +139,11 @@ def test_emnist(tmp_path, example, write_database):
   write_database(
     tmp_path / 'emnist_all.sqlite',
     [
-      (f'{split}_{side}', 'a', example(pixels=[0.5] * 784, label=value))
-      for split, value in {'all': 40, 'digits_only': 4}.items()
+      (f'all_{side}', 'a', example(pixels=[0.5] * 784, label=40))
       for side in ('train', 'test')
     ],
   )
-  clients = open_image_clients('emnist_by_writer', tmp_path)
+  clients = load_image_corpus('emnist_by_writer', tmp_path)
   assert clients.num_classes == 62
   assert clients.labels.tolist() == [40, 40]
 
@@ -154,20 +166,17 @@ class TestCifar100:
     return tmp_path
 
   def test_by_client_without_a_partition(self, directory):
-    clients = open_image_clients('cifar100', directory)
+    clients = load_image_corpus('cifar100', directory)
     assert clients.client_ids == [b'0', b'test-0']
 
   def test_pachinko(self, directory):
     by = Partition(
       scheme='pachinko', num_clients=3, seed=1, examples_per_client=3
     )
-    tests = Partition(
-      scheme='pachinko', num_clients=2, seed=1, examples_per_client=5
-    )
-    clients = _open(directory, 'cifar100', partition=by, held_out=tests)
-    sizes = [clients.num_examples(i) for i in clients.client_ids]
-    assert sizes == [3, 3, 3, 5, 5]
-    assert (clients.num_classes, clients.num_unassigned) == (100, 1)
+    clients = _open(directory, 'cifar100', partition=by)
+    sizes = [len(clients.client_rows[i]) for i in clients.client_ids]
+    assert sizes == [3, 3, 3, 10]
+    assert (clients.num_classes, _num_unassigned(clients)) == (100, 1)
 
 
 def test_cifar10(tmp_path):
@@ -175,7 +184,7 @@ def test_cifar10(tmp_path):
     (tmp_path / f'{name}.bin').write_bytes(b'\7' + bytes(3072))
   by = Partition(scheme='latent_distributions', num_clients=2, seed=1)
   clients = _open(tmp_path, 'cifar10', partition=by)
-  assert clients.label_histograms()[:, 7].tolist() == [3, 2, 1]
+  assert _histograms(clients)[:, 7].tolist() == [3, 2, 1]
   assert clients.image_shape == (32, 32, 3)
 
 
@@ -201,12 +210,12 @@ def test_cifar10(tmp_path):
     (
       'cifar10',
       dict(held_out='test'),
-      "must be 'whole', 'matching' or a partition, found 'test'",
+      "must be 'whole' or 'matching', found 'test'",
     ),
     (
       'cifar100',
       dict(partition=None, held_out='matching'),
-      "read with a `partition` only, as clients of 'cifar100' are held out by",
+      "read with a `partition` alone, as clients of 'cifar100' are held out by",
     ),
   ],
 )
@@ -216,7 +225,13 @@ def test_arguments_that_do_not_fit(tmp_path, name, changes, words):
     _open(tmp_path, name, **changes)
 
 
-@pytest.mark.parametrize('name', CORPORA)
+def test_every_corpus_is_read_as_its_facts_say():
+  for name, corpus in IMAGE_CORPORA.items():
+    assert (name in loading._CLIENTS_READERS) == (corpus.clients != 'partition')
+    assert (name in loading._SIDES_READERS) == (corpus.clients != 'own')
+
+
+@pytest.mark.parametrize('name', sorted(IMAGE_CORPORA))
 def test_no_files(tmp_path, name):
   natural = name.endswith('by_writer') or name == 'image_folder'
   changes = dict(partition=None) if natural else {}
@@ -231,19 +246,19 @@ def test_real_fashion_mnist(shared_data):
   clients = _open(
     shared_data('fashion_mnist'), partition=by, held_out='matching'
   )
-  histograms = clients.label_histograms()
+  histograms = _histograms(clients)
   train, test = histograms[:20], histograms[20:]
   assert train.sum(axis=0).tolist() == [6_000] * 10
   assert test.sum(axis=0).tolist() == [1_000] * 10
   assert train.sum(axis=1).min() >= 10
   # A sixth of the training examples of each class, but for rounding.
   assert np.abs(test - train / 6).max() < 1
-  assert clients.num_unassigned == 0
+  assert _num_unassigned(clients) == 0
 
 
 def test_needs_no_tensorflow():
   code = (
-    'import sys, tff_fedfish.data.images.open_clients; '
+    'import sys, tff_fedfish.data.images.loading; '
     'print([m for m in ("tensorflow", "tensorflow_federated", "apache_beam", '
     '"h5py") if m in sys.modules])'
   )

@@ -1,4 +1,4 @@
-"""Facts about the corpora of images, known before one is opened."""
+"""Facts about the corpora of images that are known before one is opened."""
 
 import dataclasses
 import types
@@ -17,11 +17,11 @@ class ImageCorpus:
   num_images: int | None
   """Images of both sides, which are held in memory a byte per value."""
   clients: Literal['own', 'partition', 'either']
-  """Origin of its clients: its own, a partition, or what is chosen."""
+  """Source of its clients: its own, a partition, or whichever is chosen."""
   holds_out: bool = True
   """Whether some of its clients are held out by a split of its own."""
   own_clients: str | None = None
-  """Who its own clients are, and of them the held-out ones, as a sentence."""
+  """Sentences on who its own clients and the held-out ones are."""
   pixels: str
   """Meaning of the values 0 to 255 of its images, as part of a sentence."""
 
@@ -83,4 +83,4 @@ IMAGE_CORPORA: Mapping[str, ImageCorpus] = types.MappingProxyType(
     ),
   }
 )
-"""Corpora by the names that `data.corpus` and `open_image_clients` take."""
+"""Facts by the names that `data.corpus` and `load_image_corpus` take."""

@@ -3,15 +3,15 @@
 import numpy as np
 import pytest
 
-from tff_fedfish.data.images import class_partitions
-from tff_fedfish.data.images.label_histograms import label_histograms
+from tff_fedfish.data.images import partition_schemes
+from tff_fedfish.data.images.label_draws import label_histograms
 from tff_fedfish.errors import UserError
 
 
 class TestFixedClasses:
   def _histograms(self, labels, num_classes, **changes):
     parameters = dict(num_clients=4, seed=1, classes_per_client=2) | changes
-    parts = class_partitions.fixed_classes(
+    parts = partition_schemes.fixed_classes(
       labels, num_classes=num_classes, **parameters
     )
     return label_histograms(labels, parts, num_classes)
@@ -49,7 +49,7 @@ class TestFixedClasses:
       assert found.sum(axis=0).tolist() == [5] * 4
 
   def test_gives_up(self, monkeypatch):
-    monkeypatch.setattr(class_partitions, 'MAX_ATTEMPTS', 30)
+    monkeypatch.setattr(partition_schemes, 'MAX_ATTEMPTS', 30)
     # One class each: client 0 has class 0, client 1 class 1, nobody class 2.
     with pytest.raises(
       UserError,
@@ -75,7 +75,7 @@ class TestPathologicalShards:
   _PARAMETERS = dict(num_classes=4, num_clients=6, seed=3, shards_per_client=2)
 
   def test_rows_name_each_class_equally_often(self):
-    rows = class_partitions.class_rows(**self._PARAMETERS)
+    rows = partition_schemes.class_rows(**self._PARAMETERS)
     assert rows.shape == (6, 2)
     # 6 * 2 / 4 shards of each.
     assert np.bincount(rows.ravel()).tolist() == [3] * 4
@@ -85,15 +85,15 @@ class TestPathologicalShards:
   def test_a_client_gets_a_shard_each_time_a_row_names_a_class(self):
     # Classes of 9, 12, 15 and 3 examples in three shards: 3, 4, 5 and 1.
     labels = np.repeat(np.arange(4), [9, 12, 15, 3])
-    parts = class_partitions.pathological_shards(labels, **self._PARAMETERS)
-    rows = class_partitions.class_rows(**self._PARAMETERS)
+    parts = partition_schemes.pathological_shards(labels, **self._PARAMETERS)
+    rows = partition_schemes.class_rows(**self._PARAMETERS)
     expected = [np.bincount(row, minlength=4) * [3, 4, 5, 1] for row in rows]
     found = label_histograms(labels, parts, 4)
     assert found.tolist() == np.array(expected).tolist()
 
   def test_a_class_may_be_had_twice(self):
     rows = [
-      class_partitions.class_rows(**(self._PARAMETERS | dict(seed=seed)))
+      partition_schemes.class_rows(**(self._PARAMETERS | dict(seed=seed)))
       for seed in range(20)
     ]
     twice = np.sum([row[:, 0] == row[:, 1] for row in rows])
@@ -106,15 +106,15 @@ class TestPathologicalShards:
       match='`num_clients` x `shards_per_client` must be a multiple of the 4 '
       'classes, found 5 x 2',
     ):
-      class_partitions.class_rows(**(self._PARAMETERS | dict(num_clients=5)))
+      partition_schemes.class_rows(**(self._PARAMETERS | dict(num_clients=5)))
 
 
 class TestLatentDistributions:
   def test_by_hand(self):
     # Clusters 2 and 5, three clients: 0 and 2 share the four of cluster 2.
     clusters = np.array([5, 2, 2, 5, 2, 5, 2])
-    parts = class_partitions.latent_distributions(
-      clusters, num_clients=3, seed=1
+    parts = partition_schemes.latent_distributions(
+      clusters, num_classes=6, num_clients=3, seed=1
     )
     assert [clusters[part].tolist() for part in parts] == [
       [2, 2],
@@ -126,7 +126,9 @@ class TestLatentDistributions:
     with pytest.raises(
       UserError, match='at least the number of latent dist.*, 3, found 2. Raise'
     ):
-      class_partitions.latent_distributions(np.arange(3), num_clients=2, seed=1)
+      partition_schemes.latent_distributions(
+        np.arange(3), num_classes=3, num_clients=2, seed=1
+      )
 
 
 class TestMatchingSplit:
@@ -135,7 +137,7 @@ class TestMatchingSplit:
     # Class 2, 1 : 1: 3 end at 3 // 2 = 1.
     labels = np.array([0] * 8 + [1] * 5 + [2] * 3)
     histograms = np.array([[3, 0, 1], [1, 0, 1]])
-    parts = class_partitions.matching_split(labels, histograms, seed=1)
+    parts = partition_schemes.matching_split(labels, histograms, seed=1)
     assert label_histograms(labels, parts, 3).tolist() == [[6, 0, 1], [2, 0, 2]]
 
   def test_hands_out_tests_by_the_rows_of_the_shards(self):
@@ -143,9 +145,9 @@ class TestMatchingSplit:
     # examples of a class in 4 shards: 2 and 1 each.
     parameters = dict(num_classes=3, num_clients=6, seed=5, shards_per_client=2)
     train = np.repeat(np.arange(3), 8)
-    parts = class_partitions.pathological_shards(train, **parameters)
+    parts = partition_schemes.pathological_shards(train, **parameters)
     histograms = label_histograms(train, parts, 3)
     test = np.repeat(np.arange(3), 4)
-    parts = class_partitions.matching_split(test, histograms, seed=5)
+    parts = partition_schemes.matching_split(test, histograms, seed=5)
     found = label_histograms(test, parts, 3)
     assert (2 * found).tolist() == histograms.tolist()
