@@ -117,7 +117,6 @@ def _answers_at_once(importer: str) -> bool:
   return _reads_arguments(importer) or _is_in(
     importer,
     'configs',
-    'models.presets',
     'models.transformer_config',
     'tff_fedfish.doctor',
     'tff_fedfish.environment',
@@ -252,7 +251,7 @@ def test_planted_violation_is_found(importer, source, rule):
     ('models.functional_model', 'import tensorflow_federated'),
     (
       'tff_fedfish.algorithms.fed_avg',
-      'from tff_fedfish.algorithms.slots import finalizer',
+      'from tff_fedfish.algorithms.slots import compose',
     ),
     ('tff_fedfish.cli.train', 'def run():\n  import tensorflow'),
     (

@@ -8,7 +8,8 @@ import pytest
 import small_image_runs
 
 from models.image_model_config import ImageModelConfig
-from models.presets import PRESETS
+from models.model_shapes import num_parameters
+from models.transformer_config import PRESETS
 from tff_fedfish.cli.main import main
 from tff_fedfish.config import loading as config_loading
 from tff_fedfish.config import schema as config_lib
@@ -59,7 +60,7 @@ def test_shape_of_the_model():
   assert shape == ImageModelConfig(
     name='emnist_cnn', num_classes=10, image_shape=(28, 28, 1)
   )
-  assert shape.num_parameters == 1_199_882
+  assert num_parameters(shape) == 1_199_882
   shape = _config(model__preset='resnet18', **_PARTITION).model_shape()
   assert shape.image_shape == (32, 32, 3)
   assert shape.weight_shapes()['head/kernel'] == (512, 10)

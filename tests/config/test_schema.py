@@ -8,7 +8,7 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from models.presets import PRESETS
+from models.transformer_config import PRESETS
 from tff_fedfish.config import data_settings as config_data
 from tff_fedfish.config import schema as config_lib
 from tff_fedfish.config_fields import ConfigError

@@ -16,7 +16,7 @@ from tff_fedfish.errors import UserError
 from tff_fedfish.evaluation import (
   client_evaluator,
   evaluate,
-  personalization_split,
+  personalization,
   results,
 )
 from tff_fedfish.run import run_directory, run_inputs
@@ -350,7 +350,7 @@ class TestUnknownTokens:
     rows = run_inputs.client_rows(
       config, grouped_corpus.GroupedCorpus(data), inputs.tokenizer
     )
-    evaluated = personalization_split.split_sequences(
+    evaluated = personalization.split_sequences(
       rows.sequences(b'h'),
       client_id=b'h',
       split_seed=config.seeds.split_seed,

@@ -3,7 +3,7 @@
 import typing
 
 from models.image_model_config import IMAGE_MODELS
-from models.presets import PRESETS
+from models.transformer_config import PRESETS
 from tff_fedfish.data.images.image_corpora import IMAGE_CORPORA
 
 if typing.TYPE_CHECKING:

@@ -4,8 +4,7 @@ import dataclasses
 from typing import ClassVar, Literal
 
 from models.image_model_config import IMAGE_MODELS, ImageModelConfig
-from models.presets import PRESETS
-from models.transformer_config import TransformerConfig
+from models.transformer_config import PRESETS, TransformerConfig
 from tff_fedfish.config import checks as config_checks
 from tff_fedfish.config.data_settings import (
   IMAGE_SIZES,
@@ -97,8 +96,9 @@ class ModelConfig(Section):
   section: ClassVar[str] = 'model'
 
   preset: str
-  """A name of models/presets.py; 'custom': all four sizes are given here; for
-  images 'emnist_cnn' or 'resnet18', which read nothing else of this section."""
+  """A name of `PRESETS` in models/transformer_config.py; 'custom': all four
+  sizes are given here; for images 'emnist_cnn' or 'resnet18', which read
+  nothing else of this section."""
   num_layers: int | None = number(None, at_least=1)
   """Blocks of attention and MLP, >= 1."""
   width: int | None = number(None, at_least=1)

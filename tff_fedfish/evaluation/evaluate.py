@@ -7,12 +7,13 @@ import pathlib
 import sys
 from typing import Any
 
+from models.model_shapes import weight_shapes
 from tff_fedfish import files
 from tff_fedfish.data import unknown_tokens
 from tff_fedfish.errors import UserError
 from tff_fedfish.evaluation import results
 from tff_fedfish.evaluation.options import EvaluationOptions
-from tff_fedfish.evaluation.personalization_split import MIN_SEQUENCES
+from tff_fedfish.evaluation.personalization import MIN_SEQUENCES
 from tff_fedfish.progress import Progress, Stages
 from tff_fedfish.run import (
   checkpoints,
@@ -180,7 +181,6 @@ class _Measurement:
   """The graphs and weights that all clients share."""
 
   def __init__(self, config, loaded, options):
-    from models.model_shapes import weight_shapes
     from tff_fedfish.evaluation import client_evaluator
     from tff_fedfish.run import server_state
     from tff_fedfish.runtime.in_process_context import set_in_process_context
@@ -220,7 +220,6 @@ class _Measurement:
     return rows
 
   def barrier(self, participating, client_rows):
-    from models.model_shapes import weight_shapes
     from tff_fedfish.evaluation import barrier, effective_sample_size
     from tff_fedfish.run import learning_setup, server_state
     from tff_fedfish.runtime import round_options
@@ -251,15 +250,25 @@ class _Measurement:
       num_partial_sums=config.num_partial_sums
     )
     with round_options.use_round_options(options):
-      barriers = barrier.replay_round(
-        process,
-        state,
-        self._evaluator,
-        cohort,
-        on_client_trained=lambda trained: effective.add(
-          trained['update'], trained['client_weight']
-        ),
-      )
+      with Stages()('replaying the round'):
+        new_state = process.next(state, list(cohort)).state
+      with Progress('barrier', len(cohort), unit='client') as progress:
+
+        def advancing():
+          for client in cohort:
+            yield client
+            progress.advance()
+
+        barriers = barrier.measure_clients(
+          process,
+          state,
+          new_state,
+          self._evaluator,
+          advancing(),
+          on_client_trained=lambda trained: effective.add(
+            trained['update'], trained['client_weight']
+          ),
+        )
     return barriers, effective.summary()
 
 

@@ -10,7 +10,7 @@ import tensorflow as tf
 from tff_fedfish.data import randomness
 from tff_fedfish.data import sequences as sequences_lib
 from tff_fedfish.data.images.image_clients import ImageClients, ImageRows
-from tff_fedfish.evaluation.personalization_split import split_sequences
+from tff_fedfish.evaluation.personalization import split_sequences
 
 
 def _rows(count):

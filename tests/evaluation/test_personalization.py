@@ -5,7 +5,7 @@ import pytest
 
 from tff_fedfish.data.images.image_clients import ImageRows
 from tff_fedfish.data.sequences import Sequences
-from tff_fedfish.evaluation.personalization_split import split_sequences
+from tff_fedfish.evaluation.personalization import split_sequences
 
 _FRACTIONS = (0.0, 0.25, 0.5)
 
