@@ -4,6 +4,9 @@ For a machine with a large accelerator. The settings of Dhawan et al. (2024),
 "Leveraging function space aggregation for federated learning at scale",
 Table 2; of its local epochs (8 and 16) the smaller. Both learning rates were
 grid searched there, and serve FedAvg and FedFish alike.
+
+Group with --split_by source first: all users of the part `train` take part,
+and `fedfish evaluate --data corpora/stack_overflow/held_out` scores others.
 """
 
 from ml_collections import ConfigDict
@@ -23,13 +26,14 @@ def get_config() -> ConfigDict:
       server=dict(optimizer='adam', learning_rate=1e-2),
       model=dict(preset='350m', compute_dtype='bfloat16'),
       data=dict(
-        directory='corpora/stack_overflow',
+        directory='corpora/stack_overflow/train',
         vocabulary='vocabularies/stack_overflow_32000',
         sequence_length=128,
       ),
       cohorts=dict(cohort_size=16),
+      client_splits=dict(held_out_fraction=0.0),
       training=dict(num_rounds=1_500),
-      evaluation=dict(every_num_rounds=100, num_clients=64),
+      evaluation=dict(every_num_rounds=100, num_clients=0),
       checkpoints=dict(every_num_rounds=100, keep_last=3),
     )
   )

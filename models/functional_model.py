@@ -9,9 +9,9 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from models import transformer
-from models.image_classifier import IMAGE_CLASSIFIERS
+from models.image_classifier import IMAGE_CLASSIFIERS, initial_weights
 from models.image_model_config import ImageModelConfig
-from models.label_sampling import draw_labels
+from models.token_loss import draw_labels
 from models.transformer_config import TransformerConfig, weight_shapes
 
 Weights = tuple[tuple[tf.Tensor, ...], tuple[tf.Tensor, ...]]
@@ -190,12 +190,7 @@ def build_image_model(
       per_target,
       collections.OrderedDict(x=x_spec, y=tf.TensorSpec([None], tf.int32)),
     ),
-    lambda: (
-      classifier.initial_weights(
-        config.num_classes, config.image_shape, seed=model_seed
-      ),
-      (),
-    ),
+    lambda: (initial_weights(config, model_seed), ()),
     sampled_label_loss,
   )
 
@@ -232,18 +227,13 @@ def _functional_model(
     del sample_weight
     losses, correct, mask = per_target(batch_output.predictions, labels)
     num_tokens = tf.reduce_sum(mask)
-    loss_sum = tf.reduce_sum(losses * mask)
-    num_correct = tf.reduce_sum(correct * mask)
-    num_rows = tf.shape(labels, tf.int64)[0]
-    return collections.OrderedDict(
-      loss=[state['loss'][0] + loss_sum, state['loss'][1] + num_tokens],
-      accuracy=[
-        state['accuracy'][0] + num_correct,
-        state['accuracy'][1] + num_tokens,
-      ],
-      num_tokens=[state['num_tokens'][0] + tf.cast(num_tokens, tf.int64)],
-      num_sequences=[state['num_sequences'][0] + num_rows],
+    added = collections.OrderedDict(
+      loss=[tf.reduce_sum(losses * mask), num_tokens],
+      accuracy=[tf.reduce_sum(correct * mask), num_tokens],
+      num_tokens=[tf.cast(num_tokens, tf.int64)],
+      num_sequences=[tf.shape(labels, tf.int64)[0]],
     )
+    return tf.nest.map_structure(tf.add, state, added, check_types=False)
 
   @tf.function(autograph=False)
   def finalize_metrics(state):

@@ -6,17 +6,21 @@ from collections.abc import Callable, Mapping
 
 import tensorflow as tf
 
-from models import emnist_cnn, image_augmentation, resnet
+from models import emnist_cnn, resnet
+from models.image_model_config import (
+  CIFAR_SHAPE,
+  EMNIST_SHAPE,
+  ImageModelConfig,
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ImageClassifier:
   """Pure functions of one model. In training: augment, normalize, logits."""
 
-  weight_shapes: Callable[..., dict[str, tuple[int, ...]]]
-  """(num_classes, image_shape) -> the name and shape of every weight."""
-  initial_weights: Callable[..., tuple[tf.Tensor, ...]]
-  """(num_classes, image_shape, *, seed) -> float32 weights in that order."""
+  draw_kernel: Callable[..., tf.Tensor]
+  """(name, shape, seed) -> initial float32 values of a weight that is neither
+  a scale nor a bias."""
   logits: Callable[..., tf.Tensor]
   """(weights, images, *, dropout_seed=None) -> float32 [batch, num_classes]."""
   augment: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
@@ -27,13 +31,70 @@ class ImageClassifier:
   """Height, width and channels of the images it was published for."""
 
 
-def _keep(images: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-  del seed  # EMNIST is trained on as it is.
-  return images
+def initial_weights(
+  config: ImageModelConfig, seed: int | tf.Tensor
+) -> tuple[tf.Tensor, ...]:
+  """Draws weights as a function of the seed; ops of the graph, no constants.
+
+  Norms begin as the identity, biases at 0.
+
+  Args:
+    config: The model's shape.
+    seed: The model seed; scalar int.
+
+  Returns:
+    Float32 tensors in the order of `config.weight_shapes()`.
+  """
+  draw_kernel = IMAGE_CLASSIFIERS[config.name].draw_kernel
+  weights = []
+  for index, (name, shape) in enumerate(config.weight_shapes().items()):
+    if name.endswith('/scale'):
+      weights.append(tf.ones(shape))
+    elif name.endswith('/bias'):
+      weights.append(tf.zeros(shape))
+    else:
+      weights.append(draw_kernel(name, shape, [seed, index]))
+  return tuple(weights)
 
 
-def _to_unit_range(images: tf.Tensor) -> tf.Tensor:
-  return tf.cast(images, tf.float32) / 255.0
+def random_crop_and_flip(
+  images: tf.Tensor, seed: tf.Tensor, *, padding: int = 2
+) -> tf.Tensor:
+  """Shifts every image by some pixels, and mirrors about half of them.
+
+  An image is padded with zeros on all sides (32 x 32 pixels to 36 x 36, as
+  Dhawan et al. (2024), FedFish, do with CIFAR-100), a window of the old size
+  is cut out at a uniformly drawn place, and with probability 1/2 its columns
+  are reversed. Every image of the batch is drawn for on its own.
+
+  Args:
+    images: [batch, height, width, channels] of any type, the last three
+      static; not normalized, so that 0 is black.
+    seed: Int32 [2], another one at every step.
+    padding: Pixels added on each side, >= 0.
+
+  Returns:
+    Type and shape of `images`.
+  """
+  batch = tf.shape(images)[0]
+  height, width = images.shape[1:3]
+  place_seed, flip_seed = tf.unstack(
+    tf.random.experimental.stateless_split(seed, 2)
+  )
+  # [batch, 2]: the row and the column at which a window begins.
+  places = tf.random.stateless_uniform(
+    [batch, 2], place_seed, minval=0, maxval=2 * padding + 1, dtype=tf.int32
+  )
+  flips = tf.random.stateless_uniform([batch, 1], flip_seed) < 0.5
+  rows = places[:, :1] + tf.range(height)
+  columns = places[:, 1:] + tf.where(
+    flips, tf.range(width - 1, -1, -1), tf.range(width)
+  )
+  margin = [padding, padding]
+  padded = tf.pad(images, [[0, 0], margin, margin, [0, 0]])
+  cropped = tf.gather(padded, rows, axis=1, batch_dims=1)
+  cropped = tf.gather(cropped, columns, axis=2, batch_dims=1)
+  return tf.ensure_shape(cropped, images.shape)
 
 
 def _standardize(images: tf.Tensor) -> tf.Tensor:
@@ -44,20 +105,19 @@ def _standardize(images: tf.Tensor) -> tf.Tensor:
 IMAGE_CLASSIFIERS: Mapping[str, ImageClassifier] = types.MappingProxyType(
   {
     'emnist_cnn': ImageClassifier(
-      weight_shapes=emnist_cnn.weight_shapes,
-      initial_weights=emnist_cnn.initial_weights,
+      draw_kernel=emnist_cnn.draw_kernel,
       logits=emnist_cnn.logits,
-      augment=_keep,
-      normalize=_to_unit_range,
-      image_shape=emnist_cnn.IMAGE_SHAPE,
+      # EMNIST is trained on as it is.
+      augment=lambda images, seed: images,
+      normalize=lambda images: tf.cast(images, tf.float32) / 255.0,
+      image_shape=EMNIST_SHAPE,
     ),
     'resnet18': ImageClassifier(
-      weight_shapes=resnet.weight_shapes,
-      initial_weights=resnet.initial_weights,
+      draw_kernel=resnet.draw_kernel,
       logits=resnet.logits,
-      augment=image_augmentation.random_crop_and_flip,
+      augment=random_crop_and_flip,
       normalize=_standardize,
-      image_shape=resnet.IMAGE_SHAPE,
+      image_shape=CIFAR_SHAPE,
     ),
   }
 )

@@ -1,20 +1,113 @@
-"""Shape of an image model; no TensorFlow, so counting is free."""
+"""Shapes of the image models; no TensorFlow, so counting is free."""
 
 import dataclasses
-import math
-import types
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator
+from typing import NamedTuple
 
-from models import emnist_cnn_shapes, resnet_shapes
+EMNIST_SHAPE = (28, 28, 1)
+"""Height, width and channels of the images that `emnist_cnn` was made for."""
+CIFAR_SHAPE = (32, 32, 3)
+"""Height, width and channels of the images that `resnet18` was made for."""
 
-_WEIGHT_SHAPES: Mapping[str, Callable[..., dict[str, tuple[int, ...]]]] = (
-  types.MappingProxyType(
-    {
-      'emnist_cnn': emnist_cnn_shapes.weight_shapes,
-      'resnet18': resnet_shapes.weight_shapes,
+_CNN_CHANNELS = (32, 64)
+_CNN_HIDDEN_WIDTH = 128
+# Below it nothing is left to pool.
+_CNN_MIN_SIDE = 6
+
+# Channels and stride of each stage.
+_RESNET_STAGES = ((64, 1), (128, 2), (256, 2), (512, 2))
+_RESNET_BLOCKS_PER_STAGE = 2
+
+
+def emnist_cnn_shapes(
+  num_classes: int, image_shape: tuple[int, int, int] = EMNIST_SHAPE
+) -> dict[str, tuple[int, ...]]:
+  """Returns the name and shape of every weight of the EMNIST CNN, in order.
+
+  Args:
+    num_classes: Classes to tell apart, 62 for all of EMNIST.
+    image_shape: Height, width (each at least 6 pixels) and channels.
+
+  Raises:
+    ValueError: If the images are too small.
+  """
+  height, width, channels = image_shape
+  if min(height, width) < _CNN_MIN_SIDE:
+    raise ValueError(
+      f'`image_shape` must have at least {_CNN_MIN_SIDE} x {_CNN_MIN_SIDE} '
+      f'pixels, found {height} x {width}.'
+    )
+  first, second = _CNN_CHANNELS
+  # Each valid 3x3 convolution takes a pixel off every edge.
+  num_features = ((height - 4) // 2) * ((width - 4) // 2) * second
+  return {
+    'conv_1/kernel': (3, 3, channels, first),
+    'conv_1/bias': (first,),
+    'conv_2/kernel': (3, 3, first, second),
+    'conv_2/bias': (second,),
+    'hidden/kernel': (num_features, _CNN_HIDDEN_WIDTH),
+    'hidden/bias': (_CNN_HIDDEN_WIDTH,),
+    'head/kernel': (_CNN_HIDDEN_WIDTH, num_classes),
+    'head/bias': (num_classes,),
+  }
+
+
+class ResnetBlock(NamedTuple):
+  """Two convolutions and the shortcut that is added to them."""
+
+  name: str
+  channels_in: int
+  channels: int
+  stride: int
+
+  @property
+  def projects(self) -> bool:
+    """Whether the shortcut needs a convolution to fit what is added to it."""
+    return self.stride > 1 or self.channels_in != self.channels
+
+
+def resnet_blocks() -> Iterator[ResnetBlock]:
+  """Yields the blocks of ResNet-18 from the stem to the head."""
+  channels_in = _RESNET_STAGES[0][0]
+  for stage_num, (channels, stride) in enumerate(_RESNET_STAGES, start=1):
+    for block_num in range(1, _RESNET_BLOCKS_PER_STAGE + 1):
+      name = f'stage_{stage_num}/block_{block_num}'
+      yield ResnetBlock(name, channels_in, channels, stride)
+      channels_in, stride = channels, 1
+
+
+def resnet_shapes(
+  num_classes: int, image_shape: tuple[int, int, int] = CIFAR_SHAPE
+) -> dict[str, tuple[int, ...]]:
+  """Returns the name and shape of every weight of ResNet-18, in order.
+
+  Args:
+    num_classes: Classes to tell apart, 100 for CIFAR-100.
+    image_shape: Height, width and channels. Only the channels matter: the last
+      feature map is averaged over its positions.
+  """
+
+  def convolution(name, side, channels_in, channels):
+    return {
+      f'{name}/kernel': (side, side, channels_in, channels),
+      f'{name}/norm/scale': (channels,),
+      f'{name}/norm/bias': (channels,),
     }
-  )
-)
+
+  shapes = convolution('stem', 3, image_shape[2], _RESNET_STAGES[0][0])
+  for block in resnet_blocks():
+    name, channels_in, channels, _ = block
+    shapes |= convolution(f'{name}/conv_1', 3, channels_in, channels)
+    shapes |= convolution(f'{name}/conv_2', 3, channels, channels)
+    if block.projects:
+      shapes |= convolution(f'{name}/shortcut', 1, channels_in, channels)
+  return shapes | {
+    'head/kernel': (_RESNET_STAGES[-1][0], num_classes),
+    'head/bias': (num_classes,),
+  }
+
+
+_WEIGHT_SHAPES = {'emnist_cnn': emnist_cnn_shapes, 'resnet18': resnet_shapes}
 
 IMAGE_MODELS = tuple(_WEIGHT_SHAPES)
 """Names of the image models; `image_classifier.py` says how they compute."""
@@ -50,8 +143,3 @@ class ImageModelConfig:
       ValueError: If the images are too small for the model.
     """
     return _WEIGHT_SHAPES[self.name](self.num_classes, self.image_shape)
-
-  @property
-  def num_parameters(self) -> int:
-    """The number of trainable scalars."""
-    return sum(math.prod(shape) for shape in self.weight_shapes().values())

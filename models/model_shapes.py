@@ -1,4 +1,6 @@
-"""Weights of a model of any kind, counted without TensorFlow."""
+"""Weights of a model of text or images, counted without TensorFlow."""
+
+import math
 
 from models import transformer_config
 from models.image_model_config import ImageModelConfig
@@ -16,9 +18,7 @@ def weight_shapes(shape: ModelShape) -> dict[str, tuple[int, ...]]:
 
 def num_parameters(shape: ModelShape) -> int:
   """Returns the number of trainable scalars."""
-  if isinstance(shape, ImageModelConfig):
-    return shape.num_parameters
-  return transformer_config.num_parameters(shape)
+  return sum(math.prod(sizes) for sizes in weight_shapes(shape).values())
 
 
 def are_matrices(shape: ModelShape) -> tuple[bool, ...]:

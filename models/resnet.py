@@ -7,7 +7,7 @@ GroupNorm (Wu & He, 2018) stands where BatchNorm stood, as Hsieh et al. (2020),
 "The non-IID data quagmire of decentralized machine learning", propose. It has
 the 32 groups of Wu & He, which TFF's own ResNet-18 has too.
 
-Weights are a flat tuple in the order of `weight_shapes`, float32.
+Weights are a flat tuple in the order of `resnet_shapes`, float32.
 """
 
 import math
@@ -15,49 +15,24 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from models.resnet_shapes import IMAGE_SHAPE, blocks, weight_shapes
+from models.image_model_config import resnet_blocks, resnet_shapes
 
-NUM_GROUPS = 32
-"""Groups of channels that are normalized together."""
-
+# Groups of channels that are normalized together.
+_NUM_GROUPS = 32
 _NORM_EPSILON = 1e-5
 
 
-def initial_weights(
-  num_classes: int,
-  image_shape: tuple[int, int, int] = IMAGE_SHAPE,
-  *,
-  seed: int | tf.Tensor,
-) -> tuple[tf.Tensor, ...]:
-  """Draws weights as a function of the seed; ops of the graph, no constants.
+def draw_kernel(
+  name: str, shape: tuple[int, ...], seed: Sequence[int | tf.Tensor]
+) -> tf.Tensor:
+  """Draws a kernel from a normal distribution around 0.
 
-  Kernels of convolutions are normal with variance 2 / fan in (He et al., 2015),
-  the head's is normal with variance 1 / fan in. Norms begin as the identity,
-  biases at 0.
-
-  Args:
-    num_classes: As in `weight_shapes`.
-    image_shape: Height, width and channels.
-    seed: The model seed; scalar int.
-
-  Returns:
-    Float32 tensors in the order of `weight_shapes`.
+  The variance of a convolution's is 2 / fan in (He et al., 2015), that of the
+  head's is 1 / fan in.
   """
-  weights = []
-  for index, (name, shape) in enumerate(
-    weight_shapes(num_classes, image_shape).items()
-  ):
-    if name.endswith('/scale'):
-      weights.append(tf.ones(shape))
-    elif name.endswith('/bias'):
-      weights.append(tf.zeros(shape))
-    else:
-      gain = 1 if name == 'head/kernel' else 2
-      stddev = math.sqrt(gain / math.prod(shape[:-1]))
-      weights.append(
-        tf.random.stateless_normal(shape, seed=[seed, index], stddev=stddev)
-      )
-  return tuple(weights)
+  gain = 1 if name == 'head/kernel' else 2
+  stddev = math.sqrt(gain / math.prod(shape[:-1]))
+  return tf.random.stateless_normal(shape, seed=seed, stddev=stddev)
 
 
 def logits(
@@ -69,7 +44,7 @@ def logits(
   """Returns the logits of a batch.
 
   Args:
-    weights: As `initial_weights` returns them.
+    weights: Float32, in the order of `resnet_shapes`.
     images: Float32 [batch, height, width, channels], the last three static;
       normalized, see `image_classifier`.
     dropout_seed: Not used, as there is no dropout; taken so that all image
@@ -80,7 +55,7 @@ def logits(
   """
   del dropout_seed
   # The names depend on neither the classes nor the images.
-  named = dict(zip(weight_shapes(1), weights, strict=True))
+  named = dict(zip(resnet_shapes(1), weights, strict=True))
 
   def convolve(name, inputs, stride=1):
     outputs = tf.nn.conv2d(
@@ -91,7 +66,7 @@ def logits(
     )
 
   outputs = tf.nn.relu(convolve('stem', images))
-  for block in blocks():
+  for block in resnet_blocks():
     shortcut = outputs
     if block.projects:
       shortcut = convolve(f'{block.name}/shortcut', outputs, block.stride)
@@ -108,7 +83,7 @@ def group_norm(
   scale: tf.Tensor,
   bias: tf.Tensor,
   *,
-  num_groups: int = NUM_GROUPS,
+  num_groups: int = _NUM_GROUPS,
 ) -> tf.Tensor:
   """Normalizes every image's groups of channels to mean 0 and variance 1.
 

@@ -7,8 +7,6 @@ time, and formed again in the backward pass.
 
 import tensorflow as tf
 
-from models.label_sampling import draw_labels
-
 # Logits of one sequence above this are formed in chunks. Unit: bytes.
 _MAX_LOGITS_BYTES = 64 * 2**20
 
@@ -19,6 +17,25 @@ def chunk_length(sequence_length: int, vocabulary_size: int) -> int | None:
   if sequence_length * bytes_per_token <= _MAX_LOGITS_BYTES:
     return None
   return max(1, _MAX_LOGITS_BYTES // bytes_per_token)
+
+
+def draw_labels(logits: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+  """Draws a label a row, each with its probability under the softmax.
+
+  Args:
+    logits: Float32 [targets, classes].
+    seed: Int32 [2]. A row's label is a function of it, of the row's number and
+      of only the row's logits.
+
+  Returns:
+    Int32 [targets], without a gradient.
+  """
+  drawn = tf.random.stateless_categorical(
+    tf.stop_gradient(logits), 1, seed, dtype=tf.int32
+  )
+  # From NaN it draws one class too many, at which a loss would raise. A loss
+  # that is NaN is counted instead: that of a client whose training diverged.
+  return tf.minimum(drawn[:, 0], logits.shape[-1] - 1)
 
 
 def token_losses(

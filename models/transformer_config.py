@@ -1,7 +1,20 @@
-"""Shape of a decoder-only transformer; no TensorFlow, so counting is free."""
+"""Shape and sizes of the transformer; no TensorFlow, so counting is free."""
 
 import dataclasses
 import math
+
+PRESETS: dict[str, dict[str, int]] = {
+  'tiny': dict(num_layers=4, width=128, num_heads=4, vocabulary_size=2_048),
+  'small': dict(num_layers=6, width=384, num_heads=6, vocabulary_size=8_192),
+  '350m': dict(
+    num_layers=24, width=1_024, num_heads=16, vocabulary_size=32_000
+  ),
+  '1.5b': dict(
+    num_layers=48, width=1_600, num_heads=25, vocabulary_size=32_000
+  ),
+}
+"""Named sizes; `350m` and `1.5b` are those that Dhawan et al. (2024), FedFish,
+pretrain."""
 
 # Above this, unrolled layers take longer to compile than a loop costs to run.
 _MAX_UNROLLED_LAYERS = 8
@@ -30,13 +43,7 @@ class TransformerConfig:
 
   def __post_init__(self):
     problems = []
-    for name in (
-      'num_layers',
-      'width',
-      'num_heads',
-      'vocabulary_size',
-      'sequence_length',
-    ):
+    for name in (*PRESETS['tiny'], 'sequence_length'):
       if getattr(self, name) < 1:
         problems.append(
           f'`{name}` must be at least 1, found {getattr(self, name)}'
@@ -88,7 +95,7 @@ def weight_shapes(config: TransformerConfig) -> dict[str, tuple[int, ...]]:
   shapes = {'token_embedding': (config.vocabulary_size, width)}
   if config.position_embedding == 'learned':
     shapes['position_embedding'] = (config.sequence_length, width)
-  shapes |= {
+  return shapes | {
     'block/attention_norm/scale': (layers, width),
     'block/attention_norm/bias': (layers, width),
     'block/attention_input/kernel': (layers, width, 3 * width),
@@ -104,7 +111,6 @@ def weight_shapes(config: TransformerConfig) -> dict[str, tuple[int, ...]]:
     'final_norm/scale': (width,),
     'final_norm/bias': (width,),
   }
-  return shapes
 
 
 def num_parameters(config: TransformerConfig) -> int:

@@ -6,18 +6,22 @@ TensorFlow Datasets prepares. `author` and `title` are kept where present.
 """
 
 import functools
+import json
+import math
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
-from pipelines import web_documents
 from pipelines.read_objects import read_objects
-from pipelines.source import Drop, RawRecord, Source
+from pipelines.source import EXCERPT_BYTES, Drop, RawRecord, Source, parse_each
 from tff_fedfish.errors import UserError
+
+FEATURE_NAMES = ('text', 'timestamp', 'url')
 
 _SPLIT_NAMES = ('train', 'validation')
 _OPTIONAL_NAMES = ('author', 'title')
-_COLUMN_NAMES = (*web_documents.FEATURE_NAMES, *_OPTIONAL_NAMES)
+_COLUMN_NAMES = (*FEATURE_NAMES, *_OPTIONAL_NAMES)
 # As a word of its own: c4-train.00000-of-01024.json.gz, but not training.json.
 _SPLIT_WORD = re.compile(r'(?<![a-z])(?:train|validation)(?![a-z])')
 
@@ -27,17 +31,12 @@ def read_records(
 ) -> Iterator[tuple[int, RawRecord | Drop]]:
   """Yields (1-based number, record or why it is dropped) of a file.
 
-  The reasons are those of `read_objects` and `web_documents.to_record`.
+  The reasons are those of `read_objects` and `to_record`.
   """
-  for num, value in read_objects(path, max_document_bytes, _COLUMN_NAMES):
-    if not isinstance(value, Drop):
-      try:
-        value = web_documents.to_record(
-          value, max_document_bytes, _OPTIONAL_NAMES
-        )
-      except Drop as drop:
-        value = drop
-    yield num, value
+  return parse_each(
+    lambda value: to_record(value, max_document_bytes, _OPTIONAL_NAMES),
+    read_objects(path, max_document_bytes, _COLUMN_NAMES),
+  )
 
 
 def split(path: str, record: RawRecord) -> str:
@@ -63,10 +62,97 @@ def _split_of_name(name: str) -> str:
   return found.pop()
 
 
+def to_record(
+  value: Mapping[str, Any],
+  max_document_bytes: int,
+  optional_names: Sequence[str],
+) -> RawRecord:
+  r"""Returns the features of one object.
+
+  Args:
+    value: An object with the names of the features.
+    max_document_bytes: The longest text to accept, in bytes of UTF-8.
+    optional_names: Names to take where the object has them.
+
+  Returns:
+    `text`, `timestamp` and `url`, the last two possibly empty, and those of
+    `optional_names` that the object has. A timestamp that is a number becomes
+    its digits; any other value that is not a string counts as absent.
+
+  Raises:
+    Drop: missing_text (absent or not a string), empty_text (nothing but white
+      space), document_too_large, or unpaired_surrogate (an escape such as
+      \ud800 that is no character).
+  """
+  text = value.get('text')
+  if not isinstance(text, str):
+    raise Drop('missing_text', excerpt=beginning(value))
+  if not text or text.isspace():
+    raise Drop('empty_text', excerpt=beginning(value))
+  timestamp = value.get('timestamp')
+  url = value.get('url')
+  record = {
+    'text': text,
+    'timestamp': timestamp
+    if isinstance(timestamp, str)
+    else _digits(timestamp),
+    'url': url if isinstance(url, str) else '',
+  }
+  for name in optional_names:
+    found = value.get(name)
+    if isinstance(found, str):
+      record[name] = found
+  # ASCII, as Python knows without looking, has no surrogates, and as many bytes
+  # as characters.
+  num_bytes = len(text)
+  if not all(map(str.isascii, record.values())):
+    num_bytes = _check_characters(record)
+  if num_bytes > max_document_bytes:
+    raise Drop('document_too_large', excerpt=_encode(text))
+  return record
+
+
+def _check_characters(record: RawRecord) -> int:
+  """Returns how many bytes the text takes."""
+  for found in record.values():
+    try:
+      found.encode()
+    except UnicodeEncodeError as error:
+      raise Drop('unpaired_surrogate', excerpt=_encode(found)) from error
+  return len(record['text'].encode())
+
+
+def _digits(value: Any) -> str:
+  if isinstance(value, int) and not isinstance(value, bool):
+    return str(value)
+  # What is missing is often written as the number NaN.
+  if isinstance(value, float) and math.isfinite(value):
+    return json.dumps(value)
+  return ''
+
+
+def _encode(text: str) -> bytes:
+  return text[:EXCERPT_BYTES].encode(errors='backslashreplace')[:EXCERPT_BYTES]
+
+
+def beginning(value: Mapping[str, Any]) -> bytes:
+  """Returns how an object begins, as JSON; for `Drop.excerpt`."""
+  # A long text would be copied, only to be cut off.
+  short = {
+    name: found[:EXCERPT_BYTES] if isinstance(found, str) else found
+    for name, found in value.items()
+  }
+  try:
+    text = json.dumps(short, ensure_ascii=False, default=str)
+  except (ValueError, RecursionError):
+    return b''
+  return _encode(text)
+
+
 SOURCE = Source(
   name='c4',
   default_key='host',
-  feature_names=web_documents.FEATURE_NAMES,
+  feature_names=FEATURE_NAMES,
   optional_feature_names=_OPTIONAL_NAMES,
   read_records=read_records,
   split_names=_SPLIT_NAMES,

@@ -9,9 +9,9 @@ a list.
 from collections.abc import Iterator
 from typing import Any
 
-from pipelines import web_documents
+from pipelines import c4
 from pipelines.read_objects import read_objects
-from pipelines.source import Drop, RawRecord, Source
+from pipelines.source import Drop, RawRecord, Source, parse_each
 
 _OPTIONAL_NAMES = ('author', 'description', 'title')
 # What `parse_article` looks at.
@@ -26,15 +26,12 @@ def read_records(
 ) -> Iterator[tuple[int, RawRecord | Drop]]:
   """Yields (1-based number, record or why it is dropped) of a file.
 
-  The reasons are those of `read_objects` and `web_documents.to_record`.
+  The reasons are those of `read_objects` and `c4.to_record`.
   """
-  for num, value in read_objects(path, max_document_bytes, _COLUMN_NAMES):
-    if not isinstance(value, Drop):
-      try:
-        value = parse_article(value, max_document_bytes)
-      except Drop as drop:
-        value = drop
-    yield num, value
+  return parse_each(
+    lambda value: parse_article(value, max_document_bytes),
+    read_objects(path, max_document_bytes, _COLUMN_NAMES),
+  )
 
 
 def parse_article(value: dict[str, Any], max_document_bytes: int) -> RawRecord:
@@ -51,7 +48,7 @@ def parse_article(value: dict[str, Any], max_document_bytes: int) -> RawRecord:
     `domain`, if it is known: no feature, but keys can use it.
 
   Raises:
-    Drop: As `web_documents.to_record`.
+    Drop: As `c4.to_record`.
   """
   url = value.get('url')
   common = {
@@ -69,7 +66,7 @@ def parse_article(value: dict[str, Any], max_document_bytes: int) -> RawRecord:
   if not isinstance(url, str) or not url.strip():
     common['domain'] = _first(value, 'domain', 'source_domain')
     names = (*names, 'domain')
-  return web_documents.to_record(common, max_document_bytes, names)
+  return c4.to_record(common, max_document_bytes, names)
 
 
 def split(path: str, record: RawRecord) -> str:
@@ -90,7 +87,7 @@ def _first(value: dict[str, Any], name: str, other_name: str) -> Any:
 SOURCE = Source(
   name='cc_news',
   default_key='host',
-  feature_names=web_documents.FEATURE_NAMES,
+  feature_names=c4.FEATURE_NAMES,
   optional_feature_names=_OPTIONAL_NAMES,
   read_records=read_records,
   split_names=('held_out',),

@@ -13,11 +13,10 @@ import urllib.parse
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from pipelines.read_lines import EXCERPT_BYTES
+from pipelines.input_files import is_remote
+from pipelines.raw_bytes import copy_chunks
 from pipelines.read_tfrecords import decode_features
-from pipelines.source import Drop, RawRecord
-from pipelines.stored_files import is_remote
-from pipelines.temporary_copy import copy_chunks
+from pipelines.source import EXCERPT_BYTES, Drop, RawRecord, parse_each
 from tff_fedfish.errors import UserError
 
 MAGIC = b'SQLite format 3\0'
@@ -82,19 +81,15 @@ def read_examples(
     row_num = 0
     try:
       connection = stack.enter_context(contextlib.closing(_connect(file)))
-      _check_kind(connection, path)
       # After damage the table may be what is lost.
-      if damage is None:
-        _check_table(connection, path)
+      _check_table(connection, path, needs_columns=damage is None)
       rows = connection.execute(
         _SELECT, (max_document_bytes + _MORE_ROW_BYTES,)
       )
-      for row in rows:
-        row_num += 1
-        try:
-          yield row_num, _to_record(*row, max_document_bytes)
-        except Drop as drop:
-          yield row_num, drop
+      for row_num, record in parse_each(
+        lambda row: _to_record(*row, max_document_bytes), enumerate(rows, 1)
+      ):
+        yield row_num, record
     except sqlite3.DatabaseError as error:
       fault = getattr(error, 'sqlite_errorname', '')
       if fault == 'SQLITE_AUTH':
@@ -158,39 +153,30 @@ def _connect(file: str) -> sqlite3.Connection:
   # The file comes from others: nothing that it defines is to be run. A view may
   # be endless, and SQLite then hears no signal.
   connection.execute('PRAGMA trusted_schema = OFF')
-  connection.set_authorizer(_refuse_views)
+  connection.set_authorizer(
+    lambda action, name, column, database, view: (
+      sqlite3.SQLITE_OK if view is None else sqlite3.SQLITE_DENY
+    )
+  )
   return connection
 
 
-def _refuse_views(
-  action: int, name: Any, column: Any, database: Any, view: str | None
-) -> int:
-  del action, name, column, database
-  return sqlite3.SQLITE_OK if view is None else sqlite3.SQLITE_DENY
-
-
-def _check_kind(connection: sqlite3.Connection, path: str) -> None:
+def _check_table(
+  connection: sqlite3.Connection, path: str, needs_columns: bool
+) -> None:
+  # Raises if the list of tables is corrupt; the columns would just be missing.
   rows = connection.execute(
-    'SELECT type, rootpage FROM sqlite_master '
-    "WHERE lower(name) = 'examples' AND type IN ('table', 'view')"
+    'SELECT lower(name), type, rootpage FROM sqlite_master'
   )
-  for kind, page in rows:
-    if kind != b'table':
-      raise _not_a_table(path, f'a {kind.decode()}')
+  for name, kind, page in rows.fetchall():
+    if name != b'examples' or kind not in (b'table', b'view'):
+      continue
+    if kind == b'view':
+      raise _not_a_table(path, 'a view')
     if not page:
       raise _not_a_table(path, 'a virtual table')
-
-
-def _not_a_table(path: str, found: str) -> UserError:
-  return UserError(
-    "`--input` must name databases of TFF's simulation datasets, whose "
-    f'`examples` is a table, but in {path!r} it is {found}. Leave it out.'
-  )
-
-
-def _check_table(connection: sqlite3.Connection, path: str) -> None:
-  # Raises if the list of tables is corrupt; the next would find no columns.
-  connection.execute('SELECT count(*) FROM sqlite_master').fetchall()
+  if not needs_columns:
+    return
   rows = connection.execute("SELECT name FROM pragma_table_info('examples')")
   if missing := _COLUMNS - {name.decode() for (name,) in rows}:
     raise UserError(
@@ -198,6 +184,13 @@ def _check_table(connection: sqlite3.Connection, path: str) -> None:
       f'{path!r} has no table `examples` with '
       f'{", ".join(f"`{name}`" for name in sorted(missing))}. Leave it out.'
     )
+
+
+def _not_a_table(path: str, found: str) -> UserError:
+  return UserError(
+    "`--input` must name databases of TFF's simulation datasets, whose "
+    f'`examples` is a table, but in {path!r} it is {found}. Leave it out.'
+  )
 
 
 def _to_record(
@@ -219,11 +212,10 @@ def _to_record(
     raise Drop('malformed_example')
   features = decode_features(serialized)
   text = features.get('tokens')
-  excerpt = serialized[:EXCERPT_BYTES]
   if not isinstance(text, str):
-    raise Drop('missing_text', excerpt=excerpt)
+    raise Drop('missing_text', excerpt=serialized)
   if not text.strip():
-    raise Drop('empty_text', excerpt=excerpt)
+    raise Drop('empty_text', excerpt=serialized)
   if len(text.encode()) > max_document_bytes:
     raise Drop('document_too_large', excerpt=text[:EXCERPT_BYTES].encode())
   timestamp = features.get('creation_date')
@@ -251,4 +243,4 @@ def _text(value: Any) -> str:
   try:
     return value.decode() if isinstance(value, bytes) else str(value)
   except UnicodeDecodeError as error:
-    raise Drop('invalid_utf8', excerpt=value[:EXCERPT_BYTES]) from error
+    raise Drop('invalid_utf8', excerpt=value) from error

@@ -2,9 +2,10 @@
 
 import dataclasses
 import hashlib
+import posixpath
 from collections import Counter
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -12,6 +13,7 @@ import pyarrow.parquet as pq
 
 from pipelines import output_files, splits, work_files
 from pipelines.job import GroupJob
+from pipelines.write_groups import write_numbered_shard
 from tff_fedfish.data.corpus_index import INDEX_NAME
 from tff_fedfish.data.manifest import (
   MANIFEST_NAME,
@@ -25,15 +27,7 @@ from tff_fedfish.data.manifest import (
 )
 from tff_fedfish.errors import UserError
 
-OTHER_SPLIT = 'other_split'
-
-
-class _Found(NamedTuple):
-  """Contents of the workers' files."""
-
-  files: list[dict[str, Any]]
-  shards: list[dict[str, Any]]
-  """Files by (part of the split, shard)."""
+_OTHER_SPLIT = 'other_split'
 
 
 def finish(job: GroupJob, num_tasks: int, staging: str) -> list[Manifest]:
@@ -52,7 +46,7 @@ def finish(job: GroupJob, num_tasks: int, staging: str) -> list[Manifest]:
     UserError: If not one record could be grouped.
     RuntimeError: If records were lost: a fault of this program.
   """
-  names = work_files.part_names(job)
+  names = job.part_names()
   reports = work_files.read_reports(staging)
   shards = work_files.read_shard_reports(staging)
   if missing := set(range(job.num_shards * len(names))) - shards.keys():
@@ -61,25 +55,23 @@ def finish(job: GroupJob, num_tasks: int, staging: str) -> list[Manifest]:
       (shard['optional_features'] for shard in shards.values()), []
     )
     for number in missing:
-      work_files.write_numbered_shard(job, staging, number, [], features)
+      write_numbered_shard(job, staging, number, [], features)
     shards = work_files.read_shard_reports(staging)
-  found = _Found(
-    [file for files in reports.values() for file in files],
-    list(shards.values()),
-  )
-  _check(job, found, len(reports) == num_tasks)
+  files = [file for task_files in reports.values() for file in task_files]
+  _check(job, files, shards.values(), len(reports) == num_tasks)
   corpora = []
   for i, name in enumerate(names):
-    index = work_files.read_index(job, staging, i)
-    directory = work_files.corpus_directory(staging, name)
+    numbers = range(i * job.num_shards, (i + 1) * job.num_shards)
+    index = work_files.read_index(staging, numbers)
+    directory = posixpath.join(staging, name or '')
     if index.num_rows:
       sink = pa.BufferOutputStream()
       pq.write_table(index, sink)
       data = sink.getvalue()
-      path = output_files.join(directory, INDEX_NAME)
+      path = posixpath.join(directory, INDEX_NAME)
       with output_files.open_to_write(path) as file:
         file.write(data)
-      manifest = _manifest(job, found, index, i, names)
+      manifest = _manifest(job, files, [shards[n] for n in numbers], index, i)
       digest = hashlib.sha256(data).hexdigest()
       corpora.append(
         (directory, dataclasses.replace(manifest, index_sha256=digest))
@@ -89,7 +81,7 @@ def finish(job: GroupJob, num_tasks: int, staging: str) -> list[Manifest]:
       output_files.remove(directory)
   work_files.remove(staging)
   for directory, manifest in corpora:
-    path = output_files.join(directory, MANIFEST_NAME)
+    path = posixpath.join(directory, MANIFEST_NAME)
     with output_files.open_to_write(path) as file:
       file.write(manifest.to_bytes())
   return [manifest for _, manifest in corpora]
@@ -97,103 +89,100 @@ def finish(job: GroupJob, num_tasks: int, staging: str) -> list[Manifest]:
 
 def _manifest(
   job: GroupJob,
-  found: _Found,
+  files: Sequence[dict[str, Any]],
+  shards: Sequence[dict[str, Any]],
   index: pa.Table,
-  split_num: int,
-  names: Sequence[str | None],
+  part: int,
 ) -> Manifest:
-  """Returns the manifest of one part of the split, or of the whole."""
+  """Returns the manifest of one part of the split, or of the whole.
+
+  Args:
+    job: What was grouped.
+    files: The reports of all raw files.
+    shards: The reports of the part's shards.
+    index: The index of the part.
+    part: 0-based number of the part.
+  """
   source = job.load_source()
-  first = split_num * job.num_shards
-  shards = found.shards[first : first + job.num_shards]
   split = None
   if job.split is not None:
     split = Split(
-      name=names[split_num],
-      names=tuple(names),
+      name=job.part_names()[part],
+      names=job.part_names(),
       rule=splits.describe(job.split, source),
     )
+  drops = _sum_drops([*files, *shards])
+  if other := sum(
+    sum(file['split_records_out']) - file['split_records_out'][part]
+    for file in files
+  ):
+    drops[_OTHER_SPLIT] = other
   return Manifest(
     corpus=job.name or job.source_name,
     key=job.key,
-    feature_names=(
-      *source.feature_names,
-      *shards[0]['optional_features'],
+    feature_names=(*source.feature_names, *shards[0]['optional_features']),
+    counts=Counts(
+      records_in=sum(file['records_in'] for file in files),
+      records_out=pc.sum(index.column('num_examples')).as_py(),
+      num_groups=pc.sum(pc.equal(index.column('part'), 0)).as_py(),
+      num_records=index.num_rows,
+      drops=dict(sorted(drops.items())),
     ),
-    counts=_count(found.files, shards, index, split_num),
     shards=tuple(Shard(**shard['shard']) for shard in shards),
     options=job.options(),
-    num_input_files=len(found.files),
-    inputs=_input_files(found.files),
-    drop_examples=_first_drops(found.files, shards, split_num),
+    num_input_files=len(files),
+    inputs=_input_files(files),
+    drop_examples=_first_drops(files, shards, part),
     split=split,
   )
 
 
-def _count(
-  files: Sequence[dict],
-  shards: Sequence[dict],
-  index: pa.Table,
-  split_num: int,
-) -> Counts:
-  drops = Counter()
-  for report in (*files, *shards):
-    drops.update(report['drops'])
-  other = sum(
-    sum(file['split_records_out']) - file['split_records_out'][split_num]
-    for file in files
-  )
-  if other:
-    drops[OTHER_SPLIT] = other
-  return Counts(
-    records_in=sum(file['records_in'] for file in files),
-    records_out=work_files.num_examples(index),
-    num_groups=pc.sum(pc.equal(index.column('part'), 0)).as_py() or 0,
-    num_records=index.num_rows,
-    drops=dict(sorted(drops.items())),
-  )
-
-
-def _check(job: GroupJob, found: _Found, all_read: bool) -> None:
+def _check(
+  job: GroupJob,
+  files: Sequence[dict[str, Any]],
+  shards: Iterable[dict[str, Any]],
+  all_read: bool,
+) -> None:
   """Raises if a record is neither stored nor counted as dropped."""
-  read_drops, shard_drops = (
-    sum((Counter(report['drops']) for report in reports), Counter())
-    for reports in found
-  )
-  records_in = sum(file['records_in'] for file in found.files)
-  handed_on = sum(sum(file['split_records_out']) for file in found.files)
-  stored = sum(shard['num_examples'] for shard in found.shards)
+  read_drops, shard_drops = _sum_drops(files), _sum_drops(shards)
+  records_in = sum(file['records_in'] for file in files)
+  handed_on = sum(sum(file['split_records_out']) for file in files)
+  stored = sum(shard['num_examples'] for shard in shards)
   if (
     not all_read
-    or len(found.files) != len(job.paths)
+    or len(files) != len(job.paths)
     or records_in != handed_on + read_drops.total()
     or handed_on != stored + shard_drops.total()
   ):
     raise RuntimeError(
-      f'Records were lost: {records_in} read from {len(found.files)} of '
+      f'Records were lost: {records_in} read from {len(files)} of '
       f'{len(job.paths)} files, {read_drops.total()} dropped, {handed_on} '
       f'handed on, {shard_drops.total()} dropped from groups, {stored} '
       'written. Nothing is kept.'
     )
-  if not stored:
-    drops = ', '.join(
-      f'{n} {reason}' for reason, n in sorted(read_drops.items())
+  if stored:
+    return
+  drops = ', '.join(f'{n} {reason}' for reason, n in sorted(read_drops.items()))
+  option = '--key' if job.fields is None else '--key_field'
+  hint = ''
+  if 'missing_author' in read_drops and job.source_name != 'stack_overflow':
+    hint = (
+      ' A record without a field "author" is a missing_author; `fedfish group '
+      'json_lines --key_field FIELD` reads any other.'
     )
-    option = '--key' if job.fields is None else '--key_field'
-    raise UserError(
-      f'`--input` must hold records that can be grouped by {job.key}, but of '
-      f'{records_in} records none could ({drops or "empty files"}).'
-      f'{_hint(job, read_drops)} Name other files, or another `{option}`.'
-    )
-
-
-def _hint(job: GroupJob, drops: Counter) -> str:
-  if 'missing_author' not in drops or job.source_name == 'stack_overflow':
-    return ''
-  return (
-    ' A record without a field "author" is a missing_author; `fedfish group '
-    'json_lines --key_field FIELD` reads any other.'
+  raise UserError(
+    f'`--input` must hold records that can be grouped by {job.key}, but of '
+    f'{records_in} records none could ({drops or "empty files"}).{hint} Name '
+    f'other files, or another `{option}`.'
   )
+
+
+def _sum_drops(reports: Iterable[dict[str, Any]]) -> Counter:
+  """Returns how many records were dropped, by reason."""
+  drops = Counter()
+  for report in reports:
+    drops.update(report['drops'])
+  return drops
 
 
 def _input_files(files: Sequence[dict]) -> tuple[InputFile, ...]:
@@ -221,30 +210,31 @@ def _input_files(files: Sequence[dict]) -> tuple[InputFile, ...]:
 
 
 def _first_drops(
-  files: Sequence[dict], shards: Sequence[dict], split_num: int
+  files: Sequence[dict[str, Any]], shards: Sequence[dict[str, Any]], part: int
 ) -> dict[str, DropExample]:
   """Returns the smallest (file name, record), or group, of every reason."""
+  found = [
+    (reason, (file['name'], line, excerpt))
+    for file in files
+    for reason, (line, excerpt) in file['first_drops'].items()
+  ]
+  found += [
+    (_OTHER_SPLIT, (file['name'], *first))
+    for file in files
+    for i, first in enumerate(file['split_firsts'])
+    if first is not None and i != part
+  ]
+  found += [
+    (reason, (group, excerpt))
+    for shard in shards
+    for reason, (group, excerpt) in shard['first_drops'].items()
+  ]
   reason_to_first = {}
-  for report in files:
-    others = [
-      first
-      for i, first in enumerate(report['split_firsts'])
-      if first is not None and i != split_num
-    ]
-    first_drops = report['first_drops']
-    if others:
-      first_drops = first_drops | {OTHER_SPLIT: min(others)}
-    for reason, (line, excerpt) in first_drops.items():
-      found = (report['name'], line, excerpt)
-      reason_to_first[reason] = min(found, reason_to_first.get(reason, found))
-  examples = {
-    reason: DropExample(file=file, line=line, excerpt=excerpt)
-    for reason, (file, line, excerpt) in reason_to_first.items()
+  for reason, first in found:
+    reason_to_first[reason] = min(first, reason_to_first.get(reason, first))
+  return {
+    reason: DropExample(file=first[0], line=first[1], excerpt=first[2])
+    if len(first) == 3
+    else DropExample(group=first[0], excerpt=first[1])
+    for reason, first in sorted(reason_to_first.items())
   }
-  reason_to_first = {}
-  for report in shards:
-    for reason, found in report['first_drops'].items():
-      reason_to_first[reason] = min(found, reason_to_first.get(reason, found))
-  for reason, (group, excerpt) in reason_to_first.items():
-    examples[reason] = DropExample(group=group, excerpt=excerpt)
-  return dict(sorted(examples.items()))

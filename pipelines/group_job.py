@@ -14,7 +14,7 @@ import errno
 import os
 import posixpath
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
@@ -23,6 +23,7 @@ from pipelines import finish_corpus, output_files, work_files
 from pipelines.input_files import file_sizes
 from pipelines.job import GroupJob
 from pipelines.read_raw_files import RawFileReader
+from pipelines.write_groups import write_numbered_shard
 from tff_fedfish.data.manifest import Manifest
 from tff_fedfish.errors import FailedError, UserError
 
@@ -36,6 +37,11 @@ Task = tuple[tuple[str, str], ...]
 _TASK_BYTES = 16 << 20
 _MAX_TASK_FILES = 1000
 
+_USER_ERROR = (
+  re.escape(f'{UserError.__module__}.{UserError.__qualname__}')
+  + r': (.*?) \[while running'
+)
+_OS_ERROR = r'\w*Error: (\[Errno \d+\].*?)(?: \[while running|\n|$)'
 # Errors of the disk and the memory, whatever the input holds.
 _OF_THE_MACHINE = (
   *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG),
@@ -71,7 +77,9 @@ def run_group_job(
     ChildProcessError: If a worker process of this machine was killed.
     RuntimeError: If records were lost: a fault of this program.
   """
-  options = PipelineOptions(_with_runner(beam_flags))
+  if not any(flag.split('=')[0] == '--runner' for flag in beam_flags):
+    beam_flags = [f'--runner={DEFAULT_RUNNER}', *beam_flags]
+  options = PipelineOptions(list(beam_flags))
   tasks = plan_tasks(job)
   try:
     with output_files.stage(str(output)) as staging:
@@ -81,15 +89,15 @@ def run_group_job(
         _build(pipeline, job, tasks, staging)
       return finish_corpus.finish(job, len(tasks), staging)
   except Exception as error:
-    if (user_error := _find_user_error(error)) is not None:
-      raise user_error from error
+    if found := _find_message(error, UserError, _USER_ERROR):
+      raise UserError(found) from error
     if 'Channel closed prematurely' in str(error):
       raise ChildProcessError(
         f'a worker process of the grouping into {str(output)!r} ended before '
         'its work was done, perhaps for lack of memory. Nothing was kept. Use '
         'fewer workers, or more shards, and run it again.'
       ) from error
-    if (found := _find_os_error(error)) is not None:
+    if found := _find_message(error, OSError, _OS_ERROR):
       stopped = f'Grouping into {str(output)!r} stopped ({found})'
       if any(f'[Errno {code}]' in found for code in _OF_THE_MACHINE):
         raise FailedError(
@@ -136,12 +144,6 @@ def name_files(paths: Sequence[str]) -> list[str]:
   return [path[len(common) :].lstrip('/') for path in paths]
 
 
-def _with_runner(beam_flags: Sequence[str]) -> list[str]:
-  if any(flag.split('=')[0] == '--runner' for flag in beam_flags):
-    return list(beam_flags)
-  return [f'--runner={DEFAULT_RUNNER}', *beam_flags]
-
-
 def _build(
   pipeline: beam.Pipeline,
   job: GroupJob,
@@ -154,7 +156,7 @@ def _build(
     pipeline
     | 'CreateTasks' >> beam.Create(list(enumerate(tasks)))
     | 'ReadBlocks'
-    >> beam.ParDo(_ReadBlocks(job, staging)).with_outputs(
+    >> beam.FlatMap(_read_blocks, job, staging).with_outputs(
       'features', main='blocks'
     )
   )
@@ -162,68 +164,46 @@ def _build(
     read.blocks
     | 'GroupByShard' >> beam.GroupByKey()
     | 'WriteShards'
-    >> beam.ParDo(_WriteShard(job, staging), beam.pvalue.AsIter(read.features))
-  )
-
-
-class _ReadBlocks(beam.DoFn):
-  """(task number, task) -> blocks by shard, and the optional features met."""
-
-  def __init__(self, job: GroupJob, staging: str):
-    self._job = job
-    self._staging = staging
-
-  def process(
-    self, numbered_task: tuple[int, Task]
-  ) -> Iterator[tuple[int, bytes]]:
-    task_num, task = numbered_task
-    reader = RawFileReader(self._job)
-    yield from reader.read(task)
-    work_files.write_report(self._staging, task_num, reader.reports)
-    yield beam.pvalue.TaggedOutput('features', reader.features)
-
-
-class _WriteShard(beam.DoFn):
-  """(shard number, blocks) -> a shard file and its part of the index."""
-
-  def __init__(self, job: GroupJob, staging: str):
-    self._job = job
-    self._staging = staging
-
-  def process(
-    self,
-    keyed_blocks: tuple[int, Iterable[bytes]],
-    features: Iterable[list[str]],
-  ) -> None:
-    number, blocks = keyed_blocks
-    work_files.write_numbered_shard(
-      self._job, self._staging, number, blocks, sorted(set().union(*features))
+    >> beam.FlatMap(
+      _write_shard, job, staging, beam.pvalue.AsIter(read.features)
     )
-
-
-def _find_user_error(error: Exception) -> UserError | None:
-  for cause in _causes(error):
-    if isinstance(cause, UserError):
-      # Beam adds where it came from to the message.
-      return UserError(str(cause).partition(' [while running ')[0])
-  # From another process, only a text comes.
-  name = re.escape(f'{UserError.__module__}.{UserError.__qualname__}')
-  found = re.search(rf'{name}: (.*?) \[while running', str(error))
-  return UserError(found[1]) if found else None
-
-
-def _find_os_error(error: Exception) -> str | None:
-  """Returns what the system said, if that is behind an error of Beam's."""
-  for cause in _causes(error):
-    if isinstance(cause, OSError):
-      return str(cause).partition(' [while running ')[0]
-  found = re.search(
-    r'\w*Error: (\[Errno \d+\].*?)(?: \[while running|\n|$)', str(error)
   )
-  return found[1] if found else None
 
 
-def _causes(error: BaseException | None) -> Iterator[BaseException]:
-  while error is not None:
-    yield error
-    error = error.__cause__ or error.__context__
+def _read_blocks(numbered_task, job, staging):
+  """(task number, task) -> blocks by shard, and the optional features met."""
+  task_num, task = numbered_task
+  reader = RawFileReader(job)
+  yield from reader.read(task)
+  work_files.write_reports(staging, task_num, reader.reports)
+  yield beam.pvalue.TaggedOutput('features', reader.features)
+
+
+def _write_shard(numbered_blocks, job, staging, features):
+  """(shard number, blocks) -> a shard file and its part of the index."""
+  number, blocks = numbered_blocks
+  write_numbered_shard(
+    job, staging, number, blocks, sorted(set().union(*features))
+  )
+  return ()
+
+
+def _find_message(
+  error: BaseException, kind: type[Exception], pattern: str
+) -> str | None:
+  """Returns the message of an error of a kind, if that is behind one of Beam's.
+
+  Args:
+    error: What Beam raised.
+    kind: The kind of the error looked for.
+    pattern: Finds its message in the text of Beam's, which is all that comes
+      from another process.
+  """
+  cause = error
+  while cause is not None:
+    if isinstance(cause, kind):
+      # Beam adds where it came from to the message.
+      return str(cause).partition(' [while running ')[0]
+    cause = cause.__cause__ or cause.__context__
+  found = re.search(pattern, str(error))
+  return found and found[1]

@@ -1,11 +1,11 @@
-"""Finds the raw files that patterns name, and checks that they can be read."""
+"""Finds, checks and opens raw files, local or where Beam can reach them."""
 
 import concurrent.futures
 import glob
 import os
 from collections.abc import Sequence
+from typing import BinaryIO
 
-from pipelines.stored_files import is_remote
 from tff_fedfish.errors import UserError
 
 # What TensorFlow Datasets writes into every directory it has prepared.
@@ -13,6 +13,32 @@ _TFDS_INFO = 'dataset_info.json'
 _TFDS_FILES = '*.tfrecord-*-of-*'
 
 _NUM_REQUESTS = 16
+
+
+def is_remote(path: str) -> bool:
+  """Says whether a path is not one of this machine's own file system."""
+  return '://' in path
+
+
+def open_stored(path: str) -> BinaryIO:
+  """Opens a local or remote file for reading, without unpacking it."""
+  from apache_beam.io import filesystem, filesystems
+
+  return filesystems.FileSystems.open(
+    path, compression_type=filesystem.CompressionTypes.UNCOMPRESSED
+  )
+
+
+def match_remote(pattern: str) -> list[str]:
+  """Returns the remote files that a pattern of Beam's matches.
+
+  Raises:
+    ValueError, OSError: If Beam cannot ask that file system.
+  """
+  from apache_beam.io.filesystems import FileSystems
+
+  (result,) = FileSystems.match([pattern])
+  return [metadata.path for metadata in result.metadata_list]
 
 
 def find_input_files(patterns: Sequence[str]) -> list[str]:
@@ -34,7 +60,7 @@ def find_input_files(patterns: Sequence[str]) -> list[str]:
   file_to_path = {}
   for pattern in patterns:
     remote = is_remote(pattern)
-    matches = _match_remote(pattern) if remote else _match_local(pattern)
+    matches = _find_remote(pattern) if remote else _find_local(pattern)
     if not matches:
       raise UserError(
         f'`--input` must match at least one file, but {pattern!r} matches '
@@ -45,7 +71,9 @@ def find_input_files(patterns: Sequence[str]) -> list[str]:
       # name, which is often the one that means something.
       file = path if remote else os.path.realpath(path)
       if not remote:
-        path = _absolute(path, file)
+        absolute = os.path.abspath(path)
+        # `..` behind a linked directory leads elsewhere than the spelling says.
+        path = absolute if os.path.realpath(absolute) == file else file
       _check_characters(path)
       file_to_path[file] = min(path, file_to_path.get(file, path))
   return sorted(file_to_path.values())
@@ -67,7 +95,7 @@ def file_sizes(paths: Sequence[str]) -> list[int]:
     return list(pool.map(_file_size, paths))
 
 
-def _match_local(pattern: str) -> list[str]:
+def _find_local(pattern: str) -> list[str]:
   # A file may have brackets in its name.
   exists = os.path.exists(pattern)
   matches = [pattern] if exists else glob.glob(pattern, recursive=True)
@@ -103,12 +131,6 @@ def _check_local(path: str) -> None:
     ) from error
 
 
-def _absolute(path: str, real_path: str) -> str:
-  absolute = os.path.abspath(path)
-  # `..` behind a linked directory leads elsewhere than the spelling says.
-  return absolute if os.path.realpath(absolute) == real_path else real_path
-
-
 def _check_characters(path: str) -> None:
   try:
     path.encode()
@@ -120,33 +142,24 @@ def _check_characters(path: str) -> None:
     ) from error
 
 
-def _match_remote(pattern: str) -> list[str]:
-  from apache_beam.io import filesystem
-
+def _find_remote(pattern: str) -> list[str]:
   directory = pattern.rstrip('/')
   try:
-    paths = _list_remote(pattern)
+    paths = match_remote(pattern)
     # To an object store a directory is the beginning of names: it matches
     # nothing, but with a slash behind it all that it holds.
     if not paths or pattern.endswith('/'):
-      if _list_remote(f'{directory}/{_TFDS_INFO}'):
-        paths = _list_remote(f'{directory}/{_TFDS_FILES}')
+      if match_remote(f'{directory}/{_TFDS_INFO}'):
+        paths = match_remote(f'{directory}/{_TFDS_FILES}')
         if not paths:
           raise _no_tfrecords(pattern)
-  except (filesystem.BeamIOError, ValueError) as error:
+  except (OSError, ValueError) as error:
     raise UserError(
       f'`--input` must be a path that can be read, but {pattern!r} is not '
       f'({" ".join(str(error).split())}). Copy the files here, or install '
       "what Beam needs for that file system (such as 'apache-beam[gcp]')."
     ) from error
   return paths
-
-
-def _list_remote(pattern: str) -> list[str]:
-  from apache_beam.io import filesystems
-
-  (result,) = filesystems.FileSystems.match([pattern])
-  return [metadata.path for metadata in result.metadata_list]
 
 
 def _no_tfrecords(path: str) -> UserError:
@@ -158,21 +171,14 @@ def _no_tfrecords(path: str) -> UserError:
 
 
 def _file_size(path: str) -> int:
+  from apache_beam.io.filesystems import FileSystems
+
   try:
     if not is_remote(path):
       return os.path.getsize(path)
-    return _remote_size(path)
-  except OSError as error:
+    return FileSystems.get_filesystem(path).size(path)
+  except (OSError, ValueError) as error:
     raise UserError(
       f'`--input` must be readable, but the size of {path!r} cannot be found '
       f'({" ".join(str(error).split())}). Check that it is still there.'
     ) from error
-
-
-def _remote_size(path: str) -> int:
-  from apache_beam.io import filesystem, filesystems
-
-  try:
-    return filesystems.FileSystems.get_filesystem(path).size(path)
-  except (filesystem.BeamIOError, ValueError) as error:
-    raise OSError(str(error)) from error

@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any
 
 from pipelines.source import Fields, Source, load_source
-from pipelines.splits import SplitRule
+from pipelines.splits import SplitRule, split_names
 
 # Records that are read together before they are handed on. Bounds what reading
 # takes of memory, and what one element of a runner holds.
@@ -54,6 +54,12 @@ class GroupJob:
   def load_source(self) -> Source:
     """Returns the source of the raw files."""
     return load_source(self.source_name, self.fields)
+
+  def part_names(self) -> tuple[str | None, ...]:
+    """Returns the names of the split's parts; None for a corpus as a whole."""
+    if self.split is None:
+      return (None,)
+    return split_names(self.split, self.load_source())
 
   def options(self) -> dict[str, Any]:
     """Returns what shaped the output, for the manifest."""

@@ -9,9 +9,9 @@ import functools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from pipelines import web_documents
+from pipelines import c4
 from pipelines.read_objects import read_objects
-from pipelines.source import Drop, Fields, RawRecord, Source
+from pipelines.source import Drop, Fields, RawRecord, Source, parse_each
 from tff_fedfish.data.client_id_text import client_id_to_text
 from tff_fedfish.errors import UserError
 
@@ -41,7 +41,7 @@ def parse_record(
   """Returns the text, the timestamp and, as `key`, the key of one object.
 
   A key that is an integer becomes its digits; other numbers have no one
-  spelling. A timestamp is read as `web_documents.to_record` does.
+  spelling. A timestamp is read as `c4.to_record` does.
 
   Args:
     value: The object.
@@ -51,16 +51,16 @@ def parse_record(
   Raises:
     Drop: missing_key (absent or null), malformed_key (neither text nor
       integer), empty_key (nothing but white space), malformed_text (no text but
-      a number, list, ...), or as `web_documents.to_record`.
+      a number, list, ...), or as `c4.to_record`.
   """
   text, key = find(value, fields.text), find(value, fields.key)
   if text is not None and not isinstance(text, str):
-    raise Drop('malformed_text', excerpt=web_documents.beginning(value))
+    raise Drop('malformed_text', excerpt=c4.beginning(value))
   if isinstance(key, int) and not isinstance(key, bool):
     key = str(key)
   timestamp = find(value, fields.time) if fields.time else None
   try:
-    record = web_documents.to_record(
+    record = c4.to_record(
       {'text': text, 'timestamp': timestamp, _KEY: key},
       max_document_bytes,
       (_KEY,),
@@ -73,7 +73,7 @@ def parse_record(
       raise Drop('empty_key')
   except Drop as drop:
     if drop.reason not in ('document_too_large', 'unpaired_surrogate'):
-      drop.excerpt = web_documents.beginning(value)
+      drop.excerpt = c4.beginning(value)
     raise
   return record
 
@@ -142,13 +142,10 @@ def _read_records(
   paths = [path for path in vars(fields).values() if path is not None]
   # Of a table, the column of that name or the struct.
   column_names = {*paths, *(path.partition('.')[0] for path in paths)}
-  for num, value in read_objects(path, max_document_bytes, column_names):
-    if not isinstance(value, Drop):
-      try:
-        value = parse_record(value, fields, max_document_bytes)
-      except Drop as drop:
-        value = drop
-    yield num, value
+  return parse_each(
+    lambda value: parse_record(value, fields, max_document_bytes),
+    read_objects(path, max_document_bytes, column_names),
+  )
 
 
 def _names(value: Mapping[str, Any], depth: int = 1) -> Iterator[str]:

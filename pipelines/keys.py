@@ -1,40 +1,14 @@
-r"""Keys: what the examples of a group share.
+"""Keys: what the examples of a group share.
 
-- host: where the record's URL points, in one spelling per server (below).
+- host: where the record's URL points, in one spelling per server; the rules
+  stand in docs/grouping.md.
 - domain: the part of the host that can be registered, by the public suffix
   list that the tldextract package carries, private suffixes included
   (`a.github.io` and `b.github.io` are two domains). Hosts without one - IP
   addresses, `localhost`, bare suffixes - stand for themselves, as in `host`.
 - owner: the host; on servers that host many projects, with the owner of this
-  one: `github.com/owner` (code_hosts.py).
+  one. Without it one such server can be the largest client of all by far.
 - author: the record's `author`, as it is written.
-
-| what stands in the URL      | the host                                       |
-|-----------------------------|------------------------------------------------|
-| upper case                  | becomes lower case                             |
-| `www.`                      | stays                                          |
-| user and password           | are left out                                   |
-| final dot                   | is left out                                    |
-| port                        | left out if the scheme's own, else kept: it is |
-|                             | another server                                 |
-| letters that are not ASCII  | Punycode, after UTS #46's mapping: `bücher.de` |
-|                             | becomes `xn--bcher-kva.de`                     |
-| a label that UTS #46 forbids| stays, in lower case; so does one that is      |
-|                             | longer than DNS allows                         |
-| `a_b`, `-a`, `xn--?`        | stay: they occur                               |
-| `%65xample.com`             | is decoded, once, as UTF-8                     |
-| IPv4 address                | stays                                          |
-| `[2001:DB8:0::1]`           | the short form: `[2001:db8::1]`                |
-| any scheme before `//`      | is left out: `ftp://example.com`               |
-| `//example.com`             | as after `http:`                               |
-| `example.com:80/a`          | as after `http://`, if the host has a          |
-|                             | registrable domain or is an IP address         |
-| white space and control     | left out around the URL; in the host: no host  |
-| characters                  |                                                |
-| `mailto:a@b.c`, `data:,a`   | no host                                        |
-| empty label, bad port       | no host                                        |
-| IPv6 address with a zone    | no host                                        |
-| one of `<>@[\]^|%` in a name| no host                                        |
 
 A record without a URL may have a `domain` instead, as in CC-News. That is taken
 as a URL without a scheme, of any host.
@@ -43,7 +17,7 @@ as a URL without a scheme, of any host.
 import re
 from collections.abc import Callable
 
-from pipelines import code_hosts, url_location
+from pipelines import url_location
 from pipelines.source import Drop, RawRecord
 
 # What most URLs look like, and needs nothing but to be cut out.
@@ -51,6 +25,25 @@ _PLAIN_URL = re.compile(
   r'https?://([a-z0-9_-]+(?:\.[a-z0-9_-]+)*)(?=[/?#]|\Z)', re.A
 )
 _MAX_EXCERPT_CHARACTERS = 200
+
+# Servers where a path starts with the owner's name, or with the project's after
+# one of these words ('' for no word). Subdomains of an owner, such as
+# owner.github.io, are hosts of their own already.
+_HOST_TO_WORDS = dict.fromkeys(
+  'bitbucket.org codeberg.org framagit.org git.sr.ht gitee.com github.com '
+  'gitlab.com gitlab.freedesktop.org gitlab.gnome.org gitlab.inria.fr '
+  'invent.kde.org launchpad.net notabug.org opendev.org '
+  'salsa.debian.org'.split(),
+  ('',),
+) | {
+  'code.google.com': ('p', 'archive/p'),
+  'savannah.gnu.org': ('projects', 'p'),
+  'savannah.nongnu.org': ('projects', 'p'),
+  'sourceforge.net': ('projects', 'p', 'apps'),
+}
+_PATH = re.compile(r'(?:[^/?#]*//)?[^/?#]*([^?#]*)')
+# What all of these servers allow in names.
+_NAME = re.compile(r'[~.\w-]+', re.A)
 
 
 def host_key(record: RawRecord) -> bytes:
@@ -60,8 +53,6 @@ def host_key(record: RawRecord) -> bytes:
     Drop: missing_url if it has neither URL nor domain, no_host if the URL names
       no host.
   """
-  if match := _PLAIN_URL.match(record.get('url', '')):
-    return match[1].encode()
   host, port = _location(record)
   return f'{host}{port}'.encode()
 
@@ -72,10 +63,7 @@ def domain_key(record: RawRecord) -> bytes:
   Raises:
     Drop: As `host_key`.
   """
-  if match := _PLAIN_URL.match(record.get('url', '')):
-    host, port = match[1], ''
-  else:
-    host, port = _location(record)
+  host, port = _location(record)
   domain = url_location.registrable_domain(host)
   return (domain or f'{host}{port}').encode()
 
@@ -83,14 +71,30 @@ def domain_key(record: RawRecord) -> bytes:
 def owner_key(record: RawRecord) -> bytes:
   """Returns the record's host, on shared servers with the owner.
 
+  | URL                                       | key                        |
+  |-------------------------------------------|----------------------------|
+  | `https://github.com/Owner/project`        | `github.com/owner`         |
+  | `https://gitlab.com/group/team/project`   | `gitlab.com/group`         |
+  | `http://sourceforge.net/projects/name/`   | `sourceforge.net/name`     |
+  | `https://github.com/`                     | `github.com`               |
+
+  Names are taken in lower case, as these servers do.
+
   Raises:
     Drop: As `host_key`.
   """
-  host = host_key(record).decode()
-  url = record.get('url', '')
-  if not url.strip():
-    url = record.get('domain', '')
-  return code_hosts.with_owner(host, url).encode()
+  key = host_key(record)
+  server = key.decode().removeprefix('www.')
+  if server not in _HOST_TO_WORDS:
+    return key
+  path = _PATH.match(_url(record).strip())[1].strip('/') + '/'
+  for word in _HOST_TO_WORDS[server]:
+    before = f'{word}/' if word else ''
+    if path.startswith(before):
+      name = path[len(before) :].partition('/')[0]
+      if _NAME.fullmatch(name):
+        return f'{server}/{name.lower()}'.encode()
+  return key
 
 
 def author_key(record: RawRecord) -> bytes:
@@ -113,14 +117,21 @@ KEYS: dict[str, Callable[[RawRecord], bytes]] = {
 }
 
 
-def _location(record: RawRecord) -> url_location.Location:
-  url, is_web = record.get('url', ''), False
-  if not url.strip():
-    url, is_web = record.get('domain', ''), True
+def _location(record: RawRecord) -> tuple[str, str]:
+  """Returns host and port."""
+  if match := _PLAIN_URL.match(record.get('url', '')):
+    return match[1], ''
+  url = _url(record)
   if not url.strip():
     raise Drop('missing_url')
+  is_web = not record.get('url', '').strip()
   location = url_location.find_location(url, is_web=is_web)
   if location is None:
     excerpt = url[:_MAX_EXCERPT_CHARACTERS].encode('utf-8', 'replace')
     raise Drop('no_host', excerpt=excerpt)
   return location
+
+
+def _url(record: RawRecord) -> str:
+  url = record.get('url', '')
+  return url if url.strip() else record.get('domain', '')

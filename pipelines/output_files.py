@@ -18,7 +18,7 @@ import uuid
 from collections.abc import Iterator
 from typing import BinaryIO
 
-from pipelines.stored_files import is_remote, open_stored
+from pipelines.input_files import is_remote, match_remote, open_stored
 from tff_fedfish.data.corpus_index import INDEX_NAME
 from tff_fedfish.data.manifest import MANIFEST_NAME
 from tff_fedfish.errors import UserError
@@ -34,11 +34,6 @@ _LEFT_OVER = re.compile(
 )
 
 
-def join(directory: str, *names: str) -> str:
-  """Returns the path of something in a directory."""
-  return posixpath.join(directory, *names)
-
-
 def require_usable(output: str) -> str:
   """Checks, before any work, that a job can write to `output`.
 
@@ -51,16 +46,14 @@ def require_usable(output: str) -> str:
   """
   if not is_remote(output):
     return _require_usable(output)
-  from apache_beam.io import filesystem
-
   output = output.rstrip('/')
   try:
     found = list_files(output)
-    probe = join(output, f'{_STAGING}{uuid.uuid4().hex}')
-    with open_to_write(join(probe, 'probe')) as file:
+    probe = f'{output}/{_STAGING}{uuid.uuid4().hex}'
+    with open_to_write(f'{probe}/probe') as file:
       file.write(b'probe')
     remove(probe)
-  except (filesystem.BeamIOError, ValueError, OSError) as error:
+  except (ValueError, OSError) as error:
     raise UserError(
       f'`--output` must be a directory that can be written to, but {output!r} '
       f'is not ({" ".join(str(error).split())}). Name a local directory, or '
@@ -84,7 +77,7 @@ def _require_usable(output: str) -> str:
     raise UserError(
       f'`--output` must be a directory inside a file system, but {path!r} is '
       'where one is mounted. Name a directory below it, such as '
-      f"'{join(path, 'corpus')}'."
+      f"'{os.path.join(path, 'corpus')}'."
     )
   if os.path.isdir(path) and os.listdir(path):
     names = [os.path.relpath(name, path) for name in list_files(path)]
@@ -116,8 +109,6 @@ def open_to_write(path: str) -> Iterator[BinaryIO]:
 
 def read_bytes(path: str) -> bytes:
   """Returns what a file holds."""
-  if not is_remote(path):
-    return pathlib.Path(path).read_bytes()
   with open_stored(path) as file:
     return file.read()
 
@@ -128,24 +119,22 @@ def list_files(directory: str) -> list[str]:
   Files that are still being written are left out.
   """
   if not is_remote(directory):
-    paths = [
-      join(parent, name)
+    return sorted(
+      os.path.join(parent, name)
       for parent, _, names in os.walk(directory)
       for name in names
       if not name.startswith('.')
-    ]
-    return sorted(paths)
-  from apache_beam.io import filesystem, filesystems
+    )
+  from apache_beam.io.filesystems import FileSystems
 
   try:
     # `**` crosses directories in Beam's patterns.
-    (result,) = filesystems.FileSystems.match([join(directory, '**')])
-  except filesystem.BeamIOError:
-    if filesystems.FileSystems.exists(directory):
+    paths = match_remote(f'{directory}/**')
+  except OSError:
+    if FileSystems.exists(directory):
       raise
     # Some file systems take it for an error that there is no such directory.
     return []
-  paths = (metadata.path for metadata in result.metadata_list)
   return sorted(path for path in paths if not path.endswith('.tmp'))
 
 
@@ -154,10 +143,10 @@ def remove(directory: str) -> None:
   if not is_remote(directory):
     shutil.rmtree(directory, ignore_errors=True)
     return
-  from apache_beam.io import filesystem, filesystems
+  from apache_beam.io.filesystems import FileSystems
 
-  with contextlib.suppress(filesystem.BeamIOError):
-    filesystems.FileSystems.delete([f'{directory}/'])
+  with contextlib.suppress(OSError):
+    FileSystems.delete([f'{directory}/'])
 
 
 @contextlib.contextmanager
@@ -171,7 +160,8 @@ def stage(output: str) -> Iterator[str]:
     output: A directory that does not exist or is empty; remote ones may also
       hold what an unfinished job has left.
   """
-  with _stage_remote(output) if is_remote(output) else _stage(output) as path:
+  staging = _stage_remote if is_remote(output) else _stage
+  with staging(output.rstrip('/') or output) as path:
     yield path
 
 
@@ -185,7 +175,7 @@ def _stage(output: str) -> Iterator[str]:
       _remove_if_abandoned(staging)
   temporary = tempfile.mkdtemp(dir=path.parent, prefix=prefix)
   try:
-    with open(join(temporary, _LOCK_NAME), 'wb') as lock:
+    with open(os.path.join(temporary, _LOCK_NAME), 'wb') as lock:
       # Held as long as this process lives, however it ends.
       fcntl.flock(lock, fcntl.LOCK_EX)
       yield temporary
@@ -233,18 +223,21 @@ def _remove_if_abandoned(staging: pathlib.Path) -> None:
 
 @contextlib.contextmanager
 def _stage_remote(output: str) -> Iterator[str]:
-  from apache_beam.io import filesystems
+  from apache_beam.io.filesystems import FileSystems
 
-  staging = join(output, f'{_STAGING}{uuid.uuid4().hex}')
+  staging = f'{output}/{_STAGING}{uuid.uuid4().hex}'
   try:
     yield staging
     # A killed job may have come as far as here, with other names.
-    names = [path[len(output) + 1 :] for path in list_files(output)]
-    filesystems.FileSystems.delete(
-      [join(output, name) for name in names if _LEFT_OVER.fullmatch(name)]
+    FileSystems.delete(
+      [
+        path
+        for path in list_files(output)
+        if _LEFT_OVER.fullmatch(path[len(output) + 1 :])
+      ]
     )
     for path in sorted(list_files(staging), key=_manifests_last):
-      _rename(path, join(output, path[len(staging) :].lstrip('/')))
+      _rename(path, f'{output}/{path[len(staging) + 1 :]}')
   finally:
     remove(staging)
 
@@ -259,13 +252,12 @@ def _manifests_last(path: str) -> tuple[bool, str]:
 
 
 def _rename(source: str, destination: str) -> None:
-  from apache_beam.io import filesystems
+  from apache_beam.io.filesystems import FileSystems
 
-  systems = filesystems.FileSystems
-  if systems.exists(destination):
-    systems.delete([destination])
+  if FileSystems.exists(destination):
+    FileSystems.delete([destination])
   # Directories are no more than a way of writing names on object stores, but
   # must exist on others.
   with contextlib.suppress(OSError):
-    systems.mkdirs(posixpath.dirname(destination))
-  systems.rename([source], [destination])
+    FileSystems.mkdirs(posixpath.dirname(destination))
+  FileSystems.rename([source], [destination])

@@ -3,15 +3,18 @@
 How a file is compressed is told from its first bytes, never from its name.
 """
 
+import bz2
 import contextlib
-from collections.abc import Callable, Iterator
+import functools
+import lzma
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, BinaryIO
 
 # zlib's interface at twice its speed, which is what reading json.gz waits for.
 from zlib_ng import zlib_ng
 
+from pipelines.input_files import open_stored
 from pipelines.source import Drop
-from pipelines.stored_files import open_stored
 from tff_fedfish.errors import UserError
 
 CHUNK_BYTES = 1 << 20
@@ -66,14 +69,13 @@ def read_chunks(path: str) -> Iterator[bytes]:
           f'{path!r} is {name}. Unpack it, or pack it with gzip.'
         )
     if start.startswith(_7Z_MAGIC):
+      # Takes a third of a second to import.
       from pipelines.seven_zip import read_member_chunks
 
       yield from read_member_chunks(path)
     elif start.startswith(_GZIP_MAGIC):
       yield from _read_gzip(file, start)
     elif start.startswith(_BZIP2_MAGIC):
-      import bz2
-
       yield from _read_streams(file, start, bz2.BZ2Decompressor, OSError)
     elif start.startswith(_XZ_MAGICS):
       yield from _read_xz(file, start, path)
@@ -83,10 +85,57 @@ def read_chunks(path: str) -> Iterator[bytes]:
         yield chunk
 
 
+def read_start(
+  chunks: Iterator[bytes], num_bytes: int
+) -> tuple[bytes, Drop | None]:
+  """Joins the first pieces of a file.
+
+  Args:
+    chunks: The pieces, as `read_chunks` yields them.
+    num_bytes: How many bytes are needed.
+
+  Returns:
+    The bytes, and the damage that ends them, if any. They are more than needed
+    where a piece is, and fewer where the file ends before.
+  """
+  pieces = []
+  try:
+    while num_bytes > 0 and (chunk := next(chunks, b'')):
+      pieces.append(chunk)
+      num_bytes -= len(chunk)
+  except Drop as damage:
+    return b''.join(pieces), damage
+  return b''.join(pieces), None
+
+
+def copy_chunks(chunks: Iterable[bytes], file: BinaryIO) -> Drop | None:
+  """Writes pieces to a file, and returns the damage that ends them, if any.
+
+  Args:
+    chunks: The pieces, as `read_chunks` yields them.
+    file: Where they go, such as a `tempfile.NamedTemporaryFile`. Once this
+      returns, they can be read by its name.
+
+  Raises:
+    OSError: If there is no room for them.
+  """
+  damage = None
+  try:
+    for chunk in chunks:
+      file.write(chunk)
+  except Drop as drop:
+    damage = drop
+  file.flush()
+  return damage
+
+
 def _read_gzip(file: BinaryIO, data: bytes) -> Iterator[bytes]:
   """Like `_read_streams`, but with the exact place of a fault."""
   num_read = len(data)
-  member = _new_member()
+  new_member = functools.partial(
+    zlib_ng.decompressobj, wbits=16 + zlib_ng.MAX_WBITS
+  )
+  member = new_member()
   while data:
     # Costs nothing that can be measured beside the unpacking.
     before = member.copy()
@@ -107,13 +156,9 @@ def _read_gzip(file: BinaryIO, data: bytes) -> Iterator[bytes]:
       if ended:
         data = data.lstrip(b'\0')
     if ended and data:
-      member = _new_member()
+      member = new_member()
   if not member.eof:
     raise Drop('truncated_file', damage=True, byte=num_read)
-
-
-def _new_member() -> 'zlib_ng._Decompress':
-  return zlib_ng.decompressobj(wbits=16 + zlib_ng.MAX_WBITS)
 
 
 def _salvage(member: 'zlib_ng._Decompress', data: bytes) -> tuple[bytes, int]:
@@ -126,11 +171,9 @@ def _salvage(member: 'zlib_ng._Decompress', data: bytes) -> tuple[bytes, int]:
 
 
 def _read_xz(file: BinaryIO, data: bytes, path: str) -> Iterator[bytes]:
-  import lzma
-
-  def new_stream():
-    return lzma.LZMADecompressor(memlimit=_XZ_MEMORY_BYTES)
-
+  new_stream = functools.partial(
+    lzma.LZMADecompressor, memlimit=_XZ_MEMORY_BYTES
+  )
   try:
     yield from _read_streams(file, data, new_stream, lzma.LZMAError)
   except Drop as drop:

@@ -7,13 +7,12 @@ none that stand before it, and an array of 100 GB needs the memory of one.
 import codecs
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from pipelines.raw_bytes import CHUNK_BYTES
+from pipelines.raw_bytes import read_start
 from pipelines.read_json_lines import parse_line, read_json_lines
-from pipelines.read_lines import EXCERPT_BYTES
-from pipelines.source import Drop
+from pipelines.source import EXCERPT_BYTES, Drop
 
 _raw_decode = json.JSONDecoder().raw_decode
 _SPACES = re.compile(r'[ \t\r\n]*')
@@ -23,7 +22,7 @@ _LONGEST_TOKEN = 16
 
 
 def read_document(
-  chunks: Iterator[bytes], max_bytes: int
+  open_chunks: Callable[[], Iterator[bytes]], max_bytes: int
 ) -> Iterator[tuple[int, dict[str, Any] | Drop]]:
   """Yields (1-based number, object or why it is dropped) of a document.
 
@@ -33,22 +32,22 @@ def read_document(
   broken, and the file is read as lines.
 
   Args:
-    chunks: The pieces of the file. If they end with a `Drop`, so does this.
-    max_bytes: How long an object may be; also how much of the file is kept to
-      read it as lines.
+    open_chunks: Returns the pieces of the file, from its start, whenever it is
+      called. If they end with a `Drop`, so does this.
+    max_bytes: How long an object may be; also how much of the file is searched
+      for a line that is an object.
 
   Returns:
     An iterator; in its `Drop`s are, besides those of the pieces, not_an_object,
     and for faults document_too_large, invalid_utf8 and malformed_json.
   """
-  text = _Text(chunks, max_bytes)
+  text = _Text(open_chunks(), max_bytes)
   num, values, fault, is_array = 0, [], None, False
   try:
     is_array = text.take('[')
     if not (is_array and text.take(']')):
       values = [text.value()]
       while is_array and text.take(','):
-        text.forget_start()
         num += 1
         yield num, _object(values.pop())
         values = [text.value()]
@@ -56,11 +55,14 @@ def read_document(
         raise text.fault()
     text.check_end()
   except Drop as drop:
-    if any(map(_is_object, text.start().split(b'\n'))):
-      yield from read_json_lines(text.chunks_again(), max_bytes)
-      return
+    damage = text.damage
+    if not num:
+      start, damage = read_start(open_chunks(), max_bytes + 1)
+      if any(map(_is_object, start.split(b'\n'))):
+        yield from read_json_lines(open_chunks(), max_bytes)
+        return
     # What ends the file counts for more than what is wrong before that.
-    fault = text.damage or drop
+    fault = damage or drop
     fault.damage = fault.damage or is_array
   for value in values:
     num += 1
@@ -72,8 +74,7 @@ def read_document(
 def _object(value: Any) -> dict[str, Any] | Drop:
   if isinstance(value, dict):
     return value
-  found = json.dumps(value).encode()
-  return Drop('not_an_object', excerpt=found[:EXCERPT_BYTES])
+  return Drop('not_an_object', excerpt=json.dumps(value).encode())
 
 
 def _is_object(line: bytes) -> bool:
@@ -95,19 +96,16 @@ class _Text:
   """
 
   def __init__(self, chunks: Iterator[bytes], max_bytes: int):
+    self.damage: Drop | None = None
     self._chunks = chunks
     self._max_bytes = max_bytes
-    self._decoder = codecs.getincrementaldecoder('utf-8-sig')()
+    self._decode = codecs.getincrementaldecoder('utf-8-sig')().decode
     # What is decoded, how much of it is used, and bytes behind it that are no
     # UTF-8.
     self._text, self._position, self._rest = '', 0, b''
     self._is_at_end = False
     # Why the text ends where it does, if not with the file.
     self._end_fault: Drop | None = None
-    self.damage: Drop | None = None
-    # All that was read so far, until it is forgotten.
-    self._start: list[bytes] | None = []
-    self._start_bytes = 0
 
   def take(self, character: str) -> bool:
     """Passes over white space and that character; False if another follows."""
@@ -163,24 +161,6 @@ class _Text:
     drop.excerpt = self._excerpt()
     return drop
 
-  def forget_start(self) -> None:
-    """From now on, keeps no more than is needed."""
-    self._start = None
-
-  def start(self) -> bytes:
-    """Returns the first `max_bytes` of the file, unless they are forgotten."""
-    while self._start is not None and self._start_bytes <= self._max_bytes:
-      if self._next_chunk() is None:
-        break
-    return b''.join(self._start or ())
-
-  def chunks_again(self) -> Iterator[bytes]:
-    """Yields the pieces of the file from its start, which must be kept."""
-    yield from self._start
-    if self.damage is not None:
-      raise self.damage
-    yield from self._chunks
-
   def _skip_spaces(self) -> None:
     while True:
       self._position = _SPACES.match(self._text, self._position).end()
@@ -200,31 +180,19 @@ class _Text:
     return num_read > 0
 
   def _read_piece(self) -> str:
-    chunk = self._next_chunk()
-    self._is_at_end = chunk is None
-    if self.damage is not None:
-      self._end_fault = self.damage
-      return ''
     try:
-      return self._decoder.decode(chunk or b'', final=chunk is None)
+      chunk = next(self._chunks, b'')
+      self._is_at_end = not chunk
+      return self._decode(chunk, final=not chunk)
+    except Drop as damage:
+      self.damage = self._end_fault = damage
+      piece = ''
     except UnicodeDecodeError as error:
-      self._is_at_end = True
       self._end_fault = Drop('invalid_utf8')
       self._rest = error.object[error.start :][:EXCERPT_BYTES]
-      return error.object[: error.start].decode()
-
-  def _next_chunk(self) -> bytes | None:
-    try:
-      chunk = next(self._chunks, None)
-    except Drop as damage:
-      self.damage, chunk = damage, None
-    if chunk is not None and self._start is not None:
-      self._start.append(chunk)
-      self._start_bytes += len(chunk)
-      if self._start_bytes > 2 * self._max_bytes + CHUNK_BYTES:
-        # So much white space is not worth it.
-        self.forget_start()
-    return chunk
+      piece = error.object[: error.start].decode()
+    self._is_at_end = True
+    return piece
 
   def _excerpt(self) -> bytes:
     end = self._position + EXCERPT_BYTES

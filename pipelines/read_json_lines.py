@@ -1,11 +1,13 @@
-"""Reads JSON objects, one to a line."""
+"""Reads JSON objects, one to a line, as far as a file can be read."""
 
+import codecs
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from pipelines.read_lines import EXCERPT_BYTES, split_lines
-from pipelines.source import Drop
+from pipelines.source import EXCERPT_BYTES, Drop, parse_each
+
+_START_BYTES = EXCERPT_BYTES + len(codecs.BOM_UTF8)
 
 _raw_decode = json.JSONDecoder().raw_decode
 
@@ -17,24 +19,11 @@ def read_json_lines(
 ) -> Iterator[tuple[int, dict[str, Any] | Drop]]:
   """Yields (1-based line number, object or why it is dropped).
 
-  Args:
-    chunks: The pieces of the file. If they end with a `Drop`, so does this.
-    max_line_bytes: Longer lines are skipped: document_too_large.
-    max_content_bytes: So are those of more content; see `split_lines`.
-
-  Returns:
-    An iterator; in its `Drop`s are, besides those of the pieces,
-    document_too_large and those of `parse_line`.
+  The arguments are those of `split_lines`. In the `Drop`s are, besides those of
+  the pieces, document_too_large and those of `parse_line`.
   """
-  for line_num, line in split_lines(chunks, max_line_bytes, max_content_bytes):
-    if isinstance(line, Drop):
-      yield line_num, line
-      continue
-    try:
-      value = parse_line(line)
-    except Drop as drop:
-      value = drop
-    yield line_num, value
+  lines = split_lines(chunks, max_line_bytes, max_content_bytes)
+  return parse_each(parse_line, lines)
 
 
 def parse_line(line: bytes) -> dict[str, Any]:
@@ -50,16 +39,101 @@ def parse_line(line: bytes) -> dict[str, Any]:
     if end != len(text):
       raise ValueError('something follows the object')
   except (ValueError, RecursionError) as error:
-    raise _why_malformed(line, error) from error
+    if not line.strip():
+      raise Drop('empty_line') from error
+    is_text = not isinstance(error, UnicodeDecodeError)
+    reason = 'malformed_json' if is_text else 'invalid_utf8'
+    raise Drop(reason, excerpt=line) from error
   if not isinstance(value, dict):
-    raise Drop('not_an_object', excerpt=line[:EXCERPT_BYTES])
+    raise Drop('not_an_object', excerpt=line)
   return value
 
 
-def _why_malformed(line: bytes, error: Exception) -> Drop:
-  excerpt = line[:EXCERPT_BYTES]
-  if not line.strip():
-    return Drop('empty_line')
-  if isinstance(error, UnicodeDecodeError):
-    return Drop('invalid_utf8', excerpt=excerpt)
-  return Drop('malformed_json', excerpt=excerpt)
+def split_lines(
+  chunks: Iterable[bytes],
+  max_line_bytes: int,
+  max_content_bytes: int | None = None,
+) -> Iterator[tuple[int, bytes | Drop]]:
+  r"""Yields (1-based line number, line without its end) of a file.
+
+  In place of a line that is too long comes the `Drop` document_too_large; as
+  soon as it is known to be, only its beginning is kept. If a compressed file
+  is cut off or corrupt, every line before that is yielded, and then one `Drop`
+  with `damage` set for the line at which reading stopped. A byte order mark,
+  with which some editors begin a file, is left out: JSON does not allow it.
+
+  Args:
+    chunks: The pieces of a file, as `raw_bytes.read_chunks` yields them.
+    max_line_bytes: How long a line may be, without its end.
+    max_content_bytes: How long it may be where each of JSON's escapes, such as
+      \u0041, counts as the one byte that it stands for at least; None: as
+      `max_line_bytes`.
+  """
+  max_content_bytes = max_content_bytes or max_line_bytes
+
+  def is_too_long(num_bytes: int, num_extra_bytes: int) -> bool:
+    num_content_bytes = num_bytes - num_extra_bytes
+    return num_bytes > max_line_bytes or num_content_bytes > max_content_bytes
+
+  line, line_num = _OpenLine(is_too_long), 0
+  try:
+    for chunk in chunks:
+      first, *pieces = chunk.split(b'\n')
+      line.add(first)
+      if not pieces:
+        continue
+      line_num += 1
+      yield line_num, line.close(line_num)
+      line = _OpenLine(is_too_long)
+      line.add(pieces.pop())
+      for piece in pieces:
+        line_num += 1
+        if len(piece) > max_content_bytes and is_too_long(
+          len(piece), _num_extra_bytes(piece)
+        ):
+          piece = Drop('document_too_large', excerpt=piece)
+        yield line_num, piece
+  except Drop as damage:
+    # What is open may be half a record: it goes with the damage.
+    yield line_num + 1, damage
+    return
+  if line.num_bytes:
+    yield line_num + 1, line.close(line_num + 1)
+
+
+class _OpenLine:
+  """The line that is not complete yet.
+
+  It grows in one place, because adding to bytes would copy a very long line
+  again and again, and joining its pieces would hold it twice.
+  """
+
+  def __init__(self, is_too_long: Callable[[int, int], bool]):
+    self.num_bytes = self._num_extra_bytes = 0
+    self._line = bytearray()
+    self._is_too_long = is_too_long
+    self._was_too_long = False
+
+  def add(self, piece: bytes) -> None:
+    self.num_bytes += len(piece)
+    self._num_extra_bytes += _num_extra_bytes(piece)
+    self._line += piece
+    if self._was_too_long or self._is_too_long(
+      self.num_bytes, self._num_extra_bytes
+    ):
+      self._was_too_long = True
+      del self._line[_START_BYTES:]
+
+  def close(self, line_num: int) -> bytes | Drop:
+    line = bytes(self._line)
+    if line_num == 1:
+      line = line.removeprefix(codecs.BOM_UTF8)
+    if self._was_too_long:
+      return Drop('document_too_large', excerpt=line)
+    return line
+
+
+def _num_extra_bytes(piece: bytes) -> int:
+  r"""Returns how many bytes JSON's escapes take beyond one each."""
+  # \\n is two bytes for one, \\u000a six.
+  return piece.count(b'\\') + 4 * piece.count(b'\\u')

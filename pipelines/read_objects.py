@@ -5,18 +5,20 @@ the rows of a Parquet table, or TFRecords of `tf.train.Example`s. Which one is
 told from its first bytes, after unpacking.
 """
 
+import codecs
+import functools
 import re
 import tempfile
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
-from pipelines.raw_bytes import read_chunks
+from pipelines.input_files import open_stored
+from pipelines.raw_bytes import copy_chunks, read_chunks, read_start
 from pipelines.read_json_document import read_document
 from pipelines.read_json_lines import read_json_lines
-from pipelines.read_lines import BYTE_ORDER_MARK
+from pipelines.read_parquet import read_rows
+from pipelines.read_tfrecords import is_tfrecord, read_examples
 from pipelines.source import Drop
-from pipelines.stored_files import open_stored
-from pipelines.temporary_copy import copy_chunks
 
 Objects = Iterator[tuple[int, dict[str, Any] | Drop]]
 
@@ -64,41 +66,27 @@ def read_objects(
   """
   # Not a generator that passes on the objects of another: that would cost time
   # for each of them.
-  chunks = read_chunks(path)
-  start, chunks = _peek(chunks)
+  start, _ = read_start(read_chunks(path), _START_BYTES)
   max_bytes = max_document_bytes * _BYTES_PER_TEXT_BYTE + _OTHER_BYTES
   max_content_bytes = max_document_bytes + _OTHER_BYTES
   if start.startswith(_PARQUET_MAGIC):
-    from pipelines.read_parquet import read_rows
-
-    if _is_packed(path):
-      return _read_packed_rows(chunks, column_names, max_content_bytes)
-    return read_rows(path, column_names, max_content_bytes)
-  from pipelines.read_tfrecords import is_tfrecord, read_examples
-
+    with open_stored(path) as file:
+      is_packed = file.read(len(_PARQUET_MAGIC)) != _PARQUET_MAGIC
+    read = _read_packed_rows if is_packed else read_rows
+    return read(path, column_names, max_content_bytes)
   if is_tfrecord(start):
-    return read_examples(chunks, max_bytes)
-  if _DOCUMENT_START.match(start.removeprefix(BYTE_ORDER_MARK)):
-    return read_document(chunks, max_bytes)
-  return read_json_lines(chunks, max_bytes, max_content_bytes)
-
-
-def _is_packed(path: str) -> bool:
-  """Returns whether the file itself is none of the tables that it holds."""
-  with open_stored(path) as file:
-    return file.read(len(_PARQUET_MAGIC)) != _PARQUET_MAGIC
+    return read_examples(read_chunks(path), max_bytes)
+  if _DOCUMENT_START.match(start.removeprefix(codecs.BOM_UTF8)):
+    return read_document(functools.partial(read_chunks, path), max_bytes)
+  return read_json_lines(read_chunks(path), max_bytes, max_content_bytes)
 
 
 def _read_packed_rows(
-  chunks: Iterator[bytes],
-  column_names: Collection[str] | None,
-  max_row_bytes: int,
+  path: str, column_names: Collection[str] | None, max_row_bytes: int
 ) -> Objects:
   """Yields the rows of a table that must be unpacked before it can be read."""
-  from pipelines.read_parquet import read_rows
-
   with tempfile.NamedTemporaryFile(suffix='.parquet') as file:
-    damage = copy_chunks(chunks, file)
+    damage = copy_chunks(read_chunks(path), file)
     num = 0
     for num, row in read_rows(file.name, column_names, max_row_bytes):
       if isinstance(row, Drop) and row.damage:
@@ -108,26 +96,3 @@ def _read_packed_rows(
       yield num, row
     if damage is not None:
       yield num + 1, damage
-
-
-def _peek(
-  chunks: Iterator[bytes],
-) -> tuple[bytes, Iterator[bytes]]:
-  """Returns (the first bytes, all chunks)."""
-  pieces, num_bytes, damage = [], 0, None
-  try:
-    while num_bytes < _START_BYTES and (chunk := next(chunks, b'')):
-      pieces.append(chunk)
-      num_bytes += len(chunk)
-  except Drop as drop:
-    damage = drop
-  return b''.join(pieces), _chain(pieces, damage, chunks)
-
-
-def _chain(
-  pieces: list[bytes], damage: Drop | None, chunks: Iterable[bytes]
-) -> Iterator[bytes]:
-  yield from pieces
-  if damage is not None:
-    raise damage
-  yield from chunks

@@ -3,15 +3,16 @@
 import datetime
 import itertools
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any, BinaryIO
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
-from pipelines import text_sizes
-from pipelines.read_lines import EXCERPT_BYTES
-from pipelines.source import Drop
-from pipelines.stored_files import open_stored
+from pipelines.input_files import open_stored
+from pipelines.source import EXCERPT_BYTES, Drop
 
 # Small, since a row may hold a document of megabytes; fewer where rows do.
 _ROWS_PER_BATCH = 64
@@ -25,6 +26,7 @@ _ISO_FORMAT = '%Y-%m-%dT%H:%M:%SZ'
 _FIRST_TIME = datetime.datetime(1, 1, 1)
 _LAST_TIME = datetime.datetime(9999, 12, 31, 23, 59, 59)
 _MAGIC = b'PAR1'
+_TEXT_TYPES = (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
 
 
 def read_rows(
@@ -50,8 +52,6 @@ def read_rows(
     that cannot be read on; 0 where not even the table of contents can be read,
     which is at the end of the file.
   """
-  import pyarrow as pa
-
   num = 0
   with open_stored(path) as file:
     reason = 'truncated_file' if _lacks_end(file) else 'corrupt_file'
@@ -65,7 +65,7 @@ def read_rows(
       if column_names is not None:
         names = [name for name in names if name in column_names]
       for group in range(table.num_row_groups):
-        watched.forget()
+        watched.first = None
         has_long_values = _has_long_values(distinct_table, group, names)
         reader = distinct_table if has_long_values else table
         num_rows = _rows_per_batch(table, group)
@@ -76,14 +76,14 @@ def read_rows(
             num += 1
             yield num, row
     except (pa.ArrowException, OSError, ValueError) as error:
-      byte = watched.first if table is not None else 0
+      byte = watched.first or 0 if table is not None else 0
       damage = Drop(reason, damage=True, byte=byte)
       damage.__cause__ = error
       yield num + 1, damage
 
 
 class _Watched:
-  """A file that knows the first byte read of it since it was told to forget.
+  """A file that knows the `first` byte read of it since that was reset.
 
   Asking pyarrow for that place ends the process if that part of the table of
   contents is corrupt.
@@ -91,27 +91,18 @@ class _Watched:
 
   def __init__(self, file: BinaryIO):
     self._file = file
-    self.forget()
-
-  def forget(self) -> None:
-    self._first = None
-
-  @property
-  def first(self) -> int:
-    return self._first or 0
+    self.first = None
 
   def read(self, num_bytes: int = -1) -> bytes:
     place = self._file.tell()
-    self._first = place if self._first is None else min(self._first, place)
+    self.first = place if self.first is None else min(self.first, place)
     return self._file.read(num_bytes)
 
   def __getattr__(self, name: str) -> Any:
     return getattr(self._file, name)
 
 
-def _open(file: _Watched, **options: Any) -> Any:
-  import pyarrow.parquet as pq
-
+def _open(file: _Watched, **options: Any) -> pq.ParquetFile:
   return pq.ParquetFile(
     file,
     pre_buffer=False,
@@ -121,7 +112,7 @@ def _open(file: _Watched, **options: Any) -> Any:
   )
 
 
-def _text_columns(table: Any) -> list[str]:
+def _text_columns(table: pq.ParquetFile) -> list[str]:
   columns = (table.schema.column(i) for i in range(len(table.schema.names)))
   return [
     column.path
@@ -132,7 +123,7 @@ def _text_columns(table: Any) -> list[str]:
 
 
 def _has_long_values(
-  distinct_table: Any, group: int, names: Collection[str]
+  distinct_table: pq.ParquetFile, group: int, names: Collection[str]
 ) -> bool:
   """Returns whether a few bytes of a row group may stand for many documents."""
   batches = distinct_table.iter_batches(
@@ -140,65 +131,56 @@ def _has_long_values(
   )
   # The distinct values of a column come with its first row.
   return any(
-    longest > _MAX_REPEATED_BYTES
+    _longest_distinct_text(column) > _MAX_REPEATED_BYTES
     for batch in itertools.islice(batches, 1)
-    for longest in map(text_sizes.longest_distinct_text, batch.columns)
+    for column in batch.columns
   )
 
 
-def _rows_per_batch(table: Any, group: int) -> int:
+def _rows_per_batch(table: pq.ParquetFile, group: int) -> int:
   info = table.metadata.row_group(group)
   row_bytes = max(info.total_byte_size, 1) // max(info.num_rows, 1)
   return max(min(_BYTES_PER_BATCH // max(row_bytes, 1), _ROWS_PER_BATCH), 1)
 
 
 def _rows(
-  batch: Any, names: Collection[str], max_row_bytes: int
+  batch: pa.RecordBatch, names: Collection[str], max_row_bytes: int
 ) -> Iterator[dict[str, Any] | Drop]:
   # By their names once more: 'a' also selects a column that is called 'a.b'.
   batch = batch.select(
     [i for i, name in enumerate(batch.schema.names) if name in names]
   )
-  sizes = sum(
-    map(text_sizes.text_bytes, batch.columns),
-    start=np.zeros(batch.num_rows, np.int64),
-  )
+  sizes = _sum_of_text_bytes(batch.columns, batch.num_rows)
   is_small = sizes.sum() <= _BYTES_PER_BATCH and sizes.max() <= max_row_bytes
   step = batch.num_rows if is_small else 1
   for start in range(0, batch.num_rows, step):
+    rows = batch.slice(start, step)
     if sizes[start] > max_row_bytes:
-      excerpt = text_sizes.longest_start(batch.slice(start, 1), EXCERPT_BYTES)
+      excerpt = _longest_start(rows, EXCERPT_BYTES)
       yield Drop('document_too_large', excerpt=excerpt)
-    else:
-      yield from _decode(batch.slice(start, step))
+      continue
+    row_to_drop = {}
+    columns = [_values(column, row_to_drop) for column in rows.columns]
+    # A table that has none of the columns has rows all the same.
+    for row, *values in zip(range(rows.num_rows), *columns, strict=True):
+      yield row_to_drop.get(row) or dict(
+        zip(rows.schema.names, values, strict=True)
+      )
 
 
-def _decode(batch: Any) -> list[dict[str, Any] | Drop]:
-  names = batch.schema.names
-  row_to_drop = {}
-  columns = [_values(column, row_to_drop) for column in batch.columns]
-  # A table that has none of the columns has rows all the same.
-  return [
-    row_to_drop.get(row) or dict(zip(names, values, strict=True))
-    for row, *values in zip(range(batch.num_rows), *columns, strict=True)
-  ]
-
-
-def _values(column: Any, row_to_drop: dict[int, Drop]) -> list[Any]:
-  import pyarrow as pa
-
+def _values(column: pa.Array, row_to_drop: dict[int, Drop]) -> list[Any]:
   try:
     column = _to_text(column)
-    return column.to_pylist()
+    if '[ns' not in str(column.type):
+      return column.to_pylist()
   except (ArithmeticError, LookupError, ValueError, pa.ArrowException):
-    return [_value(item, row, row_to_drop) for row, item in enumerate(column)]
+    pass  # Which item cannot be represented?
+  return [_value(item, row, row_to_drop) for row, item in enumerate(column)]
 
 
-def _value(item: Any, row: int, row_to_drop: dict[int, Drop]) -> Any:
-  import pyarrow as pa
-
+def _value(item: pa.Scalar, row: int, row_to_drop: dict[int, Drop]) -> Any:
   try:
-    return _cast_nanoseconds(item).as_py()
+    return _to_python(item)
   except UnicodeDecodeError as error:
     excerpt = error.object[:EXCERPT_BYTES]
     row_to_drop[row] = Drop('invalid_utf8', excerpt=excerpt)
@@ -207,10 +189,7 @@ def _value(item: Any, row: int, row_to_drop: dict[int, Drop]) -> Any:
   return None
 
 
-def _to_text(column: Any) -> Any:
-  import pyarrow as pa
-  import pyarrow.compute as pc
-
+def _to_text(column: pa.Array) -> pa.Array:
   if pa.types.is_dictionary(column.type):
     column = column.dictionary_decode()
   # First without its zone, which leaves the time in UTC, and needs no tables of
@@ -230,39 +209,101 @@ def _to_text(column: Any) -> Any:
     return column.cast(pa.string(), safe=False)
   if pa.types.is_large_binary(column.type):
     return column.cast(pa.large_string(), safe=False)
-  return _cast_nanoseconds(column)
+  return column
 
 
-def _cast_nanoseconds(values: Any) -> Any:
-  """Casts to microseconds, which Python has; without loss, or it raises.
+def _to_python(item: pa.Scalar) -> Any:
+  """Returns an item's value; raises where Python has none.
 
-  Nanoseconds become pandas objects where pandas is installed, and errors where
-  it is not: a job must not depend on that.
+  That is `as_py` but for nanoseconds: pyarrow makes pandas' objects of them
+  where pandas is installed, and a job must not depend on that. It also casts
+  them only together with those of other rows.
   """
-  value_type = _in_microseconds(values.type)
-  return values if value_type == values.type else values.cast(value_type)
+  kind = item.type
+  if '[ns' not in str(kind) or not item.is_valid:  # As in 'timestamp[ns]'.
+    return item.as_py()
+  if pa.types.is_struct(kind):
+    return {name: _to_python(value) for name, value in item.items()}
+  if pa.types.is_map(kind):
+    return [(_to_python(pair[0]), _to_python(pair[1])) for pair in item.values]
+  if _is_list(kind):
+    return list(map(_to_python, item.values))
+  if pa.types.is_dictionary(kind):
+    return _to_python(item.value)
+  if pa.types.is_timestamp(kind):
+    return item.cast(pa.timestamp('us', kind.tz)).as_py()
+  is_time = pa.types.is_time64(kind)
+  return item.cast(pa.time64('us') if is_time else pa.duration('us')).as_py()
 
 
-def _in_microseconds(value_type: Any) -> Any:
-  import pyarrow as pa
-
-  if pa.types.is_time64(value_type):
-    return pa.time64('us')
-  if pa.types.is_duration(value_type) and value_type.unit == 'ns':
-    return pa.duration('us')
-  if pa.types.is_timestamp(value_type) and value_type.unit == 'ns':
-    return pa.timestamp('us', value_type.tz)
-  if pa.types.is_struct(value_type):
-    return pa.struct(
-      [f.with_type(_in_microseconds(f.type)) for f in value_type]
-    )
-  if pa.types.is_list(value_type) or pa.types.is_large_list(value_type):
-    list_of = pa.list_ if pa.types.is_list(value_type) else pa.large_list
-    return list_of(_in_microseconds(value_type.value_type))
-  return value_type
+def _sum_of_text_bytes(arrays: Iterable[pa.Array], num_rows: int) -> np.ndarray:
+  return sum(map(_text_bytes, arrays), start=np.zeros(num_rows, np.int64))
 
 
-def _lacks_end(file: Any) -> bool:
+def _text_bytes(array: pa.Array) -> np.ndarray:
+  """Returns the bytes of text and binary data in each element.
+
+  They are not decoded for that: where a column is kept as its distinct values
+  and their positions, some bytes of a file may stand for gigabytes of text.
+
+  Args:
+    array: Elements of any type; the texts in lists and structs count, too.
+
+  Returns:
+    int64 [num_elements]; 0 where there is no text.
+  """
+  kind = array.type
+  if pa.types.is_dictionary(kind):
+    sizes = pa.array(_text_bytes(array.dictionary), pa.int64())
+    return _to_numpy(sizes.take(array.indices))
+  if pa.types.is_struct(kind):
+    return _sum_of_text_bytes(array.flatten(), len(array))
+  if _is_list(kind):
+    ends = np.cumsum(_to_numpy(pc.list_value_length(array)))
+    totals = np.concatenate([[0], np.cumsum(_text_bytes(array.flatten()))])
+    return np.diff(totals[ends], prepend=0)
+  if kind in _TEXT_TYPES:
+    return _to_numpy(pc.binary_length(array))
+  return np.zeros(len(array), np.int64)
+
+
+def _longest_distinct_text(array: pa.Array) -> int:
+  """Returns the size of the longest text that is kept once for all elements."""
+  if pa.types.is_dictionary(array.type):
+    return int(_text_bytes(array.dictionary).max(initial=0))
+  inner = []
+  if pa.types.is_struct(array.type):
+    inner = array.flatten()
+  elif _is_list(array.type):
+    inner = [array.flatten()]
+  return max(map(_longest_distinct_text, inner), default=0)
+
+
+def _longest_start(row: pa.RecordBatch, num_bytes: int) -> bytes:
+  """Returns the beginning of a row's longest text outside lists and structs."""
+  longest, start = 0, b''
+  for column in row.columns:
+    if pa.types.is_dictionary(column.type):
+      index = column.indices[0].as_py()
+      # Nothing, if there is none.
+      column = column.dictionary.slice(index or 0, int(index is not None))
+    size = _text_bytes(column).sum() if column.type in _TEXT_TYPES else 0
+    if size > longest:
+      longest = size
+      data = column.cast(pa.large_binary())
+      start = pc.binary_slice(data, 0, num_bytes)[0].as_py()
+  return start
+
+
+def _is_list(kind: pa.DataType) -> bool:
+  return hasattr(kind, 'value_field')
+
+
+def _to_numpy(sizes: pa.Array) -> np.ndarray:
+  return pc.fill_null(sizes, 0).to_numpy().astype(np.int64)
+
+
+def _lacks_end(file: BinaryIO) -> bool:
   """Returns whether the mark is missing with which a Parquet file ends."""
   # It also begins with one.
   if file.seek(0, os.SEEK_END) < 2 * len(_MAGIC):

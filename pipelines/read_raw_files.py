@@ -35,13 +35,11 @@ class FileReport:
 
   name: str
   """The file's name, without what precedes it on this machine."""
-  records_in: int = 0
-  split_records_out: list[int] = dataclasses.field(default_factory=list)
+  split_records_out: list[int]
   """Records handed on, for each part of the split."""
-  split_firsts: list[tuple[int, str] | None] = dataclasses.field(
-    default_factory=list
-  )
+  split_firsts: list[tuple[int, str] | None]
   """Number and beginning of the first of them, or None."""
+  records_in: int = 0
   drops: dict[str, int] = dataclasses.field(default_factory=dict)
   first_drops: dict[str, tuple[int, str]] = dataclasses.field(
     default_factory=dict
@@ -84,11 +82,8 @@ class RawFileReader:
     self._job = job
     self._source = job.load_source()
     self._encode = _ExampleEncoder(self._source)
-    self._split_of = None
-    self._num_splits = 1
-    if job.split is not None:
-      self._num_splits = len(splits.split_names(job.split, self._source))
-      self._split_of = splits.build_route(job.split, self._source)
+    self._num_splits = len(job.part_names())
+    self._split_of = job.split and splits.build_route(job.split, self._source)
     self._shard_of = functools.lru_cache(1 << 16)(
       functools.partial(shard_of, num_shards=job.num_shards)
     )
@@ -121,15 +116,17 @@ class RawFileReader:
     yield from self._take_blocks()
 
   def _read_file(self, path: str, name: str) -> Iterator[tuple[int, bytes]]:
-    report = FileReport(name)
     split_records_out = [0] * self._num_splits
     split_firsts = [None] * self._num_splits
+    report = FileReport(
+      name, split_records_out=split_records_out, split_firsts=split_firsts
+    )
     key = self._source.key or KEYS[self._job.key]
-    num_records, split = 0, 0
+    split = 0
     num_shards, max_block_bytes = self._job.num_shards, self._job.block_bytes
     read_records = self._source.read_records
     for record_num, record in read_records(path, self._job.max_document_bytes):
-      num_records += 1
+      report.records_in += 1
       try:
         if isinstance(record, Drop):
           raise record
@@ -154,9 +151,6 @@ class RawFileReader:
       self._block_bytes += len(row[4])
       if self._block_bytes >= max_block_bytes:
         yield from self._take_blocks()
-    report.records_in = num_records
-    report.split_records_out = split_records_out
-    report.split_firsts = split_firsts
     self.reports.append(report)
 
   def _take_blocks(self) -> Iterator[tuple[int, bytes]]:

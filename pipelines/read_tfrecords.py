@@ -5,14 +5,15 @@ local files, insists on whole ones, and believes their lengths. Here the bytes
 come from anywhere, what precedes damage is kept, and memory is bounded.
 """
 
+import io
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, BinaryIO
 
 from google.protobuf import message
 
-from pipelines.read_lines import EXCERPT_BYTES
-from pipelines.source import Drop
-from tff_fedfish.data.example_protos import messages
+from pipelines.raw_bytes import CHUNK_BYTES
+from pipelines.source import EXCERPT_BYTES, Drop
+from tff_fedfish.data.protos import messages
 from tff_fedfish.data.records import CHECKSUM, HEADER, masked_crc
 
 
@@ -44,7 +45,7 @@ def read_examples(
     invalid_utf8, and for damage truncated_file and corrupt_file. The `byte` of
     these is where the record starts in the (unpacked) file.
   """
-  stream = _Stream(chunks)
+  stream = io.BufferedReader(_Chunks(chunks), CHUNK_BYTES)
   num = 0
   while True:
     num += 1
@@ -75,53 +76,39 @@ def decode_features(serialized: bytes) -> dict[str, Any]:
       if (value := _value(feature)) is not None
     }
   except message.DecodeError as error:
-    excerpt = serialized[:EXCERPT_BYTES]
-    raise Drop('malformed_example', excerpt=excerpt) from error
+    raise Drop('malformed_example', excerpt=serialized) from error
   except UnicodeDecodeError as error:
-    excerpt = error.object[:EXCERPT_BYTES]
-    raise Drop('invalid_utf8', excerpt=excerpt) from error
+    raise Drop('invalid_utf8', excerpt=error.object) from error
 
 
-class _Stream:
-  """Takes any number of bytes from pieces of other sizes."""
+class _Chunks(io.RawIOBase):
+  """The pieces of a file, as a file that can only be read on."""
 
   def __init__(self, chunks: Iterator[bytes]):
-    self.offset = 0
     self._chunks = chunks
-    self._data = b''
+    self._rest = memoryview(b'')
     self._position = 0
 
-  def read(self, num_bytes: int) -> bytes:
-    """Returns as many bytes; fewer at the end."""
-    end = self._position + num_bytes
-    if end > len(self._data):
-      return b''.join(self._pieces(num_bytes))
-    data = self._data[self._position : end]
-    self._position = end
-    self.offset += num_bytes
-    return data
+  def readable(self) -> bool:
+    return True
 
-  def skip(self, num_bytes: int) -> int:
-    """Passes over as many bytes, and returns how many there were."""
-    return sum(map(len, self._pieces(num_bytes)))
+  def tell(self) -> int:
+    return self._position
 
-  def _pieces(self, num_bytes: int) -> Iterator[bytes]:
-    while num_bytes:
-      if self._position == len(self._data):
-        self._data, self._position = next(self._chunks, b''), 0
-        if not self._data:
-          return
-      piece = self._data[self._position : self._position + num_bytes]
-      self._position += len(piece)
-      self.offset += len(piece)
-      num_bytes -= len(piece)
-      yield piece
+  def readinto(self, buffer: memoryview) -> int:
+    if not self._rest:
+      self._rest = memoryview(next(self._chunks, b''))
+    num_bytes = min(len(buffer), len(self._rest))
+    buffer[:num_bytes] = self._rest[:num_bytes]
+    self._rest = self._rest[num_bytes:]
+    self._position += num_bytes
+    return num_bytes
 
 
-def _read_frame(stream: _Stream, max_record_bytes: int) -> bytes | None:
+def _read_frame(stream: BinaryIO, max_record_bytes: int) -> bytes | None:
   """Returns the next frame's payload; None at the end."""
-  corrupt = Drop('corrupt_file', damage=True, byte=stream.offset)
-  truncated = Drop('truncated_file', damage=True, byte=stream.offset)
+  corrupt = Drop('corrupt_file', damage=True, byte=stream.tell())
+  truncated = Drop('truncated_file', damage=True, byte=stream.tell())
   header = stream.read(HEADER.size)
   if not header:
     return None
@@ -131,14 +118,18 @@ def _read_frame(stream: _Stream, max_record_bytes: int) -> bytes | None:
   # Before `length` is believed.
   if masked_crc(header[:8]) != length_crc:
     raise corrupt
+  num_bytes = length + CHECKSUM.size
   if length > max_record_bytes:
     start = stream.read(EXCERPT_BYTES)
-    rest = length + CHECKSUM.size - len(start)
-    if stream.skip(rest) < rest:
-      raise truncated
+    num_bytes -= len(start)
+    while num_bytes:
+      piece = stream.read(min(num_bytes, CHUNK_BYTES))
+      if not piece:
+        raise truncated
+      num_bytes -= len(piece)
     raise Drop('document_too_large', excerpt=start)
-  body = stream.read(length + CHECKSUM.size)
-  if len(body) < length + CHECKSUM.size:
+  body = stream.read(num_bytes)
+  if len(body) < num_bytes:
     raise truncated
   payload = body[:length]
   if masked_crc(payload) != CHECKSUM.unpack_from(body, length)[0]:

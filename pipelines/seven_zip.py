@@ -12,15 +12,14 @@ import struct
 import threading
 import zlib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, BinaryIO
+from typing import BinaryIO
 
+import py7zr
+
+from pipelines.input_files import open_stored
 from pipelines.raw_bytes import CHUNK_BYTES
 from pipelines.source import Drop
-from pipelines.stored_files import open_stored
 from tff_fedfish.errors import UserError
-
-if TYPE_CHECKING:
-  import py7zr
 
 # More than a writer that was told to stop can still put.
 _QUEUE_SIZE = 4
@@ -49,9 +48,9 @@ def read_member_chunks(path: str, wanted: str = 'Posts.xml') -> Iterator[bytes]:
   with open_stored(path) as file:
     _check_size(file)
     member = _Member(file)
-    with _faults(path, member), _open(file) as archive:
+    with _faults(path, member), py7zr.SevenZipFile(file) as archive:
       if archive.needs_password():
-        raise _with_password(path)
+        raise py7zr.PasswordRequired
       name = _find(archive, path, wanted)
       yield from member.chunks(archive, name)
 
@@ -65,7 +64,7 @@ class _Member:
     self._queue = queue.Queue(_QUEUE_SIZE)
     self._stopped = threading.Event()
 
-  def chunks(self, archive: 'py7zr.SevenZipFile', name: str) -> Iterator[bytes]:
+  def chunks(self, archive: py7zr.SevenZipFile, name: str) -> Iterator[bytes]:
     """Yields the content; raises what py7zr raises."""
     thread = threading.Thread(
       target=self._extract, args=(archive, name), daemon=True
@@ -84,7 +83,7 @@ class _Member:
     if item is not None:
       raise item
 
-  def _extract(self, archive: 'py7zr.SevenZipFile', name: str) -> None:
+  def _extract(self, archive: py7zr.SevenZipFile, name: str) -> None:
     end = None
     try:
       archive.extract(targets=[name], factory=self)
@@ -130,14 +129,7 @@ def _check_size(file: BinaryIO) -> None:
   file.seek(0)
 
 
-def _open(file: BinaryIO) -> 'py7zr.SevenZipFile':
-  # Takes a third of a second to import.
-  import py7zr
-
-  return py7zr.SevenZipFile(file)
-
-
-def _find(archive: 'py7zr.SevenZipFile', path: str, wanted: str) -> str:
+def _find(archive: py7zr.SevenZipFile, path: str, wanted: str) -> str:
   names = [info.filename for info in archive.list() if not info.is_directory]
   found = [name for name in names if name.endswith(wanted)]
   if len(found) == 1:
@@ -155,14 +147,15 @@ def _find(archive: 'py7zr.SevenZipFile', path: str, wanted: str) -> str:
 @contextlib.contextmanager
 def _faults(path: str, member: _Member) -> Iterator[None]:
   """Turns what py7zr raises into what `read_member_chunks` does."""
-  import py7zr
-
   try:
     yield
   except (Drop, UserError, MemoryError):
     raise
   except py7zr.PasswordRequired as error:
-    raise _with_password(path) from error
+    raise UserError(
+      f'`--input` must name files that can be read, but {path!r} has a '
+      'password. Unpack it, and name its Posts.xml.'
+    ) from error
   except py7zr.UnsupportedCompressionMethodError as error:
     raise UserError(
       f'`--input` must name 7z archives that py7zr can unpack, but {path!r} is '
@@ -175,10 +168,3 @@ def _faults(path: str, member: _Member) -> Iterator[None]:
       raise
     byte = member.num_bytes_read
     raise Drop('corrupt_file', damage=True, byte=byte) from error
-
-
-def _with_password(path: str) -> UserError:
-  return UserError(
-    f'`--input` must name files that can be read, but {path!r} has a password. '
-    'Unpack it, and name its Posts.xml.'
-  )

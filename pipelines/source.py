@@ -5,7 +5,8 @@ A new source is one new module with a `SOURCE`, and one line below.
 
 import dataclasses
 import importlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, TypeVar
 
 _MODULES = {
   'c4': 'pipelines.c4',
@@ -16,6 +17,10 @@ _MODULES = {
 
 SOURCE_NAMES = tuple(_MODULES)
 
+EXCERPT_BYTES = 200
+"""How much of a dropped record goes with its `Drop`."""
+
+T = TypeVar('T')
 RawRecord = Mapping[str, str]
 """Feature name to text. Optional features that a record lacks are absent; names
 that are no feature of the source (such as `split`) are seen by its `split`
@@ -30,7 +35,8 @@ class Drop(Exception):
     damage: Whether the file could not be read beyond this record.
     byte: For damage, how many bytes of the file as it is stored (compressed)
       could be used; None otherwise.
-    excerpt: The beginning of what was dropped; kept for the first of a reason.
+    excerpt: The beginning of what was dropped, cut to `EXCERPT_BYTES`; kept for
+      the first of a reason.
   """
 
   def __init__(
@@ -45,7 +51,7 @@ class Drop(Exception):
     self.reason = reason
     self.damage = damage
     self.byte = byte
-    self.excerpt = excerpt
+    self.excerpt = excerpt[:EXCERPT_BYTES]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -79,6 +85,24 @@ class Source:
   key: Callable[[RawRecord], bytes] | None = None
   """Called with a record, returns its group id or raises `Drop`; None: the key
   is chosen among `pipelines.keys.KEYS`."""
+
+
+def parse_each(
+  parse: Callable[[Any], T], numbered: Iterable[tuple[int, Any]]
+) -> Iterator[tuple[int, T | Drop]]:
+  """Yields (number, parsed value or why it is dropped).
+
+  Args:
+    parse: Called with each value; may raise `Drop`.
+    numbered: Pairs (number, value); a value that is a `Drop` stays.
+  """
+  for num, value in numbered:
+    if not isinstance(value, Drop):
+      try:
+        value = parse(value)
+      except Drop as drop:
+        value = drop
+    yield num, value
 
 
 def load_source(name: str, fields: Fields | None = None) -> Source:

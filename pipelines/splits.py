@@ -12,7 +12,6 @@ import dataclasses
 import datetime
 import re
 from collections.abc import Callable
-from typing import Any
 
 from pipelines.source import Drop, RawRecord, Source
 from tff_fedfish.data.client_splits import split_position
@@ -112,11 +111,20 @@ def build_route(rule: SplitRule, source: Source) -> Route:
   if rule.kind == 'time':
     limit = parse_time(rule.time)
     return lambda path, record, group_id: int(moment_of(record) >= limit)
-  if rule.kind == 'client':
+  if rule.kind == 'source':
     return lambda path, record, group_id: names.index(
-      _client_split(rule, group_id)
+      source.split(path, record)
     )
-  return lambda path, record, group_id: names.index(source.split(path, record))
+
+  def route(path: str, record: RawRecord, group_id: bytes) -> int:
+    position = split_position(group_id, split_seed=rule.split_seed)
+    if position < rule.held_out_fraction:
+      return names.index('held_out')
+    if position < rule.held_out_fraction + rule.validation_fraction:
+      return names.index('validation')
+    return names.index('train')
+
+  return route
 
 
 def parse_time(text: str) -> datetime.datetime:
@@ -144,19 +152,10 @@ def moment_of(record: RawRecord) -> datetime.datetime:
   Raises:
     Drop: missing_timestamp or malformed_timestamp.
   """
-  timestamp: Any = record.get('timestamp', '')
+  timestamp = record.get('timestamp', '')
   if not timestamp.strip():
     raise Drop('missing_timestamp')
   try:
     return parse_time(timestamp)
   except ValueError as error:
     raise Drop('malformed_timestamp', excerpt=timestamp.encode()) from error
-
-
-def _client_split(rule: SplitRule, group_id: bytes) -> str:
-  position = split_position(group_id, split_seed=rule.split_seed)
-  if position < rule.held_out_fraction:
-    return 'held_out'
-  if position < rule.held_out_fraction + rule.validation_fraction:
-    return 'validation'
-  return 'train'

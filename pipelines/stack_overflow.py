@@ -1,25 +1,47 @@
 """Stack Overflow and its sister sites: questions and answers by user.
 
-Reads Posts.xml of the Stack Exchange data dump (also out of its 7z archive) and
-TFF's stackoverflow.sqlite. What a file is, is told from its first bytes after
-unpacking. TFF's users are those of stackoverflow.com; users of other sites get
-the site's name after their number, as in `7@beer.stackexchange.com`.
+Reads Posts.xml of the Stack Exchange data dumps (also out of its 7z archive)
+and TFF's stackoverflow.sqlite. A file's first bytes, after unpacking, tell
+which it is. TFF's users are those of stackoverflow.com; users of other sites
+get the site's name after their number, as in `7@beer.stackexchange.com`.
+
+In a dump, a post is an element `<row Id="1" PostTypeId="1" Body="..." />`. No
+`<` stands inside an attribute, so a post is what lies between `<row` and the
+next `<`, however the lines run. Each is parsed on its own: a malformed one
+costs nothing but itself, and a file of 100 GB needs the memory of one post.
 
 The split is TFF's: posts of users whose number ends in 0 are `held_out`, those
 of other users `train` before 2018-01-01T00:00:00 UTC and `test` from then on.
 """
 
+import codecs
 import datetime
-import itertools
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
+from xml.parsers import expat
 
-from pipelines import client_sqlite, posts_xml
-from pipelines.raw_bytes import read_chunks
-from pipelines.read_lines import BYTE_ORDER_MARK
-from pipelines.source import Drop, RawRecord, Source
+from pipelines import client_sqlite
+from pipelines.html_text import html_to_text
+from pipelines.input_files import file_sizes
+from pipelines.raw_bytes import read_chunks, read_start
+from pipelines.source import EXCERPT_BYTES, Drop, RawRecord, Source
 from pipelines.splits import moment_of
 from tff_fedfish.errors import UserError
 
+_DEFAULT_SITE = 'stackoverflow.com'
+
+_SITE = re.compile(
+  r'(?<![a-z0-9])(?:[a-z0-9-]+\.)*'
+  r'(?:stackexchange\.com|stackoverflow\.com|serverfault\.com|superuser\.com'
+  r'|askubuntu\.com|stackapps\.com|mathoverflow\.net)(?![a-z0-9])'
+)
+_IS_ROW = re.compile(rb'row(?:[\s/>]|\Z)').match
+_TYPES = {'1': ('question', 'q'), '2': ('answer', 'a')}
+
+# A quote is one byte in a text and six in Body="&lt;p&gt;&quot;"; markup, of
+# which no text is left, comes on top of that.
+_ROW_BYTES_PER_TEXT_BYTE = 8
+_MORE_ROW_BYTES = 1 << 20
 _FIRST_TEST_TIME = datetime.datetime(2018, 1, 1, tzinfo=datetime.UTC)
 
 
@@ -31,25 +53,18 @@ def read_records(
   Raises:
     UserError: If the file is neither a Posts.xml nor TFF's database.
   """
-  head = b''
-  chunks = read_chunks(path)
-  try:
-    # A piece may be of any length.
-    while len(head) < len(client_sqlite.MAGIC) and (chunk := next(chunks, b'')):
-      head += chunk
-  except Drop as damage:
-    chunks = _raise(damage)
-  chunks = itertools.chain([head] if head else [], chunks)
-  if head.startswith(client_sqlite.MAGIC):
-    yield from client_sqlite.read_examples(chunks, path, max_document_bytes)
-    return
-  start = head.removeprefix(BYTE_ORDER_MARK).lstrip()
-  if start and not start.startswith(b'<'):
-    raise UserError(
-      "`--input` must name Posts.xml files or TFF's stackoverflow.sqlite, but "
-      f'{path!r} is neither: it begins with {start[:20]!r}. Leave it out.'
-    )
-  yield from posts_xml.read_posts(chunks, path, max_document_bytes)
+  start, _ = read_start(read_chunks(path), len(client_sqlite.MAGIC))
+  if start.startswith(client_sqlite.MAGIC):
+    read = client_sqlite.read_examples
+  else:
+    read = read_posts
+    start = start.removeprefix(codecs.BOM_UTF8).lstrip()
+    if start and not start.startswith(b'<'):
+      raise UserError(
+        "`--input` must name Posts.xml files or TFF's stackoverflow.sqlite, "
+        f'but {path!r} is neither: it begins with {start[:20]!r}. Leave it out.'
+      )
+  return read(read_chunks(path), path, max_document_bytes)
 
 
 def split(path: str, record: RawRecord) -> str:
@@ -74,10 +89,178 @@ def split(path: str, record: RawRecord) -> str:
   return 'train' if moment_of(record) < _FIRST_TEST_TIME else 'test'
 
 
-def _raise(damage: Drop) -> Iterator[bytes]:
-  """Yields nothing; raises where the next piece would be."""
-  raise damage
-  yield
+def site_of(path: str) -> str:
+  """Returns the site whose posts a file holds.
+
+  It is the host that the file's own name holds, as stackoverflow.com-Posts.7z
+  does, else the nearest directory's; Stack Overflow itself if none does.
+  """
+  for part in reversed(path.lower().split('/')):
+    if found := _SITE.search(part):
+      return found[0]
+  return _DEFAULT_SITE
+
+
+def read_posts(
+  chunks: Iterable[bytes], path: str, max_document_bytes: int
+) -> Iterator[tuple[int, RawRecord | Drop]]:
+  """Yields (1-based number, post or why it is dropped) of every `<row`.
+
+  A row that is cut off at the end goes with the damage of the file. A file
+  without damage that ends inside a row, or before `</posts>`, yields the `Drop`
+  truncated_file with `damage` set.
+
+  Args:
+    chunks: The pieces of the file, as `raw_bytes.read_chunks` yields them.
+    path: The file; tells the site.
+    max_document_bytes: The longest text to accept, in UTF-8. A row of more than
+      eight times that and 1 MiB is not held in memory either.
+
+  Raises:
+    UserError: If the file holds something else, as Users.xml does.
+  """
+  site = site_of(path)
+  max_row_bytes = _ROW_BYTES_PER_TEXT_BYTE * max_document_bytes
+  max_row_bytes += _MORE_ROW_BYTES
+  post_num = 0
+  is_known, is_open = False, False
+  damage = None
+  try:
+    for piece, is_last in _pieces(chunks, max_row_bytes):
+      if not _IS_ROW(piece):
+        name = re.match(rb'[^\s/>]*', piece)[0]
+        if name != b'posts' and not is_known and name[:1] not in (b'?', b'!'):
+          found = name[:40].decode('utf-8', 'backslashreplace')
+          raise UserError(
+            '`--input` must name Posts.xml files of the Stack Exchange dump, '
+            f'but {path!r} begins with <{found}>. Leave it out.'
+          )
+        is_known = is_known or name == b'posts'
+        if piece.startswith((b'posts', b'/posts')):
+          is_open = not piece.startswith(b'/')
+        continue
+      is_known = True
+      try:
+        if len(piece) > max_row_bytes:
+          raise Drop('document_too_large')
+        if not (attributes := _attributes(piece)):
+          if is_last:
+            is_open = True
+            continue
+          raise Drop('malformed_xml')
+        record = _to_record(attributes, site, max_document_bytes)
+      except Drop as drop:
+        drop.excerpt = b'<' + piece[: EXCERPT_BYTES - 1]
+        record = drop
+      post_num += 1
+      yield post_num, record
+  except Drop as drop:
+    damage = drop
+  if is_open and damage is None:
+    # Every byte that there is could be used.
+    (num_bytes,) = file_sizes([path])
+    damage = Drop('truncated_file', damage=True, byte=num_bytes)
+  if damage is not None:
+    yield post_num + 1, damage
+
+
+def _pieces(
+  chunks: Iterable[bytes], max_bytes: int
+) -> Iterator[tuple[bytes, bool]]:
+  """Yields (what follows a `<`, whether nothing follows it).
+
+  A piece of more than `max_bytes` is cut somewhere behind that. Damage is
+  raised after all pieces were yielded.
+  """
+  damage = None
+  # A list, because adding to one string would copy a very long piece again and
+  # again. What stands before the first `<` is no piece.
+  pending: list[bytes] | None = None
+  num_bytes = 0
+  try:
+    for chunk in chunks:
+      first, *others = chunk.split(b'<')
+      if pending is not None and num_bytes <= max_bytes:
+        pending.append(first)
+        num_bytes += len(first)
+      if not others:
+        continue
+      if pending is not None:
+        yield b''.join(pending), False
+      last = others.pop()
+      for piece in others:
+        yield piece, False
+      pending, num_bytes = [last], len(last)
+  except Drop as drop:
+    damage = drop
+  if pending is not None:
+    yield b''.join(pending), True
+  if damage is not None:
+    raise damage
+
+
+def _attributes(row: bytes) -> dict[str, str] | None:
+  """Returns the attributes of a row without its `<`; None if it has no end.
+
+  Raises:
+    Drop: invalid_utf8 or malformed_xml.
+  """
+  found = []
+  # Made again: a parser reads one document, and costs less than a post.
+  parser = expat.ParserCreate('utf-8')
+  parser.StartElementHandler = lambda name, attributes: found.append(attributes)
+  try:
+    parser.Parse(b'<' + row, False)
+  except expat.ExpatError as error:
+    try:
+      row.decode('utf-8')
+    except UnicodeDecodeError as error:
+      raise Drop('invalid_utf8') from error
+    raise Drop('malformed_xml') from error
+  return found[0] if found else None
+
+
+def _to_record(
+  attributes: dict[str, str], site: str, max_document_bytes: int
+) -> RawRecord:
+  """Returns the features of one post.
+
+  Raises:
+    Drop: other_post_type (neither question nor answer, or not said),
+      missing_text (no body), empty_text (a body of only images, for example)
+      or document_too_large.
+  """
+  names = _TYPES.get(attributes.get('PostTypeId', ''))
+  if names is None:
+    raise Drop('other_post_type')
+  post_type, letter = names
+  body = attributes.get('Body')
+  if body is None:
+    raise Drop('missing_text')
+  text = html_to_text(body)
+  if not text:
+    raise Drop('empty_text')
+  if len(text.encode()) > max_document_bytes:
+    raise Drop('document_too_large')
+  post_id = attributes.get('Id')
+  record = {
+    'text': text,
+    'timestamp': attributes.get('CreationDate', ''),
+    'url': f'https://{site}/{letter}/{post_id}' if post_id else '',
+    'type': post_type,
+  }
+  if author := attributes.get('OwnerUserId'):
+    # The same number is another person on another site.
+    is_default = site == _DEFAULT_SITE
+    record['author'] = author if is_default else f'{author}@{site}'
+  if title := attributes.get('Title'):
+    record['title'] = title
+  if tags := attributes.get('Tags'):
+    # <hops><history> in dumps before 2024, |hops|history| since.
+    record['tags'] = tags.strip('<>|').replace('><', '|')
+  if score := attributes.get('Score'):
+    record['score'] = score
+  return record
 
 
 SOURCE = Source(

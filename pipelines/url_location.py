@@ -1,6 +1,6 @@
 """Host and port of a URL, in one spelling per server.
 
-The rules stand in the table of `keys.py`. They follow RFC 3986 for the parts of
+The rules stand in docs/grouping.md. They follow RFC 3986 for the parts of
 a URL, RFC 5952 for IPv6 addresses, and UTS #46 with Punycode (RFC 3492) for
 names that are not ASCII, as browsers do.
 """
@@ -162,10 +162,8 @@ def _cached_domain(host: str) -> str:
 
 
 def _is_address(host: str) -> bool:
-  if host.startswith('['):
-    return True
   try:
-    ipaddress.IPv4Address(host)
+    ipaddress.ip_address(host.strip('[]'))
   except ValueError:
     return False
   return True

@@ -13,14 +13,10 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pipelines import output_files, splits
-from pipelines.job import GroupJob
+from pipelines import output_files
 from pipelines.read_raw_files import FileReport
-from pipelines.sorted_records import SortedRecords
-from pipelines.write_groups import shard_name, write_shard
 from tff_fedfish.data.corpus_index import INDEX_SCHEMA
 
 _WORK = 'work'
@@ -28,127 +24,76 @@ _REPORTS = 'reports'
 _SHARDS = 'shards'
 
 
-def write_report(
+def write_reports(
   staging: str, task_num: int, reports: Sequence[FileReport]
 ) -> None:
   """Leaves the reports of the files of one reading task."""
   value = [dataclasses.asdict(report) for report in reports]
-  _write_json(output_files.join(_reports(staging), f'{task_num:08d}'), value)
+  _write_json(_path(staging, _REPORTS, task_num), value)
 
 
-def write_numbered_shard(
-  job: GroupJob,
-  staging: str,
-  number: int,
-  blocks: Iterable[bytes],
-  optional_features: Sequence[str],
+def write_shard(
+  staging: str, number: int, report: dict[str, Any], index: pa.Table
 ) -> None:
-  """Writes a shard, and leaves what is to be known of it.
-
-  Args:
-    job: What is grouped.
-    staging: Where the corpora are made.
-    number: The shard, counted through all parts of the split.
-    blocks: Its records.
-    optional_features: Those of the source's that are stored.
-  """
-  source = job.load_source()
-  split_num, shard_num = divmod(number, job.num_shards)
-  name = shard_name(shard_num, job.num_shards)
-  directory = corpus_directory(staging, part_names(job)[split_num])
-  report, index = write_shard(
-    output_files.join(directory, name),
-    name,
-    shard_num,
-    SortedRecords(blocks, source, optional_features),
-    job,
-  )
-  path = output_files.join(_shards(staging), f'{number:08d}')
+  """Leaves the report of a shard and its part of the index."""
+  path = _path(staging, _SHARDS, number)
   with output_files.open_to_write(f'{path}.parquet') as file:
     pq.write_table(index, file)
-  value = dataclasses.asdict(report) | {
-    'num_examples': num_examples(index),
-    'optional_features': list(optional_features),
-  }
-  _write_json(path, value)
+  _write_json(path, report)
 
 
 def progress(staging: str) -> tuple[int, int]:
   """Returns (reading tasks done, shards written) of a running job."""
-  reports, shards = (
-    sum(path.endswith('.json') for path in output_files.list_files(directory))
-    for directory in (_reports(staging), _shards(staging))
-  )
-  return reports, shards
+  return len(_json_files(staging, _REPORTS)), len(_json_files(staging, _SHARDS))
 
 
 def read_reports(staging: str) -> dict[int, list[dict[str, Any]]]:
-  """Returns what `write_report` left, by task."""
-  return _read_all(_reports(staging))
+  """Returns what `write_reports` left, by task."""
+  return _read_json(staging, _REPORTS)
 
 
 def read_shard_reports(staging: str) -> dict[int, dict[str, Any]]:
-  """Returns the `ShardReport`s, by number of the shard, as dicts.
+  """Returns the reports that `write_shard` left, by number of the shard.
 
-  They also have `num_examples`, the stored ones, and `optional_features`.
+  They are `ShardReport`s as dicts, and have `optional_features`.
   """
-  return _read_all(_shards(staging))
+  return _read_json(staging, _SHARDS)
 
 
-def read_index(job: GroupJob, staging: str, split_num: int) -> pa.Table:
-  """Returns the index of one part of the split, sorted."""
-  first = split_num * job.num_shards
+def read_index(staging: str, shard_nums: Iterable[int]) -> pa.Table:
+  """Returns the index of some shards, sorted."""
   return pa.concat_tables(
     pq.read_table(
       io.BytesIO(
-        output_files.read_bytes(
-          output_files.join(_shards(staging), f'{shard_num:08d}.parquet')
-        )
+        output_files.read_bytes(f'{_path(staging, _SHARDS, number)}.parquet')
       ),
       schema=INDEX_SCHEMA,
     )
-    for shard_num in range(first, first + job.num_shards)
+    for number in shard_nums
   ).sort_by([('group_id', 'ascending'), ('part', 'ascending')])
 
 
 def remove(staging: str) -> None:
   """Removes what the workers left, but for the corpora."""
-  output_files.remove(output_files.join(staging, _WORK))
+  output_files.remove(posixpath.join(staging, _WORK))
 
 
-def num_examples(index: pa.Table) -> int:
-  """Returns how many examples an index, or a part of one, knows of."""
-  return pc.sum(index.column('num_examples')).as_py() or 0
+def _path(staging: str, kind: str, number: int) -> str:
+  return posixpath.join(staging, _WORK, kind, f'{number:08d}')
 
 
-def corpus_directory(staging: str, part_name: str | None) -> str:
-  """Returns where the corpus of one part of the split is made."""
-  return output_files.join(staging, part_name) if part_name else staging
+def _json_files(staging: str, kind: str) -> list[str]:
+  paths = output_files.list_files(posixpath.join(staging, _WORK, kind))
+  return [path for path in paths if path.endswith('.json')]
 
 
-def part_names(job: GroupJob) -> tuple[str | None, ...]:
-  """Returns the names of the split's parts; None for a corpus as a whole."""
-  if job.split is None:
-    return (None,)
-  return splits.split_names(job.split, job.load_source())
-
-
-def _reports(staging: str) -> str:
-  return output_files.join(staging, _WORK, _REPORTS)
-
-
-def _shards(staging: str) -> str:
-  return output_files.join(staging, _WORK, _SHARDS)
-
-
-def _read_all(directory: str) -> dict[int, Any]:
-  """Returns what the files of a directory hold, by number, sorted."""
+def _read_json(staging: str, kind: str) -> dict[int, Any]:
+  """Returns what the files of a kind hold, by number, sorted."""
   return {
     int(posixpath.basename(path).removesuffix('.json')): json.loads(
       output_files.read_bytes(path)
     )
-    for path in output_files.list_files(directory)
-    if path.endswith('.json')
+    for path in _json_files(staging, kind)
   }
 
 

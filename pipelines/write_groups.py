@@ -1,16 +1,17 @@
-"""Writes one shard: sorted group records, and the rows of its index."""
+"""Writes shards: sorted group records, and the rows of their index."""
 
 import dataclasses
 import hashlib
 import heapq
-from collections.abc import Iterator, Sequence
+import posixpath
+from collections.abc import Iterable, Iterator, Sequence
 
 import pyarrow as pa
 
-from pipelines import output_files
+from pipelines import output_files, work_files
+from pipelines.blocks import SortedRecords
 from pipelines.job import GroupJob
 from pipelines.read_raw_files import excerpt
-from pipelines.sorted_records import SortedRecords
 from tff_fedfish.data import records
 from tff_fedfish.data.corpus_index import INDEX_SCHEMA
 from tff_fedfish.data.manifest import Shard
@@ -26,11 +27,43 @@ class ShardReport:
     default_factory=dict
   )
   """Group id and beginning of the first text dropped, by reason."""
+  num_examples: int = 0
+  """Examples stored."""
 
 
 def shard_name(shard_num: int, num_shards: int) -> str:
   """Returns the shard's file name."""
   return f'groups-{shard_num:05d}-of-{num_shards:05d}.tfrecord'
+
+
+def write_numbered_shard(
+  job: GroupJob,
+  staging: str,
+  number: int,
+  blocks: Iterable[bytes],
+  optional_features: Sequence[str],
+) -> None:
+  """Writes a shard, and leaves its report and its part of the index.
+
+  Args:
+    job: What is grouped.
+    staging: Where the corpora are made.
+    number: The shard, counted through all parts of the split.
+    blocks: Its records.
+    optional_features: Those of the source's that are stored.
+  """
+  part, shard_num = divmod(number, job.num_shards)
+  name = shard_name(shard_num, job.num_shards)
+  report, index = write_shard(
+    posixpath.join(staging, job.part_names()[part] or '', name),
+    name,
+    shard_num,
+    SortedRecords(blocks, job.load_source(), optional_features),
+    job,
+  )
+  value = dataclasses.asdict(report)
+  value['optional_features'] = list(optional_features)
+  work_files.write_shard(staging, number, value, index)
 
 
 def write_shard(
@@ -74,6 +107,7 @@ def write_shard(
           )
         )
         offset += records.write_record(hashing, payload)
+        report.num_examples += len(part_positions)
   columns = zip(*rows, strict=True) if rows else [[]] * len(INDEX_SCHEMA)
   index = pa.table(
     [
@@ -101,7 +135,11 @@ def _select(
   """Returns the records of a group that are stored, and counts the others."""
   kept = positions
   if job.drop_duplicates:
-    kept, dropped = _without_duplicates(found, kept)
+    kept, dropped, seen = [], [], set()
+    for position in positions:
+      text = hashlib.sha256(_text(found, position)).digest()
+      (dropped if text in seen else kept).append(position)
+      seen.add(text)
     _count(found, group_id, 'duplicate_text', dropped, report)
   limit = job.max_examples_per_group
   if limit is not None and len(kept) > limit:
@@ -111,18 +149,6 @@ def _select(
     kept = [position for position in kept if position in chosen]
     _count(found, group_id, 'group_cap', dropped, report)
   return list(kept)
-
-
-def _without_duplicates(
-  found: SortedRecords, positions: Sequence[int]
-) -> tuple[list[int], list[int]]:
-  kept, dropped = [], []
-  seen = set()
-  for position in positions:
-    text = hashlib.sha256(_text(found, position)).digest()
-    (dropped if text in seen else kept).append(position)
-    seen.add(text)
-  return kept, dropped
 
 
 def _count(

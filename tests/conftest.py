@@ -3,6 +3,7 @@
 import gc
 import os
 import pathlib
+import signal
 import sys
 import time
 
@@ -12,6 +13,10 @@ import worker_processes
 
 # Before any test module imports TensorFlow.
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
+# A shell that starts the tests in the background has them ignore SIGINT, and
+# with them TFF's worker process, which TFF ends by it and waits for.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+  signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # No deadline: the first example of a test pays for what it imports. In CI the
 # examples are the same every time, so that a failure there can be repeated.

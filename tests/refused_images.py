@@ -11,7 +11,7 @@ import small_image_folders
 import small_image_runs
 from refused_inputs import Case
 
-from tff_fedfish.data.example_protos import messages
+from tff_fedfish.data.protos import messages
 
 _TRAIN_IMAGES = 'train-images-idx3-ubyte'
 _TRAIN_LABELS = 'train-labels-idx1-ubyte'

@@ -4,8 +4,10 @@ import small_runs
 from refused_inputs import (
   Case,
   changed,
+  damaged,
   edited,
   from_settings,
+  path_in,
   removed,
 )
 
@@ -14,7 +16,7 @@ from tff_fedfish.data import sentencepiece
 
 def _sentencepiece_model(*pieces):
   """Returns a model file of (piece, type)."""
-  model = sentencepiece._model_class()()
+  model = sentencepiece.model_class()()
   for piece, kind in pieces:
     model.pieces.add(piece=piece, type=kind)
   return model.SerializeToString()
@@ -45,6 +47,14 @@ def _unreadable_vocabulary(place):
 
 
 _METADATA = 'vocabulary/tokenizer.json'
+
+
+def _make_unreadable(place):
+  path = path_in(place, _METADATA)
+  path.unlink()
+  path.symlink_to('/proc/self/mem')
+
+
 _PIECES = 'vocabulary/vocab.txt'
 CASES = (
   from_settings(
@@ -163,4 +173,5 @@ CASES = (
   removed('must hold vocab.txt, but does not', _PIECES),
   changed('vocab.txt must have the sha256', _PIECES, b'a'),
   changed('must be JSON, but cannot be parsed', _METADATA, b'{'),
+  damaged("tokenizer.json' cannot be read (Input/output", _make_unreadable),
 )

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from models.label_sampling import draw_labels
+from models.token_loss import draw_labels
 from tff_fedfish import fisher_diagonal
 
 

@@ -58,6 +58,7 @@ class Section:
   """Base of a part of a config: checks each field's type and bounds.
 
   Subclasses are frozen dataclasses. An int given for a float becomes a float.
+  `dataclasses.MISSING` given for a field says that it is required.
 
   Raises:
     ConfigError: On construction, naming every field that is wrong.
@@ -70,6 +71,9 @@ class Section:
     problems = []
     for field in dataclasses.fields(self):
       value = as_declared(getattr(self, field.name), field)
+      if value is dataclasses.MISSING:
+        problems.append(f'`config.{self.section}.{field.name}` is required')
+        continue
       object.__setattr__(self, field.name, value)
       requirement = unmet_requirement(value, field)
       if requirement:
@@ -77,8 +81,13 @@ class Section:
           f'`config.{self.section}.{field.name}` must be {requirement}, '
           f'found {value!r}'
         )
+    problems += self.cross_problems(are_fields_right=not problems)
     if problems:
       raise ConfigError(problems)
+
+  def cross_problems(self, *, are_fields_right: bool) -> list[str]:
+    """Returns a clause for each setting that does not go with another one."""
+    return []
 
 
 def as_declared(value: Any, field: dataclasses.Field) -> Any:
@@ -102,7 +111,7 @@ def unmet_requirement(value: Any, field: dataclasses.Field) -> str:
     return ''
   # Not isinstance: True is an int in Python, but not what a count should be.
   if type(value) is not expected:
-    named = {int: 'an int', float: 'a float', bool: 'true or false'}
+    named = {int: 'an int', float: 'a number', bool: 'true or false'}
     return named.get(expected, 'a string') + ' or None' * accepts_none
   if expected is str:
     return '' if value else 'a non-empty string'

@@ -1,16 +1,20 @@
 """Files that appear whole or not at all, and errors that name the path."""
 
 import contextlib
+import dataclasses
 import json
 import os
 import pathlib
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
+from tff_fedfish import json_values
 from tff_fedfish.errors import UserError
+
+_Schema = TypeVar('_Schema')
 
 
 @contextlib.contextmanager
@@ -83,6 +87,54 @@ def parse_json(text: str | bytes) -> Any:
     return json.loads(text)
   except RecursionError as error:
     raise ValueError('it is nested too deeply') from error
+
+
+class NewerSchemaError(ValueError):
+  """A JSON file of a later schema than this version of fedfish reads.
+
+  Attributes:
+    version: The file's `schema_version`.
+  """
+
+  def __init__(self, version: int):
+    super().__init__(f'it has schema version {version}')
+    self.version = version
+
+
+def read_json(
+  path: str | os.PathLike,
+  *,
+  schema: type[_Schema],
+  upgrade: Callable[[dict[str, Any]], dict[str, Any]] = lambda value: value,
+) -> _Schema:
+  """Reads a JSON file with a `schema_version` into a dataclass.
+
+  Names that `schema` does not have are left out at the top level, as later
+  releases may add some; within it they are errors.
+
+  Args:
+    path: A UTF-8 file that holds an object.
+    schema: A dataclass with the annotations that `json_values.from_json` takes.
+      The default of its `schema_version` is the newest one that is read.
+    upgrade: Adds to the object what earlier releases did not write.
+
+  Raises:
+    OSError: If the file cannot be read.
+    NewerSchemaError: If its version is newer.
+    json_values.WrongValueError: If it holds other values; names one of them.
+    ValueError: If it is no JSON.
+  """
+  value = parse_json(pathlib.Path(path).read_text(encoding='utf-8'))
+  fields = {field.name: field for field in dataclasses.fields(schema)}
+  name = 'schema_version'
+  json_values.require(isinstance(value, dict), '', 'an object', value)
+  version = json_values.from_json(int, value.get(name), name)
+  if version > fields[name].default:
+    raise NewerSchemaError(version)
+  json_values.require(version >= 1, name, 'at least 1', version)
+  value = upgrade(value)
+  known = {key: value[key] for key in value if key in fields}
+  return json_values.from_json(schema, known, '')
 
 
 def write_json(path: str | os.PathLike, value: Any) -> None:

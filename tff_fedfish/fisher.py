@@ -53,14 +53,10 @@ def fisher_weighted_terms(
   if not tf.nest.is_nested(client_weight):
     client_weight = tf.nest.map_structure(lambda _: client_weight, model_delta)
 
+  floors = dict(relative_floor=relative_floor, absolute_floor=absolute_floor)
+
   def mass(delta, fisher, weight):
-    found = client_mass(
-      fisher,
-      weight,
-      relative_floor=relative_floor,
-      absolute_floor=absolute_floor,
-    )
-    return tf.cast(found, delta.dtype)
+    return tf.cast(client_mass(fisher, weight, **floors), delta.dtype)
 
   fisher_mass = tf.nest.map_structure(
     mass, model_delta, fisher_diagonal, client_weight
@@ -78,14 +74,7 @@ def client_mass(
   relative_floor: float,
   absolute_floor: float = 0.0,
 ) -> tf.Tensor:
-  """Returns w F of one tensor, lifted as `fisher_weighted_terms` says.
-
-  Args:
-    fisher_diagonal: Float32, >= 0.
-    client_weight: Scalar float32, w_i.
-    relative_floor: See `fisher_weighted_terms`.
-    absolute_floor: A mass that is added in every coordinate, >= 0.
-  """
+  """Returns w F of one tensor; see `fisher_weighted_terms`."""
   floor = relative_floor * tf.reduce_mean(fisher_diagonal)
   return client_weight * (fisher_diagonal + floor + absolute_floor)
 

@@ -62,7 +62,7 @@ def add_batch(
   factor: tf.Tensor | None = None,
   num_terms: int | tf.Tensor = 1,
 ) -> FisherSums:
-  """Adds the squares of one batch's gradient.
+  """Returns the sums with the squares of one batch's gradient.
 
   Args:
     sums: Sums so far.
@@ -70,9 +70,6 @@ def add_batch(
       dtype; squared in float32.
     factor: Scalar float32 by which the squares are multiplied; None: 1.
     num_terms: Scalar int64, what the batch adds to `FisherSums.num_terms`.
-
-  Returns:
-    The new sums.
   """
 
   def add(total, gradient):
@@ -117,7 +114,7 @@ def estimate_fisher_sums(
   full_batch_size: int | None = None,
   micro_batch_size: int | None = None,
 ) -> FisherSums:
-  """Sums squared gradients at fixed weights, as an estimator has it.
+  """Sums squared gradients at fixed weights, while a `tf.function` is traced.
 
   Args:
     estimator: 'extra_pass', 'example_sq' or 'true'; 'last_epoch' comes along
@@ -128,11 +125,9 @@ def estimate_fisher_sums(
     non_trainable: Weights held fixed.
     dataset: The client's batches.
     full_batch_size: Of 'extra_pass', see `ragged_factor`.
-    micro_batch_size: Of 'extra_pass', see `empirical_fisher_sums`. The others
-      take one row at a time.
-
-  Returns:
-    The sums, to be called while a `tf.function` is traced.
+    micro_batch_size: Of 'extra_pass': rows of a batch that pass through the
+      model at a time; the square is still that of the whole batch's gradient.
+      None: all. The other estimators take one row at a time.
 
   Raises:
     ValueError: If the estimator is none of these.
@@ -167,19 +162,8 @@ def empirical_fisher_sums(
 
   The gradient is that of the data loss only, the model not in training mode.
   Squaring batch means underestimates the per-example diagonal by about the
-  batch size, so clients are comparable only at equal batch sizes.
-
-  Args:
-    model: See `local_training`.
-    trainable: The client's weights after local training.
-    non_trainable: Weights held fixed.
-    dataset: The client's batches.
-    full_batch_size: See `ragged_factor`; None as in the paper.
-    micro_batch_size: Rows of a batch that pass through the model at a time; the
-      square is still that of the whole batch's gradient. None: all.
-
-  Returns:
-    The sums, to be called while a `tf.function` is traced.
+  batch size, so clients are comparable only at equal batch sizes. The arguments
+  are those of `estimate_fisher_sums`.
   """
   sums = zero_sums(trainable)
   for batch in iter(dataset):
@@ -221,15 +205,9 @@ def true_fisher_sums(
   about sqrt(2) of itself as standard deviation: more, smaller batches have less
   noise.
 
-  Args:
-    sampled_label_loss: The model's.
-    trainable: The client's weights after local training.
-    non_trainable: Weights held fixed.
-    dataset: The client's batches, with seeds of noise; the first row's decides
-      a batch's labels. The labels in it are not read.
-
-  Returns:
-    The sums, to be called while a `tf.function` is traced.
+  The arguments are those of `estimate_fisher_sums`. Batches hold seeds of
+  noise; the first row's decides a batch's labels, and the stored labels are not
+  read.
   """
   sums = zero_sums(trainable)
   for batch in iter(dataset):

@@ -13,7 +13,7 @@ import tensorflow_federated as tff
 from tff_fedfish import fisher_diagonal
 from tff_fedfish.algorithms.fed_avg import build_fed_avg
 from tff_fedfish.algorithms.fed_fish import build_fed_fish
-from tff_fedfish.algorithms.slots.delta_norm import clip_to_norm
+from tff_fedfish.algorithms.slots.bounds import clip_to_norm
 from tff_fedfish.algorithms.slots.fisher_weighted_mean import (
   DeltaAndFisher,
   FisherWeightedMeanFactory,

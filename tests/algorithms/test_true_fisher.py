@@ -8,7 +8,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from models.functional_model import ModelSpec, build_language_model
-from models.label_sampling import draw_labels
+from models.token_loss import draw_labels
 from models.transformer_config import TransformerConfig
 from tff_fedfish.algorithms.fed_fish import build_fed_fish
 from tff_fedfish.runtime.in_process_context import set_in_process_context

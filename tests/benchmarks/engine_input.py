@@ -34,7 +34,7 @@ class Input:
     self._config = config_loading.load_config(
       plan.config_path(), [*data_overrides(corpus), *overrides]
     )
-    inputs = run_checks.check_run(self._config).inputs
+    inputs = run_checks.check_run(self._config)
     cache = dict(cache_bytes=0) if what == 'input' else {}
     client_sequences = ClientSequences(
       inputs.corpus,

@@ -6,8 +6,7 @@ import pathlib
 import sys
 from importlib import metadata
 
-from models.presets import PRESETS
-from models.transformer_config import TransformerConfig
+from models.transformer_config import PRESETS, TransformerConfig
 
 # The engines: a plain loop, our in-process context, that with worker processes,
 # and TFF's own context.
@@ -25,7 +24,7 @@ class Workload:
   """One federated round, on synthetic tokens."""
 
   preset: str = 'small'
-  """A name of models/presets.py."""
+  """A name of `PRESETS` in models/transformer_config.py."""
   num_clients: int = 4
   """Clients of the round, each with the same amount of data."""
   num_local_steps: int = 8

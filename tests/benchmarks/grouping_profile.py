@@ -43,16 +43,16 @@ _BUILTIN_STAGES = [
 _OWN_STAGES = [
   ('count words', r'count_words'),
   ('key', r'/keys\.py|/url_location\.py|/splits\.py'),
-  ('pack blocks', r'/blocks\.py'),
-  ('sort', r'/sorted_records\.py'),
+  ('pack blocks', r'/blocks\.py:(append|build|decode_block)'),
+  ('sort', r'/blocks\.py'),
   ('write and index', r'/write_groups|/output_files|/files\.py|/finish_'),
-  ('encode', r'/records\.py|_protos\.py|/wire_format\.py|ncode'),
+  ('encode', r'/records\.py|/protos\.py|ncode'),
   (
     'read lines',
-    r'/read_lines\.py|/raw_bytes\.py|/read_(objects|json_\w+)\.py',
+    r'/raw_bytes\.py|/read_(objects|json_\w+)\.py',
   ),
   ('loop over records', r'/read_raw_files\.py'),
-  ('check records', r'/c4\.py|/web_documents\.py|/read_\w+\.py'),
+  ('check records', r'/c4\.py|/read_\w+\.py'),
 ]
 # Of libraries, the first that matches the file.
 _LIBRARY_STAGES = [

@@ -8,13 +8,13 @@ import pytest
 import small_image_runs
 
 from models.image_model_config import ImageModelConfig
-from models.presets import PRESETS
+from models.model_shapes import num_parameters
+from models.transformer_config import PRESETS
 from tff_fedfish.cli.main import main
 from tff_fedfish.config import loading as config_loading
 from tff_fedfish.config import schema as config_lib
-from tff_fedfish.config.image_corpora import IMAGE_CORPORA
 from tff_fedfish.config_fields import ConfigError
-from tff_fedfish.data.images import open_clients
+from tff_fedfish.data.images.image_corpora import IMAGE_CORPORA
 from tff_fedfish.errors import UserError
 from tff_fedfish.planning.plan import plan_round
 from tff_fedfish.training import run_checks
@@ -60,14 +60,10 @@ def test_shape_of_the_model():
   assert shape == ImageModelConfig(
     name='emnist_cnn', num_classes=10, image_shape=(28, 28, 1)
   )
-  assert shape.num_parameters == 1_199_882
+  assert num_parameters(shape) == 1_199_882
   shape = _config(model__preset='resnet18', **_PARTITION).model_shape()
   assert shape.image_shape == (32, 32, 3)
   assert shape.weight_shapes()['head/kernel'] == (512, 10)
-
-
-def test_every_corpus_has_facts():
-  assert sorted(IMAGE_CORPORA) == list(open_clients.CORPORA)
 
 
 # Opening a folder of one's own images is tested in test_image_folder_runs.py.
@@ -230,7 +226,7 @@ class TestInputs:
       dict(evaluation__num_clients=0, cohorts__cohort_size=1) | settings
     )
     config = _config(data__directory=corpus, **settings)
-    return run_checks.check_run(config).inputs
+    return run_checks.check_run(config)
 
   def test_own_split(self, corpus):
     inputs = self._open(corpus)
@@ -246,7 +242,7 @@ class TestInputs:
       b'writer-0073',
     ]
     assert inputs.tokenizer is None
-    assert inputs.corpus_fingerprint == inputs.corpus.fingerprint
+    assert inputs.identity.fingerprint == inputs.corpus.fingerprint
 
   def test_share_is_of_the_clients_for_training(self, corpus):
     own = self._open(corpus).split
@@ -262,8 +258,8 @@ class TestInputs:
     inputs = self._open(corpus, **settings)
     again = self._open(corpus, **settings)
     other = self._open(corpus, **settings, seeds__partition_seed=6)
-    assert inputs.corpus_fingerprint == again.corpus_fingerprint
-    assert inputs.corpus_fingerprint != other.corpus_fingerprint
+    assert inputs.identity.fingerprint == again.identity.fingerprint
+    assert inputs.identity.fingerprint != other.identity.fingerprint
     assert {i.partition(b'-')[0] for i in inputs.split.participating} == {
       b'client'
     }

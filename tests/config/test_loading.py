@@ -81,6 +81,13 @@ def test_published_settings(name, settings):
   assert config.server.optimizer == 'adam'
 
 
+def test_stack_overflow_trains_on_its_whole_part():
+  # Others are held out by the corpus's own split, as in the paper.
+  config = load_config('stack_overflow_350m')
+  assert config.data.directory == 'corpora/stack_overflow/train'
+  assert config.client_splits.held_out_fraction == 0
+
+
 def test_overrides_take_the_type_of_their_setting():
   config = load_config(
     _DEMO,
@@ -154,7 +161,7 @@ def test_float_for_an_int_in_the_file_can_be_overridden(config_file):
     ),
     (
       ['--config.server.learning_rate=fast'],
-      "`config.server.learning_rate` must be a float, found 'fast'",
+      "`config.server.learning_rate` must be a number, found 'fast'",
     ),
     (
       ['--config.data.drop_short_block=1'],

@@ -8,7 +8,7 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from models.presets import PRESETS
+from models.transformer_config import PRESETS
 from tff_fedfish.config import data_settings as config_data
 from tff_fedfish.config import schema as config_lib
 from tff_fedfish.config_fields import ConfigError
@@ -164,7 +164,7 @@ def test_transformer_has_the_sequence_length_as_positions():
     (
       config_lib.ClientSplitsConfig,
       dict(held_out_fraction='0.1'),
-      '`config.client_splits.held_out_fraction` must be a float or None, '
+      '`config.client_splits.held_out_fraction` must be a number or None, '
       "found '0.1'",
     ),
     (

@@ -209,7 +209,9 @@ def test_a_sequence_without_targets_is_an_error(corpus, tokenizer):
   with pytest.raises(
     ValueError, match='`sequence_length` must be at least 1, found 0'
   ):
-    client_sequences.ClientSequences(corpus, tokenizer, sequence_length=0)
+    client_sequences.ClientSequences(
+      corpus, tokenizer, sequence_length=0
+    ).sequences(b'a')
 
 
 def test_with_a_grouped_corpus(tmp_path, tokenizer):

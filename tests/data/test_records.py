@@ -8,7 +8,7 @@ import hypothesis.strategies as st
 import pytest
 
 from tff_fedfish.data import records
-from tff_fedfish.data.example_protos import messages
+from tff_fedfish.data.protos import messages
 from tff_fedfish.data.records import GroupRecord
 from tff_fedfish.errors import UserError
 
@@ -136,7 +136,7 @@ class TestExample:
   def test_bytes_equal_those_of_the_message(self, features):
     expected = _example_message(features)
     assert records.encode_example(features) == expected
-    encode = records.example_encoder(list(features))
+    encode = records.example_encoder(tuple(features))
     assert encode(list(features.values())) == expected
 
   def test_a_name_comes_before_those_that_it_begins(self):
@@ -156,14 +156,14 @@ class TestExample:
   def test_encoder_by_hand(self):
     # A value of 2 bytes: BytesList 2 + 2, Feature 2 + 4, map entry 3 (key: tag,
     # length, "t") + 2 + 6 = 11, Features 2 + 11 = 13.
-    encode = records.example_encoder(['t'])
+    encode = records.example_encoder(('t',))
     assert encode([b'ab']) == (
       b'\x0a\x0d\x0a\x0b\x0a\x01t\x12\x06\x0a\x04\x0a\x02ab'
     )
 
   @pytest.mark.parametrize('values', [[], [b'a'], [b'a', b'b', b'c']])
   def test_encoder_of_another_number_of_values(self, values):
-    encode = records.example_encoder(['text', 'url'])
+    encode = records.example_encoder(('text', 'url'))
     with pytest.raises(
       ValueError, match=f'^{len(values)} values were given for 2 features'
     ):
@@ -171,13 +171,13 @@ class TestExample:
 
   def test_encoder_of_repeated_names(self):
     with pytest.raises(ValueError, match='`feature_names` must be distinct'):
-      records.example_encoder(['text', 'url', 'text'])
+      records.example_encoder(('text', 'url', 'text'))
 
   def test_no_example_reaches_2_gib(self):
     # Refused before it is put together: 2,048 times the same MiB.
     names = [f'feature_{i}' for i in range(2048)]
     with pytest.raises(ValueError, match='less than 2 GiB, but this one takes'):
-      records.example_encoder(names)([bytes(1 << 20)] * 2048)
+      records.example_encoder(tuple(names))([bytes(1 << 20)] * 2048)
 
   def test_bytes_do_not_depend_on_feature_order(self):
     forward = {'text': b'a', 'url': b'b', 'author': b''}

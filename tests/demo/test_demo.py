@@ -5,8 +5,10 @@ import json
 
 import pytest
 
+from tff_fedfish.cli.main import main
 from tff_fedfish.demo import plan
 from tff_fedfish.demo.run import run_demo
+from tff_fedfish.sweeping import job_pool
 
 _SETTINGS = plan.DemoSettings(
   overrides=(
@@ -28,7 +30,7 @@ _SETTINGS = plan.DemoSettings(
 @pytest.fixture(scope='module')
 def demo(tmp_path_factory):
   workdir = tmp_path_factory.mktemp('demo') / 'run'
-  assert run_demo(workdir, _SETTINGS) == 0
+  assert run_demo(main, workdir, _SETTINGS) == 0
   return workdir
 
 
@@ -111,7 +113,7 @@ def test_second_run_does_nothing_but_the_page(demo, capsys):
     for path in demo.rglob('*')
     if path.is_file() and 'report' not in path.parts
   }
-  assert run_demo(demo, _SETTINGS) == 0
+  assert run_demo(main, demo, _SETTINGS) == 0
   output = capsys.readouterr()
   assert 'fedfish train' not in output.err
   assert 'FedFish' in output.out
@@ -129,7 +131,29 @@ def test_failure_names_the_run_and_its_reason(demo, capsys):
   config = json.loads((run / 'fed_avg_e8' / 'config.json').read_text())
   config['seeds']['cohort_seed'] = 99
   (run / 'fed_avg_e8' / 'config.json').write_text(json.dumps(config))
-  assert run_demo(run, _SETTINGS) == 2
+  assert run_demo(main, run, _SETTINGS) == 2
   error = capsys.readouterr().err
   assert 'the run fed_avg_e8 ended with exit code 2' in error
   assert 'different in seeds.cohort_seed' in error
+
+
+@pytest.mark.parametrize('code', [130, 143])
+def test_a_run_that_was_interrupted_can_be_continued(
+  code, demo, tmp_path, capsys, monkeypatch
+):
+  workdir = tmp_path / 'run'
+  workdir.mkdir()
+  (workdir / 'corpora').symlink_to(demo / 'corpora')
+
+  def run_jobs(run_command, jobs, num_at_a_time, on_tick, on_end):
+    del run_command, num_at_a_time, on_tick
+    for job in jobs:
+      # A demo has failed if a run diverges.
+      assert not job.evaluates_diverged
+      on_end(job, code)
+    return 0
+
+  monkeypatch.setattr(job_pool, 'run_jobs', run_jobs)
+  assert run_demo(main, workdir, _SETTINGS) == code
+  error = capsys.readouterr().err
+  assert error.endswith('fedfish: interrupted; the same command continues.\n')

@@ -16,13 +16,31 @@ from tff_fedfish.errors import UserError
 from tff_fedfish.evaluation import (
   client_evaluator,
   evaluate,
-  personalization_split,
+  personalization,
   results,
 )
 from tff_fedfish.run import run_directory, run_inputs
 from tff_fedfish.training import run_checks
 
 _STAGE = re.compile(r'(\w.*) \.\.\. \d+\.\d s')
+
+
+# As all clients of a part `train` take part, none is scored while training.
+_ON_PARTS = {
+  'client_splits.held_out_fraction': 0.0,
+  'evaluation.num_clients': 0,
+  'training.num_rounds': 1,
+}
+
+
+def _make_parts(directory, num_hosts):
+  """Groups hosts into the parts `train` and `held_out`."""
+  raw, output = directory / 'raw.json.gz', directory / 'parts'
+  small_runs.write_raw_corpus(raw, num_hosts)
+  command = ['group', 'c4', '--input', str(raw), '--output', str(output)]
+  split = ['--split_by', 'client', '--held_out_fraction', '0.4']
+  assert main([*command, *split, '--num_shards', '2']) == 0
+  return output
 
 
 def _evaluate(run, data, output, *flags) -> int:
@@ -127,7 +145,7 @@ class TestHeldOut:
       for barrier in results.read_evaluation(output).barriers
     }
     config = run_directory.read_config(small_run)
-    inputs = run_checks.check_run(config).inputs
+    inputs = run_checks.check_run(config)
     prefix = server_state.TRAINABLE_PREFIX
     weights = checkpoints.load_checkpoint(
       small_run / 'checkpoints' / 'round_00000004', prefix
@@ -208,6 +226,93 @@ class TestTransfer:
     )
 
 
+class TestParts:
+  """A run on one part of a split, evaluated on others."""
+
+  @pytest.fixture(scope='class')
+  def parts(self, tmp_path_factory):
+    return _make_parts(tmp_path_factory.mktemp('parts'), num_hosts=12)
+
+  @pytest.fixture(scope='class')
+  def run(self, parts, small_inputs, tmp_path_factory):
+    run = tmp_path_factory.mktemp('run') / 'run'
+    inputs = parts / 'train', small_inputs[1]
+    assert small_runs.train(inputs, run, **_ON_PARTS) == 0
+    return run
+
+  def test_other_part_is_held_out(self, run, parts, tmp_path, capsys):
+    output = tmp_path / 'out'
+    assert _evaluate(run, parts / 'held_out', output, '--fractions', '0') == 0
+    assert 'c4, held_out (held_out), round 1' in capsys.readouterr().out
+    summary = results.read_evaluation(output).summary
+    assert summary['kind'] == 'held_out'
+    assert summary['corpus'] == 'c4, held_out'
+    corpus = grouped_corpus.GroupedCorpus(parts / 'held_out')
+    trained_on = json.loads((run / 'corpus.json').read_text())
+    assert summary['corpus_identity'] == {
+      'name': 'c4',
+      'key': 'host',
+      'part': 'held_out',
+      'grouping': trained_on['grouping'],
+      'fingerprint': corpus.fingerprint,
+    }
+    # All of its clients.
+    skipped = sum(summary['skipped_clients'].values())
+    assert summary['num_clients'] + skipped == len(corpus.client_ids)
+
+  def test_same_directory_name_of_another_corpus(self, run, tmp_path):
+    other = _make_parts(tmp_path, num_hosts=9)
+    output = tmp_path / 'evaluation'
+    assert _evaluate(run, other / 'held_out', output, '--fractions', '0') == 0
+    summary = results.read_evaluation(output).summary
+    assert summary['kind'] == 'transfer'
+    grouping = json.loads((run / 'corpus.json').read_text())['grouping']
+    assert summary['corpus_identity']['grouping'] != grouping
+
+  def test_run_without_the_file(self, run, parts, tmp_path):
+    older = tmp_path / 'older'
+    shutil.copytree(run, older)
+    (older / 'corpus.json').unlink()
+    output = tmp_path / 'out'
+    assert _evaluate(older, parts / 'held_out', output, '--fractions', '0') == 0
+    assert results.read_evaluation(output).summary['kind'] == 'transfer'
+
+  def test_older_run_goes_on_and_writes_it(
+    self, run, parts, small_inputs, tmp_path
+  ):
+    older = tmp_path / 'older'
+    shutil.copytree(run, older)
+    (older / 'corpus.json').unlink()
+    settings = _ON_PARTS | {'training.num_rounds': 2}
+    inputs = parts / 'train', small_inputs[1]
+    assert small_runs.train(inputs, older, **settings) == 0
+    name = 'corpus.json'
+    assert (older / name).read_bytes() == (run / name).read_bytes()
+
+  @pytest.mark.parametrize(
+    ('flags', 'words'),
+    [
+      (['--barrier'], '`--barrier` replays a round of training'),
+      (['--client_split', 'participating'], 'are held out. Leave'),
+    ],
+  )
+  def test_only_the_run_s_own_part_has_a_cohort(
+    self, run, parts, tmp_path, capsys, flags, words
+  ):
+    held_out = parts / 'held_out'
+    assert _evaluate(run, held_out, tmp_path / 'out', *flags) == 2
+    assert words in capsys.readouterr().err
+
+  def test_file_of_another_run(self, run, parts, tmp_path, capsys):
+    other = tmp_path / 'other'
+    shutil.copytree(run, other)
+    text = (other / 'corpus.json').read_text()
+    fingerprint = json.loads(text)['fingerprint']
+    (other / 'corpus.json').write_text(text.replace(fingerprint, '0' * 64))
+    assert _evaluate(other, parts / 'held_out', tmp_path / 'out') == 2
+    assert 'but names another. Restore' in capsys.readouterr().err
+
+
 class TestUnknownTokens:
   @pytest.fixture(scope='class')
   def russian(self, tmp_path_factory):
@@ -241,11 +346,11 @@ class TestUnknownTokens:
     ]
     data = grouping_jobs.group_lines(tmp_path, lines, num_shards=1)
     config = run_directory.read_config(small_run)
-    inputs = run_checks.check_run(config).inputs
+    inputs = run_checks.check_run(config)
     rows = run_inputs.client_rows(
       config, grouped_corpus.GroupedCorpus(data), inputs.tokenizer
     )
-    evaluated = personalization_split.split_sequences(
+    evaluated = personalization.split_sequences(
       rows.sequences(b'h'),
       client_id=b'h',
       split_seed=config.seeds.split_seed,

@@ -10,8 +10,12 @@ import tensorflow as tf
 from safetensors.numpy import load_file
 
 from models import emnist_cnn
-from models.image_classifier import IMAGE_CLASSIFIERS
-from models.image_model_config import IMAGE_MODELS, ImageModelConfig
+from models.image_classifier import IMAGE_CLASSIFIERS, initial_weights
+from models.image_model_config import (
+  IMAGE_MODELS,
+  ImageModelConfig,
+  emnist_cnn_shapes,
+)
 from tff_fedfish.cli.main import main
 from tff_fedfish.exporting import model_card
 from tff_fedfish.exporting.saved_model import write_saved_model
@@ -41,7 +45,7 @@ def weights(small_image_run):
   prefix = 'global_model_weights/trainable/'
   path = small_image_run / 'checkpoints' / 'round_00000003'
   tensors = checkpoints.load_checkpoint(path, prefix).tensors
-  names = emnist_cnn.weight_shapes(10)
+  names = emnist_cnn_shapes(10)
   return {name: tensors[f'{prefix}{i}'] for i, name in enumerate(names)}
 
 
@@ -108,7 +112,7 @@ def test_saved_model_of_a_resnet(tmp_path):
     name='resnet18', num_classes=5, image_shape=(32, 32, 3)
   )
   network = IMAGE_CLASSIFIERS['resnet18']
-  weights = network.initial_weights(5, (32, 32, 3), seed=3)
+  weights = initial_weights(shape, 3)
   named = {
     name: weight.numpy()
     for name, weight in zip(shape.weight_shapes(), weights, strict=True)

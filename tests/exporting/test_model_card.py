@@ -142,6 +142,13 @@ class TestData:
       _in_one_line(card)
     )
 
+  def test_a_part_is_named_by_its_corpus(self, run):
+    identity = json.loads((run / 'corpus.json').read_text())
+    identity |= {'name': 'forum', 'part': 'train'}
+    (run / 'corpus.json').write_text(json.dumps(identity))
+    text = _in_one_line(_card(run))
+    assert 'The corpus `forum, train`, grouped from the layout `c4`' in text
+
   def test_a_corpus_that_is_gone(self, run):
     config = json.loads((run / 'config.json').read_text())
     config['data']['directory'] = '/nowhere/secret/forum'

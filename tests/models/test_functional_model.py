@@ -8,9 +8,8 @@ import tensorflow_federated as tff
 
 from models import transformer
 from models.functional_model import build_language_model
-from models.label_sampling import draw_labels
-from models.presets import PRESETS
-from models.transformer_config import TransformerConfig
+from models.token_loss import draw_labels
+from models.transformer_config import PRESETS, TransformerConfig
 from tff_fedfish.algorithms.fed_avg import build_fed_avg
 
 _CONFIG = TransformerConfig(

@@ -9,10 +9,10 @@ import tensorflow_federated as tff
 
 from models import emnist_cnn
 from models.functional_model import build_image_model
-from models.image_classifier import IMAGE_CLASSIFIERS
+from models.image_classifier import IMAGE_CLASSIFIERS, initial_weights
 from models.image_model_config import IMAGE_MODELS, ImageModelConfig
-from models.label_sampling import draw_labels
 from models.model_shapes import num_parameters, weight_shapes
+from models.token_loss import draw_labels
 from models.transformer_config import TransformerConfig
 from tff_fedfish import fisher_diagonal, local_training
 from tff_fedfish.batch_gradients import BatchOutput
@@ -50,8 +50,10 @@ def test_tables_have_the_same_models():
     shape = ImageModelConfig(
       name=name, num_classes=7, image_shape=classifier.image_shape
     )
-    found = classifier.weight_shapes(7, classifier.image_shape)
-    assert weight_shapes(shape) == found
+    weights = initial_weights(shape, 1)
+    found = [tuple(weight.shape) for weight in weights]
+    assert found == list(weight_shapes(shape).values())
+    assert weight_shapes(shape)['head/bias'] == (7,)
 
 
 def test_counts_of_any_model():

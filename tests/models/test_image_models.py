@@ -7,17 +7,29 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from models import (
-  emnist_cnn,
-  image_augmentation,
-  resnet,
+from models import emnist_cnn, image_model_config, resnet
+from models.image_classifier import (
+  IMAGE_CLASSIFIERS,
+  initial_weights,
+  random_crop_and_flip,
+)
+from models.image_model_config import (
+  ImageModelConfig,
+  emnist_cnn_shapes,
   resnet_shapes,
 )
-from models.image_classifier import IMAGE_CLASSIFIERS
 
 
 def _num_parameters(shapes):
   return sum(math.prod(shape) for shape in shapes.values())
+
+
+def _shape(name, num_classes, image_shape=None):
+  return ImageModelConfig(
+    name=name,
+    num_classes=num_classes,
+    image_shape=image_shape or IMAGE_CLASSIFIERS[name].image_shape,
+  )
 
 
 def _images(shape, batch=3, seed=0):
@@ -27,7 +39,7 @@ def _images(shape, batch=3, seed=0):
 
 @pytest.fixture(scope='module')
 def resnet_weights():
-  return resnet.initial_weights(10, seed=1)
+  return initial_weights(_shape('resnet18', 10), 1)
 
 
 @pytest.fixture
@@ -36,8 +48,8 @@ def two_blocks(monkeypatch):
 
   The first has a plain shortcut, the second projects.
   """
-  monkeypatch.setattr(resnet_shapes, '_STAGES', ((32, 1), (64, 2)))
-  monkeypatch.setattr(resnet_shapes, '_BLOCKS_PER_STAGE', 1)
+  monkeypatch.setattr(image_model_config, '_RESNET_STAGES', ((32, 1), (64, 2)))
+  monkeypatch.setattr(image_model_config, '_RESNET_BLOCKS_PER_STAGE', 1)
 
 
 class TestEmnistCnn:
@@ -46,11 +58,11 @@ class TestEmnistCnn:
     # 28 - 2 - 2 = 24, pooled 12: 12*12*64 = 9,216 features;
     # dense 9,216*128 + 128 = 1,179,776; dense 128*62 + 62 = 7,998.
     # Together 1,206,590, the number of the paper.
-    assert _num_parameters(emnist_cnn.weight_shapes(62)) == 1_206_590
+    assert _num_parameters(emnist_cnn_shapes(62)) == 1_206_590
 
   def test_logits_equal_a_forward_pass_in_numpy(self):
     shape = (9, 8, 2)  # Pooling drops a row: 9 - 4 = 5 gives 2.
-    names = emnist_cnn.weight_shapes(5, shape)
+    names = emnist_cnn_shapes(5, shape)
     random = np.random.RandomState(0)
     weights = [random.normal(size=s).astype('f') * 0.3 for s in names.values()]
     images = random.normal(size=(3, *shape)).astype('f')
@@ -78,11 +90,12 @@ class TestEmnistCnn:
     )
 
   def test_kernels_are_glorot_uniform_and_a_function_of_the_seed(self):
-    weights = emnist_cnn.initial_weights(62, seed=3)
-    again = emnist_cnn.initial_weights(62, seed=tf.constant(3))
-    other = emnist_cnn.initial_weights(62, seed=4)
+    shape = _shape('emnist_cnn', 62)
+    weights, again, other = (
+      initial_weights(shape, seed) for seed in (3, tf.constant(3), 4)
+    )
     for name, first, second, third in zip(
-      emnist_cnn.weight_shapes(62), weights, again, other, strict=True
+      emnist_cnn_shapes(62), weights, again, other, strict=True
     ):
       assert first.dtype == tf.float32
       np.testing.assert_array_equal(first, second)
@@ -100,7 +113,7 @@ class TestEmnistCnn:
     assert abs(np.corrcoef(others, kernel.ravel()[:100])[0, 1]) < 0.5
 
   def test_dropout_is_a_function_of_its_seed(self):
-    weights = emnist_cnn.initial_weights(10, seed=1)
+    weights = initial_weights(_shape('emnist_cnn', 10), 1)
     images = tf.cast(_images((28, 28, 1)), tf.float32) / 255.0
 
     def run(seed):
@@ -119,7 +132,7 @@ class TestEmnistCnn:
     # number, each kept with probability 1/2, of variance (2 - 1) / 128 =
     # 0.00781. Of the product: 0.00521 + 0.00781 + 0.00004 = 0.01306.
     # Without the first it would be 0.0078, with rates exchanged 0.0183.
-    shapes = emnist_cnn.weight_shapes(1, (6, 6, 1)).values()
+    shapes = emnist_cnn_shapes(1, (6, 6, 1)).values()
     weights = [
       tf.fill(s, 1 / math.prod(s[:-1])) if len(s) > 1 else tf.zeros(s)
       for s in shapes
@@ -133,7 +146,7 @@ class TestEmnistCnn:
 
   def test_images_too_small(self):
     with pytest.raises(ValueError, match='at least 6 x 6 pixels, found 5 x 28'):
-      emnist_cnn.weight_shapes(10, (5, 28, 1))
+      emnist_cnn_shapes(10, (5, 28, 1))
 
 
 class TestResnet:
@@ -145,11 +158,11 @@ class TestResnet:
     # 256: 295,424 + 3 * 590,336 + 33,280 = 2,099,712
     # 512: 1,180,672 + 3 * 2,360,320 + 132,096 = 8,393,728
     # head 512*100 + 100 = 51,300
-    assert _num_parameters(resnet.weight_shapes(100)) == 11_220_132
-    assert len(resnet.weight_shapes(100)) == 3 * 20 + 2
+    assert _num_parameters(resnet_shapes(100)) == 11_220_132
+    assert len(resnet_shapes(100)) == 3 * 20 + 2
 
   def test_kernels_are_he_normal_and_norms_the_identity(self, resnet_weights):
-    names = list(resnet.weight_shapes(10))
+    names = list(resnet_shapes(10))
     named = dict(zip(names, resnet_weights, strict=True))
     for name, weight in named.items():
       if name.endswith('/scale'):
@@ -163,10 +176,10 @@ class TestResnet:
 
   @pytest.mark.usefixtures('two_blocks')
   def test_same_seed_same_weights(self):
-    weights = resnet.initial_weights(10, seed=1)
-    again = resnet.initial_weights(10, seed=tf.constant(1))
-    other = resnet.initial_weights(10, seed=2)
-    names = resnet.weight_shapes(10)
+    weights = initial_weights(_shape('resnet18', 10), 1)
+    again = initial_weights(_shape('resnet18', 10), tf.constant(1))
+    other = initial_weights(_shape('resnet18', 10), 2)
+    names = resnet_shapes(10)
     for name, *drawn in zip(names, weights, again, other, strict=True):
       first, second, third = (weight.numpy() for weight in drawn)
       np.testing.assert_array_equal(first, second)
@@ -197,7 +210,7 @@ class TestResnet:
   def test_shortcuts_are_added(self, resnet_weights):
     # With scale 0 in the second norm of every block a block adds nothing: what
     # is left is the stem, the three projections and the head.
-    names = resnet.weight_shapes(10)
+    names = resnet_shapes(10)
     named = {
       name: tf.zeros_like(weight)
       if name.endswith('conv_2/norm/scale')
@@ -224,7 +237,7 @@ class TestResnet:
 @pytest.mark.parametrize('name', IMAGE_CLASSIFIERS)
 def test_every_weight_has_a_gradient_at_any_batch_size(name):
   model = IMAGE_CLASSIFIERS[name]
-  weights = model.initial_weights(10, model.image_shape, seed=1)
+  weights = initial_weights(_shape(name, 10), 1)
 
   @tf.function(input_signature=[tf.TensorSpec([None, *model.image_shape])])
   def gradients_of(images):
@@ -271,7 +284,7 @@ class TestCropAndFlip:
   def test_every_result_is_a_window_of_the_padded_image(self):
     # Distinct pixels, so that each window is recognized.
     images = _images((6, 5, 3), batch=300)
-    found = image_augmentation.random_crop_and_flip(images, [1, 2])
+    found = random_crop_and_flip(images, [1, 2])
     assert found.dtype == tf.uint8 and found.shape == images.shape
     places = self._places(images, found)
     rows, columns, flips = zip(*places, strict=True)
@@ -284,19 +297,21 @@ class TestCropAndFlip:
 
   def test_same_seed_same_result(self):
     images = _images((6, 5, 3), batch=30)
-    crop = image_augmentation.random_crop_and_flip
-    np.testing.assert_array_equal(crop(images, [1, 2]), crop(images, [1, 2]))
-    assert np.any(crop(images, [1, 2]) != crop(images, [1, 3]))
+    first, again, other = (
+      random_crop_and_flip(images, seed) for seed in ([1, 2], [1, 2], [1, 3])
+    )
+    np.testing.assert_array_equal(first, again)
+    assert np.any(first != other)
 
   def test_without_padding_only_flips(self):
     images = _images((6, 5, 1), batch=20)
-    found = image_augmentation.random_crop_and_flip(images, [1, 2], padding=0)
+    found = random_crop_and_flip(images, [1, 2], padding=0)
     flips = {flip for _, _, flip in self._places(images, found, padding=0)}
     assert flips == {False, True}
 
   def test_in_a_graph_with_any_batch_size(self):
     crop = tf.function(
-      image_augmentation.random_crop_and_flip,
+      random_crop_and_flip,
       input_signature=[
         tf.TensorSpec([None, 6, 5, 3], tf.uint8),
         tf.TensorSpec([2], tf.int32),
@@ -328,8 +343,6 @@ class TestTable:
   @pytest.mark.parametrize('name', IMAGE_CLASSIFIERS)
   def test_all_are_called_alike(self, name):
     model = IMAGE_CLASSIFIERS[name]
-    shapes = model.weight_shapes(7, model.image_shape)
-    assert shapes['head/bias'] == (7,)
     images = _images(model.image_shape)
     augmented = model.augment(images, tf.constant([1, 2]))
     assert augmented.shape == images.shape
@@ -339,8 +352,9 @@ class TestTable:
   @pytest.mark.parametrize('shape', [(16, 16, 1), (16, 128, 3), (128, 17, 1)])
   def test_shapes_of_own_images(self, name, shape):
     model = IMAGE_CLASSIFIERS[name]
-    weights = model.initial_weights(2, shape, seed=1)
-    expected = model.weight_shapes(2, shape).values()
+    config = _shape(name, 2, shape)
+    weights = initial_weights(config, 1)
+    expected = config.weight_shapes().values()
     assert [tuple(weight.shape) for weight in weights] == list(expected)
     images = tf.constant(_images(shape))
     augmented = model.augment(images, tf.constant([1, 2]))

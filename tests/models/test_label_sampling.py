@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from models import token_loss
-from models.label_sampling import draw_labels
+from models.token_loss import draw_labels
 
 
 def test_frequencies_are_the_probabilities():

@@ -8,8 +8,8 @@ import pytest
 import tensorflow as tf
 
 from models import token_loss, transformer
-from models.presets import PRESETS
 from models.transformer_config import (
+  PRESETS,
   TransformerConfig,
   num_parameters,
   weight_shapes,

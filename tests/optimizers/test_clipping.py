@@ -7,7 +7,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_fedfish.algorithms.fed_avg import build_fed_avg
-from tff_fedfish.optimizers.clipping import clip_by_global_norm
+from tff_fedfish.optimizers.build import clip_by_global_norm
 from tff_fedfish.runtime.in_process_context import set_in_process_context
 
 _SGD = linear_models.sgd(0.5)

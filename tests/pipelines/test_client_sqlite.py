@@ -11,7 +11,7 @@ import pytest
 
 from pipelines import client_sqlite, raw_bytes
 from pipelines.source import Drop
-from tff_fedfish.data.example_protos import messages
+from tff_fedfish.data.protos import messages
 from tff_fedfish.errors import UserError
 
 _ID_TO_TEXT = {f'{i}': f'text {i} ' + 'x' * 300 for i in range(400)}

@@ -7,7 +7,7 @@ import pytest
 from bucket_file_system import BucketFileSystem
 
 from pipelines.input_files import file_sizes, find_input_files
-from pipelines.posts_xml import site_of
+from pipelines.stack_overflow import site_of
 from tff_fedfish.errors import UserError
 
 _NAMES = [

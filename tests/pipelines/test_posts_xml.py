@@ -8,7 +8,7 @@ import hypothesis
 import hypothesis.strategies as st
 import pytest
 
-from pipelines import posts_xml
+from pipelines import stack_overflow
 from pipelines.source import Drop
 from tff_fedfish.errors import UserError
 
@@ -24,7 +24,7 @@ def _read(data, path=_PATH, max_document_bytes=1000, chunk_bytes=1 << 20):
       data[i : i + chunk_bytes] for i in range(0, len(data), chunk_bytes)
     ]
   kept, drops = [], []
-  found = posts_xml.read_posts(chunks, str(path), max_document_bytes)
+  found = stack_overflow.read_posts(chunks, str(path), max_document_bytes)
   for i, (num, record) in enumerate(found, start=1):
     assert num == i
     if isinstance(record, Drop):
@@ -120,7 +120,7 @@ def test_authors_of_other_sites_are_other_people():
   ],
 )
 def test_site(path, site):
-  assert posts_xml.site_of(path) == site
+  assert stack_overflow.site_of(path) == site
 
 
 _GOOD = _row(9)
@@ -155,7 +155,7 @@ def test_dropped_row_costs_no_other(row, reason):
 
 def test_drop_shows_the_row():
   row = b'<row Id="1" PostTypeId="9" />'
-  ((_, drop),) = posts_xml.read_posts([_file(row)], _PATH, 1000)
+  ((_, drop),) = stack_overflow.read_posts([_file(row)], _PATH, 1000)
   assert drop.excerpt == row + b'\r\n'
 
 
@@ -213,7 +213,7 @@ def test_file_cut_off_anywhere(tmp_path):
 def test_cut_off_file_is_damaged_at_its_end(tmp_path):
   path = tmp_path / 'Posts.xml'
   path.write_bytes(_file(_QUESTION)[:200])
-  ((_, drop),) = posts_xml.read_posts([path.read_bytes()], str(path), 1000)
+  ((_, drop),) = stack_overflow.read_posts([path.read_bytes()], str(path), 1000)
   assert (drop.reason, drop.damage, drop.byte) == ('truncated_file', True, 200)
 
 
@@ -226,7 +226,7 @@ def test_damage_of_a_packed_file(end, num_kept):
     yield _HEAD + _QUESTION + end
     raise Drop('corrupt_file', damage=True, byte=17)
 
-  *kept, (num, drop) = posts_xml.read_posts(chunks(), _PATH, 1000)
+  *kept, (num, drop) = stack_overflow.read_posts(chunks(), _PATH, 1000)
   assert [record for _, record in kept] == [_QUESTION_RECORD] * num_kept
   assert (num, drop.reason, drop.byte) == (num_kept + 1, 'corrupt_file', 17)
 

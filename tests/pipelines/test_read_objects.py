@@ -9,7 +9,7 @@ import hypothesis.strategies as st
 import pytest
 from peak_memory import peak_above_idle
 
-from pipelines import read_lines
+from pipelines import read_json_lines
 from pipelines.read_json_document import read_document
 from pipelines.read_json_lines import parse_line
 from pipelines.read_objects import read_objects
@@ -104,7 +104,7 @@ def test_escapes_do_not_count_for_a_long_line(tmp_path, newline):
   # As several pieces and as one.
   for max_bytes in (1 << 20, 1 << 30):
     assert _read(tmp_path / 'a', data.encode()) == [(1, {'a': text})]
-    lines = read_lines.split_lines(
+    lines = read_json_lines.split_lines(
       [
         data.encode()[i : i + max_bytes] for i in range(0, len(data), max_bytes)
       ],
@@ -244,7 +244,7 @@ def test_pieces_of_an_array(values, indent, ascii_only, data):
     ]
     return [
       value.reason if isinstance(value, Drop) else value
-      for _, value in read_document(iter(chunks), 1000)
+      for _, value in read_document(lambda: iter(chunks), 1000)
     ]
 
   expected = [

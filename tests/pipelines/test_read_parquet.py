@@ -4,6 +4,7 @@ import bz2
 import datetime
 import gzip
 import lzma
+import zoneinfo
 
 import hypothesis
 import hypothesis.strategies as st
@@ -117,6 +118,55 @@ def test_strange_values(tmp_path, array):
   assert _read(tmp_path / 'a', ['text', 'url']) == (rows, None)
   rows = [{'text': 'a', 'x': None}, {'text': 'b', 'x': None}]
   assert _read(tmp_path / 'a', ['text', 'x']) == (rows, None)
+
+
+_NESTED_IN = {
+  'struct': (lambda kind: pa.struct([('x', kind)]), lambda x: {'x': x}),
+  'list': (pa.list_, lambda x: [x]),
+  'large_list': (pa.large_list, lambda x: [x]),
+  'fixed_size_list': (lambda kind: pa.list_(kind, 1), lambda x: [x]),
+  'list_view': (pa.list_view, lambda x: [x]),
+  'large_list_view': (pa.large_list_view, lambda x: [x]),
+  'map': (lambda kind: pa.map_(pa.string(), kind), lambda x: [('a', x)]),
+  'list of maps': (
+    lambda kind: pa.list_(pa.map_(pa.string(), kind)),
+    lambda x: [[('a', x)]],
+  ),
+  'struct of lists': (
+    lambda kind: pa.struct([('x', pa.list_(kind))]),
+    lambda x: {'x': [x]},
+  ),
+}
+
+
+@pytest.mark.parametrize(
+  ('kind', 'expected'),
+  [
+    (pa.timestamp('ns'), datetime.datetime(1970, 1, 1, microsecond=2)),
+    (
+      pa.timestamp('ns', 'UTC'),
+      datetime.datetime(
+        1970, 1, 1, microsecond=2, tzinfo=zoneinfo.ZoneInfo('UTC')
+      ),
+    ),
+    (pa.duration('ns'), datetime.timedelta(microseconds=2)),
+    (pa.time64('ns'), datetime.time(microsecond=2)),
+  ],
+  ids=str,
+)
+@pytest.mark.parametrize('name', _NESTED_IN)
+def test_nanoseconds_do_not_depend_on_pandas(tmp_path, name, kind, expected):
+  # With pandas, `to_pylist` makes its objects, which hold nanoseconds. Without
+  # it, 2,000 ns become 2 us and 2,001 ns an error.
+  nest_type, nest = _NESTED_IN[name]
+  values = [nest(2000), nest(2001)]
+  table = pa.table({'x': pa.array(values, nest_type(kind))})
+  pq.write_table(table, tmp_path / 'a')
+  assert pq.read_schema(tmp_path / 'a').field('x').type == table.schema[0].type
+  rows, drop = _read(tmp_path / 'a')
+  # By their text: pandas' objects equal those of Python, but name their class.
+  assert repr([row['x'] for row in rows]) == repr([nest(expected), None])
+  assert drop is None
 
 
 def test_strange_value_among_others(tmp_path):

@@ -11,7 +11,7 @@ from pipelines.read_objects import read_objects
 from pipelines.read_tfrecords import decode_features, is_tfrecord, read_examples
 from pipelines.source import Drop
 from tff_fedfish.data import records
-from tff_fedfish.data.example_protos import messages
+from tff_fedfish.data.protos import messages
 
 _ROWS = [{'text': f'text {i} ' * i, 'url': f'u{i}'} for i in range(50)]
 

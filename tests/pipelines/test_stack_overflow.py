@@ -8,7 +8,7 @@ import lzma
 import py7zr
 import pytest
 
-from pipelines import client_sqlite, posts_xml
+from pipelines import client_sqlite, stack_overflow
 from pipelines.source import Drop, load_source
 from tff_fedfish.errors import UserError
 
@@ -215,4 +215,4 @@ def test_packing_changes_nothing(shared_data, tmp_path):
 def test_sources_agree_on_names():
   assert _SOURCE.default_key == 'author'
   assert client_sqlite.MAGIC == b'SQLite format 3\0'
-  assert posts_xml.site_of('x') == 'stackoverflow.com'
+  assert stack_overflow.site_of('x') == 'stackoverflow.com'

@@ -7,8 +7,7 @@ import pytest
 from grouping_jobs import make_job
 
 from pipelines import c4
-from pipelines.blocks import BlockBuilder
-from pipelines.sorted_records import SortedRecords
+from pipelines.blocks import BlockBuilder, SortedRecords
 from pipelines.write_groups import shard_name, write_shard
 from tff_fedfish.data import records
 

@@ -166,7 +166,7 @@ def test_every_preset_is_planned_without_tensorflow():
     'import sys\n'
     "sys.path.insert(0, 'tests')\n"
     'import planned_configs\n'
-    'from models.presets import PRESETS\n'
+    'from models.transformer_config import PRESETS\n'
     'from tff_fedfish.planning import plan, plan_tables\n'
     'for preset in PRESETS:\n'
     "  config = planned_configs.shipped('small_c4', model__preset=preset)\n"

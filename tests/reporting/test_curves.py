@@ -7,7 +7,6 @@ import pytest
 from tff_fedfish.evaluation import results
 from tff_fedfish.reporting import (
   curves,
-  learning_curves,
   loading,
   repetitions,
   style,
@@ -34,7 +33,7 @@ def sweep(tmp_path, write_sweep):
 
 
 def test_mean_over_seeds_and_its_band(sweep, drawn):
-  figures = learning_curves.learning_curves(sweep, style.run_styles(sweep))
+  figures = curves.learning_curves(sweep, style.run_styles(sweep))
   axes = drawn['curve_held_out_loss'].axes[0]
   # E = 1: 8 - 1 and 8 - 1 - 0.1.
   assert _data(drawn['curve_held_out_loss'])[0] == [
@@ -49,7 +48,7 @@ def test_mean_over_seeds_and_its_band(sweep, drawn):
 
 
 def test_against_local_epochs_and_units(sweep, drawn):
-  learning_curves.cost_curves(sweep, style.run_styles(sweep))
+  curves.cost_curves(sweep, style.run_styles(sweep))
   assert list(drawn) == [
     'communication_uplink',
     'communication_total',
@@ -67,7 +66,7 @@ def test_against_local_epochs_and_units(sweep, drawn):
 
 def test_equal_local_epochs_have_no_axis_of_their_own(pair, drawn):
   runs = loading.load_runs(pair)
-  learning_curves.cost_curves(runs, style.run_styles(runs))
+  curves.cost_curves(runs, style.run_styles(runs))
   assert 'communication_local_epochs' not in drawn
 
 
@@ -97,7 +96,7 @@ def test_marks_that_are_not_all_there_are_not_promised(
   # The last round is odd: 71 / 15 = 4.7, but round 5 has no score.
   losses = tuple(8.0 if r % 2 == 0 or r == 71 else None for r in range(72))
   runs = loading.load_runs([write_run(tmp_path / 'a', held_out_losses=losses)])
-  [loss, *_] = learning_curves.learning_curves(runs, style.run_styles(runs))
+  [loss, *_] = curves.learning_curves(runs, style.run_styles(runs))
   assert drawn['curve_held_out_loss']
   assert 'Marks' not in loss.caption
 
@@ -106,7 +105,7 @@ def test_marks_are_where_the_step_says(tmp_path, write_run, drawn):
   runs = loading.load_runs(
     [write_run(tmp_path / 'run', held_out_losses=(8.0,) * 31)]
   )
-  [loss, *_] = learning_curves.learning_curves(runs, style.run_styles(runs))
+  [loss, *_] = curves.learning_curves(runs, style.run_styles(runs))
   [line] = drawn['curve_held_out_loss'].axes[0].get_lines()
   # 30 / 15 = 2.
   assert line.get_markevery() == list(range(0, 31, 2))
@@ -128,18 +127,18 @@ def test_personalized_accuracy_of_checkpoints(
     )
   runs = loading.load_runs([run])
   styles = style.run_styles(runs)
-  learning_curves.learning_curves(runs, styles)
+  curves.learning_curves(runs, styles)
   # (10 - 6) / 100 and (10 - 5) / 100 after half of the data.
   points = [(2, pytest.approx(4.0)), (4, pytest.approx(5.0))]
   assert _data(drawn['curve_personalized_accuracy']) == [points]
-  learning_curves.cost_curves(runs, styles)
+  curves.cost_curves(runs, styles)
   points = [(4, pytest.approx(4.0)), (8, pytest.approx(5.0))]
   assert _data(drawn['communication_personalized_uplink']) == [points]
 
 
 def test_one_evaluation_is_no_curve(pair, drawn):
   runs = loading.load_runs(pair)
-  learning_curves.learning_curves(runs, style.run_styles(runs))
+  curves.learning_curves(runs, style.run_styles(runs))
   assert not any('personalized' in name for name in drawn)
 
 
@@ -151,7 +150,7 @@ def test_barrier_measured_in_training(tmp_path, write_run, drawn):
     ''.join(f'{a},{b}\n' for a, b in zip(lines, cells, strict=True))
   )
   runs = loading.load_runs([directory])
-  figures = learning_curves.barrier_curves(runs, style.run_styles(runs))
+  figures = curves.barrier_curves(runs, style.run_styles(runs))
   assert _data(drawn['barrier_loss_by_round']) == [[(1, 0.5), (2, 0.25)]]
   assert _data(drawn['barrier_error_by_round']) == [[(1, 2.0), (2, -1.0)]]
   assert '2.0 points at round 1, -1.0 points' in figures[1].alternative_text
@@ -177,7 +176,7 @@ def test_barrier_files_of_finished_rounds_are_read(tmp_path, write_run):
   [run] = loading.load_runs([directory])
   # Round 3 has no row yet, and client b no finite loss.
   found = run.barriers_by_round()
-  assert {r: [c.global_loss for c in v] for r, v in found.items()} == {
+  assert {r: list(v['global_loss']) for r, v in found.items()} == {
     1: [6.0],
     2: [7.0],
   }
@@ -192,7 +191,7 @@ def test_images_are_no_tokens(tmp_path, write_run, drawn):
     },
   )
   runs = loading.load_runs([directory])
-  learning_curves.learning_curves(runs, style.run_styles(runs))
+  curves.learning_curves(runs, style.run_styles(runs))
   labels = {n: f.axes[0].get_ylabel() for n, f in drawn.items()}
   assert labels['curve_held_out_loss'] == 'Held-out loss (nats per image)'
   assert labels['curve_held_out_accuracy'] == 'Held-out accuracy (%)'

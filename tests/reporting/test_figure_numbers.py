@@ -10,10 +10,9 @@ from matplotlib import collections, container
 
 from tff_fedfish.data.client_id_text import text_to_client_id
 from tff_fedfish.reporting import (
-  figure_numbers,
+  curves,
   figures,
   group_size_plots,
-  learning_curves,
   loading,
   page,
   style,
@@ -124,7 +123,7 @@ def _sections(pair):
 
 def test_curves_by_hand(pair):
   runs = loading.load_runs(pair)
-  found = learning_curves.learning_curves(runs, style.run_styles(runs))
+  found = curves.learning_curves(runs, style.run_styles(runs))
   drawn = {figure.name: figure for figure in found}
   assert drawn['curve_held_out_loss'].csv.splitlines()[:3] == [
     'series,point,x,y,low,high',
@@ -216,7 +215,7 @@ def test_picture_files(sections):
 
 def test_equal_figures_give_equal_files(pair, sections):
   runs = loading.load_runs(pair)
-  again = learning_curves.cost_curves(runs, style.run_styles(runs))
+  again = curves.cost_curves(runs, style.run_styles(runs))
   for figure in again:
     first = sections[figure.name]
     assert figure.csv == first.csv
@@ -227,7 +226,7 @@ def test_equal_figures_give_equal_files(pair, sections):
 def test_numbers_are_exact():
   with figures.styled() as figure:
     axes = figure.add_subplot()
-    figure_numbers.record(axes, "'", [np.float64(0.1)], [np.float32(0.1)])
+    figures.record(axes, "'", [np.float64(0.1)], [np.float32(0.1)])
     assert figure.numbers_csv().splitlines()[1] == (
       "',,0.1,0.10000000149011612,,"
     )

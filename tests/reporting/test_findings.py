@@ -2,7 +2,7 @@
 
 import json
 
-from tff_fedfish.reporting import findings, loading, repetitions, tables
+from tff_fedfish.reporting import findings, loading, repetitions, tables, words
 
 
 def _edit_config(directory, section, /, **values):
@@ -295,6 +295,6 @@ def test_what_holds_for_several_runs_is_said_once(tmp_path, write_run):
 
 
 def test_listed():
-  assert findings.listed(['a']) == 'a'
-  assert findings.listed(['a', 'b']) == 'a and b'
-  assert findings.listed(['a', 'b', 'c']) == 'a, b and c'
+  assert words.listed(['a']) == 'a'
+  assert words.listed(['a', 'b']) == 'a and b'
+  assert words.listed(['a', 'b', 'c']) == 'a, b and c'

@@ -13,13 +13,13 @@ from tff_fedfish.methods import registry
 from tff_fedfish.reporting import (
   barriers,
   comparisons,
-  learning_curves,
+  curves,
   loading,
   matching,
-  nearest_result,
   repetitions,
   style,
 )
+from tff_fedfish.reporting.papers import fed_fish
 from tff_fedfish.reporting.report import write_report
 
 # `relative_floor` is a setting of FedFish, too; so is the hue.
@@ -165,7 +165,7 @@ def test_another_optimizer_is_another_line(tmp_path, write_run):
   tuned = _set(runs[1], 'server.schedule_rounds', 30)
   assert len(matching.methods([runs[0], tuned])) == 1
   other = _set(runs[1], 'client_work.optimizer', 'adamw')
-  assert [name for name, _ in matching.methods([runs[0], other])] == [
+  assert list(matching.methods([runs[0], other])) == [
     "FedFish (client optimizer 'sgd')",
     "FedFish (client optimizer 'adamw')",
   ]
@@ -173,15 +173,15 @@ def test_another_optimizer_is_another_line(tmp_path, write_run):
 
 def test_optimizers_that_the_paper_does_not_use_are_named(tmp_path, write_run):
   [run] = loading.load_runs([write_run(tmp_path / 'run')])
-  task = nearest_result.nearest_task(run)
-  before = nearest_result.differences(task, [run], [], None)
+  task = fed_fish.nearest_task(run)
+  before = fed_fish.differences(task, [run], [], None)
   for name, value in (
     ('client_work.optimizer', 'adamw'),
     ('client_work.weight_decay', 0.1),
     ('server.momentum', 0.9),
   ):
     run = _set(run, name, value)
-  found = nearest_result.differences(task, [run], [], None)
+  found = fed_fish.differences(task, [run], [], None)
   assert set(found) - set(before) == {
     'client optimizer adamw instead of sgd',
     'client weight decay 0.1 instead of 0.0',
@@ -284,7 +284,7 @@ def test_passes_after_local_training_are_named(tmp_path, write_run):
       for name in algorithms
       for epochs in (1, 4)
     )
-    figures = learning_curves.cost_curves(runs, style.run_styles(runs))
+    figures = curves.cost_curves(runs, style.run_styles(runs))
     [found] = [f for f in figures if f.name == 'communication_local_epochs']
     return found.caption
 

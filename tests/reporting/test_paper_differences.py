@@ -8,7 +8,6 @@ import pytest
 from tff_fedfish.reporting import (
   loading,
   local_epochs,
-  paper_csv,
   paper_tables,
   style,
 )
@@ -108,7 +107,7 @@ def test_settings_are_told_apart(tmp_path, write_sweep, drawn):
   tables = paper_tables.build_paper_tables(runs)
   settings = ['partition.alpha = 0.1', 'partition.alpha = 10.0']
   assert [t.setting for t in tables if t.number == 4] == settings
-  rows = csv.DictReader(io.StringIO(paper_csv.paper_tables_csv(tables)))
+  rows = csv.DictReader(io.StringIO(paper_tables.paper_tables_csv(tables)))
   assert sorted({row['setting'] for row in rows}) == settings
   figures = local_epochs.local_epoch_figures(runs, style.run_styles(runs))
   assert len(drawn) == len(figures)
@@ -133,7 +132,7 @@ def test_two_corpora_of_one_name(tmp_path, write_run, write_evaluation):
     (row.evaluated_on, row.kind, row.cells[1].ours.mean)
     for row in tables[0].rows
   ] == [('debian', 'held_out', 6.0), ('debian (transfer)', 'transfer', 7.0)]
-  rows = csv.DictReader(io.StringIO(paper_csv.paper_tables_csv(tables)))
+  rows = csv.DictReader(io.StringIO(paper_tables.paper_tables_csv(tables)))
   assert {(row['evaluated_on'], row['evaluated_kind']) for row in rows} == {
     ('debian', 'held_out'),
     ('debian (transfer)', 'transfer'),
@@ -144,5 +143,5 @@ def test_no_text_is_a_formula(tmp_path, write_run, write_evaluation):
   run = write_run(tmp_path / 'run', settings={'data.directory': 'corpora/=1+2'})
   write_evaluation(run, 'e', losses={0.0: (6.0,) * 4})
   tables = paper_tables.build_paper_tables(loading.load_runs([run]))
-  rows = csv.DictReader(io.StringIO(paper_csv.paper_tables_csv(tables)))
+  rows = csv.DictReader(io.StringIO(paper_tables.paper_tables_csv(tables)))
   assert {row['trained_on'] for row in rows} == {"'=1+2"}

@@ -4,26 +4,27 @@ import collections
 
 import pytest
 
-from tff_fedfish.reporting.papers import fed_fish as paper_results
 from tff_fedfish.reporting.papers.fed_fish import (
   C4,
   CC_NEWS,
+  CIFAR100,
   EMNIST,
   FED_AVG,
   FED_FISH,
   LAST_EPOCH,
   RESULTS,
-  SETTINGS,
   STACK_OVERFLOW,
+  find_value,
+  printed_settings,
 )
 
 
 def _value(method, **wanted):
-  return paper_results.find_result(method=method, **wanted).value
+  return find_value(method=method, **wanted)
 
 
 def test_every_number_is_there_once():
-  assert collections.Counter(result.table for result in RESULTS) == {
+  assert collections.Counter(RESULTS['table']) == {
     # 6 + 4 rows of 4.
     3: 40,
     # 16 rows of 3 pairs, but for 4 rows without 25 %.
@@ -31,15 +32,11 @@ def test_every_number_is_there_once():
     5: 12 * 6,
     6: 4 * 4,
   }
-  keys = [
-    tuple(v for k, v in vars(result).items() if k != 'value')
-    for result in RESULTS
-  ]
-  assert len(set(keys)) == len(keys)
+  assert not RESULTS.drop(columns='value').duplicated().any()
 
 
 def test_numbers_are_shares_and_nats():
-  for result in RESULTS:
+  for result in RESULTS.itertuples():
     if result.measure == 'accuracy':
       assert 0.16 < result.value < 0.86
     else:
@@ -89,19 +86,21 @@ def test_tables_4_and_6_share_the_rows_of_fed_avg():
 
 def test_what_is_not_printed_is_none():
   wanted = dict(table=4, corpus=STACK_OVERFLOW, fraction=0.25)
-  assert paper_results.find_result(**wanted) is None
+  assert find_value(**wanted) is None
   with pytest.raises(
     ValueError, match="One result must have {'table': 5}, but"
   ):
-    paper_results.find_result(table=5)
+    find_value(table=5)
 
 
 def test_settings_of_table_2():
-  assert {name: s.cohort_size for name, s in SETTINGS.items()} == {
-    EMNIST: 64,
-    'CIFAR100': 64,
-    STACK_OVERFLOW: 16,
-    C4: 8,
+  printed = {
+    corpus: {
+      name: value for name, (_, value) in printed_settings(corpus).items()
+    }
+    for corpus in (EMNIST, CIFAR100, STACK_OVERFLOW, C4)
   }
-  assert SETTINGS[C4].num_rounds == 10_000
-  assert {s.client_learning_rate for s in SETTINGS.values()} == {1e-3}
+  assert [s['cohorts.cohort_size'] for s in printed.values()] == [64, 64, 16, 8]
+  assert printed[C4]['training.num_rounds'] == 10_000
+  rates = {s['client_work.learning_rate'] for s in printed.values()}
+  assert rates == {1e-3}

@@ -7,11 +7,10 @@ import pytest
 
 from tff_fedfish.reporting import (
   loading,
-  nearest_result,
   page,
-  paper_csv,
   paper_tables,
 )
+from tff_fedfish.reporting.papers import fed_fish
 from tff_fedfish.reporting.repetitions import pool_repetitions
 
 # Held out are those whom the corpus holds out itself.
@@ -153,7 +152,7 @@ def test_mnist_is_not_emnist(tmp_path, write_sweep):
 )
 def test_the_nearest_task(tmp_path, write_run, settings, corpus, is_same):
   [run] = loading.load_runs([write_run(tmp_path / 'run', settings=settings)])
-  task = nearest_result.nearest_task(run)
+  task = fed_fish.nearest_task(run)
   assert (task and task.corpus, task and task.is_same) == (corpus, is_same)
   # What is not the same says why.
   assert task is None or bool(task.words) != is_same
@@ -165,7 +164,7 @@ def test_a_share_of_the_training_clients_is_not_the_test_split(
   [run] = loading.load_runs(
     [write_run(tmp_path / 'run', settings={'data.corpus': 'emnist_by_writer'})]
   )
-  assert nearest_result.nearest_task(run).words == (
+  assert fed_fish.nearest_task(run).words == (
     '10 % of the training clients are held out, not the test split'
   )
 
@@ -201,7 +200,7 @@ def test_the_papers_pachinko(tmp_path, write_run, settings, words):
   [run] = loading.load_runs(
     [write_run(tmp_path / 'run', settings=base | settings)]
   )
-  task = nearest_result.nearest_task(run)
+  task = fed_fish.nearest_task(run)
   assert task.is_same == (words is None)
   # The twins differ from the paper in any case.
   twins = (
@@ -388,7 +387,9 @@ def test_runs_without_a_final_evaluation_are_named(
 
 def test_csv_has_all_numbers(images):
   tables = list(_tables(images).values())
-  rows = list(csv.DictReader(io.StringIO(paper_csv.paper_tables_csv(tables))))
+  rows = list(
+    csv.DictReader(io.StringIO(paper_tables.paper_tables_csv(tables)))
+  )
   third = [row for row in rows if row['table'] == '3']
   assert len(third) == 6 * 4
   row = third[12]

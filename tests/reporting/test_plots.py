@@ -14,17 +14,17 @@ from tff_fedfish.reporting import (
   barrier_pairs,
   barriers,
   bars,
+  curves,
   figures,
-  learning_curves,
   loading,
   scatters,
   style,
 )
-from tff_fedfish.reporting.runs import Run
+from tff_fedfish.reporting.runs import HELD_OUT
 
 
 def _curves(runs):
-  return learning_curves.learning_curves(runs, style.run_styles(runs))
+  return curves.learning_curves(runs, style.run_styles(runs))
 
 
 @pytest.fixture(scope='module')
@@ -125,13 +125,13 @@ def test_no_curve_without_values(tmp_path, write_run):
   (directory / 'metrics.csv').write_text('round\n0\n')
   runs = loading.load_runs([directory])
   assert _curves(runs) == []
-  assert learning_curves.cost_curves(runs, style.run_styles(runs)) == []
+  assert curves.cost_curves(runs, style.run_styles(runs)) == []
 
 
 @pytest.mark.usefixtures('drawn')
 def test_communication_curves(runs_of_pair):
   styles = style.run_styles(runs_of_pair)
-  drawn = learning_curves.cost_curves(runs_of_pair, styles)
+  drawn = curves.cost_curves(runs_of_pair, styles)
   assert [figure.name for figure in drawn] == [
     'communication_uplink',
     'communication_total',
@@ -150,9 +150,8 @@ def test_scores_by_fraction(pair, tmp_path, write_run):
   loss, accuracy = bars.fraction_bars(
     runs,
     style.run_styles(runs),
-    choose=Run.held_out,
+    subject=HELD_OUT,
     name='held_out',
-    subject='held-out clients',
   )
   # FedFish: (5.5 + 6.5 + 5 + 6) / 4 and (5 + 6 + 4.5 + 4.5) / 4.
   assert 'FedFish, E = 8: 5.750 at 0 %, 5.000 at 50 %' in loss.alternative_text
@@ -173,9 +172,8 @@ def test_personalization_scatter_counts_improved_clients(pair):
   figure = scatters.personalization_scatter(
     runs,
     style.run_styles(runs),
-    choose=Run.held_out,
+    subject=HELD_OUT,
     name='x',
-    subject='held-out clients',
   )
   # FedAvg: 6 -> 5, 7 -> 6.5, 5 -> 5.5 (worse), 6 -> 4.
   assert 'on 50 %, FedAvg, E = 8: 3 of 4 (75 %)' in figure.caption

@@ -11,6 +11,7 @@ from tff_fedfish.reporting import (
   tables,
   words,
 )
+from tff_fedfish.reporting.runs import HELD_OUT, Subject
 
 _BOTH = {('fed_avg', 4, 2): 1.0, ('fed_fish', 4, 2): 2.0}
 
@@ -40,7 +41,7 @@ def test_means_and_intervals_by_hand(pooled):
   assert accuracy.mean == pytest.approx(0.041)
   assert accuracy.sd_over_seeds == pytest.approx(0.001)
   assert evaluation.num_seeds == 3
-  assert [c.loss_after for c in evaluation.clients_at(0.5)] == pytest.approx(
+  assert list(evaluation.clients_at(0.5)['loss_after']) == pytest.approx(
     [5.9, 5.9]
   )
 
@@ -59,7 +60,8 @@ def test_unknown_tokens_are_the_mean_of_seeds_that_all_have_them(
     directories.append(run)
   [pooled] = repetitions.pool_repetitions(loading.load_runs(directories))
   assert pooled.held_out().unknown_tokens == 0.5
-  assert pooled.transfer('debian_descriptions').unknown_tokens is None
+  transfer = Subject('transfer', 'debian_descriptions')
+  assert pooled.evaluation(transfer).unknown_tokens is None
 
 
 def test_metrics_are_means_in_common_rounds(tmp_path, write_run):
@@ -93,7 +95,7 @@ def test_only_clients_of_all_seeds_count(tmp_path, write_run, write_evaluation):
   evaluation = pooled.held_out()
   # b alone: 7 and 7.
   assert evaluation.fractions[0.0].loss.mean == 7.0
-  assert [c.client_id for c in evaluation.clients] == [b'b']
+  assert list(evaluation.clients['client_id']) == [b'b']
   assert evaluation.num_left_out_clients == 2
 
 
@@ -136,7 +138,7 @@ def test_an_evaluation_that_some_seeds_have(
   assert [e.num_seeds for e in pooled.evaluations] == [2, 1]
   assert pooled.evaluations[0].barrier['loss'].mean == 0.5
   assert pooled.evaluations[0].barrier['loss'].sd_over_seeds == 0.0
-  assert pooled.evaluations[0].barrier_clients == ()
+  assert len(pooled.evaluations[0].barrier_clients) == 0
   assert pooled.evaluations[0].effective_clients.mean == 2.25
   assert pooled.evaluations[1].effective_clients is None
 
@@ -153,7 +155,7 @@ def test_most_seeds_come_before_the_latest_round(
   [pooled] = repetitions.pool_repetitions(loading.load_runs(directories))
   # (7 + 8) / 2 of both seeds, not 1 of the first alone.
   assert pooled.held_out().fractions[0.0].loss.mean == 7.5
-  last = pooled.evaluation_at('held_out', None, 2)
+  last = pooled.evaluation(HELD_OUT, 2)
   assert last.num_seeds == 1
   assert words.interval_sample([last]) == 'clients'
   assert words.interval_sample([pooled.held_out()]) == (
@@ -182,8 +184,10 @@ def test_fractions_that_all_seeds_have(tmp_path, write_run, write_evaluation):
   assert list(pooled.held_out().fractions) == [0.0]
   assert pooled.held_out().fractions[0.0].loss.mean == 5.5
   # No client is common: no score, and both clients are counted.
-  assert pooled.transfer('plays').fractions == {}
-  assert pooled.transfer('plays').num_left_out_clients == 2
+  assert pooled.evaluation(Subject('transfer', 'plays')).fractions == {}
+  assert (
+    pooled.evaluation(Subject('transfer', 'plays')).num_left_out_clients == 2
+  )
 
 
 def test_labels_name_what_else_differs(tmp_path, write_sweep):
@@ -239,9 +243,9 @@ def test_learning_rates_of_each_number_of_local_epochs(tmp_path, write_run):
 
   runs = loading.load_runs([run('a', 1, 0.1), run('b', 4, 0.2)])
   # Chosen for each E by a search: one method.
-  assert [name for name, _ in matching.methods(runs)] == ['FedFish']
+  assert list(matching.methods(runs)) == ['FedFish']
   runs = loading.load_runs([run('c', 1, 0.1), run('d', 1, 0.2)])
-  assert [name for name, _ in matching.methods(runs)] == [
+  assert list(matching.methods(runs)) == [
     'FedFish (server learning rate 0.1)',
     'FedFish (server learning rate 0.2)',
   ]

@@ -7,6 +7,7 @@ import pytest
 
 from tff_fedfish.errors import UserError
 from tff_fedfish.reporting import loading
+from tff_fedfish.reporting.runs import Subject
 
 
 def test_labels_and_curves_of_a_pair(pair):
@@ -25,10 +26,10 @@ def test_timings_leave_out_round_0_and_the_slow_first_one(tmp_path, write_run):
     [write_run(tmp_path / 'run', held_out_losses=(8.0,) * 6)]
   )
   # Rounds 1 to 5 take 30, 2, 4, 2, 4 s: median 4 (the mean would be 8.4).
-  assert run.seconds_per_round == 4.0
+  assert run.typical('seconds') == 4.0
   # 1001 to 1005 tokens/s; round 0 is an evaluation.
-  assert run.tokens_per_second == 1003.0
-  assert run.peak_memory_bytes == 2 * 2**30
+  assert run.typical('tokens_per_second') == 1003.0
+  assert run.typical('peak_memory_bytes') == 2 * 2**30
 
 
 def test_equal_labels_get_the_directory_names(tmp_path, write_run):
@@ -70,7 +71,7 @@ def test_a_method_that_cannot_be_loaded(tmp_path, write_run):
   )
   [run] = loading.load_runs([directory])
   assert run.label == 'absent.gain, E = 1'
-  assert run.setting('algorithm', 'gain') == 3
+  assert run.setting('algorithm.gain') == 3
   assert run.train_config is None
   assert run.remarks == (
     "the method 'absent.gain' cannot be loaded: its settings are as written",
@@ -97,8 +98,8 @@ def test_evaluations_are_chosen_by_kind_and_latest_round(
   write_evaluation(directory, 'other', kind='transfer', corpus='sotu')
   [run] = loading.load_runs([directory])
   assert run.held_out().name == 'a_late'
-  assert run.transfer('sotu').name == 'other'
-  assert run.transfer('shakespeare') is None
+  assert run.evaluation(Subject('transfer', 'sotu')).name == 'other'
+  assert run.evaluation(Subject('transfer', 'shakespeare')) is None
   assert run.barrier() is None
 
 
@@ -109,7 +110,7 @@ def test_evaluation_scores(pair):
   assert evaluation.fractions[0.0].loss.mean == 5.75
   assert evaluation.fractions[0.0].loss.ci_low == 5.5
   assert evaluation.fractions[0.0].accuracy.mean == pytest.approx(0.0425)
-  assert [c.loss_after for c in evaluation.clients_at(0.5)] == [
+  assert list(evaluation.clients_at(0.5)['loss_after']) == [
     5.0,
     6.0,
     4.5,
@@ -148,7 +149,7 @@ def test_a_run_in_progress(tmp_path, write_run):
     'the unfinished last line of metrics.csv was left out',
     'evaluations/empty has no summary.json and was left out',
   )
-  assert run.seconds_per_round is None
+  assert run.typical('seconds') is None
   assert run.environment == {}
 
 

@@ -262,16 +262,15 @@ def test_a_newer_schema_is_refused(tmp_path):
     checkpoints.resolve_checkpoint(file.parent)
 
 
-def test_latest_is_the_newest_whole_one(tmp_path):
+def test_latest_is_the_newest_whole_one(tmp_path, capsys):
   assert checkpoints.latest_checkpoint(tmp_path / 'absent') is None
   assert checkpoints.latest_checkpoint(tmp_path) is None
   _save_rounds(tmp_path, 0, 9, 10)
   (tmp_path / '.round_00000011.abcd').mkdir()
   (tmp_path / 'notes').mkdir()
-  warnings = []
-  latest = checkpoints.latest_checkpoint(tmp_path, warn=warnings.append)
+  latest = checkpoints.latest_checkpoint(tmp_path)
   assert latest == tmp_path / 'round_00000010'
-  assert warnings == []
+  assert capsys.readouterr().err == ''
   assert checkpoints.list_rounds(tmp_path) == [0, 9, 10]
   assert checkpoints.list_rounds(tmp_path / 'absent') == []
 
@@ -295,7 +294,7 @@ def test_latest_does_not_start_anew_over_damaged_ones(tmp_path):
   _damage(tmp_path / 'round_00000000')
   _damage(tmp_path / 'round_00000001')
   with pytest.raises(UserError, match='to resume from, but all 2 are damaged'):
-    checkpoints.latest_checkpoint(tmp_path, warn=[].append)
+    checkpoints.latest_checkpoint(tmp_path)
 
 
 def test_a_damaged_checkpoint_is_replaced(tmp_path):
@@ -339,9 +338,10 @@ def test_resolve_names_what_is_wrong(tmp_path):
     'run': 'is a run without a checkpoint so far',
   }.items():
     with pytest.raises(
-      UserError, match=f'`--from` must be a checkpoint .*{name}. {words}'
+      UserError,
+      match=f'`--checkpoint` must be a checkpoint .*{name}. {words}',
     ) as caught:
-      checkpoints.resolve_checkpoint(tmp_path / name, option='--from')
+      checkpoints.resolve_checkpoint(tmp_path / name)
     assert '\n' not in str(caught.value)
   (tmp_path / 'round_00000007').mkdir()
   with pytest.raises(UserError, match='checkpoint.json is missing'):
@@ -353,9 +353,9 @@ def test_old_checkpoints_are_removed(tmp_path):
   (tmp_path / '.round_00000006.killed').mkdir()
   (tmp_path / 'notes').mkdir()
   removed = checkpoints.remove_old_checkpoints(
-    tmp_path, keep_last=2, always_keep={0, 2}
+    tmp_path, keep_last=2, keep_rounds={2}
   )
-  # Of 1, 3, 4, 5 the last two stay; 0 and 2 stay in any case.
+  # Of 1 to 5 the last two stay; 0 and 2 stay in any case.
   assert removed == [1, 3]
   assert checkpoints.list_rounds(tmp_path) == [0, 2, 4, 5]
   assert len(list(tmp_path.iterdir())) == 5

@@ -116,7 +116,6 @@ def test_a_resumed_file_equals_an_uninterrupted_one(tmp_path):
   file = tmp_path / 'resumed' / 'metrics.csv'
   file.write_bytes(file.read_bytes() + b'6,1.0')
   with _open(tmp_path / 'resumed', resume_after_round=3) as log:
-    assert log.num_removed_rows == 2
     _log(log, *range(4, 9), seconds=9.0)
   whole = (tmp_path / 'whole' / 'metrics.csv').read_bytes()
   assert file.read_bytes() == whole
@@ -127,10 +126,9 @@ def test_a_resumed_file_equals_an_uninterrupted_one(tmp_path):
 
 def test_a_new_run_starts_its_files_anew(tmp_path):
   with _open(tmp_path) as log:
-    assert log.num_removed_rows == 0
     _log(log, 0, 1)
-  with _open(tmp_path) as log:
-    assert log.num_removed_rows == 2
+  with _open(tmp_path):
+    pass
   assert metrics_files.read_metrics(tmp_path / 'metrics.csv') == []
 
 

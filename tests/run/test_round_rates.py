@@ -12,9 +12,9 @@ from tff_fedfish.algorithms.fed_avg import build_fed_avg
 from tff_fedfish.cli.main import main
 from tff_fedfish.run import (
   checkpoints,
+  learning_setup,
   metrics_files,
   round_metrics,
-  round_rates,
   run_directory,
   server_state,
 )
@@ -68,7 +68,7 @@ def test_state_holds_the_rates_of_its_round(scheduled):
   for round_num in range(1, 5):
     state = _state(scheduled, round_num)
     config = run_directory.read_config(scheduled)
-    rates = round_rates.rates_by_column(config, round_num)
+    rates = round_metrics.rates_by_column(config, round_num)
     assert state['client_work/learning_rate'] == np.float32(
       rates[_CLIENT_COLUMN]
     )
@@ -138,7 +138,7 @@ def test_only_rates_that_vary_are_set(of_checkpoint):
   config = planned_configs.by_hand(
     client_work__learning_rate=0.2, client_work__warmup_rounds=4
   )
-  after = round_rates.with_rates(process, state, config, 1)
+  after = learning_setup.with_rates(process, state, config, 1)
   hparams = process.get_hparams(after)
   # 0.2 / 4, whatever the state held.
   assert float(hparams['client_work']['learning_rate']) == pytest.approx(0.05)
@@ -153,8 +153,8 @@ def test_only_rates_that_vary_are_set(of_checkpoint):
 def test_constant_rates_leave_the_state_alone(small_run):
   config = run_directory.read_config(small_run)
   state = object()
-  assert round_rates.with_rates(None, state, config, 3) is state
-  assert round_rates.rates_by_column(config, 3) == {}
+  assert learning_setup.with_rates(None, state, config, 3) is state
+  assert round_metrics.rates_by_column(config, 3) == {}
   assert not [
     name for name in round_metrics.metric_names(config) if 'rate' in name
   ]

@@ -1,5 +1,6 @@
 """Runs of a sweep that diverge: evaluated, marked, never chosen, not failed."""
 
+import dataclasses
 import json
 import math
 import pathlib
@@ -9,6 +10,7 @@ import pytest
 import small_runs
 
 from tff_fedfish import files
+from tff_fedfish.cli.main import main
 from tff_fedfish.config import loading as config_loading
 from tff_fedfish.evaluation import results
 from tff_fedfish.reporting import findings, loading
@@ -54,7 +56,15 @@ def _job(tmp_path, config=None):
     },
     log=tmp_path / 'x.log',
     config=config,
+    evaluates_diverged=True,
   )
+
+
+def test_a_diverged_run_has_failed_unless_the_job_says_otherwise(tmp_path):
+  job = dataclasses.replace(_job(tmp_path), evaluates_diverged=False)
+  _write_run(job.run, {4, 5})
+  assert job.diverged_checkpoint()
+  assert job.commands_if_diverged() is None
 
 
 def test_last_good_checkpoint_takes_the_place_of_later_ones(tmp_path):
@@ -113,7 +123,7 @@ def test_an_arm_that_diverges(sweep_file, small_inputs, tmp_path, capsys):
       training__max_non_finite_rounds=2,
     ),
   )
-  assert run.run_sweep(file, workdir, num_jobs=2) == 0
+  assert run.run_sweep(main, file, workdir, num_jobs=2) == 0
   output = capsys.readouterr()
   arm = workdir / 'arms' / 'server_lr1e+30'
   good = arm / 'checkpoints' / 'round_00000000'
@@ -139,7 +149,7 @@ def test_an_arm_that_diverges(sweep_file, small_inputs, tmp_path, capsys):
   assert [line.count('diverged') for line in printed.splitlines()].count(1) == 1
   # Nothing is left to do, and nothing is done again.
   before = {path: path.stat().st_mtime_ns for path in arm.rglob('*')}
-  assert run.run_sweep(file, workdir) == 0
+  assert run.run_sweep(main, file, workdir) == 0
   assert {path: path.stat().st_mtime_ns for path in arm.rglob('*')} == before
   assert line in capsys.readouterr().err
   assert (workdir / 'sweep.json').read_text() == text
@@ -175,7 +185,7 @@ def test_search_run_that_diverges_is_not_chosen(
       training__max_non_finite_rounds=1,
     ),
   )
-  assert run.run_sweep(file, workdir, num_jobs=2) == 0
+  assert run.run_sweep(main, file, workdir, num_jobs=2) == 0
   values = json.loads((workdir / 'sweep.json').read_text())
   diverged, done = values['search_runs']
   assert (diverged['status'], done['status']) == ('diverged', 'done')

@@ -132,7 +132,7 @@ def test_json_names_every_option():
       {'personalization_epochs': None},
       '`personalization_epochs` must be an int, found None',
     ),
-    ({'learning_rate': 'a'}, '`learning_rate` must be a float or None'),
+    ({'learning_rate': 'a'}, '`learning_rate` must be a number or None'),
     ({'learning_rate': -1}, '`learning_rate` must be finite and above 0'),
     ({'barrier': 1}, '`barrier` must be true or false, found 1'),
     (

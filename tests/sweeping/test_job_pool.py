@@ -9,6 +9,7 @@ import time
 
 import pytest
 
+from tff_fedfish.cli.main import main
 from tff_fedfish.sweeping import job_pool
 from tff_fedfish.sweeping.jobs import Job
 
@@ -17,6 +18,7 @@ _ROOT = pathlib.Path(__file__).parents[2]
 # Starts one job that takes long, and says when it is at work.
 _PARENT = """
 import pathlib, sys
+from tff_fedfish.cli.main import main
 from tff_fedfish.sweeping import job_pool
 from tff_fedfish.sweeping.jobs import Job
 
@@ -34,7 +36,8 @@ if __name__ == '__main__':
     log=pathlib.Path(sys.argv[3]),
   )
   codes = []
-  code = job_pool.run_jobs([job], 1, on_tick, lambda job, c: codes.append(c))
+  on_end = lambda job, code: codes.append(code)
+  code = job_pool.run_jobs(main, [job], 1, on_tick, on_end)
   sys.exit(code or max(codes))
 """
 
@@ -103,6 +106,7 @@ def test_exit_code_and_output_of_a_failing_command(tmp_path):
   )
   ticks, ends = [], []
   code = job_pool.run_jobs(
+    main,
     [job],
     2,
     lambda *sets: ticks.append(sets),

@@ -15,6 +15,7 @@ import pathlib
 import pytest
 
 from tff_fedfish import files
+from tff_fedfish.cli.main import main
 from tff_fedfish.config import loading as config_loading
 from tff_fedfish.data import client_splits
 from tff_fedfish.errors import UserError
@@ -53,7 +54,7 @@ class _Stand:
     self.loss = lambda config, is_held_out_by_arms: 5.0
     self.num_at_a_time = []
 
-  def run_jobs(self, jobs, num_at_a_time, on_tick, on_end):
+  def run_jobs(self, run_command, jobs, num_at_a_time, on_tick, on_end):
     self.num_at_a_time.append(num_at_a_time)
     ended = set()
     for job in jobs:
@@ -157,7 +158,7 @@ def test_every_arm_is_trained_and_evaluated(
   sweep_file, stand, tmp_path, capsys
 ):
   workdir = tmp_path / 'w'
-  assert run.run_sweep(sweep_file(_SWEEP), workdir) == 0
+  assert run.run_sweep(main, sweep_file(_SWEEP), workdir) == 0
   assert stand.started == _ARMS
   for name in _ARMS:
     directory = workdir / 'arms' / name
@@ -186,9 +187,9 @@ def test_every_arm_is_trained_and_evaluated(
 
 def test_second_start_does_nothing(sweep_file, stand, tmp_path):
   workdir = tmp_path / 'w'
-  assert run.run_sweep(sweep_file(_SWEEP), workdir) == 0
+  assert run.run_sweep(main, sweep_file(_SWEEP), workdir) == 0
   stand.started.clear()
-  assert run.run_sweep(sweep_file(_SWEEP), workdir) == 0
+  assert run.run_sweep(main, sweep_file(_SWEEP), workdir) == 0
   assert stand.started == []
   assert _statuses(workdir) == dict.fromkeys(_ARMS, 'done')
 
@@ -198,7 +199,7 @@ def test_stopped_between_arms_it_does_what_is_left(
 ):
   workdir = tmp_path / 'w'
   stand.stop_before = 'fed_avg-seed2'
-  assert run.run_sweep(sweep_file(_SWEEP), workdir) == 143
+  assert run.run_sweep(main, sweep_file(_SWEEP), workdir) == 143
   assert stand.started == _ARMS[:2]
   assert 'interrupted; the same command continues.' in capsys.readouterr().err
   assert _statuses(workdir) == {
@@ -208,24 +209,24 @@ def test_stopped_between_arms_it_does_what_is_left(
     'fed_fish-seed2': 'waiting',
   }
   stand.stop_before = None
-  assert run.run_sweep(sweep_file(_SWEEP), workdir) == 0
+  assert run.run_sweep(main, sweep_file(_SWEEP), workdir) == 0
   assert stand.started == _ARMS
 
 
 def test_stopped_before_its_first_run(sweep_file, stand, tmp_path):
   stand.stop_before = _ARMS[0]
-  assert run.run_sweep(sweep_file(_SWEEP), tmp_path / 'w') == 143
+  assert run.run_sweep(main, sweep_file(_SWEEP), tmp_path / 'w') == 143
 
 
 def test_values_added_to_the_grid_are_run(sweep_file, stand, tmp_path):
   workdir = tmp_path / 'w'
-  assert run.run_sweep(sweep_file(_SWEEP), workdir) == 0
+  assert run.run_sweep(main, sweep_file(_SWEEP), workdir) == 0
   stand.started.clear()
   grid = {
     'algorithm.name': ['fed_avg', 'fed_fish'],
     'seeds.model_seed': [0, 1, 2],
   }
-  assert run.run_sweep(sweep_file({**_SWEEP, 'grid': grid}), workdir) == 0
+  assert run.run_sweep(main, sweep_file({**_SWEEP, 'grid': grid}), workdir) == 0
   assert stand.started == ['fed_avg-seed0', 'fed_fish-seed0']
   assert len(_statuses(workdir)) == 6
 
@@ -235,7 +236,7 @@ def test_failing_arm_is_reported_and_the_others_go_on(
 ):
   workdir = tmp_path / 'w'
   stand.failing = {'fed_fish-seed1'}
-  assert run.run_sweep(sweep_file(_SWEEP), workdir) == 1
+  assert run.run_sweep(main, sweep_file(_SWEEP), workdir) == 1
   assert stand.started == _ARMS
   output = capsys.readouterr()
   assert (
@@ -247,17 +248,17 @@ def test_failing_arm_is_reported_and_the_others_go_on(
   assert _statuses(workdir)['fed_fish-seed2'] == 'done'
   # The next start tries it again.
   stand.failing, stand.started = set(), []
-  assert run.run_sweep(sweep_file(_SWEEP), workdir) == 0
+  assert run.run_sweep(main, sweep_file(_SWEEP), workdir) == 0
   assert stand.started == ['fed_fish-seed1']
 
 
 def test_evaluation_that_is_missing_is_made(sweep_file, stand, tmp_path):
   workdir = tmp_path / 'w'
-  assert run.run_sweep(sweep_file(_SWEEP), workdir) == 0
+  assert run.run_sweep(main, sweep_file(_SWEEP), workdir) == 0
   output = workdir / 'arms' / _ARMS[2] / 'evaluations' / 'debian_descriptions'
   output.rename(tmp_path / 'away')
   stand.started, stand.commands = [], []
-  assert run.run_sweep(sweep_file(_SWEEP), workdir) == 0
+  assert run.run_sweep(main, sweep_file(_SWEEP), workdir) == 0
   assert stand.started == [_ARMS[2]]
   assert [command[0] for command in stand.commands] == ['train', 'evaluate']
 
@@ -265,7 +266,7 @@ def test_evaluation_that_is_missing_is_made(sweep_file, stand, tmp_path):
 def test_runs_are_as_the_file_was_at_the_start(sweep_file, stand, tmp_path):
   file = sweep_file(_SWEEP)
   pathlib.Path(file.path).write_text('raise SystemExit("edited")')
-  assert run.run_sweep(file, tmp_path / 'w') == 0
+  assert run.run_sweep(main, file, tmp_path / 'w') == 0
 
 
 class TestSearch:
@@ -295,7 +296,7 @@ class TestSearch:
     workdir = tmp_path / 'w'
     stand.loss = self._loss
     file = sweep_file(self._SEARCHED, *self._BASE)
-    assert run.run_sweep(file, workdir) == 0
+    assert run.run_sweep(main, file, workdir) == 0
     searched = [name for name in stand.started if name.startswith('search/')]
     assert stand.started == searched + _ARMS
     assert searched == [
@@ -339,7 +340,7 @@ class TestSearch:
     assert 'At the edge of what was tried: client_work.learning_rate;' in errors
     # The second start has nothing to do and says the same.
     stand.started.clear()
-    assert run.run_sweep(file, workdir) == 0
+    assert run.run_sweep(main, file, workdir) == 0
     assert stand.started == []
     assert json.loads((workdir / 'sweep.json').read_text()) == values
 
@@ -350,7 +351,7 @@ class TestSearch:
     stand.loss = self._loss
     stand.failing = {'search/fed_avg-client_lr1.0'}
     file = sweep_file(self._SEARCHED, *self._BASE)
-    assert run.run_sweep(file, workdir) == 1
+    assert run.run_sweep(main, file, workdir) == 1
     assert stand.started[-2:] == ['fed_fish-seed1', 'fed_fish-seed2']
     assert len(stand.started) == 6 + 2
     output = capsys.readouterr()
@@ -373,7 +374,9 @@ class TestSearch:
 
     stand.loss = loss
     workdir = tmp_path / 'w'
-    assert run.run_sweep(sweep_file(self._SEARCHED, *self._BASE), workdir) == 1
+    assert (
+      run.run_sweep(main, sweep_file(self._SEARCHED, *self._BASE), workdir) == 1
+    )
     assert stand.started[-2:] == ['fed_fish-seed1', 'fed_fish-seed2']
     config = run_directory.read_config(workdir / 'arms' / 'fed_fish-seed1')
     assert config.client_work.learning_rate == 1.0
@@ -394,7 +397,7 @@ class TestSearch:
       *self._BASE,
       'config.algorithm = dict(name="fed_avg")',
     )
-    assert run.run_sweep(file, workdir) == 0
+    assert run.run_sweep(main, file, workdir) == 0
     assert stand.started == [
       *(f'search/fed_prox-mu{mu}' for mu in (0.5, 1.0, 2.0)),
       'fed_avg',
@@ -412,10 +415,10 @@ class TestSearch:
     stand.loss = self._loss
     stand.stop_before = 'search/fed_fish-client_lr0.5'
     file = sweep_file(self._SEARCHED, *self._BASE)
-    assert run.run_sweep(file, workdir) == 143
+    assert run.run_sweep(main, file, workdir) == 143
     assert len(stand.started) == 4
     stand.stop_before = None
-    assert run.run_sweep(file, workdir) == 0
+    assert run.run_sweep(main, file, workdir) == 0
     assert len(stand.started) == len(set(stand.started)) == 6 + 4
 
   def test_how_search_runs_are_evaluated(self, sweep_file, stand, tmp_path):
@@ -424,7 +427,7 @@ class TestSearch:
     file = sweep_file(
       {**self._SEARCHED, 'learning_rate_search': search}, *self._BASE
     )
-    assert run.run_sweep(file, tmp_path / 'w') == 0
+    assert run.run_sweep(main, file, tmp_path / 'w') == 0
     command = next(c for c in stand.commands if c[0] == 'evaluate')
     assert command[7:] == [
       '--fractions=0.0',
@@ -440,7 +443,7 @@ class TestSearch:
 class TestErrors:
   def test_number_of_jobs(self, sweep_file, stand, tmp_path):
     with pytest.raises(UserError, match='`--jobs` must be at least 1, found 0'):
-      run.run_sweep(sweep_file(_SWEEP), tmp_path / 'w', num_jobs=0)
+      run.run_sweep(main, sweep_file(_SWEEP), tmp_path / 'w', num_jobs=0)
 
   def test_memory(self, sweep_file, stand, tmp_path, monkeypatch):
     from tff_fedfish import environment
@@ -450,44 +453,48 @@ class TestErrors:
     )
     file = sweep_file(_SWEEP)
     with pytest.raises(UserError, match='`--jobs` is 3, but 3 runs at once'):
-      run.run_sweep(file, tmp_path / 'w', num_jobs=3)
+      run.run_sweep(main, file, tmp_path / 'w', num_jobs=3)
     assert not (tmp_path / 'w').exists()
-    assert run.run_sweep(file, tmp_path / 'w', num_jobs=1) == 0
+    assert run.run_sweep(main, file, tmp_path / 'w', num_jobs=1) == 0
     # What is done needs no memory.
-    assert run.run_sweep(file, tmp_path / 'w', num_jobs=3) == 0
+    assert run.run_sweep(main, file, tmp_path / 'w', num_jobs=3) == 0
 
   def test_jobs_at_a_time(self, sweep_file, stand, tmp_path, monkeypatch):
     monkeypatch.setattr(run, 'require_memory', lambda configs, num_jobs: None)
-    assert run.run_sweep(sweep_file(_SWEEP), tmp_path / 'a', num_jobs=3) == 0
-    assert run.run_sweep(sweep_file(_SWEEP), tmp_path / 'b', num_jobs=9) == 0
+    assert (
+      run.run_sweep(main, sweep_file(_SWEEP), tmp_path / 'a', num_jobs=3) == 0
+    )
+    assert (
+      run.run_sweep(main, sweep_file(_SWEEP), tmp_path / 'b', num_jobs=9) == 0
+    )
     assert stand.num_at_a_time == [3, 4]
 
   def test_directory_of_something_else(self, sweep_file, stand, tmp_path):
     (tmp_path / 'w').mkdir()
     (tmp_path / 'w' / 'notes').touch()
     with pytest.raises(UserError, match="or hold sweep.json, but .*'notes'"):
-      run.run_sweep(sweep_file(_SWEEP), tmp_path / 'w')
+      run.run_sweep(main, sweep_file(_SWEEP), tmp_path / 'w')
 
   def test_another_sweep_leaves_it_alone(self, sweep_file, stand, tmp_path):
     workdir = tmp_path / 'w'
-    assert run.run_sweep(sweep_file(_SWEEP), workdir) == 0
+    assert run.run_sweep(main, sweep_file(_SWEEP), workdir) == 0
     before = (workdir / 'sweep.json').read_bytes()
     with pytest.raises(UserError, match='holds a sweep that differs from'):
-      run.run_sweep(sweep_file({**_SWEEP, 'evaluate': []}), workdir)
+      run.run_sweep(main, sweep_file({**_SWEEP, 'evaluate': []}), workdir)
     assert (workdir / 'sweep.json').read_bytes() == before
 
   def test_workdir_in_use(self, sweep_file, stand, tmp_path):
     (tmp_path / 'w').mkdir()
     with run_directory.lock(tmp_path / 'w'):
       with pytest.raises(UserError, match='in use by another `fedfish sweep`'):
-        run.run_sweep(sweep_file(_SWEEP), tmp_path / 'w')
+        run.run_sweep(main, sweep_file(_SWEEP), tmp_path / 'w')
 
   def test_corpus_that_is_not_there(self, sweep_file, tmp_path, monkeypatch):
     # Before a day of training, and before anything is written.
     sweep = {**_SWEEP, 'evaluate': [{'data': str(tmp_path / 'nowhere')}]}
     with pytest.raises(UserError, match='runs/demo/corpora/debian_desc'):
-      run.run_sweep(sweep_file(sweep), tmp_path / 'w')
+      run.run_sweep(main, sweep_file(sweep), tmp_path / 'w')
     monkeypatch.setattr(run, '_require_runs', lambda configs: None)
     with pytest.raises(UserError, match='nowhere'):
-      run.run_sweep(sweep_file(sweep), tmp_path / 'w')
+      run.run_sweep(main, sweep_file(sweep), tmp_path / 'w')
     assert not (tmp_path / 'w').exists()

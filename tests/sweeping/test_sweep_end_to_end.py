@@ -11,6 +11,7 @@ import time
 import pytest
 import small_runs
 
+from tff_fedfish.cli.main import main
 from tff_fedfish.evaluation import results
 from tff_fedfish.run import metrics_files, run_directory
 from tff_fedfish.sweeping import run
@@ -19,12 +20,13 @@ from tff_fedfish.sweeping.sweep_file import SweepFile
 _ROOT = pathlib.Path(__file__).parents[2]
 _PROGRAM = """
 import sys
+from tff_fedfish.cli.main import main
 from tff_fedfish.sweeping.run import run_sweep
 from tff_fedfish.sweeping.sweep_file import SweepFile
 
 if __name__ == '__main__':
   path, workdir, *overrides = sys.argv[1:]
-  sys.exit(run_sweep(SweepFile(path, overrides), workdir))
+  sys.exit(run_sweep(main, SweepFile(path, overrides), workdir))
 """
 _SIZES = dict(max_clients=2, personalization_epochs=1, fractions=[0, 0.5])
 
@@ -45,7 +47,9 @@ def test_two_arms_of_two_rounds(sweep_file, small_inputs, tmp_path, capsys):
       client_splits__held_out_fraction=0.4,
     ),
   )
-  assert run.run_sweep(file, workdir, num_jobs=2) == 0, capsys.readouterr()
+  assert run.run_sweep(main, file, workdir, num_jobs=2) == 0, (
+    capsys.readouterr()
+  )
   corpus = pathlib.Path(small_inputs[0]).name
   tables = []
   for name in ('fed_avg', 'fed_fish'):
@@ -83,7 +87,7 @@ def test_search_chooses_the_rate_that_learns(
       *small_inputs, training__num_rounds=1, algorithm__name='fed_avg'
     ),
   )
-  assert run.run_sweep(file, workdir) == 0
+  assert run.run_sweep(main, file, workdir) == 0
   values = json.loads((workdir / 'sweep.json').read_text())
   [choice] = values['learning_rates']
   assert choice['chosen'] == {'client_work.learning_rate': 0.1}
@@ -140,6 +144,6 @@ def test_stopped_by_a_signal_it_goes_on(sweep_file, small_inputs, tmp_path):
   assert (second.parent / 'checkpoints' / f'round_{num_done:08d}').is_dir()
   first = workdir / 'arms' / 'seed1'
   before = {path: path.stat().st_mtime_ns for path in first.rglob('*')}
-  assert run.run_sweep(SweepFile(path, overrides), workdir) == 0
+  assert run.run_sweep(main, SweepFile(path, overrides), workdir) == 0
   assert len(metrics_files.read_metrics(second)) == 61
   assert {p: p.stat().st_mtime_ns for p in first.rglob('*')} == before

@@ -18,8 +18,10 @@ from tff_fedfish.evaluation.client_evaluator import ClientEvaluator, Score
 from tff_fedfish.evaluation.results import ClientBarrier
 from tff_fedfish.run import cohort_data
 from tff_fedfish.runtime.in_process_context import set_in_process_context
-from tff_fedfish.runtime.round_options import RoundInterrupted
-from tff_fedfish.training import barrier_rounds
+from tff_fedfish.runtime.round_options import ClientFailure, RoundInterrupted
+from tff_fedfish.training.built_run import BuiltRun, Position
+from tff_fedfish.training.round_callbacks import Barrier, FinishedRound
+from tff_fedfish.training.run_checks import CheckedRun
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -69,14 +71,35 @@ def _config(**settings):
   return planned_configs.by_hand(**values | settings)
 
 
-def _barrier_rounds(workdir, process=None, evaluator=None, **settings):
-  return barrier_rounds.BarrierRounds(
-    _config(**settings),
-    workdir,
+def _barrier(
+  workdir,
+  process=None,
+  evaluator=None,
+  *,
+  after_round=None,
+  should_stop=lambda: False,
+  **settings,
+):
+  """Returns the callback of a run that starts, or resumes after a round."""
+  run = BuiltRun(
+    config=_config(**settings),
+    workdir=workdir,
+    checked=CheckedRun(
+      history=None, checkpoint=None if after_round is None else workdir
+    ),
+    context=None,
     process=process,
+    evaluator=evaluator,
+    position=Position(after_round or 0, None),
     participating=sorted([*_POINTS, b'unreadable']),
     client_rows=_Clients(),
-    evaluator=evaluator,
+  )
+  return Barrier(run, should_stop)
+
+
+def _done(round_num, state_before=None, state=None, **values):
+  return FinishedRound(
+    round_num=round_num, state_before=state_before, state=state, **values
   )
 
 
@@ -170,7 +193,7 @@ class TestMeasurement:
       client_optimizer=linear_models.sgd(0.5),
       server_optimizer=linear_models.sgd(1.0),
     )
-    measured = _barrier_rounds(tmp_path, process, _scalar_evaluator())
+    measured = _barrier(tmp_path, process, _scalar_evaluator())
     cohort = cohort_data.cohort(
       _config(),
       sorted([*_POINTS, b'unreadable']),
@@ -180,17 +203,23 @@ class TestMeasurement:
     order = [client.client_id for client in cohort]
     state = process.initialize()
     weights = tff.learning.models.ModelWeights((-0.75,), ())
-    found = measured.measure(
+    lines = []
+    done = _done(
       2,
       state,
       process.set_model_weights(state, weights),
-      failed_clients={order.index(b'failed')},
+      failures=[ClientFailure(order.index(b'failed'), 'error', 'none')],
+      write_line=lines.append,
     )
-    assert found.failures == [(b'unreadable', 'OSError: no such block')]
-    assert [entry.client_id for entry in found.clients] == [
+    measured.measure(done)
+    assert lines == [
+      "Round 2: client b'unreadable' was left out of the barrier, OSError: no "
+      'such block'
+    ]
+    assert [entry.client_id for entry in measured.clients] == [
       client_id for client_id in order if client_id in (b'a', b'b', b'diverged')
     ]
-    by_id = {entry.client_id: entry for entry in found.clients}
+    by_id = {entry.client_id: entry for entry in measured.clients}
     assert by_id[b'a'] == ClientBarrier(
       client_id=b'a',
       local_loss=1.625,
@@ -206,7 +235,7 @@ class TestMeasurement:
       global_accuracy=1.0,
     )
     assert np.isnan(by_id[b'diverged'].local_loss)
-    assert barrier_rounds.barrier_metrics(found.clients, num_failed=1) == {
+    assert done.metrics == {
       'barrier/loss': 2.015625,
       'barrier/error': -0.25,
       'barrier/num_clients': 2,
@@ -214,8 +243,13 @@ class TestMeasurement:
       'barrier/num_failed_clients': 1,
     }
 
-  def test_nobody_to_measure(self):
-    assert barrier_rounds.barrier_metrics([], num_failed=0) == {
+  def test_nobody_to_measure(self, tmp_path):
+    done = _done(
+      2,
+      failures=[ClientFailure(i, 'error', 'none') for i in range(6)],
+    )
+    _barrier(tmp_path, _Process(), _Evaluator()).measure(done)
+    assert done.metrics == {
       'barrier/loss': None,
       'barrier/error': None,
       'barrier/num_clients': 0,
@@ -225,17 +259,21 @@ class TestMeasurement:
 
   def test_one_client_model_at_a_time(self, tmp_path):
     process = _Process()
-    _barrier_rounds(tmp_path, process, _Evaluator()).measure(2, None, None)
+    _barrier(tmp_path, process, _Evaluator()).measure(_done(2))
     # All but the empty and the unreadable one.
     assert process.num_trained == 4
     assert not process.alive
 
   def test_stops_between_two_clients(self, tmp_path):
     process = _Process()
+    measured = _barrier(
+      tmp_path,
+      process,
+      _Evaluator(),
+      should_stop=lambda: process.num_trained == 2,
+    )
     with pytest.raises(RoundInterrupted):
-      _barrier_rounds(tmp_path, process, _Evaluator()).measure(
-        2, None, None, should_stop=lambda: process.num_trained == 2
-      )
+      measured.measure(_done(2))
     assert process.num_trained == 2
 
 
@@ -243,7 +281,7 @@ class TestMeasurement:
   ('every', 'due'), [(0, []), (1, [1, 2, 3, 4, 5]), (2, [2, 4, 5]), (9, [5])]
 )
 def test_rounds_that_are_due(tmp_path, every, due):
-  rounds = _barrier_rounds(tmp_path, evaluation__barrier_every_num_rounds=every)
+  rounds = _barrier(tmp_path, evaluation__barrier_every_num_rounds=every)
   assert [number for number in range(6) if rounds.is_due(number)] == due
 
 
@@ -257,7 +295,9 @@ class TestFiles:
       global_accuracy=0.0,
     )
     other = dataclasses.replace(entry, client_id=b'1.org', global_loss=2.5)
-    _barrier_rounds(tmp_path).write(20, [entry, other])
+    measured = _barrier(tmp_path)
+    measured.clients = [entry, other]
+    measured.record(_done(20))
     path = tmp_path / 'barrier' / 'round_00000020.csv'
     assert path.read_text() == (
       'client_id,local_loss,global_loss,local_accuracy,global_accuracy\n'
@@ -268,17 +308,17 @@ class TestFiles:
     assert [path.name for path in path.parent.iterdir()] == [path.name]
 
   def test_what_a_run_that_continues_removes(self, tmp_path):
-    rounds = _barrier_rounds(tmp_path)
-    rounds.remove_after(-1)
+    measured = _barrier(tmp_path)
     assert not (tmp_path / 'barrier').exists()
+    measured.clients = []
     for round_num in (2, 4, 100_000_000):
-      rounds.write(round_num, [])
+      measured.record(_done(round_num))
     for name in ('.round_00000002.csv.x1y2', 'round_notes.txt'):
       (tmp_path / 'barrier' / name).write_text('')
-    rounds.remove_after(2)
+    _barrier(tmp_path, after_round=2)
     assert set(_barrier_files(tmp_path)) == {
       'round_00000002.csv',
       'round_notes.txt',
     }
-    rounds.remove_after(-1)
+    _barrier(tmp_path)
     assert set(_barrier_files(tmp_path)) == {'round_notes.txt'}

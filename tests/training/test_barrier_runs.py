@@ -150,7 +150,7 @@ def test_interrupted_round_leaves_no_trace(
   small_inputs, run, tmp_path, monkeypatch, during
 ):
   module, name = {
-    'measurement': (barrier, 'client_barrier'),
+    'measurement': (barrier, '_client_barrier'),
     'held_out': (evaluation_clients, 'mean_score'),
   }[during]
   called = getattr(module, name)
@@ -182,7 +182,7 @@ def test_interrupted_round_leaves_no_trace(
 def test_client_that_fails_when_measured_is_left_out(
   small_inputs, run, tmp_path, monkeypatch, capsys
 ):
-  measure = barrier.client_barrier
+  measure = barrier._client_barrier
   failed = []
 
   def fail_once(process, state, after, evaluator, client, rows, **options):
@@ -191,7 +191,7 @@ def test_client_that_fails_when_measured_is_left_out(
       raise OSError('no such block')
     return measure(process, state, after, evaluator, client, rows, **options)
 
-  monkeypatch.setattr(barrier, 'client_barrier', fail_once)
+  monkeypatch.setattr(barrier, '_client_barrier', fail_once)
   workdir = tmp_path / 'run'
   assert small_runs.train(small_inputs, workdir, **_SETTINGS) == 0
   assert (
@@ -300,7 +300,7 @@ class TestWithoutIt:
     config = run_directory.read_config(older)
     assert config == run_directory.read_config(small_run)
     found = run_directory.checkpoint_to_resume(config, older)
-    assert found == older.resolve() / 'checkpoints' / 'round_00000004'
+    assert found.path == older.resolve() / 'checkpoints' / 'round_00000004'
     # Other columns could not be continued.
     for name, columns in (
       ('metrics.csv', round_metrics.metric_names(config)),

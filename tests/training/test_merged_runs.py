@@ -42,7 +42,7 @@ def _open(inputs, **settings):
   config = config_loading.load_config(
     small_runs.CONFIG, small_runs.overrides(*inputs, **settings)
   )
-  found = run_checks.check_run(config).inputs
+  found = run_checks.check_run(config)
   rows = run_inputs.training_rows(config, found.corpus, found.tokenizer)
   return config, found, rows
 
@@ -76,13 +76,8 @@ class TestInputs:
 
   def test_worker_opens_the_same_clients(self, small_inputs):
     config, found, rows = _open(small_inputs, **_MERGE)
-    corpus, vocabulary = map(str, small_inputs)
-    source = cohort_data.TextCorpusSource(
-      corpus=corpus,
-      vocabulary=vocabulary,
-      sequence_length=8,
-      drop_short_block=False,
-      merge=run_inputs.merge_of(config),
+    source = cohort_data.StoredSource(
+      data=config.data, merge=run_inputs.merge_of(config)
     )
     for client in _cohort(config, found, rows, 2):
       stored = dataclasses.replace(client, source=source).sequences()

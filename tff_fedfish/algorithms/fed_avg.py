@@ -10,8 +10,7 @@ decentralized data"; Reddi et al. (2021), "Adaptive federated optimization".
 
 import tensorflow_federated as tff
 
-from tff_fedfish.algorithms.slots.compose import compose
-from tff_fedfish.algorithms.slots.initial_weights import Model
+from tff_fedfish.algorithms.slots.compose import Model, compose
 
 
 def build_fed_avg(

@@ -17,12 +17,12 @@ import tensorflow_federated as tff
 
 from models.functional_model import ModelSpec
 from tff_fedfish import fisher_diagonal, local_training
-from tff_fedfish.algorithms.slots.compose import TrainedClient, compose
+from tff_fedfish.algorithms.slots.compose import Model, TrainedClient, compose
 from tff_fedfish.algorithms.slots.fisher_weighted_mean import (
   DeltaAndFisher,
   FisherWeightedMeanFactory,
 )
-from tff_fedfish.algorithms.slots.initial_weights import Model
+from tff_fedfish.arguments import require_one_of
 
 FISHER_ESTIMATORS = ('extra_pass', 'last_epoch', 'example_sq', 'true')
 # Those that square the gradients of whole batches.
@@ -104,11 +104,11 @@ def build_fed_fish(
     ValueError: If an argument is outside what is listed, or the model cannot
       draw the labels of 'true'.
   """
-  _require_one_of('fisher_estimator', fisher_estimator, FISHER_ESTIMATORS)
-  _require_one_of(
+  require_one_of('fisher_estimator', fisher_estimator, FISHER_ESTIMATORS)
+  require_one_of(
     'fisher_reduction', fisher_reduction, fisher_diagonal.REDUCTIONS
   )
-  _require_one_of(
+  require_one_of(
     'fisher_normalization', fisher_normalization, fisher_diagonal.NORMALIZATIONS
   )
   if fisher_estimator == 'true':
@@ -129,15 +129,15 @@ def build_fed_fish(
 
   def make_update(client: TrainedClient):
     if fisher_estimator == 'last_epoch':
-      sums = client.observation
+      sums = client.local.observation
     else:
       sums = fisher_diagonal.estimate_fisher_sums(
         fisher_estimator,
         client.model,
         model.sampled_label_loss if isinstance(model, ModelSpec) else None,
-        client.trainable,
+        client.local.trainable,
         client.non_trainable,
-        client.dataset,
+        client.local.dataset,
         full_batch_size=full_batch_size,
         micro_batch_size=micro_batch_size,
       )
@@ -174,13 +174,6 @@ def client_mass(config: Any) -> Callable[..., Any]:
   return FisherWeightedMeanFactory(
     settings.relative_floor, settings.max_mass_ratio
   ).client_mass
-
-
-def _require_one_of(name, value, allowed):
-  if value not in allowed:
-    raise ValueError(
-      f'`{name}` must be one of {", ".join(allowed)}, found {value!r}.'
-    )
 
 
 def _require_drawn_labels(model):

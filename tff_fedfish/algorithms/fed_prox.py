@@ -16,8 +16,8 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_fedfish.algorithms.slots.client_work import MethodState
-from tff_fedfish.algorithms.slots.compose import compose
-from tff_fedfish.algorithms.slots.initial_weights import Model
+from tff_fedfish.algorithms.slots.compose import Model, compose
+from tff_fedfish.arguments import require, require_one_of
 from tff_fedfish.mathematics import adaptive_mu
 
 ADAPTATIONS = ('none', *adaptive_mu.RULES)
@@ -70,20 +70,11 @@ def build_fed_prox(
   Raises:
     ValueError: If an argument is outside what is listed.
   """
-  _require(0 <= mu < math.inf, 'mu', 'a number of at least 0', mu)
-  _require(
-    adaptation in ADAPTATIONS,
-    'adaptation',
-    f'one of {", ".join(ADAPTATIONS)}',
-    adaptation,
-  )
-  _require(0 < mu_step < math.inf, 'mu_step', 'a number above 0', mu_step)
-  _require(
-    isinstance(patience, int) and patience >= 1,
-    'patience',
-    'an integer of at least 1',
-    patience,
-  )
+  require(0 <= mu < math.inf, 'mu', 'a number of at least 0', mu)
+  require_one_of('adaptation', adaptation, ADAPTATIONS)
+  require(0 < mu_step < math.inf, 'mu_step', 'a number above 0', mu_step)
+  is_count = isinstance(patience, int) and patience >= 1
+  require(is_count, 'patience', 'an integer of at least 1', patience)
 
   def build_correct_gradient(initial_trainable, state):
     strength = state['mu'] if state else mu
@@ -117,7 +108,7 @@ def build_fed_prox(
 
   method_state = MethodState(
     initial=adaptive_mu.initial_state(mu),
-    summands=lambda client: (client.mean_loss, tf.constant(1.0)),
+    summands=lambda client: (client.local.mean_loss, tf.constant(1.0)),
     next=next_state,
   )
   return compose(
@@ -134,8 +125,3 @@ def build_fed_prox(
     num_local_steps=num_local_steps,
     micro_batch_size=micro_batch_size,
   )
-
-
-def _require(holds, name, required, found):
-  if not holds:
-    raise ValueError(f'`{name}` must be {required}, found {found!r}.')

@@ -16,8 +16,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_fedfish import local_training
-from tff_fedfish.algorithms.slots.compose import TrainedClient, compose
-from tff_fedfish.algorithms.slots.initial_weights import Model
+from tff_fedfish.algorithms.slots.compose import Model, TrainedClient, compose
 
 
 def build_fed_sgd(
@@ -72,9 +71,10 @@ def build_fed_sgd(
     return local_training.GradientObserver(zeros, observe)
 
   def make_update(client: TrainedClient):
+    num_examples = client.local.num_examples
     gradient = tf.nest.map_structure(
-      lambda s: tf.math.divide_no_nan(s, tf.cast(client.num_examples, s.dtype)),
-      client.observation,
+      lambda s: tf.math.divide_no_nan(s, tf.cast(num_examples, s.dtype)),
+      client.local.observation,
     )
     return client.bounded(gradient)
 

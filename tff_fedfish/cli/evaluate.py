@@ -8,6 +8,8 @@ Examples:
 Half of every client's sequences, or images, is for scoring, always; the
 fractions are shares of them, from the other half, to fine-tune on before. On
 the corpus of the run the held-out clients are evaluated; in another all.
+Another part of the run's corpus (`fedfish group --split_by`) is held out, any
+other corpus is transfer.
 
 The column 'hurt' is the fraction of clients whose loss on their scored half
 personalization raised, or made non-finite.

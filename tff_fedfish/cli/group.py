@@ -222,7 +222,7 @@ def run(arguments: argparse.Namespace) -> int:
   for manifest in manifests:
     directory = arguments.output
     if manifest.split is not None:
-      directory = output_files.join(directory, manifest.split.name)
+      directory = f'{directory.rstrip("/")}/{manifest.split.name}'
     print_counts(directory, manifest)
   return 0
 
@@ -298,7 +298,7 @@ def _fields(arguments: argparse.Namespace) -> 'Fields | None':
 
 def _name(arguments: argparse.Namespace) -> str:
   """Returns the name that the corpus gets."""
-  from pipelines.stored_files import is_remote
+  from pipelines.input_files import is_remote
 
   name, output = arguments.name, arguments.output.rstrip('/')
   if name is None:

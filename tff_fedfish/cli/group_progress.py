@@ -47,10 +47,10 @@ def show_progress(num_files: int, num_shards: int, key: str) -> Iterator[Watch]:
     threads = []
 
     def poll(staging: str, num_tasks: int) -> None:
-      from pipelines import stored_files, work_files
+      from pipelines import input_files, work_files
 
       # Looking is free on a local disk only.
-      seconds = 10.0 if stored_files.is_remote(staging) else 0.5
+      seconds = 10.0 if input_files.is_remote(staging) else 0.5
       while not done.wait(seconds):
         read, written = work_files.progress(staging)
         bar.update(

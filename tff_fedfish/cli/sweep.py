@@ -55,6 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
   if not arguments.workdir:
     arguments.parser.error('--workdir is required')
+  from tff_fedfish.cli.main import main
   from tff_fedfish.sweeping.run import run_sweep
 
-  return run_sweep(file, arguments.workdir, num_jobs=arguments.jobs)
+  return run_sweep(main, file, arguments.workdir, num_jobs=arguments.jobs)

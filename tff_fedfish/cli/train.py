@@ -53,9 +53,9 @@ def run(arguments: argparse.Namespace) -> int:
 
   config = config_loading.load_config(arguments.config, arguments.extra)
   if arguments.dry_run:
-    from tff_fedfish.training import dry_run
+    from tff_fedfish.training.train import dry_run
 
-    dry_run.dry_run(config, arguments.workdir)
+    dry_run(config, arguments.workdir)
     return 0
   if not arguments.workdir:
     arguments.parser.error('--workdir is required')

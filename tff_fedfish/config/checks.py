@@ -3,14 +3,11 @@
 import typing
 
 from models.image_model_config import IMAGE_MODELS
-from models.presets import PRESETS
-from tff_fedfish.config.image_corpora import IMAGE_CORPORA
+from models.transformer_config import PRESETS
+from tff_fedfish.data.images.image_corpora import IMAGE_CORPORA
 
 if typing.TYPE_CHECKING:
-  from tff_fedfish.config.schema import DataConfig, TrainConfig
-
-IMAGE_SIZES = ('image_height', 'image_width', 'image_channels')
-"""Settings of `config.data` that make an image's shape, in its order."""
+  from tff_fedfish.config.schema import TrainConfig
 
 # Sequences of a client in a round, whose order lies in memory.
 _MAX_STREAM = 10**8
@@ -29,36 +26,6 @@ def problems_of(config: 'TrainConfig') -> list[str]:
     *_problems_of_model(config),
     *_problems_of_engine(config),
   ]
-
-
-def problems_of_image_folder(data: 'DataConfig') -> list[str]:
-  """Returns one clause for each problem with the shape that images shall have.
-
-  Args:
-    data: Each of its settings is of the right type and within its bounds.
-  """
-  if data.corpus != 'image_folder':
-    return [
-      f"`config.data.{name}` is read with corpus 'image_folder' only, found "
-      f'{value!r}; leave it out'
-      for name in (*IMAGE_SIZES, 'classes')
-      if (value := getattr(data, name)) is not None
-    ]
-  problems = []
-  if data.image_channels == 2:
-    problems.append('`config.data.image_channels` must be 1 or 3, found 2')
-  if data.classes is not None:
-    try:
-      names = data.class_names
-    except ValueError:
-      names = ()
-    if len(names) < 2 or b'' in names or list(names) != sorted(set(names)):
-      problems.append(
-        '`config.data.classes` must be at least two names of directories, '
-        "sorted by their bytes, such as 'cat/dog', found "
-        f'{data.classes!r}'
-      )
-  return problems
 
 
 def _problems_of_method(config):

@@ -4,14 +4,16 @@ import dataclasses
 import typing
 from typing import ClassVar, Literal
 
-from tff_fedfish.config import checks as config_checks
-from tff_fedfish.config.image_corpora import IMAGE_CORPORA
-from tff_fedfish.config_fields import ConfigError, Section, number
+from tff_fedfish.config_fields import Section, number
 from tff_fedfish.data.client_id_text import text_to_client_id
+from tff_fedfish.data.images.image_corpora import IMAGE_CORPORA
 from tff_fedfish.errors import UserError
 
 if typing.TYPE_CHECKING:
   from tff_fedfish.data.images.partitions import Partition
+
+IMAGE_SIZES = ('image_height', 'image_width', 'image_channels')
+"""Settings of `config.data` that make an image's shape, in its order."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -24,15 +26,7 @@ class DataConfig(Section):
   """A grouped corpus, as `fedfish group` writes it; or the directory with the
   files of a corpus of images, as their owners publish them; or your own images
   as CLIENT/CLASS/*.png or *.jpg."""
-  corpus: Literal[
-    'grouped_text',
-    'mnist_by_writer',
-    'emnist_by_writer',
-    'cifar10',
-    'cifar100',
-    'fashion_mnist',
-    'image_folder',
-  ] = 'grouped_text'
+  corpus: Literal[('grouped_text', *IMAGE_CORPORA)] = 'grouped_text'
   """'grouped_text', or which corpus of images it is."""
   vocabulary: str | None = None
   """A vocabulary, as `fedfish tokenizer train` writes it. Required for text,
@@ -52,8 +46,10 @@ class DataConfig(Section):
   """Class directories of 'image_folder', sorted by bytes, with slashes between
   them: 'cat/dog'."""
 
-  def __post_init__(self):
-    super().__post_init__()
+  def cross_problems(self, *, are_fields_right: bool) -> list[str]:
+    """See `Section`."""
+    if not are_fields_right:
+      return []
     corpus = f'corpus {self.corpus!r}'
     if self.holds_images:
       problems = [
@@ -68,9 +64,7 @@ class DataConfig(Section):
         for name in ('vocabulary', 'sequence_length')
         if getattr(self, name) is None
       ]
-    problems += config_checks.problems_of_image_folder(self)
-    if problems:
-      raise ConfigError(problems)
+    return problems + self._problems_of_image_folder()
 
   @property
   def holds_images(self) -> bool:
@@ -81,6 +75,31 @@ class DataConfig(Section):
   def class_names(self) -> tuple[bytes, ...]:
     """Names of the directories in `classes`, by label."""
     return tuple(map(text_to_client_id, self.classes.split('/')))
+
+  def _problems_of_image_folder(self):
+    """Returns a clause for each problem with the shape of the images."""
+    if self.corpus != 'image_folder':
+      return [
+        f"`config.data.{name}` is read with corpus 'image_folder' only, found "
+        f'{value!r}; leave it out'
+        for name in (*IMAGE_SIZES, 'classes')
+        if (value := getattr(self, name)) is not None
+      ]
+    problems = []
+    if self.image_channels == 2:
+      problems.append('`config.data.image_channels` must be 1 or 3, found 2')
+    if self.classes is not None:
+      try:
+        names = self.class_names
+      except ValueError:
+        names = ()
+      if len(names) < 2 or b'' in names or list(names) != sorted(set(names)):
+        problems.append(
+          '`config.data.classes` must be at least two names of directories, '
+          "sorted by their bytes, such as 'cat/dog', found "
+          f'{self.classes!r}'
+        )
+    return problems
 
 
 _MERGE = 'merge'
@@ -122,34 +141,33 @@ class PartitionConfig(Section):
   leaf_alpha: float | None = number(None, above=0)
   """Concentration over a coarse class's classes (pachinko), > 0."""
 
-  def __post_init__(self):
-    super().__post_init__()
+  def cross_problems(self, *, are_fields_right: bool) -> list[str]:
+    """See `Section`."""
+    if not are_fields_right:
+      return []
     if self.scheme is None:
-      problems = [
+      return [
         f'`config.partition.{field.name}` is read with a `scheme` only, '
         f'found {value!r}; leave it out'
         for field in dataclasses.fields(self)
         if (value := getattr(self, field.name)) != field.default
       ]
-    elif self.num_clients is None:
-      problems = ['`config.partition.num_clients` is required with a `scheme`']
-    elif self.merges_groups:
-      problems = [
+    if self.num_clients is None:
+      return ['`config.partition.num_clients` is required with a `scheme`']
+    if self.merges_groups:
+      return [
         f'`config.partition.{field.name}` is not read by the scheme '
         f'{_MERGE!r}, found {value!r}; leave it out'
         for field in dataclasses.fields(self)
         if field.name not in _READ_BY_MERGE
         and (value := getattr(self, field.name)) != field.default
       ]
-    else:
-      problems = []
-      try:
-        self.build(partition_seed=0)
-      except UserError as error:
-        text = str(error).removesuffix(' Change it.').removesuffix('.')
-        problems = [text.replace('`partition.', '`config.partition.')]
-    if problems:
-      raise ConfigError(problems)
+    try:
+      self.build(partition_seed=0)
+    except UserError as error:
+      text = str(error).removesuffix(' Change it.').removesuffix('.')
+      return [text.replace('`partition.', '`config.partition.')]
+    return []
 
   @property
   def merges_groups(self) -> bool:

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import operator
 import os
 import pathlib
 import sys
@@ -9,10 +10,10 @@ import types
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from tff_fedfish.config import checks as config_checks
 from tff_fedfish.config import files as config_files
 from tff_fedfish.config import overrides as config_overrides
 from tff_fedfish.config import schema as config_lib
+from tff_fedfish.config.data_settings import IMAGE_SIZES
 from tff_fedfish.config_fields import ConfigError
 from tff_fedfish.data.client_id_text import client_id_to_text
 from tff_fedfish.errors import UserError
@@ -35,9 +36,9 @@ class ConfigValues:
   sections: Mapping[str, Any]
   """Values by section and setting. `algorithm` may hold settings of several
   methods."""
-  overridden: frozenset[str]
+  overridden: frozenset[str] = frozenset()
   """Names of the overridden settings, as 'section.setting'."""
-  problems: tuple[str, ...]
+  problems: tuple[str, ...] = ()
   """Clauses on overrides that cannot be applied."""
 
 
@@ -125,11 +126,55 @@ def build_config(
   Raises:
     ConfigError: Naming all unknown, missing and wrong settings.
   """
-  problems, unread = list(values.problems), []
-  config = _from_dict(
-    values.sections, values.source, problems, unread, required
-  )
-  return config, unread
+  given_sections, problems, unread = values.sections, [*values.problems], []
+  sections, method = {}, None
+  method_name = config_overrides.method_name(given_sections)
+  if method_name:
+    try:
+      method = registry.find(method_name)
+    except UserError as error:
+      problems.append(str(error).removesuffix('.'))
+  known_fields = config_overrides.fields_of(method)
+  for name in given_sections:
+    if name not in config_overrides.SECTIONS:
+      problems.append(config_overrides.unknown(str(name), 'config.', method))
+  for name, section_class in config_overrides.SECTIONS.items():
+    if method and name == AlgorithmConfig.section:
+      section_class = method.settings
+    given = given_sections.get(name, {})
+    if not isinstance(given, Mapping):
+      problems.append(
+        f'`config.{name}` must be a section of settings, found {given!r}'
+      )
+      continue
+    known = {}
+    for key, value in given.items():
+      dotted = f'{name}.{key}'
+      if dotted in known_fields:
+        known[key] = value
+      elif not config_overrides.field_of_any(dotted):
+        problems.append(config_overrides.unknown(dotted, 'config.', method))
+      elif dotted in required and method:
+        problems.append(config_overrides.unread(dotted, method_name))
+      else:
+        unread.append(dotted)
+    # A missing setting must not hide what is wrong with the others.
+    missing = {
+      field.name: dataclasses.MISSING
+      for field in dataclasses.fields(section_class)
+      if field.default is dataclasses.MISSING
+    }
+    try:
+      sections[name] = section_class(**missing | known)
+    except ConfigError as error:
+      problems += error.problems
+  if not problems:
+    sections['data'] = _with_image_shape(sections['data'])
+    try:
+      return config_lib.TrainConfig(**sections), unread
+    except ConfigError as error:
+      problems += error.problems
+  raise ConfigError(problems, values.source)
 
 
 def print_unread(methods: Sequence[str], settings: Sequence[str]) -> None:
@@ -175,7 +220,7 @@ def from_json_dict(
   if version == 1:
     sections = _completed(sections, _VERSION_1_DEFAULTS)
   # Former versions kept the settings of all methods.
-  return _from_dict(sections, f'{source!r}', [], [])
+  return build_config(ConfigValues(f'{source!r}', sections))[0]
 
 
 def with_defaults(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -222,90 +267,15 @@ def differences(
   Left out is `training.max_non_finite_rounds`: it says when a run is given up,
   nothing of its numbers, and runs of config.json version 1 had no such limit.
   """
-  sides = (dataclasses.asdict(first), dataclasses.asdict(second))
-  second_fields = config_overrides.fields_of(second.method)
+  of_second = config_overrides.fields_of(second.method)
+  read = operator.attrgetter
   return [
-    dotted
-    for dotted in config_overrides.fields_of(first.method)
-    if dotted != _LIMIT
-    and dotted in second_fields
-    and len({_setting(side, dotted) for side in sides}) > 1
+    name
+    for name in config_overrides.fields_of(first.method)
+    if name in of_second
+    and name != _LIMIT
+    and read(name)(first) != read(name)(second)
   ]
-
-
-def _setting(values: Mapping[str, Any], dotted: str) -> Any:
-  section, name = dotted.split('.')
-  return values[section][name]
-
-
-def _from_dict(
-  values: Mapping[str, Any],
-  source: str,
-  problems: list[str],
-  unread: list[str],
-  required: Collection[str] = (),
-) -> config_lib.TrainConfig:
-  """Builds every section, adding to `problems`, and then the whole.
-
-  Args:
-    values: See `ConfigValues.sections`.
-    source: Named in errors.
-    problems: Clauses so far.
-    unread: Receives the settings of other methods that are left out.
-    required: Settings that may not be left out.
-  """
-  sections, method, method_name = {}, None, config_overrides.method_name(values)
-  if method_name:
-    try:
-      method = registry.find(method_name)
-    except UserError as error:
-      problems.append(str(error).removesuffix('.'))
-  known_fields = config_overrides.fields_of(method)
-  for name in values:
-    if name not in config_overrides.SECTIONS:
-      problems.append(config_overrides.unknown(str(name), 'config.', method))
-  for name, section_class in config_overrides.SECTIONS.items():
-    if method and name == AlgorithmConfig.section:
-      section_class = method.settings
-    given = values.get(name, {})
-    if not isinstance(given, Mapping):
-      problems.append(
-        f'`config.{name}` must be a section of settings, found {given!r}'
-      )
-      continue
-    known = {}
-    for key, value in given.items():
-      dotted = f'{name}.{key}'
-      if dotted in known_fields:
-        known[key] = value
-      elif not config_overrides.field_of_any(dotted):
-        problems.append(config_overrides.unknown(dotted, 'config.', method))
-      elif dotted in required and method:
-        problems.append(config_overrides.unread(dotted, method_name))
-      else:
-        unread.append(dotted)
-    missing = [
-      field.name
-      for field in dataclasses.fields(section_class)
-      if field.default is dataclasses.MISSING and field.name not in known
-    ]
-    problems += [f'`config.{name}.{key}` is required' for key in missing]
-    try:
-      # A missing setting must not hide what is wrong with the others.
-      sections[name] = section_class(**known, **dict.fromkeys(missing))
-    except ConfigError as error:
-      problems += [
-        problem
-        for problem in error.problems
-        if not any(f'`config.{name}.{key}`' in problem for key in missing)
-      ]
-  if not problems:
-    sections['data'] = _with_image_shape(sections['data'])
-    try:
-      return config_lib.TrainConfig(**sections)
-    except ConfigError as error:
-      problems += error.problems
-  raise ConfigError(problems, source)
 
 
 def _with_image_shape(data: config_lib.DataConfig) -> config_lib.DataConfig:
@@ -314,13 +284,12 @@ def _with_image_shape(data: config_lib.DataConfig) -> config_lib.DataConfig:
   Raises:
     UserError: If it has to be read, but the corpus cannot be.
   """
-  names = (*config_checks.IMAGE_SIZES, 'classes')
+  names = (*IMAGE_SIZES, 'classes')
   given = {name: getattr(data, name) for name in names}
   if data.corpus != 'image_folder' or None not in given.values():
     return data
   # Late: it takes NumPy, which other configs need not wait for.
-  from tff_fedfish.data.images.image_files import read_image
-  from tff_fedfish.data.images.image_folder import ImageFolder
+  from tff_fedfish.data.images.image_folder import ImageFolder, read_image
 
   folder = ImageFolder(data.directory)
   # That all others are like the first is found out where they are read.

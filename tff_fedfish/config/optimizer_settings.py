@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Literal, get_args
 
-from tff_fedfish.config_fields import ConfigError, Section, number
+from tff_fedfish.config_fields import Section, number
 
 # Setting -> optimizers that read it; all read what is not listed.
 _READERS = {
@@ -69,15 +69,43 @@ class OptimizerSettings(Section):
   1]. 'exponential' requires it, above 0. None: 0 with 'cosine', whose last
   schedule round then changes nothing."""
 
-  def __post_init__(self):
-    problems = []
-    try:
-      super().__post_init__()
-    except ConfigError as error:
-      problems += error.problems
-    problems += _problems_of(self)
-    if problems:
-      raise ConfigError(problems)
+  def cross_problems(self, *, are_fields_right: bool) -> list[str]:
+    """See `Section`."""
+    section = f'config.{self.section}'
+    schedule = self.learning_rate_schedule
+    chosen = f'learning_rate_schedule {schedule!r}'
+    fields = {field.name: field for field in dataclasses.fields(self)}
+    problems = [
+      f'`{section}.{name}` is read with {reader} only, found {value!r}; '
+      'leave it out'
+      for name, reader in unread_settings(self).items()
+      if (value := getattr(self, name)) != fields[name].default
+      and not self._may_keep(name)
+    ]
+    if self.optimizer == 'sgd' and self.nesterov is True:
+      if self.momentum == 0:
+        problems.append(
+          f'`{section}.momentum` must be above 0 with nesterov true, found '
+          f'{self.momentum}'
+        )
+    if schedule in ('cosine', 'exponential') and self.schedule_rounds is None:
+      problems.append(f'`{section}.schedule_rounds` is required with {chosen}')
+    if schedule == 'exponential':
+      if self.final_fraction is None:
+        problems.append(f'`{section}.final_fraction` is required with {chosen}')
+      elif self.final_fraction == 0:
+        problems.append(
+          f'`{section}.final_fraction` must be above 0 with {chosen}, found 0.0'
+        )
+    return problems
+
+  def _may_keep(self, name):
+    """Says whether runs of earlier versions may have set what is not read."""
+    return (
+      self.section == 'server'
+      and self.optimizer == 'sgd'
+      and name in ('beta_1', 'beta_2', 'epsilon')
+    )
 
   @property
   def varies_learning_rate(self) -> bool:
@@ -108,47 +136,6 @@ def unread_settings(settings: OptimizerSettings) -> dict[str, str]:
     for name in _OF_SCHEDULES:
       unread[name] = "learning_rate_schedule 'cosine' or 'exponential'"
   return unread
-
-
-def _problems_of(settings: OptimizerSettings) -> list[str]:
-  """Returns a clause for each setting that does not go with another one."""
-  section = f'config.{settings.section}'
-  schedule = settings.learning_rate_schedule
-  chosen = f'learning_rate_schedule {schedule!r}'
-  fields = {field.name: field for field in dataclasses.fields(settings)}
-  problems = []
-  for name, reader in unread_settings(settings).items():
-    value = getattr(settings, name)
-    if value != fields[name].default and not _is_kept(settings, name):
-      problems.append(
-        f'`{section}.{name}` is read with {reader} only, found {value!r}; '
-        'leave it out'
-      )
-  if settings.optimizer == 'sgd' and settings.nesterov is True:
-    if settings.momentum == 0:
-      problems.append(
-        f'`{section}.momentum` must be above 0 with nesterov true, found '
-        f'{settings.momentum}'
-      )
-  if schedule in ('cosine', 'exponential') and settings.schedule_rounds is None:
-    problems.append(f'`{section}.schedule_rounds` is required with {chosen}')
-  if schedule == 'exponential':
-    if settings.final_fraction is None:
-      problems.append(f'`{section}.final_fraction` is required with {chosen}')
-    elif settings.final_fraction == 0:
-      problems.append(
-        f'`{section}.final_fraction` must be above 0 with {chosen}, found 0.0'
-      )
-  return problems
-
-
-def _is_kept(settings, name):
-  """Says whether runs of earlier versions may have set what is not read."""
-  return (
-    settings.section == 'server'
-    and settings.optimizer == 'sgd'
-    and name in ('beta_1', 'beta_2', 'epsilon')
-  )
 
 
 def _either(names):

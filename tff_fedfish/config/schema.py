@@ -4,18 +4,18 @@ import dataclasses
 from typing import ClassVar, Literal
 
 from models.image_model_config import IMAGE_MODELS, ImageModelConfig
-from models.presets import PRESETS
-from models.transformer_config import TransformerConfig
+from models.transformer_config import PRESETS, TransformerConfig
 from tff_fedfish.config import checks as config_checks
 from tff_fedfish.config.data_settings import (
+  IMAGE_SIZES,
   ClientSplitsConfig,
   CohortsConfig,
   DataConfig,
   PartitionConfig,
 )
-from tff_fedfish.config.image_corpora import IMAGE_CORPORA
 from tff_fedfish.config.optimizer_settings import OptimizerSettings
 from tff_fedfish.config_fields import ConfigError, Section, number, seed
+from tff_fedfish.data.images.image_corpora import IMAGE_CORPORA
 from tff_fedfish.methods import registry
 from tff_fedfish.methods.method import Method
 from tff_fedfish.methods.settings import AlgorithmConfig
@@ -96,8 +96,9 @@ class ModelConfig(Section):
   section: ClassVar[str] = 'model'
 
   preset: str
-  """A name of models/presets.py; 'custom': all four sizes are given here; for
-  images 'emnist_cnn' or 'resnet18', which read nothing else of this section."""
+  """A name of `PRESETS` in models/transformer_config.py; 'custom': all four
+  sizes are given here; for images 'emnist_cnn' or 'resnet18', which read
+  nothing else of this section."""
   num_layers: int | None = number(None, at_least=1)
   """Blocks of attention and MLP, >= 1."""
   width: int | None = number(None, at_least=1)
@@ -113,37 +114,33 @@ class ModelConfig(Section):
   layer_loop: Literal['auto', 'unrolled', 'foldl'] = 'auto'
   """'unrolled' (fastest), 'foldl' (builds fast whatever the depth), 'auto'."""
 
-  def __post_init__(self):
-    problems = []
-    try:
-      super().__post_init__()
-    except ConfigError as error:
-      problems += error.problems
+  def cross_problems(self, *, are_fields_right: bool) -> list[str]:
+    """See `Section`; also sets the sizes of the preset."""
+    if not isinstance(self.preset, str):
+      return []
     if self.preset == 'custom':
-      problems += [
+      return [
         f"`config.model.{name}` is required with preset 'custom'"
         for name in PRESETS['tiny']
         if getattr(self, name) is None
       ]
-    elif isinstance(self.preset, str) and self.preset in PRESETS:
+    if self.preset in PRESETS:
       for name, value in PRESETS[self.preset].items():
         if getattr(self, name) is None:
           object.__setattr__(self, name, value)
-    elif isinstance(self.preset, str) and self.preset in IMAGE_MODELS:
-      problems += [
+      return []
+    if self.preset in IMAGE_MODELS:
+      return [
         f'`config.model.{field.name}` must be left at {field.default} with '
         f'preset {self.preset!r}, found {value!r}'
         for field in dataclasses.fields(self)
         if field.name != 'preset'
         and (value := getattr(self, field.name)) != field.default
       ]
-    elif isinstance(self.preset, str):
-      problems.append(
-        f'`config.model.preset` must be one of {", ".join(PRESETS)}, custom, '
-        f'{", ".join(IMAGE_MODELS)}, found {self.preset!r}'
-      )
-    if problems:
-      raise ConfigError(problems)
+    return [
+      f'`config.model.preset` must be one of {", ".join(PRESETS)}, custom, '
+      f'{", ".join(IMAGE_MODELS)}, found {self.preset!r}'
+    ]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -303,7 +300,7 @@ class TrainConfig:
       name=self.model.preset,
       num_classes=corpus.num_classes or len(self.data.class_names),
       image_shape=corpus.image_shape
-      or tuple(getattr(self.data, n) for n in config_checks.IMAGE_SIZES),
+      or tuple(getattr(self.data, n) for n in IMAGE_SIZES),
     )
 
   def transformer_config(self) -> TransformerConfig:

@@ -1,35 +1,26 @@
-"""Client id to token sequences: tokenized on demand, cached, shuffled."""
+"""Client id to token sequences: tokenized on demand, cached."""
 
 from __future__ import annotations
 
 import collections
 import threading
 import typing
-from collections.abc import Mapping, Sequence
-from typing import Protocol
 
 from tff_fedfish.data import sequences as sequences_lib
-from tff_fedfish.data.grouped_corpus import example_texts
-from tff_fedfish.data.sequences import Sequences
+from tff_fedfish.data.grouped_corpus import GroupedCorpus, example_texts
+from tff_fedfish.data.sequences import ClientRows, Sequences
 from tff_fedfish.data.tokenizers import Tokenizer
 
 if typing.TYPE_CHECKING:
   import tensorflow as tf
 
 
-class Corpus(Protocol):
-  """Interface of a grouped corpus."""
-
-  def examples(self, client_id: bytes) -> Sequence[Mapping[str, bytes]]:
-    """Returns the stored examples of one client."""
-
-
-class ClientSequences:
+class ClientSequences(ClientRows):
   """The token sequences of every client of a corpus. Thread safe."""
 
   def __init__(
     self,
-    corpus: Corpus,
+    corpus: GroupedCorpus,
     tokenizer: Tokenizer,
     *,
     sequence_length: int,
@@ -45,15 +36,7 @@ class ClientSequences:
       drop_short_block: See `sequences.build_sequences`.
       cache_bytes: Token sequences kept in memory, at most; those of the least
         recently used client go first. 0 keeps none.
-
-    Raises:
-      ValueError: If `sequence_length` is below 1.
     """
-    if sequence_length < 1:
-      raise ValueError(
-        f'`sequence_length` must be at least 1, found {sequence_length}. '
-        'It counts the tokens that a sequence predicts.'
-      )
     self.sequence_length = sequence_length
     self._corpus = corpus
     self.tokenizer = tokenizer
@@ -92,38 +75,6 @@ class ClientSequences:
     built = self._build(client_id)
     self._remember(client_id, built)
     return built
-
-  def training_sequences(
-    self,
-    client_id: bytes,
-    *,
-    shuffle_seed: int,
-    round_num: int,
-    max_sequences: int | None = None,
-    stream_length: int | None = None,
-  ) -> Sequences:
-    """Returns the sequences that a client trains on in one round.
-
-    Args:
-      client_id: A client of the corpus.
-      shuffle_seed: Seed of the order.
-      round_num: The round; each has an order of its own.
-      max_sequences: See `sequences.rows_of_round`.
-      stream_length: See `sequences.rows_of_round`.
-
-    Returns:
-      Sequences in an order that is a function of (shuffle_seed, round_num,
-      client_id). `num_dropped_sequences` and `num_dropped_tokens` count what
-      `max_sequences` cut off.
-    """
-    return sequences_lib.rows_of_round(
-      self.sequences(client_id),
-      shuffle_seed=shuffle_seed,
-      round_num=round_num,
-      client_id=client_id,
-      max_sequences=max_sequences,
-      stream_length=stream_length,
-    )
 
   def _build(self, client_id: bytes) -> Sequences:
     texts = example_texts(client_id, self._corpus.examples(client_id))

@@ -1,4 +1,4 @@
-"""Which clients take part in a round, as a function of seed and round."""
+"""Draws the clients of a round, as a function of seed and round."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,8 @@
-"""The index of a grouped corpus: where each group's records are, how large."""
+"""The index of a grouped corpus: where each group's records are, how large.
+
+The readers take a directory that `fedfish group` wrote. They raise a UserError
+if its index is missing or is no such table.
+"""
 
 import hashlib
 import os
@@ -31,7 +35,7 @@ INDEX_SCHEMA = pa.schema(
 
 
 class RecordLocations(NamedTuple):
-  """Positions of every client's records.
+  """Places of every client's records.
 
   Attributes:
     client_ids: All client ids, sorted.
@@ -48,23 +52,13 @@ class RecordLocations(NamedTuple):
 
 
 def shard_of(group_id: bytes, num_shards: int) -> int:
-  """Returns the number of the shard that holds a group.
-
-  It is a function of the id and of nothing else.
-  """
+  """Returns the number of the shard that holds a group."""
   digest = hashlib.sha256(group_id).digest()
   return int.from_bytes(digest, 'big') % num_shards
 
 
 def read_locations(directory: str | os.PathLike) -> RecordLocations:
-  """Reads what is needed to find records; takes about 35 bytes for each.
-
-  Args:
-    directory: A directory that `fedfish group` wrote.
-
-  Raises:
-    UserError: If the index is missing or is no such table.
-  """
+  """Reads what is needed to find records; takes about 35 bytes for each."""
   num_rows, tables = _open(directory, ('group_id', 'part', 'shard', 'offset'))
   row_type = np.int32 if num_rows < 1 << 31 else np.int64
   shards = np.empty(num_rows, np.int32)
@@ -99,14 +93,11 @@ def read_column(directory: str | os.PathLike, name: str) -> np.ndarray:
   """Reads one of the sizes in the index.
 
   Args:
-    directory: A directory that `fedfish group` wrote.
+    directory: The corpus.
     name: 'num_examples', 'num_bytes' or 'num_words'.
 
   Returns:
     int64 [num_rows].
-
-  Raises:
-    UserError: If the index is missing or is no such table.
   """
   num_rows, tables = _open(directory, (name,))
   values = np.empty(num_rows, np.int64)
@@ -118,30 +109,16 @@ def read_column(directory: str | os.PathLike, name: str) -> np.ndarray:
 
 
 def read_index(directory: str | os.PathLike) -> pa.Table:
-  """Reads the whole index; takes several times the memory of what is needed.
+  """Reads the whole index, a table of `INDEX_SCHEMA`.
 
-  Args:
-    directory: A directory that `fedfish group` wrote.
-
-  Returns:
-    A table of `INDEX_SCHEMA`.
-
-  Raises:
-    UserError: If the index is missing or is no such table.
+  Takes several times the memory of what is needed to find records.
   """
   _, tables = _open(directory, INDEX_SCHEMA.names)
   return pa.concat_tables([INDEX_SCHEMA.empty_table(), *tables])
 
 
 def index_sha256(directory: str | os.PathLike) -> str:
-  """Returns the SHA-256 of the index as it lies on the disk, in hexadecimal.
-
-  Args:
-    directory: A directory that `fedfish group` wrote.
-
-  Raises:
-    UserError: If the index is missing or is no readable file.
-  """
+  """Returns the SHA-256 of the index as it lies on the disk, in hexadecimal."""
   path = pathlib.Path(directory) / INDEX_NAME
   try:
     with open(path, 'rb') as file:

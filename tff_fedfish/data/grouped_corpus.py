@@ -5,7 +5,7 @@ import hashlib
 import os
 import pathlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -27,18 +27,25 @@ Example = dict[str, bytes]
 
 
 class GroupedCorpus:
-  """A directory that `fedfish group` wrote; every group is a client.
+  """A `Corpus` that `fedfish group` wrote; every group is a client.
 
   Opening reads the manifest and, of the index, what is needed to find records;
   sizes are read when they are first asked for, shards when examples are. None
   of it imports TensorFlow. Instances hold no open files: threads may share one,
   and processes may be handed one.
 
+  Methods that take a client id raise a KeyError if there is no such client. All
+  raise a UserError if what they read is damaged, or if the index was replaced
+  since the corpus was opened.
+
   Attributes:
     directory: Where the corpus lies.
     manifest: What it holds, and what was dropped when it was made.
     client_ids: All client ids, sorted.
   """
+
+  held_out: ClassVar[tuple[bytes, ...]] = ()
+  row_name: ClassVar[str] = 'sequences'
 
   def __init__(self, directory: str | os.PathLike):
     """Opens a grouped corpus.
@@ -60,27 +67,15 @@ class GroupedCorpus:
     self._columns = {}
 
   def num_examples(self, client_id: bytes) -> int:
-    """Returns how many examples the client has.
-
-    Raises:
-      KeyError: If there is no such client.
-    """
+    """Returns how many examples the client has."""
     return self._sum('num_examples', client_id)
 
   def num_words(self, client_id: bytes) -> int:
-    """Returns how many whitespace-separated words the client's texts have.
-
-    Raises:
-      KeyError: If there is no such client.
-    """
+    """Returns how many whitespace-separated words the client's texts have."""
     return self._sum('num_words', client_id)
 
   def num_bytes(self, client_id: bytes) -> int:
-    """Returns how many bytes the client's records take.
-
-    Raises:
-      KeyError: If there is no such client.
-    """
+    """Returns how many bytes the client's records take."""
     return self._sum('num_bytes', client_id)
 
   def sizes(self, column: str) -> np.ndarray:
@@ -91,10 +86,6 @@ class GroupedCorpus:
 
     Returns:
       int64 [num_clients].
-
-    Raises:
-      UserError: If the index was damaged or replaced since the corpus was
-        opened.
     """
     if not len(self.client_ids):
       return np.zeros(0, np.int64)
@@ -107,9 +98,6 @@ class GroupedCorpus:
 
     It does not depend on the number of shards, nor on where the corpus lies: a
     corpus that is grouped again is the same one.
-
-    Raises:
-      UserError: See `sizes`.
     """
     hasher = hashlib.sha256()
     for client_id in self.client_ids:
@@ -131,18 +119,7 @@ class GroupedCorpus:
     return hasher.hexdigest()
 
   def examples(self, client_id: bytes) -> list[Example]:
-    """Returns the client's examples as stored, parts joined.
-
-    Args:
-      client_id: One of `client_ids`.
-
-    Returns:
-      One dict per example, from feature name to value.
-
-    Raises:
-      KeyError: If there is no such client.
-      UserError: If its record is damaged.
-    """
+    """Returns the client's examples as stored, parts joined."""
     examples = []
     for row in self._rows(client_id):
       shard = self.manifest.shards[self._locations.shards[row]]
@@ -165,9 +142,6 @@ class GroupedCorpus:
     The order is that on the disk, not that of `client_ids`: shard by shard, in
     each by client id. Reads every shard from its beginning to its end, which is
     faster than `examples` for every client, and holds one client at a time.
-
-    Raises:
-      UserError: If a record is damaged.
     """
     for shard in self.manifest.shards:
       path = self.directory / shard.name
@@ -194,16 +168,7 @@ class GroupedCorpus:
   def client_dataset(self, client_id: bytes) -> 'tf.data.Dataset':
     """Returns the client's stored examples, in stored order, not batched.
 
-    Args:
-      client_id: One of `client_ids`.
-
-    Returns:
-      A dataset whose elements map each of `manifest.feature_names` to a scalar
-      tf.string.
-
-    Raises:
-      KeyError: If there is no such client.
-      UserError: If its record is damaged.
+    Elements map each of `manifest.feature_names` to a scalar tf.string.
     """
     import tensorflow as tf
 
@@ -216,13 +181,7 @@ class GroupedCorpus:
     )
 
   def cohort(self, seed: int, round_num: int, cohort_size: int) -> list[bytes]:
-    """Returns the clients drawn for one round, from all clients.
-
-    Args:
-      seed: The cohort seed.
-      round_num: 1-based round number.
-      cohort_size: How many clients to draw.
-    """
+    """Draws the clients of one round, from all; see `cohorts.draw_cohort`."""
     from tff_fedfish.data import cohorts
 
     return cohorts.draw_cohort(
@@ -291,14 +250,10 @@ class GroupedCorpus:
 def example_texts(
   client_id: bytes, examples: Sequence[Mapping[str, bytes]]
 ) -> list[bytes]:
-  """Returns the texts of a client's examples.
-
-  Args:
-    client_id: Named in the error.
-    examples: As stored.
+  """Returns the texts of a client's examples, as stored.
 
   Raises:
-    UserError: If an example has no feature `text`.
+    UserError: If an example has no feature `text`; names the client.
   """
   try:
     return [example['text'] for example in examples]

@@ -8,12 +8,10 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from tff_fedfish import files
-from tff_fedfish.data import json_values
+from tff_fedfish import files, json_values
 from tff_fedfish.errors import UserError
 
 SCHEMA_VERSION = 1
-_VERSION = 'schema_version'
 _PLAIN_NAME = re.compile(r'[\w-][\w.-]{0,199}', re.ASCII)
 MANIFEST_NAME = 'manifest.json'
 MAX_INPUTS = 10_000
@@ -22,7 +20,7 @@ MAX_INPUTS = 10_000
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Counts:
-  """Counts of input and output.
+  """Numbers of what went in and what came out.
 
   `records_in = records_out + sum(drops.values())` always holds.
   """
@@ -58,7 +56,7 @@ class InputFile:
   damage: str | None = None
   """Why reading stopped before the end, if it did: a reason in `drops`."""
   damage_byte: int | None = None
-  """How many bytes of the file, as it is stored, could be used."""
+  """Bytes of the file, as it is stored, that could be used."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -77,14 +75,14 @@ class DropExample:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Split:
-  """Which part of a corpus this is, where the corpus was split."""
+  """The part of a corpus that this is, where the corpus was split."""
 
   name: str
   """Such as 'train' or 'held_out'."""
   names: tuple[str, ...]
   """All parts, each a grouped corpus of its own beside this one."""
   rule: str
-  """How the parts are told apart, in words."""
+  """Rule that tells the parts apart, in words."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -106,7 +104,7 @@ class Manifest:
   inputs: tuple[InputFile, ...]
   """All raw files or, of very many, those that are damaged."""
   drop_examples: Mapping[str, DropExample]
-  """Counts by reason."""
+  """First dropped record by reason."""
   split: Split | None = None
   """None where the corpus is whole."""
   index_sha256: str = ''
@@ -127,11 +125,8 @@ class Manifest:
 def read_manifest(directory: str | os.PathLike) -> Manifest:
   """Reads and checks the manifest of a grouped corpus.
 
-  Args:
-    directory: A directory that `fedfish group` wrote.
-
   Raises:
-    UserError: If it is no grouped corpus, or one of a newer schema.
+    UserError: If `directory` is no grouped corpus, or one of a newer schema.
   """
   directory = pathlib.Path(directory)
   path = directory / MANIFEST_NAME
@@ -143,44 +138,41 @@ def read_manifest(directory: str | os.PathLike) -> Manifest:
     )
     raise _not_a_corpus(directory, found)
   try:
-    value = files.parse_json(path.read_text(encoding='utf-8'))
-    version = json_values.from_json(int, value['schema_version'], _VERSION)
-    if version <= SCHEMA_VERSION:
-      return _from_json(value)
-  except (ValueError, KeyError, TypeError) as error:
-    # What is no JSON at all is not worth more words.
-    is_told = isinstance(error, json_values.WrongValueError)
+    manifest = files.read_json(path, schema=Manifest, upgrade=_upgrade)
+    _require_file_names(manifest)
+  except files.NewerSchemaError as error:
+    raise UserError(
+      f'{str(directory)!r} must be a grouped corpus of schema version '
+      f'{SCHEMA_VERSION} or older, but was written by a newer version of '
+      f'fedfish (schema version {error.version}). Upgrade fedfish, or group '
+      'the corpus again.'
+    ) from error
+  except ValueError as error:
+    # What is no JSON object at all is not worth more words.
+    is_told = isinstance(error, json_values.WrongValueError) and error.name
     raise _not_a_corpus(
       directory,
       f'has an unreadable {MANIFEST_NAME}{f" ({error})" if is_told else ""}',
     ) from error
-  raise UserError(
-    f'{str(directory)!r} must be a grouped corpus of schema version '
-    f'{SCHEMA_VERSION} or older, but was written by a newer version of '
-    f'fedfish (schema version {version}). Upgrade fedfish, or group the '
-    'corpus again.'
-  )
+  return manifest
 
 
-def _from_json(value: dict[str, Any]) -> Manifest:
-  # What earlier versions did not write.
+def _upgrade(value: dict[str, Any]) -> dict[str, Any]:
+  """Adds what earlier versions did not write."""
   inputs = value.get('inputs')
   num_inputs = len(inputs) if isinstance(inputs, list) else 0
-  value = {'num_input_files': num_inputs} | value
-  names = {field.name for field in dataclasses.fields(Manifest)}
-  known = {name: found for name, found in value.items() if name in names}
-  manifest = json_values.from_json(Manifest, known, '')
-  if manifest.schema_version < 1:
-    raise json_values.WrongValueError(
-      f'`{_VERSION}` must be at least 1, but is {manifest.schema_version}'
-    )
+  return {'num_input_files': num_inputs} | value
+
+
+def _require_file_names(manifest: Manifest) -> None:
+  """Shards are read from inside the directory, and from nowhere else."""
   for i, shard in enumerate(manifest.shards):
-    # It is read from inside the directory, and from nowhere else.
-    if not _PLAIN_NAME.fullmatch(shard.name):
-      raise json_values.WrongValueError(
-        f'`shards[{i}].name` must be the name of a file, but is {shard.name!r}'
-      )
-  return manifest
+    json_values.require(
+      bool(_PLAIN_NAME.fullmatch(shard.name)),
+      f'shards[{i}].name',
+      'the name of a file',
+      shard.name,
+    )
 
 
 def _not_a_corpus(directory: pathlib.Path, found: str) -> UserError:

@@ -10,17 +10,17 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from tff_fedfish.data import randomness, row_orders
+from tff_fedfish.data import randomness
 from tff_fedfish.data.client_sequences import ClientSequences
 from tff_fedfish.data.client_splits import split_clients
 from tff_fedfish.data.grouped_corpus import GroupedCorpus
 from tff_fedfish.data.row_counts import RowCounts, load_or_count
-from tff_fedfish.data.sequences import Sequences
+from tff_fedfish.data.sequences import ClientRows, Rows, Sequences
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Merge:
-  """Which groups of a corpus become which clients."""
+  """A division of a corpus's groups among clients."""
 
   num_clients: int
   """K, >= 1. A client may get no group."""
@@ -40,13 +40,8 @@ def client_ids(num_clients: int) -> list[bytes]:
 def owner(group_id: bytes, *, num_clients: int, partition_seed: int) -> int:
   """Returns the number of the client that a group belongs to.
 
-  Args:
-    group_id: The group. Others do not matter: it stays when they change.
-    num_clients: Clients, >= 1.
-    partition_seed: The seed.
-
-  Returns:
-    0 to num_clients - 1.
+  It is 0 to num_clients - 1 and depends only on the arguments: a group stays
+  when others join or leave the corpus.
   """
   digest = randomness.digest('merge', partition_seed, group_id)
   return int.from_bytes(digest[:8], 'big') % num_clients
@@ -94,7 +89,7 @@ def open_merged_clients(
   )
 
 
-class MergedClients:
+class MergedClients(ClientRows):
   """The sequences of merged clients. Thread safe."""
 
   def __init__(
@@ -136,86 +131,55 @@ class MergedClients:
     return [self._group_ids[i] for i in self._members[client_id]]
 
   def sequences(self, client_id: bytes) -> Sequences:
-    """Returns all sequences of a client, group by group.
+    """Returns all sequences of a client, group by group; see `ClientRows`."""
+    rows = self._selectable(client_id)
+    return rows.select(np.arange(len(rows)))
 
-    Args:
-      client_id: One of `client_ids`.
-
-    Raises:
-      KeyError: If there is no such client.
-      UserError: If an example has no text.
-    """
-    members = self._members[client_id]
-    num_rows = self._counts.num_rows[members].sum()
-    return self._rows(members, np.arange(num_rows))
-
-  def training_sequences(
-    self,
-    client_id: bytes,
-    *,
-    shuffle_seed: int,
-    round_num: int,
-    max_sequences: int | None = None,
-    stream_length: int | None = None,
-  ) -> Sequences:
-    """Returns the sequences that a client trains on in one round.
-
-    Only the groups that they belong to are tokenized.
-
-    Args:
-      client_id: One of `client_ids`.
-      shuffle_seed: Seed of the order.
-      round_num: The round. Without `stream_length` it is also the pass.
-      max_sequences: See `sequences.rows_of_round`.
-      stream_length: See `sequences.rows_of_round`.
-
-    Returns:
-      The sequences, as `ClientSequences` would return them for a client with
-      those of `sequences(client_id)`.
-    """
-    members = self._members[client_id]
-    counts = self._counts.select(members)
-    num_rows = int(counts.num_rows.sum())
-    purposes = dict(shuffle_seed=shuffle_seed, client_id=client_id)
-    if stream_length is not None:
-      index, is_repeated = row_orders.stream_rows(
-        num_rows, stream_length, round_num=round_num, **purposes
-      )
-      return dataclasses.replace(
-        self._rows(members, index), is_repeated=is_repeated
-      )
-    order = row_orders.permutation(num_rows, pass_num=round_num, **purposes)
-    rows = self._rows(members, order[:max_sequences])
-    return dataclasses.replace(
-      rows,
-      num_dropped_sequences=num_rows - len(rows),
-      num_dropped_tokens=int(counts.num_tokens.sum()) - rows.num_tokens,
+  def _selectable(self, client_id: bytes) -> '_UnreadRows':
+    counts = self._counts.select(self._members[client_id])
+    return _UnreadRows(
+      groups=self._groups, group_ids=self.group_ids(client_id), counts=counts
     )
 
-  def _rows(self, members: np.ndarray, index: np.ndarray) -> Sequences:
-    """Returns the sequences with some numbers, counted over all members."""
-    counts = self._counts.select(members)
-    starts = np.concatenate([[0], np.cumsum(counts.num_rows)])
-    tokens = np.empty([len(index), self._groups.sequence_length + 1], np.int32)
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class _UnreadRows(Rows):
+  """All sequences of a client; only the groups of chosen ones are tokenized."""
+
+  groups: ClientSequences
+  group_ids: list[bytes]
+  counts: RowCounts
+
+  def __len__(self) -> int:
+    return int(self.counts.num_rows.sum())
+
+  @property
+  def num_tokens(self) -> int:
+    return int(self.counts.num_tokens.sum())
+
+  def select(self, index: np.ndarray) -> Sequences:
+    """Returns the sequences with some numbers, counted over all groups."""
+    starts = np.concatenate([[0], np.cumsum(self.counts.num_rows)])
+    tokens = np.empty([len(index), self.groups.sequence_length + 1], np.int32)
     num_targets = np.empty(len(index), np.int32)
-    # An empty member starts where the next one does: the last is meant.
+    # An empty group starts where the next one does: the last is meant.
     of_rows = np.searchsorted(starts, index, side='right') - 1
-    by_member = np.argsort(of_rows, kind='stable')
-    changes = np.flatnonzero(np.diff(of_rows[by_member])) + 1
-    for places in np.split(by_member, changes) if len(index) else ():
-      member = of_rows[places[0]]
-      found = self._groups.sequences(self._group_ids[members[member]])
-      if len(found) != counts.num_rows[member]:
+    by_group = np.argsort(of_rows, kind='stable')
+    changes = np.flatnonzero(np.diff(of_rows[by_group])) + 1
+    for places in np.split(by_group, changes) if len(index) else ():
+      group = of_rows[places[0]]
+      found = self.groups.sequences(self.group_ids[group])
+      if len(found) != self.counts.num_rows[group]:
         raise ValueError(
-          f'Group {self._group_ids[members[member]]!r} must have '
-          f'{counts.num_rows[member]} sequences, as when they were counted, '
-          f'but has {len(found)}: the corpus was changed.'
+          f'Group {self.group_ids[group]!r} must have '
+          f'{self.counts.num_rows[group]} sequences, as when they were '
+          f'counted, but has {len(found)}: the corpus was changed.'
         )
-      rows = index[places] - starts[member]
+      rows = index[places] - starts[group]
       tokens[places] = found.tokens[rows]
       num_targets[places] = found.num_targets[rows]
     return Sequences(
       tokens,
       num_targets,
-      num_short_block_tokens=int(counts.num_short_block_tokens.sum()),
+      num_short_block_tokens=int(self.counts.num_short_block_tokens.sum()),
     )

@@ -39,16 +39,9 @@ def fraction(purpose: str, seed: int, *parts: int | bytes) -> float:
 def noise_seeds(
   shuffle_seed: int, round_num: int, client_id: bytes, num_rows: int
 ) -> np.ndarray:
-  """Returns what the rows of a client draw from in a round.
+  """Returns the seeds that the rows of a client draw from in a round.
 
-  Args:
-    shuffle_seed: Seed of the client's order, and of its noise.
-    round_num: The round; each has seeds of its own.
-    client_id: The client.
-    num_rows: Rows that it trains on.
-
-  Returns:
-    int32 [num_rows, 2], at least 0. Of fewer rows they are the first ones.
+  int32 [num_rows, 2], at least 0; those of fewer rows are the first ones.
   """
   noise = generator('client_noise', shuffle_seed, round_num, client_id)
   seeds = noise.randint(_INT32_LIMIT, size=(num_rows, 2), dtype=np.int64)

@@ -10,15 +10,8 @@ def permutation(
 ) -> np.ndarray:
   """Returns the order of one pass over a client's rows.
 
-  Args:
-    num_rows: Rows of the client, >= 0.
-    shuffle_seed: Seed of the order.
-    pass_num: The pass, counted from 1. A run that makes one pass per round
-      gives the round.
-    client_id: The client.
-
-  Returns:
-    int64 [num_rows], a function of the arguments.
+  int64 [num_rows], a function of the arguments. Passes count from 1; a run that
+  makes one pass per round gives the round.
   """
   generator = randomness.generator(
     'client_shuffle', shuffle_seed, pass_num, client_id

@@ -6,7 +6,7 @@ import collections
 import dataclasses
 import typing
 from collections.abc import Iterable
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import numpy as np
 
@@ -16,44 +16,70 @@ if typing.TYPE_CHECKING:
   import tensorflow as tf
 
 
-class Rows(Protocol):
-  """Rows of a batch that a client trains on or is scored on.
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class Rows:
+  """A client's examples for training or scoring, row by row of a batch.
 
-  A frozen dataclass whose counts `take` raises: sequences of tokens here,
-  images in `images/image_rows.py`.
+  Sequences of tokens here, images in `images/image_clients.py`. A subclass adds
+  arrays with an entry per row.
   """
 
-  noise_seeds: np.ndarray | None
-  is_repeated: np.ndarray | None
-  num_dropped_sequences: int
-  num_dropped_tokens: int
+  noise_seeds: np.ndarray | None = None
+  """int32 [num_rows, 2]; what labels or noise are drawn from. None: batches
+  have no seeds."""
+  is_repeated: np.ndarray | None = None
+  """bool [num_rows]; whether a row came before in the same round. None: batches
+  do not say."""
+  num_dropped_sequences: int = 0
+  """Rows that `take` cut off."""
+  num_dropped_tokens: int = 0
+  """Real tokens in the rows that `take` cut off."""
 
   def __len__(self) -> int:
-    """Returns the number of rows."""
+    raise NotImplementedError
 
   @property
   def num_tokens(self) -> int:
     """Real tokens in all rows; an image counts as one."""
+    raise NotImplementedError
 
   @property
   def num_lost_tokens(self) -> int:
     """Tokens of the client that are in no row, whatever the reason."""
-
-  def select(self, index: slice | np.ndarray) -> Self:
-    """Returns some rows, with the counts as they are."""
+    return self.num_dropped_tokens
 
   def batch_features(self) -> collections.OrderedDict[str, Any]:
     """Returns x and y of one batch with all rows, as arrays."""
+    raise NotImplementedError
+
+  def select(self, index: slice | np.ndarray) -> Self:
+    """Returns some rows, with the counts as they are.
+
+    Args:
+      index: A slice, or the rows' numbers in the new order.
+    """
+    arrays = {
+      field.name: value[index]
+      for field in dataclasses.fields(self)
+      if isinstance(value := getattr(self, field.name), np.ndarray)
+    }
+    return dataclasses.replace(self, **arrays)
 
 
 AnyRows = TypeVar('AnyRows', bound=Rows)
 
 
-class ClientRows(Protocol):
-  """The rows of every client of a corpus: `ClientSequences`, `ClientImages`."""
+class ClientRows:
+  """The rows of every client of a corpus, of text or of images. Thread safe."""
 
   def sequences(self, client_id: bytes) -> Rows:
-    """Returns all rows of a client in the order of the corpus."""
+    """Returns all rows of a client in the order of the corpus.
+
+    Raises:
+      KeyError: If there is no such client.
+      UserError: If its examples cannot be read.
+    """
+    raise NotImplementedError
 
   def training_sequences(
     self,
@@ -66,12 +92,48 @@ class ClientRows(Protocol):
   ) -> Rows:
     """Returns the rows that a client trains on in one round.
 
-    See `rows_of_round`.
+    Args:
+      client_id: The client.
+      shuffle_seed: Seed of the order.
+      round_num: The round, counted from 1; each has an order of its own.
+      max_sequences: Rows to keep, at most, after the round's shuffle. None:
+        all.
+      stream_length: Rows that the round takes instead from the client's stream
+        of passes, see `row_orders.stream_rows`; they have `is_repeated`. None:
+        the round is one pass.
+
+    Returns:
+      Rows in an order that is a function of (shuffle_seed, round_num,
+      client_id). Their dropped counts say what `max_sequences` cut off.
+
+    Raises:
+      KeyError: If there is no such client.
+      UserError: If its examples cannot be read.
     """
+    rows = self._selectable(client_id)
+    purposes = dict(shuffle_seed=shuffle_seed, client_id=client_id)
+    if stream_length is not None:
+      order, is_repeated = row_orders.stream_rows(
+        len(rows), stream_length, round_num=round_num, **purposes
+      )
+      return dataclasses.replace(rows.select(order), is_repeated=is_repeated)
+    order = row_orders.permutation(len(rows), pass_num=round_num, **purposes)
+    kept = rows.select(order[:max_sequences])
+    return dataclasses.replace(
+      kept,
+      num_dropped_sequences=rows.num_dropped_sequences + len(rows) - len(kept),
+      num_dropped_tokens=(
+        rows.num_dropped_tokens + rows.num_tokens - kept.num_tokens
+      ),
+    )
+
+  def _selectable(self, client_id: bytes) -> Rows:
+    """Returns all rows of a client; `select` may be what reads them."""
+    return self.sequences(client_id)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Sequences:
+class Sequences(Rows):
   """Token sequences of one client, and a count of what was cut from them.
 
   A sequence of n + 1 tokens has n next-token targets. Rows shorter than the
@@ -84,16 +146,6 @@ class Sequences:
   """int32 [num_sequences], 1 to sequence_length."""
   num_short_block_tokens: int = 0
   """Tokens of a last block that was dropped because it was too short."""
-  num_dropped_sequences: int = 0
-  """Sequences that `take` cut off."""
-  num_dropped_tokens: int = 0
-  """Real tokens in the sequences that `take` cut off."""
-  noise_seeds: np.ndarray | None = None
-  """int32 [num_sequences, 2]; what labels are drawn from. None: batches have no
-  seeds."""
-  is_repeated: np.ndarray | None = None
-  """bool [num_sequences]; whether a row came before in the same round. None:
-  batches do not say."""
 
   def __len__(self) -> int:
     return len(self.tokens)
@@ -103,30 +155,15 @@ class Sequences:
     """Real tokens, the first of each sequence included."""
     return int(self.num_targets.sum(dtype=np.int64)) + len(self)
 
-  def count(self, token_id: int) -> int:
-    """Returns how many of the real tokens are `token_id`."""
-    is_real = np.arange(self.tokens.shape[1]) <= self.num_targets[:, np.newaxis]
-    return int(np.count_nonzero(is_real & (self.tokens == token_id)))
-
   @property
   def num_lost_tokens(self) -> int:
     """Tokens in sequences that were cut off, and of a dropped last block."""
     return self.num_dropped_tokens + self.num_short_block_tokens
 
-  def select(self, index: slice | np.ndarray) -> Sequences:
-    """Returns some of the sequences, with the counts as they are.
-
-    Args:
-      index: A slice, or the rows' numbers in the new order.
-    """
-    seeds, is_repeated = self.noise_seeds, self.is_repeated
-    return dataclasses.replace(
-      self,
-      tokens=self.tokens[index],
-      num_targets=self.num_targets[index],
-      noise_seeds=None if seeds is None else seeds[index],
-      is_repeated=None if is_repeated is None else is_repeated[index],
-    )
+  def count(self, token_id: int) -> int:
+    """Returns how many of the real tokens are `token_id`."""
+    is_real = np.arange(self.tokens.shape[1]) <= self.num_targets[:, np.newaxis]
+    return int(np.count_nonzero(is_real & (self.tokens == token_id)))
 
   def batch_features(self) -> collections.OrderedDict[str, Any]:
     """Returns x, the tokens, and y, the numbers of targets.
@@ -197,38 +234,6 @@ def build_sequences(
   )
 
 
-def rows_of_round(
-  rows: AnyRows,
-  *,
-  shuffle_seed: int,
-  round_num: int,
-  client_id: bytes,
-  max_sequences: int | None = None,
-  stream_length: int | None = None,
-) -> AnyRows:
-  """Returns what a client trains on in one round.
-
-  Args:
-    rows: All rows of the client.
-    shuffle_seed: Seed of the order.
-    round_num: The round, counted from 1.
-    client_id: The client.
-    max_sequences: Rows to keep, at most, after the round's shuffle; `take`
-      counts the rest. None: all.
-    stream_length: Rows that the round takes instead from the client's stream of
-      passes, see `row_orders.stream_rows`; they have `is_repeated`. None: the
-      round is one pass.
-  """
-  purposes = dict(shuffle_seed=shuffle_seed, client_id=client_id)
-  if stream_length is None:
-    order = row_orders.permutation(len(rows), pass_num=round_num, **purposes)
-    return take(rows.select(order), max_sequences)
-  order, is_repeated = row_orders.stream_rows(
-    len(rows), stream_length, round_num=round_num, **purposes
-  )
-  return dataclasses.replace(rows.select(order), is_repeated=is_repeated)
-
-
 def permute(rows: AnyRows, generator: np.random.RandomState) -> AnyRows:
   """Returns the rows in an order drawn from `generator`."""
   return rows.select(generator.permutation(len(rows)))
@@ -264,11 +269,8 @@ def with_noise(
 ) -> AnyRows:
   """Returns the rows with the seeds that a client draws from in a round.
 
-  Args:
-    rows: What it trains on, in their order.
-    seed: See `randomness.noise_seeds`.
-    round_num: The round; 0 outside of training.
-    client_id: The client.
+  They are those of `randomness.noise_seeds`; outside of training `round_num`
+  is 0.
   """
   seeds = randomness.noise_seeds(seed, round_num, client_id, len(rows))
   return dataclasses.replace(rows, noise_seeds=seeds)

@@ -9,13 +9,9 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from tff_fedfish import files, json_values
 from tff_fedfish.data import sentencepiece, wordpiece
 from tff_fedfish.errors import UserError
-from tff_fedfish.files import (
-  parse_json,
-  write_directory_atomically,
-  write_json,
-)
 
 SCHEMA_VERSION = 1
 WORDPIECE = 'wordpiece'
@@ -25,15 +21,20 @@ _VOCABULARY_FILES = {
   WORDPIECE: 'vocab.txt',
   SENTENCEPIECE: 'sentencepiece.model',
 }
-_METADATA_TYPES = {
-  'kind': str,
-  'size': int,
-  'lower_case': bool,
-  'end_of_text_id': int,
-  'padding_id': int,
-  'unknown_id': int,
-  'sha256': str,
-}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Metadata:
+  """Everything `tokenizer.json` says; the fields are those of `Tokenizer`."""
+
+  schema_version: int = SCHEMA_VERSION
+  kind: str
+  size: int
+  lower_case: bool
+  end_of_text_id: int
+  padding_id: int
+  unknown_id: int
+  sha256: str
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -79,7 +80,14 @@ class Tokenizer:
     """
     if not texts:
       return []
-    token_ids, splits = self.codec.encode([_utf8(text) for text in texts])
+    import tensorflow as tf
+
+    with tf.device('/CPU:0'):
+      ragged = self.codec.tokenizer.tokenize(
+        tf.constant([_utf8(text) for text in texts])
+      )
+    token_ids = ragged.flat_values.numpy()
+    splits = ragged.row_splits.numpy()
     return [token_ids[i:j] for i, j in itertools.pairwise(splits)]
 
   def decode(self, token_ids: Iterable[int]) -> str:
@@ -116,11 +124,14 @@ class Tokenizer:
       directory: Must not exist, or be empty; `load_tokenizer` reads it.
     """
     file_name = _VOCABULARY_FILES[self.kind]
-    metadata = {'schema_version': SCHEMA_VERSION}
-    metadata |= {name: getattr(self, name) for name in _METADATA_TYPES}
-    with write_directory_atomically(directory) as temporary:
+    with files.write_directory_atomically(directory) as temporary:
       (temporary / file_name).write_bytes(self.vocabulary)
-      write_json(temporary / METADATA_FILE, metadata)
+      metadata = dataclasses.asdict(self._metadata())
+      files.write_json(temporary / METADATA_FILE, metadata)
+
+  def _metadata(self) -> _Metadata:
+    names = [field.name for field in dataclasses.fields(_Metadata)]
+    return _Metadata(**{name: getattr(self, name) for name in names[1:]})
 
 
 def load_tokenizer(
@@ -134,9 +145,6 @@ def load_tokenizer(
     lower_case: For a WordPiece vocabulary file only: whether texts are
       lower-cased and stripped of accents. None: they are if no piece has an
       upper-case letter.
-
-  Returns:
-    The tokenizer.
 
   Raises:
     UserError: If the path is none of these, is damaged, or lacks a special
@@ -179,9 +187,6 @@ def wordpiece_tokenizer(
     source: The file's name, for errors.
     lower_case: See `load_tokenizer`.
 
-  Returns:
-    The tokenizer.
-
   Raises:
     UserError: If the vocabulary is malformed or lacks a special piece.
   """
@@ -215,7 +220,7 @@ def _sentencepiece_tokenizer(model: bytes, source: str) -> Tokenizer:
 
 def _load_directory(path: pathlib.Path) -> Tokenizer:
   metadata = _read_metadata(path / METADATA_FILE)
-  file = path / _VOCABULARY_FILES[metadata['kind']]
+  file = path / _VOCABULARY_FILES[metadata.kind]
   if not file.is_file():
     raise UserError(
       f'The vocabulary {str(path)!r} must hold {file.name}, but does not. '
@@ -223,60 +228,60 @@ def _load_directory(path: pathlib.Path) -> Tokenizer:
     )
   vocabulary = _read(file)
   sha256 = hashlib.sha256(vocabulary).hexdigest()
-  if sha256 != metadata['sha256']:
+  if sha256 != metadata.sha256:
     raise UserError(
       f'The vocabulary {str(path)!r} is damaged: {file.name} must have the '
-      f'sha256 {metadata["sha256"][:16]} that {METADATA_FILE} states, but '
+      f'sha256 {metadata.sha256[:16]} that {METADATA_FILE} states, but '
       f'has {sha256[:16]}. Copy the whole directory again.'
     )
-  if metadata['kind'] == WORDPIECE:
+  if metadata.kind == WORDPIECE:
     tokenizer = wordpiece_tokenizer(
-      vocabulary, str(file), lower_case=metadata['lower_case']
+      vocabulary, str(file), lower_case=metadata.lower_case
     )
   else:
     tokenizer = _sentencepiece_tokenizer(vocabulary, str(file))
-  for name in _METADATA_TYPES:
-    if getattr(tokenizer, name) != metadata[name]:
+  found = dataclasses.asdict(tokenizer._metadata())
+  for name, value in dataclasses.asdict(metadata).items():
+    if found[name] != value and name != 'schema_version':
       raise UserError(
         f'The vocabulary {str(path)!r} is damaged: {METADATA_FILE} states '
-        f'`{name}` {metadata[name]}, but {file.name} has '
-        f'{getattr(tokenizer, name)}. Copy the whole directory again.'
+        f'`{name}` {value}, but {file.name} has {found[name]}. Copy the whole '
+        'directory again.'
       )
   return tokenizer
 
 
-def _read_metadata(path: pathlib.Path) -> dict:
+def _read_metadata(path: pathlib.Path) -> _Metadata:
   try:
-    metadata = parse_json(_read(path))
+    metadata = files.read_json(path, schema=_Metadata)
+  except OSError as error:
+    raise _unreadable(path, error) from error
+  except files.NewerSchemaError as error:
+    raise UserError(
+      f'{str(path)!r} has schema version {error.version}, but this version of '
+      f'fedfish reads up to {SCHEMA_VERSION}. Update fedfish.'
+    ) from error
+  except json_values.WrongValueError as error:
+    if error.name in ('', 'schema_version'):
+      raise UserError(
+        f'{str(path)!r} must describe a vocabulary, but has no '
+        '`schema_version`. Name a directory that `fedfish tokenizer train` '
+        'made.'
+      ) from error
+    expected = _Metadata.__annotations__[error.name].__name__
+    raise UserError(
+      f'{str(path)!r} must state `{error.name}` as {expected}, found '
+      f'{error.found!r}. Copy the whole directory again.'
+    ) from error
   except ValueError as error:
     raise UserError(
       f'{str(path)!r} must be JSON, but cannot be parsed ({error}). Copy the '
       'whole directory again.'
     ) from error
-  if not isinstance(metadata, dict) or not isinstance(
-    metadata.get('schema_version'), int
-  ):
-    raise UserError(
-      f'{str(path)!r} must describe a vocabulary, but has no '
-      '`schema_version`. Name a directory that `fedfish tokenizer train` '
-      'made.'
-    )
-  if metadata['schema_version'] > SCHEMA_VERSION:
-    raise UserError(
-      f'{str(path)!r} has schema version {metadata["schema_version"]}, but '
-      f'this version of fedfish reads up to {SCHEMA_VERSION}. Update '
-      'fedfish.'
-    )
-  for name, expected in _METADATA_TYPES.items():
-    if type(metadata.get(name)) is not expected:
-      raise UserError(
-        f'{str(path)!r} must state `{name}` as {expected.__name__}, found '
-        f'{metadata.get(name)!r}. Copy the whole directory again.'
-      )
-  if metadata['kind'] not in _VOCABULARY_FILES:
+  if metadata.kind not in _VOCABULARY_FILES:
     raise UserError(
       f'{str(path)!r} must state a `kind` of {WORDPIECE} or {SENTENCEPIECE}, '
-      f'found {metadata["kind"]!r}. Copy the whole directory again.'
+      f'found {metadata.kind!r}. Copy the whole directory again.'
     )
   return metadata
 
@@ -285,10 +290,14 @@ def _read(path: pathlib.Path) -> bytes:
   try:
     return path.read_bytes()
   except OSError as error:
-    raise UserError(
-      f'{str(path)!r} cannot be read ({error.strerror}). Change its '
-      'permissions, or name another vocabulary.'
-    ) from error
+    raise _unreadable(path, error) from error
+
+
+def _unreadable(path: pathlib.Path, error: OSError) -> UserError:
+  return UserError(
+    f'{str(path)!r} cannot be read ({error.strerror}). Change its '
+    'permissions, or name another vocabulary.'
+  )
 
 
 def _utf8(text: bytes | str) -> bytes:

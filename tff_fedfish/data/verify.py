@@ -7,11 +7,21 @@ import dataclasses
 import hashlib
 import os
 import pathlib
+import types
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from tff_fedfish.data import records, verify_manifest
-from tff_fedfish.data.corpus_index import INDEX_NAME, index_sha256, shard_of
-from tff_fedfish.data.index_rows import ADVICE, IndexRows, Row, show_group
+from tff_fedfish.data.corpus_index import (
+  INDEX_NAME,
+  index_sha256,
+  read_index,
+  shard_of,
+)
 from tff_fedfish.data.manifest import (
   MANIFEST_NAME,
   Manifest,
@@ -20,12 +30,16 @@ from tff_fedfish.data.manifest import (
 )
 from tff_fedfish.errors import UserError
 
-_MISSING_RECORD = f'must be there, as {INDEX_NAME} says, but is not'
+_ADVICE = 'Copy the directory again, or run `fedfish group` again.'
+
+# Values of Arrow become Python's many at a time, which is fast, and not all at
+# once, which takes memory.
+_ROWS_AT_ONCE = 10_000
 
 
 @dataclasses.dataclass(kw_only=True)
 class Checked:
-  """How much of a corpus was read and found right."""
+  """Amounts of a corpus that were read and found right."""
 
   num_shards: int = 0
   num_groups: int = 0
@@ -48,14 +62,7 @@ def verify_corpus(
   manifest's features; the order of records and examples; that every group is in
   the shard that its id belongs to; every byte and column of the index; the
   size, SHA-256 and counts in the manifest, and whether what else that says can
-  be so.
-
-  Args:
-    directory: The output directory of `fedfish group`.
-    on_bytes: Called after each record with its length in the shard.
-
-  Returns:
-    What was checked.
+  be so. `on_bytes` is called after each record with its length in the shard.
 
   Raises:
     UserError: If anything is wrong; names the shard, the byte and the group of
@@ -64,22 +71,26 @@ def verify_corpus(
   directory = pathlib.Path(directory)
   manifest = read_manifest(directory)
   _check_index_hash(directory, manifest)
-  index = IndexRows(directory)
-  index.check(len(manifest.shards))
+  index = _IndexRows(directory, len(manifest.shards))
   checked = Checked()
   for shard_num, shard in enumerate(manifest.shards):
-    rows = index.rows_of_shard(shard_num)
+    rows = index.of_shard(shard_num)
     path = directory / shard.name
     if not path.is_file():
       raise UserError(
         f'{str(directory)!r} must hold the shard {shard.name} of '
-        f'{shard.num_bytes} bytes, but it is missing. {ADVICE}'
+        f'{shard.num_bytes} bytes, but it is missing. {_ADVICE}'
       )
     _check_shard(path, shard_num, manifest, rows, checked, on_bytes)
     checked.num_shards += 1
-  _check_counts(directory, manifest, checked)
-  if fault := verify_manifest.find_fault(manifest):
-    raise UserError(f'{str(directory / MANIFEST_NAME)!r} {fault}. {ADVICE}')
+  fault = verify_manifest.find_wrong_count(
+    manifest,
+    num_records=checked.num_records,
+    num_groups=checked.num_groups,
+    records_out=checked.num_examples,
+  ) or verify_manifest.find_fault(manifest)
+  if fault:
+    raise UserError(f'{str(directory / MANIFEST_NAME)!r} {fault}. {_ADVICE}')
   return checked
 
 
@@ -92,25 +103,91 @@ def _check_index_hash(directory: pathlib.Path, manifest: Manifest) -> None:
     raise UserError(
       f'{str(directory / INDEX_NAME)!r} must have the sha256 '
       f'{manifest.index_sha256} that {MANIFEST_NAME} says, but has {found}. '
-      f'{ADVICE}'
+      f'{_ADVICE}'
     )
 
 
+class _Row(NamedTuple):
+  """A row of the index; see `INDEX_SCHEMA`."""
+
+  group_id: bytes
+  part: int | None  # None for a group of one record.
+  offset: int
+  num_examples: int
+  num_bytes: int
+  num_words: int
+
+
+class _IndexRows:
+  """The rows of the index, by shard.
+
+  `GroupedCorpus` trusts the index, and reads columns; here it is to be checked.
+  """
+
+  def __init__(self, directory: pathlib.Path, num_shards: int):
+    """Checks what can be known without the shards.
+
+    Raises:
+      UserError: If the index is missing or no such table, its rows are not
+        sorted, or they name a shard that is none.
+    """
+    table = read_index(directory)
+    ids = table.column('group_id')
+    part, self._shard, offset = (
+      table.column(name).to_numpy() for name in ('part', 'shard', 'offset')
+    )
+
+    def require(is_right: np.ndarray, required: str) -> None:
+      if not is_right.all():
+        row = int(np.argmin(is_right))
+        raise UserError(
+          f'{str(directory / INDEX_NAME)!r} must {required}, but row {row} '
+          f'says {_show_group(ids[row].as_py())}, part {part[row]}, shard '
+          f'{self._shard[row]}. {_ADVICE}'
+        )
+
+    is_same = pc.equal(ids[1:], ids[:-1]).to_numpy()
+    is_later = pc.greater(ids[1:], ids[:-1]).to_numpy()
+    is_right = np.where(
+      is_same, part[1:] == part[:-1] + 1, is_later & (part[1:] == 0)
+    )
+    is_right = np.concatenate([part[:1] == 0, is_right.astype(bool)])
+    require(is_right, 'be sorted by (group_id, part), parts from 0')
+    is_right = (self._shard >= 0) & (self._shard < num_shards)
+    require(is_right, f'name shards from 0 to {num_shards - 1}')
+    is_only_part = (part == 0) & (np.append(part[1:], 0) == 0)
+    parts = pa.array(part, mask=is_only_part)
+    self._table = table.set_column(1, 'part', parts).select(_Row._fields)
+    # By place in the shards; stable, so that equal offsets are found later.
+    self._order = np.lexsort((offset, self._shard))
+
+  def of_shard(self, shard_num: int) -> Iterator[_Row]:
+    """Yields the rows of a shard in the order of their offsets."""
+    first, last = np.searchsorted(
+      self._shard, [shard_num, shard_num + 1], sorter=self._order
+    )
+    for start in range(first, last, _ROWS_AT_ONCE):
+      rows = self._order[start : min(start + _ROWS_AT_ONCE, last)]
+      columns = self._table.take(pa.array(rows)).columns
+      yield from map(_Row, *(column.to_pylist() for column in columns))
+
+
 class _Fault(Exception):
-  """Requirement of a record, and what was found; without its place."""
+  """Says what a record must be and what it is; without where it is."""
 
 
 def _check_shard(
   path: pathlib.Path,
   shard_num: int,
   manifest: Manifest,
-  rows: Iterator[Row],
+  rows: Iterator[_Row],
   checked: Checked,
   on_bytes: Callable[[int], None],
 ) -> None:
   """Checks one shard, and adds it to `checked`."""
   group = _Group()
-  file_hash = _HashingFile()
+  file_hash = hashlib.sha256()
+  hashing = types.SimpleNamespace(write=file_hash.update)
   num_records = offset = 0
   row = next(rows, None)
   frames = records.iterate_records(path)
@@ -135,7 +212,7 @@ def _check_shard(
     except _Fault as fault:
       raise _error(path, offset, group_id, str(fault)) from fault
     # The checksums fit, so these are the bytes of the file again.
-    size = records.write_record(file_hash, payload)
+    size = records.write_record(hashing, payload)
     num_records += 1
     offset += size
     checked.num_records += 1
@@ -145,7 +222,8 @@ def _check_shard(
     on_bytes(size)
     row = next(rows, None)
   if row is not None:
-    raise _error(path, row.offset, row.group_id, _MISSING_RECORD)
+    fault = f'must be there, as {INDEX_NAME} says, but is not'
+    raise _error(path, row.offset, row.group_id, fault)
   found = Shard(
     name=path.name,
     sha256=file_hash.hexdigest(),
@@ -156,7 +234,7 @@ def _check_shard(
     if value != getattr(found, name):
       raise UserError(
         f'{str(path)!r} must have the {name} {value} that {MANIFEST_NAME} '
-        f'says, but has {getattr(found, name)}. {ADVICE}'
+        f'says, but has {getattr(found, name)}. {_ADVICE}'
       )
 
 
@@ -173,7 +251,7 @@ def _decode(payload: bytes) -> records.GroupRecord:
 
 
 def _check_row(
-  record: records.GroupRecord, payload: bytes, offset: int, row: Row | None
+  record: records.GroupRecord, payload: bytes, offset: int, row: _Row | None
 ) -> None:
   """Raises if the index says something else of a record."""
   if row is None or row.offset != offset:
@@ -181,12 +259,11 @@ def _check_row(
     raise _Fault(f'must be in {INDEX_NAME}, but that {next_row}')
   if record.group_id != row.group_id:
     raise _Fault(
-      f'must be of {show_group(row.group_id)}, as {INDEX_NAME} says, but is of '
-      f'{show_group(record.group_id)}'
+      f'must be of {_show_group(row.group_id)}, as {INDEX_NAME} says, but is '
+      f'of {_show_group(record.group_id)}'
     )
-  part = None if row.is_only_part else row.part
   for what, required, found in (
-    ('part', part, record.part),
+    ('part', row.part, record.part),
     ('num_examples', row.num_examples, len(record.examples)),
     ('num_bytes', row.num_bytes, len(payload)),
   ):
@@ -222,7 +299,7 @@ def _check_place(
     )
   if before.group_id is not None and record.group_id < before.group_id:
     raise _Fault(
-      f'must come before {show_group(before.group_id)} in the order of group '
+      f'must come before {_show_group(before.group_id)} in the order of group '
       'ids, but comes after it'
     )
 
@@ -230,7 +307,7 @@ def _check_place(
 def _check_examples(
   record: records.GroupRecord,
   group: _Group,
-  row: Row,
+  row: _Row,
   feature_names: tuple[str, ...],
 ) -> None:
   """Raises if an example is not as it must be, or the words are not as many."""
@@ -269,56 +346,12 @@ def _is_after(first: bytes, second: bytes) -> bool:
   return hashlib.sha256(first).digest() > hashlib.sha256(second).digest()
 
 
-def _check_counts(
-  directory: pathlib.Path, manifest: Manifest, checked: Checked
-) -> None:
-  counts = manifest.counts
-  num_dropped = sum(counts.drops.values())
-  for name, value, found in (
-    ('num_records', counts.num_records, checked.num_records),
-    ('num_groups', counts.num_groups, checked.num_groups),
-    ('records_out', counts.records_out, checked.num_examples),
-    # What the manifest says of itself, once records_out is known to be right.
-    ('records_in', counts.records_in, counts.records_out + num_dropped),
-  ):
-    if value != found:
-      raise UserError(
-        f'{str(directory / MANIFEST_NAME)!r} must say {name} {found}, which is '
-        f'what the corpus holds{" and dropped" * (name == "records_in")}, but '
-        f'says {value}. {ADVICE}'
-      )
-  # Of very many files, only the damaged ones are listed.
-  num_read = sum(file.records_in for file in manifest.inputs)
-  if (
-    len(manifest.inputs) == manifest.num_input_files
-    and num_read != counts.records_in
-  ):
-    raise UserError(
-      f'{str(directory / MANIFEST_NAME)!r} must say of its inputs that their '
-      f'records_in are {counts.records_in} together, as it says of the corpus, '
-      f'but they are {num_read}. {ADVICE}'
-    )
-
-
-class _HashingFile:
-  """Takes what is written to it into a SHA-256."""
-
-  def __init__(self):
-    self._hash = hashlib.sha256()
-
-  def write(self, data: bytes) -> None:
-    self._hash.update(data)
-
-  def hexdigest(self) -> str:
-    return self._hash.hexdigest()
-
-
 def _error(
   path: pathlib.Path, offset: int, group_id: bytes | None, fault: str
 ) -> UserError:
   return UserError(
     f'{_subject(group_id)}: the record at byte {offset} of {str(path)!r} '
-    f'{fault}. {ADVICE}'
+    f'{fault}. {_ADVICE}'
   )
 
 
@@ -326,4 +359,9 @@ def _subject(group_id: bytes | None) -> str:
   """Returns the beginning of an error; None: the index knows no such group."""
   if group_id is None:
     return f'No group of {INDEX_NAME}'
-  return f'G{show_group(group_id)[1:]}'
+  return f'G{_show_group(group_id)[1:]}'
+
+
+def _show_group(group_id: bytes) -> str:
+  """Returns a group's name as it stands in an error message."""
+  return f'group {group_id.decode("utf-8", "backslashreplace")!r}'

@@ -1,7 +1,7 @@
-"""Checks what a manifest says of the grouping against what else it says.
+"""Checks a manifest against what the shards hold and what else it says.
 
 Nothing but the manifest knows the source, the key, the options and the raw
-files, so that only what cannot be can be noticed.
+files, so that of these only what cannot be can be noticed.
 """
 
 from collections.abc import Iterator
@@ -42,6 +42,37 @@ def find_fault(manifest: Manifest) -> str | None:
     ),
     None,
   )
+
+
+def find_wrong_count(manifest: Manifest, **held: int) -> str | None:
+  """Returns the first count that is not what the corpus holds, or None.
+
+  Args:
+    manifest: See `find_fault`.
+    **held: Fields of `Counts`, and what the shards hold of each.
+
+  Returns:
+    See `find_fault`.
+  """
+  counts = manifest.counts
+  # What the manifest says of itself, once records_out is known to be right.
+  held['records_in'] = counts.records_out + sum(counts.drops.values())
+  for name, found in held.items():
+    if (value := getattr(counts, name)) != found:
+      return (
+        f'must say {name} {found}, which is what the corpus holds'
+        f'{" and dropped" * (name == "records_in")}, but says {value}'
+      )
+  # Of very many files, only the damaged ones are listed.
+  has_all = len(manifest.inputs) == manifest.num_input_files
+  num_read = sum(file.records_in for file in manifest.inputs)
+  if has_all and num_read != counts.records_in:
+    return (
+      'must say of its inputs that their records_in are '
+      f'{counts.records_in} together, as it says of the corpus, but they are '
+      f'{num_read}'
+    )
+  return None
 
 
 _Checks = Iterator[tuple[bool, str, Any]]

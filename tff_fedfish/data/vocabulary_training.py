@@ -40,7 +40,7 @@ class TrainedVocabulary:
   num_words: int
   """Occurrences of words it was learned from, punctuation included."""
   num_distinct_words: int
-  """How many distinct words these are."""
+  """Distinct words among these."""
   num_unknown_words: int
   """Occurrences of words that become unknown: a rare character, or too long."""
 

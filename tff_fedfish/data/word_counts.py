@@ -3,29 +3,19 @@
 import collections
 import dataclasses
 import heapq
-from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Mapping
 
 from tff_fedfish.data import randomness
-from tff_fedfish.data.grouped_corpus import example_texts
+from tff_fedfish.data.grouped_corpus import GroupedCorpus, example_texts
 from tff_fedfish.errors import UserError
 
 # Distinct words held in memory while counting, about 100 bytes each.
 _MAX_DISTINCT_WORDS = 4_000_000
 
 
-class Corpus(Protocol):
-  """Interface of a grouped corpus."""
-
-  client_ids: Sequence[bytes]
-
-  def examples(self, client_id: bytes) -> Sequence[Mapping[str, bytes]]:
-    """Returns the stored examples of one client."""
-
-
 @dataclasses.dataclass(frozen=True)
 class WordCounts:
-  """How often each white-space separated word occurs in a corpus."""
+  """Occurrences of each white-space separated word of a corpus."""
 
   counts: Mapping[bytes, int]
   """UTF-8 word, as written, to occurrences."""
@@ -38,7 +28,7 @@ class WordCounts:
 
 
 def count_words(
-  corpus: Corpus,
+  corpus: GroupedCorpus,
   *,
   max_documents_per_client: int | None = None,
   max_distinct_words: int = _MAX_DISTINCT_WORDS,

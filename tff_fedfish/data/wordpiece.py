@@ -3,9 +3,6 @@
 import textwrap
 from collections.abc import Sequence
 
-import numpy as np
-
-from tff_fedfish.data import ragged_encoding
 from tff_fedfish.errors import UserError
 
 # Ours first, then BERT's name for the piece that ends a text.
@@ -18,14 +15,11 @@ _CONTINUATION = '##'
 
 
 def parse_vocabulary(data: bytes, source: str) -> list[str]:
-  """Reads a vocabulary file: one piece a line, its id the line's number.
+  """Returns the pieces of a vocabulary file: one a line, in the order of ids.
 
   Args:
     data: The file's bytes.
     source: The file's name, for errors.
-
-  Returns:
-    The pieces in the order of their ids.
 
   Raises:
     UserError: If the file is not text, or a piece is empty or stands twice.
@@ -58,18 +52,13 @@ def parse_vocabulary(data: bytes, source: str) -> list[str]:
 
 
 def special_ids(pieces: Sequence[str], source: str) -> dict[str, int]:
-  """Finds the ids of the special pieces.
+  """Returns the ids of the special pieces.
 
-  Args:
-    pieces: The vocabulary.
-    source: The file's name, for errors.
-
-  Returns:
-    `end_of_text_id` ([END], or [SEP] as in BERT's files), `padding_id` ([PAD])
-    and `unknown_id` ([UNK]).
+  They are `end_of_text_id` ([END], or [SEP] as in BERT's files), `padding_id`
+  ([PAD]) and `unknown_id` ([UNK]).
 
   Raises:
-    UserError: If one of them is missing.
+    UserError: If one of them is missing; names `source`, the file.
   """
   id_of = {piece: i for i, piece in enumerate(pieces)}
   choices = {
@@ -104,6 +93,9 @@ class WordPieceCodec:
 
   Splits at white space and around punctuation, then greedily into the longest
   pieces; with `lower_case`, letters are lowered and accents removed first.
+
+  Attributes:
+    tokenizer: That of tensorflow-text: texts to ragged int32 ids.
   """
 
   def __init__(self, pieces: Sequence[str], *, lower_case: bool, source: str):
@@ -124,7 +116,7 @@ class WordPieceCodec:
     try:
       with tf.device('/CPU:0'):
         # The same ids as `BertTokenizer`, in a seventh of the time.
-        self._tokenizer = tf_text.FastBertTokenizer(
+        self.tokenizer = tf_text.FastBertTokenizer(
           self._pieces,
           suffix_indicator=_CONTINUATION,
           unknown_token=UNKNOWN_PIECE,
@@ -138,10 +130,6 @@ class WordPieceCodec:
         f'{source!r} must be a WordPiece vocabulary, but no tokenizer can be '
         f'built from it ({reason}). Name another file.'
       ) from error
-
-  def encode(self, texts: Sequence[bytes]) -> tuple[np.ndarray, np.ndarray]:
-    """Returns ids and splits; see `ragged_encoding.encode`."""
-    return ragged_encoding.encode(self._tokenizer, texts)
 
   def piece(self, token_id: int) -> str:
     """Returns the vocabulary entry of an id."""

@@ -6,6 +6,7 @@ import os
 import pathlib
 import sys
 import time
+from collections.abc import Callable, Sequence
 
 from tff_fedfish import files
 from tff_fedfish.demo import plan
@@ -16,11 +17,14 @@ _MARKER = 'corpora'
 
 
 def run_demo(
-  workdir: str | os.PathLike, settings: plan.DemoSettings | None = None
+  run_command: Callable[[Sequence[str]], int],
+  workdir: str | os.PathLike,
+  settings: plan.DemoSettings | None = None,
 ) -> int:
   """Carries out what is left of the demo and prints its table.
 
   Args:
+    run_command: As for `job_pool.run_jobs`.
     workdir: New, or of an earlier demo, which is continued.
     settings: How large it is.
 
@@ -33,10 +37,11 @@ def run_demo(
   settings = settings or plan.DemoSettings()
   workdir = files.require_usable_output(workdir, '--workdir', marker=_MARKER)
   start = time.monotonic()
-  code = _group(workdir) or _run_arms(workdir, settings)
-  if code:
-    return code
-  code = _command(plan.report_command(workdir))
+  code = (
+    _group(run_command, workdir)
+    or _run_arms(run_command, workdir, settings)
+    or _run_here(run_command, plan.report_command(workdir))
+  )
   if code:
     return code
   _print_table(workdir)
@@ -45,30 +50,30 @@ def run_demo(
   return 0
 
 
-def _group(workdir: pathlib.Path) -> int:
+def _group(run_command, workdir: pathlib.Path) -> int:
   for directory, command in plan.group_commands(workdir).items():
     if not (directory / 'manifest.json').exists():
       directory.parent.mkdir(parents=True, exist_ok=True)
-      code = _command(command)
+      code = _run_here(run_command, command)
       if code:
         return code
   return 0
 
 
-def _command(command: list[str]) -> int:
+def _run_here(run_command, command: list[str]) -> int:
   """Runs one command here; what it prints is shown only if it fails."""
-  from tff_fedfish.cli.main import main
-
   _show(command)
   printed = io.StringIO()
   with contextlib.redirect_stdout(printed):
-    code = main(command)
+    code = run_command(command)
   if code:
     print(printed.getvalue(), end='')
   return code
 
 
-def _run_arms(workdir: pathlib.Path, settings: plan.DemoSettings) -> int:
+def _run_arms(
+  run_command, workdir: pathlib.Path, settings: plan.DemoSettings
+) -> int:
   every_job = [plan.arm_job(workdir, arm, settings) for arm in plan.ARMS]
   jobs = {job.name: job for job in every_job if not job.is_done()}
   if not jobs:
@@ -76,18 +81,19 @@ def _run_arms(workdir: pathlib.Path, settings: plan.DemoSettings) -> int:
   for job in jobs.values():
     for command in job.pending_commands():
       _show(command)
-  exit_codes = {}
+  exit_codes = {'': 0}
   with JobsProgress(list(jobs.values())) as progress:
-    code = job_pool.run_jobs(
+    exit_codes[''] = job_pool.run_jobs(
+      run_command,
       jobs.values(),
       min(len(jobs), len(os.sched_getaffinity(0)), 2),
       progress.update,
       lambda job, exit_code: exit_codes.update({job.name: exit_code}),
     )
-  if code:
-    print(job_pool.CONTINUES, file=sys.stderr)
-    return code
   for name, code in exit_codes.items():
+    if code in job_pool.INTERRUPTED:
+      print(job_pool.CONTINUES, file=sys.stderr)
+      return code
     if code:
       print(jobs[name].failure(code), file=sys.stderr)
       return code

@@ -90,14 +90,7 @@ class ClientEvaluator:
     num_local_epochs: int,
     learning_rate: float,
   ) -> tuple[tf.Tensor, ...]:
-    """Returns the weights after local training on the sequences, in order.
-
-    Args:
-      trainable: The weights to start from.
-      sequences: What to train on.
-      num_local_epochs: Passes over them, >= 1.
-      learning_rate: Step size, > 0.
-    """
+    """Returns the weights after local training on the sequences, in order."""
     # Tensors, so that other values do not compile another graph.
     return self._fine_tune(
       trainable,

@@ -57,8 +57,8 @@ class EffectiveClients:
       aggregator_state: That of the learning process before the round.
     """
     self._names = tuple(names)
-    self._mass_sums: list[np.ndarray] | None = None
-    self._squared_sums: list[np.ndarray] | None = None
+    # Sum and sum of squares of each tensor's mass.
+    self._sums: list[tuple[np.ndarray, np.ndarray]] | None = None
 
     @tf.function
     def finite_mass(update, client_weight):
@@ -94,11 +94,9 @@ class EffectiveClients:
         f'{len(self._names)} trainable tensors, but returns {len(found)}. '
         'Correct it.'
       )
-    if self._mass_sums is None:
-      self._mass_sums = [np.zeros(m.shape, np.float64) for m in found]
-      self._squared_sums = [np.zeros(m.shape, np.float64) for m in found]
-    sums = zip(self._mass_sums, self._squared_sums, found, strict=True)
-    for mass_sum, squared_sum, mass in sums:
+    if self._sums is None:
+      self._sums = [(np.zeros(m.shape), np.zeros(m.shape)) for m in found]
+    for (mass_sum, squared_sum), mass in zip(self._sums, found, strict=True):
       mass_sum += mass.numpy()
       squared_sum += np.square(mass.numpy(), dtype=np.float64)
 
@@ -110,22 +108,17 @@ class EffectiveClients:
       any client has mass, and `tensors`: the same for each tensor, by name.
       None where there is no such coordinate.
     """
-    totals, counts = {}, {}
-    sums = ()
-    if self._mass_sums is not None:
-      sums = zip(self._names, self._mass_sums, self._squared_sums, strict=True)
-    for name, mass_sum, squared_sum in sums:
-      effective = fisher.effective_clients(mass_sum, squared_sum)
+    totals = dict.fromkeys(self._names, 0.0)
+    counts = dict.fromkeys(self._names, 0)
+    for name, sums in zip(self._names, self._sums or (), strict=False):
+      effective = fisher.effective_clients(*sums)
       totals[name] = float(effective.sum())
       counts[name] = int(np.count_nonzero(effective))
+
+    def mean(total, count):
+      return total / count if count else None
+
     return {
-      'mean': _mean(sum(totals.values()), sum(counts.values())),
-      'tensors': {
-        name: _mean(totals.get(name, 0.0), counts.get(name, 0))
-        for name in self._names
-      },
+      'mean': mean(sum(totals.values()), sum(counts.values())),
+      'tensors': {n: mean(totals[n], counts[n]) for n in self._names},
     }
-
-
-def _mean(total, count):
-  return total / count if count else None

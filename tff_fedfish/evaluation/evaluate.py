@@ -7,16 +7,18 @@ import pathlib
 import sys
 from typing import Any
 
+from models.model_shapes import weight_shapes
 from tff_fedfish import files
 from tff_fedfish.data import unknown_tokens
 from tff_fedfish.errors import UserError
 from tff_fedfish.evaluation import results
 from tff_fedfish.evaluation.options import EvaluationOptions
-from tff_fedfish.evaluation.personalization_split import MIN_SEQUENCES
+from tff_fedfish.evaluation.personalization import MIN_SEQUENCES
 from tff_fedfish.progress import Progress, Stages
 from tff_fedfish.run import (
   checkpoints,
   cohort_data,
+  corpus_identity,
   divergence,
   fingerprints,
   run_directory,
@@ -35,7 +37,8 @@ def evaluate(
   Args:
     checkpoint: A checkpoint or a run directory (its last).
     data: A corpus of the kind that the run trained on: grouped, or the files
-      of the same corpus of images.
+      of the same corpus of images. Of another part of the split that the run
+      trained on, such as `validation`, all clients are held out.
     output: Where to write; None: `evaluations/NAME` in the run, NAME being the
       corpus's directory.
     options: What to measure.
@@ -53,9 +56,9 @@ def evaluate(
   config = run_directory.read_config(run)
   with stages('opening the corpus'):
     corpus = run_inputs.open_corpus(config, data)
-  name = pathlib.Path(data).resolve().name
   output = files.require_usable_output(
-    output or run / 'evaluations' / name, '--output'
+    output or run / 'evaluations' / pathlib.Path(data).resolve().name,
+    '--output',
   )
   vocabulary = run / run_directory.VOCABULARY_NAME
   tokenizer = None
@@ -68,10 +71,13 @@ def evaluate(
   fingerprints.require_same_run(
     checkpoint_path, contents, config, tokenizer, vocabulary=vocabulary
   )
-  fingerprint = corpus.fingerprint
-  is_transfer = contents.get('corpus_fingerprint') != fingerprint
-  # A transfer corpus has no split: all of its clients are held out.
-  split = None if is_transfer else run_inputs.split_corpus(config, corpus)
+  identity = corpus_identity.identify(config, corpus)
+  split, kind = None, options.client_split
+  if contents.get('corpus_fingerprint') == identity.fingerprint:
+    split = run_inputs.split_corpus(config, corpus)
+  # Of every other corpus all clients are held out.
+  elif not _is_other_part(run, contents, identity):
+    kind = 'transfer'
   client_ids = _client_ids(corpus, data, config, options, split)
   sequence_length = _sequence_length(config, options)
 
@@ -91,9 +97,9 @@ def evaluate(
       max_sequences=options.max_sequences_per_client,
     )
   if not sample.clients:
-    rows = f'sequences of {sequence_length} tokens'
-    if config.data.holds_images:
-      rows = 'images'
+    rows = corpus.row_name
+    if sequence_length:
+      rows += f' of {sequence_length} tokens'
     raise UserError(
       f'`--data` {str(data)!r} must have clients with at least '
       f'{MIN_SEQUENCES} {rows}, but none of its {len(client_ids)} has. Name '
@@ -117,8 +123,9 @@ def evaluate(
     )
   summary = results.summarize_evaluation(
     clients,
-    kind='transfer' if is_transfer else options.client_split,
-    corpus=name,
+    kind=kind,
+    corpus=identity.label(data),
+    corpus_identity=identity.to_json_dict(),
     checkpoint={'round': loaded.round_num},
     personalization={
       'epochs': options.personalization_epochs,
@@ -141,6 +148,22 @@ def evaluate(
   return output, summary
 
 
+def _is_other_part(run, contents, identity):
+  """Says whether a corpus is of the grouping that a run trained on a part of.
+
+  False for runs of earlier versions, which do not say what they trained on.
+  """
+  trained_on = corpus_identity.read_identity(run)
+  if trained_on is None:
+    return False
+  if trained_on.fingerprint != contents.get('corpus_fingerprint'):
+    raise UserError(
+      f'{str(run / corpus_identity.CORPUS_NAME)!r} must name the corpus that '
+      'the checkpoint was trained on, but names another. Restore the file.'
+    )
+  return trained_on.grouping == identity.grouping
+
+
 def _warn_of_non_finite_losses(path):
   line = (
     'fedfish: warning: no client has a finite loss with the model in '
@@ -158,7 +181,6 @@ class _Measurement:
   """The graphs and weights that all clients share."""
 
   def __init__(self, config, loaded, options):
-    from models.model_shapes import weight_shapes
     from tff_fedfish.evaluation import client_evaluator
     from tff_fedfish.run import server_state
     from tff_fedfish.runtime.in_process_context import set_in_process_context
@@ -198,9 +220,8 @@ class _Measurement:
     return rows
 
   def barrier(self, participating, client_rows):
-    from models.model_shapes import weight_shapes
     from tff_fedfish.evaluation import barrier, effective_sample_size
-    from tff_fedfish.run import learning_setup, round_rates, server_state
+    from tff_fedfish.run import learning_setup, server_state
     from tff_fedfish.runtime import round_options
 
     config = self._config
@@ -212,7 +233,7 @@ class _Measurement:
       self._loaded.path,
     )
     round_num = self._loaded.round_num + 1
-    state = round_rates.with_rates(process, state, config, round_num)
+    state = learning_setup.with_rates(process, state, config, round_num)
     cohort = cohort_data.cohort(
       config,
       participating,
@@ -229,15 +250,25 @@ class _Measurement:
       num_partial_sums=config.num_partial_sums
     )
     with round_options.use_round_options(options):
-      barriers = barrier.replay_round(
-        process,
-        state,
-        self._evaluator,
-        cohort,
-        on_client_trained=lambda trained: effective.add(
-          trained['update'], trained['client_weight']
-        ),
-      )
+      with Stages()('replaying the round'):
+        new_state = process.next(state, list(cohort)).state
+      with Progress('barrier', len(cohort), unit='client') as progress:
+
+        def advancing():
+          for client in cohort:
+            yield client
+            progress.advance()
+
+        barriers = barrier.measure_clients(
+          process,
+          state,
+          new_state,
+          self._evaluator,
+          advancing(),
+          on_client_trained=lambda trained: effective.add(
+            trained['update'], trained['client_weight']
+          ),
+        )
     return barriers, effective.summary()
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from tff_fedfish.data.cohorts import draw_cohort
 from tff_fedfish.data.sequences import ClientRows
-from tff_fedfish.evaluation.personalization_split import (
+from tff_fedfish.evaluation.personalization import (
   PersonalizationSplit,
   split_sequences,
 )
@@ -93,14 +93,8 @@ def mean_score(
 ) -> dict[str, float | int]:
   """Returns the uniform mean over clients, and the perplexity of its loss.
 
-  Args:
-    evaluator: Scores one client.
-    trainable: The global model's weights.
-    sample: At least one client.
-    should_stop: Asked before each client.
-
   Raises:
-    RoundInterrupted: If `should_stop` says so.
+    RoundInterrupted: If `should_stop`, asked before each client, says so.
   """
   scores = []
   for _, halves in sample.clients:
@@ -108,16 +102,13 @@ def mean_score(
       raise RoundInterrupted
     scores.append(evaluator.score(trainable, halves.evaluation))
   loss = float(np.mean([score.loss for score in scores]))
+  try:
+    perplexity = math.exp(loss)
+  except OverflowError:
+    perplexity = math.inf
   return {
     'held_out/loss': loss,
     'held_out/accuracy': float(np.mean([score.accuracy for score in scores])),
-    'held_out/perplexity': _perplexity(loss),
+    'held_out/perplexity': perplexity,
     'held_out/num_clients': len(scores),
   }
-
-
-def _perplexity(loss: float) -> float:
-  try:
-    return math.exp(loss)
-  except OverflowError:
-    return math.inf

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from tff_fedfish.config_fields import as_declared, number, unmet_requirement
 from tff_fedfish.errors import UserError
-from tff_fedfish.evaluation.personalization_split import MIN_SEQUENCES
+from tff_fedfish.evaluation.personalization import MIN_SEQUENCES
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -14,8 +14,6 @@ import pathlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from tff_fedfish import files
 from tff_fedfish.data.client_id_text import (
   client_id_to_cell,
@@ -79,6 +77,7 @@ def summarize_evaluation(
   *,
   kind: str,
   corpus: str,
+  corpus_identity: Mapping[str, Any] | None = None,
   checkpoint: Mapping[str, Any],
   personalization: Mapping[str, Any],
   skipped_clients: Mapping[str, int],
@@ -96,7 +95,8 @@ def summarize_evaluation(
   Args:
     clients: One entry per client and fraction, in any order.
     kind: 'held_out', 'participating' (clients that trained it) or 'transfer'.
-    corpus: The corpus that the clients come from.
+    corpus: Display name of the corpus that the clients come from.
+    corpus_identity: `CorpusIdentity.to_json_dict` of it. None: not known.
     checkpoint: Facts of the model that was evaluated; `round` at least.
     personalization: Its settings: epochs, learning_rate, batch_size,
       sequence_length, split_seed.
@@ -128,6 +128,7 @@ def summarize_evaluation(
     'schema_version': _SCHEMA_VERSION,
     'kind': kind,
     'corpus': corpus,
+    'corpus_identity': corpus_identity and dict(corpus_identity),
     'checkpoint': dict(checkpoint),
     'num_clients': len({client.client_id for client in clients}),
     'skipped_clients': dict(sorted(skipped_clients.items())),
@@ -164,20 +165,15 @@ def summarize_barriers(
   """
   bootstrap = {'num_bootstrap': num_bootstrap, 'seed': seed}
   barriers = _sorted_unique(barriers)
+  losses = [b.global_loss - b.local_loss for b in barriers]
   # (1 - global accuracy) - (1 - local accuracy) = local - global accuracy.
+  errors = [
+    b.local_accuracy - b.global_accuracy if math.isfinite(loss) else math.nan
+    for b, loss in zip(barriers, losses, strict=True)
+  ]
   return {
-    'loss': _summarize(
-      [b.global_loss - b.local_loss for b in barriers], bootstrap
-    ),
-    'error': _summarize(
-      [
-        b.local_accuracy - b.global_accuracy
-        if math.isfinite(b.global_loss - b.local_loss)
-        else math.nan
-        for b in barriers
-      ],
-      bootstrap,
-    ),
+    'loss': statistics.summarize(losses, **bootstrap),
+    'error': statistics.summarize(errors, **bootstrap),
     'num_clients': len(barriers),
   }
 
@@ -221,14 +217,11 @@ def read_evaluation(directory: str | os.PathLike) -> Evaluation:
     UserError: If it is none, is of a newer version, or a file is damaged.
   """
   directory = pathlib.Path(directory)
-  summary = _read_summary(directory)
-  has_barriers = (directory / _BARRIERS_FILE).exists()
+  barriers = directory / _BARRIERS_FILE
   return Evaluation(
-    summary=summary,
+    summary=_read_summary(directory / _SUMMARY_FILE),
     clients=_read_rows(directory / _CLIENTS_FILE, ClientEvaluation),
-    barriers=read_barriers(directory / _BARRIERS_FILE)
-    if has_barriers
-    else None,
+    barriers=read_barriers(barriers) if barriers.exists() else None,
   )
 
 
@@ -261,7 +254,7 @@ def _summarize_fraction(
   clients: Sequence[ClientEvaluation],
   bootstrap: Mapping[str, int],
 ) -> dict[str, Any]:
-  loss = _summarize([client.loss_after for client in clients], bootstrap)
+  loss = statistics.summarize([c.loss_after for c in clients], **bootstrap)
   # A diverged model still has an accuracy, that of its NaNs: it goes with the
   # loss.
   accuracy = [
@@ -277,18 +270,12 @@ def _summarize_fraction(
   return {
     'fraction': fraction,
     'loss': loss,
-    'accuracy': _summarize(accuracy, bootstrap),
+    'accuracy': statistics.summarize(accuracy, **bootstrap),
     'perplexity': {'of_mean_loss': _exp(loss['mean'])},
     'share_of_clients_hurt': (
       sum(hurt) / len(hurt) if hurt and fraction > 0 else None
     ),
   }
-
-
-def _summarize(
-  values: Sequence[float], bootstrap: Mapping[str, int]
-) -> statistics.Summary:
-  return statistics.summarize(np.array(values, np.float64), **bootstrap)
 
 
 def _exp(value: float | None) -> float | None:
@@ -321,22 +308,32 @@ def _write_rows(path: pathlib.Path, kind: type, rows: Iterable[Any]) -> None:
     writer = csv.writer(file, lineterminator='\n')
     writer.writerow(names)
     for row in rows:
-      writer.writerow(_format(getattr(row, name)) for name in names)
+      writer.writerow(_cell(getattr(row, name)) for name in names)
+
+
+def _cell(value: bytes | float | int) -> str:
+  if isinstance(value, bytes):
+    return client_id_to_cell(value)
+  # NumPy's scalars included: `repr` of a Python number is exact.
+  return repr(value.item() if hasattr(value, 'item') else value)
 
 
 def _read_rows(path: pathlib.Path, kind: type) -> list[Any]:
-  fields = {field.name: field.type for field in dataclasses.fields(kind)}
+  parsers = {
+    field.name: text_to_client_id if field.type is bytes else field.type
+    for field in dataclasses.fields(kind)
+  }
   rows = []
   try:
     with open(path, encoding='utf-8', newline='') as file:
       reader = csv.DictReader(file, strict=True)
-      missing = fields.keys() - set(reader.fieldnames or ())
+      missing = parsers.keys() - set(reader.fieldnames or ())
       if missing:
         raise ValueError(f'column {min(missing)!r} is missing')
       for row in reader:
         if None in row or None in row.values():
           raise ValueError('it has not one cell per column')
-        rows.append(kind(**{n: _parse(row[n], t) for n, t in fields.items()}))
+        rows.append(kind(**{n: parse(row[n]) for n, parse in parsers.items()}))
   except FileNotFoundError as error:
     raise UserError(_not_an_evaluation(path)) from error
   except (ValueError, csv.Error) as error:
@@ -348,8 +345,7 @@ def _read_rows(path: pathlib.Path, kind: type) -> list[Any]:
   return rows
 
 
-def _read_summary(directory: pathlib.Path) -> dict[str, Any]:
-  path = directory / _SUMMARY_FILE
+def _read_summary(path: pathlib.Path) -> dict[str, Any]:
   try:
     summary = files.parse_json(path.read_text(encoding='utf-8'))
     version = summary['schema_version']
@@ -374,14 +370,3 @@ def _not_an_evaluation(path: pathlib.Path) -> str:
     f'{str(path.parent)!r} must be the directory of an evaluation, but '
     f'{path.name} is not in it. Name a directory that `fedfish evaluate` wrote.'
   )
-
-
-def _format(value: bytes | float | int) -> str:
-  if isinstance(value, bytes):
-    return client_id_to_cell(value)
-  # NumPy's scalars included: `repr` of a Python number is exact.
-  return repr(value.item() if hasattr(value, 'item') else value)
-
-
-def _parse(cell: str, kind: type) -> bytes | float | int:
-  return text_to_client_id(cell) if kind is bytes else kind(cell)

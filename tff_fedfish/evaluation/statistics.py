@@ -12,6 +12,7 @@ from collections.abc import Hashable, Mapping
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from tff_fedfish.data import randomness
 
@@ -23,7 +24,7 @@ Summary = dict[str, Any]
 
 
 def summarize(
-  values: np.ndarray, *, num_bootstrap: int = 2000, seed: int
+  values: ArrayLike, *, num_bootstrap: int = 2000, seed: int
 ) -> Summary:
   """Summarizes one number per client.
 
@@ -50,20 +51,21 @@ def summarize(
   if num_bootstrap < 1:
     raise ValueError(f'`num_bootstrap` must be >= 1, found {num_bootstrap}.')
   finite = values[np.isfinite(values)]
-  names = ('mean', 'p10', 'p50', 'p90', 'ci_low', 'ci_high')
+  numbers = [None] * 6
   if finite.size:
-    means = _bootstrap_means(finite, num_bootstrap, seed)
-    numbers = (
-      np.mean(finite),
-      *np.percentile(finite, (10, 50, 90)),
-      *np.percentile(means, _CONFIDENCE_PERCENTILES),
+    means = _bootstrap_means(
+      finite[np.newaxis], np.ones((num_bootstrap, 1)), seed
     )
-    summary = {name: float(x) for name, x in zip(names, numbers, strict=True)}
-  else:
-    summary = dict.fromkeys(names)
-  summary['num_clients'] = int(finite.size)
-  summary['num_non_finite'] = int(values.size - finite.size)
-  return summary
+    numbers = [
+      float(np.mean(finite)),
+      *np.percentile(finite, (10, 50, 90)).tolist(),
+      *np.percentile(means, _CONFIDENCE_PERCENTILES).tolist(),
+    ]
+  names = ('mean', 'p10', 'p50', 'p90', 'ci_low', 'ci_high')
+  return dict(zip(names, numbers, strict=True)) | {
+    'num_clients': int(finite.size),
+    'num_non_finite': int(values.size - finite.size),
+  }
 
 
 def paired_difference(
@@ -103,63 +105,45 @@ def paired_difference(
     [[float(a[s][c]) - float(b[s][c]) for c in clients] for s in seeds]
   ).reshape(len(seeds), len(clients))
   differences = differences[:, np.isfinite(differences).all(axis=0)]
-  summary = dict.fromkeys(('mean', 'ci_low', 'ci_high', 'share_below_zero'))
+  numbers = [None] * 4
   if differences.size:
-    means = _crossed_means(differences, num_bootstrap, seed)
-    low, high = np.percentile(means, _CONFIDENCE_PERCENTILES)
-    summary = {
-      'mean': float(differences.mean()),
-      'ci_low': float(low),
-      'ci_high': float(high),
-      'share_below_zero': float((differences < 0).mean()),
-    }
-  summary['num_seeds'] = len(seeds)
-  summary['num_clients'] = differences.shape[1]
-  summary['num_unmatched_seeds'] = len(a.keys() ^ b.keys())
-  summary['num_left_out_clients'] = (
-    len(set().union(*runs)) - differences.shape[1]
-  )
-  return summary
-
-
-def _crossed_means(
-  values: np.ndarray, num_bootstrap: int, seed: int
-) -> np.ndarray:
-  """Returns the mean of each resample of rows and of columns."""
-  num_seeds, num_clients = values.shape
-  # Apart from the clients' generator: one seed changes nothing for them.
-  generator = randomness.generator('bootstrap_seeds', seed)
-  drawn = generator.randint(0, num_seeds, (num_bootstrap, num_seeds))
-  counts = (drawn[:, :, np.newaxis] == np.arange(num_seeds)).sum(axis=1)
-  shares = counts / num_seeds
-  return _bootstrap_means(values, num_bootstrap, seed, shares)
+    # Apart from the clients' generator: one seed changes nothing for them.
+    generator = randomness.generator('bootstrap_seeds', seed)
+    drawn = generator.randint(0, len(seeds), (num_bootstrap, len(seeds)))
+    counts = (drawn[:, :, np.newaxis] == np.arange(len(seeds))).sum(axis=1)
+    means = _bootstrap_means(differences, counts / len(seeds), seed)
+    numbers = [
+      float(differences.mean()),
+      *np.percentile(means, _CONFIDENCE_PERCENTILES).tolist(),
+      float((differences < 0).mean()),
+    ]
+  names = ('mean', 'ci_low', 'ci_high', 'share_below_zero')
+  num_clients = differences.shape[1]
+  return dict(zip(names, numbers, strict=True)) | {
+    'num_seeds': len(seeds),
+    'num_clients': num_clients,
+    'num_unmatched_seeds': len(a.keys() ^ b.keys()),
+    'num_left_out_clients': len(set().union(*runs)) - num_clients,
+  }
 
 
 def _bootstrap_means(
-  values: np.ndarray,
-  num_bootstrap: int,
-  seed: int,
-  shares: np.ndarray | None = None,
+  values: np.ndarray, shares: np.ndarray, seed: int
 ) -> np.ndarray:
   """Returns the mean of each resample of clients, [num_bootstrap].
 
   Args:
-    values: [num_clients], or [num_seeds, num_clients] with `shares`.
-    num_bootstrap: Resamples.
-    seed: Of the resamples.
+    values: [num_seeds, num_clients].
     shares: [num_bootstrap, num_seeds], of each seed in each resample.
+    seed: Of the resamples.
   """
   generator = randomness.generator('bootstrap', seed)
-  num_clients = values.shape[-1]
+  num_bootstrap, num_clients = len(shares), values.shape[1]
   num_rows = max(1, _MAX_DRAWS // num_clients)
   means = np.empty(num_bootstrap)
   for start in range(0, num_bootstrap, num_rows):
     stop = min(start + num_rows, num_bootstrap)
     drawn = generator.randint(0, num_clients, (stop - start, num_clients))
-    if shares is None:
-      resampled = values[drawn]
-    else:
-      mixed = shares[start:stop] @ values
-      resampled = np.take_along_axis(mixed, drawn, axis=1)
-    means[start:stop] = resampled.mean(1)
+    mixed = shares[start:stop] @ values
+    means[start:stop] = np.take_along_axis(mixed, drawn, axis=1).mean(1)
   return means

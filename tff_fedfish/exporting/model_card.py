@@ -11,13 +11,13 @@ from typing import Any
 import jinja2
 
 from models.model_shapes import num_parameters
-from tff_fedfish.config.image_corpora import IMAGE_CORPORA
 from tff_fedfish.config.optimizer_settings import unread_settings
 from tff_fedfish.config.schema import TrainConfig
+from tff_fedfish.data.images.image_corpora import IMAGE_CORPORA
 from tff_fedfish.errors import UserError
 from tff_fedfish.exporting.trained_model import TrainedModel
 from tff_fedfish.reporting.loading import load_runs
-from tff_fedfish.run import run_inputs
+from tff_fedfish.run import corpus_identity, run_inputs
 from tff_fedfish.version import __version__
 
 # Sections of the config that determine the weights and are not shown elsewhere.
@@ -60,6 +60,8 @@ def gather_values(model: TrainedModel) -> dict[str, Any]:
   evaluations = [e for e in run.evaluations if e.round_num == model.round_num]
   data = model.config.data
   corpus, remark = _corpus_facts(model)
+  identity = corpus_identity.read_identity(model.run)
+  directory = pathlib.Path(data.directory)
 
   def total(name):
     return sum(int(row.get(name) or 0) for row in rows)
@@ -68,7 +70,10 @@ def gather_values(model: TrainedModel) -> dict[str, Any]:
     'model': model,
     'version': __version__,
     'num_parameters': num_parameters(model.shape),
-    'corpus_name': pathlib.Path(data.directory).resolve().name,
+    'corpus_name': (
+      identity.label(directory) if identity else directory.resolve().name
+    ),
+    'names_part': bool(identity and identity.part),
     'corpus': corpus,
     # Why `corpus` is None; None if it is not.
     'remark': remark,
@@ -118,13 +123,12 @@ def _corpus_facts(
     return None, 'another corpus was in its place when this was written'
   split = run_inputs.split_corpus(config, corpus)
   participating, held_out = split.participating, split.held_out
-  if model.is_of_images:
-    manifest = None
+  manifest = corpus.manifest
+  if manifest is None:
     # A corpus's own held-out clients are not used if others are held out.
     rows = (corpus.client_rows[i] for i in (*participating, *held_out))
     num_examples = sum(map(len, rows))
   else:
-    manifest = corpus.manifest
     num_examples = manifest.counts.records_out
   facts = {
     'manifest': manifest,

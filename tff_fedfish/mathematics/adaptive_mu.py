@@ -18,6 +18,8 @@ from collections.abc import Mapping
 import numpy as np
 import tensorflow as tf
 
+from tff_fedfish.arguments import require_one_of
+
 RULES = ('fl4health', 'strict', 'reference')
 
 
@@ -56,10 +58,7 @@ def next_mu(
   Raises:
     ValueError: If `rule` is none of these.
   """
-  if rule not in RULES:
-    raise ValueError(
-      f'`rule` must be one of {", ".join(RULES)}, found {rule!r}.'
-    )
+  require_one_of('rule', rule, RULES)
   mu, previous_loss, num_falls = (
     tf.convert_to_tensor(state[name])
     for name in ('mu', 'previous_loss', 'num_falls')

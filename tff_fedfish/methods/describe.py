@@ -5,13 +5,12 @@ import dataclasses
 import inspect
 import textwrap
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterable
 from typing import Any
 
 from tff_fedfish.config_fields import Section
 from tff_fedfish.methods.method import Method
-from tff_fedfish.methods.registry import settings_of
-from tff_fedfish.methods.settings import AlgorithmConfig, kind_of
+from tff_fedfish.methods.settings import AlgorithmConfig, kind_of, own_fields
 
 _COMMAND = 'fedfish train --config demo --workdir runs/NAME'
 
@@ -29,21 +28,20 @@ def to_json_dict(method: Method) -> dict[str, Any]:
     'title': method.title,
     'summary': method.summary,
     'source': method.source,
-    'settings': [_setting(method.settings, f) for f in _own_fields(method)],
-    'shared_settings': [_setting(AlgorithmConfig, f) for f in _shared_fields()],
+    'settings': _settings(method.settings, own_fields(method.settings)),
+    'shared_settings': _shared_settings(),
     'traffic': method.traffic(method.settings(name=method.name))._asdict(),
   }
 
 
-def to_markdown(methods: typing.Iterable[Method]) -> str:
+def to_markdown(methods: Iterable[Method]) -> str:
   """Returns a page with a section for each method."""
-  shared = [_setting(AlgorithmConfig, field) for field in _shared_fields()]
   parts = [
     '# Methods',
     '`fedfish methods --markdown` prints this page. `algorithm.name` chooses a '
     'method, and with it the settings of the section `algorithm`. All methods '
     'read these:',
-    _table(shared),
+    _table(_shared_settings()),
     'A method of your own is a module that holds METHOD; '
     '[CONTRIBUTING.md](../CONTRIBUTING.md) shows one.',
     *(section(method, method.name) for method in methods),
@@ -51,7 +49,47 @@ def to_markdown(methods: typing.Iterable[Method]) -> str:
   return '\n\n'.join(parts) + '\n'
 
 
-def docs_of(section_class: type[Section]) -> dict[str, str]:
+def section(method: Method, name: str) -> str:
+  """Returns the section of one method in Markdown.
+
+  Args:
+    method: The method.
+    name: Value of `algorithm.name` that chooses it.
+  """
+  found = to_json_dict(method)
+  uplink, downlink = found['traffic'].values()
+  parts = [
+    f'## {method.title} (`{name}`)',
+    method.summary,
+    f'Models per client and round: {uplink:g} up, {downlink:g} down. Source: '
+    f'{method.source}.',
+    *([_table(found['settings'])] if found['settings'] else []),
+    f'```\n{_COMMAND} --config.algorithm.name={name}\n```',
+  ]
+  return '\n\n'.join(parts)
+
+
+def _shared_settings() -> list[dict[str, Any]]:
+  fields = dataclasses.fields(AlgorithmConfig)
+  return _settings(AlgorithmConfig, [f for f in fields if f.name != 'name'])
+
+
+def _settings(section_class, fields) -> list[dict[str, Any]]:
+  docs = _docs_of(section_class)
+  return [
+    {
+      'name': field.name,
+      'kind': (kind := kind_of(field)),
+      **({'choices': _choices(field.type)} if kind == 'choice' else {}),
+      **{k: v for k, v in field.metadata.items() if v is not None},
+      'default': field.default,
+      'doc': docs.get(field.name, ''),
+    }
+    for field in fields
+  ]
+
+
+def _docs_of(section_class: type[Section]) -> dict[str, str]:
   """Returns the docstring under each field of a config's section, by name."""
   docs = {}
   for cls in reversed(section_class.__mro__):
@@ -63,53 +101,6 @@ def docs_of(section_class: type[Section]) -> dict[str, str]:
         # ast.Expr after a field is its docstring.
         docs[field.target.id] = ' '.join(str(text.value.value).split())
   return docs
-
-
-def section(method: Method, name: str) -> str:
-  """Returns the section of one method in Markdown.
-
-  Args:
-    method: The method.
-    name: Value of `algorithm.name` that chooses it.
-  """
-  return '\n\n'.join(_paragraphs(method, name))
-
-
-def _paragraphs(method, name) -> Iterator[str]:
-  traffic = method.traffic(method.settings(name=method.name))
-  yield f'## {method.title} (`{name}`)'
-  yield method.summary
-  yield (
-    f'Models per client and round: {traffic.uplink:g} up, '
-    f'{traffic.downlink:g} down. Source: {method.source}.'
-  )
-  settings = [_setting(method.settings, field) for field in _own_fields(method)]
-  if settings:
-    yield _table(settings)
-  yield f'```\n{_COMMAND} --config.algorithm.name={name}\n```'
-
-
-def _own_fields(method):
-  shared = {field.name for field in _shared_fields()} | {'name'}
-  return [f for n, f in settings_of(method).items() if n not in shared]
-
-
-def _shared_fields():
-  fields = dataclasses.fields(AlgorithmConfig)
-  return [field for field in fields if field.name != 'name']
-
-
-def _setting(section_class, field) -> dict[str, Any]:
-  kind = kind_of(field)
-  bounds = {k: v for k, v in field.metadata.items() if v is not None}
-  return {
-    'name': field.name,
-    'kind': kind,
-    **({'choices': _choices(field.type)} if kind == 'choice' else {}),
-    **bounds,
-    'default': field.default,
-    'doc': docs_of(section_class).get(field.name, ''),
-  }
 
 
 def _choices(annotation) -> list[str]:

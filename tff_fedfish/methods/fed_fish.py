@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Literal
 
-from tff_fedfish.config_fields import ConfigError, number
+from tff_fedfish.config_fields import number
 from tff_fedfish.methods.method import (
   ClientCost,
   Column,
@@ -44,20 +44,15 @@ class FedFishConfig(AlgorithmConfig):
   """Bound on a client's Fisher mass in a tensor, as a multiple of the mean mass
   of the last round's clients, >= 1. `None`: no bound."""
 
-  def __post_init__(self):
-    problems = []
-    try:
-      super().__post_init__()
-    except ConfigError as error:
-      problems += error.problems
-    if self.ragged_correction and self.fisher_estimator not in _OF_BATCHES:
-      problems.append(
-        '`config.algorithm.ragged_correction` must be false with '
-        f'fisher_estimator {self.fisher_estimator!r}, which squares no '
-        'gradients of batches, found true'
-      )
-    if problems:
-      raise ConfigError(problems)
+  def cross_problems(self, *, are_fields_right: bool) -> list[str]:
+    """See `Section`."""
+    if not self.ragged_correction or self.fisher_estimator in _OF_BATCHES:
+      return []
+    return [
+      '`config.algorithm.ragged_correction` must be false with '
+      f'fisher_estimator {self.fisher_estimator!r}, which squares no '
+      'gradients of batches, found true'
+    ]
 
   @property
   def samples_labels(self) -> bool:

@@ -48,12 +48,9 @@ def find(name: str) -> Method:
     UserError: If there is no such method, its module cannot be imported or
       holds none, or another method has its name.
   """
-  declared = _entry_points().get(name, ())
-  if name in BUILT_IN and not declared:
+  if name in BUILT_IN and name not in _entry_points():
     return BUILT_IN[name]
-  modules = [f'{__package__}.{name}'] * (name in BUILT_IN) + list(declared)
-  if not modules and '.' in name:
-    modules = [name]
+  modules = _modules_of(name) or [name] * ('.' in name)
   if not modules:
     raise UserError(
       '`config.algorithm.name` must be one of '
@@ -115,6 +112,12 @@ def _entry_points() -> dict[str, list[str]]:
   return found
 
 
+def _modules_of(name):
+  """Returns the modules that declare a built-in or installed method."""
+  built_in = [f'{__package__}.{name}'] * (name in BUILT_IN)
+  return built_in + _entry_points().get(name, [])
+
+
 def _file_of(module):
   """Returns a module's file, or its name where there is none."""
   try:
@@ -158,8 +161,7 @@ _found: dict[str, Method] = {}
 def _require_unique(method, module_name):
   """Raises UserError if another file holds a method of the same name."""
   name = method.name
-  others = [f'{__package__}.{name}'] * (name in BUILT_IN)
-  others += _entry_points().get(name, ())
+  others = _modules_of(name)
   for found, other in _found.items():
     if other.name == name:
       others += _entry_points().get(found, [found])

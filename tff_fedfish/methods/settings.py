@@ -29,14 +29,16 @@ class AlgorithmConfig(Section):
     return False
 
 
+def own_fields(settings: Any) -> list[dataclasses.Field]:
+  """Returns the fields of a method's settings that not every method has."""
+  shared = {field.name for field in dataclasses.fields(AlgorithmConfig)}
+  return [f for f in dataclasses.fields(settings) if f.name not in shared]
+
+
 def own_settings(config: 'TrainConfig') -> dict[str, Any]:
   """Returns the settings of `algorithm` that not every method reads."""
-  shared = {field.name for field in dataclasses.fields(AlgorithmConfig)}
-  return {
-    field.name: getattr(config.algorithm, field.name)
-    for field in dataclasses.fields(config.algorithm)
-    if field.name not in shared
-  }
+  settings = config.algorithm
+  return {f.name: getattr(settings, f.name) for f in own_fields(settings)}
 
 
 def kind_of(field: dataclasses.Field) -> str:

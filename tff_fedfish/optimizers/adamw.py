@@ -11,11 +11,11 @@ every tensor, by 0.004 unless told otherwise.
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_fedfish.arguments import require
 from tff_fedfish.optimizers import base
 
 
@@ -48,32 +48,25 @@ def build_adamw(
       that of the tensors (on the first step); from TFF, if another argument is
       out of its range.
   """
-  base.require(weight_decay >= 0, 'weight_decay', 'at least 0', weight_decay)
+  require(weight_decay >= 0, 'weight_decay', 'at least 0', weight_decay)
   adam = tff.learning.optimizers.build_adam(
     learning_rate, beta_1=beta_1, beta_2=beta_2, epsilon=epsilon
   )
   if not weight_decay:
     return adam
-  return _DecoupledDecay(adam, weight_decay, is_decayed)
 
-
-class _DecoupledDecay(base.WrappedOptimizer):
-  def __init__(self, optimizer, weight_decay, is_decayed):
-    super().__init__(optimizer)
-    self._weight_decay = weight_decay
-    self._is_decayed = is_decayed
-
-  def next(self, state: Any, weights: Any, gradients: Any) -> tuple[Any, Any]:
-    before = tf.nest.flatten(weights)
-    is_decayed = self._is_decayed
-    if is_decayed is None:
-      is_decayed = [tensor.shape.rank >= 2 for tensor in before]
-    rate = state[base.RATE]
-    state, weights = self._optimizer.next(state, weights, gradients)
+  def step(state, weights, gradients):
+    before, rate = tf.nest.flatten(weights), state[base.RATE]
+    flags = is_decayed
+    if flags is None:
+      flags = [tensor.shape.rank >= 2 for tensor in before]
+    state, weights = adam.next(state, weights, gradients)
     decayed = [
-      new - tf.cast(rate * self._weight_decay, old.dtype) * old if flag else new
+      new - tf.cast(rate * weight_decay, old.dtype) * old if flag else new
       for new, old, flag in zip(
-        tf.nest.flatten(weights), before, is_decayed, strict=True
+        tf.nest.flatten(weights), before, flags, strict=True
       )
     ]
     return state, tf.nest.pack_sequence_as(weights, decayed)
+
+  return base.wrap(adam, step)

@@ -1,78 +1,100 @@
-"""Bases of the optimizers that TFF does not have."""
+"""Two ways to make an optimizer that TFF does not have."""
 
 import collections
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import tensorflow as tf
 import tensorflow_federated as tff
+
+from tff_fedfish.arguments import require
 
 Structure = Any
 
 RATE = tff.learning.optimizers.LEARNING_RATE_KEY
 
 
-class OwnOptimizer(tff.learning.optimizers.Optimizer):
-  """An optimizer whose only hyperparameter in the state is the learning rate.
+def build_tensorwise(
+  learning_rate: float,
+  slots: Mapping[str, float],
+  step: Callable[..., tuple[tf.Tensor, ...]],
+) -> tff.learning.optimizers.Optimizer:
+  """Builds an optimizer that treats every weight tensor by itself.
 
-  The state is an OrderedDict that begins with it; the other constants are part
-  of the graph.
+  Its state is an OrderedDict of the learning rate, the only hyperparameter,
+  and a structure like the weights for each slot.
+
+  Args:
+    learning_rate: The rate, >= 0.
+    slots: Name -> number that fills the slot at first.
+    step: (rate, weight, gradient, *slots) -> (weight, *slots), tensors.
+
+  Raises:
+    ValueError: If the rate is negative.
   """
+  require(learning_rate >= 0, 'learning_rate', 'at least 0', learning_rate)
+  return _Tensorwise(learning_rate, slots, step)
 
-  def get_hparams(self, state: Structure) -> Structure:
-    """Returns the learning rate by its name."""
+
+def wrap(
+  optimizer: tff.learning.optimizers.Optimizer,
+  step: Callable[
+    [Structure, Structure, Structure], tuple[Structure, Structure]
+  ],
+) -> tff.learning.optimizers.Optimizer:
+  """Returns an optimizer with the state of another one, and its own step.
+
+  Args:
+    optimizer: The other one.
+    step: (state, weights, gradients) -> (state, weights).
+  """
+  return _Wrapped(optimizer, step)
+
+
+class _Tensorwise(tff.learning.optimizers.Optimizer):
+  def __init__(self, learning_rate, slots, step):
+    self._learning_rate, self._slots, self._step = learning_rate, slots, step
+
+  def initialize(self, specs):
+    state = collections.OrderedDict({RATE: self._learning_rate})
+    for name, value in self._slots.items():
+      state[name] = tf.nest.map_structure(
+        # Bound now: the loop goes on.
+        lambda spec, v=value: tf.fill(spec.shape, tf.cast(v, spec.dtype)),
+        specs,
+      )
+    return state
+
+  def next(self, state, weights, gradients):
+    structures = (weights, gradients, *(state[name] for name in self._slots))
+    rows = zip(*map(tf.nest.flatten, structures), strict=True)
+    stepped = [self._step(state[RATE], *row) for row in rows]
+    weights, *slots = (
+      tf.nest.pack_sequence_as(weights, column)
+      for column in zip(*stepped, strict=True)
+    )
+    slots = dict(zip(self._slots, slots, strict=True))
+    return collections.OrderedDict({RATE: state[RATE], **slots}), weights
+
+  def get_hparams(self, state):
     return collections.OrderedDict({RATE: state[RATE]})
 
-  def set_hparams(self, state: Structure, hparams: Structure) -> Structure:
-    """Returns the state with another learning rate."""
+  def set_hparams(self, state, hparams):
     return collections.OrderedDict({**state, RATE: hparams[RATE]})
 
 
-class WrappedOptimizer(tff.learning.optimizers.Optimizer):
-  """An optimizer that changes the steps of another one, not its state."""
+class _Wrapped(tff.learning.optimizers.Optimizer):
+  def __init__(self, optimizer, step):
+    self._optimizer, self._step = optimizer, step
 
-  def __init__(self, optimizer: tff.learning.optimizers.Optimizer):
-    """Keeps the optimizer whose state this one has."""
-    self._optimizer = optimizer
-
-  def initialize(self, specs: Structure) -> Structure:
-    """Returns the other optimizer's initial state."""
+  def initialize(self, specs):
     return self._optimizer.initialize(specs)
 
-  def get_hparams(self, state: Structure) -> Structure:
-    """Returns the other optimizer's hyperparameters."""
+  def next(self, state, weights, gradients):
+    return self._step(state, weights, gradients)
+
+  def get_hparams(self, state):
     return self._optimizer.get_hparams(state)
 
-  def set_hparams(self, state: Structure, hparams: Structure) -> Structure:
-    """Returns the other optimizer's state with other hyperparameters."""
+  def set_hparams(self, state, hparams):
     return self._optimizer.set_hparams(state, hparams)
-
-
-def require(is_met: bool, name: str, wanted: str, value: Any) -> None:
-  """Raises ValueError, naming an argument, unless what it must be is met."""
-  if not is_met:
-    raise ValueError(f'`{name}` must be {wanted}, found {value!r}.')
-
-
-def full_like(specs: Structure, value: float) -> Structure:
-  """Returns tensors of the specs' shapes and dtypes, filled with a number."""
-  return tf.nest.map_structure(
-    lambda spec: tf.fill(spec.shape, tf.cast(value, spec.dtype)), specs
-  )
-
-
-def map_tensors(
-  step: Callable[..., tuple[tf.Tensor, ...]], *structures: Structure
-) -> tuple[Structure, ...]:
-  """Applies a step to the corresponding tensors of several structures.
-
-  Args:
-    step: From a tensor of each structure, some new tensors.
-    *structures: Structures alike.
-
-  Returns:
-    A structure for each tensor that `step` returns.
-  """
-  flat = [tf.nest.flatten(structure) for structure in structures]
-  columns = zip(*(step(*row) for row in zip(*flat, strict=True)), strict=True)
-  return tuple(tf.nest.pack_sequence_as(structures[0], c) for c in columns)

@@ -2,11 +2,14 @@
 
 from collections.abc import Sequence
 
+import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_fedfish.algorithms.slots.bounds import clip_to_norm
+from tff_fedfish.arguments import require
 from tff_fedfish.config.optimizer_settings import OptimizerSettings
+from tff_fedfish.optimizers import base
 from tff_fedfish.optimizers.adamw import build_adamw
-from tff_fedfish.optimizers.clipping import clip_by_global_norm
 from tff_fedfish.optimizers.fed_opt import build_fed_opt
 from tff_fedfish.optimizers.nesterov import build_nesterov_sgd
 
@@ -25,6 +28,36 @@ def build_optimizer(
   if settings.max_gradient_norm is None:
     return optimizer
   return clip_by_global_norm(optimizer, settings.max_gradient_norm)
+
+
+def clip_by_global_norm(
+  optimizer: tff.learning.optimizers.Optimizer, max_norm: float
+) -> tff.learning.optimizers.Optimizer:
+  """Bounds the global norm of the gradients that an optimizer sees.
+
+  Pascanu et al. (2013), "On the difficulty of training recurrent neural
+  networks", algorithm 1, over all tensors together.
+
+  Args:
+    optimizer: The optimizer. Its state stays as it is.
+    max_norm: The largest global L2 norm that is left as it is, bit for bit, >
+      0.
+
+  Returns:
+    The optimizer. Gradients with an entry that is not finite become NaN.
+
+  Raises:
+    ValueError: If `max_norm` is not above 0.
+  """
+  require(max_norm > 0, 'max_norm', 'above 0', max_norm)
+
+  def step(state, weights, gradients):
+    # Dense, as sparse gradients may name a row twice.
+    gradients = tf.nest.map_structure(tf.convert_to_tensor, gradients)
+    gradients, _ = clip_to_norm(gradients, max_norm)
+    return optimizer.next(state, weights, gradients)
+
+  return base.wrap(optimizer, step)
 
 
 def _without_clipping(settings, is_matrix):

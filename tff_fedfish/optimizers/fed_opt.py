@@ -18,16 +18,13 @@ TFF's own differ: its Adam and Yogi correct the bias of m and v, and its Adagrad
 has epsilon inside the root.
 """
 
-import collections
 from typing import Literal
 
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_fedfish.arguments import require, require_one_of
 from tff_fedfish.optimizers import base
-
-_MOMENTUM = 'accumulator'
-_SCALE = 'preconditioner'
 
 _NEXT_SCALE = {
   'adagrad': lambda v, squared, beta_2: v + squared,
@@ -64,55 +61,23 @@ def build_fed_opt(
   Raises:
     ValueError: If an argument is out of its range.
   """
-  rules = f'one of {", ".join(_NEXT_SCALE)}'
-  base.require(rule in _NEXT_SCALE, 'rule', rules, rule)
-  base.require(learning_rate >= 0, 'learning_rate', 'at least 0', learning_rate)
+  require_one_of('rule', rule, _NEXT_SCALE)
   for name, beta in (('beta_1', beta_1), ('beta_2', beta_2)):
-    base.require(0 <= beta < 1, name, 'at least 0 and below 1', beta)
-  base.require(epsilon > 0, 'epsilon', 'above 0', epsilon)
+    require(0 <= beta < 1, name, 'at least 0 and below 1', beta)
+  require(epsilon > 0, 'epsilon', 'above 0', epsilon)
   initial = initial_accumulator
-  base.require(initial >= 0, 'initial_accumulator', 'at least 0', initial)
-  return _FedOpt(
-    learning_rate, rule, beta_1, beta_2, epsilon, initial_accumulator
-  )
+  require(initial >= 0, 'initial_accumulator', 'at least 0', initial)
+  next_scale = _NEXT_SCALE[rule]
 
+  def step(rate, weight, gradient, *slots):
+    # Without momentum the mean is the gradient.
+    mean, scale = slots if beta_1 else (gradient, *slots)
+    mean = mean + (gradient - mean) * (1 - beta_1)
+    scale = next_scale(scale, tf.square(gradient), beta_2)
+    change = tf.cast(rate, weight.dtype) * mean
+    weight = weight - change / (tf.sqrt(scale) + epsilon)
+    return (weight, mean, scale) if beta_1 else (weight, scale)
 
-class _FedOpt(base.OwnOptimizer):
-  def __init__(
-    self, learning_rate, rule, beta_1, beta_2, epsilon, initial_accumulator
-  ):
-    self._learning_rate = learning_rate
-    self._next_scale = _NEXT_SCALE[rule]
-    self._beta_1, self._beta_2 = beta_1, beta_2
-    self._epsilon = epsilon
-    self._initial_accumulator = initial_accumulator
-
-  def initialize(self, specs):
-    state = collections.OrderedDict({base.RATE: self._learning_rate})
-    if self._beta_1:
-      state[_MOMENTUM] = base.full_like(specs, 0)
-    state[_SCALE] = base.full_like(specs, self._initial_accumulator)
-    return state
-
-  def next(self, state, weights, gradients):
-    rate = state[base.RATE]
-
-    def step(weight, mean, scale, gradient):
-      mean = mean + (gradient - mean) * (1 - self._beta_1)
-      scale = self._next_scale(scale, tf.square(gradient), self._beta_2)
-      change = tf.cast(rate, weight.dtype) * mean
-      return weight - change / (tf.sqrt(scale) + self._epsilon), mean, scale
-
-    weights, means, scales = base.map_tensors(
-      step,
-      weights,
-      # Without momentum the mean is the gradient.
-      state.get(_MOMENTUM, gradients),
-      state[_SCALE],
-      gradients,
-    )
-    state = collections.OrderedDict({base.RATE: rate})
-    if self._beta_1:
-      state[_MOMENTUM] = means
-    state[_SCALE] = scales
-    return state, weights
+  slots = {'accumulator': 0.0} if beta_1 else {}
+  slots['preconditioner'] = initial_accumulator
+  return base.build_tensorwise(learning_rate, slots, step)

@@ -10,14 +10,11 @@ look-ahead point, as in PyTorch and Keras:
 Plain momentum, theta - rate v, is `tff.learning.optimizers.build_sgdm`.
 """
 
-import collections
-
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_fedfish.arguments import require
 from tff_fedfish.optimizers import base
-
-_VELOCITY = 'accumulator'
 
 
 def build_nesterov_sgd(
@@ -35,36 +32,13 @@ def build_nesterov_sgd(
   Raises:
     ValueError: If one of them is out of its range.
   """
-  base.require(learning_rate >= 0, 'learning_rate', 'at least 0', learning_rate)
   in_range = 0 <= momentum < 1
-  base.require(in_range, 'momentum', 'at least 0 and below 1', momentum)
-  return _NesterovSgd(learning_rate, momentum)
+  require(in_range, 'momentum', 'at least 0 and below 1', momentum)
 
+  def step(rate, weight, gradient, velocity):
+    mu = tf.cast(momentum, gradient.dtype)
+    velocity = mu * velocity + gradient
+    change = gradient + mu * velocity
+    return weight - tf.cast(rate, weight.dtype) * change, velocity
 
-class _NesterovSgd(base.OwnOptimizer):
-  def __init__(self, learning_rate, momentum):
-    self._learning_rate = learning_rate
-    self._momentum = momentum
-
-  def initialize(self, specs):
-    return collections.OrderedDict(
-      {
-        base.RATE: self._learning_rate,
-        _VELOCITY: base.full_like(specs, 0),
-      }
-    )
-
-  def next(self, state, weights, gradients):
-    rate = state[base.RATE]
-
-    def step(weight, velocity, gradient):
-      momentum = tf.cast(self._momentum, gradient.dtype)
-      velocity = momentum * velocity + gradient
-      change = gradient + momentum * velocity
-      return weight - tf.cast(rate, weight.dtype) * change, velocity
-
-    weights, velocity = base.map_tensors(
-      step, weights, state[_VELOCITY], gradients
-    )
-    state = collections.OrderedDict({base.RATE: rate, _VELOCITY: velocity})
-    return state, weights
+  return base.build_tensorwise(learning_rate, {'accumulator': 0.0}, step)

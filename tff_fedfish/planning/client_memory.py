@@ -9,8 +9,7 @@ are counted in its code, as if nothing were freed before the end.
 
 import math
 
-from models import resnet_shapes
-from models.image_model_config import ImageModelConfig
+from models.image_model_config import ImageModelConfig, resnet_blocks
 from models.model_shapes import ModelShape, weight_shapes
 from models.transformer_config import TransformerConfig
 from tff_fedfish.config.schema import TrainConfig
@@ -96,7 +95,7 @@ def image_activation_bytes(shape: ImageModelConfig) -> int:
   """Returns what an image's forward and backward pass keep at most."""
   height, width, _ = shape.image_shape
   if shape.name == 'resnet18':
-    blocks = list(resnet_shapes.blocks())
+    blocks = list(resnet_blocks())
     num_values = height * width * blocks[0].channels_in
     for block in blocks:
       height = math.ceil(height / block.stride)

@@ -9,8 +9,8 @@ import dataclasses
 import math
 
 from models.image_model_config import ImageModelConfig
-from tff_fedfish.config.image_corpora import IMAGE_CORPORA
 from tff_fedfish.config.schema import TrainConfig
+from tff_fedfish.data.images.image_corpora import IMAGE_CORPORA
 from tff_fedfish.optimizers import cost
 from tff_fedfish.planning import client_memory, traffic
 from tff_fedfish.planning.client_memory import Parts

@@ -17,7 +17,7 @@ from models.functional_model import build_language_model
 from models.model_shapes import are_matrices, num_parameters
 from models.transformer_config import TransformerConfig, weight_shapes
 from tff_fedfish import environment, local_training
-from tff_fedfish.algorithms.slots.finite import zero_if_non_finite
+from tff_fedfish.algorithms.slots.bounds import zero_if_non_finite
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.data import sequences
 from tff_fedfish.optimizers.build import build_optimizer

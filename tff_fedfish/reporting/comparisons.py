@@ -3,30 +3,23 @@
 Runs are compared where they differ in the method only, as `matching.py` says.
 """
 
-import csv
 import dataclasses
-import io
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 from tff_fedfish.evaluation import statistics
 from tff_fedfish.methods import registry
 from tff_fedfish.reporting import matching
-from tff_fedfish.reporting.evaluations import Evaluation
-from tff_fedfish.reporting.repetitions import NUM_BOOTSTRAP
-from tff_fedfish.reporting.runs import Run, transfer_corpora
-from tff_fedfish.reporting.tables import csv_text
+from tff_fedfish.reporting.csv_files import csv_file
+from tff_fedfish.reporting.repetitions import client_scores, paired_difference
+from tff_fedfish.reporting.runs import Run, Subject, subjects
 
 # Of a `statistics.paired_difference`.
 _NUMBERS = (
   *('mean', 'ci_low', 'ci_high', 'share_below_zero'),
   *('num_seeds', 'num_clients'),
 )
-_NAMES = (
-  *('setting', 'method', 'baseline', 'subject', 'fraction', 'measure'),
-  *_NUMBERS,
-)
+_WORDS = ('setting', 'method', 'baseline', 'subject', 'fraction')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,121 +66,70 @@ def compare_methods(runs: Sequence[Run]) -> list[Comparison]:
     runs. `registry.BASELINE` is subtracted where it takes part, else the first
     method is.
   """
-  groups: dict[Any, list[Run]] = {}
-  for run in runs:
-    groups.setdefault(matching.setting_of(run), []).append(run)
-  labels = matching.labels([dict(key) for key in groups])
+  groups = matching.grouped(runs, matching.setting_of)
+  labels = matching.labels(list(map(dict, groups)))
   comparisons = []
   for setting, members in zip(labels, groups.values(), strict=True):
-    variants: dict[Any, dict[Any, Run]] = {}
-    for run in members:
-      repetitions = variants.setdefault(matching.method_of(run), {})
-      repetitions.setdefault(matching.seeds_of(run), run)
-    names = matching.method_names(list(variants))
-    named = dict(zip(names, variants.values(), strict=True))
-    for method, baseline in _pairs(named):
-      comparisons += _compare(
-        setting, method, baseline, named[method], named[baseline]
-      )
+    variants = matching.grouped(members, matching.method_of)
+    # Of runs with equal seeds the first.
+    by_seeds = [
+      {matching.seeds_of(run): run for run in reversed(found)}
+      for found in variants.values()
+    ]
+    named = zip(matching.method_names(list(variants)), by_seeds, strict=True)
+    for first, second in itertools.combinations(named, 2):
+      is_swapped = _is_baseline(second) and not _is_baseline(first)
+      pair = (first, second) if is_swapped else (second, first)
+      comparisons += _compare(setting, *pair)
   return comparisons
 
 
-def paired_difference(
-  evaluations: Mapping[Any, Evaluation],
-  baseline: Mapping[Any, Evaluation],
-  fraction: float,
-  name: str,
-) -> statistics.Summary:
-  """Returns `statistics.paired_difference` of two sides' evaluations.
-
-  Args:
-    evaluations: Seed -> what was evaluated.
-    baseline: The run that is subtracted.
-    fraction: Share of each client's data that was personalized on.
-    name: Of a client's score, such as 'loss_after'.
-  """
-  return statistics.paired_difference(
-    _values(evaluations, fraction, name),
-    _values(baseline, fraction, name),
-    num_bootstrap=NUM_BOOTSTRAP,
-    seed=0,
+def comparisons_csv(comparisons: Sequence[Comparison]) -> str:
+  """Returns the differences one a line; those of accuracies in [-1, 1]."""
+  return csv_file(
+    (*_WORDS, 'measure', *_NUMBERS),
+    (
+      [
+        *(getattr(row, name) for name in _WORDS),
+        measure,
+        *(getattr(row, measure)[name] for name in _NUMBERS),
+      ]
+      for row in comparisons
+      for measure in ('loss', 'accuracy')
+    ),
   )
 
 
-def comparisons_csv(comparisons: Sequence[Comparison]) -> str:
-  """Returns the differences one a line, in full precision.
-
-  Args:
-    comparisons: Of `compare_methods`; differences of accuracies are in [-1, 1].
-  """
-  file = io.StringIO()
-  writer = csv.writer(file, lineterminator='\n')
-  writer.writerow(_NAMES)
-  for row in comparisons:
-    for measure, summary in (('loss', row.loss), ('accuracy', row.accuracy)):
-      words = (row.setting, row.method, row.baseline, row.subject)
-      writer.writerow(
-        [
-          *map(csv_text, words),
-          row.fraction,
-          measure,
-          *(summary[name] for name in _NUMBERS),
-        ]
-      )
-  return file.getvalue()
+def _is_baseline(named: tuple[str, Mapping[str, Run]]) -> bool:
+  run = next(iter(named[1].values()))
+  return run.algorithm == registry.BASELINE.name
 
 
-def _pairs(named: Mapping[str, Mapping[Any, Run]]) -> Iterator[tuple[str, str]]:
-  """Yields (method, baseline)."""
-  is_baseline = {
-    name: next(iter(runs.values())).algorithm == registry.BASELINE.name
-    for name, runs in named.items()
-  }
-  for first, second in itertools.combinations(named, 2):
-    if is_baseline[second] and not is_baseline[first]:
-      yield first, second
-    else:
-      yield second, first
-
-
-def _compare(setting, method, baseline, runs, baseline_runs):
+def _compare(setting, method, baseline) -> Iterator[Comparison]:
   """Yields a comparison for every subject and fraction that both have."""
-  everyone = [*runs.values(), *baseline_runs.values()]
-  subjects = [('held-out clients', Run.held_out)]
-  subjects += [
-    (f'clients of {corpus}', lambda run, corpus=corpus: run.transfer(corpus))
-    for corpus in transfer_corpora(everyone)
-  ]
-  for subject, choose in subjects:
-    sides = [
-      {seed: found for seed, run in side.items() if (found := choose(run))}
-      for side in (runs, baseline_runs)
-    ]
+  (name, runs), (baseline_name, baseline_runs) = method, baseline
+  for subject in subjects([*runs.values(), *baseline_runs.values()]):
+    sides = [_evaluations(side, subject) for side in (runs, baseline_runs)]
     fractions = {
-      client.fraction
+      fraction
       for side in sides
       for evaluation in side.values()
-      for client in evaluation.clients
+      for fraction in evaluation.clients['fraction']
     }
     for fraction in sorted(fractions):
+      scores = [client_scores(side, fraction) for side in sides]
       loss, accuracy = (
-        paired_difference(*sides, fraction, name)
-        for name in ('loss_after', 'accuracy_after')
+        paired_difference(*scores, measure)
+        for measure in ('loss_after', 'accuracy_after')
       )
       if loss['mean'] is not None and accuracy['mean'] is not None:
         yield Comparison(
-          method, baseline, setting, subject, fraction, loss, accuracy
+          name, baseline_name, setting, str(subject), fraction, loss, accuracy
         )
 
 
-def _values(
-  evaluations: Mapping[Any, Evaluation], fraction: float, name: str
-) -> dict[Any, dict[bytes, float]]:
-  """Returns seed -> client -> value."""
+def _evaluations(runs: Mapping[str, Run], subject: Subject):
+  found = {seeds: run.evaluation(subject) for seeds, run in runs.items()}
   return {
-    seed: {
-      client.client_id: getattr(client, name)
-      for client in evaluation.clients_at(fraction)
-    }
-    for seed, evaluation in evaluations.items()
+    seeds: evaluation for seeds, evaluation in found.items() if evaluation
   }

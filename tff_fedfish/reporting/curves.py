@@ -4,17 +4,14 @@ Figures 3, 9 and 10 of Dhawan et al. (2024), FedFish, are such curves, against
 local epochs, rounds and communicated units, with a mark every 100 rounds.
 """
 
-import dataclasses
 import math
 from collections.abc import Sequence
-
-from matplotlib import lines
+from typing import NamedTuple
 
 from tff_fedfish.reporting import figures
-from tff_fedfish.reporting.figure_numbers import record
 from tff_fedfish.reporting.runs import Run
-from tff_fedfish.reporting.style import RunStyle
-from tff_fedfish.reporting.words import Words
+from tff_fedfish.reporting.style import RunStyle, local_epochs
+from tff_fedfish.reporting.words import words_of
 
 ROUND = 'round'
 LOCAL_EPOCHS = 'local_epochs'
@@ -24,16 +21,14 @@ PERSONALIZED = 'personalized/accuracy'
 """Accuracy after personalization, of the evaluations of a run's checkpoints."""
 
 _MAX_MARKS = 15
-_NICE = (1, 2, 5)
 
 
-@dataclasses.dataclass(frozen=True)
-class Score:
+class Score(NamedTuple):
   """Quantity that a curve shows.
 
   Attributes:
     metric: A column of metrics.csv, or `PERSONALIZED`.
-    label: Of the axis, with the unit.
+    label: The axis's, with the unit.
     scale: 100 for what is shown in percent or percentage points, else 1.
     caption: Where the numbers come from.
   """
@@ -43,11 +38,6 @@ class Score:
   scale: float
   caption: str
 
-  @property
-  def title(self) -> str:
-    """The label without its unit."""
-    return self.label.split(' (')[0]
-
   def show(self, value: float) -> str:
     """Returns a value as text."""
     if self.scale == 1.0:
@@ -56,13 +46,12 @@ class Score:
     return f'{self.scale * value:.1f} {unit}'
 
 
-@dataclasses.dataclass(frozen=True)
-class Place:
+class Place(NamedTuple):
   """X axis of a curve.
 
   Attributes:
     metric: A column of metrics.csv, `ROUND` or `LOCAL_EPOCHS`.
-    label: Of the axis.
+    label: The axis's.
     words: In running text, such as 'uplink'.
   """
 
@@ -71,8 +60,7 @@ class Place:
   words: str
 
 
-@dataclasses.dataclass(frozen=True)
-class Point:
+class Point(NamedTuple):
   """One score of a run.
 
   Attributes:
@@ -90,36 +78,133 @@ class Point:
   high: float
 
 
-def held_out_accuracy(words: Words) -> Score:
-  """Returns the accuracy on the sample that is scored during training."""
-  return Score(
-    'held_out/accuracy',
-    f'Held-out {words.accuracy_label}',
-    100.0,
-    'Measured during training on the same fixed sample of held-out clients; '
-    'round 0 is before training.',
-  )
+_ROUND = Place(ROUND, 'Round', 'round')
+_LOCAL_EPOCHS = Place(LOCAL_EPOCHS, 'Local epochs (cumulative)', 'local epochs')
+_UPLINK = Place(
+  'communication/uplink_units', 'Uplink (units, cumulative)', 'uplink'
+)
+_TOTAL = Place(
+  'communication/total_units',
+  'Uplink and downlink (units, cumulative)',
+  'uplink and downlink',
+)
 
 
-def personalized_accuracy(runs: Sequence[Run], words: Words) -> Score | None:
-  """Returns the score of runs that were evaluated at several rounds.
+def learning_curves(
+  runs: Sequence[Run], styles: dict[str, RunStyle]
+) -> list[figures.Figure]:
+  """Returns loss and accuracy against rounds, held-out and in training.
 
   Args:
     runs: The runs of the report.
-    words: Of what they predict.
+    styles: Their looks, by label.
 
   Returns:
-    The score; None if every run was evaluated at one round at most.
+    One figure per score that any run has.
   """
-  if all(len(points(run, ROUND, PERSONALIZED)) < 2 for run in runs):
-    return None
-  return Score(
-    PERSONALIZED,
-    f'Personalized {words.accuracy_label}',
-    100.0,
-    'After personalization on the largest evaluated share of each held-out '
-    'client’s data, at the checkpoints that were evaluated.',
+  words = words_of(runs)
+  train = (
+    f'Mean over the {words.unit}s of all local steps of the round’s cohort, '
+    'each batch scored just before the step that learns from it; every round '
+    'has another cohort, and later local epochs have seen the batch before.'
   )
+  accuracy = _held_out_accuracy(words)
+  loss = f'Held-out {words.loss_label}'
+  wanted = {
+    'held_out_loss': Score('held_out/loss', loss, 1.0, accuracy.caption),
+    'held_out_accuracy': accuracy,
+    'personalized_accuracy': _personalized_accuracy(runs, words),
+    'train_loss': Score('train/loss', f'Train {words.loss_label}', 1.0, train),
+    'train_accuracy': Score(
+      'train/accuracy', f'Train {words.accuracy_label}', 100.0, train
+    ),
+  }
+  drawn = [
+    score and _figure(runs, styles, _ROUND, score, f'curve_{name}')
+    for name, score in wanted.items()
+  ]
+  return [figure for figure in drawn if figure]
+
+
+def cost_curves(
+  runs: Sequence[Run], styles: dict[str, RunStyle]
+) -> list[figures.Figure]:
+  """Returns accuracies against local epochs and against communication.
+
+  Args:
+    runs: The runs of the report.
+    styles: Their looks, by label.
+
+  Returns:
+    Held-out and, where runs were evaluated at several rounds, personalized
+    accuracy against each cost that any run reports; against local epochs only
+    if runs differ in these, as it is that against rounds otherwise.
+  """
+  words = words_of(runs)
+  scores = {
+    '': _held_out_accuracy(words),
+    'personalized_': _personalized_accuracy(runs, words),
+  }
+  unit = (
+    'one unit is one model of float32 of a client that takes part in every '
+    'round.'
+  )
+  costs = {
+    'uplink': (_UPLINK, f'Uplink, summed; {unit}'),
+    'total': (_TOTAL, f'Uplink and downlink, summed; {unit}'),
+  }
+  if len(local_epochs(runs)) > 1:
+    titles = dict.fromkeys(
+      run.method
+      for run in runs
+      if (config := run.train_config)
+      and config.method.cost(config).pass_after_training != 'none'
+    )
+    further = (
+      f' {title}’s pass after local training, where it makes one, comes on top.'
+      for title in titles
+    )
+    costs['local_epochs'] = (
+      _LOCAL_EPOCHS,
+      'Local epochs: rounds so far times local epochs per round, what a client '
+      f'that takes part in every round has computed.{"".join(further)}',
+    )
+  drawn = [
+    score
+    and _figure(
+      *(runs, styles, place, score, f'communication_{prefix}{name}'),
+      f'Further up and to the left is better. {caption} ',
+    )
+    for name, (place, caption) in costs.items()
+    for prefix, score in scores.items()
+  ]
+  return [figure for figure in drawn if figure]
+
+
+def barrier_curves(
+  runs: Sequence[Run], styles: dict[str, RunStyle]
+) -> list[figures.Figure]:
+  """Returns the barrier, in loss and error, against rounds, where measured.
+
+  Args:
+    runs: The runs of the report.
+    styles: Their looks, by label.
+  """
+  unit = f'nats per {words_of(runs).unit}'
+  drawn = []
+  for measure, label, scale in (
+    ('loss', f'Barrier in the loss ({unit})', 1.0),
+    ('error', 'Barrier in the error (points)', 100.0),
+  ):
+    caption = (
+      'Mean over the clients of the round, on the data that they trained on: '
+      f'the new global weights’ {measure} minus that of the client’s own '
+      'trained weights; lower is better.'
+    )
+    score = Score(f'barrier/{measure}', label, scale, caption)
+    name = f'barrier_{measure}_by_round'
+    drawn.append(_figure(runs, styles, _ROUND, score, name))
+  return [figure for figure in drawn if figure]
 
 
 def points(run: Run, x: str, y: str) -> list[Point]:
@@ -160,67 +245,34 @@ def mark_step(rounds: Sequence[int]) -> int:
   wanted = max(rounds, default=0) / unit / _MAX_MARKS
   scale = 1
   while True:
-    for nice in _NICE:
+    for nice in (1, 2, 5):
       if nice * scale >= wanted:
         return nice * scale * unit
     scale *= 10
 
 
-def curve_figure(
-  runs: Sequence[Run],
-  styles: dict[str, RunStyle],
-  *,
-  place: Place,
-  score: Score,
-  name: str,
-  caption: str,
-) -> figures.Figure | None:
-  """Returns one score against one kind of place, a curve per run.
+def _held_out_accuracy(words):
+  """Returns the accuracy on the sample that is scored during training."""
+  return Score(
+    'held_out/accuracy',
+    f'Held-out {words.accuracy_label}',
+    100.0,
+    'Measured during training on the same fixed sample of held-out clients; '
+    'round 0 is before training.',
+  )
 
-  Args:
-    runs: The runs of the report.
-    styles: Their looks, by label.
-    place: The horizontal axis.
-    score: The vertical axis.
-    name: File name without suffix.
-    caption: What the plot shows and how to read it.
 
-  Returns:
-    The figure; None if no run has such scores.
-  """
-  series = {run.label: points(run, place.metric, score.metric) for run in runs}
-  if not any(series.values()):
+def _personalized_accuracy(runs, words):
+  """Returns the score; None if each run was evaluated at one round at most."""
+  if all(len(points(run, ROUND, PERSONALIZED)) < 2 for run in runs):
     return None
-  rounds = [p.round_num for found in series.values() for p in found]
-  # Evaluations are few, at rounds of the user's choice: each has a mark.
-  step = 1 if score.metric == PERSONALIZED else mark_step(rounds)
-  title = f'{score.title} against {place.words}'
-  with figures.styled() as figure:
-    axes = figure.add_subplot()
-    handles = []
-    for run in runs:
-      if series[run.label]:
-        look = styles[run.label]
-        _draw(axes, run.label, series[run.label], score.scale, look, step)
-        label = figures.drawable(run.label)
-        handles.append(
-          lines.Line2D([], [], label=label, **look.line_arguments())
-        )
-    axes.set_xlabel(place.label)
-    axes.set_ylabel(score.label)
-    axes.xaxis.set_major_locator(figures.whole_numbers())
-    axes.margins(x=0.03)
-    places = {p.x for found in series.values() for p in found}
-    if len(places) == 1:
-      axes.set_xlim(min(places) - 1, max(places) + 1)
-    figures.add_legend(figure, handles)
-    return figures.render(
-      figure,
-      name=name,
-      title=title,
-      caption=caption + _caption_end(runs, series, step, max(rounds)),
-      alternative_text=_describe(title, place, series, score),
-    )
+  return Score(
+    PERSONALIZED,
+    f'Personalized {words.accuracy_label}',
+    100.0,
+    'After personalization on the largest evaluated share of each held-out '
+    'client’s data, at the checkpoints that were evaluated.',
+  )
 
 
 def _by_round(run, metric) -> dict[int, float]:
@@ -239,60 +291,97 @@ def _personalized(run):
   for evaluation in run.evaluations:
     if evaluation.kind == 'held_out' and evaluation.round_num is not None:
       fraction = max(evaluation.fractions, default=0.0)
-      if fraction > 0 and evaluation.fractions[fraction].accuracy:
-        accuracy = evaluation.fractions[fraction].accuracy
-        scores.setdefault(fraction, {})[evaluation.round_num] = accuracy.mean
+      accuracy = evaluation.score(fraction, 'accuracy')
+      if fraction > 0 and accuracy:
+        found = scores.setdefault(fraction, {})
+        found[evaluation.round_num] = accuracy.mean
   # One share for all points of a curve.
   return scores[max(scores)] if scores else {}
 
 
-def _draw(axes, label, found, scale, look, step):
-  x = [p.x for p in found]
-  y = [scale * p.y for p in found]
+def _figure(
+  runs: Sequence[Run],
+  styles: dict[str, RunStyle],
+  place: Place,
+  score: Score,
+  name: str,
+  caption: str = '',
+) -> figures.Figure | None:
+  """Returns a curve per run; None if no run has such scores.
+
+  Args:
+    runs: The runs of the report.
+    styles: Their looks, by label.
+    place: The horizontal axis.
+    score: The vertical axis.
+    name: File name without suffix.
+    caption: What comes before the score's own.
+  """
+  found = {run.label: points(run, place.metric, score.metric) for run in runs}
+  without = [label for label, curve in found.items() if not curve]
+  curves = {label: curve for label, curve in found.items() if curve}
+  if not curves:
+    return None
+  rounds = [p.round_num for curve in curves.values() for p in curve]
+  # Evaluations are few, at rounds of the user's choice: each has a mark.
+  step = 1 if score.metric == PERSONALIZED else mark_step(rounds)
+  title = f'{score.label.split(" (")[0]} against {place.words}'
+  caption += score.caption
+  if 1 < step <= max(rounds) and all(
+    set(range(step, curve[-1].round_num + 1, step))
+    <= {p.round_num for p in curve}
+    for curve in curves.values()
+  ):
+    caption += f' Marks: every {step} rounds.'
+  if any(run.repetitions for run in runs):
+    caption += (
+      ' Lines are means over seeds; shaded from the lowest to the highest seed.'
+    )
+  if without:
+    caption += f' No such values yet: {"; ".join(without)}.'
+  parts = [
+    f'{label}: {score.show(curve[0].y)} at {place.words} {curve[0].x:g}, '
+    f'{score.show(curve[-1].y)} at {place.words} {curve[-1].x:g}'
+    for label, curve in curves.items()
+  ]
+  with figures.styled() as figure:
+    axes = figure.add_subplot()
+    for label, curve in curves.items():
+      _draw(axes, label, curve, score.scale, styles[label], step)
+    axes.set_xlabel(place.label)
+    axes.set_ylabel(score.label)
+    axes.xaxis.set_major_locator(figures.whole_numbers())
+    axes.margins(x=0.03)
+    places = {p.x for curve in curves.values() for p in curve}
+    if len(places) == 1:
+      axes.set_xlim(min(places) - 1, max(places) + 1)
+    figures.add_legend(
+      figure,
+      [figures.handle(x, **styles[x].line_arguments()) for x in curves],
+    )
+    return figures.render(
+      figure,
+      name=name,
+      title=title,
+      caption=caption,
+      alternative_text=f'Line chart, {title[:1].lower()}{title[1:]}. '
+      f'{"; ".join(parts)}.',
+    )
+
+
+def _draw(axes, label, curve, scale, look, step):
+  x = [p.x for p in curve]
+  y = [scale * p.y for p in curve]
   band = {}
-  if any(p.low < p.high for p in found):
-    band['low'] = [scale * p.low for p in found]
-    band['high'] = [scale * p.high for p in found]
+  if any(p.low < p.high for p in curve):
+    band['low'] = [scale * p.low for p in curve]
+    band['high'] = [scale * p.high for p in curve]
     axes.fill_between(
       x, *band.values(), color=look.color, alpha=0.15, linewidth=0
     )
-  rounds = [p.round_num for p in found]
-  record(axes, label, x, y, points=rounds, **band)
-  axes.plot(
-    x,
-    y,
-    # A curve that ends before the first mark is seen all the same.
-    markevery=[i for i, p in enumerate(found) if p.round_num % step == 0]
-    or [len(found) - 1],
-    **look.line_arguments(),
-  )
-
-
-def _caption_end(runs, series, step, last):
-  text = ''
-  if 1 < step <= last and all(
-    set(range(step, found[-1].round_num + 1, step))
-    <= {p.round_num for p in found}
-    for found in series.values()
-    if found
-  ):
-    text = f' Marks: every {step} rounds.'
-  if any(run.repetitions for run in runs):
-    text += (
-      ' Lines are means over seeds; shaded from the lowest to the highest seed.'
-    )
-  without = [label for label, found in series.items() if not found]
-  if without:
-    text += f' No such values yet: {"; ".join(without)}.'
-  return text
-
-
-def _describe(title, place, series, score) -> str:
-  """Says where each curve starts and ends."""
-  parts = [
-    f'{label}: {score.show(found[0].y)} at {place.words} {found[0].x:g}, '
-    f'{score.show(found[-1].y)} at {place.words} {found[-1].x:g}'
-    for label, found in series.items()
-    if found
-  ]
-  return f'Line chart, {title[:1].lower()}{title[1:]}. {"; ".join(parts)}.'
+  rounds = [p.round_num for p in curve]
+  figures.record(axes, label, x, y, points=rounds, **band)
+  marks = [i for i, round_num in enumerate(rounds) if round_num % step == 0]
+  # A curve that ends before the first mark is seen all the same.
+  look = look.line_arguments() | {'markevery': marks or [len(curve) - 1]}
+  axes.plot(x, y, **look)

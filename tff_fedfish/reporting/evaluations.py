@@ -1,18 +1,23 @@
-"""Contents of `evaluations/NAME` of a run, checked and typed."""
+"""Evaluations of a run, checked and typed: `evaluations/NAME`."""
 
 import dataclasses
+import math
 import pathlib
 import statistics
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+import pandas as pd
+
+from tff_fedfish import json_values
 from tff_fedfish.errors import UserError
 from tff_fedfish.evaluation.results import (
   ClientBarrier,
   ClientEvaluation,
   read_evaluation,
 )
-from tff_fedfish.reporting.reading import is_finite
+from tff_fedfish.run.corpus_identity import CorpusIdentity
 
 _KINDS = ('held_out', 'participating', 'transfer')
 
@@ -32,7 +37,7 @@ class Interval:
   mean: float
   ci_low: float | None = None
   ci_high: float | None = None
-  seed_means: tuple[tuple[Any, float], ...] = ()
+  seed_means: tuple[tuple[str, float], ...] = ()
 
   @property
   def sd_over_seeds(self) -> float | None:
@@ -43,39 +48,37 @@ class Interval:
 
 @dataclasses.dataclass(frozen=True)
 class FractionScore:
-  """Scores after personalization on one fraction of each client's data.
-
-  Attributes:
-    loss: Mean over clients of the token loss. Unit: nats per token.
-    accuracy: Mean over clients of the token accuracy, in [0, 1].
-  """
+  """Loss (nats) and accuracy ([0, 1]) after personalization on a fraction."""
 
   loss: Interval | None
   accuracy: Interval | None
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Evaluation:
-  """One evaluation directory.
+  """One evaluation directory, or the mean of those of several seeds.
 
   Attributes:
     name: The directory's name.
     kind: 'held_out', 'participating' or 'transfer'.
-    corpus: Name of the corpus whose clients were scored.
+    corpus: Name of the corpus whose clients were scored; in a report, different
+      for different corpora.
     round_num: Round of the checkpoint that was scored; None if not given.
     num_clients: Clients scored.
     fractions: Scores by fraction of the client's data, ascending.
-    clients: Rows of per_client.csv with finite losses.
+    clients: Rows of per_client.csv with finite losses; columns are the fields
+      of `ClientEvaluation`.
     barrier: Mean Client-Server Barrier in 'loss' and 'error'; may be empty.
-    barrier_clients: Rows of barrier.csv with finite values.
+    barrier_clients: See `client_barriers`.
     num_non_finite_rows: Rows of both files that were left out as non-finite.
     skipped_clients: Clients that were not scored, by reason.
     personalization: Settings of the fine-tuning, by name.
     has_barrier: Whether the barrier was measured, with whatever result.
-    effective_clients: How many clients the mean of a weight is worth in the
-      round that was replayed, over all weights; None: not measured.
+    effective_clients: Effective number of clients of the mean of a weight in
+      the round that was replayed, over all weights; None: not measured.
     unknown_tokens: Fraction of unknown tokens in what was scored; None: of
       images, or not counted.
+    identity: Identity of the corpus; None: of an older version.
     num_seeds: Runs whose evaluations this one stands for.
     num_left_out_clients: Clients that were not scored, or not with a finite
       loss, in some of these runs and therefore count in none.
@@ -87,136 +90,148 @@ class Evaluation:
   round_num: int | None
   num_clients: int | None
   fractions: dict[float, FractionScore]
-  clients: tuple[ClientEvaluation, ...]
+  clients: pd.DataFrame
   barrier: dict[str, Interval]
-  barrier_clients: tuple[ClientBarrier, ...]
+  barrier_clients: pd.DataFrame
   num_non_finite_rows: int
   skipped_clients: dict[str, int]
   personalization: dict[str, Any]
   has_barrier: bool
   effective_clients: Interval | None = None
   unknown_tokens: float | None = None
+  identity: CorpusIdentity | None = None
   num_seeds: int = 1
   num_left_out_clients: int = 0
 
-  def clients_at(self, fraction: float) -> tuple[ClientEvaluation, ...]:
-    """Returns the clients personalized on `fraction` of their data."""
-    return tuple(c for c in self.clients if c.fraction == fraction)
+  def score(self, fraction: float | None, measure: str) -> Interval | None:
+    """Returns the 'loss' or 'accuracy' after personalization on a fraction."""
+    score = self.fractions.get(fraction)
+    return getattr(score, measure) if score else None
+
+  def clients_at(self, fraction: float | None) -> pd.DataFrame:
+    """Returns the rows of `clients` at one fraction."""
+    return self.clients[self.clients['fraction'] == fraction]
 
   def largest_client_fraction(self) -> float | None:
     """Returns the largest personalization fraction in per_client.csv."""
-    fractions = {c.fraction for c in self.clients if c.fraction > 0}
-    return max(fractions, default=None)
-
-
-def barrier_of(client: ClientBarrier, measure: str) -> float:
-  """Returns one client's barrier in 'loss' or 'error'; positive is worse.
-
-  Error is 1 - accuracy: (1 - global) - (1 - local) = local - global accuracy.
-  """
-  if measure == 'loss':
-    return client.global_loss - client.local_loss
-  return client.local_accuracy - client.global_accuracy
+    fractions = self.clients['fraction']
+    return max(fractions[fractions > 0], default=None)
 
 
 def load_evaluation(directory: pathlib.Path) -> Evaluation:
-  """Returns the evaluation in `directory`.
-
-  Args:
-    directory: What `fedfish evaluate` wrote.
-
-  Returns:
-    The evaluation.
+  """Returns the evaluation in a directory that `fedfish evaluate` wrote.
 
   Raises:
     UserError: If a file is missing, damaged or of a newer schema.
   """
   found = read_evaluation(directory)
-  summary = found.summary
-  checked = _Checked(directory / 'summary.json')
-  kind = summary.get('kind')
-  if kind not in _KINDS:
-    raise checked.error('kind', f'one of {", ".join(_KINDS)}', kind)
-  clients = finite_rows(found.clients)
-  barriers = finite_rows(found.barriers or ())
+  summary = _Checked(directory / 'summary.json', found.summary)
+  if (kind := summary.values.get('kind')) not in _KINDS:
+    raise summary.error('kind', f'one of {", ".join(_KINDS)}', kind)
+  clients = _finite_rows(found.clients, ClientEvaluation)
+  barriers = client_barriers(found.barriers or ())
   num_rows = len(found.clients) + len(found.barriers or ())
-  checkpoint = checked.object(summary, 'checkpoint')
-  barrier = checked.object(summary, 'client_server_barrier')
-  skipped = checked.object(summary, 'skipped_clients')
+  barrier = summary.object('client_server_barrier')
+  skipped = summary.object('skipped_clients')
+  means = {name: barrier.interval(name) for name in ('loss', 'error')}
+  counts = {reason: skipped.count(reason) for reason in skipped.values}
   return Evaluation(
     name=directory.name,
     kind=kind,
-    corpus=str(summary.get('corpus', 'unnamed corpus')),
-    round_num=checked.count(checkpoint, 'round'),
-    num_clients=checked.count(summary, 'num_clients'),
-    fractions=checked.fractions(summary),
+    corpus=str(summary.values.get('corpus', 'unnamed corpus')),
+    round_num=summary.object('checkpoint').count('round'),
+    num_clients=summary.count('num_clients'),
+    fractions=summary.fractions(),
     clients=clients,
-    barrier={
-      name: interval
-      for name in ('loss', 'error')
-      if (interval := checked.interval(barrier, name))
-    },
+    barrier={name: mean for name, mean in means.items() if mean},
     barrier_clients=barriers,
     num_non_finite_rows=num_rows - len(clients) - len(barriers),
-    skipped_clients={
-      reason: count
-      for reason in skipped
-      if (count := checked.count(skipped, reason))
-    },
-    personalization=checked.object(summary, 'personalization'),
-    has_barrier=bool(barrier) or found.barriers is not None,
-    effective_clients=checked.interval(summary, 'effective_clients'),
-    unknown_tokens=checked.number(summary, 'unknown_token_fraction'),
+    skipped_clients={reason: n for reason, n in counts.items() if n},
+    personalization=summary.object('personalization').values,
+    has_barrier=bool(barrier.values) or found.barriers is not None,
+    effective_clients=summary.interval('effective_clients'),
+    unknown_tokens=summary.number('unknown_token_fraction'),
+    identity=summary.identity(),
   )
 
 
+def client_barriers(rows: Sequence[ClientBarrier]) -> pd.DataFrame:
+  """Returns the barriers of those clients whose numbers are all finite.
+
+  Args:
+    rows: One per client.
+
+  Returns:
+    The fields of `ClientBarrier` with `loss` and `error`, global minus local:
+    positive is worse. Error is 1 - accuracy: (1 - global) - (1 - local).
+  """
+  found = _finite_rows(rows, ClientBarrier)
+  return found.assign(
+    loss=found['global_loss'] - found['local_loss'],
+    error=found['local_accuracy'] - found['global_accuracy'],
+  )
+
+
+def _finite_rows(rows: Sequence[Any], kind: type) -> pd.DataFrame:
+  fields = dataclasses.fields(kind)
+  table = pd.DataFrame(rows, columns=[field.name for field in fields])
+  numbers = table[[field.name for field in fields if field.type is float]]
+  return table[np.isfinite(numbers.astype(float)).all(axis=1)]
+
+
 class _Checked:
-  """Takes values out of a parsed file; a wrong type is a UserError."""
+  """An object of a parsed file; a wrong type in it is a UserError."""
 
-  def __init__(self, path: pathlib.Path):
+  def __init__(self, path: pathlib.Path, values: dict[str, Any]):
     self._path = path
+    self.values = values
 
-  def object(self, parent: dict[str, Any], name: str) -> dict[str, Any]:
-    value = parent.get(name)
+  def object(self, name: str) -> '_Checked':
+    value = self.values.get(name)
     if value is not None and not isinstance(value, dict):
       raise self.error(name, 'an object', value)
-    return value or {}
+    return _Checked(self._path, value or {})
 
-  def number(self, parent: dict[str, Any], name: str) -> float | None:
-    value = parent.get(name)
-    if value is not None and (
-      isinstance(value, bool) or not isinstance(value, int | float)
-    ):
+  def number(self, name: str) -> float | None:
+    value = self.values.get(name)
+    if value is None:
+      return None
+    if isinstance(value, bool) or not isinstance(value, int | float):
       raise self.error(name, 'a number', value)
-    return value if is_finite(value) else None
+    return value if math.isfinite(value) else None
 
-  def count(self, parent: dict[str, Any], name: str) -> int | None:
-    value = self.number(parent, name)
+  def count(self, name: str) -> int | None:
+    value = self.number(name)
     return None if value is None else int(value)
 
-  def interval(self, parent: dict[str, Any], name: str) -> Interval | None:
-    values = self.object(parent, name)
-    mean = self.number(values, 'mean')
+  def interval(self, name: str) -> Interval | None:
+    found = self.object(name)
+    mean, *ends = map(found.number, ('mean', 'ci_low', 'ci_high'))
     if mean is None:
       return None
-    low, high = self.number(values, 'ci_low'), self.number(values, 'ci_high')
-    if low is None or high is None:
-      return Interval(mean)
-    return Interval(mean, low, high)
+    return Interval(mean) if None in ends else Interval(mean, *ends)
 
-  def fractions(self, summary: dict[str, Any]) -> dict[float, FractionScore]:
-    entries = summary.get('fractions', [])
+  def identity(self) -> CorpusIdentity | None:
+    value = self.values.get('corpus_identity')
+    try:
+      return json_values.from_json(CorpusIdentity | None, value, '')
+    except json_values.WrongValueError as error:
+      raise self.error('corpus_identity', 'a corpus', value) from error
+
+  def fractions(self) -> dict[float, FractionScore]:
+    entries = self.values.get('fractions', [])
     if not isinstance(entries, list):
       raise self.error('fractions', 'a list', entries)
     scores = {}
     for entry in entries:
       if not isinstance(entry, dict):
         raise self.error('fractions', 'a list of objects', entry)
-      fraction = self.number(entry, 'fraction')
+      found = _Checked(self._path, entry)
+      fraction = found.number('fraction')
       if fraction is None:
         raise self.error('fractions', 'a list with `fraction` in each', entry)
       scores[float(fraction)] = FractionScore(
-        self.interval(entry, 'loss'), self.interval(entry, 'accuracy')
+        found.interval('loss'), found.interval('accuracy')
       )
     return dict(sorted(scores.items()))
 
@@ -225,20 +240,3 @@ class _Checked:
       f'{str(self._path)!r}: `{name}` must be {required}, but is '
       f'{repr(found)[:60]}. Repeat the evaluation, or remove this directory.'
     )
-
-
-def finite_rows(rows: Sequence[Any]) -> tuple[Any, ...]:
-  """Returns the rows whose numbers are all finite.
-
-  Args:
-    rows: Dataclasses with numbers, such as `ClientBarrier`.
-  """
-  return tuple(
-    row
-    for row in rows
-    if all(
-      is_finite(value)
-      for value in dataclasses.asdict(row).values()
-      if isinstance(value, float)
-    )
-  )

@@ -3,23 +3,45 @@
 import contextlib
 import dataclasses
 import io
+import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import markupsafe
-from matplotlib import font_manager, ft2font, rc_context, ticker
+import numpy as np
+from matplotlib import figure as matplotlib_figure
+from matplotlib import font_manager, ft2font, lines, rc_context, ticker
 
 from tff_fedfish.reporting import style
+from tff_fedfish.reporting.csv_files import csv_file
 from tff_fedfish.reporting.evaluations import Interval
-from tff_fedfish.reporting.figure_numbers import RecordingFigure
 
 NARROW_INCHES = 5.4
 """Width of a plot beside which another one stands."""
 
+COLUMNS = ('series', 'point', 'x', 'y', 'low', 'high')
+"""Columns of the CSV; `low` and `high` end an interval or a band around `y`."""
+
 _MAX_NARROW_INCHES = 6.5
 # As wide as two narrow ones: letters then are of the same size.
 _WIDE_INCHES = 10.8
+
+
+class RecordingFigure(matplotlib_figure.Figure):
+  """A matplotlib figure that keeps the numbers that are drawn in it.
+
+  Attributes:
+    rows: Rows with `COLUMNS`, in the order of drawing.
+  """
+
+  def __init__(self, **arguments):
+    super().__init__(**arguments)
+    self.rows: list[tuple] = []
+
+  def numbers_csv(self) -> str:
+    """Returns the numbers as a CSV file, in full precision."""
+    return csv_file(COLUMNS, self.rows)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,7 +56,7 @@ class Figure:
     svg: One `<svg>` element that can stand inside HTML.
     png: The same picture as a PNG file.
     is_wide: Whether the plot needs the whole width of the page.
-    csv: The numbers that are drawn, with `figure_numbers.COLUMNS`.
+    csv: The numbers that are drawn, with `COLUMNS`.
     drawn: What they are drawn in.
   """
 
@@ -67,32 +89,36 @@ class Figure:
     return pdf.getvalue()
 
 
-def fitting_width(wanted: float) -> float:
-  """Returns the width of a plot that needs some inches: of one, or of two.
+@contextlib.contextmanager
+def styled(
+  width: float = NARROW_INCHES, height: float = 3.7
+) -> Iterator[RecordingFigure]:
+  """Yields an empty figure in the report's style, to `render` in this context.
 
   Args:
-    wanted: Unit: inches.
+    width: Width in inches.
+    height: Height in inches.
   """
+  with rc_context(style.RC_PARAMS):
+    yield RecordingFigure(figsize=(width, height), layout='constrained')
+
+
+def fitting_width(wanted: float) -> float:
+  """Returns the inches of a plot that needs some: of one plot, or of two."""
   if wanted <= _MAX_NARROW_INCHES:
     return max(wanted, NARROW_INCHES)
   return max(wanted, _WIDE_INCHES)
 
 
-@contextlib.contextmanager
-def styled(
-  width: float = NARROW_INCHES, height: float = 3.7
-) -> Iterator[RecordingFigure]:
-  """Yields an empty figure in the report's style.
-
-  Args:
-    width: Width in inches.
-    height: Height in inches.
-
-  Yields:
-    The figure. `render` must be called inside the context.
-  """
-  with rc_context(style.RC_PARAMS):
-    yield RecordingFigure(figsize=(width, height), layout='constrained')
+def facets(
+  figure: RecordingFigure, num_panels: int, num_columns: int, **sharing: Any
+) -> tuple[np.ndarray, list]:
+  """Returns a grid of axes, and those of its panels; the rest is not seen."""
+  num_rows = -(-num_panels // num_columns)
+  grid = figure.subplots(num_rows, num_columns, squeeze=False, **sharing)
+  for axes in grid.flat[num_panels:]:
+    axes.set_visible(False)
+  return grid, list(grid.flat[:num_panels])
 
 
 def render(
@@ -133,6 +159,31 @@ def render(
   )
 
 
+def record(
+  axes: Any,
+  series: str,
+  x: Sequence[float],
+  y: Iterable[float | None],
+  *,
+  low: Iterable[float | None] = (),
+  high: Iterable[float | None] = (),
+  points: Iterable[Any] = (),
+) -> None:
+  """Adds points that are drawn to what the figure keeps.
+
+  Args:
+    axes: Axes of a `RecordingFigure`.
+    series: What the points belong to, such as the label of a run.
+    x: Where on the horizontal axis, in the unit of its ticks.
+    y: Where on the vertical axis; None: nowhere, as of a vertical line.
+    low: The lower ends of what is drawn around `y`; left out: nothing is.
+    high: The upper ends.
+    points: What each point stands for, such as a round or a client.
+  """
+  rows = itertools.zip_longest(points, x, y, low, high)
+  axes.get_figure(root=True).rows += [(series, *row) for row in rows]
+
+
 def drawable(text: str, max_characters: int = 44) -> str:
   """Returns `text` for a plot: short, without what its font cannot draw.
 
@@ -150,6 +201,11 @@ def drawable(text: str, max_characters: int = 44) -> str:
   return ''.join(
     c if c.isprintable() and font.get_char_index(ord(c)) else '?' for c in text
   )
+
+
+def handle(label: str, **look: Any) -> lines.Line2D:
+  """Returns the entry of a line, or of markers without one, in a legend."""
+  return lines.Line2D([], [], label=drawable(label), **look)
 
 
 def add_legend(figure: RecordingFigure, handles: list) -> None:
@@ -188,12 +244,12 @@ def draw_whisker(
     axes: The axes to draw in.
     x: Where.
     interval: The mean and its interval.
-    color: Of the whisker.
+    color: The whisker's color.
     scale: Factor on all three.
     linewidth: Unit: points.
 
   Returns:
-    Its ends, as `figure_numbers.record` takes them.
+    Its ends, as `record` takes them.
   """
   if interval.ci_low is None:
     return {}

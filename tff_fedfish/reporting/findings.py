@@ -4,15 +4,15 @@ Only what was computed is said: the lowest mean is called the lowest, and no
 difference between runs is called significant.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from tff_fedfish.data import unknown_tokens
-from tff_fedfish.reporting.evaluations import Interval
-from tff_fedfish.reporting.reading import is_finite
+from tff_fedfish.reporting import matching
+from tff_fedfish.reporting.evaluations import Evaluation, Interval
 from tff_fedfish.reporting.repetitions import has_repetitions
-from tff_fedfish.reporting.runs import Run, transfer_corpora
+from tff_fedfish.reporting.runs import HELD_OUT, Run, is_finite, subjects
 from tff_fedfish.reporting.settings import compare
-from tff_fedfish.reporting.words import words_of
+from tff_fedfish.reporting.words import listed, words_of
 
 # Runs that differ here were not measured on the same thing.
 _DEFINES_THE_MEASUREMENT = (
@@ -32,42 +32,24 @@ def summary_sentence(runs: Sequence[Run]) -> str:
   Args:
     runs: The runs of the report, repetitions pooled.
   """
-  won: dict[str, list[str]] = {}
-  num_seeds = {run.label: run.num_seeds for run in runs}
-  corpora = dict.fromkeys(run.corpus_kind for run in runs)
-  groups = [[r for r in runs if r.corpus_kind == corpus] for corpus in corpora]
-  if len(groups) > 1:
+  by_corpus = matching.grouped(runs, lambda run: run.corpus_kind)
+  groups = dict(by_corpus)
+  if len(by_corpus) > 1:
     # Losses on different corpora have no common scale.
-    groups = [group for group in groups if len(group) > 1]
+    groups = {c: group for c, group in by_corpus.items() if len(group) > 1}
     if not groups:
       return f'{len(runs)} runs on different corpora: no two can be ranked.'
-  for members, where, losses in (
-    (group, *found) for group in groups for found in _comparisons(group)
-  ):
-    lowest = min(losses.values(), key=lambda loss: loss.mean)
-    words = f'{lowest.mean:.3f}'
-    if len(corpora) > 1:
-      words = f'{members[0].corpus_kind}: {words}'
-    if lowest.ci_low is not None:
-      words += f', 95 % interval {lowest.ci_low:.3f} to {lowest.ci_high:.3f}'
-    label = next(label for label in losses if losses[label] is lowest)
-    if 0 < len(lowest.seed_means) < num_seeds[label]:
-      words += f'; {len(lowest.seed_means)} of {num_seeds[label]} seeds'
-    if len(losses) < len(members):
-      words += f'; {len(losses)} runs were evaluated'
-    # Equal as shown is equal.
-    winners = [
-      label
-      for label, loss in losses.items()
-      if f'{loss.mean:.3f}' == f'{lowest.mean:.3f}'
-    ]
-    won.setdefault(_named(winners), []).append(f'{where} ({words})')
+  won: dict[str, list[str]] = {}
+  for corpus, members in groups.items():
+    prefix = f'{corpus}: ' if len(by_corpus) > 1 else ''
+    for where, losses in _compared(members):
+      winners, words = _winners(members, losses)
+      won.setdefault(winners, []).append(f'{where} ({prefix}{words})')
   unit = f'nats per {words_of(runs).unit}'
   if not won:
     return f'{_counted(len(runs), "run")} without a held-out score so far.'
   if len(runs) == 1:
-    return (
-      f'Mean loss ({unit}) of {_counted_seeds(runs[0], losses[label])} '
+    return f'Mean loss ({unit}) of {_with_seeds(runs[0], losses)} ' + (
       f'{listed(*won.values())}.'
     )
   clauses = [f'{winner} {listed(places)}' for winner, places in won.items()]
@@ -88,12 +70,12 @@ def notes(runs: Sequence[Run], pooled: Sequence[Run] = ()) -> list[str]:
     runs: The runs of the report, not pooled.
     pooled: The same, repetitions pooled.
   """
-  concerned: dict[str, list[str]] = {}
-  for run in runs:
-    for clause in _run_clauses(run):
-      concerned.setdefault(clause, []).append(run.label)
+  clauses = [
+    (clause, run.label) for run in runs for clause in _run_clauses(run)
+  ]
   found = []
-  for clause, labels in concerned.items():
+  for clause, concerned in matching.grouped(clauses, lambda c: c[0]).items():
+    labels = [label for _, label in concerned]
     is_all = len(labels) == len(runs) > 1
     found.append(f'{"All runs" if is_all else listed(labels)}: {clause}.')
   for run in pooled:
@@ -112,51 +94,56 @@ def notes(runs: Sequence[Run], pooled: Sequence[Run] = ()) -> list[str]:
   return found
 
 
-def listed(words: Sequence[str]) -> str:
-  """Returns 'a', 'a and b' or 'a, b and c'."""
-  return ' and '.join(
-    part for part in (', '.join(words[:-1]), words[-1]) if part
-  )
-
-
-def _comparisons(runs):
-  """Yields (where, {label: mean loss}) of what the summary speaks about."""
-  choices = [('held-out clients', Run.held_out, 2)]
-  choices += [
-    (f'clients of {corpus}', lambda run, c=corpus: run.transfer(c), 1)
-    for corpus in transfer_corpora(runs)
-  ]
+def _compared(
+  runs: Sequence[Run],
+) -> Iterator[tuple[str, dict[Run, Interval]]]:
+  """Yields (where, mean loss of each run that has one) for the summary."""
   is_evaluated = False
-  for subject, choose, num_fractions in choices:
-    scores = {
-      run.label: evaluation.fractions
-      for run in runs
-      if (evaluation := choose(run))
-    }
-    fractions = sorted({f for found in scores.values() for f in found})
-    # The smallest and, on held-out clients, the largest, too.
-    for fraction in dict.fromkeys(fractions[:1] + fractions[-1:]):
-      losses = {
-        label: found[fraction].loss
-        for label, found in scores.items()
-        if fraction in found and found[fraction].loss
-      }
-      if losses and (fraction == fractions[0] or num_fractions == 2):
+  for subject in subjects(runs):
+    scores = {run: run.evaluation(subject) for run in runs}
+    scores = {run: found for run, found in scores.items() if found}
+    fractions = sorted(
+      {f for found in scores.values() for f in found.fractions}
+    )
+    # The smallest and, on held-out clients, also the largest.
+    last = fractions[-1:] if subject == HELD_OUT else []
+    for fraction in dict.fromkeys(fractions[:1] + last):
+      losses = {run: e.score(fraction, 'loss') for run, e in scores.items()}
+      losses = {run: loss for run, loss in losses.items() if loss}
+      if losses:
         is_evaluated = True
-        yield f'on {subject} {_personalized(fraction)}', losses
-  losses = {
-    run.label: Interval(value)
-    for run in runs
-    if (value := run.last('held_out/loss')) is not None
-  }
+        words = 'without personalization'
+        if fraction != 0.0:
+          words = f'after personalization on {100 * fraction:g} % of their data'
+        yield f'on {subject} {words}', losses
+  last_losses = {run: run.last('held_out/loss') for run in runs}
+  losses = {r: Interval(x) for r, x in last_losses.items() if x is not None}
   if losses and not is_evaluated:
     yield 'on the held-out clients sampled during training', losses
 
 
-def _personalized(fraction):
-  if fraction == 0.0:
-    return 'without personalization'
-  return f'after personalization on {100 * fraction:g} % of their data'
+def _winners(
+  runs: Sequence[Run], losses: dict[Run, Interval]
+) -> tuple[str, str]:
+  """Returns the runs with the lowest loss, and that loss, in words."""
+  best = min(losses, key=lambda run: losses[run].mean)
+  lowest = losses[best]
+  words = f'{lowest.mean:.3f}'
+  if lowest.ci_low is not None:
+    words += f', 95 % interval {lowest.ci_low:.3f} to {lowest.ci_high:.3f}'
+  if 0 < len(lowest.seed_means) < best.num_seeds:
+    words += f'; {len(lowest.seed_means)} of {best.num_seeds} seeds'
+  if len(losses) < len(runs):
+    words += f'; {len(losses)} runs were evaluated'
+  # Equal as shown is equal.
+  winners = [
+    run.label
+    for run, loss in losses.items()
+    if f'{loss.mean:.3f}' == f'{lowest.mean:.3f}'
+  ]
+  if len(winners) > 3:
+    return f'{len(winners)} runs alike', words
+  return listed(winners), words
 
 
 def _run_clauses(run):
@@ -167,12 +154,7 @@ def _run_clauses(run):
     yield f'diverged and stopped after round {last} of {planned}'
   elif planned is not None and last < planned:
     yield f'{last} of {planned} rounds so far'
-  dropped = sum(
-    row['train/num_non_finite_clients']
-    for row in run.metrics
-    if is_finite(row.get('train/num_non_finite_clients'))
-  )
-  if dropped:
+  if dropped := sum(n for (n,) in run.series('train/num_non_finite_clients')):
     yield (
       f'{_counted(dropped, "client")} with non-finite results counted with '
       'weight 0 in training'
@@ -189,8 +171,7 @@ def _run_clauses(run):
 
 
 def _evaluation_clauses(run):
-  shown = [run.held_out(), run.barrier()]
-  shown += [run.transfer(corpus) for corpus in transfer_corpora([run])]
+  shown = [run.barrier(), *map(run.evaluation, subjects([run]))]
   for evaluation in run.evaluations:
     name = f'evaluation {evaluation.name}'
     if evaluation.kind == 'participating':
@@ -220,13 +201,19 @@ def _evaluation_clauses(run):
       )
 
 
+def _is_on_the_way(run: Run, evaluation: Evaluation) -> bool:
+  """Returns whether it is shown as a score before the last round."""
+  if evaluation.round_num is None:
+    return False
+  return run.num_rounds == 2 * evaluation.round_num or (
+    evaluation.kind == 'held_out'
+    and evaluation.round_num != run.held_out().round_num
+  )
+
+
 def _pooled_clauses(run):
   """Yields what a mean over seeds does not hold."""
-  shown = [run.held_out()]
-  shown += [run.transfer(corpus) for corpus in transfer_corpora([run])]
-  for evaluation in shown:
-    if evaluation is None:
-      continue
+  for evaluation in filter(None, map(run.evaluation, subjects([run]))):
     name = f'evaluation {evaluation.name}'
     if evaluation.num_seeds < run.num_seeds:
       yield f'{name} is of {evaluation.num_seeds} of {run.num_seeds} seeds'
@@ -236,16 +223,6 @@ def _pooled_clauses(run):
         f'{_counted(evaluation.num_left_out_clients, "client")} that not '
         'every seed has a finite score of'
       )
-
-
-def _is_on_the_way(run, evaluation):
-  """Returns whether it is shown as a score before the last round."""
-  if evaluation.round_num is None:
-    return False
-  latest = run.held_out()
-  return run.num_rounds == 2 * evaluation.round_num or (
-    evaluation.kind == 'held_out' and evaluation.round_num != latest.round_num
-  )
 
 
 def _between_runs(runs):
@@ -259,43 +236,36 @@ def _between_runs(runs):
       'The runs were not measured on the same data: they differ in '
       f'{", ".join(differing)}.'
     )
-  rounds = sorted({run.last_round for run in runs if run.last_round})
+  rounds = {run.last_round for run in runs if run.last_round}
   if len(rounds) > 1:
-    yield (
-      'The runs have different numbers of rounds '
-      f'({", ".join(map(str, rounds))}).'
-    )
-  choices = [('held-out clients', Run.held_out)]
-  choices += [
-    (f'clients of {corpus}', lambda run, c=corpus: run.transfer(c))
-    for corpus in transfer_corpora(runs)
-  ]
-  for words, choose in choices:
-    without = [run.label for run in runs if not choose(run)]
-    if without and len(without) < len(runs):
-      yield f'Without an evaluation on {words}: {listed(without)}.'
-    counts = {e.num_clients for run in runs if (e := choose(run))} - {None}
+    yield f'The runs have different numbers of rounds ({_joined(rounds)}).'
+  for subject in subjects(runs):
+    found = {run.label: run.evaluation(subject) for run in runs}
+    evaluations = [evaluation for evaluation in found.values() if evaluation]
+    without = [label for label, evaluation in found.items() if not evaluation]
+    if without and evaluations:
+      yield f'Without an evaluation on {subject}: {listed(without)}.'
+    counts = {e.num_clients for e in evaluations} - {None}
     if len(counts) > 1:
       yield (
-        f'The evaluations on {words} have different numbers of clients '
-        f'({", ".join(map(str, sorted(counts)))}).'
+        f'The evaluations on {subject} have different numbers of clients '
+        f'({_joined(counts)}).'
       )
-    corpora = {e.corpus for run in runs if (e := choose(run))}
+    corpora = {e.corpus for e in evaluations}
     if len(corpora) > 1:
       yield (
-        f'The evaluations on {words} are on different corpora '
-        f'({", ".join(sorted(corpora))}).'
+        f'The evaluations on {subject} are on different corpora '
+        f'({_joined(corpora)}).'
       )
 
 
-def _named(labels):
-  """Names up to three runs, counts more."""
-  return listed(labels) if len(labels) <= 3 else f'{len(labels)} runs alike'
+def _joined(values):
+  return ', '.join(map(str, sorted(values)))
 
 
-def _counted_seeds(run, loss):
+def _with_seeds(run, losses):
   # Of fewer seeds than the run stands for: said beside the number.
-  if not run.repetitions or 0 < len(loss.seed_means) < run.num_seeds:
+  if not run.repetitions or 0 < len(losses[run].seed_means) < run.num_seeds:
     return run.label
   return f'{run.label}, over {run.num_seeds} seeds,'
 

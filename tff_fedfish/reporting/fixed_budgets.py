@@ -14,6 +14,8 @@ FIXED_ROUNDS = 'fixed rounds'
 PAPER_LOCAL_EPOCHS = 4
 """E of Table 3 whose rows are equal in both columns: the paper's reference."""
 
+_BUDGETS = (FIXED_COMPUTE, FIXED_ROUNDS)
+
 
 @dataclasses.dataclass(frozen=True)
 class Budgets:
@@ -28,16 +30,17 @@ class Budgets:
 
   num_rounds: int
   local_epochs: int | float
-  names: tuple[str, ...]
+  names: tuple[str, ...] = (FIXED_ROUNDS,)
 
   def holds(self, name: str, run: Run) -> bool:
-    """Returns whether a run keeps to a budget.
+    """Returns whether a run keeps to `FIXED_COMPUTE` or `FIXED_ROUNDS`."""
+    shape = run.num_local_epochs, run.num_rounds
+    return None not in shape and self._holds(name, *shape)
 
-    Args:
-      name: `FIXED_COMPUTE` or `FIXED_ROUNDS`.
-      run: A run with local epochs and rounds.
-    """
-    return _holds(name, *_shape(run), self.local_epochs, self.num_rounds)
+  def _holds(self, name, epochs, num_rounds):
+    if name == FIXED_ROUNDS:
+      return num_rounds == self.num_rounds
+    return num_rounds * epochs == self.num_rounds * self.local_epochs
 
 
 def find_budgets(runs: Sequence[Run]) -> Budgets | None:
@@ -51,41 +54,26 @@ def find_budgets(runs: Sequence[Run]) -> Budgets | None:
     one with the paper's local epochs, else with the fewest, then the most
     rounds. None if no run says its local epochs and rounds.
   """
-  shapes = {
-    _shape(run)
-    for run in runs
-    if run.num_local_epochs is not None and run.num_rounds is not None
-  }
+  shapes = {(run.num_local_epochs, run.num_rounds) for run in runs}
+  shapes = {shape for shape in shapes if None not in shape}
   if not shapes:
     return None
 
-  def num_explained(reference):
-    return sum(
-      any(
-        _holds(name, *s, *reference) for name in (FIXED_COMPUTE, FIXED_ROUNDS)
-      )
-      for s in shapes
-    )
+  def rank(shape):
+    epochs, num_rounds = shape
+    reference = Budgets(num_rounds, epochs)
+    explained = [
+      s for s in shapes if any(reference._holds(b, *s) for b in _BUDGETS)
+    ]
+    is_papers = epochs == PAPER_LOCAL_EPOCHS
+    return -len(explained), not is_papers, epochs, -num_rounds
 
-  epochs, num_rounds = min(
-    shapes,
-    key=lambda s: (-num_explained(s), s[0] != PAPER_LOCAL_EPOCHS, s[0], -s[1]),
-  )
+  epochs, num_rounds = min(shapes, key=rank)
+  reference = Budgets(num_rounds, epochs)
+  others = [shape for shape in shapes if shape[0] != epochs]
   names = tuple(
     name
-    for name in (FIXED_COMPUTE, FIXED_ROUNDS)
-    if any(
-      s[0] != epochs and _holds(name, *s, epochs, num_rounds) for s in shapes
-    )
+    for name in _BUDGETS
+    if any(reference._holds(name, *shape) for shape in others)
   )
-  return Budgets(num_rounds, epochs, names or (FIXED_ROUNDS,))
-
-
-def _shape(run):
-  return run.num_local_epochs, run.num_rounds
-
-
-def _holds(name, local_epochs, num_rounds, reference_epochs, reference_rounds):
-  if name == FIXED_ROUNDS:
-    return num_rounds == reference_rounds
-  return num_rounds * local_epochs == reference_rounds * reference_epochs
+  return dataclasses.replace(reference, names=names) if names else reference

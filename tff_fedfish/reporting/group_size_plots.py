@@ -12,7 +12,6 @@ import numpy as np
 from matplotlib import ticker
 
 from tff_fedfish.reporting import figures
-from tff_fedfish.reporting.figure_numbers import record
 from tff_fedfish.reporting.group_sizes import percentiles, top_shares
 
 _COLOR = '#0072B2'
@@ -59,12 +58,13 @@ def group_size_figures(
 def _figure(
   title, measure_to_sizes, *, draw, describe, name, what, caption
 ) -> figures.Figure:
-  with figures.styled(width=5.0 * len(measure_to_sizes), height=4.0) as figure:
-    grid = figure.subplots(1, len(measure_to_sizes), squeeze=False)
+  num_panels = len(measure_to_sizes)
+  with figures.styled(width=5.0 * num_panels, height=4.0) as figure:
+    _, grid = figures.facets(figure, num_panels, num_panels)
     figure.suptitle(figures.drawable(title, 90), fontsize=12)
     parts = []
     for axes, (measure, sizes) in zip(
-      grid.flat, measure_to_sizes.items(), strict=True
+      grid, measure_to_sizes.items(), strict=True
     ):
       noun = measure.removeprefix('num_')
       # A logarithm has no place for nothing.
@@ -96,7 +96,7 @@ def _draw_ranks(axes, sizes: np.ndarray, noun: str) -> None:
   ranks = ranks[ranks <= num_groups]
   marker = 'o' if num_groups <= _MAX_MARKERS else None
   axes.plot(ranks, sizes[ranks - 1], color=_COLOR, marker=marker)
-  record(axes, noun, ranks, sizes[ranks - 1])
+  figures.record(axes, noun, ranks, sizes[ranks - 1])
   _set_log_axis(axes, 'x', 1, max(num_groups, 1))
   _set_log_axis(axes, 'y', *_range(sizes))
   axes.set_xlabel('rank of the group')
@@ -151,7 +151,7 @@ def _draw_histogram(axes, sizes: np.ndarray, noun: str) -> None:
     linewidth=0.8,
   )
   bars = [f'{low} to {high - 1}' for low, high in itertools.pairwise(edges)]
-  record(axes, noun, edges[:-1], counts, points=bars)
+  figures.record(axes, noun, edges[:-1], counts, points=bars)
   _set_log_axis(axes, 'x', edges[0], high)
   axes.set_xlim(right=max(axes.get_xlim()[1], _MARGIN * edges[-1]))
   _set_log_axis(axes, 'y', 1, max(counts.max(), 1))
@@ -171,7 +171,7 @@ def _draw_histogram(axes, sizes: np.ndarray, noun: str) -> None:
       linewidth=1.4,
       label=f'{label} {size:,}',
     )
-    record(axes, f'{noun}: {label}', [size], [None])
+    figures.record(axes, f'{noun}: {label}', [size], [None])
   if not places:
     return
   axes.legend(

@@ -3,12 +3,12 @@
 `group_size_plots.py` draws the same; this module needs no matplotlib.
 """
 
-import csv
-import io
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
+
+from tff_fedfish.reporting.csv_files import csv_file
 
 MEASURES = ('num_examples', 'num_words', 'num_bytes')
 """Counts of a group; the columns of the index."""
@@ -90,17 +90,13 @@ def percentile_table(measure_to_sizes: Mapping[str, np.ndarray]) -> str:
     measure_to_sizes: Sizes int64 [num_groups] by measure; the last row is the
       mean.
   """
-  file = io.StringIO()
-  writer = csv.writer(file, lineterminator='\n')
-  writer.writerow(['percentile', *measure_to_sizes])
   columns = [
     percentiles(sizes, _TABLE_PERCENTILES)
     for sizes in measure_to_sizes.values()
   ]
-  writer.writerows(zip(_TABLE_PERCENTILES, *columns, strict=False))
   means = [
-    round(float(sizes.mean()), 3) if len(sizes) else ''
+    round(float(sizes.mean()), 3) if len(sizes) else None
     for sizes in measure_to_sizes.values()
   ]
-  writer.writerow(['mean', *means])
-  return file.getvalue()
+  rows = [*zip(_TABLE_PERCENTILES, *columns, strict=False), ('mean', *means)]
+  return csv_file(['percentile', *measure_to_sizes], rows)

@@ -3,20 +3,22 @@
 import collections
 import dataclasses
 import itertools
+import json
 import os
 import pathlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tff_fedfish.config import loading as config_loading
 from tff_fedfish.config import overrides as config_overrides
 from tff_fedfish.errors import UserError
-from tff_fedfish.evaluation.results import ClientBarrier, read_barriers
+from tff_fedfish.evaluation.results import read_barriers
+from tff_fedfish.files import parse_json
 from tff_fedfish.methods import registry
 from tff_fedfish.methods.settings import AlgorithmConfig
-from tff_fedfish.reporting.evaluations import finite_rows, load_evaluation
-from tff_fedfish.reporting.reading import read_json_object
-from tff_fedfish.reporting.runs import Row, Run
+from tff_fedfish.reporting.evaluations import client_barriers, load_evaluation
+from tff_fedfish.reporting.runs import Run
+from tff_fedfish.run.corpus_identity import read_identity
 from tff_fedfish.run.metrics_files import read_metrics
 
 
@@ -25,9 +27,6 @@ def load_runs(directories: Sequence[str | os.PathLike]) -> list[Run]:
 
   Args:
     directories: Run directories. A run may still be in progress.
-
-  Returns:
-    One run per directory.
 
   Raises:
     UserError: If a directory is no run, is named twice, or holds a damaged
@@ -42,35 +41,79 @@ def load_runs(directories: Sequence[str | os.PathLike]) -> list[Run]:
         f'`--runs` must name each run once, but {str(earlier)!r} and '
         f'{str(path)!r} are the same directory. Name it once.'
       )
-  return _with_unique_labels([_load_run(path) for path in paths])
+  return _with_unique_labels(_with_unique_corpora(map(_load_run, paths)))
+
+
+def read_json_object(path: pathlib.Path) -> dict[str, Any]:
+  """Returns the JSON object in a file of a run.
+
+  `NaN` and infinities, which Python writes, are accepted.
+
+  Raises:
+    UserError: If the file cannot be read or holds no JSON object.
+  """
+  restore = 'Restore the file, or leave this run out.'
+  data = b''
+  try:
+    data = path.read_bytes()
+    value = parse_json(data.decode('utf-8'))
+  except OSError as error:
+    raise UserError(
+      f'{str(path)!r} must be readable, but is not ({error.strerror}). '
+      'Change its permissions, or leave this run out.'
+    ) from error
+  except UnicodeDecodeError as error:
+    line = data.count(b'\n', 0, error.start) + 1
+    raise UserError(
+      f'{str(path)!r}, line {line}, must be UTF-8 text, but is not. {restore}'
+    ) from error
+  except json.JSONDecodeError as error:
+    raise UserError(
+      f'{str(path)!r}, line {error.lineno}, must be JSON, but found '
+      f'{error.msg!r}. {restore}'
+    ) from error
+  except ValueError as error:
+    raise UserError(
+      f'{str(path)!r} must be JSON of a run, but cannot be parsed ({error}). '
+      f'{restore}'
+    ) from error
+  if not isinstance(value, dict):
+    raise UserError(
+      f'{str(path)!r} must hold a JSON object, but found a '
+      f'{type(value).__name__}. {restore}'
+    )
+  return value
 
 
 def _load_run(directory):
   _require_run(directory)
-  config_path = directory / 'config.json'
-  config = read_json_object(config_path)
-  remarks = list(_check_config(config, config_path))
-  metrics, further = _read_rounds(directory / 'metrics.csv')
-  remarks += further
-  timings: tuple[Row, ...] = ()
-  if (directory / 'timings.csv').exists():
-    timings, further = _read_rounds(directory / 'timings.csv')
-    remarks += further
-  environment = {}
+  config = read_json_object(directory / 'config.json')
+  remarks = list(_check_config(config, directory / 'config.json'))
+  metrics = _read_rounds(directory / 'metrics.csv', remarks)
+  # The round's row comes last: what has none is not finished.
+  barriers = {
+    row['round']: directory / 'barrier' / f'round_{row["round"]:08d}.csv'
+    for row in metrics
+  }
+  timings, environment = directory / 'timings.csv', {}
   if (directory / 'environment.json').exists():
     environment = read_json_object(directory / 'environment.json')
-  evaluations, further = _load_evaluations(directory / 'evaluations')
   return Run(
     directory=directory,
     name='',
     label='',
     config=config,
     metrics=metrics,
-    timings=timings,
+    timings=_read_rounds(timings, remarks) if timings.exists() else (),
     environment=environment,
-    evaluations=tuple(evaluations),
-    round_barriers=_read_round_barriers(directory / 'barrier', metrics),
-    remarks=(*remarks, *further),
+    evaluations=tuple(_load_evaluations(directory / 'evaluations', remarks)),
+    round_barriers={
+      round_num: client_barriers(read_barriers(path))
+      for round_num, path in barriers.items()
+      if path.is_file()
+    },
+    remarks=tuple(remarks),
+    identity=read_identity(directory),
   )
 
 
@@ -116,8 +159,8 @@ def _require_run(directory):
   )
 
 
-def _read_rounds(path):
-  """Returns the rows of a CSV file by round, and what was left out."""
+def _read_rounds(path, remarks):
+  """Returns the rows of a CSV file by round; adds what was left out."""
   rows = read_metrics(path)
   previous = -1
   for line, row in enumerate(rows, start=2):
@@ -130,51 +173,67 @@ def _read_rounds(path):
         + '. Restore the file, or leave this run out.'
       )
     previous = value
-  remarks = []
   # A run in progress: its next row is being appended.
   if not path.read_bytes().endswith(b'\n'):
     remarks.append(f'the unfinished last line of {path.name} was left out')
-  return tuple(rows), remarks
+  return tuple(rows)
 
 
-def _read_round_barriers(
-  directory: pathlib.Path, metrics: Sequence[Row]
-) -> dict[int, tuple[ClientBarrier, ...]]:
-  """Returns what was measured while training, of rounds that are finished."""
-  rounds = [row['round'] for row in metrics]
-  paths = {r: directory / f'round_{r:08d}.csv' for r in rounds}
-  return {
-    round_num: finite_rows(read_barriers(path))
-    for round_num, path in paths.items()
-    if path.is_file()
-  }
-
-
-def _load_evaluations(directory):
-  evaluations, remarks = [], []
-  entries = sorted(directory.iterdir()) if directory.is_dir() else []
-  for entry in entries:
+def _load_evaluations(directory, remarks):
+  """Yields finished evaluations by name; adds what was left out."""
+  for entry in sorted(directory.iterdir()) if directory.is_dir() else ():
     # A leading dot marks a directory that is being written.
     if entry.name.startswith('.') or not entry.is_dir():
       continue
     if (entry / 'summary.json').is_file():
-      evaluations.append(load_evaluation(entry))
+      yield load_evaluation(entry)
     else:
       remarks.append(
         f'evaluations/{entry.name} has no summary.json and was left out'
       )
-  return evaluations, remarks
+
+
+def _with_unique_corpora(runs: Iterable[Run]) -> list[Run]:
+  """Returns the runs with one name for each evaluated corpus.
+
+  A corpus is known by its fingerprint, wherever it lay. Evaluations of older
+  versions have only the name of its directory.
+  """
+  runs = list(runs)
+  identities, names = {}, {}
+  for evaluation in (e for run in runs for e in run.evaluations if e.identity):
+    fingerprint = evaluation.identity.fingerprint
+    identities.setdefault(fingerprint, evaluation.identity)
+    names.setdefault(fingerprint, evaluation.corpus)
+  counts = collections.Counter(names.values())
+  for fingerprint, name in names.items():
+    if counts[name] > 1:
+      source = identities[fingerprint].name
+      names[fingerprint] = f'{name} ({source}, {fingerprint[:8]})'
+  return [
+    dataclasses.replace(
+      run,
+      evaluations=tuple(
+        dataclasses.replace(e, corpus=names[e.identity.fingerprint])
+        if e.identity
+        else e
+        for e in run.evaluations
+      ),
+    )
+    for run in runs
+  ]
 
 
 def _with_unique_labels(runs):
   names = _unique_names([run.directory.resolve().parts for run in runs])
-  bases = [_base_label(run) for run in runs]
-  counts = collections.Counter(bases)
+  counts = collections.Counter(run.base_label for run in runs)
   return [
     dataclasses.replace(run, name=name).labelled(
-      f'{base} ({name})' if counts[base] > 1 else base
+      f'{run.base_label} ({name})'
+      if counts[run.base_label] > 1
+      else run.base_label
     )
-    for run, name, base in zip(runs, names, bases, strict=True)
+    for run, name in zip(runs, names, strict=True)
   ]
 
 
@@ -190,8 +249,3 @@ def _unique_names(paths):
     )
     names.append('/'.join(own[-depth:]))
   return names
-
-
-def _base_label(run):
-  epochs = run.num_local_epochs
-  return run.method if epochs is None else f'{run.method}, E = {epochs}'

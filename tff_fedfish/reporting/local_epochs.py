@@ -4,23 +4,54 @@ Lines for the trend, as Table 3 of Dhawan et al. (2024), FedFish, has its
 numbers; bars as in their Figures 4 and 8.
 """
 
+import dataclasses
 from collections.abc import Sequence
 
-from matplotlib import lines, patches, ticker
+from matplotlib import ticker
 
-from tff_fedfish.reporting import figures, matching
-from tff_fedfish.reporting.figure_numbers import record
+from tff_fedfish.reporting import bars, figures, matching
+from tff_fedfish.reporting.bars import Series
+from tff_fedfish.reporting.evaluations import Interval
 from tff_fedfish.reporting.fixed_budgets import (
   FIXED_COMPUTE,
   FIXED_ROUNDS,
   find_budgets,
 )
 from tff_fedfish.reporting.runs import Run
-from tff_fedfish.reporting.style import RunStyle
-from tff_fedfish.reporting.trends import find_trends
+from tff_fedfish.reporting.style import MARKERS, RunStyle
 from tff_fedfish.reporting.words import interval_sample, words_of
 
 _LINES = {FIXED_ROUNDS: '-', FIXED_COMPUTE: (0, (5, 2))}
+
+
+@dataclasses.dataclass(frozen=True)
+class _Trend:
+  """One method under one budget.
+
+  Attributes:
+    method: Its name, with what tells its variants apart.
+    budget: `FIXED_ROUNDS` or `FIXED_COMPUTE`.
+    look: The first run's.
+    marker: One per method.
+    scores: Fraction of the client's data -> local epochs -> final score.
+  """
+
+  method: str
+  budget: str
+  look: RunStyle
+  marker: str
+  scores: dict[float, dict[float, Interval]]
+
+  @property
+  def epochs(self) -> set[float]:
+    """All local epochs with a score."""
+    return {epochs for found in self.scores.values() for epochs in found}
+
+  @property
+  def line(self) -> dict:
+    """Keyword arguments for `Axes.plot`."""
+    own = {'marker': self.marker, 'linestyle': _LINES[self.budget]}
+    return {**self.look.marker_arguments(), **own}
 
 
 def local_epoch_figures(
@@ -37,210 +68,176 @@ def local_epoch_figures(
     loss as lines, global and personalized, and accuracy as bars.
   """
   drawn = []
-  studies = matching.studies(runs)
-  settings = matching.study_labels(studies)
-  for number, study in enumerate(studies):
-    setting = settings[number]
+  for number, (setting, study) in enumerate(matching.studies(runs).items()):
     suffix = f'_{number + 1}' if number else ''
     for measure in ('accuracy', 'loss'):
-      trends = find_trends(study, styles, measure)
-      if len({e for trend in trends for e in trend.scores}) < 2:
+      trends = _find_trends(study, styles, measure)
+      if len({e for trend in trends for e in trend.epochs}) < 2:
         continue
       drawn.append(_line_figure(study, trends, measure, suffix, setting))
-      bars = [t for t in trends if t.budget == FIXED_ROUNDS] or trends
-      if measure == 'accuracy' and any(len(t.scores) > 1 for t in bars):
-        drawn.append(_bar_figure(study, bars, measure, suffix, setting))
+      shown = [t for t in trends if t.budget == FIXED_ROUNDS] or trends
+      if measure == 'accuracy' and any(len(t.epochs) > 1 for t in shown):
+        drawn.append(_bar_figure(study, shown, suffix, setting))
   return drawn
 
 
-def _panels(trends):
-  """Returns (title, fraction) of the global and the personalized panel."""
-  fractions = {f for t in trends for found in t.scores.values() for f in found}
-  panels = [('Global', 0.0)] if 0.0 in fractions else []
-  if max(fractions) > 0:
-    share = f'{100 * max(fractions):g}'
-    panels.append((f'Personalized on {share} %', max(fractions)))
-  return panels
+def _find_trends(runs, styles, measure) -> list[_Trend]:
+  """Returns trends with a score, of evaluations after the last round."""
+  budgets = find_budgets(runs)
+  trends = []
+  for index, (method, own) in enumerate(matching.methods(runs).items()):
+    for budget in budgets.names if budgets else ():
+      scores: dict[float, dict[float, Interval]] = {}
+      for epochs, fitting in matching.grouped(
+        (run for run in own if budgets.holds(budget, run)),
+        lambda run: run.num_local_epochs,
+      ).items():
+        found = [_final_scores(run, measure) for run in fitting]
+        # Of equal runs the first, as in the tables.
+        for fraction, score in next(filter(None, found), {}).items():
+          scores.setdefault(fraction, {})[epochs] = score
+      if scores:
+        look = styles[own[0].label]
+        marker = MARKERS[index % len(MARKERS)]
+        scores = {f: dict(sorted(found.items())) for f, found in scores.items()}
+        trends.append(_Trend(method, budget, look, marker, scores))
+  return trends
+
+
+def _final_scores(run, measure) -> dict[float, Interval]:
+  evaluation = run.final_evaluation()
+  if evaluation is None or run.num_local_epochs is None:
+    return {}
+  scores = {f: evaluation.score(f, measure) for f in evaluation.fractions}
+  return {fraction: score for fraction, score in scores.items() if score}
+
+
+def _series(trends) -> dict[str, list[Series]]:
+  """Returns all trends in the global and in the personalized panel."""
+  fractions = {fraction for trend in trends for fraction in trend.scores}
+  panels = {'Global': 0.0} if 0.0 in fractions else {}
+  if (last := max(fractions)) > 0:
+    panels[f'Personalized on {100 * last:g} %'] = last
+  is_one_budget = len({trend.budget for trend in trends}) == 1
+  return {
+    title: [
+      Series(
+        f'{name}: {title}',
+        f'{name}, {title.lower()}',
+        trend.scores.get(fraction, {}),
+        trend.look,
+        # The personalized bars are darker.
+        bars.bar_face(
+          trend.look, trend.look.shaded(0.45 if number == 0 else 1)
+        ),
+      )
+      for trend in trends
+      for name in [
+        trend.method if is_one_budget else f'{trend.method}, {trend.budget}'
+      ]
+    ]
+    for number, (title, fraction) in enumerate(panels.items())
+  }
 
 
 def _line_figure(runs, trends, measure, suffix, setting):
   scale = 100.0 if measure == 'accuracy' else 1.0
-  panels = _panels(trends)
+  panels = _series(trends)
   with figures.styled(figures.fitting_width(5.2 * len(panels)), 3.9) as figure:
-    grid = figure.subplots(1, len(panels), squeeze=False, sharey=True)
-    for axes, (title, fraction) in zip(grid.flat, panels, strict=True):
-      for position, trend in enumerate(trends):
-        name = f'{_label(trend, trends)}: {title}'
-        _draw_trend(axes, name, trend, fraction, scale, position, len(trends))
-      _set_epoch_axis(axes, {e for t in trends for e in t.scores})
+    _, grid = figures.facets(figure, len(panels), len(panels), sharey=True)
+    for axes, (title, series) in zip(grid, panels.items(), strict=True):
+      for position, (one, trend) in enumerate(zip(series, trends, strict=True)):
+        # Next to each other, so that whiskers do not hide each other.
+        shift = 1.02 ** (position - (len(trends) - 1) / 2)
+        _draw_trend(axes, one, trend.line, shift, scale)
+      epochs = sorted({e for trend in trends for e in trend.epochs})
+      axes.set_xscale('log', base=2)
+      axes.set_xticks(epochs, [f'{e:g}' for e in epochs])
+      axes.xaxis.set_minor_locator(ticker.NullLocator())
+      axes.margins(x=0.1)
       axes.set_title(title)
       axes.set_xlabel('Local epochs per round')
-    grid[0, 0].set_ylabel(words_of(runs).label(measure))
+    grid[0].set_ylabel(words_of(runs).label(measure))
+    first = next(iter(panels.values()))
     figures.add_legend(
       figure,
       [
-        lines.Line2D(
-          [], [], label=figures.drawable(_label(t, trends)), **_line(t)
-        )
-        for t in trends
+        figures.handle(one.name.rsplit(': ', 1)[0], **trend.line)
+        for one, trend in zip(first, trends, strict=True)
       ],
     )
-    title = _titled(f'Final {measure} by local epochs', setting)
-    return figures.render(
+    return _render(
       figure,
+      runs,
+      trends,
+      [one for found in zip(*panels.values(), strict=True) for one in found],
+      measure,
       name=f'local_epochs_{measure}{suffix}',
-      title=title,
-      caption='Held-out clients after the last round. The horizontal axis is '
-      f'logarithmic. Whiskers: 95 % bootstrap intervals over '
-      f'{_sample(runs)}. {_budget_words(runs, trends)}'
-      f'{_setting_words(setting)}',
-      alternative_text=_describe('Line chart', title, trends, panels, measure),
+      kind='Line chart',
+      title=f'Final {measure} by local epochs',
+      setting=setting,
     )
 
 
-def _bar_figure(runs, trends, measure, suffix, setting):
-  scale = 100.0 if measure == 'accuracy' else 1.0
-  panels = _panels(trends)
-  epochs = sorted({e for trend in trends for e in trend.scores})
-  num_bars = len(trends) * len(panels)
-  width = 0.84 / num_bars
-  with figures.styled(
-    figures.fitting_width(0.42 * num_bars * len(epochs))
-  ) as figure:
-    axes = figure.add_subplot()
-    for position, trend in enumerate(trends):
-      for panel, (title, fraction) in enumerate(panels):
-        bar = position * len(panels) + panel
-        offset = (bar - (num_bars - 1) / 2) * width
-        for group, epoch in enumerate(epochs):
-          interval = trend.scores.get(epoch, {}).get(fraction)
-          if interval:
-            mean = scale * interval.mean
-            axes.bar(
-              group + offset, mean, width=0.94 * width, **_face(trend, panel)
-            )
-            ends = figures.draw_whisker(
-              axes, group + offset, interval, color='#222222', scale=scale
-            )
-            name = f'{trend.method}: {title}'
-            record(axes, name, [epoch], [mean], **ends)
-    axes.set_xticks(range(len(epochs)), [f'{e:g}' for e in epochs])
-    axes.tick_params(axis='x', length=0)
-    axes.grid(visible=False, axis='x')
-    axes.set_xlabel('Local epochs per round')
-    axes.set_ylabel(words_of(runs).label(measure))
-    figures.add_legend(
-      figure,
-      [
-        patches.Patch(
-          label=figures.drawable(f'{t.method}, {title[:1].lower()}{title[1:]}'),
-          **_face(t, panel),
-        )
-        for t in trends
-        for panel, (title, _) in enumerate(panels)
-      ],
-    )
-    title = _titled(
-      f'Global and personalized {measure} by local epochs', setting
-    )
-    return figures.render(
-      figure,
-      name=f'local_epochs_bars{suffix}',
-      title=title,
-      caption='Held-out clients after the last round. Whiskers: 95 % bootstrap '
-      f'intervals over {_sample(runs)}. '
-      f'{_budget_words(runs, trends)}{_setting_words(setting)}',
-      alternative_text=_describe('Bar chart', title, trends, panels, measure),
-    )
-
-
-def _draw_trend(axes, name, trend, fraction, scale, position, num_trends):
-  # Next to each other, so that whiskers do not hide each other.
-  shift = 1.02 ** (position - (num_trends - 1) / 2)
-  found = {e: s[fraction] for e, s in trend.scores.items() if fraction in s}
-  axes.plot(
-    [e * shift for e in found],
-    [scale * interval.mean for interval in found.values()],
-    **_line(trend),
-  )
-  for epochs, interval in found.items():
+def _draw_trend(axes, series, line, shift, scale):
+  means = [scale * score.mean for score in series.scores.values()]
+  axes.plot([e * shift for e in series.scores], means, **line)
+  for (epochs, score), mean in zip(series.scores.items(), means, strict=True):
     ends = figures.draw_whisker(
-      axes, epochs * shift, interval, color=trend.look.color, scale=scale
+      axes, epochs * shift, score, color=series.look.color, scale=scale
     )
-    record(axes, name, [epochs], [scale * interval.mean], **ends)
+    figures.record(axes, series.name, [epochs], [mean], **ends)
 
 
-def _set_epoch_axis(axes, epochs):
-  axes.set_xscale('log', base=2)
-  axes.set_xticks(sorted(epochs), [f'{e:g}' for e in sorted(epochs)])
-  axes.xaxis.set_minor_locator(ticker.NullLocator())
-  axes.margins(x=0.1)
+def _bar_figure(runs, trends, suffix, setting):
+  panels = _series(trends).values()
+  series = [one for found in zip(*panels, strict=True) for one in found]
+  epochs = {e for trend in trends for e in trend.epochs}
+  width = figures.fitting_width(0.42 * len(series) * len(epochs))
+  with figures.styled(width) as figure:
+    axes = figure.add_subplot()
+    bars.draw_groups(axes, series, scale=100.0)
+    axes.set_xlabel('Local epochs per round')
+    axes.set_ylabel(words_of(runs).label('accuracy'))
+    figures.add_legend(figure, bars.bar_handles(series))
+    return _render(
+      figure,
+      runs,
+      trends,
+      series,
+      'accuracy',
+      name=f'local_epochs_bars{suffix}',
+      kind='Bar chart',
+      title='Global and personalized accuracy by local epochs',
+      setting=setting,
+    )
 
 
-def _line(trend):
-  return {
-    **trend.look.marker_arguments(),
-    'marker': trend.marker,
-    'linestyle': _LINES[trend.budget],
-  }
-
-
-def _face(trend, panel):
-  """Returns the look of a bar: the personalized ones are darker."""
-  face = trend.look.shaded(0.45 if panel == 0 else 1.0)
-  return {
-    'facecolor': face,
-    'edgecolor': 'white' if trend.look.hatch else trend.look.color,
-    'hatch': trend.look.hatch,
-    'linewidth': 0.6,
-  }
-
-
-def _label(trend, trends):
-  is_one = len({t.budget for t in trends}) == 1
-  text = trend.method if is_one else f'{trend.method}, {trend.budget}'
-  return text
-
-
-def _budget_words(runs, trends):
+def _render(
+  figure, runs, trends, series, measure, *, name, kind, title, setting
+):
+  """Returns the figure with its words."""
   budgets = find_budgets(runs)
-  words = []
-  for name in dict.fromkeys(t.budget for t in trends):
-    if name == FIXED_ROUNDS:
-      words.append(f'Fixed rounds: {budgets.num_rounds:,} each.')
-    else:
-      total = budgets.num_rounds * budgets.local_epochs
-      words.append(f'Fixed compute: {total:,} local epochs in all.')
-  return ' '.join(words)
-
-
-def _titled(title, setting):
-  return f'{title}, {setting}' if setting else title
-
-
-def _setting_words(setting):
-  return f' Of the runs with {setting}.' if setting else ''
-
-
-def _sample(runs):
-  """Returns what the intervals of the final scores are over."""
-  found = (run.final_evaluation() for run in runs)
-  return interval_sample(e for e in found if e)
-
-
-def _describe(kind, title, trends, panels, measure):
-  parts = []
-  for trend in trends:
-    for panel, fraction in panels:
-      values = ', '.join(
-        (
-          f'{100 * found[fraction].mean:.1f} %'
-          if measure == 'accuracy'
-          else f'{found[fraction].mean:.3f}'
-        )
-        + f' at E = {epochs:g}'
-        for epochs, found in trend.scores.items()
-        if fraction in found
-      )
-      parts.append(f'{_label(trend, trends)}, {panel.lower()}: {values}')
-  return f'{kind}, {title[:1].lower()}{title[1:]}. {"; ".join(parts)}.'
+  total = budgets.num_rounds * budgets.local_epochs
+  words = {
+    FIXED_ROUNDS: f'Fixed rounds: {budgets.num_rounds:,} each.',
+    FIXED_COMPUTE: f'Fixed compute: {total:,} local epochs in all.',
+  }
+  parts = ['Held-out clients after the last round.']
+  if kind == 'Line chart':
+    parts.append('The horizontal axis is logarithmic.')
+  sample = interval_sample(run.final_evaluation() for run in runs)
+  parts.append(f'Whiskers: 95 % bootstrap intervals over {sample}.')
+  parts += [words[budget] for budget in dict.fromkeys(t.budget for t in trends)]
+  if setting:
+    title = f'{title}, {setting}'
+    parts.append(f'Of the runs with {setting}.')
+  return figures.render(
+    figure,
+    name=name,
+    title=title,
+    caption=' '.join(parts),
+    alternative_text=bars.describe(
+      kind, title, series, measure, 'E = {:g}'.format
+    ),
+  )

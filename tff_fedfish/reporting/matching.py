@@ -6,7 +6,7 @@ may change a number. Runs of equal setting and method that differ in seeds,
 other than those of the clients' split and partition, are repetitions.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from tff_fedfish.config import loading as config_loading
@@ -33,8 +33,10 @@ _METHOD = (
   *('algorithm.', 'server.'),
   *(f'client_work.{name}' for name in _CLIENT_OPTIMIZER),
 )
-# What says nothing of the numbers.
-_IGNORED = (
+# The last two lines say nothing of the numbers.
+_OF_NO_SETTING = (
+  *_METHOD,
+  *_SEEDS,
   *('schema_version', 'engine.', 'checkpoints.'),
   *('training.max_non_finite_rounds', 'client_work.micro_batch_size'),
 )
@@ -54,11 +56,7 @@ Key = tuple[tuple[str, str], ...]
 
 def setting_of(run: Run) -> Key:
   """Returns what runs of different methods must share to be compared."""
-  return tuple(
-    (name, repr(value))
-    for name, value in sorted(_settings(run).items())
-    if not _is_of(name, (*_METHOD, *_IGNORED, *_SEEDS))
-  )
+  return _settings(run, lambda name: not _is_of(name, _OF_NO_SETTING))
 
 
 def study_of(run: Run) -> Key:
@@ -71,29 +69,15 @@ def study_of(run: Run) -> Key:
 def method_of(run: Run) -> Key:
   """Returns the method with the settings that it reads and the optimizers.
 
-  Of a method that cannot be loaded, all settings are those as written.
+  A method that cannot be loaded has all its settings as written.
   """
-  return (('method', run.method),) + tuple(
-    (name, repr(value))
-    for name, value in sorted(_settings(run).items())
-    if _is_of(name, _METHOD)
-  )
+  settings = _settings(run, lambda name: _is_of(name, _METHOD))
+  return ('method', run.method), *settings
 
 
-def _settings(run):
-  """Returns what the run reads; it may be older than some settings."""
-  values = flatten(config_loading.with_defaults(run.config))
-  return {name: value for name, value in values.items() if run.reads(name)}
-
-
-def _is_of(name, settings):
-  """Says whether a setting is one of these, or in one of these sections."""
-  return name in settings or f'{name.partition(".")[0]}.' in settings
-
-
-def seeds_of(run: Run) -> tuple[str, ...]:
+def seeds_of(run: Run) -> str:
   """Returns the seeds in which repetitions differ."""
-  return tuple(repr(run.setting(*name.split('.'))) for name in _SEEDS)
+  return ', '.join(repr(run.setting(name)) for name in _SEEDS)
 
 
 def labels(settings: Sequence[Mapping[str, str]]) -> list[str]:
@@ -129,16 +113,76 @@ def method_names(methods: Sequence[Key]) -> list[str]:
   """
   names = []
   for method in methods:
-    values = dict(method)
-    others = [dict(m) for m in methods if m[0] == method[0]]
+    (_, title), *settings = method
+    others = [dict(other) for other in methods if other[0] == method[0]]
     differing = [
       f'{_short_name(name)} {value}'
-      for name, value in values.items()
+      for name, value in settings
       if any(other.get(name) != value for other in others)
     ]
-    name = values['method']
-    names.append(f'{name} ({", ".join(differing)})' if differing else name)
+    names.append(f'{title} ({", ".join(differing)})' if differing else title)
   return names
+
+
+def studies(runs: Sequence[Run]) -> dict[str, list[Run]]:
+  """Returns runs that differ in method, local epochs and rounds only.
+
+  Args:
+    runs: The runs of a report.
+
+  Returns:
+    Lists in the order of the runs, by what tells them from the other lists,
+    such as 'partition.alpha = 0.1'; '' for a single one.
+  """
+  found = grouped(runs, study_of)
+  return dict(zip(labels(list(map(dict, found))), found.values(), strict=True))
+
+
+def methods(runs: Sequence[Run]) -> dict[str, list[Run]]:
+  """Returns the runs of each method by its name.
+
+  Args:
+    runs: Runs of one of `studies`, repetitions pooled.
+
+  Returns:
+    Runs of equal algorithm are one method where they differ in local epochs or
+    rounds: learning rates, and over how many rounds they change, may have been
+    chosen for each of these. Otherwise they make methods of their own.
+  """
+
+  def without_rates(run):
+    return tuple(pair for pair in method_of(run) if pair[0] not in _RATES)
+
+  found: dict[Key, list[Run]] = {}
+  for coarse, members in grouped(runs, without_rates).items():
+    shapes = {(run.num_local_epochs, run.num_rounds) for run in members}
+    for run in members:
+      key = coarse if len(shapes) == len(members) else method_of(run)
+      found.setdefault(key, []).append(run)
+  return dict(zip(method_names(list(found)), found.values(), strict=True))
+
+
+def grouped(items: Iterable[Any], key: Callable) -> dict[Any, list]:
+  """Returns the items by their key, in the order of first appearance."""
+  groups: dict[Any, list] = {}
+  for item in items:
+    groups.setdefault(key(item), []).append(item)
+  return groups
+
+
+def _settings(run, is_wanted) -> Key:
+  """Returns settings that the run reads; it may be older than some."""
+  values = flatten(config_loading.with_defaults(run.config))
+  return tuple(
+    (name, repr(value))
+    for name, value in sorted(values.items())
+    if run.reads(name) and is_wanted(name)
+  )
+
+
+def _is_of(name, settings):
+  """Says whether a setting is one of these, or in one of these sections."""
+  return name in settings or f'{name.partition(".")[0]}.' in settings
 
 
 def _short_name(name):
@@ -146,55 +190,3 @@ def _short_name(name):
   # Both sides have an optimizer.
   side = {'client_work': 'client ', 'server': 'server '}.get(section, '')
   return _SHORT_NAMES.get(name, f'{side}{setting}')
-
-
-def studies(runs: Sequence[Run]) -> list[list[Run]]:
-  """Returns runs that differ in method, local epochs and rounds only.
-
-  Args:
-    runs: The runs of a report.
-
-  Returns:
-    Lists in the order of the runs, each of at least one.
-  """
-  groups: dict[Any, list[Run]] = {}
-  for run in runs:
-    groups.setdefault(study_of(run), []).append(run)
-  return list(groups.values())
-
-
-def study_labels(found: Sequence[Sequence[Run]]) -> list[str]:
-  """Returns what tells studies apart.
-
-  Args:
-    found: All of `studies`.
-
-  Returns:
-    Such as 'partition.alpha = 0.1'; '' for a single study.
-  """
-  return labels([dict(study_of(runs[0])) for runs in found])
-
-
-def methods(runs: Sequence[Run]) -> list[tuple[str, list[Run]]]:
-  """Returns the methods by name, each with its runs.
-
-  Args:
-    runs: Of one of `studies`, repetitions pooled.
-
-  Returns:
-    Runs of equal algorithm are one method where they differ in local epochs or
-    rounds: learning rates, and over how many rounds they change, may have been
-    chosen for each of these. Otherwise they make methods of their own.
-  """
-  by_algorithm: dict[Key, list[Run]] = {}
-  for run in runs:
-    key = method_of(run)
-    coarse = tuple(pair for pair in key if pair[0] not in _RATES)
-    by_algorithm.setdefault(coarse, []).append(run)
-  found: dict[Key, list[Run]] = {}
-  for coarse, members in by_algorithm.items():
-    shapes = {(run.num_local_epochs, run.num_rounds) for run in members}
-    for run in members:
-      key = coarse if len(shapes) == len(members) else method_of(run)
-      found.setdefault(key, []).append(run)
-  return list(zip(method_names(list(found)), found.values(), strict=True))

@@ -6,30 +6,81 @@ ours is left out.
 """
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import pandas as pd
 
 from tff_fedfish.methods import registry
-from tff_fedfish.reporting import matching, nearest_result
-from tff_fedfish.reporting.evaluations import Evaluation
+from tff_fedfish.reporting import matching
+from tff_fedfish.reporting.csv_files import csv_file
+from tff_fedfish.reporting.evaluations import Evaluation, Interval
 from tff_fedfish.reporting.fixed_budgets import (
   FIXED_COMPUTE,
   PAPER_LOCAL_EPOCHS,
-  Budgets,
   find_budgets,
 )
-from tff_fedfish.reporting.nearest_result import Task
-from tff_fedfish.reporting.paper_rows import (
-  Cell,
-  Column,
-  TableRow,
-  difference,
-)
-from tff_fedfish.reporting.papers import fed_fish as paper_results
+from tff_fedfish.reporting.papers import fed_fish
+from tff_fedfish.reporting.papers.fed_fish import Task
 from tff_fedfish.reporting.repetitions import with_seed
-from tff_fedfish.reporting.runs import Run, transfer_corpora
-from tff_fedfish.reporting.words import holds_images
+from tff_fedfish.reporting.runs import Run, subjects
+from tff_fedfish.reporting.words import Words, holds_images, shown
 
 LAST, HALF = 'last', 'half'
+
+_CSV_NAMES = (
+  *('table', 'trained_on', 'setting', 'evaluated_on', 'evaluated_kind'),
+  *('num_local_epochs', 'num_rounds'),
+  *('method', 'stage', 'fraction', 'measure', 'mean', 'sd_over_seeds'),
+  *('num_seeds', 'ci_low', 'ci_high', 'paper', 'paper_corpus', 'same_corpus'),
+)
+
+# Columns of a table of scored runs.
+_SCORED = (
+  *('subject', 'num_local_epochs', 'minus_rounds', 'method', 'stage'),
+  *('run', 'evaluation'),
+)
+
+
+class Column(NamedTuple):
+  """Meaning of a number: when it was scored, after which personalization."""
+
+  stage: str  # A budget, `LAST` or `HALF`.
+  fraction: float
+  measure: str  # 'accuracy' or 'loss'.
+
+
+class Cell(NamedTuple):
+  """Our number, with its seeds, and the paper's."""
+
+  ours: Interval | None
+  paper: float | None
+
+
+@dataclasses.dataclass(frozen=True)
+class TableRow:
+  """One method, or the difference of two, in one setting.
+
+  Attributes:
+    evaluated_on: Whose clients were scored.
+    kind: 'held_out' or 'transfer'.
+    num_local_epochs: E.
+    method: Its name; 'FedFish − FedAvg' for a difference.
+    num_rounds: Of the runs whose numbers these are, ascending.
+    num_seeds: Seeds of each number, ascending.
+    cells: One for each column.
+    is_difference: Whether it is one.
+  """
+
+  evaluated_on: str
+  kind: str
+  num_local_epochs: int | float
+  method: str
+  num_rounds: tuple[int, ...]
+  num_seeds: tuple[int, ...]
+  cells: tuple[Cell, ...]
+  is_difference: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,26 +90,26 @@ class PaperTable:
   Attributes:
     number: That of the paper's table.
     corpus: That our runs were trained on.
+    setting: What tells the runs from those of other tables of equal number,
+      such as 'partition.alpha = 0.1'; '' if nothing does.
+    task: The paper's corpus whose numbers stand beside ours, if any.
     columns: What the numbers are.
     rows: In blocks of equal clients, local epochs and rounds.
-    task: The paper's corpus whose numbers stand beside ours, if any.
     differences: In what else our runs differ from the paper.
     left_out: Labels of runs without an evaluation after their last round.
     further: Labels of runs of which another one, of the same method, local
       epochs and rounds, has the row.
-    setting: What tells the runs from those of other tables of equal number,
-      such as 'partition.alpha = 0.1'; '' if nothing does.
   """
 
   number: int
   corpus: str
-  columns: tuple[Column, ...]
-  rows: tuple[TableRow, ...]
+  setting: str
   task: Task | None
+  columns: Sequence[Column]
+  rows: Sequence[TableRow]
   differences: tuple[str, ...]
   left_out: tuple[str, ...]
-  further: tuple[str, ...] = ()
-  setting: str = ''
+  further: tuple[str, ...]
 
   @property
   def has_paper(self) -> bool:
@@ -81,231 +132,291 @@ def build_paper_tables(runs: Sequence[Run]) -> list[PaperTable]:
     Tables by corpus and setting, then by number.
   """
   tables = []
-  studies = matching.studies(runs)
-  for members, setting in zip(
-    studies, matching.study_labels(studies), strict=True
-  ):
-    if budgets := find_budgets(members):
-      tables += _Study(members, budgets, setting).tables()
+  for setting, members in matching.studies(runs).items():
+    study = _Study(members, setting)
+    if study.budgets:
+      tables += study.tables()
   return tables
 
 
-@dataclasses.dataclass(frozen=True)
-class _Entry:
-  """A method's run in a row, and where its numbers come from."""
+def paper_tables_csv(tables: Sequence[PaperTable]) -> str:
+  """Returns the numbers one a line, in full precision, accuracies in [0, 1]."""
+  return csv_file(
+    _CSV_NAMES,
+    (
+      [
+        *(table.number, table.corpus, table.setting),
+        *(row.evaluated_on, row.kind, row.num_local_epochs),
+        *('/'.join(map(str, row.num_rounds)), row.method),
+        *column,
+        *_our_cells(cell.ours),
+        *_paper_cells(table, cell.paper),
+      ]
+      for table in tables
+      for row in table.rows
+      for column, cell in zip(table.columns, row.cells, strict=True)
+    ),
+  )
 
-  method: str
-  run_of: Mapping[str, Run]  # By stage.
-  evaluation_of: Mapping[str, Evaluation]
-  further: tuple[Run, ...]
+
+def show(value: float, measure: str, is_difference: bool = False) -> str:
+  """Returns a number as text: accuracies in percent, losses in nats.
+
+  Args:
+    value: The number.
+    measure: 'accuracy' or 'loss'.
+    is_difference: Whether to show its sign.
+  """
+  places, scale = (2, 100) if measure == 'accuracy' else (3, 1)
+  return shown(value, places, scale, '+' if is_difference else '')
+
+
+def headings(
+  columns: Sequence[Column], words: Words
+) -> tuple[list[tuple[str, int]], list[str]]:
+  """Returns the two rows of headings over the numbers.
+
+  Args:
+    columns: Of a table; equal fractions stand together.
+    words: Of what was predicted.
+
+  Returns:
+    (heading, number of columns) of the upper row, and the lower row: measures,
+    or the stages where all is of one measure.
+  """
+  is_by_stage = len({column.stage for column in columns}) > 1
+
+  def group(column):
+    place = 'Global'
+    if column.fraction > 0:
+      place = f'Personalized on {100 * column.fraction:g} %'
+    return f'{place}: {words.accuracy_label}' if is_by_stage else place
+
+  groups = matching.grouped(columns, group)
+  # The unit of the loss stands above the tables.
+  labels = {'loss': 'Loss', 'accuracy': 'Accuracy (%)'}
+  names = [c.stage if is_by_stage else labels[c.measure] for c in columns]
+  return [(name, len(found)) for name, found in groups.items()], names
 
 
 class _Study:
   """Runs that differ in method, local epochs and rounds only."""
 
-  def __init__(self, runs: Sequence[Run], budgets: Budgets, setting: str):
+  def __init__(self, runs: Sequence[Run], setting: str):
+    self.budgets = find_budgets(runs)
     self._runs = runs
-    self._budgets = budgets
     self._setting = setting
-    self._methods = matching.methods(runs)
-    self._task = nearest_result.nearest_task(runs[0])
+    self._corpus = fed_fish.corpus_name(runs[0])
+    self._task = fed_fish.nearest_task(runs[0])
 
   def tables(self) -> Iterator[PaperTable]:
     is_by_epochs = len({run.num_local_epochs for run in self._runs}) > 1
+    methods = {fed_fish.method_of_paper(run) for run in self._runs}
+    ends, both = (0.0, None), ('accuracy', 'loss')
     if is_by_epochs or holds_images(self._runs[0]):
-      yield from self._table(3, self._budgets.names, (0.0, None), ('accuracy',))
-    both = ('accuracy', 'loss')
+      yield from self._table(3, self.budgets.names, ends, ('accuracy',))
     yield from self._table(4, (LAST,), None, both)
     yield from self._table(5, (HALF,), None, both)
-    if any(
-      nearest_result.method_of_paper(run) == paper_results.LAST_EPOCH
-      for run in self._runs
-    ):
-      yield from self._table(6, (LAST,), (0.0, None), both)
+    if fed_fish.LAST_EPOCH in methods:
+      yield from self._table(6, (LAST,), ends, both)
 
   def _table(self, number, stages, fractions, measures) -> Iterator[PaperTable]:
     """Yields the table if it has a number; a fraction None is the largest."""
-    blocks = list(self._blocks(number, stages))
-    entries = [entry for _, block in blocks for entry in block]
-    shown = [e for entry in entries for e in entry.evaluation_of.values()]
-    found = sorted({f for evaluation in shown for f in evaluation.fractions})
-    if not found:
-      return
+    scored = self._scored(stages, has_transfer=number in (4, 5))
+    # In Table 3 the rounds are what the columns differ in.
+    rounds = [] if number == 3 else ['minus_rounds']
+    block = ['subject', 'num_local_epochs', *rounds]
+    is_further = scored.duplicated([*block, 'method', 'stage'])
+    further, scored = scored[is_further], scored[~is_further]
+    found = sorted({f for e in scored['evaluation'] for f in e.fractions})
     if fractions:
-      wanted = {found[-1] if f is None else f for f in fractions}
-      found = [f for f in found if f in wanted]
+      found = [f for f in found if f in (0.0, found[-1])]
     columns = [
       Column(stage, fraction, measure)
       for fraction in found
       for stage in stages
       for measure in measures
     ]
-    rows = []
-    for place, block in blocks:
-      rows += self._rows(number, place, block, columns)
+    rows = [
+      row
+      for _, entries in scored.groupby(block)
+      for row in self._rows(number, entries, columns)
+    ]
     if not any(cell.ours for row in rows for cell in row.cells):
       return
-    further = {run.label for e in entries for run in e.further}
-    has_final = {e.run_of[s].label for e in entries for s in e.run_of}
+    has_row = {run.label for run in [*scored['run'], *further['run']]}
+    labels = [run.label for run in self._runs]
     yield PaperTable(
       number=number,
-      corpus=nearest_result.corpus_name(self._runs[0]),
-      columns=tuple(columns),
-      rows=tuple(rows),
+      corpus=self._corpus,
+      setting=self._setting,
       task=self._task,
+      columns=columns,
+      rows=rows,
       differences=tuple(
-        nearest_result.differences(self._task, self._runs, shown, self._budgets)
+        fed_fish.differences(
+          self._task, self._runs, scored['evaluation'], self.budgets
+        )
         if self._task
         else ()
       ),
-      left_out=tuple(
-        run.label for run in self._runs if run.label not in has_final | further
-      )
-      if number == 4
-      else (),
-      setting=self._setting,
-      further=tuple(run.label for run in self._runs if run.label in further),
+      left_out=tuple(x for x in labels if number == 4 and x not in has_row),
+      further=tuple(
+        x for x in labels if x in {run.label for run in further['run']}
+      ),
     )
 
-  def _blocks(self, number, stages):
-    """Yields ((evaluated on, kind, E), entries) of blocks of rows."""
-    own = nearest_result.corpus_name(self._runs[0])
-    targets: list[tuple[str, str, Callable]] = [
-      (
-        own,
-        'held_out',
-        lambda run, at: run.evaluation_at('held_out', None, at),
-      )
-    ]
-    if number in (4, 5):
-      targets += [
-        (
-          # Another directory may have the same name.
-          f'{c} (transfer)' if c == own else c,
-          'transfer',
-          lambda run, at, c=c: run.evaluation_at('transfer', c, at),
-        )
-        for c in transfer_corpora(self._runs)
-      ]
-    shapes = sorted(
-      {
-        # In Table 3 the rounds are what the columns differ in.
-        (run.num_local_epochs, 0 if number == 3 else -run.num_rounds)
-        for run in self._runs
-        if run.num_local_epochs is not None and run.num_rounds is not None
-      }
-    )
-    for evaluated_on, kind, choose in targets:
-      for epochs, minus_rounds in shapes:
-        entries = []
-        for method, members in self._methods:
-          fitting = [
-            run
-            for run in members
-            if run.num_local_epochs == epochs
-            and minus_rounds in (0, -(run.num_rounds or 0))
-          ]
-          entry = self._entry(method, fitting, stages, choose)
-          if entry.run_of:
-            entries.append(entry)
-        if entries:
-          yield (evaluated_on, kind, epochs), entries
-
-  def _entry(self, method, runs, stages, choose) -> _Entry:
-    run_of, evaluation_of, further = {}, {}, []
-    for stage in stages:
-      for run in runs:
-        at = run.num_rounds
-        if at is None or (stage == HALF and at % 2):
-          continue
-        is_of_budget = stage in (LAST, HALF) or self._budgets.holds(stage, run)
-        evaluation = choose(run, at // 2 if stage == HALF else at)
-        if is_of_budget and evaluation and stage in run_of:
-          further.append(run)
-        elif is_of_budget and evaluation:
-          if not run.repetitions:
-            evaluation = with_seed(evaluation, matching.seeds_of(run))
-          run_of[stage], evaluation_of[stage] = run, evaluation
-    return _Entry(method, run_of, evaluation_of, tuple(further))
-
-  def _rows(self, number, place, entries, columns):
-    """Yields a row per method, then its differences from the baseline."""
-    evaluated_on, kind, epochs = place
+  def _scored(self, stages, has_transfer) -> pd.DataFrame:
+    """Returns a row per method, subject, stage and run with an evaluation."""
     rows = []
-    for entry in entries:
+    targets = subjects(self._runs)
+    for number, subject in enumerate(targets if has_transfer else targets[:1]):
+      for method, members in matching.methods(self._runs).items():
+        for stage, run in itertools.product(stages, members):
+          at, epochs = run.num_rounds, run.num_local_epochs
+          if None in (at, epochs) or (stage == HALF and at % 2):
+            continue
+          if stage not in (LAST, HALF) and not self.budgets.holds(stage, run):
+            continue
+          evaluation = run.evaluation(subject, at // 2 if stage == HALF else at)
+          if evaluation:
+            if not run.repetitions:
+              evaluation = with_seed(evaluation, matching.seeds_of(run))
+            key = (number, epochs, -at, method, stage)
+            rows.append((*key, run, evaluation))
+    return pd.DataFrame(rows, columns=_SCORED)
+
+  def _rows(self, number, entries, columns) -> Iterator[TableRow]:
+    """Yields a row per method, then its differences from the baseline."""
+    rows, by_method = [], []
+    for method, own in entries.groupby('method', sort=False):
+      by_stage = own.set_index('stage')
+      evaluations = by_stage['evaluation']
+      first = evaluations.iloc[0]
       rows.append(
         TableRow(
-          evaluated_on=evaluated_on,
-          kind=kind,
-          num_local_epochs=epochs,
-          num_rounds=_sorted({r.num_rounds for r in entry.run_of.values()}),
-          method=entry.method,
-          num_seeds=_sorted(
-            {e.num_seeds for e in entry.evaluation_of.values()}
-          ),
-          cells=tuple(
-            Cell(_ours(entry, c), self._printed(number, entry, c))
+          self._evaluated_on(first),
+          first.kind,
+          by_stage['run'].iloc[0].num_local_epochs,
+          method,
+          _ascending(run.num_rounds for run in by_stage['run']),
+          _ascending(e.num_seeds for e in evaluations),
+          tuple(
+            Cell(
+              evaluations[c.stage].score(c.fraction, c.measure),
+              self._printed(
+                number, *by_stage.loc[c.stage, ['run', 'evaluation']], c
+              ),
+            )
+            if c.stage in by_stage.index
+            else Cell(None, None)
             for c in columns
           ),
         )
       )
+      by_method.append(by_stage)
     yield from rows
-    algorithms = [next(iter(e.run_of.values())).algorithm for e in entries]
-    if algorithms.count(registry.BASELINE.name) != 1:
+    baselines = [
+      k
+      for k, own in enumerate(by_method)
+      if own['run'].iloc[0].algorithm == registry.BASELINE.name
+    ]
+    if len(baselines) != 1:
       return
-    index = algorithms.index(registry.BASELINE.name)
-    for row, entry in zip(rows, entries, strict=True):
-      if entry is not entries[index]:
-        is_paired = [_is_paired(entry, entries[index], c) for c in columns]
-        found = difference(row, rows[index], is_paired)
-        if any(cell.ours for cell in found.cells):
-          yield found
+    for row, own in zip(rows, by_method, strict=True):
+      other = by_method[baselines[0]]
+      if own is not other:
+        is_paired = [_is_paired(own, other, c) for c in columns]
+        difference = _difference(row, rows[baselines[0]], is_paired)
+        if any(cell.ours for cell in difference.cells):
+          yield difference
 
-  def _printed(self, number, entry, column) -> float | None:
+  def _evaluated_on(self, evaluation: Evaluation) -> str:
+    if evaluation.kind != 'transfer':
+      return self._corpus
+    # Another directory may have the same name.
+    is_twin = evaluation.corpus == self._corpus
+    return evaluation.corpus + ' (transfer)' * is_twin
+
+  def _printed(self, number, run, evaluation, column) -> float | None:
     """Returns the paper's number beside one of ours."""
-    run = entry.run_of.get(column.stage)
-    # Runs of the other budget have fewer or more rounds than R.
+    # Runs of the other budget have fewer or more rounds than R, and fixed
+    # compute of another reference another total than the paper's column.
     if (
-      run is None
-      or self._task is None
-      or (number != 3 and run.num_rounds != self._budgets.num_rounds)
+      self._task is None
+      or (number != 3 and run.num_rounds != self.budgets.num_rounds)
       or (
-        # Another total of local epochs than the paper's column is of.
         column.stage == FIXED_COMPUTE
-        and self._budgets.local_epochs != PAPER_LOCAL_EPOCHS
+        and self.budgets.local_epochs != PAPER_LOCAL_EPOCHS
       )
     ):
       return None
-    evaluation = entry.evaluation_of[column.stage]
-    result = paper_results.find_result(
+    return fed_fish.find_value(
       table=number,
       corpus=self._task.corpus,
       num_local_epochs=run.num_local_epochs,
-      method=nearest_result.method_of_paper(run),
-      evaluated_on=nearest_result.evaluated_corpus(self._task, evaluation),
-      stage=column.stage,
-      fraction=column.fraction,
-      measure=column.measure,
+      method=fed_fish.method_of_paper(run),
+      evaluated_on=fed_fish.evaluated_corpus(self._task, evaluation),
+      **column._asdict(),
     )
-    return result and result.value
 
 
-def _is_paired(entry, baseline, column) -> bool:
+def _is_paired(own: pd.DataFrame, other: pd.DataFrame, column: Column) -> bool:
   """Returns whether both scored the same clients after the same fine-tuning."""
-  a, b = (e.evaluation_of.get(column.stage) for e in (entry, baseline))
-  if a is None or b is None or a.personalization != b.personalization:
+  if column.stage not in own.index or column.stage not in other.index:
     return False
-  clients, others = (
-    {c.client_id for c in e.clients_at(column.fraction)} for e in (a, b)
+  a, b = (side.loc[column.stage, 'evaluation'] for side in (own, other))
+  clients = (e.clients_at(column.fraction)['client_id'] for e in (a, b))
+  is_same = len(set(map(frozenset, clients))) == 1
+  return is_same and a.personalization == b.personalization
+
+
+def _difference(
+  row: TableRow, baseline: TableRow, is_paired: Sequence[bool]
+) -> TableRow:
+  """Returns the row of one method minus another, ours and the paper's.
+
+  Differences of the means are over the seeds that both have; none, of ours and
+  the paper's, where they share no seed or are not paired.
+  """
+  cells = []
+  for a, b, paired in zip(row.cells, baseline.cells, is_paired, strict=True):
+    others = dict(b.ours.seed_means) if paired and b.ours else {}
+    means = tuple(
+      (seeds, mean - others[seeds])
+      for seeds, mean in (a.ours.seed_means if a.ours else ())
+      if seeds in others
+    )
+    ours = paper = None
+    if means:
+      mean = sum(m for _, m in means) / len(means)
+      ours = Interval(mean, seed_means=means)
+      paper = None if None in (a.paper, b.paper) else a.paper - b.paper
+    cells.append(Cell(ours, paper))
+  return dataclasses.replace(
+    row,
+    method=f'{row.method} − {baseline.method}',
+    num_seeds=_ascending(len(c.ours.seed_means) for c in cells if c.ours),
+    cells=tuple(cells),
+    is_difference=True,
   )
-  return clients == others
 
 
-def _ours(entry, column):
-  evaluation = entry.evaluation_of.get(column.stage)
-  score = evaluation and evaluation.fractions.get(column.fraction)
-  return getattr(score, column.measure) if score else None
+def _our_cells(interval):
+  if interval is None:
+    return (None,) * 5
+  num_seeds = len(interval.seed_means) or 1
+  ends = interval.ci_low, interval.ci_high
+  return interval.mean, interval.sd_over_seeds, num_seeds, *ends
 
 
-def _sorted(values):
-  return tuple(sorted(values))
+def _paper_cells(table, value):
+  if value is None:
+    return (None,) * 3
+  # Differences of printed numbers have no more digits than these.
+  is_same = 'yes' if table.task.is_same else 'no'
+  return round(value, 6), table.task.corpus, is_same
+
+
+def _ascending(values) -> tuple:
+  return tuple(sorted(set(values)))

@@ -8,18 +8,17 @@ import collections
 import dataclasses
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+
+import pandas as pd
 
 from tff_fedfish.evaluation import statistics
-from tff_fedfish.evaluation.results import ClientEvaluation
 from tff_fedfish.reporting import matching
 from tff_fedfish.reporting.evaluations import (
   Evaluation,
   FractionScore,
   Interval,
 )
-from tff_fedfish.reporting.reading import is_finite
-from tff_fedfish.reporting.runs import Row, Run
+from tff_fedfish.reporting.runs import Row, Run, is_finite
 
 NUM_BOOTSTRAP = 2000
 
@@ -44,10 +43,7 @@ def pool_repetitions(runs: Sequence[Run]) -> list[Run]:
   groups = _groups(runs)
   if all(len(group) == 1 for group in groups):
     return list(runs)
-  pooled = [
-    _pool(group, label)
-    for group, label in zip(groups, _group_labels(groups), strict=True)
-  ]
+  pooled = list(map(_pool, groups, _group_labels(groups)))
   methods = list(dict.fromkeys(run.method for run in pooled))
   return sorted(
     pooled,
@@ -59,7 +55,7 @@ def pool_repetitions(runs: Sequence[Run]) -> list[Run]:
   )
 
 
-def with_seed(evaluation: Evaluation, seeds: Any) -> Evaluation:
+def with_seed(evaluation: Evaluation, seeds: str) -> Evaluation:
   """Returns the evaluation of a single run with its seeds beside each mean.
 
   Args:
@@ -81,41 +77,59 @@ def with_seed(evaluation: Evaluation, seeds: Any) -> Evaluation:
   )
 
 
+def client_scores(
+  evaluations: Mapping[str, Evaluation], fraction: float
+) -> dict[str, pd.DataFrame]:
+  """Returns the clients' rows at a fraction, indexed by client, per seed."""
+  return {
+    seeds: evaluation.clients_at(fraction).set_index('client_id')
+    for seeds, evaluation in evaluations.items()
+  }
+
+
+def paired_difference(
+  scores: Mapping[str, pd.DataFrame],
+  baseline: Mapping[str, pd.DataFrame],
+  name: str,
+) -> statistics.Summary:
+  """Returns `statistics.paired_difference` of two sides' `client_scores`.
+
+  Args:
+    scores: Scores of the one side.
+    baseline: Scores that are subtracted.
+    name: A client's score, such as 'loss_after'.
+  """
+  return statistics.paired_difference(
+    *({s: c[name].to_dict() for s, c in x.items()} for x in (scores, baseline)),
+    num_bootstrap=NUM_BOOTSTRAP,
+    seed=0,
+  )
+
+
 def _groups(runs):
   """Returns lists of runs; a second one with equal seeds has its own list."""
-  groups: dict[Any, list[Run]] = {}
   seen: collections.Counter = collections.Counter()
-  for run in runs:
-    key = matching.setting_of(run), matching.method_of(run)
-    seeds = matching.seeds_of(run)
-    groups.setdefault((key, seen[key, seeds]), []).append(run)
-    seen[key, seeds] += 1
-  return list(groups.values())
+
+  def key(run):
+    kind = matching.setting_of(run), matching.method_of(run)
+    seen[kind, seeds := matching.seeds_of(run)] += 1
+    return kind, seen[kind, seeds]
+
+  return list(matching.grouped(runs, key).values())
 
 
 def _group_labels(groups):
-  """Returns 'FedFish, E = 8' with what else tells it from another one."""
-  bases = [_base_label(group[0]) for group in groups]
-  keys = [
-    dict(matching.setting_of(group[0])) | dict(matching.method_of(group[0]))
-    for group in groups
-  ]
-  found = []
-  for group, base in zip(groups, bases, strict=True):
-    same = [i for i, other in enumerate(bases) if other == base]
-    rest = matching.labels([keys[i] for i in same])
-    own = rest[same.index(len(found))]
-    label = f'{base}, {own}' if own else base
+  """Yields 'FedFish, E = 8' with what else tells it from another one."""
+  firsts = [group[0] for group in groups]
+  for first in firsts:
+    same = [run for run in firsts if run.base_label == first.base_label]
+    found = matching.labels(
+      [dict(matching.setting_of(r)) | dict(matching.method_of(r)) for r in same]
+    )
+    own = found[same.index(first)]
+    label = f'{first.base_label}, {own}' if own else first.base_label
     # Equal in all that counts: only the directory is left.
-    if rest.count(own) > 1:
-      label = f'{label} ({group[0].name})'
-    found.append(label)
-  return found
-
-
-def _base_label(run):
-  epochs = run.num_local_epochs
-  return run.method if epochs is None else f'{run.method}, E = {epochs}'
+    yield f'{label} ({first.name})' if found.count(own) > 1 else label
 
 
 def _pool(runs: Sequence[Run], label: str) -> Run:
@@ -154,61 +168,56 @@ def _mean(values):
 
 
 def _pool_evaluations(runs: Sequence[Run]) -> tuple[Evaluation, ...]:
-  by_key: dict[Any, dict[Any, Evaluation]] = {}
+  by_key: dict[tuple, dict[str, Evaluation]] = {}
   for run in runs:
-    for evaluation in sorted(run.evaluations, key=lambda e: e.name):
-      key = (
-        evaluation.kind,
-        evaluation.corpus,
-        evaluation.round_num,
-        # Other fine-tuning is another measurement.
-        json.dumps(evaluation.personalization, sort_keys=True),
-      )
-      by_key.setdefault(key, {})[matching.seeds_of(run)] = evaluation
+    for e in sorted(run.evaluations, key=lambda e: e.name):
+      # Other fine-tuning is another measurement.
+      fine_tuning = json.dumps(e.personalization, sort_keys=True)
+      key = e.kind, e.corpus, e.round_num, fine_tuning
+      by_key.setdefault(key, {})[matching.seeds_of(run)] = e
   return tuple(map(_pool_one, by_key.values()))
 
 
-def _pool_one(by_seeds: Mapping[Any, Evaluation]) -> Evaluation:
+def _pool_one(by_seeds: Mapping[str, Evaluation]) -> Evaluation:
   """Returns the mean of one evaluation over the seeds that have it.
 
   Fractions that a seed lacks, or of which no client is common, are left out.
   """
-  first = next(iter(by_seeds.values()))
-  if len(by_seeds) == 1:
-    return with_seed(first, next(iter(by_seeds)))
-  fractions, clients, num_left_out = {}, [], 0
-  evaluated = [set(e.fractions) for e in by_seeds.values()]
-  for fraction in sorted(set.intersection(*evaluated)):
-    rows = {
-      seeds: {c.client_id: c for c in evaluation.clients_at(fraction)}
-      for seeds, evaluation in by_seeds.items()
-    }
-    common = sorted(set.intersection(*map(set, rows.values())))
-    num_left_out = max(
-      num_left_out, len(set().union(*rows.values())) - len(common)
-    )
-    if not common:
-      continue
-    fractions[fraction] = FractionScore(
-      *(
-        crossed_interval(
-          {s: {c: getattr(rows[s][c], name) for c in common} for s in rows}
-        )
-        for name in ('loss_after', 'accuracy_after')
-      )
-    )
-    clients += [_mean_client([r[c] for r in rows.values()]) for c in common]
+  (seeds, first), *others = by_seeds.items()
+  if not others:
+    return with_seed(first, seeds)
   evaluations = tuple(by_seeds.values())
+  fractions, clients, num_left_out = {}, [], 0
+  for fraction in sorted(
+    set.intersection(*(set(e.fractions) for e in evaluations))
+  ):
+    scores = client_scores(by_seeds, fraction)
+    everyone = [set(found.index) for found in scores.values()]
+    common = sorted(set.intersection(*everyone))
+    num_left_out = max(num_left_out, len(set().union(*everyone)) - len(common))
+    if common:
+      scores = {seeds: found.loc[common] for seeds, found in scores.items()}
+      fractions[fraction] = FractionScore(
+        _crossed(scores, 'loss_after'), _crossed(scores, 'accuracy_after')
+      )
+      means = (sum(scores.values()) / len(scores)).assign(fraction=fraction)
+      clients.append(means.reset_index())
+  barrier = {
+    name: _mean_over_seeds(
+      {s: e.barrier.get(name) for s, e in by_seeds.items()}
+    )
+    for name in ('loss', 'error')
+  }
   return dataclasses.replace(
     first,
     fractions=fractions,
-    clients=tuple(clients),
-    barrier=_pool_barriers(by_seeds),
+    clients=pd.concat(clients) if clients else first.clients[:0],
+    barrier={name: mean for name, mean in barrier.items() if mean},
     # Other seeds have other cohorts: there is no client to take a mean of.
-    barrier_clients=(),
+    barrier_clients=first.barrier_clients[:0],
     num_non_finite_rows=sum(e.num_non_finite_rows for e in evaluations),
     has_barrier=any(e.has_barrier for e in evaluations),
-    effective_clients=_pool_means(
+    effective_clients=_mean_over_seeds(
       {seeds: e.effective_clients for seeds, e in by_seeds.items()}
     ),
     unknown_tokens=_mean([e.unknown_tokens for e in evaluations]),
@@ -217,56 +226,22 @@ def _pool_one(by_seeds: Mapping[Any, Evaluation]) -> Evaluation:
   )
 
 
-def crossed_interval(
-  values: Mapping[Any, Mapping[bytes, float]],
-) -> Interval | None:
-  """Returns the mean over seeds and clients with its interval.
-
-  Args:
-    values: Seeds of a run -> a number per client; equal clients in all.
-
-  Returns:
-    The mean with the 95 % interval of the crossed bootstrap; None without a
-    client.
-  """
-  nothing = {seeds: dict.fromkeys(row, 0.0) for seeds, row in values.items()}
+def _crossed(scores: Mapping[str, pd.DataFrame], name: str) -> Interval | None:
+  """Returns the mean over seeds and clients; equal clients in all."""
+  nothing = {seeds: 0.0 * found for seeds, found in scores.items()}
   # What is left of a difference from 0 is the value itself.
-  summary = statistics.paired_difference(
-    values, nothing, num_bootstrap=NUM_BOOTSTRAP, seed=0
-  )
+  summary = paired_difference(scores, nothing, name)
   if summary['mean'] is None:
     return None
   return Interval(
-    summary['mean'],
-    summary['ci_low'],
-    summary['ci_high'],
-    tuple(
-      (seeds, sum(row.values()) / len(row)) for seeds, row in values.items()
-    ),
+    *(summary[end] for end in ('mean', 'ci_low', 'ci_high')),
+    tuple((s, sum(c[name].tolist()) / len(c)) for s, c in scores.items()),
   )
 
 
-def _mean_client(rows: Sequence[ClientEvaluation]) -> ClientEvaluation:
-  names = ('loss_before', 'accuracy_before', 'loss_after', 'accuracy_after')
-  return dataclasses.replace(
-    rows[0], **{n: _mean([getattr(r, n) for r in rows]) for n in names}
-  )
-
-
-def _pool_barriers(by_seeds) -> dict[str, Interval]:
-  pooled = {
-    measure: _pool_means(
-      {seeds: e.barrier.get(measure) for seeds, e in by_seeds.items()}
-    )
-    for measure in ('loss', 'error')
-  }
-  return {m: interval for m, interval in pooled.items() if interval}
-
-
-def _pool_means(found: Mapping[Any, Interval | None]) -> Interval | None:
+def _mean_over_seeds(found: Mapping[str, Interval | None]) -> Interval | None:
   """Returns the mean over the seeds that have one."""
   means = tuple((seeds, one.mean) for seeds, one in found.items() if one)
   if not means:
     return None
-  mean = sum(value for _, value in means) / len(means)
-  return Interval(mean, seed_means=means)
+  return Interval(sum(m for _, m in means) / len(means), seed_means=means)

@@ -17,8 +17,10 @@ from tff_fedfish.reporting.page import (
   build_sections,
   render_page,
 )
-from tff_fedfish.reporting.paper_csv import paper_tables_csv
-from tff_fedfish.reporting.paper_tables import build_paper_tables
+from tff_fedfish.reporting.paper_tables import (
+  build_paper_tables,
+  paper_tables_csv,
+)
 from tff_fedfish.reporting.repetitions import pool_repetitions
 from tff_fedfish.reporting.runs import Run
 from tff_fedfish.reporting.tables import build_main_table, summary_csv

@@ -2,27 +2,44 @@
 
 import dataclasses
 import functools
+import math
 import pathlib
 import statistics
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
+
+import pandas as pd
 
 from tff_fedfish.config import loading as config_loading
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.errors import UserError
-from tff_fedfish.evaluation.results import ClientBarrier
 from tff_fedfish.methods import registry
 from tff_fedfish.methods.settings import AlgorithmConfig
 from tff_fedfish.reporting.evaluations import Evaluation
-from tff_fedfish.reporting.reading import is_finite
+from tff_fedfish.run.corpus_identity import CorpusIdentity
 from tff_fedfish.run.divergence import RoundHistory
 
 Row = dict[str, float | int | None]
 
 
+class Subject(NamedTuple):
+  """Clients that models are scored on: held out, or of another corpus."""
+
+  kind: str
+  corpus: str | None = None
+  """Name of another corpus; None: the run's own, see `Run.shows_as`."""
+
+  def __str__(self):
+    clients = 'held-out clients' if self.kind == 'held_out' else 'clients'
+    return f'{clients} of {self.corpus}' if self.corpus else clients
+
+
+HELD_OUT = Subject('held_out')
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Run:
-  """One run directory.
+  """One run directory, or the mean of several that differ in seeds only.
 
   Attributes:
     directory: Where it lies, as the user named it.
@@ -35,8 +52,8 @@ class Run:
     environment: Versions and machine; empty if there is none.
     evaluations: Finished evaluations, by name.
     remarks: What was left out while reading, as sentences.
-    round_barriers: Clients of the rounds whose Client-Server Barrier was
-      measured while training, those with finite values.
+    round_barriers: Round -> `client_barriers` measured while training.
+    identity: Identity of the corpus; None: a run of an older version.
     repetitions: The runs with other seeds whose mean this one is; empty for
       what lies in one directory.
   """
@@ -50,15 +67,16 @@ class Run:
   environment: dict[str, Any]
   evaluations: tuple[Evaluation, ...]
   remarks: tuple[str, ...] = ()
-  round_barriers: dict[int, tuple[ClientBarrier, ...]] = dataclasses.field(
+  round_barriers: dict[int, pd.DataFrame] = dataclasses.field(
     default_factory=dict
   )
+  identity: CorpusIdentity | None = None
   repetitions: tuple['Run', ...] = ()
 
   @property
   def algorithm(self) -> str:
     """`algorithm.name` as in the configuration, such as 'fed_fish'."""
-    return str(self.setting('algorithm', 'name') or 'unnamed')
+    return str(self.setting('algorithm.name') or 'unnamed')
 
   @property
   def method(self) -> str:
@@ -77,18 +95,18 @@ class Run:
   @property
   def corpus_kind(self) -> str:
     """`data.corpus`: losses on different ones have no common scale."""
-    return str(self.setting('data', 'corpus') or 'grouped_text')
+    return str(self.setting('data.corpus') or 'grouped_text')
 
   @property
   def num_local_epochs(self) -> int | float | None:
     """Local epochs per round; None if the configuration does not say."""
-    value = self.setting('client_work', 'num_local_epochs')
+    value = self.setting('client_work.num_local_epochs')
     return value if isinstance(value, int | float) else None
 
   @property
   def num_rounds(self) -> int | None:
     """Rounds that the run is configured for."""
-    value = self.setting('training', 'num_rounds')
+    value = self.setting('training.num_rounds')
     return value if isinstance(value, int) else None
 
   @property
@@ -101,7 +119,7 @@ class Run:
     """Runs, of those it stands for, that stopped as they diverged."""
     if self.repetitions:
       return sum(run.num_diverged for run in self.repetitions)
-    limit = self.setting('training', 'max_non_finite_rounds')
+    limit = self.setting('training.max_non_finite_rounds')
     limit = limit if isinstance(limit, int) else 0
     return int(RoundHistory(self.directory, limit, self.metrics).has_diverged)
 
@@ -111,39 +129,30 @@ class Run:
     return int(self.metrics[-1]['round']) if self.metrics else None
 
   @property
-  def seconds_per_round(self) -> float | None:
-    """Median over the rounds, so that the slow first one does not count."""
-    return self._timing('seconds', statistics.median)
-
-  @property
-  def tokens_per_second(self) -> float | None:
-    """Median over the rounds."""
-    return self._timing('tokens_per_second', statistics.median)
-
-  @property
-  def peak_memory_bytes(self) -> float | None:
-    """Maximum over the rounds."""
-    return self._timing('peak_memory_bytes', max)
+  def base_label(self) -> str:
+    """The method with its local epochs, such as 'FedFish, E = 8'."""
+    epochs = self.num_local_epochs
+    return self.method if epochs is None else f'{self.method}, E = {epochs}'
 
   def labelled(self, label: str) -> 'Run':
-    """Returns the run with a label that says, too, if it diverged."""
+    """Returns the run with a label that also says if it diverged."""
     num_diverged, num_seeds = self.num_diverged, self.num_seeds
     if num_diverged:
       share = f'{num_diverged} of {num_seeds} ' if num_seeds > 1 else ''
       label = f'{label} ({share}diverged)'
     return dataclasses.replace(self, label=label)
 
-  def setting(self, *keys: str) -> Any:
-    """Returns a value of the configuration, or None if it has none."""
+  def setting(self, name: str) -> Any:
+    """Returns a value of the configuration by dotted name; None: no value."""
     value: Any = self.config
-    for key in keys:
+    for key in name.split('.'):
       value = value.get(key) if isinstance(value, dict) else None
     return value
 
   def reads(self, name: str) -> bool:
     """Says whether the run's method reads a setting, 'section.setting'.
 
-    A former version wrote settings of other methods, too. All settings of a
+    A former version also wrote settings of other methods. All settings of a
     method that cannot be loaded are its own.
     """
     section, _, setting = name.partition('.')
@@ -165,79 +174,95 @@ class Run:
     values = self.series(name)
     return values[-1][0] if values else None
 
-  def held_out(self) -> Evaluation | None:
-    """Returns the latest evaluation on held-out clients, by most seeds."""
-    return _latest(e for e in self.evaluations if e.kind == 'held_out')
+  def typical(self, name: str) -> float | None:
+    """Returns the median of a timing over the rounds; of memory the maximum.
 
-  def transfer(self, corpus: str) -> Evaluation | None:
-    """Returns the latest evaluation on the clients of another corpus."""
+    Round 0, which trains nothing, does not count.
+    """
+    rows = (row for row in self.timings if row['round'])
+    values = [row[name] for row in rows if is_finite(row.get(name))]
+    reduce = max if name == 'peak_memory_bytes' else statistics.median
+    return reduce(values) if values else None
+
+  def evaluation(
+    self, subject: Subject, round_num: int | None = None
+  ) -> Evaluation | None:
+    """Returns the latest evaluation on some clients, by most seeds.
+
+    Args:
+      subject: The clients.
+      round_num: The checkpoint's round; None: any.
+    """
     return _latest(
-      e for e in self.evaluations if e.kind == 'transfer' and e.corpus == corpus
+      e
+      for e in self.evaluations
+      if self.shows_as(e) == subject and round_num in (None, e.round_num)
     )
+
+  def shows_as(self, evaluation: Evaluation) -> Subject | None:
+    """Returns the clients that an evaluation is on; None: of the training.
+
+    The held-out clients of a run are those of its own corpus or, where none of
+    these was evaluated, of another part of the same grouping. Further parts are
+    subjects of their own.
+    """
+    if evaluation.kind == 'participating':
+      return None
+    if evaluation.kind == 'held_out' and (
+      evaluation.identity is None
+      or evaluation.identity.fingerprint == self._held_out_fingerprint
+    ):
+      return HELD_OUT
+    return Subject(evaluation.kind, evaluation.corpus)
+
+  @functools.cached_property
+  def _held_out_fingerprint(self):
+    own = self.identity and self.identity.fingerprint
+    found = [
+      e.identity.fingerprint
+      for e in self.evaluations
+      if e.kind == 'held_out' and e.identity
+    ]
+    return own if own in found else next(iter(found), None)
+
+  def held_out(self) -> Evaluation | None:
+    """Returns the latest evaluation on held-out clients."""
+    return self.evaluation(HELD_OUT)
+
+  def final_evaluation(self) -> Evaluation | None:
+    """Returns that on held-out clients after the last planned round."""
+    last = self.num_rounds
+    return None if last is None else self.evaluation(HELD_OUT, last)
 
   def barrier(self) -> Evaluation | None:
     """Returns the latest evaluation with a Client-Server Barrier."""
     return _latest(e for e in self.evaluations if e.has_barrier)
 
-  def barriers_by_round(self) -> dict[int | None, tuple[ClientBarrier, ...]]:
+  def barriers_by_round(self) -> dict[int | None, pd.DataFrame]:
     """Returns the clients of each round whose barrier was measured, ascending.
 
     An evaluation of round r replays round r + 1; what was measured while
     training comes first. None stands for an evaluation of an unknown round.
     """
-    found: dict[int | None, tuple[ClientBarrier, ...]] = {
+    found: dict[int | None, pd.DataFrame] = {
       None if e.round_num is None else e.round_num + 1: e.barrier_clients
       for e in self.evaluations
-      if e.barrier_clients
+      if len(e.barrier_clients)
     }
-    found.update((r, c) for r, c in self.round_barriers.items() if c)
-    return dict(
-      sorted(found.items(), key=lambda item: -1 if item[0] is None else item[0])
-    )
-
-  def evaluation_at(
-    self, kind: str, corpus: str | None, round_num: int
-  ) -> Evaluation | None:
-    """Returns the evaluation of one checkpoint.
-
-    Args:
-      kind: 'held_out', 'participating' or 'transfer'.
-      corpus: Whose clients; None: any.
-      round_num: The checkpoint's round.
-    """
-    return _latest(
-      e
-      for e in self.evaluations
-      if e.kind == kind
-      and corpus in (None, e.corpus)
-      and e.round_num == round_num
-    )
-
-  def final_evaluation(self) -> Evaluation | None:
-    """Returns that on held-out clients after the last planned round."""
-    if self.num_rounds is None:
-      return None
-    return self.evaluation_at('held_out', None, self.num_rounds)
-
-  def _timing(self, name, reduce):
-    values = [
-      row[name]
-      for row in self.timings
-      if row['round'] and is_finite(row.get(name))
-    ]
-    return reduce(values) if values else None
+    found |= {r: c for r, c in self.round_barriers.items() if len(c)}
+    rounds = sorted(found, key=lambda r: -1 if r is None else r)
+    return {r: found[r] for r in rounds}
 
 
-def transfer_corpora(runs: Sequence[Run]) -> list[str]:
-  """Returns the names of all transfer corpora, sorted."""
-  return sorted(
-    {
-      evaluation.corpus
-      for run in runs
-      for evaluation in run.evaluations
-      if evaluation.kind == 'transfer'
-    }
-  )
+def subjects(runs: Sequence[Run]) -> list[Subject]:
+  """Returns held-out clients, then those of further parts and other corpora."""
+  found = {run.shows_as(e) for run in runs for e in run.evaluations}
+  return [HELD_OUT, *sorted(found - {HELD_OUT, None})]
+
+
+def is_finite(value: float | None) -> bool:
+  """Returns whether `value` is there and is neither NaN nor infinite."""
+  return value is not None and math.isfinite(value)
 
 
 def _latest(evaluations):

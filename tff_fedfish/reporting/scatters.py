@@ -1,15 +1,15 @@
 """Scatters of clients before and after personalization."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
+
+import pandas as pd
 
 from tff_fedfish.data.client_id_text import client_id_to_cell, client_id_to_text
-from tff_fedfish.evaluation.results import ClientEvaluation
 from tff_fedfish.reporting import figures
 from tff_fedfish.reporting.evaluations import Evaluation
-from tff_fedfish.reporting.figure_numbers import record
-from tff_fedfish.reporting.runs import Run
+from tff_fedfish.reporting.runs import Run, Subject
 from tff_fedfish.reporting.style import RunStyle
-from tff_fedfish.reporting.words import words_of
+from tff_fedfish.reporting.words import capitalized, words_of
 
 # Beyond this many points a vector picture gets slow to draw and large.
 _MAX_VECTOR_POINTS = 2_000
@@ -20,18 +20,16 @@ def personalization_scatter(
   runs: Sequence[Run],
   styles: dict[str, RunStyle],
   *,
-  choose: Callable[[Run], Evaluation | None],
+  subject: Subject,
   name: str,
-  subject: str,
 ) -> figures.Figure | None:
   """Returns each client's loss after against before personalization.
 
   Args:
     runs: The runs of the report.
     styles: Their looks, by label.
-    choose: Returns the evaluation of a run to show, or None.
+    subject: Whose clients were scored.
     name: File name without suffix.
-    subject: Whose clients were scored, such as 'held-out clients'.
 
   Returns:
     A figure with one panel per run, at the run's largest fraction; None if no
@@ -39,68 +37,64 @@ def personalization_scatter(
   """
   panels = {}
   for run in runs:
-    evaluation = choose(run)
+    evaluation = run.evaluation(subject)
     fraction = evaluation.largest_client_fraction() if evaluation else None
     if fraction is not None:
-      panels[run.label] = (fraction, evaluation.clients_at(fraction))
+      panels[run.label] = evaluation.clients_at(fraction)
   if not panels:
     return None
+  shares: dict[float, list[str]] = {}
+  for label, clients in panels.items():
+    fraction = clients['fraction'].iloc[0]
+    words = f'{label}: {_improved(clients)}'
+    shares.setdefault(fraction, []).append(words)
+  improved = '; '.join(
+    f'on {100 * fraction:g} %, {", ".join(shares[fraction])}'
+    for fraction in sorted(shares)
+  )
+  caption = (
+    'One point per client'
+    + (', its mean over the seeds' if any(r.repetitions for r in runs) else '')
+    + '; below the dashed diagonal, personalization lowered the loss on data '
+    'it did not see. Clients improved by fine-tuning on a share of their data: '
+    f'{improved}.'
+  )
+  if without := [run.label for run in runs if run.label not in panels]:
+    caption += f' No scores per client: {"; ".join(without)}.'
   columns = min(2 if len(panels) <= 4 else 4, len(panels))
   rows = -(-len(panels) // columns)
   with figures.styled(2.9 * columns + 0.3, 2.8 * rows + 0.3) as figure:
-    grid = figure.subplots(
-      rows, columns, squeeze=False, sharex=True, sharey=True
+    _, grid = figures.facets(
+      figure, len(panels), columns, sharex=True, sharey=True
     )
-    low, high = padded_limits(
-      value
-      for _, clients in panels.values()
-      for client in clients
-      for value in (client.loss_before, client.loss_after)
-    )
-    for axes, (label, (_, clients)) in zip(
-      grid.flat, panels.items(), strict=False
-    ):
-      draw_diagonal(axes, low, high)
-      draw_points(
+    losses = pd.concat(panels.values())[['loss_before', 'loss_after']]
+    limits = padded_limits(losses.to_numpy().ravel())
+    for axes, (label, clients) in zip(grid, panels.items(), strict=True):
+      draw_diagonal(axes, *limits)
+      look = styles[label].marker_arguments()
+      draw_clients(
         axes,
-        [client.loss_before for client in clients],
-        [client.loss_after for client in clients],
-        styles[label].marker_arguments(),
+        label,
+        clients,
+        clients['loss_before'],
+        clients['loss_after'],
+        look,
       )
-      record_clients(axes, label, [client.client_id for client in clients])
       heading = figures.drawable(label, _MAX_TITLE_CHARACTERS)
       axes.set_title(f'{heading}\nimproved: {_improved(clients)}')
-    for axes in grid.flat[len(panels) :]:
-      axes.set_visible(False)
-    _label_x_below(grid, len(panels))
+    # Tick labels under the last panel of every column.
+    for axes in grid[-columns:]:
+      axes.tick_params(labelbottom=True)
     unit = f'nats per {words_of(runs).unit}'
     figure.supxlabel(f'Loss before ({unit})', fontsize=11)
     figure.supylabel(f'Loss after ({unit})', fontsize=11)
-    title = f'{subject[:1].upper()}{subject[1:]}: before and after'
-    shares = '; '.join(
-      f'on {100 * fraction:g} %, '
-      + ', '.join(
-        f'{label}: {_improved(clients)}'
-        for label, (own, clients) in panels.items()
-        if own == fraction
-      )
-      for fraction in sorted({own for own, _ in panels.values()})
-    )
-    without = [run.label for run in runs if run.label not in panels]
     return figures.render(
       figure,
       name=name,
-      title=title,
-      caption='One point per client'
-      + (
-        ', its mean over the seeds' if any(r.repetitions for r in runs) else ''
-      )
-      + '; below the dashed diagonal, '
-      'personalization lowered the loss on data it did not see. Clients '
-      f'improved by fine-tuning on a share of their data: {shares}.'
-      + (f' No scores per client: {"; ".join(without)}.' if without else ''),
+      title=f'{capitalized(str(subject))}: before and after',
+      caption=caption,
       alternative_text=f'Scatter plots of loss after against loss before '
-      f'personalization, one per run. Clients improved: {shares}.',
+      f'personalization, one per run. Clients improved: {improved}.',
     )
 
 
@@ -117,22 +111,19 @@ def extreme_clients(
     (client id as text, loss before, loss after) at the largest fraction, by
     ascending change of the loss. Ties are ordered by client id.
   """
-  fraction = evaluation.largest_client_fraction()
-  if fraction is None:
-    return []
-  clients = sorted(
-    evaluation.clients_at(fraction),
-    key=lambda c: (c.loss_after - c.loss_before, c.client_id),
-  )
+  clients = evaluation.clients_at(evaluation.largest_client_fraction())
+  clients = clients.assign(
+    change=clients['loss_after'] - clients['loss_before']
+  ).sort_values(['change', 'client_id'])
   if len(clients) > 2 * num_each:
-    clients = clients[:num_each] + clients[-num_each:]
+    clients = pd.concat([clients[:num_each], clients[-num_each:]])
   return [
     (client_id_to_text(c.client_id), c.loss_before, c.loss_after)
-    for c in clients
+    for c in clients.itertuples()
   ]
 
 
-def draw_points(axes, x: list[float], y: list[float], look: dict) -> None:
+def draw_points(axes, x: Sequence[float], y: Sequence[float], look) -> None:
   """Draws one translucent point per client."""
   arguments = {**look, 'markersize': 4.2, 'markeredgewidth': 0.9}
   axes.plot(
@@ -145,10 +136,11 @@ def draw_points(axes, x: list[float], y: list[float], look: dict) -> None:
   )
 
 
-def record_clients(axes, series: str, client_ids: Iterable[bytes]) -> None:
-  """Keeps the points drawn last for the figure's CSV file, one per client."""
-  x, y = axes.lines[-1].get_data()
-  record(axes, series, x, y, points=map(client_id_to_cell, client_ids))
+def draw_clients(axes, series, clients: pd.DataFrame, x, y, look) -> None:
+  """Draws and records a point per client of a table with `client_id`."""
+  draw_points(axes, x, y, look)
+  points = map(client_id_to_cell, clients['client_id'])
+  figures.record(axes, series, x, y, points=points)
 
 
 def draw_diagonal(axes, low: float, high: float) -> None:
@@ -161,9 +153,11 @@ def draw_diagonal(axes, low: float, high: float) -> None:
   axes.locator_params(nbins=6)
 
 
-def share_text(count: int, total: int) -> str:
+def share_text(is_counted: Iterable[bool]) -> str:
   """Returns a share as words that keep the count, such as '3 of 4 (75 %)'."""
-  return f'{count} of {total} ({100 * count / total:.0f} %)'
+  found = list(is_counted)
+  count = sum(found)
+  return f'{count} of {len(found)} ({100 * count / len(found):.0f} %)'
 
 
 def padded_limits(values: Iterable[float]) -> tuple[float, float]:
@@ -174,13 +168,5 @@ def padded_limits(values: Iterable[float]) -> tuple[float, float]:
   return low - pad, high + pad
 
 
-def _improved(clients: Sequence[ClientEvaluation]) -> str:
-  count = sum(client.loss_after < client.loss_before for client in clients)
-  return share_text(count, len(clients))
-
-
-def _label_x_below(grid, num_panels):
-  """Shows tick labels under the last panel of every column."""
-  columns = grid.shape[1]
-  for position in range(max(0, num_panels - columns), num_panels):
-    grid.flat[position].tick_params(labelbottom=True)
+def _improved(clients: pd.DataFrame) -> str:
+  return share_text(clients['loss_after'] < clients['loss_before'])

@@ -139,8 +139,15 @@ def _evaluate_command(run, evaluation, workdir):
   checkpoint = workdir
   if evaluation.round_num not in (None, run.last_round):
     checkpoint += f'/checkpoints/round_{evaluation.round_num:08d}'
-  data = run.setting('data', 'directory')
-  if evaluation.kind == 'transfer' or not isinstance(data, str):
+  data = run.setting('data.directory')
+  is_other_part = (
+    evaluation.identity is not None
+    and run.identity is not None
+    and evaluation.identity.fingerprint != run.identity.fingerprint
+  )
+  if (
+    evaluation.kind == 'transfer' or is_other_part or not isinstance(data, str)
+  ):
     data = f'CORPUS_{evaluation.corpus}'
   fine_tuning = evaluation.personalization
   options = {

@@ -6,8 +6,6 @@ from collections.abc import Iterable, Sequence
 from tff_fedfish.reporting.evaluations import Evaluation
 from tff_fedfish.reporting.runs import Run
 
-_TEXT = (None, 'grouped_text')
-
 
 @dataclasses.dataclass(frozen=True)
 class Words:
@@ -32,13 +30,10 @@ class Words:
     return f'{self.accuracy} (%)'
 
   def label(self, measure: str) -> str:
-    """Returns 'Loss (nats per token)' or 'Token accuracy (%)'.
-
-    Args:
-      measure: 'loss' or 'accuracy'.
-    """
-    label = self.loss_label if measure == 'loss' else self.accuracy_label
-    return f'{label[:1].upper()}{label[1:]}'
+    """Returns the label of a measure, such as 'Token accuracy (%)'."""
+    return capitalized(
+      self.loss_label if measure == 'loss' else self.accuracy_label
+    )
 
 
 def words_of(runs: Sequence[Run]) -> Words:
@@ -53,17 +48,30 @@ def words_of(runs: Sequence[Run]) -> Words:
 
 def holds_images(run: Run) -> bool:
   """Returns whether a run was trained on images."""
-  return run.setting('data', 'corpus') not in _TEXT
+  return run.corpus_kind != 'grouped_text'
 
 
-def interval_sample(evaluations: Iterable[Evaluation]) -> str:
-  """Returns what the intervals of these scores are over.
-
-  Args:
-    evaluations: Those that are shown, each of as many seeds as have it.
-  """
-  counts = {evaluation.num_seeds for evaluation in evaluations} or {1}
+def interval_sample(evaluations: Iterable[Evaluation | None]) -> str:
+  """Returns what the intervals of these scores are over; None has none."""
+  counts = {e.num_seeds for e in evaluations if e} or {1}
   if counts == {1}:
     return 'clients'
   seeds = f'{min(counts)} to {max(counts)}' if len(counts) > 1 else max(counts)
   return f'clients and {seeds} seeds, crossed'
+
+
+def listed(words: Sequence[str]) -> str:
+  """Returns 'a', 'a and b' or 'a, b and c'."""
+  return ' and '.join(
+    part for part in (', '.join(words[:-1]), words[-1]) if part
+  )
+
+
+def capitalized(text: str) -> str:
+  """Returns a text whose first letter is a capital; the rest is unchanged."""
+  return f'{text[:1].upper()}{text[1:]}'
+
+
+def shown(value: float, places: int, scale: float = 1.0, sign: str = '') -> str:
+  """Returns a scaled number as text, with a typographic minus."""
+  return f'{scale * value:{sign}.{places}f}'.replace('-', '−')

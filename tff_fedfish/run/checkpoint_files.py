@@ -58,6 +58,11 @@ class DamagedError(UserError):
     super().__init__(f'{self.problem}. Use another checkpoint of the run.')
 
 
+def name_of(round_num: int) -> str:
+  """Returns the name of a round's checkpoint, `round_00000100`."""
+  return f'round_{round_num:08d}'
+
+
 def read_description(path: pathlib.Path) -> dict[str, Any]:
   """Returns `checkpoint.json`, checked for its version and its fields."""
   file = path / DESCRIPTION_FILE
@@ -78,39 +83,27 @@ def read_description(path: pathlib.Path) -> dict[str, Any]:
       f'fedfish reads versions up to {_SCHEMA_VERSION}. Use the version of '
       'fedfish that wrote it, or a newer one.'
     )
-  missing = {'round', 'state', 'tensors', 'contents'} - set(description)
-  if missing:
+  types = {'round': int, 'state': dict, 'tensors': dict, 'contents': dict}
+  if missing := types.keys() - description.keys():
     raise DamagedError(path, f'{DESCRIPTION_FILE} has no {min(missing)!r}')
-  for name, is_right in (
-    ('round', type(description['round']) is int),
-    ('state', {'num_bytes', 'sha256'} <= _keys(description['state'])),
-    ('tensors', isinstance(description['tensors'], dict)),
-    ('contents', isinstance(description['contents'], dict)),
-  ):
-    if not is_right:
+  for name, expected in types.items():
+    value = description[name]
+    if type(value) is not expected or (
+      name == 'state' and not {'num_bytes', 'sha256'} <= value.keys()
+    ):
       raise DamagedError(path, f'{DESCRIPTION_FILE} has a wrong {name!r}')
-  if path.name.startswith('round_') and path.name != _name(description):
-    raise DamagedError(
-      path, f'{DESCRIPTION_FILE} is of round {description["round"]}'
-    )
+  round_num = description['round']
+  if path.name.startswith('round_') and path.name != name_of(round_num):
+    raise DamagedError(path, f'{DESCRIPTION_FILE} is of round {round_num}')
   return description
-
-
-def _keys(value: Any) -> set[str]:
-  return set(value) if isinstance(value, dict) else set()
-
-
-def _name(description: Mapping[str, Any]) -> str:
-  return f'round_{description["round"]:08d}'
 
 
 def verify(path: pathlib.Path) -> dict[str, Any]:
   """Returns `checkpoint.json`, once the tensor file has the sum it names."""
   description = read_description(path)
-  file = path / STATE_FILE
+  file, expected = path / STATE_FILE, description['state']
   if not file.is_file():
     raise DamagedError(path, f'{STATE_FILE} is missing')
-  expected = description['state']
   num_bytes = file.stat().st_size
   if num_bytes != expected['num_bytes']:
     raise DamagedError(
@@ -128,30 +121,57 @@ def verify(path: pathlib.Path) -> dict[str, Any]:
   return description
 
 
+@contextlib.contextmanager
+def replace_directory(path: pathlib.Path) -> Iterator[pathlib.Path]:
+  """Yields a temporary directory that becomes `path`, synced to disk.
+
+  Like `files.write_directory_atomically`, but `path` may exist, and its parent
+  need not.
+
+  Raises:
+    OSError: If it cannot be written; names the checkpoint.
+  """
+  aside = None
+  try:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with files.write_directory_atomically(path) as temporary:
+      yield temporary
+      _sync_directory(temporary)
+      if path.exists():
+        aside = tempfile.mkdtemp(dir=path.parent, prefix=f'.{path.name}.')
+        os.replace(path, aside)
+    _sync_directory(path.parent)
+  except BaseException as error:
+    if aside and not path.exists():
+      os.replace(aside, path)
+    if not isinstance(error, OSError):
+      raise
+    code = error.errno or errno.EIO
+    raise OSError(
+      code,
+      f'{os.strerror(code)}; the checkpoint was not written, and nothing of it '
+      'is left',
+      str(path),
+    ) from error
+  if aside:
+    shutil.rmtree(aside, ignore_errors=True)
+
+
 def write(
   path: pathlib.Path,
   description: Mapping[str, Any],
   arrays: Mapping[str, np.ndarray],
   before_chunk: Callable[[], None],
 ) -> None:
-  """Writes both files into an existing directory, synced to disk."""
-  state = _write_state(path / STATE_FILE, arrays, before_chunk)
-  files.write_json(
-    path / DESCRIPTION_FILE,
-    {'schema_version': _SCHEMA_VERSION, 'state': state, **description},
-  )
+  """Writes both files into an existing directory, synced to disk.
 
-
-def _write_state(file, arrays, before_chunk):
-  """Writes the tensors; returns the file's size and SHA-256.
-
-  Not by the library of the format, whose bytes these are: it writes all at
-  once, so that nobody could give up in the middle, and is not safe in a
-  thread that the end of the process may cut short.
+  The tensors are not written by the library of the format, whose bytes these
+  are: it writes all at once, so that nobody could give up in the middle, and is
+  not safe in a thread that the end of the process may cut short.
   """
   digest = hashlib.sha256()
   num_bytes = num_unsynced = 0
-  with open(file, 'wb') as stream:
+  with open(path / STATE_FILE, 'wb') as stream:
     for chunk in _state_chunks(arrays):
       before_chunk()
       stream.write(chunk)
@@ -165,7 +185,11 @@ def _write_state(file, arrays, before_chunk):
         num_unsynced = 0
     stream.flush()
     os.fsync(stream.fileno())
-  return {'num_bytes': num_bytes, 'sha256': digest.hexdigest()}
+  state = {'num_bytes': num_bytes, 'sha256': digest.hexdigest()}
+  files.write_json(
+    path / DESCRIPTION_FILE,
+    {'schema_version': _SCHEMA_VERSION, 'state': state, **description},
+  )
 
 
 def _state_chunks(
@@ -199,41 +223,6 @@ def _state_chunks(
     data = array.reshape(-1).view(np.uint8)
     for begin in range(0, len(data), _CHUNK_BYTES):
       yield data[begin : begin + _CHUNK_BYTES]
-
-
-@contextlib.contextmanager
-def replace_directory(path: pathlib.Path) -> Iterator[pathlib.Path]:
-  """Like `files.write_directory_atomically`, synced, and `path` may exist."""
-  aside = None
-  try:
-    with files.write_directory_atomically(path) as temporary:
-      yield temporary
-      _sync_directory(temporary)
-      if path.exists():
-        aside = tempfile.mkdtemp(dir=path.parent, prefix=f'.{path.name}.')
-        os.replace(path, aside)
-  except BaseException:
-    if aside and not path.exists():
-      os.replace(aside, path)
-    raise
-  _sync_directory(path.parent)
-  if aside:
-    shutil.rmtree(aside, ignore_errors=True)
-
-
-@contextlib.contextmanager
-def naming_failures(path: pathlib.Path) -> Iterator[None]:
-  """Turns failures to write into an `OSError` that names the checkpoint."""
-  try:
-    yield
-  except OSError as error:
-    code = error.errno or errno.EIO
-    raise OSError(
-      code,
-      f'{os.strerror(code)}; the checkpoint was not written, and nothing of it '
-      'is left',
-      str(path),
-    ) from error
 
 
 def _sync_directory(path: pathlib.Path) -> None:

@@ -1,15 +1,4 @@
-"""Writes checkpoints beside the rounds, one at a time and in order.
-
-While a checkpoint is written the next rounds are computed, so at most two
-states are alive: the one being written and the current one. Failures come a
-little later than with `save_checkpoint`, but they do come: at the next `save`,
-at `wait`, or at the end of the `with` block.
-
-    with CheckpointWriter(directory, keep_last=2) as writer:
-      for round_num in rounds:
-        ...
-        writer.save(round_num, tensors, contents)
-"""
+"""Writes checkpoints beside the rounds, one at a time and in order."""
 
 import os
 import pathlib
@@ -31,19 +20,20 @@ _GIVE_UP_SECONDS = 5
 class CheckpointWriter:
   """Writes the checkpoints of a run in a background thread.
 
-  As a context manager it ends when all is on disk. An exception inside the
-  block is passed on, even if a write fails too; that failure is then one
-  line of warning. An exception that asks for a quick end, such as the
-  `Abandoned` of a second Ctrl-C, stops the write in progress, of which nothing
-  is left. To be used from one thread.
+  While a checkpoint is written the next rounds are computed, so at most two
+  states are alive. A failure is raised by the next `save`, by `wait`, or at the
+  end of the `with` block, which comes when all is on disk.
+
+  An exception inside the block is passed on, even if a write fails too; that
+  failure is then one line of warning. An exception that asks for a quick end,
+  such as the `Abandoned` of a second Ctrl-C, stops the write in progress, of
+  which nothing is left. To be used from one thread.
 
   Args:
     directory: The run's `checkpoints` directory; created when absent. No
       other process may write there.
-    keep_last: How many of the newest checkpoints to keep, >= 1, beside round
-      0's; 0 keeps all.
-    keep_every_num_rounds: Rounds that it divides are kept for ever, >= 1; 0:
-      none.
+    keep_last: See `remove_old_checkpoints`.
+    keep_every_num_rounds: See `remove_old_checkpoints`.
 
   Raises:
     ValueError: If a number to keep is negative.
@@ -80,17 +70,15 @@ class CheckpointWriter:
     Old checkpoints are removed after it is written.
 
     Args:
-      round_num: Rounds that the state has seen, >= 0.
-      tensors: Arrays by name, as `save_checkpoint` takes them. They must not
-        change until the next call of `save` or `wait` has returned.
-      contents: Facts to keep beside them; JSON values only.
+      round_num: See `save_checkpoint`.
+      tensors: See `save_checkpoint`. They must not change until the next call
+        of `save` or `wait` has returned.
+      contents: See `save_checkpoint`.
       keep_rounds: Rounds whose checkpoints are not removed either.
 
     Raises:
-      OSError: If an earlier checkpoint could not be written; names its path.
-        This one is not written then, nor any other.
-      ValueError, TypeError: If the arguments of an earlier `save` were not
-        what `save_checkpoint` takes.
+      OSError, ValueError, TypeError: What an earlier write raised. This one is
+        not written then, nor any other.
     """
     self.wait()
     self._writing.acquire()
@@ -110,12 +98,7 @@ class CheckpointWriter:
       raise
 
   def wait(self) -> None:
-    """Returns once every checkpoint is on disk.
-
-    Raises:
-      OSError: If one could not be written; names its path.
-      ValueError, TypeError: As `save` says.
-    """
+    """Returns once every checkpoint is on disk; raises what `save` raises."""
     with self._writing:
       pass
     if self._failure is not None:
@@ -161,6 +144,14 @@ class CheckpointWriter:
 
   def _write(self, round_num, tensors, contents, keep_rounds):
     """Runs in the background thread; `wait` raises what this catches."""
+
+    def require_wanted():
+      if self._must_stop.is_set():
+        raise _GivenUpError(
+          f'the checkpoint of round {round_num} was given up, and nothing of '
+          'it is left'
+        )
+
     try:
       if self._is_first:
         # Before, not after: they may take the room that this one needs.
@@ -171,7 +162,7 @@ class CheckpointWriter:
         round_num,
         tensors,
         contents,
-        before_chunk=lambda: self._require_wanted(round_num),
+        before_chunk=require_wanted,
       )
       checkpoints.remove_old_checkpoints(
         self._directory,
@@ -186,13 +177,6 @@ class CheckpointWriter:
       # The thread keeps its arguments a little longer than the lock.
       tensors.clear()
       self._writing.release()
-
-  def _require_wanted(self, round_num):
-    if self._must_stop.is_set():
-      raise _GivenUpError(
-        f'the checkpoint of round {round_num} was given up, and nothing of it '
-        'is left'
-      )
 
 
 class _GivenUpError(Exception):

@@ -5,15 +5,9 @@
 and shape of every tensor, and what the caller wants to keep beside them. The
 directory is written under a temporary name (with a leading dot), synced to
 disk and renamed last, so a directory of that name is complete.
-
-A write that fails, on a full disk for example, leaves nothing behind and
-raises an `OSError` that names the path: it is a failure of the machine, not
-bad input, so it is no `UserError`.
 """
 
-import contextlib
 import dataclasses
-import functools
 import json
 import os
 import pathlib
@@ -31,6 +25,7 @@ from tff_fedfish.errors import UserError
 from tff_fedfish.run import checkpoint_files
 
 _DIRECTORY_NAME = re.compile(r'round_(\d{8,})')
+_DTYPES = {code: dtype for dtype, code in checkpoint_files.DTYPE_CODES.items()}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -95,12 +90,8 @@ def save_checkpoint(
     },
     'contents': json.loads(json.dumps(dict(contents))),
   }
-  directory = pathlib.Path(directory)
-  path = directory / f'round_{round_num:08d}'
-  with contextlib.ExitStack() as stack:
-    stack.enter_context(checkpoint_files.naming_failures(path))
-    directory.mkdir(parents=True, exist_ok=True)
-    temporary = stack.enter_context(checkpoint_files.replace_directory(path))
+  path = pathlib.Path(directory) / checkpoint_files.name_of(round_num)
+  with checkpoint_files.replace_directory(path) as temporary:
     checkpoint_files.write(temporary, description, arrays, before_chunk)
   return path
 
@@ -132,10 +123,8 @@ def load_checkpoint(
   from safetensors import SafetensorError, safe_open
 
   path = pathlib.Path(path)
-  if verify:
-    description = checkpoint_files.verify(path)
-  else:
-    description = checkpoint_files.read_description(path)
+  read = checkpoint_files.read_description
+  description = (checkpoint_files.verify if verify else read)(path)
   chosen = list(description['tensors'])
   if isinstance(names, str):
     chosen = [name for name in chosen if name.startswith(names)]
@@ -148,7 +137,13 @@ def load_checkpoint(
     with safe_open(path / checkpoint_files.STATE_FILE, framework='np') as state:
       # Of all, whatever is chosen: a check that reads none finds this out.
       for name, expected in description['tensors'].items():
-        _require_tensor(path, state, name, expected)
+        found = state.get_slice(name)
+        dtype = _DTYPES.get(found.get_dtype())
+        found = {'dtype': dtype, 'shape': found.get_shape()}
+        if found != expected:
+          raise checkpoint_files.DamagedError(
+            path, f'tensor {name!r} must be {expected}, but is {found}'
+          )
       tensors = {name: state.get_tensor(name) for name in chosen}
   except (SafetensorError, OSError) as error:
     raise checkpoint_files.DamagedError(
@@ -167,12 +162,8 @@ def list_rounds(directory: str | os.PathLike) -> list[int]:
 
   Temporary directories do not count; an absent directory has no rounds.
   """
-  directory = pathlib.Path(directory)
-  if not directory.is_dir():
-    return []
-  matches = (
-    _DIRECTORY_NAME.fullmatch(entry.name) for entry in directory.iterdir()
-  )
+  names = (path.name for path in pathlib.Path(directory).glob('round_*'))
+  matches = map(_DIRECTORY_NAME.fullmatch, names)
   return sorted(int(match[1]) for match in matches if match)
 
 
@@ -180,17 +171,16 @@ def latest_checkpoint(
   directory: str | os.PathLike,
   *,
   logged_rounds: Collection[int] | None = None,
-  warn: Callable[[str], None] | None = None,
 ) -> pathlib.Path | None:
   """Finds the newest undamaged checkpoint to resume from.
+
+  Damaged ones are passed over, with a line on standard error.
 
   Args:
     directory: The run's `checkpoints` directory; need not exist.
     logged_rounds: Rounds with a row in metrics.csv, without which a run cannot
       continue: checkpoints of other rounds are passed over, unless that would
       leave round 0's or none. None: all are considered.
-    warn: Called with one line for each damaged checkpoint that is passed
-      over. None: the line goes to standard error.
 
   Returns:
     The path, its SHA-256 verified; None if there is no checkpoint at all.
@@ -199,27 +189,26 @@ def latest_checkpoint(
     UserError: If there are checkpoints but all are damaged, as to start again
       over them is for the user to decide; or if one is of a newer version.
   """
-  warn = warn or functools.partial(print, file=sys.stderr)
   directory = pathlib.Path(directory)
   rounds = list_rounds(directory)
-  is_logged = set(rounds)
+  good = set(rounds)
   # To start from the beginning over good checkpoints is for the user to say.
-  if logged_rounds is not None and {r for r in rounds if r} & set(
-    logged_rounds
-  ):
-    is_logged &= set(logged_rounds)
+  if logged_rounds is not None and good.intersection(logged_rounds) - {0}:
+    good &= set(logged_rounds)
   for round_num in reversed(rounds):
-    path = directory / f'round_{round_num:08d}'
-    if round_num not in is_logged:
-      warn(
+    path = directory / checkpoint_files.name_of(round_num)
+    if round_num not in good:
+      print(
         'fedfish: warning: metrics.csv has no whole row for round '
-        f'{round_num}; passing over its checkpoint.'
+        f'{round_num}; passing over its checkpoint.',
+        file=sys.stderr,
       )
       continue
     try:
       checkpoint_files.verify(path)
     except checkpoint_files.DamagedError as error:
-      warn(f'fedfish: warning: {error.problem}; passing over it.')
+      line = f'fedfish: warning: {error.problem}; passing over it.'
+      print(line, file=sys.stderr)
       continue
     return path
   if rounds:
@@ -231,20 +220,14 @@ def latest_checkpoint(
   return None
 
 
-def resolve_checkpoint(
-  path: str | os.PathLike, option: str = '--checkpoint'
-) -> pathlib.Path:
-  """Returns the checkpoint that the user means, verified.
+def resolve_checkpoint(path: str | os.PathLike) -> pathlib.Path:
+  """Returns the checkpoint that `--checkpoint` means, verified.
 
   Unlike `latest_checkpoint` it never falls back to an older checkpoint: to
   evaluate another model than the one asked for would be worse than to stop.
 
   Args:
     path: A checkpoint's directory, or a run's, which stands for its last.
-    option: The option as typed, named in errors.
-
-  Returns:
-    The checkpoint's path.
 
   Raises:
     UserError: If it is neither, or the checkpoint is damaged or of a newer
@@ -255,20 +238,19 @@ def resolve_checkpoint(
   if not (path / checkpoint_files.DESCRIPTION_FILE).is_file():
     rounds = list_rounds(path / 'checkpoints')
     if rounds:
-      path = path / 'checkpoints' / f'round_{rounds[-1]:08d}'
+      path = path / 'checkpoints' / checkpoint_files.name_of(rounds[-1])
     elif not (_DIRECTORY_NAME.fullmatch(path.name) and path.is_dir()):
-      raise UserError(_not_a_checkpoint(path, option))
+      raise UserError(_not_a_checkpoint(path))
   try:
     checkpoint_files.verify(path)
   except UserError as error:
-    raise UserError(f'`{option}`: {error}') from error
+    raise UserError(f'`--checkpoint`: {error}') from error
   return path
 
 
 def remove_old_checkpoints(
   directory: str | os.PathLike,
   keep_last: int,
-  always_keep: Collection[int] = (0,),
   *,
   keep_every_num_rounds: int = 0,
   current_round: int | None = None,
@@ -278,8 +260,8 @@ def remove_old_checkpoints(
 
   Args:
     directory: The run's `checkpoints` directory.
-    keep_last: How many of the newest to keep, >= 1; 0 keeps all.
-    always_keep: Rounds that are kept in any case, and do not count.
+    keep_last: How many of the newest to keep beside round 0's, >= 1; 0 keeps
+      all.
     keep_every_num_rounds: Rounds that it divides are kept too, >= 1; they do
       count where they are among the newest. 0: none.
     current_round: The round that the run has just saved. Later checkpoints,
@@ -299,17 +281,16 @@ def remove_old_checkpoints(
   require_keep_rules(keep_last, keep_every_num_rounds)
   directory = pathlib.Path(directory)
   rounds = list_rounds(directory)
-  later = []
-  if current_round is not None:
-    later = [r for r in rounds if r > current_round]
-  old = [r for r in rounds if r not in {*always_keep, *later}]
+  last = max(rounds, default=0) if current_round is None else current_round
+  later = [r for r in rounds if r > last]
+  old = [r for r in rounds if 0 < r <= last]
   old = old[:-keep_last] if keep_last else []
   if keep_every_num_rounds:
     old = [r for r in old if r % keep_every_num_rounds]
   removed = [r for r in old if r not in keep_rounds] + later
   for round_num in removed:
     # Renamed first: a removal that is cut short leaves no half checkpoint.
-    path = directory / f'round_{round_num:08d}'
+    path = directory / checkpoint_files.name_of(round_num)
     os.replace(path, tempfile.mkdtemp(dir=directory, prefix=f'.{path.name}.'))
   remove_leftovers(directory)
   return removed
@@ -336,18 +317,7 @@ def remove_leftovers(directory: str | os.PathLike) -> None:
     shutil.rmtree(leftover, ignore_errors=True)
 
 
-def _require_tensor(path, state, name, expected):
-  """Raises DamagedError unless a tensor in a file is as described."""
-  found = state.get_slice(name)
-  codes = {code: dtype for dtype, code in checkpoint_files.DTYPE_CODES.items()}
-  found = {'dtype': codes.get(found.get_dtype()), 'shape': found.get_shape()}
-  if found != expected:
-    raise checkpoint_files.DamagedError(
-      path, f'tensor {name!r} must be {expected}, but is {found}'
-    )
-
-
-def _not_a_checkpoint(path: pathlib.Path, option: str) -> str:
+def _not_a_checkpoint(path: pathlib.Path) -> str:
   if not path.exists():
     found = 'does not exist'
   elif not path.is_dir():
@@ -360,7 +330,7 @@ def _not_a_checkpoint(path: pathlib.Path, option: str) -> str:
   else:
     found = 'holds neither checkpoint.json nor checkpoints/round_*'
   return (
-    f'`{option}` must be a checkpoint (.../checkpoints/round_00000100) or a '
-    f'run directory, but {str(path)!r} {found}. Name a directory that '
+    '`--checkpoint` must be a checkpoint (.../checkpoints/round_00000100) or '
+    f'a run directory, but {str(path)!r} {found}. Name a directory that '
     '`fedfish train` wrote.'
   )

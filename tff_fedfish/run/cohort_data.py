@@ -1,25 +1,24 @@
 """Data of the clients of a round, as a function of config and round."""
 
-import contextlib
 import dataclasses
 import functools
-import threading
+import pathlib
 from collections.abc import Sequence
 from typing import Protocol
 
+from tff_fedfish.config.data_settings import DataConfig
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.data import merged_clients
 from tff_fedfish.data import sequences as sequences_lib
 from tff_fedfish.data.client_sequences import ClientSequences
 from tff_fedfish.data.cohorts import draw_cohort
-from tff_fedfish.data.images.client_images import ClientImages
+from tff_fedfish.data.grouped_corpus import GroupedCorpus
 from tff_fedfish.data.images.partitions import Partition
 from tff_fedfish.data.merged_clients import Merge
 from tff_fedfish.data.sequences import ClientRows, Rows
+from tff_fedfish.data.tokenizers import load_tokenizer
+from tff_fedfish.run import run_inputs
 from tff_fedfish.runtime.client_data import ClientLoader, LoadedClient
-
-# At the end of a run, for the client that is being tokenized ahead.
-_MAX_WAIT_SECONDS = 10
 
 
 class Source(Protocol):
@@ -40,35 +39,41 @@ class InMemorySource:
     return self.client_rows
 
 
-@dataclasses.dataclass(frozen=True)
-class TextCorpusSource:
-  """Names what a worker process opens for itself, once."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StoredSource:
+  """Names the corpus that a worker process opens for itself, once."""
 
-  corpus: str
-  """The grouped corpus's directory, as the workers see it."""
-  vocabulary: str
-  """Directory of the vocabulary, as the workers see it."""
-  sequence_length: int
-  drop_short_block: bool
+  data: DataConfig
+  """With paths as the workers see them."""
   merge: Merge | None = None
-  """None: every group is a client."""
+  """None: every group of a text corpus is a client."""
+  partition: Partition | None = None
+  held_out: str = 'whole'
+  """See `load_image_corpus`."""
 
   def open(self) -> ClientRows:
-    """Returns the sequences; the second time the same object."""
+    """Returns sequences or images; the second time the same object."""
     return _open_stored(self)
 
 
 @functools.lru_cache(maxsize=1)
 def _open_stored(source):
-  from tff_fedfish.data.grouped_corpus import GroupedCorpus
-  from tff_fedfish.data.tokenizers import load_tokenizer
+  data = source.data
+  if data.holds_images:
+    from tff_fedfish.data.images.loading import load_image_corpus
 
-  corpus = GroupedCorpus(source.corpus)
+    return load_image_corpus(
+      data.corpus,
+      data.directory,
+      partition=source.partition,
+      held_out=source.held_out,
+    )
+  corpus = GroupedCorpus(data.directory)
   groups = ClientSequences(
     corpus,
-    load_tokenizer(source.vocabulary),
-    sequence_length=source.sequence_length,
-    drop_short_block=source.drop_short_block,
+    load_tokenizer(data.vocabulary),
+    sequence_length=data.sequence_length,
+    drop_short_block=data.drop_short_block,
   )
   if source.merge is None:
     return groups
@@ -77,34 +82,24 @@ def _open_stored(source):
   return merged_clients.open_merged_clients(corpus, groups, source.merge)
 
 
-@dataclasses.dataclass(frozen=True)
-class ImageCorpusSource:
-  """Names the corpus of images that a worker process opens for itself, once."""
+def source_of(
+  config: TrainConfig, client_rows: ClientRows, vocabulary: pathlib.Path
+) -> Source:
+  """Returns the source from which the rounds of a run are fed.
 
-  corpus: str
-  """Which one it is."""
-  directory: str
-  """Directory of its files, as the workers see it."""
-  partition: Partition | None
-  held_out: str
-  """See `open_image_clients`."""
-
-  def open(self) -> ClientImages:
-    """Returns the images; the second time the same object."""
-    return _open_stored_images(self)
-
-
-@functools.lru_cache(maxsize=1)
-def _open_stored_images(source):
-  from tff_fedfish.data.images.open_clients import open_image_clients
-
-  clients = open_image_clients(
-    source.corpus,
-    source.directory,
-    partition=source.partition,
-    held_out=source.held_out,
-  )
-  return ClientImages(clients)
+  Args:
+    config: The run's config.
+    client_rows: Sequences or images that this process has opened.
+    vocabulary: Directory of the run's own vocabulary, which workers open.
+  """
+  if config.engine.kind == 'in_process':
+    return InMemorySource(client_rows)
+  directory = str(pathlib.Path(config.data.directory).resolve())
+  data = dataclasses.replace(config.data, directory=directory)
+  if data.holds_images:
+    return StoredSource(data=data, **run_inputs.image_options(config))
+  data = dataclasses.replace(data, vocabulary=str(vocabulary.resolve()))
+  return StoredSource(data=data, merge=run_inputs.merge_of(config))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -186,49 +181,3 @@ def cohort(
     )
     for client_id in client_ids
   ]
-
-
-class Prefetcher:
-  """Tokenizes the next cohort in a thread while a round runs.
-
-  What it loads stays in the cache of `ClientSequences`. A client that cannot be
-  loaded is passed over: the round that needs it counts it.
-  """
-
-  def __init__(self):
-    """Starts nothing yet."""
-    self._wanted: list[TrainingClient] = []
-    self._lock = threading.Lock()
-    self._thread = None
-
-  def __enter__(self) -> 'Prefetcher':
-    return self
-
-  def __exit__(self, *_) -> None:
-    with self._lock:
-      self._wanted = []
-      thread = self._thread
-    if thread is not None:
-      # A thread that is in TensorFlow while Python ends may take it down.
-      thread.join(_MAX_WAIT_SECONDS)
-
-  def start(self, clients: Sequence[TrainingClient]) -> None:
-    """Begins to load clients; what was not yet loaded before is dropped."""
-    with self._lock:
-      self._wanted = list(clients)
-      if self._thread is None:
-        self._thread = threading.Thread(
-          target=self._load, name='prefetch', daemon=True
-        )
-        self._thread.start()
-
-  def _load(self):
-    while True:
-      with self._lock:
-        if not self._wanted:
-          # Within the lock, so that `start` then begins another thread.
-          self._thread = None
-          return
-        client = self._wanted.pop(0)
-      with contextlib.suppress(Exception):
-        client.sequences()

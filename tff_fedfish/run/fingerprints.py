@@ -1,11 +1,9 @@
 """Fingerprints of corpus, vocabulary and settings that a checkpoint keeps.
 
-A checkpoint names corpus, vocabulary and settings by SHA-256. The settings are
-those that may not change when a run is resumed, as canonical JSON. Left out are
-those at their default, so that a
-setting that is added later leaves the fingerprint of earlier runs as it is. A
-default that changes would not: its former value belongs into
-`_FORMER_DEFAULTS`.
+A checkpoint names them by SHA-256. The settings are those that may not change
+when a run is resumed, as canonical JSON. Left out are those at their default,
+so that a setting that is added later leaves the fingerprint of earlier runs as
+it is. A default that changes would not.
 """
 
 import dataclasses
@@ -39,8 +37,6 @@ MAY_CHANGE = frozenset(
 )
 """Settings that may differ when a run is resumed."""
 
-_FORMER_DEFAULTS: Mapping[str, Any] = {}
-
 _VOCABULARY = 'vocabulary_fingerprint'
 _SETTINGS = 'settings_fingerprint'
 
@@ -48,13 +44,7 @@ _SETTINGS = 'settings_fingerprint'
 def contents(
   config: TrainConfig, corpus_fingerprint: str, tokenizer: Tokenizer | None
 ) -> dict[str, str | None]:
-  """Returns what a checkpoint keeps beside its tensors.
-
-  Args:
-    config: The run's config.
-    corpus_fingerprint: Of the corpus it trains on.
-    tokenizer: Of its vocabulary; None with images.
-  """
+  """Returns what a checkpoint of a run keeps beside its tensors."""
   return {
     'algorithm': config.algorithm.name,
     'corpus_fingerprint': corpus_fingerprint,
@@ -71,8 +61,7 @@ def settings_fingerprint(config: TrainConfig) -> str:
     for field in dataclasses.fields(section):
       name = f'{part.name}.{field.name}'
       value = getattr(section, field.name)
-      default = _FORMER_DEFAULTS.get(name, field.default)
-      if name not in MAY_CHANGE and value != default:
+      if name not in MAY_CHANGE and value != field.default:
         values[name] = value
   return _sha256(values)
 
@@ -100,12 +89,12 @@ def require_same_run(
   """Raises UserError unless a checkpoint was made with these inputs.
 
   Args:
-    checkpoint: The checkpoint's path, for the message.
+    checkpoint: The checkpoint's path, named in errors.
     found: `contents` of the checkpoint. One from before they named vocabulary
       and settings cannot be checked; a warning goes to standard error.
     config: The config of its run.
     tokenizer: The tokenizer that would be used with it.
-    vocabulary: Where that comes from, for the message.
+    vocabulary: Its directory, named in errors.
   """
   checkpoint = pathlib.Path(checkpoint)
   if _SETTINGS not in found:

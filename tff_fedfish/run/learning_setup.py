@@ -7,6 +7,7 @@ that a process which trains a run and then evaluates it does so once.
 import functools
 from typing import Any
 
+import tensorflow as tf
 import tensorflow_federated as tff
 
 from models.functional_model import (
@@ -19,6 +20,7 @@ from models.model_shapes import are_matrices
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.errors import UserError
 from tff_fedfish.optimizers.build import build_optimizer
+from tff_fedfish.run import round_metrics
 
 
 @functools.lru_cache(maxsize=1)
@@ -49,7 +51,9 @@ def build_learning_process(
     config,
     model,
     client_optimizer=build_client_optimizer(config),
-    server_optimizer=_build_server_optimizer(config),
+    server_optimizer=build_optimizer(
+      config.server, are_matrices(config.model_shape())
+    ),
     num_local_epochs=config.client_work.num_local_epochs,
     client_weighting=tff.learning.ClientWeighting[
       config.algorithm.client_weighting.upper()
@@ -67,12 +71,43 @@ def require_trained_models(config: TrainConfig, process: Any) -> None:
     )
 
 
+def with_rates(
+  process: tff.learning.templates.LearningProcess,
+  state: Any,
+  config: TrainConfig,
+  round_num: int,
+) -> Any:
+  """Returns the state with the learning rates of the round that follows it.
+
+  They follow from the config and the round, whatever the state holds: a run
+  that is resumed goes on as if it had not stopped.
+
+  Args:
+    process: The run's learning process.
+    state: Its state.
+    config: The run's config.
+    round_num: The round, >= 1.
+
+  Returns:
+    The state; the same object where all rates are constant.
+  """
+  slots = {'client_work': config.client_work, 'finalizer': config.server}
+  rates = {
+    slot: round_metrics.rate_of_round(settings, round_num)
+    for slot, settings in slots.items()
+    if settings.varies_learning_rate
+  }
+  if not rates:
+    return state
+  hparams = process.get_hparams(state)
+  for slot, rate in rates.items():
+    # A tensor: with it the state that is returned stays tensors, too.
+    hparams[slot]['learning_rate'] = tf.constant(rate, tf.float32)
+  return process.set_hparams(state, hparams)
+
+
 def build_client_optimizer(
   config: TrainConfig,
 ) -> tff.learning.optimizers.Optimizer:
   """Returns the client optimizer of a config."""
   return build_optimizer(config.client_work, are_matrices(config.model_shape()))
-
-
-def _build_server_optimizer(config):
-  return build_optimizer(config.server, are_matrices(config.model_shape()))

@@ -12,14 +12,16 @@ import io
 import os
 import pathlib
 import re
+import time
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from tff_fedfish import files
 from tff_fedfish.errors import UserError
-from tff_fedfish.run import event_files
 
 _ROUND = 'round'
 _INTEGER = re.compile(r'[+-]?\d+')
+_EVENTS_PREFIX = 'events.out.tfevents.'
 
 
 class MetricsLog:
@@ -33,9 +35,6 @@ class MetricsLog:
     metric_names: Columns of metrics.csv after `round`, in order.
     timing_names: Columns of timings.csv after `round`, in order; in
       TensorBoard they stand under `timings/`.
-
-  Attributes:
-    num_removed_rows: Rows of metrics.csv that were removed at the start.
 
   Raises:
     UserError: If a file of the run to resume is missing, damaged or has other
@@ -51,21 +50,15 @@ class MetricsLog:
     metric_names: Sequence[str],
     timing_names: Sequence[str],
   ):
-    run_directory = pathlib.Path(run_directory)
-    self._metrics = _Table(run_directory / 'metrics.csv', metric_names)
-    self._timings = _Table(run_directory / 'timings.csv', timing_names)
+    tables = _tables(run_directory, metric_names, timing_names)
     # Both are checked before either is changed.
-    kept_metrics, self.num_removed_rows = self._metrics.rows_to_keep(
-      resume_after_round
-    )
-    kept_timings, _ = self._timings.rows_to_keep(
-      resume_after_round, may_end_before=True
-    )
-    self._metrics.start(kept_metrics)
-    self._timings.start(kept_timings)
+    kept = _rows_to_keep(tables, resume_after_round)
+    for table, rows in zip(tables, kept, strict=True):
+      table.start(rows)
+    self._metrics, self._timings = tables
     self._last_round = -1 if resume_after_round is None else resume_after_round
-    self._events = event_files.EventFile(
-      run_directory / 'tensorboard', first_step=self._last_round + 1
+    self._events = _EventFile(
+      pathlib.Path(run_directory) / 'tensorboard', self._last_round + 1
     )
 
   def __enter__(self) -> 'MetricsLog':
@@ -108,9 +101,8 @@ class MetricsLog:
 
   def close(self) -> None:
     """Closes the files; all rows are on disk already."""
-    self._metrics.close()
-    self._timings.close()
-    self._events.close()
+    for file in (self._metrics, self._timings, self._events):
+      file.close()
 
 
 def require_resumable(
@@ -121,11 +113,8 @@ def require_resumable(
   timing_names: Sequence[str],
 ) -> None:
   """Raises the UserError that `MetricsLog` would raise; touches nothing."""
-  run_directory = pathlib.Path(run_directory)
-  metrics = _Table(run_directory / 'metrics.csv', metric_names)
-  metrics.rows_to_keep(resume_after_round)
-  timings = _Table(run_directory / 'timings.csv', timing_names)
-  timings.rows_to_keep(resume_after_round, may_end_before=True)
+  tables = _tables(run_directory, metric_names, timing_names)
+  _rows_to_keep(tables, resume_after_round)
 
 
 def logged_rounds(path: str | os.PathLike) -> set[int]:
@@ -170,11 +159,37 @@ def read_metrics(
   return rows
 
 
+def _tables(run_directory, metric_names, timing_names):
+  """Returns metrics.csv and timings.csv, not yet opened."""
+  run_directory = pathlib.Path(run_directory)
+  return (
+    _Table(run_directory / 'metrics.csv', metric_names),
+    _Table(run_directory / 'timings.csv', timing_names),
+  )
+
+
+def _rows_to_keep(tables, resume_after_round):
+  """Returns the rows of both up to a round; None: no rows."""
+  if resume_after_round is None:
+    return [], []
+  metrics, timings = (t.rows_until(resume_after_round) for t in tables)
+  last = int(metrics[-1][0]) if metrics else None
+  # The last row of timings.csv may be missing.
+  if last != resume_after_round:
+    raise UserError(
+      f'{str(tables[0].path)!r} must have a row for round '
+      f'{resume_after_round}, from which the run resumes, but its last '
+      f'before is {"none" if last is None else last}. Restore the file, '
+      'or use another --workdir.'
+    )
+  return metrics, timings
+
+
 class _Table:
   """One CSV file with a fixed list of columns."""
 
   def __init__(self, path: pathlib.Path, names: Sequence[str]):
-    self._path = path
+    self.path = path
     self._header = [_ROUND, *names]
     if len(set(self._header)) < len(self._header):
       raise ValueError(
@@ -182,50 +197,28 @@ class _Table:
       )
     self._file = None
 
-  def rows_to_keep(
-    self, resume_after_round: int | None, *, may_end_before: bool = False
-  ) -> tuple[list[list[str]], int]:
-    """Returns the rows up to a round, and how many come after it.
-
-    Args:
-      resume_after_round: The round; None: no row is kept.
-      may_end_before: Whether the row of that round may be missing.
-    """
-    if resume_after_round is None:
-      if not self._path.exists():
-        return [], 0
-      return [], max(self._path.read_bytes().count(b'\n') - 1, 0)
-    header, lines = _read_lines(self._path, drops_cut_off=True)
+  def rows_until(self, round_num: int) -> list[list[str]]:
+    """Returns the rows of the file up to a round."""
+    header, lines = _read_lines(self.path, drops_cut_off=True)
     if header != self._header:
       missing = [name for name in self._header if name not in header]
       extra = [name for name in header if name not in self._header]
       raise UserError(
-        f'{str(self._path)!r} must have the columns that this run writes to '
+        f'{str(self.path)!r} must have the columns that this run writes to '
         f'be resumed, but it lacks {missing or "none"}, has {extra or "none"} '
         'besides, or has another order. Resume with the version and the '
         'config of fedfish that wrote it, or use another --workdir.'
       )
-    kept = []
     for line_num, cells in lines:
       if len(cells) != len(header) or not _INTEGER.fullmatch(cells[0]):
-        raise _damaged(self._path, line_num, f'found {cells}')
-      if int(cells[0]) <= resume_after_round:
-        kept.append(cells)
-    last = int(kept[-1][0]) if kept else None
-    if last != resume_after_round and not may_end_before:
-      raise UserError(
-        f'{str(self._path)!r} must have a row for round '
-        f'{resume_after_round}, from which the run resumes, but its last '
-        f'before is {"none" if last is None else last}. Restore the file, '
-        'or use another --workdir.'
-      )
-    return kept, len(lines) - len(kept)
+        raise _damaged(self.path, line_num, f'found {cells}')
+    return [cells for _, cells in lines if int(cells[0]) <= round_num]
 
   def start(self, rows: Sequence[Sequence[str]]) -> None:
     """Rewrites the file with these rows, and opens it for more."""
-    with files.write_atomically(self._path) as file:
+    with files.write_atomically(self.path) as file:
       file.write(''.join(map(_to_line, [self._header, *rows])))
-    self._file = open(self._path, 'ab')
+    self._file = open(self.path, 'ab')
 
   def row(
     self, round_num: int, values: Mapping[str, float | int | None]
@@ -233,7 +226,7 @@ class _Table:
     unknown = sorted(set(values) - set(self._header[1:]))
     if unknown:
       raise ValueError(
-        f'{unknown[0]!r} must be a column of {self._path.name}, which are '
+        f'{unknown[0]!r} must be a column of {self.path.name}, which are '
         f'{self._header}.'
       )
     cells = [_format(name, values.get(name)) for name in self._header[1:]]
@@ -246,6 +239,59 @@ class _Table:
 
   def close(self) -> None:
     self._file.close()
+
+
+class _EventFile:
+  """Scalars in TensorBoard's event format, written without TensorFlow.
+
+  Every start of a run has a file of its own. TensorBoard reads them in the
+  order of their names, which therefore count up; and they tell no host name.
+
+  Args:
+    directory: Where the event files lie; created when absent.
+    first_step: The first step that this file will hold. TensorBoard then
+      forgets what earlier files say of this step and later ones, as a resumed
+      run repeats them.
+  """
+
+  def __init__(self, directory: pathlib.Path, first_step: int):
+    from tensorboard.compat.proto import event_pb2
+
+    directory.mkdir(parents=True, exist_ok=True)
+    found = (path.suffix[1:] for path in directory.glob(f'{_EVENTS_PREFIX}*'))
+    number = max((int(text) for text in found if text.isdecimal()), default=-1)
+    name = f'{_EVENTS_PREFIX}{number + 1:06d}'
+    # Unbuffered: an event is in the file, whole, when `write` returns.
+    self._file = open(directory / name, 'xb', buffering=0)
+    self._write(file_version='brain.Event:2')
+    start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
+    self._write(step=first_step, session_log=start)
+
+  def add_scalars(
+    self, step: int, values: Mapping[str, float | int | None]
+  ) -> None:
+    """Adds one event with a scalar per tag; None is left out."""
+    from tensorboard.compat.proto import summary_pb2
+
+    scalars = [
+      summary_pb2.Summary.Value(tag=tag, simple_value=value)
+      for tag, value in values.items()
+      if value is not None
+    ]
+    self._write(step=step, summary=summary_pb2.Summary(value=scalars))
+
+  def close(self) -> None:
+    """Closes the file; all events are in it already."""
+    self._file.close()
+
+  def _write(self, **fields: Any) -> None:
+    from tensorboard.compat.proto import event_pb2
+    from tensorboard.summary.writer import record_writer
+
+    event = event_pb2.Event(wall_time=time.time(), **fields)
+    record = io.BytesIO()
+    record_writer.RecordWriter(record).write(event.SerializeToString())
+    self._file.write(record.getvalue())
 
 
 def _read_lines(

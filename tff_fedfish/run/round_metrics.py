@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 
 from tff_fedfish import communication
+from tff_fedfish.config.optimizer_settings import OptimizerSettings
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.errors import UserError
 from tff_fedfish.methods.method import Column
-from tff_fedfish.run import round_rates
+from tff_fedfish.optimizers import schedules
 from tff_fedfish.runtime import round_options
 
 _FAILED_NAMES = {
@@ -33,19 +34,12 @@ _TRAIN_NAMES = (
   'train/update_is_non_finite',
   'train/update_is_all_zero',
 )
-# Only of runs with a bound on a client's influence.
-_CLIPPED_NAMES = ('train/num_clipped_clients',)
-_COMMUNICATION_NAMES = tuple(
-  f'communication/{field.name}'
-  for field in dataclasses.fields(communication.Communication)
-)
 _HELD_OUT_NAMES = (
   'held_out/loss',
   'held_out/accuracy',
   'held_out/perplexity',
   'held_out/num_clients',
 )
-# Only of runs that measure it, so that older ones can be continued.
 _BARRIER_NAMES = (
   'barrier/loss',
   'barrier/error',
@@ -53,7 +47,6 @@ _BARRIER_NAMES = (
   'barrier/num_non_finite_clients',
   'barrier/num_failed_clients',
 )
-_BARRIER_TIMING_NAMES = ('barrier_seconds',)
 _TIMING_NAMES = (
   'seconds',
   'evaluation_seconds',
@@ -64,15 +57,24 @@ _TIMING_NAMES = (
 
 
 def metric_names(config: TrainConfig) -> tuple[str, ...]:
-  """Returns the columns of metrics.csv for a config."""
-  clipped = _CLIPPED_NAMES if config.client_work.max_delta_norm else ()
-  of_method = tuple(column.name for column in config.method.columns(config))
-  held_out = _HELD_OUT_NAMES if config.evaluation.num_clients else ()
-  barrier = _BARRIER_NAMES if _measures_barrier(config) else ()
-  # Only of runs with a schedule.
-  rates = tuple(round_rates.rates_by_column(config, 1))
-  train = _TRAIN_NAMES + clipped + of_method + rates
-  return train + _COMMUNICATION_NAMES + held_out + barrier
+  """Returns the columns of metrics.csv for a config.
+
+  What a run does not measure has none, so that older runs can be continued.
+  """
+  names = list(_TRAIN_NAMES)
+  if config.client_work.max_delta_norm:
+    names.append('train/num_clipped_clients')
+  names += [column.name for column in config.method.columns(config)]
+  names += rates_by_column(config, 1)
+  names += [
+    f'communication/{field.name}'
+    for field in dataclasses.fields(communication.Communication)
+  ]
+  if config.evaluation.num_clients:
+    names += _HELD_OUT_NAMES
+  if config.evaluation.barrier_every_num_rounds:
+    names += _BARRIER_NAMES
+  return tuple(names)
 
 
 def require_own_columns(config: TrainConfig) -> None:
@@ -88,12 +90,34 @@ def require_own_columns(config: TrainConfig) -> None:
 
 def timing_names(config: TrainConfig) -> tuple[str, ...]:
   """Returns the columns of timings.csv for a config."""
-  barrier = _BARRIER_TIMING_NAMES if _measures_barrier(config) else ()
-  return _TIMING_NAMES + barrier
+  if config.evaluation.barrier_every_num_rounds:
+    return (*_TIMING_NAMES, 'barrier_seconds')
+  return _TIMING_NAMES
 
 
-def _measures_barrier(config):
-  return config.evaluation.barrier_every_num_rounds > 0
+def rate_of_round(settings: OptimizerSettings, round_num: int) -> float:
+  """Returns the learning rate of a client or server optimizer in a round."""
+  return schedules.learning_rate(
+    settings.learning_rate,
+    round_num,
+    schedule=settings.learning_rate_schedule,
+    warmup_rounds=settings.warmup_rounds,
+    schedule_rounds=settings.schedule_rounds,
+    final_fraction=settings.final_fraction,
+  )
+
+
+def rates_by_column(config: TrainConfig, round_num: int) -> dict[str, float]:
+  """Returns the columns of a round, >= 1, with the learning rates that vary."""
+  columns = {
+    'train/client_learning_rate': config.client_work,
+    'train/server_learning_rate': config.server,
+  }
+  return {
+    column: rate_of_round(settings, round_num)
+    for column, settings in columns.items()
+    if settings.varies_learning_rate
+  }
 
 
 def train_metrics(
@@ -122,15 +146,15 @@ def train_metrics(
     'train/num_tokens': num_tokens,
     'train/num_sequences': int(train['num_sequences']),
     'train/num_clients': num_clients,
-    'train/num_empty_clients': int(counts['num_empty_clients']),
-    'train/num_non_finite_clients': int(counts['num_non_finite_clients']),
-    'train/num_dropped_sequences': _total(outcome, 'num_dropped_sequences'),
-    'train/num_dropped_tokens': _total(outcome, 'num_dropped_tokens'),
-    'train/update_is_non_finite': int(finalizer['update_is_non_finite']),
-    'train/update_is_all_zero': int(finalizer['update_is_all_zero']),
   }
+  names = ['num_empty_clients', 'num_non_finite_clients']
   if 'num_clipped_clients' in counts:
-    row['train/num_clipped_clients'] = int(counts['num_clipped_clients'])
+    names.append('num_clipped_clients')
+  row |= {f'train/{name}': int(counts[name]) for name in names}
+  for name in ('update_is_non_finite', 'update_is_all_zero'):
+    row[f'train/{name}'] = int(finalizer[name])
+  for name in ('num_dropped_sequences', 'num_dropped_tokens'):
+    row[f'train/{name}'] = sum(c[name] for c in outcome.counts.values())
   for column in columns:
     value = functools.reduce(operator.getitem, column.path, metrics)
     row[column.name] = np.asarray(value).item()
@@ -167,10 +191,6 @@ def num_rejected_clients(row: Mapping[str, float | int | None]) -> int:
 
 def _count(row, name):
   return row.get(name) or 0
-
-
-def _total(outcome, name):
-  return sum(counts[name] for counts in outcome.counts.values())
 
 
 def communication_metrics(

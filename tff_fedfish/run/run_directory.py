@@ -13,7 +13,8 @@ from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.data.tokenizers import Tokenizer
 from tff_fedfish.environment import environment_facts
 from tff_fedfish.errors import UserError
-from tff_fedfish.run import checkpoints, metrics_files
+from tff_fedfish.run import checkpoints, corpus_identity, metrics_files
+from tff_fedfish.run.corpus_identity import CorpusIdentity
 from tff_fedfish.run.fingerprints import MAY_CHANGE
 
 CONFIG_NAME = 'config.json'
@@ -22,6 +23,7 @@ VOCABULARY_NAME = 'vocabulary'
 
 _WRITTEN_NAMES = (
   CONFIG_NAME,
+  corpus_identity.CORPUS_NAME,
   VOCABULARY_NAME,
   'environment.json',
   'metrics.csv',
@@ -35,21 +37,22 @@ def read_config(run_directory: str | os.PathLike) -> TrainConfig:
   Raises:
     UserError: If the directory is no run, or its config.json is damaged.
   """
-  try:
-    return _read_config(pathlib.Path(run_directory) / CONFIG_NAME)
-  except FileNotFoundError as error:
+  config = _config_or_none(pathlib.Path(run_directory))
+  if config is None:
     raise UserError(
       f'{str(run_directory)!r} must be the directory of a run, but '
       f'{CONFIG_NAME} is not in it. Name a directory that `fedfish train` '
       'wrote.'
-    ) from error
+    )
+  return config
 
 
-def _read_config(path):
+def _config_or_none(run_directory):
+  path = run_directory / CONFIG_NAME
   try:
     value = files.parse_json(path.read_text(encoding='utf-8'))
   except FileNotFoundError:
-    raise
+    return None
   except (ValueError, OSError) as error:
     raise UserError(
       f'{str(path)!r} must hold the config of a run, but cannot be read '
@@ -60,7 +63,7 @@ def _read_config(path):
 
 def checkpoint_to_resume(
   config: TrainConfig, workdir: str | os.PathLike
-) -> pathlib.Path | None:
+) -> checkpoints.Checkpoint | None:
   """Checks that a run may start or continue in a directory.
 
   Args:
@@ -68,7 +71,7 @@ def checkpoint_to_resume(
     workdir: Its directory, as typed.
 
   Returns:
-    The checkpoint to continue from; None: the run starts.
+    The checkpoint to continue from, without tensors; None: the run starts.
 
   Raises:
     UserError: If the directory cannot be used, or holds a run of another
@@ -77,16 +80,11 @@ def checkpoint_to_resume(
   workdir = files.require_usable_output(
     workdir, '--workdir', marker=CONFIG_NAME
   )
-  try:
-    kept = _read_config(workdir / CONFIG_NAME)
-  except FileNotFoundError:
+  kept = _config_or_none(workdir)
+  if kept is None:
     return None
-  changed = [
-    name
-    for name in config_loading.differences(kept, config)
-    if name not in MAY_CHANGE
-  ]
-  if changed:
+  found = config_loading.differences(kept, config)
+  if changed := [name for name in found if name not in MAY_CHANGE]:
     raise UserError(
       f'`--workdir` {str(workdir)!r} holds a run with another config, '
       f'different in {", ".join(changed)}. Name another directory for a new '
@@ -99,14 +97,14 @@ def checkpoint_to_resume(
     directory,
     logged_rounds=metrics_files.logged_rounds(workdir / 'metrics.csv'),
   )
-  found = checkpoints.load_checkpoint(path, (), verify=False).round_num
-  if found > config.training.num_rounds:
+  found = checkpoints.load_checkpoint(path, (), verify=False)
+  if found.round_num > config.training.num_rounds:
     raise UserError(
       f'`--config.training.num_rounds` is {config.training.num_rounds}, but '
-      f'the run in {str(workdir)!r} has done {found} rounds. Raise it, or '
-      'name another --workdir.'
+      f'the run in {str(workdir)!r} has done {found.round_num} rounds. Raise '
+      'it, or name another --workdir.'
     )
-  return path
+  return found
 
 
 @contextlib.contextmanager
@@ -165,7 +163,8 @@ def start(
   config: TrainConfig,
   workdir: str | os.PathLike,
   tokenizer: Tokenizer | None,
-) -> pathlib.Path:
+  corpus: CorpusIdentity,
+) -> None:
   """Writes what a run keeps beside its results.
 
   Args:
@@ -173,9 +172,7 @@ def start(
     workdir: Exists, checked by `checkpoint_to_resume`.
     tokenizer: Saved once, so that evaluation needs no other file. None where
       the corpus holds images.
-
-  Returns:
-    The directory.
+    corpus: Identity of the corpus that the run trains on.
   """
   workdir = pathlib.Path(workdir)
   for name in _WRITTEN_NAMES:
@@ -186,10 +183,10 @@ def start(
       else:
         leftover.unlink()
   files.write_json(workdir / CONFIG_NAME, config_loading.to_json_dict(config))
+  corpus_identity.write_identity(workdir, corpus)
   if tokenizer is not None and not (workdir / VOCABULARY_NAME).exists():
     with files.write_directory_atomically(
       workdir / VOCABULARY_NAME
     ) as temporary:
       tokenizer.save(temporary)
   files.write_json(workdir / 'environment.json', environment_facts())
-  return workdir

@@ -5,7 +5,6 @@ been.
 """
 
 import contextlib
-import dataclasses
 import os
 import sys
 from typing import Any
@@ -14,36 +13,17 @@ from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.data import merged_clients
 from tff_fedfish.data.client_sequences import ClientSequences
 from tff_fedfish.data.client_splits import ClientSplit, split_clients
+from tff_fedfish.data.corpus import Corpus
 from tff_fedfish.data.grouped_corpus import GroupedCorpus
-from tff_fedfish.data.images.client_images import ClientImages
-from tff_fedfish.data.images.image_clients import ImageClients
 from tff_fedfish.data.merged_clients import Merge
 from tff_fedfish.data.sequences import ClientRows
 from tff_fedfish.data.tokenizers import Tokenizer, load_tokenizer
 from tff_fedfish.errors import UserError
 from tff_fedfish.progress import Progress
 
-RunCorpus = GroupedCorpus | ImageClients
-
-
-@dataclasses.dataclass(frozen=True)
-class RunInputs:
-  """A run's corpus, tokenizer and split of clients."""
-
-  corpus: RunCorpus
-  corpus_fingerprint: str
-  split: ClientSplit
-  tokenizer: Tokenizer | None
-  """None with images."""
-
 
 def training_clients(config: TrainConfig, split: ClientSplit) -> list[bytes]:
-  """Returns the clients that take part in training, in a fixed order.
-
-  Args:
-    config: The run's config.
-    split: From `split_corpus`; groups where they are merged.
-  """
+  """Returns the clients that take part in training, in a fixed order."""
   if config.partition.merges_groups:
     return merged_clients.client_ids(config.partition.num_clients)
   return split.participating
@@ -54,24 +34,27 @@ def require_cohort(config: TrainConfig, split: ClientSplit) -> None:
   cohort_size = config.cohorts.cohort_size
   num_clients = len(training_clients(config, split))
   # All of no clients are no cohort either.
-  if (cohort_size or 1) > num_clients:
-    raise UserError(
-      f'`--config.cohorts.cohort_size` is {cohort_size}, but only '
-      f'{num_clients} participating clients exist in '
-      f'{config.data.directory!r}. Lower cohort_size, or '
-      f'{_more_clients(config)}.'
-    )
+  if (cohort_size or 1) <= num_clients:
+    return
+  remedy = 'group the corpus by a finer key'
+  if config.partition.scheme is not None:
+    remedy = 'raise `--config.partition.num_clients`'
+  elif config.data.holds_images:
+    remedy = 'hold out a smaller `--config.client_splits.held_out_fraction`'
+  raise UserError(
+    f'`--config.cohorts.cohort_size` is {cohort_size}, but only '
+    f'{num_clients} participating clients exist in '
+    f'{config.data.directory!r}. Lower cohort_size, or {remedy}.'
+  )
 
 
 def require_groups(config: TrainConfig, split: ClientSplit) -> None:
   """Raises UserError unless there are as many groups as merged clients."""
-  if not config.partition.merges_groups:
-    return
   num_clients, num_groups = (
     config.partition.num_clients,
     len(split.participating),
   )
-  if num_clients > num_groups:
+  if config.partition.merges_groups and num_clients > num_groups:
     raise UserError(
       f'`--config.partition.num_clients` is {num_clients}, but only '
       f'{num_groups} groups of {config.data.directory!r} are not held out. '
@@ -91,15 +74,12 @@ def require_held_out_clients(config: TrainConfig, split: ClientSplit) -> None:
     )
 
 
-def open_corpus(config: TrainConfig, directory: str | os.PathLike) -> RunCorpus:
+def open_corpus(config: TrainConfig, directory: str | os.PathLike) -> Corpus:
   """Opens a corpus of the kind that a run trains on.
 
   Args:
     config: The run's config.
     directory: Where the corpus lies, the run's or another one.
-
-  Returns:
-    A grouped corpus, or the clients of a corpus of images.
 
   Raises:
     UserError: If there is no such corpus, or the model does not take its
@@ -108,9 +88,9 @@ def open_corpus(config: TrainConfig, directory: str | os.PathLike) -> RunCorpus:
   if not config.data.holds_images:
     return GroupedCorpus(directory)
   # Late: what reads the formats of images is of no use to text.
-  from tff_fedfish.data.images.open_clients import open_image_clients
+  from tff_fedfish.data.images.loading import load_image_corpus
 
-  clients = open_image_clients(
+  clients = load_image_corpus(
     config.data.corpus, directory, **image_options(config)
   )
   _require_classes(config, clients, directory)
@@ -129,20 +109,19 @@ def open_corpus(config: TrainConfig, directory: str | os.PathLike) -> RunCorpus:
 
 
 def image_options(config: TrainConfig) -> dict[str, Any]:
-  """Returns what `open_image_clients` is told beside name and directory."""
+  """Returns what `load_image_corpus` is told beside name and directory."""
   partition = config.partition.build(partition_seed=config.seeds.partition_seed)
-  if partition is None:
-    return {'partition': None, 'held_out': 'whole'}
-  return {'partition': partition, 'held_out': config.partition.held_out}
+  held_out = 'whole' if partition is None else config.partition.held_out
+  return {'partition': partition, 'held_out': held_out}
 
 
-def split_corpus(config: TrainConfig, corpus: RunCorpus) -> ClientSplit:
+def split_corpus(config: TrainConfig, corpus: Corpus) -> ClientSplit:
   """Splits the clients of a run's own corpus as its config says."""
   return split_clients(
     corpus.client_ids,
     split_seed=config.seeds.split_seed,
     held_out_fraction=config.client_splits.held_out_fraction,
-    own_held_out=corpus.held_out if config.data.holds_images else (),
+    own_held_out=corpus.held_out,
   )
 
 
@@ -153,15 +132,20 @@ def open_tokenizer(
   if config.data.holds_images:
     return None
   tokenizer = load_tokenizer(vocabulary)
-  require_vocabulary_size(
-    tokenizer.size, config.model.vocabulary_size, vocabulary
-  )
+  expected = config.model.vocabulary_size
+  if tokenizer.size != expected:
+    raise UserError(
+      f'The model has {expected} token ids (`config.model.vocabulary_size`), '
+      f'but the vocabulary {str(vocabulary)!r} has {tokenizer.size}. Use the '
+      'vocabulary that the model was made for, or set '
+      f'`--config.model.vocabulary_size={tokenizer.size}` for a new run.'
+    )
   return tokenizer
 
 
 def client_rows(
   config: TrainConfig,
-  corpus: RunCorpus,
+  corpus: Corpus,
   tokenizer: Tokenizer | None,
   *,
   sequence_length: int | None = None,
@@ -171,11 +155,11 @@ def client_rows(
   Args:
     config: The run's config.
     corpus: From `open_corpus`.
-    tokenizer: From `open_tokenizer`.
+    tokenizer: From `open_tokenizer`; None with images, which are rows already.
     sequence_length: Tokens of a sequence; None: as in training.
   """
-  if config.data.holds_images:
-    return ClientImages(corpus)
+  if tokenizer is None:
+    return corpus
   return ClientSequences(
     corpus,
     tokenizer,
@@ -185,17 +169,12 @@ def client_rows(
 
 
 def training_rows(
-  config: TrainConfig, corpus: RunCorpus, tokenizer: Tokenizer | None
+  config: TrainConfig, corpus: Corpus, tokenizer: Tokenizer | None
 ) -> ClientRows:
   """Returns the sequences or images of the clients that take part in training.
 
   Where they are merged, the first run with a corpus counts the rows of its
   groups and shows how far it is.
-
-  Args:
-    config: The run's config.
-    corpus: The run's own.
-    tokenizer: From `open_tokenizer`.
 
   Raises:
     UserError: If rows are counted, and a group's examples cannot be read.
@@ -225,27 +204,6 @@ def merge_of(config: TrainConfig) -> Merge | None:
     split_seed=config.seeds.split_seed,
     held_out_fraction=config.client_splits.held_out_fraction,
   )
-
-
-def require_vocabulary_size(
-  found: int, required: int, source: str | os.PathLike
-) -> None:
-  """Raises UserError unless a vocabulary fits the model that was made."""
-  if found != required:
-    raise UserError(
-      f'The model has {required} token ids (`config.model.vocabulary_size`), '
-      f'but the vocabulary {str(source)!r} has {found}. Use the vocabulary '
-      'that the model was made for, or set '
-      f'`--config.model.vocabulary_size={found}` for a new run.'
-    )
-
-
-def _more_clients(config):
-  if config.partition.scheme is not None:
-    return 'raise `--config.partition.num_clients`'
-  if config.data.holds_images:
-    return 'hold out a smaller `--config.client_splits.held_out_fraction`'
-  return 'group the corpus by a finer key'
 
 
 def _require_classes(config, clients, directory):

@@ -6,7 +6,7 @@ a worker process can be given them without building anything itself.
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -53,17 +53,18 @@ class ClientWorkSpec:
     cls, form: tff.backends.mapreduce.MapReduceForm, data_type: tff.Type
   ) -> 'ClientWorkSpec':
     """Takes what clients need out of a MapReduceForm."""
-
-    def to_bytes(computation):
-      return computation.to_building_block().proto.SerializeToString()
-
-    update_type = form.work.type_signature.result
+    parts = (form.work, form.zero, form.accumulate)
+    work, zero, accumulate = (
+      part.to_building_block().proto.SerializeToString() for part in parts
+    )
     return cls(
-      work=to_bytes(form.work),
-      zero=to_bytes(form.zero),
-      accumulate=to_bytes(form.accumulate),
+      work=work,
+      zero=zero,
+      accumulate=accumulate,
       data_type=tff_internals.serialize_type(data_type).SerializeToString(),
-      num_accumulated=values.num_tensors(update_type[0]),
+      num_accumulated=len(
+        values.tensor_types(form.work.type_signature.result[0])
+      ),
     )
 
 
@@ -88,17 +89,20 @@ class ClientRunner:
     clients: Sequence[tuple[int, Any]],
     outcome: round_options.RoundOutcome,
     *,
-    try_again: Callable[[round_options.ClientFailure, Exception], bool],
+    on_first_failure: Callable[[round_options.ClientFailure, Exception], None],
+    failed_once: Collection[int] = (),
     should_stop: Callable[[], bool] | None = None,
   ) -> PartialSum:
     """Runs clients in order and sums up what they send.
 
+    A client that raises is run again, and left out if it raises once more.
+
     Args:
       broadcast: What `prepare` made of the server's state.
       clients: (index in the cohort, loader or data) of each.
-      outcome: What loaders count is added to it.
-      try_again: Called with what a client raised: True runs it once more,
-        False leaves it out; may raise.
+      outcome: What loaders count, and who is left out, is added to it.
+      on_first_failure: Called before a client is run again; may raise.
+      failed_once: Indices of clients that have raised before.
       should_stop: Asked before each client.
 
     Returns:
@@ -109,7 +113,7 @@ class ClientRunner:
     """
     freed_memory.return_freed_memory(broadcast)
     accumulator, secure_sums = self.zero(), []
-    num_accumulated = len(accumulator)
+    num_accumulated, failed_once = len(accumulator), set(failed_once)
     loaded = client_data.load_ahead([client for _, client in clients])
     for (index, client), load in zip(clients, loaded, strict=True):
       while True:
@@ -129,9 +133,12 @@ class ClientRunner:
           failure = round_options.describe_failure(
             index, error, while_loading=not is_loaded
           )
-          if not try_again(failure, error):
+          if index in failed_once:
+            outcome.failures.append(failure)
             outcome.counts.pop(index, None)
             break
+          on_first_failure(failure, error)
+          failed_once.add(index)
           # The iterator has gone on to the next client.
           load = functools.partial(client_data.load, client)
         else:
@@ -209,22 +216,16 @@ class InProcessWorkers:
       outcome: Filled on the way.
     """
     del spec
-    failed_once = set()
 
-    def try_again(failure, error):
+    def on_first_failure(unused_failure, error):
       if not options.tolerates_failures:
         raise error
-      if failure.client_index in failed_once:
-        outcome.failures.append(failure)
-        return False
-      failed_once.add(failure.client_index)
-      return True
 
     for part in divide_cohort(len(clients), options.num_partial_sums):
       yield client_work().add_up(
         broadcast,
         [(index, clients[index]) for index in part],
         outcome,
-        try_again=try_again,
+        on_first_failure=on_first_failure,
         should_stop=options.should_stop,
       )

@@ -35,7 +35,7 @@ def build_execution(computation: tff.Computation):
     NO_FORM_ERRORS: If the computation can only run in TFF's own context.
   """
   signature = computation.type_signature
-  if not _involves_clients(signature):
+  if not tff_internals.type_contains(signature, _is_at_clients):
     return LocalExecution(computation)
   _check_arguments(signature.parameter)
   if _is_at_clients(signature.result):
@@ -100,10 +100,9 @@ class RoundExecution:
     self._spec = client_runner.ClientWorkSpec.from_form(
       form, self._type.parameter[1].member
     )
-    self._prepare = GraphFunction(_proto(form.prepare))
-    self._merge = GraphFunction(_proto(form.merge))
-    self._report = GraphFunction(_proto(form.report))
-    self._update = GraphFunction(_proto(form.update))
+    self._prepare, self._merge, self._report, self._update = map(
+      _compile, (form.prepare, form.merge, form.report, form.update)
+    )
     self._secure_sums = _SecureSums(form)
     self._client_work = None
     self._lock = threading.Lock()
@@ -154,7 +153,7 @@ class RoundExecution:
       results = self._update(
         state + accumulator + self._secure_sums.finish(secure_sums)
       )
-    num_state = values.num_tensors(self._type.result[0])
+    num_state = len(values.tensor_types(self._type.result[0]))
     rest = [*map(values.to_numpy, results[num_state:])]
     return values.unflatten(results[:num_state] + rest, self._type.result)
 
@@ -188,8 +187,8 @@ class BroadcastExecution:
     form = tff.backends.mapreduce.get_broadcast_form_for_computation(
       computation, _without_grappler()
     )
-    self._at_server = GraphFunction(_proto(form.compute_server_context))
-    self._at_clients = GraphFunction(_proto(form.client_processing))
+    self._at_server = _compile(form.compute_server_context)
+    self._at_clients = _compile(form.client_processing)
     self._type = computation.type_signature
 
   def __call__(self, argument: Any) -> list[Any]:
@@ -225,8 +224,8 @@ class _SecureSums:
       for part in (bitwidth, plain, modular)
       for leaf in values.tensor_types(part)
     ]
-    self._num_modular = values.num_tensors(modular)
-    self._moduli = GraphFunction(_proto(form.secure_modular_sum_modulus))([])
+    self._num_modular = len(values.tensor_types(modular))
+    self._moduli = _compile(form.secure_modular_sum_modulus)([])
 
   def zeros(self) -> list[tf.Tensor]:
     """Returns the sums over no clients."""
@@ -279,12 +278,8 @@ def _check_arguments(parameter):
     )
 
 
-def _involves_clients(type_signature):
-  return tff_internals.type_contains(type_signature, _is_at_clients)
-
-
-def _proto(computation):
-  return computation.to_building_block().proto
+def _compile(computation):
+  return GraphFunction(computation.to_building_block().proto)
 
 
 def _without_grappler():

@@ -63,14 +63,7 @@ class InProcessContext(tff.framework.SyncContext):
   """
 
   def __init__(self, default_num_clients: int = 0):
-    """Creates a context that has compiled nothing yet.
-
-    Args:
-      default_num_clients: See `set_in_process_context`.
-
-    Raises:
-      ValueError: If the number is negative.
-    """
+    """Creates a context; for its argument see `set_in_process_context`."""
     if default_num_clients < 0:
       raise ValueError(
         f'default_num_clients must be at least 0, found {default_num_clients}.'

@@ -34,16 +34,14 @@ def share_accelerators() -> None:
       tf.config.experimental.set_memory_growth(device, True)
 
 
-@contextlib.contextmanager
-def on_accelerator():
+def on_accelerator() -> contextlib.AbstractContextManager:
   """Runs what is called within on the accelerator, and leaves results there.
 
   What has no kernel there, such as the reading of a dataset, TensorFlow places
   on the CPU by itself.
   """
   name = accelerator()
-  with contextlib.nullcontext() if name is None else tf.device(name):
-    yield
+  return contextlib.nullcontext() if name is None else tf.device(name)
 
 
 def on_cpu():

@@ -36,13 +36,7 @@ class RayPool:
   """Ray actors; to be closed in the end."""
 
   def __init__(self, num_workers: int, share: Share, *, num_threads: int):
-    """Asks Ray for the workers; none is up yet.
-
-    Args:
-      num_workers: Worker processes, >= 1.
-      share: What Ray reserves for each.
-      num_threads: TensorFlow threads of each, >= 1.
-    """
+    """Asks Ray for the workers, each with its share; none is up yet."""
     import ray
 
     self._num_workers = num_workers
@@ -69,10 +63,7 @@ class RayPool:
     return list(self._starting)
 
   def wait_for_all(self, should_stop: Callable[[], bool] | None = None) -> None:
-    """Returns when all workers are up.
-
-    Args:
-      should_stop: Asked while it waits.
+    """Returns when all workers are up; asks meanwhile whether to stop.
 
     Raises:
       RoundInterrupted: If `should_stop` says so.
@@ -88,10 +79,8 @@ class RayPool:
   def admit(self, timeout_seconds: float = 0.0) -> None:
     """Takes up a worker that has answered, if one has.
 
-    After `_NOTICE_SECONDS` it says on standard error what is waited for.
-
-    Args:
-      timeout_seconds: How long to wait for an answer.
+    It waits for `timeout_seconds`. After `_NOTICE_SECONDS` in all it says on
+    standard error what is waited for.
 
     Raises:
       FailedError: If a worker cannot be set up, if workers die again and again
@@ -127,8 +116,7 @@ class RayPool:
     """Ends all workers."""
     import ray
 
-    starting = [starting.worker for starting in self._starting.values()]
-    workers = self._up + starting
+    workers = self._up + [s.worker for s in self._starting.values()]
     self._up.clear()
     self._starting.clear()
     # They have ended with Ray where the program has shut it down.
@@ -149,7 +137,9 @@ class RayPool:
       ray.get(answer)
     except ray.exceptions.RayError as error:
       self._add()
-      if _is_lost(error):
+      # Its process or machine is gone, for no reason of its own.
+      is_lost = isinstance(error, ray.exceptions.RayActorError)
+      if is_lost and not error.actor_init_failed:
         self._num_died_starting += 1
         if self._num_died_starting < MAX_LOST_WORKERS:
           return
@@ -180,16 +170,6 @@ class RayPool:
       f'{self._share.describe()} Lower num_workers, or wait until there is '
       'room for them.'
     )
-
-
-def _is_lost(error):
-  """Whether a worker's process or machine is gone, for no reason of its own."""
-  import ray
-
-  return (
-    isinstance(error, ray.exceptions.RayActorError)
-    and not error.actor_init_failed
-  )
 
 
 def _set_up_error(error):

@@ -28,7 +28,10 @@ class PartResult(NamedTuple):
 
 
 class _PartAbandoned(Exception):
-  """Leaves a part at a client that is to be tried again elsewhere."""
+  """Leaves a part at a client that is to be tried again elsewhere.
+
+  Its argument is the `ClientFailure`.
+  """
 
 
 class RayWorker:
@@ -37,10 +40,8 @@ class RayWorker:
   def __init__(self, num_threads: int, shows_gpus: bool):
     """Fixes TensorFlow's threads and devices, before it starts.
 
-    Args:
-      num_threads: Threads for TensorFlow's operations.
-      shows_gpus: Whether the GPUs that Ray reserved are used; without any
-        reserved, all workers would take the same one.
+    The GPUs that Ray reserved are shown to it; without any reserved, all
+    workers would take the same one.
     """
     os.environ['TF_CPP_MIN_LOG_LEVEL'] = '3'
     import tensorflow as tf
@@ -68,15 +69,7 @@ class RayWorker:
     clients: Sequence[tuple[int, Any]],
     failed_once: frozenset[int],
   ) -> PartResult:
-    """Runs one part of a cohort.
-
-    Args:
-      spec: The `client_runner.ClientWorkSpec` to run.
-      broadcast: Arrays that every client is given.
-      clients: (index in the cohort, loader or value) in order.
-      failed_once: Indices of clients that have raised before: they are left
-        out if they raise again.
-    """
+    """Runs one part of a cohort; see `client_runner.ClientRunner.add_up`."""
     import tensorflow as tf
 
     from tff_fedfish.runtime import client_runner, placement, values
@@ -84,14 +77,9 @@ class RayWorker:
     if self._spec != spec:
       self._spec, self._client_work = spec, client_runner.ClientRunner(spec)
     outcome = RoundOutcome()
-    failed_first = []
 
-    def try_again(failure, error):
-      if failure.client_index in failed_once:
-        outcome.failures.append(failure)
-        return False
-      failed_first.append(failure)
-      raise _PartAbandoned from error
+    def on_first_failure(failure, error):
+      raise _PartAbandoned(failure) from error
 
     with placement.on_accelerator():
       try:
@@ -99,10 +87,11 @@ class RayWorker:
           [tf.convert_to_tensor(array) for array in broadcast],
           clients,
           outcome,
-          try_again=try_again,
+          on_first_failure=on_first_failure,
+          failed_once=failed_once,
         )
-      except _PartAbandoned:
-        return PartResult(None, [], outcome, failed_first[0])
+      except _PartAbandoned as abandoned:
+        return PartResult(None, [], outcome, abandoned.args[0])
     return PartResult(
       [*map(values.as_array, partial.accumulator)],
       [*map(values.as_array, partial.secure_sums)],

@@ -14,6 +14,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tff_fedfish.arguments import require
 from tff_fedfish.errors import FailedError
 from tff_fedfish.runtime import ray_cluster, values
 from tff_fedfish.runtime.client_runner import PartialSum, divide_cohort
@@ -68,10 +69,7 @@ class RayWorkers:
     Raises:
       ValueError: If `num_workers` is less than 1.
     """
-    if num_workers < 1:
-      raise ValueError(
-        f'`num_workers` must be at least 1, found {num_workers}.'
-      )
+    require(num_workers >= 1, 'num_workers', 'at least 1', num_workers)
     self._num_workers = num_workers
     self._threads = threads_per_worker
     self._gpus_per_worker = gpus_per_worker
@@ -125,14 +123,8 @@ class RayWorkers:
   ) -> Iterator[PartialSum]:
     """Yields the partial sums of a cohort in order.
 
-    Args:
-      client_work: Not needed here; workers compile `spec` themselves.
-      spec: The clients' side of the round.
-      broadcast: What `prepare` made of the server's state; laid once into each
-        node's object store.
-      clients: Loaders or picklable values, in cohort order.
-      options: The options in force.
-      outcome: Filled as parts arrive.
+    The arguments are those of `InProcessWorkers.partial_sums`; workers compile
+    `spec` themselves. The broadcast is laid once into each node's object store.
 
     Raises:
       RoundInterrupted: If `options.should_stop` says so, also while workers
@@ -169,23 +161,12 @@ class RayWorkers:
           )
           if options.should_stop is not None and options.should_stop():
             raise RoundInterrupted
-          for reference in ready:
-            if reference not in self._busy:
-              continue
-            part, result = self._receive(reference, outcome)
+          for reference in [r for r in ready if r in self._busy]:
+            part, result = self._receive(reference, options, outcome)
             if result is None:
               waiting.appendleft(part)
-              continue
-            if result.failed_first is not None:
-              if not options.tolerates_failures:
-                raise FailedError(
-                  f'Client {result.failed_first.client_index} of the round '
-                  f'failed: {result.failed_first.message}'
-                )
-              part.failed_once.add(result.failed_first.client_index)
-              waiting.appendleft(part)
-              continue
-            done[part.index] = result
+            else:
+              done[part.index] = result
           while next_index in done:
             result = done.pop(next_index)
             outcome.counts.update(result.outcome.counts)
@@ -241,8 +222,8 @@ class RayWorkers:
       idle.remove(worker)
       self._busy[reference] = (part, worker)
 
-  def _receive(self, reference, outcome):
-    """Returns (part, its result); None for a result if its worker died."""
+  def _receive(self, reference, options, outcome):
+    """Returns (part, its result); None for a result: it is to be run again."""
     import ray
 
     part, worker = self._busy.pop(reference)
@@ -266,7 +247,15 @@ class RayWorkers:
         ) from error
       return part, None
     part.avoided = worker
-    return part, result
+    failure = result.failed_first
+    if failure is None:
+      return part, result
+    if not options.tolerates_failures:
+      raise FailedError(
+        f'Client {failure.client_index} of the round failed: {failure.message}'
+      )
+    part.failed_once.add(failure.client_index)
+    return part, None
 
   @contextlib.contextmanager
   def _abandoning_what_is_left(self):

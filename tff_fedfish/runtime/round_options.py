@@ -65,9 +65,8 @@ class RoundOptions:
   this process."""
 
 
-_DEFAULT = RoundOptions()
-_current: contextvars.ContextVar[tuple[RoundOptions, RoundOutcome | None]] = (
-  contextvars.ContextVar('round_options', default=(_DEFAULT, None))
+_current: contextvars.ContextVar[tuple[RoundOptions, RoundOutcome] | None] = (
+  contextvars.ContextVar('round_options', default=None)
 )
 
 
@@ -89,8 +88,7 @@ def use_round_options(options: RoundOptions) -> Iterator[RoundOutcome]:
 
 def current() -> tuple[RoundOptions, RoundOutcome]:
   """Returns the options in force and the outcome to fill."""
-  options, outcome = _current.get()
-  return options, RoundOutcome() if outcome is None else outcome
+  return _current.get() or (RoundOptions(), RoundOutcome())
 
 
 def describe_failure(

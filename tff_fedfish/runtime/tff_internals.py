@@ -4,6 +4,9 @@ They are imported from here only; docs/upgrading.md says what to look for when
 a version moves them.
 """
 
+# Nothing is used in this module itself.
+# ruff: noqa: F401
+
 # The serialized form of computations and types: workers are sent bytes.
 from tensorflow_federated.proto.v0 import computation_pb2
 
@@ -48,22 +51,3 @@ from tensorflow_federated.python.core.impl.types.type_serialization import (
   deserialize_type,
   serialize_type,
 )
-
-__all__ = [
-  'CLIENTS',
-  'Array',
-  'CompiledComputation',
-  'MapReduceFormCompilationError',
-  'Struct',
-  'computation_pb2',
-  'consolidate_and_extract_local_processing',
-  'deserialize_type',
-  'from_container',
-  'cardinalities_utils',
-  'is_compatible_dtype',
-  'serialize_type',
-  'to_elements',
-  'type_contains',
-  'type_to_py_container',
-  'type_to_tf_structure',
-]

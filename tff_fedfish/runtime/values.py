@@ -80,11 +80,6 @@ def tensor_types(value_type: tff.Type) -> list[tff.Type]:
   return [value_type]
 
 
-def num_tensors(value_type: tff.Type) -> int:
-  """Returns how many tensors `flatten` gives for the type."""
-  return len(tensor_types(value_type))
-
-
 def unflatten(tensors: list[Any], value_type: tff.Type) -> Any:
   """Returns the tensors in the Python containers of `value_type`.
 

@@ -12,16 +12,19 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from tff_fedfish.sweeping.jobs import Job
 from tff_fedfish.training.interruption import Interruption
 
+INTERRUPTED = (130, 143)
+"""Exit codes after SIGINT and SIGTERM."""
 CONTINUES = 'fedfish: interrupted; the same command continues.'
 """Line to print after a signal."""
 
 
 def run_jobs(
+  run_command: Callable[[Sequence[str]], int],
   jobs: Iterable[Job],
   num_at_a_time: int,
   on_tick: Callable[[set[str], set[str]], None],
@@ -34,6 +37,8 @@ def run_jobs(
   second signal kills the running jobs: each loses its current round.
 
   Args:
+    run_command: Runs a command line of `fedfish` and returns its exit code; a
+      function of a module, which the processes import.
     jobs: The jobs; the cores are divided among those that run at a time.
     num_at_a_time: Maximum number of running jobs.
     on_tick: Called several times a second with the names of (running, ended)
@@ -57,7 +62,7 @@ def run_jobs(
           break
         job = waiting.popleft()
         process = context.Process(
-          target=_run_job, args=(job, num_threads), name=job.name
+          target=_run_job, args=(run_command, job, num_threads), name=job.name
         )
         process.start()
         running[job.name] = job, process
@@ -94,7 +99,7 @@ def _killing(running):
     raise
 
 
-def _run_job(job: Job, num_threads: int) -> None:
+def _run_job(run_command, job: Job, num_threads: int) -> None:
   """Runs in the new process; exits with the first code that is not 0."""
   # A terminal's Ctrl-C goes only to the parent, which passes it on.
   os.setpgrp()
@@ -104,8 +109,6 @@ def _run_job(job: Job, num_threads: int) -> None:
   os.dup2(log, 1)
   os.dup2(log, 2)
 
-  from tff_fedfish.cli.main import main
-
   os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
   import tensorflow as tf
 
@@ -113,7 +116,7 @@ def _run_job(job: Job, num_threads: int) -> None:
   tf.config.threading.set_inter_op_parallelism_threads(num_threads)
   commands, is_diverged = job.pending_commands(), False
   while commands:
-    code = main(commands.pop(0))
+    code = run_command(commands.pop(0))
     if code:
       diverged = code == 1 and not is_diverged
       commands = job.commands_if_diverged() if diverged else None

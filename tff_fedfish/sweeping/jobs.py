@@ -32,6 +32,9 @@ class Job:
   """File for the output of the commands."""
   config: TrainConfig | None = None
   """Config that the run must have been trained with. None: not checked."""
+  evaluates_diverged: bool = False
+  """Whether the last good checkpoint of a diverged run is evaluated in place of
+  later ones. False: such a run has failed."""
   round_cost: float = 1.0
   """Duration of a round, compared with those of other jobs."""
 
@@ -48,10 +51,9 @@ class Job:
   def commands_if_diverged(self) -> list[Sequence[str]] | None:
     """Returns the commands that are left after training stopped as it diverged.
 
-    The last good checkpoint is evaluated in place of later ones. None for every
-    other run.
+    None where `evaluates_diverged` is false, and for every other run.
     """
-    good = self.diverged_checkpoint()
+    good = self.diverged_checkpoint() if self.evaluates_diverged else None
     if good is None:
       return None
     commands = []

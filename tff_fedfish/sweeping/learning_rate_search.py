@@ -15,7 +15,7 @@ from typing import Any
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.data import client_splits
 from tff_fedfish.errors import UserError
-from tff_fedfish.evaluation.personalization_split import MIN_SEQUENCES
+from tff_fedfish.evaluation.personalization import MIN_SEQUENCES
 from tff_fedfish.evaluation.results import ClientEvaluation
 from tff_fedfish.sweeping import grid
 from tff_fedfish.sweeping.evaluations import EvaluationRequest

@@ -8,7 +8,7 @@ import os
 import pathlib
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from tff_fedfish import files
 from tff_fedfish.config.schema import TrainConfig
@@ -31,11 +31,16 @@ from tff_fedfish.training import run_checks
 
 
 def run_sweep(
-  file: SweepFile, workdir: str | os.PathLike, *, num_jobs: int = 1
+  run_command: Callable[[Sequence[str]], int],
+  file: SweepFile,
+  workdir: str | os.PathLike,
+  *,
+  num_jobs: int = 1,
 ) -> int:
   """Carries out what is left of a sweep.
 
   Args:
+    run_command: As for `job_pool.run_jobs`.
     file: The sweep.
     workdir: New, or of an earlier start of the same sweep.
     num_jobs: Runs at a time, >= 1.
@@ -72,7 +77,8 @@ def run_sweep(
     }
     for (_, directory), config in corpora.items():
       run_inputs.open_corpus(config, directory)
-    return _Sweep(file, workdir, num_jobs, search_runs, arms).run()
+    sweep = _Sweep(file, workdir, num_jobs, search_runs, arms)
+    return sweep.run(run_command)
 
 
 class _Sweep:
@@ -93,21 +99,21 @@ class _Sweep:
     self._state = sweep_state.SweepState(workdir, file, runs)
     self._progress = JobsProgress(runs, title='sweep')
 
-  def run(self) -> int:
+  def run(self, run_command: Callable[[Sequence[str]], int]) -> int:
     """Carries out all runs that are not done; returns the exit code."""
     runs = (*self._search_runs, *self._arms)
     left = [run.config for run in runs if not run.is_done()]
     require_memory(left, self._num_jobs)
     with self._progress:
-      code = self._run_jobs(self._search_runs)
-      code = code or self._run_jobs(self._arms_with_rates())
+      code = self._run_jobs(run_command, self._search_runs)
+      code = code or self._run_jobs(run_command, self._arms_with_rates())
     if code:
       print(job_pool.CONTINUES, file=sys.stderr)
       return code
     self._print_end()
     return 1 if self._state.names_with(sweep_state.FAILED) else 0
 
-  def _run_jobs(self, runs: Sequence[SweepRun]) -> int:
+  def _run_jobs(self, run_command, runs: Sequence[SweepRun]) -> int:
     """Carries out runs; returns 130 or 143 after a signal, otherwise 0."""
     pending = []
     for run in runs:
@@ -120,7 +126,9 @@ class _Sweep:
     if not pending:
       return 0
     num_at_a_time = min(self._num_jobs, len(pending))
-    code = job_pool.run_jobs(pending, num_at_a_time, self._tick, self._end)
+    code = job_pool.run_jobs(
+      run_command, pending, num_at_a_time, self._tick, self._end
+    )
     # After a signal.
     self._set_status(
       self._state.names_with(sweep_state.RUNNING), sweep_state.INTERRUPTED

@@ -215,6 +215,7 @@ def _run(
     evaluations=evaluations,
     log=workdir / 'logs' / f'{name}.log',
     config=config,
+    evaluates_diverged=True,
     round_cost=round_cost(config),
     **values,
   )

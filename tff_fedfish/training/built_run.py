@@ -2,23 +2,18 @@
 
 import dataclasses
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow_federated as tff
 
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.data.sequences import ClientRows
-from tff_fedfish.data.tokenizers import Tokenizer
 from tff_fedfish.evaluation import client_evaluator
-from tff_fedfish.evaluation.evaluation_clients import ClientSample
 from tff_fedfish.progress import Stages
 from tff_fedfish.run import (
   checkpoints,
-  cohort_data,
-  fingerprints,
   learning_setup,
-  run_directory,
   run_inputs,
   server_state,
 )
@@ -43,35 +38,32 @@ class BuiltRun:
 
   config: TrainConfig
   workdir: pathlib.Path
+  checked: CheckedRun
   context: InProcessContext
   process: tff.learning.templates.LearningProcess
   evaluator: client_evaluator.ClientEvaluator
   position: Position
   """The only part that rounds change: no earlier state is kept alive."""
-  is_resumed: bool
-  """Whether the run continues after a checkpoint."""
   participating: Sequence[bytes]
   """Clients that may be drawn."""
   client_rows: ClientRows
   """Their sequences or images, opened in this process."""
-  source: cohort_data.Source
-  """Their sequences or images, where rounds find them."""
-  sample: ClientSample
-  """The held-out clients that are scored."""
-  tokenizer: Tokenizer | None
-  contents: Mapping[str, Any]
-  """Fingerprints that every checkpoint holds."""
+
+  @property
+  def is_resumed(self) -> bool:
+    """Whether the run continues after a checkpoint."""
+    return self.checked.checkpoint is not None
 
   @property
   def state_type(self) -> tff.Type:
     """The type of the state."""
     return self.process.initialize.type_signature.result
 
-  def cohort(self, round_num: int) -> list[cohort_data.TrainingClient]:
-    """Returns the clients of a round."""
-    return cohort_data.cohort(
-      self.config, self.participating, self.source, round_num
-    )
+  def is_due(self, round_num: int, every_num_rounds: int) -> bool:
+    """Says whether round 0, the last one or one of every N is reached."""
+    if round_num in (0, self.config.training.num_rounds):
+      return True
+    return bool(every_num_rounds) and round_num % every_num_rounds == 0
 
 
 def build_run(
@@ -91,9 +83,8 @@ def build_run(
   Raises:
     UserError: If the checkpoint does not fit the process.
   """
-  inputs = checked.inputs
   client_rows = run_inputs.training_rows(
-    config, inputs.corpus, inputs.tokenizer
+    config, checked.corpus, checked.tokenizer
   )
   context = set_in_process_context()
   with stages('building the model and its learning process'):
@@ -101,55 +92,25 @@ def build_run(
     if config.evaluation.barrier_every_num_rounds:
       learning_setup.require_trained_models(config, process)
     evaluator = client_evaluator.build_evaluator(config)
-  is_resumed = checked.checkpoint is not None
-  with stages('restoring' if is_resumed else 'drawing the weights'):
-    position = _first_position(process, checked.checkpoint)
+  if checked.checkpoint is None:
+    with stages('drawing the weights'):
+      position = Position(0, process.initialize())
+  else:
+    with stages('restoring'):
+      loaded = checkpoints.load_checkpoint(checked.checkpoint, verify=False)
+      state_type = process.initialize.type_signature.result
+      state = server_state.from_tensors(
+        loaded.tensors, state_type, checked.checkpoint
+      )
+      position = Position(loaded.round_num, state)
   return BuiltRun(
     config=config,
     workdir=workdir,
+    checked=checked,
     context=context,
     process=process,
     evaluator=evaluator,
     position=position,
-    is_resumed=is_resumed,
-    participating=run_inputs.training_clients(config, inputs.split),
+    participating=run_inputs.training_clients(config, checked.split),
     client_rows=client_rows,
-    source=_source(config, workdir, client_rows),
-    sample=checked.sample,
-    tokenizer=inputs.tokenizer,
-    contents=fingerprints.contents(
-      config, inputs.corpus_fingerprint, inputs.tokenizer
-    ),
-  )
-
-
-def _first_position(process, checkpoint_path):
-  """Returns the round and state to continue from, or round 0's."""
-  if checkpoint_path is None:
-    return Position(0, process.initialize())
-  checkpoint = checkpoints.load_checkpoint(checkpoint_path, verify=False)
-  state = server_state.from_tensors(
-    checkpoint.tensors,
-    process.initialize.type_signature.result,
-    checkpoint_path,
-  )
-  return Position(checkpoint.round_num, state)
-
-
-def _source(config, workdir, client_rows):
-  if config.engine.kind == 'in_process':
-    return cohort_data.InMemorySource(client_rows)
-  directory = str(pathlib.Path(config.data.directory).resolve())
-  if config.data.holds_images:
-    return cohort_data.ImageCorpusSource(
-      corpus=config.data.corpus,
-      directory=directory,
-      **run_inputs.image_options(config),
-    )
-  return cohort_data.TextCorpusSource(
-    corpus=directory,
-    vocabulary=str((workdir / run_directory.VOCABULARY_NAME).resolve()),
-    sequence_length=config.data.sequence_length,
-    drop_short_block=config.data.drop_short_block,
-    merge=run_inputs.merge_of(config),
   )

@@ -1,5 +1,6 @@
 """Ctrl-C and SIGTERM: the first asks for a clean end, the second insists."""
 
+import contextlib
 import os
 import signal
 import threading
@@ -31,31 +32,22 @@ class Interruption:
   (as SIGINT is under nohup) stays ignored. Python runs handlers only in the
   main thread; in any other the context manager does nothing.
 
-      with Interruption() as interruption:
-        for round_num in rounds:
-          ...
-          if interruption.requested:
-            break
-      return interruption.exit_code
-
   Args:
     unit: What is finished after the first signal, such as 'round'.
+
+  Attributes:
+    requested: The number of the first signal that came, or None.
   """
 
   def __init__(self, unit: str = 'round'):
     self._unit = unit
-    self._requested = None
+    self.requested: int | None = None
     self._previous = {}
-
-  @property
-  def requested(self) -> int | None:
-    """The number of the first signal that came, or None."""
-    return self._requested
 
   @property
   def exit_code(self) -> int:
     """128 + the first signal's number: 130 or 143; 0 where none came."""
-    return 0 if self._requested is None else 128 + self._requested
+    return 0 if self.requested is None else 128 + self.requested
 
   def __enter__(self) -> 'Interruption':
     if threading.current_thread() is threading.main_thread():
@@ -71,25 +63,19 @@ class Interruption:
     self._previous = {}
 
   def _handle(self, signal_num: int, frame: types.FrameType | None) -> None:
-    if self._requested is not None:
+    if self.requested is not None:
       raise Abandoned(signal_num)
-    self._requested = signal_num
-    again = (
-      'press Ctrl-C again'
-      if signal_num == signal.SIGINT
-      else 'send SIGTERM again'
+    self.requested = signal_num
+    again = 'send SIGTERM again'
+    if signal_num == signal.SIGINT:
+      again = 'press Ctrl-C again'
+    # Below a progress bar, whose line has no end.
+    start = '\n' if os.isatty(2) else ''
+    line = (
+      f'{start}fedfish: finishing the {self._unit} in hand; {again} to abandon '
+      'it.\n'
     )
-    _write_to_stderr(
-      f'fedfish: finishing the {self._unit} in hand; {again} to abandon it.\n'
-    )
-
-
-def _write_to_stderr(line: str) -> None:
-  """Writes past Python's buffers, which a handler may find in mid-write."""
-  # Below a progress bar, whose line has no end.
-  start = '\n' if os.isatty(2) else ''
-  try:
-    os.write(2, (start + line).encode())
-  except OSError:
     # A closed terminal must not turn a clean end into an unclean one.
-    pass
+    with contextlib.suppress(OSError):
+      # Past Python's buffers, which a handler may find in mid-write.
+      os.write(2, line.encode())

@@ -6,23 +6,32 @@ it. An interruption while it is measured leaves no trace of the round.
 
 import contextlib
 import dataclasses
+import re
 import resource
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from models.model_shapes import num_parameters
-from tff_fedfish.evaluation import evaluation_clients
-from tff_fedfish.run import round_metrics, run_directory, server_state
+from tff_fedfish.evaluation import barrier, evaluation_clients, results
+from tff_fedfish.evaluation.results import ClientBarrier
+from tff_fedfish.run import (
+  cohort_data,
+  fingerprints,
+  round_metrics,
+  run_directory,
+  server_state,
+)
 from tff_fedfish.run.checkpoint_writer import CheckpointWriter
-from tff_fedfish.run.divergence import RoundHistory
 from tff_fedfish.run.metrics_files import MetricsLog
-from tff_fedfish.runtime.round_options import ClientFailure
-from tff_fedfish.training import barrier_rounds
+from tff_fedfish.runtime import round_options
+from tff_fedfish.runtime.round_options import ClientFailure, RoundInterrupted
 from tff_fedfish.training.built_run import BuiltRun
 
 MAX_FAILURES_SHOWN = 3
 """Failures of a round that are printed; metrics.csv counts all of them."""
+
+_BARRIER_NAME = re.compile(r'round_(\d{8,})\.csv')
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -59,46 +68,115 @@ class RoundCallback:
 
 
 class Barrier(RoundCallback):
-  """Measures the Client-Server Barrier of the rounds that are due."""
+  """Measures the Client-Server Barrier of rounds while the run trains.
 
-  def __init__(
-    self, rounds: barrier_rounds.BarrierRounds, should_stop: Callable[[], bool]
-  ):
-    """Measures nothing yet."""
-    self._rounds = rounds
+  A round that is due leaves its means in metrics.csv and a row per client in
+  `barrier/round_00000020.csv`, with the columns of an evaluation's
+  `barrier.csv` and, in process and unless a client failed, its very numbers:
+  those of `fedfish evaluate --barrier` from the checkpoint before the round.
+  Whatever runs the rounds, the clients are measured in this process.
+
+  Attributes:
+    clients: Those of the last round that took part in it and have sequences, in
+      the order of the draw; None where it was not due.
+  """
+
+  def __init__(self, run: BuiltRun, should_stop: Callable[[], bool]):
+    """Removes the files of rounds after the run's position.
+
+    Args:
+      run: The run.
+      should_stop: Asked before each client.
+    """
+    self._run = run
     self._should_stop = should_stop
-    self._clients = None
+    self._directory = run.workdir / 'barrier'
+    self._source = cohort_data.InMemorySource(run.client_rows)
+    self.clients: Sequence[ClientBarrier] | None = None
+    if not run.config.evaluation.barrier_every_num_rounds:
+      return
+    last_round = run.position.round_num if run.is_resumed else -1
+    for path in self._directory.glob('*round_*'):
+      match = _BARRIER_NAME.fullmatch(path.name)
+      # Of a name that begins with a dot, a process was killed while it wrote.
+      if (
+        path.name.startswith('.round_') or match and int(match[1]) > last_round
+      ):
+        path.unlink()
+
+  def is_due(self, round_num: int) -> bool:
+    """Says whether a round, 0 being the start, is to be measured."""
+    every = self._run.config.evaluation.barrier_every_num_rounds
+    return every > 0 and round_num > 0 and self._run.is_due(round_num, every)
 
   def measure(self, done: FinishedRound) -> None:
-    """See `RoundCallback`."""
-    self._clients = None
-    if not self._rounds.is_due(done.round_num):
+    """Trains the round's clients again, one after the other.
+
+    A client that raises is left out: what is measured beside the training must
+    not end it.
+
+    Raises:
+      RoundInterrupted: If `should_stop` says so.
+    """
+    self.clients = None
+    if not self.is_due(done.round_num):
       return
-    start = time.monotonic()
-    found = self._rounds.measure(
-      done.round_num,
+    run, start = self._run, time.monotonic()
+    cohort = cohort_data.cohort(
+      run.config, run.participating, self._source, done.round_num
+    )
+    left_out = {failure.client_index for failure in done.failures}
+    failures = []
+
+    def taking_part():
+      for index, client in enumerate(cohort):
+        if self._should_stop():
+          raise RoundInterrupted
+        if index not in left_out:
+          yield client
+
+    def on_failure(client, error):
+      failure = round_options.describe_failure(
+        cohort.index(client), error, while_loading=False
+      )
+      failures.append((client.client_id, failure.message))
+
+    self.clients = barrier.measure_clients(
+      run.process,
       done.state_before,
       done.state,
-      failed_clients={failure.client_index for failure in done.failures},
-      should_stop=self._should_stop,
+      run.evaluator,
+      taking_part(),
+      on_failure=on_failure,
     )
-    for client_id, message in found.failures[:MAX_FAILURES_SHOWN]:
+    for client_id, message in failures[:MAX_FAILURES_SHOWN]:
       done.write_line(
         f'Round {done.round_num}: client {client_id!r} was left out of the '
         f'barrier, {message}'
       )
+    # The interval is not read.
+    found = results.summarize_barriers(self.clients, num_bootstrap=1, seed=0)
     done.metrics.update(
-      barrier_rounds.barrier_metrics(
-        found.clients, num_failed=len(found.failures)
-      )
+      {
+        'barrier/loss': found['loss']['mean'],
+        'barrier/error': found['error']['mean'],
+        'barrier/num_clients': found['loss']['num_clients'],
+        'barrier/num_non_finite_clients': found['loss']['num_non_finite'],
+        'barrier/num_failed_clients': len(failures),
+      }
     )
     done.timings['barrier_seconds'] = time.monotonic() - start
-    self._clients = found.clients
 
   def record(self, done: FinishedRound) -> None:
-    """See `RoundCallback`."""
-    if self._clients is not None:
-      self._rounds.write(done.round_num, self._clients)
+    """Writes the file of the round; it appears whole or not at all.
+
+    Raises:
+      OSError: If it cannot be written, such as on a full disk.
+    """
+    if self.clients is not None:
+      self._directory.mkdir(exist_ok=True)
+      path = self._directory / f'round_{done.round_num:08d}.csv'
+      results.write_barriers(path, self.clients)
 
 
 class HeldOutScore(RoundCallback):
@@ -112,15 +190,15 @@ class HeldOutScore(RoundCallback):
   def measure(self, done: FinishedRound) -> None:
     """See `RoundCallback`."""
     run, start = self._run, time.monotonic()
-    every = run.config.evaluation.every_num_rounds
-    if not run.sample.clients or not _is_due(run, done.round_num, every):
+    sample, every = run.checked.sample, run.config.evaluation.every_num_rounds
+    if not sample.clients or not run.is_due(done.round_num, every):
       return
     weights = run.process.get_model_weights(done.state)
     done.metrics.update(
       evaluation_clients.mean_score(
         run.evaluator,
         tuple(weights.trainable),
-        run.sample,
+        sample,
         should_stop=self._should_stop,
       )
     )
@@ -130,42 +208,51 @@ class HeldOutScore(RoundCallback):
 class Log(RoundCallback):
   """Writes metrics.csv, timings.csv and events, and keeps the history."""
 
-  def __init__(self, run: BuiltRun, log: MetricsLog, history: RoundHistory):
+  def __init__(self, run: BuiltRun, log: MetricsLog):
     """Writes nothing yet."""
+    self._run = run
     self._log = log
-    self._history = history
-    self._config = run.config
     self._num_weights = num_parameters(run.config.model_shape())
-    self._cohort_size = run.config.cohorts.cohort_size or len(run.participating)
 
   def measure(self, done: FinishedRound) -> None:
     """See `RoundCallback`."""
+    config = self._run.config
     done.metrics.update(
       round_metrics.communication_metrics(
         done.round_num,
-        self._config,
+        config,
         self._num_weights,
-        cohort_size=self._cohort_size,
+        cohort_size=config.cohorts.cohort_size or len(self._run.participating),
       )
     )
-    done.timings['peak_memory_bytes'] = peak_memory_bytes()
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    done.timings['peak_memory_bytes'] = usage.ru_maxrss * 1024
 
   def record(self, done: FinishedRound) -> None:
     """See `RoundCallback`."""
     self._log.log_round(done.round_num, done.metrics, done.timings)
-    self._history.add({'round': done.round_num, **done.metrics})
+    self._run.checked.history.add({'round': done.round_num, **done.metrics})
 
 
 class Checkpoints(RoundCallback):
-  """Saves the rounds that are due, and the last one that was recorded."""
+  """Saves the rounds that are due, and the last one that was recorded.
 
-  def __init__(
-    self, run: BuiltRun, writer: CheckpointWriter, history: RoundHistory
-  ):
+  Attributes:
+    writer: Writes them; to be entered and left.
+  """
+
+  def __init__(self, run: BuiltRun):
     """Saves nothing yet."""
     self._run = run
-    self._writer = writer
-    self._history = history
+    config, checked = run.config, run.checked
+    self.writer = CheckpointWriter(
+      run.workdir / run_directory.CHECKPOINTS_NAME,
+      keep_last=config.checkpoints.keep_last,
+      keep_every_num_rounds=config.checkpoints.keep_every_num_rounds,
+    )
+    self._contents = fingerprints.contents(
+      config, checked.identity.fingerprint, checked.tokenizer
+    )
     # A round without a row in metrics.csv could not be continued from.
     self._recorded = None
     self._saved_round = None
@@ -174,7 +261,7 @@ class Checkpoints(RoundCallback):
     """See `RoundCallback`."""
     self._recorded = done.round_num, done.state
     every = self._run.config.checkpoints.every_num_rounds
-    if _is_due(self._run, done.round_num, every):
+    if self._run.is_due(done.round_num, every):
       self.save()
 
   def save(self) -> None:
@@ -183,18 +270,14 @@ class Checkpoints(RoundCallback):
       return
     round_num, state = self._recorded
     # First: three states would be alive if one were still being written.
-    self._writer.wait()
-    self._writer.save(
+    self.writer.wait()
+    self.writer.save(
       round_num,
       server_state.to_tensors(state, self._run.state_type),
-      self._run.contents,
-      keep_rounds=self._history.good_and_finite(round_num),
+      self._contents,
+      keep_rounds=self._run.checked.history.good_and_finite(round_num),
     )
     self._saved_round = round_num
-
-  def wait(self) -> None:
-    """Waits until what was saved is on the disk."""
-    self._writer.wait()
 
   @contextlib.contextmanager
   def saving_on_failure(self) -> Iterator[None]:
@@ -205,24 +288,3 @@ class Checkpoints(RoundCallback):
     except Exception:  # pylint: disable=broad-exception-caught
       self.save()
       raise
-
-
-def checkpoint_writer(run: BuiltRun) -> CheckpointWriter:
-  """Returns the writer of a run's checkpoints."""
-  settings = run.config.checkpoints
-  return CheckpointWriter(
-    run.workdir / run_directory.CHECKPOINTS_NAME,
-    keep_last=settings.keep_last,
-    keep_every_num_rounds=settings.keep_every_num_rounds,
-  )
-
-
-def peak_memory_bytes() -> int:
-  """Returns the most memory this process has had resident."""
-  return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
-
-def _is_due(run, round_num, every_num_rounds):
-  if round_num in (0, run.config.training.num_rounds):
-    return True
-  return bool(every_num_rounds) and round_num % every_num_rounds == 0

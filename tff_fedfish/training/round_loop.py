@@ -8,27 +8,27 @@ import time
 from tff_fedfish.progress import Progress, Stages
 from tff_fedfish.run import (
   cohort_data,
+  learning_setup,
   round_metrics,
-  round_rates,
   run_directory,
 )
-from tff_fedfish.run.divergence import RoundHistory
 from tff_fedfish.run.metrics_files import MetricsLog
+from tff_fedfish.runtime.ray_workers import RayWorkers
 from tff_fedfish.runtime.round_options import (
   RoundInterrupted,
+  RoundOptions,
   use_round_options,
 )
-from tff_fedfish.training import barrier_rounds, engine, round_callbacks
+from tff_fedfish.training import round_callbacks
 from tff_fedfish.training.built_run import BuiltRun
 from tff_fedfish.training.interruption import Interruption
 
 
-def run_rounds(run: BuiltRun, history: RoundHistory, stages: Stages) -> int:
+def run_rounds(run: BuiltRun, stages: Stages) -> int:
   """Runs the rounds that are left.
 
   Args:
     run: The run.
-    history: Which of its rounds were finite.
     stages: Shows what takes long before the first round.
 
   Returns:
@@ -38,68 +38,76 @@ def run_rounds(run: BuiltRun, history: RoundHistory, stages: Stages) -> int:
     FailedError: See `train`.
     OSError: See `train`.
   """
-  barriers = barrier_rounds.BarrierRounds(
-    run.config,
-    run.workdir,
-    process=run.process,
-    participating=run.participating,
-    client_rows=run.client_rows,
-    evaluator=run.evaluator,
-  )
-  if not run.is_resumed:
-    run_directory.start(run.config, run.workdir, run.tokenizer)
-  log = MetricsLog(
-    run.workdir,
-    run.position.round_num if run.is_resumed else None,
-    metric_names=round_metrics.metric_names(run.config),
-    timing_names=round_metrics.timing_names(run.config),
-  )
-  if run.is_resumed:
-    # Only now: a run that cannot be continued is left as it is.
-    run_directory.start(run.config, run.workdir, run.tokenizer)
-  barriers.remove_after(run.position.round_num if run.is_resumed else -1)
   with contextlib.ExitStack() as stack:
+    checked = run.checked
+    run_directory.start(
+      run.config, run.workdir, checked.tokenizer, checked.identity
+    )
+    log = MetricsLog(
+      run.workdir,
+      run.position.round_num if run.is_resumed else None,
+      metric_names=round_metrics.metric_names(run.config),
+      timing_names=round_metrics.timing_names(run.config),
+    )
     stack.enter_context(log)
     interruption = stack.enter_context(Interruption('client'))
-    writer = stack.enter_context(round_callbacks.checkpoint_writer(run))
-    workers = engine.build_workers(run.config)
+    checkpoints = round_callbacks.Checkpoints(run)
+    stack.enter_context(checkpoints.writer)
+    workers = _build_workers(run.config.engine)
     if workers is not None:
       stack.enter_context(workers)
-    options = engine.round_options(
-      run.config, workers, lambda: interruption.requested is not None
+    # A client that fails is left out.
+    options = RoundOptions(
+      num_partial_sums=run.config.num_partial_sums,
+      tolerates_failures=True,
+      quorum=run.config.engine.quorum,
+      should_stop=lambda: interruption.requested is not None,
+      workers=workers,
     )
-    checkpoints = round_callbacks.Checkpoints(run, writer, history)
     loop = _RoundLoop(
       run,
       options,
-      stack.enter_context(cohort_data.Prefetcher()),
       callbacks=(
-        round_callbacks.Barrier(barriers, options.should_stop),
+        round_callbacks.Barrier(run, options.should_stop),
         round_callbacks.HeldOutScore(run, options.should_stop),
-        round_callbacks.Log(run, log, history),
+        round_callbacks.Log(run, log),
         checkpoints,
       ),
     )
     stack.enter_context(checkpoints.saving_on_failure())
     with contextlib.suppress(RoundInterrupted):
-      loop.run(history, checkpoints, stages)
+      loop.run(checkpoints, stages)
     checkpoints.save()
-  return _exit_code(run, history, interruption)
+  return _exit_code(run, interruption)
+
+
+def _build_workers(engine):
+  """Returns the workers of engine 'ray', to be closed; None in process."""
+  if engine.kind == 'in_process':
+    return None
+  return RayWorkers(
+    engine.num_workers,
+    threads_per_worker=engine.threads_per_worker,
+    gpus_per_worker=engine.gpus_per_worker,
+    address=engine.ray_address,
+  )
 
 
 class _RoundLoop:
   """Runs rounds, and moves the run's position."""
 
-  def __init__(self, run, options, prefetcher, callbacks):
+  def __init__(self, run, options, callbacks):
     self._run = run
     self._options = options
-    self._prefetcher = prefetcher
     self._callbacks = callbacks
+    self._source = cohort_data.source_of(
+      run.config, run.client_rows, run.workdir / run_directory.VOCABULARY_NAME
+    )
 
-  def run(self, history, checkpoints, stages):
+  def run(self, checkpoints, stages):
     """Runs rounds until the last, or until the run is to stop."""
     run, position = self._run, self._run.position
-    num_rounds = run.config.training.num_rounds
+    history, num_rounds = run.checked.history, run.config.training.num_rounds
     if not run.is_resumed:
       with stages('scoring round 0'):
         self._finish(
@@ -126,17 +134,16 @@ class _RoundLoop:
         if round_metrics.is_non_finite(metrics):
           progress.write_line(history.line(metrics))
           # The last good checkpoint may still be being written.
-          checkpoints.wait()
+          checkpoints.writer.wait()
           history.require_not_diverged()
 
   def _run_round(self, round_num, write_line):
     """Runs a round; interrupted, it leaves no trace."""
-    run, start = self._run, time.monotonic()
-    clients = run.cohort(round_num)
-    self._prefetch(round_num + 1)
+    run, config, start = self._run, self._run.config, time.monotonic()
+    clients = self._cohort(round_num)
     # Not kept: a round that is given up leaves the state as it was.
-    state = round_rates.with_rates(
-      run.process, run.position.state, run.config, round_num
+    state = learning_setup.with_rates(
+      run.process, run.position.state, config, round_num
     )
     with use_round_options(self._options) as outcome:
       output = run.process.next(state, clients)
@@ -150,8 +157,8 @@ class _RoundLoop:
       output.metrics,
       outcome,
       num_clients=len(clients),
-      columns=run.config.method.columns(run.config),
-    ) | round_rates.rates_by_column(run.config, round_num)
+      columns=config.method.columns(config),
+    ) | round_metrics.rates_by_column(config, round_num)
     seconds = time.monotonic() - start
     self._finish(
       round_callbacks.FinishedRound(
@@ -170,6 +177,11 @@ class _RoundLoop:
     )
     return metrics
 
+  def _cohort(self, round_num):
+    return cohort_data.cohort(
+      self._run.config, self._run.participating, self._source, round_num
+    )
+
   def _finish(self, done):
     for callback in self._callbacks:
       callback.measure(done)
@@ -178,18 +190,10 @@ class _RoundLoop:
     position = self._run.position
     position.round_num, position.state = done.round_num, done.state
 
-  def _prefetch(self, round_num):
-    # Workers load for themselves, and it is not known which one what.
-    if (
-      self._options.workers is None
-      and round_num <= self._run.config.training.num_rounds
-    ):
-      self._prefetcher.start(self._run.cohort(round_num))
 
-
-def _exit_code(run, history, interruption):
+def _exit_code(run, interruption):
   """Says how the run ended; returns its exit code."""
-  round_num = run.position.round_num
+  history, round_num = run.checked.history, run.position.round_num
   num_rounds = run.config.training.num_rounds
   if round_num < num_rounds:
     print(

@@ -16,13 +16,16 @@ from collections.abc import Callable, Iterable
 from tff_fedfish import environment
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.data import unknown_tokens
+from tff_fedfish.data.client_splits import ClientSplit
+from tff_fedfish.data.corpus import Corpus
+from tff_fedfish.data.tokenizers import Tokenizer
 from tff_fedfish.errors import UserError, UserErrors
 from tff_fedfish.evaluation import evaluation_clients
 from tff_fedfish.methods import registry
 from tff_fedfish.planning import disk, memory
 from tff_fedfish.planning.units import format_bytes
 from tff_fedfish.run import (
-  checkpoints,
+  corpus_identity,
   divergence,
   fingerprints,
   metrics_files,
@@ -32,21 +35,28 @@ from tff_fedfish.run import (
 )
 from tff_fedfish.runtime import ray_cluster
 
-Stage = Callable[[str], contextlib.AbstractContextManager]
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CheckedRun:
   """Inputs and state that a run starts from."""
 
+  history: divergence.RoundHistory
+  """The rounds up to the checkpoint's."""
   checkpoint: pathlib.Path | None = None
   """The checkpoint to continue from; None: the run starts."""
-  history: divergence.RoundHistory | None = None
-  """The rounds up to its own; None: the run starts."""
-  inputs: run_inputs.RunInputs | None = None
-  """None: all rounds are done."""
+  corpus: Corpus | None = None
+  """Like the next ones None where all rounds are done."""
+  identity: corpus_identity.CorpusIdentity | None = None
+  split: ClientSplit | None = None
+  tokenizer: Tokenizer | None = None
+  """None with images, too."""
   sample: evaluation_clients.ClientSample | None = None
-  """The held-out clients that are scored while training; None then, too."""
+  """The held-out clients that are scored while training."""
+
+  @property
+  def is_finished(self) -> bool:
+    """Whether all rounds are done."""
+    return self.corpus is None
 
 
 class _Problems:
@@ -64,18 +74,14 @@ class _Problems:
     self.errors.append(error)
     return True
 
-  def raise_all(self):
-    if len(self.errors) == 1:
-      raise self.errors[0]
-    if self.errors:
-      raise UserErrors(self.errors)
-
 
 def check_run(
   config: TrainConfig,
   workdir: str | os.PathLike | None = None,
   *,
-  stage: Stage = contextlib.nullcontext,
+  stage: Callable[
+    [str], contextlib.AbstractContextManager
+  ] = contextlib.nullcontext,
 ) -> CheckedRun:
   """Opens and checks all that a run reads.
 
@@ -92,17 +98,23 @@ def check_run(
       more than one thing.
   """
   problems = _Problems()
-  checkpoint = history = kept_vocabulary = inputs = sample = None
+  found, vocabulary = None, config.data.vocabulary
+  corpus = split = identity = sample = tokenizer = None
+  limit = config.training.max_non_finite_rounds
+  history = divergence.RoundHistory(workdir or '.', limit)
+
+  def history_until(checkpoint):
+    run = checkpoint.path.parent.parent
+    return divergence.read_history(run, limit, checkpoint.round_num)
+
   if workdir is not None:
     with problems:
-      checkpoint = run_directory.checkpoint_to_resume(config, workdir)
+      found = run_directory.checkpoint_to_resume(config, workdir)
     kept_vocabulary = pathlib.Path(workdir) / run_directory.VOCABULARY_NAME
-  if checkpoint is not None:
-    found = checkpoints.load_checkpoint(checkpoint, (), verify=False)
-    if found.round_num == config.training.num_rounds:
-      return CheckedRun(
-        checkpoint=checkpoint, history=_read_history(config, found)
-      )
+    if kept_vocabulary.exists():
+      vocabulary = kept_vocabulary
+  if found and found.round_num == config.training.num_rounds:
+    return CheckedRun(checkpoint=found.path, history=history_until(found))
   if config.engine.kind == 'ray':
     with problems:
       ray_cluster.require_listener(config.engine.ray_address)
@@ -112,7 +124,6 @@ def check_run(
   if config.method.name not in registry.BUILT_IN:
     with problems:
       config.method.require_builder(config)
-  corpus = split = None
   with problems, stage('opening the corpus'):
     corpus = run_inputs.open_corpus(config, config.data.directory)
     split = run_inputs.split_corpus(config, corpus)
@@ -124,27 +135,30 @@ def check_run(
     ):
       with problems:
         require(config, split)
-  vocabulary = config.data.vocabulary
-  if kept_vocabulary is not None and kept_vocabulary.exists():
-    vocabulary = kept_vocabulary
-  tokenizer = None
-  is_read = False
+  has_vocabulary = False
   with problems, stage('reading the vocabulary'):
     tokenizer = run_inputs.open_tokenizer(config, vocabulary)
-    is_read = True
-  if split is not None and is_read:
+    has_vocabulary = True
+  if split is not None and has_vocabulary:
     with problems, stage('choosing held-out clients'):
-      inputs = run_inputs.RunInputs(
-        corpus, corpus.fingerprint, split, tokenizer
-      )
-      sample = _choose_sample(config, inputs)
-    if checkpoint is not None and inputs is not None:
+      identity = corpus_identity.identify(config, corpus)
+      sample = _choose_sample(config, corpus, split, tokenizer)
+    if found and identity:
       with problems:
-        _require_resumable(config, found, inputs, vocabulary)
-        history = _read_history(config, found)
-  problems.raise_all()
+        _require_resumable(config, found, identity, tokenizer, vocabulary)
+        history = history_until(found)
+  if len(problems.errors) == 1:
+    raise problems.errors[0]
+  if problems.errors:
+    raise UserErrors(problems.errors)
   return CheckedRun(
-    checkpoint=checkpoint, history=history, inputs=inputs, sample=sample
+    history=history,
+    checkpoint=found and found.path,
+    corpus=corpus,
+    identity=identity,
+    split=split,
+    tokenizer=tokenizer,
+    sample=sample,
   )
 
 
@@ -196,7 +210,7 @@ def print_unknown_tokens(checked: CheckedRun) -> None:
     return
   fraction = unknown_tokens.fraction_of(
     (halves.evaluation for _, halves in checked.sample.clients),
-    checked.inputs.tokenizer,
+    checked.tokenizer,
   )
   if unknown_tokens.warning(fraction):
     print(f'fedfish: {unknown_tokens.describe(fraction)}', file=sys.stderr)
@@ -232,49 +246,37 @@ def problems_of(configs: Iterable[TrainConfig]) -> list[str]:
   return list(lines)
 
 
-def _choose_sample(config, inputs):
+def _choose_sample(config, corpus, split, tokenizer):
   """Returns the held-out clients that are scored while training."""
-  rows = 'images' if config.data.holds_images else 'sequences'
   sample = evaluation_clients.choose_clients(
-    inputs.split.held_out,
-    run_inputs.client_rows(config, inputs.corpus, inputs.tokenizer),
+    split.held_out,
+    run_inputs.client_rows(config, corpus, tokenizer),
     split_seed=config.seeds.split_seed,
     max_clients=config.evaluation.num_clients,
     max_sequences=config.evaluation.max_sequences_per_client or None,
   )
-  if inputs.split.held_out and config.evaluation.num_clients:
-    if not sample.clients:
-      remedy = 'Set'
-      if not config.data.holds_images:
-        remedy = 'Lower `--config.data.sequence_length`, or set'
-      raise UserError(
-        f'None of the {len(inputs.split.held_out)} held-out clients in '
-        f'{config.data.directory!r} has the 4 {rows} that an evaluation '
-        f'needs. {remedy} `--config.evaluation.num_clients=0`.'
-      )
+  if split.held_out and config.evaluation.num_clients and not sample.clients:
+    remedy = 'Set'
+    if tokenizer is not None:
+      remedy = 'Lower `--config.data.sequence_length`, or set'
+    raise UserError(
+      f'None of the {len(split.held_out)} held-out clients in '
+      f'{config.data.directory!r} has the 4 {corpus.row_name} that an '
+      f'evaluation needs. {remedy} `--config.evaluation.num_clients=0`.'
+    )
   return sample
 
 
-def _read_history(config, checkpoint):
-  """Returns what metrics.csv says of the rounds up to a checkpoint."""
-  return divergence.read_history(
-    checkpoint.path.parent.parent,
-    config.training.max_non_finite_rounds,
-    checkpoint.round_num,
-  )
-
-
-def _require_resumable(config, checkpoint, inputs, vocabulary):
+def _require_resumable(config, checkpoint, identity, tokenizer, vocabulary):
   """Raises unless the run of a checkpoint can go on with these inputs."""
   path = checkpoint.path
-  found = checkpoint.contents.get('corpus_fingerprint')
-  if found != inputs.corpus_fingerprint:
+  if checkpoint.contents.get('corpus_fingerprint') != identity.fingerprint:
     raise UserError(
       f'The run was trained on another corpus than {config.data.directory!r} '
       'holds now. Name the corpus it was started with, or a new --workdir.'
     )
   fingerprints.require_same_run(
-    path, checkpoint.contents, config, inputs.tokenizer, vocabulary=vocabulary
+    path, checkpoint.contents, config, tokenizer, vocabulary=vocabulary
   )
   metrics_files.require_resumable(
     path.parent.parent,

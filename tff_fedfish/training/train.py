@@ -1,12 +1,17 @@
-"""`fedfish train`: opens a run, builds it, runs the rounds that are left."""
+"""`fedfish train` and its dry run: open, check, build, run the rounds left."""
 
+import contextlib
+import json
 import os
 import sys
 
-from tff_fedfish import files
+from models.model_shapes import num_parameters, weight_shapes
+from tff_fedfish import communication, files
+from tff_fedfish.config import loading as config_loading
 from tff_fedfish.config.schema import TrainConfig
+from tff_fedfish.planning import client_steps, disk
 from tff_fedfish.progress import Stages
-from tff_fedfish.run import divergence, run_directory
+from tff_fedfish.run import run_directory
 from tff_fedfish.training import run_checks
 
 
@@ -33,11 +38,8 @@ def train(config: TrainConfig, workdir: str | os.PathLike) -> int:
   stages = Stages()
   with run_directory.lock(workdir):
     checked = run_checks.check_run(config, workdir, stage=stages)
-    history = checked.history or divergence.RoundHistory(
-      workdir, config.training.max_non_finite_rounds
-    )
-    history.require_not_diverged()
-    if checked.inputs is None:
+    checked.history.require_not_diverged()
+    if checked.is_finished:
       print(f'The run in {str(workdir)!r} is finished.', file=sys.stderr)
       return 0
     run_checks.print_warnings(config, workdir)
@@ -47,4 +49,73 @@ def train(config: TrainConfig, workdir: str | os.PathLike) -> int:
     with stages('importing TensorFlow Federated'):
       from tff_fedfish.training import built_run, round_loop
     run = built_run.build_run(config, workdir, checked, stages)
-    return round_loop.run_rounds(run, history, stages)
+    return round_loop.run_rounds(run, stages)
+
+
+def dry_run(config: TrainConfig, workdir: str | os.PathLike | None) -> None:
+  """Describes a run and checks it; writes nothing.
+
+  Args:
+    config: The run's config.
+    workdir: Its directory, new or to continue. None: not checked.
+
+  Raises:
+    UserError: Naming all that the run would refuse.
+    FailedError: If the run has stopped as it diverged, and would stop again.
+  """
+  _describe(config)
+  with contextlib.ExitStack() as stack:
+    # A directory that does not exist would be created.
+    if workdir is not None and os.path.isdir(workdir):
+      stack.enter_context(run_directory.lock(workdir))
+    checked = run_checks.check_run(config, workdir, stage=Stages())
+  checked.history.require_not_diverged()
+  if (counting := disk.row_counting(config)) is not None:
+    print(f'Counting rows at the start: {counting}.')
+  run_checks.print_warnings(config, workdir)
+  run_checks.print_unknown_tokens(checked)
+
+
+def _describe(config):
+  """Prints the resolved config, the model's size and what a round costs."""
+  from rich.console import Console
+  from rich.table import Table
+
+  # `print`, not rich: the output is JSON that a program may read.
+  print(json.dumps(config_loading.to_json_dict(config), indent=2))
+  shape = config.model_shape()
+  num_weights = num_parameters(shape)
+  round_cost = communication.after_rounds(
+    1,
+    traffic=config.method.traffic(config.algorithm),
+    cohort_size=config.cohort_size or 1,
+    num_weights=num_weights,
+  )
+  num_clients, per = config.cohort_size, 'per round'
+  clients = f'{num_clients:,}' if num_clients else 'all that are not held out'
+  if num_clients is None:
+    # Only the corpus, which is not opened here, says how many there are.
+    num_clients, per = 1, 'per client and round'
+  rows, num_rows = 'Tokens', 'all that there are'
+  if config.data.holds_images:
+    rows = 'Images'
+  num_tokens = client_steps.max_tokens_per_client(config)
+  if num_tokens is not None:
+    num_epochs = config.client_work.num_local_epochs
+    num_rows = f'{num_clients * num_tokens:,} ({num_epochs} local epochs)'
+  num_up = round_cost.uplink_units
+  num_down = round_cost.total_units - num_up
+  num_bytes = communication.BYTES_PER_WEIGHT * num_weights
+  num_tensors = len(weight_shapes(shape))
+  table = Table(show_header=False, box=None, padding=(0, 2))
+  table.add_row('Model parameters', f'{num_weights:,} in {num_tensors} tensors')
+  table.add_row('Model bytes (float32)', f'{num_bytes:,}')
+  table.add_row('Clients per round', clients)
+  table.add_row(f'{rows} {per}, at most', num_rows)
+  table.add_row(
+    f'Communication {per}',
+    f'{num_up} up, {num_down} down (models per client); '
+    f'{round_cost.total_bytes:,} bytes in all',
+  )
+  table.add_row('Rounds', f'{config.training.num_rounds:,}')
+  Console().print(table)

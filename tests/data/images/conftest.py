@@ -7,7 +7,7 @@ import struct
 import numpy as np
 import pytest
 
-from tff_fedfish.data.example_protos import messages
+from tff_fedfish.data.protos import messages
 
 _IDX_TYPES = {'uint8': 0x08, 'int32': 0x0C}
 

@@ -5,8 +5,8 @@ import itertools
 import numpy as np
 import pytest
 
-from tff_fedfish.data.images import dirichlet_partitions
-from tff_fedfish.data.images.label_histograms import label_histograms
+from tff_fedfish.data.images import partition_schemes
+from tff_fedfish.data.images.label_draws import label_histograms
 from tff_fedfish.errors import UserError
 
 
@@ -22,7 +22,7 @@ def draws(monkeypatch):
       asked.append(np.asarray(concentrations).tolist())
       return np.log(next(rest))
 
-    monkeypatch.setattr(dirichlet_partitions, 'log_dirichlet', log_dirichlet)
+    monkeypatch.setattr(partition_schemes, 'log_dirichlet', log_dirichlet)
     return asked
 
   return fix
@@ -34,7 +34,7 @@ def _histograms(labels, parts):
 
 class TestPerClassOverClients:
   def _split(self, labels, **changes):
-    return dirichlet_partitions.per_class_over_clients(
+    return partition_schemes.per_class_over_clients(
       labels,
       **(
         dict(num_classes=2, num_clients=2, seed=1, alpha=0.5, min_examples=1)
@@ -66,7 +66,7 @@ class TestPerClassOverClients:
     assert len(asked) == 3
 
   def test_gives_up(self, draws, monkeypatch):
-    monkeypatch.setattr(dirichlet_partitions, 'MAX_ATTEMPTS', 30)
+    monkeypatch.setattr(partition_schemes, 'MAX_ATTEMPTS', 30)
     draws([0.95, 0.05])
     with pytest.raises(
       UserError,
@@ -97,7 +97,7 @@ class TestPerClassOverClients:
 
 class TestPerClientOverClassesNormalised:
   def _split(self, labels, **changes):
-    return dirichlet_partitions.per_client_over_classes_normalised(
+    return partition_schemes.per_client_over_classes_normalised(
       labels,
       **(dict(num_classes=2, num_clients=2, seed=1, alpha=0.5) | changes),
     )
@@ -126,7 +126,7 @@ class TestPerClientOverClassesNormalised:
 
 class TestPerClientSampling:
   def _split(self, labels, **changes):
-    return dirichlet_partitions.per_client_sampling(
+    return partition_schemes.per_client_sampling(
       labels,
       **(dict(num_classes=2, num_clients=2, seed=1, alpha=6.0) | changes),
     )

@@ -5,7 +5,7 @@ import gzip
 import numpy as np
 import pytest
 
-from tff_fedfish.data.images.idx import read_idx
+from tff_fedfish.data.images.mnist import read_idx
 from tff_fedfish.errors import UserError
 
 # Two zeros, type 0x08, two dimensions, 2 x 3, six values.

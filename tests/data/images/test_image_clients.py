@@ -25,44 +25,39 @@ def _clients(**changes):
   return ImageClients(**(values | changes))
 
 
-def test_clients_are_sorted_and_those_without_examples_reported():
+def test_clients_are_sorted_and_those_without_examples_left_out():
   clients = _clients()
   assert clients.client_ids == [b'a', b'c']
-  assert clients.empty_clients == (b'b', b'd')
   assert clients.held_out == (b'c',)
-  # Rows 0 and 2.
-  assert clients.num_unassigned == 2
+  assert list(clients.client_rows) == clients.client_ids
   assert clients.image_shape == (2, 3, 1)
 
 
 def test_examples():
   clients = _clients()
-  images, labels = clients.examples(b'a')
+  rows = clients.sequences(b'a')
+  images, labels = rows.images, rows.labels
   assert (images.dtype, labels.dtype) == (np.uint8, np.int32)
   # Six pixels an image: row 1 begins with 6, row 3 with 18, row 4 with 24.
   assert images[:, 0, 0, 0].tolist() == [6, 18, 24]
   assert labels.tolist() == [3, 1, 0]
-  assert clients.num_examples(b'a') == 3
+  assert len(rows) == 3
   # They are copies.
   images[:] = 0
   labels[:] = 0
-  assert clients.examples(b'a')[0][0, 0, 0, 0] == 6
-  assert clients.examples(b'a')[1].tolist() == [3, 1, 0]
+  assert clients.sequences(b'a').images[0, 0, 0, 0] == 6
+  assert clients.sequences(b'a').labels.tolist() == [3, 1, 0]
 
 
-def test_label_histograms():
-  # a: classes 3, 1, 0; c: class 2.
-  assert _clients().label_histograms().tolist() == [[1, 1, 0, 1], [0, 0, 1, 0]]
+def test_nobody():
   nobody = _clients(client_rows={}, held_out=())
-  assert nobody.label_histograms().shape == (0, 4)
+  assert nobody.client_ids == []
 
 
 @pytest.mark.parametrize('client_id', [b'b', b'x'])
 def test_unknown_client(client_id):
   with pytest.raises(KeyError):
-    _clients().examples(client_id)
-  with pytest.raises(KeyError):
-    _clients().num_examples(client_id)
+    _clients().sequences(client_id)
 
 
 def test_fingerprint_by_hand():

@@ -12,6 +12,7 @@ from tff_fedfish.data.images.image_folder import (
   ImageFolder,
   read_image_folder,
 )
+from tff_fedfish.data.images.label_draws import label_histograms
 from tff_fedfish.errors import UserError
 
 
@@ -31,6 +32,13 @@ def _error(folder):
   return str(raised.value)
 
 
+def _histograms(clients):
+  found = label_histograms(
+    clients.labels, clients.client_rows.values(), clients.num_classes
+  )
+  return found.tolist()
+
+
 def test_clients_classes_and_pixels(folder):
   # One more dog for ben, as the first of them by its name's bytes.
   pixels = np.full((16, 16), 77, np.uint8)
@@ -46,10 +54,11 @@ def test_clients_classes_and_pixels(folder):
   ]
   assert clients.class_names == (b'cat', b'dog')
   assert (clients.num_classes, clients.image_shape) == (2, (16, 16, 1))
-  assert clients.label_histograms().tolist() == [[2, 2], [2, 3], *[[2, 2]] * 4]
-  assert clients.held_out == clients.empty_clients == ()
+  assert _histograms(clients) == [[2, 2], [2, 3], *[[2, 2]] * 4]
+  assert clients.held_out == ()
   assert clients.skipped == ''
-  images, labels = clients.examples(b'ben')
+  rows = clients.sequences(b'ben')
+  images, labels = rows.images, rows.labels
   assert labels.tolist() == [0, 0, 1, 1, 1]
   assert (images[2] == 77).all()
   for row, name in ((0, 'cat/0.png'), (4, 'dog/1.png')):
@@ -137,7 +146,7 @@ def test_what_is_no_image_is_counted(folder):
     "files with another extension: 1 (such as 'anna/cat/Thumbs.db'), "
     "hidden entries: 2 (such as '.git')"
   )
-  assert clients.empty_clients == (b'zoe',)
+  assert b'zoe' not in clients.client_ids
   assert len(clients.client_ids) == 6
   assert len(clients.labels) == 24
 
@@ -146,7 +155,7 @@ def test_a_client_may_lack_a_class(folder):
   for path in (folder / 'ben' / 'cat').iterdir():
     path.unlink()
   clients = read_image_folder(folder)
-  assert clients.label_histograms()[1].tolist() == [0, 2]
+  assert _histograms(clients)[1] == [0, 2]
   assert clients.skipped == ''
 
 
@@ -154,7 +163,7 @@ def test_linked_directories(folder, tmp_path):
   (tmp_path / 'linked').symlink_to(folder)
   (folder / 'gus').symlink_to('anna')
   clients = read_image_folder(tmp_path / 'linked')
-  assert clients.num_examples(b'gus') == 4
+  assert len(clients.client_rows[b'gus']) == 4
 
 
 class TestOneLineNamesTwo:

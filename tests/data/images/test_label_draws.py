@@ -6,7 +6,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tff_fedfish.data.images import label_draws
-from tff_fedfish.errors import UserError
 
 
 def _shares(concentrations, num_draws=4_000):
@@ -104,17 +103,9 @@ def test_a_label_that_is_no_class():
     label_draws.shuffled_classes(np.random.RandomState(0), np.array([1, 3]), 3)
 
 
-@pytest.mark.parametrize('value', [0, -1, 1.5, True, None])
-def test_counts(value):
-  with pytest.raises(
-    ValueError, match=f'`k` must be an int of at least 1, found {value}. Change'
-  ):
-    label_draws.check_count('k', value)
-
-
-@pytest.mark.parametrize('value', [0, -1.0, float('nan'), float('inf')])
-def test_concentrations(value):
-  with pytest.raises(
-    UserError, match=f'`a` must be a finite number of .* 1e-09, found {value}'
-  ):
-    label_draws.check_concentration('a', value)
+def test_histograms():
+  labels = np.array([2, 0, 2, 1])
+  parts = [np.array([0, 2, 1]), np.array([], int), np.array([3])]
+  found = label_draws.label_histograms(labels, parts, 4)
+  assert found.tolist() == [[1, 0, 2, 0], [0] * 4, [0, 1, 0, 0]]
+  assert label_draws.label_histograms(labels, [], 4).shape == (0, 4)

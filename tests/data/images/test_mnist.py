@@ -5,9 +5,11 @@ import gzip
 import numpy as np
 import pytest
 
-from tff_fedfish.data.images.idx import read_idx
-from tff_fedfish.data.images.mnist import read_fashion_mnist
-from tff_fedfish.data.images.mnist_by_writer import read_mnist_by_writer
+from tff_fedfish.data.images.mnist import (
+  read_fashion_mnist,
+  read_idx,
+  read_mnist_by_writer,
+)
 from tff_fedfish.errors import UserError
 
 _TRAIN_WRITERS = [(3, 512), (1, 9), (3, 9), (0, 512), (7, 9)]
@@ -87,14 +89,14 @@ class TestWriters:
       b'writer-2000',
     ]
     assert clients.held_out == (b'writer-0010', b'writer-2000')
-    assert clients.num_unassigned == 0
+    assert sum(map(len, clients.client_rows.values())) == len(clients.labels)
     train, test = read_fashion_mnist(directory)
-    images, labels = clients.examples(b'writer-0009')
-    assert labels.tolist() == [1, 3, 7]
-    np.testing.assert_array_equal(images, train.images[[1, 2, 4]])
-    images, labels = clients.examples(b'writer-2000')
-    assert labels.tolist() == [3]
-    np.testing.assert_array_equal(images, test.images[[1]])
+    rows = clients.sequences(b'writer-0009')
+    assert rows.labels.tolist() == [1, 3, 7]
+    np.testing.assert_array_equal(rows.images, train.images[[1, 2, 4]])
+    rows = clients.sequences(b'writer-2000')
+    assert rows.labels.tolist() == [3]
+    np.testing.assert_array_equal(rows.images, test.images[[1]])
 
   def test_classes_must_agree(self, directory, write_writers):
     pairs = [(3, 512), (1, 9), (5, 9), (0, 512), (7, 9)]
@@ -144,8 +146,7 @@ class TestRealFiles:
   def test_mnist_by_writer(self, shared_data):
     clients = read_mnist_by_writer(shared_data('mnist_by_writer'))
     sizes = {
-      client_id: clients.num_examples(client_id)
-      for client_id in clients.client_ids
+      client_id: len(rows) for client_id, rows in clients.client_rows.items()
     }
     held_out = set(clients.held_out)
     train = [size for i, size in sizes.items() if i not in held_out]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tff_fedfish.data.images import pachinko
-from tff_fedfish.data.images.label_histograms import label_histograms
+from tff_fedfish.data.images.label_draws import label_histograms
 from tff_fedfish.errors import UserError
 
 # Coarse class 0 has the fine classes 0 and 2, coarse class 1 has 1 and 3.
@@ -14,7 +14,9 @@ _COARSE = np.array([0, 0, 0, 1, 1, 1])
 
 def _split(**changes):
   parameters = dict(num_clients=2, seed=1, examples_per_client=3) | changes
-  return pachinko.pachinko(_LABELS, _COARSE, **parameters)
+  return pachinko.pachinko(
+    _LABELS, coarse_labels=_COARSE, num_classes=4, **parameters
+  )
 
 
 def test_used_up_classes_are_left_out(monkeypatch):
@@ -41,7 +43,8 @@ def test_concentrations_say_how_many_classes_a_client_has():
   def coarse_shares(**changes):
     parts = pachinko.pachinko(
       labels,
-      coarse,
+      coarse_labels=coarse,
+      num_classes=30,
       num_clients=4,
       seed=2,
       examples_per_client=100,
@@ -59,7 +62,8 @@ def test_fine_classes_follow_the_leaves():
   labels = np.repeat([0, 1], 2_000)
   parts = pachinko.pachinko(
     labels,
-    np.zeros(4_000, int),
+    coarse_labels=np.zeros(4_000, int),
+    num_classes=2,
     num_clients=1,
     seed=2,
     examples_per_client=1_000,
@@ -92,5 +96,10 @@ def test_a_fine_class_in_two_coarse_ones():
     'are 5 pairs of the two',
   ):
     pachinko.pachinko(
-      _LABELS, coarse, num_clients=2, seed=1, examples_per_client=3
+      _LABELS,
+      coarse_labels=coarse,
+      num_classes=4,
+      num_clients=2,
+      seed=1,
+      examples_per_client=3,
     )

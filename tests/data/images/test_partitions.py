@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tff_fedfish.data.images import label_histograms
+from tff_fedfish.data.images.label_draws import label_histograms
 from tff_fedfish.data.images.partitions import SCHEMES, Partition
 from tff_fedfish.errors import UserError
 
@@ -75,9 +75,8 @@ def test_parts_are_disjoint_exhaustive_and_reproducible(scheme, data):
   assert all(np.array_equal(part, np.sort(part)) for part in parts)
   again = _split(partition, labels)
   assert all(map(np.array_equal, parts, again))
-  histograms = label_histograms.label_histograms(labels, parts, _NUM_CLASSES)
-  assert histograms.sum() == len(rows)
-  assert histograms.sum(axis=1).tolist() == list(map(len, parts))
+  histograms = label_histograms(labels, parts, _NUM_CLASSES)
+  assert histograms.sum(axis=1).tolist() == [len(part) for part in parts]
 
 
 _PARTITIONS = [
@@ -167,5 +166,46 @@ def test_no_clients(scheme):
   partition = Partition(scheme=scheme, num_clients=0, seed=1, **needed)
   with pytest.raises(
     ValueError, match='`num_clients` must be an int of at least 1, found 0'
+  ):
+    _split(partition, np.zeros(20, int))
+
+
+@pytest.mark.parametrize('value', [0, -1, 1.5, True])
+def test_counts(value):
+  partition = Partition(
+    scheme='pachinko', num_clients=2, seed=1, examples_per_client=value
+  )
+  with pytest.raises(
+    ValueError,
+    match='`examples_per_client` must be an int of at least 1, found '
+    f'{value}. Change',
+  ):
+    _split(partition, np.zeros(20, int))
+
+
+def test_a_smallest_client_may_be_empty():
+  partition = Partition(
+    scheme='per_class_over_clients',
+    num_clients=2,
+    seed=1,
+    alpha=1.0,
+    min_examples=-1,
+  )
+  with pytest.raises(ValueError, match='an int of at least 0, found -1'):
+    _split(partition, np.zeros(20, int))
+  parts = _split(
+    dataclasses.replace(partition, min_examples=0), np.zeros(2, int)
+  )
+  assert sum(map(len, parts)) == 2
+
+
+@pytest.mark.parametrize('value', [0, -1.0, float('nan'), float('inf')])
+def test_concentrations(value):
+  partition = Partition(
+    scheme='pachinko', num_clients=2, seed=1, root_alpha=value
+  )
+  with pytest.raises(
+    UserError,
+    match=f'`root_alpha` must be a finite number of .* 1e-09, found {value}',
   ):
     _split(partition, np.zeros(20, int))

@@ -5,10 +5,10 @@ import lzma
 import numpy as np
 import pytest
 
-from tff_fedfish.data.images import emnist
+from tff_fedfish.data.images import published_clients
 from tff_fedfish.errors import UserError
 
-_read = emnist.read_published_clients
+_read = published_clients.read_published_clients
 
 
 def _pixels(seed):
@@ -77,26 +77,26 @@ def _check(clients):
     (b'f2', [0, 4], [61, 10]),
     (b'test-f2', [3], [35]),
   ):
-    images, found = clients.examples(client_id)
-    assert found.tolist() == labels
+    rows = clients.sequences(client_id)
+    assert rows.labels.tolist() == labels
     # 255 * (x / 255) in float32 is x again after rounding.
     np.testing.assert_array_equal(
-      images[..., 0], [_pixels(number) for number in numbers]
+      rows.images[..., 0], [_pixels(number) for number in numbers]
     )
 
 
 def test_database(database):
-  _check(_read(emnist.EMNIST, database.parent))
+  _check(_read(published_clients.EMNIST, database.parent))
 
 
 def test_hdf5(hdf5_files):
-  _check(_read(emnist.EMNIST, hdf5_files))
+  _check(_read(published_clients.EMNIST, hdf5_files))
 
 
 def test_both_formats_have_one_fingerprint(database, hdf5_files):
-  fingerprint = _read(emnist.EMNIST, database.parent).fingerprint
+  fingerprint = _read(published_clients.EMNIST, database.parent).fingerprint
   database.unlink()
-  assert _read(emnist.EMNIST, hdf5_files).fingerprint == fingerprint
+  assert _read(published_clients.EMNIST, hdf5_files).fingerprint == fingerprint
 
 
 @pytest.mark.parametrize('format', [lzma.FORMAT_XZ, lzma.FORMAT_ALONE])
@@ -104,11 +104,11 @@ def test_packed_database(database, format):
   packed = database.with_name('emnist_all.sqlite.lzma')
   packed.write_bytes(lzma.compress(database.read_bytes(), format=format))
   database.unlink()
-  _check(_read(emnist.EMNIST, database.parent))
+  _check(_read(published_clients.EMNIST, database.parent))
   # It is unpacked once.
   assert database.is_file()
   packed.write_bytes(b'')
-  _check(_read(emnist.EMNIST, database.parent))
+  _check(_read(published_clients.EMNIST, database.parent))
 
 
 def test_damaged_packing(database):
@@ -118,7 +118,7 @@ def test_damaged_packing(database):
   with pytest.raises(
     UserError, match="emnist_all.sqlite.lzma' must be a whole LZMA file"
   ):
-    _read(emnist.EMNIST, database.parent)
+    _read(published_clients.EMNIST, database.parent)
   # Nothing is left that could be taken for the whole.
   assert [path.name for path in database.parent.iterdir()] == [packed.name]
 
@@ -137,7 +137,7 @@ def test_no_room_to_unpack(database, monkeypatch):
     match="must be unpacked to 'emnist_all.sqlite' beside it, but that failed "
     r'\(.*No space left on device\). Unpack it with `xz --decompress --keep`',
   ):
-    _read(emnist.EMNIST, database.parent)
+    _read(published_clients.EMNIST, database.parent)
 
 
 def test_cifar100_has_ints(tmp_path, example, write_database):
@@ -152,11 +152,11 @@ def test_cifar100_has_ints(tmp_path, example, write_database):
       )
     ],
   )
-  clients = _read(emnist.FED_CIFAR100, tmp_path)
+  clients = _read(published_clients.FED_CIFAR100, tmp_path)
   assert clients.client_ids == [b'7', b'test-7']
   assert clients.num_classes == 100
-  np.testing.assert_array_equal(clients.examples(b'7')[0], pixels[:1])
-  np.testing.assert_array_equal(clients.examples(b'test-7')[0], pixels[1:])
+  np.testing.assert_array_equal(clients.sequences(b'7').images, pixels[:1])
+  np.testing.assert_array_equal(clients.sequences(b'test-7').images, pixels[1:])
   assert clients.labels.tolist() == [99, 5]
 
 
@@ -181,11 +181,11 @@ def test_a_database_that_tff_wrote(tmp_path):
     str(tmp_path / 'emnist_all.sqlite'),
     split_names_by_client_id={'a': 'all_train', 'b': 'all_test'},
   )
-  clients = _read(emnist.EMNIST, tmp_path)
+  clients = _read(published_clients.EMNIST, tmp_path)
   assert clients.client_ids == [b'a', b'test-b']
-  images, labels = clients.examples(b'a')
-  assert labels.tolist() == [1, 2]
-  np.testing.assert_array_equal(images[..., 0], [_pixels(1), _pixels(2)])
+  rows = clients.sequences(b'a')
+  assert rows.labels.tolist() == [1, 2]
+  np.testing.assert_array_equal(rows.images[..., 0], [_pixels(1), _pixels(2)])
 
 
 class TestProblems:
@@ -198,13 +198,13 @@ class TestProblems:
       '.*, but found only fed_emnist_train.h5. Get emnist_all.sqlite.lzma from '
       r'https://storage.googleapis.com/tff-datasets-public\.$',
     ):
-      _read(emnist.EMNIST, tmp_path)
+      _read(published_clients.EMNIST, tmp_path)
 
   def test_missing_cifar100(self, tmp_path):
     with pytest.raises(
       UserError, match='public. The plain CIFAR-100 requires a `partition`.$'
     ):
-      _read(emnist.FED_CIFAR100, tmp_path)
+      _read(published_clients.FED_CIFAR100, tmp_path)
 
   def test_split_of_another_corpus(self, tmp_path, example, write_database):
     rows = [('x', 'a', b''), ('train', 'a', b'')]
@@ -214,7 +214,7 @@ class TestProblems:
       match="must hold examples of the split 'all_train', but it holds "
       "'train', 'x'. Check which file it is",
     ):
-      _read(emnist.EMNIST, tmp_path)
+      _read(published_clients.EMNIST, tmp_path)
 
   @pytest.mark.parametrize('data', [b'nothing of the kind' * 100, b''])
   def test_no_database(self, tmp_path, data):
@@ -222,7 +222,7 @@ class TestProblems:
     with pytest.raises(
       UserError, match='must be a database with the table `examples` of TFF'
     ):
-      _read(emnist.EMNIST, tmp_path)
+      _read(published_clients.EMNIST, tmp_path)
 
   @pytest.mark.parametrize(
     ('features', 'words'),
@@ -252,7 +252,7 @@ class TestProblems:
     rows = [('all_train', 'a', example(**features))]
     write_database(tmp_path / 'emnist_all.sqlite', rows)
     with pytest.raises(UserError, match=words):
-      _read(emnist.EMNIST, tmp_path)
+      _read(published_clients.EMNIST, tmp_path)
 
   def test_no_example(self, tmp_path, example, write_database):
     rows = [
@@ -264,7 +264,7 @@ class TestProblems:
       UserError,
       match="sqlite', example 2 of 'all_train': must be a tf.train.Example",
     ):
-      _read(emnist.EMNIST, tmp_path)
+      _read(published_clients.EMNIST, tmp_path)
 
   def test_hdf5_of_something_else(self, hdf5_files):
     import h5py
@@ -276,7 +276,7 @@ class TestProblems:
     with pytest.raises(
       UserError, match="must hold the group 'examples', but it holds 'images'"
     ):
-      _read(emnist.EMNIST, hdf5_files)
+      _read(published_clients.EMNIST, hdf5_files)
 
   def test_hdf5_without_labels(self, hdf5_files):
     path = hdf5_files / 'fed_emnist_test.h5'
@@ -285,7 +285,7 @@ class TestProblems:
     with pytest.raises(
       UserError, match="client 'f7': must have the feature 'label', but it has"
     ):
-      _read(emnist.EMNIST, hdf5_files)
+      _read(published_clients.EMNIST, hdf5_files)
 
   def test_hdf5_with_too_few_labels(self, hdf5_files):
     path = hdf5_files / 'fed_emnist_test.h5'
@@ -294,7 +294,7 @@ class TestProblems:
     with pytest.raises(
       UserError, match=r'for each of its 2 images, but holds \[1\]'
     ):
-      _read(emnist.EMNIST, hdf5_files)
+      _read(published_clients.EMNIST, hdf5_files)
 
   def test_damaged_hdf5(self, hdf5_files):
     path = hdf5_files / 'fed_emnist_train.h5'
@@ -302,4 +302,4 @@ class TestProblems:
     with pytest.raises(
       UserError, match="fed_emnist_train.h5' must be a whole, readable file"
     ):
-      _read(emnist.EMNIST, hdf5_files)
+      _read(published_clients.EMNIST, hdf5_files)

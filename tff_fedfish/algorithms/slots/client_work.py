@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_fedfish.algorithms.slots.finite import is_all_finite, zero_unless
+from tff_fedfish.algorithms.slots.bounds import is_all_finite, zero_unless
+from tff_fedfish.local_training import LocalResult
 
 Structure = Any
 
@@ -21,19 +22,15 @@ class ClientUpdate(NamedTuple):
   """The computation of one client.
 
   Attributes:
-    trainable: Trainable weights after local training.
+    local: Result of local training.
     update: Structure for the aggregator; every leaf float.
-    num_examples: Int64, rows of one pass over the client's data.
-    metrics: The model's metrics state over local training.
     counts: Int32 scalars by name, to be summed over the clients that are
       finite; reported beside `num_empty_clients`.
     summands: The method state's, see `MethodState`; () without one.
   """
 
-  trainable: Structure
+  local: LocalResult
   update: Structure
-  num_examples: tf.Tensor
-  metrics: Structure
   counts: Mapping[str, tf.Tensor]
   summands: Structure = ()
 
@@ -61,33 +58,25 @@ def split_state(
   return (state['hparams'], state['method']) if method_state else (state, ())
 
 
-def client_weight(
-  num_examples: tf.Tensor, client_weighting: tff.learning.ClientWeighting
-) -> tf.Tensor:
-  """Returns w_i of a finite client, float32 scalar; 0 without examples."""
-  if client_weighting is tff.learning.ClientWeighting.UNIFORM:
-    return tf.cast(num_examples > 0, tf.float32)
-  return tf.cast(num_examples, tf.float32)
-
-
 def accepted(
   client: ClientUpdate, client_weighting: tff.learning.ClientWeighting
 ) -> tuple[Structure, tf.Tensor, tf.Tensor]:
-  """Returns what the aggregator is given of a client.
+  """Returns (update, w_i, whether update and metrics are finite).
 
-  Args:
-    client: Computed by the method.
-    client_weighting: NUM_EXAMPLES (rows of one pass) or UNIFORM.
-
-  Returns:
-    (update, w_i, whether update and metrics are finite): if they are not, the
-    update is zero and w_i 0.
+  That is what the aggregator is given of a client: if they are not finite, the
+  update is zero and w_i 0.
   """
   # The loss too: it may be infinite where its gradient is not.
-  is_finite = is_all_finite([client.update, client.metrics, client.summands])
+  is_finite = is_all_finite(
+    [client.update, client.local.metrics, client.summands]
+  )
   update = zero_unless(is_finite, client.update)
-  weight = client_weight(client.num_examples, client_weighting)
-  return update, tf.where(is_finite, weight, 0.0), is_finite
+  # 0 without examples.
+  weight = client.local.num_examples
+  if client_weighting is tff.learning.ClientWeighting.UNIFORM:
+    weight = weight > 0
+  weight = tf.where(is_finite, tf.cast(weight, tf.float32), 0.0)
+  return update, weight, is_finite
 
 
 def build_client_work(
@@ -165,15 +154,16 @@ def build_client_work(
     client = client_update(
       state, weights.trainable, weights.non_trainable, dataset
     )
+    num_examples = client.local.num_examples
     update, weight, is_finite = accepted(client, client_weighting)
     metrics = tf.nest.map_structure(
       lambda fresh, value: tf.where(is_finite, value, fresh),
       functional_model.initialize_metrics_state(),
-      client.metrics,
+      client.local.metrics,
     )
     counts = collections.OrderedDict(
       # Not `==`: in the graphs TFF builds it compares identities.
-      num_empty_clients=tf.cast(tf.equal(client.num_examples, 0), tf.int32),
+      num_empty_clients=tf.cast(tf.equal(num_examples, 0), tf.int32),
       num_non_finite_clients=tf.cast(tf.logical_not(is_finite), tf.int32),
       **{
         name: tf.where(is_finite, count, 0)
@@ -183,7 +173,7 @@ def build_client_work(
     result = tff.learning.templates.ClientResult(update, weight)
     summands = client.summands
     if method_state:
-      has_data = tf.logical_and(is_finite, client.num_examples > 0)
+      has_data = tf.logical_and(is_finite, num_examples > 0)
       summands = zero_unless(has_data, summands)
     return result, metrics, counts, summands
 

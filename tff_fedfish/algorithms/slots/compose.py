@@ -1,28 +1,28 @@
 """Composes a method's own parts with the ones that all methods share."""
 
+import collections
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from models.functional_model import ModelSpec
 from tff_fedfish import local_training
+from tff_fedfish.algorithms.slots.bounds import clip_to_norm, is_all_finite
 from tff_fedfish.algorithms.slots.client_work import (
   ClientUpdate,
   MethodState,
   build_client_work,
   split_state,
 )
-from tff_fedfish.algorithms.slots.delta_norm import clip_to_norm
-from tff_fedfish.algorithms.slots.finalizer import build_finalizer
-from tff_fedfish.algorithms.slots.initial_weights import (
-  Model,
-  build_initial_weights,
-)
 from tff_fedfish.algorithms.slots.trained_models import FederatedProcess
+from tff_fedfish.arguments import require
 from tff_fedfish.batch_gradients import ExtraLoss
 
 Structure = Any
+Model = tff.learning.models.FunctionalModel | ModelSpec
 
 
 class TrainedClient(NamedTuple):
@@ -31,23 +31,15 @@ class TrainedClient(NamedTuple):
   Attributes:
     model: The functional model.
     initial_trainable: Trainable weights that the server sent.
-    trainable: Final trainable weights.
     non_trainable: Weights held fixed.
-    dataset: The rows that were trained on, each once, in batches.
-    num_examples: Int64, their number.
-    mean_loss: Float32, the mean over the local steps of the data loss.
-    observation: What the method's observer saw; None without one.
+    local: Result of local training, the final trainable weights included.
     max_delta_norm: Bound on the norm of what is sent; None: no bound.
   """
 
   model: tff.learning.models.FunctionalModel
   initial_trainable: Structure
-  trainable: Structure
   non_trainable: Structure
-  dataset: tf.data.Dataset
-  num_examples: tf.Tensor
-  mean_loss: tf.Tensor
-  observation: Structure
+  local: local_training.LocalResult
   max_delta_norm: float | None
 
   def model_delta(
@@ -65,7 +57,7 @@ class TrainedClient(NamedTuple):
     """
     with tf.control_dependencies(tf.nest.flatten(after)):
       delta = tf.nest.map_structure(
-        tf.subtract, self.initial_trainable, self.trainable
+        tf.subtract, self.initial_trainable, self.local.trainable
       )
     return self.bounded(delta)
 
@@ -133,18 +125,18 @@ def compose(
     ValueError: If `num_local_epochs`, `num_local_steps` or `micro_batch_size`
       is not an integer >= 1, or `max_delta_norm` is not above 0.
   """
-  _require_positive_integer('num_local_epochs', num_local_epochs)
-  for name, value in (
-    ('num_local_steps', num_local_steps),
-    ('micro_batch_size', micro_batch_size),
+  for name, value, alternative in (
+    ('num_local_epochs', num_local_epochs, ''),
+    ('num_local_steps', num_local_steps, ' or None'),
+    ('micro_batch_size', micro_batch_size, ' or None'),
   ):
-    if value is not None:
-      _require_positive_integer(name, value, ' or None')
-  if max_delta_norm is not None and not max_delta_norm > 0:
-    raise ValueError(
-      f'`max_delta_norm` must be above 0 or None, found {max_delta_norm!r}.'
-    )
-  functional_model, initial_weights = build_initial_weights(model)
+    is_left_out = alternative and value is None
+    is_count = isinstance(value, int) and value >= 1
+    wanted = f'an integer of at least 1{alternative}'
+    require(is_left_out or is_count, name, wanted, value)
+  is_bound = max_delta_norm is None or max_delta_norm > 0
+  require(is_bound, 'max_delta_norm', 'above 0 or None', max_delta_norm)
+  functional_model, initial_weights = _build_initial_weights(model)
   weights_type = initial_weights.type_signature.result
 
   def client_update(work_state, trainable, non_trainable, dataset):
@@ -168,25 +160,11 @@ def compose(
       observer=build_observer(trainable) if build_observer else None,
     )
     trained = TrainedClient(
-      model=functional_model,
-      initial_trainable=trainable,
-      trainable=local.trainable,
-      non_trainable=non_trainable,
-      dataset=local.dataset,
-      num_examples=local.num_examples,
-      mean_loss=local.mean_loss,
-      observation=local.observation,
-      max_delta_norm=max_delta_norm,
+      functional_model, trainable, non_trainable, local, max_delta_norm
     )
     update, counts = make_update(trained)
-    return ClientUpdate(
-      local.trainable,
-      update,
-      local.num_examples,
-      local.metrics,
-      counts,
-      method_state.summands(trained) if method_state else (),
-    )
+    summands = method_state.summands(trained) if method_state else ()
+    return ClientUpdate(local, update, counts, summands)
 
   client_work = build_client_work(
     functional_model,
@@ -202,14 +180,74 @@ def compose(
     tff.learning.templates.build_broadcast_process(weights_type),
     client_work,
     aggregation_factory.create(result_type.update, result_type.update_weight),
-    build_finalizer(server_optimizer, weights_type),
+    _build_finalizer(server_optimizer, weights_type),
   )
   return FederatedProcess(process, client_update, client_weighting)
 
 
-def _require_positive_integer(name, value, alternative=''):
-  if not isinstance(value, int) or value < 1:
-    raise ValueError(
-      f'`{name}` must be an integer of at least 1{alternative}, found '
-      f'{value!r}.'
+def _build_initial_weights(
+  model: Model,
+) -> tuple[tff.learning.models.FunctionalModel, tff.Computation]:
+  """Returns the functional model and a computation of its initial weights.
+
+  Those of a FunctionalModel become constants of the graph, those of a ModelSpec
+  are drawn inside it.
+
+  Raises:
+    TypeError: If `model` is neither, or its weights are not flat sequences.
+  """
+  if isinstance(model, ModelSpec):
+    functional_model = model.functional_model
+    draw = model.draw_initial_weights
+  elif isinstance(model, tff.learning.models.FunctionalModel):
+    functional_model = model
+    draw = functools.partial(
+      tf.nest.map_structure, tf.convert_to_tensor, model.initial_weights
     )
+  else:
+    raise TypeError(
+      '`model` must be a tff.learning.models.FunctionalModel or a '
+      f'tff_fedfish.ModelSpec, found {type(model).__name__}.'
+    )
+  for part in functional_model.initial_weights:
+    if not isinstance(part, list | tuple) or any(
+      isinstance(weight, list | tuple | dict) for weight in part
+    ):
+      raise TypeError(
+        'The initial weights of `model` must be two flat sequences of '
+        f'weights, found {type(part).__name__}.'
+      )
+
+  @tff.tensorflow.computation
+  def initial_weights():
+    return tff.learning.models.ModelWeights(*map(tuple, draw()))
+
+  return functional_model, initial_weights
+
+
+def _build_finalizer(
+  server_optimizer: tff.learning.optimizers.Optimizer,
+  weights_type: tff.Type,
+) -> tff.learning.templates.FinalizerProcess:
+  """Builds a finalizer that steps only on an informative pseudo-gradient.
+
+  A cohort that is empty, or whose clients were all rejected, yields an all-zero
+  pseudo-gradient. A server optimizer with momentum would move the weights on
+  it all the same, so weights and optimizer state are kept as they were. The
+  measurements say why: `update_is_non_finite` and `update_is_all_zero` (int32,
+  0 or 1).
+  """
+
+  def should_reject(unused_optimizer_state, update):
+    tensors = tf.nest.flatten(update)
+    non_finite = tf.logical_not(is_all_finite(update))
+    all_zero = tf.reduce_all([tf.reduce_all(tf.equal(t, 0)) for t in tensors])
+    measurements = collections.OrderedDict(
+      update_is_non_finite=tf.cast(non_finite, tf.int32),
+      update_is_all_zero=tf.cast(all_zero, tf.int32),
+    )
+    return tf.logical_or(non_finite, all_zero), measurements
+
+  return tff.learning.templates.build_apply_optimizer_finalizer(
+    server_optimizer, weights_type, should_reject_update=should_reject
+  )

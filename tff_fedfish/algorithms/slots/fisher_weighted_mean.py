@@ -7,7 +7,8 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_fedfish import fisher
-from tff_fedfish.algorithms.slots.finite import zero_if_non_finite
+from tff_fedfish.algorithms.slots.bounds import zero_if_non_finite
+from tff_fedfish.arguments import require
 
 
 class DeltaAndFisher(NamedTuple):
@@ -48,15 +49,10 @@ class FisherWeightedMeanFactory(tff.aggregators.WeightedAggregationFactory):
     Raises:
       ValueError: If one of them is below that.
     """
-    if not relative_floor >= 0:
-      raise ValueError(
-        f'`relative_floor` must be at least 0, found {relative_floor}.'
-      )
-    if max_mass_ratio is not None and not max_mass_ratio >= 1:
-      raise ValueError(
-        '`max_mass_ratio` must be at least 1 or None, found '
-        f'{max_mass_ratio!r}.'
-      )
+    require(relative_floor >= 0, 'relative_floor', 'at least 0', relative_floor)
+    is_bound = max_mass_ratio is None or max_mass_ratio >= 1
+    wanted = 'at least 1 or None'
+    require(is_bound, 'max_mass_ratio', wanted, max_mass_ratio)
     self._relative_floor = relative_floor
     self._max_mass_ratio = max_mass_ratio
 
@@ -65,43 +61,54 @@ class FisherWeightedMeanFactory(tff.aggregators.WeightedAggregationFactory):
   ) -> Any:
     """Returns w F, by which the server weighs a client's delta.
 
-    Args:
-      update: The client's.
-      client_weight: Scalar float32, w_i; 0 for a client that is left out.
-      state: That of the aggregation process before the round.
-
-    Returns:
-      Tensors like `update.model_delta`, floor and bound included; 0 where the
-      client's terms overflow.
+    Floor and bound are included; it is 0 where the client's terms overflow. The
+    state is that of the aggregation process before the round.
     """
-    if self._max_mass_ratio is None:
-      (_, mass), _ = _terms(update, client_weight, self._relative_floor)
-    else:
-      (_, mass), *_ = _bounded_terms(
-        update,
-        client_weight,
-        state['mean_masses'],
-        self._relative_floor,
-        self._max_mass_ratio,
-      )
+    (_, mass), *_ = self._terms(update, client_weight, state)
     return mass
 
   def create(
     self, value_type: tff.Type, weight_type: tff.Type
   ) -> tff.templates.AggregationProcess:
     """Builds the process for updates of `value_type`."""
-    relative_floor = self._relative_floor
-    bound = self._max_mass_ratio and _MassBound(
-      value_type, weight_type, relative_floor, self._max_mass_ratio
+    is_bounded = self._max_mass_ratio is not None
+    diagonal_type = value_type.fisher_diagonal
+    num_tensors = len(
+      tf.nest.flatten(tff.types.type_to_tf_tensor_specs(diagonal_type))
     )
 
-    @tff.tensorflow.computation(value_type, weight_type)
-    @tf.function
-    def to_terms(update, client_weight):
-      terms, overflows = _terms(update, client_weight, relative_floor)
-      return terms, tf.cast(overflows, tf.int32)
+    @tff.tensorflow.computation
+    def initial_state():
+      # Round 1 has no round before it, and no bound.
+      return collections.OrderedDict(mean_masses=tf.zeros([num_tensors]))
 
-    terms_type = to_terms.type_signature.result[0]
+    @tff.federated_computation
+    def initialize():
+      if is_bounded:
+        return tff.federated_eval(initial_state, tff.SERVER)
+      return tff.federated_value((), tff.SERVER)
+
+    state_type = initialize.type_signature.result.member
+
+    @tff.tensorflow.computation(value_type, weight_type, state_type)
+    @tf.function
+    def to_terms(update, client_weight, state):
+      terms, masses, exceeds, overflows = self._terms(
+        update, client_weight, state
+      )
+      counts = collections.OrderedDict(
+        num_overflowing_clients=tf.cast(overflows, tf.int32)
+      )
+      if is_bounded:
+        # Clients with data only.
+        has_mass = tf.logical_and(client_weight > 0, tf.logical_not(overflows))
+        counts['num_bounded_clients'] = tf.cast(
+          tf.logical_and(has_mass, tf.reduce_any(exceeds)), tf.int32
+        )
+        masses = (masses, tf.cast(has_mass, tf.float32))
+      return terms, counts, masses
+
+    terms_type, _, masses_type = to_terms.type_signature.result
 
     @tff.tensorflow.computation(terms_type)
     @tf.function
@@ -119,11 +126,13 @@ class FisherWeightedMeanFactory(tff.aggregators.WeightedAggregationFactory):
       )
       return num_zeros / float(sum(t.shape.num_elements() for t in tensors))
 
-    @tff.federated_computation
-    def initialize():
-      if bound:
-        return tff.federated_eval(bound.initial_state, tff.SERVER)
-      return tff.federated_value((), tff.SERVER)
+    if is_bounded:
+
+      @tff.tensorflow.computation(state_type, masses_type)
+      def next_state(state, sums):
+        return collections.OrderedDict(
+          mean_masses=fisher.next_mean_masses(state['mean_masses'], *sums)
+        )
 
     @tff.federated_computation(
       initialize.type_signature.result,
@@ -131,106 +140,49 @@ class FisherWeightedMeanFactory(tff.aggregators.WeightedAggregationFactory):
       tff.FederatedType(weight_type, tff.CLIENTS),
     )
     def next_fn(state, update, client_weight):
-      bound_measurements = {}
-      if bound:
-        terms = tff.federated_map(
-          bound.to_terms,
-          (update, client_weight, tff.federated_broadcast(state)),
-        )
-        bound_measurements['num_bounded_clients'] = tff.federated_sum(terms[2])
-        state = tff.federated_map(
-          bound.next_state, (state, tff.federated_sum(terms[3]))
-        )
-      else:
-        terms = tff.federated_map(to_terms, (update, client_weight))
-      sums = tff.federated_sum(terms[0])
-      measurements = tff.federated_zip(
-        collections.OrderedDict(
-          client_weight_sum=tff.federated_sum(client_weight),
-          num_overflowing_clients=tff.federated_sum(terms[1]),
-          zero_mass_fraction=tff.federated_map(to_zero_mass_fraction, sums),
-          **bound_measurements,
-        )
+      sent = tff.federated_map(
+        to_terms, (update, client_weight, tff.federated_broadcast(state))
       )
+      sums = tff.federated_sum(sent[0])
+      counts = tff.federated_sum(sent[1])
+      measurements = collections.OrderedDict(
+        client_weight_sum=tff.federated_sum(client_weight),
+        num_overflowing_clients=counts.num_overflowing_clients,
+        zero_mass_fraction=tff.federated_map(to_zero_mass_fraction, sums),
+      )
+      if is_bounded:
+        measurements['num_bounded_clients'] = counts.num_bounded_clients
+        state = tff.federated_map(
+          next_state, (state, tff.federated_sum(sent[2]))
+        )
       return tff.templates.MeasuredProcessOutput(
-        state, tff.federated_map(to_mean, sums), measurements
+        state,
+        tff.federated_map(to_mean, sums),
+        tff.federated_zip(measurements),
       )
 
     return tff.templates.AggregationProcess(initialize, next_fn)
 
+  def _terms(self, update, client_weight, state):
+    """Returns (w F delta, w F), masses, what exceeds the bound, overflow.
 
-class _MassBound:
-  """The computations of `max_mass_ratio`, which needs a state."""
-
-  def __init__(self, value_type, weight_type, relative_floor, max_mass_ratio):
-    num_tensors = len(
-      tf.nest.flatten(
-        tff.types.type_to_tf_tensor_specs(value_type.fisher_diagonal)
-      )
-    )
-
-    @tff.tensorflow.computation
-    def initial_state():
-      # Round 1 has no round before it, and no bound.
-      return collections.OrderedDict(mean_masses=tf.zeros([num_tensors]))
-
-    state_type = initial_state.type_signature.result
-
-    @tff.tensorflow.computation(value_type, weight_type, state_type)
-    @tf.function
-    def to_terms(update, client_weight, state):
-      terms, masses, is_bounded, overflows = _bounded_terms(
-        update,
+    The terms are 0 if they overflow. Masses and bounds are those of each
+    tensor, () without a bound.
+    """
+    weights, masses, exceeds = client_weight, (), ()
+    if self._max_mass_ratio is not None:
+      weights, masses, exceeds = fisher.bounded_weights(
+        update.fisher_diagonal,
         client_weight,
         state['mean_masses'],
-        relative_floor,
-        max_mass_ratio,
+        self._max_mass_ratio,
       )
-      counts = tf.logical_and(client_weight > 0, tf.logical_not(overflows))
-      is_counted = tf.logical_and(counts, tf.reduce_any(is_bounded))
-      return (
-        terms,
-        tf.cast(overflows, tf.int32),
-        tf.cast(is_counted, tf.int32),
-        (masses, tf.cast(counts, tf.float32)),
-      )
-
-    @tff.tensorflow.computation(state_type, to_terms.type_signature.result[3])
-    def next_state(state, sums):
-      return collections.OrderedDict(
-        mean_masses=fisher.next_mean_masses(state['mean_masses'], *sums)
-      )
-
-    self.initial_state = initial_state
-    self.to_terms = to_terms
-    self.next_state = next_state
-
-
-def _terms(update, client_weight, relative_floor):
-  """Returns (w F delta, w F), 0 if they overflow, and whether they do."""
-  return zero_if_non_finite(
-    _weighted_terms(update, client_weight, relative_floor)
-  )
-
-
-def _bounded_terms(
-  update, client_weight, mean_masses, relative_floor, max_mass_ratio
-):
-  """Returns bounded terms, masses in each tensor, what is bounded, overflow."""
-  weights, masses, is_bounded = fisher.bounded_weights(
-    update.fisher_diagonal, client_weight, mean_masses, max_mass_ratio
-  )
-  # A mass may overflow, too: it is a sum over a tensor.
-  (terms, masses), overflows = zero_if_non_finite(
-    (_weighted_terms(update, weights, relative_floor), masses)
-  )
-  return terms, masses, is_bounded, overflows
-
-
-def _weighted_terms(update, client_weight, relative_floor):
-  return fisher.fisher_weighted_terms(
-    update.model_delta,
-    update.fisher_diagonal,
-    client_weight,
-    relative_floor=relative_floor,
-  )
+    terms = fisher.fisher_weighted_terms(
+      update.model_delta,
+      update.fisher_diagonal,
+      weights,
+      relative_floor=self._relative_floor,
+    )
+    # A mass may overflow, too: it is a sum over a tensor.
+    (terms, masses), overflows = zero_if_non_finite((terms, masses))
+    return terms, masses, exceeds, overflows

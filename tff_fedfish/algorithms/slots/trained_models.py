@@ -24,13 +24,7 @@ class FederatedProcess(tff.learning.templates.LearningProcess):
     ],
     client_weighting: tff.learning.ClientWeighting,
   ):
-    """Extends a process.
-
-    Args:
-      process: Made by `tff.learning.templates.compose_learning_process`.
-      client_update: That of its client work.
-      client_weighting: That of its client work.
-    """
+    """Extends a process by what its client work was built from."""
     super().__init__(
       process.initialize,
       process.next,
@@ -61,10 +55,6 @@ class FederatedProcess(tff.learning.templates.LearningProcess):
 
     It is traced when it is first asked for, which takes as long as for `next`.
     """
-    client_update, client_weighting = (
-      self._client_update,
-      self._client_weighting,
-    )
     state_at_server, client_data = self.next.type_signature.parameter
     state_type = state_at_server.member
 
@@ -77,12 +67,14 @@ class FederatedProcess(tff.learning.templates.LearningProcess):
     )
     @tf.function
     def train(client_work_state, weights, dataset):
-      client = client_update(
+      client = self._client_update(
         client_work_state, weights.trainable, weights.non_trainable, dataset
       )
-      update, client_weight, _ = accepted(client, client_weighting)
+      update, client_weight, _ = accepted(client, self._client_weighting)
       return collections.OrderedDict(
-        trainable=client.trainable, client_weight=client_weight, update=update
+        trainable=client.local.trainable,
+        client_weight=client_weight,
+        update=update,
       )
 
     @tff.federated_computation(state_at_server, client_data)

@@ -12,11 +12,12 @@ from typing import NamedTuple
 import numpy as np
 
 from tff_fedfish.data.images.corpus_files import (
+  LabelledImages,
   check_labels,
   find_files,
+  join,
   reading,
 )
-from tff_fedfish.data.images.labelled_images import LabelledImages
 from tff_fedfish.errors import UserError
 
 _PIXEL_BYTES = 3 * 32 * 32
@@ -26,7 +27,7 @@ _ORIGIN = (
 
 
 class CifarVersion(NamedTuple):
-  """Differences between the two."""
+  """Files and labels of one of the two corpora."""
 
   name: str
   archive: str
@@ -89,7 +90,7 @@ def read_cifar(
     _decode(data, path, version.num_classes)
     for data, path in zip(contents, paths, strict=True)
   )
-  return _join(train), test
+  return join(train), test
 
 
 def _read(path: pathlib.Path) -> bytes:
@@ -131,13 +132,4 @@ def _decode(
     images=np.ascontiguousarray(planes.transpose(0, 2, 3, 1)),
     labels=labels[:, -1].copy(),
     coarse_labels=labels[:, 0].copy() if len(num_classes) > 1 else None,
-  )
-
-
-def _join(batches: list[LabelledImages]) -> LabelledImages:
-  images, labels, coarse_labels = zip(*batches, strict=True)
-  return LabelledImages(
-    np.concatenate(images),
-    np.concatenate(labels),
-    None if coarse_labels[0] is None else np.concatenate(coarse_labels),
   )

@@ -7,6 +7,7 @@ import pathlib
 import tarfile
 import zlib
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -14,6 +15,17 @@ from tff_fedfish.errors import UserError
 
 _OPTIONAL_GZ = '[.gz]'
 _MAX_LISTED = 10
+
+
+class LabelledImages(NamedTuple):
+  """One side, train or test, of a corpus: images and their classes by row."""
+
+  images: np.ndarray
+  """uint8 [n, height, width, channels]."""
+  labels: np.ndarray
+  """int32 [n]; classes are numbered from 0."""
+  coarse_labels: np.ndarray | None = None
+  """int32 [n], the superclasses; None where there are none."""
 
 
 def find_files(
@@ -25,14 +37,11 @@ def find_files(
   """Returns the files of the first choice of which none is missing.
 
   Args:
-    corpus: The name that the user gave, named in the error.
+    corpus: The name that the user gave.
     directory: Where the files lie.
     *choices: Names relative to `directory`; each choice suffices. One that ends
       in `[.gz]` stands for the file without and the file with `.gz`.
     origin: A sentence that says where the files are to be had.
-
-  Returns:
-    The paths, in the order of the choice.
 
   Raises:
     UserError: If every choice lacks a file; names what is required and what was
@@ -78,6 +87,16 @@ def check_labels(
       f'{str(path)!r} must hold labels from 0 to {num_classes - 1}, but it '
       f'holds {wrong[0]}. Check which file it is.'
     )
+
+
+def join(sides: Sequence[LabelledImages]) -> LabelledImages:
+  """Returns the images of all, one after the other."""
+  images, labels, coarse_labels = zip(*sides, strict=True)
+  return LabelledImages(
+    np.concatenate(images),
+    np.concatenate(labels),
+    None if coarse_labels[0] is None else np.concatenate(coarse_labels),
+  )
 
 
 def _locate(directory: pathlib.Path, name: str) -> pathlib.Path | None:

@@ -1,4 +1,6 @@
-"""Clients that hold images: who they are, and what each has."""
+"""Clients that hold labelled images, all in memory."""
+
+from __future__ import annotations
 
 import collections
 import dataclasses
@@ -6,13 +8,51 @@ import functools
 import hashlib
 import types
 from collections.abc import Iterable, Mapping
+from typing import ClassVar
 
 import numpy as np
 
+from tff_fedfish.data import sequences as sequences_lib
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ImageRows(sequences_lib.Rows):
+  """Labelled images of one client, as the rows of batches.
+
+  A row has one target, its class, and counts as one token. `noise_seeds` is
+  never None: it holds zeros outside of training and fine-tuning.
+  """
+
+  images: np.ndarray
+  """uint8 [n, height, width, channels]."""
+  labels: np.ndarray
+  """int32 [n]."""
+
+  def __len__(self) -> int:
+    return len(self.labels)
+
+  @property
+  def num_tokens(self) -> int:
+    """Number of images."""
+    return len(self)
+
+  def batch_features(self) -> collections.OrderedDict:
+    """Returns x, images and seeds of their noise, and y, the labels.
+
+    x also has `is_repeated` where that is not None.
+    """
+    x = collections.OrderedDict(image=self.images, noise_seed=self.noise_seeds)
+    if self.is_repeated is not None:
+      x['is_repeated'] = self.is_repeated
+    return collections.OrderedDict(x=x, y=self.labels)
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
-class ImageClients:
-  """The clients of a corpus of images, which is held in memory."""
+class ImageClients(sequences_lib.ClientRows):
+  """The clients of a corpus of images, a `Corpus`. Thread safe."""
+
+  manifest: ClassVar[None] = None
+  row_name: ClassVar[str] = 'images'
 
   images: np.ndarray
   """uint8 [n, height, width, channels]: the images of all clients."""
@@ -20,8 +60,7 @@ class ImageClients:
   """int32 [n]: their classes, from 0 to num_classes - 1."""
   client_rows: Mapping[bytes, np.ndarray]
   """Client id -> int64 [num_examples]: its rows of both. No row has two
-  clients; a row may have none. Clients without a row become
-  `empty_clients`."""
+  clients; a row may have none. Clients without a row are left out."""
   num_classes: int
   """Classes that there are, whether or not a client has them."""
   held_out: tuple[bytes, ...] = ()
@@ -30,27 +69,20 @@ class ImageClients:
   class_names: tuple[bytes, ...] = ()
   """Names of the classes by label; () where the corpus gives none itself."""
   skipped: str = ''
-  """How many files were not read and why, in one line; '' if all were."""
+  """Line on how many files were not read and why; '' if all were."""
   fingerprints_images: bool = False
   """Whether `fingerprint` covers the pixels as well."""
-  empty_clients: tuple[bytes, ...] = dataclasses.field(init=False)
-  """Clients to whom no example was assigned, sorted; not in `client_ids`."""
 
   def __post_init__(self):
     _check(self)
     rows = {
       client_id: np.asarray(found, np.int64)
       for client_id, found in sorted(self.client_rows.items())
+      if len(found)
     }
-    values = dict(
-      client_rows=types.MappingProxyType(
-        {client_id: found for client_id, found in rows.items() if len(found)}
-      ),
-      held_out=tuple(i for i in sorted(self.held_out) if len(rows[i])),
-      empty_clients=tuple(i for i, found in rows.items() if not len(found)),
-    )
-    for name, value in values.items():
-      object.__setattr__(self, name, value)
+    held_out = tuple(i for i in sorted(self.held_out) if i in rows)
+    object.__setattr__(self, 'client_rows', types.MappingProxyType(rows))
+    object.__setattr__(self, 'held_out', held_out)
 
   @functools.cached_property
   def client_ids(self) -> list[bytes]:
@@ -61,44 +93,6 @@ class ImageClients:
   def image_shape(self) -> tuple[int, int, int]:
     """Height, width and channels."""
     return self.images.shape[1:]
-
-  @property
-  def num_unassigned(self) -> int:
-    """Images that no client has, such as what a partition drops."""
-    return len(self.labels) - sum(map(len, self.client_rows.values()))
-
-  def examples(self, client_id: bytes) -> tuple[np.ndarray, np.ndarray]:
-    """Returns what a client has, in the order of the corpus.
-
-    Args:
-      client_id: One of `client_ids`.
-
-    Returns:
-      (images, labels): uint8 [num_examples, height, width, channels] and int32
-      [num_examples]; copies, which the caller may change.
-
-    Raises:
-      KeyError: If there is no such client.
-    """
-    rows = self.client_rows[client_id]
-    return self.images[rows], self.labels[rows]
-
-  def num_examples(self, client_id: bytes) -> int:
-    """Returns how many examples a client has; KeyError where there is none."""
-    return len(self.client_rows[client_id])
-
-  def label_histograms(self) -> np.ndarray:
-    """Returns int64 [clients, num_classes]: examples by client and class.
-
-    The rows are in the order of `client_ids`.
-    """
-    return np.array(
-      [
-        np.bincount(self.labels[rows], minlength=self.num_classes)
-        for rows in self.client_rows.values()
-      ],
-      np.int64,
-    ).reshape(-1, self.num_classes)
 
   @functools.cached_property
   def fingerprint(self) -> str:
@@ -117,6 +111,59 @@ class ImageClients:
         hasher.update(repr(self.image_shape).encode())
         hasher.update(self.images[rows].tobytes())
     return hasher.hexdigest()
+
+  @property
+  def element_spec(self) -> collections.OrderedDict:
+    """The type of a batch, the same for every client.
+
+    `OrderedDict(x, y)` of `tf.TensorSpec`s: x is `OrderedDict(image,
+    noise_seed)`, uint8 [None, height, width, channels] and int32 [None, 2]; y
+    int32 [None].
+    """
+    import tensorflow as tf
+
+    return collections.OrderedDict(
+      x=collections.OrderedDict(
+        image=tf.TensorSpec([None, *self.image_shape], tf.uint8),
+        noise_seed=tf.TensorSpec([None, 2], tf.int32),
+      ),
+      y=tf.TensorSpec([None], tf.int32),
+    )
+
+  def sequences(self, client_id: bytes) -> ImageRows:
+    """Returns all images of a client in the order of the corpus.
+
+    Args:
+      client_id: One of `client_ids`.
+
+    Returns:
+      A row for each image; copies, which the caller may change. Noise seeds
+      are 0.
+
+    Raises:
+      KeyError: If there is no such client.
+    """
+    rows = self.client_rows[client_id]
+    seeds = np.zeros((len(rows), 2), np.int32)
+    return ImageRows(self.images[rows], self.labels[rows], noise_seeds=seeds)
+
+  def training_sequences(
+    self,
+    client_id: bytes,
+    *,
+    shuffle_seed: int,
+    round_num: int,
+    **limits: int | None,
+  ) -> ImageRows:
+    """Returns the images that a client trains on in one round.
+
+    Their noise seeds differ from row to row, and are a function of
+    (shuffle_seed, round_num, client_id) as their order is. See `ClientRows`.
+    """
+    rows = super().training_sequences(
+      client_id, shuffle_seed=shuffle_seed, round_num=round_num, **limits
+    )
+    return sequences_lib.with_noise(rows, shuffle_seed, round_num, client_id)
 
 
 def group_rows(client_ids: Iterable[bytes]) -> dict[bytes, np.ndarray]:
@@ -144,24 +191,10 @@ def _check(clients: ImageClients) -> None:
       f'`labels` must be int32 [{len(images)}], found {labels.dtype} '
       f'{list(labels.shape)}.'
     )
-  if (
-    len(labels) and not 0 <= labels.min() <= labels.max() < clients.num_classes
-  ):
-    raise ValueError(
-      f'`labels` must lie between 0 and {clients.num_classes - 1}, found '
-      f'{labels.min()} to {labels.max()}.'
-    )
-  rows = np.concatenate(
-    [
-      np.empty(0, np.int64),
-      *(np.asarray(rows, np.int64) for rows in clients.client_rows.values()),
-    ]
-  )
-  if len(rows) and not 0 <= rows.min() <= rows.max() < len(labels):
-    raise ValueError(
-      f'`client_rows` must lie between 0 and {len(labels) - 1}, found '
-      f'{rows.min()} to {rows.max()}.'
-    )
+  _check_range('labels', labels, clients.num_classes)
+  rows = [np.asarray(rows, np.int64) for rows in clients.client_rows.values()]
+  rows = np.concatenate([np.empty(0, np.int64), *rows])
+  _check_range('client_rows', rows, len(labels))
   num_holders = np.bincount(rows)
   if num_holders.max(initial=0) > 1:
     raise ValueError(
@@ -171,4 +204,12 @@ def _check(clients: ImageClients) -> None:
   if unknown := sorted(set(clients.held_out) - set(clients.client_rows)):
     raise ValueError(
       f'`held_out` must name clients of `client_rows`, found {unknown[0]!r}.'
+    )
+
+
+def _check_range(name: str, values: np.ndarray, limit: int) -> None:
+  if len(values) and not 0 <= values.min() <= values.max() < limit:
+    raise ValueError(
+      f'`{name}` must lie between 0 and {limit - 1}, found {values.min()} to '
+      f'{values.max()}.'
     )

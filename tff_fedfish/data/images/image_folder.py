@@ -1,18 +1,32 @@
 """People's own images: DIRECTORY/CLIENT/CLASS/*.png or *.jpg.
 
+Nothing is scaled.
+
 Everything is in the order of the names' bytes, so that nothing depends on the
 file system. Client ids and class names are the bytes of the directory names.
 """
 
 import collections
+import io
 import os
+import stat
+import warnings
 
 import numpy as np
 
 from tff_fedfish.data.images.image_clients import ImageClients
-from tff_fedfish.data.images.image_files import quoted, read_image
 from tff_fedfish.errors import UserError
 
+# Pixels of a side of an image.
+_MIN_SIDE, _MAX_SIDE = 16, 128
+# Pillow opens many more formats, some with external programs.
+_FORMATS = ('PNG', 'JPEG')
+# The largest image has 48 KiB of pixels, but Pillow also reads the rest.
+_MAX_FILE_BYTES = 2**24
+# Pillow's mode -> the mode it is converted to without any loss.
+_MODES = dict.fromkeys(('1', 'L', 'LA'), 'L') | dict.fromkeys(
+  ('P', 'PA', 'RGB', 'RGBA'), 'RGB'
+)
 _EXTENSIONS = (b'.png', b'.jpg', b'.jpeg')
 
 
@@ -41,7 +55,7 @@ def read_image_folder(directory: str | os.PathLike) -> ImageClients:
     if image.shape != first.shape:
       raise UserError(
         'All images must have the same height, width and channels, but '
-        f'{quoted(files.paths[0])} has {_size(first)} and {quoted(path)} has '
+        f'{_quoted(files.paths[0])} has {_size(first)} and {_quoted(path)} has '
         f'{_size(image)}. Convert one of them.'
       )
     images[row] = image
@@ -87,14 +101,14 @@ class ImageFolder:
       if start == len(self.paths):
         self._skipped['clients without images'].append(client)
     self.skipped = ', '.join(
-      f'{reason}: {len(names)} (such as {quoted(names[0])})'
+      f'{reason}: {len(names)} (such as {_quoted(names[0])})'
       for reason, names in sorted(self._skipped.items())
     )
     if not self.paths:
       found = f'found only {self.skipped}'
       raise self._unusable(found if self.skipped else 'the directory is empty')
     if len(self.class_names) < 2:
-      raise self._unusable(f'found only {quoted(self.class_names[0])}')
+      raise self._unusable(f'found only {_quoted(self.class_names[0])}')
 
   def _directories(self, parent: bytes) -> list[bytes]:
     directories, others = self._entries(parent)
@@ -116,7 +130,7 @@ class ImageFolder:
       names = sorted(os.listdir(path))
     except OSError as error:
       raise self._unusable(
-        f'{quoted(path)} cannot be read ({error.strerror})'
+        f'{_quoted(path)} cannot be read ({error.strerror})'
       ) from error
     directories, others, hidden = [], [], []
     for name in names:
@@ -140,7 +154,7 @@ class ImageFolder:
     for client, names in classes.items():
       if missing := sorted({*classes[whole]} - {*names}):
         found, lacking = (
-          quoted(os.path.join(self._root, of, missing[0]))
+          _quoted(os.path.join(self._root, of, missing[0]))
           for of in (whole, client)
         )
         raise UserError(
@@ -153,10 +167,89 @@ class ImageFolder:
   def _unusable(self, found: str) -> UserError:
     return UserError(
       "Corpus 'image_folder' requires CLIENT/CLASS/*.png or *.jpg with at "
-      f'least 2 classes in {quoted(self._root)}, but {found}. Name such a '
+      f'least 2 classes in {_quoted(self._root)}, but {found}. Name such a '
       'directory.'
     )
 
 
+def read_image(path: bytes) -> np.ndarray:
+  """Returns the pixels of one file.
+
+  uint8 [height, width, channels]; 1 channel where the file is grey, else 3.
+
+  Raises:
+    UserError: If it is no whole PNG or JPEG file, a side is not between
+      16 and 128, or the pixels do not fit into 8 bits a channel.
+  """
+  # Late: people who have other corpora need not wait for it.
+  from PIL import Image
+
+  try:
+    data = _read_file(path)
+    with warnings.catch_warnings():
+      # Pillow would print lines of its own, such as about large sizes.
+      warnings.simplefilter('ignore')
+      with Image.open(io.BytesIO(data), formats=_FORMATS) as image:
+        # Before anything is unpacked: a small file may hold a huge image.
+        _check_header(image, path)
+        _check_opaque(image, path)
+        pixels = np.asarray(image.convert(_MODES[image.mode]))
+  except UserError:
+    raise
+  # A damaged file makes Pillow raise OSError, SyntaxError, struct.error, ...
+  except Exception as error:  # pylint: disable=broad-exception-caught
+    # Its text would name an object in memory, not the file.
+    unknown = isinstance(error, Image.UnidentifiedImageError)
+    reason = 'it is neither' if unknown else ' '.join(str(error).split())
+    raise UserError(
+      f'{_quoted(path)} must be a whole PNG or JPEG file that can be read, but '
+      f'it is not ({reason}). Replace or remove it.'
+    ) from error
+  return pixels.reshape(*pixels.shape[:2], -1)
+
+
+def _read_file(path):
+  found = os.stat(path)
+  # A pipe would never end.
+  if not stat.S_ISREG(found.st_mode):
+    raise OSError('it is no regular file')
+  if found.st_size > _MAX_FILE_BYTES:
+    raise OSError(f'it has more than {_MAX_FILE_BYTES:,} bytes')
+  with open(path, 'rb') as file:
+    return file.read()
+
+
+def _check_header(image, path):
+  width, height = image.size
+  if not _MIN_SIDE <= min(image.size) <= max(image.size) <= _MAX_SIDE:
+    raise UserError(
+      f'{_quoted(path)} must have sides of {_MIN_SIDE} to {_MAX_SIDE} pixels, '
+      f'found {height} x {width} (height x width). Resize it.'
+    )
+  # Pillow cuts 16 bits of a colour down to 8 without a word.
+  is_deep = any('16' in str(arguments) for *_, arguments in image.tile)
+  if is_deep or image.mode not in _MODES:
+    raise _unfit(path, '16 bits' if is_deep else f'mode {image.mode}')
+
+
+def _check_opaque(image, path):
+  if image.has_transparency_data:
+    lowest, _ = image.convert('RGBA').getchannel('A').getextrema()
+    if lowest < 255:
+      raise _unfit(path, 'transparent pixels')
+
+
+def _unfit(path, found):
+  return UserError(
+    f'{_quoted(path)} must be grey or RGB with 8 bits a channel and no '
+    f'transparent pixels, found {found}. Convert it.'
+  )
+
+
 def _size(image: np.ndarray) -> str:
   return ' x '.join(map(str, image.shape))
+
+
+def _quoted(path: bytes) -> str:
+  """Returns a path in quotes, in one line whatever its bytes are."""
+  return repr(os.fsdecode(path))

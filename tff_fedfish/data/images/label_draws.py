@@ -1,15 +1,8 @@
-"""Shared parts of partitions by label: Dirichlet draws, cuts of classes."""
+"""Dirichlet draws and cuts of classes, which partitions by label share."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
-
-from tff_fedfish.errors import UserError
-
-MAX_ATTEMPTS = 1_000
-"""Draws before a partition that may redraw gives up."""
-
-_MIN_CONCENTRATION = 1e-9
 
 
 def log_dirichlet(
@@ -58,7 +51,7 @@ def to_shares(
 def to_thresholds(
   logs: np.ndarray, allowed: np.ndarray | bool = True
 ) -> np.ndarray:
-  """Returns what `draw` takes; arguments as in `to_shares`."""
+  """Returns the limits of `to_shares` that `draw` takes."""
   sums = np.cumsum(to_shares(logs, allowed))
   # Exactly 1 at the last entry with a share, so that none behind it is drawn.
   return sums / sums[-1]
@@ -89,16 +82,13 @@ def shuffled_classes(
 
 
 def cut(rows: np.ndarray, shares: np.ndarray) -> list[np.ndarray]:
-  """Cuts rows into consecutive parts.
+  """Cuts rows into consecutive parts, one per share.
 
   Args:
-    rows: What is cut, [n].
-    shares: Numbers >= 0, not all 0, one for each part: ints are counted with
-      exactly, floats as doubles. Parts end at floor(n * the sum of shares so
-      far / the sum of all).
-
-  Returns:
-    As many parts as shares, together all rows; a share of 0 gets none.
+    rows: Rows to cut, [n].
+    shares: Numbers >= 0, not all 0: ints are counted with exactly, floats as
+      doubles. Parts end at floor(n * the sum of shares so far / the sum of
+      all), so that a share of 0 gets none.
   """
   sums = np.cumsum(shares)
   if sums.dtype.kind == 'f':
@@ -111,35 +101,24 @@ def cut(rows: np.ndarray, shares: np.ndarray) -> list[np.ndarray]:
 def collect(
   num_clients: int, pieces: Sequence[tuple[int, np.ndarray]]
 ) -> list[np.ndarray]:
-  """Joins what each client was given.
-
-  Args:
-    num_clients: How many clients there are.
-    pieces: (client number, rows), any number for a client.
-
-  Returns:
-    The rows of each client, int64, ascending.
-  """
+  """Joins (client number, rows) pieces into each client's rows, ascending."""
   given = [[np.empty(0, np.int64)] for _ in range(num_clients)]
   for client, rows in pieces:
     given[client].append(rows)
   return [np.sort(np.concatenate(rows)) for rows in given]
 
 
-def check_count(name: str, value: int, *, at_least: int = 1) -> None:
-  """Raises ValueError if a parameter is no int or too small."""
-  is_int = isinstance(value, int | np.integer) and not isinstance(value, bool)
-  if not is_int or value < at_least:
-    raise ValueError(
-      f'`{name}` must be an int of at least {at_least}, found {value!r}. '
-      'Change it.'
-    )
+def label_histograms(
+  labels: np.ndarray, parts: Iterable[np.ndarray], num_classes: int
+) -> np.ndarray:
+  """Returns how many examples of each class each client has.
 
-
-def check_concentration(name: str, value: float) -> None:
-  """Raises UserError if a Dirichlet concentration cannot be drawn with."""
-  if not _MIN_CONCENTRATION <= value < np.inf:
-    raise UserError(
-      f'`{name}` must be a finite number of at least {_MIN_CONCENTRATION}, '
-      f'found {value!r}. Change it.'
-    )
+  Args:
+    labels: Int [n], from 0 to num_classes - 1.
+    parts: The rows of each client.
+    num_classes: Width of the result, int64 [clients, num_classes].
+  """
+  return np.array(
+    [np.bincount(labels[rows], minlength=num_classes) for rows in parts],
+    np.int64,
+  ).reshape(-1, num_classes)

@@ -12,8 +12,6 @@ import numpy as np
 
 from tff_fedfish.data import randomness
 from tff_fedfish.data.images.label_draws import (
-  check_concentration,
-  check_count,
   collect,
   draw,
   log_dirichlet,
@@ -27,8 +25,9 @@ _PURPOSE = 'partition/pachinko'
 
 def pachinko(
   labels: np.ndarray,
-  coarse_labels: np.ndarray,
   *,
+  coarse_labels: np.ndarray | None,
+  num_classes: int,
   num_clients: int,
   seed: int,
   examples_per_client: int = 100,
@@ -47,6 +46,7 @@ def pachinko(
   Args:
     labels: Int [n], the fine classes.
     coarse_labels: Int [n]; each fine class has one.
+    num_classes: Not read: only classes with examples count.
     num_clients: Clients to make, 500 for training in the paper, 100 for tests.
     seed: The `partition_seed`.
     examples_per_client: Examples that each draws.
@@ -58,14 +58,14 @@ def pachinko(
     other rows belong to no client. It depends on the arguments only.
 
   Raises:
-    ValueError: If a count is no int or too small.
-    UserError: If a parameter is out of range, if the clients would need more
+    UserError: If there are no coarse classes, if the clients would need more
       examples than there are, or if a fine class has two coarse ones.
   """
-  check_count('num_clients', num_clients)
-  check_count('examples_per_client', examples_per_client)
-  check_concentration('root_alpha', root_alpha)
-  check_concentration('leaf_alpha', leaf_alpha)
+  if coarse_labels is None:
+    raise UserError(
+      "`partition.scheme` 'pachinko' requires coarse classes, which this "
+      'corpus has not. Take cifar100, or another scheme.'
+    )
   if num_clients * examples_per_client > len(labels):
     raise UserError(
       f'`num_clients` x `examples_per_client` must not exceed the '

@@ -3,58 +3,32 @@
 import dataclasses
 import inspect
 import types
-from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 
-from tff_fedfish.data.images import (
-  class_partitions,
-  dirichlet_partitions,
-  pachinko,
-)
+from tff_fedfish.data.images import partition_schemes as schemes
+from tff_fedfish.data.images.pachinko import pachinko
 from tff_fedfish.errors import UserError
 
-_ALWAYS = ('scheme', 'num_clients', 'seed')
-
-
-class _Scheme(NamedTuple):
-  function: Callable[..., list[np.ndarray]]
-  needs: tuple[str, ...] = ()
-  """Parameters that must be given."""
-  takes: tuple[str, ...] = ()
-  """Parameters with a default."""
-
-
-_SCHEMES: Mapping[str, _Scheme] = types.MappingProxyType(
+_SCHEMES = types.MappingProxyType(
   {
-    'pachinko': _Scheme(
-      pachinko.pachinko,
-      takes=('examples_per_client', 'root_alpha', 'leaf_alpha'),
-    ),
-    'per_class_over_clients': _Scheme(
-      dirichlet_partitions.per_class_over_clients,
-      needs=('alpha',),
-      takes=('min_examples',),
-    ),
-    'per_client_over_classes_normalised': _Scheme(
-      dirichlet_partitions.per_client_over_classes_normalised, needs=('alpha',)
-    ),
-    'per_client_sampling': _Scheme(
-      dirichlet_partitions.per_client_sampling, needs=('alpha',)
-    ),
-    'fixed_classes': _Scheme(
-      class_partitions.fixed_classes, needs=('classes_per_client',)
-    ),
-    'pathological_shards': _Scheme(
-      class_partitions.pathological_shards, needs=('shards_per_client',)
-    ),
-    'latent_distributions': _Scheme(class_partitions.latent_distributions),
+    function.__name__: function
+    for function in (
+      pachinko,
+      schemes.per_class_over_clients,
+      schemes.per_client_over_classes_normalised,
+      schemes.per_client_sampling,
+      schemes.fixed_classes,
+      schemes.pathological_shards,
+      schemes.latent_distributions,
+    )
   }
 )
+_MIN_CONCENTRATION = 1e-9
 
 SCHEMES = tuple(_SCHEMES)
-"""Names of the schemes: functions of the modules imported above."""
+"""Names of the schemes."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -88,19 +62,19 @@ class Partition:
         f'`partition.scheme` must be one of {", ".join(SCHEMES)} with images '
         f"or 'merge' with text, found {self.scheme!r}. Change it."
       )
-    scheme = _SCHEMES[self.scheme]
-    given = self._parameters()
+    read = self._read_by_scheme()
+    given = self._given()
     problems = [
       f'`partition.{name}` is required by the scheme {self.scheme!r}, but it '
       'is not given'
-      for name in scheme.needs
-      if name not in given
+      for name, default in read.items()
+      if default is inspect.Parameter.empty and name not in given
     ]
     problems += [
       f'`partition.{name}` is not read by the scheme {self.scheme!r}, but it '
       f'is {value!r}: leave it out'
       for name, value in given.items()
-      if name not in scheme.needs + scheme.takes
+      if name not in read
     ]
     if problems:
       raise UserError('; '.join(problems) + '.')
@@ -128,36 +102,63 @@ class Partition:
       UserError: If a parameter is out of range, or pachinko has no coarse
         labels.
     """
-    function = _SCHEMES[self.scheme].function
-    parameters = dict(
-      num_clients=self.num_clients, seed=self.seed, **self._parameters()
+    parameters = {'num_clients': self.num_clients, **self._given()}
+    for name, value in parameters.items():
+      if name.endswith('alpha'):
+        _check_concentration(name, value)
+      else:
+        _check_count(name, value, at_least=0 if name == 'min_examples' else 1)
+    if self.scheme == pachinko.__name__:
+      parameters['coarse_labels'] = coarse_labels
+    return _SCHEMES[self.scheme](
+      labels, num_classes=num_classes, seed=self.seed, **parameters
     )
-    if self.scheme == 'pachinko':
-      if coarse_labels is None:
-        raise UserError(
-          "`partition.scheme` 'pachinko' requires coarse classes, which this "
-          'corpus has not. Take cifar100, or another scheme.'
-        )
-      return function(labels, coarse_labels, **parameters)
-    if self.scheme == 'latent_distributions':
-      return function(labels, **parameters)
-    return function(labels, num_classes=num_classes, **parameters)
 
   def parameters(self) -> dict[str, int | float]:
     """Returns all that the scheme reads, given or by default, but the seed."""
-    scheme = _SCHEMES[self.scheme]
-    defaults = inspect.signature(scheme.function).parameters
+    defaults = {
+      name: default
+      for name, default in self._read_by_scheme().items()
+      if default is not inspect.Parameter.empty
+    }
+    return {'num_clients': self.num_clients, **defaults, **self._given()}
+
+  def _given(self) -> dict[str, int | float]:
+    """Returns the parameters that are set, of those not all schemes have."""
     return {
-      'num_clients': self.num_clients,
-      **{name: defaults[name].default for name in scheme.takes},
-      **self._parameters(),
+      name: value
+      for name in _OPTIONAL
+      if (value := getattr(self, name)) is not None
     }
 
-  def _parameters(self) -> dict[str, int | float]:
-    """Returns what was given of the parameters that not all schemes have."""
+  def _read_by_scheme(self) -> dict[str, Any]:
+    """Returns which of `_OPTIONAL` the scheme reads, with their defaults."""
+    parameters = inspect.signature(_SCHEMES[self.scheme]).parameters
     return {
-      field.name: value
-      for field in dataclasses.fields(self)
-      if field.name not in _ALWAYS
-      and (value := getattr(self, field.name)) is not None
+      name: parameters[name].default for name in _OPTIONAL if name in parameters
     }
+
+
+_OPTIONAL = tuple(
+  field.name
+  for field in dataclasses.fields(Partition)
+  if field.default is not dataclasses.MISSING
+)
+
+
+def _check_count(name: str, value: int, *, at_least: int) -> None:
+  is_int = isinstance(value, int | np.integer) and not isinstance(value, bool)
+  if not is_int or value < at_least:
+    raise ValueError(
+      f'`{name}` must be an int of at least {at_least}, found {value!r}. '
+      'Change it.'
+    )
+
+
+def _check_concentration(name: str, value: float) -> None:
+  """Raises UserError if a Dirichlet concentration cannot be drawn with."""
+  if not _MIN_CONCENTRATION <= value < np.inf:
+    raise UserError(
+      f'`{name}` must be a finite number of at least {_MIN_CONCENTRATION}, '
+      f'found {value!r}. Change it.'
+    )

@@ -1,15 +1,34 @@
-"""Tables 2 to 6 of Dhawan et al. (2024), FedFish, as facts.
+"""Tables 2 to 6 of Dhawan et al. (2024), FedFish, and what may stand beside.
 
 Source: "Leveraging Function Space Aggregation for Federated Learning at Scale",
-https://arxiv.org/abs/2311.10291v2. The numbers of seeds and intervals are not
-printed there. What the tables call perplexity lies between 3.4 and 7.1 at token
-accuracies of 16 to 44 %; it is read as the mean cross-entropy in nats, whose
-exponential the perplexity is.
+https://arxiv.org/abs/2311.10291v2. The paper prints neither numbers of seeds
+nor intervals. Its "perplexity" lies between 3.4 and 7.1 at token accuracies of
+16 to 44 %: it is read as the mean cross-entropy in nats, whose exponential the
+perplexity is.
+
+A corpus counts as the paper's only where the run proves it: the published
+corpora of images are checked when they are opened. A directory of text may hold
+anything, whatever its name. Everything else is at most the nearest result of
+the same kind of task, whose scores are not comparable.
 """
 
-import dataclasses
-import types
-from collections.abc import Iterator, Mapping
+import json
+import pathlib
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import pandas as pd
+
+from tff_fedfish.reporting.evaluations import Evaluation
+from tff_fedfish.reporting.fixed_budgets import (
+  FIXED_COMPUTE,
+  PAPER_LOCAL_EPOCHS,
+  Budgets,
+)
+from tff_fedfish.reporting.runs import Run
+from tff_fedfish.reporting.words import holds_images
+from tff_fedfish.run.corpus_identity import CorpusIdentity
 
 EMNIST = 'EMNIST'
 CIFAR100 = 'CIFAR100'
@@ -20,226 +39,275 @@ CC_NEWS = 'CC-News'
 FED_AVG = 'fed_avg'
 FED_FISH = 'fed_fish'
 LAST_EPOCH = 'last_epoch'
-"""FedFish whose Fisher is of the last local epoch's gradients: Table 6."""
+"""FedFish with the Fisher of the last local epoch's gradients: Table 6."""
 
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Settings:
-  """Tables 1 and 2: what one corpus was trained with."""
-
-  model: str
-  presets: tuple[str, ...]
-  """Presets of `config.model.preset` that are this model."""
-  cohort_size: int
-  num_rounds: int
-  local_batch_size: int
-  max_sequences_per_client: int
-  sequence_length: int | None
-  personalization_epochs: int
-  server_learning_rate: float
-  client_learning_rate: float
-  num_evaluated_clients: str
-  """As Table 1 prints it."""
-
-
-SETTINGS: Mapping[str, Settings] = types.MappingProxyType(
-  {
-    EMNIST: Settings(
-      model='a CNN of two convolutions',
-      presets=('emnist_cnn',),
-      cohort_size=64,
-      num_rounds=1500,
-      local_batch_size=10,
-      max_sequences_per_client=100,
-      sequence_length=None,
-      personalization_epochs=1,
-      server_learning_rate=1e-3,
-      client_learning_rate=1e-3,
-      num_evaluated_clients='3.4K',
-    ),
-    CIFAR100: Settings(
-      model='ResNet-18 with group norm',
-      presets=('resnet18',),
-      cohort_size=64,
-      num_rounds=1500,
-      local_batch_size=25,
-      max_sequences_per_client=100,
-      sequence_length=None,
-      personalization_epochs=4,
-      server_learning_rate=1e-3,
-      client_learning_rate=1e-3,
-      num_evaluated_clients='100',
-    ),
-    STACK_OVERFLOW: Settings(
-      model='a 350M decoder',
-      presets=('350m',),
-      cohort_size=16,
-      num_rounds=1500,
-      local_batch_size=4,
-      max_sequences_per_client=16,
-      sequence_length=128,
-      personalization_epochs=4,
-      server_learning_rate=1e-2,
-      client_learning_rate=1e-3,
-      num_evaluated_clients='204K',
-    ),
-    C4: Settings(
-      model='a 1.5B decoder',
-      presets=('1.5b',),
-      cohort_size=8,
-      num_rounds=10000,
-      local_batch_size=4,
-      max_sequences_per_client=16,
-      sequence_length=1024,
-      personalization_epochs=4,
-      server_learning_rate=1e-2,
-      client_learning_rate=1e-3,
-      num_evaluated_clients='8.5K',
-    ),
-  }
-)
-"""Results by training corpus; sequences of 128 tokens in evaluations."""
-
-_SO = STACK_OVERFLOW
-
-# fmt: off
-# Corpus, E, method; global accuracy (%) at fixed compute and at fixed rounds,
-# then personalized, the same.
-_TABLE_3 = (
-  (EMNIST, 4, FED_AVG, 81.38, 81.38, 83.09, 83.09),
-  (EMNIST, 4, FED_FISH, 82.64, 82.64, 83.44, 83.44),
-  (EMNIST, 8, FED_AVG, 82.05, 82.24, 83.46, 83.82),
-  (EMNIST, 8, FED_FISH, 83.19, 84.42, 84.37, 85.6),
-  (EMNIST, 16, FED_AVG, 76.45, 77.52, 77.96, 79.63),
-  (EMNIST, 16, FED_FISH, 79.01, 82.86, 81.05, 84.96),
-  (CIFAR100, 4, FED_AVG, 35.75, 35.75, 37.06, 37.06),
-  (CIFAR100, 4, FED_FISH, 36.88, 36.88, 41.31, 41.31),
-  (CIFAR100, 16, FED_AVG, 28.56, 33.28, 36.00, 32.13),
-  (CIFAR100, 16, FED_FISH, 31.63, 37.72, 40.53, 44.69),
+# Preset and words of the model, and evaluated clients as Table 1 prints them.
+_MODELS = {
+  EMNIST: ('emnist_cnn', 'a CNN of two convolutions', '3.4K'),
+  CIFAR100: ('resnet18', 'ResNet-18 with group norm', '100'),
+  STACK_OVERFLOW: ('350m', 'a 350M decoder', '204K'),
+  C4: ('1.5b', 'a 1.5B decoder', '8.5K'),
+}
+# Training clients of CIFAR100 as published: setting, value, and the default of
+# a run that does not say it.
+_PACHINKO = (
+  ('num_clients', 500, None),
+  ('examples_per_client', 100, 100),
+  ('root_alpha', 0.1, 0.1),
+  ('leaf_alpha', 10, 10),
+  ('held_out', 'matching', 'matching'),
 )
 
-# Trained on, E, evaluated on, method; (accuracy in %, cross-entropy) at 0, 25
-# and 50 % of the data, after all rounds R.
-_TABLE_4 = (
-  (_SO, 8, _SO, FED_AVG, (32.00, 3.79), None, (32.34, 3.90)),
-  (_SO, 8, _SO, FED_FISH, (32.98, 3.77), None, (34.28, 3.68)),
-  (_SO, 16, _SO, FED_AVG, (21.77, 5.56), None, (25.46, 4.61)),
-  (_SO, 16, _SO, FED_FISH, (31.27, 3.96), None, (32.60, 3.81)),
-  (C4, 1, C4, FED_AVG, (30.16, 4.26), (30.81, 4.21), (30.95, 4.20)),
-  (C4, 1, C4, FED_FISH, (31.15, 4.19), (32.10, 4.12), (32.34, 4.11)),
-  (C4, 16, C4, FED_AVG, (31.04, 4.13), (32.26, 4.12), (32.73, 4.08)),
-  (C4, 16, C4, FED_FISH, (32.37, 3.99), (33.54, 3.92), (33.98, 3.87)),
-  (C4, 1, _SO, FED_AVG, (17.91, 5.29), (19.85, 5.13), (21.58, 5.03)),
-  (C4, 1, _SO, FED_FISH, (19.55, 5.101), (22.07, 4.91), (23.38, 4.815)),
-  (C4, 16, _SO, FED_AVG, (18.83, 5.13), (19.63, 5.201), (22.98, 4.69)),
-  (C4, 16, _SO, FED_FISH, (19.54, 5.16), (26.89, 4.32), (27.77, 4.22)),
-  (C4, 1, CC_NEWS, FED_AVG, (29.03, 4.38), (29.45, 4.34), (29.73, 4.31)),
-  (C4, 1, CC_NEWS, FED_FISH, (29.53, 4.41), (30.14, 4.35), (30.61, 4.32)),
-  (C4, 16, CC_NEWS, FED_AVG, (29.96, 4.25), (29.69, 4.35), (31.00, 4.21)),
-  (C4, 16, CC_NEWS, FED_FISH, (31.00, 4.15), (31.75, 4.08), (32.58, 3.98)),
-)
 
-# The same after R / 2 rounds.
-_TABLE_5 = (
-  (C4, 1, C4, FED_AVG, (26.82, 4.67), (27.56, 4.61), (27.73, 4.60)),
-  (C4, 1, C4, FED_FISH, (27.69, 4.63), (28.70, 4.55), (28.91, 4.54)),
-  (C4, 16, C4, FED_AVG, (28.63, 4.42), (29.84, 4.37), (30.11, 4.39)),
-  (C4, 16, C4, FED_FISH, (30.33, 4.28), (31.54, 4.11), (31.61, 4.10)),
-  (C4, 1, _SO, FED_AVG, (17.10, 5.38), (19.92, 5.20), (21.78, 5.10)),
-  (C4, 1, _SO, FED_FISH, (17.25, 5.41), (19.62, 5.2), (21.10, 5.08)),
-  (C4, 16, _SO, FED_AVG, (18.57, 5.29), (16.23, 7.03), (18.91, 6.09)),
-  (C4, 16, _SO, FED_FISH, (17.80, 5.42), (20.81, 4.77), (22.78, 4.58)),
-  (C4, 1, CC_NEWS, FED_AVG, (26.03, 4.79), (26.44, 4.75), (26.72, 4.72)),
-  (C4, 1, CC_NEWS, FED_FISH, (26.23, 4.86), (26.88, 4.80), (27.34, 4.76)),
-  (C4, 16, CC_NEWS, FED_AVG, (27.55, 4.58), (27.23, 4.59), (28.02, 4.55)),
-  (C4, 16, CC_NEWS, FED_FISH, (28.91, 4.44), (29.86, 4.29), (30.06, 4.27)),
-)
-
-# E, method; at 0 and 50 %, trained and evaluated on C4. FedFish with the Fisher
-# of the last epoch. 32.72 is printed where Table 4 has 32.73.
-_TABLE_6 = (
-  (1, FED_AVG, (30.16, 4.26), (30.95, 4.20)),
-  (1, FED_FISH, (32.10, 4.10), (34.86, 3.93)),
-  (16, FED_AVG, (31.04, 4.13), (32.72, 4.08)),
-  (16, FED_FISH, (30.28, 4.07), (44.31, 3.42)),
-)
-# fmt: on
-
-
-@dataclasses.dataclass(frozen=True)
-class Result:
-  """One printed number.
+class Task(NamedTuple):
+  """A corpus of the paper that stands beside one of ours.
 
   Attributes:
-    table: 3 to 6.
-    corpus: That was trained on.
-    num_local_epochs: E.
-    method: `FED_AVG`, `FED_FISH` or `LAST_EPOCH`.
-    evaluated_on: Whose clients were scored.
-    stage: 'fixed compute', 'fixed rounds', 'last' or 'half': what was trained.
-    fraction: Share of a client's data that was personalized on; 0.5 is assumed
-      for Table 3, which does not say it.
-    measure: 'accuracy', in [0, 1], or 'loss', in nats.
-    value: The number.
+    corpus: The paper's name of it.
+    is_same: Whether it is the same corpus, with the same training clients and
+      the test split as held-out clients.
+    words: The differences; '' if there are none.
   """
 
-  table: int
   corpus: str
-  num_local_epochs: int
-  method: str
-  evaluated_on: str
-  stage: str
-  fraction: float
-  measure: str
-  value: float
+  is_same: bool
+  words: str
 
 
-def find_result(**wanted: str | int | float) -> Result | None:
-  """Returns the number with all the given attributes, or None.
+def _read(name: str) -> pd.DataFrame:
+  path = pathlib.Path(__file__).parents[1] / 'templates' / name
+  return pd.read_csv(path, dtype=str, keep_default_na=False)
+
+
+def _results() -> pd.DataFrame:
+  """Returns Tables 3 to 6, a number a row; accuracies in [0, 1]."""
+  found = _read('fed_fish_results.csv').melt(
+    ['table', 'corpus', 'num_local_epochs', 'evaluated_on', 'stage', 'method'],
+    var_name='place',
+  )
+  found = found[found['value'] != '']
+  found[['measure', 'fraction']] = found.pop('place').str.split(expand=True)
+  numbers = dict(table=int, num_local_epochs=int, fraction=float, value=float)
+  found = found.astype(numbers)
+  is_percent = found['measure'] == 'accuracy'
+  shares = (found['value'] / 100).round(6)
+  return found.assign(value=found['value'].mask(is_percent, shares))
+
+
+RESULTS = _results()
+"""The printed numbers, a row each: table, corpus that was trained on,
+num_local_epochs, evaluated_on, stage ('fixed compute', 'fixed rounds', 'last'
+or 'half'), method, measure, value and fraction, the share of a client's data
+that was personalized on; 0.5 is assumed for Table 3, which does not say it."""
+
+SETTINGS = _read('fed_fish_settings.csv').set_index('setting')
+"""Table 2 as JSON by setting, with its words, and a column per corpus."""
+
+
+def find_value(**wanted: str | int | float | None) -> float | None:
+  """Returns the number with all the given columns of `RESULTS`, or None.
 
   Args:
-    **wanted: Attributes of `Result`; they must leave one at most.
+    **wanted: Columns; they must leave one number at most.
   """
-  found = [
-    result
-    for result in RESULTS
-    if all(getattr(result, name) == value for name, value in wanted.items())
-  ]
+  found = RESULTS
+  for name, value in wanted.items():
+    found = found[found[name] == value]
   if len(found) > 1:
     raise ValueError(f'One result must have {wanted}, but {len(found)} have.')
-  return found[0] if found else None
+  return found['value'].item() if len(found) else None
 
 
-def _results() -> Iterator[Result]:
-  for corpus, epochs, method, *values in _TABLE_3:
-    places = [
-      (stage, fraction)
-      for fraction in (0.0, 0.5)
-      for stage in ('fixed compute', 'fixed rounds')
-    ]
-    for (stage, fraction), value in zip(places, values, strict=True):
-      key = (3, corpus, epochs, method, corpus, stage, fraction)
-      yield Result(*key, 'accuracy', _share(value))
-  for table, stage, rows in ((4, 'last', _TABLE_4), (5, 'half', _TABLE_5)):
-    for corpus, epochs, evaluated_on, method, *pairs in rows:
-      key = (table, corpus, epochs, method, evaluated_on, stage)
-      yield from _scores(key, (0.0, 0.25, 0.5), pairs)
-  for epochs, method, *pairs in _TABLE_6:
-    method = LAST_EPOCH if method == FED_FISH else method
-    key = (6, C4, epochs, method, C4, 'last')
-    yield from _scores(key, (0.0, 0.5), pairs)
+def printed_settings(corpus: str) -> dict[str, tuple[str, Any]]:
+  """Returns setting -> (words, value) of the paper's runs on a corpus."""
+  return {
+    name: (row['words'], _from_json(row[corpus]))
+    for name, row in SETTINGS.iterrows()
+  }
 
 
-def _scores(key, fractions, pairs):
-  for fraction, pair in zip(fractions, pairs, strict=True):
-    if pair:
-      yield Result(*key, fraction, 'accuracy', _share(pair[0]))
-      yield Result(*key, fraction, 'loss', pair[1])
+def corpus_name(run: Run) -> str:
+  """Returns a run's corpus: of images its own name, else the directory's.
+
+  A part of a corpus is named as such: 'stack_overflow, train'.
+  """
+  if holds_images(run):
+    return str(run.setting('data.corpus'))
+  directory = pathlib.PurePath(str(run.setting('data.directory')))
+  return run.identity.label(directory) if run.identity else directory.name
 
 
-def _share(percent: float) -> float:
-  return round(percent / 100, 6)
+def nearest_task(run: Run) -> Task | None:
+  """Returns the paper's nearest task by the corpus of a run; None: none."""
+  corpus = corpus_name(run)
+  if not holds_images(run):
+    words = f'the text in “{corpus}”, '
+    words += (
+      f'grouped from {run.identity.name} by {run.identity.key}'
+      if run.identity
+      else 'of which a run does not record what it is'
+    )
+    is_posts = _is_named(_source(run.identity, corpus), STACK_OVERFLOW)
+    return Task(STACK_OVERFLOW if is_posts else C4, False, words)
+  if corpus == 'emnist_by_writer':
+    words = '; '.join(_training_clients_held_out(run))
+    return Task(EMNIST, not words, words)
+  if corpus == 'mnist_by_writer':
+    words = 'ten digits of MNIST by writer, not 62 characters of EMNIST'
+    return Task(EMNIST, False, words)
+  if corpus == 'cifar100':
+    scheme = run.setting('partition.scheme')
+    found = [*_training_clients_held_out(run), *_other_clients(run, scheme)]
+    is_same = not found
+    if scheme == 'pachinko':
+      found.append(
+        'held-out clients are twins of the training clients, where the paper '
+        'has 100 clients of their own'
+      )
+    return Task(CIFAR100, is_same, '; '.join(found))
+  if corpus == 'cifar10':
+    words = 'the ten classes of CIFAR-10, not the hundred of CIFAR-100'
+    return Task(CIFAR100, False, words)
+  return None
 
 
-RESULTS: tuple[Result, ...] = tuple(_results())
-"""All printed numbers."""
+def evaluated_corpus(task: Task, evaluation: Evaluation) -> str | None:
+  """Returns the paper's name of the corpus whose clients were scored.
+
+  Args:
+    task: The run's.
+    evaluation: One of the run's evaluations. Another corpus has the name of the
+      paper's corpus that it was grouped from; in an older version, that its
+      directory is named after.
+  """
+  if evaluation.kind != 'transfer':
+    return task.corpus
+  others = (STACK_OVERFLOW, CC_NEWS)
+  source = _source(evaluation.identity, evaluation.corpus)
+  return next((c for c in others if _is_named(source, c)), None)
+
+
+def method_of_paper(run: Run) -> str | None:
+  """Returns the paper's method that a run uses; None: none of them."""
+  if run.algorithm == FED_FISH:
+    estimator = run.setting('algorithm.fisher_estimator') or 'extra_pass'
+    known = {'extra_pass': FED_FISH, 'last_epoch': LAST_EPOCH}
+    return known.get(estimator)
+  return FED_AVG if run.algorithm == FED_AVG else None
+
+
+def differences(
+  task: Task,
+  runs: Sequence[Run],
+  evaluations: Iterable[Evaluation],
+  budgets: Budgets | None,
+) -> list[str]:
+  """Returns in what the runs differ from the paper, in words.
+
+  Args:
+    task: The paper's task beside them.
+    runs: Runs that differ in method, local epochs, rounds and seeds only.
+    evaluations: Those whose scores are shown.
+    budgets: Budgets of the runs.
+
+  Returns:
+    Such as 'clients per round 32 instead of 64'. Seeds are not among them: the
+    paper does not say their number.
+  """
+  evaluations = list(evaluations)
+  found = [f'corpus: {task.words}'] if task.words else []
+  preset, model, num_evaluated = _MODELS[task.corpus]
+  presets = {run.setting('model.preset') for run in runs}
+  if presets != {preset}:
+    found.append(f'model {_listed(presets)} instead of {model}')
+  for name, (words, printed) in printed_settings(task.corpus).items():
+    ours = _values(name, runs, evaluations)
+    if name == 'training.num_rounds' and budgets:
+      ours = {budgets.num_rounds}
+    # A run of an older version may not say it.
+    ours -= {None}
+    if ours and ours != {printed}:
+      found.append(f'{words} {_listed(ours)} instead of {_shown(printed)}')
+  counts = {e.num_clients for e in evaluations if e.kind != 'transfer'} - {None}
+  if counts:
+    found.append(
+      f'{_listed(counts)} held-out clients evaluated; the paper’s test split '
+      f'has {num_evaluated}'
+    )
+  if (
+    budgets
+    and FIXED_COMPUTE in budgets.names
+    and budgets.local_epochs != PAPER_LOCAL_EPOCHS
+  ):
+    found.append(
+      f'fixed compute is that of E = {budgets.local_epochs} instead of '
+      f'{PAPER_LOCAL_EPOCHS}'
+    )
+  return found
+
+
+def _source(identity: CorpusIdentity | None, name: str) -> str:
+  """Returns where a corpus comes from: of json_lines, as it was named."""
+  return identity.name if identity else name
+
+
+def _from_json(cell: str) -> Any:
+  try:
+    return json.loads(cell)
+  except json.JSONDecodeError:
+    return cell
+
+
+def _values(name, runs, evaluations) -> set:
+  """Returns the values of a setting in all runs or evaluations."""
+  section, _, key = name.partition('.')
+  if section == 'personalization':
+    return {e.personalization.get(key) for e in evaluations}
+  if key.startswith('fisher_'):
+    # Former versions wrote it into runs of other methods, too.
+    runs = [run for run in runs if run.algorithm == FED_FISH]
+  values = {run.setting(name) for run in runs}
+  if key == 'fisher_normalization':
+    values = {value or 'none' for value in values}
+  return values
+
+
+def _training_clients_held_out(run: Run) -> Iterator[str]:
+  """Yields that other clients are held out than those of the test split."""
+  share = run.setting('client_splits.held_out_fraction')
+  if share is not None:
+    yield (
+      f'{100 * share:g} % of the training clients are held out, not the test '
+      'split'
+    )
+
+
+def _other_clients(run: Run, scheme: str | None) -> Iterator[str]:
+  """Yields in what a run's clients of CIFAR100 are not the paper's."""
+  if scheme not in (None, 'pachinko'):
+    yield f'clients made by {scheme}, not by pachinko'
+  for name, printed, default in _PACHINKO if scheme == 'pachinko' else ():
+    value = run.setting(f'partition.{name}')
+    value = default if value is None else value
+    if value != printed:
+      yield f'partition.{name} {_shown(value)} instead of {_shown(printed)}'
+
+
+def _listed(values: Iterable[Any]) -> str:
+  def order(value):
+    return isinstance(value, str), value is None, value or 0
+
+  return ' / '.join(_shown(v) for v in sorted(values, key=order))
+
+
+def _shown(value: Any) -> str:
+  if value is None or isinstance(value, bool):
+    return {None: 'none', True: 'on', False: 'off'}[value]
+  return f'{value:,}' if isinstance(value, int) else f'{value}'
+
+
+def _is_named(name: str, corpus: str) -> bool:
+  wanted, found = (
+    re.sub('[^a-z0-9]', '', text.lower()) for text in (corpus, name)
+  )
+  return wanted in found

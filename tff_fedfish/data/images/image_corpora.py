@@ -1,0 +1,86 @@
+"""Facts about the corpora of images that are known before one is opened."""
+
+import dataclasses
+import types
+from collections.abc import Mapping
+from typing import Literal
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ImageCorpus:
+  """A corpus as it is published; opening it checks that it is so."""
+
+  image_shape: tuple[int, int, int] | None
+  """Height, width and channels. None, as in the next two: the files say."""
+  num_classes: int | None
+  """Classes to tell apart."""
+  num_images: int | None
+  """Images of both sides, which are held in memory a byte per value."""
+  clients: Literal['own', 'partition', 'either']
+  """Source of its clients: its own, a partition, or whichever is chosen."""
+  holds_out: bool = True
+  """Whether some of its clients are held out by a split of its own."""
+  own_clients: str | None = None
+  """Sentences on who its own clients and the held-out ones are."""
+  pixels: str
+  """Meaning of the values 0 to 255 of its images, as part of a sentence."""
+
+
+IMAGE_CORPORA: Mapping[str, ImageCorpus] = types.MappingProxyType(
+  {
+    'mnist_by_writer': ImageCorpus(
+      image_shape=(28, 28, 1),
+      num_classes=10,
+      num_images=70_000,
+      clients='own',
+      own_clients='Clients are writers. Those held out are other people, who '
+      'wrote the test images.',
+      pixels='0 is background and 255 ink',
+    ),
+    'emnist_by_writer': ImageCorpus(
+      image_shape=(28, 28, 1),
+      num_classes=62,
+      num_images=671_585 + 77_483,
+      clients='own',
+      own_clients='Clients are writers. Those held out are the same people '
+      'again, with other images of theirs.',
+      pixels='255 is background and 0 ink; of values from 0 to 1, as they are '
+      'published, 255 times, rounded',
+    ),
+    'cifar10': ImageCorpus(
+      image_shape=(32, 32, 3),
+      num_classes=10,
+      num_images=60_000,
+      clients='partition',
+      pixels='channels are red, green and blue',
+    ),
+    'cifar100': ImageCorpus(
+      image_shape=(32, 32, 3),
+      num_classes=100,
+      num_images=60_000,
+      clients='either',
+      own_clients="Clients are those of TensorFlow Federated's edition, which "
+      'drew them by Pachinko allocation (Reddi et al., 2021), held-out ones '
+      'from the test split.',
+      pixels='channels are red, green and blue',
+    ),
+    'fashion_mnist': ImageCorpus(
+      image_shape=(28, 28, 1),
+      num_classes=10,
+      num_images=70_000,
+      clients='partition',
+      pixels='0 is background',
+    ),
+    'image_folder': ImageCorpus(
+      image_shape=None,
+      num_classes=None,
+      num_images=None,
+      clients='own',
+      holds_out=False,
+      own_clients='Clients are the directories that the images lay in. A share '
+      'of them is held out.',
+      pixels='channels are red, green and blue, or one of grey',
+    ),
+  }
+)
+"""Facts by the names that `data.corpus` and `load_image_corpus` take."""

@@ -1,0 +1,117 @@
+"""Which corpus a run or an evaluation used, wherever that lies."""
+
+import dataclasses
+import hashlib
+import json
+import os
+import pathlib
+from typing import Any
+
+from tff_fedfish import files
+from tff_fedfish.config.schema import TrainConfig
+from tff_fedfish.data.corpus import Corpus
+from tff_fedfish.data.manifest import Manifest
+from tff_fedfish.errors import UserError
+
+CORPUS_NAME = 'corpus.json'
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CorpusIdentity:
+  """A corpus, by what it holds instead of by a path."""
+
+  name: str
+  """The manifest's `corpus`, such as 'c4', or `data.corpus` of images."""
+  key: str | None
+  """The key that a client's examples share, such as 'host'. None: images."""
+  part: str | None
+  """The part of a split, such as 'train'. None: the whole corpus."""
+  grouping: str
+  """Equal for all parts of one grouping; a whole corpus has its
+  fingerprint."""
+  fingerprint: str
+  """SHA-256 of the clients and their sizes; of images, also of more."""
+  schema_version: int = 1
+
+  def label(self, directory: str | os.PathLike) -> str:
+    """Returns the display name: 'stack_overflow, train'.
+
+    Args:
+      directory: Where the corpus lies; its name stands for a whole corpus.
+    """
+    if self.part is None:
+      return pathlib.Path(directory).resolve().name
+    return f'{self.name}, {self.part}'
+
+  def to_json_dict(self) -> dict[str, Any]:
+    """Returns `corpus_identity` of `summary.json`."""
+    values = dataclasses.asdict(self)
+    del values['schema_version']
+    return values
+
+
+def identify(config: TrainConfig, corpus: Corpus) -> CorpusIdentity:
+  """Returns the identity of an opened corpus.
+
+  Args:
+    config: The config of a run that trains on a corpus of this kind.
+    corpus: From `run_inputs.open_corpus`.
+  """
+  name, key, part, grouping = config.data.corpus, None, None, corpus.fingerprint
+  manifest = corpus.manifest
+  if manifest is not None:
+    name, key = manifest.corpus, manifest.key
+    if manifest.split is not None:
+      part, grouping = manifest.split.name, _grouping(manifest)
+  return CorpusIdentity(
+    name=name,
+    key=key,
+    part=part,
+    grouping=grouping,
+    fingerprint=corpus.fingerprint,
+  )
+
+
+def _grouping(manifest: Manifest) -> str:
+  """Returns the SHA-256 of what the manifests of all parts have in common."""
+  options = dict(manifest.options)
+  # The same corpus in other files.
+  options.pop('num_shards', None)
+  common = {
+    'corpus': manifest.corpus,
+    'key': manifest.key,
+    'names': manifest.split.names,
+    'rule': manifest.split.rule,
+    'options': options,
+    # Those of all parts: each counts the others' as dropped.
+    'records_in': manifest.counts.records_in,
+  }
+  return hashlib.sha256(json.dumps(common, sort_keys=True).encode()).hexdigest()
+
+
+def write_identity(run: pathlib.Path, identity: CorpusIdentity) -> None:
+  """Writes `corpus.json` of a run."""
+  files.write_json(run / CORPUS_NAME, dataclasses.asdict(identity))
+
+
+def read_identity(run: pathlib.Path) -> CorpusIdentity | None:
+  """Returns the identity of a run's corpus; None: an older run has none.
+
+  Raises:
+    UserError: If `corpus.json` is damaged, or of a newer version.
+  """
+  path = run / CORPUS_NAME
+  try:
+    return files.read_json(path, schema=CorpusIdentity)
+  except FileNotFoundError:
+    return None
+  except files.NewerSchemaError as error:
+    raise UserError(
+      f'{str(path)!r} has `schema_version` {error.version}, but this version '
+      f'of fedfish reads up to {CorpusIdentity.schema_version}. Update fedfish.'
+    ) from error
+  except (OSError, ValueError) as error:
+    raise UserError(
+      f'{str(path)!r} must name the corpus of a run, but cannot be read '
+      f'({error}). Restore the file.'
+    ) from error
