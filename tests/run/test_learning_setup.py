@@ -1,4 +1,4 @@
-"""What is built from a config is kept, and for which configs."""
+"""Configs that differ only where a resumed run may share what was built."""
 
 import planned_configs
 import pytest
