@@ -249,19 +249,22 @@ def _write_plots(
     + f': {printing.count(manifest.counts.num_groups, "group")}',
     {name: sizes[name] for name in ('num_examples', 'num_words')},
   )
-  texts = {'group_sizes.csv': percentile_table(sizes)}
-  texts['group_sizes.txt'] = '\n'.join(
+  captions = [
     f'{figure.name}: {figure.title}\n{figure.caption}\n' for figure in figures
-  )
+  ]
+  contents = {
+    'group_sizes.csv': percentile_table(sizes),
+    'group_sizes.txt': '\n'.join(captions),
+  }
   for figure in figures:
-    texts[f'{figure.name}.svg'] = f'{figure.svg}\n'
+    contents[f'{figure.name}.svg'] = f'{figure.svg}\n'
     # Not group_sizes.csv: that name is taken by the percentiles.
-    texts[f'{figure.name}_figure.csv'] = figure.csv
-    with write_atomically(directory / f'{figure.name}.png', 'wb') as file:
-      file.write(figure.png)
-  for name, text in texts.items():
-    with write_atomically(directory / name) as file:
-      file.write(text)
+    contents[f'{figure.name}_figure.csv'] = figure.csv
+    contents[f'{figure.name}.png'] = figure.png
+  for name, content in contents.items():
+    is_text = isinstance(content, str)
+    with write_atomically(directory / name, 'w' if is_text else 'wb') as file:
+      file.write(content)
 
 
 def _one_line(text: str) -> str:

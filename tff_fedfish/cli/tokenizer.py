@@ -134,21 +134,18 @@ def _show(arguments: argparse.Namespace) -> int:
       '`--text` must not be empty. Name a text, or leave it out for a sample.'
     )
   [token_ids] = tokenizer.encode_batch([arguments.text])
-  specials = {
-    'end of text': tokenizer.end_of_text_id,
-    'padding': tokenizer.padding_id,
-    'unknown': tokenizer.unknown_id,
-  }
   facts = {
     'vocabulary': arguments.path,
     'kind': tokenizer.kind,
     'size': f'{tokenizer.size:,}',
     'lower case': 'yes' if tokenizer.lower_case else 'no',
   }
-  facts |= {
-    name: f'{token_id} {tokenizer.pieces([token_id])[0]}'
-    for name, token_id in specials.items()
-  }
+  for name, token_id in (
+    ('end of text', tokenizer.end_of_text_id),
+    ('padding', tokenizer.padding_id),
+    ('unknown', tokenizer.unknown_id),
+  ):
+    facts[name] = f'{token_id} {tokenizer.pieces([token_id])[0]}'
   facts |= {
     'sha256': tokenizer.sha256,
     'text': arguments.text,
