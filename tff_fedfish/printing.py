@@ -8,6 +8,13 @@ def count(number: int, noun: str) -> str:
   return f'{number:,} {noun}{"s" * (number != 1)}'
 
 
+def print_facts(facts: Collection[tuple[str, str]]) -> None:
+  """Prints a name and its text per line, the texts below each other."""
+  width = max(len(name) for name, _ in facts)
+  for name, text in facts:
+    print(f'{name:<{width}}  {text}')
+
+
 def print_table(
   title: str,
   headings: Sequence[str],

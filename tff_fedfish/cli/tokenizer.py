@@ -127,6 +127,7 @@ def _train(arguments: argparse.Namespace) -> int:
 
 def _show(arguments: argparse.Namespace) -> int:
   from tff_fedfish.data.tokenizers import load_tokenizer
+  from tff_fedfish.printing import print_facts
 
   tokenizer = load_tokenizer(arguments.path)
   if not arguments.text:
@@ -153,7 +154,5 @@ def _show(arguments: argparse.Namespace) -> int:
     'pieces': ' '.join(tokenizer.pieces(token_ids)),
     'decoded': tokenizer.decode(token_ids),
   }
-  width = max(map(len, facts))
-  for name, fact in facts.items():
-    print(f'{name:<{width}}  {fact}')
+  print_facts(facts.items())
   return 0

@@ -40,7 +40,13 @@ def build_execution(computation: tff.Computation):
   _check_arguments(signature.parameter)
   if _is_at_clients(signature.result):
     return BroadcastExecution(computation)
-  if not _returns_state(signature):
+  result = signature.result
+  if not (
+    isinstance(result, tff.StructType)
+    and len(result) == 2
+    # The first can be the next round's state.
+    and signature.parameter[0].is_assignable_from(result[0])
+  ):
     return _report_execution(computation)
   try:
     return RoundExecution(computation)
@@ -246,16 +252,6 @@ def _is_at_clients(value_type):
   return (
     isinstance(value_type, tff.FederatedType)
     and value_type.placement is tff_internals.CLIENTS
-  )
-
-
-def _returns_state(signature):
-  """Returns whether the first of two results can be the next round's state."""
-  result = signature.result
-  return (
-    isinstance(result, tff.StructType)
-    and len(result) == 2
-    and signature.parameter[0].is_assignable_from(result[0])
   )
 
 

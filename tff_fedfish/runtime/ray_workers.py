@@ -43,7 +43,7 @@ class _Part:
   """The worker on which it failed last."""
 
 
-class RayWorkers:
+class RayWorkers(contextlib.AbstractContextManager):
   """Runs the parts of cohorts on Ray actors; to be closed in the end.
 
   Workers start at the first round, compile what they are sent, and are kept.
@@ -81,9 +81,6 @@ class RayWorkers:
     self._sent_spec: tuple[Any, Any] | None = None
     # Workers serve one round; another thread's waits for them.
     self._lock = threading.Lock()
-
-  def __enter__(self) -> 'RayWorkers':
-    return self
 
   def __exit__(self, *_) -> None:
     self.close()
