@@ -17,9 +17,7 @@ from tff_fedfish.errors import UserError
 if TYPE_CHECKING:
   import numpy as np
 
-  from tff_fedfish.data.grouped_corpus import GroupedCorpus
   from tff_fedfish.data.manifest import DropExample, Manifest
-  from tff_fedfish.data.tokenizers import Tokenizer
 
 SUMMARY = 'show what a grouped corpus holds'
 
@@ -70,7 +68,15 @@ def run(arguments: argparse.Namespace) -> int:
       tokenizer = load_tokenizer(arguments.vocabulary)
   print_counts(arguments.directory, corpus.manifest)
   if tokenizer is not None:
-    _print_unknown_tokens(corpus, tokenizer)
+    from tff_fedfish.data import unknown_tokens
+    from tff_fedfish.progress import Progress
+
+    num_clients = len(corpus.client_ids)
+    with Progress('count tokens', num_clients, unit='client') as bar:
+      fraction = unknown_tokens.fraction_of_corpus(
+        corpus, tokenizer, bar.advance
+      )
+    print(unknown_tokens.describe(fraction))
   sizes = {measure: corpus.sizes(measure) for measure in MEASURES}
   _print_sizes(sizes)
   _print_largest(sizes, corpus.client_ids, arguments.num_largest)
@@ -131,17 +137,6 @@ def _show_example(example: 'DropExample | None') -> tuple[str, str]:
   if example.group is not None:
     return _one_line(f'group {example.group}'), excerpt
   return _one_line(f'{example.file}, record {example.line}'), excerpt
-
-
-def _print_unknown_tokens(
-  corpus: 'GroupedCorpus', tokenizer: 'Tokenizer'
-) -> None:
-  from tff_fedfish.data import unknown_tokens
-  from tff_fedfish.progress import Progress
-
-  with Progress('count tokens', len(corpus.client_ids), unit='client') as bar:
-    fraction = unknown_tokens.fraction_of_corpus(corpus, tokenizer, bar.advance)
-  print(unknown_tokens.describe(fraction))
 
 
 def _print_sizes(sizes: 'Mapping[str, np.ndarray]') -> None:

@@ -114,7 +114,7 @@ class ClientRunner:
     freed_memory.return_freed_memory(broadcast)
     accumulator, secure_sums = self.zero(), []
     num_accumulated, failed_once = len(accumulator), set(failed_once)
-    loaded = client_data.load_ahead([client for _, client in clients])
+    loaded = client_data.load_ahead(client for _, client in clients)
     for (index, client), load in zip(clients, loaded, strict=True):
       while True:
         if should_stop is not None and should_stop():
