@@ -9,7 +9,7 @@ from tff_fedfish.data import row_counts
 from tff_fedfish.data.manifest import read_manifest
 from tff_fedfish.errors import UserError
 from tff_fedfish.optimizers import cost
-from tff_fedfish.planning.units import format_bytes
+from tff_fedfish.printing import format_bytes
 
 
 def checkpoint_bytes(config: TrainConfig) -> int:

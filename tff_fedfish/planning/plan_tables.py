@@ -1,9 +1,9 @@
 """Tables of a plan: human units beside exact numbers."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from typing import Any
 
-from tff_fedfish.planning import units
+from tff_fedfish import printing
 from tff_fedfish.planning.plan import RoundPlan
 
 
@@ -22,9 +22,9 @@ def print_plan(plan: RoundPlan) -> None:
     ('local steps of a client', f'{steps.num_local_steps:,}', ''),
     ('gradients after training', num_steps_after, observed),
   ]
-  _print_table(title, rows)
+  printing.print_table(title, [''] * 3, rows)
   if plan.counting is not None:
-    _print(f'Counting rows at the start: {plan.counting}.')
+    print(f'Counting rows at the start: {plan.counting}.')
   for process in plan.memory:
     _print_memory(process)
   _print_traffic(plan)
@@ -38,20 +38,20 @@ def _print_memory(process):
   rows = []
   for part in dict.fromkeys(part for parts in moments for part in parts):
     sizes = (parts.get(part) for parts in moments)
-    rows.append([part, *(units.format_bytes(s) if s else '' for s in sizes)])
+    rows.append([part, *(printing.format_bytes(s) if s else '' for s in sizes)])
   sums = [sum(parts.values()) for parts in moments]
-  _print_table(
+  printing.print_table(
     f'Memory of {process.name}, in the moments that take most',
+    ['', *process.moments],
     rows,
     sums=[
-      ['in all', *map(units.format_bytes, sums)],
+      ['in all', *map(printing.format_bytes, sums)],
       ['bytes', *(f'{total:,}' for total in sums)],
     ],
-    headings=list(process.moments),
   )
   peak = process.peak_bytes
-  _print(
-    f'Peak: {units.format_bytes(peak)} ({peak:,} bytes), in the '
+  print(
+    f'Peak: {printing.format_bytes(peak)} ({peak:,} bytes), in the '
     f'{process.peak_moment}.'
   )
 
@@ -71,8 +71,8 @@ def _print_traffic(plan):
       f'to workers, a round {to_workers}': traffic.round_broadcast_bytes,
       f'from workers, a round {from_workers}': traffic.round_partial_sum_bytes,
     }
-  rows = _in_units(sizes, units.format_bytes, '{:,} bytes')
-  _print_table('Communication', rows)
+  rows = _in_units(sizes, printing.format_bytes, '{:,} bytes')
+  printing.print_table('Communication', [''] * 3, rows)
 
 
 def _print_flops(flops):
@@ -86,10 +86,10 @@ def _print_flops(flops):
     'in all': flops.total,
     '6 N D, for comparison': flops.usual_estimate,
   }
-  rows = _in_units(counts, units.format_flops, '{:,}')
+  rows = _in_units(counts, printing.format_flops, '{:,}')
   for row, count in zip(rows, counts.values(), strict=True):
     row.append(f'{count / flops.total:.1%}')
-  _print_table('Operations of a round', rows)
+  printing.print_table('Operations of a round', [''] * 4, rows)
 
 
 def _print_time(plan):
@@ -104,12 +104,13 @@ def _print_time(plan):
     f'{plan.num_rounds:,} rounds': time.run_seconds,
   }
   depths = ' and '.join(map(str, time.measured_layers))
-  _print_table(
+  printing.print_table(
     f'Time here: timed with {depths} layers, {time.num_threads} threads',
-    _in_units(seconds, units.format_seconds, '{:.4g} s'),
+    [''] * 3,
+    _in_units(seconds, printing.format_seconds, '{:.4g} s'),
   )
   round_seconds = max(time.round_seconds, 1e-9)
-  _print(
+  print(
     'Without compiling, reading data, evaluations and checkpoints. A round: '
     f'{plan.flops.total / round_seconds / 1e9:,.1f} GFLOP/s, '
     f'{plan.tokens_per_round / round_seconds:,.0f} tokens/s.'
@@ -124,38 +125,3 @@ def _in_units(
     [name, in_units(value), exactly.format(value)]
     for name, value in values.items()
   ]
-
-
-def _print_table(
-  title: str,
-  rows: Sequence[Sequence[str]],
-  *,
-  sums: Iterable[Sequence[str]] = (),
-  headings: Sequence[str] = (),
-) -> None:
-  """Prints rows of a name and numbers, and sums below a line."""
-  import rich.box
-  import rich.table
-
-  table = rich.table.Table(
-    '', box=rich.box.SIMPLE_HEAD, show_header=bool(headings)
-  )
-  for heading in headings or [''] * (len(rows[0]) - 1):
-    table.add_column(heading, justify='right')
-  for row in rows:
-    table.add_row(*row)
-  table.add_section()
-  for row in sums:
-    table.add_row(*row)
-  _print(title, style='bold')
-  _print(table)
-
-
-def _print(what, style: str | None = None) -> None:
-  import rich.console
-
-  console = rich.console.Console(markup=False, highlight=False)
-  if not console.is_terminal:
-    # A file or a pipe has no width to which numbers would have to be cut.
-    console.width = 200
-  console.print(what, style=style, soft_wrap=isinstance(what, str))

@@ -23,7 +23,7 @@ from tff_fedfish.errors import UserError, UserErrors
 from tff_fedfish.evaluation import evaluation_clients
 from tff_fedfish.methods import registry
 from tff_fedfish.planning import disk, memory
-from tff_fedfish.planning.units import format_bytes
+from tff_fedfish.printing import format_bytes
 from tff_fedfish.run import (
   corpus_identity,
   divergence,
