@@ -1,19 +1,29 @@
-"""Writes checkpoints beside the rounds, one at a time and in order."""
+"""Writes checkpoints beside the rounds, one at a time and in order.
 
+A checkpoint is written under a temporary name (with a leading dot), synced to
+disk and renamed last, so a directory with a checkpoint's name is complete.
+"""
+
+import contextlib
+import errno
+import hashlib
+import json
 import os
 import pathlib
+import shutil
 import sys
+import tempfile
 import threading
-import types
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
+from tff_fedfish import files
 from tff_fedfish.run import checkpoints
 
-# A write looks for the order to stop before every chunk, then removes what it
-# has written.
+# A second or less to write, hash and sync: how long it takes to give up.
+_CHUNK_BYTES = 2**26
 _GIVE_UP_SECONDS = 5
 
 
@@ -50,7 +60,6 @@ class CheckpointWriter:
     self._directory = pathlib.Path(directory)
     self._keep_last = keep_last
     self._keep_every_num_rounds = keep_every_num_rounds
-    self._is_first = True
     self._must_stop = threading.Event()
     self._failure = None
     self._is_failure_raised = False
@@ -108,12 +117,7 @@ class CheckpointWriter:
   def __enter__(self) -> 'CheckpointWriter':
     return self
 
-  def __exit__(
-    self,
-    error_type: type[BaseException] | None,
-    error: BaseException | None,
-    trace: types.TracebackType | None,
-  ) -> None:
+  def __exit__(self, _, error: BaseException | None, trace: Any) -> None:
     if error is not None and not isinstance(error, Exception):
       self._give_up()
       return
@@ -147,17 +151,15 @@ class CheckpointWriter:
 
     def require_wanted():
       if self._must_stop.is_set():
-        raise _GivenUpError(
+        raise RuntimeError(
           f'the checkpoint of round {round_num} was given up, and nothing of '
           'it is left'
         )
 
     try:
-      if self._is_first:
-        # Before, not after: they may take the room that this one needs.
-        checkpoints.remove_leftovers(self._directory)
-        self._is_first = False
-      checkpoints.save_checkpoint(
+      # Before the write: they may take the room that it needs.
+      checkpoints.remove_leftovers(self._directory)
+      save_checkpoint(
         self._directory,
         round_num,
         tensors,
@@ -179,10 +181,168 @@ class CheckpointWriter:
       self._writing.release()
 
 
-class _GivenUpError(Exception):
-  """A write that was told to stop."""
+def save_checkpoint(
+  directory: str | os.PathLike,
+  round_num: int,
+  tensors: Mapping[str, np.ndarray],
+  contents: Mapping[str, Any],
+  *,
+  before_chunk: Callable[[], None] = lambda: None,
+) -> pathlib.Path:
+  """Writes the checkpoint of a round; it appears whole or not at all.
+
+  Args:
+    directory: The run's `checkpoints` directory; created when absent.
+    round_num: Rounds that the state has seen, >= 0. A checkpoint that already
+      stands at this round is replaced: it is one that a resumed run found
+      damaged, or the same.
+    tensors: Arrays by name: booleans, integers of 8 to 64 bits, float16,
+      bfloat16 (of ml_dtypes), float32 or float64, of any shape.
+    contents: Facts to keep beside them, such as those of the model; JSON
+      values only.
+    before_chunk: Called before every 64 MiB, or less, of tensors; what it
+      raises ends the write, which then leaves nothing.
+
+  Returns:
+    The checkpoint's path, `directory/round_XXXXXXXX`.
+
+  Raises:
+    ValueError: If `round_num` is negative.
+    TypeError: If a tensor is of another type, or `contents` not JSON.
+    OSError: If it cannot be written, such as on a full disk; names the path.
+  """
+  if round_num < 0:
+    raise ValueError(f'`round_num` must be at least 0, found {round_num}.')
+  arrays = {name: np.asarray(tensor) for name, tensor in tensors.items()}
+  dtypes = checkpoints.DTYPE_CODES
+  for name, array in arrays.items():
+    if array.dtype.name not in dtypes:
+      raise TypeError(
+        f'Tensor {name!r} must be of a type that a checkpoint can hold '
+        f'({", ".join(sorted(dtypes))}), found {array.dtype.name}.'
+      )
+  described = {
+    name: {'dtype': array.dtype.name, 'shape': list(array.shape)}
+    for name, array in arrays.items()
+  }
+  description = {
+    'round': round_num,
+    'tensors': described,
+    'contents': json.loads(json.dumps(dict(contents))),
+  }
+  path = checkpoints.path_of(directory, round_num)
+  with _replace_directory(path) as temporary:
+    _write_files(temporary, description, arrays, before_chunk)
+  return path
 
 
-def _warn(what: str) -> None:
+def _warn(what):
   line = ' '.join(what.split())
   print(f'fedfish: warning: {line}.', file=sys.stderr)
+
+
+@contextlib.contextmanager
+def _replace_directory(path: pathlib.Path) -> Iterator[pathlib.Path]:
+  """Yields a temporary directory that becomes `path`, synced to disk.
+
+  Like `files.write_directory_atomically`, but `path` may exist.
+
+  Raises:
+    OSError: If it cannot be written; names the checkpoint.
+  """
+  aside = None
+  try:
+    with files.write_directory_atomically(path) as temporary:
+      yield temporary
+      _sync_directory(temporary)
+      if path.exists():
+        aside = tempfile.mkdtemp(dir=path.parent, prefix=f'.{path.name}.')
+        os.replace(path, aside)
+    _sync_directory(path.parent)
+  except BaseException as error:
+    if aside and not path.exists():
+      os.replace(aside, path)
+    if not isinstance(error, OSError):
+      raise
+    code = error.errno or errno.EIO
+    raise OSError(
+      code,
+      f'{os.strerror(code)}; the checkpoint was not written, and nothing of it '
+      'is left',
+      str(path),
+    ) from error
+  if aside:
+    shutil.rmtree(aside, ignore_errors=True)
+
+
+def _sync_directory(path):
+  descriptor = os.open(path, os.O_RDONLY)
+  try:
+    os.fsync(descriptor)
+  finally:
+    os.close(descriptor)
+
+
+def _write_files(path, description, arrays, before_chunk):
+  """Writes both files into an existing directory, synced to disk.
+
+  The tensors are not written by the library of the format, whose bytes these
+  are: it writes all at once, so that nobody could give up in the middle, and is
+  not safe in a thread that the end of the process may cut short.
+  """
+  digest = hashlib.sha256()
+  num_bytes = num_unsynced = 0
+  with open(path / checkpoints.STATE_FILE, 'wb') as stream:
+    for chunk in _state_chunks(arrays):
+      before_chunk()
+      stream.write(chunk)
+      digest.update(chunk)
+      num_bytes += len(chunk)
+      num_unsynced += len(chunk)
+      # In parts: a process cannot end during a sync of gigabytes.
+      if num_unsynced >= _CHUNK_BYTES:
+        stream.flush()
+        os.fdatasync(stream.fileno())
+        num_unsynced = 0
+    stream.flush()
+    os.fsync(stream.fileno())
+  state = {'num_bytes': num_bytes, 'sha256': digest.hexdigest()}
+  version = {'schema_version': checkpoints.SCHEMA_VERSION}
+  files.write_json(
+    path / checkpoints.DESCRIPTION_FILE,
+    {**version, 'state': state, **description},
+  )
+
+
+def _state_chunks(
+  arrays: Mapping[str, np.ndarray],
+) -> Iterator[bytes | np.ndarray]:
+  """Yields a file of the safetensors format in parts, in order.
+
+  The size of the header (8 bytes, little-endian), the header (JSON, filled
+  up with spaces to a multiple of 8 bytes), the tensors.
+  """
+  codes = checkpoints.DTYPE_CODES
+  ranks = {name: rank for rank, name in enumerate(codes)}
+  ordered = sorted(
+    arrays.items(), key=lambda item: (ranks[item[1].dtype.name], item[0])
+  )
+  header, end = {}, 0
+  for name, array in ordered:
+    begin, end = end, end + array.nbytes
+    header[name] = {
+      'dtype': codes[array.dtype.name],
+      'shape': list(array.shape),
+      'data_offsets': [begin, end],
+    }
+  text = json.dumps(header, ensure_ascii=False, separators=(',', ':')).encode()
+  text += b' ' * (-len(text) % 8)
+  yield len(text).to_bytes(8, 'little')
+  yield text
+  for _, array in ordered:
+    # Copies what is not contiguous or not little-endian, one array at a time.
+    array = np.asarray(array, array.dtype.newbyteorder('<'), order='C')
+    # As bytes: a bfloat16 array is no buffer.
+    data = array.reshape(-1).view(np.uint8)
+    for begin in range(0, len(data), _CHUNK_BYTES):
+      yield data[begin : begin + _CHUNK_BYTES]
