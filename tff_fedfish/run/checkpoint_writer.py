@@ -39,11 +39,8 @@ class CheckpointWriter:
   such as the `Abandoned` of a second Ctrl-C, stops the write in progress, of
   which nothing is left. To be used from one thread.
 
-  Args:
-    directory: The run's `checkpoints` directory; created when absent. No
-      other process may write there.
-    keep_last: See `remove_old_checkpoints`.
-    keep_every_num_rounds: See `remove_old_checkpoints`.
+  Its directory, the run's `checkpoints`, is created when absent; no other
+  process may write there. See `remove_old_checkpoints` for what is kept.
 
   Raises:
     ValueError: If a number to keep is negative.
@@ -76,14 +73,9 @@ class CheckpointWriter:
   ) -> None:
     """Starts to write a checkpoint, once the one before is on disk.
 
-    Old checkpoints are removed after it is written.
-
-    Args:
-      round_num: See `save_checkpoint`.
-      tensors: See `save_checkpoint`. They must not change until the next call
-        of `save` or `wait` has returned.
-      contents: See `save_checkpoint`.
-      keep_rounds: Rounds whose checkpoints are not removed either.
+    Old checkpoints, but for those of `keep_rounds`, are removed after it is
+    written. The tensors must not change until the next call of `save` or `wait`
+    has returned. See `save_checkpoint`.
 
     Raises:
       OSError, ValueError, TypeError: What an earlier write raised. This one is
@@ -198,13 +190,12 @@ def save_checkpoint(
       damaged, or the same.
     tensors: Arrays by name: booleans, integers of 8 to 64 bits, float16,
       bfloat16 (of ml_dtypes), float32 or float64, of any shape.
-    contents: Facts to keep beside them, such as those of the model; JSON
-      values only.
+    contents: JSON values to keep beside them.
     before_chunk: Called before every 64 MiB, or less, of tensors; what it
       raises ends the write, which then leaves nothing.
 
   Returns:
-    The checkpoint's path, `directory/round_XXXXXXXX`.
+    The checkpoint's path.
 
   Raises:
     ValueError: If `round_num` is negative.

@@ -63,10 +63,6 @@ class Checkpoint:
 class DamagedError(UserError):
   """A checkpoint that is there but not as it was written.
 
-  Args:
-    path: The checkpoint's directory.
-    what: What is wrong.
-
   Attributes:
     problem: The message without what to do about it.
   """
@@ -204,11 +200,8 @@ def latest_checkpoint(
 def resolve_checkpoint(path: str | os.PathLike) -> pathlib.Path:
   """Returns the checkpoint that `--checkpoint` means, verified.
 
-  Unlike `latest_checkpoint` it never falls back to an older checkpoint: to
+  A run's directory stands for its last checkpoint, never for an older one: to
   evaluate another model than the one asked for would be worse than to stop.
-
-  Args:
-    path: A checkpoint's directory, or a run's, which stands for its last.
 
   Raises:
     UserError: If it is neither, or the checkpoint is damaged or of a newer

@@ -47,9 +47,8 @@ def train(config: TrainConfig, workdir: str | os.PathLike) -> int:
     stages.release()
     # Late: errors of config and data must not wait for TensorFlow.
     with stages('importing TensorFlow Federated'):
-      from tff_fedfish.training import built_run, round_loop
-    run = built_run.build_run(config, workdir, checked, stages)
-    return round_loop.run_rounds(run, stages)
+      from tff_fedfish.training import round_loop
+    return round_loop.run_rounds(config, workdir, checked, stages)
 
 
 def dry_run(config: TrainConfig, workdir: str | os.PathLike | None) -> None:
