@@ -170,9 +170,10 @@ class ServerConfig(OptimizerSettings, section='server'):
 
 
 def unread_settings(settings: OptimizerSettings) -> dict[str, str]:
-  """Returns what would read each setting that a section does not read.
+  """Returns what would read each unread setting of a section, by name.
 
-  It does not where its optimizer, if known, or its schedule does not.
+  A setting is unread if the schedule, or the optimizer where it is a known one,
+  ignores it.
   """
   choices = get_args(type(settings).__annotations__['optimizer'])
   chosen, unread = settings.optimizer, {}

@@ -64,18 +64,14 @@ def evaluate(
   if not config.data.holds_images:
     with stages('reading the vocabulary'):
       tokenizer = run_inputs.open_tokenizer(config, vocabulary)
-  contents = checkpoints.load_checkpoint(
-    checkpoint_path, (), verify=False
-  ).contents
-  run_directory.require_same_run(
-    checkpoint_path, contents, config, tokenizer, vocabulary=vocabulary
-  )
+  found = checkpoints.load_checkpoint(checkpoint_path, (), verify=False)
+  run_directory.require_same_run(found, config, tokenizer, vocabulary)
   identity = corpus_identity.identify(config, corpus)
   split, kind = None, options.client_split
-  if contents.get('corpus_fingerprint') == identity.fingerprint:
+  if found.contents.get('corpus_fingerprint') == identity.fingerprint:
     split = run_inputs.split_corpus(config, corpus)
   # Of every other corpus all clients are held out.
-  elif not _is_other_part(run, contents, identity):
+  elif not _is_other_part(run, found.contents, identity):
     kind = 'transfer'
   client_ids = _client_ids(corpus, data, config, options, split)
   sequence_length = _sequence_length(config, options)

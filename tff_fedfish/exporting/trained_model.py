@@ -68,10 +68,8 @@ def load_trained_model(
     )
   vocabulary = run / run_directory.VOCABULARY_NAME
   tokenizer = run_inputs.open_tokenizer(config, vocabulary)
-  contents = checkpoints.load_checkpoint(path, (), verify=False).contents
-  run_directory.require_same_run(
-    path, contents, config, tokenizer, vocabulary=vocabulary
-  )
+  found = checkpoints.load_checkpoint(path, (), verify=False)
+  run_directory.require_same_run(found, config, tokenizer, vocabulary)
   # Late: the errors above must not wait for TFF.
   from tff_fedfish.run import learning_setup
 
@@ -86,5 +84,5 @@ def load_trained_model(
     tokenizer=tokenizer,
     round_num=loaded.round_num,
     run=run,
-    corpus_fingerprint=contents.get('corpus_fingerprint'),
+    corpus_fingerprint=found.contents.get('corpus_fingerprint'),
   )

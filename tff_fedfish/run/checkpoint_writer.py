@@ -4,6 +4,7 @@ A checkpoint is written under a temporary name (with a leading dot), synced to
 disk and renamed last, so a directory with a checkpoint's name is complete.
 """
 
+import concurrent.futures
 import contextlib
 import errno
 import hashlib
@@ -58,11 +59,12 @@ class CheckpointWriter:
     self._keep_last = keep_last
     self._keep_every_num_rounds = keep_every_num_rounds
     self._must_stop = threading.Event()
-    self._failure = None
     self._is_failure_raised = False
-    # Held while a write goes on. Not `Thread.join`: a join that a signal
-    # interrupts takes the thread for ended (Python 3.11).
-    self._writing = threading.Lock()
+    # Becomes the last write's failure, or None, once it is done. Not
+    # `Thread.join`: a join that a signal interrupts takes the thread for ended
+    # (Python 3.11).
+    self._written = concurrent.futures.Future()
+    self._written.set_result(None)
 
   def save(
     self,
@@ -82,7 +84,7 @@ class CheckpointWriter:
         not written then, nor any other.
     """
     self.wait()
-    self._writing.acquire()
+    earlier, self._written = self._written, concurrent.futures.Future()
     # A daemon: the end of the process must not wait for gigabytes that the
     # user gave up. What is written so far has a temporary name, and the next
     # writer of the run removes it.
@@ -95,16 +97,14 @@ class CheckpointWriter:
     try:
       thread.start()
     except RuntimeError:  # The system has no thread to give.
-      self._writing.release()
+      self._written = earlier
       raise
 
   def wait(self) -> None:
     """Returns once every checkpoint is on disk; raises what `save` raises."""
-    with self._writing:
-      pass
-    if self._failure is not None:
+    if (failure := self._written.result()) is not None:
       self._is_failure_raised = True
-      raise self._failure
+      raise failure
 
   def __enter__(self) -> 'CheckpointWriter':
     return self
@@ -114,9 +114,8 @@ class CheckpointWriter:
       self._give_up()
       return
     try:
-      with self._writing:
-        pass
-    except BaseException:  # The second Ctrl-C, and the lock is not held.
+      self._written.result()
+    except BaseException:  # The second Ctrl-C.
       self._give_up()
       raise
     if error is None:
@@ -127,16 +126,18 @@ class CheckpointWriter:
   def _give_up(self):
     """Stops a write in progress, and does not wait long for it to end."""
     self._must_stop.set()
-    if self._writing.acquire(timeout=_GIVE_UP_SECONDS):
-      self._writing.release()
-      self._warn_of_failure()
-    else:
+    try:
+      self._written.result(timeout=_GIVE_UP_SECONDS)
+    except TimeoutError:
       _warn('the last checkpoint is not finished')
+    else:
+      self._warn_of_failure()
 
   def _warn_of_failure(self):
-    if self._failure is not None and not self._is_failure_raised:
+    failure = self._written.result()
+    if failure is not None and not self._is_failure_raised:
       self._is_failure_raised = True
-      _warn(str(self._failure) or type(self._failure).__name__)
+      _warn(str(failure) or type(failure).__name__)
 
   def _write(self, round_num, tensors, contents, keep_rounds):
     """Runs in the background thread; `wait` raises what this catches."""
@@ -165,12 +166,12 @@ class CheckpointWriter:
         current_round=round_num,
         keep_rounds=keep_rounds,
       )
+      failure = None
     except BaseException as error:
-      self._failure = error
-    finally:
-      # The thread keeps its arguments a little longer than the lock.
-      tensors.clear()
-      self._writing.release()
+      failure = error
+    # The thread keeps its arguments a little longer than others wait for it.
+    tensors.clear()
+    self._written.set_result(failure)
 
 
 def save_checkpoint(

@@ -120,12 +120,7 @@ def logged_rounds(path: str | os.PathLike) -> set[int]:
   Raises:
     UserError: If there is no such file, or it cannot be read.
   """
-  header, lines = _read_lines(pathlib.Path(path), drops_cut_off=True)
-  return {
-    int(cells[0])
-    for _, cells in lines
-    if len(cells) == len(header) and _INTEGER.fullmatch(cells[0])
-  }
+  return {row['round'] for row in read_metrics(path, drops_cut_off=True)}
 
 
 def read_metrics(

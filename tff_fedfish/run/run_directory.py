@@ -9,8 +9,7 @@ import os
 import pathlib
 import shutil
 import sys
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from tff_fedfish import files
 from tff_fedfish.config import loading as config_loading
@@ -192,40 +191,33 @@ def vocabulary_fingerprint(tokenizer: Tokenizer | None) -> str | None:
 
 
 def require_same_run(
-  checkpoint: str | os.PathLike,
-  found: Mapping[str, Any],
+  checkpoint: checkpoints.Checkpoint,
   config: TrainConfig,
   tokenizer: Tokenizer | None,
-  *,
   vocabulary: str | os.PathLike | None,
 ) -> None:
   """Raises UserError unless a checkpoint was made with these inputs.
 
-  Args:
-    checkpoint: The checkpoint's path, named in errors.
-    found: `checkpoint_contents` of it. One from before they named vocabulary
-      and settings cannot be checked; a warning goes to standard error.
-    config: The config of its run.
-    tokenizer: The tokenizer that would be used with it.
-    vocabulary: Its directory, named in errors.
+  One from before `checkpoint_contents` named vocabulary and settings cannot be
+  checked; a warning goes to standard error.
   """
-  checkpoint = pathlib.Path(checkpoint)
+  path, found = checkpoint.path, checkpoint.contents
   if _SETTINGS_KEY not in found:
     print(
-      f'fedfish: warning: the checkpoint {str(checkpoint)!r} does not say with '
+      f'fedfish: warning: the checkpoint {str(path)!r} does not say with '
       'which vocabulary and settings it was made; they are not checked.',
       file=sys.stderr,
     )
     return
   if found.get(_VOCABULARY_KEY) != vocabulary_fingerprint(tokenizer):
     raise UserError(
-      f'The checkpoint {str(checkpoint)!r} was made with another vocabulary '
+      f'The checkpoint {str(path)!r} was made with another vocabulary '
       f'than {str(vocabulary)!r} holds. Restore the vocabulary of the run.'
     )
   if found[_SETTINGS_KEY] != settings_fingerprint(config):
     raise UserError(
-      f'The checkpoint {str(checkpoint)!r} was made with other settings than '
-      f'{str(checkpoint.parent.parent / "config.json")!r} holds. Restore that '
+      f'The checkpoint {str(path)!r} was made with other settings than '
+      f'{str(path.parent.parent / CONFIG_NAME)!r} holds. Restore that '
       'file.'
     )
 

@@ -263,12 +263,9 @@ def _choose_sample(config, corpus, split, tokenizer):
 
 def _require_same_inputs(config, checkpoint, identity, tokenizer, vocabulary):
   """Raises unless the run of a checkpoint can go on with these inputs."""
-  path = checkpoint.path
   if checkpoint.contents.get('corpus_fingerprint') != identity.fingerprint:
     raise UserError(
       f'The run was trained on another corpus than {config.data.directory!r} '
       'holds now. Name the corpus it was started with, or a new --workdir.'
     )
-  run_directory.require_same_run(
-    path, checkpoint.contents, config, tokenizer, vocabulary=vocabulary
-  )
+  run_directory.require_same_run(checkpoint, config, tokenizer, vocabulary)
