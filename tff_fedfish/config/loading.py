@@ -108,13 +108,12 @@ def build_config(
       else:
         unread.append(dotted)
     # A missing setting must not hide what is wrong with the others.
-    missing = {
-      field.name: dataclasses.MISSING
-      for field in dataclasses.fields(section_class)
-      if field.default is dataclasses.MISSING
-    }
+    fields = dataclasses.fields(section_class)
+    missing = [f.name for f in fields if f.default is dataclasses.MISSING]
     try:
-      sections[name] = section_class(**missing | known)
+      sections[name] = section_class(
+        **dict.fromkeys(missing, dataclasses.MISSING) | known
+      )
     except ConfigError as error:
       problems += error.problems
   if not problems:
@@ -144,17 +143,13 @@ def from_json_dict(
 ) -> config_lib.TrainConfig:
   """Returns the config that `to_json_dict` turned into `values`.
 
-  Args:
-    values: The parsed JSON object.
-    source: The file that it comes from; named in errors.
-
   Raises:
-    UserError: If it was written by a newer version, or is no config.
+    UserError: If it was written by a newer version, or is no config; names the
+      file that is its source.
     ConfigError: Naming all unknown, missing and wrong settings.
   """
-  version = (
-    values.get('schema_version') if isinstance(values, Mapping) else None
-  )
+  is_object = isinstance(values, Mapping)
+  version = values.get('schema_version') if is_object else None
   if type(version) is not int or version < 1:
     raise UserError(
       f'{source!r} must be the config.json of a run, with an integer '
@@ -175,14 +170,10 @@ def from_json_dict(
 def with_defaults(values: Mapping[str, Any]) -> dict[str, Any]:
   """Returns a parsed config.json with the settings that came later.
 
-  Args:
-    values: Of any version; nothing in it is checked or changed.
-
-  Returns:
-    The same, where settings that are not given have the value with which the
-    run was trained: their default, or in version 1 what was done then. Of
-    settings of `algorithm` only those are completed that the method reads; none
-    where its module cannot be imported.
+  Settings that are not given have the value with which the run was trained:
+  their default, or in version 1 what was done then. Those of `algorithm` are
+  completed only if the method reads them and its module can be imported.
+  Nothing is checked.
   """
   method = registry.find_or_none(config_files.method_name(values))
   defaults = {
@@ -195,9 +186,7 @@ def with_defaults(values: Mapping[str, Any]) -> dict[str, Any]:
   return _completed(values, defaults)
 
 
-def _completed(
-  values: Mapping[str, Any], defaults: Mapping[str, Any]
-) -> dict[str, Any]:
+def _completed(values, defaults):
   """Returns sections of settings with those added that are not given."""
   completed = dict(values)
   for dotted, default in defaults.items():

@@ -15,7 +15,7 @@ import shutil
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -234,7 +234,7 @@ def _warn(what):
 
 
 @contextlib.contextmanager
-def _replace_directory(path: pathlib.Path) -> Iterator[pathlib.Path]:
+def _replace_directory(path):
   """Yields a temporary directory that becomes `path`, synced to disk.
 
   Like `files.write_directory_atomically`, but `path` may exist.
@@ -306,9 +306,7 @@ def _write_files(path, description, arrays, before_chunk):
   )
 
 
-def _state_chunks(
-  arrays: Mapping[str, np.ndarray],
-) -> Iterator[bytes | np.ndarray]:
+def _state_chunks(arrays):
   """Yields a file of the safetensors format in parts, in order.
 
   The size of the header (8 bytes, little-endian), the header (JSON, filled

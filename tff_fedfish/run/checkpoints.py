@@ -318,7 +318,7 @@ def read_description(path: pathlib.Path) -> dict[str, Any]:
   return description
 
 
-def _verify(path: pathlib.Path) -> dict[str, Any]:
+def _verify(path):
   """Returns `checkpoint.json`, once the tensor file has the sum it names."""
   description = read_description(path)
   file, expected = path / STATE_FILE, description['state']
@@ -341,7 +341,7 @@ def _verify(path: pathlib.Path) -> dict[str, Any]:
   return description
 
 
-def _not_a_checkpoint(path: pathlib.Path) -> str:
+def _not_a_checkpoint(path):
   if not path.exists():
     found = 'does not exist'
   elif not path.is_dir():

@@ -120,7 +120,12 @@ def logged_rounds(path: str | os.PathLike) -> set[int]:
   Raises:
     UserError: If there is no such file, or it cannot be read.
   """
-  return {row['round'] for row in read_metrics(path, drops_cut_off=True)}
+  header, lines = _read_lines(pathlib.Path(path), drops_cut_off=True)
+  return {
+    int(cells[0])
+    for _, cells in lines
+    if len(cells) == len(header) and _INTEGER.fullmatch(cells[0])
+  }
 
 
 def read_metrics(
@@ -251,9 +256,7 @@ class _EventFile:
     self.file.write(record.getvalue())
 
 
-def _read_lines(
-  path: pathlib.Path, *, drops_cut_off: bool = False
-) -> tuple[list[str], list[tuple[int, list[str]]]]:
+def _read_lines(path, *, drops_cut_off):
   """Returns the header's cells and, of every whole line, number and cells."""
   try:
     data = path.read_bytes()
@@ -277,20 +280,20 @@ def _read_lines(
   return header, list(enumerate(rows, start=2))
 
 
-def _damaged(path: str | os.PathLike, line_num: int, what: str) -> UserError:
+def _damaged(path, line_num, what) -> UserError:
   return UserError(
     f'{str(path)!r} must hold one number per column in every line, but line '
     f'{line_num} does not ({what}). Restore the file, or leave this run out.'
   )
 
 
-def _to_line(row: Sequence[str]) -> str:
+def _to_line(row):
   line = io.StringIO()
   csv.writer(line, lineterminator='\n').writerow(row)
   return line.getvalue()
 
 
-def _format(name: str, value: float | int | None) -> str:
+def _format(name, value):
   if value is None:
     return ''
   # NumPy's scalars: a float32 has no shortest form that a double would share.
@@ -300,7 +303,7 @@ def _format(name: str, value: float | int | None) -> str:
   return repr(value)
 
 
-def _parse(cell: str) -> float | int | None:
+def _parse(cell):
   if not cell:
     return None
   return int(cell) if _INTEGER.fullmatch(cell) else float(cell)

@@ -109,8 +109,10 @@ def check_run(
   if config.engine.kind == 'ray':
     with problems():
       ray_cluster.require_listener(config.engine.ray_address)
+  has_own_columns = has_vocabulary = False
   with problems():
     round_metrics.require_own_columns(config)
+    has_own_columns = True
   # Builders of the package take all keywords, and import TensorFlow.
   if config.method.name not in registry.BUILT_IN:
     with problems():
@@ -126,7 +128,6 @@ def check_run(
     ):
       with problems():
         require(config, split)
-  has_vocabulary = False
   with problems(), stage('reading the vocabulary'):
     tokenizer = run_inputs.open_tokenizer(config, vocabulary)
     has_vocabulary = True
@@ -138,12 +139,13 @@ def check_run(
     with problems():
       if found:
         _require_same_inputs(config, found, identity, tokenizer, vocabulary)
-      log = metrics_files.MetricsLog(
-        run,
-        found and found.round_num,
-        metric_names=round_metrics.metric_names(config),
-        timing_names=round_metrics.timing_names(config),
-      )
+      if has_own_columns:
+        log = metrics_files.MetricsLog(
+          run,
+          found and found.round_num,
+          metric_names=round_metrics.metric_names(config),
+          timing_names=round_metrics.timing_names(config),
+        )
       if found:
         history = divergence.read_history(run, limit, found.round_num)
   if len(errors) == 1:

@@ -95,9 +95,8 @@ def _describe(config):
   if num_clients is None:
     # Only the corpus, which is not opened here, says how many there are.
     num_clients, per = 1, 'per client and round'
-  rows, num_rows = 'Tokens', 'all that there are'
-  if config.data.holds_images:
-    rows = 'Images'
+  rows = 'Images' if config.data.holds_images else 'Tokens'
+  num_rows = 'all that there are'
   num_tokens = client_steps.max_tokens_per_client(config)
   if num_tokens is not None:
     num_epochs = config.client_work.num_local_epochs
