@@ -64,7 +64,7 @@ def evaluate(
   if not config.data.holds_images:
     with stages('reading the vocabulary'):
       tokenizer = run_inputs.open_tokenizer(config, vocabulary)
-  found = checkpoints.load_checkpoint(checkpoint_path, (), verify=False)
+  found = checkpoints.load_checkpoint(checkpoint_path, None, verify=False)
   run_directory.require_same_run(found, config, tokenizer, vocabulary)
   identity = corpus_identity.identify(config, corpus)
   split, kind = None, options.client_split
@@ -103,7 +103,7 @@ def evaluate(
   with stages('building the model'):
     loaded = checkpoints.load_checkpoint(
       checkpoint_path,
-      None if options.barrier else learning_setup.TRAINABLE_PREFIX,
+      '' if options.barrier else learning_setup.TRAINABLE_PREFIX,
       verify=False,
     )
     measurement = _Measurement(config, loaded, options)

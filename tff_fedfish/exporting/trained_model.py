@@ -68,7 +68,7 @@ def load_trained_model(
     )
   vocabulary = run / run_directory.VOCABULARY_NAME
   tokenizer = run_inputs.open_tokenizer(config, vocabulary)
-  found = checkpoints.load_checkpoint(path, (), verify=False)
+  found = checkpoints.load_checkpoint(path, None, verify=False)
   run_directory.require_same_run(found, config, tokenizer, vocabulary)
   # Late: the errors above must not wait for TFF.
   from tff_fedfish.run import learning_setup

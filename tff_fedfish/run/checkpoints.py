@@ -79,7 +79,7 @@ def path_of(directory: str | os.PathLike, round_num: int) -> pathlib.Path:
 
 def load_checkpoint(
   path: str | os.PathLike,
-  names: str | Collection[str] | None = None,
+  prefix: str | None = '',
   *,
   verify: bool = True,
 ) -> Checkpoint:
@@ -87,8 +87,8 @@ def load_checkpoint(
 
   Args:
     path: The checkpoint's directory.
-    names: A prefix or a collection of exact names: only these tensors are
-      read into memory. None: all.
+    prefix: Only tensors whose names start with it are read into memory. None:
+      none are.
     verify: Whether to check the tensor file against its SHA-256 first, which
       reads all of it. False where `latest_checkpoint` or
       `resolve_checkpoint` has just done so.
@@ -99,20 +99,12 @@ def load_checkpoint(
   Raises:
     UserError: If `path` is no checkpoint, is damaged, or is of a newer
       version.
-    KeyError: If an exact name is not in the checkpoint.
   """
   from safetensors import SafetensorError, safe_open
 
   path = pathlib.Path(path)
   description = (_verify if verify else read_description)(path)
-  chosen = list(description['tensors'])
-  if isinstance(names, str):
-    chosen = [name for name in chosen if name.startswith(names)]
-  elif names is not None:
-    missing = sorted(set(names) - set(chosen))
-    if missing:
-      raise KeyError(f'{str(path)!r} holds no tensor {missing[0]!r}.')
-    chosen = [name for name in chosen if name in set(names)]
+  tensors = {}
   try:
     with safe_open(path / STATE_FILE, framework='np') as state:
       # Of all, whatever is chosen: a check that reads none finds this out.
@@ -124,7 +116,8 @@ def load_checkpoint(
           raise DamagedError(
             path, f'tensor {name!r} must be {expected}, but is {found}'
           )
-      tensors = {name: state.get_tensor(name) for name in chosen}
+        if prefix is not None and name.startswith(prefix):
+          tensors[name] = state.get_tensor(name)
   except (SafetensorError, OSError) as error:
     raise DamagedError(
       path, f'{STATE_FILE} cannot be read ({error})'

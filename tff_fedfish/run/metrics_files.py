@@ -223,6 +223,7 @@ class _EventFile:
 
   def __init__(self, directory: pathlib.Path, first_step: int):
     from tensorboard.compat.proto import event_pb2
+    from tensorboard.summary.writer import record_writer
 
     directory.mkdir(parents=True, exist_ok=True)
     found = (path.suffix[1:] for path in directory.glob(f'{_EVENTS_PREFIX}*'))
@@ -231,6 +232,7 @@ class _EventFile:
     self.file = open(
       directory / f'{_EVENTS_PREFIX}{number + 1:06d}', 'xb', buffering=0
     )
+    self._records = record_writer.RecordWriter(self.file)
     self._write(file_version='brain.Event:2')
     start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
     self._write(step=first_step, session_log=start)
@@ -248,12 +250,9 @@ class _EventFile:
 
   def _write(self, **fields):
     from tensorboard.compat.proto import event_pb2
-    from tensorboard.summary.writer import record_writer
 
     event = event_pb2.Event(wall_time=time.time(), **fields)
-    record = io.BytesIO()
-    record_writer.RecordWriter(record).write(event.SerializeToString())
-    self.file.write(record.getvalue())
+    self._records.write(event.SerializeToString())
 
 
 def _read_lines(path, *, drops_cut_off):

@@ -102,7 +102,7 @@ def checkpoint_to_resume(
     directory,
     logged_rounds=metrics_files.logged_rounds(workdir / 'metrics.csv'),
   )
-  found = checkpoints.load_checkpoint(path, (), verify=False)
+  found = checkpoints.load_checkpoint(path, None, verify=False)
   if found.round_num > config.training.num_rounds:
     raise UserError(
       f'`--config.training.num_rounds` is {config.training.num_rounds}, but '
