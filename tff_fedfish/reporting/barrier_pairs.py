@@ -123,7 +123,7 @@ def _partner(run: Run, baselines: Sequence[Run]) -> Run | None:
 
 
 def _setting_and_seeds(run):
-  return matching.setting_of(run), matching.seeds_of(run)
+  return matching.setting_of(run), run.seeds
 
 
 def _all_but_algorithm(run):

@@ -61,9 +61,9 @@ def fraction_bars(
     series = []
     for label, evaluation in found.items():
       scores = {
-        100 * fraction: score
+        100 * fraction: evaluation.scores[fraction, measure]
         for fraction in (evaluation.fractions if evaluation else ())
-        if (score := evaluation.score(fraction, measure))
+        if evaluation.scores[fraction, measure]
       }
       if scores:
         look = styles[label]

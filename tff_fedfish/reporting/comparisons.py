@@ -73,8 +73,7 @@ def compare_methods(runs: Sequence[Run]) -> list[Comparison]:
     variants = matching.grouped(members, matching.method_of)
     # Of runs with equal seeds the first.
     by_seeds = [
-      {matching.seeds_of(run): run for run in reversed(found)}
-      for found in variants.values()
+      {run.seeds: run for run in reversed(found)} for found in variants.values()
     ]
     named = zip(matching.method_names(list(variants)), by_seeds, strict=True)
     for first, second in itertools.combinations(named, 2):

@@ -7,11 +7,10 @@ difference between runs is called significant.
 from collections.abc import Iterator, Sequence
 
 from tff_fedfish.data import unknown_tokens
-from tff_fedfish.reporting import matching
+from tff_fedfish.reporting import matching, settings
 from tff_fedfish.reporting.evaluations import Evaluation, Interval
 from tff_fedfish.reporting.repetitions import has_repetitions
 from tff_fedfish.reporting.runs import HELD_OUT, Run, is_finite, subjects
-from tff_fedfish.reporting.settings import compare
 from tff_fedfish.reporting.words import listed, words_of
 
 # Runs that differ here were not measured on the same thing.
@@ -108,8 +107,11 @@ def _compared(
     # The smallest and, on held-out clients, also the largest.
     last = fractions[-1:] if subject == HELD_OUT else []
     for fraction in dict.fromkeys(fractions[:1] + last):
-      losses = {run: e.score(fraction, 'loss') for run, e in scores.items()}
-      losses = {run: loss for run, loss in losses.items() if loss}
+      losses = {
+        run: loss
+        for run, evaluation in scores.items()
+        if (loss := evaluation.scores.get((fraction, 'loss')))
+      }
       if losses:
         is_evaluated = True
         words = 'without personalization'
@@ -226,10 +228,11 @@ def _pooled_clauses(run):
 
 
 def _between_runs(runs):
+  compared = settings.differing(settings.compare([r.config for r in runs]))
   differing = [
-    f'{setting.name} ({" / ".join(dict.fromkeys(setting.values))})'
-    for setting in compare([run.config for run in runs])
-    if setting.differs and setting.name.startswith(_DEFINES_THE_MEASUREMENT)
+    f'{name} ({" / ".join(dict.fromkeys(values))})'
+    for name, *values in compared.itertuples(name=None)
+    if name.startswith(_DEFINES_THE_MEASUREMENT)
   ]
   if differing:
     yield (

@@ -10,13 +10,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from tff_fedfish.config import loading as config_loading
-from tff_fedfish.reporting.runs import Run
+from tff_fedfish.reporting.runs import SEEDS, Run
 from tff_fedfish.reporting.settings import flatten
 
 LOCAL_EPOCHS = 'client_work.num_local_epochs'
 NUM_ROUNDS = 'training.num_rounds'
 
-_SEEDS = ('seeds.model_seed', 'seeds.cohort_seed', 'seeds.shuffle_seed')
 # What a search may choose for each number of local epochs and of rounds.
 _RATE = ('learning_rate', 'warmup_rounds', 'schedule_rounds', 'final_fraction')
 _CLIENT_OPTIMIZER = (
@@ -36,7 +35,7 @@ _METHOD = (
 # The last two lines say nothing of the numbers.
 _OF_NO_SETTING = (
   *_METHOD,
-  *_SEEDS,
+  *SEEDS,
   *('schema_version', 'engine.', 'checkpoints.'),
   *('training.max_non_finite_rounds', 'client_work.micro_batch_size'),
 )
@@ -73,11 +72,6 @@ def method_of(run: Run) -> Key:
   """
   settings = _settings(run, lambda name: _is_of(name, _METHOD))
   return ('method', run.method), *settings
-
-
-def seeds_of(run: Run) -> str:
-  """Returns the seeds in which repetitions differ."""
-  return ', '.join(repr(run.setting(name)) for name in _SEEDS)
 
 
 def labels(settings: Sequence[Mapping[str, str]]) -> list[str]:

@@ -1,12 +1,13 @@
 """Assembles the report's sections and renders them as one HTML page."""
 
+import collections
 import dataclasses
-import itertools
 from collections.abc import Sequence
 
 import jinja2
+import markupsafe
 
-from tff_fedfish.reporting import settings
+from tff_fedfish.reporting import matching, settings
 from tff_fedfish.reporting.barriers import barrier_scatters
 from tff_fedfish.reporting.bars import fraction_bars
 from tff_fedfish.reporting.comparisons import Comparison
@@ -18,7 +19,7 @@ from tff_fedfish.reporting.curves import (
 from tff_fedfish.reporting.figures import Figure
 from tff_fedfish.reporting.findings import notes, summary_sentence
 from tff_fedfish.reporting.local_epochs import local_epoch_figures
-from tff_fedfish.reporting.paper_tables import PaperTable, headings, show
+from tff_fedfish.reporting.paper_tables import Column, PaperTable
 from tff_fedfish.reporting.repetitions import NUM_BOOTSTRAP
 from tff_fedfish.reporting.runs import HELD_OUT, Run, subjects
 from tff_fedfish.reporting.scatters import (
@@ -27,7 +28,13 @@ from tff_fedfish.reporting.scatters import (
 )
 from tff_fedfish.reporting.style import run_styles
 from tff_fedfish.reporting.tables import build_main_table
-from tff_fedfish.reporting.words import interval_sample, listed, words_of
+from tff_fedfish.reporting.words import (
+  Words,
+  interval_sample,
+  listed,
+  shown,
+  words_of,
+)
 from tff_fedfish.version import __version__
 
 GENERATOR = 'fedfish report'
@@ -92,6 +99,14 @@ def build_sections(
   transfers = _file_names([s for s in others if s.kind == 'transfer'])
   parts = _file_names([s for s in others if s.kind == 'held_out'], 'part')
   held_out = {HELD_OUT: 'held_out', **parts}
+
+  def bars(names):
+    found = (
+      fraction_bars(pooled, styles, subject=subject, name=name)
+      for subject, name in names.items()
+    )
+    return [figure for figures in found for figure in figures]
+
   scatters = [
     personalization_scatter(
       pooled, styles, subject=subject, name=f'{name}_before_after'
@@ -118,25 +133,13 @@ def build_sections(
       (
         'personalization',
         'Personalization of held-out clients',
-        [
-          figure
-          for subject, name in held_out.items()
-          for figure in fraction_bars(
-            pooled, styles, subject=subject, name=name
-          )
-        ],
+        bars(held_out),
         f'no run has an evaluation on held-out clients ({evaluate}).',
       ),
       (
         'transfer',
         'Transfer to another corpus',
-        [
-          figure
-          for subject, name in transfers.items()
-          for figure in fraction_bars(
-            pooled, styles, subject=subject, name=name
-          )
-        ],
+        bars(transfers),
         f'no run has an evaluation on another corpus ({evaluate}).',
       ),
       (
@@ -185,8 +188,14 @@ def render_page(report: Report) -> str:
     figure for section in report.sections for figure in section.figures
   )
   config = settings.compare([run.config for run in runs])
+  environments = settings.compare([run.environment for run in runs])
   methods = dict.fromkeys(run.method for run in runs)
-  shown = [(run, e) for run in pooled for e in _shown_evaluations(run)]
+  evaluated = [
+    (run, evaluation)
+    for run in pooled
+    for subject in subjects([run])
+    if (evaluation := run.evaluation(subject))
+  ]
   return environment.get_template('report.html.j2').render(
     generator=f'{GENERATOR} {__version__}',
     version=__version__,
@@ -197,26 +206,27 @@ def render_page(report: Report) -> str:
     summary=summary_sentence(pooled),
     notes=notes(runs, pooled),
     words=words_of(runs),
-    interval_sample=interval_sample(e for _, e in shown),
+    interval_sample=interval_sample(e for _, e in evaluated),
     panels=_panels(pooled),
     every_run_panels=_panels(runs) if len(pooled) < len(runs) else [],
     paper_tables=report.tables,
     paper_titles=_PAPER_TITLES,
-    paper_headings=headings,
-    show=show,
+    paper_headings=_paper_headings,
+    show=_show,
     comparisons=report.comparisons,
     num_bootstrap=NUM_BOOTSTRAP,
     sections=report.sections,
     figure_numbers={f.name: n for n, f in enumerate(figures, start=1)},
     figure_format=report.figure_format,
     extremes=[
-      (run.label, e, extreme_clients(e, _NUM_EXTREME_CLIENTS))
-      for run, e in shown
+      (run.label, e, list(_client_rows(e)))
+      for run, e in evaluated
       if e.largest_client_fraction() is not None
     ],
-    differing=[setting for setting in config if setting.differs],
-    config=config,
-    environment=settings.compare([run.environment for run in runs]),
+    differing=_differing(runs, config),
+    value_heading='Value' if len(runs) == 1 else 'Value in all runs',
+    config=list(_merged(config)),
+    environment=list(_merged(environments)),
     commands=settings.reproduction_commands(runs),
     reproduction_file=settings.REPRODUCTION_FILE,
     reproduction_config=settings.reproduction_config(runs),
@@ -224,13 +234,47 @@ def render_page(report: Report) -> str:
 
 
 def _panels(runs):
-  """Returns (title, table, [(group, span)]) for each panel with columns."""
-  panels = []
-  for name, panel in build_main_table(runs).panels():
-    groups = itertools.groupby(column.group for column in panel.columns)
-    spans = [(group, len(list(found))) for group, found in groups]
-    panels.append((_panel_title(name, panel), panel, spans))
-  return panels
+  """Returns (title, columns, [(group, span)]) for each panel with columns."""
+  panels = matching.grouped(build_main_table(runs), lambda c: c.panel)
+  return [
+    (
+      _panel_title(name, columns),
+      columns,
+      collections.Counter(column.group for column in columns).items(),
+    )
+    for name, columns in panels.items()
+  ]
+
+
+def _differing(runs, config):
+  """Returns headings and rows: a row per setting, or per run of many runs."""
+  found = settings.differing(config)
+  names, labels = _code(found.index), [run.label for run in runs]
+  if len(runs) > 4:
+    return ['Run', *names], list(zip(labels, found.T.to_numpy(), strict=True))
+  return ['Setting', *labels], list(zip(names, found.to_numpy(), strict=True))
+
+
+def _merged(compared):
+  """Yields a row per name, with the one value or all that differ."""
+  differs = markupsafe.Markup('<em>differs:</em> {}')
+  values = compared.to_numpy()
+  for name, found in zip(_code(compared.index), values, strict=True):
+    is_one = len(set(found)) == 1
+    yield name, [found[0] if is_one else differs.format(' / '.join(found))]
+
+
+def _client_rows(evaluation):
+  """Yields the clients that gained and lost most, with their losses."""
+  span = markupsafe.Markup('<span class="client">{}</span>')
+  for client, *losses in extreme_clients(evaluation, _NUM_EXTREME_CLIENTS):
+    before, after = losses
+    change = shown(after - before, 3, sign='+')
+    yield span.format(client), [shown(before, 3), shown(after, 3), change]
+
+
+def _code(names):
+  return [markupsafe.Markup('<code>{}</code>').format(name) for name in names]
 
 
 def _file_names(subjects, prefix='transfer'):
@@ -240,12 +284,12 @@ def _file_names(subjects, prefix='transfer'):
   return {subject: f'{prefix}_{n}' for n, subject in enumerate(subjects, 1)}
 
 
-def _panel_title(name, panel):
+def _panel_title(name, columns):
   kind, _, corpus = name.partition(': ')
   if corpus:
     words = {'held_out': 'Held-out clients of', 'transfer': 'Transfer to'}
     return f'{words[kind]} {corpus}, {_SHARE}'
-  has_barrier = any(column.measure == 'barrier' for column in panel.columns)
+  has_barrier = any(column.measure == 'barrier' for column in columns)
   return {
     'held_out': f'Held-out clients, {_SHARE}',
     'cost': 'Client-Server Barrier and cost' if has_barrier else 'Cost',
@@ -254,6 +298,29 @@ def _panel_title(name, panel):
   }[name]
 
 
-def _shown_evaluations(run):
-  """Returns a run's evaluations in the main table."""
-  return list(filter(None, map(run.evaluation, subjects([run]))))
+def _show(value: float, measure: str, is_difference: bool = False) -> str:
+  """Returns a number as text: 'accuracy' in percent, 'loss' in nats."""
+  places, scale = (2, 100) if measure == 'accuracy' else (3, 1)
+  return shown(value, places, scale, '+' if is_difference else '')
+
+
+def _paper_headings(
+  columns: Sequence[Column], words: Words
+) -> tuple[list[tuple[str, int]], list[str]]:
+  """Returns headings of a paper's table: (heading, span), and one per column.
+
+  The lower row holds measures, or the stages where all is of one measure.
+  """
+  is_by_stage = len({column.stage for column in columns}) > 1
+
+  def group(column):
+    place = 'Global'
+    if column.fraction > 0:
+      place = f'Personalized on {100 * column.fraction:g} %'
+    return f'{place}: {words.accuracy_label}' if is_by_stage else place
+
+  groups = collections.Counter(map(group, columns))
+  # The unit of the loss stands above the tables.
+  labels = {'loss': 'Loss', 'accuracy': 'Accuracy (%)'}
+  names = [c.stage if is_by_stage else labels[c.measure] for c in columns]
+  return list(groups.items()), names

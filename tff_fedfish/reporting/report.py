@@ -23,7 +23,7 @@ from tff_fedfish.reporting.paper_tables import (
 )
 from tff_fedfish.reporting.repetitions import pool_repetitions
 from tff_fedfish.reporting.runs import Run
-from tff_fedfish.reporting.tables import build_main_table, summary_csv
+from tff_fedfish.reporting.tables import summary_csv
 
 PAGE = 'index.html'
 """Name of the page within the report's directory."""
@@ -98,7 +98,7 @@ def write_report(
     PAGE: render_page(
       Report(runs, pooled, tables, comparisons, sections, figure_format)
     ),
-    'summary.csv': summary_csv(build_main_table(runs)),
+    'summary.csv': summary_csv(runs),
     settings.REPRODUCTION_FILE: settings.reproduction_config(runs),
   }
   if tables:
