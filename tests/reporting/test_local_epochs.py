@@ -5,17 +5,17 @@ import dataclasses
 import pytest
 
 from tff_fedfish.reporting import (
-  fixed_budgets,
   loading,
   local_epochs,
+  matching,
   repetitions,
   style,
 )
-from tff_fedfish.reporting.fixed_budgets import FIXED_COMPUTE, FIXED_ROUNDS
+from tff_fedfish.reporting.matching import FIXED_COMPUTE, FIXED_ROUNDS
 
 
 def _budgets(tmp_path, write_run, shapes):
-  return fixed_budgets.find_budgets(
+  return matching.find_budgets(
     loading.load_runs(
       [
         write_run(tmp_path / f'{e}-{r}', num_local_epochs=e, num_rounds=r)
@@ -53,7 +53,7 @@ def test_budgets_of_runs(tmp_path, write_run, shapes, expected):
 def test_runs_that_do_not_say_their_rounds(tmp_path, write_run):
   [run] = loading.load_runs([write_run(tmp_path / 'run')])
   run = dataclasses.replace(run, config=run.config | {'training': {}})
-  assert fixed_budgets.find_budgets([run]) is None
+  assert matching.find_budgets([run]) is None
 
 
 @pytest.fixture

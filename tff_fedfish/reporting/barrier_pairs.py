@@ -1,7 +1,6 @@
 """Pairs of a method and the baseline, of the same clients and rounds."""
 
 import dataclasses
-import json
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -93,42 +92,31 @@ def group_pairs(pairs: Sequence[Pair]) -> dict[str, list[Pair]]:
     return matching.setting_of(pair.run), *methods
 
   groups = matching.grouped(pairs, key)
-  epochs = [found[0].run.num_local_epochs for found in groups.values()]
-  settings = [
-    {
-      **dict(setting),
-      **dict(method),
-      **{f'{name} of {BASELINE.title}': value for name, value in baseline},
-    }
-    for setting, method, baseline in groups
-  ]
-  named = {}
-  for number, (found, e) in enumerate(
-    zip(groups.values(), epochs, strict=True)
-  ):
-    same = [k for k, other in enumerate(epochs) if other == e]
-    own = matching.labels([settings[k] for k in same])[same.index(number)]
-    base = 'all clients' if e is None else f'E = {e}'
-    named[f'{base}, {own}' if own else base] = found
-  return named
+  names = {}
+  for epochs, keys in matching.grouped(
+    groups, lambda key: groups[key][0].run.num_local_epochs
+  ).items():
+    settings = [
+      dict((*setting, *method))
+      | {f'{name} of {BASELINE.title}': value for name, value in baseline}
+      for setting, method, baseline in keys
+    ]
+    base = 'all clients' if epochs is None else f'E = {epochs}'
+    for key, own in zip(keys, matching.labels(settings), strict=True):
+      names[key] = f'{base}, {own}' if own else base
+  return {names[key]: found for key, found in groups.items()}
 
 
 def _partner(run: Run, baselines: Sequence[Run]) -> Run | None:
   """Returns the one baseline that agrees in all but the method, if any."""
-  for key in (_setting_and_seeds, _all_but_algorithm):
+  for key in (
+    lambda run: (matching.setting_of(run), run.seeds),
+    lambda run: {k: v for k, v in run.config.items() if k != 'algorithm'},
+  ):
     baselines = [other for other in baselines if key(other) == key(run)]
     if len(baselines) < 2:
       break
   return baselines[0] if len(baselines) == 1 else None
-
-
-def _setting_and_seeds(run):
-  return matching.setting_of(run), run.seeds
-
-
-def _all_but_algorithm(run):
-  rest = {k: v for k, v in run.config.items() if k != 'algorithm'}
-  return json.dumps(rest, sort_keys=True)
 
 
 def _pairs(run: Run, baseline: Run) -> Iterator[Pair]:

@@ -76,7 +76,10 @@ def _pair_figure(
   """Returns the barrier under a method against that under the baseline."""
   pairs = [pair for group in groups.values() for pair in group]
   method = pairs[0].run.method
-  rounds = sorted({p.round_num for p in pairs}, key=_or_first)
+  # An unknown round comes first.
+  rounds = sorted(
+    {p.round_num for p in pairs}, key=lambda r: (r is not None, r)
+  )
   shares = '; '.join(
     f'{group}: '
     + share_text(
@@ -94,12 +97,15 @@ def _pair_figure(
     grid, found = figures.facets(
       figure, len(panels), columns, sharex=True, sharey=True
     )
-    limits = padded_limits(
+    low, high = padded_limits(
       np.concatenate([pair.barriers(measure).ravel() for pair in pairs])
     )
     handles = []
     for axes, panel in zip(found, panels, strict=True):
-      _draw_axes(axes, *limits)
+      axes.axhline(0, color='#bbbbbb', linewidth=0.8)
+      axes.axvline(0, color='#bbbbbb', linewidth=0.8)
+      draw_diagonal(axes, min(low, 0.0), max(high, 0.0))
+      axes.tick_params(labelbottom=True, labelleft=True)
       if len(panels) > 1:
         axes.set_title(figures.drawable(panel[0]))
       for group in panel:
@@ -153,13 +159,6 @@ def _pair_caption(pairs, measure, rounds, shares):
   return caption
 
 
-def _draw_axes(axes, low, high):
-  axes.axhline(0, color='#bbbbbb', linewidth=0.8)
-  axes.axvline(0, color='#bbbbbb', linewidth=0.8)
-  draw_diagonal(axes, min(low, 0.0), max(high, 0.0))
-  axes.tick_params(labelbottom=True, labelleft=True)
-
-
 def _draw_group(axes, group, pairs, measure, look, rounds):
   """Draws a point per client, and the means of rounds on top."""
   means = []
@@ -180,10 +179,6 @@ def _draw_group(axes, group, pairs, measure, look, rounds):
 
 def _round_scale(rounds):
   return colors.Normalize(rounds[0] or 0, rounds[-1] or 0)
-
-
-def _or_first(round_num):
-  return -1 if round_num is None else round_num
 
 
 def _local_global_figure(runs, styles, unit) -> figures.Figure | None:

@@ -13,7 +13,11 @@ from tff_fedfish.reporting import figures
 from tff_fedfish.reporting.evaluations import Interval
 from tff_fedfish.reporting.runs import Run, Subject
 from tff_fedfish.reporting.style import RunStyle
-from tff_fedfish.reporting.words import interval_sample, words_of
+from tff_fedfish.reporting.words import (
+  interval_sample,
+  uncapitalized,
+  words_of,
+)
 
 _MAX_LABELLED_BARS = 24
 
@@ -133,13 +137,15 @@ def draw_groups(
           look = one.look.marker_arguments()
           axes.plot(x, mean, **{**look, 'markersize': 7})
         if is_labelled:
-          _label(
-            axes,
-            x,
-            max([mean, *ends.get('high', ())]),
-            mean,
-            scale,
-            2 if is_bar or ends else 6,
+          axes.annotate(
+            f'{mean:.2f}' if scale == 1.0 else f'{mean:.1f}',
+            (x, max([mean, *ends.get('high', ())])),
+            xytext=(0, 2 if is_bar or ends else 6),
+            textcoords='offset points',
+            ha='center',
+            va='bottom',
+            fontsize=8.0,
+            color='#222222',
           )
         figures.record(axes, one.name, [place], [mean], **ends)
   axes.set_xticks(range(len(places)), [f'{place:g}' for place in places])
@@ -190,7 +196,7 @@ def describe(
     )
     for one in series
   ]
-  return f'{kind}, {title[:1].lower()}{title[1:]}. {"; ".join(parts)}.'
+  return f'{kind}, {uncapitalized(title)}. {"; ".join(parts)}.'
 
 
 def _figure(series, measure, *, axis, name, title, caption):
@@ -237,16 +243,3 @@ def _figure(series, measure, *, axis, name, title, caption):
         '{:g} %'.format,
       ),
     )
-
-
-def _label(axes, x, top, mean, scale, distance):
-  axes.annotate(
-    f'{mean:.2f}' if scale == 1.0 else f'{mean:.1f}',
-    (x, top),
-    xytext=(0, distance),
-    textcoords='offset points',
-    ha='center',
-    va='bottom',
-    fontsize=8.0,
-    color='#222222',
-  )

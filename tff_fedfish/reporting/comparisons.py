@@ -12,7 +12,7 @@ from tff_fedfish.methods import registry
 from tff_fedfish.reporting import matching
 from tff_fedfish.reporting.csv_files import csv_file
 from tff_fedfish.reporting.repetitions import client_scores, paired_difference
-from tff_fedfish.reporting.runs import Run, Subject, subjects
+from tff_fedfish.reporting.runs import Run, subjects
 
 # Of a `statistics.paired_difference`.
 _NUMBERS = (
@@ -100,22 +100,25 @@ def comparisons_csv(comparisons: Sequence[Comparison]) -> str:
 
 
 def _is_baseline(named: tuple[str, Mapping[str, Run]]) -> bool:
-  run = next(iter(named[1].values()))
-  return run.algorithm == registry.BASELINE.name
+  return next(iter(named[1].values())).algorithm == registry.BASELINE.name
 
 
 def _compare(setting, method, baseline) -> Iterator[Comparison]:
   """Yields a comparison for every subject and fraction that both have."""
   (name, runs), (baseline_name, baseline_runs) = method, baseline
   for subject in subjects([*runs.values(), *baseline_runs.values()]):
-    sides = [_evaluations(side, subject) for side in (runs, baseline_runs)]
-    fractions = {
-      fraction
-      for side in sides
-      for evaluation in side.values()
-      for fraction in evaluation.clients['fraction']
-    }
-    for fraction in sorted(fractions):
+    sides = [
+      {
+        seeds: e
+        for seeds, run in side.items()
+        if (e := run.evaluation(subject))
+      }
+      for side in (runs, baseline_runs)
+    ]
+    evaluations = [e for side in sides for e in side.values()]
+    for fraction in sorted(
+      {f for e in evaluations for f in e.clients['fraction']}
+    ):
       scores = [client_scores(side, fraction) for side in sides]
       loss, accuracy = (
         paired_difference(*scores, measure)
@@ -125,10 +128,3 @@ def _compare(setting, method, baseline) -> Iterator[Comparison]:
         yield Comparison(
           name, baseline_name, setting, str(subject), fraction, loss, accuracy
         )
-
-
-def _evaluations(runs: Mapping[str, Run], subject: Subject):
-  found = {seeds: run.evaluation(subject) for seeds, run in runs.items()}
-  return {
-    seeds: evaluation for seeds, evaluation in found.items() if evaluation
-  }

@@ -183,18 +183,12 @@ class _Checked:
     self.values = values
 
   def object(self, name: str) -> '_Checked':
-    value = self.values.get(name)
-    if value is not None and not isinstance(value, dict):
-      raise self.error(name, 'an object', value)
-    return _Checked(self._path, value or {}, self._seeds)
+    value = self._get(name, dict, 'an object') or {}
+    return _Checked(self._path, value, self._seeds)
 
   def number(self, name: str) -> float | None:
-    value = self.values.get(name)
-    if value is None:
-      return None
-    if isinstance(value, bool) or not isinstance(value, int | float):
-      raise self.error(name, 'a number', value)
-    return value if math.isfinite(value) else None
+    value = self._get(name, int | float, 'a number')
+    return value if value is not None and math.isfinite(value) else None
 
   def count(self, name: str) -> int | None:
     value = self.number(name)
@@ -216,11 +210,8 @@ class _Checked:
       raise self.error('corpus_identity', 'a corpus', value) from error
 
   def scores(self) -> dict[tuple[float, str], Interval | None]:
-    entries = self.values.get('fractions', [])
-    if not isinstance(entries, list):
-      raise self.error('fractions', 'a list', entries)
     scores = {}
-    for entry in entries:
+    for entry in self._get('fractions', list, 'a list') or []:
       if not isinstance(entry, dict):
         raise self.error('fractions', 'a list of objects', entry)
       found = _Checked(self._path, entry, self._seeds)
@@ -236,3 +227,10 @@ class _Checked:
       f'{str(self._path)!r}: `{name}` must be {required}, but is '
       f'{repr(found)[:60]}. Repeat the evaluation, or remove this directory.'
     )
+
+  def _get(self, name: str, kind: Any, required: str) -> Any:
+    value = self.values.get(name)
+    is_wrong = isinstance(value, bool) or not isinstance(value, kind)
+    if value is not None and is_wrong:
+      raise self.error(name, required, value)
+    return value

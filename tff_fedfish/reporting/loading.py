@@ -62,21 +62,14 @@ def read_json_object(path: pathlib.Path) -> dict[str, Any]:
       f'{str(path)!r} must be readable, but is not ({error.strerror}). '
       'Change its permissions, or leave this run out.'
     ) from error
-  except UnicodeDecodeError as error:
-    line = data.count(b'\n', 0, error.start) + 1
-    raise UserError(
-      f'{str(path)!r}, line {line}, must be UTF-8 text, but is not. {restore}'
-    ) from error
-  except json.JSONDecodeError as error:
-    raise UserError(
-      f'{str(path)!r}, line {error.lineno}, must be JSON, but found '
-      f'{error.msg!r}. {restore}'
-    ) from error
   except ValueError as error:
-    raise UserError(
-      f'{str(path)!r} must be JSON of a run, but cannot be parsed ({error}). '
-      f'{restore}'
-    ) from error
+    found = f' must be JSON of a run, but cannot be parsed ({error})'
+    if isinstance(error, UnicodeDecodeError):
+      line = data.count(b'\n', 0, error.start) + 1
+      found = f', line {line}, must be UTF-8 text, but is not'
+    elif isinstance(error, json.JSONDecodeError):
+      found = f', line {error.lineno}, must be JSON, but found {error.msg!r}'
+    raise UserError(f'{str(path)!r}{found}. {restore}') from error
   if not isinstance(value, dict):
     raise UserError(
       f'{str(path)!r} must hold a JSON object, but found a '

@@ -12,7 +12,7 @@ from matplotlib import ticker
 
 from tff_fedfish.reporting import bars, figures, matching
 from tff_fedfish.reporting.bars import Series
-from tff_fedfish.reporting.fixed_budgets import (
+from tff_fedfish.reporting.matching import (
   FIXED_COMPUTE,
   FIXED_ROUNDS,
   find_budgets,

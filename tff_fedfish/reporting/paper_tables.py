@@ -14,7 +14,7 @@ from tff_fedfish.methods import registry
 from tff_fedfish.reporting import matching
 from tff_fedfish.reporting.csv_files import csv_file
 from tff_fedfish.reporting.evaluations import Evaluation, Interval
-from tff_fedfish.reporting.fixed_budgets import (
+from tff_fedfish.reporting.matching import (
   FIXED_COMPUTE,
   PAPER_LOCAL_EPOCHS,
   Budgets,
