@@ -5,12 +5,12 @@ local epochs, rounds and communicated units, with a mark every 100 rounds.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from tff_fedfish.reporting import figures
 from tff_fedfish.reporting.runs import Run
-from tff_fedfish.reporting.style import RunStyle, local_epochs
+from tff_fedfish.reporting.style import local_epochs, run_styles
 from tff_fedfish.reporting.words import uncapitalized, words_of
 
 # Local epochs so far: rounds times local epochs per round.
@@ -57,14 +57,8 @@ class _Point(NamedTuple):
   high: float
 
 
-def learning_curves(
-  runs: Sequence[Run], styles: Mapping[str, RunStyle]
-) -> list[figures.Figure]:
+def learning_curves(runs: Sequence[Run]) -> list[figures.Figure]:
   """Returns loss and accuracy against rounds, held-out and in training.
-
-  Args:
-    runs: The runs of the report.
-    styles: Their looks, by label.
 
   Returns:
     One figure per score that any run has.
@@ -88,20 +82,14 @@ def learning_curves(
     ),
   }
   drawn = [
-    score and _figure(runs, styles, _ROUND, score, f'curve_{name}')
+    score and _figure(runs, _ROUND, score, f'curve_{name}')
     for name, score in wanted.items()
   ]
   return [figure for figure in drawn if figure]
 
 
-def cost_curves(
-  runs: Sequence[Run], styles: Mapping[str, RunStyle]
-) -> list[figures.Figure]:
+def cost_curves(runs: Sequence[Run]) -> list[figures.Figure]:
   """Returns accuracies against local epochs and against communication.
-
-  Args:
-    runs: The runs of the report.
-    styles: Their looks, by label.
 
   Returns:
     Held-out and, where runs were evaluated at several rounds, personalized
@@ -139,7 +127,7 @@ def cost_curves(
     )
   drawn = [
     _figure(
-      *(runs, styles, axis, score, f'communication_{prefix}{name}'),
+      *(runs, axis, score, f'communication_{prefix}{name}'),
       f'Further up and to the left is better. {caption} ',
     )
     for name, (axis, caption) in costs.items()
@@ -148,15 +136,8 @@ def cost_curves(
   return [figure for figure in drawn if figure]
 
 
-def barrier_curves(
-  runs: Sequence[Run], styles: Mapping[str, RunStyle]
-) -> list[figures.Figure]:
-  """Returns the barrier, in loss and error, against rounds, where measured.
-
-  Args:
-    runs: The runs of the report.
-    styles: Their looks, by label.
-  """
+def barrier_curves(runs: Sequence[Run]) -> list[figures.Figure]:
+  """Returns the barrier, in loss and error, against rounds, where measured."""
   drawn = []
   for measure, unit, scale in (
     ('loss', f'nats per {words_of(runs).unit}', 1.0),
@@ -170,7 +151,7 @@ def barrier_curves(
     label = f'Barrier in the {measure} ({unit})'
     score = _Score(f'barrier/{measure}', label, scale, caption)
     name = f'barrier_{measure}_by_round'
-    drawn.append(_figure(runs, styles, _ROUND, score, name))
+    drawn.append(_figure(runs, _ROUND, score, name))
   return [figure for figure in drawn if figure]
 
 
@@ -252,7 +233,6 @@ def _by_round(run, metric) -> dict[int, float]:
 
 def _figure(
   runs: Sequence[Run],
-  styles: Mapping[str, RunStyle],
   axis: _Axis,
   score: _Score,
   name: str,
@@ -264,6 +244,7 @@ def _figure(
   curves = {label: curve for label, curve in found.items() if curve}
   if not curves:
     return None
+  styles = run_styles(runs)
   rounds = [p.round_num for curve in curves.values() for p in curve]
   # Evaluations are few, at rounds of the user's choice: each has a mark.
   step = 1 if score.metric == _PERSONALIZED else mark_step(rounds)

@@ -48,9 +48,11 @@ def summary_sentence(runs: Sequence[Run]) -> str:
   if not won:
     return f'{_counted(len(runs), "run")} without a held-out score so far.'
   if len(runs) == 1:
-    return f'Mean loss ({unit}) of {_with_seeds(runs[0], losses)} ' + (
-      f'{listed(*won.values())}.'
-    )
+    run, who = runs[0], runs[0].label
+    # Of fewer seeds than the run stands for: said beside the number.
+    if run.repetitions and len(losses[run].seed_means) in (0, run.num_seeds):
+      who += f', over {run.num_seeds} seeds,'
+    return f'Mean loss ({unit}) of {who} {listed(*won.values())}.'
   clauses = [f'{winner} {listed(places)}' for winner, places in won.items()]
   num_runs = sum(run.num_seeds for run in runs)
   who = f'{len(runs)} runs'
@@ -264,13 +266,6 @@ def _between_runs(runs):
 
 def _joined(values):
   return ', '.join(map(str, sorted(values)))
-
-
-def _with_seeds(run, losses):
-  # Of fewer seeds than the run stands for: said beside the number.
-  if not run.repetitions or 0 < len(losses[run].seed_means) < run.num_seeds:
-    return run.label
-  return f'{run.label}, over {run.num_seeds} seeds,'
 
 
 def _counted(count, noun):

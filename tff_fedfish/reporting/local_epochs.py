@@ -18,27 +18,24 @@ from tff_fedfish.reporting.matching import (
   find_budgets,
 )
 from tff_fedfish.reporting.runs import Run
-from tff_fedfish.reporting.style import MARKERS, RunStyle
+from tff_fedfish.reporting.style import MARKERS, RunStyle, run_styles
 from tff_fedfish.reporting.words import interval_sample, words_of
 
 _LINES = {FIXED_ROUNDS: '-', FIXED_COMPUTE: (0, (5, 2))}
 _TREND = ['method', 'budget']
 
 
-def local_epoch_figures(
-  runs: Sequence[Run], styles: Mapping[str, RunStyle]
-) -> list[figures.Figure]:
+def local_epoch_figures(runs: Sequence[Run]) -> list[figures.Figure]:
   """Returns final scores on held-out clients by local epochs.
 
   Args:
     runs: The runs of the report, repetitions pooled.
-    styles: Their looks, by label.
 
   Returns:
     For each set of runs with at least two numbers of local epochs: accuracy and
     loss as lines, global and personalized, and accuracy as bars.
   """
-  drawn = []
+  styles, drawn = run_styles(runs), []
   for number, (setting, study) in enumerate(matching.studies(runs).items()):
     suffix = f'_{number + 1}' if number else ''
     table = _final_scores(study)
@@ -100,11 +97,9 @@ def _panels(
       scores = dict(zip(rows['epochs'], rows['score'], strict=True))
       # The personalized bars are darker.
       color = look.shaded(0.45 if title == next(iter(fractions)) else 1)
-      face = bars.bar_face(look, color)
       label = f'{name}, {title.lower()}'
-      panels[title].append(
-        Series(f'{name}: {title}', label, scores, look, face)
-      )
+      one = Series(f'{name}: {title}', label, scores, look, color)
+      panels[title].append(one)
   return panels, lines
 
 

@@ -94,7 +94,6 @@ def build_sections(
     Sections; one without figures says why in `absent`.
   """
   every_run = pooled if runs is None else runs
-  styles = run_styles(pooled)
   _, *others = subjects(pooled)
   transfers = _file_names([s for s in others if s.kind == 'transfer'])
   parts = _file_names([s for s in others if s.kind == 'held_out'], 'part')
@@ -102,14 +101,14 @@ def build_sections(
 
   def bars(names):
     found = (
-      fraction_bars(pooled, styles, subject=subject, name=name)
+      fraction_bars(pooled, subject=subject, name=name)
       for subject, name in names.items()
     )
     return [figure for figures in found for figure in figures]
 
   scatters = [
     personalization_scatter(
-      pooled, styles, subject=subject, name=f'{name}_before_after'
+      pooled, subject=subject, name=f'{name}_before_after'
     )
     for subject, name in (held_out | transfers).items()
   ]
@@ -120,13 +119,13 @@ def build_sections(
       (
         'learning-curves',
         'Learning curves',
-        learning_curves(pooled, styles),
+        learning_curves(pooled),
         'no round with a loss is finished yet.',
       ),
       (
         'local-epochs',
         'Local epochs',
-        local_epoch_figures(pooled, styles),
+        local_epoch_figures(pooled),
         'there are not two numbers of local epochs whose runs have an '
         'evaluation on held-out clients after their last round.',
       ),
@@ -152,8 +151,8 @@ def build_sections(
         'barrier',
         'Client-Server Barrier',
         [
-          *barrier_curves(pooled, styles),
-          *barrier_scatters(every_run, run_styles(every_run)),
+          *barrier_curves(pooled),
+          *barrier_scatters(every_run),
         ],
         'no evaluation has a barrier.csv, and no run measured barriers in '
         'training.',
@@ -161,7 +160,7 @@ def build_sections(
       (
         'communication',
         'Accuracy against cost',
-        cost_curves(pooled, styles),
+        cost_curves(pooled),
         'metrics.csv of no run has both communicated units and a held-out '
         'accuracy.',
       ),
