@@ -94,10 +94,10 @@ def test_variants_are_neither_pooled_nor_dropped(
     f'{title}, E = 1, algorithm.relative_floor = {floor}'
     for floor in (0.25, 0.75)
   ]
-  [row] = comparisons.compare_methods(runs)
+  [row, _] = comparisons.compare_methods(runs).itertuples()
   assert row.baseline == f'{title} (relative_floor 0.25)'
   assert row.method == f'{title} (relative_floor 0.75)'
-  assert (row.loss['mean'], row.loss['num_seeds']) == (-1.0, 2)
+  assert (row.measure, row.mean, row.num_seeds) == ('loss', -1.0, 2)
 
 
 def test_settings_of_other_methods_make_no_variant(tmp_path, write_run):

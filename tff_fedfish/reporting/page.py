@@ -1,16 +1,17 @@
 """Assembles the report's sections and renders them as one HTML page."""
 
 import collections
-import dataclasses
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import jinja2
 import markupsafe
+import pandas as pd
 
 from tff_fedfish.reporting import matching, settings
 from tff_fedfish.reporting.barriers import barrier_scatters
 from tff_fedfish.reporting.bars import fraction_bars
-from tff_fedfish.reporting.comparisons import Comparison
+from tff_fedfish.reporting.comparisons import verdict
 from tff_fedfish.reporting.curves import (
   barrier_curves,
   cost_curves,
@@ -50,35 +51,13 @@ _PAPER_TITLES = {
 }
 
 
-@dataclasses.dataclass(frozen=True)
-class Section:
+class Section(NamedTuple):
   """Plots under one heading, or the reason why there are none."""
 
   anchor: str
   title: str
   figures: Sequence[Figure]
   absent: str
-
-
-@dataclasses.dataclass(frozen=True)
-class Report:
-  """Contents of a page.
-
-  Attributes:
-    runs: The runs as they are, one per directory.
-    pooled: One for all that differ in seeds only.
-    tables: Those of the paper.
-    comparisons: Method against method.
-    sections: The plots.
-    figure_format: Of the plots' files beside the page.
-  """
-
-  runs: Sequence[Run]
-  pooled: Sequence[Run]
-  tables: Sequence[PaperTable]
-  comparisons: Sequence[Comparison]
-  sections: Sequence[Section]
-  figure_format: str = 'png'
 
 
 def build_sections(
@@ -113,68 +92,79 @@ def build_sections(
     for subject, name in (held_out | transfers).items()
   ]
   evaluate = '“fedfish evaluate” makes one from its checkpoint'
-  return [
-    Section(anchor, title, figures, '' if figures else absent)
-    for anchor, title, figures, absent in (
-      (
-        'learning-curves',
-        'Learning curves',
-        learning_curves(pooled),
-        'no round with a loss is finished yet.',
-      ),
-      (
-        'local-epochs',
-        'Local epochs',
-        local_epoch_figures(pooled),
-        'there are not two numbers of local epochs whose runs have an '
-        'evaluation on held-out clients after their last round.',
-      ),
-      (
-        'personalization',
-        'Personalization of held-out clients',
-        bars(held_out),
-        f'no run has an evaluation on held-out clients ({evaluate}).',
-      ),
-      (
-        'transfer',
-        'Transfer to another corpus',
-        bars(transfers),
-        f'no run has an evaluation on another corpus ({evaluate}).',
-      ),
-      (
-        'clients',
-        'Client by client',
-        [figure for figure in scatters if figure],
-        'no evaluation has a per_client.csv with a fraction above 0.',
-      ),
-      (
-        'barrier',
-        'Client-Server Barrier',
-        [
-          *barrier_curves(pooled),
-          *barrier_scatters(every_run),
-        ],
-        'no evaluation has a barrier.csv, and no run measured barriers in '
-        'training.',
-      ),
-      (
-        'communication',
-        'Accuracy against cost',
-        cost_curves(pooled),
-        'metrics.csv of no run has both communicated units and a held-out '
-        'accuracy.',
-      ),
-    )
-  ]
+  sections = (
+    Section(
+      'learning-curves',
+      'Learning curves',
+      learning_curves(pooled),
+      'no round with a loss is finished yet.',
+    ),
+    Section(
+      'local-epochs',
+      'Local epochs',
+      local_epoch_figures(pooled),
+      'there are not two numbers of local epochs whose runs have an '
+      'evaluation on held-out clients after their last round.',
+    ),
+    Section(
+      'personalization',
+      'Personalization of held-out clients',
+      bars(held_out),
+      f'no run has an evaluation on held-out clients ({evaluate}).',
+    ),
+    Section(
+      'transfer',
+      'Transfer to another corpus',
+      bars(transfers),
+      f'no run has an evaluation on another corpus ({evaluate}).',
+    ),
+    Section(
+      'clients',
+      'Client by client',
+      [figure for figure in scatters if figure],
+      'no evaluation has a per_client.csv with a fraction above 0.',
+    ),
+    Section(
+      'barrier',
+      'Client-Server Barrier',
+      [
+        *barrier_curves(pooled),
+        *barrier_scatters(every_run),
+      ],
+      'no evaluation has a barrier.csv, and no run measured barriers in '
+      'training.',
+    ),
+    Section(
+      'communication',
+      'Accuracy against cost',
+      cost_curves(pooled),
+      'metrics.csv of no run has both communicated units and a held-out '
+      'accuracy.',
+    ),
+  )
+  return [s._replace(absent='') if s.figures else s for s in sections]
 
 
-def render_page(report: Report) -> str:
+def render_page(
+  runs: Sequence[Run],
+  pooled: Sequence[Run],
+  tables: Sequence[PaperTable],
+  comparisons: pd.DataFrame,
+  sections: Sequence[Section],
+  figure_format: str = 'png',
+) -> str:
   """Returns the page: HTML that shows without any other file.
 
+  Everything that comes from files is escaped.
+
   Args:
-    report: What to show. Everything that comes from files is escaped.
+    runs: The runs as they are, one per directory.
+    pooled: One for all that differ in seeds only.
+    tables: Those of the paper.
+    comparisons: Method against method, of `compare_methods`.
+    sections: The plots.
+    figure_format: Of the plots' files beside the page.
   """
-  runs, pooled = report.runs, report.pooled
   environment = jinja2.Environment(
     loader=jinja2.PackageLoader('tff_fedfish.reporting'),
     autoescape=True,
@@ -183,12 +173,11 @@ def render_page(report: Report) -> str:
     lstrip_blocks=True,
     keep_trailing_newline=True,
   )
-  figures = (
-    figure for section in report.sections for figure in section.figures
-  )
+  figures = (figure for section in sections for figure in section.figures)
   config = settings.compare([run.config for run in runs])
   environments = settings.compare([run.environment for run in runs])
   methods = dict.fromkeys(run.method for run in runs)
+  lines = list(comparisons.itertuples(index=False))
   evaluated = [
     (run, evaluation)
     for run in pooled
@@ -208,15 +197,17 @@ def render_page(report: Report) -> str:
     interval_sample=interval_sample(e for _, e in evaluated),
     panels=_panels(pooled),
     every_run_panels=_panels(runs) if len(pooled) < len(runs) else [],
-    paper_tables=report.tables,
+    paper_tables=tables,
     paper_titles=_PAPER_TITLES,
     paper_headings=_paper_headings,
     show=_show,
-    comparisons=report.comparisons,
+    # Two lines of one comparison: of the loss and of the accuracy.
+    comparisons=list(zip(lines[::2], lines[1::2], strict=True)),
+    verdict=verdict,
     num_bootstrap=NUM_BOOTSTRAP,
-    sections=report.sections,
+    sections=sections,
     figure_numbers={f.name: n for n, f in enumerate(figures, start=1)},
-    figure_format=report.figure_format,
+    figure_format=figure_format,
     extremes=[
       (run.label, e, list(_client_rows(e)))
       for run, e in evaluated
