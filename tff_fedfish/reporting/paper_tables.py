@@ -117,16 +117,6 @@ class PaperTable:
     return any(n > 1 for row in self.rows for n in row.num_seeds)
 
 
-class _Study(NamedTuple):
-  """Runs that differ in method, local epochs and rounds only."""
-
-  setting: str
-  runs: Sequence[Run]
-  budgets: Budgets
-  corpus: str
-  task: Task | None
-
-
 def build_paper_tables(runs: Sequence[Run]) -> list[PaperTable]:
   """Returns the tables that the runs have numbers for.
 
@@ -173,6 +163,16 @@ def paper_tables_csv(tables: Sequence[PaperTable]) -> str:
           line += [round(paper, 6), table.task.corpus, is_same]
         lines.append(line)
   return csv_file(_CSV_NAMES, lines)
+
+
+class _Study(NamedTuple):
+  """Runs that differ in method, local epochs and rounds only."""
+
+  setting: str
+  runs: Sequence[Run]
+  budgets: Budgets
+  corpus: str
+  task: Task | None
 
 
 def _table(
