@@ -4,10 +4,8 @@ import pytest
 from matplotlib import colors
 
 from tff_fedfish.reporting import (
-  barrier_pairs,
   barriers,
   loading,
-  style,
 )
 
 
@@ -43,7 +41,7 @@ def test_rounds_are_colours_and_means_are_large(
   tmp_path, write_run, write_evaluation, drawn
 ):
   runs = _write(tmp_path, write_run, write_evaluation, rounds=(1, 2))
-  [loss, error] = barriers.barrier_scatters(runs, style.run_styles(runs))
+  [loss, error] = barriers.barrier_scatters(runs)
   axes = drawn['barrier_loss'].axes[0]
   small = [line for line in axes.get_lines() if len(line.get_xdata()) == 2]
   small = [line for line in small if line.get_linestyle() == 'None']
@@ -85,14 +83,14 @@ def test_seeds_are_paired_and_named_together(
     # Each method has rates of its own.
     rates={'fed_fish': 0.2},
   )
-  pairs = barrier_pairs.find_pairs(runs)
+  pairs = barriers.find_pairs(runs)
   assert [(p.run.name, p.baseline.name) for p in pairs] == [
     ('fed_fish_1', 'fed_avg_1'),
     ('fed_fish_2', 'fed_avg_2'),
   ]
-  groups = barrier_pairs.group_pairs(pairs)
+  groups = barriers.group_pairs(pairs)
   assert {name: len(found) for name, found in groups.items()} == {'E = 8': 2}
-  [loss, _] = barriers.barrier_scatters(runs, style.run_styles(runs))
+  [loss, _] = barriers.barrier_scatters(runs)
   assert 'E = 8: 4 of 4 (100 %)' in loss.caption
   assert 'Rounds:' not in loss.caption
 
@@ -107,7 +105,7 @@ def test_only_rounds_of_both_are_paired(tmp_path, write_run, write_evaluation):
       write_evaluation(
         run, f'e{r}', round_num=r, barriers=((4.0, 4.5, 0.2, 0.1),)
       )
-  [pair] = barrier_pairs.find_pairs(loading.load_runs([average, fish]))
+  [pair] = barriers.find_pairs(loading.load_runs([average, fish]))
   assert pair.round_num == 3
 
 
@@ -127,9 +125,9 @@ def test_two_estimators_share_their_baseline(
     )
     write_evaluation(run, 'e', barriers=((4.0, 4.5, 0.2, 0.1),))
     directories.append(run)
-  pairs = barrier_pairs.find_pairs(loading.load_runs(directories))
+  pairs = barriers.find_pairs(loading.load_runs(directories))
   assert [pair.baseline.name for pair in pairs] == ['fed_avg_extra_pass'] * 2
-  assert list(barrier_pairs.group_pairs(pairs)) == [
+  assert list(barriers.group_pairs(pairs)) == [
     "E = 1, fisher_estimator = 'extra_pass'",
     "E = 1, fisher_estimator = 'last_epoch'",
   ]

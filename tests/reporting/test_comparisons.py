@@ -19,11 +19,14 @@ def _set(run, name, value):
   path.write_text(json.dumps(config))
 
 
+def _lines(runs, measure='loss'):
+  """Returns the lines of one measure."""
+  found = comparisons.compare_methods(load_runs(runs))
+  return list(found[found['measure'] == measure].itertuples())
+
+
 def test_pair_by_hand(pair):
-  found = {
-    (row.subject, row.fraction): row
-    for row in comparisons.compare_methods(load_runs(pair))
-  }
+  found = {(row.subject, row.fraction): row for row in _lines(pair)}
   assert {(row.method, row.baseline) for row in found.values()} == {
     ('FedFish', 'FedAvg')
   }
@@ -35,25 +38,27 @@ def test_pair_by_hand(pair):
   }
   # FedFish 5.5, 6.5, 5, 6 and FedAvg 6, 7, 5, 6: -0.5, -0.5, 0, 0.
   row = found['held-out clients', 0.0]
-  assert row.loss['mean'] == -0.25
-  assert row.loss['share_below_zero'] == 0.5
-  assert (row.loss['num_clients'], row.loss['num_seeds']) == (4, 1)
-  assert (row.loss['ci_low'], row.loss['ci_high']) == (-0.5, 0.0)
+  assert row.mean == -0.25
+  assert row.share_below_zero == 0.5
+  assert (row.num_clients, row.num_seeds) == (4, 1)
+  assert (row.ci_low, row.ci_high) == (-0.5, 0.0)
   # An interval that ends at 0 decides nothing.
-  assert row.verdict == 'undecided'
+  assert comparisons.verdict(row) == 'undecided'
   # Accuracies are (10 - loss) / 100.
-  assert row.accuracy['mean'] == pytest.approx(0.0025)
+  accuracy, *_ = _lines(pair, 'accuracy')
+  assert (accuracy.subject, accuracy.fraction) == ('held-out clients', 0.0)
+  assert accuracy.mean == pytest.approx(0.0025)
   # 6.5 - 7 and 7 - 7.5 (both lost 0.5), so that all resamples are -0.5.
   row = found['clients of sotu_by_president', 0.0]
-  assert (row.loss['ci_low'], row.loss['ci_high']) == (-0.5, -0.5)
-  assert row.verdict == 'FedFish lower'
+  assert (row.ci_low, row.ci_high) == (-0.5, -0.5)
+  assert comparisons.verdict(row) == 'FedFish lower'
   assert row.setting == ''
 
 
-def test_csv_has_both_measures_of_a_row(pair):
-  rows = comparisons.compare_methods(load_runs(pair))
-  lines = list(csv.DictReader(io.StringIO(comparisons.comparisons_csv(rows))))
-  assert len(lines) == 2 * len(rows)
+def test_csv_has_both_measures_of_a_row(pair, report_of_pair):
+  text = (report_of_pair / 'comparisons.csv').read_text()
+  lines = list(csv.DictReader(io.StringIO(text)))
+  assert len(lines) == 2 * len(_lines(pair))
   # As in test_pair_by_hand.
   assert lines[0] == {
     'setting': '',
@@ -84,12 +89,12 @@ def test_seeds_are_repetitions(tmp_path, write_run, write_evaluation):
       loss = 8.0 - (gain if algorithm == 'fed_fish' else 0)
       write_evaluation(run, 'held_out', losses={0.0: (loss,) * 4})
       runs.append(run)
-  (row,) = comparisons.compare_methods(load_runs(runs))
+  (row,) = _lines(runs)
   assert (row.method, row.baseline, row.setting) == ('FedFish', 'FedAvg', '')
   # -1 with one seed and -3 with the other; each alone in a quarter of draws.
-  assert row.loss['mean'] == -2.0
-  assert (row.loss['ci_low'], row.loss['ci_high']) == (-3.0, -1.0)
-  assert row.loss['num_seeds'] == 2
+  assert row.mean == -2.0
+  assert (row.ci_low, row.ci_high) == (-3.0, -1.0)
+  assert row.num_seeds == 2
 
 
 def test_other_settings_are_not_compared(tmp_path, write_run, write_evaluation):
@@ -105,11 +110,12 @@ def test_other_settings_are_not_compared(tmp_path, write_run, write_evaluation):
       _set(run, 'algorithm.relative_floor', num_local_epochs * 1e-8)
       write_evaluation(run, 'held_out', losses={0.0: (6.0, 7.0, 5.0, 6.0)})
       runs.append(run)
-  rows = comparisons.compare_methods(load_runs(runs))
+  rows = _lines(runs)
   assert [row.setting for row in rows] == ['E = 1', 'E = 8']
-  assert {row.loss['mean'] for row in rows} == {0.0}
+  assert {row.mean for row in rows} == {0.0}
   # Alone with its setting, nothing is compared with it.
-  assert comparisons.compare_methods(load_runs(runs[:1] + runs[3:])) == []
+  alone = load_runs(runs[:1] + runs[3:])
+  assert comparisons.compare_methods(alone).empty
 
 
 def test_variants_of_a_method(tmp_path, write_run, write_evaluation):
@@ -119,7 +125,7 @@ def test_variants_of_a_method(tmp_path, write_run, write_evaluation):
     _set(run, 'algorithm.fisher_estimator', estimator)
     write_evaluation(run, 'held_out', losses={0.0: (6.0, 7.0, 5.0, 6.0)})
     runs.append(run)
-  (row,) = comparisons.compare_methods(load_runs(runs))
+  (row,) = _lines(runs)
   assert row.baseline == "FedFish (fisher_estimator 'extra_pass')"
   assert row.method == "FedFish (fisher_estimator 'last_epoch')"
 

@@ -9,7 +9,6 @@ from tff_fedfish.reporting import (
   curves,
   loading,
   repetitions,
-  style,
 )
 
 
@@ -33,7 +32,7 @@ def sweep(tmp_path, write_sweep):
 
 
 def test_mean_over_seeds_and_its_band(sweep, drawn):
-  figures = curves.learning_curves(sweep, style.run_styles(sweep))
+  figures = curves.learning_curves(sweep)
   axes = drawn['curve_held_out_loss'].axes[0]
   # E = 1: 8 - 1 and 8 - 1 - 0.1.
   assert _data(drawn['curve_held_out_loss'])[0] == [
@@ -48,7 +47,7 @@ def test_mean_over_seeds_and_its_band(sweep, drawn):
 
 
 def test_against_local_epochs_and_units(sweep, drawn):
-  curves.cost_curves(sweep, style.run_styles(sweep))
+  curves.cost_curves(sweep)
   assert list(drawn) == [
     'communication_uplink',
     'communication_total',
@@ -66,7 +65,7 @@ def test_against_local_epochs_and_units(sweep, drawn):
 
 def test_equal_local_epochs_have_no_axis_of_their_own(pair, drawn):
   runs = loading.load_runs(pair)
-  curves.cost_curves(runs, style.run_styles(runs))
+  curves.cost_curves(runs)
   assert 'communication_local_epochs' not in drawn
 
 
@@ -96,7 +95,7 @@ def test_marks_that_are_not_all_there_are_not_promised(
   # The last round is odd: 71 / 15 = 4.7, but round 5 has no score.
   losses = tuple(8.0 if r % 2 == 0 or r == 71 else None for r in range(72))
   runs = loading.load_runs([write_run(tmp_path / 'a', held_out_losses=losses)])
-  [loss, *_] = curves.learning_curves(runs, style.run_styles(runs))
+  [loss, *_] = curves.learning_curves(runs)
   assert drawn['curve_held_out_loss']
   assert 'Marks' not in loss.caption
 
@@ -105,7 +104,7 @@ def test_marks_are_where_the_step_says(tmp_path, write_run, drawn):
   runs = loading.load_runs(
     [write_run(tmp_path / 'run', held_out_losses=(8.0,) * 31)]
   )
-  [loss, *_] = curves.learning_curves(runs, style.run_styles(runs))
+  [loss, *_] = curves.learning_curves(runs)
   [line] = drawn['curve_held_out_loss'].axes[0].get_lines()
   # 30 / 15 = 2.
   assert line.get_markevery() == list(range(0, 31, 2))
@@ -126,19 +125,18 @@ def test_personalized_accuracy_of_checkpoints(
       losses={0.0: (9.0,) * 4, 0.25: (8.0,) * 4, 0.5: (loss,) * 4},
     )
   runs = loading.load_runs([run])
-  styles = style.run_styles(runs)
-  curves.learning_curves(runs, styles)
+  curves.learning_curves(runs)
   # (10 - 6) / 100 and (10 - 5) / 100 after half of the data.
   points = [(2, pytest.approx(4.0)), (4, pytest.approx(5.0))]
   assert _data(drawn['curve_personalized_accuracy']) == [points]
-  curves.cost_curves(runs, styles)
+  curves.cost_curves(runs)
   points = [(4, pytest.approx(4.0)), (8, pytest.approx(5.0))]
   assert _data(drawn['communication_personalized_uplink']) == [points]
 
 
 def test_one_evaluation_is_no_curve(pair, drawn):
   runs = loading.load_runs(pair)
-  curves.learning_curves(runs, style.run_styles(runs))
+  curves.learning_curves(runs)
   assert not any('personalized' in name for name in drawn)
 
 
@@ -150,7 +148,7 @@ def test_barrier_measured_in_training(tmp_path, write_run, drawn):
     ''.join(f'{a},{b}\n' for a, b in zip(lines, cells, strict=True))
   )
   runs = loading.load_runs([directory])
-  figures = curves.barrier_curves(runs, style.run_styles(runs))
+  figures = curves.barrier_curves(runs)
   assert _data(drawn['barrier_loss_by_round']) == [[(1, 0.5), (2, 0.25)]]
   assert _data(drawn['barrier_error_by_round']) == [[(1, 2.0), (2, -1.0)]]
   assert '2.0 points at round 1, -1.0 points' in figures[1].alternative_text
@@ -191,7 +189,7 @@ def test_images_are_no_tokens(tmp_path, write_run, drawn):
     },
   )
   runs = loading.load_runs([directory])
-  curves.learning_curves(runs, style.run_styles(runs))
+  curves.learning_curves(runs)
   labels = {n: f.axes[0].get_ylabel() for n, f in drawn.items()}
   assert labels['curve_held_out_loss'] == 'Held-out loss (nats per image)'
   assert labels['curve_held_out_accuracy'] == 'Held-out accuracy (%)'

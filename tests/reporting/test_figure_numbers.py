@@ -15,7 +15,6 @@ from tff_fedfish.reporting import (
   group_size_plots,
   loading,
   page,
-  style,
 )
 from tff_fedfish.reporting.repetitions import pool_repetitions
 
@@ -123,7 +122,7 @@ def _sections(pair):
 
 def test_curves_by_hand(pair):
   runs = loading.load_runs(pair)
-  found = curves.learning_curves(runs, style.run_styles(runs))
+  found = curves.learning_curves(runs)
   drawn = {figure.name: figure for figure in found}
   assert drawn['curve_held_out_loss'].csv.splitlines()[:3] == [
     'series,point,x,y,low,high',
@@ -215,7 +214,7 @@ def test_picture_files(sections):
 
 def test_equal_figures_give_equal_files(pair, sections):
   runs = loading.load_runs(pair)
-  again = curves.cost_curves(runs, style.run_styles(runs))
+  again = curves.cost_curves(runs)
   for figure in again:
     first = sections[figure.name]
     assert figure.csv == first.csv

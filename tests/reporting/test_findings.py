@@ -233,9 +233,10 @@ def test_only_runs_of_one_corpus_are_ranked(tmp_path, write_run):
     'sampled during training (cifar100: 1.500).'
   )
   table = tables.build_main_table(loading.load_runs(runs))
-  index = [column.key for column in table.columns].index('held_out/loss')
+  columns = {column.key: column for column in table}
   # 1.0 is lower, but of other images.
-  assert [row[index].is_best for row in table.cells] == [False, False, True]
+  is_best = [cell.is_best for cell in columns['held_out/loss'].cells]
+  assert is_best == [False, False, True]
   assert findings.summary_sentence(loading.load_runs(runs[:2])) == (
     '2 runs on different corpora: no two can be ranked.'
   )

@@ -5,17 +5,16 @@ import dataclasses
 import pytest
 
 from tff_fedfish.reporting import (
-  fixed_budgets,
   loading,
   local_epochs,
+  matching,
   repetitions,
-  style,
 )
-from tff_fedfish.reporting.fixed_budgets import FIXED_COMPUTE, FIXED_ROUNDS
+from tff_fedfish.reporting.matching import FIXED_COMPUTE, FIXED_ROUNDS
 
 
 def _budgets(tmp_path, write_run, shapes):
-  return fixed_budgets.find_budgets(
+  return matching.find_budgets(
     loading.load_runs(
       [
         write_run(tmp_path / f'{e}-{r}', num_local_epochs=e, num_rounds=r)
@@ -53,7 +52,7 @@ def test_budgets_of_runs(tmp_path, write_run, shapes, expected):
 def test_runs_that_do_not_say_their_rounds(tmp_path, write_run):
   [run] = loading.load_runs([write_run(tmp_path / 'run')])
   run = dataclasses.replace(run, config=run.config | {'training': {}})
-  assert fixed_budgets.find_budgets([run]) is None
+  assert matching.find_budgets([run]) is None
 
 
 @pytest.fixture
@@ -70,7 +69,7 @@ def sweep(tmp_path, write_sweep):
 
 
 def test_lines_by_hand(sweep, drawn):
-  found = local_epochs.local_epoch_figures(sweep, style.run_styles(sweep))
+  found = local_epochs.local_epoch_figures(sweep)
   assert list(drawn) == [
     'local_epochs_accuracy',
     'local_epochs_bars',
@@ -99,7 +98,7 @@ def test_lines_by_hand(sweep, drawn):
 
 
 def test_whiskers_are_the_crossed_intervals(sweep, drawn):
-  local_epochs.local_epoch_figures(sweep, style.run_styles(sweep))
+  local_epochs.local_epoch_figures(sweep)
   axes = drawn['local_epochs_loss'].axes[0]
   arms = axes.collections[0].get_segments()[0]
   # Seeds 7.5 and 7.4: each is drawn alone in a quarter of the resamples.
@@ -107,9 +106,7 @@ def test_whiskers_are_the_crossed_intervals(sweep, drawn):
 
 
 def test_bars_by_hand(sweep, drawn):
-  [_, bars, _] = local_epochs.local_epoch_figures(
-    sweep, style.run_styles(sweep)
-  )
+  [_, bars, _] = local_epochs.local_epoch_figures(sweep)
   heights = [
     patch.get_height() for patch in drawn['local_epochs_bars'].axes[0].patches
   ]
@@ -126,7 +123,7 @@ def test_bars_by_hand(sweep, drawn):
 
 def test_one_number_of_local_epochs_has_no_trend(pair, drawn):
   runs = loading.load_runs(pair)
-  assert local_epochs.local_epoch_figures(runs, style.run_styles(runs)) == []
+  assert local_epochs.local_epoch_figures(runs) == []
   assert drawn == {}
 
 
@@ -141,4 +138,4 @@ def test_runs_in_progress_have_no_final_score(
     write_evaluation(run, 'e', round_num=2)
     directories.append(run)
   runs = loading.load_runs(directories)
-  assert local_epochs.local_epoch_figures(runs, style.run_styles(runs)) == []
+  assert local_epochs.local_epoch_figures(runs) == []

@@ -9,8 +9,8 @@ from tff_fedfish.reporting import loading, tables
 
 
 def _column(table, key):
-  index = [column.key for column in table.columns].index(key)
-  return [row[index] for row in table.cells]
+  [column] = [column for column in table if column.key == key]
+  return column.cells
 
 
 def test_values_intervals_and_best_marks(pair):
@@ -72,7 +72,7 @@ def test_unknown_tokens(tmp_path, write_run, write_evaluation):
     assert [cell.text for cell in cells] == ['1.2', '43.7', '–']
     assert not any(cell.is_best for cell in cells)
   old = tables.build_main_table(loading.load_runs(runs[2:]))
-  assert not any('unknown' in column.key for column in old.columns)
+  assert not any('unknown' in column.key for column in old)
 
 
 def test_columns_that_are_equal_as_shown_have_no_best(pair):
@@ -116,7 +116,7 @@ def test_missing_values_are_dashes_and_absent_columns_absent(
     ('5.250', False),
     ('–', False),
   ]
-  keys = [column.key for column in table.columns]
+  keys = [column.key for column in table]
   assert not any('transfer' in k or 'barrier' in k for k in keys)
 
 
@@ -159,7 +159,7 @@ def test_console_table_names_each_of_several_transfer_corpora(
 
 
 def test_summary_csv(pair):
-  text = tables.summary_csv(tables.build_main_table(loading.load_runs(pair)))
+  text = tables.summary_csv(loading.load_runs(pair))
   rows = list(csv.DictReader(io.StringIO(text)))
   assert [row['run'] for row in rows] == ['FedAvg, E = 8', 'FedFish, E = 8']
   assert rows[1]['directory'] == 'fish'
@@ -175,6 +175,6 @@ def test_runs_without_anything_to_show(tmp_path, write_run):
   directory = write_run(tmp_path / 'run')
   (directory / 'metrics.csv').write_text('round\n')
   (directory / 'timings.csv').unlink()
-  table = tables.build_main_table(loading.load_runs([directory]))
-  assert table.columns == ()
-  assert tables.main_table(table.runs) == (['Run'], [['FedFish, E = 1']])
+  runs = loading.load_runs([directory])
+  assert tables.build_main_table(runs) == []
+  assert tables.main_table(runs) == (['Run'], [['FedFish, E = 1']])

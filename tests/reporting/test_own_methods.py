@@ -94,10 +94,10 @@ def test_variants_are_neither_pooled_nor_dropped(
     f'{title}, E = 1, algorithm.relative_floor = {floor}'
     for floor in (0.25, 0.75)
   ]
-  [row] = comparisons.compare_methods(runs)
+  [row, _] = comparisons.compare_methods(runs).itertuples()
   assert row.baseline == f'{title} (relative_floor 0.25)'
   assert row.method == f'{title} (relative_floor 0.75)'
-  assert (row.loss['mean'], row.loss['num_seeds']) == (-1.0, 2)
+  assert (row.measure, row.mean, row.num_seeds) == ('loss', -1.0, 2)
 
 
 def test_settings_of_other_methods_make_no_variant(tmp_path, write_run):
@@ -231,7 +231,7 @@ def test_each_method_stands_against_the_baseline(
       directories[-1], 'e', barriers=((4.0, 4.0 + barrier, 0.2, 0.1),) * 2
     )
   runs = loading.load_runs(directories)
-  figures = barriers.barrier_scatters(runs, style.run_styles(runs))
+  figures = barriers.barrier_scatters(runs)
   assert [figure.name for figure in figures] == [
     'barrier_loss_1',
     'barrier_error_1',
@@ -270,7 +270,7 @@ def test_words_without_a_pair(
     directories.append(write_run(tmp_path / algorithm, algorithm=algorithm))
     write_evaluation(directories[-1], 'e', barriers=((4.0, 4.5, 0.2, 0.1),))
   runs = loading.load_runs(directories)
-  [figure] = barriers.barrier_scatters(runs, style.run_styles(runs))
+  [figure] = barriers.barrier_scatters(runs)
   assert words in figure.caption
 
 
@@ -284,7 +284,7 @@ def test_passes_after_local_training_are_named(tmp_path, write_run):
       for name in algorithms
       for epochs in (1, 4)
     )
-    figures = curves.cost_curves(runs, style.run_styles(runs))
+    figures = curves.cost_curves(runs)
     [found] = [f for f in figures if f.name == 'communication_local_epochs']
     return found.caption
 

@@ -9,7 +9,6 @@ from tff_fedfish.reporting import (
   loading,
   local_epochs,
   paper_tables,
-  style,
 )
 from tff_fedfish.reporting.repetitions import pool_repetitions
 
@@ -109,7 +108,7 @@ def test_settings_are_told_apart(tmp_path, write_sweep, drawn):
   assert [t.setting for t in tables if t.number == 4] == settings
   rows = csv.DictReader(io.StringIO(paper_tables.paper_tables_csv(tables)))
   assert sorted({row['setting'] for row in rows}) == settings
-  figures = local_epochs.local_epoch_figures(runs, style.run_styles(runs))
+  figures = local_epochs.local_epoch_figures(runs)
   assert len(drawn) == len(figures)
   found = [f for f in figures if f.name.startswith('local_epochs_accuracy')]
   assert [figure.title for figure in found] == [

@@ -6,6 +6,7 @@ import io
 import pytest
 
 from tff_fedfish.reporting import (
+  comparisons,
   loading,
   page,
   paper_tables,
@@ -124,7 +125,11 @@ def test_mnist_is_not_emnist(tmp_path, write_sweep):
   )
   runs = loading.load_runs(directories[:1])
   text = page.render_page(
-    page.Report(runs, runs, paper_tables.build_paper_tables(runs), (), ())
+    runs,
+    runs,
+    paper_tables.build_paper_tables(runs),
+    comparisons.compare_methods([]),
+    (),
   )
   assert '<b>In brackets: another corpus.</b> The paper’s EMNIST' in text
   assert '<span class="ci">(81.38)</span>' in text

@@ -11,7 +11,6 @@ import pytest
 from matplotlib import image
 
 from tff_fedfish.reporting import (
-  barrier_pairs,
   barriers,
   bars,
   curves,
@@ -24,7 +23,7 @@ from tff_fedfish.reporting.runs import HELD_OUT
 
 
 def _curves(runs):
-  return curves.learning_curves(runs, style.run_styles(runs))
+  return curves.learning_curves(runs)
 
 
 @pytest.fixture(scope='module')
@@ -125,13 +124,12 @@ def test_no_curve_without_values(tmp_path, write_run):
   (directory / 'metrics.csv').write_text('round\n0\n')
   runs = loading.load_runs([directory])
   assert _curves(runs) == []
-  assert curves.cost_curves(runs, style.run_styles(runs)) == []
+  assert curves.cost_curves(runs) == []
 
 
 @pytest.mark.usefixtures('drawn')
 def test_communication_curves(runs_of_pair):
-  styles = style.run_styles(runs_of_pair)
-  drawn = curves.cost_curves(runs_of_pair, styles)
+  drawn = curves.cost_curves(runs_of_pair)
   assert [figure.name for figure in drawn] == [
     'communication_uplink',
     'communication_total',
@@ -149,7 +147,6 @@ def test_scores_by_fraction(pair, tmp_path, write_run):
   runs = loading.load_runs([*pair, write_run(tmp_path / 'plain')])
   loss, accuracy = bars.fraction_bars(
     runs,
-    style.run_styles(runs),
     subject=HELD_OUT,
     name='held_out',
   )
@@ -171,7 +168,6 @@ def test_personalization_scatter_counts_improved_clients(pair):
   runs = loading.load_runs(pair)
   figure = scatters.personalization_scatter(
     runs,
-    style.run_styles(runs),
     subject=HELD_OUT,
     name='x',
   )
@@ -194,12 +190,12 @@ def test_extreme_clients_are_ordered_by_change(pair):
 @pytest.mark.usefixtures('drawn')
 def test_barrier_of_a_pair(pair):
   runs = loading.load_runs(pair)
-  loss, error = barriers.barrier_scatters(runs, style.run_styles(runs))
+  loss, error = barriers.barrier_scatters(runs)
   # FedFish 0.2 and 0.3 against FedAvg 0.5 and 0.2: lower for the first.
   assert 'E = 8: 1 of 2 (50 %)' in loss.caption
   # Errors 0.05 and 0.00 against 0.10 and -0.01.
   assert 'E = 8: 1 of 2 (50 %)' in error.caption
-  [pairing] = barrier_pairs.find_pairs(runs)
+  [pairing] = barriers.find_pairs(runs)
   assert (pairing.run.name, pairing.baseline.name) == ('fish', 'average')
 
 
@@ -214,9 +210,9 @@ def test_clients_of_one_method_only_are_counted(
       directories[-1], 'e', barriers=((4.0, 4.5, 0.2, 0.1),) * num_clients
     )
   runs = loading.load_runs(directories)
-  [pairing] = barrier_pairs.find_pairs(runs)
+  [pairing] = barriers.find_pairs(runs)
   assert (len(pairing.clients), pairing.num_unmatched) == (2, 1)
-  [loss, _] = barriers.barrier_scatters(runs, style.run_styles(runs))
+  [loss, _] = barriers.barrier_scatters(runs)
   # Equal barriers are not lower ones.
   assert '0 of 2 (0 %)' in loss.caption
   assert 'Left out: 1 rows of clients' in loss.caption
@@ -235,7 +231,7 @@ def test_several_runs_are_paired_by_the_rest_of_their_configuration(
       )
       write_evaluation(directory, 'e', barriers=((4.0, 4.5, 0.2, 0.1),))
       directories.append(directory)
-  pairs = barrier_pairs.find_pairs(loading.load_runs(directories))
+  pairs = barriers.find_pairs(loading.load_runs(directories))
   assert [(p.run.name, p.baseline.name) for p in pairs] == [
     ('fed_fish_2', 'fed_avg_2'),
     ('fed_fish_20', 'fed_avg_20'),
@@ -245,14 +241,14 @@ def test_several_runs_are_paired_by_the_rest_of_their_configuration(
 @pytest.mark.usefixtures('drawn')
 def test_barrier_without_a_pair(pair):
   runs = loading.load_runs(pair[1:])
-  [figure] = barriers.barrier_scatters(runs, style.run_styles(runs))
+  [figure] = barriers.barrier_scatters(runs)
   assert figure.name == 'barrier_local_global'
   assert 'FedFish, E = 8: 2 of 2 (100 %)' in figure.caption
 
 
 def test_no_barrier(tmp_path, write_run):
   runs = loading.load_runs([write_run(tmp_path / 'run')])
-  assert barriers.barrier_scatters(runs, style.run_styles(runs)) == []
+  assert barriers.barrier_scatters(runs) == []
 
 
 def test_svg_is_one_named_element_with_ids_of_its_own(curves_of_pair):

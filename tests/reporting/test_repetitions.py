@@ -28,7 +28,7 @@ def test_means_and_intervals_by_hand(pooled):
   assert [average.label, fish.label] == ['FedAvg, E = 4', 'FedFish, E = 4']
   assert (average.num_seeds, fish.num_seeds) == (3, 3)
   evaluation = average.held_out()
-  loss = evaluation.fractions[0.0].loss
+  loss = evaluation.scores[0.0, 'loss']
   # 8 - 1 - (0, 0.1, 0.2): 7.0, 6.9, 6.8 with both clients.
   assert loss.mean == pytest.approx(6.9)
   # Deviations -0.1, 0, 0.1: sqrt(0.02 / (3 - 1)) = 0.1.
@@ -37,7 +37,7 @@ def test_means_and_intervals_by_hand(pooled):
   # All of one seed, the extreme, is drawn in 1 of 27 resamples: 3.7 %.
   assert (loss.ci_low, loss.ci_high) == pytest.approx((6.8, 7.0))
   # Accuracies are (10 - loss) / 100.
-  accuracy = evaluation.fractions[0.5].accuracy
+  accuracy = evaluation.scores[0.5, 'accuracy']
   assert accuracy.mean == pytest.approx(0.041)
   assert accuracy.sd_over_seeds == pytest.approx(0.001)
   assert evaluation.num_seeds == 3
@@ -94,7 +94,7 @@ def test_only_clients_of_all_seeds_count(tmp_path, write_run, write_evaluation):
   [pooled] = repetitions.pool_repetitions(loading.load_runs(directories))
   evaluation = pooled.held_out()
   # b alone: 7 and 7.
-  assert evaluation.fractions[0.0].loss.mean == 7.0
+  assert evaluation.scores[0.0, 'loss'].mean == 7.0
   assert list(evaluation.clients['client_id']) == [b'b']
   assert evaluation.num_left_out_clients == 2
 
@@ -154,7 +154,7 @@ def test_most_seeds_come_before_the_latest_round(
   write_evaluation(directories[0], 'z', round_num=2, losses={0.0: (1.0,) * 4})
   [pooled] = repetitions.pool_repetitions(loading.load_runs(directories))
   # (7 + 8) / 2 of both seeds, not 1 of the first alone.
-  assert pooled.held_out().fractions[0.0].loss.mean == 7.5
+  assert pooled.held_out().scores[0.0, 'loss'].mean == 7.5
   last = pooled.evaluation(HELD_OUT, 2)
   assert last.num_seeds == 1
   assert words.interval_sample([last]) == 'clients'
@@ -181,10 +181,10 @@ def test_fractions_that_all_seeds_have(tmp_path, write_run, write_evaluation):
     )
     directories.append(run)
   [pooled] = repetitions.pool_repetitions(loading.load_runs(directories))
-  assert list(pooled.held_out().fractions) == [0.0]
-  assert pooled.held_out().fractions[0.0].loss.mean == 5.5
+  assert pooled.held_out().fractions == [0.0]
+  assert pooled.held_out().scores[0.0, 'loss'].mean == 5.5
   # No client is common: no score, and both clients are counted.
-  assert pooled.evaluation(Subject('transfer', 'plays')).fractions == {}
+  assert pooled.evaluation(Subject('transfer', 'plays')).scores == {}
   assert (
     pooled.evaluation(Subject('transfer', 'plays')).num_left_out_clients == 2
   )
@@ -227,10 +227,10 @@ def test_the_clients_split_is_no_seed_of_repetitions(tmp_path, write_run):
 
 
 def test_main_table_of_means(pooled):
-  table = tables.build_main_table(pooled)
-  index = [column.key for column in table.columns].index('held_out/loss/0')
-  assert [row[index].text for row in table.cells] == ['6.900', '5.900']
-  assert table.cells[0][index].interval_text == '6.800 to 7.000'
+  columns = {column.key: column for column in tables.build_main_table(pooled)}
+  cells = columns['held_out/loss/0'].cells
+  assert [cell.text for cell in cells] == ['6.900', '5.900']
+  assert cells[0].interval_text == '6.800 to 7.000'
 
 
 def test_learning_rates_of_each_number_of_local_epochs(tmp_path, write_run):

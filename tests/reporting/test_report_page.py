@@ -57,7 +57,7 @@ def _render(runs):
   sections = [page.Section('clients', 'Client by client', (), 'left out.')]
   tables = paper_tables.build_paper_tables(runs)
   return page.render_page(
-    page.Report(runs, runs, tables, comparisons.compare_methods(runs), sections)
+    runs, runs, tables, comparisons.compare_methods(runs), sections
   )
 
 
@@ -345,7 +345,7 @@ def test_repetitions_are_one_row_and_every_run_is_kept(tmp_path, write_sweep):
   pooled = repetitions.pool_repetitions(runs)
   tables = paper_tables.build_paper_tables(pooled)
   text = page.render_page(
-    page.Report(runs, pooled, tables, comparisons.compare_methods(runs), ())
+    runs, pooled, tables, comparisons.compare_methods(runs), ()
   )
   outline = _Outline(text)
   assert 'over clients and 3 seeds, crossed' in text
@@ -376,7 +376,11 @@ def test_one_run_has_all_that_one_run_can_have(pair, drawn):
     'communication': 2,
   }
   text = page.render_page(
-    page.Report(runs, runs, paper_tables.build_paper_tables(runs), (), ())
+    runs,
+    runs,
+    paper_tables.build_paper_tables(runs),
+    comparisons.compare_methods([]),
+    (),
   )
   assert 'As in Table 4' in text and 'As in Table 3' not in text
   assert 'The paper’s Table 4 has no row for these settings.' in text

@@ -20,29 +20,22 @@ def test_flatten():
 
 
 def test_compare_shows_values_and_differences():
-  same, differs, once = settings.compare(
+  compared = settings.compare(
     [{'a': None, 'b': {'c': 1}}, {'a': None, 'b': {'c': 1.5}, 'd': 'x'}]
   )
-  assert (same.name, same.values, same.differs) == (
-    'a',
-    ('null', 'null'),
-    False,
-  )
-  assert (differs.name, differs.values) == ('b.c', ('1', '1.5'))
-  assert differs.differs
-  assert (once.name, once.values) == ('d', ('(not set)', 'x'))
+  assert list(compared.itertuples(name=None)) == [
+    ('a', 'null', 'null'),
+    ('b.c', '1', '1.5'),
+    ('d', '(not set)', 'x'),
+  ]
+  assert list(settings.differing(compared).index) == ['b.c', 'd']
 
 
 def test_what_differs_between_a_pair(pair):
   runs = loading.load_runs(pair)
-  differing = [
-    setting
-    for setting in settings.compare([run.config for run in runs])
-    if setting.differs
-  ]
-  assert [(s.name, s.values) for s in differing] == [
-    ('algorithm.name', ('fed_avg', 'fed_fish'))
-  ]
+  compared = settings.compare([run.config for run in runs])
+  differing = list(settings.differing(compared).itertuples(name=None))
+  assert differing == [('algorithm.name', 'fed_avg', 'fed_fish')]
 
 
 def test_commands(pair):
@@ -181,8 +174,8 @@ def test_reads_what_the_evaluation_writes(tmp_path, write_run):
   [run] = loading.load_runs([directory])
   evaluation = run.held_out()
   # 6 - 2 x 0.5 = 5 and 6 + 1 x 0.5 = 6.5.
-  assert evaluation.fractions[0.5].loss.mean == 5.75
-  assert evaluation.fractions[0.5].accuracy.mean == 0.1 + 0.05
+  assert evaluation.scores[0.5, 'loss'].mean == 5.75
+  assert evaluation.scores[0.5, 'accuracy'].mean == 0.1 + 0.05
   assert evaluation.barrier['loss'].mean == 0.75
   assert evaluation.barrier['error'].mean == 0.125
   assert evaluation.skipped_clients == {'too_small': 3}

@@ -107,9 +107,9 @@ def test_evaluation_scores(pair):
   _, fish = loading.load_runs(pair)
   evaluation = fish.held_out()
   # (5.5 + 6.5 + 5 + 6) / 4 = 5.75; accuracies are (10 - loss) / 100.
-  assert evaluation.fractions[0.0].loss.mean == 5.75
-  assert evaluation.fractions[0.0].loss.ci_low == 5.5
-  assert evaluation.fractions[0.0].accuracy.mean == pytest.approx(0.0425)
+  assert evaluation.scores[0.0, 'loss'].mean == 5.75
+  assert evaluation.scores[0.0, 'loss'].ci_low == 5.5
+  assert evaluation.scores[0.0, 'accuracy'].mean == pytest.approx(0.0425)
   assert list(evaluation.clients_at(0.5)['loss_after']) == [
     5.0,
     6.0,
@@ -132,7 +132,7 @@ def test_non_finite_clients_are_left_out_and_counted(
   [run] = loading.load_runs([directory])
   assert len(run.held_out().clients_at(0.5)) == 3
   assert run.held_out().num_non_finite_rows == 1
-  assert run.held_out().fractions[0.5].loss is None
+  assert run.held_out().scores[0.5, 'loss'] is None
 
 
 def test_a_run_in_progress(tmp_path, write_run):

@@ -1,22 +1,19 @@
-"""Scatters of the Client-Server Barrier.
+"""Scatters of the Client-Server Barrier, and which runs they compare.
 
 A method against the baseline client by client, as in Figure 6 of Dhawan et al.
 (2024), "Leveraging Function Space Aggregation for Federated Learning at
 Scale"; their equation 5 defines the barrier.
 """
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Iterator, Sequence
 
 import numpy as np
+import pandas as pd
 from matplotlib import cm, colormaps, colors
 
 from tff_fedfish.methods.registry import BASELINE
 from tff_fedfish.reporting import figures, matching
-from tff_fedfish.reporting.barrier_pairs import (
-  Pair,
-  find_pairs,
-  group_pairs,
-)
 from tff_fedfish.reporting.runs import Run
 from tff_fedfish.reporting.scatters import (
   draw_clients,
@@ -27,8 +24,8 @@ from tff_fedfish.reporting.scatters import (
 from tff_fedfish.reporting.style import (
   EPOCH_HUES,
   MARKERS,
-  RunStyle,
   local_epochs,
+  run_styles,
 )
 from tff_fedfish.reporting.words import words_of
 
@@ -36,14 +33,39 @@ _ROUND_COLORS = 'viridis'
 _MAX_LISTED_ROUNDS = 6
 
 
-def barrier_scatters(
-  runs: Sequence[Run], styles: dict[str, RunStyle]
-) -> list[figures.Figure]:
+@dataclasses.dataclass(frozen=True, eq=False)
+class Pair:
+  """One round of two runs that differ in the method only.
+
+  Attributes:
+    run: The run of a method.
+    baseline: The run of `BASELINE`.
+    round_num: The round whose barrier was measured; None: not known.
+    clients: `client_barriers` of those that took part in that round of both;
+      columns of the baseline end with '_baseline'.
+    num_unmatched: Clients with a barrier in one of the two only.
+  """
+
+  run: Run
+  baseline: Run
+  round_num: int | None
+  clients: pd.DataFrame
+  num_unmatched: int
+
+  def barriers(self, measure: str) -> np.ndarray:
+    """Returns the barrier under the method and under the baseline.
+
+    float64 [num_clients, 2]; 'loss' in nats or 'error' in percentage points.
+    """
+    both = (self.clients[f'{measure}{end}'] for end in ('', '_baseline'))
+    return (100.0 if measure == 'error' else 1.0) * np.column_stack(list(both))
+
+
+def barrier_scatters(runs: Sequence[Run]) -> list[figures.Figure]:
   """Returns the barrier's scatter plots.
 
   Args:
     runs: The runs of the report, not pooled: other seeds have other cohorts.
-    styles: Their looks, by label.
 
   Returns:
     Each method against the baseline in loss and in error if there is a pair,
@@ -54,7 +76,7 @@ def barrier_scatters(
   unit = f'nats per {words_of(runs).unit}'
   units = {'loss': unit, 'error': 'percentage points'}
   if not by_method:
-    figure = _local_global_figure(runs, styles, unit)
+    figure = _local_global_figure(runs, unit)
     return [figure] if figure else []
   return [
     _pair_figure(
@@ -70,13 +92,79 @@ def barrier_scatters(
   ]
 
 
+def find_pairs(runs: Sequence[Run]) -> list[Pair]:
+  """Returns each method with the baseline, where local epochs are equal.
+
+  Where several runs share method and local epochs, those are paired that have
+  equal settings and seeds; if that leaves several runs of the baseline, the one
+  that also agrees in learning rates.
+
+  Args:
+    runs: The runs of the report, not pooled.
+
+  Returns:
+    By method and local epochs, a pair for each round whose barrier was measured
+    for both.
+  """
+  names = list(dict.fromkeys(run.algorithm for run in runs))
+  measured = [run for run in runs if run.barriers_by_round()]
+  # Ascending local epochs; None comes first.
+  measured.sort(
+    key=lambda run: (names.index(run.algorithm), run.num_local_epochs or -1)
+  )
+  by_shape = matching.grouped(
+    measured, lambda run: (run.algorithm, run.num_local_epochs)
+  )
+  pairs = []
+  for (algorithm, epochs), mine in by_shape.items():
+    baselines = by_shape.get((BASELINE.name, epochs), [])
+    is_only = len(mine) == len(baselines) == 1
+    for run in mine if algorithm != BASELINE.name else ():
+      partner = baselines[0] if is_only else _partner(run, baselines)
+      pairs += _pairs(run, partner) if partner else ()
+  return pairs
+
+
+def group_pairs(pairs: Sequence[Pair]) -> dict[str, list[Pair]]:
+  """Returns the pairs by what they compare, named 'E = 8' where that is enough.
+
+  Args:
+    pairs: Of `find_pairs`, of one method.
+
+  Returns:
+    Pairs of one name differ in round and seeds only.
+  """
+
+  def key(pair):
+    methods = map(matching.method_of, (pair.run, pair.baseline))
+    return matching.setting_of(pair.run), *methods
+
+  groups = matching.grouped(pairs, key)
+  names = {}
+  for epochs, keys in matching.grouped(
+    groups, lambda key: groups[key][0].run.num_local_epochs
+  ).items():
+    settings = [
+      dict((*setting, *method))
+      | {f'{name} of {BASELINE.title}': value for name, value in baseline}
+      for setting, method, baseline in keys
+    ]
+    base = 'all clients' if epochs is None else f'E = {epochs}'
+    for key, own in zip(keys, matching.labels(settings), strict=True):
+      names[key] = f'{base}, {own}' if own else base
+  return {names[key]: found for key, found in groups.items()}
+
+
 def _pair_figure(
   groups: dict[str, list[Pair]], epochs, words, measure, name
 ) -> figures.Figure:
   """Returns the barrier under a method against that under the baseline."""
   pairs = [pair for group in groups.values() for pair in group]
   method = pairs[0].run.method
-  rounds = sorted({p.round_num for p in pairs}, key=_or_first)
+  # An unknown round comes first.
+  rounds = sorted(
+    {p.round_num for p in pairs}, key=lambda r: (r is not None, r)
+  )
   shares = '; '.join(
     f'{group}: '
     + share_text(
@@ -94,12 +182,15 @@ def _pair_figure(
     grid, found = figures.facets(
       figure, len(panels), columns, sharex=True, sharey=True
     )
-    limits = padded_limits(
+    low, high = padded_limits(
       np.concatenate([pair.barriers(measure).ravel() for pair in pairs])
     )
     handles = []
     for axes, panel in zip(found, panels, strict=True):
-      _draw_axes(axes, *limits)
+      axes.axhline(0, color='#bbbbbb', linewidth=0.8)
+      axes.axvline(0, color='#bbbbbb', linewidth=0.8)
+      draw_diagonal(axes, min(low, 0.0), max(high, 0.0))
+      axes.tick_params(labelbottom=True, labelleft=True)
       if len(panels) > 1:
         axes.set_title(figures.drawable(panel[0]))
       for group in panel:
@@ -153,13 +244,6 @@ def _pair_caption(pairs, measure, rounds, shares):
   return caption
 
 
-def _draw_axes(axes, low, high):
-  axes.axhline(0, color='#bbbbbb', linewidth=0.8)
-  axes.axvline(0, color='#bbbbbb', linewidth=0.8)
-  draw_diagonal(axes, min(low, 0.0), max(high, 0.0))
-  axes.tick_params(labelbottom=True, labelleft=True)
-
-
 def _draw_group(axes, group, pairs, measure, look, rounds):
   """Draws a point per client, and the means of rounds on top."""
   means = []
@@ -182,11 +266,7 @@ def _round_scale(rounds):
   return colors.Normalize(rounds[0] or 0, rounds[-1] or 0)
 
 
-def _or_first(round_num):
-  return -1 if round_num is None else round_num
-
-
-def _local_global_figure(runs, styles, unit) -> figures.Figure | None:
+def _local_global_figure(runs, unit) -> figures.Figure | None:
   """Returns global against local loss of every run with a barrier, if any."""
   clients = {
     run.label: list(found.values())[-1]
@@ -201,6 +281,7 @@ def _local_global_figure(runs, styles, unit) -> figures.Figure | None:
     f'{label}: {share_text(found["loss"] > 0)}'
     for label, found in clients.items()
   )
+  styles = run_styles(runs)
   with figures.styled(5.4, 5.0) as figure:
     axes = figure.add_subplot()
     limits = padded_limits(
@@ -232,3 +313,26 @@ def _local_global_figure(runs, styles, unit) -> figures.Figure | None:
       'against the loss of each client’s own weights. Share of clients '
       f'above the diagonal: {shares}.',
     )
+
+
+def _partner(run: Run, baselines: Sequence[Run]) -> Run | None:
+  """Returns the one baseline that agrees in all but the method, if any."""
+  for key in (
+    lambda run: (matching.setting_of(run), run.seeds),
+    lambda run: {k: v for k, v in run.config.items() if k != 'algorithm'},
+  ):
+    baselines = [other for other in baselines if key(other) == key(run)]
+    if len(baselines) < 2:
+      break
+  return baselines[0] if len(baselines) == 1 else None
+
+
+def _pairs(run: Run, baseline: Run) -> Iterator[Pair]:
+  others = baseline.barriers_by_round()
+  for round_num, own in run.barriers_by_round().items():
+    if round_num in others:
+      other = others[round_num]
+      both = own.merge(other, on='client_id', suffixes=('', '_baseline'))
+      num_unmatched = len(own) + len(other) - 2 * len(both)
+      if len(both):
+        yield Pair(run, baseline, round_num, both, num_unmatched)

@@ -12,8 +12,12 @@ from matplotlib import patches
 from tff_fedfish.reporting import figures
 from tff_fedfish.reporting.evaluations import Interval
 from tff_fedfish.reporting.runs import Run, Subject
-from tff_fedfish.reporting.style import RunStyle
-from tff_fedfish.reporting.words import interval_sample, words_of
+from tff_fedfish.reporting.style import RunStyle, run_styles
+from tff_fedfish.reporting.words import (
+  interval_sample,
+  uncapitalized,
+  words_of,
+)
 
 _MAX_LABELLED_BARS = 24
 
@@ -26,19 +30,28 @@ class Series(NamedTuple):
     label: In the legend and in words.
     scores: Place of the group -> score.
     look: The run's.
-    face: How bars are filled, for matplotlib.
+    color: Fill of the bars.
   """
 
   name: str
   label: str
   scores: dict[float, Interval]
   look: RunStyle
-  face: dict[str, Any]
+  color: str
+
+  @property
+  def face(self) -> dict[str, Any]:
+    """Keyword arguments of matplotlib for a bar."""
+    return {
+      'facecolor': self.color,
+      'edgecolor': 'white' if self.look.hatch else self.look.color,
+      'hatch': self.look.hatch,
+      'linewidth': 0.6,
+    }
 
 
 def fraction_bars(
   runs: Sequence[Run],
-  styles: dict[str, RunStyle],
   *,
   subject: Subject,
   name: str,
@@ -47,7 +60,6 @@ def fraction_bars(
 
   Args:
     runs: The runs of the report.
-    styles: Their looks, by label.
     subject: Whose clients were scored.
     name: Prefix of the file names.
 
@@ -56,19 +68,18 @@ def fraction_bars(
   """
   found = {run.label: run.evaluation(subject) for run in runs}
   without = [label for label, evaluation in found.items() if not evaluation]
-  drawn = []
+  styles, drawn = run_styles(runs), []
   for measure, better in (('loss', 'Lower'), ('accuracy', 'Higher')):
     series = []
     for label, evaluation in found.items():
       scores = {
-        100 * fraction: score
+        100 * fraction: evaluation.scores[fraction, measure]
         for fraction in (evaluation.fractions if evaluation else ())
-        if (score := evaluation.score(fraction, measure))
+        if evaluation.scores[fraction, measure]
       }
       if scores:
         look = styles[label]
-        face = bar_face(look, look.shade)
-        series.append(Series(label, label, scores, look, face))
+        series.append(Series(label, label, scores, look, look.shade))
     if not series:
       continue
     caption = (
@@ -102,14 +113,10 @@ def draw_groups(
   is_bar: bool = True,
   max_labelled: int = 0,
 ) -> None:
-  """Draws scores in groups, beside each other, and records them.
+  """Draws and records scores in groups, as bars or as points.
 
-  Args:
-    axes: The axes to draw in.
-    series: What to draw.
-    scale: Factor on the scores.
-    is_bar: Bars; else points.
-    max_labelled: Up to how many bars have their number above them.
+  Up to `max_labelled` of them have their number, `scale` times the score, above
+  them.
   """
   places = sorted({place for one in series for place in one.scores})
   width = 0.84 / len(series)
@@ -133,28 +140,20 @@ def draw_groups(
           look = one.look.marker_arguments()
           axes.plot(x, mean, **{**look, 'markersize': 7})
         if is_labelled:
-          _label(
-            axes,
-            x,
-            max([mean, *ends.get('high', ())]),
-            mean,
-            scale,
-            2 if is_bar or ends else 6,
+          axes.annotate(
+            f'{mean:.2f}' if scale == 1.0 else f'{mean:.1f}',
+            (x, max([mean, *ends.get('high', ())])),
+            xytext=(0, 2 if is_bar or ends else 6),
+            textcoords='offset points',
+            ha='center',
+            va='bottom',
+            fontsize=8.0,
+            color='#222222',
           )
         figures.record(axes, one.name, [place], [mean], **ends)
   axes.set_xticks(range(len(places)), [f'{place:g}' for place in places])
   axes.tick_params(axis='x', length=0)
   axes.grid(visible=False, axis='x')
-
-
-def bar_face(look: RunStyle, color: str) -> dict[str, Any]:
-  """Returns how a bar is filled, for matplotlib."""
-  return {
-    'facecolor': color,
-    'edgecolor': look.color if not look.hatch else 'white',
-    'hatch': look.hatch,
-    'linewidth': 0.6,
-  }
 
 
 def bar_handles(series: Sequence[Series]) -> list[patches.Patch]:
@@ -172,15 +171,7 @@ def describe(
   measure: str,
   show_place: Callable[[float], str],
 ) -> str:
-  """Returns all scores in words.
-
-  Args:
-    kind: Of the plot, such as 'Bar chart'.
-    title: Of the plot.
-    series: What is drawn.
-    measure: 'loss' or 'accuracy'.
-    show_place: Formats the place of a group.
-  """
+  """Returns all scores in words: 'Bar chart, TITLE. RUN: 5.750 at PLACE.'."""
   scale, show = (1, '{:.3f}') if measure == 'loss' else (100, '{:.1f} %')
   parts = [
     f'{one.label}: '
@@ -190,7 +181,7 @@ def describe(
     )
     for one in series
   ]
-  return f'{kind}, {title[:1].lower()}{title[1:]}. {"; ".join(parts)}.'
+  return f'{kind}, {uncapitalized(title)}. {"; ".join(parts)}.'
 
 
 def _figure(series, measure, *, axis, name, title, caption):
@@ -237,16 +228,3 @@ def _figure(series, measure, *, axis, name, title, caption):
         '{:g} %'.format,
       ),
     )
-
-
-def _label(axes, x, top, mean, scale, distance):
-  axes.annotate(
-    f'{mean:.2f}' if scale == 1.0 else f'{mean:.1f}',
-    (x, top),
-    xytext=(0, distance),
-    textcoords='offset points',
-    ha='center',
-    va='bottom',
-    fontsize=8.0,
-    color='#222222',
-  )

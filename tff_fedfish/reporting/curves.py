@@ -10,32 +10,33 @@ from typing import NamedTuple
 
 from tff_fedfish.reporting import figures
 from tff_fedfish.reporting.runs import Run
-from tff_fedfish.reporting.style import RunStyle, local_epochs
-from tff_fedfish.reporting.words import words_of
+from tff_fedfish.reporting.style import local_epochs, run_styles
+from tff_fedfish.reporting.words import uncapitalized, words_of
 
-ROUND = 'round'
-LOCAL_EPOCHS = 'local_epochs'
-"""Local epochs so far: rounds times local epochs per round."""
-
-PERSONALIZED = 'personalized/accuracy'
-"""Accuracy after personalization, of the evaluations of a run's checkpoints."""
-
+# Local epochs so far: rounds times local epochs per round.
+_LOCAL_EPOCHS = 'local_epochs'
+# Accuracy after personalization, of the evaluations of a run's checkpoints.
+_PERSONALIZED = 'personalized/accuracy'
 _MAX_MARKS = 15
 
 
-class Score(NamedTuple):
-  """Quantity that a curve shows.
+class _Axis(NamedTuple):
+  """X axis: a metric, its label with the unit, and its words in a sentence."""
 
-  Attributes:
-    metric: A column of metrics.csv, or `PERSONALIZED`.
-    label: The axis's, with the unit.
-    scale: 100 for what is shown in percent or percentage points, else 1.
-    caption: Where the numbers come from.
-  """
-
-  metric: str
+  metric: str  # A column of metrics.csv, or `_LOCAL_EPOCHS`.
   label: str
-  scale: float
+  words: str
+
+
+_ROUND = _Axis('round', 'Round', 'round')
+
+
+class _Score(NamedTuple):
+  """Y axis: a metric, its label, and where the numbers come from."""
+
+  metric: str  # A column of metrics.csv, or `_PERSONALIZED`.
+  label: str
+  scale: float  # 100 for percent or percentage points, else 1.
   caption: str
 
   def show(self, value: float) -> str:
@@ -46,30 +47,8 @@ class Score(NamedTuple):
     return f'{self.scale * value:.1f} {unit}'
 
 
-class Place(NamedTuple):
-  """X axis of a curve.
-
-  Attributes:
-    metric: A column of metrics.csv, `ROUND` or `LOCAL_EPOCHS`.
-    label: The axis's.
-    words: In running text, such as 'uplink'.
-  """
-
-  metric: str
-  label: str
-  words: str
-
-
-class Point(NamedTuple):
-  """One score of a run.
-
-  Attributes:
-    round_num: When it was measured.
-    x: What had been spent by then.
-    y: The score; a mean over seeds for a run that stands for several.
-    low: The lowest of these seeds; `y` for a single run.
-    high: The highest.
-  """
+class _Point(NamedTuple):
+  """Score in a round; `low` and `high` are the extreme seeds, or `y`."""
 
   round_num: int
   x: float
@@ -78,26 +57,8 @@ class Point(NamedTuple):
   high: float
 
 
-_ROUND = Place(ROUND, 'Round', 'round')
-_LOCAL_EPOCHS = Place(LOCAL_EPOCHS, 'Local epochs (cumulative)', 'local epochs')
-_UPLINK = Place(
-  'communication/uplink_units', 'Uplink (units, cumulative)', 'uplink'
-)
-_TOTAL = Place(
-  'communication/total_units',
-  'Uplink and downlink (units, cumulative)',
-  'uplink and downlink',
-)
-
-
-def learning_curves(
-  runs: Sequence[Run], styles: dict[str, RunStyle]
-) -> list[figures.Figure]:
+def learning_curves(runs: Sequence[Run]) -> list[figures.Figure]:
   """Returns loss and accuracy against rounds, held-out and in training.
-
-  Args:
-    runs: The runs of the report.
-    styles: Their looks, by label.
 
   Returns:
     One figure per score that any run has.
@@ -108,50 +69,45 @@ def learning_curves(
     'each batch scored just before the step that learns from it; every round '
     'has another cohort, and later local epochs have seen the batch before.'
   )
-  accuracy = _held_out_accuracy(words)
+  accuracies = _accuracies(runs, words)
+  accuracy = accuracies['']
   loss = f'Held-out {words.loss_label}'
   wanted = {
-    'held_out_loss': Score('held_out/loss', loss, 1.0, accuracy.caption),
+    'held_out_loss': _Score('held_out/loss', loss, 1.0, accuracy.caption),
     'held_out_accuracy': accuracy,
-    'personalized_accuracy': _personalized_accuracy(runs, words),
-    'train_loss': Score('train/loss', f'Train {words.loss_label}', 1.0, train),
-    'train_accuracy': Score(
+    'personalized_accuracy': accuracies.get('personalized_'),
+    'train_loss': _Score('train/loss', f'Train {words.loss_label}', 1.0, train),
+    'train_accuracy': _Score(
       'train/accuracy', f'Train {words.accuracy_label}', 100.0, train
     ),
   }
   drawn = [
-    score and _figure(runs, styles, _ROUND, score, f'curve_{name}')
+    score and _figure(runs, _ROUND, score, f'curve_{name}')
     for name, score in wanted.items()
   ]
   return [figure for figure in drawn if figure]
 
 
-def cost_curves(
-  runs: Sequence[Run], styles: dict[str, RunStyle]
-) -> list[figures.Figure]:
+def cost_curves(runs: Sequence[Run]) -> list[figures.Figure]:
   """Returns accuracies against local epochs and against communication.
-
-  Args:
-    runs: The runs of the report.
-    styles: Their looks, by label.
 
   Returns:
     Held-out and, where runs were evaluated at several rounds, personalized
     accuracy against each cost that any run reports; against local epochs only
     if runs differ in these, as it is that against rounds otherwise.
   """
-  words = words_of(runs)
-  scores = {
-    '': _held_out_accuracy(words),
-    'personalized_': _personalized_accuracy(runs, words),
-  }
-  unit = (
-    'one unit is one model of float32 of a client that takes part in every '
-    'round.'
-  )
   costs = {
-    'uplink': (_UPLINK, f'Uplink, summed; {unit}'),
-    'total': (_TOTAL, f'Uplink and downlink, summed; {unit}'),
+    name: (
+      _Axis(
+        f'communication/{name}_units', f'{cost} (units, cumulative)', words
+      ),
+      f'{cost}, summed; one unit is one model of float32 of a client that '
+      'takes part in every round.',
+    )
+    for name, cost, words in (
+      ('uplink', 'Uplink', 'uplink'),
+      ('total', 'Uplink and downlink', 'uplink and downlink'),
+    )
   }
   if len(local_epochs(runs)) > 1:
     titles = dict.fromkeys(
@@ -165,69 +121,38 @@ def cost_curves(
       for title in titles
     )
     costs['local_epochs'] = (
-      _LOCAL_EPOCHS,
+      _Axis(_LOCAL_EPOCHS, 'Local epochs (cumulative)', 'local epochs'),
       'Local epochs: rounds so far times local epochs per round, what a client '
       f'that takes part in every round has computed.{"".join(further)}',
     )
   drawn = [
-    score
-    and _figure(
-      *(runs, styles, place, score, f'communication_{prefix}{name}'),
+    _figure(
+      *(runs, axis, score, f'communication_{prefix}{name}'),
       f'Further up and to the left is better. {caption} ',
     )
-    for name, (place, caption) in costs.items()
-    for prefix, score in scores.items()
+    for name, (axis, caption) in costs.items()
+    for prefix, score in _accuracies(runs, words_of(runs)).items()
   ]
   return [figure for figure in drawn if figure]
 
 
-def barrier_curves(
-  runs: Sequence[Run], styles: dict[str, RunStyle]
-) -> list[figures.Figure]:
-  """Returns the barrier, in loss and error, against rounds, where measured.
-
-  Args:
-    runs: The runs of the report.
-    styles: Their looks, by label.
-  """
-  unit = f'nats per {words_of(runs).unit}'
+def barrier_curves(runs: Sequence[Run]) -> list[figures.Figure]:
+  """Returns the barrier, in loss and error, against rounds, where measured."""
   drawn = []
-  for measure, label, scale in (
-    ('loss', f'Barrier in the loss ({unit})', 1.0),
-    ('error', 'Barrier in the error (points)', 100.0),
+  for measure, unit, scale in (
+    ('loss', f'nats per {words_of(runs).unit}', 1.0),
+    ('error', 'points', 100.0),
   ):
     caption = (
       'Mean over the clients of the round, on the data that they trained on: '
       f'the new global weights’ {measure} minus that of the client’s own '
       'trained weights; lower is better.'
     )
-    score = Score(f'barrier/{measure}', label, scale, caption)
+    label = f'Barrier in the {measure} ({unit})'
+    score = _Score(f'barrier/{measure}', label, scale, caption)
     name = f'barrier_{measure}_by_round'
-    drawn.append(_figure(runs, styles, _ROUND, score, name))
+    drawn.append(_figure(runs, _ROUND, score, name))
   return [figure for figure in drawn if figure]
-
-
-def points(run: Run, x: str, y: str) -> list[Point]:
-  """Returns the scores of a run in the order of the rounds.
-
-  Args:
-    run: A run, or one that stands for its repetitions.
-    x: The metric of a `Place`.
-    y: The metric of a `Score`.
-
-  Returns:
-    Points where both values are finite.
-  """
-  places = _by_round(run, x)
-  seeds = [_by_round(repetition, y) for repetition in run.repetitions]
-  found = []
-  for round_num, value in sorted(_by_round(run, y).items()):
-    if round_num in places:
-      spread = [s[round_num] for s in seeds if round_num in s] or [value]
-      found.append(
-        Point(round_num, places[round_num], value, min(spread), max(spread))
-      )
-  return found
 
 
 def mark_step(rounds: Sequence[int]) -> int:
@@ -251,47 +176,54 @@ def mark_step(rounds: Sequence[int]) -> int:
     scale *= 10
 
 
-def _held_out_accuracy(words):
-  """Returns the accuracy on the sample that is scored during training."""
-  return Score(
-    'held_out/accuracy',
-    f'Held-out {words.accuracy_label}',
-    100.0,
-    'Measured during training on the same fixed sample of held-out clients; '
-    'round 0 is before training.',
-  )
+def _accuracies(runs, words) -> dict[str, _Score]:
+  """Returns accuracies by prefix: held out and, of several rounds, after."""
+  scores = {
+    '': _Score(
+      'held_out/accuracy',
+      f'Held-out {words.accuracy_label}',
+      100.0,
+      'Measured during training on the same fixed sample of held-out clients; '
+      'round 0 is before training.',
+    )
+  }
+  if any(len(_points(run, 'round', _PERSONALIZED)) > 1 for run in runs):
+    scores['personalized_'] = _Score(
+      _PERSONALIZED,
+      f'Personalized {words.accuracy_label}',
+      100.0,
+      'After personalization on the largest evaluated share of each held-out '
+      'client’s data, at the checkpoints that were evaluated.',
+    )
+  return scores
 
 
-def _personalized_accuracy(runs, words):
-  """Returns the score; None if each run was evaluated at one round at most."""
-  if all(len(points(run, ROUND, PERSONALIZED)) < 2 for run in runs):
-    return None
-  return Score(
-    PERSONALIZED,
-    f'Personalized {words.accuracy_label}',
-    100.0,
-    'After personalization on the largest evaluated share of each held-out '
-    'client’s data, at the checkpoints that were evaluated.',
-  )
+def _points(run: Run, x: str, y: str) -> list[_Point]:
+  """Returns the rounds in which both metrics are finite, in their order."""
+  places = _by_round(run, x)
+  seeds = [_by_round(repetition, y) for repetition in run.repetitions]
+  found = []
+  for round_num, value in sorted(_by_round(run, y).items()):
+    if round_num in places:
+      spread = [s[round_num] for s in seeds if round_num in s] or [value]
+      ends = min(spread), max(spread)
+      found.append(_Point(round_num, places[round_num], value, *ends))
+  return found
 
 
 def _by_round(run, metric) -> dict[int, float]:
   """Returns round -> finite value."""
-  if metric == PERSONALIZED:
-    return _personalized(run)
-  if metric == LOCAL_EPOCHS:
+  if metric == _LOCAL_EPOCHS:
     epochs = run.num_local_epochs
     rounds = [row['round'] for row in run.metrics]
     return {} if epochs is None else {r: r * epochs for r in rounds}
-  return dict(run.series(ROUND, metric))
-
-
-def _personalized(run):
-  scores = {}
+  if metric != _PERSONALIZED:
+    return dict(run.series('round', metric))
+  scores: dict[float, dict[int, float]] = {}
   for evaluation in run.evaluations:
     if evaluation.kind == 'held_out' and evaluation.round_num is not None:
       fraction = max(evaluation.fractions, default=0.0)
-      accuracy = evaluation.score(fraction, 'accuracy')
+      accuracy = evaluation.scores.get((fraction, 'accuracy'))
       if fraction > 0 and accuracy:
         found = scores.setdefault(fraction, {})
         found[evaluation.round_num] = accuracy.mean
@@ -301,31 +233,22 @@ def _personalized(run):
 
 def _figure(
   runs: Sequence[Run],
-  styles: dict[str, RunStyle],
-  place: Place,
-  score: Score,
+  axis: _Axis,
+  score: _Score,
   name: str,
   caption: str = '',
 ) -> figures.Figure | None:
-  """Returns a curve per run; None if no run has such scores.
-
-  Args:
-    runs: The runs of the report.
-    styles: Their looks, by label.
-    place: The horizontal axis.
-    score: The vertical axis.
-    name: File name without suffix.
-    caption: What comes before the score's own.
-  """
-  found = {run.label: points(run, place.metric, score.metric) for run in runs}
+  """Returns a curve per run; None if no run has such scores."""
+  found = {run.label: _points(run, axis.metric, score.metric) for run in runs}
   without = [label for label, curve in found.items() if not curve]
   curves = {label: curve for label, curve in found.items() if curve}
   if not curves:
     return None
+  styles = run_styles(runs)
   rounds = [p.round_num for curve in curves.values() for p in curve]
   # Evaluations are few, at rounds of the user's choice: each has a mark.
-  step = 1 if score.metric == PERSONALIZED else mark_step(rounds)
-  title = f'{score.label.split(" (")[0]} against {place.words}'
+  step = 1 if score.metric == _PERSONALIZED else mark_step(rounds)
+  title = f'{score.label.split(" (")[0]} against {axis.words}'
   caption += score.caption
   if 1 < step <= max(rounds) and all(
     set(range(step, curve[-1].round_num + 1, step))
@@ -340,15 +263,18 @@ def _figure(
   if without:
     caption += f' No such values yet: {"; ".join(without)}.'
   parts = [
-    f'{label}: {score.show(curve[0].y)} at {place.words} {curve[0].x:g}, '
-    f'{score.show(curve[-1].y)} at {place.words} {curve[-1].x:g}'
+    f'{label}: '
+    + ', '.join(
+      f'{score.show(point.y)} at {axis.words} {point.x:g}'
+      for point in (curve[0], curve[-1])
+    )
     for label, curve in curves.items()
   ]
   with figures.styled() as figure:
     axes = figure.add_subplot()
     for label, curve in curves.items():
       _draw(axes, label, curve, score.scale, styles[label], step)
-    axes.set_xlabel(place.label)
+    axes.set_xlabel(axis.label)
     axes.set_ylabel(score.label)
     axes.xaxis.set_major_locator(figures.whole_numbers())
     axes.margins(x=0.03)
@@ -364,22 +290,22 @@ def _figure(
       name=name,
       title=title,
       caption=caption,
-      alternative_text=f'Line chart, {title[:1].lower()}{title[1:]}. '
+      alternative_text=f'Line chart, {uncapitalized(title)}. '
       f'{"; ".join(parts)}.',
     )
 
 
 def _draw(axes, label, curve, scale, look, step):
+  rounds = [p.round_num for p in curve]
   x = [p.x for p in curve]
-  y = [scale * p.y for p in curve]
+  y, low, high = (
+    [scale * value for value in values]
+    for values in list(zip(*curve, strict=True))[2:]
+  )
   band = {}
   if any(p.low < p.high for p in curve):
-    band['low'] = [scale * p.low for p in curve]
-    band['high'] = [scale * p.high for p in curve]
-    axes.fill_between(
-      x, *band.values(), color=look.color, alpha=0.15, linewidth=0
-    )
-  rounds = [p.round_num for p in curve]
+    band = {'low': low, 'high': high}
+    axes.fill_between(x, low, high, color=look.color, alpha=0.15, linewidth=0)
   figures.record(axes, label, x, y, points=rounds, **band)
   marks = [i for i, round_num in enumerate(rounds) if round_num % step == 0]
   # A curve that ends before the first mark is seen all the same.

@@ -30,8 +30,7 @@ class Interval:
     mean: Over clients, and over seeds where runs were repeated.
     ci_low: Lower end of the interval.
     ci_high: Upper end.
-    seed_means: (seeds of a run, its mean) of the runs that it is of; empty
-      where nobody asked which these are.
+    seed_means: (seeds of a run, its mean) of the runs that it is of.
   """
 
   mean: float
@@ -46,14 +45,6 @@ class Interval:
     return statistics.stdev(means) if len(means) > 1 else None
 
 
-@dataclasses.dataclass(frozen=True)
-class FractionScore:
-  """Loss (nats) and accuracy ([0, 1]) after personalization on a fraction."""
-
-  loss: Interval | None
-  accuracy: Interval | None
-
-
 @dataclasses.dataclass(frozen=True, eq=False)
 class Evaluation:
   """One evaluation directory, or the mean of those of several seeds.
@@ -65,7 +56,8 @@ class Evaluation:
       for different corpora.
     round_num: Round of the checkpoint that was scored; None if not given.
     num_clients: Clients scored.
-    fractions: Scores by fraction of the client's data, ascending.
+    scores: (fraction of the client's data, 'loss' in nats or 'accuracy' in
+      [0, 1]) -> score after personalization on it.
     clients: Rows of per_client.csv with finite losses; columns are the fields
       of `ClientEvaluation`.
     barrier: Mean Client-Server Barrier in 'loss' and 'error'; may be empty.
@@ -89,7 +81,7 @@ class Evaluation:
   corpus: str
   round_num: int | None
   num_clients: int | None
-  fractions: dict[float, FractionScore]
+  scores: dict[tuple[float, str], Interval | None]
   clients: pd.DataFrame
   barrier: dict[str, Interval]
   barrier_clients: pd.DataFrame
@@ -103,10 +95,10 @@ class Evaluation:
   num_seeds: int = 1
   num_left_out_clients: int = 0
 
-  def score(self, fraction: float | None, measure: str) -> Interval | None:
-    """Returns the 'loss' or 'accuracy' after personalization on a fraction."""
-    score = self.fractions.get(fraction)
-    return getattr(score, measure) if score else None
+  @property
+  def fractions(self) -> list[float]:
+    """Fractions of the client's data that were personalized on, ascending."""
+    return sorted({fraction for fraction, _ in self.scores})
 
   def clients_at(self, fraction: float | None) -> pd.DataFrame:
     """Returns the rows of `clients` at one fraction."""
@@ -118,14 +110,18 @@ class Evaluation:
     return max(fractions[fractions > 0], default=None)
 
 
-def load_evaluation(directory: pathlib.Path) -> Evaluation:
+def load_evaluation(directory: pathlib.Path, seeds: str = '') -> Evaluation:
   """Returns the evaluation in a directory that `fedfish evaluate` wrote.
+
+  Args:
+    directory: The evaluation's.
+    seeds: `Run.seeds`, kept beside each mean.
 
   Raises:
     UserError: If a file is missing, damaged or of a newer schema.
   """
   found = read_evaluation(directory)
-  summary = _Checked(directory / 'summary.json', found.summary)
+  summary = _Checked(directory / 'summary.json', found.summary, seeds)
   if (kind := summary.values.get('kind')) not in _KINDS:
     raise summary.error('kind', f'one of {", ".join(_KINDS)}', kind)
   clients = _finite_rows(found.clients, ClientEvaluation)
@@ -141,7 +137,7 @@ def load_evaluation(directory: pathlib.Path) -> Evaluation:
     corpus=str(summary.values.get('corpus', 'unnamed corpus')),
     round_num=summary.object('checkpoint').count('round'),
     num_clients=summary.count('num_clients'),
-    fractions=summary.fractions(),
+    scores=summary.scores(),
     clients=clients,
     barrier={name: mean for name, mean in means.items() if mean},
     barrier_clients=barriers,
@@ -182,23 +178,17 @@ def _finite_rows(rows: Sequence[Any], kind: type) -> pd.DataFrame:
 class _Checked:
   """An object of a parsed file; a wrong type in it is a UserError."""
 
-  def __init__(self, path: pathlib.Path, values: dict[str, Any]):
-    self._path = path
+  def __init__(self, path: pathlib.Path, values: dict[str, Any], seeds: str):
+    self._path, self._seeds = path, seeds
     self.values = values
 
   def object(self, name: str) -> '_Checked':
-    value = self.values.get(name)
-    if value is not None and not isinstance(value, dict):
-      raise self.error(name, 'an object', value)
-    return _Checked(self._path, value or {})
+    value = self._get(name, dict, 'an object') or {}
+    return _Checked(self._path, value, self._seeds)
 
   def number(self, name: str) -> float | None:
-    value = self.values.get(name)
-    if value is None:
-      return None
-    if isinstance(value, bool) or not isinstance(value, int | float):
-      raise self.error(name, 'a number', value)
-    return value if math.isfinite(value) else None
+    value = self._get(name, int | float, 'a number')
+    return value if value is not None and math.isfinite(value) else None
 
   def count(self, name: str) -> int | None:
     value = self.number(name)
@@ -209,7 +199,8 @@ class _Checked:
     mean, *ends = map(found.number, ('mean', 'ci_low', 'ci_high'))
     if mean is None:
       return None
-    return Interval(mean) if None in ends else Interval(mean, *ends)
+    low, high = (None, None) if None in ends else ends
+    return Interval(mean, low, high, ((self._seeds, mean),))
 
   def identity(self) -> CorpusIdentity | None:
     value = self.values.get('corpus_identity')
@@ -218,25 +209,28 @@ class _Checked:
     except json_values.WrongValueError as error:
       raise self.error('corpus_identity', 'a corpus', value) from error
 
-  def fractions(self) -> dict[float, FractionScore]:
-    entries = self.values.get('fractions', [])
-    if not isinstance(entries, list):
-      raise self.error('fractions', 'a list', entries)
+  def scores(self) -> dict[tuple[float, str], Interval | None]:
     scores = {}
-    for entry in entries:
+    for entry in self._get('fractions', list, 'a list') or []:
       if not isinstance(entry, dict):
         raise self.error('fractions', 'a list of objects', entry)
-      found = _Checked(self._path, entry)
+      found = _Checked(self._path, entry, self._seeds)
       fraction = found.number('fraction')
       if fraction is None:
         raise self.error('fractions', 'a list with `fraction` in each', entry)
-      scores[float(fraction)] = FractionScore(
-        found.interval('loss'), found.interval('accuracy')
-      )
-    return dict(sorted(scores.items()))
+      for measure in ('loss', 'accuracy'):
+        scores[float(fraction), measure] = found.interval(measure)
+    return scores
 
   def error(self, name: str, required: str, found: Any) -> UserError:
     return UserError(
       f'{str(self._path)!r}: `{name}` must be {required}, but is '
       f'{repr(found)[:60]}. Repeat the evaluation, or remove this directory.'
     )
+
+  def _get(self, name: str, kind: Any, required: str) -> Any:
+    value = self.values.get(name)
+    is_wrong = isinstance(value, bool) or not isinstance(value, kind)
+    if value is not None and is_wrong:
+      raise self.error(name, required, value)
+    return value

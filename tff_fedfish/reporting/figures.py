@@ -93,12 +93,7 @@ class Figure:
 def styled(
   width: float = NARROW_INCHES, height: float = 3.7
 ) -> Iterator[RecordingFigure]:
-  """Yields an empty figure in the report's style, to `render` in this context.
-
-  Args:
-    width: Width in inches.
-    height: Height in inches.
-  """
+  """Yields an empty figure of some inches, to `render` in this context."""
   with rc_context(style.RC_PARAMS):
     yield RecordingFigure(figsize=(width, height), layout='constrained')
 
@@ -129,17 +124,10 @@ def render(
   caption: str,
   alternative_text: str,
 ) -> Figure:
-  """Returns the finished figure as SVG and PNG, with its numbers.
+  """Returns what was drawn inside `styled` as SVG and PNG, with its numbers.
 
-  Args:
-    figure: Drawn inside `styled`.
-    name: File name without suffix: lower-case letters, digits, '_'.
-    title: See `Figure`; so are the others.
-    caption: See `Figure`.
-    alternative_text: See `Figure`.
-
-  Returns:
-    The rendered figure. Equal plots give equal bytes.
+  The words are those of `Figure`; the name holds lower-case letters, digits and
+  '_' only. Equal plots give equal bytes.
   """
   png, svg = io.BytesIO(), io.StringIO()
   figure.savefig(png, format='png', metadata={'Software': None})
@@ -219,12 +207,16 @@ def add_legend(figure: RecordingFigure, handles: list) -> None:
     columns = 2
   rows = -(-len(handles) // columns)
   figure.set_figheight(figure.get_figheight() + 0.22 * max(0, rows - 2))
+  are_points = all(
+    getattr(handle, 'get_linestyle', str)() in ('None', 'none')
+    for handle in handles
+  )
   figure.legend(
     handles=handles,
     loc='outside upper left',
     ncols=columns,
     borderaxespad=0.2,
-    handlelength=1.0 if all(map(_is_point, handles)) else 2.8,
+    handlelength=1.0 if are_points else 2.8,
     columnspacing=1.4,
   )
 
@@ -271,10 +263,6 @@ def draw_whisker(
 def whole_numbers() -> ticker.Locator:
   """Returns a locator that ticks at whole numbers only."""
   return ticker.MaxNLocator(nbins=7, integer=True, min_n_ticks=1)
-
-
-def _is_point(handle):
-  return getattr(handle, 'get_linestyle', str)() in ('None', 'none')
 
 
 def _inline(svg, name, alternative_text):

@@ -7,11 +7,10 @@ difference between runs is called significant.
 from collections.abc import Iterator, Sequence
 
 from tff_fedfish.data import unknown_tokens
-from tff_fedfish.reporting import matching
+from tff_fedfish.reporting import matching, settings
 from tff_fedfish.reporting.evaluations import Evaluation, Interval
 from tff_fedfish.reporting.repetitions import has_repetitions
 from tff_fedfish.reporting.runs import HELD_OUT, Run, is_finite, subjects
-from tff_fedfish.reporting.settings import compare
 from tff_fedfish.reporting.words import listed, words_of
 
 # Runs that differ here were not measured on the same thing.
@@ -49,9 +48,11 @@ def summary_sentence(runs: Sequence[Run]) -> str:
   if not won:
     return f'{_counted(len(runs), "run")} without a held-out score so far.'
   if len(runs) == 1:
-    return f'Mean loss ({unit}) of {_with_seeds(runs[0], losses)} ' + (
-      f'{listed(*won.values())}.'
-    )
+    run, who = runs[0], runs[0].label
+    # Of fewer seeds than the run stands for: said beside the number.
+    if run.repetitions and len(losses[run].seed_means) in (0, run.num_seeds):
+      who += f', over {run.num_seeds} seeds,'
+    return f'Mean loss ({unit}) of {who} {listed(*won.values())}.'
   clauses = [f'{winner} {listed(places)}' for winner, places in won.items()]
   num_runs = sum(run.num_seeds for run in runs)
   who = f'{len(runs)} runs'
@@ -112,8 +113,11 @@ def _compared(
     # The smallest and, on held-out clients, also the largest.
     last = fractions[-1:] if subject == HELD_OUT else []
     for fraction in dict.fromkeys(fractions[:1] + last):
-      losses = {run: e.score(fraction, 'loss') for run, e in scores.items()}
-      losses = {run: loss for run, loss in losses.items() if loss}
+      losses = {
+        run: loss
+        for run, evaluation in scores.items()
+        if (loss := evaluation.scores.get((fraction, 'loss')))
+      }
       if losses:
         is_evaluated = True
         words = 'without personalization'
@@ -232,10 +236,11 @@ def _pooled_clauses(run):
 
 
 def _between_runs(runs):
+  compared = settings.differing(settings.compare([r.config for r in runs]))
   differing = [
-    f'{setting.name} ({" / ".join(dict.fromkeys(setting.values))})'
-    for setting in compare([run.config for run in runs])
-    if setting.differs and setting.name.startswith(_DEFINES_THE_MEASUREMENT)
+    f'{name} ({" / ".join(dict.fromkeys(values))})'
+    for name, *values in compared.itertuples(name=None)
+    if name.startswith(_DEFINES_THE_MEASUREMENT)
   ]
   if differing:
     yield (
@@ -267,13 +272,6 @@ def _between_runs(runs):
 
 def _joined(values):
   return ', '.join(map(str, sorted(values)))
-
-
-def _with_seeds(run, losses):
-  # Of fewer seeds than the run stands for: said beside the number.
-  if not run.repetitions or 0 < len(losses[run].seed_means) < run.num_seeds:
-    return run.label
-  return f'{run.label}, over {run.num_seeds} seeds,'
 
 
 def _counted(count, noun):

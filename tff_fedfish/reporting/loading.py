@@ -62,21 +62,14 @@ def read_json_object(path: pathlib.Path) -> dict[str, Any]:
       f'{str(path)!r} must be readable, but is not ({error.strerror}). '
       'Change its permissions, or leave this run out.'
     ) from error
-  except UnicodeDecodeError as error:
-    line = data.count(b'\n', 0, error.start) + 1
-    raise UserError(
-      f'{str(path)!r}, line {line}, must be UTF-8 text, but is not. {restore}'
-    ) from error
-  except json.JSONDecodeError as error:
-    raise UserError(
-      f'{str(path)!r}, line {error.lineno}, must be JSON, but found '
-      f'{error.msg!r}. {restore}'
-    ) from error
   except ValueError as error:
-    raise UserError(
-      f'{str(path)!r} must be JSON of a run, but cannot be parsed ({error}). '
-      f'{restore}'
-    ) from error
+    found = f' must be JSON of a run, but cannot be parsed ({error})'
+    if isinstance(error, UnicodeDecodeError):
+      line = data.count(b'\n', 0, error.start) + 1
+      found = f', line {line}, must be UTF-8 text, but is not'
+    elif isinstance(error, json.JSONDecodeError):
+      found = f', line {error.lineno}, must be JSON, but found {error.msg!r}'
+    raise UserError(f'{str(path)!r}{found}. {restore}') from error
   if not isinstance(value, dict):
     raise UserError(
       f'{str(path)!r} must hold a JSON object, but found a '
@@ -98,7 +91,7 @@ def _load_run(directory):
   timings, environment = directory / 'timings.csv', {}
   if (directory / 'environment.json').exists():
     environment = read_json_object(directory / 'environment.json')
-  return Run(
+  run = Run(
     directory=directory,
     name='',
     label='',
@@ -106,14 +99,17 @@ def _load_run(directory):
     metrics=metrics,
     timings=_read_rounds(timings, remarks) if timings.exists() else (),
     environment=environment,
-    evaluations=tuple(_load_evaluations(directory / 'evaluations', remarks)),
+    evaluations=(),
     round_barriers={
       round_num: client_barriers(read_barriers(path))
       for round_num, path in barriers.items()
       if path.is_file()
     },
-    remarks=tuple(remarks),
     identity=read_identity(directory),
+  )
+  evaluations = tuple(_load_evaluations(run, remarks))
+  return dataclasses.replace(
+    run, evaluations=evaluations, remarks=tuple(remarks)
   )
 
 
@@ -179,14 +175,15 @@ def _read_rounds(path, remarks):
   return tuple(rows)
 
 
-def _load_evaluations(directory, remarks):
+def _load_evaluations(run, remarks):
   """Yields finished evaluations by name; adds what was left out."""
+  directory = run.directory / 'evaluations'
   for entry in sorted(directory.iterdir()) if directory.is_dir() else ():
     # A leading dot marks a directory that is being written.
     if entry.name.startswith('.') or not entry.is_dir():
       continue
     if (entry / 'summary.json').is_file():
-      yield load_evaluation(entry)
+      yield load_evaluation(entry, run.seeds)
     else:
       remarks.append(
         f'evaluations/{entry.name} has no summary.json and was left out'

@@ -4,19 +4,28 @@ A configuration falls into the method (its settings and the optimizers, which
 every method needs its own of), the seeds, and the setting: all the rest that
 may change a number. Runs of equal setting and method that differ in seeds,
 other than those of the clients' split and partition, are repetitions.
+
+Dhawan et al. (2024), FedFish, compare local epochs E for R rounds each, and for
+R E_reference / E rounds, so that all clients compute as much: two budgets.
 """
 
+import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from tff_fedfish.config import loading as config_loading
-from tff_fedfish.reporting.runs import Run
+from tff_fedfish.reporting.runs import SEEDS, Run
 from tff_fedfish.reporting.settings import flatten
+
+FIXED_COMPUTE = 'fixed compute'
+FIXED_ROUNDS = 'fixed rounds'
+_BUDGETS = (FIXED_COMPUTE, FIXED_ROUNDS)
+PAPER_LOCAL_EPOCHS = 4
+"""E of Table 3 whose rows are equal in both columns: the paper's reference."""
 
 LOCAL_EPOCHS = 'client_work.num_local_epochs'
 NUM_ROUNDS = 'training.num_rounds'
 
-_SEEDS = ('seeds.model_seed', 'seeds.cohort_seed', 'seeds.shuffle_seed')
 # What a search may choose for each number of local epochs and of rounds.
 _RATE = ('learning_rate', 'warmup_rounds', 'schedule_rounds', 'final_fraction')
 _CLIENT_OPTIMIZER = (
@@ -36,7 +45,7 @@ _METHOD = (
 # The last two lines say nothing of the numbers.
 _OF_NO_SETTING = (
   *_METHOD,
-  *_SEEDS,
+  *SEEDS,
   *('schema_version', 'engine.', 'checkpoints.'),
   *('training.max_non_finite_rounds', 'client_work.micro_batch_size'),
 )
@@ -54,9 +63,34 @@ Key = tuple[tuple[str, str], ...]
 """(name, value) of some settings, sorted by name; can be a dictionary's key."""
 
 
+@dataclasses.dataclass(frozen=True)
+class Budgets:
+  """The budgets of runs that differ in method, local epochs and rounds.
+
+  Attributes:
+    num_rounds: R: rounds under 'fixed rounds', and those of the reference.
+    local_epochs: E_reference: R rounds with it are the compute that runs under
+      'fixed compute' share.
+    names: Those of the two under which there is more than the reference.
+  """
+
+  num_rounds: int
+  local_epochs: int | float
+  names: tuple[str, ...] = (FIXED_ROUNDS,)
+
+  def holds(self, name: str, run: Run) -> bool:
+    """Returns whether a run keeps to `FIXED_COMPUTE` or `FIXED_ROUNDS`."""
+    epochs, num_rounds = run.num_local_epochs, run.num_rounds
+    if None in (epochs, num_rounds):
+      return False
+    if name == FIXED_ROUNDS:
+      return num_rounds == self.num_rounds
+    return num_rounds * epochs == self.num_rounds * self.local_epochs
+
+
 def setting_of(run: Run) -> Key:
   """Returns what runs of different methods must share to be compared."""
-  return _settings(run, lambda name: not _is_of(name, _OF_NO_SETTING))
+  return _settings(run, _OF_NO_SETTING, is_among=False)
 
 
 def study_of(run: Run) -> Key:
@@ -71,13 +105,7 @@ def method_of(run: Run) -> Key:
 
   A method that cannot be loaded has all its settings as written.
   """
-  settings = _settings(run, lambda name: _is_of(name, _METHOD))
-  return ('method', run.method), *settings
-
-
-def seeds_of(run: Run) -> str:
-  """Returns the seeds in which repetitions differ."""
-  return ', '.join(repr(run.setting(name)) for name in _SEEDS)
+  return ('method', run.method), *_settings(run, _METHOD, is_among=True)
 
 
 def labels(settings: Sequence[Mapping[str, str]]) -> list[str]:
@@ -162,6 +190,39 @@ def methods(runs: Sequence[Run]) -> dict[str, list[Run]]:
   return dict(zip(method_names(list(found)), found.values(), strict=True))
 
 
+def find_budgets(runs: Sequence[Run]) -> Budgets | None:
+  """Returns the budgets that explain most of the runs of one of `studies`.
+
+  Returns:
+    Budgets whose reference is one of the runs: where several explain as many,
+    one with the paper's local epochs, else with the fewest, then the most
+    rounds. None if no run says its local epochs and rounds.
+  """
+  by_shape = {(run.num_local_epochs, run.num_rounds): run for run in runs}
+  shapes = [shape for shape in by_shape if None not in shape]
+  if not shapes:
+    return None
+
+  def rank(shape):
+    epochs, num_rounds = shape
+    reference = Budgets(num_rounds, epochs)
+    num_explained = sum(
+      any(reference.holds(name, run) for name in _BUDGETS)
+      for run in by_shape.values()
+    )
+    return -num_explained, epochs != PAPER_LOCAL_EPOCHS, epochs, -num_rounds
+
+  epochs, num_rounds = min(shapes, key=rank)
+  reference = Budgets(num_rounds, epochs)
+  others = [run for run in runs if run.num_local_epochs != epochs]
+  names = tuple(
+    name
+    for name in _BUDGETS
+    if any(reference.holds(name, run) for run in others)
+  )
+  return dataclasses.replace(reference, names=names) if names else reference
+
+
 def grouped(items: Iterable[Any], key: Callable) -> dict[Any, list]:
   """Returns the items by their key, in the order of first appearance."""
   groups: dict[Any, list] = {}
@@ -170,19 +231,21 @@ def grouped(items: Iterable[Any], key: Callable) -> dict[Any, list]:
   return groups
 
 
-def _settings(run, is_wanted) -> Key:
-  """Returns settings that the run reads; it may be older than some."""
+def _settings(run: Run, names: Sequence[str], *, is_among: bool) -> Key:
+  """Returns settings that the run reads; it may be older than some.
+
+  Args:
+    run: The run.
+    names: Settings, and sections, which end with a dot.
+    is_among: Whether the settings are those among these, or all others.
+  """
   values = flatten(config_loading.with_defaults(run.config))
   return tuple(
     (name, repr(value))
     for name, value in sorted(values.items())
-    if run.reads(name) and is_wanted(name)
+    if run.reads(name)
+    and is_among == (name in names or f'{name.partition(".")[0]}.' in names)
   )
-
-
-def _is_of(name, settings):
-  """Says whether a setting is one of these, or in one of these sections."""
-  return name in settings or f'{name.partition(".")[0]}.' in settings
 
 
 def _short_name(name):

@@ -1,15 +1,17 @@
 """Assembles the report's sections and renders them as one HTML page."""
 
-import dataclasses
-import itertools
+import collections
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import jinja2
+import markupsafe
+import pandas as pd
 
 from tff_fedfish.reporting import matching, settings
 from tff_fedfish.reporting.barriers import barrier_scatters
 from tff_fedfish.reporting.bars import fraction_bars
-from tff_fedfish.reporting.comparisons import Comparison
+from tff_fedfish.reporting.comparisons import verdict
 from tff_fedfish.reporting.curves import (
   barrier_curves,
   cost_curves,
@@ -49,35 +51,13 @@ _PAPER_TITLES = {
 }
 
 
-@dataclasses.dataclass(frozen=True)
-class Section:
+class Section(NamedTuple):
   """Plots under one heading, or the reason why there are none."""
 
   anchor: str
   title: str
   figures: Sequence[Figure]
   absent: str
-
-
-@dataclasses.dataclass(frozen=True)
-class Report:
-  """Contents of a page.
-
-  Attributes:
-    runs: The runs as they are, one per directory.
-    pooled: One for all that differ in seeds only.
-    tables: Those of the paper.
-    comparisons: Method against method.
-    sections: The plots.
-    figure_format: Of the plots' files beside the page.
-  """
-
-  runs: Sequence[Run]
-  pooled: Sequence[Run]
-  tables: Sequence[PaperTable]
-  comparisons: Sequence[Comparison]
-  sections: Sequence[Section]
-  figure_format: str = 'png'
 
 
 def build_sections(
@@ -93,92 +73,98 @@ def build_sections(
     Sections; one without figures says why in `absent`.
   """
   every_run = pooled if runs is None else runs
-  styles = run_styles(pooled)
   _, *others = subjects(pooled)
   transfers = _file_names([s for s in others if s.kind == 'transfer'])
   parts = _file_names([s for s in others if s.kind == 'held_out'], 'part')
   held_out = {HELD_OUT: 'held_out', **parts}
+
+  def bars(names):
+    found = (
+      fraction_bars(pooled, subject=subject, name=name)
+      for subject, name in names.items()
+    )
+    return [figure for figures in found for figure in figures]
+
   scatters = [
     personalization_scatter(
-      pooled, styles, subject=subject, name=f'{name}_before_after'
+      pooled, subject=subject, name=f'{name}_before_after'
     )
     for subject, name in (held_out | transfers).items()
   ]
   evaluate = '“fedfish evaluate” makes one from its checkpoint'
-  return [
-    Section(anchor, title, figures, '' if figures else absent)
-    for anchor, title, figures, absent in (
-      (
-        'learning-curves',
-        'Learning curves',
-        learning_curves(pooled, styles),
-        'no round with a loss is finished yet.',
-      ),
-      (
-        'local-epochs',
-        'Local epochs',
-        local_epoch_figures(pooled, styles),
-        'there are not two numbers of local epochs whose runs have an '
-        'evaluation on held-out clients after their last round.',
-      ),
-      (
-        'personalization',
-        'Personalization of held-out clients',
-        [
-          figure
-          for subject, name in held_out.items()
-          for figure in fraction_bars(
-            pooled, styles, subject=subject, name=name
-          )
-        ],
-        f'no run has an evaluation on held-out clients ({evaluate}).',
-      ),
-      (
-        'transfer',
-        'Transfer to another corpus',
-        [
-          figure
-          for subject, name in transfers.items()
-          for figure in fraction_bars(
-            pooled, styles, subject=subject, name=name
-          )
-        ],
-        f'no run has an evaluation on another corpus ({evaluate}).',
-      ),
-      (
-        'clients',
-        'Client by client',
-        [figure for figure in scatters if figure],
-        'no evaluation has a per_client.csv with a fraction above 0.',
-      ),
-      (
-        'barrier',
-        'Client-Server Barrier',
-        [
-          *barrier_curves(pooled, styles),
-          *barrier_scatters(every_run, run_styles(every_run)),
-        ],
-        'no evaluation has a barrier.csv, and no run measured barriers in '
-        'training.',
-      ),
-      (
-        'communication',
-        'Accuracy against cost',
-        cost_curves(pooled, styles),
-        'metrics.csv of no run has both communicated units and a held-out '
-        'accuracy.',
-      ),
-    )
-  ]
+  sections = (
+    Section(
+      'learning-curves',
+      'Learning curves',
+      learning_curves(pooled),
+      'no round with a loss is finished yet.',
+    ),
+    Section(
+      'local-epochs',
+      'Local epochs',
+      local_epoch_figures(pooled),
+      'there are not two numbers of local epochs whose runs have an '
+      'evaluation on held-out clients after their last round.',
+    ),
+    Section(
+      'personalization',
+      'Personalization of held-out clients',
+      bars(held_out),
+      f'no run has an evaluation on held-out clients ({evaluate}).',
+    ),
+    Section(
+      'transfer',
+      'Transfer to another corpus',
+      bars(transfers),
+      f'no run has an evaluation on another corpus ({evaluate}).',
+    ),
+    Section(
+      'clients',
+      'Client by client',
+      [figure for figure in scatters if figure],
+      'no evaluation has a per_client.csv with a fraction above 0.',
+    ),
+    Section(
+      'barrier',
+      'Client-Server Barrier',
+      [
+        *barrier_curves(pooled),
+        *barrier_scatters(every_run),
+      ],
+      'no evaluation has a barrier.csv, and no run measured barriers in '
+      'training.',
+    ),
+    Section(
+      'communication',
+      'Accuracy against cost',
+      cost_curves(pooled),
+      'metrics.csv of no run has both communicated units and a held-out '
+      'accuracy.',
+    ),
+  )
+  return [s._replace(absent='') if s.figures else s for s in sections]
 
 
-def render_page(report: Report) -> str:
+def render_page(
+  runs: Sequence[Run],
+  pooled: Sequence[Run],
+  tables: Sequence[PaperTable],
+  comparisons: pd.DataFrame,
+  sections: Sequence[Section],
+  figure_format: str = 'png',
+) -> str:
   """Returns the page: HTML that shows without any other file.
 
+  Everything that comes from files is escaped.
+
   Args:
-    report: What to show. Everything that comes from files is escaped.
+    runs: The runs as they are, one per directory.
+    pooled: One for all that differ in seeds only.
+    tables: Those of the paper.
+    comparisons: Method against method, of `compare_methods`.
+    sections: The plots.
+    figure_format: Of the plots' files beside the page.
   """
-  runs, pooled = report.runs, report.pooled
   environment = jinja2.Environment(
     loader=jinja2.PackageLoader('tff_fedfish.reporting'),
     autoescape=True,
@@ -187,12 +173,17 @@ def render_page(report: Report) -> str:
     lstrip_blocks=True,
     keep_trailing_newline=True,
   )
-  figures = (
-    figure for section in report.sections for figure in section.figures
-  )
+  figures = (figure for section in sections for figure in section.figures)
   config = settings.compare([run.config for run in runs])
+  environments = settings.compare([run.environment for run in runs])
   methods = dict.fromkeys(run.method for run in runs)
-  scored = [(run, e) for run in pooled for e in _shown_evaluations(run)]
+  lines = list(comparisons.itertuples(index=False))
+  evaluated = [
+    (run, evaluation)
+    for run in pooled
+    for subject in subjects([run])
+    if (evaluation := run.evaluation(subject))
+  ]
   return environment.get_template('report.html.j2').render(
     generator=f'{GENERATOR} {__version__}',
     version=__version__,
@@ -203,82 +194,77 @@ def render_page(report: Report) -> str:
     summary=summary_sentence(pooled),
     notes=notes(runs, pooled),
     words=words_of(runs),
-    interval_sample=interval_sample(e for _, e in scored),
+    interval_sample=interval_sample(e for _, e in evaluated),
     panels=_panels(pooled),
     every_run_panels=_panels(runs) if len(pooled) < len(runs) else [],
-    paper_tables=report.tables,
+    paper_tables=tables,
     paper_titles=_PAPER_TITLES,
     paper_headings=_paper_headings,
-    show=_paper_number,
-    comparisons=report.comparisons,
+    show=_show,
+    # Two lines of one comparison: of the loss and of the accuracy.
+    comparisons=list(zip(lines[::2], lines[1::2], strict=True)),
+    verdict=verdict,
     num_bootstrap=NUM_BOOTSTRAP,
-    sections=report.sections,
+    sections=sections,
     figure_numbers={f.name: n for n, f in enumerate(figures, start=1)},
-    figure_format=report.figure_format,
+    figure_format=figure_format,
     extremes=[
-      (run.label, e, extreme_clients(e, _NUM_EXTREME_CLIENTS))
-      for run, e in scored
+      (run.label, e, list(_client_rows(e)))
+      for run, e in evaluated
       if e.largest_client_fraction() is not None
     ],
-    differing=[setting for setting in config if setting.differs],
-    config=config,
-    environment=settings.compare([run.environment for run in runs]),
+    differing=_differing(runs, config),
+    value_heading='Value' if len(runs) == 1 else 'Value in all runs',
+    config=list(_merged(config)),
+    environment=list(_merged(environments)),
     commands=settings.reproduction_commands(runs),
     reproduction_file=settings.REPRODUCTION_FILE,
     reproduction_config=settings.reproduction_config(runs),
   )
 
 
-def _paper_number(
-  value: float, measure: str, is_difference: bool = False
-) -> str:
-  """Returns a number as text: accuracies in percent, losses in nats.
-
-  Args:
-    value: The number.
-    measure: 'accuracy' or 'loss'.
-    is_difference: Whether to show its sign.
-  """
-  places, scale = (2, 100) if measure == 'accuracy' else (3, 1)
-  return shown(value, places, scale, '+' if is_difference else '')
-
-
-def _paper_headings(
-  columns: Sequence[Column], words: Words
-) -> tuple[list[tuple[str, int]], list[str]]:
-  """Returns the two rows of headings over the numbers.
-
-  Args:
-    columns: Of a table; equal fractions stand together.
-    words: Of what was predicted.
-
-  Returns:
-    (heading, number of columns) of the upper row, and the lower row: measures,
-    or the stages where all is of one measure.
-  """
-  is_by_stage = len({column.stage for column in columns}) > 1
-
-  def group(column):
-    place = 'Global'
-    if column.fraction > 0:
-      place = f'Personalized on {100 * column.fraction:g} %'
-    return f'{place}: {words.accuracy_label}' if is_by_stage else place
-
-  groups = matching.grouped(columns, group)
-  # The unit of the loss stands above the tables.
-  labels = {'loss': 'Loss', 'accuracy': 'Accuracy (%)'}
-  names = [c.stage if is_by_stage else labels[c.measure] for c in columns]
-  return [(name, len(found)) for name, found in groups.items()], names
-
-
 def _panels(runs):
-  """Returns (title, table, [(group, span)]) for each panel with columns."""
-  panels = []
-  for name, panel in build_main_table(runs).panels():
-    groups = itertools.groupby(column.group for column in panel.columns)
-    spans = [(group, len(list(found))) for group, found in groups]
-    panels.append((_panel_title(name, panel), panel, spans))
-  return panels
+  """Returns (title, columns, [(group, span)]) for each panel with columns."""
+  panels = matching.grouped(build_main_table(runs), lambda c: c.panel)
+  return [
+    (
+      _panel_title(name, columns),
+      columns,
+      collections.Counter(column.group for column in columns).items(),
+    )
+    for name, columns in panels.items()
+  ]
+
+
+def _differing(runs, config):
+  """Returns headings and rows: a row per setting, or per run of many runs."""
+  found = settings.differing(config)
+  names, labels = _code(found.index), [run.label for run in runs]
+  if len(runs) > 4:
+    return ['Run', *names], list(zip(labels, found.T.to_numpy(), strict=True))
+  return ['Setting', *labels], list(zip(names, found.to_numpy(), strict=True))
+
+
+def _merged(compared):
+  """Yields a row per name, with the one value or all that differ."""
+  differs = markupsafe.Markup('<em>differs:</em> {}')
+  values = compared.to_numpy()
+  for name, found in zip(_code(compared.index), values, strict=True):
+    is_one = len(set(found)) == 1
+    yield name, [found[0] if is_one else differs.format(' / '.join(found))]
+
+
+def _client_rows(evaluation):
+  """Yields the clients that gained and lost most, with their losses."""
+  span = markupsafe.Markup('<span class="client">{}</span>')
+  for client, *losses in extreme_clients(evaluation, _NUM_EXTREME_CLIENTS):
+    before, after = losses
+    change = shown(after - before, 3, sign='+')
+    yield span.format(client), [shown(before, 3), shown(after, 3), change]
+
+
+def _code(names):
+  return [markupsafe.Markup('<code>{}</code>').format(name) for name in names]
 
 
 def _file_names(subjects, prefix='transfer'):
@@ -288,12 +274,12 @@ def _file_names(subjects, prefix='transfer'):
   return {subject: f'{prefix}_{n}' for n, subject in enumerate(subjects, 1)}
 
 
-def _panel_title(name, panel):
+def _panel_title(name, columns):
   kind, _, corpus = name.partition(': ')
   if corpus:
     words = {'held_out': 'Held-out clients of', 'transfer': 'Transfer to'}
     return f'{words[kind]} {corpus}, {_SHARE}'
-  has_barrier = any(column.measure == 'barrier' for column in panel.columns)
+  has_barrier = any(column.measure == 'barrier' for column in columns)
   return {
     'held_out': f'Held-out clients, {_SHARE}',
     'cost': 'Client-Server Barrier and cost' if has_barrier else 'Cost',
@@ -302,6 +288,29 @@ def _panel_title(name, panel):
   }[name]
 
 
-def _shown_evaluations(run):
-  """Returns a run's evaluations in the main table."""
-  return list(filter(None, map(run.evaluation, subjects([run]))))
+def _show(value: float, measure: str, is_difference: bool = False) -> str:
+  """Returns a number as text: 'accuracy' in percent, 'loss' in nats."""
+  places, scale = (2, 100) if measure == 'accuracy' else (3, 1)
+  return shown(value, places, scale, '+' if is_difference else '')
+
+
+def _paper_headings(
+  columns: Sequence[Column], words: Words
+) -> tuple[list[tuple[str, int]], list[str]]:
+  """Returns headings of a paper's table: (heading, span), and one per column.
+
+  The lower row holds measures, or the stages where all is of one measure.
+  """
+  is_by_stage = len({column.stage for column in columns}) > 1
+
+  def group(column):
+    place = 'Global'
+    if column.fraction > 0:
+      place = f'Personalized on {100 * column.fraction:g} %'
+    return f'{place}: {words.accuracy_label}' if is_by_stage else place
+
+  groups = collections.Counter(map(group, columns))
+  # The unit of the loss stands above the tables.
+  labels = {'loss': 'Loss', 'accuracy': 'Accuracy (%)'}
+  names = [c.stage if is_by_stage else labels[c.measure] for c in columns]
+  return list(groups.items()), names

@@ -7,23 +7,21 @@ ours is left out.
 
 import dataclasses
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
-
-import pandas as pd
 
 from tff_fedfish.methods import registry
 from tff_fedfish.reporting import matching
 from tff_fedfish.reporting.csv_files import csv_file
 from tff_fedfish.reporting.evaluations import Evaluation, Interval
-from tff_fedfish.reporting.fixed_budgets import (
+from tff_fedfish.reporting.matching import (
   FIXED_COMPUTE,
   PAPER_LOCAL_EPOCHS,
+  Budgets,
   find_budgets,
 )
 from tff_fedfish.reporting.papers import fed_fish
 from tff_fedfish.reporting.papers.fed_fish import Task
-from tff_fedfish.reporting.repetitions import with_seed
 from tff_fedfish.reporting.runs import Run, subjects
 from tff_fedfish.reporting.words import holds_images
 
@@ -36,11 +34,8 @@ _CSV_NAMES = (
   *('num_seeds', 'ci_low', 'ci_high', 'paper', 'paper_corpus', 'same_corpus'),
 )
 
-# Columns of a table of scored runs.
-_SCORED = (
-  *('subject', 'num_local_epochs', 'minus_rounds', 'method', 'stage'),
-  *('run', 'evaluation'),
-)
+# Stage -> run and evaluation of one method.
+_ByStage = Mapping[str, tuple[Run, Evaluation]]
 
 
 class Column(NamedTuple):
@@ -132,203 +127,220 @@ def build_paper_tables(runs: Sequence[Run]) -> list[PaperTable]:
     Tables by corpus and setting, then by number.
   """
   tables = []
-  for setting, members in matching.studies(runs).items():
-    study = _Study(members, setting)
-    if study.budgets:
-      tables += study.tables()
-  return tables
+  for setting, own in matching.studies(runs).items():
+    if not (budgets := find_budgets(own)):
+      continue
+    corpus, task = fed_fish.corpus_name(own[0]), fed_fish.nearest_task(own[0])
+    study = _Study(setting, own, budgets, corpus, task)
+    if len({r.num_local_epochs for r in own}) > 1 or holds_images(own[0]):
+      tables.append(_table(study, 3, budgets.names, ('accuracy',)))
+    tables.append(_table(study, 4, (LAST,)))
+    tables.append(_table(study, 5, (HALF,)))
+    if fed_fish.LAST_EPOCH in map(fed_fish.method_of_paper, own):
+      tables.append(_table(study, 6, (LAST,)))
+  return [table for table in tables if table]
 
 
 def paper_tables_csv(tables: Sequence[PaperTable]) -> str:
   """Returns the numbers one a line, in full precision, accuracies in [0, 1]."""
-  return csv_file(
-    _CSV_NAMES,
-    (
-      [
-        *(table.number, table.corpus, table.setting),
-        *(row.evaluated_on, row.kind, row.num_local_epochs),
-        *('/'.join(map(str, row.num_rounds)), row.method),
-        *column,
-        *_our_cells(cell.ours),
-        *_paper_cells(table, cell.paper),
-      ]
-      for table in tables
-      for row in table.rows
-      for column, cell in zip(table.columns, row.cells, strict=True)
+  lines = []
+  for table in tables:
+    for row in table.rows:
+      rounds = '/'.join(map(str, row.num_rounds))
+      for column, (ours, paper) in zip(table.columns, row.cells, strict=True):
+        line = [table.number, table.corpus, table.setting, row.evaluated_on]
+        line += [row.kind, row.num_local_epochs, rounds, row.method, *column]
+        if ours is None:
+          line += [None] * 5
+        else:
+          line += [ours.mean, ours.sd_over_seeds, len(ours.seed_means) or 1]
+          line += [ours.ci_low, ours.ci_high]
+        if paper is None:
+          line += [None] * 3
+        else:
+          # Differences of printed numbers have no more digits than these.
+          is_same = 'yes' if table.task.is_same else 'no'
+          line += [round(paper, 6), table.task.corpus, is_same]
+        lines.append(line)
+  return csv_file(_CSV_NAMES, lines)
+
+
+class _Study(NamedTuple):
+  """Runs that differ in method, local epochs and rounds only."""
+
+  setting: str
+  runs: Sequence[Run]
+  budgets: Budgets
+  corpus: str
+  task: Task | None
+
+
+def _table(
+  study: _Study,
+  number: int,
+  stages: Sequence[str],
+  measures: Sequence[str] = ('accuracy', 'loss'),
+) -> PaperTable | None:
+  """Returns the table; None if it would hold no number of ours."""
+  scored, further = _scored(study, number, stages)
+  entries = [
+    entry
+    for methods in scored.values()
+    for by_stage in methods.values()
+    for entry in by_stage.values()
+  ]
+  evaluations = [evaluation for _, evaluation in entries]
+  fractions = sorted({f for e in evaluations for f in e.fractions})
+  if number in (3, 6):
+    # Before, and after the most personalization.
+    fractions = [f for f in fractions if f in (0.0, fractions[-1])]
+  columns = [
+    Column(stage, fraction, measure)
+    for fraction in fractions
+    for stage in stages
+    for measure in measures
+  ]
+  rows = [
+    row
+    for _, methods in sorted(scored.items())
+    for row in _rows(study, number, methods, columns)
+  ]
+  if not any(cell.ours for row in rows for cell in row.cells):
+    return None
+  labels = [run.label for run in study.runs]
+  has_row = further | {run.label for run, _ in entries}
+  return PaperTable(
+    number=number,
+    corpus=study.corpus,
+    setting=study.setting,
+    task=study.task,
+    columns=columns,
+    rows=rows,
+    differences=tuple(
+      fed_fish.differences(study.task, study.runs, evaluations, study.budgets)
+      if study.task
+      else ()
     ),
+    left_out=tuple(x for x in labels if number == 4 and x not in has_row),
+    further=tuple(x for x in labels if x in further),
   )
 
 
-class _Study:
-  """Runs that differ in method, local epochs and rounds only."""
+def _scored(
+  study: _Study, number: int, stages: Sequence[str]
+) -> tuple[dict[tuple, dict[str, _ByStage]], set[str]]:
+  """Returns the runs with an evaluation, and the labels of further ones.
 
-  def __init__(self, runs: Sequence[Run], setting: str):
-    self.budgets = find_budgets(runs)
-    self._runs = runs
-    self._setting = setting
-    self._corpus = fed_fish.corpus_name(runs[0])
-    self._task = fed_fish.nearest_task(runs[0])
+  Returns:
+    Block of rows -> method -> stage -> run and evaluation. A block has equal
+    clients and local epochs and, but in Table 3 whose columns differ in these,
+    equal rounds; blocks sort as in the table.
+  """
+  targets = subjects(study.runs) if number in (4, 5) else subjects([])
+  blocks: dict[tuple, dict] = {}
+  further = set()
+  methods = matching.methods(study.runs)
+  for place, subject in enumerate(targets):
+    for method, stage in itertools.product(methods, stages):
+      for run in methods[method]:
+        at, epochs = run.num_rounds, run.num_local_epochs
+        if None in (at, epochs) or (stage == HALF and at % 2):
+          continue
+        if stage not in (LAST, HALF) and not study.budgets.holds(stage, run):
+          continue
+        evaluation = run.evaluation(subject, at // 2 if stage == HALF else at)
+        if evaluation:
+          block = (place, epochs, *([] if number == 3 else [-at]))
+          by_method = blocks.setdefault(block, {})
+          by_stage = by_method.setdefault(method, {})
+          if stage in by_stage:
+            further.add(run.label)
+          by_stage.setdefault(stage, (run, evaluation))
+  return blocks, further
 
-  def tables(self) -> Iterator[PaperTable]:
-    is_by_epochs = len({run.num_local_epochs for run in self._runs}) > 1
-    methods = {fed_fish.method_of_paper(run) for run in self._runs}
-    ends, both = (0.0, None), ('accuracy', 'loss')
-    if is_by_epochs or holds_images(self._runs[0]):
-      yield from self._table(3, self.budgets.names, ends, ('accuracy',))
-    yield from self._table(4, (LAST,), None, both)
-    yield from self._table(5, (HALF,), None, both)
-    if fed_fish.LAST_EPOCH in methods:
-      yield from self._table(6, (LAST,), ends, both)
 
-  def _table(self, number, stages, fractions, measures) -> Iterator[PaperTable]:
-    """Yields the table if it has a number; a fraction None is the largest."""
-    scored = self._scored(stages, has_transfer=number in (4, 5))
-    # In Table 3 the rounds are what the columns differ in.
-    rounds = [] if number == 3 else ['minus_rounds']
-    block = ['subject', 'num_local_epochs', *rounds]
-    is_further = scored.duplicated([*block, 'method', 'stage'])
-    further, scored = scored[is_further], scored[~is_further]
-    found = sorted({f for e in scored['evaluation'] for f in e.fractions})
-    if fractions:
-      found = [f for f in found if f in (0.0, found[-1])]
-    columns = [
-      Column(stage, fraction, measure)
-      for fraction in found
-      for stage in stages
-      for measure in measures
-    ]
-    rows = [
-      row
-      for _, entries in scored.groupby(block)
-      for row in self._rows(number, entries, columns)
-    ]
-    if not any(cell.ours for row in rows for cell in row.cells):
-      return
-    has_row = {run.label for run in [*scored['run'], *further['run']]}
-    labels = [run.label for run in self._runs]
-    yield PaperTable(
-      number=number,
-      corpus=self._corpus,
-      setting=self._setting,
-      task=self._task,
-      columns=columns,
-      rows=rows,
-      differences=tuple(
-        fed_fish.differences(
-          self._task, self._runs, scored['evaluation'], self.budgets
-        )
-        if self._task
-        else ()
-      ),
-      left_out=tuple(x for x in labels if number == 4 and x not in has_row),
-      further=tuple(
-        x for x in labels if x in {run.label for run in further['run']}
-      ),
-    )
-
-  def _scored(self, stages, has_transfer) -> pd.DataFrame:
-    """Returns a row per method, subject, stage and run with an evaluation."""
-    rows = []
-    targets = subjects(self._runs)
-    for number, subject in enumerate(targets if has_transfer else targets[:1]):
-      for method, members in matching.methods(self._runs).items():
-        for stage, run in itertools.product(stages, members):
-          at, epochs = run.num_rounds, run.num_local_epochs
-          if None in (at, epochs) or (stage == HALF and at % 2):
-            continue
-          if stage not in (LAST, HALF) and not self.budgets.holds(stage, run):
-            continue
-          evaluation = run.evaluation(subject, at // 2 if stage == HALF else at)
-          if evaluation:
-            if not run.repetitions:
-              evaluation = with_seed(evaluation, matching.seeds_of(run))
-            key = (number, epochs, -at, method, stage)
-            rows.append((*key, run, evaluation))
-    return pd.DataFrame(rows, columns=_SCORED)
-
-  def _rows(self, number, entries, columns) -> Iterator[TableRow]:
-    """Yields a row per method, then its differences from the baseline."""
-    rows, by_method = [], []
-    for method, own in entries.groupby('method', sort=False):
-      by_stage = own.set_index('stage')
-      evaluations = by_stage['evaluation']
-      first = evaluations.iloc[0]
-      rows.append(
-        TableRow(
-          self._evaluated_on(first),
-          first.kind,
-          by_stage['run'].iloc[0].num_local_epochs,
-          method,
-          _ascending(run.num_rounds for run in by_stage['run']),
-          _ascending(e.num_seeds for e in evaluations),
-          tuple(
-            Cell(
-              evaluations[c.stage].score(c.fraction, c.measure),
-              self._printed(
-                number, *by_stage.loc[c.stage, ['run', 'evaluation']], c
-              ),
-            )
-            if c.stage in by_stage.index
-            else Cell(None, None)
-            for c in columns
-          ),
-        )
-      )
-      by_method.append(by_stage)
-    yield from rows
-    baselines = [
-      k
-      for k, own in enumerate(by_method)
-      if own['run'].iloc[0].algorithm == registry.BASELINE.name
-    ]
-    if len(baselines) != 1:
-      return
-    for row, own in zip(rows, by_method, strict=True):
-      other = by_method[baselines[0]]
-      if own is not other:
-        is_paired = [_is_paired(own, other, c) for c in columns]
-        difference = _difference(row, rows[baselines[0]], is_paired)
-        if any(cell.ours for cell in difference.cells):
-          yield difference
-
-  def _evaluated_on(self, evaluation: Evaluation) -> str:
-    if evaluation.kind != 'transfer':
-      return self._corpus
-    # Another directory may have the same name.
-    is_twin = evaluation.corpus == self._corpus
-    return evaluation.corpus + ' (transfer)' * is_twin
-
-  def _printed(self, number, run, evaluation, column) -> float | None:
-    """Returns the paper's number beside one of ours."""
-    # Runs of the other budget have fewer or more rounds than R, and fixed
-    # compute of another reference another total than the paper's column.
-    if (
-      self._task is None
-      or (number != 3 and run.num_rounds != self.budgets.num_rounds)
-      or (
-        column.stage == FIXED_COMPUTE
-        and self.budgets.local_epochs != PAPER_LOCAL_EPOCHS
-      )
-    ):
-      return None
-    return fed_fish.find_value(
-      table=number,
-      corpus=self._task.corpus,
+def _rows(
+  study: _Study,
+  number: int,
+  methods: Mapping[str, _ByStage],
+  columns: Sequence[Column],
+) -> Iterator[TableRow]:
+  """Yields a row per method, then its differences from the baseline."""
+  rows = {}
+  baselines = []
+  for method, by_stage in methods.items():
+    run, first = next(iter(by_stage.values()))
+    if run.algorithm == registry.BASELINE.name:
+      baselines.append(method)
+    is_twin = first.kind == 'transfer' and first.corpus == study.corpus
+    place = study.corpus
+    if first.kind == 'transfer':
+      # Another directory may have the same name.
+      place = first.corpus + ' (transfer)' * is_twin
+    rows[method] = TableRow(
+      evaluated_on=place,
+      kind=first.kind,
       num_local_epochs=run.num_local_epochs,
-      method=fed_fish.method_of_paper(run),
-      evaluated_on=fed_fish.evaluated_corpus(self._task, evaluation),
-      **column._asdict(),
+      method=method,
+      num_rounds=_ascending(run.num_rounds for run, _ in by_stage.values()),
+      num_seeds=_ascending(e.num_seeds for _, e in by_stage.values()),
+      cells=tuple(
+        Cell(
+          by_stage[c.stage][1].scores.get((c.fraction, c.measure)),
+          _printed(study, number, *by_stage[c.stage], c),
+        )
+        if c.stage in by_stage
+        else Cell(None, None)
+        for c in columns
+      ),
     )
+  yield from rows.values()
+  if len(baselines) != 1:
+    return
+  baseline = baselines[0]
+  for method, row in rows.items():
+    if method != baseline:
+      sides = methods[method], methods[baseline]
+      is_paired = [_is_paired(*sides, column) for column in columns]
+      difference = _difference(row, rows[baseline], is_paired)
+      if any(cell.ours for cell in difference.cells):
+        yield difference
 
 
-def _is_paired(own: pd.DataFrame, other: pd.DataFrame, column: Column) -> bool:
+def _printed(
+  study: _Study, number: int, run: Run, evaluation: Evaluation, column: Column
+) -> float | None:
+  """Returns the paper's number beside one of ours."""
+  # Runs of the other budget have fewer or more rounds than R, and fixed
+  # compute of another reference another total than the paper's column.
+  if (
+    study.task is None
+    or (number != 3 and run.num_rounds != study.budgets.num_rounds)
+    or (
+      column.stage == FIXED_COMPUTE
+      and study.budgets.local_epochs != PAPER_LOCAL_EPOCHS
+    )
+  ):
+    return None
+  return fed_fish.find_value(
+    table=number,
+    corpus=study.task.corpus,
+    num_local_epochs=run.num_local_epochs,
+    method=fed_fish.method_of_paper(run),
+    evaluated_on=fed_fish.evaluated_corpus(study.task, evaluation),
+    **column._asdict(),
+  )
+
+
+def _is_paired(own: _ByStage, other: _ByStage, column: Column) -> bool:
   """Returns whether both scored the same clients after the same fine-tuning."""
-  if column.stage not in own.index or column.stage not in other.index:
+  if column.stage not in own or column.stage not in other:
     return False
-  a, b = (side.loc[column.stage, 'evaluation'] for side in (own, other))
-  clients = (e.clients_at(column.fraction)['client_id'] for e in (a, b))
-  is_same = len(set(map(frozenset, clients))) == 1
-  return is_same and a.personalization == b.personalization
+  a, b = (side[column.stage][1] for side in (own, other))
+  clients = (set(e.clients_at(column.fraction)['client_id']) for e in (a, b))
+  return next(clients) == next(clients) and (
+    a.personalization == b.personalization
+  )
 
 
 def _difference(
@@ -349,8 +361,7 @@ def _difference(
     )
     ours = paper = None
     if means:
-      mean = sum(m for _, m in means) / len(means)
-      ours = Interval(mean, seed_means=means)
+      ours = Interval(sum(m for _, m in means) / len(means), seed_means=means)
       paper = None if None in (a.paper, b.paper) else a.paper - b.paper
     cells.append(Cell(ours, paper))
   return dataclasses.replace(
@@ -360,22 +371,6 @@ def _difference(
     cells=tuple(cells),
     is_difference=True,
   )
-
-
-def _our_cells(interval):
-  if interval is None:
-    return (None,) * 5
-  num_seeds = len(interval.seed_means) or 1
-  ends = interval.ci_low, interval.ci_high
-  return interval.mean, interval.sd_over_seeds, num_seeds, *ends
-
-
-def _paper_cells(table, value):
-  if value is None:
-    return (None,) * 3
-  # Differences of printed numbers have no more digits than these.
-  is_same = 'yes' if table.task.is_same else 'no'
-  return round(value, 6), table.task.corpus, is_same
 
 
 def _ascending(values) -> tuple:

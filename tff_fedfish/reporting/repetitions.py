@@ -13,11 +13,7 @@ import pandas as pd
 
 from tff_fedfish.evaluation import statistics
 from tff_fedfish.reporting import matching
-from tff_fedfish.reporting.evaluations import (
-  Evaluation,
-  FractionScore,
-  Interval,
-)
+from tff_fedfish.reporting.evaluations import Evaluation, Interval
 from tff_fedfish.reporting.runs import Row, Run, is_finite
 
 NUM_BOOTSTRAP = 2000
@@ -52,28 +48,6 @@ def pool_repetitions(runs: Sequence[Run]) -> list[Run]:
       run.num_local_epochs or 0,
       run.num_rounds or 0,
     ),
-  )
-
-
-def with_seed(evaluation: Evaluation, seeds: str) -> Evaluation:
-  """Returns the evaluation of a single run with its seeds beside each mean.
-
-  Args:
-    evaluation: As it was read.
-    seeds: `matching.seeds_of` its run.
-  """
-
-  def keep(interval: Interval | None) -> Interval | None:
-    return interval and dataclasses.replace(
-      interval, seed_means=((seeds, interval.mean),)
-    )
-
-  return dataclasses.replace(
-    evaluation,
-    fractions={
-      fraction: FractionScore(keep(score.loss), keep(score.accuracy))
-      for fraction, score in evaluation.fractions.items()
-    },
   )
 
 
@@ -112,7 +86,7 @@ def _groups(runs):
 
   def key(run):
     kind = matching.setting_of(run), matching.method_of(run)
-    seen[kind, seeds := matching.seeds_of(run)] += 1
+    seen[kind, seeds := run.seeds] += 1
     return kind, seen[kind, seeds]
 
   return list(matching.grouped(runs, key).values())
@@ -174,7 +148,7 @@ def _pool_evaluations(runs: Sequence[Run]) -> tuple[Evaluation, ...]:
       # Other fine-tuning is another measurement.
       fine_tuning = json.dumps(e.personalization, sort_keys=True)
       key = e.kind, e.corpus, e.round_num, fine_tuning
-      by_key.setdefault(key, {})[matching.seeds_of(run)] = e
+      by_key.setdefault(key, {})[run.seeds] = e
   return tuple(map(_pool_one, by_key.values()))
 
 
@@ -183,11 +157,10 @@ def _pool_one(by_seeds: Mapping[str, Evaluation]) -> Evaluation:
 
   Fractions that a seed lacks, or of which no client is common, are left out.
   """
-  (seeds, first), *others = by_seeds.items()
+  first, *others = evaluations = tuple(by_seeds.values())
   if not others:
-    return with_seed(first, seeds)
-  evaluations = tuple(by_seeds.values())
-  fractions, clients, num_left_out = {}, [], 0
+    return first
+  pooled, clients, num_left_out = {}, [], 0
   for fraction in sorted(
     set.intersection(*(set(e.fractions) for e in evaluations))
   ):
@@ -197,9 +170,8 @@ def _pool_one(by_seeds: Mapping[str, Evaluation]) -> Evaluation:
     num_left_out = max(num_left_out, len(set().union(*everyone)) - len(common))
     if common:
       scores = {seeds: found.loc[common] for seeds, found in scores.items()}
-      fractions[fraction] = FractionScore(
-        _crossed(scores, 'loss_after'), _crossed(scores, 'accuracy_after')
-      )
+      for measure in ('loss', 'accuracy'):
+        pooled[fraction, measure] = _crossed(scores, f'{measure}_after')
       means = (sum(scores.values()) / len(scores)).assign(fraction=fraction)
       clients.append(means.reset_index())
   barrier = {
@@ -210,7 +182,7 @@ def _pool_one(by_seeds: Mapping[str, Evaluation]) -> Evaluation:
   }
   return dataclasses.replace(
     first,
-    fractions=fractions,
+    scores=pooled,
     clients=pd.concat(clients) if clients else first.clients[:0],
     barrier={name: mean for name, mean in barrier.items() if mean},
     # Other seeds have other cohorts: there is no client to take a mean of.

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from tff_fedfish.errors import UserError
 from tff_fedfish.files import require_usable_output, write_directory_atomically
 from tff_fedfish.reporting import settings
-from tff_fedfish.reporting.comparisons import compare_methods, comparisons_csv
+from tff_fedfish.reporting.comparisons import compare_methods
+from tff_fedfish.reporting.csv_files import csv_file
 from tff_fedfish.reporting.page import (
   GENERATOR,
-  Report,
   build_sections,
   render_page,
 )
@@ -23,7 +23,7 @@ from tff_fedfish.reporting.paper_tables import (
 )
 from tff_fedfish.reporting.repetitions import pool_repetitions
 from tff_fedfish.reporting.runs import Run
-from tff_fedfish.reporting.tables import build_main_table, summary_csv
+from tff_fedfish.reporting.tables import summary_csv
 
 PAGE = 'index.html'
 """Name of the page within the report's directory."""
@@ -96,15 +96,16 @@ def write_report(
   sections = build_sections(pooled, runs)
   texts = {
     PAGE: render_page(
-      Report(runs, pooled, tables, comparisons, sections, figure_format)
+      runs, pooled, tables, comparisons, sections, figure_format
     ),
-    'summary.csv': summary_csv(build_main_table(runs)),
+    'summary.csv': summary_csv(runs),
     settings.REPRODUCTION_FILE: settings.reproduction_config(runs),
   }
   if tables:
     texts[_PAPER_TABLES] = paper_tables_csv(tables)
-  if comparisons:
-    texts[_COMPARISONS] = comparisons_csv(comparisons)
+  if len(comparisons):
+    lines = comparisons.itertuples(index=False)
+    texts[_COMPARISONS] = csv_file(comparisons.columns, lines)
   figures = [figure for section in sections for figure in section.figures]
   texts |= {f'figures/{figure.name}.csv': figure.csv for figure in figures}
   # Paths may hold bytes that are no text, which Python reads as surrogates.

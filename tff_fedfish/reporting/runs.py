@@ -36,6 +36,9 @@ class Subject(NamedTuple):
 
 HELD_OUT = Subject('held_out')
 
+SEEDS = ('seeds.model_seed', 'seeds.cohort_seed', 'seeds.shuffle_seed')
+"""Settings in which runs differ that are repetitions of one another."""
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Run:
@@ -108,6 +111,11 @@ class Run:
     """Rounds that the run is configured for."""
     value = self.setting('training.num_rounds')
     return value if isinstance(value, int) else None
+
+  @property
+  def seeds(self) -> str:
+    """The seeds in which repetitions differ."""
+    return ', '.join(repr(self.setting(name)) for name in SEEDS)
 
   @property
   def num_seeds(self) -> int:

@@ -8,7 +8,7 @@ from tff_fedfish.data.client_id_text import client_id_to_cell, client_id_to_text
 from tff_fedfish.reporting import figures
 from tff_fedfish.reporting.evaluations import Evaluation
 from tff_fedfish.reporting.runs import Run, Subject
-from tff_fedfish.reporting.style import RunStyle
+from tff_fedfish.reporting.style import run_styles
 from tff_fedfish.reporting.words import capitalized, words_of
 
 # Beyond this many points a vector picture gets slow to draw and large.
@@ -18,7 +18,6 @@ _MAX_TITLE_CHARACTERS = 26
 
 def personalization_scatter(
   runs: Sequence[Run],
-  styles: dict[str, RunStyle],
   *,
   subject: Subject,
   name: str,
@@ -27,7 +26,6 @@ def personalization_scatter(
 
   Args:
     runs: The runs of the report.
-    styles: Their looks, by label.
     subject: Whose clients were scored.
     name: File name without suffix.
 
@@ -61,6 +59,7 @@ def personalization_scatter(
   )
   if without := [run.label for run in runs if run.label not in panels]:
     caption += f' No scores per client: {"; ".join(without)}.'
+  styles = run_styles(runs)
   columns = min(2 if len(panels) <= 4 else 4, len(panels))
   rows = -(-len(panels) // columns)
   with figures.styled(2.9 * columns + 0.3, 2.8 * rows + 0.3) as figure:
@@ -71,15 +70,9 @@ def personalization_scatter(
     limits = padded_limits(losses.to_numpy().ravel())
     for axes, (label, clients) in zip(grid, panels.items(), strict=True):
       draw_diagonal(axes, *limits)
+      losses = clients['loss_before'], clients['loss_after']
       look = styles[label].marker_arguments()
-      draw_clients(
-        axes,
-        label,
-        clients,
-        clients['loss_before'],
-        clients['loss_after'],
-        look,
-      )
+      draw_clients(axes, label, clients, *losses, look)
       heading = figures.drawable(label, _MAX_TITLE_CHARACTERS)
       axes.set_title(f'{heading}\nimproved: {_improved(clients)}')
     # Tick labels under the last panel of every column.

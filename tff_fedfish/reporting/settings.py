@@ -1,10 +1,11 @@
 """Configurations and environments side by side, and how to reproduce runs."""
 
-import dataclasses
 import json
 import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+import pandas as pd
 
 from tff_fedfish.reporting.runs import Run
 
@@ -12,40 +13,28 @@ REPRODUCTION_FILE = 'reproduce.py'
 """Name of the configuration file that a report carries."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Setting:
-  """One name with its value in every run, as text."""
-
-  name: str
-  values: tuple[str, ...]
-
-  @property
-  def differs(self) -> bool:
-    """Whether not all runs have the same value."""
-    return len(set(self.values)) > 1
-
-
-def compare(objects: Sequence[Mapping[str, Any]]) -> list[Setting]:
-  """Returns all leaves of nested objects, by dotted name.
+def compare(objects: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+  """Returns all leaves of nested objects as text, by dotted name.
 
   Args:
     objects: One nested dictionary per run. Keys are not interpreted.
 
   Returns:
-    One setting per name, in the order of first appearance. A run that does not
-    have the name gets '(not set)'.
+    A row per name, in the order of first appearance, and a column per object.
+    One that does not have the name has '(not set)'.
   """
   flat = [flatten(item) for item in objects]
-  names = dict.fromkeys(name for item in flat for name in item)
-  return [
-    Setting(
-      name,
-      tuple(
-        _shown(item[name]) if name in item else '(not set)' for item in flat
-      ),
-    )
+  names = list(dict.fromkeys(name for item in flat for name in item))
+  values = [
+    [_shown(item[name]) if name in item else '(not set)' for item in flat]
     for name in names
   ]
+  return pd.DataFrame(values, index=names, dtype=object)
+
+
+def differing(compared: pd.DataFrame) -> pd.DataFrame:
+  """Returns the rows of `compare` in which not all objects are equal."""
+  return compared[compared.nunique(axis='columns') > 1]
 
 
 def flatten(item: Mapping[str, Any], prefix: str = '') -> dict[str, Any]:

@@ -11,36 +11,6 @@ from tff_fedfish.reporting.words import shown, words_of
 
 
 @dataclasses.dataclass(frozen=True)
-class Column:
-  """One column of the main table.
-
-  Attributes:
-    key: Name in summary.csv, such as 'held_out/loss/0.25'.
-    panel: 'held_out', 'transfer: CORPUS', 'cost', 'training' or 'method'.
-    measure: 'loss', 'accuracy', 'barrier', 'cost' or 'further'.
-    group: Heading shared by neighbours, with the unit.
-    heading: The column's own heading; may be empty.
-    lower_is_better: None where neither direction is better.
-    show: Formats a value.
-    values: The value of each run, None where it has none.
-  """
-
-  key: str
-  panel: str
-  measure: str
-  group: str
-  heading: str
-  lower_is_better: bool | None
-  show: Callable[[float], str]
-  values: Sequence[Interval | None]
-
-  @property
-  def has_interval(self) -> bool:
-    """Whether any value has one."""
-    return any(v and v.ci_low is not None for v in self.values)
-
-
-@dataclasses.dataclass(frozen=True)
 class Cell:
   """One cell: text to show, its interval, and whether it is a best value."""
 
@@ -51,41 +21,37 @@ class Cell:
 
 
 @dataclasses.dataclass(frozen=True)
-class MainTable:
-  """The main table; `cells[i][j]` is run i in column j."""
+class Column:
+  """One column of the main table.
 
-  runs: tuple[Run, ...]
-  columns: tuple[Column, ...]
-  cells: tuple[tuple[Cell, ...], ...]
+  Attributes:
+    key: Name in summary.csv, such as 'held_out/loss/0.25'.
+    panel: 'held_out', 'transfer: CORPUS', 'cost', 'training' or 'method'.
+    measure: 'loss', 'accuracy', 'barrier', 'cost' or 'further'.
+    group: Heading shared by neighbours, with the unit.
+    heading: The column's own heading; may be empty.
+    cells: One per run, in the order of the rows.
+  """
 
-  def panels(self) -> Iterator[tuple[str, 'MainTable']]:
-    """Yields the name of each panel and the table with its columns only."""
-    for name in dict.fromkeys(column.panel for column in self.columns):
-      kept = [i for i, c in enumerate(self.columns) if c.panel == name]
-      yield (
-        name,
-        MainTable(
-          self.runs,
-          tuple(self.columns[i] for i in kept),
-          tuple(tuple(row[i] for i in kept) for row in self.cells),
-        ),
-      )
+  key: str
+  panel: str
+  measure: str
+  group: str
+  heading: str
+  cells: Sequence[Cell]
 
 
-def build_main_table(runs: Sequence[Run]) -> MainTable:
-  """Returns the main table; columns in which no run has a value are left out.
+def build_main_table(runs: Sequence[Run]) -> list[Column]:
+  """Returns the columns in which any run has a value.
 
   Args:
     runs: The runs of the report, in the order of the rows.
 
   Returns:
-    The table. The best values of a column are marked if at least two runs have
+    Columns. The best values of a column are marked if at least two runs have
     one and they are not all shown alike, among the runs of each `data.corpus`.
   """
-  columns = tuple(c for c in _columns(runs) if any(c.values))
-  by_column = [_cells(column, runs) for column in columns]
-  cells = zip(*by_column, strict=True) if columns else ((),) * len(runs)
-  return MainTable(tuple(runs), columns, tuple(cells))
+  return [c for c in _columns(runs) if any(cell.value for cell in c.cells)]
 
 
 def main_table(
@@ -105,32 +71,31 @@ def main_table(
     The best value of a column ends with ' *'. A value that a run does not have
     is '–'.
   """
-  table = build_main_table(runs)
-  kept = [i for i, c in enumerate(table.columns) if c.measure in measures]
-  headers = ['Run'] + [_console_heading(table, i) for i in kept]
-  rows = [
-    [run.label] + [row[i].text + (' *' if row[i].is_best else '') for i in kept]
-    for run, row in zip(table.runs, table.cells, strict=True)
-  ]
-  return headers, rows
+  columns = build_main_table(runs)
+  panels = {column.panel for column in columns}
+  kept = [column for column in columns if column.measure in measures]
+  rows = [[run.label] for run in runs]
+  for column in kept:
+    for row, cell in zip(rows, column.cells, strict=True):
+      row.append(cell.text + (' *' if cell.is_best else ''))
+  return ['Run', *(_console_heading(column, panels) for column in kept)], rows
 
 
-def summary_csv(table: MainTable) -> str:
+def summary_csv(runs: Sequence[Run]) -> str:
   """Returns the main table as CSV, with the ends of intervals as columns."""
   header = ['run', 'directory', 'method', 'num_local_epochs', 'round']
-  for column in table.columns:
-    ends = ('', '/ci_low', '/ci_high') if column.has_interval else ('',)
+  lines = [
+    [run.label, run.name, run.algorithm, run.num_local_epochs, run.last_round]
+    for run in runs
+  ]
+  for column in build_main_table(runs):
+    values = [cell.value for cell in column.cells]
+    ends = {'': 'mean'}
+    if any(value and value.ci_low is not None for value in values):
+      ends |= {'/ci_low': 'ci_low', '/ci_high': 'ci_high'}
     header += [column.key + end for end in ends]
-  lines = []
-  for number, run in enumerate(table.runs):
-    line = [run.label, run.name, run.algorithm]
-    line += [run.num_local_epochs, run.last_round]
-    for column in table.columns:
-      value = column.values[number]
-      line.append(value and value.mean)
-      if column.has_interval:
-        line += [value and value.ci_low, value and value.ci_high]
-    lines.append(line)
+    for line, value in zip(lines, values, strict=True):
+      line += [value and getattr(value, name) for name in ends.values()]
   return csv_file(header, lines)
 
 
@@ -138,96 +103,84 @@ def _columns(runs: Sequence[Run]) -> Iterator[Column]:
   """Yields all columns that the main table may have, in order."""
   words = words_of(runs)
 
-  def column(key, group, show, lower_is_better, values, **further):
-    place = {'panel': 'cost', 'measure': 'further', 'heading': ''} | further
-    found = [
-      v if isinstance(v, Interval | None) else Interval(v) for v in values
-    ]
-    return Column(
-      key=key,
-      group=group,
-      show=show,
-      lower_is_better=lower_is_better,
-      values=found,
-      **place,
-    )
+  def column(
+    key,
+    group,
+    show,
+    lower_is_better,
+    *,
+    values=None,
+    timing=None,
+    panel='cost',
+    measure='further',
+    heading='',
+  ):
+    """Returns a column of values, of a timing, or of the metric `key`."""
+    if timing:
+      values = [run.typical(timing) for run in runs]
+    elif values is None:
+      values = [run.last(key) for run in runs]
+    cells = _cells(runs, values, show, lower_is_better)
+    return Column(key, panel, measure, group, heading, cells)
 
-  def metric(key, group, show, lower_is_better, **further):
-    values = [run.last(key) for run in runs]
-    return column(key, group, show, lower_is_better, values, **further)
-
-  def timing(key, group, show, lower_is_better, name, **further):
-    values = [run.typical(name) for run in runs]
-    return column(key, group, show, lower_is_better, values, **further)
-
+  percent = _rounded(1, 100)
   for subject in subjects(runs):
     found = [run.evaluation(subject) for run in runs]
     panel, prefix = (
       separator.join(filter(None, subject)) for separator in (': ', '/')
     )
-    for measure, show in (
-      ('loss', _rounded(3)),
-      ('accuracy', _rounded(1, 100)),
-    ):
+    for measure, show in (('loss', _rounded(3)), ('accuracy', percent)):
       for fraction in sorted({f for e in found if e for f in e.fractions}):
         yield column(
           f'{prefix}/{measure}/{fraction:g}',
           words.label(measure),
           show,
           measure == 'loss',
-          [e and e.score(fraction, measure) for e in found],
+          values=[e and e.scores.get((fraction, measure)) for e in found],
           panel=panel,
           measure=measure,
           heading=f'{100 * fraction:g} %',
         )
+    key, group = f'{prefix}/unknown_tokens', 'Unknown tokens (%)'
     values = [e and e.unknown_tokens for e in found]
-    yield column(
-      f'{prefix}/unknown_tokens',
-      'Unknown tokens (%)',
-      _rounded(1, 100),
-      None,
-      values,
-      panel=panel,
-    )
+    yield column(key, group, percent, None, values=values, panel=panel)
   replayed = [run.barrier() for run in runs]
-  for measure, group, kind, show in (
+  for name, group, measure, show in (
     ('loss', 'Barrier, loss (nats)', 'barrier', _rounded(3, 1, '+')),
     ('error', 'Barrier, error (points)', 'further', _rounded(2, 100, '+')),
   ):
-    key = f'barrier/{measure}'
+    key = f'barrier/{name}'
     values = [
       # Where none was replayed, as measured while training.
-      (e and e.barrier.get(measure)) or run.last(key)
+      (e and e.barrier.get(name)) or run.last(key)
       for e, run in zip(replayed, runs, strict=True)
     ]
-    yield column(key, group, show, True, values, measure=kind)
+    yield column(key, group, show, True, values=values, measure=measure)
   # A mean over fewer is noisier, but may be of those who know.
+  key, group = 'effective_clients', 'Effective clients'
   values = [e and e.effective_clients for e in replayed]
-  yield column(
-    'effective_clients', 'Effective clients', _rounded(1), None, values
-  )
+  yield column(key, group, _rounded(1), None, values=values)
   # Fewer rounds are not a saving.
   fewer = True if len({run.last_round for run in runs}) == 1 else None
   key = 'communication/uplink_units'
-  yield metric(key, 'Uplink (units)', _count, fewer, measure='cost')
+  yield column(key, 'Uplink (units)', _count, fewer, measure='cost')
   key = 'communication/total_units'
-  yield metric(key, 'Both ways (units)', _count, fewer)
+  yield column(key, 'Both ways (units)', _count, fewer)
   key, group = 'seconds_per_round', 'Seconds per round'
-  yield timing(key, group, _seconds, True, 'seconds', measure='cost')
+  yield column(key, group, _seconds, True, timing='seconds', measure='cost')
   key, group = 'tokens_per_second', f'{words.unit.capitalize()}s per second'
-  yield timing(key, group, '{:,.0f}'.format, False, key)
+  yield column(key, group, '{:,.0f}'.format, False, timing=key)
   key, group = 'peak_memory_bytes', 'Peak memory (GiB)'
-  yield timing(key, group, lambda value: f'{value / 2**30:.2f}', True, key)
-  yield metric('round', 'Rounds', _count, None, panel='training')
+  yield column(key, group, _rounded(2, 2**-30), True, timing=key)
+  yield column('round', 'Rounds', _count, None, panel='training')
   label, show = words.loss_label, _rounded(3)
-  yield metric('train/loss', f'Train {label}', show, None, panel='training')
-  yield metric(
-    'held_out/loss', f'Held-out {label}', show, True, panel='training'
-  )
+  yield column('train/loss', f'Train {label}', show, None, panel='training')
+  group = f'Held-out {label}'
+  yield column('held_out/loss', group, show, True, panel='training')
   key, group = 'held_out/accuracy', f'Held-out {words.accuracy_label}'
-  yield metric(key, group, _rounded(1, 100), False, panel='training')
+  yield column(key, group, percent, False, panel='training')
   for name in _method_columns(runs):
-    yield metric(name, name, _signed_count, None, panel='method')
+    yield column(name, name, _signed_count, None, panel='method')
 
 
 def _method_columns(runs: Sequence[Run]) -> Iterable[str]:
@@ -241,47 +194,48 @@ def _method_columns(runs: Sequence[Run]) -> Iterable[str]:
   )
 
 
-def _cells(column: Column, runs: Sequence[Run]) -> list[Cell]:
-  values = column.values
-  texts = [v and column.show(v.mean) for v in values]
-  best = {
-    corpus: _best(
-      column,
-      [v for v, r in zip(values, runs, strict=True) if r.corpus_kind == corpus],
-    )
-    for corpus in {run.corpus_kind for run in runs}
-  }
+def _cells(
+  runs: Sequence[Run],
+  values: Iterable[Interval | float | None],
+  show: Callable[[float], str],
+  lower_is_better: bool | None,
+) -> list[Cell]:
+  """Returns a cell per run; `lower_is_better` None marks no best one."""
+  intervals = [
+    value if isinstance(value, Interval | None) else Interval(value)
+    for value in values
+  ]
+  texts = [value and show(value.mean) for value in intervals]
+  best = {}
+  for corpus in {run.corpus_kind for run in runs}:
+    means = [
+      value.mean
+      for value, run in zip(intervals, runs, strict=True)
+      if value and run.corpus_kind == corpus
+    ]
+    # Equal as shown is equal: a tie in all rows tells nothing apart.
+    if lower_is_better is not None and len(set(map(show, means))) > 1:
+      best[corpus] = show((min if lower_is_better else max)(means))
   return [
     Cell(
       value=value,
       text=text or '–',
       interval_text=''
       if value is None or value.ci_low is None
-      else f'{column.show(value.ci_low)} to {column.show(value.ci_high)}',
-      is_best=text is not None and text == best[run.corpus_kind],
+      else f'{show(value.ci_low)} to {show(value.ci_high)}',
+      is_best=text is not None and text == best.get(run.corpus_kind),
     )
-    for value, text, run in zip(values, texts, runs, strict=True)
+    for value, text, run in zip(intervals, texts, runs, strict=True)
   ]
 
 
-def _best(column, values):
-  """Returns the best value as shown; None if nothing is told apart."""
-  means = [value.mean for value in values if value]
-  if column.lower_is_better is None or len(means) < 2:
-    return None
-  best = column.show((min if column.lower_is_better else max)(means))
-  # Equal as shown is equal: a tie in all rows tells nothing apart.
-  return None if all(column.show(mean) == best for mean in means) else best
-
-
-def _console_heading(table, index):
-  column = table.columns[index]
+def _console_heading(column: Column, panels: Collection[str]) -> str:
   panel, _, corpus = column.panel.partition(': ')
-  corpora = {c.panel for c in table.columns if c.panel.startswith(panel)}
+  num_corpora = sum(other.startswith(panel) for other in panels)
   words = {'held_out': 'Held-out', 'transfer': 'Transfer'}.get(panel, '')
   parts = [
     words,
-    corpus if len(corpora) > 1 else '',
+    corpus if num_corpora > 1 else '',
     column.group.split(' (')[0].removeprefix('Token ').replace(', ', '\n'),
     column.heading,
   ]

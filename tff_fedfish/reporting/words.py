@@ -75,3 +75,8 @@ def capitalized(text: str) -> str:
 def shown(value: float, places: int, scale: float = 1.0, sign: str = '') -> str:
   """Returns a scaled number as text, with a typographic minus."""
   return f'{scale * value:{sign}.{places}f}'.replace('-', '−')
+
+
+def uncapitalized(text: str) -> str:
+  """Returns a text whose first letter is small; the rest is unchanged."""
+  return f'{text[:1].lower()}{text[1:]}'

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from tff_fedfish.reporting.evaluations import Evaluation
-from tff_fedfish.reporting.fixed_budgets import (
+from tff_fedfish.reporting.matching import (
   FIXED_COMPUTE,
   PAPER_LOCAL_EPOCHS,
   Budgets,
