@@ -1,12 +1,12 @@
 """Floating-point operations of a round, counted from the model's shapes.
 
-docs/planning.md has the formulas. A product of [m, k] and [k, n] is 2 m k n
-operations. In work over all weights every addition, product, division or root
-of an entry is one. Softmax, norms, GELU and comparisons are not counted.
+A product of [m, k] and [k, n] is 2 m k n operations. In work over all weights
+every addition, product, division or root of an entry is one. Softmax, norms,
+GELU and comparisons are not counted. docs/planning.md has the formulas.
 """
 
 import dataclasses
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 from models.transformer_config import TransformerConfig, num_parameters
 from tff_fedfish.config.schema import TrainConfig
@@ -37,24 +37,21 @@ class ProductFlops(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class RoundFlops:
-  """Operations of one round in which every client fills its cap."""
+  """Operations of one round; labels are those of the printed table."""
 
-  local_forward: int
-  local_backward: int
-  """Products of all local steps."""
-  pass_after_training: int
-  """Products of the method's pass after training, forward and backward, and all
-  squares of gradients; if labels are drawn, the logits once more."""
-  client_optimizer: int
-  """Steps of the client optimizer."""
-  client_sums: int
-  """Deltas, the method's terms, and their sums."""
-  server: int
+  local_forward: Annotated[int, 'local steps, forward']
+  local_backward: Annotated[int, 'local steps, backward']
+  pass_after_training: Annotated[int, 'pass after training']
+  """Forward and backward, and all squares of gradients; with drawn labels the
+  logits once more."""
+  client_optimizer: Annotated[int, 'client optimizer']
+  client_sums: Annotated[int, 'deltas and sums']
+  """Also the method's terms."""
+  server: Annotated[int, 'server']
   """The mean and the server optimizer's step."""
-  total: int
-  """All of these."""
-  usual_estimate: int
-  """6 N D: six operations per weight and token, over all passes."""
+  total: Annotated[int, 'in all']
+  usual_estimate: Annotated[int, '6 N D, for comparison']
+  """Six operations per weight and token, over all passes."""
 
 
 def forward(shape: TransformerConfig, num_rows: int) -> ProductFlops:
@@ -105,28 +102,24 @@ def of_round(config: TrainConfig) -> RoundFlops:
   num_epochs = config.client_work.num_local_epochs
   one_forward = forward(shape, num_rows)
   one_backward = backward(shape, num_rows).total
-  one_pass_after = (
-    one_forward.total
-    + one_backward
-    + config.algorithm.samples_labels * one_forward.logits
-  )
+  one_pass_after = one_forward.total + one_backward
+  one_pass_after += config.algorithm.samples_labels * one_forward.logits
   num_squares = steps.num_steps_after_training + steps.num_observed_steps
-  # Operations per weight: a square and its sum; the difference that is the
-  # delta; the server's quotient of two sums.
-  square_cost = 2
   step_cost = cost.of_settings(config.client_work).num_operations
-  sums_cost = 1 + config.method.cost(config).flops_per_weight
-  server_cost = 1 + cost.of_settings(config.server).num_operations
   # Once per weight of every client.
   over_weights = num_clients * num_weights
   parts = dict(
     local_forward=num_epochs * one_forward.total,
     local_backward=num_epochs * one_backward,
+    # A square and its sum.
     pass_after_training=(steps.num_passes - num_epochs) * one_pass_after
-    + over_weights * num_squares * square_cost,
-    client_optimizer=over_weights * steps.num_local_steps * step_cost,
-    client_sums=over_weights * sums_cost,
-    server=num_weights * server_cost,
+    + 2 * num_squares * over_weights,
+    client_optimizer=steps.num_local_steps * step_cost * over_weights,
+    # The delta is a difference.
+    client_sums=(1 + config.method.cost(config).flops_per_weight)
+    * over_weights,
+    # A quotient of two sums.
+    server=(1 + cost.of_settings(config.server).num_operations) * num_weights,
   )
   num_tokens = num_rows * shape.sequence_length * steps.num_passes
   return RoundFlops(

@@ -1,17 +1,14 @@
 """Large numbers in units that are read at a glance."""
 
-_BINARY = ('B', 'KiB', 'MiB', 'GiB', 'TiB', 'PiB')
-_FLOPS = tuple(f'{prefix}FLOP' for prefix in ('', *'kMGTPEZ'))
-
 
 def format_bytes(num_bytes: int) -> str:
   """Returns bytes with three digits or more, such as '1.25 GiB'."""
-  return _scaled(num_bytes, 1024, _BINARY)
+  return _scaled(num_bytes, 1024, ['B', *(f'{p}iB' for p in 'KMGTP')])
 
 
 def format_flops(num_operations: int) -> str:
   """Returns operations, such as '3.10 TFLOP'."""
-  return _scaled(num_operations, 1000, _FLOPS)
+  return _scaled(num_operations, 1000, [f'{p}FLOP' for p in ('', *'kMGTPEZ')])
 
 
 def format_seconds(seconds: float) -> str:
@@ -29,7 +26,7 @@ def format_seconds(seconds: float) -> str:
   return f'{seconds / 86_400:,.1f} d'
 
 
-def _scaled(value: float, base: int, units: tuple[str, ...]) -> str:
+def _scaled(value, base, units):
   unit = 0
   while value >= base and unit + 1 < len(units):
     value /= base

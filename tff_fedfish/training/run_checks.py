@@ -22,7 +22,7 @@ from tff_fedfish.data.tokenizers import Tokenizer
 from tff_fedfish.errors import UserError, UserErrors
 from tff_fedfish.evaluation import evaluation_clients
 from tff_fedfish.methods import registry
-from tff_fedfish.planning import disk, memory
+from tff_fedfish.planning import memory, plan
 from tff_fedfish.planning.units import format_bytes
 from tff_fedfish.run import (
   corpus_identity,
@@ -188,7 +188,7 @@ def print_warnings(
     (
       'disk for checkpoints',
       f'the disk of {str(parent)!r}',
-      disk.checkpoint_bytes(config),
+      plan.checkpoint_bytes(config),
       shutil.disk_usage(parent).free + num_saved_bytes,
     ),
   ):
