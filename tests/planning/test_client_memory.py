@@ -8,8 +8,9 @@ tensor 144.
 import planned_configs
 import pytest
 
+from models import transformer_config
 from models.transformer_config import TransformerConfig
-from tff_fedfish.planning import flops, memory
+from tff_fedfish.planning import memory
 
 # T d (4 * 7 + 24 * 4), 4 * 4 R 4^2, 3 * 4 T V.
 _FORWARD = {'activations': 2976, 'attention scores': 512, 'logits': 480}
@@ -157,19 +158,20 @@ def test_long_sequences_form_logits_in_chunks(monkeypatch):
   shape = TransformerConfig(
     num_layers=1, width=4, num_heads=2, vocabulary_size=10, sequence_length=6
   )
-  # 3 copies of 4 bytes for 2 * 6 tokens and 10 ids.
-  assert memory.logits_bytes(shape, 2) == 1440
-  # A sequence's 240 bytes are beyond the limit: 3 copies of that.
-  monkeypatch.setattr(flops, 'MAX_LOGITS_BYTES', 200)
-  assert memory.logits_bytes(shape, 2) == 600
+  # 4 bytes for 2 * 6 tokens and 10 ids.
+  assert memory.largest_buffers(shape, 2)['logits'] == 480
+  # A sequence's 240 bytes are beyond the limit.
+  monkeypatch.setattr(transformer_config, 'MAX_LOGITS_BYTES', 200)
+  assert memory.largest_buffers(shape, 2)['logits'] == 200
 
 
 @pytest.mark.parametrize(('block_length', 'expected'), [(6, 36), (4, 16)])
 def test_largest_block_of_scores(block_length, expected, monkeypatch):
-  monkeypatch.setattr(flops, 'QUERY_BLOCK_LENGTH', block_length)
+  monkeypatch.setattr(transformer_config, '_QUERY_BLOCK_LENGTH', block_length)
   shape = TransformerConfig(
     num_layers=1, width=4, num_heads=2, vocabulary_size=10, sequence_length=6
   )
-  # 4 copies of 4 bytes for 3 rows and 2 heads; blocks of 6 x 6, or of 4 x 4
-  # (16) and 2 x 6 (12).
-  assert memory.scores_bytes(shape, 3) == 4 * 4 * 3 * 2 * expected
+  # 4 bytes for 3 rows and 2 heads; blocks of 6 x 6, or of 4 x 4 (16) and 2 x 6
+  # (12).
+  buffers = memory.largest_buffers(shape, 3)
+  assert buffers['attention scores'] == 4 * 3 * 2 * expected

@@ -14,9 +14,9 @@ def _config(**settings):
 
 
 def test_outputs_of_the_cnn():
-  # 26 * 26 * 32 + 24 * 24 * 64 = 21,632 + 36,864 values, 4 copies, 4 bytes.
+  # 26 * 26 * 32 + 24 * 24 * 64 = 21,632 + 36,864 values.
   shape = _config().model_shape()
-  assert memory.image_activation_bytes(shape) == 16 * 58_496
+  assert shape.num_convolved() == 58_496
 
 
 def test_outputs_of_the_resnet():
@@ -26,8 +26,8 @@ def test_outputs_of_the_resnet():
   shape = ImageModelConfig(
     name='resnet18', num_classes=2, image_shape=(4, 6, 3)
   )
-  values = 1_536 + 6_144 + 3_840 + 2_560 + 2_560
-  assert memory.image_activation_bytes(shape) == 16 * values
+  num_values = 1_536 + 6_144 + 3_840 + 2_560 + 2_560
+  assert shape.num_convolved() == num_values
 
 
 @pytest.mark.parametrize(

@@ -8,15 +8,11 @@ GELU and comparisons are not counted. docs/planning.md has the formulas.
 import dataclasses
 from typing import Annotated, NamedTuple
 
+from models import transformer_config
 from models.transformer_config import TransformerConfig, num_parameters
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.optimizers import cost
 from tff_fedfish.planning import client_steps
-
-# As in models/attention.py and models/token_loss.py, which import TensorFlow;
-# a test compares them.
-QUERY_BLOCK_LENGTH = 256
-MAX_LOGITS_BYTES = 64 * 2**20
 
 
 class ProductFlops(NamedTuple):
@@ -57,9 +53,8 @@ class RoundFlops:
 def forward(shape: TransformerConfig, num_rows: int) -> ProductFlops:
   """Returns the products of a forward pass over `num_rows` sequences."""
   num_tokens = num_rows * shape.sequence_length
-  num_scores = sum(
-    rows * columns for rows, columns in query_blocks(shape.sequence_length)
-  )
+  blocks = transformer_config.query_blocks(shape.sequence_length)
+  num_scores = sum((end - start) * end for start, end in blocks)
   return ProductFlops(
     dense=24 * shape.num_layers * num_tokens * shape.width**2,
     attention=4 * shape.num_layers * num_rows * shape.width * num_scores,
@@ -73,25 +68,14 @@ def backward(shape: TransformerConfig, num_rows: int) -> ProductFlops:
   Attention's scores are formed again, and so are logits in chunks.
   """
   dense, attention, logits = forward(shape, num_rows)
+  chunk_length = transformer_config.logits_chunk_length(
+    shape.sequence_length, shape.vocabulary_size
+  )
   return ProductFlops(
     dense=2 * dense,
     attention=attention * 10 // 4,
-    logits=logits * (3 if forms_logits_in_chunks(shape) else 2),
+    logits=logits * (2 if chunk_length is None else 3),
   )
-
-
-def query_blocks(sequence_length: int) -> list[tuple[int, int]]:
-  """Returns (rows, columns) of each block of attention scores."""
-  return [
-    (end - start, end)
-    for start in range(0, sequence_length, QUERY_BLOCK_LENGTH)
-    for end in [min(start + QUERY_BLOCK_LENGTH, sequence_length)]
-  ]
-
-
-def forms_logits_in_chunks(shape: TransformerConfig) -> bool:
-  """Returns whether a sequence's logits are too large to be kept."""
-  return 4 * shape.sequence_length * shape.vocabulary_size > MAX_LOGITS_BYTES
 
 
 def of_round(config: TrainConfig) -> RoundFlops:

@@ -9,35 +9,25 @@ nothing were freed before the end.
 import dataclasses
 import math
 
-from models.image_model_config import ImageModelConfig, resnet_blocks
+from models import transformer_config
+from models.image_model_config import ImageModelConfig
 from models.model_shapes import ModelShape, weight_shapes
 from models.transformer_config import TransformerConfig
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.data.images.image_corpora import IMAGE_CORPORA
 from tff_fedfish.optimizers import cost
-from tff_fedfish.planning import flops
 
 Parts = dict[str, int]
 """Part -> bytes."""
 
-# Measured: interpreter, TensorFlow, TFF and compiled graphs.
+# Measured, or counted in the code: docs/planning.md says of what each is made.
 PROCESS_BYTES = 925 * 10**6
-# Measured, for each layer that is written out instead of looped over.
 UNROLLED_LAYER_BYTES = 10 * 10**6
-
-# Measured: vectors of the model's width that a layer keeps for its gradient,
-# per token. In float32: 3 of each norm, and the residual stream.
-_KEPT_FLOAT32 = 7
-# In the compute dtype: joined projections 3, attention 1, GELU 5 times 4.
-_KEPT_IN_DTYPE = 24
-# Measured: copies of a block of attention scores that are alive together.
-_SCORES_COPIES = 4
-# Logits, their exponentials and their gradient, in float32.
-_LOGITS_COPIES = 3
-# A convolution's output, with bias or normalized, after ReLU, and its gradient.
-_CONVOLUTION_COPIES = 4
-# Measured: freed buffers below a size stay with glibc's allocator, and this
-# share of them lies idle between others.
+# Vectors of the model's width that a layer keeps for a token's gradient.
+_KEPT_FLOAT32, _KEPT_IN_DTYPE = 7, 24
+# Copies of attention scores, logits and convolved images alive together.
+_SCORES_COPIES, _LOGITS_COPIES, _CONVOLUTION_COPIES = 4, 3, 4
+# Freed buffers below a size stay with the allocator, this share of them idle.
 _IDLE_SHARE = 0.5
 # glibc's own size, and that of large models, as in runtime/freed_memory.py,
 # which imports TensorFlow; a test compares them.
@@ -97,18 +87,14 @@ def of_config(config: TrainConfig) -> tuple[ProcessMemory, ...]:
       moments['merge of partial sums'] = state | {'partial sums': 3 * sums}
     moments['server step'] = state | earlier | server_step
     return (_process_memory('the process', moments | barrier),)
+  broadcast = {'broadcast weights': weights}
   driver = {
     # As arrays, and in the object store.
-    'broadcast': {'broadcast weights': 2 * weights},
+    'broadcast': state | {'broadcast weights': 2 * weights},
     # The sum so far, a part's arrays and their tensors, and the new sum.
-    'merge of partial sums': {
-      'broadcast weights': weights,
-      'partial sums': 4 * sums,
-    },
-    'server step': {'broadcast weights': weights, 'partial sums': sums}
-    | server_step,
+    'merge of partial sums': state | broadcast | {'partial sums': 4 * sums},
+    'server step': state | broadcast | {'partial sums': sums} | server_step,
   }
-  driver = {moment: state | parts for moment, parts in driver.items()}
   # In the object store, and as tensors; the sum as arrays, and in the store.
   held = process | {'broadcast weights': 2 * weights} | earlier
   worker = at_client | {'sending of the sum': {'partial sums': 2 * sums}}
@@ -140,19 +126,18 @@ def moments_of_client(config: TrainConfig) -> dict[str, Parts]:
   num_moments = cost.of_settings(work).num_state_tensors
   num_rows = min(work.max_batch_rows, work.micro_batch_size or math.inf)
   pass_after = method_cost.pass_after_training
-
-  def held(num_models, has_batches):
-    sums_slices = has_batches and work.micro_batch_size is not None
-    return {
-      'client weights': weights,
-      'models of the method': num_models * weights,
-      'sums over micro-batches': sums_slices * weights,
-    }
-
-  in_training = held(method_cost.models_in_training, True) | {
-    'client optimizer state': num_moments * weights
+  slice_sums = 0 if work.micro_batch_size is None else weights
+  in_training = {
+    'client weights': weights,
+    'models of the method': method_cost.models_in_training * weights,
+    'sums over micro-batches': slice_sums,
+    'client optimizer state': num_moments * weights,
   }
-  after = held(method_cost.models_after_training, pass_after == 'batches')
+  after = {
+    'client weights': weights,
+    'models of the method': method_cost.models_after_training * weights,
+    'sums over micro-batches': slice_sums * (pass_after == 'batches'),
+  }
   moments = _moments_of_gradient('local step', shape, num_rows, in_training)
   if pass_after == 'none':
     if method_cost.models_after_training:
@@ -178,59 +163,43 @@ def tensor_bytes(shape: ModelShape) -> dict[str, int]:
   }
 
 
-def image_activation_bytes(shape: ImageModelConfig) -> int:
-  """Returns the most that an image's forward and backward pass keep."""
-  height, width, _ = shape.image_shape
-  if shape.name == 'resnet18':
-    blocks = list(resnet_blocks())
-    num_values = height * width * blocks[0].channels_in
-    for block in blocks:
-      height = math.ceil(height / block.stride)
-      width = math.ceil(width / block.stride)
-      num_values += (2 + block.projects) * height * width * block.channels
-  else:
-    # Two valid convolutions of 3 x 3.
-    weights = shape.weight_shapes()
-    num_values = sum(
-      (height - 2 * i) * (width - 2 * i) * weights[f'conv_{i}/bias'][0]
-      for i in (1, 2)
-    )
-  return 4 * _CONVOLUTION_COPIES * num_values
-
-
-def scores_bytes(shape: TransformerConfig, num_rows: int) -> int:
-  """Returns the bytes of a batch's largest block of attention scores."""
-  blocks = flops.query_blocks(shape.sequence_length)
-  largest = max(rows * columns for rows, columns in blocks)
-  return _SCORES_COPIES * 4 * num_rows * shape.num_heads * largest
-
-
-def logits_bytes(shape: TransformerConfig, num_rows: int) -> int:
-  """Returns the bytes of the logits of a batch, or of a chunk of it."""
-  num_bytes = 4 * num_rows * shape.sequence_length * shape.vocabulary_size
-  if flops.forms_logits_in_chunks(shape):
-    num_bytes = flops.MAX_LOGITS_BYTES
-  return _LOGITS_COPIES * num_bytes
+def largest_buffers(shape: TransformerConfig, num_rows: int) -> Parts:
+  """Returns the bytes of the largest buffer of each part of a forward pass."""
+  length, num_ids = shape.sequence_length, shape.vocabulary_size
+  num_tokens = num_rows * length
+  blocks = transformer_config.query_blocks(length)
+  num_scores = max((end - start) * end for start, end in blocks)
+  logits = 4 * num_tokens * num_ids
+  if transformer_config.logits_chunk_length(length, num_ids) is not None:
+    logits = transformer_config.MAX_LOGITS_BYTES
+  return {
+    # Of the MLP.
+    'activations': 4 * shape.width * num_tokens * _dtype_bytes(shape),
+    'attention scores': 4 * num_rows * shape.num_heads * num_scores,
+    'logits': logits,
+  }
 
 
 def _process_parts(config):
   """Returns what every process holds from its start."""
-  shape = config.model_shape()
-  if not isinstance(shape, ImageModelConfig):
-    num_unrolled = shape.num_layers if shape.unrolls_layers else 0
-    return {'process': PROCESS_BYTES + num_unrolled * UNROLLED_LAYER_BYTES}
-  num_unrolled = sum(name.endswith('/kernel') for name in shape.weight_shapes())
-  num_images = IMAGE_CORPORA[config.data.corpus].num_images
-  if num_images is None:
-    # Late: listing files is of no use to other corpora.
-    from tff_fedfish.data.images.image_folder import ImageFolder
+  shape, images = config.model_shape(), {}
+  if isinstance(shape, ImageModelConfig):
+    num_unrolled = sum(
+      name.endswith('/kernel') for name in weight_shapes(shape)
+    )
+    num_images = IMAGE_CORPORA[config.data.corpus].num_images
+    if num_images is None:
+      # Late: listing files is of no use to other corpora.
+      from tff_fedfish.data.images.image_folder import ImageFolder
 
-    num_images = len(ImageFolder(config.data.directory).paths)
-  return {
-    'process': PROCESS_BYTES + num_unrolled * UNROLLED_LAYER_BYTES,
+      num_images = len(ImageFolder(config.data.directory).paths)
     # A byte per value.
-    'images': num_images * math.prod(shape.image_shape),
-  }
+    images = {'images': num_images * math.prod(shape.image_shape)}
+  else:
+    num_unrolled = shape.unrolls_layers * shape.num_layers
+  return {
+    'process': PROCESS_BYTES + num_unrolled * UNROLLED_LAYER_BYTES
+  } | images
 
 
 def _process_memory(name, moments):
@@ -248,9 +217,9 @@ def _moments_of_gradient(name, shape, num_rows, held):
   sizes = tensor_bytes(shape)
   total = sum(sizes.values())
   if isinstance(shape, ImageModelConfig):
-    activations = num_rows * image_activation_bytes(shape)
-    return {name: held | {'gradients': total, 'activations': activations}}
-  dtype_bytes = _dtype_bytes(shape)
+    kept = 4 * _CONVOLUTION_COPIES * num_rows * shape.num_convolved()
+    return {name: held | {'gradients': total, 'activations': kept}}
+  buffers, dtype_bytes = largest_buffers(shape, num_rows), _dtype_bytes(shape)
   kernels = sum(
     size
     for tensor, size in sizes.items()
@@ -269,8 +238,8 @@ def _moments_of_gradient(name, shape, num_rows, held):
   directions = {
     'forward': {
       'activations': num_vectors * shape.width * per_vector,
-      'attention scores': scores_bytes(shape, num_rows),
-      'logits': logits_bytes(shape, num_rows),
+      'attention scores': _SCORES_COPIES * buffers['attention scores'],
+      'logits': _LOGITS_COPIES * buffers['logits'],
     },
     'backward': {'gradients': max(by_layer, stacked)},
   }
@@ -292,23 +261,15 @@ def _with_idle(shape, num_rows, parts):
 
   def share_on_heap(num_pieces):
     """Returns the share of the weights in buffers below the limit."""
-    small = 0
-    for name, size in sizes.items():
-      pieces = num_pieces if name.startswith('block/') else 1
-      small += size * (size // pieces < limit)
-    return small / total
+    pieces = {name: num_pieces * name.startswith('block/') for name in sizes}
+    small = [n for name, n in sizes.items() if n // (pieces[name] or 1) < limit]
+    return sum(small) / total
 
   stacked, by_layer = share_on_heap(1), share_on_heap(shape.num_layers)
-  hidden = 4 * shape.width * num_rows * shape.sequence_length
-  scores, logits = scores_bytes(shape, num_rows), logits_bytes(shape, num_rows)
-  # The share of each part that lies in such buffers; of others as of weights.
-  shares = {
-    'activations': _dtype_bytes(shape) * hidden < limit,
-    'attention scores': scores // _SCORES_COPIES < limit,
-    'logits': logits // _LOGITS_COPIES < limit,
-    'layer copies': by_layer,
-    'gradients': by_layer,
-  }
+  buffers = largest_buffers(shape, num_rows)
+  shares = {part: size < limit for part, size in buffers.items()}
+  shares |= {'layer copies': by_layer, 'gradients': by_layer}
+  # Other parts are models, made of stacked tensors.
   freed = sum(size * shares.get(part, stacked) for part, size in parts.items())
   return parts | {'allocator': int(_IDLE_SHARE * freed)}
 

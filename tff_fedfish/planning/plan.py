@@ -10,9 +10,8 @@ from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.data import row_counts
 from tff_fedfish.data.manifest import read_manifest
 from tff_fedfish.errors import UserError
-from tff_fedfish.optimizers import cost
 from tff_fedfish.planning import client_steps, flops, memory
-from tff_fedfish.planning.units import format_bytes
+from tff_fedfish.units import format_bytes
 
 if typing.TYPE_CHECKING:
   from tff_fedfish.planning.step_time import RoundTime
@@ -141,50 +140,29 @@ def plan_round(config: TrainConfig, *, timing: bool = True) -> RoundPlan:
 
 def traffic(config: TrainConfig) -> Traffic:
   """Returns the bytes that a run sends."""
-  model_bytes = _model_bytes(config)
-  one_round, all_rounds = (
-    communication.after_rounds(
+  num_weights = num_parameters(config.model_shape())
+  sent = {}
+  for name, num_rounds in (('round', 1), ('run', config.training.num_rounds)):
+    found = communication.after_rounds(
       num_rounds,
       traffic=config.method.traffic(config.algorithm),
       cohort_size=config.cohort_size or 1,
-      num_weights=num_parameters(config.model_shape()),
+      num_weights=num_weights,
     )
-    for num_rounds in (1, config.training.num_rounds)
-  )
+    sent[f'{name}_uplink_bytes'] = found.uplink_bytes
+    sent[f'{name}_downlink_bytes'] = found.total_bytes - found.uplink_bytes
+  model_bytes = communication.BYTES_PER_WEIGHT * num_weights
   engine, num_parts = config.engine, config.num_partial_sums
   crosses = engine.kind == 'ray'
   num_machines = 1 if engine.ray_address == 'local' else engine.num_workers
   num_sums = num_parts * config.method.cost(config).models_summed
   return Traffic(
-    round_uplink_bytes=one_round.uplink_bytes,
-    round_downlink_bytes=one_round.total_bytes - one_round.uplink_bytes,
-    run_uplink_bytes=all_rounds.uplink_bytes,
-    run_downlink_bytes=all_rounds.total_bytes - all_rounds.uplink_bytes,
+    **sent,
     num_partial_sums=num_parts,
     num_broadcasts=crosses * num_machines,
     round_broadcast_bytes=crosses * num_machines * model_bytes,
     round_partial_sum_bytes=crosses * num_sums * model_bytes,
   )
-
-
-def checkpoint_bytes(config: TrainConfig) -> int:
-  """Returns the most that a run's checkpoints take on disk.
-
-  That is while the last one is written beside those that are kept. Each holds
-  the weights and the server optimizer's moments.
-  """
-  settings, num_rounds = config.checkpoints, config.training.num_rounds
-  # Round 0 and the last, and those between.
-  num_kept = 2
-  if settings.every_num_rounds:
-    num_kept += (num_rounds - 1) // settings.every_num_rounds
-  if settings.keep_last:
-    num_spaced = 0
-    if settings.keep_every_num_rounds:
-      num_spaced = num_rounds // settings.keep_every_num_rounds
-    num_kept = min(num_kept, 2 + settings.keep_last + num_spaced)
-  num_moments = cost.of_settings(config.server).num_state_tensors
-  return num_kept * (1 + num_moments) * _model_bytes(config)
 
 
 def row_counting(config: TrainConfig) -> RowCounting | None:
@@ -199,7 +177,3 @@ def row_counting(config: TrainConfig) -> RowCounting | None:
   return RowCounting(
     num_groups, counts.records_out, row_counts.file_bytes(num_groups)
   )
-
-
-def _model_bytes(config):
-  return communication.BYTES_PER_WEIGHT * num_parameters(config.model_shape())

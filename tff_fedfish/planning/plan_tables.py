@@ -1,9 +1,9 @@
 """Tables of a plan: human units beside exact numbers."""
 
+import dataclasses
 import itertools
-import typing
 
-from tff_fedfish.planning import units
+from tff_fedfish import units
 from tff_fedfish.planning.plan import RoundPlan
 
 
@@ -70,37 +70,24 @@ def _print_memory(process):
 
 
 def _rows(plan, costs, in_units, exactly, share_of=None):
-  """Returns label, value in units, exact value and share of each cost.
-
-  Args:
-    plan: Fills in labels that name one of its numbers.
-    costs: A dataclass whose fields to print are annotated with a label.
-    in_units: Formats a value.
-    exactly: The format of the exact value.
-    share_of: What a value is a share of. None: no shares.
-  """
-  rows = []
-  names = vars(plan) | vars(costs)
-  for name, hint in typing.get_type_hints(
-    type(costs), include_extras=True
-  ).items():
-    if typing.get_origin(hint) is typing.Annotated:
-      [label], value = hint.__metadata__, names[name]
-      row = [label.format(**names), in_units(value), exactly.format(value)]
-      rows.append(
-        row if share_of is None else [*row, f'{value / share_of:.1%}']
-      )
+  """Returns label, value in units, exact value and share of labelled fields."""
+  rows, names = [], vars(plan) | vars(costs)
+  for field in dataclasses.fields(costs):
+    if not (labels := getattr(field.type, '__metadata__', ())):
+      continue
+    label, value = labels[0].format(**names), names[field.name]
+    rows.append([label, in_units(value), exactly.format(value)])
+    if share_of is not None:
+      rows[-1].append(f'{value / share_of:.1%}')
   return rows
 
 
 def _print_table(title, rows, sums=(), headings=()):
   """Prints rows of a name and numbers, and sums below a line."""
-  import rich.box
-  import rich.table
+  from rich import box
+  from rich.table import Table
 
-  table = rich.table.Table(
-    '', box=rich.box.SIMPLE_HEAD, show_header=bool(headings)
-  )
+  table = Table('', box=box.SIMPLE_HEAD, show_header=bool(headings))
   for heading in headings or [''] * (len(rows[0]) - 1):
     table.add_column(heading, justify='right')
   for row in rows:

@@ -8,7 +8,7 @@ import dataclasses
 import math
 import statistics
 import time
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -31,20 +31,19 @@ _NUM_STEPS = 4
 _NUM_SAMPLE_WEIGHTS = 2**24
 
 
-@dataclasses.dataclass(frozen=True)
-class MeasuredSeconds:
-  """Seconds of one step and of one pass over all weights on this machine."""
+class MeasuredSeconds(NamedTuple):
+  """Seconds of one step and of one pass over all weights on this machine.
+
+  A step is of a full batch: forward, backward, client optimizer. After training
+  it is a gradient and its square; 0 without such a pass. Sums are those of one
+  client: its delta, its terms, and adding them up.
+  """
 
   local_step: float
-  """A step of a full batch: forward, backward, client optimizer."""
   step_after_training: float
-  """A gradient of the pass after training, and its square; 0 without one."""
   squared_gradient: float
-  """The square of one gradient added up, of all weights."""
   client_sums: float
-  """Per client: its delta, its terms, and adding them up."""
   server: float
-  """The mean and the server optimizer's step."""
   measured_layers: tuple[int, ...]
   """Depths that were timed; the rest is extrapolated."""
   num_threads: int
@@ -85,41 +84,34 @@ def measure(config: TrainConfig, *, num_repeats: int = 5) -> MeasuredSeconds:
       fastest would be a processor at its best, which it does not keep up for a
       round.
   """
-  shape, batch_size = (
-    config.transformer_config(),
-    config.client_work.max_batch_rows,
-  )
-  steps = client_steps.of_config(config)
+  shape, steps = config.transformer_config(), client_steps.of_config(config)
   # Or else steps would be faster here than they are in a round.
   freed_memory.return_large_buffers(
     [tf.TensorSpec(s, tf.float32) for s in weight_shapes(shape).values()]
   )
   depths = sorted({min(depth, shape.num_layers) for depth in _NUM_LAYERS})
+  sizes = config.client_work.max_batch_rows, steps.batch_size_after_training
   timers = {
     (depth, size): _step_timer(config, depth, size)
     for depth in depths
-    for size in {batch_size, steps.batch_size_after_training}
+    for size in set(sizes)
   }
-  turns = [
-    [time_step() for time_step in timers.values()] for _ in range(num_repeats)
-  ]
+  turns = [[timer() for timer in timers.values()] for _ in range(num_repeats)]
   seconds = dict(zip(timers, np.median(turns, axis=0).tolist(), strict=True))
-
-  def full_depth(size):
+  full_depth = {}
+  for size in sizes:
     shallow, deep = seconds[depths[0], size], seconds[depths[-1], size]
     per_layer = max(0.0, deep - shallow) / max(1, depths[-1] - depths[0])
-    return shallow + per_layer * (shape.num_layers - depths[0])
-
+    full_depth[size] = shallow + per_layer * (shape.num_layers - depths[0])
   square, client_optimizer, client_sums, server = (
     num_parameters(shape) * per_weight
     for per_weight in _seconds_per_weight(config, num_repeats)
   )
   step_after = 0.0
   if steps.num_steps_after_training:
-    step_after = full_depth(steps.batch_size_after_training)
-    step_after += square - client_optimizer
+    step_after = full_depth[sizes[1]] + square - client_optimizer
   return MeasuredSeconds(
-    local_step=full_depth(batch_size),
+    local_step=full_depth[sizes[0]],
     step_after_training=max(0.0, step_after),
     squared_gradient=square,
     client_sums=client_sums,
@@ -182,6 +174,7 @@ def _step_timer(config, num_layers, batch_size):
     layer_loop='unrolled' if shape.unrolls_layers else 'foldl',
   )
   spec = build_language_model(shape, model_seed=1, xla=config.engine.xla)
+  model = spec.functional_model
   # Drawn in a graph: eagerly, every op would keep its result.
   weights = tf.function(spec.draw_initial_weights)()[0]
   hparams = optimizer.get_hparams(
@@ -191,9 +184,8 @@ def _step_timer(config, num_layers, batch_size):
   @tf.function
   def train(weights, dataset):
     result = local_training.train(
-      spec.functional_model, optimizer, hparams, weights, (), dataset,
-      num_local_epochs=1,
-    )  # fmt: skip
+      model, optimizer, hparams, weights, (), dataset, num_local_epochs=1
+    )
     return result.trainable, result.metrics
 
   def batches(num_steps):
@@ -226,12 +218,13 @@ def _seconds_per_weight(config, num_repeats):
     tf.random.stateless_normal([_NUM_SAMPLE_WEIGHTS // num_tensors], [1, i])
     for i in range(num_tensors)
   ]
+  # Nearly all weights are in matrices.
+  are_all_matrices = [True] * num_tensors
+  client_optimizer = build_optimizer(config.client_work, are_all_matrices)
+  server_optimizer = build_optimizer(config.server, are_all_matrices)
   specs = [tf.TensorSpec(w.shape, w.dtype) for w in weights]
-  client_optimizer, server_optimizer = (
-    # Nearly all weights are in matrices.
-    build_optimizer(settings, [True] * num_tensors)
-    for settings in (config.client_work, config.server)
-  )
+  client_state = client_optimizer.initialize(specs)
+  server_state = server_optimizer.initialize(specs)
   method_cost = config.method.cost(config)
   num_sums = method_cost.models_summed
 
@@ -257,11 +250,10 @@ def _seconds_per_weight(config, num_repeats):
   seconds = []
   for function, *arguments in (
     (square, weights, weights),
-    (tf.function(client_optimizer.next), client_optimizer.initialize(specs),
-     weights, weights),
+    (tf.function(client_optimizer.next), client_state, weights, weights),
     (client_sums, weights, weights, tf.constant(2.0), [weights] * num_sums),
-    (server, server_optimizer.initialize(specs), weights, weights, weights),
-  ):  # fmt: skip
+    (server, server_state, weights, weights, weights),
+  ):
     # Compiles.
     function(*arguments)
     turns = [_seconds_of(function, *arguments) for _ in range(num_repeats)]

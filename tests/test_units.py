@@ -2,7 +2,7 @@
 
 import pytest
 
-from tff_fedfish.planning import units
+from tff_fedfish import units
 
 
 @pytest.mark.parametrize(
