@@ -82,6 +82,16 @@ def _drop_stock_context():
     gc.collect()
 
 
+@pytest.fixture(scope='session', autouse=True)
+def _kept_builds():
+  """Keeps what was built for more configs than a user's process does."""
+  with pytest.MonkeyPatch.context() as patch:
+    # Some tests need no TensorFlow, which takes seconds to import.
+    if 'tensorflow' in sys.modules:
+      patch.setattr('tff_fedfish.run.learning_setup.MAX_KEPT', 8)
+    yield
+
+
 @pytest.fixture(scope='session')
 def small_inputs(tmp_path_factory):
   """A grouped corpus of a dozen hosts and a vocabulary, (corpus, vocabulary).

@@ -66,7 +66,7 @@ class LightWorker:
 
   def add_up(self, spec, broadcast, clients, failed_once):
     """Returns as its sum how many clients there are."""
-    from tff_fedfish.runtime.ray_worker import PartResult
+    from tff_fedfish.runtime.ray_pool import PartResult
     from tff_fedfish.runtime.round_options import RoundOutcome
 
     words = [word for _, word in clients]
@@ -74,7 +74,7 @@ class LightWorker:
       os.kill(os.getpid(), signal.SIGKILL)
     if 'wrong' in words:
       raise KeyError('a worker that is wrong')
-    return PartResult([np.float32(len(words))], [], RoundOutcome(), None)
+    return PartResult([np.float32(len(words))], [], RoundOutcome())
 
 
 class BrokenWorker(LightWorker):

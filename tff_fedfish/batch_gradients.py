@@ -114,6 +114,7 @@ def batch_gradients(
   return BatchGradients(loss, num_rows(batch), metrics, data, gradients[0])
 
 
+@tf.autograph.experimental.do_not_convert
 def dense_gradients(
   tape: tf.GradientTape, loss: tf.Tensor, trainable: Structure
 ) -> Structure:
@@ -130,6 +131,7 @@ def dense_gradients(
   return tf.nest.map_structure(tf.convert_to_tensor, gradients)
 
 
+@tf.autograph.experimental.do_not_convert
 def split_batch(batch: Any) -> tuple[Structure, Structure]:
   """Returns the x and y of a mapping or a pair."""
   if isinstance(batch, dict):
@@ -137,6 +139,7 @@ def split_batch(batch: Any) -> tuple[Structure, Structure]:
   return batch
 
 
+@tf.autograph.experimental.do_not_convert
 def num_rows(batch: Any) -> tf.Tensor:
   """Returns the number of rows of a batch, int64."""
   x, _ = split_batch(batch)

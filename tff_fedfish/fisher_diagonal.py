@@ -47,6 +47,7 @@ class FisherSums(NamedTuple):
   num_terms: tf.Tensor
 
 
+@tf.autograph.experimental.do_not_convert
 def zero_sums(trainable: Structure) -> FisherSums:
   """Returns the sums over no batches."""
   return FisherSums(
@@ -55,6 +56,7 @@ def zero_sums(trainable: Structure) -> FisherSums:
   )
 
 
+@tf.autograph.experimental.do_not_convert
 def add_batch(
   sums: FisherSums,
   gradients: Structure,
@@ -225,6 +227,7 @@ def true_fisher_sums(
   return sums
 
 
+@tf.autograph.experimental.do_not_convert
 def fisher_diagonal_from_sums(
   sums: FisherSums, reduction: str, normalization: str = 'none'
 ) -> Structure:

@@ -16,7 +16,9 @@ Loops iterate over the dataset (`for batch in iter(dataset)`): reducing it
 instead would leave accelerators idle. The functions are to be called while a
 `tf.function` is traced; AutoGraph turns the loops into graph loops. One
 iteration runs at a time: TensorFlow's ten would keep the activations of as many
-batches where, as in an evaluation, none waits for the one before it.
+batches where, as in an evaluation, none waits for the one before it. Functions
+that have no such loop and call no hook are marked `do_not_convert`: converting
+them takes seconds before the first round.
 """
 
 import collections
@@ -131,9 +133,13 @@ def train(
   specs = tf.nest.map_structure(
     lambda w: tf.TensorSpec(w.shape, w.dtype), trainable
   )
-  steps = _steps(
-    dataset, num_local_epochs, num_local_steps, observer is not None
-  )
+  steps = _whole_passes(dataset, num_local_epochs, observer is not None)
+  if num_local_steps is not None or _has_feature(
+    dataset.element_spec, REPEATED
+  ):
+    steps = _limited_steps(
+      dataset, num_local_epochs, num_local_steps, observer is not None
+    )
   state = (
     trainable,
     optimizer.set_hparams(optimizer.initialize(specs), hparams),
@@ -223,6 +229,7 @@ def evaluate(
   return metrics
 
 
+@tf.autograph.experimental.do_not_convert
 def has_noise(batch: Any) -> bool:
   """Says whether a batch, or the type of one, holds seeds of noise."""
   return _has_feature(batch, NOISE_SEED)
@@ -244,15 +251,17 @@ class _Steps(NamedTuple):
   num_examples: tf.Tensor | None
 
 
-def _steps(dataset, num_local_epochs, num_local_steps, has_observer):
-  marks_repeats = _has_feature(dataset.element_spec, REPEATED)
-  if num_local_steps is None and not marks_repeats:
-    if not has_observer:
-      return _Steps(dataset.repeat(num_local_epochs), None, dataset, None)
-    unobserved = None
-    if num_local_epochs > 1:
-      unobserved = dataset.repeat(num_local_epochs - 1)
-    return _Steps(unobserved, dataset, dataset, None)
+@tf.autograph.experimental.do_not_convert
+def _whole_passes(dataset, num_local_epochs, has_observer):
+  if not has_observer:
+    return _Steps(dataset.repeat(num_local_epochs), None, dataset, None)
+  unobserved = None
+  if num_local_epochs > 1:
+    unobserved = dataset.repeat(num_local_epochs - 1)
+  return _Steps(unobserved, dataset, dataset, None)
+
+
+def _limited_steps(dataset, num_local_epochs, num_local_steps, has_observer):
   all_steps, one_pass = dataset.repeat(num_local_epochs), dataset
   if num_local_steps is not None:
     all_steps = all_steps.take(num_local_steps)
@@ -262,7 +271,7 @@ def _steps(dataset, num_local_epochs, num_local_steps, has_observer):
     num_examples += _num_new_rows(batch)
     batch_size = tf.maximum(batch_size, num_rows(batch))
   trained_on = one_pass
-  if marks_repeats:
+  if _has_feature(dataset.element_spec, REPEATED):
     trained_on = one_pass.unbatch().filter(_is_new).batch(batch_size)
   if not has_observer:
     return _Steps(all_steps, None, trained_on, num_examples)
@@ -289,11 +298,13 @@ def _is_new(*row):
   return tf.logical_not(x[REPEATED])
 
 
+@tf.autograph.experimental.do_not_convert
 def _has_feature(batch, name):
   x, _ = split_batch(batch)
   return isinstance(x, dict) and name in x
 
 
+@tf.autograph.experimental.do_not_convert
 def _at_step(batch, step):
   """Returns the batch with the seeds of one local step."""
   if not has_noise(batch):

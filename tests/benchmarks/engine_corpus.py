@@ -7,7 +7,7 @@ from benchmarks.engine_figures import Figure, Goal, absent, measured, ratio
 from benchmarks.engine_processes import environment, once, take_turns
 from benchmarks.engine_settings import BFLOAT16, NO_BFLOAT16, Settings, say
 
-from tff_fedfish.demo import plan
+from tff_fedfish import demo
 
 
 def input_pipeline(settings: Settings) -> list[Figure]:
@@ -115,8 +115,8 @@ def grouped_corpus(settings: Settings) -> str:
   """Returns a directory: the shipped corpus, grouped by the real command."""
   directory, command = next(
     (directory, command)
-    for directory, command in plan.group_commands(settings.scratch).items()
-    if directory.name == plan.PRETRAINING_NAME
+    for directory, command in demo.group_commands(settings.scratch).items()
+    if directory.name == demo.PRETRAINING_NAME
   )
   if not directory.exists():
     directory.parent.mkdir(parents=True, exist_ok=True)

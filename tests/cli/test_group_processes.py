@@ -60,9 +60,9 @@ class TestInterruption:
   def test_job_that_does_not_end_is_ended(self):
     program = """
 import time
-from tff_fedfish.cli import beam_options
-beam_options._PATIENCE_SECONDS = 0.3
-with beam_options.interruptible(lambda: print('cleaned up', flush=True)):
+from tff_fedfish.cli import beam_job
+beam_job._PATIENCE_SECONDS = 0.3
+with beam_job.interruptible(lambda: print('cleaned up', flush=True)):
   try:
     print('begins', flush=True)
     time.sleep(60)

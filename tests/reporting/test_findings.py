@@ -16,11 +16,11 @@ def test_summary_names_the_lowest_means_with_their_intervals(pair):
   # 5.75 and 5.0 below FedAvg's 6.0 and 5.25; (6.5 + 7) / 2 = 6.75 below 7.25.
   assert findings.summary_sentence(loading.load_runs(pair)) == (
     'Of 2 runs, the lowest mean loss (nats per token) is reached by '
-    'FedFish, E = 8 on held-out clients without personalization (5.750, 95 % '
-    'interval 5.500 to 6.000), on held-out clients after personalization on '
-    '50 % of their data (5.000, 95 % interval 4.750 to 5.250) and on clients '
-    'of sotu_by_president without personalization (6.750, 95 % interval 6.500 '
-    'to 7.000).'
+    'FedFish, E = 8 on held-out clients of debian_descriptions without '
+    'personalization (5.750, 95 % interval 5.500 to 6.000), on held-out '
+    'clients after personalization on 50 % of their data (5.000, 95 % '
+    'interval 4.750 to 5.250) and on clients of sotu_by_president without '
+    'personalization (6.750, 95 % interval 6.500 to 7.000).'
   )
 
 
@@ -32,7 +32,7 @@ def test_summary_names_each_winner(tmp_path, write_run, write_evaluation):
   write_evaluation(runs[0], 'e', losses={0.0: (5.0,) * 4, 0.5: (4.5,) * 4})
   write_evaluation(runs[1], 'e', losses={0.0: (5.5,) * 4, 0.5: (4.0,) * 4})
   sentence = findings.summary_sentence(loading.load_runs(runs))
-  assert 'by FedAvg, E = 1 on held-out clients without' in sentence
+  assert 'by FedAvg, E = 1 on held-out clients of debian_' in sentence
   assert '; by FedFish, E = 1 on held-out clients after' in sentence
 
 
@@ -155,10 +155,10 @@ def test_repetitions_are_counted(tmp_path, write_sweep):
   # 8 - 2 - 0.05 over seeds.
   assert findings.summary_sentence(repetitions.pool_repetitions(runs)) == (
     'Of 2 settings with 4 runs, the lowest mean loss (nats per token) is '
-    'reached by FedFish, E = 1 on held-out clients without personalization '
-    '(5.950, 95 % interval 5.900 to 6.000) and on held-out clients after '
-    'personalization on 50 % of their data (4.950, 95 % interval 4.900 to '
-    '5.000).'
+    'reached by FedFish, E = 1 on held-out clients of debian_descriptions '
+    'without personalization (5.950, 95 % interval 5.900 to 6.000) and on '
+    'held-out clients after personalization on 50 % of their data (4.950, 95 % '
+    'interval 4.900 to 5.000).'
   )
   assert findings.notes(runs) == [
     'Scores of runs that differ in seeds only are means over these; with a '
@@ -184,8 +184,9 @@ def test_what_a_mean_over_seeds_does_not_hold(
     'finite score of.',
   ]
   assert findings.summary_sentence(pooled).startswith(
-    'Mean loss (nats per token) of FedFish, E = 1 on held-out clients without '
-    'personalization (5.000, 95 % interval 5.000 to 5.000; 2 of 3 seeds)'
+    'Mean loss (nats per token) of FedFish, E = 1 on held-out clients of '
+    'debian_descriptions without personalization (5.000, 95 % interval 5.000 '
+    'to 5.000; 2 of 3 seeds)'
   )
 
 

@@ -12,6 +12,8 @@ from tensorflow.python.eager import context
 
 from tff_fedfish.runtime.graph_function import GraphFunction
 
+pytestmark = pytest.mark.usefixtures('small_heap')
+
 
 def _proto(computation):
   return computation.to_building_block().proto

@@ -23,6 +23,8 @@ from tff_fedfish.algorithms.fed_fish import build_fed_fish
 from tff_fedfish.runtime import execution, in_process_context, round_options
 from tff_fedfish.runtime.client_data import ClientLoader, LoadedClient
 
+pytestmark = pytest.mark.usefixtures('small_heap')
+
 _AT_SERVER = tff.FederatedType(np.float32, tff.SERVER)
 _AT_CLIENTS = tff.FederatedType(np.float32, tff.CLIENTS)
 

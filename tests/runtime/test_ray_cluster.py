@@ -71,7 +71,7 @@ def _run(workers, clients, **options):
   """Runs a round; returns the parts' sums and the outcome."""
   outcome = RoundOutcome()
   sums = workers.partial_sums(
-    None, 'spec', [], clients, RoundOptions(**options), outcome
+    'spec', [], clients, RoundOptions(**options), outcome
   )
   with contextlib.closing(sums):
     return [partial.accumulator[0].numpy() for partial in sums], outcome

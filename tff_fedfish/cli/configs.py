@@ -20,10 +20,8 @@ def run(arguments: argparse.Namespace) -> int:
   """Prints each config's name and what it is."""
   del arguments
   from tff_fedfish.config import files as config_files
+  from tff_fedfish.printing import print_facts
 
-  configs = config_files.shipped_configs()
-  width = max(map(len, configs))
-  for name, description in configs.items():
-    print(f'{name:<{width}}  {description}')
+  print_facts(config_files.shipped_configs().items())
   print(f'Files: {config_files.SHIPPED}')
   return 0

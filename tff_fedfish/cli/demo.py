@@ -28,6 +28,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
   """Runs the demo."""
   from tff_fedfish.cli.main import main
-  from tff_fedfish.demo.run import run_demo
+  from tff_fedfish.demo import run_demo
 
   return run_demo(main, arguments.workdir)

@@ -8,11 +8,10 @@ Exits with 0 if everything needed works, with 1 if something does not.
 """
 
 import argparse
-import contextlib
+import dataclasses
 import json
 import logging
 import warnings
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -30,19 +29,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
   """Runs the checks and prints each finding as soon as it is there."""
-  import dataclasses
-
   from tff_fedfish import doctor
   from tff_fedfish.version import __version__
 
   if not arguments.json:
     print(f'fedfish {__version__}')
-  findings = []
-  with _quiet_packages():
-    for finding in doctor.examine():
-      findings.append(finding)
-      if not arguments.json:
-        _print(finding)
+  findings, disabled = [], logging.root.manager.disable
+  # What packages say about each other has no remedy here.
+  logging.disable(logging.WARNING)
+  try:
+    with warnings.catch_warnings(action='ignore'):
+      for finding in doctor.examine():
+        findings.append(finding)
+        if not arguments.json:
+          _print(finding)
+  finally:
+    logging.disable(disabled)
   usable = doctor.is_usable(findings)
   if arguments.json:
     result = {
@@ -54,20 +56,6 @@ def run(arguments: argparse.Namespace) -> int:
   else:
     print('Ready.' if usable else 'Not usable: see the problems above.')
   return 0 if usable else 1
-
-
-@contextlib.contextmanager
-def _quiet_packages() -> Iterator[None]:
-  """Keeps back what packages say about each other: it has no remedy here."""
-  logger = logging.getLogger()
-  level = logger.level
-  logger.setLevel(logging.ERROR)
-  try:
-    with warnings.catch_warnings():
-      warnings.simplefilter('ignore')
-      yield
-  finally:
-    logger.setLevel(level)
 
 
 def _print(finding: 'Finding') -> None:

@@ -85,11 +85,11 @@ def run(arguments: argparse.Namespace) -> int:
   from tff_fedfish.evaluation.options import EvaluationOptions
 
   names = [field.name for field in dataclasses.fields(EvaluationOptions)]
-  options = EvaluationOptions(
-    **{name: getattr(arguments, name) for name in names}
-  )
   output, summary = evaluate(
-    arguments.checkpoint, arguments.data, arguments.output, options
+    arguments.checkpoint,
+    arguments.data,
+    arguments.output,
+    EvaluationOptions(**{name: getattr(arguments, name) for name in names}),
   )
   _print_summary(summary)
   print(f'Per-client results and summary: {output}')
@@ -107,50 +107,48 @@ def _fractions(text: str) -> tuple[float, ...]:
 
 def _print_summary(summary) -> None:
   from rich.console import Console
-  from rich.table import Table
 
   from tff_fedfish.data import unknown_tokens
+  from tff_fedfish.printing import print_table
 
-  table = Table(
-    title=f'{summary["corpus"]} ({summary["kind"]}), round '
-    f'{summary["checkpoint"]["round"]}, {summary["num_clients"]} clients'
-  )
-  for heading in (
-    'data used',
-    'loss (nats)',
-    '95 % interval',
-    'accuracy',
-    'hurt',
-  ):
-    table.add_column(heading, justify='right')
+  rows = []
   for row in summary['fractions']:
     loss, hurt = row['loss'], row['share_of_clients_hurt']
-    table.add_row(
-      f'{row["fraction"]:.0%}',
-      _number(loss['mean'], '.4f'),
-      f'{_number(loss["ci_low"], ".4f")} to {_number(loss["ci_high"], ".4f")}',
-      _number(row['accuracy']['mean'], '.2%'),
-      '' if hurt is None else f'{hurt:.0%}',
+    rows.append(
+      (
+        f'{row["fraction"]:.0%}',
+        _number(loss['mean'], '.4f'),
+        f'{_number(loss["ci_low"], ".4f")} to '
+        f'{_number(loss["ci_high"], ".4f")}',
+        _number(row['accuracy']['mean'], '.2%'),
+        '' if hurt is None else f'{hurt:.0%}',
+      )
     )
-  console = Console()
-  console.print(table)
+  print_table(
+    f'{summary["corpus"]} ({summary["kind"]}), round '
+    f'{summary["checkpoint"]["round"]}, {summary["num_clients"]} clients',
+    ('data used', 'loss (nats)', '95 % interval', 'accuracy', 'hurt'),
+    rows,
+    text_columns=(),
+    has_frame=True,
+  )
+  lines = []
   if (fraction := summary['unknown_token_fraction']) is not None:
-    console.print(unknown_tokens.describe(fraction), highlight=False)
-  barrier = summary['client_server_barrier']
-  if barrier:
-    console.print(
+    lines.append(unknown_tokens.describe(fraction))
+  if barrier := summary['client_server_barrier']:
+    lines.append(
       'Client-Server Barrier (lower is better): '
       f'{_number(barrier["loss"]["mean"], ".4f")} nats per target, over '
-      f'{barrier["num_clients"]} clients',
-      highlight=False,
+      f'{barrier["num_clients"]} clients'
     )
   effective = summary['effective_clients']
   if effective and effective['mean'] is not None:
-    console.print(
+    lines.append(
       "A weight's mean is worth that of "
-      f'{effective["mean"]:.1f} equally weighted clients.',
-      highlight=False,
+      f'{effective["mean"]:.1f} equally weighted clients.'
     )
+  for line in lines:
+    Console().print(line, highlight=False)
 
 
 def _number(value, spec: str) -> str:

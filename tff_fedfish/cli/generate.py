@@ -88,22 +88,18 @@ def run(arguments: argparse.Namespace) -> int:
   from tff_fedfish.exporting.generate import GenerationOptions, generate
 
   names = [field.name for field in dataclasses.fields(GenerationOptions)]
-  options = GenerationOptions(
-    **{name: getattr(arguments, name) for name in names}
+  samples = generate(
+    arguments.checkpoint,
+    GenerationOptions(**{name: getattr(arguments, name) for name in names}),
   )
-  samples = generate(arguments.checkpoint, options)
-  if samples.after is None:
-    _print_samples(samples)
-  else:
+  if samples.after is not None:
     _print_side_by_side(samples)
-  return 0
-
-
-def _print_samples(samples) -> None:
+    return 0
   for i, text in enumerate(samples.before, start=1):
     if len(samples.before) > 1:
       print(f'Sample {i} of {len(samples.before)}:')
     print(_printable(text))
+  return 0
 
 
 def _print_side_by_side(samples) -> None:
@@ -111,12 +107,13 @@ def _print_side_by_side(samples) -> None:
   from rich.console import Console
   from rich.table import Table
 
-  plural = '' if samples.num_sequences == 1 else 's'
+  from tff_fedfish.printing import count
+
   table = Table(box=rich.box.SIMPLE_HEAD, show_lines=True, expand=True)
   # Equal widths: the texts are to be compared.
   for heading in (
     f'Before (round {samples.round_num})',
-    f'After ({samples.num_sequences:,} sequence{plural} of {samples.client})',
+    f'After ({count(samples.num_sequences, "sequence")} of {samples.client})',
   ):
     table.add_column(heading, ratio=1)
   for before, after in zip(samples.before, samples.after, strict=True):

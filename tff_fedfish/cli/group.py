@@ -15,7 +15,6 @@ in this process, with --direct_running_mode=multi_processing
 """
 
 import argparse
-import contextlib
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +26,10 @@ if TYPE_CHECKING:
 SUMMARY = 'group a raw corpus by web host, domain, author or any field'
 TAKES_EXTRA = True
 
+_JOB_OPTIONS = (
+  *('num_shards', 'max_record_bytes', 'max_document_bytes'),
+  *('max_examples_per_group', 'drop_duplicates', 'strict'),
+)
 _CLIENT_OPTIONS = ('held_out_fraction', 'validation_fraction', 'split_seed')
 _INPUTS = {
   'c4': 'JSON lines, or a prepared TFDS directory; key: host',
@@ -153,26 +156,21 @@ def run(arguments: argparse.Namespace) -> int:
   from pipelines.job import GroupJob
   from pipelines.source import load_source
   from pipelines.splits import SplitRule, split_names
-  from tff_fedfish.cli import beam_options
-  from tff_fedfish.cli.group_progress import show_progress
+  from tff_fedfish.cli import beam_job
+  from tff_fedfish.cli.inspect import print_counts
+  from tff_fedfish.printing import count
 
-  _check_range('--num_shards', arguments.num_shards, 1, 99_999)
-  # Protocol buffers cannot hold more than 2 GiB; leave room for the last one.
-  for name in ('--max_record_bytes', '--max_document_bytes'):
-    _check_range(name, getattr(arguments, name[2:]), 1, 1 << 30)
-  if arguments.max_examples_per_group is not None:
-    name = '--max_examples_per_group'
-    _check_range(name, arguments.max_examples_per_group, 1, 1 << 62)
+  _check_ranges(arguments)
   fields = _fields(arguments)
   name = None if fields is None else _name(arguments)
   source = load_source(arguments.corpus, fields)
-  split, num_splits = None, 1
-  options = _split_options(arguments)
+  split, num_shards = None, arguments.num_shards
+  split_options = _split_options(arguments)
   if arguments.split_by is not None:
-    split = SplitRule(kind=arguments.split_by, **options)
-    num_splits = len(split_names(split, source))
-  with beam_options.quiet_beam(arguments.extra):
-    flags = beam_options.read_beam_flags(arguments)
+    split = SplitRule(kind=arguments.split_by, **split_options)
+    num_shards *= len(split_names(split, source))
+  with beam_job.quiet_beam(arguments.extra):
+    flags = beam_job.read_beam_flags(arguments)
     output = output_files.require_usable(arguments.output)
 
     from pipelines.input_files import find_input_files
@@ -181,44 +179,36 @@ def run(arguments: argparse.Namespace) -> int:
       source_name=arguments.corpus,
       paths=tuple(find_input_files(arguments.input)),
       key=arguments.key or source.default_key,
-      num_shards=arguments.num_shards,
-      max_record_bytes=arguments.max_record_bytes,
-      max_document_bytes=arguments.max_document_bytes,
-      max_examples_per_group=arguments.max_examples_per_group,
-      drop_duplicates=arguments.drop_duplicates,
-      strict=arguments.strict,
       split=split,
       fields=fields,
       name=name,
+      **{option: getattr(arguments, option) for option in _JOB_OPTIONS},
     )
 
     from pipelines.group_job import run_group_job
 
-    num_shards = job.num_shards * num_splits
     stagings = []
 
     def clean_up():
       for staging in stagings:
         output_files.remove(staging)
 
-    with contextlib.ExitStack() as stack:
-      stack.enter_context(beam_options.interruptible(clean_up))
+    with beam_job.interruptible(clean_up):
       if fields is not None:
         from pipelines.json_lines import require_fields
 
         require_fields(fields, job.paths, job.max_document_bytes)
-      show = stack.enter_context(
-        show_progress(len(job.paths), num_shards, job.key)
+      title = (
+        f'Grouping {count(len(job.paths), "file")} by {job.key} into '
+        f'{count(num_shards, "shard")}'
       )
+      with beam_job.show_progress(title, num_shards) as show:
 
-      def watch(staging, num_tasks):
-        stagings.append(staging)
-        show(staging, num_tasks)
+        def watch(staging, num_tasks):
+          stagings.append(staging)
+          show(staging, num_tasks)
 
-      manifests = run_group_job(job, output, flags, watch=watch)
-
-  from tff_fedfish.cli.inspect import print_counts
-
+        manifests = run_group_job(job, output, flags, watch=watch)
   for manifest in manifests:
     directory = arguments.output
     if manifest.split is not None:
@@ -227,24 +217,37 @@ def run(arguments: argparse.Namespace) -> int:
   return 0
 
 
+def _check_ranges(arguments: argparse.Namespace) -> None:
+  highest = {
+    'num_shards': 99_999,
+    # Protocol buffers cannot hold more than 2 GiB; leave room for the last one.
+    'max_record_bytes': 1 << 30,
+    'max_document_bytes': 1 << 30,
+    'max_examples_per_group': 1 << 62,
+  }
+  for name, high in highest.items():
+    value = getattr(arguments, name)
+    if value is not None and not 1 <= value <= high:
+      raise UserError(
+        f'`--{name}` must be from 1 to {high}, but is {value}. Name a number '
+        'in that range.'
+      )
+
+
 def _split_options(arguments: argparse.Namespace) -> dict[str, Any]:
   """Returns what was said of a split; raises if it is about another kind."""
-  kind_to_names = {'client': _CLIENT_OPTIONS, 'time': ('split_time',)}
+  kinds = dict.fromkeys(_CLIENT_OPTIONS, 'client') | {'split_time': 'time'}
   options = {}
-  for kind, names in kind_to_names.items():
-    for name in names:
-      value = getattr(arguments, name)
-      if value is None:
-        continue
+  for name, kind in kinds.items():
+    value = getattr(arguments, name)
+    if value is not None:
       if arguments.split_by != kind:
+        found = 'there is no `--split_by`'
+        if arguments.split_by:
+          found = f'`--split_by {arguments.split_by}` was given'
         raise UserError(
-          f'`--{name}` goes with `--split_by {kind}`, but '
-          + (
-            f'`--split_by {arguments.split_by}` was given'
-            if arguments.split_by
-            else 'there is no `--split_by`'
-          )
-          + '. Leave one out, or name the other.'
+          f'`--{name}` goes with `--split_by {kind}`, but {found}. Leave one '
+          'out, or name the other.'
         )
       options[name.replace('split_time', 'time')] = value
   return options
@@ -311,11 +314,3 @@ def _name(arguments: argparse.Namespace) -> str:
       'another.'
     )
   return name
-
-
-def _check_range(option: str, value: int, low: int, high: int) -> None:
-  if not low <= value <= high:
-    raise UserError(
-      f'`{option}` must be from {low} to {high}, but is {value}. Name a '
-      'number in that range.'
-    )

@@ -15,22 +15,12 @@ from tff_fedfish.version import __version__
 # nothing heavy at its top. A module with `TAKES_EXTRA = True` is handed what
 # its parser does not know as `arguments.extra` and must account for it.
 _COMMANDS = {
-  'demo': 'tff_fedfish.cli.demo',
-  'group': 'tff_fedfish.cli.group',
-  'inspect': 'tff_fedfish.cli.inspect',
-  'verify': 'tff_fedfish.cli.verify',
-  'tokenizer': 'tff_fedfish.cli.tokenizer',
-  'configs': 'tff_fedfish.cli.configs',
-  'methods': 'tff_fedfish.cli.methods',
-  'plan': 'tff_fedfish.cli.plan',
-  'train': 'tff_fedfish.cli.train',
-  'sweep': 'tff_fedfish.cli.sweep',
-  'evaluate': 'tff_fedfish.cli.evaluate',
-  'report': 'tff_fedfish.cli.report',
-  'generate': 'tff_fedfish.cli.generate',
-  'export': 'tff_fedfish.cli.export',
-  'toy': 'tff_fedfish.cli.toy',
-  'doctor': 'tff_fedfish.cli.doctor',
+  name: f'tff_fedfish.cli.{name}'
+  for name in (
+    *('demo', 'group', 'inspect', 'verify', 'tokenizer', 'configs', 'methods'),
+    *('plan', 'train', 'sweep', 'evaluate', 'report', 'generate', 'export'),
+    *('toy', 'doctor'),
+  )
 }
 
 _EPILOG = """\

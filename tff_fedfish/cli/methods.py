@@ -31,9 +31,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
   """Prints the methods; returns the exit code."""
   from tff_fedfish.methods import describe, registry
+  from tff_fedfish.printing import print_facts
 
   if arguments.name is None:
-    methods = list(registry.installed(_warn).values())
+    methods = registry.installed(
+      lambda problem: print(f'fedfish: warning: {problem}', file=sys.stderr)
+    ).values()
   else:
     methods = [registry.find(arguments.name)]
   if arguments.json:
@@ -44,11 +47,5 @@ def run(arguments: argparse.Namespace) -> int:
   elif arguments.markdown:
     print(describe.to_markdown(methods), end='')
   else:
-    width = max(len(method.name) for method in methods)
-    for method in methods:
-      print(f'{method.name:<{width}}  {method.title}: {method.summary}')
+    print_facts([(m.name, f'{m.title}: {m.summary}') for m in methods])
   return 0
-
-
-def _warn(problem):
-  print(f'fedfish: warning: {problem}', file=sys.stderr)

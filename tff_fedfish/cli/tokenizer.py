@@ -127,6 +127,7 @@ def _train(arguments: argparse.Namespace) -> int:
 
 def _show(arguments: argparse.Namespace) -> int:
   from tff_fedfish.data.tokenizers import load_tokenizer
+  from tff_fedfish.printing import print_facts
 
   tokenizer = load_tokenizer(arguments.path)
   if not arguments.text:
@@ -134,21 +135,18 @@ def _show(arguments: argparse.Namespace) -> int:
       '`--text` must not be empty. Name a text, or leave it out for a sample.'
     )
   [token_ids] = tokenizer.encode_batch([arguments.text])
-  specials = {
-    'end of text': tokenizer.end_of_text_id,
-    'padding': tokenizer.padding_id,
-    'unknown': tokenizer.unknown_id,
-  }
   facts = {
     'vocabulary': arguments.path,
     'kind': tokenizer.kind,
     'size': f'{tokenizer.size:,}',
     'lower case': 'yes' if tokenizer.lower_case else 'no',
   }
-  facts |= {
-    name: f'{token_id} {tokenizer.pieces([token_id])[0]}'
-    for name, token_id in specials.items()
-  }
+  for name, token_id in (
+    ('end of text', tokenizer.end_of_text_id),
+    ('padding', tokenizer.padding_id),
+    ('unknown', tokenizer.unknown_id),
+  ):
+    facts[name] = f'{token_id} {tokenizer.pieces([token_id])[0]}'
   facts |= {
     'sha256': tokenizer.sha256,
     'text': arguments.text,
@@ -156,7 +154,5 @@ def _show(arguments: argparse.Namespace) -> int:
     'pieces': ' '.join(tokenizer.pieces(token_ids)),
     'decoded': tokenizer.decode(token_ids),
   }
-  width = max(map(len, facts))
-  for name, fact in facts.items():
-    print(f'{name:<{width}}  {fact}')
+  print_facts(facts.items())
   return 0

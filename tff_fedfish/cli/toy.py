@@ -35,48 +35,34 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
   """Runs the toy regression and prints its barriers."""
-  from tff_fedfish.toy.results import ToySettings, run_toy
+  from tff_fedfish.printing import count, print_table
+  from tff_fedfish.toy.results import METHODS, OVERLAPS, ToySettings, run_toy
 
   page, numbers = run_toy(
     arguments.output, ToySettings(num_seeds=arguments.num_seeds)
   )
-  _print_table(numbers)
-  print(f'Page: {page}')
-  return 0
-
-
-def _print_table(numbers) -> None:
-  from rich.console import Console
-  from rich.table import Table
-
-  from tff_fedfish.toy.results import METHODS, OVERLAPS
-
-  num_seeds = len(numbers['seeds'])
-  table = Table(
-    title='Client-Server Barrier in mean squared error, mean over '
-    f'{num_seeds} seed{"s" * (num_seeds != 1)} (lower is better)'
-  )
-  table.add_column('inputs')
-  for heading in (
-    *METHODS.values(),
-    'FedFish - FedAvg',
-    '95 % interval',
-    'FedFish lower',
-    'best constant',
-  ):
-    table.add_column(heading, justify='right')
+  rows = []
   for support, found in numbers['summary'].items():
     barriers, best_constant, difference, num_lower = found.values()
-    table.add_row(
-      OVERLAPS[support],
-      *(f'{interval["mean"]:z.4f}' for interval in barriers.values()),
-      f'{difference["mean"]:z.4f}',
-      f'{difference["ci_low"]:z.4f} to {difference["ci_high"]:z.4f}',
-      f'{num_lower} of {num_seeds}',
-      f'{best_constant:z.4f}',
+    rows.append(
+      (
+        OVERLAPS[support],
+        *(f'{interval["mean"]:z.4f}' for interval in barriers.values()),
+        f'{difference["mean"]:z.4f}',
+        f'{difference["ci_low"]:z.4f} to {difference["ci_high"]:z.4f}',
+        f'{num_lower} of {arguments.num_seeds}',
+        f'{best_constant:z.4f}',
+      )
     )
-  console = Console()
-  if not console.is_terminal:
-    # A pipe has no width; folding cells to 80 columns would help nobody.
-    console = Console(width=120)
-  console.print(table)
+  print_table(
+    'Client-Server Barrier in mean squared error, mean over '
+    f'{count(arguments.num_seeds, "seed")} (lower is better)',
+    [
+      *('inputs', *METHODS.values(), 'FedFish - FedAvg', '95 % interval'),
+      *('FedFish lower', 'best constant'),
+    ],
+    rows,
+    has_frame=True,
+  )
+  print(f'Page: {page}')
+  return 0

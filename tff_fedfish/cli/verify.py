@@ -24,6 +24,7 @@ def run(arguments: argparse.Namespace) -> int:
   """Checks a grouped corpus, and prints what was checked."""
   from tff_fedfish.data.manifest import read_manifest
   from tff_fedfish.data.verify import verify_corpus
+  from tff_fedfish.printing import count
   from tff_fedfish.progress import Progress
 
   shards = read_manifest(arguments.directory).shards
@@ -41,15 +42,10 @@ def run(arguments: argparse.Namespace) -> int:
     checked = verify_corpus(arguments.directory, on_bytes=on_bytes)
   print(
     f'{arguments.directory}: all is as it must be: '
-    f'{_number(checked.num_shards, "shard")}, '
-    f'{_number(checked.num_groups, "group")} in '
-    f'{_number(checked.num_records, "record")}, '
-    f'{_number(checked.num_examples, "example")}, '
-    f'{_number(checked.num_words, "word")}, '
-    f'{_number(checked.num_bytes, "byte")}.'
+    f'{count(checked.num_shards, "shard")}, '
+    f'{count(checked.num_groups, "group")} in '
+    f'{count(checked.num_records, "record")}, '
+    f'{count(checked.num_examples, "example")}, '
+    f'{count(checked.num_words, "word")}, {count(checked.num_bytes, "byte")}.'
   )
   return 0
-
-
-def _number(count: int, what: str) -> str:
-  return f'{count:,} {what}{"s" * (count != 1)}'

@@ -1,6 +1,5 @@
 """Scores and fine-tunes a model on one client at a time."""
 
-import functools
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -100,7 +99,7 @@ class ClientEvaluator:
     )
 
 
-@functools.lru_cache(maxsize=1)
+@learning_setup.keep_last
 def build_evaluator(config: TrainConfig) -> ClientEvaluator:
   """Returns what scores and fine-tunes the model of a config."""
   return ClientEvaluator(

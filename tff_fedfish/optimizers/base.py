@@ -1,4 +1,8 @@
-"""Two ways to make an optimizer that TFF does not have."""
+"""Two ways to make an optimizer that TFF does not have.
+
+Their steps have no loops over tensors: AutoGraph, which would take a second to
+convert them, leaves them as they are.
+"""
 
 import collections
 from collections.abc import Callable, Mapping
@@ -12,6 +16,7 @@ from tff_fedfish.arguments import require
 Structure = Any
 
 RATE = tff.learning.optimizers.LEARNING_RATE_KEY
+_as_is = tf.autograph.experimental.do_not_convert
 
 
 def build_tensorwise(
@@ -55,6 +60,7 @@ class _Tensorwise(tff.learning.optimizers.Optimizer):
   def __init__(self, learning_rate, slots, step):
     self._learning_rate, self._slots, self._step = learning_rate, slots, step
 
+  @_as_is
   def initialize(self, specs):
     state = collections.OrderedDict({RATE: self._learning_rate})
     for name, value in self._slots.items():
@@ -65,6 +71,7 @@ class _Tensorwise(tff.learning.optimizers.Optimizer):
       )
     return state
 
+  @_as_is
   def next(self, state, weights, gradients):
     structures = (weights, gradients, *(state[name] for name in self._slots))
     rows = zip(*map(tf.nest.flatten, structures), strict=True)
@@ -76,9 +83,11 @@ class _Tensorwise(tff.learning.optimizers.Optimizer):
     slots = dict(zip(self._slots, slots, strict=True))
     return collections.OrderedDict({RATE: state[RATE], **slots}), weights
 
+  @_as_is
   def get_hparams(self, state):
     return collections.OrderedDict({RATE: state[RATE]})
 
+  @_as_is
   def set_hparams(self, state, hparams):
     return collections.OrderedDict({**state, RATE: hparams[RATE]})
 
@@ -87,14 +96,18 @@ class _Wrapped(tff.learning.optimizers.Optimizer):
   def __init__(self, optimizer, step):
     self._optimizer, self._step = optimizer, step
 
+  @_as_is
   def initialize(self, specs):
     return self._optimizer.initialize(specs)
 
+  @_as_is
   def next(self, state, weights, gradients):
     return self._step(state, weights, gradients)
 
+  @_as_is
   def get_hparams(self, state):
     return self._optimizer.get_hparams(state)
 
+  @_as_is
   def set_hparams(self, state, hparams):
     return self._optimizer.set_hparams(state, hparams)

@@ -65,7 +65,8 @@ def _without_clipping(settings, is_matrix):
   if name == 'sgd':
     if settings.nesterov:
       return build_nesterov_sgd(rate, settings.momentum)
-    return tff.learning.optimizers.build_sgdm(rate, settings.momentum or None)
+    sgd = tff.learning.optimizers.build_sgdm(rate, settings.momentum or None)
+    return base.wrap(sgd, sgd.next)
   moments = dict(
     beta_1=settings.beta_1, beta_2=settings.beta_2, epsilon=settings.epsilon
   )
@@ -78,7 +79,8 @@ def _without_clipping(settings, is_matrix):
       is_decayed=[decays_all or flag for flag in is_matrix],
     )
   if name == 'adam' and settings.corrects_bias:
-    return tff.learning.optimizers.build_adam(rate, **moments)
+    adam = tff.learning.optimizers.build_adam(rate, **moments)
+    return base.wrap(adam, adam.next)
   if name == 'adagrad':
     moments['beta_1'] = 0.0
   return build_fed_opt(

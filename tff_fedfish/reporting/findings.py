@@ -105,6 +105,10 @@ def _compared(
     fractions = sorted(
       {f for found in scores.values() for f in found.fractions}
     )
+    names = {found.corpus for found in scores.values()}
+    own = ''
+    if subject == HELD_OUT and len(names) == 1:
+      own = f' of {names.pop()}'
     # The smallest and, on held-out clients, also the largest.
     last = fractions[-1:] if subject == HELD_OUT else []
     for fraction in dict.fromkeys(fractions[:1] + last):
@@ -115,7 +119,9 @@ def _compared(
         words = 'without personalization'
         if fraction != 0.0:
           words = f'after personalization on {100 * fraction:g} % of their data'
-        yield f'on {subject} {words}', losses
+        yield f'on {subject}{own} {words}', losses
+        # Whose clients they are is said once.
+        own = ''
   last_losses = {run: run.last('held_out/loss') for run in runs}
   losses = {r: Interval(x) for r, x in last_losses.items() if x is not None}
   if losses and not is_evaluated:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import jinja2
 
-from tff_fedfish.reporting import settings
+from tff_fedfish.reporting import matching, settings
 from tff_fedfish.reporting.barriers import barrier_scatters
 from tff_fedfish.reporting.bars import fraction_bars
 from tff_fedfish.reporting.comparisons import Comparison
@@ -18,7 +18,7 @@ from tff_fedfish.reporting.curves import (
 from tff_fedfish.reporting.figures import Figure
 from tff_fedfish.reporting.findings import notes, summary_sentence
 from tff_fedfish.reporting.local_epochs import local_epoch_figures
-from tff_fedfish.reporting.paper_tables import PaperTable, headings, show
+from tff_fedfish.reporting.paper_tables import Column, PaperTable
 from tff_fedfish.reporting.repetitions import NUM_BOOTSTRAP
 from tff_fedfish.reporting.runs import HELD_OUT, Run, subjects
 from tff_fedfish.reporting.scatters import (
@@ -27,7 +27,13 @@ from tff_fedfish.reporting.scatters import (
 )
 from tff_fedfish.reporting.style import run_styles
 from tff_fedfish.reporting.tables import build_main_table
-from tff_fedfish.reporting.words import interval_sample, listed, words_of
+from tff_fedfish.reporting.words import (
+  Words,
+  interval_sample,
+  listed,
+  shown,
+  words_of,
+)
 from tff_fedfish.version import __version__
 
 GENERATOR = 'fedfish report'
@@ -186,7 +192,7 @@ def render_page(report: Report) -> str:
   )
   config = settings.compare([run.config for run in runs])
   methods = dict.fromkeys(run.method for run in runs)
-  shown = [(run, e) for run in pooled for e in _shown_evaluations(run)]
+  scored = [(run, e) for run in pooled for e in _shown_evaluations(run)]
   return environment.get_template('report.html.j2').render(
     generator=f'{GENERATOR} {__version__}',
     version=__version__,
@@ -197,13 +203,13 @@ def render_page(report: Report) -> str:
     summary=summary_sentence(pooled),
     notes=notes(runs, pooled),
     words=words_of(runs),
-    interval_sample=interval_sample(e for _, e in shown),
+    interval_sample=interval_sample(e for _, e in scored),
     panels=_panels(pooled),
     every_run_panels=_panels(runs) if len(pooled) < len(runs) else [],
     paper_tables=report.tables,
     paper_titles=_PAPER_TITLES,
-    paper_headings=headings,
-    show=show,
+    paper_headings=_paper_headings,
+    show=_paper_number,
     comparisons=report.comparisons,
     num_bootstrap=NUM_BOOTSTRAP,
     sections=report.sections,
@@ -211,7 +217,7 @@ def render_page(report: Report) -> str:
     figure_format=report.figure_format,
     extremes=[
       (run.label, e, extreme_clients(e, _NUM_EXTREME_CLIENTS))
-      for run, e in shown
+      for run, e in scored
       if e.largest_client_fraction() is not None
     ],
     differing=[setting for setting in config if setting.differs],
@@ -221,6 +227,48 @@ def render_page(report: Report) -> str:
     reproduction_file=settings.REPRODUCTION_FILE,
     reproduction_config=settings.reproduction_config(runs),
   )
+
+
+def _paper_number(
+  value: float, measure: str, is_difference: bool = False
+) -> str:
+  """Returns a number as text: accuracies in percent, losses in nats.
+
+  Args:
+    value: The number.
+    measure: 'accuracy' or 'loss'.
+    is_difference: Whether to show its sign.
+  """
+  places, scale = (2, 100) if measure == 'accuracy' else (3, 1)
+  return shown(value, places, scale, '+' if is_difference else '')
+
+
+def _paper_headings(
+  columns: Sequence[Column], words: Words
+) -> tuple[list[tuple[str, int]], list[str]]:
+  """Returns the two rows of headings over the numbers.
+
+  Args:
+    columns: Of a table; equal fractions stand together.
+    words: Of what was predicted.
+
+  Returns:
+    (heading, number of columns) of the upper row, and the lower row: measures,
+    or the stages where all is of one measure.
+  """
+  is_by_stage = len({column.stage for column in columns}) > 1
+
+  def group(column):
+    place = 'Global'
+    if column.fraction > 0:
+      place = f'Personalized on {100 * column.fraction:g} %'
+    return f'{place}: {words.accuracy_label}' if is_by_stage else place
+
+  groups = matching.grouped(columns, group)
+  # The unit of the loss stands above the tables.
+  labels = {'loss': 'Loss', 'accuracy': 'Accuracy (%)'}
+  names = [c.stage if is_by_stage else labels[c.measure] for c in columns]
+  return [(name, len(found)) for name, found in groups.items()], names
 
 
 def _panels(runs):

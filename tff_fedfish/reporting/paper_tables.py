@@ -25,7 +25,7 @@ from tff_fedfish.reporting.papers import fed_fish
 from tff_fedfish.reporting.papers.fed_fish import Task
 from tff_fedfish.reporting.repetitions import with_seed
 from tff_fedfish.reporting.runs import Run, subjects
-from tff_fedfish.reporting.words import Words, holds_images, shown
+from tff_fedfish.reporting.words import holds_images
 
 LAST, HALF = 'last', 'half'
 
@@ -157,46 +157,6 @@ def paper_tables_csv(tables: Sequence[PaperTable]) -> str:
       for column, cell in zip(table.columns, row.cells, strict=True)
     ),
   )
-
-
-def show(value: float, measure: str, is_difference: bool = False) -> str:
-  """Returns a number as text: accuracies in percent, losses in nats.
-
-  Args:
-    value: The number.
-    measure: 'accuracy' or 'loss'.
-    is_difference: Whether to show its sign.
-  """
-  places, scale = (2, 100) if measure == 'accuracy' else (3, 1)
-  return shown(value, places, scale, '+' if is_difference else '')
-
-
-def headings(
-  columns: Sequence[Column], words: Words
-) -> tuple[list[tuple[str, int]], list[str]]:
-  """Returns the two rows of headings over the numbers.
-
-  Args:
-    columns: Of a table; equal fractions stand together.
-    words: Of what was predicted.
-
-  Returns:
-    (heading, number of columns) of the upper row, and the lower row: measures,
-    or the stages where all is of one measure.
-  """
-  is_by_stage = len({column.stage for column in columns}) > 1
-
-  def group(column):
-    place = 'Global'
-    if column.fraction > 0:
-      place = f'Personalized on {100 * column.fraction:g} %'
-    return f'{place}: {words.accuracy_label}' if is_by_stage else place
-
-  groups = matching.grouped(columns, group)
-  # The unit of the loss stands above the tables.
-  labels = {'loss': 'Loss', 'accuracy': 'Accuracy (%)'}
-  names = [c.stage if is_by_stage else labels[c.measure] for c in columns]
-  return [(name, len(found)) for name, found in groups.items()], names
 
 
 class _Study:

@@ -1,11 +1,12 @@
 """From a config to the model, process and evaluator that it describes.
 
 Building and compiling them takes many seconds. What is built last is kept, so
-that a process which trains a run and then evaluates it does so once.
+that a process which trains a run and then evaluates or resumes it does so once.
 """
 
 import functools
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import tensorflow as tf
 import tensorflow_federated as tff
@@ -20,10 +21,38 @@ from models.model_shapes import are_matrices
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.errors import UserError
 from tff_fedfish.optimizers.build import build_optimizer
-from tff_fedfish.run import round_metrics
+from tff_fedfish.run import fingerprints, round_metrics
+
+MAX_KEPT = 1
+"""How many models, processes and evaluators are kept; graphs take memory."""
+
+_Built = TypeVar('_Built')
 
 
-@functools.lru_cache(maxsize=1)
+def keep_last(
+  build: Callable[[TrainConfig], _Built],
+) -> Callable[[TrainConfig], _Built]:
+  """Decorates a function to keep what it built for the last config.
+
+  Configs that differ only where a resumed run may differ from what it was,
+  such as the number of rounds, share one.
+  """
+  kept = {}
+
+  @functools.wraps(build)
+  def get(config):
+    # The class too: two of one's own methods may share a name.
+    key = type(config.algorithm), fingerprints.settings_fingerprint(config)
+    if key not in kept:
+      while len(kept) >= MAX_KEPT:
+        del kept[next(iter(kept))]
+      kept[key] = build(config)
+    return kept[key]
+
+  return get
+
+
+@keep_last
 def build_model(config: TrainConfig) -> ModelSpec:
   """Returns the model of a config, weights drawn from its seed."""
   shape, model_seed = config.model_shape(), config.seeds.model_seed
@@ -41,7 +70,7 @@ def build_model(config: TrainConfig) -> ModelSpec:
   )
 
 
-@functools.lru_cache(maxsize=1)
+@keep_last
 def build_learning_process(
   config: TrainConfig,
 ) -> tff.learning.templates.LearningProcess:

@@ -149,7 +149,13 @@ def _try_lock(workdir, stack):
 def _create(workdir):
   """Creates a directory; returns what was created, the innermost first."""
   missing = [path for path in (workdir, *workdir.parents) if not path.exists()]
-  workdir.mkdir(parents=True, exist_ok=True)
+  try:
+    workdir.mkdir(parents=True, exist_ok=True)
+  except FileExistsError as error:
+    if os.path.lexists(workdir) and not workdir.is_dir():
+      raise
+    # Removed between pathlib's attempt and its look at what is in the way.
+    raise FileNotFoundError(workdir) from error
   return missing
 
 

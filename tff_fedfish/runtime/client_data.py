@@ -1,8 +1,9 @@
 """Client inputs of a round: loaded data, or a loader."""
 
 import abc
+import collections
 import concurrent.futures
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 
@@ -39,9 +40,9 @@ def load(client: Any) -> LoadedClient:
 
 
 def load_ahead(
-  clients: Sequence[Any],
+  clients: Iterable[Any],
 ) -> Iterator[Callable[[], LoadedClient]]:
-  """Yields, client by client, what returns its data or raises what failed.
+  """Yields, per client, a function that returns its data or raises what failed.
 
   A thread loads one client while its predecessor is worked on, so that no more
   than two clients' data are in memory.
@@ -49,15 +50,11 @@ def load_ahead(
   Args:
     clients: Loaders, or values that are passed on.
   """
-  if not any(isinstance(client, ClientLoader) for client in clients):
-    for client in clients:
-      yield lambda client=client: LoadedClient(client, {})
-    return
   with concurrent.futures.ThreadPoolExecutor(1, 'load_client') as pool:
-    upcoming = None
-    for index in range(len(clients)):
-      current = upcoming or pool.submit(load, clients[index])
-      upcoming = None
-      if index + 1 < len(clients):
-        upcoming = pool.submit(load, clients[index + 1])
-      yield current.result
+    loading = collections.deque()
+    for client in clients:
+      loading.append(pool.submit(load, client))
+      if len(loading) == 2:
+        yield loading.popleft().result
+    if loading:
+      yield loading.popleft().result

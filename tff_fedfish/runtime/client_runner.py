@@ -6,7 +6,7 @@ a worker process can be given them without building anything itself.
 
 import dataclasses
 import functools
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -114,7 +114,7 @@ class ClientRunner:
     freed_memory.return_freed_memory(broadcast)
     accumulator, secure_sums = self.zero(), []
     num_accumulated, failed_once = len(accumulator), set(failed_once)
-    loaded = client_data.load_ahead([client for _, client in clients])
+    loaded = client_data.load_ahead(client for _, client in clients)
     for (index, client), load in zip(clients, loaded, strict=True):
       while True:
         if should_stop is not None and should_stop():
@@ -193,39 +193,32 @@ def divide_cohort(num_clients: int, num_partial_sums: int) -> list[range]:
   ]
 
 
-class InProcessWorkers:
-  """Runs the parts of a cohort one after the other in this process."""
+def partial_sums(
+  client_work: ClientRunner,
+  broadcast: list[tf.Tensor],
+  clients: Sequence[Any],
+  options: round_options.RoundOptions,
+  outcome: round_options.RoundOutcome,
+) -> Iterator[PartialSum]:
+  """Yields the partial sums of a cohort in order, computed in this process.
 
-  def partial_sums(
-    self,
-    client_work: Callable[[], ClientRunner],
-    spec: ClientWorkSpec,
-    broadcast: list[tf.Tensor],
-    clients: Sequence[Any],
-    options: round_options.RoundOptions,
-    outcome: round_options.RoundOutcome,
-  ):
-    """Yields the partial sums of a cohort in order.
+  Args:
+    client_work: The compiled work.
+    broadcast: What `prepare` made of the server's state.
+    clients: Loaders or data, in cohort order.
+    options: The options in force.
+    outcome: Filled on the way.
+  """
 
-    Args:
-      client_work: Returns the compiled work.
-      spec: The same, to be sent; not needed here.
-      broadcast: What `prepare` made of the server's state.
-      clients: Loaders or data, in cohort order.
-      options: The options in force.
-      outcome: Filled on the way.
-    """
-    del spec
+  def on_first_failure(unused_failure, error):
+    if not options.tolerates_failures:
+      raise error
 
-    def on_first_failure(unused_failure, error):
-      if not options.tolerates_failures:
-        raise error
-
-    for part in divide_cohort(len(clients), options.num_partial_sums):
-      yield client_work().add_up(
-        broadcast,
-        [(index, clients[index]) for index in part],
-        outcome,
-        on_first_failure=on_first_failure,
-        should_stop=options.should_stop,
-      )
+  for part in divide_cohort(len(clients), options.num_partial_sums):
+    yield client_work.add_up(
+      broadcast,
+      [(index, clients[index]) for index in part],
+      outcome,
+      on_first_failure=on_first_failure,
+      should_stop=options.should_stop,
+    )

@@ -40,13 +40,19 @@ def build_execution(computation: tff.Computation):
   _check_arguments(signature.parameter)
   if _is_at_clients(signature.result):
     return BroadcastExecution(computation)
-  if not _returns_state(signature):
-    return ReportExecution(computation)
+  result = signature.result
+  if not (
+    isinstance(result, tff.StructType)
+    and len(result) == 2
+    # The first can be the next round's state.
+    and signature.parameter[0].is_assignable_from(result[0])
+  ):
+    return _report_execution(computation)
   try:
     return RoundExecution(computation)
   except NO_FORM_ERRORS:
     with contextlib.suppress(*NO_FORM_ERRORS):
-      return ReportExecution(computation)
+      return _report_execution(computation)
     raise
 
 
@@ -121,22 +127,22 @@ class RoundExecution:
     state, data = tff_internals.from_container(argument, recursive=False)
     # Raises TFF's own error for anything but a list of clients.
     tff_internals.cardinalities_utils.infer_cardinalities(data, data_type)
-    workers = options.workers or client_runner.InProcessWorkers()
     with placement.on_accelerator():
       state = values.flatten(state, state_type)
       accumulator, secure_sums = None, self._secure_sums.zeros()
       num_earlier_failures = len(outcome.failures)
-      partial_sums_of_parts = workers.partial_sums(
-        self.compiled_client_work,
-        self._spec,
-        self._prepare(state),
-        data,
-        options,
-        outcome,
-      )
+      arguments = (self._prepare(state), data, options, outcome)
+      if options.workers is None:
+        parts = client_runner.partial_sums(
+          self.compiled_client_work(), *arguments
+        )
+      else:
+        parts = options.workers.partial_sums(self._spec, *arguments)
+      # Workers have their own copy, and this process may need the memory.
+      del arguments
       # Closed at once where the round fails: workers are then free again.
-      with contextlib.closing(partial_sums_of_parts):
-        for partial in partial_sums_of_parts:
+      with contextlib.closing(parts):
+        for partial in parts:
           if accumulator is None:
             accumulator = partial.accumulator
           else:
@@ -156,27 +162,6 @@ class RoundExecution:
     num_state = len(values.tensor_types(self._type.result[0]))
     rest = [*map(values.to_numpy, results[num_state:])]
     return values.unflatten(results[:num_state] + rest, self._type.result)
-
-
-class ReportExecution:
-  """(server value, clients' data) -> server values, as evaluations give.
-
-  Wrapped as a round that returns its state unchanged, which has a
-  MapReduceForm where the computation itself has none.
-  """
-
-  def __init__(self, computation: tff.Computation):
-    """Compiles the wrapped round."""
-
-    @tff.federated_computation(*computation.type_signature.parameter)
-    def with_state(state, data):
-      return state, computation(state, data)
-
-    self._round = RoundExecution(with_state)
-
-  def __call__(self, argument: Any) -> Any:
-    """Returns the server values."""
-    return self._round(argument)[1]
 
 
 class BroadcastExecution:
@@ -208,6 +193,21 @@ class BroadcastExecution:
           values.unflatten([*map(values.to_numpy, tensors)], result_type)
         )
     return results
+
+
+def _report_execution(computation):
+  """(server value, clients' data) -> server values, as evaluations give.
+
+  Wrapped as a round that returns its state unchanged, which has a
+  MapReduceForm where the computation itself has none.
+  """
+
+  @tff.federated_computation(*computation.type_signature.parameter)
+  def with_state(state, data):
+    return state, computation(state, data)
+
+  execution = RoundExecution(with_state)
+  return lambda argument: execution(argument)[1]
 
 
 class _SecureSums:
@@ -252,16 +252,6 @@ def _is_at_clients(value_type):
   return (
     isinstance(value_type, tff.FederatedType)
     and value_type.placement is tff_internals.CLIENTS
-  )
-
-
-def _returns_state(signature):
-  """Returns whether the first of two results can be the next round's state."""
-  result = signature.result
-  return (
-    isinstance(result, tff.StructType)
-    and len(result) == 2
-    and signature.parameter[0].is_assignable_from(result[0])
   )
 
 

@@ -4,7 +4,7 @@ import contextlib
 import itertools
 import threading
 import weakref
-from typing import NamedTuple
+from typing import Any
 
 import tensorflow as tf
 
@@ -110,23 +110,17 @@ class GraphFunction:
       return list(tensorflow_internals.call_flat(self._function, arguments))
 
 
-class _Variable(NamedTuple):
-  """Attributes that identify a variable; see `tf.raw_ops.VarHandleOp`."""
-
-  shared_name: str
-  container: str
-  dtype: int
-
-
 def _remove_from_tensorflow(
-  functions: list[str], variables: list[_Variable], tables: list[tf.Tensor]
+  functions: list[str],
+  variables: list[dict[str, Any]],
+  tables: list[tf.Tensor],
 ) -> None:
   tensorflow_internals.remove_functions(functions)
   # A graph may be being traced where Python happens to collect this.
   with tf.init_scope(), placement.on_accelerator():
     _destroy(tables)
     for variable in variables:
-      _destroy([tf.raw_ops.VarHandleOp(shape=None, **variable._asdict())])
+      _destroy([tf.raw_ops.VarHandleOp(shape=None, **variable)])
 
 
 def _destroy(resources) -> None:
@@ -168,14 +162,14 @@ class _Graph:
       function.signature.name for function in self.graph_def.library.function
     ]
 
-  def variables(self) -> list[_Variable]:
-    """Returns what the graph's variables are found by."""
+  def variables(self) -> list[dict[str, Any]]:
+    """Returns the arguments of `VarHandleOp` that find the variables."""
     functions = self.graph_def.library.function
     return [
-      _Variable(
-        node.attr['shared_name'].s.decode(),
-        node.attr['container'].s.decode(),
-        node.attr['dtype'].type,
+      dict(
+        shared_name=node.attr['shared_name'].s.decode(),
+        container=node.attr['container'].s.decode(),
+        dtype=node.attr['dtype'].type,
       )
       for nodes in (self.graph_def.node, *(f.node_def for f in functions))
       for node in nodes
@@ -200,10 +194,6 @@ class _Graph:
       if output.dtype == tf.resource
     ]
 
-  def unscoped(self, name: str) -> str:
-    """Returns a name as it stands in `graph_def`."""
-    return name.removeprefix(f'{self.scope}/')
-
   def _scoped(self, names):
     return [f'{self.scope}/{name}' for name in names]
 
@@ -219,7 +209,7 @@ def _import(first, second, num_passed):
     second.graph_def,
     name=second.scope,
     input_map={
-      second.unscoped(feed): graph.as_graph_element(fetch)
+      feed.removeprefix(f'{second.scope}/'): graph.as_graph_element(fetch)
       for feed, fetch in zip(taken, first.fetches[:num_passed], strict=True)
     },
   )

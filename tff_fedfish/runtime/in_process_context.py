@@ -90,8 +90,12 @@ class InProcessContext(tff.framework.SyncContext):
     """
     with self._lock:
       if id(comp) not in self._executions:
+        executions, key = self._executions, id(comp)
         compiled = self._compile(comp)
-        self._executions[id(comp)] = (self._forgetting(comp), compiled)
+        # Drops what was compiled when `comp` goes. Without the lock: a
+        # reference may be cleared anywhere in any thread.
+        reference = weakref.ref(comp, lambda _: executions.pop(key, None))
+        executions[key] = reference, compiled
       return self._executions[id(comp)][1]
 
   def close(self) -> None:
@@ -116,12 +120,6 @@ class InProcessContext(tff.framework.SyncContext):
     del stock_context
     gc.collect()
     timer.cancel()
-
-  def _forgetting(self, comp):
-    """Returns a reference that drops what was compiled when `comp` goes."""
-    executions, key = self._executions, id(comp)
-    # Without the lock: a reference may be cleared anywhere in any thread.
-    return weakref.ref(comp, lambda _: executions.pop(key, None))
 
   def _compile(self, comp):
     try:

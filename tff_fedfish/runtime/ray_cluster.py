@@ -57,7 +57,7 @@ def join(address: str, num_workers: int) -> None:
 
   with _lock:
     if not ray.is_initialized():
-      with _without_native_stderr(), _keeping_sigterm():
+      with _without_native_stderr():
         _connect(ray, address, num_workers)
       if _address is None:
         _unmute = ray_internals.mute(ray)
@@ -184,6 +184,7 @@ def _connect(ray, address, num_workers):
   if address == 'local':
     options |= dict(num_cpus=num_workers, include_dashboard=False)
   require_listener(address)
+  handler = signal.getsignal(signal.SIGTERM)
   try:
     ray.init(address=address, **options)
   # Of any type: some of what Ray raises is a plain Exception.
@@ -196,6 +197,11 @@ def _connect(ray, address, num_workers):
       f'Ray cannot start on this machine: {describe_error(error)}. Look for '
       "room in /tmp and memory, or use `--config.engine.kind='in_process'`."
     ) from error
+  finally:
+    # Ray replaces our handler when it starts in the main thread.
+    is_main = threading.current_thread() is threading.main_thread()
+    if is_main and handler is not None:
+      signal.signal(signal.SIGTERM, handler)
 
 
 def _wrong_address(address, error):
@@ -204,20 +210,6 @@ def _wrong_address(address, error):
     f'running Ray cluster, found {address!r} ({describe_error(error)}). Start '
     "one with `ray start --head`, or use 'local'."
   )
-
-
-@contextlib.contextmanager
-def _keeping_sigterm() -> Iterator[None]:
-  """Keeps our handler of SIGTERM, which Ray replaces when it starts."""
-  if threading.current_thread() is not threading.main_thread():
-    yield
-    return
-  handler = signal.getsignal(signal.SIGTERM)
-  try:
-    yield
-  finally:
-    if handler is not None:
-      signal.signal(signal.SIGTERM, handler)
 
 
 @contextlib.contextmanager

@@ -1,19 +1,25 @@
-"""The worker processes of the Ray engine: those that are up, and the others.
+"""The worker processes of the Ray engine, and the pool that keeps them up.
 
 A worker is up when it has answered for the first time. Until then it may wait
 for a place on a busy cluster, import TensorFlow, or fail in doing so. A pool
 keeps the number of workers that it was made with: one that is lost is replaced.
 """
 
+import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from tff_fedfish.errors import FailedError
 from tff_fedfish.runtime.ray_cluster import Share, describe_error
-from tff_fedfish.runtime.ray_worker import RayWorker
-from tff_fedfish.runtime.round_options import RoundInterrupted
+from tff_fedfish.runtime.round_options import (
+  ClientFailure,
+  RoundInterrupted,
+  RoundOutcome,
+)
 
 # How often a waiting driver looks whether it is to stop. Unit: seconds.
 POLL_SECONDS = 0.2
@@ -25,11 +31,87 @@ _NOTICE_SECONDS = 60.0
 _LIMIT_SECONDS = 600.0
 
 
-class _Starting(NamedTuple):
-  """A worker that has not answered yet."""
+class PartResult(NamedTuple):
+  """Sums over a part of a cohort, as arrays; see `client_runner.PartialSum`."""
 
-  worker: Any
-  since: float
+  accumulator: list[np.ndarray]
+  secure_sums: list[np.ndarray]
+  outcome: RoundOutcome
+  """Counts and failures of the part's clients."""
+
+
+class _PartAbandoned(Exception):
+  """Leaves a part at a client that failed; its argument is a ClientFailure."""
+
+
+class RayWorker:
+  """Actor: compiles what it is sent once, then runs parts of cohorts."""
+
+  def __init__(self, num_threads: int, shows_gpus: bool):
+    """Fixes TensorFlow's threads and devices, before it starts.
+
+    The GPUs that Ray reserved are shown to it; without any reserved, all
+    workers would take the same one.
+    """
+    os.environ['TF_CPP_MIN_LOG_LEVEL'] = '3'
+    import tensorflow as tf
+
+    from tff_fedfish.runtime import placement
+
+    tf.config.threading.set_intra_op_parallelism_threads(num_threads)
+    tf.config.threading.set_inter_op_parallelism_threads(num_threads)
+    if not shows_gpus:
+      tf.config.set_visible_devices([], 'GPU')
+    placement.share_accelerators()
+    # What is missing on this machine shows here, not at the first part.
+    from tff_fedfish.runtime import client_runner  # noqa: F401
+
+    self._spec = self._client_work = None
+
+  def process_id(self) -> int:
+    """Returns the id of this worker's process."""
+    return os.getpid()
+
+  def add_up(
+    self,
+    spec: Any,
+    broadcast: Sequence[np.ndarray],
+    clients: Sequence[tuple[int, Any]],
+    failed_once: frozenset[int],
+  ) -> PartResult | ClientFailure:
+    """Runs one part of a cohort; see `client_runner.ClientRunner.add_up`.
+
+    Returns:
+      The part's sums, or the client that raised for the first time: the part is
+      then to be run again from its start, so that the order of its sum stays.
+    """
+    import tensorflow as tf
+
+    from tff_fedfish.runtime import client_runner, placement, values
+
+    if self._spec != spec:
+      self._spec, self._client_work = spec, client_runner.ClientRunner(spec)
+    outcome = RoundOutcome()
+
+    def on_first_failure(failure, error):
+      raise _PartAbandoned(failure) from error
+
+    with placement.on_accelerator():
+      try:
+        partial = self._client_work.add_up(
+          [tf.convert_to_tensor(array) for array in broadcast],
+          clients,
+          outcome,
+          on_first_failure=on_first_failure,
+          failed_once=failed_once,
+        )
+      except _PartAbandoned as abandoned:
+        return abandoned.args[0]
+    return PartResult(
+      [*map(values.as_array, partial.accumulator)],
+      [*map(values.as_array, partial.secure_sums)],
+      outcome,
+    )
 
 
 class RayPool:
@@ -46,7 +128,8 @@ class RayPool:
       num_cpus=share.cpus, num_gpus=share.gpus, max_restarts=0
     )
     self._up: list[Any] = []
-    self._starting: dict[Any, _Starting] = {}
+    # By the reference to its first answer: a worker, and since when it starts.
+    self._starting: dict[Any, tuple[Any, float]] = {}
     self._num_died_starting = 0
     self._has_said_so = False
     for _ in range(num_workers):
@@ -116,7 +199,7 @@ class RayPool:
     """Ends all workers."""
     import ray
 
-    workers = self._up + [s.worker for s in self._starting.values()]
+    workers = self._up + [worker for worker, _ in self._starting.values()]
     self._up.clear()
     self._starting.clear()
     # They have ended with Ray where the program has shut it down.
@@ -127,12 +210,12 @@ class RayPool:
   def _add(self):
     worker = self._worker_class.remote(self._num_threads, self._share.gpus > 0)
     answer = worker.process_id.remote()
-    self._starting[answer] = _Starting(worker, time.monotonic())
+    self._starting[answer] = worker, time.monotonic()
 
   def _receive(self, answer):
     import ray
 
-    worker = self._starting.pop(answer).worker
+    worker, _ = self._starting.pop(answer)
     try:
       ray.get(answer)
     except ray.exceptions.RayError as error:
@@ -156,7 +239,7 @@ class RayPool:
   def _waits(self):
     """Returns for how many seconds each worker has not answered."""
     now = time.monotonic()
-    return [now - starting.since for starting in self._starting.values()]
+    return [now - since for _, since in self._starting.values()]
 
   def _count(self):
     return (

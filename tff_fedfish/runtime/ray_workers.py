@@ -24,6 +24,7 @@ from tff_fedfish.runtime.ray_pool import (
   RayPool,
 )
 from tff_fedfish.runtime.round_options import (
+  ClientFailure,
   RoundInterrupted,
   RoundOptions,
   RoundOutcome,
@@ -42,7 +43,7 @@ class _Part:
   """The worker on which it failed last."""
 
 
-class RayWorkers:
+class RayWorkers(contextlib.AbstractContextManager):
   """Runs the parts of cohorts on Ray actors; to be closed in the end.
 
   Workers start at the first round, compile what they are sent, and are kept.
@@ -81,9 +82,6 @@ class RayWorkers:
     # Workers serve one round; another thread's waits for them.
     self._lock = threading.Lock()
 
-  def __enter__(self) -> 'RayWorkers':
-    return self
-
   def __exit__(self, *_) -> None:
     self.close()
 
@@ -114,7 +112,6 @@ class RayWorkers:
 
   def partial_sums(
     self,
-    client_work: Any,
     spec: Any,
     broadcast: list[tf.Tensor],
     clients: Sequence[Any],
@@ -123,8 +120,14 @@ class RayWorkers:
   ) -> Iterator[PartialSum]:
     """Yields the partial sums of a cohort in order.
 
-    The arguments are those of `InProcessWorkers.partial_sums`; workers compile
-    `spec` themselves. The broadcast is laid once into each node's object store.
+    The broadcast is laid once into each node's object store.
+
+    Args:
+      spec: A `client_runner.ClientWorkSpec`, which workers compile themselves.
+      broadcast: As the other arguments, see `client_runner.partial_sums`.
+      clients: Loaders or data, in cohort order.
+      options: The options in force.
+      outcome: Filled on the way.
 
     Raises:
       RoundInterrupted: If `options.should_stop` says so, also while workers
@@ -135,7 +138,6 @@ class RayWorkers:
         room, or Ray cannot hold what they are sent.
       TypeError: If a client cannot be pickled.
     """
-    del client_work
     import ray
 
     with self._lock:
@@ -197,6 +199,8 @@ class RayWorkers:
 
   def _hand_out(self, waiting, arguments):
     """Gives waiting parts to idle workers."""
+    import ray
+
     busy = [worker for _, worker in self._busy.values()]
     workers = self._pool.up
     idle = [worker for worker in workers if worker not in busy]
@@ -213,12 +217,13 @@ class RayWorkers:
         reference = worker.add_up.remote(
           *arguments, part.clients, frozenset(part.failed_once)
         )
-      except _pickling_errors() as error:
+      # TensorFlow's: a dataset holds tensors that have no value to be pickled.
+      except (TypeError, ray.cloudpickle.PicklingError, tf.errors.OpError) as e:
         types = sorted({type(client).__name__ for _, client in part.clients})
         raise TypeError(
           'Clients that workers run must be picklable, as a ClientLoader is, '
           f'found {", ".join(types)}.'
-        ) from error
+        ) from e
       idle.remove(worker)
       self._busy[reference] = (part, worker)
 
@@ -246,15 +251,14 @@ class RayWorkers:
           'more memory than there is: lower `--config.engine.num_workers`.'
         ) from error
       return part, None
-    part.avoided = worker
-    failure = result.failed_first
-    if failure is None:
+    if not isinstance(result, ClientFailure):
       return part, result
     if not options.tolerates_failures:
       raise FailedError(
-        f'Client {failure.client_index} of the round failed: {failure.message}'
+        f'Client {result.client_index} of the round failed: {result.message}'
       )
-    part.failed_once.add(failure.client_index)
+    part.avoided = worker
+    part.failed_once.add(result.client_index)
     return part, None
 
   @contextlib.contextmanager
@@ -285,10 +289,3 @@ def _put(value):
       '`--config.engine.ray_address` to join a Ray that was started with a '
       'larger --object-store-memory.'
     ) from error
-
-
-def _pickling_errors():
-  import ray
-
-  # TensorFlow's: a dataset holds tensors that have no value to be pickled.
-  return TypeError, ray.cloudpickle.PicklingError, tf.errors.OpError

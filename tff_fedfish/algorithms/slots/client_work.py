@@ -58,6 +58,7 @@ def split_state(
   return (state['hparams'], state['method']) if method_state else (state, ())
 
 
+@tf.autograph.experimental.do_not_convert
 def accepted(
   client: ClientUpdate, client_weighting: tff.learning.ClientWeighting
 ) -> tuple[Structure, tf.Tensor, tf.Tensor]:

@@ -238,6 +238,7 @@ def _build_finalizer(
   0 or 1).
   """
 
+  @tf.autograph.experimental.do_not_convert
   def should_reject(unused_optimizer_state, update):
     tensors = tf.nest.flatten(update)
     non_finite = tf.logical_not(is_all_finite(update))

@@ -91,7 +91,7 @@ class FisherWeightedMeanFactory(tff.aggregators.WeightedAggregationFactory):
     state_type = initialize.type_signature.result.member
 
     @tff.tensorflow.computation(value_type, weight_type, state_type)
-    @tf.function
+    @tf.function(autograph=False)
     def to_terms(update, client_weight, state):
       terms, masses, exceeds, overflows = self._terms(
         update, client_weight, state
@@ -111,13 +111,13 @@ class FisherWeightedMeanFactory(tff.aggregators.WeightedAggregationFactory):
     terms_type, _, masses_type = to_terms.type_signature.result
 
     @tff.tensorflow.computation(terms_type)
-    @tf.function
+    @tf.function(autograph=False)
     def to_mean(sums):
       weighted_delta_sum, fisher_mass = sums
       return fisher.fisher_weighted_mean(weighted_delta_sum, fisher_mass)
 
     @tff.tensorflow.computation(terms_type)
-    @tf.function
+    @tf.function(autograph=False)
     def to_zero_mass_fraction(sums):
       _, fisher_mass = sums
       tensors = tf.nest.flatten(fisher_mass)

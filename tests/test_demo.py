@@ -6,11 +6,10 @@ import json
 import pytest
 
 from tff_fedfish.cli.main import main
-from tff_fedfish.demo import plan
-from tff_fedfish.demo.run import run_demo
+from tff_fedfish.demo import ARMS, DemoSettings, run_demo
 from tff_fedfish.sweeping import job_pool
 
-_SETTINGS = plan.DemoSettings(
+_SETTINGS = DemoSettings(
   overrides=(
     '--config.model.num_layers=1',
     '--config.model.width=16',
@@ -55,16 +54,14 @@ def test_corpora_are_grouped_whole(demo):
 
 
 def test_runs_share_cohorts_and_start(demo):
-  tables = {
-    arm.name: _rows(demo / arm.name / 'metrics.csv') for arm in plan.ARMS
-  }
+  tables = {arm.name: _rows(demo / arm.name / 'metrics.csv') for arm in ARMS}
   assert all(len(rows) == 4 for rows in tables.values())
   # Same seeds: the same model at round 0, the same clients in every round.
   assert len({rows[0]['held_out/loss'] for rows in tables.values()}) == 1
   for index in (1, 2, 3):
     per_epoch = {
       int(tables[arm.name][index]['train/num_sequences']) / arm.num_local_epochs
-      for arm in plan.ARMS
+      for arm in ARMS
     }
     assert len(per_epoch) == 1
   # The first client steps start from the same weights on the same batches, so
@@ -77,13 +74,13 @@ def test_runs_share_cohorts_and_start(demo):
     tables['fed_avg_e1'][3]['held_out/loss']
     != tables['fed_fish_e1'][3]['held_out/loss']
   )
-  for arm in plan.ARMS:
+  for arm in ARMS:
     units = 2 if arm.algorithm == 'fed_fish' else 1
     uplink = tables[arm.name][3]['communication/uplink_units']
     assert int(uplink) == 3 * units
 
 
-@pytest.mark.parametrize('arm', plan.ARMS, ids=lambda arm: arm.name)
+@pytest.mark.parametrize('arm', ARMS, ids=lambda arm: arm.name)
 def test_evaluations(demo, arm):
   held_out = demo / arm.name / 'evaluations' / 'debian_descriptions'
   transfer = demo / arm.name / 'evaluations' / 'sotu_by_president'

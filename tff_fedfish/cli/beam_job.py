@@ -1,6 +1,7 @@
-"""Apache Beam's options on our command line, its log, and how to stop it."""
+"""Grouping jobs of Beam: its options, log and progress, and how to stop it."""
 
 import argparse
+import concurrent.futures
 import contextlib
 import logging
 import os
@@ -15,6 +16,9 @@ from tff_fedfish.errors import UserError
 
 # After a signal, until a job that does not end is ended.
 _PATIENCE_SECONDS = 10.0
+
+Watch = Callable[[str, int], None]
+"""Called with (staging directory, number of reading tasks) at the start."""
 
 
 def read_beam_flags(arguments: argparse.Namespace) -> list[str]:
@@ -58,8 +62,8 @@ def read_beam_flags(arguments: argparse.Namespace) -> list[str]:
 def quiet_beam(beam_flags: Sequence[str]) -> Iterator[None]:
   """Keeps Beam's log from the screen, if the job runs in this process.
 
-  Its errors come as exceptions anyway. Of a runner elsewhere, the log is how a
-  user follows the job.
+  Its errors come as exceptions anyway. With a runner elsewhere, a user follows
+  the job by its log.
   """
   if any(flag.startswith('--runner') for flag in beam_flags):
     logging.basicConfig(level=logging.INFO)
@@ -67,41 +71,35 @@ def quiet_beam(beam_flags: Sequence[str]) -> Iterator[None]:
     return
   previous = logging.root.manager.disable
   logging.disable(logging.ERROR)
-  try:
+  with contextlib.ExitStack() as stack:
+    stack.callback(logging.disable, previous)
     if any('multi_processing' in flag for flag in beam_flags):
-      with _keep_standard_error():
-        yield
-    else:
-      yield
-  finally:
-    logging.disable(previous)
+      _keep_standard_error(stack)
+    yield
 
 
-@contextlib.contextmanager
-def _keep_standard_error() -> Iterator[None]:
-  """Keeps standard error from processes that are started meanwhile.
+def _keep_standard_error(stack: contextlib.ExitStack) -> None:
+  """Keeps standard error from processes started before the stack is closed.
 
   Beam's worker processes write their log there before they know of any option.
   """
   stderr = sys.stderr
-  with contextlib.ExitStack() as stack:
-    try:
-      is_ours = stderr.fileno() == 2
-    except (OSError, ValueError):
-      # Something else stands in its place, as in a notebook.
-      is_ours = False
-    if is_ours:
-      stderr.flush()
-      own = stack.enter_context(
-        open(os.dup(2), 'w', buffering=1, encoding=stderr.encoding)
-      )
-      null = stack.enter_context(open(os.devnull, 'wb'))
-      os.dup2(null.fileno(), 2)
-      # Runs first: 2 is what it was before `own` is closed.
-      stack.callback(os.dup2, own.fileno(), 2)
-      stack.callback(setattr, sys, 'stderr', stderr)
-      sys.stderr = own
-    yield
+  try:
+    is_ours = stderr.fileno() == 2
+  except (OSError, ValueError):
+    # Something else stands in its place, as in a notebook.
+    return
+  if is_ours:
+    stderr.flush()
+    own = stack.enter_context(
+      open(os.dup(2), 'w', buffering=1, encoding=stderr.encoding)
+    )
+    null = stack.enter_context(open(os.devnull, 'wb'))
+    os.dup2(null.fileno(), 2)
+    # Runs first: 2 is what it was before `own` is closed.
+    stack.callback(os.dup2, own.fileno(), 2)
+    stack.callback(setattr, sys, 'stderr', stderr)
+    sys.stderr = own
 
 
 @contextlib.contextmanager
@@ -148,3 +146,57 @@ def interruptible(clean_up: Callable[[], None]) -> Iterator[None]:
   finally:
     for signal_num, handler in previous.items():
       signal.signal(signal_num, handler)
+
+
+@contextlib.contextmanager
+def show_progress(title: str, num_shards: int) -> Iterator[Watch]:
+  """Shows how far the job inside is: a moving line on a terminal, else one.
+
+  Args:
+    title: The job in words.
+    num_shards: TFRecord files to be written.
+
+  Yields:
+    The `watch` argument of `run_group_job`.
+  """
+  import rich.console
+  import rich.markup
+  import rich.progress
+
+  console = rich.console.Console(stderr=True)
+  if not console.is_terminal:
+    print(title, file=sys.stderr, flush=True)
+    yield lambda staging, num_tasks: None
+    return
+  # The key may be a field of any name.
+  title = rich.markup.escape(title)
+  done = threading.Event()
+  with (
+    rich.progress.Progress(
+      rich.progress.SpinnerColumn(),
+      '{task.description}',
+      rich.progress.TimeElapsedColumn(),
+      console=console,
+      transient=True,
+    ) as bar,
+    concurrent.futures.ThreadPoolExecutor(1) as thread,
+  ):
+    task = bar.add_task(title)
+
+    def poll(staging: str, num_tasks: int) -> None:
+      from pipelines import input_files, work_files
+
+      # Looking is free on a local disk only.
+      seconds = 10.0 if input_files.is_remote(staging) else 0.5
+      while not done.wait(seconds):
+        read, written = work_files.progress(staging)
+        bar.update(
+          task,
+          description=f'{title}: {read}/{num_tasks} parts of the input read, '
+          f'{written}/{num_shards} shards written',
+        )
+
+    try:
+      yield lambda staging, num_tasks: thread.submit(poll, staging, num_tasks)
+    finally:
+      done.set()

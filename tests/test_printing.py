@@ -1,0 +1,64 @@
+"""Tables and counts as commands print them."""
+
+import pytest
+
+from tff_fedfish import printing
+
+
+@pytest.mark.parametrize(
+  ('number', 'text'), [(0, '0 groups'), (1, '1 group'), (2000, '2,000 groups')]
+)
+def test_count(number, text):
+  assert printing.count(number, 'group') == text
+
+
+def test_cells_are_data(capsys):
+  printing.print_table(
+    ':x: [bold]', ['id', 'count'], [['[red]a', '1'], [':x:']]
+  )
+  lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+  assert lines == [
+    ':x: [bold]',
+    '',
+    '  id       count',
+    ' ────────────────',
+    '  [red]a       1',
+    '  :x:',
+    '',
+  ]
+
+
+def test_frame_and_columns(capsys):
+  printing.print_table(
+    'title',
+    ['a', 'name'],
+    [['1', 'x'], ['20', 'long']],
+    text_columns=(1,),
+    has_frame=True,
+  )
+  assert capsys.readouterr().out.splitlines() == [
+    '    title    ',
+    '┏━━━━┳━━━━━━┓',
+    '┃  a ┃ name ┃',
+    '┡━━━━╇━━━━━━┩',
+    '│  1 │ x    │',
+    '│ 20 │ long │',
+    '└────┴──────┘',
+  ]
+
+
+def test_a_pipe_has_room_and_whole_columns_stay_whole(capsys, monkeypatch):
+  # What a shell says of the terminal is not the width of the pipe.
+  monkeypatch.setenv('COLUMNS', '20')
+  cells = ['n' * 90, 'word ' * 20]
+  printing.print_table('t' * 150, ['', ''], [cells], whole_columns=(0,))
+  assert ['t' * 150] == capsys.readouterr().out.splitlines()[:1]
+  printing.print_table('t', ['', ''], [cells], text_columns=(0, 1))
+  assert f'{cells[0]}   {cells[1].rstrip()}' in capsys.readouterr().out
+  printing.print_table(
+    't', ['', ''], [cells], whole_columns=(0,), pipe_width=120
+  )
+  lines = capsys.readouterr().out.splitlines()
+  # The other column is folded.
+  assert sum('word' in line for line in lines) > 1
+  assert any(cells[0] in line for line in lines)

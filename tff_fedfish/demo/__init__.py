@@ -1,1 +1,0 @@
-"""The whole way on the shipped corpora, in minutes: `fedfish demo`."""
