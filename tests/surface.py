@@ -26,12 +26,12 @@ _SETTINGS = """
 import dataclasses
 from tff_fedfish.methods import registry
 try:
-  from tff_fedfish.config import overrides as config_overrides
+  from tff_fedfish.config.files import fields_of
 except ImportError:
   # Where it lay before.
-  from tff_fedfish.training import config_overrides
+  from tff_fedfish.config.overrides import fields_of
 for method in registry.BUILT_IN.values():
-  for name, field in config_overrides.fields_of(method).items():
+  for name, field in fields_of(method).items():
     bounds = dict(field.metadata)
     is_required = field.default is dataclasses.MISSING
     default = 'required' if is_required else repr(field.default)

@@ -15,7 +15,7 @@ from tff_fedfish.errors import UserError
 from tff_fedfish.evaluation.results import read_evaluation
 from tff_fedfish.reporting.loading import read_json_object
 from tff_fedfish.run import (
-  checkpoint_files,
+  checkpoint_writer,
   checkpoints,
   corpus_identity,
   run_directory,
@@ -40,7 +40,7 @@ def test_parse_json():
     ('corpus.json', lambda path: corpus_identity.read_identity(path.parent)),
     (
       'checkpoint.json',
-      lambda path: checkpoint_files.read_description(path.parent),
+      lambda path: checkpoints.read_description(path.parent),
     ),
     ('summary.json', lambda path: read_evaluation(path.parent)),
     ('tokenizer.json', lambda path: load_tokenizer(path.parent)),
@@ -73,7 +73,7 @@ def test_every_command_refuses_the_config_in_one_line(
 ):
   run = tmp_path / 'run'
   tensors = {'weights': np.zeros(2, np.float32)}
-  checkpoints.save_checkpoint(run / 'checkpoints', 1, tensors, {})
+  checkpoint_writer.save_checkpoint(run / 'checkpoints', 1, tensors, {})
   (run / 'config.json').write_text(_NESTED)
   (run / 'metrics.csv').write_text('round\n0\n')
   monkeypatch.chdir(tmp_path)

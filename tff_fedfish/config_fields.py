@@ -60,12 +60,19 @@ class Section:
   Subclasses are frozen dataclasses. An int given for a float becomes a float.
   `dataclasses.MISSING` given for a field says that it is required.
 
+  Subclasses that are a part of their own name it: `Section, section='seeds'`.
+
   Raises:
     ConfigError: On construction, naming every field that is wrong.
   """
 
   section: ClassVar[str]
   """The name of the part within the config."""
+
+  def __init_subclass__(cls, section: str | None = None):
+    super().__init_subclass__()
+    if section is not None:
+      cls.section = section
 
   def __post_init__(self):
     problems = []
@@ -88,6 +95,14 @@ class Section:
   def cross_problems(self, *, are_fields_right: bool) -> list[str]:
     """Returns a clause for each setting that does not go with another one."""
     return []
+
+  def changed(self) -> dict[str, Any]:
+    """Returns the settings that are not at their default, by name."""
+    return {
+      field.name: value
+      for field in dataclasses.fields(self)
+      if (value := getattr(self, field.name)) != field.default
+    }
 
 
 def as_declared(value: Any, field: dataclasses.Field) -> Any:

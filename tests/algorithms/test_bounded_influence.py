@@ -18,7 +18,7 @@ from tff_fedfish.algorithms.slots.fisher_weighted_mean import (
   DeltaAndFisher,
   FisherWeightedMeanFactory,
 )
-from tff_fedfish.run import server_state
+from tff_fedfish.run import learning_setup
 from tff_fedfish.runtime import round_options
 from tff_fedfish.runtime.in_process_context import set_in_process_context
 
@@ -65,7 +65,7 @@ def _clients():
 
 
 def _tensors(process, state):
-  return server_state.to_tensors(
+  return learning_setup.to_tensors(
     state, process.initialize.type_signature.result
   )
 
@@ -358,8 +358,8 @@ class TestBothBounds:
     _, state, _ = self._run(build_fed_fish, 1, **self._TIGHT)
     # Through the names and arrays of a checkpoint.
     state_type = process.initialize.type_signature.result
-    tensors = server_state.to_tensors(state, state_type)
-    state = server_state.from_tensors(tensors, state_type, 'checkpoint')
+    tensors = learning_setup.to_tensors(state, state_type)
+    state = learning_setup.from_tensors(tensors, state_type, 'checkpoint')
     for _ in range(2):
       state = process.next(state, _clients()).state
     _states_equal(process, state, expected)

@@ -27,7 +27,6 @@ class Input:
     """
     from tff_fedfish.config import loading as config_loading
     from tff_fedfish.data.client_sequences import ClientSequences
-    from tff_fedfish.run import cohort_data
     from tff_fedfish.training import run_checks
 
     self._config = config_loading.load_config(
@@ -42,7 +41,7 @@ class Input:
       **cache,
     )
     self._participating = inputs.split.participating
-    self._source = cohort_data.InMemorySource(client_sequences)
+    self._client_rows = client_sequences
     self._what = what
     self._round_num = 0
     if what == 'training':
@@ -77,7 +76,7 @@ class Input:
     from tff_fedfish.run import cohort_data
 
     clients = cohort_data.cohort(
-      self._config, self._participating, self._source, self._round_num
+      self._config, self._participating, self._client_rows, self._round_num
     )
     return [client.load().data for client in clients]
 

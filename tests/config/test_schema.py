@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from models.transformer_config import PRESETS
 from tff_fedfish.config import data_settings as config_data
+from tff_fedfish.config import optimizer_settings as config_work
 from tff_fedfish.config import schema as config_lib
 from tff_fedfish.config_fields import ConfigError
 from tff_fedfish.errors import UserError
@@ -310,7 +311,7 @@ def test_every_setting_is_explained():
 
   body = [
     node
-    for module in (config_lib, config_data, settings)
+    for module in (config_lib, config_data, config_work, settings)
     for node in ast.parse(inspect.getsource(module)).body
   ]
   sections = {

@@ -131,8 +131,8 @@ class TestHeldOut:
     from tff_fedfish.run import (
       checkpoints,
       cohort_data,
+      learning_setup,
       run_directory,
-      server_state,
     )
     from tff_fedfish.training import run_checks
 
@@ -146,7 +146,7 @@ class TestHeldOut:
     }
     config = run_directory.read_config(small_run)
     inputs = run_checks.check_run(config)
-    prefix = server_state.TRAINABLE_PREFIX
+    prefix = learning_setup.TRAINABLE_PREFIX
     weights = checkpoints.load_checkpoint(
       small_run / 'checkpoints' / 'round_00000004', prefix
     ).tensors
@@ -163,7 +163,7 @@ class TestHeldOut:
       for client in cohort_data.cohort(
         config,
         inputs.split.participating,
-        cohort_data.InMemorySource(sequences),
+        sequences,
         4,
       )
     }

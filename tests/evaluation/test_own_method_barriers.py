@@ -56,9 +56,7 @@ def _cohort(config, workdir):
   return cohort_data.cohort(
     config,
     run_inputs.split_corpus(config, corpus).participating,
-    cohort_data.InMemorySource(
-      run_inputs.client_rows(config, corpus, tokenizer)
-    ),
+    run_inputs.client_rows(config, corpus, tokenizer),
     1,
   )
 

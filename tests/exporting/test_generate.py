@@ -12,7 +12,7 @@ from tff_fedfish.data.tokenizers import load_tokenizer, wordpiece_tokenizer
 from tff_fedfish.errors import UserError
 from tff_fedfish.exporting import generate
 from tff_fedfish.exporting.generate import GenerationOptions
-from tff_fedfish.run import checkpoints
+from tff_fedfish.run import checkpoint_writer, checkpoints
 
 _CLIENT = 'host4.org'  # Has 5 documents.
 
@@ -138,7 +138,7 @@ class TestText:
       name: tensor * np.nan if tensor.dtype == np.float32 else tensor
       for name, tensor in loaded.tensors.items()
     }
-    checkpoints.save_checkpoint(
+    checkpoint_writer.save_checkpoint(
       run / 'checkpoints', 4, tensors, loaded.contents
     )
     words = 'of the model of round 4 are not: .* Use another checkpoint.'

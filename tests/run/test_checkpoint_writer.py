@@ -14,7 +14,7 @@ import weakref
 import numpy as np
 import pytest
 
-from tff_fedfish.run import checkpoint_files, checkpoints
+from tff_fedfish.run import checkpoint_writer, checkpoints
 from tff_fedfish.run.checkpoint_writer import CheckpointWriter
 
 # Only a test that fails waits as long.
@@ -44,8 +44,8 @@ class _SlowWrites:
     self.begun = queue.SimpleQueue()
     self.allowed = threading.Semaphore(0)
     self.log = []
-    self._write = checkpoint_files.write
-    monkeypatch.setattr(checkpoint_files, 'write', self._write_slowly)
+    self._write = checkpoint_writer._write_files
+    monkeypatch.setattr(checkpoint_writer, '_write_files', self._write_slowly)
 
   def _write_slowly(self, path, description, *rest):
     self.log.append(('begin', description['round']))
@@ -325,7 +325,7 @@ def test_interrupted_block_stops_the_write(tmp_path, monkeypatch, capsys, kind):
   with pytest.raises(kind), CheckpointWriter(tmp_path, keep_last=0) as writer:
     writer.save(1, _tensors(1), {})
     writer.wait()
-    write = checkpoint_files.write
+    write = checkpoint_writer._write_files
 
     def write_until_told_to_stop(path, description, arrays, before_chunk):
       def before_slow_chunk():
@@ -335,7 +335,9 @@ def test_interrupted_block_stops_the_write(tmp_path, monkeypatch, capsys, kind):
 
       write(path, description, arrays, before_slow_chunk)
 
-    monkeypatch.setattr(checkpoint_files, 'write', write_until_told_to_stop)
+    monkeypatch.setattr(
+      checkpoint_writer, '_write_files', write_until_told_to_stop
+    )
     writer.save(2, _tensors(2), {})
     assert has_begun.wait(_LIMIT_SECONDS)
     raise kind
@@ -352,7 +354,7 @@ def test_interrupted_block_stops_the_write(tmp_path, monkeypatch, capsys, kind):
 _STUCK = """
 import os, signal, sys, threading
 import numpy as np
-from tff_fedfish.run import checkpoint_files, checkpoint_writer
+from tff_fedfish.run import checkpoint_writer
 from tff_fedfish.training.interruption import Abandoned, Interruption
 signal.signal(signal.SIGINT, signal.default_int_handler)
 checkpoint_writer._GIVE_UP_SECONDS = 0.01
@@ -360,7 +362,7 @@ def write(path, *_):
   (path / 'state.safetensors').touch()
   print('writing', flush=True)
   threading.Event().wait()
-checkpoint_files.write = write
+checkpoint_writer._write_files = write
 try:
   with Interruption() as interruption:
     with checkpoint_writer.CheckpointWriter(sys.argv[1], keep_last=0) as writer:

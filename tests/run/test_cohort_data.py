@@ -9,9 +9,6 @@ from tff_fedfish.run import cohort_data
 class _Rows:
   """Every client has three sequences of two tokens."""
 
-  def open(self):
-    return self
-
   def training_sequences(self, client_id, **options):
     tokens = np.full([3, 3], options['round_num'], np.int32)
     return sequences_lib.Sequences(tokens, np.full(3, 2, np.int32))
@@ -21,7 +18,7 @@ def _batches(**settings):
   """Returns a client's batches: of two rows and of one."""
   values = dict(
     client_id=b'a',
-    source=_Rows(),
+    client_rows=_Rows(),
     round_num=1,
     shuffle_seed=4,
     max_sequences=3,

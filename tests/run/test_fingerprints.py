@@ -11,7 +11,7 @@ from tff_fedfish.cli.main import main
 from tff_fedfish.config import loading as config_loading
 from tff_fedfish.config import schema as config
 from tff_fedfish.methods.settings import AlgorithmConfig
-from tff_fedfish.run import fingerprints
+from tff_fedfish.run import run_directory
 
 _CONFIG = config_loading.load_config(small_runs.CONFIG)
 # Of configs/demo.py. It changes only with that file: a default that changes,
@@ -20,7 +20,7 @@ _DEMO = 'e6b1c5023a73607e36c4ffe465a75d637498f91e0a8c4dfca7c634841e868ece'
 
 
 def test_fingerprint_of_a_known_config_stays():
-  assert fingerprints.settings_fingerprint(_CONFIG) == _DEMO
+  assert run_directory.settings_fingerprint(_CONFIG) == _DEMO
 
 
 def _with(section, **values):
@@ -30,9 +30,9 @@ def _with(section, **values):
 
 def test_what_may_change_on_resume_is_left_out():
   other = _with('training', num_rounds=31)
-  assert fingerprints.settings_fingerprint(other) == _DEMO
+  assert run_directory.settings_fingerprint(other) == _DEMO
   other = _with('data', directory='moved', vocabulary='also_moved')
-  assert fingerprints.settings_fingerprint(other) == _DEMO
+  assert run_directory.settings_fingerprint(other) == _DEMO
 
 
 @pytest.mark.parametrize(
@@ -45,13 +45,13 @@ def test_what_may_change_on_resume_is_left_out():
 )
 def test_what_may_not_change_is_in_it(section, values):
   other = _with(section, **values)
-  assert fingerprints.settings_fingerprint(other) != _DEMO
+  assert run_directory.settings_fingerprint(other) != _DEMO
 
 
 def test_the_method_counts():
   average = AlgorithmConfig(name='fed_avg')
   other = dataclasses.replace(_CONFIG, algorithm=average)
-  assert fingerprints.settings_fingerprint(other) != _DEMO
+  assert run_directory.settings_fingerprint(other) != _DEMO
 
 
 def test_a_later_setting_leaves_it_as_it_is():
@@ -64,12 +64,12 @@ def test_a_later_setting_leaves_it_as_it_is():
     for field in dataclasses.fields(_CONFIG)
   }
   later = config.TrainConfig(**sections | {'seeds': LaterSection()})
-  assert fingerprints.settings_fingerprint(later) == _DEMO
+  assert run_directory.settings_fingerprint(later) == _DEMO
   # But with another value than the default it counts.
   changed = config.TrainConfig(
     **sections | {'seeds': LaterSection(dropout_seed=7)}
   )
-  assert fingerprints.settings_fingerprint(changed) != _DEMO
+  assert run_directory.settings_fingerprint(changed) != _DEMO
 
 
 @pytest.fixture(scope='module')

@@ -136,11 +136,11 @@ def test_rows_survive_a_kill(tmp_path):
   script = (
     'import os, signal, sys\n'
     'from tff_fedfish.run.metrics_files import MetricsLog\n'
-    'log = MetricsLog(sys.argv[1], None, metric_names=["a"],\n'
-    '                 timing_names=[])\n'
-    'log.log_round(0, {"a": 1.5}, {})\n'
-    'assert "tensorflow" not in sys.modules\n'
-    'os.kill(os.getpid(), signal.SIGKILL)\n'
+    'with MetricsLog(sys.argv[1], None, metric_names=["a"],\n'
+    '                timing_names=[]) as log:\n'
+    '  log.log_round(0, {"a": 1.5}, {})\n'
+    '  assert "tensorflow" not in sys.modules\n'
+    '  os.kill(os.getpid(), signal.SIGKILL)\n'
   )
   done = subprocess.run([sys.executable, '-c', script, str(tmp_path)])
   assert done.returncode == -9

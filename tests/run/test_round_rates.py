@@ -16,7 +16,6 @@ from tff_fedfish.run import (
   metrics_files,
   round_metrics,
   run_directory,
-  server_state,
 )
 from tff_fedfish.runtime.in_process_context import set_in_process_context
 
@@ -133,8 +132,8 @@ def test_only_rates_that_vary_are_set(of_checkpoint):
   state = process.initialize()
   if of_checkpoint:
     state_type = process.initialize.type_signature.result
-    tensors = server_state.to_tensors(state, state_type)
-    state = server_state.from_tensors(tensors, state_type, 'round 1')
+    tensors = learning_setup.to_tensors(state, state_type)
+    state = learning_setup.from_tensors(tensors, state_type, 'round 1')
   config = planned_configs.by_hand(
     client_work__learning_rate=0.2, client_work__warmup_rounds=4
   )

@@ -19,8 +19,12 @@ from tff_fedfish.evaluation.results import ClientBarrier
 from tff_fedfish.run import cohort_data
 from tff_fedfish.runtime.in_process_context import set_in_process_context
 from tff_fedfish.runtime.round_options import ClientFailure, RoundInterrupted
-from tff_fedfish.training.built_run import BuiltRun, Position
-from tff_fedfish.training.round_callbacks import Barrier, FinishedRound
+from tff_fedfish.training.round_callbacks import (
+  Barrier,
+  BuiltRun,
+  FinishedRound,
+  Position,
+)
 from tff_fedfish.training.run_checks import CheckedRun
 
 
@@ -197,7 +201,7 @@ class TestMeasurement:
     cohort = cohort_data.cohort(
       _config(),
       sorted([*_POINTS, b'unreadable']),
-      cohort_data.InMemorySource(_Clients()),
+      _Clients(),
       2,
     )
     order = [client.client_id for client in cohort]

@@ -41,7 +41,7 @@ _NOT_SHOWN = {
   'address is checked; that it is a Ray of the same version, by joining it',
   'tff_fedfish.run.learning_setup require_trained_models': 'what a '
   "method's builder returns is known once it has built the process",
-  'tff_fedfish.run.server_state require_tensors': 'the tensors of a '
+  'tff_fedfish.run.learning_setup require_tensors': 'the tensors of a '
   "method's state are known once TFF has built the process; that corpus, "
   'vocabulary and settings are those of the checkpoint is checked before',
 }

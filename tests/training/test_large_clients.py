@@ -52,7 +52,7 @@ def _clients(config):
   rows = run_inputs.training_rows(config, corpus, tokenizer)
   split = run_inputs.split_corpus(config, corpus)
   return (
-    cohort_data.InMemorySource(rows),
+    rows,
     run_inputs.training_clients(config, split),
   )
 

@@ -51,7 +51,7 @@ def _cohort(config, found, rows, round_num):
   return cohort_data.cohort(
     config,
     run_inputs.training_clients(config, found.split),
-    cohort_data.InMemorySource(rows),
+    rows,
     round_num,
   )
 
@@ -76,11 +76,11 @@ class TestInputs:
 
   def test_worker_opens_the_same_clients(self, small_inputs):
     config, found, rows = _open(small_inputs, **_MERGE)
-    source = cohort_data.StoredSource(
+    stored_rows = cohort_data.StoredRows(
       data=config.data, merge=run_inputs.merge_of(config)
     )
     for client in _cohort(config, found, rows, 2):
-      stored = dataclasses.replace(client, source=source).sequences()
+      stored = dataclasses.replace(client, client_rows=stored_rows).sequences()
       here = client.sequences()
       np.testing.assert_array_equal(stored.tokens, here.tokens)
       assert stored.num_lost_tokens == here.num_lost_tokens

@@ -2,7 +2,7 @@
 
 import dataclasses
 import typing
-from typing import ClassVar, Literal
+from typing import Literal
 
 from tff_fedfish.config_fields import Section, number
 from tff_fedfish.data.client_id_text import text_to_client_id
@@ -17,10 +17,8 @@ IMAGE_SIZES = ('image_height', 'image_width', 'image_channels')
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class DataConfig(Section):
+class DataConfig(Section, section='data'):
   """The clients' text or images, and how they become rows."""
-
-  section: ClassVar[str] = 'data'
 
   directory: str
   """A grouped corpus, as `fedfish group` writes it; or the directory with the
@@ -107,14 +105,12 @@ _READ_BY_MERGE = ('scheme', 'num_clients')
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class PartitionConfig(Section):
+class PartitionConfig(Section, section='partition'):
   """How a corpus is divided among clients that it has not itself.
 
   For text there is the scheme 'merge'. What a scheme of images reads, and how,
   is said beside its function in data/images/.
   """
-
-  section: ClassVar[str] = 'partition'
 
   scheme: str | None = None
   """For text 'merge': each client is the union of groups that a hash chooses;
@@ -145,22 +141,16 @@ class PartitionConfig(Section):
     """See `Section`."""
     if not are_fields_right:
       return []
-    if self.scheme is None:
-      return [
-        f'`config.partition.{field.name}` is read with a `scheme` only, '
-        f'found {value!r}; leave it out'
-        for field in dataclasses.fields(self)
-        if (value := getattr(self, field.name)) != field.default
-      ]
-    if self.num_clients is None:
+    if self.scheme is not None and self.num_clients is None:
       return ['`config.partition.num_clients` is required with a `scheme`']
-    if self.merges_groups:
+    if self.scheme is None or self.merges_groups:
+      reader = f'is not read by the scheme {_MERGE!r}'
+      if self.scheme is None:
+        reader = 'is read with a `scheme` only'
       return [
-        f'`config.partition.{field.name}` is not read by the scheme '
-        f'{_MERGE!r}, found {value!r}; leave it out'
-        for field in dataclasses.fields(self)
-        if field.name not in _READ_BY_MERGE
-        and (value := getattr(self, field.name)) != field.default
+        f'`config.partition.{name}` {reader}, found {value!r}; leave it out'
+        for name, value in self.changed().items()
+        if name not in _READ_BY_MERGE or self.scheme is None
       ]
     try:
       self.build(partition_seed=0)
@@ -191,10 +181,8 @@ class PartitionConfig(Section):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class CohortsConfig(Section):
+class CohortsConfig(Section, section='cohorts'):
   """Which clients take part in a round."""
-
-  section: ClassVar[str] = 'cohorts'
 
   cohort_size: int | None = number(at_least=1)
   """Clients drawn per round without replacement, >= 1. None: all that are not
@@ -202,10 +190,8 @@ class CohortsConfig(Section):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ClientSplitsConfig(Section):
+class ClientSplitsConfig(Section, section='client_splits'):
   """Which clients never take part in training."""
-
-  section: ClassVar[str] = 'client_splits'
 
   held_out_fraction: float | None = number(0.1, at_least=0, below=1)
   """Share of clients that are held out, in [0, 1). None: those whom a corpus of

@@ -1,19 +1,17 @@
 """From a config file and typed overrides to a `TrainConfig`, and to JSON."""
 
-import contextlib
 import dataclasses
 import operator
 import os
-import pathlib
 import sys
 import types
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from tff_fedfish.config import files as config_files
-from tff_fedfish.config import overrides as config_overrides
 from tff_fedfish.config import schema as config_lib
 from tff_fedfish.config.data_settings import IMAGE_SIZES
+from tff_fedfish.config.files import ConfigValues, read_values
 from tff_fedfish.config_fields import ConfigError
 from tff_fedfish.data.client_id_text import client_id_to_text
 from tff_fedfish.errors import UserError
@@ -25,21 +23,6 @@ SCHEMA_VERSION = 2
 # config.json of version 1 that leaves one out gets this value.
 _LIMIT = 'training.max_non_finite_rounds'
 _VERSION_1_DEFAULTS: Mapping[str, Any] = types.MappingProxyType({_LIMIT: 0})
-
-
-@dataclasses.dataclass(frozen=True)
-class ConfigValues:
-  """Settings as a file and overrides give them, before they are checked."""
-
-  source: str
-  """File that they come from; named in errors."""
-  sections: Mapping[str, Any]
-  """Values by section and setting. `algorithm` may hold settings of several
-  methods."""
-  overridden: frozenset[str] = frozenset()
-  """Names of the overridden settings, as 'section.setting'."""
-  problems: tuple[str, ...] = ()
-  """Clauses on overrides that cannot be applied."""
 
 
 def load_config(
@@ -71,45 +54,6 @@ def load_config(
   return config
 
 
-def read_values(
-  path: str | os.PathLike, overrides: Sequence[str] = ()
-) -> ConfigValues:
-  """Reads a config file and applies overrides, without checking the result.
-
-  Args:
-    path: See `load_config`.
-    overrides: See `load_config`.
-
-  Raises:
-    UserError: If the file cannot be used, or an argument is no override.
-  """
-  from ml_collections.config_dict import RequiredValueError
-
-  config_dict = config_files.call_in_file(pathlib.Path(path), 'get_config')
-  problems = []
-  pairs = list(config_overrides.split_overrides(overrides, problems))
-  name = dict(pairs).get('algorithm.name')
-  if name is None:
-    # `to_dict` says below where a value is missing.
-    with contextlib.suppress(RequiredValueError):
-      name = config_overrides.method_name(config_dict)
-  method = registry.find_or_none(name or '')
-  for setting, text in pairs:
-    problem = config_overrides.apply_override(
-      config_dict, setting, text, method
-    )
-    problems += [problem] if problem else []
-  try:
-    sections = config_dict.to_dict()
-  except Exception as error:
-    raise UserError(
-      f'`--config` {str(path)!r} must give every setting a value, but '
-      f'reading them raised {config_files.one_line(error)}. Correct the file.'
-    ) from error
-  overridden = frozenset(setting for setting, _ in pairs)
-  return ConfigValues(f'{str(path)!r}', sections, overridden, tuple(problems))
-
-
 def build_config(
   values: ConfigValues, *, required: Collection[str] = ()
 ) -> tuple[config_lib.TrainConfig, list[str]]:
@@ -128,17 +72,17 @@ def build_config(
   """
   given_sections, problems, unread = values.sections, [*values.problems], []
   sections, method = {}, None
-  method_name = config_overrides.method_name(given_sections)
+  method_name = config_files.method_name(given_sections)
   if method_name:
     try:
       method = registry.find(method_name)
     except UserError as error:
       problems.append(str(error).removesuffix('.'))
-  known_fields = config_overrides.fields_of(method)
+  known_fields = config_files.fields_of(method)
   for name in given_sections:
-    if name not in config_overrides.SECTIONS:
-      problems.append(config_overrides.unknown(str(name), 'config.', method))
-  for name, section_class in config_overrides.SECTIONS.items():
+    if name not in config_files.SECTIONS:
+      problems.append(config_files.unknown(str(name), 'config.', method))
+  for name, section_class in config_files.SECTIONS.items():
     if method and name == AlgorithmConfig.section:
       section_class = method.settings
     given = given_sections.get(name, {})
@@ -152,20 +96,24 @@ def build_config(
       dotted = f'{name}.{key}'
       if dotted in known_fields:
         known[key] = value
-      elif not config_overrides.field_of_any(dotted):
-        problems.append(config_overrides.unknown(dotted, 'config.', method))
+      elif not config_files.field_of_any(dotted):
+        problems.append(config_files.unknown(dotted, 'config.', method))
       elif dotted in required and method:
-        problems.append(config_overrides.unread(dotted, method_name))
+        readers = ', '.join(registry.readers(key))
+        problems.append(
+          f'`{config_files.PREFIX}{dotted}` is not read by {method_name}, but '
+          f'by {readers}; leave it out, or set '
+          f'`{config_files.PREFIX}algorithm.name` to one of these'
+        )
       else:
         unread.append(dotted)
     # A missing setting must not hide what is wrong with the others.
-    missing = {
-      field.name: dataclasses.MISSING
-      for field in dataclasses.fields(section_class)
-      if field.default is dataclasses.MISSING
-    }
+    fields = dataclasses.fields(section_class)
+    missing = [f.name for f in fields if f.default is dataclasses.MISSING]
     try:
-      sections[name] = section_class(**missing | known)
+      sections[name] = section_class(
+        **dict.fromkeys(missing, dataclasses.MISSING) | known
+      )
     except ConfigError as error:
       problems += error.problems
   if not problems:
@@ -195,17 +143,13 @@ def from_json_dict(
 ) -> config_lib.TrainConfig:
   """Returns the config that `to_json_dict` turned into `values`.
 
-  Args:
-    values: The parsed JSON object.
-    source: The file that it comes from; named in errors.
-
   Raises:
-    UserError: If it was written by a newer version, or is no config.
+    UserError: If it was written by a newer version, or is no config; names the
+      file that is its source.
     ConfigError: Naming all unknown, missing and wrong settings.
   """
-  version = (
-    values.get('schema_version') if isinstance(values, Mapping) else None
-  )
+  is_object = isinstance(values, Mapping)
+  version = values.get('schema_version') if is_object else None
   if type(version) is not int or version < 1:
     raise UserError(
       f'{source!r} must be the config.json of a run, with an integer '
@@ -226,19 +170,15 @@ def from_json_dict(
 def with_defaults(values: Mapping[str, Any]) -> dict[str, Any]:
   """Returns a parsed config.json with the settings that came later.
 
-  Args:
-    values: Of any version; nothing in it is checked or changed.
-
-  Returns:
-    The same, where settings that are not given have the value with which the
-    run was trained: their default, or in version 1 what was done then. Of
-    settings of `algorithm` only those are completed that the method reads; none
-    where its module cannot be imported.
+  Settings that are not given have the value with which the run was trained:
+  their default, or in version 1 what was done then. Those of `algorithm` are
+  completed only if the method reads them and its module can be imported.
+  Nothing is checked.
   """
-  method = registry.find_or_none(config_overrides.method_name(values))
+  method = registry.find_or_none(config_files.method_name(values))
   defaults = {
     dotted: field.default
-    for dotted, field in config_overrides.fields_of(method).items()
+    for dotted, field in config_files.fields_of(method).items()
     if field.default is not dataclasses.MISSING
   }
   if values.get('schema_version') == 1:
@@ -246,9 +186,7 @@ def with_defaults(values: Mapping[str, Any]) -> dict[str, Any]:
   return _completed(values, defaults)
 
 
-def _completed(
-  values: Mapping[str, Any], defaults: Mapping[str, Any]
-) -> dict[str, Any]:
+def _completed(values, defaults):
   """Returns sections of settings with those added that are not given."""
   completed = dict(values)
   for dotted, default in defaults.items():
@@ -267,11 +205,11 @@ def differences(
   Left out is `training.max_non_finite_rounds`: it says when a run is given up,
   nothing of its numbers, and runs of config.json version 1 had no such limit.
   """
-  of_second = config_overrides.fields_of(second.method)
+  of_second = config_files.fields_of(second.method)
   read = operator.attrgetter
   return [
     name
-    for name in config_overrides.fields_of(first.method)
+    for name in config_files.fields_of(first.method)
     if name in of_second
     and name != _LIMIT
     and read(name)(first) != read(name)(second)

@@ -1,4 +1,4 @@
-"""Settings of an optimizer and of its learning rate, for client and server."""
+"""Settings of a client's work and of the server's step: each an optimizer's."""
 
 import dataclasses
 from typing import Literal, get_args
@@ -21,7 +21,7 @@ _OF_SCHEDULES = ('schedule_rounds', 'final_fraction')
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class OptimizerSettings(Section):
+class OptimizerSettings(Section, section='client_work'):
   """The part that `client_work` and `server` have in common.
 
   Subclasses add `optimizer`, a Literal of names, and `learning_rate`.
@@ -74,20 +74,23 @@ class OptimizerSettings(Section):
     section = f'config.{self.section}'
     schedule = self.learning_rate_schedule
     chosen = f'learning_rate_schedule {schedule!r}'
-    fields = {field.name: field for field in dataclasses.fields(self)}
+    # Runs of earlier versions may have set what is not read.
+    may_keep = ()
+    if self.section == 'server' and self.optimizer == 'sgd':
+      may_keep = ('beta_1', 'beta_2', 'epsilon')
+    changed = self.changed()
     problems = [
-      f'`{section}.{name}` is read with {reader} only, found {value!r}; '
-      'leave it out'
+      f'`{section}.{name}` is read with {reader} only, found '
+      f'{changed[name]!r}; leave it out'
       for name, reader in unread_settings(self).items()
-      if (value := getattr(self, name)) != fields[name].default
-      and not self._may_keep(name)
+      if name in changed and name not in may_keep
     ]
-    if self.optimizer == 'sgd' and self.nesterov is True:
-      if self.momentum == 0:
-        problems.append(
-          f'`{section}.momentum` must be above 0 with nesterov true, found '
-          f'{self.momentum}'
-        )
+    uses_nesterov = self.optimizer == 'sgd' and self.nesterov is True
+    if uses_nesterov and self.momentum == 0:
+      problems.append(
+        f'`{section}.momentum` must be above 0 with nesterov true, found '
+        f'{self.momentum}'
+      )
     if schedule in ('cosine', 'exponential') and self.schedule_rounds is None:
       problems.append(f'`{section}.schedule_rounds` is required with {chosen}')
     if schedule == 'exponential':
@@ -99,28 +102,78 @@ class OptimizerSettings(Section):
         )
     return problems
 
-  def _may_keep(self, name):
-    """Says whether runs of earlier versions may have set what is not read."""
-    return (
-      self.section == 'server'
-      and self.optimizer == 'sgd'
-      and name in ('beta_1', 'beta_2', 'epsilon')
-    )
-
   @property
   def varies_learning_rate(self) -> bool:
     """Whether rounds have different learning rates."""
     return self.learning_rate_schedule != 'constant' or self.warmup_rounds > 0
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ClientWorkConfig(OptimizerSettings):
+  """Work of one client in one round."""
+
+  optimizer: Literal['sgd', 'adamw'] = 'sgd'
+  """The client optimizer; its state starts from zero each round."""
+  num_local_epochs: int = number(at_least=1)
+  """Passes over the client's sequences per round. Unit: epochs, >= 1."""
+  local_batch_size: int = number(4, at_least=1)
+  """Sequences per local step, >= 1."""
+  max_sequences_per_client: int | None = number(16, at_least=1)
+  """Cap per client and round, after that round's shuffle, >= 1. None: all."""
+  num_local_steps: int | None = number(None, at_least=1, below=10**7)
+  """Local steps H per round, >= 1 and below 10^7. Each round takes the next H
+  batches of the client's endless stream of shuffled passes. Requires
+  num_local_epochs 1 and max_sequences_per_client None, and H times
+  local_batch_size at most 10^8. None: the steps of num_local_epochs passes."""
+  learning_rate: float = number(above=0)
+  """Base learning rate of the client optimizer, > 0."""
+  micro_batch_size: int | None = number(None, at_least=1)
+  """Sequences of a batch that pass through the model at a time, >= 1; their
+  gradients are averaged over the batch. Saves memory. `None`: all."""
+  max_delta_norm: float | None = number(None, above=0)
+  """Bound on the L2 norm of a client's model delta over all weights, > 0; a
+  longer delta is scaled down to it. None: no bound."""
+
+  @property
+  def max_rows(self) -> int | None:
+    """Sequences of a client in a round, at most; None: all that it has."""
+    if self.num_local_steps is None:
+      return self.max_sequences_per_client
+    return self.num_local_steps * self.local_batch_size
+
+  @property
+  def max_batch_rows(self) -> int:
+    """Sequences of a batch, at most."""
+    return min(self.local_batch_size, self.max_rows or self.local_batch_size)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ServerConfig(OptimizerSettings, section='server'):
+  """The server optimizer, which takes the pseudo-gradient as its gradient."""
+
+  optimizer: Literal['adam', 'sgd', 'adagrad', 'adamw', 'yogi'] = 'adam'
+  """The server optimizer. 'adagrad', 'yogi' and, with bias_correction false,
+  'adam' are FedOpt's of Reddi et al. (2021), algorithm 2."""
+  learning_rate: float = number(above=0)
+  """Base learning rate of the server optimizer, > 0."""
+  bias_correction: bool | None = None
+  """Whether 'adam' corrects the bias of its moments; others must leave it out.
+  None: true with 'adam'."""
+  initial_accumulator: float = number(0.0, at_least=0)
+  """Second moment before round 1 of 'adagrad', 'yogi' and 'adam' without bias
+  correction, >= 0."""
+
+  @property
+  def corrects_bias(self) -> bool:
+    """Whether 'adam' corrects the bias of its moments."""
+    return self.bias_correction is not False
+
+
 def unread_settings(settings: OptimizerSettings) -> dict[str, str]:
-  """Returns the settings that an optimizer and its schedule do not read.
+  """Returns what would read each unread setting of a section, by name.
 
-  Args:
-    settings: A section. Where its optimizer is unknown, that of no optimizer.
-
-  Returns:
-    Name -> what would read it.
+  A setting is unread if the schedule, or the optimizer where it is a known one,
+  ignores it.
   """
   choices = get_args(type(settings).__annotations__['optimizer'])
   chosen, unread = settings.optimizer, {}

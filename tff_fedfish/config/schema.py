@@ -1,11 +1,10 @@
 """Settings of a training run, with their units and bounds."""
 
 import dataclasses
-from typing import ClassVar, Literal
+from typing import Literal
 
 from models.image_model_config import IMAGE_MODELS, ImageModelConfig
 from models.transformer_config import PRESETS, TransformerConfig
-from tff_fedfish.config import checks as config_checks
 from tff_fedfish.config.data_settings import (
   IMAGE_SIZES,
   ClientSplitsConfig,
@@ -13,7 +12,7 @@ from tff_fedfish.config.data_settings import (
   DataConfig,
   PartitionConfig,
 )
-from tff_fedfish.config.optimizer_settings import OptimizerSettings
+from tff_fedfish.config.optimizer_settings import ClientWorkConfig, ServerConfig
 from tff_fedfish.config_fields import ConfigError, Section, number, seed
 from tff_fedfish.data.images.image_corpora import IMAGE_CORPORA
 from tff_fedfish.methods import registry
@@ -22,78 +21,13 @@ from tff_fedfish.methods.settings import AlgorithmConfig
 
 # Of a cohort that several workers share, where the config does not say.
 _MAX_PARTIAL_SUMS = 8
+# Sequences of a client in a round, whose order lies in memory.
+_MAX_STREAM = 10**8
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ClientWorkConfig(OptimizerSettings):
-  """Work of one client in one round."""
-
-  section: ClassVar[str] = 'client_work'
-
-  optimizer: Literal['sgd', 'adamw'] = 'sgd'
-  """The client optimizer; its state starts from zero each round."""
-  num_local_epochs: int = number(at_least=1)
-  """Passes over the client's sequences per round. Unit: epochs, >= 1."""
-  local_batch_size: int = number(4, at_least=1)
-  """Sequences per local step, >= 1."""
-  max_sequences_per_client: int | None = number(16, at_least=1)
-  """Cap per client and round, after that round's shuffle, >= 1. None: all."""
-  num_local_steps: int | None = number(None, at_least=1, below=10**7)
-  """Local steps H per round, >= 1 and below 10^7. Each round takes the next H
-  batches of the client's endless stream of shuffled passes. Requires
-  num_local_epochs 1 and max_sequences_per_client None, and H times
-  local_batch_size at most 10^8. None: the steps of num_local_epochs passes."""
-  learning_rate: float = number(above=0)
-  """Base learning rate of the client optimizer, > 0."""
-  micro_batch_size: int | None = number(None, at_least=1)
-  """Sequences of a batch that pass through the model at a time, >= 1; their
-  gradients are averaged over the batch. Saves memory. `None`: all."""
-  max_delta_norm: float | None = number(None, above=0)
-  """Bound on the L2 norm of a client's model delta over all weights, > 0; a
-  longer delta is scaled down to it. None: no bound."""
-
-  @property
-  def max_rows(self) -> int | None:
-    """Sequences of a client in a round, at most; None: all that it has."""
-    if self.num_local_steps is None:
-      return self.max_sequences_per_client
-    return self.num_local_steps * self.local_batch_size
-
-  @property
-  def max_batch_rows(self) -> int:
-    """Sequences of a batch, at most."""
-    return min(self.local_batch_size, self.max_rows or self.local_batch_size)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ServerConfig(OptimizerSettings):
-  """The server optimizer, which takes the pseudo-gradient as its gradient."""
-
-  section: ClassVar[str] = 'server'
-
-  optimizer: Literal['adam', 'sgd', 'adagrad', 'adamw', 'yogi'] = 'adam'
-  """The server optimizer. 'adagrad', 'yogi' and, with bias_correction false,
-  'adam' are FedOpt's of Reddi et al. (2021), algorithm 2."""
-  learning_rate: float = number(above=0)
-  """Base learning rate of the server optimizer, > 0."""
-  bias_correction: bool | None = None
-  """Whether 'adam' corrects the bias of its moments; others must leave it out.
-  None: true with 'adam'."""
-  initial_accumulator: float = number(0.0, at_least=0)
-  """Second moment before round 1 of 'adagrad', 'yogi' and 'adam' without bias
-  correction, >= 0."""
-
-  @property
-  def corrects_bias(self) -> bool:
-    """Whether 'adam' corrects the bias of its moments."""
-    return self.bias_correction is not False
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ModelConfig(Section):
+class ModelConfig(Section, section='model'):
   """The model. Sizes left at None become the preset's."""
-
-  section: ClassVar[str] = 'model'
 
   preset: str
   """A name of `PRESETS` in models/transformer_config.py; 'custom': all four
@@ -131,11 +65,10 @@ class ModelConfig(Section):
       return []
     if self.preset in IMAGE_MODELS:
       return [
-        f'`config.model.{field.name}` must be left at {field.default} with '
-        f'preset {self.preset!r}, found {value!r}'
-        for field in dataclasses.fields(self)
-        if field.name != 'preset'
-        and (value := getattr(self, field.name)) != field.default
+        f'`config.model.{name}` must be left at {getattr(ModelConfig, name)} '
+        f'with preset {self.preset!r}, found {value!r}'
+        for name, value in self.changed().items()
+        if name != 'preset'
       ]
     return [
       f'`config.model.preset` must be one of {", ".join(PRESETS)}, custom, '
@@ -144,10 +77,8 @@ class ModelConfig(Section):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class SeedsConfig(Section):
+class SeedsConfig(Section, section='seeds'):
   """One seed per purpose, each in [0, 2^31)."""
-
-  section: ClassVar[str] = 'seeds'
 
   model_seed: int = seed(1)
   """Initial weights."""
@@ -163,10 +94,8 @@ class SeedsConfig(Section):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TrainingConfig(Section):
+class TrainingConfig(Section, section='training'):
   """How long a run lasts."""
-
-  section: ClassVar[str] = 'training'
 
   num_rounds: int = number(at_least=1, below=10**8)
   """The last round, >= 1. May grow when a run is resumed."""
@@ -177,10 +106,8 @@ class TrainingConfig(Section):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class EvaluationConfig(Section):
+class EvaluationConfig(Section, section='evaluation'):
   """The global model's score on a fixed sample of held-out clients."""
-
-  section: ClassVar[str] = 'evaluation'
 
   every_num_rounds: int = number(at_least=0)
   """Round 0 and the last are always scored; 0: only those two."""
@@ -197,10 +124,8 @@ class EvaluationConfig(Section):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class CheckpointsConfig(Section):
+class CheckpointsConfig(Section, section='checkpoints'):
   """Checkpoints to save and to keep."""
-
-  section: ClassVar[str] = 'checkpoints'
 
   every_num_rounds: int = number(at_least=0)
   """Round 0 and the last are always saved; 0: only those two."""
@@ -211,10 +136,8 @@ class CheckpointsConfig(Section):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class EngineConfig(Section):
+class EngineConfig(Section, section='engine'):
   """Execution of the rounds."""
-
-  section: ClassVar[str] = 'engine'
 
   kind: Literal['in_process', 'ray'] = 'in_process'
   """'in_process', or 'ray': worker processes, on one machine or a cluster."""
@@ -261,8 +184,14 @@ class TrainConfig:
   engine: EngineConfig = EngineConfig()
 
   def __post_init__(self):
-    problems = config_checks.problems_of(self)
-    if problems:
+    # Each section is right by itself.
+    if problems := [
+      *_problems_of_method(self),
+      *_problems_of_clients(self),
+      *_problems_of_steps(self),
+      *_problems_of_model(self),
+      *_problems_of_engine(self),
+    ]:
       raise ConfigError(problems)
 
   @property
@@ -317,3 +246,112 @@ class TrainConfig:
     sizes = dataclasses.asdict(self.model)
     del sizes['preset']
     return TransformerConfig(sequence_length=self.data.sequence_length, **sizes)
+
+
+def _problems_of_method(config):
+  expected, found = config.method.settings, type(config.algorithm)
+  if found is not expected:
+    return [
+      f'`config.algorithm` must be a {expected.__name__} with algorithm.name '
+      f'{config.algorithm.name!r}, found a {found.__name__}'
+    ]
+  return config.method.problems(config)
+
+
+def _problems_of_clients(config):
+  """Says where the clients cannot come from what is set."""
+  name, scheme = config.data.corpus, config.partition.scheme
+  held_out_fraction = config.client_splits.held_out_fraction
+  corpus = IMAGE_CORPORA.get(name)
+  clients = corpus.clients if corpus else 'own'
+  merges_groups = config.partition.merges_groups
+  problems = []
+  if merges_groups and corpus:
+    problems.append(
+      "`config.partition.scheme` 'merge' requires a corpus of text, found "
+      f'corpus {name!r}'
+    )
+  if clients == 'partition' and scheme is None:
+    problems.append(
+      f'`config.partition.scheme` is required with corpus {name!r}, which has '
+      'no clients of its own'
+    )
+  if clients == 'own' and scheme is not None and not merges_groups:
+    choices = 'left out' if corpus else "left out or 'merge'"
+    problems.append(
+      f'`config.partition.scheme` must be {choices} with corpus {name!r}, '
+      f'which has clients of its own, found {scheme!r}'
+    )
+  if held_out_fraction is None and not (corpus and corpus.holds_out):
+    problems.append(
+      '`config.client_splits.held_out_fraction` must be a number with corpus '
+      f'{name!r}, which holds nobody out itself, found None'
+    )
+  if held_out_fraction == 0 and config.evaluation.num_clients:
+    problems.append(
+      '`config.evaluation.num_clients` must be 0 when '
+      '`config.client_splits.held_out_fraction` is 0, found '
+      f'{config.evaluation.num_clients}'
+    )
+  return problems
+
+
+def _problems_of_steps(config):
+  work = config.client_work
+  if work.num_local_steps is None:
+    return []
+  problems = []
+  if work.max_rows > _MAX_STREAM:
+    problems.append(
+      '`config.client_work.num_local_steps` times local_batch_size must be at '
+      f'most {_MAX_STREAM} sequences, found {work.num_local_steps} times '
+      f'{work.local_batch_size}'
+    )
+  return problems + [
+    f'`config.client_work.{name}` must be {wanted} with num_local_steps, which '
+    f'says how many sequences a round takes, found {found}'
+    for name, wanted in (
+      ('num_local_epochs', 1),
+      ('max_sequences_per_client', None),
+    )
+    if (found := getattr(work, name)) != wanted
+  ]
+
+
+def _problems_of_model(config):
+  preset, holds_images = config.model.preset, config.data.holds_images
+  if holds_images != (preset in IMAGE_MODELS):
+    fitting = IMAGE_MODELS if holds_images else (*PRESETS, 'custom')
+    return [
+      f'`config.model.preset` must be one of {", ".join(fitting)} with corpus '
+      f'{config.data.corpus!r}, found {preset!r}'
+    ]
+  if holds_images:
+    if config.engine.xla:
+      return [
+        '`config.engine.xla` must be false with an image model, found true'
+      ]
+    return []
+  try:
+    shape = config.transformer_config()
+  except ValueError as error:
+    return [f'`config.model`: {str(error).rstrip(".")}']
+  if config.engine.xla and not shape.unrolls_layers:
+    return [
+      '`config.engine.xla` must be false where the layers are looped over, '
+      f'found true with {shape.num_layers} layers; set '
+      '`--config.model.layer_loop=unrolled` to have it'
+    ]
+  return []
+
+
+def _problems_of_engine(config):
+  num_parts = config.num_partial_sums
+  if config.engine.kind == 'ray' and config.engine.num_workers > num_parts:
+    return [
+      '`config.engine.num_workers` must be at most the number of parts into '
+      f'which a cohort is divided, {num_parts}, found '
+      f'{config.engine.num_workers}; raise `--config.engine.num_partial_sums` '
+      'or `--config.cohorts.cohort_size`'
+    ]
+  return []

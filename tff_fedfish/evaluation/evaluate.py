@@ -20,7 +20,6 @@ from tff_fedfish.run import (
   cohort_data,
   corpus_identity,
   divergence,
-  fingerprints,
   run_directory,
   run_inputs,
 )
@@ -65,18 +64,14 @@ def evaluate(
   if not config.data.holds_images:
     with stages('reading the vocabulary'):
       tokenizer = run_inputs.open_tokenizer(config, vocabulary)
-  contents = checkpoints.load_checkpoint(
-    checkpoint_path, (), verify=False
-  ).contents
-  fingerprints.require_same_run(
-    checkpoint_path, contents, config, tokenizer, vocabulary=vocabulary
-  )
+  found = checkpoints.load_checkpoint(checkpoint_path, None, verify=False)
+  run_directory.require_same_run(found, config, tokenizer, vocabulary)
   identity = corpus_identity.identify(config, corpus)
   split, kind = None, options.client_split
-  if contents.get('corpus_fingerprint') == identity.fingerprint:
+  if found.contents.get('corpus_fingerprint') == identity.fingerprint:
     split = run_inputs.split_corpus(config, corpus)
   # Of every other corpus all clients are held out.
-  elif not _is_other_part(run, contents, identity):
+  elif not _is_other_part(run, found.contents, identity):
     kind = 'transfer'
   client_ids = _client_ids(corpus, data, config, options, split)
   sequence_length = _sequence_length(config, options)
@@ -84,7 +79,7 @@ def evaluate(
   with stages('choosing clients'):
     # Late: the errors above must not wait for TensorFlow.
     from tff_fedfish.evaluation import evaluation_clients
-    from tff_fedfish.run import server_state
+    from tff_fedfish.run import learning_setup
 
     sample = evaluation_clients.choose_clients(
       client_ids,
@@ -108,7 +103,7 @@ def evaluate(
   with stages('building the model'):
     loaded = checkpoints.load_checkpoint(
       checkpoint_path,
-      None if options.barrier else server_state.TRAINABLE_PREFIX,
+      '' if options.barrier else learning_setup.TRAINABLE_PREFIX,
       verify=False,
     )
     measurement = _Measurement(config, loaded, options)
@@ -182,7 +177,7 @@ class _Measurement:
 
   def __init__(self, config, loaded, options):
     from tff_fedfish.evaluation import client_evaluator
-    from tff_fedfish.run import server_state
+    from tff_fedfish.run import learning_setup
     from tff_fedfish.runtime.in_process_context import set_in_process_context
 
     set_in_process_context()
@@ -192,7 +187,7 @@ class _Measurement:
     self.learning_rate = options.learning_rate
     if self.learning_rate is None:
       self.learning_rate = config.client_work.learning_rate
-    weights = server_state.trainable_by_name(
+    weights = learning_setup.trainable_by_name(
       loaded.tensors, weight_shapes(config.model_shape()), loaded.path
     )
     self._trainable = tuple(weights.values())
@@ -221,13 +216,13 @@ class _Measurement:
 
   def barrier(self, participating, client_rows):
     from tff_fedfish.evaluation import barrier, effective_sample_size
-    from tff_fedfish.run import learning_setup, server_state
+    from tff_fedfish.run import learning_setup
     from tff_fedfish.runtime import round_options
 
     config = self._config
     process = learning_setup.build_learning_process(config)
     learning_setup.require_trained_models(config, process)
-    state = server_state.from_tensors(
+    state = learning_setup.from_tensors(
       self._loaded.tensors,
       process.initialize.type_signature.result,
       self._loaded.path,
@@ -237,7 +232,7 @@ class _Measurement:
     cohort = cohort_data.cohort(
       config,
       participating,
-      cohort_data.InMemorySource(client_rows),
+      client_rows,
       round_num,
     )
     effective = effective_sample_size.EffectiveClients(

@@ -12,7 +12,6 @@ from tff_fedfish.data.tokenizers import Tokenizer
 from tff_fedfish.errors import UserError
 from tff_fedfish.run import (
   checkpoints,
-  fingerprints,
   run_directory,
   run_inputs,
 )
@@ -69,23 +68,21 @@ def load_trained_model(
     )
   vocabulary = run / run_directory.VOCABULARY_NAME
   tokenizer = run_inputs.open_tokenizer(config, vocabulary)
-  contents = checkpoints.load_checkpoint(path, (), verify=False).contents
-  fingerprints.require_same_run(
-    path, contents, config, tokenizer, vocabulary=vocabulary
-  )
+  found = checkpoints.load_checkpoint(path, None, verify=False)
+  run_directory.require_same_run(found, config, tokenizer, vocabulary)
   # Late: the errors above must not wait for TFF.
-  from tff_fedfish.run import server_state
+  from tff_fedfish.run import learning_setup
 
   loaded = checkpoints.load_checkpoint(
-    path, server_state.TRAINABLE_PREFIX, verify=False
+    path, learning_setup.TRAINABLE_PREFIX, verify=False
   )
   return TrainedModel(
     config=config,
-    weights=server_state.trainable_by_name(
+    weights=learning_setup.trainable_by_name(
       loaded.tensors, weight_shapes(config.model_shape()), path
     ),
     tokenizer=tokenizer,
     round_num=loaded.round_num,
     run=run,
-    corpus_fingerprint=contents.get('corpus_fingerprint'),
+    corpus_fingerprint=found.contents.get('corpus_fingerprint'),
   )

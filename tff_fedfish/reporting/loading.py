@@ -9,8 +9,8 @@ import pathlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from tff_fedfish.config import files as config_files
 from tff_fedfish.config import loading as config_loading
-from tff_fedfish.config import overrides as config_overrides
 from tff_fedfish.errors import UserError
 from tff_fedfish.evaluation.results import read_barriers
 from tff_fedfish.files import parse_json
@@ -125,7 +125,7 @@ def _check_config(
   Settings that came later than the run have their defaults in this check, but
   are not shown as if the run had named them.
   """
-  name = config_overrides.method_name(config)
+  name = config_files.method_name(config)
   if name and not registry.find_or_none(name):
     yield f'the method {name!r} cannot be loaded: its settings are as written'
     # The other sections are checked as those of any method.

@@ -1,31 +1,49 @@
-"""Checkpoints: the tensors of the server state, with a sum that proves them.
+"""Finds, reads and removes checkpoints, each proved by a checksum.
 
 `checkpoints/round_00000100/` holds `state.safetensors`, all tensors, and
 `checkpoint.json`: the round, size and SHA-256 of the tensor file, name, dtype
-and shape of every tensor, and what the caller wants to keep beside them. The
-directory is written under a temporary name (with a leading dot), synced to
-disk and renamed last, so a directory of that name is complete.
+and shape of every tensor, and what the run keeps beside them.
 """
 
 import dataclasses
-import json
+import hashlib
 import os
 import pathlib
 import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection
 from typing import Any
 
 import ml_dtypes  # noqa: F401  Lets NumPy know 'bfloat16'.
 import numpy as np
 
+from tff_fedfish import files
 from tff_fedfish.errors import UserError
-from tff_fedfish.run import checkpoint_files
 
+SCHEMA_VERSION = 1
+DESCRIPTION_FILE = 'checkpoint.json'
+STATE_FILE = 'state.safetensors'
+# NumPy's names of types and their codes in safetensors, in the order in which
+# that library writes tensors: wide types first, so that all are aligned.
+DTYPE_CODES = {
+  'uint64': 'U64',
+  'int64': 'I64',
+  'float64': 'F64',
+  'float32': 'F32',
+  'uint32': 'U32',
+  'int32': 'I32',
+  'bfloat16': 'BF16',
+  'float16': 'F16',
+  'uint16': 'U16',
+  'int16': 'I16',
+  'int8': 'I8',
+  'uint8': 'U8',
+  'bool': 'BOOL',
+}
+_DTYPES = {code: dtype for dtype, code in DTYPE_CODES.items()}
 _DIRECTORY_NAME = re.compile(r'round_(\d{8,})')
-_DTYPES = {code: dtype for dtype, code in checkpoint_files.DTYPE_CODES.items()}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -42,63 +60,26 @@ class Checkpoint:
   """The checkpoint's directory."""
 
 
-def save_checkpoint(
-  directory: str | os.PathLike,
-  round_num: int,
-  tensors: Mapping[str, np.ndarray],
-  contents: Mapping[str, Any],
-  *,
-  before_chunk: Callable[[], None] = lambda: None,
-) -> pathlib.Path:
-  """Writes the checkpoint of a round; it appears whole or not at all.
+class DamagedError(UserError):
+  """A checkpoint that is there but not as it was written.
 
-  Args:
-    directory: The run's `checkpoints` directory; created when absent.
-    round_num: Rounds that the state has seen, >= 0. A checkpoint that already
-      stands at this round is replaced: it is one that a resumed run found
-      damaged, or the same.
-    tensors: Arrays by name: booleans, integers of 8 to 64 bits, float16,
-      bfloat16 (of ml_dtypes), float32 or float64, of any shape.
-    contents: Facts to keep beside them, such as those of the model; JSON
-      values only.
-    before_chunk: Called before every 64 MiB, or less, of tensors; what it
-      raises ends the write, which then leaves nothing.
-
-  Returns:
-    The checkpoint's path, `directory/round_XXXXXXXX`.
-
-  Raises:
-    ValueError: If `round_num` is negative.
-    TypeError: If a tensor is of another type, or `contents` not JSON.
-    OSError: If it cannot be written, such as on a full disk; names the path.
+  Attributes:
+    problem: The message without what to do about it.
   """
-  if round_num < 0:
-    raise ValueError(f'`round_num` must be at least 0, found {round_num}.')
-  arrays = {name: np.asarray(tensor) for name, tensor in tensors.items()}
-  dtypes = checkpoint_files.DTYPE_CODES
-  for name, array in arrays.items():
-    if array.dtype.name not in dtypes:
-      raise TypeError(
-        f'Tensor {name!r} must be of a type that a checkpoint can hold '
-        f'({", ".join(sorted(dtypes))}), found {array.dtype.name}.'
-      )
-  description = {
-    'round': round_num,
-    'tensors': {
-      name: {'dtype': array.dtype.name, 'shape': list(array.shape)}
-      for name, array in arrays.items()
-    },
-    'contents': json.loads(json.dumps(dict(contents))),
-  }
-  path = pathlib.Path(directory) / checkpoint_files.name_of(round_num)
-  with checkpoint_files.replace_directory(path) as temporary:
-    checkpoint_files.write(temporary, description, arrays, before_chunk)
-  return path
+
+  def __init__(self, path: pathlib.Path, what: str):
+    self.problem = f'the checkpoint {str(path)!r} is damaged: {what}'
+    super().__init__(f'{self.problem}. Use another checkpoint of the run.')
+
+
+def path_of(directory: str | os.PathLike, round_num: int) -> pathlib.Path:
+  """Returns a round's checkpoint, `directory/round_00000100`."""
+  return pathlib.Path(directory) / f'round_{round_num:08d}'
 
 
 def load_checkpoint(
   path: str | os.PathLike,
-  names: str | Collection[str] | None = None,
+  prefix: str | None = '',
   *,
   verify: bool = True,
 ) -> Checkpoint:
@@ -106,8 +87,8 @@ def load_checkpoint(
 
   Args:
     path: The checkpoint's directory.
-    names: A prefix or a collection of exact names: only these tensors are
-      read into memory. None: all.
+    prefix: Only tensors whose names start with it are read into memory. None:
+      none are.
     verify: Whether to check the tensor file against its SHA-256 first, which
       reads all of it. False where `latest_checkpoint` or
       `resolve_checkpoint` has just done so.
@@ -118,36 +99,28 @@ def load_checkpoint(
   Raises:
     UserError: If `path` is no checkpoint, is damaged, or is of a newer
       version.
-    KeyError: If an exact name is not in the checkpoint.
   """
   from safetensors import SafetensorError, safe_open
 
   path = pathlib.Path(path)
-  read = checkpoint_files.read_description
-  description = (checkpoint_files.verify if verify else read)(path)
-  chosen = list(description['tensors'])
-  if isinstance(names, str):
-    chosen = [name for name in chosen if name.startswith(names)]
-  elif names is not None:
-    missing = sorted(set(names) - set(chosen))
-    if missing:
-      raise KeyError(f'{str(path)!r} holds no tensor {missing[0]!r}.')
-    chosen = [name for name in chosen if name in set(names)]
+  description = (_verify if verify else read_description)(path)
+  tensors = {}
   try:
-    with safe_open(path / checkpoint_files.STATE_FILE, framework='np') as state:
+    with safe_open(path / STATE_FILE, framework='np') as state:
       # Of all, whatever is chosen: a check that reads none finds this out.
       for name, expected in description['tensors'].items():
         found = state.get_slice(name)
         dtype = _DTYPES.get(found.get_dtype())
         found = {'dtype': dtype, 'shape': found.get_shape()}
         if found != expected:
-          raise checkpoint_files.DamagedError(
+          raise DamagedError(
             path, f'tensor {name!r} must be {expected}, but is {found}'
           )
-      tensors = {name: state.get_tensor(name) for name in chosen}
+        if prefix is not None and name.startswith(prefix):
+          tensors[name] = state.get_tensor(name)
   except (SafetensorError, OSError) as error:
-    raise checkpoint_files.DamagedError(
-      path, f'{checkpoint_files.STATE_FILE} cannot be read ({error})'
+    raise DamagedError(
+      path, f'{STATE_FILE} cannot be read ({error})'
     ) from error
   return Checkpoint(
     round_num=description['round'],
@@ -196,21 +169,18 @@ def latest_checkpoint(
   if logged_rounds is not None and good.intersection(logged_rounds) - {0}:
     good &= set(logged_rounds)
   for round_num in reversed(rounds):
-    path = directory / checkpoint_files.name_of(round_num)
-    if round_num not in good:
-      print(
-        'fedfish: warning: metrics.csv has no whole row for round '
-        f'{round_num}; passing over its checkpoint.',
-        file=sys.stderr,
-      )
-      continue
-    try:
-      checkpoint_files.verify(path)
-    except checkpoint_files.DamagedError as error:
-      line = f'fedfish: warning: {error.problem}; passing over it.'
-      print(line, file=sys.stderr)
-      continue
-    return path
+    path = path_of(directory, round_num)
+    problem = (
+      f'metrics.csv has no whole row for round {round_num}; passing over its '
+      'checkpoint'
+    )
+    if round_num in good:
+      try:
+        _verify(path)
+        return path
+      except DamagedError as error:
+        problem = f'{error.problem}; passing over it'
+    print(f'fedfish: warning: {problem}.', file=sys.stderr)
   if rounds:
     raise UserError(
       f'{str(directory)!r} must hold an undamaged checkpoint to resume '
@@ -223,11 +193,8 @@ def latest_checkpoint(
 def resolve_checkpoint(path: str | os.PathLike) -> pathlib.Path:
   """Returns the checkpoint that `--checkpoint` means, verified.
 
-  Unlike `latest_checkpoint` it never falls back to an older checkpoint: to
+  A run's directory stands for its last checkpoint, never for an older one: to
   evaluate another model than the one asked for would be worse than to stop.
-
-  Args:
-    path: A checkpoint's directory, or a run's, which stands for its last.
 
   Raises:
     UserError: If it is neither, or the checkpoint is damaged or of a newer
@@ -235,14 +202,14 @@ def resolve_checkpoint(path: str | os.PathLike) -> pathlib.Path:
   """
   # Resolved: the run is found by the checkpoint's parents.
   path = pathlib.Path(path).resolve()
-  if not (path / checkpoint_files.DESCRIPTION_FILE).is_file():
+  if not (path / DESCRIPTION_FILE).is_file():
     rounds = list_rounds(path / 'checkpoints')
     if rounds:
-      path = path / 'checkpoints' / checkpoint_files.name_of(rounds[-1])
+      path = path_of(path / 'checkpoints', rounds[-1])
     elif not (_DIRECTORY_NAME.fullmatch(path.name) and path.is_dir()):
       raise UserError(_not_a_checkpoint(path))
   try:
-    checkpoint_files.verify(path)
+    _verify(path)
   except UserError as error:
     raise UserError(f'`--checkpoint`: {error}') from error
   return path
@@ -260,16 +227,14 @@ def remove_old_checkpoints(
 
   Args:
     directory: The run's `checkpoints` directory.
-    keep_last: How many of the newest to keep beside round 0's, >= 1; 0 keeps
-      all.
-    keep_every_num_rounds: Rounds that it divides are kept too, >= 1; they do
-      count where they are among the newest. 0: none.
+    keep_last: Number of the newest to keep beside round 0's, >= 1; 0 keeps all.
+    keep_every_num_rounds: Multiples of it are kept too, >= 1; 0: none. Like
+      `keep_rounds` they do count where they are among the newest.
     current_round: The round that the run has just saved. Later checkpoints,
       which it passed over as damaged when it resumed, are removed: counted
       as the newest, they would push out those that can be loaded. None: no
       checkpoint counts as later.
-    keep_rounds: Further rounds to keep, which do count where they are among
-      the newest.
+    keep_rounds: Further rounds to keep.
 
   Returns:
     The rounds whose checkpoints were removed, ascending.
@@ -279,18 +244,17 @@ def remove_old_checkpoints(
     OSError: If a checkpoint cannot be removed.
   """
   require_keep_rules(keep_last, keep_every_num_rounds)
-  directory = pathlib.Path(directory)
   rounds = list_rounds(directory)
   last = max(rounds, default=0) if current_round is None else current_round
-  later = [r for r in rounds if r > last]
   old = [r for r in rounds if 0 < r <= last]
   old = old[:-keep_last] if keep_last else []
   if keep_every_num_rounds:
     old = [r for r in old if r % keep_every_num_rounds]
-  removed = [r for r in old if r not in keep_rounds] + later
+  removed = [r for r in old if r not in keep_rounds]
+  removed += [r for r in rounds if r > last]
   for round_num in removed:
     # Renamed first: a removal that is cut short leaves no half checkpoint.
-    path = directory / checkpoint_files.name_of(round_num)
+    path = path_of(directory, round_num)
     os.replace(path, tempfile.mkdtemp(dir=directory, prefix=f'.{path.name}.'))
   remove_leftovers(directory)
   return removed
@@ -307,17 +271,70 @@ def require_keep_rules(keep_last: int, keep_every_num_rounds: int) -> None:
 
 
 def remove_leftovers(directory: str | os.PathLike) -> None:
-  """Removes what killed runs left half written or half removed.
-
-  Args:
-    directory: The run's `checkpoints` directory; need not exist. Nobody may
-      be writing a checkpoint there.
-  """
+  """Removes what killed runs left half written or half removed."""
   for leftover in pathlib.Path(directory).glob('.round_*'):
     shutil.rmtree(leftover, ignore_errors=True)
 
 
-def _not_a_checkpoint(path: pathlib.Path) -> str:
+def read_description(path: pathlib.Path) -> dict[str, Any]:
+  """Returns `checkpoint.json`, checked for its version and its fields."""
+  file = path / DESCRIPTION_FILE
+  try:
+    description = files.parse_json(file.read_text(encoding='utf-8'))
+    version = description['schema_version']
+  except FileNotFoundError as error:
+    raise DamagedError(path, f'{DESCRIPTION_FILE} is missing') from error
+  except OSError as error:
+    raise DamagedError(
+      path, f'{DESCRIPTION_FILE} cannot be read ({error.strerror})'
+    ) from error
+  except (ValueError, KeyError, TypeError) as error:
+    raise DamagedError(path, f'{DESCRIPTION_FILE} is not readable') from error
+  if not isinstance(version, int) or version > SCHEMA_VERSION:
+    raise UserError(
+      f'the checkpoint {str(path)!r} has schema version {version}, but this '
+      f'fedfish reads versions up to {SCHEMA_VERSION}. Use the version of '
+      'fedfish that wrote it, or a newer one.'
+    )
+  types = {'round': int, 'state': dict, 'tensors': dict, 'contents': dict}
+  if missing := types.keys() - description.keys():
+    raise DamagedError(path, f'{DESCRIPTION_FILE} has no {min(missing)!r}')
+  for name, expected in types.items():
+    value = description[name]
+    if type(value) is not expected or (
+      name == 'state' and not {'num_bytes', 'sha256'} <= value.keys()
+    ):
+      raise DamagedError(path, f'{DESCRIPTION_FILE} has a wrong {name!r}')
+  round_num = description['round']
+  if path.name.startswith('round_') and path != path_of(path.parent, round_num):
+    raise DamagedError(path, f'{DESCRIPTION_FILE} is of round {round_num}')
+  return description
+
+
+def _verify(path):
+  """Returns `checkpoint.json`, once the tensor file has the sum it names."""
+  description = read_description(path)
+  file, expected = path / STATE_FILE, description['state']
+  if not file.is_file():
+    raise DamagedError(path, f'{STATE_FILE} is missing')
+  num_bytes = file.stat().st_size
+  if num_bytes != expected['num_bytes']:
+    raise DamagedError(
+      path,
+      f'{STATE_FILE} must have {expected["num_bytes"]} bytes, but has '
+      f'{num_bytes}',
+    )
+  with open(file, 'rb') as stream:
+    found = hashlib.file_digest(stream, 'sha256').hexdigest()
+  if found != expected['sha256']:
+    raise DamagedError(
+      path,
+      f'{STATE_FILE} must have SHA-256 {expected["sha256"]}, but has {found}',
+    )
+  return description
+
+
+def _not_a_checkpoint(path):
   if not path.exists():
     found = 'does not exist'
   elif not path.is_dir():

@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import pathlib
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any
 
 from tff_fedfish.config.data_settings import DataConfig
 from tff_fedfish.config.schema import TrainConfig
@@ -21,27 +21,9 @@ from tff_fedfish.run import run_inputs
 from tff_fedfish.runtime.client_data import ClientLoader, LoadedClient
 
 
-class Source(Protocol):
-  """Source of the clients' sequences or images."""
-
-  def open(self) -> ClientRows:
-    """Returns the clients' sequences or images."""
-
-
-@dataclasses.dataclass(frozen=True)
-class InMemorySource:
-  """Sequences or images that this process has opened."""
-
-  client_rows: ClientRows
-
-  def open(self) -> ClientRows:
-    """Returns them."""
-    return self.client_rows
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class StoredSource:
-  """Names the corpus that a worker process opens for itself, once."""
+class StoredRows(ClientRows):
+  """Rows of a corpus that a worker process opens for itself, once."""
 
   data: DataConfig
   """With paths as the workers see them."""
@@ -51,55 +33,27 @@ class StoredSource:
   held_out: str = 'whole'
   """See `load_image_corpus`."""
 
-  def open(self) -> ClientRows:
-    """Returns sequences or images; the second time the same object."""
-    return _open_stored(self)
+  def training_sequences(self, client_id: bytes, **options: Any) -> Rows:
+    """See `ClientRows`."""
+    return _open_stored(self).training_sequences(client_id, **options)
 
 
-@functools.lru_cache(maxsize=1)
-def _open_stored(source):
-  data = source.data
-  if data.holds_images:
-    from tff_fedfish.data.images.loading import load_image_corpus
-
-    return load_image_corpus(
-      data.corpus,
-      data.directory,
-      partition=source.partition,
-      held_out=source.held_out,
-    )
-  corpus = GroupedCorpus(data.directory)
-  groups = ClientSequences(
-    corpus,
-    load_tokenizer(data.vocabulary),
-    sequence_length=data.sequence_length,
-    drop_short_block=data.drop_short_block,
-  )
-  if source.merge is None:
-    return groups
-  # The driver has counted the rows: here they are counted again only where the
-  # cache of its user is not this one.
-  return merged_clients.open_merged_clients(corpus, groups, source.merge)
-
-
-def source_of(
+def rows_for_engine(
   config: TrainConfig, client_rows: ClientRows, vocabulary: pathlib.Path
-) -> Source:
-  """Returns the source from which the rounds of a run are fed.
+) -> ClientRows:
+  """Returns the rows with which the rounds of a run are fed.
 
-  Args:
-    config: The run's config.
-    client_rows: Sequences or images that this process has opened.
-    vocabulary: Directory of the run's own vocabulary, which workers open.
+  In process those that are opened; workers open the corpus, and the run's own
+  vocabulary, themselves.
   """
   if config.engine.kind == 'in_process':
-    return InMemorySource(client_rows)
+    return client_rows
   directory = str(pathlib.Path(config.data.directory).resolve())
   data = dataclasses.replace(config.data, directory=directory)
   if data.holds_images:
-    return StoredSource(data=data, **run_inputs.image_options(config))
+    return StoredRows(data=data, **run_inputs.image_options(config))
   data = dataclasses.replace(data, vocabulary=str(vocabulary.resolve()))
-  return StoredSource(data=data, merge=run_inputs.merge_of(config))
+  return StoredRows(data=data, merge=run_inputs.merge_of(config))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -107,7 +61,7 @@ class TrainingClient(ClientLoader):
   """One client in one round; reads and tokenizes when it is loaded."""
 
   client_id: bytes
-  source: Source
+  client_rows: ClientRows
   round_num: int
   shuffle_seed: int
   max_sequences: int | None
@@ -120,7 +74,7 @@ class TrainingClient(ClientLoader):
 
   def sequences(self) -> Rows:
     """Returns what the client trains on, shuffled and capped."""
-    rows = self.source.open().training_sequences(
+    rows = self.client_rows.training_sequences(
       self.client_id,
       shuffle_seed=self.shuffle_seed,
       round_num=self.round_num,
@@ -148,17 +102,13 @@ class TrainingClient(ClientLoader):
 def cohort(
   config: TrainConfig,
   participating: Sequence[bytes],
-  source: Source,
+  client_rows: ClientRows,
   round_num: int,
 ) -> list[TrainingClient]:
-  """Returns the cohort of a round in the order of the draw.
+  """Returns the cohort of a round, counted from 1, in the order of the draw.
 
-  Args:
-    config: The run's config.
-    participating: Clients that may be drawn. Where the config says no size, all
-      of them are the cohort, in their order.
-    source: Their sequences or images.
-    round_num: 1-based round.
+  Where the config says no size, all that participate are the cohort, in their
+  order.
   """
   work, client_ids = config.client_work, participating
   if config.cohorts.cohort_size is not None:
@@ -171,7 +121,7 @@ def cohort(
   return [
     TrainingClient(
       client_id=client_id,
-      source=source,
+      client_rows=client_rows,
       round_num=round_num,
       shuffle_seed=config.seeds.shuffle_seed,
       max_sequences=work.max_sequences_per_client,
@@ -181,3 +131,29 @@ def cohort(
     )
     for client_id in client_ids
   ]
+
+
+@functools.lru_cache(maxsize=1)
+def _open_stored(stored):
+  data = stored.data
+  if data.holds_images:
+    from tff_fedfish.data.images.loading import load_image_corpus
+
+    return load_image_corpus(
+      data.corpus,
+      data.directory,
+      partition=stored.partition,
+      held_out=stored.held_out,
+    )
+  corpus = GroupedCorpus(data.directory)
+  groups = ClientSequences(
+    corpus,
+    load_tokenizer(data.vocabulary),
+    sequence_length=data.sequence_length,
+    drop_short_block=data.drop_short_block,
+  )
+  if stored.merge is None:
+    return groups
+  # The driver has counted the rows: here they are counted again only where the
+  # cache of its user is not this one.
+  return merged_clients.open_merged_clients(corpus, groups, stored.merge)

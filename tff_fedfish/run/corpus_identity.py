@@ -57,17 +57,13 @@ def identify(config: TrainConfig, corpus: Corpus) -> CorpusIdentity:
     config: The config of a run that trains on a corpus of this kind.
     corpus: From `run_inputs.open_corpus`.
   """
-  name, key, part, grouping = config.data.corpus, None, None, corpus.fingerprint
   manifest = corpus.manifest
-  if manifest is not None:
-    name, key = manifest.corpus, manifest.key
-    if manifest.split is not None:
-      part, grouping = manifest.split.name, _grouping(manifest)
+  split = manifest and manifest.split
   return CorpusIdentity(
-    name=name,
-    key=key,
-    part=part,
-    grouping=grouping,
+    name=manifest.corpus if manifest else config.data.corpus,
+    key=manifest and manifest.key,
+    part=split and split.name,
+    grouping=_grouping(manifest) if split else corpus.fingerprint,
     fingerprint=corpus.fingerprint,
   )
 

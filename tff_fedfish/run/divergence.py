@@ -91,8 +91,8 @@ class RoundHistory:
 
   def last_good_checkpoint(self) -> pathlib.Path:
     """Returns the path of the last good checkpoint, or of round 0's."""
-    directory = self._run / run_directory.CHECKPOINTS_NAME
-    return directory / f'round_{self.good_and_finite()[0]:08d}'
+    good, _ = self.good_and_finite()
+    return checkpoints.path_of(self._run / run_directory.CHECKPOINTS_NAME, good)
 
   def require_not_diverged(self) -> None:
     """Raises FailedError if the run stops, or has stopped before."""

@@ -1,13 +1,15 @@
-"""From a config to the model, process and evaluator that it describes.
+"""From a config to its model and learning process, whose state is named here.
 
 Building and compiling them takes many seconds. What is built last is kept, so
 that a process which trains a run and then evaluates or resumes it does so once.
 """
 
 import functools
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
+import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
@@ -21,7 +23,10 @@ from models.model_shapes import are_matrices
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.errors import UserError
 from tff_fedfish.optimizers.build import build_optimizer
-from tff_fedfish.run import fingerprints, round_metrics
+from tff_fedfish.run import round_metrics, run_directory
+from tff_fedfish.runtime import tff_internals, values
+
+TRAINABLE_PREFIX = 'global_model_weights/trainable/'
 
 MAX_KEPT = 1
 """How many models, processes and evaluators are kept; graphs take memory."""
@@ -42,7 +47,7 @@ def keep_last(
   @functools.wraps(build)
   def get(config):
     # The class too: two of one's own methods may share a name.
-    key = type(config.algorithm), fingerprints.settings_fingerprint(config)
+    key = type(config.algorithm), run_directory.settings_fingerprint(config)
     if key not in kept:
       while len(kept) >= MAX_KEPT:
         del kept[next(iter(kept))]
@@ -55,18 +60,18 @@ def keep_last(
 @keep_last
 def build_model(config: TrainConfig) -> ModelSpec:
   """Returns the model of a config, weights drawn from its seed."""
-  shape, model_seed = config.model_shape(), config.seeds.model_seed
-  marks_repeats = config.client_work.num_local_steps is not None
+  shape = config.model_shape()
+  shared = {
+    'model_seed': config.seeds.model_seed,
+    'marks_repeats': config.client_work.num_local_steps is not None,
+  }
   if isinstance(shape, ImageModelConfig):
-    return build_image_model(
-      shape, model_seed=model_seed, marks_repeats=marks_repeats
-    )
+    return build_image_model(shape, **shared)
   return build_language_model(
     shape,
-    model_seed=model_seed,
     xla=config.engine.xla,
     noise_seeds=config.algorithm.samples_labels,
-    marks_repeats=marks_repeats,
+    **shared,
   )
 
 
@@ -75,10 +80,9 @@ def build_learning_process(
   config: TrainConfig,
 ) -> tff.learning.templates.LearningProcess:
   """Returns the learning process of a config."""
-  model = build_model(config)
   return config.method.build(
     config,
-    model,
+    build_model(config),
     client_optimizer=build_client_optimizer(config),
     server_optimizer=build_optimizer(
       config.server, are_matrices(config.model_shape())
@@ -108,17 +112,9 @@ def with_rates(
 ) -> Any:
   """Returns the state with the learning rates of the round that follows it.
 
-  They follow from the config and the round, whatever the state holds: a run
-  that is resumed goes on as if it had not stopped.
-
-  Args:
-    process: The run's learning process.
-    state: Its state.
-    config: The run's config.
-    round_num: The round, >= 1.
-
-  Returns:
-    The state; the same object where all rates are constant.
+  They follow from the config and the round (>= 1), whatever the state holds: a
+  run that is resumed goes on as if it had not stopped. Where all rates are
+  constant, the same object is returned.
   """
   slots = {'client_work': config.client_work, 'finalizer': config.server}
   rates = {
@@ -140,3 +136,91 @@ def build_client_optimizer(
 ) -> tff.learning.optimizers.Optimizer:
   """Returns the client optimizer of a config."""
   return build_optimizer(config.client_work, are_matrices(config.model_shape()))
+
+
+def to_tensors(state: Any, state_type: tff.Type) -> dict[str, np.ndarray]:
+  """Returns the tensors of a process's state by name, in the type's order.
+
+  Names are paths of field names and positions, such as
+  'global_model_weights/trainable/0'. The type of the state is
+  `process.initialize.type_signature.result`.
+  """
+  tensors = map(values.as_array, values.flatten(state, state_type))
+  return dict(zip(_names(state_type), tensors, strict=True))
+
+
+def from_tensors(
+  tensors: Mapping[str, np.ndarray],
+  state_type: tff.Type,
+  source: str | os.PathLike,
+) -> Any:
+  """Returns the state whose tensors `to_tensors` gave.
+
+  Raises:
+    UserError: If they are of another model, optimizer or method; names their
+      source.
+  """
+  names = _names(state_type)
+  shapes = [tuple(found.shape) for found in values.tensor_types(state_type)]
+  require_tensors(tensors, dict(zip(names, shapes, strict=True)), source)
+  return values.unflatten([tensors[name] for name in names], state_type)
+
+
+def trainable_by_name(
+  tensors: Mapping[str, np.ndarray],
+  shapes: Mapping[str, tuple[int, ...]],
+  source: str | os.PathLike,
+) -> dict[str, np.ndarray]:
+  """Returns the model's weights by the names that the model gives them.
+
+  Args:
+    tensors: Of a checkpoint; those that are no weights are left out.
+    shapes: Name -> shape in the model's order, as `weight_shapes` returns them.
+    source: Where the tensors come from, for the error.
+
+  Raises:
+    UserError: If they are of another model.
+  """
+  numbered = {f'{TRAINABLE_PREFIX}{i}': name for i, name in enumerate(shapes)}
+  found = {k: v for k, v in tensors.items() if k.startswith(TRAINABLE_PREFIX)}
+  require_tensors(
+    found, {number: shapes[name] for number, name in numbered.items()}, source
+  )
+  return {name: found[number] for number, name in numbered.items()}
+
+
+def require_tensors(
+  tensors: Mapping[str, np.ndarray],
+  expected_shapes: Mapping[str, tuple[int, ...]],
+  source: str | os.PathLike,
+) -> None:
+  """Raises UserError unless exactly these tensors are there, so shaped."""
+  for name in sorted({*tensors, *expected_shapes}):
+    found = tuple(tensors[name].shape) if name in tensors else None
+    expected = expected_shapes.get(name)
+    if found == expected:
+      continue
+    must, has = f'have shape {list(expected or ())}', 'is missing'
+    if expected is None:
+      must = 'not be there'
+    if found is not None:
+      has = f'has shape {list(found)}'
+    raise UserError(
+      f'The checkpoint {str(source)!r} is of another model or method: '
+      f'tensor {name!r} must {must}, but it {has}. Use '
+      'the config that the checkpoint was made with, or a new --workdir.'
+    )
+
+
+def _names(value_type: tff.Type) -> list[str]:
+  if isinstance(value_type, tff.FederatedType):
+    return _names(value_type.member)
+  if not isinstance(value_type, tff.StructType):
+    return ['']
+  return [
+    '/'.join(filter(None, [str(field or index), rest]))
+    for index, (field, element) in enumerate(
+      tff_internals.to_elements(value_type)
+    )
+    for rest in _names(element)
+  ]

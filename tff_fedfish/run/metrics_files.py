@@ -14,7 +14,6 @@ import pathlib
 import re
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from tff_fedfish import files
 from tff_fedfish.errors import UserError
@@ -25,10 +24,10 @@ _EVENTS_PREFIX = 'events.out.tfevents.'
 
 
 class MetricsLog:
-  """Writes one row per round to each file of a run.
+  """Writes one row per round to each file of a run, within a `with` block.
 
   Args:
-    run_directory: The run's directory; must exist.
+    run_directory: The run's directory; must exist when the block is entered.
     resume_after_round: The round of the checkpoint that a resumed run
       restored: later rows, which the run will repeat, and a last line that is
       cut off are removed. None: the run starts, and the files with it.
@@ -37,9 +36,9 @@ class MetricsLog:
       TensorBoard they stand under `timings/`.
 
   Raises:
-    UserError: If a file of the run to resume is missing, damaged or has other
-      columns, or metrics.csv has no row for `resume_after_round`. No file is
-      touched then.
+    UserError: On construction, which touches no file: if a file of the run to
+      resume is missing, damaged or has other columns, or metrics.csv has no row
+      for `resume_after_round`.
   """
 
   def __init__(
@@ -50,22 +49,37 @@ class MetricsLog:
     metric_names: Sequence[str],
     timing_names: Sequence[str],
   ):
-    tables = _tables(run_directory, metric_names, timing_names)
-    # Both are checked before either is changed.
-    kept = _rows_to_keep(tables, resume_after_round)
-    for table, rows in zip(tables, kept, strict=True):
-      table.start(rows)
-    self._metrics, self._timings = tables
-    self._last_round = -1 if resume_after_round is None else resume_after_round
-    self._events = _EventFile(
-      pathlib.Path(run_directory) / 'tensorboard', self._last_round + 1
+    self._directory = pathlib.Path(run_directory)
+    path = self._directory / 'metrics.csv'
+    self._metrics = _Table(path, metric_names, resume_after_round)
+    self._timings = _Table(
+      self._directory / 'timings.csv', timing_names, resume_after_round
     )
+    self._last_round = -1
+    if resume_after_round is not None:
+      self._last_round = resume_after_round
+      rows = self._metrics.kept_rows
+      last = int(rows[-1][0]) if rows else None
+      # The last row of timings.csv may be missing.
+      if last != resume_after_round:
+        raise UserError(
+          f'{str(path)!r} must have a row for round {resume_after_round}, '
+          'from which the run resumes, but its last before is '
+          f'{"none" if last is None else last}. Restore the file, or use '
+          'another --workdir.'
+        )
 
   def __enter__(self) -> 'MetricsLog':
+    self._metrics.start()
+    self._timings.start()
+    self._events = _EventFile(
+      self._directory / 'tensorboard', self._last_round + 1
+    )
     return self
 
   def __exit__(self, *_) -> None:
-    self.close()
+    for table in (self._metrics, self._timings, self._events):
+      table.file.close()
 
   def log_round(
     self,
@@ -91,30 +105,13 @@ class MetricsLog:
         f'Round {round_num} must come after round {self._last_round}, which '
         'has been logged.'
       )
-    metrics_row = self._metrics.row(round_num, metrics)
-    timings_row = self._timings.row(round_num, timings)
-    self._timings.append(timings_row)
-    self._metrics.append(metrics_row)
+    metrics_line = self._metrics.line(round_num, metrics)
+    timings_line = self._timings.line(round_num, timings)
+    self._timings.append(timings_line)
+    self._metrics.append(metrics_line)
     self._last_round = round_num
     values = {f'timings/{name}': value for name, value in timings.items()}
     self._events.add_scalars(round_num, {**metrics, **values})
-
-  def close(self) -> None:
-    """Closes the files; all rows are on disk already."""
-    for file in (self._metrics, self._timings, self._events):
-      file.close()
-
-
-def require_resumable(
-  run_directory: str | os.PathLike,
-  resume_after_round: int,
-  *,
-  metric_names: Sequence[str],
-  timing_names: Sequence[str],
-) -> None:
-  """Raises the UserError that `MetricsLog` would raise; touches nothing."""
-  tables = _tables(run_directory, metric_names, timing_names)
-  _rows_to_keep(tables, resume_after_round)
 
 
 def logged_rounds(path: str | os.PathLike) -> set[int]:
@@ -159,86 +156,60 @@ def read_metrics(
   return rows
 
 
-def _tables(run_directory, metric_names, timing_names):
-  """Returns metrics.csv and timings.csv, not yet opened."""
-  run_directory = pathlib.Path(run_directory)
-  return (
-    _Table(run_directory / 'metrics.csv', metric_names),
-    _Table(run_directory / 'timings.csv', timing_names),
-  )
-
-
-def _rows_to_keep(tables, resume_after_round):
-  """Returns the rows of both up to a round; None: no rows."""
-  if resume_after_round is None:
-    return [], []
-  metrics, timings = (t.rows_until(resume_after_round) for t in tables)
-  last = int(metrics[-1][0]) if metrics else None
-  # The last row of timings.csv may be missing.
-  if last != resume_after_round:
-    raise UserError(
-      f'{str(tables[0].path)!r} must have a row for round '
-      f'{resume_after_round}, from which the run resumes, but its last '
-      f'before is {"none" if last is None else last}. Restore the file, '
-      'or use another --workdir.'
-    )
-  return metrics, timings
-
-
 class _Table:
-  """One CSV file with a fixed list of columns."""
+  """One CSV file with a fixed list of columns.
 
-  def __init__(self, path: pathlib.Path, names: Sequence[str]):
-    self.path = path
+  Attributes:
+    kept_rows: Rows of the file up to the round to resume after.
+    file: Where rows are added, once the table is started.
+  """
+
+  def __init__(self, path, names, resume_after_round):
+    self._path = path
     self._header = [_ROUND, *names]
     if len(set(self._header)) < len(self._header):
       raise ValueError(
         f'The columns of {path.name} must differ, found {self._header}.'
       )
-    self._file = None
-
-  def rows_until(self, round_num: int) -> list[list[str]]:
-    """Returns the rows of the file up to a round."""
-    header, lines = _read_lines(self.path, drops_cut_off=True)
+    self.kept_rows, self.file = [], None
+    if resume_after_round is None:
+      return
+    header, lines = _read_lines(path, drops_cut_off=True)
     if header != self._header:
       missing = [name for name in self._header if name not in header]
       extra = [name for name in header if name not in self._header]
       raise UserError(
-        f'{str(self.path)!r} must have the columns that this run writes to '
+        f'{str(path)!r} must have the columns that this run writes to '
         f'be resumed, but it lacks {missing or "none"}, has {extra or "none"} '
         'besides, or has another order. Resume with the version and the '
         'config of fedfish that wrote it, or use another --workdir.'
       )
     for line_num, cells in lines:
       if len(cells) != len(header) or not _INTEGER.fullmatch(cells[0]):
-        raise _damaged(self.path, line_num, f'found {cells}')
-    return [cells for _, cells in lines if int(cells[0]) <= round_num]
+        raise _damaged(path, line_num, f'found {cells}')
+      if int(cells[0]) <= resume_after_round:
+        self.kept_rows.append(cells)
 
-  def start(self, rows: Sequence[Sequence[str]]) -> None:
-    """Rewrites the file with these rows, and opens it for more."""
-    with files.write_atomically(self.path) as file:
-      file.write(''.join(map(_to_line, [self._header, *rows])))
-    self._file = open(self.path, 'ab')
+  def start(self):
+    """Rewrites the file with the rows that are kept, and opens it for more."""
+    with files.write_atomically(self._path) as file:
+      file.write(''.join(map(_to_line, [self._header, *self.kept_rows])))
+    self.file = open(self._path, 'ab')
 
-  def row(
-    self, round_num: int, values: Mapping[str, float | int | None]
-  ) -> list[str]:
+  def line(self, round_num, values):
     unknown = sorted(set(values) - set(self._header[1:]))
     if unknown:
       raise ValueError(
-        f'{unknown[0]!r} must be a column of {self.path.name}, which are '
+        f'{unknown[0]!r} must be a column of {self._path.name}, which are '
         f'{self._header}.'
       )
     cells = [_format(name, values.get(name)) for name in self._header[1:]]
-    return [str(int(round_num)), *cells]
+    return _to_line([str(int(round_num)), *cells])
 
-  def append(self, row: Sequence[str]) -> None:
-    self._file.write(_to_line(row).encode())
-    self._file.flush()
-    os.fsync(self._file.fileno())
-
-  def close(self) -> None:
-    self._file.close()
+  def append(self, line):
+    self.file.write(line.encode())
+    self.file.flush()
+    os.fsync(self.file.fileno())
 
 
 class _EventFile:
@@ -246,30 +217,27 @@ class _EventFile:
 
   Every start of a run has a file of its own. TensorBoard reads them in the
   order of their names, which therefore count up; and they tell no host name.
-
-  Args:
-    directory: Where the event files lie; created when absent.
-    first_step: The first step that this file will hold. TensorBoard then
-      forgets what earlier files say of this step and later ones, as a resumed
-      run repeats them.
+  It forgets what earlier files say of `first_step` and later steps, as a
+  resumed run repeats them.
   """
 
   def __init__(self, directory: pathlib.Path, first_step: int):
     from tensorboard.compat.proto import event_pb2
+    from tensorboard.summary.writer import record_writer
 
     directory.mkdir(parents=True, exist_ok=True)
     found = (path.suffix[1:] for path in directory.glob(f'{_EVENTS_PREFIX}*'))
     number = max((int(text) for text in found if text.isdecimal()), default=-1)
-    name = f'{_EVENTS_PREFIX}{number + 1:06d}'
     # Unbuffered: an event is in the file, whole, when `write` returns.
-    self._file = open(directory / name, 'xb', buffering=0)
+    self.file = open(
+      directory / f'{_EVENTS_PREFIX}{number + 1:06d}', 'xb', buffering=0
+    )
+    self._records = record_writer.RecordWriter(self.file)
     self._write(file_version='brain.Event:2')
     start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
     self._write(step=first_step, session_log=start)
 
-  def add_scalars(
-    self, step: int, values: Mapping[str, float | int | None]
-  ) -> None:
+  def add_scalars(self, step, values):
     """Adds one event with a scalar per tag; None is left out."""
     from tensorboard.compat.proto import summary_pb2
 
@@ -280,25 +248,15 @@ class _EventFile:
     ]
     self._write(step=step, summary=summary_pb2.Summary(value=scalars))
 
-  def close(self) -> None:
-    """Closes the file; all events are in it already."""
-    self._file.close()
-
-  def _write(self, **fields: Any) -> None:
+  def _write(self, **fields):
     from tensorboard.compat.proto import event_pb2
-    from tensorboard.summary.writer import record_writer
 
     event = event_pb2.Event(wall_time=time.time(), **fields)
-    record = io.BytesIO()
-    record_writer.RecordWriter(record).write(event.SerializeToString())
-    self._file.write(record.getvalue())
+    self._records.write(event.SerializeToString())
 
 
-def _read_lines(
-  path: pathlib.Path, *, drops_cut_off: bool = False
-) -> tuple[list[str], list[tuple[int, list[str]]]]:
+def _read_lines(path, *, drops_cut_off):
   """Returns the header's cells and, of every whole line, number and cells."""
-  path = pathlib.Path(path)
   try:
     data = path.read_bytes()
   except FileNotFoundError as error:
@@ -321,20 +279,20 @@ def _read_lines(
   return header, list(enumerate(rows, start=2))
 
 
-def _damaged(path: str | os.PathLike, line_num: int, what: str) -> UserError:
+def _damaged(path, line_num, what) -> UserError:
   return UserError(
     f'{str(path)!r} must hold one number per column in every line, but line '
     f'{line_num} does not ({what}). Restore the file, or leave this run out.'
   )
 
 
-def _to_line(row: Sequence[str]) -> str:
+def _to_line(row):
   line = io.StringIO()
   csv.writer(line, lineterminator='\n').writerow(row)
   return line.getvalue()
 
 
-def _format(name: str, value: float | int | None) -> str:
+def _format(name, value):
   if value is None:
     return ''
   # NumPy's scalars: a float32 has no shortest form that a double would share.
@@ -344,7 +302,7 @@ def _format(name: str, value: float | int | None) -> str:
   return repr(value)
 
 
-def _parse(cell: str) -> float | int | None:
+def _parse(cell):
   if not cell:
     return None
   return int(cell) if _INTEGER.fullmatch(cell) else float(cell)

@@ -34,6 +34,10 @@ _TRAIN_NAMES = (
   'train/update_is_non_finite',
   'train/update_is_all_zero',
 )
+_COMMUNICATION_NAMES = tuple(
+  f'communication/{field.name}'
+  for field in dataclasses.fields(communication.Communication)
+)
 _HELD_OUT_NAMES = (
   'held_out/loss',
   'held_out/accuracy',
@@ -61,20 +65,17 @@ def metric_names(config: TrainConfig) -> tuple[str, ...]:
 
   What a run does not measure has none, so that older runs can be continued.
   """
-  names = list(_TRAIN_NAMES)
-  if config.client_work.max_delta_norm:
-    names.append('train/num_clipped_clients')
-  names += [column.name for column in config.method.columns(config)]
-  names += rates_by_column(config, 1)
-  names += [
-    f'communication/{field.name}'
-    for field in dataclasses.fields(communication.Communication)
-  ]
-  if config.evaluation.num_clients:
-    names += _HELD_OUT_NAMES
-  if config.evaluation.barrier_every_num_rounds:
-    names += _BARRIER_NAMES
-  return tuple(names)
+  clipped = ('train/num_clipped_clients',)
+  barrier = config.evaluation.barrier_every_num_rounds
+  return (
+    *_TRAIN_NAMES,
+    *(clipped if config.client_work.max_delta_norm else ()),
+    *(column.name for column in config.method.columns(config)),
+    *rates_by_column(config, 1),
+    *_COMMUNICATION_NAMES,
+    *(_HELD_OUT_NAMES if config.evaluation.num_clients else ()),
+    *(_BARRIER_NAMES if barrier else ()),
+  )
 
 
 def require_own_columns(config: TrainConfig) -> None:
@@ -127,13 +128,10 @@ def train_metrics(
   num_clients: int,
   columns: Sequence[Column] = (),
 ) -> dict[str, float | int | None]:
-  """Returns the training columns of one round.
+  """Returns the training columns of a round, the method's own among them.
 
-  Args:
-    metrics: What the learning process reported.
-    outcome: What the engine reported, with what the clients' loaders counted.
-    num_clients: Size of the cohort.
-    columns: Those that the method adds.
+  From what the learning process reported and, with what the clients' loaders
+  counted, the engine.
   """
   train = metrics['client_work']['train']
   counts = metrics['client_work']['clients']
@@ -166,44 +164,19 @@ def train_metrics(
 def is_non_finite(row: Mapping[str, float | int | None]) -> bool:
   """Says whether nothing could be learned in a round.
 
-  Args:
-    row: The round's row of metrics.csv.
-
-  Returns:
-    True if clients had data but none of them a finite update, or if the mean
-    update was not finite. False where no client had data.
+  True if clients had data but none of them a finite update, or if the mean
+  update was not finite. False where no client had data.
   """
-  num_with_data = _count(row, 'train/num_clients') - sum(
-    _count(row, name)
-    for name in ('train/num_empty_clients', *_FAILED_NAMES.values())
+  without_data = ('train/num_empty_clients', *_FAILED_NAMES.values())
+  num_with_data = (row.get('train/num_clients') or 0) - sum(
+    row.get(name) or 0 for name in without_data
   )
-  return _count(
-    row, 'train/update_is_non_finite'
-  ) > 0 or 0 < num_with_data <= num_rejected_clients(row)
+  if (row.get('train/update_is_non_finite') or 0) > 0:
+    return True
+  return 0 < num_with_data <= num_rejected_clients(row)
 
 
 def num_rejected_clients(row: Mapping[str, float | int | None]) -> int:
   """Returns how many clients of a round had no finite update."""
-  return _count(row, 'train/num_non_finite_clients') + _count(
-    row, 'train/num_overflowing_clients'
-  )
-
-
-def _count(row, name):
-  return row.get(name) or 0
-
-
-def communication_metrics(
-  round_num: int, config: TrainConfig, num_weights: int, *, cohort_size: int
-) -> dict[str, int]:
-  """Returns the communication columns after `round_num` rounds."""
-  spent = communication.after_rounds(
-    round_num,
-    traffic=config.method.traffic(config.algorithm),
-    cohort_size=cohort_size,
-    num_weights=num_weights,
-  )
-  return {
-    f'communication/{name}': value
-    for name, value in dataclasses.asdict(spent).items()
-  }
+  names = ('train/num_non_finite_clients', 'train/num_overflowing_clients')
+  return sum(row.get(name) or 0 for name in names)

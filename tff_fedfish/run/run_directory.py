@@ -1,10 +1,14 @@
 """A run's directory: started once, continued only by the same run."""
 
 import contextlib
+import dataclasses
 import fcntl
+import hashlib
+import json
 import os
 import pathlib
 import shutil
+import sys
 from collections.abc import Iterator
 
 from tff_fedfish import files
@@ -15,11 +19,30 @@ from tff_fedfish.environment import environment_facts
 from tff_fedfish.errors import UserError
 from tff_fedfish.run import checkpoints, corpus_identity, metrics_files
 from tff_fedfish.run.corpus_identity import CorpusIdentity
-from tff_fedfish.run.fingerprints import MAY_CHANGE
 
 CONFIG_NAME = 'config.json'
 CHECKPOINTS_NAME = 'checkpoints'
 VOCABULARY_NAME = 'vocabulary'
+MAY_CHANGE = frozenset(
+  {
+    'training.num_rounds',
+    'training.max_non_finite_rounds',
+    'checkpoints.every_num_rounds',
+    'checkpoints.keep_last',
+    'checkpoints.keep_every_num_rounds',
+    'engine.num_workers',
+    'engine.gpus_per_worker',
+    'engine.ray_address',
+    'engine.quorum',
+    # They may have moved; their content is compared.
+    'data.directory',
+    'data.vocabulary',
+  }
+)
+"""Settings that may differ when a run is resumed."""
+
+_VOCABULARY_KEY = 'vocabulary_fingerprint'
+_SETTINGS_KEY = 'settings_fingerprint'
 
 _WRITTEN_NAMES = (
   CONFIG_NAME,
@@ -47,28 +70,10 @@ def read_config(run_directory: str | os.PathLike) -> TrainConfig:
   return config
 
 
-def _config_or_none(run_directory):
-  path = run_directory / CONFIG_NAME
-  try:
-    value = files.parse_json(path.read_text(encoding='utf-8'))
-  except FileNotFoundError:
-    return None
-  except (ValueError, OSError) as error:
-    raise UserError(
-      f'{str(path)!r} must hold the config of a run, but cannot be read '
-      f'({error}). Restore the file.'
-    ) from error
-  return config_loading.from_json_dict(value, str(path))
-
-
 def checkpoint_to_resume(
   config: TrainConfig, workdir: str | os.PathLike
 ) -> checkpoints.Checkpoint | None:
-  """Checks that a run may start or continue in a directory.
-
-  Args:
-    config: The config of the run that is to come.
-    workdir: Its directory, as typed.
+  """Checks that the run of a config may start or continue in a directory.
 
   Returns:
     The checkpoint to continue from, without tensors; None: the run starts.
@@ -97,7 +102,7 @@ def checkpoint_to_resume(
     directory,
     logged_rounds=metrics_files.logged_rounds(workdir / 'metrics.csv'),
   )
-  found = checkpoints.load_checkpoint(path, (), verify=False)
+  found = checkpoints.load_checkpoint(path, None, verify=False)
   if found.round_num > config.training.num_rounds:
     raise UserError(
       f'`--config.training.num_rounds` is {config.training.num_rounds}, but '
@@ -111,10 +116,9 @@ def checkpoint_to_resume(
 def lock(workdir: str | os.PathLike) -> Iterator[None]:
   """Keeps other processes out of a run while this one prepares and writes it.
 
-  Args:
-    workdir: The run's directory. It is created if it does not exist, so that
-      two processes that start at once meet at the same lock; one that is still
-      empty at the end is removed again, unless the process is killed.
+  The directory is created if it does not exist, so that two processes that
+  start at once meet at the same lock; one that is still empty at the end is
+  removed again, unless the process is killed.
 
   Raises:
     UserError: If another process holds it.
@@ -126,10 +130,117 @@ def lock(workdir: str | os.PathLike) -> Iterator[None]:
     yield
 
 
+def start(
+  config: TrainConfig,
+  workdir: str | os.PathLike,
+  tokenizer: Tokenizer | None,
+  corpus: CorpusIdentity,
+) -> None:
+  """Writes what a run keeps beside its results.
+
+  The config is written first: it marks the directory as a run's. The vocabulary
+  (None with images) is saved once, so that evaluation needs no other file.
+  """
+  workdir = pathlib.Path(workdir)
+  for name in _WRITTEN_NAMES:
+    # Of a process that was killed while it wrote.
+    for leftover in workdir.glob(f'.{name}.*'):
+      shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
+  files.write_json(workdir / CONFIG_NAME, config_loading.to_json_dict(config))
+  corpus_identity.write_identity(workdir, corpus)
+  vocabulary = workdir / VOCABULARY_NAME
+  if tokenizer is not None and not vocabulary.exists():
+    with files.write_directory_atomically(vocabulary) as temporary:
+      tokenizer.save(temporary)
+  files.write_json(workdir / 'environment.json', environment_facts())
+
+
+def checkpoint_contents(
+  config: TrainConfig, corpus_fingerprint: str, tokenizer: Tokenizer | None
+) -> dict[str, str | None]:
+  """Returns what a checkpoint of a run keeps beside its tensors."""
+  return {
+    'algorithm': config.algorithm.name,
+    'corpus_fingerprint': corpus_fingerprint,
+    _VOCABULARY_KEY: vocabulary_fingerprint(tokenizer),
+    _SETTINGS_KEY: settings_fingerprint(config),
+  }
+
+
+def settings_fingerprint(config: TrainConfig) -> str:
+  """Returns the SHA-256 of the settings that fix a run's numbers.
+
+  Settings at their default are left out, so that a setting that is added later
+  leaves the fingerprint of earlier runs as it is. A default that changes would
+  not.
+  """
+  values = {}
+  for part in dataclasses.fields(config):
+    for name, value in getattr(config, part.name).changed().items():
+      if f'{part.name}.{name}' not in MAY_CHANGE:
+        values[f'{part.name}.{name}'] = value
+  return _sha256(values)
+
+
+def vocabulary_fingerprint(tokenizer: Tokenizer | None) -> str | None:
+  """Returns the SHA-256 of a vocabulary and how it is read; None for None."""
+  names = ('kind', 'sha256', 'lower_case', 'end_of_text_id')
+  if tokenizer is None:
+    return None
+  return _sha256({name: getattr(tokenizer, name) for name in names})
+
+
+def require_same_run(
+  checkpoint: checkpoints.Checkpoint,
+  config: TrainConfig,
+  tokenizer: Tokenizer | None,
+  vocabulary: str | os.PathLike | None,
+) -> None:
+  """Raises UserError unless a checkpoint was made with these inputs.
+
+  One from before `checkpoint_contents` named vocabulary and settings cannot be
+  checked; a warning goes to standard error.
+  """
+  path, found = checkpoint.path, checkpoint.contents
+  if _SETTINGS_KEY not in found:
+    print(
+      f'fedfish: warning: the checkpoint {str(path)!r} does not say with '
+      'which vocabulary and settings it was made; they are not checked.',
+      file=sys.stderr,
+    )
+    return
+  if found.get(_VOCABULARY_KEY) != vocabulary_fingerprint(tokenizer):
+    raise UserError(
+      f'The checkpoint {str(path)!r} was made with another vocabulary '
+      f'than {str(vocabulary)!r} holds. Restore the vocabulary of the run.'
+    )
+  if found[_SETTINGS_KEY] != settings_fingerprint(config):
+    raise UserError(
+      f'The checkpoint {str(path)!r} was made with other settings than '
+      f'{str(path.parent.parent / CONFIG_NAME)!r} holds. Restore that '
+      'file.'
+    )
+
+
+def _config_or_none(run_directory):
+  path = run_directory / CONFIG_NAME
+  try:
+    value = files.parse_json(path.read_text(encoding='utf-8'))
+  except FileNotFoundError:
+    return None
+  except (ValueError, OSError) as error:
+    raise UserError(
+      f'{str(path)!r} must hold the config of a run, but cannot be read '
+      f'({error}). Restore the file.'
+    ) from error
+  return config_loading.from_json_dict(value, str(path))
+
+
 def _try_lock(workdir, stack):
   """Locks what stands at `workdir`; False: it went away meanwhile."""
+  missing = [path for path in (workdir, *workdir.parents) if not path.exists()]
   with contextlib.suppress(FileNotFoundError):
-    created = _create(workdir)
+    _make(workdir)
     descriptor = os.open(workdir, os.O_RDONLY)
     stack.callback(os.close, descriptor)
     try:
@@ -141,14 +252,12 @@ def _try_lock(workdir, stack):
       ) from error
     # Its last owner may have removed it before letting go.
     if os.path.samestat(os.fstat(descriptor), os.stat(workdir)):
-      stack.callback(_remove_empty, created)
+      stack.callback(_remove_empty, missing)
       return True
   return False
 
 
-def _create(workdir):
-  """Creates a directory; returns what was created, the innermost first."""
-  missing = [path for path in (workdir, *workdir.parents) if not path.exists()]
+def _make(workdir):
   try:
     workdir.mkdir(parents=True, exist_ok=True)
   except FileExistsError as error:
@@ -156,7 +265,6 @@ def _create(workdir):
       raise
     # Removed between pathlib's attempt and its look at what is in the way.
     raise FileNotFoundError(workdir) from error
-  return missing
 
 
 def _remove_empty(directories):
@@ -165,34 +273,6 @@ def _remove_empty(directories):
       directory.rmdir()
 
 
-def start(
-  config: TrainConfig,
-  workdir: str | os.PathLike,
-  tokenizer: Tokenizer | None,
-  corpus: CorpusIdentity,
-) -> None:
-  """Writes what a run keeps beside its results.
-
-  Args:
-    config: The run's config. Written first: it marks the directory as a run's.
-    workdir: Exists, checked by `checkpoint_to_resume`.
-    tokenizer: Saved once, so that evaluation needs no other file. None where
-      the corpus holds images.
-    corpus: Identity of the corpus that the run trains on.
-  """
-  workdir = pathlib.Path(workdir)
-  for name in _WRITTEN_NAMES:
-    # Of a process that was killed while it wrote.
-    for leftover in workdir.glob(f'.{name}.*'):
-      if leftover.is_dir():
-        shutil.rmtree(leftover)
-      else:
-        leftover.unlink()
-  files.write_json(workdir / CONFIG_NAME, config_loading.to_json_dict(config))
-  corpus_identity.write_identity(workdir, corpus)
-  if tokenizer is not None and not (workdir / VOCABULARY_NAME).exists():
-    with files.write_directory_atomically(
-      workdir / VOCABULARY_NAME
-    ) as temporary:
-      tokenizer.save(temporary)
-  files.write_json(workdir / 'environment.json', environment_facts())
+def _sha256(values):
+  text = json.dumps(values, sort_keys=True, separators=(',', ':'))
+  return hashlib.sha256(text.encode()).hexdigest()

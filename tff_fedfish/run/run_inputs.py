@@ -50,10 +50,8 @@ def require_cohort(config: TrainConfig, split: ClientSplit) -> None:
 
 def require_groups(config: TrainConfig, split: ClientSplit) -> None:
   """Raises UserError unless there are as many groups as merged clients."""
-  num_clients, num_groups = (
-    config.partition.num_clients,
-    len(split.participating),
-  )
+  num_clients = config.partition.num_clients
+  num_groups = len(split.participating)
   if config.partition.merges_groups and num_clients > num_groups:
     raise UserError(
       f'`--config.partition.num_clients` is {num_clients}, but only '
@@ -75,11 +73,7 @@ def require_held_out_clients(config: TrainConfig, split: ClientSplit) -> None:
 
 
 def open_corpus(config: TrainConfig, directory: str | os.PathLike) -> Corpus:
-  """Opens a corpus of the kind that a run trains on.
-
-  Args:
-    config: The run's config.
-    directory: Where the corpus lies, the run's or another one.
+  """Opens a corpus of the kind that a run trains on, its own or another one.
 
   Raises:
     UserError: If there is no such corpus, or the model does not take its
@@ -94,14 +88,14 @@ def open_corpus(config: TrainConfig, directory: str | os.PathLike) -> Corpus:
     config.data.corpus, directory, **image_options(config)
   )
   _require_classes(config, clients, directory)
-  model = config.model_shape()
-  found = (clients.image_shape, clients.num_classes)
-  if found != (model.image_shape, model.num_classes):
+  expected, found = (
+    f'{" x ".join(map(str, of.image_shape))} in {of.num_classes} classes'
+    for of in (config.model_shape(), clients)
+  )
+  if found != expected:
     raise UserError(
-      f'Corpus {config.data.corpus!r} must have images of '
-      f'{_describe(model.image_shape, model.num_classes)}, but in '
-      f'{str(directory)!r} they are of {_describe(*found)}. Check which files '
-      'these are.'
+      f'Corpus {config.data.corpus!r} must have images of {expected}, but in '
+      f'{str(directory)!r} they are of {found}. Check which files these are.'
     )
   if clients.skipped:
     print(f'{str(directory)!r}: skipped {clients.skipped}.', file=sys.stderr)
@@ -152,11 +146,8 @@ def client_rows(
 ) -> ClientRows:
   """Returns the sequences or images of a corpus's clients.
 
-  Args:
-    config: The run's config.
-    corpus: From `open_corpus`.
-    tokenizer: From `open_tokenizer`; None with images, which are rows already.
-    sequence_length: Tokens of a sequence; None: as in training.
+  Images are rows already. Sequences are as long as in training, unless
+  `sequence_length` says another number of tokens.
   """
   if tokenizer is None:
     return corpus
@@ -219,8 +210,3 @@ def _require_classes(config, clients, directory):
       f'(`config.data.classes`), but it {verb} {name!r}. Name a corpus with '
       'the same class directories.'
     )
-
-
-def _describe(image_shape, num_classes):
-  size = ' x '.join(map(str, image_shape))
-  return f'{size} in {num_classes} classes'

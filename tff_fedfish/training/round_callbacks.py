@@ -1,4 +1,4 @@
-"""Callbacks of the round loop: barrier, held-out score, log, checkpoints.
+"""The run that the round loop drives, and what follows each of its rounds.
 
 After a round every callback measures it, in order; then every callback records
 it. An interruption while it is measured leaves no trace of the round.
@@ -6,32 +6,74 @@ it. An interruption while it is measured leaves no trace of the round.
 
 import contextlib
 import dataclasses
+import pathlib
 import re
 import resource
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import tensorflow_federated as tff
+
 from models.model_shapes import num_parameters
+from tff_fedfish import communication
+from tff_fedfish.config.schema import TrainConfig
+from tff_fedfish.data.sequences import ClientRows
 from tff_fedfish.evaluation import barrier, evaluation_clients, results
+from tff_fedfish.evaluation.client_evaluator import ClientEvaluator
 from tff_fedfish.evaluation.results import ClientBarrier
 from tff_fedfish.run import (
   cohort_data,
-  fingerprints,
-  round_metrics,
+  learning_setup,
   run_directory,
-  server_state,
 )
 from tff_fedfish.run.checkpoint_writer import CheckpointWriter
-from tff_fedfish.run.metrics_files import MetricsLog
 from tff_fedfish.runtime import round_options
+from tff_fedfish.runtime.in_process_context import InProcessContext
 from tff_fedfish.runtime.round_options import ClientFailure, RoundInterrupted
-from tff_fedfish.training.built_run import BuiltRun
+from tff_fedfish.training.run_checks import CheckedRun
 
 MAX_FAILURES_SHOWN = 3
 """Failures of a round that are printed; metrics.csv counts all of them."""
 
 _BARRIER_NAME = re.compile(r'round_(\d{8,})\.csv')
+
+
+@dataclasses.dataclass
+class Position:
+  """Last round that is done, and the process's state after it."""
+
+  round_num: int
+  state: Any
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BuiltRun:
+  """Process, state and data of a run: everything that rounds need."""
+
+  config: TrainConfig
+  workdir: pathlib.Path
+  checked: CheckedRun
+  context: InProcessContext
+  process: tff.learning.templates.LearningProcess
+  evaluator: ClientEvaluator
+  position: Position
+  """The only part that rounds change: no earlier state is kept alive."""
+  participating: Sequence[bytes]
+  """Clients that may be drawn."""
+  client_rows: ClientRows
+  """Their sequences or images, opened in this process."""
+
+  @property
+  def is_resumed(self) -> bool:
+    """Whether the run continues after a checkpoint."""
+    return self.checked.checkpoint is not None
+
+  def is_due(self, round_num: int, every_num_rounds: int) -> bool:
+    """Says whether round 0, the last one or one of every N is reached."""
+    if round_num in (0, self.config.training.num_rounds):
+      return True
+    return bool(every_num_rounds) and round_num % every_num_rounds == 0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -40,11 +82,11 @@ class FinishedRound:
 
   round_num: int
   """0 is the start."""
-  state_before: Any
-  """The state that the round was run from, learning rates included. None: the
-  start."""
   state: Any
   """The state after it."""
+  state_before: Any = None
+  """The state that the round was run from, learning rates included. None: the
+  start."""
   failures: Sequence[ClientFailure] = ()
   metrics: dict[str, Any] = dataclasses.field(default_factory=dict)
   """A row of metrics.csv."""
@@ -76,22 +118,19 @@ class Barrier(RoundCallback):
   those of `fedfish evaluate --barrier` from the checkpoint before the round.
   Whatever runs the rounds, the clients are measured in this process.
 
+  Args:
+    run: The run. Files of rounds after its position are removed.
+    should_stop: Asked before each client.
+
   Attributes:
     clients: Those of the last round that took part in it and have sequences, in
       the order of the draw; None where it was not due.
   """
 
   def __init__(self, run: BuiltRun, should_stop: Callable[[], bool]):
-    """Removes the files of rounds after the run's position.
-
-    Args:
-      run: The run.
-      should_stop: Asked before each client.
-    """
     self._run = run
     self._should_stop = should_stop
     self._directory = run.workdir / 'barrier'
-    self._source = cohort_data.InMemorySource(run.client_rows)
     self.clients: Sequence[ClientBarrier] | None = None
     if not run.config.evaluation.barrier_every_num_rounds:
       return
@@ -119,11 +158,11 @@ class Barrier(RoundCallback):
       RoundInterrupted: If `should_stop` says so.
     """
     self.clients = None
+    run, start = self._run, time.monotonic()
     if not self.is_due(done.round_num):
       return
-    run, start = self._run, time.monotonic()
     cohort = cohort_data.cohort(
-      run.config, run.participating, self._source, done.round_num
+      run.config, run.participating, run.client_rows, done.round_num
     )
     left_out = {failure.client_index for failure in done.failures}
     failures = []
@@ -156,15 +195,12 @@ class Barrier(RoundCallback):
       )
     # The interval is not read.
     found = results.summarize_barriers(self.clients, num_bootstrap=1, seed=0)
-    done.metrics.update(
-      {
-        'barrier/loss': found['loss']['mean'],
-        'barrier/error': found['error']['mean'],
-        'barrier/num_clients': found['loss']['num_clients'],
-        'barrier/num_non_finite_clients': found['loss']['num_non_finite'],
-        'barrier/num_failed_clients': len(failures),
-      }
-    )
+    loss = found['loss']
+    done.metrics['barrier/loss'] = loss['mean']
+    done.metrics['barrier/error'] = found['error']['mean']
+    done.metrics['barrier/num_clients'] = loss['num_clients']
+    done.metrics['barrier/num_non_finite_clients'] = loss['num_non_finite']
+    done.metrics['barrier/num_failed_clients'] = len(failures)
     done.timings['barrier_seconds'] = time.monotonic() - start
 
   def record(self, done: FinishedRound) -> None:
@@ -179,59 +215,52 @@ class Barrier(RoundCallback):
       results.write_barriers(path, self.clients)
 
 
+@dataclasses.dataclass
 class HeldOutScore(RoundCallback):
   """Scores held-out clients in the rounds that are due."""
 
-  def __init__(self, run: BuiltRun, should_stop: Callable[[], bool]):
-    """Scores nothing yet."""
-    self._run = run
-    self._should_stop = should_stop
+  run: BuiltRun
+  should_stop: Callable[[], bool]
 
   def measure(self, done: FinishedRound) -> None:
     """See `RoundCallback`."""
-    run, start = self._run, time.monotonic()
+    run, start = self.run, time.monotonic()
     sample, every = run.checked.sample, run.config.evaluation.every_num_rounds
     if not sample.clients or not run.is_due(done.round_num, every):
       return
-    weights = run.process.get_model_weights(done.state)
-    done.metrics.update(
-      evaluation_clients.mean_score(
-        run.evaluator,
-        tuple(weights.trainable),
-        sample,
-        should_stop=self._should_stop,
-      )
+    weights = tuple(run.process.get_model_weights(done.state).trainable)
+    score = evaluation_clients.mean_score(
+      run.evaluator, weights, sample, should_stop=self.should_stop
     )
+    done.metrics.update(score)
     done.timings['evaluation_seconds'] = time.monotonic() - start
 
 
+@dataclasses.dataclass
 class Log(RoundCallback):
   """Writes metrics.csv, timings.csv and events, and keeps the history."""
 
-  def __init__(self, run: BuiltRun, log: MetricsLog):
-    """Writes nothing yet."""
-    self._run = run
-    self._log = log
-    self._num_weights = num_parameters(run.config.model_shape())
+  run: BuiltRun
 
   def measure(self, done: FinishedRound) -> None:
     """See `RoundCallback`."""
-    config = self._run.config
-    done.metrics.update(
-      round_metrics.communication_metrics(
-        done.round_num,
-        config,
-        self._num_weights,
-        cohort_size=config.cohorts.cohort_size or len(self._run.participating),
-      )
+    config = self.run.config
+    spent = communication.after_rounds(
+      done.round_num,
+      traffic=config.method.traffic(config.algorithm),
+      cohort_size=config.cohorts.cohort_size or len(self.run.participating),
+      num_weights=num_parameters(config.model_shape()),
     )
+    for name, value in dataclasses.asdict(spent).items():
+      done.metrics[f'communication/{name}'] = value
     usage = resource.getrusage(resource.RUSAGE_SELF)
     done.timings['peak_memory_bytes'] = usage.ru_maxrss * 1024
 
   def record(self, done: FinishedRound) -> None:
     """See `RoundCallback`."""
-    self._log.log_round(done.round_num, done.metrics, done.timings)
-    self._run.checked.history.add({'round': done.round_num, **done.metrics})
+    checked = self.run.checked
+    checked.log.log_round(done.round_num, done.metrics, done.timings)
+    checked.history.add({'round': done.round_num, **done.metrics})
 
 
 class Checkpoints(RoundCallback):
@@ -242,7 +271,6 @@ class Checkpoints(RoundCallback):
   """
 
   def __init__(self, run: BuiltRun):
-    """Saves nothing yet."""
     self._run = run
     config, checked = run.config, run.checked
     self.writer = CheckpointWriter(
@@ -250,7 +278,7 @@ class Checkpoints(RoundCallback):
       keep_last=config.checkpoints.keep_last,
       keep_every_num_rounds=config.checkpoints.keep_every_num_rounds,
     )
-    self._contents = fingerprints.contents(
+    self._contents = run_directory.checkpoint_contents(
       config, checked.identity.fingerprint, checked.tokenizer
     )
     # A round without a row in metrics.csv could not be continued from.
@@ -271,9 +299,10 @@ class Checkpoints(RoundCallback):
     round_num, state = self._recorded
     # First: three states would be alive if one were still being written.
     self.writer.wait()
+    state_type = self._run.process.initialize.type_signature.result
     self.writer.save(
       round_num,
-      server_state.to_tensors(state, self._run.state_type),
+      learning_setup.to_tensors(state, state_type),
       self._contents,
       keep_rounds=self._run.checked.history.good_and_finite(round_num),
     )
@@ -284,7 +313,6 @@ class Checkpoints(RoundCallback):
     """Keeps the rounds that are done when a round fails."""
     try:
       yield
-    # Whatever it was, such as no memory for the server's step.
-    except Exception:  # pylint: disable=broad-exception-caught
+    except Exception:  # Such as no memory for the server's step.
       self.save()
       raise

@@ -2,17 +2,22 @@
 
 import contextlib
 import math
+import pathlib
 import sys
 import time
 
+from tff_fedfish.config.schema import TrainConfig
+from tff_fedfish.evaluation import client_evaluator
 from tff_fedfish.progress import Progress, Stages
 from tff_fedfish.run import (
+  checkpoints,
   cohort_data,
   learning_setup,
   round_metrics,
   run_directory,
+  run_inputs,
 )
-from tff_fedfish.run.metrics_files import MetricsLog
+from tff_fedfish.runtime.in_process_context import set_in_process_context
 from tff_fedfish.runtime.ray_workers import RayWorkers
 from tff_fedfish.runtime.round_options import (
   RoundInterrupted,
@@ -20,76 +25,99 @@ from tff_fedfish.runtime.round_options import (
   use_round_options,
 )
 from tff_fedfish.training import round_callbacks
-from tff_fedfish.training.built_run import BuiltRun
 from tff_fedfish.training.interruption import Interruption
+from tff_fedfish.training.round_callbacks import (
+  BuiltRun,
+  FinishedRound,
+  Position,
+)
+from tff_fedfish.training.run_checks import CheckedRun
 
 
-def run_rounds(run: BuiltRun, stages: Stages) -> int:
-  """Runs the rounds that are left.
-
-  Args:
-    run: The run.
-    stages: Shows what takes long before the first round.
+def run_rounds(
+  config: TrainConfig,
+  workdir: pathlib.Path,
+  checked: CheckedRun,
+  stages: Stages,
+) -> int:
+  """Builds the learning process and runs the rounds that are left; see `train`.
 
   Returns:
-    The exit code, see `train`.
+    The exit code.
 
   Raises:
-    FailedError: See `train`.
-    OSError: See `train`.
+    UserError: If the checkpoint does not fit the process.
+    FailedError, OSError: See `train`.
   """
+  run = _build(config, workdir, checked, stages)
   with contextlib.ExitStack() as stack:
-    checked = run.checked
-    run_directory.start(
-      run.config, run.workdir, checked.tokenizer, checked.identity
-    )
-    log = MetricsLog(
-      run.workdir,
-      run.position.round_num if run.is_resumed else None,
-      metric_names=round_metrics.metric_names(run.config),
-      timing_names=round_metrics.timing_names(run.config),
-    )
-    stack.enter_context(log)
+    run_directory.start(config, workdir, checked.tokenizer, checked.identity)
+    stack.enter_context(checked.log)
     interruption = stack.enter_context(Interruption('client'))
-    checkpoints = round_callbacks.Checkpoints(run)
-    stack.enter_context(checkpoints.writer)
-    workers = _build_workers(run.config.engine)
-    if workers is not None:
+    saved = round_callbacks.Checkpoints(run)
+    stack.enter_context(saved.writer)
+    workers, engine = None, config.engine
+    if engine.kind == 'ray':
+      workers = RayWorkers(
+        engine.num_workers,
+        threads_per_worker=engine.threads_per_worker,
+        gpus_per_worker=engine.gpus_per_worker,
+        address=engine.ray_address,
+      )
       stack.enter_context(workers)
     # A client that fails is left out.
     options = RoundOptions(
-      num_partial_sums=run.config.num_partial_sums,
+      num_partial_sums=config.num_partial_sums,
       tolerates_failures=True,
-      quorum=run.config.engine.quorum,
+      quorum=engine.quorum,
       should_stop=lambda: interruption.requested is not None,
       workers=workers,
     )
-    loop = _RoundLoop(
-      run,
-      options,
-      callbacks=(
-        round_callbacks.Barrier(run, options.should_stop),
-        round_callbacks.HeldOutScore(run, options.should_stop),
-        round_callbacks.Log(run, log),
-        checkpoints,
-      ),
+    callbacks = (
+      round_callbacks.Barrier(run, options.should_stop),
+      round_callbacks.HeldOutScore(run, options.should_stop),
+      round_callbacks.Log(run),
+      saved,
     )
-    stack.enter_context(checkpoints.saving_on_failure())
+    stack.enter_context(saved.saving_on_failure())
     with contextlib.suppress(RoundInterrupted):
-      loop.run(checkpoints, stages)
-    checkpoints.save()
+      _RoundLoop(run, options, callbacks).run(saved.writer, stages)
+    saved.save()
   return _exit_code(run, interruption)
 
 
-def _build_workers(engine):
-  """Returns the workers of engine 'ray', to be closed; None in process."""
-  if engine.kind == 'in_process':
-    return None
-  return RayWorkers(
-    engine.num_workers,
-    threads_per_worker=engine.threads_per_worker,
-    gpus_per_worker=engine.gpus_per_worker,
-    address=engine.ray_address,
+def _build(config, workdir, checked, stages):
+  """Builds the process and restores or draws its state."""
+  client_rows = run_inputs.training_rows(
+    config, checked.corpus, checked.tokenizer
+  )
+  context = set_in_process_context()
+  with stages('building the model and its learning process'):
+    process = learning_setup.build_learning_process(config)
+    if config.evaluation.barrier_every_num_rounds:
+      learning_setup.require_trained_models(config, process)
+    evaluator = client_evaluator.build_evaluator(config)
+  if checked.checkpoint is None:
+    with stages('drawing the weights'):
+      position = Position(0, process.initialize())
+  else:
+    with stages('restoring'):
+      loaded = checkpoints.load_checkpoint(checked.checkpoint, verify=False)
+      state_type = process.initialize.type_signature.result
+      state = learning_setup.from_tensors(
+        loaded.tensors, state_type, checked.checkpoint
+      )
+      position = Position(loaded.round_num, state)
+  return BuiltRun(
+    config=config,
+    workdir=workdir,
+    checked=checked,
+    context=context,
+    process=process,
+    evaluator=evaluator,
+    position=position,
+    participating=run_inputs.training_clients(config, checked.split),
+    client_rows=client_rows,
   )
 
 
@@ -100,29 +128,25 @@ class _RoundLoop:
     self._run = run
     self._options = options
     self._callbacks = callbacks
-    self._source = cohort_data.source_of(
+    self._client_rows = cohort_data.rows_for_engine(
       run.config, run.client_rows, run.workdir / run_directory.VOCABULARY_NAME
     )
 
-  def run(self, checkpoints, stages):
+  def run(self, checkpoint_writer, stages):
     """Runs rounds until the last, or until the run is to stop."""
     run, position = self._run, self._run.position
     history, num_rounds = run.checked.history, run.config.training.num_rounds
     if not run.is_resumed:
       with stages('scoring round 0'):
-        self._finish(
-          round_callbacks.FinishedRound(
-            round_num=0, state_before=None, state=position.state
-          )
-        )
+        self._finish(FinishedRound(round_num=0, state=position.state))
     if self._options.should_stop():
       return
     with stages('tracing the round'):
       run.context.compile(run.process.next)
-    start = position.round_num
-    with Progress('train', num_rounds, completed=start) as progress:
+    done = position.round_num
+    with Progress('train', num_rounds, completed=done) as progress:
       if run.is_resumed:
-        progress.write_line(f'Continuing after round {start}.')
+        progress.write_line(f'Continuing after round {done}.')
       while position.round_num < num_rounds and not self._options.should_stop():
         metrics = self._run_round(position.round_num + 1, progress.write_line)
         loss = metrics['train/loss']
@@ -134,13 +158,15 @@ class _RoundLoop:
         if round_metrics.is_non_finite(metrics):
           progress.write_line(history.line(metrics))
           # The last good checkpoint may still be being written.
-          checkpoints.writer.wait()
+          checkpoint_writer.wait()
           history.require_not_diverged()
 
   def _run_round(self, round_num, write_line):
     """Runs a round; interrupted, it leaves no trace."""
     run, config, start = self._run, self._run.config, time.monotonic()
-    clients = self._cohort(round_num)
+    clients = cohort_data.cohort(
+      config, run.participating, self._client_rows, round_num
+    )
     # Not kept: a round that is given up leaves the state as it was.
     state = learning_setup.with_rates(
       run.process, run.position.state, config, round_num
@@ -161,7 +187,7 @@ class _RoundLoop:
     ) | round_metrics.rates_by_column(config, round_num)
     seconds = time.monotonic() - start
     self._finish(
-      round_callbacks.FinishedRound(
+      FinishedRound(
         round_num=round_num,
         state_before=state,
         state=output.state,
@@ -176,11 +202,6 @@ class _RoundLoop:
       )
     )
     return metrics
-
-  def _cohort(self, round_num):
-    return cohort_data.cohort(
-      self._run.config, self._run.participating, self._source, round_num
-    )
 
   def _finish(self, done):
     for callback in self._callbacks:

@@ -27,7 +27,6 @@ from tff_fedfish.planning import memory
 from tff_fedfish.run import (
   corpus_identity,
   divergence,
-  fingerprints,
   metrics_files,
   round_metrics,
   run_directory,
@@ -45,8 +44,10 @@ class CheckedRun:
   """The rounds up to the checkpoint's."""
   checkpoint: pathlib.Path | None = None
   """The checkpoint to continue from; None: the run starts."""
+  log: metrics_files.MetricsLog | None = None
+  """The files of metrics, not yet opened. Like the next ones None where all
+  rounds are done."""
   corpus: Corpus | None = None
-  """Like the next ones None where all rounds are done."""
   identity: corpus_identity.CorpusIdentity | None = None
   split: ClientSplit | None = None
   tokenizer: Tokenizer | None = None
@@ -58,22 +59,6 @@ class CheckedRun:
   def is_finished(self) -> bool:
     """Whether all rounds are done."""
     return self.corpus is None
-
-
-class _Problems:
-  """Collects the UserErrors that are raised inside `with problems:`."""
-
-  def __init__(self):
-    self.errors = []
-
-  def __enter__(self):
-    return self
-
-  def __exit__(self, _, error, traceback):
-    if not isinstance(error, UserError):
-      return False
-    self.errors.append(error)
-    return True
 
 
 def check_run(
@@ -98,34 +83,42 @@ def check_run(
     UserError: Naming what the run would refuse; a `UserErrors` where that is
       more than one thing.
   """
-  problems = _Problems()
-  found, vocabulary = None, config.data.vocabulary
-  corpus = split = identity = sample = tokenizer = None
-  limit = config.training.max_non_finite_rounds
-  history = divergence.RoundHistory(workdir or '.', limit)
+  errors = []
 
-  def history_until(checkpoint):
-    run = checkpoint.path.parent.parent
-    return divergence.read_history(run, limit, checkpoint.round_num)
+  @contextlib.contextmanager
+  def problems():
+    try:
+      yield
+    except UserError as error:
+      errors.append(error)
+
+  found, vocabulary = None, config.data.vocabulary
+  corpus = split = identity = sample = tokenizer = log = None
+  limit = config.training.max_non_finite_rounds
 
   if workdir is not None:
-    with problems:
+    with problems():
       found = run_directory.checkpoint_to_resume(config, workdir)
     kept_vocabulary = pathlib.Path(workdir) / run_directory.VOCABULARY_NAME
     if kept_vocabulary.exists():
       vocabulary = kept_vocabulary
+  run = found.path.parent.parent if found else workdir or '.'
+  history = divergence.RoundHistory(run, limit)
   if found and found.round_num == config.training.num_rounds:
-    return CheckedRun(checkpoint=found.path, history=history_until(found))
+    history = divergence.read_history(run, limit, found.round_num)
+    return CheckedRun(checkpoint=found.path, history=history)
   if config.engine.kind == 'ray':
-    with problems:
+    with problems():
       ray_cluster.require_listener(config.engine.ray_address)
-  with problems:
+  has_own_columns = has_vocabulary = False
+  with problems():
     round_metrics.require_own_columns(config)
+    has_own_columns = True
   # Builders of the package take all keywords, and import TensorFlow.
   if config.method.name not in registry.BUILT_IN:
-    with problems:
+    with problems():
       config.method.require_builder(config)
-  with problems, stage('opening the corpus'):
+  with problems(), stage('opening the corpus'):
     corpus = run_inputs.open_corpus(config, config.data.directory)
     split = run_inputs.split_corpus(config, corpus)
   if split is not None:
@@ -134,26 +127,35 @@ def check_run(
       run_inputs.require_cohort,
       run_inputs.require_held_out_clients,
     ):
-      with problems:
+      with problems():
         require(config, split)
-  has_vocabulary = False
-  with problems, stage('reading the vocabulary'):
+  with problems(), stage('reading the vocabulary'):
     tokenizer = run_inputs.open_tokenizer(config, vocabulary)
     has_vocabulary = True
   if split is not None and has_vocabulary:
-    with problems, stage('choosing held-out clients'):
+    with problems(), stage('choosing held-out clients'):
       identity = corpus_identity.identify(config, corpus)
       sample = _choose_sample(config, corpus, split, tokenizer)
-    if found and identity:
-      with problems:
-        _require_resumable(config, found, identity, tokenizer, vocabulary)
-        history = history_until(found)
-  if len(problems.errors) == 1:
-    raise problems.errors[0]
-  if problems.errors:
-    raise UserErrors(problems.errors)
+  if identity is not None:
+    with problems():
+      if found:
+        _require_same_inputs(config, found, identity, tokenizer, vocabulary)
+      if has_own_columns:
+        log = metrics_files.MetricsLog(
+          run,
+          found and found.round_num,
+          metric_names=round_metrics.metric_names(config),
+          timing_names=round_metrics.timing_names(config),
+        )
+      if found:
+        history = divergence.read_history(run, limit, found.round_num)
+  if len(errors) == 1:
+    raise errors[0]
+  if errors:
+    raise UserErrors(errors)
   return CheckedRun(
     history=history,
+    log=log,
     checkpoint=found and found.path,
     corpus=corpus,
     identity=identity,
@@ -166,12 +168,7 @@ def check_run(
 def print_warnings(
   config: TrainConfig, workdir: str | os.PathLike | None = None
 ) -> None:
-  """Warns on standard error where memory or disk may not be enough.
-
-  Args:
-    config: The run's config.
-    workdir: Its directory. None: the current one.
-  """
+  """Warns on standard error where memory or disk may not be enough."""
   parent = pathlib.Path(workdir or '.').resolve()
   # What is on the disk already takes no more of it.
   num_saved_bytes = sum(
@@ -225,8 +222,7 @@ def checkpoint_bytes(config: TrainConfig) -> int:
 def print_unknown_tokens(checked: CheckedRun) -> None:
   """Warns on standard error where the vocabulary does not fit the text.
 
-  Args:
-    checked: From `check_run`. Judged by the held-out clients that are scored.
+  Judged by the held-out clients that are scored while training.
   """
   if checked.sample is None:
     return
@@ -289,20 +285,11 @@ def _choose_sample(config, corpus, split, tokenizer):
   return sample
 
 
-def _require_resumable(config, checkpoint, identity, tokenizer, vocabulary):
+def _require_same_inputs(config, checkpoint, identity, tokenizer, vocabulary):
   """Raises unless the run of a checkpoint can go on with these inputs."""
-  path = checkpoint.path
   if checkpoint.contents.get('corpus_fingerprint') != identity.fingerprint:
     raise UserError(
       f'The run was trained on another corpus than {config.data.directory!r} '
       'holds now. Name the corpus it was started with, or a new --workdir.'
     )
-  fingerprints.require_same_run(
-    path, checkpoint.contents, config, tokenizer, vocabulary=vocabulary
-  )
-  metrics_files.require_resumable(
-    path.parent.parent,
-    checkpoint.round_num,
-    metric_names=round_metrics.metric_names(config),
-    timing_names=round_metrics.timing_names(config),
-  )
+  run_directory.require_same_run(checkpoint, config, tokenizer, vocabulary)

@@ -47,9 +47,8 @@ def train(config: TrainConfig, workdir: str | os.PathLike) -> int:
     stages.release()
     # Late: errors of config and data must not wait for TensorFlow.
     with stages('importing TensorFlow Federated'):
-      from tff_fedfish.training import built_run, round_loop
-    run = built_run.build_run(config, workdir, checked, stages)
-    return round_loop.run_rounds(run, stages)
+      from tff_fedfish.training import round_loop
+    return round_loop.run_rounds(config, workdir, checked, stages)
 
 
 def dry_run(config: TrainConfig, workdir: str | os.PathLike | None) -> None:
@@ -96,9 +95,8 @@ def _describe(config):
   if num_clients is None:
     # Only the corpus, which is not opened here, says how many there are.
     num_clients, per = 1, 'per client and round'
-  rows, num_rows = 'Tokens', 'all that there are'
-  if config.data.holds_images:
-    rows = 'Images'
+  rows = 'Images' if config.data.holds_images else 'Tokens'
+  num_rows = 'all that there are'
   num_tokens = client_steps.max_tokens_per_client(config)
   if num_tokens is not None:
     num_epochs = config.client_work.num_local_epochs
