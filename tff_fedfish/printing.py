@@ -1,6 +1,9 @@
-"""Tables and counts as commands print them."""
+"""Tables, counts and large numbers as commands print them."""
 
 from collections.abc import Collection, Iterable, Sequence
+
+_BINARY = ('B', 'KiB', 'MiB', 'GiB', 'TiB', 'PiB')
+_FLOPS = tuple(f'{prefix}FLOP' for prefix in ('', *'kMGTPEZ'))
 
 
 def count(number: int, noun: str) -> str:
@@ -20,6 +23,7 @@ def print_table(
   headings: Sequence[str],
   rows: Iterable[Sequence[str]],
   *,
+  sums: Iterable[Sequence[str]] = (),
   text_columns: Collection[int] = (0,),
   whole_columns: Collection[int] = (),
   has_frame: bool = False,
@@ -29,8 +33,9 @@ def print_table(
 
   Args:
     title: Line above the table.
-    headings: One per column.
+    headings: One per column; all empty: none is shown.
     rows: Cells of each row; columns on the right may be left out.
+    sums: Further rows, below a line.
     text_columns: Positions of the columns that are aligned on the left.
     whole_columns: Positions of the columns that are never folded.
     has_frame: Whether lines surround the cells, and the title is folded to the
@@ -44,7 +49,7 @@ def print_table(
   console = Console(markup=False, emoji=False, highlight=False)
   if not console.is_terminal:
     console.width = pipe_width
-  table = Table(box=box.SIMPLE_HEAD)
+  table = Table(box=box.SIMPLE_HEAD, show_header=any(headings))
   if has_frame:
     table = Table(title=title)
   else:
@@ -57,4 +62,41 @@ def print_table(
     )
   for row in rows:
     table.add_row(*row)
+  table.add_section()
+  for row in sums:
+    table.add_row(*row)
   console.print(table)
+
+
+def format_bytes(num_bytes: int) -> str:
+  """Returns bytes with three digits or more, such as '1.25 GiB'."""
+  return _scaled(num_bytes, 1024, _BINARY)
+
+
+def format_flops(num_operations: int) -> str:
+  """Returns operations, such as '3.10 TFLOP'."""
+  return _scaled(num_operations, 1000, _FLOPS)
+
+
+def format_seconds(seconds: float) -> str:
+  """Returns a duration, such as '12 ms', '3.4 s', '2 h 05 min' or '3.1 d'."""
+  if seconds < 1:
+    return f'{1000 * seconds:.3g} ms'
+  if seconds < 60:
+    return f'{seconds:.3g} s'
+  if seconds < 3600:
+    minutes, rest = divmod(round(seconds), 60)
+    return f'{minutes} min {rest:02d} s'
+  if seconds < 2 * 86_400:
+    hours, minutes = divmod(round(seconds / 60), 60)
+    return f'{hours} h {minutes:02d} min'
+  return f'{seconds / 86_400:,.1f} d'
+
+
+def _scaled(value: float, base: int, units: tuple[str, ...]) -> str:
+  unit = 0
+  while value >= base and unit + 1 < len(units):
+    value /= base
+    unit += 1
+  digits = 0 if unit == 0 else 2 if value < 10 else 1 if value < 100 else 0
+  return f'{value:,.{digits}f} {units[unit]}'

@@ -11,7 +11,7 @@ from tff_fedfish.data import row_counts
 from tff_fedfish.data.manifest import read_manifest
 from tff_fedfish.errors import UserError
 from tff_fedfish.planning import client_steps, flops, memory
-from tff_fedfish.units import format_bytes
+from tff_fedfish.printing import format_bytes
 
 if typing.TYPE_CHECKING:
   from tff_fedfish.planning.step_time import RoundTime

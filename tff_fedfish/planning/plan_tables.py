@@ -3,7 +3,7 @@
 import dataclasses
 import itertools
 
-from tff_fedfish import units
+from tff_fedfish import printing
 from tff_fedfish.planning.plan import RoundPlan
 
 
@@ -22,49 +22,53 @@ def print_plan(plan: RoundPlan) -> None:
     ['local steps of a client', f'{steps.num_local_steps:,}', ''],
     ['gradients after training', num_steps_after, observed],
   ]
-  _print_table(title, rows)
+  _print_rows(title, rows)
   if plan.counting is not None:
-    _print(f'Counting rows at the start: {plan.counting}.')
+    print(f'Counting rows at the start: {plan.counting}.')
   for process in plan.memory:
     _print_memory(process)
-  rows = _rows(plan, plan.traffic, units.format_bytes, '{:,} bytes')
+  rows = _rows(plan, plan.traffic, printing.format_bytes, '{:,} bytes')
   # The last two are of worker processes.
-  _print_table(
+  _print_rows(
     'Communication', rows if plan.traffic.num_broadcasts else rows[:4]
   )
   total = plan.flops.total
-  rows = _rows(plan, plan.flops, units.format_flops, '{:,}', share_of=total)
-  _print_table('Operations of a round', rows)
+  rows = _rows(plan, plan.flops, printing.format_flops, '{:,}', share_of=total)
+  _print_rows('Operations of a round', rows)
   if (time := plan.time) is None:
     return
   depths = ' and '.join(map(str, time.measured_layers))
-  _print_table(
+  _print_rows(
     f'Time here: timed with {depths} layers, {time.num_threads} threads',
-    _rows(plan, time, units.format_seconds, '{:.4g} s'),
+    _rows(plan, time, printing.format_seconds, '{:.4g} s'),
   )
   seconds = max(time.round_seconds, 1e-9)
-  _print(
+  print(
     'Without compiling, reading data, evaluations and checkpoints. A round: '
     f'{total / seconds / 1e9:,.1f} GFLOP/s, '
     f'{plan.tokens_per_round / seconds:,.0f} tokens/s.'
   )
 
 
+def _print_rows(title, rows):
+  printing.print_table(title, [''] * len(rows[0]), rows)
+
+
 def _print_memory(process):
   moments, peak = process.moments.values(), process.peak_bytes
-  rows = [
-    [part, *(units.format_bytes(m[part]) if part in m else '' for m in moments)]
-    for part in dict.fromkeys(itertools.chain(*moments))
-  ]
+  rows = []
+  for part in dict.fromkeys(itertools.chain(*moments)):
+    sizes = (parts.get(part) for parts in moments)
+    rows.append([part, *(printing.format_bytes(s) if s else '' for s in sizes)])
   sums = [sum(parts.values()) for parts in moments]
   sums = [
-    ['in all', *map(units.format_bytes, sums)],
+    ['in all', *map(printing.format_bytes, sums)],
     ['bytes', *map('{:,}'.format, sums)],
   ]
   title = f'Memory of {process.name}, in the moments that take most'
-  _print_table(title, rows, sums, headings=process.moments)
-  _print(
-    f'Peak: {units.format_bytes(peak)} ({peak:,} bytes), in the '
+  printing.print_table(title, ['', *process.moments], rows, sums=sums)
+  print(
+    f'Peak: {printing.format_bytes(peak)} ({peak:,} bytes), in the '
     f'{process.peak_moment}.'
   )
 
@@ -80,30 +84,3 @@ def _rows(plan, costs, in_units, exactly, share_of=None):
     if share_of is not None:
       rows[-1].append(f'{value / share_of:.1%}')
   return rows
-
-
-def _print_table(title, rows, sums=(), headings=()):
-  """Prints rows of a name and numbers, and sums below a line."""
-  from rich import box
-  from rich.table import Table
-
-  table = Table('', box=box.SIMPLE_HEAD, show_header=bool(headings))
-  for heading in headings or [''] * (len(rows[0]) - 1):
-    table.add_column(heading, justify='right')
-  for row in rows:
-    table.add_row(*row)
-  table.add_section()
-  for row in sums:
-    table.add_row(*row)
-  _print(title, style='bold')
-  _print(table)
-
-
-def _print(what, style=None):
-  import rich.console
-
-  console = rich.console.Console(markup=False, highlight=False)
-  if not console.is_terminal:
-    # A file or a pipe has no width to which numbers would have to be cut.
-    console.width = 200
-  console.print(what, style=style, soft_wrap=isinstance(what, str))

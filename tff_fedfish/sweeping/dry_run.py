@@ -3,12 +3,14 @@
 import dataclasses
 import os
 import pathlib
-from collections.abc import Sequence
 
+from tff_fedfish import printing
 from tff_fedfish.planning import client_steps
 from tff_fedfish.sweeping import sweep_runs, sweep_state
 from tff_fedfish.sweeping.sweep_file import SweepFile
 from tff_fedfish.sweeping.sweep_runs import SweepRun
+
+_TEXT_COLUMNS = ('run', 'status', 'budget')
 
 
 def print_sweep(
@@ -35,7 +37,11 @@ def print_sweep(
     ('Runs', arms),
   ):
     if runs:
-      _print_table(title, [_row(run, unit, bool(workdir)) for run in runs])
+      rows = [_row(run, unit, bool(workdir)) for run in runs]
+      headings = list(rows[0])
+      texts = [headings.index(n) for n in _TEXT_COLUMNS if n in headings]
+      cells = [row.values() for row in rows]
+      printing.print_table(title, headings, cells, text_columns=texts)
   runs = [*search_runs, *arms]
   num_rounds = sum(run.num_rounds for run in runs)
   counts = [_count_tokens(run) for run in runs]
@@ -65,24 +71,6 @@ def _row(run: SweepRun, unit: str, has_status: bool) -> dict[str, str]:
     **({'status': _status(run)} if has_status else {}),
     **({'budget': ', '.join(run.budgets)} if run.is_arm else {}),
   }
-
-
-def _print_table(title: str, rows: Sequence[dict[str, str]]) -> None:
-  from rich import box
-  from rich.console import Console
-  from rich.table import Table
-
-  table = Table(title=title, title_justify='left', box=box.SIMPLE_HEAD)
-  for heading in rows[0]:
-    is_text = heading in ('run', 'status', 'budget')
-    table.add_column(heading, justify='left' if is_text else 'right')
-  for row in rows:
-    table.add_row(*row.values())
-  console = Console(markup=False, highlight=False)
-  if not console.is_terminal:
-    # A file or a pipe has no width to which names would have to be cut.
-    console.width = 200
-  console.print(table)
 
 
 def _status(run: SweepRun) -> str:

@@ -12,8 +12,8 @@ from tff_fedfish.config import loading as config_loading
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.errors import UserError
 from tff_fedfish.planning import client_steps, memory
+from tff_fedfish.printing import format_bytes
 from tff_fedfish.run import checkpoints, divergence, run_directory
-from tff_fedfish.units import format_bytes
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

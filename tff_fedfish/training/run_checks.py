@@ -24,6 +24,7 @@ from tff_fedfish.evaluation import evaluation_clients
 from tff_fedfish.methods import registry
 from tff_fedfish.optimizers import cost
 from tff_fedfish.planning import memory
+from tff_fedfish.printing import format_bytes
 from tff_fedfish.run import (
   corpus_identity,
   divergence,
@@ -33,7 +34,6 @@ from tff_fedfish.run import (
   run_inputs,
 )
 from tff_fedfish.runtime import ray_cluster
-from tff_fedfish.units import format_bytes
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
