@@ -7,9 +7,7 @@ from q and k; keys after the last query of a block are never touched.
 
 import tensorflow as tf
 
-# Queries per block: big enough for efficient products, small enough that a
-# block of probabilities stays small beside the activations at 1,024 tokens.
-_BLOCK_LENGTH = 256
+from models import transformer_config
 
 
 def causal_attention(
@@ -27,10 +25,7 @@ def causal_attention(
   """
   length = query.shape[2]
   scale = float(query.shape[3]) ** -0.5
-  blocks = [
-    (start, min(start + _BLOCK_LENGTH, length))
-    for start in range(0, length, _BLOCK_LENGTH)
-  ]
+  blocks = transformer_config.query_blocks(length)
 
   def probabilities(query, key, start, end):
     # [batch, heads, end - start, end]

@@ -143,3 +143,18 @@ class ImageModelConfig:
       ValueError: If the images are too small for the model.
     """
     return _WEIGHT_SHAPES[self.name](self.num_classes, self.image_shape)
+
+  def num_convolved(self) -> int:
+    """Returns the outputs of all convolutions for one image."""
+    height, width, _ = self.image_shape
+    if self.name == 'emnist_cnn':
+      first, second = _CNN_CHANNELS
+      # Each valid 3x3 convolution takes a pixel off every edge.
+      num_first = (height - 2) * (width - 2) * first
+      return num_first + (height - 4) * (width - 4) * second
+    num_outputs = height * width * _RESNET_STAGES[0][0]
+    for block in resnet_blocks():
+      # Rounded up.
+      height, width = -(-height // block.stride), -(-width // block.stride)
+      num_outputs += (2 + block.projects) * height * width * block.channels
+    return num_outputs

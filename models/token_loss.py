@@ -7,17 +7,6 @@ time, and formed again in the backward pass.
 
 import tensorflow as tf
 
-# Logits of one sequence above this are formed in chunks. Unit: bytes.
-_MAX_LOGITS_BYTES = 64 * 2**20
-
-
-def chunk_length(sequence_length: int, vocabulary_size: int) -> int | None:
-  """Returns the tokens per chunk, or None where chunks are not worth it."""
-  bytes_per_token = 4 * vocabulary_size
-  if sequence_length * bytes_per_token <= _MAX_LOGITS_BYTES:
-    return None
-  return max(1, _MAX_LOGITS_BYTES // bytes_per_token)
-
 
 def draw_labels(logits: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
   """Draws a label a row, each with its probability under the softmax.

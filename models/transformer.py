@@ -14,7 +14,11 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from models import attention, token_loss
-from models.transformer_config import TransformerConfig, weight_shapes
+from models.transformer_config import (
+  TransformerConfig,
+  logits_chunk_length,
+  weight_shapes,
+)
 
 _NORM_EPSILON = 1e-5
 _INITIAL_STDDEV = 0.02
@@ -173,7 +177,7 @@ def _last_layer(config, weights, tokens):
   return (
     tf.reshape(hidden, [-1, config.width]),
     tf.cast(weights[0], hidden.dtype),
-    token_loss.chunk_length(inputs.shape[1], config.vocabulary_size),
+    logits_chunk_length(inputs.shape[1], config.vocabulary_size),
   )
 
 

@@ -16,6 +16,12 @@ PRESETS: dict[str, dict[str, int]] = {
 """Named sizes; `350m` and `1.5b` are those that Dhawan et al. (2024), FedFish,
 pretrain."""
 
+# Queries per block of attention: big enough for efficient products, small
+# enough that a block of scores stays small beside activations at 1,024 tokens.
+_QUERY_BLOCK_LENGTH = 256
+MAX_LOGITS_BYTES = 64 * 2**20
+"""Logits of one sequence above this are formed in chunks."""
+
 # Above this, unrolled layers take longer to compile than a loop costs to run.
 _MAX_UNROLLED_LAYERS = 8
 
@@ -116,3 +122,21 @@ def weight_shapes(config: TransformerConfig) -> dict[str, tuple[int, ...]]:
 def num_parameters(config: TransformerConfig) -> int:
   """Returns the number of trainable scalars."""
   return sum(math.prod(shape) for shape in weight_shapes(config).values())
+
+
+def query_blocks(length: int) -> list[tuple[int, int]]:
+  """Returns (start, end) of each block of attention's queries."""
+  return [
+    (start, min(start + _QUERY_BLOCK_LENGTH, length))
+    for start in range(0, length, _QUERY_BLOCK_LENGTH)
+  ]
+
+
+def logits_chunk_length(
+  sequence_length: int, vocabulary_size: int
+) -> int | None:
+  """Returns the tokens per chunk of logits; None: they are formed at once."""
+  bytes_per_token = 4 * vocabulary_size
+  if sequence_length * bytes_per_token <= MAX_LOGITS_BYTES:
+    return None
+  return max(1, MAX_LOGITS_BYTES // bytes_per_token)

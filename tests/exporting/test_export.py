@@ -16,7 +16,7 @@ import safetensors.numpy
 import small_runs
 import tensorflow as tf
 
-from models import token_loss, transformer
+from models import transformer, transformer_config
 from models.transformer_config import TransformerConfig, weight_shapes
 from tff_fedfish.cli.main import main
 from tff_fedfish.data.tokenizers import load_tokenizer
@@ -182,7 +182,7 @@ class TestSavedModel:
 @pytest.mark.slow
 def test_saved_model_of_a_deep_model(tmp_path, monkeypatch):
   # What large models take: a loop over layers, bfloat16, logits in chunks.
-  monkeypatch.setattr(token_loss, '_MAX_LOGITS_BYTES', 4 * 11 * 3)
+  monkeypatch.setattr(transformer_config, 'MAX_LOGITS_BYTES', 4 * 11 * 3)
   shape = TransformerConfig(
     num_layers=2,
     width=8,

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from models import token_loss, transformer
+from models import token_loss, transformer, transformer_config
 from models.transformer_config import (
   PRESETS,
   TransformerConfig,
@@ -75,7 +75,8 @@ def test_attention_blocks_do_not_change_the_result(monkeypatch):
     return output, tape.gradient(loss, [q, k, v])
 
   whole, whole_gradients = run()
-  monkeypatch.setattr(attention, '_BLOCK_LENGTH', 3)  # Blocks of 3, 3 and 1.
+  # Blocks of 3, 3 and 1.
+  monkeypatch.setattr(transformer_config, '_QUERY_BLOCK_LENGTH', 3)
   blocks, blocks_gradients = run()
   np.testing.assert_allclose(whole, blocks, atol=1e-6)
   for one, other in zip(whole_gradients, blocks_gradients, strict=True):
@@ -187,9 +188,9 @@ def test_chunked_loss_equals_the_whole(tokens_per_chunk):
 
 def test_chunks_are_used_only_where_logits_are_large():
   # 128 tokens x 32,000 ids x 4 bytes = 16 MB: whole.
-  assert token_loss.chunk_length(128, 32_000) is None
+  assert transformer_config.logits_chunk_length(128, 32_000) is None
   # 1,024 x 32,000 x 4 = 131 MB: 64 MiB // 128,000 = 524 tokens at a time.
-  assert token_loss.chunk_length(1_024, 32_000) == 524
+  assert transformer_config.logits_chunk_length(1_024, 32_000) == 524
 
 
 def test_bfloat16_is_near_float32_and_keeps_float32_gradients():

@@ -8,15 +8,16 @@ tensor 144.
 import planned_configs
 import pytest
 
+from models import transformer_config
 from models.transformer_config import TransformerConfig
-from tff_fedfish.planning import client_memory, flops
+from tff_fedfish.planning import memory
 
 # T d (4 * 7 + 24 * 4), 4 * 4 R 4^2, 3 * 4 T V.
 _FORWARD = {'activations': 2976, 'attention scores': 512, 'logits': 480}
 
 
 def _moments(**settings):
-  moments = client_memory.moments_of_client(planned_configs.by_hand(**settings))
+  moments = memory.moments_of_client(planned_configs.by_hand(**settings))
   return {
     moment: {part: size for part, size in parts.items() if size}
     for moment, parts in moments.items()
@@ -115,7 +116,7 @@ def test_large_vocabulary_counts_its_gradient_twice():
 
 def test_large_buffers_go_back_to_the_system(monkeypatch):
   # Of 100 bytes and more: kernels of 108, 144 and 144 of 720 bytes.
-  monkeypatch.setattr(client_memory, '_MAX_HEAP_BUFFER_BYTES', 100)
+  monkeypatch.setattr(memory, '_MAX_HEAP_BUFFER_BYTES', 100)
   parts = _moments(algorithm__name='fed_avg')
   # Activations (8 * 4 * 3 * 4 = 384) and scores (128) too; one copy of the
   # logits is 160. (720 * 324 / 720) / 2 = 162.
@@ -135,12 +136,12 @@ def test_large_buffers_go_back_to_the_system(monkeypatch):
 
 
 def test_large_models_give_smaller_buffers_back_too(monkeypatch):
-  monkeypatch.setattr(client_memory, 'LARGE_MODEL_HEAP_BUFFER_BYTES', 100)
-  monkeypatch.setattr(client_memory, 'LARGE_MODEL_BYTES', 721)
+  monkeypatch.setattr(memory, 'LARGE_MODEL_HEAP_BUFFER_BYTES', 100)
+  monkeypatch.setattr(memory, 'LARGE_MODEL_BYTES', 721)
   small = _moments(algorithm__name='fed_avg')['local step, forward']
   # All of 4688 bytes.
   assert small['allocator'] == 2344
-  monkeypatch.setattr(client_memory, 'LARGE_MODEL_BYTES', 720)
+  monkeypatch.setattr(memory, 'LARGE_MODEL_BYTES', 720)
   large = _moments(algorithm__name='fed_avg')['local step, forward']
   # As above: what of the weights is below 100 bytes.
   assert large['allocator'] == 162
@@ -149,29 +150,28 @@ def test_large_models_give_smaller_buffers_back_too(monkeypatch):
 def test_what_large_models_give_back_is_as_in_the_engine():
   from tff_fedfish.runtime import freed_memory
 
-  assert client_memory.LARGE_MODEL_BYTES == freed_memory.MIN_MODEL_BYTES
-  assert (
-    client_memory.LARGE_MODEL_HEAP_BUFFER_BYTES == freed_memory.MIN_BUFFER_BYTES
-  )
+  assert memory.LARGE_MODEL_BYTES == freed_memory.MIN_MODEL_BYTES
+  assert memory.LARGE_MODEL_HEAP_BUFFER_BYTES == freed_memory.MIN_BUFFER_BYTES
 
 
 def test_long_sequences_form_logits_in_chunks(monkeypatch):
   shape = TransformerConfig(
     num_layers=1, width=4, num_heads=2, vocabulary_size=10, sequence_length=6
   )
-  # 3 copies of 4 bytes for 2 * 6 tokens and 10 ids.
-  assert client_memory.logits_bytes(shape, 2) == 1440
-  # A sequence's 240 bytes are beyond the limit: 3 copies of that.
-  monkeypatch.setattr(flops, 'MAX_LOGITS_BYTES', 200)
-  assert client_memory.logits_bytes(shape, 2) == 600
+  # 4 bytes for 2 * 6 tokens and 10 ids.
+  assert memory.largest_buffers(shape, 2)['logits'] == 480
+  # A sequence's 240 bytes are beyond the limit.
+  monkeypatch.setattr(transformer_config, 'MAX_LOGITS_BYTES', 200)
+  assert memory.largest_buffers(shape, 2)['logits'] == 200
 
 
 @pytest.mark.parametrize(('block_length', 'expected'), [(6, 36), (4, 16)])
 def test_largest_block_of_scores(block_length, expected, monkeypatch):
-  monkeypatch.setattr(flops, 'QUERY_BLOCK_LENGTH', block_length)
+  monkeypatch.setattr(transformer_config, '_QUERY_BLOCK_LENGTH', block_length)
   shape = TransformerConfig(
     num_layers=1, width=4, num_heads=2, vocabulary_size=10, sequence_length=6
   )
-  # 4 copies of 4 bytes for 3 rows and 2 heads; blocks of 6 x 6, or of 4 x 4
-  # (16) and 2 x 6 (12).
-  assert client_memory.scores_bytes(shape, 3) == 4 * 4 * 3 * 2 * expected
+  # 4 bytes for 3 rows and 2 heads; blocks of 6 x 6, or of 4 x 4 (16) and 2 x 6
+  # (12).
+  buffers = memory.largest_buffers(shape, 3)
+  assert buffers['attention scores'] == 4 * 3 * 2 * expected

@@ -6,7 +6,7 @@ import planned_configs
 import pytest
 import tensorflow as tf
 
-from models import attention, token_loss, transformer
+from models import transformer, transformer_config
 from models.transformer_config import (
   TransformerConfig,
   num_parameters,
@@ -39,9 +39,9 @@ def test_products_by_hand():
 
 
 def test_attention_counts_the_blocks_that_are_computed(monkeypatch):
-  monkeypatch.setattr(flops, 'QUERY_BLOCK_LENGTH', 3)
+  monkeypatch.setattr(transformer_config, '_QUERY_BLOCK_LENGTH', 3)
   shape = dataclasses.replace(_SHAPE, sequence_length=7)
-  assert flops.query_blocks(7) == [(3, 3), (3, 6), (1, 7)]
+  assert transformer_config.query_blocks(7) == [(0, 3), (3, 6), (6, 7)]
   # 9 + 18 + 7 = 34 of 49 scores; two products of 2 * 3 * 34 each.
   assert flops.forward(shape, 1).attention == 2 * 2 * 3 * 34
   assert flops.backward(shape, 1).attention == 5 * 2 * 3 * 34
@@ -49,21 +49,10 @@ def test_attention_counts_the_blocks_that_are_computed(monkeypatch):
 
 def test_long_logits_are_formed_twice(monkeypatch):
   # A row's logits are 4 bytes * 4 * 5 = 80.
-  monkeypatch.setattr(flops, 'MAX_LOGITS_BYTES', 80)
+  monkeypatch.setattr(transformer_config, 'MAX_LOGITS_BYTES', 80)
   assert flops.backward(_SHAPE, 2).logits == 2 * 240
-  monkeypatch.setattr(flops, 'MAX_LOGITS_BYTES', 79)
+  monkeypatch.setattr(transformer_config, 'MAX_LOGITS_BYTES', 79)
   assert flops.backward(_SHAPE, 2).logits == 3 * 240
-
-
-def test_constants_are_those_of_the_model():
-  assert flops.QUERY_BLOCK_LENGTH == attention._BLOCK_LENGTH
-  assert flops.MAX_LOGITS_BYTES == token_loss._MAX_LOGITS_BYTES
-  for length, vocabulary_size in ((128, 32_000), (1_024, 32_000), (1, 10**8)):
-    shape = dataclasses.replace(
-      _SHAPE, sequence_length=length, vocabulary_size=vocabulary_size
-    )
-    in_chunks = token_loss.chunk_length(length, vocabulary_size) is not None
-    assert flops.forms_logits_in_chunks(shape) == in_chunks
 
 
 def _profiled(shape, num_rows):
@@ -100,11 +89,8 @@ def _profiled_products(graph):
 def test_products_equal_those_of_tensorflows_profiler(
   block_length, monkeypatch
 ):
-  for module, name in (
-    (flops, 'QUERY_BLOCK_LENGTH'),
-    (attention, '_BLOCK_LENGTH'),
-  ):
-    monkeypatch.setattr(module, name, block_length)  # 10; or 4, 4 and 2.
+  # 10; or 4, 4 and 2.
+  monkeypatch.setattr(transformer_config, '_QUERY_BLOCK_LENGTH', block_length)
   shape = TransformerConfig(
     num_layers=1, width=12, num_heads=3, vocabulary_size=50, sequence_length=10
   )
@@ -115,8 +101,8 @@ def test_products_equal_those_of_tensorflows_profiler(
   # values is the rows: 2 products of 2 * 5 * 12 * columns * (columns - rows)
   # too many; 0 where there is one block.
   too_many = sum(
-    2 * 2 * 5 * 12 * columns * (columns - rows)
-    for rows, columns in flops.query_blocks(10)
+    2 * 2 * 5 * 12 * end * start
+    for start, end in transformer_config.query_blocks(10)
   )
   assert too_many == {10: 0, 4: 240 * (8 * 4 + 10 * 8)}[block_length]
   assert backward - too_many == flops.backward(shape, 5).total

@@ -4,7 +4,7 @@ import planned_configs
 import pytest
 
 from models.image_model_config import ImageModelConfig
-from tff_fedfish.planning import client_memory, memory, traffic
+from tff_fedfish.planning import memory, plan
 
 _WEIGHTS = 4 * 1_199_882
 
@@ -14,9 +14,9 @@ def _config(**settings):
 
 
 def test_outputs_of_the_cnn():
-  # 26 * 26 * 32 + 24 * 24 * 64 = 21,632 + 36,864 values, 4 copies, 4 bytes.
+  # 26 * 26 * 32 + 24 * 24 * 64 = 21,632 + 36,864 values.
   shape = _config().model_shape()
-  assert client_memory.image_activation_bytes(shape) == 16 * 58_496
+  assert shape.num_convolved() == 58_496
 
 
 def test_outputs_of_the_resnet():
@@ -26,8 +26,8 @@ def test_outputs_of_the_resnet():
   shape = ImageModelConfig(
     name='resnet18', num_classes=2, image_shape=(4, 6, 3)
   )
-  values = 1_536 + 6_144 + 3_840 + 2_560 + 2_560
-  assert client_memory.image_activation_bytes(shape) == 16 * values
+  num_values = 1_536 + 6_144 + 3_840 + 2_560 + 2_560
+  assert shape.num_convolved() == num_values
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_outputs_of_the_resnet():
   ],
 )
 def test_moments_of_a_client(settings, expected):
-  moments = client_memory.moments_of_client(_config(**settings))
+  moments = memory.moments_of_client(_config(**settings))
   # Weights, gradients and, in some moments, a model of the method; 10 images.
   assert {name: sum(parts.values()) for name, parts in moments.items()} == {
     name: (2 + num_sums) * _WEIGHTS + 10 * 16 * 58_496
@@ -65,6 +65,6 @@ def test_process_holds_the_images():
 
 def test_what_a_round_sends():
   # FedFish: two models up and one down for each of 32 clients.
-  found = traffic.of_config(_config())
+  found = plan.traffic(_config())
   assert found.round_uplink_bytes == 32 * 2 * _WEIGHTS
   assert found.round_downlink_bytes == 32 * _WEIGHTS

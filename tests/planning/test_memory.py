@@ -3,7 +3,7 @@
 import planned_configs
 import pytest
 
-from tff_fedfish.planning import client_memory, memory
+from tff_fedfish.planning import memory
 
 _PROCESS = {'process': 925_000_000 + 10_000_000}
 _CLIENT = {'client': 5}
@@ -12,7 +12,7 @@ _CLIENT = {'client': 5}
 @pytest.fixture(autouse=True)
 def _known_client(monkeypatch):
   monkeypatch.setattr(
-    client_memory, 'moments_of_client', lambda config: {'client work': _CLIENT}
+    memory, 'moments_of_client', lambda config: {'client work': _CLIENT}
   )
 
 

@@ -10,7 +10,7 @@ import planned_configs
 import pytest
 
 from tff_fedfish.cli.main import main
-from tff_fedfish.planning import client_memory, client_steps, flops, memory
+from tff_fedfish.planning import client_steps, flops, memory
 from tff_fedfish.sweeping.jobs import round_cost
 
 _OWN = {'algorithm__name': 'own_methods.noisy_mean'}
@@ -53,7 +53,7 @@ def test_a_run_with_images_takes_what_the_method_declares():
 )
 def test_moments_and_steps_follow_the_pass(noise_pass, moments, steps):
   config = _noisy(noise_pass)
-  found = client_memory.moments_of_client(config)
+  found = memory.moments_of_client(config)
   assert list(dict.fromkeys(m.split(',')[0] for m in found)) == moments
   for parts in found.values():
     assert parts['models of the method'] == 2 * 720

@@ -10,7 +10,7 @@ import pytest
 
 from tff_fedfish.errors import UserError
 from tff_fedfish.planning import plan as plan_lib
-from tff_fedfish.planning import plan_tables
+from tff_fedfish.planning import plan_tables, step_time
 from tff_fedfish.planning.step_time import MeasuredSeconds
 
 _MEASURED = MeasuredSeconds(
@@ -26,8 +26,8 @@ _MEASURED = MeasuredSeconds(
 
 def test_time_by_hand():
   # A client: 6 steps * 2 + 3 gradients * 1.5 + 0.5 = 17; 3 of them and 10.
-  time = plan_lib.round_time(planned_configs.by_hand(), _MEASURED)
-  assert time == plan_lib.RoundTime(
+  time = step_time.round_time(planned_configs.by_hand(), _MEASURED)
+  assert time == step_time.RoundTime(
     local_step_seconds=2.0,
     local_seconds=36.0,
     after_training_seconds=13.5,
@@ -51,7 +51,7 @@ def test_time_by_hand():
 )
 def test_after_training_seconds_by_hand(settings, after_training_seconds):
   config = planned_configs.by_hand(**settings)
-  time = plan_lib.round_time(config, _MEASURED)
+  time = step_time.round_time(config, _MEASURED)
   assert time.after_training_seconds == after_training_seconds
 
 
@@ -71,13 +71,13 @@ def test_after_training_seconds_by_hand(settings, after_training_seconds):
 def test_workers_by_hand(engine, round_seconds):
   settings = {f'engine__{name}': value for name, value in engine.items()}
   config = planned_configs.by_hand(engine__kind='ray', **settings)
-  assert plan_lib.round_time(config, _MEASURED).round_seconds == round_seconds
+  assert step_time.round_time(config, _MEASURED).round_seconds == round_seconds
 
 
 def _plan(**settings):
   config = planned_configs.by_hand(**settings)
   plan = plan_lib.plan_round(config, timing=False)
-  return dataclasses.replace(plan, time=plan_lib.round_time(config, _MEASURED))
+  return dataclasses.replace(plan, time=step_time.round_time(config, _MEASURED))
 
 
 def test_plan_is_json_and_complete():

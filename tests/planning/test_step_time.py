@@ -16,7 +16,7 @@ def _stopwatch(monkeypatch):
   """
   made = []
 
-  def step_timer(shape, num_layers, batch_size, optimizer, *, xla):
+  def step_timer(config, num_layers, batch_size):
     made.append((num_layers, batch_size))
     noise = itertools.cycle([2.0, -3.0, 0.0])
     return lambda: 7 + 2 * num_layers + batch_size + next(noise)

@@ -3,12 +3,12 @@
 import planned_configs
 import pytest
 
-from tff_fedfish.planning import traffic
+from tff_fedfish.planning import plan
 
 
 def test_in_process_by_hand():
-  found = traffic.of_config(planned_configs.by_hand())
-  assert found == traffic.Traffic(
+  found = plan.traffic(planned_configs.by_hand())
+  assert found == plan.Traffic(
     round_uplink_bytes=3 * 2 * 720,
     round_downlink_bytes=3 * 720,
     run_uplink_bytes=7 * 3 * 2 * 720,
@@ -22,8 +22,7 @@ def test_in_process_by_hand():
 
 def test_fed_avg_sends_one_model_up():
   config = planned_configs.by_hand(algorithm__name='fed_avg')
-  assert traffic.of_config(config).round_uplink_bytes == 3 * 720
-  assert traffic.accumulator_bytes(config) == 720
+  assert plan.traffic(config).round_uplink_bytes == 3 * 720
 
 
 @pytest.mark.parametrize(
@@ -38,7 +37,7 @@ def test_fed_avg_sends_one_model_up():
 )
 def test_between_processes_by_hand(settings, num_broadcasts, num_partial_sums):
   config = planned_configs.by_hand(engine__kind='ray', **settings)
-  found = traffic.of_config(config)
+  found = plan.traffic(config)
   assert found.num_broadcasts == num_broadcasts
   assert found.round_broadcast_bytes == num_broadcasts * 720
   assert found.num_partial_sums == num_partial_sums

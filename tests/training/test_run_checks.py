@@ -15,7 +15,6 @@ import small_runs
 
 from tff_fedfish.cli.main import main
 from tff_fedfish.config import loading as config_loading
-from tff_fedfish.planning import disk
 from tff_fedfish.training import run_checks
 
 _ROOT = pathlib.Path(__file__).parents[2]
@@ -244,11 +243,11 @@ class TestWarnings:
     # Embeddings of 256 tokens and 8 positions, the matrices of one layer of
     # width 16, their biases (3 + 1 + 4 + 1), and scale and bias of 3 norms.
     num_weights = 16 * (256 + 8) + 12 * 16**2 + 16 * 9 + 16 * 6
-    assert disk.checkpoint_bytes(config) == expected * 3 * 4 * num_weights
+    assert run_checks.checkpoint_bytes(config) == expected * 3 * 4 * num_weights
     sgd = dataclasses.replace(
       config, server=dataclasses.replace(config.server, optimizer='sgd')
     )
-    assert disk.checkpoint_bytes(sgd) == expected * 4 * num_weights
+    assert run_checks.checkpoint_bytes(sgd) == expected * 4 * num_weights
 
 
 class TestCutOffFiles:

@@ -1,22 +1,18 @@
 """Floating-point operations of a round, counted from the model's shapes.
 
-docs/planning.md has the formulas. A product of [m, k] and [k, n] is 2 m k n
-operations. In work over all weights every addition, product, division or root
-of an entry is one. Softmax, norms, GELU and comparisons are not counted.
+A product of [m, k] and [k, n] is 2 m k n operations. In work over all weights
+every addition, product, division or root of an entry is one. Softmax, norms,
+GELU and comparisons are not counted. docs/planning.md has the formulas.
 """
 
 import dataclasses
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
+from models import transformer_config
 from models.transformer_config import TransformerConfig, num_parameters
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.optimizers import cost
 from tff_fedfish.planning import client_steps
-
-# As in models/attention.py and models/token_loss.py, which import TensorFlow;
-# a test compares them.
-QUERY_BLOCK_LENGTH = 256
-MAX_LOGITS_BYTES = 64 * 2**20
 
 
 class ProductFlops(NamedTuple):
@@ -37,32 +33,28 @@ class ProductFlops(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class RoundFlops:
-  """Operations of one round in which every client fills its cap."""
+  """Operations of one round; labels are those of the printed table."""
 
-  local_forward: int
-  local_backward: int
-  """Products of all local steps."""
-  pass_after_training: int
-  """Products of the method's pass after training, forward and backward, and all
-  squares of gradients; if labels are drawn, the logits once more."""
-  client_optimizer: int
-  """Steps of the client optimizer."""
-  client_sums: int
-  """Deltas, the method's terms, and their sums."""
-  server: int
+  local_forward: Annotated[int, 'local steps, forward']
+  local_backward: Annotated[int, 'local steps, backward']
+  pass_after_training: Annotated[int, 'pass after training']
+  """Forward and backward, and all squares of gradients; with drawn labels the
+  logits once more."""
+  client_optimizer: Annotated[int, 'client optimizer']
+  client_sums: Annotated[int, 'deltas and sums']
+  """Also the method's terms."""
+  server: Annotated[int, 'server']
   """The mean and the server optimizer's step."""
-  total: int
-  """All of these."""
-  usual_estimate: int
-  """6 N D: six operations per weight and token, over all passes."""
+  total: Annotated[int, 'in all']
+  usual_estimate: Annotated[int, '6 N D, for comparison']
+  """Six operations per weight and token, over all passes."""
 
 
 def forward(shape: TransformerConfig, num_rows: int) -> ProductFlops:
   """Returns the products of a forward pass over `num_rows` sequences."""
   num_tokens = num_rows * shape.sequence_length
-  num_scores = sum(
-    rows * columns for rows, columns in query_blocks(shape.sequence_length)
-  )
+  blocks = transformer_config.query_blocks(shape.sequence_length)
+  num_scores = sum((end - start) * end for start, end in blocks)
   return ProductFlops(
     dense=24 * shape.num_layers * num_tokens * shape.width**2,
     attention=4 * shape.num_layers * num_rows * shape.width * num_scores,
@@ -76,25 +68,14 @@ def backward(shape: TransformerConfig, num_rows: int) -> ProductFlops:
   Attention's scores are formed again, and so are logits in chunks.
   """
   dense, attention, logits = forward(shape, num_rows)
+  chunk_length = transformer_config.logits_chunk_length(
+    shape.sequence_length, shape.vocabulary_size
+  )
   return ProductFlops(
     dense=2 * dense,
     attention=attention * 10 // 4,
-    logits=logits * (3 if forms_logits_in_chunks(shape) else 2),
+    logits=logits * (2 if chunk_length is None else 3),
   )
-
-
-def query_blocks(sequence_length: int) -> list[tuple[int, int]]:
-  """Returns (rows, columns) of each block of attention scores."""
-  return [
-    (end - start, end)
-    for start in range(0, sequence_length, QUERY_BLOCK_LENGTH)
-    for end in [min(start + QUERY_BLOCK_LENGTH, sequence_length)]
-  ]
-
-
-def forms_logits_in_chunks(shape: TransformerConfig) -> bool:
-  """Returns whether a sequence's logits are too large to be kept."""
-  return 4 * shape.sequence_length * shape.vocabulary_size > MAX_LOGITS_BYTES
 
 
 def of_round(config: TrainConfig) -> RoundFlops:
@@ -105,28 +86,24 @@ def of_round(config: TrainConfig) -> RoundFlops:
   num_epochs = config.client_work.num_local_epochs
   one_forward = forward(shape, num_rows)
   one_backward = backward(shape, num_rows).total
-  one_pass_after = (
-    one_forward.total
-    + one_backward
-    + config.algorithm.samples_labels * one_forward.logits
-  )
+  one_pass_after = one_forward.total + one_backward
+  one_pass_after += config.algorithm.samples_labels * one_forward.logits
   num_squares = steps.num_steps_after_training + steps.num_observed_steps
-  # Operations per weight: a square and its sum; the difference that is the
-  # delta; the server's quotient of two sums.
-  square_cost = 2
   step_cost = cost.of_settings(config.client_work).num_operations
-  sums_cost = 1 + config.method.cost(config).flops_per_weight
-  server_cost = 1 + cost.of_settings(config.server).num_operations
   # Once per weight of every client.
   over_weights = num_clients * num_weights
   parts = dict(
     local_forward=num_epochs * one_forward.total,
     local_backward=num_epochs * one_backward,
+    # A square and its sum.
     pass_after_training=(steps.num_passes - num_epochs) * one_pass_after
-    + over_weights * num_squares * square_cost,
-    client_optimizer=over_weights * steps.num_local_steps * step_cost,
-    client_sums=over_weights * sums_cost,
-    server=num_weights * server_cost,
+    + 2 * num_squares * over_weights,
+    client_optimizer=steps.num_local_steps * step_cost * over_weights,
+    # The delta is a difference.
+    client_sums=(1 + config.method.cost(config).flops_per_weight)
+    * over_weights,
+    # A quotient of two sums.
+    server=(1 + cost.of_settings(config.server).num_operations) * num_weights,
   )
   num_tokens = num_rows * shape.sequence_length * steps.num_passes
   return RoundFlops(

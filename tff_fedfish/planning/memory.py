@@ -1,24 +1,39 @@
 """Resident bytes of each process of a run, part by part, moment by moment.
 
-Which copies are alive follows from the engine (`runtime/`: one client at a
-time, added up in its own function call), the methods (`algorithms/slots/`) and
-how TensorFlow runs their graphs; docs/planning.md says where each comes from.
+A model is W = 4 N bytes for N weights. Which copies are alive follows from the
+engine, the method's declaration and how TensorFlow runs graphs: see
+docs/planning.md. An image model's activations are counted in its code, as if
+nothing were freed before the end.
 """
 
 import dataclasses
 import math
 
+from models import transformer_config
 from models.image_model_config import ImageModelConfig
+from models.model_shapes import ModelShape, weight_shapes
+from models.transformer_config import TransformerConfig
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.data.images.image_corpora import IMAGE_CORPORA
 from tff_fedfish.optimizers import cost
-from tff_fedfish.planning import client_memory, traffic
-from tff_fedfish.planning.client_memory import Parts
 
-# Interpreter, TensorFlow, TFF and compiled graphs; measured.
+Parts = dict[str, int]
+"""Part -> bytes."""
+
+# Measured, or counted in the code: docs/planning.md says of what each is made.
 PROCESS_BYTES = 925 * 10**6
-# Of each layer that is written out instead of looped over; measured.
 UNROLLED_LAYER_BYTES = 10 * 10**6
+# Vectors of the model's width that a layer keeps for a token's gradient.
+_KEPT_FLOAT32, _KEPT_IN_DTYPE = 7, 24
+# Copies of attention scores, logits and convolved images alive together.
+_SCORES_COPIES, _LOGITS_COPIES, _CONVOLUTION_COPIES = 4, 3, 4
+# Freed buffers below a size stay with the allocator, this share of them idle.
+_IDLE_SHARE = 0.5
+# glibc's own size, and that of large models, as in runtime/freed_memory.py,
+# which imports TensorFlow; a test compares them.
+_MAX_HEAP_BUFFER_BYTES = 32 * 2**20
+LARGE_MODEL_BYTES = 256 * 2**20
+LARGE_MODEL_HEAP_BUFFER_BYTES = 2**20
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,23 +54,20 @@ class ProcessMemory:
 
 
 def of_config(config: TrainConfig) -> tuple[ProcessMemory, ...]:
-  """Returns the memory of each kind of process of a run.
-
-  Returns:
-    One process; with engine 'ray' the driver and one worker.
-  """
-  tensor_bytes = client_memory.tensor_bytes(config.model_shape()).values()
-  weights, sums = sum(tensor_bytes), traffic.accumulator_bytes(config)
+  """Returns the process's memory; with Ray the driver's and a worker's."""
+  sizes = tensor_bytes(config.model_shape()).values()
+  weights = sum(sizes)
+  sums = config.method.cost(config).models_summed * weights
   num_moments = cost.of_settings(config.server).num_state_tensors
-  process = _process_parts(config)
+  process, at_client = _process_parts(config), moments_of_client(config)
   state = process | {
     'weights': weights,
     'optimizer state': num_moments * weights,
   }
   # Complete before the old state goes; the mean is made tensor by tensor.
   new_state = {'new weights and state': (1 + num_moments) * weights}
-  server_step = new_state | {'update': max(tensor_bytes)}
-  at_client = client_memory.moments_of_client(config)
+  server_step = new_state | {'update': max(sizes)}
+  earlier = {'sums of earlier clients': sums}
   barrier = {}
   if config.evaluation.barrier_every_num_rounds:
     # Clients train once more, the old state and the new one beside them; each
@@ -67,40 +79,34 @@ def of_config(config: TrainConfig) -> tuple[ProcessMemory, ...]:
     }
   if config.engine.kind == 'in_process':
     in_parts = config.num_partial_sums > 1
-    held = state | {'sums of earlier clients': sums}
     # A part's sum is there beside the sum of the parts before it.
-    moments = _beside(held | {'partial sums': in_parts * sums}, at_client)
+    held = state | earlier | {'partial sums': in_parts * sums}
+    moments = {moment: held | parts for moment, parts in at_client.items()}
     if in_parts:
       # The sum so far, a part's, and the new sum.
       moments['merge of partial sums'] = state | {'partial sums': 3 * sums}
-    moments['server step'] = held | server_step
-    return (_process('the process', moments | barrier),)
-  at_driver = {
+    moments['server step'] = state | earlier | server_step
+    return (_process_memory('the process', moments | barrier),)
+  broadcast = {'broadcast weights': weights}
+  driver = {
     # As arrays, and in the object store.
-    'broadcast': {'broadcast weights': 2 * weights},
+    'broadcast': state | {'broadcast weights': 2 * weights},
     # The sum so far, a part's arrays and their tensors, and the new sum.
-    'merge of partial sums': {
-      'broadcast weights': weights,
-      'partial sums': 4 * sums,
-    },
-    'server step': {'broadcast weights': weights, 'partial sums': sums}
-    | server_step,
+    'merge of partial sums': state | broadcast | {'partial sums': 4 * sums},
+    'server step': state | broadcast | {'partial sums': sums} | server_step,
   }
-  held = process | {
-    # In the object store, and as tensors.
-    'broadcast weights': 2 * weights,
-    'sums of earlier clients': sums,
-  }
-  # As arrays, and in the object store.
-  at_worker = at_client | {'sending of the sum': {'partial sums': 2 * sums}}
+  # In the object store, and as tensors; the sum as arrays, and in the store.
+  held = process | {'broadcast weights': 2 * weights} | earlier
+  worker = at_client | {'sending of the sum': {'partial sums': 2 * sums}}
+  worker = {moment: held | parts for moment, parts in worker.items()}
   return (
-    _process('the driver', _beside(state, at_driver) | barrier),
-    _process('each worker', _beside(held, at_worker)),
+    _process_memory('the driver', driver | barrier),
+    _process_memory('each worker', worker),
   )
 
 
 def run_bytes(config: TrainConfig) -> int:
-  """Returns what all processes of a run take on this machine at most."""
+  """Returns the most that all processes of a run take on this machine."""
   first, *others = of_config(config)
   engine = config.engine
   # The workers of a cluster are elsewhere.
@@ -108,31 +114,95 @@ def run_bytes(config: TrainConfig) -> int:
   return first.peak_bytes + num_workers * sum(w.peak_bytes for w in others)
 
 
-def _process_parts(config):
-  """Returns what every process holds from its start."""
-  shape = config.model_shape()
-  if not isinstance(shape, ImageModelConfig):
-    num_unrolled = shape.num_layers if shape.unrolls_layers else 0
-    return {'process': PROCESS_BYTES + num_unrolled * UNROLLED_LAYER_BYTES}
-  num_unrolled = sum(name.endswith('/kernel') for name in shape.weight_shapes())
-  num_images = IMAGE_CORPORA[config.data.corpus].num_images
-  if num_images is None:
-    # Late: listing files is of no use to other corpora.
-    from tff_fedfish.data.images.image_folder import ImageFolder
+def moments_of_client(config: TrainConfig) -> dict[str, Parts]:
+  """Returns what a client adds to what is resident, by moment.
 
-    num_images = len(ImageFolder(config.data.directory).paths)
+  Only the moments that may take most. A client's end is not among them: its
+  terms take the place of what they are made of.
+  """
+  work, method_cost = config.client_work, config.method.cost(config)
+  shape = config.model_shape()
+  weights = sum(tensor_bytes(shape).values())
+  num_moments = cost.of_settings(work).num_state_tensors
+  num_rows = min(work.max_batch_rows, work.micro_batch_size or math.inf)
+  pass_after = method_cost.pass_after_training
+  slice_sums = 0 if work.micro_batch_size is None else weights
+  in_training = {
+    'client weights': weights,
+    'models of the method': method_cost.models_in_training * weights,
+    'sums over micro-batches': slice_sums,
+    'client optimizer state': num_moments * weights,
+  }
+  after = {
+    'client weights': weights,
+    'models of the method': method_cost.models_after_training * weights,
+    'sums over micro-batches': slice_sums * (pass_after == 'batches'),
+  }
+  moments = _moments_of_gradient('local step', shape, num_rows, in_training)
+  if pass_after == 'none':
+    if method_cost.models_after_training:
+      moments['after training'] = _with_idle(shape, num_rows, after)
+    return moments
+  holds_more_after = sum(in_training.values()) < sum(after.values())
+  if pass_after == 'batches' and holds_more_after:
+    # Its gradients take as much, so a local step cannot take most.
+    moments = {}
+  if pass_after == 'rows' and not config.data.holds_images:
+    # Image models take less, too, but are counted to be on the safe side.
+    num_rows = 1
+  return moments | _moments_of_gradient(
+    'pass after training', shape, num_rows, after
+  )
+
+
+def tensor_bytes(shape: ModelShape) -> dict[str, int]:
+  """Returns the bytes of each weight tensor, by name."""
   return {
-    'process': PROCESS_BYTES + num_unrolled * UNROLLED_LAYER_BYTES,
-    # A byte per value.
-    'images': num_images * math.prod(shape.image_shape),
+    name: 4 * math.prod(tensor_shape)
+    for name, tensor_shape in weight_shapes(shape).items()
   }
 
 
-def _beside(held, moments):
-  return {moment: held | parts for moment, parts in moments.items()}
+def largest_buffers(shape: TransformerConfig, num_rows: int) -> Parts:
+  """Returns the bytes of the largest buffer of each part of a forward pass."""
+  length, num_ids = shape.sequence_length, shape.vocabulary_size
+  num_tokens = num_rows * length
+  blocks = transformer_config.query_blocks(length)
+  num_scores = max((end - start) * end for start, end in blocks)
+  logits = 4 * num_tokens * num_ids
+  if transformer_config.logits_chunk_length(length, num_ids) is not None:
+    logits = transformer_config.MAX_LOGITS_BYTES
+  return {
+    # Of the MLP.
+    'activations': 4 * shape.width * num_tokens * _dtype_bytes(shape),
+    'attention scores': 4 * num_rows * shape.num_heads * num_scores,
+    'logits': logits,
+  }
 
 
-def _process(name, moments):
+def _process_parts(config):
+  """Returns what every process holds from its start."""
+  shape, images = config.model_shape(), {}
+  if isinstance(shape, ImageModelConfig):
+    num_unrolled = sum(
+      name.endswith('/kernel') for name in weight_shapes(shape)
+    )
+    num_images = IMAGE_CORPORA[config.data.corpus].num_images
+    if num_images is None:
+      # Late: listing files is of no use to other corpora.
+      from tff_fedfish.data.images.image_folder import ImageFolder
+
+      num_images = len(ImageFolder(config.data.directory).paths)
+    # A byte per value.
+    images = {'images': num_images * math.prod(shape.image_shape)}
+  else:
+    num_unrolled = shape.unrolls_layers * shape.num_layers
+  return {
+    'process': PROCESS_BYTES + num_unrolled * UNROLLED_LAYER_BYTES
+  } | images
+
+
+def _process_memory(name, moments):
   moments = {
     moment: {part: size for part, size in parts.items() if size}
     for moment, parts in moments.items()
@@ -140,3 +210,69 @@ def _process(name, moments):
   sizes = {moment: sum(parts.values()) for moment, parts in moments.items()}
   peak = max(sizes, key=sizes.get)
   return ProcessMemory(name, moments, peak, sizes[peak])
+
+
+def _moments_of_gradient(name, shape, num_rows, held):
+  """Returns the moments in which the gradient of a batch may take most."""
+  sizes = tensor_bytes(shape)
+  total = sum(sizes.values())
+  if isinstance(shape, ImageModelConfig):
+    kept = 4 * _CONVOLUTION_COPIES * num_rows * shape.num_convolved()
+    return {name: held | {'gradients': total, 'activations': kept}}
+  buffers, dtype_bytes = largest_buffers(shape, num_rows), _dtype_bytes(shape)
+  kernels = sum(
+    size
+    for tensor, size in sizes.items()
+    if tensor.startswith('block/') and tensor.endswith('/kernel')
+  )
+  kernels_in_dtype = kernels * dtype_bytes // 4
+  # Kernels in the compute dtype, and the layers' list that foldl makes. Written
+  # out, layers are slices of the stacked tensors: no copies.
+  is_copied = not shape.unrolls_layers or dtype_bytes != 4
+  per_vector = 4 * _KEPT_FLOAT32 + dtype_bytes * _KEPT_IN_DTYPE
+  num_vectors = shape.num_layers * num_rows * shape.sequence_length
+  # Of all layers, and the embedding's two parts.
+  by_layer = kernels_in_dtype + total - kernels + sizes['token_embedding']
+  # What is stacked and cast to float32 takes the place of what it is made of.
+  stacked = total + max(sizes.values()) // 2
+  directions = {
+    'forward': {
+      'activations': num_vectors * shape.width * per_vector,
+      'attention scores': _SCORES_COPIES * buffers['attention scores'],
+      'logits': _LOGITS_COPIES * buffers['logits'],
+    },
+    'backward': {'gradients': max(by_layer, stacked)},
+  }
+  held = held | {'layer copies': is_copied * kernels_in_dtype}
+  return {
+    f'{name}, {direction}': _with_idle(shape, num_rows, held | parts)
+    for direction, parts in directions.items()
+  }
+
+
+def _with_idle(shape, num_rows, parts):
+  """Adds what the allocator holds beside the parts of a transformer."""
+  if isinstance(shape, ImageModelConfig):
+    return parts
+  sizes = tensor_bytes(shape)
+  total = sum(sizes.values())
+  is_large = total >= LARGE_MODEL_BYTES
+  limit = LARGE_MODEL_HEAP_BUFFER_BYTES if is_large else _MAX_HEAP_BUFFER_BYTES
+
+  def share_on_heap(num_pieces):
+    """Returns the share of the weights in buffers below the limit."""
+    pieces = {name: num_pieces * name.startswith('block/') for name in sizes}
+    small = [n for name, n in sizes.items() if n // (pieces[name] or 1) < limit]
+    return sum(small) / total
+
+  stacked, by_layer = share_on_heap(1), share_on_heap(shape.num_layers)
+  buffers = largest_buffers(shape, num_rows)
+  shares = {part: size < limit for part, size in buffers.items()}
+  shares |= {'layer copies': by_layer, 'gradients': by_layer}
+  # Other parts are models, made of stacked tensors.
+  freed = sum(size * shares.get(part, stacked) for part, size in parts.items())
+  return parts | {'allocator': int(_IDLE_SHARE * freed)}
+
+
+def _dtype_bytes(shape):
+  return 2 if shape.compute_dtype == 'bfloat16' else 4

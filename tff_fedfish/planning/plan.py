@@ -1,44 +1,65 @@
-"""Cost of a run: operations, bytes and, measured here, seconds."""
+"""Cost of a run, computed before it is started."""
 
 import dataclasses
-import math
 import typing
-from typing import Any
+from typing import Annotated, Any
 
-from models.transformer_config import num_parameters, weight_shapes
+from models.model_shapes import num_parameters, weight_shapes
+from tff_fedfish import communication
 from tff_fedfish.config.schema import TrainConfig
+from tff_fedfish.data import row_counts
+from tff_fedfish.data.manifest import read_manifest
 from tff_fedfish.errors import UserError
-from tff_fedfish.planning import client_steps, disk, flops, memory, traffic
+from tff_fedfish.planning import client_steps, flops, memory
+from tff_fedfish.printing import format_bytes
 
 if typing.TYPE_CHECKING:
-  from tff_fedfish.planning.step_time import MeasuredSeconds
+  from tff_fedfish.planning.step_time import RoundTime
 
 
 @dataclasses.dataclass(frozen=True)
-class RoundTime:
-  """Seconds, extrapolated from steps that were timed on this machine.
+class Traffic:
+  """Bytes sent, without scalars; labels are those of the printed table.
 
-  Without compiling, evaluations, checkpoints, reading data and, with worker
-  processes, what crosses between them.
+  Clients and server would send the first four in a deployment. The last two
+  cross process borders here, where workers simulate clients: the weights once
+  per machine, and one sum per part of a cohort back.
   """
 
-  local_step_seconds: float
-  """One local step of the whole model."""
-  local_seconds: float
-  """All local steps of a round, one client after the other."""
-  after_training_seconds: float
-  """The pass after training, and squares of gradients of local steps."""
-  client_sums_seconds: float
-  """Deltas and sums of all clients."""
-  server_seconds: float
-  """The server's mean and step."""
-  round_seconds: float
-  """A round; with workers, the clients' part as they share it."""
-  run_seconds: float
-  """All rounds."""
-  measured_layers: tuple[int, ...]
-  num_threads: int
-  """As in `step_time.MeasuredSeconds`."""
+  round_uplink_bytes: Annotated[int, 'up, a round']
+  round_downlink_bytes: Annotated[int, 'down, a round']
+  run_uplink_bytes: Annotated[int, 'up, {num_rounds:,} rounds']
+  run_downlink_bytes: Annotated[int, 'down, {num_rounds:,} rounds']
+  num_partial_sums: int
+  """Parts into which a cohort is divided."""
+  num_broadcasts: int
+  """Machines that are sent the weights in a round: with `ray_address` 'local'
+  one, on a cluster one per worker at most; 0 in process."""
+  round_broadcast_bytes: Annotated[
+    int, 'to workers, a round ({num_broadcasts} machines at most)'
+  ]
+  round_partial_sum_bytes: Annotated[
+    int, 'from workers, a round ({num_partial_sums} partial sums)'
+  ]
+
+
+@dataclasses.dataclass(frozen=True)
+class RowCounting:
+  """Cost of counting the rows of merged clients, once before round 1."""
+
+  num_groups: int
+  """Groups of the corpus, including held-out ones."""
+  num_documents: int
+  """Their documents, each tokenized once."""
+  cache_bytes: int
+  """Size of the counts in the user's cache."""
+
+  def __str__(self) -> str:
+    return (
+      f'tokenizes {self.num_documents:,} documents of {self.num_groups:,} '
+      f'groups, keeps {format_bytes(self.cache_bytes)} in the cache; once per '
+      'corpus, vocabulary and sequence length'
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,17 +74,16 @@ class RoundPlan:
   """Clients of a round. None: the corpus says how many; what follows is for one
   client per round."""
   num_rounds: int
-  """Rounds of the run."""
   tokens_per_round: int
   """Targets of all clients and local epochs."""
   client_steps: client_steps.ClientSteps
   flops: flops.RoundFlops
   memory: tuple[memory.ProcessMemory, ...]
   """Memory by kind of process: one in process, driver and worker with Ray."""
-  traffic: traffic.Traffic
-  time: RoundTime | None
+  traffic: Traffic
+  time: 'RoundTime | None'
   """None if nothing was timed."""
-  counting: disk.RowCounting | None = None
+  counting: RowCounting | None = None
   """None if it is not needed, or the corpus is not there."""
 
   def to_json_dict(self) -> dict[str, Any]:
@@ -101,8 +121,8 @@ def plan_round(config: TrainConfig, *, timing: bool = True) -> RoundPlan:
   if timing:
     from tff_fedfish.planning import step_time
 
-    time = round_time(config, step_time.measure(config))
-  shape = config.transformer_config()
+    time = step_time.round_time(config, step_time.measure(config))
+  shape = config.model_shape()
   return RoundPlan(
     num_weights=num_parameters(shape),
     num_tensors=len(weight_shapes(shape)),
@@ -112,45 +132,48 @@ def plan_round(config: TrainConfig, *, timing: bool = True) -> RoundPlan:
     client_steps=client_steps.of_config(config),
     flops=flops.of_round(config),
     memory=memory.of_config(config),
-    traffic=traffic.of_config(config),
+    traffic=traffic(config),
     time=time,
-    counting=disk.row_counting(config),
+    counting=row_counting(config),
   )
 
 
-def round_time(config: TrainConfig, measured: 'MeasuredSeconds') -> RoundTime:
-  """Adds up a round from the seconds of its parts.
-
-  Workers on one machine share its processor: a round is shorter only by what
-  one process leaves idle, which is not known, so it is taken to be as long; but
-  the last parts may leave workers without one. Workers on a cluster are taken
-  to be machines like this one each.
-  """
-  steps, engine = client_steps.of_config(config), config.engine
-  cohort_size = config.cohort_size or 1
-  local = steps.num_local_steps * measured.local_step
-  after_training = (
-    steps.num_steps_after_training * measured.step_after_training
-    + steps.num_observed_steps * measured.squared_gradient
+def traffic(config: TrainConfig) -> Traffic:
+  """Returns the bytes that a run sends."""
+  num_weights = num_parameters(config.model_shape())
+  sent = {}
+  for name, num_rounds in (('round', 1), ('run', config.training.num_rounds)):
+    found = communication.after_rounds(
+      num_rounds,
+      traffic=config.method.traffic(config.algorithm),
+      cohort_size=config.cohort_size or 1,
+      num_weights=num_weights,
+    )
+    sent[f'{name}_uplink_bytes'] = found.uplink_bytes
+    sent[f'{name}_downlink_bytes'] = found.total_bytes - found.uplink_bytes
+  model_bytes = communication.BYTES_PER_WEIGHT * num_weights
+  engine, num_parts = config.engine, config.num_partial_sums
+  crosses = engine.kind == 'ray'
+  num_machines = 1 if engine.ray_address == 'local' else engine.num_workers
+  num_sums = num_parts * config.method.cost(config).models_summed
+  return Traffic(
+    **sent,
+    num_partial_sums=num_parts,
+    num_broadcasts=crosses * num_machines,
+    round_broadcast_bytes=crosses * num_machines * model_bytes,
+    round_partial_sum_bytes=crosses * num_sums * model_bytes,
   )
-  # At the speed of one machine.
-  clients_in_a_row = cohort_size
-  if engine.kind == 'ray' and config.cohort_size is not None:
-    num_parts = config.num_partial_sums
-    num_turns = math.ceil(num_parts / engine.num_workers)
-    clients_in_a_row = num_turns * cohort_size / num_parts
-    if engine.ray_address == 'local':
-      clients_in_a_row *= engine.num_workers
-  client_seconds = local + after_training + measured.client_sums
-  round_seconds = clients_in_a_row * client_seconds + measured.server
-  return RoundTime(
-    local_step_seconds=measured.local_step,
-    local_seconds=cohort_size * local,
-    after_training_seconds=cohort_size * after_training,
-    client_sums_seconds=cohort_size * measured.client_sums,
-    server_seconds=measured.server,
-    round_seconds=round_seconds,
-    run_seconds=config.training.num_rounds * round_seconds,
-    measured_layers=measured.measured_layers,
-    num_threads=measured.num_threads,
+
+
+def row_counting(config: TrainConfig) -> RowCounting | None:
+  """Returns None if no groups are merged, or the corpus is not there."""
+  if not config.partition.merges_groups:
+    return None
+  try:
+    counts = read_manifest(config.data.directory).counts
+  except UserError:
+    return None
+  num_groups = counts.num_groups
+  return RowCounting(
+    num_groups, counts.records_out, row_counts.file_bytes(num_groups)
   )

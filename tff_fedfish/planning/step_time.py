@@ -5,17 +5,16 @@ anywhere, and extrapolated to the whole depth. docs/planning.md says how.
 """
 
 import dataclasses
+import math
 import statistics
 import time
-from collections.abc import Callable
+from typing import Annotated, NamedTuple
 
 import numpy as np
 import tensorflow as tf
-import tensorflow_federated as tff
 
 from models.functional_model import build_language_model
-from models.model_shapes import are_matrices, num_parameters
-from models.transformer_config import TransformerConfig, weight_shapes
+from models.model_shapes import are_matrices, num_parameters, weight_shapes
 from tff_fedfish import environment, local_training
 from tff_fedfish.algorithms.slots.bounds import zero_if_non_finite
 from tff_fedfish.config.schema import TrainConfig
@@ -32,24 +31,45 @@ _NUM_STEPS = 4
 _NUM_SAMPLE_WEIGHTS = 2**24
 
 
-@dataclasses.dataclass(frozen=True)
-class MeasuredSeconds:
-  """Seconds of one step and of one pass over all weights on this machine."""
+class MeasuredSeconds(NamedTuple):
+  """Seconds of one step and of one pass over all weights on this machine.
+
+  A step is of a full batch: forward, backward, client optimizer. After training
+  it is a gradient and its square; 0 without such a pass. Sums are those of one
+  client: its delta, its terms, and adding them up.
+  """
 
   local_step: float
-  """A step of a full batch: forward, backward, client optimizer."""
   step_after_training: float
-  """A gradient of the pass after training, and its square; 0 without one."""
   squared_gradient: float
-  """The square of one gradient added up, of all weights."""
   client_sums: float
-  """Per client: its delta, its terms, and adding them up."""
   server: float
-  """The mean and the server optimizer's step."""
   measured_layers: tuple[int, ...]
   """Depths that were timed; the rest is extrapolated."""
   num_threads: int
   """Threads that TensorFlow used."""
+
+
+@dataclasses.dataclass(frozen=True)
+class RoundTime:
+  """Seconds, extrapolated; labels are those of the printed table.
+
+  Without compiling, evaluations, checkpoints, reading data and, with worker
+  processes, what crosses between them.
+  """
+
+  local_step_seconds: Annotated[float, 'one local step']
+  local_seconds: Annotated[float, 'local steps, a round']
+  after_training_seconds: Annotated[float, 'pass after training, a round']
+  """Also the squares of local steps' gradients."""
+  client_sums_seconds: Annotated[float, 'deltas and sums, a round']
+  server_seconds: Annotated[float, 'server, a round']
+  round_seconds: Annotated[float, 'a round']
+  """With workers, the clients' part as they share it."""
+  run_seconds: Annotated[float, '{num_rounds:,} rounds']
+  measured_layers: tuple[int, ...]
+  num_threads: int
+  """As in `MeasuredSeconds`."""
 
 
 def measure(config: TrainConfig, *, num_repeats: int = 5) -> MeasuredSeconds:
@@ -64,42 +84,34 @@ def measure(config: TrainConfig, *, num_repeats: int = 5) -> MeasuredSeconds:
       fastest would be a processor at its best, which it does not keep up for a
       round.
   """
-  shape, work = config.transformer_config(), config.client_work
-  steps = client_steps.of_config(config)
+  shape, steps = config.transformer_config(), client_steps.of_config(config)
   # Or else steps would be faster here than they are in a round.
   freed_memory.return_large_buffers(
     [tf.TensorSpec(s, tf.float32) for s in weight_shapes(shape).values()]
   )
-  # The same tensors at every depth.
-  optimizer = build_optimizer(work, are_matrices(shape))
   depths = sorted({min(depth, shape.num_layers) for depth in _NUM_LAYERS})
+  sizes = config.client_work.max_batch_rows, steps.batch_size_after_training
   timers = {
-    (depth, size): _step_timer(
-      shape, depth, size, optimizer, xla=config.engine.xla
-    )
+    (depth, size): _step_timer(config, depth, size)
     for depth in depths
-    for size in {work.max_batch_rows, steps.batch_size_after_training}
+    for size in set(sizes)
   }
-  turns = [
-    [time_step() for time_step in timers.values()] for _ in range(num_repeats)
-  ]
+  turns = [[timer() for timer in timers.values()] for _ in range(num_repeats)]
   seconds = dict(zip(timers, np.median(turns, axis=0).tolist(), strict=True))
-
-  def full_depth(size):
+  full_depth = {}
+  for size in sizes:
     shallow, deep = seconds[depths[0], size], seconds[depths[-1], size]
     per_layer = max(0.0, deep - shallow) / max(1, depths[-1] - depths[0])
-    return shallow + per_layer * (shape.num_layers - depths[0])
-
+    full_depth[size] = shallow + per_layer * (shape.num_layers - depths[0])
   square, client_optimizer, client_sums, server = (
     num_parameters(shape) * per_weight
     for per_weight in _seconds_per_weight(config, num_repeats)
   )
   step_after = 0.0
   if steps.num_steps_after_training:
-    step_after = full_depth(steps.batch_size_after_training)
-    step_after += square - client_optimizer
+    step_after = full_depth[sizes[1]] + square - client_optimizer
   return MeasuredSeconds(
-    local_step=full_depth(work.max_batch_rows),
+    local_step=full_depth[sizes[0]],
     step_after_training=max(0.0, step_after),
     squared_gradient=square,
     client_sums=client_sums,
@@ -110,25 +122,58 @@ def measure(config: TrainConfig, *, num_repeats: int = 5) -> MeasuredSeconds:
   )
 
 
-def _step_timer(
-  shape: TransformerConfig,
-  num_layers: int,
-  batch_size: int,
-  optimizer: tff.learning.optimizers.Optimizer,
-  *,
-  xla: bool,
-) -> Callable[[], float]:
-  """Compiles local training of a model of some depth, over synthetic tokens.
+def round_time(config: TrainConfig, measured: MeasuredSeconds) -> RoundTime:
+  """Adds up a round from the seconds of its parts.
 
-  Returns:
-    A function that times one step within a longer call.
+  Workers on one machine share its processor: a round is shorter only by what
+  one process leaves idle, which is not known, so it is taken to be as long; but
+  the last parts may leave workers without one. Workers on a cluster are taken
+  to be machines like this one each.
   """
+  steps, engine = client_steps.of_config(config), config.engine
+  cohort_size = config.cohort_size or 1
+  local = steps.num_local_steps * measured.local_step
+  after_training = (
+    steps.num_steps_after_training * measured.step_after_training
+    + steps.num_observed_steps * measured.squared_gradient
+  )
+  # At the speed of one machine.
+  clients_in_a_row = cohort_size
+  if engine.kind == 'ray' and config.cohort_size is not None:
+    num_parts = config.num_partial_sums
+    num_turns = math.ceil(num_parts / engine.num_workers)
+    clients_in_a_row = num_turns * cohort_size / num_parts
+    if engine.ray_address == 'local':
+      clients_in_a_row *= engine.num_workers
+  client_seconds = local + after_training + measured.client_sums
+  round_seconds = clients_in_a_row * client_seconds + measured.server
+  return RoundTime(
+    local_step_seconds=measured.local_step,
+    local_seconds=cohort_size * local,
+    after_training_seconds=cohort_size * after_training,
+    client_sums_seconds=cohort_size * measured.client_sums,
+    server_seconds=measured.server,
+    round_seconds=round_seconds,
+    run_seconds=config.training.num_rounds * round_seconds,
+    measured_layers=measured.measured_layers,
+    num_threads=measured.num_threads,
+  )
+
+
+def _step_timer(config, num_layers, batch_size):
+  """Returns a function that times a step within a longer call.
+
+  That is local training of a model of `num_layers` over synthetic tokens.
+  """
+  shape = config.transformer_config()
+  # The same tensors at every depth.
+  optimizer = build_optimizer(config.client_work, are_matrices(shape))
   shape = dataclasses.replace(
     shape,
     num_layers=num_layers,
     layer_loop='unrolled' if shape.unrolls_layers else 'foldl',
   )
-  spec = build_language_model(shape, model_seed=1, xla=xla)
+  spec = build_language_model(shape, model_seed=1, xla=config.engine.xla)
   model = spec.functional_model
   # Drawn in a graph: eagerly, every op would keep its result.
   weights = tf.function(spec.draw_initial_weights)()[0]
@@ -143,10 +188,15 @@ def _step_timer(
     )
     return result.trainable, result.metrics
 
-  one, many = (
-    _random_batches(shape, batch_size, num_steps)
-    for num_steps in (1, 1 + _NUM_STEPS)
-  )
+  def batches(num_steps):
+    num_rows, length = num_steps * batch_size, shape.sequence_length
+    tokens = np.random.RandomState(0).randint(
+      shape.vocabulary_size, size=[num_rows, length + 1], dtype=np.int32
+    )
+    rows = sequences.Sequences(tokens, np.full(num_rows, length, np.int32))
+    return sequences.to_dataset(rows, batch_size)
+
+  one, many = batches(1), batches(1 + _NUM_STEPS)
   train(weights, one)
   train(weights, many)
 
@@ -157,32 +207,21 @@ def _step_timer(
   return seconds_per_step
 
 
-def _random_batches(shape, batch_size, num_steps):
-  num_rows, length = num_steps * batch_size, shape.sequence_length
-  tokens = np.random.RandomState(0).randint(
-    shape.vocabulary_size, size=[num_rows, length + 1], dtype=np.int32
-  )
-  rows = sequences.Sequences(tokens, np.full(num_rows, length, np.int32))
-  return sequences.to_dataset(rows, batch_size)
-
-
 def _seconds_per_weight(config, num_repeats):
   """Returns the seconds per weight of the work over all weights.
 
-  Returns:
-    Those of a gradient's square, a step of the client optimizer, a client's
-    delta, terms and sums, and the server's mean and step.
+  They are of a gradient's square, a step of the client optimizer, a client's
+  delta, terms and sums, and the server's mean and step.
   """
   num_tensors = 8
   weights = [
     tf.random.stateless_normal([_NUM_SAMPLE_WEIGHTS // num_tensors], [1, i])
     for i in range(num_tensors)
   ]
-  client_optimizer, server_optimizer = (
-    # Nearly all weights are in matrices.
-    build_optimizer(settings, [True] * num_tensors)
-    for settings in (config.client_work, config.server)
-  )
+  # Nearly all weights are in matrices.
+  are_all_matrices = [True] * num_tensors
+  client_optimizer = build_optimizer(config.client_work, are_all_matrices)
+  server_optimizer = build_optimizer(config.server, are_all_matrices)
   specs = [tf.TensorSpec(w.shape, w.dtype) for w in weights]
   client_state = client_optimizer.initialize(specs)
   server_state = server_optimizer.initialize(specs)

@@ -22,7 +22,8 @@ from tff_fedfish.data.tokenizers import Tokenizer
 from tff_fedfish.errors import UserError, UserErrors
 from tff_fedfish.evaluation import evaluation_clients
 from tff_fedfish.methods import registry
-from tff_fedfish.planning import disk, memory
+from tff_fedfish.optimizers import cost
+from tff_fedfish.planning import memory
 from tff_fedfish.printing import format_bytes
 from tff_fedfish.run import (
   corpus_identity,
@@ -185,7 +186,7 @@ def print_warnings(
     (
       'disk for checkpoints',
       f'the disk of {str(parent)!r}',
-      disk.checkpoint_bytes(config),
+      checkpoint_bytes(config),
       shutil.disk_usage(parent).free + num_saved_bytes,
     ),
   ):
@@ -195,6 +196,27 @@ def print_warnings(
         f'{what}, and {where} has {format_bytes(available)} available.',
         file=sys.stderr,
       )
+
+
+def checkpoint_bytes(config: TrainConfig) -> int:
+  """Returns the most that a run's checkpoints take on disk.
+
+  That is while the last one is written beside those that are kept. Each holds
+  the weights and the server optimizer's moments.
+  """
+  settings, num_rounds = config.checkpoints, config.training.num_rounds
+  # Round 0 and the last, and those between.
+  num_kept = 2
+  if settings.every_num_rounds:
+    num_kept += (num_rounds - 1) // settings.every_num_rounds
+  if settings.keep_last:
+    num_spaced = 0
+    if settings.keep_every_num_rounds:
+      num_spaced = num_rounds // settings.keep_every_num_rounds
+    num_kept = min(num_kept, 2 + settings.keep_last + num_spaced)
+  num_moments = cost.of_settings(config.server).num_state_tensors
+  model_bytes = sum(memory.tensor_bytes(config.model_shape()).values())
+  return num_kept * (1 + num_moments) * model_bytes
 
 
 def print_unknown_tokens(checked: CheckedRun) -> None:

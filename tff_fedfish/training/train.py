@@ -9,7 +9,7 @@ from models.model_shapes import num_parameters, weight_shapes
 from tff_fedfish import communication, files
 from tff_fedfish.config import loading as config_loading
 from tff_fedfish.config.schema import TrainConfig
-from tff_fedfish.planning import client_steps, disk
+from tff_fedfish.planning import client_steps, plan
 from tff_fedfish.progress import Stages
 from tff_fedfish.run import run_directory
 from tff_fedfish.training import run_checks
@@ -69,7 +69,7 @@ def dry_run(config: TrainConfig, workdir: str | os.PathLike | None) -> None:
       stack.enter_context(run_directory.lock(workdir))
     checked = run_checks.check_run(config, workdir, stage=Stages())
   checked.history.require_not_diverged()
-  if (counting := disk.row_counting(config)) is not None:
+  if (counting := plan.row_counting(config)) is not None:
     print(f'Counting rows at the start: {counting}.')
   run_checks.print_warnings(config, workdir)
   run_checks.print_unknown_tokens(checked)
