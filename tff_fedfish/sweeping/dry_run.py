@@ -90,7 +90,7 @@ def _status(run: SweepRun) -> str:
   if dataclasses.replace(run, config=None).is_done():
     is_diverged = run.diverged_checkpoint()
     return sweep_state.DIVERGED if is_diverged else sweep_state.DONE
-  num_rounds = run.num_rounds_done()
+  num_rounds = run.rounds_and_loss()[0]
   return f'after round {num_rounds:,}' if num_rounds else 'new'
 
 

@@ -15,7 +15,7 @@ from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.errors import UserError, UserErrors
 from tff_fedfish.evaluation.results import read_evaluation
 from tff_fedfish.run import run_directory, run_inputs
-from tff_fedfish.sweeping import job_pool, sweep_runs, sweep_state
+from tff_fedfish.sweeping import jobs, sweep_runs, sweep_state
 from tff_fedfish.sweeping.grid import Settings
 from tff_fedfish.sweeping.jobs import require_memory, write_config
 from tff_fedfish.sweeping.learning_rate_search import (
@@ -40,7 +40,7 @@ def run_sweep(
   """Carries out what is left of a sweep.
 
   Args:
-    run_command: As for `job_pool.run_jobs`.
+    run_command: As for `jobs.run_jobs`.
     file: The sweep.
     workdir: New, or of an earlier start of the same sweep.
     num_jobs: Runs at a time, >= 1.
@@ -108,7 +108,7 @@ class _Sweep:
       code = self._run_jobs(run_command, self._search_runs)
       code = code or self._run_jobs(run_command, self._arms_with_rates())
     if code:
-      print(job_pool.CONTINUES, file=sys.stderr)
+      print(jobs.CONTINUES, file=sys.stderr)
       return code
     self._print_end()
     return 1 if self._state.names_with(sweep_state.FAILED) else 0
@@ -126,7 +126,7 @@ class _Sweep:
     if not pending:
       return 0
     num_at_a_time = min(self._num_jobs, len(pending))
-    code = job_pool.run_jobs(
+    code = jobs.run_jobs(
       run_command, pending, num_at_a_time, self._tick, self._end
     )
     # After a signal.
@@ -159,9 +159,10 @@ class _Sweep:
     status = sweep_state.DONE
     if good := run.diverged_checkpoint():
       status = sweep_state.DIVERGED
+      num_rounds, _ = run.rounds_and_loss()
       self._progress.write_line(
-        f'{run.name}: diverged, stopped after round {run.num_rounds_done()}; '
-        f'its last good checkpoint is {good}'
+        f'{run.name}: diverged, stopped after round {num_rounds}; its last '
+        f'good checkpoint is {good}'
       )
     self._state.update([run.name], status=status)
 
