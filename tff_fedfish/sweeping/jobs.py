@@ -1,7 +1,6 @@
 """Jobs: `fedfish` commands of a run, carried out in processes of their own."""
 
 import collections
-import contextlib
 import csv
 import dataclasses
 import multiprocessing
@@ -219,48 +218,42 @@ def run_jobs(
   context = multiprocessing.get_context('spawn')
   waiting, running, ended = collections.deque(jobs), {}, set()
   is_told = False
-  with Interruption('rounds') as interruption, _killing(running):
-    while running or (waiting and not interruption.requested):
-      while waiting and len(running) < num_at_a_time:
-        if interruption.requested:
-          break
-        job = waiting.popleft()
-        process = context.Process(
-          target=_run_job, args=(run_command, job, num_threads), name=job.name
+  with Interruption('rounds') as interruption:
+    try:
+      while running or (waiting and not interruption.requested):
+        while waiting and len(running) < num_at_a_time:
+          if interruption.requested:
+            break
+          job = waiting.popleft()
+          process = context.Process(
+            target=_run_job, args=(run_command, job, num_threads), name=job.name
+          )
+          process.start()
+          running[job.name] = job, process
+        if interruption.requested and not is_told:
+          for _, process in running.values():
+            os.kill(process.pid, interruption.requested)
+          is_told = True
+        multiprocessing.connection.wait(
+          [process.sentinel for _, process in running.values()], timeout=0.2
         )
-        process.start()
-        running[job.name] = job, process
-      if interruption.requested and not is_told:
-        for _, process in running.values():
-          os.kill(process.pid, interruption.requested)
-        is_told = True
-      multiprocessing.connection.wait(
-        [process.sentinel for _, process in running.values()], timeout=0.2
-      )
-      for job, process in list(running.values()):
-        if process.is_alive():
-          continue
-        del running[job.name]
-        ended.add(job.name)
+        for job, process in list(running.values()):
+          if process.is_alive():
+            continue
+          del running[job.name]
+          ended.add(job.name)
+          process.join()
+          if not interruption.requested:
+            # Negative: killed by a signal, such as for want of memory.
+            on_end(job, 1 if process.exitcode < 0 else process.exitcode)
+        on_tick(set(running), set(ended))
+    finally:
+      # None is left unless the block raised, such as by a second signal.
+      for _, process in running.values():
+        process.kill()
+      for _, process in running.values():
         process.join()
-        if not interruption.requested:
-          # Negative: killed by a signal, such as for want of memory.
-          on_end(job, 1 if process.exitcode < 0 else process.exitcode)
-      on_tick(set(running), set(ended))
   return interruption.exit_code
-
-
-@contextlib.contextmanager
-def _killing(running):
-  """Kills the running jobs if the block does not end by itself."""
-  try:
-    yield
-  except BaseException:
-    for _, process in running.values():
-      process.kill()
-    for _, process in running.values():
-      process.join()
-    raise
 
 
 def _run_job(run_command, job: Job, num_threads: int) -> None:
