@@ -7,7 +7,7 @@ import pytest
 
 from tff_fedfish.cli.main import main
 from tff_fedfish.demo import ARMS, DemoSettings, run_demo
-from tff_fedfish.sweeping import job_pool
+from tff_fedfish.sweeping import jobs
 
 _SETTINGS = DemoSettings(
   overrides=(
@@ -150,7 +150,7 @@ def test_a_run_that_was_interrupted_can_be_continued(
       on_end(job, code)
     return 0
 
-  monkeypatch.setattr(job_pool, 'run_jobs', run_jobs)
+  monkeypatch.setattr(jobs, 'run_jobs', run_jobs)
   assert run_demo(main, workdir, _SETTINGS) == code
   error = capsys.readouterr().err
   assert error.endswith('fedfish: interrupted; the same command continues.\n')

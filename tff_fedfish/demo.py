@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from tff_fedfish import corpora, files
 from tff_fedfish.config import files as config_files
 from tff_fedfish.config import loading as config_loading
-from tff_fedfish.sweeping import job_pool
+from tff_fedfish.sweeping import jobs
 from tff_fedfish.sweeping.jobs import Job
 from tff_fedfish.sweeping.progress import JobsProgress
 
@@ -63,7 +63,7 @@ def run_demo(
   """Carries out what is left of the demo and prints its table.
 
   Args:
-    run_command: As for `job_pool.run_jobs`.
+    run_command: As for `jobs.run_jobs`.
     workdir: New, or of an earlier demo, which is continued.
     settings: How large it is.
 
@@ -159,27 +159,27 @@ def _run_arms(
 ) -> int:
   """Runs what is left of the arms, two at a time; returns the exit code."""
   every_job = [_arm_job(workdir, arm, settings) for arm in ARMS]
-  jobs = {job.name: job for job in every_job if not job.is_done()}
-  if not jobs:
+  pending = {job.name: job for job in every_job if not job.is_done()}
+  if not pending:
     return 0
-  for job in jobs.values():
+  for job in pending.values():
     for command in job.pending_commands():
       _show(command)
   exit_codes = {'': 0}
-  with JobsProgress(list(jobs.values())) as progress:
-    exit_codes[''] = job_pool.run_jobs(
+  with JobsProgress(list(pending.values())) as progress:
+    exit_codes[''] = jobs.run_jobs(
       run_command,
-      jobs.values(),
-      min(len(jobs), len(os.sched_getaffinity(0)), 2),
+      pending.values(),
+      min(len(pending), len(os.sched_getaffinity(0)), 2),
       progress.update,
       lambda job, exit_code: exit_codes.update({job.name: exit_code}),
     )
   for name, code in exit_codes.items():
-    if code in job_pool.INTERRUPTED:
-      print(job_pool.CONTINUES, file=sys.stderr)
+    if code in jobs.INTERRUPTED:
+      print(jobs.CONTINUES, file=sys.stderr)
       return code
     if code:
-      print(jobs[name].failure(code), file=sys.stderr)
+      print(pending[name].failure(code), file=sys.stderr)
       return code
   return 0
 

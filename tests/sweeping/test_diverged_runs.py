@@ -15,7 +15,7 @@ from tff_fedfish.config import loading as config_loading
 from tff_fedfish.evaluation import results
 from tff_fedfish.reporting import findings, loading
 from tff_fedfish.run import metrics_files
-from tff_fedfish.sweeping import dry_run, run
+from tff_fedfish.sweeping import run
 from tff_fedfish.sweeping.jobs import Job
 
 _HEADER = 'round,train/num_clients,train/num_non_finite_clients\n'
@@ -144,7 +144,7 @@ def test_an_arm_that_diverges(sweep_file, small_inputs, tmp_path, capsys):
   text = (workdir / 'sweep.json').read_text()
   statuses = [entry['status'] for entry in json.loads(text)['arms']]
   assert statuses == ['diverged', 'done']
-  dry_run.print_sweep(file, workdir)
+  run.print_sweep(file, workdir)
   printed = capsys.readouterr().out
   assert [line.count('diverged') for line in printed.splitlines()].count(1) == 1
   # Nothing is left to do, and nothing is done again.

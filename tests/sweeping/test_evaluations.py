@@ -4,14 +4,14 @@ import pathlib
 
 import pytest
 
-from tff_fedfish.sweeping import evaluations
+from tff_fedfish.sweeping import sweep_file
 
 _RUN = pathlib.Path('w/arms/x')
 
 
 def _parse(*entries):
   problems = []
-  return evaluations.parse_evaluations(list(entries), problems), problems
+  return sweep_file.parse_evaluations(list(entries), problems), problems
 
 
 def test_defaults_are_those_of_the_command():
@@ -159,7 +159,7 @@ def test_what_is_wrong_with_a_request(entry, words):
 
 def test_requests_must_be_a_list():
   problems = []
-  assert evaluations.parse_evaluations({'data': 'x'}, problems) == ()
+  assert sweep_file.parse_evaluations({'data': 'x'}, problems) == ()
   assert problems == [
     "`evaluate` must be a list of evaluations, found {'data': 'x'}"
   ]

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from tff_fedfish.cli.main import main
-from tff_fedfish.sweeping import job_pool
+from tff_fedfish.sweeping import jobs
 from tff_fedfish.sweeping.jobs import Job
 
 _ROOT = pathlib.Path(__file__).parents[2]
@@ -19,7 +19,7 @@ _ROOT = pathlib.Path(__file__).parents[2]
 _PARENT = """
 import pathlib, sys
 from tff_fedfish.cli.main import main
-from tff_fedfish.sweeping import job_pool
+from tff_fedfish.sweeping import jobs
 from tff_fedfish.sweeping.jobs import Job
 
 def on_tick(running, ended):
@@ -37,7 +37,7 @@ if __name__ == '__main__':
   )
   codes = []
   on_end = lambda job, code: codes.append(code)
-  code = job_pool.run_jobs(main, [job], 1, on_tick, on_end)
+  code = jobs.run_jobs(main, [job], 1, on_tick, on_end)
   sys.exit(code or max(codes))
 """
 
@@ -105,7 +105,7 @@ def test_exit_code_and_output_of_a_failing_command(tmp_path):
     log=log,
   )
   ticks, ends = [], []
-  code = job_pool.run_jobs(
+  code = jobs.run_jobs(
     main,
     [job],
     2,

@@ -77,15 +77,15 @@ def test_a_run_of_another_config_is_not_done(tmp_path):
 
 def test_rounds_and_loss_of_a_run(tmp_path):
   job = _job(tmp_path)
-  assert (job.num_rounds_done(), job.last_loss()) == (0, None)
+  assert job.rounds_and_loss() == (0, None)
   header = 'round,train/loss,held_out/loss\n'
   _write_metrics(job, header + '0,,9.5\n')
-  assert (job.num_rounds_done(), job.last_loss()) == (0, None)
+  assert job.rounds_and_loss() == (0, None)
   _write_metrics(job, header + '0,,9.5\n1,7.25,\n2,6.5,8.0\n3,5')
   # The last line is still being written.
-  assert (job.num_rounds_done(), job.last_loss()) == (2, 6.5)
+  assert job.rounds_and_loss() == (2, 6.5)
   _write_metrics(job, header + '0,,9.5\n1,,\n')
-  assert (job.num_rounds_done(), job.last_loss()) == (1, None)
+  assert job.rounds_and_loss() == (1, None)
 
 
 @pytest.mark.parametrize(

@@ -105,9 +105,9 @@ def test_a_corpus_that_holds_clients_out_itself():
   base = planned_configs.shipped('mnist_by_writer')
   assert base.client_splits.held_out_fraction is None
   # f = 0, and v = 0.1: search runs leave its own held-out clients aside.
-  settings, evaluation = search.run_settings(base)
+  settings, options = search.run_settings(base)
   assert settings['client_splits.held_out_fraction'] == 0.1
-  assert evaluation.options['max_clients'] == 24
+  assert options['max_clients'] == 24
 
 
 def test_nobody_is_left_to_train_on():
@@ -138,8 +138,8 @@ def test_how_many_clients_to_score(held_out_fraction, num_clients, expected):
     client_splits__held_out_fraction=held_out_fraction,
     evaluation__num_clients=0,
   )
-  _, evaluation = search.run_settings(base)
-  assert evaluation.options['max_clients'] == expected
+  _, options = search.run_settings(base)
+  assert options['max_clients'] == expected
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from tff_fedfish.data import client_splits
 from tff_fedfish.errors import UserError
 from tff_fedfish.evaluation import results
 from tff_fedfish.run import run_directory, run_inputs
-from tff_fedfish.sweeping import job_pool, run
+from tff_fedfish.sweeping import jobs, run
 
 _CLIENTS = [f'client {i}'.encode() for i in range(40)]
 _SWEEP = {
@@ -35,7 +35,7 @@ _ARMS = ['fed_avg-seed1', 'fed_fish-seed1', 'fed_avg-seed2', 'fed_fish-seed2']
 
 
 class _Stand:
-  """In place of `job_pool.run_jobs`.
+  """In place of `jobs.run_jobs`.
 
   Attributes:
     started: Jobs that ran, in order.
@@ -140,7 +140,7 @@ def _split(fraction):
 @pytest.fixture
 def stand(monkeypatch):
   stand = _Stand()
-  monkeypatch.setattr(job_pool, 'run_jobs', stand.run_jobs)
+  monkeypatch.setattr(jobs, 'run_jobs', stand.run_jobs)
   # In a process of its own; tests/training/test_run_checks.py has it for real.
   monkeypatch.setattr(run, '_require_runs', lambda configs: None)
   monkeypatch.setattr(run_inputs, 'open_corpus', lambda config, path: None)

@@ -48,14 +48,13 @@ def run(arguments: argparse.Namespace) -> int:
   from tff_fedfish.sweeping.sweep_file import SweepFile
 
   file = SweepFile(arguments.config, arguments.extra)
-  if arguments.dry_run:
-    from tff_fedfish.sweeping.dry_run import print_sweep
+  from tff_fedfish.sweeping.run import print_sweep, run_sweep
 
+  if arguments.dry_run:
     print_sweep(file, arguments.workdir)
     return 0
   if not arguments.workdir:
     arguments.parser.error('--workdir is required')
   from tff_fedfish.cli.main import main
-  from tff_fedfish.sweeping.run import run_sweep
 
   return run_sweep(main, file, arguments.workdir, num_jobs=arguments.jobs)

@@ -1,11 +1,18 @@
-"""Jobs: training runs with their evaluations, as `fedfish` commands."""
+"""Jobs: `fedfish` commands of a run, carried out in processes of their own."""
 
+import collections
 import csv
 import dataclasses
+import multiprocessing
+import multiprocessing.connection
+import os
 import pathlib
 import pprint
+import signal
+import sys
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from tff_fedfish import environment, files
 from tff_fedfish.config import loading as config_loading
@@ -14,6 +21,12 @@ from tff_fedfish.errors import UserError
 from tff_fedfish.planning import client_steps, memory
 from tff_fedfish.printing import format_bytes
 from tff_fedfish.run import checkpoints, divergence, run_directory
+from tff_fedfish.training.interruption import Interruption
+
+INTERRUPTED = (130, 143)
+"""Exit codes after SIGINT and SIGTERM."""
+CONTINUES = 'fedfish: interrupted; the same command continues.'
+"""Line to print after a signal."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -56,13 +69,11 @@ class Job:
     good = self.diverged_checkpoint() if self.evaluates_diverged else None
     if good is None:
       return None
-    commands = []
-    for output in self.pending_evaluations():
-      command = list(self.evaluations[output])
+    commands = [list(command) for command in self.pending_commands()[1:]]
+    for command in commands:
       position = command.index('--checkpoint') + 1
       # Their names sort by round.
       command[position] = min(command[position], str(good))
-      commands.append(command)
     return commands
 
   def pending_evaluations(self) -> list[pathlib.Path]:
@@ -79,29 +90,39 @@ class Job:
     Training has ended when the last round is saved or the run has diverged.
     """
     rounds = checkpoints.list_rounds(self.run / run_directory.CHECKPOINTS_NAME)
-    return (
-      not self.pending_evaluations()
-      and (self.num_rounds in rounds or self.diverged_checkpoint() is not None)
-      and (self.config is None or self._has_config())
-    )
+    if self.pending_evaluations() or (
+      self.num_rounds not in rounds and self.diverged_checkpoint() is None
+    ):
+      return False
+    try:
+      return self.config is None or not config_loading.differences(
+        run_directory.read_config(self.run), self.config
+      )
+    except UserError:
+      # `fedfish train` says what is wrong with it.
+      return False
 
-  def num_rounds_done(self) -> int:
-    """Returns how many rounds metrics.csv has."""
-    # The header and round 0 are no rounds of training.
-    return max(0, self._metrics().count(b'\n') - 2)
+  def rounds_and_loss(self) -> tuple[int, float | None]:
+    """Reads how many rounds metrics.csv has, and the last one's training loss.
 
-  def last_loss(self) -> float | None:
-    """Returns the training loss of the last round, in nats per token."""
-    lines = self._metrics().decode('utf-8', 'replace').splitlines(True)
+    Returns:
+      (rounds, loss in nats per token; None if no round has one).
+    """
+    try:
+      text = (self.run / 'metrics.csv').read_text(errors='replace')
+    except FileNotFoundError:
+      return 0, None
     # The last line may still be being written.
-    lines = [line for line in lines if line.endswith('\n')]
+    lines = [line for line in text.splitlines(True) if line.endswith('\n')]
     if len(lines) < 3:
-      return None
+      # The header and round 0 are no rounds of training.
+      return 0, None
     [row] = csv.DictReader([lines[0], lines[-1]])
     try:
-      return float(row['train/loss'])
+      loss = float(row['train/loss'])
     except (KeyError, TypeError, ValueError):
-      return None
+      loss = None
+    return len(lines) - 2, loss
 
   def failure(self, exit_code: int) -> str:
     """Returns the line that says how the job failed."""
@@ -113,20 +134,6 @@ class Job:
       f'fedfish: error: the run {self.name} ended with exit code {exit_code}: '
       f'{lines[-1] if lines else ""} (all of its output: {self.log})'
     )
-
-  def _has_config(self):
-    try:
-      found = run_directory.read_config(self.run)
-    except UserError:
-      # `fedfish train` says what is wrong with it.
-      return False
-    return not config_loading.differences(found, self.config)
-
-  def _metrics(self):
-    try:
-      return (self.run / 'metrics.csv').read_bytes()
-    except FileNotFoundError:
-      return b''
 
 
 def round_cost(config: TrainConfig) -> int:
@@ -177,3 +184,105 @@ def require_memory(configs: Iterable[TrainConfig], num_jobs: int) -> None:
     f'{format_bytes(available)} of memory are available. Set it to '
     f'{num_fitting}.'
   )
+
+
+def run_jobs(
+  run_command: Callable[[Sequence[str]], int],
+  jobs: Iterable[Job],
+  num_at_a_time: int,
+  on_tick: Callable[[set[str], set[str]], None],
+  on_end: Callable[[Job, int], None],
+) -> int:
+  """Runs the commands that are left of each job, in the given order.
+
+  SIGINT or SIGTERM is passed on once to every running job, which finishes its
+  current round; no further job is started, and all have ended on return. A
+  second signal kills the running jobs: each loses its current round.
+
+  Args:
+    run_command: Runs a command line of `fedfish` and returns its exit code; a
+      function of a module, which the processes import.
+    jobs: The jobs; the cores are divided among those that run at a time.
+    num_at_a_time: Maximum number of running jobs.
+    on_tick: Called several times a second with the names of (running, ended)
+      jobs.
+    on_end: Called with each job that ends by itself, not after a signal, and
+      its exit code: that of the first command that failed, 0 if none did or
+      the last good checkpoint of a diverged run was evaluated instead.
+
+  Returns:
+    130 after SIGINT, 143 after SIGTERM, otherwise 0.
+  """
+  num_threads = max(1, len(os.sched_getaffinity(0)) // num_at_a_time)
+  # Spawned, not forked: TensorFlow does not survive a fork.
+  context = multiprocessing.get_context('spawn')
+  waiting, running, ended = collections.deque(jobs), {}, set()
+  is_told = False
+  with Interruption('rounds') as interruption:
+    try:
+      while running or (waiting and not interruption.requested):
+        while waiting and len(running) < num_at_a_time:
+          if interruption.requested:
+            break
+          job = waiting.popleft()
+          process = context.Process(
+            target=_run_job, args=(run_command, job, num_threads), name=job.name
+          )
+          process.start()
+          running[job.name] = job, process
+        if interruption.requested and not is_told:
+          for _, process in running.values():
+            os.kill(process.pid, interruption.requested)
+          is_told = True
+        multiprocessing.connection.wait(
+          [process.sentinel for _, process in running.values()], timeout=0.2
+        )
+        for job, process in list(running.values()):
+          if process.is_alive():
+            continue
+          del running[job.name]
+          ended.add(job.name)
+          process.join()
+          if not interruption.requested:
+            # Negative: killed by a signal, such as for want of memory.
+            on_end(job, 1 if process.exitcode < 0 else process.exitcode)
+        on_tick(set(running), set(ended))
+    finally:
+      # None is left unless the block raised, such as by a second signal.
+      for _, process in running.values():
+        process.kill()
+      for _, process in running.values():
+        process.join()
+  return interruption.exit_code
+
+
+def _run_job(run_command, job: Job, num_threads: int) -> None:
+  """Runs in the new process; exits with the first code that is not 0."""
+  # A terminal's Ctrl-C goes only to the parent, which passes it on.
+  os.setpgrp()
+  # It ends, cleanly, when its parent is gone.
+  threading.Thread(target=_end_with_parent, daemon=True).start()
+  job.log.parent.mkdir(parents=True, exist_ok=True)
+  log = os.open(job.log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+  os.dup2(log, 1)
+  os.dup2(log, 2)
+
+  os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
+  import tensorflow as tf
+
+  tf.config.threading.set_intra_op_parallelism_threads(num_threads)
+  tf.config.threading.set_inter_op_parallelism_threads(num_threads)
+  commands, is_diverged = job.pending_commands(), False
+  while commands:
+    code = run_command(commands.pop(0))
+    if code:
+      diverged = code == 1 and not is_diverged
+      commands = job.commands_if_diverged() if diverged else None
+      if commands is None:
+        sys.exit(code)
+      is_diverged = True
+
+
+def _end_with_parent() -> None:
+  multiprocessing.connection.wait([multiprocessing.parent_process().sentinel])
+  os.kill(os.getpid(), signal.SIGTERM)

@@ -18,7 +18,6 @@ from tff_fedfish.errors import UserError
 from tff_fedfish.evaluation.personalization import MIN_SEQUENCES
 from tff_fedfish.evaluation.results import ClientEvaluation
 from tff_fedfish.sweeping import grid
-from tff_fedfish.sweeping.evaluations import EvaluationRequest
 from tff_fedfish.sweeping.grid import Axis, Settings
 
 METRICS = {
@@ -45,12 +44,12 @@ class LearningRateSearch:
 
   axes: tuple[Axis, ...]
   """Settings that are searched, and their values."""
-  per: tuple[Axis, ...]
-  """Axes of the grid; each of their points has a search of its own."""
   num_rounds: int
   """Rounds of every search run, >= 1."""
   metric: str
   """Metric of the validation clients to choose by, from `METRICS`."""
+  per: tuple[Axis, ...]
+  """Axes of the grid; each of their points has a search of its own."""
   validation_fraction: float
   """v: fraction of all clients that is set aside to choose by."""
   num_clients: int
@@ -58,23 +57,16 @@ class LearningRateSearch:
 
   def to_json_dict(self) -> dict[str, Any]:
     """Returns the search as sweep.json keeps it."""
-    return {
-      'settings': grid.to_json_dict(self.axes),
-      'num_rounds': self.num_rounds,
-      'metric': self.metric,
-      'per': [axis.key for axis in self.per],
-      'validation_fraction': self.validation_fraction,
-      'num_clients': self.num_clients,
-    }
+    values = {'settings': grid.to_json_dict(self.axes), **vars(self)}
+    del values['axes']
+    return values | {'per': [axis.key for axis in self.per]}
 
   def group_of(self, point: Settings) -> Settings:
     """Returns the settings of `per` at a point of the grid."""
     names = [name for axis in self.per for name in axis.names]
     return {name: point[name] for name in names if name in point}
 
-  def run_settings(
-    self, arm: TrainConfig
-  ) -> tuple[Settings, EvaluationRequest]:
+  def run_settings(self, arm: TrainConfig) -> tuple[Settings, dict[str, Any]]:
     """Returns what tells a search run from an arm.
 
     Args:
@@ -82,7 +74,7 @@ class LearningRateSearch:
         rates to try.
 
     Returns:
-      (settings, the evaluation that the run is judged by).
+      (settings, options of the evaluation that the run is judged by).
 
     Raises:
       UserError: If f + v leaves nobody to train on.
@@ -111,7 +103,7 @@ class LearningRateSearch:
       'max_clients': math.ceil(round(num_clients, 6)) or None,
       'max_sequences_per_client': max(cap, MIN_SEQUENCES) if cap else None,
     }
-    return settings, EvaluationRequest(name='validation', options=options)
+    return settings, options
 
 
 def held_out_share(config: TrainConfig) -> float:

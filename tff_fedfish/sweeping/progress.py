@@ -104,7 +104,7 @@ class JobsProgress:
       if name in running or (name in ended and former != 'ended'):
         stage = self._count(job)
         stage = 'ended' if name in ended else stage
-        facts = f', {self._position(job)}' if stage == 'training' else ''
+        facts = f', {task.fields["position"]}' if stage == 'training' else ''
         self._bar.start_task(task.id)
         self._bar.update(
           task.id,
@@ -121,23 +121,24 @@ class JobsProgress:
 
   def _count(self, job: Job) -> str:
     """Reads a job's files into its task, in rounds; returns its stage."""
-    num_rounds, pending = job.num_rounds_done(), job.pending_evaluations()
+    (num_rounds, loss), pending = (
+      job.rounds_and_loss(),
+      job.pending_evaluations(),
+    )
+    position = f'round {num_rounds}/{job.num_rounds}'
+    if self._title is not None and loss is not None:
+      position += f', loss {loss:.4f}'
     num_evaluations = len(job.evaluations)
     weight = job.num_rounds * _EVALUATION_SHARE
     self._bar.update(
       self._tasks[job.name].id,
       total=job.num_rounds + weight * num_evaluations,
       completed=num_rounds + weight * (num_evaluations - len(pending)),
+      position=position,
     )
     if num_rounds < job.num_rounds:
       return 'training'
     return f'evaluating on {pending[0].name}' if pending else 'finishing'
-
-  def _position(self, job: Job) -> str:
-    """Returns the last round, and its loss where there is a title."""
-    position = f'round {job.num_rounds_done()}/{job.num_rounds}'
-    loss = None if self._title is None else job.last_loss()
-    return position if loss is None else f'{position}, loss {loss:.4f}'
 
   def _update_title(self, running, done, failed):
     waiting = self._jobs.keys() - done - failed - running
@@ -157,7 +158,8 @@ class JobsProgress:
     if is_due and not self._console.is_terminal:
       self._line_time = self._clock()
       facts += [
-        f'{name} {self._position(self._jobs[name])}' for name in sorted(running)
+        f'{name} {self._tasks[name].fields["position"]}'
+        for name in sorted(running)
       ]
       self.write_line(f'{self._title}: {", ".join(facts + time_left)}')
 

@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import contextlib
+import dataclasses
 import math
 import multiprocessing
 import os
@@ -10,12 +11,13 @@ import sys
 import warnings
 from collections.abc import Callable, Sequence
 
-from tff_fedfish import files
+from tff_fedfish import files, printing
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.errors import UserError, UserErrors
 from tff_fedfish.evaluation.results import read_evaluation
+from tff_fedfish.planning import client_steps
 from tff_fedfish.run import run_directory, run_inputs
-from tff_fedfish.sweeping import job_pool, sweep_runs, sweep_state
+from tff_fedfish.sweeping import jobs, sweep_runs, sweep_state
 from tff_fedfish.sweeping.grid import Settings
 from tff_fedfish.sweeping.jobs import require_memory, write_config
 from tff_fedfish.sweeping.learning_rate_search import (
@@ -29,6 +31,8 @@ from tff_fedfish.sweeping.sweep_file import SweepFile
 from tff_fedfish.sweeping.sweep_runs import SweepRun
 from tff_fedfish.training import run_checks
 
+_TEXT_COLUMNS = ('run', 'status', 'budget')
+
 
 def run_sweep(
   run_command: Callable[[Sequence[str]], int],
@@ -40,7 +44,7 @@ def run_sweep(
   """Carries out what is left of a sweep.
 
   Args:
-    run_command: As for `job_pool.run_jobs`.
+    run_command: As for `jobs.run_jobs`.
     file: The sweep.
     workdir: New, or of an earlier start of the same sweep.
     num_jobs: Runs at a time, >= 1.
@@ -81,6 +85,56 @@ def run_sweep(
     return sweep.run(run_command)
 
 
+def print_sweep(
+  file: SweepFile, workdir: str | os.PathLike | None = None
+) -> None:
+  """Prints the runs of a sweep; reads its directory, but writes nothing.
+
+  Args:
+    file: The sweep.
+    workdir: Its directory, whose runs are shown as done, begun or new. None:
+      their status is left out.
+
+  Raises:
+    UserError: If the sweep cannot be run, or `workdir` holds another one.
+  """
+  directory = pathlib.Path(workdir or '')
+  search_runs = sweep_runs.expand_search(file, directory)
+  arms = sweep_runs.expand_arms(file, directory)
+  if workdir:
+    sweep_state.require_same_sweep(directory, file)
+  unit = 'images' if file.base.data.holds_images else 'tokens'
+  counts = []
+  for title, runs in (
+    ('Search for learning rates', search_runs),
+    ('Runs', arms),
+  ):
+    rows = []
+    for run in runs:
+      # None: the config has no cap.
+      per_round = client_steps.max_tokens_per_round(run.config)
+      counts.append(None if per_round is None else run.num_rounds * per_round)
+      rows.append(_row(run, unit, counts[-1], has_status=bool(workdir)))
+    if rows:
+      headings = list(rows[0])
+      texts = [headings.index(n) for n in _TEXT_COLUMNS if n in headings]
+      cells = [row.values() for row in rows]
+      printing.print_table(title, headings, cells, text_columns=texts)
+  num_rounds = sum(run.num_rounds for run in (*search_runs, *arms))
+  num_tokens = '-' if None in counts else f'{sum(counts):,}'
+  num_evaluations = sum(len(arm.evaluations) for arm in arms)
+  print(
+    f'{len(counts)} runs, {num_rounds:,} rounds, {num_tokens} {unit} at most; '
+    f'{num_evaluations} evaluations of {len(arms)} runs.'
+  )
+  num_cells = sum(arm.num_cells for arm in arms)
+  if num_cells > len(arms):
+    print(
+      f'{num_cells} cells of the grid resolve to {len(arms)} configs, each of '
+      'which runs once.'
+    )
+
+
 class _Sweep:
   """The runs of a sweep, its state and its progress."""
 
@@ -95,22 +149,34 @@ class _Sweep:
     self._file, self._workdir, self._num_jobs = file, workdir, num_jobs
     # Arms have the base's learning rates until a search has chosen theirs.
     self._search_runs, self._arms = search_runs, arms
-    runs = [*search_runs, *arms]
-    self._state = sweep_state.SweepState(workdir, file, runs)
-    self._progress = JobsProgress(runs, title='sweep')
+    self._runs = [*search_runs, *arms]
+    self._state = sweep_state.SweepState(workdir, file, self._runs)
+    self._progress = JobsProgress(self._runs, title='sweep')
 
   def run(self, run_command: Callable[[Sequence[str]], int]) -> int:
     """Carries out all runs that are not done; returns the exit code."""
-    runs = (*self._search_runs, *self._arms)
-    left = [run.config for run in runs if not run.is_done()]
+    left = [run.config for run in self._runs if not run.is_done()]
     require_memory(left, self._num_jobs)
     with self._progress:
       code = self._run_jobs(run_command, self._search_runs)
       code = code or self._run_jobs(run_command, self._arms_with_rates())
     if code:
-      print(job_pool.CONTINUES, file=sys.stderr)
+      print(jobs.CONTINUES, file=sys.stderr)
       return code
-    self._print_end()
+    names = {arm.name for arm in self._arms}
+    num_failed, num_diverged = (
+      len(names.intersection(self._state.names_with(status)))
+      for status in (sweep_state.FAILED, sweep_state.DIVERGED)
+    )
+    directory = self._workdir / sweep_runs.ARMS
+    print(
+      f'{len(names) - num_failed} of {len(names)} runs done'
+      + (f', {num_diverged} of them diverged' if num_diverged else '')
+      + (f', {num_failed} failed' if num_failed else '')
+      + f': {directory}'
+    )
+    if num_failed < len(names):
+      print(f'On one page: fedfish report --runs {directory}/* --output DIR')
     return 1 if self._state.names_with(sweep_state.FAILED) else 0
 
   def _run_jobs(self, run_command, runs: Sequence[SweepRun]) -> int:
@@ -118,7 +184,7 @@ class _Sweep:
     pending = []
     for run in runs:
       if run.is_done():
-        self._finish(run)
+        self._end(run, 0)
       else:
         write_config(run)
         pending.append(run)
@@ -126,21 +192,19 @@ class _Sweep:
     if not pending:
       return 0
     num_at_a_time = min(self._num_jobs, len(pending))
-    code = job_pool.run_jobs(
+    code = jobs.run_jobs(
       run_command, pending, num_at_a_time, self._tick, self._end
     )
     # After a signal.
-    self._set_status(
-      self._state.names_with(sweep_state.RUNNING), sweep_state.INTERRUPTED
-    )
+    interrupted = self._state.names_with(sweep_state.RUNNING)
+    self._state.update(interrupted, status=sweep_state.INTERRUPTED)
     return code
 
   def _tick(self, running: set[str], ended: set[str]) -> None:
     waiting = self._state.names_with(sweep_state.WAITING)
     # After a signal a job may end before it was ever seen running.
-    self._set_status(
-      (running | ended).intersection(waiting), sweep_state.RUNNING
-    )
+    begun = (running | ended).intersection(waiting)
+    self._state.update(begun, status=sweep_state.RUNNING)
     self._progress.update(
       running,
       ended,
@@ -149,30 +213,18 @@ class _Sweep:
     )
 
   def _end(self, run: SweepRun, exit_code: int) -> None:
-    if exit_code:
-      self._fail([run.name], run.failure(exit_code))
-    else:
-      self._finish(run)
-    self._state.write()
-
-  def _finish(self, run: SweepRun) -> None:
     status = sweep_state.DONE
-    if good := run.diverged_checkpoint():
+    if exit_code:
+      status = sweep_state.FAILED
+      self._progress.write_line(run.failure(exit_code))
+    elif good := run.diverged_checkpoint():
       status = sweep_state.DIVERGED
+      num_rounds, _ = run.rounds_and_loss()
       self._progress.write_line(
-        f'{run.name}: diverged, stopped after round {run.num_rounds_done()}; '
-        f'its last good checkpoint is {good}'
+        f'{run.name}: diverged, stopped after round {num_rounds}; its last '
+        f'good checkpoint is {good}'
       )
     self._state.update([run.name], status=status)
-
-  def _fail(self, names: Sequence[str], line: str) -> None:
-    self._progress.write_line(line)
-    self._state.update(names, status=sweep_state.FAILED)
-
-  def _set_status(self, names, status):
-    if names:
-      self._state.update(names, status=status)
-      self._state.write()
 
   def _arms_with_rates(self) -> Sequence[SweepRun]:
     """Returns the arms that can run, with the learning rates chosen."""
@@ -182,18 +234,17 @@ class _Sweep:
       names = [a.name for a in self._arms if group_of(a.point) == group]
       rates, problem = self._choose_rates(group)
       if problem and names:
-        self._fail(
-          names,
+        self._progress.write_line(
           f'fedfish: error: {len(names)} runs, such as {names[0]}, have no '
-          f'learning rates: {problem}.',
+          f'learning rates: {problem}.'
         )
+        self._state.update(names, status=sweep_state.FAILED)
       for name in names:
-        if problem:
-          del arms[name]
-          continue
-        arm = sweep_runs.with_rates(self._file, arms[name], rates)
-        arms[name] = arm
-        self._state.update([name], settings=arm.point | arm.rates)
+        arm = arms.pop(name) if problem else arms[name]
+        if not problem:
+          arms[name] = sweep_runs.with_rates(self._file, arm, rates)
+          settings = arm.point | arms[name].rates
+          self._state.update([name], settings=settings)
     return list(arms.values())
 
   def _choose_rates(self, group: Settings) -> tuple[Settings, str]:
@@ -229,21 +280,6 @@ class _Sweep:
     self._progress.write_line(choice_line(search, choice))
     return choice['chosen'], ''
 
-  def _print_end(self) -> None:
-    num_failed, num_diverged = (
-      len([a for a in self._arms if a.name in self._state.names_with(status)])
-      for status in (sweep_state.FAILED, sweep_state.DIVERGED)
-    )
-    runs = self._workdir / sweep_runs.ARMS
-    print(
-      f'{len(self._arms) - num_failed} of {len(self._arms)} runs done'
-      + (f', {num_diverged} of them diverged' if num_diverged else '')
-      + (f', {num_failed} failed' if num_failed else '')
-      + f': {runs}'
-    )
-    if num_failed < len(self._arms):
-      print(f'On one page: fedfish report --runs {runs}/* --output DIR')
-
 
 def _require_runs(configs: Sequence[TrainConfig]) -> None:
   """Raises UserError unless all runs could start.
@@ -261,3 +297,24 @@ def _require_runs(configs: Sequence[TrainConfig]) -> None:
     lines = pool.submit(run_checks.problems_of, configs).result()
   if lines:
     raise UserErrors([UserError(line) for line in lines])
+
+
+def _row(
+  run: SweepRun, unit: str, count: int | None, has_status: bool
+) -> dict[str, str]:
+  num_local_epochs = run.config.client_work.num_local_epochs
+  row = {
+    'run': run.run.name,
+    'rounds': f'{run.num_rounds:,}',
+    'local epochs': f'{num_local_epochs:,}',
+    'in all': f'{run.num_rounds * num_local_epochs:,}',
+    f'{unit}, at most': '-' if count is None else f'{count:,}',
+  }
+  if has_status:
+    num_rounds, _ = run.rounds_and_loss()
+    row['status'] = f'after round {num_rounds:,}' if num_rounds else 'new'
+    # Rates that a search has yet to choose are not in the run's config.
+    if dataclasses.replace(run, config=None).is_done():
+      is_diverged = run.diverged_checkpoint()
+      row['status'] = sweep_state.DIVERGED if is_diverged else sweep_state.DONE
+  return row | ({'budget': ', '.join(run.budgets)} if run.is_arm else {})

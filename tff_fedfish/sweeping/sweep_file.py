@@ -10,16 +10,19 @@ from tff_fedfish.config import files as config_files
 from tff_fedfish.config import loading as config_loading
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.errors import UserError
+from tff_fedfish.evaluation.options import EvaluationOptions, problems_of
 from tff_fedfish.methods import registry
 from tff_fedfish.methods.method import Method
 from tff_fedfish.methods.settings import AlgorithmConfig
 from tff_fedfish.sweeping import grid
-from tff_fedfish.sweeping.evaluations import parse_evaluations
 from tff_fedfish.sweeping.grid import Settings
 from tff_fedfish.sweeping.learning_rate_search import parse_search
 
 BUDGETS = ('fixed_rounds', 'fixed_compute')
 """How long runs last; see `sweep_runs.rounds_by_budget`."""
+
+MOMENTS = ('half', 'last')
+"""Moments of an evaluation: after half of a run's rounds, and after all."""
 
 _METHOD = 'algorithm.name'
 _ADVICE = 'Correct the file; configs/debian_sweep.py is an example.'
@@ -30,6 +33,66 @@ _KEYS = (
   'learning_rate_search',
   'reference_local_epochs',
 )
+_OPTIONS = {
+  field.name: field.default for field in dataclasses.fields(EvaluationOptions)
+}
+_EVALUATION_KEYS = ('data', 'name', 'at', *_OPTIONS)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EvaluationRequest:
+  """One entry of `evaluate`."""
+
+  data: str | None = None
+  """A grouped corpus. None: the run's own."""
+  name: str | None = None
+  """Name of its directory within the run. None: that of the corpus."""
+  at: tuple[str, ...] = ('last',)
+  """Checkpoints to evaluate, from `MOMENTS`."""
+  options: Mapping[str, Any]
+  """Values of fields of `EvaluationOptions`; those left out have its
+  defaults."""
+
+  def to_json_dict(self) -> dict[str, Any]:
+    """Returns the entry with all of its defaults, as JSON values."""
+    values = {'data': self.data, 'name': self.name, 'at': list(self.at)}
+    options = _OPTIONS | dict(self.options)
+    return {**values, **options, 'fractions': list(options['fractions'])}
+
+  def commands(
+    self, run: pathlib.Path, num_rounds: int, own_data: str
+  ) -> dict[pathlib.Path, list[str]]:
+    """Returns the command line of each `fedfish evaluate`, by its output.
+
+    Outputs are named after the corpus, with '-half' added after half of the
+    rounds.
+
+    Args:
+      run: The run's directory.
+      num_rounds: Rounds that it is trained for.
+      own_data: The corpus that it is trained on.
+    """
+    data = self.data or own_data
+    name = self.name or pathlib.Path(data).resolve().name
+    options = []
+    for option, value in self.options.items():
+      if isinstance(value, bool):
+        options += [f'--{option}'] if value else []
+      elif value is not None:
+        is_list = isinstance(value, tuple)
+        text = ','.join(map(str, value)) if is_list else value
+        options.append(f'--{option}={text}')
+    commands = {}
+    for moment in self.at:
+      is_half = moment == 'half'
+      round_num = num_rounds // 2 if is_half else num_rounds
+      output = run / 'evaluations' / (f'{name}-half' if is_half else name)
+      commands[output] = [
+        'evaluate',
+        *('--checkpoint', str(run / 'checkpoints' / f'round_{round_num:08d}')),
+        *('--data', data, '--output', str(output), *options),
+      ]
+    return commands
 
 
 class SweepFile:
@@ -70,7 +133,17 @@ class SweepFile:
     ]
     self.axes = grid.parse_grid(sweep.get('grid'), problems)
     grid.require_fair(self.axes, problems)
-    self.base = self._build_base(problems)
+    # The base may hold settings of any method of the grid.
+    for axis in self.axes:
+      for row in axis.values if _METHOD in axis.names else ():
+        registry.find_or_none(str(row[axis.names.index(_METHOD)]))
+    try:
+      self.base = config_loading.build_config(self._values)[0]
+    except UserError:
+      if problems:
+        # Without the grid's methods their settings look unknown.
+        raise self._error(problems) from None
+      raise
     self.reference_local_epochs = sweep.get(
       'reference_local_epochs', self.base.client_work.num_local_epochs
     )
@@ -194,23 +267,6 @@ class SweepFile:
         )
     return unread
 
-  def _build_base(self, problems: list[str]) -> TrainConfig:
-    """Returns the base, which may hold settings of any method of the grid.
-
-    Raises:
-      UserError: If it is wrong; naming `problems` of the grid if there are any:
-        without its methods their settings look unknown.
-    """
-    for axis in self.axes:
-      for row in axis.values if _METHOD in axis.names else ():
-        registry.find_or_none(str(row[axis.names.index(_METHOD)]))
-    try:
-      return config_loading.build_config(self._values)[0]
-    except UserError:
-      if problems:
-        raise self._error(problems) from None
-      raise
-
   def _error(self, problems: list[str]) -> UserError:
     return UserError(f'Invalid sweep {self.path!r}: {"; ".join(problems)}.')
 
@@ -220,7 +276,7 @@ def parse_budgets(value: Any, problems: list[str]) -> tuple[str, ...]:
 
   Adds a clause to `problems` if it is neither.
   """
-  names = [value] if isinstance(value, str) else value
+  names = _listed(value)
   if (
     not isinstance(names, list | tuple)
     or not names
@@ -232,6 +288,33 @@ def parse_budgets(value: Any, problems: list[str]) -> tuple[str, ...]:
     )
     return ()
   return tuple(name for name in BUDGETS if name in names)
+
+
+def parse_evaluations(
+  value: Any, problems: list[str]
+) -> tuple[EvaluationRequest, ...]:
+  """Returns the requests of `evaluate` in a sweep file.
+
+  Adds a clause to `problems` for each problem.
+  """
+  if not isinstance(value, list | tuple):
+    problems.append(
+      f'`evaluate` must be a list of evaluations, found {value!r}'
+    )
+    return ()
+  requests = []
+  for position, entry in enumerate(value, start=1):
+    found = _problems_of_evaluation(entry)
+    problems += [f'`evaluate`, number {position}: {text}' for text in found]
+    if found:
+      continue
+    options = {key: entry[key] for key in _OPTIONS if key in entry}
+    if 'fractions' in options:
+      options['fractions'] = tuple(map(float, options['fractions']))
+    values = {key: entry[key] for key in ('data', 'name') if key in entry}
+    at = tuple(_listed(entry.get('at', 'last')))
+    requests.append(EvaluationRequest(at=at, options=options, **values))
+  return tuple(requests)
 
 
 def _is_unread(setting: str, method: Method) -> bool:
@@ -253,3 +336,46 @@ def _plain(value: Any) -> Any:
   if isinstance(value, list | tuple):
     return [_plain(inner) for inner in value]
   return value
+
+
+def _problems_of_evaluation(entry):
+  if not isinstance(entry, Mapping):
+    return [f'must be a dictionary, found {entry!r}']
+  unknown = sorted(set(map(str, entry)) - set(_EVALUATION_KEYS))
+  if unknown:
+    return [
+      f'{unknown[0]!r} is unknown; known are {", ".join(_EVALUATION_KEYS)}'
+    ]
+  problems = problems_of(entry)
+  at = entry.get('at', 'last')
+  moments = _listed(at)
+  if (
+    not isinstance(moments, list | tuple)
+    or not moments
+    or any(moment not in MOMENTS for moment in moments)
+    or len(set(moments)) < len(moments)
+  ):
+    problems.append(f"`at` must list 'half', 'last' or both, found {at!r}")
+  data, name = entry.get('data'), entry.get('name')
+  for key, text in (('data', data), ('name', name)):
+    if text is not None and not (isinstance(text, str) and text):
+      problems.append(f'`{key}` must be a string or None, found {text!r}')
+  if isinstance(name, str) and ('/' in name or name.startswith('.')):
+    problems.append(
+      f"`name` must be a directory's name without '/' and without a dot in "
+      f'front, found {name!r}'
+    )
+  # What only the corpus of the run's training has.
+  own = {'barrier': True, 'client_split': 'participating'}
+  problems += [
+    f'`{key}` is of the corpus that the run was trained on; set `data` to '
+    f'None, or leave `{key}` out'
+    for key, asked in own.items()
+    if data is not None and entry.get(key) == asked
+  ]
+  return problems
+
+
+def _listed(value: Any) -> Any:
+  """Returns a single name as a list of it, and all else as it is."""
+  return [value] if isinstance(value, str) else value

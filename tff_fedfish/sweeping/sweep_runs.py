@@ -11,10 +11,9 @@ from tff_fedfish.config import loading as config_loading
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.errors import UserError
 from tff_fedfish.sweeping import grid
-from tff_fedfish.sweeping.evaluations import EvaluationRequest
 from tff_fedfish.sweeping.grid import Settings
 from tff_fedfish.sweeping.jobs import Job, round_cost
-from tff_fedfish.sweeping.sweep_file import SweepFile
+from tff_fedfish.sweeping.sweep_file import EvaluationRequest, SweepFile
 
 ARMS = 'arms'
 """Directory of the runs that are compared."""
@@ -150,13 +149,13 @@ def expand_search(
       rates = _read_rates(file, group, rates)
       name = grid.run_name((*search.per, *search.axes), group | rates)
       arm = file.config(group | rates, name)
-      settings, evaluation = search.run_settings(arm)
+      settings, options = search.run_settings(arm)
       config = file.config(group | rates | settings, name)
       if config not in of_group:
         of_group[config] = _run(
           workdir / _SEARCH,
           config,
-          [evaluation],
+          [EvaluationRequest(name='validation', options=options)],
           name=f'{_SEARCH}/{name}',
           point=group,
           rates=rates,
@@ -251,21 +250,19 @@ def _require_unique(names: Sequence[str]) -> None:
 def _require_evaluations(file: SweepFile, name: str, arm: TrainConfig) -> None:
   """Raises UserError if an evaluation is known to fail after the training."""
   num_rounds = arm.training.num_rounds
-  if num_rounds % 2 and any('half' in r.at for r in file.evaluations):
-    raise UserError(
-      f"`evaluate` asks for 'half' of the rounds, but the run {name!r} has "
-      f"{num_rounds}. Leave 'half' out, or choose an even "
-      '`training.num_rounds`.'
-    )
-  needs_held_out = any(
-    request.data is None
-    and request.options.get('client_split', 'held_out') == 'held_out'
-    for request in file.evaluations
-  )
-  # None: the corpus holds clients out itself.
-  if needs_held_out and arm.client_splits.held_out_fraction == 0:
-    raise UserError(
-      '`evaluate` asks for the held-out clients of the corpus of the run '
-      f'{name!r}, whose `client_splits.held_out_fraction` is 0. Raise it, '
-      'or leave that evaluation out.'
-    )
+  for request in file.evaluations:
+    if num_rounds % 2 and 'half' in request.at:
+      raise UserError(
+        f"`evaluate` asks for 'half' of the rounds, but the run {name!r} has "
+        f"{num_rounds}. Leave 'half' out, or choose an even "
+        '`training.num_rounds`.'
+      )
+    split = request.options.get('client_split', 'held_out')
+    needs_held_out = request.data is None and split == 'held_out'
+    # None: the corpus holds clients out itself.
+    if needs_held_out and arm.client_splits.held_out_fraction == 0:
+      raise UserError(
+        '`evaluate` asks for the held-out clients of the corpus of the run '
+        f'{name!r}, whose `client_splits.held_out_fraction` is 0. Raise it, '
+        'or leave that evaluation out.'
+      )

@@ -58,9 +58,12 @@ class SweepState:
     return [n for n, e in self._entries.items() if e['status'] in statuses]
 
   def update(self, names: Iterable[str], **values: Any) -> None:
-    """Sets `status`, `score` or `settings` of some runs."""
+    """Sets `status`, `score` or `settings` of some runs; writes the file."""
+    names = list(names)
     for name in names:
       self._entries[name] |= values
+    if names:
+      self.write()
 
   def write(self) -> None:
     """Writes the file."""
