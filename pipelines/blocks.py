@@ -76,6 +76,7 @@ class SortedRecords:
   Attributes:
     num_words: int64 [num_records], in sorted order.
     sizes: int64 [num_records], bytes of the serialized examples.
+    optional_features: Those of the source's that are stored.
   """
 
   def __init__(
@@ -91,6 +92,7 @@ class SortedRecords:
       source: What was read.
       optional_features: Those of the source's that are stored.
     """
+    self.optional_features = optional_features
     feature_names = (*source.feature_names, *optional_features)
     mask = sum(
       1 << bit

@@ -5,8 +5,8 @@
         +---- optional features ------+
 
 Beam moves whole blocks, a few elements per file, because its cost is per
-element. Everything exact travels as data, not as Beam's counters, which count
-a retried bundle twice.
+element. Counts travel as files, not as Beam's counters, which count a retried
+bundle twice.
 """
 
 import dataclasses
@@ -19,11 +19,12 @@ from collections.abc import Callable, Sequence
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from pipelines import finish_corpus, output_files, work_files
+from pipelines import finish_corpus, output_files
+from pipelines.blocks import SortedRecords
 from pipelines.input_files import file_sizes
 from pipelines.job import GroupJob
 from pipelines.read_raw_files import RawFileReader
-from pipelines.write_groups import write_numbered_shard
+from pipelines.write_groups import shard_name, write_shard
 from tff_fedfish.data.manifest import Manifest
 from tff_fedfish.errors import FailedError, UserError
 
@@ -65,7 +66,7 @@ def run_group_job(
       see it under the same path.
     beam_flags: Options that Beam's `PipelineOptions` knows.
     watch: Called with (staging directory, number of reading tasks) at the
-      start; `work_files.progress` tells how far the job is.
+      start; `finish_corpus.progress` tells how far the job is.
 
   Returns:
     The manifest; if the corpus is split, that of every part that has a record.
@@ -160,8 +161,14 @@ def _build(
       'features', main='blocks'
     )
   )
+  # No worker comes by a shard that gets no element.
+  shards = range(job.num_shards * len(job.part_names()))
+  every_shard = pipeline | 'CreateShards' >> beam.Create(
+    [(number, b'') for number in shards]
+  )
   (
-    read.blocks
+    (read.blocks, every_shard)
+    | 'AddShards' >> beam.Flatten()
     | 'GroupByShard' >> beam.GroupByKey()
     | 'WriteShards'
     >> beam.FlatMap(
@@ -175,16 +182,21 @@ def _read_blocks(numbered_task, job, staging):
   task_num, task = numbered_task
   reader = RawFileReader(job)
   yield from reader.read(task)
-  work_files.write_reports(staging, task_num, reader.reports)
+  finish_corpus.write_task_report(staging, task_num, reader.reports)
   yield beam.pvalue.TaggedOutput('features', reader.features)
 
 
 def _write_shard(numbered_blocks, job, staging, features):
   """(shard number, blocks) -> a shard file and its part of the index."""
   number, blocks = numbered_blocks
-  write_numbered_shard(
-    job, staging, number, blocks, sorted(set().union(*features))
+  part, shard_num = divmod(number, job.num_shards)
+  name = shard_name(shard_num, job.num_shards)
+  path = posixpath.join(staging, job.part_names()[part] or '', name)
+  found = SortedRecords(
+    filter(None, blocks), job.load_source(), sorted(set().union(*features))
   )
+  report, index = write_shard(path, shard_num, found, job)
+  finish_corpus.write_shard_report(staging, number, report, index)
   return ()
 
 

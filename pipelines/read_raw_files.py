@@ -12,12 +12,18 @@ from pipelines import splits
 from pipelines.blocks import BlockBuilder
 from pipelines.job import GroupJob
 from pipelines.keys import KEYS
-from pipelines.source import Drop, RawRecord, Source
+from pipelines.source import (
+  EXCERPT_BYTES,
+  Drop,
+  RawRecord,
+  Source,
+  Tally,
+  excerpt,
+)
 from tff_fedfish.data import records
 from tff_fedfish.data.corpus_index import shard_of
 from tff_fedfish.errors import UserError
 
-_EXCERPT_BYTES = 80
 # What `str.split` takes for white space: 0 for ASCII's, 1 for any other byte.
 _WORD_BYTES = bytes(
   not (byte < 128 and chr(byte).isspace()) for byte in range(256)
@@ -31,37 +37,17 @@ _OTHER_SPACES = tuple(
 
 @dataclasses.dataclass
 class FileReport:
-  """Counts of the records of one file."""
+  """One raw file, and what became of its records."""
 
   name: str
   """The file's name, without what precedes it on this machine."""
-  split_records_out: list[int]
+  parts: list[Tally]
   """Records handed on, for each part of the split."""
-  split_firsts: list[tuple[int, str] | None]
-  """Number and beginning of the first of them, or None."""
   records_in: int = 0
-  drops: dict[str, int] = dataclasses.field(default_factory=dict)
-  first_drops: dict[str, tuple[int, str]] = dataclasses.field(
-    default_factory=dict
-  )
-  """Number and beginning of the first record dropped, by reason."""
+  drops: dict[str, Tally] = dataclasses.field(default_factory=dict)
+  """By reason."""
   damage: str | None = None
   damage_byte: int | None = None
-
-  def count_drop(self, drop: Drop, record_num: int) -> None:
-    """Counts one record that is left out."""
-    if drop.reason not in self.drops:
-      self.drops[drop.reason] = 0
-      self.first_drops[drop.reason] = record_num, excerpt(drop.excerpt)
-    self.drops[drop.reason] += 1
-    if drop.damage:
-      self.damage, self.damage_byte = drop.reason, drop.byte
-
-
-def excerpt(data: bytes) -> str:
-  """Returns the beginning of some bytes, as text that can be shown."""
-  text = data[:_EXCERPT_BYTES].decode('utf-8', 'backslashreplace')
-  return ' '.join(text.split())
 
 
 class RawFileReader:
@@ -82,7 +68,6 @@ class RawFileReader:
     self._job = job
     self._source = job.load_source()
     self._encode = _ExampleEncoder(self._source)
-    self._num_splits = len(job.part_names())
     self._split_of = job.split and splits.build_route(job.split, self._source)
     self._shard_of = functools.lru_cache(1 << 16)(
       functools.partial(shard_of, num_shards=job.num_shards)
@@ -116,11 +101,8 @@ class RawFileReader:
     yield from self._take_blocks()
 
   def _read_file(self, path: str, name: str) -> Iterator[tuple[int, bytes]]:
-    split_records_out = [0] * self._num_splits
-    split_firsts = [None] * self._num_splits
-    report = FileReport(
-      name, split_records_out=split_records_out, split_firsts=split_firsts
-    )
+    parts = [Tally() for _ in self._job.part_names()]
+    report = FileReport(name, parts)
     key = self._source.key or KEYS[self._job.key]
     split = 0
     num_shards, max_block_bytes = self._job.num_shards, self._job.block_bytes
@@ -135,19 +117,28 @@ class RawFileReader:
           split = self._split_of(path, record, group_id)
       except Drop as drop:
         if not drop.excerpt and not isinstance(record, Drop):
-          drop.excerpt = record['text'][:_EXCERPT_BYTES].encode()
+          drop.excerpt = record['text'][:EXCERPT_BYTES].encode()
+        tally = report.drops.setdefault(drop.reason, Tally())
+        tally.add(record_num, drop.excerpt)
+        if drop.damage:
+          report.damage, report.damage_byte = drop.reason, drop.byte
         if self._job.strict:
-          raise _refused(report.name, record_num, drop) from drop
-        report.count_drop(drop, record_num)
+          found = excerpt(drop.excerpt)
+          raise UserError(
+            '`--strict` accepts only files without a fault, but record '
+            f'{record_num} of {name!r} has one: {drop.reason}'
+            f'{f" ({found!r})" if found else ""}. Correct the file, or leave '
+            'out `--strict` to drop and count such records.'
+          ) from drop
         continue
       row = self._encode(group_id, record)
       shard = split * num_shards + self._shard_of(group_id)
       self._shard_to_builder[shard].append(row)
-      if not split_records_out[split]:
+      if parts[split].num:
+        parts[split].num += 1
+      else:
         # Not the whole text: it may be long.
-        start = record['text'][:_EXCERPT_BYTES].encode()
-        split_firsts[split] = record_num, excerpt(start)
-      split_records_out[split] += 1
+        parts[split].add(record_num, record['text'][:EXCERPT_BYTES].encode())
       self._block_bytes += len(row[4])
       if self._block_bytes >= max_block_bytes:
         yield from self._take_blocks()
@@ -232,12 +223,3 @@ class _ExampleEncoder:
 def names_of(mask: int, names: Sequence[str]) -> tuple[str, ...]:
   """Returns the names whose bits are set."""
   return tuple(name for bit, name in enumerate(names) if mask >> bit & 1)
-
-
-def _refused(file: str, record_num: int, drop: Drop) -> UserError:
-  found = excerpt(drop.excerpt)
-  return UserError(
-    f'`--strict` accepts only files without a fault, but record {record_num} '
-    f'of {file!r} has one: {drop.reason}{f" ({found!r})" if found else ""}. '
-    'Correct the file, or leave out `--strict` to drop and count such records.'
-  )
