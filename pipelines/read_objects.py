@@ -9,18 +9,14 @@ import codecs
 import functools
 import re
 import tempfile
-from collections.abc import Collection, Iterator
-from typing import Any
+from collections.abc import Collection
 
 from pipelines.input_files import open_stored
 from pipelines.raw_bytes import copy_chunks, read_chunks, read_start
-from pipelines.read_json_document import read_document
-from pipelines.read_json_lines import read_json_lines
+from pipelines.read_json import Objects, read_document, read_json_lines
 from pipelines.read_parquet import read_rows
 from pipelines.read_tfrecords import is_tfrecord, read_examples
 from pipelines.source import Drop
-
-Objects = Iterator[tuple[int, dict[str, Any] | Drop]]
 
 # Escapes make a text longer than it is (\u00e9 is six bytes for two, and no
 # other character that has to be escaped is frequent), and other fields stand
