@@ -19,9 +19,7 @@ from tff_fedfish.errors import UserError
 
 FEATURE_NAMES = ('text', 'timestamp', 'url')
 
-_SPLIT_NAMES = ('train', 'validation')
 _OPTIONAL_NAMES = ('author', 'title')
-_COLUMN_NAMES = (*FEATURE_NAMES, *_OPTIONAL_NAMES)
 # As a word of its own: c4-train.00000-of-01024.json.gz, but not training.json.
 _SPLIT_WORD = re.compile(r'(?<![a-z])(?:train|validation)(?![a-z])')
 
@@ -35,7 +33,7 @@ def read_records(
   """
   return parse_each(
     lambda value: to_record(value, max_document_bytes, _OPTIONAL_NAMES),
-    read_objects(path, max_document_bytes, _COLUMN_NAMES),
+    read_objects(path, max_document_bytes, FEATURE_NAMES + _OPTIONAL_NAMES),
   )
 
 
@@ -46,11 +44,12 @@ def split(path: str, record: RawRecord) -> str:
     UserError: If the name says none, or both.
   """
   del record  # A file belongs to one part as a whole.
-  return _split_of_name(os.path.basename(path))
+  return _split_of(path)
 
 
 @functools.lru_cache
-def _split_of_name(name: str) -> str:
+def _split_of(path: str) -> str:
+  name = os.path.basename(path)
   found = set(_SPLIT_WORD.findall(name.lower()))
   if len(found) != 1:
     raise UserError(
@@ -90,12 +89,15 @@ def to_record(
   if not text or text.isspace():
     raise Drop('empty_text', excerpt=beginning(value))
   timestamp = value.get('timestamp')
+  if isinstance(timestamp, int) and not isinstance(timestamp, bool):
+    timestamp = str(timestamp)
+  # What is missing is often written as the number NaN.
+  elif isinstance(timestamp, float) and math.isfinite(timestamp):
+    timestamp = json.dumps(timestamp)
   url = value.get('url')
   record = {
     'text': text,
-    'timestamp': timestamp
-    if isinstance(timestamp, str)
-    else _digits(timestamp),
+    'timestamp': timestamp if isinstance(timestamp, str) else '',
     'url': url if isinstance(url, str) else '',
   }
   for name in optional_names:
@@ -106,29 +108,15 @@ def to_record(
   # as characters.
   num_bytes = len(text)
   if not all(map(str.isascii, record.values())):
-    num_bytes = _check_characters(record)
+    try:
+      for found in record.values():
+        found.encode()
+    except UnicodeEncodeError as error:
+      raise Drop('unpaired_surrogate', excerpt=_encode(found)) from error
+    num_bytes = len(text.encode())
   if num_bytes > max_document_bytes:
     raise Drop('document_too_large', excerpt=_encode(text))
   return record
-
-
-def _check_characters(record: RawRecord) -> int:
-  """Returns how many bytes the text takes."""
-  for found in record.values():
-    try:
-      found.encode()
-    except UnicodeEncodeError as error:
-      raise Drop('unpaired_surrogate', excerpt=_encode(found)) from error
-  return len(record['text'].encode())
-
-
-def _digits(value: Any) -> str:
-  if isinstance(value, int) and not isinstance(value, bool):
-    return str(value)
-  # What is missing is often written as the number NaN.
-  if isinstance(value, float) and math.isfinite(value):
-    return json.dumps(value)
-  return ''
 
 
 def _encode(text: str) -> bytes:
@@ -155,6 +143,6 @@ SOURCE = Source(
   feature_names=FEATURE_NAMES,
   optional_feature_names=_OPTIONAL_NAMES,
   read_records=read_records,
-  split_names=_SPLIT_NAMES,
+  split_names=('train', 'validation'),
   split=split,
 )

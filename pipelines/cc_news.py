@@ -14,11 +14,6 @@ from pipelines.read_objects import read_objects
 from pipelines.source import Drop, RawRecord, Source, parse_each
 
 _OPTIONAL_NAMES = ('author', 'description', 'title')
-# What `parse_article` looks at.
-_COLUMN_NAMES = (
-  *('text', 'maintext', 'date', 'date_publish', 'url', 'author', 'authors'),
-  *('description', 'title', 'domain', 'source_domain'),
-)
 
 
 def read_records(
@@ -28,9 +23,14 @@ def read_records(
 
   The reasons are those of `read_objects` and `c4.to_record`.
   """
+  # The names that `parse_article` looks at.
+  column_names = (
+    *('text', 'maintext', 'date', 'date_publish', 'url', 'author', 'authors'),
+    *('description', 'title', 'domain', 'source_domain'),
+  )
   return parse_each(
     lambda value: parse_article(value, max_document_bytes),
-    read_objects(path, max_document_bytes, _COLUMN_NAMES),
+    read_objects(path, max_document_bytes, column_names),
   )
 
 

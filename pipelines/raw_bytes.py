@@ -98,14 +98,13 @@ def read_start(
     The bytes, and the damage that ends them, if any. They are more than needed
     where a piece is, and fewer where the file ends before.
   """
-  pieces = []
+  start, damage = bytearray(), None
   try:
-    while num_bytes > 0 and (chunk := next(chunks, b'')):
-      pieces.append(chunk)
-      num_bytes -= len(chunk)
-  except Drop as damage:
-    return b''.join(pieces), damage
-  return b''.join(pieces), None
+    while len(start) < num_bytes and (chunk := next(chunks, b'')):
+      start += chunk
+  except Drop as drop:
+    damage = drop
+  return bytes(start), damage
 
 
 def copy_chunks(chunks: Iterable[bytes], file: BinaryIO) -> Drop | None:
@@ -121,8 +120,7 @@ def copy_chunks(chunks: Iterable[bytes], file: BinaryIO) -> Drop | None:
   """
   damage = None
   try:
-    for chunk in chunks:
-      file.write(chunk)
+    file.writelines(chunks)
   except Drop as drop:
     damage = drop
   file.flush()
