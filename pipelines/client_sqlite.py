@@ -74,10 +74,13 @@ def read_examples(
       )
       damage = copy_chunks(chunks, temporary)
       file = temporary.name
-      if _cut_to_pages(file) and damage is None:
+      page_bytes, expected_bytes = _sizes(file)
+      if (file_bytes := os.path.getsize(file)) < expected_bytes:
+        # SQLite would fill up half a page with zeros.
+        os.truncate(file, file_bytes // page_bytes * page_bytes)
         # Every byte that there is could be used.
         byte = None if is_remote(path) else os.path.getsize(path)
-        damage = Drop('truncated_file', damage=True, byte=byte)
+        damage = damage or Drop('truncated_file', damage=True, byte=byte)
     row_num = 0
     try:
       connection = stack.enter_context(contextlib.closing(_connect(file)))
@@ -111,19 +114,6 @@ def _is_whole_database(path: str) -> bool:
       return False
   _, expected_bytes = _sizes(path)
   return os.path.getsize(path) >= expected_bytes
-
-
-def _cut_to_pages(file: str) -> bool:
-  """Returns whether pages are missing, and takes off what is half of one.
-
-  SQLite would fill it up with zeros.
-  """
-  page_bytes, expected_bytes = _sizes(file)
-  file_bytes = os.path.getsize(file)
-  if file_bytes >= expected_bytes:
-    return False
-  os.truncate(file, file_bytes // page_bytes * page_bytes)
-  return True
 
 
 def _sizes(path: str) -> tuple[int, int]:

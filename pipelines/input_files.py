@@ -74,7 +74,14 @@ def find_input_files(patterns: Sequence[str]) -> list[str]:
         absolute = os.path.abspath(path)
         # `..` behind a linked directory leads elsewhere than the spelling says.
         path = absolute if os.path.realpath(absolute) == file else file
-      _check_characters(path)
+      try:
+        path.encode()
+      except UnicodeEncodeError as error:
+        shown = os.fsencode(path).decode('utf-8', 'backslashreplace')
+        raise UserError(
+          f"`--input` must name files by names in UTF-8, but '{shown}' is "
+          'none. Rename it.'
+        ) from error
       file_to_path[file] = min(path, file_to_path.get(file, path))
   return sorted(file_to_path.values())
 
@@ -128,17 +135,6 @@ def _check_local(path: str) -> None:
     raise UserError(
       f'`--input` must be readable, but {path!r} is not ({error.strerror}). '
       'Change its permissions, or leave it out.'
-    ) from error
-
-
-def _check_characters(path: str) -> None:
-  try:
-    path.encode()
-  except UnicodeEncodeError as error:
-    shown = os.fsencode(path).decode('utf-8', 'backslashreplace')
-    raise UserError(
-      f"`--input` must name files by names in UTF-8, but '{shown}' is none. "
-      'Rename it.'
     ) from error
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import numpy as np
 
 from pipelines import splits
-from pipelines.blocks import BlockBuilder
+from pipelines.blocks import encode_block
 from pipelines.job import GroupJob
 from pipelines.keys import KEYS
 from pipelines.source import (
@@ -55,15 +55,10 @@ class RawFileReader:
 
   Attributes:
     reports: One of every file that was read to its end.
-    features: Optional features that at least one record has.
   """
 
   def __init__(self, job: GroupJob):
-    """Makes a reader.
-
-    Args:
-      job: What to group. Its `paths` are not used.
-    """
+    """Makes a reader for a job, whose `paths` are not used."""
     self.reports: list[FileReport] = []
     self._job = job
     self._source = job.load_source()
@@ -73,12 +68,14 @@ class RawFileReader:
       functools.partial(shard_of, num_shards=job.num_shards)
     )
     self._block_bytes = 0
-    self._shard_to_builder = collections.defaultdict(BlockBuilder)
+    self._shard_to_rows = collections.defaultdict(list)
 
   @property
   def features(self) -> list[str]:
     """Optional features that at least one record read so far has, sorted."""
-    return self._encode.features()
+    return sorted(
+      names_of(self._encode.mask, self._source.optional_feature_names)
+    )
 
   def read(
     self, named_paths: Iterable[tuple[str, str]]
@@ -133,7 +130,7 @@ class RawFileReader:
         continue
       row = self._encode(group_id, record)
       shard = split * num_shards + self._shard_of(group_id)
-      self._shard_to_builder[shard].append(row)
+      self._shard_to_rows[shard].append(row)
       if parts[split].num:
         parts[split].num += 1
       else:
@@ -145,13 +142,13 @@ class RawFileReader:
     self.reports.append(report)
 
   def _take_blocks(self) -> Iterator[tuple[int, bytes]]:
-    shard_to_builder = self._shard_to_builder
-    self._shard_to_builder = collections.defaultdict(BlockBuilder)
+    shard_to_rows = self._shard_to_rows
+    self._shard_to_rows = collections.defaultdict(list)
     self._block_bytes = 0
-    while shard_to_builder:
-      # Let go of every builder once its block is built.
-      shard, builder = shard_to_builder.popitem()
-      yield shard, builder.build()
+    while shard_to_rows:
+      # Lets go of the rows of every block once it is built.
+      shard, rows = shard_to_rows.popitem()
+      yield shard, encode_block(rows)
 
 
 def count_words(text: str, utf8: bytes) -> int:
@@ -190,21 +187,18 @@ class _ExampleEncoder:
     self._use(0)
 
   def _use(self, mask: int) -> None:
-    self._mask = mask
+    self.mask = mask
     self._names = self._required + names_of(mask, self._optional)
     self._encode: Callable[[Sequence[bytes]], bytes] = records.example_encoder(
       self._names
     )
 
-  def features(self) -> list[str]:
-    return sorted(names_of(self._mask, self._optional))
-
   def __call__(self, group_id: bytes, record: RawRecord) -> tuple:
-    mask = self._mask
+    mask = self.mask
     for bit, name in enumerate(self._optional):
       if name in record:
         mask |= 1 << bit
-    if mask != self._mask:
+    if mask != self.mask:
       self._use(mask)
     values = [record.get(name, '').encode() for name in self._names]
     example = self._encode(values)

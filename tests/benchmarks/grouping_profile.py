@@ -43,7 +43,7 @@ _BUILTIN_STAGES = [
 _OWN_STAGES = [
   ('count words', r'count_words'),
   ('key', r'/keys\.py|/splits\.py'),
-  ('pack blocks', r'/blocks\.py:(append|build|decode_block)'),
+  ('pack blocks', r'/blocks\.py:(encode_block|decode_block)'),
   ('sort', r'/blocks\.py'),
   ('write and index', r'/write_groups|/output_files|/files\.py|/finish_'),
   ('encode', r'/records\.py|/protos\.py|ncode'),

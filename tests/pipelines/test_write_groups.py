@@ -7,7 +7,7 @@ import pytest
 from grouping_jobs import make_job
 
 from pipelines import c4
-from pipelines.blocks import BlockBuilder, SortedRecords
+from pipelines.blocks import SortedRecords, encode_block
 from pipelines.source import Tally
 from pipelines.write_groups import shard_name, write_shard
 from tff_fedfish.data import records
@@ -28,10 +28,7 @@ def _row(group_id, text, timestamp=b'', url=b'', author=None):
 
 
 def _block(*rows):
-  builder = BlockBuilder()
-  for row in rows:
-    builder.append(row)
-  return builder.build()
+  return encode_block(rows)
 
 
 def _write(directory, blocks, features=(), **options):
