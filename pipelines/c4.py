@@ -27,9 +27,9 @@ _SPLIT_WORD = re.compile(r'(?<![a-z])(?:train|validation)(?![a-z])')
 def read_records(
   path: str, max_document_bytes: int
 ) -> Iterator[tuple[int, RawRecord | Drop]]:
-  """Yields (1-based number, record or why it is dropped) of a file.
+  """Reads a file as `Source.read_records` does.
 
-  The reasons are those of `read_objects` and `to_record`.
+  The reasons for drops are those of `read_objects` and `to_record`.
   """
   return parse_each(
     lambda value: to_record(value, max_document_bytes, _OPTIONAL_NAMES),

@@ -19,9 +19,9 @@ _OPTIONAL_NAMES = ('author', 'description', 'title')
 def read_records(
   path: str, max_document_bytes: int
 ) -> Iterator[tuple[int, RawRecord | Drop]]:
-  """Yields (1-based number, record or why it is dropped) of a file.
+  """Reads a file as `Source.read_records` does.
 
-  The reasons are those of `read_objects` and `c4.to_record`.
+  The reasons for drops are those of `read_objects` and `c4.to_record`.
   """
   # The names that `parse_article` looks at.
   column_names = (
@@ -35,11 +35,7 @@ def read_records(
 
 
 def parse_article(value: dict[str, Any], max_document_bytes: int) -> RawRecord:
-  """Returns the features of an article.
-
-  Args:
-    value: The article, with either kind of names.
-    max_document_bytes: The longest text to accept, in bytes of UTF-8.
+  """Returns the features of an article with either kind of names.
 
   Returns:
     `text`; `timestamp`, the date of publication as it is written, and `url`,

@@ -41,12 +41,7 @@ def parse_record(
   """Returns the text, the timestamp and, as `key`, the key of one object.
 
   A key that is an integer becomes its digits; other numbers have no one
-  spelling. A timestamp is read as `c4.to_record` does.
-
-  Args:
-    value: The object.
-    fields: Where in it they stand.
-    max_document_bytes: The longest text to accept, in bytes of UTF-8.
+  spelling. A timestamp is read, and a text limited, as `c4.to_record` does.
 
   Raises:
     Drop: missing_key (absent or null), malformed_key (neither text nor
@@ -54,17 +49,14 @@ def parse_record(
       a number, list, ...), or as `c4.to_record`.
   """
   text, key = find(value, fields.text), find(value, fields.key)
-  if text is not None and not isinstance(text, str):
-    raise Drop('malformed_text', excerpt=c4.beginning(value))
   if isinstance(key, int) and not isinstance(key, bool):
     key = str(key)
   timestamp = find(value, fields.time) if fields.time else None
+  common = {'text': text, 'timestamp': timestamp, _KEY: key}
   try:
-    record = c4.to_record(
-      {'text': text, 'timestamp': timestamp, _KEY: key},
-      max_document_bytes,
-      (_KEY,),
-    )
+    if text is not None and not isinstance(text, str):
+      raise Drop('malformed_text')
+    record = c4.to_record(common, max_document_bytes, (_KEY,))
     if key is None:
       raise Drop('missing_key')
     if _KEY not in record:
@@ -91,18 +83,11 @@ def find(value: Any, path: str, default: Any = None) -> Any:
 def require_fields(
   fields: Fields, paths: Sequence[str], max_document_bytes: int
 ) -> None:
-  """Raises if a field is in no record.
-
-  Reads the files until every field was met, which mostly is in the first
-  record.
-
-  Args:
-    fields: The fields.
-    paths: The raw files.
-    max_document_bytes: As for the job.
+  """Reads files until every field was met, mostly in the first record.
 
   Raises:
-    UserError: Names the option and the fields that there are.
+    UserError: If a field is in no record; names the option and the fields that
+      there are.
   """
   option_to_path = {
     f'--{name}_field': path

@@ -48,7 +48,7 @@ _FIRST_TEST_TIME = datetime.datetime(2018, 1, 1, tzinfo=datetime.UTC)
 def read_records(
   path: str, max_document_bytes: int
 ) -> Iterator[tuple[int, RawRecord | Drop]]:
-  """Yields (1-based number of the post, record or why it is dropped) of a file.
+  """Reads a file as `Source.read_records` does.
 
   Raises:
     UserError: If the file is neither a Posts.xml nor TFF's database.
@@ -70,9 +70,7 @@ def read_records(
 def split(path: str, record: RawRecord) -> str:
   """Returns the part of TFF's split to which a record belongs.
 
-  Args:
-    path: Its file; not used.
-    record: A post, or a row of TFF's database, which names its part.
+  A row of TFF's database names its part.
 
   Raises:
     Drop: missing_timestamp or malformed_timestamp, if the part depends on it;
@@ -157,8 +155,7 @@ def read_posts(
     damage = drop
   if is_open and damage is None:
     # Every byte that there is could be used.
-    (num_bytes,) = file_sizes([path])
-    damage = Drop('truncated_file', damage=True, byte=num_bytes)
+    damage = Drop('truncated_file', damage=True, byte=file_sizes([path])[0])
   if damage is not None:
     yield post_num + 1, damage
 

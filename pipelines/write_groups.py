@@ -5,6 +5,7 @@ import hashlib
 import heapq
 import posixpath
 from collections.abc import Iterator, Sequence
+from typing import BinaryIO
 
 import pyarrow as pa
 
@@ -55,7 +56,14 @@ def write_shard(
   with output_files.open_to_write(path) as file:
     hashing = _HashingWriter(file)
     for group_id, positions in found.groups():
-      kept = _select(found, group_id, positions, job, report)
+      kept, reason_to_dropped = _select(found, positions, job)
+      for reason, dropped in reason_to_dropped.items():
+        # Groups come in order, so the first of a shard is known when it comes.
+        report.drops.setdefault(reason, Tally()).add(
+          group_id.decode('utf-8', 'backslashreplace'),
+          _text(found, dropped[0]),
+          len(dropped),
+        )
       parts = list(_split(kept, found.sizes[kept].tolist(), job))
       for part, part_positions in enumerate(parts):
         payload = records.encode_group_record(
@@ -75,7 +83,7 @@ def write_shard(
         report.num_examples += len(part_positions)
   report.shard = Shard(
     name=posixpath.basename(path),
-    sha256=hashing.hexdigest(),
+    sha256=hashing.sha256.hexdigest(),
     num_bytes=offset,
     num_records=len(rows),
   )
@@ -85,45 +93,25 @@ def write_shard(
 
 
 def _select(
-  found: SortedRecords,
-  group_id: bytes,
-  positions: range,
-  job: GroupJob,
-  report: ShardReport,
-) -> Sequence[int]:
-  """Returns the records of a group that are stored, and counts the others."""
-  kept = positions
+  found: SortedRecords, positions: range, job: GroupJob
+) -> tuple[list[int], dict[str, list[int]]]:
+  """Returns the records of a group to store, and the others by reason."""
+  kept, reason_to_dropped = list(positions), {}
   if job.drop_duplicates:
     kept, dropped, seen = [], [], set()
     for position in positions:
       text = hashlib.sha256(_text(found, position)).digest()
       (dropped if text in seen else kept).append(position)
       seen.add(text)
-    _count(found, group_id, 'duplicate_text', dropped, report)
+    if dropped:
+      reason_to_dropped['duplicate_text'] = dropped
   limit = job.max_examples_per_group
   if limit is not None and len(kept) > limit:
     # By hash: the choice depends on nothing but the examples themselves.
     chosen = set(heapq.nsmallest(limit, kept, key=found.sha256))
-    dropped = [position for position in kept if position not in chosen]
-    kept = [position for position in kept if position in chosen]
-    _count(found, group_id, 'group_cap', dropped, report)
-  return list(kept)
-
-
-def _count(
-  found: SortedRecords,
-  group_id: bytes,
-  reason: str,
-  dropped: Sequence[int],
-  report: ShardReport,
-) -> None:
-  # Groups come in order, so the first of a shard is known when it comes.
-  if dropped:
-    report.drops.setdefault(reason, Tally()).add(
-      group_id.decode('utf-8', 'backslashreplace'),
-      _text(found, dropped[0]),
-      len(dropped),
-    )
+    reason_to_dropped['group_cap'] = [i for i in kept if i not in chosen]
+    kept = [i for i in kept if i in chosen]
+  return kept, reason_to_dropped
 
 
 def _text(found: SortedRecords, position: int) -> bytes:
@@ -147,13 +135,10 @@ def _split(
 class _HashingWriter:
   """Passes bytes on to a file, and computes their SHA-256."""
 
-  def __init__(self, file):
+  def __init__(self, file: BinaryIO):
+    self.sha256 = hashlib.sha256()
     self._file = file
-    self._hash = hashlib.sha256()
 
   def write(self, data: bytes) -> None:
-    self._hash.update(data)
+    self.sha256.update(data)
     self._file.write(data)
-
-  def hexdigest(self) -> str:
-    return self._hash.hexdigest()
