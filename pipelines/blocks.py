@@ -77,13 +77,7 @@ class SortedRecords:
     source: Source,
     optional_features: Sequence[str],
   ):
-    """Unpacks and sorts.
-
-    Args:
-      blocks: Blocks as `encode_block` makes them, in any order.
-      source: What was read.
-      optional_features: Those of the source's that are stored.
-    """
+    """Unpacks and sorts blocks, given in any order, of records of a source."""
     self.optional_features = optional_features
     feature_names = (*source.feature_names, *optional_features)
     mask = sum(

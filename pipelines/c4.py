@@ -10,11 +10,11 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pipelines.read_objects import read_objects
-from pipelines.source import EXCERPT_BYTES, Drop, RawRecord, Source, parse_each
+from pipelines.read_objects import record_reader
+from pipelines.source import EXCERPT_BYTES, Drop, RawRecord, Source
 from tff_fedfish.errors import UserError
 
 FEATURE_NAMES = ('text', 'timestamp', 'url')
@@ -22,19 +22,6 @@ FEATURE_NAMES = ('text', 'timestamp', 'url')
 _OPTIONAL_NAMES = ('author', 'title')
 # As a word of its own: c4-train.00000-of-01024.json.gz, but not training.json.
 _SPLIT_WORD = re.compile(r'(?<![a-z])(?:train|validation)(?![a-z])')
-
-
-def read_records(
-  path: str, max_document_bytes: int
-) -> Iterator[tuple[int, RawRecord | Drop]]:
-  """Reads a file as `Source.read_records` does.
-
-  The reasons for drops are those of `read_objects` and `to_record`.
-  """
-  return parse_each(
-    lambda value: to_record(value, max_document_bytes, _OPTIONAL_NAMES),
-    read_objects(path, max_document_bytes, FEATURE_NAMES + _OPTIONAL_NAMES),
-  )
 
 
 def split(path: str, record: RawRecord) -> str:
@@ -142,7 +129,10 @@ SOURCE = Source(
   default_key='host',
   feature_names=FEATURE_NAMES,
   optional_feature_names=_OPTIONAL_NAMES,
-  read_records=read_records,
+  read_records=record_reader(
+    functools.partial(to_record, optional_names=_OPTIONAL_NAMES),
+    FEATURE_NAMES + _OPTIONAL_NAMES,
+  ),
   split_names=('train', 'validation'),
   split=split,
 )

@@ -6,32 +6,13 @@ where these are called maintext, source_domain and date_publish, and authors is
 a list.
 """
 
-from collections.abc import Iterator
 from typing import Any
 
 from pipelines import c4
-from pipelines.read_objects import read_objects
-from pipelines.source import Drop, RawRecord, Source, parse_each
+from pipelines.read_objects import record_reader
+from pipelines.source import RawRecord, Source
 
 _OPTIONAL_NAMES = ('author', 'description', 'title')
-
-
-def read_records(
-  path: str, max_document_bytes: int
-) -> Iterator[tuple[int, RawRecord | Drop]]:
-  """Reads a file as `Source.read_records` does.
-
-  The reasons for drops are those of `read_objects` and `c4.to_record`.
-  """
-  # The names that `parse_article` looks at.
-  column_names = (
-    *('text', 'maintext', 'date', 'date_publish', 'url', 'author', 'authors'),
-    *('description', 'title', 'domain', 'source_domain'),
-  )
-  return parse_each(
-    lambda value: parse_article(value, max_document_bytes),
-    read_objects(path, max_document_bytes, column_names),
-  )
 
 
 def parse_article(value: dict[str, Any], max_document_bytes: int) -> RawRecord:
@@ -85,7 +66,13 @@ SOURCE = Source(
   default_key='host',
   feature_names=c4.FEATURE_NAMES,
   optional_feature_names=_OPTIONAL_NAMES,
-  read_records=read_records,
+  read_records=record_reader(
+    parse_article,
+    (
+      *('text', 'maintext', 'date', 'date_publish', 'url', 'author', 'authors'),
+      *('description', 'title', 'domain', 'source_domain'),
+    ),
+  ),
   split_names=('held_out',),
   split=split,
 )

@@ -55,12 +55,8 @@ def read_examples(
   `Drop` with `damage` set: truncated_file, or corrupt_file, whose `byte` SQLite
   does not tell.
 
-  Args:
-    chunks: The pieces of the file, as `raw_bytes.read_chunks` yields them. They
-      are written to a temporary file, as SQLite can only read files, unless
-      they are a plain local file already.
-    path: Where they come from.
-    max_document_bytes: The longest text to accept, in UTF-8.
+  The file's pieces are written to a temporary file, as SQLite can only read
+  files, unless `path` is a plain local one already.
 
   Raises:
     UserError: If the database has no such table.

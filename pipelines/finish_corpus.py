@@ -165,15 +165,7 @@ def _manifest(
   index: pa.Table,
   part: int,
 ) -> Manifest:
-  """Returns the manifest of one part of the split, or of the whole.
-
-  Args:
-    job: What was grouped.
-    files: The reports of all raw files.
-    shards: The reports of the part's shards.
-    index: The index of the part.
-    part: 0-based number of the part.
-  """
+  """Returns the manifest of a part of the split, with its shards and index."""
   source = job.load_source()
   names = job.part_names()
   drops = _add_up(
@@ -211,10 +203,7 @@ def _file_drops(
 ) -> Iterator[tuple[str, int, DropExample]]:
   """Yields (reason, how many, the first) of the drops of every file.
 
-  Args:
-    files: Their reports.
-    part: The part for which the records of others count as dropped; None: they
-      do not.
+  For a part of the split, the records of the others count as dropped, too.
   """
   for file in files:
     others = (

@@ -131,12 +131,8 @@ def plan_tasks(job: GroupJob) -> list[Task]:
 def name_files(paths: Sequence[str]) -> list[str]:
   """Returns names for messages and the manifest, as short as tells them apart.
 
-  Args:
-    paths: Different paths.
-
-  Returns:
-    The names without directories, or, if two files have the same one, paths
-    below the directory that all have in common.
+  They are without directories or, if two files then have the same one, paths
+  below the directory that all have in common.
   """
   names = [posixpath.basename(path) for path in paths]
   if len(set(names)) == len(names):
@@ -164,7 +160,7 @@ def _build(
   # No worker comes by a shard that gets no element.
   shards = range(job.num_shards * len(job.part_names()))
   every_shard = pipeline | 'CreateShards' >> beam.Create(
-    [(number, b'') for number in shards]
+    [(number, b'') for number in shards], reshuffle=False
   )
   (
     (read.blocks, every_shard)
@@ -205,11 +201,8 @@ def _find_message(
 ) -> str | None:
   """Returns the message of an error of a kind, if that is behind one of Beam's.
 
-  Args:
-    error: What Beam raised.
-    kind: The kind of the error looked for.
-    pattern: Finds its message in the text of Beam's, which is all that comes
-      from another process.
+  The pattern finds it in the text of Beam's, which is all that comes from
+  another process.
   """
   cause = error
   while cause is not None:

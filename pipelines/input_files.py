@@ -87,10 +87,7 @@ def find_input_files(patterns: Sequence[str]) -> list[str]:
 
 
 def file_sizes(paths: Sequence[str]) -> list[int]:
-  """Returns how many bytes each file takes as it is stored.
-
-  Args:
-    paths: Local or remote files, as `find_input_files` returns them.
+  """Returns how many bytes each file, local or remote, takes as it is stored.
 
   Raises:
     UserError: If a file is not there any more, or cannot be asked.
@@ -116,26 +113,22 @@ def _find_local(pattern: str) -> list[str]:
     elif exists or not os.path.isdir(path):
       paths.append(path)
   for path in paths:
-    _check_local(path)
+    if not os.path.isfile(path):
+      kind = 'a directory' if os.path.isdir(path) else 'not a regular file'
+      raise UserError(
+        f'`--input` must name files, but {path!r} is {kind}. Name files, such '
+        "as 'DIR/*.json.gz', or a directory that TensorFlow Datasets has "
+        f'prepared: it holds {_TFDS_INFO}.'
+      )
+    try:
+      with open(path, 'rb'):
+        pass
+    except OSError as error:
+      raise UserError(
+        f'`--input` must be readable, but {path!r} is not ({error.strerror}). '
+        'Change its permissions, or leave it out.'
+      ) from error
   return paths
-
-
-def _check_local(path: str) -> None:
-  if not os.path.isfile(path):
-    kind = 'a directory' if os.path.isdir(path) else 'not a regular file'
-    raise UserError(
-      f'`--input` must name files, but {path!r} is {kind}. Name files, such '
-      "as 'DIR/*.json.gz', or a directory that TensorFlow Datasets has "
-      f'prepared: it holds {_TFDS_INFO}.'
-    )
-  try:
-    with open(path, 'rb'):
-      pass
-  except OSError as error:
-    raise UserError(
-      f'`--input` must be readable, but {path!r} is not ({error.strerror}). '
-      'Change its permissions, or leave it out.'
-    ) from error
 
 
 def _find_remote(pattern: str) -> list[str]:

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from pipelines import c4
-from pipelines.read_objects import read_objects
-from pipelines.source import Drop, Fields, RawRecord, Source, parse_each
+from pipelines.read_objects import read_objects, record_reader
+from pipelines.source import Drop, Fields, RawRecord, Source
 from tff_fedfish.data.client_id_text import client_id_to_text
 from tff_fedfish.errors import UserError
 
@@ -25,18 +25,23 @@ _MAX_DEPTH = 5
 
 def build_source(fields: Fields) -> Source:
   """Returns the source whose records are read from these fields."""
+  paths = [path for path in vars(fields).values() if path is not None]
+  # Of a table, the column of that name or the struct.
+  column_names = {*paths, *(path.partition('.')[0] for path in paths)}
   return Source(
     name='json_lines',
     default_key=fields.key,
     feature_names=('text', 'timestamp') if fields.time else ('text',),
     optional_feature_names=(),
-    read_records=functools.partial(_read_records, fields),
+    read_records=record_reader(
+      functools.partial(parse_record, fields=fields), column_names
+    ),
     key=lambda record: record[_KEY].encode(),
   )
 
 
 def parse_record(
-  value: Mapping[str, Any], fields: Fields, max_document_bytes: int
+  value: Mapping[str, Any], max_document_bytes: int, fields: Fields
 ) -> RawRecord:
   """Returns the text, the timestamp and, as `key`, the key of one object.
 
@@ -118,18 +123,6 @@ def require_fields(
     f'{wanted} must be in at least one record of `--input`, but no record has '
     f'it. There are: {found}{", ..." * (len(names) > _MAX_NAMES)}. Name one of '
     'these.'
-  )
-
-
-def _read_records(
-  fields: Fields, path: str, max_document_bytes: int
-) -> Iterator[tuple[int, RawRecord | Drop]]:
-  paths = [path for path in vars(fields).values() if path is not None]
-  # Of a table, the column of that name or the struct.
-  column_names = {*paths, *(path.partition('.')[0] for path in paths)}
-  return parse_each(
-    lambda value: parse_record(value, fields, max_document_bytes),
-    read_objects(path, max_document_bytes, column_names),
   )
 
 

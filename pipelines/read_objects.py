@@ -15,7 +15,7 @@ import functools
 import io
 import re
 import tempfile
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, BinaryIO
 
 from google.protobuf import message
@@ -29,7 +29,7 @@ from pipelines.raw_bytes import (
 )
 from pipelines.read_json import Objects, read_document, read_json_lines
 from pipelines.read_parquet import read_rows
-from pipelines.source import EXCERPT_BYTES, Drop
+from pipelines.source import EXCERPT_BYTES, Drop, RawRecord, parse_each
 from tff_fedfish.data.protos import messages
 from tff_fedfish.data.records import CHECKSUM, HEADER, masked_crc
 
@@ -92,6 +92,26 @@ def read_objects(
   return read_json_lines(read_chunks(path), max_bytes, max_content_bytes)
 
 
+def record_reader(
+  parse: Callable[[dict[str, Any], int], RawRecord],
+  column_names: Collection[str],
+) -> Callable[[str, int], Iterator[tuple[int, RawRecord | Drop]]]:
+  """Returns a `Source.read_records` for files of objects.
+
+  Args:
+    parse: Called with each object and `max_document_bytes`; may raise `Drop`.
+    column_names: What it looks at; see `read_objects`.
+  """
+
+  def read(path: str, max_document_bytes: int):
+    return parse_each(
+      lambda value: parse(value, max_document_bytes),
+      read_objects(path, max_document_bytes, column_names),
+    )
+
+  return read
+
+
 def _read_packed_rows(
   path: str, column_names: Collection[str] | None, max_row_bytes: int
 ) -> Objects:
@@ -124,11 +144,7 @@ def read_examples(chunks: Iterator[bytes], max_record_bytes: int) -> Objects:
   """Yields (1-based record number, features or why they are dropped).
 
   Bytes features become text. A feature of several values is a list, one of no
-  value is absent.
-
-  Args:
-    chunks: The pieces of the file. If they end with a `Drop`, so does this.
-    max_record_bytes: Longer records are skipped: document_too_large.
+  value is absent. If the pieces of the file end with a `Drop`, so does this.
 
   Returns:
     An iterator; in its `Drop`s are document_too_large, malformed_example,

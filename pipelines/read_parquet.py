@@ -1,6 +1,7 @@
 """Reads the rows of a Parquet table, as far as they can be read."""
 
 import datetime
+import functools
 import itertools
 import os
 from collections.abc import Collection, Iterator
@@ -60,9 +61,16 @@ def read_rows(
     reason = 'corrupt_file' if file.read() == _MAGIC else 'truncated_file'
     watched, table = _Watched(file), None
     try:
-      table = _open(watched)
-      distinct_table = _open(
-        watched, metadata=table.metadata, read_dictionary=_text_columns(table)
+      open_table = functools.partial(
+        pq.ParquetFile,
+        watched,
+        pre_buffer=False,
+        buffer_size=_BUFFER_BYTES,
+        page_checksum_verification=True,
+      )
+      table = open_table()
+      distinct_table = open_table(
+        metadata=table.metadata, read_dictionary=_text_columns(table)
       )
       names = table.schema_arrow.names
       if column_names is not None:
@@ -105,16 +113,6 @@ class _Watched:
 
   def __getattr__(self, name: str) -> Any:
     return getattr(self._file, name)
-
-
-def _open(file: _Watched, **options: Any) -> pq.ParquetFile:
-  return pq.ParquetFile(
-    file,
-    pre_buffer=False,
-    buffer_size=_BUFFER_BYTES,
-    page_checksum_verification=True,
-    **options,
-  )
 
 
 def _text_columns(table: pq.ParquetFile) -> list[str]:

@@ -154,9 +154,7 @@ class RawFileReader:
 def count_words(text: str, utf8: bytes) -> int:
   """Returns `len(text.split())`, in a fraction of the time.
 
-  Args:
-    text: A text.
-    utf8: The same in UTF-8.
+  It looks at the text's bytes, `utf8`, where it can.
   """
   if not text.isascii():
     for space in _OTHER_SPACES:
@@ -203,15 +201,10 @@ class _ExampleEncoder:
     values = [record.get(name, '').encode() for name in self._names]
     example = self._encode(values)
     values.append(b'')
-    return (
-      group_id,
-      values[self._timestamp],
-      values[self._url],
-      hashlib.sha256(example).digest(),
-      example,
-      count_words(record['text'], values[self._text]),
-      mask,
-    )
+    keys = values[self._timestamp], values[self._url]
+    num_words = count_words(record['text'], values[self._text])
+    digest = hashlib.sha256(example).digest()
+    return group_id, *keys, digest, example, num_words, mask
 
 
 def names_of(mask: int, names: Sequence[str]) -> tuple[str, ...]:

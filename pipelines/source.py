@@ -29,30 +29,23 @@ that are no feature of the source (such as `split`) are seen by its `split`
 function and by keys, and not stored."""
 
 
+@dataclasses.dataclass(eq=False)
 class Drop(Exception):
-  """Says that a record is left out, and why.
+  """Says that a record is left out, and why."""
 
-  Attributes:
-    reason: One word for the manifest, such as 'missing_text'.
-    damage: Whether the file could not be read beyond this record.
-    byte: For damage, how many bytes of the file as it is stored (compressed)
-      could be used; None otherwise.
-    excerpt: The first `EXCERPT_BYTES` of what was dropped.
-  """
+  reason: str
+  """One word for the manifest, such as 'missing_text'."""
+  _: dataclasses.KW_ONLY
+  damage: bool = False
+  """Whether the file could not be read beyond this record."""
+  byte: int | None = None
+  """For damage, how many bytes of the file as it is stored (compressed) could
+  be used; None otherwise."""
+  excerpt: bytes = b''
+  """The first `EXCERPT_BYTES` of what was dropped."""
 
-  def __init__(
-    self,
-    reason: str,
-    *,
-    damage: bool = False,
-    byte: int | None = None,
-    excerpt: bytes = b'',
-  ):
-    super().__init__(reason)
-    self.reason = reason
-    self.damage = damage
-    self.byte = byte
-    self.excerpt = excerpt[:EXCERPT_BYTES]
+  def __post_init__(self):
+    self.excerpt = self.excerpt[:EXCERPT_BYTES]
 
 
 @dataclasses.dataclass

@@ -108,11 +108,8 @@ def read_posts(
   without damage that ends inside a row, or before `</posts>`, yields the `Drop`
   truncated_file with `damage` set.
 
-  Args:
-    chunks: The pieces of the file, as `raw_bytes.read_chunks` yields them.
-    path: The file; tells the site.
-    max_document_bytes: The longest text to accept, in UTF-8. A row of more than
-      eight times that and 1 MiB is not held in memory either.
+  The file's path tells the site. A row of more than eight times
+  `max_document_bytes` and 1 MiB is not even held in memory.
 
   Raises:
     UserError: If the file holds something else, as Users.xml does.
