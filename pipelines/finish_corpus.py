@@ -64,6 +64,19 @@ def progress(staging: str) -> tuple[int, int]:
   return len(_json_files(staging, _TASKS)), len(_json_files(staging, _SHARDS))
 
 
+def missing_shards(job: GroupJob, staging: str) -> tuple[list[int], list[str]]:
+  """Returns (shards not written, optional features of those that are)."""
+  paths = _json_files(staging, _SHARDS)
+  written = {int(posixpath.basename(path).split('.')[0]) for path in paths}
+  numbers = range(job.num_shards * len(job.part_names()))
+  features = []
+  if paths:
+    features = json.loads(output_files.read_bytes(paths[0]))[
+      'optional_features'
+    ]
+  return [n for n in numbers if n not in written], features
+
+
 def finish(job: GroupJob, num_tasks: int, staging: str) -> list[Manifest]:
   """Writes index and manifest, of every part, if nothing was lost.
 

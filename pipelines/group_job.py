@@ -88,6 +88,10 @@ def run_group_job(
         watch(staging, len(tasks))
       with beam.Pipeline(options=options) as pipeline:
         _build(pipeline, job, tasks, staging)
+      # No worker comes by a shard that gets no record.
+      missing, features = finish_corpus.missing_shards(job, staging)
+      for number in missing:
+        _write_shard((number, ()), job, staging, [features])
       return finish_corpus.finish(job, len(tasks), staging)
   except Exception as error:
     if found := _find_message(error, UserError, _USER_ERROR):
@@ -157,14 +161,8 @@ def _build(
       'features', main='blocks'
     )
   )
-  # No worker comes by a shard that gets no element.
-  shards = range(job.num_shards * len(job.part_names()))
-  every_shard = pipeline | 'CreateShards' >> beam.Create(
-    [(number, b'') for number in shards], reshuffle=False
-  )
   (
-    (read.blocks, every_shard)
-    | 'AddShards' >> beam.Flatten()
+    read.blocks
     | 'GroupByShard' >> beam.GroupByKey()
     | 'WriteShards'
     >> beam.FlatMap(
@@ -189,7 +187,7 @@ def _write_shard(numbered_blocks, job, staging, features):
   name = shard_name(shard_num, job.num_shards)
   path = posixpath.join(staging, job.part_names()[part] or '', name)
   found = SortedRecords(
-    filter(None, blocks), job.load_source(), sorted(set().union(*features))
+    blocks, job.load_source(), sorted(set().union(*features))
   )
   report, index = write_shard(path, shard_num, found, job)
   finish_corpus.write_shard_report(staging, number, report, index)
