@@ -33,31 +33,23 @@ _SCHEMA = pa.schema(
 _KEY_COLUMNS = ('group_id', 'timestamp', 'url', 'sha256')
 
 
-class BlockBuilder:
-  """Collects records for one block."""
-
-  def __init__(self):
-    self._rows = []
-    self.append = self._rows.append
-    """Adds a record: a tuple of values in the order of the schema."""
-
-  def build(self) -> bytes:
-    """Returns the block."""
-    columns = zip(*self._rows, strict=True)
-    batch = pa.record_batch(
-      [
-        pa.array(column, field.type)
-        for column, field in zip(columns, _SCHEMA, strict=True)
-      ],
-      schema=_SCHEMA,
-    )
-    sink = pa.BufferOutputStream()
-    options = pa.ipc.IpcWriteOptions(
-      compression=pa.Codec('zstd', compression_level=1), use_threads=False
-    )
-    with pa.ipc.new_stream(sink, batch.schema, options=options) as writer:
-      writer.write_batch(batch)
-    return sink.getvalue().to_pybytes()
+def encode_block(rows: Sequence[tuple]) -> bytes:
+  """Returns a block of records, each a tuple of values as in the schema."""
+  columns = zip(*rows, strict=True)
+  batch = pa.record_batch(
+    [
+      pa.array(column, field.type)
+      for column, field in zip(columns, _SCHEMA, strict=True)
+    ],
+    schema=_SCHEMA,
+  )
+  sink = pa.BufferOutputStream()
+  options = pa.ipc.IpcWriteOptions(
+    compression=pa.Codec('zstd', compression_level=1), use_threads=False
+  )
+  with pa.ipc.new_stream(sink, _SCHEMA, options=options) as writer:
+    writer.write_batch(batch)
+  return sink.getvalue().to_pybytes()
 
 
 def decode_block(block: bytes) -> pa.RecordBatch:
@@ -76,6 +68,7 @@ class SortedRecords:
   Attributes:
     num_words: int64 [num_records], in sorted order.
     sizes: int64 [num_records], bytes of the serialized examples.
+    optional_features: Those of the source's that are stored.
   """
 
   def __init__(
@@ -84,13 +77,8 @@ class SortedRecords:
     source: Source,
     optional_features: Sequence[str],
   ):
-    """Unpacks and sorts.
-
-    Args:
-      blocks: Blocks as `BlockBuilder` makes them, in any order.
-      source: What was read.
-      optional_features: Those of the source's that are stored.
-    """
+    """Unpacks and sorts blocks, given in any order, of records of a source."""
+    self.optional_features = optional_features
     feature_names = (*source.feature_names, *optional_features)
     mask = sum(
       1 << bit
@@ -186,7 +174,7 @@ def _with_features(
     example = encode([values.get(name, b'') for name in feature_names])
     examples[row] = example
     sha256[row] = hashlib.sha256(example).digest()
-  columns = {name: batch.column(name) for name in batch.schema.names}
-  columns['example'] = pa.array(examples, pa.binary())
-  columns['sha256'] = pa.array(sha256, pa.binary())
-  return pa.record_batch(list(columns.values()), schema=batch.schema)
+  for name, values in (('example', examples), ('sha256', sha256)):
+    index, field = _SCHEMA.get_field_index(name), _SCHEMA.field(name)
+    batch = batch.set_column(index, field, pa.array(values, pa.binary()))
+  return batch

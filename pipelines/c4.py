@@ -10,33 +10,18 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pipelines.read_objects import read_objects
-from pipelines.source import EXCERPT_BYTES, Drop, RawRecord, Source, parse_each
+from pipelines.read_objects import record_reader
+from pipelines.source import EXCERPT_BYTES, Drop, RawRecord, Source
 from tff_fedfish.errors import UserError
 
 FEATURE_NAMES = ('text', 'timestamp', 'url')
 
-_SPLIT_NAMES = ('train', 'validation')
 _OPTIONAL_NAMES = ('author', 'title')
-_COLUMN_NAMES = (*FEATURE_NAMES, *_OPTIONAL_NAMES)
 # As a word of its own: c4-train.00000-of-01024.json.gz, but not training.json.
 _SPLIT_WORD = re.compile(r'(?<![a-z])(?:train|validation)(?![a-z])')
-
-
-def read_records(
-  path: str, max_document_bytes: int
-) -> Iterator[tuple[int, RawRecord | Drop]]:
-  """Yields (1-based number, record or why it is dropped) of a file.
-
-  The reasons are those of `read_objects` and `to_record`.
-  """
-  return parse_each(
-    lambda value: to_record(value, max_document_bytes, _OPTIONAL_NAMES),
-    read_objects(path, max_document_bytes, _COLUMN_NAMES),
-  )
 
 
 def split(path: str, record: RawRecord) -> str:
@@ -46,11 +31,12 @@ def split(path: str, record: RawRecord) -> str:
     UserError: If the name says none, or both.
   """
   del record  # A file belongs to one part as a whole.
-  return _split_of_name(os.path.basename(path))
+  return _split_of(path)
 
 
 @functools.lru_cache
-def _split_of_name(name: str) -> str:
+def _split_of(path: str) -> str:
+  name = os.path.basename(path)
   found = set(_SPLIT_WORD.findall(name.lower()))
   if len(found) != 1:
     raise UserError(
@@ -90,12 +76,15 @@ def to_record(
   if not text or text.isspace():
     raise Drop('empty_text', excerpt=beginning(value))
   timestamp = value.get('timestamp')
+  if isinstance(timestamp, int) and not isinstance(timestamp, bool):
+    timestamp = str(timestamp)
+  # What is missing is often written as the number NaN.
+  elif isinstance(timestamp, float) and math.isfinite(timestamp):
+    timestamp = json.dumps(timestamp)
   url = value.get('url')
   record = {
     'text': text,
-    'timestamp': timestamp
-    if isinstance(timestamp, str)
-    else _digits(timestamp),
+    'timestamp': timestamp if isinstance(timestamp, str) else '',
     'url': url if isinstance(url, str) else '',
   }
   for name in optional_names:
@@ -106,29 +95,15 @@ def to_record(
   # as characters.
   num_bytes = len(text)
   if not all(map(str.isascii, record.values())):
-    num_bytes = _check_characters(record)
+    try:
+      for found in record.values():
+        found.encode()
+    except UnicodeEncodeError as error:
+      raise Drop('unpaired_surrogate', excerpt=_encode(found)) from error
+    num_bytes = len(text.encode())
   if num_bytes > max_document_bytes:
     raise Drop('document_too_large', excerpt=_encode(text))
   return record
-
-
-def _check_characters(record: RawRecord) -> int:
-  """Returns how many bytes the text takes."""
-  for found in record.values():
-    try:
-      found.encode()
-    except UnicodeEncodeError as error:
-      raise Drop('unpaired_surrogate', excerpt=_encode(found)) from error
-  return len(record['text'].encode())
-
-
-def _digits(value: Any) -> str:
-  if isinstance(value, int) and not isinstance(value, bool):
-    return str(value)
-  # What is missing is often written as the number NaN.
-  if isinstance(value, float) and math.isfinite(value):
-    return json.dumps(value)
-  return ''
 
 
 def _encode(text: str) -> bytes:
@@ -154,7 +129,10 @@ SOURCE = Source(
   default_key='host',
   feature_names=FEATURE_NAMES,
   optional_feature_names=_OPTIONAL_NAMES,
-  read_records=read_records,
-  split_names=_SPLIT_NAMES,
+  read_records=record_reader(
+    functools.partial(to_record, optional_names=_OPTIONAL_NAMES),
+    FEATURE_NAMES + _OPTIONAL_NAMES,
+  ),
+  split_names=('train', 'validation'),
   split=split,
 )

@@ -6,40 +6,17 @@ where these are called maintext, source_domain and date_publish, and authors is
 a list.
 """
 
-from collections.abc import Iterator
 from typing import Any
 
 from pipelines import c4
-from pipelines.read_objects import read_objects
-from pipelines.source import Drop, RawRecord, Source, parse_each
+from pipelines.read_objects import record_reader
+from pipelines.source import RawRecord, Source
 
 _OPTIONAL_NAMES = ('author', 'description', 'title')
-# What `parse_article` looks at.
-_COLUMN_NAMES = (
-  *('text', 'maintext', 'date', 'date_publish', 'url', 'author', 'authors'),
-  *('description', 'title', 'domain', 'source_domain'),
-)
-
-
-def read_records(
-  path: str, max_document_bytes: int
-) -> Iterator[tuple[int, RawRecord | Drop]]:
-  """Yields (1-based number, record or why it is dropped) of a file.
-
-  The reasons are those of `read_objects` and `c4.to_record`.
-  """
-  return parse_each(
-    lambda value: parse_article(value, max_document_bytes),
-    read_objects(path, max_document_bytes, _COLUMN_NAMES),
-  )
 
 
 def parse_article(value: dict[str, Any], max_document_bytes: int) -> RawRecord:
-  """Returns the features of an article.
-
-  Args:
-    value: The article, with either kind of names.
-    max_document_bytes: The longest text to accept, in bytes of UTF-8.
+  """Returns the features of an article with either kind of names.
 
   Returns:
     `text`; `timestamp`, the date of publication as it is written, and `url`,
@@ -89,7 +66,13 @@ SOURCE = Source(
   default_key='host',
   feature_names=c4.FEATURE_NAMES,
   optional_feature_names=_OPTIONAL_NAMES,
-  read_records=read_records,
+  read_records=record_reader(
+    parse_article,
+    (
+      *('text', 'maintext', 'date', 'date_publish', 'url', 'author', 'authors'),
+      *('description', 'title', 'domain', 'source_domain'),
+    ),
+  ),
   split_names=('held_out',),
   split=split,
 )

@@ -15,7 +15,7 @@ from typing import Any
 
 from pipelines.input_files import is_remote
 from pipelines.raw_bytes import copy_chunks
-from pipelines.read_tfrecords import decode_features
+from pipelines.read_objects import decode_features
 from pipelines.source import EXCERPT_BYTES, Drop, RawRecord, parse_each
 from tff_fedfish.errors import UserError
 
@@ -55,12 +55,8 @@ def read_examples(
   `Drop` with `damage` set: truncated_file, or corrupt_file, whose `byte` SQLite
   does not tell.
 
-  Args:
-    chunks: The pieces of the file, as `raw_bytes.read_chunks` yields them. They
-      are written to a temporary file, as SQLite can only read files, unless
-      they are a plain local file already.
-    path: Where they come from.
-    max_document_bytes: The longest text to accept, in UTF-8.
+  The file's pieces are written to a temporary file, as SQLite can only read
+  files, unless `path` is a plain local one already.
 
   Raises:
     UserError: If the database has no such table.
@@ -74,10 +70,13 @@ def read_examples(
       )
       damage = copy_chunks(chunks, temporary)
       file = temporary.name
-      if _cut_to_pages(file) and damage is None:
+      page_bytes, expected_bytes = _sizes(file)
+      if (file_bytes := os.path.getsize(file)) < expected_bytes:
+        # SQLite would fill up half a page with zeros.
+        os.truncate(file, file_bytes // page_bytes * page_bytes)
         # Every byte that there is could be used.
         byte = None if is_remote(path) else os.path.getsize(path)
-        damage = Drop('truncated_file', damage=True, byte=byte)
+        damage = damage or Drop('truncated_file', damage=True, byte=byte)
     row_num = 0
     try:
       connection = stack.enter_context(contextlib.closing(_connect(file)))
@@ -111,19 +110,6 @@ def _is_whole_database(path: str) -> bool:
       return False
   _, expected_bytes = _sizes(path)
   return os.path.getsize(path) >= expected_bytes
-
-
-def _cut_to_pages(file: str) -> bool:
-  """Returns whether pages are missing, and takes off what is half of one.
-
-  SQLite would fill it up with zeros.
-  """
-  page_bytes, expected_bytes = _sizes(file)
-  file_bytes = os.path.getsize(file)
-  if file_bytes >= expected_bytes:
-    return False
-  os.truncate(file, file_bytes // page_bytes * page_bytes)
-  return True
 
 
 def _sizes(path: str) -> tuple[int, int]:

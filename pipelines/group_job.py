@@ -5,8 +5,8 @@
         +---- optional features ------+
 
 Beam moves whole blocks, a few elements per file, because its cost is per
-element. Everything exact travels as data, not as Beam's counters, which count
-a retried bundle twice.
+element. Counts travel as files, not as Beam's counters, which count a retried
+bundle twice.
 """
 
 import dataclasses
@@ -19,11 +19,12 @@ from collections.abc import Callable, Sequence
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from pipelines import finish_corpus, output_files, work_files
+from pipelines import finish_corpus, output_files
+from pipelines.blocks import SortedRecords
 from pipelines.input_files import file_sizes
 from pipelines.job import GroupJob
 from pipelines.read_raw_files import RawFileReader
-from pipelines.write_groups import write_numbered_shard
+from pipelines.write_groups import shard_name, write_shard
 from tff_fedfish.data.manifest import Manifest
 from tff_fedfish.errors import FailedError, UserError
 
@@ -65,7 +66,7 @@ def run_group_job(
       see it under the same path.
     beam_flags: Options that Beam's `PipelineOptions` knows.
     watch: Called with (staging directory, number of reading tasks) at the
-      start; `work_files.progress` tells how far the job is.
+      start; `finish_corpus.progress` tells how far the job is.
 
   Returns:
     The manifest; if the corpus is split, that of every part that has a record.
@@ -87,6 +88,10 @@ def run_group_job(
         watch(staging, len(tasks))
       with beam.Pipeline(options=options) as pipeline:
         _build(pipeline, job, tasks, staging)
+      # No worker comes by a shard that gets no record.
+      missing, features = finish_corpus.missing_shards(job, staging)
+      for number in missing:
+        _write_shard((number, ()), job, staging, [features])
       return finish_corpus.finish(job, len(tasks), staging)
   except Exception as error:
     if found := _find_message(error, UserError, _USER_ERROR):
@@ -130,12 +135,8 @@ def plan_tasks(job: GroupJob) -> list[Task]:
 def name_files(paths: Sequence[str]) -> list[str]:
   """Returns names for messages and the manifest, as short as tells them apart.
 
-  Args:
-    paths: Different paths.
-
-  Returns:
-    The names without directories, or, if two files have the same one, paths
-    below the directory that all have in common.
+  They are without directories or, if two files then have the same one, paths
+  below the directory that all have in common.
   """
   names = [posixpath.basename(path) for path in paths]
   if len(set(names)) == len(names):
@@ -175,16 +176,21 @@ def _read_blocks(numbered_task, job, staging):
   task_num, task = numbered_task
   reader = RawFileReader(job)
   yield from reader.read(task)
-  work_files.write_reports(staging, task_num, reader.reports)
+  finish_corpus.write_task_report(staging, task_num, reader.reports)
   yield beam.pvalue.TaggedOutput('features', reader.features)
 
 
 def _write_shard(numbered_blocks, job, staging, features):
   """(shard number, blocks) -> a shard file and its part of the index."""
   number, blocks = numbered_blocks
-  write_numbered_shard(
-    job, staging, number, blocks, sorted(set().union(*features))
+  part, shard_num = divmod(number, job.num_shards)
+  name = shard_name(shard_num, job.num_shards)
+  path = posixpath.join(staging, job.part_names()[part] or '', name)
+  found = SortedRecords(
+    blocks, job.load_source(), sorted(set().union(*features))
   )
+  report, index = write_shard(path, shard_num, found, job)
+  finish_corpus.write_shard_report(staging, number, report, index)
   return ()
 
 
@@ -193,11 +199,8 @@ def _find_message(
 ) -> str | None:
   """Returns the message of an error of a kind, if that is behind one of Beam's.
 
-  Args:
-    error: What Beam raised.
-    kind: The kind of the error looked for.
-    pattern: Finds its message in the text of Beam's, which is all that comes
-      from another process.
+  The pattern finds it in the text of Beam's, which is all that comes from
+  another process.
   """
   cause = error
   while cause is not None:

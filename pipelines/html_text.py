@@ -22,20 +22,14 @@ _TAG = re.compile(
 
 # Their tags, opening and closing, end a line. What is not listed, such as `a`,
 # `code` and `em`, stands within a line.
-_BLOCKS = (
+_BLOCKS = frozenset(
   'address article aside blockquote body br caption center dd details div dl '
   'dt fieldset figcaption figure footer form h1 h2 h3 h4 h5 h6 head header hr '
   'html li main nav ol option p pre section summary table tbody tfoot thead '
   'title tr ul'.split()
 )
-_CELLS = ['td', 'th']
-_NO_TEXT = ['script', 'style']
-_TAG_TO_KIND = {
-  tag: kind
-  for kind, names in (('block', _BLOCKS), ('cell', _CELLS))
-  for name in names
-  for tag in (name, f'/{name}')
-} | dict.fromkeys(_NO_TEXT, 'no_text')
+_CELLS = ('td', 'th')
+_NO_TEXT = ('script', 'style')
 
 _LEADING_ZEROS = re.compile('&#0+(?=[0-9])')
 _LARGE_REFERENCE = re.compile('&#[0-9]{8,};?')
@@ -65,16 +59,14 @@ def html_to_text(source: str) -> str:
         hidden_by = None
       continue
     pieces.append(parts[i])
-    kind = _TAG_TO_KIND.get(tag)
-    if kind is None:
-      continue
-    if kind == 'cell':
+    name = tag.removeprefix('/')
+    if name in _CELLS:
       pieces.append(' ')
-    elif kind == 'no_text':
+    elif tag in _NO_TEXT:
       hidden_by = tag
     elif pre_depth and tag == 'br':
       pieces.append('\n')
-    else:
+    elif name in _BLOCKS:
       _end_line(lines, pieces, pre_depth > 0)
       if tag == 'pre':
         pre_depth += 1

@@ -74,16 +74,20 @@ def find_input_files(patterns: Sequence[str]) -> list[str]:
         absolute = os.path.abspath(path)
         # `..` behind a linked directory leads elsewhere than the spelling says.
         path = absolute if os.path.realpath(absolute) == file else file
-      _check_characters(path)
+      try:
+        path.encode()
+      except UnicodeEncodeError as error:
+        shown = os.fsencode(path).decode('utf-8', 'backslashreplace')
+        raise UserError(
+          f"`--input` must name files by names in UTF-8, but '{shown}' is "
+          'none. Rename it.'
+        ) from error
       file_to_path[file] = min(path, file_to_path.get(file, path))
   return sorted(file_to_path.values())
 
 
 def file_sizes(paths: Sequence[str]) -> list[int]:
-  """Returns how many bytes each file takes as it is stored.
-
-  Args:
-    paths: Local or remote files, as `find_input_files` returns them.
+  """Returns how many bytes each file, local or remote, takes as it is stored.
 
   Raises:
     UserError: If a file is not there any more, or cannot be asked.
@@ -109,37 +113,22 @@ def _find_local(pattern: str) -> list[str]:
     elif exists or not os.path.isdir(path):
       paths.append(path)
   for path in paths:
-    _check_local(path)
+    if not os.path.isfile(path):
+      kind = 'a directory' if os.path.isdir(path) else 'not a regular file'
+      raise UserError(
+        f'`--input` must name files, but {path!r} is {kind}. Name files, such '
+        "as 'DIR/*.json.gz', or a directory that TensorFlow Datasets has "
+        f'prepared: it holds {_TFDS_INFO}.'
+      )
+    try:
+      with open(path, 'rb'):
+        pass
+    except OSError as error:
+      raise UserError(
+        f'`--input` must be readable, but {path!r} is not ({error.strerror}). '
+        'Change its permissions, or leave it out.'
+      ) from error
   return paths
-
-
-def _check_local(path: str) -> None:
-  if not os.path.isfile(path):
-    kind = 'a directory' if os.path.isdir(path) else 'not a regular file'
-    raise UserError(
-      f'`--input` must name files, but {path!r} is {kind}. Name files, such '
-      "as 'DIR/*.json.gz', or a directory that TensorFlow Datasets has "
-      f'prepared: it holds {_TFDS_INFO}.'
-    )
-  try:
-    with open(path, 'rb'):
-      pass
-  except OSError as error:
-    raise UserError(
-      f'`--input` must be readable, but {path!r} is not ({error.strerror}). '
-      'Change its permissions, or leave it out.'
-    ) from error
-
-
-def _check_characters(path: str) -> None:
-  try:
-    path.encode()
-  except UnicodeEncodeError as error:
-    shown = os.fsencode(path).decode('utf-8', 'backslashreplace')
-    raise UserError(
-      f"`--input` must name files by names in UTF-8, but '{shown}' is none. "
-      'Rename it.'
-    ) from error
 
 
 def _find_remote(pattern: str) -> list[str]:

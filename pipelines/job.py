@@ -14,7 +14,7 @@ DEFAULT_MAX_DOCUMENT_BYTES = 64 << 20
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GroupJob:
-  """Input, output and options of a grouping job.
+  """Input and options of a grouping job.
 
   Attributes:
     source_name: One of `SOURCE_NAMES`.
@@ -63,13 +63,11 @@ class GroupJob:
 
   def options(self) -> dict[str, Any]:
     """Returns what shaped the output, for the manifest."""
-    options = {
-      'num_shards': self.num_shards,
-      'max_record_bytes': self.max_record_bytes,
-      'max_document_bytes': self.max_document_bytes,
-      'max_examples_per_group': self.max_examples_per_group,
-      'drop_duplicates': self.drop_duplicates,
-    }
+    names = (
+      *('num_shards', 'max_record_bytes', 'max_document_bytes'),
+      *('max_examples_per_group', 'drop_duplicates'),
+    )
+    options = {name: getattr(self, name) for name in names}
     if self.fields is not None:
       options['source'] = self.source_name
       for name, path in vars(self.fields).items():

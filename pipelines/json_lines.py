@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from pipelines import c4
-from pipelines.read_objects import read_objects
-from pipelines.source import Drop, Fields, RawRecord, Source, parse_each
+from pipelines.read_objects import read_objects, record_reader
+from pipelines.source import Drop, Fields, RawRecord, Source
 from tff_fedfish.data.client_id_text import client_id_to_text
 from tff_fedfish.errors import UserError
 
@@ -25,28 +25,28 @@ _MAX_DEPTH = 5
 
 def build_source(fields: Fields) -> Source:
   """Returns the source whose records are read from these fields."""
+  paths = [path for path in vars(fields).values() if path is not None]
+  # Of a table, the column of that name or the struct.
+  column_names = {*paths, *(path.partition('.')[0] for path in paths)}
   return Source(
     name='json_lines',
     default_key=fields.key,
     feature_names=('text', 'timestamp') if fields.time else ('text',),
     optional_feature_names=(),
-    read_records=functools.partial(_read_records, fields),
+    read_records=record_reader(
+      functools.partial(parse_record, fields=fields), column_names
+    ),
     key=lambda record: record[_KEY].encode(),
   )
 
 
 def parse_record(
-  value: Mapping[str, Any], fields: Fields, max_document_bytes: int
+  value: Mapping[str, Any], max_document_bytes: int, fields: Fields
 ) -> RawRecord:
   """Returns the text, the timestamp and, as `key`, the key of one object.
 
   A key that is an integer becomes its digits; other numbers have no one
-  spelling. A timestamp is read as `c4.to_record` does.
-
-  Args:
-    value: The object.
-    fields: Where in it they stand.
-    max_document_bytes: The longest text to accept, in bytes of UTF-8.
+  spelling. A timestamp is read, and a text limited, as `c4.to_record` does.
 
   Raises:
     Drop: missing_key (absent or null), malformed_key (neither text nor
@@ -54,17 +54,14 @@ def parse_record(
       a number, list, ...), or as `c4.to_record`.
   """
   text, key = find(value, fields.text), find(value, fields.key)
-  if text is not None and not isinstance(text, str):
-    raise Drop('malformed_text', excerpt=c4.beginning(value))
   if isinstance(key, int) and not isinstance(key, bool):
     key = str(key)
   timestamp = find(value, fields.time) if fields.time else None
+  common = {'text': text, 'timestamp': timestamp, _KEY: key}
   try:
-    record = c4.to_record(
-      {'text': text, 'timestamp': timestamp, _KEY: key},
-      max_document_bytes,
-      (_KEY,),
-    )
+    if text is not None and not isinstance(text, str):
+      raise Drop('malformed_text')
+    record = c4.to_record(common, max_document_bytes, (_KEY,))
     if key is None:
       raise Drop('missing_key')
     if _KEY not in record:
@@ -91,18 +88,11 @@ def find(value: Any, path: str, default: Any = None) -> Any:
 def require_fields(
   fields: Fields, paths: Sequence[str], max_document_bytes: int
 ) -> None:
-  """Raises if a field is in no record.
-
-  Reads the files until every field was met, which mostly is in the first
-  record.
-
-  Args:
-    fields: The fields.
-    paths: The raw files.
-    max_document_bytes: As for the job.
+  """Reads files until every field was met, mostly in the first record.
 
   Raises:
-    UserError: Names the option and the fields that there are.
+    UserError: If a field is in no record; names the option and the fields that
+      there are.
   """
   option_to_path = {
     f'--{name}_field': path
@@ -133,18 +123,6 @@ def require_fields(
     f'{wanted} must be in at least one record of `--input`, but no record has '
     f'it. There are: {found}{", ..." * (len(names) > _MAX_NAMES)}. Name one of '
     'these.'
-  )
-
-
-def _read_records(
-  fields: Fields, path: str, max_document_bytes: int
-) -> Iterator[tuple[int, RawRecord | Drop]]:
-  paths = [path for path in vars(fields).values() if path is not None]
-  # Of a table, the column of that name or the struct.
-  column_names = {*paths, *(path.partition('.')[0] for path in paths)}
-  return parse_each(
-    lambda value: parse_record(value, fields, max_document_bytes),
-    read_objects(path, max_document_bytes, column_names),
   )
 
 

@@ -197,8 +197,7 @@ def _publish(staging: pathlib.Path, output: pathlib.Path) -> None:
     # Filled, not replaced: somebody may be in it.
     for path in list_files(str(output)):
       os.unlink(path)
-    names = sorted(os.listdir(staging), key=_manifests_last)
-    for name in names:
+    for name in sorted(os.listdir(staging), key=_manifests_last):
       os.rename(staging / name, output / name)
     os.rmdir(staging)
   except (UserError, OSError) as error:

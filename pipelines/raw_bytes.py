@@ -78,7 +78,19 @@ def read_chunks(path: str) -> Iterator[bytes]:
     elif start.startswith(_BZIP2_MAGIC):
       yield from _read_streams(file, start, bz2.BZ2Decompressor, OSError)
     elif start.startswith(_XZ_MAGICS):
-      yield from _read_xz(file, start, path)
+      new_stream = functools.partial(
+        lzma.LZMADecompressor, memlimit=_XZ_MEMORY_BYTES
+      )
+      try:
+        yield from _read_streams(file, start, new_stream, lzma.LZMAError)
+      except Drop as drop:
+        if 'Memory usage limit' not in str(drop.__cause__):
+          raise
+        raise UserError(
+          f'`--input` must name xz files that {_XZ_MEMORY_BYTES >> 20} MiB of '
+          f'memory suffice to unpack, but {path!r} needs more. Unpack it, or '
+          'pack it with gzip.'
+        ) from drop
     elif start:
       yield start
       while chunk := file.read(CHUNK_BYTES):
@@ -88,41 +100,31 @@ def read_chunks(path: str) -> Iterator[bytes]:
 def read_start(
   chunks: Iterator[bytes], num_bytes: int
 ) -> tuple[bytes, Drop | None]:
-  """Joins the first pieces of a file.
+  """Returns the start of a file, and the damage that ends it, if any.
 
-  Args:
-    chunks: The pieces, as `read_chunks` yields them.
-    num_bytes: How many bytes are needed.
-
-  Returns:
-    The bytes, and the damage that ends them, if any. They are more than needed
-    where a piece is, and fewer where the file ends before.
+  It has `num_bytes` or, where pieces are longer, more; fewer only if the file
+  ends before.
   """
-  pieces = []
+  start, damage = bytearray(), None
   try:
-    while num_bytes > 0 and (chunk := next(chunks, b'')):
-      pieces.append(chunk)
-      num_bytes -= len(chunk)
-  except Drop as damage:
-    return b''.join(pieces), damage
-  return b''.join(pieces), None
+    while len(start) < num_bytes and (chunk := next(chunks, b'')):
+      start += chunk
+  except Drop as drop:
+    damage = drop
+  return bytes(start), damage
 
 
 def copy_chunks(chunks: Iterable[bytes], file: BinaryIO) -> Drop | None:
   """Writes pieces to a file, and returns the damage that ends them, if any.
 
-  Args:
-    chunks: The pieces, as `read_chunks` yields them.
-    file: Where they go, such as a `tempfile.NamedTemporaryFile`. Once this
-      returns, they can be read by its name.
+  Once this returns, they can be read by the name of the file.
 
   Raises:
     OSError: If there is no room for them.
   """
   damage = None
   try:
-    for chunk in chunks:
-      file.write(chunk)
+    file.writelines(chunks)
   except Drop as drop:
     damage = drop
   file.flush()
@@ -168,22 +170,6 @@ def _salvage(member: 'zlib_ng._Decompress', data: bytes) -> tuple[bytes, int]:
     for i in range(len(data)):
       pieces.append(member.decompress(data[i : i + 1]))
   return b''.join(pieces), len(pieces)
-
-
-def _read_xz(file: BinaryIO, data: bytes, path: str) -> Iterator[bytes]:
-  new_stream = functools.partial(
-    lzma.LZMADecompressor, memlimit=_XZ_MEMORY_BYTES
-  )
-  try:
-    yield from _read_streams(file, data, new_stream, lzma.LZMAError)
-  except Drop as drop:
-    if 'Memory usage limit' in str(drop.__cause__):
-      raise UserError(
-        f'`--input` must name xz files that {_XZ_MEMORY_BYTES >> 20} MiB of '
-        f'memory suffice to unpack, but {path!r} needs more. Unpack it, or '
-        'pack it with gzip.'
-      ) from drop
-    raise
 
 
 def _read_streams(

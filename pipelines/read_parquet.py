@@ -1,9 +1,10 @@
 """Reads the rows of a Parquet table, as far as they can be read."""
 
 import datetime
+import functools
 import itertools
 import os
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -54,12 +55,22 @@ def read_rows(
   """
   num = 0
   with open_stored(path) as file:
-    reason = 'truncated_file' if _lacks_end(file) else 'corrupt_file'
+    # The mark with which a Parquet file ends. It also begins with one.
+    num_bytes = file.seek(0, os.SEEK_END)
+    file.seek(max(num_bytes - len(_MAGIC), len(_MAGIC)))
+    reason = 'corrupt_file' if file.read() == _MAGIC else 'truncated_file'
     watched, table = _Watched(file), None
     try:
-      table = _open(watched)
-      distinct_table = _open(
-        watched, metadata=table.metadata, read_dictionary=_text_columns(table)
+      open_table = functools.partial(
+        pq.ParquetFile,
+        watched,
+        pre_buffer=False,
+        buffer_size=_BUFFER_BYTES,
+        page_checksum_verification=True,
+      )
+      table = open_table()
+      distinct_table = open_table(
+        metadata=table.metadata, read_dictionary=_text_columns(table)
       )
       names = table.schema_arrow.names
       if column_names is not None:
@@ -68,7 +79,9 @@ def read_rows(
         watched.first = None
         has_long_values = _has_long_values(distinct_table, group, names)
         reader = distinct_table if has_long_values else table
-        num_rows = _rows_per_batch(table, group)
+        info = table.metadata.row_group(group)
+        row_bytes = max(info.total_byte_size // max(info.num_rows, 1), 1)
+        num_rows = max(min(_BYTES_PER_BATCH // row_bytes, _ROWS_PER_BATCH), 1)
         for batch in reader.iter_batches(
           num_rows, [group], columns=names, use_threads=False
         ):
@@ -102,16 +115,6 @@ class _Watched:
     return getattr(self._file, name)
 
 
-def _open(file: _Watched, **options: Any) -> pq.ParquetFile:
-  return pq.ParquetFile(
-    file,
-    pre_buffer=False,
-    buffer_size=_BUFFER_BYTES,
-    page_checksum_verification=True,
-    **options,
-  )
-
-
 def _text_columns(table: pq.ParquetFile) -> list[str]:
   columns = (table.schema.column(i) for i in range(len(table.schema.names)))
   return [
@@ -137,12 +140,6 @@ def _has_long_values(
   )
 
 
-def _rows_per_batch(table: pq.ParquetFile, group: int) -> int:
-  info = table.metadata.row_group(group)
-  row_bytes = max(info.total_byte_size, 1) // max(info.num_rows, 1)
-  return max(min(_BYTES_PER_BATCH // max(row_bytes, 1), _ROWS_PER_BATCH), 1)
-
-
 def _rows(
   batch: pa.RecordBatch, names: Collection[str], max_row_bytes: int
 ) -> Iterator[dict[str, Any] | Drop]:
@@ -150,14 +147,13 @@ def _rows(
   batch = batch.select(
     [i for i, name in enumerate(batch.schema.names) if name in names]
   )
-  sizes = _sum_of_text_bytes(batch.columns, batch.num_rows)
+  sizes = _text_bytes(batch.to_struct_array())
   is_small = sizes.sum() <= _BYTES_PER_BATCH and sizes.max() <= max_row_bytes
   step = batch.num_rows if is_small else 1
   for start in range(0, batch.num_rows, step):
     rows = batch.slice(start, step)
     if sizes[start] > max_row_bytes:
-      excerpt = _longest_start(rows, EXCERPT_BYTES)
-      yield Drop('document_too_large', excerpt=excerpt)
+      yield Drop('document_too_large', excerpt=_longest_start(rows))
       continue
     row_to_drop = {}
     columns = [_values(column, row_to_drop) for column in rows.columns]
@@ -175,18 +171,15 @@ def _values(column: pa.Array, row_to_drop: dict[int, Drop]) -> list[Any]:
       return column.to_pylist()
   except (ArithmeticError, LookupError, ValueError, pa.ArrowException):
     pass  # Which item cannot be represented?
-  return [_value(item, row, row_to_drop) for row, item in enumerate(column)]
-
-
-def _value(item: pa.Scalar, row: int, row_to_drop: dict[int, Drop]) -> Any:
-  try:
-    return _to_python(item)
-  except UnicodeDecodeError as error:
-    excerpt = error.object[:EXCERPT_BYTES]
-    row_to_drop[row] = Drop('invalid_utf8', excerpt=excerpt)
-  except (ArithmeticError, LookupError, ValueError, pa.ArrowException):
-    pass  # Counts as absent: no such value is a text.
-  return None
+  values = [None] * len(column)
+  for row, item in enumerate(column):
+    try:
+      values[row] = _to_python(item)
+    except UnicodeDecodeError as error:
+      row_to_drop[row] = Drop('invalid_utf8', excerpt=error.object)
+    except (ArithmeticError, LookupError, ValueError, pa.ArrowException):
+      pass  # Counts as absent: no such value is a text.
+  return values
 
 
 def _to_text(column: pa.Array) -> pa.Array:
@@ -236,10 +229,6 @@ def _to_python(item: pa.Scalar) -> Any:
   return item.cast(pa.time64('us') if is_time else pa.duration('us')).as_py()
 
 
-def _sum_of_text_bytes(arrays: Iterable[pa.Array], num_rows: int) -> np.ndarray:
-  return sum(map(_text_bytes, arrays), start=np.zeros(num_rows, np.int64))
-
-
 def _text_bytes(array: pa.Array) -> np.ndarray:
   """Returns the bytes of text and binary data in each element.
 
@@ -257,7 +246,8 @@ def _text_bytes(array: pa.Array) -> np.ndarray:
     sizes = pa.array(_text_bytes(array.dictionary), pa.int64())
     return _to_numpy(sizes.take(array.indices))
   if pa.types.is_struct(kind):
-    return _sum_of_text_bytes(array.flatten(), len(array))
+    sizes = np.zeros(len(array), np.int64)
+    return sum(map(_text_bytes, array.flatten()), start=sizes)
   if _is_list(kind):
     ends = np.cumsum(_to_numpy(pc.list_value_length(array)))
     totals = np.concatenate([[0], np.cumsum(_text_bytes(array.flatten()))])
@@ -279,7 +269,7 @@ def _longest_distinct_text(array: pa.Array) -> int:
   return max(map(_longest_distinct_text, inner), default=0)
 
 
-def _longest_start(row: pa.RecordBatch, num_bytes: int) -> bytes:
+def _longest_start(row: pa.RecordBatch) -> bytes:
   """Returns the beginning of a row's longest text outside lists and structs."""
   longest, start = 0, b''
   for column in row.columns:
@@ -291,7 +281,7 @@ def _longest_start(row: pa.RecordBatch, num_bytes: int) -> bytes:
     if size > longest:
       longest = size
       data = column.cast(pa.large_binary())
-      start = pc.binary_slice(data, 0, num_bytes)[0].as_py()
+      start = pc.binary_slice(data, 0, EXCERPT_BYTES)[0].as_py()
   return start
 
 
@@ -301,12 +291,3 @@ def _is_list(kind: pa.DataType) -> bool:
 
 def _to_numpy(sizes: pa.Array) -> np.ndarray:
   return pc.fill_null(sizes, 0).to_numpy().astype(np.int64)
-
-
-def _lacks_end(file: BinaryIO) -> bool:
-  """Returns whether the mark is missing with which a Parquet file ends."""
-  # It also begins with one.
-  if file.seek(0, os.SEEK_END) < 2 * len(_MAGIC):
-    return True
-  file.seek(-len(_MAGIC), os.SEEK_END)
-  return file.read() != _MAGIC

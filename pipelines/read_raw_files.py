@@ -9,15 +9,21 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import numpy as np
 
 from pipelines import splits
-from pipelines.blocks import BlockBuilder
+from pipelines.blocks import encode_block
 from pipelines.job import GroupJob
 from pipelines.keys import KEYS
-from pipelines.source import Drop, RawRecord, Source
+from pipelines.source import (
+  EXCERPT_BYTES,
+  Drop,
+  RawRecord,
+  Source,
+  Tally,
+  excerpt,
+)
 from tff_fedfish.data import records
 from tff_fedfish.data.corpus_index import shard_of
 from tff_fedfish.errors import UserError
 
-_EXCERPT_BYTES = 80
 # What `str.split` takes for white space: 0 for ASCII's, 1 for any other byte.
 _WORD_BYTES = bytes(
   not (byte < 128 and chr(byte).isspace()) for byte in range(256)
@@ -31,37 +37,17 @@ _OTHER_SPACES = tuple(
 
 @dataclasses.dataclass
 class FileReport:
-  """Counts of the records of one file."""
+  """One raw file, and what became of its records."""
 
   name: str
   """The file's name, without what precedes it on this machine."""
-  split_records_out: list[int]
+  parts: list[Tally]
   """Records handed on, for each part of the split."""
-  split_firsts: list[tuple[int, str] | None]
-  """Number and beginning of the first of them, or None."""
   records_in: int = 0
-  drops: dict[str, int] = dataclasses.field(default_factory=dict)
-  first_drops: dict[str, tuple[int, str]] = dataclasses.field(
-    default_factory=dict
-  )
-  """Number and beginning of the first record dropped, by reason."""
+  drops: dict[str, Tally] = dataclasses.field(default_factory=dict)
+  """Dropped records, by reason."""
   damage: str | None = None
   damage_byte: int | None = None
-
-  def count_drop(self, drop: Drop, record_num: int) -> None:
-    """Counts one record that is left out."""
-    if drop.reason not in self.drops:
-      self.drops[drop.reason] = 0
-      self.first_drops[drop.reason] = record_num, excerpt(drop.excerpt)
-    self.drops[drop.reason] += 1
-    if drop.damage:
-      self.damage, self.damage_byte = drop.reason, drop.byte
-
-
-def excerpt(data: bytes) -> str:
-  """Returns the beginning of some bytes, as text that can be shown."""
-  text = data[:_EXCERPT_BYTES].decode('utf-8', 'backslashreplace')
-  return ' '.join(text.split())
 
 
 class RawFileReader:
@@ -69,31 +55,27 @@ class RawFileReader:
 
   Attributes:
     reports: One of every file that was read to its end.
-    features: Optional features that at least one record has.
   """
 
   def __init__(self, job: GroupJob):
-    """Makes a reader.
-
-    Args:
-      job: What to group. Its `paths` are not used.
-    """
+    """Makes a reader for a job, whose `paths` are not used."""
     self.reports: list[FileReport] = []
     self._job = job
     self._source = job.load_source()
     self._encode = _ExampleEncoder(self._source)
-    self._num_splits = len(job.part_names())
     self._split_of = job.split and splits.build_route(job.split, self._source)
     self._shard_of = functools.lru_cache(1 << 16)(
       functools.partial(shard_of, num_shards=job.num_shards)
     )
     self._block_bytes = 0
-    self._shard_to_builder = collections.defaultdict(BlockBuilder)
+    self._shard_to_rows = collections.defaultdict(list)
 
   @property
   def features(self) -> list[str]:
     """Optional features that at least one record read so far has, sorted."""
-    return self._encode.features()
+    return sorted(
+      names_of(self._encode.mask, self._source.optional_feature_names)
+    )
 
   def read(
     self, named_paths: Iterable[tuple[str, str]]
@@ -116,11 +98,8 @@ class RawFileReader:
     yield from self._take_blocks()
 
   def _read_file(self, path: str, name: str) -> Iterator[tuple[int, bytes]]:
-    split_records_out = [0] * self._num_splits
-    split_firsts = [None] * self._num_splits
-    report = FileReport(
-      name, split_records_out=split_records_out, split_firsts=split_firsts
-    )
+    parts = [Tally() for _ in self._job.part_names()]
+    report = FileReport(name, parts)
     key = self._source.key or KEYS[self._job.key]
     split = 0
     num_shards, max_block_bytes = self._job.num_shards, self._job.block_bytes
@@ -135,40 +114,47 @@ class RawFileReader:
           split = self._split_of(path, record, group_id)
       except Drop as drop:
         if not drop.excerpt and not isinstance(record, Drop):
-          drop.excerpt = record['text'][:_EXCERPT_BYTES].encode()
+          drop.excerpt = record['text'][:EXCERPT_BYTES].encode()
+        tally = report.drops.setdefault(drop.reason, Tally())
+        tally.add(record_num, drop.excerpt)
+        if drop.damage:
+          report.damage, report.damage_byte = drop.reason, drop.byte
         if self._job.strict:
-          raise _refused(report.name, record_num, drop) from drop
-        report.count_drop(drop, record_num)
+          found = excerpt(drop.excerpt)
+          raise UserError(
+            '`--strict` accepts only files without a fault, but record '
+            f'{record_num} of {name!r} has one: {drop.reason}'
+            f'{f" ({found!r})" if found else ""}. Correct the file, or leave '
+            'out `--strict` to drop and count such records.'
+          ) from drop
         continue
       row = self._encode(group_id, record)
       shard = split * num_shards + self._shard_of(group_id)
-      self._shard_to_builder[shard].append(row)
-      if not split_records_out[split]:
+      self._shard_to_rows[shard].append(row)
+      if parts[split].num:
+        parts[split].num += 1
+      else:
         # Not the whole text: it may be long.
-        start = record['text'][:_EXCERPT_BYTES].encode()
-        split_firsts[split] = record_num, excerpt(start)
-      split_records_out[split] += 1
+        parts[split].add(record_num, record['text'][:EXCERPT_BYTES].encode())
       self._block_bytes += len(row[4])
       if self._block_bytes >= max_block_bytes:
         yield from self._take_blocks()
     self.reports.append(report)
 
   def _take_blocks(self) -> Iterator[tuple[int, bytes]]:
-    shard_to_builder = self._shard_to_builder
-    self._shard_to_builder = collections.defaultdict(BlockBuilder)
+    shard_to_rows = self._shard_to_rows
+    self._shard_to_rows = collections.defaultdict(list)
     self._block_bytes = 0
-    while shard_to_builder:
-      # Let go of every builder once its block is built.
-      shard, builder = shard_to_builder.popitem()
-      yield shard, builder.build()
+    while shard_to_rows:
+      # Lets go of the rows of every block once it is built.
+      shard, rows = shard_to_rows.popitem()
+      yield shard, encode_block(rows)
 
 
 def count_words(text: str, utf8: bytes) -> int:
   """Returns `len(text.split())`, in a fraction of the time.
 
-  Args:
-    text: A text.
-    utf8: The same in UTF-8.
+  It looks at the text's bytes, `utf8`, where it can.
   """
   if not text.isascii():
     for space in _OTHER_SPACES:
@@ -199,45 +185,28 @@ class _ExampleEncoder:
     self._use(0)
 
   def _use(self, mask: int) -> None:
-    self._mask = mask
+    self.mask = mask
     self._names = self._required + names_of(mask, self._optional)
     self._encode: Callable[[Sequence[bytes]], bytes] = records.example_encoder(
       self._names
     )
 
-  def features(self) -> list[str]:
-    return sorted(names_of(self._mask, self._optional))
-
   def __call__(self, group_id: bytes, record: RawRecord) -> tuple:
-    mask = self._mask
+    mask = self.mask
     for bit, name in enumerate(self._optional):
       if name in record:
         mask |= 1 << bit
-    if mask != self._mask:
+    if mask != self.mask:
       self._use(mask)
     values = [record.get(name, '').encode() for name in self._names]
     example = self._encode(values)
     values.append(b'')
-    return (
-      group_id,
-      values[self._timestamp],
-      values[self._url],
-      hashlib.sha256(example).digest(),
-      example,
-      count_words(record['text'], values[self._text]),
-      mask,
-    )
+    keys = values[self._timestamp], values[self._url]
+    num_words = count_words(record['text'], values[self._text])
+    digest = hashlib.sha256(example).digest()
+    return group_id, *keys, digest, example, num_words, mask
 
 
 def names_of(mask: int, names: Sequence[str]) -> tuple[str, ...]:
   """Returns the names whose bits are set."""
   return tuple(name for bit, name in enumerate(names) if mask >> bit & 1)
-
-
-def _refused(file: str, record_num: int, drop: Drop) -> UserError:
-  found = excerpt(drop.excerpt)
-  return UserError(
-    f'`--strict` accepts only files without a fault, but record {record_num} '
-    f'of {file!r} has one: {drop.reason}{f" ({found!r})" if found else ""}. '
-    'Correct the file, or leave out `--strict` to drop and count such records.'
-  )

@@ -1,13 +1,12 @@
 """Reads one file out of a 7z archive as a stream.
 
 py7zr writes what it unpacks to an object. Here it does so in a thread, and a
-short queue hands the pieces to the reader, so that a file of any size takes
-little memory and no room on disk.
+pipe hands the bytes to the reader, so that a file of any size takes little
+memory and no room on disk.
 """
 
 import contextlib
 import os
-import queue
 import struct
 import threading
 import zlib
@@ -21,8 +20,6 @@ from pipelines.raw_bytes import CHUNK_BYTES
 from pipelines.source import Drop
 from tff_fedfish.errors import UserError
 
-# More than a writer that was told to stop can still put.
-_QUEUE_SIZE = 4
 # Signature, version and a checksum of what follows: where behind this the list
 # of files is, its length and its checksum.
 _START = struct.Struct('<6sHIQQI')
@@ -32,10 +29,7 @@ _SHOWN_NAMES = 5
 def read_member_chunks(path: str, wanted: str = 'Posts.xml') -> Iterator[bytes]:
   """Yields the content of one file of an archive, in pieces of at most 1 MiB.
 
-  Args:
-    path: A 7z archive; a local or remote path that Beam's file systems can
-      open.
-    wanted: How the file's name ends.
+  The archive may be remote. The file's name ends with `wanted`.
 
   Raises:
     Drop: truncated_file or corrupt_file, with `damage` set, after everything
@@ -61,35 +55,34 @@ class _Member:
   def __init__(self, file: BinaryIO):
     self.num_bytes_read = 0
     self._file = file
-    self._queue = queue.Queue(_QUEUE_SIZE)
-    self._stopped = threading.Event()
+    self._sink: BinaryIO | None = None
+    self._error: Exception | None = None
 
   def chunks(self, archive: py7zr.SevenZipFile, name: str) -> Iterator[bytes]:
     """Yields the content; raises what py7zr raises."""
+    read_end, write_end = os.pipe()
     thread = threading.Thread(
-      target=self._extract, args=(archive, name), daemon=True
+      target=self._extract, args=(archive, name, write_end), daemon=True
     )
     thread.start()
     try:
-      while isinstance(item := self._queue.get(), bytes):
-        yield item
+      # Closed also where the reader wants no more: that ends the writer.
+      with open(read_end, 'rb') as source:
+        while chunk := source.read(CHUNK_BYTES):
+          yield chunk
     finally:
-      # Also where the reader wants no more. The writer may wait for room.
-      self._stopped.set()
-      with contextlib.suppress(queue.Empty):
-        while True:
-          self._queue.get_nowait()
       thread.join()
-    if item is not None:
-      raise item
+    if self._error is not None:
+      raise self._error
 
-  def _extract(self, archive: py7zr.SevenZipFile, name: str) -> None:
-    end = None
+  def _extract(
+    self, archive: py7zr.SevenZipFile, name: str, write_end: int
+  ) -> None:
     try:
-      archive.extract(targets=[name], factory=self)
+      with open(write_end, 'wb') as self._sink:
+        archive.extract(targets=[name], factory=self)
     except Exception as error:
-      end = error
-    self._queue.put(end)
+      self._error = error
 
   # What py7zr asks of a factory and of what it makes.
 
@@ -97,22 +90,15 @@ class _Member:
     return self
 
   def write(self, data: bytes | bytearray) -> int:
-    for start in range(0, len(data), CHUNK_BYTES):
-      if self._stopped.is_set():
-        raise _Stopped
-      self._queue.put(bytes(data[start : start + CHUNK_BYTES]))
+    num_bytes = self._sink.write(data)
     self.num_bytes_read = self._file.tell()
-    return len(data)
+    return num_bytes
 
   def seekable(self) -> bool:
     return False
 
   def close(self) -> None:
     pass
-
-
-class _Stopped(Exception):
-  """Ends the extraction in its thread."""
 
 
 def _check_size(file: BinaryIO) -> None:

@@ -20,6 +20,8 @@ SOURCE_NAMES = tuple(_MODULES)
 EXCERPT_BYTES = 200
 """How much of a dropped record goes with its `Drop`."""
 
+_SHOWN_BYTES = 80
+
 T = TypeVar('T')
 RawRecord = Mapping[str, str]
 """Feature name to text. Optional features that a record lacks are absent; names
@@ -27,31 +29,44 @@ that are no feature of the source (such as `split`) are seen by its `split`
 function and by keys, and not stored."""
 
 
+@dataclasses.dataclass(eq=False)
 class Drop(Exception):
-  """Says that a record is left out, and why.
+  """Says that a record is left out, and why."""
 
-  Attributes:
-    reason: One word for the manifest, such as 'missing_text'.
-    damage: Whether the file could not be read beyond this record.
-    byte: For damage, how many bytes of the file as it is stored (compressed)
-      could be used; None otherwise.
-    excerpt: The beginning of what was dropped, cut to `EXCERPT_BYTES`; kept for
-      the first of a reason.
-  """
+  reason: str
+  """One word for the manifest, such as 'missing_text'."""
+  _: dataclasses.KW_ONLY
+  damage: bool = False
+  """Whether the file could not be read beyond this record."""
+  byte: int | None = None
+  """For damage, how many bytes of the file as it is stored (compressed) could
+  be used; None otherwise."""
+  excerpt: bytes = b''
+  """The first `EXCERPT_BYTES` of what was dropped."""
 
-  def __init__(
-    self,
-    reason: str,
-    *,
-    damage: bool = False,
-    byte: int | None = None,
-    excerpt: bytes = b'',
-  ):
-    super().__init__(reason)
-    self.reason = reason
-    self.damage = damage
-    self.byte = byte
-    self.excerpt = excerpt[:EXCERPT_BYTES]
+  def __post_init__(self):
+    self.excerpt = self.excerpt[:EXCERPT_BYTES]
+
+
+@dataclasses.dataclass
+class Tally:
+  """Number of records that were treated alike, and the first of them."""
+
+  num: int = 0
+  first: tuple[int | str, str] | None = None
+  """Its number in the file, or its group; and how it begins."""
+
+  def add(self, place: int | str, data: bytes, num: int = 1) -> None:
+    """Counts records, of which the first is at `place` and begins like that."""
+    if self.first is None:
+      self.first = place, excerpt(data)
+    self.num += num
+
+
+def excerpt(data: bytes) -> str:
+  """Returns the beginning of some bytes, as text that can be shown."""
+  text = data[:_SHOWN_BYTES].decode('utf-8', 'backslashreplace')
+  return ' '.join(text.split())
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -21,9 +21,6 @@ SPLIT_KINDS = ('source', 'client', 'time')
 
 _DATE = re.compile(r'\d{4}-\d\d-\d\d')
 
-Route = Callable[[str, RawRecord, bytes], int]
-"""(path, record, group id) -> position in the split's names."""
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SplitRule:
@@ -101,22 +98,22 @@ def describe(rule: SplitRule, source: Source) -> str:
   return f'the split of {source.name} itself'
 
 
-def build_route(rule: SplitRule, source: Source) -> Route:
-  """Returns the function that tells to which part a record belongs.
+def build_route(
+  rule: SplitRule, source: Source
+) -> Callable[[str, RawRecord, bytes], int]:
+  """Returns a function: (path, record, group id) -> position in the names.
 
   The function raises `Drop`: missing_timestamp or malformed_timestamp, if the
   rule is 'time' and the record's cannot be compared.
   """
   names = split_names(rule, source)
-  if rule.kind == 'time':
-    limit = parse_time(rule.time)
-    return lambda path, record, group_id: int(moment_of(record) >= limit)
-  if rule.kind == 'source':
-    return lambda path, record, group_id: names.index(
-      source.split(path, record)
-    )
+  limit = parse_time(rule.time) if rule.kind == 'time' else None
 
   def route(path: str, record: RawRecord, group_id: bytes) -> int:
+    if limit is not None:
+      return int(moment_of(record) >= limit)
+    if rule.kind == 'source':
+      return names.index(source.split(path, record))
     position = split_position(group_id, split_seed=rule.split_seed)
     if position < rule.held_out_fraction:
       return names.index('held_out')

@@ -48,7 +48,7 @@ _FIRST_TEST_TIME = datetime.datetime(2018, 1, 1, tzinfo=datetime.UTC)
 def read_records(
   path: str, max_document_bytes: int
 ) -> Iterator[tuple[int, RawRecord | Drop]]:
-  """Yields (1-based number of the post, record or why it is dropped) of a file.
+  """Reads a file as `Source.read_records` does.
 
   Raises:
     UserError: If the file is neither a Posts.xml nor TFF's database.
@@ -70,9 +70,7 @@ def read_records(
 def split(path: str, record: RawRecord) -> str:
   """Returns the part of TFF's split to which a record belongs.
 
-  Args:
-    path: Its file; not used.
-    record: A post, or a row of TFF's database, which names its part.
+  A row of TFF's database names its part.
 
   Raises:
     Drop: missing_timestamp or malformed_timestamp, if the part depends on it;
@@ -110,21 +108,17 @@ def read_posts(
   without damage that ends inside a row, or before `</posts>`, yields the `Drop`
   truncated_file with `damage` set.
 
-  Args:
-    chunks: The pieces of the file, as `raw_bytes.read_chunks` yields them.
-    path: The file; tells the site.
-    max_document_bytes: The longest text to accept, in UTF-8. A row of more than
-      eight times that and 1 MiB is not held in memory either.
+  The file's path tells the site. A row of more than eight times
+  `max_document_bytes` and 1 MiB is not even held in memory.
 
   Raises:
     UserError: If the file holds something else, as Users.xml does.
   """
   site = site_of(path)
-  max_row_bytes = _ROW_BYTES_PER_TEXT_BYTE * max_document_bytes
-  max_row_bytes += _MORE_ROW_BYTES
-  post_num = 0
-  is_known, is_open = False, False
-  damage = None
+  max_row_bytes = (
+    _ROW_BYTES_PER_TEXT_BYTE * max_document_bytes + _MORE_ROW_BYTES
+  )
+  post_num, is_known, is_open, damage = 0, False, False, None
   try:
     for piece, is_last in _pieces(chunks, max_row_bytes):
       if not _IS_ROW(piece):
@@ -158,8 +152,7 @@ def read_posts(
     damage = drop
   if is_open and damage is None:
     # Every byte that there is could be used.
-    (num_bytes,) = file_sizes([path])
-    damage = Drop('truncated_file', damage=True, byte=num_bytes)
+    damage = Drop('truncated_file', damage=True, byte=file_sizes([path])[0])
   if damage is not None:
     yield post_num + 1, damage
 
@@ -172,29 +165,22 @@ def _pieces(
   A piece of more than `max_bytes` is cut somewhere behind that. Damage is
   raised after all pieces were yielded.
   """
-  damage = None
-  # A list, because adding to one string would copy a very long piece again and
-  # again. What stands before the first `<` is no piece.
-  pending: list[bytes] | None = None
-  num_bytes = 0
+  # What stands before the first `<` is no piece.
+  damage, pending = None, None
   try:
     for chunk in chunks:
       first, *others = chunk.split(b'<')
-      if pending is not None and num_bytes <= max_bytes:
-        pending.append(first)
-        num_bytes += len(first)
-      if not others:
-        continue
-      if pending is not None:
-        yield b''.join(pending), False
-      last = others.pop()
+      if pending is not None and len(pending) <= max_bytes:
+        pending += first
       for piece in others:
-        yield piece, False
-      pending, num_bytes = [last], len(last)
+        if pending is not None:
+          yield bytes(pending), False
+        # Grows in one place: adding to bytes would copy it again and again.
+        pending = bytearray(piece)
   except Drop as drop:
     damage = drop
   if pending is not None:
-    yield b''.join(pending), True
+    yield bytes(pending), True
   if damage is not None:
     raise damage
 
@@ -230,15 +216,12 @@ def _to_record(
       missing_text (no body), empty_text (a body of only images, for example)
       or document_too_large.
   """
-  names = _TYPES.get(attributes.get('PostTypeId', ''))
-  if names is None:
+  if (post_type := attributes.get('PostTypeId', '')) not in _TYPES:
     raise Drop('other_post_type')
-  post_type, letter = names
-  body = attributes.get('Body')
-  if body is None:
+  type_name, letter = _TYPES[post_type]
+  if 'Body' not in attributes:
     raise Drop('missing_text')
-  text = html_to_text(body)
-  if not text:
+  if not (text := html_to_text(attributes['Body'])):
     raise Drop('empty_text')
   if len(text.encode()) > max_document_bytes:
     raise Drop('document_too_large')
@@ -247,19 +230,18 @@ def _to_record(
     'text': text,
     'timestamp': attributes.get('CreationDate', ''),
     'url': f'https://{site}/{letter}/{post_id}' if post_id else '',
-    'type': post_type,
+    'type': type_name,
   }
   if author := attributes.get('OwnerUserId'):
     # The same number is another person on another site.
     is_default = site == _DEFAULT_SITE
     record['author'] = author if is_default else f'{author}@{site}'
-  if title := attributes.get('Title'):
-    record['title'] = title
-  if tags := attributes.get('Tags'):
+  for name in ('title', 'tags', 'score'):
+    if value := attributes.get(name.capitalize()):
+      record[name] = value
+  if 'tags' in record:
     # <hops><history> in dumps before 2024, |hops|history| since.
-    record['tags'] = tags.strip('<>|').replace('><', '|')
-  if score := attributes.get('Score'):
-    record['score'] = score
+    record['tags'] = record['tags'].strip('<>|').replace('><', '|')
   return record
 
 

@@ -4,14 +4,15 @@ import dataclasses
 import hashlib
 import heapq
 import posixpath
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from typing import BinaryIO
 
 import pyarrow as pa
 
-from pipelines import output_files, work_files
+from pipelines import output_files
 from pipelines.blocks import SortedRecords
 from pipelines.job import GroupJob
-from pipelines.read_raw_files import excerpt
+from pipelines.source import Tally
 from tff_fedfish.data import records
 from tff_fedfish.data.corpus_index import INDEX_SCHEMA
 from tff_fedfish.data.manifest import Shard
@@ -19,16 +20,15 @@ from tff_fedfish.data.manifest import Shard
 
 @dataclasses.dataclass
 class ShardReport:
-  """Counts of the records of one shard."""
+  """One shard, and what became of its records."""
 
-  shard: Shard
-  drops: dict[str, int] = dataclasses.field(default_factory=dict)
-  first_drops: dict[str, tuple[str, str]] = dataclasses.field(
-    default_factory=dict
-  )
-  """Group id and beginning of the first text dropped, by reason."""
+  shard: Shard | None = None
+  optional_features: Sequence[str] = ()
+  """Optional features of the source that the shard stores."""
   num_examples: int = 0
   """Examples stored."""
+  drops: dict[str, Tally] = dataclasses.field(default_factory=dict)
+  """Dropped records, by reason."""
 
 
 def shard_name(shard_num: int, num_shards: int) -> str:
@@ -36,44 +36,13 @@ def shard_name(shard_num: int, num_shards: int) -> str:
   return f'groups-{shard_num:05d}-of-{num_shards:05d}.tfrecord'
 
 
-def write_numbered_shard(
-  job: GroupJob,
-  staging: str,
-  number: int,
-  blocks: Iterable[bytes],
-  optional_features: Sequence[str],
-) -> None:
-  """Writes a shard, and leaves its report and its part of the index.
-
-  Args:
-    job: What is grouped.
-    staging: Where the corpora are made.
-    number: The shard, counted through all parts of the split.
-    blocks: Its records.
-    optional_features: Those of the source's that are stored.
-  """
-  part, shard_num = divmod(number, job.num_shards)
-  name = shard_name(shard_num, job.num_shards)
-  report, index = write_shard(
-    posixpath.join(staging, job.part_names()[part] or '', name),
-    name,
-    shard_num,
-    SortedRecords(blocks, job.load_source(), optional_features),
-    job,
-  )
-  value = dataclasses.asdict(report)
-  value['optional_features'] = list(optional_features)
-  work_files.write_shard(staging, number, value, index)
-
-
 def write_shard(
-  path: str, name: str, shard_num: int, found: SortedRecords, job: GroupJob
+  path: str, shard_num: int, found: SortedRecords, job: GroupJob
 ) -> tuple[ShardReport, pa.Table]:
   """Writes the groups of one shard; the same bytes for any order of blocks.
 
   Args:
     path: Where to write, a local path or one that Beam knows.
-    name: The shard's file name, for the manifest.
     shard_num: 0-based number of the shard.
     found: The shard's records.
     job: What limits its groups and records.
@@ -81,13 +50,20 @@ def write_shard(
   Returns:
     The report, and the shard's part of the index, of `INDEX_SCHEMA`.
   """
-  report = ShardReport(Shard(name=name, sha256='', num_bytes=0, num_records=0))
+  report = ShardReport(optional_features=found.optional_features)
   rows = []
   offset = 0
   with output_files.open_to_write(path) as file:
     hashing = _HashingWriter(file)
     for group_id, positions in found.groups():
-      kept = _select(found, group_id, positions, job, report)
+      kept, reason_to_dropped = _select(found, positions, job)
+      for reason, dropped in reason_to_dropped.items():
+        # Groups come in order, so the first of a shard is known when it comes.
+        report.drops.setdefault(reason, Tally()).add(
+          group_id.decode('utf-8', 'backslashreplace'),
+          _text(found, dropped[0]),
+          len(dropped),
+        )
       parts = list(_split(kept, found.sizes[kept].tolist(), job))
       for part, part_positions in enumerate(parts):
         payload = records.encode_group_record(
@@ -96,77 +72,46 @@ def write_shard(
           part if len(parts) > 1 else None,
         )
         rows.append(
+          # In the order of the schema.
           (
-            group_id,
-            part,
-            shard_num,
-            offset,
-            len(part_positions),
-            len(payload),
+            *(group_id, part, shard_num, offset),
+            *(len(part_positions), len(payload)),
             int(found.num_words[part_positions].sum()),
           )
         )
         offset += records.write_record(hashing, payload)
         report.num_examples += len(part_positions)
-  columns = zip(*rows, strict=True) if rows else [[]] * len(INDEX_SCHEMA)
-  index = pa.table(
-    [
-      pa.array(column, field.type)
-      for column, field in zip(columns, INDEX_SCHEMA, strict=True)
-    ],
-    schema=INDEX_SCHEMA,
-  )
   report.shard = Shard(
-    name=name,
-    sha256=hashing.hexdigest(),
+    name=posixpath.basename(path),
+    sha256=hashing.sha256.hexdigest(),
     num_bytes=offset,
     num_records=len(rows),
   )
-  return report, index
+  columns = zip(*rows, strict=True) if rows else [[]] * len(INDEX_SCHEMA)
+  index = dict(zip(INDEX_SCHEMA.names, columns, strict=True))
+  return report, pa.table(index, schema=INDEX_SCHEMA)
 
 
 def _select(
-  found: SortedRecords,
-  group_id: bytes,
-  positions: range,
-  job: GroupJob,
-  report: ShardReport,
-) -> Sequence[int]:
-  """Returns the records of a group that are stored, and counts the others."""
-  kept = positions
+  found: SortedRecords, positions: range, job: GroupJob
+) -> tuple[list[int], dict[str, list[int]]]:
+  """Returns the records of a group to store, and the others by reason."""
+  kept, reason_to_dropped = list(positions), {}
   if job.drop_duplicates:
     kept, dropped, seen = [], [], set()
     for position in positions:
       text = hashlib.sha256(_text(found, position)).digest()
       (dropped if text in seen else kept).append(position)
       seen.add(text)
-    _count(found, group_id, 'duplicate_text', dropped, report)
+    if dropped:
+      reason_to_dropped['duplicate_text'] = dropped
   limit = job.max_examples_per_group
   if limit is not None and len(kept) > limit:
     # By hash: the choice depends on nothing but the examples themselves.
     chosen = set(heapq.nsmallest(limit, kept, key=found.sha256))
-    dropped = [position for position in kept if position not in chosen]
-    kept = [position for position in kept if position in chosen]
-    _count(found, group_id, 'group_cap', dropped, report)
-  return list(kept)
-
-
-def _count(
-  found: SortedRecords,
-  group_id: bytes,
-  reason: str,
-  dropped: Sequence[int],
-  report: ShardReport,
-) -> None:
-  if not dropped:
-    return
-  report.drops[reason] = report.drops.get(reason, 0) + len(dropped)
-  # Groups come in order, so the first of a shard is known when it comes.
-  if reason not in report.first_drops:
-    report.first_drops[reason] = (
-      group_id.decode('utf-8', 'backslashreplace'),
-      excerpt(_text(found, dropped[0])),
-    )
+    reason_to_dropped['group_cap'] = [i for i in kept if i not in chosen]
+    kept = [i for i in kept if i in chosen]
+  return kept, reason_to_dropped
 
 
 def _text(found: SortedRecords, position: int) -> bytes:
@@ -190,13 +135,10 @@ def _split(
 class _HashingWriter:
   """Passes bytes on to a file, and computes their SHA-256."""
 
-  def __init__(self, file):
+  def __init__(self, file: BinaryIO):
+    self.sha256 = hashlib.sha256()
     self._file = file
-    self._hash = hashlib.sha256()
 
   def write(self, data: bytes) -> None:
-    self._hash.update(data)
+    self.sha256.update(data)
     self._file.write(data)
-
-  def hexdigest(self) -> str:
-    return self._hash.hexdigest()

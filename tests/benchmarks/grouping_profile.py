@@ -42,14 +42,14 @@ _BUILTIN_STAGES = [
 # Of our own code, the first that matches 'file:function'.
 _OWN_STAGES = [
   ('count words', r'count_words'),
-  ('key', r'/keys\.py|/url_location\.py|/splits\.py'),
-  ('pack blocks', r'/blocks\.py:(append|build|decode_block)'),
+  ('key', r'/keys\.py|/splits\.py'),
+  ('pack blocks', r'/blocks\.py:(encode_block|decode_block)'),
   ('sort', r'/blocks\.py'),
   ('write and index', r'/write_groups|/output_files|/files\.py|/finish_'),
   ('encode', r'/records\.py|/protos\.py|ncode'),
   (
     'read lines',
-    r'/raw_bytes\.py|/read_(objects|json_\w+)\.py',
+    r'/raw_bytes\.py|/read_(objects|json)\.py',
   ),
   ('loop over records', r'/read_raw_files\.py'),
   ('check records', r'/c4\.py|/read_\w+\.py'),

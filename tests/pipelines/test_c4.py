@@ -20,7 +20,7 @@ _MAX_BYTES = 1 << 20
 def _read(path, max_document_bytes=_MAX_BYTES):
   return [
     (num, record.reason if isinstance(record, Drop) else record)
-    for num, record in c4.read_records(str(path), max_document_bytes)
+    for num, record in c4.SOURCE.read_records(str(path), max_document_bytes)
   ]
 
 
@@ -72,7 +72,7 @@ def test_debian_descriptions(shared_data):
   paths = sorted(shared_data('debian_descriptions').glob('c4-*.json.gz'))
   counts = collections.Counter()
   for path in paths:
-    for _, record in c4.read_records(str(path), _MAX_BYTES):
+    for _, record in c4.SOURCE.read_records(str(path), _MAX_BYTES):
       assert not isinstance(record, Drop)
       counts[c4.split(str(path), record)] += 1
   assert counts == {'train': 26_569, 'validation': 1_398}

@@ -55,7 +55,7 @@ def _parse(value):
 def _read(path):
   return [
     (num, record.reason if isinstance(record, Drop) else record)
-    for num, record in cc_news.read_records(str(path), _MAX_BYTES)
+    for num, record in cc_news.SOURCE.read_records(str(path), _MAX_BYTES)
   ]
 
 

@@ -10,7 +10,7 @@ import hypothesis.strategies as st
 import pytest
 
 from pipelines.raw_bytes import read_chunks
-from pipelines.read_json_lines import split_lines
+from pipelines.read_json import split_lines
 from pipelines.source import Drop
 
 

@@ -9,9 +9,7 @@ import hypothesis.strategies as st
 import pytest
 from peak_memory import peak_above_idle
 
-from pipelines import read_json_lines
-from pipelines.read_json_document import read_document
-from pipelines.read_json_lines import parse_line
+from pipelines.read_json import parse_line, read_document, split_lines
 from pipelines.read_objects import read_objects
 from pipelines.source import Drop
 
@@ -104,7 +102,7 @@ def test_escapes_do_not_count_for_a_long_line(tmp_path, newline):
   # As several pieces and as one.
   for max_bytes in (1 << 20, 1 << 30):
     assert _read(tmp_path / 'a', data.encode()) == [(1, {'a': text})]
-    lines = read_json_lines.split_lines(
+    lines = split_lines(
       [
         data.encode()[i : i + max_bytes] for i in range(0, len(data), max_bytes)
       ],

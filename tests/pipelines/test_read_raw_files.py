@@ -11,12 +11,8 @@ import pytest
 from grouping_jobs import make_job, write_lines
 
 from pipelines.blocks import decode_block
-from pipelines.read_raw_files import (
-  RawFileReader,
-  count_words,
-  excerpt,
-  names_of,
-)
+from pipelines.read_raw_files import RawFileReader, count_words, names_of
+from pipelines.source import Tally, excerpt
 from pipelines.splits import SplitRule
 from tff_fedfish.data import records
 from tff_fedfish.data.corpus_index import shard_of
@@ -77,10 +73,11 @@ def test_report_by_hand(tmp_path):
   assert dataclasses.asdict(report) == {
     'name': 'x.json',
     'records_in': 6,
-    'split_records_out': [3],
-    'split_firsts': [(1, 'one')],
-    'drops': {'malformed_json': 2, 'missing_url': 1},
-    'first_drops': {'malformed_json': (2, '{bad'), 'missing_url': (3, 'two')},
+    'parts': [{'num': 3, 'first': (1, 'one')}],
+    'drops': {
+      'malformed_json': {'num': 2, 'first': (2, '{bad')},
+      'missing_url': {'num': 1, 'first': (3, 'two')},
+    },
     'damage': None,
     'damage_byte': None,
   }
@@ -122,10 +119,8 @@ def test_split_and_shard(tmp_path):
   # ca97...48bb is the digest of b'a': shard 3 of 4; the second part's is 4 + 3.
   assert sorted(shard for shard, _ in rows) == [3, 7]
   (report,) = reader.reports
-  assert report.split_records_out == [1, 1]
-  assert report.split_firsts == [(1, 'early'), (2, 'late')]
-  assert report.drops == {'malformed_timestamp': 1}
-  assert report.first_drops == {'malformed_timestamp': (3, 'soon')}
+  assert report.parts == [Tally(1, (1, 'early')), Tally(1, (2, 'late'))]
+  assert report.drops == {'malformed_timestamp': Tally(1, (3, 'soon'))}
 
 
 def test_strict_names_the_record(tmp_path):
@@ -184,9 +179,10 @@ def test_nothing_is_lost(tmp_path_factory, key, lines, num_shards):
   hypothesis.assume(path.read_bytes()[:1] in (b'', b'{', b'\n', b'x'))
   rows, _, reader = _read([path], key=key, num_shards=num_shards)
   (report,) = reader.reports
-  assert len(rows) == sum(report.split_records_out)
-  assert report.records_in == len(rows) + sum(report.drops.values())
-  assert report.drops.keys() == report.first_drops.keys()
+  assert [len(rows)] == [tally.num for tally in report.parts]
+  num_drops = sum(tally.num for tally in report.drops.values())
+  assert report.records_in == len(rows) + num_drops
+  assert all(tally.first for tally in report.drops.values())
   for shard, row in rows:
     assert shard == shard_of(row['group_id'], num_shards)
   texts = collections.Counter(

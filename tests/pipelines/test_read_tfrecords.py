@@ -7,8 +7,12 @@ import hypothesis
 import hypothesis.strategies as st
 import pytest
 
-from pipelines.read_objects import read_objects
-from pipelines.read_tfrecords import decode_features, is_tfrecord, read_examples
+from pipelines.read_objects import (
+  decode_features,
+  is_tfrecord,
+  read_examples,
+  read_objects,
+)
 from pipelines.source import Drop
 from tff_fedfish.data import records
 from tff_fedfish.data.protos import messages

@@ -7,7 +7,8 @@ import pytest
 from grouping_jobs import make_job
 
 from pipelines import c4
-from pipelines.blocks import BlockBuilder, SortedRecords
+from pipelines.blocks import SortedRecords, encode_block
+from pipelines.source import Tally
 from pipelines.write_groups import shard_name, write_shard
 from tff_fedfish.data import records
 
@@ -27,10 +28,7 @@ def _row(group_id, text, timestamp=b'', url=b'', author=None):
 
 
 def _block(*rows):
-  builder = BlockBuilder()
-  for row in rows:
-    builder.append(row)
-  return builder.build()
+  return encode_block(rows)
 
 
 def _write(directory, blocks, features=(), **options):
@@ -38,7 +36,7 @@ def _write(directory, blocks, features=(), **options):
   found = SortedRecords(blocks, c4.SOURCE, features)
   options = {'max_record_bytes': 1000} | options
   job = make_job([], num_shards=4, **options)
-  report, index = write_shard(str(directory / name), name, 1, found, job)
+  report, index = write_shard(str(directory / name), 1, found, job)
   return report, index, directory / name
 
 
@@ -166,8 +164,7 @@ def test_duplicates(tmp_path):
   report, index, path = _write(tmp_path, [_block(*rows)], drop_duplicates=True)
   assert _texts(path) == [(b'a', None, [b'x', b'y']), (b'b', None, [b'x'])]
   assert index.column('num_words').to_pylist() == [2, 1]
-  assert report.drops == {'duplicate_text': 2}
-  assert report.first_drops == {'duplicate_text': ('a', 'x')}
+  assert report.drops == {'duplicate_text': Tally(2, ('a', 'x'))}
 
 
 @pytest.mark.parametrize('order', itertools.permutations(range(3)))
@@ -182,10 +179,9 @@ def test_cap_keeps_the_smallest_hashes(tmp_path, order):
   expected = [row[4] for row in rows if row[4] in kept]
   (record,) = records.read_group_records(path)
   assert record.examples == expected
-  assert report.drops == {'group_cap': 3}
   first = next(row for row in rows if row[4] not in kept)
   text = records.decode_example(first[4])['text'].decode()
-  assert report.first_drops == {'group_cap': ('g', text)}
+  assert report.drops == {'group_cap': Tally(3, ('g', text))}
 
 
 def test_cap_counts_after_duplicates(tmp_path):
@@ -194,5 +190,6 @@ def test_cap_counts_after_duplicates(tmp_path):
     tmp_path, [_block(*rows)], drop_duplicates=True, max_examples_per_group=2
   )
   # 6 = 3 duplicates + 1 above the cap + 2 kept.
-  assert report.drops == {'duplicate_text': 3, 'group_cap': 1}
+  num_drops = {reason: tally.num for reason, tally in report.drops.items()}
+  assert num_drops == {'duplicate_text': 3, 'group_cap': 1}
   assert index.column('num_examples').to_pylist() == [2]

@@ -184,12 +184,12 @@ def show_progress(title: str, num_shards: int) -> Iterator[Watch]:
     task = bar.add_task(title)
 
     def poll(staging: str, num_tasks: int) -> None:
-      from pipelines import input_files, work_files
+      from pipelines import finish_corpus, input_files
 
       # Looking is free on a local disk only.
       seconds = 10.0 if input_files.is_remote(staging) else 0.5
       while not done.wait(seconds):
-        read, written = work_files.progress(staging)
+        read, written = finish_corpus.progress(staging)
         bar.update(
           task,
           description=f'{title}: {read}/{num_tasks} parts of the input read, '

@@ -1,18 +1,23 @@
-"""Reads the objects of a JSON document: one object, or an array of them.
+"""Reads JSON objects, one to a line or in one document, as far as they go.
 
-The elements of an array are decoded one after another, so that a fault costs
-none that stand before it, and an array of 100 GB needs the memory of one.
+The elements of a document that is an array are decoded one after another, so
+that a fault costs none that stand before it, and an array of 100 GB needs the
+memory of one.
 """
 
 import codecs
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from pipelines.raw_bytes import read_start
-from pipelines.read_json_lines import parse_line, read_json_lines
-from pipelines.source import EXCERPT_BYTES, Drop
+from pipelines.source import EXCERPT_BYTES, Drop, parse_each
+
+Objects = Iterator[tuple[int, dict[str, Any] | Drop]]
+"""(1-based number, object or why it is dropped)."""
+
+_START_BYTES = EXCERPT_BYTES + len(codecs.BOM_UTF8)
 
 _raw_decode = json.JSONDecoder().raw_decode
 _SPACES = re.compile(r'[ \t\r\n]*')
@@ -21,9 +26,130 @@ _SPACES = re.compile(r'[ \t\r\n]*')
 _LONGEST_TOKEN = 16
 
 
+def read_json_lines(
+  chunks: Iterable[bytes],
+  max_line_bytes: int,
+  max_content_bytes: int | None = None,
+) -> Objects:
+  """Yields (1-based line number, object or why it is dropped).
+
+  The arguments are those of `split_lines`. In the `Drop`s are, besides those of
+  the pieces, document_too_large and those of `parse_line`.
+  """
+  lines = split_lines(chunks, max_line_bytes, max_content_bytes)
+  return parse_each(parse_line, lines)
+
+
+def parse_line(line: bytes) -> dict[str, Any]:
+  """Returns the object that a line of JSON holds.
+
+  Raises:
+    Drop: empty_line, invalid_utf8, malformed_json or not_an_object.
+  """
+  try:
+    # As json.loads, which takes longer to pass over white space around.
+    text = line.decode().strip(' \t\r\n')
+    value, end = _raw_decode(text)
+    if end != len(text):
+      raise ValueError('something follows the object')
+  except (ValueError, RecursionError) as error:
+    if not line.strip():
+      raise Drop('empty_line') from error
+    is_text = not isinstance(error, UnicodeDecodeError)
+    reason = 'malformed_json' if is_text else 'invalid_utf8'
+    raise Drop(reason, excerpt=line) from error
+  if not isinstance(value, dict):
+    raise Drop('not_an_object', excerpt=line)
+  return value
+
+
+def split_lines(
+  chunks: Iterable[bytes],
+  max_line_bytes: int,
+  max_content_bytes: int | None = None,
+) -> Iterator[tuple[int, bytes | Drop]]:
+  r"""Yields (1-based line number, line without its end) of a file.
+
+  In place of a line that is too long comes the `Drop` document_too_large; as
+  soon as it is known to be, only its beginning is kept. If a compressed file
+  is cut off or corrupt, every line before that is yielded, and then one `Drop`
+  with `damage` set for the line at which reading stopped. A byte order mark,
+  with which some editors begin a file, is left out: JSON does not allow it.
+
+  Args:
+    chunks: The pieces of a file, as `raw_bytes.read_chunks` yields them.
+    max_line_bytes: How long a line may be, without its end.
+    max_content_bytes: How long it may be where each of JSON's escapes, such as
+      \u0041, counts as the one byte that it stands for at least; None: as
+      `max_line_bytes`.
+  """
+  limits = max_line_bytes, max_content_bytes or max_line_bytes
+  line, num = _OpenLine(*limits), 1
+  try:
+    for chunk in chunks:
+      first, *pieces = chunk.split(b'\n')
+      line.add(first)
+      if not pieces:
+        continue
+      yield num, line.close(num)
+      line = _OpenLine(*limits)
+      line.add(pieces.pop())
+      for piece in pieces:
+        num += 1
+        if len(piece) > limits[1]:
+          long_line = _OpenLine(*limits)
+          long_line.add(piece)
+          piece = long_line.close(num)
+        yield num, piece
+      num += 1
+  except Drop as damage:
+    # What is open may be half a record: it goes with the damage.
+    yield num, damage
+    return
+  if line.num_bytes:
+    yield num, line.close(num)
+
+
+class _OpenLine:
+  """A line that is not complete yet.
+
+  It grows in one place, because adding to bytes would copy a very long line
+  again and again, and joining its pieces would hold it twice.
+  """
+
+  def __init__(self, max_bytes: int, max_content_bytes: int):
+    self.num_bytes = self._num_content_bytes = 0
+    self._limits = max_bytes, max_content_bytes
+    self._line = bytearray()
+    self._is_too_long = False
+
+  def add(self, piece: bytes) -> None:
+    # \\n is two bytes for one, \\u000a six.
+    num_extra_bytes = piece.count(b'\\') + 4 * piece.count(b'\\u')
+    self.num_bytes += len(piece)
+    self._num_content_bytes += len(piece) - num_extra_bytes
+    self._line += piece
+    max_bytes, max_content_bytes = self._limits
+    self._is_too_long = (
+      self._is_too_long
+      or self.num_bytes > max_bytes
+      or self._num_content_bytes > max_content_bytes
+    )
+    if self._is_too_long:
+      del self._line[_START_BYTES:]
+
+  def close(self, line_num: int) -> bytes | Drop:
+    line = bytes(self._line)
+    if line_num == 1:
+      line = line.removeprefix(codecs.BOM_UTF8)
+    if self._is_too_long:
+      return Drop('document_too_large', excerpt=line)
+    return line
+
+
 def read_document(
   open_chunks: Callable[[], Iterator[bytes]], max_bytes: int
-) -> Iterator[tuple[int, dict[str, Any] | Drop]]:
+) -> Objects:
   """Yields (1-based number, object or why it is dropped) of a document.
 
   An array cannot be read beyond a fault: everything before it is yielded, and
@@ -55,7 +181,7 @@ def read_document(
         raise text.fault()
     text.check_end()
   except Drop as drop:
-    damage = text.damage
+    damage = text.end if text.end is not None and text.end.damage else None
     if not num:
       start, damage = read_start(open_chunks(), max_bytes + 1)
       if any(map(_is_object, start.split(b'\n'))):
@@ -92,20 +218,17 @@ class _Text:
   """The text of a file, of which little more than one value is in memory.
 
   Attributes:
-    damage: The `Drop` that ends the file, if that was met.
+    end: Why the text ends where it does, if not with the file: the `Drop` of
+      its pieces, or invalid_utf8.
   """
 
   def __init__(self, chunks: Iterator[bytes], max_bytes: int):
-    self.damage: Drop | None = None
-    self._chunks = chunks
+    self.end: Drop | None = None
+    self._pieces = codecs.iterdecode(chunks, 'utf-8-sig')
     self._max_bytes = max_bytes
-    self._decode = codecs.getincrementaldecoder('utf-8-sig')().decode
     # What is decoded, how much of it is used, and bytes behind it that are no
     # UTF-8.
     self._text, self._position, self._rest = '', 0, b''
-    self._is_at_end = False
-    # Why the text ends where it does, if not with the file.
-    self._end_fault: Drop | None = None
 
   def take(self, character: str) -> bool:
     """Passes over white space and that character; False if another follows."""
@@ -143,7 +266,7 @@ class _Text:
   def check_end(self) -> None:
     """Raises why, if anything but white space follows."""
     self._skip_spaces()
-    if self._position < len(self._text) or self._end_fault is not None:
+    if self._position < len(self._text) or self.end is not None:
       raise self.fault()
 
   def fault(self, may_go_on: bool | None = None) -> Drop:
@@ -155,10 +278,9 @@ class _Text:
     """
     if may_go_on is None:
       may_go_on = self._position == len(self._text)
-    if may_go_on and self.damage is not None:
-      return self.damage
-    drop = may_go_on and self._end_fault or Drop('malformed_json')
-    drop.excerpt = self._excerpt()
+    drop = may_go_on and self.end or Drop('malformed_json')
+    if not drop.damage:
+      drop.excerpt = self._excerpt()
     return drop
 
   def _skip_spaces(self) -> None:
@@ -173,26 +295,22 @@ class _Text:
     pieces = [self._text[self._position :]]
     num_left, num_read = len(pieces[0]), 0
     num_wanted = max(1, min(num_left, self._max_bytes - num_left))
-    while num_read < num_wanted and not self._is_at_end:
-      pieces.append(self._read_piece())
-      num_read += len(pieces[-1])
+    while num_read < num_wanted and (piece := self._read_piece()):
+      pieces.append(piece)
+      num_read += len(piece)
     self._text, self._position = ''.join(pieces), 0
     return num_read > 0
 
   def _read_piece(self) -> str:
     try:
-      chunk = next(self._chunks, b'')
-      self._is_at_end = not chunk
-      return self._decode(chunk, final=not chunk)
+      return next(self._pieces, '')
     except Drop as damage:
-      self.damage = self._end_fault = damage
-      piece = ''
+      self.end = damage
+      return ''
     except UnicodeDecodeError as error:
-      self._end_fault = Drop('invalid_utf8')
+      self.end = Drop('invalid_utf8')
       self._rest = error.object[error.start :][:EXCERPT_BYTES]
-      piece = error.object[: error.start].decode()
-    self._is_at_end = True
-    return piece
+      return error.object[: error.start].decode()
 
   def _excerpt(self) -> bytes:
     end = self._position + EXCERPT_BYTES
