@@ -26,6 +26,25 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile('ci' if os.environ.get('CI') else 'local')
 
+# Their tests train models. First: of two workers one is given the first half, so
+# that most runs of the session's fixtures are made once, and the last tests,
+# for which one worker waits for the other, are short.
+_TRAINING = tuple(
+  f'tests/{name}'
+  for name in (
+    'test_demo.py',
+    'test_first_model.py',
+    'test_fixture_runs.py',
+    'test_examples.py',
+    'training/',
+    'run/',
+    'evaluation/',
+    'methods/',
+    'exporting/',
+    'sweeping/',
+  )
+)
+
 _REPOSITORY = pathlib.Path(__file__).resolve().parents[1]
 _SHARED_DATA = _REPOSITORY / '..' / 'shared' / 'data'
 
@@ -62,6 +81,10 @@ def _no_worker_survives():
       f'worker_binary processes outlive the tests: {left}. Run TFF '
       'computations in set_in_process_context(), or end the context.'
     )
+
+
+def pytest_collection_modifyitems(items):
+  items.sort(key=lambda item: not item.nodeid.startswith(_TRAINING))
 
 
 def pytest_sessionfinish():
