@@ -26,9 +26,9 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile('ci' if os.environ.get('CI') else 'local')
 
-# Their tests train models. First: of two workers one is given the first half, so
-# that most runs of the session's fixtures are made once, and the last tests,
-# for which one worker waits for the other, are short.
+# Their tests train models, and come first: one of two workers is given the
+# first half, so that most runs of the session's fixtures are made once, and the
+# last tests, for which one worker waits for the other, are short.
 _TRAINING = tuple(
   f'tests/{name}'
   for name in (
