@@ -1,8 +1,11 @@
 """Configs that differ only where a resumed run may share what was built."""
 
+import dataclasses
+
 import planned_configs
 import pytest
 
+from tff_fedfish.methods import registry
 from tff_fedfish.run import learning_setup
 
 
@@ -45,3 +48,16 @@ def test_so_many_are_kept(build, monkeypatch, max_kept, is_kept):
   built = build(one)
   build(two)
   assert (build(one) is built) == is_kept
+
+
+def test_a_method_may_be_given_what_a_resumed_run_may_change(
+  build, monkeypatch
+):
+  configs = [planned_configs.by_hand(training__num_rounds=n) for n in (2, 4)]
+  method = dataclasses.replace(
+    configs[0].method,
+    arguments=lambda config: {'num_rounds': config.training.num_rounds},
+  )
+  monkeypatch.setattr(registry, 'find', lambda name: method)
+  first, more = map(build, configs)
+  assert first is not more

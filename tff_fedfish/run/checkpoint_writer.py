@@ -96,7 +96,7 @@ class CheckpointWriter:
     )
     try:
       thread.start()
-    except RuntimeError:  # The system has no thread to give.
+    except (RuntimeError, MemoryError):  # The system has no thread to give.
       self._written = earlier
       raise
 

@@ -46,8 +46,12 @@ def keep_last(
 
   @functools.wraps(build)
   def get(config):
-    # The class too: two of one's own methods may share a name.
-    key = type(config.algorithm), run_directory.settings_fingerprint(config)
+    key = (
+      # Two of one's own methods may share a name, or pass on any setting.
+      type(config.algorithm),
+      repr(config.method.arguments(config)),
+      run_directory.settings_fingerprint(config),
+    )
     if key not in kept:
       while len(kept) >= MAX_KEPT:
         del kept[next(iter(kept))]
