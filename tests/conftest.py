@@ -11,8 +11,13 @@ import hypothesis
 import pytest
 import worker_processes
 
-# Before any test module imports TensorFlow.
+# Before any test module imports TensorFlow. Small models gain nothing from a
+# second thread, which another pytest worker's tests need.
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
+os.environ.setdefault('TF_NUM_INTRAOP_THREADS', '1')
+os.environ.setdefault('TF_NUM_INTEROP_THREADS', '1')
+# Imports make much that stays: see pytest_collection_finish.
+gc.disable()
 # A shell that starts the tests in the background has them ignore SIGINT, and
 # with them TFF's worker process, which TFF ends by it and waits for.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -93,6 +98,7 @@ def pytest_collection_finish():
   gc.collect()
   gc.freeze()
   gc.set_threshold(100_000, 20, 100)
+  gc.enable()
 
 
 def pytest_sessionfinish():
