@@ -12,7 +12,7 @@ from typing import Any
 from pipelines import c4
 from pipelines.read_objects import read_objects, record_reader
 from pipelines.source import Drop, Fields, RawRecord, Source
-from tff_fedfish.data.client_id_text import client_id_to_text
+from tff_fedfish.data.client_ids import client_id_to_text
 from tff_fedfish.errors import UserError
 
 _KEY = 'key'

@@ -1,6 +1,7 @@
-"""Exceptions that the command line shows as a line, not as a traceback."""
+"""Exceptions that the command line shows as a line; checks of arguments."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from typing import Any
 
 
 class UserError(Exception):
@@ -28,3 +29,14 @@ class FailedError(Exception):
 
   One line again, but `fedfish` exits with code 1.
   """
+
+
+def require(is_met: bool, name: str, wanted: str, value: Any) -> None:
+  """Raises ValueError, naming an argument, unless what it must be is met."""
+  if not is_met:
+    raise ValueError(f'`{name}` must be {wanted}, found {value!r}.')
+
+
+def require_one_of(name: str, value: Any, allowed: Collection[str]) -> None:
+  """Raises ValueError, naming an argument, unless its value is allowed."""
+  require(value in allowed, name, f'one of {", ".join(allowed)}', value)

@@ -1,14 +1,16 @@
-"""Files that appear whole or not at all, and errors that name the path."""
+"""Files that appear whole or not at all; JSON that is checked; safe CSV."""
 
 import contextlib
+import csv
 import dataclasses
+import io
 import json
 import os
 import pathlib
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from tff_fedfish import json_values
@@ -219,3 +221,28 @@ def umask() -> int:
   status = pathlib.Path('/proc/self/status').read_text(encoding='utf-8')
   (mask,) = re.findall(r'^Umask:\s*([0-7]+)$', status, re.MULTILINE)
   return int(mask, 8)
+
+
+def csv_file(names: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+  """Returns a CSV file with numbers in full precision.
+
+  Args:
+    names: The header.
+    rows: Cells. None is empty. A text that a spreadsheet would take for a
+      formula begins with an apostrophe.
+  """
+  file = io.StringIO()
+  writer = csv.writer(file, lineterminator='\n')
+  writer.writerow(names)
+  writer.writerows(map(_csv_cell, row) for row in rows)
+  return file.getvalue()
+
+
+def _csv_cell(value: Any) -> Any:
+  if value is None:
+    return ''
+  if isinstance(value, str):
+    formula = ('=', '+', '-', '@', '\t', '\r')
+    return f"'{value}" if value.startswith(formula) else value
+  # NumPy's scalars: a Python number is written exactly.
+  return value.item() if hasattr(value, 'item') else value

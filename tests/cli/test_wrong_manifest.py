@@ -9,8 +9,7 @@ from grouping_jobs import group_lines
 
 from pipelines.source import Fields
 from pipelines.splits import SplitRule
-from tff_fedfish.data.manifest import read_manifest
-from tff_fedfish.data.verify_manifest import find_fault
+from tff_fedfish.data.manifest import find_fault, read_manifest
 
 COMMANDS = {
   'inspect': 'tff_fedfish.cli.inspect',

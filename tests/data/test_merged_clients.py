@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from grouping_jobs import group_lines
 
-from tff_fedfish.data import merged_clients, row_counts, row_orders, tokenizers
+from tff_fedfish.data import merged_clients, randomness, row_counts, tokenizers
 from tff_fedfish.data.client_sequences import ClientSequences
 from tff_fedfish.data.grouped_corpus import GroupedCorpus
 
@@ -108,7 +108,7 @@ class TestMergedClients:
     everything = merged.sequences(client_id)
     # 0 + 1 + ... + 9.
     assert len(everything) == 45
-    order = row_orders.permutation(
+    order = randomness.permutation(
       45, shuffle_seed=4, pass_num=2, client_id=client_id
     )
     found = merged.training_sequences(client_id, shuffle_seed=4, round_num=2)
@@ -129,7 +129,7 @@ class TestMergedClients:
     everything = merged.sequences(client_id)
     purposes = dict(shuffle_seed=4, round_num=3)
     found = merged.training_sequences(client_id, stream_length=20, **purposes)
-    rows, is_repeated = row_orders.stream_rows(
+    rows, is_repeated = randomness.stream_rows(
       len(everything), 20, client_id=client_id, **purposes
     )
     np.testing.assert_array_equal(found.tokens, everything.tokens[rows])

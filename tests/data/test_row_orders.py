@@ -4,19 +4,19 @@ import hypothesis
 import hypothesis.strategies as st
 import numpy as np
 
-from tff_fedfish.data import row_orders
+from tff_fedfish.data import randomness
 
 
 def _pass(num_rows, pass_num):
   return list(
-    row_orders.permutation(
+    randomness.permutation(
       num_rows, shuffle_seed=4, pass_num=pass_num, client_id=b'a'
     )
   )
 
 
 def _round(num_rows, stream_length, round_num):
-  return row_orders.stream_rows(
+  return randomness.stream_rows(
     num_rows,
     stream_length,
     shuffle_seed=4,

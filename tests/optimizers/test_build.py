@@ -10,7 +10,6 @@ import tensorflow_federated as tff
 
 from tff_fedfish.algorithms.fed_avg import build_fed_avg
 from tff_fedfish.config.schema import ClientWorkConfig, ServerConfig
-from tff_fedfish.optimizers import cost
 from tff_fedfish.optimizers.build import build_optimizer
 from tff_fedfish.runtime.in_process_context import set_in_process_context
 
@@ -60,7 +59,7 @@ def test_state_is_as_large_as_plan_counts(settings):
   optimizer = build_optimizer(settings, [True])
   state = optimizer.initialize((tf.TensorSpec([5, 3], tf.float32),))
   found = [np.size(value) for value in tf.nest.flatten(state)]
-  assert found.count(15) == cost.of_settings(settings).num_state_tensors
+  assert found.count(15) == settings.step_cost().num_state_tensors
   assert set(found) <= {1, 15}
 
 
@@ -191,4 +190,4 @@ def test_what_decays_is_what_the_model_calls_a_matrix(weight_decay_on, decays):
   ],
 )
 def test_operations_by_hand(settings, num_operations):
-  assert cost.of_settings(settings).num_operations == num_operations
+  assert settings.step_cost().num_operations == num_operations

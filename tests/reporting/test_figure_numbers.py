@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from matplotlib import collections, container
 
-from tff_fedfish.data.client_id_text import text_to_client_id
+from tff_fedfish.data.client_ids import text_to_client_id
 from tff_fedfish.reporting import (
   curves,
   figures,

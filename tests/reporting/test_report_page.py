@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tff_fedfish.data.client_id_text import client_id_to_text
+from tff_fedfish.data.client_ids import client_id_to_text
 from tff_fedfish.errors import UserError
 from tff_fedfish.reporting import (
   comparisons,

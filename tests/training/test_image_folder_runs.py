@@ -18,7 +18,7 @@ from PIL import Image
 from tff_fedfish.cli.main import main
 from tff_fedfish.config import loading as config_loading
 from tff_fedfish.config_fields import ConfigError
-from tff_fedfish.data.client_id_text import text_to_client_id
+from tff_fedfish.data.client_ids import text_to_client_id
 from tff_fedfish.planning import memory
 from tff_fedfish.run import run_directory
 from tff_fedfish.sweeping.sweep_file import SweepFile

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from tff_fedfish.cli.main import main
 from tff_fedfish.config import loading as config_loading
-from tff_fedfish.data import merged_clients, row_orders
+from tff_fedfish.data import merged_clients, randomness
 from tff_fedfish.run import (
   checkpoints,
   cohort_data,
@@ -118,7 +118,7 @@ class TestInputs:
     assert [len(batch['y']) for batch in batches] == [4] * 12
     assert -(-48 // len(everything)) == num_passes
     passes = [
-      row_orders.permutation(
+      randomness.permutation(
         len(everything), shuffle_seed=4, pass_num=n + 1, client_id=client_id
       )
       for n in range(num_passes)

@@ -22,7 +22,7 @@ from tff_fedfish.algorithms.slots.fisher_weighted_mean import (
   DeltaAndFisher,
   FisherWeightedMeanFactory,
 )
-from tff_fedfish.arguments import require_one_of
+from tff_fedfish.errors import require_one_of
 
 FISHER_ESTIMATORS = ('extra_pass', 'last_epoch', 'example_sq', 'true')
 # Those that square the gradients of whole batches.

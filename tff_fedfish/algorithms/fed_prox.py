@@ -17,7 +17,7 @@ import tensorflow_federated as tff
 
 from tff_fedfish.algorithms.slots.client_work import MethodState
 from tff_fedfish.algorithms.slots.compose import Model, compose
-from tff_fedfish.arguments import require, require_one_of
+from tff_fedfish.errors import require, require_one_of
 from tff_fedfish.mathematics import adaptive_mu
 
 ADAPTATIONS = ('none', *adaptive_mu.RULES)

@@ -184,7 +184,7 @@ def _print_largest(
 ) -> None:
   import numpy as np
 
-  from tff_fedfish.data.client_id_text import client_id_to_text
+  from tff_fedfish.data.client_ids import client_id_to_text
 
   words = sizes['num_words']
   # Stable, so that equal groups stay in the order of their ids.
@@ -264,6 +264,6 @@ def _write_plots(
 
 def _one_line(text: str) -> str:
   """Returns text of others without what a terminal would act upon."""
-  from tff_fedfish.data.client_id_text import client_id_to_text
+  from tff_fedfish.data.client_ids import client_id_to_text
 
   return client_id_to_text(text.encode('utf-8', 'replace'))

@@ -5,7 +5,7 @@ import typing
 from typing import Literal
 
 from tff_fedfish.config_fields import Section, number
-from tff_fedfish.data.client_id_text import text_to_client_id
+from tff_fedfish.data.client_ids import text_to_client_id
 from tff_fedfish.data.images.image_corpora import IMAGE_CORPORA
 from tff_fedfish.errors import UserError
 

@@ -13,7 +13,7 @@ from tff_fedfish.config import schema as config_lib
 from tff_fedfish.config.data_settings import IMAGE_SIZES
 from tff_fedfish.config.files import ConfigValues, read_values
 from tff_fedfish.config_fields import ConfigError
-from tff_fedfish.data.client_id_text import client_id_to_text
+from tff_fedfish.data.client_ids import client_id_to_text
 from tff_fedfish.errors import UserError
 from tff_fedfish.methods import registry
 from tff_fedfish.methods.settings import AlgorithmConfig

@@ -1,7 +1,7 @@
 """Settings of a client's work and of the server's step: each an optimizer's."""
 
 import dataclasses
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 from tff_fedfish.config_fields import Section, number
 
@@ -18,6 +18,19 @@ _READERS = {
   'weight_decay_on': ('adamw',),
 }
 _OF_SCHEDULES = ('schedule_rounds', 'final_fraction')
+# Adam's first and second moment: 3 and 4.
+_MEAN, _SCALE = 3, 4
+# Product with the rate, root, sum, quotient, difference.
+_ADAPTIVE_STEP = 5
+
+
+class OptimizerCost(NamedTuple):
+  """Cost of one step, per weight."""
+
+  num_state_tensors: int
+  """Float32 numbers that the state keeps for each weight."""
+  num_operations: int
+  """Additions, products, divisions and roots."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -101,6 +114,14 @@ class OptimizerSettings(Section, section='client_work'):
           f'`{section}.final_fraction` must be above 0 with {chosen}, found 0.0'
         )
     return problems
+
+  def step_cost(self) -> OptimizerCost:
+    """Returns the cost of one step of the optimizer."""
+    num_tensors, num_operations = _cost_without_clipping(self)
+    if self.max_gradient_norm is not None:
+      # Quotient, square and sum for the norm; quotient and product to scale.
+      num_operations += 5
+    return OptimizerCost(num_tensors, num_operations)
 
   @property
   def varies_learning_rate(self) -> bool:
@@ -194,3 +215,24 @@ def unread_settings(settings: OptimizerSettings) -> dict[str, str]:
 def _either(names):
   *others, last = names
   return f'{", ".join(others)} or {last}' if others else last
+
+
+def _cost_without_clipping(settings):
+  name = settings.optimizer
+  if name == 'sgd':
+    # w - rate v; v and, with Nesterov, g + mu v take a product and a sum.
+    has_momentum = settings.momentum > 0
+    return has_momentum, 2 + 2 * has_momentum + 2 * settings.nesterov
+  if name == 'adagrad':
+    # Square and sum.
+    return 1, 2 + _ADAPTIVE_STEP
+  if name == 'adamw':
+    decay = 2 if settings.weight_decay else 0
+    return 2, _MEAN + _SCALE + _ADAPTIVE_STEP + decay
+  num_means = 1
+  if name == 'yogi' or not settings.corrects_bias:
+    # Without momentum FedOpt's listing keeps no mean.
+    num_means = int(settings.beta_1 > 0)
+  # Yogi: square, two differences, two products.
+  scale = 5 if name == 'yogi' else _SCALE
+  return 1 + num_means, _MEAN + scale + _ADAPTIVE_STEP

@@ -1,14 +1,25 @@
-"""The client ids of a grouped corpus: a sorted sequence of bytes."""
+"""Client ids: the sorted ones of a corpus in memory, and one id as text."""
 
 import bisect
 import collections.abc
 import itertools
+import re
+import typing
+import unicodedata
+import urllib.parse
 from typing import NamedTuple, overload
 
-import pyarrow as pa
+if typing.TYPE_CHECKING:
+  import pyarrow as pa
 
 # Every so many ids, one is held as an object: `bisect` is fast over those.
 _SAMPLING = 256
+# Control characters, line and paragraph separators; and the surrogates that
+# stand for bytes that are not UTF-8.
+_ESCAPED_CATEGORIES = frozenset({'Cc', 'Zl', 'Zp', 'Cs'})
+# Of a cell that a spreadsheet takes for a formula; also in full width.
+_FORMULA_STARTS = ('=', '+', '-', '@', '＝', '＋', '－', '＠')
+_BROKEN_ESCAPE = re.compile(r'%(?![0-9A-Fa-f]{2})')
 
 
 class _Chunk(NamedTuple):
@@ -26,7 +37,7 @@ class ClientIds(collections.abc.Sequence):
   each, not a million Python objects.
   """
 
-  def __init__(self, sorted_ids: pa.BinaryArray | pa.ChunkedArray):
+  def __init__(self, sorted_ids: 'pa.BinaryArray | pa.ChunkedArray'):
     """Takes over the ids of an array.
 
     Args:
@@ -103,7 +114,10 @@ class ClientIds(collections.abc.Sequence):
     return ClientIds, (self._ids,)
 
 
-def _chunk(array: pa.BinaryArray) -> _Chunk:
+def _chunk(array) -> _Chunk:
+  # Late: it takes a fifth of a second, and ids as text do not need it.
+  import pyarrow as pa
+
   _, limits, data = array.buffers()
   # The buffers may hold more than the array, which can be a slice.
   stop = array.offset + len(array) + 1
@@ -112,3 +126,50 @@ def _chunk(array: pa.BinaryArray) -> _Chunk:
   data = memoryview(data or b'').cast('B')
   samples = array.take(pa.array(range(0, len(array), _SAMPLING))).to_pylist()
   return _Chunk(limits, data, samples)
+
+
+def client_id_to_text(client_id: bytes) -> str:
+  """Returns a client id as one line of text, reversibly.
+
+  Valid UTF-8 stands for itself. Control characters, line separators, bytes
+  that are not UTF-8, and the percent sign itself are written as `%XX`, one
+  per byte.
+  """
+  text = client_id.decode('utf-8', 'surrogateescape')
+  return ''.join(
+    _escape(character)
+    if character == '%'
+    or unicodedata.category(character) in _ESCAPED_CATEGORIES
+    else character
+    for character in text
+  )
+
+
+def client_id_to_cell(client_id: bytes) -> str:
+  """Returns a client id as a cell of a CSV file, reversibly.
+
+  The text of `client_id_to_text`, in which a first character that would make
+  it a formula of a spreadsheet is written as `%XX`, too: = + - @.
+  """
+  text = client_id_to_text(client_id)
+  if text.startswith(_FORMULA_STARTS):
+    text = _escape(text[0]) + text[1:]
+  return text
+
+
+def text_to_client_id(text: str) -> bytes:
+  """Returns the client id that one of the two functions above wrote as `text`.
+
+  Raises:
+    ValueError: If a percent sign is not followed by two hexadecimal digits.
+  """
+  if _BROKEN_ESCAPE.search(text):
+    raise ValueError(
+      f'a client id must have two hexadecimal digits after %, found {text!r}'
+    )
+  return urllib.parse.unquote_to_bytes(text)
+
+
+def _escape(character: str) -> str:
+  data = character.encode('utf-8', 'surrogateescape')
+  return ''.join(f'%{byte:02X}' for byte in data)

@@ -10,7 +10,7 @@ from typing import Any, Self, TypeVar
 
 import numpy as np
 
-from tff_fedfish.data import randomness, row_orders
+from tff_fedfish.data import randomness
 
 if typing.TYPE_CHECKING:
   import tensorflow as tf
@@ -99,7 +99,7 @@ class ClientRows:
       max_sequences: Rows to keep, at most, after the round's shuffle. None:
         all.
       stream_length: Rows that the round takes instead from the client's stream
-        of passes, see `row_orders.stream_rows`; they have `is_repeated`. None:
+        of passes, see `randomness.stream_rows`; they have `is_repeated`. None:
         the round is one pass.
 
     Returns:
@@ -113,11 +113,11 @@ class ClientRows:
     rows = self._selectable(client_id)
     purposes = dict(shuffle_seed=shuffle_seed, client_id=client_id)
     if stream_length is not None:
-      order, is_repeated = row_orders.stream_rows(
+      order, is_repeated = randomness.stream_rows(
         len(rows), stream_length, round_num=round_num, **purposes
       )
       return dataclasses.replace(rows.select(order), is_repeated=is_repeated)
-    order = row_orders.permutation(len(rows), pass_num=round_num, **purposes)
+    order = randomness.permutation(len(rows), pass_num=round_num, **purposes)
     kept = rows.select(order[:max_sequences])
     return dataclasses.replace(
       kept,

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tff_fedfish.data import records, verify_manifest
+from tff_fedfish.data import records
 from tff_fedfish.data.corpus_index import (
   INDEX_NAME,
   index_sha256,
@@ -26,6 +26,8 @@ from tff_fedfish.data.manifest import (
   MANIFEST_NAME,
   Manifest,
   Shard,
+  find_fault,
+  find_wrong_count,
   read_manifest,
 )
 from tff_fedfish.errors import UserError
@@ -83,12 +85,12 @@ def verify_corpus(
       )
     _check_shard(path, shard_num, manifest, rows, checked, on_bytes)
     checked.num_shards += 1
-  fault = verify_manifest.find_wrong_count(
+  fault = find_wrong_count(
     manifest,
     num_records=checked.num_records,
     num_groups=checked.num_groups,
     records_out=checked.num_examples,
-  ) or verify_manifest.find_fault(manifest)
+  ) or find_fault(manifest)
   if fault:
     raise UserError(f'{str(directory / MANIFEST_NAME)!r} {fault}. {_ADVICE}')
   return checked

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from tff_fedfish import files
-from tff_fedfish.data.client_id_text import (
+from tff_fedfish.data.client_ids import (
   client_id_to_cell,
   client_id_to_text,
   text_to_client_id,

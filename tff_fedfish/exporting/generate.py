@@ -9,7 +9,7 @@ import re
 import numpy as np
 
 from tff_fedfish.config_fields import as_declared, number, unmet_requirement
-from tff_fedfish.data.client_id_text import (
+from tff_fedfish.data.client_ids import (
   client_id_to_text,
   text_to_client_id,
 )

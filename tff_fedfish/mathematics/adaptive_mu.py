@@ -18,7 +18,7 @@ from collections.abc import Mapping
 import numpy as np
 import tensorflow as tf
 
-from tff_fedfish.arguments import require_one_of
+from tff_fedfish.errors import require_one_of
 
 RULES = ('fl4health', 'strict', 'reference')
 

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_fedfish.arguments import require
+from tff_fedfish.errors import require
 from tff_fedfish.optimizers import base
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_fedfish.arguments import require
+from tff_fedfish.errors import require
 
 Structure = Any
 

@@ -23,7 +23,7 @@ from typing import Literal
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_fedfish.arguments import require, require_one_of
+from tff_fedfish.errors import require, require_one_of
 from tff_fedfish.optimizers import base
 
 _NEXT_SCALE = {

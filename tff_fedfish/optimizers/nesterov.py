@@ -13,7 +13,7 @@ Plain momentum, theta - rate v, is `tff.learning.optimizers.build_sgdm`.
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_fedfish.arguments import require
+from tff_fedfish.errors import require
 from tff_fedfish.optimizers import base
 
 

@@ -11,7 +11,6 @@ from typing import Annotated, NamedTuple
 from models import transformer_config
 from models.transformer_config import TransformerConfig, num_parameters
 from tff_fedfish.config.schema import TrainConfig
-from tff_fedfish.optimizers import cost
 from tff_fedfish.planning import client_steps
 
 
@@ -89,7 +88,7 @@ def of_round(config: TrainConfig) -> RoundFlops:
   one_pass_after = one_forward.total + one_backward
   one_pass_after += config.algorithm.samples_labels * one_forward.logits
   num_squares = steps.num_steps_after_training + steps.num_observed_steps
-  step_cost = cost.of_settings(config.client_work).num_operations
+  step_cost = config.client_work.step_cost().num_operations
   # Once per weight of every client.
   over_weights = num_clients * num_weights
   parts = dict(
@@ -103,7 +102,7 @@ def of_round(config: TrainConfig) -> RoundFlops:
     client_sums=(1 + config.method.cost(config).flops_per_weight)
     * over_weights,
     # A quotient of two sums.
-    server=(1 + cost.of_settings(config.server).num_operations) * num_weights,
+    server=(1 + config.server.step_cost().num_operations) * num_weights,
   )
   num_tokens = num_rows * shape.sequence_length * steps.num_passes
   return RoundFlops(

@@ -15,7 +15,6 @@ from models.model_shapes import ModelShape, weight_shapes
 from models.transformer_config import TransformerConfig
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.data.images.image_corpora import IMAGE_CORPORA
-from tff_fedfish.optimizers import cost
 
 Parts = dict[str, int]
 """Part -> bytes."""
@@ -58,7 +57,7 @@ def of_config(config: TrainConfig) -> tuple[ProcessMemory, ...]:
   sizes = tensor_bytes(config.model_shape()).values()
   weights = sum(sizes)
   sums = config.method.cost(config).models_summed * weights
-  num_moments = cost.of_settings(config.server).num_state_tensors
+  num_moments = config.server.step_cost().num_state_tensors
   process, at_client = _process_parts(config), moments_of_client(config)
   state = process | {
     'weights': weights,
@@ -123,7 +122,7 @@ def moments_of_client(config: TrainConfig) -> dict[str, Parts]:
   work, method_cost = config.client_work, config.method.cost(config)
   shape = config.model_shape()
   weights = sum(tensor_bytes(shape).values())
-  num_moments = cost.of_settings(work).num_state_tensors
+  num_moments = work.step_cost().num_state_tensors
   num_rows = min(work.max_batch_rows, work.micro_batch_size or math.inf)
   pass_after = method_cost.pass_after_training
   slice_sums = 0 if work.micro_batch_size is None else weights

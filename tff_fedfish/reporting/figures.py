@@ -13,8 +13,8 @@ import numpy as np
 from matplotlib import figure as matplotlib_figure
 from matplotlib import font_manager, ft2font, lines, rc_context, ticker
 
+from tff_fedfish.files import csv_file
 from tff_fedfish.reporting import style
-from tff_fedfish.reporting.csv_files import csv_file
 from tff_fedfish.reporting.evaluations import Interval
 
 NARROW_INCHES = 5.4

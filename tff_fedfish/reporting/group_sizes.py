@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tff_fedfish.reporting.csv_files import csv_file
+from tff_fedfish.files import csv_file
 
 MEASURES = ('num_examples', 'num_words', 'num_bytes')
 """Counts of a group; the columns of the index."""

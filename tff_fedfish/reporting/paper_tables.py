@@ -10,9 +10,9 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from tff_fedfish.files import csv_file
 from tff_fedfish.methods import registry
 from tff_fedfish.reporting import matching
-from tff_fedfish.reporting.csv_files import csv_file
 from tff_fedfish.reporting.evaluations import Evaluation, Interval
 from tff_fedfish.reporting.matching import (
   FIXED_COMPUTE,

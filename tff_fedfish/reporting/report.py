@@ -8,10 +8,13 @@ import tempfile
 from collections.abc import Sequence
 
 from tff_fedfish.errors import UserError
-from tff_fedfish.files import require_usable_output, write_directory_atomically
+from tff_fedfish.files import (
+  csv_file,
+  require_usable_output,
+  write_directory_atomically,
+)
 from tff_fedfish.reporting import settings
 from tff_fedfish.reporting.comparisons import compare_methods
-from tff_fedfish.reporting.csv_files import csv_file
 from tff_fedfish.reporting.page import (
   GENERATOR,
   build_sections,

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 import pandas as pd
 
-from tff_fedfish.data.client_id_text import client_id_to_cell, client_id_to_text
+from tff_fedfish.data.client_ids import client_id_to_cell, client_id_to_text
 from tff_fedfish.reporting import figures
 from tff_fedfish.reporting.evaluations import Evaluation
 from tff_fedfish.reporting.runs import Run, Subject

@@ -4,7 +4,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
-from tff_fedfish.reporting.csv_files import csv_file
+from tff_fedfish.files import csv_file
 from tff_fedfish.reporting.evaluations import Interval
 from tff_fedfish.reporting.runs import Run, subjects
 from tff_fedfish.reporting.words import shown, words_of

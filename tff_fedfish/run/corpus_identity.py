@@ -5,15 +5,33 @@ import hashlib
 import json
 import os
 import pathlib
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 from tff_fedfish import files
 from tff_fedfish.config.schema import TrainConfig
-from tff_fedfish.data.corpus import Corpus
 from tff_fedfish.data.manifest import Manifest
 from tff_fedfish.errors import UserError
 
 CORPUS_NAME = 'corpus.json'
+
+
+class Corpus(Protocol):
+  """The examples of many clients: a `GroupedCorpus`, or `ImageClients`."""
+
+  client_ids: Sequence[bytes]
+  """All clients, held-out ones included, sorted."""
+  held_out: Sequence[bytes]
+  """Clients that the corpus's own split holds out of training; () where it has
+  none."""
+  manifest: Manifest | None
+  """None with images."""
+  row_name: str
+  """Name of the rows that a client trains on: 'sequences' or 'images'."""
+
+  @property
+  def fingerprint(self) -> str:
+    """SHA-256 of the clients and their sizes, in hexadecimal."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -13,13 +13,13 @@ from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.data import merged_clients
 from tff_fedfish.data.client_sequences import ClientSequences
 from tff_fedfish.data.client_splits import ClientSplit, split_clients
-from tff_fedfish.data.corpus import Corpus
 from tff_fedfish.data.grouped_corpus import GroupedCorpus
 from tff_fedfish.data.merged_clients import Merge
 from tff_fedfish.data.sequences import ClientRows
 from tff_fedfish.data.tokenizers import Tokenizer, load_tokenizer
 from tff_fedfish.errors import UserError
 from tff_fedfish.progress import Progress
+from tff_fedfish.run.corpus_identity import Corpus
 
 
 def training_clients(config: TrainConfig, split: ClientSplit) -> list[bytes]:

@@ -14,8 +14,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tff_fedfish.arguments import require
-from tff_fedfish.errors import FailedError
+from tff_fedfish.errors import FailedError, require
 from tff_fedfish.runtime import ray_cluster, values
 from tff_fedfish.runtime.client_runner import PartialSum, divide_cohort
 from tff_fedfish.runtime.ray_pool import (

@@ -17,12 +17,10 @@ from tff_fedfish import environment
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.data import unknown_tokens
 from tff_fedfish.data.client_splits import ClientSplit
-from tff_fedfish.data.corpus import Corpus
 from tff_fedfish.data.tokenizers import Tokenizer
 from tff_fedfish.errors import UserError, UserErrors
 from tff_fedfish.evaluation import evaluation_clients
 from tff_fedfish.methods import registry
-from tff_fedfish.optimizers import cost
 from tff_fedfish.planning import memory
 from tff_fedfish.printing import format_bytes
 from tff_fedfish.run import (
@@ -33,6 +31,7 @@ from tff_fedfish.run import (
   run_directory,
   run_inputs,
 )
+from tff_fedfish.run.corpus_identity import Corpus
 from tff_fedfish.runtime import ray_cluster
 
 
@@ -214,7 +213,7 @@ def checkpoint_bytes(config: TrainConfig) -> int:
     if settings.keep_every_num_rounds:
       num_spaced = num_rounds // settings.keep_every_num_rounds
     num_kept = min(num_kept, 2 + settings.keep_last + num_spaced)
-  num_moments = cost.of_settings(config.server).num_state_tensors
+  num_moments = config.server.step_cost().num_state_tensors
   model_bytes = sum(memory.tensor_bytes(config.model_shape()).values())
   return num_kept * (1 + num_moments) * model_bytes
 

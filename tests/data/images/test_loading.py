@@ -215,7 +215,7 @@ def test_cifar10(tmp_path):
     (
       'cifar100',
       dict(partition=None, held_out='matching'),
-      "read with a `partition` alone, as clients of 'cifar100' are held out by",
+      "read only with a `partition`, as clients of 'cifar100' are held out by",
     ),
   ],
 )

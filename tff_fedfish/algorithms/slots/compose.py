@@ -18,8 +18,8 @@ from tff_fedfish.algorithms.slots.client_work import (
   split_state,
 )
 from tff_fedfish.algorithms.slots.trained_models import FederatedProcess
-from tff_fedfish.arguments import require
 from tff_fedfish.batch_gradients import ExtraLoss
+from tff_fedfish.errors import require
 
 Structure = Any
 Model = tff.learning.models.FunctionalModel | ModelSpec

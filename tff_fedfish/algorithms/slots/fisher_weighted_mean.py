@@ -8,7 +8,7 @@ import tensorflow_federated as tff
 
 from tff_fedfish import fisher
 from tff_fedfish.algorithms.slots.bounds import zero_if_non_finite
-from tff_fedfish.arguments import require
+from tff_fedfish.errors import require
 
 
 class DeltaAndFisher(NamedTuple):

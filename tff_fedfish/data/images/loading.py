@@ -131,6 +131,6 @@ def _check_arguments(
     )
   if partition is None and held_out != 'whole':
     raise ValueError(
-      '`held_out` is read with a `partition` alone, as clients of '
+      '`held_out` is read only with a `partition`, as clients of '
       f'{name!r} are held out by its own split. Leave it out.'
     )

@@ -6,7 +6,7 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from tff_fedfish.data import client_id_text
+from tff_fedfish.data import client_ids
 
 
 @pytest.mark.parametrize(
@@ -24,8 +24,8 @@ from tff_fedfish.data import client_id_text
   ],
 )
 def test_by_hand(client_id, text):
-  assert client_id_text.client_id_to_text(client_id) == text
-  assert client_id_text.text_to_client_id(text) == client_id
+  assert client_ids.client_id_to_text(client_id) == text
+  assert client_ids.text_to_client_id(text) == client_id
 
 
 @hypothesis.given(
@@ -35,8 +35,8 @@ def test_by_hand(client_id, text):
   )
 )
 def test_every_id_returns_and_is_one_line(client_id):
-  text = client_id_text.client_id_to_text(client_id)
-  assert client_id_text.text_to_client_id(text) == client_id
+  text = client_ids.client_id_to_text(client_id)
+  assert client_ids.text_to_client_id(text) == client_id
   assert len(text.splitlines()) <= 1
   assert not any(unicodedata.category(c) in ('Cc', 'Cs') for c in text)
   text.encode('utf-8')
@@ -59,8 +59,8 @@ def test_every_id_returns_and_is_one_line(client_id):
   ],
 )
 def test_cells_are_no_formulas(client_id, cell):
-  assert client_id_text.client_id_to_cell(client_id) == cell
-  assert client_id_text.text_to_client_id(cell) == client_id
+  assert client_ids.client_id_to_cell(client_id) == cell
+  assert client_ids.text_to_client_id(cell) == client_id
 
 
 @hypothesis.given(
@@ -69,15 +69,15 @@ def test_cells_are_no_formulas(client_id, cell):
 )
 def test_every_id_returns_from_a_cell(start, rest):
   client_id = start + rest
-  cell = client_id_text.client_id_to_cell(client_id)
+  cell = client_ids.client_id_to_cell(client_id)
   assert not cell or cell[0] not in '=+-@\t\r＝＋－＠'
-  assert client_id_text.text_to_client_id(cell) == client_id
+  assert client_ids.text_to_client_id(cell) == client_id
   # What stood in files before there were cells.
-  text = client_id_text.client_id_to_text(client_id)
-  assert client_id_text.text_to_client_id(text) == client_id
+  text = client_ids.client_id_to_text(client_id)
+  assert client_ids.text_to_client_id(text) == client_id
 
 
 @pytest.mark.parametrize('text', ['50% off', 'x%', 'x%4', '%G0'])
 def test_broken_escapes_are_errors(text):
   with pytest.raises(ValueError, match='two hexadecimal digits after %, found'):
-    client_id_text.text_to_client_id(text)
+    client_ids.text_to_client_id(text)
