@@ -98,6 +98,7 @@ def _import_problem(importer: str, imported: _Import) -> str:
     and module != _METHODS,
     'runtime/ knows no algorithm': _is_in(importer, 'tff_fedfish.runtime')
     and _is_in(module, _METHODS),
+    'a module imports itself': module == importer,
     'private names of a library are used in one module': any(
       _is_in(module, private) and importer != allowed
       for private, allowed in _INTERNALS.items()
@@ -223,6 +224,8 @@ def test_no_file_breaks_a_rule():
     ),
     ('tff_fedfish.demo', 'ray._private.worker', 'private names of a library'),
     ('tff_fedfish.demo', 'from configs import demo', 'nothing imports configs'),
+    ('tff_fedfish.demo', 'from tff_fedfish import demo', 'imports itself'),
+    ('tff_fedfish.demo', 'import tff_fedfish.demo', 'imports itself'),
     ('tff_fedfish.demo', 'import argparse', 'only cli/ reads arguments'),
     ('tff_fedfish.demo', 'import sys\nx = sys.argv[1]', 'only cli/ reads'),
     ('tff_fedfish.demo', 'from sys import argv', 'only cli/ reads arguments'),

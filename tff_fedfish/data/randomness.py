@@ -4,8 +4,6 @@ import hashlib
 
 import numpy as np
 
-from tff_fedfish.data import randomness
-
 _INT32_LIMIT = 2**31
 
 
@@ -70,10 +68,8 @@ def permutation(
   int64 [num_rows], a function of the arguments. Passes count from 1; a run that
   makes one pass per round gives the round.
   """
-  generator = randomness.generator(
-    'client_shuffle', shuffle_seed, pass_num, client_id
-  )
-  return generator.permutation(num_rows)
+  order = generator('client_shuffle', shuffle_seed, pass_num, client_id)
+  return order.permutation(num_rows)
 
 
 def stream_rows(
