@@ -12,7 +12,11 @@ from models import transformer
 from models.image_classifier import IMAGE_CLASSIFIERS, initial_weights
 from models.image_model_config import ImageModelConfig
 from models.token_loss import draw_labels
-from models.transformer_config import TransformerConfig, weight_shapes
+from models.transformer_config import (
+  LOGITS_TENSORS,
+  TransformerConfig,
+  weight_shapes,
+)
 
 Weights = tuple[tuple[tf.Tensor, ...], tuple[tf.Tensor, ...]]
 
@@ -45,6 +49,10 @@ class ModelSpec:
   seed is int32 [2]; the gradient is that at fixed draws, the model not in
   training. None: the model cannot be asked for the Fisher of its own
   distribution."""
+  makes_logits: tuple[bool, ...] | None = None
+  """Whether a trainable tensor makes a language model's logits, of each in
+  their order. A tied embedding does, though it embeds the input, too. None: not
+  a language model, or not known."""
 
 
 def build_language_model(
@@ -124,6 +132,7 @@ def build_language_model(
     ),
     lambda: (transformer.initial_weights(config, model_seed), ()),
     sampled_label_loss,
+    makes_logits=tuple(n in LOGITS_TENSORS for n in weight_shapes(config)),
   )
 
 

@@ -19,6 +19,9 @@ pretrain."""
 # Queries per block of attention: big enough for efficient products, small
 # enough that a block of scores stays small beside activations at 1,024 tokens.
 _QUERY_BLOCK_LENGTH = 256
+LOGITS_TENSORS = ('token_embedding',)
+"""Tensors that make the logits. The embedding is tied: it embeds the input,
+too."""
 MAX_LOGITS_BYTES = 64 * 2**20
 """Logits of one sequence above this are formed in chunks."""
 

@@ -1,8 +1,10 @@
 """The Fisher-weighted mean, against numbers worked out by hand."""
 
+import hypothesis
 import numpy as np
 import pytest
 import tensorflow as tf
+from hypothesis import strategies as st
 
 from tff_fedfish import fisher
 
@@ -188,3 +190,46 @@ class TestAdamOnTheMean:
       [0.900004427, -2.0999977413, 0.4000008433, 2.9000010541],
       rtol=1e-6,
     )
+
+
+class TestMixedMean:
+  def test_by_hand(self):
+    # A quarter of (-0.025, 0.05, 0.375, 0.25), three of (1/14, 0.14, 0, 0.3).
+    weighted = (tf.constant([1 / 14, 0.14, 0.0, 0.3], tf.float64),)
+    (mixed,) = fisher.mixed_mean(weighted, (tf.constant(_fed_avg()),), 0.25)
+    np.testing.assert_allclose(
+      mixed, [0.75 / 14 - 0.00625, 0.1175, 0.09375, 0.2875], atol=1e-12
+    )
+
+  @hypothesis.given(
+    st.lists(
+      st.tuples(st.integers(1, 1000), st.floats(0, 1e30)),
+      min_size=2,
+      max_size=6,
+    ),
+    st.sampled_from([0.0, 0.25, 0.5, 0.75]),
+  )
+  @hypothesis.settings(deadline=None, max_examples=100)
+  def test_influence_of_a_client_is_bounded_whatever_its_diagonal(
+    self, clients, fraction
+  ):
+    weights = np.array([float(w) for w, _ in clients])
+    # Only the first client moves: the mean is its part in the round.
+    terms = [
+      fisher.fisher_weighted_terms(
+        (tf.constant([float(i == 0)], tf.float64),),
+        (tf.constant([diagonal], tf.float64),),
+        tf.constant(weights[i], tf.float64),
+        relative_floor=0.0,
+      )
+      for i, (_, diagonal) in enumerate(clients)
+    ]
+    sums = tf.nest.map_structure(lambda *t: tf.add_n(t), *terms)
+    plain_part = weights[0] / weights.sum()
+    (mixed,) = fisher.mixed_mean(
+      fisher.fisher_weighted_mean(*sums),
+      (tf.constant([plain_part], tf.float64),),
+      fraction,
+    )
+    least = fraction * plain_part
+    assert least - 1e-12 <= mixed.numpy()[0] <= least + 1 - fraction + 1e-12

@@ -13,6 +13,15 @@ learning at scale" (FedFish), equation 4 and algorithms 1 and 2:
 | sum_i w_i F_i | `fisher_mass` |
 
 Averaging deltas with these weights and stepping by 1 is the same as equation 4.
+
+A family around it, which is not in the paper: F_i^p, 0 < p <= 1, may stand for
+F_i (`fisher_diagonal_from_sums`), and the mean may be mixed with FedAvg's:
+
+  g = s sum_i w_i delta_i / sum_i w_i
+      + (1 - s) sum_i w_i F_i^p delta_i / sum_i w_i F_i^p
+
+p = 1 and s = 0 is FedFish; p = 0 or s = 1 is FedAvg. In a coordinate client i
+counts at most s w_i / sum_i w_i + 1 - s, whatever its Fisher diagonal is.
 """
 
 from typing import Any
@@ -169,6 +178,24 @@ def fisher_weighted_mean(
     mean,
     fisher_mass,
     fallback,
+  )
+
+
+def mixed_mean(
+  weighted_mean: Structure, plain_mean: Structure, plain_mean_fraction: float
+) -> Structure:
+  """SERVER side: returns s times the plain mean plus 1 - s times the other.
+
+  Args:
+    weighted_mean: The Fisher-weighted mean of the model deltas.
+    plain_mean: Their mean with the weights w_i, same shapes.
+    plain_mean_fraction: s, in [0, 1].
+  """
+  s = plain_mean_fraction
+  return tf.nest.map_structure(
+    lambda weighted, plain: s * plain + (1.0 - s) * weighted,
+    weighted_mean,
+    plain_mean,
   )
 
 

@@ -12,7 +12,7 @@ distribution, as in Jhunjhunwala et al. (2024), FedFisher, takes labels that the
 model draws.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -32,6 +32,13 @@ NORMALIZATIONS = ('none', 'tensor_mean')
 # (weights, x, y, seed) -> summed loss towards labels drawn from the model, and
 # their number; see `models.functional_model.ModelSpec.sampled_label_loss`.
 DrawnLoss = Callable[..., tuple[tf.Tensor, tf.Tensor]]
+
+Select = Callable[[Structure], Structure]
+
+
+@tf.autograph.experimental.do_not_convert
+def _all_of(tensors):
+  return tensors
 
 
 class FisherSums(NamedTuple):
@@ -113,6 +120,7 @@ def estimate_fisher_sums(
   non_trainable: Structure,
   dataset: tf.data.Dataset,
   *,
+  select: Select = _all_of,
   full_batch_size: int | None = None,
   micro_batch_size: int | None = None,
 ) -> FisherSums:
@@ -126,6 +134,7 @@ def estimate_fisher_sums(
     trainable: The client's weights after local training.
     non_trainable: Weights held fixed.
     dataset: The client's batches.
+    select: Returns those of the trainable tensors whose gradients are squared.
     full_batch_size: Of 'extra_pass', see `ragged_factor`.
     micro_batch_size: Of 'extra_pass': rows of a batch that pass through the
       model at a time; the square is still that of the whole batch's gradient.
@@ -140,14 +149,15 @@ def estimate_fisher_sums(
       model,
       *weights,
       dataset,
+      select=select,
       full_batch_size=full_batch_size,
       micro_batch_size=micro_batch_size,
     )
   rows = dataset.unbatch().batch(1)
   if estimator == 'example_sq':
-    return empirical_fisher_sums(model, *weights, rows)
+    return empirical_fisher_sums(model, *weights, rows, select=select)
   if estimator == 'true':
-    return true_fisher_sums(sampled_label_loss, *weights, rows)
+    return true_fisher_sums(sampled_label_loss, *weights, rows, select=select)
   raise ValueError(f'`estimator` {estimator!r} has no pass after training.')
 
 
@@ -157,6 +167,7 @@ def empirical_fisher_sums(
   non_trainable: Structure,
   dataset: tf.data.Dataset,
   *,
+  select: Select = _all_of,
   full_batch_size: int | None = None,
   micro_batch_size: int | None = None,
 ) -> FisherSums:
@@ -167,7 +178,7 @@ def empirical_fisher_sums(
   batch size, so clients are comparable only at equal batch sizes. The arguments
   are those of `estimate_fisher_sums`.
   """
-  sums = zero_sums(trainable)
+  sums = zero_sums(select(trainable))
   for batch in iter(dataset):
     # The weights are fixed, so nothing else would keep batches from running,
     # and taking memory, side by side.
@@ -181,7 +192,7 @@ def empirical_fisher_sums(
       micro_batch_size=micro_batch_size,
     )
     factor = ragged_factor(found.num_examples, full_batch_size)
-    sums = add_batch(sums, found.data, factor=factor)
+    sums = add_batch(sums, select(found.data), factor=factor)
   return sums
 
 
@@ -190,6 +201,8 @@ def true_fisher_sums(
   trainable: Structure,
   non_trainable: Structure,
   dataset: tf.data.Dataset,
+  *,
+  select: Select = _all_of,
 ) -> FisherSums:
   """Sums squared gradients towards labels that the model itself draws.
 
@@ -211,7 +224,7 @@ def true_fisher_sums(
   noise; the first row's decides a batch's labels, and the stored labels are not
   read.
   """
-  sums = zero_sums(trainable)
+  sums = zero_sums(select(trainable))
   for batch in iter(dataset):
     tf.autograph.experimental.set_loop_options(parallel_iterations=1)
     x, y = split_batch(batch)
@@ -223,15 +236,53 @@ def true_fisher_sums(
         (trainable, non_trainable), x, y, seed
       )
     gradients = dense_gradients(tape, loss, trainable)
-    sums = add_batch(sums, gradients, num_terms=num_labels)
+    sums = add_batch(sums, select(gradients), num_terms=num_labels)
   return sums
 
 
 @tf.autograph.experimental.do_not_convert
+def second_moment_sums(optimizer_state: Structure) -> FisherSums:
+  """Returns Adam's second moment with its bias corrected, as sums of one term.
+
+  v / (1 - beta_2^t) after t steps: a mean of the squared gradients of local
+  training, later ones weighing more; after a single step exactly g^2.
+
+  Args:
+    optimizer_state: The state of an Adam or AdamW of TFF whose moments started
+      from zero; without a step the result is 0.
+
+  Raises:
+    ValueError: If it is the state of another optimizer.
+  """
+  if not isinstance(optimizer_state, Mapping) or not (
+    {'preconditioner', 'beta_2', 'step'} <= optimizer_state.keys()
+  ):
+    raise ValueError(
+      "`fisher_estimator` 'second_moment' requires a client optimizer with a "
+      "second moment, such as 'adamw', but this one has none. Choose another "
+      'estimator or optimizer.'
+    )
+  beta_2, step = (
+    tf.cast(optimizer_state[name], tf.float32) for name in ('beta_2', 'step')
+  )
+  correction = 1.0 - tf.pow(beta_2, step)
+  return FisherSums(
+    tf.nest.map_structure(
+      lambda v: tf.math.divide_no_nan(tf.cast(v, tf.float32), correction),
+      optimizer_state['preconditioner'],
+    ),
+    tf.constant(1, tf.int64),
+  )
+
+
+@tf.autograph.experimental.do_not_convert
 def fisher_diagonal_from_sums(
-  sums: FisherSums, reduction: str, normalization: str = 'none'
+  sums: FisherSums,
+  reduction: str,
+  normalization: str = 'none',
+  power: float = 1.0,
 ) -> Structure:
-  """Returns the Fisher diagonal of one client.
+  """Returns the Fisher diagonal of one client, or a power of it.
 
   Args:
     sums: Sums over the client's batches.
@@ -243,9 +294,11 @@ def fisher_diagonal_from_sums(
       does not; with 'tensor_mean' every tensor is divided by its mean, and all
       clients have the same mass in it (for their weights w_i), spread over the
       entries by what their data determine. Then the reduction does not matter.
+    power: p in (0, 1], to which the diagonal is raised before it is normalized;
+      1 in the paper. The smaller p, the more alike clients count.
 
   Returns:
-    Float32 tensors >= 0 shaped like the weights, unit (nats / weight)^2, with
+    Float32 tensors >= 0 shaped like the weights, unit (nats / weight)^2p, with
     'tensor_mean' none; 0 for a client without batches.
 
   Raises:
@@ -266,6 +319,10 @@ def fisher_diagonal_from_sums(
     diagonal = tf.nest.map_structure(
       lambda s: tf.math.divide_no_nan(s, num_terms), diagonal
     )
+  if power != 1.0:
+    # The root is exact to the last bit.
+    raised = tf.sqrt if power == 0.5 else lambda f: tf.pow(f, power)
+    diagonal = tf.nest.map_structure(raised, diagonal)
   if normalization == 'tensor_mean':
     diagonal = tf.nest.map_structure(
       lambda f: tf.math.divide_no_nan(f, tf.reduce_mean(f)), diagonal

@@ -75,6 +75,7 @@ class LocalResult(NamedTuple):
     mean_loss: Float32, the mean over the local steps of the data loss of their
       batches; 0 without a step.
     dataset: The rows that were trained on, each once, in batches.
+    optimizer_state: The optimizer's, after the last step.
   """
 
   trainable: Structure
@@ -83,6 +84,7 @@ class LocalResult(NamedTuple):
   observation: Structure
   mean_loss: tf.Tensor
   dataset: tf.data.Dataset
+  optimizer_state: Structure
 
 
 def train(
@@ -192,7 +194,7 @@ def train(
       observation = observer.observe(
         observation, found.data, found.num_examples
       )
-  weights, _, metrics, num_examples, loss_sum, num_steps = state
+  weights, optimizer_state, metrics, num_examples, loss_sum, num_steps = state
   if steps.num_examples is not None:
     num_examples = steps.num_examples
   else:
@@ -205,6 +207,7 @@ def train(
     observation=observation,
     mean_loss=tf.math.divide_no_nan(loss_sum, tf.cast(num_steps, tf.float32)),
     dataset=steps.trained_on,
+    optimizer_state=optimizer_state,
   )
 
 

@@ -116,6 +116,28 @@ def test_transformer_has_the_sequence_length_as_positions():
     ),
     (
       FedFishConfig,
+      dict(
+        name='fed_fish',
+        fisher_estimator='second_moment',
+        fisher_reduction='mean',
+      ),
+      '`config.algorithm.fisher_reduction` is not read with fisher_estimator '
+      "'second_moment', found 'mean'; leave it out",
+    ),
+    (
+      FedFishConfig,
+      dict(name='fed_fish', fisher_power=0.0, max_mass_ratio=2.0),
+      "`config.algorithm.max_mass_ratio` must be None where FedAvg's mean is "
+      'taken, with fisher_power 0 or plain_mean_fraction 1, found 2.0',
+    ),
+    (
+      FedFishConfig,
+      dict(name='fed_fish', fisher_power=1.5),
+      '`config.algorithm.fisher_power` must be finite and at least 0 and at '
+      'most 1, found 1.5',
+    ),
+    (
+      FedFishConfig,
       dict(name='fed_fish', max_mass_ratio=0.9),
       '`config.algorithm.max_mass_ratio` must be finite and at least 1, found '
       '0.9',
@@ -234,6 +256,9 @@ def test_fed_avg_reads_nothing_of_the_fisher():
   assert not average.samples_labels
   drawn = FedFishConfig(name='fed_fish', fisher_estimator='true')
   assert drawn.samples_labels
+  # Nothing is drawn where nothing is weighed.
+  plain = dataclasses.replace(drawn, plain_mean_fraction=1.0)
+  assert not plain.samples_labels
 
 
 def test_the_section_must_be_of_the_class_that_the_method_reads():

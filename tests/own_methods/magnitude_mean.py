@@ -74,7 +74,7 @@ METHOD = Method(
   source='CONTRIBUTING.md',
   settings=MagnitudeMeanConfig,
   builder='own_methods.magnitude_mean:build_magnitude_mean',
-  traffic=lambda settings: Traffic(uplink=2),
+  traffic=lambda config: Traffic(uplink=2),
   cost=lambda config: ClientCost(models_summed=2, flops_per_weight=4),
   columns=lambda config: (
     Column('train/zero_magnitude', ('aggregator', 'zero_mass_fraction')),

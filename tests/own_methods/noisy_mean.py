@@ -42,7 +42,7 @@ METHOD = Method(
   source='None.',
   settings=NoisyMeanConfig,
   builder='own_methods.noisy_mean:none',
-  traffic=lambda settings: Traffic(uplink=1.5, downlink=3),
+  traffic=lambda config: Traffic(uplink=1.5, downlink=3),
   cost=lambda config: ClientCost(
     models_summed=2,
     models_in_training=2,

@@ -1,5 +1,7 @@
 """Bytes sent, by hand, for 180 weights (720 bytes), 3 clients and 7 rounds."""
 
+import math
+
 import planned_configs
 import pytest
 
@@ -23,6 +25,35 @@ def test_in_process_by_hand():
 def test_fed_avg_sends_one_model_up():
   config = planned_configs.by_hand(algorithm__name='fed_avg')
   assert plan.traffic(config).round_uplink_bytes == 3 * 720
+
+
+@pytest.mark.parametrize(
+  ('settings', 'models'),
+  [
+    ({'fisher_power': 0.5}, 2),
+    # w delta, too.
+    ({'plain_mean_fraction': 0.5}, 3),
+    ({'fisher_power': 0.0}, 1),
+    ({'plain_mean_fraction': 1.0}, 1),
+    # The embedding, 15 of the 180 weights, once; the other 165 twice.
+    ({'plain_mean_tensors': 'logits'}, (15 + 165 * 2) / 180),
+    (
+      {'plain_mean_tensors': 'logits', 'plain_mean_fraction': 0.5},
+      (15 + 165 * 3) / 180,
+    ),
+    ({'plain_mean_tensors': 'logits', 'fisher_power': 0.0}, 1),
+  ],
+)
+def test_sums_of_a_mixed_mean(settings, models):
+  config = planned_configs.by_hand(
+    **{f'algorithm__{name}': value for name, value in settings.items()}
+  )
+  assert config.method.traffic(config).uplink == pytest.approx(models)
+  assert plan.traffic(config).round_uplink_bytes == round(3 * models * 720)
+  columns = [column.name for column in config.method.columns(config)]
+  assert bool(columns) == (models != 1)
+  # A plan may count the embedding as often as the others.
+  assert config.method.cost(config).models_summed == math.ceil(models)
 
 
 @pytest.mark.parametrize(

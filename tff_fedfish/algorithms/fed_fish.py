@@ -13,18 +13,23 @@ import numbers
 from collections.abc import Callable
 from typing import Any
 
+import tensorflow as tf
 import tensorflow_federated as tff
 
 from models.functional_model import ModelSpec
+from models.model_shapes import weight_shapes
+from models.transformer_config import LOGITS_TENSORS
 from tff_fedfish import fisher_diagonal, local_training
 from tff_fedfish.algorithms.slots.compose import Model, TrainedClient, compose
 from tff_fedfish.algorithms.slots.fisher_weighted_mean import (
   DeltaAndFisher,
   FisherWeightedMeanFactory,
 )
-from tff_fedfish.errors import require_one_of
+from tff_fedfish.errors import require, require_one_of
 
 FISHER_ESTIMATORS = ('extra_pass', 'last_epoch', 'example_sq', 'true')
+FISHER_ESTIMATORS += ('second_moment',)
+PLAIN_MEAN_TENSORS = ('none', 'logits')
 # Those that square the gradients of whole batches.
 _OF_BATCHES = ('extra_pass', 'last_epoch')
 
@@ -38,6 +43,9 @@ def build_fed_fish(
   fisher_estimator: str = 'extra_pass',
   fisher_reduction: str = 'sum',
   fisher_normalization: str = 'none',
+  fisher_power: float = 1.0,
+  plain_mean_fraction: float = 0.0,
+  plain_mean_tensors: str = 'none',
   client_weighting: tff.learning.ClientWeighting = (
     tff.learning.ClientWeighting.NUM_EXAMPLES
   ),
@@ -69,11 +77,19 @@ def build_fed_fish(
       row, which costs a backward pass per row. 'true': the Fisher of the
       model's own distribution, towards labels that it draws, row by row too;
       it takes a ModelSpec with `sampled_label_loss` and batches with seeds of
-      noise, of which the draws are a function.
+      noise, of which the draws are a function. 'second_moment': the client
+      optimizer's own, for free, see `fisher_diagonal.second_moment_sums`.
     fisher_reduction: 'sum' over batches as printed, or 'mean'; with 'true' over
-      targets: tokens or images.
+      targets: tokens or images. Not of 'second_moment', which is a mean.
     fisher_normalization: 'none', or 'tensor_mean' for the same mass of every
       client in a tensor, see `fisher_diagonal.fisher_diagonal_from_sums`.
+    fisher_power: p, in [0, 1]: F_i^p weighs. 1 as printed. 0 is FedAvg: no
+      Fisher diagonal is computed or sent.
+    plain_mean_fraction: s, in [0, 1]: part of FedAvg's mean in g, see
+      `fisher.mixed_mean`. 0 as printed. 1 is FedAvg, as with p = 0.
+    plain_mean_tensors: 'none', or 'logits': the tensors that make a language
+      model's logits take FedAvg's mean; a tied embedding does so as a whole,
+      with the rows of the input. The model is then a ModelSpec that names them.
     client_weighting: w_i: the rows that were trained on, each counted once, or
       1. With 'sum' and NUM_EXAMPLES, the printed algorithm, the amount of data
       counts twice.
@@ -113,6 +129,34 @@ def build_fed_fish(
   )
   if fisher_estimator == 'true':
     _require_drawn_labels(model)
+  _require_fraction('fisher_power', fisher_power)
+  _require_fraction('plain_mean_fraction', plain_mean_fraction)
+  require_one_of('plain_mean_tensors', plain_mean_tensors, PLAIN_MEAN_TENSORS)
+  shared = dict(
+    client_optimizer=client_optimizer,
+    server_optimizer=server_optimizer,
+    num_local_epochs=num_local_epochs,
+    client_weighting=client_weighting,
+    max_delta_norm=max_delta_norm,
+    num_local_steps=num_local_steps,
+    micro_batch_size=micro_batch_size,
+  )
+  if fisher_power == 0 or plain_mean_fraction == 1:
+    return compose(
+      model,
+      make_update=lambda client: client.model_delta(),
+      aggregation_factory=tff.aggregators.MeanFactory(no_nan_division=True),
+      **shared,
+    )
+  flags = _flags(model, plain_mean_tensors)
+
+  @tf.autograph.experimental.do_not_convert
+  def weighted(tensors):
+    """Returns those of the trainable tensors that are weighed by F."""
+    if not flags:
+      return tensors
+    return tuple(t for t, f in zip(tensors, flags, strict=True) if not f)
+
   full_batch_size = None
   if ragged_correction:
     _require_batches(fisher_estimator, local_batch_size)
@@ -121,15 +165,19 @@ def build_fed_fish(
   def build_observer(trainable):
     def observe(sums, gradients, num_examples):
       factor = fisher_diagonal.ragged_factor(num_examples, full_batch_size)
-      return fisher_diagonal.add_batch(sums, gradients, factor=factor)
+      return fisher_diagonal.add_batch(sums, weighted(gradients), factor=factor)
 
     return local_training.GradientObserver(
-      fisher_diagonal.zero_sums(trainable), observe
+      fisher_diagonal.zero_sums(weighted(trainable)), observe
     )
 
   def make_update(client: TrainedClient):
     if fisher_estimator == 'last_epoch':
       sums = client.local.observation
+    elif fisher_estimator == 'second_moment':
+      sums = fisher_diagonal.second_moment_sums(client.local.optimizer_state)
+      squares = weighted(sums.squared_gradients)
+      sums = sums._replace(squared_gradients=squares)
     else:
       sums = fisher_diagonal.estimate_fisher_sums(
         fisher_estimator,
@@ -138,42 +186,65 @@ def build_fed_fish(
         client.local.trainable,
         client.non_trainable,
         client.local.dataset,
+        select=weighted,
         full_batch_size=full_batch_size,
         micro_batch_size=micro_batch_size,
       )
     model_delta, counts = client.model_delta(after=sums)
     diagonal = fisher_diagonal.fisher_diagonal_from_sums(
-      sums, fisher_reduction, fisher_normalization
+      sums,
+      fisher_reduction,
+      fisher_normalization,
+      fisher_power,
     )
     return DeltaAndFisher(model_delta, diagonal), counts
 
   return compose(
     model,
-    client_optimizer=client_optimizer,
-    server_optimizer=server_optimizer,
-    num_local_epochs=num_local_epochs,
-    client_weighting=client_weighting,
     make_update=make_update,
     aggregation_factory=FisherWeightedMeanFactory(
-      relative_floor, max_mass_ratio
+      relative_floor,
+      max_mass_ratio,
+      plain_mean_fraction=plain_mean_fraction,
+      takes_plain_mean=flags,
     ),
     build_observer=build_observer if fisher_estimator == 'last_epoch' else None,
-    max_delta_norm=max_delta_norm,
-    num_local_steps=num_local_steps,
-    micro_batch_size=micro_batch_size,
+    **shared,
   )
 
 
 def client_mass(config: Any) -> Callable[..., Any]:
-  """Returns the mass function of `Method.client_mass`: w F of the round.
+  """Returns the mass function of `Method.client_mass`: w F^p of the round.
 
   Args:
     config: A `TrainConfig` of this method.
   """
-  settings = config.algorithm
+  settings, names = config.algorithm, weight_shapes(config.model_shape())
+  if settings.is_plain_mean:
+    return lambda update, client_weight, state: [client_weight] * len(names)
+  flags = ()
+  if settings.plain_mean_tensors == 'logits':
+    flags = [name in LOGITS_TENSORS for name in names]
   return FisherWeightedMeanFactory(
-    settings.relative_floor, settings.max_mass_ratio
+    settings.relative_floor, settings.max_mass_ratio, takes_plain_mean=flags
   ).client_mass
+
+
+def _require_fraction(name, value):
+  require(0 <= value <= 1, name, 'at least 0 and at most 1', value)
+
+
+def _flags(model, plain_mean_tensors):
+  """Returns whether each trainable tensor takes the plain mean; (): none."""
+  if plain_mean_tensors == 'none':
+    return ()
+  if not isinstance(model, ModelSpec) or model.makes_logits is None:
+    raise ValueError(
+      "`plain_mean_tensors` 'logits' requires a language model: a ModelSpec "
+      f'with `makes_logits`, found {type(model).__name__} without. Use '
+      "`build_language_model`, or 'none'."
+    )
+  return model.makes_logits
 
 
 def _require_drawn_labels(model):

@@ -4,6 +4,7 @@ import ast
 import dataclasses
 import inspect
 import textwrap
+import types
 import typing
 from collections.abc import Iterable
 from typing import Any
@@ -30,7 +31,7 @@ def to_json_dict(method: Method) -> dict[str, Any]:
     'source': method.source,
     'settings': _settings(method.settings, own_fields(method.settings)),
     'shared_settings': _shared_settings(),
-    'traffic': method.traffic(method.settings(name=method.name))._asdict(),
+    'traffic': method.traffic(_default_config(method))._asdict(),
   }
 
 
@@ -67,6 +68,10 @@ def section(method: Method, name: str) -> str:
     f'```\n{_COMMAND} --config.algorithm.name={name}\n```',
   ]
   return '\n\n'.join(parts)
+
+
+def _default_config(method: Method) -> types.SimpleNamespace:
+  return types.SimpleNamespace(algorithm=method.settings(name=method.name))
 
 
 def _shared_settings() -> list[dict[str, Any]]:

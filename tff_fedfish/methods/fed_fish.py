@@ -1,8 +1,11 @@
 """FedFish: the Fisher-weighted mean of the model deltas."""
 
 import dataclasses
+import math
 from typing import Literal
 
+from models.model_shapes import weight_shapes
+from models.transformer_config import LOGITS_TENSORS
 from tff_fedfish.config_fields import number
 from tff_fedfish.methods.method import (
   ClientCost,
@@ -22,15 +25,17 @@ class FedFishConfig(AlgorithmConfig):
   """Settings of FedFish: how Fisher diagonals are estimated and weighed."""
 
   fisher_estimator: Literal[
-    'extra_pass', 'last_epoch', 'example_sq', 'true'
+    'extra_pass', 'last_epoch', 'example_sq', 'true', 'second_moment'
   ] = 'extra_pass'
   """Squared gradients that make the Fisher diagonal: of every batch in one more
   pass ('extra_pass'), of the steps of the last epoch ('last_epoch'), of single
   sequences ('example_sq'), or towards labels that the model draws ('true': the
-  Fisher of the model's own distribution)."""
+  Fisher of the model's own distribution); or AdamW's second moment, its bias
+  corrected, at no cost ('second_moment')."""
   fisher_reduction: Literal['sum', 'mean'] = 'sum'
   """Reduction over a client's batches: 'sum' as printed in the paper, or
-  'mean'. With 'true' it is over the targets."""
+  'mean'. With 'true' it is over the targets. 'second_moment' is a mean: leave
+  it at 'sum'."""
   fisher_normalization: Literal['none', 'tensor_mean'] = 'none'
   """'tensor_mean' divides every tensor of a client's diagonal by its mean, so
   that clients who fit their data count as much as others. Not in the paper."""
@@ -43,21 +48,52 @@ class FedFishConfig(AlgorithmConfig):
   max_mass_ratio: float | None = number(None, at_least=1)
   """Bound on a client's Fisher mass in a tensor, as a multiple of the mean mass
   of the last round's clients, >= 1. `None`: no bound."""
+  fisher_power: float = number(1.0, at_least=0, at_most=1)
+  """p, in [0, 1]: clients are weighed by F^p. 1: the paper's; 0: FedAvg, and no
+  Fisher diagonal is computed."""
+  plain_mean_fraction: float = number(0.0, at_least=0, at_most=1)
+  """s, in [0, 1]: s times FedAvg's mean plus 1 - s times the Fisher-weighted
+  one. 0: the paper's; 1: FedAvg. A client moves a coordinate by at most s w_i /
+  sum w + 1 - s of its delta."""
+  plain_mean_tensors: Literal['none', 'logits'] = 'none'
+  """Tensors that take FedAvg's mean: none, or those that make a language
+  model's logits. Its token embedding does so as a whole, as it is tied to the
+  output."""
 
   def cross_problems(self, *, are_fields_right: bool) -> list[str]:
     """See `Section`."""
-    if not self.ragged_correction or self.fisher_estimator in _OF_BATCHES:
-      return []
-    return [
-      '`config.algorithm.ragged_correction` must be false with '
-      f'fisher_estimator {self.fisher_estimator!r}, which squares no '
-      'gradients of batches, found true'
-    ]
+    problems = []
+    if self.ragged_correction and self.fisher_estimator not in _OF_BATCHES:
+      problems.append(
+        '`config.algorithm.ragged_correction` must be false with '
+        f'fisher_estimator {self.fisher_estimator!r}, which squares no '
+        'gradients of batches, found true'
+      )
+    if (
+      self.fisher_estimator == 'second_moment'
+      and self.fisher_reduction == 'mean'
+    ):
+      problems.append(
+        '`config.algorithm.fisher_reduction` is not read with fisher_estimator '
+        "'second_moment', found 'mean'; leave it out"
+      )
+    if are_fields_right and self.is_plain_mean and self.max_mass_ratio:
+      problems.append(
+        "`config.algorithm.max_mass_ratio` must be None where FedAvg's mean is "
+        'taken, with fisher_power 0 or plain_mean_fraction 1, found '
+        f'{self.max_mass_ratio}'
+      )
+    return problems
+
+  @property
+  def is_plain_mean(self) -> bool:
+    """Whether nothing is left of the Fisher weights: FedAvg."""
+    return self.fisher_power == 0 or self.plain_mean_fraction == 1
 
   @property
   def samples_labels(self) -> bool:
     """Whether clients draw labels from the model, and so need seeds."""
-    return self.fisher_estimator == 'true'
+    return self.fisher_estimator == 'true' and not self.is_plain_mean
 
 
 def _arguments(config):
@@ -65,24 +101,74 @@ def _arguments(config):
   return own_settings(config) | {'local_batch_size': batch_size}
 
 
+def _problems(config):
+  settings, work = config.algorithm, config.client_work
+  problems = []
+  if settings.fisher_estimator == 'second_moment':
+    chosen = "with fisher_estimator 'second_moment'"
+    if work.optimizer != 'adamw':
+      problems.append(
+        f"`config.client_work.optimizer` must be 'adamw' {chosen}, found "
+        f'{work.optimizer!r}, which keeps no second moment'
+      )
+    if work.max_gradient_norm is not None:
+      problems.append(
+        f'`config.client_work.max_gradient_norm` must be None {chosen}, as '
+        'clipped gradients are no Fisher diagonal, found '
+        f'{work.max_gradient_norm}'
+      )
+  if settings.plain_mean_tensors == 'logits' and config.data.holds_images:
+    problems.append(
+      "`config.algorithm.plain_mean_tensors` must be 'none' with corpus "
+      f"{config.data.corpus!r}, which trains no language model, found 'logits'"
+    )
+  return problems
+
+
+def _num_means(settings):
+  """Returns the means that the server forms: w F, w F delta, w delta."""
+  if settings.is_plain_mean:
+    return 1
+  return 3 if settings.plain_mean_fraction else 2
+
+
+def _traffic(config):
+  settings = config.algorithm
+  num_means = _num_means(settings)
+  if settings.plain_mean_tensors == 'none' or num_means == 1:
+    return Traffic(uplink=num_means)
+  sizes = {
+    n: math.prod(s) for n, s in weight_shapes(config.model_shape()).items()
+  }
+  num_plain = sum(sizes[name] for name in LOGITS_TENSORS)
+  share = num_plain / sum(sizes.values())
+  return Traffic(uplink=num_means * (1 - share) + share)
+
+
 def _cost(config):
-  estimator = config.algorithm.fisher_estimator
+  settings = config.algorithm
+  if settings.is_plain_mean:
+    return ClientCost()
+  estimator = settings.fisher_estimator
   is_observed = estimator == 'last_epoch'
-  passes = {'last_epoch': 'none', 'extra_pass': 'batches'}
+  passes = dict.fromkeys(('last_epoch', 'second_moment'), 'none')
+  passes['extra_pass'] = 'batches'
+  num_means = _num_means(settings)
   return ClientCost(
-    # w F delta and w F.
-    models_summed=2,
+    models_summed=num_means,
     # The sums of squares.
     models_in_training=int(is_observed),
     models_after_training=int(not is_observed),
     pass_after_training=passes.get(estimator, 'rows'),
     squares_last_epoch=is_observed,
-    # Mean of F, floor, times w, times delta; two sums.
-    flops_per_weight=6,
+    # Mean of F, floor, times w, times delta; two sums. A power; w delta, a sum.
+    flops_per_weight=6 + (settings.fisher_power != 1) + 2 * (num_means - 2),
   )
 
 
 def _columns(config):
+  if config.algorithm.is_plain_mean:
+    return ()
   columns = (
     Column(
       'train/num_overflowing_clients',
@@ -112,9 +198,10 @@ METHOD = Method(
   settings=FedFishConfig,
   builder='tff_fedfish.algorithms.fed_fish:build_fed_fish',
   arguments=_arguments,
-  traffic=lambda settings: Traffic(uplink=2),
+  traffic=_traffic,
   cost=_cost,
   columns=_columns,
+  problems=_problems,
   client_mass='tff_fedfish.algorithms.fed_fish:client_mass',
   sends='Fisher-weighted model deltas and Fisher diagonals',
   hue='#D55E00',

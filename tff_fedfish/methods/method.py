@@ -82,8 +82,8 @@ class Method:
       `tff.learning.templates.LearningProcess`.
     arguments: Keywords of the builder beyond those: by default every setting
       that `AlgorithmConfig` does not have.
-    traffic: Models that a client sends and receives in a round, from the
-      method's settings.
+    traffic: Models that a client sends and receives in a round. To describe
+      the method it is given a config with `algorithm` only, at its defaults.
     cost: Extra work and memory of a client.
     columns: Columns that it adds to metrics.csv.
     client_mass: 'module:function', imported late; None: the client weight in
@@ -107,7 +107,7 @@ class Method:
   settings: type[AlgorithmConfig]
   builder: str
   arguments: Callable[['TrainConfig'], dict[str, Any]] = own_settings
-  traffic: Callable[[AlgorithmConfig], Traffic] = lambda settings: Traffic()
+  traffic: Callable[['TrainConfig'], Traffic] = lambda config: Traffic()
   cost: Callable[['TrainConfig'], ClientCost] = lambda config: ClientCost()
   columns: Callable[['TrainConfig'], tuple[Column, ...]] = lambda config: ()
   client_mass: str | None = None

@@ -145,7 +145,7 @@ def traffic(config: TrainConfig) -> Traffic:
   for name, num_rounds in (('round', 1), ('run', config.training.num_rounds)):
     found = communication.after_rounds(
       num_rounds,
-      traffic=config.method.traffic(config.algorithm),
+      traffic=config.method.traffic(config),
       cohort_size=config.cohort_size or 1,
       num_weights=num_weights,
     )

@@ -247,7 +247,7 @@ class Log(RoundCallback):
     config = self.run.config
     spent = communication.after_rounds(
       done.round_num,
-      traffic=config.method.traffic(config.algorithm),
+      traffic=config.method.traffic(config),
       cohort_size=config.cohorts.cohort_size or len(self.run.participating),
       num_weights=num_parameters(config.model_shape()),
     )

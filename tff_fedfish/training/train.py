@@ -86,7 +86,7 @@ def _describe(config):
   num_weights = num_parameters(shape)
   round_cost = communication.after_rounds(
     1,
-    traffic=config.method.traffic(config.algorithm),
+    traffic=config.method.traffic(config),
     cohort_size=config.cohort_size or 1,
     num_weights=num_weights,
   )
