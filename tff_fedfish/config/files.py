@@ -77,6 +77,37 @@ def read_values(
   )
 
 
+def with_settings(
+  values: ConfigValues, settings: Mapping[str, Any], source: str
+) -> ConfigValues:
+  """Returns the values with others for some settings.
+
+  Args:
+    values: The values.
+    settings: Values by 'section.setting'.
+    source: Name of the result in errors.
+  """
+  sections = {
+    section: dict(given) if isinstance(given, Mapping) else given
+    for section, given in values.sections.items()
+  }
+  for setting, value in settings.items():
+    section, leaf = setting.split('.')
+    sections.setdefault(section, {})[leaf] = value
+  return dataclasses.replace(values, sections=sections, source=source)
+
+
+def plain(value: Any) -> Any:
+  """Returns `value` with every ConfigDict in it as a dictionary."""
+  if hasattr(value, 'to_dict'):
+    value = value.to_dict()
+  if isinstance(value, Mapping):
+    return {key: plain(inner) for key, inner in value.items()}
+  if isinstance(value, list | tuple):
+    return [plain(inner) for inner in value]
+  return value
+
+
 def shipped_configs() -> dict[str, str]:
   """Returns the first line of each shipped config's docstring, by name."""
   return {

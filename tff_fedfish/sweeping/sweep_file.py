@@ -123,7 +123,7 @@ class SweepFile:
     """
     self.path = str(path)
     self._values = config_loading.read_values(path, overrides)
-    sweep = _plain(
+    sweep = config_files.plain(
       config_files.call_in_file(pathlib.Path(path), 'get_sweep', _ADVICE)
     )
     problems = [
@@ -192,16 +192,8 @@ class SweepFile:
     Raises:
       ConfigError: Naming all unknown and wrong settings.
     """
-    sections = {
-      section: dict(values) if isinstance(values, Mapping) else values
-      for section, values in self._values.sections.items()
-    }
-    for setting, value in settings.items():
-      section, leaf = setting.split('.')
-      sections.setdefault(section, {})[leaf] = value
-    values = dataclasses.replace(
-      self._values, sections=sections, source=repr(f'{self.path}, run {name}')
-    )
+    source = repr(f'{self.path}, run {name}')
+    values = config_files.with_settings(self._values, settings, source)
     return config_loading.build_config(values)[0]
 
   def without_unread(self, settings: Settings) -> Settings:
@@ -325,17 +317,6 @@ def _is_unread(setting: str, method: Method) -> bool:
     and leaf not in registry.settings_of(method)
     and bool(registry.readers(leaf))
   )
-
-
-def _plain(value: Any) -> Any:
-  """Returns `value` with every ConfigDict in it as a dictionary."""
-  if hasattr(value, 'to_dict'):
-    value = value.to_dict()
-  if isinstance(value, Mapping):
-    return {key: _plain(inner) for key, inner in value.items()}
-  if isinstance(value, list | tuple):
-    return [_plain(inner) for inner in value]
-  return value
 
 
 def _problems_of_evaluation(entry):

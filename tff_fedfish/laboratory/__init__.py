@@ -1,0 +1,1 @@
+"""One round of one cohort, averaged in many ways: `fedfish laboratory`."""
