@@ -60,6 +60,7 @@ setuptools.setup(
     'pyarrow',
     'ray==2.52.1',
     'rich',
+    'scipy',
     'safetensors',
     'tensorflow-federated==0.87.0',
     'tensorflow-text==2.14.0',

@@ -10,6 +10,7 @@ import pytest
 import small_runs
 
 from tff_fedfish.cli.main import main
+from tff_fedfish.laboratory import comparison
 from tff_fedfish.laboratory.laboratory_file import LaboratoryFile
 from tff_fedfish.run import cohort_data, learning_setup, run_inputs
 from tff_fedfish.runtime import round_options
@@ -170,6 +171,34 @@ def test_from_a_checkpoint(make_file, small_run, tmp_path):
   assert {row['round'] for row in rows} == {'5'}
   found = json.loads((workdir / 'laboratory.json').read_text())
   assert found['checkpoint']['round'] == 4
+
+
+def test_differences_to_the_plain_mean(done, capsys):
+  table = _rows(done[1] / 'comparison.csv')
+  rows = _rows(done[1] / 'laboratory.csv')
+  assert len(table) == 4 * 5
+  of_fish = [
+    float(r['loss']) - float(p['loss'])
+    for p, r in zip(rows[::5], rows[1::5], strict=True)
+    if p['local_epochs'] == '3' and p['cohort_size'] == '4'
+  ]
+  (found,) = (
+    r
+    for r in table
+    if (r['local_epochs'], r['cohort_size'], r['weighting'])
+    == ('3', '4', 'p1 s0')
+  )
+  assert float(found['loss_difference']) == pytest.approx(np.mean(of_fish))
+  # Two seeds have no interval.
+  assert found['num_seeds'] == '2' and not found['loss_half_width']
+  assert (done[1] / 'laboratory.png').read_bytes().startswith(b'\x89PNG')
+  assert '<svg' in (done[1] / 'laboratory.svg').read_text()
+
+
+def test_half_width_is_students():
+  # The t of two degrees of freedom, 4.3027, times 1 / sqrt(3).
+  found = comparison.half_width(np.array([1.0, 2.0, 3.0]))
+  assert found == pytest.approx(4.302653 / 3**0.5)
 
 
 def test_dry_run_names_cohorts_and_weightings(make_file, capsys):

@@ -23,7 +23,7 @@ _NUM_DRAWS = 20_000
 
 
 class TrainedClient(Protocol):
-  """What a client of the cohort gives to the server, and how much data it has.
+  """A client of the cohort: its update, and how much data it has.
 
   `delta` and `diagonal`, F summed over batches, are read when they are asked
   for.

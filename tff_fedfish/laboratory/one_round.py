@@ -1,6 +1,5 @@
 """`fedfish laboratory`: one round of one cohort, averaged in many ways."""
 
-import csv
 import dataclasses
 import math
 import os
@@ -11,13 +10,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from models.model_shapes import weight_shapes
 from tff_fedfish import files, printing
 from tff_fedfish.data.sequences import Rows
 from tff_fedfish.errors import UserError
 from tff_fedfish.evaluation import client_evaluator, evaluation_clients
-from tff_fedfish.laboratory import token_mass, trained_cohort
+from tff_fedfish.laboratory import comparison, token_mass, trained_cohort
 from tff_fedfish.laboratory.cohort_means import Cohort, Tensors
 from tff_fedfish.laboratory.laboratory_file import LaboratoryFile, Point
 from tff_fedfish.progress import Progress, Stages
@@ -32,6 +32,8 @@ from tff_fedfish.runtime.in_process_context import set_in_process_context
 LABORATORY_NAME = 'laboratory.csv'
 """Rows of all cells that are done."""
 TOKEN_MASS_NAME = 'token_mass.csv'
+COMPARISON_NAME = 'comparison.csv'
+"""Each weighting minus the plain mean, over seeds."""
 _FILE_NAME = 'laboratory.json'
 # Factor between step lengths that are tried, and how far from 1 they go.
 _STEP_FACTOR = 2.0
@@ -90,7 +92,7 @@ def run_laboratory(
 
 
 class _Laboratory:
-  """What the points share: corpus, scored clients, graphs."""
+  """Corpus, scored clients and graphs, which all points share."""
 
   def __init__(self, file, workdir, start):
     self._file, self._workdir, self._start = file, workdir, start
@@ -129,16 +131,51 @@ class _Laboratory:
   def write_tables(self, points: Sequence[Point]) -> pathlib.Path:
     """Writes the rows of all cells that are done, in the points' order."""
     for suffix, name in (('', LABORATORY_NAME), ('-tokens', TOKEN_MASS_NAME)):
-      rows = []
-      for point in points:
-        for cell in self._file.cells():
-          path = self._path(point, cell, suffix)
-          if path.exists():
-            with path.open(newline='', encoding='utf-8') as file:
-              rows += csv.DictReader(file)
-      if rows:
-        _write_rows(self._workdir / name, rows)
+      paths = (
+        self._path(point, cell, suffix)
+        for point in points
+        for cell in self._file.cells()
+      )
+      texts = [p.read_text('utf-8') for p in paths if p.exists()]
+      if texts:
+        # The header is that of all.
+        rows = (text.partition('\n')[2] for text in texts[1:])
+        with files.write_atomically(self._workdir / name) as file:
+          file.writelines([texts[0], *rows])
+    self._write_comparison()
     return self._workdir / LABORATORY_NAME
+
+  def _write_comparison(self):
+    """Writes weightings beside the plain mean: a table, a plot, a print."""
+    table = comparison.compare(pd.read_csv(self._workdir / LABORATORY_NAME))
+    _write_rows(
+      self._workdir / COMPARISON_NAME,
+      table.astype(object).where(table.notna(), None).to_dict('records'),
+    )
+    unit = 'image' if self._file.base.data.holds_images else 'token'
+    drawn = comparison.figure(table, unit)
+    for file_format in ('png', 'svg'):
+      path = self._workdir / f'{drawn.name}.{file_format}'
+      with files.write_atomically(path, 'wb') as file:
+        file.write(drawn.file(file_format))
+    shown = table[table['weighting'].isin(comparison.main_weightings(table))]
+    keys = [name for name in table.columns if '.' in name]
+    printing.print_table(
+      f'Held-out loss minus the plain mean, nats per {unit}, 95 % interval',
+      [*keys, 'E', 'clients', 'weighting', 'step 1', 'best step', 'seeds'],
+      [
+        [
+          *(f'{row[key]}' for key in keys),
+          f'{row["local_epochs"]}',
+          f'{row["cohort_size"]}',
+          row['weighting'],
+          *(_interval(row, measure) for measure in ('loss', 'best_loss')),
+          f'{row["num_seeds"]}',
+        ]
+        for row in shown.to_dict('records')
+      ],
+      text_columns=(len(keys) + 2,),
+    )
 
   def _largest(self, config):
     size = self._file.cohort_sizes[-1]
@@ -285,6 +322,13 @@ class _Laboratory:
   def _path(self, point, cell, suffix=''):
     name = f'{point.name}-E{cell[0]}-N{cell[1]}{suffix}.csv'
     return self._workdir / 'cells' / name
+
+
+def _interval(row, measure):
+  text = f'{row[f"{measure}_difference"]:+.4f}'
+  if math.isfinite(row[f'{measure}_half_width']):
+    text += f' ± {row[f"{measure}_half_width"]:.4f}'
+  return text
 
 
 def _best_step(loss: Callable[[float], float]) -> tuple[float, float]:
