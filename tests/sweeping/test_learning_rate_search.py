@@ -12,6 +12,7 @@ from tff_fedfish.sweeping import grid
 from tff_fedfish.sweeping.learning_rate_search import (
   METRICS,
   choose,
+  extension,
   parse_search,
   validation_score,
 )
@@ -324,6 +325,46 @@ def test_choice_by_hand(scores, metric, expected):
     'num_validation_clients': 7,
     'at_edge': [],
   }
+
+
+class TestExtension:
+  _search, _ = _parse(
+    _axes({'server.learning_rate': [1.0]}),
+    settings={'client_work.learning_rate': [0.1, 0.2, 0.4]},
+    max_extensions=2,
+  )
+
+  def _next(self, rates, scores):
+    tried = [{'client_work.learning_rate': rate} for rate in rates]
+    choice = choose(self._search, {}, tried, scores, 1)
+    return extension(self._search, tried, choice)
+
+  def test_beyond_the_largest_and_the_smallest(self):
+    rates = [0.1, 0.2, 0.4]
+    assert self._next(rates, [3, 2, 1]) == {'client_work.learning_rate': 0.8}
+    assert self._next(rates, [1, 2, 3]) == {'client_work.learning_rate': 0.05}
+
+  def test_ends_within_and_after_so_many(self):
+    assert self._next([0.1, 0.2, 0.4], [2, 1, 2]) is None
+    assert self._next([0.1, 0.2, 0.4, 0.8], [4, 3, 1, 2]) is None
+    rates = [0.1, 0.2, 0.4, 0.8]
+    assert self._next(rates, [4, 3, 2, 1]) == {'client_work.learning_rate': 1.6}
+    assert self._next([*rates, 1.6], [5, 4, 3, 2, 1]) is None
+
+  def test_needs_one_setting_with_numbers(self):
+    _, problems = _parse(
+      settings={'model.layer_loop': ['auto', 'foldl']}, max_extensions=1
+    )
+    assert problems == [
+      '`learning_rate_search`: `max_extensions` requires `settings` with one '
+      'setting and at least two numbers above 0, found server.optimizer with '
+      "['auto', 'foldl']"
+    ]
+
+  def test_sweeps_without_it_keep_their_record(self):
+    search, _ = _parse()
+    assert 'max_extensions' not in search.to_json_dict()
+    assert self._search.to_json_dict()['max_extensions'] == 2
 
 
 def test_values_at_the_edge():

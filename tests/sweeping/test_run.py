@@ -410,6 +410,35 @@ class TestSearch:
     assert choice['chosen'] == {'algorithm.mu': 1.0}
     assert values['arms'][0]['settings'] == {'algorithm.name': 'fed_avg'}
 
+  def test_search_goes_on_beyond_an_edge(self, sweep_file, stand, tmp_path):
+    workdir = tmp_path / 'w'
+    best = {'fed_avg': 0.5, 'fed_fish': 2.0}
+    stand.loss = lambda config, _: (
+      5.0 + abs(config.client_work.learning_rate - best[config.algorithm.name])
+    )
+    search = self._SEARCHED['learning_rate_search'] | {'max_extensions': 3}
+    searched = self._SEARCHED | {'learning_rate_search': search}
+    file = sweep_file(searched, *self._BASE)
+    # The one beyond the edge is no worse than stopped before.
+    stand.stop_before = 'search/fed_fish-client_lr4.0'
+    assert run.run_sweep(main, file, workdir) == 143
+    stand.stop_before = None
+    assert run.run_sweep(main, file, workdir) == 0
+    names = [name for name in stand.started if name.startswith('search/')]
+    assert names[6:] == [
+      'search/fed_fish-client_lr2.0',
+      'search/fed_fish-client_lr4.0',
+    ]
+    config = run_directory.read_config(workdir / 'arms' / 'fed_fish-seed1')
+    assert config.client_work.learning_rate == 2.0
+    values = json.loads((workdir / 'sweep.json').read_text())
+    assert len(values['search_runs']) == 8
+    assert [c['at_edge'] for c in values['learning_rates']] == [[], []]
+    stand.started.clear()
+    assert run.run_sweep(main, file, workdir) == 0
+    assert stand.started == []
+    assert json.loads((workdir / 'sweep.json').read_text()) == values
+
   def test_stopped_in_the_search(self, sweep_file, stand, tmp_path):
     workdir = tmp_path / 'w'
     stand.loss = self._loss

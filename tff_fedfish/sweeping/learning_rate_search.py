@@ -29,6 +29,7 @@ best value."""
 
 _REQUIRED = ('settings', 'num_rounds')
 _KEYS = (*_REQUIRED, 'metric', 'per', 'validation_fraction', 'num_clients')
+_KEYS += ('max_extensions',)
 # Other values of these hold out other clients, or other data.
 _DECIDE_HELD_OUT = (
   'client_splits.held_out_fraction',
@@ -54,11 +55,17 @@ class LearningRateSearch:
   """v: fraction of all clients that is set aside to choose by."""
   num_clients: int
   """Validation clients to score, approximately. 0: all."""
+  max_extensions: int = 0
+  """Further values of the one setting that is searched, at most, while the best
+  is the smallest or the largest one tried."""
 
   def to_json_dict(self) -> dict[str, Any]:
     """Returns the search as sweep.json keeps it."""
     values = {'settings': grid.to_json_dict(self.axes), **vars(self)}
     del values['axes']
+    if not self.max_extensions:
+      # Sweeps of earlier versions have none.
+      del values['max_extensions']
     return values | {'per': [axis.key for axis in self.per]}
 
   def group_of(self, point: Settings) -> Settings:
@@ -178,6 +185,7 @@ def choose(
   rates, edges = tried[position], []
   for axis in search.axes:
     for name, *values in zip(axis.names, *axis.values, strict=True):
+      values += [t[name] for t in tried if name in t]
       has_order = all(isinstance(value, int | float) for value in values)
       if name in rates and has_order and len(set(values)) > 1:
         edges += [name] * (rates[name] in (min(values), max(values)))
@@ -189,6 +197,34 @@ def choose(
     'num_validation_clients': num_clients,
     'at_edge': edges,
   }
+
+
+def extension(
+  search: LearningRateSearch,
+  tried: Sequence[Settings],
+  choice: Mapping[str, Any],
+) -> Settings | None:
+  """Returns the next value beyond the edge at which the best one lies.
+
+  It is as far from the best one, as a ratio, as that from its neighbour.
+
+  Args:
+    search: The search.
+    tried: Learning rates of each run so far.
+    choice: The best of them.
+
+  Returns:
+    None if the best one is not at an edge, or there were `max_extensions`.
+  """
+  num_given = math.prod(len(axis.values) for axis in search.axes)
+  if not choice['at_edge'] or len(tried) - num_given >= search.max_extensions:
+    return None
+  [name] = choice['at_edge']
+  best = choice['chosen'][name]
+  others = [t[name] for t in tried if t[name] != best]
+  neighbour = min(others, key=lambda value: abs(math.log(value / best)))
+  # A ratio of neighbours such as 0.003 / 0.0015 leaves a last bit too many.
+  return {name: float(f'{best * best / neighbour:.6g}')}
 
 
 def choice_line(search: LearningRateSearch, choice: Mapping[str, Any]) -> str:
@@ -234,6 +270,7 @@ def parse_search(
     'per': (),
     'validation_fraction': 0.1,
     'num_clients': base.evaluation.num_clients,
+    'max_extensions': 0,
     **value,
   }
   search_axes = ()
@@ -253,12 +290,18 @@ def parse_search(
       'a number between 0 and 1',
     ),
     'per': (isinstance(keys, list | tuple), 'a list of settings'),
+    'max_extensions': (
+      type(value['max_extensions']) is int and value['max_extensions'] >= 0,
+      'an int of at least 0',
+    ),
   }
   found += [
     f'`{key}` must be {requirement}, found {value[key]!r}'
     for key, (is_met, requirement) in requirements.items()
     if not is_met
   ]
+  if requirements['max_extensions'][0] and value['max_extensions']:
+    _require_extensible(search_axes, found)
   keys = keys if requirements['per'][0] else ()
   names_of = {axis: (axis.key, *axis.names) for axis in axes}
   known = ', '.join(repr(axis.key) for axis in axes)
@@ -274,6 +317,20 @@ def parse_search(
     return None
   scalars = {key: value[key] for key in _KEYS if key not in ('settings', 'per')}
   return LearningRateSearch(axes=search_axes, per=per, **scalars)
+
+
+def _require_extensible(search_axes, problems):
+  values = [v for axis in search_axes for row in axis.values for v in row]
+  names = [name for axis in search_axes for name in axis.names]
+  if (
+    len(names) != 1
+    or len(values) < 2
+    or not all(isinstance(v, int | float) and v > 0 for v in values)
+  ):
+    problems.append(
+      '`max_extensions` requires `settings` with one setting and at least two '
+      f'numbers above 0, found {", ".join(names)} with {values}'
+    )
 
 
 def _require_apart(search_axes, per, axes, problems):

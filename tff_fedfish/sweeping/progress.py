@@ -42,11 +42,11 @@ class JobsProgress:
     from rich.console import Console
 
     self._console = console or Console(stderr=True)
-    self._jobs = {job.name: job for job in jobs}
+    self._jobs = {}
     self._title, self._clock = title, clock
     self._interval_seconds = interval_seconds
     self._start_time = self._line_time = clock()
-    width = max(12, *map(len, [*self._jobs, title or '']))
+    width = max(12, len(title or ''), *(len(job.name) for job in jobs))
     # Elsewhere than on a terminal it only counts and is never started.
     self._bar = progress.Progress(
       progress.TextColumn(f'{{task.fields[arm]:{width}}}', markup=False),
@@ -58,16 +58,9 @@ class JobsProgress:
       refresh_per_second=2,
     )
     if title is not None:
-      self._title_task = self._bar.add_task('', arm=title, total=len(jobs))
-    self._tasks = {}
-    for job in jobs:
-      self._bar.add_task(
-        'waiting', arm=job.name, stage='', start=False, visible=title is None
-      )
-      self._tasks[job.name] = self._bar.tasks[-1]
-      self._count(job)
-    # What was done before the start says nothing about the speed.
-    self._done_at_start = {n: t.completed for n, t in self._tasks.items()}
+      self._title_task = self._bar.add_task('', arm=title, total=0)
+    self._tasks, self._done_at_start = {}, {}
+    self.add(jobs)
 
   def __enter__(self) -> 'JobsProgress':
     if self._console.is_terminal:
@@ -77,6 +70,24 @@ class JobsProgress:
   def __exit__(self, *_) -> None:
     if self._console.is_terminal:
       self._bar.stop()
+
+  def add(self, jobs: Sequence[Job]) -> None:
+    """Adds jobs to those that are shown."""
+    for job in jobs:
+      self._jobs[job.name] = job
+      self._bar.add_task(
+        'waiting',
+        arm=job.name,
+        stage='',
+        start=False,
+        visible=self._title is None,
+      )
+      task = self._tasks[job.name] = self._bar.tasks[-1]
+      self._count(job)
+      # What was done before the start says nothing about the speed.
+      self._done_at_start[job.name] = task.completed
+    if self._title is not None:
+      self._bar.update(self._title_task, total=len(self._jobs))
 
   def write_line(self, line: str) -> None:
     """Writes a line of the caller's, above the bars where there are any."""

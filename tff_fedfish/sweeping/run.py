@@ -23,6 +23,7 @@ from tff_fedfish.sweeping.jobs import require_memory, write_config
 from tff_fedfish.sweeping.learning_rate_search import (
   choice_line,
   choose,
+  extension,
   held_out_share,
   validation_score,
 )
@@ -158,7 +159,10 @@ class _Sweep:
     left = [run.config for run in self._runs if not run.is_done()]
     require_memory(left, self._num_jobs)
     with self._progress:
-      code = self._run_jobs(run_command, self._search_runs)
+      code, further = 0, self._search_runs
+      while further and not code:
+        code = self._run_jobs(run_command, further)
+        further = self._extend_searches()
       code = code or self._run_jobs(run_command, self._arms_with_rates())
     if code:
       print(jobs.CONTINUES, file=sys.stderr)
@@ -247,17 +251,47 @@ class _Sweep:
           self._state.update([name], settings=settings)
     return list(arms.values())
 
+  def _extend_searches(self) -> list[SweepRun]:
+    """Adds a run to each search whose best rate lies at an edge."""
+    further = []
+    for group in sweep_runs.search_groups(self._file):
+      runs = [run for run in self._search_runs if run.point == group]
+      choice = None
+      if runs and all(run.is_done() for run in runs):
+        choice = self._best_rates(group, runs)
+      if choice is None:
+        continue
+      tried = [run.rates for run in runs]
+      if rates := extension(self._file.search, tried, choice):
+        further.append(
+          sweep_runs.search_run(self._file, group, rates, self._workdir)
+        )
+    if further:
+      self._search_runs = [*self._search_runs, *further]
+      self._state.add(further)
+      self._progress.add(further)
+    return further
+
   def _choose_rates(self, group: Settings) -> tuple[Settings, str]:
     """Returns the best rates of a group's search, and what prevents a choice.
 
     There are no rates where its method reads nothing of what is searched.
     """
-    search, scores, num_clients = self._file.search, [], 0
     runs = [run for run in self._search_runs if run.point == group]
     for run in runs:
       if not run.is_done():
         # To choose among the others would compare with other rates later.
         return {}, f'the run {run.name} did not end well'
+    choice = self._best_rates(group, runs)
+    if choice is None:
+      return {}, 'no run of its search has a finite score' if runs else ''
+    self._state.choices.append(choice)
+    self._progress.write_line(choice_line(self._file.search, choice))
+    return choice['chosen'], ''
+
+  def _best_rates(self, group, runs):
+    """Returns the choice among runs that are done; keeps their scores."""
+    search, scores, num_clients = self._file.search, [], 0
     for run in runs:
       [output] = run.evaluations
       score, num_clients = validation_score(
@@ -273,12 +307,7 @@ class _Sweep:
       kept = scores[-1] if math.isfinite(scores[-1]) else None
       self._state.update([run.name], score=kept)
     tried = [run.rates for run in runs]
-    choice = choose(search, group, tried, scores, num_clients)
-    if choice is None:
-      return {}, 'no run of its search has a finite score' if runs else ''
-    self._state.choices.append(choice)
-    self._progress.write_line(choice_line(search, choice))
-    return choice['chosen'], ''
+    return choose(search, group, tried, scores, num_clients)
 
 
 def _require_runs(configs: Sequence[TrainConfig]) -> None:

@@ -142,30 +142,40 @@ def expand_search(
     UserError: If a setting is unknown or wrong, no run reads it, or nobody is
       left to train on.
   """
-  search, runs = file.search, []
+  runs = []
   for group in search_groups(file):
     of_group = {}
-    for rates in grid.product(search.axes):
-      rates = _read_rates(file, group, rates)
-      name = grid.run_name((*search.per, *search.axes), group | rates)
-      arm = file.config(group | rates, name)
-      settings, options = search.run_settings(arm)
-      config = file.config(group | rates | settings, name)
-      if config not in of_group:
-        of_group[config] = _run(
-          workdir / _SEARCH,
-          config,
-          [EvaluationRequest(name='validation', options=options)],
-          name=f'{_SEARCH}/{name}',
-          point=group,
-          rates=rates,
-        )
+    for rates in grid.product(file.search.axes):
+      run = search_run(file, group, rates, workdir)
+      of_group.setdefault(run.config, run)
     runs += of_group.values()
   if runs:
     file.require_read([run.config for run in runs], of_search=True)
   runs = [run for run in runs if run.rates]
   _require_unique([run.run.name for run in runs])
   return runs
+
+
+def search_run(
+  file: SweepFile, group: Settings, rates: Settings, workdir: pathlib.Path
+) -> SweepRun:
+  """Returns the run of a search that tries some rates for a group.
+
+  Raises:
+    UserError: If a setting is unknown or wrong, or nobody is left to train on.
+  """
+  search, rates = file.search, _read_rates(file, group, rates)
+  name = grid.run_name((*search.per, *search.axes), group | rates)
+  arm = file.config(group | rates, name)
+  settings, options = search.run_settings(arm)
+  return _run(
+    workdir / _SEARCH,
+    file.config(group | rates | settings, name),
+    [EvaluationRequest(name='validation', options=options)],
+    name=f'{_SEARCH}/{name}',
+    point=group,
+    rates=rates,
+  )
 
 
 def search_groups(file: SweepFile) -> list[Settings]:

@@ -53,6 +53,12 @@ class SweepState:
       'arms': [e for e in self._entries.values() if 'score' not in e],
     }
 
+  def add(self, search_runs: Iterable[SweepRun]) -> None:
+    """Adds runs of a search that goes on."""
+    for run in search_runs:
+      self._entries[run.name] = _entry(run)
+      self._values['search_runs'].append(self._entries[run.name])
+
   def names_with(self, *statuses: str) -> list[str]:
     """Returns the names of the runs with one of some statuses."""
     return [n for n, e in self._entries.items() if e['status'] in statuses]
