@@ -357,7 +357,7 @@ class TestExtension:
     )
     assert problems == [
       '`learning_rate_search`: `max_extensions` requires `settings` with one '
-      'setting and at least two numbers above 0, found server.optimizer with '
+      'setting and at least two numbers above 0, found model.layer_loop with '
       "['auto', 'foldl']"
     ]
 

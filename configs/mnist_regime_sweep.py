@@ -1,0 +1,78 @@
+"""Where FedFish wins on MNIST by writer: by client learning rate and epochs.
+
+For `fedfish sweep`: the EMNIST CNN at 1, 4 and 16 local epochs and at client
+learning rates of 0.001, as in Dhawan et al. (2024), and 0.01; FedAvg, FedFish as
+printed, and half of FedAvg's mean mixed with the mean weighted by the root of
+the Fisher diagonal. The server's learning rate is searched for each of them and
+each number of local epochs at the rate of 0.001, on points a factor of 2 apart.
+54 runs and some 36 searches; a run takes 1 to 6 minutes on two CPU cores.
+
+The files are those of mnist_by_writer.py.
+"""
+
+from ml_collections import ConfigDict
+
+
+def get_config() -> ConfigDict:
+  """Returns the base of all runs; docs/settings.md lists them."""
+  config = ConfigDict(
+    dict(
+      algorithm=dict(name='fed_fish'),
+      client_work=dict(
+        num_local_epochs=4,
+        local_batch_size=10,
+        max_sequences_per_client=100,
+        learning_rate=1e-3,
+      ),
+      server=dict(optimizer='adam', learning_rate=1e-2),
+      model=dict(preset='emnist_cnn'),
+      data=dict(corpus='mnist_by_writer', directory='corpora/mnist_by_writer'),
+      cohorts=dict(cohort_size=8),
+      client_splits=dict(held_out_fraction=None),
+      training=dict(num_rounds=20),
+      evaluation=dict(
+        every_num_rounds=5,
+        num_clients=64,
+        max_sequences_per_client=40,
+        batch_size=64,
+      ),
+      checkpoints=dict(every_num_rounds=10, keep_last=1),
+    )
+  )
+  return config.lock()
+
+
+def get_sweep() -> ConfigDict:
+  """Returns what varies and what is measured; docs/sweep.md lists it all."""
+  arms = 'algorithm.name,algorithm.fisher_power,algorithm.plain_mean_fraction'
+  return ConfigDict(
+    dict(
+      grid={
+        arms: [
+          ('fed_avg', 1.0, 0.0),
+          ('fed_fish', 1.0, 0.0),
+          ('fed_fish', 0.5, 0.5),
+        ],
+        'client_work.num_local_epochs': [1, 4, 16],
+        'client_work.learning_rate': [1e-3, 1e-2],
+        # The same seeds for all: pairs are compared.
+        'seeds.model_seed,seeds.cohort_seed,seeds.shuffle_seed': [
+          (1, 1, 1),
+          (2, 2, 2),
+          (3, 3, 3),
+        ],
+      },
+      learning_rate_search=dict(
+        settings={'server.learning_rate': [2.5e-3, 5e-3, 1e-2, 2e-2]},
+        max_extensions=3,
+        num_rounds=10,
+        per=[arms, 'client_work.num_local_epochs'],
+        num_clients=64,
+      ),
+      evaluate=[
+        # As Dhawan et al. (2024) fine-tune on EMNIST.
+        dict(fractions=[0.0, 0.25, 0.5], personalization_epochs=1),
+      ],
+    ),
+    allow_dotted_keys=True,
+  )
