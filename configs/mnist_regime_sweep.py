@@ -1,11 +1,11 @@
-"""Where FedFish wins on MNIST by writer: by client learning rate and epochs.
+"""FedFish and FedAvg on MNIST by writer, by client learning rate and epochs.
 
 For `fedfish sweep`: the EMNIST CNN at 1, 4 and 16 local epochs and at client
-learning rates of 0.001, as in Dhawan et al. (2024), and 0.01; FedAvg, FedFish as
-printed, and half of FedAvg's mean mixed with the mean weighted by the root of
-the Fisher diagonal. The server's learning rate is searched for each of them and
-each number of local epochs at the rate of 0.001, on points a factor of 2 apart.
-54 runs and some 36 searches; a run takes 1 to 6 minutes on two CPU cores.
+learning rates of 0.001, as in Dhawan et al. (2024), and 0.01; FedAvg, FedFish
+as printed, and half of FedAvg's mean mixed with the mean weighted by the root
+of the Fisher diagonal. The server's learning rate is searched for each of them
+and each number of local epochs at the rate of 0.001, on points a factor of 2
+apart. 54 runs and some 36 searches; a run takes 1 to 6 minutes on two cores.
 
 The files are those of mnist_by_writer.py.
 """

@@ -119,7 +119,7 @@ def unmet_requirement(value: Any, field: dataclasses.Field) -> str:
   """Returns what `field` requires of `value`, '' if it is met."""
   choices = typing.get_args(field.type)
   if typing.get_origin(field.type) is Literal:
-    return '' if value in choices else f'one of {", ".join(choices)}'
+    return '' if value in choices else f'one of {", ".join(map(str, choices))}'
   accepts_none = isinstance(field.type, types.UnionType)
   expected = choices[0] if accepts_none else field.type
   if value is None and accepts_none:

@@ -255,10 +255,10 @@ def test_missing_file(tmp_path):
   assert _message(path) == (
     '`--config` must name a Python file or a shipped config, but '
     f'{str(path)!r} does not exist. The shipped ones are c4_1_5b, '
-    'centralized_tiny, debian_ablations_sweep, debian_optimizers_sweep, '
-    'debian_sweep, demo, diloco_350m, diloco_tiny, mnist_by_writer, '
-    'mnist_by_writer_ablations_sweep, mnist_by_writer_sweep, small_c4, '
-    'stack_overflow_350m.'
+    'centralized_tiny, debian_ablations_sweep, debian_laboratory, '
+    'debian_optimizers_sweep, debian_sweep, demo, diloco_350m, diloco_tiny, '
+    'mnist_by_writer, mnist_by_writer_ablations_sweep, mnist_by_writer_sweep, '
+    'mnist_laboratory, mnist_regime_sweep, small_c4, stack_overflow_350m.'
   )
 
 
@@ -520,3 +520,24 @@ class TestSettingsOfAnotherMethod:
     values['algorithm'] |= {'fisher_estimator': 'true', 'relative_floor': 1e-8}
     assert config_loading.from_json_dict(values, 'config.json') == config
     assert not capsys.readouterr().err
+
+
+def test_runs_from_before_documents_were_split_keep_sequences(config_file):
+  config = config_loading.load_config(config_file())
+  assert config.evaluation.split_unit is None
+  assert config.evaluation.halves_unit == 'documents'
+  values = config_loading.to_json_dict(config)
+  assert config_loading.from_json_dict(values, 'config.json') == config
+  values['evaluation'] = dict(values['evaluation'])
+  del values['evaluation']['split_unit']
+  former = config_loading.from_json_dict(values, 'config.json')
+  assert former.evaluation.split_unit == 'sequences'
+  # The same file continues such a run; another unit does not.
+  assert not config_loading.differences(former, config)
+  flags = ['--config.evaluation.split_unit=documents']
+  changed = config_loading.load_config(config_file(), flags)
+  assert config_loading.differences(former, changed) == [
+    'evaluation.split_unit'
+  ]
+  completed = config_loading.with_defaults(values)
+  assert completed['evaluation']['split_unit'] == 'sequences'

@@ -226,6 +226,34 @@ class TestTransfer:
     )
 
 
+class TestSplitUnit:
+  def test_documents_and_sequences(self, small_run, tmp_path):
+    # Hosts of 1 to 5 documents, the ninth of 4.
+    other = small_runs.make_corpus(tmp_path, num_hosts=9)
+    summaries = {}
+    for unit in (None, 'documents', 'sequences'):
+      output = tmp_path / str(unit)
+      flags = ['--split_unit', unit] if unit else []
+      assert _evaluate(small_run, other, output, *flags) == 0
+      summaries[unit] = json.loads((output / 'summary.json').read_text())
+    found = summaries['documents']
+    assert found['num_clients'] == 3
+    assert found['skipped_clients']['too_few_documents'] == 6
+    assert found['personalization']['split_unit'] == 'documents'
+    # The run's own, by which it scored in training.
+    assert summaries[None] == summaries['sequences']
+    assert summaries[None]['personalization']['split_unit'] == 'sequences'
+    assert summaries[None]['num_clients'] == 9
+
+  def test_corpus_of_single_documents(self, small_run, tmp_path, capsys):
+    other = small_runs.make_corpus(tmp_path, num_hosts=3)
+    flags = ['--split_unit', 'documents']
+    assert _evaluate(small_run, other, tmp_path / 'out', *flags) == 2
+    assert (
+      'must have clients with at least 4 documents, but none of its 3 has.'
+    ) in capsys.readouterr().err
+
+
 class TestParts:
   """A run on one part of a split, evaluated on others."""
 

@@ -4,8 +4,11 @@ import numpy as np
 import pytest
 
 from tff_fedfish.data.images.image_clients import ImageRows
-from tff_fedfish.data.sequences import Sequences
-from tff_fedfish.evaluation.personalization import split_sequences
+from tff_fedfish.data.sequences import Sequences, build_sequences
+from tff_fedfish.evaluation.personalization import (
+  split_documents,
+  split_sequences,
+)
 
 _FRACTIONS = (0.0, 0.25, 0.5)
 
@@ -51,6 +54,88 @@ def test_quarter_is_a_prefix_of_half_and_none_is_scored(count):
 
 def test_too_few_sequences():
   assert _split(3) is None
+
+
+class TestDocuments:
+  def _split(self, lengths, client_id=b'a.org', split_seed=3, **options):
+    """Splits documents; all tokens of document i are i."""
+    documents = [np.full(length, i) for i, length in enumerate(lengths)]
+    options = dict(fractions=_FRACTIONS) | options
+    return split_documents(
+      documents, _blocks, client_id=client_id, split_seed=split_seed, **options
+    )
+
+  @pytest.mark.parametrize(
+    ('lengths', 'max_sequences'),
+    [([8] * 4, None), ([2, 30, 7, 1, 9], None), ([40] * 9, 6), ([5] * 23, 4)],
+  )
+  def test_no_document_lies_in_both_halves(self, lengths, max_sequences):
+    split = self._split(lengths, max_sequences=max_sequences)
+    scored = _documents(split.evaluation)
+    quarter, half = (split.personalization[f] for f in (0.25, 0.5))
+    assert scored and not set(scored) & set(_documents(half))
+    # Prefixes of one order of documents.
+    found = _documents(quarter)
+    assert _documents(half)[: len(found)] == found
+    if max_sequences is None:
+      num_documents = len(lengths)
+      assert len(scored) == -(-num_documents // 2)
+      assert len(found) == num_documents // 4
+      assert len(_documents(half)) == num_documents // 2
+
+  def test_a_document_that_sequences_would_cut(self):
+    # 12 blocks of one text of 4 documents: half of them are of each document.
+    blocks = _blocks([np.full(19, i) for i in range(4)])
+    split = split_sequences(
+      blocks, client_id=b'a.org', split_seed=3, fractions=_FRACTIONS
+    )
+    halves = (split.evaluation, split.personalization[0.5])
+    assert set.intersection(*(set(_documents(half)) for half in halves))
+
+  @pytest.mark.parametrize(
+    ('max_sequences', 'evaluation', 'quarter', 'half'),
+    # ceil(M / 2), floor(M / 4), floor(M / 2)
+    [(4, 2, 1, 2), (5, 3, 1, 2), (7, 4, 1, 3), (8, 4, 2, 4), (11, 6, 2, 5)],
+  )
+  def test_cap(self, max_sequences, evaluation, quarter, half):
+    split = self._split([40] * 8, max_sequences=max_sequences)
+    assert len(split.evaluation) == evaluation
+    assert len(split.personalization[0.25]) == quarter
+    assert len(split.personalization[0.5]) == half
+
+  def test_too_few(self):
+    assert self._split([50] * 3) is None
+    assert self._split([50] * 4) is not None
+    # 4 x 0.2 documents are none.
+    assert self._split([50] * 4, fractions=(0.2,)) is None
+    # Without a target: an empty document is one token, its end.
+    assert self._split([0] * 4) is None
+
+  def test_is_a_function_of_seed_and_client(self):
+    first = _documents(self._split([4] * 20).evaluation)
+    assert first == _documents(self._split([4] * 20).evaluation)
+    others = (
+      self._split([4] * 20, client_id=b'b.org'),
+      self._split([4] * 20, split_seed=4),
+    )
+    assert all(first != _documents(other.evaluation) for other in others)
+    assert first != sorted(first)
+
+
+def _blocks(documents):
+  return build_sequences(
+    documents, sequence_length=5, end_of_text_id=99, padding_id=98
+  )
+
+
+def _documents(sequences):
+  """Returns the documents of which there are tokens, in their order."""
+  real = [
+    row[: count + 1]
+    for row, count in zip(sequences.tokens, sequences.num_targets, strict=True)
+  ]
+  tokens = np.concatenate(real).tolist()
+  return [t for t in dict.fromkeys(tokens) if t < 98]
 
 
 def test_is_a_function_of_seed_and_client():

@@ -5,7 +5,7 @@ Examples:
   fedfish evaluate --checkpoint runs/mine/checkpoints/round_00000020 \
       --data corpora/sotu --fractions 0,0.25,0.5 --output results/sotu
 
-Half of every client's sequences, or images, is for scoring, always; the
+Half of every client's documents, or images, is for scoring, always; the
 fractions are shares of them, from the other half, to fine-tune on before. On
 the corpus of the run the held-out clients are evaluated; in another all.
 Another part of the run's corpus (`fedfish group --split_by`) is held out, any
@@ -62,6 +62,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     type=int,
     metavar='N',
     help="tokens per sequence, at most the model's (default: as in training)",
+  )
+  parser.add_argument(
+    '--split_unit',
+    choices=('documents', 'sequences'),
+    help="what halves of a client's text are made of (default: as in the run)",
   )
   parser.add_argument(
     '--personalization_epochs', type=int, default=4, metavar='N'

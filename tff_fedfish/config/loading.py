@@ -23,6 +23,11 @@ SCHEMA_VERSION = 2
 # config.json of version 1 that leaves one out gets this value.
 _LIMIT = 'training.max_non_finite_rounds'
 _VERSION_1_DEFAULTS: Mapping[str, Any] = types.MappingProxyType({_LIMIT: 0})
+# The same, whatever the version.
+_SPLIT_UNIT = 'evaluation.split_unit'
+_FORMER_DEFAULTS: Mapping[str, Any] = types.MappingProxyType(
+  {_SPLIT_UNIT: 'sequences'}
+)
 
 
 def load_config(
@@ -161,6 +166,7 @@ def from_json_dict(
       f'fedfish reads up to {SCHEMA_VERSION}. Update fedfish.'
     )
   sections = {k: v for k, v in values.items() if k != 'schema_version'}
+  sections = _completed(sections, _FORMER_DEFAULTS)
   if version == 1:
     sections = _completed(sections, _VERSION_1_DEFAULTS)
   # Former versions kept the settings of all methods.
@@ -181,6 +187,7 @@ def with_defaults(values: Mapping[str, Any]) -> dict[str, Any]:
     for dotted, field in config_files.fields_of(method).items()
     if field.default is not dataclasses.MISSING
   }
+  defaults |= _FORMER_DEFAULTS
   if values.get('schema_version') == 1:
     defaults |= _VERSION_1_DEFAULTS
   return _completed(values, defaults)
@@ -204,6 +211,8 @@ def differences(
 
   Left out is `training.max_non_finite_rounds`: it says when a run is given up,
   nothing of its numbers, and runs of config.json version 1 had no such limit.
+  So is `evaluation.split_unit` where the second config has None, as it then is
+  that of the first.
   """
   of_second = config_files.fields_of(second.method)
   read = operator.attrgetter
@@ -212,6 +221,7 @@ def differences(
     for name in config_files.fields_of(first.method)
     if name in of_second
     and name != _LIMIT
+    and (name != _SPLIT_UNIT or second.evaluation.split_unit)
     and read(name)(first) != read(name)(second)
   ]
 

@@ -115,12 +115,21 @@ class EvaluationConfig(Section, section='evaluation'):
   """Held-out clients in the sample; 0: no scores during training."""
   max_sequences_per_client: int = number(64, at_least=0)
   """Sequences used of a client, half of them scored; 0: all."""
+  split_unit: Literal['documents', 'sequences', None] = None
+  """Halves of a held-out client, one of which is scored, are made of whole
+  documents, or of 'sequences', blocks of the joined text. Images are split one
+  by one. None: documents; a run that is resumed keeps its own."""
   batch_size: int = number(16, at_least=1)
   """Sequences per evaluation step, >= 1; changes the speed only."""
   barrier_every_num_rounds: int = number(0, at_least=0)
   """Measure the Client-Server Barrier every N rounds and after the last round.
   0 disables it. Each measurement takes about as long as one single-worker
   round: the clients train again in the driver process."""
+
+  @property
+  def halves_unit(self) -> str:
+    """'documents' or 'sequences'."""
+    return self.split_unit or 'documents'
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

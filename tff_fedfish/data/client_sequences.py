@@ -5,6 +5,9 @@ from __future__ import annotations
 import collections
 import threading
 import typing
+from collections.abc import Iterable
+
+import numpy as np
 
 from tff_fedfish.data import sequences as sequences_lib
 from tff_fedfish.data.grouped_corpus import GroupedCorpus, example_texts
@@ -76,15 +79,28 @@ class ClientSequences(ClientRows):
     self._remember(client_id, built)
     return built
 
-  def _build(self, client_id: bytes) -> Sequences:
+  def documents(self, client_id: bytes) -> list[np.ndarray]:
+    """Returns the token ids of a client's documents, in their order.
+
+    Raises:
+      KeyError: If the corpus has no such client.
+      UserError: If an example has no text.
+    """
     texts = example_texts(client_id, self._corpus.examples(client_id))
-    built = sequences_lib.build_sequences(
-      self.tokenizer.encode_batch(texts),
+    return self.tokenizer.encode_batch(texts)
+
+  def build(self, documents: Iterable[np.ndarray]) -> Sequences:
+    """Returns the sequences of some documents."""
+    return sequences_lib.build_sequences(
+      documents,
       sequence_length=self.sequence_length,
       end_of_text_id=self.tokenizer.end_of_text_id,
       padding_id=self.tokenizer.padding_id,
       drop_short_block=self.drop_short_block,
     )
+
+  def _build(self, client_id: bytes) -> Sequences:
+    built = self.build(self.documents(client_id))
     # Shared by the cache: a caller that writes must fail, not corrupt others.
     built.tokens.flags.writeable = False
     built.num_targets.flags.writeable = False

@@ -75,6 +75,7 @@ def evaluate(
     kind = 'transfer'
   client_ids = _client_ids(corpus, data, config, options, split)
   sequence_length = _sequence_length(config, options)
+  split_unit = options.split_unit or config.evaluation.halves_unit
 
   with stages('choosing clients'):
     # Late: the errors above must not wait for TensorFlow.
@@ -87,13 +88,16 @@ def evaluate(
         config, corpus, tokenizer, sequence_length=sequence_length
       ),
       split_seed=config.seeds.split_seed,
+      split_unit=split_unit,
       max_clients=options.max_clients,
       fractions=options.fractions,
       max_sequences=options.max_sequences_per_client,
     )
   if not sample.clients:
     rows = corpus.row_name
-    if sequence_length:
+    if sequence_length and split_unit == 'documents':
+      rows = 'documents'
+    elif sequence_length:
       rows += f' of {sequence_length} tokens'
     raise UserError(
       f'`--data` {str(data)!r} must have clients with at least '
@@ -128,6 +132,7 @@ def evaluate(
       'batch_size': config.client_work.local_batch_size,
       'sequence_length': sequence_length,
       'split_seed': config.seeds.split_seed,
+      'split_unit': split_unit if sequence_length else None,
       'max_sequences_per_client': options.max_sequences_per_client,
     },
     skipped_clients=sample.skipped,

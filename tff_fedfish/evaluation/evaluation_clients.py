@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tff_fedfish.data.client_sequences import ClientSequences
 from tff_fedfish.data.cohorts import draw_cohort
 from tff_fedfish.data.sequences import ClientRows
 from tff_fedfish.evaluation.personalization import (
   PersonalizationSplit,
+  split_documents,
   split_sequences,
 )
 from tff_fedfish.runtime.round_options import RoundInterrupted
@@ -34,6 +36,7 @@ def choose_clients(
   client_rows: ClientRows,
   *,
   split_seed: int,
+  split_unit: str,
   max_clients: int | None,
   fractions: tuple[float, ...] = (),
   max_sequences: int | None = None,
@@ -47,6 +50,8 @@ def choose_clients(
     client_ids: The clients to choose from.
     client_rows: Their sequences or images.
     split_seed: Seed of the order and of every client's split.
+    split_unit: 'documents' or 'sequences', of which halves are made; images
+      are split one by one.
     max_clients: How many to return at most; None: all that are large enough.
     fractions: Personalization sets to make, see `split_sequences`.
     max_sequences: Sequences used of a client, at most; None: all.
@@ -54,7 +59,9 @@ def choose_clients(
   Returns:
     The sample.
   """
-  order = []
+  order, unit = [], 'sequences'
+  if isinstance(client_rows, ClientSequences):
+    unit = split_unit
   if len(client_ids):
     order = draw_cohort(
       client_ids, seed=split_seed, round_num=0, cohort_size=len(client_ids)
@@ -64,13 +71,18 @@ def choose_clients(
   for client_id in order:
     if max_clients is not None and len(clients) == max_clients:
       break
-    halves = split_sequences(
-      client_rows.sequences(client_id),
+    options = dict(
       client_id=client_id,
       split_seed=split_seed,
       fractions=fractions,
       max_sequences=max_sequences,
     )
+    if unit == 'documents':
+      halves = split_documents(
+        client_rows.documents(client_id), client_rows.build, **options
+      )
+    else:
+      halves = split_sequences(client_rows.sequences(client_id), **options)
     if halves is None:
       num_too_small += 1
     else:
@@ -78,7 +90,7 @@ def choose_clients(
   return ClientSample(
     clients,
     {
-      'too_few_sequences': num_too_small,
+      f'too_few_{unit}': num_too_small,
       'beyond_max_clients': len(order) - num_too_small - len(clients),
     },
   )

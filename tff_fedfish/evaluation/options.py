@@ -30,6 +30,9 @@ class EvaluationOptions:
   sequence_length: int | None = number(None, at_least=1)
   """Tokens per sequence, at most the model's; text only. None: as in
   training."""
+  split_unit: Literal['documents', 'sequences', None] = None
+  """Halves of a client are made of whole documents, or of sequences; text only.
+  None: as the run scores."""
   personalization_epochs: int = number(4, at_least=1)
   """Epochs of fine-tuning, >= 1; 4 in Dhawan et al. (2024)."""
   learning_rate: float | None = number(None, above=0)

@@ -3,12 +3,17 @@
 Dhawan et al. (2024), FedFish, section 4: half of a held-out client's data is
 for evaluation, always; 0, 25 or 50 % of its data, from the other half, is what
 the model is fine-tuned on before. The 25 % set is a prefix of the 50 % set.
+Halves of text are made of documents: were they made of sequences, blocks of the
+joined text, most of what is scored would be the rest of a document that the
+model was fine-tuned on.
 """
 
 import dataclasses
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from tff_fedfish.data import randomness
 from tff_fedfish.data import sequences as sequences_lib
@@ -19,7 +24,8 @@ if TYPE_CHECKING:
   from tff_fedfish.evaluation.client_evaluator import ClientEvaluator
 
 MIN_SEQUENCES = 4
-"""Clients with fewer are not evaluated: their 25 % set would be empty."""
+"""Clients with fewer sequences, or documents, are not evaluated: their 25 % set
+would be empty."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,7 +33,7 @@ class PersonalizationSplit:
   """One client's evaluation half and its personalization sets."""
 
   evaluation: Rows
-  """The first ceil(n / 2) of the permuted sequences."""
+  """Rows of the first ceil(n / 2) of the permuted documents or sequences."""
   personalization: Mapping[float, Rows]
   """Rows by fraction of the client's data, without 0."""
 
@@ -82,6 +88,61 @@ def split_sequences(
   return PersonalizationSplit(
     sequences_lib.take(permuted, num_evaluation), personalization
   )
+
+
+def split_documents(
+  documents: Sequence[np.ndarray],
+  build: Callable[[Sequence[np.ndarray]], Rows],
+  *,
+  client_id: bytes,
+  split_seed: int,
+  fractions: tuple[float, ...] = (),
+  max_sequences: int | None = None,
+) -> PersonalizationSplit | None:
+  """Splits documents as a function of (split_seed, client_id).
+
+  Args:
+    documents: All of the client's.
+    build: Returns the sequences of some documents.
+    client_id: The client.
+    split_seed: The seed.
+    fractions: Fractions of the client's n documents to fine-tune on, in [0,
+      0.5]. 0.5 takes all that are not for evaluation, f below it the first
+      floor(f n).
+    max_sequences: M. The evaluation set keeps its first ceil(M / 2) sequences,
+      the set of a fraction f its first floor(f M). None: all.
+
+  Returns:
+    The split, or None for a client with fewer than `MIN_SEQUENCES` documents,
+    or with too few for the smallest fraction, or with an empty set.
+  """
+  num_documents = len(documents)
+  if num_documents < MIN_SEQUENCES:
+    return None
+  order = randomness.generator(
+    'client_document_halves', split_seed, client_id
+  ).permutation(num_documents)
+  permuted = [documents[position] for position in order]
+  num_evaluation = math.ceil(num_documents / 2)
+
+  def rows(chosen, fraction, rounded):
+    cap = None if max_sequences is None else rounded(fraction * max_sequences)
+    return sequences_lib.take(build(chosen), cap)
+
+  pool = permuted[num_evaluation:]
+  personalization = {
+    fraction: rows(
+      pool if fraction == 0.5 else pool[: math.floor(fraction * num_documents)],
+      fraction,
+      math.floor,
+    )
+    for fraction in fractions
+    if fraction > 0
+  }
+  evaluation = rows(permuted[:num_evaluation], 0.5, math.ceil)
+  if not all(map(len, (evaluation, *personalization.values()))):
+    return None
+  return PersonalizationSplit(evaluation, personalization)
 
 
 def evaluate_clients(

@@ -23,6 +23,8 @@ from tff_fedfish.run.corpus_identity import CorpusIdentity
 CONFIG_NAME = 'config.json'
 CHECKPOINTS_NAME = 'checkpoints'
 VOCABULARY_NAME = 'vocabulary'
+# Only says how scores are made; earlier runs did not have it.
+_NOT_OF_THE_STATE = frozenset({'evaluation.split_unit'})
 MAY_CHANGE = frozenset(
   {
     'training.num_rounds',
@@ -68,6 +70,19 @@ def read_config(run_directory: str | os.PathLike) -> TrainConfig:
       'wrote.'
     )
   return config
+
+
+def continued_config(
+  config: TrainConfig, workdir: str | os.PathLike
+) -> TrainConfig:
+  """Returns the config with what it leaves to the run in the directory."""
+  kept = _config_or_none(pathlib.Path(workdir))
+  if kept is None or config.evaluation.split_unit is not None:
+    return config
+  evaluation = dataclasses.replace(
+    config.evaluation, split_unit=kept.evaluation.split_unit
+  )
+  return dataclasses.replace(config, evaluation=evaluation)
 
 
 def checkpoint_to_resume(
@@ -177,7 +192,7 @@ def settings_fingerprint(config: TrainConfig) -> str:
   values = {}
   for part in dataclasses.fields(config):
     for name, value in getattr(config, part.name).changed().items():
-      if f'{part.name}.{name}' not in MAY_CHANGE:
+      if f'{part.name}.{name}' not in MAY_CHANGE | _NOT_OF_THE_STATE:
         values[f'{part.name}.{name}'] = value
   return _sha256(values)
 

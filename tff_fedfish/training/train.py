@@ -37,6 +37,7 @@ def train(config: TrainConfig, workdir: str | os.PathLike) -> int:
   )
   stages = Stages()
   with run_directory.lock(workdir):
+    config = run_directory.continued_config(config, workdir)
     checked = run_checks.check_run(config, workdir, stage=stages)
     checked.history.require_not_diverged()
     if checked.is_finished:
@@ -67,6 +68,7 @@ def dry_run(config: TrainConfig, workdir: str | os.PathLike | None) -> None:
     # A directory that does not exist would be created.
     if workdir is not None and os.path.isdir(workdir):
       stack.enter_context(run_directory.lock(workdir))
+      config = run_directory.continued_config(config, workdir)
     checked = run_checks.check_run(config, workdir, stage=Stages())
   checked.history.require_not_diverged()
   if (counting := plan.row_counting(config)) is not None:
