@@ -189,6 +189,17 @@ def test_differences_to_the_plain_mean(done, capsys):
     == ('3', '4', 'p1 s0')
   )
   assert float(found['loss_difference']) == pytest.approx(np.mean(of_fish))
+  (control,) = (
+    r
+    for r in table
+    if (r['local_epochs'], r['cohort_size'], r['weighting'])
+    == ('3', '4', "p1 s0, another's F")
+  )
+  assert float(found['control_difference']) == pytest.approx(
+    float(found['best_loss_difference'])
+    - float(control['best_loss_difference'])
+  )
+  assert not control['control_difference']
   # Two seeds have no interval.
   assert found['num_seeds'] == '2' and not found['loss_half_width']
   assert (done[1] / 'laboratory.png').read_bytes().startswith(b'\x89PNG')
@@ -264,6 +275,11 @@ def test_directory_of_another_laboratory_is_refused(done, make_file, capsys):
   arguments = make_file(_LABORATORY.replace('[1, 3]', '[1, 4]'))
   assert main([*arguments, '--workdir', str(done[1])]) == 2
   assert "was begun with another 'local_epochs'" in capsys.readouterr().err
+  arguments = [*make_file(), '--config.client_work.local_batch_size=3']
+  assert main([*arguments, '--workdir', str(done[1])]) == 2
+  assert (
+    "was begun with another 'client_work.local_batch_size'. Use the same file"
+  ) in capsys.readouterr().err
 
 
 def test_shipped_files_are_read():

@@ -15,7 +15,8 @@ from tff_fedfish.reporting.style import EPOCH_HUES, MARKERS
 
 _FIELDS = [field.name for field in dataclasses.fields(Weighting)]
 _CELL = ['local_epochs', 'cohort_size']
-_MEASURES = ('loss', 'best_loss')
+_BEST = 'best_loss'
+_MEASURES = ('loss', _BEST)
 # Means of these stand beside the differences.
 _DESCRIBED = ('best_step', 'cosine', 'norm_ratio', 'split_half_cosine')
 _DESCRIBED += ('effective_clients', 'null_effective_clients', 'marginal_kl')
@@ -33,8 +34,9 @@ def compare(rows: pd.DataFrame) -> pd.DataFrame:
     the weighting, `weighting`, its label, and `num_seeds`; of `loss`, after a
     step of 1, and `best_loss`, after its best step, `..._difference`, the mean
     over seeds in nats, and `..._half_width` of its 95 % interval, Student's t;
-    NaN with fewer than three seeds. Means of what describes the step. Seeds in
-    which a loss is not finite are left out.
+    NaN with fewer than three seeds. `control_difference`: `best_loss` minus
+    that of the same weighting with another client's diagonal. Means of what
+    describes the step. Seeds in which a loss is not finite are left out.
   """
   varied = _varied(rows)
   seeds = [name for name in rows.columns if name.startswith(_SEEDS)]
@@ -46,17 +48,26 @@ def compare(rows: pd.DataFrame) -> pd.DataFrame:
   paired = rows.merge(
     plain[[*keys, *seeds, *_MEASURES]], on=[*keys, *seeds], suffixes=('', '_0')
   )
+  pairs = [*keys, *seeds, *(n for n in _FIELDS if n != 'fisher_of')]
+  controls = rows[rows['fisher_of'] == 'another'][[*pairs, _BEST]]
+  paired = paired.merge(controls, 'left', on=pairs, suffixes=('', '_control'))
   found = []
   for values, group in paired.groupby([*keys, 'weighting'], sort=False):
     row = dict(zip([*keys, 'weighting'], values, strict=True))
     row |= group[_FIELDS].iloc[0].to_dict() | {'num_seeds': len(group)}
-    for measure in _MEASURES:
-      differences = (group[measure] - group[f'{measure}_0']).to_numpy()
+    for name, differences in {
+      **{m: group[m] - group[f'{m}_0'] for m in _MEASURES},
+      'control': group[_BEST] - group[f'{_BEST}_control'],
+    }.items():
+      differences = differences.to_numpy()
       differences = differences[np.isfinite(differences)]
-      row[f'{measure}_difference'] = (
+      # The control itself has none.
+      if name == 'control' and row['fisher_of'] == 'another':
+        differences = differences[:0]
+      row[f'{name}_difference'] = (
         differences.mean() if len(differences) else math.nan
       )
-      row[f'{measure}_half_width'] = half_width(differences)
+      row[f'{name}_half_width'] = half_width(differences)
     for name in _DESCRIBED:
       if name in group:
         row[name] = group[name].mean()

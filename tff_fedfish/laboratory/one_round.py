@@ -14,6 +14,7 @@ import pandas as pd
 
 from models.model_shapes import weight_shapes
 from tff_fedfish import files, printing
+from tff_fedfish.config import loading as config_loading
 from tff_fedfish.data.sequences import Rows
 from tff_fedfish.errors import UserError
 from tff_fedfish.evaluation import client_evaluator, evaluation_clients
@@ -162,14 +163,17 @@ class _Laboratory:
     keys = [name for name in table.columns if '.' in name]
     printing.print_table(
       f'Held-out loss minus the plain mean, nats per {unit}, 95 % interval',
-      [*keys, 'E', 'clients', 'weighting', 'step 1', 'best step', 'seeds'],
+      [
+        *(*keys, 'E', 'clients', 'weighting', 'step 1', 'best step'),
+        *("minus another's F", 'seeds'),
+      ],
       [
         [
           *(f'{row[key]}' for key in keys),
           f'{row["local_epochs"]}',
           f'{row["cohort_size"]}',
           row['weighting'],
-          *(_interval(row, measure) for measure in ('loss', 'best_loss')),
+          *(_interval(row, m) for m in ('loss', 'best_loss', 'control')),
           f'{row["num_seeds"]}',
         ]
         for row in shown.to_dict('records')
@@ -326,7 +330,8 @@ class _Laboratory:
 
 
 def _interval(row, measure):
-  text = f'{row[f"{measure}_difference"]:+.4f}'
+  difference = row[f'{measure}_difference']
+  text = '' if math.isnan(difference) else f'{difference:+.4f}'
   if math.isfinite(row[f'{measure}_half_width']):
     text += f' ± {row[f"{measure}_half_width"]:.4f}'
   return text
@@ -390,10 +395,19 @@ def _require_same(workdir, file, start):
     files.write_json(path, described)
     return
   found = files.parse_json(path.read_text('utf-8'))
+  base = config_loading.from_json_dict(found['config'], str(path))
   # Points and larger cohorts may be added.
-  for name in described.keys() - {'grid', 'cohort_sizes'}:
-    if described.get(name) != found.get(name):
-      raise UserError(
-        f'`--workdir` {str(workdir)!r} was begun with another {name!r}. Use '
-        'the same file, overrides and checkpoint, or a new directory.'
-      )
+  changed = [
+    *config_loading.differences(base, file.base),
+    *(
+      name
+      for name in described.keys() - {'config', 'grid', 'cohort_sizes'}
+      if described[name] != found.get(name)
+    ),
+  ]
+  if changed:
+    raise UserError(
+      f'`--workdir` {str(workdir)!r} was begun with another '
+      f'{", ".join(map(repr, sorted(changed)))}. Use the same file, overrides '
+      'and checkpoint, or a new directory.'
+    )
