@@ -146,3 +146,55 @@ def _difference(number, scale, digits):
   mean, low, high = (f'{v:+.{digits}f}'.replace('-', '−') for v in values)
   text = f'{mean} ({low} to {high})'
   return text if values[1] <= 0 <= values[2] else f'**{text}**'
+
+
+def laboratory(name: str) -> tuple[list[str], list[str]]:
+  """Returns the rows of a laboratory's tables: losses, and what explains them.
+
+  Losses are after the best step, minus the plain mean's, with the 95 % t
+  interval over seeds, in nats.
+  """
+  with open(RESULTS / name / 'comparison.csv', newline='') as file:
+    rows = list(csv.DictReader(file))
+  cells = {}
+  for row in rows:
+    key = (row['client_work.learning_rate'], row['local_epochs'])
+    cells.setdefault((*key, row['cohort_size']), {})[row['weighting']] = row
+  losses, measures = [], []
+  for cell, found in cells.items():
+    fish, mix = found['p1 s0'], found['p0.5 s0.5']
+    losses.append(
+      _line(
+        *cell,
+        _interval(fish, 'best_loss'),
+        _interval(found["p1 s0, another's F"], 'best_loss'),
+        _interval(fish, 'control'),
+        _interval(found['p1 s0, plain length'], 'best_loss'),
+        _interval(mix, 'best_loss'),
+        _interval(found['p0.25 s0.5'], 'best_loss'),
+      )
+    )
+    measures.append(
+      _line(
+        *cell,
+        *(
+          f'{float(fish[name]):.2f}'
+          for name in (
+            *('cosine', 'norm_ratio', 'split_half_cosine'),
+            *('effective_clients', 'null_effective_clients'),
+          )
+        ),
+      )
+    )
+  return losses, measures
+
+
+def _interval(row, name):
+  difference = float(row[f'{name}_difference'])
+  half_width = float(row[f'{name}_half_width'])
+  text = f'{difference:+.3f} ± {half_width:.3f}'.replace('-', '−')
+  return f'**{text}**' if abs(difference) > half_width else text
+
+
+def _line(*cells):
+  return f'| {" | ".join(cells)} |'
