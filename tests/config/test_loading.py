@@ -255,9 +255,10 @@ def test_missing_file(tmp_path):
   assert _message(path) == (
     '`--config` must name a Python file or a shipped config, but '
     f'{str(path)!r} does not exist. The shipped ones are c4_1_5b, '
-    'centralized_tiny, debian_ablations_sweep, debian_laboratory, '
-    'debian_optimizers_sweep, debian_sweep, demo, diloco_350m, diloco_tiny, '
-    'mnist_by_writer, mnist_by_writer_ablations_sweep, mnist_by_writer_sweep, '
+    'centralized_tiny, debian_ablations_sweep, debian_adamw_sweep, '
+    'debian_laboratory, debian_optimizers_sweep, debian_regime_sweep, '
+    'debian_sweep, demo, diloco_350m, diloco_tiny, mnist_by_writer, '
+    'mnist_by_writer_ablations_sweep, mnist_by_writer_sweep, '
     'mnist_laboratory, mnist_regime_sweep, small_c4, stack_overflow_350m.'
   )
 

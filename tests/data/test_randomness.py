@@ -95,6 +95,7 @@ def test_purposes_keep_their_names():
   assert found == {
     'bootstrap',
     'bootstrap_seeds',
+    'client_document_halves',
     'client_halves',
     'client_noise',
     'client_shuffle',

@@ -117,6 +117,27 @@ class TestCompare:
     found = self._compare(Weighting(), clients=(client, client))
     assert found['null_effective_clients'] == pytest.approx(2, rel=1e-3)
 
+  @pytest.mark.parametrize(
+    ('sizes_of_batches', 'expected'),
+    # Batches of 4 sequences, and of 1.
+    [(4, 3.5), (1, 4.0)],
+  )
+  def test_sizes_and_chance_in_the_cohort_of_debian(
+    self, sizes_of_batches, expected
+  ):
+    """The expectation that docs/experiments/debian.md gives."""
+    clients = [
+      dataclasses.replace(
+        _FIRST, weight=float(n), num_batches=-(-n // sizes_of_batches)
+      )
+      for n in (2, 2, 5, 4, 8, 6, 2, 8)
+    ]
+    found = self._compare(Weighting(), clients=clients)
+    assert found['null_effective_clients'] == pytest.approx(expected, abs=0.05)
+    # Kish of the weights by themselves.
+    plain = self._compare(PLAIN_MEAN, clients=clients)
+    assert plain['effective_clients'] == pytest.approx(6.3, abs=0.05)
+
   def test_halves_of_the_cohort(self):
     opposite = dataclasses.replace(
       _FIRST, delta=tuple(-d for d in _FIRST.delta)

@@ -76,6 +76,7 @@ def test_commands_are_understood():
     'max_clients': 5,
     'max_sequences_per_client': 6,
     'sequence_length': 7,
+    'split_unit': 'documents',
     'personalization_epochs': 8,
     'learning_rate': 9.5,
     'barrier': True,

@@ -21,6 +21,7 @@ from tff_fedfish.reporting.figures import Figure
 from tff_fedfish.reporting.findings import notes, summary_sentence
 from tff_fedfish.reporting.local_epochs import local_epoch_figures
 from tff_fedfish.reporting.paper_tables import Column, PaperTable
+from tff_fedfish.reporting.regime_map import regime_maps
 from tff_fedfish.reporting.repetitions import NUM_BOOTSTRAP
 from tff_fedfish.reporting.runs import HELD_OUT, Run, subjects
 from tff_fedfish.reporting.scatters import (
@@ -102,7 +103,7 @@ def build_sections(
     Section(
       'local-epochs',
       'Local epochs',
-      local_epoch_figures(pooled),
+      [*local_epoch_figures(pooled), *regime_maps(every_run)],
       'there are not two numbers of local epochs whose runs have an '
       'evaluation on held-out clients after their last round.',
     ),

@@ -1,0 +1,96 @@
+"""The map of who wins by client learning rate and local epochs."""
+
+import csv
+import io
+
+import pytest
+
+from tff_fedfish.reporting import loading, regime_map
+
+
+def _runs(tmp_path, write_sweep, gains, **settings):
+  """Loads runs of each client rate: rate -> (algorithm, E) -> gain."""
+  paths = []
+  for rate, found in gains.items():
+    paths += write_sweep(
+      tmp_path / f'{rate}',
+      {(name, epochs, 4): gain for (name, epochs), gain in found.items()},
+      settings={'client_work.learning_rate': rate, **settings},
+    )
+  return loading.load_runs(paths)
+
+
+# FedFish is ahead at the small rate, and at the large one behind by more with
+# more local epochs.
+_GAINS = {
+  0.001: {
+    ('fed_avg', 1): 1.0,
+    ('fed_fish', 1): 1.25,
+    ('fed_avg', 4): 1.0,
+    ('fed_fish', 4): 1.5,
+  },
+  0.01: {
+    ('fed_avg', 1): 2.0,
+    ('fed_fish', 1): 1.75,
+    ('fed_avg', 4): 2.0,
+    ('fed_fish', 4): 1.0,
+  },
+}
+
+
+def test_differences_by_hand(tmp_path, write_sweep, drawn):
+  runs = _runs(tmp_path, write_sweep, _GAINS)
+  [figure] = regime_map.regime_maps(runs)
+  small, large = drawn['regime_map'].axes
+  assert small.get_title() == 'Client learning rate 0.001'
+  assert [t.get_text() for t in large.get_xticklabels()] == ['1', '4']
+  # Loss is 8 - gain, the same seeds on both sides.
+  rows = list(csv.DictReader(io.StringIO(figure.csv)))
+  found = {(row['series'], row['x']): float(row['y']) for row in rows}
+  assert found == {
+    ('FedFish, rate 0.001', '1'): pytest.approx(-0.25),
+    ('FedFish, rate 0.001', '4'): pytest.approx(-0.5),
+    ('FedFish, rate 0.01', '1'): pytest.approx(0.25),
+    ('FedFish, rate 0.01', '4'): pytest.approx(1.0),
+  }
+  assert 'FedFish at rate 0.01 and E = 4: +1.000' in figure.alternative_text
+
+
+def test_servers_rates_make_no_other_method(tmp_path, write_sweep, drawn):
+  paths = {
+    rate: {key: gain for key, gain in found.items() if key[1] == 1}
+    for rate, found in _GAINS.items()
+  }
+  runs = _runs(tmp_path / 'a', write_sweep, paths)
+  changed = {
+    rate: {
+      ('fed_avg', 4): found['fed_avg', 4],
+      ('fed_fish', 4): found['fed_fish', 4],
+    }
+    for rate, found in _GAINS.items()
+  }
+  runs += _runs(
+    tmp_path / 'b', write_sweep, changed, **{'server.learning_rate': 0.5}
+  )
+  [figure] = regime_map.regime_maps(runs)
+  rows = list(csv.DictReader(io.StringIO(figure.csv)))
+  assert {row['series'] for row in rows} == {
+    'FedFish, rate 0.001',
+    'FedFish, rate 0.01',
+  }
+
+
+def test_one_client_rate_has_no_map(tmp_path, write_sweep, drawn):
+  runs = _runs(tmp_path, write_sweep, {0.01: _GAINS[0.01]})
+  assert regime_map.regime_maps(runs) == []
+
+
+def test_without_the_baseline_there_is_nothing_to_compare(
+  tmp_path, write_sweep, drawn
+):
+  gains = {
+    rate: {key: gain for key, gain in found.items() if key[0] == 'fed_fish'}
+    for rate, found in _GAINS.items()
+  }
+  runs = _runs(tmp_path, write_sweep, gains)
+  assert regime_map.regime_maps(runs) == []
