@@ -40,7 +40,9 @@ class FedFishConfig(AlgorithmConfig):
   """'tensor_mean' divides every tensor of a client's diagonal by its mean, so
   that clients who fit their data count as much as others. Not in the paper."""
   relative_floor: float = number(1e-8, at_least=0)
-  """Damping: fraction of its tensor's mean added to each Fisher entry, >= 0."""
+  """Damping: fraction of its tensor's mean added to each Fisher entry, >= 0.
+  Where nobody is informed, clients then weigh as much as these means, which is
+  not FedAvg's mean."""
   ragged_correction: bool = False
   """Weighs a batch's squares by its fraction of `local_batch_size`, so that a
   last, smaller batch counts as the others. For 'extra_pass' and 'last_epoch'
