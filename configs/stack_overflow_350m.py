@@ -3,7 +3,8 @@
 For a machine with a large accelerator. The settings of Dhawan et al. (2024),
 "Leveraging function space aggregation for federated learning at scale",
 Table 2; of its local epochs (8 and 16) the smaller. Both learning rates were
-grid searched there, and serve FedAvg and FedFish alike.
+grid searched there, and serve FedAvg and FedFish alike. It prints neither
+epsilon nor batching; see configs/c4_1_5b.py.
 
 Group with --split_by source first: all users of the part `train` take part,
 and `fedfish evaluate --data corpora/stack_overflow/held_out` scores others.
@@ -23,12 +24,14 @@ def get_config() -> ConfigDict:
         max_sequences_per_client=16,
         learning_rate=1e-3,
       ),
-      server=dict(optimizer='adam', learning_rate=1e-2),
+      server=dict(optimizer='adam', learning_rate=1e-2, epsilon=1e-8),
       model=dict(preset='350m', compute_dtype='bfloat16'),
       data=dict(
         directory='corpora/stack_overflow/train',
         vocabulary='vocabularies/stack_overflow_32000',
         sequence_length=128,
+        drop_short_block=True,
+        client_batches='repeat_full',
       ),
       cohorts=dict(cohort_size=16),
       client_splits=dict(held_out_fraction=0.0),

@@ -48,14 +48,19 @@ class TestFisherWeightedMean:
       _aggregate(), [5 / 70, 0.14, 0.0, 0.3], atol=1e-12
     )
 
-  def test_default_floor_gives_zero_mass_coordinates_nearly_the_mean(self):
+  def test_where_nobody_is_informed_clients_weigh_as_the_mean_of_their_f(self):
     # Entry 2: floors 1e-8 * (5/4, 4.5/4): 30*1.125*0.5 / (12.5 + 33.75)
-    #        = 16.875 / 46.25 = 0.36486486...
+    #        = 16.875 / 46.25 = 0.36486486..., while FedAvg has 0.375.
     np.testing.assert_allclose(
       _aggregate(relative_floor=1e-8),
       [0.0714285714, 0.14, 0.3648648649, 0.3],
       atol=1e-7,
     )
+
+  def test_where_nobody_is_informed_equal_means_of_f_are_the_plain_mean(self):
+    fishers = [fisher / np.mean(fisher) for fisher in _FISHERS]
+    found = _aggregate(fishers, relative_floor=1e-8)
+    np.testing.assert_allclose(found[2], 0.375, atol=1e-12)
 
   def test_fallback_fills_zero_mass_coordinates_alone(self):
     fallback = (tf.constant(_fed_avg()),)

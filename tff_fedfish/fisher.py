@@ -43,10 +43,12 @@ def fisher_weighted_terms(
   """CLIENTS side: returns (w F delta, w F), the two things the server sums.
 
   F is lifted by `relative_floor` times its mean over the tensor, so that a
-  coordinate in which nobody is informed falls back to nearly the plain mean.
-  An absolute floor is offered for comparison only: squared gradients of a
-  large model lie around 1e-12, and any floor above that turns FedFish into
-  FedAvg.
+  coordinate in which nobody is informed has mass. Its mean is not FedAvg's:
+  there a client weighs w_i times the mean of its own F over the tensor. Only
+  where these means are equal, as with `fisher_normalization` 'tensor_mean', is
+  it the plain mean. An absolute floor is offered for comparison only: squared
+  gradients of a large model lie around 1e-12, and any floor above that turns
+  FedFish into FedAvg.
 
   Args:
     model_delta: Initial minus final weights of the client.

@@ -12,6 +12,7 @@ distribution, as in Jhunjhunwala et al. (2024), FedFisher, takes labels that the
 model draws.
 """
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -123,6 +124,7 @@ def estimate_fisher_sums(
   select: Select = _all_of,
   full_batch_size: int | None = None,
   micro_batch_size: int | None = None,
+  training_mode: bool = False,
 ) -> FisherSums:
   """Sums squared gradients at fixed weights, while a `tf.function` is traced.
 
@@ -139,6 +141,8 @@ def estimate_fisher_sums(
     micro_batch_size: Of 'extra_pass': rows of a batch that pass through the
       model at a time; the square is still that of the whole batch's gradient.
       None: all. The other estimators take one row at a time.
+    training_mode: Of 'extra_pass' and 'example_sq', see
+      `empirical_fisher_sums`.
 
   Raises:
     ValueError: If the estimator is none of these.
@@ -152,10 +156,13 @@ def estimate_fisher_sums(
       select=select,
       full_batch_size=full_batch_size,
       micro_batch_size=micro_batch_size,
+      training_mode=training_mode,
     )
   rows = dataset.unbatch().batch(1)
   if estimator == 'example_sq':
-    return empirical_fisher_sums(model, *weights, rows, select=select)
+    return empirical_fisher_sums(
+      model, *weights, rows, select=select, training_mode=training_mode
+    )
   if estimator == 'true':
     return true_fisher_sums(sampled_label_loss, *weights, rows, select=select)
   raise ValueError(f'`estimator` {estimator!r} has no pass after training.')
@@ -170,10 +177,15 @@ def empirical_fisher_sums(
   select: Select = _all_of,
   full_batch_size: int | None = None,
   micro_batch_size: int | None = None,
+  training_mode: bool = False,
 ) -> FisherSums:
   """Sums squared batch gradients at fixed weights (algorithm 2, extra pass).
 
-  The gradient is that of the data loss only, the model not in training mode.
+  The gradient is that of the data loss only. With `training_mode` the model has
+  its dropout and augmentation, as algorithm 2 literally reads: lines 4 and 10
+  have the same loss. The noise is drawn for each batch and is that of no local
+  step.
+
   Squaring batch means underestimates the per-example diagonal by about the
   batch size, so clients are comparable only at equal batch sizes. The arguments
   are those of `estimate_fisher_sums`.
@@ -183,13 +195,19 @@ def empirical_fisher_sums(
     # The weights are fixed, so nothing else would keep batches from running,
     # and taking memory, side by side.
     tf.autograph.experimental.set_loop_options(parallel_iterations=1)
+    prepare = None
+    if training_mode:
+      # Local steps count from 0.
+      step = -1 - tf.cast(sums.num_terms, tf.int32)
+      prepare = functools.partial(local_training.at_step, step=step)
     found = batch_gradients(
       model,
       trainable,
       non_trainable,
       batch,
-      training=False,
+      training=training_mode,
       micro_batch_size=micro_batch_size,
+      prepare=prepare,
     )
     factor = ragged_factor(found.num_examples, full_batch_size)
     sums = add_batch(sums, select(found.data), factor=factor)

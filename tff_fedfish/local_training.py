@@ -161,7 +161,7 @@ def train(
       metrics,
       training=True,
       micro_batch_size=micro_batch_size,
-      prepare=lambda part: _at_step(part, num_steps),
+      prepare=lambda part: at_step(part, num_steps),
       extra_loss=extra_loss,
       with_data=is_observed,
     )
@@ -238,6 +238,24 @@ def has_noise(batch: Any) -> bool:
   return _has_feature(batch, NOISE_SEED)
 
 
+@tf.autograph.experimental.do_not_convert
+def at_step(batch: Any, step: tf.Tensor) -> Any:
+  """Returns the batch with the seeds of noise of one step.
+
+  Args:
+    batch: The batch; without seeds it is returned as it is.
+    step: Scalar int32. Local steps count from 0; those of a pass after
+      training, which must draw other noise, are negative.
+  """
+  if not has_noise(batch):
+    return batch
+  x, y = split_batch(batch)
+  seeds = x[NOISE_SEED]
+  seed = tf.random.experimental.stateless_fold_in(seeds[0], step)
+  noise_seed = {NOISE_SEED: tf.broadcast_to(seed, tf.shape(seeds))}
+  return collections.OrderedDict(x={**x, **noise_seed}, y=y)
+
+
 class _Steps(NamedTuple):
   """The batches of all local steps.
 
@@ -305,15 +323,3 @@ def _is_new(*row):
 def _has_feature(batch, name):
   x, _ = split_batch(batch)
   return isinstance(x, dict) and name in x
-
-
-@tf.autograph.experimental.do_not_convert
-def _at_step(batch, step):
-  """Returns the batch with the seeds of one local step."""
-  if not has_noise(batch):
-    return batch
-  x, y = split_batch(batch)
-  seeds = x[NOISE_SEED]
-  seed = tf.random.experimental.stateless_fold_in(seeds[0], step)
-  noise_seed = {NOISE_SEED: tf.broadcast_to(seed, tf.shape(seeds))}
-  return collections.OrderedDict(x={**x, **noise_seed}, y=y)

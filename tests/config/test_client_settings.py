@@ -99,6 +99,38 @@ _IMAGES = dict(partition__num_clients=4, data__corpus='cifar10')
     ),
     (
       'demo',
+      _STEPS | dict(data__client_batches='full_only'),
+      [
+        "`config.data.client_batches` must be 'ragged' with num_local_steps, "
+        "whose batches are full anyway, found 'full_only'"
+      ],
+    ),
+    (
+      'demo',
+      dict(
+        data__client_batches='repeat_full',
+        client_work__max_sequences_per_client=None,
+      ),
+      [
+        '`config.client_work.max_sequences_per_client` must be at least '
+        "local_batch_size, 4, with `config.data.client_batches` 'repeat_full', "
+        'found None'
+      ],
+    ),
+    (
+      'demo',
+      dict(
+        data__client_batches='full_only',
+        client_work__max_sequences_per_client=3,
+      ),
+      [
+        '`config.client_work.max_sequences_per_client` must be at least '
+        "local_batch_size, 4, with `config.data.client_batches` 'full_only', "
+        'found 3'
+      ],
+    ),
+    (
+      'demo',
       _STEPS | dict(algorithm__name='fed_sgd'),
       [
         '`config.client_work.num_local_steps` must be None with algorithm.name '

@@ -79,6 +79,10 @@ def test_published_settings(name, settings):
     config.client_work.learning_rate,
   )
   assert config.server.optimizer == 'adam'
+  # Not printed: what the paper's code builds on, and what hardly counts.
+  assert config.server.epsilon <= 1e-8
+  assert config.data.drop_short_block
+  assert config.data.client_batches == 'repeat_full'
 
 
 def test_stack_overflow_trains_on_its_whole_part():

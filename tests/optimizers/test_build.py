@@ -1,6 +1,7 @@
 """Every optimizer that settings can describe, built, run and counted."""
 
 import dataclasses
+import pathlib
 
 import linear_models
 import numpy as np
@@ -191,3 +192,23 @@ def test_what_decays_is_what_the_model_calls_a_matrix(weight_decay_on, decays):
 )
 def test_operations_by_hand(settings, num_operations):
   assert settings.step_cost().num_operations == num_operations
+
+
+def test_the_form_of_adams_epsilon_is_the_documented_one():
+  # |g| = epsilon = 1e-7: epsilon acts as 31.6 times itself in the first step,
+  # 1 / sqrt(1 - 0.999), as it is added before the bias correction.
+  settings = _server()
+  assert (settings.optimizer, settings.epsilon) == ('adam', 1e-7)
+  optimizer = build_optimizer(settings, [True])
+  state = optimizer.initialize(tf.TensorSpec([], tf.float32))
+  _, weight = optimizer.next(state, tf.constant(0.0), tf.constant(1e-7))
+  assert float(weight) == pytest.approx(-0.1 / (1 + 31.6), rel=1e-3)
+  docs = pathlib.Path(__file__).parents[2] / 'docs'
+  row = next(
+    line
+    for line in (docs / 'settings.md').read_text('utf-8').splitlines()
+    if line.startswith('| `server.epsilon` |')
+  )
+  assert 'before the bias correction' in row
+  assert '31.6 times' in row
+  assert 'rate / (1 + 31.6)' in (docs / 'optimizers.md').read_text('utf-8')

@@ -15,6 +15,8 @@ from tff_fedfish.planning import client_steps, flops, memory
     ({'algorithm__fisher_estimator': 'last_epoch'}, (5, 6, 0, 2, 3, 2)),
     ({'algorithm__fisher_estimator': 'example_sq'}, (5, 6, 5, 1, 0, 3)),
     ({'algorithm__fisher_estimator': 'true'}, (5, 6, 5, 1, 0, 3)),
+    # Full batches only: 4 of the 5 sequences.
+    ({'data__client_batches': 'repeat_full'}, (4, 4, 2, 2, 0, 3)),
     # A batch larger than the cap holds what there is.
     ({'client_work__local_batch_size': 9}, (5, 2, 1, 5, 0, 3)),
   ],

@@ -49,6 +49,7 @@ def build_fed_fish(
   client_weighting: tff.learning.ClientWeighting = (
     tff.learning.ClientWeighting.NUM_EXAMPLES
   ),
+  fisher_training_mode: bool = False,
   relative_floor: float = 1e-8,
   ragged_correction: bool = False,
   local_batch_size: int | None = None,
@@ -93,6 +94,9 @@ def build_fed_fish(
     client_weighting: w_i: the rows that were trained on, each counted once, or
       1. With 'sum' and NUM_EXAMPLES, the printed algorithm, the amount of data
       counts twice.
+    fisher_training_mode: Whether the pass of 'extra_pass' and 'example_sq'
+      has dropout and augmentation, the literal reading of algorithm 2; see
+      `fisher_diagonal.empirical_fisher_sums`.
     relative_floor: See `fisher.fisher_weighted_terms`.
     ragged_correction: Whether the squares of a batch of r rows, padded ones
       too, count r / B times, so that a client's last, smaller batch does not
@@ -189,6 +193,7 @@ def build_fed_fish(
         select=weighted,
         full_batch_size=full_batch_size,
         micro_batch_size=micro_batch_size,
+        training_mode=fisher_training_mode,
       )
     model_delta, counts = client.model_delta(after=sums)
     diagonal = fisher_diagonal.fisher_diagonal_from_sums(

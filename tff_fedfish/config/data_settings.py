@@ -33,6 +33,12 @@ class DataConfig(Section, section='data'):
   """Tokens that the model sees at once; a stored block has one more, >= 1."""
   drop_short_block: bool = False
   """Drops a client's last, shorter block instead of padding and masking it."""
+  client_batches: Literal['ragged', 'repeat_full', 'full_only'] = 'ragged'
+  """Batches of a client in a round. 'ragged': the last one may be smaller.
+  'repeat_full': only full ones, for which its rows are repeated up to the cap:
+  all clients have equally many, as in FedC4, on which the paper builds.
+  'full_only': only full ones; rows left over are dropped, and a client with
+  fewer rows than a batch has none. Text and images alike."""
   image_height: int | None = number(None, at_least=16, below=129)
   """Height of the images of 'image_folder'. Unit: pixels, 16 to 128. None, as
   in the next three: read from the corpus at the start."""

@@ -306,10 +306,24 @@ def _problems_of_clients(config):
 
 
 def _problems_of_steps(config):
-  work = config.client_work
+  work, batches = config.client_work, config.data.client_batches
+  cap = work.max_sequences_per_client
   if work.num_local_steps is None:
-    return []
+    if batches == 'ragged' or (cap is None and batches == 'full_only'):
+      return []
+    if cap is not None and cap >= work.local_batch_size:
+      return []
+    return [
+      '`config.client_work.max_sequences_per_client` must be at least '
+      f'local_batch_size, {work.local_batch_size}, with '
+      f'`config.data.client_batches` {batches!r}, found {cap}'
+    ]
   problems = []
+  if batches != 'ragged':
+    problems.append(
+      "`config.data.client_batches` must be 'ragged' with num_local_steps, "
+      f'whose batches are full anyway, found {batches!r}'
+    )
   if work.max_rows > _MAX_STREAM:
     problems.append(
       '`config.client_work.num_local_steps` times local_batch_size must be at '

@@ -89,6 +89,8 @@ class ClientRows:
     round_num: int,
     max_sequences: int | None = None,
     stream_length: int | None = None,
+    full_batches_of: int | None = None,
+    repeats_rows: bool = False,
   ) -> Rows:
     """Returns the rows that a client trains on in one round.
 
@@ -101,6 +103,11 @@ class ClientRows:
       stream_length: Rows that the round takes instead from the client's stream
         of passes, see `randomness.stream_rows`; they have `is_repeated`. None:
         the round is one pass.
+      full_batches_of: Rows of a batch: their number becomes a multiple of it,
+        at most `max_sequences`. None: the last batch may be smaller.
+      repeats_rows: Whether the shuffled rows of a client that has any are
+        repeated, in their order, up to that multiple: clients then have
+        equally many. Every repetition counts as a row.
 
     Returns:
       Rows in an order that is a function of (shuffle_seed, round_num,
@@ -118,12 +125,21 @@ class ClientRows:
       )
       return dataclasses.replace(rows.select(order), is_repeated=is_repeated)
     order = randomness.permutation(len(rows), pass_num=round_num, **purposes)
-    kept = rows.select(order[:max_sequences])
+    if repeats_rows and len(order):
+      order = np.resize(order, max_sequences)
+    order = order[:max_sequences]
+    if full_batches_of is not None:
+      order = order[: len(order) // full_batches_of * full_batches_of]
+    kept = rows.select(order)
+    # The first pass over the rows: those that were not dropped, each once.
+    distinct = kept.select(slice(len(rows)))
     return dataclasses.replace(
       kept,
-      num_dropped_sequences=rows.num_dropped_sequences + len(rows) - len(kept),
+      num_dropped_sequences=(
+        rows.num_dropped_sequences + len(rows) - len(distinct)
+      ),
       num_dropped_tokens=(
-        rows.num_dropped_tokens + rows.num_tokens - kept.num_tokens
+        rows.num_dropped_tokens + rows.num_tokens - distinct.num_tokens
       ),
     )
 

@@ -40,7 +40,9 @@ class FedFishConfig(AlgorithmConfig):
   """'tensor_mean' divides every tensor of a client's diagonal by its mean, so
   that clients who fit their data count as much as others. Not in the paper."""
   relative_floor: float = number(1e-8, at_least=0)
-  """Damping: fraction of its tensor's mean added to each Fisher entry, >= 0."""
+  """Damping: fraction of its tensor's mean added to each Fisher entry, >= 0.
+  Where nobody is informed, clients then weigh as much as these means, which is
+  not FedAvg's mean."""
   ragged_correction: bool = False
   """Weighs a batch's squares by its fraction of `local_batch_size`, so that a
   last, smaller batch counts as the others. For 'extra_pass' and 'last_epoch'
@@ -60,9 +62,22 @@ class FedFishConfig(AlgorithmConfig):
   model's logits. Its token embedding does so as a whole, as it is tied to the
   output."""
 
+  fisher_training_mode: bool = False
+  """Whether the pass of 'extra_pass' and 'example_sq' has the dropout and the
+  augmentation of training, with noise of its own. True: the paper's algorithm 2
+  read literally, as its lines 4 and 10 have the same loss. False, the default:
+  neither, as in earlier versions. The models of text have neither."""
+
   def cross_problems(self, *, are_fields_right: bool) -> list[str]:
     """See `Section`."""
     problems = []
+    passes = ('extra_pass', 'example_sq')
+    if self.fisher_training_mode and self.fisher_estimator not in passes:
+      problems.append(
+        '`config.algorithm.fisher_training_mode` must be false with '
+        f'fisher_estimator {self.fisher_estimator!r}, which makes no pass over '
+        'the data towards their labels, found true'
+      )
     if self.ragged_correction and self.fisher_estimator not in _OF_BATCHES:
       problems.append(
         '`config.algorithm.ragged_correction` must be false with '

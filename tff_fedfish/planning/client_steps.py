@@ -28,8 +28,8 @@ def of_config(config: TrainConfig) -> ClientSteps:
   """Returns a client's steps; one batch stands for data without a bound."""
   work, method_cost = config.client_work, config.method.cost(config)
   pass_after = method_cost.pass_after_training
-  num_sequences = work.max_rows or work.local_batch_size
-  # A last, smaller batch is kept.
+  num_sequences = _max_rows(config) or work.local_batch_size
+  # A last, smaller batch is kept, unless all are full.
   num_batches = math.ceil(num_sequences / work.local_batch_size)
   num_steps_after = {'none': 0, 'batches': num_batches, 'rows': num_sequences}
   return ClientSteps(
@@ -49,10 +49,11 @@ def max_tokens_per_client(config: TrainConfig) -> int | None:
 
   None if the config does not limit a client's sequences.
   """
-  work = config.client_work
-  if work.max_rows is None:
+  num_rows = _max_rows(config)
+  if num_rows is None:
     return None
-  return work.max_rows * config.targets_per_row * work.num_local_epochs
+  num_local_epochs = config.client_work.num_local_epochs
+  return num_rows * config.targets_per_row * num_local_epochs
 
 
 def max_tokens_per_round(config: TrainConfig) -> int | None:
@@ -61,3 +62,10 @@ def max_tokens_per_round(config: TrainConfig) -> int | None:
   if per_client is None or config.cohort_size is None:
     return None
   return config.cohort_size * per_client
+
+
+def _max_rows(config):
+  work = config.client_work
+  if config.data.client_batches == 'ragged' or work.max_rows is None:
+    return work.max_rows
+  return work.max_rows // work.local_batch_size * work.local_batch_size

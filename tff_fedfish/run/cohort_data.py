@@ -68,6 +68,8 @@ class TrainingClient(ClientLoader):
   batch_size: int
   stream_length: int | None = None
   """See `rows_of_round` in data/sequences.py."""
+  batches: str = 'ragged'
+  """`data.client_batches`."""
   samples_labels: bool = False
   """Whether rows need seeds to draw labels from. Those of images have them
   anyway, the same ones."""
@@ -80,6 +82,8 @@ class TrainingClient(ClientLoader):
       round_num=self.round_num,
       max_sequences=self.max_sequences,
       stream_length=self.stream_length,
+      full_batches_of=None if self.batches == 'ragged' else self.batch_size,
+      repeats_rows=self.batches == 'repeat_full',
     )
     if not self.samples_labels:
       return rows
@@ -90,13 +94,16 @@ class TrainingClient(ClientLoader):
   def load(self) -> LoadedClient:
     """Returns the batches, and how much the cap and the last block cut."""
     sequences = self.sequences()
-    return LoadedClient(
-      sequences_lib.to_dataset(sequences, self.batch_size),
-      {
-        'num_dropped_sequences': sequences.num_dropped_sequences,
-        'num_dropped_tokens': sequences.num_lost_tokens,
-      },
-    )
+    counts = {
+      'num_dropped_sequences': sequences.num_dropped_sequences,
+      'num_dropped_tokens': sequences.num_lost_tokens,
+    }
+    if self.batches == 'full_only':
+      counts['num_clients_below_one_batch'] = int(
+        not len(sequences) and sequences.num_dropped_sequences > 0
+      )
+    dataset = sequences_lib.to_dataset(sequences, self.batch_size)
+    return LoadedClient(dataset, counts)
 
 
 def cohort(
@@ -127,6 +134,7 @@ def cohort(
       max_sequences=work.max_sequences_per_client,
       stream_length=None if work.num_local_steps is None else work.max_rows,
       batch_size=work.local_batch_size,
+      batches=config.data.client_batches,
       samples_labels=config.algorithm.samples_labels,
     )
     for client_id in client_ids

@@ -66,10 +66,12 @@ def metric_names(config: TrainConfig) -> tuple[str, ...]:
   What a run does not measure has none, so that older runs can be continued.
   """
   clipped = ('train/num_clipped_clients',)
+  has_no_batch = ('train/num_clients_below_one_batch',)
   barrier = config.evaluation.barrier_every_num_rounds
   return (
     *_TRAIN_NAMES,
     *(clipped if config.client_work.max_delta_norm else ()),
+    *(has_no_batch if config.data.client_batches == 'full_only' else ()),
     *(column.name for column in config.method.columns(config)),
     *rates_by_column(config, 1),
     *_COMMUNICATION_NAMES,
@@ -152,6 +154,9 @@ def train_metrics(
   for name in ('update_is_non_finite', 'update_is_all_zero'):
     row[f'train/{name}'] = int(finalizer[name])
   for name in ('num_dropped_sequences', 'num_dropped_tokens'):
+    row[f'train/{name}'] = sum(c[name] for c in outcome.counts.values())
+  name = 'num_clients_below_one_batch'
+  if any(name in counts for counts in outcome.counts.values()):
     row[f'train/{name}'] = sum(c[name] for c in outcome.counts.values())
   for column in columns:
     value = functools.reduce(operator.getitem, column.path, metrics)

@@ -116,6 +116,21 @@ class TestClientImages:
     assert _numbers(rows) == (2 * order + 1).tolist()[:4]
     assert rows.num_dropped_sequences == 2
 
+  def test_images_are_repeated_into_full_batches_with_other_noise(
+    self, client_images
+  ):
+    rows = self._train(
+      client_images,
+      client_id=b'b',
+      max_sequences=7,
+      full_batches_of=3,
+      repeats_rows=True,
+    )
+    assert _numbers(rows) == _numbers(rows)[:2] * 3
+    assert sorted(_numbers(rows)[:2]) == [0, 2]
+    assert len(np.unique(rows.noise_seeds, axis=0)) == 6
+    assert rows.num_dropped_sequences == 0
+
   def test_rounds_of_a_stream_go_on(self, client_images):
     passes = sum(
       (_numbers(self._train(client_images, round_num=n)) for n in (1, 2)), []

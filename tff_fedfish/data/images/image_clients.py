@@ -153,7 +153,7 @@ class ImageClients(sequences_lib.ClientRows):
     *,
     shuffle_seed: int,
     round_num: int,
-    **limits: int | None,
+    **limits: int | bool | None,
   ) -> ImageRows:
     """Returns the images that a client trains on in one round.
 
