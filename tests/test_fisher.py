@@ -134,6 +134,38 @@ class TestEffectiveClients:
     assert alone == pytest.approx([1.0, 1.0])
 
 
+class TestEffectiveClientsByChance:
+  def test_two_squares(self):
+    # sum a^2 = cos^4 + sin^4 of an even angle t; the mean of 1 / (1 - sin(2t)^2
+    # / 2) is sqrt(2).
+    found = fisher.effective_clients_by_chance([1, 1], [1, 1])
+    assert found == pytest.approx(2**0.5, rel=5e-3)
+
+  def test_many_squares_leave_the_weights(self):
+    found = fisher.effective_clients_by_chance([3, 1], [10_000, 10_000])
+    # 16 / 10.
+    assert found == pytest.approx(1.6, rel=1e-2)
+
+  def test_the_plain_mean_has_no_chance(self):
+    found = fisher.effective_clients_by_chance(
+      [3, 1], [1, 1], plain_mean_fraction=1.0
+    )
+    assert found == pytest.approx(1.6)
+
+  def test_clients_of_chi_squares_give_it(self):
+    # FedFish of 8 clients whose diagonals are sums of 1, 2 or 4 squares.
+    random = np.random.RandomState(5)
+    sizes = np.array([1, 1, 2, 2, 2, 4, 4, 4])
+    masses = sizes[:, None] * np.stack(
+      [np.square(random.normal(size=(k, 50_000))).sum(axis=0) for k in sizes]
+    )
+    effective = fisher.effective_clients(
+      masses.sum(axis=0), np.square(masses).sum(axis=0)
+    )
+    found = fisher.effective_clients_by_chance(sizes, sizes)
+    assert found == pytest.approx(effective.mean(), rel=1e-2)
+
+
 class TestDisjointSupports:
   """Two clients that know different bins of one function."""
 

@@ -5,12 +5,17 @@ import planned_configs
 import pytest
 import tensorflow as tf
 
+from models.model_shapes import weight_shapes
+from tff_fedfish import fisher
+from tff_fedfish.algorithms.slots.fisher_weighted_mean import DeltaAndFisher
 from tff_fedfish.data import randomness
 from tff_fedfish.data.sequences import Sequences, to_dataset
 from tff_fedfish.errors import UserError
 from tff_fedfish.evaluation.effective_sample_size import (
   EffectiveClients,
   client_mass_of,
+  informed_mass_of,
+  num_squares,
 )
 from tff_fedfish.run import learning_setup
 
@@ -22,6 +27,11 @@ def _squares(update, client_weight, state):
 @pytest.fixture
 def effective():
   return EffectiveClients(_squares, ['a', 'b'], aggregator_state=2.0)
+
+
+def _sizes(effective):
+  found = effective.summary()
+  return {name: found[name] for name in ('mean', 'tensors')}
 
 
 def _update(*values):
@@ -43,7 +53,65 @@ def test_coordinates_without_mass_do_not_count(effective):
   effective.add(_update(1.0, 0.0), 2)
   effective.add(_update(1.0, 0.0), 2)
   # a: 2, and nothing; b: 2.
-  assert effective.summary() == {'mean': 2.0, 'tensors': {'a': 2.0, 'b': 2.0}}
+  assert _sizes(effective) == {'mean': 2.0, 'tensors': {'a': 2.0, 'b': 2.0}}
+
+
+def test_what_explains_them_by_hand(effective):
+  effective.add(_update(1.0, 0.0), 3, 1)
+  effective.add(_update(3.0, 0.0), 1, 1)
+  found = effective.summary()
+  # a: 3 x (1, 0) and 1 x (9, 0); one of three coordinates is not informed.
+  assert found['uninformed_fraction'] == pytest.approx(1 / 3)
+  # (3 + 1)^2 / (9 + 1).
+  assert found['of_weights'] == pytest.approx(1.6)
+  # Means (1.5, 4.5), two coordinates, and (6, 2): 36 / 22.5 and 64 / 40.
+  assert found['of_tensor_means'] == pytest.approx((2 * 1.6 + 1.6) / 3)
+  # One square each: w_i chi2, see tests/test_fisher.py.
+  expected = fisher.effective_clients_by_chance([3, 1], [1, 1])
+  assert found['by_chance'] == expected
+
+
+def test_floor_makes_no_client_informed():
+  config = planned_configs.by_hand(algorithm__relative_floor=0.5)
+  diagonals = [
+    tuple(
+      np.zeros(shape, np.float32)
+      for shape in weight_shapes(config.model_shape()).values()
+    )
+    for _ in range(2)
+  ]
+  for diagonal in diagonals:
+    # One coordinate of the first tensor is informed on both.
+    diagonal[0][0, 0] = 1.0
+  updates = [DeltaAndFisher(d, d) for d in diagonals]
+  names = list(weight_shapes(config.model_shape()))
+  found = {}
+  for mass_of in (client_mass_of, informed_mass_of):
+    effective = EffectiveClients(mass_of(config), names)
+    for update in updates:
+      effective.add(update, 1.0)
+    found[mass_of] = effective.summary()
+  # 15 coordinates of the token embedding have the floor's mass.
+  assert found[client_mass_of]['uninformed_fraction'] == 165 / 180
+  assert found[informed_mass_of]['uninformed_fraction'] == 179 / 180
+  assert found[informed_mass_of]['mean'] == 2.0
+
+
+@pytest.mark.parametrize(
+  ('settings', 'expected'),
+  [
+    # Batches of 2 of 5 rows.
+    ({}, 3),
+    ({'fisher_estimator': 'last_epoch'}, 3),
+    ({'fisher_estimator': 'example_sq'}, 5),
+    ({'name': 'fed_avg'}, None),
+  ],
+)
+def test_squares_of_a_client(settings, expected):
+  config = planned_configs.by_hand(
+    **{f'algorithm__{name}': value for name, value in settings.items()}
+  )
+  assert num_squares(config, 5) == expected
 
 
 @pytest.mark.parametrize('scale', [1e-30, 1e-12, 1.0, 2e10, 1e30])
@@ -62,7 +130,7 @@ def test_masses_of_any_size(effective, scale):
 def test_client_whose_mass_is_not_finite_has_none(effective, bad):
   effective.add(_update(1.0, 2.0), 2)
   effective.add(_update(bad, 2.0), 2)
-  assert effective.summary() == {'mean': 1.0, 'tensors': {'a': 1.0, 'b': 1.0}}
+  assert _sizes(effective) == {'mean': 1.0, 'tensors': {'a': 1.0, 'b': 1.0}}
 
 
 def test_client_without_weight_has_no_mass():
@@ -70,7 +138,7 @@ def test_client_without_weight_has_no_mass():
   effective = EffectiveClients(lambda update, *_: [update['a']], ['a'])
   effective.add(_update(1.0, 2.0), 2)
   effective.add(_update(1.0, 2.0), 0)
-  assert effective.summary() == {'mean': 1.0, 'tensors': {'a': 1.0}}
+  assert _sizes(effective) == {'mean': 1.0, 'tensors': {'a': 1.0}}
 
 
 @pytest.mark.parametrize(('num_tensors', 'found'), [(1, '1'), (3, '3')])
@@ -89,7 +157,7 @@ def test_mass_of_more_or_fewer_tensors(num_tensors, found):
 
 
 def test_no_clients(effective):
-  assert effective.summary() == {
+  assert _sizes(effective) == {
     'mean': None,
     'tensors': {'a': None, 'b': None},
   }

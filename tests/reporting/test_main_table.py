@@ -139,7 +139,7 @@ def test_console_table_with_chosen_measures(pair):
     loading.load_runs(pair), measures=('barrier',)
   )
   assert headers == ['Run', 'Barrier\nloss']
-  assert rows == [['FedAvg, E = 8', '+0.350'], ['FedFish, E = 8', '+0.250 *']]
+  assert rows == [['FedAvg, E = 8', '+0.350'], ['FedFish, E = 8', '+0.250']]
 
 
 def test_console_table_names_each_of_several_transfer_corpora(

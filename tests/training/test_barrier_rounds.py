@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import math
 import types
 import weakref
 
@@ -163,8 +164,8 @@ class _Process:
     del state
     (_,) = clients
     assert not self.alive
-    trained = dict(trainable=_Weights(), update=_Weights())
-    self.alive.update(trained.values())
+    trained = dict(trainable=_Weights(), update=_Weights(), client_weight=0.0)
+    self.alive.update((trained['trainable'], trained['update']))
     self.num_trained += 1
     return [trained]
 
@@ -189,6 +190,9 @@ class TestMeasurement:
     #    (3.78125 + 11.28125) / 2 = 7.53125, none right.
     # b: gradient 2 * 2 = 4, theta -2: error 2, loss 2, wrong. Server: error
     #    0.5, loss 0.125, right.
+    # Before the round theta is 0: errors 2 and 4, loss 5; error 2, loss 2.
+    # The mean delta is (2 x -1.5 + 2) / 3 = -1/3, theta 1/3: errors 5/3 and
+    #    11/3, loss 146 / 36; error 8/3, loss 32 / 9.
     # Loss ((7.53125 - 1.625) + (0.125 - 2)) / 2 = 2.015625,
     # error ((0.5 - 0) + (0 - 1)) / 2 = -0.25.
     set_in_process_context()
@@ -197,7 +201,9 @@ class TestMeasurement:
       client_optimizer=linear_models.sgd(0.5),
       server_optimizer=linear_models.sgd(1.0),
     )
-    measured = _barrier(tmp_path, process, _scalar_evaluator())
+    measured = _barrier(
+      tmp_path, process, _scalar_evaluator(), algorithm__name='fed_avg'
+    )
     cohort = cohort_data.cohort(
       _config(),
       sorted([*_POINTS, b'unreadable']),
@@ -224,12 +230,28 @@ class TestMeasurement:
       client_id for client_id in order if client_id in (b'a', b'b', b'diverged')
     ]
     by_id = {entry.client_id: entry for entry in measured.clients}
+    of_mean = {b'a': 146 / 36, b'b': 32 / 9}
+    for client_id, loss in of_mean.items():
+      found = by_id[client_id]
+      assert found.mean_loss == found.plain_mean_loss
+      assert found.mean_loss == pytest.approx(loss)
+      assert found.mean_accuracy == found.plain_mean_accuracy == 0
+      by_id[client_id] = dataclasses.replace(
+        found,
+        **{
+          f'{model}_{measure}': math.nan
+          for model in ('mean', 'plain_mean')
+          for measure in ('loss', 'accuracy')
+        },
+      )
     assert by_id[b'a'] == ClientBarrier(
       client_id=b'a',
       local_loss=1.625,
       global_loss=7.53125,
       local_accuracy=0.5,
       global_accuracy=0.0,
+      start_loss=5.0,
+      start_accuracy=0.0,
     )
     assert by_id[b'b'] == ClientBarrier(
       client_id=b'b',
@@ -237,6 +259,8 @@ class TestMeasurement:
       global_loss=0.125,
       local_accuracy=0.0,
       global_accuracy=1.0,
+      start_loss=2.0,
+      start_accuracy=0.0,
     )
     assert np.isnan(by_id[b'diverged'].local_loss)
     assert done.metrics == {

@@ -142,15 +142,28 @@ def _print_summary(summary) -> None:
     lines.append(unknown_tokens.describe(fraction))
   if barrier := summary['client_server_barrier']:
     lines.append(
-      'Client-Server Barrier (lower is better): '
-      f'{_number(barrier["loss"]["mean"], ".4f")} nats per target, over '
-      f'{barrier["num_clients"]} clients'
+      f'Client-Server Barrier: {_number(barrier["loss"]["mean"], ".4f")} nats '
+      f'per target, over {barrier["num_clients"]} clients: global loss '
+      f'{_number(barrier["global_loss"]["mean"], ".4f")} minus local loss '
+      f'{_number(barrier["local_loss"]["mean"], ".4f")}'
+    )
+    of_start, of_mean, of_plain = (
+      _number(barrier[f'of_{model}']['loss']['mean'], '.4f')
+      for model in ('start', 'mean', 'plain_mean')
+    )
+    lines.append(
+      f'From the same start: {of_start} before the round, {of_mean} with the '
+      f"method's mean and {of_plain} with the plain mean, without a server "
+      'optimizer'
     )
   effective = summary['effective_clients']
   if effective and effective['mean'] is not None:
     lines.append(
       "A weight's mean is worth that of "
-      f'{effective["mean"]:.1f} equally weighted clients.'
+      f'{effective["mean"]:.1f} equally weighted clients, by their weights '
+      f'{_number(effective["of_weights"], ".1f")}, by chance '
+      f'{_number(effective["by_chance"], ".1f")}; no client informs '
+      f'{_number(effective["uninformed_fraction"], ".1%")} of the weights.'
     )
   for line in lines:
     Console().print(line, highlight=False)

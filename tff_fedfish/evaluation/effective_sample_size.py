@@ -5,6 +5,7 @@ near 0 have gradients near 0 and hardly count, so that a few others may decide:
 the mean then is as noisy as that over these few.
 """
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -36,6 +37,32 @@ def client_mass_of(config: TrainConfig) -> ClientMass:
   return lambda update, client_weight, state: [client_weight] * num_tensors
 
 
+def informed_mass_of(config: TrainConfig) -> ClientMass:
+  """Returns `client_mass_of` without the method's `relative_floor`, if any.
+
+  A floor gives mass to coordinates in which no client is informed, and there
+  makes clients alike.
+  """
+  settings = config.algorithm
+  if hasattr(settings, 'relative_floor'):
+    settings = dataclasses.replace(settings, relative_floor=0.0)
+    config = dataclasses.replace(config, algorithm=settings)
+  return client_mass_of(config)
+
+
+def num_squares(config: TrainConfig, num_rows: int) -> int | None:
+  """Returns the squared gradients in the diagonal of a client's rows.
+
+  None where the method squares none, or not each of them once.
+  """
+  cost = config.method.cost(config)
+  if cost.pass_after_training == 'rows':
+    return num_rows
+  if cost.pass_after_training == 'batches' or cost.squares_last_epoch:
+    return -(-num_rows // config.client_work.local_batch_size)
+  return None
+
+
 class EffectiveClients:
   """Adds up the mass of a round's clients, one after the other.
 
@@ -48,6 +75,8 @@ class EffectiveClients:
     client_mass: ClientMass,
     names: Sequence[str],
     aggregator_state: Any = (),
+    *,
+    power: float = 1.0,
   ):
     """Starts without clients.
 
@@ -55,10 +84,14 @@ class EffectiveClients:
       client_mass: Plain TensorFlow; as many tensors as there are names.
       names: Of the tensors.
       aggregator_state: That of the learning process before the round.
+      power: p, where diagonals weigh as F^p.
     """
+    self._power = power
     self._names = tuple(names)
     # Sum and sum of squares of each tensor's mass.
     self._sums: list[tuple[np.ndarray, np.ndarray]] | None = None
+    # The mean mass of each tensor, w_i and the squares of each client.
+    self._clients: list[tuple[list[float], float, int | None]] = []
 
     @tf.function
     def finite_mass(update, client_weight):
@@ -73,12 +106,15 @@ class EffectiveClients:
 
     self._finite_mass = finite_mass
 
-  def add(self, update: Any, client_weight: float) -> None:
+  def add(
+    self, update: Any, client_weight: float, num_squares: int | None = None
+  ) -> None:
     """Adds a client.
 
     Args:
       update: What the client gives to the aggregator.
       client_weight: w_i, >= 0; one of 0 has no mass.
+      num_squares: See `num_squares`.
 
     Raises:
       UserError: If `client_mass` returns more or fewer tensors than names.
@@ -96,9 +132,13 @@ class EffectiveClients:
       )
     if self._sums is None:
       self._sums = [(np.zeros(m.shape), np.zeros(m.shape)) for m in found]
+    means = []
     for (mass_sum, squared_sum), mass in zip(self._sums, found, strict=True):
       mass_sum += mass.numpy()
       squared_sum += np.square(mass.numpy(), dtype=np.float64)
+      means.append(float(np.mean(mass.numpy(), dtype=np.float64)))
+    if any(means):
+      self._clients.append((means, float(client_weight), num_squares))
 
   def summary(self) -> dict[str, Any]:
     """Returns `effective_clients` of `summary.json`.
@@ -106,7 +146,12 @@ class EffectiveClients:
     Returns:
       `mean`: that of `fisher.effective_clients` over the coordinates in which
       any client has mass, and `tensors`: the same for each tensor, by name.
-      None where there is no such coordinate.
+      None where there is no such coordinate. `uninformed_fraction`: share of
+      the others. Of the same clients `of_weights`, Kish's size of w_i;
+      `of_tensor_means`, that of the clients' mean masses in a tensor, its mean
+      over coordinates; and `by_chance`, see
+      `fisher.effective_clients_by_chance`, None where it is not known how many
+      squares a client has.
     """
     totals = dict.fromkeys(self._names, 0.0)
     counts = dict.fromkeys(self._names, 0)
@@ -118,7 +163,38 @@ class EffectiveClients:
     def mean(total, count):
       return total / count if count else None
 
+    sizes = [mass_sum.size for mass_sum, _ in self._sums or ()]
+    of_tensors = np.array([means for means, _, _ in self._clients])
+    weights = np.array([weight for _, weight, _ in self._clients])
+    squares = [number for _, _, number in self._clients]
+    by_chance = None
+    if squares and None not in squares:
+      by_chance = fisher.effective_clients_by_chance(
+        weights, np.array(squares), power=self._power
+      )
     return {
       'mean': mean(sum(totals.values()), sum(counts.values())),
       'tensors': {n: mean(totals[n], counts[n]) for n in self._names},
+      'uninformed_fraction': mean(
+        sum(sizes) - sum(counts.values()), sum(sizes)
+      ),
+      'of_weights': _kish(weights) if len(weights) else None,
+      'of_tensor_means': (
+        float(np.average(_kish(of_tensors), weights=sizes))
+        if len(weights)
+        else None
+      ),
+      'by_chance': by_chance,
     }
+
+
+def _kish(masses):
+  """Returns Kish's effective size over the first axis; 0 without mass."""
+  squares = np.square(masses).sum(axis=0)
+  sizes = np.divide(
+    np.square(masses.sum(axis=0)),
+    squares,
+    out=np.zeros_like(squares),
+    where=squares > 0,
+  )
+  return sizes if sizes.ndim else float(sizes)

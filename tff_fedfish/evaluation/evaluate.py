@@ -241,10 +241,19 @@ class _Measurement:
       round_num,
     )
     effective = effective_sample_size.EffectiveClients(
-      effective_sample_size.client_mass_of(config),
+      effective_sample_size.informed_mass_of(config),
       list(weight_shapes(config.model_shape())),
       state.aggregator,
+      power=getattr(config.algorithm, 'fisher_power', 1.0),
     )
+
+    def add(client, trained):
+      effective.add(
+        trained['update'],
+        trained['client_weight'],
+        effective_sample_size.num_squares(config, len(client.sequences())),
+      )
+
     # The round that the run would go on with, or went on with, to its last bit.
     options = round_options.RoundOptions(
       num_partial_sums=config.num_partial_sums
@@ -265,9 +274,8 @@ class _Measurement:
           new_state,
           self._evaluator,
           advancing(),
-          on_client_trained=lambda trained: effective.add(
-            trained['update'], trained['client_weight']
-          ),
+          config=config,
+          on_client_trained=add,
         )
     return barriers, effective.summary()
 

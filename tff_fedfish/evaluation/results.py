@@ -11,7 +11,7 @@ import json
 import math
 import os
 import pathlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from tff_fedfish import files
@@ -60,6 +60,17 @@ class ClientBarrier:
   """Loss of the global model after the round."""
   local_accuracy: float
   global_accuracy: float
+  start_loss: float = math.nan
+  """Loss of the global model before the round. NaN, as what follows: in a file
+  of an earlier version."""
+  start_accuracy: float = math.nan
+  mean_loss: float = math.nan
+  """Loss of that minus the method's mean of the model deltas, without a server
+  optimizer."""
+  mean_accuracy: float = math.nan
+  plain_mean_loss: float = math.nan
+  """The same for the mean weighted by the client weights, FedAvg's."""
+  plain_mean_accuracy: float = math.nan
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -158,24 +169,60 @@ def summarize_barriers(
 
   Returns:
     `loss` and `error`, each as `statistics.summarize` returns it over the
-    clients whose losses are finite; and `num_clients`, all of them.
+    clients whose losses are finite; `local_loss` and `global_loss`, the `mean`
+    of each of the two terms; `num_clients`, all of them; and `of_start`,
+    `of_mean` and `of_plain_mean`, the `mean` of `loss` and `error` of the
+    models of those names, None in files of an earlier version.
 
   Raises:
     ValueError: If a client comes twice.
   """
   bootstrap = {'num_bootstrap': num_bootstrap, 'seed': seed}
   barriers = _sorted_unique(barriers)
-  losses = [b.global_loss - b.local_loss for b in barriers]
-  # (1 - global accuracy) - (1 - local accuracy) = local - global accuracy.
-  errors = [
-    b.local_accuracy - b.global_accuracy if math.isfinite(loss) else math.nan
-    for b, loss in zip(barriers, losses, strict=True)
+  losses, errors = _losses_and_errors(barriers, 'global')
+  terms = [
+    [
+      getattr(b, f'{side}_loss')
+      for b, loss in zip(barriers, losses, strict=True)
+      if math.isfinite(loss)
+    ]
+    for side in ('local', 'global')
   ]
   return {
     'loss': statistics.summarize(losses, **bootstrap),
     'error': statistics.summarize(errors, **bootstrap),
+    'local_loss': _finite_mean(terms[0]),
+    'global_loss': _finite_mean(terms[1]),
     'num_clients': len(barriers),
+    **{
+      f'of_{model}': dict(
+        zip(
+          ('loss', 'error'),
+          map(_finite_mean, _losses_and_errors(barriers, model)),
+          strict=True,
+        )
+      )
+      for model in ('start', 'mean', 'plain_mean')
+    },
   }
+
+
+def _losses_and_errors(barriers, model):
+  """Returns the barrier of each client beside a model, NaN if not finite."""
+  losses = [getattr(b, f'{model}_loss') - b.local_loss for b in barriers]
+  # (1 - model's accuracy) - (1 - local accuracy) = local - model's accuracy.
+  errors = [
+    b.local_accuracy - getattr(b, f'{model}_accuracy')
+    if math.isfinite(loss)
+    else math.nan
+    for b, loss in zip(barriers, losses, strict=True)
+  ]
+  return losses, errors
+
+
+def _finite_mean(values):
+  finite = [value for value in values if math.isfinite(value)]
+  return {'mean': math.fsum(finite) / len(finite) if finite else None}
 
 
 def write_evaluation(
@@ -237,7 +284,14 @@ def write_barriers(
   Raises:
     ValueError: If a client comes twice.
   """
-  _write_rows(pathlib.Path(path), ClientBarrier, _sorted_unique(barriers))
+  barriers = _sorted_unique(barriers)
+  # Those of an earlier version have no numbers of other models.
+  without = {
+    field.name
+    for field in dataclasses.fields(ClientBarrier)
+    if all(getattr(b, field.name) is field.default for b in barriers)
+  }
+  _write_rows(pathlib.Path(path), ClientBarrier, barriers, without)
 
 
 def read_barriers(path: str | os.PathLike) -> list[ClientBarrier]:
@@ -302,8 +356,13 @@ def _sorted_unique(rows: Iterable[Any]) -> list[Any]:
   return [by_key[k] for k in sorted(by_key)]
 
 
-def _write_rows(path: pathlib.Path, kind: type, rows: Iterable[Any]) -> None:
-  names = [field.name for field in dataclasses.fields(kind)]
+def _write_rows(
+  path: pathlib.Path,
+  kind: type,
+  rows: Iterable[Any],
+  without: Collection[str] = (),
+) -> None:
+  names = [f.name for f in dataclasses.fields(kind) if f.name not in without]
   with files.write_atomically(path) as file:
     writer = csv.writer(file, lineterminator='\n')
     writer.writerow(names)
@@ -327,7 +386,11 @@ def _read_rows(path: pathlib.Path, kind: type) -> list[Any]:
   try:
     with open(path, encoding='utf-8', newline='') as file:
       reader = csv.DictReader(file, strict=True)
+      optional = {f.name: f.default for f in dataclasses.fields(kind)}
       missing = parsers.keys() - set(reader.fieldnames or ())
+      later = {n for n in missing if optional[n] is not dataclasses.MISSING}
+      missing -= later
+      parsers = {n: parse for n, parse in parsers.items() if n not in later}
       if missing:
         raise ValueError(f'column {min(missing)!r} is missing')
       for row in reader:

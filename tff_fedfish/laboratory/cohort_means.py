@@ -10,7 +10,7 @@ from typing import Protocol
 import numpy as np
 import tensorflow as tf
 
-from tff_fedfish import fisher_diagonal
+from tff_fedfish import fisher, fisher_diagonal
 from tff_fedfish.algorithms.slots.fisher_weighted_mean import (
   DeltaAndFisher,
   FisherWeightedMeanFactory,
@@ -18,8 +18,6 @@ from tff_fedfish.algorithms.slots.fisher_weighted_mean import (
 from tff_fedfish.laboratory.weightings import PLAIN_MEAN, Weighting
 
 Tensors = tuple[np.ndarray, ...]
-# Coordinates from which the expectation of a chance result is estimated.
-_NUM_DRAWS = 20_000
 
 
 class TrainedClient(Protocol):
@@ -205,25 +203,16 @@ class Cohort:
     ]
 
   def _null_effective_clients(self, weighting):
-    """Returns the same for clients whose gradients are alike but for chance.
-
-    Gradients of batches are then normal with one variance, and a diagonal is
-    chi-square with a degree of freedom for each batch.
-    """
+    """Returns the same where only chance tells gradients apart."""
     if weighting.is_plain_mean:
       return self._effective_clients(weighting)
-    random = np.random.RandomState(0)
-    weights = np.array([[client.weight] for client in self._clients])
-    degrees = np.array([[client.num_batches] for client in self._clients])
-    drawn = random.chisquare(degrees, (len(self), _NUM_DRAWS))
-    diagonals = drawn**weighting.fisher_power
-    if weighting.fisher_normalization == 'tensor_mean':
-      diagonals /= diagonals.mean(axis=1, keepdims=True)
-    masses = weights * diagonals
-    parts = _part(
-      masses, masses.sum(axis=0), weights / weights.sum(), weighting
+    return fisher.effective_clients_by_chance(
+      np.array([client.weight for client in self._clients]),
+      np.array([client.num_batches for client in self._clients]),
+      power=weighting.fisher_power,
+      plain_mean_fraction=weighting.plain_mean_fraction,
+      has_tensor_mean=weighting.fisher_normalization == 'tensor_mean',
     )
-    return float((1 / np.square(parts).sum(axis=0)).mean())
 
 
 def _part(mass, mass_sum, plain_part, weighting):

@@ -218,6 +218,7 @@ METHOD = Method(
   columns=_columns,
   problems=_problems,
   client_mass='tff_fedfish.algorithms.fed_fish:client_mass',
+  plain_mean_fraction=lambda config: config.algorithm.plain_mean_fraction,
   sends='Fisher-weighted model deltas and Fisher diagonals',
   hue='#D55E00',
   hatch='',

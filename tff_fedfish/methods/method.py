@@ -91,6 +91,8 @@ class Method:
       (update, client weight, aggregator state) -> one float32 tensor per
       trainable tensor: the mass by which the server weighs the client's delta.
       `evaluate --barrier` computes effective clients from it.
+    plain_mean_fraction: Part s of the plain mean in the method's mean: s
+      sum(w delta) / sum(w) + (1 - s) sum(m delta) / sum(m), m being that mass.
     problems: Clauses on settings of different sections that do not go together.
     sends: What the server sums, for the model card.
     privacy: Sentence of the model card on clipping and noise, for a method that
@@ -111,6 +113,7 @@ class Method:
   cost: Callable[['TrainConfig'], ClientCost] = lambda config: ClientCost()
   columns: Callable[['TrainConfig'], tuple[Column, ...]] = lambda config: ()
   client_mass: str | None = None
+  plain_mean_fraction: Callable[['TrainConfig'], float] = lambda config: 0.0
   problems: Callable[['TrainConfig'], list[str]] = lambda config: []
   sends: str = 'weighted model deltas'
   privacy: Callable[['TrainConfig'], str | None] = lambda config: None

@@ -60,7 +60,9 @@ class Evaluation:
       [0, 1]) -> score after personalization on it.
     clients: Rows of per_client.csv with finite losses; columns are the fields
       of `ClientEvaluation`.
-    barrier: Mean Client-Server Barrier in 'loss' and 'error'; may be empty.
+    barrier: Mean Client-Server Barrier in 'loss' and 'error', its terms
+      'local_loss' and 'global_loss', and that in the loss of other models,
+      'of_start', 'of_mean', 'of_plain_mean'; may be empty.
     barrier_clients: See `client_barriers`.
     num_non_finite_rows: Rows of both files that were left out as non-finite.
     skipped_clients: Clients that were not scored, by reason.
@@ -129,7 +131,12 @@ def load_evaluation(directory: pathlib.Path, seeds: str = '') -> Evaluation:
   num_rows = len(found.clients) + len(found.barriers or ())
   barrier = summary.object('client_server_barrier')
   skipped = summary.object('skipped_clients')
-  means = {name: barrier.interval(name) for name in ('loss', 'error')}
+  means = {
+    name: barrier.interval(name)
+    for name in ('loss', 'error', 'local_loss', 'global_loss')
+  }
+  for model in ('start', 'mean', 'plain_mean'):
+    means[f'of_{model}'] = barrier.object(f'of_{model}').interval('loss')
   counts = {reason: skipped.count(reason) for reason in skipped.values}
   return Evaluation(
     name=directory.name,
@@ -171,7 +178,14 @@ def client_barriers(rows: Sequence[ClientBarrier]) -> pd.DataFrame:
 def _finite_rows(rows: Sequence[Any], kind: type) -> pd.DataFrame:
   fields = dataclasses.fields(kind)
   table = pd.DataFrame(rows, columns=[field.name for field in fields])
-  numbers = table[[field.name for field in fields if field.type is float]]
+  # Those with a default are not in files of an earlier version.
+  numbers = table[
+    [
+      field.name
+      for field in fields
+      if field.type is float and field.default is dataclasses.MISSING
+    ]
+  ]
   return table[np.isfinite(numbers.astype(float)).all(axis=1)]
 
 

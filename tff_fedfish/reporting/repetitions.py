@@ -178,7 +178,7 @@ def _pool_one(by_seeds: Mapping[str, Evaluation]) -> Evaluation:
     name: _mean_over_seeds(
       {s: e.barrier.get(name) for s, e in by_seeds.items()}
     )
-    for name in ('loss', 'error')
+    for name in first.barrier
   }
   return dataclasses.replace(
     first,

@@ -147,6 +147,11 @@ def _columns(runs: Sequence[Run]) -> Iterator[Column]:
   replayed = [run.barrier() for run in runs]
   for name, group, measure, show in (
     ('loss', 'Barrier, loss (nats)', 'barrier', _rounded(3, 1, '+')),
+    ('global_loss', 'Barrier: global loss', 'further', _rounded(3)),
+    ('local_loss', 'Barrier: local loss', 'further', _rounded(3)),
+    ('of_start', 'Barrier before the round', 'further', _rounded(3, 1, '+')),
+    ('of_mean', 'Barrier, bare mean', 'further', _rounded(3, 1, '+')),
+    ('of_plain_mean', 'Barrier, plain mean', 'further', _rounded(3, 1, '+')),
     ('error', 'Barrier, error (points)', 'further', _rounded(2, 100, '+')),
   ):
     key = f'barrier/{name}'
@@ -155,7 +160,8 @@ def _columns(runs: Sequence[Run]) -> Iterator[Column]:
       (e and e.barrier.get(name)) or run.last(key)
       for e, run in zip(replayed, runs, strict=True)
     ]
-    yield column(key, group, show, True, values=values, measure=measure)
+    # Each is measured from its run's own model: it ranks nothing.
+    yield column(key, group, show, None, values=values, measure=measure)
   # A mean over fewer is noisier, but may be of those who know.
   key, group = 'effective_clients', 'Effective clients'
   values = [e and e.effective_clients for e in replayed]

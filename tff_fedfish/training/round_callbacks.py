@@ -186,6 +186,7 @@ class Barrier(RoundCallback):
       done.state,
       run.evaluator,
       taking_part(),
+      config=run.config,
       on_failure=on_failure,
     )
     for client_id, message in failures[:MAX_FAILURES_SHOWN]:
