@@ -92,6 +92,30 @@ class BareMeans:
     return self._weight_sum > 0
 
 
+def bare_means(
+  process: Any,
+  state: Any,
+  clients: Iterable[TrainingClient],
+  *,
+  config: TrainConfig,
+  on_failure: Callable[[TrainingClient, Exception], None],
+) -> BareMeans:
+  """Trains clients again, and returns the means of their model deltas.
+
+  The arguments are those of `measure_clients`.
+  """
+  before = _trainable(process, state)
+  means = BareMeans(config, getattr(state, 'aggregator', ()))
+  for client in clients:
+    try:
+      (trained,) = process.trained_models(state, [client])
+      _add(means, before, trained)
+      del trained
+    except Exception as error:  # pylint: disable=broad-exception-caught
+      on_failure(client, error)
+  return means
+
+
 def measure_clients(
   process: Any,
   state: Any,
@@ -133,12 +157,7 @@ def measure_clients(
       (trained,) = process.trained_models(state, [client])
       on_client_trained(client, trained)
       local.append((client, evaluator.score(trained['trainable'], rows)))
-      means.add(
-        before,
-        trained['trainable'],
-        trained['update'],
-        float(trained['client_weight']),
-      )
+      _add(means, before, trained)
       # One such model at a time; its update is as large, or twice that.
       del trained
     except Exception as error:  # pylint: disable=broad-exception-caught
@@ -160,6 +179,15 @@ def measure_clients(
       found[f'{name}_accuracy'] = after.accuracy
     entries.append(ClientBarrier(client_id=client.client_id, **found))
   return entries
+
+
+def _add(means, before, trained):
+  means.add(
+    before,
+    trained['trainable'],
+    trained['update'],
+    float(trained['client_weight']),
+  )
 
 
 def _rows(client):

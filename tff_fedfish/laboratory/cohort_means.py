@@ -16,6 +16,7 @@ from tff_fedfish.algorithms.slots.fisher_weighted_mean import (
   FisherWeightedMeanFactory,
 )
 from tff_fedfish.laboratory.weightings import PLAIN_MEAN, Weighting
+from tff_fedfish.mathematics import directions
 
 Tensors = tuple[np.ndarray, ...]
 
@@ -119,7 +120,6 @@ class Cohort:
       squared gradients apart.
     """
     plain = self.plain_mean
-    norm, plain_norm = _norm(mean), _norm(plain)
     split_half = np.nan
     if len(self) >= 4:
       first, second = (
@@ -130,10 +130,10 @@ class Cohort:
         ).mean(weighting)
         for start in (0, 1)
       )
-      split_half = _ratio(_dot(first, second), _norm(first) * _norm(second))
+      split_half = directions.cosine(first, second)
     return {
-      'cosine': _ratio(_dot(mean, plain), norm * plain_norm),
-      'norm_ratio': _ratio(norm, plain_norm),
+      'cosine': directions.cosine(mean, plain),
+      'norm_ratio': directions.norm_ratio(mean, plain),
       'split_half_cosine': split_half,
       'effective_clients': self._effective_clients(weighting),
       'null_effective_clients': self._null_effective_clients(weighting),
@@ -224,17 +224,6 @@ def _part(mass, mass_sum, plain_part, weighting):
 
 def _arrays(tensors) -> Tensors:
   return tuple(np.asarray(tensor) for tensor in tensors)
-
-
-def _dot(first, second):
-  return sum(
-    float(np.vdot(a.astype(np.float64), b.astype(np.float64)))
-    for a, b in zip(first, second, strict=True)
-  )
-
-
-def _norm(tensors):
-  return _dot(tensors, tensors) ** 0.5
 
 
 def _ratio(numerator, denominator):

@@ -68,7 +68,11 @@ def of_config(config: TrainConfig) -> tuple[ProcessMemory, ...]:
   server_step = new_state | {'update': max(sizes)}
   earlier = {'sums of earlier clients': sums}
   barrier = {}
-  if config.evaluation.barrier_every_num_rounds:
+  evaluation = config.evaluation
+  if (
+    evaluation.barrier_every_num_rounds
+    or evaluation.diagnostics_every_num_rounds
+  ):
     # Clients train once more, the old state and the new one beside them; each
     # gives its model and its update.
     given = {'client weights': weights, "client's update": sums}

@@ -51,6 +51,7 @@ _BARRIER_NAMES = (
   'barrier/num_non_finite_clients',
   'barrier/num_failed_clients',
 )
+_DIAGNOSTICS_NAMES = ('diagnostics/cosine', 'diagnostics/norm_ratio')
 _TIMING_NAMES = (
   'seconds',
   'evaluation_seconds',
@@ -68,6 +69,7 @@ def metric_names(config: TrainConfig) -> tuple[str, ...]:
   clipped = ('train/num_clipped_clients',)
   has_no_batch = ('train/num_clients_below_one_batch',)
   barrier = config.evaluation.barrier_every_num_rounds
+  diagnostics = config.evaluation.diagnostics_every_num_rounds
   return (
     *_TRAIN_NAMES,
     *(clipped if config.client_work.max_delta_norm else ()),
@@ -77,6 +79,7 @@ def metric_names(config: TrainConfig) -> tuple[str, ...]:
     *_COMMUNICATION_NAMES,
     *(_HELD_OUT_NAMES if config.evaluation.num_clients else ()),
     *(_BARRIER_NAMES if barrier else ()),
+    *(_DIAGNOSTICS_NAMES if diagnostics else ()),
   )
 
 
@@ -93,9 +96,12 @@ def require_own_columns(config: TrainConfig) -> None:
 
 def timing_names(config: TrainConfig) -> tuple[str, ...]:
   """Returns the columns of timings.csv for a config."""
-  if config.evaluation.barrier_every_num_rounds:
-    return (*_TIMING_NAMES, 'barrier_seconds')
-  return _TIMING_NAMES
+  evaluation = config.evaluation
+  return (
+    *_TIMING_NAMES,
+    *(['barrier_seconds'] * bool(evaluation.barrier_every_num_rounds)),
+    *(['diagnostics_seconds'] * bool(evaluation.diagnostics_every_num_rounds)),
+  )
 
 
 def rate_of_round(settings: OptimizerSettings, round_num: int) -> float:

@@ -22,6 +22,7 @@ from tff_fedfish.data.sequences import ClientRows
 from tff_fedfish.evaluation import barrier, evaluation_clients, results
 from tff_fedfish.evaluation.client_evaluator import ClientEvaluator
 from tff_fedfish.evaluation.results import ClientBarrier
+from tff_fedfish.mathematics import directions
 from tff_fedfish.run import (
   cohort_data,
   learning_setup,
@@ -109,6 +110,77 @@ class RoundCallback:
     """Writes the round, which counts from now on."""
 
 
+class _Replay:
+  """The clients that took part in a round, to be trained again."""
+
+  def __init__(self, run, done, should_stop):
+    self._cohort = cohort_data.cohort(
+      run.config, run.participating, run.client_rows, done.round_num
+    )
+    self._done, self._should_stop = done, should_stop
+
+  def __iter__(self):
+    left_out = {failure.client_index for failure in self._done.failures}
+    for index, client in enumerate(self._cohort):
+      if self._should_stop():
+        raise RoundInterrupted
+      if index not in left_out:
+        yield client
+
+  def describe(self, client, error) -> tuple[str, str]:
+    """Returns whose failure it is, and what it is."""
+    failure = round_options.describe_failure(
+      self._cohort.index(client), error, while_loading=False
+    )
+    name = f'Round {self._done.round_num}: client {client.client_id!r}'
+    return name, failure.message
+
+
+class Diagnostics(RoundCallback):
+  """Compares a round's mean of the model deltas with the plain one.
+
+  The means are those of the barrier, without its scores: the clients train
+  again in this process, and the round itself is as it is without.
+
+  Args:
+    run: The run.
+    should_stop: Asked before each client.
+  """
+
+  def __init__(self, run: BuiltRun, should_stop: Callable[[], bool]):
+    self._run = run
+    self._should_stop = should_stop
+
+  def measure(self, done: FinishedRound) -> None:
+    """Trains the round's clients again, and leaves out those that raise.
+
+    Raises:
+      RoundInterrupted: If `should_stop` says so.
+    """
+    run, start = self._run, time.monotonic()
+    every = run.config.evaluation.diagnostics_every_num_rounds
+    if not every or not done.round_num or not run.is_due(done.round_num, every):
+      return
+    clients = _Replay(run, done, self._should_stop)
+
+    def on_failure(client, error):
+      name, message = clients.describe(client, error)
+      done.write_line(f'{name} was left out of the diagnostics, {message}')
+
+    means = barrier.bare_means(
+      run.process,
+      done.state_before,
+      clients,
+      config=run.config,
+      on_failure=on_failure,
+    )
+    if means:
+      own, plain = means.own(), means.plain()
+      done.metrics['diagnostics/cosine'] = directions.cosine(own, plain)
+      done.metrics['diagnostics/norm_ratio'] = directions.norm_ratio(own, plain)
+    done.timings['diagnostics_seconds'] = time.monotonic() - start
+
+
 class Barrier(RoundCallback):
   """Measures the Client-Server Barrier of rounds while the run trains.
 
@@ -161,39 +233,22 @@ class Barrier(RoundCallback):
     run, start = self._run, time.monotonic()
     if not self.is_due(done.round_num):
       return
-    cohort = cohort_data.cohort(
-      run.config, run.participating, run.client_rows, done.round_num
-    )
-    left_out = {failure.client_index for failure in done.failures}
-    failures = []
-
-    def taking_part():
-      for index, client in enumerate(cohort):
-        if self._should_stop():
-          raise RoundInterrupted
-        if index not in left_out:
-          yield client
+    clients, failures = _Replay(run, done, self._should_stop), []
 
     def on_failure(client, error):
-      failure = round_options.describe_failure(
-        cohort.index(client), error, while_loading=False
-      )
-      failures.append((client.client_id, failure.message))
+      failures.append(clients.describe(client, error))
 
     self.clients = barrier.measure_clients(
       run.process,
       done.state_before,
       done.state,
       run.evaluator,
-      taking_part(),
+      clients,
       config=run.config,
       on_failure=on_failure,
     )
-    for client_id, message in failures[:MAX_FAILURES_SHOWN]:
-      done.write_line(
-        f'Round {done.round_num}: client {client_id!r} was left out of the '
-        f'barrier, {message}'
-      )
+    for line in failures[:MAX_FAILURES_SHOWN]:
+      done.write_line(f'{line[0]} was left out of the barrier, {line[1]}')
     # The interval is not read.
     found = results.summarize_barriers(self.clients, num_bootstrap=1, seed=0)
     loss = found['loss']

@@ -75,6 +75,7 @@ def run_rounds(
     )
     callbacks = (
       round_callbacks.Barrier(run, options.should_stop),
+      round_callbacks.Diagnostics(run, options.should_stop),
       round_callbacks.HeldOutScore(run, options.should_stop),
       round_callbacks.Log(run),
       saved,
@@ -94,7 +95,10 @@ def _build(config, workdir, checked, stages):
   context = set_in_process_context()
   with stages('building the model and its learning process'):
     process = learning_setup.build_learning_process(config)
-    if config.evaluation.barrier_every_num_rounds:
+    if (
+      config.evaluation.barrier_every_num_rounds
+      or config.evaluation.diagnostics_every_num_rounds
+    ):
       learning_setup.require_trained_models(config, process)
     evaluator = client_evaluator.build_evaluator(config)
   if checked.checkpoint is None:
