@@ -123,6 +123,9 @@ def test_paired_difference_by_hand():
     'ci_low': -1.0,
     'ci_high': 3.0,
     'share_below_zero': 0.5,
+    'seed_means': [1.0],
+    'seed_low': None,
+    'seed_high': None,
     'num_seeds': 1,
     'num_clients': 2,
     'num_unmatched_seeds': 0,
@@ -214,3 +217,28 @@ def test_nothing_to_compare(a, b):
   names = ('mean', 'ci_low', 'ci_high', 'share_below_zero')
   assert [summary[name] for name in names] == [None] * 4
   assert summary['num_clients'] == 0
+
+
+class TestIntervalOverSeeds:
+  def _difference(self, *means):
+    """Two clients without any difference between them."""
+    a = {seed: {b'a': m, b'b': m} for seed, m in enumerate(means)}
+    zeros = {seed: {b'a': 0.0, b'b': 0.0} for seed in a}
+    return statistics.paired_difference(a, zeros, seed=1)
+
+  def test_three_by_hand(self):
+    found = self._difference(1.0, 2.0, 3.0)
+    assert found['seed_means'] == [1, 2, 3]
+    # 4.3027 / sqrt(3) = 2.4842; the bootstrap has the smallest and the largest.
+    assert found['seed_low'] == pytest.approx(2 - 2.4842, abs=1e-4)
+    assert found['seed_high'] == pytest.approx(2 + 2.4842, abs=1e-4)
+    assert (found['ci_low'], found['ci_high']) == (1, 3)
+
+  def test_two_have_none(self):
+    found = self._difference(1.0, 2.0)
+    assert found['seed_low'] is found['seed_high'] is None
+
+  def test_nothing_in_common(self):
+    found = statistics.paired_difference({1: {}}, {2: {}}, seed=1)
+    assert found['seed_means'] == []
+    assert found['seed_low'] is None

@@ -10,7 +10,6 @@ import pytest
 import small_runs
 
 from tff_fedfish.cli.main import main
-from tff_fedfish.laboratory import comparison
 from tff_fedfish.laboratory.laboratory_file import LaboratoryFile
 from tff_fedfish.run import cohort_data, learning_setup, run_inputs
 from tff_fedfish.runtime import round_options
@@ -204,12 +203,6 @@ def test_differences_to_the_plain_mean(done, capsys):
   assert found['num_seeds'] == '2' and not found['loss_half_width']
   assert (done[1] / 'laboratory.png').read_bytes().startswith(b'\x89PNG')
   assert '<svg' in (done[1] / 'laboratory.svg').read_text()
-
-
-def test_half_width_is_students():
-  # The t of two degrees of freedom, 4.3027, times 1 / sqrt(3).
-  found = comparison.half_width(np.array([1.0, 2.0, 3.0]))
-  assert found == pytest.approx(4.302653 / 3**0.5)
 
 
 def test_dry_run_names_cohorts_and_weightings(make_file, capsys):

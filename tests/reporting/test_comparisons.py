@@ -73,14 +73,16 @@ def test_csv_has_both_measures_of_a_row(pair, report_of_pair):
     'share_below_zero': '0.5',
     'num_seeds': '1',
     'num_clients': '4',
+    'seed_means': "'-0.25",
   }
   assert lines[1]['measure'] == 'accuracy'
   assert float(lines[1]['mean']) == pytest.approx(0.0025)
 
 
-def test_seeds_are_repetitions(tmp_path, write_run, write_evaluation):
+def _seeds(tmp_path, write_run, write_evaluation, gains):
+  """Returns runs in which a seed's FedFish is better by its gain."""
   runs = []
-  for seed, gain in ((1, 1.0), (2, 3.0)):
+  for seed, gain in enumerate(gains, start=1):
     for algorithm in ('fed_avg', 'fed_fish'):
       run = write_run(tmp_path / f'{algorithm}_{seed}', algorithm=algorithm)
       _set(run, 'seeds.model_seed', seed)
@@ -89,12 +91,29 @@ def test_seeds_are_repetitions(tmp_path, write_run, write_evaluation):
       loss = 8.0 - (gain if algorithm == 'fed_fish' else 0)
       write_evaluation(run, 'held_out', losses={0.0: (loss,) * 4})
       runs.append(run)
+  return runs
+
+
+def test_seeds_are_repetitions(tmp_path, write_run, write_evaluation):
+  runs = _seeds(tmp_path, write_run, write_evaluation, (1.0, 3.0))
   (row,) = _lines(runs)
   assert (row.method, row.baseline, row.setting) == ('FedFish', 'FedAvg', '')
-  # -1 with one seed and -3 with the other; each alone in a quarter of draws.
   assert row.mean == -2.0
-  assert (row.ci_low, row.ci_high) == (-3.0, -1.0)
   assert row.num_seeds == 2
+  # Two seeds have no interval, but their differences.
+  assert row.ci_low is row.ci_high is None
+  assert comparisons.shown_interval(row, '%+.1f', 1) == '−1.0 and −3.0'
+  assert comparisons.verdict(row) == 'undecided'
+
+
+def test_three_seeds_are_few(tmp_path, write_run, write_evaluation):
+  runs = _seeds(tmp_path, write_run, write_evaluation, (1.0, 2.0, 3.0))
+  (row,) = _lines(runs)
+  # The bootstrap has -3 to -1; Student's t -2 +- 4.3027 / sqrt(3).
+  assert row.ci_low == pytest.approx(-4.4842, abs=1e-4)
+  assert row.ci_high == pytest.approx(0.4842, abs=1e-4)
+  assert comparisons.shown_interval(row, '%+.1f', 1) == '−4.5 to +0.5'
+  assert comparisons.verdict(row) == 'undecided'
 
 
 def test_other_settings_are_not_compared(tmp_path, write_run, write_evaluation):

@@ -104,3 +104,22 @@ def test_settings_of_table_2():
   assert printed[C4]['training.num_rounds'] == 10_000
   rates = {s['client_work.learning_rate'] for s in printed.values()}
   assert rates == {1e-3}
+
+
+def test_last_epoch_beside_the_extra_pass_on_c4():
+  """The four differences that docs/experiments/fed_fish_choices.md gives."""
+  place = dict(corpus=C4, evaluated_on=C4, measure='accuracy', stage='last')
+  found = {
+    (epochs, fraction): _value(
+      LAST_EPOCH, table=6, num_local_epochs=epochs, fraction=fraction, **place
+    )
+    - _value(
+      FED_FISH, table=4, num_local_epochs=epochs, fraction=fraction, **place
+    )
+    for epochs in (1, 16)
+    for fraction in (0.0, 0.5)
+  }
+  # 32.10 - 31.15, 34.86 - 32.34; 30.28 - 32.37, 44.31 - 33.98.
+  assert found == pytest.approx(
+    {(1, 0.0): 0.0095, (1, 0.5): 0.0252, (16, 0.0): -0.0209, (16, 0.5): 0.1033}
+  )

@@ -103,7 +103,9 @@ def test_the_same_corpus_has_the_papers_numbers(images):
   assert table.rows[5].cells[0].paper == pytest.approx(0.0114)
   assert table.differences == (
     'rounds 4 instead of 1,500',
-    '2 held-out clients evaluated; the paper’s test split has 3.4K',
+    'damping of the Fisher diagonal 1e-08 instead of 0.0',
+    'server epsilon (the usual; not printed) 1e-07 instead of 1e-08',
+    '2 held-out clients evaluated instead of 3.4K test clients',
   )
 
 
@@ -309,7 +311,10 @@ def test_differences_of_text_in_words(text):
     'sequence length 128 instead of 1,024',
     'server learning rate 0.001 instead of 0.01',
     'client learning rate 0.05 instead of 0.001',
-    '4 held-out clients evaluated; the paper’s test split has 8.5K',
+    'damping of the Fisher diagonal 1e-08 instead of 0.0',
+    'server epsilon (the usual; not printed) 1e-07 instead of 1e-08',
+    'share of the training clients held out 0.1 instead of 0.0',
+    '4 held-out clients evaluated instead of 8.5K test clients',
   )
 
 
@@ -335,6 +340,121 @@ def test_differences_of_optimizers_in_words(tmp_path, write_sweep):
     'server momentum 0.9 instead of 0.0',
   ):
     assert words in table.differences
+
+
+@pytest.mark.parametrize(
+  ('setting', 'value', 'words'),
+  [
+    (
+      'data.drop_short_block',
+      False,
+      'last shorter block dropped off instead of on',
+    ),
+    (
+      'data.client_batches',
+      'ragged',
+      "batches of a client (as in FedC4's code; not printed) ragged instead of "
+      'repeat_full',
+    ),
+    (
+      'server.beta_1',
+      0.8,
+      'server beta 1 (the usual; not printed) 0.8 instead',
+    ),
+    ('server.beta_2', 0.99, 'server beta 2 (the usual; not printed) 0.99 inst'),
+    (
+      'server.epsilon',
+      1e-3,
+      'server epsilon (the usual; not printed) 0.001 in',
+    ),
+    (
+      'algorithm.relative_floor',
+      0.5,
+      'damping of the Fisher diagonal 0.5 instead of 0.0',
+    ),
+    (
+      'algorithm.fisher_power',
+      0.5,
+      'power of the Fisher diagonal 0.5 instead of 1.0',
+    ),
+    (
+      'algorithm.plain_mean_fraction',
+      0.5,
+      "part of FedAvg's mean 0.5 instead of 0.0",
+    ),
+    (
+      'algorithm.plain_mean_tensors',
+      'logits',
+      "tensors that take FedAvg's mean logits instead of none",
+    ),
+    (
+      'client_splits.held_out_fraction',
+      0.2,
+      'share of the training clients held out 0.2 instead of 0.0',
+    ),
+  ],
+)
+def test_every_setting_that_differs_is_named(
+  tmp_path, write_sweep, setting, value, words
+):
+  directories = write_sweep(
+    tmp_path,
+    {('fed_fish', 1, 4): 1.0},
+    num_seeds=1,
+    settings={setting: value},
+  )
+  table = next(iter(_tables(directories).values()))
+  assert any(text.startswith(words) for text in table.differences)
+
+
+@pytest.mark.parametrize(
+  ('name', 'value', 'words'),
+  [
+    (
+      'split_unit',
+      'sequences',
+      'halves of a client made of sequences instead of documents',
+    ),
+    (
+      'learning_rate',
+      0.05,
+      'learning rate of personalization 0.05 instead of 0.001',
+    ),
+  ],
+)
+def test_personalization_that_differs_is_named(
+  tmp_path, write_run, write_evaluation, name, value, words
+):
+  run = write_run(tmp_path / 'run')
+  write_evaluation(run, 'e', personalization={name: value})
+  table = next(iter(_tables([run]).values()))
+  assert words in table.differences
+
+
+def test_fisher_pass_of_images_is_named(tmp_path, write_sweep):
+  directories = write_sweep(
+    tmp_path,
+    {('fed_fish', 4, 4): 1.0},
+    num_seeds=1,
+    settings=_EMNIST | {'algorithm.fisher_training_mode': False},
+  )
+  table = next(iter(_tables(directories).values()))
+  words = 'dropout and augmentation in the Fisher pass off instead of on'
+  assert words in table.differences
+
+
+def test_stack_overflow_is_evaluated_on_its_validation_clients(
+  tmp_path, write_sweep
+):
+  directories = write_sweep(
+    tmp_path,
+    {('fed_fish', 1, 4): 1.0},
+    num_seeds=1,
+    settings={'data.directory': 'corpora/stack_overflow'},
+  )
+  table = next(iter(_tables(directories).values()))
+  words = '2 held-out clients evaluated instead of 38,758 validation clients'
+  assert words in table.differences
 
 
 def test_other_local_epochs_have_no_row_of_the_paper(pair):

@@ -108,7 +108,7 @@ def bare_means(
   means = BareMeans(config, getattr(state, 'aggregator', ()))
   for client in clients:
     try:
-      (trained,) = process.trained_models(state, [client])
+      trained = _train(process, state, client)
       _add(means, before, trained)
       del trained
     except Exception as error:  # pylint: disable=broad-exception-caught
@@ -154,7 +154,7 @@ def measure_clients(
       rows = _rows(client)
       if not len(rows):
         continue
-      (trained,) = process.trained_models(state, [client])
+      trained = _train(process, state, client)
       on_client_trained(client, trained)
       local.append((client, evaluator.score(trained['trainable'], rows)))
       _add(means, before, trained)
@@ -179,6 +179,11 @@ def measure_clients(
       found[f'{name}_accuracy'] = after.accuracy
     entries.append(ClientBarrier(client_id=client.client_id, **found))
   return entries
+
+
+def _train(process, state, client):
+  (trained,) = process.trained_models(state, [client])
+  return trained
 
 
 def _add(means, before, trained):

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy import stats
 
+from tff_fedfish.evaluation.statistics import t_half_width
 from tff_fedfish.laboratory.weightings import PLAIN_MEAN, Weighting
 from tff_fedfish.reporting import figures
 from tff_fedfish.reporting.style import EPOCH_HUES, MARKERS
@@ -67,19 +67,13 @@ def compare(rows: pd.DataFrame) -> pd.DataFrame:
       row[f'{name}_difference'] = (
         differences.mean() if len(differences) else math.nan
       )
-      row[f'{name}_half_width'] = half_width(differences)
+      half_width = t_half_width(differences)
+      row[f'{name}_half_width'] = math.nan if half_width is None else half_width
     for name in _DESCRIBED:
       if name in group:
         row[name] = group[name].mean()
     found.append(row)
   return pd.DataFrame(found)
-
-
-def half_width(values: np.ndarray) -> float:
-  """Returns half of the 95 % t interval of a mean; NaN below three values."""
-  if len(values) < 3:
-    return math.nan
-  return float(stats.t.ppf(0.975, len(values) - 1) * stats.sem(values))
 
 
 def main_weightings(table: pd.DataFrame) -> list[str]:

@@ -17,7 +17,7 @@ from tff_fedfish.reporting.runs import Run, subjects
 # Of a `statistics.paired_difference`.
 _NUMBERS = (
   *('mean', 'ci_low', 'ci_high', 'share_below_zero'),
-  *('num_seeds', 'num_clients'),
+  *('num_seeds', 'num_clients', 'seed_means'),
 )
 _COLUMNS = (
   *('setting', 'method', 'baseline', 'subject', 'fraction', 'measure'),
@@ -34,7 +34,10 @@ def compare_methods(runs: Sequence[Run]) -> pd.DataFrame:
   Returns:
     The lines of comparisons.csv by setting, pair, subject and fraction, in the
     order of the runs; two for each, of the 'loss' (nats per token) and of the
-    'accuracy' ([-1, 1]). `registry.BASELINE` is subtracted where it takes part,
+    'accuracy' ([-1, 1]). Intervals are the wider, at either end, of the
+    bootstrap over clients and seeds and of Student's t over three or more
+    seeds; two seeds have none. `seed_means` has the difference of each seed,
+    separated by spaces. `registry.BASELINE` is subtracted where it takes part,
     else the first method is. `setting` tells compared runs from other compared
     ones, such as 'E = 8'; '' if nothing does.
   """
@@ -57,9 +60,45 @@ def compare_methods(runs: Sequence[Run]) -> pd.DataFrame:
 
 def verdict(row: Any) -> str:
   """Returns which has the lower mean loss, if the interval leaves no doubt."""
+  if row.ci_high is None:
+    return 'undecided'
   if row.ci_high < 0:
     return f'{row.method} lower'
   return f'{row.baseline} lower' if row.ci_low > 0 else 'undecided'
+
+
+def shown_interval(row: Any, spec: str, scale: float) -> str:
+  """Returns an interval as text, or the differences of two seeds.
+
+  Args:
+    row: Line of `compare_methods`.
+    spec: Format of a number, such as '%+.4f'.
+    scale: Factor on the numbers.
+  """
+  numbers, between = [row.ci_low, row.ci_high], ' to '
+  if row.ci_low is None:
+    numbers, between = map(float, row.seed_means.split()), ' and '
+  text = between.join(spec % (scale * number) for number in numbers)
+  return text.replace('-', '−')
+
+
+def with_honest_interval(found: dict[str, Any]) -> dict[str, Any]:
+  """Returns a paired difference whose interval does not rest on few seeds.
+
+  Args:
+    found: Of `statistics.paired_difference`, over at least one seed.
+
+  Returns:
+    The same with the interval that `compare_methods` describes, and
+    `seed_means` as a text.
+  """
+  low, high = found['ci_low'], found['ci_high']
+  if found['seed_low'] is not None:
+    low, high = min(low, found['seed_low']), max(high, found['seed_high'])
+  elif found['num_seeds'] == 2:
+    low = high = None
+  seed_means = ' '.join(map(repr, found['seed_means']))
+  return found | {'ci_low': low, 'ci_high': high, 'seed_means': seed_means}
 
 
 def _is_baseline(named: tuple[str, Mapping[str, Run]]) -> bool:
@@ -84,7 +123,9 @@ def _compare(setting, method, baseline) -> Iterator[tuple]:
     ):
       scores = [client_scores(side, fraction) for side in sides]
       found = {
-        measure: paired_difference(*scores, f'{measure}_after')
+        measure: with_honest_interval(
+          paired_difference(*scores, f'{measure}_after')
+        )
         for measure in ('loss', 'accuracy')
       }
       if all(difference['mean'] is not None for difference in found.values()):

@@ -11,7 +11,7 @@ import pandas as pd
 from tff_fedfish.reporting import matching, settings
 from tff_fedfish.reporting.barriers import barrier_scatters
 from tff_fedfish.reporting.bars import fraction_bars
-from tff_fedfish.reporting.comparisons import verdict
+from tff_fedfish.reporting.comparisons import shown_interval, verdict
 from tff_fedfish.reporting.curves import (
   barrier_curves,
   cost_curves,
@@ -205,6 +205,7 @@ def render_page(
     # Two lines of one comparison: of the loss and of the accuracy.
     comparisons=list(zip(lines[::2], lines[1::2], strict=True)),
     verdict=verdict,
+    shown_interval=shown_interval,
     num_bootstrap=NUM_BOOTSTRAP,
     sections=sections,
     figure_numbers={f.name: n for n, f in enumerate(figures, start=1)},

@@ -7,6 +7,7 @@ from matplotlib import ticker
 
 from tff_fedfish.methods.registry import BASELINE
 from tff_fedfish.reporting import figures, matching
+from tff_fedfish.reporting.comparisons import with_honest_interval
 from tff_fedfish.reporting.evaluations import Interval
 from tff_fedfish.reporting.repetitions import client_scores, paired_difference
 from tff_fedfish.reporting.runs import Run
@@ -56,6 +57,7 @@ def _differences(runs) -> pd.DataFrame:
       if side is not baseline:
         found = _difference(side, baseline)
         if found['mean'] is not None:
+          found = with_honest_interval(found)
           interval = Interval(found['mean'], found['ci_low'], found['ci_high'])
           rows.append((names[method], rate, epochs, interval))
   return pd.DataFrame(rows, columns=['method', *_CELL, 'difference'])
@@ -115,7 +117,8 @@ def _figure(runs, table, name, setting) -> figures.Figure:
         f'Held-out loss after the last round minus that of {BASELINE.title} at '
         'the same client learning rate, local epochs and seeds; below 0 the '
         "method is ahead. Each has its own server's learning rate. Whiskers: "
-        '95 % bootstrap intervals over clients and seeds.'
+        '95 % intervals, the wider of the bootstrap over clients and seeds and '
+        'of the t interval over seeds; two seeds have none.'
       ),
       alternative_text=f'{"; ".join(words)} ({unit}).',
     )
