@@ -38,7 +38,7 @@ test: .venv
 	@$(BIN)/python -m pytest -n 2 --dist worksteal
 
 test-slow: .venv
-	@$(BIN)/python -m pytest -m slow || { $(NONE_IS_FINE); }
+	@$(BIN)/python -m pytest -m slow --timeout 3600 || { $(NONE_IS_FINE); }
 
 lint: .venv
 	@$(BIN)/ruff check .
@@ -46,7 +46,7 @@ lint: .venv
 
 bench: .venv
 	@if compgen -G 'tests/benchmarks/test_*.py' >/dev/null; then \
-	  $(BIN)/python -m pytest tests/benchmarks -m benchmark -s \
+	  $(BIN)/python -m pytest tests/benchmarks -m benchmark -s --timeout 0 \
 	    || { $(NONE_IS_FINE); }; \
 	else \
 	  echo 'There are no benchmarks in tests/benchmarks.'; \

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Resolves requirements*.in into requirements*.lock, for Linux x86-64 alone.
+# Resolves requirements*.in into requirements*.lock, for Linux x86-64 only.
 #
 # uv, because pip has no overrides, and without them nothing resolves. It lives
 # in an environment that is thrown away.

@@ -152,6 +152,31 @@ class TestEffectiveClientsByChance:
     )
     assert found == pytest.approx(1.6)
 
+  @pytest.mark.parametrize(
+    ('settings', 'expected'),
+    [
+      ({}, 3.53),
+      ({'has_tensor_mean': True}, 3.89),
+      ({'is_mean_of_squares': True}, 3.90),
+    ],
+  )
+  def test_diagonals_that_do_not_grow_with_the_squares(
+    self, settings, expected
+  ):
+    # n / 4 squares, rounded up. Clients then weigh n alike, not n k.
+    n = np.array([2, 2, 5, 4, 8, 6, 2, 8])
+    found = fisher.effective_clients_by_chance(n, -(-n // 4), **settings)
+    assert found == pytest.approx(expected, abs=0.01)
+
+  def test_mean_of_as_many_squares_each_is_their_sum(self):
+    found = [
+      fisher.effective_clients_by_chance(
+        [3, 1, 2], [2, 2, 2], is_mean_of_squares=is_mean
+      )
+      for is_mean in (False, True)
+    ]
+    assert found[0] == pytest.approx(found[1])
+
   def test_clients_of_chi_squares_give_it(self):
     # FedFish of 8 clients whose diagonals are sums of 1, 2 or 4 squares.
     random = np.random.RandomState(5)

@@ -79,6 +79,7 @@ def test_declares_the_direct_dependencies(metadata):
     'hypothesis',
     'pytest',
     'pytest-cov',
+    'pytest-timeout',
     'pytest-xdist',
     'ruff',
     'setuptools',

@@ -210,6 +210,7 @@ def effective_clients_by_chance(
   power: float = 1.0,
   plain_mean_fraction: float = 0.0,
   has_tensor_mean: bool = False,
+  is_mean_of_squares: bool = False,
 ) -> float:
   """Returns the effective clients where only chance tells gradients apart.
 
@@ -222,12 +223,14 @@ def effective_clients_by_chance(
     power: p: clients are weighed by F^p.
     plain_mean_fraction: s of `mixed_mean`.
     has_tensor_mean: Whether diagonals are divided by their mean over a tensor.
+    is_mean_of_squares: Whether a diagonal is the mean of its squares, not their
+      sum.
   """
   weights, degrees = (np.asarray(x)[:, None] for x in (weights, num_squares))
   drawn = np.random.RandomState(0).chisquare(
     degrees, (len(degrees), _NUM_DRAWS)
   )
-  diagonals = drawn**power
+  diagonals = (drawn / degrees if is_mean_of_squares else drawn) ** power
   if has_tensor_mean:
     diagonals /= diagonals.mean(axis=1, keepdims=True)
   masses = weights * diagonals

@@ -13,6 +13,7 @@ from tff_fedfish.data.sequences import Sequences, to_dataset
 from tff_fedfish.errors import UserError
 from tff_fedfish.evaluation.effective_sample_size import (
   EffectiveClients,
+  by_chance_of,
   client_mass_of,
   informed_mass_of,
   num_squares,
@@ -68,7 +69,48 @@ def test_what_explains_them_by_hand(effective):
   assert found['of_tensor_means'] == pytest.approx((2 * 1.6 + 1.6) / 3)
   # One square each: w_i chi2, see tests/test_fisher.py.
   expected = fisher.effective_clients_by_chance([3, 1], [1, 1])
-  assert found['by_chance'] == expected
+  assert found['by_chance'] == pytest.approx(expected)
+
+
+def test_chance_does_not_touch_the_plain_mean():
+  def mass(update, client_weight, state):
+    return [
+      client_weight * tf.square(update['a']),
+      tf.fill([4], client_weight),
+    ]
+
+  effective = EffectiveClients(mass, ['weighted', 'plain'])
+  effective.add(_update(1.0, 0.5), 3, 1)
+  effective.add(_update(3.0, 0.1), 1, 1)
+  chance = fisher.effective_clients_by_chance([3, 1], [1, 1])
+  # Two coordinates, and four of Kish's (3 + 1)^2 / (9 + 1).
+  assert effective.summary()['by_chance'] == pytest.approx(
+    (2 * chance + 4 * 1.6) / 6
+  )
+
+
+@pytest.mark.parametrize(
+  'settings',
+  [
+    {'fisher_normalization': 'tensor_mean'},
+    {'fisher_reduction': 'mean'},
+    {'fisher_power': 0.5},
+    {'name': 'fed_avg'},
+  ],
+)
+def test_chance_knows_the_settings_of_the_method(settings):
+  config = planned_configs.by_hand(
+    **{f'algorithm__{name}': value for name, value in settings.items()}
+  )
+  arguments = ([2, 5, 8], [1, 2, 2])
+  expected = {
+    'fisher_normalization': {'has_tensor_mean': True},
+    'fisher_reduction': {'is_mean_of_squares': True},
+    'fisher_power': {'power': 0.5},
+  }.get(*settings, {})
+  assert by_chance_of(config)(*arguments) == (
+    fisher.effective_clients_by_chance(*arguments, **expected)
+  )
 
 
 def test_floor_makes_no_client_informed():

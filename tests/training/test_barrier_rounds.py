@@ -20,8 +20,8 @@ from tff_fedfish.evaluation.results import ClientBarrier
 from tff_fedfish.run import cohort_data
 from tff_fedfish.runtime.in_process_context import set_in_process_context
 from tff_fedfish.runtime.round_options import ClientFailure, RoundInterrupted
+from tff_fedfish.training.replayed_rounds import Barrier
 from tff_fedfish.training.round_callbacks import (
-  Barrier,
   BuiltRun,
   FinishedRound,
   Position,
@@ -171,9 +171,16 @@ class _Process:
 
 
 class _Evaluator:
-  """Scores, and holds nothing."""
+  """Counts its scores, may fail at one of them, and holds nothing."""
+
+  def __init__(self, fails_at=None):
+    self.num_scores = 0
+    self._fails_at = fails_at
 
   def score(self, *unused_arguments):
+    self.num_scores += 1
+    if self.num_scores == self._fails_at:
+      raise OSError('no such block')
     return Score(1.0, 0.5, 2)
 
 
@@ -303,6 +310,33 @@ class TestMeasurement:
     with pytest.raises(RoundInterrupted):
       measured.measure(_done(2))
     assert process.num_trained == 2
+
+  def test_stops_between_two_scorings(self, tmp_path):
+    process, evaluator = _Process(), _Evaluator()
+    measured = _barrier(
+      tmp_path,
+      process,
+      evaluator,
+      # Four own models, then four of the server on the first client.
+      should_stop=lambda: evaluator.num_scores == 8,
+    )
+    with pytest.raises(RoundInterrupted):
+      measured.measure(_done(2))
+    assert evaluator.num_scores == 8
+    assert measured.clients is None
+
+  def test_client_that_fails_when_scored_is_left_out(self, tmp_path):
+    evaluator, lines = _Evaluator(fails_at=6), []
+    measured = _barrier(tmp_path, _Process(), evaluator)
+    done = _done(2, write_line=lines.append)
+    measured.measure(done)
+    assert len(measured.clients) == 3
+    assert done.metrics['barrier/num_clients'] == 3
+    # The unreadable one, too.
+    assert done.metrics['barrier/num_failed_clients'] == 2
+    assert lines[1].endswith(
+      'was left out of the barrier, OSError: no such block'
+    )
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ that the round starts from, and that minus the bare mean of the model deltas,
 the method's own and the plain one.
 """
 
+import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -33,18 +34,18 @@ class BareMeans:
   Takes 24 bytes of the host's memory for each weight.
   """
 
-  def __init__(self, config: TrainConfig, aggregator_state: Any):
+  def __init__(self, config: TrainConfig, state: Any):
     """Starts without clients.
 
     Args:
       config: The run's.
-      aggregator_state: That of the learning process before the round.
+      state: That of the learning process before the round.
     """
     self._client_mass = None
     if config.method.client_mass is not None:
       self._client_mass = client_mass_of(config)
     self._fraction = config.method.plain_mean_fraction(config)
-    self._state = aggregator_state
+    self._state = getattr(state, 'aggregator', ())
     self._weight_sum = 0.0
     self._sums: list[list[np.ndarray]] = []
 
@@ -105,14 +106,12 @@ def bare_means(
   The arguments are those of `measure_clients`.
   """
   before = _trainable(process, state)
-  means = BareMeans(config, getattr(state, 'aggregator', ()))
+  means = BareMeans(config, state)
   for client in clients:
-    try:
+    with _leaving_out(client, on_failure):
       trained = _train(process, state, client)
       _add(means, before, trained)
       del trained
-    except Exception as error:  # pylint: disable=broad-exception-caught
-      on_failure(client, error)
   return means
 
 
@@ -128,6 +127,8 @@ def measure_clients(
     lambda client, trained: None
   ),
   on_failure: Callable[[TrainingClient, Exception], None] | None = None,
+  before_scoring: Callable[[], None] = lambda: None,
+  means: BareMeans | None = None,
 ) -> list[ClientBarrier]:
   """Trains clients again and sets their models beside the server's.
 
@@ -142,15 +143,19 @@ def measure_clients(
       `process.trained_models` gives of it.
     on_failure: Called with a client that raises, and what; the client is left
       out. None: the exception is raised.
+    before_scoring: Called before the models of the server are scored on a
+      client; what it raises is raised.
+    means: Filled on the way, with the clients that were trained.
 
   Returns:
     One entry per client that has sequences, in their order.
   """
   before = _trainable(process, state)
-  means = BareMeans(config, getattr(state, 'aggregator', ()))
+  if means is None:
+    means = BareMeans(config, state)
   local = []
   for client in clients:
-    try:
+    with _leaving_out(client, on_failure):
       rows = _rows(client)
       if not len(rows):
         continue
@@ -160,10 +165,6 @@ def measure_clients(
       _add(means, before, trained)
       # One such model at a time; its update is as large, or twice that.
       del trained
-    except Exception as error:  # pylint: disable=broad-exception-caught
-      if on_failure is None:
-        raise
-      on_failure(client, error)
   models = {'global': _trainable(process, new_state), 'start': before}
   models['mean'] = models['plain_mean'] = before
   if means:
@@ -171,14 +172,27 @@ def measure_clients(
     models['plain_mean'] = _minus(before, means.plain())
   entries = []
   for client, score in local:
-    rows = _rows(client)
-    found = {'local_loss': score.loss, 'local_accuracy': score.accuracy}
-    for name, weights in models.items():
-      after = evaluator.score(weights, rows)
-      found[f'{name}_loss'] = after.loss
-      found[f'{name}_accuracy'] = after.accuracy
-    entries.append(ClientBarrier(client_id=client.client_id, **found))
+    before_scoring()
+    with _leaving_out(client, on_failure):
+      rows = _rows(client)
+      found = {'local_loss': score.loss, 'local_accuracy': score.accuracy}
+      for name, weights in models.items():
+        after = evaluator.score(weights, rows)
+        found[f'{name}_loss'] = after.loss
+        found[f'{name}_accuracy'] = after.accuracy
+      entries.append(ClientBarrier(client_id=client.client_id, **found))
   return entries
+
+
+@contextlib.contextmanager
+def _leaving_out(client, on_failure):
+  """Hands on what a client raises; it is raised if there is no `on_failure`."""
+  try:
+    yield
+  except Exception as error:  # pylint: disable=broad-exception-caught
+    if on_failure is None:
+      raise
+    on_failure(client, error)
 
 
 def _train(process, state, client):

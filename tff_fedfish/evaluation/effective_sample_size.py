@@ -6,6 +6,7 @@ the mean then is as noisy as that over these few.
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -63,6 +64,19 @@ def num_squares(config: TrainConfig, num_rows: int) -> int | None:
   return None
 
 
+def by_chance_of(config: TrainConfig) -> Callable[..., float]:
+  """Returns `fisher.effective_clients_by_chance` of a config's method."""
+  settings = config.algorithm
+  return functools.partial(
+    fisher.effective_clients_by_chance,
+    power=getattr(settings, 'fisher_power', 1.0),
+    has_tensor_mean=(
+      getattr(settings, 'fisher_normalization', 'none') == 'tensor_mean'
+    ),
+    is_mean_of_squares=getattr(settings, 'fisher_reduction', 'sum') == 'mean',
+  )
+
+
 class EffectiveClients:
   """Adds up the mass of a round's clients, one after the other.
 
@@ -76,7 +90,7 @@ class EffectiveClients:
     names: Sequence[str],
     aggregator_state: Any = (),
     *,
-    power: float = 1.0,
+    by_chance: Callable[..., float] = fisher.effective_clients_by_chance,
   ):
     """Starts without clients.
 
@@ -84,14 +98,16 @@ class EffectiveClients:
       client_mass: Plain TensorFlow; as many tensors as there are names.
       names: Of the tensors.
       aggregator_state: That of the learning process before the round.
-      power: p, where diagonals weigh as F^p.
+      by_chance: See `by_chance_of`.
     """
-    self._power = power
+    self._by_chance = by_chance
     self._names = tuple(names)
     # Sum and sum of squares of each tensor's mass.
     self._sums: list[tuple[np.ndarray, np.ndarray]] | None = None
     # The mean mass of each tensor, w_i and the squares of each client.
     self._clients: list[tuple[list[float], float, int | None]] = []
+    # Of each tensor: whether all clients weigh w_i in it, as in a plain mean.
+    self._is_plain = [True] * len(self._names)
 
     @tf.function
     def finite_mass(update, client_weight):
@@ -132,12 +148,14 @@ class EffectiveClients:
       )
     if self._sums is None:
       self._sums = [(np.zeros(m.shape), np.zeros(m.shape)) for m in found]
-    means = []
+    means, plain = [], []
     for (mass_sum, squared_sum), mass in zip(self._sums, found, strict=True):
       mass_sum += mass.numpy()
       squared_sum += np.square(mass.numpy(), dtype=np.float64)
       means.append(float(np.mean(mass.numpy(), dtype=np.float64)))
+      plain.append(bool(np.all(mass.numpy() == np.float32(client_weight))))
     if any(means):
+      self._is_plain = [*map(all, zip(self._is_plain, plain, strict=True))]
       self._clients.append((means, float(client_weight), num_squares))
 
   def summary(self) -> dict[str, Any]:
@@ -150,8 +168,9 @@ class EffectiveClients:
       the others. Of the same clients `of_weights`, Kish's size of w_i;
       `of_tensor_means`, that of the clients' mean masses in a tensor, its mean
       over coordinates; and `by_chance`, see
-      `fisher.effective_clients_by_chance`, None where it is not known how many
-      squares a client has.
+      `fisher.effective_clients_by_chance`, that of w_i in tensors where all
+      clients weigh w_i, None where it is not known how many squares a client
+      has.
     """
     totals = dict.fromkeys(self._names, 0.0)
     counts = dict.fromkeys(self._names, 0)
@@ -169,8 +188,15 @@ class EffectiveClients:
     squares = [number for _, _, number in self._clients]
     by_chance = None
     if squares and None not in squares:
-      by_chance = fisher.effective_clients_by_chance(
-        weights, np.array(squares), power=self._power
+      by_chance = float(
+        np.average(
+          np.where(
+            self._is_plain,
+            _kish(weights),
+            self._by_chance(weights, np.array(squares)),
+          ),
+          weights=sizes,
+        )
       )
     return {
       'mean': mean(sum(totals.values()), sum(counts.values())),

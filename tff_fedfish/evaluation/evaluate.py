@@ -244,7 +244,7 @@ class _Measurement:
       effective_sample_size.informed_mass_of(config),
       list(weight_shapes(config.model_shape())),
       state.aggregator,
-      power=getattr(config.algorithm, 'fisher_power', 1.0),
+      by_chance=effective_sample_size.by_chance_of(config),
     )
 
     def add(client, trained):
@@ -261,7 +261,8 @@ class _Measurement:
     with round_options.use_round_options(options):
       with Stages()('replaying the round'):
         new_state = process.next(state, list(cohort)).state
-      with Progress('barrier', len(cohort), unit='client') as progress:
+      # Each client is trained, then the server's models are scored on it.
+      with Progress('barrier', 2 * len(cohort), unit='step') as progress:
 
         def advancing():
           for client in cohort:
@@ -276,6 +277,7 @@ class _Measurement:
           advancing(),
           config=config,
           on_client_trained=add,
+          before_scoring=progress.advance,
         )
     return barriers, effective.summary()
 

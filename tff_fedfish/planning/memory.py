@@ -74,11 +74,18 @@ def of_config(config: TrainConfig) -> tuple[ProcessMemory, ...]:
     or evaluation.diagnostics_every_num_rounds
   ):
     # Clients train once more, the old state and the new one beside them; each
-    # gives its model and its update.
-    given = {'client weights': weights, "client's update": sums}
+    # gives its model and its update, of which three sums are kept in float64.
+    held = state | new_state | {'sums of the bare means': 6 * weights}
+    given = {
+      'client weights': weights,
+      "client's update": sums,
+      'delta in float64': 2 * weights,
+    }
+    # Both means, and one of them as a model.
+    means = {'bare means': 5 * weights}
+    parts_at = at_client | {'trained client': given, 'bare means': means}
     barrier = {
-      f'barrier, {moment}': state | new_state | parts
-      for moment, parts in (at_client | {'trained client': given}).items()
+      f'barrier, {moment}': held | parts for moment, parts in parts_at.items()
     }
   if config.engine.kind == 'in_process':
     in_parts = config.num_partial_sums > 1

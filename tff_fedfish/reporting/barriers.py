@@ -228,7 +228,7 @@ def _pair_caption(pairs, measure, rounds, shares):
     'One small point per client of a measured round; the large ones are the '
     'means over the clients of a round. Barrier: the new global weights’ '
     f'{quantity} minus that of the client’s own trained weights, on the '
-    'client’s training data; positive is worse. Above the diagonal the barrier '
+    'client’s training data. It ranks nothing. Above the diagonal the barrier '
     f'is lower under {pairs[0].run.method}, for these shares of clients: '
     f'{shares}.'
   )

@@ -146,7 +146,7 @@ def barrier_curves(runs: Sequence[Run]) -> list[figures.Figure]:
     caption = (
       'Mean over the clients of the round, on the data that they trained on: '
       f'the new global weights’ {measure} minus that of the client’s own '
-      'trained weights; lower is better.'
+      'trained weights. It grows with what the clients learn and ranks nothing.'
     )
     label = f'Barrier in the {measure} ({unit})'
     score = _Score(f'barrier/{measure}', label, scale, caption)

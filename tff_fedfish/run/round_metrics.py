@@ -51,7 +51,11 @@ _BARRIER_NAMES = (
   'barrier/num_non_finite_clients',
   'barrier/num_failed_clients',
 )
-_DIAGNOSTICS_NAMES = ('diagnostics/cosine', 'diagnostics/norm_ratio')
+_DIAGNOSTICS_NAMES = (
+  'diagnostics/cosine',
+  'diagnostics/norm_ratio',
+  'diagnostics/num_failed_clients',
+)
 _TIMING_NAMES = (
   'seconds',
   'evaluation_seconds',

@@ -24,7 +24,7 @@ from tff_fedfish.runtime.round_options import (
   RoundOptions,
   use_round_options,
 )
-from tff_fedfish.training import round_callbacks
+from tff_fedfish.training import replayed_rounds, round_callbacks
 from tff_fedfish.training.interruption import Interruption
 from tff_fedfish.training.round_callbacks import (
   BuiltRun,
@@ -73,9 +73,10 @@ def run_rounds(
       should_stop=lambda: interruption.requested is not None,
       workers=workers,
     )
+    barrier = replayed_rounds.Barrier(run, options.should_stop)
     callbacks = (
-      round_callbacks.Barrier(run, options.should_stop),
-      round_callbacks.Diagnostics(run, options.should_stop),
+      barrier,
+      replayed_rounds.Diagnostics(run, options.should_stop, barrier),
       round_callbacks.HeldOutScore(run, options.should_stop),
       round_callbacks.Log(run),
       saved,
