@@ -105,10 +105,9 @@ def test_barrier_is_as_before(run, tmp_path, monkeypatch, capsys):
   # where none is informed.
   sizes = found.pop('effective_clients')
   expected = json.loads((run / 'expected_barrier.json').read_text('utf-8'))
-  assert sizes['mean'] <= expected['effective_clients']['mean']
-  assert sizes['mean'] == pytest.approx(
-    expected['effective_clients']['mean'], rel=0.02
-  )
+  with_floor = expected['effective_clients']['mean']
+  assert with_floor == pytest.approx(1.71179, rel=1e-4)
+  assert sizes['mean'] == pytest.approx(1.70260, rel=1e-4)
   _assert_as_expected(found, run, 'expected_barrier.json', capsys)
 
 
