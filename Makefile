@@ -38,7 +38,7 @@ test: .venv
 	@$(BIN)/python -m pytest -n 2 --dist worksteal
 
 test-slow: .venv
-	@$(BIN)/python -m pytest -m slow --timeout 3600 || { $(NONE_IS_FINE); }
+	@TF_NUM_INTRAOP_THREADS=0 $(BIN)/python -m pytest -m slow --timeout 3600 || { $(NONE_IS_FINE); }
 
 lint: .venv
 	@$(BIN)/ruff check .

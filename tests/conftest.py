@@ -12,10 +12,12 @@ import pytest
 import worker_processes
 
 # Before any test module imports TensorFlow. Small models gain nothing from a
-# second thread, which another pytest worker's tests need.
+# second thread within an op, which another pytest worker's tests need. Of those
+# between ops there must be two: with one, a function that reads a dataset may
+# wait for ever for the thread that it runs on.
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 os.environ.setdefault('TF_NUM_INTRAOP_THREADS', '1')
-os.environ.setdefault('TF_NUM_INTEROP_THREADS', '1')
+os.environ.setdefault('TF_NUM_INTEROP_THREADS', '2')
 # Imports make much that stays: see pytest_collection_finish.
 gc.disable()
 # A shell that starts the tests in the background has them ignore SIGINT, and

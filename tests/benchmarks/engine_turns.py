@@ -67,7 +67,8 @@ def _limit_threads(num_threads: int) -> None:
   import tensorflow as tf
 
   tf.config.threading.set_intra_op_parallelism_threads(num_threads)
-  tf.config.threading.set_inter_op_parallelism_threads(num_threads)
+  # As `placement.limit_threads`, which an earlier version does not have.
+  tf.config.threading.set_inter_op_parallelism_threads(max(2, num_threads))
 
 
 def _send(connection: socket.socket, value: dict) -> None:

@@ -1,4 +1,4 @@
-"""Device placement: rounds run on an accelerator, where there is one."""
+"""Devices and threads: rounds run on an accelerator, where there is one."""
 
 import contextlib
 import functools
@@ -21,6 +21,19 @@ def accelerator() -> str | None:
     if devices:
       return devices[0].name
   return None
+
+
+def limit_threads(num_threads: int) -> None:
+  """Gives TensorFlow so many threads, before it runs anything.
+
+  Of those between ops there are two at least: with one, a function that reads a
+  dataset may wait for ever for the thread that it runs on.
+
+  Raises:
+    RuntimeError: If TensorFlow has begun to use its threads.
+  """
+  tf.config.threading.set_intra_op_parallelism_threads(num_threads)
+  tf.config.threading.set_inter_op_parallelism_threads(max(2, num_threads))
 
 
 def share_accelerators() -> None:

@@ -58,8 +58,7 @@ class RayWorker:
 
     from tff_fedfish.runtime import placement
 
-    tf.config.threading.set_intra_op_parallelism_threads(num_threads)
-    tf.config.threading.set_inter_op_parallelism_threads(num_threads)
+    placement.limit_threads(num_threads)
     if not shows_gpus:
       tf.config.set_visible_devices([], 'GPU')
     placement.share_accelerators()

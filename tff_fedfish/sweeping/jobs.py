@@ -268,10 +268,9 @@ def _run_job(run_command, job: Job, num_threads: int) -> None:
   os.dup2(log, 2)
 
   os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
-  import tensorflow as tf
+  from tff_fedfish.runtime import placement
 
-  tf.config.threading.set_intra_op_parallelism_threads(num_threads)
-  tf.config.threading.set_inter_op_parallelism_threads(num_threads)
+  placement.limit_threads(num_threads)
   commands, is_diverged = job.pending_commands(), False
   while commands:
     code = run_command(commands.pop(0))
