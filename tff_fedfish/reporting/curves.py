@@ -155,6 +155,35 @@ def barrier_curves(runs: Sequence[Run]) -> list[figures.Figure]:
   return [figure for figure in drawn if figure]
 
 
+def diagnostics_curves(runs: Sequence[Run]) -> list[figures.Figure]:
+  """Returns how the method's mean compares with the plain one, by round."""
+  where = (
+    'over all weights, of the same clients from the same start, before the '
+    'server’s optimizer. The plain mean weighs clients by their weights only.'
+  )
+  wanted = {
+    'cosine': _Score(
+      'diagnostics/cosine',
+      'Cosine to the plain mean',
+      1.0,
+      'Cosine of the angle between the method’s mean of the model deltas and '
+      f'the plain one, {where}',
+    ),
+    'norm_ratio': _Score(
+      'diagnostics/norm_ratio',
+      'Length (plain mean: 1)',
+      1.0,
+      'L2 norm of the method’s mean of the model deltas, divided by that of '
+      f'the plain one, {where}',
+    ),
+  }
+  drawn = [
+    _figure(runs, _ROUND, score, f'diagnostics_{name}_by_round')
+    for name, score in wanted.items()
+  ]
+  return [figure for figure in drawn if figure]
+
+
 def mark_step(rounds: Sequence[int]) -> int:
   """Returns after how many rounds to put a mark.
 

@@ -15,6 +15,7 @@ from tff_fedfish.reporting.comparisons import shown_interval, verdict
 from tff_fedfish.reporting.curves import (
   barrier_curves,
   cost_curves,
+  diagnostics_curves,
   learning_curves,
 )
 from tff_fedfish.reporting.figures import Figure
@@ -97,7 +98,7 @@ def build_sections(
     Section(
       'learning-curves',
       'Learning curves',
-      learning_curves(pooled),
+      [*learning_curves(pooled), *diagnostics_curves(pooled)],
       'no round with a loss is finished yet.',
     ),
     Section(
