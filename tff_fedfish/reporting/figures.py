@@ -5,6 +5,7 @@ import dataclasses
 import io
 import itertools
 import re
+import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -26,6 +27,8 @@ COLUMNS = ('series', 'point', 'x', 'y', 'low', 'high')
 _MAX_NARROW_INCHES = 6.5
 # As wide as two narrow ones: letters then are of the same size.
 _WIDE_INCHES = 10.8
+# Characters of a line.
+_LABEL_WIDTH = 44
 
 
 class RecordingFigure(matplotlib_figure.Figure):
@@ -172,7 +175,7 @@ def record(
   axes.get_figure(root=True).rows += [(series, *row) for row in rows]
 
 
-def drawable(text: str, max_characters: int = 44) -> str:
+def drawable(text: str, max_characters: int = _LABEL_WIDTH) -> str:
   """Returns `text` for a plot: short, without what its font cannot draw.
 
   Args:
@@ -192,8 +195,14 @@ def drawable(text: str, max_characters: int = 44) -> str:
 
 
 def handle(label: str, **look: Any) -> lines.Line2D:
-  """Returns the entry of a line, or of markers without one, in a legend."""
-  return lines.Line2D([], [], label=drawable(label), **look)
+  """Returns the entry of a line, or of markers without one, in a legend.
+
+  A long label takes two lines.
+  """
+  first, *rest = textwrap.wrap(label, _LABEL_WIDTH) or ['']
+  shown = [first, *([' '.join(rest)] if rest else [])]
+  text = '\n'.join(drawable(line, _LABEL_WIDTH) for line in shown)
+  return lines.Line2D([], [], label=text, **look)
 
 
 def add_legend(figure: RecordingFigure, handles: list) -> None:
