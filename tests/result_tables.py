@@ -3,6 +3,8 @@
 import csv
 import functools
 import pathlib
+import re
+import statistics
 from typing import NamedTuple
 
 RESULTS = pathlib.Path(__file__).parents[1] / 'docs' / 'results'
@@ -164,7 +166,7 @@ def laboratory(name: str) -> tuple[list[str], list[str]]:
   for cell, found in cells.items():
     fish, mix = found['p1 s0'], found['p0.5 s0.5']
     losses.append(
-      _line(
+      _row(
         *cell,
         _interval(fish, 'best_loss'),
         _interval(found["p1 s0, another's F"], 'best_loss'),
@@ -175,7 +177,7 @@ def laboratory(name: str) -> tuple[list[str], list[str]]:
       )
     )
     measures.append(
-      _line(
+      _row(
         *cell,
         *(
           f'{float(fish[name]):.2f}'
@@ -189,12 +191,59 @@ def laboratory(name: str) -> tuple[list[str], list[str]]:
   return losses, measures
 
 
+def regimes(name: str, fractions: tuple[float, ...]) -> list[str]:
+  """Returns a row per client learning rate and number of local epochs.
+
+  FedAvg's loss, its mean over seeds; then of each other method, fraction by
+  fraction of the data that is personalized on, its loss minus FedAvg's at the
+  same rate, with the 95 % interval over seeds, in nats.
+  """
+  with open(RESULTS / name / 'comparisons.csv', newline='') as file:
+    rows = [row for row in csv.DictReader(file) if row['measure'] == 'loss']
+  cells, baselines = {}, _baselines(name)
+  for row in rows:
+    method, rate = _method_and_rate(row['method'])
+    if _method_and_rate(row['baseline']) == ('FedAvg', rate):
+      cell = cells.setdefault((rate, row['setting'].split()[-1]), {})
+      cell[method, float(row['fraction'])] = row
+  methods = sorted({m for cell in cells.values() for m, _ in cell} - {'FedAvg'})
+  return [
+    _row(
+      *(*cell, f'{baselines[cell]:.3f}'),
+      *(
+        _difference(
+          [found[method, fraction][n] for n in ('mean', 'ci_low', 'ci_high')],
+          *(1, 3),
+        )
+        # FedFish as printed comes first.
+        for method in reversed(methods)
+        for fraction in fractions
+      ),
+    )
+    for cell, found in sorted(cells.items())
+  ]
+
+
+def _method_and_rate(text):
+  """Returns what stands before the client's rate in a method's name, and it."""
+  text, _, rate = text.rstrip(')').partition('client learning rate ')
+  return text.rstrip(' (,'), rate
+
+
+def _baselines(name):
+  """Returns FedAvg's loss, its mean over seeds, by rate and local epochs."""
+  with open(RESULTS / name / 'summary.csv', newline='') as file:
+    found = {}
+    for row in csv.DictReader(file):
+      if row['method'] == 'fed_avg':
+        rate = re.search(r'client_lr([\d.]+)-', row['directory'])[1]
+        losses = found.setdefault((rate, row['num_local_epochs']), [])
+        losses.append(float(row['held_out/loss/0']))
+  return {cell: statistics.mean(losses) for cell, losses in found.items()}
+
+
 def _interval(row, name):
   difference = float(row[f'{name}_difference'])
   half_width = float(row[f'{name}_half_width'])
   text = f'{difference:+.3f} ± {half_width:.3f}'.replace('-', '−')
   return f'**{text}**' if abs(difference) > half_width else text
-
-
-def _line(*cells):
-  return f'| {" | ".join(cells)} |'
