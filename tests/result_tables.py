@@ -1,11 +1,21 @@
-"""Rows of the tables in docs/experiments/, from docs/results/*/tables.csv."""
+"""Rows of the tables in docs/experiments/, from the files in docs/results/.
+
+    PYTHONPATH=.:tests python tests/result_tables.py ARMS
+
+prints the held-out losses of a sweep's arms as CSV, round by round.
+"""
 
 import csv
 import functools
 import pathlib
 import re
 import statistics
+import sys
 from typing import NamedTuple
+
+from scipy import stats
+
+from tff_fedfish.files import csv_file
 
 RESULTS = pathlib.Path(__file__).parents[1] / 'docs' / 'results'
 METHODS = ('fed_avg', 'fed_fish')
@@ -224,6 +234,60 @@ def regimes(name: str, fractions: tuple[float, ...]) -> list[str]:
   ]
 
 
+def equal_bytes(name: str) -> list[str]:
+  """Returns a row per client learning rate and number of local epochs.
+
+  The loss of an arm in one round minus that of FedAvg in a later one, after
+  equally many models of traffic, with the 95 % t interval over seeds, in nats.
+  """
+  with open(RESULTS / name / 'held_out_loss.csv', newline='') as file:
+    found = {}
+    for row in csv.DictReader(file):
+      arm, rate, epochs, seed = _ARM.fullmatch(row['run']).groups()
+      at_round = found.setdefault((rate, epochs), {})
+      losses = at_round.setdefault((arm, int(row['round'])), {})
+      losses[seed] = float(row['loss']), float(row['models'])
+  rows = []
+  for cell, at_round in sorted(found.items()):
+    differences = []
+    for arm, arm_round, baseline_round in _EQUAL_BYTES:
+      ours = at_round[arm, arm_round]
+      theirs = at_round['fed_avg-p1.0-s0.0', baseline_round]
+      pairs = [(ours[seed], theirs[seed]) for seed in ours]
+      assert all(one[1] == other[1] for one, other in pairs)
+      differences.append([one[0] - other[0] for one, other in pairs])
+    rows.append(_row(*cell, *map(_t_interval, differences)))
+  return rows
+
+
+# Arm, its round, and that of FedAvg in which it has sent as much.
+_EQUAL_BYTES = (
+  ('fed_fish-p1.0-s0.0', 10, 15),
+  ('fed_fish-p0.5-s0.5', 10, 20),
+)
+_ARM = re.compile(r'(.*)-client_lr([\d.]+)-E(\d+)-seed(\d+)')
+
+
+def _t_interval(differences):
+  mean, count = statistics.mean(differences), len(differences)
+  half = stats.t.ppf(0.975, count - 1) * statistics.stdev(differences)
+  return _with_half_width(mean, half / count**0.5)
+
+
+def held_out_losses(arms: pathlib.Path) -> str:
+  """Returns CSV: a row per run and scored round, and the models sent so far."""
+  rows = []
+  for path in sorted(arms.glob('*/metrics.csv')):
+    with open(path, newline='') as file:
+      for row in csv.DictReader(file):
+        if row['held_out/loss']:
+          models = row['communication/total_units']
+          rows.append(
+            (path.parent.name, row['round'], row['held_out/loss'], models)
+          )
+  return csv_file(('run', 'round', 'loss', 'models'), rows)
+
+
 def _method_and_rate(text):
   """Returns what stands before the client's rate in a method's name, and it."""
   text, _, rate = text.rstrip(')').partition('client learning rate ')
@@ -243,7 +307,15 @@ def _baselines(name):
 
 
 def _interval(row, name):
-  difference = float(row[f'{name}_difference'])
-  half_width = float(row[f'{name}_half_width'])
+  return _with_half_width(
+    float(row[f'{name}_difference']), float(row[f'{name}_half_width'])
+  )
+
+
+def _with_half_width(difference, half_width):
   text = f'{difference:+.3f} ± {half_width:.3f}'.replace('-', '−')
   return f'**{text}**' if abs(difference) > half_width else text
+
+
+if __name__ == '__main__':
+  print(held_out_losses(pathlib.Path(sys.argv[1])), end='')

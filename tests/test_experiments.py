@@ -80,6 +80,9 @@ def test_table_of_regimes():
   rows = result_tables.regimes('mnist_regime', (0.0, 0.5))
   assert len(rows) == 4
   assert '\n'.join(rows) in _page('fedfish')
+  rows = result_tables.equal_bytes('mnist_regime')
+  assert len(rows) == 4
+  assert '\n'.join(rows) in _page('fedfish')
 
 
 def test_cohorts_are_those_of_the_shipped_laboratory():
