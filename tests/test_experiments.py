@@ -114,8 +114,15 @@ def test_tables_of_mnist_by_writer():
     assert '\n'.join(result_tables.local_epochs(found, fraction)) in text
   assert '\n'.join(result_tables.rounds(found)) in text
   assert '\n'.join(result_tables.search(found)) in text
-  readme = (_ROOT / 'README.md').read_text()
-  assert '\n'.join(result_tables.local_epochs(found, 0.0)) in readme
+
+
+def test_readme_quotes_the_answer():
+  readme, index = (
+    ' '.join((_ROOT / name).read_text('utf-8').split())
+    for name in ('README.md', 'docs/experiments.md')
+  )
+  [answer] = re.findall(r'\*\*(FedFish wins .*?)\*\*', index)
+  assert f'**{answer}**' in readme
 
 
 def test_tables_of_debian():
