@@ -114,6 +114,22 @@ def test_summary_by_hand():
   assert quarter['loss'] == expected
 
 
+def test_bits_per_byte_by_hand():
+  clients = [
+    _client(b'a', 0.0, 2.0, 2.0),
+    _client(b'b', 0.0, 3.0, 3.0),
+    _client(b'c', 0.0, _NAN, _NAN),
+  ]
+  summary = _summarize(clients, num_bytes={b'a': 500, b'b': 700, b'c': 900})
+  # (2 x 600 + 3 x 600) / ln 2 / (500 + 700) = 2.5 / ln 2; c counts nowhere.
+  (found,) = summary['fractions']
+  assert found['bits_per_byte'] == pytest.approx(2.5 / math.log(2))
+  assert found['worst_decile_loss'] == 3.0
+  assert _summarize(clients)['fractions'][0]['bits_per_byte'] is None
+  nothing = _summarize(clients, num_bytes={b'a': 0, b'b': 0, b'c': 0})
+  assert nothing['fractions'][0]['bits_per_byte'] is None
+
+
 def test_summary_does_not_depend_on_the_order():
   once = _summarize(_clients(), bootstrap_seed=5)
   assert _summarize(_clients()[::-1], bootstrap_seed=5) == once

@@ -22,6 +22,22 @@ def test_mean_and_percentiles_by_hand():
   assert summary['num_non_finite'] == 0
 
 
+@pytest.mark.parametrize(
+  ('losses', 'expected'),
+  [
+    ([3.0, 1.0], 3.0),
+    (range(10), 9.0),
+    # Two of eleven: (9 + 10) / 2.
+    (range(11), 9.5),
+    ([1.0, float('nan'), 2.0, float('inf')], 2.0),
+    ([float('nan')], None),
+    ([], None),
+  ],
+)
+def test_worst_decile_by_hand(losses, expected):
+  assert statistics.worst_decile(list(losses)) == expected
+
+
 def test_interval_of_two_values_by_hand():
   # The mean of two draws from {0, 4} is 0, 2 or 4 with probability 1/4, 1/2,
   # 1/4: the lowest 2.5 % of the resamples are all 0, the highest 2.5 % all 4.

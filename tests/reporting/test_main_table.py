@@ -75,6 +75,49 @@ def test_unknown_tokens(tmp_path, write_run, write_evaluation):
   assert not any('unknown' in column.key for column in old)
 
 
+def test_spread_over_clients_by_hand(tmp_path, write_run, write_evaluation):
+  ids = tuple(f'{n}.org' for n in range(11))
+  run = write_run(tmp_path / 'run')
+  losses = {
+    0.0: tuple(float(n) for n in range(11)),
+    # Clients 0 to 2 are hurt.
+    0.5: (1.0, 2.0, 3.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0),
+  }
+  write_evaluation(run, 'e', losses=losses, client_ids=ids)
+  table = tables.build_main_table(loading.load_runs([run]))
+
+  def texts(fraction):
+    return [
+      _column(table, f'held_out/spread/{fraction}/{name}')[0].text
+      for name in ('p10', 'p50', 'p90', 'worst')
+    ]
+
+  # The two highest of eleven: (9 + 10) / 2.
+  assert texts('0') == ['1.000', '5.000', '9.000', '9.500']
+  # Sorted: 1 2 2 3 3 4 5 6 7 8 9.
+  assert texts('0.5') == ['2.000', '4.000', '8.000', '8.500']
+  hurt = _column(table, 'held_out/spread/0.5/hurt')
+  assert hurt[0].text == '27'  # 3 / 11.
+  keys = [column.key for column in table]
+  assert 'held_out/spread/0/hurt' not in keys
+
+
+def test_bits_per_byte(tmp_path, write_run, write_evaluation):
+  runs = [write_run(tmp_path / 'a'), write_run(tmp_path / 'b')]
+  entry = {
+    'fraction': 0.0,
+    'loss': {'mean': 6.0},
+    'accuracy': {'mean': 0.1},
+    'bits_per_byte': 1.25,
+  }
+  write_evaluation(runs[0], 'e', facts={'fractions': [entry]})
+  # Of before.
+  write_evaluation(runs[1], 'e')
+  table = tables.build_main_table(loading.load_runs(runs))
+  cells = _column(table, 'held_out/bits_per_byte/0')
+  assert [cell.text for cell in cells] == ['1.250', '–']
+
+
 def test_columns_that_are_equal_as_shown_have_no_best(pair):
   table = tables.build_main_table(loading.load_runs(pair))
   # Both take 30 s and 2 s: median 16 s.

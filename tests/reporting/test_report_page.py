@@ -354,7 +354,7 @@ def test_repetitions_are_one_row_and_every_run_is_kept(tmp_path, write_sweep):
   assert '>5.900</span><span class="ci">± 0.100</span>' in text
   before, every_run = text.split('<summary>Every run</summary>')
   assert 'fed_fish-E1-R2-seed1' not in before
-  assert every_run.count('<span class="name roomy">fed_fish-E1-R2-seed1<') == 3
+  assert every_run.count('<span class="name roomy">fed_fish-E1-R2-seed1<') == 4
   # Six runs are rows, not columns.
   differing = text[text.index('id="differences"') :]
   assert differing.count('<th scope="row">FedAvg, E = 1 (fed_avg-E1') == 3

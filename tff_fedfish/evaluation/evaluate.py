@@ -9,7 +9,7 @@ from typing import Any
 
 from models.model_shapes import weight_shapes
 from tff_fedfish import files
-from tff_fedfish.data import unknown_tokens
+from tff_fedfish.data import scored_bytes, unknown_tokens
 from tff_fedfish.errors import UserError
 from tff_fedfish.evaluation import results
 from tff_fedfish.evaluation.options import EvaluationOptions
@@ -141,6 +141,11 @@ def evaluate(
     unknown_token_fraction=unknown_tokens.fraction_of(
       (halves.evaluation for _, halves in sample.clients), tokenizer
     ),
+    num_bytes=tokenizer
+    and {
+      client_id: scored_bytes.num_scored_bytes(halves.evaluation, tokenizer)
+      for client_id, halves in sample.clients
+    },
   )
   results.write_evaluation(output, summary, clients, barriers)
   if all(row['loss']['mean'] is None for row in summary['fractions']):

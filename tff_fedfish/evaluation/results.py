@@ -95,6 +95,7 @@ def summarize_evaluation(
   barriers: Sequence[ClientBarrier] | None = None,
   effective_clients: Mapping[str, Any] | None = None,
   unknown_token_fraction: float | None = None,
+  num_bytes: Mapping[bytes, int] | None = None,
   num_bootstrap: int = 2000,
   bootstrap_seed: int = 0,
 ) -> dict[str, Any]:
@@ -116,14 +117,18 @@ def summarize_evaluation(
     effective_clients: `EffectiveClients.summary` of that cohort; None: not
       measured.
     unknown_token_fraction: `unknown_tokens.fraction_of` the evaluation halves.
+    num_bytes: `num_scored_bytes` of each client's evaluation half; None with
+      images.
     num_bootstrap: Resamples of the intervals.
     bootstrap_seed: Their seed.
 
   Returns:
     JSON values without NaN. Of each fraction: loss and accuracy after
-    personalization over clients, perplexity as exp of the mean loss, and the
-    share of clients whose loss personalization raised. A client whose loss it
-    made non-finite counts among these; None at fraction 0.
+    personalization over clients, perplexity as exp of the mean loss, the mean
+    loss of the tenth of the clients that have the highest, bits per byte of all
+    scored text together, and the share of clients whose loss personalization
+    raised. A client whose loss it made non-finite counts among these; None at
+    fraction 0.
 
   Raises:
     ValueError: If `kind` is neither, or a client comes twice at a fraction.
@@ -147,7 +152,7 @@ def summarize_evaluation(
     'personalization': dict(personalization),
     'bootstrap': bootstrap,
     'fractions': [
-      _summarize_fraction(fraction, by_fraction[fraction], bootstrap)
+      _summarize_fraction(fraction, by_fraction[fraction], num_bytes, bootstrap)
       for fraction in sorted(by_fraction)
     ],
     'client_server_barrier': (
@@ -306,6 +311,7 @@ def read_barriers(path: str | os.PathLike) -> list[ClientBarrier]:
 def _summarize_fraction(
   fraction: float,
   clients: Sequence[ClientEvaluation],
+  num_bytes: Mapping[bytes, int] | None,
   bootstrap: Mapping[str, int],
 ) -> dict[str, Any]:
   loss = statistics.summarize([c.loss_after for c in clients], **bootstrap)
@@ -326,10 +332,22 @@ def _summarize_fraction(
     'loss': loss,
     'accuracy': statistics.summarize(accuracy, **bootstrap),
     'perplexity': {'of_mean_loss': _exp(loss['mean'])},
+    'worst_decile_loss': statistics.worst_decile(
+      [c.loss_after for c in clients]
+    ),
+    'bits_per_byte': num_bytes and _bits_per_byte(clients, num_bytes),
     'share_of_clients_hurt': (
       sum(hurt) / len(hurt) if hurt and fraction > 0 else None
     ),
   }
+
+
+def _bits_per_byte(clients, num_bytes):
+  """Returns that of all clients with a finite loss; None: without a byte."""
+  scored = [c for c in clients if math.isfinite(c.loss_after)]
+  total = sum(num_bytes[c.client_id] for c in scored)
+  nats = math.fsum(c.loss_after * c.num_evaluation_tokens for c in scored)
+  return nats / math.log(2) / total if total else None
 
 
 def _exp(value: float | None) -> float | None:

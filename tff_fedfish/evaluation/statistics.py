@@ -68,6 +68,21 @@ def summarize(
   }
 
 
+def worst_decile(losses: ArrayLike) -> float | None:
+  """Returns the mean of the tenth that is highest, rounded up.
+
+  Args:
+    losses: One per client; those that are not finite are left out.
+
+  Returns:
+    None where none is finite.
+  """
+  losses = np.asarray(losses, np.float64)
+  finite = np.sort(losses[np.isfinite(losses)])
+  count = -(-finite.size // 10)
+  return float(np.mean(finite[-count:])) if count else None
+
+
 def paired_difference(
   a: Mapping[Hashable, Mapping[bytes, float]],
   b: Mapping[Hashable, Mapping[bytes, float]],

@@ -17,6 +17,7 @@ from tff_fedfish.evaluation.results import (
   ClientEvaluation,
   read_evaluation,
 )
+from tff_fedfish.evaluation.statistics import worst_decile
 from tff_fedfish.run.corpus_identity import CorpusIdentity
 
 _KINDS = ('held_out', 'participating', 'transfer')
@@ -56,8 +57,8 @@ class Evaluation:
       for different corpora.
     round_num: Round of the checkpoint that was scored; None if not given.
     num_clients: Clients scored.
-    scores: (fraction of the client's data, 'loss' in nats or 'accuracy' in
-      [0, 1]) -> score after personalization on it.
+    scores: (fraction of the client's data, 'loss' in nats, 'accuracy' in
+      [0, 1] or 'bits_per_byte') -> score after personalization on it.
     clients: Rows of per_client.csv with finite losses; columns are the fields
       of `ClientEvaluation`.
     barrier: Mean Client-Server Barrier in 'loss' and 'error', its terms
@@ -105,6 +106,27 @@ class Evaluation:
   def clients_at(self, fraction: float | None) -> pd.DataFrame:
     """Returns the rows of `clients` at one fraction."""
     return self.clients[self.clients['fraction'] == fraction]
+
+  def spread(self, fraction: float) -> dict[str, float]:
+    """Returns how the losses after personalization spread over clients.
+
+    Args:
+      fraction: Of the client's data that was personalized on.
+
+    Returns:
+      'p10', 'p50', 'p90', percentiles over clients with finite losses; 'worst',
+      the mean of the tenth that is highest; above fraction 0 'hurt', the share
+      of clients whose loss is higher than before. Empty without a client.
+    """
+    rows = self.clients_at(fraction)
+    losses = rows['loss_after']
+    if losses.empty:
+      return {}
+    found = {f'p{q}': losses.quantile(q / 100) for q in (10, 50, 90)}
+    found['worst'] = worst_decile(losses)
+    if fraction > 0:
+      found['hurt'] = (losses > rows['loss_before']).mean()
+    return {name: float(value) for name, value in found.items()}
 
   def largest_client_fraction(self) -> float | None:
     """Returns the largest personalization fraction in per_client.csv."""
@@ -234,6 +256,11 @@ class _Checked:
         raise self.error('fractions', 'a list with `fraction` in each', entry)
       for measure in ('loss', 'accuracy'):
         scores[float(fraction), measure] = found.interval(measure)
+      if (bits := found.number('bits_per_byte')) is not None:
+        means = ((self._seeds, bits),)
+        scores[float(fraction), 'bits_per_byte'] = Interval(
+          bits, seed_means=means
+        )
     return scores
 
   def error(self, name: str, required: str, found: Any) -> UserError:

@@ -36,6 +36,7 @@ from tff_fedfish.reporting.words import (
   interval_sample,
   listed,
   shown,
+  uncapitalized,
   words_of,
 )
 from tff_fedfish.version import __version__
@@ -279,6 +280,10 @@ def _file_names(subjects, prefix='transfer'):
 
 def _panel_title(name, columns):
   kind, _, corpus = name.partition(': ')
+  if kind == 'spread':
+    return (
+      f'Spread over clients: {uncapitalized(_panel_title(corpus, columns))}'
+    )
   if corpus:
     words = {'held_out': 'Held-out clients of', 'transfer': 'Transfer to'}
     return f'{words[kind]} {corpus}, {_SHARE}'

@@ -172,6 +172,13 @@ def _pool_one(by_seeds: Mapping[str, Evaluation]) -> Evaluation:
       scores = {seeds: found.loc[common] for seeds, found in scores.items()}
       for measure in ('loss', 'accuracy'):
         pooled[fraction, measure] = _crossed(scores, f'{measure}_after')
+      if bits := _mean_over_seeds(
+        {
+          seeds: e.scores.get((fraction, 'bits_per_byte'))
+          for seeds, e in by_seeds.items()
+        }
+      ):
+        pooled[fraction, 'bits_per_byte'] = bits
       means = (sum(scores.values()) / len(scores)).assign(fraction=fraction)
       clients.append(means.reset_index())
   barrier = {

@@ -26,8 +26,9 @@ class Column:
 
   Attributes:
     key: Name in summary.csv, such as 'held_out/loss/0.25'.
-    panel: 'held_out', 'transfer: CORPUS', 'cost', 'training' or 'method'.
-    measure: 'loss', 'accuracy', 'barrier', 'cost' or 'further'.
+    panel: 'held_out', 'transfer: CORPUS', 'spread: ' and one of these, 'cost',
+      'training' or 'method'.
+    measure: 'loss', 'accuracy', 'spread', 'barrier', 'cost' or 'further'.
     group: Heading shared by neighbours, with the unit.
     heading: The column's own heading; may be empty.
     cells: One per run, in the order of the rows.
@@ -63,8 +64,8 @@ def main_table(
 
   Args:
     runs: The runs, in the order of the rows.
-    measures: Which columns to keep: 'loss', 'accuracy', 'barrier', 'cost',
-      'further'. Without 'accuracy' the table fits a narrower terminal.
+    measures: Which columns to keep, see `Column.measure`. Without 'accuracy'
+      the table fits a narrower terminal.
 
   Returns:
     Headings, which may hold line breaks, and one row of equal length per run.
@@ -129,17 +130,35 @@ def _columns(runs: Sequence[Run]) -> Iterator[Column]:
     panel, prefix = (
       separator.join(filter(None, subject)) for separator in (': ', '/')
     )
-    for measure, show in (('loss', _rounded(3)), ('accuracy', percent)):
-      for fraction in sorted({f for e in found if e for f in e.fractions}):
+    fractions = sorted({f for e in found if e for f in e.fractions})
+    for measure, show in (
+      ('loss', _rounded(3)),
+      ('accuracy', percent),
+      ('bits_per_byte', _rounded(3)),
+    ):
+      for fraction in fractions:
         yield column(
           f'{prefix}/{measure}/{fraction:g}',
           words.label(measure),
           show,
-          measure == 'loss',
+          measure != 'accuracy',
           values=[e and e.scores.get((fraction, measure)) for e in found],
           panel=panel,
-          measure=measure,
+          measure='further' if measure == 'bits_per_byte' else measure,
           heading=f'{100 * fraction:g} %',
+        )
+    for fraction in fractions:
+      spreads = [e.spread(fraction) if e else {} for e in found]
+      for name, heading, show in _SPREAD:
+        yield column(
+          f'{prefix}/spread/{fraction:g}/{name}',
+          f'{words.loss_label}, {100 * fraction:g} %',
+          show,
+          True,
+          values=[spread.get(name) for spread in spreads],
+          panel=f'spread: {panel}',
+          measure='spread',
+          heading=heading,
         )
     key, group = f'{prefix}/unknown_tokens', 'Unknown tokens (%)'
     values = [e and e.unknown_tokens for e in found]
@@ -265,3 +284,13 @@ def _seconds(value):
   if 0.001 <= value < 10:
     places = max(0, 1 - math.floor(math.log10(value)))
   return f'{value:.{places}f}'
+
+
+# Of `Evaluation.spread`.
+_SPREAD = (
+  ('p10', 'p10', _rounded(3)),
+  ('p50', 'p50', _rounded(3)),
+  ('p90', 'p90', _rounded(3)),
+  ('worst', 'worst tenth', _rounded(3)),
+  ('hurt', 'hurt (%)', _rounded(0, 100)),
+)

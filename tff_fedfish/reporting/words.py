@@ -31,6 +31,8 @@ class Words:
 
   def label(self, measure: str) -> str:
     """Returns the label of a measure, such as 'Token accuracy (%)'."""
+    if measure == 'bits_per_byte':
+      return 'Bits per byte'
     return capitalized(
       self.loss_label if measure == 'loss' else self.accuracy_label
     )
