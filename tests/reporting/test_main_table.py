@@ -1,11 +1,12 @@
 """The main table by hand-computed numbers."""
 
 import csv
+import dataclasses
 import io
 
 import pytest
 
-from tff_fedfish.reporting import loading, tables
+from tff_fedfish.reporting import loading, tables, targets
 
 
 def _column(table, key):
@@ -73,6 +74,50 @@ def test_unknown_tokens(tmp_path, write_run, write_evaluation):
     assert not any(cell.is_best for cell in cells)
   old = tables.build_main_table(loading.load_runs(runs[2:]))
   assert not any('unknown' in column.key for column in old)
+
+
+def test_cost_of_a_target_loss_by_hand(tmp_path, write_run):
+  runs = [
+    write_run(tmp_path / 'a', held_out_losses=(8.0, 7.0, 6.5, 6.0)),
+    write_run(tmp_path / 'b', held_out_losses=(8.0, 6.9, 6.8, 6.75)),
+  ]
+  runs = loading.load_runs(runs)
+  # The higher of 6 and 6.75.
+  assert list(targets.target_losses(runs).values()) == [6.75]
+  table = tables.build_main_table(runs)
+  rounds = _column(table, 'to_target/rounds')
+  assert [(cell.text, cell.is_best) for cell in rounds] == [
+    ('2', True),
+    ('3', False),
+  ]
+  found = targets.cost_of_target(runs[0], 7.5)
+  assert found['rounds'] == 1
+  assert targets.cost_of_target(runs[0], 1.0) == {}
+  measured = dataclasses.replace(
+    runs[0],
+    metrics=(
+      {'round': 0, 'held_out/loss': 9.0, 'communication/total_bytes': 0},
+      {
+        'round': 1,
+        'train/num_tokens': 100,
+        'held_out/loss': None,
+        'communication/total_bytes': 50,
+      },
+      {
+        'round': 2,
+        'train/num_tokens': 150,
+        'held_out/loss': 5.0,
+        'communication/total_bytes': 100,
+      },
+    ),
+  )
+  assert targets.cost_of_target(measured, 5.0) == {
+    'rounds': 2,
+    'tokens': 250,
+    'bytes': 100,
+  }
+  # One run has nobody to be compared with.
+  assert not targets.target_losses(runs[:1])
 
 
 def test_spread_over_clients_by_hand(tmp_path, write_run, write_evaluation):

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from tff_fedfish.files import csv_file
 from tff_fedfish.reporting.evaluations import Interval
 from tff_fedfish.reporting.runs import Run, subjects
+from tff_fedfish.reporting.targets import cost_of_target, target_losses
 from tff_fedfish.reporting.words import shown, words_of
 
 
@@ -191,6 +192,27 @@ def _columns(runs: Sequence[Run]) -> Iterator[Column]:
   yield column(key, 'Uplink (units)', _count, fewer, measure='cost')
   key = 'communication/total_units'
   yield column(key, 'Both ways (units)', _count, fewer)
+  targets = target_losses(runs)
+  costs = [
+    cost_of_target(run, targets[run.corpus_kind])
+    if run.corpus_kind in targets
+    else {}
+    for run in runs
+  ]
+  shown_targets = ' or '.join(f'{t:.3f}' for t in targets.values())
+  for name, heading, show in (
+    ('rounds', 'rounds', _count),
+    ('tokens', f'million {words.unit}s', _rounded(3, 1e-6)),
+    ('bytes', 'GB', _rounded(3, 1e-9)),
+  ):
+    yield column(
+      f'to_target/{name}',
+      f'To a held-out loss of {shown_targets}',
+      show,
+      True,
+      values=[cost.get(name) for cost in costs],
+      heading=heading,
+    )
   key, group = 'seconds_per_round', 'Seconds per round'
   yield column(key, group, _seconds, True, timing='seconds', measure='cost')
   key, group = 'tokens_per_second', f'{words.unit.capitalize()}s per second'
