@@ -153,7 +153,7 @@ def _columns(runs: Sequence[Run]) -> Iterator[Column]:
       for name, heading, show in _SPREAD:
         yield column(
           f'{prefix}/spread/{fraction:g}/{name}',
-          f'{words.loss_label}, {100 * fraction:g} %',
+          f'{words.label("loss")}, {100 * fraction:g} %',
           show,
           True,
           values=[spread.get(name) for spread in spreads],
