@@ -33,6 +33,7 @@ def get_config() -> ConfigDict:
         sequence_length=1_024,
         drop_short_block=True,
         client_batches='repeat_full',
+        sampling='documents',
       ),
       cohorts=dict(cohort_size=8),
       training=dict(num_rounds=10_000),

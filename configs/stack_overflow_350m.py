@@ -32,6 +32,7 @@ def get_config() -> ConfigDict:
         sequence_length=128,
         drop_short_block=True,
         client_batches='repeat_full',
+        sampling='documents',
       ),
       cohorts=dict(cohort_size=16),
       client_splits=dict(held_out_fraction=0.0),

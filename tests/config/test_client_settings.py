@@ -107,6 +107,22 @@ _IMAGES = dict(partition__num_clients=4, data__corpus='cifar10')
     ),
     (
       'demo',
+      _MERGE | dict(data__sampling='documents'),
+      [
+        "`config.data.sampling` must be 'blocks' with "
+        "`config.partition.scheme` 'merge', found 'documents'"
+      ],
+    ),
+    (
+      'demo',
+      _STEPS | dict(data__sampling='documents'),
+      [
+        "`config.data.sampling` must be 'blocks' with num_local_steps, which "
+        "goes through all blocks in passes, found 'documents'"
+      ],
+    ),
+    (
+      'demo',
       dict(
         data__client_batches='repeat_full',
         client_work__max_sequences_per_client=None,

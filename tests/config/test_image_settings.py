@@ -117,6 +117,12 @@ _TEXT_PRESETS = ', '.join((*PRESETS, 'custom'))
       "'mnist_by_writer', which holds images, found 8",
     ),
     (
+      'mnist_by_writer',
+      dict(data__sampling='documents'),
+      "`config.data.sampling` must be 'blocks' with corpus 'mnist_by_writer', "
+      "which holds images, found 'documents'",
+    ),
+    (
       'demo',
       dict(data__vocabulary=None),
       "`config.data.vocabulary` is required with corpus 'grouped_text'",

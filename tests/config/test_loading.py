@@ -83,6 +83,7 @@ def test_published_settings(name, settings):
   assert config.server.epsilon <= 1e-8
   assert config.data.drop_short_block
   assert config.data.client_batches == 'repeat_full'
+  assert config.data.sampling == 'documents'
 
 
 def test_stack_overflow_trains_on_its_whole_part():

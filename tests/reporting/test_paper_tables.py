@@ -357,6 +357,12 @@ def test_differences_of_optimizers_in_words(tmp_path, write_sweep):
       'repeat_full',
     ),
     (
+      'data.sampling',
+      'blocks',
+      "sampling of a client's text (as in FedC4's code; not printed) blocks "
+      'instead of documents',
+    ),
+    (
       'server.beta_1',
       0.8,
       'server beta 1 (the usual; not printed) 0.8 instead',

@@ -39,6 +39,11 @@ class DataConfig(Section, section='data'):
   all clients have equally many, as in FedC4, on which the paper builds.
   'full_only': only full ones; rows left over are dropped, and a client with
   fewer rows than a batch has none. Text and images alike."""
+  sampling: Literal['blocks', 'documents'] = 'blocks'
+  """Text of a client that a round takes where it has more than the cap.
+  'blocks': its joined text is cut into blocks, which are shuffled. 'documents':
+  its documents are shuffled, and joined and cut until there are enough, as in
+  FedC4, on which the paper builds; a large client is not tokenized whole."""
   image_height: int | None = number(None, at_least=16, below=129)
   """Height of the images of 'image_folder'. Unit: pixels, 16 to 128. None, as
   in the next three: read from the corpus at the start."""
@@ -62,6 +67,11 @@ class DataConfig(Section, section='data'):
         for name in ('vocabulary', 'sequence_length', 'drop_short_block')
         if (value := getattr(self, name))
       ]
+      if self.sampling != 'blocks':
+        problems.append(
+          f"`config.data.sampling` must be 'blocks' with {corpus}, which holds "
+          f'images, found {self.sampling!r}'
+        )
     else:
       problems = [
         f'`config.data.{name}` is required with {corpus}'

@@ -284,6 +284,11 @@ def _problems_of_clients(config):
       "`config.partition.scheme` 'merge' requires a corpus of text, found "
       f'corpus {name!r}'
     )
+  if merges_groups and config.data.sampling != 'blocks':
+    problems.append(
+      "`config.data.sampling` must be 'blocks' with `config.partition.scheme` "
+      f"'merge', found {config.data.sampling!r}"
+    )
   if clients == 'partition' and scheme is None:
     problems.append(
       f'`config.partition.scheme` is required with corpus {name!r}, which has '
@@ -327,6 +332,11 @@ def _problems_of_steps(config):
     problems.append(
       "`config.data.client_batches` must be 'ragged' with num_local_steps, "
       f'whose batches are full anyway, found {batches!r}'
+    )
+  if config.data.sampling != 'blocks':
+    problems.append(
+      "`config.data.sampling` must be 'blocks' with num_local_steps, which "
+      f'goes through all blocks in passes, found {config.data.sampling!r}'
     )
   if work.max_rows > _MAX_STREAM:
     problems.append(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import collections
+import math
 import threading
 import typing
 from collections.abc import Iterable
 
 import numpy as np
 
+from tff_fedfish.data import randomness
 from tff_fedfish.data import sequences as sequences_lib
 from tff_fedfish.data.grouped_corpus import GroupedCorpus, example_texts
 from tff_fedfish.data.sequences import ClientRows, Sequences
@@ -16,6 +18,9 @@ from tff_fedfish.data.tokenizers import Tokenizer
 
 if typing.TYPE_CHECKING:
   import tensorflow as tf
+
+
+_DOCUMENTS_AT_ONCE = 32
 
 
 class ClientSequences(ClientRows):
@@ -28,6 +33,7 @@ class ClientSequences(ClientRows):
     *,
     sequence_length: int,
     drop_short_block: bool = False,
+    sampling: str = 'blocks',
     cache_bytes: int = 512 * 2**20,
   ):
     """Reads nothing yet.
@@ -37,6 +43,9 @@ class ClientSequences(ClientRows):
       tokenizer: Turns texts into token ids.
       sequence_length: Next-token targets in a full sequence, at least 1.
       drop_short_block: See `sequences.build_sequences`.
+      sampling: 'blocks' or 'documents': what `training_sequences` shuffles.
+        With 'documents' it reads as many as it needs, so that what it says of
+        dropped rows counts only those that it read.
       cache_bytes: Token sequences kept in memory, at most; those of the least
         recently used client go first. 0 keeps none.
     """
@@ -44,6 +53,7 @@ class ClientSequences(ClientRows):
     self._corpus = corpus
     self.tokenizer = tokenizer
     self.drop_short_block = drop_short_block
+    self._sampling = sampling
     self._cache_bytes = cache_bytes
     self._lock = threading.Lock()
     self._cache: collections.OrderedDict[bytes, Sequences] = (
@@ -98,6 +108,36 @@ class ClientSequences(ClientRows):
       padding_id=self.tokenizer.padding_id,
       drop_short_block=self.drop_short_block,
     )
+
+  def _shuffled(self, round_num, max_sequences, *, shuffle_seed, client_id):
+    if self._sampling == 'blocks':
+      return super()._shuffled(
+        round_num,
+        max_sequences,
+        shuffle_seed=shuffle_seed,
+        client_id=client_id,
+      )
+    texts = example_texts(client_id, self._corpus.examples(client_id))
+    order = randomness.permutation(
+      len(texts),
+      pass_num=round_num,
+      shuffle_seed=shuffle_seed,
+      client_id=client_id,
+    )
+    num_wanted = math.inf
+    if max_sequences is not None:
+      # One more row, to see that there are more.
+      num_wanted = (max_sequences + 1) * (self.sequence_length + 1)
+    documents, num_tokens = [], 0
+    for start in range(0, len(order), _DOCUMENTS_AT_ONCE):
+      chunk = order[start : start + _DOCUMENTS_AT_ONCE]
+      documents += self.tokenizer.encode_batch([texts[i] for i in chunk])
+      # With the token that ends each.
+      num_tokens = sum(map(len, documents)) + len(documents)
+      if num_tokens >= num_wanted:
+        break
+    rows = self.build(documents)
+    return rows, np.arange(len(rows))
 
   def _build(self, client_id: bytes) -> Sequences:
     built = self.build(self.documents(client_id))

@@ -117,14 +117,14 @@ class ClientRows:
       KeyError: If there is no such client.
       UserError: If its examples cannot be read.
     """
-    rows = self._selectable(client_id)
     purposes = dict(shuffle_seed=shuffle_seed, client_id=client_id)
     if stream_length is not None:
+      rows = self._selectable(client_id)
       order, is_repeated = randomness.stream_rows(
         len(rows), stream_length, round_num=round_num, **purposes
       )
       return dataclasses.replace(rows.select(order), is_repeated=is_repeated)
-    order = randomness.permutation(len(rows), pass_num=round_num, **purposes)
+    rows, order = self._shuffled(round_num, max_sequences, **purposes)
     if repeats_rows and len(order):
       order = np.resize(order, max_sequences)
     order = order[:max_sequences]
@@ -141,6 +141,23 @@ class ClientRows:
       num_dropped_tokens=(
         rows.num_dropped_tokens + rows.num_tokens - distinct.num_tokens
       ),
+    )
+
+  def _shuffled(
+    self,
+    round_num: int,
+    max_sequences: int | None,
+    *,
+    shuffle_seed: int,
+    client_id: bytes,
+  ) -> tuple[Rows, np.ndarray]:
+    """Returns rows, more than `max_sequences` if there are, and their order."""
+    rows = self._selectable(client_id)
+    return rows, randomness.permutation(
+      len(rows),
+      pass_num=round_num,
+      shuffle_seed=shuffle_seed,
+      client_id=client_id,
     )
 
   def _selectable(self, client_id: bytes) -> Rows:

@@ -159,6 +159,7 @@ def _open_stored(stored):
     load_tokenizer(data.vocabulary),
     sequence_length=data.sequence_length,
     drop_short_block=data.drop_short_block,
+    sampling=data.sampling,
   )
   if stored.merge is None:
     return groups

@@ -156,6 +156,7 @@ def client_rows(
     tokenizer,
     sequence_length=sequence_length or config.data.sequence_length,
     drop_short_block=config.data.drop_short_block,
+    sampling=config.data.sampling,
   )
 
 
