@@ -138,6 +138,13 @@ def _print_summary(summary) -> None:
     has_frame=True,
   )
   lines = []
+  left_out = [
+    f'{count} ({reason.replace("_", " ")})'
+    for reason, count in summary['skipped_clients'].items()
+    if count
+  ]
+  if left_out:
+    lines.append(f'Clients left out: {", ".join(left_out)}')
   if (fraction := summary['unknown_token_fraction']) is not None:
     lines.append(unknown_tokens.describe(fraction))
   if barrier := summary['client_server_barrier']:
