@@ -1,4 +1,4 @@
-"""What runs cost until their held-out loss reached a target.
+"""Cost of runs until their held-out loss reached a target.
 
 The target is the highest of the last losses, so that every run reached it.
 """
