@@ -222,7 +222,7 @@ def regimes(name: str, fractions: tuple[float, ...]) -> list[str]:
       *(*cell, f'{baselines[cell]:.3f}'),
       *(
         _difference(
-          [found[method, fraction][n] for n in ('mean', 'ci_low', 'ci_high')],
+          _ends(found[method, fraction]),
           *(1, 3),
         )
         # FedFish as printed comes first.
@@ -286,6 +286,45 @@ def held_out_losses(arms: pathlib.Path) -> str:
             (path.parent.name, row['round'], row['held_out/loss'], models)
           )
   return csv_file(('run', 'round', 'loss', 'models'), rows)
+
+
+def arms(name: str, columns: tuple[tuple[str, float], ...]) -> list[str]:
+  """Returns a row per method: FedAvg's losses, then differences to them.
+
+  Args:
+    name: Of an experiment with one client rate and one number of local epochs.
+    columns: (prefix of the columns in summary.csv, fraction of the data that is
+      personalized on).
+  """
+  with open(RESULTS / name / 'summary.csv', newline='') as file:
+    runs = [row for row in csv.DictReader(file) if row['method'] == 'fed_avg']
+  losses = (
+    statistics.mean(float(run[f'{prefix}/loss/{fraction:g}']) for run in runs)
+    for prefix, fraction in columns
+  )
+  table = [_row('FedAvg', *(f'{loss:.3f}' for loss in losses))]
+  with open(RESULTS / name / 'comparisons.csv', newline='') as file:
+    rows = [row for row in csv.DictReader(file) if row['measure'] == 'loss']
+  kinds = {'held_out': 'held-out', 'transfer': 'transfer'}
+  for method in dict.fromkeys(row['method'] for row in rows):
+    found = []
+    for prefix, fraction in columns:
+      kind = kinds[prefix.partition('/')[0]]
+      found += [
+        row
+        for row in rows
+        if (row['method'], row['baseline']) == (method, 'FedAvg')
+        and row['subject'].startswith(kind)
+        and float(row['fraction']) == fraction
+      ]
+    if found:
+      cells = (_difference(_ends(row), 1, 3) for row in found)
+      table.append(_row(method, *cells))
+  return table
+
+
+def _ends(row):
+  return [row[name] for name in ('mean', 'ci_low', 'ci_high')]
 
 
 def _method_and_rate(text):
