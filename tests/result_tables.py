@@ -305,22 +305,30 @@ def arms(name: str, columns: tuple[tuple[str, float], ...]) -> list[str]:
   table = [_row('FedAvg', *(f'{loss:.3f}' for loss in losses))]
   with open(RESULTS / name / 'comparisons.csv', newline='') as file:
     rows = [row for row in csv.DictReader(file) if row['measure'] == 'loss']
-  kinds = {'held_out': 'held-out', 'transfer': 'transfer'}
   for method in dict.fromkeys(row['method'] for row in rows):
     found = []
     for prefix, fraction in columns:
-      kind = kinds[prefix.partition('/')[0]]
+      corpus = prefix.partition('/')[2]
+      subject = f'clients of {corpus}' if corpus else 'held-out clients'
       found += [
         row
         for row in rows
         if (row['method'], row['baseline']) == (method, 'FedAvg')
-        and row['subject'].startswith(kind)
+        and row['subject'] == subject
         and float(row['fraction']) == fraction
       ]
     if found:
       cells = (_difference(_ends(row), 1, 3) for row in found)
-      table.append(_row(method, *cells))
+      p, s, tensors = _VARIANT.search(method).groups()
+      name = f'p = {float(p):g}, s = {float(s):g}'
+      name += ", logits on FedAvg's mean" * (tensors == 'logits')
+      table.append(_row(name, *cells))
   return table
+
+
+_VARIANT = re.compile(
+  "fisher_power (.*), plain_mean_fraction (.*), plain_mean_tensors '(.*?)'"
+)
 
 
 def _ends(row):

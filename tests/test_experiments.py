@@ -85,6 +85,14 @@ def test_table_of_regimes():
   assert '\n'.join(rows) in _page('fedfish')
 
 
+def test_table_of_text():
+  columns = [('held_out', fraction) for fraction in (0.0, 0.25, 0.5)]
+  columns += [('transfer/sotu_by_president', f) for f in (0.0, 0.5)]
+  rows = result_tables.arms('debian_regime', tuple(columns))
+  assert len(rows) == 4
+  assert '\n'.join(rows) in _page('fedfish')
+
+
 def test_cohorts_are_those_of_the_shipped_laboratory():
   file = LaboratoryFile(_ROOT / 'configs' / 'mnist_laboratory.py')
   path = result_tables.RESULTS / 'mnist_laboratory' / 'laboratory.csv'
