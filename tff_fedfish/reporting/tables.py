@@ -148,7 +148,15 @@ def _columns(runs: Sequence[Run]) -> Iterator[Column]:
           measure='further' if measure == 'bits_per_byte' else measure,
           heading=f'{100 * fraction:g} %',
         )
-    for fraction in fractions:
+    key, group = f'{prefix}/unknown_tokens', 'Unknown tokens (%)'
+    values = [e and e.unknown_tokens for e in found]
+    yield column(key, group, percent, None, values=values, panel=panel)
+  for subject in subjects(runs):
+    found = [run.evaluation(subject) for run in runs]
+    panel, prefix = (
+      separator.join(filter(None, subject)) for separator in (': ', '/')
+    )
+    for fraction in sorted({f for e in found if e for f in e.fractions}):
       spreads = [e.spread(fraction) if e else {} for e in found]
       for name, heading, show in _SPREAD:
         yield column(
@@ -161,9 +169,6 @@ def _columns(runs: Sequence[Run]) -> Iterator[Column]:
           measure='spread',
           heading=heading,
         )
-    key, group = f'{prefix}/unknown_tokens', 'Unknown tokens (%)'
-    values = [e and e.unknown_tokens for e in found]
-    yield column(key, group, percent, None, values=values, panel=panel)
   replayed = [run.barrier() for run in runs]
   for name, group, measure, show in (
     ('loss', 'Barrier, loss (nats)', 'barrier', _rounded(3, 1, '+')),
