@@ -1,4 +1,4 @@
-"""What may explain the map of mnist_regime_sweep.py, one change at a time.
+"""Changes that may explain the map of mnist_regime_sweep.py, one at a time.
 
 For `fedfish sweep`: the runs of mnist_regime_sweep.py, whose server's learning
 rates were searched there, with one change each: FedFish at 16 local epochs with

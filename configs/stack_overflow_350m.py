@@ -4,7 +4,7 @@ For a machine with a large accelerator. The settings of Dhawan et al. (2024),
 "Leveraging function space aggregation for federated learning at scale",
 Table 2; of its local epochs (8 and 16) the smaller. Both learning rates were
 grid searched there, and serve FedAvg and FedFish alike. It prints neither
-epsilon nor batching; see configs/c4_1_5b.py.
+epsilon, batching nor vocabulary; see configs/c4_1_5b.py.
 
 Group with --split_by source first: all users of the part `train` take part,
 and `fedfish evaluate --data corpora/stack_overflow/held_out` scores others.

@@ -230,7 +230,7 @@ def regimes(name: str, fractions: tuple[float, ...]) -> list[str]:
         for fraction in fractions
       ),
     )
-    for cell, found in sorted(cells.items())
+    for cell, found in sorted(cells.items(), key=_by_number)
   ]
 
 
@@ -248,7 +248,7 @@ def equal_bytes(name: str) -> list[str]:
       losses = at_round.setdefault((arm, int(row['round'])), {})
       losses[seed] = float(row['loss']), float(row['models'])
   rows = []
-  for cell, at_round in sorted(found.items()):
+  for cell, at_round in sorted(found.items(), key=_by_number):
     differences = []
     for arm, arm_round, baseline_round in _EQUAL_BYTES:
       ours = at_round[arm, arm_round]
@@ -272,6 +272,54 @@ def _t_interval(differences):
   mean, count = statistics.mean(differences), len(differences)
   half = stats.t.ppf(0.975, count - 1) * statistics.stdev(differences)
   return _with_half_width(mean, half / count**0.5)
+
+
+def controls(name: str, unchanged: str) -> list[str]:
+  """Returns a row per change to a sweep's runs, and client learning rate.
+
+  The held-out loss minus that of the unchanged runs of the same method and that
+  of FedAvg, with the 95 % t interval over seeds, in nats.
+
+  Args:
+    name: Of the experiment with the changes.
+    unchanged: Of the experiment whose runs they change.
+  """
+  before = _losses(unchanged, _ARM)
+  rows = []
+  for cell, losses in _losses(name, _CHANGED_ARM).items():
+    arm, epochs, rate = cell
+    others = [before[f'{arm}-p1.0-s0.0', rate, epochs]]
+    if arm != 'fed_avg':
+      others.append(before['fed_avg-p1.0-s0.0', rate, epochs])
+    cells = [
+      _t_interval([losses[seed] - other[seed] for seed in losses])
+      for other in others
+    ]
+    cells += [''] * (2 - len(cells))
+    rows.append(_row(_CHANGES[epochs], rate, epochs, *cells))
+  return rows
+
+
+# The one change to the runs of each number of local epochs.
+_CHANGES = {
+  '16': "FedFish, half of the server's rate",
+  '4': 'FedFish, dropout in the Fisher pass',
+  '1': "FedAvg, server's epsilon 1e-8",
+}
+_CHANGED_ARM = re.compile(
+  r'(fed_[a-z]+)-fisher_training_mode_.*-E(\d+)-.*-client_lr([\d.]+)-seed(\d+)'
+)
+
+
+def _losses(name, pattern):
+  """Returns held-out losses by what a run's directory says, then by seed."""
+  found = {}
+  with open(RESULTS / name / 'summary.csv', newline='') as file:
+    for row in csv.DictReader(file):
+      *cell, seed = pattern.fullmatch(row['directory']).groups()
+      losses = found.setdefault(tuple(cell), {})
+      losses[seed] = float(row['held_out/loss/0'])
+  return found
 
 
 def held_out_losses(arms: pathlib.Path) -> str:
@@ -329,6 +377,10 @@ def arms(name: str, columns: tuple[tuple[str, float], ...]) -> list[str]:
 _VARIANT = re.compile(
   "fisher_power (.*), plain_mean_fraction (.*), plain_mean_tensors '(.*?)'"
 )
+
+
+def _by_number(item):
+  return [float(number) for number in item[0]]
 
 
 def _ends(row):

@@ -77,12 +77,13 @@ def test_tables_of_the_laboratory():
 
 
 def test_table_of_regimes():
-  rows = result_tables.regimes('mnist_regime', (0.0, 0.5))
-  assert len(rows) == 4
-  assert '\n'.join(rows) in _page('fedfish')
-  rows = result_tables.equal_bytes('mnist_regime')
-  assert len(rows) == 4
-  assert '\n'.join(rows) in _page('fedfish')
+  for rows in (
+    result_tables.regimes('mnist_regime', (0.0, 0.5)),
+    result_tables.equal_bytes('mnist_regime'),
+    result_tables.controls('mnist_controls', 'mnist_regime'),
+  ):
+    assert len(rows) == 6
+    assert '\n'.join(rows) in _page('fedfish')
 
 
 def test_table_of_text():

@@ -105,6 +105,7 @@ def test_the_same_corpus_has_the_papers_numbers(images):
     'rounds 4 instead of 1,500',
     'damping of the Fisher diagonal 1e-08 instead of 0.0',
     'server epsilon (the usual; not printed) 1e-07 instead of 1e-08',
+    'held-out clients with fewer than 4 examples left out (printed of C4 only)',
     '2 held-out clients evaluated instead of 3.4K test clients',
   )
 
@@ -313,7 +314,11 @@ def test_differences_of_text_in_words(text):
     'client learning rate 0.05 instead of 0.001',
     'damping of the Fisher diagonal 1e-08 instead of 0.0',
     'server epsilon (the usual; not printed) 1e-07 instead of 1e-08',
+    "pieces of the vocabulary (BERT's in FedC4's code, lower case; not "
+    'printed) 2,048 instead of 30,522',
     'share of the training clients held out 0.1 instead of 0.0',
+    "the end of a document counted as a target, which FedC4's code weighs by 0 "
+    '(not printed)',
     '4 held-out clients evaluated instead of 8.5K test clients',
   )
 
@@ -394,6 +399,18 @@ def test_differences_of_optimizers_in_words(tmp_path, write_sweep):
       "tensors that take FedAvg's mean logits instead of none",
     ),
     (
+      'model.vocabulary_size',
+      2048,
+      "pieces of the vocabulary (BERT's in FedC4's code, lower case; not "
+      'printed) 2,048 instead of 30,522',
+    ),
+    (
+      'model.compute_dtype',
+      'bfloat16',
+      'type of the matrix products (the usual; not printed) bfloat16 instead '
+      'of float32',
+    ),
+    (
       'client_splits.held_out_fraction',
       0.2,
       'share of the training clients held out 0.2 instead of 0.0',
@@ -435,6 +452,37 @@ def test_personalization_that_differs_is_named(
   write_evaluation(run, 'e', personalization={name: value})
   table = next(iter(_tables([run]).values()))
   assert words in table.differences
+
+
+@pytest.mark.parametrize(
+  ('settings', 'corpus', 'ends_count', 'small_left_out'),
+  [
+    ({'data.directory': 'corpora/c4'}, 'C4', True, False),
+    (
+      {'data.directory': 'corpora/stack_overflow'},
+      'Stack Overflow',
+      True,
+      True,
+    ),
+    (_EMNIST, 'EMNIST', False, True),
+  ],
+)
+def test_what_differs_in_every_run(
+  tmp_path, write_run, settings, corpus, ends_count, small_left_out
+):
+  [run] = loading.load_runs([write_run(tmp_path / 'run', settings=settings)])
+  task = fed_fish.nearest_task(run)
+  found = fed_fish.differences(task, [run], [], None)
+  assert task.corpus == corpus
+  words = (
+    "the end of a document counted as a target, which FedC4's code weighs by 0 "
+    '(not printed)'
+  )
+  assert (words in found) is ends_count
+  words = (
+    'held-out clients with fewer than 4 examples left out (printed of C4 only)'
+  )
+  assert (words in found) is small_left_out
 
 
 def test_fisher_pass_of_images_is_named(tmp_path, write_sweep):

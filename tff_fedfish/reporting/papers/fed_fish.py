@@ -50,6 +50,21 @@ _MODELS = {
   STACK_OVERFLOW: ('350m', 'a 350M decoder', '38,758 validation clients'),
   C4: ('1.5b', 'a 1.5B decoder', '8.5K test clients'),
 }
+# In what every run of ours differs, whatever its settings. FedC4's code is what
+# the paper's loader of text builds on.
+_END_OF_TEXT = (
+  "the end of a document counted as a target, which FedC4's code weighs by 0 "
+  '(not printed)'
+)
+_SMALL_CLIENTS = (
+  'held-out clients with fewer than 4 examples left out (printed of C4 only)'
+)
+_ALWAYS = {
+  EMNIST: (_SMALL_CLIENTS,),
+  CIFAR100: (_SMALL_CLIENTS,),
+  STACK_OVERFLOW: (_END_OF_TEXT, _SMALL_CLIENTS),
+  C4: (_END_OF_TEXT,),
+}
 # Training clients of CIFAR100 as published: setting, value, and the default of
 # a run that does not say it.
 _PACHINKO = (
@@ -235,6 +250,7 @@ def differences(
     ours -= {None}
     if ours and ours != {printed}:
       found.append(f'{words} {_listed(ours)} instead of {_shown(printed)}')
+  found.extend(_ALWAYS[task.corpus])
   counts = {e.num_clients for e in evaluations if e.kind != 'transfer'} - {None}
   if counts:
     found.append(
