@@ -262,10 +262,11 @@ def test_missing_file(tmp_path):
     f'{str(path)!r} does not exist. The shipped ones are c4_1_5b, '
     'centralized_tiny, debian_ablations_sweep, debian_adamw_sweep, '
     'debian_laboratory, debian_optimizers_sweep, debian_regime_sweep, '
-    'debian_sgd_server_sweep, debian_sweep, demo, diloco_350m, diloco_tiny, '
-    'fed_fish_mix, mnist_by_writer, mnist_by_writer_ablations_sweep, '
-    'mnist_by_writer_sweep, mnist_controls_sweep, mnist_laboratory, '
-    'mnist_regime_sweep, small_c4, stack_overflow_350m.'
+    'debian_sgd_server_sweep, debian_small_rate_sweep, debian_sweep, demo, '
+    'diloco_350m, diloco_tiny, fed_fish_mix, mnist_by_writer, '
+    'mnist_by_writer_ablations_sweep, mnist_by_writer_sweep, '
+    'mnist_controls_sweep, mnist_laboratory, mnist_regime_sweep, small_c4, '
+    'stack_overflow_350m.'
   )
 
 

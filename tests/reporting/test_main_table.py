@@ -120,6 +120,27 @@ def test_cost_of_a_target_loss_by_hand(tmp_path, write_run):
   assert not targets.target_losses(runs[:1])
 
 
+def test_targets_and_best_losses_are_of_one_corpus_each(tmp_path, write_run):
+  def run(name, loss, directory):
+    return write_run(
+      tmp_path / name,
+      held_out_losses=(8.0, loss),
+      settings={'data.directory': directory},
+    )
+
+  runs = loading.load_runs(
+    [
+      run('a', 6.0, 'corpora/debian'),
+      run('b', 6.5, 'elsewhere/debian'),
+      run('c', 7.0, 'corpora/news'),
+      run('d', 7.5, 'corpora/news'),
+    ]
+  )
+  assert targets.target_losses(runs) == {'debian': 6.5, 'news': 7.5}
+  cells = _column(tables.build_main_table(runs), 'held_out/loss')
+  assert [cell.is_best for cell in cells] == [True, False, True, False]
+
+
 def test_spread_over_clients_by_hand(tmp_path, write_run, write_evaluation):
   ids = tuple(f'{n}.org' for n in range(11))
   run = write_run(tmp_path / 'run')

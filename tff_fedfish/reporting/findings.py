@@ -31,7 +31,7 @@ def summary_sentence(runs: Sequence[Run]) -> str:
   Args:
     runs: The runs of the report, repetitions pooled.
   """
-  by_corpus = matching.grouped(runs, lambda run: run.corpus_kind)
+  by_corpus = matching.grouped(runs, lambda run: run.corpus_name)
   groups = dict(by_corpus)
   if len(by_corpus) > 1:
     # Losses on different corpora have no common scale.

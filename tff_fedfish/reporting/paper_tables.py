@@ -130,7 +130,7 @@ def build_paper_tables(runs: Sequence[Run]) -> list[PaperTable]:
   for setting, own in matching.studies(runs).items():
     if not (budgets := find_budgets(own)):
       continue
-    corpus, task = fed_fish.corpus_name(own[0]), fed_fish.nearest_task(own[0])
+    corpus, task = own[0].corpus_name, fed_fish.nearest_task(own[0])
     study = _Study(setting, own, budgets, corpus, task)
     if len({r.num_local_epochs for r in own}) > 1 or holds_images(own[0]):
       tables.append(_table(study, 3, budgets.names, ('accuracy',)))

@@ -97,8 +97,20 @@ class Run:
 
   @property
   def corpus_kind(self) -> str:
-    """`data.corpus`: losses on different ones have no common scale."""
+    """`data.corpus`: 'grouped_text', or the name of an image corpus."""
     return str(self.setting('data.corpus') or 'grouped_text')
+
+  @property
+  def corpus_name(self) -> str:
+    """The corpus: of images its own name, else the directory's.
+
+    A part of a corpus is named as such: 'stack_overflow, train'. Losses on
+    different corpora have no common scale.
+    """
+    if self.corpus_kind != 'grouped_text':
+      return self.corpus_kind
+    directory = pathlib.PurePath(str(self.setting('data.directory')))
+    return self.identity.label(directory) if self.identity else directory.name
 
   @property
   def num_local_epochs(self) -> int | float | None:

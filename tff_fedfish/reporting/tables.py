@@ -199,8 +199,8 @@ def _columns(runs: Sequence[Run]) -> Iterator[Column]:
   yield column(key, 'Both ways (units)', _count, fewer)
   targets = target_losses(runs)
   costs = [
-    cost_of_target(run, targets[run.corpus_kind])
-    if run.corpus_kind in targets
+    cost_of_target(run, targets[run.corpus_name])
+    if run.corpus_name in targets
     else {}
     for run in runs
   ]
@@ -259,11 +259,11 @@ def _cells(
   ]
   texts = [value and show(value.mean) for value in intervals]
   best = {}
-  for corpus in {run.corpus_kind for run in runs}:
+  for corpus in {run.corpus_name for run in runs}:
     means = [
       value.mean
       for value, run in zip(intervals, runs, strict=True)
-      if value and run.corpus_kind == corpus
+      if value and run.corpus_name == corpus
     ]
     # Equal as shown is equal: a tie in all rows tells nothing apart.
     if lower_is_better is not None and len(set(map(show, means))) > 1:
@@ -275,7 +275,7 @@ def _cells(
       interval_text=''
       if value is None or value.ci_low is None
       else f'{show(value.ci_low)} to {show(value.ci_high)}',
-      is_best=text is not None and text == best.get(run.corpus_kind),
+      is_best=text is not None and text == best.get(run.corpus_name),
     )
     for value, text, run in zip(intervals, texts, runs, strict=True)
   ]

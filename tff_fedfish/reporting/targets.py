@@ -12,13 +12,13 @@ _LOSS = 'held_out/loss'
 
 
 def target_losses(runs: Sequence[Run]) -> dict[str, float]:
-  """Returns the target of each `Run.corpus_kind` that at least two runs have.
+  """Returns the target of each `Run.corpus_name` that at least two runs have.
 
   Args:
     runs: The runs of a report; those without a held-out loss do not count.
   """
   scored = [run for run in runs if run.last(_LOSS) is not None]
-  found = matching.grouped(scored, lambda run: run.corpus_kind)
+  found = matching.grouped(scored, lambda run: run.corpus_name)
   return {
     kind: max(run.last(_LOSS) for run in members)
     for kind, members in found.items()

@@ -148,20 +148,9 @@ def printed_settings(corpus: str) -> dict[str, tuple[str, Any]]:
   }
 
 
-def corpus_name(run: Run) -> str:
-  """Returns a run's corpus: of images its own name, else the directory's.
-
-  A part of a corpus is named as such: 'stack_overflow, train'.
-  """
-  if holds_images(run):
-    return str(run.setting('data.corpus'))
-  directory = pathlib.PurePath(str(run.setting('data.directory')))
-  return run.identity.label(directory) if run.identity else directory.name
-
-
 def nearest_task(run: Run) -> Task | None:
   """Returns the paper's nearest task by the corpus of a run; None: none."""
-  corpus = corpus_name(run)
+  corpus = run.corpus_name
   if not holds_images(run):
     words = f'the text in “{corpus}”, '
     words += (
