@@ -3,7 +3,8 @@
 For `fedfish sweep`: as debian_regime_sweep.py, with AdamW clients at 16 local
 steps; FedAvg against FedFish with `fisher_estimator='second_moment'`, which
 takes no pass over the data: p = 1, p = 1/2, and half of FedAvg's mean mixed in.
-16 runs with Adam and with a Nesterov server, two seeds each.
+24 runs with Adam and with a Nesterov server and some 50 searches; an hour and a
+half on two CPU cores.
 """
 
 from ml_collections import ConfigDict
@@ -60,6 +61,7 @@ def get_sweep() -> ConfigDict:
         'seeds.model_seed,seeds.cohort_seed,seeds.shuffle_seed': [
           (1, 1, 1),
           (2, 2, 2),
+          (3, 3, 3),
         ],
       },
       learning_rate_search=dict(
