@@ -277,35 +277,47 @@ def _t_interval(differences):
 def controls(name: str, unchanged: str) -> list[str]:
   """Returns a row per change to a sweep's runs, and client learning rate.
 
-  The held-out loss minus that of the unchanged runs of the same method and that
-  of FedAvg, with the 95 % t interval over seeds, in nats.
+  The held-out loss, its mean over seeds; minus that of the unchanged runs of
+  the same method; minus that of FedAvg with the same change, or unchanged where
+  that does not concern it; with the 95 % t interval over seeds, in nats.
 
   Args:
     name: Of the experiment with the changes.
     unchanged: Of the experiment whose runs they change.
   """
-  before = _losses(unchanged, _ARM)
+  before, changed = _losses(unchanged, _ARM), _losses(name, _CHANGED_ARM)
   rows = []
-  for cell, losses in _losses(name, _CHANGED_ARM).items():
-    arm, epochs, rate = cell
+  for (arm, epochs, rate), losses in sorted(changed.items(), key=_by_change):
     others = [before[f'{arm}-p1.0-s0.0', rate, epochs]]
     if arm != 'fed_avg':
-      others.append(before['fed_avg-p1.0-s0.0', rate, epochs])
+      others.append(
+        changed.get(('fed_avg', epochs, rate))
+        or before['fed_avg-p1.0-s0.0', rate, epochs]
+      )
     cells = [
       _t_interval([losses[seed] - other[seed] for seed in losses])
       for other in others
     ]
     cells += [''] * (2 - len(cells))
-    rows.append(_row(_CHANGES[epochs], rate, epochs, *cells))
+    mean = f'{statistics.mean(losses.values()):.3f}'
+    rows.append(_row(_CHANGES[arm, epochs], rate, epochs, mean, *cells))
   return rows
 
 
-# The one change to the runs of each number of local epochs.
+# The one change to the runs of a method at a number of local epochs.
 _CHANGES = {
-  '16': "FedFish, half of the server's rate",
-  '4': 'FedFish, dropout in the Fisher pass',
-  '1': "FedAvg, server's epsilon 1e-8",
+  ('fed_fish', '16'): "FedFish, half of the server's rate",
+  ('fed_avg', '16'): "FedAvg, half of the server's rate",
+  ('fed_fish', '4'): 'FedFish, dropout in the Fisher pass',
+  ('fed_avg', '1'): "FedAvg, server's epsilon 1e-8",
 }
+
+
+def _by_change(item):
+  (arm, epochs, rate), _ = item
+  return list(_CHANGES).index((arm, epochs)), float(rate)
+
+
 _CHANGED_ARM = re.compile(
   r'(fed_[a-z]+)-fisher_training_mode_.*-E(\d+)-.*-client_lr([\d.]+)-seed(\d+)'
 )
@@ -375,7 +387,8 @@ def arms(name: str, columns: tuple[tuple[str, float], ...]) -> list[str]:
 
 
 _VARIANT = re.compile(
-  "fisher_power (.*), plain_mean_fraction (.*), plain_mean_tensors '(.*?)'"
+  r'fisher_power ([\d.]+), plain_mean_fraction ([\d.]+)'
+  "(?:, plain_mean_tensors '(.*?)')?"
 )
 
 

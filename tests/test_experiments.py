@@ -77,21 +77,22 @@ def test_tables_of_the_laboratory():
 
 
 def test_table_of_regimes():
-  for rows in (
-    result_tables.regimes('mnist_regime', (0.0, 0.5)),
-    result_tables.equal_bytes('mnist_regime'),
-    result_tables.controls('mnist_controls', 'mnist_regime'),
+  for rows, count in (
+    (result_tables.regimes('mnist_regime', (0.0, 0.5)), 6),
+    (result_tables.equal_bytes('mnist_regime'), 6),
+    (result_tables.controls('mnist_controls', 'mnist_regime'), 8),
   ):
-    assert len(rows) == 6
+    assert len(rows) == count
     assert '\n'.join(rows) in _page('fedfish')
 
 
-def test_table_of_text():
+@pytest.mark.parametrize('name', ['debian_regime', 'debian_small_rate'])
+def test_table_of_text(name):
   columns = [('held_out', fraction) for fraction in (0.0, 0.25, 0.5)]
   columns += [('transfer/sotu_by_president', f) for f in (0.0, 0.5)]
-  rows = result_tables.arms('debian_regime', tuple(columns))
+  rows = result_tables.arms(name, tuple(columns))
   assert len(rows) == 4
-  assert '\n'.join(rows) in _page('fedfish')
+  assert '\n'.join(rows) in _page('fedfish_text')
 
 
 def test_cohorts_are_those_of_the_shipped_laboratory():

@@ -265,8 +265,8 @@ def test_missing_file(tmp_path):
     'debian_sgd_server_sweep, debian_small_rate_sweep, debian_sweep, demo, '
     'diloco_350m, diloco_tiny, fed_fish_mix, mnist_by_writer, '
     'mnist_by_writer_ablations_sweep, mnist_by_writer_sweep, '
-    'mnist_controls_sweep, mnist_laboratory, mnist_regime_sweep, small_c4, '
-    'stack_overflow_350m.'
+    'mnist_controls_sweep, mnist_epsilon_sweep, mnist_laboratory, '
+    'mnist_regime_sweep, small_c4, stack_overflow_350m.'
   )
 
 
