@@ -1,0 +1,75 @@
+"""Controls of debian_small_rate_sweep.py: epsilon, and FedAvg's server rate.
+
+For `fedfish sweep`: the arms of that file with `server.epsilon` at 1e-8 instead
+of 1e-7. Adam's steps do not depend on the scale of its gradients but for
+epsilon, and deltas at a client learning rate of 0.01 are about a tenth of those
+at 0.1: with a tenth of epsilon they are damped as much as there. And FedAvg
+with twice the server's learning rate at the old epsilon. 15 runs; 20 minutes on
+two CPU cores.
+
+debian_sweep.py says how the corpora are made.
+"""
+
+from ml_collections import ConfigDict
+
+
+def get_config() -> ConfigDict:
+  """Returns the base of all runs; docs/settings.md lists them."""
+  config = ConfigDict(
+    dict(
+      algorithm=dict(name='fed_fish'),
+      client_work=dict(
+        num_local_epochs=4,
+        local_batch_size=4,
+        max_sequences_per_client=8,
+        learning_rate=0.01,
+      ),
+      server=dict(optimizer='adam', learning_rate=1e-3),
+      model=dict(preset='tiny'),
+      data=dict(
+        directory='corpora/debian_by_owner',
+        vocabulary='tff_fedfish/corpora/demo_vocabulary',
+        sequence_length=64,
+      ),
+      cohorts=dict(cohort_size=8),
+      training=dict(num_rounds=120),
+      evaluation=dict(
+        every_num_rounds=30, num_clients=24, max_sequences_per_client=16
+      ),
+      checkpoints=dict(every_num_rounds=60, keep_last=1),
+    )
+  )
+  return config.lock()
+
+
+def get_sweep() -> ConfigDict:
+  """Returns what varies and what is measured; docs/sweep.md lists it all."""
+  arms = (
+    'algorithm.name,algorithm.fisher_power,algorithm.plain_mean_fraction,'
+    'algorithm.plain_mean_tensors,server.learning_rate,server.epsilon'
+  )
+  sizes = dict(max_clients=64, max_sequences_per_client=16)
+  return ConfigDict(
+    dict(
+      grid={
+        arms: [
+          ('fed_avg', 1.0, 0.0, 'none', 2e-3, 1e-8),
+          ('fed_fish', 1.0, 0.0, 'none', 1e-3, 1e-8),
+          ('fed_fish', 1.0, 0.0, 'logits', 2e-3, 1e-8),
+          ('fed_fish', 0.5, 0.5, 'logits', 2e-3, 1e-8),
+          ('fed_avg', 1.0, 0.0, 'none', 4e-3, 1e-7),
+        ],
+        # The same seeds for all: pairs are compared.
+        'seeds.model_seed,seeds.cohort_seed,seeds.shuffle_seed': [
+          (1, 1, 1),
+          (2, 2, 2),
+          (3, 3, 3),
+        ],
+      },
+      evaluate=[
+        dict(**sizes),
+        dict(data='corpora/sotu_by_president', **sizes),
+      ],
+    ),
+    allow_dotted_keys=True,
+  )
