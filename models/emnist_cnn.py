@@ -47,7 +47,24 @@ def logits(
   Returns:
     Float32 [batch, num_classes].
   """
-  *convolutions, hidden_kernel, hidden_bias, head_kernel, head_bias = weights
+  *_, head_kernel, head_bias = weights
+  outputs = features(weights, images, dropout_seed=dropout_seed)
+  outputs = _dropout(outputs, _HIDDEN_DROPOUT, dropout_seed, layer=1)
+  return tf.matmul(outputs, head_kernel) + head_bias
+
+
+def features(
+  weights: Sequence[tf.Tensor],
+  images: tf.Tensor,
+  *,
+  dropout_seed: tf.Tensor | None = None,
+) -> tf.Tensor:
+  """Returns the hidden layer before its dropout, float32 [batch, 128].
+
+  See `logits` for the arguments. With a seed the dropout before the hidden
+  layer is applied.
+  """
+  *convolutions, hidden_kernel, hidden_bias, _, _ = weights
   outputs = images
   for kernel, bias in (convolutions[:2], convolutions[2:]):
     outputs = tf.nn.conv2d(outputs, kernel, strides=1, padding='VALID')
@@ -56,9 +73,7 @@ def logits(
   outputs = _dropout(outputs, _POOLED_DROPOUT, dropout_seed, layer=0)
   # [batch, rows, columns, channels] -> [batch, features]
   outputs = tf.reshape(outputs, [-1, hidden_kernel.shape[0]])
-  outputs = tf.nn.relu(tf.matmul(outputs, hidden_kernel) + hidden_bias)
-  outputs = _dropout(outputs, _HIDDEN_DROPOUT, dropout_seed, layer=1)
-  return tf.matmul(outputs, head_kernel) + head_bias
+  return tf.nn.relu(tf.matmul(outputs, hidden_kernel) + hidden_bias)
 
 
 def _dropout(inputs, rate, seed, layer):

@@ -29,6 +29,9 @@ _DrawnLoss = Callable[
   [Weights, Any, tf.Tensor, tf.Tensor], tuple[tf.Tensor, tf.Tensor]
 ]
 
+# (weights, x, y) -> representation of each target, which targets are real.
+_Features = Callable[[Weights, Any, tf.Tensor], tuple[tf.Tensor, tf.Tensor]]
+
 
 @dataclasses.dataclass(frozen=True)
 class ModelSpec:
@@ -53,6 +56,11 @@ class ModelSpec:
   """Whether a trainable tensor makes a language model's logits, of each in
   their order. A tied embedding does, though it embeds the input, too. None: not
   a language model, or not known."""
+  features: _Features | None = None
+  """(weights, x, y) -> the representation of every target of a batch, float32
+  [num_targets, width], and which targets are real, float32 [num_targets], 1 or
+  0. The model is not in training: no dropout, no augmentation. None: the model
+  has no representation."""
 
 
 def build_language_model(
@@ -109,6 +117,18 @@ def build_language_model(
     num_drawn = tf.reduce_sum(tf.cast(num_targets, tf.int64))
     return tf.reduce_sum(losses * mask), num_drawn
 
+  @tf.function(jit_compile=xla or None, autograph=False)
+  def last_hidden(model_weights, x):
+    inputs = _tokens(x)[:, :-1]
+    outputs = transformer.apply(config, model_weights[0], inputs)
+    return tf.cast(outputs, tf.float32)
+
+  def features(model_weights, x, num_targets):
+    outputs = last_hidden(model_weights, x)
+    mask = _target_mask(outputs, num_targets)
+    # [batch, sequence_length, width] -> [batch * sequence_length, width]
+    return tf.reshape(outputs, [-1, config.width]), tf.reshape(mask, [-1])
+
   def per_target(output, num_targets):
     mask = _target_mask(output['token_loss'], num_targets)
     return output['token_loss'], output['token_correct'], mask
@@ -133,6 +153,7 @@ def build_language_model(
     lambda: (transformer.initial_weights(config, model_seed), ()),
     sampled_label_loss,
     makes_logits=tuple(n in LOGITS_TENSORS for n in weight_shapes(config)),
+    features=features,
   )
 
 
@@ -173,6 +194,12 @@ def build_image_model(
       dropout_seed=dropout_seed,
     )
 
+  @tf.function(autograph=False)
+  def features(model_weights, x, labels):
+    images = classifier.normalize(x['image'])
+    outputs = classifier.features(model_weights[0], images)
+    return outputs, tf.ones_like(labels, tf.float32)
+
   def per_target(logits, labels):
     losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
     predictions = tf.argmax(logits, axis=1, output_type=labels.dtype)
@@ -201,6 +228,7 @@ def build_image_model(
     ),
     lambda: (initial_weights(config, model_seed), ()),
     sampled_label_loss,
+    features=features,
   )
 
 
@@ -268,5 +296,5 @@ def _tokens(x):
   return x['tokens'] if isinstance(x, Mapping) else x
 
 
-def _target_mask(losses, num_targets):
-  return tf.sequence_mask(num_targets, losses.shape[1], dtype=tf.float32)
+def _target_mask(outputs, num_targets):
+  return tf.sequence_mask(num_targets, outputs.shape[1], dtype=tf.float32)

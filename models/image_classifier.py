@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 import tensorflow as tf
 
-from models import emnist_cnn, resnet
+from models import emnist_cnn, lenet, linear, resnet
 from models.image_model_config import (
   CIFAR_SHAPE,
   EMNIST_SHAPE,
@@ -23,6 +23,10 @@ class ImageClassifier:
   a scale nor a bias."""
   logits: Callable[..., tf.Tensor]
   """(weights, images, *, dropout_seed=None) -> float32 [batch, num_classes]."""
+  features: Callable[..., tf.Tensor]
+  """(weights, images, *, dropout_seed=None) -> float32 [batch, width]: the
+  input of the last layer before its dropout. A model of one layer has its
+  logits here."""
   augment: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
   """(uint8 images, int32 [2] seed) -> uint8 images; in training only."""
   normalize: Callable[[tf.Tensor], tf.Tensor]
@@ -102,22 +106,32 @@ def _standardize(images: tf.Tensor) -> tf.Tensor:
   return tf.image.per_image_standardization(tf.cast(images, tf.float32))
 
 
+_OF_EMNIST = dict(
+  draw_kernel=emnist_cnn.draw_kernel,
+  # EMNIST is trained on as it is, and so are MNIST and Fashion-MNIST.
+  augment=lambda images, seed: images,
+  normalize=lambda images: tf.cast(images, tf.float32) / 255.0,
+  image_shape=EMNIST_SHAPE,
+)
+
 IMAGE_CLASSIFIERS: Mapping[str, ImageClassifier] = types.MappingProxyType(
   {
     'emnist_cnn': ImageClassifier(
-      draw_kernel=emnist_cnn.draw_kernel,
-      logits=emnist_cnn.logits,
-      # EMNIST is trained on as it is.
-      augment=lambda images, seed: images,
-      normalize=lambda images: tf.cast(images, tf.float32) / 255.0,
-      image_shape=EMNIST_SHAPE,
+      logits=emnist_cnn.logits, features=emnist_cnn.features, **_OF_EMNIST
     ),
     'resnet18': ImageClassifier(
       draw_kernel=resnet.draw_kernel,
       logits=resnet.logits,
+      features=resnet.features,
       augment=random_crop_and_flip,
       normalize=_standardize,
       image_shape=CIFAR_SHAPE,
+    ),
+    'linear': ImageClassifier(
+      logits=linear.logits, features=linear.logits, **_OF_EMNIST
+    ),
+    'lenet': ImageClassifier(
+      logits=lenet.logits, features=lenet.features, **_OF_EMNIST
     ),
   }
 )

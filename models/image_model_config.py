@@ -1,11 +1,12 @@
 """Shapes of the image models; no TensorFlow, so counting is free."""
 
 import dataclasses
+import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
 EMNIST_SHAPE = (28, 28, 1)
-"""Height, width and channels of the images that `emnist_cnn` was made for."""
+"""Height, width and channels of EMNIST, MNIST and Fashion-MNIST."""
 CIFAR_SHAPE = (32, 32, 3)
 """Height, width and channels of the images that `resnet18` was made for."""
 
@@ -17,6 +18,10 @@ _CNN_MIN_SIDE = 6
 # Channels and stride of each stage.
 _RESNET_STAGES = ((64, 1), (128, 2), (256, 2), (512, 2))
 _RESNET_BLOCKS_PER_STAGE = 2
+
+_LENET_CHANNELS = (6, 16)
+_LENET_HIDDEN_WIDTHS = (120, 84)
+_LENET_MIN_SIDE = 16
 
 
 def emnist_cnn_shapes(
@@ -32,11 +37,7 @@ def emnist_cnn_shapes(
     ValueError: If the images are too small.
   """
   height, width, channels = image_shape
-  if min(height, width) < _CNN_MIN_SIDE:
-    raise ValueError(
-      f'`image_shape` must have at least {_CNN_MIN_SIDE} x {_CNN_MIN_SIDE} '
-      f'pixels, found {height} x {width}.'
-    )
+  _check_sides(height, width, _CNN_MIN_SIDE)
   first, second = _CNN_CHANNELS
   # Each valid 3x3 convolution takes a pixel off every edge.
   num_features = ((height - 4) // 2) * ((width - 4) // 2) * second
@@ -107,7 +108,62 @@ def resnet_shapes(
   }
 
 
-_WEIGHT_SHAPES = {'emnist_cnn': emnist_cnn_shapes, 'resnet18': resnet_shapes}
+def linear_shapes(
+  num_classes: int, image_shape: tuple[int, int, int] = EMNIST_SHAPE
+) -> dict[str, tuple[int, ...]]:
+  """Returns the name and shape of both weights of a linear model, in order."""
+  return {
+    'head/kernel': (math.prod(image_shape), num_classes),
+    'head/bias': (num_classes,),
+  }
+
+
+def lenet_shapes(
+  num_classes: int, image_shape: tuple[int, int, int] = EMNIST_SHAPE
+) -> dict[str, tuple[int, ...]]:
+  """Returns the name and shape of every weight of LeNet, in order.
+
+  Args:
+    num_classes: Classes to tell apart, 10 for Fashion-MNIST.
+    image_shape: Height, width (each at least 16 pixels) and channels.
+
+  Raises:
+    ValueError: If the images are too small.
+  """
+  height, width, channels = image_shape
+  _check_sides(height, width, _LENET_MIN_SIDE)
+  first, second = _LENET_CHANNELS
+  hidden_1, hidden_2 = _LENET_HIDDEN_WIDTHS
+  (_, rows), (_, columns) = _lenet_sides(height), _lenet_sides(width)
+  return {
+    'conv_1/kernel': (5, 5, channels, first),
+    'conv_2/kernel': (5, 5, first, second),
+    'hidden_1/kernel': ((rows // 2) * (columns // 2) * second, hidden_1),
+    'hidden_2/kernel': (hidden_1, hidden_2),
+    'head/kernel': (hidden_2, num_classes),
+  }
+
+
+def _lenet_sides(side):
+  """Returns one side of the outputs of each of LeNet's convolutions."""
+  # A valid 5x5 convolution takes two pixels off every edge, pooling halves.
+  return side - 4, (side - 4) // 2 - 4
+
+
+def _check_sides(height, width, min_side):
+  if min(height, width) < min_side:
+    raise ValueError(
+      f'`image_shape` must have at least {min_side} x {min_side} pixels, found '
+      f'{height} x {width}.'
+    )
+
+
+_WEIGHT_SHAPES = {
+  'emnist_cnn': emnist_cnn_shapes,
+  'resnet18': resnet_shapes,
+  'linear': linear_shapes,
+  'lenet': lenet_shapes,
+}
 
 IMAGE_MODELS = tuple(_WEIGHT_SHAPES)
 """Names of the image models; `image_classifier.py` says how they compute."""
@@ -147,6 +203,11 @@ class ImageModelConfig:
   def num_convolved(self) -> int:
     """Returns the outputs of all convolutions for one image."""
     height, width, _ = self.image_shape
+    if self.name == 'linear':
+      return 0
+    if self.name == 'lenet':
+      sizes = _LENET_CHANNELS, _lenet_sides(height), _lenet_sides(width)
+      return sum(map(math.prod, zip(*sizes, strict=True)))
     if self.name == 'emnist_cnn':
       first, second = _CNN_CHANNELS
       # Each valid 3x3 convolution takes a pixel off every edge.

@@ -53,6 +53,18 @@ def logits(
   Returns:
     Float32 [batch, num_classes].
   """
+  *_, head_kernel, head_bias = weights
+  pooled = features(weights, images, dropout_seed=dropout_seed)
+  return tf.matmul(pooled, head_kernel) + head_bias
+
+
+def features(
+  weights: Sequence[tf.Tensor],
+  images: tf.Tensor,
+  *,
+  dropout_seed: tf.Tensor | None = None,
+) -> tf.Tensor:
+  """Returns the pooled feature map, float32 [batch, channels]; see `logits`."""
   del dropout_seed
   # The names depend on neither the classes nor the images.
   named = dict(zip(resnet_shapes(1), weights, strict=True))
@@ -74,8 +86,7 @@ def logits(
     outputs = convolve(f'{block.name}/conv_2', tf.nn.relu(outputs))
     outputs = tf.nn.relu(outputs + shortcut)
   # [batch, rows, columns, channels] -> [batch, channels]
-  features = tf.reduce_mean(outputs, axis=[1, 2])
-  return tf.matmul(features, named['head/kernel']) + named['head/bias']
+  return tf.reduce_mean(outputs, axis=[1, 2])
 
 
 def group_norm(

@@ -4,6 +4,7 @@ import gc
 import os
 import pathlib
 import signal
+import subprocess
 import sys
 import time
 
@@ -71,6 +72,22 @@ def shared_data():
     return path
 
   return find
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+  """A file system of 256 KiB; skips where none can be mounted."""
+  path = tmp_path / 'disk'
+  path.mkdir()
+  mount = ['mount', '-t', 'tmpfs', '-o', 'size=256k', 'tmpfs', str(path)]
+  try:
+    done = subprocess.run(mount, capture_output=True)
+  except FileNotFoundError:
+    pytest.skip('there is no mount command')
+  if done.returncode:
+    pytest.skip('needs the right to mount a file system')
+  yield path
+  subprocess.run(['umount', str(path)], check=True)
 
 
 @pytest.fixture(scope='session', autouse=True)

@@ -52,6 +52,28 @@ class Client(ClientLoader):
     return LoadedClient(dataset, {'num_rows': num_rows})
 
 
+@dataclasses.dataclass
+class KeepingClient(Client):
+  """A `Client` that keeps a model of three weights and a bias."""
+
+  kept: tuple[float, ...] | None = None
+  """Its weights; None: it takes part for the first time."""
+
+  def load(self) -> LoadedClient:
+    """Returns the data, and what it kept."""
+    import tensorflow as tf
+
+    data, counts = super().load()
+    weights = np.float32(self.kept or (0, 0, 0, 0))
+    state = tf.data.Dataset.from_tensors((weights[:3], weights[3]))
+    if self.kept is None:
+      state = state.take(0)
+    data = collections.OrderedDict(
+      data=data, state=collections.OrderedDict(model=state)
+    )
+    return LoadedClient(data, counts)
+
+
 class LightWorker:
   """Stands for a `RayWorker`, without TensorFlow: it is up in a second.
 

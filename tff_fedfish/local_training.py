@@ -76,6 +76,7 @@ class LocalResult(NamedTuple):
       batches; 0 without a step.
     dataset: The rows that were trained on, each once, in batches.
     optimizer_state: The optimizer's, after the last step.
+    num_steps: Int64, the local steps.
   """
 
   trainable: Structure
@@ -85,6 +86,7 @@ class LocalResult(NamedTuple):
   mean_loss: tf.Tensor
   dataset: tf.data.Dataset
   optimizer_state: Structure
+  num_steps: tf.Tensor
 
 
 def train(
@@ -98,6 +100,7 @@ def train(
   num_local_epochs: int | tf.Tensor,
   num_local_steps: int | None = None,
   micro_batch_size: int | None = None,
+  optimizer_state: Structure = None,
   extra_loss: ExtraLoss | None = None,
   correct_gradient: CorrectGradient | None = None,
   observer: GradientObserver | None = None,
@@ -120,6 +123,8 @@ def train(
     micro_batch_size: Rows of a batch that pass through the model at a time, >=
       1, see `batch_gradients`. Every slice draws its noise from the seed of its
       own first row. None: all.
+    optimizer_state: The optimizer's state at the start, such as that of the
+      client's last round; its hyperparameters are replaced. None: a fresh one.
     extra_loss: (weights, batch, output) -> scalar that is trained on beside the
       data loss. Neither the metrics nor the observer know of it.
     correct_gradient: (gradients, weights) -> the gradients that the optimizer
@@ -135,6 +140,8 @@ def train(
   specs = tf.nest.map_structure(
     lambda w: tf.TensorSpec(w.shape, w.dtype), trainable
   )
+  if optimizer_state is None:
+    optimizer_state = optimizer.initialize(specs)
   steps = _whole_passes(dataset, num_local_epochs, observer is not None)
   if num_local_steps is not None or _has_feature(
     dataset.element_spec, REPEATED
@@ -144,7 +151,7 @@ def train(
     )
   state = (
     trainable,
-    optimizer.set_hparams(optimizer.initialize(specs), hparams),
+    optimizer.set_hparams(optimizer_state, hparams),
     model.initialize_metrics_state(),
     tf.constant(0, tf.int64),
     tf.constant(0.0),
@@ -208,6 +215,7 @@ def train(
     mean_loss=tf.math.divide_no_nan(loss_sum, tf.cast(num_steps, tf.float32)),
     dataset=steps.trained_on,
     optimizer_state=optimizer_state,
+    num_steps=num_steps,
   )
 
 

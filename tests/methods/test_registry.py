@@ -145,7 +145,7 @@ def test_a_broken_installed_method_harms_no_other(install, capsys):
   assert list(registry.installed(problems.append)) == list(registry.BUILT_IN)
   (problem,) = problems
   assert "importing 'no_package.method' raised" in problem
-  assert registry.readers('mu') == ['fed_prox']
+  assert registry.readers('mu') == ['fed_prox', 'moon']
   assert main(['methods', '--json']) == 0
   printed = capsys.readouterr()
   assert len(json.loads(printed.out)) == len(registry.BUILT_IN)

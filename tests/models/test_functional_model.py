@@ -1,8 +1,10 @@
 """The language model as `tff.learning` sees it: masks, metrics, size."""
 
 import collections
+import dataclasses
 
 import numpy as np
+import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
@@ -114,6 +116,34 @@ def test_seeds_in_the_batch_change_no_prediction():
     spec.draw_initial_weights(), x, True
   )
   np.testing.assert_allclose(output['token_loss'], losses, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+  ('dtype', 'xla'),
+  [('float32', False), ('float32', True), ('bfloat16', False)],
+)
+def test_features_make_the_logits_of_every_target(dtype, xla):
+  config = dataclasses.replace(_CONFIG, compute_dtype=dtype)
+  spec = build_language_model(config, model_seed=1, xla=xla, noise_seeds=True)
+  weights = spec.draw_initial_weights()
+  tokens = tf.constant(
+    [[1, 2, 3, 4, 5], [6, 7, 0, 0, 0], [0, 0, 0, 0, 0]], tf.int32
+  )
+  x = collections.OrderedDict(
+    tokens=tokens, noise_seed=tf.ones([3, 2], tf.int32)
+  )
+  features, mask = spec.features(weights, x, tf.constant([3, 1, 0]))
+  # 3 rows of 4 positions.
+  assert features.shape == [12, 8]
+  assert features.dtype == mask.dtype == tf.float32
+  np.testing.assert_array_equal(mask, [1, 1, 1, 0, 1, 0, 0, 0, 0, 0, 0, 0])
+  logits = transformer.logits(config, weights[0], tokens[:, :-1])
+  np.testing.assert_allclose(
+    tf.matmul(features, weights[0][0], transpose_b=True),
+    tf.reshape(logits, [12, 11]),
+    rtol=1e-5 if dtype == 'float32' else 0.02,
+    atol=1e-6 if dtype == 'float32' else 2e-3,
+  )
 
 
 def test_weights_of_a_large_model_never_become_graph_constants():

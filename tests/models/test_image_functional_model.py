@@ -53,7 +53,7 @@ def test_tables_have_the_same_models():
     weights = initial_weights(shape, 1)
     found = [tuple(weight.shape) for weight in weights]
     assert found == list(weight_shapes(shape).values())
-    assert weight_shapes(shape)['head/bias'] == (7,)
+    assert weight_shapes(shape)['head/kernel'][1] == 7
 
 
 def test_counts_of_any_model():
@@ -70,7 +70,10 @@ def test_counts_of_any_model():
 @pytest.mark.parametrize(
   ('values', 'words'),
   [
-    (dict(name='vgg'), '`name` must be one of emnist_cnn, resnet18, found'),
+    (
+      dict(name='vgg'),
+      '`name` must be one of emnist_cnn, resnet18, linear, lenet, found',
+    ),
     (dict(num_classes=0), '`num_classes` must be at least 1, found 0'),
     (dict(image_shape=(8, 0, 1)), '`image_shape` must be at least 1, found 0'),
   ],
@@ -95,6 +98,26 @@ def test_evaluation_is_the_pure_function(spec):
   np.testing.assert_array_equal(
     _predict(spec, batch, False), _predict(spec, other, False)
   )
+
+
+def test_features_are_those_of_evaluation(spec):
+  batch = _batch()
+  weights = spec.draw_initial_weights()
+  features, mask = spec.features(weights, batch['x'], batch['y'])
+  assert features.shape == (3, 128) and features.dtype == tf.float32
+  np.testing.assert_array_equal(mask, np.ones(3, np.float32))
+  assert mask.dtype == tf.float32
+  *_, head_kernel, head_bias = weights[0]
+  np.testing.assert_allclose(
+    tf.matmul(features, head_kernel) + head_bias,
+    _predict(spec, batch, False),
+    rtol=1e-5,
+    atol=1e-6,
+  )
+  # Whatever the seeds.
+  other = _batch(noise_seed=(7, 8))
+  again, _ = spec.features(weights, other['x'], other['y'])
+  np.testing.assert_array_equal(features, again)
 
 
 def test_training_draws_from_the_first_row_alone(spec):

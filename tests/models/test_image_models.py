@@ -144,6 +144,22 @@ class TestEmnistCnn:
     # The variance of 4,000 has a relative deviation of sqrt(2 / 4000) = 2.2 %.
     assert abs(found.var() / 0.01306 - 1) < 0.11
 
+  def test_features_are_before_the_second_dropout(self):
+    *weights, head_kernel, head_bias = initial_weights(
+      _shape('emnist_cnn', 10), 1
+    )
+    weights = (*weights, head_kernel, head_bias + 0.5)
+    images = tf.cast(_images((28, 28, 1)), tf.float32) / 255.0
+    hidden = emnist_cnn.features(weights, images, dropout_seed=[1, 2])
+    without = emnist_cnn.features(weights, images)
+    assert np.abs(hidden - without).max() > 1e-3  # The first one is applied.
+    seed = tf.random.experimental.stateless_fold_in([1, 2], 1)
+    dropped = tf.nn.experimental.stateless_dropout(hidden, 0.5, seed)
+    np.testing.assert_array_equal(
+      emnist_cnn.logits(weights, images, dropout_seed=[1, 2]),
+      tf.matmul(dropped, head_kernel) + head_bias + 0.5,
+    )
+
   def test_images_too_small(self):
     with pytest.raises(ValueError, match='at least 6 x 6 pixels, found 5 x 28'):
       emnist_cnn_shapes(10, (5, 28, 1))
@@ -254,6 +270,27 @@ def test_every_weight_has_a_gradient_at_any_batch_size(name):
     assert logits.dtype == tf.float32
     for gradient in gradients:
       assert np.isfinite(gradient).all() and np.any(gradient != 0)
+
+
+@pytest.mark.usefixtures('two_blocks')
+@pytest.mark.parametrize(
+  ('name', 'width'),
+  # The second block of the cut ResNet has 64 channels.
+  [('emnist_cnn', 128), ('resnet18', 64), ('linear', 10), ('lenet', 84)],
+)
+def test_logits_are_the_head_of_the_features(name, width):
+  model, config = IMAGE_CLASSIFIERS[name], _shape(name, 10)
+  # Biases begin at 0, with which none would be missed.
+  weights = [w + 0.01 for w in initial_weights(config, 1)]
+  images = model.normalize(_images(model.image_shape))
+  features = model.features(weights, images)
+  assert features.shape == [3, width] and features.dtype == tf.float32
+  expected = features
+  if name != 'linear':
+    named = dict(zip(config.weight_shapes(), weights, strict=True))
+    expected = tf.matmul(features, named['head/kernel'])
+    expected += named.get('head/bias', 0.0)
+  np.testing.assert_array_equal(model.logits(weights, images), expected)
 
 
 class TestCropAndFlip:

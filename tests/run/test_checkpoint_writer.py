@@ -180,22 +180,6 @@ def test_negative_numbers_to_keep_are_refused(tmp_path, name):
     CheckpointWriter(tmp_path, **numbers)
 
 
-@pytest.fixture
-def small_disk(tmp_path):
-  """A file system of 256 KiB; skips where none can be mounted."""
-  path = tmp_path / 'disk'
-  path.mkdir()
-  mount = ['mount', '-t', 'tmpfs', '-o', 'size=256k', 'tmpfs', str(path)]
-  try:
-    done = subprocess.run(mount, capture_output=True)
-  except FileNotFoundError:
-    pytest.skip('there is no mount command')
-  if done.returncode:
-    pytest.skip('needs the right to mount a file system')
-  yield path
-  subprocess.run(['umount', str(path)], check=True)
-
-
 def test_full_disk(small_disk):
   directory = small_disk / 'checkpoints'
   path = directory / 'round_00000002'

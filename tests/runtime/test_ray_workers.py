@@ -12,13 +12,17 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_fedfish.algorithms.fed_fish import build_fed_fish
+from tff_fedfish.algorithms.slots.client_io import KeptSlot
+from tff_fedfish.algorithms.slots.compose import compose
 from tff_fedfish.errors import FailedError, UserError
 from tff_fedfish.runtime import (
   in_process_context,
   ray_cluster,
   ray_pool,
   ray_workers,
+  round_options,
 )
+from tff_fedfish.runtime.client_outputs import collect_client_outputs
 from tff_fedfish.runtime.round_options import (
   RoundInterrupted,
   RoundOptions,
@@ -227,6 +231,89 @@ def test_stop_does_not_wait_for_clients(process, workers, loads):
       workers,
       should_stop=lambda: bool(_process_ids(loads, 2)),
     )
+
+
+class TestClientOutputs:
+  """Clients whose models are kept, and handed over by the workers."""
+
+  @pytest.fixture(scope='class')
+  def keeping(self):
+    keeps = KeptSlot(
+      initial=lambda trainable: trainable,
+      # Half of what it kept, so that this counts too.
+      next=lambda client: tf.nest.map_structure(
+        lambda new, old: new + old / 2,
+        client.local.trainable,
+        client.start.kept['model'],
+      ),
+    )
+    return compose(
+      linear_models.linear_model(3),
+      client_optimizer=linear_models.sgd(0.1),
+      server_optimizer=linear_models.sgd(1.0),
+      num_local_epochs=1,
+      client_weighting=tff.learning.ClientWeighting.NUM_EXAMPLES,
+      make_update=lambda client: client.model_delta(),
+      aggregation_factory=tff.aggregators.MeanFactory(no_nan_division=True),
+      kept_slots={'model': keeps},
+    )
+
+  def _clients(self, directory, **of_client_4):
+    return [
+      ray_clients.KeepingClient(
+        n,
+        str(directory),
+        kept=(n, 1.0, -n, 2.0) if n % 2 else None,
+        **(of_client_4 if n == 4 else {}),
+      )
+      for n in range(_NUM_CLIENTS)
+    ]
+
+  def _round(self, process, clients, workers=None):
+    with collect_client_outputs() as outputs:
+      options, _ = round_options.current()
+      receive = options.on_client_output
+      output, outcome = _round(
+        process, clients, workers, on_client_output=receive
+      )
+    return output, outputs, outcome
+
+  def test_same_as_in_process(self, keeping, workers, tmp_path):
+    clients = self._clients(tmp_path)
+    output, outputs, _ = self._round(keeping, clients, workers)
+    expected, expected_outputs, _ = self._round(keeping, clients)
+    assert list(outputs) == list(range(_NUM_CLIENTS))
+    _assert_same(output, expected)
+    _assert_same(outputs, expected_outputs)
+    # Handed over only where they are asked for.
+    unasked, _ = _round(keeping, clients, workers)
+    _assert_same(unasked, expected)
+
+  def test_outputs_that_are_lost_with_their_worker(
+    self, keeping, workers, tmp_path
+  ):
+    # Parts [0], [1, 2], [3, 4]. Client 0 waits, so the second part's outputs
+    # still lie with the worker that client 4 ends.
+    clients = self._clients(tmp_path, num_deaths=1)
+    clients[0].waits_for = 'go'
+
+    def let_go():
+      while len(list(tmp_path.glob('4-*'))) < 2:
+        time.sleep(0.02)
+      (tmp_path / 'go').touch()
+
+    thread = threading.Thread(target=let_go, daemon=True)
+    thread.start()
+    output, outputs, outcome = self._round(keeping, clients, workers)
+    thread.join()
+    assert outcome.num_lost_workers == 1
+    # The second part was run again.
+    assert len(list(tmp_path.glob('1-*'))) == 2
+    expected, expected_outputs, _ = self._round(
+      keeping, self._clients(tmp_path)
+    )
+    _assert_same(output, expected)
+    _assert_same(outputs, expected_outputs)
 
 
 def test_two_threads_take_turns(process, workers, expected, tmp_path):

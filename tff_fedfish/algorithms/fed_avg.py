@@ -25,6 +25,7 @@ def build_fed_avg(
   max_delta_norm: float | None = None,
   num_local_steps: int | None = None,
   micro_batch_size: int | None = None,
+  keeps_optimizer_state: bool = False,
 ) -> tff.learning.templates.LearningProcess:
   """Builds FedAvg.
 
@@ -35,7 +36,7 @@ def build_fed_avg(
 
   Args:
     model: A FunctionalModel, or a ModelSpec for weights drawn in the graph.
-    client_optimizer: Local optimizer; its state starts from zero every round.
+    client_optimizer: Local optimizer.
     server_optimizer: Consumes the mean model delta as a gradient.
     num_local_epochs: E, passes over a client's data per round, >= 1.
     client_weighting: w_i: the rows that were trained on, each counted once, or
@@ -47,6 +48,8 @@ def build_fed_avg(
       passes.
     micro_batch_size: Rows of a batch that pass through the model at a time, >=
       1; their gradients are averaged. None: all.
+    keeps_optimizer_state: Whether clients keep the state of their optimizer
+      between rounds; the process is a `StatefulLearningProcess` then.
 
   Returns:
     The learning process; metrics `client_work`, `aggregator`, `finalizer`.
@@ -66,4 +69,5 @@ def build_fed_avg(
     max_delta_norm=max_delta_norm,
     num_local_steps=num_local_steps,
     micro_batch_size=micro_batch_size,
+    keeps_optimizer_state=keeps_optimizer_state,
   )

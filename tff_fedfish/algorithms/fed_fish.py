@@ -57,6 +57,7 @@ def build_fed_fish(
   max_delta_norm: float | None = None,
   num_local_steps: int | None = None,
   micro_batch_size: int | None = None,
+  keeps_optimizer_state: bool = False,
 ) -> tff.learning.templates.LearningProcess:
   """Builds FedFish.
 
@@ -116,6 +117,7 @@ def build_fed_fish(
       estimators make their pass over these rows.
     micro_batch_size: Rows of a batch that pass through the model at a time, >=
       1; their gradients are averaged before they are squared. None: all.
+    keeps_optimizer_state: See `build_fed_avg`; not with 'second_moment'.
 
   Returns:
     The learning process; metrics `client_work`, `aggregator`, `finalizer`.
@@ -144,6 +146,7 @@ def build_fed_fish(
     max_delta_norm=max_delta_norm,
     num_local_steps=num_local_steps,
     micro_batch_size=micro_batch_size,
+    keeps_optimizer_state=keeps_optimizer_state,
   )
   if fisher_power == 0 or plain_mean_fraction == 1:
     return compose(

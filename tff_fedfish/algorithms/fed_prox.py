@@ -39,6 +39,7 @@ def build_fed_prox(
   max_delta_norm: float | None = None,
   num_local_steps: int | None = None,
   micro_batch_size: int | None = None,
+  keeps_optimizer_state: bool = False,
 ) -> tff.learning.templates.LearningProcess:
   """Builds FedProx.
 
@@ -61,6 +62,7 @@ def build_fed_prox(
     max_delta_norm: See `build_fed_avg`.
     num_local_steps: See `build_fed_avg`.
     micro_batch_size: See `build_fed_avg`.
+    keeps_optimizer_state: See `build_fed_avg`.
 
   Returns:
     The learning process; metrics `client_work`, `aggregator`, `finalizer`. With
@@ -76,15 +78,15 @@ def build_fed_prox(
   is_count = isinstance(patience, int) and patience >= 1
   require(is_count, 'patience', 'an integer of at least 1', patience)
 
-  def build_correct_gradient(initial_trainable, state):
-    strength = state['mu'] if state else mu
+  def build_correct_gradient(start):
+    strength = start.method['mu'] if start.method else mu
 
     def correct_gradient(gradients, weights):
       return tf.nest.map_structure(
         lambda g, w, start: g + tf.cast(strength, g.dtype) * (w - start),
         gradients,
         weights,
-        initial_trainable,
+        start.trainable,
       )
 
     return correct_gradient
@@ -107,9 +109,10 @@ def build_fed_prox(
     )
 
   method_state = MethodState(
-    initial=adaptive_mu.initial_state(mu),
+    initial=lambda specs: adaptive_mu.initial_state(mu),
     summands=lambda client: (client.local.mean_loss, tf.constant(1.0)),
     next=next_state,
+    reported=tuple(adaptive_mu.initial_state(mu)),
   )
   return compose(
     model,
@@ -124,4 +127,5 @@ def build_fed_prox(
     max_delta_norm=max_delta_norm,
     num_local_steps=num_local_steps,
     micro_batch_size=micro_batch_size,
+    keeps_optimizer_state=keeps_optimizer_state,
   )

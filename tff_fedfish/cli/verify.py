@@ -1,14 +1,18 @@
-"""Read a grouped corpus once, and check every byte, record and count.
+"""Read a grouped corpus, or a run, once, and check every byte.
 
-Stops at the first damaged record and names it.
+Of a corpus also every record and count; of a run its checkpoints and, where its
+clients keep tensors, those of the last checkpoint. Stops at the first thing
+that is damaged and names it.
 
 Example:
   fedfish verify corpora/c4
+  fedfish verify runs/moon
 """
 
 import argparse
+import pathlib
 
-SUMMARY = 'check that a grouped corpus is whole'
+SUMMARY = 'check that a grouped corpus or a run is whole'
 
 _PROGRESS_BYTES = 1 << 20
 
@@ -16,12 +20,16 @@ _PROGRESS_BYTES = 1 << 20
 def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Adds the arguments of `fedfish verify`."""
   parser.add_argument(
-    'directory', metavar='DIR', help='a directory that `fedfish group` wrote'
+    'directory',
+    metavar='DIR',
+    help='a directory that `fedfish group` or `fedfish train` wrote',
   )
 
 
 def run(arguments: argparse.Namespace) -> int:
-  """Checks a grouped corpus, and prints what was checked."""
+  """Checks a grouped corpus or a run, and prints what was checked."""
+  if (pathlib.Path(arguments.directory) / 'config.json').exists():
+    return _verify_run(arguments.directory)
   from tff_fedfish.data.manifest import read_manifest
   from tff_fedfish.data.verify import verify_corpus
   from tff_fedfish.printing import count
@@ -47,5 +55,20 @@ def run(arguments: argparse.Namespace) -> int:
     f'{count(checked.num_records, "record")}, '
     f'{count(checked.num_examples, "example")}, '
     f'{count(checked.num_words, "word")}, {count(checked.num_bytes, "byte")}.'
+  )
+  return 0
+
+
+def _verify_run(directory):
+  from tff_fedfish.printing import count, format_bytes
+  from tff_fedfish.progress import Progress
+  from tff_fedfish.run import verify
+
+  with Progress('verify', verify.num_steps(directory), unit='file') as progress:
+    found = verify.verify_run(directory, on_step=progress.advance)
+  print(
+    f'{directory}: OK ({count(found.num_checkpoints, "checkpoint")}, '
+    f'{count(found.num_client_states, "client state")}, '
+    f'{format_bytes(found.num_bytes)})'
   )
   return 0

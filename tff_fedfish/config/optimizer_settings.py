@@ -98,6 +98,12 @@ class OptimizerSettings(Section, section='client_work'):
       for name, reader in unread_settings(self).items()
       if name in changed and name not in may_keep
     ]
+    keeps = getattr(self, 'keeps_optimizer_state', False)
+    if keeps is True and self.optimizer == 'sgd' and self.momentum == 0:
+      problems.append(
+        f'`{section}.keeps_optimizer_state` must be false with optimizer '
+        "'sgd' without momentum, which has no moments, found true"
+      )
     uses_nesterov = self.optimizer == 'sgd' and self.nesterov is True
     if uses_nesterov and self.momentum == 0:
       problems.append(
@@ -134,7 +140,11 @@ class ClientWorkConfig(OptimizerSettings):
   """Work of one client in one round."""
 
   optimizer: Literal['sgd', 'adamw'] = 'sgd'
-  """The client optimizer; its state starts from zero each round."""
+  """The client optimizer."""
+  keeps_optimizer_state: bool = False
+  """Whether clients keep the optimizer's moments between rounds, as DiLoCo's
+  workers do. False: moments start from zero each round. Takes disk, see
+  `client_states`."""
   num_local_epochs: int = number(at_least=1)
   """Passes over the client's sequences per round. Unit: epochs, >= 1."""
   local_batch_size: int = number(4, at_least=1)

@@ -16,7 +16,7 @@ from tff_fedfish.config.optimizer_settings import ClientWorkConfig, ServerConfig
 from tff_fedfish.config_fields import ConfigError, Section, number, seed
 from tff_fedfish.data.images.image_corpora import IMAGE_CORPORA
 from tff_fedfish.methods import registry
-from tff_fedfish.methods.method import Method
+from tff_fedfish.methods.method import Method, Slot
 from tff_fedfish.methods.settings import AlgorithmConfig
 
 # Of a cohort that several workers share, where the config does not say.
@@ -31,8 +31,8 @@ class ModelConfig(Section, section='model'):
 
   preset: str
   """A name of `PRESETS` in models/transformer_config.py; 'custom': all four
-  sizes are given here; for images 'emnist_cnn' or 'resnet18', which read
-  nothing else of this section."""
+  sizes are given here; for images 'emnist_cnn', 'resnet18', 'linear' or
+  'lenet', which read nothing else of this section."""
   num_layers: int | None = number(None, at_least=1)
   """Blocks of attention and MLP, >= 1."""
   width: int | None = number(None, at_least=1)
@@ -149,6 +149,17 @@ class CheckpointsConfig(Section, section='checkpoints'):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class ClientStatesConfig(Section, section='client_states'):
+  """Tensors that clients keep between rounds, on disk."""
+
+  dtype: Literal['float32', 'bfloat16'] = 'float32'
+  """Type of floats on disk; 'bfloat16' halves their size and rounds them."""
+  max_bytes: int = number(64 * 2**30, at_least=1)
+  """Size at which a run stops after saving a checkpoint. Unit: bytes, >= 1. May
+  change when a run is resumed."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class EngineConfig(Section, section='engine'):
   """Execution of the rounds."""
 
@@ -194,6 +205,7 @@ class TrainConfig:
   training: TrainingConfig
   evaluation: EvaluationConfig
   checkpoints: CheckpointsConfig
+  client_states: ClientStatesConfig = ClientStatesConfig()
   engine: EngineConfig = EngineConfig()
 
   def __post_init__(self):
@@ -211,6 +223,15 @@ class TrainConfig:
   def method(self) -> Method:
     """The declaration of the method, `algorithm.name`."""
     return registry.find(self.algorithm.name)
+
+  @property
+  def kept_slots(self) -> tuple[Slot, ...]:
+    """Tensors that each client keeps between rounds."""
+    slots = self.method.slots(self)
+    if self.client_work.keeps_optimizer_state:
+      num_moments = self.client_work.step_cost().num_state_tensors
+      slots += (Slot('optimizer', num_moments),)
+    return slots
 
   @property
   def num_partial_sums(self) -> int:

@@ -1,6 +1,7 @@
 """`fedfish evaluate`: a checkpoint on the clients of a corpus."""
 
 import contextlib
+import functools
 import itertools
 import os
 import pathlib
@@ -17,6 +18,7 @@ from tff_fedfish.evaluation.personalization import MIN_SEQUENCES
 from tff_fedfish.progress import Progress, Stages
 from tff_fedfish.run import (
   checkpoints,
+  client_states,
   cohort_data,
   corpus_identity,
   divergence,
@@ -66,6 +68,9 @@ def evaluate(
       tokenizer = run_inputs.open_tokenizer(config, vocabulary)
   found = checkpoints.load_checkpoint(checkpoint_path, None, verify=False)
   run_directory.require_same_run(found, config, tokenizer, vocabulary)
+  states = None
+  if options.barrier and config.kept_slots:
+    states = client_states.states_of_checkpoint(found)
   identity = corpus_identity.identify(config, corpus)
   split, kind = None, options.client_split
   if found.contents.get('corpus_fingerprint') == identity.fingerprint:
@@ -119,6 +124,7 @@ def evaluate(
       # Always what the run itself trains on.
       run_inputs.training_clients(config, split),
       run_inputs.training_rows(config, corpus, tokenizer),
+      states,
     )
   summary = results.summarize_evaluation(
     clients,
@@ -224,9 +230,9 @@ class _Measurement:
         progress.advance(loss=entries[-1].loss_after)
     return rows
 
-  def barrier(self, participating, client_rows):
+  def barrier(self, participating, client_rows, states):
     from tff_fedfish.evaluation import barrier, effective_sample_size
-    from tff_fedfish.run import learning_setup
+    from tff_fedfish.run import kept_tensors, learning_setup
     from tff_fedfish.runtime import round_options
 
     config = self._config
@@ -237,13 +243,17 @@ class _Measurement:
       process.initialize.type_signature.result,
       self._loaded.path,
     )
-    round_num = self._loaded.round_num + 1
+    round_num, kept = self._loaded.round_num + 1, {}
+    if states is not None:
+      slots = kept_tensors.slots_of(process)
+      kept['kept_of'] = functools.partial(kept_tensors.find, states, slots)
     state = learning_setup.with_rates(process, state, config, round_num)
     cohort = cohort_data.cohort(
       config,
       participating,
       client_rows,
       round_num,
+      **kept,
     )
     effective = effective_sample_size.EffectiveClients(
       effective_sample_size.informed_mass_of(config),

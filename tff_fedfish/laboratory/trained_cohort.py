@@ -31,6 +31,11 @@ class Trainer:
     Raises:
       UserError: If the clients send anything else.
     """
+    if config.kept_slots:
+      raise UserError(
+        '`config.client_work.keeps_optimizer_state` must be false in a '
+        'laboratory, whose clients take part once, found true.'
+      )
     self._key = _key(config)
     self._processes = []
     before = 0

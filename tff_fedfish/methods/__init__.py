@@ -6,7 +6,13 @@ outside this package spells a method's name.
 """
 
 from tff_fedfish.config_fields import number
-from tff_fedfish.methods.method import ClientCost, Column, Method, Traffic
+from tff_fedfish.methods.method import (
+  ClientCost,
+  Column,
+  Method,
+  Slot,
+  Traffic,
+)
 from tff_fedfish.methods.settings import AlgorithmConfig
 
 __all__ = [
@@ -14,6 +20,7 @@ __all__ = [
   'ClientCost',
   'Column',
   'Method',
+  'Slot',
   'Traffic',
   'number',
 ]

@@ -21,8 +21,8 @@ def to_json_dict(method: Method) -> dict[str, Any]:
 
   Returns:
     name, title, summary, source, `settings` (name, kind, choices, bounds,
-    default, doc), and `traffic`: models up and down per client and round, with
-    the default settings.
+    default, doc), `traffic`: models up and down per client and round, and
+    `slots`: what a client keeps, both with the default settings.
   """
   return {
     'name': method.name,
@@ -32,6 +32,7 @@ def to_json_dict(method: Method) -> dict[str, Any]:
     'settings': _settings(method.settings, own_fields(method.settings)),
     'shared_settings': _shared_settings(),
     'traffic': method.traffic(_default_config(method))._asdict(),
+    'slots': [slot._asdict() for slot in method.slots(_default_config(method))],
   }
 
 
@@ -62,12 +63,22 @@ def section(method: Method, name: str) -> str:
   parts = [
     f'## {method.title} (`{name}`)',
     method.summary,
-    f'Models per client and round: {uplink:g} up, {downlink:g} down. Source: '
-    f'{method.source}.',
+    f'Models per client and round: {uplink:g} up, {downlink:g} down.'
+    f'{_keeps(found["slots"])} Source: {method.source}.',
     *([_table(found['settings'])] if found['settings'] else []),
     f'```\n{_COMMAND} --config.algorithm.name={name}\n```',
   ]
   return '\n\n'.join(parts)
+
+
+def _keeps(slots) -> str:
+  if not slots:
+    return ''
+  kept = ', '.join(f'{s["name"]} ({s["num_models"]:g})' for s in slots)
+  return (
+    f' Models that a client keeps: {kept}; see '
+    '[client states](client_states.md).'
+  )
 
 
 def _default_config(method: Method) -> types.SimpleNamespace:

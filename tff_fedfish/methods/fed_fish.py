@@ -132,6 +132,11 @@ def _problems(config):
         'clipped gradients are no Fisher diagonal, found '
         f'{work.max_gradient_norm}'
       )
+    if work.keeps_optimizer_state:
+      problems.append(
+        f'`config.client_work.keeps_optimizer_state` must be false {chosen}, '
+        'as it would hold gradients of earlier rounds, found true'
+      )
   if settings.plain_mean_tensors == 'logits' and config.data.holds_images:
     problems.append(
       "`config.algorithm.plain_mean_tensors` must be 'none' with corpus "

@@ -28,6 +28,15 @@ class Traffic(typing.NamedTuple):
   """From the server to the client."""
 
 
+class Slot(typing.NamedTuple):
+  """Tensors that every client keeps between rounds."""
+
+  name: str
+  """Such as `control_variate`."""
+  num_models: float
+  """Their size, in models."""
+
+
 class Column(typing.NamedTuple):
   """A column of metrics.csv that a method adds."""
 
@@ -51,7 +60,12 @@ class ClientCost:
   models_summed: int = 1
   """Models over which the server forms sums."""
   models_in_training: int = 0
-  """Models that a client holds in its local steps."""
+  """Models that a client holds in its local steps, those that it keeps
+  included."""
+  extra_forwards: int = 0
+  """Forward passes in a local step besides the data loss's, without logits."""
+  extra_backwards: int = 0
+  """How many of them are differentiated."""
   pass_after_training: Literal['none', 'batches', 'rows'] = 'none'
   """Gradients computed after local training and squared: none, one per batch,
   or one per row."""
@@ -78,13 +92,19 @@ class Method:
     builder: 'module:function', imported late. The function takes the model and
       the keywords `client_optimizer`, `server_optimizer`, `num_local_epochs`,
       `client_weighting`, those of `arguments`, and of `max_delta_norm`,
-      `num_local_steps` and `micro_batch_size` those that are set. It returns a
-      `tff.learning.templates.LearningProcess`.
+      `num_local_steps`, `micro_batch_size` and `keeps_optimizer_state` those
+      that are set. It returns a `tff.learning.templates.LearningProcess`.
     arguments: Keywords of the builder beyond those: by default every setting
       that `AlgorithmConfig` does not have.
     traffic: Models that a client sends and receives in a round. To describe
       the method it is given a config with `algorithm` only, at its defaults.
     cost: Extra work and memory of a client.
+    slots: What a client keeps between rounds. Its builder gives `compose` slots
+      of the same names.
+    takes_num_clients: Whether the builder takes `num_clients`, the number of
+      clients that may take part, where that is known.
+    requires_all_clients: Whether a round in which a client fails, or is not
+      finite, must end the run.
     columns: Columns that it adds to metrics.csv.
     client_mass: 'module:function', imported late; None: the client weight in
       every coordinate. The function takes the config and returns a function
@@ -111,6 +131,9 @@ class Method:
   arguments: Callable[['TrainConfig'], dict[str, Any]] = own_settings
   traffic: Callable[['TrainConfig'], Traffic] = lambda config: Traffic()
   cost: Callable[['TrainConfig'], ClientCost] = lambda config: ClientCost()
+  slots: Callable[['TrainConfig'], tuple[Slot, ...]] = lambda config: ()
+  takes_num_clients: bool = False
+  requires_all_clients: Callable[['TrainConfig'], bool] = lambda config: False
   columns: Callable[['TrainConfig'], tuple[Column, ...]] = lambda config: ()
   client_mass: str | None = None
   plain_mean_fraction: Callable[['TrainConfig'], float] = lambda config: 0.0
@@ -143,6 +166,8 @@ class Method:
     Imports the builder's module.
     """
     given = dict.fromkeys(_SHARED_KEYWORDS) | self._keywords(config)
+    if self.takes_num_clients:
+      given['num_clients'] = None
     try:
       inspect.signature(load(self.builder)).bind(None, **given)
     except TypeError as error:
@@ -152,22 +177,34 @@ class Method:
         'to the builder, or leave out the setting.'
       ) from error
 
-  def build(self, config: 'TrainConfig', model: Any, **shared: Any) -> Any:
+  def build(
+    self,
+    config: 'TrainConfig',
+    model: Any,
+    *,
+    num_clients: int | None = None,
+    **shared: Any,
+  ) -> Any:
     """Returns the learning process.
 
     Args:
       config: The run's config; `algorithm` is an instance of `settings`.
       model: The model.
+      num_clients: Clients that may take part. None: not known.
       **shared: `client_optimizer`, `server_optimizer`, `num_local_epochs` and
         `client_weighting`, for TFF.
     """
-    return load(self.builder)(model, **shared, **self._keywords(config))
+    keywords = shared | self._keywords(config)
+    if self.takes_num_clients:
+      keywords['num_clients'] = num_clients
+    return load(self.builder)(model, **keywords)
 
   def _keywords(self, config):
     """Returns the keywords of the builder that not every run has."""
     # A builder needs to know only those that are set.
     work = {n: getattr(config.client_work, n) for n in _OPTIONAL_KEYWORDS}
-    set_ones = {n: value for n, value in work.items() if value is not None}
+    is_default = (None, False)
+    set_ones = {n: v for n, v in work.items() if v not in is_default}
     return set_ones | self.arguments(config)
 
 
@@ -177,7 +214,12 @@ _SHARED_KEYWORDS = (
   'num_local_epochs',
   'client_weighting',
 )
-_OPTIONAL_KEYWORDS = ('max_delta_norm', 'num_local_steps', 'micro_batch_size')
+_OPTIONAL_KEYWORDS = (
+  'max_delta_norm',
+  'num_local_steps',
+  'micro_batch_size',
+  'keeps_optimizer_state',
+)
 
 
 def load(path: str) -> Any:

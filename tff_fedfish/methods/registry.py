@@ -16,7 +16,14 @@ import types
 from collections.abc import Callable, Mapping
 
 from tff_fedfish.errors import UserError
-from tff_fedfish.methods import fed_avg, fed_fish, fed_prox, fed_sgd
+from tff_fedfish.methods import (
+  fed_avg,
+  fed_fish,
+  fed_prox,
+  fed_sgd,
+  moon,
+  scaffold,
+)
 from tff_fedfish.methods.method import Method
 from tff_fedfish.methods.settings import kind_of
 
@@ -26,6 +33,8 @@ _MODULES = (
   fed_fish,
   fed_prox,
   fed_sgd,
+  moon,
+  scaffold,
 )
 BUILT_IN: Mapping[str, Method] = types.MappingProxyType(
   {module.METHOD.name: module.METHOD for module in _MODULES}

@@ -84,7 +84,10 @@ def of_round(config: TrainConfig) -> RoundFlops:
   num_rows = num_clients * steps.num_sequences
   num_epochs = config.client_work.num_local_epochs
   one_forward = forward(shape, num_rows)
-  one_backward = backward(shape, num_rows).total
+  gradient = backward(shape, num_rows)
+  one_backward, cost = gradient.total, config.method.cost(config)
+  extra_forward = cost.extra_forwards * (one_forward.total - one_forward.logits)
+  extra_backward = cost.extra_backwards * (gradient.total - gradient.logits)
   one_pass_after = one_forward.total + one_backward
   one_pass_after += config.algorithm.samples_labels * one_forward.logits
   num_squares = steps.num_steps_after_training + steps.num_observed_steps
@@ -92,15 +95,14 @@ def of_round(config: TrainConfig) -> RoundFlops:
   # Once per weight of every client.
   over_weights = num_clients * num_weights
   parts = dict(
-    local_forward=num_epochs * one_forward.total,
-    local_backward=num_epochs * one_backward,
+    local_forward=num_epochs * (one_forward.total + extra_forward),
+    local_backward=num_epochs * (one_backward + extra_backward),
     # A square and its sum.
     pass_after_training=(steps.num_passes - num_epochs) * one_pass_after
     + 2 * num_squares * over_weights,
     client_optimizer=steps.num_local_steps * step_cost * over_weights,
     # The delta is a difference.
-    client_sums=(1 + config.method.cost(config).flops_per_weight)
-    * over_weights,
+    client_sums=(1 + cost.flops_per_weight) * over_weights,
     # A quotient of two sums.
     server=(1 + config.server.step_cost().num_operations) * num_weights,
   )

@@ -148,7 +148,11 @@ def moments_of_client(config: TrainConfig) -> dict[str, Parts]:
     'models of the method': method_cost.models_after_training * weights,
     'sums over micro-batches': slice_sums * (pass_after == 'batches'),
   }
-  moments = _moments_of_gradient('local step', shape, num_rows, in_training)
+  # Another forward pass that is differentiated keeps activations, too.
+  num_kept_rows = num_rows * (1 + method_cost.extra_backwards)
+  moments = _moments_of_gradient(
+    'local step', shape, num_kept_rows, in_training
+  )
   if pass_after == 'none':
     if method_cost.models_after_training:
       moments['after training'] = _with_idle(shape, num_rows, after)

@@ -11,6 +11,7 @@ from tff_fedfish.data import row_counts
 from tff_fedfish.data.manifest import read_manifest
 from tff_fedfish.errors import UserError
 from tff_fedfish.planning import client_steps, flops, memory
+from tff_fedfish.planning.client_states import StatesOnDisk, states_on_disk
 from tff_fedfish.printing import format_bytes
 
 if typing.TYPE_CHECKING:
@@ -85,6 +86,8 @@ class RoundPlan:
   """None if nothing was timed."""
   counting: RowCounting | None = None
   """None if it is not needed, or the corpus is not there."""
+  client_states: StatesOnDisk | None = None
+  """None if clients keep nothing."""
 
   def to_json_dict(self) -> dict[str, Any]:
     """Returns the plan as JSON values."""
@@ -135,6 +138,7 @@ def plan_round(config: TrainConfig, *, timing: bool = True) -> RoundPlan:
     traffic=traffic(config),
     time=time,
     counting=row_counting(config),
+    client_states=states_on_disk(config),
   )
 
 

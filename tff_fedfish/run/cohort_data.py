@@ -1,9 +1,10 @@
 """Data of the clients of a round, as a function of config and round."""
 
+import collections
 import dataclasses
 import functools
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tff_fedfish.config.data_settings import DataConfig
@@ -18,6 +19,7 @@ from tff_fedfish.data.merged_clients import Merge
 from tff_fedfish.data.sequences import ClientRows, Rows
 from tff_fedfish.data.tokenizers import load_tokenizer
 from tff_fedfish.run import run_inputs
+from tff_fedfish.run.kept_tensors import KeptTensors
 from tff_fedfish.runtime.client_data import ClientLoader, LoadedClient
 
 
@@ -73,6 +75,8 @@ class TrainingClient(ClientLoader):
   samples_labels: bool = False
   """Whether rows need seeds to draw labels from. Those of images have them
   anyway, the same ones."""
+  kept: KeptTensors | None = None
+  """Tensors that it kept. None: clients keep nothing."""
 
   def sequences(self) -> Rows:
     """Returns what the client trains on, shuffled and capped."""
@@ -102,8 +106,10 @@ class TrainingClient(ClientLoader):
       counts['num_clients_below_one_batch'] = int(
         not len(sequences) and sequences.num_dropped_sequences > 0
       )
-    dataset = sequences_lib.to_dataset(sequences, self.batch_size)
-    return LoadedClient(dataset, counts)
+    data = sequences_lib.to_dataset(sequences, self.batch_size)
+    if self.kept is not None:
+      data = collections.OrderedDict(data=data, state=self.kept.datasets())
+    return LoadedClient(data, counts)
 
 
 def cohort(
@@ -111,11 +117,17 @@ def cohort(
   participating: Sequence[bytes],
   client_rows: ClientRows,
   round_num: int,
+  kept_of: Callable[[bytes, int], KeptTensors | None] = lambda *_: None,
 ) -> list[TrainingClient]:
   """Returns the cohort of a round, counted from 1, in the order of the draw.
 
-  Where the config says no size, all that participate are the cohort, in their
-  order.
+  Args:
+    config: The run's.
+    participating: Clients that may be drawn. Where the config says no size, all
+      of them are the cohort, in their order.
+    client_rows: Their rows.
+    round_num: The round.
+    kept_of: (client, round) -> what the client kept before it.
   """
   work, client_ids = config.client_work, participating
   if config.cohorts.cohort_size is not None:
@@ -136,6 +148,7 @@ def cohort(
       batch_size=work.local_batch_size,
       batches=config.data.client_batches,
       samples_labels=config.algorithm.samples_labels,
+      kept=kept_of(client_id, round_num),
     )
     for client_id in client_ids
   ]

@@ -45,17 +45,18 @@ def keep_last(
   kept = {}
 
   @functools.wraps(build)
-  def get(config):
+  def get(config, **facts):
     key = (
       # Two of one's own methods may share a name, or pass on any setting.
       type(config.algorithm),
       repr(config.method.arguments(config)),
       run_directory.settings_fingerprint(config),
+      *facts.items(),
     )
     if key not in kept:
       while len(kept) >= MAX_KEPT:
         del kept[next(iter(kept))]
-      kept[key] = build(config)
+      kept[key] = build(config, **facts)
     return kept[key]
 
   return get
@@ -81,12 +82,19 @@ def build_model(config: TrainConfig) -> ModelSpec:
 
 @keep_last
 def build_learning_process(
-  config: TrainConfig,
+  config: TrainConfig, *, num_clients: int | None = None
 ) -> tff.learning.templates.LearningProcess:
-  """Returns the learning process of a config."""
+  """Returns the learning process of a config.
+
+  Args:
+    config: The config.
+    num_clients: Clients that may take part. None: the process is not for
+      training.
+  """
   return config.method.build(
     config,
     build_model(config),
+    num_clients=num_clients,
     client_optimizer=build_client_optimizer(config),
     server_optimizer=build_optimizer(
       config.server, are_matrices(config.model_shape())

@@ -105,6 +105,7 @@ def timing_names(config: TrainConfig) -> tuple[str, ...]:
     *_TIMING_NAMES,
     *(['barrier_seconds'] * bool(evaluation.barrier_every_num_rounds)),
     *(['diagnostics_seconds'] * bool(evaluation.diagnostics_every_num_rounds)),
+    *(['client_state_bytes'] * bool(config.kept_slots)),
   )
 
 

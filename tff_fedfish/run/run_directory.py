@@ -36,6 +36,7 @@ MAY_CHANGE = frozenset(
     'engine.gpus_per_worker',
     'engine.ray_address',
     'engine.quorum',
+    'client_states.max_bytes',
     # They may have moved; their content is compared.
     'data.directory',
     'data.vocabulary',

@@ -14,6 +14,7 @@ import tensorflow_federated as tff
 
 from tff_fedfish.runtime import (
   client_data,
+  client_outputs,
   freed_memory,
   round_options,
   tff_internals,
@@ -47,6 +48,8 @@ class ClientWorkSpec:
   num_accumulated: int
   """How many of the tensors that `work` returns are accumulated; what follows
   is to be summed up."""
+  outputs: range
+  """Positions of the accumulated tensors that are handed on, too."""
 
   @classmethod
   def from_form(
@@ -65,6 +68,7 @@ class ClientWorkSpec:
       num_accumulated=len(
         values.tensor_types(form.work.type_signature.result[0])
       ),
+      outputs=client_outputs.find(form.work.type_signature.result[0])[0],
     )
 
 
@@ -75,6 +79,7 @@ class ClientRunner:
     """Compiles the parts."""
     self._zero = GraphFunction(_proto(spec.zero))
     self._work_and_accumulate = _join(spec)
+    self._num_outputs = len(spec.outputs)
     self._data_type = tff_internals.deserialize_type(
       tff_internals.computation_pb2.Type.FromString(spec.data_type)
     )
@@ -90,6 +95,7 @@ class ClientRunner:
     outcome: round_options.RoundOutcome,
     *,
     on_first_failure: Callable[[round_options.ClientFailure, Exception], None],
+    on_output: Callable[[int, list[Any]], None] | None = None,
     failed_once: Collection[int] = (),
     should_stop: Callable[[], bool] | None = None,
   ) -> PartialSum:
@@ -102,6 +108,8 @@ class ClientRunner:
       clients: (index in the cohort, loader or data) of each.
       outcome: What loaders count, and who is left out, is added to it.
       on_first_failure: Called before a client is run again; may raise.
+      on_output: Receives each client's index and the tensors of its output as
+        arrays. None where the spec has none.
       failed_once: Indices of clients that have raised before.
       should_stop: Asked before each client.
 
@@ -142,8 +150,11 @@ class ClientRunner:
           # The iterator has gone on to the next client.
           load = functools.partial(client_data.load, client)
         else:
+          first_output = len(results) - self._num_outputs
+          if on_output is not None:
+            on_output(index, [*map(values.to_numpy, results[first_output:])])
           accumulator = results[:num_accumulated]
-          to_sum = results[num_accumulated:]
+          to_sum = results[num_accumulated:first_output]
           if secure_sums:
             to_sum = [*map(tf.add, secure_sums, to_sum)]
           secure_sums = to_sum
@@ -160,7 +171,7 @@ def _join(spec):
   num_passed = spec.num_accumulated
   if not accumulate.tensorflow.initialize_op:
     # One function: what a client sends is then added up in its own memory.
-    return GraphFunction(work, accumulate, num_passed)
+    return GraphFunction(work, accumulate, num_passed, spec.outputs)
   # Variables may be made from what a client sends: it must be there first.
   work, accumulate = GraphFunction(work), GraphFunction(accumulate)
 
@@ -168,7 +179,8 @@ def _join(spec):
     num_kept = accumulate.num_arguments - num_passed
     update = work(arguments[num_kept:])
     total = accumulate(arguments[:num_kept] + update[:num_passed])
-    return total + update[num_passed:]
+    outputs = [update[position] for position in spec.outputs]
+    return total + update[num_passed:] + outputs
 
   return work_and_accumulate
 
@@ -220,5 +232,6 @@ def partial_sums(
       [(index, clients[index]) for index in part],
       outcome,
       on_first_failure=on_first_failure,
+      on_output=options.on_client_output,
       should_stop=options.should_stop,
     )

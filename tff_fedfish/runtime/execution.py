@@ -1,6 +1,7 @@
 """Runs one TFF computation in this process: a local one, or a whole round."""
 
 import contextlib
+import dataclasses
 import threading
 from typing import Any
 
@@ -9,6 +10,7 @@ import tensorflow_federated as tff
 
 from tff_fedfish.runtime import (
   client_data,
+  client_outputs,
   client_runner,
   freed_memory,
   placement,
@@ -106,23 +108,37 @@ class RoundExecution:
     self._spec = client_runner.ClientWorkSpec.from_form(
       form, self._type.parameter[1].member
     )
+    _, self._output_type = client_outputs.find(
+      form.work.type_signature.result[0]
+    )
     self._prepare, self._merge, self._report, self._update = map(
       _compile, (form.prepare, form.merge, form.report, form.update)
     )
     self._secure_sums = _SecureSums(form)
-    self._client_work = None
+    self._client_work = {}
     self._lock = threading.Lock()
 
-  def compiled_client_work(self) -> client_runner.ClientRunner:
+  def compiled_client_work(
+    self, *, with_outputs: bool = False
+  ) -> client_runner.ClientRunner:
     """Returns the clients' side, compiled when it is first wanted here."""
     with self._lock:
-      if self._client_work is None:
-        self._client_work = client_runner.ClientRunner(self._spec)
-      return self._client_work
+      if with_outputs not in self._client_work:
+        runner = client_runner.ClientRunner(self._client_spec(with_outputs))
+        self._client_work[with_outputs] = runner
+      return self._client_work[with_outputs]
+
+  def _client_spec(self, with_outputs):
+    if with_outputs:
+      return self._spec
+    # Left out of the graph: they may take a pass or a model's memory.
+    return dataclasses.replace(self._spec, outputs=range(0))
 
   def __call__(self, argument: Any) -> Any:
     """Runs one round; state leaves are eager tensors, the rest NumPy."""
     options, outcome = round_options.current()
+    options = self._with_output_type(options)
+    with_outputs = options.on_client_output is not None
     state_type, data_type = self._type.parameter
     state, data = tff_internals.from_container(argument, recursive=False)
     # Raises TFF's own error for anything but a list of clients.
@@ -133,11 +149,11 @@ class RoundExecution:
       num_earlier_failures = len(outcome.failures)
       arguments = (self._prepare(state), data, options, outcome)
       if options.workers is None:
-        parts = client_runner.partial_sums(
-          self.compiled_client_work(), *arguments
-        )
+        work = self.compiled_client_work(with_outputs=with_outputs)
+        parts = client_runner.partial_sums(work, *arguments)
       else:
-        parts = options.workers.partial_sums(self._spec, *arguments)
+        spec = self._client_spec(with_outputs)
+        parts = options.workers.partial_sums(spec, *arguments)
       # Workers have their own copy, and this process may need the memory.
       del arguments
       # Closed at once where the round fails: workers are then free again.
@@ -154,7 +170,8 @@ class RoundExecution:
         options, outcome.failures[num_earlier_failures:], len(data)
       )
       if accumulator is None:
-        accumulator = self.compiled_client_work().zero()
+        work = self.compiled_client_work(with_outputs=with_outputs)
+        accumulator = work.zero()
       accumulator = self._report(accumulator)
       results = self._update(
         state + accumulator + self._secure_sums.finish(secure_sums)
@@ -162,6 +179,19 @@ class RoundExecution:
     num_state = len(values.tensor_types(self._type.result[0]))
     rest = [*map(values.to_numpy, results[num_state:])]
     return values.unflatten(results[:num_state] + rest, self._type.result)
+
+  def _with_output_type(self, options):
+    """Returns options whose `on_client_output` takes flat arrays, or None."""
+    receive, output_type = options.on_client_output, self._output_type
+    if receive is None:
+      return options
+
+    def on_client_output(index, arrays):
+      receive(index, values.unflatten(arrays, output_type))
+
+    return dataclasses.replace(
+      options, on_client_output=output_type and on_client_output
+    )
 
 
 class BroadcastExecution:

@@ -4,6 +4,7 @@ import contextlib
 import itertools
 import threading
 import weakref
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -22,7 +23,9 @@ class GraphFunction:
   is passed as its variant tensor, so that nothing is serialized.
   """
 
-  def __init__(self, proto, then=None, num_passed: int = 0):
+  def __init__(
+    self, proto, then=None, num_passed: int = 0, returned: Sequence[int] = ()
+  ):
     """Imports one graph, or two of which the second takes from the first.
 
     Variables and tables are created in every call, from the arguments if
@@ -38,6 +41,8 @@ class GraphFunction:
         parameters of `then` followed by those of `proto`, and returns the
         results of `then` followed by the other results of `proto`.
       num_passed: See `then`.
+      returned: Results of `proto`, by position, to be returned last even if
+        `then` takes them.
 
     Raises:
       ValueError: If a proto is of another kind.
@@ -54,6 +59,7 @@ class GraphFunction:
       num_kept = len(second.feeds) - num_passed
       feeds = second.feeds[:num_kept] + feeds
       fetches = second.fetches + fetches[num_passed:]
+    fetches = fetches + [first.fetches[position] for position in returned]
     with graph.as_default():
       # A fetch may be a feed, or be fetched twice; identities are neither.
       results = [tf.identity(graph.as_graph_element(name)) for name in fetches]

@@ -38,6 +38,9 @@ class PartResult(NamedTuple):
   secure_sums: list[np.ndarray]
   outcome: RoundOutcome
   """Counts and failures of the part's clients."""
+  outputs: Sequence[tuple[int, Any]] = ()
+  """Index of each client, and a reference to its output in Ray's object store:
+  only one client's need be in the driver's memory."""
 
 
 class _PartAbandoned(Exception):
@@ -84,13 +87,17 @@ class RayWorker:
       The part's sums, or the client that raised for the first time: the part is
       then to be run again from its start, so that the order of its sum stays.
     """
+    import ray
     import tensorflow as tf
 
     from tff_fedfish.runtime import client_runner, placement, values
 
     if self._spec != spec:
       self._spec, self._client_work = spec, client_runner.ClientRunner(spec)
-    outcome = RoundOutcome()
+    outcome, outputs = RoundOutcome(), []
+
+    def on_output(index, arrays):
+      outputs.append((index, ray.put(arrays)))
 
     def on_first_failure(failure, error):
       raise _PartAbandoned(failure) from error
@@ -102,6 +109,7 @@ class RayWorker:
           clients,
           outcome,
           on_first_failure=on_first_failure,
+          on_output=on_output if spec.outputs else None,
           failed_once=failed_once,
         )
       except _PartAbandoned as abandoned:
@@ -110,6 +118,7 @@ class RayWorker:
       [*map(values.as_array, partial.accumulator)],
       [*map(values.as_array, partial.secure_sums)],
       outcome,
+      outputs,
     )
 
 

@@ -167,9 +167,12 @@ class RayWorkers(contextlib.AbstractContextManager):
             if result is None:
               waiting.appendleft(part)
             else:
-              done[part.index] = result
+              done[part.index] = part, result
           while next_index in done:
-            result = done.pop(next_index)
+            part, result = done.pop(next_index)
+            if not self._hand_on(result.outputs, options):
+              waiting.appendleft(part)
+              break
             outcome.counts.update(result.outcome.counts)
             outcome.failures.extend(result.outcome.failures)
             yield PartialSum(
@@ -259,6 +262,24 @@ class RayWorkers(contextlib.AbstractContextManager):
     part.avoided = worker
     part.failed_once.add(result.client_index)
     return part, None
+
+  def _hand_on(self, outputs, options):
+    """Hands on the outputs of a part's clients; False: it is to be run again.
+
+    Those handed on before are then handed on again, with the same values.
+    """
+    import ray
+
+    for index, reference in outputs:
+      try:
+        arrays = ray.get(reference)
+      # Gone with the worker that laid them into the store.
+      except ray.exceptions.RayError:
+        return False
+      options.on_client_output(index, arrays)
+      # A copy of them would be alive with the next one.
+      del arrays
+    return True
 
   @contextlib.contextmanager
   def _abandoning_what_is_left(self):

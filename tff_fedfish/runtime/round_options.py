@@ -60,6 +60,11 @@ class RoundOptions:
   should_stop: Callable[[], bool] | None = None
   """Asked before each client; where it returns True, RoundInterrupted is
   raised and the round leaves nothing behind."""
+  on_client_output: Callable[[int, Any], None] | None = None
+  """Receives each client's position and its output (`client_outputs.py`), in
+  cohort order; after a worker was lost a client may come again, with the same
+  output. What it raises is the round's exception. Only clients that took part
+  have one. None: outputs are not computed."""
   workers: Any = None
   """Runner of the parts of a cohort, such as `ray_workers.RayWorkers`; None:
   this process."""

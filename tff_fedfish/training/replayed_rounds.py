@@ -8,6 +8,7 @@ from tff_fedfish.evaluation import barrier, results
 from tff_fedfish.evaluation.results import ClientBarrier
 from tff_fedfish.mathematics import directions
 from tff_fedfish.run import cohort_data
+from tff_fedfish.run.kept_tensors import KeptTensors
 from tff_fedfish.runtime import round_options
 from tff_fedfish.runtime.round_options import RoundInterrupted
 from tff_fedfish.training.round_callbacks import (
@@ -17,15 +18,21 @@ from tff_fedfish.training.round_callbacks import (
   RoundCallback,
 )
 
+KeptOf = Callable[[bytes, int], KeptTensors | None]
+
 _BARRIER_NAME = re.compile(r'round_(\d{8,})\.csv')
 
 
 class _Replay:
   """The clients that took part in a round, to be trained again."""
 
-  def __init__(self, run, done, should_stop):
+  def __init__(self, run, done, should_stop, kept_of):
     self._cohort = cohort_data.cohort(
-      run.config, run.participating, run.client_rows, done.round_num
+      run.config,
+      run.participating,
+      run.client_rows,
+      done.round_num,
+      kept_of,
     )
     self._done, self._should_stop = done, should_stop
     self.failures: list[tuple[bytes, str]] = []
@@ -70,6 +77,7 @@ class Barrier(RoundCallback):
   Args:
     run: The run. Files of rounds after its position are removed.
     should_stop: Asked before each client.
+    kept_of: See `cohort_data.cohort`.
 
   Attributes:
     clients: Those of the last round that took part in it and have sequences, in
@@ -77,9 +85,15 @@ class Barrier(RoundCallback):
     means: The means of their model deltas; None where it was not due.
   """
 
-  def __init__(self, run: BuiltRun, should_stop: Callable[[], bool]):
+  def __init__(
+    self,
+    run: BuiltRun,
+    should_stop: Callable[[], bool],
+    kept_of: KeptOf = lambda *_: None,
+  ):
     self._run = run
     self._should_stop = should_stop
+    self._kept_of = kept_of
     self._directory = run.workdir / 'barrier'
     self.clients: Sequence[ClientBarrier] | None = None
     self.means: barrier.BareMeans | None = None
@@ -112,7 +126,7 @@ class Barrier(RoundCallback):
     run, start = self._run, time.monotonic()
     if not self.is_due(done.round_num):
       return
-    clients = _Replay(run, done, self._should_stop)
+    clients = _Replay(run, done, self._should_stop, self._kept_of)
     means = barrier.BareMeans(run.config, done.state_before)
     self.clients = barrier.measure_clients(
       run.process,
@@ -161,12 +175,18 @@ class Diagnostics(RoundCallback):
     run: The run.
     should_stop: Asked before each client.
     barrier: That of the run; where it measured the round, its means are taken.
+    kept_of: See `cohort_data.cohort`.
   """
 
   def __init__(
-    self, run: BuiltRun, should_stop: Callable[[], bool], barrier: Barrier
+    self,
+    run: BuiltRun,
+    should_stop: Callable[[], bool],
+    barrier: Barrier,
+    kept_of: KeptOf = lambda *_: None,
   ):
     self._run = run
+    self._kept_of = kept_of
     self._should_stop = should_stop
     self._barrier = barrier
 
@@ -183,7 +203,7 @@ class Diagnostics(RoundCallback):
     means = self._barrier.means
     num_failed = done.metrics.get('barrier/num_failed_clients')
     if means is None:
-      clients = _Replay(run, done, self._should_stop)
+      clients = _Replay(run, done, self._should_stop, self._kept_of)
       means = barrier.bare_means(
         run.process,
         done.state_before,

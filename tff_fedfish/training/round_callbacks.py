@@ -158,8 +158,18 @@ class Checkpoints(RoundCallback):
     writer: Writes them; to be entered and left.
   """
 
-  def __init__(self, run: BuiltRun):
+  def __init__(
+    self, run: BuiltRun, contents_of: Callable[[int], dict[str, Any]]
+  ):
+    """Saves nothing yet.
+
+    Args:
+      run: The run.
+      contents_of: From a round, what its checkpoint keeps beside the state and
+        what every checkpoint of the run keeps.
+    """
     self._run = run
+    self._contents_of = contents_of
     config, checked = run.config, run.checked
     self.writer = CheckpointWriter(
       run.workdir / run_directory.CHECKPOINTS_NAME,
@@ -191,7 +201,7 @@ class Checkpoints(RoundCallback):
     self.writer.save(
       round_num,
       learning_setup.to_tensors(state, state_type),
-      self._contents,
+      self._contents | self._contents_of(round_num),
       keep_rounds=self._run.checked.history.good_and_finite(round_num),
     )
     self._saved_round = round_num

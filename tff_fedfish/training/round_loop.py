@@ -1,12 +1,14 @@
 """The training loop: rounds, each followed by its callbacks."""
 
 import contextlib
+import dataclasses
 import math
 import pathlib
 import sys
 import time
 
 from tff_fedfish.config.schema import TrainConfig
+from tff_fedfish.errors import FailedError
 from tff_fedfish.evaluation import client_evaluator
 from tff_fedfish.progress import Progress, Stages
 from tff_fedfish.run import (
@@ -26,6 +28,7 @@ from tff_fedfish.runtime.round_options import (
 )
 from tff_fedfish.training import replayed_rounds, round_callbacks
 from tff_fedfish.training.interruption import Interruption
+from tff_fedfish.training.kept_states import KeptStates
 from tff_fedfish.training.round_callbacks import (
   BuiltRun,
   FinishedRound,
@@ -54,7 +57,8 @@ def run_rounds(
     run_directory.start(config, workdir, checked.tokenizer, checked.identity)
     stack.enter_context(checked.log)
     interruption = stack.enter_context(Interruption('client'))
-    saved = round_callbacks.Checkpoints(run)
+    kept = KeptStates(run)
+    saved = round_callbacks.Checkpoints(run, kept.checkpoint_contents)
     stack.enter_context(saved.writer)
     workers, engine = None, config.engine
     if engine.kind == 'ray':
@@ -73,18 +77,24 @@ def run_rounds(
       should_stop=lambda: interruption.requested is not None,
       workers=workers,
     )
-    barrier = replayed_rounds.Barrier(run, options.should_stop)
+    barrier = replayed_rounds.Barrier(run, options.should_stop, kept.kept_of)
     callbacks = (
       barrier,
-      replayed_rounds.Diagnostics(run, options.should_stop, barrier),
+      replayed_rounds.Diagnostics(
+        run, options.should_stop, barrier, kept.kept_of
+      ),
       round_callbacks.HeldOutScore(run, options.should_stop),
+      # States before the row, and the row before the checkpoint.
+      kept,
       round_callbacks.Log(run),
       saved,
     )
     stack.enter_context(saved.saving_on_failure())
     with contextlib.suppress(RoundInterrupted):
-      _RoundLoop(run, options, callbacks).run(saved.writer, stages)
+      _RoundLoop(run, options, callbacks, kept).run(saved.writer, stages)
     saved.save()
+    saved.writer.wait()
+    kept.collect(run.position.round_num)
   return _exit_code(run, interruption)
 
 
@@ -95,7 +105,10 @@ def _build(config, workdir, checked, stages):
   )
   context = set_in_process_context()
   with stages('building the model and its learning process'):
-    process = learning_setup.build_learning_process(config)
+    participating = run_inputs.training_clients(config, checked.split)
+    process = learning_setup.build_learning_process(
+      config, num_clients=len(participating)
+    )
     if (
       config.evaluation.barrier_every_num_rounds
       or config.evaluation.diagnostics_every_num_rounds
@@ -121,7 +134,7 @@ def _build(config, workdir, checked, stages):
     process=process,
     evaluator=evaluator,
     position=position,
-    participating=run_inputs.training_clients(config, checked.split),
+    participating=participating,
     client_rows=client_rows,
   )
 
@@ -129,8 +142,9 @@ def _build(config, workdir, checked, stages):
 class _RoundLoop:
   """Runs rounds, and moves the run's position."""
 
-  def __init__(self, run, options, callbacks):
+  def __init__(self, run, options, callbacks, kept):
     self._run = run
+    self._kept = kept
     self._options = options
     self._callbacks = callbacks
     self._client_rows = cohort_data.rows_for_engine(
@@ -165,18 +179,32 @@ class _RoundLoop:
           # The last good checkpoint may still be being written.
           checkpoint_writer.wait()
           history.require_not_diverged()
+        self._kept.require_room()
 
   def _run_round(self, round_num, write_line):
     """Runs a round; interrupted, it leaves no trace."""
+    try:
+      return self._run_whole_round(round_num, write_line)
+    finally:
+      self._kept.abandon()
+
+  def _run_whole_round(self, round_num, write_line):
     run, config, start = self._run, self._run.config, time.monotonic()
     clients = cohort_data.cohort(
-      config, run.participating, self._client_rows, round_num
+      config,
+      run.participating,
+      self._client_rows,
+      round_num,
+      self._kept.kept_of,
     )
     # Not kept: a round that is given up leaves the state as it was.
     state = learning_setup.with_rates(
       run.process, run.position.state, config, round_num
     )
-    with use_round_options(self._options) as outcome:
+    options = dataclasses.replace(
+      self._options, on_client_output=self._kept.begin(round_num, clients)
+    )
+    with use_round_options(options) as outcome:
       output = run.process.next(state, clients)
     for failure in outcome.failures[: round_callbacks.MAX_FAILURES_SHOWN]:
       client_id = clients[failure.client_index].client_id
@@ -190,6 +218,8 @@ class _RoundLoop:
       num_clients=len(clients),
       columns=config.method.columns(config),
     ) | round_metrics.rates_by_column(config, round_num)
+    if config.method.requires_all_clients(config):
+      _require_all_clients(round_num, config, clients, outcome, metrics)
     seconds = time.monotonic() - start
     self._finish(
       FinishedRound(
@@ -215,6 +245,22 @@ class _RoundLoop:
       callback.record(done)
     position = self._run.position
     position.round_num, position.state = done.round_num, done.state
+
+
+def _require_all_clients(round_num, config, clients, outcome, metrics):
+  """Raises FailedError unless every client took part in a round."""
+  found = f'{metrics["train/num_non_finite_clients"]} were not finite'
+  if outcome.failures:
+    first = outcome.failures[0]
+    client_id = clients[first.client_index].client_id
+    found = f'client {client_id!r} failed: {first.message}'
+  elif not metrics['train/num_non_finite_clients']:
+    return
+  raise FailedError(
+    f'Round {round_num}: algorithm.name {config.algorithm.name!r} as it is set '
+    f'requires every client in every round, but {found}. The rounds before it '
+    'are saved.'
+  )
 
 
 def _exit_code(run, interruption):

@@ -21,7 +21,7 @@ from tff_fedfish.data.tokenizers import Tokenizer
 from tff_fedfish.errors import UserError, UserErrors
 from tff_fedfish.evaluation import evaluation_clients
 from tff_fedfish.methods import registry
-from tff_fedfish.planning import memory
+from tff_fedfish.planning import client_states, memory
 from tff_fedfish.printing import format_bytes
 from tff_fedfish.run import (
   corpus_identity,
@@ -31,6 +31,7 @@ from tff_fedfish.run import (
   run_directory,
   run_inputs,
 )
+from tff_fedfish.run.client_states import ClientStates
 from tff_fedfish.run.corpus_identity import Corpus
 from tff_fedfish.runtime import ray_cluster
 
@@ -139,6 +140,10 @@ def check_run(
     with problems():
       if found:
         _require_same_inputs(config, found, identity, tokenizer, vocabulary)
+        if config.kept_slots:
+          ClientStates(run).require_as_after(
+            found.round_num, found.contents.get('client_states')
+          )
       if has_own_columns:
         log = metrics_files.MetricsLog(
           run,
@@ -171,8 +176,11 @@ def print_warnings(
   parent = pathlib.Path(workdir or '.').resolve()
   # What is on the disk already takes no more of it.
   num_saved_bytes = sum(
-    path.stat().st_size for path in parent.glob('checkpoints/*/*')
+    path.stat().st_size
+    for pattern in ('checkpoints/*/*', 'client_states/*/*')
+    for path in parent.glob(pattern)
   )
+  states = client_states.states_on_disk(config)
   while not parent.exists():
     parent = parent.parent
   for what, where, needed, available in (
@@ -183,9 +191,9 @@ def print_warnings(
       environment.memory_bytes()['available'],
     ),
     (
-      'disk for checkpoints',
+      'disk for checkpoints' + ' and client states' * (states is not None),
       f'the disk of {str(parent)!r}',
-      checkpoint_bytes(config),
+      checkpoint_bytes(config) + (states.total_bytes if states else 0),
       shutil.disk_usage(parent).free + num_saved_bytes,
     ),
   ):

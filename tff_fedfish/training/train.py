@@ -9,9 +9,9 @@ from models.model_shapes import num_parameters, weight_shapes
 from tff_fedfish import communication, files
 from tff_fedfish.config import loading as config_loading
 from tff_fedfish.config.schema import TrainConfig
-from tff_fedfish.planning import client_steps, plan
+from tff_fedfish.planning import client_states, client_steps, plan
 from tff_fedfish.progress import Stages
-from tff_fedfish.run import run_directory
+from tff_fedfish.run import run_directory, run_inputs
 from tff_fedfish.training import run_checks
 
 
@@ -73,6 +73,12 @@ def dry_run(config: TrainConfig, workdir: str | os.PathLike | None) -> None:
   checked.history.require_not_diverged()
   if (counting := plan.row_counting(config)) is not None:
     print(f'Counting rows at the start: {counting}.')
+  num_clients = None
+  if checked.split is not None:
+    num_clients = len(run_inputs.training_clients(config, checked.split))
+  states = client_states.states_on_disk(config, num_clients)
+  if states is not None:
+    print(f'Client states on disk: {states}.')
   run_checks.print_warnings(config, workdir)
   run_checks.print_unknown_tokens(checked)
 

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_fedfish.algorithms.slots import client_io
 from tff_fedfish.algorithms.slots.bounds import is_all_finite, zero_unless
 from tff_fedfish.local_training import LocalResult
 
@@ -27,28 +28,33 @@ class ClientUpdate(NamedTuple):
     counts: Int32 scalars by name, to be summed over the clients that are
       finite; reported beside `num_empty_clients`.
     summands: The method state's, see `MethodState`; () without one.
+    kept: Structures by slot that the client keeps; empty without slots.
   """
 
   local: LocalResult
   update: Structure
   counts: Mapping[str, tf.Tensor]
   summands: Structure = ()
+  kept: Mapping[str, Structure] = {}
 
 
 class MethodState(NamedTuple):
   """A method's own state on the server, which every client receives.
 
   Attributes:
-    initial: Scalars or arrays of NumPy by field name, before the first round.
+    initial: (specs of the trainable weights) -> tensors or numbers by field
+      name, before the first round.
     summands: (the trained client) -> structure of float tensors, to be summed
       over the clients that have data and are finite.
     next: (state, sums, counts) -> state after a round, plain TensorFlow. The
       counts are those of `metrics['client_work']['clients']`.
+    reported: Fields that are metrics, too, as they were when the round began.
   """
 
-  initial: Mapping[str, Any]
+  initial: Callable[[Structure], Mapping[str, Any]]
   summands: Callable[[Any], Structure]
   next: Callable[[Structure, Structure, Mapping[str, tf.Tensor]], Structure]
+  reported: tuple[str, ...] = ()
 
 
 def split_state(
@@ -64,20 +70,27 @@ def accepted(
 ) -> tuple[Structure, tf.Tensor, tf.Tensor]:
   """Returns (update, w_i, whether update and metrics are finite).
 
-  That is what the aggregator is given of a client: if they are not finite, the
-  update is zero and w_i 0.
+  That is what the aggregator is given of a client: if they, or what the client
+  would keep, are not finite, the update is zero and w_i 0.
   """
   # The loss too: it may be infinite where its gradient is not.
   is_finite = is_all_finite(
-    [client.update, client.local.metrics, client.summands]
+    [client.update, client.local.metrics, client.summands, client.kept]
   )
   update = zero_unless(is_finite, client.update)
-  # 0 without examples.
-  weight = client.local.num_examples
+  weight = weight_of(client.local, client_weighting)
+  return update, tf.where(is_finite, weight, 0.0), is_finite
+
+
+@tf.autograph.experimental.do_not_convert
+def weight_of(
+  local: LocalResult, client_weighting: tff.learning.ClientWeighting
+) -> tf.Tensor:
+  """Returns w_i of a finite client, float32; 0 without examples."""
+  weight = local.num_examples
   if client_weighting is tff.learning.ClientWeighting.UNIFORM:
     weight = weight > 0
-  weight = tf.where(is_finite, tf.cast(weight, tf.float32), 0.0)
-  return update, weight, is_finite
+  return tf.cast(weight, tf.float32)
 
 
 def build_client_work(
@@ -85,10 +98,9 @@ def build_client_work(
   weights_type: tff.Type,
   client_optimizer: tff.learning.optimizers.Optimizer,
   client_weighting: tff.learning.ClientWeighting,
-  client_update: Callable[
-    [Structure, Structure, Structure, tf.data.Dataset], ClientUpdate
-  ],
+  client_update: Callable[[Structure, Structure, Structure, Any], ClientUpdate],
   method_state: MethodState | None = None,
+  kept_specs: Mapping[str, tuple[tf.TensorSpec, ...]] | None = None,
 ) -> tff.learning.templates.ClientWorkProcess:
   """Builds client work from one client's computation.
 
@@ -98,11 +110,12 @@ def build_client_work(
     client_optimizer: Its hyperparameters become the state of this slot; with a
       method state, its entry `hparams`.
     client_weighting: NUM_EXAMPLES (rows of one pass) or UNIFORM.
-    client_update: (state of this slot, trainable, non_trainable, dataset) ->
-      ClientUpdate, plain TensorFlow.
-    method_state: Becomes the entry `method` of the state of this slot. The
-      state that a round's clients used is reported by its field names. None:
+    client_update: (state of this slot, trainable, non_trainable, the client's
+      argument) -> ClientUpdate, plain TensorFlow.
+    method_state: Becomes the entry `method` of the state of this slot. None:
       the method has none.
+    kept_specs: Tensors that clients keep, as `client_io.kept_specs` returns
+      them. None or empty: clients keep nothing.
 
   Returns:
     The process. A client whose update or loss is not finite takes part as
@@ -118,23 +131,22 @@ def build_client_work(
       '`client_weighting` must be a tff.learning.ClientWeighting, found '
       f'{client_weighting!r}.'
     )
-  data_type = tff.SequenceType(
-    tff.types.tensorflow_to_type(functional_model.input_spec)
+  kept_specs = kept_specs or {}
+  data_type = client_io.client_data_type(
+    functional_model.input_spec, kept_specs
   )
   initial_hparams = client_optimizer.get_hparams(
     client_optimizer.initialize(tf.TensorSpec([], tf.float32))
   )
 
-  initial_state = initial_hparams
-  if method_state:
-    initial_state = collections.OrderedDict(
-      hparams=initial_hparams,
-      method=collections.OrderedDict(method_state.initial),
-    )
-
   @tff.federated_computation
   def initialize():
-    return tff.federated_value(initial_state, tff.SERVER)
+    if method_state:
+      return tff.federated_eval(
+        _initial_state(initial_hparams, method_state, functional_model),
+        tff.SERVER,
+      )
+    return tff.federated_value(initial_hparams, tff.SERVER)
 
   state_type = initialize.type_signature.result.member
   hparams_type = state_type['hparams'] if method_state else state_type
@@ -151,9 +163,9 @@ def build_client_work(
 
   @tff.tensorflow.computation(state_type, weights_type, data_type)
   @tf.function
-  def work(state, weights, dataset):
+  def work(state, weights, client_data):
     client = client_update(
-      state, weights.trainable, weights.non_trainable, dataset
+      state, weights.trainable, weights.non_trainable, client_data
     )
     num_examples = client.local.num_examples
     update, weight, is_finite = accepted(client, client_weighting)
@@ -172,14 +184,16 @@ def build_client_work(
       },
     )
     result = tff.learning.templates.ClientResult(update, weight)
-    summands = client.summands
+    summands, output = client.summands, ()
+    has_data = tf.logical_and(is_finite, num_examples > 0)
     if method_state:
-      has_data = tf.logical_and(is_finite, num_examples > 0)
       summands = zero_unless(has_data, summands)
-    return result, metrics, counts, summands
+    if kept_specs:
+      output = client_io.client_output(client.kept, has_data)
+    return result, metrics, counts, summands, output
 
   if method_state:
-    _, _, counts_type, summands_type = work.type_signature.result
+    _, _, counts_type, summands_type, _ = work.type_signature.result
 
     @tff.tensorflow.computation(state_type, summands_type, counts_type)
     @tf.function
@@ -195,7 +209,7 @@ def build_client_work(
     tff.FederatedType(data_type, tff.CLIENTS),
   )
   def next_fn(state, weights, client_data):
-    result, metrics, counts, summands = tff.federated_map(
+    result, metrics, counts, summands, output = tff.federated_map(
       work, (tff.federated_broadcast(state), weights, client_data)
     )
     train = tff.learning.metrics.sum_then_finalize(
@@ -204,11 +218,13 @@ def build_client_work(
     counts = tff.federated_sum(counts)
     measurements = collections.OrderedDict(train=train, clients=counts)
     if method_state:
-      for name in method_state.initial:
+      for name in method_state.reported:
         measurements[name] = getattr(state.method, name)
       state = tff.federated_map(
         next_state, (state, tff.federated_sum(summands), counts)
       )
+    if kept_specs:
+      measurements['num_client_outputs'] = client_io.send_client_output(output)
     return tff.templates.MeasuredProcessOutput(
       state, result, tff.federated_zip(measurements)
     )
@@ -219,3 +235,17 @@ def build_client_work(
     get_hparams_fn=get_hparams,
     set_hparams_fn=set_hparams,
   )
+
+
+def _initial_state(hparams, method_state, functional_model):
+  """Returns a computation, as constants could be as large as the model."""
+
+  @tff.tensorflow.computation
+  def initial_state():
+    specs = client_io.trainable_specs(functional_model)
+    return collections.OrderedDict(
+      hparams=hparams,
+      method=collections.OrderedDict(method_state.initial(specs)),
+    )
+
+  return initial_state

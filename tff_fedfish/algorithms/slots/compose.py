@@ -2,6 +2,7 @@
 
 import collections
 import functools
+import types
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -10,16 +11,25 @@ import tensorflow_federated as tff
 
 from models.functional_model import ModelSpec
 from tff_fedfish import local_training
+from tff_fedfish.algorithms.slots import client_io
 from tff_fedfish.algorithms.slots.bounds import clip_to_norm, is_all_finite
+from tff_fedfish.algorithms.slots.client_io import ClientStart, KeptSlot
 from tff_fedfish.algorithms.slots.client_work import (
   ClientUpdate,
   MethodState,
   build_client_work,
   split_state,
+  weight_of,
 )
-from tff_fedfish.algorithms.slots.trained_models import FederatedProcess
+from tff_fedfish.algorithms.slots.trained_models import (
+  FederatedProcess,
+  StatefulLearningProcess,
+)
 from tff_fedfish.batch_gradients import ExtraLoss
 from tff_fedfish.errors import require
+
+OPTIMIZER_SLOT = 'optimizer'
+"""Slot of the kept state of a client optimizer."""
 
 Structure = Any
 Model = tff.learning.models.FunctionalModel | ModelSpec
@@ -30,17 +40,24 @@ class TrainedClient(NamedTuple):
 
   Attributes:
     model: The functional model.
-    initial_trainable: Trainable weights that the server sent.
-    non_trainable: Weights held fixed.
+    start: What it started from.
     local: Result of local training, the final trainable weights included.
     max_delta_norm: Bound on the norm of what is sent; None: no bound.
+    weight: w_i, float32; 0 without data.
+    kept: What it keeps after the round, structures by slot.
   """
 
   model: tff.learning.models.FunctionalModel
-  initial_trainable: Structure
-  non_trainable: Structure
+  start: ClientStart
   local: local_training.LocalResult
   max_delta_norm: float | None
+  weight: tf.Tensor
+  kept: Mapping[str, Structure] = {}
+
+  @property
+  def non_trainable(self) -> Structure:
+    """Weights held fixed."""
+    return self.start.non_trainable
 
   def model_delta(
     self, after: Structure = ()
@@ -57,7 +74,7 @@ class TrainedClient(NamedTuple):
     """
     with tf.control_dependencies(tf.nest.flatten(after)):
       delta = tf.nest.map_structure(
-        tf.subtract, self.initial_trainable, self.local.trainable
+        tf.subtract, self.start.trainable, self.local.trainable
       )
     return self.bounded(delta)
 
@@ -85,11 +102,13 @@ def compose(
   build_observer: Callable[[Structure], local_training.GradientObserver]
   | None = None,
   build_correct_gradient: Callable[
-    [Structure, Structure], local_training.CorrectGradient
+    [ClientStart], local_training.CorrectGradient
   ]
   | None = None,
-  build_extra_loss: Callable[[Structure, Structure], ExtraLoss] | None = None,
+  build_extra_loss: Callable[[ClientStart], ExtraLoss] | None = None,
   method_state: MethodState | None = None,
+  kept_slots: Mapping[str, KeptSlot] = types.MappingProxyType({}),
+  keeps_optimizer_state: bool = False,
   max_delta_norm: float | None = None,
   num_local_steps: int | None = None,
   micro_batch_size: int | None = None,
@@ -107,11 +126,14 @@ def compose(
     aggregation_factory: Turns these into a pseudo-gradient.
     build_observer: From the initial trainable weights, a hook on the gradients
       of the last local epoch. None: no hook.
-    build_correct_gradient: From the initial trainable weights and the method's
-      state, `correct_gradient` of `local_training.train`. None: no hook.
+    build_correct_gradient: From a client's start, `correct_gradient` of
+      `local_training.train`. None: no hook.
     build_extra_loss: Its `extra_loss`, from the same. None: no hook.
     method_state: A state of the method, which clients receive. None: there is
-      none, and hooks are given ().
+      none.
+    kept_slots: What clients keep between rounds, by name.
+    keeps_optimizer_state: Whether clients also keep the state of their
+      optimizer, in the slot 'optimizer'.
     max_delta_norm: Bound on the global L2 norm of a client's delta, > 0. None:
       no bound.
     num_local_steps: H, >= 1, after which a client stops. None: no limit.
@@ -119,7 +141,8 @@ def compose(
       1. None: all.
 
   Returns:
-    The learning process; its `trained_models` gives the clients' models.
+    The learning process; its `trained_models` gives the clients' models. Where
+    clients keep anything it is a `StatefulLearningProcess`.
 
   Raises:
     ValueError: If `num_local_epochs`, `num_local_steps` or `micro_batch_size`
@@ -138,12 +161,22 @@ def compose(
   require(is_bound, 'max_delta_norm', 'above 0 or None', max_delta_norm)
   functional_model, initial_weights = _build_initial_weights(model)
   weights_type = initial_weights.type_signature.result
+  slots = dict(kept_slots)
+  if keeps_optimizer_state:
+    slots[OPTIMIZER_SLOT] = KeptSlot(
+      initial=client_optimizer.initialize,
+      next=lambda client: client.local.optimizer_state,
+    )
 
-  def client_update(work_state, trainable, non_trainable, dataset):
+  def client_update(work_state, trainable, non_trainable, client_data):
     hparams, state_of_method = split_state(work_state, method_state)
+    dataset, kept = client_io.split_client_data(client_data, slots, trainable)
+    start = ClientStart(
+      trainable, non_trainable, hparams, state_of_method, kept
+    )
 
     def hook(build):
-      return build(trainable, state_of_method) if build else None
+      return build(start) if build else None
 
     local = local_training.train(
       functional_model,
@@ -155,17 +188,28 @@ def compose(
       num_local_epochs=num_local_epochs,
       num_local_steps=num_local_steps,
       micro_batch_size=micro_batch_size,
+      optimizer_state=kept.get(OPTIMIZER_SLOT),
       extra_loss=hook(build_extra_loss),
       correct_gradient=hook(build_correct_gradient),
       observer=build_observer(trainable) if build_observer else None,
     )
     trained = TrainedClient(
-      functional_model, trainable, non_trainable, local, max_delta_norm
+      functional_model,
+      start,
+      local,
+      max_delta_norm,
+      weight_of(local, client_weighting),
+    )
+    trained = trained._replace(
+      kept={name: slot.next(trained) for name, slot in slots.items()}
     )
     update, counts = make_update(trained)
     summands = method_state.summands(trained) if method_state else ()
-    return ClientUpdate(local, update, counts, summands)
+    return ClientUpdate(local, update, counts, summands, trained.kept)
 
+  kept_specs = client_io.kept_specs(
+    slots, client_io.trainable_specs(functional_model)
+  )
   client_work = build_client_work(
     functional_model,
     weights_type,
@@ -173,6 +217,7 @@ def compose(
     client_weighting,
     client_update,
     method_state,
+    kept_specs,
   )
   result_type = client_work.next.type_signature.result.result.member
   process = tff.learning.templates.compose_learning_process(
@@ -182,7 +227,10 @@ def compose(
     aggregation_factory.create(result_type.update, result_type.update_weight),
     _build_finalizer(server_optimizer, weights_type),
   )
-  return FederatedProcess(process, client_update, client_weighting)
+  parts = (process, client_update, client_weighting)
+  if not slots:
+    return FederatedProcess(*parts)
+  return StatefulLearningProcess(*parts, kept_specs=kept_specs)
 
 
 def _build_initial_weights(

@@ -2,12 +2,13 @@
 
 import collections
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_fedfish.algorithms.slots import client_io
 from tff_fedfish.algorithms.slots.client_work import ClientUpdate, accepted
 
 Structure = Any
@@ -20,7 +21,7 @@ class FederatedProcess(tff.learning.templates.LearningProcess):
     self,
     process: tff.learning.templates.LearningProcess,
     client_update: Callable[
-      [Structure, Structure, Structure, tf.data.Dataset], ClientUpdate
+      [Structure, Structure, Structure, Any], ClientUpdate
     ],
     client_weighting: tff.learning.ClientWeighting,
   ):
@@ -55,21 +56,8 @@ class FederatedProcess(tff.learning.templates.LearningProcess):
 
     It is traced when it is first asked for, which takes as long as for `next`.
     """
-    state_at_server, client_data = self.next.type_signature.parameter
-    state_type = state_at_server.member
 
-    @tff.tensorflow.computation(state_type)
-    def to_broadcast(state):
-      return state.client_work, state.global_model_weights
-
-    @tff.tensorflow.computation(
-      *to_broadcast.type_signature.result, client_data.member
-    )
-    @tf.function
-    def train(client_work_state, weights, dataset):
-      client = self._client_update(
-        client_work_state, weights.trainable, weights.non_trainable, dataset
-      )
+    def result(client):
       update, client_weight, _ = accepted(client, self._client_weighting)
       return collections.OrderedDict(
         trainable=client.local.trainable,
@@ -77,9 +65,76 @@ class FederatedProcess(tff.learning.templates.LearningProcess):
         update=update,
       )
 
-    @tff.federated_computation(state_at_server, client_data)
-    def trained_models(state, data):
+    return self._at_clients(result)
+
+  def _at_clients(
+    self, result: Callable[[ClientUpdate], Structure]
+  ) -> tff.Computation:
+    """Returns a computation with the arguments of `next`.
+
+    Args:
+      result: What it returns of each client, from the client's update.
+    """
+    state_at_server, data_at_clients = self.next.type_signature.parameter
+
+    @tff.tensorflow.computation(state_at_server.member)
+    def to_broadcast(state):
+      return state.client_work, state.global_model_weights
+
+    @tff.tensorflow.computation(
+      *to_broadcast.type_signature.result, data_at_clients.member
+    )
+    @tf.function
+    def train(client_work_state, weights, data):
+      return result(
+        self._client_update(
+          client_work_state, weights.trainable, weights.non_trainable, data
+        )
+      )
+
+    @tff.federated_computation(state_at_server, data_at_clients)
+    def at_clients(state, data):
       sent = tff.federated_broadcast(tff.federated_map(to_broadcast, state))
       return tff.federated_map(train, (sent[0], sent[1], data))
 
-    return trained_models
+    return at_clients
+
+
+class StatefulLearningProcess(FederatedProcess):
+  """A process whose clients keep tensors from round to round.
+
+  The argument of each client is <data=B*, state=<SLOT=T*, ...>>: its batches,
+  and per slot a sequence with what it kept in its last round, empty in its
+  first. `next` does not return what clients keep. In the context of
+  `set_in_process_context`, `tff_fedfish.collect_client_outputs` has it from the
+  same pass; elsewhere `client_outputs` computes it in another one.
+  """
+
+  def __init__(
+    self, *parts: Any, kept_specs: Mapping[str, tuple[tf.TensorSpec, ...]]
+  ):
+    """Extends a process; `parts` are the arguments of `FederatedProcess`.
+
+    Args:
+      *parts: See there.
+      kept_specs: The flat tensors that a client keeps, by slot.
+    """
+    super().__init__(*parts)
+    self.kept_specs = kept_specs
+
+  @functools.cached_property
+  def client_outputs(self) -> tff.Computation:
+    """A TFF computation of what the clients of a round would keep.
+
+    Its type is (S@SERVER, {D}@CLIENTS) -> {T}@CLIENTS, the arguments those of
+    `next`. T is <is_valid=int32, SLOT=..., ...>. Where `is_valid` is 0 the
+    client has no data, or something of it is not finite: it keeps what it had.
+    The clients train for it, as they do for `next`.
+    """
+
+    def result(client):
+      _, _, is_finite = accepted(client, self._client_weighting)
+      has_data = tf.logical_and(is_finite, client.local.num_examples > 0)
+      return client_io.client_output(client.kept, has_data)
+
+    return self._at_clients(result)

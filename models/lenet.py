@@ -1,0 +1,53 @@
+"""LeNet without biases, as pure functions of explicit weights.
+
+The network of Jhunjhunwala et al. (2024), FedFisher, section 5.1, for
+Fashion-MNIST, after LeCun et al. (1998): two valid 5x5 convolutions, each with
+a ReLU and 2x2 max pooling, two hidden layers with ReLUs, and the head. Nothing
+has a bias, as in the authors' code.
+
+Weights are a flat tuple in the order of `image_model_config.lenet_shapes`.
+"""
+
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+
+def logits(
+  weights: Sequence[tf.Tensor],
+  images: tf.Tensor,
+  *,
+  dropout_seed: tf.Tensor | None = None,
+) -> tf.Tensor:
+  """Returns the logits of a batch, float32 [batch, num_classes].
+
+  Args:
+    weights: Float32, in the order of `lenet_shapes`.
+    images: Float32 [batch, height, width, channels], in [0, 1].
+    dropout_seed: Not used, as there is no dropout.
+  """
+  *_, head_kernel = weights
+  hidden = features(weights, images, dropout_seed=dropout_seed)
+  return tf.matmul(hidden, head_kernel)
+
+
+def features(
+  weights: Sequence[tf.Tensor],
+  images: tf.Tensor,
+  *,
+  dropout_seed: tf.Tensor | None = None,
+) -> tf.Tensor:
+  """Returns the second hidden layer, float32 [batch, 84]; see `logits`."""
+  del dropout_seed
+  *convolutions, hidden_1, hidden_2, _ = weights
+  outputs = images
+  for kernel in convolutions:
+    outputs = tf.nn.conv2d(outputs, kernel, strides=1, padding='VALID')
+    outputs = tf.nn.max_pool2d(
+      tf.nn.relu(outputs), ksize=2, strides=2, padding='VALID'
+    )
+  # [batch, rows, columns, channels] -> [batch, features]
+  outputs = tf.reshape(outputs, [-1, hidden_1.shape[0]])
+  for kernel in (hidden_1, hidden_2):
+    outputs = tf.nn.relu(tf.matmul(outputs, kernel))
+  return outputs

@@ -1,0 +1,193 @@
+"""SCAFFOLD as a learning process, against hand and FedAvg."""
+
+import linear_models
+import numpy as np
+import pytest
+import stateful_rounds
+import tensorflow_federated as tff
+
+import tff_fedfish
+from tff_fedfish.runtime.in_process_context import set_in_process_context
+
+_UNIFORM = tff.learning.ClientWeighting.UNIFORM
+_EXCHANGES = ('two_models', 'one_model')
+
+
+@pytest.fixture(autouse=True, scope='module')
+def _in_process():
+  set_in_process_context()
+
+
+def _quadratics(curvatures, minima, num_rows=None):
+  """Returns clients with the gradient a (theta - c): x^2 = a, y = x c."""
+  return [
+    linear_models.batches(count * [a**0.5], count * [a**0.5 * c], 8)
+    for a, c, count in zip(
+      curvatures, minima, num_rows or [1] * len(minima), strict=True
+    )
+  ]
+
+
+def _build(exchange='two_models', *, model=None, rate=0.1, **options):
+  if exchange == 'one_model':
+    options = {'num_local_steps': 2} | options
+  return tff_fedfish.build_scaffold(
+    model or linear_models.scalar_model(),
+    client_optimizer=linear_models.sgd(rate),
+    server_optimizer=linear_models.sgd(1.0),
+    **{'num_local_epochs': 2, 'client_weighting': _UNIFORM} | options,
+    exchange=exchange,
+  )
+
+
+def _corrections(exchange, rounds):
+  """Returns h_i with which the clients trained in the last round."""
+  if exchange == 'one_model':
+    return [float(rounds.kept[c]['correction'][0]) for c in sorted(rounds.kept)]
+  # c_i - c of the next one.
+  server = np.asarray(rounds.state.client_work['method']['control_variate'][0])
+  return [
+    float(rounds.kept[c]['control_variate'][0] - server)
+    for c in sorted(rounds.kept)
+  ]
+
+
+# Gradients a_k (x - c_k), a = (1, 2), c = (0, 3), M = 2, eta = 0.1, uniform.
+# Round 1: client 2 goes 0 -> 0.6 -> 1.08, so x = 0.54, h_1 = 0.54 / 0.2 = 2.7
+# and h_2 = (0.54 - 1.08) / 0.2 = -2.7. Round 2: client 1 goes 0.54 -> 0.54 -
+# 0.1 (0.54 - 2.7) = 0.756 -> 0.9504.
+_SERVER = (0.54, 0.945, 1.23849, 1.4503995)
+_H = ((0.0, 0.0), (2.7, -2.7), (2.673, -2.673), (2.49885, -2.49885))
+_LOCAL = ((0, 1.08), (0.9504, 0.9396), (1.27332, 1.20366))
+_LOCAL += ((1.4779584, 1.4228406),)
+
+
+@pytest.mark.parametrize('exchange', _EXCHANGES)
+def test_vector_v8(exchange):
+  clients = _quadratics((1, 2), (0, 3))
+  rounds = stateful_rounds.Rounds(_build(exchange))
+  previous = 2 * [0.0]
+  for num in range(4):
+    # Clients of 'two_models' keep c_i, so h_i is that of the round to come.
+    before = _corrections(exchange, rounds) or previous
+    (theta,) = rounds.run(clients)
+    np.testing.assert_allclose(theta, _SERVER[num], rtol=1e-5)
+    if exchange == 'one_model':
+      before = _corrections(exchange, rounds)
+      local = [float(rounds.kept[c]['last_local'][0]) for c in range(2)]
+      np.testing.assert_allclose(local, _LOCAL[num], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(before, _H[num], rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize('exchange', _EXCHANGES)
+def test_limits(exchange):
+  # Uniform: (1 * 0 + 2 * 3) / 3 = 2, FedAvg's fixed point with the same M and
+  # eta 1.9636. Weights 1/4 and 3/4: (1/4 * 0 + 3/4 * 2 * 3) / (1/4 + 3/2) =
+  # 4.5 / 1.75.
+  for rows, weighting, limit in (
+    ((1, 1), _UNIFORM, 2.0),
+    ((1, 3), tff.learning.ClientWeighting.NUM_EXAMPLES, 4.5 / 1.75),
+  ):
+    clients = _quadratics((1, 2), (0, 3), rows)
+    rounds = stateful_rounds.Rounds(
+      _build(exchange, client_weighting=weighting)
+    )
+    for _ in range(80):
+      (theta,) = rounds.run(clients)
+      h = _corrections(exchange, rounds)
+      # sum q h = 0
+      assert abs(np.dot(rows, h)) < 1e-4
+    np.testing.assert_allclose(theta, limit, rtol=1e-5)
+
+
+def test_fixed_point_of_fed_avg_is_another():
+  process = tff_fedfish.build_fed_avg(
+    linear_models.scalar_model(),
+    client_optimizer=linear_models.sgd(0.1),
+    server_optimizer=linear_models.sgd(1.0),
+    num_local_epochs=2,
+    client_weighting=_UNIFORM,
+  )
+  state = process.initialize()
+  for _ in range(80):
+    state = process.next(state, _quadratics((1, 2), (0, 3))).state
+  (theta,) = process.get_model_weights(state).trainable
+  # sum p c / sum p with p = 1 - (1 - eta a)^M = 0.19 and 0.36
+  np.testing.assert_allclose(theta, 0.36 * 3 / (0.19 + 0.36), rtol=1e-5)
+
+
+def test_cohorts_of_three_unlike_clients_reach_the_joint_optimum():
+  # (1 * 0 + 2 * 3 + 4 * -1) / 7; FedAvg over all of them goes to
+  # (0.36 * 3 - 0.64) / (0.19 + 0.36 + 0.64) = 0.3697.
+  clients = _quadratics((1, 2, 4), (0, 3, -1))
+  rounds = stateful_rounds.Rounds(_build(num_clients=3))
+  for num in range(400):
+    (theta,) = rounds.run(clients, [num % 3, (num + 1) % 3])
+  np.testing.assert_allclose(theta, 2 / 7, rtol=2e-3)
+
+
+@pytest.mark.parametrize('exchange', _EXCHANGES)
+def test_first_round_is_fed_avg(exchange):
+  random = np.random.RandomState(4)
+  clients = [
+    linear_models.batches(
+      random.normal(size=(size, 2)), random.normal(size=size), 2
+    )
+    for size in (3, 7, 4)
+  ]
+  options = dict(num_local_epochs=4, num_local_steps=3)
+  rounds = stateful_rounds.Rounds(
+    _build(exchange, model=linear_models.linear_model(2), **options)
+  )
+  fed_avg = tff_fedfish.build_fed_avg(
+    linear_models.linear_model(2),
+    client_optimizer=linear_models.sgd(0.1),
+    server_optimizer=linear_models.sgd(1.0),
+    client_weighting=_UNIFORM,
+    **options,
+  )
+  expected = fed_avg.get_model_weights(
+    fed_avg.next(fed_avg.initialize(), clients).state
+  ).trainable
+  for found, wanted in zip(rounds.run(clients), expected, strict=True):
+    np.testing.assert_array_equal(found, wanted)
+
+
+def test_one_client_of_four():
+  # c_1 = (0 - 1.08) / (2 * 0.1) = -5.4; c = 1/4 * -5.4.
+  rounds = stateful_rounds.Rounds(_build(num_clients=4))
+  rounds.run(_quadratics((1, 2), (0, 3)), [1])
+  server = rounds.state.client_work['method']['control_variate'][0]
+  np.testing.assert_allclose(rounds.kept[1]['control_variate'], [-5.4], 1e-6)
+  np.testing.assert_allclose(server, -5.4 / 4, rtol=1e-6)
+
+
+def test_a_client_that_is_not_finite_changes_nothing_of_others():
+  clients = _quadratics((1, 2), (0, 3))
+  broken = [*clients, linear_models.batches([1.0], [np.inf], 8)]
+  rounds, expected = (stateful_rounds.Rounds(_build()) for _ in range(2))
+  for _ in range(2):
+    np.testing.assert_array_equal(rounds.run(broken), expected.run(clients))
+  assert sorted(rounds.kept) == [0, 1]
+  clients_metrics = rounds.metrics['client_work']['clients']
+  assert clients_metrics['num_non_finite_clients'] == 1
+
+
+@pytest.mark.parametrize(
+  ('options', 'message'),
+  [
+    ({'exchange': 'three'}, '`exchange` must be one of two_models, one_model'),
+    ({'num_clients': 0}, '`num_clients` must be an integer of at least 1 or'),
+    (
+      {'exchange': 'one_model', 'num_local_steps': None},
+      "`num_local_steps` must be an integer with exchange 'one_model'",
+    ),
+    (
+      {'exchange': 'one_model', 'max_delta_norm': 1.0},
+      "`max_delta_norm` must be None with exchange 'one_model', found 1.0",
+    ),
+  ],
+)
+def test_arguments(options, message):
+  with pytest.raises(ValueError, match=message):
+    _build(**options)

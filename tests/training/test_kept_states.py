@@ -1,0 +1,339 @@
+"""`fedfish train` with clients that keep tensors."""
+
+import json
+import shutil
+import threading
+
+import numpy as np
+import pytest
+import small_runs
+
+from models.model_shapes import num_parameters
+from tff_fedfish.cli.main import main
+from tff_fedfish.planning.client_states import states_on_disk
+from tff_fedfish.run import checkpoints, client_states, run_directory
+from tff_fedfish.run.client_states import ClientStates
+
+_SETTINGS = dict(
+  algorithm__name='moon',
+  client_work__num_local_epochs=1,
+  evaluation__num_clients=0,
+  evaluation__every_num_rounds=0,
+  checkpoints__every_num_rounds=2,
+  training__num_rounds=6,
+)
+
+
+def _train(inputs, workdir, **settings):
+  return small_runs.train(inputs, workdir, **_SETTINGS | settings)
+
+
+def _live_states(run):
+  """Returns the bytes of every client's newest state."""
+  states = ClientStates(run)
+  return {
+    client_id: (version.round_num, states.find(client_id, 10**8).read_bytes())
+    for client_id, version in states._newest(10**8)
+  }
+
+
+def assert_same_run(run, expected):
+  """Compares metrics.csv, the last checkpoint and the live states."""
+  name = 'metrics.csv'
+  assert (run / name).read_bytes() == (expected / name).read_bytes()
+  found, wanted = (
+    checkpoints.load_checkpoint(checkpoints.resolve_checkpoint(path))
+    for path in (run, expected)
+  )
+  assert found.contents == wanted.contents
+  for name, tensor in wanted.tensors.items():
+    assert found.tensors[name].tobytes() == tensor.tobytes(), name
+  assert _live_states(run) == _live_states(expected)
+
+
+@pytest.fixture(scope='module')
+def whole_run(small_inputs, tmp_path_factory):
+  run = tmp_path_factory.mktemp('kept_states') / 'whole'
+  assert _train(small_inputs, run) == 0
+  return run
+
+
+@pytest.fixture
+def run(whole_run, tmp_path):
+  """A copy of the run that is to go on for another round."""
+  copy = tmp_path / 'run'
+  shutil.copytree(whole_run, copy)
+  return copy
+
+
+def test_a_resumed_run_ends_as_if_it_had_not_stopped(
+  small_inputs, whole_run, tmp_path
+):
+  run = tmp_path / 'run'
+  assert _train(small_inputs, run, training__num_rounds=3) == 0
+  # After the checkpoint of round 2, round 3 is run again.
+  shutil.rmtree(run / 'checkpoints' / 'round_00000003')
+  assert (run / 'client_states' / 'round_00000003').is_dir()
+  assert _train(small_inputs, run) == 0
+  assert_same_run(run, whole_run)
+
+
+def test_what_clients_keep_changes_the_run(small_inputs, whole_run, tmp_path):
+  run = tmp_path / 'run'
+  assert _train(small_inputs, run, algorithm__mu=0.0) == 0
+  found, moon = (
+    (path / 'metrics.csv').read_text().splitlines() for path in (run, whole_run)
+  )
+  # In their first rounds clients have no other past than the server's model.
+  assert found[2] == moon[2]
+  assert found[7] != moon[7]
+
+
+def test_superseded_states_are_removed(whole_run):
+  states = ClientStates(whole_run)
+  num_live = len(_live_states(whole_run))
+  files = list((whole_run / 'client_states').glob('*/*.safetensors'))
+  assert num_live <= len(files) <= num_live + 2 * 3
+  assert states.num_bytes == sum(path.stat().st_size for path in files)
+  config = run_directory.read_config(whole_run)
+  (client,) = {path.stat().st_size for path in files}
+  planned = states_on_disk(config, num_clients=num_live)
+  # The header of a file names its tensors.
+  assert planned.client_bytes < client < planned.client_bytes + 2000
+
+
+def test_bfloat16_takes_half(small_inputs, whole_run, tmp_path):
+  run = tmp_path / 'run'
+  assert _train(small_inputs, run, client_states__dtype='bfloat16') == 0
+  live, expected = _live_states(run), _live_states(whole_run)
+  assert live.keys() == expected.keys()
+  sizes = [sum(len(b) for _, b in s.values()) for s in (live, expected)]
+  assert 0.5 < sizes[0] / sizes[1] < 0.53
+
+
+def test_verify(whole_run, run, capsys):
+  num_live = len(_live_states(whole_run))
+  assert main(['verify', str(run)]) == 0
+  assert f'{run}: OK (4 checkpoints, {num_live} client states, ' in (
+    capsys.readouterr().out
+  )
+  path, client_id = _newest_file(run)
+  _flip_a_bit(path)
+  assert main(['verify', str(run)]) == 2
+  error = capsys.readouterr().err
+  assert f'The state of client {client_id.decode()!r} after round' in error
+
+
+def _newest_file(run):
+  """Returns the file of a client of the last round, and the client."""
+  states = ClientStates(run)
+  client_id, version = max(
+    states._newest(10**8), key=lambda item: item[1].round_num
+  )
+  return states._path(version), client_id
+
+
+def _flip_a_bit(path):
+  content = bytearray(path.read_bytes())
+  content[-1] ^= 1
+  path.write_bytes(content)
+
+
+def test_a_flipped_bit(small_inputs, whole_run, run, capsys):
+  paths = list((run / 'client_states').glob('*/*.safetensors'))
+  for path in paths:
+    _flip_a_bit(path)
+  assert _train(small_inputs, run, training__num_rounds=9) == 2
+  error = capsys.readouterr().err.splitlines()[-1]
+  assert error.startswith('fedfish: error: The state of client ')
+  assert ' after round ' in error and 'must have SHA-256 ' in error
+  assert error.endswith(client_states.ADVICE)
+  # Nothing is lost: with the files restored the same checkpoint resumes.
+  for path in paths:
+    _flip_a_bit(path)
+  assert _train(small_inputs, run, training__num_rounds=7) == 0
+  assert (run / 'checkpoints' / 'round_00000006').is_dir()
+
+
+def test_states_that_are_gone(small_inputs, run, capsys):
+  shutil.move(run / 'client_states', run / 'elsewhere')
+  for options in ((), ('--dry_run',)):
+    code = small_runs.train(
+      small_inputs, run, *options, **_SETTINGS | {'training__num_rounds': 9}
+    )
+    assert code == 2
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert f"'{run}/client_states' must hold what " in error
+    assert 'clients kept after round 6' in error
+  shutil.move(run / 'elsewhere', run / 'client_states')
+  assert _train(small_inputs, run, training__num_rounds=7) == 0
+
+
+def test_states_beyond_the_limit(small_inputs, whole_run, tmp_path, capsys):
+  run = tmp_path / 'run'
+  limit = ClientStates(whole_run).num_bytes // 2
+  settings = dict(
+    client_states__max_bytes=limit, checkpoints__every_num_rounds=0
+  )
+  assert _train(small_inputs, run, **settings) == 1
+  error = capsys.readouterr().err.splitlines()[-1]
+  assert f"The client states in '{run}/client_states' take " in error
+  assert f'`--config.client_states.max_bytes` is {limit} (' in error
+  # It ended after saving the round; with more room it goes on from there.
+  (_, last) = checkpoints.list_rounds(run / 'checkpoints')
+  assert last >= 1
+  settings['client_states__max_bytes'] = 2**30
+  assert _train(small_inputs, run, **settings) == 0
+  assert (run / 'metrics.csv').read_bytes() == (
+    (whole_run / 'metrics.csv').read_bytes()
+  )
+  assert _live_states(run) == _live_states(whole_run)
+
+
+def test_a_disk_that_fills_up(
+  small_inputs, whole_run, tmp_path, capsys, monkeypatch
+):
+  run, add = tmp_path / 'run', client_states.RoundStates.add
+
+  def add_unless_full(self, index, *arguments):
+    if self._round_num == 4 and index == 1:
+      raise OSError(28, 'No space left on device', 'FILE')
+    add(self, index, *arguments)
+
+  monkeypatch.setattr(client_states.RoundStates, 'add', add_unless_full)
+  assert _train(small_inputs, run) == 1
+  error = capsys.readouterr().err.splitlines()[-1]
+  assert 'No space left on device' in error and 'FILE' in error
+  # The rounds before are saved, and nothing of this one is left.
+  assert checkpoints.list_rounds(run / 'checkpoints')[-1] == 3
+  assert not list((run / 'client_states').glob('.*'))
+  monkeypatch.undo()
+  assert _train(small_inputs, run) == 0
+  assert_same_run(run, whole_run)
+
+
+def test_a_round_that_is_given_up(
+  small_inputs, whole_run, tmp_path, monkeypatch
+):
+  run, add = tmp_path / 'run', client_states.RoundStates.add
+
+  def add_and_interrupt(self, index, *arguments):
+    add(self, index, *arguments)
+    if self._round_num == 4 and index == 1:
+      # As Ctrl-C while a round runs.
+      import os
+      import signal
+
+      os.kill(os.getpid(), signal.SIGTERM)
+
+  assert threading.current_thread() is threading.main_thread()
+  monkeypatch.setattr(client_states.RoundStates, 'add', add_and_interrupt)
+  assert _train(small_inputs, run) == 143
+  assert not list((run / 'client_states').glob('.*'))
+  assert not (run / 'client_states' / 'round_00000004').exists()
+  monkeypatch.undo()
+  assert _train(small_inputs, run) == 0
+  assert_same_run(run, whole_run)
+
+
+def test_barrier(small_inputs, run, capsys):
+  corpus, _ = small_inputs
+  arguments = ['evaluate', '--data', str(corpus), '--barrier']
+  arguments += ['--split_unit', 'sequences', '--personalization_epochs', '1']
+  output = run / 'out'
+  assert (
+    main([*arguments, '--checkpoint', str(run), '--output', str(output)]) == 0
+  )
+  summary = json.loads((output / 'summary.json').read_text())
+  assert np.isfinite(summary['client_server_barrier']['loss']['mean'])
+  older = run / 'checkpoints' / 'round_00000004'
+  capsys.readouterr()
+  assert main([*arguments, '--checkpoint', str(older)]) == 2
+  assert capsys.readouterr().err.splitlines()[-1] == (
+    'fedfish: error: `--barrier` trains clients with what they kept, which a '
+    'run has for its last checkpoint only, that of round 6, but `--checkpoint` '
+    'is that of round 4. Name the last one, or leave `--barrier` out.'
+  )
+
+
+def test_barrier_while_training_is_that_of_the_checkpoint(
+  small_inputs, whole_run, tmp_path
+):
+  """The clients of a replayed round start with what they had before it."""
+  run = tmp_path / 'run'
+  settings = dict(
+    evaluation__barrier_every_num_rounds=1, checkpoints__every_num_rounds=0
+  )
+  assert _train(small_inputs, run, **settings) == 0
+  for name in ('barrier', 'client_states'):
+    assert (run / name).is_dir()
+  assert _live_states(run) == _live_states(whole_run)
+
+
+class TestOtherMethods:
+  """Each trains, resumes and is refused in one line where it cannot."""
+
+  def _resumed(self, inputs, tmp_path, **settings):
+    whole, run = tmp_path / 'whole', tmp_path / 'run'
+    settings = {'training__num_rounds': 3, **settings}
+    assert _train(inputs, whole, **settings) == 0
+    assert _train(inputs, run, **settings | {'training__num_rounds': 2}) == 0
+    assert _train(inputs, run, **settings) == 0
+    assert_same_run(run, whole)
+    return whole
+
+  def test_scaffold(self, small_inputs, tmp_path):
+    self._resumed(small_inputs, tmp_path, algorithm__name='scaffold')
+
+  def test_scaffold_with_one_model(self, small_inputs, tmp_path):
+    self._resumed(small_inputs, tmp_path, **_ONE_MODEL)
+
+  def test_kept_adamw_state(self, small_inputs, tmp_path):
+    run = self._resumed(
+      small_inputs,
+      tmp_path,
+      algorithm__name='fed_avg',
+      client_work__optimizer='adamw',
+      client_work__learning_rate=0.01,
+      client_work__keeps_optimizer_state=True,
+    )
+    config = run_directory.read_config(run)
+    (_, content), *_ = _live_states(run).values()
+    # Two moments of every weight.
+    assert len(content) > states_on_disk(config).client_bytes
+    num_weights = num_parameters(config.model_shape())
+    assert states_on_disk(config).client_bytes == 2 * 4 * num_weights
+
+  def test_a_client_that_fails_ends_scaffold_with_one_model(
+    self, small_inputs, tmp_path, capsys, monkeypatch
+  ):
+    from tff_fedfish.run.cohort_data import TrainingClient
+
+    load, seen = TrainingClient.load, []
+
+    def load_or_fail(self):
+      seen.append(self.client_id)
+      if self.round_num == 2 and self.client_id == seen[1]:
+        raise OSError('gone')
+      return load(self)
+
+    monkeypatch.setattr(TrainingClient, 'load', load_or_fail)
+    run = tmp_path / 'run'
+    assert _train(small_inputs, run, **_ONE_MODEL) == 1
+    assert capsys.readouterr().err.splitlines()[-1] == (
+      "fedfish: failed: Round 2: algorithm.name 'scaffold' as it is set "
+      f'requires every client in every round, but client {seen[1]!r} failed: '
+      'OSError: gone. The rounds before it are saved.'
+    )
+    assert checkpoints.list_rounds(run / 'checkpoints')[-1] == 1
+
+
+_ONE_MODEL = dict(
+  algorithm__name='scaffold',
+  algorithm__exchange='one_model',
+  client_work__num_local_steps=2,
+  client_work__max_sequences_per_client=None,
+  server__optimizer='sgd',
+  server__learning_rate=1.0,
+  cohorts__cohort_size=None,
+)

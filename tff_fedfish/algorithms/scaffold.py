@@ -1,0 +1,174 @@
+"""SCAFFOLD: local steps corrected by control variates that clients keep.
+
+Karimireddy et al. (2020), "SCAFFOLD: Stochastic controlled averaging for
+federated learning", algorithm 1 with option II; the form that sends one model
+is algorithm 2 of Yu et al. (2022), "TCT". The letters are those of
+`mathematics/control_variates.py`.
+"""
+
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_fedfish.algorithms.slots.client_io import KeptSlot
+from tff_fedfish.algorithms.slots.client_work import MethodState
+from tff_fedfish.algorithms.slots.compose import Model, compose
+from tff_fedfish.errors import require, require_one_of
+from tff_fedfish.mathematics import control_variates
+
+EXCHANGES = ('two_models', 'one_model')
+
+
+def build_scaffold(
+  model: Model,
+  *,
+  client_optimizer: tff.learning.optimizers.Optimizer,
+  server_optimizer: tff.learning.optimizers.Optimizer,
+  num_local_epochs: int = 1,
+  exchange: str = 'two_models',
+  num_clients: int | None = None,
+  client_weighting: tff.learning.ClientWeighting = (
+    tff.learning.ClientWeighting.NUM_EXAMPLES
+  ),
+  max_delta_norm: float | None = None,
+  num_local_steps: int | None = None,
+  micro_batch_size: int | None = None,
+) -> tff.learning.templates.LearningProcess:
+  """Builds SCAFFOLD.
+
+  Args:
+    model: A FunctionalModel, or a ModelSpec for weights drawn in the graph.
+    client_optimizer: Plain SGD; option II reads its learning rate and takes the
+      sum of its steps for the sum of the gradients.
+    server_optimizer: See `build_fed_avg`. SGD with the rate 1 with 'one_model'.
+    num_local_epochs: See `build_fed_avg`.
+    exchange: 'two_models': clients keep c_i and send its change beside the
+      model delta, the server keeps c and sends it beside the model.
+      'one_model': clients keep h_i and y_i and send the model delta only. All
+      clients must then take part in every round, with equally many steps at
+      one rate, and the server must take the mean of their models.
+    num_clients: K, the clients that may take part, for 'two_models'. None: as
+      many as there are in a round.
+    client_weighting: See `build_fed_avg`; weighs the changes of c_i, too.
+    max_delta_norm: See `build_fed_avg`. None with 'one_model'.
+    num_local_steps: See `build_fed_avg`; required with 'one_model'.
+    micro_batch_size: See `build_fed_avg`.
+
+  Returns:
+    The learning process, a `StatefulLearningProcess`; metrics `client_work`,
+    `aggregator`, `finalizer`. In its first round it is FedAvg.
+
+  Raises:
+    ValueError: If an argument is outside what is listed.
+  """
+  require_one_of('exchange', exchange, EXCHANGES)
+  is_count = isinstance(num_clients, int) and num_clients >= 1
+  wanted = 'an integer of at least 1 or None'
+  require(num_clients is None or is_count, 'num_clients', wanted, num_clients)
+  build_parts = _two_models
+  if exchange == 'one_model':
+    wanted = "an integer with exchange 'one_model'"
+    require(
+      num_local_steps is not None, 'num_local_steps', wanted, num_local_steps
+    )
+    wanted = "None with exchange 'one_model'"
+    require(max_delta_norm is None, 'max_delta_norm', wanted, max_delta_norm)
+    build_parts = _one_model
+  correction_of, kept_slots, method_state = build_parts(
+    num_clients, num_local_steps
+  )
+
+  def build_correct_gradient(start):
+    correction = correction_of(start)
+
+    def correct_gradient(gradients, unused_weights):
+      return control_variates.corrected_gradients(gradients, correction)
+
+    return correct_gradient
+
+  return compose(
+    model,
+    client_optimizer=client_optimizer,
+    server_optimizer=server_optimizer,
+    num_local_epochs=num_local_epochs,
+    client_weighting=client_weighting,
+    make_update=lambda client: client.model_delta(),
+    aggregation_factory=tff.aggregators.MeanFactory(no_nan_division=True),
+    build_correct_gradient=build_correct_gradient,
+    method_state=method_state,
+    kept_slots=kept_slots,
+    max_delta_norm=max_delta_norm,
+    num_local_steps=num_local_steps,
+    micro_batch_size=micro_batch_size,
+  )
+
+
+def _two_models(num_clients, unused_num_steps):
+  """Returns (start -> h_i, what clients keep, what the server keeps)."""
+
+  def correction_of(start):
+    return control_variates.correction(
+      start.kept['control_variate'], start.method['control_variate']
+    )
+
+  def next_variate(client):
+    return control_variates.plus_mean_step(
+      correction_of(client.start),
+      client.start.trainable,
+      client.local.trainable,
+      num_steps=client.local.num_steps,
+      learning_rate=client.start.hparams['learning_rate'],
+    )
+
+  def summands(client):
+    change = tf.nest.map_structure(
+      lambda new, old: tf.cast(client.weight, new.dtype) * (new - old),
+      client.kept['control_variate'],
+      client.start.kept['control_variate'],
+    )
+    return change, client.weight, tf.constant(1.0)
+
+  def next_state(state, sums, unused_counts):
+    change_sum, weight_sum, num_in_round = sums
+    fraction = tf.constant(1.0)
+    if num_clients is not None:
+      fraction = num_in_round / num_clients
+    variate = control_variates.next_server_control_variate(
+      state['control_variate'], change_sum, weight_sum, fraction
+    )
+    return {'control_variate': variate}
+
+  slot = KeptSlot(initial=_zeros_like, next=next_variate)
+  state = MethodState(
+    initial=lambda specs: {'control_variate': _zeros_like(specs)},
+    summands=summands,
+    next=next_state,
+  )
+  return correction_of, {'control_variate': slot}, state
+
+
+def _one_model(unused_num_clients, num_steps):
+  """Returns (start -> h_i, what clients keep, None)."""
+
+  def correction_of(start):
+    return control_variates.plus_mean_step(
+      start.kept['correction'],
+      start.trainable,
+      start.kept['last_local'],
+      num_steps=num_steps,
+      learning_rate=start.hparams['learning_rate'],
+    )
+
+  slots = {
+    'correction': KeptSlot(
+      initial=_zeros_like, next=lambda client: correction_of(client.start)
+    ),
+    'last_local': KeptSlot(
+      initial=lambda trainable: trainable,
+      next=lambda client: client.local.trainable,
+    ),
+  }
+  return correction_of, slots, None
+
+
+def _zeros_like(trainable):
+  return tf.nest.map_structure(lambda w: tf.zeros(w.shape, w.dtype), trainable)

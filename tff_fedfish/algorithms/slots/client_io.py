@@ -1,0 +1,186 @@
+"""Client inputs besides the batches, and outputs besides the update.
+
+A client that keeps tensors between rounds is given them as datasets of one
+element, or of none when it comes for the first time. What it keeps after the
+round is its client output, see `runtime/client_outputs.py`.
+"""
+
+import collections
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_fedfish.runtime import client_outputs
+
+Structure = Any
+
+
+class ClientStart(NamedTuple):
+  """Everything but its data that a client starts a round with.
+
+  Attributes:
+    trainable: Trainable weights that the server sent.
+    non_trainable: Weights held fixed.
+    hparams: Hyperparameters of the client optimizer.
+    method: The method's state on the server; () without one.
+    kept: Kept structures by slot; empty without slots.
+  """
+
+  trainable: Structure
+  non_trainable: Structure
+  hparams: Structure
+  method: Structure = ()
+  kept: Mapping[str, Structure] = {}
+
+
+class KeptSlot(NamedTuple):
+  """Tensors that every client keeps from round to round.
+
+  Attributes:
+    initial: (trainable weights that the server sent) -> the structure of a
+      client that takes part for the first time, of float or integer tensors.
+    next: (`compose.TrainedClient`) -> the structure after a round. A client
+      without data, or whose update, metrics or kept tensors are not all finite,
+      keeps what it had.
+  """
+
+  initial: Callable[[Structure], Structure]
+  next: Callable[[Any], Structure]
+
+
+def trainable_specs(
+  functional_model: tff.learning.models.FunctionalModel,
+) -> Structure:
+  """Returns `tf.TensorSpec`s of a model's trainable weights."""
+  return tf.nest.map_structure(
+    lambda weight: tf.TensorSpec(weight.shape, weight.dtype),
+    tuple(functional_model.initial_weights[0]),
+  )
+
+
+def kept_specs(
+  slots: Mapping[str, KeptSlot], trainable_specs: Structure
+) -> collections.OrderedDict[str, tuple[tf.TensorSpec, ...]]:
+  """Returns the flat tensors of each slot, in the order of `tf.nest`.
+
+  Args:
+    slots: By name.
+    trainable_specs: Structure of `tf.TensorSpec`.
+  """
+  found = collections.OrderedDict()
+  for name, slot in slots.items():
+    graph = tf.function(slot.initial).get_concrete_function(trainable_specs)
+    found[name] = tuple(
+      tf.TensorSpec(tensor.shape, tensor.dtype)
+      for tensor in tf.nest.flatten(graph.structured_outputs)
+    )
+  return found
+
+
+def client_data_type(
+  batch_spec: Structure, kept: Mapping[str, tuple[tf.TensorSpec, ...]]
+) -> tff.Type:
+  """Returns the type of a client's argument.
+
+  Args:
+    batch_spec: `input_spec` of the model.
+    kept: As `kept_specs` returns it.
+
+  Returns:
+    The sequence of batches B*. With slots <data=B*, state=<SLOT=T*, ...>>, T
+    the tuple of a slot's flat tensors: a sequence of one element, empty for a
+    client that takes part for the first time.
+  """
+  data = tff.SequenceType(tff.types.tensorflow_to_type(batch_spec))
+  if not kept:
+    return data
+  state = collections.OrderedDict(
+    (name, tff.SequenceType(tff.types.tensorflow_to_type(specs)))
+    for name, specs in kept.items()
+  )
+  return tff.to_type(collections.OrderedDict(data=data, state=state))
+
+
+def split_client_data(
+  client_data: Any,
+  slots: Mapping[str, KeptSlot],
+  trainable: Structure,
+) -> tuple[tf.data.Dataset, dict[str, Structure]]:
+  """Returns a client's batches, and its kept structures by slot."""
+  if not slots:
+    return client_data, {}
+  kept = {}
+  for name, slot in slots.items():
+    initial = tf.nest.map_structure(
+      tf.convert_to_tensor, slot.initial(trainable)
+    )
+    found = _first_or(
+      client_data['state'][name], tuple(tf.nest.flatten(initial))
+    )
+    kept[name] = tf.nest.pack_sequence_as(initial, found)
+  return client_data['data'], kept
+
+
+def client_output(
+  kept: Mapping[str, Structure], is_valid: tf.Tensor
+) -> collections.OrderedDict:
+  """Returns what a client returns: int32 `is_valid`, flat tensors by slot.
+
+  Args:
+    kept: Structures by slot after the round.
+    is_valid: Scalar bool; false: the client keeps what it had.
+  """
+  return collections.OrderedDict(
+    is_valid=tf.cast(is_valid, tf.int32),
+    **{name: tuple(tf.nest.flatten(value)) for name, value in kept.items()},
+  )
+
+
+def send_client_output(output: tff.Value) -> tff.Value:
+  """Marks a value at the clients as their output; returns their number.
+
+  Args:
+    output: As `client_output` makes it, placed at the clients.
+
+  Returns:
+    Int32 at the server, how many clients sent one.
+  """
+  value_type = tff.to_type(
+    collections.OrderedDict(
+      [(client_outputs.FIELD, output.type_signature.member)]
+    )
+  )
+
+  @tff.tensorflow.computation(output.type_signature.member)
+  def mark(value):
+    return collections.OrderedDict([(client_outputs.FIELD, value)])
+
+  @tff.tensorflow.computation(tf.int32, value_type)
+  def accumulate(count, unused_value):
+    return count + 1
+
+  @tff.tensorflow.computation(tf.int32, tf.int32)
+  def merge(first, second):
+    return first + second
+
+  @tff.tensorflow.computation(tf.int32)
+  def report(count):
+    return count
+
+  return tff.federated_aggregate(
+    tff.federated_map(mark, output),
+    zero=0,
+    accumulate=accumulate,
+    merge=merge,
+    report=report,
+  )
+
+
+def _first_or(dataset, initial):
+  """Returns the dataset's element, or `initial` if it has none."""
+  found = initial
+  for element in iter(dataset):
+    found = tuple(tf.nest.flatten(element))
+  return found

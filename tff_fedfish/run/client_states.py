@@ -1,0 +1,439 @@
+"""Tensors that clients keep between rounds, on disk.
+
+RUN/client_states/round_00000012/ holds what the clients of round 12 kept:
+a safetensors file per client, and manifest.json, which names client, size and
+SHA-256 of each. The directory is written under a temporary name and renamed
+last. A version is (client, round): a client of round r starts from its newest
+version of an earlier round, whatever else is on disk, so that a round that is
+run again finds what it found before.
+"""
+
+import dataclasses
+import hashlib
+import os
+import pathlib
+import shutil
+import tempfile
+from collections.abc import Collection, Iterator, Mapping
+from typing import NamedTuple
+
+import ml_dtypes
+import numpy as np
+
+from tff_fedfish import files
+from tff_fedfish.data.client_ids import client_id_to_text
+from tff_fedfish.errors import UserError
+from tff_fedfish.run import checkpoints
+
+DIRECTORY_NAME = 'client_states'
+MANIFEST_NAME = 'manifest.json'
+ADVICE = 'Restore it, or start the run again in another --workdir.'
+"""Remedy where a state cannot be used."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ClientFile:
+  """Entry of a manifest: the state of one client after one round."""
+
+  file: str
+  """Its name in the directory of the round."""
+  num_bytes: int
+  sha256: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Manifest:
+  """Contents of manifest.json."""
+
+  schema_version: int = 1
+  clients: Mapping[str, ClientFile]
+  """Keys are client ids in hexadecimal digits."""
+
+
+class Version(NamedTuple):
+  """A client's state after a round."""
+
+  round_num: int
+  entry: ClientFile
+
+
+class DamagedStateError(UserError):
+  """A client's state that is not as it was written."""
+
+  def __init__(self, client_id: bytes, path: pathlib.Path, what: str):
+    round_num = int(path.parent.name.removeprefix('round_'))
+    super().__init__(
+      f'The state of client {client_id_to_text(client_id)!r} after round '
+      f'{round_num}, {str(path)!r}, {what}. {ADVICE}'
+    )
+
+
+class ClientStates:
+  """The states of a run's clients; one writer, and readers while it waits.
+
+  Memory holds an index of about 300 bytes for each version, and no tensors.
+  """
+
+  def __init__(self, run_directory: str | os.PathLike):
+    """Reads the manifests; touches nothing.
+
+    Args:
+      run_directory: The run's. Its `client_states` need not exist.
+
+    Raises:
+      UserError: If a manifest cannot be read.
+    """
+    self.directory = pathlib.Path(run_directory).resolve() / DIRECTORY_NAME
+    # By client, ascending by round.
+    self._versions: dict[bytes, list[Version]] = {}
+    self._unsynced: list[pathlib.Path] = []
+    self._num_bytes = 0
+    for round_num in checkpoints.list_rounds(self.directory):
+      self._add(round_num, self._read_manifest(round_num).clients)
+    for client_id, versions in self._versions.items():
+      # What was superseded may have been removed.
+      kept = [v for v in versions[:-1] if self._path(v).exists()]
+      self._versions[client_id] = [*kept, versions[-1]]
+    self._num_bytes = sum(
+      version.entry.num_bytes
+      for versions in self._versions.values()
+      for version in versions
+    )
+
+  @property
+  def num_bytes(self) -> int:
+    """Bytes of all files of clients."""
+    return self._num_bytes
+
+  def find(self, client_id: bytes, before_round: int) -> pathlib.Path | None:
+    """Returns the file with which a client starts a round, checked.
+
+    Args:
+      client_id: The client.
+      before_round: The round.
+
+    Returns:
+      Its newest version of an earlier round; None if there is none.
+
+    Raises:
+      DamagedStateError: If the file is missing or not as it was written.
+    """
+    version = self._version(client_id, before_round)
+    if version is None:
+      return None
+    path = self._path(version)
+    self._require_whole(client_id, version)
+    with open(path, 'rb') as stream:
+      found = hashlib.file_digest(stream, 'sha256').hexdigest()
+    if found != version.entry.sha256:
+      raise DamagedStateError(
+        client_id,
+        path,
+        f'must have SHA-256 {version.entry.sha256}, but has {found}',
+      )
+    return path
+
+  def begin(self, round_num: int) -> 'RoundStates':
+    """Returns a writer of the states after a round.
+
+    Raises:
+      OSError: If nothing can be written.
+    """
+    self.directory.mkdir(exist_ok=True)
+    return RoundStates(self, round_num)
+
+  def discard_after(self, round_num: int) -> None:
+    """Removes the versions of later rounds, and what killed runs left.
+
+    Raises:
+      OSError: If something cannot be removed.
+    """
+    for later in checkpoints.list_rounds(self.directory):
+      if later > round_num:
+        self._remove_directory(later)
+    checkpoints.remove_leftovers(self.directory)
+    for client_id, versions in list(self._versions.items()):
+      kept = [v for v in versions if v.round_num <= round_num]
+      self._num_bytes -= sum(v.entry.num_bytes for v in versions[len(kept) :])
+      self._versions[client_id] = kept
+      if not kept:
+        del self._versions[client_id]
+
+  def collect(self, kept_rounds: Collection[int]) -> None:
+    """Removes superseded versions.
+
+    Args:
+      kept_rounds: Rounds after which a run may go on, beside the newest: the
+        versions that were the newest then are kept.
+
+    Raises:
+      OSError: If something cannot be removed.
+    """
+    rounds = set()
+    for client_id, versions in self._versions.items():
+      if len(versions) == 1:
+        continue
+      kept = [
+        version
+        for version, successor in zip(versions, versions[1:], strict=False)
+        if any(
+          version.round_num <= r < successor.round_num for r in kept_rounds
+        )
+      ]
+      kept.append(versions[-1])
+      for version in versions:
+        if version not in kept:
+          self._path(version).unlink(missing_ok=True)
+          self._num_bytes -= version.entry.num_bytes
+          rounds.add(version.round_num)
+      self._versions[client_id] = kept
+    for round_num in sorted(rounds):
+      if not any(self._round_directory(round_num).glob('*.safetensors')):
+        self._remove_directory(round_num)
+
+  def sync(self) -> None:
+    """Flushes to the disk what was committed since the last call.
+
+    Raises:
+      OSError: If it cannot be.
+    """
+    for path in self._unsynced:
+      # Superseded meanwhile.
+      if not path.exists():
+        continue
+      for entry in [*path.iterdir(), path]:
+        _sync(entry)
+    if self._unsynced:
+      _sync(self.directory)
+    self._unsynced.clear()
+
+  def summary(self, round_num: int) -> dict[str, int | str]:
+    """Returns what a checkpoint keeps of the states after its round.
+
+    Returns:
+      `num_clients`, and `digest`: the SHA-256 of client, round and SHA-256 of
+      the file of each.
+    """
+    digest, num_clients = hashlib.sha256(), 0
+    for client_id, version in self._newest(round_num):
+      line = f'{client_id.hex()} {version.round_num} {version.entry.sha256}\n'
+      digest.update(line.encode())
+      num_clients += 1
+    return {'num_clients': num_clients, 'digest': digest.hexdigest()}
+
+  def require_as_after(
+    self, round_num: int, summary: Mapping[str, int | str] | None
+  ) -> None:
+    """Raises UserError unless the states after a round are those of then.
+
+    Their sizes are looked at, not all of their bytes: `find` does that.
+
+    Args:
+      round_num: The round of a checkpoint.
+      summary: What the checkpoint keeps.
+    """
+    found = self.summary(round_num)
+    if found != summary:
+      wanted = (summary or {}).get('num_clients', 0)
+      held = f'that of {found["num_clients"]}'
+      if found['num_clients'] == wanted:
+        held = 'something else'
+      raise UserError(
+        f'{str(self.directory)!r} must hold what {wanted} clients kept after '
+        f'round {round_num}, from which the run continues, but holds {held}. '
+        f'{ADVICE}'
+      )
+    for client_id, version in self._newest(round_num):
+      self._require_whole(client_id, version)
+
+  def verify(self, round_num: int) -> Iterator[int]:
+    """Reads the states after a round, and yields the size of each.
+
+    Raises:
+      DamagedStateError: At the first that is not as it was written.
+    """
+    for client_id, version in self._newest(round_num):
+      self.find(client_id, round_num + 1)
+      yield version.entry.num_bytes
+
+  def _newest(self, round_num):
+    """Yields (client, newest version after a round), sorted by client."""
+    for client_id in sorted(self._versions):
+      version = self._version(client_id, round_num + 1)
+      if version is not None:
+        yield client_id, version
+
+  def _version(self, client_id, before_round):
+    versions = self._versions.get(client_id, ())
+    earlier = [v for v in versions if v.round_num < before_round]
+    return earlier[-1] if earlier else None
+
+  def _require_whole(self, client_id, version):
+    path, wanted = self._path(version), version.entry.num_bytes
+    try:
+      found = path.stat().st_size
+    except OSError as error:
+      what = f'cannot be read ({error.strerror})'
+      raise DamagedStateError(client_id, path, what) from error
+    if found != wanted:
+      raise DamagedStateError(
+        client_id, path, f'must have {wanted} bytes, but has {found}'
+      )
+
+  def _add(self, round_num, entries):
+    for name, entry in entries.items():
+      version = Version(round_num, entry)
+      self._versions.setdefault(bytes.fromhex(name), []).append(version)
+      self._num_bytes += entry.num_bytes
+
+  def _commit(self, round_num, temporary, entries):
+    manifest = _Manifest(clients=dict(sorted(entries.items())))
+    files.write_json(temporary / MANIFEST_NAME, dataclasses.asdict(manifest))
+    path = self._round_directory(round_num)
+    os.chmod(temporary, 0o777 & ~files.umask())
+    os.replace(temporary, path)
+    self._unsynced.append(path)
+    self._add(round_num, entries)
+
+  def _read_manifest(self, round_num):
+    path = self._round_directory(round_num) / MANIFEST_NAME
+    try:
+      manifest = files.read_json(path, schema=_Manifest)
+      for name in manifest.clients:
+        bytes.fromhex(name)
+      return manifest
+    except (OSError, ValueError) as error:
+      raise UserError(
+        f'{str(path)!r} must name the states that clients kept after round '
+        f'{round_num}, but cannot be read ({error}). {ADVICE}'
+      ) from error
+
+  def _round_directory(self, round_num):
+    return checkpoints.path_of(self.directory, round_num)
+
+  def _path(self, version):
+    return self._round_directory(version.round_num) / version.entry.file
+
+  def _remove_directory(self, round_num):
+    # Renamed first: a removal that is cut short leaves no half round.
+    path = self._round_directory(round_num)
+    aside = tempfile.mkdtemp(dir=self.directory, prefix=f'.{path.name}.')
+    os.replace(path, aside)
+    shutil.rmtree(aside, ignore_errors=True)
+
+
+def states_of_checkpoint(found: checkpoints.Checkpoint) -> ClientStates:
+  """Returns the states with which a run would continue from a checkpoint.
+
+  Raises:
+    UserError: If it is not the run's last checkpoint, as older states are
+      removed, or the states are not those of then.
+  """
+  directory = found.path.parent
+  newest = checkpoints.list_rounds(directory)[-1]
+  if found.round_num != newest:
+    raise UserError(
+      '`--barrier` trains clients with what they kept, which a run has for its '
+      f'last checkpoint only, that of round {newest}, but `--checkpoint` is '
+      f'that of round {found.round_num}. Name the last one, or leave '
+      '`--barrier` out.'
+    )
+  states = ClientStates(directory.parent)
+  states.require_as_after(newest, found.contents.get('client_states'))
+  return states
+
+
+class RoundStates:
+  """Writes the states after a round, which count once they are committed."""
+
+  def __init__(self, states: ClientStates, round_num: int):
+    """Makes the temporary directory; see `ClientStates.begin`."""
+    self._states, self._round_num = states, round_num
+    prefix = f'.{checkpoints.path_of(".", round_num).name}.'
+    self._directory = pathlib.Path(
+      tempfile.mkdtemp(dir=states.directory, prefix=prefix)
+    )
+    self._entries: dict[str, ClientFile] = {}
+
+  def add(
+    self, index: int, client_id: bytes, tensors: Mapping[str, np.ndarray]
+  ) -> None:
+    """Writes the state of a client; a second one replaces the first.
+
+    Args:
+      index: Position in the cohort, which names the file.
+      client_id: The client.
+      tensors: Arrays by name, of types that a checkpoint can hold.
+
+    Raises:
+      OSError: If it cannot be written, such as on a full disk; names the file.
+    """
+    from safetensors.numpy import save
+
+    path = self._directory / f'{index:04d}.safetensors'
+    content = save({name: np.asarray(t) for name, t in tensors.items()})
+    try:
+      path.write_bytes(content)
+    except OSError as error:
+      raise OSError(error.errno, error.strerror, str(path)) from error
+    self._entries[client_id.hex()] = ClientFile(
+      file=path.name,
+      num_bytes=len(content),
+      sha256=hashlib.sha256(content).hexdigest(),
+    )
+
+  def commit(self) -> None:
+    """Makes the states those after the round, by one rename.
+
+    A round in which no client kept anything leaves nothing.
+
+    Raises:
+      OSError: If the manifest cannot be written.
+    """
+    if not self._entries:
+      self.abandon()
+      return
+    self._states._commit(self._round_num, self._directory, self._entries)
+
+  def abandon(self) -> None:
+    """Removes what was written."""
+    shutil.rmtree(self._directory, ignore_errors=True)
+
+
+def read(path: str | os.PathLike) -> dict[str, np.ndarray]:
+  """Returns the tensors of a client's file; bfloat16 becomes float32."""
+  from safetensors import safe_open
+
+  tensors = {}
+  with safe_open(path, framework='np') as state:
+    for name in state.keys():
+      tensor = state.get_tensor(name)
+      if tensor.dtype == ml_dtypes.bfloat16:
+        tensor = tensor.astype(np.float32)
+      tensors[name] = tensor
+  return tensors
+
+
+def shapes(path: str | os.PathLike) -> dict[str, tuple[int, ...]]:
+  """Returns the shape of every tensor of a client's file."""
+  from safetensors import safe_open
+
+  with safe_open(path, framework='np') as state:
+    return {
+      name: tuple(state.get_slice(name).get_shape()) for name in state.keys()
+    }
+
+
+def rounded(tensor: np.ndarray, dtype: str) -> np.ndarray:
+  """Returns a tensor as it is kept: floats, but no scalars, in `dtype`."""
+  if dtype == 'bfloat16' and tensor.dtype == np.float32 and tensor.ndim:
+    return tensor.astype(ml_dtypes.bfloat16)
+  return tensor
+
+
+def _sync(path):
+  descriptor = os.open(path, os.O_RDONLY)
+  try:
+    os.fsync(descriptor)
+  finally:
+    os.close(descriptor)

@@ -1,0 +1,135 @@
+"""Kept tensors of a client, as the datasets that its process takes."""
+
+import collections
+import dataclasses
+import os
+import typing
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tff_fedfish.data.client_ids import client_id_to_text
+from tff_fedfish.errors import UserError
+from tff_fedfish.run import client_states
+
+if typing.TYPE_CHECKING:
+  import tensorflow as tf
+
+# Shape and name of the dtype, of each tensor of a slot.
+_Specs = tuple[tuple[tuple[int, ...], str], ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class KeptTensors:
+  """A client's kept tensors in a file, or none yet; can be sent to workers."""
+
+  slots: tuple[tuple[str, _Specs], ...]
+  """Name and tensors of each slot, in the order of the process."""
+  path: str | None = None
+  """None: the client takes part for the first time."""
+
+  def datasets(self) -> 'collections.OrderedDict[str, tf.data.Dataset]':
+    """Returns a dataset per slot, of one element or none."""
+    # Late: commands that only name a cohort answer at once.
+    import tensorflow as tf
+
+    if self.path is None:
+      return collections.OrderedDict(
+        (slot, _empty(specs)) for slot, specs in self.slots
+      )
+    tensors = client_states.read(self.path)
+    return collections.OrderedDict(
+      (
+        slot,
+        tf.data.Dataset.from_tensors(
+          tuple(
+            tensors[_name(slot, i)].astype(dtype, copy=False)
+            for i, (_, dtype) in enumerate(specs)
+          )
+        ),
+      )
+      for slot, specs in self.slots
+    )
+
+
+def slots_of(process: Any) -> tuple[tuple[str, _Specs], ...]:
+  """Returns the slots of a process; () if its clients keep nothing."""
+  return tuple(
+    (slot, tuple((tuple(s.shape), s.dtype.name) for s in specs))
+    for slot, specs in getattr(process, 'kept_specs', {}).items()
+  )
+
+
+def tensors_of(
+  output: Mapping[str, Any], dtype: str
+) -> dict[str, np.ndarray] | None:
+  """Returns what is kept of a client's output, by name.
+
+  Args:
+    output: As `StatefulLearningProcess.client_outputs` gives it.
+    dtype: `client_states.dtype`.
+
+  Returns:
+    Arrays named SLOT/0, SLOT/1, ...; None: the client keeps what it had.
+  """
+  if not output['is_valid']:
+    return None
+  return {
+    _name(slot, i): client_states.rounded(np.asarray(tensor), dtype)
+    for slot, tensors in output.items()
+    if slot != 'is_valid'
+    for i, tensor in enumerate(tensors)
+  }
+
+
+def find(
+  states: client_states.ClientStates,
+  slots: Sequence[tuple[str, _Specs]],
+  client_id: bytes,
+  before_round: int,
+) -> KeptTensors:
+  """Returns what a client starts a round with, checked.
+
+  Raises:
+    UserError: If its file is damaged, or of another model or method.
+  """
+  path = states.find(client_id, before_round)
+  if path is None:
+    return KeptTensors(tuple(slots))
+  expected = {
+    _name(slot, i): shape
+    for slot, specs in slots
+    for i, (shape, _) in enumerate(specs)
+  }
+  found = client_states.shapes(path)
+  if found != expected:
+    name = min(
+      name
+      for name in {*found, *expected}
+      if found.get(name) != expected.get(name)
+    )
+    raise UserError(
+      f'The state of client {client_id_to_text(client_id)!r} in {str(path)!r} '
+      f'is of another model or method: tensor {name!r} must have shape '
+      f'{_show(expected.get(name))}, but has {_show(found.get(name))}. '
+      f'{client_states.ADVICE}'
+    )
+  return KeptTensors(tuple(slots), os.fspath(path))
+
+
+def _empty(specs):
+  import tensorflow as tf
+
+  # No rows, so nothing of a model's size is allocated.
+  return tf.data.Dataset.from_tensor_slices(
+    tuple(tf.zeros((0, *shape), dtype) for shape, dtype in specs)
+  )
+
+
+def _name(slot, index):
+  return f'{slot}/{index}'
+
+
+def _show(shape):
+  return 'none' if shape is None else str(list(shape))

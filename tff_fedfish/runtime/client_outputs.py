@@ -1,0 +1,72 @@
+"""Client outputs: values that clients of a round return beside what is summed.
+
+A computation marks them by aggregating a struct whose only field is
+`client_output`. The aggregation drops it, so that any TFF context runs the
+computation; this engine also hands the struct on, client by client.
+"""
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import tensorflow_federated as tff
+
+from tff_fedfish.runtime import round_options, tff_internals, values
+
+FIELD = 'client_output'
+"""Name of the field."""
+
+
+def find(update_type: tff.Type) -> tuple[range, tff.Type | None]:
+  """Finds the client output in what a client sends.
+
+  Args:
+    update_type: Type of the aggregated part of a client's result.
+
+  Returns:
+    (positions among the type's tensors, type). An empty range and None where
+    there is no client output.
+
+  Raises:
+    ValueError: If there are several.
+  """
+  found = list(_find(update_type, 0))
+  if len(found) > 1:
+    raise ValueError(
+      f'A computation must have at most one {FIELD!r}, found {len(found)}.'
+    )
+  return found[0] if found else (range(0), None)
+
+
+@contextlib.contextmanager
+def collect_client_outputs() -> Iterator[dict[int, Any]]:
+  """Collects the client outputs of the rounds that run in the block.
+
+  In the context of `set_in_process_context` only: TFF's own contexts drop what
+  `client_outputs` of a stateful process would compute again.
+
+  Yields:
+    Output by position of the client in the cohort, filled as clients finish. A
+    client that fails has none; a later round replaces those of an earlier one.
+  """
+  outputs: dict[int, Any] = {}
+  options, _ = round_options.current()
+  collecting = dataclasses.replace(
+    options, on_client_output=outputs.__setitem__
+  )
+  with round_options.use_round_options(collecting):
+    yield outputs
+
+
+def _find(value_type, first):
+  if not isinstance(value_type, tff.StructType):
+    return
+  elements = tff_internals.to_elements(value_type)
+  if [name for name, _ in elements] == [FIELD]:
+    num_tensors = len(values.tensor_types(value_type))
+    yield range(first, first + num_tensors), elements[0][1]
+    return
+  for _, element in elements:
+    yield from _find(element, first)
+    first += len(values.tensor_types(element))

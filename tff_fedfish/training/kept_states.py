@@ -1,0 +1,133 @@
+"""Client states of a run: read for a round, written with it, kept with it."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tff_fedfish.errors import FailedError
+from tff_fedfish.printing import format_bytes
+from tff_fedfish.run import checkpoints, kept_tensors, run_directory
+from tff_fedfish.run.client_states import ClientStates, RoundStates
+from tff_fedfish.run.cohort_data import TrainingClient
+from tff_fedfish.training.round_callbacks import (
+  BuiltRun,
+  FinishedRound,
+  RoundCallback,
+)
+
+
+class KeptStates(RoundCallback):
+  """Gives clients what they kept, and keeps what a round's clients return.
+
+  The states of a round count from its rename on, which comes before the row of
+  metrics.csv; a run that is resumed discards those after its checkpoint. Where
+  clients keep nothing this does nothing.
+  """
+
+  def __init__(self, run: BuiltRun):
+    """Discards what is newer than the run's position.
+
+    Raises:
+      OSError: If it cannot be removed.
+    """
+    self._run = run
+    self._slots = kept_tensors.slots_of(run.process)
+    self._states = ClientStates(run.workdir) if self._slots else None
+    self._writer: RoundStates | None = None
+    # Of a checkpoint that may still be being written.
+    self._saved_rounds: tuple[int, ...] = ()
+    if self._states is not None and self._states.directory.exists():
+      self._states.discard_after(
+        run.position.round_num if run.is_resumed else -1
+      )
+
+  def kept_of(
+    self, client_id: bytes, before_round: int
+  ) -> kept_tensors.KeptTensors | None:
+    """Returns what a client starts a round with; None: clients keep nothing.
+
+    Raises:
+      UserError: If its file is damaged.
+    """
+    if self._states is None:
+      return None
+    return kept_tensors.find(self._states, self._slots, client_id, before_round)
+
+  def begin(
+    self, round_num: int, clients: Sequence[TrainingClient]
+  ) -> Callable[[int, Any], None] | None:
+    """Starts to write a round; returns its `RoundOptions.on_client_output`.
+
+    Raises:
+      OSError: If nothing can be written.
+    """
+    if self._states is None:
+      return None
+    self._writer = self._states.begin(round_num)
+    dtype = self._run.config.client_states.dtype
+
+    def on_client_output(index, output):
+      tensors = kept_tensors.tensors_of(output, dtype)
+      if tensors is not None:
+        self._writer.add(index, clients[index].client_id, tensors)
+
+    return on_client_output
+
+  def abandon(self) -> None:
+    """Removes what was written of a round that is given up."""
+    if self._writer is not None:
+      self._writer.abandon()
+      self._writer = None
+
+  def measure(self, done: FinishedRound) -> None:
+    """See `RoundCallback`."""
+    if self._states is not None:
+      done.timings['client_state_bytes'] = self._states.num_bytes
+
+  def record(self, done: FinishedRound) -> None:
+    """Commits the states of the round, and removes superseded ones.
+
+    Raises:
+      OSError: If they cannot be written.
+    """
+    if self._writer is None:
+      return
+    self._writer.commit()
+    self._writer = None
+    self.collect(done.round_num)
+
+  def collect(self, round_num: int) -> None:
+    """Removes states that no run could continue from after a round.
+
+    Raises:
+      OSError: If they cannot be removed.
+    """
+    if self._states is None:
+      return
+    directory = self._run.workdir / run_directory.CHECKPOINTS_NAME
+    rounds = [r for r in checkpoints.list_rounds(directory) if r <= round_num]
+    # Two, as a damaged newest checkpoint is passed over; and the one that is
+    # still being written.
+    self._states.collect({*rounds[-2:], *self._saved_rounds})
+
+  def checkpoint_contents(self, round_num: int) -> dict[str, Any]:
+    """Returns what the checkpoint of a round keeps, once states are on disk.
+
+    Raises:
+      OSError: If they cannot be flushed.
+    """
+    if self._states is None:
+      return {}
+    self._states.sync()
+    self._saved_rounds = (round_num,)
+    return {'client_states': self._states.summary(round_num)}
+
+  def require_room(self) -> None:
+    """Raises FailedError if the states are larger than the run allows."""
+    limit = self._run.config.client_states.max_bytes
+    if self._states is not None and self._states.num_bytes > limit:
+      raise FailedError(
+        f'The client states in {str(self._states.directory)!r} take '
+        f'{format_bytes(self._states.num_bytes)}, but '
+        f'`--config.client_states.max_bytes` is {limit} '
+        f'({format_bytes(limit)}). Raise it to continue.'
+      )
