@@ -20,6 +20,7 @@ def get_config() -> ConfigDict:
         local_batch_size=512,
         micro_batch_size=16,
         optimizer='adamw',
+        keeps_optimizer_state=True,
         learning_rate=4e-4,
         weight_decay=0.1,
         max_gradient_norm=1.0,

@@ -20,6 +20,7 @@ def get_config() -> ConfigDict:
         max_sequences_per_client=None,
         local_batch_size=8,
         optimizer='adamw',
+        keeps_optimizer_state=True,
         learning_rate=1e-3,
         weight_decay=0.1,
         max_gradient_norm=1.0,

@@ -7,6 +7,7 @@ import threading
 import numpy as np
 import pytest
 import small_runs
+from stateful_runs import assert_same_run, live_states
 
 from models.model_shapes import num_parameters
 from tff_fedfish.cli.main import main
@@ -26,29 +27,6 @@ _SETTINGS = dict(
 
 def _train(inputs, workdir, **settings):
   return small_runs.train(inputs, workdir, **_SETTINGS | settings)
-
-
-def _live_states(run):
-  """Returns the bytes of every client's newest state."""
-  states = ClientStates(run)
-  return {
-    client_id: (version.round_num, states.find(client_id, 10**8).read_bytes())
-    for client_id, version in states._newest(10**8)
-  }
-
-
-def assert_same_run(run, expected):
-  """Compares metrics.csv, the last checkpoint and the live states."""
-  name = 'metrics.csv'
-  assert (run / name).read_bytes() == (expected / name).read_bytes()
-  found, wanted = (
-    checkpoints.load_checkpoint(checkpoints.resolve_checkpoint(path))
-    for path in (run, expected)
-  )
-  assert found.contents == wanted.contents
-  for name, tensor in wanted.tensors.items():
-    assert found.tensors[name].tobytes() == tensor.tobytes(), name
-  assert _live_states(run) == _live_states(expected)
 
 
 @pytest.fixture(scope='module')
@@ -91,7 +69,7 @@ def test_what_clients_keep_changes_the_run(small_inputs, whole_run, tmp_path):
 
 def test_superseded_states_are_removed(whole_run):
   states = ClientStates(whole_run)
-  num_live = len(_live_states(whole_run))
+  num_live = len(live_states(whole_run))
   files = list((whole_run / 'client_states').glob('*/*.safetensors'))
   assert num_live <= len(files) <= num_live + 2 * 3
   assert states.num_bytes == sum(path.stat().st_size for path in files)
@@ -105,14 +83,14 @@ def test_superseded_states_are_removed(whole_run):
 def test_bfloat16_takes_half(small_inputs, whole_run, tmp_path):
   run = tmp_path / 'run'
   assert _train(small_inputs, run, client_states__dtype='bfloat16') == 0
-  live, expected = _live_states(run), _live_states(whole_run)
+  live, expected = live_states(run), live_states(whole_run)
   assert live.keys() == expected.keys()
   sizes = [sum(len(b) for _, b in s.values()) for s in (live, expected)]
   assert 0.5 < sizes[0] / sizes[1] < 0.53
 
 
 def test_verify(whole_run, run, capsys):
-  num_live = len(_live_states(whole_run))
+  num_live = len(live_states(whole_run))
   assert main(['verify', str(run)]) == 0
   assert f'{run}: OK (4 checkpoints, {num_live} client states, ' in (
     capsys.readouterr().out
@@ -187,7 +165,7 @@ def test_states_beyond_the_limit(small_inputs, whole_run, tmp_path, capsys):
   assert (run / 'metrics.csv').read_bytes() == (
     (whole_run / 'metrics.csv').read_bytes()
   )
-  assert _live_states(run) == _live_states(whole_run)
+  assert live_states(run) == live_states(whole_run)
 
 
 def test_a_disk_that_fills_up(
@@ -267,7 +245,7 @@ def test_barrier_while_training_is_that_of_the_checkpoint(
   assert _train(small_inputs, run, **settings) == 0
   for name in ('barrier', 'client_states'):
     assert (run / name).is_dir()
-  assert _live_states(run) == _live_states(whole_run)
+  assert live_states(run) == live_states(whole_run)
 
 
 class TestOtherMethods:
@@ -298,7 +276,7 @@ class TestOtherMethods:
       client_work__keeps_optimizer_state=True,
     )
     config = run_directory.read_config(run)
-    (_, content), *_ = _live_states(run).values()
+    (_, content), *_ = live_states(run).values()
     # Two moments of every weight.
     assert len(content) > states_on_disk(config).client_bytes
     num_weights = num_parameters(config.model_shape())

@@ -60,8 +60,8 @@ class ClientCost:
   models_summed: int = 1
   """Models over which the server forms sums."""
   models_in_training: int = 0
-  """Models that a client holds in its local steps, those that it keeps
-  included."""
+  """Models that a client holds in its local steps, but for those that it keeps
+  between rounds."""
   extra_forwards: int = 0
   """Forward passes in a local step besides the data loss's, without logits."""
   extra_backwards: int = 0

@@ -27,10 +27,8 @@ METHOD = Method(
   source=('Li, He and Song (2021), "Model-contrastive federated learning"'),
   settings=MoonConfig,
   builder='tff_fedfish.algorithms.moon:build_moon',
-  # The last model; z forward and back, z_glob and z_prev forward.
-  cost=lambda config: ClientCost(
-    models_in_training=1, extra_forwards=3, extra_backwards=1
-  ),
+  # z forward and back, z_glob and z_prev forward.
+  cost=lambda config: ClientCost(extra_forwards=3, extra_backwards=1),
   slots=lambda config: (Slot('previous_model', 1),),
   hue='#E69F00',
   hatch='oooo',

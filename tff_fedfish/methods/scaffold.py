@@ -80,10 +80,10 @@ def _traffic(config):
 
 def _cost(config):
   if _sends_one_model(config):
-    # Both slots, the correction and the corrected gradients.
-    return ClientCost(models_in_training=4, flops_per_weight=5)
-  # Both variates, the correction and the corrected gradients.
-  return ClientCost(models_summed=2, models_in_training=4, flops_per_weight=10)
+    # The correction and the corrected gradients.
+    return ClientCost(models_in_training=2, flops_per_weight=5)
+  # The server's variate, too.
+  return ClientCost(models_summed=2, models_in_training=3, flops_per_weight=10)
 
 
 METHOD = Method(

@@ -1,0 +1,37 @@
+"""A method of one's own: FedAvg whose clients keep the model they trained."""
+
+from tff_fedfish.methods import AlgorithmConfig, Method, Slot
+
+
+def build_kept_model(model, *, client_optimizer, server_optimizer, **training):
+  """Builds the method; `training` holds what all builders take."""
+  import tensorflow_federated as tff
+
+  from tff_fedfish.algorithms.slots.client_io import KeptSlot
+  from tff_fedfish.algorithms.slots.compose import compose
+
+  return compose(
+    model,
+    client_optimizer=client_optimizer,
+    server_optimizer=server_optimizer,
+    make_update=lambda client: client.model_delta(),
+    aggregation_factory=tff.aggregators.MeanFactory(no_nan_division=True),
+    kept_slots={
+      'last_model': KeptSlot(
+        initial=lambda trainable: trainable,
+        next=lambda client: client.local.trainable,
+      )
+    },
+    **training,
+  )
+
+
+METHOD = Method(
+  name='kept_model',
+  title='Kept model',
+  summary='FedAvg whose clients keep the model they trained.',
+  source='This test.',
+  settings=AlgorithmConfig,
+  builder='own_methods.kept_model:build_kept_model',
+  slots=lambda config: (Slot('last_model', 1),),
+)

@@ -1,0 +1,92 @@
+"""Runs over 2,000 clients that keep their models: memory, disk, plan."""
+
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+import small_image_folders
+import small_runs
+
+from tff_fedfish.planning.client_states import states_on_disk
+from tff_fedfish.run import metrics_files, run_directory
+from tff_fedfish.run.client_states import ClientStates
+
+_ROOT = pathlib.Path(__file__).parents[2]
+_NUM_CLIENTS = 2000
+_COHORT_SIZE = 20
+_SHARED = {
+  'algorithm.name': 'moon',
+  'cohorts.cohort_size': _COHORT_SIZE,
+  'client_work.num_local_epochs': 1,
+  'client_work.learning_rate': 0.1,
+  'client_splits.held_out_fraction': 0,
+  'evaluation.num_clients': 0,
+  'evaluation.every_num_rounds': 0,
+  'checkpoints.keep_last': 2,
+}
+
+
+def _images(directory):
+  """`linear`, of 7,850 weights, on images of 28 x 28 and ten classes."""
+  clients = [f'client{i:04d}' for i in range(_NUM_CLIENTS)]
+  folder = directory / 'images'
+  classes = [f'class{i}' for i in range(10)]
+  for i, client in enumerate(clients):
+    small_image_folders.write_folder(
+      folder, [client], [classes[i % 10]], side=28, num_images=2
+    )
+  return 'mnist_by_writer', {
+    'data.corpus': 'image_folder',
+    'data.directory': folder,
+    'model.preset': 'linear',
+    'training.num_rounds': 200,
+    'checkpoints.every_num_rounds': 10,
+  }
+
+
+def _text(directory):
+  """`tiny`, of 1.1 million weights, on 2,000 hosts."""
+  return 'demo', {
+    'data.directory': small_runs.make_corpus(directory, _NUM_CLIENTS),
+    'data.vocabulary': _ROOT / 'tff_fedfish/corpora/demo_vocabulary',
+    'training.num_rounds': 20,
+    'checkpoints.every_num_rounds': 5,
+  }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('make_inputs', [_images, _text])
+def test_memory_disk_and_plan(make_inputs, tmp_path):
+  config_name, settings = make_inputs(tmp_path)
+  run = tmp_path / 'run'
+  subprocess.run(
+    [sys.executable, '-m', 'tff_fedfish', 'train', '--config', config_name]
+    + ['--workdir', str(run)]
+    + [f'--config.{n}={v}' for n, v in (_SHARED | settings).items()],
+    check=True,
+    cwd=_ROOT,
+  )
+  config = run_directory.read_config(run)
+  rows = metrics_files.read_metrics(run / 'timings.csv')
+  peaks = [row['peak_memory_bytes'] for row in rows]
+  states = ClientStates(run)
+  num_live = states.summary(10**8)['num_clients']
+  files = list((run / 'client_states').glob('*/*'))
+  num_bytes = sum(path.stat().st_size for path in files)
+  client_bytes = states.num_bytes / len(
+    [path for path in files if path.suffix == '.safetensors']
+  )
+  planned = states_on_disk(config, num_clients=_NUM_CLIENTS).total_bytes
+  print(
+    f'{num_live} live states of {client_bytes:.0f} bytes; on disk '
+    f'{num_bytes / client_bytes:.1f} states; planned '
+    f'{planned / num_bytes:.3f} of it; memory {peaks[10]:,} in round 10, '
+    f'{peaks[-1]:,} in the last',
+    file=sys.stderr,
+  )
+  assert peaks[-1] <= 1.05 * peaks[10]
+  assert num_bytes <= (1.1 * num_live + 2 * _COHORT_SIZE) * client_bytes
+  assert 0.9 <= planned / num_bytes <= 1.1
+  assert os.path.getsize(run / 'metrics.csv') > 0
