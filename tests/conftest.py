@@ -187,3 +187,14 @@ def small_run(small_inputs, tmp_path_factory):
   workdir = tmp_path_factory.mktemp('small_runs') / 'finished'
   assert small_runs.train(small_inputs, workdir) == 0
   return workdir
+
+
+@pytest.fixture(scope='session')
+def small_kept_run(small_inputs, tmp_path_factory):
+  """A run of two rounds whose clients keep tensors; not to be changed."""
+  import small_runs
+
+  workdir = tmp_path_factory.mktemp('small_kept_runs') / 'finished'
+  settings = small_runs.KEPT | {'training__num_rounds': 2}
+  assert small_runs.train(small_inputs, workdir, **settings) == 0
+  return workdir

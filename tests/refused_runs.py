@@ -2,8 +2,11 @@
 
 import hashlib
 import json
+import os
 import re
+import shutil
 
+import small_runs
 from refused_inputs import (
   Case,
   changed,
@@ -48,7 +51,33 @@ def _replace_state(place):
   path.write_text(json.dumps(json.loads(path.read_text()) | {'state': state}))
 
 
+def _kept(words, damage):
+  """Returns the case of a run whose clients keep tensors."""
+
+  def prepare(place):
+    damage(place.kept_run / 'client_states')
+    return place.arguments(**small_runs.KEPT)
+
+  return Case(words, prepare)
+
+
+def _newest(states):
+  return max(states.glob('*/*.safetensors'))
+
+
 CASES = (
+  _kept('but holds that of 0. Restore it', shutil.rmtree),
+  _kept(
+    'bytes, but has 9. Restore it',
+    lambda states: os.truncate(_newest(states), 9),
+  ),
+  _kept(
+    'cannot be read (No such file', lambda states: _newest(states).unlink()
+  ),
+  _kept(
+    'must name the states that clients kept',
+    lambda states: (_newest(states).parent / 'manifest.json').write_text('{'),
+  ),
   _workdir('`--workdir` must be a directory', lambda p: p.file('workdir')),
   _workdir(
     '`--workdir` must be empty or new, or hold config.json, but',

@@ -13,6 +13,9 @@ from tff_fedfish.cli.main import main
 
 CONFIG = str(pathlib.Path(__file__).parents[1] / 'configs' / 'demo.py')
 
+KEPT = {'algorithm__name': 'moon', 'client_work__num_local_epochs': 1}
+"""Settings of a run whose clients keep tensors."""
+
 _WORDS = (
   'the a of and to in is library tool for with data fast small free package '
   'provides support this module parser server client file text network image '

@@ -8,7 +8,10 @@ def live_states(run):
   """Returns the bytes of every client's newest state."""
   states = ClientStates(run)
   return {
-    client_id: (version.round_num, states.find(client_id, 10**8).read_bytes())
+    client_id: (
+      version.round_num,
+      states.path_for(client_id, 10**8).read_bytes(),
+    )
     for client_id, version in states._newest(10**8)
   }
 

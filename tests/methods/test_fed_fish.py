@@ -24,6 +24,16 @@ from tff_fedfish.config_fields import ConfigError
       "fisher_estimator 'second_moment', as clipped gradients are no Fisher "
       'diagonal, found 1.0',
     ),
+    (
+      {
+        'algorithm__fisher_estimator': 'second_moment',
+        'client_work__optimizer': 'adamw',
+        'client_work__keeps_optimizer_state': True,
+      },
+      '`config.client_work.keeps_optimizer_state` must be false with '
+      "fisher_estimator 'second_moment', as it would hold gradients of earlier "
+      'rounds, found true',
+    ),
   ],
 )
 def test_second_moment_without_one_is_refused(settings, problem):

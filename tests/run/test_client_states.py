@@ -36,13 +36,13 @@ def _write(states, round_num, clients):
 
 def _round_of(states, client, before_round):
   """Returns the round of the state that a client starts with, None: none."""
-  path = states.find(client, before_round)
+  path = states.path_for(client, before_round)
   return path and int(client_states.read(path)['count/0'])
 
 
 def test_a_client_starts_with_its_newest_earlier_version(tmp_path):
   states = ClientStates(tmp_path)
-  assert states.find(b'a', 1) is None
+  assert states.path_for(b'a', 1) is None
   _write(states, 1, [b'a', b'b'])
   _write(states, 3, [b'b', b'c'])
   for opened in (states, ClientStates(tmp_path)):
@@ -109,7 +109,7 @@ def test_discarded_rounds(tmp_path):
   assert _round_of(states, b'a', 9) == 1
   assert states.num_bytes == size / 3
   states.discard_after(-1)
-  assert states.find(b'a', 9) is None
+  assert states.path_for(b'a', 9) is None
   assert states.num_bytes == 0
 
 
@@ -315,7 +315,7 @@ def test_bfloat16(tmp_path):
   writer = states.begin(1)
   writer.add(0, b'a', kept)
   writer.commit()
-  found = client_states.read(states.find(b'a', 2))
+  found = client_states.read(states.path_for(b'a', 2))
   assert found['model/0'].dtype == np.float32
   np.testing.assert_array_equal(
     found['model/0'],

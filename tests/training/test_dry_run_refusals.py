@@ -29,7 +29,10 @@ _STARTS = (
   ('tff_fedfish.runtime.ray_cluster', 'share_of_worker'),
 )
 # Round 1, and what follows it.
-_STOPS = {('tff_fedfish.training.round_loop', '_RoundLoop.run')}
+_STOPS = {
+  ('tff_fedfish.training.round_loop', '_RoundLoop.run'),
+  ('tff_fedfish.training.kept_states', 'KeptStates.kept_of'),
+}
 
 # What no dry run shows, as 'module function', at most five, and why.
 _NOT_SHOWN = {
@@ -71,7 +74,7 @@ def sites():
 
 
 @pytest.fixture(scope='module')
-def dry_run(sites, small_inputs, small_run, tmp_path_factory):
+def dry_run(sites, small_inputs, small_run, small_kept_run, tmp_path_factory):
   """Returns a function that makes the dry run of a case, once."""
   done = {}
   lines_of = {}
@@ -100,7 +103,11 @@ def dry_run(sites, small_inputs, small_run, tmp_path_factory):
     printed = io.StringIO()
     with contextlib.ExitStack() as stack:
       place = refused_inputs.Place(
-        tmp_path_factory.mktemp('refused'), *small_inputs, small_run, stack
+        tmp_path_factory.mktemp('refused'),
+        *small_inputs,
+        small_run,
+        small_kept_run,
+        stack,
       )
       arguments = _CASES[number].prepare(place)
       arguments += ['--workdir', str(place.workdir), '--dry_run']

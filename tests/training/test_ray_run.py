@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import small_runs
 
-from tff_fedfish.run import checkpoints, metrics_files
+from tff_fedfish.run import checkpoints, client_states, metrics_files
+from tff_fedfish.run.client_states import ClientStates
 
 _SETTINGS = dict(
   training__num_rounds=2,
@@ -17,7 +18,7 @@ _SETTINGS = dict(
 
 
 def _train(inputs, workdir, **settings):
-  assert small_runs.train(inputs, workdir, **_SETTINGS, **settings) == 0
+  assert small_runs.train(inputs, workdir, **_SETTINGS | settings) == 0
   path = checkpoints.latest_checkpoint(workdir / 'checkpoints')
   rows = metrics_files.read_metrics(workdir / 'metrics.csv')
   return checkpoints.load_checkpoint(path).tensors, rows
@@ -61,6 +62,28 @@ def test_same_run_as_in_process(settings, small_inputs, tmp_path):
       assert one['train/num_bounded_clients'] > 0
   # Counted by the workers, where the sequences are.
   assert sum(row['train/num_dropped_tokens'] or 0 for row in found_rows) > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('name', ['moon', 'scaffold'])
+def test_clients_keep_the_same_as_in_process(name, small_inputs, tmp_path):
+  settings = dict(algorithm__name=name, training__num_rounds=3)
+  runs = [tmp_path / 'ray', tmp_path / 'in_process']
+  _train_with_workers(small_inputs, runs[0], 2, **settings)
+  _train(small_inputs, runs[1], **settings)
+  found, expected = map(ClientStates, runs)
+  clients = [entry for entry in expected._newest(3)]
+  assert [c for c, _ in found._newest(3)] == [c for c, _ in clients]
+  for client_id, version in clients:
+    tensors, wanted = (
+      client_states.read(states.path_for(client_id, 4))
+      for states in (found, expected)
+    )
+    assert found._version(client_id, 4).round_num == version.round_num
+    for tensor_name, tensor in wanted.items():
+      np.testing.assert_allclose(
+        tensors[tensor_name], tensor, rtol=1e-3, atol=1e-6
+      )
 
 
 @pytest.mark.slow

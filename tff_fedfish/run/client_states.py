@@ -105,7 +105,9 @@ class ClientStates:
     """Bytes of all files of clients."""
     return self._num_bytes
 
-  def find(self, client_id: bytes, before_round: int) -> pathlib.Path | None:
+  def path_for(
+    self, client_id: bytes, before_round: int
+  ) -> pathlib.Path | None:
     """Returns the file with which a client starts a round, checked.
 
     Args:
@@ -226,7 +228,7 @@ class ClientStates:
   ) -> None:
     """Raises UserError unless the states after a round are those of then.
 
-    Their sizes are looked at, not all of their bytes: `find` does that.
+    Their sizes are looked at, not all of their bytes: `path_for` does that.
 
     Args:
       round_num: The round of a checkpoint.
@@ -253,7 +255,7 @@ class ClientStates:
       DamagedStateError: At the first that is not as it was written.
     """
     for client_id, version in self._newest(round_num):
-      self.find(client_id, round_num + 1)
+      self.path_for(client_id, round_num + 1)
       yield version.entry.num_bytes
 
   def _newest(self, round_num):

@@ -94,7 +94,7 @@ def find(
   Raises:
     UserError: If its file is damaged, or of another model or method.
   """
-  path = states.find(client_id, before_round)
+  path = states.path_for(client_id, before_round)
   if path is None:
     return KeptTensors(tuple(slots))
   expected = {
