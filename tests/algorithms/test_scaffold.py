@@ -158,8 +158,33 @@ def test_one_client_of_four():
   rounds = stateful_rounds.Rounds(_build(num_clients=4))
   rounds.run(_quadratics((1, 2), (0, 3)), [1])
   server = rounds.state.client_work['method']['control_variate'][0]
-  np.testing.assert_allclose(rounds.kept[1]['control_variate'], [-5.4], 1e-6)
+  # It also keeps its weight.
+  kept = rounds.kept[1]['control_variate']
+  np.testing.assert_allclose(kept, [-5.4, 1.0], rtol=1e-6)
   np.testing.assert_allclose(server, -5.4 / 4, rtol=1e-6)
+
+
+def test_unlike_weights_in_cohorts_reach_the_optimum_of_all():
+  # Weights 1, 3, 9: (1 * 1 * 0 + 3 * 2 * 3 + 9 * 4 * -1) / (1 + 6 + 36). FedAvg
+  # of all goes to (3 * 0.36 * 3 - 9 * 0.64) / (0.19 + 3 * 0.36 + 9 * 0.64).
+  clients = _quadratics((1, 2, 4), (0, 3, -1), (1, 3, 9))
+  rounds = stateful_rounds.Rounds(
+    _build(
+      num_clients=3,
+      client_weighting=tff.learning.ClientWeighting.NUM_EXAMPLES,
+    )
+  )
+  random = np.random.RandomState(1)
+  for _ in range(300):
+    (theta,) = rounds.run(clients, sorted(random.permutation(3)[:2]))
+  np.testing.assert_allclose(theta, -18 / 43, rtol=2e-3)
+  assert abs(-18 / 43 - (3.24 - 5.76) / 7.03) > 0.05
+  # c is the mean of what the clients keep, whoever came last.
+  kept = [rounds.kept[c]['control_variate'][0] for c in range(3)]
+  server = rounds.state.client_work['method']['control_variate'][0]
+  np.testing.assert_allclose(
+    server, np.average(kept, weights=(1, 3, 9)), atol=1e-5
+  )
 
 
 def test_a_client_that_is_not_finite_changes_nothing_of_others():
@@ -183,8 +208,8 @@ def test_a_client_that_is_not_finite_changes_nothing_of_others():
       "`num_local_steps` must be an integer with exchange 'one_model'",
     ),
     (
-      {'exchange': 'one_model', 'max_delta_norm': 1.0},
-      "`max_delta_norm` must be None with exchange 'one_model', found 1.0",
+      {'max_delta_norm': 1.0},
+      '`max_delta_norm` must be None: control variates are means of whole',
     ),
   ],
 )

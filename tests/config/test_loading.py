@@ -263,8 +263,9 @@ def test_missing_file(tmp_path):
     'centralized_tiny, debian_ablations_sweep, debian_adamw_sweep, '
     'debian_epsilon_sweep, debian_laboratory, debian_optimizers_sweep, '
     'debian_regime_sweep, debian_sgd_server_sweep, debian_small_rate_sweep, '
-    'debian_sweep, demo, diloco_350m, diloco_tiny, fed_fish_mix, '
-    'mnist_by_writer, mnist_by_writer_ablations_sweep, mnist_by_writer_sweep, '
+    'debian_sweep, demo, diloco_350m, diloco_tiny, '
+    'fashion_mnist_baselines_sweep, fed_fish_mix, mnist_by_writer, '
+    'mnist_by_writer_ablations_sweep, mnist_by_writer_sweep, '
     'mnist_controls_sweep, mnist_epsilon_sweep, mnist_laboratory, '
     'mnist_regime_sweep, small_c4, stack_overflow_350m.'
   )

@@ -131,7 +131,9 @@ def test_with_a_mass_clients_count_by_it(measure):
 def test_a_process_that_gives_no_models():
   config = planned_configs.by_hand()
   process = learning_setup.build_learning_process(config)
-  learning_setup.require_trained_models(config, process)
+  learning_setup.require_declared_process(
+    config, process, with_trained_models=True
+  )
   plain = tff.learning.templates.LearningProcess(
     process.initialize,
     process.next,
@@ -139,7 +141,9 @@ def test_a_process_that_gives_no_models():
     process.set_model_weights,
   )
   with pytest.raises(UserError) as caught:
-    learning_setup.require_trained_models(config, plain)
+    learning_setup.require_declared_process(
+      config, plain, with_trained_models=True
+    )
   assert str(caught.value) == (
     'The Client-Server Barrier requires a process with `trained_models`, but '
     "the one that 'fed_fish' builds has none. Build it with "

@@ -45,22 +45,40 @@ def test_no_steps():
 
 
 def test_next_server_control_variate_by_hand():
-  # 2 of 5 clients, of weights 1 and 3, changes 4 and -8:
-  # c + 2/5 (1 * 4 + 3 * -8) / (1 + 3) = 1 - 0.4 * 5 = -1
-  found = control_variates.next_server_control_variate(
+  # Equal weights, 2 of 5 clients, changes 4 and -8:
+  # (5 * 1 + 4 - 8) / 5 = c + 2/5 * -2 = 0.2
+  (found,) = control_variates.next_server_control_variate(
     [tf.constant([1.0])],
-    [tf.constant([1 * 4.0 + 3 * -8.0])],
-    tf.constant(4.0),
-    tf.constant(2 / 5),
+    [tf.constant([4.0 - 8.0])],
+    tf.constant(5.0),
+    tf.constant(5.0),
   )
-  np.testing.assert_allclose(_arrays(found), [[-1.0]], rtol=1e-6)
+  np.testing.assert_allclose(found, [0.2], rtol=1e-6)
+  # A client of weight 1 keeps 2; one of weight 3 comes, and keeps -4:
+  # (1 * 2 + 3 * -4) / 4
+  (found,) = control_variates.next_server_control_variate(
+    [tf.constant([2.0])],
+    [tf.constant([3 * -4.0])],
+    tf.constant(1.0),
+    tf.constant(4.0),
+  )
+  np.testing.assert_allclose(found, [-2.5], rtol=1e-6)
+
+
+def test_total_weight_by_hand():
+  seen, num_seen = tf.constant(6.0), tf.constant(2.0)
+  assert float(control_variates.total_weight(seen, num_seen, 5)) == 15.0
+  assert float(control_variates.total_weight(seen, num_seen, None)) == 6.0
+  none = tf.constant(0.0)
+  assert float(control_variates.total_weight(none, none, 5)) == 0.0
 
 
 def test_a_round_without_clients_leaves_the_server():
-  found = control_variates.next_server_control_variate(
-    [tf.constant([1.5])],
-    [tf.constant([0.0])],
-    tf.constant(0.0),
-    tf.constant(0.0),
-  )
-  assert _arrays(found) == [[1.5]]
+  for weight in (0.0, 3.0):
+    (found,) = control_variates.next_server_control_variate(
+      [tf.constant([1.5])],
+      [tf.constant([0.0])],
+      tf.constant(weight),
+      tf.constant(weight),
+    )
+    assert found.numpy().tolist() == [1.5]

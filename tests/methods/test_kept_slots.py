@@ -1,4 +1,8 @@
-"""What clients of a method keep, as its declaration and settings say."""
+"""Slots of methods, as their declarations and settings say."""
+
+import itertools
+import random
+import statistics
 
 import planned_configs
 import pytest
@@ -10,6 +14,7 @@ from tff_fedfish.planning.client_states import states_on_disk
 _ONE_MODEL = {
   'algorithm__name': 'scaffold',
   'algorithm__exchange': 'one_model',
+  'algorithm__client_weighting': 'uniform',
   'client_work__num_local_epochs': 1,
   'client_work__num_local_steps': 3,
   'client_work__max_sequences_per_client': None,
@@ -78,6 +83,8 @@ def test_fed_sgd_has_no_optimizer():
     ('client_work__optimizer', 'adamw', "'sgd'"),
     ('client_work__momentum', 0.9, '0.0'),
     ('client_work__max_gradient_norm', 2.0, 'None'),
+    ('client_work__max_delta_norm', 2.0, 'None'),
+    ('client_states__dtype', 'bfloat16', "'float32'"),
   ],
 )
 def test_scaffold_takes_plain_sgd(setting, value, wanted):
@@ -93,7 +100,7 @@ def test_scaffold_takes_plain_sgd(setting, value, wanted):
   ('setting', 'value', 'wanted'),
   [
     ('client_work__warmup_rounds', 3, '0'),
-    ('client_work__max_delta_norm', 2.0, 'None'),
+    ('algorithm__client_weighting', 'num_examples', "'uniform'"),
     ('cohorts__cohort_size', 4, 'None'),
     ('server__optimizer', 'adam', "'sgd'"),
     ('server__learning_rate', 0.5, '1.0'),
@@ -120,8 +127,15 @@ def test_one_model_takes_equally_many_steps():
   ) in _problems(**_ONE_MODEL | settings)
 
 
+def test_states_where_there_are_none():
+  assert (
+    '`config.client_states.dtype` is read where clients keep tensors only, '
+    "found 'bfloat16'; leave it out"
+  ) in _problems(client_states__dtype='bfloat16')
+
+
 class TestStatesOnDisk:
-  """Of a model of N weights, 4 bytes each."""
+  """Sizes for a model of N weights, 4 bytes each."""
 
   def _states(self, num_clients=None, **settings):
     settings = {
@@ -136,22 +150,77 @@ class TestStatesOnDisk:
     assert self._states(algorithm__name='fed_avg') is None
 
   def test_by_hand(self):
-    # 100 (1 - (1 - 20 / 100)^2) = 36 clients, and 2 rounds of 20.
-    found = self._states(100)
+    # A checkpoint every round. 100 (1 - 0.8^2) = 36 clients; 20 of round 1, of
+    # which 20 * 0.2 = 4 come again; before that the 20 of round 2 are written.
+    found = self._states(100, checkpoints__every_num_rounds=1)
+    size = found.client_bytes
+    assert size == 4 * 180
     assert found.num_clients == pytest.approx(36)
-    assert not found.is_bound
-    assert found.total_bytes == pytest.approx(76 * found.client_bytes, abs=1)
+    assert found.end_bytes == pytest.approx(40 * size, abs=1)
+    assert found.peak_bytes == pytest.approx(60 * size, abs=1)
     half = self._states(100, client_states__dtype='bfloat16')
-    assert half.client_bytes == found.client_bytes / 2
-    assert str(found).startswith('about ')
-    assert str(found).endswith(' and two rounds')
+    assert half.client_bytes == size / 2
+    assert str(found) == (
+      'about 28.1 KiB at the end, 42.2 KiB at most on the way; 36 clients of '
+      '720 B'
+    )
 
   def test_an_unknown_number_of_clients(self):
-    found = self._states()
-    assert (found.num_clients, found.is_bound) == (40, True)
-    assert str(found).startswith('at most ')
+    found = self._states(data__directory='/nowhere')
+    assert (found.num_clients, found.end_bytes) == (None, None)
+    assert str(found) == '720 B for each client that has taken part'
 
-  def test_all_clients(self):
-    found = self._states(7, cohorts__cohort_size=None)
+  def test_all_clients_in_every_round(self):
+    found = self._states(
+      7, cohorts__cohort_size=None, checkpoints__every_num_rounds=1
+    )
     assert found.num_clients == 7
-    assert found.total_bytes == 21 * found.client_bytes
+    # As after round 1 and as after round 2.
+    assert found.end_bytes == 14 * found.client_bytes
+
+  @pytest.mark.parametrize(
+    ('num_clients', 'cohort_size', 'num_rounds', 'every'),
+    [(200, 8, 60, 10), (200, 8, 60, 25), (50, 5, 12, 1), (539, 8, 20, 7)],
+  )
+  def test_against_draws(self, num_clients, cohort_size, num_rounds, every):
+    found = self._states(
+      num_clients,
+      cohorts__cohort_size=cohort_size,
+      training__num_rounds=num_rounds,
+      checkpoints__every_num_rounds=every,
+    )
+    ends, peaks = zip(
+      *(
+        _drawn(num_clients, cohort_size, num_rounds, every, seed)
+        for seed in range(5)
+      ),
+      strict=True,
+    )
+    end, peak = (statistics.mean(sizes) for sizes in (ends, peaks))
+    assert found.end_bytes / found.client_bytes == pytest.approx(end, rel=0.07)
+    assert found.peak_bytes / found.client_bytes == pytest.approx(peak, rel=0.1)
+
+
+def _drawn(num_clients, cohort_size, num_rounds, every, seed):
+  """Returns the states at the end and at the peak, by the rule itself."""
+  generator = random.Random(seed)
+  versions, saved, peak = {}, [0], 0
+
+  def collect():
+    for client, rounds in versions.items():
+      versions[client] = rounds[-1:]
+      versions[client][:0] = [
+        a
+        for a, b in itertools.pairwise(rounds)
+        if any(a <= kept < b for kept in saved[-2:])
+      ]
+    return sum(map(len, versions.values()))
+
+  for round_num in range(1, num_rounds + 1):
+    for client in generator.sample(range(num_clients), cohort_size):
+      versions.setdefault(client, []).append(round_num)
+    peak = max(peak, sum(map(len, versions.values())))
+    collect()
+    if not round_num % every or round_num == num_rounds:
+      saved.append(round_num)
+  return collect(), peak

@@ -94,6 +94,39 @@ def test_a_client_that_comes_twice_counts_once(tmp_path):
   assert _round_of(states, b'a', 2) == 6
 
 
+def test_a_client_that_is_taken_back(tmp_path):
+  states = ClientStates(tmp_path)
+  writer = states.begin(1)
+  writer.add(0, b'a', _tensors(1))
+  writer.add(1, b'b', _tensors(1))
+  writer.take_back(b'a')
+  writer.take_back(b'c')
+  writer.commit()
+  assert states.path_for(b'a', 2) is None
+  assert _round_of(states, b'b', 2) == 1
+  directory = tmp_path / 'client_states' / 'round_00000001'
+  assert sorted(os.listdir(directory)) == ['0001.safetensors', 'manifest.json']
+
+
+def test_later_rounds_need_not_be_whole(tmp_path):
+  states = ClientStates(tmp_path)
+  for round_num in (1, 2):
+    _write(states, round_num, [b'a'])
+  directory = tmp_path / 'client_states'
+  (directory / 'round_00000002' / 'manifest.json').write_text('{')
+  opened = ClientStates(tmp_path, 1)
+  assert _round_of(opened, b'a', 2) == 1
+  opened.discard_after(1)
+  assert os.listdir(directory) == ['round_00000001']
+  # A file that is missing at the checkpoint is named, though there was a newer
+  # version.
+  _write(opened, 2, [b'a'])
+  (directory / 'round_00000001' / '0000.safetensors').unlink()
+  summary = ClientStates(tmp_path, 1).summary(1)
+  with pytest.raises(UserError, match="client 'a' after round 1, "):
+    ClientStates(tmp_path, 1).require_as_after(1, summary)
+
+
 def test_a_round_in_which_nobody_keeps_anything(tmp_path):
   states = ClientStates(tmp_path)
   states.begin(1).commit()

@@ -316,6 +316,31 @@ class TestClientOutputs:
     _assert_same(outputs, expected_outputs)
 
 
+def test_lost_outputs_are_taken_back_and_counted():
+  # The second of three outputs is gone each time.
+  ray = pytest.importorskip('ray')
+
+  def get(reference):
+    if reference == 'gone':
+      raise ray.exceptions.ObjectLostError('', '', '')
+    return reference
+
+  received = []
+  options = RoundOptions(
+    on_client_output=lambda *output: received.append(output)
+  )
+  workers = ray_workers.RayWorkers(1)
+  part = ray_workers._Part(0, [(3, None), (4, None), (5, None)])
+  outputs = [(3, ['a']), (4, 'gone'), (5, ['c'])]
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(ray, 'get', get)
+    for _ in range(2):
+      assert not workers._hand_on(part, outputs, options)
+    with pytest.raises(FailedError, match='3 worker processes died'):
+      workers._hand_on(part, outputs, options)
+  assert received == 3 * [(3, ['a']), (3, None)]
+
+
 def test_two_threads_take_turns(process, workers, expected, tmp_path):
   context = in_process_context.set_in_process_context()
   outputs = {}

@@ -42,7 +42,7 @@ _NOT_SHOWN = {
   'known once it is joined or started, which takes seconds and processes',
   'tff_fedfish.runtime.ray_cluster _connect': 'that something listens at the '
   'address is checked; that it is a Ray of the same version, by joining it',
-  'tff_fedfish.run.learning_setup require_trained_models': 'what a '
+  'tff_fedfish.run.learning_setup require_declared_process': 'what a '
   "method's builder returns is known once it has built the process",
   'tff_fedfish.run.learning_setup require_tensors': 'the tensors of a '
   "method's state are known once TFF has built the process; that corpus, "

@@ -12,7 +12,12 @@ from stateful_runs import assert_same_run, live_states
 from models.model_shapes import num_parameters
 from tff_fedfish.cli.main import main
 from tff_fedfish.planning.client_states import states_on_disk
-from tff_fedfish.run import checkpoints, client_states, run_directory
+from tff_fedfish.run import (
+  checkpoints,
+  client_states,
+  metrics_files,
+  run_directory,
+)
 from tff_fedfish.run.client_states import ClientStates
 
 _SETTINGS = dict(
@@ -78,6 +83,10 @@ def test_superseded_states_are_removed(whole_run):
   planned = states_on_disk(config, num_clients=num_live)
   # The header of a file names its tensors.
   assert planned.client_bytes < client < planned.client_bytes + 2000
+  # Each state counted at its place, by round.
+  rows = metrics_files.read_metrics(whole_run / 'timings.csv')
+  sizes = [row['client_state_bytes'] for row in rows]
+  assert sizes[:2] == [0, 0] and max(sizes) <= 1.2 * planned.peak_bytes
 
 
 def test_bfloat16_takes_half(small_inputs, whole_run, tmp_path):
@@ -157,6 +166,10 @@ def test_states_beyond_the_limit(small_inputs, whole_run, tmp_path, capsys):
   error = capsys.readouterr().err.splitlines()[-1]
   assert f"The client states in '{run}/client_states' take " in error
   assert f'`--config.client_states.max_bytes` is {limit} (' in error
+  # Again it says so, and trains no further round.
+  before = checkpoints.list_rounds(run / 'checkpoints')
+  assert _train(small_inputs, run, **settings) == 1
+  assert checkpoints.list_rounds(run / 'checkpoints') == before
   # It ended after saving the round; with more room it goes on from there.
   (_, last) = checkpoints.list_rounds(run / 'checkpoints')
   assert last >= 1
@@ -237,7 +250,6 @@ def test_barrier(small_inputs, run, capsys):
 def test_barrier_while_training_is_that_of_the_checkpoint(
   small_inputs, whole_run, tmp_path
 ):
-  """The clients of a replayed round start with what they had before it."""
   run = tmp_path / 'run'
   settings = dict(
     evaluation__barrier_every_num_rounds=1, checkpoints__every_num_rounds=0
@@ -246,6 +258,18 @@ def test_barrier_while_training_is_that_of_the_checkpoint(
   for name in ('barrier', 'client_states'):
     assert (run / name).is_dir()
   assert live_states(run) == live_states(whole_run)
+  rows = metrics_files.read_metrics(run / 'metrics.csv')
+  assert not any(row['barrier/num_failed_clients'] for row in rows)
+  # After round 5, from the states that its clients had by then.
+  shorter = tmp_path / 'shorter'
+  settings = dict(training__num_rounds=5, checkpoints__every_num_rounds=0)
+  assert _train(small_inputs, shorter, **settings) == 0
+  corpus, _ = small_inputs
+  arguments = ['evaluate', '--data', str(corpus), '--barrier']
+  arguments += ['--split_unit', 'sequences', '--checkpoint', str(shorter)]
+  assert main([*arguments, '--output', str(shorter / 'out')]) == 0
+  found = (shorter / 'out' / 'barrier.csv').read_bytes()
+  assert found == (run / 'barrier' / 'round_00000006.csv').read_bytes()
 
 
 class TestOtherMethods:
@@ -309,6 +333,7 @@ class TestOtherMethods:
 _ONE_MODEL = dict(
   algorithm__name='scaffold',
   algorithm__exchange='one_model',
+  algorithm__client_weighting='uniform',
   client_work__num_local_steps=2,
   client_work__max_sequences_per_client=None,
   server__optimizer='sgd',

@@ -135,6 +135,14 @@ def build_fed_fish(
   )
   if fisher_estimator == 'true':
     _require_drawn_labels(model)
+  if fisher_estimator == 'second_moment':
+    wanted = "False with fisher_estimator 'second_moment'"
+    require(
+      not keeps_optimizer_state,
+      'keeps_optimizer_state',
+      wanted,
+      keeps_optimizer_state,
+    )
   _require_fraction('fisher_power', fisher_power)
   _require_fraction('plain_mean_fraction', plain_mean_fraction)
   require_one_of('plain_mean_tensors', plain_mean_tensors, PLAIN_MEAN_TENSORS)

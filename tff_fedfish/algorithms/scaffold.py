@@ -6,6 +6,8 @@ is algorithm 2 of Yu et al. (2022), "TCT". The letters are those of
 `mathematics/control_variates.py`.
 """
 
+import collections
+
 import tensorflow as tf
 import tensorflow_federated as tff
 
@@ -45,11 +47,12 @@ def build_scaffold(
       model delta, the server keeps c and sends it beside the model.
       'one_model': clients keep h_i and y_i and send the model delta only. All
       clients must then take part in every round, with equally many steps at
-      one rate, and the server must take the mean of their models.
+      one rate and the same weights, and the server must take the mean of their
+      models.
     num_clients: K, the clients that may take part, for 'two_models'. None: as
       many as there are in a round.
     client_weighting: See `build_fed_avg`; weighs the changes of c_i, too.
-    max_delta_norm: See `build_fed_avg`. None with 'one_model'.
+    max_delta_norm: Must be None.
     num_local_steps: See `build_fed_avg`; required with 'one_model'.
     micro_batch_size: See `build_fed_avg`.
 
@@ -61,6 +64,8 @@ def build_scaffold(
     ValueError: If an argument is outside what is listed.
   """
   require_one_of('exchange', exchange, EXCHANGES)
+  wanted = 'None: control variates are means of whole deltas'
+  require(max_delta_norm is None, 'max_delta_norm', wanted, max_delta_norm)
   is_count = isinstance(num_clients, int) and num_clients >= 1
   wanted = 'an integer of at least 1 or None'
   require(num_clients is None or is_count, 'num_clients', wanted, num_clients)
@@ -70,8 +75,6 @@ def build_scaffold(
     require(
       num_local_steps is not None, 'num_local_steps', wanted, num_local_steps
     )
-    wanted = "None with exchange 'one_model'"
-    require(max_delta_norm is None, 'max_delta_norm', wanted, max_delta_norm)
     build_parts = _one_model
   correction_of, kept_slots, method_state = build_parts(
     num_clients, num_local_steps
@@ -106,40 +109,57 @@ def _two_models(num_clients, unused_num_steps):
   """Returns (start -> h_i, what clients keep, what the server keeps)."""
 
   def correction_of(start):
-    return control_variates.correction(
-      start.kept['control_variate'], start.method['control_variate']
-    )
+    variate, _ = start.kept['control_variate']
+    return control_variates.correction(variate, start.method['control_variate'])
 
-  def next_variate(client):
-    return control_variates.plus_mean_step(
+  def next_kept(client):
+    variate = control_variates.plus_mean_step(
       correction_of(client.start),
       client.start.trainable,
       client.local.trainable,
       num_steps=client.local.num_steps,
       learning_rate=client.start.hparams['learning_rate'],
     )
+    return variate, client.weight
 
   def summands(client):
-    change = tf.nest.map_structure(
-      lambda new, old: tf.cast(client.weight, new.dtype) * (new - old),
-      client.kept['control_variate'],
-      client.start.kept['control_variate'],
+    (old, old_weight), (new, weight) = (
+      kept['control_variate'] for kept in (client.start.kept, client.kept)
     )
-    return change, client.weight, tf.constant(1.0)
+    change = tf.nest.map_structure(
+      lambda n, o: (
+        tf.cast(weight, n.dtype) * n - tf.cast(old_weight, o.dtype) * o
+      ),
+      new,
+      old,
+    )
+    is_new = tf.cast(tf.equal(old_weight, 0.0), tf.float32)
+    return change, weight - old_weight, is_new
 
   def next_state(state, sums, unused_counts):
-    change_sum, weight_sum, num_in_round = sums
-    fraction = tf.constant(1.0)
-    if num_clients is not None:
-      fraction = num_in_round / num_clients
+    change, weight_change, num_new = sums
+    seen_weight = state['seen_weight'] + weight_change
+    num_seen = state['num_seen'] + num_new
     variate = control_variates.next_server_control_variate(
-      state['control_variate'], change_sum, weight_sum, fraction
+      state['control_variate'],
+      change,
+      control_variates.total_weight(
+        state['seen_weight'], state['num_seen'], num_clients
+      ),
+      control_variates.total_weight(seen_weight, num_seen, num_clients),
     )
-    return {'control_variate': variate}
+    return collections.OrderedDict(
+      control_variate=variate, seen_weight=seen_weight, num_seen=num_seen
+    )
 
-  slot = KeptSlot(initial=_zeros_like, next=next_variate)
+  slot = KeptSlot(
+    initial=lambda trainable: (_zeros_like(trainable), tf.constant(0.0)),
+    next=next_kept,
+  )
   state = MethodState(
-    initial=lambda specs: {'control_variate': _zeros_like(specs)},
+    initial=lambda specs: collections.OrderedDict(
+      control_variate=_zeros_like(specs), seen_weight=0.0, num_seen=0.0
+    ),
     summands=summands,
     next=next_state,
   )

@@ -212,6 +212,7 @@ class TrainConfig:
     # Each section is right by itself.
     if problems := [
       *_problems_of_method(self),
+      *_problems_of_states(self),
       *_problems_of_clients(self),
       *_problems_of_steps(self),
       *_problems_of_model(self),
@@ -290,6 +291,16 @@ def _problems_of_method(config):
       f'{config.algorithm.name!r}, found a {found.__name__}'
     ]
   return config.method.problems(config)
+
+
+def _problems_of_states(config):
+  if config.kept_slots:
+    return []
+  return [
+    f'`config.client_states.{name}` is read where clients keep tensors only, '
+    f'found {value!r}; leave it out'
+    for name, value in config.client_states.changed().items()
+  ]
 
 
 def _problems_of_clients(config):

@@ -237,7 +237,9 @@ class _Measurement:
 
     config = self._config
     process = learning_setup.build_learning_process(config)
-    learning_setup.require_trained_models(config, process)
+    learning_setup.require_declared_process(
+      config, process, with_trained_models=True
+    )
     state = learning_setup.from_tensors(
       self._loaded.tensors,
       process.initialize.type_signature.result,

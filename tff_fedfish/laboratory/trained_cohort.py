@@ -32,9 +32,11 @@ class Trainer:
       UserError: If the clients send anything else.
     """
     if config.kept_slots:
+      names = ', '.join(slot.name for slot in config.kept_slots)
       raise UserError(
-        '`config.client_work.keeps_optimizer_state` must be false in a '
-        'laboratory, whose clients take part once, found true.'
+        'A laboratory trains clients once, so its method must keep nothing '
+        f'between rounds, but those of {config.algorithm.name!r} as it is set '
+        f'keep {names}. Choose other settings.'
       )
     self._key = _key(config)
     self._processes = []
@@ -45,7 +47,9 @@ class Trainer:
       )
       of_stop = dataclasses.replace(config, client_work=work)
       process = learning_setup.build_learning_process(of_stop)
-      learning_setup.require_trained_models(of_stop, process)
+      learning_setup.require_declared_process(
+        of_stop, process, with_trained_models=True
+      )
       self._processes.append((stop, process))
       before = stop
     sent = process.trained_models.type_signature.result.member.update

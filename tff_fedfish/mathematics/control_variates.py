@@ -10,7 +10,10 @@ federated learning", option II; in the form that sends one model, Yu et al.
   M       num_steps                    local steps
   eta     learning_rate                of the clients
   c_i     client_control_variate       mean gradient of client i's last round
-  c       server_control_variate       their mean over all clients
+  c       server_control_variate       sum_i w_i c_i / W, over all K clients
+  w_i     -                            weight of client i in its last round, 0
+                                       before its first
+  W       total_weight                 of all K clients
   h_i     correction                   c_i - c, which is subtracted
 
 Structures are nests of float tensors like the trainable weights.
@@ -69,26 +72,53 @@ def plus_mean_step(
   return tf.nest.map_structure(plus, correction, later_weights, local_weights)
 
 
+def total_weight(
+  seen_weight: tf.Tensor, num_seen: tf.Tensor, num_clients: int | None
+) -> tf.Tensor:
+  """Returns W: the weight of the clients seen so far, scaled to all K.
+
+  Exact from the round on in which the last client has taken part for the first
+  time, and at any time if all weigh the same.
+
+  Args:
+    seen_weight: Sum of the w_i.
+    num_seen: Number of the clients with w_i > 0.
+    num_clients: K. None: there are no others.
+  """
+  if num_clients is None:
+    return seen_weight
+  return seen_weight * tf.math.divide_no_nan(float(num_clients), num_seen)
+
+
 def next_server_control_variate(
   server_control_variate: Structure,
   weighted_change_sum: Structure,
-  weight_sum: tf.Tensor,
-  fraction: tf.Tensor,
+  weight_before: tf.Tensor,
+  weight_after: tf.Tensor,
 ) -> Structure:
-  """Returns c + (S / K) sum_i w_i (c_i' - c_i) / sum_i w_i.
+  """Returns the mean of what the clients keep after a round.
+
+    c' = (W c + sum_i (w_i' c_i' - w_i c_i)) / W'
+
+  the sum over the clients of the round. With equal weights that is the paper's
+  c + S / K mean_i (c_i' - c_i), S the clients of the round. Dividing by the
+  weights of the round instead would make c depend on who came when.
 
   Args:
     server_control_variate: c.
-    weighted_change_sum: The first sum, over the S clients of the round.
-    weight_sum: The second sum. 0: c stays.
-    fraction: S / K, K the number of all clients, in [0, 1].
+    weighted_change_sum: The sum.
+    weight_before: W.
+    weight_after: W' after the round. 0: c stays.
   """
+
+  def next_one(c, change):
+    before, after = (
+      tf.cast(weight, c.dtype) for weight in (weight_before, weight_after)
+    )
+    return tf.where(
+      after > 0, tf.math.divide_no_nan(before * c + change, after), c
+    )
+
   return tf.nest.map_structure(
-    lambda c, change: (
-      c
-      + tf.cast(fraction, c.dtype)
-      * tf.math.divide_no_nan(change, tf.cast(weight_sum, c.dtype))
-    ),
-    server_control_variate,
-    weighted_change_sum,
+    next_one, server_control_variate, weighted_change_sum
   )

@@ -14,7 +14,8 @@ class ScaffoldConfig(AlgorithmConfig):
   exchange: Literal['two_models', 'one_model'] = 'two_models'
   """Messages of a round. 'two_models': model and control variate, each way, for
   any cohort. 'one_model': the model only; every client must take part in every
-  round, with the same number of local steps, and the server takes the mean."""
+  round, with the same weight and number of local steps, and the server takes
+  the mean."""
 
 
 _PLAIN_SGD = (
@@ -22,11 +23,15 @@ _PLAIN_SGD = (
   ('client_work.momentum', 0.0),
   ('client_work.max_gradient_norm', None),
   ('client_work.keeps_optimizer_state', False),
+  ('client_work.max_delta_norm', None),
+  # Rounded variates are not what the server has the mean of.
+  ('client_states.dtype', 'float32'),
 )
 _MEAN_OF_ALL = (
   ('client_work.learning_rate_schedule', 'constant'),
   ('client_work.warmup_rounds', 0),
-  ('client_work.max_delta_norm', None),
+  # Weights by rows change with the rows that a round takes.
+  ('algorithm.client_weighting', 'uniform'),
   ('cohorts.cohort_size', None),
   ('server.optimizer', 'sgd'),
   ('server.learning_rate', 1.0),

@@ -14,23 +14,26 @@ _BYTES = {'float32': 4, 'bfloat16': 2}
 
 @dataclasses.dataclass(frozen=True)
 class StatesOnDisk:
-  """Size of the client states of a run at its end."""
+  """Expected size of the client states of a run."""
 
-  num_clients: float
-  """Clients that have taken part: expected, or at most where `is_bound`."""
-  is_bound: bool
-  """Whether the number of clients that may take part is not known."""
   client_bytes: int
-  """Size of one client's state, without names of tensors."""
-  total_bytes: int
-  """Size of all, those of two more rounds included: one is written while the
-  one before has not been superseded."""
+  """Size of one client's state, without the names of its tensors."""
+  num_clients: float | None
+  """Clients that have taken part at the end; None, as the next two: how many
+  clients may take part is not known."""
+  end_bytes: int | None
+  """Size at the end: of these, and of what the checkpoint before needs."""
+  peak_bytes: int | None
+  """Size before a checkpoint: of what two earlier ones need, too."""
 
   def __str__(self) -> str:
-    about = 'at most' if self.is_bound else 'about'
+    client = format_bytes(self.client_bytes)
+    if self.num_clients is None:
+      return f'{client} for each client that has taken part'
     return (
-      f'{about} {format_bytes(self.total_bytes)}, {self.num_clients:,.0f} '
-      f'clients of {format_bytes(self.client_bytes)} and two rounds'
+      f'about {format_bytes(self.end_bytes)} at the end, '
+      f'{format_bytes(self.peak_bytes)} at most on the way; '
+      f'{self.num_clients:,.0f} clients of {client}'
     )
 
 
@@ -39,13 +42,13 @@ def states_on_disk(
 ) -> StatesOnDisk | None:
   """Returns the size of a run's client states.
 
-  After R rounds of cohorts of C out of K clients, K (1 - (1 - C / K)^R) are
-  expected to have taken part.
+  Of K clients, random cohorts of C reach K (1 - (1 - C / K)^r) in r rounds. A
+  client that was reached before a checkpoint and comes again after it has two
+  states until the second checkpoint from there is on disk.
 
   Args:
     config: The run's.
-    num_clients: K. None: see `clients_of_corpus`; where that knows none, R C
-      bounds them.
+    num_clients: K. None: see `clients_of_corpus`.
 
   Returns:
     The size; None if clients keep nothing.
@@ -57,23 +60,33 @@ def states_on_disk(
   client_bytes = int(num_scalars * _BYTES[config.client_states.dtype])
   if num_clients is None:
     num_clients = clients_of_corpus(config)
-  cohort_size, num_rounds = config.cohort_size, config.training.num_rounds
-  if cohort_size is None:
-    cohort_size = num_clients or 1
-  taking_part = float(num_rounds * cohort_size)
-  if num_clients:
-    absent = (1 - min(cohort_size / num_clients, 1)) ** num_rounds
-    taking_part = num_clients * (1 - absent)
+  if num_clients is None:
+    return StatesOnDisk(client_bytes, None, None, None)
+  cohort_size = min(config.cohort_size or num_clients, num_clients)
+  num_rounds = config.training.num_rounds
+  every = config.checkpoints.every_num_rounds or num_rounds
+
+  def share_reached(num_rounds):
+    return 1 - (1 - cohort_size / num_clients) ** num_rounds
+
+  # Round of the last checkpoint but one, and rounds between two.
+  before = (num_rounds - 1) // every * every
+  again = share_reached(before) * share_reached(num_rounds - before)
+  earlier = share_reached(max(before - every, 0)) * share_reached(every)
+  taking_part = num_clients * share_reached(num_rounds)
+  at_end = taking_part + num_clients * again
+  # The cohort's states are written before what they supersede goes.
+  at_peak = at_end + num_clients * earlier + cohort_size
   return StatesOnDisk(
-    num_clients=taking_part,
-    is_bound=not num_clients,
-    client_bytes=client_bytes,
-    total_bytes=int((taking_part + 2 * cohort_size) * client_bytes),
+    client_bytes,
+    taking_part,
+    int(at_end * client_bytes),
+    int(at_peak * client_bytes),
   )
 
 
 def clients_of_corpus(config: TrainConfig) -> int | None:
-  """Returns how many clients may take part; None if that is not known yet."""
+  """Returns how many clients may take part; None if that is not known."""
   if config.partition.num_clients is not None:
     return config.partition.num_clients
   if config.data.holds_images or not os.path.isdir(config.data.directory):

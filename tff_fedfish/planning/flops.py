@@ -77,17 +77,33 @@ def backward(shape: TransformerConfig, num_rows: int) -> ProductFlops:
   )
 
 
+def local_step_factor(config: TrainConfig) -> float:
+  """Returns the operations of a local step over those of its data loss."""
+  shape = config.transformer_config()
+  plain = forward(shape, 1).total + backward(shape, 1).total
+  return 1 + sum(_extra_passes(config, 1)) / plain
+
+
+def _extra_passes(config, num_rows):
+  """Returns operations, forward and backward, of passes without logits."""
+  shape, cost = config.transformer_config(), config.method.cost(config)
+  passes = forward(shape, num_rows), backward(shape, num_rows)
+  counts = cost.extra_forwards, cost.extra_backwards
+  return tuple(
+    count * (one.total - one.logits)
+    for count, one in zip(counts, passes, strict=True)
+  )
+
+
 def of_round(config: TrainConfig) -> RoundFlops:
   """Returns the operations of one round of a run."""
   shape, steps = config.transformer_config(), client_steps.of_config(config)
   num_weights, num_clients = num_parameters(shape), config.cohort_size or 1
   num_rows = num_clients * steps.num_sequences
   num_epochs = config.client_work.num_local_epochs
-  one_forward = forward(shape, num_rows)
-  gradient = backward(shape, num_rows)
-  one_backward, cost = gradient.total, config.method.cost(config)
-  extra_forward = cost.extra_forwards * (one_forward.total - one_forward.logits)
-  extra_backward = cost.extra_backwards * (gradient.total - gradient.logits)
+  one_forward, cost = forward(shape, num_rows), config.method.cost(config)
+  one_backward = backward(shape, num_rows).total
+  extra_forward, extra_backward = _extra_passes(config, num_rows)
   one_pass_after = one_forward.total + one_backward
   one_pass_after += config.algorithm.samples_labels * one_forward.logits
   num_squares = steps.num_steps_after_training + steps.num_observed_steps

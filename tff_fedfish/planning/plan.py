@@ -160,11 +160,12 @@ def traffic(config: TrainConfig) -> Traffic:
   crosses = engine.kind == 'ray'
   num_machines = 1 if engine.ray_address == 'local' else engine.num_workers
   num_sums = num_parts * config.method.cost(config).models_summed
+  num_sent = config.method.traffic(config).downlink
   return Traffic(
     **sent,
     num_partial_sums=num_parts,
     num_broadcasts=crosses * num_machines,
-    round_broadcast_bytes=crosses * num_machines * model_bytes,
+    round_broadcast_bytes=int(crosses * num_machines * num_sent * model_bytes),
     round_partial_sum_bytes=crosses * num_sums * model_bytes,
   )
 

@@ -20,7 +20,7 @@ from tff_fedfish.algorithms.slots.bounds import zero_if_non_finite
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.data import sequences
 from tff_fedfish.optimizers.build import build_optimizer
-from tff_fedfish.planning import client_steps
+from tff_fedfish.planning import client_steps, flops
 from tff_fedfish.runtime import freed_memory
 
 # Not 1 and 2: noise in the difference counts num_layers times.
@@ -132,7 +132,9 @@ def round_time(config: TrainConfig, measured: MeasuredSeconds) -> RoundTime:
   """
   steps, engine = client_steps.of_config(config), config.engine
   cohort_size = config.cohort_size or 1
-  local = steps.num_local_steps * measured.local_step
+  # A step is timed without the method's extra passes.
+  local_step = flops.local_step_factor(config) * measured.local_step
+  local = steps.num_local_steps * local_step
   after_training = (
     steps.num_steps_after_training * measured.step_after_training
     + steps.num_observed_steps * measured.squared_gradient
@@ -148,7 +150,7 @@ def round_time(config: TrainConfig, measured: MeasuredSeconds) -> RoundTime:
   client_seconds = local + after_training + measured.client_sums
   round_seconds = clients_in_a_row * client_seconds + measured.server
   return RoundTime(
-    local_step_seconds=measured.local_step,
+    local_step_seconds=local_step,
     local_seconds=cohort_size * local,
     after_training_seconds=cohort_size * after_training,
     client_sums_seconds=cohort_size * measured.client_sums,

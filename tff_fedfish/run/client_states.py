@@ -31,7 +31,7 @@ ADVICE = 'Restore it, or start the run again in another --workdir.'
 """Remedy where a state cannot be used."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class ClientFile:
   """Entry of a manifest: the state of one client after one round."""
 
@@ -71,14 +71,17 @@ class DamagedStateError(UserError):
 class ClientStates:
   """The states of a run's clients; one writer, and readers while it waits.
 
-  Memory holds an index of about 300 bytes for each version, and no tensors.
+  Memory holds an index of about half a kilobyte for each version, and no
+  tensors.
   """
 
-  def __init__(self, run_directory: str | os.PathLike):
+  def __init__(self, run_directory: str | os.PathLike, last_round: int = 10**9):
     """Reads the manifests; touches nothing.
 
     Args:
       run_directory: The run's. Its `client_states` need not exist.
+      last_round: Later rounds are not read, as a run that continues after this
+        one discards them.
 
     Raises:
       UserError: If a manifest cannot be read.
@@ -89,7 +92,8 @@ class ClientStates:
     self._unsynced: list[pathlib.Path] = []
     self._num_bytes = 0
     for round_num in checkpoints.list_rounds(self.directory):
-      self._add(round_num, self._read_manifest(round_num).clients)
+      if round_num <= last_round:
+        self._add(round_num, self._read_manifest(round_num))
     for client_id, versions in self._versions.items():
       # What was superseded may have been removed.
       kept = [v for v in versions[:-1] if self._path(v).exists()]
@@ -290,21 +294,27 @@ class ClientStates:
 
   def _commit(self, round_num, temporary, entries):
     manifest = _Manifest(clients=dict(sorted(entries.items())))
-    files.write_json(temporary / MANIFEST_NAME, dataclasses.asdict(manifest))
     path = self._round_directory(round_num)
-    os.chmod(temporary, 0o777 & ~files.umask())
-    os.replace(temporary, path)
+    try:
+      files.write_json(temporary / MANIFEST_NAME, dataclasses.asdict(manifest))
+      os.chmod(temporary, 0o777 & ~files.umask())
+      os.replace(temporary, path)
+    except OSError as error:
+      raise OSError(error.errno, error.strerror, str(path)) from error
     self._unsynced.append(path)
     self._add(round_num, entries)
 
   def _read_manifest(self, round_num):
     path = self._round_directory(round_num) / MANIFEST_NAME
     try:
-      manifest = files.read_json(path, schema=_Manifest)
-      for name in manifest.clients:
+      clients = files.read_json(path, schema=_Manifest).clients
+      for name in clients:
         bytes.fromhex(name)
-      return manifest
+      return clients
     except (OSError, ValueError) as error:
+      if not path.parent.exists():
+        # Superseded meanwhile, by a run that goes on.
+        return {}
       raise UserError(
         f'{str(path)!r} must name the states that clients kept after round '
         f'{round_num}, but cannot be read ({error}). {ADVICE}'
@@ -340,7 +350,7 @@ def states_of_checkpoint(found: checkpoints.Checkpoint) -> ClientStates:
       f'that of round {found.round_num}. Name the last one, or leave '
       '`--barrier` out.'
     )
-  states = ClientStates(directory.parent)
+  states = ClientStates(directory.parent, newest)
   states.require_as_after(newest, found.contents.get('client_states'))
   return states
 
@@ -383,6 +393,12 @@ class RoundStates:
       num_bytes=len(content),
       sha256=hashlib.sha256(content).hexdigest(),
     )
+
+  def take_back(self, client_id: bytes) -> None:
+    """Removes the state of a client, which keeps what it had."""
+    entry = self._entries.pop(client_id.hex(), None)
+    if entry is not None:
+      (self._directory / entry.file).unlink()
 
   def commit(self) -> None:
     """Makes the states those after the round, by one rename.

@@ -106,14 +106,33 @@ def build_learning_process(
   )
 
 
-def require_trained_models(config: TrainConfig, process: Any) -> None:
-  """Raises UserError unless the barrier can ask a process for its clients."""
-  if not hasattr(process, 'trained_models'):
-    raise UserError(
+def require_declared_process(
+  config: TrainConfig, process: Any, *, with_trained_models: bool
+) -> None:
+  """Raises UserError unless a process is what its method declares.
+
+  Args:
+    config: The config that it was built from.
+    process: The process.
+    with_trained_models: Whether the barrier is to ask it for its clients.
+  """
+  name, problem = repr(config.algorithm.name), ''
+  declared = [slot.name for slot in config.kept_slots]
+  built = list(getattr(process, 'kept_specs', ()))
+  if declared != built:
+    problem = (
+      f'The METHOD of {name} must declare the slots that its builder makes, '
+      f'{", ".join(built) or "none"}, but declares '
+      f'{", ".join(declared) or "none"}. Correct its `slots`.'
+    )
+  elif with_trained_models and not hasattr(process, 'trained_models'):
+    problem = (
       'The Client-Server Barrier requires a process with `trained_models`, but '
-      f'the one that {config.algorithm.name!r} builds has none. Build it with '
+      f'the one that {name} builds has none. Build it with '
       'tff_fedfish.algorithms.slots.compose, or leave the barrier out.'
     )
+  if problem:
+    raise UserError(problem)
 
 
 def with_rates(

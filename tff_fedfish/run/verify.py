@@ -43,8 +43,14 @@ def verify_run(
   """
   config = run_directory.read_config(directory)
   path = pathlib.Path(directory) / run_directory.CHECKPOINTS_NAME
-  found, verified = None, Verified()
-  for round_num in checkpoints.list_rounds(path):
+  rounds, verified = checkpoints.list_rounds(path), Verified()
+  if not rounds:
+    raise UserError(
+      f'{str(directory)!r} must hold checkpoints to be verified, but has none. '
+      'Name a run that has started.'
+    )
+  # From the newest on, from which the run would continue.
+  for round_num in reversed(rounds):
     found = checkpoints.load_checkpoint(
       checkpoints.path_of(path, round_num), None
     )
@@ -52,18 +58,12 @@ def verify_run(
     state = found.path / checkpoints.STATE_FILE
     verified.num_bytes += state.stat().st_size
     on_step()
-  if found is None:
-    raise UserError(
-      f'{str(directory)!r} must hold checkpoints to be verified, but has none. '
-      'Name a run that has started.'
-    )
-  if config.kept_slots:
-    states = ClientStates(directory)
-    states.require_as_after(
-      found.round_num, found.contents.get('client_states')
-    )
-    for num_bytes in states.verify(found.round_num):
-      verified.num_client_states += 1
-      verified.num_bytes += num_bytes
-      on_step()
+    if config.kept_slots and round_num == rounds[-1]:
+      states = ClientStates(directory, round_num)
+      summary = found.contents.get('client_states')
+      states.require_as_after(round_num, summary)
+      for num_bytes in states.verify(round_num):
+        verified.num_client_states += 1
+        verified.num_bytes += num_bytes
+        on_step()
   return verified

@@ -47,15 +47,21 @@ def collect_client_outputs() -> Iterator[dict[int, Any]]:
   `client_outputs` of a stateful process would compute again.
 
   Yields:
-    Output by position of the client in the cohort, filled as clients finish. A
-    client that fails has none; a later round replaces those of an earlier one.
+    Output by position of the client in the cohort, filled as clients finish; a
+    client that fails has none. One round per block: a second one would mix its
+    outputs with those of the first.
   """
   outputs: dict[int, Any] = {}
-  options, _ = round_options.current()
-  collecting = dataclasses.replace(
-    options, on_client_output=outputs.__setitem__
-  )
-  with round_options.use_round_options(collecting):
+
+  def receive(index, output):
+    if output is None:
+      outputs.pop(index, None)
+    else:
+      outputs[index] = output
+
+  options, outcome = round_options.current()
+  options = dataclasses.replace(options, on_client_output=receive)
+  with round_options.use_round_options(options, outcome):
     yield outputs
 
 

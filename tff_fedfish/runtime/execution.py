@@ -187,7 +187,7 @@ class RoundExecution:
       return options
 
     def on_client_output(index, arrays):
-      receive(index, values.unflatten(arrays, output_type))
+      receive(index, arrays and values.unflatten(arrays, output_type))
 
     return dataclasses.replace(
       options, on_client_output=output_type and on_client_output

@@ -170,7 +170,7 @@ class RayWorkers(contextlib.AbstractContextManager):
               done[part.index] = part, result
           while next_index in done:
             part, result = done.pop(next_index)
-            if not self._hand_on(result.outputs, options):
+            if not self._hand_on(part, result.outputs, options):
               waiting.appendleft(part)
               break
             outcome.counts.update(result.outcome.counts)
@@ -244,14 +244,7 @@ class RayWorkers(contextlib.AbstractContextManager):
     except ray.exceptions.RayError as error:
       self._pool.replace(worker)
       outcome.num_lost_workers += 1
-      part.num_lost_workers += 1
-      if part.num_lost_workers == MAX_LOST_WORKERS:
-        indices = [index for index, _ in part.clients]
-        raise FailedError(
-          f'{MAX_LOST_WORKERS} worker processes died, one after the other, at '
-          f'clients {indices[0]} to {indices[-1]} of the round. They may need '
-          'more memory than there is: lower `--config.engine.num_workers`.'
-        ) from error
+      _count_loss(part, error)
       return part, None
     if not isinstance(result, ClientFailure):
       return part, result
@@ -263,18 +256,21 @@ class RayWorkers(contextlib.AbstractContextManager):
     part.failed_once.add(result.client_index)
     return part, None
 
-  def _hand_on(self, outputs, options):
+  def _hand_on(self, part, outputs, options):
     """Hands on the outputs of a part's clients; False: it is to be run again.
 
-    Those handed on before are then handed on again, with the same values.
+    Those handed on before are taken back then: a client may fail in its turn.
     """
     import ray
 
-    for index, reference in outputs:
+    for num_handed_on, (index, reference) in enumerate(outputs):
       try:
         arrays = ray.get(reference)
       # Gone with the worker that laid them into the store.
-      except ray.exceptions.RayError:
+      except ray.exceptions.RayError as error:
+        for earlier, _ in outputs[:num_handed_on]:
+          options.on_client_output(earlier, None)
+        _count_loss(part, error)
         return False
       options.on_client_output(index, arrays)
       # A copy of them would be alive with the next one.
@@ -294,6 +290,18 @@ class RayWorkers(contextlib.AbstractContextManager):
         # What ended the round says more than that Ray is gone, too.
         with contextlib.suppress(ray.exceptions.RayError):
           self._pool.replace(worker)
+
+
+def _count_loss(part, error):
+  """Counts a worker that took a part along; raises FailedError if too many."""
+  part.num_lost_workers += 1
+  if part.num_lost_workers == MAX_LOST_WORKERS:
+    indices = [index for index, _ in part.clients]
+    raise FailedError(
+      f'{MAX_LOST_WORKERS} worker processes died, one after the other, at '
+      f'clients {indices[0]} to {indices[-1]} of the round. They may need '
+      'more memory than there is: lower `--config.engine.num_workers`.'
+    ) from error
 
 
 def _put(value):

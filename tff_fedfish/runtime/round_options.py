@@ -62,9 +62,10 @@ class RoundOptions:
   raised and the round leaves nothing behind."""
   on_client_output: Callable[[int, Any], None] | None = None
   """Receives each client's position and its output (`client_outputs.py`), in
-  cohort order; after a worker was lost a client may come again, with the same
-  output. What it raises is the round's exception. Only clients that took part
-  have one. None: outputs are not computed."""
+  cohort order. Where a part of the cohort is run again after a worker was lost,
+  its clients come with None first, which takes their outputs back. What it
+  raises is the round's exception. Only clients that took part have an output.
+  None: outputs are not computed."""
   workers: Any = None
   """Runner of the parts of a cohort, such as `ray_workers.RayWorkers`; None:
   this process."""
@@ -76,14 +77,20 @@ _current: contextvars.ContextVar[tuple[RoundOptions, RoundOutcome] | None] = (
 
 
 @contextlib.contextmanager
-def use_round_options(options: RoundOptions) -> Iterator[RoundOutcome]:
+def use_round_options(
+  options: RoundOptions, outcome: RoundOutcome | None = None
+) -> Iterator[RoundOutcome]:
   """Executes the rounds of this thread within the block as `options` say.
+
+  Args:
+    options: The options.
+    outcome: Filled by the round. None: a new one.
 
   Yields:
     The outcome, filled by the round that runs in the block. A second round
     adds its failures to it; its quorum counts its own clients only.
   """
-  outcome = RoundOutcome()
+  outcome = RoundOutcome() if outcome is None else outcome
   token = _current.set((options, outcome))
   try:
     yield outcome

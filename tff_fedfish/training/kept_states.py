@@ -31,14 +31,18 @@ class KeptStates(RoundCallback):
     """
     self._run = run
     self._slots = kept_tensors.slots_of(run.process)
-    self._states = ClientStates(run.workdir) if self._slots else None
     self._writer: RoundStates | None = None
-    # Of a checkpoint that may still be being written.
-    self._saved_rounds: tuple[int, ...] = ()
-    if self._states is not None and self._states.directory.exists():
-      self._states.discard_after(
-        run.position.round_num if run.is_resumed else -1
-      )
+    last = run.position.round_num if run.is_resumed else -1
+    # Later ones were passed over as damaged.
+    self._checkpoints = run.workdir / run_directory.CHECKPOINTS_NAME
+    self._saved_rounds = [
+      r for r in checkpoints.list_rounds(self._checkpoints) if r <= last
+    ]
+    self._states = None
+    if self._slots:
+      self._states = ClientStates(run.workdir, last)
+      if self._states.directory.exists():
+        self._states.discard_after(last)
 
   def kept_of(
     self, client_id: bytes, before_round: int
@@ -66,9 +70,11 @@ class KeptStates(RoundCallback):
     dtype = self._run.config.client_states.dtype
 
     def on_client_output(index, output):
-      tensors = kept_tensors.tensors_of(output, dtype)
-      if tensors is not None:
-        self._writer.add(index, clients[index].client_id, tensors)
+      client_id = clients[index].client_id
+      if output is None:
+        self._writer.take_back(client_id)
+      elif (tensors := kept_tensors.tensors_of(output, dtype)) is not None:
+        self._writer.add(index, client_id, tensors)
 
     return on_client_output
 
@@ -93,21 +99,20 @@ class KeptStates(RoundCallback):
       return
     self._writer.commit()
     self._writer = None
-    self.collect(done.round_num)
+    self.collect()
 
-  def collect(self, round_num: int) -> None:
-    """Removes states that no run could continue from after a round.
+  def collect(self) -> None:
+    """Removes superseded states from which no run could continue.
 
     Raises:
       OSError: If they cannot be removed.
     """
     if self._states is None:
       return
-    directory = self._run.workdir / run_directory.CHECKPOINTS_NAME
-    rounds = [r for r in checkpoints.list_rounds(directory) if r <= round_num]
-    # Two, as a damaged newest checkpoint is passed over; and the one that is
-    # still being written.
-    self._states.collect({*rounds[-2:], *self._saved_rounds})
+    written = {*checkpoints.list_rounds(self._checkpoints)}
+    # Two of them, as the newest may be damaged; and one that is being written.
+    whole = [r for r in self._saved_rounds if r in written]
+    self._states.collect({*whole[-2:], *self._saved_rounds[-1:]})
 
   def checkpoint_contents(self, round_num: int) -> dict[str, Any]:
     """Returns what the checkpoint of a round keeps, once states are on disk.
@@ -118,7 +123,7 @@ class KeptStates(RoundCallback):
     if self._states is None:
       return {}
     self._states.sync()
-    self._saved_rounds = (round_num,)
+    self._saved_rounds.append(round_num)
     return {'client_states': self._states.summary(round_num)}
 
   def require_room(self) -> None:

@@ -94,7 +94,7 @@ def run_rounds(
       _RoundLoop(run, options, callbacks, kept).run(saved.writer, stages)
     saved.save()
     saved.writer.wait()
-    kept.collect(run.position.round_num)
+    kept.collect()
   return _exit_code(run, interruption)
 
 
@@ -109,11 +109,14 @@ def _build(config, workdir, checked, stages):
     process = learning_setup.build_learning_process(
       config, num_clients=len(participating)
     )
-    if (
-      config.evaluation.barrier_every_num_rounds
-      or config.evaluation.diagnostics_every_num_rounds
-    ):
-      learning_setup.require_trained_models(config, process)
+    learning_setup.require_declared_process(
+      config,
+      process,
+      with_trained_models=bool(
+        config.evaluation.barrier_every_num_rounds
+        or config.evaluation.diagnostics_every_num_rounds
+      ),
+    )
     evaluator = client_evaluator.build_evaluator(config)
   if checked.checkpoint is None:
     with stages('drawing the weights'):
@@ -167,6 +170,7 @@ class _RoundLoop:
       if run.is_resumed:
         progress.write_line(f'Continuing after round {done}.')
       while position.round_num < num_rounds and not self._options.should_stop():
+        self._kept.require_room()
         metrics = self._run_round(position.round_num + 1, progress.write_line)
         loss = metrics['train/loss']
         progress.advance(
@@ -179,7 +183,6 @@ class _RoundLoop:
           # The last good checkpoint may still be being written.
           checkpoint_writer.wait()
           history.require_not_diverged()
-        self._kept.require_room()
 
   def _run_round(self, round_num, write_line):
     """Runs a round; interrupted, it leaves no trace."""

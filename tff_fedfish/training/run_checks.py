@@ -141,7 +141,7 @@ def check_run(
       if found:
         _require_same_inputs(config, found, identity, tokenizer, vocabulary)
         if config.kept_slots:
-          ClientStates(run).require_as_after(
+          ClientStates(run, found.round_num).require_as_after(
             found.round_num, found.contents.get('client_states')
           )
       if has_own_columns:
@@ -170,9 +170,18 @@ def check_run(
 
 
 def print_warnings(
-  config: TrainConfig, workdir: str | os.PathLike | None = None
+  config: TrainConfig,
+  workdir: str | os.PathLike | None = None,
+  *,
+  split: ClientSplit | None = None,
 ) -> None:
-  """Warns on standard error where memory or disk may not be enough."""
+  """Warns on standard error where memory or disk may not be enough.
+
+  Args:
+    config: The run's config.
+    workdir: Its directory.
+    split: Says how many clients may take part. None: not known.
+  """
   parent = pathlib.Path(workdir or '.').resolve()
   # What is on the disk already takes no more of it.
   num_saved_bytes = sum(
@@ -180,7 +189,16 @@ def print_warnings(
     for pattern in ('checkpoints/*/*', 'client_states/*/*')
     for path in parent.glob(pattern)
   )
-  states = client_states.states_on_disk(config)
+  states = planned_states(config, split)
+  state_bytes = (states and states.peak_bytes) or 0
+  limit = config.client_states.max_bytes
+  if state_bytes > limit:
+    print(
+      'fedfish: warning: client states take about '
+      f'{format_bytes(state_bytes)}, but `--config.client_states.max_bytes` is '
+      f'{limit} ({format_bytes(limit)}), at which the run stops.',
+      file=sys.stderr,
+    )
   while not parent.exists():
     parent = parent.parent
   for what, where, needed, available in (
@@ -193,7 +211,7 @@ def print_warnings(
     (
       'disk for checkpoints' + ' and client states' * (states is not None),
       f'the disk of {str(parent)!r}',
-      checkpoint_bytes(config) + (states.total_bytes if states else 0),
+      checkpoint_bytes(config) + min(state_bytes, limit),
       shutil.disk_usage(parent).free + num_saved_bytes,
     ),
   ):
@@ -203,6 +221,16 @@ def print_warnings(
         f'{what}, and {where} has {format_bytes(available)} available.',
         file=sys.stderr,
       )
+
+
+def planned_states(
+  config: TrainConfig, split: ClientSplit | None
+) -> client_states.StatesOnDisk | None:
+  """Returns the size of the client states; None if there are none."""
+  num_clients = None
+  if split is not None:
+    num_clients = len(run_inputs.training_clients(config, split))
+  return client_states.states_on_disk(config, num_clients)
 
 
 def checkpoint_bytes(config: TrainConfig) -> int:

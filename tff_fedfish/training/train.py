@@ -9,9 +9,9 @@ from models.model_shapes import num_parameters, weight_shapes
 from tff_fedfish import communication, files
 from tff_fedfish.config import loading as config_loading
 from tff_fedfish.config.schema import TrainConfig
-from tff_fedfish.planning import client_states, client_steps, plan
+from tff_fedfish.planning import client_steps, plan
 from tff_fedfish.progress import Stages
-from tff_fedfish.run import run_directory, run_inputs
+from tff_fedfish.run import run_directory
 from tff_fedfish.training import run_checks
 
 
@@ -43,7 +43,7 @@ def train(config: TrainConfig, workdir: str | os.PathLike) -> int:
     if checked.is_finished:
       print(f'The run in {str(workdir)!r} is finished.', file=sys.stderr)
       return 0
-    run_checks.print_warnings(config, workdir)
+    run_checks.print_warnings(config, workdir, split=checked.split)
     run_checks.print_unknown_tokens(checked)
     stages.release()
     # Late: errors of config and data must not wait for TensorFlow.
@@ -73,13 +73,9 @@ def dry_run(config: TrainConfig, workdir: str | os.PathLike | None) -> None:
   checked.history.require_not_diverged()
   if (counting := plan.row_counting(config)) is not None:
     print(f'Counting rows at the start: {counting}.')
-  num_clients = None
-  if checked.split is not None:
-    num_clients = len(run_inputs.training_clients(config, checked.split))
-  states = client_states.states_on_disk(config, num_clients)
-  if states is not None:
+  if (states := run_checks.planned_states(config, checked.split)) is not None:
     print(f'Client states on disk: {states}.')
-  run_checks.print_warnings(config, workdir)
+  run_checks.print_warnings(config, workdir, split=checked.split)
   run_checks.print_unknown_tokens(checked)
 
 
