@@ -261,7 +261,7 @@ def test_missing_file(tmp_path):
     '`--config` must name a Python file or a shipped config, but '
     f'{str(path)!r} does not exist. The shipped ones are c4_1_5b, '
     'centralized_tiny, debian_ablations_sweep, debian_adamw_sweep, '
-    'debian_epsilon_sweep, debian_laboratory, debian_optimizers_sweep, '
+    'debian_controls_sweep, debian_laboratory, debian_optimizers_sweep, '
     'debian_regime_sweep, debian_sgd_server_sweep, debian_small_rate_sweep, '
     'debian_sweep, demo, diloco_350m, diloco_tiny, '
     'fashion_mnist_baselines_sweep, fed_fish_mix, mnist_by_writer, '

@@ -1,13 +1,16 @@
-"""Controls of debian_small_rate_sweep.py: epsilon, and FedAvg's server rate.
+"""Controls of debian_small_rate_sweep.py: epsilon, and the server's rate.
 
-For `fedfish sweep`: the arms of that file with `server.epsilon` at 1e-8 instead
-of 1e-7. Adam's steps do not depend on the scale of its gradients but for
-epsilon, and deltas at a client learning rate of 0.01 are about a tenth of those
-at 0.1: with a tenth of epsilon they are damped as much as there. And FedAvg
-with twice the server's learning rate at the old epsilon. 15 runs; 20 minutes on
-two CPU cores.
+For `fedfish sweep`, one change at a time to the runs of that file, all at a
+client learning rate of 0.01:
 
-debian_sweep.py says how the corpora are made.
+- `server.epsilon` at 1e-8 instead of 1e-7. Adam's steps do not depend on the
+  scale of its gradients but for epsilon, and deltas at 0.01 are about a tenth of
+  those at 0.1: with a tenth of epsilon they are damped as much as there;
+- other learning rates of the server, whose search was made at the client rate
+  of 0.1: FedAvg with twice, half and a quarter of it, the others with half.
+
+27 runs; 40 minutes on two CPU cores. debian_sweep.py says how the corpora are
+made.
 """
 
 from ml_collections import ConfigDict
@@ -58,6 +61,10 @@ def get_sweep() -> ConfigDict:
           ('fed_fish', 1.0, 0.0, 'logits', 2e-3, 1e-8),
           ('fed_fish', 0.5, 0.5, 'logits', 2e-3, 1e-8),
           ('fed_avg', 1.0, 0.0, 'none', 4e-3, 1e-7),
+          ('fed_avg', 1.0, 0.0, 'none', 1e-3, 1e-7),
+          ('fed_avg', 1.0, 0.0, 'none', 5e-4, 1e-7),
+          ('fed_fish', 1.0, 0.0, 'logits', 1e-3, 1e-7),
+          ('fed_fish', 0.5, 0.5, 'logits', 1e-3, 1e-7),
         ],
         # The same seeds for all: pairs are compared.
         'seeds.model_seed,seeds.cohort_seed,seeds.shuffle_seed': [
