@@ -334,6 +334,50 @@ def _losses(name, pattern):
   return found
 
 
+def server_rates(*names: str) -> list[str]:
+  """Returns a row per method, server's learning rate and epsilon, on text.
+
+  Held-out losses before and after personalization on half of the data, their
+  means over seeds, and minus those of FedAvg at a server's rate of 0.001, with
+  the 95 % t interval over seeds, in nats.
+
+  Args:
+    *names: Of experiments at one client learning rate; epsilon is 1e-7 where a
+      run's name does not say it.
+  """
+  found = {}
+  for name in names:
+    with open(RESULTS / name / 'summary.csv', newline='') as file:
+      for row in csv.DictReader(file):
+        match = _TEXT_ARM.fullmatch(row['directory'])
+        method, p, s, tensors, rate, epsilon, seed = match.groups()
+        cell = method, float(p), float(s), tensors, float(rate)
+        losses = found.setdefault((*cell, float(epsilon or 1e-7)), {})
+        losses[seed] = [float(row[f'held_out/loss/{f}']) for f in ('0', '0.5')]
+  baseline = found['fed_avg', 1.0, 0.0, 'none', 1e-3, 1e-7]
+  rows = []
+  for cell, losses in sorted(found.items()):
+    method, p, s, tensors, rate, epsilon = cell
+    title = 'FedAvg'
+    if method != 'fed_avg':
+      title = f'p = {p:g}, s = {s:g}' + (
+        ", logits on FedAvg's mean" * (tensors == 'logits')
+      )
+    cells = []
+    for i in range(2):
+      cells.append(f'{statistics.mean(l[i] for l in losses.values()):.3f}')
+      differences = [losses[seed][i] - baseline[seed][i] for seed in losses]
+      cells.append('' if losses is baseline else _t_interval(differences))
+    rows.append(_row(title, f'{rate:g}', f'{epsilon:.0e}', *cells))
+  return rows
+
+
+_TEXT_ARM = re.compile(
+  r'(.*)-p([\d.]+)-s([\d.]+)-(none|logits)-server_lr([\d.]+)'
+  r'(?:-server_epsilon([\de.-]+))?-seed(\d+)'
+)
+
+
 def held_out_losses(arms: pathlib.Path) -> str:
   """Returns CSV: a row per run and scored round, and the models sent so far."""
   rows = []
