@@ -95,6 +95,12 @@ def test_table_of_text(name):
   assert '\n'.join(rows) in _page('fedfish_text')
 
 
+def test_table_of_server_rates():
+  rows = result_tables.server_rates('debian_small_rate', 'debian_controls')
+  assert len(rows) == 13
+  assert '\n'.join(rows) in _page('fedfish_text')
+
+
 def test_cohorts_are_those_of_the_shipped_laboratory():
   file = LaboratoryFile(_ROOT / 'configs' / 'mnist_laboratory.py')
   path = result_tables.RESULTS / 'mnist_laboratory' / 'laboratory.csv'
