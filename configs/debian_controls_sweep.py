@@ -4,8 +4,8 @@ For `fedfish sweep`, one change at a time to the runs of that file, all at a
 client learning rate of 0.01:
 
 - `server.epsilon` at 1e-8 instead of 1e-7. Adam's steps do not depend on the
-  scale of its gradients but for epsilon, and deltas at 0.01 are about a tenth of
-  those at 0.1: with a tenth of epsilon they are damped as much as there;
+  scale of its gradients but for epsilon, and deltas at 0.01 are about a tenth
+  of those at 0.1: with a tenth of epsilon they are damped as much as there;
 - other learning rates of the server, whose search was made at the client rate
   of 0.1: FedAvg with twice, half and a quarter of it, the others with half.
 

@@ -365,7 +365,9 @@ def server_rates(*names: str) -> list[str]:
       )
     cells = []
     for i in range(2):
-      cells.append(f'{statistics.mean(l[i] for l in losses.values()):.3f}')
+      cells.append(
+        f'{statistics.mean(pair[i] for pair in losses.values()):.3f}'
+      )
       differences = [losses[seed][i] - baseline[seed][i] for seed in losses]
       cells.append('' if losses is baseline else _t_interval(differences))
     rows.append(_row(title, f'{rate:g}', f'{epsilon:.0e}', *cells))
