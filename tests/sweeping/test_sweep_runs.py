@@ -410,7 +410,7 @@ class TestSettingsOfSeveralMethods:
     assert str(error.value) == (
       f"`learning_rate_search` in {file.path!r} sets 'algorithm.mu', which no "
       f'run of the {kind} reads: their methods are fed_avg, and it is read by '
-      'fed_prox. Leave it out.'
+      'fed_prox, moon. Leave it out.'
     )
 
   def test_a_searched_setting_of_another_base(self, sweep_file):
