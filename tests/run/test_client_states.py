@@ -13,7 +13,7 @@ import pytest
 from hypothesis import strategies as st
 
 from tff_fedfish.errors import UserError
-from tff_fedfish.run import client_states, kept_tensors
+from tff_fedfish.run import client_state_files, kept_tensors
 from tff_fedfish.run.client_states import ClientStates
 
 _SLOTS = (('model', (((3,), 'float32'),)), ('count', (((), 'int32'),)))
@@ -37,7 +37,7 @@ def _write(states, round_num, clients):
 def _round_of(states, client, before_round):
   """Returns the round of the state that a client starts with, None: none."""
   path = states.path_for(client, before_round)
-  return path and int(client_states.read(path)['count/0'])
+  return path and int(client_state_files.read(path)['count/0'])
 
 
 def test_a_client_starts_with_its_newest_earlier_version(tmp_path):
@@ -231,7 +231,7 @@ class TestDamage:
       else:
         states.require_as_after(2, states.summary(2))
     assert '\n' not in str(caught.value)
-    assert str(caught.value).endswith(client_states.ADVICE)
+    assert str(caught.value).endswith(client_state_files.ADVICE)
     return str(caught.value)
 
   def test_a_flipped_bit(self, states, path):
@@ -283,7 +283,7 @@ class TestDamage:
     assert str(caught.value) == (
       f"'{tmp_path}/client_states' must hold what 2 clients kept after round "
       '2, from which the run continues, but holds that of 0. '
-      f'{client_states.ADVICE}'
+      f'{client_state_files.ADVICE}'
     )
 
   def test_states_of_another_run(self, states, tmp_path):
@@ -348,7 +348,7 @@ def test_bfloat16(tmp_path):
   writer = states.begin(1)
   writer.add(0, b'a', kept)
   writer.commit()
-  found = client_states.read(states.path_for(b'a', 2))
+  found = client_state_files.read(states.path_for(b'a', 2))
   assert found['model/0'].dtype == np.float32
   np.testing.assert_array_equal(
     found['model/0'],

@@ -14,7 +14,7 @@ from tff_fedfish.cli.main import main
 from tff_fedfish.planning.client_states import states_on_disk
 from tff_fedfish.run import (
   checkpoints,
-  client_states,
+  client_state_files,
   metrics_files,
   run_directory,
 )
@@ -134,7 +134,7 @@ def test_a_flipped_bit(small_inputs, whole_run, run, capsys):
   error = capsys.readouterr().err.splitlines()[-1]
   assert error.startswith('fedfish: error: The state of client ')
   assert ' after round ' in error and 'must have SHA-256 ' in error
-  assert error.endswith(client_states.ADVICE)
+  assert error.endswith(client_state_files.ADVICE)
   # Nothing is lost: with the files restored the same checkpoint resumes.
   for path in paths:
     _flip_a_bit(path)
@@ -184,14 +184,14 @@ def test_states_beyond_the_limit(small_inputs, whole_run, tmp_path, capsys):
 def test_a_disk_that_fills_up(
   small_inputs, whole_run, tmp_path, capsys, monkeypatch
 ):
-  run, add = tmp_path / 'run', client_states.RoundStates.add
+  run, add = tmp_path / 'run', client_state_files.RoundStates.add
 
   def add_unless_full(self, index, *arguments):
-    if self._round_num == 4 and index == 1:
+    if self.path.name == 'round_00000004' and index == 1:
       raise OSError(28, 'No space left on device', 'FILE')
     add(self, index, *arguments)
 
-  monkeypatch.setattr(client_states.RoundStates, 'add', add_unless_full)
+  monkeypatch.setattr(client_state_files.RoundStates, 'add', add_unless_full)
   assert _train(small_inputs, run) == 1
   error = capsys.readouterr().err.splitlines()[-1]
   assert 'No space left on device' in error and 'FILE' in error
@@ -206,11 +206,11 @@ def test_a_disk_that_fills_up(
 def test_a_round_that_is_given_up(
   small_inputs, whole_run, tmp_path, monkeypatch
 ):
-  run, add = tmp_path / 'run', client_states.RoundStates.add
+  run, add = tmp_path / 'run', client_state_files.RoundStates.add
 
   def add_and_interrupt(self, index, *arguments):
     add(self, index, *arguments)
-    if self._round_num == 4 and index == 1:
+    if self.path.name == 'round_00000004' and index == 1:
       # As Ctrl-C while a round runs.
       import os
       import signal
@@ -218,7 +218,7 @@ def test_a_round_that_is_given_up(
       os.kill(os.getpid(), signal.SIGTERM)
 
   assert threading.current_thread() is threading.main_thread()
-  monkeypatch.setattr(client_states.RoundStates, 'add', add_and_interrupt)
+  monkeypatch.setattr(client_state_files.RoundStates, 'add', add_and_interrupt)
   assert _train(small_inputs, run) == 143
   assert not list((run / 'client_states').glob('.*'))
   assert not (run / 'client_states' / 'round_00000004').exists()

@@ -17,28 +17,18 @@ import tempfile
 from collections.abc import Collection, Iterator, Mapping
 from typing import NamedTuple
 
-import ml_dtypes
-import numpy as np
-
 from tff_fedfish import files
-from tff_fedfish.data.client_ids import client_id_to_text
 from tff_fedfish.errors import UserError
 from tff_fedfish.run import checkpoints
+from tff_fedfish.run.client_state_files import (
+  ADVICE,
+  ClientFile,
+  DamagedStateError,
+  RoundStates,
+)
 
 DIRECTORY_NAME = 'client_states'
 MANIFEST_NAME = 'manifest.json'
-ADVICE = 'Restore it, or start the run again in another --workdir.'
-"""Remedy where a state cannot be used."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class ClientFile:
-  """Entry of a manifest: the state of one client after one round."""
-
-  file: str
-  """Its name in the directory of the round."""
-  num_bytes: int
-  sha256: str
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -55,17 +45,6 @@ class Version(NamedTuple):
 
   round_num: int
   entry: ClientFile
-
-
-class DamagedStateError(UserError):
-  """A client's state that is not as it was written."""
-
-  def __init__(self, client_id: bytes, path: pathlib.Path, what: str):
-    round_num = int(path.parent.name.removeprefix('round_'))
-    super().__init__(
-      f'The state of client {client_id_to_text(client_id)!r} after round '
-      f'{round_num}, {str(path)!r}, {what}. {ADVICE}'
-    )
 
 
 class ClientStates:
@@ -139,14 +118,18 @@ class ClientStates:
       )
     return path
 
-  def begin(self, round_num: int) -> 'RoundStates':
+  def begin(self, round_num: int) -> RoundStates:
     """Returns a writer of the states after a round.
 
     Raises:
       OSError: If nothing can be written.
     """
     self.directory.mkdir(exist_ok=True)
-    return RoundStates(self, round_num)
+
+    def commit(temporary, entries):
+      self._commit(round_num, temporary, entries)
+
+    return RoundStates(self._round_directory(round_num), commit)
 
   def discard_after(self, round_num: int) -> None:
     """Removes the versions of later rounds, and what killed runs left.
@@ -353,100 +336,6 @@ def states_of_checkpoint(found: checkpoints.Checkpoint) -> ClientStates:
   states = ClientStates(directory.parent, newest)
   states.require_as_after(newest, found.contents.get('client_states'))
   return states
-
-
-class RoundStates:
-  """Writes the states after a round, which count once they are committed."""
-
-  def __init__(self, states: ClientStates, round_num: int):
-    """Makes the temporary directory; see `ClientStates.begin`."""
-    self._states, self._round_num = states, round_num
-    prefix = f'.{checkpoints.path_of(".", round_num).name}.'
-    self._directory = pathlib.Path(
-      tempfile.mkdtemp(dir=states.directory, prefix=prefix)
-    )
-    self._entries: dict[str, ClientFile] = {}
-
-  def add(
-    self, index: int, client_id: bytes, tensors: Mapping[str, np.ndarray]
-  ) -> None:
-    """Writes the state of a client; a second one replaces the first.
-
-    Args:
-      index: Position in the cohort, which names the file.
-      client_id: The client.
-      tensors: Arrays by name, of types that a checkpoint can hold.
-
-    Raises:
-      OSError: If it cannot be written, such as on a full disk; names the file.
-    """
-    from safetensors.numpy import save
-
-    path = self._directory / f'{index:04d}.safetensors'
-    content = save({name: np.asarray(t) for name, t in tensors.items()})
-    try:
-      path.write_bytes(content)
-    except OSError as error:
-      raise OSError(error.errno, error.strerror, str(path)) from error
-    self._entries[client_id.hex()] = ClientFile(
-      file=path.name,
-      num_bytes=len(content),
-      sha256=hashlib.sha256(content).hexdigest(),
-    )
-
-  def take_back(self, client_id: bytes) -> None:
-    """Removes the state of a client, which keeps what it had."""
-    entry = self._entries.pop(client_id.hex(), None)
-    if entry is not None:
-      (self._directory / entry.file).unlink()
-
-  def commit(self) -> None:
-    """Makes the states those after the round, by one rename.
-
-    A round in which no client kept anything leaves nothing.
-
-    Raises:
-      OSError: If the manifest cannot be written.
-    """
-    if not self._entries:
-      self.abandon()
-      return
-    self._states._commit(self._round_num, self._directory, self._entries)
-
-  def abandon(self) -> None:
-    """Removes what was written."""
-    shutil.rmtree(self._directory, ignore_errors=True)
-
-
-def read(path: str | os.PathLike) -> dict[str, np.ndarray]:
-  """Returns the tensors of a client's file; bfloat16 becomes float32."""
-  from safetensors import safe_open
-
-  tensors = {}
-  with safe_open(path, framework='np') as state:
-    for name in state.keys():
-      tensor = state.get_tensor(name)
-      if tensor.dtype == ml_dtypes.bfloat16:
-        tensor = tensor.astype(np.float32)
-      tensors[name] = tensor
-  return tensors
-
-
-def shapes(path: str | os.PathLike) -> dict[str, tuple[int, ...]]:
-  """Returns the shape of every tensor of a client's file."""
-  from safetensors import safe_open
-
-  with safe_open(path, framework='np') as state:
-    return {
-      name: tuple(state.get_slice(name).get_shape()) for name in state.keys()
-    }
-
-
-def rounded(tensor: np.ndarray, dtype: str) -> np.ndarray:
-  """Returns a tensor as it is kept: floats, but no scalars, in `dtype`."""
-  if dtype == 'bfloat16' and tensor.dtype == np.float32 and tensor.ndim:
-    return tensor.astype(ml_dtypes.bfloat16)
-  return tensor
 
 
 def _sync(path):

@@ -11,7 +11,8 @@ import numpy as np
 
 from tff_fedfish.data.client_ids import client_id_to_text
 from tff_fedfish.errors import UserError
-from tff_fedfish.run import client_states
+from tff_fedfish.run import client_state_files
+from tff_fedfish.run.client_states import ClientStates
 
 if typing.TYPE_CHECKING:
   import tensorflow as tf
@@ -38,7 +39,7 @@ class KeptTensors:
       return collections.OrderedDict(
         (slot, _empty(specs)) for slot, specs in self.slots
       )
-    tensors = client_states.read(self.path)
+    tensors = client_state_files.read(self.path)
     return collections.OrderedDict(
       (
         slot,
@@ -76,7 +77,7 @@ def tensors_of(
   if not output['is_valid']:
     return None
   return {
-    _name(slot, i): client_states.rounded(np.asarray(tensor), dtype)
+    _name(slot, i): client_state_files.rounded(np.asarray(tensor), dtype)
     for slot, tensors in output.items()
     if slot != 'is_valid'
     for i, tensor in enumerate(tensors)
@@ -84,7 +85,7 @@ def tensors_of(
 
 
 def find(
-  states: client_states.ClientStates,
+  states: ClientStates,
   slots: Sequence[tuple[str, _Specs]],
   client_id: bytes,
   before_round: int,
@@ -102,7 +103,7 @@ def find(
     for slot, specs in slots
     for i, (shape, _) in enumerate(specs)
   }
-  found = client_states.shapes(path)
+  found = client_state_files.shapes(path)
   if found != expected:
     name = min(
       name
@@ -113,7 +114,7 @@ def find(
       f'The state of client {client_id_to_text(client_id)!r} in {str(path)!r} '
       f'is of another model or method: tensor {name!r} must have shape '
       f'{_show(expected.get(name))}, but has {_show(found.get(name))}. '
-      f'{client_states.ADVICE}'
+      f'{client_state_files.ADVICE}'
     )
   return KeptTensors(tuple(slots), os.fspath(path))
 
