@@ -449,7 +449,8 @@ def _ends(row):
 def _method_and_rate(text):
   """Returns what stands before the client's rate in a method's name, and it."""
   text, _, rate = text.rstrip(')').partition('client learning rate ')
-  return text.rstrip(' (,'), rate
+  # The server's may follow.
+  return text.rstrip(' (,'), rate.partition(',')[0]
 
 
 def _baselines(name):
