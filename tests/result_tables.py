@@ -268,10 +268,10 @@ _EQUAL_BYTES = (
 _ARM = re.compile(r'(.*)-client_lr([\d.]+)-E(\d+)-seed(\d+)')
 
 
-def _t_interval(differences):
+def _t_interval(differences, digits=3):
   mean, count = statistics.mean(differences), len(differences)
   half = stats.t.ppf(0.975, count - 1) * statistics.stdev(differences)
-  return _with_half_width(mean, half / count**0.5)
+  return _with_half_width(mean, half / count**0.5, digits)
 
 
 def controls(name: str, unchanged: str) -> list[str]:
@@ -380,6 +380,51 @@ _TEXT_ARM = re.compile(
 )
 
 
+def baselines(name: str) -> list[str]:
+  """Returns a row per model and arm: accuracy in percent, loss in nats.
+
+  Means over seeds, and minus those of FedAvg with the same model and a server
+  of SGD, with the 95 % t interval over seeds.
+  """
+  found = {}
+  with open(RESULTS / name / 'summary.csv', newline='') as file:
+    for row in csv.DictReader(file):
+      *arm, seed = _BASELINE_ARM.fullmatch(row['directory']).groups()
+      scores = found.setdefault(tuple(arm), {})
+      scores[seed] = [
+        100 * float(row['held_out/accuracy/0']),
+        float(row['held_out/loss/0']),
+      ]
+  rows = []
+  for (model, method, server), scores in found.items():
+    baseline = found[model, 'fed_avg', 'sgd']
+    cells = []
+    for i, digits in ((0, 1), (1, 3)):
+      mean = statistics.mean(pair[i] for pair in scores.values())
+      cells.append(f'{mean:.{digits}f}')
+      differences = [scores[seed][i] - baseline[seed][i] for seed in scores]
+      cells.append(
+        '' if scores is baseline else _t_interval(differences, digits)
+      )
+    title = _BASELINE_TITLES[method, server]
+    rows.append(_row(model, title, *cells))
+  return rows
+
+
+_BASELINE_ARM = re.compile(
+  r'(lenet|linear)-([a-z_]+)-mu[\d.]+-E\d-([a-z]+)-.*-seed(\d+)'
+)
+_BASELINE_TITLES = {
+  ('fed_avg', 'sgd'): 'FedAvg',
+  ('fed_avg', 'adam'): 'FedAdam',
+  ('fed_avg', 'yogi'): 'FedYogi',
+  ('fed_prox', 'sgd'): 'FedProx',
+  ('fed_sgd', 'sgd'): 'FedSGD',
+  ('moon', 'sgd'): 'MOON',
+  ('scaffold', 'sgd'): 'SCAFFOLD',
+}
+
+
 def held_out_losses(arms: pathlib.Path) -> str:
   """Returns CSV: a row per run and scored round, and the models sent so far."""
   rows = []
@@ -471,8 +516,9 @@ def _interval(row, name):
   )
 
 
-def _with_half_width(difference, half_width):
-  text = f'{difference:+.3f} ± {half_width:.3f}'.replace('-', '−')
+def _with_half_width(difference, half_width, digits=3):
+  text = f'{difference:+.{digits}f} ± {half_width:.{digits}f}'
+  text = text.replace('-', '−')
   return f'**{text}**' if abs(difference) > half_width else text
 
 

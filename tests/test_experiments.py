@@ -95,6 +95,12 @@ def test_table_of_text(name):
   assert '\n'.join(rows) in _page('fedfish_text')
 
 
+def test_table_of_baselines():
+  rows = result_tables.baselines('fashion_mnist_baselines')
+  assert len(rows) == 9
+  assert '\n'.join(rows) in _page('baselines')
+
+
 def test_table_of_server_rates():
   rows = result_tables.server_rates('debian_small_rate', 'debian_controls')
   assert len(rows) == 13

@@ -218,7 +218,8 @@ class TestDamage:
     states = ClientStates(tmp_path)
     _write(states, 1, [b'www.a.org', b'b'])
     _write(states, 2, [b'b'])
-    return states
+    # Another process, which has not written them.
+    return ClientStates(tmp_path)
 
   @pytest.fixture
   def path(self, tmp_path):

@@ -15,7 +15,7 @@ import shutil
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -285,7 +285,7 @@ def _write_files(path, description, arrays, before_chunk):
   digest = hashlib.sha256()
   num_bytes = num_unsynced = 0
   with open(path / checkpoints.STATE_FILE, 'wb') as stream:
-    for chunk in _state_chunks(arrays):
+    for chunk in state_chunks(arrays):
       before_chunk()
       stream.write(chunk)
       digest.update(chunk)
@@ -306,7 +306,9 @@ def _write_files(path, description, arrays, before_chunk):
   )
 
 
-def _state_chunks(arrays):
+def state_chunks(
+  arrays: Mapping[str, np.ndarray],
+) -> Iterator[bytes | np.ndarray]:
   """Yields a file of the safetensors format in parts, in order.
 
   The size of the header (8 bytes, little-endian), the header (JSON, filled

@@ -13,6 +13,7 @@ import numpy as np
 
 from tff_fedfish.data.client_ids import client_id_to_text
 from tff_fedfish.errors import UserError
+from tff_fedfish.run import checkpoint_writer
 
 ADVICE = 'Restore it, or start the run again in another --workdir.'
 """Remedy where a state cannot be used."""
@@ -75,18 +76,20 @@ class RoundStates:
     Raises:
       OSError: If it cannot be written, such as on a full disk; names the file.
     """
-    from safetensors.numpy import save
-
     path = self._directory / f'{index:04d}.safetensors'
-    content = save({name: np.asarray(t) for name, t in tensors.items()})
+    arrays = {name: np.asarray(tensor) for name, tensor in tensors.items()}
+    digest, num_bytes = hashlib.sha256(), 0
     try:
-      path.write_bytes(content)
+      with open(path, 'wb') as stream:
+        # Not by the library, which copies all tensors first.
+        for chunk in checkpoint_writer.state_chunks(arrays):
+          stream.write(chunk)
+          digest.update(chunk)
+          num_bytes += len(chunk)
     except OSError as error:
       raise OSError(error.errno, error.strerror, str(path)) from error
     self._entries[client_id.hex()] = ClientFile(
-      file=path.name,
-      num_bytes=len(content),
-      sha256=hashlib.sha256(content).hexdigest(),
+      file=path.name, num_bytes=num_bytes, sha256=digest.hexdigest()
     )
 
   def take_back(self, client_id: bytes) -> None:

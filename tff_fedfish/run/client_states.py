@@ -70,6 +70,8 @@ class ClientStates:
     self._versions: dict[bytes, list[Version]] = {}
     self._unsynced: list[pathlib.Path] = []
     self._num_bytes = 0
+    # What was read whole or written here is not read again to be checked.
+    self._checked: set[tuple[bytes, int]] = set()
     for round_num in checkpoints.list_rounds(self.directory):
       if round_num <= last_round:
         self._add(round_num, self._read_manifest(round_num))
@@ -98,7 +100,8 @@ class ClientStates:
       before_round: The round.
 
     Returns:
-      Its newest version of an earlier round; None if there is none.
+      Its newest version of an earlier round; None if there is none. A file is
+      read to be checked once, unless it was written here.
 
     Raises:
       DamagedStateError: If the file is missing or not as it was written.
@@ -106,8 +109,10 @@ class ClientStates:
     version = self._version(client_id, before_round)
     if version is None:
       return None
-    path = self._path(version)
+    path, key = self._path(version), (client_id, version.round_num)
     self._require_whole(client_id, version)
+    if key in self._checked:
+      return path
     with open(path, 'rb') as stream:
       found = hashlib.file_digest(stream, 'sha256').hexdigest()
     if found != version.entry.sha256:
@@ -116,6 +121,7 @@ class ClientStates:
         path,
         f'must have SHA-256 {version.entry.sha256}, but has {found}',
       )
+    self._checked.add(key)
     return path
 
   def begin(self, round_num: int) -> RoundStates:
@@ -147,6 +153,7 @@ class ClientStates:
       self._versions[client_id] = kept
       if not kept:
         del self._versions[client_id]
+    self._checked = {key for key in self._checked if key[1] <= round_num}
 
   def collect(self, kept_rounds: Collection[int]) -> None:
     """Removes superseded versions.
@@ -174,6 +181,7 @@ class ClientStates:
         if version not in kept:
           self._path(version).unlink(missing_ok=True)
           self._num_bytes -= version.entry.num_bytes
+          self._checked.discard((client_id, version.round_num))
           rounds.add(version.round_num)
       self._versions[client_id] = kept
     for round_num in sorted(rounds):
@@ -286,6 +294,7 @@ class ClientStates:
       raise OSError(error.errno, error.strerror, str(path)) from error
     self._unsynced.append(path)
     self._add(round_num, entries)
+    self._checked |= {(bytes.fromhex(name), round_num) for name in entries}
 
   def _read_manifest(self, round_num):
     path = self._round_directory(round_num) / MANIFEST_NAME
