@@ -215,6 +215,19 @@ def user_cache_directory() -> pathlib.Path | None:
   return base / 'fedfish'
 
 
+def sync(path: str | os.PathLike) -> None:
+  """Flushes a file, or the names in a directory, to the disk.
+
+  Raises:
+    OSError: If it cannot be.
+  """
+  descriptor = os.open(path, os.O_RDONLY)
+  try:
+    os.fsync(descriptor)
+  finally:
+    os.close(descriptor)
+
+
 def umask() -> int:
   """Returns the permissions that new files of this process are denied."""
   # `os.umask` would have to set it, for all threads, to read it.

@@ -246,11 +246,11 @@ def _replace_directory(path):
   try:
     with files.write_directory_atomically(path) as temporary:
       yield temporary
-      _sync_directory(temporary)
+      files.sync(temporary)
       if path.exists():
         aside = tempfile.mkdtemp(dir=path.parent, prefix=f'.{path.name}.')
         os.replace(path, aside)
-    _sync_directory(path.parent)
+    files.sync(path.parent)
   except BaseException as error:
     if aside and not path.exists():
       os.replace(aside, path)
@@ -265,14 +265,6 @@ def _replace_directory(path):
     ) from error
   if aside:
     shutil.rmtree(aside, ignore_errors=True)
-
-
-def _sync_directory(path):
-  descriptor = os.open(path, os.O_RDONLY)
-  try:
-    os.fsync(descriptor)
-  finally:
-    os.close(descriptor)
 
 
 def _write_files(path, description, arrays, before_chunk):

@@ -199,9 +199,9 @@ class ClientStates:
       if not path.exists():
         continue
       for entry in [*path.iterdir(), path]:
-        _sync(entry)
+        files.sync(entry)
     if self._unsynced:
-      _sync(self.directory)
+      files.sync(self.directory)
     self._unsynced.clear()
 
   def summary(self, round_num: int) -> dict[str, int | str]:
@@ -345,11 +345,3 @@ def states_of_checkpoint(found: checkpoints.Checkpoint) -> ClientStates:
   states = ClientStates(directory.parent, newest)
   states.require_as_after(newest, found.contents.get('client_states'))
   return states
-
-
-def _sync(path):
-  descriptor = os.open(path, os.O_RDONLY)
-  try:
-    os.fsync(descriptor)
-  finally:
-    os.close(descriptor)
