@@ -305,14 +305,25 @@ class TestDamage:
       ClientStates(path.parents[2])
 
 
-def test_full_disk(small_disk):
+@pytest.mark.parametrize(
+  'next_call',
+  [
+    lambda writer: writer.add(2, b'c', _tensors(2)),
+    lambda writer: writer.take_back(b'b'),
+    lambda writer: writer.commit(),
+  ],
+  ids=['add', 'take_back', 'commit'],
+)
+def test_full_disk(small_disk, next_call):
   states = ClientStates(small_disk)
   _write(states, 1, [b'a'])
   writer = states.begin(2)
   writer.add(0, b'b', _tensors(2))
   large = {'model/0': np.zeros(1_000_000, np.float32)}
+  # Written in a thread: the next call raises.
+  writer.add(1, b'a', large)
   with pytest.raises(OSError) as caught:
-    writer.add(1, b'a', large)
+    next_call(writer)
   assert caught.value.errno == errno.ENOSPC
   assert caught.value.filename.endswith('/0001.safetensors')
   writer.abandon()

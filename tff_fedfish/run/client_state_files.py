@@ -1,5 +1,6 @@
 """Files of the tensors that clients keep: one per client and round."""
 
+import concurrent.futures
 import dataclasses
 import hashlib
 import os
@@ -41,7 +42,11 @@ class DamagedStateError(UserError):
 
 
 class RoundStates:
-  """Writes the states after a round, which count once they are committed."""
+  """Writes the states after a round, which count once they are committed.
+
+  A file is written and hashed in a thread, while the next client trains; at
+  most one is under way.
+  """
 
   def __init__(
     self,
@@ -62,6 +67,8 @@ class RoundStates:
       tempfile.mkdtemp(dir=path.parent, prefix=f'.{path.name}.')
     )
     self._entries: dict[str, ClientFile] = {}
+    self._thread = concurrent.futures.ThreadPoolExecutor(1, 'write_state')
+    self._writing: concurrent.futures.Future | None = None
 
   def add(
     self, index: int, client_id: bytes, tensors: Mapping[str, np.ndarray]
@@ -71,13 +78,56 @@ class RoundStates:
     Args:
       index: Position in the cohort, which names the file.
       client_id: The client.
-      tensors: Arrays by name, of types that a checkpoint can hold.
+      tensors: Arrays by name, of types that a checkpoint can hold. They must
+        not change before the next call.
 
     Raises:
-      OSError: If it cannot be written, such as on a full disk; names the file.
+      OSError: If the state before it could not be written, such as on a full
+        disk; names the file.
     """
+    self._wait()
     path = self._directory / f'{index:04d}.safetensors'
     arrays = {name: np.asarray(tensor) for name, tensor in tensors.items()}
+    self._writing = self._thread.submit(self._write, client_id, path, arrays)
+
+  def take_back(self, client_id: bytes) -> None:
+    """Removes the state of a client, which keeps what it had.
+
+    Raises:
+      OSError: If a state could not be written; names the file.
+    """
+    self._wait()
+    entry = self._entries.pop(client_id.hex(), None)
+    if entry is not None:
+      (self._directory / entry.file).unlink()
+
+  def commit(self) -> None:
+    """Makes the states those after the round, by one rename.
+
+    A round in which no client kept anything leaves nothing.
+
+    Raises:
+      OSError: If a state or the manifest cannot be written; names the file.
+    """
+    self._wait()
+    if not self._entries:
+      self.abandon()
+      return
+    self._thread.shutdown()
+    self._commit(self._directory, self._entries)
+
+  def abandon(self) -> None:
+    """Removes what was written."""
+    self._thread.shutdown()
+    shutil.rmtree(self._directory, ignore_errors=True)
+
+  def _wait(self):
+    """Waits for the file that is being written; raises its error."""
+    writing, self._writing = self._writing, None
+    if writing is not None:
+      writing.result()
+
+  def _write(self, client_id, path, arrays):
     digest, num_bytes = hashlib.sha256(), 0
     try:
       with open(path, 'wb') as stream:
@@ -91,29 +141,6 @@ class RoundStates:
     self._entries[client_id.hex()] = ClientFile(
       file=path.name, num_bytes=num_bytes, sha256=digest.hexdigest()
     )
-
-  def take_back(self, client_id: bytes) -> None:
-    """Removes the state of a client, which keeps what it had."""
-    entry = self._entries.pop(client_id.hex(), None)
-    if entry is not None:
-      (self._directory / entry.file).unlink()
-
-  def commit(self) -> None:
-    """Makes the states those after the round, by one rename.
-
-    A round in which no client kept anything leaves nothing.
-
-    Raises:
-      OSError: If the manifest cannot be written.
-    """
-    if not self._entries:
-      self.abandon()
-      return
-    self._commit(self._directory, self._entries)
-
-  def abandon(self) -> None:
-    """Removes what was written."""
-    shutil.rmtree(self._directory, ignore_errors=True)
 
 
 def read(path: str | os.PathLike) -> dict[str, np.ndarray]:
