@@ -53,9 +53,25 @@ def read_values(
   Raises:
     UserError: If the file cannot be used, or an argument is no override.
   """
+  config_dict = call_in_file(pathlib.Path(path), 'get_config')
+  return apply_overrides(config_dict, overrides, path)
+
+
+def apply_overrides(
+  config_dict: Any, overrides: Sequence[str], path: str | os.PathLike
+) -> ConfigValues:
+  """Returns the values of a ConfigDict of sections with overrides applied.
+
+  Args:
+    config_dict: The values; it is changed.
+    overrides: See `loading.load_config`.
+    path: The file that they come from, for errors.
+
+  Raises:
+    UserError: If a value is missing, or an argument is no override.
+  """
   from ml_collections.config_dict import RequiredValueError
 
-  config_dict = call_in_file(pathlib.Path(path), 'get_config')
   pairs, problems = _split_overrides(overrides)
   name = pairs.get('algorithm.name')
   if name is None:

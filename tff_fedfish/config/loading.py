@@ -3,11 +3,13 @@
 import dataclasses
 import operator
 import os
+import pathlib
 import sys
 import types
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from tff_fedfish import files
 from tff_fedfish.config import files as config_files
 from tff_fedfish.config import schema as config_lib
 from tff_fedfish.config.data_settings import IMAGE_SIZES
@@ -53,6 +55,47 @@ def load_config(
       overrides of settings that the method does not read.
   """
   values = read_values(path, overrides)
+  config, unread = build_config(values, required=values.overridden)
+  if unread:
+    print_unread([config.algorithm.name], unread)
+  return config
+
+
+def load_run_config(
+  path: str | os.PathLike,
+  overrides: Sequence[str],
+  may_change: Collection[str],
+) -> config_lib.TrainConfig:
+  """Reads the config.json of a run and applies overrides.
+
+  Args:
+    path: The file.
+    overrides: See `load_config`.
+    may_change: Settings, besides those of `algorithm`, that may be overridden.
+
+  Raises:
+    UserError: If the file cannot be read, or another setting is overridden.
+    ConfigError: See `load_config`.
+  """
+  from ml_collections import ConfigDict
+
+  try:
+    sections = with_defaults(
+      files.parse_json(pathlib.Path(path).read_text('utf-8'))
+    )
+  except (OSError, ValueError) as error:
+    raise UserError(
+      f'{str(path)!r} must hold the config of a run, but cannot be read '
+      f'({error}). Name the directory of a run.'
+    ) from error
+  del sections['schema_version']
+  values = config_files.apply_overrides(ConfigDict(sections), overrides, path)
+  for name in sorted(values.overridden):
+    if not name.startswith('algorithm.') and name not in may_change:
+      raise UserError(
+        f'`{config_files.PREFIX}{name}` must be as in {str(path)!r}, whose '
+        'clients are used as they were trained. Leave it out.'
+      )
   config, unread = build_config(values, required=values.overridden)
   if unread:
     print_unread([config.algorithm.name], unread)

@@ -9,10 +9,15 @@ import typing
 from collections.abc import Iterable
 from typing import Any
 
+from models.image_model_config import EMNIST_SHAPE, ImageModelConfig
 from tff_fedfish.config_fields import Section
 from tff_fedfish.methods.method import Method
 from tff_fedfish.methods.settings import AlgorithmConfig, kind_of, own_fields
 
+# Of one-shot methods traffic depends on the model's layers.
+_EXAMPLE = ImageModelConfig(
+  name='lenet', num_classes=10, image_shape=EMNIST_SHAPE
+)
 _COMMAND = 'fedfish train --config demo --workdir runs/NAME'
 
 
@@ -63,8 +68,9 @@ def section(method: Method, name: str) -> str:
   parts = [
     f'## {method.title} (`{name}`)',
     method.summary,
-    f'Models per client and round: {uplink:g} up, {downlink:g} down.'
-    f'{_keeps(found["slots"])} Source: {method.source}.',
+    f'Models per client and round{" (LeNet)" * bool(method.solver)}: '
+    f'{uplink:.4g} up, {downlink:g} down.{_keeps(found["slots"])} Source: '
+    f'{method.source}.',
     *([_table(found['settings'])] if found['settings'] else []),
     f'```\n{_COMMAND} --config.algorithm.name={name}\n```',
   ]
@@ -82,7 +88,9 @@ def _keeps(slots) -> str:
 
 
 def _default_config(method: Method) -> types.SimpleNamespace:
-  return types.SimpleNamespace(algorithm=method.settings(name=method.name))
+  return types.SimpleNamespace(
+    algorithm=method.settings(name=method.name), model_shape=lambda: _EXAMPLE
+  )
 
 
 def _shared_settings() -> list[dict[str, Any]]:

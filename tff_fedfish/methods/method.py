@@ -28,6 +28,19 @@ class Traffic(typing.NamedTuple):
   """From the server to the client."""
 
 
+class Upload(typing.NamedTuple):
+  """Upload of a client of a one-shot method, beside its weights."""
+
+  summary: Literal['none', 'class_counts', 'diagonal', 'gram', 'kfac'] = 'none'
+  """Rows per class; the Fisher diagonal; Gram matrices of the layers' inputs;
+  or the K-FAC factors of the Fisher."""
+  labels: Literal['exact', 'drawn'] = 'exact'
+  """Labels of a Fisher: the expectation over all classes, or one drawn from the
+  model for every target."""
+  compression: Literal['none', 'paper'] = 'none'
+  """'paper': quantized, and matrices of low rank, as in FedFisher."""
+
+
 class Slot(typing.NamedTuple):
   """Tensors that every client keeps between rounds."""
 
@@ -106,6 +119,11 @@ class Method:
     requires_all_clients: Whether a round in which a client fails, or is not
       finite, must end the run.
     columns: Columns that it adds to metrics.csv.
+    upload: What a client uploads, of a one-shot method.
+    solver: 'module:function', imported late, a `one_shot.solving.Solve`: the
+      weights after a round from the clients' uploads. None: the server steps on
+      the pseudo-gradient.
+    solve_models: Models that the solver holds, given a number of clients.
     client_mass: 'module:function', imported late; None: the client weight in
       every coordinate. The function takes the config and returns a function
       (update, client weight, aggregator state) -> one float32 tensor per
@@ -135,6 +153,9 @@ class Method:
   takes_num_clients: bool = False
   requires_all_clients: Callable[['TrainConfig'], bool] = lambda config: False
   columns: Callable[['TrainConfig'], tuple[Column, ...]] = lambda config: ()
+  upload: Callable[['TrainConfig'], Upload | None] = lambda config: None
+  solver: str | None = None
+  solve_models: Callable[['TrainConfig', int], float] = lambda config, n: 0.0
   client_mass: str | None = None
   plain_mean_fraction: Callable[['TrainConfig'], float] = lambda config: 0.0
   problems: Callable[['TrainConfig'], list[str]] = lambda config: []
@@ -152,11 +173,11 @@ class Method:
       raise ValueError(
         f"`hue` must be None or '#RRGGBB' in upper case, found {self.hue!r}"
       )
-    for path in (self.builder, self.client_mass):
+    for path in (self.builder, self.client_mass, self.solver):
       if path is not None and not all(path.partition(':')):
         raise ValueError(
-          "`builder` and `client_mass` must be 'module:function', found "
-          f'{path!r}'
+          "`builder`, `client_mass` and `solver` must be 'module:function', "
+          f'found {path!r}'
         )
     require_settings(self.settings)
 

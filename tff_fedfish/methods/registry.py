@@ -17,11 +17,16 @@ from collections.abc import Callable, Mapping
 
 from tff_fedfish.errors import UserError
 from tff_fedfish.methods import (
+  dense,
   fed_avg,
   fed_fish,
+  fed_fisher,
   fed_prox,
   fed_sgd,
+  fisher_merge,
   moon,
+  ot_fusion,
+  reg_mean,
   scaffold,
 )
 from tff_fedfish.methods.method import Method
@@ -35,6 +40,11 @@ _MODULES = (
   fed_sgd,
   moon,
   scaffold,
+  fed_fisher,
+  fisher_merge,
+  reg_mean,
+  ot_fusion,
+  dense,
 )
 BUILT_IN: Mapping[str, Method] = types.MappingProxyType(
   {module.METHOD.name: module.METHOD for module in _MODULES}

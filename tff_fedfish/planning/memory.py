@@ -15,6 +15,7 @@ from models.model_shapes import ModelShape, weight_shapes
 from models.transformer_config import TransformerConfig
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.data.images.image_corpora import IMAGE_CORPORA
+from tff_fedfish.planning.client_states import clients_of_corpus
 
 Parts = dict[str, int]
 """Part -> bytes."""
@@ -87,6 +88,13 @@ def of_config(config: TrainConfig) -> tuple[ProcessMemory, ...]:
     barrier = {
       f'barrier, {moment}': held | parts for moment, parts in parts_at.items()
     }
+  solve = {}
+  if config.method.solver is not None:
+    num_clients = config.cohort_size or clients_of_corpus(config) or 1
+    num_models = config.method.solve_models(config, num_clients)
+    # The weights of the round are there beside the solution.
+    models = {'models of the solve': int(num_models * weights)}
+    solve = {'server solve': state | {'new weights': weights} | models}
   if config.engine.kind == 'in_process':
     in_parts = config.num_partial_sums > 1
     # A part's sum is there beside the sum of the parts before it.
@@ -96,7 +104,8 @@ def of_config(config: TrainConfig) -> tuple[ProcessMemory, ...]:
       # The sum so far, a part's, and the new sum.
       moments['merge of partial sums'] = state | {'partial sums': 3 * sums}
     moments['server step'] = state | earlier | server_step
-    return (_process_memory('the process', moments | barrier),)
+    moments |= barrier | solve
+    return (_process_memory('the process', moments),)
   broadcast = {'broadcast weights': weights}
   driver = {
     # As arrays, and in the object store.
@@ -110,7 +119,7 @@ def of_config(config: TrainConfig) -> tuple[ProcessMemory, ...]:
   worker = at_client | {'sending of the sum': {'partial sums': 2 * sums}}
   worker = {moment: held | parts for moment, parts in worker.items()}
   return (
-    _process_memory('the driver', driver | barrier),
+    _process_memory('the driver', driver | barrier | solve),
     _process_memory('each worker', worker),
   )
 

@@ -1,4 +1,8 @@
-"""Files of the tensors that clients keep: one per client and round."""
+"""Files of the tensors that clients keep or upload: one per client and round.
+
+A directory holds what the clients of a round returned: a safetensors file per
+client, and manifest.json, which names client, size and SHA-256 of each.
+"""
 
 import concurrent.futures
 import dataclasses
@@ -7,15 +11,17 @@ import os
 import pathlib
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import ml_dtypes
 import numpy as np
 
+from tff_fedfish import files
 from tff_fedfish.data.client_ids import client_id_to_text
 from tff_fedfish.errors import UserError
 from tff_fedfish.run import checkpoint_writer
 
+MANIFEST_NAME = 'manifest.json'
 ADVICE = 'Restore it, or start the run again in another --workdir.'
 """Remedy where a state cannot be used."""
 
@@ -28,6 +34,15 @@ class ClientFile:
   """Its name in the directory of the round."""
   num_bytes: int
   sha256: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Manifest:
+  """Contents of manifest.json."""
+
+  schema_version: int = 1
+  clients: Mapping[str, ClientFile]
+  """Keys are client ids in hexadecimal digits."""
 
 
 class DamagedStateError(UserError):
@@ -51,18 +66,18 @@ class RoundStates:
   def __init__(
     self,
     path: pathlib.Path,
-    commit: Callable[[pathlib.Path, dict[str, ClientFile]], None],
+    on_commit: Callable[[dict[str, ClientFile]], None] = lambda entries: None,
   ):
     """Makes a temporary directory beside `path`.
 
     Args:
       path: The directory of the round.
-      commit: Makes it of the temporary one and the entries of the manifest.
+      on_commit: Called with the entries of the manifest once it is there.
 
     Raises:
       OSError: If nothing can be written.
     """
-    self.path, self._commit = path, commit
+    self.path, self._on_commit = path, on_commit
     self._directory = pathlib.Path(
       tempfile.mkdtemp(dir=path.parent, prefix=f'.{path.name}.')
     )
@@ -114,7 +129,16 @@ class RoundStates:
       self.abandon()
       return
     self._thread.shutdown()
-    self._commit(self._directory, self._entries)
+    manifest = _Manifest(clients=dict(sorted(self._entries.items())))
+    try:
+      files.write_json(
+        self._directory / MANIFEST_NAME, dataclasses.asdict(manifest)
+      )
+      os.chmod(self._directory, 0o777 & ~files.umask())
+      os.replace(self._directory, self.path)
+    except OSError as error:
+      raise OSError(error.errno, error.strerror, str(self.path)) from error
+    self._on_commit(self._entries)
 
   def abandon(self) -> None:
     """Removes what was written."""
@@ -143,13 +167,33 @@ class RoundStates:
     )
 
 
-def read(path: str | os.PathLike) -> dict[str, np.ndarray]:
-  """Returns the tensors of a client's file; bfloat16 becomes float32."""
+def read_manifest(directory: pathlib.Path) -> Mapping[str, ClientFile]:
+  """Returns the entries of a round's manifest by client id in hexadecimal.
+
+  Raises:
+    OSError, ValueError: If it cannot be read.
+  """
+  path = directory / MANIFEST_NAME
+  clients = files.read_json(path, schema=_Manifest).clients
+  for name in clients:
+    bytes.fromhex(name)
+  return clients
+
+
+def read(
+  path: str | os.PathLike, names: Iterable[str] | None = None
+) -> dict[str, np.ndarray]:
+  """Returns tensors of a client's file; bfloat16 becomes float32.
+
+  Args:
+    path: The file.
+    names: Names of those to read. None: all.
+  """
   from safetensors import safe_open
 
   tensors = {}
   with safe_open(path, framework='np') as state:
-    for name in state.keys():
+    for name in state.keys() if names is None else names:
       tensor = state.get_tensor(name)
       if tensor.dtype == ml_dtypes.bfloat16:
         tensor = tensor.astype(np.float32)

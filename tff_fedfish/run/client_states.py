@@ -1,14 +1,12 @@
 """Tensors that clients keep between rounds, on disk.
 
-RUN/client_states/round_00000012/ holds what the clients of round 12 kept:
-a safetensors file per client, and manifest.json, which names client, size and
-SHA-256 of each. The directory is written under a temporary name and renamed
-last. A version is (client, round): a client of round r starts from its newest
-version of an earlier round, whatever else is on disk, so that a round that is
-run again finds what it found before.
+RUN/client_states/round_00000012/ holds what the clients of round 12 kept, see
+`client_state_files.py`. The directory is written under a temporary name and
+renamed last. A version is (client, round): a client of round r starts from its
+newest version of an earlier round, whatever else is on disk, so that a round
+that is run again finds what it found before.
 """
 
-import dataclasses
 import hashlib
 import os
 import pathlib
@@ -19,7 +17,7 @@ from typing import NamedTuple
 
 from tff_fedfish import files
 from tff_fedfish.errors import UserError
-from tff_fedfish.run import checkpoints
+from tff_fedfish.run import checkpoints, client_state_files
 from tff_fedfish.run.client_state_files import (
   ADVICE,
   ClientFile,
@@ -28,16 +26,6 @@ from tff_fedfish.run.client_state_files import (
 )
 
 DIRECTORY_NAME = 'client_states'
-MANIFEST_NAME = 'manifest.json'
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _Manifest:
-  """Contents of manifest.json."""
-
-  schema_version: int = 1
-  clients: Mapping[str, ClientFile]
-  """Keys are client ids in hexadecimal digits."""
 
 
 class Version(NamedTuple):
@@ -132,10 +120,12 @@ class ClientStates:
     """
     self.directory.mkdir(exist_ok=True)
 
-    def commit(temporary, entries):
-      self._commit(round_num, temporary, entries)
+    def on_commit(entries):
+      self._unsynced.append(self._round_directory(round_num))
+      self._add(round_num, entries)
+      self._checked |= {(bytes.fromhex(name), round_num) for name in entries}
 
-    return RoundStates(self._round_directory(round_num), commit)
+    return RoundStates(self._round_directory(round_num), on_commit)
 
   def discard_after(self, round_num: int) -> None:
     """Removes the versions of later rounds, and what killed runs left.
@@ -283,30 +273,15 @@ class ClientStates:
       self._versions.setdefault(bytes.fromhex(name), []).append(version)
       self._num_bytes += entry.num_bytes
 
-  def _commit(self, round_num, temporary, entries):
-    manifest = _Manifest(clients=dict(sorted(entries.items())))
-    path = self._round_directory(round_num)
-    try:
-      files.write_json(temporary / MANIFEST_NAME, dataclasses.asdict(manifest))
-      os.chmod(temporary, 0o777 & ~files.umask())
-      os.replace(temporary, path)
-    except OSError as error:
-      raise OSError(error.errno, error.strerror, str(path)) from error
-    self._unsynced.append(path)
-    self._add(round_num, entries)
-    self._checked |= {(bytes.fromhex(name), round_num) for name in entries}
-
   def _read_manifest(self, round_num):
-    path = self._round_directory(round_num) / MANIFEST_NAME
+    directory = self._round_directory(round_num)
     try:
-      clients = files.read_json(path, schema=_Manifest).clients
-      for name in clients:
-        bytes.fromhex(name)
-      return clients
+      return client_state_files.read_manifest(directory)
     except (OSError, ValueError) as error:
-      if not path.parent.exists():
+      if not directory.exists():
         # Superseded meanwhile, by a run that goes on.
         return {}
+      path = directory / client_state_files.MANIFEST_NAME
       raise UserError(
         f'{str(path)!r} must name the states that clients kept after round '
         f'{round_num}, but cannot be read ({error}). {ADVICE}'

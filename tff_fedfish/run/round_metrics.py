@@ -56,6 +56,14 @@ _DIAGNOSTICS_NAMES = (
   'diagnostics/norm_ratio',
   'diagnostics/num_failed_clients',
 )
+ONE_SHOT_NAMES = (
+  'one_shot/num_uploads',
+  'one_shot/average_accuracy',
+  'one_shot/validation_accuracy',
+  'one_shot/best_step',
+  'one_shot/solve_residual',
+)
+"""Columns of a method with a solver."""
 _TIMING_NAMES = (
   'seconds',
   'evaluation_seconds',
@@ -80,6 +88,7 @@ def metric_names(config: TrainConfig) -> tuple[str, ...]:
     *(has_no_batch if config.data.client_batches == 'full_only' else ()),
     *(column.name for column in config.method.columns(config)),
     *rates_by_column(config, 1),
+    *(ONE_SHOT_NAMES if config.method.solver else ()),
     *_COMMUNICATION_NAMES,
     *(_HELD_OUT_NAMES if config.evaluation.num_clients else ()),
     *(_BARRIER_NAMES if barrier else ()),
@@ -106,6 +115,7 @@ def timing_names(config: TrainConfig) -> tuple[str, ...]:
     *(['barrier_seconds'] * bool(evaluation.barrier_every_num_rounds)),
     *(['diagnostics_seconds'] * bool(evaluation.diagnostics_every_num_rounds)),
     *(['client_state_bytes'] * bool(config.kept_slots)),
+    *(['solve_seconds', 'upload_bytes'] * (config.method.solver is not None)),
   )
 
 

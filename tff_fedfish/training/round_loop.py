@@ -29,12 +29,14 @@ from tff_fedfish.runtime.round_options import (
 from tff_fedfish.training import replayed_rounds, round_callbacks
 from tff_fedfish.training.interruption import Interruption
 from tff_fedfish.training.kept_states import KeptStates
+from tff_fedfish.training.kept_uploads import KeptUploads
 from tff_fedfish.training.round_callbacks import (
   BuiltRun,
   FinishedRound,
   Position,
 )
 from tff_fedfish.training.run_checks import CheckedRun
+from tff_fedfish.training.server_solve import ServerSolve
 
 
 def run_rounds(
@@ -42,8 +44,17 @@ def run_rounds(
   workdir: pathlib.Path,
   checked: CheckedRun,
   stages: Stages,
+  kept_uploads: KeptUploads | None = None,
 ) -> int:
   """Builds the learning process and runs the rounds that are left; see `train`.
+
+  Args:
+    config: The config.
+    workdir: The run's directory.
+    checked: What was checked of it.
+    stages: Shows what is done before the first round.
+    kept_uploads: Uploads of another run, over which the first round solves in
+      place of training clients. None: clients train.
 
   Returns:
     The exit code.
@@ -57,7 +68,7 @@ def run_rounds(
     run_directory.start(config, workdir, checked.tokenizer, checked.identity)
     stack.enter_context(checked.log)
     interruption = stack.enter_context(Interruption('client'))
-    kept = KeptStates(run)
+    kept, server = KeptStates(run), ServerSolve(run)
     saved = round_callbacks.Checkpoints(run, kept.checkpoint_contents)
     stack.enter_context(saved.writer)
     workers, engine = None, config.engine
@@ -87,11 +98,14 @@ def run_rounds(
       # States before the row, and the row before the checkpoint.
       kept,
       round_callbacks.Log(run),
+      server,
       saved,
     )
     stack.enter_context(saved.saving_on_failure())
     with contextlib.suppress(RoundInterrupted):
-      _RoundLoop(run, options, callbacks, kept).run(saved.writer, stages)
+      _RoundLoop(run, options, callbacks, kept, server, kept_uploads).run(
+        saved.writer, stages
+      )
     saved.save()
     saved.writer.wait()
     kept.collect()
@@ -145,9 +159,10 @@ def _build(config, workdir, checked, stages):
 class _RoundLoop:
   """Runs rounds, and moves the run's position."""
 
-  def __init__(self, run, options, callbacks, kept):
+  def __init__(self, run, options, callbacks, kept, server, kept_uploads):
     self._run = run
-    self._kept = kept
+    self._kept, self._server = kept, server
+    self._kept_uploads = kept_uploads
     self._options = options
     self._callbacks = callbacks
     self._client_rows = cohort_data.rows_for_engine(
@@ -163,8 +178,9 @@ class _RoundLoop:
         self._finish(FinishedRound(round_num=0, state=position.state))
     if self._options.should_stop():
       return
-    with stages('tracing the round'):
-      run.context.compile(run.process.next)
+    if self._kept_uploads is None:
+      with stages('tracing the round'):
+        run.context.compile(run.process.next)
     done = position.round_num
     with Progress('train', num_rounds, completed=done) as progress:
       if run.is_resumed:
@@ -190,6 +206,7 @@ class _RoundLoop:
       return self._run_whole_round(round_num, write_line)
     finally:
       self._kept.abandon()
+      self._server.abandon()
 
   def _run_whole_round(self, round_num, write_line):
     run, config, start = self._run, self._run.config, time.monotonic()
@@ -204,8 +221,42 @@ class _RoundLoop:
     state = learning_setup.with_rates(
       run.process, run.position.state, config, round_num
     )
+    done = self._train_clients(round_num, state, clients, write_line)
+    state_after, solved, timings = self._server.solve(
+      round_num, done.state, write_line
+    )
+    metrics = done.metrics | solved
+    if config.method.requires_all_clients(config):
+      _require_all_clients(round_num, config, clients, done, metrics)
+    seconds = time.monotonic() - start
+    timings |= done.timings | {
+      'seconds': seconds,
+      'tokens_per_second': metrics['train/num_tokens'] / seconds,
+    }
+    self._finish(
+      dataclasses.replace(
+        done, state=state_after, metrics=metrics, timings=timings
+      )
+    )
+    return metrics
+
+  def _train_clients(self, round_num, state, clients, write_line):
+    """Returns the round up to the server's solve."""
+    run, config = self._run, self._run.config
+    on_client_output = self._kept.begin(round_num, clients)
+    if on_client_output is None:
+      on_client_output = self._server.begin(round_num, clients)
+    done = FinishedRound(
+      round_num=round_num,
+      state=state,
+      state_before=state,
+      write_line=write_line,
+    )
+    if self._kept_uploads is not None:
+      metrics = self._kept_uploads.hand_on(clients, on_client_output)
+      return dataclasses.replace(done, metrics=metrics)
     options = dataclasses.replace(
-      self._options, on_client_output=self._kept.begin(round_num, clients)
+      self._options, on_client_output=on_client_output
     )
     with use_round_options(options) as outcome:
       output = run.process.next(state, clients)
@@ -221,25 +272,13 @@ class _RoundLoop:
       num_clients=len(clients),
       columns=config.method.columns(config),
     ) | round_metrics.rates_by_column(config, round_num)
-    if config.method.requires_all_clients(config):
-      _require_all_clients(round_num, config, clients, outcome, metrics)
-    seconds = time.monotonic() - start
-    self._finish(
-      FinishedRound(
-        round_num=round_num,
-        state_before=state,
-        state=output.state,
-        failures=outcome.failures,
-        metrics=metrics,
-        timings={
-          'seconds': seconds,
-          'tokens_per_second': metrics['train/num_tokens'] / seconds,
-          'num_lost_workers': outcome.num_lost_workers,
-        },
-        write_line=write_line,
-      )
+    return dataclasses.replace(
+      done,
+      state=output.state,
+      failures=outcome.failures,
+      metrics=metrics,
+      timings={'num_lost_workers': outcome.num_lost_workers},
     )
-    return metrics
 
   def _finish(self, done):
     for callback in self._callbacks:
@@ -250,11 +289,11 @@ class _RoundLoop:
     position.round_num, position.state = done.round_num, done.state
 
 
-def _require_all_clients(round_num, config, clients, outcome, metrics):
+def _require_all_clients(round_num, config, clients, done, metrics):
   """Raises FailedError unless every client took part in a round."""
   found = f'{metrics["train/num_non_finite_clients"]} were not finite'
-  if outcome.failures:
-    first = outcome.failures[0]
+  if done.failures:
+    first = done.failures[0]
     client_id = clients[first.client_index].client_id
     found = f'client {client_id!r} failed: {first.message}'
   elif not metrics['train/num_non_finite_clients']:

@@ -1,9 +1,12 @@
 """`fedfish train` and its dry run: open, check, build, run the rounds left."""
 
 import contextlib
+import dataclasses
 import json
 import os
+import pathlib
 import sys
+from collections.abc import Sequence
 
 from models.model_shapes import num_parameters, weight_shapes
 from tff_fedfish import communication, files
@@ -15,12 +18,19 @@ from tff_fedfish.run import run_directory
 from tff_fedfish.training import run_checks
 
 
-def train(config: TrainConfig, workdir: str | os.PathLike) -> int:
+def train(
+  config: TrainConfig,
+  workdir: str | os.PathLike,
+  *,
+  uploads_of: pathlib.Path | None = None,
+) -> int:
   """Runs, or continues, the run of a config.
 
   Args:
     config: The config.
     workdir: The run's directory.
+    uploads_of: Directory of a one-shot run, over whose uploads the only round
+      solves. None: clients train.
 
   Returns:
     0, or 128 + signal where SIGINT or SIGTERM ended the run: the current round
@@ -49,7 +59,46 @@ def train(config: TrainConfig, workdir: str | os.PathLike) -> int:
     # Late: errors of config and data must not wait for TensorFlow.
     with stages('importing TensorFlow Federated'):
       from tff_fedfish.training import round_loop
-    return round_loop.run_rounds(config, workdir, checked, stages)
+      from tff_fedfish.training.kept_uploads import KeptUploads
+    uploads = None
+    if uploads_of is not None:
+      uploads = KeptUploads(uploads_of, config)
+      print(uploads.note, file=sys.stderr)
+    return round_loop.run_rounds(config, workdir, checked, stages, uploads)
+
+
+def solve(
+  uploads: str | os.PathLike,
+  workdir: str | os.PathLike | None,
+  overrides: Sequence[str],
+) -> int:
+  """Solves over the uploads of a run, as a run of one round.
+
+  Args:
+    uploads: Directory of the run, or its uploads.
+    workdir: Directory of the new run. None: beside the other, named after it
+      and the method.
+    overrides: Settings of `algorithm`, as typed; see `load_config`.
+
+  Returns:
+    See `train`.
+
+  Raises:
+    UserError: If the run did not keep its uploads, or they do not hold what is
+      needed. See also `train`.
+  """
+  run = pathlib.Path(uploads).resolve()
+  if run.name == 'uploads':
+    run = run.parent
+  config = config_loading.load_run_config(
+    run / run_directory.CONFIG_NAME, overrides, run_directory.MAY_CHANGE
+  )
+  training = dataclasses.replace(config.training, num_rounds=1)
+  config = dataclasses.replace(config, training=training)
+  if workdir is None:
+    workdir = run.with_name(f'{run.name}_{config.algorithm.name}')
+    print(f'Run: {workdir}')
+  return train(config, workdir, uploads_of=run)
 
 
 def dry_run(config: TrainConfig, workdir: str | os.PathLike | None) -> None:

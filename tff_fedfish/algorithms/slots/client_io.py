@@ -36,17 +36,18 @@ class ClientStart(NamedTuple):
 
 
 class KeptSlot(NamedTuple):
-  """Tensors that every client keeps from round to round.
+  """Tensors that every client keeps from round to round, or only returns.
 
   Attributes:
     initial: (trainable weights that the server sent) -> the structure of a
       client that takes part for the first time, of float or integer tensors.
+      None: the client returns `next` and keeps nothing.
     next: (`compose.TrainedClient`) -> the structure after a round. A client
       without data, or whose update, metrics or kept tensors are not all finite,
       keeps what it had.
   """
 
-  initial: Callable[[Structure], Structure]
+  initial: Callable[[Structure], Structure] | None
   next: Callable[[Any], Structure]
 
 

@@ -101,6 +101,8 @@ def build_client_work(
   client_update: Callable[[Structure, Structure, Structure, Any], ClientUpdate],
   method_state: MethodState | None = None,
   kept_specs: Mapping[str, tuple[tf.TensorSpec, ...]] | None = None,
+  *,
+  returns_output: bool = False,
 ) -> tff.learning.templates.ClientWorkProcess:
   """Builds client work from one client's computation.
 
@@ -116,6 +118,7 @@ def build_client_work(
       the method has none.
     kept_specs: Tensors that clients keep, as `client_io.kept_specs` returns
       them. None or empty: clients keep nothing.
+    returns_output: Whether clients return a client output.
 
   Returns:
     The process. A client whose update or loss is not finite takes part as
@@ -188,7 +191,7 @@ def build_client_work(
     has_data = tf.logical_and(is_finite, num_examples > 0)
     if method_state:
       summands = zero_unless(has_data, summands)
-    if kept_specs:
+    if returns_output:
       output = client_io.client_output(client.kept, has_data)
     return result, metrics, counts, summands, output
 
@@ -223,7 +226,7 @@ def build_client_work(
       state = tff.federated_map(
         next_state, (state, tff.federated_sum(summands), counts)
       )
-    if kept_specs:
+    if returns_output:
       measurements['num_client_outputs'] = client_io.send_client_output(output)
     return tff.templates.MeasuredProcessOutput(
       state, result, tff.federated_zip(measurements)

@@ -131,7 +131,7 @@ def compose(
     build_extra_loss: Its `extra_loss`, from the same. None: no hook.
     method_state: A state of the method, which clients receive. None: there is
       none.
-    kept_slots: What clients keep between rounds, by name.
+    kept_slots: What clients keep between rounds, or return, by name.
     keeps_optimizer_state: Whether clients also keep the state of their
       optimizer, in the slot 'optimizer'.
     max_delta_norm: Bound on the global L2 norm of a client's delta, > 0. None:
@@ -142,7 +142,7 @@ def compose(
 
   Returns:
     The learning process; its `trained_models` gives the clients' models. Where
-    clients keep anything it is a `StatefulLearningProcess`.
+    clients keep or return anything it is a `StatefulLearningProcess`.
 
   Raises:
     ValueError: If `num_local_epochs`, `num_local_steps` or `micro_batch_size`
@@ -168,9 +168,13 @@ def compose(
       next=lambda client: client.local.optimizer_state,
     )
 
+  kept_only = {n: slot for n, slot in slots.items() if slot.initial is not None}
+
   def client_update(work_state, trainable, non_trainable, client_data):
     hparams, state_of_method = split_state(work_state, method_state)
-    dataset, kept = client_io.split_client_data(client_data, slots, trainable)
+    dataset, kept = client_io.split_client_data(
+      client_data, kept_only, trainable
+    )
     start = ClientStart(
       trainable, non_trainable, hparams, state_of_method, kept
     )
@@ -208,7 +212,7 @@ def compose(
     return ClientUpdate(local, update, counts, summands, trained.kept)
 
   kept_specs = client_io.kept_specs(
-    slots, client_io.trainable_specs(functional_model)
+    kept_only, client_io.trainable_specs(functional_model)
   )
   client_work = build_client_work(
     functional_model,
@@ -218,6 +222,7 @@ def compose(
     client_update,
     method_state,
     kept_specs,
+    returns_output=bool(slots),
   )
   result_type = client_work.next.type_signature.result.result.member
   process = tff.learning.templates.compose_learning_process(

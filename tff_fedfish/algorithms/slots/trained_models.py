@@ -101,11 +101,12 @@ class FederatedProcess(tff.learning.templates.LearningProcess):
 
 
 class StatefulLearningProcess(FederatedProcess):
-  """A process whose clients keep tensors from round to round.
+  """A process whose clients keep tensors from round to round, or return some.
 
   The argument of each client is <data=B*, state=<SLOT=T*, ...>>: its batches,
   and per slot a sequence with what it kept in its last round, empty in its
-  first. `next` does not return what clients keep. In the context of
+  first; where clients only return tensors, it is B*. `next` does not return
+  what clients keep. In the context of
   `set_in_process_context`, `tff_fedfish.collect_client_outputs` has it from the
   same pass; elsewhere `client_outputs` computes it in another one.
   """
@@ -124,7 +125,7 @@ class StatefulLearningProcess(FederatedProcess):
 
   @functools.cached_property
   def client_outputs(self) -> tff.Computation:
-    """A TFF computation of what the clients of a round would keep.
+    """A TFF computation of what the clients of a round would keep and return.
 
     Its type is (S@SERVER, {D}@CLIENTS) -> {T}@CLIENTS, the arguments those of
     `next`. T is <is_valid=int32, SLOT=..., ...>. Where `is_valid` is 0 the

@@ -1,0 +1,39 @@
+r"""Solves over uploads that a one-shot run kept, without training clients.
+
+The result is a run of its own, to be evaluated and compared like any other: its
+clients are those of the other run, trained once. Summaries that the uploads do
+not have are computed from the clients' data.
+
+Examples:
+  fedfish train --config fashion_mnist_one_shot --workdir runs/kfac \
+      --config.algorithm.keeps_uploads=true
+  fedfish solve --uploads runs/kfac --workdir runs/merged \
+      --config.algorithm.name=fisher_merge
+"""
+
+import argparse
+
+SUMMARY = 'solve over kept uploads of a one-shot run'
+TAKES_EXTRA = True
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+  """Adds the arguments of `fedfish solve`."""
+  parser.add_argument(
+    '--uploads',
+    required=True,
+    metavar='RUN',
+    help='a run trained with algorithm.keeps_uploads, or its uploads directory',
+  )
+  parser.add_argument(
+    '--workdir',
+    metavar='DIR',
+    help='directory of the new run (default: RUN_NAME, beside RUN)',
+  )
+
+
+def run(arguments: argparse.Namespace) -> int:
+  """Solves, and says where the new run is."""
+  from tff_fedfish.training.train import solve
+
+  return solve(arguments.uploads, arguments.workdir, arguments.extra)

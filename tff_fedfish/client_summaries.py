@@ -1,0 +1,173 @@
+"""Summaries of a client's data at its trained weights, and their compression.
+
+A one-shot method's client uploads its weights with a summary: rows per class,
+the Fisher diagonal, Gram matrices of the inputs of dense layers, or the K-FAC
+factors of the Fisher. `upload_sizes.py` names their tensors. The functions are
+to be called while a `tf.function` is traced.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import tensorflow as tf
+
+from models.functional_model import ModelSpec
+from models.model_shapes import ModelShape, num_parameters
+from tff_fedfish import curvature, fisher_diagonal, upload_sizes
+from tff_fedfish.batch_gradients import num_rows, split_batch
+from tff_fedfish.errors import require_one_of
+from tff_fedfish.mathematics.low_rank import compress_psd
+from tff_fedfish.mathematics.quantization import MODEL_BITS, quantize
+from tff_fedfish.methods.method import Upload
+
+SUMMARIES = ('none', 'class_counts', 'diagonal', 'gram', 'kfac')
+LABELS = ('exact', 'drawn')
+COMPRESSIONS = ('none', 'paper')
+
+Weights = Sequence[tf.Tensor]
+
+
+def require_known(upload: Upload) -> None:
+  """Raises ValueError unless there is such an upload."""
+  for name, allowed in (
+    ('summary', SUMMARIES),
+    ('labels', LABELS),
+    ('compression', COMPRESSIONS),
+  ):
+    require_one_of(name, getattr(upload, name), allowed)
+
+
+def summarize(
+  model: ModelSpec,
+  shape: ModelShape,
+  upload: Upload,
+  weights: Weights,
+  dataset: tf.data.Dataset,
+) -> dict[str, tf.Tensor]:
+  """Returns a summary by name, in one pass over the client's rows.
+
+  A Fisher is that of the model's own distribution, per row: the mean over the
+  client's rows of the squares of the gradient of a row's summed log
+  probabilities. Drawn labels are a function of the batches' noise seeds.
+
+  Args:
+    model: The model.
+    shape: Its shape.
+    upload: What to upload.
+    weights: Trained weights.
+    dataset: The client's batches. Without rows the summary is 0.
+  """
+  if upload.summary == 'none':
+    return {}
+  if upload.summary == 'class_counts':
+    return {'class_counts': _class_counts(shape.num_classes, dataset)}
+  if upload.summary == 'gram':
+    return _gram_matrices(model, weights, dataset)
+  if upload.summary == 'kfac':
+    return curvature.kfac_summary(
+      model, (tuple(weights), ()), dataset, labels=upload.labels
+    )
+  if upload.labels == 'exact':
+    sums = curvature.diagonal_sums(model, (tuple(weights), ()), dataset)
+  else:
+    sums = fisher_diagonal.estimate_fisher_sums(
+      'true',
+      model.functional_model,
+      model.sampled_label_loss,
+      tuple(weights),
+      (),
+      dataset,
+    )
+    # Not its terms, which are targets.
+    sums = sums._replace(num_terms=_num_rows(dataset))
+  squares = fisher_diagonal.fisher_diagonal_from_sums(sums, 'mean')
+  return {f'diagonal/{i}': square for i, square in enumerate(squares)}
+
+
+@tf.autograph.experimental.do_not_convert
+def compressed(
+  shape: ModelShape, upload: Upload, summary: Mapping[str, tf.Tensor]
+) -> tuple[tf.Tensor, ...]:
+  """Returns the tensors of a summary as the server gets them, in order.
+
+  With compression 'paper' factors are of low rank and quantized, diagonals are
+  quantized; counts are sent as they are.
+
+  Args:
+    shape: The model's.
+    upload: Says how.
+    summary: By name.
+  """
+  shapes = upload_sizes.summary_shapes(shape, upload)
+  if upload.compression == 'none' or upload.summary == 'class_counts':
+    return tuple(summary[name] for name in shapes)
+  rank = upload_sizes.factor_rank(shapes.items(), num_parameters(shape))
+  return tuple(
+    compress_psd(summary[name], rank)
+    if upload_sizes.is_factor(name, sizes)
+    else quantize(summary[name], MODEL_BITS)
+    for name, sizes in shapes.items()
+  )
+
+
+@tf.autograph.experimental.do_not_convert
+def compressed_weights(upload: Upload, weights: Weights) -> Weights:
+  """Returns the weights as the server gets them: 'paper' quantizes each."""
+  if upload.compression == 'none':
+    return weights
+  return tuple(quantize(weight, MODEL_BITS) for weight in weights)
+
+
+def _class_counts(num_classes, dataset):
+  """Returns the rows of every class, int64 [num_classes]."""
+  counts = tf.zeros([num_classes], tf.int64)
+  for batch in iter(dataset):
+    tf.autograph.experimental.set_loop_options(parallel_iterations=1)
+    _, labels = split_batch(batch)
+    counts += tf.math.bincount(
+      labels, minlength=num_classes, maxlength=num_classes, dtype=tf.int64
+    )
+  return counts
+
+
+def _num_rows(dataset):
+  count = tf.constant(0, tf.int64)
+  for batch in iter(dataset):
+    count += num_rows(batch)
+  return count
+
+
+def _gram_matrices(model, weights, dataset):
+  """Returns the mean of x x^T over all targets, x the inputs of each layer."""
+  names = {layer.tap for layer in model.layers if layer.kind == 'matrix'}
+  sizes = {x.tap: x.fan_in for x in model.layers if x.tap in names}
+  sums = {name: tf.zeros([size, size]) for name, size in sorted(sizes.items())}
+  num_targets = tf.constant(0.0)
+  for batch in iter(dataset):
+    tf.autograph.experimental.set_loop_options(parallel_iterations=1)
+    grams, is_real = _batch_grams(model, weights, batch, sorted(names))
+    sums = {name: sums[name] + grams[name] for name in sums}
+    num_targets += tf.reduce_sum(is_real)
+  return {
+    f'gram/{name}': tf.math.divide_no_nan(total, num_targets)
+    for name, total in sums.items()
+  }
+
+
+@tf.autograph.experimental.do_not_convert
+def _batch_grams(model, weights, batch, names):
+  inputs = {}
+
+  def tap(name, layer_inputs, preactivations):
+    inputs[name] = layer_inputs
+    return preactivations
+
+  x, y = split_batch(batch)
+  _, is_real = model.tapped_logits((tuple(weights), ()), x, y, tap)
+  mask = tf.reshape(is_real, [-1, 1])
+
+  def gram(name):
+    rows = tf.cast(inputs[name], tf.float32)
+    rows = tf.reshape(rows, [-1, rows.shape[-1]]) * mask
+    return tf.matmul(rows, rows, transpose_a=True)
+
+  return {name: gram(name) for name in names}, is_real

@@ -1,0 +1,145 @@
+"""What the declarations of one-shot methods share.
+
+Clients train once and upload their weights with a summary of their data; the
+server solves for a model over all uploads, see `one_shot/solving.py`. More than
+one round is few-shot learning: the solution is the next round's start.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any, Literal
+
+from models.image_model_config import ImageModelConfig
+from tff_fedfish import upload_sizes
+from tff_fedfish.config_fields import number
+from tff_fedfish.methods.method import (
+  ClientCost,
+  Method,
+  Traffic,
+  Upload,
+)
+from tff_fedfish.methods.settings import AlgorithmConfig
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OneShotConfig(AlgorithmConfig):
+  """Settings that every one-shot method reads."""
+
+  num_validation_rows: int = number(500, at_least=0)
+  """Rows that the server draws, with replacement, from those of all training
+  clients, and scores weights on. Not federated: a real server has none. 0:
+  nothing is chosen by a score."""
+  compression: Literal['none', 'paper'] = 'none'
+  """'paper': uploads are quantized, and K-FAC factors and Gram matrices are of
+  low rank, as in FedFisher's appendix C."""
+  keeps_uploads: bool = False
+  """Whether RUN/uploads stays, for `fedfish solve`."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LabelsConfig(OneShotConfig):
+  """Settings of methods whose clients upload a Fisher."""
+
+  labels: Literal['auto', 'exact', 'drawn'] = 'auto'
+  """Labels of the Fisher: the expectation over all classes, which takes a
+  backward pass per class, or one drawn from the model per target. 'auto':
+  'exact' for images, 'drawn' for text."""
+
+  @property
+  def samples_labels(self) -> bool:
+    """See `AlgorithmConfig`."""
+    return self.labels != 'exact'
+
+
+def labels_of(config: Any) -> str:
+  """Returns `Upload.labels` of a config with `LabelsConfig`."""
+  if config.algorithm.labels != 'auto':
+    return config.algorithm.labels
+  is_image = isinstance(config.model_shape(), ImageModelConfig)
+  return 'exact' if is_image else 'drawn'
+
+
+def label_problems(config: Any) -> list[str]:
+  """Returns the clause on labels that a model of text has."""
+  if config.algorithm.labels != 'exact' or config.data.holds_images:
+    return []
+  return [
+    "`config.algorithm.labels` must be 'drawn' or 'auto' with a corpus of "
+    "text, whose vocabulary is too large to sum over, found 'exact'"
+  ]
+
+
+def one_shot_method(
+  *,
+  summary_of: Callable[[Any], str],
+  labels: Callable[[Any], str] = lambda config: 'exact',
+  problems: Callable[[Any], list[str]] = lambda config: [],
+  **fields: Any,
+) -> Method:
+  """Returns the declaration of a one-shot method.
+
+  Args:
+    summary_of: `Upload.summary` with a config.
+    labels: `Upload.labels` with a config.
+    problems: `Method.problems` beyond those of every one-shot method.
+    **fields: Fields of `Method`.
+  """
+
+  def upload(config):
+    return Upload(
+      summary_of(config), labels(config), config.algorithm.compression
+    )
+
+  def traffic(config):
+    return Traffic(
+      upload_sizes.uploaded_models(config.model_shape(), upload(config)), 1
+    )
+
+  return Method(
+    builder='tff_fedfish.algorithms.one_shot:build_one_shot',
+    arguments=lambda config: {
+      'shape': config.model_shape(),
+      **upload(config)._asdict(),
+    },
+    upload=upload,
+    traffic=traffic,
+    cost=functools.partial(_cost, upload),
+    problems=lambda config: [*_problems(config), *problems(config)],
+    sends='weights and summaries of data, one client at a time',
+    **fields,
+  )
+
+
+def _cost(upload, config):
+  found = upload(config)
+  num_models = upload_sizes.summary_models(config.model_shape(), found)
+  if found.summary in ('none', 'class_counts'):
+    return ClientCost()
+  # The sums, and the summary that is made of them.
+  return ClientCost(
+    pass_after_training='none' if found.summary == 'gram' else 'batches',
+    models_after_training=2 * max(1, round(num_models)),
+  )
+
+
+def _problems(config):
+  problems = []
+  for name in ('keeps_optimizer_state', 'max_delta_norm'):
+    value = getattr(config.client_work, name)
+    if value not in (None, False):
+      problems.append(
+        f'`config.client_work.{name}` must be left out with algorithm.name '
+        f'{config.algorithm.name!r}, found {value!r}'
+      )
+  return problems
+
+
+def image_problems(config: Any) -> list[str]:
+  """Returns the clause that a method of images only has on text."""
+  if config.data.holds_images:
+    return []
+  return [
+    f'`config.algorithm.name` {config.algorithm.name!r} requires a corpus of '
+    'images, found text'
+  ]

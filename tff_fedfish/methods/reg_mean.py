@@ -1,0 +1,35 @@
+"""RegMean: dense layers that fit the clients' outputs by least squares."""
+
+import dataclasses
+
+from tff_fedfish.config_fields import number
+from tff_fedfish.methods.one_shot import OneShotConfig, one_shot_method
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RegMeanConfig(OneShotConfig):
+  """Settings of RegMean."""
+
+  shrinkage: float | None = number(None, at_least=0, at_most=1)
+  """Factor of the Gram matrices' entries off the diagonal, in [0, 1]. None: the
+  one of 0.1 and 0.9 that scores better on the validation rows."""
+
+
+METHOD = one_shot_method(
+  name='reg_mean',
+  title='RegMean',
+  summary=(
+    'One-shot: kernels of dense layers minimize the squared distance to every '
+    "client's outputs on its inputs; all else is averaged."
+  ),
+  source=(
+    'Jin, Ren, Preotiuc-Pietro and Cheng (2023), "Dataless knowledge fusion by '
+    'merging weights of language models"'
+  ),
+  settings=RegMeanConfig,
+  summary_of=lambda config: 'gram',
+  solver='tff_fedfish.one_shot.reg_mean:solve',
+  solve_models=lambda config, num_clients: 12,
+  hue='#999933',
+  hatch='--',
+)

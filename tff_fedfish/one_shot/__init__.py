@@ -1,0 +1,1 @@
+"""Server solves of one-shot methods, over what clients uploaded."""

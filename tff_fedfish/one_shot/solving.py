@@ -1,0 +1,155 @@
+"""The interface of a server solve: uploads and context in, weights out.
+
+A one-shot method's module here has `solve(uploads, start, context)`, a
+deterministic function of its arguments; `start` is the mean of the uploaded
+models, sum p_i w_i.
+"""
+
+import pathlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from models.functional_model import ModelSpec
+from models.model_shapes import ModelShape
+from tff_fedfish.data.client_ids import client_id_to_text
+from tff_fedfish.errors import FailedError
+from tff_fedfish.methods.settings import AlgorithmConfig
+from tff_fedfish.run import client_state_files
+
+WEIGHTS, CLIENT_WEIGHT, SUMMARY = 'weights', 'client_weight', 'summary'
+"""Names of the structures that a client uploads."""
+
+
+class Upload(NamedTuple):
+  """Upload of one client."""
+
+  client_weight: float
+  """w_i, > 0."""
+  weights: tuple[np.ndarray, ...]
+  """Weights after local training, in the model's order."""
+  summary: dict[str, np.ndarray]
+  """Tensors by name, see `client_summaries.py`."""
+
+
+class Uploads(Sequence[Upload]):
+  """Uploads of a round, read from disk when they are asked for, one at a time.
+
+  In the order of the client ids.
+  """
+
+  def __init__(self, directory: pathlib.Path, summary_names: Sequence[str]):
+    """Reads the manifest.
+
+    Args:
+      directory: The round's directory.
+      summary_names: Names of the tensors of a summary, in their order.
+
+    Raises:
+      FailedError: If it cannot be read.
+    """
+    self._directory, self._summary_names = directory, tuple(summary_names)
+    try:
+      found = client_state_files.read_manifest(directory)
+    except (OSError, ValueError) as error:
+      raise FailedError(
+        f'The uploads in {str(directory)!r} cannot be read ({error}). Start '
+        'the run again in another --workdir.'
+      ) from error
+    self.client_ids = [bytes.fromhex(name) for name in sorted(found)]
+    self._paths = [directory / found[name].file for name in sorted(found)]
+    self.num_bytes = sum(entry.num_bytes for entry in found.values())
+
+  def __len__(self) -> int:
+    return len(self._paths)
+
+  def __getitem__(self, index: int) -> Upload:
+    tensors = self._tensors(index)
+    of = {WEIGHTS: [], SUMMARY: []}
+    for name in sorted(tensors, key=_position):
+      of.get(name.partition('/')[0], []).append(tensors[name])
+    return Upload(
+      float(tensors[f'{CLIENT_WEIGHT}/0']),
+      tuple(of[WEIGHTS]),
+      dict(zip(self._summary_names, of[SUMMARY], strict=True)),
+    )
+
+  def __iter__(self) -> Iterator[Upload]:
+    return (self[index] for index in range(len(self)))
+
+  def part(
+    self, index: int, weights: Sequence[int], summary: Sequence[str]
+  ) -> tuple[list[np.ndarray], dict[str, np.ndarray]]:
+    """Returns some weights and tensors of a summary; the rest is not read.
+
+    Args:
+      index: Of the upload.
+      weights: Positions of the weights.
+      summary: Names of the tensors of the summary.
+    """
+    of_weights = [f'{WEIGHTS}/{i}' for i in weights]
+    of_summary = [f'{SUMMARY}/{self._summary_names.index(n)}' for n in summary]
+    found = self._tensors(index, [*of_weights, *of_summary])
+    return [found[name] for name in of_weights], {
+      name: found[path] for name, path in zip(summary, of_summary, strict=True)
+    }
+
+  @property
+  def shares(self) -> np.ndarray:
+    """p_i = w_i / sum w, float64 [clients]."""
+    weights = [
+      self._tensors(i, [f'{CLIENT_WEIGHT}/0'])[f'{CLIENT_WEIGHT}/0']
+      for i in range(len(self))
+    ]
+    return np.float64(weights) / np.sum(weights, dtype=np.float64)
+
+  def mean(self) -> tuple[np.ndarray, ...]:
+    """Returns sum p_i w_i, summed in float64."""
+    sums = None
+    for share, upload in zip(self.shares, self, strict=True):
+      terms = [share * w.astype(np.float64) for w in upload.weights]
+      sums = terms if sums is None else [*map(np.add, sums, terms)]
+    return tuple(total.astype(np.float32) for total in sums)
+
+  def describe(self, index: int) -> str:
+    """Returns the client's id in print."""
+    return client_id_to_text(self.client_ids[index])
+
+  def _tensors(self, index, names=None):
+    return client_state_files.read(self._paths[index], names)
+
+
+def _position(name):
+  return int(name.rpartition('/')[2])
+
+
+class SolveContext(NamedTuple):
+  """What a solve is given besides the uploads."""
+
+  settings: AlgorithmConfig
+  """The method's settings."""
+  shape: ModelShape
+  model: ModelSpec
+  score: Callable[[Sequence[np.ndarray]], float] | None
+  """Accuracy of weights on the server's validation rows, in [0, 1]. None: the
+  server has none."""
+  seed: int
+  """Seed of what the solve draws."""
+
+
+class SolveResult(NamedTuple):
+  """Result of a solve."""
+
+  weights: tuple[np.ndarray, ...]
+  """In the model's order, float32."""
+  best_step: int | None = None
+  """Step whose weights were kept. None: the solve has no steps."""
+  residual: float | None = None
+  """Relative norm of the gradient that is left. None: not a quadratic."""
+  curves: Mapping[str, Sequence[float]] = {}
+  """Losses by step, by name."""
+
+
+Solve = Callable[[Uploads, tuple[np.ndarray, ...], SolveContext], SolveResult]
+"""A method's solve."""

@@ -1,0 +1,164 @@
+"""Uploads that another run kept, solved again without training its clients."""
+
+import functools
+import pathlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tff_fedfish import client_summaries, upload_sizes
+from tff_fedfish.config.schema import TrainConfig
+from tff_fedfish.errors import UserError
+from tff_fedfish.methods.method import Upload
+from tff_fedfish.one_shot import solving
+from tff_fedfish.run import (
+  checkpoints,
+  learning_setup,
+  metrics_files,
+  run_directory,
+)
+from tff_fedfish.run.cohort_data import TrainingClient
+
+DIRECTORY_NAME = 'uploads'
+
+
+class KeptUploads:
+  """The uploads of the first round of a run, in the form of another method."""
+
+  def __init__(self, run: pathlib.Path, config: TrainConfig):
+    """Reads the manifest.
+
+    Args:
+      run: Directory of the run that kept its uploads.
+      config: The config to solve with.
+
+    Raises:
+      UserError: If there are no uploads, or they do not hold what is needed.
+    """
+    self._config, self._run = config, run
+    source = run_directory.read_config(run)
+    self._given, self._wanted = source.method.upload(source), _upload_of(config)
+    path = checkpoints.path_of(run / DIRECTORY_NAME, 1)
+    if self._given is None or not path.exists():
+      raise UserError(
+        f'{str(run)!r} must be a run with the uploads of its first round, but '
+        f'has no {str(path)!r}. Train it with '
+        '`--config.algorithm.keeps_uploads=true`.'
+      )
+    self._uploads = solving.Uploads(
+      path, upload_sizes.summary_shapes(config.model_shape(), self._given)
+    )
+    if self._given.compression not in ('none', self._wanted.compression) or (
+      self._given.compression != 'none' and not self._has_summary
+    ):
+      raise UserError(
+        f'The uploads of {str(run)!r} must not be compressed to be solved by '
+        f'{config.algorithm.name!r} as it is set. Train the run with '
+        '`--config.algorithm.compression=none`.'
+      )
+    if not self._has_summary and config.client_work.num_local_steps is not None:
+      raise UserError(
+        f'The uploads of {str(run)!r} have no {self._wanted.summary!r} '
+        'summary, which is not computed again with '
+        '`client_work.num_local_steps`. Train a run with '
+        f'`--config.algorithm.name={config.algorithm.name}`.'
+      )
+
+  @property
+  def note(self) -> str:
+    """One line that says what is used and what is computed."""
+    text = f'Solving over {len(self._uploads)} uploads of {str(self._run)!r}'
+    if self._has_summary:
+      return f'{text}.'
+    return (
+      f'{text}; their {self._wanted.summary!r} summaries are computed from the '
+      "clients' data."
+    )
+
+  def hand_on(
+    self,
+    clients: Sequence[TrainingClient],
+    on_client_output: Callable[[int, Any], None],
+  ) -> dict[str, Any]:
+    """Hands on the uploads as if the clients had just trained.
+
+    Args:
+      clients: The cohort of the first round.
+      on_client_output: As of `RoundOptions`.
+
+    Returns:
+      The training columns of metrics.csv, those of the other run.
+    """
+    by_id = {
+      client_id: i for i, client_id in enumerate(self._uploads.client_ids)
+    }
+    for index, client in enumerate(clients):
+      if client.client_id not in by_id:
+        # It was dropped there.
+        continue
+      upload = self._uploads[by_id[client.client_id]]
+      weights, summary = self._converted(client, upload)
+      on_client_output(
+        index,
+        {
+          'is_valid': 1,
+          solving.CLIENT_WEIGHT: (upload.client_weight,),
+          solving.WEIGHTS: weights,
+          solving.SUMMARY: summary,
+        },
+      )
+    (row,) = (
+      row
+      for row in metrics_files.read_metrics(self._run / 'metrics.csv')
+      if row['round'] == 1
+    )
+    return {k: v for k, v in row.items() if k.startswith('train/')}
+
+  @property
+  def _has_summary(self):
+    # Compression aside, or nothing to compute.
+    same = self._given[:2] == self._wanted[:2]
+    return same or self._wanted.summary == 'none'
+
+  def _converted(self, client, upload):
+    """Returns weights and summary as the method wants them."""
+    if self._given == self._wanted:
+      return upload.weights, tuple(upload.summary.values())
+    weights = tuple(map(tf.constant, upload.weights))
+    if not self._has_summary:
+      summary = self._summarize(weights, client.load().data)
+    elif self._wanted.summary == 'none':
+      summary = {}
+    else:
+      summary = {k: tf.constant(v) for k, v in upload.summary.items()}
+    compress = self._wanted
+    if self._given.compression == self._wanted.compression:
+      compress = compress._replace(compression='none')
+    return (
+      client_summaries.compressed_weights(compress, weights),
+      client_summaries.compressed(
+        self._config.model_shape(), compress, summary
+      ),
+    )
+
+  @functools.cached_property
+  def _summarize(self):
+    model = learning_setup.build_model(self._config)
+    shape, upload = self._config.model_shape(), self._wanted
+
+    @tf.function
+    def summarize(weights, dataset):
+      return client_summaries.summarize(model, shape, upload, weights, dataset)
+
+    return summarize
+
+
+def _upload_of(config: TrainConfig) -> Upload:
+  upload = config.method.upload(config)
+  if upload is None:
+    raise UserError(
+      '`--config.algorithm.name` must be a one-shot method, found '
+      f'{config.algorithm.name!r}, which has no solver.'
+    )
+  return upload

@@ -1,0 +1,167 @@
+"""The server's part of a one-shot round: uploads, solve, new weights."""
+
+import contextlib
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow_federated as tff
+
+from tff_fedfish import upload_sizes
+from tff_fedfish.methods.method import load
+from tff_fedfish.one_shot.solving import SolveContext, Uploads
+from tff_fedfish.run import (
+  checkpoints,
+  kept_tensors,
+  learning_setup,
+  round_metrics,
+  server_validation,
+)
+from tff_fedfish.run.client_state_files import RoundStates
+from tff_fedfish.run.cohort_data import TrainingClient
+from tff_fedfish.training.round_callbacks import (
+  BuiltRun,
+  FinishedRound,
+  RoundCallback,
+)
+
+DIRECTORY_NAME = 'uploads'
+
+
+class ServerSolve(RoundCallback):
+  """Streams a round's uploads to RUN/uploads, and solves for the new weights.
+
+  Uploads of a round count from their rename on. A run that is resumed computes
+  the round again, uploads included, unless its row was written. Where the
+  method has no solver this does nothing.
+  """
+
+  def __init__(self, run: BuiltRun):
+    """Removes what an unfinished round left.
+
+    Raises:
+      OSError: If it cannot be removed.
+    """
+    self._run, self._method = run, run.config.method
+    self.directory = run.workdir / DIRECTORY_NAME
+    self._writer: RoundStates | None = None
+    self._score = None
+    if self._method.solver is None:
+      return
+    last = run.position.round_num if run.is_resumed else -1
+    if self.directory.exists():
+      checkpoints.remove_leftovers(self.directory)
+      for round_num in checkpoints.list_rounds(self.directory):
+        if round_num > last or not run.config.algorithm.keeps_uploads:
+          shutil.rmtree(self._path(round_num))
+
+  def begin(
+    self, round_num: int, clients: Sequence[TrainingClient]
+  ) -> Callable[[int, Any], None] | None:
+    """Starts to write a round; returns its `RoundOptions.on_client_output`.
+
+    Raises:
+      OSError: If nothing can be written.
+    """
+    if self._method.solver is None:
+      return None
+    self.directory.mkdir(exist_ok=True)
+    path = self._path(round_num)
+    if path.exists():
+      shutil.rmtree(path)
+    self._writer = RoundStates(path)
+
+    def on_client_output(index, output):
+      client_id = clients[index].client_id
+      if output is None:
+        self._writer.take_back(client_id)
+      elif (tensors := kept_tensors.tensors_of(output, 'float32')) is not None:
+        self._writer.add(index, client_id, tensors)
+
+    return on_client_output
+
+  def abandon(self) -> None:
+    """Removes what was written of a round that is given up."""
+    if self._writer is not None:
+      self._writer.abandon()
+      self._writer = None
+
+  def solve(
+    self, round_num: int, state: Any, write_line: Callable[[str], None]
+  ) -> tuple[Any, dict[str, Any], dict[str, Any]]:
+    """Returns the state with the solution as its weights, metrics and timings.
+
+    Without an upload the state stays as it is.
+
+    Raises:
+      OSError: If the uploads cannot be written or read.
+    """
+    if self._writer is None:
+      return state, {}, {}
+    begin = time.monotonic()
+    self._writer.commit()
+    self._writer = None
+    path = self._path(round_num)
+    if not path.exists():
+      return state, {round_metrics.ONE_SHOT_NAMES[0]: 0}, {}
+    config = self._run.config
+    uploads = Uploads(
+      path,
+      tuple(upload_sizes.summary_shapes(config.model_shape(), self._upload)),
+    )
+    context = SolveContext(
+      settings=config.algorithm,
+      shape=config.model_shape(),
+      model=learning_setup.build_model(config),
+      score=self._validation_score(),
+      seed=config.seeds.split_seed,
+    )
+    start = uploads.mean()
+    average = None if context.score is None else context.score(start)
+    write_line(f'Round {round_num}: solving over {len(uploads)} uploads')
+    result = load(self._method.solver)(uploads, start, context)
+    found = None if context.score is None else context.score(result.weights)
+    weights = tff.learning.models.ModelWeights(tuple(result.weights), ())
+    values = len(uploads), average, found, result.best_step, result.residual
+    timings = {
+      'solve_seconds': time.monotonic() - begin,
+      'upload_bytes': uploads.num_bytes,
+    }
+    return (
+      self._run.process.set_model_weights(state, weights),
+      dict(zip(round_metrics.ONE_SHOT_NAMES, values, strict=True)),
+      timings,
+    )
+
+  def record(self, done: FinishedRound) -> None:
+    """Removes the uploads of a round that counts, unless they are kept.
+
+    Raises:
+      OSError: If they cannot be removed.
+    """
+    if self._method.solver is None or self._run.config.algorithm.keeps_uploads:
+      return
+    with contextlib.suppress(FileNotFoundError):
+      shutil.rmtree(self._path(done.round_num))
+
+  @property
+  def _upload(self):
+    return self._method.upload(self._run.config)
+
+  def _path(self, round_num):
+    return checkpoints.path_of(self.directory, round_num)
+
+  def _validation_score(self):
+    """Returns the score of weights on the server's rows, drawn once."""
+    run, config = self._run, self._run.config
+    if self._score is None and config.algorithm.num_validation_rows:
+      rows = server_validation.draw_rows(
+        run.participating,
+        run.client_rows,
+        num_rows=config.algorithm.num_validation_rows,
+        split_seed=config.seeds.split_seed,
+      )
+      if rows:
+        self._score = server_validation.Score(run.evaluator, rows)
+    return self._score
