@@ -1,6 +1,7 @@
 """The image models by name, with what becomes of their images."""
 
 import dataclasses
+import functools
 import types
 from collections.abc import Callable, Mapping
 
@@ -106,11 +107,15 @@ def _standardize(images: tf.Tensor) -> tf.Tensor:
   return tf.image.per_image_standardization(tf.cast(images, tf.float32))
 
 
+def _scale_pixels(images: tf.Tensor) -> tf.Tensor:
+  return tf.cast(images, tf.float32) / 255.0
+
+
 _OF_EMNIST = dict(
   draw_kernel=emnist_cnn.draw_kernel,
   # EMNIST is trained on as it is, and so are MNIST and Fashion-MNIST.
   augment=lambda images, seed: images,
-  normalize=lambda images: tf.cast(images, tf.float32) / 255.0,
+  normalize=_scale_pixels,
   image_shape=EMNIST_SHAPE,
 )
 
@@ -132,6 +137,15 @@ IMAGE_CLASSIFIERS: Mapping[str, ImageClassifier] = types.MappingProxyType(
     ),
     'lenet': ImageClassifier(
       logits=lenet.logits, features=lenet.features, **_OF_EMNIST
+    ),
+    'fed_net_cnn': ImageClassifier(
+      logits=lenet.logits,
+      features=lenet.features,
+      draw_kernel=emnist_cnn.draw_kernel,
+      # As FedFisher trains on CIFAR-10.
+      augment=functools.partial(random_crop_and_flip, padding=4),
+      normalize=_scale_pixels,
+      image_shape=CIFAR_SHAPE,
     ),
   }
 )

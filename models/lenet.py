@@ -1,11 +1,13 @@
-"""LeNet without biases, as pure functions of explicit weights.
+"""LeNet and FedFisher's CNN, as pure functions of explicit weights.
 
-The network of Jhunjhunwala et al. (2024), FedFisher, section 5.1, for
-Fashion-MNIST, after LeCun et al. (1998): two valid 5x5 convolutions, each with
-a ReLU and 2x2 max pooling, two hidden layers with ReLUs, and the head. Nothing
-has a bias, as in the authors' code.
+The networks of Jhunjhunwala et al. (2024), FedFisher, section 5.1, after LeCun
+et al. (1998): two valid 5x5 convolutions, each with a ReLU and 2x2 max pooling,
+two hidden layers with ReLUs, and the head. Nothing has a bias, as in the
+authors' code. Both are the same functions and differ by the widths of their
+layers: `lenet` is for Fashion-MNIST, `fed_net_cnn` for colored images.
 
-Weights are a flat tuple in the order of `image_model_config.lenet_shapes`.
+Weights are a flat tuple in the order of `image_model_config.lenet_shapes` or
+`fed_net_cnn_shapes`.
 """
 
 from collections.abc import Sequence
@@ -22,7 +24,7 @@ def logits(
   """Returns the logits of a batch, float32 [batch, num_classes].
 
   Args:
-    weights: Float32, in the order of `lenet_shapes`.
+    weights: Float32, in the order of `lenet_shapes` or `fed_net_cnn_shapes`.
     images: Float32 [batch, height, width, channels], in [0, 1].
     dropout_seed: Not used, as there is no dropout.
   """
@@ -37,7 +39,7 @@ def features(
   *,
   dropout_seed: tf.Tensor | None = None,
 ) -> tf.Tensor:
-  """Returns the second hidden layer, float32 [batch, 84]; see `logits`."""
+  """Returns the second hidden layer, float32 [batch, width]; see `logits`."""
   del dropout_seed
   *convolutions, hidden_1, hidden_2, _ = weights
   outputs = images
