@@ -23,7 +23,8 @@ class ImageClassifier:
   """(name, shape, seed) -> initial float32 values of a weight that is neither
   a scale nor a bias."""
   logits: Callable[..., tf.Tensor]
-  """(weights, images, *, dropout_seed=None) -> float32 [batch, num_classes]."""
+  """(weights, images, *, dropout_seed=None, tap=None) -> float32 [batch,
+  num_classes]; see `models.layers` for the tap."""
   features: Callable[..., tf.Tensor]
   """(weights, images, *, dropout_seed=None) -> float32 [batch, width]: the
   input of the last layer before its dropout. A model of one layer has its
