@@ -12,6 +12,8 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
+from models.layers import Tap, tapped
+
 _POOLED_DROPOUT = 0.25
 _HIDDEN_DROPOUT = 0.5
 
@@ -35,6 +37,7 @@ def logits(
   images: tf.Tensor,
   *,
   dropout_seed: tf.Tensor | None = None,
+  tap: Tap | None = None,
 ) -> tf.Tensor:
   """Returns the logits of a batch.
 
@@ -43,14 +46,17 @@ def logits(
     images: Float32 [batch, height, width, channels], the last three static.
     dropout_seed: Int32 [2] in training, another one at every step; None: no
       dropout, as in evaluation.
+    tap: See `models.layers`; None: there is none.
 
   Returns:
     Float32 [batch, num_classes].
   """
   *_, head_kernel, head_bias = weights
-  outputs = features(weights, images, dropout_seed=dropout_seed)
+  outputs = features(weights, images, dropout_seed=dropout_seed, tap=tap)
   outputs = _dropout(outputs, _HIDDEN_DROPOUT, dropout_seed, layer=1)
-  return tf.matmul(outputs, head_kernel) + head_bias
+  return tapped(
+    tap, 'head', outputs, tf.matmul(outputs, head_kernel) + head_bias
+  )
 
 
 def features(
@@ -58,6 +64,7 @@ def features(
   images: tf.Tensor,
   *,
   dropout_seed: tf.Tensor | None = None,
+  tap: Tap | None = None,
 ) -> tf.Tensor:
   """Returns the hidden layer before its dropout, float32 [batch, 128].
 
@@ -66,14 +73,18 @@ def features(
   """
   *convolutions, hidden_kernel, hidden_bias, _, _ = weights
   outputs = images
-  for kernel, bias in (convolutions[:2], convolutions[2:]):
-    outputs = tf.nn.conv2d(outputs, kernel, strides=1, padding='VALID')
-    outputs = tf.nn.relu(outputs + bias)
+  for name, (kernel, bias) in (
+    ('conv_1', convolutions[:2]),
+    ('conv_2', convolutions[2:]),
+  ):
+    convolved = tf.nn.conv2d(outputs, kernel, strides=1, padding='VALID')
+    outputs = tf.nn.relu(tapped(tap, name, outputs, convolved + bias))
   outputs = tf.nn.max_pool2d(outputs, ksize=2, strides=2, padding='VALID')
   outputs = _dropout(outputs, _POOLED_DROPOUT, dropout_seed, layer=0)
   # [batch, rows, columns, channels] -> [batch, features]
   outputs = tf.reshape(outputs, [-1, hidden_kernel.shape[0]])
-  return tf.nn.relu(tf.matmul(outputs, hidden_kernel) + hidden_bias)
+  hidden = tf.matmul(outputs, hidden_kernel) + hidden_bias
+  return tf.nn.relu(tapped(tap, 'hidden', outputs, hidden))
 
 
 def _dropout(inputs, rate, seed, layer):

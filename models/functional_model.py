@@ -11,6 +11,7 @@ import tensorflow_federated as tff
 from models import transformer
 from models.image_classifier import IMAGE_CLASSIFIERS, initial_weights
 from models.image_model_config import ImageModelConfig
+from models.layers import Layer, Tap, layers_of
 from models.token_loss import draw_labels
 from models.transformer_config import (
   LOGITS_TENSORS,
@@ -31,6 +32,11 @@ _DrawnLoss = Callable[
 
 # (weights, x, y) -> representation of each target, which targets are real.
 _Features = Callable[[Weights, Any, tf.Tensor], tuple[tf.Tensor, tf.Tensor]]
+
+# (weights, x, y, tap) -> logits, which targets are real.
+_TappedLogits = Callable[
+  [Weights, Any, tf.Tensor, Tap], tuple[tf.Tensor, tf.Tensor]
+]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,6 +67,14 @@ class ModelSpec:
   [num_targets, width], and which targets are real, float32 [num_targets], 1 or
   0. The model is not in training: no dropout, no augmentation. None: the model
   has no representation."""
+  layers: tuple[Layer, ...] | None = None
+  """See `models.layers.layers_of`; None: not known."""
+  tapped_logits: _TappedLogits | None = None
+  """(weights, x, y, tap) -> the logits of every target of a batch, float32
+  [rows, positions, classes], and which targets are real, float32 [rows,
+  positions], 1 or 0; an image has one position. The tap is called for every one
+  of `layers`, in the graph of the caller; the model is not in training. None:
+  the model has no taps."""
 
 
 def build_language_model(
@@ -129,6 +143,12 @@ def build_language_model(
     # [batch, sequence_length, width] -> [batch * sequence_length, width]
     return tf.reshape(outputs, [-1, config.width]), tf.reshape(mask, [-1])
 
+  # Not compiled: what a tap keeps must not leave a function's graph.
+  def tapped_logits(model_weights, x, num_targets, tap):
+    inputs = _tokens(x)[:, :-1]
+    logits = transformer.logits(config, model_weights[0], inputs, tap=tap)
+    return logits, _target_mask(logits, num_targets)
+
   def per_target(output, num_targets):
     mask = _target_mask(output['token_loss'], num_targets)
     return output['token_loss'], output['token_correct'], mask
@@ -154,6 +174,8 @@ def build_language_model(
     sampled_label_loss,
     makes_logits=tuple(n in LOGITS_TENSORS for n in weight_shapes(config)),
     features=features,
+    layers=layers_of(config),
+    tapped_logits=tapped_logits,
   )
 
 
@@ -200,6 +222,12 @@ def build_image_model(
     outputs = classifier.features(model_weights[0], images)
     return outputs, tf.ones_like(labels, tf.float32)
 
+  def tapped_logits(model_weights, x, labels, tap):
+    images = classifier.normalize(x['image'])
+    outputs = classifier.logits(model_weights[0], images, tap=tap)
+    is_real = tf.ones_like(labels, tf.float32)
+    return outputs[:, tf.newaxis], is_real[:, tf.newaxis]
+
   def per_target(logits, labels):
     losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
     predictions = tf.argmax(logits, axis=1, output_type=labels.dtype)
@@ -229,6 +257,8 @@ def build_image_model(
     lambda: (initial_weights(config, model_seed), ()),
     sampled_label_loss,
     features=features,
+    layers=layers_of(config),
+    tapped_logits=tapped_logits,
   )
 
 

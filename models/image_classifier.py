@@ -1,6 +1,7 @@
 """The image models by name, with what becomes of their images."""
 
 import dataclasses
+import functools
 import types
 from collections.abc import Callable, Mapping
 
@@ -22,7 +23,8 @@ class ImageClassifier:
   """(name, shape, seed) -> initial float32 values of a weight that is neither
   a scale nor a bias."""
   logits: Callable[..., tf.Tensor]
-  """(weights, images, *, dropout_seed=None) -> float32 [batch, num_classes]."""
+  """(weights, images, *, dropout_seed=None, tap=None) -> float32 [batch,
+  num_classes]; see `models.layers` for the tap."""
   features: Callable[..., tf.Tensor]
   """(weights, images, *, dropout_seed=None) -> float32 [batch, width]: the
   input of the last layer before its dropout. A model of one layer has its
@@ -106,11 +108,15 @@ def _standardize(images: tf.Tensor) -> tf.Tensor:
   return tf.image.per_image_standardization(tf.cast(images, tf.float32))
 
 
+def _scale_pixels(images: tf.Tensor) -> tf.Tensor:
+  return tf.cast(images, tf.float32) / 255.0
+
+
 _OF_EMNIST = dict(
   draw_kernel=emnist_cnn.draw_kernel,
   # EMNIST is trained on as it is, and so are MNIST and Fashion-MNIST.
   augment=lambda images, seed: images,
-  normalize=lambda images: tf.cast(images, tf.float32) / 255.0,
+  normalize=_scale_pixels,
   image_shape=EMNIST_SHAPE,
 )
 
@@ -132,6 +138,15 @@ IMAGE_CLASSIFIERS: Mapping[str, ImageClassifier] = types.MappingProxyType(
     ),
     'lenet': ImageClassifier(
       logits=lenet.logits, features=lenet.features, **_OF_EMNIST
+    ),
+    'fed_net_cnn': ImageClassifier(
+      logits=lenet.logits,
+      features=lenet.features,
+      draw_kernel=emnist_cnn.draw_kernel,
+      # As FedFisher trains on CIFAR-10.
+      augment=functools.partial(random_crop_and_flip, padding=4),
+      normalize=_scale_pixels,
+      image_shape=CIFAR_SHAPE,
     ),
   }
 )

@@ -19,8 +19,11 @@ _CNN_MIN_SIDE = 6
 _RESNET_STAGES = ((64, 1), (128, 2), (256, 2), (512, 2))
 _RESNET_BLOCKS_PER_STAGE = 2
 
-_LENET_CHANNELS = (6, 16)
-_LENET_HIDDEN_WIDTHS = (120, 84)
+# Channels of the convolutions and widths of the hidden layers.
+_LENETS = {
+  'lenet': ((6, 16), (120, 84)),
+  'fed_net_cnn': ((32, 64), (512, 128)),
+}
 _LENET_MIN_SIDE = 16
 
 
@@ -130,10 +133,28 @@ def lenet_shapes(
   Raises:
     ValueError: If the images are too small.
   """
+  return _lenet_shapes('lenet', num_classes, image_shape)
+
+
+def fed_net_cnn_shapes(
+  num_classes: int, image_shape: tuple[int, int, int] = CIFAR_SHAPE
+) -> dict[str, tuple[int, ...]]:
+  """Returns the name and shape of every weight of FedFisher's CNN, in order.
+
+  Args:
+    num_classes: Classes to tell apart, 10 for CIFAR-10.
+    image_shape: Height, width (each at least 16 pixels) and channels.
+
+  Raises:
+    ValueError: If the images are too small.
+  """
+  return _lenet_shapes('fed_net_cnn', num_classes, image_shape)
+
+
+def _lenet_shapes(name, num_classes, image_shape):
   height, width, channels = image_shape
   _check_sides(height, width, _LENET_MIN_SIDE)
-  first, second = _LENET_CHANNELS
-  hidden_1, hidden_2 = _LENET_HIDDEN_WIDTHS
+  (first, second), (hidden_1, hidden_2) = _LENETS[name]
   (_, rows), (_, columns) = _lenet_sides(height), _lenet_sides(width)
   return {
     'conv_1/kernel': (5, 5, channels, first),
@@ -163,6 +184,7 @@ _WEIGHT_SHAPES = {
   'resnet18': resnet_shapes,
   'linear': linear_shapes,
   'lenet': lenet_shapes,
+  'fed_net_cnn': fed_net_cnn_shapes,
 }
 
 IMAGE_MODELS = tuple(_WEIGHT_SHAPES)
@@ -205,8 +227,9 @@ class ImageModelConfig:
     height, width, _ = self.image_shape
     if self.name == 'linear':
       return 0
-    if self.name == 'lenet':
-      sizes = _LENET_CHANNELS, _lenet_sides(height), _lenet_sides(width)
+    if self.name in _LENETS:
+      channels, _ = _LENETS[self.name]
+      sizes = channels, _lenet_sides(height), _lenet_sides(width)
       return sum(map(math.prod, zip(*sizes, strict=True)))
     if self.name == 'emnist_cnn':
       first, second = _CNN_CHANNELS

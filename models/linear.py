@@ -10,12 +10,15 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
+from models.layers import Tap, tapped
+
 
 def logits(
   weights: Sequence[tf.Tensor],
   images: tf.Tensor,
   *,
   dropout_seed: tf.Tensor | None = None,
+  tap: Tap | None = None,
 ) -> tf.Tensor:
   """Returns the logits of a batch.
 
@@ -23,6 +26,7 @@ def logits(
     weights: Float32, in the order of `linear_shapes`.
     images: Float32 [batch, height, width, channels], in [0, 1].
     dropout_seed: Not used, as there is no dropout.
+    tap: See `models.layers`; None: there is none.
 
   Returns:
     Float32 [batch, num_classes].
@@ -31,4 +35,4 @@ def logits(
   kernel, bias = weights
   # [batch, height, width, channels] -> [batch, pixels]
   pixels = tf.reshape(images, [-1, kernel.shape[0]])
-  return tf.matmul(pixels, kernel) + bias
+  return tapped(tap, 'head', pixels, tf.matmul(pixels, kernel) + bias)

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from models.image_model_config import resnet_blocks, resnet_shapes
+from models.layers import Tap, tapped
 
 # Groups of channels that are normalized together.
 _NUM_GROUPS = 32
@@ -40,6 +41,7 @@ def logits(
   images: tf.Tensor,
   *,
   dropout_seed: tf.Tensor | None = None,
+  tap: Tap | None = None,
 ) -> tf.Tensor:
   """Returns the logits of a batch.
 
@@ -49,13 +51,14 @@ def logits(
       normalized, see `image_classifier`.
     dropout_seed: Not used, as there is no dropout; taken so that all image
       models are called alike.
+    tap: See `models.layers`; None: there is none.
 
   Returns:
     Float32 [batch, num_classes].
   """
   *_, head_kernel, head_bias = weights
-  pooled = features(weights, images, dropout_seed=dropout_seed)
-  return tf.matmul(pooled, head_kernel) + head_bias
+  pooled = features(weights, images, dropout_seed=dropout_seed, tap=tap)
+  return tapped(tap, 'head', pooled, tf.matmul(pooled, head_kernel) + head_bias)
 
 
 def features(
@@ -63,6 +66,7 @@ def features(
   images: tf.Tensor,
   *,
   dropout_seed: tf.Tensor | None = None,
+  tap: Tap | None = None,
 ) -> tf.Tensor:
   """Returns the pooled feature map, float32 [batch, channels]; see `logits`."""
   del dropout_seed
@@ -74,7 +78,11 @@ def features(
       inputs, named[f'{name}/kernel'], strides=stride, padding='SAME'
     )
     return group_norm(
-      outputs, named[f'{name}/norm/scale'], named[f'{name}/norm/bias']
+      tapped(tap, name, inputs, outputs),
+      named[f'{name}/norm/scale'],
+      named[f'{name}/norm/bias'],
+      tap=tap,
+      name=f'{name}/norm',
     )
 
   outputs = tf.nn.relu(convolve('stem', images))
@@ -95,6 +103,8 @@ def group_norm(
   bias: tf.Tensor,
   *,
   num_groups: int = _NUM_GROUPS,
+  tap: Tap | None = None,
+  name: str = 'norm',
 ) -> tf.Tensor:
   """Normalizes every image's groups of channels to mean 0 and variance 1.
 
@@ -104,6 +114,8 @@ def group_norm(
     scale: Float32 [channels], multiplied with what was normalized.
     bias: Float32 [channels], added to it.
     num_groups: Groups; a divisor of the channels.
+    tap: See `models.layers`; None: there is none.
+    name: The layer's, for the tap.
 
   Returns:
     Float32, shaped like `inputs`.
@@ -121,5 +133,5 @@ def group_norm(
   )
   mean, variance = tf.nn.moments(grouped, axes=[1, 2, 4], keepdims=True)
   grouped = (grouped - mean) * tf.math.rsqrt(variance + _NORM_EPSILON)
-  outputs = tf.reshape(grouped, [-1, height, width, channels])
-  return outputs * scale + bias
+  normalized = tf.reshape(grouped, [-1, height, width, channels])
+  return tapped(tap, name, normalized, normalized * scale + bias)

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from models import attention, token_loss
+from models.layers import Tap, tapped
 from models.transformer_config import (
   TransformerConfig,
   logits_chunk_length,
@@ -59,7 +60,11 @@ def initial_weights(
 
 
 def apply(
-  config: TransformerConfig, weights: Sequence[tf.Tensor], tokens: tf.Tensor
+  config: TransformerConfig,
+  weights: Sequence[tf.Tensor],
+  tokens: tf.Tensor,
+  *,
+  tap: Tap | None = None,
 ) -> tf.Tensor:
   """Returns the last layer's normalized output at every position.
 
@@ -67,6 +72,7 @@ def apply(
     config: The model's shape.
     weights: As `initial_weights` returns them.
     tokens: Int32 [batch, length] with static length <= config.sequence_length.
+    tap: See `models.layers`; the layers are then unrolled. None: there is none.
 
   Returns:
     [batch, length, width] in the compute dtype. Position t depends on tokens
@@ -82,8 +88,11 @@ def apply(
     )
   # The residual stream stays float32: only products run in `dtype`.
   stream = tf.gather(named['token_embedding'], tokens)
+  stream = tapped(tap, 'token_embedding', tokens, stream)
   if config.position_embedding == 'learned':
     stream += named['position_embedding'][:length]
+    if tap is not None:
+      stream = tap('position_embedding', tf.range(length), stream)
 
   block_names = [name for name in named if name.startswith('block/')]
   stacked = [
@@ -91,28 +100,40 @@ def apply(
     for name in block_names
   ]
 
-  def block(stream, layer_weights):
+  def block(stream, layer_weights, index=None):
     layer = dict(zip(block_names, layer_weights, strict=True))
-    return _block(config, layer, stream)
+    return _block(config, layer, stream, index, tap)
 
-  if config.unrolls_layers:
-    for layer_weights in zip(*(tf.unstack(w) for w in stacked), strict=True):
-      stream = block(stream, layer_weights)
+  if config.unrolls_layers or tap is not None:
+    of_layers = zip(*(tf.unstack(w) for w in stacked), strict=True)
+    for index, layer_weights in enumerate(of_layers):
+      stream = block(stream, layer_weights, index)
   else:
     # foldl hands out elements of a TensorList. Indexing `w[i]` in a loop
     # instead would add a full-size gradient per layer.
     stream = tf.foldl(block, tuple(stacked), initializer=stream)
-  stream = _norm(stream, named['final_norm/scale'], named['final_norm/bias'])
+  stream = _norm(
+    stream,
+    named['final_norm/scale'],
+    named['final_norm/bias'],
+    tap,
+    'final_norm',
+  )
   return tf.cast(stream, dtype)
 
 
 def logits(
-  config: TransformerConfig, weights: Sequence[tf.Tensor], tokens: tf.Tensor
+  config: TransformerConfig,
+  weights: Sequence[tf.Tensor],
+  tokens: tf.Tensor,
+  *,
+  tap: Tap | None = None,
 ) -> tf.Tensor:
   """Returns float32 [batch, length, vocabulary]; see `apply`."""
-  hidden = apply(config, weights, tokens)
+  hidden = apply(config, weights, tokens, tap=tap)
   embedding = tf.cast(weights[0], hidden.dtype)
-  return tf.cast(tf.matmul(hidden, embedding, transpose_b=True), tf.float32)
+  outputs = tf.matmul(hidden, embedding, transpose_b=True)
+  return tapped(tap, 'head', hidden, tf.cast(outputs, tf.float32))
 
 
 def next_token_losses(
@@ -181,7 +202,7 @@ def _last_layer(config, weights, tokens):
   )
 
 
-def _block(config, layer, stream):
+def _block(config, layer, stream, index, tap):
   """One pre-norm block; `layer` maps names to this layer's weights."""
   dtype = tf.as_dtype(config.compute_dtype)
   batch, length = tf.shape(stream)[0], stream.shape[1]
@@ -192,11 +213,16 @@ def _block(config, layer, stream):
     rows = tf.reshape(tf.cast(inputs, dtype), [-1, kernel.shape[0]])
     outputs = tf.matmul(rows, kernel)
     outputs += tf.cast(layer[f'block/{name}/bias'], dtype)
-    return tf.reshape(outputs, [batch, length, kernel.shape[1]])
+    outputs = tf.reshape(outputs, [batch, length, kernel.shape[1]])
+    return tapped(tap, f'block/{index}/{name}', inputs, outputs)
 
   def norm(name, inputs):
     return _norm(
-      inputs, layer[f'block/{name}/scale'], layer[f'block/{name}/bias']
+      inputs,
+      layer[f'block/{name}/scale'],
+      layer[f'block/{name}/bias'],
+      tap,
+      f'block/{index}/{name}',
     )
 
   joined = dense('attention_input', norm('attention_norm', stream))
@@ -218,11 +244,12 @@ def _block(config, layer, stream):
   return stream + tf.cast(dense('mlp_contract', expanded), stream.dtype)
 
 
-def _norm(inputs, scale, bias):
+def _norm(inputs, scale, bias, tap, name):
   mean = tf.reduce_mean(inputs, axis=-1, keepdims=True)
   centred = inputs - mean
   variance = tf.reduce_mean(tf.square(centred), axis=-1, keepdims=True)
-  return centred * tf.math.rsqrt(variance + _NORM_EPSILON) * scale + bias
+  normalized = centred * tf.math.rsqrt(variance + _NORM_EPSILON)
+  return tapped(tap, name, normalized, normalized * scale + bias)
 
 
 def _rotate(heads):

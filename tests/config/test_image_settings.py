@@ -138,7 +138,7 @@ _TEXT_PRESETS = ', '.join((*PRESETS, 'custom'))
       'mnist_by_writer',
       dict(model__preset='tiny'),
       '`config.model.preset` must be one of emnist_cnn, resnet18, linear, '
-      "lenet with corpus 'mnist_by_writer', found 'tiny'",
+      "lenet, fed_net_cnn with corpus 'mnist_by_writer', found 'tiny'",
     ),
     (
       'demo',

@@ -72,7 +72,8 @@ def test_counts_of_any_model():
   [
     (
       dict(name='vgg'),
-      '`name` must be one of emnist_cnn, resnet18, linear, lenet, found',
+      '`name` must be one of emnist_cnn, resnet18, linear, lenet, '
+      'fed_net_cnn, found',
     ),
     (dict(num_classes=0), '`num_classes` must be at least 1, found 0'),
     (dict(image_shape=(8, 0, 1)), '`image_shape` must be at least 1, found 0'),

@@ -276,7 +276,13 @@ def test_every_weight_has_a_gradient_at_any_batch_size(name):
 @pytest.mark.parametrize(
   ('name', 'width'),
   # The second block of the cut ResNet has 64 channels.
-  [('emnist_cnn', 128), ('resnet18', 64), ('linear', 10), ('lenet', 84)],
+  [
+    ('emnist_cnn', 128),
+    ('resnet18', 64),
+    ('linear', 10),
+    ('lenet', 84),
+    ('fed_net_cnn', 128),
+  ],
 )
 def test_logits_are_the_head_of_the_features(name, width):
   model, config = IMAGE_CLASSIFIERS[name], _shape(name, 10)

@@ -1,4 +1,4 @@
-"""The two small image models: counts and logits by hand, sizes, first draw."""
+"""The plainest image models: counts and logits by hand, sizes, first draw."""
 
 import math
 
@@ -8,7 +8,11 @@ import tensorflow as tf
 
 from models import lenet
 from models.image_classifier import IMAGE_CLASSIFIERS, initial_weights
-from models.image_model_config import ImageModelConfig, lenet_shapes
+from models.image_model_config import (
+  ImageModelConfig,
+  fed_net_cnn_shapes,
+  lenet_shapes,
+)
 from models.model_shapes import num_parameters
 
 
@@ -25,6 +29,10 @@ def test_parameter_counts_by_hand():
   # 12 - 4 = 8, pooled 4: 4*4*16 = 256 features; 256*120 = 30,720;
   # 120*84 = 10,080; 84*10 = 840. FedFisher's 44,190 together.
   assert num_parameters(_shape('lenet')) == 44_190
+  # conv 5*5*3*32 = 2,400; conv 5*5*32*64 = 51,200; 32 - 4 = 28, pooled 14,
+  # 14 - 4 = 10, pooled 5: 5*5*64 = 1,600 features; 1,600*512 = 819,200;
+  # 512*128 = 65,536; 128*10 = 1,280. FedFisher's 939,616 together.
+  assert num_parameters(_shape('fed_net_cnn', (32, 32, 3))) == 939_616
 
 
 def test_convolved_values_by_hand():
@@ -33,6 +41,8 @@ def test_convolved_values_by_hand():
   assert _shape('lenet').num_convolved() == 4_480
   # 12*16*6 = 1,152; pooled 6 x 8, less 4 each: 2*4*16 = 128.
   assert _shape('lenet', (16, 20, 3)).num_convolved() == 1_280
+  # 28*28*32 = 25,088 and 10*10*64 = 6,400.
+  assert _shape('fed_net_cnn', (32, 32, 3)).num_convolved() == 31_488
 
 
 def test_logits_of_the_linear_model_by_hand():
@@ -75,7 +85,7 @@ def test_logits_of_lenet_by_hand():
   np.testing.assert_array_equal(lenet.logits(weights, image), [[-3, 3]])
 
 
-@pytest.mark.parametrize('name', ['linear', 'lenet'])
+@pytest.mark.parametrize('name', ['linear', 'lenet', 'fed_net_cnn'])
 @pytest.mark.parametrize('image_shape', [(16, 16, 1), (32, 32, 3), (16, 21, 3)])
 def test_other_images(name, image_shape):
   model, shape = IMAGE_CLASSIFIERS[name], _shape(name, image_shape, 3)
@@ -87,12 +97,16 @@ def test_other_images(name, image_shape):
   assert np.all(logits[0] != logits[1])
 
 
-def test_images_too_small_for_lenet():
+@pytest.mark.parametrize(
+  ('name', 'shapes'),
+  [('lenet', lenet_shapes), ('fed_net_cnn', fed_net_cnn_shapes)],
+)
+def test_images_too_small_for_two_convolutions(name, shapes):
   words = '`image_shape` must have at least 16 x 16 pixels, found '
   with pytest.raises(ValueError, match=words + '15 x 28'):
-    lenet_shapes(10, (15, 28, 1))
+    shapes(10, (15, 28, 1))
   with pytest.raises(ValueError, match=words + '28 x 15'):
-    _shape('lenet', (28, 15, 1)).weight_shapes()
+    _shape(name, (28, 15, 1)).weight_shapes()
 
 
 @pytest.mark.parametrize(
@@ -101,6 +115,7 @@ def test_images_too_small_for_lenet():
     ('linear', 'head/kernel', math.sqrt(6 / (784 + 10))),
     ('lenet', 'conv_2/kernel', math.sqrt(6 / (25 * (6 + 16)))),
     ('lenet', 'hidden_1/kernel', math.sqrt(6 / (256 + 120))),
+    ('fed_net_cnn', 'hidden_2/kernel', math.sqrt(6 / (512 + 128))),
   ],
 )
 def test_kernels_are_glorot_uniform_and_a_function_of_the_seed(
