@@ -1,0 +1,1 @@
+"""Server solvers of the one-shot methods: uploads in, weights out."""
