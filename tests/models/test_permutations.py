@@ -4,13 +4,10 @@ import itertools
 
 import numpy as np
 import pytest
-import tensorflow as tf
+from uploaded_models import logits, random_permutation, random_weights
 
-from models import image_model_config, transformer
-from models.functional_model import build_image_model
-from models.image_classifier import initial_weights
+from models import image_model_config
 from models.image_model_config import IMAGE_MODELS, ImageModelConfig
-from models.model_shapes import weight_shapes
 from models.permutations import (
   PermutationGroup,
   PermutedAxis,
@@ -43,44 +40,6 @@ def _transformer(position_embedding='learned'):
   )
 
 
-def _random_weights(shape, seed=0):
-  """Returns weights whose biases and norms differ from unit to unit, too."""
-  random = np.random.default_rng(seed)
-  if isinstance(shape, TransformerConfig):
-    drawn = transformer.initial_weights(shape, seed)
-  else:
-    drawn = initial_weights(shape, seed)
-  return {
-    name: weight.numpy() + random.normal(0, 0.1, weight.shape).astype('f4')
-    for name, weight in zip(weight_shapes(shape), drawn, strict=True)
-  }
-
-
-def _random_permutation(group, random):
-  """Draws parts, and units within each part."""
-  part_size = group.num_units // group.num_parts
-  return np.concatenate(
-    [
-      part * part_size + random.permutation(part_size)
-      for part in random.permutation(group.num_parts)
-    ]
-  )
-
-
-def _logits(shape, weights_by_name):
-  random = np.random.default_rng(1)
-  weights = tuple(map(tf.constant, weights_by_name.values()))
-  if isinstance(shape, TransformerConfig):
-    tokens = random.integers(shape.vocabulary_size, size=(3, 5))
-    return transformer.logits(shape, weights, tf.constant(tokens, tf.int32))
-  images = random.integers(256, size=(3, *shape.image_shape))
-  x = dict(
-    image=tf.constant(images, tf.uint8), noise_seed=tf.zeros([3, 2], tf.int32)
-  )
-  model = build_image_model(shape, model_seed=0).functional_model
-  return model.predict_on_batch((weights, ()), x, training=False)
-
-
 @pytest.fixture
 def two_blocks(monkeypatch):
   """Cuts the ResNet to two blocks: one and two channels in a norm's group."""
@@ -99,16 +58,16 @@ _SHAPES = {
 def test_permuted_groups_leave_the_logits(name, two_blocks):
   shape = _SHAPES[name]
   random = np.random.default_rng(2)
-  weights = _random_weights(shape)
-  expected = _logits(shape, weights)
+  weights = random_weights(shape, 0)
+  expected = logits(shape, weights)
   permuted = weights
   for group in permutation_groups(shape):
-    permutation = _random_permutation(group, random)
+    permutation = random_permutation(group, random)
     assert np.any(permutation != np.arange(group.num_units))
     permuted = permute(permuted, group, permutation)
     for axis in group.axes:
       assert np.any(permuted[axis.name] != weights[axis.name])
-    found = _logits(shape, permuted)
+    found = logits(shape, permuted)
     np.testing.assert_allclose(found, expected, atol=1e-5)
   assert list(permuted) == list(weights)
   for name, weight in permuted.items():
@@ -119,14 +78,14 @@ def test_permuted_groups_leave_the_logits(name, two_blocks):
 def test_each_axis_matters(name):
   shape = _SHAPES[name]
   random = np.random.default_rng(2)
-  weights = _random_weights(shape)
-  expected = _logits(shape, weights)
+  weights = random_weights(shape, 0)
+  expected = logits(shape, weights)
   group = permutation_groups(shape)[1]
-  permutation = np.roll(_random_permutation(group, random), 1)
+  permutation = np.roll(random_permutation(group, random), 1)
   for left_out in range(len(group.axes)):
     axes = group.axes[:left_out] + group.axes[left_out + 1 :]
     permuted = permute(weights, group._replace(axes=axes), permutation)
-    assert np.max(np.abs(_logits(shape, permuted) - expected)) > 1e-4
+    assert np.max(np.abs(logits(shape, permuted) - expected)) > 1e-4
 
 
 def test_groups_from_input_to_output():
@@ -210,9 +169,9 @@ def test_repeated_and_wide_units_by_hand():
 def test_two_permutations_after_each_other():
   shape = _SHAPES['lenet']
   group = permutation_groups(shape)[1]
-  weights = _random_weights(shape)
+  weights = random_weights(shape, 0)
   random = np.random.default_rng(3)
-  first, second = (_random_permutation(group, random) for _ in range(2))
+  first, second = (random_permutation(group, random) for _ in range(2))
   found = permute(permute(weights, group, first), group, second)
   expected = permute(weights, group, first[second])
   back = permute(expected, group, np.argsort(first[second]))
@@ -223,8 +182,8 @@ def test_two_permutations_after_each_other():
 
 def test_added_zero_units_leave_the_logits():
   shape = _SHAPES['emnist_cnn']
-  weights = _random_weights(shape)
-  expected = _logits(shape, weights)
+  weights = random_weights(shape, 0)
+  expected = logits(shape, weights)
   wider = weights
   for group in permutation_groups(shape):
     sources = np.concatenate([[-1, -1], np.arange(group.num_units), [-1]])
@@ -233,31 +192,31 @@ def test_added_zero_units_leave_the_logits():
   assert wider['conv_2/kernel'].shape == (3, 3, 35, 67)
   assert wider['hidden/kernel'].shape == (6432, 131)
   assert wider['head/kernel'].shape == (131, _NUM_CLASSES)
-  np.testing.assert_allclose(_logits(shape, wider), expected, atol=1e-5)
+  np.testing.assert_allclose(logits(shape, wider), expected, atol=1e-5)
 
 
 def test_refused_permutations(two_blocks):
   lenet = permutation_groups(_SHAPES['lenet'])[0]
-  weights = _random_weights(_SHAPES['lenet'])
+  weights = random_weights(_SHAPES['lenet'], 0)
   for wrong in ([0, 1, 2, 3, 4, 4], [0, 1, 2], [1, 2, 3, 4, 5, 6]):
     with pytest.raises(ValueError, match='each of the 6 units of conv_1 once'):
       permute(weights, lenet, wrong)
   # Channels 1 and 2 are of different groups of the norm.
   shape = _SHAPES['resnet18']
-  weights = _random_weights(shape)
+  weights = random_weights(shape, 0)
   torn = np.arange(64)
   torn[[1, 2]] = torn[[2, 1]]
   group = permutation_groups(shape)[1]
   with pytest.raises(ValueError, match='keep the 32 parts of stage_2/block_1'):
     permute(weights, group, torn)
   permuted = permute(weights, group._replace(num_parts=1), torn)
-  difference = _logits(shape, permuted) - _logits(shape, weights)
+  difference = logits(shape, permuted) - logits(shape, weights)
   assert np.max(np.abs(difference)) > 1e-4
 
 
 def test_weights_of_another_width():
   group = permutation_groups(_SHAPES['lenet'])[1]
-  weights = _random_weights(_SHAPES['lenet'])
+  weights = random_weights(_SHAPES['lenet'], 0)
   weights['hidden_1/kernel'] = weights['hidden_1/kernel'][:-1]
   wanted = r'hidden_1/kernel must have 8 \* 16 \* 1 entries on axis 0'
   with pytest.raises(ValueError, match=wanted):
