@@ -18,6 +18,8 @@ _CNN_MIN_SIDE = 6
 # Channels and stride of each stage.
 _RESNET_STAGES = ((64, 1), (128, 2), (256, 2), (512, 2))
 _RESNET_BLOCKS_PER_STAGE = 2
+RESNET_NORM_GROUPS = 32
+"""Groups of channels that each norm of `resnet18` normalizes together."""
 
 # Channels of the convolutions and widths of the hidden layers.
 _LENETS = {
