@@ -1,0 +1,1 @@
+"""One-shot methods: from the uploads of all clients to one model."""
