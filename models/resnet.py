@@ -15,16 +15,12 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-<<<<<<< HEAD
-from models.image_model_config import resnet_blocks, resnet_shapes
-from models.layers import Tap, tapped
-=======
 from models.image_model_config import (
   RESNET_NORM_GROUPS,
   resnet_blocks,
   resnet_shapes,
 )
->>>>>>> a56ab616cb5722575e6e74a419c963cb204389c9
+from models.layers import Tap, tapped
 
 _NORM_EPSILON = 1e-5
 
@@ -108,13 +104,9 @@ def group_norm(
   scale: tf.Tensor,
   bias: tf.Tensor,
   *,
-<<<<<<< HEAD
-  num_groups: int = _NUM_GROUPS,
+  num_groups: int = RESNET_NORM_GROUPS,
   tap: Tap | None = None,
   name: str = 'norm',
-=======
-  num_groups: int = RESNET_NORM_GROUPS,
->>>>>>> a56ab616cb5722575e6e74a419c963cb204389c9
 ) -> tf.Tensor:
   """Normalizes every image's groups of channels to mean 0 and variance 1.
 

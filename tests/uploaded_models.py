@@ -25,7 +25,7 @@ class ListedUploads(list):
 
   def __init__(self, uploads: Iterable[Upload]):
     super().__init__(uploads)
-    counts = np.array([upload.num_examples for upload in self], np.float64)
+    counts = np.array([upload.client_weight for upload in self], np.float64)
     self.shares = counts / counts.sum()
 
 

@@ -5,6 +5,7 @@ import types
 import numpy as np
 import pytest
 import tensorflow as tf
+from uploaded_models import ListedUploads
 
 from models import linear
 from models.functional_model import build_image_model
@@ -12,7 +13,7 @@ from models.image_classifier import IMAGE_CLASSIFIERS
 from models.image_model_config import ImageModelConfig
 from models.transformer_config import TransformerConfig
 from tff_fedfish.one_shot import dense
-from tff_fedfish.one_shot.solving import SolveContext, Upload, Uploads
+from tff_fedfish.one_shot.solving import SolveContext, Upload
 
 _SHAPE = ImageModelConfig(name='linear', num_classes=3, image_shape=(16, 17, 1))
 # Not linear: a mean of weights has not the mean of logits.
@@ -28,7 +29,7 @@ def _weights(seed, shape=_SHAPE, deviation=0.1):
 
 
 def _inputs(sizes=(5, 15), shape=_SHAPE):
-  uploads = Uploads(
+  uploads = ListedUploads(
     [Upload(n, _weights(i, shape), {}) for i, n in enumerate(sizes)]
   )
   start = tuple(
@@ -187,7 +188,7 @@ class TestSolve:
   def test_clients_that_agree_leave_a_linear_student_as_it_is(self):
     # D(x) = f_S(x), as the mean of equal models is each of them.
     upload = Upload(4, _weights(3), {})
-    uploads = Uploads([upload, upload._replace(num_examples=12)])
+    uploads = ListedUploads([upload, upload._replace(client_weight=12)])
     result = dense.solve(uploads, upload.weights, _context())
     for found, given in zip(result.weights, upload.weights, strict=True):
       np.testing.assert_allclose(found, given, atol=1e-6)
@@ -205,7 +206,9 @@ class TestSolve:
   def test_distillation_brings_a_student_near_the_ensemble(self):
     upload = Upload(4, _weights(3), {})
     start = tuple(np.zeros_like(weight) for weight in upload.weights)
-    result = dense.solve(Uploads([upload]), start, _context(epochs=4, steps=1))
+    result = dense.solve(
+      ListedUploads([upload]), start, _context(epochs=4, steps=1)
+    )
     curve = result.measurements['distillation_loss']
     assert curve[-1] < 0.7 * curve[0]
 

@@ -1,7 +1,5 @@
 """OTFusion: permuted copies, averages by hand, what is refused."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 from uploaded_models import (
@@ -18,14 +16,8 @@ from models.image_model_config import ImageModelConfig
 from models.model_shapes import weight_shapes
 from models.permutations import permutation_groups, permute
 from models.transformer_config import TransformerConfig
-from tff_fedfish.methods.settings import AlgorithmConfig
+from tff_fedfish.methods.one_shot import OneShotConfig
 from tff_fedfish.one_shot import ot_fusion
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _Settings(AlgorithmConfig):
-  name: str = 'ot_fusion'
-  cost: str = 'weights'
 
 
 def _image_shape(name):
@@ -45,7 +37,7 @@ _SHAPES = {
 
 
 def _solve(shape, uploads, **settings):
-  context = context_of(shape, _Settings(**settings))
+  context = context_of(shape, OneShotConfig(name='ot_fusion', **settings))
   return ot_fusion.solve(uploads, (), context)
 
 
@@ -133,7 +125,8 @@ def test_one_client_keeps_its_model():
 def test_two_clients_by_hand_with_inputs_that_were_permuted_before(monkeypatch):
   # Matched by themselves, the units of the second layer would keep their
   # order; with the first layer's permutation absorbed they change places.
-  monkeypatch.setattr(image_model_config, '_LENET_HIDDEN_WIDTHS', (2, 2))
+  widths = {'lenet': ((6, 16), (2, 2))}
+  monkeypatch.setattr(image_model_config, '_LENETS', widths)
   shape = _SHAPES['lenet']
   weights = random_weights(shape, 0)
   features = weights['hidden_1/kernel'].shape[0]
@@ -187,8 +180,6 @@ def test_refused_uploads():
     _solve(shape, uploads_of([weights, bad], [1, 1]))
   with pytest.raises(ValueError, match='`uploads` must be of at least one cli'):
     _solve(shape, uploads_of([], []))
-  with pytest.raises(ValueError, match='`cost` must be one of weights, found'):
-    _solve(shape, uploads_of([weights], [1]), cost='activations')
 
 
 def test_only_matched_units_move():

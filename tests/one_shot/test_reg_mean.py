@@ -46,9 +46,7 @@ def _uploads(shape, num_examples=(10, 30, 5), seed=0):
     rows = [
       (x, rng.normal(size=[40, x.fan_in]) + 0.5) for x in _matrices(shape)
     ]
-    return {
-      f'gram/{x.tap}': (r.T @ r / 40).astype(np.float32) for x, r in rows
-    }
+    return {f'gram/{x.tap}': (r.T @ r / 40).astype(np.float32) for x, r in rows}
 
   return client_uploads.Uploads(
     num_examples,

@@ -17,7 +17,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from models.permutations import incoming_vectors, permutation_groups, permute
-from tff_fedfish.errors import require_one_of
 from tff_fedfish.mathematics.transport import match
 from tff_fedfish.one_shot.solving import SolveContext, SolveResult, Uploads
 from tff_fedfish.one_shot.uploaded_weights import checked_uploads
@@ -31,15 +30,13 @@ def solve(
   Args:
     uploads: At least one client's weights; read once, one at a time.
     start: Not used.
-    context: `settings.cost` must be 'weights': the server has no rows to
-      compute activations from.
+    context: Its shape.
 
   Raises:
-    ValueError: If the uploads' shapes are not the model's, a weight is not
-      finite, or another cost is asked for.
+    ValueError: If the uploads' shapes are not the model's, or a weight is not
+      finite.
   """
   del start
-  require_one_of('cost', context.settings.cost, ('weights',))
   groups = permutation_groups(context.shape)
   reference, sums = None, None
   clients = checked_uploads(uploads, context.shape)

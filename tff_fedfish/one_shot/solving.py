@@ -147,8 +147,8 @@ class SolveResult(NamedTuple):
   """Step whose weights were kept. None: the solve has no steps."""
   residual: float | None = None
   """Relative norm of the gradient that is left. None: not a quadratic."""
-  curves: Mapping[str, Sequence[float]] = {}
-  """Losses by step, by name."""
+  measurements: Mapping[str, Sequence[float]] = {}
+  """Values by step, such as losses, by name."""
 
 
 Solve = Callable[[Uploads, tuple[np.ndarray, ...], SolveContext], SolveResult]
