@@ -15,12 +15,11 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from models.image_model_config import (
-  RESNET_NORM_GROUPS,
-  resnet_blocks,
-  resnet_shapes,
-)
+from models import image_model_config
+from models.image_model_config import resnet_blocks, resnet_shapes
 
+# Groups of channels that are normalized together.
+_NUM_GROUPS = image_model_config.RESNET_NORM_GROUPS
 _NORM_EPSILON = 1e-5
 
 
@@ -96,7 +95,7 @@ def group_norm(
   scale: tf.Tensor,
   bias: tf.Tensor,
   *,
-  num_groups: int = RESNET_NORM_GROUPS,
+  num_groups: int = _NUM_GROUPS,
 ) -> tf.Tensor:
   """Normalizes every image's groups of channels to mean 0 and variance 1.
 

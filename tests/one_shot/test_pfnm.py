@@ -12,7 +12,6 @@ from uploaded_models import (
   uploads_of,
 )
 
-from models import image_model_config
 from models.image_model_config import IMAGE_MODELS, ImageModelConfig
 from models.model_shapes import weight_shapes
 from models.permutations import is_chain, permutation_groups
@@ -133,45 +132,62 @@ def test_growth_is_limited():
     assert found[key].shape == weight.shape
 
 
-def test_some_neurons_shared_by_hand(monkeypatch):
-  # Two hidden layers of two units. Of the first layer's, the clients share a;
-  # 0 also has b, and 1 also has c. They have the second layer's unit d alike.
-  monkeypatch.setattr(image_model_config, '_LENET_HIDDEN_WIDTHS', (2, 2))
+def test_some_neurons_shared_by_hand():
+  # Units 0 and 1 of both hidden layers; the others are alike and do not mix
+  # with them. In the first layer the clients share a; 0 has b, too, and 1 has
+  # c. Of the second layer they share d; 0 has e, too, and 1 has f.
   base = random_weights(_LENET, 0)
-  features = base['hidden_1/kernel'].shape[0]
-  a, b, c = 5 * np.eye(3, features, dtype=np.float32)
-  models = [dict(base), dict(base)]
-  models[0]['hidden_1/kernel'] = np.stack([a, b], 1)
-  models[1]['hidden_1/kernel'] = np.stack([c, a + 0.1], 1)
-  # Columns d and e of client 0, f and d of client 1; rows are the inputs. From
-  # (a, b, c) they are d = (4, 0, 0), e = (0, 6, 0), f = (0, 0, -8) and d again,
-  # as (4.2, 0, 0.2).
-  models[0]['hidden_2/kernel'] = np.array([[4, 0], [0, 6]], np.float32)
-  models[1]['hidden_2/kernel'] = np.array([[-8, 0.2], [0, 4.2]], np.float32)
-  models[0]['head/kernel'] = np.array([[1, 2, 3, 4], [5, 6, 7, 8]], np.float32)
-  models[1]['head/kernel'] = np.array([[4, 3, 2, 1], [3, 2, 5, 4]], np.float32)
+  base['hidden_2/kernel'][:2] = 0
+  base['hidden_2/kernel'][:, :2] = 0
+  models = [
+    {key: weight.copy() for key, weight in base.items()} for _ in range(2)
+  ]
+  a, b, c = 5 * np.eye(3, len(base['hidden_1/kernel']), dtype=np.float32)
+  models[0]['hidden_1/kernel'][:, :2] = np.stack([a, b], 1)
+  models[1]['hidden_1/kernel'][:, :2] = np.stack([c, a + 0.1], 1)
+  # From (a, b, c): d = (4, 0, 0) and e = (0, 6, 0), which client 0 has in this
+  # order; f = (0, 0, -8) and d = (4.2, 0, 0.2).
+  models[0]['hidden_2/kernel'][:2, :2] = [[4, 0], [0, 6]]
+  models[1]['hidden_2/kernel'][:2, :2] = [[-8, 0.2], [0, 4.2]]
+  models[0]['head/kernel'][:2] = [[1, 2, 3, 4], [5, 6, 7, 8]]
+  models[1]['head/kernel'][:2] = [[4, 3, 2, 1], [3, 2, 5, 4]]
   # Examples 1 and 3, 0 and 1, none of 2 and 6, 1 and 2. p = (1/4, 3/4).
   counts = [[1, 0, 0, 1], [3, 1, 0, 2]]
-  found = _solve(_LENET, models, counts, sigma=0.1, sigma0=0.5, max_growth=1.5)
+  found = _solve(_LENET, models, counts, sigma=0.1, sigma0=0.5)
   for key in ('conv_1/kernel', 'conv_2/kernel'):
     np.testing.assert_allclose(found[key], base[key], rtol=1e-6)
+  # The units of client 0, then c and f.
+  first, second, head = (
+    found[f'{name}/kernel'] for name in ('hidden_1', 'hidden_2', 'head')
+  )
+  assert [weight.shape[-1] for weight in (first, second)] == [121, 85]
   # a is the mean of a and a + 0.1.
   np.testing.assert_allclose(
-    found['hidden_1/kernel'], np.stack([a + 0.05, b, c], 1), rtol=1e-6
+    first[:, [0, 1, 120]], np.stack([a + 0.05, b, c], 1), rtol=1e-6
   )
   np.testing.assert_allclose(
-    found['hidden_2/kernel'],
+    second[[0, 1, 120]][:, [0, 1, 84]],
     [[4.1, 0, 0], [0, 6, 0], [0.1, 0, -8]],
     rtol=1e-6,
   )
-  # Shares of client 0: 1/4, 0, 1/4 and 1/3. Rows d, e, f:
-  # d: 1/4 + 3/4 * 3 = 2.5, 2, 3/4 + 15/4 = 4.5, 4/3 + 8/3 = 4
-  # e: 5/4, 0, 7/4, 8/3; f: 3/4 * 4 = 3, 3, 3/4 * 2 = 1.5, 2/3.
+  # Shares of client 0: 1/4, 0, 1/4 and 1/3.
+  # d: 1/4 + 3/4 * 3 = 2.5; 2; 3/4 + 15/4 = 4.5; 4/3 + 8/3 = 4.
+  # e: 5/4, 0, 7/4, 8/3. f: 3/4 * 4 = 3; 3; 3/4 * 2 = 1.5; 2/3.
   np.testing.assert_allclose(
-    found['head/kernel'],
+    head[[0, 1, 84]],
     [[2.5, 2, 4.5, 4], [1.25, 0, 1.75, 8 / 3], [3, 3, 1.5, 2 / 3]],
     rtol=1e-6,
   )
+  for key, rows, columns in (
+    ('hidden_1', slice(None), slice(2, 120)),
+    ('hidden_2', slice(2, 120), slice(2, 84)),
+    ('head', slice(2, 84), slice(None)),
+  ):
+    np.testing.assert_allclose(
+      found[f'{key}/kernel'][rows, columns],
+      base[f'{key}/kernel'][rows, columns],
+      rtol=1e-6,
+    )
 
 
 def test_a_model_without_hidden_units_is_averaged_by_class():
