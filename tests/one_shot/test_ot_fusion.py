@@ -113,6 +113,19 @@ def test_aligned_clients_are_averaged():
     np.testing.assert_allclose(fused[key], 0.925 * weight, atol=1e-6)
 
 
+def test_channels_that_are_normalized_together_stay_together(two_blocks):
+  # Of different models the closest channels are of different groups.
+  shape = _SHAPES['resnet18']
+  models = [random_weights(shape, seed) for seed in range(2)]
+  uploads = uploads_of(models, [1, 3])
+  fused = _fuse(shape, uploads)
+  for key, average in zip(fused, _average(uploads), strict=True):
+    # A permutation changes no sum; all values but those of blocks stay.
+    np.testing.assert_allclose(fused[key].sum(), average.sum(), atol=1e-2)
+    is_permuted = 'conv_1' in key or key.endswith('conv_2/kernel')
+    assert is_permuted != np.allclose(fused[key], average, atol=1e-6)
+
+
 def test_a_model_without_hidden_units_is_averaged():
   shape = _image_shape('linear')
   models = [random_weights(shape, seed) for seed in range(2)]
