@@ -166,6 +166,24 @@ def test_repeated_and_wide_units_by_hand():
   )
 
 
+@pytest.mark.parametrize(
+  ('name', 'sizes'),
+  [
+    # Two input channels: 3 * 3 * 2 + 1 and 3 * 3 * 32 + 1; 12 * 8 * 64 + 1.
+    ('emnist_cnn', [(32, 19), (64, 289), (128, 6145)]),
+    # Without biases; 4 * 2 * 16.
+    ('lenet', [(6, 50), (16, 150), (120, 128), (84, 120)]),
+    # q, k and v of 4 columns, a head's width, from 12 + 1; 12 + 1.
+    ('transformer', 2 * [(3, 3 * 4 * 13), (48, 13)]),
+  ],
+)
+def test_incoming_vectors_have_all_inputs_and_biases(name, sizes):
+  shape = _SHAPES[name]
+  weights = random_weights(shape, 0)
+  found = [incoming_vectors(weights, g) for g in permutation_groups(shape)]
+  assert [vectors.shape for vectors in found] == sizes
+
+
 def test_two_permutations_after_each_other():
   shape = _SHAPES['lenet']
   group = permutation_groups(shape)[1]

@@ -21,16 +21,15 @@ def match(
   Args:
     reference_rows: Float [num_units, dimensions], a vector per neuron.
     rows: Float of the same shape, vectors of another model.
-    num_parts: Equal runs of neurons that stay together, >= 1: each run is
-      matched with one run of the reference, neuron by neuron.
+    num_parts: Equal runs of neurons that stay together, a divisor of num_units:
+      each run is matched with one of the reference, neuron by neuron.
 
   Returns:
     Int [num_units], a permutation that minimizes
     sum_k ||reference_rows[k] - rows[permutation[k]]||.
 
   Raises:
-    ValueError: If the shapes differ, a value is not finite, or the parts do
-      not divide the neurons.
+    ValueError: If the shapes differ, or a value is NaN.
   """
   require(
     rows.shape == reference_rows.shape,
@@ -38,23 +37,11 @@ def match(
     f'of the shape of `reference_rows`, {reference_rows.shape}',
     rows.shape,
   )
-  num_units = len(rows)
-  require(
-    num_parts >= 1 and num_units % num_parts == 0,
-    'num_parts',
-    f'a divisor of the {num_units} neurons',
-    num_parts,
-  )
-  for name, vectors in (('reference_rows', reference_rows), ('rows', rows)):
-    is_finite = np.isfinite(vectors)
-    require(
-      bool(np.all(is_finite)), name, 'finite', vectors[~is_finite][:1].tolist()
-    )
   costs = spatial.distance.cdist(reference_rows, rows)
   if num_parts == 1:
     return optimize.linear_sum_assignment(costs)[1]
   # [part of the reference, part, neuron of the reference, neuron]
-  size = num_units // num_parts
+  size = len(rows) // num_parts
   blocks = costs.reshape(num_parts, size, num_parts, size).swapaxes(1, 2)
   part_costs = np.empty([num_parts, num_parts])
   inner = np.empty([num_parts, num_parts, size], int)

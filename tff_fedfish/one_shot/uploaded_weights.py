@@ -20,7 +20,7 @@ def checked_uploads(
 
   Raises:
     ValueError: If there is no upload, or a client's weights have other shapes
-      than the model's.
+      than the model's or are not finite.
   """
   require(len(uploads) > 0, 'uploads', 'of at least one client', len(uploads))
   shapes = weight_shapes(shape)
@@ -32,4 +32,7 @@ def checked_uploads(
       f'of the shapes that all clients start from, {list(shapes.values())}',
       found,
     )
+    for name, weight in zip(shapes, upload.weights, strict=True):
+      is_finite = bool(np.all(np.isfinite(weight)))
+      require(is_finite, f'{name} of client {index}', 'finite', 'NaN or inf')
     yield upload, dict(zip(shapes, upload.weights, strict=True))

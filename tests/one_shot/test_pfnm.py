@@ -1,0 +1,248 @@
+"""PFNM: same clients, disjoint clients, averages by hand, refusals."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from uploaded_models import (
+  context_of,
+  logits,
+  permuted_copy,
+  random_weights,
+  uploads_of,
+)
+
+from models.image_model_config import IMAGE_MODELS, ImageModelConfig
+from models.model_shapes import weight_shapes
+from models.permutations import is_chain, permutation_groups
+from models.transformer_config import TransformerConfig
+from tff_fedfish.methods.settings import AlgorithmConfig
+from tff_fedfish.one_shot import pfnm
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Settings(AlgorithmConfig):
+  name: str = 'pfnm'
+  sigma: float = 1.0
+  sigma0: float = 1.0
+  gamma: float = 7.0
+  neurons: str = 'integrated'
+  max_growth: float = 2.0
+
+
+_NUM_CLASSES = 4
+
+
+def _shape(name):
+  return ImageModelConfig(
+    name=name, num_classes=_NUM_CLASSES, image_shape=(28, 20, 2)
+  )
+
+
+_LENET = _shape('lenet')
+_CHAINS = [
+  name for name in IMAGE_MODELS if is_chain(_shape(name)) and name != 'linear'
+]
+# Of up to five clients; class 2 has no examples.
+_COUNTS = np.array(
+  [[1, 0, 0, 4], [2, 3, 0, 0], [5, 1, 0, 1], [0, 0, 0, 2], [1, 1, 0, 1]]
+)
+
+
+def _solve(shape, models, counts=None, **settings):
+  counts = _COUNTS[: len(models)] if counts is None else np.array(counts)
+  num_examples = counts.sum(1).tolist()
+  uploads = uploads_of(models, num_examples, counts)
+  result = pfnm.solve(uploads, (), context_of(shape, _Settings(**settings)))
+  assert (result.best_step, result.residual) == (None, None)
+  for weight in result.weights:
+    assert weight.dtype == np.float32
+    assert weight.flags.c_contiguous
+  return dict(zip(weight_shapes(shape), result.weights, strict=True))
+
+
+@pytest.mark.parametrize('num_clients', [2, 5])
+@pytest.mark.parametrize('name', _CHAINS)
+def test_permuted_copies_give_client_0(name, num_clients):
+  shape = _shape(name)
+  weights = random_weights(shape, 0)
+  copies = [permuted_copy(shape, weights, i) for i in range(1, num_clients)]
+  found = _solve(shape, [weights, *copies])
+  for key, weight in weights.items():
+    assert found[key].shape == weight.shape
+    np.testing.assert_allclose(found[key], weight, atol=1e-5)
+
+
+@pytest.mark.parametrize('num_clients', [2, 5])
+@pytest.mark.parametrize('name', _CHAINS)
+def test_published_costs_widen_copies_but_keep_their_function(
+  name, num_clients
+):
+  shape = _shape(name)
+  weights = random_weights(shape, 0)
+  copies = [permuted_copy(shape, weights, i) for i in range(1, num_clients)]
+  found = _solve(shape, [weights, *copies], neurons='maximized')
+  assert any(
+    found[f'{group.name}/kernel'].shape[-1] > group.num_units
+    for group in permutation_groups(shape)
+  )
+  np.testing.assert_allclose(
+    logits(shape, found), logits(shape, weights), atol=1e-5
+  )
+
+
+def test_one_client_keeps_its_model():
+  weights = random_weights(_LENET, 0)
+  found = _solve(_LENET, [weights])
+  for key, weight in weights.items():
+    np.testing.assert_allclose(found[key], weight, rtol=1e-6)
+
+
+def test_clients_that_share_nothing_stand_side_by_side():
+  # Small noise: no neuron is another's. The logit of a class is the mean of the
+  # clients' logits, by their examples of that class.
+  shape = _shape('emnist_cnn')
+  models = [random_weights(shape, seed) for seed in range(2)]
+  found = _solve(shape, models, sigma=0.01, sigma0=0.05)
+  for group in permutation_groups(shape):
+    for axis in group.axes:
+      size = found[axis.name].shape[axis.axis]
+      assert size == 2 * models[0][axis.name].shape[axis.axis]
+  first, second = (logits(shape, model) for model in models)
+  # Examples 1 and 2, 0 and 3, none of 5 and 5, 4 and 0.
+  shares = np.array([1 / 3, 0, 1 / 2, 1])
+  np.testing.assert_allclose(
+    logits(shape, found), shares * first + (1 - shares) * second, atol=1e-5
+  )
+
+
+def test_growth_is_limited():
+  models = [random_weights(_LENET, seed) for seed in range(3)]
+  found = _solve(_LENET, models, sigma=0.01, sigma0=0.05, max_growth=1.2)
+  # 6, 16, 120 and 84 units times 1.2, rounded down; 4 x 2 pixels.
+  assert [weight.shape for weight in found.values()] == [
+    (5, 5, 2, 7),
+    (5, 5, 7, 19),
+    (4 * 2 * 19, 144),
+    (144, 100),
+    (100, _NUM_CLASSES),
+  ]
+  found = _solve(_LENET, models, sigma=0.01, sigma0=0.05, max_growth=1.0)
+  for key, weight in models[0].items():
+    assert found[key].shape == weight.shape
+
+
+def test_some_neurons_shared_by_hand():
+  # Units 0 and 1 of both hidden layers; the others are alike and do not mix
+  # with them. In the first layer the clients share a; 0 has b, too, and 1 has
+  # c. Of the second layer they share d; 0 has e, too, and 1 has f.
+  base = random_weights(_LENET, 0)
+  base['hidden_2/kernel'][:2] = 0
+  base['hidden_2/kernel'][:, :2] = 0
+  models = [
+    {key: weight.copy() for key, weight in base.items()} for _ in range(2)
+  ]
+  a, b, c = 5 * np.eye(3, len(base['hidden_1/kernel']), dtype=np.float32)
+  models[0]['hidden_1/kernel'][:, :2] = np.stack([a, b], 1)
+  models[1]['hidden_1/kernel'][:, :2] = np.stack([c, a + 0.1], 1)
+  # From (a, b, c): d = (4, 0, 0) and e = (0, 6, 0), which client 0 has in this
+  # order; f = (0, 0, -8) and d = (4.2, 0, 0.2).
+  models[0]['hidden_2/kernel'][:2, :2] = [[4, 0], [0, 6]]
+  models[1]['hidden_2/kernel'][:2, :2] = [[-8, 0.2], [0, 4.2]]
+  models[0]['head/kernel'][:2] = [[1, 2, 3, 4], [5, 6, 7, 8]]
+  models[1]['head/kernel'][:2] = [[4, 3, 2, 1], [3, 2, 5, 4]]
+  # Examples 1 and 3, 0 and 1, none of 2 and 6, 1 and 2. p = (1/4, 3/4).
+  counts = [[1, 0, 0, 1], [3, 1, 0, 2]]
+  found = _solve(_LENET, models, counts, sigma=0.1, sigma0=0.5)
+  for key in ('conv_1/kernel', 'conv_2/kernel'):
+    np.testing.assert_allclose(found[key], base[key], rtol=1e-6)
+  # The units of client 0, then c and f.
+  first, second, head = (
+    found[f'{name}/kernel'] for name in ('hidden_1', 'hidden_2', 'head')
+  )
+  assert [weight.shape[-1] for weight in (first, second)] == [121, 85]
+  # a is the mean of a and a + 0.1.
+  np.testing.assert_allclose(
+    first[:, [0, 1, 120]], np.stack([a + 0.05, b, c], 1), rtol=1e-6
+  )
+  np.testing.assert_allclose(
+    second[[0, 1, 120]][:, [0, 1, 84]],
+    [[4.1, 0, 0], [0, 6, 0], [0.1, 0, -8]],
+    rtol=1e-6,
+  )
+  # Shares of client 0: 1/4, 0, 1/4 and 1/3.
+  # d: 1/4 + 3/4 * 3 = 2.5; 2; 3/4 + 15/4 = 4.5; 4/3 + 8/3 = 4.
+  # e: 5/4, 0, 7/4, 8/3. f: 3/4 * 4 = 3; 3; 3/4 * 2 = 1.5; 2/3.
+  np.testing.assert_allclose(
+    head[[0, 1, 84]],
+    [[2.5, 2, 4.5, 4], [1.25, 0, 1.75, 8 / 3], [3, 3, 1.5, 2 / 3]],
+    rtol=1e-6,
+  )
+  for key, rows, columns in (
+    ('hidden_1', slice(None), slice(2, 120)),
+    ('hidden_2', slice(2, 120), slice(2, 84)),
+    ('head', slice(2, 84), slice(None)),
+  ):
+    np.testing.assert_allclose(
+      found[f'{key}/kernel'][rows, columns],
+      base[f'{key}/kernel'][rows, columns],
+      rtol=1e-6,
+    )
+
+
+def test_a_model_without_hidden_units_is_averaged_by_class():
+  shape = _shape('linear')
+  models = [random_weights(shape, seed) for seed in range(2)]
+  found = _solve(shape, models)
+  shares = np.array([1 / 3, 0, 1 / 2, 1])
+  for key, weight in models[0].items():
+    expected = shares * weight + (1 - shares) * models[1][key]
+    np.testing.assert_allclose(found[key], expected, atol=1e-6)
+
+
+def test_same_uploads_same_model():
+  models = [random_weights(_LENET, seed) for seed in range(3)]
+  first = _solve(_LENET, models, sigma=0.1, sigma0=0.1)
+  second = _solve(_LENET, models, sigma=0.1, sigma0=0.1)
+  for key in first:
+    np.testing.assert_array_equal(first[key], second[key])
+
+
+def test_refused_models():
+  transformer = TransformerConfig(
+    num_layers=1, width=4, num_heads=2, vocabulary_size=5, sequence_length=3
+  )
+  wanted = '`shape` must be an image model without residuals, found'
+  for shape, name in (
+    (_shape('resnet18'), 'resnet18'),
+    (transformer, 'a tran'),
+  ):
+    context = context_of(shape, _Settings())
+    with pytest.raises(ValueError, match=f"{wanted} '{name}"):
+      pfnm.solve(uploads_of([], []), (), context)
+
+
+def test_refused_uploads():
+  weights = random_weights(_LENET, 0)
+  wider = random_weights(_shape('emnist_cnn'), 0)
+  with pytest.raises(ValueError, match='weights of client 1.* start from'):
+    _solve(_LENET, [weights, wider])
+  bad = dict(weights)
+  bad['hidden_1/kernel'] = np.full_like(weights['hidden_1/kernel'], np.nan)
+  with pytest.raises(
+    ValueError, match='hidden_1/kernel of client 1. must be f'
+  ):
+    _solve(_LENET, [weights, bad])
+  with pytest.raises(ValueError, match='class_counts of client 0.*4 classes'):
+    _solve(_LENET, [weights], [[1, 2, 3]])
+  with pytest.raises(ValueError, match=r'class_counts of client 1.*-2'):
+    _solve(_LENET, [weights] * 2, [[1, 2, 3, 4], [3, 3, 3, -2]])
+  context = context_of(_LENET, _Settings())
+  with pytest.raises(ValueError, match=r'class_counts of client 0.*found \[\]'):
+    pfnm.solve(uploads_of([weights], [3]), (), context)
+  with pytest.raises(ValueError, match='`uploads` must be of at least one cli'):
+    pfnm.solve(uploads_of([], []), (), context)
+  with pytest.raises(ValueError, match='`max_neurons` must be at least 6'):
+    _solve(_LENET, [weights], max_growth=0.9)
+  with pytest.raises(ValueError, match='`gamma` must be positive'):
+    _solve(_LENET, [weights], gamma=0.0)
