@@ -61,6 +61,25 @@ def _kept(words, damage):
   return Case(words, prepare)
 
 
+def _start(words, damage=lambda place: None, **settings):
+  """Returns the case of a new run that begins with the model of another."""
+
+  def prepare(place):
+    run = place.run
+    place.workdir = place.directory / 'new'
+    damage(place)
+    return place.arguments(training__start_from=run, **settings)
+
+  return Case(words, prepare)
+
+
+def _change_case(place):
+  """Makes the vocabulary another one of the same pieces."""
+  path = path_in(place, 'vocabulary/tokenizer.json')
+  value = json.loads(path.read_text())
+  path.write_text(json.dumps(value | {'lower_case': not value['lower_case']}))
+
+
 def _newest(states):
   return max(states.glob('*/*.safetensors'))
 
@@ -78,6 +97,22 @@ CASES = (
     'must name the states that clients kept',
     lambda states: (_newest(states).parent / 'manifest.json').write_text('{'),
   ),
+  # The model that a new run begins with.
+  _start(
+    '`--config.training.start_from` must be a checkpoint (.../',
+    lambda place: shutil.rmtree(place.run / 'checkpoints'),
+  ),
+  _start(
+    '`--config.training.start_from`: the checkpoint ',
+    lambda place: os.truncate(path_in(place, _STATE), 9),
+  ),
+  _start(
+    'must be the directory of a run, but config.json is not in it',
+    lambda place: path_in(place, _CONFIG).unlink(),
+  ),
+  _start("tensor 'token_embedding' must have shape [256, 32]", model__width=32),
+  _start('model.num_heads` must be 2, as in the run of', model__num_heads=4),
+  _start('was trained with another vocabulary than', _change_case),
   _workdir('`--workdir` must be a directory', lambda p: p.file('workdir')),
   _workdir(
     '`--workdir` must be empty or new, or hold config.json, but',

@@ -63,6 +63,7 @@ def test_defaults_are_the_documented_ones():
   assert len(set(dataclasses.astuple(config.seeds))) == 5
   assert config.data.corpus == 'grouped_text'
   assert config.partition.scheme is None
+  assert config.training.start_from is None
 
 
 @pytest.mark.parametrize('preset', PRESETS)
@@ -216,6 +217,16 @@ def test_transformer_has_the_sequence_length_as_positions():
       config_lib.DataConfig,
       dict(directory='', vocabulary='v', sequence_length=4),
       "`config.data.directory` must be a non-empty string, found ''",
+    ),
+    (
+      config_lib.TrainingConfig,
+      dict(num_rounds=1, start_from=''),
+      "`config.training.start_from` must be a non-empty string, found ''",
+    ),
+    (
+      config_lib.TrainingConfig,
+      dict(num_rounds=1, start_from=4),
+      '`config.training.start_from` must be a string or None, found 4',
     ),
     (
       config_lib.DataConfig,

@@ -41,6 +41,7 @@ def test_what_may_change_on_resume_is_left_out():
     ('seeds', {'split_seed': 4}),
     ('client_work', {'learning_rate': 0.2}),
     ('algorithm', {'fisher_estimator': 'last_epoch'}),
+    ('training', {'start_from': 'runs/other'}),
   ],
 )
 def test_what_may_not_change_is_in_it(section, values):

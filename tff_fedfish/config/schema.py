@@ -103,6 +103,10 @@ class TrainingConfig(Section, section='training'):
   """Stop after so many rounds in a row in which no client with data returned a
   finite update, or whose mean update was not finite. 0: never stop. May change
   when a run is resumed."""
+  start_from: str | None = None
+  """Checkpoint of another run, or a run directory (its last checkpoint), whose
+  weights a new run begins with; a head for another number of classes is drawn.
+  None: all weights are drawn. Not read again when a run is resumed."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

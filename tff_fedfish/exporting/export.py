@@ -108,14 +108,18 @@ def export(
 def json_config(model: TrainedModel) -> dict[str, Any]:
   """Returns the contents of config.json, without paths of this machine.
 
-  Only the last names of `data.directory` and `data.vocabulary` are kept, and
-  nothing of the engine.
+  Only the last names of `data.directory`, `data.vocabulary` and
+  `training.start_from` are kept, and nothing of the engine.
   """
   run = config_loading.to_json_dict(model.config)
   del run['engine']
-  for name in ('directory', 'vocabulary'):
-    if run['data'][name] is not None:
-      run['data'][name] = pathlib.Path(run['data'][name]).resolve().name
+  for part, name in (
+    ('data', 'directory'),
+    ('data', 'vocabulary'),
+    ('training', 'start_from'),
+  ):
+    if run[part][name] is not None:
+      run[part][name] = pathlib.Path(run[part][name]).resolve().name
   contents = {
     'schema_version': _SCHEMA_VERSION,
     'fedfish_version': __version__,

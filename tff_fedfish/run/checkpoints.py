@@ -190,8 +190,10 @@ def latest_checkpoint(
   return None
 
 
-def resolve_checkpoint(path: str | os.PathLike) -> pathlib.Path:
-  """Returns the checkpoint that `--checkpoint` means, verified.
+def resolve_checkpoint(
+  path: str | os.PathLike, option: str = '--checkpoint'
+) -> pathlib.Path:
+  """Returns the checkpoint that an option means, verified.
 
   A run's directory stands for its last checkpoint, never for an older one: to
   evaluate another model than the one asked for would be worse than to stop.
@@ -207,11 +209,11 @@ def resolve_checkpoint(path: str | os.PathLike) -> pathlib.Path:
     if rounds:
       path = path_of(path / 'checkpoints', rounds[-1])
     elif not (_DIRECTORY_NAME.fullmatch(path.name) and path.is_dir()):
-      raise UserError(_not_a_checkpoint(path))
+      raise UserError(_not_a_checkpoint(path, option))
   try:
     _verify(path)
   except UserError as error:
-    raise UserError(f'`--checkpoint`: {error}') from error
+    raise UserError(f'`{option}`: {error}') from error
   return path
 
 
@@ -334,7 +336,7 @@ def _verify(path):
   return description
 
 
-def _not_a_checkpoint(path):
+def _not_a_checkpoint(path, option):
   if not path.exists():
     found = 'does not exist'
   elif not path.is_dir():
@@ -347,7 +349,7 @@ def _not_a_checkpoint(path):
   else:
     found = 'holds neither checkpoint.json nor checkpoints/round_*'
   return (
-    '`--checkpoint` must be a checkpoint (.../checkpoints/round_00000100) or '
+    f'`{option}` must be a checkpoint (.../checkpoints/round_00000100) or '
     f'a run directory, but {str(path)!r} {found}. Name a directory that '
     '`fedfish train` wrote.'
   )

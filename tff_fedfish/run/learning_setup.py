@@ -19,11 +19,12 @@ from models.functional_model import (
   build_language_model,
 )
 from models.image_model_config import ImageModelConfig
-from models.model_shapes import are_matrices
+from models.model_shapes import are_matrices, weight_shapes
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.errors import UserError
 from tff_fedfish.optimizers.build import build_optimizer
-from tff_fedfish.run import round_metrics, run_directory
+from tff_fedfish.run import checkpoints, round_metrics, run_directory
+from tff_fedfish.run.start_model import StartModel
 from tff_fedfish.runtime import tff_internals, values
 
 TRAINABLE_PREFIX = 'global_model_weights/trainable/'
@@ -160,6 +161,32 @@ def with_rates(
     # A tensor: with it the state that is returned stays tensors, too.
     hparams[slot]['learning_rate'] = tf.constant(rate, tf.float32)
   return process.set_hparams(state, hparams)
+
+
+def with_start_weights(
+  process: tff.learning.templates.LearningProcess,
+  state: Any,
+  config: TrainConfig,
+  start: StartModel,
+) -> Any:
+  """Returns the initial state of a run with the weights that its start gives.
+
+  Raises:
+    UserError: If the checkpoint is not of the model that its run says.
+  """
+  loaded = checkpoints.load_checkpoint(
+    start.checkpoint, TRAINABLE_PREFIX, verify=False
+  )
+  given = trainable_by_name(loaded.tensors, start.shapes, start.checkpoint)
+  weights = process.get_model_weights(state)
+  names = weight_shapes(config.model_shape())
+  trainable = tuple(
+    given[name] if name in start.taken else drawn
+    for name, drawn in zip(names, weights.trainable, strict=True)
+  )
+  return process.set_model_weights(
+    state, tff.learning.models.ModelWeights(trainable, weights.non_trainable)
+  )
 
 
 def build_client_optimizer(

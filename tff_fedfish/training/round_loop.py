@@ -134,7 +134,12 @@ def _build(config, workdir, checked, stages):
     evaluator = client_evaluator.build_evaluator(config)
   if checked.checkpoint is None:
     with stages('drawing the weights'):
-      position = Position(0, process.initialize())
+      state = process.initialize()
+      if checked.start is not None:
+        state = learning_setup.with_start_weights(
+          process, state, config, checked.start
+        )
+      position = Position(0, state)
   else:
     with stages('restoring'):
       loaded = checkpoints.load_checkpoint(checked.checkpoint, verify=False)

@@ -30,6 +30,7 @@ from tff_fedfish.run import (
   round_metrics,
   run_directory,
   run_inputs,
+  start_model,
 )
 from tff_fedfish.run.client_states import ClientStates
 from tff_fedfish.run.corpus_identity import Corpus
@@ -54,6 +55,8 @@ class CheckedRun:
   """None with images, too."""
   sample: evaluation_clients.ClientSample | None = None
   """The held-out clients that are scored while training."""
+  start: start_model.StartModel | None = None
+  """The model that a new run begins with; None: one that is drawn."""
 
   @property
   def is_finished(self) -> bool:
@@ -93,12 +96,14 @@ def check_run(
       errors.append(error)
 
   found, vocabulary = None, config.data.vocabulary
-  corpus = split = identity = sample = tokenizer = log = None
+  corpus = split = identity = sample = tokenizer = log = start = None
   limit = config.training.max_non_finite_rounds
 
+  is_new = workdir is None
   if workdir is not None:
     with problems():
       found = run_directory.checkpoint_to_resume(config, workdir)
+      is_new = found is None
     kept_vocabulary = pathlib.Path(workdir) / run_directory.VOCABULARY_NAME
     if kept_vocabulary.exists():
       vocabulary = kept_vocabulary
@@ -132,6 +137,9 @@ def check_run(
   with problems(), stage('reading the vocabulary'):
     tokenizer = run_inputs.open_tokenizer(config, vocabulary)
     has_vocabulary = True
+  if is_new and has_vocabulary and config.training.start_from is not None:
+    with problems(), stage('checking the model to start from'):
+      start = start_model.check(config, tokenizer)
   if split is not None and has_vocabulary:
     with problems(), stage('choosing held-out clients'):
       identity = corpus_identity.identify(config, corpus)
@@ -166,6 +174,7 @@ def check_run(
     split=split,
     tokenizer=tokenizer,
     sample=sample,
+    start=start,
   )
 
 
@@ -286,6 +295,7 @@ def problems_of(configs: Iterable[TrainConfig]) -> list[str]:
       config.evaluation,
       config.seeds.split_seed,
       config.seeds.partition_seed,
+      config.training.start_from,
       config.engine.kind,
       config.engine.ray_address,
     )

@@ -55,6 +55,8 @@ def train(
       return 0
     run_checks.print_warnings(config, workdir, split=checked.split)
     run_checks.print_unknown_tokens(checked)
+    if checked.start is not None:
+      print(checked.start.describe(), file=sys.stderr)
     stages.release()
     # Late: errors of config and data must not wait for TensorFlow.
     with stages('importing TensorFlow Federated'):
@@ -120,6 +122,8 @@ def dry_run(config: TrainConfig, workdir: str | os.PathLike | None) -> None:
       config = run_directory.continued_config(config, workdir)
     checked = run_checks.check_run(config, workdir, stage=Stages())
   checked.history.require_not_diverged()
+  if checked.start is not None:
+    print(checked.start.describe())
   if (counting := plan.row_counting(config)) is not None:
     print(f'Counting rows at the start: {counting}.')
   if (states := run_checks.planned_states(config, checked.split)) is not None:

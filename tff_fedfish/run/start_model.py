@@ -1,0 +1,96 @@
+"""The checkpoint of another run from which a new run takes its weights."""
+
+import dataclasses
+import pathlib
+from collections.abc import Mapping
+
+from models.model_shapes import weight_shapes
+from tff_fedfish.config.schema import TrainConfig
+from tff_fedfish.data.tokenizers import Tokenizer
+from tff_fedfish.errors import UserError
+from tff_fedfish.run import checkpoints, run_directory, run_inputs
+
+_OPTION = '--config.training.start_from'
+_HEAD = ('head/kernel', 'head/bias')
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StartModel:
+  """A checked checkpoint, and which of its tensors fit the new model."""
+
+  checkpoint: pathlib.Path
+  shapes: Mapping[str, tuple[int, ...]]
+  """Name -> shape of all weights of its model, in order."""
+  taken: tuple[str, ...]
+  """Tensors that the new run begins with."""
+  drawn: tuple[str, ...]
+  """Tensors of the head, drawn as without a start."""
+
+  def describe(self) -> str:
+    """Returns what is taken and what is drawn, in three lines."""
+    return (
+      f'Initial weights from {str(self.checkpoint)!r}\n'
+      f'  taken: {", ".join(self.taken) or "none"}\n'
+      f'  drawn: {", ".join(self.drawn) or "none"}'
+    )
+
+
+def check(config: TrainConfig, tokenizer: Tokenizer | None) -> StartModel:
+  """Checks the checkpoint `training.start_from` of a config; reads no tensors.
+
+  A head of another shape is drawn: kernel and bias together, as neither has a
+  meaning without the other.
+
+  Args:
+    config: The config of the new run.
+    tokenizer: Its vocabulary; None with images.
+
+  Raises:
+    UserError: If it is no checkpoint, is damaged or does not fit its run, or if
+      a tensor other than the head's has another shape, or the number of
+      attention heads or the vocabulary differs.
+  """
+  path = checkpoints.resolve_checkpoint(config.training.start_from, _OPTION)
+  run = path.parent.parent
+  trained = run_directory.read_config(run)
+  vocabulary = run / run_directory.VOCABULARY_NAME
+  trained_tokenizer = run_inputs.open_tokenizer(trained, vocabulary)
+  found = checkpoints.load_checkpoint(path, None, verify=False)
+  run_directory.require_same_run(found, trained, trained_tokenizer, vocabulary)
+  shapes = weight_shapes(trained.model_shape())
+  wanted = weight_shapes(config.model_shape())
+  different = [
+    name
+    for name in dict.fromkeys((*wanted, *shapes))
+    if shapes.get(name) != wanted.get(name)
+  ]
+  for name in different:
+    if name not in _HEAD or name not in shapes or name not in wanted:
+      raise UserError(
+        f'`{_OPTION}`: tensor {name!r} must have shape '
+        f'{_show(wanted.get(name))} as in the model of this run, but in '
+        f'{str(path)!r} it has {_show(shapes.get(name))}. Name a checkpoint of '
+        'the same model; only the shape of a head may differ.'
+      )
+  num_heads = trained.model.num_heads
+  if config.model.num_heads != num_heads:
+    # Kernels have the same shapes with any number.
+    raise UserError(
+      f'`{_OPTION}`: `config.model.num_heads` must be {num_heads}, as in the '
+      f'run of {str(path)!r}, found {config.model.num_heads}. Set it, or name '
+      'another checkpoint.'
+    )
+  fingerprint = run_directory.vocabulary_fingerprint
+  if fingerprint(trained_tokenizer) != fingerprint(tokenizer):
+    raise UserError(
+      f'`{_OPTION}`: {str(path)!r} was trained with another vocabulary than '
+      f'{config.data.vocabulary!r} holds. Set `--config.data.vocabulary` to '
+      f'{str(vocabulary)!r}, or name another checkpoint.'
+    )
+  drawn = tuple(name for name in wanted if different and name in _HEAD)
+  taken = tuple(name for name in wanted if name not in drawn)
+  return StartModel(checkpoint=path, shapes=shapes, taken=taken, drawn=drawn)
+
+
+def _show(shape):
+  return 'none' if shape is None else str(list(shape))
