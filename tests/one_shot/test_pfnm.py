@@ -246,3 +246,7 @@ def test_refused_uploads():
     _solve(_LENET, [weights], max_growth=0.9)
   with pytest.raises(ValueError, match='`gamma` must be positive'):
     _solve(_LENET, [weights], gamma=0.0)
+  with pytest.raises(
+    ValueError, match='`neurons` must be one of integrated, m'
+  ):
+    _solve(_LENET, [weights], neurons='drawn')

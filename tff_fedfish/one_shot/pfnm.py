@@ -20,7 +20,8 @@ every layer shrinks. Here the posterior only decides on matches, and weights are
 plain means as in the second paper. Clients with the same neurons, in any order,
 thus give the function of one of them at any width. And by default the matches
 integrate out the global neurons, so that such clients also keep their width;
-`mathematics.beta_process` says when, and has the published cost, too.
+`mathematics.beta_process` says when, and has the published cost, too. sigma is
+in units of weights: at 1, far above most, hardly any layer grows by default.
 """
 
 from collections.abc import Sequence
@@ -33,7 +34,7 @@ from models.permutations import (
   permutation_groups,
   take_units,
 )
-from tff_fedfish.errors import require
+from tff_fedfish.errors import require, require_one_of
 from tff_fedfish.mathematics.beta_process import BetaProcess, match_clients
 from tff_fedfish.one_shot.solving import SolveContext, SolveResult, Uploads
 from tff_fedfish.one_shot.uploaded_weights import checked_uploads
@@ -62,6 +63,7 @@ def solve(
   settings, shape = context.settings, context.shape
   name = getattr(shape, 'name', 'a transformer')
   require(is_chain(shape), 'shape', 'an image model without residuals', name)
+  require_one_of('neurons', settings.neurons, ('integrated', 'maximized'))
   process = BetaProcess(
     sigma=settings.sigma,
     sigma0=settings.sigma0,
