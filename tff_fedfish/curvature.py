@@ -166,7 +166,7 @@ def group_product(
 
 
 class _Taps(NamedTuple):
-  """What the taps saw of one batch.
+  """Inputs and gradients that the taps saw of one batch.
 
   Attributes:
     inputs: Name of a tap -> inputs.

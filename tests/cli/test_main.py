@@ -40,6 +40,7 @@ _ARGUMENT_ERRORS = [
   (['tokenizer', 'nope'], "'nope'"),
   (['train'], 'arguments are required: --config'),
   (['train', '--conf', 'x.py'], 'arguments are required: --config'),
+  (['solve', '--workdir', 'x'], 'arguments are required: --uploads'),
   (['train', '--config', 'no.py'], "'no.py' does not exist"),
   (
     ['train', '--config', 'configs/demo.py', '--nope'],

@@ -136,6 +136,7 @@ class Method:
     privacy: Sentence of the model card on clipping and noise, for a method that
       clips or adds noise itself. None: the card says whether `max_delta_norm`
       clipped the model deltas, and that no noise was added.
+    example: Name of a shipped config that it can train.
     hue: Colour in plots, '#RRGGBB'; None: the next free one.
     hatch: Hatch of bars, as in Matplotlib; None: the next free one.
   """
@@ -161,6 +162,7 @@ class Method:
   problems: Callable[['TrainConfig'], list[str]] = lambda config: []
   sends: str = 'weighted model deltas'
   privacy: Callable[['TrainConfig'], str | None] = lambda config: None
+  example: str = 'demo'
   hue: str | None = None
   hatch: str | None = None
 

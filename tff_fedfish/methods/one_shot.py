@@ -1,4 +1,4 @@
-"""What the declarations of one-shot methods share.
+"""Shared parts of the declarations of one-shot methods.
 
 Clients train once and upload their weights with a summary of their data; the
 server solves for a model over all uploads, see `one_shot/solving.py`. More than
@@ -106,6 +106,7 @@ def one_shot_method(
     traffic=traffic,
     cost=functools.partial(_cost, upload),
     problems=lambda config: [*_problems(config), *problems(config)],
+    example='fashion_mnist_one_shot',
     sends='weights and summaries of data, one client at a time',
     **fields,
   )

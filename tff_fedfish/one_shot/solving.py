@@ -125,7 +125,7 @@ def _position(name):
 
 
 class SolveContext(NamedTuple):
-  """What a solve is given besides the uploads."""
+  """Arguments of a solve besides the uploads."""
 
   settings: AlgorithmConfig
   """The method's settings."""

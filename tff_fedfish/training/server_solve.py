@@ -9,6 +9,7 @@ from typing import Any
 import tensorflow_federated as tff
 
 from tff_fedfish import upload_sizes
+from tff_fedfish.evaluation import server_validation
 from tff_fedfish.methods.method import load
 from tff_fedfish.one_shot.solving import SolveContext, Uploads
 from tff_fedfish.run import (
@@ -16,7 +17,6 @@ from tff_fedfish.run import (
   kept_tensors,
   learning_setup,
   round_metrics,
-  server_validation,
 )
 from tff_fedfish.run.client_state_files import RoundStates
 from tff_fedfish.run.cohort_data import TrainingClient

@@ -1,0 +1,260 @@
+"""`fedfish train` with one-shot methods, and `fedfish solve`."""
+
+import csv
+import shutil
+
+import numpy as np
+import pytest
+import small_image_runs
+import small_runs
+from stateful_runs import assert_same_run
+
+from tff_fedfish import upload_sizes
+from tff_fedfish.cli.main import main
+from tff_fedfish.one_shot import fed_fisher
+from tff_fedfish.one_shot.solving import SolveContext, Uploads
+from tff_fedfish.run import checkpoints, learning_setup, run_directory
+
+_SETTINGS = dict(
+  algorithm__name='fed_fisher',
+  algorithm__num_solver_steps=50,
+  algorithm__solver_check_every=10,
+  algorithm__num_validation_rows=20,
+  cohorts__cohort_size=None,
+  model__preset='lenet',
+  training__num_rounds=1,
+)
+
+
+def _train(images, workdir, **settings):
+  return small_image_runs.train(images, workdir, **_SETTINGS | settings)
+
+
+def _rows(run):
+  with open(run / 'metrics.csv', newline='') as file:
+    return list(csv.DictReader(file))
+
+
+def _weights(run):
+  found = checkpoints.load_checkpoint(checkpoints.resolve_checkpoint(run))
+  prefix = learning_setup.TRAINABLE_PREFIX
+  numbered = [n for n in found.tensors if n.startswith(prefix)]
+  return [found.tensors[n] for n in numbered]
+
+
+@pytest.fixture(scope='module')
+def kept(small_images, tmp_path_factory):
+  """A K-FAC run of a round whose uploads were kept."""
+  run = tmp_path_factory.mktemp('one_shot') / 'kept'
+  assert _train(small_images, run, algorithm__keeps_uploads=True) == 0
+  return run
+
+
+def _solve(kept, workdir, *overrides):
+  arguments = ['solve', '--uploads', str(kept), '--workdir', str(workdir)]
+  return main([*arguments, *(f'--config.{text}' for text in overrides)])
+
+
+def _uploads(run):
+  config = run_directory.read_config(run)
+  return Uploads(
+    run / 'uploads' / 'round_00000001',
+    upload_sizes.summary_shapes(
+      config.model_shape(), config.method.upload(config)
+    ),
+  )
+
+
+def test_the_checkpoint_holds_the_solution_over_the_uploads(kept):
+  uploads, config = _uploads(kept), run_directory.read_config(kept)
+  assert len(uploads) == 4
+  # Images of the writers, at most 6 each: 5, 6, 6, 6.
+  np.testing.assert_allclose(uploads.shares, [5 / 23, 6 / 23, 6 / 23, 6 / 23])
+  context = SolveContext(
+    settings=config.algorithm,
+    shape=config.model_shape(),
+    model=learning_setup.build_model(config),
+    score=None,
+    seed=0,
+  )
+  last = fed_fisher.solve(uploads, uploads.mean(), context)
+  row = _rows(kept)[-1]
+  assert float(row['one_shot/solve_residual']) == last.residual
+  if row['one_shot/best_step'] == '50':
+    for found, wanted in zip(_weights(kept), last.weights, strict=True):
+      np.testing.assert_array_equal(found, wanted)
+  assert row['one_shot/num_uploads'] == '4'
+  assert float(row['one_shot/validation_accuracy']) >= float(
+    row['one_shot/average_accuracy']
+  )
+  # (44,190 + 131,965) / 44,190 models up, one down.
+  assert float(row['communication/uplink_units']) == pytest.approx(3.98631)
+  assert float(row['communication/total_units']) == pytest.approx(4.98631)
+
+
+def test_uploads_are_removed_unless_they_are_kept(small_images, kept, tmp_path):
+  run = tmp_path / 'run'
+  assert _train(small_images, run) == 0
+  assert not list((run / 'uploads').iterdir())
+  # Kept or not, the run is the same.
+  assert _rows(run) == _rows(kept)
+
+
+def test_few_shot_rounds_resume(small_images, tmp_path):
+  settings = dict(training__num_rounds=3, algorithm__keeps_uploads=True)
+  whole, run = tmp_path / 'whole', tmp_path / 'run'
+  assert _train(small_images, whole, **settings) == 0
+  assert _train(small_images, run, **settings | {'training__num_rounds': 2})
+  assert not _train(small_images, run, **settings)
+  assert_same_run(run, whole)
+  rounds = checkpoints.list_rounds(whole / 'uploads')
+  assert rounds == checkpoints.list_rounds(run / 'uploads') == [1, 2, 3]
+  # As after a kill in the last round's solve, or in what comes before its row.
+  for round_num in (1, 2):
+    shutil.copytree(whole, tmp_path / f'killed{round_num}')
+    killed = tmp_path / f'killed{round_num}'
+    for later in range(round_num + 1, 4):
+      shutil.rmtree(checkpoints.path_of(killed / 'checkpoints', later))
+    (killed / 'uploads' / '.round_00000003.x').mkdir()
+    assert _train(small_images, killed, **settings) == 0
+    assert_same_run(killed, whole)
+    assert not (killed / 'uploads' / '.round_00000003.x').exists()
+
+
+def test_compressed_uploads(small_images, tmp_path):
+  run = tmp_path / 'run'
+  assert _train(small_images, run, algorithm__compression='paper') == 0
+  found = float(_rows(run)[-1]['communication/uplink_units'])
+  assert round(found, 4) == 1.0340
+
+
+@pytest.mark.parametrize('name', ['reg_mean', 'ot_fusion', 'fisher_merge'])
+def test_solving_kept_uploads_is_training_again(
+  name, small_images, kept, tmp_path, capsys
+):
+  solved, trained = tmp_path / 'solved', tmp_path / 'trained'
+  assert _solve(kept, solved, f'algorithm.name={name}') == 0
+  printed = capsys.readouterr().err
+  assert ('are computed from' in printed) == (name != 'ot_fusion')
+  settings = {k: v for k, v in _SETTINGS.items() if 'solver' not in k}
+  settings |= {'algorithm__name': name}
+  assert small_image_runs.train(small_images, trained, **settings) == 0
+  for found, wanted in zip(_weights(solved), _weights(trained), strict=True):
+    np.testing.assert_allclose(found, wanted, atol=1e-6)
+  columns = [n for n in _rows(trained)[-1] if n.startswith('train/')]
+  for column in columns:
+    assert _rows(solved)[-1][column] == _rows(trained)[-1][column]
+
+
+def test_solving_again_gives_the_same_bits(kept, tmp_path, capsys):
+  assert _solve(kept / 'uploads', tmp_path / 'again') == 0
+  assert 'computed' not in capsys.readouterr().err
+  assert _rows(tmp_path / 'again') == _rows(kept)
+  for found, wanted in zip(
+    _weights(tmp_path / 'again'), _weights(kept), strict=True
+  ):
+    np.testing.assert_array_equal(found, wanted)
+
+
+def test_solving_to_compress(kept, small_images, tmp_path):
+  run, trained = tmp_path / 'run', tmp_path / 'trained'
+  assert _solve(kept, run, 'algorithm.compression=paper') == 0
+  assert _train(small_images, trained, algorithm__compression='paper') == 0
+  for found, wanted in zip(_weights(run), _weights(trained), strict=True):
+    np.testing.assert_allclose(found, wanted, atol=1e-5)
+  # What is compressed is not made whole again.
+  assert _solve(run, tmp_path / 'x', 'algorithm.compression=none') == 2
+
+
+@pytest.mark.parametrize(
+  ('overrides', 'words'),
+  [
+    (
+      ['client_work.learning_rate=1'],
+      '`--config.client_work.learning_rate` must be as in',
+    ),
+    (['algorithm.name=fed_avg'], 'must be a one-shot method, found'),
+    (
+      ['algorithm.curvature=kfac', 'algorithm.solver=closed_form'],
+      "`config.algorithm.curvature` must be 'diagonal' with solver",
+    ),
+  ],
+)
+def test_refused_solves(overrides, words, kept, tmp_path, capsys):
+  assert _solve(kept, tmp_path / 'run', *overrides) == 2
+  error = capsys.readouterr().err
+  assert words in error
+  assert len(error.splitlines()) == 1
+  assert not (tmp_path / 'run').exists()
+
+
+def test_a_run_without_uploads(small_image_run, tmp_path, capsys):
+  code = _solve(small_image_run, tmp_path / 'run', 'algorithm.name=fed_fisher')
+  assert code == 2
+  assert (
+    'must be a run with the uploads of its first round'
+    in capsys.readouterr().err
+  )
+  assert _solve(tmp_path / 'nothing', tmp_path / 'run') == 2
+  assert 'must hold the config of a run' in capsys.readouterr().err
+
+
+def test_clients_that_are_not_finite_upload_nothing(small_images, tmp_path):
+  run = tmp_path / 'run'
+  settings = dict(client_work__learning_rate=1e30)
+  assert _train(small_images, run, **settings) == 0
+  row = _rows(run)[-1]
+  assert row['train/num_non_finite_clients'] == '4'
+  assert row['one_shot/num_uploads'] == '0'
+  assert row['one_shot/best_step'] == ''
+  first = checkpoints.load_checkpoint(run / 'checkpoints' / 'round_00000000')
+  for found, wanted in zip(_weights(run), first.tensors.values(), strict=False):
+    assert np.isfinite(found).all()
+    assert found.shape == wanted.shape
+
+
+def test_one_client_is_returned(small_images, tmp_path):
+  run = tmp_path / 'run'
+  settings = dict(cohorts__cohort_size=1, algorithm__keeps_uploads=True)
+  settings |= dict(algorithm__num_validation_rows=0)
+  assert _train(small_images, run, **settings) == 0
+  (upload,) = _uploads(run)
+  for found, wanted in zip(_weights(run), upload.weights, strict=True):
+    np.testing.assert_allclose(found, wanted, atol=1e-5)
+  row = _rows(run)[-1]
+  assert row['one_shot/average_accuracy'] == ''
+  assert row['one_shot/best_step'] == '50'
+
+
+@pytest.mark.parametrize(
+  ('name', 'settings'),
+  [
+    ('fed_fisher', {'algorithm__num_solver_steps': 5}),
+    ('fed_fisher', {'algorithm__solver': 'conjugate_gradient'}),
+    ('fed_fisher', {'algorithm__curvature': 'diagonal'}),
+    ('fisher_merge', {}),
+    ('reg_mean', {}),
+    ('ot_fusion', {}),
+  ],
+)
+def test_text(name, settings, small_inputs, tmp_path):
+  run = tmp_path / 'run'
+  settings = settings | {
+    'algorithm__name': name,
+    'algorithm__num_validation_rows': 10,
+    'training__num_rounds': 1,
+    'client_work__num_local_epochs': 1,
+  }
+  assert small_runs.train(small_inputs, run, **settings) == 0
+  row = _rows(run)[-1]
+  assert np.isfinite(float(row['held_out/loss']))
+  assert int(row['one_shot/num_uploads']) > 1
+
+
+def test_dense_refuses_text(small_inputs, tmp_path, capsys):
+  code = small_runs.train(small_inputs, tmp_path / 'x', algorithm__name='dense')
+  assert code == 2
+  assert (
+    "`config.algorithm.name` 'dense' requires a corpus of images, found text"
+    in capsys.readouterr().err
+  )
