@@ -292,10 +292,10 @@ def _tap(model, weights, labels, seed, batch, step):
       tf.reshape(logits, [-1, num_classes]), _label_seed(batch, seed, step)
     )
     chosen = tf.one_hot(tf.reshape(drawn, tf.shape(is_real)), num_classes)
-    factors = [(chosen, is_real)]
+    targets = [(chosen, is_real)]
   else:
     roots = tf.sqrt(probabilities)
-    factors = [
+    targets = [
       (tf.one_hot(label, num_classes), roots[..., label] * is_real)
       for label in range(num_classes)
     ]
@@ -306,7 +306,7 @@ def _tap(model, weights, labels, seed, batch, step):
       outputs,
       output_gradients=factor[..., tf.newaxis] * (chosen - probabilities),
     )
-    for chosen, factor in factors
+    for chosen, factor in targets
   ]
   return _Taps(inputs, gradients, is_real)
 
