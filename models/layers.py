@@ -1,8 +1,8 @@
-"""Layers of a model: where each weight stands as a matrix; no TensorFlow.
+"""The layers of a model, and its weights as their matrices; no TensorFlow.
 
 A layer maps inputs a to preactivations z = V^T [a; 1] at every position, with
-V = [kernel; bias] and a convolution's patches as inputs. Curvature, Gram
-matrices and the like belong to layers. Models hand both a and z to a `tap`.
+V = [kernel; bias]; the inputs of a convolution are patches. Models hand inputs
+and preactivations of every layer to a tap.
 """
 
 import collections

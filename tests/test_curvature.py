@@ -8,11 +8,10 @@ import small_models
 import tensorflow as tf
 
 from models import image_model_config
-from models.image_model_config import ImageModelConfig
-from models.layers import layer_groups, matrix_of
-from models.model_shapes import num_parameters, weight_shapes
+from models.layers import matrix_of
+from models.model_shapes import weight_shapes
 from models.token_loss import draw_labels
-from models.transformer_config import PRESETS, TransformerConfig
+from models.transformer_config import TransformerConfig
 from tff_fedfish import curvature, fisher_diagonal
 from tff_fedfish.curvature_shapes import summary_specs
 from tff_fedfish.mathematics import kfac
@@ -117,10 +116,11 @@ def test_drawn_labels_approach_the_exact_diagonal():
   for wanted, found in zip(
     exact.squared_gradients, drawn.squared_gradients, strict=True
   ):
-    # A square is at most 1 / p(y) of its mean: the relative deviation of 600
-    # is well below 0.1.
-    np.testing.assert_allclose(found / num_repeats, wanted, rtol=0.25)
-  # The same with factors: G of 1,200 labels, drawn in batches of two rows.
+    # Probabilities are about 0.3: the deviation of (1[y = c] - p[c])^2 is 0.87
+    # of its mean. That of 600 is 0.036.
+    np.testing.assert_allclose(found / num_repeats, wanted, rtol=4 * 0.036)
+  # The same with factors: G of 1,200 labels, drawn in batches of two rows. An
+  # entry's deviation is at most 0.18 / sqrt(1,200) = 0.0053.
   summary = {
     labels: small_models.run(
       lambda dataset, labels=labels: curvature.kfac_summary(
@@ -134,7 +134,7 @@ def test_drawn_labels_approach_the_exact_diagonal():
   wanted, found = (summary[labels] for labels in curvature.LABELS)
   np.testing.assert_array_equal(wanted['inputs/head'], found['inputs/head'])
   g = wanted['gradients/head'].numpy()
-  np.testing.assert_allclose(found['gradients/head'], g, atol=0.15 * np.max(g))
+  np.testing.assert_allclose(found['gradients/head'], g, atol=4 * 0.0053)
   assert np.any(found['gradients/head'] != g)
 
 
@@ -300,15 +300,18 @@ def test_drawn_summary_is_that_of_a_loop(name):
   expected = _loop_summary(
     spec, weights, batch, lambda row, unused_logits: [(labels[row], 1.0)]
   )
-  options = dict(labels='drawn', seed=_SEED, batch_size=3, num_rows=5)
-  found = _summary(name, **options)
+  found = _summary(name, labels='drawn', seed=_SEED, batch_size=3, num_rows=5)
   _assert_summaries_agree(found, expected)
-  for again, first in zip(
-    _summary(name, **options).values(), found.values(), strict=True
-  ):
-    np.testing.assert_array_equal(again, first)
-  other = _summary(name, **options | dict(seed=(5, 7)))
-  assert any(np.any(other[key] != found[key]) for key in found)
+
+
+def test_drawn_summary_is_a_function_of_the_seed():
+  found, again, other = (
+    _summary('linear', labels='drawn', seed=seed)
+    for seed in (_SEED, _SEED, (5, 7))
+  )
+  for name, values in found.items():
+    np.testing.assert_array_equal(again[name], values)
+  assert np.any(other['gradients/head'] != found['gradients/head'])
 
 
 def test_without_a_seed_the_noise_of_the_batch_decides():
@@ -337,11 +340,10 @@ def test_padding_changes_nothing(name):
   found = _summary(name, batch, **options)
   padding = np.arange(6) > batch['y'][:, np.newaxis]
   assert np.any(padding)
-  for filler in (0, 10):
-    batch['x'][padding] = filler
-    other = _summary(name, batch, **options)
-    for key, values in found.items():
-      np.testing.assert_array_equal(other[key], values)
+  batch['x'][padding] = (batch['x'][padding] + 3) % 11
+  other = _summary(name, batch, **options)
+  for key, values in found.items():
+    np.testing.assert_array_equal(other[key], values)
 
 
 def test_batches_do_not_matter_to_exact_labels():
@@ -366,75 +368,6 @@ def test_no_rows_are_zeros(name):
   )
   assert sums.num_terms == 0
   assert not any(np.any(diagonal) for diagonal in sums.squared_gradients)
-
-
-def _dense_product(layer, summary, matrix):
-  """Returns F v of one layer by its whole Fisher matrix."""
-  if layer.kind in ('scale', 'positions'):
-    return np.diag(summary[f'diagonal/{layer.name}'].ravel()) @ matrix.ravel()
-  factors = summary[f'inputs/{layer.tap}'], summary[f'gradients/{layer.name}']
-  full = [np.diag(f) if f.ndim == 1 else f for f in factors]
-  return np.kron(*full) @ matrix.ravel()
-
-
-@pytest.mark.parametrize('name', ['learned', 'emnist_cnn'])
-def test_product_is_that_with_the_whole_matrices(name):
-  spec, _, _ = _setting(name)
-  # Small factors, whatever the model: a factor per side, symmetric.
-  random = np.random.RandomState(0)
-  summary = {}
-  for key, sizes in summary_specs(spec.layers).items():
-    values = random.normal(size=sizes).astype(np.float32)
-    summary[key] = (
-      values @ values.T
-      if key[0] != 'd' and (len(sizes) == 2)
-      else np.abs(values)
-    )
-  vector, _ = small_models.random_weights(spec, seed=4)
-  run = tf.function(
-    lambda vector: curvature.fisher_product(spec.layers, summary, vector)
-  )
-  found = run(vector)
-  names = list(weight_shapes(_SHAPES[name]))
-  named = {key: value.numpy() for key, value in zip(names, vector, strict=True)}
-  products = dict(zip(names, found, strict=True))
-  for group in layer_groups(spec.layers):
-    first, *others = group
-    if first.num_rows * first.fan_out > 4_000:
-      continue
-    expected = _dense_product(first, summary, matrix_of(first, named))
-    expected = expected.reshape(first.num_rows, first.fan_out)
-    for layer in others:
-      of_head = _dense_product(layer, summary, matrix_of(layer, named))
-      expected = expected + of_head.reshape(layer.num_rows, -1).T
-    tolerance = dict(rtol=1e-3, atol=1e-4 * np.max(np.abs(expected)))
-    np.testing.assert_allclose(
-      matrix_of(first, products), expected, **tolerance
-    )
-    # One group by itself, from its own tensors.
-    own = {key: summary[key] for key in summary_specs(group)}
-    np.testing.assert_allclose(
-      curvature.group_product(group, own, matrix_of(first, named)),
-      expected,
-      **tolerance,
-    )
-  assert [tuple(f.shape) for f in found] == [tuple(v.shape) for v in vector]
-
-
-def test_sizes_by_hand():
-  # A and G of each layer, (25^2 + 6^2) + (150^2 + 16^2) + (256^2 + 120^2) +
-  # (120^2 + 84^2) + (84^2 + 10^2) = 131,965, in FedFisher's appendix.
-  for name, image_shape, size in (
-    ('lenet', (28, 28, 1), 131_965),
-    ('fed_net_cnn', (32, 32, 3), 3_767_901),
-  ):
-    shape = ImageModelConfig(name=name, num_classes=10, image_shape=image_shape)
-    specs = summary_specs(small_models.build(shape).layers)
-    assert sum(map(math.prod, specs.values())) == size
-  shape = TransformerConfig(**PRESETS['350m'], sequence_length=1_024)
-  specs = summary_specs(small_models.build(shape).layers)
-  ratio = sum(map(math.prod, specs.values())) / num_parameters(shape)
-  assert round(ratio, 2) == 3.01
 
 
 @pytest.mark.parametrize(

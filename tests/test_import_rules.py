@@ -73,6 +73,7 @@ def _import_problem(importer: str, imported: _Import) -> str:
     _is_in(importer, 'models', 'tff_fedfish.fisher')
     or _is_in(importer, 'tff_fedfish.fisher_diagonal')
     or _is_in(importer, 'tff_fedfish.batch_gradients')
+    or _is_in(importer, 'tff_fedfish.curvature')
     or _is_in(importer, 'tff_fedfish.local_training')
     or _is_in(importer, 'tff_fedfish.mathematics')
   ) and importer != 'models.functional_model'
@@ -118,7 +119,9 @@ def _answers_at_once(importer: str) -> bool:
   return _reads_arguments(importer) or _is_in(
     importer,
     'configs',
+    'models.layers',
     'models.transformer_config',
+    'tff_fedfish.curvature_shapes',
     'tff_fedfish.doctor',
     'tff_fedfish.environment',
     'tff_fedfish.errors',
@@ -197,6 +200,8 @@ def test_no_file_breaks_a_rule():
     ('tff_fedfish.fisher', 'import tensorflow_federated', 'pure mathematics'),
     ('tff_fedfish.fisher_diagonal', 'import tensorflow_federated', 'pure'),
     ('tff_fedfish.local_training', 'import tensorflow_federated', 'pure'),
+    ('tff_fedfish.curvature', 'import tensorflow_federated', 'pure'),
+    ('tff_fedfish.curvature_shapes', 'import tensorflow', 'TensorFlow late'),
     (
       'tff_fedfish.algorithms.fed_avg',
       'from tff_fedfish.algorithms.fed_fish import build_fed_fish',

@@ -16,6 +16,7 @@ A `model` is anything with `layers` and `tapped_logits` of
 
 import collections
 import functools
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -143,7 +144,8 @@ def group_product(
     group: One of `models.layers.layer_groups`.
     summary: Of `kfac_summary`, at least the tensors that `summary_specs` names
       for the group.
-    matrix: v as `models.layers.matrix_of` the group's first layer.
+    matrix: v as `models.layers.matrix_of` the group's first layer, of the float
+      type to compute in.
 
   Returns:
     Shaped like `matrix`. A tied embedding E with its head has the sum of both
@@ -151,22 +153,24 @@ def group_product(
   """
   total = tf.zeros_like(matrix)
   for layer in group:
+    named = {
+      name: tf.cast(summary[name], matrix.dtype)
+      for name in summary_specs([layer])
+    }
     if not has_factors(layer):
-      total += summary[diagonal_name(layer)] * matrix
+      total += named[diagonal_name(layer)] * matrix
       continue
+    left, right = named[inputs_name(layer)], named[gradients_name(layer)]
     # The matrix of a head is the embedding transposed.
-    flips = layer.kind != group[0].kind
-    outputs = kfac.product(
-      summary[inputs_name(layer)],
-      tf.transpose(matrix) if flips else matrix,
-      summary[gradients_name(layer)],
-    )
-    total += tf.transpose(outputs) if flips else outputs
+    if layer.kind != group[0].kind:
+      total += tf.transpose(kfac.product(left, tf.transpose(matrix), right))
+    else:
+      total += kfac.product(left, matrix, right)
   return total
 
 
 class _Taps(NamedTuple):
-  """Inputs and gradients that the taps saw of one batch.
+  """Inputs and gradients of all layers for one batch.
 
   Attributes:
     inputs: Name of a tap -> inputs.
@@ -288,10 +292,10 @@ def _tap(model, weights, labels, seed, batch, step):
       tf.reshape(logits, [-1, num_classes]), _label_seed(batch, seed, step)
     )
     chosen = tf.one_hot(tf.reshape(drawn, tf.shape(is_real)), num_classes)
-    factors = [(chosen, is_real)]
+    targets = [(chosen, is_real)]
   else:
     roots = tf.sqrt(probabilities)
-    factors = [
+    targets = [
       (tf.one_hot(label, num_classes), roots[..., label] * is_real)
       for label in range(num_classes)
     ]
@@ -302,7 +306,7 @@ def _tap(model, weights, labels, seed, batch, step):
       outputs,
       output_gradients=factor[..., tf.newaxis] * (chosen - probabilities),
     )
-    for chosen, factor in factors
+    for chosen, factor in targets
   ]
   return _Taps(inputs, gradients, is_real)
 
@@ -331,8 +335,6 @@ def _of_layer(layer, taps):
 
 def _by_position(values):
   """Returns float32 [rows, positions, features]."""
-  num_positions = 1
-  for size in values.shape[1:-1]:
-    num_positions *= size
-  values = tf.reshape(values, [-1, num_positions, values.shape[-1]])
+  *sizes, width = values.shape[1:]
+  values = tf.reshape(values, [-1, math.prod(sizes), width])
   return tf.cast(values, tf.float32)

@@ -96,10 +96,8 @@ def load_run_config(
         f'`{config_files.PREFIX}{name}` must be as in {str(path)!r}, whose '
         'clients are used as they were trained. Leave it out.'
       )
-  config, unread = build_config(values, required=values.overridden)
-  if unread:
-    print_unread([config.algorithm.name], unread)
-  return config
+  # What else is not read is the other method's.
+  return build_config(values, required=values.overridden)[0]
 
 
 def build_config(

@@ -10,7 +10,6 @@ import tensorflow as tf
 from tff_fedfish import client_summaries, upload_sizes
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.errors import UserError
-from tff_fedfish.methods.method import Upload
 from tff_fedfish.one_shot import solving
 from tff_fedfish.run import (
   checkpoints,
@@ -38,7 +37,10 @@ class KeptUploads:
     """
     self._config, self._run = config, run
     source = run_directory.read_config(run)
-    self._given, self._wanted = source.method.upload(source), _upload_of(config)
+    self._given, self._wanted = (
+      source.method.upload(source),
+      config.method.upload(config),
+    )
     path = checkpoints.path_of(run / DIRECTORY_NAME, 1)
     if self._given is None or not path.exists():
       raise UserError(
@@ -152,13 +154,3 @@ class KeptUploads:
       return client_summaries.summarize(model, shape, upload, weights, dataset)
 
     return summarize
-
-
-def _upload_of(config: TrainConfig) -> Upload:
-  upload = config.method.upload(config)
-  if upload is None:
-    raise UserError(
-      '`--config.algorithm.name` must be a one-shot method, found '
-      f'{config.algorithm.name!r}, which has no solver.'
-    )
-  return upload

@@ -12,6 +12,7 @@ from models.model_shapes import num_parameters, weight_shapes
 from tff_fedfish import communication, files
 from tff_fedfish.config import loading as config_loading
 from tff_fedfish.config.schema import TrainConfig
+from tff_fedfish.errors import UserError
 from tff_fedfish.planning import client_steps, plan
 from tff_fedfish.progress import Stages
 from tff_fedfish.run import run_directory
@@ -95,6 +96,11 @@ def solve(
   config = config_loading.load_run_config(
     run / run_directory.CONFIG_NAME, overrides, run_directory.MAY_CHANGE
   )
+  if config.method.solver is None:
+    raise UserError(
+      '`--config.algorithm.name` must be a one-shot method, found '
+      f'{config.algorithm.name!r}, which has no solver.'
+    )
   training = dataclasses.replace(config.training, num_rounds=1)
   config = dataclasses.replace(config, training=training)
   if workdir is None:
