@@ -18,7 +18,9 @@ from tff_fedfish.methods.settings import AlgorithmConfig, kind_of, own_fields
 _EXAMPLE = ImageModelConfig(
   name='lenet', num_classes=10, image_shape=EMNIST_SHAPE
 )
-_COMMAND = 'fedfish train --config {} --workdir runs/NAME'
+_COMMAND = (
+  'fedfish train --config {} --workdir runs/NAME --config.algorithm.name={}'
+)
 
 
 def to_json_dict(method: Method) -> dict[str, Any]:
@@ -72,7 +74,7 @@ def section(method: Method, name: str) -> str:
     f'{uplink:.4g} up, {downlink:g} down.{_keeps(found["slots"])} Source: '
     f'{method.source}.',
     *([_table(found['settings'])] if found['settings'] else []),
-    f'```\n{_COMMAND.format(method.example)} --config.algorithm.name={name}\n```',
+    f'```\n{_COMMAND.format(method.example, name)}\n```',
   ]
   return '\n\n'.join(parts)
 
