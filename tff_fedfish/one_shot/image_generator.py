@@ -129,7 +129,8 @@ def _map_sides(image_shape):
 
 def _normalize(inputs, scale, bias):
   """Batch normalization over the batch and all positions."""
-  mean, variance = tf.nn.moments(inputs, axes=[0, 1, 2])
-  return tf.nn.batch_normalization(
-    inputs, mean, variance, bias, scale, _VARIANCE_FLOOR
-  )
+  # In steps whose gradients are sums of two terms. `tf.nn.moments` makes one of
+  # three, which TensorFlow adds in an order that depends on its threads.
+  centered = inputs - tf.reduce_mean(inputs, axis=[0, 1, 2])
+  variance = tf.reduce_mean(tf.square(centered), axis=[0, 1, 2])
+  return centered * (tf.math.rsqrt(variance + _VARIANCE_FLOOR) * scale) + bias
