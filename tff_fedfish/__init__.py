@@ -28,8 +28,9 @@ def _homes():
 def __getattr__(name: str):
   if name == '__all__':
     return ['__version__', *sorted(_homes())]
-  # Submodules are looked up here too, while they are imported.
-  home = _homes().get(name) if not name.startswith('_') else None
+  # Submodules are looked up here too, while they are imported, those that the
+  # registry imports among them.
+  home = (_homes() if name.startswith('build_') else _HOMES).get(name)
   if home is None:
     raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
   return getattr(importlib.import_module(home), name)

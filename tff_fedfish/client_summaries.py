@@ -17,7 +17,7 @@ from tff_fedfish.batch_gradients import num_rows, split_batch
 from tff_fedfish.errors import require_one_of
 from tff_fedfish.mathematics.low_rank import compress_psd
 from tff_fedfish.mathematics.quantization import MODEL_BITS, quantize
-from tff_fedfish.methods.method import Upload
+from tff_fedfish.upload_sizes import Upload
 
 SUMMARIES = ('none', 'class_counts', 'diagonal', 'gram', 'kfac')
 LABELS = ('exact', 'drawn')

@@ -6,12 +6,26 @@ before TensorFlow is imported.
 
 import math
 from collections.abc import Iterable
+from typing import Literal, NamedTuple
 
 from models.layers import layers_of
 from models.model_shapes import ModelShape, num_parameters, weight_shapes
 from tff_fedfish import curvature_shapes
 from tff_fedfish.mathematics import low_rank, quantization
-from tff_fedfish.methods.method import Upload
+
+
+class Upload(NamedTuple):
+  """Upload of a client of a one-shot method, beside its weights."""
+
+  summary: Literal['none', 'class_counts', 'diagonal', 'gram', 'kfac'] = 'none'
+  """Rows per class; the Fisher diagonal; Gram matrices of the layers' inputs;
+  or the K-FAC factors of the Fisher."""
+  labels: Literal['exact', 'drawn'] = 'exact'
+  """Labels of a Fisher: the expectation over all classes, or one drawn from the
+  model for every target."""
+  compression: Literal['none', 'paper'] = 'none'
+  """'paper': quantized, and matrices of low rank, as in FedFisher."""
+
 
 _FLOAT_BITS = 32
 # Of these a matrix is a factor, not a weight's entries.

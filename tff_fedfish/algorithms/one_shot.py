@@ -13,7 +13,7 @@ from models.model_shapes import ModelShape
 from tff_fedfish import client_summaries
 from tff_fedfish.algorithms.slots.client_io import KeptSlot
 from tff_fedfish.algorithms.slots.compose import TrainedClient, compose
-from tff_fedfish.methods.method import Upload
+from tff_fedfish.upload_sizes import Upload
 
 
 def build_one_shot(

@@ -14,6 +14,7 @@ from tff_fedfish.methods.settings import (
   own_settings,
   require_settings,
 )
+from tff_fedfish.upload_sizes import Upload
 
 if typing.TYPE_CHECKING:
   from tff_fedfish.config.schema import TrainConfig
@@ -26,19 +27,6 @@ class Traffic(typing.NamedTuple):
   """From the client to the server."""
   downlink: float = 1
   """From the server to the client."""
-
-
-class Upload(typing.NamedTuple):
-  """Upload of a client of a one-shot method, beside its weights."""
-
-  summary: Literal['none', 'class_counts', 'diagonal', 'gram', 'kfac'] = 'none'
-  """Rows per class; the Fisher diagonal; Gram matrices of the layers' inputs;
-  or the K-FAC factors of the Fisher."""
-  labels: Literal['exact', 'drawn'] = 'exact'
-  """Labels of a Fisher: the expectation over all classes, or one drawn from the
-  model for every target."""
-  compression: Literal['none', 'paper'] = 'none'
-  """'paper': quantized, and matrices of low rank, as in FedFisher."""
 
 
 class Slot(typing.NamedTuple):

@@ -6,6 +6,7 @@ import json
 import os
 import pathlib
 import sys
+import typing
 from collections.abc import Sequence
 
 from models.model_shapes import num_parameters, weight_shapes
@@ -18,20 +19,23 @@ from tff_fedfish.progress import Stages
 from tff_fedfish.run import run_directory
 from tff_fedfish.training import run_checks
 
+if typing.TYPE_CHECKING:
+  from tff_fedfish.training.kept_uploads import KeptUploads
+
 
 def train(
   config: TrainConfig,
   workdir: str | os.PathLike,
   *,
-  uploads_of: pathlib.Path | None = None,
+  kept_uploads: 'KeptUploads | None' = None,
 ) -> int:
   """Runs, or continues, the run of a config.
 
   Args:
     config: The config.
     workdir: The run's directory.
-    uploads_of: Directory of a one-shot run, over whose uploads the only round
-      solves. None: clients train.
+    kept_uploads: Uploads of another run, over which the only round solves.
+      None: clients train.
 
   Returns:
     0, or 128 + signal where SIGINT or SIGTERM ended the run: the current round
@@ -62,12 +66,7 @@ def train(
     # Late: errors of config and data must not wait for TensorFlow.
     with stages('importing TensorFlow Federated'):
       from tff_fedfish.training import round_loop
-      from tff_fedfish.training.kept_uploads import KeptUploads
-    uploads = None
-    if uploads_of is not None:
-      uploads = KeptUploads(uploads_of, config)
-      print(uploads.note, file=sys.stderr)
-    return round_loop.run_rounds(config, workdir, checked, stages, uploads)
+    return round_loop.run_rounds(config, workdir, checked, stages, kept_uploads)
 
 
 def solve(
@@ -106,7 +105,12 @@ def solve(
   if workdir is None:
     workdir = run.with_name(f'{run.name}_{config.algorithm.name}')
     print(f'Run: {workdir}')
-  return train(config, workdir, uploads_of=run)
+  # Late: it imports TensorFlow.
+  from tff_fedfish.training.kept_uploads import KeptUploads
+
+  kept_uploads = KeptUploads(run, config)
+  print(kept_uploads.note, file=sys.stderr)
+  return train(config, workdir, kept_uploads=kept_uploads)
 
 
 def dry_run(config: TrainConfig, workdir: str | os.PathLike | None) -> None:
