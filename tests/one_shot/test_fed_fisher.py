@@ -1,0 +1,180 @@
+"""FedFisher's solve: what it reduces to, and the steps it keeps."""
+
+import client_uploads
+import numpy as np
+import pytest
+from uploaded_models import random_weights
+
+from models.image_model_config import ImageModelConfig
+from models.layers import layers_of, matrix_of
+from models.model_shapes import weight_shapes
+from models.transformer_config import TransformerConfig
+from tff_fedfish.curvature_shapes import summary_specs
+from tff_fedfish.methods.fed_fisher import FedFisherConfig
+from tff_fedfish.methods.fisher_merge import FisherMergeConfig
+from tff_fedfish.one_shot import fed_fisher, fisher_merge
+from tff_fedfish.one_shot.solving import SolveContext
+
+_LINEAR = ImageModelConfig(name='linear', num_classes=3, image_shape=(2, 1, 1))
+_LENET = ImageModelConfig(name='lenet', num_classes=4, image_shape=(16, 17, 1))
+_TEXT = TransformerConfig(
+  num_layers=1, width=6, num_heads=2, vocabulary_size=9, sequence_length=4
+)
+_SHAPES = {'linear': _LINEAR, 'lenet': _LENET, 'text': _TEXT}
+
+
+class _Uploads(client_uploads.Uploads):
+  """Uploads of which a part can be asked for."""
+
+  def part(self, index, weights, summary):
+    upload = self[index]
+    return [upload.weights[i] for i in weights], {
+      name: upload.summary[name] for name in summary
+    }
+
+
+def _kfac(shape, random):
+  """Returns factors that are symmetric and positive definite."""
+  summary = {}
+  for name, sizes in summary_specs(layers_of(shape)).items():
+    if name.startswith('diagonal/') or len(sizes) == 1:
+      summary[name] = random.uniform(0.5, 2, sizes).astype(np.float32)
+    else:
+      root = random.normal(size=(sizes[0], 2 * sizes[0])) / sizes[0] ** 0.5
+      summary[name] = (root @ root.T).astype(np.float32)
+  return summary
+
+
+def _diagonal(shape, random):
+  return {
+    f'diagonal/{i}': random.uniform(0.5, 2, size).astype(np.float32)
+    for i, size in enumerate(weight_shapes(shape).values())
+  }
+
+
+def _uploads(shape, summarize, num_clients=3):
+  random = np.random.RandomState(5)
+  return _Uploads(
+    [10.0, 30.0, 5.0][:num_clients],
+    [
+      tuple(random_weights(shape, seed).values()) for seed in range(num_clients)
+    ],
+    [summarize(shape, random) for _ in range(num_clients)],
+  )
+
+
+def _solve(uploads, shape, score=None, **settings):
+  settings = FedFisherConfig(name='fed_fisher', **settings)
+  context = SolveContext(settings, shape, None, score, 0)
+  return fed_fisher.solve(uploads, uploads.start, context)
+
+
+@pytest.mark.parametrize('shape', _SHAPES)
+@pytest.mark.parametrize('solver', ['adam', 'conjugate_gradient'])
+def test_one_client_is_returned(shape, solver):
+  shape = _SHAPES[shape]
+  uploads = _uploads(shape, _kfac, num_clients=1)
+  # From somewhere else, as its own start is the solution.
+  start = tuple(w + 0.05 for w in uploads[0].weights)
+  context = SolveContext(
+    FedFisherConfig(name='fed_fisher', solver=solver), shape, None, None, 0
+  )
+  result = fed_fisher.solve(uploads, start, context)
+  for found, wanted in zip(result.weights, uploads[0].weights, strict=True):
+    np.testing.assert_allclose(found, wanted, atol=2e-3)
+  assert result.residual < 1e-2
+
+
+@pytest.mark.parametrize('shape', _SHAPES)
+def test_steps_and_conjugate_gradients_meet(shape):
+  shape = _SHAPES[shape]
+  uploads = _uploads(shape, _kfac)
+  adam = _solve(uploads, shape, solver='adam')
+  exact = _solve(uploads, shape, solver='conjugate_gradient')
+  for found, wanted in zip(adam.weights, exact.weights, strict=True):
+    np.testing.assert_allclose(found, wanted, atol=5e-3)
+  assert exact.residual < 1e-4
+
+
+def test_the_gradient_vanishes_at_the_solution():
+  # sum_i p_i A_i (V - V_i) G_i = 0 for the one layer [kernel; bias].
+  uploads = _uploads(_LINEAR, _kfac)
+  (layer,) = layers_of(_LINEAR)
+  result = _solve(uploads, _LINEAR, solver='conjugate_gradient')
+
+  def matrix(weights):
+    names = weight_shapes(_LINEAR)
+    return matrix_of(layer, dict(zip(names, weights, strict=True)))
+
+  gradient = sum(
+    share
+    * upload.summary['inputs/head']
+    @ (matrix(result.weights) - matrix(upload.weights))
+    @ upload.summary['gradients/head']
+    for share, upload in zip(uploads.shares, uploads, strict=True)
+  )
+  np.testing.assert_allclose(gradient, 0, atol=1e-5)
+
+
+def test_equal_diagonals_give_the_average():
+  uploads = _uploads(_LENET, _diagonal)
+  for upload in list.__iter__(uploads):
+    upload.summary.update(uploads[0].summary)
+  for solver in ('adam', 'conjugate_gradient', 'closed_form'):
+    result = _solve(uploads, _LENET, curvature='diagonal', solver=solver)
+    for found, wanted in zip(result.weights, uploads.start, strict=True):
+      np.testing.assert_allclose(found, wanted, atol=1e-5)
+
+
+def test_closed_form_is_fisher_merge_without_a_floor():
+  uploads = _uploads(_LENET, _diagonal)
+  # Nobody's data determine a coordinate, and one client's do not another.
+  for upload in list.__iter__(uploads):
+    upload.summary['diagonal/0'].flat[0] = 0
+  uploads[1].summary['diagonal/0'].flat[1] = 0
+  settings = FisherMergeConfig(name='fisher_merge', fisher_floor=0.0)
+  merged = fisher_merge.solve(
+    uploads, uploads.start, SolveContext(settings, _LENET, None, None, 0)
+  )
+  found = _solve(uploads, _LENET, curvature='diagonal', solver='closed_form')
+  for a, b in zip(found.weights, merged.weights, strict=True):
+    np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+  assert found.weights[0].flat[0] == uploads.start[0].flat[0]
+  steps = _solve(uploads, _LENET, curvature='diagonal')
+  for a, b in zip(steps.weights, merged.weights, strict=True):
+    np.testing.assert_allclose(a, b, atol=1e-3)
+
+
+def test_the_best_of_equal_scores_is_the_first_visited():
+  uploads, seen = _uploads(_LINEAR, _kfac), []
+
+  def score(weights):
+    seen.append([np.array(w) for w in weights])
+    # The average, then 1, 4, 7 and 8 updates.
+    return [0.2, 0.1, 0.5, 0.5, 0.3][len(seen) - 1]
+
+  steps = dict(num_solver_steps=8, solver_check_every=3)
+  result = _solve(uploads, _LINEAR, score, **steps)
+  assert len(seen) == 5
+  assert result.best_step == 4
+  for found, wanted in zip(result.weights, seen[2], strict=True):
+    np.testing.assert_array_equal(found, wanted)
+  seen.clear()
+  result = _solve(uploads, _LINEAR, score, tries_average=False, **steps)
+  # 0.2, 0.1, 0.5, 0.5 after 1, 4, 7, 8 updates.
+  assert (len(seen), result.best_step) == (4, 7)
+
+
+def test_without_a_score_the_last_step_is_kept():
+  uploads = _uploads(_LINEAR, _kfac)
+  result = _solve(uploads, _LINEAR, num_solver_steps=7, solver_check_every=3)
+  assert result.best_step == 7
+
+
+def test_solving_again_gives_the_same_bits():
+  uploads = _uploads(_LENET, _kfac)
+  first, second = (
+    _solve(uploads, _LENET, num_solver_steps=30).weights for _ in range(2)
+  )
+  for a, b in zip(first, second, strict=True):
+    np.testing.assert_array_equal(a, b)

@@ -1,0 +1,65 @@
+"""docs/experiments/one_shot.md says what its CSV holds."""
+
+import collections
+import csv
+import pathlib
+import statistics
+
+import pytest
+import result_tables
+
+_PAGES = pathlib.Path(__file__).parents[1] / 'docs' / 'experiments'
+_TITLES = {
+  'kfac': 'FedFisher, K-FAC',
+  'kfac_cg': 'the same, exact minimum',
+  'kfac_paper': 'the same, compressed',
+  'diagonal': 'FedFisher, diagonal',
+  'diagonal_paper': 'the same, compressed',
+  'fisher_merge': 'FisherMerge',
+  'reg_mean': 'RegMean',
+  'ot_fusion': 'OTFusion',
+  'pfnm': 'PFNM',
+  'dense': 'DENSE',
+  'fed_fish': 'FedFish, one round',
+  'average': 'average',
+}
+
+
+@pytest.fixture(name='scores', scope='module')
+def _scores():
+  """Cell -> method -> seed -> score; accuracy in percent, of text the loss."""
+  scores = collections.defaultdict(lambda: collections.defaultdict(dict))
+  with open(_PAGES / 'one_shot.csv', newline='') as file:
+    for row in csv.DictReader(file):
+      score = 100 * float(row['accuracy'])
+      if row['corpus'] == 'debian':
+        score = float(row['loss'])
+      cell = row['corpus'], row['alpha'], row['num_clients'], row['num_rounds']
+      scores[cell][row['method']][row['seed']] = score
+  return scores
+
+
+def table(methods, digits=1):
+  """Returns a row per method: mean over seeds, and minus the average's."""
+  average, rows = methods['average'], []
+  for method, title in _TITLES.items():
+    if method not in methods:
+      continue
+    of_seeds = methods[method]
+    mean = f'{statistics.mean(of_seeds.values()):.{digits}f}'
+    difference = ''
+    if method != 'average':
+      differences = [of_seeds[seed] - average[seed] for seed in of_seeds]
+      difference = f'{differences[0]:+.{digits}f}'
+      if len(differences) > 1:
+        difference = result_tables._t_interval(differences, digits)
+    rows.append(f'| {title} | {len(of_seeds)} | {mean} | {difference} |')
+  return rows
+
+
+def test_tables(scores):
+  text = (_PAGES / 'one_shot.md').read_text('utf-8')
+  for (corpus, *_, num_rounds), methods in scores.items():
+    if num_rounds == '1':
+      lines = table(methods, 3 if corpus == 'debian' else 1)
+      assert '\n'.join(lines) in text
