@@ -21,7 +21,9 @@ def get_config() -> ConfigDict:
   """Returns the settings; docs/settings.md lists them all."""
   config = ConfigDict(
     dict(
-      algorithm=dict(name='fed_fisher', keeps_uploads=True),
+      algorithm=dict(
+        name='fed_fisher', solver='conjugate_gradient', keeps_uploads=True
+      ),
       client_work=dict(
         num_local_epochs=3,
         local_batch_size=4,

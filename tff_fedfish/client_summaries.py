@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 import tensorflow as tf
 
 from models.functional_model import ModelSpec
-from models.model_shapes import ModelShape, num_parameters
+from models.model_shapes import ModelShape
 from tff_fedfish import curvature, fisher_diagonal, upload_sizes
 from tff_fedfish.batch_gradients import num_rows, split_batch
 from tff_fedfish.errors import require_one_of
@@ -100,7 +100,7 @@ def compressed(
   shapes = upload_sizes.summary_shapes(shape, upload)
   if upload.compression == 'none' or upload.summary == 'class_counts':
     return tuple(summary[name] for name in shapes)
-  rank = upload_sizes.factor_rank(shapes.items(), num_parameters(shape))
+  rank = upload_sizes.factor_rank(shape, upload)
   return tuple(
     compress_psd(summary[name], rank)
     if upload_sizes.is_factor(name, sizes)

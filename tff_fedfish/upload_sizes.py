@@ -5,7 +5,6 @@ before TensorFlow is imported.
 """
 
 import math
-from collections.abc import Iterable
 from typing import Literal, NamedTuple
 
 from models.layers import layers_of
@@ -62,9 +61,13 @@ def is_factor(name: str, sizes: tuple[int, ...]) -> bool:
   return name.startswith(_FACTOR_PREFIXES) and len(sizes) == 2
 
 
-def factor_rank(shapes: Iterable[tuple[str, tuple[int, ...]]], d: int) -> int:
-  """Returns the rank of all compressed factors; see `mathematics.low_rank`."""
-  return low_rank.kfac_rank(_factor_sizes(shapes), d)
+def factor_rank(shape: ModelShape, upload: Upload) -> int | None:
+  """Returns the rank of all compressed factors; None: there are none.
+
+  See `mathematics.low_rank`.
+  """
+  sizes = _factor_sizes(summary_shapes(shape, upload).items())
+  return low_rank.kfac_rank(sizes, num_parameters(shape)) if sizes else None
 
 
 def summary_models(shape: ModelShape, upload: Upload) -> float:

@@ -122,11 +122,17 @@ def test_few_shot_rounds_resume(small_images, tmp_path):
     assert not (killed / 'uploads' / '.round_00000003.x').exists()
 
 
-def test_compressed_uploads(small_images, tmp_path):
-  run = tmp_path / 'run'
-  assert _train(small_images, run, algorithm__compression='paper') == 0
+@pytest.mark.parametrize(
+  # 16 + 16 bits a weight, and a scale for each of 5 tensors of both.
+  ('curvature', 'models'),
+  [('kfac', 1.0340), ('diagonal', 1.0002)],
+)
+def test_compressed_uploads(curvature, models, small_images, tmp_path):
+  run, settings = tmp_path / 'run', {'algorithm__curvature': curvature}
+  settings |= {'algorithm__compression': 'paper'}
+  assert _train(small_images, run, **settings) == 0
   found = float(_rows(run)[-1]['communication/uplink_units'])
-  assert round(found, 4) == 1.0340
+  assert round(found, 4) == models
 
 
 @pytest.mark.parametrize('name', ['reg_mean', 'ot_fusion', 'fisher_merge'])
