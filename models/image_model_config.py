@@ -2,16 +2,21 @@
 
 import dataclasses
 import math
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 EMNIST_SHAPE = (28, 28, 1)
 """Height, width and channels of EMNIST, MNIST and Fashion-MNIST."""
 CIFAR_SHAPE = (32, 32, 3)
 """Height, width and channels of the images that `resnet18` was made for."""
 
-_CNN_CHANNELS = (32, 64)
-_CNN_HIDDEN_WIDTH = 128
+# Units of each hidden layer, those of convolutions first.
+_WIDTHS = {
+  'emnist_cnn': (32, 64, 128),
+  'lenet': (6, 16, 120, 84),
+  'fed_net_cnn': (32, 64, 512, 128),
+}
+
 # Below it nothing is left to pool.
 _CNN_MIN_SIDE = 6
 
@@ -21,29 +26,27 @@ _RESNET_BLOCKS_PER_STAGE = 2
 RESNET_NORM_GROUPS = 32
 """Groups of channels that each norm of `resnet18` normalizes together."""
 
-# Channels of the convolutions and widths of the hidden layers.
-_LENETS = {
-  'lenet': ((6, 16), (120, 84)),
-  'fed_net_cnn': ((32, 64), (512, 128)),
-}
 _LENET_MIN_SIDE = 16
 
 
 def emnist_cnn_shapes(
-  num_classes: int, image_shape: tuple[int, int, int] = EMNIST_SHAPE
+  num_classes: int,
+  image_shape: tuple[int, int, int] = EMNIST_SHAPE,
+  widths: tuple[int, int, int] = _WIDTHS['emnist_cnn'],
 ) -> dict[str, tuple[int, ...]]:
   """Returns the name and shape of every weight of the EMNIST CNN, in order.
 
   Args:
     num_classes: Classes to tell apart, 62 for all of EMNIST.
     image_shape: Height, width (each at least 6 pixels) and channels.
+    widths: Channels of both convolutions and units of the hidden layer.
 
   Raises:
     ValueError: If the images are too small.
   """
   height, width, channels = image_shape
   _check_sides(height, width, _CNN_MIN_SIDE)
-  first, second = _CNN_CHANNELS
+  first, second, hidden = widths
   # Each valid 3x3 convolution takes a pixel off every edge.
   num_features = ((height - 4) // 2) * ((width - 4) // 2) * second
   return {
@@ -51,9 +54,9 @@ def emnist_cnn_shapes(
     'conv_1/bias': (first,),
     'conv_2/kernel': (3, 3, first, second),
     'conv_2/bias': (second,),
-    'hidden/kernel': (num_features, _CNN_HIDDEN_WIDTH),
-    'hidden/bias': (_CNN_HIDDEN_WIDTH,),
-    'head/kernel': (_CNN_HIDDEN_WIDTH, num_classes),
+    'hidden/kernel': (num_features, hidden),
+    'hidden/bias': (hidden,),
+    'head/kernel': (hidden, num_classes),
     'head/bias': (num_classes,),
   }
 
@@ -124,39 +127,23 @@ def linear_shapes(
 
 
 def lenet_shapes(
-  num_classes: int, image_shape: tuple[int, int, int] = EMNIST_SHAPE
+  num_classes: int,
+  image_shape: tuple[int, int, int] = EMNIST_SHAPE,
+  widths: tuple[int, int, int, int] = _WIDTHS['lenet'],
 ) -> dict[str, tuple[int, ...]]:
   """Returns the name and shape of every weight of LeNet, in order.
 
   Args:
     num_classes: Classes to tell apart, 10 for Fashion-MNIST.
     image_shape: Height, width (each at least 16 pixels) and channels.
+    widths: Channels of both convolutions and units of both hidden layers.
 
   Raises:
     ValueError: If the images are too small.
   """
-  return _lenet_shapes('lenet', num_classes, image_shape)
-
-
-def fed_net_cnn_shapes(
-  num_classes: int, image_shape: tuple[int, int, int] = CIFAR_SHAPE
-) -> dict[str, tuple[int, ...]]:
-  """Returns the name and shape of every weight of FedFisher's CNN, in order.
-
-  Args:
-    num_classes: Classes to tell apart, 10 for CIFAR-10.
-    image_shape: Height, width (each at least 16 pixels) and channels.
-
-  Raises:
-    ValueError: If the images are too small.
-  """
-  return _lenet_shapes('fed_net_cnn', num_classes, image_shape)
-
-
-def _lenet_shapes(name, num_classes, image_shape):
   height, width, channels = image_shape
   _check_sides(height, width, _LENET_MIN_SIDE)
-  (first, second), (hidden_1, hidden_2) = _LENETS[name]
+  first, second, hidden_1, hidden_2 = widths
   (_, rows), (_, columns) = _lenet_sides(height), _lenet_sides(width)
   return {
     'conv_1/kernel': (5, 5, channels, first),
@@ -165,6 +152,18 @@ def _lenet_shapes(name, num_classes, image_shape):
     'hidden_2/kernel': (hidden_1, hidden_2),
     'head/kernel': (hidden_2, num_classes),
   }
+
+
+def fed_net_cnn_shapes(
+  num_classes: int,
+  image_shape: tuple[int, int, int] = CIFAR_SHAPE,
+  widths: tuple[int, int, int, int] = _WIDTHS['fed_net_cnn'],
+) -> dict[str, tuple[int, ...]]:
+  """Returns the name and shape of every weight of FedFisher's CNN, in order.
+
+  See `lenet_shapes`; by default for CIFAR-10's images.
+  """
+  return lenet_shapes(num_classes, image_shape, widths)
 
 
 def _lenet_sides(side):
@@ -203,6 +202,9 @@ class ImageModelConfig:
   """Classes to tell apart, >= 1."""
   image_shape: tuple[int, int, int]
   """Height, width and channels."""
+  widths: tuple[int, ...] | None = None
+  """Units of each hidden layer in order, of a convolution its channels. None:
+  the model's own. Only of models that are chains of layers."""
 
   def __post_init__(self):
     if self.name not in IMAGE_MODELS:
@@ -215,6 +217,14 @@ class ImageModelConfig:
     ):
       if value < 1:
         raise ValueError(f'`{name}` must be at least 1, found {value}.')
+    own = _WIDTHS.get(self.name, ())
+    if self.widths is not None and (
+      not own or len(self.widths) != len(own) or min(self.widths) < 1
+    ):
+      wanted = f'{len(own)} numbers of at least 1, or None' if own else 'None'
+      raise ValueError(
+        f'`widths` must be {wanted} with {self.name!r}, found {self.widths}.'
+      )
 
   def weight_shapes(self) -> dict[str, tuple[int, ...]]:
     """Returns the name and shape of every weight, in the order of `weights`.
@@ -222,22 +232,37 @@ class ImageModelConfig:
     Raises:
       ValueError: If the images are too small for the model.
     """
-    return _WEIGHT_SHAPES[self.name](self.num_classes, self.image_shape)
+    widths = () if self.widths is None else (self.widths,)
+    return _WEIGHT_SHAPES[self.name](
+      self.num_classes, self.image_shape, *widths
+    )
+
+  def widths_of(self, weights: Sequence[Any]) -> tuple[int, ...]:
+    """Returns the widths of a chain's weights, which may be other than its own.
+
+    Args:
+      weights: Arrays or tensors in the order of `weight_shapes`.
+    """
+    *hidden, _ = (
+      weight.shape[-1]
+      for name, weight in zip(self.weight_shapes(), weights, strict=True)
+      if name.endswith('/kernel')
+    )
+    return tuple(hidden)
 
   def num_convolved(self) -> int:
     """Returns the outputs of all convolutions for one image."""
     height, width, _ = self.image_shape
     if self.name == 'linear':
       return 0
-    if self.name in _LENETS:
-      channels, _ = _LENETS[self.name]
-      sizes = channels, _lenet_sides(height), _lenet_sides(width)
+    if self.name in _WIDTHS:
+      first, second, *_ = self.widths or _WIDTHS[self.name]
+      if self.name == 'emnist_cnn':
+        # Each valid 3x3 convolution takes a pixel off every edge.
+        num_first = (height - 2) * (width - 2) * first
+        return num_first + (height - 4) * (width - 4) * second
+      sizes = (first, second), _lenet_sides(height), _lenet_sides(width)
       return sum(map(math.prod, zip(*sizes, strict=True)))
-    if self.name == 'emnist_cnn':
-      first, second = _CNN_CHANNELS
-      # Each valid 3x3 convolution takes a pixel off every edge.
-      num_first = (height - 2) * (width - 2) * first
-      return num_first + (height - 4) * (width - 4) * second
     num_outputs = height * width * _RESNET_STAGES[0][0]
     for block in resnet_blocks():
       # Rounded up.

@@ -1,7 +1,5 @@
 """PFNM: same clients, disjoint clients, averages by hand, refusals."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 from uploaded_models import (
@@ -16,26 +14,25 @@ from models.image_model_config import IMAGE_MODELS, ImageModelConfig
 from models.model_shapes import weight_shapes
 from models.permutations import is_chain, permutation_groups
 from models.transformer_config import TransformerConfig
-from tff_fedfish.methods.settings import AlgorithmConfig
+from tff_fedfish.config_fields import ConfigError
+from tff_fedfish.methods.pfnm import PfnmConfig
 from tff_fedfish.one_shot import pfnm
 
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _Settings(AlgorithmConfig):
-  name: str = 'pfnm'
-  sigma: float = 1.0
-  sigma0: float = 1.0
-  gamma: float = 7.0
-  neurons: str = 'integrated'
-  max_growth: float = 2.0
-
-
 _NUM_CLASSES = 4
+# Few units, so that all is done within seconds on a busy machine, too.
+_WIDTHS = {
+  'emnist_cnn': (6, 10, 14),
+  'lenet': (5, 8, 15, 11),
+  'fed_net_cnn': (7, 9, 16, 12),
+}
 
 
 def _shape(name):
   return ImageModelConfig(
-    name=name, num_classes=_NUM_CLASSES, image_shape=(28, 20, 2)
+    name=name,
+    num_classes=_NUM_CLASSES,
+    image_shape=(28, 20, 2),
+    widths=_WIDTHS.get(name),
   )
 
 
@@ -53,7 +50,8 @@ def _solve(shape, models, counts=None, **settings):
   counts = _COUNTS[: len(models)] if counts is None else np.array(counts)
   num_examples = counts.sum(1).tolist()
   uploads = uploads_of(models, num_examples, counts)
-  result = pfnm.solve(uploads, (), context_of(shape, _Settings(**settings)))
+  settings = PfnmConfig(name='pfnm', **settings)
+  result = pfnm.solve(uploads, (), context_of(shape, settings))
   assert (result.best_step, result.residual) == (None, None)
   for weight in result.weights:
     assert weight.dtype == np.float32
@@ -81,7 +79,8 @@ def test_published_costs_widen_copies_but_keep_their_function(
   shape = _shape(name)
   weights = random_weights(shape, 0)
   copies = [permuted_copy(shape, weights, i) for i in range(1, num_clients)]
-  found = _solve(shape, [weights, *copies], neurons='maximized')
+  published = dict(neurons='maximized', sigma=1.0, sigma0=1.0)
+  found = _solve(shape, [weights, *copies], **published)
   assert any(
     found[f'{group.name}/kernel'].shape[-1] > group.num_units
     for group in permutation_groups(shape)
@@ -119,13 +118,13 @@ def test_clients_that_share_nothing_stand_side_by_side():
 def test_growth_is_limited():
   models = [random_weights(_LENET, seed) for seed in range(3)]
   found = _solve(_LENET, models, sigma=0.01, sigma0=0.05, max_growth=1.2)
-  # 6, 16, 120 and 84 units times 1.2, rounded down; 4 x 2 pixels.
+  # 5, 8, 15 and 11 units times 1.2, rounded down; 4 x 2 pixels.
   assert [weight.shape for weight in found.values()] == [
-    (5, 5, 2, 7),
-    (5, 5, 7, 19),
-    (4 * 2 * 19, 144),
-    (144, 100),
-    (100, _NUM_CLASSES),
+    (5, 5, 2, 6),
+    (5, 5, 6, 9),
+    (4 * 2 * 9, 18),
+    (18, 13),
+    (13, _NUM_CLASSES),
   ]
   found = _solve(_LENET, models, sigma=0.01, sigma0=0.05, max_growth=1.0)
   for key, weight in models[0].items():
@@ -160,13 +159,13 @@ def test_some_neurons_shared_by_hand():
   first, second, head = (
     found[f'{name}/kernel'] for name in ('hidden_1', 'hidden_2', 'head')
   )
-  assert [weight.shape[-1] for weight in (first, second)] == [121, 85]
+  assert [weight.shape[-1] for weight in (first, second)] == [16, 12]
   # a is the mean of a and a + 0.1.
   np.testing.assert_allclose(
-    first[:, [0, 1, 120]], np.stack([a + 0.05, b, c], 1), rtol=1e-6
+    first[:, [0, 1, 15]], np.stack([a + 0.05, b, c], 1), rtol=1e-6
   )
   np.testing.assert_allclose(
-    second[[0, 1, 120]][:, [0, 1, 84]],
+    second[[0, 1, 15]][:, [0, 1, 11]],
     [[4.1, 0, 0], [0, 6, 0], [0.1, 0, -8]],
     rtol=1e-6,
   )
@@ -174,14 +173,14 @@ def test_some_neurons_shared_by_hand():
   # d: 1/4 + 3/4 * 3 = 2.5; 2; 3/4 + 15/4 = 4.5; 4/3 + 8/3 = 4.
   # e: 5/4, 0, 7/4, 8/3. f: 3/4 * 4 = 3; 3; 3/4 * 2 = 1.5; 2/3.
   np.testing.assert_allclose(
-    head[[0, 1, 84]],
+    head[[0, 1, 11]],
     [[2.5, 2, 4.5, 4], [1.25, 0, 1.75, 8 / 3], [3, 3, 1.5, 2 / 3]],
     rtol=1e-6,
   )
   for key, rows, columns in (
-    ('hidden_1', slice(None), slice(2, 120)),
-    ('hidden_2', slice(2, 120), slice(2, 84)),
-    ('head', slice(2, 84), slice(None)),
+    ('hidden_1', slice(None), slice(2, 15)),
+    ('hidden_2', slice(2, 15), slice(2, 11)),
+    ('head', slice(2, 11), slice(None)),
   ):
     np.testing.assert_allclose(
       found[f'{key}/kernel'][rows, columns],
@@ -217,7 +216,7 @@ def test_refused_models():
     (_shape('resnet18'), 'resnet18'),
     (transformer, 'a tran'),
   ):
-    context = context_of(shape, _Settings())
+    context = context_of(shape, PfnmConfig(name='pfnm'))
     with pytest.raises(ValueError, match=f"{wanted} '{name}"):
       pfnm.solve(uploads_of([], []), (), context)
 
@@ -237,16 +236,23 @@ def test_refused_uploads():
     _solve(_LENET, [weights], [[1, 2, 3]])
   with pytest.raises(ValueError, match=r'class_counts of client 1.*-2'):
     _solve(_LENET, [weights] * 2, [[1, 2, 3, 4], [3, 3, 3, -2]])
-  context = context_of(_LENET, _Settings())
+  context = context_of(_LENET, PfnmConfig(name='pfnm'))
   with pytest.raises(ValueError, match=r'class_counts of client 0.*found \[\]'):
     pfnm.solve(uploads_of([weights], [3]), (), context)
   with pytest.raises(ValueError, match='`uploads` must be of at least one cli'):
     pfnm.solve(uploads_of([], []), (), context)
-  with pytest.raises(ValueError, match='`max_neurons` must be at least 6'):
-    _solve(_LENET, [weights], max_growth=0.9)
-  with pytest.raises(ValueError, match='`gamma` must be positive'):
-    _solve(_LENET, [weights], gamma=0.0)
-  with pytest.raises(
-    ValueError, match='`neurons` must be one of integrated, m'
-  ):
-    _solve(_LENET, [weights], neurons='drawn')
+
+
+@pytest.mark.parametrize(
+  ('name', 'value', 'words'),
+  [
+    ('sigma', 0.0, 'above 0, found 0.0'),
+    ('sigma0', -1.0, 'above 0, found -1.0'),
+    ('gamma', 0.0, 'above 0, found 0.0'),
+    ('max_growth', 0.9, 'at least 1, found 0.9'),
+    ('neurons', 'drawn', "one of integrated, maximized, found 'drawn'"),
+  ],
+)
+def test_refused_settings(name, value, words):
+  with pytest.raises(ConfigError, match=f'`config.algorithm.{name}` .*{words}'):
+    PfnmConfig(name='pfnm', **{name: value})

@@ -118,7 +118,7 @@ def bare_means(
 def measure_clients(
   process: Any,
   state: Any,
-  new_state: Any,
+  new_weights: Tensors,
   evaluator: ClientEvaluator,
   clients: Iterable[TrainingClient],
   *,
@@ -135,7 +135,7 @@ def measure_clients(
   Args:
     process: The run's learning process.
     state: Its state before the round, with the learning rates of the round.
-    new_state: Its state after the round.
+    new_weights: The server's weights after the round.
     evaluator: That of the config.
     clients: Those to be measured, taken one at a time.
     config: The run's.
@@ -165,7 +165,7 @@ def measure_clients(
       _add(means, before, trained)
       # One such model at a time; its update is as large, or twice that.
       del trained
-  models = {'global': _trainable(process, new_state), 'start': before}
+  models = {'global': tuple(map(np.asarray, new_weights)), 'start': before}
   models['mean'] = models['plain_mean'] = before
   if means:
     models['mean'] = _minus(before, means.own())

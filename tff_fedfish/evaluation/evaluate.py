@@ -68,6 +68,13 @@ def evaluate(
       tokenizer = run_inputs.open_tokenizer(config, vocabulary)
   found = checkpoints.load_checkpoint(checkpoint_path, None, verify=False)
   run_directory.require_same_run(found, config, tokenizer, vocabulary)
+  is_wider = run_directory.model_shape(config, found) != config.model_shape()
+  if options.barrier and is_wider:
+    raise UserError(
+      '`--barrier` replays a round from the checkpoint, whose model must be '
+      'the one that clients train, but the solution in '
+      f'{str(checkpoint_path)!r} is wider. Leave `--barrier` out.'
+    )
   states = None
   if options.barrier and config.kept_slots:
     states = client_states.states_of_checkpoint(found)
@@ -203,8 +210,9 @@ class _Measurement:
     self.learning_rate = options.learning_rate
     if self.learning_rate is None:
       self.learning_rate = config.client_work.learning_rate
+    shapes = weight_shapes(run_directory.model_shape(config, loaded))
     weights = learning_setup.trainable_by_name(
-      loaded.tensors, weight_shapes(config.model_shape()), loaded.path
+      loaded.tensors, shapes, loaded.path
     )
     self._trainable = tuple(weights.values())
     self._evaluator = client_evaluator.build_evaluator(config)
@@ -289,7 +297,7 @@ class _Measurement:
         barriers = barrier.measure_clients(
           process,
           state,
-          new_state,
+          process.get_model_weights(new_state).trainable,
           self._evaluator,
           advancing(),
           config=config,

@@ -23,6 +23,8 @@ class TrainedModel:
 
   config: TrainConfig
   """The run's config."""
+  shape: ModelShape
+  """The model's shape: of a transformer, or of an image model."""
   weights: dict[str, np.ndarray]
   """Float32, by the names and in the order of `weight_shapes`."""
   tokenizer: Tokenizer | None
@@ -38,11 +40,6 @@ class TrainedModel:
   def is_of_images(self) -> bool:
     """Whether this is an image model, not a language model."""
     return self.config.data.holds_images
-
-  @property
-  def shape(self) -> ModelShape:
-    """The model's shape: of a transformer, or of an image model."""
-    return self.config.model_shape()
 
 
 def load_trained_model(
@@ -76,10 +73,12 @@ def load_trained_model(
   loaded = checkpoints.load_checkpoint(
     path, learning_setup.TRAINABLE_PREFIX, verify=False
   )
+  shape = run_directory.model_shape(config, found)
   return TrainedModel(
     config=config,
+    shape=shape,
     weights=learning_setup.trainable_by_name(
-      loaded.tensors, weight_shapes(config.model_shape()), path
+      loaded.tensors, weight_shapes(shape), path
     ),
     tokenizer=tokenizer,
     round_num=loaded.round_num,

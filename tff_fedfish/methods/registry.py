@@ -26,6 +26,7 @@ from tff_fedfish.methods import (
   fisher_merge,
   moon,
   ot_fusion,
+  pfnm,
   reg_mean,
   scaffold,
 )
@@ -44,6 +45,7 @@ _MODULES = (
   fisher_merge,
   reg_mean,
   ot_fusion,
+  pfnm,
   dense,
 )
 BUILT_IN: Mapping[str, Method] = types.MappingProxyType(

@@ -21,7 +21,7 @@ plain means as in the second paper. Clients with the same neurons, in any order,
 thus give the function of one of them at any width. And by default the matches
 integrate out the global neurons, so that such clients also keep their width;
 `mathematics.beta_process` says when, and has the published cost, too. sigma is
-in units of weights: at 1, far above most, hardly any layer grows by default.
+in units of weights: at the published 1, far above most, hardly any layer grows.
 """
 
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ from models.permutations import (
   permutation_groups,
   take_units,
 )
-from tff_fedfish.errors import require, require_one_of
+from tff_fedfish.errors import require
 from tff_fedfish.mathematics.beta_process import BetaProcess, match_clients
 from tff_fedfish.one_shot.solving import SolveContext, SolveResult, Uploads
 from tff_fedfish.one_shot.uploaded_weights import checked_uploads
@@ -50,20 +50,17 @@ def solve(
       They are read once per hidden layer and twice more, one at a time; of one
       layer the vectors of all clients are in memory.
     start: Not used.
-    context: `shape` is an image model whose layers form a chain. Settings:
-      `sigma`, `sigma0` and `gamma` > 0; `neurons`, 'integrated' or 'maximized';
-      `max_growth` >= 1, the most neurons of a hidden layer as a multiple of the
-      clients'.
+    context: `shape` is an image model whose layers form a chain; `settings` is
+      a `PfnmConfig`.
 
   Raises:
-    ValueError: If the model, a setting, a client's weights or its counts are
-      not of that kind.
+    ValueError: If the model, a client's weights or its counts are not of that
+      kind.
   """
   del start
   settings, shape = context.settings, context.shape
   name = getattr(shape, 'name', 'a transformer')
   require(is_chain(shape), 'shape', 'an image model without residuals', name)
-  require_one_of('neurons', settings.neurons, ('integrated', 'maximized'))
   process = BetaProcess(
     sigma=settings.sigma,
     sigma0=settings.sigma0,

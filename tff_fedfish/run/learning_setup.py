@@ -6,7 +6,7 @@ that a process which trains a run and then evaluates or resumes it does so once.
 
 import functools
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -205,6 +205,11 @@ def to_tensors(state: Any, state_type: tff.Type) -> dict[str, np.ndarray]:
   """
   tensors = map(values.as_array, values.flatten(state, state_type))
   return dict(zip(_names(state_type), tensors, strict=True))
+
+
+def trainable_tensors(weights: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
+  """Returns the weights, in the model's order, by their names in a state."""
+  return {f'{TRAINABLE_PREFIX}{i}': weight for i, weight in enumerate(weights)}
 
 
 def from_tensors(

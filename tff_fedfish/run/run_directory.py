@@ -9,8 +9,10 @@ import os
 import pathlib
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any
 
+from models.model_shapes import ModelShape
 from tff_fedfish import files
 from tff_fedfish.config import loading as config_loading
 from tff_fedfish.config.schema import TrainConfig
@@ -46,6 +48,7 @@ MAY_CHANGE = frozenset(
 
 _VOCABULARY_KEY = 'vocabulary_fingerprint'
 _SETTINGS_KEY = 'settings_fingerprint'
+_WIDTHS_KEY = 'model_widths'
 
 _WRITTEN_NAMES = (
   CONFIG_NAME,
@@ -181,6 +184,26 @@ def checkpoint_contents(
     _VOCABULARY_KEY: vocabulary_fingerprint(tokenizer),
     _SETTINGS_KEY: settings_fingerprint(config),
   }
+
+
+def contents_of_widths(
+  config: TrainConfig, weights: Sequence[Any]
+) -> dict[str, list[int]]:
+  """Returns what a checkpoint keeps of weights that a solver made wider."""
+  return {_WIDTHS_KEY: list(config.model_shape().widths_of(weights))}
+
+
+def model_shape(
+  config: TrainConfig, checkpoint: checkpoints.Checkpoint
+) -> ModelShape:
+  """Returns the shape of the model in a checkpoint.
+
+  It is that of the run's config, unless a solver made hidden layers wider.
+  """
+  shape, widths = config.model_shape(), checkpoint.contents.get(_WIDTHS_KEY)
+  if widths is None:
+    return shape
+  return dataclasses.replace(shape, widths=tuple(widths))
 
 
 def settings_fingerprint(config: TrainConfig) -> str:

@@ -57,7 +57,7 @@ def check(config: TrainConfig, tokenizer: Tokenizer | None) -> StartModel:
   trained_tokenizer = run_inputs.open_tokenizer(trained, vocabulary)
   found = checkpoints.load_checkpoint(path, None, verify=False)
   run_directory.require_same_run(found, trained, trained_tokenizer, vocabulary)
-  shapes = weight_shapes(trained.model_shape())
+  shapes = weight_shapes(run_directory.model_shape(trained, found))
   wanted = weight_shapes(config.model_shape())
   different = [
     name

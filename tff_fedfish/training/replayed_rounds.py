@@ -131,7 +131,7 @@ class Barrier(RoundCallback):
     self.clients = barrier.measure_clients(
       run.process,
       done.state_before,
-      done.state,
+      run.weights_after(done),
       run.evaluator,
       clients,
       config=run.config,

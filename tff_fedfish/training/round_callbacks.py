@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow_federated as tff
 
 from models.model_shapes import num_parameters
@@ -69,6 +70,12 @@ class BuiltRun:
       return True
     return bool(every_num_rounds) and round_num % every_num_rounds == 0
 
+  def weights_after(self, done: 'FinishedRound') -> Sequence[Any]:
+    """Returns the server's weights after a round, in the model's order."""
+    if done.weights is not None:
+      return done.weights
+    return self.process.get_model_weights(done.state).trainable
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FinishedRound:
@@ -78,6 +85,9 @@ class FinishedRound:
   """0 is the start."""
   state: Any
   """The state after it."""
+  weights: Sequence[np.ndarray] | None = None
+  """The solution of a last round, where it is wider than the model that clients
+  train, and `state` is the one before the solve. None: `state` holds it."""
   state_before: Any = None
   """The state that the round was run from, learning rates included. None: the
   start."""
@@ -116,7 +126,7 @@ class HeldOutScore(RoundCallback):
     sample, every = run.checked.sample, run.config.evaluation.every_num_rounds
     if not sample.clients or not run.is_due(done.round_num, every):
       return
-    weights = tuple(run.process.get_model_weights(done.state).trainable)
+    weights = tuple(run.weights_after(done))
     score = evaluation_clients.mean_score(
       run.evaluator, weights, sample, should_stop=self.should_stop
     )
@@ -180,31 +190,39 @@ class Checkpoints(RoundCallback):
       config, checked.identity.fingerprint, checked.tokenizer
     )
     # A round without a row in metrics.csv could not be continued from.
-    self._recorded = None
+    self._recorded: FinishedRound | None = None
     self._saved_round = None
 
   def record(self, done: FinishedRound) -> None:
     """See `RoundCallback`."""
-    self._recorded = done.round_num, done.state
+    # Without the state before it.
+    self._recorded = dataclasses.replace(done, state_before=None)
     every = self._run.config.checkpoints.every_num_rounds
     if self._run.is_due(done.round_num, every):
       self.save()
 
   def save(self) -> None:
     """Saves the last recorded round, unless that is done."""
-    if self._recorded is None or self._recorded[0] == self._saved_round:
+    done = self._recorded
+    if done is None or done.round_num == self._saved_round:
       return
-    round_num, state = self._recorded
     # First: three states would be alive if one were still being written.
     self.writer.wait()
     state_type = self._run.process.initialize.type_signature.result
+    tensors = learning_setup.to_tensors(done.state, state_type)
+    contents = self._contents | self._contents_of(done.round_num)
+    if done.weights is not None:
+      tensors |= learning_setup.trainable_tensors(done.weights)
+      contents |= run_directory.contents_of_widths(
+        self._run.config, done.weights
+      )
     self.writer.save(
-      round_num,
-      learning_setup.to_tensors(state, state_type),
-      self._contents | self._contents_of(round_num),
-      keep_rounds=self._run.checked.history.good_and_finite(round_num),
+      done.round_num,
+      tensors,
+      contents,
+      keep_rounds=self._run.checked.history.good_and_finite(done.round_num),
     )
-    self._saved_round = round_num
+    self._saved_round = done.round_num
 
   @contextlib.contextmanager
   def saving_on_failure(self) -> Iterator[None]:

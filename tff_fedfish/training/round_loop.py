@@ -226,23 +226,18 @@ class _RoundLoop:
     state = learning_setup.with_rates(
       run.process, run.position.state, config, round_num
     )
-    done = self._train_clients(round_num, state, clients, write_line)
-    state_after, solved, timings = self._server.solve(
-      round_num, done.state, write_line
+    done = self._server.solve(
+      self._train_clients(round_num, state, clients, write_line)
     )
-    metrics = done.metrics | solved
+    metrics = done.metrics
     if config.method.requires_all_clients(config):
       _require_all_clients(round_num, config, clients, done, metrics)
     seconds = time.monotonic() - start
-    timings |= done.timings | {
+    timings = done.timings | {
       'seconds': seconds,
       'tokens_per_second': metrics['train/num_tokens'] / seconds,
     }
-    self._finish(
-      dataclasses.replace(
-        done, state=state_after, metrics=metrics, timings=timings
-      )
-    )
+    self._finish(dataclasses.replace(done, timings=timings))
     return metrics
 
   def _train_clients(self, round_num, state, clients, write_line):

@@ -1,6 +1,7 @@
 """The server's part of a one-shot round: uploads, solve, new weights."""
 
 import contextlib
+import dataclasses
 import shutil
 import time
 from collections.abc import Callable, Sequence
@@ -8,6 +9,7 @@ from typing import Any
 
 import tensorflow_federated as tff
 
+from models.model_shapes import weight_shapes
 from tff_fedfish import upload_sizes
 from tff_fedfish.evaluation import server_validation
 from tff_fedfish.methods.method import load
@@ -87,52 +89,58 @@ class ServerSolve(RoundCallback):
       self._writer.abandon()
       self._writer = None
 
-  def solve(
-    self, round_num: int, state: Any, write_line: Callable[[str], None]
-  ) -> tuple[Any, dict[str, Any], dict[str, Any]]:
-    """Returns the state with the solution as its weights, metrics and timings.
+  def solve(self, done: FinishedRound) -> FinishedRound:
+    """Returns a round with the solution as its weights.
 
-    Without an upload the state stays as it is.
+    Without an upload they stay as they are.
 
     Raises:
       OSError: If the uploads cannot be written or read.
     """
     if self._writer is None:
-      return state, {}, {}
+      return done
     begin = time.monotonic()
     self._writer.commit()
     self._writer = None
-    path = self._path(round_num)
+    path = self._path(done.round_num)
     if not path.exists():
-      return state, {round_metrics.ONE_SHOT_NAMES[0]: 0}, {}
+      none = {round_metrics.ONE_SHOT_NAMES[0]: 0}
+      return dataclasses.replace(done, metrics=done.metrics | none)
     config = self._run.config
+    shape = config.model_shape()
     uploads = Uploads(
-      path,
-      tuple(upload_sizes.summary_shapes(config.model_shape(), self._upload)),
+      path, tuple(upload_sizes.summary_shapes(shape, self._upload))
     )
     context = SolveContext(
       settings=config.algorithm,
-      shape=config.model_shape(),
+      shape=shape,
       model=learning_setup.build_model(config),
       score=self._validation_score(),
       seed=config.seeds.split_seed,
     )
     start = uploads.mean()
     average = None if context.score is None else context.score(start)
-    write_line(f'Round {round_num}: solving over {len(uploads)} uploads')
+    done.write_line(
+      f'Round {done.round_num}: solving over {len(uploads)} uploads'
+    )
     result = load(self._method.solver)(uploads, start, context)
     found = None if context.score is None else context.score(result.weights)
-    weights = tff.learning.models.ModelWeights(tuple(result.weights), ())
     values = len(uploads), average, found, result.best_step, result.residual
     timings = {
       'solve_seconds': time.monotonic() - begin,
       'upload_bytes': uploads.num_bytes,
     }
-    return (
-      self._run.process.set_model_weights(state, weights),
-      dict(zip(round_metrics.ONE_SHOT_NAMES, values, strict=True)),
-      timings,
+    metrics = dict(zip(round_metrics.ONE_SHOT_NAMES, values, strict=True))
+    done = dataclasses.replace(
+      done, metrics=done.metrics | metrics, timings=done.timings | timings
     )
+    weights = tuple(result.weights)
+    if [w.shape for w in weights] != list(weight_shapes(shape).values()):
+      return dataclasses.replace(done, weights=weights)
+    state = self._run.process.set_model_weights(
+      done.state, tff.learning.models.ModelWeights(weights, ())
+    )
+    return dataclasses.replace(done, state=state)
 
   def record(self, done: FinishedRound) -> None:
     """Removes the uploads of a round that counts, unless they are kept.

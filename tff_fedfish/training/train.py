@@ -1,7 +1,6 @@
 """`fedfish train` and its dry run: open, check, build, run the rounds left."""
 
 import contextlib
-import dataclasses
 import json
 import os
 import pathlib
@@ -93,15 +92,15 @@ def solve(
   if run.name == 'uploads':
     run = run.parent
   config = config_loading.load_run_config(
-    run / run_directory.CONFIG_NAME, overrides, run_directory.MAY_CHANGE
+    run / run_directory.CONFIG_NAME,
+    [*overrides, '--config.training.num_rounds=1'],
+    run_directory.MAY_CHANGE,
   )
   if config.method.solver is None:
     raise UserError(
       '`--config.algorithm.name` must be a one-shot method, found '
       f'{config.algorithm.name!r}, which has no solver.'
     )
-  training = dataclasses.replace(config.training, num_rounds=1)
-  config = dataclasses.replace(config, training=training)
   if workdir is None:
     workdir = run.with_name(f'{run.name}_{config.algorithm.name}')
     print(f'Run: {workdir}')
