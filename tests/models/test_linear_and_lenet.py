@@ -1,5 +1,6 @@
 """The plainest image models: counts and logits by hand, sizes, first draw."""
 
+import dataclasses
 import math
 
 import numpy as np
@@ -14,11 +15,15 @@ from models.image_model_config import (
   lenet_shapes,
 )
 from models.model_shapes import num_parameters
+from models.permutations import permutation_groups
 
 
-def _shape(name, image_shape=(28, 28, 1), num_classes=10):
+def _shape(name, image_shape=(28, 28, 1), num_classes=10, widths=None):
   return ImageModelConfig(
-    name=name, num_classes=num_classes, image_shape=image_shape
+    name=name,
+    num_classes=num_classes,
+    image_shape=image_shape,
+    widths=widths,
   )
 
 
@@ -43,6 +48,46 @@ def test_convolved_values_by_hand():
   assert _shape('lenet', (16, 20, 3)).num_convolved() == 1_280
   # 28*28*32 = 25,088 and 10*10*64 = 6,400.
   assert _shape('fed_net_cnn', (32, 32, 3)).num_convolved() == 31_488
+
+
+def test_other_widths_by_hand():
+  lenet_3 = _shape('lenet', (16, 20, 3), widths=(2, 3, 5, 4))
+  # conv 5*5*3*2 = 150; conv 5*5*2*3 = 150; maps of 1 x 2 pixels, 6 features;
+  # 6*5 = 30; 5*4 = 20; 4*10 = 40.
+  assert num_parameters(lenet_3) == 390
+  # 12*16*2 = 384 and 2*4*3 = 24.
+  assert lenet_3.num_convolved() == 408
+  cnn = _shape('emnist_cnn', (8, 7, 1), widths=(2, 3, 4))
+  # conv 9*2 + 2 = 20; conv 9*2*3 + 3 = 57; 2 x 1 pixels, 6 features: 6*4 + 4 =
+  # 28; 4*10 + 10 = 50.
+  assert num_parameters(cnn) == 155
+  # 6*5*2 = 60 and 4*3*3 = 36.
+  assert cnn.num_convolved() == 96
+  for shape in (lenet_3, cnn):
+    groups = permutation_groups(shape)
+    assert tuple(group.num_units for group in groups) == shape.widths
+    weights = initial_weights(shape, 1)
+    assert dataclasses.replace(shape, widths=None).widths_of(weights) == (
+      shape.widths
+    )
+    model = IMAGE_CLASSIFIERS[shape.name]
+    images = tf.ones([2, *shape.image_shape])
+    assert model.logits(weights, images).shape == [2, 10]
+    assert model.features(weights, images).shape == [2, 4]
+
+
+@pytest.mark.parametrize(
+  ('name', 'widths', 'words'),
+  [
+    ('lenet', (6, 16, 120), '4 numbers of at least 1, or None with'),
+    ('emnist_cnn', (6, 0, 120), '3 numbers of at least 1, or None with'),
+    ('linear', (), "None with 'linear', found"),
+    ('resnet18', (64,), "None with 'resnet18', found"),
+  ],
+)
+def test_wrong_widths(name, widths, words):
+  with pytest.raises(ValueError, match=f'`widths` must be {words}'):
+    _shape(name, widths=widths)
 
 
 def test_logits_of_the_linear_model_by_hand():
