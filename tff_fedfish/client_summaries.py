@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 import tensorflow as tf
 
 from models.functional_model import ModelSpec
-from models.model_shapes import ModelShape
+from models.model_shapes import ModelShape, weight_shapes
 from tff_fedfish import curvature, fisher_diagonal, upload_sizes
 from tff_fedfish.batch_gradients import num_rows, split_batch
 from tff_fedfish.errors import require_one_of
@@ -43,7 +43,7 @@ def summarize(
   weights: Weights,
   dataset: tf.data.Dataset,
 ) -> dict[str, tf.Tensor]:
-  """Returns a summary by name, in one pass over the client's rows.
+  """Returns a summary of the client's rows by name.
 
   A Fisher is that of the model's own distribution, per row: the mean over the
   client's rows of the squares of the gradient of a row's summed log
@@ -101,20 +101,35 @@ def compressed(
   if upload.compression == 'none' or upload.summary == 'class_counts':
     return tuple(summary[name] for name in shapes)
   rank = upload_sizes.factor_rank(shape, upload)
+  stacked = set()
+  if upload.summary == 'diagonal':
+    stacked = {
+      name for name, s in zip(shapes, _stacked(shape), strict=True) if s
+    }
   return tuple(
     compress_psd(summary[name], rank)
     if upload_sizes.is_factor(name, sizes)
-    else quantize(summary[name], MODEL_BITS)
+    else quantize(summary[name], MODEL_BITS, is_stacked=name in stacked)
     for name, sizes in shapes.items()
   )
 
 
 @tf.autograph.experimental.do_not_convert
-def compressed_weights(upload: Upload, weights: Weights) -> Weights:
-  """Returns the weights as the server gets them: 'paper' quantizes each."""
+def compressed_weights(
+  shape: ModelShape, upload: Upload, weights: Weights
+) -> Weights:
+  """Returns the weights as the server gets them: 'paper' quantizes by layer."""
   if upload.compression == 'none':
     return weights
-  return tuple(quantize(weight, MODEL_BITS) for weight in weights)
+  return tuple(
+    quantize(weight, MODEL_BITS, is_stacked=is_stacked)
+    for weight, is_stacked in zip(weights, _stacked(shape), strict=True)
+  )
+
+
+def _stacked(shape):
+  """Says of every weight whether it holds all layers of a transformer."""
+  return [name.startswith('block/') for name in weight_shapes(shape)]
 
 
 def _class_counts(num_classes, dataset):

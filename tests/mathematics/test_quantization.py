@@ -18,6 +18,14 @@ _ANY_VECTOR = hypothesis_numpy.arrays(
 )
 
 
+def test_stacked_tensors_have_a_scale_each():
+  v = tf.constant([[0.5, -1], [0.26, 0], [0, 0]])
+  # s = 2, l = 3: of the first (2/3, -1), as 1.5 rounds to 2; of the second its
+  # own m = 0.26, of the third m = 0.
+  found = quantize(v, 2, is_stacked=True)
+  np.testing.assert_allclose(found, [[2 / 3, -1], [0.26, 0], [0, 0]])
+
+
 def _quantize(values, num_bits):
   return quantize(tf.constant(values, tf.float32), num_bits).numpy()
 

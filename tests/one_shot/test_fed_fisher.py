@@ -10,6 +10,7 @@ from models.layers import layers_of, matrix_of
 from models.model_shapes import weight_shapes
 from models.transformer_config import TransformerConfig
 from tff_fedfish.curvature_shapes import summary_specs
+from tff_fedfish.errors import FailedError
 from tff_fedfish.methods.fed_fisher import FedFisherConfig
 from tff_fedfish.methods.fisher_merge import FisherMergeConfig
 from tff_fedfish.one_shot import fed_fisher, fisher_merge
@@ -25,6 +26,8 @@ _SHAPES = {'linear': _LINEAR, 'lenet': _LENET, 'text': _TEXT}
 
 class _Uploads(client_uploads.Uploads):
   """Uploads of which a part can be asked for."""
+
+  num_bytes = 1000
 
   def part(self, index, weights, summary):
     upload = self[index]
@@ -150,19 +153,29 @@ def test_the_best_of_equal_scores_is_the_first_visited():
 
   def score(weights):
     seen.append([np.array(w) for w in weights])
-    # The average, then 1, 4, 7 and 8 updates.
-    return [0.2, 0.1, 0.5, 0.5, 0.3][len(seen) - 1]
+    # The average, then 1, 4 and 7 updates; 8 is not 1 + 3 k.
+    return [0.2, 0.1, 0.5, 0.5][len(seen) - 1]
 
   steps = dict(num_solver_steps=8, solver_check_every=3)
   result = _solve(uploads, _LINEAR, score, **steps)
-  assert len(seen) == 5
+  assert len(seen) == 4
   assert result.best_step == 4
   for found, wanted in zip(result.weights, seen[2], strict=True):
     np.testing.assert_array_equal(found, wanted)
   seen.clear()
   result = _solve(uploads, _LINEAR, score, tries_average=False, **steps)
-  # 0.2, 0.1, 0.5, 0.5 after 1, 4, 7, 8 updates.
-  assert (len(seen), result.best_step) == (4, 7)
+  # 0.2, 0.1, 0.5 after 1, 4, 7 updates.
+  assert (len(seen), result.best_step) == (3, 7)
+
+
+def test_factors_beyond_the_limit():
+  wanted = (
+    r'The uploads of 3 clients take .*, but '
+    r'`--config.algorithm.solve_memory_bytes` is 999 \(.*\). Set '
+    '`--config.algorithm.solver=conjugate_gradient` in another run'
+  )
+  with pytest.raises(FailedError, match=wanted):
+    _solve(_uploads(_LINEAR, _kfac), _LINEAR, solve_memory_bytes=999)
 
 
 def test_without_a_score_the_last_step_is_kept():

@@ -73,7 +73,9 @@ def build_one_shot(
     return client_summaries.compressed(shape, upload, found)
 
   def weights_of(client: TrainedClient):
-    return client_summaries.compressed_weights(upload, client.local.trainable)
+    return client_summaries.compressed_weights(
+      shape, upload, client.local.trainable
+    )
 
   outputs = {
     'client_weight': lambda client: client.weight,

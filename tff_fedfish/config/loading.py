@@ -80,15 +80,14 @@ def load_run_config(
   from ml_collections import ConfigDict
 
   try:
-    sections = with_defaults(
-      files.parse_json(pathlib.Path(path).read_text('utf-8'))
-    )
+    text = pathlib.Path(path).read_text('utf-8')
+    config = from_json_dict(files.parse_json(text), str(path))
   except (OSError, ValueError) as error:
     raise UserError(
       f'{str(path)!r} must hold the config of a run, but cannot be read '
       f'({error}). Name the directory of a run.'
     ) from error
-  del sections['schema_version']
+  sections = dataclasses.asdict(config)
   values = config_files.apply_overrides(ConfigDict(sections), overrides, path)
   for name in sorted(values.overridden):
     if not name.startswith('algorithm.') and name not in may_change:

@@ -1,8 +1,8 @@
-"""Minimisers of the sum of the clients' quadratics.
+"""Minimizers of the sum of the clients' quadratics.
 
 Jhunjhunwala et al. (2024), FedFisher, equations 6 and 7 and lemma 1:
 
-  minimise  sum_i p_i (w - w_i)^T F_i (w - w_i),   which is where  H w = r
+  minimize  sum_i p_i (w - w_i)^T F_i (w - w_i),   which is where  H w = r
 
   letter  name    meaning
   w       -       weights, w_i those of client i
@@ -11,7 +11,7 @@ Jhunjhunwala et al. (2024), FedFisher, equations 6 and 7 and lemma 1:
   r       r       sum_i p_i F_i w_i
   w_bar   start   sum_i p_i w_i
 
-H may be singular. Of all minimisers the one closest to w_bar has the smallest
+H may be singular. Of all minimizers the one closest to w_bar has the smallest
 sum_i p_i |w - w_i|^2; gradient descent, and every method whose iterates stay in
 w_bar + range(H), leads from w_bar to it.
 
@@ -111,7 +111,7 @@ def conjugate_gradient(
   max_steps: int,
   tolerance: float,
 ) -> tuple[Weights, float]:
-  """Finds the minimiser closest to w_bar by conjugate gradients.
+  """Finds the minimizer closest to w_bar by conjugate gradients.
 
   In the variant of conjugate residuals (Stiefel, 1955), where |r - H w| never
   grows. Rounding gives r a part outside range(H), which adds up in the
@@ -130,7 +130,7 @@ def conjugate_gradient(
 
   Returns:
     The solution, in w_bar + range(H) but for rounding, and its relative
-    residual |r - H w| / |r - H w_bar|, 0.0 if w_bar is a minimiser. Dot
+    residual |r - H w| / |r - H w_bar|, 0.0 if w_bar is a minimizer. Dot
     products are formed in float64.
 
   Raises:
@@ -179,7 +179,7 @@ def residual_norm(apply: Apply, r: Weights, weights: Weights) -> float:
 
 
 def closed_form(mass: Weights, weighted: Weights, start: Weights) -> Weights:
-  """Returns the minimiser closest to w_bar where H is diagonal.
+  """Returns the minimizer closest to w_bar where H is diagonal.
 
   Args:
     mass: The diagonal of H, >= 0.

@@ -27,12 +27,16 @@ _SCALE_BITS = 32
 _MAX_BITS = 23
 
 
-def quantize(v: 'tf.Tensor', num_bits: int) -> 'tf.Tensor':
+def quantize(
+  v: 'tf.Tensor', num_bits: int, *, is_stacked: bool = False
+) -> 'tf.Tensor':
   """Returns Q(v), the nearest of 2^(s + 1) - 1 evenly spaced values.
 
   Args:
     v: Float32 tensor of any shape, finite.
     num_bits: s, from 1 to 23.
+    is_stacked: Whether v holds the tensors of several layers along its first
+      axis: each has a scale of its own.
 
   Returns:
     Float32, same shape. An entry is off by at most m / (2 l) and rounding; ties
@@ -46,7 +50,8 @@ def quantize(v: 'tf.Tensor', num_bits: int) -> 'tf.Tensor':
 
   require(1 <= num_bits <= _MAX_BITS, 'num_bits', 'from 1 to 23', num_bits)
   levels = float(2**num_bits - 1)
-  m = tf.reduce_max(tf.abs(v))
+  axes = list(range(1, len(v.shape))) if is_stacked else None
+  m = tf.reduce_max(tf.abs(v), axes, keepdims=is_stacked)
   # In this order no product exceeds m.
   quantized = m * (tf.round(levels * (v / m)) / levels)
   return tf.where(m > 0, quantized, v)

@@ -67,7 +67,7 @@ def _problems(config):
       "'closed_form', found 'kfac'"
     )
   if (algorithm.solver, algorithm.curvature) == ('adam', 'kfac'):
-    num_clients = config.cohort_size or 1
+    num_clients = config.cohort_size or config.partition.num_clients or 1
     num_bytes = int(
       4
       * num_parameters(config.model_shape())

@@ -19,7 +19,11 @@ from tff_fedfish.methods.method import (
   Traffic,
   Upload,
 )
-from tff_fedfish.methods.settings import AlgorithmConfig
+from tff_fedfish.methods.settings import (
+  UNIT_STEP,
+  AlgorithmConfig,
+  settings_unlike,
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -117,23 +121,28 @@ def _cost(upload, config):
   num_models = upload_sizes.summary_models(config.model_shape(), found)
   if found.summary in ('none', 'class_counts'):
     return ClientCost()
+  passes = {'gram': 'none', 'diagonal': 'rows', 'kfac': 'batches'}
+  if found.labels == 'exact':
+    passes['diagonal'] = 'batches'
   # The sums, and the summary that is made of them.
   return ClientCost(
-    pass_after_training='none' if found.summary == 'gram' else 'batches',
+    pass_after_training=passes[found.summary],
     models_after_training=2 * max(1, round(num_models)),
   )
 
 
+_EXPECTED = (
+  # The solve sets the weights.
+  *UNIT_STEP,
+  ('client_work.keeps_optimizer_state', False),
+  ('client_work.max_delta_norm', None),
+)
+
+
 def _problems(config):
-  problems = []
-  for name in ('keeps_optimizer_state', 'max_delta_norm'):
-    value = getattr(config.client_work, name)
-    if value not in (None, False):
-      problems.append(
-        f'`config.client_work.{name}` must be left out with algorithm.name '
-        f'{config.algorithm.name!r}, found {value!r}'
-      )
-  return problems
+  return settings_unlike(
+    config, _EXPECTED, 'with algorithm.name', config.algorithm.name
+  )
 
 
 def image_problems(config: Any) -> list[str]:

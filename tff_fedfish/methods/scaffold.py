@@ -4,7 +4,11 @@ import dataclasses
 from typing import Literal
 
 from tff_fedfish.methods.method import ClientCost, Method, Slot, Traffic
-from tff_fedfish.methods.settings import AlgorithmConfig
+from tff_fedfish.methods.settings import (
+  UNIT_STEP,
+  AlgorithmConfig,
+  settings_unlike,
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -33,38 +37,22 @@ _MEAN_OF_ALL = (
   # Weights by rows change with the rows that a round takes.
   ('algorithm.client_weighting', 'uniform'),
   ('cohorts.cohort_size', None),
-  ('server.optimizer', 'sgd'),
-  ('server.learning_rate', 1.0),
-  ('server.momentum', 0.0),
-  ('server.max_gradient_norm', None),
-  ('server.learning_rate_schedule', 'constant'),
-  ('server.warmup_rounds', 0),
+  *UNIT_STEP,
 )
 
 
 def _problems(config):
-  problems = _unlike(config, _PLAIN_SGD, 'with algorithm.name', 'scaffold')
+  problems = settings_unlike(
+    config, _PLAIN_SGD, 'with algorithm.name', 'scaffold'
+  )
   if _sends_one_model(config):
-    problems += _unlike(
+    problems += settings_unlike(
       config, _MEAN_OF_ALL, 'with algorithm.exchange', 'one_model'
     )
     if config.client_work.num_local_steps is None:
       problems.append(
         '`config.client_work.num_local_steps` is required with '
         "algorithm.exchange 'one_model'"
-      )
-  return problems
-
-
-def _unlike(config, expected, because, name):
-  problems = []
-  for path, wanted in expected:
-    section, _, setting = path.partition('.')
-    found = getattr(getattr(config, section), setting)
-    if found != wanted:
-      problems.append(
-        f'`config.{path}` must be {wanted!r} {because} {name!r}, found '
-        f'{found!r}'
       )
   return problems
 

@@ -3,6 +3,7 @@
 import dataclasses
 import types
 import typing
+from collections.abc import Iterable
 from typing import Any, ClassVar, Literal
 
 from tff_fedfish.config_fields import Section
@@ -81,3 +82,40 @@ def require_settings(settings: Any) -> None:
     kind_of(field)
     if field.name != 'name' and field.default is dataclasses.MISSING:
       raise ValueError(f'the setting {field.name!r} must have a default')
+
+
+UNIT_STEP = (
+  ('server.optimizer', 'sgd'),
+  ('server.learning_rate', 1.0),
+  ('server.momentum', 0.0),
+  ('server.max_gradient_norm', None),
+  ('server.learning_rate_schedule', 'constant'),
+  ('server.warmup_rounds', 0),
+)
+"""Settings, as 'section.setting', of a server that takes the clients' mean."""
+
+
+def settings_unlike(
+  config: 'TrainConfig',
+  expected: Iterable[tuple[str, Any]],
+  because: str,
+  name: str,
+) -> list[str]:
+  """Returns a clause for each setting that is not as expected.
+
+  Args:
+    config: The config.
+    expected: Settings, as 'section.setting', and their values.
+    because: What expects them, such as 'with algorithm.name'.
+    name: Its value.
+  """
+  problems = []
+  for path, wanted in expected:
+    section, _, setting = path.partition('.')
+    found = getattr(getattr(config, section), setting)
+    if found != wanted:
+      problems.append(
+        f'`config.{path}` must be {wanted!r} {because} {name!r}, found '
+        f'{found!r}'
+      )
+  return problems

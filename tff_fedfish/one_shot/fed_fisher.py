@@ -23,8 +23,10 @@ from models.layers import (
   with_matrix,
 )
 from tff_fedfish import curvature, curvature_shapes
+from tff_fedfish.errors import FailedError
 from tff_fedfish.mathematics import quadratic
 from tff_fedfish.one_shot.solving import SolveContext, SolveResult, Uploads
+from tff_fedfish.printing import format_bytes
 
 _TOLERANCE = 1e-5
 
@@ -51,6 +53,13 @@ def solve(
     uploads, context
   )
   first = tuple(map(tf.constant, start))
+
+  def visit(step, weights):
+    # The published steps 1, 101, ... are scored; the last only without a score.
+    is_scored = (step - 1) % settings.solver_check_every == 0
+    if is_scored or context.score is None:
+      best.visit(step, weights)
+
   if settings.solver == 'adam':
     last = quadratic.adam_as_coded(
       apply,
@@ -60,7 +69,7 @@ def solve(
       num_steps=settings.num_solver_steps,
       learning_rate=settings.solver_learning_rate,
       check_every=settings.solver_check_every,
-      visit=best.visit,
+      visit=visit,
     )
   elif settings.solver == 'conjugate_gradient':
     last, _ = quadratic.conjugate_gradient(
@@ -136,6 +145,15 @@ def _kfac(uploads, context):
   layers = layers_of(context.shape)
   product = functools.partial(curvature.fisher_product, layers)
   factors, r = [], None
+  limit = context.settings.solve_memory_bytes
+  if uploads.num_bytes > limit:
+    raise FailedError(
+      f'The uploads of {len(uploads)} clients take '
+      f'{format_bytes(uploads.num_bytes)}, but '
+      f'`--config.algorithm.solve_memory_bytes` is {limit} '
+      f'({format_bytes(limit)}). Set `--config.algorithm.solver='
+      'conjugate_gradient` in another run, or raise the limit.'
+    )
   for share, upload in zip(uploads.shares, uploads, strict=True):
     summary = {name: tf.constant(t) for name, t in upload.summary.items()}
     factors.append((np.float32(share), summary))

@@ -138,7 +138,9 @@ class KeptUploads:
     if self._given.compression == self._wanted.compression:
       compress = compress._replace(compression='none')
     return (
-      client_summaries.compressed_weights(compress, weights),
+      client_summaries.compressed_weights(
+        self._config.model_shape(), compress, weights
+      ),
       client_summaries.compressed(
         self._config.model_shape(), compress, summary
       ),
