@@ -7,17 +7,19 @@ from typing import Any
 
 import tensorflow as tf
 
-from tff_fedfish import client_summaries, upload_sizes
+from tff_fedfish import client_summaries
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.errors import UserError
 from tff_fedfish.one_shot import solving
 from tff_fedfish.run import (
   checkpoints,
+  corpus_identity,
   learning_setup,
   metrics_files,
   run_directory,
 )
 from tff_fedfish.run.cohort_data import TrainingClient
+from tff_fedfish.run.corpus_identity import CorpusIdentity
 
 DIRECTORY_NAME = 'uploads'
 
@@ -26,14 +28,15 @@ class KeptUploads:
   """The uploads of the first round of a run, in the form of another method."""
 
   def __init__(self, run: pathlib.Path, config: TrainConfig):
-    """Reads the manifest.
+    """Reads the manifest, and all files once to check them.
 
     Args:
       run: Directory of the run that kept its uploads.
       config: The config to solve with.
 
     Raises:
-      UserError: If there are no uploads, or they do not hold what is needed.
+      UserError: If there are no uploads, they are not as they were written, or
+        they do not hold what is needed.
     """
     self._config, self._run = config, run
     source = run_directory.read_config(run)
@@ -48,9 +51,19 @@ class KeptUploads:
         f'has no {str(path)!r}. Train it with '
         '`--config.algorithm.keeps_uploads=true`.'
       )
-    self._uploads = solving.Uploads(
-      path, upload_sizes.summary_shapes(config.model_shape(), self._given)
-    )
+    rows = metrics_files.read_metrics(run / 'metrics.csv', drops_cut_off=True)
+    if not (first := [row for row in rows if row['round'] == 1]):
+      raise UserError(
+        f'{str(run)!r} must have finished its first round, but metrics.csv has '
+        'no row of it. Wait for the run to finish, or continue it.'
+      )
+    self._train_metrics = {
+      name: value
+      for name, value in first[0].items()
+      if name.startswith('train/')
+    }
+    self._uploads = solving.Uploads(path, config.model_shape(), self._given)
+    self._uploads.check()
     if self._given.compression not in ('none', self._wanted.compression) or (
       self._given.compression != 'none' and not self._has_summary
     ):
@@ -77,6 +90,16 @@ class KeptUploads:
       f'{text}; their {self._wanted.summary!r} summaries are computed from the '
       "clients' data."
     )
+
+  def require_corpus(self, identity: CorpusIdentity) -> None:
+    """Raises UserError unless a corpus is the one that clients trained on."""
+    trained_on = corpus_identity.read_identity(self._run)
+    if trained_on and trained_on.fingerprint != identity.fingerprint:
+      raise UserError(
+        '`--config.data.directory` must hold the corpus that '
+        f'{str(self._run)!r} trained on, but '
+        f'{self._config.data.directory!r} holds another. Name that corpus.'
+      )
 
   def hand_on(
     self,
@@ -110,12 +133,7 @@ class KeptUploads:
           solving.SUMMARY: summary,
         },
       )
-    (row,) = (
-      row
-      for row in metrics_files.read_metrics(self._run / 'metrics.csv')
-      if row['round'] == 1
-    )
-    return {k: v for k, v in row.items() if k.startswith('train/')}
+    return self._train_metrics
 
   @property
   def _has_summary(self):

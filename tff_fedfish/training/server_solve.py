@@ -8,7 +8,6 @@ from typing import Any
 
 import tensorflow_federated as tff
 
-from tff_fedfish import upload_sizes
 from tff_fedfish.evaluation import server_validation
 from tff_fedfish.methods.method import load
 from tff_fedfish.one_shot.solving import SolveContext, Uploads
@@ -106,10 +105,7 @@ class ServerSolve(RoundCallback):
     if not path.exists():
       return state, {round_metrics.ONE_SHOT_NAMES[0]: 0}, {}
     config = self._run.config
-    uploads = Uploads(
-      path,
-      tuple(upload_sizes.summary_shapes(config.model_shape(), self._upload)),
-    )
+    uploads = Uploads(path, config.model_shape(), self._method.upload(config))
     context = SolveContext(
       settings=config.algorithm,
       shape=config.model_shape(),
@@ -144,10 +140,6 @@ class ServerSolve(RoundCallback):
       return
     with contextlib.suppress(FileNotFoundError):
       shutil.rmtree(self._path(done.round_num))
-
-  @property
-  def _upload(self):
-    return self._method.upload(self._run.config)
 
   def _path(self, round_num):
     return checkpoints.path_of(self.directory, round_num)
