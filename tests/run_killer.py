@@ -18,8 +18,8 @@ _LIMIT_SECONDS = 300
 
 Phase = Literal[
   *('start', 'round', 'metrics', 'checkpoint'),
-  # Client states: while some of a round are written; between their rename and
-  # the row of metrics.csv; between that and the checkpoint of the round.
+  # Client states or uploads: while some of a round are written; between their
+  # rename and the row of metrics.csv; between that and the round's checkpoint.
   *('states', 'committed', 'logged'),
 ]
 
@@ -45,12 +45,25 @@ class Killer:
   """
 
   def __init__(
-    self, inputs, workdir: pathlib.Path, settings: Mapping[str, Any]
+    self,
+    inputs,
+    workdir: pathlib.Path,
+    settings: Mapping[str, Any],
+    *,
+    written: str = 'client_states',
   ):
+    """Starts nothing yet.
+
+    Args:
+      inputs: Corpus and vocabulary.
+      workdir: The run's directory.
+      settings: As for `small_runs.overrides`.
+      written: Directory of what clients keep or upload.
+    """
     self._workdir = workdir
     self._num_rounds = settings['training__num_rounds']
     self._checkpoint_every = settings['checkpoints__every_num_rounds']
-    self._states = workdir / 'client_states'
+    self._states = workdir / written
     self._checkpoints = workdir / 'checkpoints'
     self._errors = workdir.with_suffix('.log')
     command = [sys.executable, '-m', 'tff_fedfish', 'train']
@@ -104,8 +117,8 @@ class Killer:
     if moment.phase == 'round':
       time.sleep(moment.delay_seconds)
       return
-    # At the latest in the last round.
-    while self._num_rows() < self._num_rounds and process.poll() is None:
+    # At the latest when the last round is written.
+    while self._num_rows() <= self._num_rounds and process.poll() is None:
       if self._is_in(moment.phase):
         # It may be over by now: stopped, the process cannot slip away.
         process.send_signal(signal.SIGSTOP)

@@ -10,7 +10,6 @@ from models.image_model_config import ImageModelConfig
 from models.layers import layers_of, matrix_of
 from models.model_shapes import weight_shapes
 from models.transformer_config import TransformerConfig
-from tff_fedfish.errors import UserError
 from tff_fedfish.mathematics.gram_average import gram_average
 from tff_fedfish.one_shot import reg_mean
 from tff_fedfish.one_shot.solving import SolveContext
@@ -138,14 +137,11 @@ def test_a_tie_goes_to_the_authors_default():
   np.testing.assert_array_equal(found[0], expected[0])
 
 
-def test_shrinkage_cannot_be_chosen_without_validation_rows():
+def test_without_a_score_it_is_the_authors_default():
   uploads = _uploads(_LINEAR)
-  with pytest.raises(UserError) as error:
-    _solve(uploads, _LINEAR, shrinkage=None)
-  assert '`--config.algorithm.shrinkage` is None' in str(error.value)
-  assert '`--config.algorithm.num_validation_rows` is 0' in str(error.value)
-  # Before anything is read.
-  assert uploads.num_read == 0
+  found = _solve(uploads, _LINEAR, shrinkage=None)
+  expected = _solve(uploads, _LINEAR, shrinkage=0.9)
+  np.testing.assert_array_equal(found[0], expected[0])
 
 
 def test_a_missing_gram_matrix_is_named():

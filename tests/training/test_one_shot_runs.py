@@ -1,6 +1,7 @@
 """`fedfish train` with one-shot methods, and `fedfish solve`."""
 
 import csv
+import dataclasses
 import shutil
 
 import numpy as np
@@ -9,11 +10,16 @@ import small_image_runs
 import small_runs
 from stateful_runs import assert_same_run
 
-from tff_fedfish import upload_sizes
 from tff_fedfish.cli.main import main
 from tff_fedfish.one_shot import fed_fisher
 from tff_fedfish.one_shot.solving import SolveContext, Uploads
-from tff_fedfish.run import checkpoints, learning_setup, run_directory
+from tff_fedfish.run import (
+  checkpoints,
+  client_state_files,
+  corpus_identity,
+  learning_setup,
+  run_directory,
+)
 
 _SETTINGS = dict(
   algorithm__name='fed_fisher',
@@ -59,9 +65,8 @@ def _uploads(run):
   config = run_directory.read_config(run)
   return Uploads(
     run / 'uploads' / 'round_00000001',
-    upload_sizes.summary_shapes(
-      config.model_shape(), config.method.upload(config)
-    ),
+    config.model_shape(),
+    config.method.upload(config),
   )
 
 
@@ -173,9 +178,18 @@ def test_solving_to_compress(kept, small_images, tmp_path):
   assert _solve(run, tmp_path / 'x', 'algorithm.compression=none') == 2
 
 
+def test_a_run_is_not_solved_into_itself(kept, capsys):
+  assert _solve(kept, kept) == 2
+  assert 'must be another directory than `--uploads`' in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
   ('overrides', 'words'),
   [
+    (
+      ['algorithm.name=reg_mean', 'algorithm.num_validation_rows=0'],
+      '`config.algorithm.shrinkage` must be given, such as 0.9, with ',
+    ),
     (
       ['client_work.learning_rate=1'],
       '`--config.client_work.learning_rate` must be as in',
@@ -265,3 +279,89 @@ def test_dense_refuses_text(small_inputs, tmp_path, capsys):
     "`config.algorithm.name` 'dense' requires a corpus of images, found text"
     in capsys.readouterr().err
   )
+
+
+class TestKeptUploadsThatCannotBeSolved:
+  """Refused in one line, before anything is written."""
+
+  @pytest.fixture
+  def run(self, kept, tmp_path):
+    return shutil.copytree(kept, tmp_path / 'kept')
+
+  def _refusal(self, run, tmp_path, capsys, *overrides):
+    solved = tmp_path / 'solved'
+    assert _solve(run, solved, *overrides) == 2
+    *notes, line = capsys.readouterr().err.splitlines()
+    assert not any('error' in note for note in notes)
+    assert not solved.exists()
+    return line
+
+  def _upload(self, run):
+    """Returns the path of the second client's file, and the client."""
+    directory = run / 'uploads' / 'round_00000001'
+    name = sorted(client_state_files.read_manifest(directory))[1]
+    entry = client_state_files.read_manifest(directory)[name]
+    return directory / entry.file, bytes.fromhex(name).decode()
+
+  def test_a_flipped_bit(self, run, tmp_path, capsys):
+    path, client = self._upload(run)
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 4
+    path.write_bytes(content)
+    line = self._refusal(run, tmp_path, capsys)
+    assert line.startswith(
+      f"fedfish: error: The upload of client '{client}' after round 1, "
+      f"'{path}', must have SHA-256 "
+    )
+    assert line.endswith(client_state_files.ADVICE)
+
+  def test_a_file_that_was_cut_off(self, run, tmp_path, capsys):
+    path, client = self._upload(run)
+    size = path.stat().st_size
+    path.write_bytes(path.read_bytes()[:-1])
+    line = self._refusal(run, tmp_path, capsys)
+    assert f"client '{client}'" in line
+    assert f'must have {size} bytes, but has {size - 1}. ' in line
+
+  def test_a_missing_file(self, run, tmp_path, capsys):
+    path, client = self._upload(run)
+    path.unlink()
+    line = self._refusal(run, tmp_path, capsys)
+    assert (
+      f"client '{client}' after round 1, '{path}', cannot be read (" in line
+    )
+
+  @pytest.mark.parametrize('text', [None, 'no JSON', '{"schema_version": 1}'])
+  def test_a_damaged_manifest(self, text, run, tmp_path, capsys):
+    directory = run / 'uploads' / 'round_00000001'
+    path = directory / 'manifest.json'
+    path.unlink() if text is None else path.write_text(text)
+    line = self._refusal(run, tmp_path, capsys)
+    assert f"The uploads in '{directory}' cannot be read (" in line
+
+  def test_uploads_of_another_model(self, run, tmp_path, capsys):
+    override = 'model.preset=fed_net_cnn'
+    line = self._refusal(run, tmp_path, capsys, override)
+    assert '`--config.model.preset` must be as in' in line
+    path = run / 'config.json'
+    path.write_text(path.read_text().replace('"lenet"', '"fed_net_cnn"'))
+    line = self._refusal(run, tmp_path, capsys)
+    assert 'is of another model or method: tensor ' in line
+    assert line.startswith('fedfish: error: The upload of client ')
+
+  def test_a_first_round_that_is_not_finished(self, run, tmp_path, capsys):
+    path = run / 'metrics.csv'
+    whole = path.read_text()
+    header, start, _ = whole.splitlines(keepends=True)
+    wanted = f"'{run}' must have finished its first round, but metrics.csv has"
+    # As while the other run solves, or writes the row.
+    for text in (header + start, whole[:-1]):
+      path.write_text(text)
+      assert wanted in self._refusal(run, tmp_path, capsys)
+
+  def test_another_corpus(self, run, tmp_path, capsys):
+    identity = corpus_identity.read_identity(run)
+    identity = dataclasses.replace(identity, fingerprint='0' * 64)
+    corpus_identity.write_identity(run, identity)
+    line = self._refusal(run, tmp_path, capsys)
+    assert f"must hold the corpus that '{run}' trained on, but " in line

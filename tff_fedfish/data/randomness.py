@@ -36,6 +36,11 @@ def fraction(purpose: str, seed: int, *parts: int | bytes) -> float:
   ) / 2**53
 
 
+def seed_of(purpose: str, seed: int, *parts: int | bytes) -> int:
+  """Returns a seed in [0, 2^31) that is a function of the arguments."""
+  return int.from_bytes(digest(purpose, seed, *parts)[:8], 'big') % _INT32_LIMIT
+
+
 def noise_seeds(
   shuffle_seed: int, round_num: int, client_id: bytes, num_rows: int
 ) -> np.ndarray:

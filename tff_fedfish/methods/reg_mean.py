@@ -15,6 +15,16 @@ class RegMeanConfig(OneShotConfig):
   one of 0.1 and 0.9 that scores better on the validation rows."""
 
 
+def _problems(config):
+  algorithm = config.algorithm
+  if algorithm.shrinkage is not None or algorithm.num_validation_rows:
+    return []
+  return [
+    '`config.algorithm.shrinkage` must be given, such as 0.9, with '
+    'num_validation_rows 0, which leaves nothing to choose it by, found None'
+  ]
+
+
 METHOD = one_shot_method(
   name='reg_mean',
   title='RegMean',
@@ -28,6 +38,7 @@ METHOD = one_shot_method(
   ),
   settings=RegMeanConfig,
   summary_of=lambda config: 'gram',
+  problems=_problems,
   solver='tff_fedfish.one_shot.reg_mean:solve',
   solve_models=lambda config, num_clients: 12,
   hue='#999933',

@@ -9,7 +9,6 @@ import numpy as np
 
 from models.layers import layers_of, matrix_of, with_matrix
 from models.model_shapes import weight_shapes
-from tff_fedfish.errors import UserError
 from tff_fedfish.mathematics import gram_average
 from tff_fedfish.one_shot.solving import SolveContext, SolveResult, Uploads
 
@@ -27,20 +26,11 @@ def solve(
       [inputs, inputs], for every tap of a layer of kind 'matrix'.
     start: Gives dtypes and shapes only.
     context: `settings.shrinkage` is a of the Gram matrices, in [0, 1]. None:
-      the one of 0.1 and 0.9 that `score` likes better.
-
-  Raises:
-    UserError: If there is no `score` to choose by.
+      the one of 0.1 and 0.9 that `score` likes better, 0.9 without a score.
   """
   shrinkages = (context.settings.shrinkage,)
   if shrinkages == (None,):
-    shrinkages = _SHRINKAGES
-    if context.score is None:
-      raise UserError(
-        '`--config.algorithm.shrinkage` is None, which requires validation '
-        'rows to choose it by, but `--config.algorithm.num_validation_rows` is '
-        '0. Set shrinkage, such as to 0.9, or raise num_validation_rows.'
-      )
+    shrinkages = _SHRINKAGES if context.score else _SHRINKAGES[:1]
   layers = [x for x in layers_of(context.shape) if x.kind == 'matrix']
   sums = [None] * len(layers)
   mean = [np.zeros_like(w) for w in start]

@@ -12,9 +12,10 @@ from typing import NamedTuple
 import numpy as np
 
 from models.functional_model import ModelSpec
-from models.model_shapes import ModelShape
+from models.model_shapes import ModelShape, weight_shapes
+from tff_fedfish import upload_sizes
 from tff_fedfish.data.client_ids import client_id_to_text
-from tff_fedfish.errors import FailedError
+from tff_fedfish.errors import UserError
 from tff_fedfish.methods.settings import AlgorithmConfig
 from tff_fedfish.run import client_state_files
 
@@ -36,33 +37,49 @@ class Upload(NamedTuple):
 class Uploads(Sequence[Upload]):
   """Uploads of a round, read from disk when they are asked for, one at a time.
 
-  In the order of the client ids.
+  In the order of the client ids. A file is checked when it is first read.
   """
 
-  def __init__(self, directory: pathlib.Path, summary_names: Sequence[str]):
+  def __init__(
+    self,
+    directory: pathlib.Path,
+    shape: ModelShape,
+    upload: upload_sizes.Upload,
+  ):
     """Reads the manifest.
 
     Args:
       directory: The round's directory.
-      summary_names: Names of the tensors of a summary, in their order.
+      shape: The model's.
+      upload: Says what the summaries hold.
 
     Raises:
-      FailedError: If it cannot be read.
+      UserError: If it cannot be read. Whatever reads a file raises it where
+        that is not as it was written, or of another model.
     """
-    self._directory, self._summary_names = directory, tuple(summary_names)
+    self._directory = directory
+    summary = upload_sizes.summary_shapes(shape, upload)
+    self._summary_names = tuple(summary)
+    self._shapes = {f'{CLIENT_WEIGHT}/0': ()}
+    for name, sizes in (
+      (WEIGHTS, weight_shapes(shape).values()),
+      (SUMMARY, summary.values()),
+    ):
+      self._shapes |= {f'{name}/{i}': size for i, size in enumerate(sizes)}
     try:
       found = client_state_files.read_manifest(directory)
     except (OSError, ValueError) as error:
-      raise FailedError(
-        f'The uploads in {str(directory)!r} cannot be read ({error}). Start '
-        'the run again in another --workdir.'
+      raise UserError(
+        f'The uploads in {str(directory)!r} cannot be read ({error}). '
+        f'{client_state_files.ADVICE}'
       ) from error
+    self._entries = [found[name] for name in sorted(found)]
+    self._is_checked = [False] * len(found)
     self.client_ids = [bytes.fromhex(name) for name in sorted(found)]
-    self._paths = [directory / found[name].file for name in sorted(found)]
     self.num_bytes = sum(entry.num_bytes for entry in found.values())
 
   def __len__(self) -> int:
-    return len(self._paths)
+    return len(self._entries)
 
   def __getitem__(self, index: int) -> Upload:
     tensors = self._tensors(index)
@@ -95,6 +112,11 @@ class Uploads(Sequence[Upload]):
       name: found[path] for name, path in zip(summary, of_summary, strict=True)
     }
 
+  def check(self) -> None:
+    """Reads every file that was not read yet, and nothing into memory."""
+    for index in range(len(self)):
+      self._tensors(index, [])
+
   @property
   def shares(self) -> np.ndarray:
     """p_i = w_i / sum w, float64 [clients]."""
@@ -117,7 +139,14 @@ class Uploads(Sequence[Upload]):
     return client_id_to_text(self.client_ids[index])
 
   def _tensors(self, index, names=None):
-    return client_state_files.read(self._paths[index], names)
+    entry = self._entries[index]
+    path = self._directory / entry.file
+    if not self._is_checked[index]:
+      client_id = self.client_ids[index]
+      client_state_files.require_whole(client_id, path, entry, kind='upload')
+      client_state_files.require_shapes(client_id, path, self._shapes, 'upload')
+      self._is_checked[index] = True
+    return client_state_files.read(path, names)
 
 
 def _position(name):

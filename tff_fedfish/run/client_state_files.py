@@ -46,12 +46,14 @@ class _Manifest:
 
 
 class DamagedStateError(UserError):
-  """A client's state that is not as it was written."""
+  """A client's state or upload that is not as it was written."""
 
-  def __init__(self, client_id: bytes, path: pathlib.Path, what: str):
+  def __init__(
+    self, client_id: bytes, path: pathlib.Path, what: str, kind: str = 'state'
+  ):
     round_num = int(path.parent.name.removeprefix('round_'))
     super().__init__(
-      f'The state of client {client_id_to_text(client_id)!r} after round '
+      f'The {kind} of client {client_id_to_text(client_id)!r} after round '
       f'{round_num}, {str(path)!r}, {what}. {ADVICE}'
     )
 
@@ -201,6 +203,60 @@ def read(
   return tensors
 
 
+def require_whole(
+  client_id: bytes,
+  path: pathlib.Path,
+  entry: ClientFile,
+  *,
+  reads: bool = True,
+  kind: str = 'state',
+) -> None:
+  """Raises DamagedStateError unless a file is as its manifest says.
+
+  Args:
+    client_id: The client.
+    path: The file.
+    entry: Its entry.
+    reads: Whether its bytes are compared, too, not only its size.
+    kind: 'state' or 'upload', for the message.
+  """
+
+  def damaged(what):
+    return DamagedStateError(client_id, path, what, kind)
+
+  try:
+    size = path.stat().st_size
+    if size != entry.num_bytes:
+      raise damaged(f'must have {entry.num_bytes} bytes, but has {size}')
+    if not reads:
+      return
+    with open(path, 'rb') as stream:
+      digest = hashlib.file_digest(stream, 'sha256').hexdigest()
+    if digest != entry.sha256:
+      raise damaged(f'must have SHA-256 {entry.sha256}, but has {digest}')
+  except OSError as error:
+    raise damaged(f'cannot be read ({error.strerror})') from error
+
+
+def require_shapes(
+  client_id: bytes,
+  path: str | os.PathLike,
+  wanted: Mapping[str, tuple[int, ...]],
+  kind: str = 'state',
+) -> None:
+  """Raises UserError unless a client's file has tensors of these shapes."""
+  found = shapes(path)
+  if found != wanted:
+    name = min(
+      name for name in {*found, *wanted} if found.get(name) != wanted.get(name)
+    )
+    raise UserError(
+      f'The {kind} of client {client_id_to_text(client_id)!r} in {str(path)!r} '
+      f'is of another model or method: tensor {name!r} must have shape '
+      f'{_show(wanted.get(name))}, but has {_show(found.get(name))}. {ADVICE}'
+    )
+
+
 def shapes(path: str | os.PathLike) -> dict[str, tuple[int, ...]]:
   """Returns the shape of every tensor of a client's file."""
   from safetensors import safe_open
@@ -216,3 +272,7 @@ def rounded(tensor: np.ndarray, dtype: str) -> np.ndarray:
   if dtype == 'bfloat16' and tensor.dtype == np.float32 and tensor.ndim:
     return tensor.astype(ml_dtypes.bfloat16)
   return tensor
+
+
+def _show(shape):
+  return 'none' if shape is None else str(list(shape))

@@ -21,7 +21,6 @@ from tff_fedfish.run import checkpoints, client_state_files
 from tff_fedfish.run.client_state_files import (
   ADVICE,
   ClientFile,
-  DamagedStateError,
   RoundStates,
 )
 
@@ -97,20 +96,10 @@ class ClientStates:
     version = self._version(client_id, before_round)
     if version is None:
       return None
-    path, key = self._path(version), (client_id, version.round_num)
-    self._require_whole(client_id, version)
-    if key in self._checked:
-      return path
-    with open(path, 'rb') as stream:
-      found = hashlib.file_digest(stream, 'sha256').hexdigest()
-    if found != version.entry.sha256:
-      raise DamagedStateError(
-        client_id,
-        path,
-        f'must have SHA-256 {version.entry.sha256}, but has {found}',
-      )
+    key = client_id, version.round_num
+    self._require_whole(client_id, version, reads=key not in self._checked)
     self._checked.add(key)
-    return path
+    return self._path(version)
 
   def begin(self, round_num: int) -> RoundStates:
     """Returns a writer of the states after a round.
@@ -255,17 +244,10 @@ class ClientStates:
     earlier = [v for v in versions if v.round_num < before_round]
     return earlier[-1] if earlier else None
 
-  def _require_whole(self, client_id, version):
-    path, wanted = self._path(version), version.entry.num_bytes
-    try:
-      found = path.stat().st_size
-    except OSError as error:
-      what = f'cannot be read ({error.strerror})'
-      raise DamagedStateError(client_id, path, what) from error
-    if found != wanted:
-      raise DamagedStateError(
-        client_id, path, f'must have {wanted} bytes, but has {found}'
-      )
+  def _require_whole(self, client_id, version, *, reads=False):
+    client_state_files.require_whole(
+      client_id, self._path(version), version.entry, reads=reads
+    )
 
   def _add(self, round_num, entries):
     for name, entry in entries.items():

@@ -9,8 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from tff_fedfish.data.client_ids import client_id_to_text
-from tff_fedfish.errors import UserError
 from tff_fedfish.run import client_state_files
 from tff_fedfish.run.client_states import ClientStates
 
@@ -103,19 +101,7 @@ def find(
     for slot, specs in slots
     for i, (shape, _) in enumerate(specs)
   }
-  found = client_state_files.shapes(path)
-  if found != expected:
-    name = min(
-      name
-      for name in {*found, *expected}
-      if found.get(name) != expected.get(name)
-    )
-    raise UserError(
-      f'The state of client {client_id_to_text(client_id)!r} in {str(path)!r} '
-      f'is of another model or method: tensor {name!r} must have shape '
-      f'{_show(expected.get(name))}, but has {_show(found.get(name))}. '
-      f'{client_state_files.ADVICE}'
-    )
+  client_state_files.require_shapes(client_id, path, expected)
   return KeptTensors(tuple(slots), os.fspath(path))
 
 
@@ -130,7 +116,3 @@ def _empty(specs):
 
 def _name(slot, index):
   return f'{slot}/{index}'
-
-
-def _show(shape):
-  return 'none' if shape is None else str(list(shape))

@@ -5,19 +5,22 @@ import pathlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
-from tff_fedfish import client_summaries, upload_sizes
+from tff_fedfish import client_summaries
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.errors import UserError
 from tff_fedfish.one_shot import solving
 from tff_fedfish.run import (
   checkpoints,
+  corpus_identity,
   learning_setup,
   metrics_files,
   run_directory,
 )
 from tff_fedfish.run.cohort_data import TrainingClient
+from tff_fedfish.run.corpus_identity import CorpusIdentity
 
 DIRECTORY_NAME = 'uploads'
 
@@ -26,14 +29,15 @@ class KeptUploads:
   """The uploads of the first round of a run, in the form of another method."""
 
   def __init__(self, run: pathlib.Path, config: TrainConfig):
-    """Reads the manifest.
+    """Reads the manifest, and all files once to check them.
 
     Args:
       run: Directory of the run that kept its uploads.
       config: The config to solve with.
 
     Raises:
-      UserError: If there are no uploads, or they do not hold what is needed.
+      UserError: If there are no uploads, they are not as they were written, or
+        they do not hold what is needed.
     """
     self._config, self._run = config, run
     source = run_directory.read_config(run)
@@ -48,9 +52,26 @@ class KeptUploads:
         f'has no {str(path)!r}. Train it with '
         '`--config.algorithm.keeps_uploads=true`.'
       )
-    self._uploads = solving.Uploads(
-      path, upload_sizes.summary_shapes(config.model_shape(), self._given)
-    )
+    weighting = source.algorithm.client_weighting
+    if config.algorithm.client_weighting != weighting:
+      raise UserError(
+        '`--config.algorithm.client_weighting` must be that of '
+        f'{str(run)!r}, {weighting!r}, whose uploads hold the weights, found '
+        f'{config.algorithm.client_weighting!r}. Leave it out.'
+      )
+    rows = metrics_files.read_metrics(run / 'metrics.csv', drops_cut_off=True)
+    if not (first := [row for row in rows if row['round'] == 1]):
+      raise UserError(
+        f'{str(run)!r} must have finished its first round, but metrics.csv has '
+        'no row of it. Wait for the run to finish, or continue it.'
+      )
+    self._train_metrics = {
+      name: value
+      for name, value in first[0].items()
+      if name.startswith('train/')
+    }
+    self._uploads = solving.Uploads(path, config.model_shape(), self._given)
+    self._uploads.check()
     if self._given.compression not in ('none', self._wanted.compression) or (
       self._given.compression != 'none' and not self._has_summary
     ):
@@ -78,12 +99,25 @@ class KeptUploads:
       "clients' data."
     )
 
+  def require_corpus(self, identity: CorpusIdentity) -> None:
+    """Raises UserError unless a corpus is the one that clients trained on."""
+    trained_on = corpus_identity.read_identity(self._run)
+    if trained_on and trained_on.fingerprint != identity.fingerprint:
+      raise UserError(
+        '`--config.data.directory` must hold the corpus that '
+        f'{str(self._run)!r} trained on, but '
+        f'{self._config.data.directory!r} holds another. Name that corpus.'
+      )
+
   def hand_on(
     self,
     clients: Sequence[TrainingClient],
     on_client_output: Callable[[int, Any], None],
   ) -> dict[str, Any]:
     """Hands on the uploads as if the clients had just trained.
+
+    A client whose summary is computed and not finite is left out, and counted
+    in `train/num_non_finite_clients`, as in training.
 
     Args:
       clients: The cohort of the first round.
@@ -95,12 +129,16 @@ class KeptUploads:
     by_id = {
       client_id: i for i, client_id in enumerate(self._uploads.client_ids)
     }
+    metrics = dict(self._train_metrics)
     for index, client in enumerate(clients):
       if client.client_id not in by_id:
         # It was dropped there.
         continue
       upload = self._uploads[by_id[client.client_id]]
       weights, summary = self._converted(client, upload)
+      if not all(np.isfinite(tensor).all() for tensor in summary):
+        metrics['train/num_non_finite_clients'] += 1
+        continue
       on_client_output(
         index,
         {
@@ -110,12 +148,7 @@ class KeptUploads:
           solving.SUMMARY: summary,
         },
       )
-    (row,) = (
-      row
-      for row in metrics_files.read_metrics(self._run / 'metrics.csv')
-      if row['round'] == 1
-    )
-    return {k: v for k, v in row.items() if k.startswith('train/')}
+    return metrics
 
   @property
   def _has_summary(self):

@@ -10,7 +10,7 @@ from typing import Any
 import tensorflow_federated as tff
 
 from models.model_shapes import weight_shapes
-from tff_fedfish import upload_sizes
+from tff_fedfish.data import randomness
 from tff_fedfish.evaluation import server_validation
 from tff_fedfish.methods.method import load
 from tff_fedfish.one_shot.solving import SolveContext, Uploads
@@ -35,7 +35,7 @@ class ServerSolve(RoundCallback):
   """Streams a round's uploads to RUN/uploads, and solves for the new weights.
 
   Uploads of a round count from their rename on. A run that is resumed computes
-  the round again, uploads included, unless its row was written. Where the
+  the rounds after its checkpoint again, uploads included. Where the
   method has no solver this does nothing.
   """
 
@@ -108,15 +108,15 @@ class ServerSolve(RoundCallback):
       return dataclasses.replace(done, metrics=done.metrics | none)
     config = self._run.config
     shape = config.model_shape()
-    uploads = Uploads(
-      path, tuple(upload_sizes.summary_shapes(shape, self._upload))
-    )
+    uploads = Uploads(path, shape, self._method.upload(config))
     context = SolveContext(
       settings=config.algorithm,
       shape=shape,
       model=learning_setup.build_model(config),
       score=self._validation_score(),
-      seed=config.seeds.split_seed,
+      seed=randomness.seed_of(
+        'server_solve', config.seeds.split_seed, done.round_num
+      ),
     )
     start = uploads.mean()
     average = None if context.score is None else context.score(start)
@@ -152,10 +152,6 @@ class ServerSolve(RoundCallback):
       return
     with contextlib.suppress(FileNotFoundError):
       shutil.rmtree(self._path(done.round_num))
-
-  @property
-  def _upload(self):
-    return self._method.upload(self._run.config)
 
   def _path(self, round_num):
     return checkpoints.path_of(self.directory, round_num)

@@ -57,6 +57,8 @@ def train(
     if checked.is_finished:
       print(f'The run in {str(workdir)!r} is finished.', file=sys.stderr)
       return 0
+    if kept_uploads is not None:
+      kept_uploads.require_corpus(checked.identity)
     run_checks.print_warnings(config, workdir, split=checked.split)
     run_checks.print_unknown_tokens(checked)
     if checked.start is not None:
@@ -104,6 +106,11 @@ def solve(
   if workdir is None:
     workdir = run.with_name(f'{run.name}_{config.algorithm.name}')
     print(f'Run: {workdir}')
+  if pathlib.Path(workdir).resolve() == run:
+    raise UserError(
+      f'`--workdir` must be another directory than `--uploads`, {str(run)!r}. '
+      'Name a new one.'
+    )
   # Late: it imports TensorFlow.
   from tff_fedfish.training.kept_uploads import KeptUploads
 
