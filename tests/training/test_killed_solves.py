@@ -14,6 +14,8 @@ from stateful_runs import assert_same_run
 _SHARED = {
   'client_work__num_local_epochs': 1,
   'algorithm__num_validation_rows': 20,
+  'server__optimizer': 'sgd',
+  'server__learning_rate': 1.0,
   'training__num_rounds': 2,
   'evaluation__every_num_rounds': 1,
   'checkpoints__every_num_rounds': 1,

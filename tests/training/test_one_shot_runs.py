@@ -28,6 +28,8 @@ _SETTINGS = dict(
   algorithm__num_validation_rows=20,
   cohorts__cohort_size=None,
   model__preset='lenet',
+  server__optimizer='sgd',
+  server__learning_rate=1.0,
   training__num_rounds=1,
 )
 
@@ -170,7 +172,8 @@ def test_solving_again_gives_the_same_bits(kept, tmp_path, capsys):
 
 def test_solving_to_compress(kept, small_images, tmp_path):
   run, trained = tmp_path / 'run', tmp_path / 'trained'
-  assert _solve(kept, run, 'algorithm.compression=paper') == 0
+  settings = ['algorithm.compression=paper', 'algorithm.keeps_uploads=true']
+  assert _solve(kept, run, *settings) == 0
   assert _train(small_images, trained, algorithm__compression='paper') == 0
   for found, wanted in zip(_weights(run), _weights(trained), strict=True):
     np.testing.assert_allclose(found, wanted, atol=1e-5)
@@ -193,6 +196,10 @@ def test_a_run_is_not_solved_into_itself(kept, capsys):
     (
       ['client_work.learning_rate=1'],
       '`--config.client_work.learning_rate` must be as in',
+    ),
+    (
+      ['algorithm.client_weighting=uniform'],
+      '`--config.algorithm.client_weighting` must be that of',
     ),
     (['algorithm.name=fed_avg'], 'must be a one-shot method, found'),
     (
@@ -217,7 +224,7 @@ def test_a_run_without_uploads(small_image_run, tmp_path, capsys):
     in capsys.readouterr().err
   )
   assert _solve(tmp_path / 'nothing', tmp_path / 'run') == 2
-  assert 'must hold the config of a run' in capsys.readouterr().err
+  assert "/nothing' must be a run with the uploads" in capsys.readouterr().err
 
 
 def test_clients_that_are_not_finite_upload_nothing(small_images, tmp_path):
@@ -261,6 +268,8 @@ def test_one_client_is_returned(small_images, tmp_path):
 def test_text(name, settings, small_inputs, tmp_path):
   run = tmp_path / 'run'
   settings = settings | {
+    'server__optimizer': 'sgd',
+    'server__learning_rate': 1.0,
     'algorithm__name': name,
     'algorithm__num_validation_rows': 10,
     'training__num_rounds': 1,
@@ -272,13 +281,40 @@ def test_text(name, settings, small_inputs, tmp_path):
   assert int(row['one_shot/num_uploads']) > 1
 
 
-def test_dense_refuses_text(small_inputs, tmp_path, capsys):
-  code = small_runs.train(small_inputs, tmp_path / 'x', algorithm__name='dense')
+@pytest.mark.parametrize(
+  ('settings', 'words'),
+  [
+    (
+      {'algorithm__name': 'dense'},
+      "`config.algorithm.name` 'dense' requires a corpus of images, found text",
+    ),
+    (
+      {'algorithm__name': 'fisher_merge', 'algorithm__labels': 'exact'},
+      "`config.algorithm.labels` must be 'drawn' or 'auto' with a corpus of "
+      "text, whose vocabulary is too large to sum over, found 'exact'",
+    ),
+    (
+      {'server__optimizer': 'adam'},
+      "`config.server.optimizer` must be 'sgd' with algorithm.name "
+      "'fed_fisher', found 'adam'",
+    ),
+    (
+      {'client_work__max_delta_norm': 1.0},
+      '`config.client_work.max_delta_norm` must be None with algorithm.name '
+      "'fed_fisher', found 1.0",
+    ),
+    (
+      {'algorithm__solve_memory_bytes': 1000},
+      "`config.algorithm.solver` 'adam' holds the factors of 8 clients, ",
+    ),
+  ],
+)
+def test_refused_settings(settings, words, small_inputs, tmp_path, capsys):
+  plain = {'algorithm__name': 'fed_fisher', 'server__optimizer': 'sgd'}
+  plain |= {'server__learning_rate': 1.0, 'cohorts__cohort_size': 8}
+  code = small_runs.train(small_inputs, tmp_path / 'x', **plain | settings)
   assert code == 2
-  assert (
-    "`config.algorithm.name` 'dense' requires a corpus of images, found text"
-    in capsys.readouterr().err
-  )
+  assert words in capsys.readouterr().err
 
 
 class TestKeptUploadsThatCannotBeSolved:

@@ -35,6 +35,8 @@ _SETTINGS = dict(
   client_work__num_local_epochs=6,
   cohorts__cohort_size=None,
   model__preset='lenet',
+  server__optimizer='sgd',
+  server__learning_rate=1.0,
   training__num_rounds=1,
 )
 

@@ -46,12 +46,6 @@ class KeptUploads:
       config.method.upload(config),
     )
     path = checkpoints.path_of(run / DIRECTORY_NAME, 1)
-    if self._given is None or not path.exists():
-      raise UserError(
-        f'{str(run)!r} must be a run with the uploads of its first round, but '
-        f'has no {str(path)!r}. Train it with '
-        '`--config.algorithm.keeps_uploads=true`.'
-      )
     weighting = source.algorithm.client_weighting
     if config.algorithm.client_weighting != weighting:
       raise UserError(

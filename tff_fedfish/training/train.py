@@ -1,6 +1,7 @@
 """`fedfish train` and its dry run: open, check, build, run the rounds left."""
 
 import contextlib
+import dataclasses
 import json
 import os
 import pathlib
@@ -15,7 +16,7 @@ from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.errors import UserError
 from tff_fedfish.planning import client_steps, plan
 from tff_fedfish.progress import Stages
-from tff_fedfish.run import run_directory
+from tff_fedfish.run import checkpoints, run_directory
 from tff_fedfish.training import run_checks
 
 if typing.TYPE_CHECKING:
@@ -91,18 +92,38 @@ def solve(
       needed. See also `train`.
   """
   run = pathlib.Path(uploads).resolve()
-  if run.name == 'uploads':
+  if run.name == 'uploads' and not (run / run_directory.CONFIG_NAME).exists():
     run = run.parent
+  kept = checkpoints.path_of(run / 'uploads', 1)
+  if not kept.exists():
+    raise UserError(
+      f'`--uploads` {str(uploads)!r} must be a run with the uploads of its first '
+      f'round, but {str(kept)!r} does not exist. Train it with '
+      '`--config.algorithm.keeps_uploads=true`.'
+    )
   config = config_loading.load_run_config(
     run / run_directory.CONFIG_NAME,
     [*overrides, '--config.training.num_rounds=1'],
     run_directory.MAY_CHANGE,
+  )
+  config = dataclasses.replace(
+    config,
+    # No client trains, also not to measure the barrier.
+    evaluation=dataclasses.replace(
+      config.evaluation,
+      barrier_every_num_rounds=0,
+      diagnostics_every_num_rounds=0,
+    ),
   )
   if config.method.solver is None:
     raise UserError(
       '`--config.algorithm.name` must be a one-shot method, found '
       f'{config.algorithm.name!r}, which has no solver.'
     )
+  if not any('algorithm.keeps_uploads' in text for text in overrides):
+    # A copy of the same uploads is kept only where it is asked for.
+    algorithm = dataclasses.replace(config.algorithm, keeps_uploads=False)
+    config = dataclasses.replace(config, algorithm=algorithm)
   if workdir is None:
     workdir = run.with_name(f'{run.name}_{config.algorithm.name}')
     print(f'Run: {workdir}')
