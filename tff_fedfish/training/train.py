@@ -97,8 +97,8 @@ def solve(
   kept = checkpoints.path_of(run / 'uploads', 1)
   if not kept.exists():
     raise UserError(
-      f'`--uploads` {str(uploads)!r} must be a run with the uploads of its first '
-      f'round, but {str(kept)!r} does not exist. Train it with '
+      f'`--uploads` {str(uploads)!r} must be a run with the uploads of its '
+      f'first round, but {str(kept)!r} does not exist. Train it with '
       '`--config.algorithm.keeps_uploads=true`.'
     )
   config = config_loading.load_run_config(
