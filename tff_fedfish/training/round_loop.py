@@ -227,9 +227,7 @@ class _RoundLoop:
       run.process, run.position.state, config, round_num
     )
     done = self._train_clients(round_num, state, clients, write_line)
-    state_after, solved, timings = self._server.solve(
-      round_num, done.state, write_line
-    )
+    state_after, solved, timings = self._server.solve(done)
     metrics = done.metrics | solved
     if config.method.requires_all_clients(config):
       _require_all_clients(round_num, config, clients, done, metrics)

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow_federated as tff
 
 from tff_fedfish.evaluation import server_validation
@@ -87,15 +88,20 @@ class ServerSolve(RoundCallback):
       self._writer = None
 
   def solve(
-    self, round_num: int, state: Any, write_line: Callable[[str], None]
+    self, done: FinishedRound
   ) -> tuple[Any, dict[str, Any], dict[str, Any]]:
     """Returns the state with the solution as its weights, metrics and timings.
 
-    Without an upload the state stays as it is.
+    Without an upload the state stays as it is. Where the solution is not finite
+    it is that before the round, and the metrics say so.
+
+    Args:
+      done: The round, its clients trained.
 
     Raises:
       OSError: If the uploads cannot be written or read.
     """
+    state, round_num = done.state, done.round_num
     if self._writer is None:
       return state, {}, {}
     begin = time.monotonic()
@@ -115,20 +121,22 @@ class ServerSolve(RoundCallback):
     )
     start = uploads.mean()
     average = None if context.score is None else context.score(start)
-    write_line(f'Round {round_num}: solving over {len(uploads)} uploads')
+    done.write_line(f'Round {round_num}: solving over {len(uploads)} uploads')
     result = load(self._method.solver)(uploads, start, context)
     found = None if context.score is None else context.score(result.weights)
-    weights = tff.learning.models.ModelWeights(tuple(result.weights), ())
     values = len(uploads), average, found, result.best_step, result.residual
+    metrics = dict(zip(round_metrics.ONE_SHOT_NAMES, values, strict=True))
+    if all(np.all(np.isfinite(weight)) for weight in result.weights):
+      weights = tff.learning.models.ModelWeights(tuple(result.weights), ())
+      state = self._run.process.set_model_weights(state, weights)
+    else:
+      state = done.state_before
+      metrics['train/update_is_non_finite'] = 1
     timings = {
       'solve_seconds': time.monotonic() - begin,
       'upload_bytes': uploads.num_bytes,
     }
-    return (
-      self._run.process.set_model_weights(state, weights),
-      dict(zip(round_metrics.ONE_SHOT_NAMES, values, strict=True)),
-      timings,
-    )
+    return state, metrics, timings
 
   def record(self, done: FinishedRound) -> None:
     """Removes the uploads of a round that counts, unless they are kept.
