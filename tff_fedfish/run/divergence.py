@@ -66,7 +66,8 @@ class RoundHistory:
     num_rejected = round_metrics.num_rejected_clients(row)
     what = f'{num_rejected} of {row["train/num_clients"]} clients have no'
     if row['train/update_is_non_finite']:
-      what = 'the mean of the clients is no'
+      is_solved = row.get(round_metrics.ONE_SHOT_NAMES[0])
+      what = f'the {"solution" if is_solved else "mean of the clients"} is no'
     limit = f', the run stops at {self._limit}' if self._limit else ''
     return (
       f'Round {self._last_round}: non-finite, {what} finite update; the model '

@@ -118,8 +118,10 @@ class KeptUploads:
       on_client_output: As of `RoundOptions`.
 
     Returns:
-      The training columns of metrics.csv, those of the other run.
+      The training columns of metrics.csv, those of the other run. A client
+      whose summary is not finite counts as there.
     """
+    metrics = dict(self._train_metrics)
     by_id = {
       client_id: i for i, client_id in enumerate(self._uploads.client_ids)
     }
@@ -130,13 +132,12 @@ class KeptUploads:
         continue
       upload = self._uploads[by_id[client.client_id]]
       weights, summary = self._converted(client, upload)
-      if not all(np.isfinite(tensor).all() for tensor in summary):
-        metrics['train/num_non_finite_clients'] += 1
-        continue
+      is_valid = all(np.all(np.isfinite(t)) for t in (*weights, *summary))
+      metrics['train/num_non_finite_clients'] += not is_valid
       on_client_output(
         index,
         {
-          'is_valid': 1,
+          'is_valid': is_valid,
           solving.CLIENT_WEIGHT: (upload.client_weight,),
           solving.WEIGHTS: weights,
           solving.SUMMARY: summary,

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow_federated as tff
 
 from models.model_shapes import weight_shapes
@@ -92,7 +93,11 @@ class ServerSolve(RoundCallback):
   def solve(self, done: FinishedRound) -> FinishedRound:
     """Returns a round with the solution as its weights.
 
-    Without an upload they stay as they are.
+    Without an upload they stay as they are. Where the solution is not finite
+    they are those before the round, and the metrics say so.
+
+    Args:
+      done: The round, its clients trained.
 
     Raises:
       OSError: If the uploads cannot be written or read.
@@ -135,6 +140,9 @@ class ServerSolve(RoundCallback):
       done, metrics=done.metrics | metrics, timings=done.timings | timings
     )
     weights = tuple(result.weights)
+    if not all(np.all(np.isfinite(weight)) for weight in weights):
+      metrics = done.metrics | {'train/update_is_non_finite': 1}
+      return dataclasses.replace(done, state=done.state_before, metrics=metrics)
     if [w.shape for w in weights] != list(weight_shapes(shape).values()):
       return dataclasses.replace(done, weights=weights)
     state = self._run.process.set_model_weights(

@@ -1,0 +1,192 @@
+"""One-shot runs: full disks, broken or few clients, no rows at the server."""
+
+import csv
+import subprocess
+
+import numpy as np
+import pytest
+import small_image_runs
+from stateful_runs import assert_same_run
+
+from tff_fedfish.cli.main import main
+from tff_fedfish.one_shot.solving import Uploads
+from tff_fedfish.run import checkpoints, learning_setup, run_directory
+
+_SETTINGS = dict(
+  algorithm__num_validation_rows=0,
+  client_work__num_local_epochs=1,
+  cohorts__cohort_size=None,
+  evaluation__every_num_rounds=0,
+  model__preset='lenet',
+  training__num_rounds=1,
+)
+_METHODS = {
+  'fed_fisher': dict(algorithm__num_solver_steps=5),
+  'fisher_merge': {},
+  'reg_mean': dict(algorithm__shrinkage=0.9),
+  'ot_fusion': {},
+  'dense': dict(
+    algorithm__num_outer_epochs=1, algorithm__num_generator_steps=1
+  ),
+}
+
+
+def _train(images, workdir, name, **settings):
+  """Returns the exit code."""
+  settings = _SETTINGS | dict(algorithm__name=name) | _METHODS[name] | settings
+  return small_image_runs.train(images, workdir, **settings)
+
+
+def _row(run):
+  with open(run / 'metrics.csv', newline='') as file:
+    return list(csv.DictReader(file))[-1]
+
+
+def _weights(run, round_num=1):
+  found = checkpoints.load_checkpoint(
+    checkpoints.path_of(run / 'checkpoints', round_num),
+    learning_setup.TRAINABLE_PREFIX,
+  )
+  return list(found.tensors.values())
+
+
+def _uploads(run):
+  config = run_directory.read_config(run)
+  return Uploads(
+    run / 'uploads' / 'round_00000001',
+    config.model_shape(),
+    config.method.upload(config),
+  )
+
+
+def _remount(disk, options):
+  command = ['mount', '-o', f'remount,{options}', str(disk)]
+  subprocess.run(command, check=True)
+
+
+def test_a_disk_that_fills_up_in_an_upload(
+  small_images, small_disk, tmp_path, capsys
+):
+  # Round 0 takes 177 KB, and so does every upload.
+  run = small_disk / 'run'
+  assert _train(small_images, run, 'ot_fusion') == 1
+  line = capsys.readouterr().err.splitlines()[-1]
+  assert line.startswith('fedfish: failed: [Errno 28] No space left on device')
+  assert '/uploads/.round_00000001.' in line
+  assert not list((run / 'uploads').iterdir())
+  _remount(small_disk, 'size=4m')
+  assert _train(small_images, run, 'ot_fusion') == 0
+  whole = tmp_path / 'whole'
+  assert _train(small_images, whole, 'ot_fusion') == 0
+  assert_same_run(run, whole)
+
+
+def test_a_disk_that_is_read_only(small_images, small_disk, tmp_path, capsys):
+  run = small_disk / 'run'
+  _remount(small_disk, 'size=4m')
+  kept = dict(algorithm__keeps_uploads=True)
+  assert _train(small_images, run, 'ot_fusion', **kept) == 0
+  _remount(small_disk, 'ro')
+  arguments = [
+    'solve',
+    '--uploads',
+    str(run),
+    '--config.algorithm.name=reg_mean',
+  ]
+  arguments.append('--config.algorithm.shrinkage=0.9')
+  # Its uploads are read, but nothing is written beside them.
+  capsys.readouterr()
+  assert main(arguments) == 2
+  assert capsys.readouterr().err.splitlines()[-1] == (
+    f"fedfish: error: `--workdir` must be writable, but '{run}_reg_mean' is "
+    'not (Read-only file system). Name another directory, or change its '
+    'permissions.'
+  )
+  assert main([*arguments, '--workdir', str(tmp_path / 'solved')]) == 0
+  assert _row(tmp_path / 'solved')['one_shot/num_uploads'] == '4'
+
+
+def test_clients_whose_summary_is_not_finite(small_images, tmp_path):
+  # One huge step: weights are some 1e19, activations overflow.
+  settings = dict(
+    client_work__local_batch_size=6, client_work__learning_rate=1e20
+  )
+  run, kept = tmp_path / 'run', tmp_path / 'kept'
+  assert _train(small_images, run, 'fisher_merge', **settings) == 0
+  settings |= dict(algorithm__keeps_uploads=True)
+  assert _train(small_images, kept, 'ot_fusion', **settings) == 0
+  assert _row(kept)['train/num_non_finite_clients'] == '0'
+  assert _row(kept)['one_shot/num_uploads'] == '4'
+  solved = tmp_path / 'solved'
+  arguments = ['solve', '--uploads', str(kept), '--workdir', str(solved)]
+  assert main([*arguments, '--config.algorithm.name=fisher_merge']) == 0
+  for found in (run, solved):
+    assert _row(found)['train/num_non_finite_clients'] == '4'
+    assert _row(found)['one_shot/num_uploads'] == '0'
+    for one, other in zip(_weights(found), _weights(found, 0), strict=True):
+      np.testing.assert_array_equal(one, other)
+
+
+def test_a_solution_that_is_not_finite(small_images, tmp_path, capsys):
+  run = tmp_path / 'run'
+  settings = dict(
+    algorithm__solver_learning_rate=1e30, algorithm__tries_average=False
+  )
+  assert _train(small_images, run, 'fed_fisher', **settings) == 0
+  assert 'non-finite, the solution is no finite update; the model stays' in (
+    capsys.readouterr().err
+  )
+  assert _row(run)['train/update_is_non_finite'] == '1'
+  for one, other in zip(_weights(run), _weights(run, 0), strict=True):
+    np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('name', _METHODS)
+class TestEveryMethod:
+  """Without rows at the server."""
+
+  def test_an_empty_client(self, name, small_images, tmp_path):
+    # Of 5, 6, 6 and 6 images batches of 6 leave the first without any.
+    settings = dict(
+      client_work__local_batch_size=6,
+      data__client_batches='full_only',
+      algorithm__keeps_uploads=True,
+    )
+    run = tmp_path / 'run'
+    assert _train(small_images, run, name, **settings) == 0
+    row = _row(run)
+    assert row['train/num_empty_clients'] == '1'
+    assert row['train/num_non_finite_clients'] == '0'
+    assert row['one_shot/num_uploads'] == '3'
+    np.testing.assert_allclose(_uploads(run).shares, [1 / 3] * 3)
+
+  def test_one_client(self, name, small_images, tmp_path):
+    run = tmp_path / 'run'
+    settings = dict(cohorts__cohort_size=1, algorithm__keeps_uploads=True)
+    assert _train(small_images, run, name, **settings) == 0
+    (upload,) = _uploads(run)
+    for found, wanted in zip(_weights(run), upload.weights, strict=True):
+      if name == 'dense':
+        # A student is trained all the same.
+        assert np.isfinite(found).all()
+      else:
+        np.testing.assert_allclose(found, wanted, atol=1e-5)
+
+  def test_local_steps_in_micro_batches(self, name, small_images, tmp_path):
+    settings = dict(
+      client_work__num_local_steps=2,
+      client_work__max_sequences_per_client=None,
+      algorithm__keeps_uploads=True,
+    )
+    whole, run = tmp_path / 'whole', tmp_path / 'run'
+    assert _train(small_images, whole, name, **settings) == 0
+    settings |= dict(client_work__micro_batch_size=2)
+    assert _train(small_images, run, name, **settings) == 0
+    for one, other in zip(_uploads(run), _uploads(whole), strict=True):
+      assert one.client_weight == other.client_weight
+      for found, wanted in (
+        *zip(one.weights, other.weights, strict=True),
+        *((one.summary[n], other.summary[n]) for n in other.summary),
+      ):
+        np.testing.assert_allclose(found, wanted, rtol=1e-3, atol=1e-5)
