@@ -9,6 +9,7 @@ docs/experiments/one_shot.md has the results.
       --input 'tff_fedfish/corpora/debian_descriptions/c4-train.*.json.gz'
   fedfish train --config debian_one_shot --workdir runs/pretrained \
       --config.algorithm.name=fed_avg --config.training.num_rounds=60 \
+      --config.client_work.learning_rate=0.03 \
       --config.training.start_from=None --config.server.learning_rate=0.7 \
       --config.server.momentum=0.9 --config.server.nesterov=true
   fedfish train --config debian_one_shot --workdir runs/merged
@@ -22,13 +23,17 @@ def get_config() -> ConfigDict:
   config = ConfigDict(
     dict(
       algorithm=dict(
-        name='fed_fisher', solver='conjugate_gradient', keeps_uploads=True
+        name='fed_fisher',
+        solver='conjugate_gradient',
+        # The server has no text of its own.
+        num_validation_rows=0,
+        keeps_uploads=True,
       ),
       client_work=dict(
         num_local_epochs=3,
         local_batch_size=4,
         max_sequences_per_client=64,
-        learning_rate=0.03,
+        learning_rate=0.1,
       ),
       server=dict(
         optimizer='sgd', learning_rate=1.0, momentum=0.0, nesterov=False

@@ -118,10 +118,8 @@ class KeptUploads:
       on_client_output: As of `RoundOptions`.
 
     Returns:
-      The training columns of metrics.csv, those of the other run. A client
-      whose summary is not finite counts as there.
+      The training columns of metrics.csv, those of the other run.
     """
-    metrics = dict(self._train_metrics)
     by_id = {
       client_id: i for i, client_id in enumerate(self._uploads.client_ids)
     }
