@@ -25,6 +25,7 @@ def get_config() -> ConfigDict:
       algorithm=dict(
         name='fed_fisher',
         solver='conjugate_gradient',
+        num_solver_steps=200,
         # The server has no text of its own.
         num_validation_rows=0,
         keeps_uploads=True,

@@ -28,7 +28,7 @@ from tff_fedfish.mathematics import quadratic
 from tff_fedfish.one_shot.solving import SolveContext, SolveResult, Uploads
 from tff_fedfish.printing import format_bytes
 
-_TOLERANCE = 1e-4
+_TOLERANCE = 1e-5
 
 Weights = tuple[np.ndarray, ...]
 
