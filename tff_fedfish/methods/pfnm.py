@@ -17,12 +17,12 @@ from tff_fedfish.methods.one_shot import (
 class PfnmConfig(OneShotConfig):
   """Settings of PFNM."""
 
-  sigma: float = number(0.1, above=0)
-  """Standard deviation of a client's neuron around the global one, > 0; smaller
-  values widen hidden layers. Published: 1, far above most weights, where hardly
-  any layer grows. Unit: that of weights."""
-  sigma0: float = number(0.1, above=0)
-  """Standard deviation of global neurons around 0, > 0. Published: 1. Unit:
+  sigma: float = number(1.0, above=0)
+  """Standard deviation of a client's neuron around the global one, > 0. 1 as
+  published is far above most weights; smaller values widen hidden layers. Unit:
+  that of weights."""
+  sigma0: float = number(1.0, above=0)
+  """Standard deviation of global neurons around 0, > 0. 1 as published. Unit:
   that of weights."""
   gamma: float = number(7.0, above=0)
   """Expected number of neurons per client and layer in the prior, > 0."""
