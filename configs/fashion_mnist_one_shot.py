@@ -3,8 +3,8 @@
 Five clients whose shares of the classes are drawn from Dirichlet(0.1) train for
 30 epochs, once. `--config.algorithm.name` chooses how the server makes one
 model of theirs: fed_fisher, fisher_merge, reg_mean, ot_fusion, pfnm or dense;
-`fedfish solve` does so again over the same clients. Some seven minutes on two
-CPU cores.
+`fedfish solve` does so again over the same clients. Some three minutes on
+two CPU cores.
 
 The directory holds Fashion-MNIST's four files, as their owner publishes them.
 """
