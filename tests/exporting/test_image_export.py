@@ -136,6 +136,7 @@ def test_config(exported):
     'name': 'emnist_cnn',
     'num_classes': 10,
     'image_shape': [28, 28, 1],
+    'widths': None,
   }
   assert 'vocabulary' not in config
   assert config['run']['data']['directory'] == 'raw'

@@ -141,7 +141,12 @@ def test_evaluation_and_export(wide, small_images, checked, tmp_path):
   widths = _checkpoint(wide).contents['model_widths']
   assert config['model']['widths'] == widths
   num_weights = sum(weight.size for weight in _weights(wide))
-  assert f'of {num_weights:,} parameters' in (output / 'README.md').read_text()
+  card = ' '.join((output / 'README.md').read_text().split())
+  units = ', '.join(map(str, widths))
+  assert (
+    f'The network `lenet` with hidden layers of {units} units, of '
+    f'{num_weights:,} parameters'
+  ) in card
   kept = safetensors.numpy.load_file(output / 'model.safetensors')
   images = halves[0].batch_features()['x']['image']
   loaded = tf.saved_model.load(str(output / 'saved_model'))
@@ -236,13 +241,20 @@ def test_without_growth_the_model_is_the_clients(small_images, tmp_path):
     ),
     (dict(model__preset='tiny'), '`config.model.preset` must be one of emnist'),
     (
+      dict(model__preset='tiny', algorithm__name='fed_fisher'),
+      '`config.model.preset` must be one of emnist',
+    ),
+    (
       dict(algorithm__max_growth=0.5),
       '`config.algorithm.max_growth` must be finite and at least 1, found',
     ),
   ],
 )
 def test_refused_settings(settings, words, small_images, tmp_path, capsys):
-  assert _train(small_images, tmp_path / 'x', **settings) == 2
+  settings = _SETTINGS | settings
+  if settings['algorithm__name'] != 'pfnm':
+    settings = {k: v for k, v in settings.items() if 'sigma' not in k}
+  assert small_image_runs.train(small_images, tmp_path / 'x', **settings) == 2
   error = capsys.readouterr().err
   assert words in error
   assert len(error.splitlines()) == 1

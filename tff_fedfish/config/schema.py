@@ -294,6 +294,9 @@ def _problems_of_method(config):
       f'`config.algorithm` must be a {expected.__name__} with algorithm.name '
       f'{config.algorithm.name!r}, found a {found.__name__}'
     ]
+  # Methods may ask for the model's shape, which then there is none.
+  if _problems_of_model(config):
+    return []
   return config.method.problems(config)
 
 

@@ -3,7 +3,6 @@
 import dataclasses
 from typing import Any, Literal
 
-from models.image_model_config import IMAGE_MODELS
 from models.permutations import is_chain
 from tff_fedfish.config_fields import number
 from tff_fedfish.methods.one_shot import (
@@ -34,13 +33,12 @@ class PfnmConfig(OneShotConfig):
 
 
 def _problems(config: Any) -> list[str]:
-  problems, preset = image_problems(config), config.model.preset
-  if not problems and preset in IMAGE_MODELS:
-    if not is_chain(config.model_shape()):
-      problems.append(
-        '`config.model.preset` must be a model without residuals with '
-        f"algorithm.name 'pfnm', found {preset!r}"
-      )
+  problems = image_problems(config)
+  if not problems and not is_chain(config.model_shape()):
+    problems.append(
+      '`config.model.preset` must be a model without residuals with '
+      f"algorithm.name 'pfnm', found {config.model.preset!r}"
+    )
   if config.training.num_rounds != 1:
     problems.append(
       "`config.training.num_rounds` must be 1 with algorithm.name 'pfnm', "
@@ -51,9 +49,10 @@ def _problems(config: Any) -> list[str]:
 
 
 def _solve_models(config: Any, num_clients: int) -> float:
-  """Returns models held: a layer's vectors in two types, and wider sums."""
+  """Returns models held: a layer's vectors, wider sums and an upload."""
   growth = config.algorithm.max_growth
-  return 3 * growth * num_clients + 8 * growth**2
+  # Vectors are held in float32 and float64, whose inputs may have grown.
+  return 3 * growth * num_clients + 8 * growth**2 + 1
 
 
 METHOD = one_shot_method(
