@@ -68,12 +68,12 @@ def evaluate(
       tokenizer = run_inputs.open_tokenizer(config, vocabulary)
   found = checkpoints.load_checkpoint(checkpoint_path, None, verify=False)
   run_directory.require_same_run(found, config, tokenizer, vocabulary)
-  is_wider = run_directory.model_shape(config, found) != config.model_shape()
-  if options.barrier and is_wider:
+  if options.barrier and config.method.solver is not None:
     raise UserError(
-      '`--barrier` replays a round from the checkpoint, whose model must be '
-      'the one that clients train, but the solution in '
-      f'{str(checkpoint_path)!r} is wider. Leave `--barrier` out.'
+      '`--barrier` replays a round, which ends with a solve of '
+      f'{config.algorithm.name!r} that is not replayed. Leave it out, or '
+      'measure the barrier in training with '
+      '`--config.evaluation.barrier_every_num_rounds`.'
     )
   states = None
   if options.barrier and config.kept_slots:
