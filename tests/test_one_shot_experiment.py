@@ -11,17 +11,20 @@ import result_tables
 _PAGES = pathlib.Path(__file__).parents[1] / 'docs' / 'experiments'
 _TITLES = {
   'kfac': 'FedFisher, K-FAC',
-  'kfac_cg': 'the same, exact minimum',
-  'kfac_paper': 'the same, compressed',
+  'kfac_cg': 'K-FAC, exact minimum',
+  'kfac_5': 'K-FAC, 5 steps of conjugate gradients',
+  'kfac_paper': 'K-FAC, compressed',
   'diagonal': 'FedFisher, diagonal',
-  'diagonal_paper': 'the same, compressed',
+  'diagonal_paper': 'diagonal, compressed',
   'fisher_merge': 'FisherMerge',
   'reg_mean': 'RegMean',
   'ot_fusion': 'OTFusion',
   'pfnm': 'PFNM',
+  'pfnm_maximized': 'PFNM, published cost',
   'dense': 'DENSE',
   'fed_fish': 'FedFish, one round',
   'average': 'average',
+  'start': 'the start',
 }
 
 
