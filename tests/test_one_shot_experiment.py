@@ -52,7 +52,7 @@ def table(methods, digits=1):
     mean = f'{statistics.mean(of_seeds.values()):.{digits}f}'
     difference = ''
     if method != 'average':
-      differences = [of_seeds[seed] - average[seed] for seed in of_seeds]
+      differences = [of_seeds[s] - average[s] for s in of_seeds if s in average]
       difference = f'{differences[0]:+.{digits}f}'
       if len(differences) > 1:
         difference = result_tables._t_interval(differences, digits)
