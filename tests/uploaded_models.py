@@ -6,7 +6,7 @@ import numpy as np
 import tensorflow as tf
 
 from models import transformer
-from models.functional_model import build_image_model, build_language_model
+from models.functional_model import build_image_model
 from models.image_classifier import initial_weights
 from models.model_shapes import ModelShape, weight_shapes
 from models.permutations import PermutationGroup, permutation_groups, permute
@@ -20,13 +20,39 @@ class ListedUploads(list):
   """Uploads in memory.
 
   Attributes:
-    shares: Examples of each client by those of all.
+    shares: Weight of each client by those of all.
+    num_bytes: As if they were files.
+    num_read: Uploads that loops have read.
   """
+
+  num_bytes = 1000
 
   def __init__(self, uploads: Iterable[Upload]):
     super().__init__(uploads)
-    counts = np.array([upload.client_weight for upload in self], np.float64)
-    self.shares = counts / counts.sum()
+    weights = np.array([u.client_weight for u in list.__iter__(self)], float)
+    self.shares = weights / weights.sum()
+    self.num_read = 0
+
+  def __iter__(self):
+    for upload in super().__iter__():
+      self.num_read += 1
+      yield upload
+
+  def part(self, index, weights, summary):
+    """See `one_shot.solving.Uploads`."""
+    upload = self[index]
+    return [upload.weights[i] for i in weights], {
+      name: upload.summary[name] for name in summary
+    }
+
+  @property
+  def start(self):
+    """w_bar, float32."""
+    tensors = zip(*(u.weights for u in list.__iter__(self)), strict=True)
+    return tuple(
+      np.average(np.stack(t), axis=0, weights=self.shares).astype(np.float32)
+      for t in tensors
+    )
 
 
 def uploads_of(
@@ -100,8 +126,4 @@ def logits(shape: ModelShape, weights: WeightsByName) -> np.ndarray:
 
 def context_of(shape: ModelShape, settings) -> SolveContext:
   """Returns what a server without validation rows gives a solver."""
-  if isinstance(shape, TransformerConfig):
-    model = build_language_model(shape, model_seed=0)
-  else:
-    model = build_image_model(shape, model_seed=0)
-  return SolveContext(settings, shape, model, score=None, seed=0)
+  return SolveContext(settings, shape, score=None, seed=0)

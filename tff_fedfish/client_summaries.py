@@ -6,6 +6,7 @@ factors of the Fisher. `upload_sizes.py` names their tensors. The functions are
 to be called while a `tf.function` is traced.
 """
 
+import typing
 from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
@@ -19,21 +20,13 @@ from tff_fedfish.mathematics.low_rank import compress_psd
 from tff_fedfish.mathematics.quantization import MODEL_BITS, quantize
 from tff_fedfish.upload_sizes import Upload
 
-SUMMARIES = ('none', 'class_counts', 'diagonal', 'gram', 'kfac')
-LABELS = ('exact', 'drawn')
-COMPRESSIONS = ('none', 'paper')
-
 Weights = Sequence[tf.Tensor]
 
 
 def require_known(upload: Upload) -> None:
   """Raises ValueError unless there is such an upload."""
-  for name, allowed in (
-    ('summary', SUMMARIES),
-    ('labels', LABELS),
-    ('compression', COMPRESSIONS),
-  ):
-    require_one_of(name, getattr(upload, name), allowed)
+  for name, choices in typing.get_type_hints(Upload).items():
+    require_one_of(name, getattr(upload, name), typing.get_args(choices))
 
 
 def summarize(

@@ -8,7 +8,6 @@ import tensorflow as tf
 from uploaded_models import ListedUploads
 
 from models import linear
-from models.functional_model import build_image_model
 from models.image_classifier import IMAGE_CLASSIFIERS
 from models.image_model_config import ImageModelConfig
 from models.transformer_config import TransformerConfig
@@ -45,9 +44,7 @@ def _context(shape=_SHAPE, score=None, seed=1, epochs=2, steps=2):
   settings = types.SimpleNamespace(
     num_outer_epochs=epochs, num_generator_steps=steps
   )
-  is_of_images = isinstance(shape, ImageModelConfig)
-  model = build_image_model(shape, model_seed=1) if is_of_images else None
-  return SolveContext(settings, shape, model, score, seed)
+  return SolveContext(settings, shape, score, seed)
 
 
 class TestLosses:

@@ -1,9 +1,8 @@
 """FedFisher's solve: what it reduces to, and the steps it keeps."""
 
-import client_uploads
 import numpy as np
 import pytest
-from uploaded_models import random_weights
+from uploaded_models import ListedUploads, random_weights
 
 from models.image_model_config import ImageModelConfig
 from models.layers import layers_of, matrix_of
@@ -14,7 +13,7 @@ from tff_fedfish.errors import FailedError
 from tff_fedfish.methods.fed_fisher import FedFisherConfig
 from tff_fedfish.methods.fisher_merge import FisherMergeConfig
 from tff_fedfish.one_shot import fed_fisher, fisher_merge
-from tff_fedfish.one_shot.solving import SolveContext
+from tff_fedfish.one_shot.solving import SolveContext, Upload
 
 _LINEAR = ImageModelConfig(name='linear', num_classes=3, image_shape=(2, 1, 1))
 _LENET = ImageModelConfig(name='lenet', num_classes=4, image_shape=(16, 17, 1))
@@ -22,18 +21,6 @@ _TEXT = TransformerConfig(
   num_layers=1, width=6, num_heads=2, vocabulary_size=9, sequence_length=4
 )
 _SHAPES = {'linear': _LINEAR, 'lenet': _LENET, 'text': _TEXT}
-
-
-class _Uploads(client_uploads.Uploads):
-  """Uploads of which a part can be asked for."""
-
-  num_bytes = 1000
-
-  def part(self, index, weights, summary):
-    upload = self[index]
-    return [upload.weights[i] for i in weights], {
-      name: upload.summary[name] for name in summary
-    }
 
 
 def _kfac(shape, random):
@@ -57,18 +44,20 @@ def _diagonal(shape, random):
 
 def _uploads(shape, summarize, num_clients=3):
   random = np.random.RandomState(5)
-  return _Uploads(
-    [10.0, 30.0, 5.0][:num_clients],
-    [
-      tuple(random_weights(shape, seed).values()) for seed in range(num_clients)
-    ],
-    [summarize(shape, random) for _ in range(num_clients)],
+  weights = [10.0, 30.0, 5.0][:num_clients]
+  return ListedUploads(
+    Upload(
+      weight,
+      tuple(random_weights(shape, seed).values()),
+      summarize(shape, random),
+    )
+    for seed, weight in enumerate(weights)
   )
 
 
 def _solve(uploads, shape, score=None, **settings):
   settings = FedFisherConfig(name='fed_fisher', **settings)
-  context = SolveContext(settings, shape, None, score, 0)
+  context = SolveContext(settings, shape, score, 0)
   return fed_fisher.solve(uploads, uploads.start, context)
 
 
@@ -80,7 +69,7 @@ def test_one_client_is_returned(shape, solver):
   # From somewhere else, as its own start is the solution.
   start = tuple(w + 0.05 for w in uploads[0].weights)
   context = SolveContext(
-    FedFisherConfig(name='fed_fisher', solver=solver), shape, None, None, 0
+    FedFisherConfig(name='fed_fisher', solver=solver), shape, None, 0
   )
   result = fed_fisher.solve(uploads, start, context)
   for found, wanted in zip(result.weights, uploads[0].weights, strict=True):
@@ -137,7 +126,7 @@ def test_closed_form_is_fisher_merge_without_a_floor():
   uploads[1].summary['diagonal/0'].flat[1] = 0
   settings = FisherMergeConfig(name='fisher_merge', fisher_floor=0.0)
   merged = fisher_merge.solve(
-    uploads, uploads.start, SolveContext(settings, _LENET, None, None, 0)
+    uploads, uploads.start, SolveContext(settings, _LENET, None, 0)
   )
   found = _solve(uploads, _LENET, curvature='diagonal', solver='closed_form')
   for a, b in zip(found.weights, merged.weights, strict=True):

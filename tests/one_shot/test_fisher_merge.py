@@ -2,21 +2,21 @@
 
 import types
 
-import client_uploads
 import numpy as np
 import pytest
 import tensorflow as tf
+from uploaded_models import ListedUploads
 
 from tff_fedfish.mathematics import quadratic
 from tff_fedfish.one_shot import fisher_merge
-from tff_fedfish.one_shot.solving import SolveContext
+from tff_fedfish.one_shot.solving import SolveContext, Upload
 
 
 def _solve(uploads, *, floor=1e-6, divides_by_norm=False):
   settings = types.SimpleNamespace(
     fisher_floor=floor, divides_by_norm=divides_by_norm
   )
-  context = SolveContext(settings, None, None, None, 0)
+  context = SolveContext(settings, None, None, 0)
   result = fisher_merge.solve(uploads, uploads.start, context)
   assert result.best_step is None and result.residual is None
   assert all(w.dtype == np.float32 for w in result.weights)
@@ -27,13 +27,16 @@ def _uploads(num_examples, weights, fishers):
   def arrays(tensors):
     return tuple(np.array(t, np.float32) for t in tensors)
 
-  return client_uploads.Uploads(
-    num_examples,
-    map(arrays, weights),
-    (
-      {f'diagonal/{i}': f for i, f in enumerate(arrays(tensors))}
-      for tensors in fishers
-    ),
+  return ListedUploads(
+    map(
+      Upload,
+      num_examples,
+      map(arrays, weights),
+      (
+        {f'diagonal/{i}': f for i, f in enumerate(arrays(tensors))}
+        for tensors in fishers
+      ),
+    )
   )
 
 

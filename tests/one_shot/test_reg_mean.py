@@ -2,9 +2,9 @@
 
 import types
 
-import client_uploads
 import numpy as np
 import pytest
+from uploaded_models import ListedUploads
 
 from models.image_model_config import ImageModelConfig
 from models.layers import layers_of, matrix_of
@@ -12,7 +12,7 @@ from models.model_shapes import weight_shapes
 from models.transformer_config import TransformerConfig
 from tff_fedfish.mathematics.gram_average import gram_average
 from tff_fedfish.one_shot import reg_mean
-from tff_fedfish.one_shot.solving import SolveContext
+from tff_fedfish.one_shot.solving import SolveContext, Upload
 
 _LINEAR = ImageModelConfig(name='linear', num_classes=3, image_shape=(2, 2, 1))
 # Convolutions with biases, then dense layers of 64 x 128 and 128 x 5.
@@ -24,7 +24,7 @@ _TEXT = TransformerConfig(
 
 def _solve(uploads, shape, shrinkage=0.9, score=None):
   settings = types.SimpleNamespace(shrinkage=shrinkage)
-  context = SolveContext(settings, shape, None, score, 0)
+  context = SolveContext(settings, shape, score, 0)
   return reg_mean.solve(uploads, uploads.start, context).weights
 
 
@@ -47,10 +47,13 @@ def _uploads(shape, num_examples=(10, 30, 5), seed=0):
     ]
     return {f'gram/{x.tap}': (r.T @ r / 40).astype(np.float32) for x, r in rows}
 
-  return client_uploads.Uploads(
-    num_examples,
-    [weights() for _ in num_examples],
-    [summary() for _ in num_examples],
+  return ListedUploads(
+    map(
+      Upload,
+      num_examples,
+      [weights() for _ in num_examples],
+      [summary() for _ in num_examples],
+    )
   )
 
 
@@ -93,10 +96,13 @@ def test_joint_least_squares_of_a_linear_model():
   inputs = [rng.normal(size=[n, 4]) for n in num_rows]
   kernels = [rng.normal(size=[4, 3]) for _ in num_rows]
   biases = np.array([[1.0, 2.0, -1.0], [3.0, -4.0, 0.0]], np.float32)
-  uploads = client_uploads.Uploads(
-    num_rows,
-    [(w.astype(np.float32), b) for w, b in zip(kernels, biases, strict=True)],
-    [{'gram/head': (x.T @ x / len(x)).astype(np.float32)} for x in inputs],
+  uploads = ListedUploads(
+    map(
+      Upload,
+      num_rows,
+      [(w.astype(np.float32), b) for w, b in zip(kernels, biases, strict=True)],
+      [{'gram/head': (x.T @ x / len(x)).astype(np.float32)} for x in inputs],
+    )
   )
   kernel, bias = _solve(uploads, _LINEAR, shrinkage=1)
   outputs = [x @ w for x, w in zip(inputs, kernels, strict=True)]

@@ -1,26 +1,24 @@
 """One-shot runs: full disks, broken or few clients, no rows at the server."""
 
-import csv
 import subprocess
 
 import numpy as np
 import pytest
 import small_image_runs
+from one_shot_runs import SETTINGS as SHARED
+from one_shot_runs import rows as _rows
+from one_shot_runs import uploads as _uploads
+from one_shot_runs import weights as _weights_of
 from stateful_runs import assert_same_run
 
 from tff_fedfish.cli.main import main
-from tff_fedfish.one_shot.solving import Uploads
-from tff_fedfish.run import checkpoints, learning_setup, run_directory
+from tff_fedfish.run import checkpoints
 
 _SETTINGS = dict(
   algorithm__num_validation_rows=0,
   client_work__num_local_epochs=1,
-  cohorts__cohort_size=None,
   evaluation__every_num_rounds=0,
-  model__preset='lenet',
-  server__optimizer='sgd',
-  server__learning_rate=1.0,
-  training__num_rounds=1,
+  **SHARED,
 )
 _METHODS = {
   'fed_fisher': dict(algorithm__num_solver_steps=5),
@@ -40,25 +38,12 @@ def _train(images, workdir, name, **settings):
 
 
 def _row(run):
-  with open(run / 'metrics.csv', newline='') as file:
-    return list(csv.DictReader(file))[-1]
+  return _rows(run)[-1]
 
 
 def _weights(run, round_num=1):
-  found = checkpoints.load_checkpoint(
-    checkpoints.path_of(run / 'checkpoints', round_num),
-    learning_setup.TRAINABLE_PREFIX,
-  )
-  return list(found.tensors.values())
-
-
-def _uploads(run):
-  config = run_directory.read_config(run)
-  return Uploads(
-    run / 'uploads' / 'round_00000001',
-    config.model_shape(),
-    config.method.upload(config),
-  )
+  path = checkpoints.path_of(run / 'checkpoints', round_num)
+  return _weights_of(path)
 
 
 def _remount(disk, options):

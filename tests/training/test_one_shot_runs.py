@@ -1,6 +1,5 @@
 """`fedfish train` with one-shot methods, and `fedfish solve`."""
 
-import csv
 import dataclasses
 import shutil
 
@@ -8,16 +7,19 @@ import numpy as np
 import pytest
 import small_image_runs
 import small_runs
+from one_shot_runs import SETTINGS as SHARED
+from one_shot_runs import rows as _rows
+from one_shot_runs import uploads as _uploads
+from one_shot_runs import weights as _weights
 from stateful_runs import assert_same_run
 
 from tff_fedfish.cli.main import main
 from tff_fedfish.one_shot import fed_fisher
-from tff_fedfish.one_shot.solving import SolveContext, Uploads
+from tff_fedfish.one_shot.solving import SolveContext
 from tff_fedfish.run import (
   checkpoints,
   client_state_files,
   corpus_identity,
-  learning_setup,
   run_directory,
 )
 
@@ -26,28 +28,12 @@ _SETTINGS = dict(
   algorithm__num_solver_steps=50,
   algorithm__solver_check_every=10,
   algorithm__num_validation_rows=20,
-  cohorts__cohort_size=None,
-  model__preset='lenet',
-  server__optimizer='sgd',
-  server__learning_rate=1.0,
-  training__num_rounds=1,
+  **SHARED,
 )
 
 
 def _train(images, workdir, **settings):
   return small_image_runs.train(images, workdir, **_SETTINGS | settings)
-
-
-def _rows(run):
-  with open(run / 'metrics.csv', newline='') as file:
-    return list(csv.DictReader(file))
-
-
-def _weights(run):
-  found = checkpoints.load_checkpoint(checkpoints.resolve_checkpoint(run))
-  prefix = learning_setup.TRAINABLE_PREFIX
-  numbered = [n for n in found.tensors if n.startswith(prefix)]
-  return [found.tensors[n] for n in numbered]
 
 
 @pytest.fixture(scope='module')
@@ -63,15 +49,6 @@ def _solve(kept, workdir, *overrides):
   return main([*arguments, *(f'--config.{text}' for text in overrides)])
 
 
-def _uploads(run):
-  config = run_directory.read_config(run)
-  return Uploads(
-    run / 'uploads' / 'round_00000001',
-    config.model_shape(),
-    config.method.upload(config),
-  )
-
-
 def test_the_checkpoint_holds_the_solution_over_the_uploads(kept):
   uploads, config = _uploads(kept), run_directory.read_config(kept)
   assert len(uploads) == 4
@@ -80,7 +57,6 @@ def test_the_checkpoint_holds_the_solution_over_the_uploads(kept):
   context = SolveContext(
     settings=config.algorithm,
     shape=config.model_shape(),
-    model=learning_setup.build_model(config),
     score=None,
     seed=0,
   )
@@ -165,7 +141,9 @@ def test_solving_again_gives_the_same_bits(kept, tmp_path, capsys):
   assert 'computed' not in capsys.readouterr().err
   assert _rows(tmp_path / 'again') == _rows(kept)
   for found, wanted in zip(
-    _weights(tmp_path / 'again'), _weights(kept), strict=True
+    _weights(tmp_path / 'again'),
+    _weights(kept),
+    strict=True,
   ):
     np.testing.assert_array_equal(found, wanted)
 

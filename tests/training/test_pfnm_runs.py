@@ -11,6 +11,8 @@ import safetensors.numpy
 import small_image_runs
 import small_runs
 import tensorflow as tf
+from one_shot_runs import SETTINGS as SHARED
+from one_shot_runs import weights as _weights
 from stateful_runs import assert_same_run
 
 from models import lenet
@@ -33,11 +35,7 @@ _SETTINGS = dict(
   algorithm__num_validation_rows=20,
   client_work__learning_rate=0.2,
   client_work__num_local_epochs=6,
-  cohorts__cohort_size=None,
-  model__preset='lenet',
-  server__optimizer='sgd',
-  server__learning_rate=1.0,
-  training__num_rounds=1,
+  **SHARED,
 )
 
 
@@ -52,11 +50,6 @@ def _last_row(path):
 
 def _checkpoint(run):
   return checkpoints.load_checkpoint(checkpoints.resolve_checkpoint(run))
-
-
-def _weights(run):
-  tensors = _checkpoint(run).tensors
-  return [tensors[f'global_model_weights/trainable/{i}'] for i in range(5)]
 
 
 def _scores(weights, rows):
@@ -85,7 +78,10 @@ def checked(wide):
 
 
 def test_the_checkpoint_says_how_wide_the_solution_is(wide):
-  weights, widths = _weights(wide), _checkpoint(wide).contents['model_widths']
+  weights, widths = (
+    _weights(wide),
+    _checkpoint(wide).contents['model_widths'],
+  )
   own = [6, 16, 120, 84]
   assert all(a <= b <= 2 * a for a, b in zip(own, widths, strict=True))
   assert own[0] < widths[0] < 2 * own[0]

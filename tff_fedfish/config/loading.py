@@ -3,13 +3,11 @@
 import dataclasses
 import operator
 import os
-import pathlib
 import sys
 import types
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from tff_fedfish import files
 from tff_fedfish.config import files as config_files
 from tff_fedfish.config import schema as config_lib
 from tff_fedfish.config.data_settings import IMAGE_SIZES
@@ -61,38 +59,38 @@ def load_config(
   return config
 
 
-def load_run_config(
-  path: str | os.PathLike,
+def changed_run_config(
+  config: config_lib.TrainConfig,
+  source: str | os.PathLike,
   overrides: Sequence[str],
+  *,
+  settings: Mapping[str, Any],
   may_change: Collection[str],
 ) -> config_lib.TrainConfig:
-  """Reads the config.json of a run and applies overrides.
+  """Returns the config of a run with other settings.
 
   Args:
-    path: The file.
+    config: The run's.
+    source: Its file, for errors.
     overrides: See `load_config`.
+    settings: Values by 'section.setting', applied before the overrides.
     may_change: Settings, besides those of `algorithm`, that may be overridden.
 
   Raises:
-    UserError: If the file cannot be read, or another setting is overridden.
+    UserError: If another setting is overridden.
     ConfigError: See `load_config`.
   """
   from ml_collections import ConfigDict
 
-  try:
-    text = pathlib.Path(path).read_text('utf-8')
-    config = from_json_dict(files.parse_json(text), str(path))
-  except (OSError, ValueError) as error:
-    raise UserError(
-      f'{str(path)!r} must hold the config of a run, but cannot be read '
-      f'({error}). Name the directory of a run.'
-    ) from error
-  sections = dataclasses.asdict(config)
-  values = config_files.apply_overrides(ConfigDict(sections), overrides, path)
+  given = ConfigValues(str(source), dataclasses.asdict(config))
+  given = config_files.with_settings(given, settings, given.source)
+  values = config_files.apply_overrides(
+    ConfigDict(given.sections), overrides, source
+  )
   for name in sorted(values.overridden):
     if not name.startswith('algorithm.') and name not in may_change:
       raise UserError(
-        f'`{config_files.PREFIX}{name}` must be as in {str(path)!r}, whose '
+        f'`{config_files.PREFIX}{name}` must be as in {str(source)!r}, whose '
         'clients are used as they were trained. Leave it out.'
       )
   # What else is not read is the other method's.

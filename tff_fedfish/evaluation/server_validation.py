@@ -27,7 +27,8 @@ def draw_rows(
 
   Args:
     client_ids: The clients.
-    client_rows: Their sequences or images, each read once.
+    client_rows: Their sequences or images. All are read to be counted, and
+      those with drawn rows again.
     num_rows: Rows to draw, >= 1.
     split_seed: Seed of the draw.
 

@@ -63,10 +63,7 @@ def load_trained_model(
       f'`--checkpoint` must be of a language model, but {str(run)!r} trained '
       f'{config.model.preset!r} on images. Name the run of a language model.'
     )
-  vocabulary = run / run_directory.VOCABULARY_NAME
-  tokenizer = run_inputs.open_tokenizer(config, vocabulary)
-  found = checkpoints.load_checkpoint(path, None, verify=False)
-  run_directory.require_same_run(found, config, tokenizer, vocabulary)
+  found, tokenizer = run_inputs.open_checkpoint(config, path)
   # Late: the errors above must not wait for TFF.
   from tff_fedfish.run import learning_setup
 

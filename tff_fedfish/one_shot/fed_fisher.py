@@ -25,6 +25,7 @@ from models.layers import (
 from tff_fedfish import curvature, curvature_shapes
 from tff_fedfish.errors import FailedError
 from tff_fedfish.mathematics import quadratic
+from tff_fedfish.one_shot.fisher_sums import fisher_sums
 from tff_fedfish.one_shot.solving import SolveContext, SolveResult, Uploads
 from tff_fedfish.printing import format_bytes
 
@@ -49,9 +50,10 @@ def solve(
     best.visit(0, start)
   if settings.curvature == 'kfac' and settings.solver != 'adam':
     return _by_layers(uploads, start, context, best)
-  apply, r = (_diagonal if settings.curvature == 'diagonal' else _kfac)(
-    uploads, context
-  )
+  if settings.curvature == 'diagonal':
+    apply, r = _diagonal(uploads, start)
+  else:
+    apply, r = _kfac(uploads, context)
   first = tuple(map(tf.constant, start))
 
   def visit(step, weights):
@@ -120,24 +122,16 @@ def _residuals(apply, r, first, last):
   return tuple(quadratic.residual_norm(apply, r, w) for w in (last, first))
 
 
-def _diagonal(uploads, context):
+def _diagonal(uploads, start):
   """Returns H and r of the clients' diagonals, summed one at a time."""
-  del context
-  mass = weighted = None
-  for share, upload in zip(uploads.shares, uploads, strict=True):
-    fishers = upload.summary.values()
-    parts = [np.float32(share) * fisher for fisher in fishers]
-    products = [*map(np.multiply, parts, upload.weights)]
-    mass = parts if mass is None else [*map(np.add, mass, parts)]
-    weighted = (
-      products if weighted is None else [*map(np.add, weighted, products)]
-    )
-  mass = tuple(map(tf.constant, mass))
+  mass, weighted = (
+    tuple(map(tf.constant, sums)) for sums in fisher_sums(uploads, start)
+  )
 
   def apply(v):
     return tuple(map(tf.multiply, mass, v))
 
-  return apply, tuple(map(tf.constant, weighted))
+  return apply, weighted
 
 
 def _kfac(uploads, context):
@@ -174,10 +168,10 @@ def _scaled(share, tensors):
 def _by_layers(uploads, start, context, best):
   """Solves by conjugate gradients, with the factors of one group at a time."""
   layers = layers_of(context.shape)
-  named = dict(zip(weight_names(layers), start, strict=True))
-  residuals = []
+  names = weight_names(layers)
+  named, residuals = dict(zip(names, start, strict=True)), []
   for group in layer_groups(layers):
-    apply, r = _of_group(group, uploads, weight_names(layers))
+    apply, r = _of_group(group, uploads, names)
     first = (tf.constant(matrix_of(group[0], named)),)
     last, _ = quadratic.conjugate_gradient(
       apply,
@@ -188,7 +182,7 @@ def _by_layers(uploads, start, context, best):
     )
     residuals.append(_residuals(apply, r, first, last))
     named = with_matrix(group[0], named, last[0].numpy())
-  best.visit(1, tuple(named[name] for name in weight_names(layers)))
+  best.visit(1, tuple(named[name] for name in names))
   return best.result(residuals)
 
 

@@ -11,7 +11,7 @@ examples and w_bar = sum_i p_i w_i.
 
 import numpy as np
 
-from tff_fedfish.mathematics import directions
+from tff_fedfish.one_shot.fisher_sums import fisher_sums
 from tff_fedfish.one_shot.solving import SolveContext, SolveResult, Uploads
 
 
@@ -30,19 +30,9 @@ def solve(
       coordinate keeps w_bar; with 0 only those without any do. With
       `divides_by_norm` F_i is divided by its norm over all coordinates first.
   """
-  mass, weighted = ([np.zeros_like(w) for w in start] for _ in range(2))
-  for share, upload in zip(uploads.shares, uploads, strict=True):
-    fishers = [upload.summary[f'diagonal/{i}'] for i in range(len(start))]
-    factor = float(share)
-    if context.settings.divides_by_norm:
-      # Without any Fisher there is nothing to divide.
-      factor /= directions.norm(fishers) or 1.0
-    for m, s, fisher, w in zip(
-      mass, weighted, fishers, upload.weights, strict=True
-    ):
-      fisher = factor * fisher
-      m += fisher
-      s += fisher * w
+  mass, weighted = fisher_sums(
+    uploads, start, divides_by_norm=context.settings.divides_by_norm
+  )
   for m, s, average in zip(mass, weighted, start, strict=True):
     is_small = (m < context.settings.fisher_floor) | (m == 0)
     np.divide(s, m, out=s, where=~is_small)

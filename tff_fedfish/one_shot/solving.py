@@ -5,16 +5,15 @@ deterministic function of its arguments; `start` is the mean of the uploaded
 models, sum p_i w_i.
 """
 
+import functools
 import pathlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from models.functional_model import ModelSpec
 from models.model_shapes import ModelShape, weight_shapes
 from tff_fedfish import upload_sizes
-from tff_fedfish.data.client_ids import client_id_to_text
 from tff_fedfish.errors import UserError
 from tff_fedfish.methods.settings import AlgorithmConfig
 from tff_fedfish.run import client_state_files
@@ -102,7 +101,7 @@ class Uploads(Sequence[Upload]):
     """Returns some weights and tensors of a summary; the rest is not read.
 
     Args:
-      index: Of the upload.
+      index: Position of the upload.
       weights: Positions of the weights.
       summary: Names of the tensors of the summary.
     """
@@ -118,7 +117,7 @@ class Uploads(Sequence[Upload]):
     for index in range(len(self)):
       self._tensors(index, [])
 
-  @property
+  @functools.cached_property
   def shares(self) -> np.ndarray:
     """p_i = w_i / sum w, float64 [clients]."""
     weights = [
@@ -135,10 +134,6 @@ class Uploads(Sequence[Upload]):
       for total, weight in zip(sums, weights, strict=True):
         total += share * weight.astype(np.float64)
     return tuple(total.astype(np.float32) for total in sums)
-
-  def describe(self, index: int) -> str:
-    """Returns the client's id in print."""
-    return client_id_to_text(self.client_ids[index])
 
   def _tensors(self, index, names=None):
     entry = self._entries[index]
@@ -161,7 +156,6 @@ class SolveContext(NamedTuple):
   settings: AlgorithmConfig
   """The method's settings."""
   shape: ModelShape
-  model: ModelSpec
   score: Callable[[Sequence[np.ndarray]], float] | None
   """Accuracy of weights on the server's validation rows, in [0, 1]. None: the
   server has none."""

@@ -4,12 +4,13 @@ import collections
 import dataclasses
 import os
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from tff_fedfish.run import client_state_files
+from tff_fedfish.run.client_state_files import RoundStates
 from tff_fedfish.run.client_states import ClientStates
 
 if typing.TYPE_CHECKING:
@@ -80,6 +81,26 @@ def tensors_of(
     if slot != 'is_valid'
     for i, tensor in enumerate(tensors)
   }
+
+
+def output_writer(
+  writer: RoundStates, client_ids: Sequence[bytes], dtype: str
+) -> Callable[[int, Any], None]:
+  """Returns a `RoundOptions.on_client_output` that writes what is kept.
+
+  Args:
+    writer: Takes the states, or uploads, of the round.
+    client_ids: The cohort, in its order.
+    dtype: See `tensors_of`.
+  """
+
+  def on_client_output(index, output):
+    if output is None:
+      writer.take_back(client_ids[index])
+    elif (tensors := tensors_of(output, dtype)) is not None:
+      writer.add(index, client_ids[index], tensors)
+
+  return on_client_output
 
 
 def find(

@@ -24,6 +24,7 @@ from tff_fedfish.run.corpus_identity import CorpusIdentity
 
 CONFIG_NAME = 'config.json'
 CHECKPOINTS_NAME = 'checkpoints'
+UPLOADS_NAME = 'uploads'
 VOCABULARY_NAME = 'vocabulary'
 # Only says how scores are made; earlier runs did not have it.
 _NOT_OF_THE_STATE = frozenset({'evaluation.split_unit'})

@@ -6,6 +6,7 @@ been.
 
 import contextlib
 import os
+import pathlib
 import sys
 from typing import Any
 
@@ -19,6 +20,7 @@ from tff_fedfish.data.sequences import ClientRows
 from tff_fedfish.data.tokenizers import Tokenizer, load_tokenizer
 from tff_fedfish.errors import UserError
 from tff_fedfish.progress import Progress
+from tff_fedfish.run import checkpoints, run_directory
 from tff_fedfish.run.corpus_identity import Corpus
 
 
@@ -135,6 +137,25 @@ def open_tokenizer(
       f'`--config.model.vocabulary_size={tokenizer.size}` for a new run.'
     )
   return tokenizer
+
+
+def open_checkpoint(
+  config: TrainConfig, path: pathlib.Path
+) -> tuple[checkpoints.Checkpoint, Tokenizer | None]:
+  """Opens a checkpoint of a run, without tensors, and the run's vocabulary.
+
+  Args:
+    config: The run's.
+    path: The checkpoint.
+
+  Raises:
+    UserError: If it is damaged, or does not fit the config or the vocabulary.
+  """
+  vocabulary = path.parent.parent / run_directory.VOCABULARY_NAME
+  tokenizer = open_tokenizer(config, vocabulary)
+  found = checkpoints.load_checkpoint(path, None, verify=False)
+  run_directory.require_same_run(found, config, tokenizer, vocabulary)
+  return found, tokenizer
 
 
 def client_rows(

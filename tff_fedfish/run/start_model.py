@@ -53,10 +53,7 @@ def check(config: TrainConfig, tokenizer: Tokenizer | None) -> StartModel:
   path = checkpoints.resolve_checkpoint(config.training.start_from, _OPTION)
   run = path.parent.parent
   trained = run_directory.read_config(run)
-  vocabulary = run / run_directory.VOCABULARY_NAME
-  trained_tokenizer = run_inputs.open_tokenizer(trained, vocabulary)
-  found = checkpoints.load_checkpoint(path, None, verify=False)
-  run_directory.require_same_run(found, trained, trained_tokenizer, vocabulary)
+  found, trained_tokenizer = run_inputs.open_checkpoint(trained, path)
   shapes = weight_shapes(run_directory.model_shape(trained, found))
   wanted = weight_shapes(config.model_shape())
   different = [
@@ -80,6 +77,7 @@ def check(config: TrainConfig, tokenizer: Tokenizer | None) -> StartModel:
       f'run of {str(path)!r}, found {config.model.num_heads}. Set it, or name '
       'another checkpoint.'
     )
+  vocabulary = run / run_directory.VOCABULARY_NAME
   fingerprint = run_directory.vocabulary_fingerprint
   if fingerprint(trained_tokenizer) != fingerprint(tokenizer):
     raise UserError(

@@ -67,16 +67,11 @@ class KeptStates(RoundCallback):
     if self._states is None:
       return None
     self._writer = self._states.begin(round_num)
-    dtype = self._run.config.client_states.dtype
-
-    def on_client_output(index, output):
-      client_id = clients[index].client_id
-      if output is None:
-        self._writer.take_back(client_id)
-      elif (tensors := kept_tensors.tensors_of(output, dtype)) is not None:
-        self._writer.add(index, client_id, tensors)
-
-    return on_client_output
+    return kept_tensors.output_writer(
+      self._writer,
+      [client.client_id for client in clients],
+      self._run.config.client_states.dtype,
+    )
 
   def abandon(self) -> None:
     """Removes what was written of a round that is given up."""

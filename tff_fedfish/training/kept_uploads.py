@@ -22,8 +22,6 @@ from tff_fedfish.run import (
 from tff_fedfish.run.cohort_data import TrainingClient
 from tff_fedfish.run.corpus_identity import CorpusIdentity
 
-DIRECTORY_NAME = 'uploads'
-
 
 class KeptUploads:
   """The uploads of the first round of a run, in the form of another method."""
@@ -45,7 +43,7 @@ class KeptUploads:
       source.method.upload(source),
       config.method.upload(config),
     )
-    path = checkpoints.path_of(run / DIRECTORY_NAME, 1)
+    path = checkpoints.path_of(run / run_directory.UPLOADS_NAME, 1)
     weighting = source.algorithm.client_weighting
     if config.algorithm.client_weighting != weighting:
       raise UserError(

@@ -18,8 +18,8 @@ from tff_fedfish.one_shot.solving import SolveContext, Uploads
 from tff_fedfish.run import (
   checkpoints,
   kept_tensors,
-  learning_setup,
   round_metrics,
+  run_directory,
 )
 from tff_fedfish.run.client_state_files import RoundStates
 from tff_fedfish.run.cohort_data import TrainingClient
@@ -29,15 +29,13 @@ from tff_fedfish.training.round_callbacks import (
   RoundCallback,
 )
 
-DIRECTORY_NAME = 'uploads'
-
 
 class ServerSolve(RoundCallback):
   """Streams a round's uploads to RUN/uploads, and solves for the new weights.
 
   Uploads of a round count from their rename on. A run that is resumed computes
-  the rounds after its checkpoint again, uploads included. Where the
-  method has no solver this does nothing.
+  the rounds after its checkpoint again, uploads included. Where the method has
+  no solver this does nothing.
   """
 
   def __init__(self, run: BuiltRun):
@@ -47,7 +45,7 @@ class ServerSolve(RoundCallback):
       OSError: If it cannot be removed.
     """
     self._run, self._method = run, run.config.method
-    self.directory = run.workdir / DIRECTORY_NAME
+    self.directory = run.workdir / run_directory.UPLOADS_NAME
     self._writer: RoundStates | None = None
     self._score = None
     if self._method.solver is None:
@@ -74,15 +72,8 @@ class ServerSolve(RoundCallback):
     if path.exists():
       shutil.rmtree(path)
     self._writer = RoundStates(path)
-
-    def on_client_output(index, output):
-      client_id = clients[index].client_id
-      if output is None:
-        self._writer.take_back(client_id)
-      elif (tensors := kept_tensors.tensors_of(output, 'float32')) is not None:
-        self._writer.add(index, client_id, tensors)
-
-    return on_client_output
+    client_ids = [client.client_id for client in clients]
+    return kept_tensors.output_writer(self._writer, client_ids, 'float32')
 
   def abandon(self) -> None:
     """Removes what was written of a round that is given up."""
@@ -117,7 +108,6 @@ class ServerSolve(RoundCallback):
     context = SolveContext(
       settings=config.algorithm,
       shape=shape,
-      model=learning_setup.build_model(config),
       score=self._validation_score(),
       seed=randomness.seed_of(
         'server_solve', config.seeds.split_seed, done.round_num

@@ -1,7 +1,6 @@
 """`fedfish train` and its dry run: open, check, build, run the rounds left."""
 
 import contextlib
-import dataclasses
 import json
 import os
 import pathlib
@@ -92,38 +91,36 @@ def solve(
       needed. See also `train`.
   """
   run = pathlib.Path(uploads).resolve()
-  if run.name == 'uploads' and not (run / run_directory.CONFIG_NAME).exists():
+  source = run / run_directory.CONFIG_NAME
+  if run.name == run_directory.UPLOADS_NAME and not source.exists():
     run = run.parent
-  kept = checkpoints.path_of(run / 'uploads', 1)
+    source = run / run_directory.CONFIG_NAME
+  kept = checkpoints.path_of(run / run_directory.UPLOADS_NAME, 1)
   if not kept.exists():
     raise UserError(
       f'`--uploads` {str(uploads)!r} must be a run with the uploads of its '
       f'first round, but {str(kept)!r} does not exist. Train it with '
       '`--config.algorithm.keeps_uploads=true`.'
     )
-  config = config_loading.load_run_config(
-    run / run_directory.CONFIG_NAME,
-    [*overrides, '--config.training.num_rounds=1'],
-    run_directory.MAY_CHANGE,
-  )
-  config = dataclasses.replace(
-    config,
-    # No client trains, also not to measure the barrier.
-    evaluation=dataclasses.replace(
-      config.evaluation,
-      barrier_every_num_rounds=0,
-      diagnostics_every_num_rounds=0,
-    ),
+  config = config_loading.changed_run_config(
+    run_directory.read_config(run),
+    source,
+    overrides,
+    settings={
+      'training.num_rounds': 1,
+      # No client trains, also not to measure the barrier.
+      'evaluation.barrier_every_num_rounds': 0,
+      'evaluation.diagnostics_every_num_rounds': 0,
+      # A copy of the same uploads is kept only where it is asked for.
+      'algorithm.keeps_uploads': False,
+    },
+    may_change=run_directory.MAY_CHANGE - {'training.num_rounds'},
   )
   if config.method.solver is None:
     raise UserError(
       '`--config.algorithm.name` must be a one-shot method, found '
       f'{config.algorithm.name!r}, which has no solver.'
     )
-  if not any('algorithm.keeps_uploads' in text for text in overrides):
-    # A copy of the same uploads is kept only where it is asked for.
-    algorithm = dataclasses.replace(config.algorithm, keeps_uploads=False)
-    config = dataclasses.replace(config, algorithm=algorithm)
   if workdir is None:
     workdir = run.with_name(f'{run.name}_{config.algorithm.name}')
     print(f'Run: {workdir}')

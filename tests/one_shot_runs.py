@@ -1,0 +1,43 @@
+"""Settings of one-shot runs on a few images, and what such a run leaves."""
+
+import csv
+import pathlib
+
+import numpy as np
+
+from tff_fedfish.one_shot.solving import Uploads
+from tff_fedfish.run import checkpoints, learning_setup, run_directory
+
+SETTINGS = dict(
+  cohorts__cohort_size=None,
+  model__preset='lenet',
+  server__optimizer='sgd',
+  server__learning_rate=1.0,
+  training__num_rounds=1,
+)
+"""Overrides, as `small_image_runs.train` takes them."""
+
+
+def rows(run: pathlib.Path) -> list[dict[str, str]]:
+  """Returns the rows of metrics.csv."""
+  with open(run / 'metrics.csv', newline='') as file:
+    return list(csv.DictReader(file))
+
+
+def weights(run: pathlib.Path) -> list[np.ndarray]:
+  """Returns the weights of a run's, or a checkpoint's, checkpoint."""
+  found = checkpoints.load_checkpoint(
+    checkpoints.resolve_checkpoint(run), learning_setup.TRAINABLE_PREFIX
+  )
+  prefix = learning_setup.TRAINABLE_PREFIX
+  return [found.tensors[f'{prefix}{i}'] for i in range(len(found.tensors))]
+
+
+def uploads(run: pathlib.Path) -> Uploads:
+  """Returns the uploads that a run kept of its first round."""
+  config = run_directory.read_config(run)
+  return Uploads(
+    run / 'uploads' / 'round_00000001',
+    config.model_shape(),
+    config.method.upload(config),
+  )
