@@ -1,7 +1,9 @@
 """DENSE: distills the clients' ensemble on images that a generator makes."""
 
 import dataclasses
+import math
 
+from models.model_shapes import num_parameters
 from tff_fedfish.config_fields import number
 from tff_fedfish.methods.one_shot import (
   OneShotConfig,
@@ -20,6 +22,20 @@ class DenseConfig(OneShotConfig):
   """Steps of the generator in each, >= 1."""
 
 
+def _solve_models(config, num_clients):
+  """Returns the clients' models and the student's, and what images take."""
+  shape = config.model_shape()
+  height, width, _ = shape.image_shape
+  # Values of the generator's layers per image: 128 channels on the small map,
+  # 128 on its double, 64 at full size; some five copies. Classifiers' outputs
+  # are there with their gradients.
+  values = 5 * (-(-height // 4)) * (-(-width // 4)) * (128 + 4 * 128 + 16 * 64)
+  values += 2 * (num_clients + 1) * shape.num_convolved()
+  # The pool of images, and those of an epoch in their order.
+  pool = 3 * config.algorithm.num_outer_epochs * math.prod(shape.image_shape)
+  return num_clients + 8 + 256 * (values + pool) / num_parameters(shape)
+
+
 METHOD = one_shot_method(
   name='dense',
   title='DENSE',
@@ -34,7 +50,7 @@ METHOD = one_shot_method(
   summary_of=lambda config: 'none',
   problems=image_problems,
   solver='tff_fedfish.one_shot.dense:solve',
-  solve_models=lambda config, num_clients: num_clients + 8,
+  solve_models=_solve_models,
   hue='#AA4499',
   hatch='..',
 )

@@ -1,7 +1,10 @@
 """RegMean: dense layers that fit the clients' outputs by least squares."""
 
 import dataclasses
+import math
 
+from models.model_shapes import num_parameters
+from tff_fedfish import upload_sizes
 from tff_fedfish.config_fields import number
 from tff_fedfish.methods.one_shot import OneShotConfig, one_shot_method
 
@@ -13,6 +16,14 @@ class RegMeanConfig(OneShotConfig):
   shrinkage: float | None = number(None, at_least=0, at_most=1)
   """Factor of the Gram matrices' entries off the diagonal, in [0, 1]. None: the
   one of 0.1 and 0.9 that scores better on the validation rows."""
+
+
+def _solve_models(config, unused_num_clients):
+  """Returns models: of an upload, of sums in float64, and of the inverse."""
+  shape, upload = config.model_shape(), METHOD.upload(config)
+  grams = upload_sizes.summary_shapes(shape, upload).values()
+  sizes = [*map(math.prod, grams)]
+  return 9 + (2 * sum(sizes) + 12 * max(sizes)) / num_parameters(shape)
 
 
 def _problems(config):
@@ -40,7 +51,7 @@ METHOD = one_shot_method(
   summary_of=lambda config: 'gram',
   problems=_problems,
   solver='tff_fedfish.one_shot.reg_mean:solve',
-  solve_models=lambda config, num_clients: 12,
+  solve_models=_solve_models,
   hue='#999933',
   hatch='--',
 )

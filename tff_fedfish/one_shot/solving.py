@@ -60,9 +60,10 @@ class Uploads(Sequence[Upload]):
     self._directory = directory
     summary = upload_sizes.summary_shapes(shape, upload)
     self._summary_names = tuple(summary)
+    self._weight_shapes = tuple(weight_shapes(shape).values())
     self._shapes = {f'{CLIENT_WEIGHT}/0': ()}
     for name, sizes in (
-      (WEIGHTS, weight_shapes(shape).values()),
+      (WEIGHTS, self._weight_shapes),
       (SUMMARY, summary.values()),
     ):
       self._shapes |= {f'{name}/{i}': size for i, size in enumerate(sizes)}
@@ -128,10 +129,11 @@ class Uploads(Sequence[Upload]):
 
   def mean(self) -> tuple[np.ndarray, ...]:
     """Returns sum p_i w_i, summed in float64."""
-    sums = None
-    for share, upload in zip(self.shares, self, strict=True):
-      terms = [share * w.astype(np.float64) for w in upload.weights]
-      sums = terms if sums is None else [*map(np.add, sums, terms)]
+    sums = [np.zeros(sizes) for sizes in self._weight_shapes]
+    for index, share in enumerate(self.shares):
+      weights, _ = self.part(index, range(len(sums)), ())
+      for total, weight in zip(sums, weights, strict=True):
+        total += share * weight.astype(np.float64)
     return tuple(total.astype(np.float32) for total in sums)
 
   def describe(self, index: int) -> str:

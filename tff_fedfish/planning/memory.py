@@ -94,7 +94,9 @@ def of_config(config: TrainConfig) -> tuple[ProcessMemory, ...]:
     num_models = config.method.solve_models(config, num_clients)
     # The weights of the round are there beside the solution.
     models = {'models of the solve': int(num_models * weights)}
-    solve = {'server solve': state | {'new weights': weights} | models}
+    models |= {'weights': weights, 'new weights': weights}
+    idle = _with_idle(config.model_shape(), 1, models)
+    solve = {'server solve': state | idle}
   if config.engine.kind == 'in_process':
     in_parts = config.num_partial_sums > 1
     # A part's sum is there beside the sum of the parts before it.
