@@ -88,7 +88,7 @@ def test_purposes_keep_their_names():
     for node in ast.walk(ast.parse(path.read_text('utf-8')))
     if isinstance(node, ast.Call)
     and getattr(node.func, 'attr', getattr(node.func, 'id', ''))
-    in ('digest', 'fraction', 'generator')
+    in ('digest', 'fraction', 'generator', 'seed_of')
     for argument in node.args[:1]
     if isinstance(argument, ast.Constant)
   }
@@ -108,6 +108,8 @@ def test_purposes_keep_their_names():
     'partition/pathological_shards',
     'partition/pathological_shards/rows',
     'partition/per_class_over_clients',
+    'server_solve',
+    'server_validation',
     'toy_data',
     'toy_weights',
     'vocabulary_documents',

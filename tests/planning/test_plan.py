@@ -92,8 +92,10 @@ def test_plan_is_json_and_complete():
   assert values['time']['round_seconds'] == 61.0
 
 
-def test_merged_clients_all_take_part():
+def test_merged_clients_all_take_part(tmp_path):
   plan = _plan(
+    # That of the demo may be there.
+    data__directory=str(tmp_path / 'absent'),
     cohorts__cohort_size=None,
     partition__scheme='merge',
     partition__num_clients=4,

@@ -18,8 +18,8 @@ _SETTINGS = dict(
   cohorts__cohort_size=None,
   evaluation__every_num_rounds=0,
   model__preset='lenet',
-  server__learning_rate=1.0,
   server__optimizer='sgd',
+  server__learning_rate=1.0,
   training__num_rounds=1,
 )
 _METHODS = {

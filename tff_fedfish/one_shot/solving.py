@@ -145,7 +145,7 @@ class Uploads(Sequence[Upload]):
     path = self._directory / entry.file
     if not self._is_checked[index]:
       client_id = self.client_ids[index]
-      client_state_files.require_whole(client_id, path, entry, kind='upload')
+      client_state_files.require_as_written(client_id, path, entry, 'upload')
       client_state_files.require_shapes(client_id, path, self._shapes, 'upload')
       self._is_checked[index] = True
     return client_state_files.read(path, names)

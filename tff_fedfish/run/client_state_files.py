@@ -207,35 +207,43 @@ def require_whole(
   client_id: bytes,
   path: pathlib.Path,
   entry: ClientFile,
-  *,
-  reads: bool = True,
   kind: str = 'state',
 ) -> None:
-  """Raises DamagedStateError unless a file is as its manifest says.
+  """Raises DamagedStateError unless a file has the size in its manifest.
 
   Args:
     client_id: The client.
     path: The file.
     entry: Its entry.
-    reads: Whether its bytes are compared, too, not only its size.
     kind: 'state' or 'upload', for the message.
   """
-
-  def damaged(what):
-    return DamagedStateError(client_id, path, what, kind)
-
   try:
     size = path.stat().st_size
     if size != entry.num_bytes:
-      raise damaged(f'must have {entry.num_bytes} bytes, but has {size}')
-    if not reads:
-      return
-    with open(path, 'rb') as stream:
-      digest = hashlib.file_digest(stream, 'sha256').hexdigest()
-    if digest != entry.sha256:
-      raise damaged(f'must have SHA-256 {entry.sha256}, but has {digest}')
+      what = f'must have {entry.num_bytes} bytes, but has {size}'
+      raise DamagedStateError(client_id, path, what, kind)
   except OSError as error:
-    raise damaged(f'cannot be read ({error.strerror})') from error
+    what = f'cannot be read ({error.strerror})'
+    raise DamagedStateError(client_id, path, what, kind) from error
+
+
+def require_as_written(
+  client_id: bytes, path: pathlib.Path, entry: ClientFile, kind: str = 'state'
+) -> None:
+  """Raises DamagedStateError unless a file's bytes are those of its manifest.
+
+  Args:
+    client_id: The client.
+    path: The file.
+    entry: Its entry.
+    kind: 'state' or 'upload', for the message.
+  """
+  require_whole(client_id, path, entry, kind)
+  with open(path, 'rb') as stream:
+    digest = hashlib.file_digest(stream, 'sha256').hexdigest()
+  if digest != entry.sha256:
+    what = f'must have SHA-256 {entry.sha256}, but has {digest}'
+    raise DamagedStateError(client_id, path, what, kind)
 
 
 def require_shapes(

@@ -97,7 +97,10 @@ class ClientStates:
     if version is None:
       return None
     key = client_id, version.round_num
-    self._require_whole(client_id, version, reads=key not in self._checked)
+    require = client_state_files.require_whole
+    if key not in self._checked:
+      require = client_state_files.require_as_written
+    require(client_id, self._path(version), version.entry)
     self._checked.add(key)
     return self._path(version)
 
@@ -220,7 +223,9 @@ class ClientStates:
         f'{ADVICE}'
       )
     for client_id, version in self._newest(round_num):
-      self._require_whole(client_id, version)
+      client_state_files.require_whole(
+        client_id, self._path(version), version.entry
+      )
 
   def verify(self, round_num: int) -> Iterator[int]:
     """Reads the states after a round, and yields the size of each.
@@ -243,11 +248,6 @@ class ClientStates:
     versions = self._versions.get(client_id, ())
     earlier = [v for v in versions if v.round_num < before_round]
     return earlier[-1] if earlier else None
-
-  def _require_whole(self, client_id, version, *, reads=False):
-    client_state_files.require_whole(
-      client_id, self._path(version), version.entry, reads=reads
-    )
 
   def _add(self, round_num, entries):
     for name, entry in entries.items():
