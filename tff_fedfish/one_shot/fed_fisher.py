@@ -22,6 +22,7 @@ from models.layers import (
   weight_names,
   with_matrices,
 )
+from models.model_shapes import num_parameters
 from tff_fedfish import curvature, curvature_shapes
 from tff_fedfish.errors import FailedError
 from tff_fedfish.mathematics import quadratic
@@ -64,7 +65,7 @@ def _solve_by_groups(uploads, start, context, best):
   named = dict(zip(names, start, strict=True))
   is_adam, residuals = settings.solver == 'adam', []
   if is_adam:
-    _require_memory(uploads, settings.solve_memory_bytes)
+    _require_memory(uploads, context)
 
   def visit(step, matrices):
     found = _with_groups(named, groups, matrices)
@@ -169,11 +170,15 @@ def _diagonal(uploads):
   return apply, tuple(map(tf.constant, weighted))
 
 
-def _require_memory(uploads, limit):
-  if uploads.num_bytes > limit:
+def _require_memory(uploads, context):
+  limit = context.settings.solve_memory_bytes
+  # Of factors, as `methods.fed_fisher` counts them before clients train.
+  weights = 4 * num_parameters(context.shape)
+  num_bytes = uploads.num_bytes - len(uploads) * weights
+  if num_bytes > limit:
     raise FailedError(
-      f'The uploads of {len(uploads)} clients take '
-      f'{format_bytes(uploads.num_bytes)}, but '
+      f'The factors of {len(uploads)} clients take '
+      f'{format_bytes(num_bytes)}, but '
       f'`--config.algorithm.solve_memory_bytes` is {limit} '
       f'({format_bytes(limit)}). Set `--config.algorithm.solver='
       'conjugate_gradient` in another run, or raise the limit.'
