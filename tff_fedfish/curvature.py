@@ -24,8 +24,6 @@ import tensorflow as tf
 
 from models.layers import (
   Layer,
-  layer_groups,
-  matrix_of,
   weight_names,
   with_matrices,
 )
@@ -112,60 +110,38 @@ def diagonal_sums(
   return FisherSums(*_sum_over(dataset, zeros, terms))
 
 
-def fisher_product(
-  layers: Sequence[Layer],
-  summary: Mapping[str, tf.Tensor],
-  vector: Sequence[tf.Tensor],
-) -> tuple[tf.Tensor, ...]:
-  """Returns F v by a K-FAC summary.
-
-  Args:
-    layers: Of the model.
-    summary: See `kfac_summary`.
-    vector: v, tensors shaped like the weights, in the model's order.
-  """
-  named = dict(zip(weight_names(layers), vector, strict=True))
-  products = [
-    (group[0], group_product(group, summary, matrix_of(group[0], named)))
-    for group in layer_groups(layers)
-  ]
-  named = with_matrices(named, products)
-  return tuple(named[name] for name in weight_names(layers))
-
-
 def group_product(
   group: Sequence[Layer],
-  summary: Mapping[str, tf.Tensor],
+  summaries: Mapping[str, tf.Tensor],
   matrix: tf.Tensor,
 ) -> tf.Tensor:
-  """Returns F v of layers that have their entries in common.
+  """Returns sum_i F_i v over clients, of layers with their entries in common.
 
   Args:
     group: One of `models.layers.layer_groups`.
-    summary: Of `kfac_summary`, at least the tensors that `summary_specs` names
-      for the group.
+    summaries: Of `kfac_summary`, at least the tensors that `summary_specs`
+      names for the group, stacked: [clients, ...].
     matrix: v as `models.layers.matrix_of` the group's first layer, of the float
       type to compute in.
 
   Returns:
-    Shaped like `matrix`. A tied embedding E with its head has the sum of both
-    terms: diag(counts) E G + diag(g^2) E A.
+    Shaped like v. A tied embedding E with its head has the sum of both terms:
+    diag(counts) E G + diag(g^2) E A.
   """
-  total = tf.zeros_like(matrix)
+  total = 0.0
   for layer in group:
     named = {
-      name: tf.cast(summary[name], matrix.dtype)
+      name: tf.cast(summaries[name], matrix.dtype)
       for name in summary_specs([layer])
     }
     if not has_factors(layer):
-      total += named[diagonal_name(layer)] * matrix
+      total += tf.reduce_sum(named[diagonal_name(layer)], axis=0) * matrix
       continue
     left, right = named[inputs_name(layer)], named[gradients_name(layer)]
-    # The matrix of a head is the embedding transposed.
+    # The matrix of a head is the embedding transposed, its factors are not.
     if layer.kind != group[0].kind:
-      total += tf.transpose(kfac.product(left, tf.transpose(matrix), right))
-    else:
-      total += kfac.product(left, matrix, right)
+      left, right = right, left
+    total += kfac.sum_of_products(left, matrix, right)
   return total
 
 

@@ -11,6 +11,14 @@ from tff_fedfish.mathematics import kfac
 _REAL = tf.ones([1, 1])
 
 
+def _product(of_inputs, matrix, of_gradients):
+  """Returns A V G of one client."""
+  left, right = (
+    tf.convert_to_tensor(f)[tf.newaxis] for f in (of_inputs, of_gradients)
+  )
+  return kfac.sum_of_products(left, matrix, right)
+
+
 def _random(*shape, seed=0):
   values = np.random.RandomState(seed).normal(size=shape)
   return tf.constant(values, tf.float32)
@@ -51,7 +59,7 @@ class TestVectorV12:
   def test_product(self):
     of_inputs, of_gradients = self.factors()
     matrix = np.array([[1, -1], [2, 0], [0.5, 0.5]], np.float32)
-    found = kfac.product(of_inputs, tf.constant(matrix), of_gradients)
+    found = _product(of_inputs, tf.constant(matrix), of_gradients)
     # A V = ((2.75, -0.25), (6.75, -0.25), (4, 0)); differences of its columns
     # 3, 7 and 4, times 0.2233059666.
     expected = [0.6699178999, 1.5631417663, 0.8932238665]
@@ -116,7 +124,7 @@ class TestConvolution:
     of_inputs = kfac.input_factor(patches, _REAL, has_bias=False)
     of_gradients = kfac.gradient_factor(_random(2, 6, 3, seed=1), _REAL)
     kernel = _random(2, 2, 2, 3, seed=2)
-    found = kfac.product(
+    found = _product(
       of_inputs, tf.reshape(kernel, [8, 3]), of_gradients
     ).numpy()
     expected = np.kron(of_inputs, of_gradients) @ kernel.numpy().ravel()
@@ -195,6 +203,16 @@ class TestPositions:
     np.testing.assert_array_equal(np.diag(counts), one_hot)
 
 
+def test_sum_of_products_by_a_loop():
+  left, right = _random(3, 2, 2), _random(3, 4, 4, seed=1)
+  matrix = _random(2, 4, seed=2).numpy()
+  wanted = sum(
+    a.numpy() @ matrix @ g.numpy() for a, g in zip(left, right, strict=True)
+  )
+  found = kfac.sum_of_products(left, matrix, right)
+  np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
+
+
 def test_product_with_diagonals_is_that_with_their_matrices():
   matrix, left, right = _random(3, 4), _random(3, seed=1), _random(4, seed=2)
   full_right = _random(4, 4, seed=3)
@@ -203,7 +221,7 @@ def test_product_with_diagonals_is_that_with_their_matrices():
   ):
     wanted = full_right if of_gradients is full_right else np.diag(right)
     np.testing.assert_allclose(
-      kfac.product(of_inputs, matrix, of_gradients),
+      _product(of_inputs, matrix, of_gradients),
       np.diag(left) @ matrix.numpy() @ wanted,
       rtol=1e-5,
       atol=1e-6,

@@ -158,13 +158,14 @@ def test_the_best_of_equal_scores_is_the_first_visited():
 
 
 def test_factors_beyond_the_limit():
+  # Of 1000 bytes 3 * 4 * 9 are weights.
   wanted = (
-    r'The uploads of 3 clients take .*, but '
-    r'`--config.algorithm.solve_memory_bytes` is 999 \(.*\). Set '
+    r'The factors of 3 clients take 892 B, but '
+    r'`--config.algorithm.solve_memory_bytes` is 891 \(.*\). Set '
     '`--config.algorithm.solver=conjugate_gradient` in another run'
   )
   with pytest.raises(FailedError, match=wanted):
-    _solve(_uploads(_LINEAR, _kfac), _LINEAR, solve_memory_bytes=999)
+    _solve(_uploads(_LINEAR, _kfac), _LINEAR, solve_memory_bytes=891)
 
 
 def test_without_a_score_the_last_step_is_kept():

@@ -6,7 +6,13 @@ import numpy as np
 import pytest
 import small_runs
 
-from tff_fedfish.run import checkpoints, client_state_files, metrics_files
+from tff_fedfish.one_shot.solving import Uploads
+from tff_fedfish.run import (
+  checkpoints,
+  client_state_files,
+  metrics_files,
+  run_directory,
+)
 from tff_fedfish.run.client_states import ClientStates
 
 _SETTINGS = dict(
@@ -84,6 +90,43 @@ def test_clients_keep_the_same_as_in_process(name, small_inputs, tmp_path):
       np.testing.assert_allclose(
         tensors[tensor_name], tensor, rtol=1e-3, atol=1e-6
       )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('name', ['fed_fisher', 'reg_mean'])
+def test_one_shot_uploads_are_those_in_process(name, small_inputs, tmp_path):
+  settings = dict(
+    algorithm__name=name,
+    algorithm__keeps_uploads=True,
+    algorithm__num_validation_rows=20,
+    client_work__micro_batch_size=2,
+    server__learning_rate=1.0,
+    server__optimizer='sgd',
+  )
+  runs = [tmp_path / 'ray', tmp_path / 'in_process']
+  found, found_rows = _train_with_workers(small_inputs, runs[0], 2, **settings)
+  wanted, wanted_rows = _train(small_inputs, runs[1], **settings)
+  config = run_directory.read_config(runs[1])
+  shape, upload = config.model_shape(), config.method.upload(config)
+  for round_num in (1, 2):
+    of_ray, of_process = (
+      Uploads(checkpoints.path_of(run / 'uploads', round_num), shape, upload)
+      for run in runs
+    )
+    assert of_ray.client_ids == of_process.client_ids
+    for one, other in zip(of_ray, of_process, strict=True):
+      assert one.client_weight == other.client_weight
+      tensors = zip(
+        [*one.weights, *one.summary.values()],
+        [*other.weights, *other.summary.values()],
+        strict=True,
+      )
+      for tensor, expected in tensors:
+        np.testing.assert_allclose(tensor, expected, rtol=1e-3, atol=1e-5)
+  for tensor_name, tensor in wanted.items():
+    np.testing.assert_allclose(found[tensor_name], tensor, rtol=1e-3, atol=1e-4)
+  for one, other in zip(found_rows, wanted_rows, strict=True):
+    assert one['one_shot/num_uploads'] == other['one_shot/num_uploads']
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 import small_runs
 
+from models.model_shapes import num_parameters
 from tff_fedfish.cli.main import main
 from tff_fedfish.config import loading as config_loading
 from tff_fedfish.training import run_checks
@@ -179,6 +180,32 @@ class TestWarnings:
     error = capsys.readouterr().err
     assert 'of disk for checkpoints, and the disk of' in error
     assert f'{str(tmp_path)!r} has 5 B available.' in error
+
+  def test_disk_for_uploads(self, small_inputs, tmp_path, capsys, monkeypatch):
+    found = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(
+      run_checks.shutil, 'disk_usage', lambda _: found._replace(free=5)
+    )
+    settings = dict(
+      algorithm__name='fisher_merge',
+      server__optimizer='sgd',
+      server__learning_rate=1.0,
+      training__num_rounds=2,
+      checkpoints__every_num_rounds=0,
+    )
+    needed = {}
+    for keeps in (False, True):
+      settings |= dict(algorithm__keeps_uploads=keeps)
+      config = self._config(small_inputs, **settings)
+      run_checks.print_warnings(config, tmp_path)
+      error = capsys.readouterr().err
+      assert 'of disk for checkpoints and uploads, and the disk of' in error
+      needed[keeps] = float(re.search(r'takes up to ([\d.]+) KiB', error)[1])
+    # Two checkpoints, and weights and diagonals of 3 clients for each round.
+    model = num_parameters(config.model_shape()) * 4 / 1024
+    assert needed == pytest.approx(
+      {False: 8 * model, True: 14 * model}, rel=0.01
+    )
 
   def test_unknown_tokens(self, tmp_path, capsys):
     # A vocabulary of Latin letters, documents of Cyrillic ones.

@@ -102,23 +102,23 @@ def gradient_factor(
   return tf.matmul(flat, flat, transpose_a=True)
 
 
-def product(
-  input_factor: tf.Tensor, matrix: tf.Tensor, gradient_factor: tf.Tensor
+def sum_of_products(
+  left: tf.Tensor, matrix: tf.Tensor, right: tf.Tensor
 ) -> tf.Tensor:
-  """Returns A V G, the layer's Fisher times V.
+  """Returns sum_i A_i V G_i over clients, a layer's Fishers times V.
 
   Args:
-    input_factor: A, float [rows, rows], or its diagonal, [rows].
+    left: A_i, float [clients, rows, rows], or their diagonals, [clients, rows].
     matrix: V, float [rows, columns].
-    gradient_factor: G, float [columns, columns], or its diagonal, [columns].
+    right: G_i, float [clients, columns, columns], or their diagonals.
   """
-  if len(input_factor.shape) == 1:
-    scaled = input_factor[:, tf.newaxis] * matrix
+  if len(left.shape) == 2:
+    scaled = left[..., tf.newaxis] * matrix
   else:
-    scaled = tf.matmul(input_factor, matrix)
-  if len(gradient_factor.shape) == 1:
-    return scaled * gradient_factor
-  return tf.matmul(scaled, gradient_factor)
+    scaled = tf.matmul(left, matrix)
+  if len(right.shape) == 2:
+    return tf.reduce_sum(scaled * right[:, tf.newaxis], axis=0)
+  return tf.reduce_sum(tf.matmul(scaled, right), axis=0)
 
 
 def squared_gradients(

@@ -48,15 +48,20 @@ def _solve_models(config, num_clients):
   """Returns the models that a solve holds; factors count by their entries."""
   upload, shape = METHOD.upload(config), config.model_shape()
   if upload.summary == 'diagonal':
-    # The sums, the steps' state and an upload.
-    return 8 + 2
+    # Both sums, the average, the best, and the state of a step before and after
+    # it: three models of 'adam', four of 'conjugate_gradient'.
+    return {'closed_form': 10, 'adam': 11}.get(config.algorithm.solver, 14)
+  factors, beside = [], []
+  for group in layer_groups(layers_of(shape)):
+    sizes = [*map(math.prod, curvature_shapes.summary_specs(group).values())]
+    factors.append(sum(sizes))
+    # The largest factor is there twice when it is read; A V and A V G later.
+    beside.append(max(*sizes, 2 * group[0].num_rows * group[0].fan_out))
   if config.algorithm.solver == 'adam':
-    return 8 + num_clients * (1 + upload_sizes.summary_models(shape, upload))
-  sizes = [
-    sum(map(math.prod, curvature_shapes.summary_specs(group).values()))
-    for group in layer_groups(layers_of(shape))
-  ]
-  return 3 + num_clients * max(sizes) / num_parameters(shape)
+    held = num_parameters(shape) * upload_sizes.summary_models(shape, upload)
+    return 9 + num_clients * (held + max(beside)) / num_parameters(shape)
+  held = max(map(sum, zip(factors, beside, strict=True)))
+  return 6 + num_clients * held / num_parameters(shape)
 
 
 def _problems(config):

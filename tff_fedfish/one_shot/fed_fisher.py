@@ -5,11 +5,11 @@ Jhunjhunwala et al. (2024), FedFisher, equations 6 and 7: minimize
   sum_i p_i (w - w_i)^T F_i (w - w_i)
 
 over w, starting at w_bar = sum_i p_i w_i. `mathematics/quadratic.py` has the
-minimizers, `curvature.py` the product F_i v. Where the server has validation
+minimizers, `curvature.py` the products F_i v. Where the server has validation
 rows the best of the weights that are visited is kept, the first of equals.
 """
 
-import functools
+import gc
 from collections.abc import Sequence
 
 import numpy as np
@@ -20,8 +20,9 @@ from models.layers import (
   layers_of,
   matrix_of,
   weight_names,
-  with_matrix,
+  with_matrices,
 )
+from models.model_shapes import num_parameters
 from tff_fedfish import curvature, curvature_shapes
 from tff_fedfish.errors import FailedError
 from tff_fedfish.mathematics import quadratic
@@ -48,22 +49,46 @@ def solve(
   best = _Best(context)
   if settings.tries_average:
     best.visit(0, start)
-  if settings.curvature == 'kfac' and settings.solver != 'adam':
-    return _by_layers(uploads, start, context, best)
-  if settings.curvature == 'diagonal':
-    apply, r = _diagonal(uploads, start)
-  else:
-    apply, r = _kfac(uploads, context)
+  if settings.curvature == 'kfac':
+    return _solve_by_groups(uploads, start, context, best)
+  apply, r = _diagonal(uploads, start)
   first = tuple(map(tf.constant, start))
+  last = _minimize(apply, r, first, settings, best.visit_step)
+  if settings.solver != 'adam':
+    best.visit(1, last)
+  return best.result([_residuals(apply, r, first, last)])
 
-  def visit(step, weights):
-    # The published steps 1, 101, ... are scored; the last only without a score.
-    is_scored = (step - 1) % settings.solver_check_every == 0
-    if is_scored or context.score is None:
-      best.visit(step, weights)
 
+def _solve_by_groups(uploads, start, context, best):
+  """Solves in V of each group of layers; only Adam takes all at once."""
+  settings, layers = context.settings, layers_of(context.shape)
+  groups, names = layer_groups(layers), weight_names(layers)
+  named = dict(zip(names, start, strict=True))
+  is_adam, residuals = settings.solver == 'adam', []
+  if is_adam:
+    _require_memory(uploads, context)
+
+  def visit(step, matrices):
+    found = _with_groups(named, groups, matrices)
+    best.visit_step(step, tuple(found[name] for name in names))
+
+  for part in [groups] if is_adam else [(group,) for group in groups]:
+    apply, r = _quadratic(part, uploads, names)
+    first = tuple(tf.constant(matrix_of(group[0], named)) for group in part)
+    last = _minimize(apply, r, first, settings, visit)
+    residuals.append(_residuals(apply, r, first, last))
+    named = _with_groups(named, part, last)
+    # Graphs hold factors, in cycles.
+    del apply, r
+    gc.collect()
+  if not is_adam:
+    best.visit(1, tuple(named[name] for name in names))
+  return best.result(residuals)
+
+
+def _minimize(apply, r, first, settings, visit):
   if settings.solver == 'adam':
-    last = quadratic.adam_as_coded(
+    return quadratic.adam_as_coded(
       apply,
       r,
       first,
@@ -73,7 +98,7 @@ def solve(
       check_every=settings.solver_check_every,
       visit=visit,
     )
-  elif settings.solver == 'conjugate_gradient':
+  if settings.solver == 'conjugate_gradient':
     last, _ = quadratic.conjugate_gradient(
       apply,
       r,
@@ -81,12 +106,8 @@ def solve(
       max_steps=settings.num_solver_steps,
       tolerance=_TOLERANCE,
     )
-    best.visit(1, last)
-  else:
-    mass = apply(tuple(map(tf.ones_like, first)))
-    last = quadratic.closed_form(mass, r, first)
-    best.visit(1, last)
-  return best.result([_residuals(apply, r, first, last)])
+    return last
+  return quadratic.closed_form(apply(tuple(map(tf.ones_like, first))), r, first)
 
 
 class _Best:
@@ -94,6 +115,7 @@ class _Best:
 
   def __init__(self, context: SolveContext):
     self._score = context.score
+    self._settings = context.settings
     self._best = None
 
   def visit(self, step: int, weights: Sequence[tf.Tensor | np.ndarray]) -> None:
@@ -102,6 +124,14 @@ class _Best:
     if self._best is None or score is None or score > self._best[0]:
       arrays = tuple(np.array(w, np.float32) for w in weights)
       self._best = score, step, arrays
+
+  def visit_step(self, step: int, weights: Sequence[tf.Tensor]) -> None:
+    """Looks at the weights after a step of Adam, if they are to be scored."""
+    # The published steps 1, 101, ...; the last only without a score.
+    if (
+      self._score is None or (step - 1) % self._settings.solver_check_every == 0
+    ):
+      self.visit(step, weights)
 
   def result(self, residuals: Sequence[tuple[float, float]]) -> SolveResult:
     """Returns the best.
@@ -134,78 +164,60 @@ def _diagonal(uploads, start):
   return apply, weighted
 
 
-def _kfac(uploads, context):
-  """Returns H and r of all clients' factors, which are held at once."""
-  layers = layers_of(context.shape)
-  product = functools.partial(curvature.fisher_product, layers)
-  factors, r = [], None
+def _require_memory(uploads, context):
   limit = context.settings.solve_memory_bytes
-  if uploads.num_bytes > limit:
+  # Of factors, as `methods.fed_fisher` counts them before clients train.
+  weights = 4 * num_parameters(context.shape)
+  num_bytes = uploads.num_bytes - len(uploads) * weights
+  if num_bytes > limit:
     raise FailedError(
-      f'The uploads of {len(uploads)} clients take '
-      f'{format_bytes(uploads.num_bytes)}, but '
+      f'The factors of {len(uploads)} clients take '
+      f'{format_bytes(num_bytes)}, but '
       f'`--config.algorithm.solve_memory_bytes` is {limit} '
       f'({format_bytes(limit)}). Set `--config.algorithm.solver='
       'conjugate_gradient` in another run, or raise the limit.'
     )
-  for share, upload in zip(uploads.shares, uploads, strict=True):
-    summary = {name: tf.constant(t) for name, t in upload.summary.items()}
-    factors.append((np.float32(share), summary))
-    term = _scaled(share, product(summary, [*map(tf.constant, upload.weights)]))
-    r = term if r is None else tuple(map(tf.add, r, term))
+
+
+def _with_groups(named, groups, matrices):
+  """Returns the weights with V of some groups replaced."""
+  pairs = zip(groups, matrices, strict=True)
+  return with_matrices(named, [(group[0], v.numpy()) for group, v in pairs])
+
+
+def _quadratic(groups, uploads, names):
+  """Returns H and r of groups of layers, in V of each."""
+  factors, shares = {}, np.float32(uploads.shares)
+  r = tuple(_load(group, uploads, shares, names, factors) for group in groups)
 
   def apply(v):
-    terms = [_scaled(share, product(summary, v)) for share, summary in factors]
-    return tuple(map(tf.add_n, zip(*terms, strict=True)))
+    products = []
+    for group, matrix in zip(groups, v, strict=True):
+      # One after the other: those of all clients take memory.
+      with tf.control_dependencies(products[-1:]):
+        products.append(curvature.group_product(group, factors, matrix))
+    return tuple(products)
 
   return apply, r
 
 
-def _scaled(share, tensors):
-  return tuple(np.float32(share) * tensor for tensor in tensors)
-
-
-def _by_layers(uploads, start, context, best):
-  """Solves by conjugate gradients, with the factors of one group at a time."""
-  layers = layers_of(context.shape)
-  names = weight_names(layers)
-  named, residuals = dict(zip(names, start, strict=True)), []
-  for group in layer_groups(layers):
-    apply, r = _of_group(group, uploads, names)
-    first = (tf.constant(matrix_of(group[0], named)),)
-    last, _ = quadratic.conjugate_gradient(
-      apply,
-      r,
-      first,
-      max_steps=context.settings.num_solver_steps,
-      tolerance=_TOLERANCE,
-    )
-    residuals.append(_residuals(apply, r, first, last))
-    named = with_matrix(group[0], named, last[0].numpy())
-  best.visit(1, tuple(named[name] for name in names))
-  return best.result(residuals)
-
-
-def _of_group(group, uploads, all_names):
-  """Returns H and r of layers that have their entries in common."""
-  layer, factors, r = group[0], [], 0.0
-  names = [n for n in (layer.kernel, layer.bias) if n is not None]
-  positions = [all_names.index(name) for name in names]
-  for index, share in enumerate(uploads.shares):
-    weights, summary = uploads.part(
-      index, positions, [*curvature_shapes.summary_specs(group)]
-    )
-    matrix = matrix_of(layer, dict(zip(names, weights, strict=True)))
-    summary = {name: tf.constant(t) for name, t in summary.items()}
-    factors.append((np.float32(share), summary))
-    term = curvature.group_product(group, summary, tf.constant(matrix))
-    r += np.float32(share) * term
-
-  def apply(v):
-    terms = [
-      share * curvature.group_product(group, summary, v[0])
-      for share, summary in factors
-    ]
-    return (tf.add_n(terms),)
-
-  return apply, (r,)
+def _load(group, uploads, shares, names, factors):
+  """Adds all clients' factors, of p_i F_i, to those; returns r."""
+  specs, layer, r = curvature_shapes.summary_specs(group), group[0], 0.0
+  own_names = [n for n in (layer.kernel, layer.bias) if n is not None]
+  positions = [names.index(name) for name in own_names]
+  rows = {name: [] for name in specs if name not in factors}
+  for i, share in enumerate(shares):
+    weights, summary = uploads.part(i, positions, [*rows])
+    for name, tensor in summary.items():
+      # Layers may share their inputs, but not the factor beside them.
+      is_shared = name.startswith('inputs/')
+      rows[name].append(tensor if is_shared else share * tensor)
+    matrix = matrix_of(layer, dict(zip(own_names, weights, strict=True)))
+    own = {name: (factors | rows)[name][i : i + 1] for name in specs}
+    r += curvature.group_product(group, own, tf.constant(matrix))
+  while rows:
+    # Of one name at a time. Not `tf.constant`, which makes two copies.
+    name, tensors = rows.popitem()
+    factors[name] = tf.stack(tensors)
+  return r

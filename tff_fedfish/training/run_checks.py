@@ -13,7 +13,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterable
 
-from tff_fedfish import environment
+from tff_fedfish import environment, upload_sizes
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.data import unknown_tokens
 from tff_fedfish.data.client_splits import ClientSplit
@@ -130,6 +130,7 @@ def check_run(
     for require in (
       run_inputs.require_groups,
       run_inputs.require_cohort,
+      _require_solvable,
       run_inputs.require_held_out_clients,
     ):
       with problems():
@@ -195,7 +196,7 @@ def print_warnings(
   # What is on the disk already takes no more of it.
   num_saved_bytes = sum(
     path.stat().st_size
-    for pattern in ('checkpoints/*/*', 'client_states/*/*')
+    for pattern in ('checkpoints/*/*', 'client_states/*/*', 'uploads/*/*')
     for path in parent.glob(pattern)
   )
   states = planned_states(config, split)
@@ -218,9 +219,13 @@ def print_warnings(
       environment.memory_bytes()['available'],
     ),
     (
-      'disk for checkpoints' + ' and client states' * (states is not None),
+      'disk for checkpoints'
+      + ' and client states' * (states is not None)
+      + ' and uploads' * (config.method.solver is not None),
       f'the disk of {str(parent)!r}',
-      checkpoint_bytes(config) + min(state_bytes, limit),
+      checkpoint_bytes(config)
+      + min(state_bytes, limit)
+      + _upload_bytes(config, split),
       shutil.disk_usage(parent).free + num_saved_bytes,
     ),
   ):
@@ -298,6 +303,7 @@ def problems_of(configs: Iterable[TrainConfig]) -> list[str]:
       config.training.start_from,
       config.engine.kind,
       config.engine.ray_address,
+      config.method.solver and config.algorithm,
     )
     checked.setdefault(repr(key), config)
   lines = {}
@@ -307,6 +313,36 @@ def problems_of(configs: Iterable[TrainConfig]) -> list[str]:
     except UserError as error:
       lines |= dict.fromkeys(str(error).splitlines())
   return list(lines)
+
+
+def _with_whole_cohort(config, split):
+  """Returns a config whose cohort of all clients has its size."""
+  if split is None or config.cohort_size is not None:
+    return config
+  num_clients = len(run_inputs.training_clients(config, split))
+  cohorts = dataclasses.replace(config.cohorts, cohort_size=num_clients)
+  return dataclasses.replace(config, cohorts=cohorts)
+
+
+def _require_solvable(config, split):
+  """Raises UserError if a cohort of all clients is too large to solve for."""
+  if config.method.solver is not None:
+    _with_whole_cohort(config, split)
+
+
+def _upload_bytes(config, split):
+  """Returns the size of the uploads on disk, which are not compressed there."""
+  if config.method.solver is None:
+    return 0
+  config, shape = _with_whole_cohort(config, split), config.model_shape()
+  num_models = 1 + upload_sizes.summary_models(
+    shape, config.method.upload(config)
+  )
+  is_kept = config.algorithm.keeps_uploads
+  num_rounds = config.training.num_rounds if is_kept else 1
+  model_bytes = sum(memory.tensor_bytes(shape).values())
+  num_uploads = num_rounds * (config.cohort_size or 1)
+  return int(num_uploads * num_models * model_bytes)
 
 
 def _choose_sample(config, corpus, split, tokenizer):

@@ -1,0 +1,112 @@
+"""The client work of one-shot methods: in process and in TFF's own context."""
+
+import numpy as np
+import pytest
+import small_models
+import tensorflow as tf
+import tensorflow_federated as tff
+
+import tff_fedfish
+from models.model_shapes import weight_shapes
+from tff_fedfish import upload_sizes
+from tff_fedfish.runtime.in_process_context import set_in_process_context
+
+
+@pytest.fixture(autouse=True)
+def context():
+  return set_in_process_context()
+
+
+def _process(name, **options):
+  shape = small_models.SHAPES[name]
+  sgd = tff.learning.optimizers.build_sgdm
+  return tff_fedfish.build_one_shot(
+    small_models.build(shape),
+    client_optimizer=sgd(0.05),
+    server_optimizer=sgd(1.0),
+    shape=shape,
+    **options,
+  )
+
+
+def _clients(name, sizes):
+  """Returns a dataset of some rows per client, the last batch shorter."""
+  shape, datasets = small_models.SHAPES[name], []
+  for seed, size in enumerate(sizes):
+    rows = small_models.rows(shape, max(size, 1), seed)
+    dataset = tf.data.Dataset.from_tensor_slices(rows)
+    datasets.append(dataset.take(size).batch(2))
+  return datasets
+
+
+def _assert_close(found, wanted):
+  for one, other in zip(
+    tf.nest.flatten(found), tf.nest.flatten(wanted), strict=True
+  ):
+    np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+  ('name', 'options'),
+  [
+    ('linear', dict(summary='kfac', num_local_epochs=2)),
+    ('linear', dict(summary='diagonal', labels='drawn', num_local_steps=2)),
+    ('linear', dict(summary='gram', compression='paper')),
+    ('linear', dict(summary='class_counts', micro_batch_size=1)),
+  ],
+  ids=lambda value: value.get('summary') if isinstance(value, dict) else value,
+)
+def test_client_outputs(name, options, stock_context):
+  process, datasets = _process(name, **options), _clients(name, (3, 4, 0))
+  state = process.initialize()
+  with tff_fedfish.collect_client_outputs() as collected:
+    result = process.next(state, datasets)
+  with tff.framework.get_context_stack().install(stock_context):
+    outputs = process.client_outputs(state, datasets)
+    stock = process.next(state, datasets)
+  _assert_close(
+    process.get_model_weights(result.state),
+    process.get_model_weights(stock.state),
+  )
+  assert [output['is_valid'] for output in outputs] == [1, 1, 0]
+  for index in (0, 1):
+    _assert_close(collected[index], outputs[index])
+
+
+def test_what_a_client_uploads():
+  process = _process('linear', summary='kfac')
+  with tff_fedfish.collect_client_outputs() as outputs:
+    process.next(process.initialize(), _clients('linear', (3, 4)))
+  shape = small_models.SHAPES['linear']
+  upload = upload_sizes.Upload('kfac')
+  sizes = upload_sizes.summary_shapes(shape, upload)
+  for index, size in enumerate((3, 4)):
+    output = outputs[index]
+    assert list(output) == ['is_valid', 'client_weight', 'weights', 'summary']
+    assert output['client_weight'] == (size,)
+    found = [tensor.shape for tensor in output['weights']]
+    assert found == list(weight_shapes(shape).values())
+    assert [t.shape for t in output['summary']] == list(sizes.values())
+
+
+@pytest.mark.parametrize(
+  ('options', 'words'),
+  [
+    (dict(summary='fisher'), '`summary` must be one of none, class_counts'),
+    (dict(labels='true'), '`labels` must be one of exact, drawn'),
+    (dict(compression='zip'), '`compression` must be one of none, paper'),
+  ],
+)
+def test_refused_arguments(options, words):
+  with pytest.raises(ValueError, match=words):
+    _process('linear', **options)
+
+
+def test_a_functional_model_is_refused():
+  sgd = tff.learning.optimizers.build_sgdm(0.1)
+  shape = small_models.SHAPES['linear']
+  model = small_models.build(shape).functional_model
+  with pytest.raises(TypeError, match='must be a tff_fedfish.ModelSpec'):
+    tff_fedfish.build_one_shot(
+      model, client_optimizer=sgd, server_optimizer=sgd, shape=shape
+    )

@@ -1,0 +1,57 @@
+"""Solves over uploads that are drawn, not trained."""
+
+import pathlib
+from collections.abc import Mapping
+
+import numpy as np
+import planned_configs
+
+from models.model_shapes import weight_shapes
+from tff_fedfish import upload_sizes
+from tff_fedfish.config.schema import TrainConfig
+from tff_fedfish.methods.method import load
+from tff_fedfish.one_shot.solving import SolveContext, SolveResult, Uploads
+from tff_fedfish.run import client_state_files
+
+
+def write_uploads(config: TrainConfig, directory: pathlib.Path) -> None:
+  """Draws the uploads of a cohort; factors are positive semidefinite."""
+  shape, upload = config.model_shape(), config.method.upload(config)
+  random = np.random.default_rng(1)
+  writer = client_state_files.RoundStates(directory)
+  for client in range(config.cohort_size):
+    tensors = {'client_weight/0': np.float32(client + 1)}
+    for i, size in enumerate(weight_shapes(shape).values()):
+      weight = 0.05 * random.standard_normal(size, np.float32)
+      tensors[f'weights/{i}'] = weight
+    summary = upload_sizes.summary_shapes(shape, upload)
+    for i, (name, size) in enumerate(summary.items()):
+      tensor = random.random(size, np.float32)
+      if upload_sizes.is_factor(name, size):
+        tensor = tensor @ tensor.T / size[0]
+      tensors[f'summary/{i}'] = tensor
+    writer.add(client, b'%03d' % client, tensors)
+  writer.commit()
+
+
+def open_uploads(
+  name: str, directory: str, settings: Mapping[str, str]
+) -> tuple[TrainConfig, Uploads]:
+  """Returns a shipped config with settings, and its uploads."""
+  config = planned_configs.shipped(name, **settings)
+  return config, Uploads(
+    pathlib.Path(directory),
+    config.model_shape(),
+    config.method.upload(config),
+  )
+
+
+def solve(config: TrainConfig, uploads: Uploads) -> SolveResult:
+  """Returns the solution; all weights score alike."""
+  context = SolveContext(
+    settings=config.algorithm,
+    shape=config.model_shape(),
+    score=lambda weights: 0.5,
+    seed=3,
+  )
+  return load(config.method.solver)(uploads, uploads.mean(), context)
