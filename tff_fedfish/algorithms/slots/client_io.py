@@ -6,13 +6,18 @@ round is its client output, see `runtime/client_outputs.py`.
 """
 
 import collections
-from collections.abc import Callable, Mapping
+import types
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_fedfish.runtime import client_outputs
+
+VALIDATION, CANDIDATES = 'validation', 'candidates'
+"""Inputs of a client besides its batches: batches of its validation rows; its
+own last model and those of others, <position=int32, weights=T>."""
 
 Structure = Any
 
@@ -26,6 +31,7 @@ class ClientStart(NamedTuple):
     hparams: Hyperparameters of the client optimizer.
     method: The method's state on the server; () without one.
     kept: Kept structures by slot; empty without slots.
+    inputs: Datasets by name, of those that `client_data_type` describes.
   """
 
   trainable: Structure
@@ -33,6 +39,7 @@ class ClientStart(NamedTuple):
   hparams: Structure
   method: Structure = ()
   kept: Mapping[str, Structure] = {}
+  inputs: Mapping[str, tf.data.Dataset] = {}
 
 
 class KeptSlot(NamedTuple):
@@ -81,27 +88,54 @@ def kept_specs(
 
 
 def client_data_type(
-  batch_spec: Structure, kept: Mapping[str, tuple[tf.TensorSpec, ...]]
+  batch_spec: Structure,
+  kept: Mapping[str, tuple[tf.TensorSpec, ...]],
+  inputs: Mapping[str, Structure] = types.MappingProxyType({}),
 ) -> tff.Type:
   """Returns the type of a client's argument.
 
   Args:
     batch_spec: `input_spec` of the model.
     kept: As `kept_specs` returns it.
+    inputs: Specs of the elements of further datasets, by name; only with slots.
 
   Returns:
     The sequence of batches B*. With slots <data=B*, state=<SLOT=T*, ...>>, T
     the tuple of a slot's flat tensors: a sequence of one element, empty for a
-    client that takes part for the first time.
+    client that takes part for the first time. Further inputs follow them.
   """
-  data = tff.SequenceType(tff.types.tensorflow_to_type(batch_spec))
+  data = _sequence_of(batch_spec)
   if not kept:
     return data
   state = collections.OrderedDict(
-    (name, tff.SequenceType(tff.types.tensorflow_to_type(specs)))
-    for name, specs in kept.items()
+    (name, _sequence_of(specs)) for name, specs in kept.items()
   )
-  return tff.to_type(collections.OrderedDict(data=data, state=state))
+  return tff.to_type(
+    collections.OrderedDict(
+      data=data,
+      state=state,
+      **{name: _sequence_of(spec) for name, spec in inputs.items()},
+    )
+  )
+
+
+def input_specs(
+  functional_model: tff.learning.models.FunctionalModel, names: Sequence[str]
+) -> dict[str, Structure]:
+  """Returns the specs of the elements of a client's further inputs.
+
+  Args:
+    functional_model: The model.
+    names: `VALIDATION` or `CANDIDATES`, or both.
+  """
+  specs = {
+    VALIDATION: functional_model.input_spec,
+    CANDIDATES: collections.OrderedDict(
+      position=tf.TensorSpec([], tf.int32),
+      weights=trainable_specs(functional_model),
+    ),
+  }
+  return {name: specs[name] for name in names}
 
 
 def split_client_data(
@@ -177,6 +211,10 @@ def send_client_output(output: tff.Value) -> tff.Value:
     merge=merge,
     report=report,
   )
+
+
+def _sequence_of(spec):
+  return tff.SequenceType(tff.types.tensorflow_to_type(spec))
 
 
 def _first_or(dataset, initial):
