@@ -43,6 +43,10 @@ class Rows:
     """Real tokens in all rows; an image counts as one."""
     raise NotImplementedError
 
+  def num_tokens_at(self, index: np.ndarray) -> int:
+    """Returns the real tokens in the rows with some numbers."""
+    return self.select(index).num_tokens
+
   @property
   def num_lost_tokens(self) -> int:
     """Tokens of the client that are in no row, whatever the reason."""
