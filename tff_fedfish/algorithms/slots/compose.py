@@ -91,7 +91,7 @@ class TrainedClient(NamedTuple):
 
 
 class OwnModel(NamedTuple):
-  """A client's own model, with which it begins a round in place of the server's.
+  """A client's own model, with which it begins a round, not the server's.
 
   Attributes:
     trainable: Its weights.
