@@ -419,9 +419,11 @@ def _write_rows(
       writer.writerow(_cell(getattr(row, name)) for name in names)
 
 
-def _cell(value: bytes | float | int) -> str:
+def _cell(value: bytes | str | float | int) -> str:
   if isinstance(value, bytes):
     return client_id_to_cell(value)
+  if isinstance(value, str):
+    return value
   # NumPy's scalars included: `repr` of a Python number is exact.
   return repr(value.item() if hasattr(value, 'item') else value)
 
