@@ -24,7 +24,6 @@ from tff_fedfish.progress import Progress
 from tff_fedfish.run import checkpoints, row_division, run_directory
 from tff_fedfish.run.corpus_identity import Corpus
 
-
 # Clients whose affinity to each other each of them keeps.
 _MAX_AFFINITIES = 4096
 
