@@ -158,6 +158,17 @@ def test_nobody_needs_to_be_held_out():
   assert planned_configs.shipped('demo', **settings).evaluation.num_clients
 
 
+def test_traffic():
+  settings = dict(algorithm__num_downloads=3)
+  for averages, downlink in ((False, 3), (True, 16)):
+    settings['algorithm__model_averages'] = averages
+    config = planned_configs.shipped('mnist_personal', **settings)
+    # The mean of 15 models, and 15 of the others.
+    assert config.method.traffic(config) == (1, downlink)
+  config = planned_configs.shipped('mnist_personal', **_LOCAL)
+  assert config.method.traffic(config) == (0, 0)
+
+
 class TestDownloads:
   """Models that a client is sent, and the clients that there are."""
 
@@ -186,7 +197,7 @@ class TestDownloads:
     with pytest.raises(
       UserError,
       match="^algorithm.name 'fed_fomo' takes at most 4096 participating "
-      'clients, as each keeps a number for every other, but .* has 4097. Raise ',
+      'clients, as each keeps a number for every other, but .* has 4097. ',
     ):
       self._require(4097, algorithm__model_averages=True)
 

@@ -8,10 +8,13 @@ import small_runs
 from stateful_runs import live_states
 
 from tff_fedfish.cli.main import main
+from tff_fedfish.config import loading as config_loading
 from tff_fedfish.run import metrics_files, run_directory
+from tff_fedfish.training import run_checks
 
 _SETTINGS = dict(
   client_work__num_local_epochs=1,
+  client_work__learning_rate=0.1,
   training__num_rounds=2,
   evaluation__every_num_rounds=1,
   checkpoints__every_num_rounds=0,
@@ -137,3 +140,34 @@ class TestClientsWithoutValidationRows:
     assert np.isfinite(rows[-1]['personal/loss'])
     printed = capsys.readouterr().out
     assert f'Clients left out: {12 - len(scored)} (without own rows)' in printed
+
+
+class TestChecks:
+  @staticmethod
+  def _config(inputs, **settings):
+    return config_loading.load_config(
+      small_runs.CONFIG, small_runs.overrides(*inputs, **settings)
+    )
+
+  def test_a_sweep_also_checks_what_methods_send(self, small_inputs):
+    # All that differs is the method.
+    configs = [
+      self._config(small_inputs, **settings)
+      for settings in (
+        dict(algorithm__name='fed_avg'),
+        dict(algorithm__name='fed_fomo', algorithm__num_downloads=50),
+      )
+    ]
+    (problem,) = run_checks.problems_of(configs)
+    assert problem.startswith('`--config.algorithm.num_downloads` is 50, but ')
+
+  def test_held_out_clients_may_be_too_small_to_score(self, small_inputs):
+    settings = dict(data__sequence_length=2000)
+    (problem,) = run_checks.problems_of(
+      [self._config(small_inputs, algorithm__name='fed_avg', **settings)]
+    )
+    assert 'has the 4 sequences that an evaluation needs' in problem
+    # These are not scored.
+    assert not run_checks.problems_of(
+      [self._config(small_inputs, algorithm__name='local_only', **settings)]
+    )
