@@ -71,9 +71,18 @@ def test_same_run_as_in_process(settings, small_inputs, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('name', ['moon', 'scaffold', 'fed_fomo'])
-def test_clients_keep_the_same_as_in_process(name, small_inputs, tmp_path):
-  settings = dict(algorithm__name=name, training__num_rounds=3)
+@pytest.mark.parametrize(
+  'settings',
+  [
+    dict(algorithm__name='moon'),
+    dict(algorithm__name='scaffold'),
+    # Its weights are quotients of differences, here of large ones.
+    dict(algorithm__name='fed_fomo', client_work__learning_rate=0.2),
+  ],
+  ids=lambda settings: settings['algorithm__name'],
+)
+def test_clients_keep_the_same_as_in_process(settings, small_inputs, tmp_path):
+  settings = settings | {'training__num_rounds': 3}
   runs = [tmp_path / 'ray', tmp_path / 'in_process']
   _train_with_workers(small_inputs, runs[0], 2, **settings)
   _train(small_inputs, runs[1], **settings)
@@ -87,8 +96,10 @@ def test_clients_keep_the_same_as_in_process(name, small_inputs, tmp_path):
     )
     assert found._version(client_id, 4).round_num == version.round_num
     for tensor_name, tensor in wanted.items():
+      # Of a loss of 5.5 the last bit is 5e-7.
+      atol = 1e-4 if tensor_name.startswith('affinity') else 1e-6
       np.testing.assert_allclose(
-        tensors[tensor_name], tensor, rtol=1e-3, atol=1e-6
+        tensors[tensor_name], tensor, rtol=1e-3, atol=atol
       )
 
 
