@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from tff_fedfish.reporting import figures
-from tff_fedfish.reporting.runs import OWN_TEST, Run
+from tff_fedfish.reporting.runs import Run
 from tff_fedfish.reporting.style import local_epochs, run_styles
 from tff_fedfish.reporting.words import uncapitalized, words_of
 
@@ -78,7 +78,7 @@ def learning_curves(runs: Sequence[Run]) -> list[figures.Figure]:
     'personalized_accuracy': accuracies.get('personalized_'),
     'personal_loss': _Score(
       'personal/loss',
-      f'Loss on {OWN_TEST} (nats per {words.unit})',
+      f'Own test {words.loss_label}',
       1.0,
       accuracies['personal_'].caption,
     ),
@@ -225,7 +225,7 @@ def _accuracies(runs, words) -> dict[str, _Score]:
     ),
     'personal_': _Score(
       'personal/accuracy',
-      f'Accuracy on {OWN_TEST} (%)',
+      f'Own test {words.accuracy_label}',
       100.0,
       'Measured during training: mean over the clients, each scored on its own '
       'test rows with its personal model, the one that it begins the next '

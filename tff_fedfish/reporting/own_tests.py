@@ -71,21 +71,16 @@ class ClientTable:
 
   def groups(self) -> list[tuple[str, list[str]]]:
     """Returns headings: one per run, and those of its columns."""
-    names = {'accuracy': 'Accuracy (%)', 'loss': 'Loss'}
-    return [
-      (
-        f'{one.run.label} ({one.model} model)',
-        [
-          *names.values(),
-          *(
-            f'{name} − {one.baseline}'
-            for name in names.values()
-            if one.baseline
-          ),
-        ],
-      )
-      for one in self.runs
-    ]
+    found = []
+    for one in self.runs:
+      headings = ['Accuracy (%)', 'Loss']
+      if one.baseline:
+        headings += [
+          f'Accuracy − {one.baseline} (points)',
+          f'Loss − {one.baseline}',
+        ]
+      found.append((f'{one.run.label} ({one.model} model)', headings))
+    return found
 
   def rows(self) -> Iterator[tuple[str, list[str]]]:
     """Yields the first `MAX_SHOWN` clients, and their cells."""

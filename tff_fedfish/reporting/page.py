@@ -220,6 +220,7 @@ def render_page(
     client_tables=client_tables,
     max_clients_shown=MAX_SHOWN,
     own_tests=OWN_TESTS,
+    own_test_rows=str(OWN_TEST),
     panels=_panels(pooled),
     every_run_panels=_panels(runs) if len(pooled) < len(runs) else [],
     paper_tables=tables,

@@ -232,9 +232,9 @@ def _columns(runs: Sequence[Run]) -> Iterator[Column]:
   yield column('held_out/loss', group, show, True, panel='training')
   key, group = 'held_out/accuracy', f'Held-out {words.accuracy_label}'
   yield column(key, group, percent, False, panel='training')
-  group = f'Loss on {OWN_TEST} (nats per {words.unit})'
+  group = f'Own test {label}'
   yield column('personal/loss', group, show, True, panel='training')
-  key, group = 'personal/accuracy', f'Accuracy on {OWN_TEST} (%)'
+  key, group = 'personal/accuracy', f'Own test {words.accuracy_label}'
   yield column(key, group, percent, False, panel='training')
   for name in _method_columns(runs):
     yield column(name, name, _signed_count, None, panel='method')
