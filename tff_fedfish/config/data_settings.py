@@ -188,6 +188,11 @@ class PartitionConfig(Section, section='partition'):
     """Whether clients are unions of groups of text."""
     return self.scheme == _MERGE
 
+  @property
+  def divides_images(self) -> bool:
+    """Whether clients are made of a corpus of images."""
+    return self.scheme is not None and not self.merges_groups
+
   def build(self, *, partition_seed: int) -> 'Partition | None':
     """Returns the partition of a corpus of images; None without a scheme.
 
