@@ -129,6 +129,7 @@ class TestPixels:
 
   @pytest.mark.filterwarnings('error')
   def test_more_clusters_than_different_images(self, images):
+    assert _assign('pixels', 1, images[[0, 0]]).tolist() == [0, 0]
     same = np.repeat(images[[0, 50]], 3, axis=0)
     with pytest.raises(
       UserError,
