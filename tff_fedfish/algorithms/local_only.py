@@ -23,7 +23,7 @@ def build_local_only(
   micro_batch_size: int | None = None,
   keeps_optimizer_state: bool = False,
 ) -> tff.learning.templates.LearningProcess:
-  """Builds local training: a client goes on with the model that it trained last.
+  """Builds local training: clients go on with the models they trained last.
 
   Args:
     model: A FunctionalModel, or a ModelSpec for weights drawn in the graph.

@@ -6,6 +6,10 @@ import concurrent.futures
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+VALIDATION, CANDIDATES = 'validation', 'candidates'
+"""Inputs of a client besides its batches and its state: batches of its
+validation rows; models, <position=int32, weights=T>."""
+
 
 class LoadedClient(NamedTuple):
   """A client's data in memory.

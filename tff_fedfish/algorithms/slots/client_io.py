@@ -14,10 +14,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_fedfish.runtime import client_outputs
-
-VALIDATION, CANDIDATES = 'validation', 'candidates'
-"""Inputs of a client besides its batches: batches of its validation rows; its
-own last model and those of others, <position=int32, weights=T>."""
+from tff_fedfish.runtime.client_data import CANDIDATES, VALIDATION
 
 Structure = Any
 
