@@ -1,5 +1,6 @@
 """Clients whose rows are divided into train, validation and test parts."""
 
+import contextlib
 import dataclasses
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
@@ -85,7 +86,8 @@ class DividedClients(ClientRows):
       validation_fraction: See `divide_rows`.
       test_fraction: See `divide_rows`. It is read as 0 with `test_twins`.
       test_twins: Client -> the client all of whose rows it is tested on. A
-        client that is missing has no test rows. None: each has its own.
+        client that is missing, or whose twin is not in the corpus, has no test
+        rows. None: each has its own.
       target_of: Client -> the client whose validation and test rows it is
         given, see `shuffled_targets`. A client that is missing has its own.
 
@@ -143,7 +145,9 @@ class DividedClients(ClientRows):
     """
     target = self._target(client_id)
     if self._test_twins is not None and target in self._test_twins:
-      return self._rows.sequences(self._test_twins[target])
+      # A corpus of images leaves out clients without any.
+      with contextlib.suppress(KeyError):
+        return self._rows.sequences(self._test_twins[target])
     return self._part(target, 'test')
 
   def training_sequences(
