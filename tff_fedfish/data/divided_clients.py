@@ -40,7 +40,8 @@ def divide_rows(
     client_id: The client.
     split_seed: The seed of the permutation, together with the client.
     validation_fraction: In [0, 1). 0: no row is for validation.
-    test_fraction: In [0, 1). 0: no row is for testing.
+    test_fraction: In [0, 1), below 1 together with the other one. 0: no row is
+      for testing.
   """
   order = randomness.generator(
     'client_validation', split_seed, client_id
@@ -49,8 +50,7 @@ def divide_rows(
   num_left = num_rows - num_tests
   num_validation = 0
   if validation_fraction and num_left >= 2:
-    wanted = max(1, int(validation_fraction * num_rows))
-    num_validation = min(wanted, num_left - 1)
+    num_validation = max(1, int(validation_fraction * num_rows))
   test, validation, train = np.split(
     order, [num_tests, num_tests + num_validation]
   )
