@@ -153,9 +153,9 @@ class TrainingClient(ClientLoader):
     rows = self.client_rows.validation_sequences(self.client_id)
     if not len(rows):
       raise UserError(
-        f'Client {client_id_to_text(self.client_id)!r} must have rows for '
-        'validation, but has too few rows. Raise '
-        '`--config.client_splits.validation_fraction`, or leave it out.'
+        f'Client {client_id_to_text(self.client_id)!r} must have at least 2 '
+        'rows that are not for tests, one to train on and one for validation, '
+        'but has fewer.'
       )
     if sequences.is_repeated is not None:
       rows = dataclasses.replace(rows, is_repeated=np.zeros(len(rows), bool))
