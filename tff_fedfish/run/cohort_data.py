@@ -18,8 +18,9 @@ from tff_fedfish.data.images.partitions import Partition
 from tff_fedfish.data.merged_clients import Merge
 from tff_fedfish.data.sequences import ClientRows, Rows
 from tff_fedfish.data.tokenizers import load_tokenizer
-from tff_fedfish.run import run_inputs
+from tff_fedfish.run import private_rounds, run_inputs
 from tff_fedfish.run.kept_tensors import KeptTensors
+from tff_fedfish.run.private_rounds import PrivateRounds
 from tff_fedfish.runtime.client_data import ClientLoader, LoadedClient
 
 
@@ -77,6 +78,8 @@ class TrainingClient(ClientLoader):
   anyway, the same ones."""
   kept: KeptTensors | None = None
   """Tensors that it kept. None: clients keep nothing."""
+  private: PrivateRounds | None = None
+  """How it takes rows by DP-SGD. None: it does not train by it."""
 
   def sequences(self) -> Rows:
     """Returns what the client trains on, shuffled and capped."""
@@ -97,7 +100,7 @@ class TrainingClient(ClientLoader):
 
   def load(self) -> LoadedClient:
     """Returns the batches, and how much the cap and the last block cut."""
-    sequences = self.sequences()
+    sequences, private = self.sequences(), self.private
     counts = {
       'num_dropped_sequences': sequences.num_dropped_sequences,
       'num_dropped_tokens': sequences.num_lost_tokens,
@@ -106,9 +109,21 @@ class TrainingClient(ClientLoader):
       counts['num_clients_below_one_batch'] = int(
         not len(sequences) and sequences.num_dropped_sequences > 0
       )
-    data = sequences_lib.to_dataset(sequences, self.batch_size)
+    of_round = self.round_num, self.client_id
+    if private is not None and private.draws_batches:
+      data = private.to_dataset(sequences, *of_round)
+      if not private.num_steps(len(sequences)):
+        counts['num_dropped_sequences'] += len(sequences)
+        counts['num_dropped_tokens'] += sequences.num_tokens
+    else:
+      data = sequences_lib.to_dataset(sequences, self.batch_size)
+    inputs = {}
     if self.kept is not None:
-      data = collections.OrderedDict(data=data, state=self.kept.datasets())
+      inputs['state'] = self.kept.datasets()
+    if private is not None:
+      inputs['local_privacy'] = private.client_input(len(sequences), *of_round)
+    if inputs:
+      data = collections.OrderedDict(data=data, **inputs)
     return LoadedClient(data, counts)
 
 
@@ -129,29 +144,40 @@ def cohort(
     round_num: The round.
     kept_of: (client, round) -> what the client kept before it.
   """
-  work, client_ids = config.client_work, participating
-  if config.cohorts.cohort_size is not None:
-    client_ids = draw_cohort(
-      participating,
-      seed=config.seeds.cohort_seed,
-      round_num=round_num,
-      cohort_size=config.cohorts.cohort_size,
-    )
+  work, private = config.client_work, private_rounds.of_config(config)
+  is_drawn = private is not None and private.draws_batches
   return [
     TrainingClient(
       client_id=client_id,
       client_rows=client_rows,
       round_num=round_num,
       shuffle_seed=config.seeds.shuffle_seed,
-      max_sequences=work.max_sequences_per_client,
-      stream_length=None if work.num_local_steps is None else work.max_rows,
+      max_sequences=None if is_drawn else work.max_sequences_per_client,
+      stream_length=work.max_rows if config.marks_repeats else None,
       batch_size=work.local_batch_size,
-      batches=config.data.client_batches,
+      batches='full_only'
+      if config.drops_last_batch
+      else config.data.client_batches,
       samples_labels=config.algorithm.samples_labels,
       kept=kept_of(client_id, round_num),
+      private=private,
     )
-    for client_id in client_ids
+    for client_id in client_ids_of(config, participating, round_num)
   ]
+
+
+def client_ids_of(
+  config: TrainConfig, participating: Sequence[bytes], round_num: int
+) -> Sequence[bytes]:
+  """Returns the clients of a round; the arguments are those of `cohort`."""
+  if config.cohorts.cohort_size is None:
+    return participating
+  return draw_cohort(
+    participating,
+    seed=config.seeds.cohort_seed,
+    round_num=round_num,
+    cohort_size=config.cohorts.cohort_size,
+  )
 
 
 @functools.lru_cache(maxsize=1)

@@ -30,6 +30,7 @@ from tff_fedfish.training import replayed_rounds, round_callbacks
 from tff_fedfish.training.interruption import Interruption
 from tff_fedfish.training.kept_states import KeptStates
 from tff_fedfish.training.kept_uploads import KeptUploads
+from tff_fedfish.training.privacy_accounts import PrivacyAccounts
 from tff_fedfish.training.round_callbacks import (
   BuiltRun,
   FinishedRound,
@@ -95,8 +96,9 @@ def run_rounds(
         run, options.should_stop, barrier, kept.kept_of
       ),
       round_callbacks.HeldOutScore(run, options.should_stop),
-      # States before the row, and the row before the checkpoint.
+      # States and accounts before the row, and the row before the checkpoint.
       kept,
+      PrivacyAccounts(run),
       round_callbacks.Log(run),
       server,
       saved,
