@@ -96,7 +96,8 @@ class Method:
       `client_weighting`, those of `arguments`, and of `max_delta_norm`,
       `num_local_steps`, `micro_batch_size`, `keeps_optimizer_state` and
       `local_privacy` those that are set: with the last one nothing that clients
-      send may depend on data but by `private_gradients`. It returns a `tff.learning.templates.LearningProcess`.
+      send may depend on data but by `private_gradients`. It returns a
+      `tff.learning.templates.LearningProcess`.
     arguments: Keywords of the builder beyond those: by default every setting
       that `AlgorithmConfig` does not have.
     traffic: Models that a client sends and receives in a round. To describe
