@@ -94,7 +94,6 @@ def test_one_shot_methods_are_refused(name):
 
 
 def test_fed_fish_without_fishers_is_fed_avg():
-  planned_configs.shipped('demo', **_ON, algorithm__fisher_power=0.0)
   settings = _ON | {'algorithm__name': 'fed_fish'}
   planned_configs.shipped('demo', **settings, algorithm__fisher_power=0.0)
 
