@@ -121,6 +121,18 @@ _PARTITIONS = {
   'must be at least the number of latent distributions': dict(
     scheme='latent_distributions', num_clients=1
   ),
+  'must not exceed the 10 classes, found 11. Lower it, or set `part': dict(
+    scheme='latent_distributions', num_clients=20, num_clusters=11
+  ),
+  'is 99, but the corpus has': dict(
+    scheme='latent_distributions',
+    num_clients=99,
+    clusters='pixels',
+    num_clusters=99,
+  ),
+  "must be 'labels' or 'pixels', or a CSV file": dict(
+    scheme='latent_distributions', num_clients=10, clusters='/nowhere/a.csv'
+  ),
   f'must not exceed the {_NUM_TRAIN} examples, found 2 x 100': dict(
     scheme='per_class_over_clients', num_clients=2, alpha=1, min_examples=100
   ),

@@ -129,10 +129,10 @@ _TEXT_PRESETS = ', '.join((*PRESETS, 'custom'))
     ),
     (
       'demo',
-      dict(data__corpus='mnist'),
+      dict(data__corpus='digits'),
       '`config.data.corpus` must be one of grouped_text, mnist_by_writer, '
-      'emnist_by_writer, cifar10, cifar100, fashion_mnist, image_folder, found '
-      "'mnist'",
+      'emnist_by_writer, cifar10, cifar100, fashion_mnist, mnist, '
+      "image_folder, found 'digits'",
     ),
     (
       'mnist_by_writer',

@@ -103,6 +103,7 @@ def test_purposes_keep_their_names():
     'client_validation',
     'cohort',
     'merge',
+    'partition/clusters',
     'partition/fixed_classes',
     'partition/latent_distributions',
     'partition/matching_split',

@@ -9,15 +9,12 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_fedfish import local_training
-from tff_fedfish.algorithms.slots.client_io import (
-  CANDIDATES,
-  VALIDATION,
-  KeptSlot,
-)
+from tff_fedfish.algorithms.slots.client_io import KeptSlot
 from tff_fedfish.algorithms.slots.compose import Model, OwnModel, compose
 from tff_fedfish.errors import require, require_one_of
 from tff_fedfish.mathematics import fomo
 from tff_fedfish.mathematics.privacy import LocalPrivacy
+from tff_fedfish.runtime.client_data import CANDIDATES, VALIDATION
 
 AFFINITIES = ('raw', 'normalized')
 

@@ -25,7 +25,7 @@ def build_local_only(
   keeps_optimizer_state: bool = False,
   local_privacy: LocalPrivacy | None = None,
 ) -> tff.learning.templates.LearningProcess:
-  """Builds local training: a client goes on with the model that it trained last.
+  """Builds local training: clients go on with the models they trained last.
 
   Args:
     model: A FunctionalModel, or a ModelSpec for weights drawn in the graph.

@@ -108,14 +108,16 @@ def export(
 def json_config(model: TrainedModel) -> dict[str, Any]:
   """Returns the contents of config.json, without paths of this machine.
 
-  Only the last names of `data.directory`, `data.vocabulary` and
-  `training.start_from` are kept, and nothing of the engine.
+  Only the last names of `data.directory`, `data.vocabulary`,
+  `partition.clusters` and `training.start_from` are kept, and nothing of the
+  engine.
   """
   run = config_loading.to_json_dict(model.config)
   del run['engine']
   for part, name in (
     ('data', 'directory'),
     ('data', 'vocabulary'),
+    ('partition', 'clusters'),
     ('training', 'start_from'),
   ):
     if run[part][name] is not None:

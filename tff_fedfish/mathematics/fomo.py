@@ -60,12 +60,6 @@ def raw_weights(
   return tf.math.divide_no_nan(gains, distances)
 
 
-def mixing_weights(raw: tf.Tensor) -> tf.Tensor:
-  """Returns w*_n, float32 [candidates]; all 0 where no raw weight is above 0."""
-  positive = tf.maximum(raw, 0.0)
-  return tf.math.divide_no_nan(positive, tf.reduce_sum(positive))
-
-
 def normalized(raw: tf.Tensor) -> tf.Tensor:
   """Returns w_n / |sum_m w_m|, float32 [candidates].
 
@@ -117,5 +111,3 @@ def choose_downloads(
     order = at_random if explores else by_affinity
     chosen.append(next(n for n in order if n not in chosen))
   return chosen
-
-

@@ -39,6 +39,32 @@ class Slot(typing.NamedTuple):
   """Their size, in models."""
 
 
+class Downloads(typing.NamedTuple):
+  """Models of other clients that a client is sent in a round.
+
+  Those are models that were uploaded in the round before, chosen by the row of
+  the client's own slot `affinity`, see `fomo.choose_downloads`.
+  """
+
+  num_models: int
+  """Models, at most."""
+  epsilon: float
+  """Probability of a random choice in round 1."""
+  epsilon_decay: float
+  """Decrease of that probability per round."""
+  is_averages: bool
+  """Whether means of models are sent, and of all that there are."""
+
+
+class PersonalModels(typing.NamedTuple):
+  """Models of clients' own, kept in the slot `model`."""
+
+  validates: bool = False
+  """Whether clients need validation rows."""
+  downloads: Downloads | None = None
+  """None: clients are sent no models of others."""
+
+
 class Column(typing.NamedTuple):
   """A column of metrics.csv that a method adds."""
 
@@ -110,6 +136,10 @@ class Method:
     requires_all_clients: Whether a round in which a client fails, or is not
       finite, must end the run.
     columns: Columns that it adds to metrics.csv.
+    downloads_column: Column with the models that all clients of a round were
+      sent, from which communication is counted. None: as `traffic` says.
+    personal: Models of clients' own, which are evaluated in place of the
+      server's. Its process has `personal_models`. None: there are none.
     upload: What a client uploads, of a one-shot method.
     solver: 'module:function', imported late, a `one_shot.solving.Solve`: the
       weights after a round from the clients' uploads. None: the server steps on
@@ -145,6 +175,10 @@ class Method:
   takes_num_clients: bool = False
   requires_all_clients: Callable[['TrainConfig'], bool] = lambda config: False
   columns: Callable[['TrainConfig'], tuple[Column, ...]] = lambda config: ()
+  downloads_column: str | None = None
+  personal: Callable[['TrainConfig'], PersonalModels | None] = lambda config: (
+    None
+  )
   upload: Callable[['TrainConfig'], Upload | None] = lambda config: None
   solver: str | None = None
   solve_models: Callable[['TrainConfig', int], float] = lambda config, n: 0.0

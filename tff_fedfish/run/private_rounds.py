@@ -79,7 +79,7 @@ class PrivateRounds:
   def client_input(
     self, num_rows: int, round_num: int, client_id: bytes
   ) -> 'tf.data.Dataset':
-    """Returns the input `client_io.LOCAL_PRIVACY` of a client with some rows.
+    """Returns the input `client_data.LOCAL_PRIVACY` of a client with some rows.
 
     A client without a step counts as one without data.
     """

@@ -44,6 +44,11 @@ _HELD_OUT_NAMES = (
   'held_out/perplexity',
   'held_out/num_clients',
 )
+_PERSONAL_NAMES = (
+  'personal/loss',
+  'personal/accuracy',
+  'personal/num_clients',
+)
 _BARRIER_NAMES = (
   'barrier/loss',
   'barrier/error',
@@ -80,6 +85,9 @@ def metric_names(config: TrainConfig) -> tuple[str, ...]:
 
   What a run does not measure has none, so that older runs can be continued.
   """
+  scored = _HELD_OUT_NAMES
+  if config.method.personal(config) is not None:
+    scored = _PERSONAL_NAMES
   clipped = ('train/num_clipped_clients',)
   has_no_batch = ('train/num_clients_below_one_batch',)
   barrier = config.evaluation.barrier_every_num_rounds
@@ -93,7 +101,7 @@ def metric_names(config: TrainConfig) -> tuple[str, ...]:
     *(ONE_SHOT_NAMES if config.method.solver else ()),
     *(PRIVACY_NAMES if config.local_privacy.adds_noise else ()),
     *_COMMUNICATION_NAMES,
-    *(_HELD_OUT_NAMES if config.evaluation.num_clients else ()),
+    *(scored if config.evaluation.num_clients else ()),
     *(_BARRIER_NAMES if barrier else ()),
     *(_DIAGNOSTICS_NAMES if diagnostics else ()),
   )

@@ -14,13 +14,11 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_fedfish.runtime import client_outputs
-
-VALIDATION, CANDIDATES = 'validation', 'candidates'
-"""Inputs of a client besides its batches: batches of its validation rows; its
-own last model and those of others, <position=int32, weights=T>."""
-LOCAL_PRIVACY = 'local_privacy'
-"""Input of a client that trains by DP-SGD: one element <noise_seed=int32[2],
-num_examples=int64, num_unobserved=int64>, see `local_training.DrawnSteps`."""
+from tff_fedfish.runtime.client_data import (
+  CANDIDATES,
+  LOCAL_PRIVACY,
+  VALIDATION,
+)
 
 Structure = Any
 

@@ -6,6 +6,7 @@ import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
@@ -93,7 +94,7 @@ class TrainedClient(NamedTuple):
 
 
 class OwnModel(NamedTuple):
-  """A client's own model, with which it begins a round in place of the server's.
+  """A client's own model, with which it begins a round, not the server's.
 
   Attributes:
     trainable: Its weights.
@@ -399,7 +400,7 @@ def _build_idle_finalizer(
   @tff.federated_computation(
     initialize.type_signature.result,
     tff.FederatedType(weights_type, tff.SERVER),
-    tff.FederatedType(tf.float32, tff.SERVER),
+    tff.FederatedType(tff.TensorType(np.float32), tff.SERVER),
   )
   def next_fn(state, weights, unused_update):
     measurements = tff.federated_value(
