@@ -140,6 +140,27 @@ def test_every_method_trains(settings, small_inputs, tmp_path):
   assert row['train/update_is_all_zero'] == 0
 
 
+@pytest.mark.parametrize('name', ['local_only', 'fed_fomo'])
+def test_clients_with_models_of_their_own(name, small_inputs, tmp_path):
+  run = tmp_path / 'run'
+  settings = _SETTINGS | {
+    'algorithm__name': name,
+    'cohorts__cohort_size': None,
+    'local_privacy__sampling': 'poisson',
+    'training__num_rounds': 2,
+  }
+  assert small_runs.train(small_inputs, run, **settings) == 0
+  row = metrics_files.read_metrics(run / 'metrics.csv')[-1]
+  assert row['train/num_non_finite_clients'] == 0
+  config, participating, rows = _opened(small_inputs, **settings)
+  found = _accounts(run)
+  assert len(found) == len(participating)
+  for client_id in participating:
+    # Validation and test rows are no part of what is sampled.
+    expected = str(rows.num_training_rows(client_id))
+    assert found[client_id.decode()]['num_examples'] == expected
+
+
 def test_the_barrier_trains_clients_with_the_same_noise(small_inputs, tmp_path):
   run = tmp_path / 'run'
   settings = _SETTINGS | {

@@ -25,7 +25,7 @@ class PrivateRounds:
   num_epochs: int
   num_local_steps: int | None
   max_rows: int | None
-  """Of a pass; None: all."""
+  """Rows of a pass, at most; None: all."""
   draws_batches: bool
 
   def num_pass_steps(self, num_rows: int) -> int:

@@ -22,6 +22,7 @@ from tff_fedfish.algorithms.slots.client_work import (
   split_state,
   weight_of,
 )
+from tff_fedfish.algorithms.slots.private_gradients import private_gradients
 from tff_fedfish.algorithms.slots.trained_models import (
   FederatedProcess,
   StatefulLearningProcess,
@@ -29,7 +30,6 @@ from tff_fedfish.algorithms.slots.trained_models import (
 from tff_fedfish.batch_gradients import ExtraLoss
 from tff_fedfish.errors import require
 from tff_fedfish.mathematics.privacy import LocalPrivacy
-from tff_fedfish.private_gradients import private_gradients
 
 OPTIMIZER_SLOT = 'optimizer'
 """Slot of the kept state of a client optimizer."""
@@ -169,9 +169,9 @@ def compose(
       1. None: all.
     local_privacy: Makes clients train by DP-SGD: every gradient is that of
       `private_gradients.py`, the extra loss inside of what is clipped, and
-      clients are given the input `client_io.LOCAL_PRIVACY`. What a method sends
-      beside the model delta must depend on data by these gradients only. Not
-      with `micro_batch_size`. None: they do not.
+      clients are given the input `client_data.LOCAL_PRIVACY`. What a method
+      sends beside the model delta must depend on data by these gradients only.
+      Not with `micro_batch_size`. None: they do not.
 
   Returns:
     The learning process; its `trained_models` gives the clients' models. Where

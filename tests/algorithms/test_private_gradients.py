@@ -9,9 +9,9 @@ import small_models
 import tensorflow as tf
 
 from tff_fedfish import local_training
+from tff_fedfish.algorithms.slots.private_gradients import private_gradients
 from tff_fedfish.batch_gradients import batch_gradients
 from tff_fedfish.mathematics.privacy import LocalPrivacy
-from tff_fedfish.private_gradients import private_gradients
 
 _SEED = (3, 4)
 
