@@ -110,6 +110,8 @@ def test_purposes_keep_their_names():
     'partition/pathological_shards',
     'partition/pathological_shards/rows',
     'partition/per_class_over_clients',
+    'private_batches',
+    'private_noise',
     'server_solve',
     'server_validation',
     'shuffled_targets',

@@ -13,6 +13,10 @@ from tff_fedfish.config.data_settings import (
   PartitionConfig,
 )
 from tff_fedfish.config.optimizer_settings import ClientWorkConfig, ServerConfig
+from tff_fedfish.config.privacy_settings import (
+  LocalPrivacyConfig,
+  privacy_problems,
+)
 from tff_fedfish.config_fields import ConfigError, Section, number, seed
 from tff_fedfish.data.images.image_corpora import IMAGE_CORPORA
 from tff_fedfish.methods import registry
@@ -93,6 +97,9 @@ class SeedsConfig(Section, section='seeds'):
   dropout and distortions; with `fisher_estimator` 'true' the labels drawn."""
   partition_seed: int = seed(5)
   """The partition of a corpus."""
+  privacy_seed: int = seed(6)
+  """The noise and the drawn batches of DP-SGD. Whoever knows it can take the
+  noise away again."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -201,6 +208,7 @@ class TrainConfig:
   algorithm: AlgorithmConfig
   """An instance of the method's own class, which `algorithm.name` chooses."""
   client_work: ClientWorkConfig
+  local_privacy: LocalPrivacyConfig = LocalPrivacyConfig()
   server: ServerConfig
   model: ModelConfig
   data: DataConfig
@@ -222,6 +230,7 @@ class TrainConfig:
       *_problems_of_clients(self),
       *_problems_of_rows(self),
       *_problems_of_steps(self),
+      *privacy_problems(self),
       *_problems_of_model(self),
       *_problems_of_engine(self),
     ]:
@@ -256,6 +265,20 @@ class TrainConfig:
     if self.cohorts.cohort_size is None and self.partition.merges_groups:
       return self.partition.num_clients
     return self.cohorts.cohort_size
+
+  @property
+  def marks_repeats(self) -> bool:
+    """Whether rows are marked that came before in a round."""
+    is_stream = self.client_work.num_local_steps is not None
+    return is_stream and not self.local_privacy.draws_batches
+
+  @property
+  def drops_last_batch(self) -> bool:
+    """Whether a client's last batch is dropped if it is smaller."""
+    privacy = self.local_privacy
+    if privacy.is_on and not privacy.draws_batches:
+      return True
+    return self.data.client_batches == 'full_only'
 
   @property
   def row_fractions(self) -> tuple[float, float]:

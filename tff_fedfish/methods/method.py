@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from tff_fedfish.errors import UserError
+from tff_fedfish.mathematics.privacy import LocalPrivacy
 from tff_fedfish.methods.settings import (
   AlgorithmConfig,
   own_settings,
@@ -119,8 +120,10 @@ class Method:
     builder: 'module:function', imported late. The function takes the model and
       the keywords `client_optimizer`, `server_optimizer`, `num_local_epochs`,
       `client_weighting`, those of `arguments`, and of `max_delta_norm`,
-      `num_local_steps`, `micro_batch_size` and `keeps_optimizer_state` those
-      that are set. It returns a `tff.learning.templates.LearningProcess`.
+      `num_local_steps`, `micro_batch_size`, `keeps_optimizer_state` and
+      `local_privacy` those that are set: with the last one nothing that clients
+      send may depend on data but by `private_gradients`. It returns a
+      `tff.learning.templates.LearningProcess`.
     arguments: Keywords of the builder beyond those: by default every setting
       that `AlgorithmConfig` does not have.
     traffic: Models that a client sends and receives in a round. To describe
@@ -250,6 +253,14 @@ class Method:
     work = {n: getattr(config.client_work, n) for n in _OPTIONAL_KEYWORDS}
     is_default = (None, False)
     set_ones = {n: v for n, v in work.items() if v not in is_default}
+    privacy = config.local_privacy
+    if privacy.is_on:
+      set_ones['local_privacy'] = LocalPrivacy(
+        clip_norm=privacy.clip_norm,
+        noise_multiplier=privacy.noise_multiplier,
+        batch_size=config.client_work.local_batch_size,
+        draws_batches=privacy.draws_batches,
+      )
     return set_ones | self.arguments(config)
 
 

@@ -69,6 +69,8 @@ ONE_SHOT_NAMES = (
   'one_shot/solve_residual',
 )
 """Columns of a method with a solver."""
+PRIVACY_NAMES = ('privacy/epsilon_mean', 'privacy/epsilon_max')
+"""Columns of a run whose clients add noise."""
 _TIMING_NAMES = (
   'seconds',
   'evaluation_seconds',
@@ -93,10 +95,11 @@ def metric_names(config: TrainConfig) -> tuple[str, ...]:
   return (
     *_TRAIN_NAMES,
     *(clipped if config.client_work.max_delta_norm else ()),
-    *(has_no_batch if config.data.client_batches == 'full_only' else ()),
+    *(has_no_batch if config.drops_last_batch else ()),
     *(column.name for column in config.method.columns(config)),
     *rates_by_column(config, 1),
     *(ONE_SHOT_NAMES if config.method.solver else ()),
+    *(PRIVACY_NAMES if config.local_privacy.adds_noise else ()),
     *_COMMUNICATION_NAMES,
     *(scored if config.evaluation.num_clients else ()),
     *(_BARRIER_NAMES if barrier else ()),

@@ -31,6 +31,7 @@ from tff_fedfish.training.interruption import Interruption
 from tff_fedfish.training.kept_states import KeptStates
 from tff_fedfish.training.kept_uploads import KeptUploads
 from tff_fedfish.training.personal_score import PersonalScore
+from tff_fedfish.training.privacy_accounts import PrivacyAccounts
 from tff_fedfish.training.round_callbacks import (
   BuiltRun,
   FinishedRound,
@@ -97,8 +98,9 @@ def run_rounds(
       ),
       round_callbacks.HeldOutScore(run, options.should_stop),
       PersonalScore(run, options.should_stop, kept.inputs),
-      # States before the row, and the row before the checkpoint.
+      # States and accounts before the row, and the row before the checkpoint.
       kept,
+      PrivacyAccounts(run),
       round_callbacks.Log(run),
       server,
       saved,
