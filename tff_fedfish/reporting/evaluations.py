@@ -13,14 +13,13 @@ import pandas as pd
 from tff_fedfish import json_values
 from tff_fedfish.errors import UserError
 from tff_fedfish.evaluation.results import (
+  KINDS,
   ClientBarrier,
   ClientEvaluation,
   read_evaluation,
 )
 from tff_fedfish.evaluation.statistics import worst_decile
 from tff_fedfish.run.corpus_identity import CorpusIdentity
-
-_KINDS = ('held_out', 'participating', 'transfer')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +51,7 @@ class Evaluation:
 
   Attributes:
     name: The directory's name.
-    kind: 'held_out', 'participating' or 'transfer'.
+    kind: 'held_out', 'participating', 'own_test' or 'transfer'.
     corpus: Name of the corpus whose clients were scored; in a report, different
       for different corpora.
     round_num: Round of the checkpoint that was scored; None if not given.
@@ -146,8 +145,8 @@ def load_evaluation(directory: pathlib.Path, seeds: str = '') -> Evaluation:
   """
   found = read_evaluation(directory)
   summary = _Checked(directory / 'summary.json', found.summary, seeds)
-  if (kind := summary.values.get('kind')) not in _KINDS:
-    raise summary.error('kind', f'one of {", ".join(_KINDS)}', kind)
+  if (kind := summary.values.get('kind')) not in KINDS:
+    raise summary.error('kind', f'one of {", ".join(KINDS)}', kind)
   clients = _finite_rows(found.clients, ClientEvaluation)
   barriers = client_barriers(found.barriers or ())
   num_rows = len(found.clients) + len(found.barriers or ())

@@ -231,6 +231,10 @@ def _columns(runs: Sequence[Run]) -> Iterator[Column]:
   yield column('held_out/loss', group, show, True, panel='training')
   key, group = 'held_out/accuracy', f'Held-out {words.accuracy_label}'
   yield column(key, group, percent, False, panel='training')
+  for name in ('mean', 'max'):
+    # Less is not better where less was learned.
+    key, group = f'privacy/epsilon_{name}', 'Epsilon of a client'
+    yield column(key, group, show, None, panel='training', heading=name)
   for name in _method_columns(runs):
     yield column(name, name, _signed_count, None, panel='method')
 

@@ -30,6 +30,8 @@ from tff_fedfish.training import replayed_rounds, round_callbacks
 from tff_fedfish.training.interruption import Interruption
 from tff_fedfish.training.kept_states import KeptStates
 from tff_fedfish.training.kept_uploads import KeptUploads
+from tff_fedfish.training.personal_score import PersonalScore
+from tff_fedfish.training.privacy_accounts import PrivacyAccounts
 from tff_fedfish.training.round_callbacks import (
   BuiltRun,
   FinishedRound,
@@ -88,15 +90,17 @@ def run_rounds(
       should_stop=lambda: interruption.requested is not None,
       workers=workers,
     )
-    barrier = replayed_rounds.Barrier(run, options.should_stop, kept.kept_of)
+    barrier = replayed_rounds.Barrier(run, options.should_stop, kept.inputs)
     callbacks = (
       barrier,
       replayed_rounds.Diagnostics(
-        run, options.should_stop, barrier, kept.kept_of
+        run, options.should_stop, barrier, kept.inputs
       ),
       round_callbacks.HeldOutScore(run, options.should_stop),
-      # States before the row, and the row before the checkpoint.
+      PersonalScore(run, options.should_stop, kept.inputs),
+      # States and accounts before the row, and the row before the checkpoint.
       kept,
+      PrivacyAccounts(run),
       round_callbacks.Log(run),
       server,
       saved,
@@ -220,7 +224,7 @@ class _RoundLoop:
       run.participating,
       self._client_rows,
       round_num,
-      self._kept.kept_of,
+      self._kept.inputs,
     )
     # Not kept: a round that is given up leaves the state as it was.
     state = learning_setup.with_rates(
