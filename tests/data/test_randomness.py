@@ -102,6 +102,7 @@ def test_purposes_keep_their_names():
     'client_split',
     'client_validation',
     'cohort',
+    'downloads',
     'merge',
     'partition/clusters',
     'partition/fixed_classes',
