@@ -91,7 +91,8 @@ class SeedsConfig(Section, section='seeds'):
   cohort_seed: int = seed(2)
   """The clients of each round."""
   split_seed: int = seed(3)
-  """Held-out clients, and their personalization and evaluation sets."""
+  """Held-out clients, their personalization and evaluation sets, and the rows
+  of the other clients that are not trained on."""
   shuffle_seed: int = seed(4)
   """The order of a client's sequences in a round; with images the noise:
   dropout and distortions; with `fisher_estimator` 'true' the labels drawn."""
@@ -120,14 +121,17 @@ class TrainingConfig(Section, section='training'):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EvaluationConfig(Section, section='evaluation'):
-  """The global model's score on a fixed sample of held-out clients."""
+  """Scores of models while a run trains, on a fixed sample of clients."""
 
   every_num_rounds: int = number(at_least=0)
   """Round 0 and the last are always scored; 0: only those two."""
   num_clients: int = number(at_least=0)
-  """Held-out clients in the sample; 0: no scores during training."""
+  """Held-out clients in the sample; with models of clients' own, the first
+  participating clients, each scored on its own test rows. 0: no scores during
+  training."""
   max_sequences_per_client: int = number(64, at_least=0)
-  """Sequences used of a client, half of them scored; 0: all."""
+  """Sequences used of a client, half of them scored, and of a client's own test
+  rows all; 0: all."""
   split_unit: Literal['documents', 'sequences', None] = None
   """Halves of a held-out client, one of which is scored, are made of whole
   documents, or of 'sequences', blocks of the joined text. Images are split one

@@ -234,7 +234,8 @@ def _evaluate_own_tests(
       'max_sequences_per_client': options.max_sequences_per_client,
     },
     skipped_clients={
-      'without_test_rows': len(client_ids) - len(clients),
+      # For tests, or for the validation that a method's model needs.
+      'without_own_rows': len(client_ids) - len(clients),
       'beyond_max_clients': len(measured.participating) - len(client_ids),
     },
   )

@@ -51,6 +51,8 @@ def export(
   checkpoint: str | os.PathLike,
   output: str | os.PathLike,
   formats: Sequence[str] = FORMATS,
+  *,
+  client: str | None = None,
 ) -> Export:
   """Writes a checkpoint's model.
 
@@ -58,6 +60,7 @@ def export(
     checkpoint: A checkpoint or a run directory (its last).
     output: The directory to write; must not exist, or be empty.
     formats: At least one of `FORMATS`, each once.
+    client: See `load_trained_model`.
 
   Raises:
     UserError: If an argument, the checkpoint or its run cannot be used.
@@ -70,7 +73,7 @@ def export(
       f'between them, found {",".join(formats)!r}. Leave it out for both.'
     )
   directory = files.require_usable_output(output, '--output')
-  model = load_trained_model(checkpoint)
+  model = load_trained_model(checkpoint, client=client)
   values = model_card.gather_values(model)
   config = json_config(model)
   with (
