@@ -88,6 +88,7 @@ def metric_names(config: TrainConfig) -> tuple[str, ...]:
     *(has_no_batch if config.data.client_batches == 'full_only' else ()),
     *(column.name for column in config.method.columns(config)),
     *rates_by_column(config, 1),
+    *phase_column(config, 1),
     *(ONE_SHOT_NAMES if config.method.solver else ()),
     *_COMMUNICATION_NAMES,
     *(_HELD_OUT_NAMES if config.evaluation.num_clients else ()),
@@ -142,6 +143,17 @@ def rates_by_column(config: TrainConfig, round_num: int) -> dict[str, float]:
     for column, settings in columns.items()
     if settings.varies_learning_rate
   }
+
+
+def phase_column(config: TrainConfig, round_num: int) -> dict[str, int]:
+  """Returns the column of a round, >= 1, with the number of its phase, from 1.
+
+  A run whose rounds are all of one kind has none.
+  """
+  phase = config.in_round(round_num).phase
+  if phase is None:
+    return {}
+  return {f'{config.algorithm.name}/phase': 1 + config.phases.index(phase)}
 
 
 def train_metrics(

@@ -112,6 +112,10 @@ def compose(
   max_delta_norm: float | None = None,
   num_local_steps: int | None = None,
   micro_batch_size: int | None = None,
+  local_work: Callable[
+    [ClientStart, tf.data.Dataset], local_training.LocalResult
+  ]
+  | None = None,
 ) -> FederatedProcess:
   """Builds the process of a method.
 
@@ -139,6 +143,8 @@ def compose(
     num_local_steps: H, >= 1, after which a client stops. None: no limit.
     micro_batch_size: Rows of a batch that pass through the model at a time, >=
       1. None: all.
+    local_work: Takes the place of local training, hooks and numbers of steps
+      included. None: clients train.
 
   Returns:
     The learning process; its `trained_models` gives the clients' models. Where
@@ -182,21 +188,24 @@ def compose(
     def hook(build):
       return build(start) if build else None
 
-    local = local_training.train(
-      functional_model,
-      client_optimizer,
-      hparams,
-      trainable,
-      non_trainable,
-      dataset,
-      num_local_epochs=num_local_epochs,
-      num_local_steps=num_local_steps,
-      micro_batch_size=micro_batch_size,
-      optimizer_state=kept.get(OPTIMIZER_SLOT),
-      extra_loss=hook(build_extra_loss),
-      correct_gradient=hook(build_correct_gradient),
-      observer=build_observer(trainable) if build_observer else None,
-    )
+    if local_work is not None:
+      local = local_work(start, dataset)
+    else:
+      local = local_training.train(
+        functional_model,
+        client_optimizer,
+        hparams,
+        trainable,
+        non_trainable,
+        dataset,
+        num_local_epochs=num_local_epochs,
+        num_local_steps=num_local_steps,
+        micro_batch_size=micro_batch_size,
+        optimizer_state=kept.get(OPTIMIZER_SLOT),
+        extra_loss=hook(build_extra_loss),
+        correct_gradient=hook(build_correct_gradient),
+        observer=build_observer(trainable) if build_observer else None,
+      )
     trained = TrainedClient(
       functional_model,
       start,
