@@ -110,6 +110,8 @@ def test_purposes_keep_their_names():
     'partition/per_class_over_clients',
     'server_solve',
     'server_validation',
+    'tct_head',
+    'tct_mask',
     'toy_data',
     'toy_weights',
     'vocabulary_documents',
