@@ -82,6 +82,7 @@ def metric_names(config: TrainConfig) -> tuple[str, ...]:
   has_no_batch = ('train/num_clients_below_one_batch',)
   barrier = config.evaluation.barrier_every_num_rounds
   diagnostics = config.evaluation.diagnostics_every_num_rounds
+  has_features = config.method.feature_sizes(config) is not None
   return (
     *_TRAIN_NAMES,
     *(clipped if config.client_work.max_delta_norm else ()),
@@ -89,6 +90,7 @@ def metric_names(config: TrainConfig) -> tuple[str, ...]:
     *(column.name for column in config.method.columns(config)),
     *rates_by_column(config, 1),
     *phase_column(config, 1),
+    *([feature_bytes_name(config)] if has_features else ()),
     *(ONE_SHOT_NAMES if config.method.solver else ()),
     *_COMMUNICATION_NAMES,
     *(_HELD_OUT_NAMES if config.evaluation.num_clients else ()),
@@ -145,6 +147,11 @@ def rates_by_column(config: TrainConfig, round_num: int) -> dict[str, float]:
   }
 
 
+def feature_bytes_name(config: TrainConfig) -> str:
+  """Returns the column with the size of the features that clients keep."""
+  return f'{config.algorithm.name}/feature_bytes'
+
+
 def phase_column(config: TrainConfig, round_num: int) -> dict[str, int]:
   """Returns the column of a round, >= 1, with the number of its phase, from 1.
 
@@ -153,7 +160,8 @@ def phase_column(config: TrainConfig, round_num: int) -> dict[str, int]:
   phase = config.in_round(round_num).phase
   if phase is None:
     return {}
-  return {f'{config.algorithm.name}/phase': 1 + config.phases.index(phase)}
+  names = [found.name for found in config.phases]
+  return {f'{config.algorithm.name}/phase': 1 + names.index(phase.name)}
 
 
 def train_metrics(

@@ -14,7 +14,7 @@ from tff_fedfish.methods.method import load
 from tff_fedfish.planning import client_features
 from tff_fedfish.printing import format_bytes
 from tff_fedfish.progress import Stages
-from tff_fedfish.run import checkpoints, client_state_files, feature_files
+from tff_fedfish.run import checkpoints, feature_files, round_metrics
 from tff_fedfish.run.client_state_files import RoundStates
 from tff_fedfish.run.cohort_data import TrainingClient
 from tff_fedfish.run.feature_files import FeatureClient
@@ -129,7 +129,7 @@ class FeatureStore(RoundCallback):
   def measure(self, done: FinishedRound) -> None:
     """See `RoundCallback`."""
     if self._method.features == 'written' and done.round_num == self._round:
-      name = f'{self._run.config.algorithm.name}/feature_bytes'
+      name = round_metrics.feature_bytes_name(self._run.config)
       files = feature_files.entries(self._path).values()
       done.metrics[name] = sum(file.num_bytes for file in files)
 
