@@ -45,6 +45,22 @@ def until_round(config: 'TrainConfig', num_rounds: int) -> Traffic:
   )
 
 
+def phase_lines(config: 'TrainConfig') -> tuple[str, ...]:
+  """Returns a line on each phase: its rounds, and what a client sends."""
+  lines = []
+  for phase in config.phases:
+    last = phase.last_round or config.training.num_rounds
+    if phase.last_round is not None and last < phase.first_round:
+      continue
+    sent = phase.method.traffic(config)
+    lines.append(
+      f'Phase {phase.name!r}, rounds {phase.first_round} to {last}: '
+      f'{sent.uplink:.4g} models up and {sent.downlink:.4g} down a round and '
+      'client.'
+    )
+  return tuple(lines)
+
+
 def after_rounds(
   num_rounds: int, *, traffic: Traffic, cohort_size: int, num_weights: int
 ) -> Communication:

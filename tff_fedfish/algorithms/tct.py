@@ -229,8 +229,9 @@ def build_convex(
         )
         sums = x['power_sums']
     scale = scale_of(count)
-    if num_vectors > 0:
-      # In the eigenbasis: the sum of the residuals that the steps see.
+
+    def at_once():
+      """Returns V_M, from the sum of the residuals that the steps see."""
       inner = (
         sums[0][:, tf.newaxis] * residuals
         + step_size * sums[1][:, tf.newaxis] * drifts
@@ -243,22 +244,30 @@ def build_convex(
         rows = tf.cast(tf.matmul(x['vectors'], inner), tf.float32)
         step += tf.matmul(z, rows, transpose_a=True)
         bias_step += tf.reduce_sum(rows, axis=0)
-      v += step_size * (num_steps * h - scale * step)
-      v_bias += step_size * (num_steps * h_bias - scale * bias_step)
-    else:
+      return (
+        v + step_size * (num_steps * h - scale * step),
+        v_bias + step_size * (num_steps * h_bias - scale * bias_step),
+      )
+
+    def step_by_step():
+      kernel, bias = v, v_bias
       for _ in tf.range(num_steps):
         gradient, bias_gradient = tf.zeros_like(v), tf.zeros_like(v_bias)
         for batch in iter(dataset):
           tf.autograph.experimental.set_loop_options(parallel_iterations=1)
           z, targets = z_and_targets(batch, mean, std)
-          rows = z @ v + v_bias - targets
+          rows = z @ kernel + bias - targets
           gradient += tf.matmul(z, rows, transpose_a=True)
           bias_gradient += tf.reduce_sum(rows, axis=0)
-        v -= step_size * (scale * gradient - h)
-        v_bias -= step_size * (scale * bias_gradient - h_bias)
-    return _local_result(
-      (v, v_bias), metrics, count, dataset, num_steps=num_steps
-    )
+        kernel -= step_size * (scale * gradient - h)
+        bias -= step_size * (scale * bias_gradient - h_bias)
+      return kernel, bias
+
+    if solver == 'gram':
+      solution = tf.cond(num_vectors > 0, at_once, step_by_step)
+    else:
+      solution = step_by_step()
+    return _local_result(solution, metrics, count, dataset, num_steps=num_steps)
 
   return compose(
     reading,
@@ -504,9 +513,7 @@ def _imbalance():
   def next_state(unused_state, sums, unused_counts):
     total, norms = sums
     norm = tf.linalg.global_norm(tf.nest.flatten(total))
-    return collections.OrderedDict(
-      imbalance=tf.math.divide_no_nan(norm, norms)
-    )
+    return collections.OrderedDict(imbalance=tf.math.divide_no_nan(norm, norms))
 
   return MethodState(
     initial=lambda specs: collections.OrderedDict(imbalance=0.0),

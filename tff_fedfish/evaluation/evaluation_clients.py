@@ -113,9 +113,7 @@ def mean_score(
   for _, halves in sample.clients:
     if should_stop is not None and should_stop():
       raise RoundInterrupted
-    scores.append(
-      evaluator.score(trainable, halves.evaluation, non_trainable)
-    )
+    scores.append(evaluator.score(trainable, halves.evaluation, non_trainable))
   loss = float(np.mean([score.loss for score in scores]))
   try:
     perplexity = math.exp(loss)

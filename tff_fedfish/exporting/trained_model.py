@@ -6,7 +6,7 @@ import pathlib
 
 import numpy as np
 
-from models.model_shapes import ModelShape, weight_shapes
+from models.model_shapes import ModelShape
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.data.tokenizers import Tokenizer
 from tff_fedfish.errors import UserError
@@ -22,11 +22,13 @@ class TrainedModel:
   """The global model after some rounds of a run."""
 
   config: TrainConfig
-  """The run's config."""
+  """The run's config, in the phase of the checkpoint."""
   shape: ModelShape
   """The model's shape: of a transformer, or of an image model."""
   weights: dict[str, np.ndarray]
-  """Float32, by the names and in the order of `weight_shapes`."""
+  """Float32, by the names and in the order of `weight_shapes`; of a phase that
+  holds another model than the config's, of `Method.weight_shapes`, those that
+  are trained first."""
   tokenizer: Tokenizer | None
   """Tokenizer of the run's vocabulary; None for an image model."""
   round_num: int
@@ -64,18 +66,28 @@ def load_trained_model(
       f'{config.model.preset!r} on images. Name the run of a language model.'
     )
   found, tokenizer = run_inputs.open_checkpoint(config, path)
+  config = config.in_round(found.round_num)
+  if config.method.model is not None and not config.data.holds_images:
+    raise UserError(
+      f'`--checkpoint` must hold a network, but {str(path)!r} holds one that '
+      f'phase {config.phase.name!r} of {config.algorithm.name!r} made linear '
+      'in its weights. Name a checkpoint of an earlier phase.'
+    )
   # Late: the errors above must not wait for TFF.
   from tff_fedfish.run import learning_setup
 
   loaded = checkpoints.load_checkpoint(
-    path, learning_setup.TRAINABLE_PREFIX, verify=False
+    path, learning_setup.WEIGHTS_PREFIX, verify=False
   )
   shape = run_directory.model_shape(config, found)
+  shapes = learning_setup.server_shapes(config, found)
+  weights = learning_setup.model_weights(loaded.tensors, shapes, path)
+  names = (*shapes.trainable, *shapes.non_trainable)
   return TrainedModel(
     config=config,
     shape=shape,
-    weights=learning_setup.trainable_by_name(
-      loaded.tensors, weight_shapes(shape), path
+    weights=dict(
+      zip(names, weights.trainable + weights.non_trainable, strict=True)
     ),
     tokenizer=tokenizer,
     round_num=loaded.round_num,

@@ -296,9 +296,7 @@ def scale_of(loss_scale: str, num_rows: int) -> float:
   return dict(zip(LOSS_SCALES, scales, strict=True))[loss_scale]
 
 
-def power_sums(
-  x: np.ndarray, num_steps: int
-) -> tuple[np.ndarray, np.ndarray]:
+def power_sums(x: np.ndarray, num_steps: int) -> tuple[np.ndarray, np.ndarray]:
   """Returns S_1 and S_2 for d = 1 - x.
 
   Args:

@@ -147,6 +147,7 @@ class Method:
     model: 'module:function', imported late; None: the model is that of the
       config. The function takes the config and the model of the config, and
       returns the one that the server holds and that is scored.
+    learning_rate: Step size of fine-tuning where none is given.
     weight_shapes: Name -> shape of the server's trainable weights, and of those
       held fixed, in the order of that model. None: those of the config's model.
     features: Whether the clients of a round compute features of their rows and
@@ -199,6 +200,9 @@ class Method:
   slots: Callable[['TrainConfig'], tuple[Slot, ...]] = lambda config: ()
   phases: Callable[['TrainConfig'], tuple[Phase, ...]] = lambda config: ()
   model: str | None = None
+  learning_rate: Callable[['TrainConfig'], float] = lambda config: (
+    config.client_work.learning_rate
+  )
   weight_shapes: Callable[['TrainConfig'], ServerShapes] | None = None
   features: Literal['unused', 'written', 'read'] = 'unused'
   feature_work: str | None = None
@@ -232,7 +236,7 @@ class Method:
     for path in (self.builder, self.client_mass, self.solver, self.model):
       if path is not None and not all(path.partition(':')):
         raise ValueError(
-          "`builder`, `client_mass`, `solver` and `model` must be "
+          '`builder`, `client_mass`, `solver` and `model` must be '
           f"'module:function', found {path!r}"
         )
     require_settings(self.settings)

@@ -5,8 +5,8 @@ import math
 from typing import Any, Literal
 
 from models.image_model_config import ImageModelConfig
-from models.layers import layers_of
 from models.model_shapes import num_parameters, weight_shapes
+from tff_fedfish import tangent_shapes
 from tff_fedfish.config_fields import number
 from tff_fedfish.methods.method import (
   ClientCost,
@@ -111,7 +111,7 @@ def _problems(config):
     if (settings.mask_layers or 0) > num_layers:
       problems.append(
         '`config.algorithm.mask_layers` must be at most the '
-        f"{num_layers} blocks of the model, found {settings.mask_layers}"
+        f'{num_layers} blocks of the model, found {settings.mask_layers}'
       )
     if config.client_work.num_local_steps is None:
       problems.append(
@@ -124,13 +124,8 @@ def _problems(config):
 def _feature_sizes(config) -> FeatureSizes | None:
   if _is_full(config):
     return None
-  settings, shape = config.algorithm, config.model_shape()
-  *_, head = layers_of(shape)
-  # Other columns of the head do not reach the first logit.
-  num_candidates = sum(
-    math.prod(sizes) // (sizes[-1] if name in (head.kernel, head.bias) else 1)
-    for name, sizes in weight_shapes(shape).items()
-  )
+  settings = config.algorithm
+  num_candidates = tangent_shapes.num_candidates(config.model_shape())
   max_gram_rows = settings.max_gram_rows * (settings.solver == 'gram')
   return FeatureSizes(min(settings.num_features, num_candidates), max_gram_rows)
 
@@ -142,9 +137,8 @@ def _convex_shapes(config) -> ServerShapes:
     return ServerShapes(changes, network)
   size, _ = _feature_sizes(config)
   return ServerShapes(
-    {'regression/kernel': (size, shape.num_classes)}
-    | {'regression/bias': (shape.num_classes,)},
-    network | {'features/mean': (size,), 'features/std': (size,)},
+    tangent_shapes.classifier_shapes(size, shape.num_classes),
+    network | {'tct/mean': (size,), 'tct/std': (size,)},
   )
 
 
@@ -202,9 +196,7 @@ _IMBALANCE = Column(
   'tct/correction_imbalance', ('client_work', 'imbalance'), _MAX_IMBALANCE
 )
 _DEAD = Column('tct/dead_coordinates', ('client_work', 'num_dead'))
-_ACCURACY = Column(
-  'tct/train_accuracy', ('client_work', 'train', 'accuracy')
-)
+_ACCURACY = Column('tct/train_accuracy', ('client_work', 'train', 'accuracy'))
 
 
 def _columns(config):
@@ -250,6 +242,7 @@ _BY_STEPS = Method(
   arguments=_convex_arguments,
   model=f'{_MODULE}:feature_classifier',
   weight_shapes=_convex_shapes,
+  learning_rate=lambda config: config.algorithm.convex_learning_rate,
   traffic=_convex_traffic,
   slots=_slots,
   requires_all_clients=lambda config: True,
@@ -264,6 +257,7 @@ _FULL = Method(
   arguments=_full_arguments,
   model=f'{_MODULE}:full_linearization',
   weight_shapes=_convex_shapes,
+  learning_rate=lambda config: config.algorithm.convex_learning_rate,
   traffic=_convex_traffic,
   cost=_full_cost,
   slots=_slots,

@@ -1,85 +1,103 @@
-"""Disk that features of the clients' rows take, before they are computed."""
+"""Disk and memory that features of the clients' rows take."""
 
 import dataclasses
+import math
 from collections.abc import Sequence
 
 from tff_fedfish.config.schema import TrainConfig
+from tff_fedfish.data.images.image_corpora import IMAGE_CORPORA
+from tff_fedfish.data.sequences import ClientRows
 from tff_fedfish.printing import format_bytes
 
 _LABEL_BYTES = 4
 _FEATURE_BYTES = 2
-_BASIS_BYTES = 8
+_FLOAT64_BYTES = 8
+# Rows of a batch of features, as in run/feature_files.py.
+_BATCH_ROWS = 256
+# A Gram matrix, its eigenvectors, and what LAPACK works on.
+_GRAM_COPIES = 4
 
 
 @dataclasses.dataclass(frozen=True)
 class FeaturesOnDisk:
-  """Expected size of the features of a run."""
+  """Size of the features of a run."""
 
   num_features: int
   """Of a row."""
-  row_bytes: int
-  """Size of the features of a row, its label included."""
-  num_rows: int | None
-  """Rows of all clients; None, as the next two: not known."""
-  feature_bytes: int | None
-  """Size of the features."""
-  basis_bytes: int | None
+  num_rows: int
+  """Rows of all clients."""
+  feature_bytes: int
+  """Size of the features and labels."""
+  basis_bytes: int
   """Size of the eigenbases of the clients' Gram matrices."""
 
   @property
-  def num_bytes(self) -> int | None:
+  def num_bytes(self) -> int:
     """Size of both."""
-    if self.feature_bytes is None:
-      return None
     return self.feature_bytes + self.basis_bytes
 
   def __str__(self) -> str:
-    row = f'{format_bytes(self.row_bytes)} a row'
-    if self.num_rows is None:
-      return row
     return (
-      f'{format_bytes(self.feature_bytes)} of features, '
-      f'{format_bytes(self.basis_bytes)} of bases; '
-      f'{self.num_rows:,} rows, {row}'
+      f'{format_bytes(self.feature_bytes)} for {self.num_rows:,} rows of '
+      f'{self.num_features:,} features, {format_bytes(self.basis_bytes)} for '
+      'the bases of the clients'
     )
 
 
-def features_on_disk(
-  config: TrainConfig, num_clients: int | None = None
-) -> FeaturesOnDisk | None:
-  """Returns the most that the features of a run take; None if there are none.
-
-  Args:
-    config: The run's.
-    num_clients: Clients, each of which fills
-      `client_work.max_sequences_per_client`. None: not known.
-  """
-  if config.method.feature_sizes(config) is None:
-    return None
-  cap = config.client_work.max_sequences_per_client
-  if num_clients is None or cap is None:
-    return of_rows(config, None)
-  return of_rows(config, [cap] * num_clients)
-
-
-def of_rows(
-  config: TrainConfig, rows: Sequence[int] | None
+def on_disk(
+  config: TrainConfig, client_rows: ClientRows, clients: Sequence[bytes]
 ) -> FeaturesOnDisk:
-  """Returns the size of features.
+  """Returns the size of the features of clients.
 
   Args:
     config: Of a run with features.
-    rows: Rows of each client. None: not known.
+    client_rows: Their rows.
+    clients: Those that take part.
   """
+  cap = config.client_work.max_sequences_per_client or math.inf
+  counts = [int(min(len(client_rows.sequences(c)), cap)) for c in clients]
   num_features, max_gram_rows = config.method.feature_sizes(config)
   row_bytes = _FEATURE_BYTES * num_features + _LABEL_BYTES
-  if rows is None:
-    return FeaturesOnDisk(num_features, row_bytes, None, None, None)
   return FeaturesOnDisk(
     num_features,
-    row_bytes,
-    sum(rows),
-    sum(rows) * row_bytes,
+    sum(counts),
+    sum(counts) * row_bytes,
     # Vectors, and two sums for each of them.
-    sum(_BASIS_BYTES * n * (n + 2) for n in rows if n <= max_gram_rows),
+    sum(_FLOAT64_BYTES * n * (n + 2) for n in counts if n <= max_gram_rows),
   )
+
+
+def moments(config: TrainConfig) -> dict[str, dict[str, int]]:
+  """Returns what features add to what is resident, by moment.
+
+  Where nothing bounds the rows of a client, all are taken to have as many.
+  """
+  sizes = config.method.feature_sizes(config)
+  if sizes is None:
+    return {}
+  num_rows = config.client_work.max_sequences_per_client
+  if num_rows is None:
+    num_images = IMAGE_CORPORA[config.data.corpus].num_images or 0
+    num_rows = math.ceil(num_images / (config.partition.num_clients or 1))
+  num_classes = config.model_shape().num_classes
+  batch = 4 * _BATCH_ROWS * sizes.num_features
+  regression = 4 * (sizes.num_features + 1) * num_classes
+  has_basis = num_rows <= sizes.max_gram_rows
+  found = {
+    'features': {
+      'features of a client': _FEATURE_BYTES * num_rows * sizes.num_features,
+      # Column by row, and their transpose.
+      'batch of features': 2 * batch,
+    },
+    'convex step': {
+      # As read, and normalized.
+      'batch of features': 2 * batch,
+      # Weights before and after, h, its two kept tensors, and the step.
+      'regression weights': 6 * regression,
+      'batch of the basis': has_basis * _FLOAT64_BYTES * _BATCH_ROWS * num_rows,
+    },
+  }
+  if has_basis:
+    gram = _FLOAT64_BYTES * num_rows**2
+    found['basis of a client'] = {'Gram matrix': _GRAM_COPIES * gram}
+  return found

@@ -74,9 +74,7 @@ def digest(found: Mapping[str, ClientFile]) -> str:
   return hashlib.sha256(''.join(lines).encode()).hexdigest()
 
 
-def verify(
-  config: TrainConfig, found: checkpoints.Checkpoint
-) -> Iterator[int]:
+def verify(config: TrainConfig, found: checkpoints.Checkpoint) -> Iterator[int]:
   """Reads the features with which a run continues; yields the size of each.
 
   Args:
@@ -179,9 +177,7 @@ def _rows(path, name, dtype) -> 'tf.data.Dataset':
     footer_bytes=os.path.getsize(path) - end,
   )
   return records.batch(BATCH_ROWS).map(
-    lambda text: tf.ensure_shape(
-      tf.io.decode_raw(text, dtype), [None, width]
-    )
+    lambda text: tf.ensure_shape(tf.io.decode_raw(text, dtype), [None, width])
   )
 
 

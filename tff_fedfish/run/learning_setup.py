@@ -200,11 +200,19 @@ def with_start_weights(
   )
 
 
-def server_shapes(config: TrainConfig) -> ServerShapes:
-  """Returns the server's weights in a config's phase, by name."""
+def server_shapes(
+  config: TrainConfig, checkpoint: checkpoints.Checkpoint
+) -> ServerShapes:
+  """Returns the server's weights in a checkpoint, by name.
+
+  Args:
+    config: The run's, in the phase of the checkpoint.
+    checkpoint: The checkpoint.
+  """
   if config.method.weight_shapes is not None:
     return config.method.weight_shapes(config)
-  return ServerShapes(weight_shapes(config.model_shape()), {})
+  shape = run_directory.model_shape(config, checkpoint)
+  return ServerShapes(weight_shapes(shape), {})
 
 
 def model_weights(

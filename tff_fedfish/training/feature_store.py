@@ -155,17 +155,13 @@ class FeatureStore(RoundCallback):
 
   def _require_room(self):
     run = self._run
-    cap = run.config.client_work.max_sequences_per_client
-    counts = [
-      len(run.client_rows.sequences(client)) for client in run.participating
-    ]
-    sizes = client_features.of_rows(
-      run.config, [n if cap is None else min(n, cap) for n in counts]
+    sizes = client_features.on_disk(
+      run.config, run.client_rows, run.participating
     )
     limit = run.config.client_states.max_bytes
     if sizes.num_bytes > limit:
       raise FailedError(
-        f'The features of {len(counts)} clients would take '
+        f'The features of {len(run.participating)} clients would take '
         f'{format_bytes(sizes.num_bytes)} in {str(self._path.parent)!r}, but '
         f'`--config.client_states.max_bytes` is {limit} '
         f'({format_bytes(limit)}). Raise it to continue after round '

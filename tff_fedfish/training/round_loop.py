@@ -378,12 +378,13 @@ def _require_all_clients(round_num, config, clients, done, metrics):
 def _require_bounds(round_num, config, metrics):
   """Raises FailedError if a column exceeds what its method can go on with."""
   for column in config.method.columns(config):
+    limit, found = column.at_most, metrics[column.name]
     # Also where it is no number.
-    if column.at_most is not None and not metrics[column.name] <= column.at_most:
+    if limit is not None and not found <= limit:
       raise FailedError(
-        f'Round {round_num}: {column.name!r} must be at most '
-        f'{column.at_most:g} with algorithm.name {config.algorithm.name!r}, '
-        f'found {metrics[column.name]:g}. The rounds before it are saved.'
+        f'Round {round_num}: {column.name!r} must be at most {limit:g} with '
+        f'algorithm.name {config.algorithm.name!r}, found {found:g}. The '
+        'rounds before it are saved.'
       )
 
 

@@ -59,7 +59,12 @@ def train(
       return 0
     if kept_uploads is not None:
       kept_uploads.require_corpus(checked.identity)
-    run_checks.print_warnings(config, workdir, split=checked.split)
+    run_checks.print_warnings(
+      config,
+      workdir,
+      split=checked.split,
+      features=run_checks.planned_features(config, checked),
+    )
     run_checks.print_unknown_tokens(checked)
     if checked.start is not None:
       print(checked.start.describe(), file=sys.stderr)
@@ -162,7 +167,14 @@ def dry_run(config: TrainConfig, workdir: str | os.PathLike | None) -> None:
     print(f'Counting rows at the start: {counting}.')
   if (states := run_checks.planned_states(config, checked.split)) is not None:
     print(f'Client states on disk: {states}.')
-  run_checks.print_warnings(config, workdir, split=checked.split)
+  for line in communication.phase_lines(config):
+    print(line)
+  features = run_checks.planned_features(config, checked)
+  if features is not None:
+    print(f'Features on disk: {features}.')
+  run_checks.print_warnings(
+    config, workdir, split=checked.split, features=features
+  )
   run_checks.print_unknown_tokens(checked)
 
 
