@@ -123,6 +123,7 @@ def _answers_at_once(importer: str) -> bool:
     'models.layers',
     'models.transformer_config',
     'tff_fedfish.curvature_shapes',
+    'tff_fedfish.tangent_shapes',
     'tff_fedfish.doctor',
     'tff_fedfish.environment',
     'tff_fedfish.errors',
@@ -204,6 +205,7 @@ def test_no_file_breaks_a_rule():
     ('tff_fedfish.curvature', 'import tensorflow_federated', 'pure'),
     ('tff_fedfish.tangent_features', 'import tensorflow_federated', 'pure'),
     ('tff_fedfish.curvature_shapes', 'import tensorflow', 'TensorFlow late'),
+    ('tff_fedfish.tangent_shapes', 'import tensorflow', 'TensorFlow late'),
     (
       'tff_fedfish.algorithms.fed_avg',
       'from tff_fedfish.algorithms.fed_fish import build_fed_fish',

@@ -11,7 +11,7 @@ from models import image_model_config
 from models.image_classifier import IMAGE_CLASSIFIERS
 from models.image_model_config import ImageModelConfig
 from models.model_shapes import num_parameters, weight_shapes
-from tff_fedfish import tangent_features
+from tff_fedfish import tangent_features, tangent_shapes
 from tff_fedfish.tangent_features import feature_mask
 
 _LENET = ImageModelConfig(name='lenet', num_classes=10, image_shape=(28, 28, 1))
@@ -54,6 +54,7 @@ def test_gradients_of_single_rows(two_blocks, name, num_features):
     found, expected[:, mask], rtol=1e-4, atol=1e-5 * np.abs(expected).max()
   )
   if num_features > 30:
+    assert len(mask) == tangent_shapes.num_candidates(shape)
     # All that is left out is 0.
     others = np.setdiff1d(np.arange(num_parameters(shape)), mask)
     assert len(others) and not expected[:, others].any()
@@ -65,7 +66,7 @@ def test_features_of_a_linear_model_by_hand():
   # entry 12 is 1.
   mask = feature_mask(_LINEAR, num_features=99, model_seed=1)
   assert mask.tolist() == [0, 3, 6, 9, 12]
-  assert tangent_features.num_candidates(_LINEAR) == 5
+  assert tangent_shapes.num_candidates(_LINEAR) == 5
   model = small_models.build(_LINEAR)
   batch = small_models.rows(_LINEAR, 2)
   batch['x']['image'] = np.array([[0, 51], [102, 255]] * 2, np.uint8).reshape(
@@ -83,7 +84,7 @@ def test_features_of_a_linear_model_by_hand():
 
 def test_mask_is_drawn_among_the_body_and_the_first_head_column():
   # LeNet has 44,190 weights; 84 x 9 of them are of other head columns.
-  assert tangent_features.num_candidates(_LENET) == 44_190 - 84 * 9
+  assert tangent_shapes.num_candidates(_LENET) == 44_190 - 84 * 9
   everything = feature_mask(_LENET, num_features=100_000, model_seed=1)
   mask = feature_mask(_LENET, num_features=9_000, model_seed=1)
   assert mask.dtype == np.int64
@@ -142,3 +143,12 @@ def test_a_model_without_a_head_is_refused():
     feature_mask(shape, num_features=3, model_seed=1)
   with pytest.raises(ValueError, match='`num_features` must be at least 1'):
     feature_mask(_LINEAR, num_features=0, model_seed=1)
+  with pytest.raises(ValueError, match=words):
+    tangent_shapes.num_candidates(shape)
+
+
+def test_shapes_of_the_classifier():
+  assert tangent_shapes.classifier_shapes(7, 3) == {
+    'tct/kernel': (7, 3),
+    'tct/bias': (3,),
+  }

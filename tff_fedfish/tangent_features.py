@@ -20,20 +20,16 @@ import numpy as np
 import tensorflow as tf
 
 from models.image_classifier import initial_weights
-from models.layers import Layer, layers_of
+from models.layers import layers_of
 from models.model_shapes import ModelShape, weight_shapes
 from tff_fedfish.batch_gradients import split_batch
 from tff_fedfish.curvature import by_position, inputs_by_position
 from tff_fedfish.data import randomness
 from tff_fedfish.errors import require
+from tff_fedfish.tangent_shapes import candidates, head_of
 
 Features = Callable[[Sequence[tf.Tensor], Any], tf.Tensor]
 """(weights in the order of `weight_shapes`, batch) -> float32 [rows, p]."""
-
-
-def num_candidates(shape: ModelShape) -> int:
-  """Returns the entries that can be features: body and first head column."""
-  return len(_candidates(shape))
 
 
 def feature_mask(
@@ -53,13 +49,11 @@ def feature_mask(
     ValueError: If `num_features` is below 1 or the model has no head.
   """
   require(num_features >= 1, 'num_features', 'at least 1', num_features)
-  candidates = _candidates(shape)
-  if len(candidates) <= num_features:
-    return candidates
-  order = randomness.generator('tct_mask', model_seed).permutation(
-    len(candidates)
-  )
-  return np.sort(candidates[order[:num_features]])
+  found = candidates(shape)
+  if len(found) <= num_features:
+    return found
+  generator = randomness.generator('tct_mask', model_seed)
+  return np.sort(found[generator.permutation(len(found))[:num_features]])
 
 
 def with_drawn_head(
@@ -75,7 +69,7 @@ def with_drawn_head(
   Raises:
     ValueError: If the model has no head.
   """
-  head = _head(shape)
+  head = head_of(shape)
   drawn = initial_weights(shape, randomness.seed_of('tct_head', model_seed))
   return tuple(
     of_head if name in (head.kernel, head.bias) else weight
@@ -99,7 +93,7 @@ def build_features(model: Any, shape: ModelShape, mask: np.ndarray) -> Features:
   Raises:
     ValueError: If the model has no head.
   """
-  _head(shape)
+  head_of(shape)
   parts = tuple(_parts(shape, mask))
 
   @tf.function(autograph=False, reduce_retracing=True)
@@ -124,28 +118,6 @@ def build_features(model: Any, shape: ModelShape, mask: np.ndarray) -> Features:
     return tf.transpose(tf.concat(columns, axis=0))
 
   return features
-
-
-def _head(shape: ModelShape) -> Layer:
-  """Returns the layer that makes the logits."""
-  *_, last = layers_of(shape)
-  require(
-    last.kind == 'matrix',
-    'shape',
-    'that of a classifier of images, which ends with a head',
-    shape,
-  )
-  return last
-
-
-def _candidates(shape):
-  head, num_before, found = _head(shape), 0, []
-  for name, sizes in weight_shapes(shape).items():
-    size = math.prod(sizes)
-    step = head.fan_out if name in (head.kernel, head.bias) else 1
-    found.append(num_before + np.arange(0, size, step))
-    num_before += size
-  return np.concatenate(found)
 
 
 def _parts(shape, mask):

@@ -49,7 +49,7 @@ def test_vector_v14():
   )
   centred = np.square(features - mean).sum(axis=0)
   np.testing.assert_allclose(
-    gram.centred_normalization(3, sums, centred), (mean, std)
+    gram.normalization(3, sums, centred, centred=True), (mean, std)
   )
 
 
@@ -61,7 +61,7 @@ def test_centred_squares_keep_a_small_deviation():
   _, std = gram.normalization(3, sums, np.square(values).sum(axis=0))
   assert std == 1.0
   squares = np.square(values - sums / 3).sum(axis=0)
-  _, std = gram.centred_normalization(3, sums, squares)
+  _, std = gram.normalization(3, sums, squares, centred=True)
   np.testing.assert_allclose(std, [(2 / 3) ** 0.5 * 1e-3], rtol=1e-4)
 
 
@@ -70,7 +70,7 @@ def test_a_constant_feature_counts_as_deviation_1_whatever_its_rounding():
   sums, squares = values.sum(axis=0), np.square(values).sum(axis=0)
   assert gram.normalization(7, sums, squares)[1] == 1.0
   squares = np.square(values - sums / 7).sum(axis=0)
-  assert gram.centred_normalization(7, sums, squares)[1] == 1.0
+  assert gram.normalization(7, sums, squares, centred=True)[1] == 1.0
 
 
 @pytest.mark.parametrize('solver', [_solve, gram.local_steps])

@@ -48,7 +48,7 @@ Features = np.ndarray | Sequence[np.ndarray]
 LOSS_SCALES = ('half_mean', 'mean', 'sum')
 
 _BLOCK_ROWS = 256
-# Float64 of the columns that a Gram matrix is summed over at a time: 64 MiB.
+# Entries of the columns that a Gram matrix is summed over at a time: 64 MiB.
 _CHUNK_SIZE = 2**23
 # A variance below this fraction of the squared mean is rounding.
 VARIANCE_ROUNDING = 1e-12
@@ -82,40 +82,37 @@ def targets_of(labels: np.ndarray, num_classes: int) -> np.ndarray:
 
 
 def normalization(
-  count: int, sums: np.ndarray, square_sums: np.ndarray
+  count: int,
+  sums: np.ndarray,
+  square_sums: np.ndarray,
+  *,
+  centred: bool = False,
 ) -> tuple[np.ndarray, np.ndarray]:
   """Returns mean and standard deviation of every feature.
 
   Args:
     count: Rows of all clients, >= 1.
     sums: Float64 [p], sum of z over them.
-    square_sums: Float64 [p], sum of z^2.
+    square_sums: Float64 [p], sum of z^2; where centred, of (z - sums / count)^2
+      from a second round. E[z^2] - E[z]^2 loses the digits of a deviation that
+      is much smaller than the mean, centred squares do not.
+    centred: See `square_sums`.
 
   Returns:
-    (mean, std), float64 [p] each. std is sqrt(E[z^2] - E[z]^2), and 1 for a
-    feature that is constant up to rounding.
+    (mean, std), float64 [p] each. std is 1 for a feature that is constant up to
+    rounding.
+
+  Raises:
+    ValueError: If `count` is below 1.
   """
-  mean = _mean(count, sums)
-  variance = square_sums / count - np.square(mean)
-  return mean, _std(variance, VARIANCE_ROUNDING * np.square(mean))
-
-
-def centred_normalization(
-  count: int, sums: np.ndarray, centred_square_sums: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-  """Returns what `normalization` does, from squares of a second round.
-
-  E[z^2] - E[z]^2 loses the digits of a deviation much smaller than the mean;
-  squares of differences from the mean do not.
-
-  Args:
-    count: See `normalization`.
-    sums: See `normalization`.
-    centred_square_sums: Float64 [p], sum of (z - sums / count)^2.
-  """
-  mean = _mean(count, sums)
-  variance = centred_square_sums / count
-  return mean, _std(variance, _CENTRED_ROUNDING * np.square(mean))
+  require(count >= 1, 'count', 'at least 1', count)
+  mean, variance = sums / count, square_sums / count
+  square = np.square(mean)
+  if centred:
+    rounding = _CENTRED_ROUNDING * square
+  else:
+    variance, rounding = variance - square, VARIANCE_ROUNDING * square
+  return mean, np.sqrt(np.where(variance > rounding, variance, 1.0))
 
 
 def gram_basis(
@@ -245,15 +242,6 @@ def local_steps(
       done += len(z)
     weights -= (step_size * (scale * gradient - correction)).astype(start.dtype)
   return weights
-
-
-def _mean(count, sums):
-  require(count >= 1, 'count', 'at least 1', count)
-  return sums / count
-
-
-def _std(variance, rounding):
-  return np.sqrt(np.where(variance > rounding, variance, 1.0))
 
 
 def _blocks(features: Features) -> Sequence[np.ndarray]:
