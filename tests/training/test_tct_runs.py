@@ -2,10 +2,13 @@
 
 import csv
 import json
+import shutil
 
 import numpy as np
 import pytest
 import small_image_runs
+import tensorflow as tf
+from safetensors.numpy import load_file
 from stateful_runs import assert_same_run
 
 from tff_fedfish.cli.main import main
@@ -190,3 +193,155 @@ def test_evaluated(round_num, small_images, whole, tmp_path):
   summary = json.loads((tmp_path / 'e' / 'summary.json').read_text('utf-8'))
   found = summary['fractions'][0]['loss']['mean']
   assert found > 0
+
+
+def test_exported(whole, small_images, tmp_path):
+  """The files give the scores of the run's own model."""
+  output = tmp_path / 'model'
+  arguments = ['--checkpoint', str(whole), '--output', str(output)]
+  assert main(['export', *arguments]) == 0
+  found = load_file(output / 'model.safetensors')
+  names = ['tct/kernel', 'tct/bias', 'head/kernel', 'head/bias']
+  assert sorted(found) == sorted([*names, 'tct/mean', 'tct/std'])
+  images = np.random.RandomState(0).randint(256, size=(3, 28, 28, 1))
+  exported = tf.saved_model.load(str(output / 'saved_model'))
+  logits = exported.class_logits(tf.constant(images, tf.uint8))['logits']
+  # The features of a linear model are pixels and a one, and so is z.
+  z = np.concatenate([images.reshape(3, -1) / 255, np.ones((3, 1))], axis=1)
+  z = (z - found['tct/mean']) / found['tct/std']
+  wanted = z @ found['tct/kernel'] + found['tct/bias']
+  np.testing.assert_allclose(logits, wanted, rtol=1e-3, atol=1e-3)
+
+
+def _resume(images, whole, tmp_path, damage, **settings):
+  """Damages a copy of the run after round 4, and goes on with it."""
+  run = tmp_path / 'run'
+  shutil.copytree(whole, run)
+  for round_num in (5, 6):
+    shutil.rmtree(_checkpoint(run, round_num))
+  damage(feature_files.directory(run, 3))
+  return _train(images, run, **settings)
+
+
+def _flip_last_byte(path):
+  file = sorted(path.glob('*.safetensors'))[0]
+  file.chmod(0o644)
+  data = bytearray(file.read_bytes())
+  data[-1] ^= 1
+  file.write_bytes(data)
+
+
+def _give_others(path):
+  manifest = path / client_state_files.MANIFEST_NAME
+  values = json.loads(manifest.read_text('utf-8'))
+  values['clients'].popitem()
+  manifest.write_text(json.dumps(values), 'utf-8')
+
+
+@pytest.mark.parametrize(
+  ('damage', 'words'),
+  [
+    (shutil.rmtree, 'must name the features that clients keep, but cannot be'),
+    (_flip_last_byte, 'The file of features of client '),
+    (_give_others, 'must hold the features that clients had written before'),
+  ],
+)
+def test_features_that_are_not_as_written(
+  damage, words, small_images, whole, tmp_path, capsys
+):
+  assert _resume(small_images, whole, tmp_path, damage) == 2
+  *_, line = capsys.readouterr().err.strip().splitlines()
+  assert line.startswith('fedfish: error: ') and words in line
+  assert client_state_files.ADVICE in line
+
+
+def test_missing_bases_are_computed_again(small_images, whole, tmp_path):
+  def damage(path):
+    shutil.rmtree(path.parents[1] / 'feature_bases')
+
+  assert _resume(small_images, whole, tmp_path, damage) == 0
+  assert_same_run(tmp_path / 'run', whole)
+
+
+def test_no_room_for_features(small_images, whole, tmp_path, capsys):
+  run = tmp_path / 'run'
+  # 36,202 bytes of features, and 8 (5 * 7 + 3 * 6 * 8) of bases.
+  sizes = dict(client_states__max_bytes=37_633)
+  assert _train(small_images, run, **sizes) == 1
+  error = capsys.readouterr().err
+  assert 'warning: features take 36.8 KiB, but' in error
+  assert 'The features of 4 clients would take 36.8 KiB in ' in error
+  assert 'Raise it to continue after round 2' in error
+  assert not list((run / 'features').glob('*'))
+  assert checkpoints.list_rounds(run / 'checkpoints') == [0, 1, 2]
+  # Client states are counted apart, and are larger.
+  assert _train(small_images, run) == 0
+  assert_same_run(run, whole)
+
+
+def test_dry_run_says_what_phases_take(small_images, whole, capsys):
+  options = [*small_image_runs.overrides(small_images, **_SETTINGS)]
+  config = ['--config', small_image_runs.CONFIG]
+  assert main(['train', *config, *options, '--dry_run']) == 0
+  text = ' '.join(capsys.readouterr().out.split())
+  assert (
+    "Phase 'features', rounds 3 to 3: 0.2001 models up and 1.2 down a round "
+    'and client.'
+  ) in text
+  assert 'Features on disk: 35.4 KiB for 23 rows of 785 features' in text
+
+
+@pytest.mark.parametrize(
+  ('settings', 'words'),
+  [
+    ({'cohorts__cohort_size': 2}, '`config.cohorts.cohort_size` must be None'),
+    ({'server__learning_rate': 0.5}, '`config.server.learning_rate` must be'),
+    (
+      {'client_work__learning_rate_schedule': 'cosine'},
+      '`config.client_work.learning_rate_schedule` must be',
+    ),
+    (
+      {'client_work__keeps_optimizer_state': True},
+      '`config.client_work.keeps_optimizer_state` must be False',
+    ),
+    (
+      {'evaluation__barrier_every_num_rounds': 2},
+      '`config.evaluation.barrier_every_num_rounds` must be 0',
+    ),
+    (
+      {'algorithm__linearization': 'full'},
+      "`config.algorithm.linearization` must be 'features' or 'auto' with",
+    ),
+    (
+      {'algorithm__mask_layers': 1},
+      '`config.algorithm.mask_layers` must be left out with a corpus of images',
+    ),
+  ],
+)
+def test_refused_settings(settings, words, small_images, tmp_path, capsys):
+  assert _train(small_images, tmp_path / 'run', **settings) == 2
+  assert words in capsys.readouterr().err
+
+
+def test_barrier_of_a_run_in_phases(small_images, whole, capsys):
+  arguments = ['--checkpoint', str(whole), '--data', str(small_images)]
+  assert main(['evaluate', *arguments, '--barrier']) == 2
+  assert '`--barrier` replays a round, whose clients' in capsys.readouterr().err
+
+
+def test_no_start_from_a_convex_phase(small_images, whole, tmp_path, capsys):
+  settings = dict(training__start_from=whole)
+  assert _train(small_images, tmp_path / 'run', **settings) == 2
+  assert "is of phase 'convex' of 'tct'" in capsys.readouterr().err
+  settings = dict(training__start_from=_checkpoint(whole, 3))
+  settings |= dict(training__num_rounds=1)
+  assert _train(small_images, tmp_path / 'run', **settings) == 0
+
+
+def test_verified(whole, tmp_path, capsys):
+  assert main(['verify', str(whole)]) == 0
+  run = tmp_path / 'run'
+  shutil.copytree(whole, run)
+  _flip_last_byte(feature_files.directory(run, 3))
+  assert main(['verify', str(run)]) == 2
+  assert 'The file of features of client ' in capsys.readouterr().err

@@ -160,8 +160,8 @@ class ClientStatesConfig(Section, section='client_states'):
   dtype: Literal['float32', 'bfloat16'] = 'float32'
   """Type of floats on disk; 'bfloat16' halves their size and rounds them."""
   max_bytes: int = number(64 * 2**30, at_least=1)
-  """Size at which a run stops after saving a checkpoint. Unit: bytes, >= 1. May
-  change when a run is resumed."""
+  """Size at which a run stops after saving a checkpoint; features have the same
+  limit. Unit: bytes, >= 1. May change when a run is resumed."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
