@@ -88,7 +88,7 @@ def _problems(config):
   settings, kind = config.algorithm, 'full' if _is_full(config) else 'features'
   if settings.linearization not in ('auto', kind):
     problems.append(
-      f'`config.algorithm.linearization` must be {kind!r} or 'auto' with '
+      f"`config.algorithm.linearization` must be {kind!r} or 'auto' with "
       f'corpus {config.data.corpus!r}, found {settings.linearization!r}'
     )
   changed = settings.changed()
