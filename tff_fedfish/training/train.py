@@ -213,10 +213,12 @@ def _describe(config):
   table.add_row('Model bytes (float32)', f'{num_bytes:,}')
   table.add_row('Clients per round', clients)
   table.add_row(f'{rows} {per}, at most', num_rows)
-  table.add_row(
-    f'Communication {per}',
-    f'{num_up} up, {num_down} down (models per client); '
-    f'{round_cost.total_bytes:,} bytes in all',
-  )
+  # Phases differ, and have lines of their own.
+  if not config.phases:
+    table.add_row(
+      f'Communication {per}',
+      f'{num_up} up, {num_down} down (models per client); '
+      f'{round_cost.total_bytes:,} bytes in all',
+    )
   table.add_row('Rounds', f'{config.training.num_rounds:,}')
   Console().print(table)
