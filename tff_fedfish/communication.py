@@ -62,7 +62,12 @@ def phase_lines(config: 'TrainConfig') -> tuple[str, ...]:
 
 
 def after_rounds(
-  num_rounds: int, *, traffic: Traffic, cohort_size: int, num_weights: int
+  num_rounds: int,
+  *,
+  traffic: Traffic,
+  cohort_size: int,
+  num_weights: int,
+  num_downloads: int | None = None,
 ) -> Communication:
   """Returns what `num_rounds` rounds have communicated.
 
@@ -71,12 +76,17 @@ def after_rounds(
     traffic: Models that a client sends and receives in a round.
     cohort_size: Clients per round.
     num_weights: Trainable scalars of the model.
+    num_downloads: Models that all clients were sent in these rounds. None: as
+      `traffic` says.
 
   Returns:
     The totals; units are ints where they are whole.
   """
   uplink = num_rounds * traffic.uplink
-  total = uplink + num_rounds * traffic.downlink
+  downlink = num_rounds * traffic.downlink
+  if num_downloads is not None:
+    downlink = num_downloads / cohort_size
+  total = uplink + downlink
   bytes_per_unit = cohort_size * num_weights * BYTES_PER_WEIGHT
   return Communication(
     _whole(uplink),

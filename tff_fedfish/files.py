@@ -3,6 +3,7 @@
 import contextlib
 import csv
 import dataclasses
+import hashlib
 import io
 import json
 import os
@@ -17,6 +18,9 @@ from tff_fedfish import json_values
 from tff_fedfish.errors import UserError
 
 _Schema = TypeVar('_Schema')
+
+DIGEST_BYTES = 32
+"""Bytes that `write_verified` writes before the content."""
 
 
 @contextlib.contextmanager
@@ -213,6 +217,29 @@ def user_cache_directory() -> pathlib.Path | None:
     except RuntimeError:
       return None
   return base / 'fedfish'
+
+
+def read_verified(path: str | os.PathLike) -> bytes | None:
+  """Returns what `write_verified` wrote; None: it is missing or damaged."""
+  try:
+    data = pathlib.Path(path).read_bytes()
+  except OSError:
+    return None
+  content = data[DIGEST_BYTES:]
+  is_whole = hashlib.sha256(content).digest() == data[:DIGEST_BYTES]
+  return content if is_whole else None
+
+
+def write_verified(path: str | os.PathLike, content: bytes) -> None:
+  """Writes bytes after their SHA-256, atomically; makes the directory.
+
+  Raises:
+    OSError: If they cannot be written.
+  """
+  path = pathlib.Path(path)
+  path.parent.mkdir(parents=True, exist_ok=True)
+  with write_atomically(path, 'wb') as file:
+    file.write(hashlib.sha256(content).digest() + content)
 
 
 def sync(path: str | os.PathLike) -> None:

@@ -269,7 +269,7 @@ def test_missing_file(tmp_path):
     'fashion_mnist_tct, fed_fish_mix, mnist_by_writer, '
     'mnist_by_writer_ablations_sweep, mnist_by_writer_sweep, '
     'mnist_controls_sweep, mnist_epsilon_sweep, mnist_laboratory, '
-    'mnist_regime_sweep, small_c4, stack_overflow_350m.'
+    'mnist_personal, mnist_regime_sweep, small_c4, stack_overflow_350m.'
   )
 
 

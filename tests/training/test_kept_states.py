@@ -241,9 +241,10 @@ def test_barrier(small_inputs, run, capsys):
   capsys.readouterr()
   assert main([*arguments, '--checkpoint', str(older)]) == 2
   assert capsys.readouterr().err.splitlines()[-1] == (
-    'fedfish: error: `--barrier` trains clients with what they kept, which a '
-    'run has for its last checkpoint only, that of round 6, but `--checkpoint` '
-    'is that of round 4. Name the last one, or leave `--barrier` out.'
+    'fedfish: error: `--checkpoint` must be the last one of its run where what '
+    'clients kept is read, that of round 6, found that of round 4. Name the '
+    "last one; without models of clients' own you may also leave `--barrier` "
+    'out.'
   )
 
 

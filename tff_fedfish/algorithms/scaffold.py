@@ -21,6 +21,7 @@ from tff_fedfish.algorithms.slots.corrections import (
 )
 from tff_fedfish.errors import require, require_one_of
 from tff_fedfish.mathematics import control_variates
+from tff_fedfish.mathematics.privacy import LocalPrivacy
 
 EXCHANGES = ('two_models', 'one_model')
 
@@ -39,6 +40,7 @@ def build_scaffold(
   max_delta_norm: float | None = None,
   num_local_steps: int | None = None,
   micro_batch_size: int | None = None,
+  local_privacy: LocalPrivacy | None = None,
 ) -> tff.learning.templates.LearningProcess:
   """Builds SCAFFOLD.
 
@@ -60,6 +62,7 @@ def build_scaffold(
     max_delta_norm: Must be None.
     num_local_steps: See `build_fed_avg`; required with 'one_model'.
     micro_batch_size: See `build_fed_avg`.
+    local_privacy: See `build_fed_avg`.
 
   Returns:
     The learning process, a `StatefulLearningProcess`; metrics `client_work`,
@@ -98,6 +101,7 @@ def build_scaffold(
     max_delta_norm=max_delta_norm,
     num_local_steps=num_local_steps,
     micro_batch_size=micro_batch_size,
+    local_privacy=local_privacy,
   )
 
 

@@ -49,9 +49,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   )
   parser.add_argument(
     '--client_split',
-    choices=('held_out', 'participating'),
+    choices=('held_out', 'participating', 'own_test'),
     default='held_out',
-    help='which clients of the run to evaluate (default: %(default)s)',
+    help='which clients of the run to evaluate; own_test: those that train, '
+    'each on its own test rows and, where clients have models of their own, '
+    'with its own (default: %(default)s)',
   )
   parser.add_argument('--max_clients', type=int, metavar='N')
   parser.add_argument(

@@ -1,6 +1,7 @@
 """Settings of a run's clients: what they hold, who takes part."""
 
 import dataclasses
+import pathlib
 import typing
 from typing import Literal
 
@@ -152,6 +153,13 @@ class PartitionConfig(Section, section='partition'):
   """Concentration over the coarse classes (pachinko), > 0."""
   leaf_alpha: float | None = number(None, above=0)
   """Concentration over a coarse class's classes (pachinko), > 0."""
+  clusters: str | None = None
+  """Clusters, one of which each client has (latent_distributions). 'labels':
+  the classes. 'pixels': k-means clusters of the images. Otherwise a CSV file
+  with every image's cluster. None: 'labels'."""
+  num_clusters: int | None = number(None, at_least=1)
+  """Clusters to make (latent_distributions), >= 1. Required with 'pixels';
+  with 'labels' neighbouring classes are merged. None: one per class."""
 
   def cross_problems(self, *, are_fields_right: bool) -> list[str]:
     """See `Section`."""
@@ -180,6 +188,16 @@ class PartitionConfig(Section, section='partition'):
     """Whether clients are unions of groups of text."""
     return self.scheme == _MERGE
 
+  @property
+  def divides_images(self) -> bool:
+    """Whether clients are made of a corpus of images."""
+    return self.scheme is not None and not self.merges_groups
+
+  @property
+  def has_twins(self) -> bool:
+    """Whether each client has a held-out one of the same distribution."""
+    return self.divides_images and self.held_out == 'matching'
+
   def build(self, *, partition_seed: int) -> 'Partition | None':
     """Returns the partition of a corpus of images; None without a scheme.
 
@@ -189,10 +207,14 @@ class PartitionConfig(Section, section='partition'):
     if self.scheme is None:
       return None
     # Late: it takes NumPy, which a config of text need not wait for.
+    from tff_fedfish.data.images.image_clusters import SOURCES
     from tff_fedfish.data.images.partitions import Partition
 
     values = dataclasses.asdict(self)
     del values['held_out']
+    if self.clusters not in (None, *SOURCES):
+      # Workers read it from where they run.
+      values['clusters'] = str(pathlib.Path(self.clusters).resolve())
     return Partition(seed=partition_seed, **values)
 
 
@@ -207,9 +229,21 @@ class CohortsConfig(Section, section='cohorts'):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ClientSplitsConfig(Section, section='client_splits'):
-  """Which clients never take part in training."""
+  """Clients, and rows of the others, that are not trained on."""
 
   held_out_fraction: float | None = number(0.1, at_least=0, below=1)
   """Share of clients that are held out, in [0, 1). None: those whom a corpus of
   images holds out itself, its test split. They never take part in training; a
   share is one of the other clients, and then they are not scored either."""
+  validation_fraction: float | None = number(None, at_least=0, below=1)
+  """Share of every participating client's rows on which methods validate models
+  of clients' own. No method trains on them. None: 0.2 for a method that
+  validates, else 0."""
+  test_fraction: float | None = number(None, at_least=0, below=1)
+  """Share of every participating client's rows on which its own model is
+  scored. No method trains on them. None: 0.2 for a method with models of
+  clients' own, unless each client has a held-out one (`partition.held_out`
+  'matching') whose rows are scored in place of its own; else 0."""
+  shuffles_targets: bool = False
+  """Whether validation and test rows are permuted among the clients, by
+  `split_seed`: targets out of the distribution that a client trains on."""

@@ -14,6 +14,10 @@ from tff_fedfish.config.data_settings import (
   PartitionConfig,
 )
 from tff_fedfish.config.optimizer_settings import ClientWorkConfig, ServerConfig
+from tff_fedfish.config.privacy_settings import (
+  LocalPrivacyConfig,
+  privacy_problems,
+)
 from tff_fedfish.config_fields import ConfigError, Section, number, seed
 from tff_fedfish.data.images.image_corpora import IMAGE_CORPORA
 from tff_fedfish.methods import registry
@@ -22,6 +26,8 @@ from tff_fedfish.methods.settings import AlgorithmConfig
 
 # Of a cohort that several workers share, where the config does not say.
 _MAX_PARTIAL_SUMS = 8
+# Of a client's rows, for validation and for tests, where the config says none.
+_PART_FRACTION = 0.2
 # Sequences of a client in a round, whose order lies in memory.
 _MAX_STREAM = 10**8
 
@@ -86,12 +92,16 @@ class SeedsConfig(Section, section='seeds'):
   cohort_seed: int = seed(2)
   """The clients of each round."""
   split_seed: int = seed(3)
-  """Held-out clients, and their personalization and evaluation sets."""
+  """Held-out clients, their personalization and evaluation sets, and the rows
+  of the other clients that are not trained on."""
   shuffle_seed: int = seed(4)
   """The order of a client's sequences in a round; with images the noise:
   dropout and distortions; with `fisher_estimator` 'true' the labels drawn."""
   partition_seed: int = seed(5)
   """The partition of a corpus."""
+  privacy_seed: int = seed(6)
+  """The noise and the drawn batches of DP-SGD. Whoever knows it can take the
+  noise away again."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -112,14 +122,17 @@ class TrainingConfig(Section, section='training'):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EvaluationConfig(Section, section='evaluation'):
-  """The global model's score on a fixed sample of held-out clients."""
+  """Scores of models while a run trains, on a fixed sample of clients."""
 
   every_num_rounds: int = number(at_least=0)
   """Round 0 and the last are always scored; 0: only those two."""
   num_clients: int = number(at_least=0)
-  """Held-out clients in the sample; 0: no scores during training."""
+  """Held-out clients in the sample; with models of clients' own, the first
+  participating clients, each scored on its own test rows. 0: no scores during
+  training."""
   max_sequences_per_client: int = number(64, at_least=0)
-  """Sequences used of a client, half of them scored; 0: all."""
+  """Sequences used of a client, half of them scored, and of a client's own test
+  rows all; 0: all."""
   split_unit: Literal['documents', 'sequences', None] = None
   """Halves of a held-out client, one of which is scored, are made of whole
   documents, or of 'sequences', blocks of the joined text. Images are split one
@@ -200,6 +213,7 @@ class TrainConfig:
   algorithm: AlgorithmConfig
   """An instance of the method's own class, which `algorithm.name` chooses."""
   client_work: ClientWorkConfig
+  local_privacy: LocalPrivacyConfig = LocalPrivacyConfig()
   server: ServerConfig
   model: ModelConfig
   data: DataConfig
@@ -219,7 +233,9 @@ class TrainConfig:
       *_problems_of_method(self),
       *_problems_of_states(self),
       *_problems_of_clients(self),
+      *_problems_of_rows(self),
       *_problems_of_steps(self),
+      *privacy_problems(self),
       *_problems_of_model(self),
       *_problems_of_engine(self),
     ]:
@@ -280,6 +296,33 @@ class TrainConfig:
     if self.cohorts.cohort_size is None and self.partition.merges_groups:
       return self.partition.num_clients
     return self.cohorts.cohort_size
+
+  @property
+  def marks_repeats(self) -> bool:
+    """Whether rows are marked that came before in a round."""
+    is_stream = self.client_work.num_local_steps is not None
+    return is_stream and not self.local_privacy.draws_batches
+
+  @property
+  def drops_last_batch(self) -> bool:
+    """Whether a client's last batch is dropped if it is smaller."""
+    privacy = self.local_privacy
+    if privacy.is_on and not privacy.draws_batches:
+      return True
+    return self.data.client_batches == 'full_only'
+
+  @property
+  def row_fractions(self) -> tuple[float, float]:
+    """Shares of a participating client's rows for validation and for tests."""
+    splits, personal = self.client_splits, self.method.personal(self)
+    validation, test = splits.validation_fraction, splits.test_fraction
+    if validation is None:
+      validates = personal is not None and personal.validates
+      validation = _PART_FRACTION if validates else 0.0
+    if test is None:
+      is_tested = personal is not None and not self.partition.has_twins
+      test = _PART_FRACTION if is_tested else 0.0
+    return validation, test
 
   @property
   def targets_per_row(self) -> int:
@@ -371,11 +414,53 @@ def _problems_of_clients(config):
       '`config.client_splits.held_out_fraction` must be a number with corpus '
       f'{name!r}, which holds nobody out itself, found None'
     )
-  if held_out_fraction == 0 and config.evaluation.num_clients:
+  scores_held_out = config.method.personal(config) is None
+  if (
+    held_out_fraction == 0 and scores_held_out and config.evaluation.num_clients
+  ):
     problems.append(
       '`config.evaluation.num_clients` must be 0 when '
       '`config.client_splits.held_out_fraction` is 0, found '
       f'{config.evaluation.num_clients}'
+    )
+  return problems
+
+
+def _problems_of_rows(config):
+  """Says where the rows of clients cannot be divided as is set."""
+  validation, test = config.row_fractions
+  personal, splits = config.method.personal(config), 'config.client_splits'
+  problems = []
+  if validation + test >= 1:
+    problems.append(
+      f'`{splits}.validation_fraction` and `{splits}.test_fraction` must be '
+      f'below 1 together, found {validation} and {test}'
+    )
+  if validation + test > 0 and config.data.sampling != 'blocks':
+    problems.append(
+      "`config.data.sampling` must be 'blocks' where clients keep rows for "
+      f'validation or tests, found {config.data.sampling!r}'
+    )
+  if test > 0 and config.partition.has_twins:
+    problems.append(
+      f'`{splits}.test_fraction` must be 0 with `config.partition.held_out` '
+      f"'matching', whose clients are tested on, found {test}"
+    )
+  has_tests = test > 0 or config.partition.has_twins
+  if personal is not None and not has_tests:
+    problems.append(
+      f'`{splits}.test_fraction` must be above 0 with algorithm.name '
+      f'{config.algorithm.name!r}, found {test}'
+    )
+  if personal is not None and personal.validates and not validation:
+    problems.append(
+      f'`{splits}.validation_fraction` must be above 0 with algorithm.name '
+      f'{config.algorithm.name!r}, found {validation}'
+    )
+  if config.client_splits.shuffles_targets and not has_tests:
+    problems.append(
+      f'`{splits}.shuffles_targets` must be false where clients have no test '
+      f'rows, found true; set `--{splits}.test_fraction`'
     )
   return problems
 

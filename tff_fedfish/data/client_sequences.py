@@ -53,7 +53,7 @@ class ClientSequences(ClientRows):
     self._corpus = corpus
     self.tokenizer = tokenizer
     self.drop_short_block = drop_short_block
-    self._sampling = sampling
+    self.sampling = sampling
     self._cache_bytes = cache_bytes
     self._lock = threading.Lock()
     self._cache: collections.OrderedDict[bytes, Sequences] = (
@@ -110,7 +110,7 @@ class ClientSequences(ClientRows):
     )
 
   def _shuffled(self, round_num, max_sequences, *, shuffle_seed, client_id):
-    if self._sampling == 'blocks':
+    if self.sampling == 'blocks':
       return super()._shuffled(
         round_num,
         max_sequences,

@@ -157,6 +157,17 @@ class _UnreadRows(Rows):
   def num_tokens(self) -> int:
     return int(self.counts.num_tokens.sum())
 
+  def num_tokens_at(self, index: np.ndarray) -> int:
+    """Returns the real tokens of rows that are not read; see `Rows`."""
+    num_rows, num_tokens = self.counts.num_rows, self.counts.num_tokens
+    # Only the last row of a group is shorter than the others.
+    block_length = self.groups.sequence_length + 1
+    found = np.full(len(self), block_length, np.int64)
+    has_rows = num_rows > 0
+    missing = num_rows * block_length - num_tokens
+    found[np.cumsum(num_rows)[has_rows] - 1] -= missing[has_rows]
+    return int(found[index].sum())
+
   def select(self, index: np.ndarray) -> Sequences:
     """Returns the sequences with some numbers, counted over all groups."""
     starts = np.concatenate([[0], np.cumsum(self.counts.num_rows)])

@@ -21,7 +21,6 @@ from tff_fedfish.data.client_sequences import ClientSequences
 # Part of every key: raised where the counts would change.
 _VERSION = 1
 _NUMBERS = np.dtype('<i8')
-_DIGEST_BYTES = 32
 
 
 class RowCounts(NamedTuple):
@@ -41,7 +40,9 @@ class RowCounts(NamedTuple):
 
 def file_bytes(num_groups: int) -> int:
   """Returns how large the kept file is."""
-  return _DIGEST_BYTES + len(RowCounts._fields) * _NUMBERS.itemsize * num_groups
+  return (
+    files.DIGEST_BYTES + len(RowCounts._fields) * _NUMBERS.itemsize * num_groups
+  )
 
 
 def load_or_count(
@@ -73,7 +74,8 @@ def load_or_count(
     if path is not None:
       # A home that cannot be written to, or a full disk.
       with contextlib.suppress(OSError):
-        _write(path, counts)
+        content = np.stack(counts).astype(_NUMBERS).tobytes()
+        files.write_verified(path, content)
   return counts
 
 
@@ -109,22 +111,10 @@ def _path(content_digest, groups) -> pathlib.Path | None:
 
 
 def _read(path, num_groups) -> RowCounts | None:
-  try:
-    data = path.read_bytes()
-  except OSError:
-    return None
-  digest, content = data[:_DIGEST_BYTES], data[_DIGEST_BYTES:]
-  if (
-    len(data) != file_bytes(num_groups)
-    or hashlib.sha256(content).digest() != digest
+  content = files.read_verified(path)
+  if content is None or files.DIGEST_BYTES + len(content) != file_bytes(
+    num_groups
   ):
     return None
   columns = np.frombuffer(content, _NUMBERS).astype(np.int64)
   return RowCounts(*columns.reshape(len(RowCounts._fields), num_groups))
-
-
-def _write(path, counts):
-  content = np.stack(counts).astype(_NUMBERS).tobytes()
-  path.parent.mkdir(parents=True, exist_ok=True)
-  with files.write_atomically(path, 'wb') as file:
-    file.write(hashlib.sha256(content).digest() + content)

@@ -43,6 +43,10 @@ class Rows:
     """Real tokens in all rows; an image counts as one."""
     raise NotImplementedError
 
+  def num_tokens_at(self, index: np.ndarray) -> int:
+    """Returns the real tokens in the rows with some numbers."""
+    return self.select(index).num_tokens
+
   @property
   def num_lost_tokens(self) -> int:
     """Tokens of the client that are in no row, whatever the reason."""
@@ -80,6 +84,10 @@ class ClientRows:
       UserError: If its examples cannot be read.
     """
     raise NotImplementedError
+
+  def num_training_rows(self, client_id: bytes) -> int:
+    """Returns how many rows of a client a round chooses from."""
+    return len(self._selectable(client_id))
 
   def training_sequences(
     self,

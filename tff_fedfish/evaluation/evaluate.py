@@ -1,7 +1,6 @@
 """`fedfish evaluate`: a checkpoint on the clients of a corpus."""
 
 import contextlib
-import functools
 import itertools
 import os
 import pathlib
@@ -22,6 +21,7 @@ from tff_fedfish.run import (
   cohort_data,
   corpus_identity,
   divergence,
+  row_division,
   run_directory,
   run_inputs,
 )
@@ -82,7 +82,16 @@ def evaluate(
       'feeds with other inputs in each of its phases, which is not replayed. '
       'Leave it out.'
     )
-  states = None
+  personal = config.method.personal(config)
+  states, is_own_test = None, options.client_split == 'own_test'
+  if personal is not None:
+    is_own_test = True
+    if options.barrier:
+      raise UserError(
+        '`--barrier` compares clients with the global model, but each client '
+        f'of {config.algorithm.name!r} has a model of its own. Leave it out.'
+      )
+    states = client_states.states_of_checkpoint(found)
   if options.barrier and config.kept_slots:
     states = client_states.states_of_checkpoint(found)
   identity = corpus_identity.identify(config, corpus)
@@ -92,6 +101,19 @@ def evaluate(
   # Of every other corpus all clients are held out.
   elif not _is_other_part(run, found.contents, identity):
     kind = 'transfer'
+  if is_own_test:
+    return _evaluate_own_tests(
+      config,
+      options,
+      data,
+      output,
+      corpus,
+      tokenizer,
+      found,
+      identity,
+      split,
+      states,
+    )
   client_ids = _client_ids(corpus, data, config, options, split)
   sequence_length = _sequence_length(config, options)
   split_unit = options.split_unit or config.evaluation.halves_unit
@@ -173,6 +195,92 @@ def evaluate(
   return output, summary
 
 
+def _evaluate_own_tests(
+  config,
+  options,
+  data,
+  output,
+  corpus,
+  tokenizer,
+  found,
+  identity,
+  split,
+  states,
+):
+  """Evaluates the clients that train, each on its own test rows."""
+  _require_own_tests(config, options, data, split)
+  # Late: the errors above must not wait for TensorFlow.
+  from tff_fedfish.evaluation import own_tests
+
+  stages = Stages()
+  with stages('building the model'):
+    measured = own_tests.OwnTests(config, corpus, tokenizer, found, states)
+  stages.release()
+  client_ids = measured.participating[: options.max_clients]
+  with Progress('evaluate', len(client_ids), unit='client') as progress:
+    clients = measured.evaluate(
+      client_ids,
+      max_sequences=options.max_sequences_per_client,
+      on_client=lambda score: progress.advance(loss=score.loss),
+    )
+  if not clients:
+    raise UserError(
+      f'`--data` {str(data)!r} must have clients with test rows, but none of '
+      f'its {len(client_ids)} has. Raise '
+      '`--config.client_splits.test_fraction` in a new run.'
+    )
+  summary = results.summarize_evaluation(
+    clients,
+    kind='own_test',
+    corpus=identity.label(data),
+    corpus_identity=identity.to_json_dict(),
+    checkpoint={'round': found.round_num},
+    personalization={
+      'sequence_length': config.data.sequence_length,
+      'split_seed': config.seeds.split_seed,
+      'max_sequences_per_client': options.max_sequences_per_client,
+    },
+    skipped_clients={
+      # For tests, or for the validation that a method's model needs.
+      'without_own_rows': len(client_ids) - len(clients),
+      'beyond_max_clients': len(measured.participating) - len(client_ids),
+    },
+  )
+  results.write_evaluation(
+    output, summary, clients, affinities=measured.affinities()
+  )
+  return output, summary
+
+
+def _require_own_tests(config, options, data, split):
+  """Raises UserError where clients cannot be scored on their own test rows."""
+  name = repr(config.algorithm.name)
+  if split is None:
+    raise UserError(
+      "`--client_split` 'own_test', which is that of methods with models of "
+      "clients' own, scores the clients that the run trained, so `--data` must "
+      f'be its corpus, but {str(data)!r} is another. Name that of the run.'
+    )
+  default = type(options)().fractions
+  if options.fractions not in (default, (0.0,)):
+    raise UserError(
+      "`--fractions` must be 0 with `--client_split` 'own_test', whose models "
+      f'are not fine-tuned, found {",".join(map(str, options.fractions))} with '
+      f'algorithm.name {name}. Leave it out.'
+    )
+  if options.sequence_length is not None:
+    raise UserError(
+      '`--sequence_length` must be that of the training with `--client_split` '
+      f"'own_test', found {options.sequence_length}. Leave it out."
+    )
+  if not row_division.division_of(config).has_tests:
+    raise UserError(
+      "`--client_split` 'own_test' requires clients with test rows, but the "
+      'run has none. Train with `--config.client_splits.test_fraction` above '
+      "0, or with `--config.partition.held_out` 'matching'."
+    )
+
+
 def _is_other_part(run, contents, identity):
   """Says whether a corpus is of the grouping that a run trained on a part of.
 
@@ -247,6 +355,7 @@ class _Measurement:
   def barrier(self, participating, client_rows, states):
     from tff_fedfish.evaluation import barrier, effective_sample_size
     from tff_fedfish.run import kept_tensors, learning_setup
+    from tff_fedfish.run.kept_inputs import KeptInputs
     from tff_fedfish.runtime import round_options
 
     config = self._config
@@ -259,17 +368,21 @@ class _Measurement:
       process.initialize.type_signature.result,
       self._loaded.path,
     )
-    round_num, kept = self._loaded.round_num + 1, {}
+    round_num, kept = self._loaded.round_num + 1, None
     if states is not None:
-      slots = kept_tensors.slots_of(process)
-      kept['kept_of'] = functools.partial(kept_tensors.find, states, slots)
+      kept = KeptInputs(
+        config=config,
+        slots=kept_tensors.slots_of(process),
+        states=states,
+        participating=participating,
+      )
     state = learning_setup.with_rates(process, state, config, round_num)
     cohort = cohort_data.cohort(
       config,
       participating,
       client_rows,
       round_num,
-      **kept,
+      kept,
     )
     effective = effective_sample_size.EffectiveClients(
       effective_sample_size.informed_mass_of(config),

@@ -1,7 +1,8 @@
 """The directory of one evaluation: a row per client, and a summary.
 
 `per_client.csv` has a row per client and fraction, `barrier.csv`, where the
-Client-Server Barrier was measured, a row per client of the cohort, and
+Client-Server Barrier was measured, a row per client of the cohort,
+`affinity.csv`, where clients weigh each other's models, a row per pair, and
 `summary.json` what `summarize_evaluation` makes of them.
 """
 
@@ -24,9 +25,11 @@ from tff_fedfish.errors import UserError
 from tff_fedfish.evaluation import statistics
 
 _SCHEMA_VERSION = 1
-_KINDS = ('held_out', 'participating', 'transfer')
+KINDS = ('held_out', 'participating', 'own_test', 'transfer')
+"""Which clients were scored on what; see `summarize_evaluation`."""
 _CLIENTS_FILE = 'per_client.csv'
 _BARRIERS_FILE = 'barrier.csv'
+_AFFINITIES_FILE = 'affinity.csv'
 _SUMMARY_FILE = 'summary.json'
 
 
@@ -47,6 +50,19 @@ class ClientEvaluation:
   loss_after: float
   """After personalization; equals `loss_before` at fraction 0."""
   accuracy_after: float
+  model: str = 'global'
+  """'global', or 'personal': the client's own, in place of the global one."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Affinity:
+  """Worth of another client's models to a client, summed over rounds."""
+
+  client_id: bytes
+  cluster: int
+  """Cluster of its data; -1: the clients have none."""
+  candidate_id: bytes
+  affinity: float
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -81,6 +97,8 @@ class Evaluation:
   clients: list[ClientEvaluation]
   barriers: list[ClientBarrier] | None
   """None where the barrier was not measured."""
+  affinities: list[Affinity] = dataclasses.field(default_factory=list)
+  """Empty where clients have none."""
 
 
 def summarize_evaluation(
@@ -106,7 +124,8 @@ def summarize_evaluation(
 
   Args:
     clients: One entry per client and fraction, in any order.
-    kind: 'held_out', 'participating' (clients that trained it) or 'transfer'.
+    kind: 'held_out', 'participating' (clients that trained it), 'own_test' (the
+      same, each on its own test rows) or 'transfer'.
     corpus: Display name of the corpus that the clients come from.
     corpus_identity: `CorpusIdentity.to_json_dict` of it. None: not known.
     checkpoint: Facts of the model that was evaluated; `round` at least.
@@ -133,8 +152,8 @@ def summarize_evaluation(
   Raises:
     ValueError: If `kind` is neither, or a client comes twice at a fraction.
   """
-  if kind not in _KINDS:
-    raise ValueError(f'`kind` must be one of {_KINDS}, found {kind!r}.')
+  if kind not in KINDS:
+    raise ValueError(f'`kind` must be one of {KINDS}, found {kind!r}.')
   bootstrap = {'num_bootstrap': num_bootstrap, 'seed': bootstrap_seed}
   clients = _sorted_unique(clients)
   by_fraction = {}
@@ -235,6 +254,7 @@ def write_evaluation(
   summary: Mapping[str, Any],
   clients: Iterable[ClientEvaluation],
   barriers: Iterable[ClientBarrier] | None = None,
+  affinities: Sequence[Affinity] = (),
   *,
   option: str = '--output',
 ) -> None:
@@ -245,6 +265,8 @@ def write_evaluation(
     summary: Of `summarize_evaluation`.
     clients: Its rows; written in the order of client id and fraction.
     barriers: One per client. None: no barrier.csv is written.
+    affinities: One per pair, in the order to write. (): no affinity.csv is
+      written.
     option: The option that named `directory`, named in errors.
 
   Raises:
@@ -254,9 +276,16 @@ def write_evaluation(
   directory = files.require_usable_output(directory, option)
   json.dumps(summary, allow_nan=False)
   with files.write_directory_atomically(directory) as temporary:
+    # Elsewhere it is always the global model.
+    without = () if summary['kind'] == 'own_test' else ('model',)
     _write_rows(
-      temporary / _CLIENTS_FILE, ClientEvaluation, _sorted_unique(clients)
+      temporary / _CLIENTS_FILE,
+      ClientEvaluation,
+      _sorted_unique(clients),
+      without,
     )
+    if affinities:
+      _write_rows(temporary / _AFFINITIES_FILE, Affinity, affinities)
     if barriers is not None:
       write_barriers(temporary / _BARRIERS_FILE, barriers)
     files.write_json(temporary / _SUMMARY_FILE, summary)
@@ -270,10 +299,12 @@ def read_evaluation(directory: str | os.PathLike) -> Evaluation:
   """
   directory = pathlib.Path(directory)
   barriers = directory / _BARRIERS_FILE
+  affinities = directory / _AFFINITIES_FILE
   return Evaluation(
     summary=_read_summary(directory / _SUMMARY_FILE),
     clients=_read_rows(directory / _CLIENTS_FILE, ClientEvaluation),
     barriers=read_barriers(barriers) if barriers.exists() else None,
+    affinities=_read_rows(affinities, Affinity) if affinities.exists() else [],
   )
 
 
@@ -388,9 +419,11 @@ def _write_rows(
       writer.writerow(_cell(getattr(row, name)) for name in names)
 
 
-def _cell(value: bytes | float | int) -> str:
+def _cell(value: bytes | str | float | int) -> str:
   if isinstance(value, bytes):
     return client_id_to_cell(value)
+  if isinstance(value, str):
+    return value
   # NumPy's scalars included: `repr` of a Python number is exact.
   return repr(value.item() if hasattr(value, 'item') else value)
 

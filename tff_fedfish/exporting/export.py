@@ -51,6 +51,8 @@ def export(
   checkpoint: str | os.PathLike,
   output: str | os.PathLike,
   formats: Sequence[str] = FORMATS,
+  *,
+  client: str | None = None,
 ) -> Export:
   """Writes a checkpoint's model.
 
@@ -58,6 +60,7 @@ def export(
     checkpoint: A checkpoint or a run directory (its last).
     output: The directory to write; must not exist, or be empty.
     formats: At least one of `FORMATS`, each once.
+    client: See `load_trained_model`.
 
   Raises:
     UserError: If an argument, the checkpoint or its run cannot be used.
@@ -70,7 +73,7 @@ def export(
       f'between them, found {",".join(formats)!r}. Leave it out for both.'
     )
   directory = files.require_usable_output(output, '--output')
-  model = load_trained_model(checkpoint)
+  model = load_trained_model(checkpoint, client=client)
   values = model_card.gather_values(model)
   config = json_config(model)
   with (
@@ -111,14 +114,16 @@ def export(
 def json_config(model: TrainedModel) -> dict[str, Any]:
   """Returns the contents of config.json, without paths of this machine.
 
-  Only the last names of `data.directory`, `data.vocabulary` and
-  `training.start_from` are kept, and nothing of the engine.
+  Only the last names of `data.directory`, `data.vocabulary`,
+  `partition.clusters` and `training.start_from` are kept, and nothing of the
+  engine.
   """
   run = config_loading.to_json_dict(model.config)
   del run['engine']
   for part, name in (
     ('data', 'directory'),
     ('data', 'vocabulary'),
+    ('partition', 'clusters'),
     ('training', 'start_from'),
   ):
     if run[part][name] is not None:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from tff_fedfish.errors import UserError
+from tff_fedfish.mathematics.privacy import LocalPrivacy
 from tff_fedfish.methods.settings import (
   AlgorithmConfig,
   own_settings,
@@ -74,6 +75,32 @@ class FeatureSizes(typing.NamedTuple):
   none does."""
 
 
+class Downloads(typing.NamedTuple):
+  """Models of other clients that a client is sent in a round.
+
+  Those are models that were uploaded in the round before, chosen by the row of
+  the client's own slot `affinity`, see `fomo.choose_downloads`.
+  """
+
+  num_models: int
+  """Models, at most."""
+  epsilon: float
+  """Probability of a random choice in round 1."""
+  epsilon_decay: float
+  """Decrease of that probability per round."""
+  is_averages: bool
+  """Whether means of models are sent, and of all that there are."""
+
+
+class PersonalModels(typing.NamedTuple):
+  """Models of clients' own, kept in the slot `model`."""
+
+  validates: bool = False
+  """Whether clients need validation rows."""
+  downloads: Downloads | None = None
+  """None: clients are sent no models of others."""
+
+
 class Column(typing.NamedTuple):
   """A column of metrics.csv that a method adds."""
 
@@ -131,8 +158,10 @@ class Method:
     builder: 'module:function', imported late. The function takes the model and
       the keywords `client_optimizer`, `server_optimizer`, `num_local_epochs`,
       `client_weighting`, those of `arguments`, and of `max_delta_norm`,
-      `num_local_steps`, `micro_batch_size` and `keeps_optimizer_state` those
-      that are set. It returns a `tff.learning.templates.LearningProcess`.
+      `num_local_steps`, `micro_batch_size`, `keeps_optimizer_state` and
+      `local_privacy` those that are set: with the last one nothing that clients
+      send may depend on data but by `private_gradients`. It returns a
+      `tff.learning.templates.LearningProcess`.
     arguments: Keywords of the builder beyond those: by default every setting
       that `AlgorithmConfig` does not have.
     traffic: Models that a client sends and receives in a round. To describe
@@ -166,6 +195,10 @@ class Method:
     requires_all_clients: Whether a round in which a client fails, or is not
       finite, must end the run.
     columns: Columns that it adds to metrics.csv.
+    downloads_column: Column with the models that all clients of a round were
+      sent, from which communication is counted. None: as `traffic` says.
+    personal: Models of clients' own, which are evaluated in place of the
+      server's. Its process has `personal_models`. None: there are none.
     upload: What a client uploads, of a one-shot method.
     solver: 'module:function', imported late, a `one_shot.solving.Solve`: the
       weights after a round from the clients' uploads. None: the server steps on
@@ -212,6 +245,10 @@ class Method:
   takes_num_clients: bool = False
   requires_all_clients: Callable[['TrainConfig'], bool] = lambda config: False
   columns: Callable[['TrainConfig'], tuple[Column, ...]] = lambda config: ()
+  downloads_column: str | None = None
+  personal: Callable[['TrainConfig'], PersonalModels | None] = lambda config: (
+    None
+  )
   upload: Callable[['TrainConfig'], Upload | None] = lambda config: None
   solver: str | None = None
   solve_models: Callable[['TrainConfig', int], float] = lambda config, n: 0.0
@@ -286,6 +323,14 @@ class Method:
     work = {n: getattr(config.client_work, n) for n in _OPTIONAL_KEYWORDS}
     is_default = (None, False)
     set_ones = {n: v for n, v in work.items() if v not in is_default}
+    privacy = config.local_privacy
+    if privacy.is_on:
+      set_ones['local_privacy'] = LocalPrivacy(
+        clip_norm=privacy.clip_norm,
+        noise_multiplier=privacy.noise_multiplier,
+        batch_size=config.client_work.local_batch_size,
+        draws_batches=privacy.draws_batches,
+      )
     return set_ones | self.arguments(config)
 
 

@@ -21,9 +21,11 @@ from tff_fedfish.methods import (
   fed_avg,
   fed_fish,
   fed_fisher,
+  fed_fomo,
   fed_prox,
   fed_sgd,
   fisher_merge,
+  local_only,
   moon,
   ot_fusion,
   pfnm,
@@ -49,6 +51,8 @@ _MODULES = (
   ot_fusion,
   pfnm,
   dense,
+  local_only,
+  fed_fomo,
 )
 BUILT_IN: Mapping[str, Method] = types.MappingProxyType(
   {module.METHOD.name: module.METHOD for module in _MODULES}

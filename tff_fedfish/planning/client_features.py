@@ -54,8 +54,15 @@ def on_disk(
     client_rows: Their rows.
     clients: Those that take part.
   """
-  cap = config.client_work.max_sequences_per_client or math.inf
-  counts = [int(min(len(client_rows.sequences(c)), cap)) for c in clients]
+  counts = []
+  for client_id in clients:
+    rows = client_rows.training_sequences(
+      client_id,
+      shuffle_seed=config.seeds.shuffle_seed,
+      round_num=1,
+      max_sequences=config.client_work.max_sequences_per_client,
+    )
+    counts.append(len(rows))
   num_features, max_gram_rows = config.method.feature_sizes(config)
   row_bytes = _FEATURE_BYTES * num_features + _LABEL_BYTES
   return FeaturesOnDisk(

@@ -119,6 +119,18 @@ class RoundStates:
     if entry is not None:
       (self._directory / entry.file).unlink()
 
+  def files(self) -> dict[bytes, pathlib.Path]:
+    """Returns the files written so far by client; they move with `commit`.
+
+    Raises:
+      OSError: If a state could not be written; names the file.
+    """
+    self._wait()
+    return {
+      bytes.fromhex(name): self._directory / entry.file
+      for name, entry in self._entries.items()
+    }
+
   def commit(self) -> None:
     """Makes the states those after the round, by one rename.
 
@@ -146,6 +158,7 @@ class RoundStates:
   def abandon(self) -> None:
     """Removes what was written."""
     self._thread.shutdown()
+    self._entries = {}
     shutil.rmtree(self._directory, ignore_errors=True)
 
   def wait(self) -> None:

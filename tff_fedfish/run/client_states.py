@@ -57,6 +57,8 @@ class ClientStates:
     self._versions: dict[bytes, list[Version]] = {}
     self._unsynced: list[pathlib.Path] = []
     self._num_bytes = 0
+    # The round that is being written, and its writer.
+    self._pending: tuple[int, RoundStates] | None = None
     # What was read whole or written here is not read again to be checked.
     self._checked: set[tuple[bytes, int]] = set()
     for round_num in checkpoints.list_rounds(self.directory):
@@ -88,11 +90,15 @@ class ClientStates:
 
     Returns:
       Its newest version of an earlier round; None if there is none. A file is
-      read to be checked once, unless it was written here.
+      read to be checked once, unless it was written here. Of a round that is
+      not committed it is a temporary one.
 
     Raises:
       DamagedStateError: If the file is missing or not as it was written.
     """
+    pending = self._pending_files(before_round - 1)
+    if client_id in pending:
+      return pending[client_id]
     version = self._version(client_id, before_round)
     if version is None:
       return None
@@ -104,6 +110,15 @@ class ClientStates:
     self._checked.add(key)
     return self._path(version)
 
+  def clients_of(self, round_num: int) -> list[bytes]:
+    """Returns the clients that have a version of this very round, sorted."""
+    committed = {
+      client_id
+      for client_id, versions in self._versions.items()
+      if any(version.round_num == round_num for version in versions)
+    }
+    return sorted(committed | self._pending_files(round_num).keys())
+
   def begin(self, round_num: int) -> RoundStates:
     """Returns a writer of the states after a round.
 
@@ -113,11 +128,14 @@ class ClientStates:
     self.directory.mkdir(exist_ok=True)
 
     def on_commit(entries):
+      self._pending = None
       self._unsynced.append(self._round_directory(round_num))
       self._add(round_num, entries)
       self._checked |= {(bytes.fromhex(name), round_num) for name in entries}
 
-    return RoundStates(self._round_directory(round_num), on_commit)
+    writer = RoundStates(self._round_directory(round_num), on_commit)
+    self._pending = round_num, writer
+    return writer
 
   def discard_after(self, round_num: int) -> None:
     """Removes the versions of later rounds, and what killed runs left.
@@ -237,6 +255,12 @@ class ClientStates:
       self.path_for(client_id, round_num + 1)
       yield version.entry.num_bytes
 
+  def _pending_files(self, round_num):
+    """Returns the files by client of a round that is being written."""
+    if self._pending is None or self._pending[0] != round_num:
+      return {}
+    return self._pending[1].files()
+
   def _newest(self, round_num):
     """Yields (client, newest version after a round), sorted by client."""
     for client_id in sorted(self._versions):
@@ -294,10 +318,10 @@ def states_of_checkpoint(found: checkpoints.Checkpoint) -> ClientStates:
   newest = checkpoints.list_rounds(directory)[-1]
   if found.round_num != newest:
     raise UserError(
-      '`--barrier` trains clients with what they kept, which a run has for its '
-      f'last checkpoint only, that of round {newest}, but `--checkpoint` is '
-      f'that of round {found.round_num}. Name the last one, or leave '
-      '`--barrier` out.'
+      '`--checkpoint` must be the last one of its run where what clients kept '
+      f'is read, that of round {newest}, found that of round '
+      f"{found.round_num}. Name the last one; without models of clients' own "
+      'you may also leave `--barrier` out.'
     )
   states = ClientStates(directory.parent, newest)
   states.require_as_after(newest, found.contents.get('client_states'))

@@ -4,23 +4,42 @@ import collections
 import dataclasses
 import functools
 import pathlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
+
+import numpy as np
 
 from tff_fedfish.config.data_settings import DataConfig
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.data import merged_clients
 from tff_fedfish.data import sequences as sequences_lib
+from tff_fedfish.data.client_ids import client_id_to_text
 from tff_fedfish.data.client_sequences import ClientSequences
+from tff_fedfish.data.client_splits import split_clients
 from tff_fedfish.data.cohorts import draw_cohort
 from tff_fedfish.data.grouped_corpus import GroupedCorpus
 from tff_fedfish.data.images.partitions import Partition
 from tff_fedfish.data.merged_clients import Merge
 from tff_fedfish.data.sequences import ClientRows, Rows
 from tff_fedfish.data.tokenizers import load_tokenizer
-from tff_fedfish.run import run_inputs
+from tff_fedfish.errors import UserError
+from tff_fedfish.run import private_rounds, row_division, run_inputs
+from tff_fedfish.run.candidates import Candidates
+from tff_fedfish.run.kept_inputs import KeptInputs
 from tff_fedfish.run.kept_tensors import KeptTensors
-from tff_fedfish.runtime.client_data import ClientLoader, LoadedClient
+from tff_fedfish.run.private_rounds import PrivateRounds
+from tff_fedfish.run.row_division import Division
+from tff_fedfish.runtime.client_data import (
+  CANDIDATES,
+  LOCAL_PRIVACY,
+  VALIDATION,
+  ClientLoader,
+  LoadedClient,
+)
+
+
+class MissingRowsError(UserError):
+  """A client has no rows for validation, and needs some."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -34,10 +53,18 @@ class StoredRows(ClientRows):
   partition: Partition | None = None
   held_out: str = 'whole'
   """See `load_image_corpus`."""
+  division: Division | None = None
+  """None: clients train on all of their rows."""
+  held_out_fraction: float | None = None
+  """See `split_clients`."""
 
   def training_sequences(self, client_id: bytes, **options: Any) -> Rows:
     """See `ClientRows`."""
     return _open_stored(self).training_sequences(client_id, **options)
+
+  def validation_sequences(self, client_id: bytes) -> Rows:
+    """See `DividedClients`."""
+    return _open_stored(self).validation_sequences(client_id)
 
 
 def rows_for_engine(
@@ -52,10 +79,16 @@ def rows_for_engine(
     return client_rows
   directory = str(pathlib.Path(config.data.directory).resolve())
   data = dataclasses.replace(config.data, directory=directory)
+  division = row_division.division_of(config)
+  shared = dict(
+    division=None if division.is_whole else division,
+    held_out_fraction=config.client_splits.held_out_fraction,
+  )
   if data.holds_images:
-    return StoredRows(data=data, **run_inputs.image_options(config))
+    options = run_inputs.image_options(config)
+    return StoredRows(data=data, **options, **shared)
   data = dataclasses.replace(data, vocabulary=str(vocabulary.resolve()))
-  return StoredRows(data=data, merge=run_inputs.merge_of(config))
+  return StoredRows(data=data, merge=run_inputs.merge_of(config), **shared)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -77,6 +110,12 @@ class TrainingClient(ClientLoader):
   anyway, the same ones."""
   kept: KeptTensors | None = None
   """Tensors that it kept. None: clients keep nothing."""
+  validates: bool = False
+  """Whether it is given its validation rows."""
+  candidates: Candidates | None = None
+  """Models that it is given. None: clients are given none."""
+  private: PrivateRounds | None = None
+  """How it takes rows by DP-SGD. None: it does not train by it."""
 
   def sequences(self) -> Rows:
     """Returns what the client trains on, shuffled and capped."""
@@ -97,7 +136,7 @@ class TrainingClient(ClientLoader):
 
   def load(self) -> LoadedClient:
     """Returns the batches, and how much the cap and the last block cut."""
-    sequences = self.sequences()
+    sequences, private = self.sequences(), self.private
     counts = {
       'num_dropped_sequences': sequences.num_dropped_sequences,
       'num_dropped_tokens': sequences.num_lost_tokens,
@@ -106,10 +145,44 @@ class TrainingClient(ClientLoader):
       counts['num_clients_below_one_batch'] = int(
         not len(sequences) and sequences.num_dropped_sequences > 0
       )
-    data = sequences_lib.to_dataset(sequences, self.batch_size)
+    of_round = self.round_num, self.client_id
+    if private is not None and private.draws_batches:
+      data = private.to_dataset(sequences, *of_round)
+      if not private.num_steps(len(sequences)):
+        counts['num_dropped_sequences'] += len(sequences)
+        counts['num_dropped_tokens'] += sequences.num_tokens
+    else:
+      data = sequences_lib.to_dataset(sequences, self.batch_size)
+    inputs = {}
     if self.kept is not None:
-      data = collections.OrderedDict(data=data, state=self.kept.datasets())
+      inputs['state'] = self.kept.datasets()
+    if self.validates:
+      inputs[VALIDATION] = sequences_lib.to_dataset(
+        self._validation_rows(sequences), self.batch_size
+      )
+    if self.candidates is not None:
+      inputs[CANDIDATES] = self.candidates.dataset()
+    if private is not None:
+      inputs[LOCAL_PRIVACY] = private.client_input(len(sequences), *of_round)
+    if inputs:
+      data = collections.OrderedDict(data=data, **inputs)
     return LoadedClient(data, counts)
+
+  def _validation_rows(self, sequences):
+    """Returns the validation rows, with the features of those it trains on."""
+    rows = self.client_rows.validation_sequences(self.client_id)
+    if not len(rows):
+      raise MissingRowsError(
+        f'Client {client_id_to_text(self.client_id)!r} must have at least 2 '
+        'rows that are not for tests, one to train on and one for validation, '
+        'but has fewer.'
+      )
+    if sequences.is_repeated is not None:
+      rows = dataclasses.replace(rows, is_repeated=np.zeros(len(rows), bool))
+    if sequences.noise_seeds is not None:
+      seeds = np.zeros((len(rows), 2), np.int32)
+      rows = dataclasses.replace(rows, noise_seeds=seeds)
+    return rows
 
 
 def cohort(
@@ -117,7 +190,7 @@ def cohort(
   participating: Sequence[bytes],
   client_rows: ClientRows,
   round_num: int,
-  kept_of: Callable[[bytes, int], KeptTensors | None] = lambda *_: None,
+  kept: KeptInputs | None = None,
 ) -> list[TrainingClient]:
   """Returns the cohort of a round, counted from 1, in the order of the draw.
 
@@ -127,45 +200,89 @@ def cohort(
       of them are the cohort, in their order.
     client_rows: Their rows.
     round_num: The round.
-    kept_of: (client, round) -> what the client kept before it.
+    kept: What clients kept before it. None: they keep nothing.
   """
-  work, client_ids = config.client_work, participating
-  if config.cohorts.cohort_size is not None:
-    client_ids = draw_cohort(
-      participating,
-      seed=config.seeds.cohort_seed,
-      round_num=round_num,
-      cohort_size=config.cohorts.cohort_size,
-    )
   return [
-    TrainingClient(
-      client_id=client_id,
-      client_rows=client_rows,
-      round_num=round_num,
-      shuffle_seed=config.seeds.shuffle_seed,
-      max_sequences=work.max_sequences_per_client,
-      stream_length=None if work.num_local_steps is None else work.max_rows,
-      batch_size=work.local_batch_size,
-      batches=config.data.client_batches,
-      samples_labels=config.algorithm.samples_labels,
-      kept=kept_of(client_id, round_num),
-    )
-    for client_id in client_ids
+    training_client(config, client_id, client_rows, round_num, kept)
+    for client_id in client_ids_of(config, participating, round_num)
   ]
+
+
+def client_ids_of(
+  config: TrainConfig, participating: Sequence[bytes], round_num: int
+) -> Sequence[bytes]:
+  """Returns the clients of a round; the arguments are those of `cohort`."""
+  if config.cohorts.cohort_size is None:
+    return participating
+  return draw_cohort(
+    participating,
+    seed=config.seeds.cohort_seed,
+    round_num=round_num,
+    cohort_size=config.cohorts.cohort_size,
+  )
+
+
+def training_client(
+  config: TrainConfig,
+  client_id: bytes,
+  client_rows: ClientRows,
+  round_num: int,
+  kept: KeptInputs | None = None,
+) -> TrainingClient:
+  """Returns one client in a round; see `cohort`."""
+  work, personal = config.client_work, config.method.personal(config)
+  private = private_rounds.of_config(config)
+  is_drawn = private is not None and private.draws_batches
+  inputs = {}
+  if kept is not None:
+    inputs['kept'] = kept.kept_of(client_id, round_num)
+    inputs['candidates'] = kept.candidates_of(client_id, round_num)
+  return TrainingClient(
+    client_id=client_id,
+    client_rows=client_rows,
+    round_num=round_num,
+    shuffle_seed=config.seeds.shuffle_seed,
+    max_sequences=None if is_drawn else work.max_sequences_per_client,
+    stream_length=work.max_rows if config.marks_repeats else None,
+    batch_size=work.local_batch_size,
+    batches='full_only'
+    if config.drops_last_batch
+    else config.data.client_batches,
+    samples_labels=config.algorithm.samples_labels,
+    validates=personal is not None and personal.validates,
+    private=private,
+    **inputs,
+  )
 
 
 @functools.lru_cache(maxsize=1)
 def _open_stored(stored):
+  corpus, rows = _open_whole(stored)
+  if stored.division is None:
+    return rows
+  client_ids = split_clients(
+    corpus.client_ids,
+    split_seed=stored.division.split_seed,
+    held_out_fraction=stored.held_out_fraction,
+    own_held_out=corpus.held_out,
+  ).participating
+  if stored.merge is not None:
+    client_ids = merged_clients.client_ids(stored.merge.num_clients)
+  return stored.division.divide(rows, client_ids)
+
+
+def _open_whole(stored):
   data = stored.data
   if data.holds_images:
     from tff_fedfish.data.images.loading import load_image_corpus
 
-    return load_image_corpus(
+    corpus = load_image_corpus(
       data.corpus,
       data.directory,
       partition=stored.partition,
       held_out=stored.held_out,
     )
+    return corpus, corpus
   corpus = GroupedCorpus(data.directory)
   groups = ClientSequences(
     corpus,
@@ -175,7 +292,9 @@ def _open_stored(stored):
     sampling=data.sampling,
   )
   if stored.merge is None:
-    return groups
+    return corpus, groups
   # The driver has counted the rows: here they are counted again only where the
   # cache of its user is not this one.
-  return merged_clients.open_merged_clients(corpus, groups, stored.merge)
+  return corpus, merged_clients.open_merged_clients(
+    corpus, groups, stored.merge
+  )

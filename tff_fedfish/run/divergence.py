@@ -5,6 +5,7 @@ every round leaves the model as it was. `round_metrics.is_non_finite` says it
 of one round; here are the rounds of a run.
 """
 
+import collections
 import math
 import os
 import pathlib
@@ -22,7 +23,7 @@ Row = Mapping[str, float | int | None]
 
 
 class RoundHistory:
-  """Counts a run's non-finite rounds and finds its last good checkpoint.
+  """Sums up rows of metrics.csv: non-finite rounds, the last good checkpoint.
 
   A model is taken for good unless its own round was non-finite, or the next
   one: a step that is finite but far too large shows only there.
@@ -44,17 +45,25 @@ class RoundHistory:
     self.num_in_a_row = 0
     self._last_round = 0
     self._non_finite = set()
+    self._totals = collections.Counter()
     for row in rows:
       self.add(row)
 
   def add(self, row: Row) -> None:
     """Adds the row of the next round."""
     self._last_round = row['round']
+    for name, value in row.items():
+      if isinstance(value, int):
+        self._totals[name] += value
     if round_metrics.is_non_finite(row):
       self.num_in_a_row += 1
       self._non_finite.add(self._last_round)
     else:
       self.num_in_a_row = 0
+
+  def total(self, column: str) -> int:
+    """Returns the sum of a column of counts over all rounds."""
+    return self._totals[column]
 
   @property
   def has_diverged(self) -> bool:

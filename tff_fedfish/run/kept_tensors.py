@@ -16,15 +16,15 @@ from tff_fedfish.run.client_states import ClientStates
 if typing.TYPE_CHECKING:
   import tensorflow as tf
 
-# Shape and name of the dtype, of each tensor of a slot.
-_Specs = tuple[tuple[tuple[int, ...], str], ...]
+Specs = tuple[tuple[tuple[int, ...], str], ...]
+"""Shape and name of the dtype, of each tensor of a slot."""
 
 
 @dataclasses.dataclass(frozen=True)
 class KeptTensors:
   """A client's kept tensors in a file, or none yet; can be sent to workers."""
 
-  slots: tuple[tuple[str, _Specs], ...]
+  slots: tuple[tuple[str, Specs], ...]
   """Name and tensors of each slot, in the order of the process."""
   path: str | None = None
   """None: the client takes part for the first time."""
@@ -44,7 +44,7 @@ class KeptTensors:
         slot,
         tf.data.Dataset.from_tensors(
           tuple(
-            tensors[_name(slot, i)].astype(dtype, copy=False)
+            tensors[name_of(slot, i)].astype(dtype, copy=False)
             for i, (_, dtype) in enumerate(specs)
           )
         ),
@@ -53,7 +53,7 @@ class KeptTensors:
     )
 
 
-def slots_of(process: Any) -> tuple[tuple[str, _Specs], ...]:
+def slots_of(process: Any) -> tuple[tuple[str, Specs], ...]:
   """Returns the slots of a process; () if its clients keep nothing."""
   return tuple(
     (slot, tuple((tuple(s.shape), s.dtype.name) for s in specs))
@@ -76,7 +76,7 @@ def tensors_of(
   if not output['is_valid']:
     return None
   return {
-    _name(slot, i): client_state_files.rounded(np.asarray(tensor), dtype)
+    name_of(slot, i): client_state_files.rounded(np.asarray(tensor), dtype)
     for slot, tensors in output.items()
     if slot != 'is_valid'
     for i, tensor in enumerate(tensors)
@@ -105,7 +105,7 @@ def output_writer(
 
 def find(
   states: ClientStates,
-  slots: Sequence[tuple[str, _Specs]],
+  slots: Sequence[tuple[str, Specs]],
   client_id: bytes,
   before_round: int,
 ) -> KeptTensors:
@@ -118,7 +118,7 @@ def find(
   if path is None:
     return KeptTensors(tuple(slots))
   expected = {
-    _name(slot, i): shape
+    name_of(slot, i): shape
     for slot, specs in slots
     for i, (shape, _) in enumerate(specs)
   }
@@ -135,5 +135,6 @@ def _empty(specs):
   )
 
 
-def _name(slot, index):
+def name_of(slot: str, index: int) -> str:
+  """Returns the name of a slot's tensor in a client's file."""
   return f'{slot}/{index}'

@@ -76,7 +76,7 @@ def build_model(config: TrainConfig) -> ModelSpec:
   shape = config.model_shape()
   shared = {
     'model_seed': config.seeds.model_seed,
-    'marks_repeats': config.client_work.num_local_steps is not None,
+    'marks_repeats': config.marks_repeats,
   }
   if isinstance(shape, ImageModelConfig):
     model = build_image_model(shape, **shared)

@@ -44,6 +44,11 @@ _HELD_OUT_NAMES = (
   'held_out/perplexity',
   'held_out/num_clients',
 )
+_PERSONAL_NAMES = (
+  'personal/loss',
+  'personal/accuracy',
+  'personal/num_clients',
+)
 _BARRIER_NAMES = (
   'barrier/loss',
   'barrier/error',
@@ -64,6 +69,8 @@ ONE_SHOT_NAMES = (
   'one_shot/solve_residual',
 )
 """Columns of a method with a solver."""
+PRIVACY_NAMES = ('privacy/epsilon_mean', 'privacy/epsilon_max')
+"""Columns of a run whose clients add noise."""
 _TIMING_NAMES = (
   'seconds',
   'evaluation_seconds',
@@ -78,6 +85,9 @@ def metric_names(config: TrainConfig) -> tuple[str, ...]:
 
   What a run does not measure has none, so that older runs can be continued.
   """
+  scored = _HELD_OUT_NAMES
+  if config.method.personal(config) is not None:
+    scored = _PERSONAL_NAMES
   clipped = ('train/num_clipped_clients',)
   has_no_batch = ('train/num_clients_below_one_batch',)
   barrier = config.evaluation.barrier_every_num_rounds
@@ -86,14 +96,15 @@ def metric_names(config: TrainConfig) -> tuple[str, ...]:
   return (
     *_TRAIN_NAMES,
     *(clipped if config.client_work.max_delta_norm else ()),
-    *(has_no_batch if config.data.client_batches == 'full_only' else ()),
+    *(has_no_batch if config.drops_last_batch else ()),
     *(column.name for column in config.method.columns(config)),
     *rates_by_column(config, 1),
     *phase_column(config, 1),
     *([feature_bytes_name(config)] if has_features else ()),
     *(ONE_SHOT_NAMES if config.method.solver else ()),
+    *(PRIVACY_NAMES if config.local_privacy.adds_noise else ()),
     *_COMMUNICATION_NAMES,
-    *(_HELD_OUT_NAMES if config.evaluation.num_clients else ()),
+    *(scored if config.evaluation.num_clients else ()),
     *(_BARRIER_NAMES if barrier else ()),
     *(_DIAGNOSTICS_NAMES if diagnostics else ()),
   )

@@ -14,14 +14,18 @@ from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.data import merged_clients
 from tff_fedfish.data.client_sequences import ClientSequences
 from tff_fedfish.data.client_splits import ClientSplit, split_clients
+from tff_fedfish.data.divided_clients import DividedClients
 from tff_fedfish.data.grouped_corpus import GroupedCorpus
 from tff_fedfish.data.merged_clients import Merge
 from tff_fedfish.data.sequences import ClientRows
 from tff_fedfish.data.tokenizers import Tokenizer, load_tokenizer
 from tff_fedfish.errors import UserError
 from tff_fedfish.progress import Progress
-from tff_fedfish.run import checkpoints, run_directory
+from tff_fedfish.run import checkpoints, row_division, run_directory
 from tff_fedfish.run.corpus_identity import Corpus
+
+# Clients whose affinity to each other each of them keeps.
+_MAX_AFFINITIES = 4096
 
 
 def training_clients(config: TrainConfig, split: ClientSplit) -> list[bytes]:
@@ -65,12 +69,37 @@ def require_groups(config: TrainConfig, split: ClientSplit) -> None:
 
 def require_held_out_clients(config: TrainConfig, split: ClientSplit) -> None:
   """Raises UserError where clients are to be scored and none is held out."""
+  if config.method.personal(config) is not None:
+    return
   if config.evaluation.num_clients and not split.held_out:
     raise UserError(
       '`--config.evaluation.num_clients` is '
       f'{config.evaluation.num_clients}, but of {len(split.participating)} '
       f'clients in {config.data.directory!r} none is held out. Raise '
       '`--config.client_splits.held_out_fraction`, or set num_clients to 0.'
+    )
+
+
+def require_downloads(config: TrainConfig, split: ClientSplit) -> None:
+  """Raises UserError where clients cannot be sent the models that are set."""
+  personal = config.method.personal(config)
+  if personal is None or personal.downloads is None:
+    return
+  num_clients = len(training_clients(config, split))
+  if num_clients > _MAX_AFFINITIES:
+    raise UserError(
+      f'algorithm.name {config.algorithm.name!r} takes at most '
+      f'{_MAX_AFFINITIES} participating clients, as each keeps a number for '
+      f'every other, but {config.data.directory!r} has {num_clients}. Raise '
+      '`--config.client_splits.held_out_fraction`, or lower '
+      '`--config.partition.num_clients`.'
+    )
+  num_models, num_others = personal.downloads.num_models, num_clients - 1
+  if not personal.downloads.is_averages and num_models > num_others:
+    raise UserError(
+      f'`--config.algorithm.num_downloads` is {num_models}, but a client can '
+      f'be sent models of only {num_others} other participating clients of '
+      f'{config.data.directory!r}. Lower num_downloads.'
     )
 
 
@@ -186,12 +215,36 @@ def training_rows(
 ) -> ClientRows:
   """Returns the sequences or images of the clients that take part in training.
 
-  Where they are merged, the first run with a corpus counts the rows of its
-  groups and shows how far it is.
+  Rows for validation and tests are left out. Where clients are merged, the
+  first run with a corpus counts the rows of its groups and shows how far it is.
 
   Raises:
     UserError: If rows are counted, and a group's examples cannot be read.
   """
+  rows = _training_rows(config, corpus, tokenizer)
+  division = row_division.division_of(config)
+  if division.is_whole:
+    return rows
+  return division.divide(
+    rows, training_clients(config, split_corpus(config, corpus))
+  )
+
+
+def divided_rows(
+  config: TrainConfig, corpus: Corpus, tokenizer: Tokenizer | None
+) -> DividedClients:
+  """Returns the rows of the clients that take part, with their test rows.
+
+  Raises:
+    UserError: See `training_rows`.
+  """
+  return row_division.division_of(config).divide(
+    _training_rows(config, corpus, tokenizer),
+    training_clients(config, split_corpus(config, corpus)),
+  )
+
+
+def _training_rows(config, corpus, tokenizer):
   rows = client_rows(config, corpus, tokenizer)
   merge = merge_of(config)
   if merge is None:

@@ -8,6 +8,7 @@ from tff_fedfish.printing import format_bytes
 from tff_fedfish.run import checkpoints, kept_tensors, run_directory
 from tff_fedfish.run.client_states import ClientStates, RoundStates
 from tff_fedfish.run.cohort_data import TrainingClient
+from tff_fedfish.run.kept_inputs import KeptInputs
 from tff_fedfish.training.round_callbacks import (
   BuiltRun,
   FinishedRound,
@@ -21,6 +22,9 @@ class KeptStates(RoundCallback):
   The states of a round count from its rename on, which comes before the row of
   metrics.csv; a run that is resumed discards those after its checkpoint. Where
   clients keep nothing this does nothing.
+
+  Attributes:
+    inputs: Given to the clients of a round; None: clients keep nothing.
   """
 
   def __init__(self, run: BuiltRun):
@@ -30,7 +34,7 @@ class KeptStates(RoundCallback):
       OSError: If it cannot be removed.
     """
     self._run = run
-    self._slots = kept_tensors.slots_of(run.process)
+    slots = kept_tensors.slots_of(run.process)
     self._writer: RoundStates | None = None
     last = run.position.round_num if run.is_resumed else -1
     # Later ones were passed over as damaged.
@@ -38,23 +42,17 @@ class KeptStates(RoundCallback):
     self._saved_rounds = [
       r for r in checkpoints.list_rounds(self._checkpoints) if r <= last
     ]
-    self._states = None
-    if self._slots:
+    self._states = self.inputs = None
+    if slots:
       self._states = ClientStates(run.workdir, last)
+      self.inputs = KeptInputs(
+        config=run.config,
+        slots=slots,
+        states=self._states,
+        participating=run.participating,
+      )
       if self._states.directory.exists():
         self._states.discard_after(last)
-
-  def kept_of(
-    self, client_id: bytes, before_round: int
-  ) -> kept_tensors.KeptTensors | None:
-    """Returns what a client starts a round with; None: clients keep nothing.
-
-    Raises:
-      UserError: If its file is damaged.
-    """
-    if self._states is None:
-      return None
-    return kept_tensors.find(self._states, self._slots, client_id, before_round)
 
   def begin(
     self, round_num: int, clients: Sequence[TrainingClient]

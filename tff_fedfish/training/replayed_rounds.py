@@ -8,7 +8,7 @@ from tff_fedfish.evaluation import barrier, results
 from tff_fedfish.evaluation.results import ClientBarrier
 from tff_fedfish.mathematics import directions
 from tff_fedfish.run import cohort_data
-from tff_fedfish.run.kept_tensors import KeptTensors
+from tff_fedfish.run.kept_inputs import KeptInputs
 from tff_fedfish.runtime import round_options
 from tff_fedfish.runtime.round_options import RoundInterrupted
 from tff_fedfish.training.round_callbacks import (
@@ -18,21 +18,19 @@ from tff_fedfish.training.round_callbacks import (
   RoundCallback,
 )
 
-KeptOf = Callable[[bytes, int], KeptTensors | None]
-
 _BARRIER_NAME = re.compile(r'round_(\d{8,})\.csv')
 
 
 class _Replay:
   """The clients that took part in a round, to be trained again."""
 
-  def __init__(self, run, done, should_stop, kept_of):
+  def __init__(self, run, done, should_stop, kept):
     self._cohort = cohort_data.cohort(
       run.config,
       run.participating,
       run.client_rows,
       done.round_num,
-      kept_of,
+      kept,
     )
     self._done, self._should_stop = done, should_stop
     self.failures: list[tuple[bytes, str]] = []
@@ -77,7 +75,7 @@ class Barrier(RoundCallback):
   Args:
     run: The run. Files of rounds after its position are removed.
     should_stop: Asked before each client.
-    kept_of: See `cohort_data.cohort`.
+    kept: See `cohort_data.cohort`.
 
   Attributes:
     clients: Those of the last round that took part in it and have sequences, in
@@ -89,11 +87,11 @@ class Barrier(RoundCallback):
     self,
     run: BuiltRun,
     should_stop: Callable[[], bool],
-    kept_of: KeptOf = lambda *_: None,
+    kept: KeptInputs | None = None,
   ):
     self._run = run
     self._should_stop = should_stop
-    self._kept_of = kept_of
+    self._kept = kept
     self._directory = run.workdir / 'barrier'
     self.clients: Sequence[ClientBarrier] | None = None
     self.means: barrier.BareMeans | None = None
@@ -126,7 +124,7 @@ class Barrier(RoundCallback):
     run, start = self._run, time.monotonic()
     if not self.is_due(done.round_num):
       return
-    clients = _Replay(run, done, self._should_stop, self._kept_of)
+    clients = _Replay(run, done, self._should_stop, self._kept)
     means = barrier.BareMeans(run.config, done.state_before)
     self.clients = barrier.measure_clients(
       run.process,
@@ -175,7 +173,7 @@ class Diagnostics(RoundCallback):
     run: The run.
     should_stop: Asked before each client.
     barrier: That of the run; where it measured the round, its means are taken.
-    kept_of: See `cohort_data.cohort`.
+    kept: See `cohort_data.cohort`.
   """
 
   def __init__(
@@ -183,10 +181,10 @@ class Diagnostics(RoundCallback):
     run: BuiltRun,
     should_stop: Callable[[], bool],
     barrier: Barrier,
-    kept_of: KeptOf = lambda *_: None,
+    kept: KeptInputs | None = None,
   ):
     self._run = run
-    self._kept_of = kept_of
+    self._kept = kept
     self._should_stop = should_stop
     self._barrier = barrier
 
@@ -203,7 +201,7 @@ class Diagnostics(RoundCallback):
     means = self._barrier.means
     num_failed = done.metrics.get('barrier/num_failed_clients')
     if means is None:
-      clients = _Replay(run, done, self._should_stop, self._kept_of)
+      clients = _Replay(run, done, self._should_stop, self._kept)
       means = barrier.bare_means(
         run.process,
         done.state_before,

@@ -117,7 +117,7 @@ class RoundCallback:
 
 @dataclasses.dataclass
 class HeldOutScore(RoundCallback):
-  """Scores held-out clients in the rounds that are due."""
+  """Scores the global model on held-out clients in the rounds that are due."""
 
   run: BuiltRun
   should_stop: Callable[[], bool]
@@ -126,6 +126,8 @@ class HeldOutScore(RoundCallback):
     """See `RoundCallback`."""
     run, start = self.run, time.monotonic()
     sample, every = run.checked.sample, run.config.evaluation.every_num_rounds
+    if run.config.method.personal(run.config) is not None:
+      return
     if not sample.clients or not run.is_due(done.round_num, every):
       return
     score = evaluation_clients.mean_score(
@@ -147,12 +149,16 @@ class Log(RoundCallback):
 
   def measure(self, done: FinishedRound) -> None:
     """See `RoundCallback`."""
-    config = self.run.config
+    config, downloads = self.run.config, None
+    if column := config.method.downloads_column:
+      downloads = self.run.checked.history.total(column)
+      downloads += done.metrics.get(column, 0)
     spent = communication.after_rounds(
       1,
       traffic=communication.until_round(config, done.round_num),
       cohort_size=config.cohorts.cohort_size or len(self.run.participating),
       num_weights=num_parameters(config.model_shape()),
+      num_downloads=downloads,
     )
     for name, value in dataclasses.asdict(spent).items():
       done.metrics[f'communication/{name}'] = value

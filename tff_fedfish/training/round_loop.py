@@ -32,6 +32,8 @@ from tff_fedfish.training.feature_store import FeatureStore
 from tff_fedfish.training.interruption import Interruption
 from tff_fedfish.training.kept_states import KeptStates
 from tff_fedfish.training.kept_uploads import KeptUploads
+from tff_fedfish.training.personal_score import PersonalScore
+from tff_fedfish.training.privacy_accounts import PrivacyAccounts
 from tff_fedfish.training.round_callbacks import (
   BuiltRun,
   FinishedRound,
@@ -104,16 +106,18 @@ def _run_phase(run, options, stages, kept_uploads=None):
   with contextlib.ExitStack() as stack:
     saved = round_callbacks.Checkpoints(run, contents_of)
     stack.enter_context(saved.writer)
-    barrier = replayed_rounds.Barrier(run, options.should_stop, kept.kept_of)
+    barrier = replayed_rounds.Barrier(run, options.should_stop, kept.inputs)
     callbacks = (
       barrier,
       replayed_rounds.Diagnostics(
-        run, options.should_stop, barrier, kept.kept_of
+        run, options.should_stop, barrier, kept.inputs
       ),
       round_callbacks.HeldOutScore(run, options.should_stop),
-      # States before the row, and the row before the checkpoint.
+      PersonalScore(run, options.should_stop, kept.inputs),
+      # States and accounts before the row, and the row before the checkpoint.
       kept,
       store,
+      PrivacyAccounts(run),
       round_callbacks.Log(run),
       server,
       saved,
@@ -284,7 +288,7 @@ class _RoundLoop:
       run.participating,
       self._client_rows,
       round_num,
-      self._kept.kept_of,
+      self._kept.inputs,
     )
     clients = self._store.clients(
       round_num, run.position.state, clients, self._options.should_stop

@@ -134,6 +134,7 @@ def check_run(
       run_inputs.require_cohort,
       _require_solvable,
       run_inputs.require_held_out_clients,
+      run_inputs.require_downloads,
     ):
       with problems():
         require(config, split)
@@ -270,7 +271,7 @@ def planned_features(
     return None
   return client_features.on_disk(
     config,
-    run_inputs.client_rows(config, checked.corpus, checked.tokenizer),
+    run_inputs.training_rows(config, checked.corpus, checked.tokenizer),
     run_inputs.training_clients(config, checked.split),
   )
 
@@ -332,6 +333,7 @@ def problems_of(configs: Iterable[TrainConfig]) -> list[str]:
       config.engine.kind,
       config.engine.ray_address,
       config.method.solver and config.algorithm,
+      config.method.personal(config),
     )
     checked.setdefault(repr(key), config)
   lines = {}
@@ -383,7 +385,9 @@ def _choose_sample(config, corpus, split, tokenizer):
     max_clients=config.evaluation.num_clients,
     max_sequences=config.evaluation.max_sequences_per_client or None,
   )
-  if split.held_out and config.evaluation.num_clients and not sample.clients:
+  scores_held_out = config.method.personal(config) is None
+  is_needed = scores_held_out and split.held_out
+  if is_needed and config.evaluation.num_clients and not sample.clients:
     remedy, rows = 'Set', corpus.row_name
     if tokenizer is not None:
       remedy = 'Lower `--config.data.sequence_length`, or set'

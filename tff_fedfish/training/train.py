@@ -163,6 +163,8 @@ def dry_run(config: TrainConfig, workdir: str | os.PathLike | None) -> None:
   checked.history.require_not_diverged()
   if checked.start is not None:
     print(checked.start.describe())
+  if checked.corpus is not None and config.partition.divides_images:
+    _print_label_skew(checked.corpus, checked.split.participating)
   if (counting := plan.row_counting(config)) is not None:
     print(f'Counting rows at the start: {counting}.')
   if (states := run_checks.planned_states(config, checked.split)) is not None:
@@ -176,6 +178,20 @@ def dry_run(config: TrainConfig, workdir: str | os.PathLike | None) -> None:
     config, workdir, split=checked.split, features=features
   )
   run_checks.print_unknown_tokens(checked)
+
+
+def _print_label_skew(clients, participating):
+  """Prints how far the clients' labels are from those of all of them."""
+  from tff_fedfish.data.images.label_draws import label_histograms
+  from tff_fedfish.mathematics import label_skew
+
+  rows = [clients.client_rows[client_id] for client_id in participating]
+  histograms = label_histograms(clients.labels, rows, clients.num_classes)
+  print(
+    f'Label skew of {len(rows)} clients (EMD): '
+    f'{label_skew.emd_l1(histograms):.2f} in L1, '
+    f"{label_skew.emd_fomo(histograms):.2f} in FedFomo's sum."
+  )
 
 
 def _describe(config):

@@ -192,10 +192,10 @@ def test_cifar10(tmp_path):
   ('name', 'changes', 'words'),
   [
     (
-      'mnist',
+      'digits',
       {},
       'must be one of cifar10, cifar100, emnist_by_writer, fashion_mnist, '
-      "image_folder, mnist_by_writer, found 'mnist'",
+      "image_folder, mnist, mnist_by_writer, found 'digits'",
     ),
     (
       'cifar10',
@@ -256,11 +256,27 @@ def test_real_fashion_mnist(shared_data):
   assert _num_unassigned(clients) == 0
 
 
+def test_real_mnist(shared_data):
+  by = Partition(
+    scheme='pathological_shards', num_clients=15, seed=3, shards_per_client=2
+  )
+  # QMNIST's files, which lie beside, are not read.
+  directory = shared_data('mnist_by_writer')
+  clients = _open(directory, 'mnist', partition=by, held_out='matching')
+  histograms = _histograms(clients)
+  assert (histograms[:15] > 0).sum(axis=1).max() <= 2
+  # Published: 5,923 zeros and 6,742 ones to train on, 980 and 1,135 to test.
+  assert histograms[:15].sum(axis=0)[:2].tolist() == [5_923, 6_742]
+  assert histograms[15:].sum(axis=0)[:2].tolist() == [980, 1_135]
+  of_writers = load_image_corpus('mnist_by_writer', directory)
+  np.testing.assert_array_equal(clients.images, of_writers.images)
+
+
 def test_needs_no_tensorflow():
   code = (
     'import sys, tff_fedfish.data.images.loading; '
     'print([m for m in ("tensorflow", "tensorflow_federated", "apache_beam", '
-    '"h5py") if m in sys.modules])'
+    '"h5py", "sklearn") if m in sys.modules])'
   )
   found = subprocess.run(
     [sys.executable, '-c', code], capture_output=True, text=True, check=True

@@ -8,6 +8,7 @@ import pytest
 from tff_fedfish.data.images.mnist import (
   read_fashion_mnist,
   read_idx,
+  read_mnist,
   read_mnist_by_writer,
 )
 from tff_fedfish.errors import UserError
@@ -36,6 +37,19 @@ class TestFourFiles:
       assert found.labels.dtype == np.int32
       assert found.labels.tolist() == labels
       assert found.coarse_labels is None
+
+  def test_mnist_is_read_as_fashion_mnist(self, tmp_path, write_mnist):
+    write_mnist(tmp_path)
+    for mine, other in zip(
+      read_mnist(tmp_path), read_fashion_mnist(tmp_path), strict=True
+    ):
+      np.testing.assert_array_equal(mine.images, other.images)
+      np.testing.assert_array_equal(mine.labels, other.labels)
+    (tmp_path / 'train-labels-idx1-ubyte').unlink()
+    with pytest.raises(
+      UserError, match=r"^Corpus 'mnist' requires .* Get them from https://yann"
+    ):
+      read_mnist(tmp_path)
 
   def test_missing_files(self, tmp_path, write_mnist):
     write_mnist(tmp_path)

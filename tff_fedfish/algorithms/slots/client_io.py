@@ -6,13 +6,19 @@ round is its client output, see `runtime/client_outputs.py`.
 """
 
 import collections
-from collections.abc import Callable, Mapping
+import types
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_fedfish.runtime import client_outputs
+from tff_fedfish.runtime.client_data import (
+  CANDIDATES,
+  LOCAL_PRIVACY,
+  VALIDATION,
+)
 
 Structure = Any
 
@@ -26,6 +32,7 @@ class ClientStart(NamedTuple):
     hparams: Hyperparameters of the client optimizer.
     method: The method's state on the server; () without one.
     kept: Kept structures by slot; empty without slots.
+    inputs: Datasets by name, of those that `client_data_type` describes.
   """
 
   trainable: Structure
@@ -33,6 +40,7 @@ class ClientStart(NamedTuple):
   hparams: Structure
   method: Structure = ()
   kept: Mapping[str, Structure] = {}
+  inputs: Mapping[str, tf.data.Dataset] = {}
 
 
 class KeptSlot(NamedTuple):
@@ -81,27 +89,65 @@ def kept_specs(
 
 
 def client_data_type(
-  batch_spec: Structure, kept: Mapping[str, tuple[tf.TensorSpec, ...]]
+  batch_spec: Structure,
+  kept: Mapping[str, tuple[tf.TensorSpec, ...]],
+  inputs: Mapping[str, Structure] = types.MappingProxyType({}),
 ) -> tff.Type:
   """Returns the type of a client's argument.
 
   Args:
     batch_spec: `input_spec` of the model.
     kept: As `kept_specs` returns it.
+    inputs: Specs of the elements of further datasets, by name.
 
   Returns:
     The sequence of batches B*. With slots <data=B*, state=<SLOT=T*, ...>>, T
     the tuple of a slot's flat tensors: a sequence of one element, empty for a
-    client that takes part for the first time.
+    client that takes part for the first time. Further inputs follow them; with
+    inputs only it is <data=B*, INPUT=T*, ...>.
   """
-  data = tff.SequenceType(tff.types.tensorflow_to_type(batch_spec))
-  if not kept:
+  data = _sequence_of(batch_spec)
+  if not kept and not inputs:
     return data
-  state = collections.OrderedDict(
-    (name, tff.SequenceType(tff.types.tensorflow_to_type(specs)))
-    for name, specs in kept.items()
+  parts = collections.OrderedDict(data=data)
+  if kept:
+    parts['state'] = collections.OrderedDict(
+      (name, _sequence_of(specs)) for name, specs in kept.items()
+    )
+  parts |= {name: _sequence_of(spec) for name, spec in inputs.items()}
+  return tff.to_type(parts)
+
+
+def input_specs(
+  functional_model: tff.learning.models.FunctionalModel, names: Sequence[str]
+) -> dict[str, Structure]:
+  """Returns the specs of the elements of a client's further inputs.
+
+  Args:
+    functional_model: The model.
+    names: Of `VALIDATION`, `CANDIDATES` and `LOCAL_PRIVACY`.
+  """
+  specs = {
+    VALIDATION: functional_model.input_spec,
+    CANDIDATES: collections.OrderedDict(
+      position=tf.TensorSpec([], tf.int32),
+      weights=trainable_specs(functional_model),
+    ),
+    LOCAL_PRIVACY: collections.OrderedDict(
+      noise_seed=tf.TensorSpec([2], tf.int32),
+      num_examples=tf.TensorSpec([], tf.int64),
+      num_unobserved=tf.TensorSpec([], tf.int64),
+    ),
+  }
+  return {name: specs[name] for name in names}
+
+
+def only_element(dataset: tf.data.Dataset) -> tuple[tf.Tensor, ...]:
+  """Returns the flat tensors of a dataset of one element, 0 without any."""
+  zeros = tf.nest.map_structure(
+    lambda spec: tf.zeros(spec.shape, spec.dtype), dataset.element_spec
   )
-  return tff.to_type(collections.OrderedDict(data=data, state=state))
+  return _first_or(dataset, tuple(tf.nest.flatten(zeros)))
 
 
 def split_client_data(
@@ -111,7 +157,8 @@ def split_client_data(
 ) -> tuple[tf.data.Dataset, dict[str, Structure]]:
   """Returns a client's batches, and its kept structures by slot."""
   if not slots:
-    return client_data, {}
+    is_struct = isinstance(client_data, Mapping)
+    return (client_data['data'] if is_struct else client_data), {}
   kept = {}
   for name, slot in slots.items():
     initial = tf.nest.map_structure(
@@ -177,6 +224,10 @@ def send_client_output(output: tff.Value) -> tff.Value:
     merge=merge,
     report=report,
   )
+
+
+def _sequence_of(spec):
+  return tff.SequenceType(tff.types.tensorflow_to_type(spec))
 
 
 def _first_or(dataset, initial):

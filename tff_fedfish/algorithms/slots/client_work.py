@@ -6,6 +6,7 @@ rounds) and reports. What a client computes is a method's own `client_update`.
 """
 
 import collections
+import types
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -104,6 +105,7 @@ def build_client_work(
   method_state: MethodState | None = None,
   kept_specs: Mapping[str, tuple[tf.TensorSpec, ...]] | None = None,
   *,
+  client_inputs: Mapping[str, Structure] = types.MappingProxyType({}),
   returns_output: bool = False,
 ) -> tff.learning.templates.ClientWorkProcess:
   """Builds client work from one client's computation.
@@ -120,6 +122,7 @@ def build_client_work(
       the method has none.
     kept_specs: Tensors that clients keep, as `client_io.kept_specs` returns
       them. None or empty: clients keep nothing.
+    client_inputs: As `client_io.input_specs` returns them.
     returns_output: Whether clients return a client output.
 
   Returns:
@@ -138,7 +141,7 @@ def build_client_work(
     )
   kept_specs = kept_specs or {}
   data_type = client_io.client_data_type(
-    functional_model.input_spec, kept_specs
+    functional_model.input_spec, kept_specs, client_inputs
   )
   initial_hparams = client_optimizer.get_hparams(
     client_optimizer.initialize(tf.TensorSpec([], tf.float32))

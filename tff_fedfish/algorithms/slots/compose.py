@@ -3,9 +3,10 @@
 import collections
 import functools
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
@@ -21,12 +22,14 @@ from tff_fedfish.algorithms.slots.client_work import (
   split_state,
   weight_of,
 )
+from tff_fedfish.algorithms.slots.private_gradients import private_gradients
 from tff_fedfish.algorithms.slots.trained_models import (
   FederatedProcess,
   StatefulLearningProcess,
 )
 from tff_fedfish.batch_gradients import ExtraLoss
 from tff_fedfish.errors import require
+from tff_fedfish.mathematics.privacy import LocalPrivacy
 
 OPTIMIZER_SLOT = 'optimizer'
 """Slot of the kept state of a client optimizer."""
@@ -45,6 +48,7 @@ class TrainedClient(NamedTuple):
     max_delta_norm: Bound on the norm of what is sent; None: no bound.
     weight: w_i, float32; 0 without data.
     kept: What it keeps after the round, structures by slot.
+    begun: Where it began to train.
   """
 
   model: tff.learning.models.FunctionalModel
@@ -53,6 +57,7 @@ class TrainedClient(NamedTuple):
   max_delta_norm: float | None
   weight: tf.Tensor
   kept: Mapping[str, Structure] = {}
+  begun: 'OwnModel | None' = None
 
   @property
   def non_trainable(self) -> Structure:
@@ -88,6 +93,20 @@ class TrainedClient(NamedTuple):
     return delta, {'num_clipped_clients': tf.cast(is_clipped, tf.int32)}
 
 
+class OwnModel(NamedTuple):
+  """A client's own model, with which it begins a round, not the server's.
+
+  Attributes:
+    trainable: Its weights.
+    found: Tensors that were found with it, by name, for `KeptSlot.next`.
+    counts: Int32 scalars for `ClientUpdate`.
+  """
+
+  trainable: Structure
+  found: Mapping[str, tf.Tensor] = {}
+  counts: Mapping[str, tf.Tensor] = {}
+
+
 def compose(
   model: Model,
   *,
@@ -97,8 +116,12 @@ def compose(
   client_weighting: tff.learning.ClientWeighting,
   make_update: Callable[
     [TrainedClient], tuple[Structure, Mapping[str, tf.Tensor]]
-  ],
-  aggregation_factory: tff.aggregators.WeightedAggregationFactory,
+  ]
+  | None = None,
+  aggregation_factory: tff.aggregators.WeightedAggregationFactory | None = None,
+  begin: Callable[[tff.learning.models.FunctionalModel, ClientStart], OwnModel]
+  | None = None,
+  client_inputs: Sequence[str] = (),
   build_observer: Callable[[Structure], local_training.GradientObserver]
   | None = None,
   build_correct_gradient: Callable[
@@ -116,6 +139,7 @@ def compose(
     [ClientStart, tf.data.Dataset], local_training.LocalResult
   ]
   | None = None,
+  local_privacy: LocalPrivacy | None = None,
 ) -> FederatedProcess:
   """Builds the process of a method.
 
@@ -126,8 +150,12 @@ def compose(
     num_local_epochs: E, >= 1.
     client_weighting: How clients are weighed against each other.
     make_update: From what a client trained, what it sends and what it counts:
-      the counts of `TrainedClient.model_delta`.
+      the counts of `TrainedClient.model_delta`. None: the server is sent
+      nothing, and its weights stay as they are.
     aggregation_factory: Turns these into a pseudo-gradient.
+    begin: From the functional model and a client's start, the client's own
+      model, with which local training begins. None: with the server's weights.
+    client_inputs: Further inputs that clients are given, see `client_io`.
     build_observer: From the initial trainable weights, a hook on the gradients
       of the last local epoch. None: no hook.
     build_correct_gradient: From a client's start, `correct_gradient` of
@@ -145,6 +173,11 @@ def compose(
       1. None: all.
     local_work: Takes the place of local training, hooks and numbers of steps
       included. None: clients train.
+    local_privacy: Makes clients train by DP-SGD: every gradient is that of
+      `private_gradients.py`, the extra loss inside of what is clipped, and
+      clients are given the input `client_data.LOCAL_PRIVACY`. What a method
+      sends beside the model delta must depend on data by these gradients only.
+      Not with `micro_batch_size`. None: they do not.
 
   Returns:
     The learning process; its `trained_models` gives the clients' models. Where
@@ -165,6 +198,12 @@ def compose(
     require(is_left_out or is_count, name, wanted, value)
   is_bound = max_delta_norm is None or max_delta_norm > 0
   require(is_bound, 'max_delta_norm', 'above 0 or None', max_delta_norm)
+  if local_privacy is not None:
+    wanted = 'None with local_privacy'
+    require(
+      micro_batch_size is None, 'micro_batch_size', wanted, micro_batch_size
+    )
+    client_inputs = (*client_inputs, client_io.LOCAL_PRIVACY)
   functional_model, initial_weights = _build_initial_weights(model)
   weights_type = initial_weights.type_signature.result
   slots = dict(kept_slots)
@@ -176,14 +215,26 @@ def compose(
 
   kept_only = {n: slot for n, slot in slots.items() if slot.initial is not None}
 
-  def client_update(work_state, trainable, non_trainable, client_data):
+  def start_of(work_state, trainable, non_trainable, client_data):
     hparams, state_of_method = split_state(work_state, method_state)
     dataset, kept = client_io.split_client_data(
       client_data, kept_only, trainable
     )
+    inputs = {name: client_data[name] for name in client_inputs}
     start = ClientStart(
-      trainable, non_trainable, hparams, state_of_method, kept
+      trainable, non_trainable, hparams, state_of_method, kept, inputs
     )
+    return start, dataset
+
+  def own_model(*argument):
+    start, _ = start_of(*argument)
+    return begin(functional_model, start).trainable
+
+  def client_update(work_state, trainable, non_trainable, client_data):
+    start, dataset = start_of(work_state, trainable, non_trainable, client_data)
+    begun = OwnModel(trainable)
+    if begin is not None:
+      begun = begin(functional_model, start)
 
     def hook(build):
       return build(start) if build else None
@@ -194,17 +245,18 @@ def compose(
       local = local_training.train(
         functional_model,
         client_optimizer,
-        hparams,
-        trainable,
+        start.hparams,
+        begun.trainable,
         non_trainable,
         dataset,
         num_local_epochs=num_local_epochs,
         num_local_steps=num_local_steps,
         micro_batch_size=micro_batch_size,
-        optimizer_state=kept.get(OPTIMIZER_SLOT),
+        optimizer_state=start.kept.get(OPTIMIZER_SLOT),
         extra_loss=hook(build_extra_loss),
         correct_gradient=hook(build_correct_gradient),
         observer=build_observer(trainable) if build_observer else None,
+        **(_private(local_privacy, start) if local_privacy else {}),
       )
     trained = TrainedClient(
       functional_model,
@@ -212,11 +264,15 @@ def compose(
       local,
       max_delta_norm,
       weight_of(local, client_weighting),
+      begun=begun,
     )
     trained = trained._replace(
       kept={name: slot.next(trained) for name, slot in slots.items()}
     )
-    update, counts = make_update(trained)
+    update, counts = tf.constant(0.0), {}
+    if make_update is not None:
+      update, counts = make_update(trained)
+    counts = {**counts, **begun.counts}
     summands = method_state.summands(trained) if method_state else ()
     return ClientUpdate(local, update, counts, summands, trained.kept)
 
@@ -231,20 +287,45 @@ def compose(
     client_update,
     method_state,
     kept_specs,
+    client_inputs=client_io.input_specs(functional_model, client_inputs),
     returns_output=bool(slots),
   )
+  if aggregation_factory is None:
+    aggregation_factory = tff.aggregators.MeanFactory(no_nan_division=True)
   result_type = client_work.next.type_signature.result.result.member
   process = tff.learning.templates.compose_learning_process(
     initial_weights,
     tff.learning.templates.build_broadcast_process(weights_type),
     client_work,
     aggregation_factory.create(result_type.update, result_type.update_weight),
-    _build_finalizer(server_optimizer, weights_type),
+    _build_finalizer(server_optimizer, weights_type)
+    if make_update is not None
+    else _build_idle_finalizer(weights_type),
   )
   parts = (process, client_update, client_weighting)
   if not slots:
     return FederatedProcess(*parts)
-  return StatefulLearningProcess(*parts, kept_specs=kept_specs)
+  return StatefulLearningProcess(
+    *parts,
+    kept_specs=kept_specs,
+    client_inputs=tuple(client_inputs),
+    own_model=None if begin is None else own_model,
+  )
+
+
+def _private(privacy, start):
+  """Returns the options of `local_training.train` that make it DP-SGD."""
+  noise_seed, num_examples, num_unobserved = client_io.only_element(
+    start.inputs[client_io.LOCAL_PRIVACY]
+  )
+  options = dict(
+    gradient_of=functools.partial(
+      private_gradients, privacy=privacy, noise_seed=noise_seed
+    )
+  )
+  if privacy.draws_batches:
+    options['drawn'] = local_training.DrawnSteps(num_examples, num_unobserved)
+  return options
 
 
 def _build_initial_weights(
@@ -314,3 +395,27 @@ def _build_finalizer(
   return tff.learning.templates.build_apply_optimizer_finalizer(
     server_optimizer, weights_type, should_reject_update=should_reject
   )
+
+
+def _build_idle_finalizer(
+  weights_type: tff.Type,
+) -> tff.learning.templates.FinalizerProcess:
+  """Builds a finalizer that leaves the weights as they are."""
+
+  @tff.federated_computation
+  def initialize():
+    return tff.federated_value((), tff.SERVER)
+
+  @tff.federated_computation(
+    initialize.type_signature.result,
+    tff.FederatedType(weights_type, tff.SERVER),
+    tff.FederatedType(tff.TensorType(np.float32), tff.SERVER),
+  )
+  def next_fn(state, weights, unused_update):
+    measurements = tff.federated_value(
+      collections.OrderedDict(update_is_non_finite=0, update_is_all_zero=0),
+      tff.SERVER,
+    )
+    return tff.templates.MeasuredProcessOutput(state, weights, measurements)
+
+  return tff.learning.templates.FinalizerProcess(initialize, next_fn)

@@ -57,7 +57,8 @@ class FederatedProcess(tff.learning.templates.LearningProcess):
     It is traced when it is first asked for, which takes as long as for `next`.
     """
 
-    def result(client):
+    def result(*argument):
+      client = self._client_update(*argument)
       update, client_weight, _ = accepted(client, self._client_weighting)
       return collections.OrderedDict(
         trainable=client.local.trainable,
@@ -68,12 +69,13 @@ class FederatedProcess(tff.learning.templates.LearningProcess):
     return self._at_clients(result)
 
   def _at_clients(
-    self, result: Callable[[ClientUpdate], Structure]
+    self, result: Callable[[Structure, Structure, Structure, Any], Structure]
   ) -> tff.Computation:
     """Returns a computation with the arguments of `next`.
 
     Args:
-      result: What it returns of each client, from the client's update.
+      result: What it returns of each client, from the arguments of the client's
+        work.
     """
     state_at_server, data_at_clients = self.next.type_signature.parameter
 
@@ -87,9 +89,7 @@ class FederatedProcess(tff.learning.templates.LearningProcess):
     @tf.function
     def train(client_work_state, weights, data):
       return result(
-        self._client_update(
-          client_work_state, weights.trainable, weights.non_trainable, data
-        )
+        client_work_state, weights.trainable, weights.non_trainable, data
       )
 
     @tff.federated_computation(state_at_server, data_at_clients)
@@ -112,16 +112,41 @@ class StatefulLearningProcess(FederatedProcess):
   """
 
   def __init__(
-    self, *parts: Any, kept_specs: Mapping[str, tuple[tf.TensorSpec, ...]]
+    self,
+    *parts: Any,
+    kept_specs: Mapping[str, tuple[tf.TensorSpec, ...]],
+    client_inputs: tuple[str, ...] = (),
+    own_model: Callable[[Structure, Structure, Structure, Any], Structure]
+    | None = None,
   ):
     """Extends a process; `parts` are the arguments of `FederatedProcess`.
 
     Args:
       *parts: See there.
       kept_specs: The flat tensors that a client keeps, by slot.
+      client_inputs: Names of the further inputs of a client.
+      own_model: From the arguments of the client's work, the model with which
+        a client begins a round. None: the server's.
     """
     super().__init__(*parts)
     self.kept_specs = kept_specs
+    self.client_inputs = client_inputs
+    self._own_model = own_model
+
+  @functools.cached_property
+  def personal_models(self) -> tff.Computation:
+    """A TFF computation of the models with which clients begin a round.
+
+    Its type is (S@SERVER, {D}@CLIENTS) -> {T}@CLIENTS, the arguments those of
+    `next`, T the trainable weights. Nothing is trained. Of a method whose
+    clients begin with the server's weights there is none.
+
+    Raises:
+      AttributeError: If there is none.
+    """
+    if self._own_model is None:
+      raise AttributeError('Clients of this process begin with the same model.')
+    return self._at_clients(self._own_model)
 
   @functools.cached_property
   def client_outputs(self) -> tff.Computation:
@@ -133,7 +158,8 @@ class StatefulLearningProcess(FederatedProcess):
     The clients train for it, as they do for `next`.
     """
 
-    def result(client):
+    def result(*argument):
+      client = self._client_update(*argument)
       _, _, is_finite = accepted(client, self._client_weighting)
       has_data = tf.logical_and(is_finite, client.local.num_examples > 0)
       return client_io.client_output(client.kept, has_data)

@@ -71,6 +71,13 @@ IMAGE_CORPORA: Mapping[str, ImageCorpus] = types.MappingProxyType(
       clients='partition',
       pixels='0 is background',
     ),
+    'mnist': ImageCorpus(
+      image_shape=(28, 28, 1),
+      num_classes=10,
+      num_images=70_000,
+      clients='partition',
+      pixels='0 is background and 255 ink',
+    ),
     'image_folder': ImageCorpus(
       image_shape=None,
       num_classes=None,

@@ -9,6 +9,7 @@ import numpy as np
 from tff_fedfish.data.images import (
   cifar,
   corpus_files,
+  image_clusters,
   label_draws,
   mnist,
   partition_schemes,
@@ -24,6 +25,7 @@ _SIDES_READERS = {
   'cifar10': functools.partial(cifar.read_cifar, cifar.CIFAR10),
   'cifar100': functools.partial(cifar.read_cifar, cifar.CIFAR100),
   'fashion_mnist': mnist.read_fashion_mnist,
+  'mnist': mnist.read_mnist,
 }
 _CLIENTS_READERS = {
   'cifar100': functools.partial(
@@ -54,7 +56,8 @@ def load_image_corpus(
       on. None: the corpus's own clients.
     held_out: With a partition, what becomes of the test split. 'whole': one
       held-out client `test` has all of it. 'matching': `test-0007` gets of each
-      class what `client-0007` has of it in training, in proportion.
+      class, or cluster, what `client-0007` has of it in training, in
+      proportion.
 
   Returns:
     The clients; those of the test split are `held_out`.
@@ -69,32 +72,58 @@ def load_image_corpus(
   if partition is None:
     return _CLIENTS_READERS[name](directory)
   train, test = _SIDES_READERS[name](directory)
+  both = corpus_files.join([train, test])
   num_classes = IMAGE_CORPORA[name].num_classes
 
+  # The classes that are divided: those of the images, or clusters instead.
+  classes, num_kinds = both.labels, num_classes
+  if partition.is_of_clusters:
+    classes = image_clusters.assign(
+      partition.clusters or 'labels',
+      partition.num_clusters,
+      images=both.images,
+      labels=both.labels,
+      num_classes=num_classes,
+      seed=partition.seed,
+    )
+    num_kinds = int(classes.max(initial=0)) + 1
+  train_classes, test_classes = np.split(classes, [len(train.labels)])
   parts = partition.split(
-    train.labels, num_classes=num_classes, coarse_labels=train.coarse_labels
+    train_classes, num_classes=num_kinds, coarse_labels=train.coarse_labels
   )
-  rows = _named(b'client', parts)
+  train_rows = _named(b'client', parts)
   if held_out == 'matching':
-    histograms = label_draws.label_histograms(train.labels, parts, num_classes)
+    histograms = label_draws.label_histograms(train_classes, parts, num_kinds)
     test_parts = partition_schemes.matching_split(
-      test.labels, histograms, seed=partition.seed
+      test_classes, histograms, seed=partition.seed
     )
     test_rows = _named(b'test', test_parts)
+    twins = {
+      client_id: twin
+      for client_id, twin in zip(train_rows, test_rows, strict=True)
+      if len(train_rows[client_id]) and len(test_rows[twin])
+    }
   else:
-    test_rows = {b'test': np.arange(len(test.labels))}
-  rows |= {
-    client_id: found + len(train.labels)
-    for client_id, found in test_rows.items()
-  }
-  both = corpus_files.join([train, test])
+    test_rows, twins = {b'test': np.arange(len(test.labels))}, None
+  test_rows = {i: found + len(train.labels) for i, found in test_rows.items()}
+  rows = train_rows | test_rows
   return ImageClients(
     images=both.images,
     labels=both.labels,
     client_rows=rows,
     num_classes=num_classes,
     held_out=tuple(test_rows),
+    # Labels say all about clusters that are classes.
+    fingerprints_rows=partition.clusters not in (None, 'labels'),
+    clusters=_clusters(rows, classes) if partition.is_of_clusters else None,
+    twins=twins,
   )
+
+
+def _clusters(rows, classes) -> dict[bytes, int]:
+  """Returns the cluster of each client whose images are all of one."""
+  found = {client_id: np.unique(classes[of]) for client_id, of in rows.items()}
+  return {i: int(of[0]) for i, of in found.items() if len(of) == 1}
 
 
 def _named(prefix: bytes, parts: list[np.ndarray]) -> dict[bytes, np.ndarray]:

@@ -80,6 +80,22 @@ def read_fashion_mnist(
   return _read_sides(paths)
 
 
+def read_mnist(
+  directory: str | os.PathLike,
+) -> tuple[LabelledImages, LabelledImages]:
+  """Returns (train, test) of MNIST; see `read_fashion_mnist`.
+
+  QMNIST's label files may lie beside its four.
+  """
+  paths = find_files(
+    'mnist',
+    directory,
+    _FILES,
+    origin='Get them from https://yann.lecun.com/exdb/mnist.',
+  )
+  return _read_sides(paths)
+
+
 def read_mnist_by_writer(directory: str | os.PathLike) -> ImageClients:
   """Returns a client for each writer of MNIST.
 

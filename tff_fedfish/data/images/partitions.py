@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from tff_fedfish.data.images import partition_schemes as schemes
+from tff_fedfish.data.images.image_clusters import SOURCES
 from tff_fedfish.data.images.pachinko import pachinko
 from tff_fedfish.errors import UserError
 
@@ -26,6 +27,12 @@ _SCHEMES = types.MappingProxyType(
   }
 )
 _MIN_CONCENTRATION = 1e-9
+
+# What its `labels` are, with defaults; the scheme itself does not read them.
+_CLUSTERED = schemes.latent_distributions.__name__
+_OF_CLUSTERS = types.MappingProxyType(
+  {'clusters': 'labels', 'num_clusters': None}
+)
 
 SCHEMES = tuple(_SCHEMES)
 """Names of the schemes."""
@@ -55,6 +62,10 @@ class Partition:
   """Concentration of a coarse class."""
   leaf_alpha: float | None = None
   """Concentration of a fine class."""
+  clusters: str | None = None
+  """Source of the clusters (latent_distributions), see `image_clusters`."""
+  num_clusters: int | None = None
+  """Clusters to make, >= 1 (latent_distributions)."""
 
   def __post_init__(self):
     if self.scheme not in _SCHEMES:
@@ -76,8 +87,23 @@ class Partition:
       for name, value in given.items()
       if name not in read
     ]
+    if self.clusters == 'pixels' and self.num_clusters is None:
+      problems.append(
+        "`partition.num_clusters` is required by the clusters 'pixels', but it "
+        'is not given'
+      )
+    if self.clusters not in (None, *SOURCES) and self.num_clusters is not None:
+      problems.append(
+        '`partition.num_clusters` is not read with the clusters of a file, '
+        f'here {self.clusters!r}, but it is {self.num_clusters}: leave it out'
+      )
     if problems:
       raise UserError('; '.join(problems) + '.')
+
+  @property
+  def is_of_clusters(self) -> bool:
+    """Whether clusters of images are divided, instead of classes."""
+    return self.scheme == _CLUSTERED
 
   def split(
     self,
@@ -89,8 +115,9 @@ class Partition:
     """Divides examples among the clients.
 
     Args:
-      labels: Int [n], from 0 to num_classes - 1.
-      num_classes: Classes that there are.
+      labels: Int [n], from 0 to num_classes - 1; the clusters of the images
+        where `is_of_clusters`.
+      num_classes: Classes, or clusters, that there are.
       coarse_labels: Int [n]; pachinko needs them, others do not look.
 
     Returns:
@@ -103,6 +130,11 @@ class Partition:
         labels.
     """
     parameters = {'num_clients': self.num_clients, **self._given()}
+    parameters = {
+      name: value
+      for name, value in parameters.items()
+      if name not in _OF_CLUSTERS
+    }
     for name, value in parameters.items():
       if name.endswith('alpha'):
         _check_concentration(name, value)
@@ -114,16 +146,16 @@ class Partition:
       labels, num_classes=num_classes, seed=self.seed, **parameters
     )
 
-  def parameters(self) -> dict[str, int | float]:
+  def parameters(self) -> dict[str, int | float | str]:
     """Returns all that the scheme reads, given or by default, but the seed."""
     defaults = {
       name: default
       for name, default in self._read_by_scheme().items()
-      if default is not inspect.Parameter.empty
+      if default not in (inspect.Parameter.empty, None)
     }
     return {'num_clients': self.num_clients, **defaults, **self._given()}
 
-  def _given(self) -> dict[str, int | float]:
+  def _given(self) -> dict[str, int | float | str]:
     """Returns the parameters that are set, of those not all schemes have."""
     return {
       name: value
@@ -134,9 +166,10 @@ class Partition:
   def _read_by_scheme(self) -> dict[str, Any]:
     """Returns which of `_OPTIONAL` the scheme reads, with their defaults."""
     parameters = inspect.signature(_SCHEMES[self.scheme]).parameters
-    return {
+    read = {
       name: parameters[name].default for name in _OPTIONAL if name in parameters
     }
+    return read | dict(_OF_CLUSTERS) if self.is_of_clusters else read
 
 
 _OPTIONAL = tuple(

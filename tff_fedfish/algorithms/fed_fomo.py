@@ -1,0 +1,169 @@
+"""FedFomo: clients mix the models of others by what these do for them.
+
+Zhang et al. (2021), "Personalized federated learning with first order model
+optimization". The weights are those of `mathematics/fomo.py`; which models a
+client is sent is decided outside of the process, see `run/candidates.py`.
+"""
+
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_fedfish import local_training
+from tff_fedfish.algorithms.slots.client_io import KeptSlot
+from tff_fedfish.algorithms.slots.compose import Model, OwnModel, compose
+from tff_fedfish.errors import require, require_one_of
+from tff_fedfish.mathematics import fomo
+from tff_fedfish.mathematics.privacy import LocalPrivacy
+from tff_fedfish.runtime.client_data import CANDIDATES, VALIDATION
+
+AFFINITIES = ('raw', 'normalized')
+
+
+def build_fed_fomo(
+  model: Model,
+  *,
+  client_optimizer: tff.learning.optimizers.Optimizer,
+  server_optimizer: tff.learning.optimizers.Optimizer,
+  num_local_epochs: int = 1,
+  num_clients: int,
+  distance: str = 'l2',
+  affinity: str = 'raw',
+  model_averages: bool = False,
+  client_weighting: tff.learning.ClientWeighting = (
+    tff.learning.ClientWeighting.NUM_EXAMPLES
+  ),
+  num_local_steps: int | None = None,
+  micro_batch_size: int | None = None,
+  local_privacy: LocalPrivacy | None = None,
+) -> tff.learning.templates.LearningProcess:
+  """Builds FedFomo.
+
+  A client begins a round with its baseline b, moved by a federated update to
+  the candidates that it is given; the result becomes its baseline, is trained,
+  and is kept as its model. Without candidates, as in its first round, it begins
+  with its baseline, which at first is the server's weights. The server's
+  weights stay as they are.
+
+  Args:
+    model: A FunctionalModel or a ModelSpec whose metrics have a `loss`.
+    client_optimizer: See `build_fed_avg`.
+    server_optimizer: Not used; the server has nothing to step on.
+    num_local_epochs: See `build_fed_avg`.
+    num_clients: K, the clients that may take part; positions of candidates are
+      below it.
+    distance: One of `fomo.DISTANCES`.
+    affinity: What a client adds to its row: 'raw' w_n, or 'normalized' by the
+      absolute value of their sum.
+    model_averages: Whether candidates are means, for aggregation without single
+      models: first the mean a of all models, at position -1, then the mean l_n
+      of all but the n-th at its position. w_n is max(L(l_n) - L(a), 0) and the
+      update a + sum w*_n (N - 1) (a - l_n).
+    client_weighting: See `build_fed_avg`; it weighs nothing.
+    num_local_steps: See `build_fed_avg`.
+    micro_batch_size: See `build_fed_avg`.
+    local_privacy: See `build_fed_avg`.
+
+  Returns:
+    The learning process, a `StatefulLearningProcess` with `personal_models`.
+    Clients also take `validation`, batches on which losses are computed, and
+    `candidates`, <position=int32, weights>: their own last model and those that
+    they were sent. They keep `model`, `baseline` and `affinity`, float32 [K].
+    The count `num_downloads` says how many models they were sent.
+
+  Raises:
+    ValueError: If an argument is outside what is listed.
+  """
+  require_one_of('distance', distance, fomo.DISTANCES)
+  require_one_of('affinity', affinity, AFFINITIES)
+  is_count = isinstance(num_clients, int) and num_clients >= 1
+  require(is_count, 'num_clients', 'an integer of at least 1', num_clients)
+
+  def begin(functional_model, start):
+    validation = start.inputs[VALIDATION]
+    candidates = start.inputs[CANDIDATES]
+    base, num_downloads = start.kept['baseline'], 0
+    if model_averages:
+      for mean in iter(candidates.take(1)):
+        base = mean['weights']
+        num_downloads += 1
+      candidates = candidates.skip(1)
+
+    def loss_of(weights):
+      metrics = local_training.evaluate(
+        functional_model, weights, start.non_trainable, validation
+      )
+      return functional_model.finalize_metrics(metrics)['loss']
+
+    base_loss = loss_of(base)
+    row, mass, count = tf.zeros([num_clients]), 0.0, 0
+    total = tf.nest.map_structure(tf.zeros_like, base)
+    for candidate in iter(candidates):
+      tf.autograph.experimental.set_loop_options(parallel_iterations=1)
+      weights = candidate['weights']
+      loss = loss_of(weights)
+      if model_averages:
+        # Without the n-th model the loss is higher.
+        raw = fomo.raw_weights(-base_loss, -loss, tf.ones([]))
+        sign = -1.0
+      else:
+        raw = fomo.raw_weights(
+          base_loss, loss, fomo.distance(weights, base, distance)
+        )
+        sign = 1.0
+      positive = tf.maximum(raw, 0.0)
+      total = tf.nest.map_structure(
+        lambda t, w, b, p=positive, s=sign: (
+          # A candidate that is not finite weighs 0.
+          t + tf.math.multiply_no_nan(w - b, s * p)
+        ),
+        total,
+        weights,
+        base,
+      )
+      row = tf.tensor_scatter_nd_add(row, [[candidate['position']]], [raw])
+      mass += positive
+      count += 1
+    if model_averages:
+      mass /= tf.cast(tf.maximum(count - 1, 1), tf.float32)
+    theta = tf.nest.map_structure(
+      lambda b, t: b + tf.math.divide_no_nan(t, mass), base, total
+    )
+    if affinity == 'normalized':
+      row = fomo.normalized(row)
+    num_downloads += count
+    if not model_averages:
+      # Its own model comes first, and needs no download.
+      num_downloads = tf.maximum(num_downloads - 1, 0)
+    return OwnModel(
+      theta,
+      found={'affinity': start.kept['affinity'] + row},
+      counts={'num_downloads': num_downloads},
+    )
+
+  slots = {
+    'model': KeptSlot(
+      initial=lambda trainable: trainable,
+      next=lambda client: client.local.trainable,
+    ),
+    'baseline': KeptSlot(
+      initial=lambda trainable: trainable,
+      next=lambda client: client.begun.trainable,
+    ),
+    'affinity': KeptSlot(
+      initial=lambda unused_trainable: tf.zeros([num_clients]),
+      next=lambda client: client.begun.found['affinity'],
+    ),
+  }
+  return compose(
+    model,
+    client_optimizer=client_optimizer,
+    server_optimizer=server_optimizer,
+    num_local_epochs=num_local_epochs,
+    client_weighting=client_weighting,
+    begin=begin,
+    client_inputs=(VALIDATION, CANDIDATES),
+    kept_slots=slots,
+    num_local_steps=num_local_steps,
+    micro_batch_size=micro_batch_size,
+    local_privacy=local_privacy,
+  )

@@ -1,0 +1,263 @@
+"""Clients that train, each scored on its own test rows.
+
+With models of clients' own a client is scored with the model that it would
+begin the next round with: after training, FedFomo makes one more federated
+update. With any other method the global model is scored.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from models.model_shapes import weight_shapes
+from tff_fedfish.config.schema import TrainConfig
+from tff_fedfish.data import sequences as sequences_lib
+from tff_fedfish.data.divided_clients import DividedClients
+from tff_fedfish.evaluation.client_evaluator import (
+  ClientEvaluator,
+  Score,
+  build_evaluator,
+)
+from tff_fedfish.evaluation.results import Affinity, ClientEvaluation
+from tff_fedfish.run import (
+  checkpoints,
+  client_state_files,
+  cohort_data,
+  kept_tensors,
+  learning_setup,
+  run_directory,
+  run_inputs,
+)
+from tff_fedfish.run.client_states import ClientStates
+from tff_fedfish.run.kept_inputs import KeptInputs
+from tff_fedfish.runtime.in_process_context import set_in_process_context
+from tff_fedfish.runtime.round_options import RoundInterrupted
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PersonalModels:
+  """Models of clients' own after a round, made when they are asked for."""
+
+  config: TrainConfig
+  process: Any
+  """A process with `personal_models`."""
+  state: Any
+  """Its state after the round."""
+  round_num: int
+  kept: KeptInputs
+  client_rows: DividedClients
+
+  def weights_of(self, client_id: bytes) -> tuple[Any, ...]:
+    """Returns the trainable weights with which a client begins the next round.
+
+    Raises:
+      UserError: If a file of its state, or of one that it is given, is damaged;
+        a `MissingRowsError` if it has no validation rows and needs some.
+    """
+    client = cohort_data.training_client(
+      self.config, client_id, self.client_rows, self.round_num + 1, self.kept
+    )
+    (weights,) = self.process.personal_models(self.state, [client])
+    return tuple(weights)
+
+
+def scores(
+  evaluator: ClientEvaluator,
+  weights_of: Callable[[bytes], tuple[Any, ...]],
+  client_rows: DividedClients,
+  client_ids: Sequence[bytes],
+  *,
+  max_sequences: int | None = None,
+  should_stop: Callable[[], bool] = lambda: False,
+) -> Iterator[tuple[bytes, int, Score]]:
+  """Yields (client, test rows, score) of every client that has test rows.
+
+  A client whose model needs validation rows, and that has none, is left out.
+
+  Args:
+    evaluator: Scores.
+    weights_of: Returns the weights of a client's model.
+    client_rows: Its test rows.
+    client_ids: The clients.
+    max_sequences: Test rows of a client, at most. None: all.
+    should_stop: Asked before each client.
+
+  Raises:
+    RoundInterrupted: If `should_stop` says so.
+  """
+  for client_id in client_ids:
+    if should_stop():
+      raise RoundInterrupted
+    rows = sequences_lib.take(
+      client_rows.test_sequences(client_id), max_sequences
+    )
+    if not len(rows):
+      continue
+    try:
+      weights = weights_of(client_id)
+    except cohort_data.MissingRowsError:
+      continue
+    yield client_id, len(rows), evaluator.score(weights, rows)
+
+
+def mean_score(found: Sequence[Score]) -> dict[str, float | int | None]:
+  """Returns the uniform mean over clients, as columns of metrics.csv."""
+  row = {'personal/num_clients': len(found)}
+  for name in ('loss', 'accuracy'):
+    values = [getattr(score, name) for score in found]
+    row[f'personal/{name}'] = float(np.mean(values)) if values else None
+  return row
+
+
+class OwnTests:
+  """A checkpoint's models, each with the test rows of a client."""
+
+  def __init__(
+    self,
+    config: TrainConfig,
+    corpus: Any,
+    tokenizer: Any,
+    found: checkpoints.Checkpoint,
+    states: ClientStates | None,
+  ):
+    """Builds the model and, with models of clients' own, the process.
+
+    Args:
+      config: The run's.
+      corpus: Its corpus.
+      tokenizer: Its tokenizer; None with images.
+      found: The checkpoint.
+      states: What clients kept. None: they share the global model.
+
+    Raises:
+      UserError: If the checkpoint is not of the config's model.
+    """
+    self._config, self._corpus = config, corpus
+    self.participating = run_inputs.training_clients(
+      config, run_inputs.split_corpus(config, corpus)
+    )
+    self._rows = run_inputs.divided_rows(config, corpus, tokenizer)
+    set_in_process_context()
+    self._evaluator = build_evaluator(config)
+    self._kept = None
+    if states is None:
+      weights = tuple(_global_weights(config, found).values())
+      self.weights_of = lambda client_id: weights
+      return
+    models = personal_models(
+      config, found, states, self._rows, self.participating
+    )
+    self.weights_of, self._kept = models.weights_of, models.kept
+
+  def evaluate(
+    self,
+    client_ids: Sequence[bytes],
+    *,
+    max_sequences: int | None = None,
+    on_client: Callable[[Score], None] = lambda score: None,
+  ) -> list[ClientEvaluation]:
+    """Returns an entry for every client that has test rows.
+
+    Args:
+      client_ids: The clients.
+      max_sequences: Test rows of a client, at most. None: all.
+      on_client: Called with each score.
+    """
+    model = 'global' if self._kept is None else 'personal'
+    entries = []
+    for client_id, num_rows, score in scores(
+      self._evaluator,
+      self.weights_of,
+      self._rows,
+      client_ids,
+      max_sequences=max_sequences,
+    ):
+      on_client(score)
+      entries.append(
+        ClientEvaluation(
+          client_id=client_id,
+          fraction=0.0,
+          num_evaluation_sequences=num_rows,
+          num_evaluation_tokens=score.num_tokens,
+          num_personalization_sequences=0,
+          loss_before=score.loss,
+          accuracy_before=score.accuracy,
+          loss_after=score.loss,
+          accuracy_after=score.accuracy,
+          model=model,
+        )
+      )
+    return entries
+
+  def affinities(self) -> list[Affinity]:
+    """Returns what clients kept of each other's worth; [] if they keep none."""
+    if self._kept is None or 'affinity' not in dict(self._kept.slots):
+      return []
+    clusters = getattr(self._corpus, 'clusters', None) or {}
+    found = []
+    for client_id in self.participating:
+      path = self._kept.states.path_for(client_id, 10**9)
+      if path is None:
+        continue
+      name = kept_tensors.name_of('affinity', 0)
+      row = client_state_files.read(path, [name])[name]
+      found += [
+        Affinity(
+          client_id=client_id,
+          cluster=clusters.get(client_id, -1),
+          candidate_id=other,
+          affinity=float(value),
+        )
+        for other, value in zip(self.participating, row, strict=True)
+      ]
+    return found
+
+
+def personal_models(
+  config: TrainConfig,
+  found: checkpoints.Checkpoint,
+  states: ClientStates,
+  client_rows: DividedClients,
+  participating: Sequence[bytes],
+) -> PersonalModels:
+  """Returns the models of clients' own after a checkpoint's round.
+
+  Args:
+    config: The run's config.
+    found: The checkpoint.
+    states: What clients kept.
+    client_rows: Rows of the clients that take part.
+    participating: These clients, in their order.
+
+  Raises:
+    UserError: If the checkpoint is not of the config's process.
+  """
+  process = learning_setup.build_learning_process(
+    config, num_clients=len(participating)
+  )
+  loaded = checkpoints.load_checkpoint(found.path, verify=False)
+  return PersonalModels(
+    config=config,
+    process=process,
+    state=learning_setup.from_tensors(
+      loaded.tensors, process.initialize.type_signature.result, found.path
+    ),
+    round_num=found.round_num,
+    kept=KeptInputs(
+      config=config,
+      slots=kept_tensors.slots_of(process),
+      states=states,
+      participating=participating,
+    ),
+    client_rows=client_rows,
+  )
+
+
+def _global_weights(config, found):
+  loaded = checkpoints.load_checkpoint(
+    found.path, learning_setup.TRAINABLE_PREFIX, verify=False
+  )
+  shapes = weight_shapes(run_directory.model_shape(config, loaded))
+  return learning_setup.trainable_by_name(loaded.tensors, shapes, found.path)

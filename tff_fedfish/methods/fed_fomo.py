@@ -1,0 +1,115 @@
+"""FedFomo: clients mix the models of others by what these do for them."""
+
+import dataclasses
+from typing import Literal
+
+from tff_fedfish.config_fields import number
+from tff_fedfish.methods.method import (
+  ClientCost,
+  Column,
+  Downloads,
+  Method,
+  PersonalModels,
+  Slot,
+  Traffic,
+)
+from tff_fedfish.methods.personal import personal_problems
+from tff_fedfish.methods.settings import (
+  AlgorithmConfig,
+  own_settings,
+  settings_unlike,
+)
+
+_COLUMN = 'train/num_downloads'
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FedFomoConfig(AlgorithmConfig):
+  """Settings of FedFomo: what clients download, and how they mix it."""
+
+  num_downloads: int = number(5, at_least=1, below=4096)
+  """Models of other clients that a client is sent in a round, at most, >= 1. It
+  always weighs its own last model, too. Not read with `model_averages`."""
+  epsilon: float = number(0.3, at_least=0, at_most=1)
+  """Probability in round 1 that a download is drawn at random, in [0, 1]; else
+  it is the one with the highest affinity."""
+  epsilon_decay: float = number(0.05, at_least=0, at_most=1)
+  """Decrease of that probability per round, in [0, 1]."""
+  distance: Literal['l2', 'l1', 'squared'] = 'l2'
+  """Norm of the difference of two models by which the gain in loss is
+  divided."""
+  affinity: Literal['raw', 'normalized'] = 'raw'
+  """Addend of a client's affinity: its raw weights, or these divided by the
+  absolute value of their sum, as in the authors' code."""
+  model_averages: bool = False
+  """Whether clients are sent means of all models, and of all but one, in place
+  of single models."""
+
+
+_EXPECTED = (
+  # A client begins with other weights than those that its moments are of.
+  ('client_work.keeps_optimizer_state', False),
+  # Mixing weights are quotients of small differences.
+  ('client_states.dtype', 'float32'),
+)
+
+
+def _problems(config):
+  return personal_problems(config) + settings_unlike(
+    config, _EXPECTED, 'with algorithm.name', 'fed_fomo'
+  )
+
+
+def _arguments(config):
+  names = ('distance', 'affinity', 'model_averages')
+  return {n: v for n, v in own_settings(config).items() if n in names}
+
+
+def _downloads(config):
+  settings = config.algorithm
+  return Downloads(
+    settings.num_downloads,
+    settings.epsilon,
+    settings.epsilon_decay,
+    settings.model_averages,
+  )
+
+
+METHOD = Method(
+  name='fed_fomo',
+  title='FedFomo',
+  summary=(
+    'Every client has a model of its own, which it moves towards models of '
+    'other clients by how much each lowers its validation loss.'
+  ),
+  source=(
+    'Zhang et al. (2021), "Personalized federated learning with first order '
+    'model optimization"'
+  ),
+  settings=FedFomoConfig,
+  builder='tff_fedfish.algorithms.fed_fomo:build_fed_fomo',
+  arguments=_arguments,
+  # At most; metrics.csv counts those that were sent.
+  traffic=lambda config: Traffic(1, config.algorithm.num_downloads),
+  # The sum of the differences, and the candidate.
+  cost=lambda config: ClientCost(models_in_training=2),
+  # The affinity has one float per client.
+  slots=lambda config: (
+    Slot('model', 1),
+    Slot('baseline', 1),
+    Slot('affinity', 0),
+  ),
+  takes_num_clients=True,
+  columns=lambda config: (
+    Column(_COLUMN, ('client_work', 'clients', 'num_downloads')),
+  ),
+  downloads_column=_COLUMN,
+  personal=lambda config: PersonalModels(
+    validates=True, downloads=_downloads(config)
+  ),
+  problems=_problems,
+  sends="clients' models, one at a time",
+  example='mnist_personal',
+  hue='#332288',
+  hatch='\\\\\\\\',
+)
