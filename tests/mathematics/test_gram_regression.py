@@ -187,7 +187,7 @@ def test_gram_basis_by_chunks_of_columns(monkeypatch):
 @given(st.integers(1, 600), st.floats(0.0, 2.0))
 def test_power_sums(num_steps, x):
   powers = np.power(1 - x, np.arange(num_steps))
-  found = gram._power_sums(np.array([x, 0.0]), num_steps)
+  found = gram.power_sums(np.array([x, 0.0]), num_steps)
   np.testing.assert_allclose(
     found,
     [

@@ -51,7 +51,7 @@ _BLOCK_ROWS = 256
 # Entries of the columns that a Gram matrix is summed over at a time: 64 MiB.
 _CHUNK_SIZE = 2**23
 # A variance below this fraction of the squared mean is rounding.
-_VARIANCE_ROUNDING = 1e-12
+VARIANCE_ROUNDING = 1e-12
 # The same where squares are of differences from the rounded mean.
 _CENTRED_ROUNDING = 1e-24
 # Below this M (1 - d) sums over powers of d are series.
@@ -111,7 +111,7 @@ def normalization(
   if centred:
     rounding = _CENTRED_ROUNDING * square
   else:
-    variance, rounding = variance - square, _VARIANCE_ROUNDING * square
+    variance, rounding = variance - square, VARIANCE_ROUNDING * square
   return mean, np.sqrt(np.where(variance > rounding, variance, 1.0))
 
 
@@ -189,7 +189,7 @@ def local_solution(
     ValueError: If there is no row, or the loss scale is unknown.
   """
   blocks = _blocks(features)
-  scale = _scale(loss_scale, _num_rows(blocks))
+  scale = scale_of(loss_scale, _num_rows(blocks))
   both = np.concatenate([start, correction], axis=1)
   products = np.concatenate(
     [
@@ -198,7 +198,7 @@ def local_solution(
     ]
   )
   starts, drifts = np.split(products.astype(np.float64), 2, axis=1)
-  first, second = _power_sums(step_size * scale * basis.values, num_steps)
+  first, second = power_sums(step_size * scale * basis.values, num_steps)
   residuals = basis.vectors.T @ (starts - targets)
   drifts = basis.vectors.T @ drifts
   residual_sum = basis.vectors @ (
@@ -231,7 +231,7 @@ def local_steps(
   See `local_solution` for the arguments.
   """
   blocks = _blocks(features)
-  scale = _scale(loss_scale, _num_rows(blocks))
+  scale = scale_of(loss_scale, _num_rows(blocks))
   weights = np.array(start)
   for _ in range(num_steps):
     gradient = np.zeros_like(start)
@@ -273,15 +273,24 @@ def _add_product(total, z, rows):
   total[-1] += rows.sum(axis=0)
 
 
-def _scale(loss_scale, num_rows):
-  """Returns s."""
+def scale_of(loss_scale: str, num_rows: int) -> float:
+  """Returns s of a client with n rows, >= 1.
+
+  Raises:
+    ValueError: If the loss scale is unknown.
+  """
   require_one_of('loss_scale', loss_scale, LOSS_SCALES)
   scales = 1 / num_rows, 2 / num_rows, 2.0
   return dict(zip(LOSS_SCALES, scales, strict=True))[loss_scale]
 
 
-def _power_sums(x, num_steps):
-  """Returns S_1 and S_2 for d = 1 - x, x >= 0."""
+def power_sums(x: np.ndarray, num_steps: int) -> tuple[np.ndarray, np.ndarray]:
+  """Returns S_1 and S_2 for d = 1 - x.
+
+  Args:
+    x: eta s lambda, float64 [n], >= 0.
+    num_steps: M.
+  """
   # Binomial series, as the quotients lose all digits where x goes to 0.
   choices = range(1, _SERIES_TERMS + 2)
   terms = [float(math.comb(num_steps, k)) for k in choices]
