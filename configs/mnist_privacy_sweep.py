@@ -1,8 +1,8 @@
 """FedFomo whose clients train by DP-SGD, at three noise multipliers.
 
 For `fedfish sweep`: the clients of mnist_personal_sweep, gradients of single
-images clipped to 1, batches drawn by Poisson sampling, 10 rounds. 3 runs of some
-ten minutes on two CPU cores.
+images clipped to 1, batches drawn by Poisson sampling, 10 rounds. 3 runs of
+some ten minutes on two CPU cores.
 
 The directory holds MNIST's four files, as their owners publish them.
 """

@@ -38,9 +38,9 @@ def write_corpus(directory: pathlib.Path, side: int = 28) -> pathlib.Path:
     images[np.arange(len(writers)), 2 * labels % side] = 255
     rows = np.zeros((len(writers), 8), int)
     rows[:, 0], rows[:, 2] = labels, writers
-    _write_idx(directory / f'{name}-images-idx3-ubyte', images, 'uint8')
-    _write_idx(directory / f'{name}-labels-idx1-ubyte', labels, 'uint8')
-    _write_idx(directory / f'qmnist-{other}-labels-idx2-int', rows, 'int32')
+    write_idx(directory / f'{name}-images-idx3-ubyte', images, 'uint8')
+    write_idx(directory / f'{name}-labels-idx1-ubyte', labels, 'uint8')
+    write_idx(directory / f'qmnist-{other}-labels-idx2-int', rows, 'int32')
   return directory
 
 
@@ -73,7 +73,8 @@ def overrides(corpus: pathlib.Path, **settings) -> list[str]:
   return [f'--config.{name}={value}' for name, value in values.items()]
 
 
-def _write_idx(path, array, dtype):
+def write_idx(path: pathlib.Path, array: np.ndarray, dtype: str) -> None:
+  """Writes a file of MNIST's format; `dtype` is 'uint8' or 'int32'."""
   data = bytes([0, 0, _IDX_TYPES[dtype], array.ndim])
   data += struct.pack(f'>{array.ndim}I', *array.shape)
   path.write_bytes(

@@ -2,6 +2,7 @@
 
 import linear_models
 import numpy as np
+import personal_rounds
 import pytest
 import stateful_rounds
 import tensorflow as tf
@@ -75,3 +76,49 @@ def test_rounds_and_client_outputs(name, stock_context):
         tf.nest.flatten(rounds.kept[i]), tf.nest.flatten(output), strict=True
       ):
         np.testing.assert_allclose(found, wanted, rtol=1e-6, atol=1e-6)
+
+
+def test_models_of_clients_own(stock_context):
+  process = tff_fedfish.build_fed_fomo(
+    personal_rounds.with_loss(linear_models.linear_model(3)),
+    num_clients=3,
+    **_OPTIONS,
+  )
+  datasets = _datasets()
+  rounds = personal_rounds.Rounds(process)
+  rounds.run(datasets)
+  models = [(n, rounds.kept[n]['model']) for n in range(3)]
+  clients = [
+    personal_rounds.argument(
+      process,
+      datasets[n],
+      datasets[n],
+      [models[n], *models[:n], *models[n + 1 :]],
+      rounds.kept[n],
+    )
+    for n in range(3)
+  ]
+  begun = process.personal_models(rounds.state, clients)
+  with tff.framework.get_context_stack().install(stock_context):
+    state = process.initialize()
+    stock_begun = process.personal_models(state, clients)
+    outputs = process.client_outputs(state, clients)
+  rounds.run(datasets)
+  for n, (mine, other) in enumerate(zip(begun, stock_begun, strict=True)):
+    # What clients begin with becomes their baseline.
+    for found in (mine, other, outputs[n]['baseline']):
+      for tensor, expected in zip(
+        found, rounds.kept[n]['baseline'], strict=True
+      ):
+        np.testing.assert_allclose(tensor, expected, rtol=1e-6, atol=1e-6)
+    for slot in ('model', 'affinity'):
+      for tensor, expected in zip(
+        outputs[n][slot], rounds.kept[n][slot], strict=True
+      ):
+        np.testing.assert_allclose(tensor, expected, rtol=1e-5, atol=1e-6)
+  assert np.any(begun[0][0] != models[0][1][0])
+
+
+def test_processes_without_models_of_clients_own():
+  with pytest.raises(AttributeError, match='begin with the same model'):
+    getattr(_PROCESSES['scaffold'](), 'personal_models')  # noqa: B009

@@ -31,7 +31,8 @@ _STARTS = (
 # Round 1, and what follows it.
 _STOPS = {
   ('tff_fedfish.training.round_loop', '_RoundLoop.run'),
-  ('tff_fedfish.training.kept_states', 'KeptStates.kept_of'),
+  ('tff_fedfish.run.kept_inputs', 'KeptInputs.kept_of'),
+  ('tff_fedfish.run.kept_inputs', 'KeptInputs.candidates_of'),
 }
 
 # What no dry run shows, as 'module function', at most five, and why.

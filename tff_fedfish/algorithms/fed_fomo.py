@@ -81,10 +81,11 @@ def build_fed_fomo(
   def begin(functional_model, start):
     validation = start.inputs[VALIDATION]
     candidates = start.inputs[CANDIDATES]
-    base = start.kept['baseline']
+    base, num_downloads = start.kept['baseline'], 0
     if model_averages:
       for mean in iter(candidates.take(1)):
         base = mean['weights']
+        num_downloads += 1
       candidates = candidates.skip(1)
 
     def loss_of(weights):
@@ -111,7 +112,10 @@ def build_fed_fomo(
         sign = 1.0
       positive = tf.maximum(raw, 0.0)
       total = tf.nest.map_structure(
-        lambda t, w, b, p=positive, s=sign: t + s * p * (w - b),
+        lambda t, w, b, p=positive, s=sign: (
+          # A candidate that is not finite weighs 0.
+          t + tf.math.multiply_no_nan(w - b, s * p)
+        ),
         total,
         weights,
         base,
@@ -126,9 +130,10 @@ def build_fed_fomo(
     )
     if affinity == 'normalized':
       row = fomo.normalized(row)
-    # Its own model needs no download; the mean of all does.
-    own = 1 if model_averages else -1
-    num_downloads = tf.where(count > 0, count + own, 0)
+    num_downloads += count
+    if not model_averages:
+      # Its own model comes first, and needs no download.
+      num_downloads = tf.maximum(num_downloads - 1, 0)
     return OwnModel(
       theta,
       found={'affinity': start.kept['affinity'] + row},

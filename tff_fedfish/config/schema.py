@@ -1,5 +1,6 @@
 """Settings of a training run, with their units and bounds."""
 
+import copy
 import dataclasses
 from typing import Literal
 
@@ -20,7 +21,7 @@ from tff_fedfish.config.privacy_settings import (
 from tff_fedfish.config_fields import ConfigError, Section, number, seed
 from tff_fedfish.data.images.image_corpora import IMAGE_CORPORA
 from tff_fedfish.methods import registry
-from tff_fedfish.methods.method import Method, Slot
+from tff_fedfish.methods.method import Method, Phase, Slot
 from tff_fedfish.methods.settings import AlgorithmConfig
 
 # Of a cohort that several workers share, where the config does not say.
@@ -91,7 +92,8 @@ class SeedsConfig(Section, section='seeds'):
   cohort_seed: int = seed(2)
   """The clients of each round."""
   split_seed: int = seed(3)
-  """Held-out clients, and their personalization and evaluation sets."""
+  """Held-out clients, their personalization and evaluation sets, and the rows
+  of the other clients that are not trained on."""
   shuffle_seed: int = seed(4)
   """The order of a client's sequences in a round; with images the noise:
   dropout and distortions; with `fisher_estimator` 'true' the labels drawn."""
@@ -120,14 +122,17 @@ class TrainingConfig(Section, section='training'):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EvaluationConfig(Section, section='evaluation'):
-  """The global model's score on a fixed sample of held-out clients."""
+  """Scores of models while a run trains, on a fixed sample of clients."""
 
   every_num_rounds: int = number(at_least=0)
   """Round 0 and the last are always scored; 0: only those two."""
   num_clients: int = number(at_least=0)
-  """Held-out clients in the sample; 0: no scores during training."""
+  """Held-out clients in the sample; with models of clients' own, the first
+  participating clients, each scored on its own test rows. 0: no scores during
+  training."""
   max_sequences_per_client: int = number(64, at_least=0)
-  """Sequences used of a client, half of them scored; 0: all."""
+  """Sequences used of a client, half of them scored, and of a client's own test
+  rows all; 0: all."""
   split_unit: Literal['documents', 'sequences', None] = None
   """Halves of a held-out client, one of which is scored, are made of whole
   documents, or of 'sequences', blocks of the joined text. Images are split one
@@ -168,8 +173,8 @@ class ClientStatesConfig(Section, section='client_states'):
   dtype: Literal['float32', 'bfloat16'] = 'float32'
   """Type of floats on disk; 'bfloat16' halves their size and rounds them."""
   max_bytes: int = number(64 * 2**30, at_least=1)
-  """Size at which a run stops after saving a checkpoint. Unit: bytes, >= 1. May
-  change when a run is resumed."""
+  """Size at which a run stops after saving a checkpoint; features have the same
+  limit. Unit: bytes, >= 1. May change when a run is resumed."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -238,8 +243,34 @@ class TrainConfig:
 
   @property
   def method(self) -> Method:
-    """The declaration of the method, `algorithm.name`."""
+    """The declaration of the method, `algorithm.name`, or of its phase."""
+    if self.phase is not None:
+      return self.phase.method
     return registry.find(self.algorithm.name)
+
+  @property
+  def phase(self) -> Phase | None:
+    """The phase that `in_round` chose; None: the whole run."""
+    return getattr(self, '_phase', None)
+
+  @property
+  def phases(self) -> tuple[Phase, ...]:
+    """Phases of the whole run; (): all its rounds are of one kind."""
+    return registry.find(self.algorithm.name).phases(self)
+
+  def in_round(self, round_num: int) -> 'TrainConfig':
+    """Returns the config as it holds in a round, and of the state after it.
+
+    All settings are the same; `method` is that of the phase. Round 0, before
+    training, is of the first phase.
+    """
+    for phase in self.phases:
+      if phase.last_round is None or round_num <= phase.last_round:
+        found = copy.copy(self)
+        # Not a field: it is no setting.
+        object.__setattr__(found, '_phase', phase)
+        return found
+    return self
 
   @property
   def kept_slots(self) -> tuple[Slot, ...]:

@@ -53,8 +53,8 @@ class PersonalModels:
     """Returns the trainable weights with which a client begins the next round.
 
     Raises:
-      UserError: If a file of its state, or of one that it is given, is damaged,
-        or it has no validation rows and needs some.
+      UserError: If a file of its state, or of one that it is given, is damaged;
+        a `MissingRowsError` if it has no validation rows and needs some.
     """
     client = cohort_data.training_client(
       self.config, client_id, self.client_rows, self.round_num + 1, self.kept
@@ -74,6 +74,8 @@ def scores(
 ) -> Iterator[tuple[bytes, int, Score]]:
   """Yields (client, test rows, score) of every client that has test rows.
 
+  A client whose model needs validation rows, and that has none, is left out.
+
   Args:
     evaluator: Scores.
     weights_of: Returns the weights of a client's model.
@@ -91,9 +93,13 @@ def scores(
     rows = sequences_lib.take(
       client_rows.test_sequences(client_id), max_sequences
     )
-    if len(rows):
-      score = evaluator.score(weights_of(client_id), rows)
-      yield client_id, len(rows), score
+    if not len(rows):
+      continue
+    try:
+      weights = weights_of(client_id)
+    except cohort_data.MissingRowsError:
+      continue
+    yield client_id, len(rows), evaluator.score(weights, rows)
 
 
 def mean_score(found: Sequence[Score]) -> dict[str, float | int | None]:

@@ -56,7 +56,7 @@ class ClientEvaluation:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Affinity:
-  """What a client found another one's models worth, summed over rounds."""
+  """Worth of another client's models to a client, summed over rounds."""
 
   client_id: bytes
   cluster: int

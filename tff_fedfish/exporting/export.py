@@ -99,7 +99,10 @@ def export(
       from tff_fedfish.exporting import saved_model
 
       saved_model.write_saved_model(
-        temporary / 'saved_model', model.shape, model.weights
+        temporary / 'saved_model',
+        model.shape,
+        model.weights,
+        class_logits=_phase_logits(model.config),
       )
     with files.write_atomically(temporary / 'README.md') as file:
       file.write(model_card.render(values, formats))
@@ -138,6 +141,22 @@ def json_config(model: TrainedModel) -> dict[str, Any]:
       name: getattr(model.tokenizer, name) for name in (*names, *special)
     }
   return contents | {'run': run}
+
+
+def _phase_logits(config):
+  """Returns the logits of a phase's own model; None: it has none."""
+  if config.method.model is None:
+    return None
+  from tff_fedfish.run import learning_setup
+
+  functional_model = learning_setup.build_model(config).functional_model
+  num_trainable = len(functional_model.initial_weights[0])
+
+  def class_logits(weights, images):
+    split = weights[:num_trainable], weights[num_trainable:]
+    return functional_model.predict_on_batch(split, {'image': images}, False)
+
+  return class_logits
 
 
 def _sums(directory: pathlib.Path) -> Iterator[str]:

@@ -24,11 +24,13 @@ class TrainedModel:
   """The global model after some rounds of a run, or that of one client."""
 
   config: TrainConfig
-  """The run's config."""
+  """The run's config, in the phase of the checkpoint."""
   shape: ModelShape
   """The model's shape: of a transformer, or of an image model."""
   weights: dict[str, np.ndarray]
-  """Float32, by the names and in the order of `weight_shapes`."""
+  """Float32, by the names and in the order of `weight_shapes`; of a phase that
+  holds another model than the config's, of `Method.weight_shapes`, those that
+  are trained first."""
   tokenizer: Tokenizer | None
   """Tokenizer of the run's vocabulary; None for an image model."""
   round_num: int
@@ -75,17 +77,16 @@ def load_trained_model(
     )
   _require_client(config, client)
   found, tokenizer = run_inputs.open_checkpoint(config, path)
+  config = config.in_round(found.round_num)
+  if config.method.model is not None and not config.data.holds_images:
+    raise UserError(
+      f'`--checkpoint` must hold a network, but {str(path)!r} holds one that '
+      f'phase {config.phase.name!r} of {config.algorithm.name!r} made linear '
+      'in its weights. Name a checkpoint of an earlier phase.'
+    )
   shape = run_directory.model_shape(config, found)
   if client is None:
-    # Late: the errors above must not wait for TFF.
-    from tff_fedfish.run import learning_setup
-
-    loaded = checkpoints.load_checkpoint(
-      path, learning_setup.TRAINABLE_PREFIX, verify=False
-    )
-    weights = learning_setup.trainable_by_name(
-      loaded.tensors, weight_shapes(shape), path
-    )
+    weights = _server_weights(config, found)
   else:
     weights = _weights_of_client(config, found, tokenizer, client)
   return TrainedModel(
@@ -97,6 +98,22 @@ def load_trained_model(
     run=run,
     corpus_fingerprint=found.contents.get('corpus_fingerprint'),
     client=client,
+  )
+
+
+def _server_weights(config, found):
+  """Returns the weights of the server's model, by name."""
+  # Late: errors must not wait for TFF.
+  from tff_fedfish.run import learning_setup
+
+  loaded = checkpoints.load_checkpoint(
+    found.path, learning_setup.WEIGHTS_PREFIX, verify=False
+  )
+  shapes = learning_setup.server_shapes(config, found)
+  weights = learning_setup.model_weights(loaded.tensors, shapes, found.path)
+  names = (*shapes.trainable, *shapes.non_trainable)
+  return dict(
+    zip(names, weights.trainable + weights.non_trainable, strict=True)
   )
 
 

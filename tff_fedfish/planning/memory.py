@@ -15,6 +15,7 @@ from models.model_shapes import ModelShape, weight_shapes
 from models.transformer_config import TransformerConfig
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.data.images.image_corpora import IMAGE_CORPORA
+from tff_fedfish.planning import client_features
 from tff_fedfish.planning.client_states import clients_of_corpus
 
 Parts = dict[str, int]
@@ -60,6 +61,7 @@ def of_config(config: TrainConfig) -> tuple[ProcessMemory, ...]:
   sums = config.method.cost(config).models_summed * weights
   num_moments = config.server.step_cost().num_state_tensors
   process, at_client = _process_parts(config), moments_of_client(config)
+  at_client |= client_features.moments(config)
   state = process | {
     'weights': weights,
     'optimizer state': num_moments * weights,

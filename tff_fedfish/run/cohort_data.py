@@ -38,6 +38,10 @@ from tff_fedfish.runtime.client_data import (
 )
 
 
+class MissingRowsError(UserError):
+  """A client has no rows for validation, and needs some."""
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StoredRows(ClientRows):
   """Rows of a corpus that a worker process opens for itself, once."""
@@ -168,7 +172,7 @@ class TrainingClient(ClientLoader):
     """Returns the validation rows, with the features of those it trains on."""
     rows = self.client_rows.validation_sequences(self.client_id)
     if not len(rows):
-      raise UserError(
+      raise MissingRowsError(
         f'Client {client_id_to_text(self.client_id)!r} must have at least 2 '
         'rows that are not for tests, one to train on and one for validation, '
         'but has fewer.'

@@ -1,4 +1,4 @@
-"""What clients of a run are given of what they and others kept."""
+"""Inputs of clients from what they and others kept."""
 
 import dataclasses
 from collections.abc import Sequence

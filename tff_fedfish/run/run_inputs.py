@@ -24,6 +24,9 @@ from tff_fedfish.progress import Progress
 from tff_fedfish.run import checkpoints, row_division, run_directory
 from tff_fedfish.run.corpus_identity import Corpus
 
+# Clients whose affinity to each other each of them keeps.
+_MAX_AFFINITIES = 4096
+
 
 def training_clients(config: TrainConfig, split: ClientSplit) -> list[bytes]:
   """Returns the clients that take part in training, in a fixed order."""
@@ -74,6 +77,29 @@ def require_held_out_clients(config: TrainConfig, split: ClientSplit) -> None:
       f'{config.evaluation.num_clients}, but of {len(split.participating)} '
       f'clients in {config.data.directory!r} none is held out. Raise '
       '`--config.client_splits.held_out_fraction`, or set num_clients to 0.'
+    )
+
+
+def require_downloads(config: TrainConfig, split: ClientSplit) -> None:
+  """Raises UserError where clients cannot be sent the models that are set."""
+  personal = config.method.personal(config)
+  if personal is None or personal.downloads is None:
+    return
+  num_clients = len(training_clients(config, split))
+  if num_clients > _MAX_AFFINITIES:
+    raise UserError(
+      f'algorithm.name {config.algorithm.name!r} takes at most '
+      f'{_MAX_AFFINITIES} participating clients, as each keeps a number for '
+      f'every other, but {config.data.directory!r} has {num_clients}. Raise '
+      '`--config.client_splits.held_out_fraction`, or lower '
+      '`--config.partition.num_clients`.'
+    )
+  num_models, num_others = personal.downloads.num_models, num_clients - 1
+  if not personal.downloads.is_averages and num_models > num_others:
+    raise UserError(
+      f'`--config.algorithm.num_downloads` is {num_models}, but a client can '
+      f'be sent models of only {num_others} other participating clients of '
+      f'{config.data.directory!r}. Lower num_downloads.'
     )
 
 

@@ -59,7 +59,12 @@ def train(
       return 0
     if kept_uploads is not None:
       kept_uploads.require_corpus(checked.identity)
-    run_checks.print_warnings(config, workdir, split=checked.split)
+    run_checks.print_warnings(
+      config,
+      workdir,
+      split=checked.split,
+      features=run_checks.planned_features(config, checked),
+    )
     run_checks.print_unknown_tokens(checked)
     if checked.start is not None:
       print(checked.start.describe(), file=sys.stderr)
@@ -164,7 +169,14 @@ def dry_run(config: TrainConfig, workdir: str | os.PathLike | None) -> None:
     print(f'Counting rows at the start: {counting}.')
   if (states := run_checks.planned_states(config, checked.split)) is not None:
     print(f'Client states on disk: {states}.')
-  run_checks.print_warnings(config, workdir, split=checked.split)
+  for line in communication.phase_lines(config):
+    print(line)
+  features = run_checks.planned_features(config, checked)
+  if features is not None:
+    print(f'Features on disk: {features}.')
+  run_checks.print_warnings(
+    config, workdir, split=checked.split, features=features
+  )
   run_checks.print_unknown_tokens(checked)
 
 
@@ -217,10 +229,12 @@ def _describe(config):
   table.add_row('Model bytes (float32)', f'{num_bytes:,}')
   table.add_row('Clients per round', clients)
   table.add_row(f'{rows} {per}, at most', num_rows)
-  table.add_row(
-    f'Communication {per}',
-    f'{num_up} up, {num_down} down (models per client); '
-    f'{round_cost.total_bytes:,} bytes in all',
-  )
+  # Phases differ, and have lines of their own.
+  if not config.phases:
+    table.add_row(
+      f'Communication {per}',
+      f'{num_up} up, {num_down} down (models per client); '
+      f'{round_cost.total_bytes:,} bytes in all',
+    )
   table.add_row('Rounds', f'{config.training.num_rounds:,}')
   Console().print(table)

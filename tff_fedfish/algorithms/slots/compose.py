@@ -135,6 +135,10 @@ def compose(
   max_delta_norm: float | None = None,
   num_local_steps: int | None = None,
   micro_batch_size: int | None = None,
+  local_work: Callable[
+    [ClientStart, tf.data.Dataset], local_training.LocalResult
+  ]
+  | None = None,
   local_privacy: LocalPrivacy | None = None,
 ) -> FederatedProcess:
   """Builds the process of a method.
@@ -167,6 +171,8 @@ def compose(
     num_local_steps: H, >= 1, after which a client stops. None: no limit.
     micro_batch_size: Rows of a batch that pass through the model at a time, >=
       1. None: all.
+    local_work: Takes the place of local training, hooks and numbers of steps
+      included. None: clients train.
     local_privacy: Makes clients train by DP-SGD: every gradient is that of
       `private_gradients.py`, the extra loss inside of what is clipped, and
       clients are given the input `client_data.LOCAL_PRIVACY`. What a method
@@ -233,22 +239,25 @@ def compose(
     def hook(build):
       return build(start) if build else None
 
-    local = local_training.train(
-      functional_model,
-      client_optimizer,
-      start.hparams,
-      begun.trainable,
-      non_trainable,
-      dataset,
-      num_local_epochs=num_local_epochs,
-      num_local_steps=num_local_steps,
-      micro_batch_size=micro_batch_size,
-      optimizer_state=start.kept.get(OPTIMIZER_SLOT),
-      extra_loss=hook(build_extra_loss),
-      correct_gradient=hook(build_correct_gradient),
-      observer=build_observer(trainable) if build_observer else None,
-      **(_private(local_privacy, start) if local_privacy else {}),
-    )
+    if local_work is not None:
+      local = local_work(start, dataset)
+    else:
+      local = local_training.train(
+        functional_model,
+        client_optimizer,
+        start.hparams,
+        begun.trainable,
+        non_trainable,
+        dataset,
+        num_local_epochs=num_local_epochs,
+        num_local_steps=num_local_steps,
+        micro_batch_size=micro_batch_size,
+        optimizer_state=start.kept.get(OPTIMIZER_SLOT),
+        extra_loss=hook(build_extra_loss),
+        correct_gradient=hook(build_correct_gradient),
+        observer=build_observer(trainable) if build_observer else None,
+        **(_private(local_privacy, start) if local_privacy else {}),
+      )
     trained = TrainedClient(
       functional_model,
       start,

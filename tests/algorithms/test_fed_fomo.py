@@ -1,0 +1,326 @@
+"""FedFomo as a learning process, against hand and local training."""
+
+import collections
+import functools
+
+import linear_models
+import numpy as np
+import personal_rounds
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+import tff_fedfish
+from tff_fedfish.algorithms.fed_fomo import build_fed_fomo
+from tff_fedfish.algorithms.local_only import build_local_only
+from tff_fedfish.runtime.in_process_context import set_in_process_context
+
+
+@pytest.fixture(autouse=True, scope='module')
+def _in_process():
+  set_in_process_context()
+
+
+def _vector_model():
+  """Loss x (1 - w_1 / 2 + (w_2 - 2)^2 / 4), the mean over x.
+
+  That is 2 at (0, 0), 1.5 at (1, 0), 1 at (0, 2), 0.5 at (3, 4) and 2.5 at
+  (-1, 0).
+  """
+
+  @tf.function
+  def predict(weights, x, training):
+    del training
+    (w,) = weights[0]
+    return x * (1 - w[0] / 2 + tf.square(w[1] - 2) / 4)
+
+  def loss(output, label, sample_weight=None):
+    del label, sample_weight
+    return tf.reduce_mean(output)
+
+  spec = tf.TensorSpec([None], tf.float32)
+  return personal_rounds.with_loss(
+    tff.learning.models.FunctionalModel(
+      initial_weights=((np.zeros(2, np.float32),), ()),
+      predict_on_batch_fn=predict,
+      loss_fn=loss,
+      input_spec=collections.OrderedDict(x=spec, y=spec),
+    )
+  )
+
+
+@functools.lru_cache(maxsize=8)
+def _build(model=_vector_model, *, num_clients=4, rate=0.1, **options):
+  return build_fed_fomo(
+    model(),
+    client_optimizer=linear_models.sgd(rate),
+    server_optimizer=linear_models.sgd(1.0),
+    num_clients=num_clients,
+    **options,
+  )
+
+
+def _rows(x):
+  return linear_models.batches(x, np.zeros(len(x)), 2)
+
+
+# Batches of two rows and of one: the mean over rows is 1, of batches 1.125.
+_VALIDATION = [0.5, 1.0, 1.5]
+_SELF, _A, _B, _C = (1, 0), (0, 2), (3, 4), (-1, 0)
+
+
+def _kept(baseline=(0, 0), affinity=(0, 0, 0, 0)):
+  def tensor(value):
+    return (np.array(value, np.float32),)
+
+  return dict(
+    model=tensor(_SELF), baseline=tensor(baseline), affinity=tensor(affinity)
+  )
+
+
+def _round(process, models, kept=None, validation=_VALIDATION):
+  """Runs a round of one client.
+
+  Args:
+    process: The process.
+    models: (position, weights) of its candidates.
+    kept: What it kept.
+    validation: Its validation rows.
+
+  Returns:
+    (where it began, what it keeps, models that it was sent).
+  """
+  candidates = [(n, (np.array(w, np.float32),)) for n, w in models]
+  client = personal_rounds.argument(
+    process,
+    _rows([1.0]),
+    _rows(validation),
+    candidates,
+    kept or _kept(),
+  )
+  state = process.initialize()
+  with tff_fedfish.collect_client_outputs() as outputs:
+    output = process.next(state, [client])
+  counts = output.metrics['client_work']['clients']
+  (begun,) = outputs[0]['baseline']
+  return begun, outputs[0], counts['num_downloads']
+
+
+_ALL = list(enumerate((_SELF, _A, _B, _C)))
+
+
+# Gains 0.5, 1, 1.5, -0.5. L2 norms 1, 2, 5, 1; L1 norms 1, 2, 7, 1; squares 1,
+# 4, 25, 1. Theta = sum of w* theta_n, as b = 0.
+#   l2: 0.5, 0.5, 0.3 of 1.3: (0.5 + 0.9, 1 + 1.2) / 1.3 = (14, 22) / 13
+#   l1: 0.5, 0.5, 3/14 of 17/14: (7 + 9, 14 + 12) / 17
+#   squared: 0.5, 0.25, 0.06 of 0.81: (0.5 + 0.18, 0.5 + 0.24) / 0.81
+# Normalized by |0.5 + 0.5 + 0.3 - 0.5| = 0.8: 0.625, 0.625, 0.375, -0.625.
+@pytest.mark.parametrize(
+  ('options', 'added', 'theta'),
+  [
+    ({}, (0.5, 0.5, 0.3, -0.5), (14 / 13, 22 / 13)),
+    (
+      {'affinity': 'normalized'},
+      (0.625, 0.625, 0.375, -0.625),
+      (14 / 13, 22 / 13),
+    ),
+    (
+      {'distance': 'l1', 'affinity': 'normalized'},
+      (0.7, 0.7, 0.3, -0.7),
+      (16 / 17, 26 / 17),
+    ),
+    (
+      {'distance': 'squared'},
+      (0.5, 0.25, 0.06, -0.5),
+      (0.8395061728, 0.9135802469),
+    ),
+  ],
+)
+def test_vector_v6(options, added, theta):
+  process = _build(**options)
+  # What it held of them is added to.
+  before = np.array([1.0, 0.0, -2.0, 0.5])
+  begun, kept, num_sent = _round(process, _ALL, _kept(affinity=before))
+  np.testing.assert_allclose(begun, theta, rtol=1e-5)
+  # One step of 0.1 against (-1/2, (theta_2 - 2) / 2).
+  gradient = np.array([-0.5, (theta[1] - 2) / 2])
+  np.testing.assert_allclose(
+    kept['model'][0], theta - 0.1 * gradient, rtol=1e-5
+  )
+  np.testing.assert_allclose(kept['affinity'][0], before + added, rtol=1e-5)
+  # Its own model is not sent.
+  assert num_sent == 3
+
+
+def test_nothing_better_keeps_the_baseline():
+  begun, kept, num_sent = _round(_build(), [(3, _C)], _kept((0.25, -0.5)))
+  # Also where its own last model, (1, 0), lowered the training loss.
+  np.testing.assert_array_equal(begun, np.float32([0.25, -0.5]))
+  assert kept['affinity'][0][3] < 0
+  np.testing.assert_array_equal(kept['affinity'][0][:3], 0)
+  assert num_sent == 0
+
+
+def test_what_weighs_nothing():
+  # Loss 1 + 10^40 / 4 at a distance of 10^20; weights that are no numbers; a
+  # distance of 0.
+  process = _build(distance='l1')
+  broken = [(1, (0, 1e20)), (2, (np.nan, np.inf)), (3, (0, 0))]
+  begun, kept, num_sent = _round(process, [(0, _SELF), *broken])
+  np.testing.assert_allclose(begun, _SELF, rtol=1e-6)
+  np.testing.assert_array_equal(kept['affinity'][0], [0.5, 0, 0, 0])
+  assert num_sent == 3
+  # None is better than a loss that is no number.
+  begun, kept, _ = _round(process, _ALL, validation=[np.inf])
+  np.testing.assert_array_equal(begun, [0, 0])
+  np.testing.assert_array_equal(kept['affinity'][0], np.zeros(4))
+
+
+def test_first_round_is_local_training():
+  process = _build()
+  rounds = personal_rounds.Rounds(process)
+  local = personal_rounds.Rounds(
+    build_local_only(
+      _vector_model(),
+      client_optimizer=linear_models.sgd(0.1),
+      server_optimizer=linear_models.sgd(1.0),
+    ),
+    validates=False,
+  )
+  clients = [_rows([1.0, 2.0, 3.0]), _rows([0.5])]
+  for found, wanted in zip(
+    rounds.run(clients), local.run(clients), strict=True
+  ):
+    np.testing.assert_array_equal(found, wanted)
+  counts = rounds.metrics['client_work']['clients']
+  assert counts['num_downloads'] == 0
+  # The server only initializes.
+  (weights,) = process.get_model_weights(rounds.state).trainable
+  np.testing.assert_array_equal(weights, [0, 0])
+  finalizer = rounds.metrics['finalizer']
+  assert finalizer['update_is_non_finite'] == 0
+  assert finalizer['update_is_all_zero'] == 0
+
+
+class TestModelAverages:
+  # The mean of (1, 0), (0, 2), (3, 4) is a = (4/3, 2), L(a) = 1/3. Without the
+  # first (1.5, 3): 1 - 0.75 + 0.25 = 0.5, w = 1/6; without the second (2,
+  # 2): 0, w = -1/3; without the third (0.5, 1): 1 - 0.25 + 0.25 = 1, w = 2/3.
+  # w* = 0.2, 0, 0.8: a + 0.2 (-1/3, -2) + 0.8 (5/3, 2) = (2.6, 3.2).
+  _MEANS = ((-1, (4 / 3, 2)), (0, (1.5, 3)), (1, (2, 2)), (2, (0.5, 1)))
+
+  def test_by_hand(self):
+    process = _build(model_averages=True)
+    begun, kept, num_sent = _round(process, self._MEANS, _kept((9, 9)))
+    np.testing.assert_allclose(begun, (2.6, 3.2), rtol=1e-5)
+    np.testing.assert_allclose(
+      kept['affinity'][0], (1 / 6, -1 / 3, 2 / 3, 0), atol=1e-6
+    )
+    # N + 1
+    assert num_sent == 4
+
+  def test_one_model(self):
+    process = _build(model_averages=True)
+    begun, _, num_sent = _round(process, [(-1, _A)])
+    np.testing.assert_array_equal(begun, _A)
+    assert num_sent == 1
+
+  def test_none(self):
+    begun, _, num_sent = _round(_build(model_averages=True), [], _kept((3, 1)))
+    np.testing.assert_array_equal(begun, (3, 1))
+    assert num_sent == 0
+
+
+def _scalar_model():
+  return personal_rounds.with_loss(linear_models.scalar_model(0.5))
+
+
+def _scalar_process(num_clients, **options):
+  return _build(_scalar_model, num_clients=num_clients, **options)
+
+
+class TestOneClient:
+  _DATA = ([1.0, 1.0, 2.0], [2.0, 4.0, 5.0])
+
+  def test_is_local_training_while_its_validation_loss_falls(self):
+    rounds = personal_rounds.Rounds(_scalar_process(1))
+    local = personal_rounds.Rounds(
+      build_local_only(
+        linear_models.scalar_model(0.5),
+        client_optimizer=linear_models.sgd(0.1),
+        server_optimizer=linear_models.sgd(1.0),
+      ),
+      validates=False,
+    )
+    data = [linear_models.batches(*self._DATA, 2)]
+    for _ in range(5):
+      (found,), (wanted,) = rounds.run(data), local.run(data)
+      np.testing.assert_allclose(found, wanted, rtol=1e-5)
+    assert float(found[0]) > 2
+
+  def test_keeps_its_baseline_where_it_rises(self):
+    # It trains from 0.5 towards 3 and validates at 1: from 0.5 to 0.95 the
+    # validation loss falls, from there to 1.355 it rises.
+    rounds = personal_rounds.Rounds(_scalar_process(1, rate=0.18))
+    data = [linear_models.batches([1.0], [3.0], 1)]
+    validation = [linear_models.batches([1.0], [1.0], 1)]
+    rounds.run(data, validation)
+    for n, (begun, trained) in enumerate(
+      [(0.95, 1.319), (0.95, 1.319), (0.95, 1.319)]
+    ):
+      (model,) = rounds.run(data, validation)
+      np.testing.assert_allclose(
+        rounds.kept[0]['baseline'][0], begun, rtol=1e-5
+      )
+      np.testing.assert_allclose(model[0], trained, rtol=1e-5)
+      # (L(b) - L(theta)) / |theta - b|: (0.125 - 0.00125) / 0.45 = 0.275, then
+      # (0.00125 - 0.0508805) / 0.369 = -0.1345 each time.
+      np.testing.assert_allclose(
+        rounds.kept[0]['affinity'][0], [0.275 - 0.1345 * n], rtol=1e-4
+      )
+
+
+def test_identical_clients_weigh_the_same():
+  rounds = personal_rounds.Rounds(_scalar_process(3))
+  data = [linear_models.batches([1.0, 2.0], [2.0, 3.0], 1)] * 3
+  for _ in range(3):
+    models = rounds.run(data)
+    assert len({float(model[0]) for model in models}) == 1
+  rows = [rounds.kept[n]['affinity'][0] for n in range(3)]
+  np.testing.assert_allclose(rows, rows[0][0] * np.ones((3, 3)), rtol=1e-6)
+  assert rows[0][0] > 0
+
+
+def test_clusters_find_each_other():
+  # y = 2 x or y = -2 x, with noise.
+  random = np.random.RandomState(0)
+  slopes = np.array([2, 2, 2, -2, -2, -2])
+
+  def draw(num_rows):
+    x = random.normal(size=(6, num_rows))
+    y = slopes[:, None] * x + 0.3 * random.normal(size=x.shape)
+    return [linear_models.batches(*pair, 4) for pair in zip(x, y, strict=True)]
+
+  rounds = personal_rounds.Rounds(_scalar_process(6))
+  data, validation = draw(12), draw(12)
+  for _ in range(5):
+    rounds.run(data, validation)
+  affinity = np.stack([rounds.kept[n]['affinity'][0] for n in range(6)])
+  is_same = slopes[:, None] == slopes[None, :]
+  others = ~np.eye(6, dtype=bool)
+  within = affinity[is_same & others].mean()
+  assert within > 0 > affinity[~is_same].mean()
+
+
+@pytest.mark.parametrize(
+  ('options', 'message'),
+  [
+    ({'distance': 'l3'}, '`distance` must be one of l2, l1, squared, found '),
+    ({'affinity': 'soft'}, '`affinity` must be one of raw, normalized, found '),
+    ({'num_clients': 0}, '`num_clients` must be an integer of at least 1, '),
+    ({'num_clients': None}, '`num_clients` must be an integer of at least 1, '),
+  ],
+)
+def test_arguments(options, message):
+  with pytest.raises(ValueError, match=message):
+    _build(**options)

@@ -1,0 +1,106 @@
+"""Local training only as a learning process."""
+
+import linear_models
+import numpy as np
+import personal_rounds
+import pytest
+import tensorflow_federated as tff
+
+from tff_fedfish.algorithms.fed_avg import build_fed_avg
+from tff_fedfish.algorithms.local_only import build_local_only
+from tff_fedfish.runtime.in_process_context import set_in_process_context
+
+_DATA = (
+  ([1.0, 1.0, 2.0], [2.0, 4.0, 5.0]),
+  ([1.0], [-3.0]),
+  ([], []),
+  ([1.0], [np.inf]),
+)
+
+
+@pytest.fixture(autouse=True, scope='module')
+def _in_process():
+  set_in_process_context()
+
+
+def _build(model, **options):
+  return build_local_only(
+    model,
+    client_optimizer=linear_models.sgd(0.1),
+    server_optimizer=linear_models.sgd(1.0),
+    num_local_epochs=2,
+    **options,
+  )
+
+
+def _clients():
+  return [linear_models.batches(*pair, 2) for pair in _DATA]
+
+
+def _trained(theta, x, y):
+  """Returns theta after two passes of SGD over batches of two rows."""
+  for _ in range(2):
+    for start in range(0, len(x), 2):
+      batch = slice(start, start + 2)
+      inputs, labels = np.array(x[batch]), np.array(y[batch])
+      theta = theta - 0.1 * np.mean(inputs * (theta * inputs - labels))
+  return theta
+
+
+def test_each_client_goes_on_with_its_own_sgd():
+  process = _build(linear_models.scalar_model(0.5))
+  rounds = personal_rounds.Rounds(process, validates=False)
+  theta = [0.5, 0.5]
+  for _ in range(3):
+    # Clients without data, or that are not finite, keep nothing.
+    rounds.run(_clients())
+    assert sorted(rounds.kept) == [0, 1]
+    theta = [_trained(t, *_DATA[n]) for n, t in enumerate(theta)]
+    found = [float(rounds.kept[n]['model'][0]) for n in range(2)]
+    np.testing.assert_allclose(found, theta, rtol=1e-5)
+    counts = rounds.metrics['client_work']['clients']
+    assert counts['num_empty_clients'] == 1
+    assert counts['num_non_finite_clients'] == 1
+    # The server keeps its weights, and takes no step.
+    (weight,) = process.get_model_weights(rounds.state).trainable
+    assert weight == 0.5
+    assert rounds.metrics['finalizer'] == dict(
+      update_is_non_finite=0, update_is_all_zero=0
+    )
+  assert found[0] > 2 and found[1] < -1
+
+
+def test_first_round_is_that_of_fed_avg_with_one_client():
+  data = _clients()[:1]
+  rounds = personal_rounds.Rounds(
+    _build(linear_models.scalar_model(0.5)), validates=False
+  )
+  fed_avg = build_fed_avg(
+    linear_models.scalar_model(0.5),
+    client_optimizer=linear_models.sgd(0.1),
+    server_optimizer=linear_models.sgd(1.0),
+    num_local_epochs=2,
+  )
+  (found,) = rounds.run(data)
+  state = fed_avg.next(fed_avg.initialize(), data).state
+  (expected,) = fed_avg.get_model_weights(state).trainable
+  np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+def test_kept_momentum():
+  def build(keeps):
+    return build_local_only(
+      linear_models.scalar_model(),
+      client_optimizer=tff.learning.optimizers.build_sgdm(0.1, momentum=0.5),
+      server_optimizer=linear_models.sgd(1.0),
+      keeps_optimizer_state=keeps,
+    )
+
+  # Gradient theta - 1: 0 -> 0.1 with velocity -1. Kept: -0.5 - 0.9 = -1.4, so
+  # 0.24; from zero: -0.9, so 0.19.
+  data = [linear_models.batches([1.0], [1.0], 1)]
+  for keeps, expected in ((True, 0.24), (False, 0.19)):
+    rounds = personal_rounds.Rounds(build(keeps), validates=False)
+    rounds.run(data)
+    (found,) = rounds.run(data)
+    np.testing.assert_allclose(found, [expected], rtol=1e-5)
