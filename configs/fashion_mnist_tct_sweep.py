@@ -1,6 +1,6 @@
 """TCT and FedAvg on Fashion-MNIST where every client has two of ten classes.
 
-For `fedfish sweep`: 41 rounds of each, as in `fashion_mnist_tct`, with two seeds.
+For `fedfish sweep`: 41 rounds of each, as in `fashion_mnist_tct`, two seeds.
 4 runs of 15 minutes on two CPU cores; some 3 GB of disk for each of TCT.
 
 The directory holds Fashion-MNIST's four files, as their owner publishes them.
