@@ -214,10 +214,10 @@ def test_exported(whole, small_images, tmp_path):
 
 
 def _resume(images, whole, tmp_path, damage, **settings):
-  """Damages a copy of the run after round 4, and goes on with it."""
+  """Damages a copy of the run after round 3, and goes on with it."""
   run = tmp_path / 'run'
   shutil.copytree(whole, run)
-  for round_num in (5, 6):
+  for round_num in (4, 5, 6):
     shutil.rmtree(_checkpoint(run, round_num))
   damage(feature_files.directory(run, 3))
   return _train(images, run, **settings)
@@ -297,11 +297,17 @@ def test_dry_run_says_what_phases_take(small_images, whole, capsys):
     ({'cohorts__cohort_size': 2}, '`config.cohorts.cohort_size` must be None'),
     ({'server__learning_rate': 0.5}, '`config.server.learning_rate` must be'),
     (
-      {'client_work__learning_rate_schedule': 'cosine'},
+      {
+        'client_work__learning_rate_schedule': 'cosine',
+        'client_work__schedule_rounds': 5,
+      },
       '`config.client_work.learning_rate_schedule` must be',
     ),
     (
-      {'client_work__keeps_optimizer_state': True},
+      {
+        'client_work__keeps_optimizer_state': True,
+        'client_work__momentum': 0.9,
+      },
       '`config.client_work.keeps_optimizer_state` must be False',
     ),
     (

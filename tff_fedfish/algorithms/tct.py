@@ -395,19 +395,16 @@ def begin_full_convex(
 
 
 def features_of(
-  config: 'TrainConfig', weights: tff.learning.models.ModelWeights
+  config: 'TrainConfig',
+  model: ModelSpec,
+  weights: tff.learning.models.ModelWeights,
 ) -> Callable[[Any], np.ndarray]:
   """Returns a function from a batch of images to their features.
 
   See `Method.feature_work`.
   """
-  # Late: it makes models, and their configs name this module.
-  from tff_fedfish.run import learning_setup
-
   shape = config.model_shape()
-  compute = tangent_features.build_features(
-    learning_setup.build_model(config), shape, _mask(config)
-  )
+  compute = tangent_features.build_features(model, shape, _mask(config))
   network = tuple(
     tf.convert_to_tensor(w)
     for w in tangent_features.with_drawn_head(
@@ -420,12 +417,15 @@ def features_of(
 
 
 def basis_of(
-  config: 'TrainConfig', weights: tff.learning.models.ModelWeights
+  config: 'TrainConfig',
+  model: ModelSpec,
+  weights: tff.learning.models.ModelWeights,
 ) -> Callable[[np.ndarray], dict[str, np.ndarray]]:
   """Returns a function from a client's features to its basis.
 
   See `Method.feature_work`: `vectors`, U, and `power_sums`, S_1 and S_2.
   """
+  del model
   mean, std = (np.asarray(w) for w in tuple(weights.non_trainable)[-2:])
   settings = config.algorithm
 

@@ -62,7 +62,7 @@ class ServerShapes(typing.NamedTuple):
 
   trainable: dict[str, tuple[int, ...]]
   non_trainable: dict[str, tuple[int, ...]]
-  """Of those held fixed."""
+  """Weights held fixed."""
 
 
 class FeatureSizes(typing.NamedTuple):
@@ -182,12 +182,12 @@ class Method:
     features: Whether the clients of a round compute features of their rows and
       keep them ('written'), or are fed with those that they kept ('read')
       instead of rows; 'unused': neither.
-    feature_work: 'module:function', imported late, called with the config and
-      the server's weights. With 'written' it returns a function from a batch to
-      its features, float32 [rows, num_features]. With 'read' it returns a
-      function from a client's features to arrays that the client keeps, too,
-      and is fed with: those with a row for each of its rows, by batches, and
-      those of any other size, whole. None: none.
+    feature_work: 'module:function', imported late, called with the config, the
+      config's model and the server's weights. With 'written' it returns a
+      function from a batch to its features, float32 [rows, num_features]. With
+      'read' it returns a function from a client's features to its basis, which
+      it is fed with, too: `vectors` and `power_sums` of `FeatureClient`. None:
+      clients have none.
     feature_sizes: Features of a row, and rows up to which a client keeps the
       eigenbasis of its Gram matrix, too. None: it keeps neither.
     takes_num_clients: Whether the builder takes `num_clients`, the number of

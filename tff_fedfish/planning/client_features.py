@@ -23,7 +23,7 @@ class FeaturesOnDisk:
   """Size of the features of a run."""
 
   num_features: int
-  """Of a row."""
+  """Features of a row."""
   num_rows: int
   """Rows of all clients."""
   feature_bytes: int

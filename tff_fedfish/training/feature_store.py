@@ -14,7 +14,12 @@ from tff_fedfish.methods.method import load
 from tff_fedfish.planning import client_features
 from tff_fedfish.printing import format_bytes
 from tff_fedfish.progress import Stages
-from tff_fedfish.run import checkpoints, feature_files, round_metrics
+from tff_fedfish.run import (
+  checkpoints,
+  feature_files,
+  learning_setup,
+  round_metrics,
+)
 from tff_fedfish.run.client_state_files import RoundStates
 from tff_fedfish.run.cohort_data import TrainingClient
 from tff_fedfish.run.feature_files import FeatureClient
@@ -147,6 +152,12 @@ class FeatureStore(RoundCallback):
     files = feature_files.entries(self._path)
     return {'features': feature_files.digest(files)}
 
+  def _feature_work(self, weights):
+    """Returns the function of `Method.feature_work`."""
+    config = self._run.config
+    model = learning_setup.build_model(config)
+    return load(self._method.feature_work)(config, model, weights)
+
   def _rows_of(self, client):
     """Returns all rows of a client, each once, in the order of the round."""
     return dataclasses.replace(
@@ -172,7 +183,7 @@ class FeatureStore(RoundCallback):
   def _write_features(self, state, clients, should_stop):
     run = self._run
     weights = run.process.get_model_weights(state)
-    compute = load(self._method.feature_work)(run.config, weights)
+    compute = self._feature_work(weights)
     self._path.parent.mkdir(exist_ok=True)
     if self._path.exists():
       # Of a round that was given up after its features.
@@ -215,7 +226,7 @@ class FeatureStore(RoundCallback):
     run = self._run
     max_rows = self._method.feature_sizes(run.config).max_gram_rows
     weights = run.process.get_model_weights(run.position.state)
-    compute = load(self._method.feature_work)(run.config, weights)
+    compute = self._feature_work(weights)
     self._bases.parent.mkdir(exist_ok=True)
     self._writer = RoundStates(self._bases)
     for index, (name, entry) in enumerate(
