@@ -48,6 +48,7 @@ setuptools.setup(
   install_requires=[
     'apache-beam==2.77.0',
     'dataset-grouper==0.3.0',
+    'dp-accounting',
     'google-crc32c',
     'idna',
     'jinja2',

@@ -39,6 +39,10 @@ _TappedLogits = Callable[
 ]
 
 
+# (logits of `tapped_logits`, x) -> what the model's loss takes.
+_Predictions = Callable[[tf.Tensor, Any], Any]
+
+
 @dataclasses.dataclass(frozen=True)
 class ModelSpec:
   """A FunctionalModel whose initial weights are drawn, not stored.
@@ -75,6 +79,10 @@ class ModelSpec:
   positions], 1 or 0; an image has one position. The tap is called for every one
   of `layers`, in the graph of the caller; the model is not in training. None:
   the model has no taps."""
+  predictions: _Predictions | None = None
+  """(logits, x) -> predictions, what the loss and the metrics of
+  `functional_model` take. The logits are as `tapped_logits` makes them, or any
+  others of the same shape. None: the model has no taps."""
 
 
 def build_language_model(
@@ -149,6 +157,16 @@ def build_language_model(
     logits = transformer.logits(config, model_weights[0], inputs, tap=tap)
     return logits, _target_mask(logits, num_targets)
 
+  def predictions(logits, x):
+    targets = _tokens(x)[:, 1:]
+    hits = tf.argmax(logits, axis=-1, output_type=targets.dtype) == targets
+    return collections.OrderedDict(
+      token_loss=tf.nn.sparse_softmax_cross_entropy_with_logits(
+        targets, logits
+      ),
+      token_correct=tf.cast(hits, tf.float32),
+    )
+
   def per_target(output, num_targets):
     mask = _target_mask(output['token_loss'], num_targets)
     return output['token_loss'], output['token_correct'], mask
@@ -176,6 +194,7 @@ def build_language_model(
     features=features,
     layers=layers_of(config),
     tapped_logits=tapped_logits,
+    predictions=predictions,
   )
 
 
@@ -259,6 +278,33 @@ def build_image_model(
     features=features,
     layers=layers_of(config),
     tapped_logits=tapped_logits,
+    predictions=lambda logits, unused_x: logits[:, 0],
+  )
+
+
+def with_predictions(
+  model: tff.learning.models.FunctionalModel,
+  weights: Any,
+  predict_on_batch: Callable[..., Any],
+) -> tff.learning.models.FunctionalModel:
+  """Returns a model with the same batches, loss and metrics as another.
+
+  Args:
+    model: The other model.
+    weights: Specs of (trainable, non_trainable).
+    predict_on_batch: (weights, x, training) -> what the model's loss takes; a
+      `tf.function`.
+  """
+  return tff.learning.models.FunctionalModel(
+    initial_weights=weights,
+    predict_on_batch_fn=predict_on_batch,
+    loss_fn=model.loss,
+    metrics_fns=(
+      model.initialize_metrics_state,
+      model.update_metrics_state,
+      model.finalize_metrics,
+    ),
+    input_spec=model.input_spec,
   )
 
 

@@ -96,13 +96,25 @@ _MNIST = (
 )
 
 
-def _partition(place, **settings):
+def _partition(place, write=lambda corpus: None, **settings):
   corpus = small_image_runs.write_corpus(place.directory / 'fashion')
+  write(corpus)
   return _arguments(
     corpus,
     data__corpus='fashion_mnist',
     **{f'partition__{name}': value for name, value in settings.items()},
   )
+
+
+def _blacken(corpus):
+  """Leaves one image, many times."""
+  for side, sizes in (
+    ('train', small_image_runs.TRAIN_SIZES),
+    ('t10k', small_image_runs.TEST_SIZES),
+  ):
+    num = sum(sizes.values())
+    content = _idx('uint8', num, 28, 28, values=bytes(num * 28 * 28))
+    _write(f'{side}-images-idx3-ubyte', content)(corpus)
 
 
 _PARTITIONS = {
@@ -130,8 +142,20 @@ _PARTITIONS = {
     clusters='pixels',
     num_clusters=99,
   ),
-  "must be 'labels' or 'pixels', or a CSV file": dict(
+  'is 2, but k-means finds only 1': dict(
+    write=_blacken,
+    scheme='latent_distributions',
+    num_clients=2,
+    clusters='pixels',
+    num_clusters=2,
+  ),
+  "but '/nowhere/a.csv' cannot be read": dict(
     scheme='latent_distributions', num_clients=10, clusters='/nowhere/a.csv'
+  ),
+  'images, but': dict(
+    scheme='latent_distributions',
+    num_clients=10,
+    clusters=small_image_runs.CONFIG,
   ),
   f'must not exceed the {_NUM_TRAIN} examples, found 2 x 100': dict(
     scheme='per_class_over_clients', num_clients=2, alpha=1, min_examples=100

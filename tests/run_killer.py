@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+import types
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
@@ -51,6 +52,7 @@ class Killer:
     settings: Mapping[str, Any],
     *,
     written: str = 'client_states',
+    runs: types.ModuleType = small_runs,
   ):
     """Starts nothing yet.
 
@@ -59,6 +61,7 @@ class Killer:
       workdir: The run's directory.
       settings: As for `small_runs.overrides`.
       written: Directory of what clients keep or upload.
+      runs: Module of the config and its overrides.
     """
     self._workdir = workdir
     self._num_rounds = settings['training__num_rounds']
@@ -67,8 +70,8 @@ class Killer:
     self._checkpoints = workdir / 'checkpoints'
     self._errors = workdir.with_suffix('.log')
     command = [sys.executable, '-m', 'tff_fedfish', 'train']
-    command += ['--config', small_runs.CONFIG, '--workdir', str(workdir)]
-    self._command = command + small_runs.overrides(*inputs, **settings)
+    command += ['--config', runs.CONFIG, '--workdir', str(workdir)]
+    self._command = command + runs.overrides(*inputs, **settings)
 
   def start_and_kill(self, moment: Moment) -> Phase | None:
     """Returns what the process was killed in, None if it ended before."""

@@ -75,6 +75,7 @@ def _import_problem(importer: str, imported: _Import) -> str:
     or _is_in(importer, 'tff_fedfish.batch_gradients')
     or _is_in(importer, 'tff_fedfish.curvature')
     or _is_in(importer, 'tff_fedfish.local_training')
+    or _is_in(importer, 'tff_fedfish.tangent_features')
     or _is_in(importer, 'tff_fedfish.mathematics')
   ) and importer != 'models.functional_model'
   is_method = importer.rpartition('.')[0] == _METHODS
@@ -122,6 +123,7 @@ def _answers_at_once(importer: str) -> bool:
     'models.layers',
     'models.transformer_config',
     'tff_fedfish.curvature_shapes',
+    'tff_fedfish.tangent_shapes',
     'tff_fedfish.doctor',
     'tff_fedfish.environment',
     'tff_fedfish.errors',
@@ -201,7 +203,9 @@ def test_no_file_breaks_a_rule():
     ('tff_fedfish.fisher_diagonal', 'import tensorflow_federated', 'pure'),
     ('tff_fedfish.local_training', 'import tensorflow_federated', 'pure'),
     ('tff_fedfish.curvature', 'import tensorflow_federated', 'pure'),
+    ('tff_fedfish.tangent_features', 'import tensorflow_federated', 'pure'),
     ('tff_fedfish.curvature_shapes', 'import tensorflow', 'TensorFlow late'),
+    ('tff_fedfish.tangent_shapes', 'import tensorflow', 'TensorFlow late'),
     (
       'tff_fedfish.algorithms.fed_avg',
       'from tff_fedfish.algorithms.fed_fish import build_fed_fish',

@@ -6,8 +6,12 @@ in the totals. The few scalars that go along are not counted.
 """
 
 import dataclasses
+import typing
 
 from tff_fedfish.methods.method import Traffic
+
+if typing.TYPE_CHECKING:
+  from tff_fedfish.config.schema import TrainConfig
 
 # Of float32.
 BYTES_PER_WEIGHT = 4
@@ -25,6 +29,36 @@ class Communication:
   """Bytes uploaded by all clients of all cohorts."""
   total_bytes: int
   """Bytes uploaded and downloaded so far."""
+
+
+def until_round(config: 'TrainConfig', num_rounds: int) -> Traffic:
+  """Returns the models that a client sends and receives in the first rounds."""
+  parts = []
+  for phase in config.phases:
+    last = num_rounds if phase.last_round is None else phase.last_round
+    count = min(last, num_rounds) - phase.first_round + 1
+    parts.append((max(count, 0), phase.method.traffic(config)))
+  parts = parts or [(num_rounds, config.method.traffic(config))]
+  return Traffic(
+    sum(count * sent.uplink for count, sent in parts),
+    sum(count * sent.downlink for count, sent in parts),
+  )
+
+
+def phase_lines(config: 'TrainConfig') -> tuple[str, ...]:
+  """Returns a line on each phase: its rounds, and what a client sends."""
+  lines = []
+  for phase in config.phases:
+    last = phase.last_round or config.training.num_rounds
+    if phase.last_round is not None and last < phase.first_round:
+      continue
+    sent = phase.method.traffic(config)
+    lines.append(
+      f'Phase {phase.name!r}, rounds {phase.first_round} to {last}: '
+      f'{sent.uplink:.4g} models up and {sent.downlink:.4g} down a round and '
+      'client.'
+    )
+  return tuple(lines)
 
 
 def after_rounds(

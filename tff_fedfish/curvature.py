@@ -145,6 +145,28 @@ def group_product(
   return total
 
 
+def inputs_by_position(layer: Layer, inputs: tf.Tensor) -> tf.Tensor:
+  """Returns a, the inputs that V of a layer multiplies at every position.
+
+  Args:
+    layer: No embedding of tokens or of positions.
+    inputs: See `models.layers.Tap`.
+
+  Returns:
+    Float32 [rows, positions, fan_in].
+  """
+  if layer.window is not None:
+    inputs = kfac.patches(inputs, **layer.window._asdict())
+  return by_position(inputs)
+
+
+def by_position(values: tf.Tensor) -> tf.Tensor:
+  """Returns [rows, ..., features] as float32 [rows, positions, features]."""
+  *sizes, width = values.shape[1:]
+  values = tf.reshape(values, [-1, math.prod(sizes), width])
+  return tf.cast(values, tf.float32)
+
+
 class _Taps(NamedTuple):
   """Inputs and gradients of all layers for one batch.
 
@@ -297,20 +319,11 @@ def _label_seed(batch, seed, step):
 def _of_layer(layer, taps):
   """Returns a layer's inputs and, per label, gradients by position."""
   inputs = taps.inputs[layer.tap]
-  if layer.window is not None:
-    inputs = kfac.patches(inputs, **layer.window._asdict())
-  elif layer.kind not in ('embedding', 'positions'):
-    inputs = _by_position(inputs)
+  if layer.kind not in ('embedding', 'positions'):
+    inputs = inputs_by_position(layer, inputs)
   start, end = layer.columns or (0, layer.fan_out)
   gradients = [
-    _by_position(of_label[layer.tap])[..., start:end]
+    by_position(of_label[layer.tap])[..., start:end]
     for of_label in taps.gradients
   ]
   return inputs, gradients
-
-
-def _by_position(values):
-  """Returns float32 [rows, positions, features]."""
-  *sizes, width = values.shape[1:]
-  values = tf.reshape(values, [-1, math.prod(sizes), width])
-  return tf.cast(values, tf.float32)

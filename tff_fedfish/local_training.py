@@ -8,7 +8,9 @@ anything with `predict_on_batch`, `loss` and the metrics functions of
 The order inside a step is fixed:
 
   1. the mean data loss of the batch, plus `extra_loss`
-  2. its gradient; that of the data loss only goes to the `observer`
+  2. its gradient; that of the data loss only goes to the `observer`. Or in
+     place of both steps `gradient_of`, whose result also is what the `observer`
+     is given, as in DP-SGD (`private_gradients.py`)
   3. `correct_gradient`
   4. the optimizer, which clips what it is given and decays the weights
 
@@ -28,6 +30,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from tff_fedfish.batch_gradients import (
+  BatchGradients,
   BatchOutput,
   ExtraLoss,
   batch_gradients,
@@ -62,6 +65,22 @@ class GradientObserver(NamedTuple):
 
 # (gradients, weights) -> gradients.
 CorrectGradient = Callable[[Structure, Structure], Structure]
+
+# As `batch_gradients` up to its metrics, then the number of the step, an int32
+# scalar that counts from 0, and the keywords `prepare` and `extra_loss`.
+GradientOf = Callable[..., BatchGradients]
+
+
+class DrawnSteps(NamedTuple):
+  """A dataset that holds the batches of all steps, in place of one pass.
+
+  Attributes:
+    num_examples: Int64 scalar, the rows that they were drawn from.
+    num_unobserved: Int64 scalar, the first steps, which no observer sees.
+  """
+
+  num_examples: tf.Tensor
+  num_unobserved: tf.Tensor
 
 
 class LocalResult(NamedTuple):
@@ -104,6 +123,8 @@ def train(
   extra_loss: ExtraLoss | None = None,
   correct_gradient: CorrectGradient | None = None,
   observer: GradientObserver | None = None,
+  gradient_of: GradientOf | None = None,
+  drawn: DrawnSteps | None = None,
 ) -> LocalResult:
   """Trains on one client's data: E passes of batch steps.
 
@@ -132,6 +153,12 @@ def train(
     observer: Hook on the gradients of the last pass. With a limit or with
       `REPEATED` rows: of the last ceil(n / B) steps, n the `num_examples` of
       the result and B the rows of a full batch.
+    gradient_of: Replacement for the gradient of a batch, see the module.
+      `micro_batch_size` is not read with it.
+    drawn: Says that `dataset` holds the batches of all steps, such as drawn
+      ones, some of them without rows: neither `num_local_epochs` nor
+      `num_local_steps` is read, and the result has its `num_examples`. None: it
+      holds one pass.
 
   Returns:
     The result. A dataset without batches leaves the weights as they were and
@@ -142,10 +169,13 @@ def train(
   )
   if optimizer_state is None:
     optimizer_state = optimizer.initialize(specs)
-  steps = _whole_passes(dataset, num_local_epochs, observer is not None)
-  if num_local_steps is not None or _has_feature(
+  if drawn is not None:
+    steps = _drawn_steps(dataset, drawn, observer is not None)
+  elif num_local_steps is None and not _has_feature(
     dataset.element_spec, REPEATED
   ):
+    steps = _whole_passes(dataset, num_local_epochs, observer is not None)
+  else:
     steps = _limited_steps(
       dataset, num_local_epochs, num_local_steps, observer is not None
     )
@@ -160,18 +190,34 @@ def train(
 
   def step(state, batch, is_observed):
     weights, optimizer_state, metrics, num_examples, loss_sum, num_steps = state
-    found = batch_gradients(
-      model,
-      weights,
-      non_trainable,
-      batch,
-      metrics,
-      training=True,
-      micro_batch_size=micro_batch_size,
-      prepare=lambda part: at_step(part, num_steps),
-      extra_loss=extra_loss,
-      with_data=is_observed,
-    )
+
+    def prepare(part):
+      return at_step(part, num_steps)
+
+    if gradient_of is not None:
+      found = gradient_of(
+        model,
+        weights,
+        non_trainable,
+        batch,
+        metrics,
+        num_steps,
+        prepare=prepare,
+        extra_loss=extra_loss,
+      )
+    else:
+      found = batch_gradients(
+        model,
+        weights,
+        non_trainable,
+        batch,
+        metrics,
+        training=True,
+        micro_batch_size=micro_batch_size,
+        prepare=prepare,
+        extra_loss=extra_loss,
+        with_data=is_observed,
+      )
     gradients = found.total
     if correct_gradient is not None:
       gradients = correct_gradient(gradients, weights)
@@ -182,7 +228,7 @@ def train(
       weights,
       optimizer_state,
       found.metrics,
-      num_examples + found.num_examples,
+      num_examples + num_rows(batch),
       loss_sum + tf.cast(found.loss, tf.float32),
       num_steps + 1,
     )
@@ -288,6 +334,16 @@ def _whole_passes(dataset, num_local_epochs, has_observer):
   if num_local_epochs > 1:
     unobserved = dataset.repeat(num_local_epochs - 1)
   return _Steps(unobserved, dataset, dataset, None)
+
+
+@tf.autograph.experimental.do_not_convert
+def _drawn_steps(dataset, drawn, has_observer):
+  if not has_observer:
+    return _Steps(dataset, None, dataset, drawn.num_examples)
+  first = drawn.num_unobserved
+  return _Steps(
+    dataset.take(first), dataset.skip(first), dataset, drawn.num_examples
+  )
 
 
 def _limited_steps(dataset, num_local_epochs, num_local_steps, has_observer):

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from models.transformer_config import PRESETS
 from tff_fedfish.config import data_settings as config_data
 from tff_fedfish.config import optimizer_settings as config_work
+from tff_fedfish.config import privacy_settings as config_privacy
 from tff_fedfish.config import schema as config_lib
 from tff_fedfish.config_fields import ConfigError
 from tff_fedfish.errors import UserError
@@ -60,7 +61,7 @@ def test_defaults_are_the_documented_ones():
   assert config.server.epsilon == 1e-7
   assert config.client_splits.held_out_fraction == 0.1
   assert config.data.drop_short_block is False
-  assert len(set(dataclasses.astuple(config.seeds))) == 5
+  assert len(set(dataclasses.astuple(config.seeds))) == 6
   assert config.data.corpus == 'grouped_text'
   assert config.partition.scheme is None
   assert config.training.start_from is None
@@ -347,7 +348,13 @@ def test_every_setting_is_explained():
 
   body = [
     node
-    for module in (config_lib, config_data, config_work, settings)
+    for module in (
+      config_lib,
+      config_data,
+      config_work,
+      config_privacy,
+      settings,
+    )
     for node in ast.parse(inspect.getsource(module)).body
   ]
   sections = {

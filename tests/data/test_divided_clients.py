@@ -208,6 +208,9 @@ class TestParts:
     assert _arrays(found) == _arrays(expected)
 
   def test_twins(self):
+    # The corpus leaves out a client without images, as it does c and test-c.
+    twins = {b'b': b'test-b', b'a': b'test-c'}
+    assert len(_divided(_images(), test_twins=twins).test_sequences(b'a')) == 0
     divided = _divided(_images(), test_twins={b'b': b'test-b'})
     assert _numbers(divided.test_sequences(b'b')) == [15, 16, 17]
     # None of its own rows is for testing, and a has no twin.

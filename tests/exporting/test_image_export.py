@@ -17,7 +17,7 @@ from models.image_model_config import (
   emnist_cnn_shapes,
 )
 from tff_fedfish.cli.main import main
-from tff_fedfish.exporting import model_card
+from tff_fedfish.exporting import export, model_card
 from tff_fedfish.exporting.saved_model import write_saved_model
 from tff_fedfish.exporting.trained_model import load_trained_model
 from tff_fedfish.run import checkpoints
@@ -166,6 +166,21 @@ class TestModelCard:
     assert 'tf.zeros([1, 28, 28, 1], tf.uint8)' in card
     for word in ('text', 'partition', 'vocabulary', 'documents'):
       assert word not in card, word
+
+  def test_clusters_of_a_file_are_named_without_its_path(self, model):
+    config = model.config
+    data = dataclasses.replace(config.data, corpus='mnist')
+    partition = dataclasses.replace(
+      config.partition,
+      scheme='latent_distributions',
+      num_clients=20,
+      clusters='/home/me/mine.csv',
+    )
+    config = dataclasses.replace(config, data=data, partition=partition)
+    model = dataclasses.replace(model, config=config)
+    assert '| `partition.clusters` | mine.csv |' in _card(model)
+    run = export.json_config(model)['run']
+    assert run['partition']['clusters'] == 'mine.csv'
 
   def test_safetensors_alone_say_what_the_network_takes(self, model):
     card = _card(model)

@@ -237,6 +237,40 @@ class TestWords:
     assert _rows(card)['client_work.max_delta_norm'] == ['0.25']
     assert 'algorithm.max_mass_ratio' not in _rows(card)
 
+  def test_privacy_of_dp_sgd(self, run):
+    config = json.loads((run / 'config.json').read_text())
+    small_runs.forget_fingerprints(run)
+    config['algorithm']['fisher_estimator'] = 'last_epoch'
+    config['local_privacy'] = {'clip_norm': 0.5}
+    (run / 'config.json').write_text(json.dumps(config))
+    clipped = (
+      'Clients trained by DP-SGD: the gradient of every row (a sequence or an '
+      'image) was clipped to the norm 0.5'
+    )
+    only_clipped = f'{clipped}, but no noise was added: there is no formal'
+    assert only_clipped in _in_one_line(_card(run))
+    config['local_privacy']['noise_multiplier'] = 2.0
+    (run / 'config.json').write_text(json.dumps(config))
+    metrics = run / 'metrics.csv'
+    head, *lines = metrics.read_text().splitlines()
+    names = 'privacy/epsilon_mean,privacy/epsilon_max'
+    lines = [f'{line},0.5,1.25' for line in lines]
+    metrics.write_text('\n'.join([f'{head},{names}', *lines, '']))
+    card = _card(run)
+    found = _in_one_line(card)
+    assert (
+      f'{clipped}, and noise with the multiplier 2 was added to their sums. '
+      'For one row of a client, epsilon is at most 1.25 and 0.5 on average at '
+      'delta 1e-05, over the clients that took part.'
+    ) in found
+    assert 'batches were shuffled, so that it is not a guarantee.' in found
+    assert _rows(card)['local_privacy.noise_multiplier'] == ['2.0']
+    assert 'seeds.privacy_seed' not in _rows(card)
+    config['local_privacy']['sampling'] = 'poisson'
+    (run / 'config.json').write_text(json.dumps(config))
+    found = _in_one_line(_card(run))
+    assert 'drawn by Poisson sampling, as that assumes.' in found
+
   def test_what_fed_fish_sums(self, card):
     assert (
       'The server took sums over the clients of a round, of their '

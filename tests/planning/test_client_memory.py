@@ -44,6 +44,18 @@ def test_fed_avg_by_hand():
   }
 
 
+def test_dp_sgd_takes_one_row_and_three_models():
+  # One row of 4 tokens: half of the activations, scores and logits.
+  held = {'client weights': 720, 'clipped gradients': 2160}
+  forward = {part: size // 2 for part, size in _FORWARD.items()}
+  private = {'local_privacy__clip_norm': 1.0}
+  assert _moments(algorithm__name='fed_avg', **private) == {
+    # Half of 4864 and of 3672.
+    'local step, forward': held | forward | {'allocator': 2432},
+    'local step, backward': held | {'gradients': 792, 'allocator': 1836},
+  }
+
+
 def test_last_epoch_has_no_delta_yet():
   moments = _moments(algorithm__fisher_estimator='last_epoch')
   assert set(moments) == {'local step, forward', 'local step, backward'}

@@ -64,6 +64,17 @@ def test_single_sequences_are_timed_as_such(_stopwatch):
   assert measured.step_after_training == pytest.approx(12 - 6.54 + 3.27)
 
 
+def test_rows_of_dp_sgd_are_timed_one_by_one(_stopwatch):
+  config = planned_configs.by_hand(
+    algorithm__name='fed_avg', local_privacy__clip_norm=1.0
+  )
+  measured = step_time.measure(config, num_repeats=3)
+  assert _stopwatch == [(1, 1)]
+  # N = 180: two rows of 7 + 2 + 1 less the optimizer's 3.6 and with a square's
+  # 1.8, and the optimizer once.
+  assert measured.local_step == pytest.approx(2 * (10 - 3.6 + 1.8) + 3.6)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
   'method', ['fed_avg', 'fed_fish', 'own_methods.noisy_mean']

@@ -116,7 +116,7 @@ def test_curves_leave_out_rounds_without_a_finite_value(tmp_path, write_run):
   )
   [loss, *_] = _curves(runs)
   assert '8.000 at round 0, 7.000 at round 2.' in loss.alternative_text
-  assert loss.caption.endswith('No such values yet: FedAvg, E = 1.')
+  assert loss.caption.endswith('No such values: FedAvg, E = 1.')
 
 
 def test_no_curve_without_values(tmp_path, write_run):

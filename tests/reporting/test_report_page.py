@@ -370,6 +370,7 @@ def test_one_run_has_all_that_one_run_can_have(pair, drawn):
     'learning-curves': 3,
     'personalization': 2,
     'transfer': 2,
+    'own-tests': 0,
     'clients': 2,
     'local-epochs': 0,
     'barrier': 1,

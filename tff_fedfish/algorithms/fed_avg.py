@@ -11,6 +11,7 @@ decentralized data"; Reddi et al. (2021), "Adaptive federated optimization".
 import tensorflow_federated as tff
 
 from tff_fedfish.algorithms.slots.compose import Model, compose
+from tff_fedfish.mathematics.privacy import LocalPrivacy
 
 
 def build_fed_avg(
@@ -26,6 +27,7 @@ def build_fed_avg(
   num_local_steps: int | None = None,
   micro_batch_size: int | None = None,
   keeps_optimizer_state: bool = False,
+  local_privacy: LocalPrivacy | None = None,
 ) -> tff.learning.templates.LearningProcess:
   """Builds FedAvg.
 
@@ -50,6 +52,7 @@ def build_fed_avg(
       1; their gradients are averaged. None: all.
     keeps_optimizer_state: Whether clients keep the state of their optimizer
       between rounds; the process is a `StatefulLearningProcess` then.
+    local_privacy: Makes clients train by DP-SGD, see `compose`. None: not.
 
   Returns:
     The learning process; metrics `client_work`, `aggregator`, `finalizer`.
@@ -69,5 +72,6 @@ def build_fed_avg(
     max_delta_norm=max_delta_norm,
     num_local_steps=num_local_steps,
     micro_batch_size=micro_batch_size,
+    local_privacy=local_privacy,
     keeps_optimizer_state=keeps_optimizer_state,
   )

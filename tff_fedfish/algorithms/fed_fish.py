@@ -26,6 +26,7 @@ from tff_fedfish.algorithms.slots.fisher_weighted_mean import (
   FisherWeightedMeanFactory,
 )
 from tff_fedfish.errors import require, require_one_of
+from tff_fedfish.mathematics.privacy import LocalPrivacy
 
 FISHER_ESTIMATORS = ('extra_pass', 'last_epoch', 'example_sq', 'true')
 FISHER_ESTIMATORS += ('second_moment',)
@@ -58,6 +59,7 @@ def build_fed_fish(
   num_local_steps: int | None = None,
   micro_batch_size: int | None = None,
   keeps_optimizer_state: bool = False,
+  local_privacy: LocalPrivacy | None = None,
 ) -> tff.learning.templates.LearningProcess:
   """Builds FedFish.
 
@@ -118,6 +120,7 @@ def build_fed_fish(
     micro_batch_size: Rows of a batch that pass through the model at a time, >=
       1; their gradients are averaged before they are squared. None: all.
     keeps_optimizer_state: See `build_fed_avg`; not with 'second_moment'.
+    local_privacy: See `build_fed_avg`.
 
   Returns:
     The learning process; metrics `client_work`, `aggregator`, `finalizer`.
@@ -153,6 +156,7 @@ def build_fed_fish(
     client_weighting=client_weighting,
     max_delta_norm=max_delta_norm,
     num_local_steps=num_local_steps,
+    local_privacy=local_privacy,
     micro_batch_size=micro_batch_size,
     keeps_optimizer_state=keeps_optimizer_state,
   )
@@ -163,6 +167,9 @@ def build_fed_fish(
       aggregation_factory=tff.aggregators.MeanFactory(no_nan_division=True),
       **shared,
     )
+  wanted = "'last_epoch' with local_privacy: others read data without noise"
+  is_noised = local_privacy is None or fisher_estimator == 'last_epoch'
+  require(is_noised, 'fisher_estimator', wanted, fisher_estimator)
   flags = _flags(model, plain_mean_tensors)
 
   @tf.autograph.experimental.do_not_convert

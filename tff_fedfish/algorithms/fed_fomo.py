@@ -13,6 +13,7 @@ from tff_fedfish.algorithms.slots.client_io import KeptSlot
 from tff_fedfish.algorithms.slots.compose import Model, OwnModel, compose
 from tff_fedfish.errors import require, require_one_of
 from tff_fedfish.mathematics import fomo
+from tff_fedfish.mathematics.privacy import LocalPrivacy
 from tff_fedfish.runtime.client_data import CANDIDATES, VALIDATION
 
 AFFINITIES = ('raw', 'normalized')
@@ -33,6 +34,7 @@ def build_fed_fomo(
   ),
   num_local_steps: int | None = None,
   micro_batch_size: int | None = None,
+  local_privacy: LocalPrivacy | None = None,
 ) -> tff.learning.templates.LearningProcess:
   """Builds FedFomo.
 
@@ -59,6 +61,7 @@ def build_fed_fomo(
     client_weighting: See `build_fed_avg`; it weighs nothing.
     num_local_steps: See `build_fed_avg`.
     micro_batch_size: See `build_fed_avg`.
+    local_privacy: See `build_fed_avg`.
 
   Returns:
     The learning process, a `StatefulLearningProcess` with `personal_models`.
@@ -162,4 +165,5 @@ def build_fed_fomo(
     kept_slots=slots,
     num_local_steps=num_local_steps,
     micro_batch_size=micro_batch_size,
+    local_privacy=local_privacy,
   )

@@ -19,6 +19,7 @@ from tff_fedfish.algorithms.slots.client_work import MethodState
 from tff_fedfish.algorithms.slots.compose import Model, compose
 from tff_fedfish.errors import require, require_one_of
 from tff_fedfish.mathematics import adaptive_mu
+from tff_fedfish.mathematics.privacy import LocalPrivacy
 
 ADAPTATIONS = ('none', *adaptive_mu.RULES)
 
@@ -40,6 +41,7 @@ def build_fed_prox(
   num_local_steps: int | None = None,
   micro_batch_size: int | None = None,
   keeps_optimizer_state: bool = False,
+  local_privacy: LocalPrivacy | None = None,
 ) -> tff.learning.templates.LearningProcess:
   """Builds FedProx.
 
@@ -63,6 +65,7 @@ def build_fed_prox(
     num_local_steps: See `build_fed_avg`.
     micro_batch_size: See `build_fed_avg`.
     keeps_optimizer_state: See `build_fed_avg`.
+    local_privacy: See `build_fed_avg`.
 
   Returns:
     The learning process; metrics `client_work`, `aggregator`, `finalizer`. With
@@ -75,6 +78,9 @@ def build_fed_prox(
   require(0 <= mu < math.inf, 'mu', 'a number of at least 0', mu)
   require_one_of('adaptation', adaptation, ADAPTATIONS)
   require(0 < mu_step < math.inf, 'mu_step', 'a number above 0', mu_step)
+  wanted = "'none' with local_privacy: rules read losses, which have no noise"
+  is_private = local_privacy is not None and adaptation != 'none'
+  require(not is_private, 'adaptation', wanted, adaptation)
   is_count = isinstance(patience, int) and patience >= 1
   require(is_count, 'patience', 'an integer of at least 1', patience)
 
@@ -127,5 +133,6 @@ def build_fed_prox(
     max_delta_norm=max_delta_norm,
     num_local_steps=num_local_steps,
     micro_batch_size=micro_batch_size,
+    local_privacy=local_privacy,
     keeps_optimizer_state=keeps_optimizer_state,
   )

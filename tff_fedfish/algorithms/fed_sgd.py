@@ -17,6 +17,7 @@ import tensorflow_federated as tff
 
 from tff_fedfish import local_training
 from tff_fedfish.algorithms.slots.compose import Model, TrainedClient, compose
+from tff_fedfish.mathematics.privacy import LocalPrivacy
 
 
 def build_fed_sgd(
@@ -31,6 +32,7 @@ def build_fed_sgd(
   max_delta_norm: float | None = None,
   num_local_steps: int | None = None,
   micro_batch_size: int | None = None,
+  local_privacy: LocalPrivacy | None = None,
 ) -> tff.learning.templates.LearningProcess:
   """Builds FedSGD.
 
@@ -47,6 +49,7 @@ def build_fed_sgd(
       None: no bound.
     num_local_steps: Must be None.
     micro_batch_size: See `build_fed_avg`.
+    local_privacy: See `build_fed_avg`.
 
   Returns:
     The learning process; metrics `client_work`, `aggregator`, `finalizer`.
@@ -62,19 +65,23 @@ def build_fed_sgd(
     )
 
   def build_observer(trainable):
-    def observe(sums, gradients, num_examples):
-      return tf.nest.map_structure(
+    def observe(observation, gradients, num_examples):
+      sums, count = observation
+      sums = tf.nest.map_structure(
         lambda s, g: s + tf.cast(num_examples, g.dtype) * g, sums, gradients
       )
+      return sums, count + num_examples
 
     zeros = tf.nest.map_structure(tf.zeros_like, trainable)
-    return local_training.GradientObserver(zeros, observe)
+    return local_training.GradientObserver(
+      (zeros, tf.constant(0, tf.int64)), observe
+    )
 
   def make_update(client: TrainedClient):
-    num_examples = client.local.num_examples
+    # Of DP-SGD, whose batches count alike, not the rows.
+    sums, count = client.local.observation
     gradient = tf.nest.map_structure(
-      lambda s: tf.math.divide_no_nan(s, tf.cast(num_examples, s.dtype)),
-      client.local.observation,
+      lambda s: tf.math.divide_no_nan(s, tf.cast(count, s.dtype)), sums
     )
     return client.bounded(gradient)
 
@@ -92,6 +99,7 @@ def build_fed_sgd(
     build_observer=build_observer,
     max_delta_norm=max_delta_norm,
     micro_batch_size=micro_batch_size,
+    local_privacy=local_privacy,
   )
 
 

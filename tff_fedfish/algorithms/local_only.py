@@ -8,6 +8,7 @@ import tensorflow_federated as tff
 
 from tff_fedfish.algorithms.slots.client_io import KeptSlot
 from tff_fedfish.algorithms.slots.compose import Model, OwnModel, compose
+from tff_fedfish.mathematics.privacy import LocalPrivacy
 
 
 def build_local_only(
@@ -22,6 +23,7 @@ def build_local_only(
   num_local_steps: int | None = None,
   micro_batch_size: int | None = None,
   keeps_optimizer_state: bool = False,
+  local_privacy: LocalPrivacy | None = None,
 ) -> tff.learning.templates.LearningProcess:
   """Builds local training: clients go on with the models they trained last.
 
@@ -34,6 +36,7 @@ def build_local_only(
     num_local_steps: See `build_fed_avg`.
     micro_batch_size: See `build_fed_avg`.
     keeps_optimizer_state: See `build_fed_avg`.
+    local_privacy: See `build_fed_avg`.
 
   Returns:
     The learning process, a `StatefulLearningProcess` with `personal_models`;
@@ -54,4 +57,5 @@ def build_local_only(
     keeps_optimizer_state=keeps_optimizer_state,
     num_local_steps=num_local_steps,
     micro_batch_size=micro_batch_size,
+    local_privacy=local_privacy,
   )

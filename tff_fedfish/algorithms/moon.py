@@ -21,6 +21,7 @@ from tff_fedfish.algorithms.slots.compose import compose
 from tff_fedfish.batch_gradients import split_batch
 from tff_fedfish.errors import require
 from tff_fedfish.mathematics.contrastive import contrastive_loss
+from tff_fedfish.mathematics.privacy import LocalPrivacy
 
 
 def build_moon(
@@ -38,6 +39,7 @@ def build_moon(
   num_local_steps: int | None = None,
   micro_batch_size: int | None = None,
   keeps_optimizer_state: bool = False,
+  local_privacy: LocalPrivacy | None = None,
 ) -> tff.learning.templates.LearningProcess:
   """Builds MOON.
 
@@ -59,6 +61,7 @@ def build_moon(
     num_local_steps: See `build_fed_avg`.
     micro_batch_size: See `build_fed_avg`.
     keeps_optimizer_state: See `build_fed_avg`.
+    local_privacy: See `build_fed_avg`.
 
   Returns:
     The learning process, a `StatefulLearningProcess`; metrics `client_work`,
@@ -119,4 +122,5 @@ def build_moon(
     max_delta_norm=max_delta_norm,
     num_local_steps=num_local_steps,
     micro_batch_size=micro_batch_size,
+    local_privacy=local_privacy,
   )

@@ -14,8 +14,14 @@ import tensorflow_federated as tff
 from tff_fedfish.algorithms.slots.client_io import KeptSlot
 from tff_fedfish.algorithms.slots.client_work import MethodState
 from tff_fedfish.algorithms.slots.compose import Model, compose
+from tff_fedfish.algorithms.slots.corrections import (
+  correcting,
+  one_model_slots,
+  zeros_like,
+)
 from tff_fedfish.errors import require, require_one_of
 from tff_fedfish.mathematics import control_variates
+from tff_fedfish.mathematics.privacy import LocalPrivacy
 
 EXCHANGES = ('two_models', 'one_model')
 
@@ -34,6 +40,7 @@ def build_scaffold(
   max_delta_norm: float | None = None,
   num_local_steps: int | None = None,
   micro_batch_size: int | None = None,
+  local_privacy: LocalPrivacy | None = None,
 ) -> tff.learning.templates.LearningProcess:
   """Builds SCAFFOLD.
 
@@ -55,6 +62,7 @@ def build_scaffold(
     max_delta_norm: Must be None.
     num_local_steps: See `build_fed_avg`; required with 'one_model'.
     micro_batch_size: See `build_fed_avg`.
+    local_privacy: See `build_fed_avg`.
 
   Returns:
     The learning process, a `StatefulLearningProcess`; metrics `client_work`,
@@ -79,15 +87,6 @@ def build_scaffold(
   correction_of, kept_slots, method_state = build_parts(
     num_clients, num_local_steps
   )
-
-  def build_correct_gradient(start):
-    correction = correction_of(start)
-
-    def correct_gradient(gradients, unused_weights):
-      return control_variates.corrected_gradients(gradients, correction)
-
-    return correct_gradient
-
   return compose(
     model,
     client_optimizer=client_optimizer,
@@ -96,12 +95,13 @@ def build_scaffold(
     client_weighting=client_weighting,
     make_update=lambda client: client.model_delta(),
     aggregation_factory=tff.aggregators.MeanFactory(no_nan_division=True),
-    build_correct_gradient=build_correct_gradient,
+    build_correct_gradient=correcting(correction_of),
     method_state=method_state,
     kept_slots=kept_slots,
     max_delta_norm=max_delta_norm,
     num_local_steps=num_local_steps,
     micro_batch_size=micro_batch_size,
+    local_privacy=local_privacy,
   )
 
 
@@ -153,12 +153,12 @@ def _two_models(num_clients, unused_num_steps):
     )
 
   slot = KeptSlot(
-    initial=lambda trainable: (_zeros_like(trainable), tf.constant(0.0)),
+    initial=lambda trainable: (zeros_like(trainable), tf.constant(0.0)),
     next=next_kept,
   )
   state = MethodState(
     initial=lambda specs: collections.OrderedDict(
-      control_variate=_zeros_like(specs), seen_weight=0.0, num_seen=0.0
+      control_variate=zeros_like(specs), seen_weight=0.0, num_seen=0.0
     ),
     summands=summands,
     next=next_state,
@@ -168,27 +168,4 @@ def _two_models(num_clients, unused_num_steps):
 
 def _one_model(unused_num_clients, num_steps):
   """Returns (start -> h_i, what clients keep, None)."""
-
-  def correction_of(start):
-    return control_variates.plus_mean_step(
-      start.kept['correction'],
-      start.trainable,
-      start.kept['last_local'],
-      num_steps=num_steps,
-      learning_rate=start.hparams['learning_rate'],
-    )
-
-  slots = {
-    'correction': KeptSlot(
-      initial=_zeros_like, next=lambda client: correction_of(client.start)
-    ),
-    'last_local': KeptSlot(
-      initial=lambda trainable: trainable,
-      next=lambda client: client.local.trainable,
-    ),
-  }
-  return correction_of, slots, None
-
-
-def _zeros_like(trainable):
-  return tf.nest.map_structure(lambda w: tf.zeros(w.shape, w.dtype), trainable)
+  return *one_model_slots(num_steps), None

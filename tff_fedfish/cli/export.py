@@ -33,6 +33,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     metavar='NAME,...',
     help='saved_model, safetensors or both (default: %(default)s)',
   )
+  add_client_id(parser)
+
+
+def add_client_id(parser: argparse.ArgumentParser) -> None:
+  """Adds `--client_id`."""
+  parser.add_argument(
+    '--client_id',
+    metavar='ID',
+    help="of methods with models of clients' own: whose, as per_client.csv of "
+    '`fedfish evaluate` writes it',
+  )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -41,7 +52,10 @@ def run(arguments: argparse.Namespace) -> int:
   from tff_fedfish.exporting.export import export
 
   written = export(
-    arguments.checkpoint, arguments.output, arguments.format.split(',')
+    arguments.checkpoint,
+    arguments.output,
+    arguments.format.split(','),
+    client=arguments.client_id,
   )
   num_weights = num_parameters(written.model.shape)
   print(

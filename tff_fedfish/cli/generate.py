@@ -15,6 +15,8 @@ import argparse
 import dataclasses
 import unicodedata
 
+from tff_fedfish.cli.export import add_client_id
+
 SUMMARY = 'let a model write text, before and after personalization'
 
 
@@ -81,6 +83,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     metavar='X',
     help="of personalization (default: the run's client learning rate)",
   )
+  add_client_id(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:

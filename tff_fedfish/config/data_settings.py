@@ -189,10 +189,14 @@ class PartitionConfig(Section, section='partition'):
     return self.scheme == _MERGE
 
   @property
+  def divides_images(self) -> bool:
+    """Whether clients are made of a corpus of images."""
+    return self.scheme is not None and not self.merges_groups
+
+  @property
   def has_twins(self) -> bool:
     """Whether each client has a held-out one of the same distribution."""
-    is_of_images = self.scheme is not None and not self.merges_groups
-    return is_of_images and self.held_out == 'matching'
+    return self.divides_images and self.held_out == 'matching'
 
   def build(self, *, partition_seed: int) -> 'Partition | None':
     """Returns the partition of a corpus of images; None without a scheme.

@@ -1,5 +1,6 @@
 """Settings of a training run, with their units and bounds."""
 
+import copy
 import dataclasses
 from typing import Literal
 
@@ -13,10 +14,14 @@ from tff_fedfish.config.data_settings import (
   PartitionConfig,
 )
 from tff_fedfish.config.optimizer_settings import ClientWorkConfig, ServerConfig
+from tff_fedfish.config.privacy_settings import (
+  LocalPrivacyConfig,
+  privacy_problems,
+)
 from tff_fedfish.config_fields import ConfigError, Section, number, seed
 from tff_fedfish.data.images.image_corpora import IMAGE_CORPORA
 from tff_fedfish.methods import registry
-from tff_fedfish.methods.method import Method, Slot
+from tff_fedfish.methods.method import Method, Phase, Slot
 from tff_fedfish.methods.settings import AlgorithmConfig
 
 # Of a cohort that several workers share, where the config does not say.
@@ -94,6 +99,9 @@ class SeedsConfig(Section, section='seeds'):
   dropout and distortions; with `fisher_estimator` 'true' the labels drawn."""
   partition_seed: int = seed(5)
   """The partition of a corpus."""
+  privacy_seed: int = seed(6)
+  """The noise and the drawn batches of DP-SGD. Whoever knows it can take the
+  noise away again."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -165,8 +173,8 @@ class ClientStatesConfig(Section, section='client_states'):
   dtype: Literal['float32', 'bfloat16'] = 'float32'
   """Type of floats on disk; 'bfloat16' halves their size and rounds them."""
   max_bytes: int = number(64 * 2**30, at_least=1)
-  """Size at which a run stops after saving a checkpoint. Unit: bytes, >= 1. May
-  change when a run is resumed."""
+  """Size at which a run stops after saving a checkpoint; features have the same
+  limit. Unit: bytes, >= 1. May change when a run is resumed."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -205,6 +213,7 @@ class TrainConfig:
   algorithm: AlgorithmConfig
   """An instance of the method's own class, which `algorithm.name` chooses."""
   client_work: ClientWorkConfig
+  local_privacy: LocalPrivacyConfig = LocalPrivacyConfig()
   server: ServerConfig
   model: ModelConfig
   data: DataConfig
@@ -226,6 +235,7 @@ class TrainConfig:
       *_problems_of_clients(self),
       *_problems_of_rows(self),
       *_problems_of_steps(self),
+      *privacy_problems(self),
       *_problems_of_model(self),
       *_problems_of_engine(self),
     ]:
@@ -233,8 +243,34 @@ class TrainConfig:
 
   @property
   def method(self) -> Method:
-    """The declaration of the method, `algorithm.name`."""
+    """The declaration of the method, `algorithm.name`, or of its phase."""
+    if self.phase is not None:
+      return self.phase.method
     return registry.find(self.algorithm.name)
+
+  @property
+  def phase(self) -> Phase | None:
+    """The phase that `in_round` chose; None: the whole run."""
+    return getattr(self, '_phase', None)
+
+  @property
+  def phases(self) -> tuple[Phase, ...]:
+    """Phases of the whole run; (): all its rounds are of one kind."""
+    return registry.find(self.algorithm.name).phases(self)
+
+  def in_round(self, round_num: int) -> 'TrainConfig':
+    """Returns the config as it holds in a round, and of the state after it.
+
+    All settings are the same; `method` is that of the phase. Round 0, before
+    training, is of the first phase.
+    """
+    for phase in self.phases:
+      if phase.last_round is None or round_num <= phase.last_round:
+        found = copy.copy(self)
+        # Not a field: it is no setting.
+        object.__setattr__(found, '_phase', phase)
+        return found
+    return self
 
   @property
   def kept_slots(self) -> tuple[Slot, ...]:
@@ -260,6 +296,20 @@ class TrainConfig:
     if self.cohorts.cohort_size is None and self.partition.merges_groups:
       return self.partition.num_clients
     return self.cohorts.cohort_size
+
+  @property
+  def marks_repeats(self) -> bool:
+    """Whether rows are marked that came before in a round."""
+    is_stream = self.client_work.num_local_steps is not None
+    return is_stream and not self.local_privacy.draws_batches
+
+  @property
+  def drops_last_batch(self) -> bool:
+    """Whether a client's last batch is dropped if it is smaller."""
+    privacy = self.local_privacy
+    if privacy.is_on and not privacy.draws_batches:
+      return True
+    return self.data.client_batches == 'full_only'
 
   @property
   def row_fractions(self) -> tuple[float, float]:

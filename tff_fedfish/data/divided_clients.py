@@ -1,5 +1,6 @@
 """Clients whose rows are divided into train, validation and test parts."""
 
+import contextlib
 import dataclasses
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
@@ -39,7 +40,8 @@ def divide_rows(
     client_id: The client.
     split_seed: The seed of the permutation, together with the client.
     validation_fraction: In [0, 1). 0: no row is for validation.
-    test_fraction: In [0, 1). 0: no row is for testing.
+    test_fraction: In [0, 1), below 1 together with the other one. 0: no row is
+      for testing.
   """
   order = randomness.generator(
     'client_validation', split_seed, client_id
@@ -48,8 +50,7 @@ def divide_rows(
   num_left = num_rows - num_tests
   num_validation = 0
   if validation_fraction and num_left >= 2:
-    wanted = max(1, int(validation_fraction * num_rows))
-    num_validation = min(wanted, num_left - 1)
+    num_validation = max(1, int(validation_fraction * num_rows))
   test, validation, train = np.split(
     order, [num_tests, num_tests + num_validation]
   )
@@ -85,7 +86,8 @@ class DividedClients(ClientRows):
       validation_fraction: See `divide_rows`.
       test_fraction: See `divide_rows`. It is read as 0 with `test_twins`.
       test_twins: Client -> the client all of whose rows it is tested on. A
-        client that is missing has no test rows. None: each has its own.
+        client that is missing, or whose twin is not in the corpus, has no test
+        rows. None: each has its own.
       target_of: Client -> the client whose validation and test rows it is
         given, see `shuffled_targets`. A client that is missing has its own.
 
@@ -143,7 +145,9 @@ class DividedClients(ClientRows):
     """
     target = self._target(client_id)
     if self._test_twins is not None and target in self._test_twins:
-      return self._rows.sequences(self._test_twins[target])
+      # A corpus of images leaves out clients without any.
+      with contextlib.suppress(KeyError):
+        return self._rows.sequences(self._test_twins[target])
     return self._part(target, 'test')
 
   def training_sequences(

@@ -85,6 +85,10 @@ class ClientRows:
     """
     raise NotImplementedError
 
+  def num_training_rows(self, client_id: bytes) -> int:
+    """Returns how many rows of a client a round chooses from."""
+    return len(self._selectable(client_id))
+
   def training_sequences(
     self,
     client_id: bytes,

@@ -49,19 +49,23 @@ class ClientEvaluator:
     )
 
     @tf.function
-    def score(trainable, dataset):
+    def score(trainable, non_trainable, dataset):
       return functional_model.finalize_metrics(
-        local_training.evaluate(functional_model, trainable, (), dataset)
+        local_training.evaluate(
+          functional_model, trainable, non_trainable, dataset
+        )
       )
 
     @tf.function
-    def fine_tune(trainable, dataset, num_local_epochs, learning_rate):
+    def fine_tune(
+      trainable, non_trainable, dataset, num_local_epochs, learning_rate
+    ):
       return local_training.train(
         functional_model,
         client_optimizer,
         {**hparams, 'learning_rate': learning_rate},
         trainable,
-        (),
+        non_trainable,
         dataset,
         num_local_epochs=num_local_epochs,
       ).trainable
@@ -69,10 +73,16 @@ class ClientEvaluator:
     self._score = score
     self._fine_tune = fine_tune
 
-  def score(self, trainable: tuple[Any, ...], sequences: Rows) -> Score:
+  def score(
+    self,
+    trainable: tuple[Any, ...],
+    sequences: Rows,
+    non_trainable: tuple[Any, ...] = (),
+  ) -> Score:
     """Returns the performance of the weights on the sequences."""
     metrics = self._score(
       trainable,
+      non_trainable,
       sequences_lib.to_dataset(sequences, self._evaluation_batch_size),
     )
     return Score(
@@ -88,11 +98,13 @@ class ClientEvaluator:
     *,
     num_local_epochs: int,
     learning_rate: float,
+    non_trainable: tuple[Any, ...] = (),
   ) -> tuple[tf.Tensor, ...]:
     """Returns the weights after local training on the sequences, in order."""
     # Tensors, so that other values do not compile another graph.
     return self._fine_tune(
       trainable,
+      non_trainable,
       sequences_lib.to_dataset(sequences, self._local_batch_size),
       tf.constant(num_local_epochs, tf.int64),
       tf.constant(learning_rate, tf.float32),

@@ -67,6 +67,7 @@ def evaluate(
     with stages('reading the vocabulary'):
       tokenizer = run_inputs.open_tokenizer(config, vocabulary)
   found = checkpoints.load_checkpoint(checkpoint_path, None, verify=False)
+  config = config.in_round(found.round_num)
   run_directory.require_same_run(found, config, tokenizer, vocabulary)
   if options.barrier and config.method.solver is not None:
     raise UserError(
@@ -74,6 +75,12 @@ def evaluate(
       f'{config.algorithm.name!r} that is not replayed. Leave it out, or '
       'measure the barrier in training with '
       '`--config.evaluation.barrier_every_num_rounds`.'
+    )
+  if options.barrier and len(config.phases) > 1:
+    raise UserError(
+      f'`--barrier` replays a round, whose clients {config.algorithm.name!r} '
+      'feeds with other inputs in each of its phases, which is not replayed. '
+      'Leave it out.'
     )
   personal = config.method.personal(config)
   states, is_own_test = None, options.client_split == 'own_test'
@@ -141,7 +148,7 @@ def evaluate(
   with stages('building the model'):
     loaded = checkpoints.load_checkpoint(
       checkpoint_path,
-      '' if options.barrier else learning_setup.TRAINABLE_PREFIX,
+      '' if options.barrier else learning_setup.WEIGHTS_PREFIX,
       verify=False,
     )
     measurement = _Measurement(config, loaded, options)
@@ -317,12 +324,10 @@ class _Measurement:
     self._options = options
     self.learning_rate = options.learning_rate
     if self.learning_rate is None:
-      self.learning_rate = config.client_work.learning_rate
-    shapes = weight_shapes(run_directory.model_shape(config, loaded))
-    weights = learning_setup.trainable_by_name(
-      loaded.tensors, shapes, loaded.path
+      self.learning_rate = config.method.learning_rate(config)
+    self._weights = learning_setup.model_weights(
+      loaded.tensors, learning_setup.server_shapes(config, loaded), loaded.path
     )
-    self._trainable = tuple(weights.values())
     self._evaluator = client_evaluator.build_evaluator(config)
 
   def personalization(self, sample, stages):
@@ -331,11 +336,12 @@ class _Measurement:
     rows = []
     clients = evaluate_clients(
       self._evaluator,
-      self._trainable,
+      self._weights.trainable,
       sample.clients,
       self._options.fractions,
       num_local_epochs=self._options.personalization_epochs,
       learning_rate=self.learning_rate,
+      non_trainable=self._weights.non_trainable,
     )
     with stages('tracing, first client'):
       first = next(clients)

@@ -101,6 +101,7 @@ def mean_score(
   trainable: tuple,
   sample: ClientSample,
   *,
+  non_trainable: tuple = (),
   should_stop: Callable[[], bool] | None = None,
 ) -> dict[str, float | int]:
   """Returns the uniform mean over clients, and the perplexity of its loss.
@@ -112,7 +113,7 @@ def mean_score(
   for _, halves in sample.clients:
     if should_stop is not None and should_stop():
       raise RoundInterrupted
-    scores.append(evaluator.score(trainable, halves.evaluation))
+    scores.append(evaluator.score(trainable, halves.evaluation, non_trainable))
   loss = float(np.mean([score.loss for score in scores]))
   try:
     perplexity = math.exp(loss)

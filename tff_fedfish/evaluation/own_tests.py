@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from models.model_shapes import weight_shapes
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.data import sequences as sequences_lib
 from tff_fedfish.data.divided_clients import DividedClients
@@ -27,7 +26,6 @@ from tff_fedfish.run import (
   cohort_data,
   kept_tensors,
   learning_setup,
-  run_directory,
   run_inputs,
 )
 from tff_fedfish.run.client_states import ClientStates
@@ -69,6 +67,7 @@ def scores(
   client_rows: DividedClients,
   client_ids: Sequence[bytes],
   *,
+  non_trainable: tuple[Any, ...] = (),
   max_sequences: int | None = None,
   should_stop: Callable[[], bool] = lambda: False,
 ) -> Iterator[tuple[bytes, int, Score]]:
@@ -81,6 +80,7 @@ def scores(
     weights_of: Returns the weights of a client's model.
     client_rows: Its test rows.
     client_ids: The clients.
+    non_trainable: Weights of all models that are held fixed.
     max_sequences: Test rows of a client, at most. None: all.
     should_stop: Asked before each client.
 
@@ -99,7 +99,7 @@ def scores(
       weights = weights_of(client_id)
     except cohort_data.MissingRowsError:
       continue
-    yield client_id, len(rows), evaluator.score(weights, rows)
+    yield client_id, len(rows), evaluator.score(weights, rows, non_trainable)
 
 
 def mean_score(found: Sequence[Score]) -> dict[str, float | int | None]:
@@ -141,10 +141,11 @@ class OwnTests:
     self._rows = run_inputs.divided_rows(config, corpus, tokenizer)
     set_in_process_context()
     self._evaluator = build_evaluator(config)
-    self._kept = None
+    self._kept, self._fixed = None, ()
     if states is None:
-      weights = tuple(_global_weights(config, found).values())
-      self.weights_of = lambda client_id: weights
+      weights = _global_weights(config, found)
+      self.weights_of = lambda client_id: weights.trainable
+      self._fixed = weights.non_trainable
       return
     models = personal_models(
       config, found, states, self._rows, self.participating
@@ -172,6 +173,7 @@ class OwnTests:
       self.weights_of,
       self._rows,
       client_ids,
+      non_trainable=self._fixed,
       max_sequences=max_sequences,
     ):
       on_client(score)
@@ -257,7 +259,7 @@ def personal_models(
 
 def _global_weights(config, found):
   loaded = checkpoints.load_checkpoint(
-    found.path, learning_setup.TRAINABLE_PREFIX, verify=False
+    found.path, learning_setup.WEIGHTS_PREFIX, verify=False
   )
-  shapes = weight_shapes(run_directory.model_shape(config, loaded))
-  return learning_setup.trainable_by_name(loaded.tensors, shapes, found.path)
+  shapes = learning_setup.server_shapes(config, found)
+  return learning_setup.model_weights(loaded.tensors, shapes, found.path)

@@ -153,6 +153,7 @@ def evaluate_clients(
   *,
   num_local_epochs: int,
   learning_rate: float,
+  non_trainable: tuple = (),
 ) -> Iterator[list[ClientEvaluation]]:
   """Scores every client at every fraction, always on its evaluation half.
 
@@ -164,12 +165,13 @@ def evaluate_clients(
     fractions: Fractions of the client's data to fine-tune on; 0 for none.
     num_local_epochs: Passes of fine-tuning, >= 1.
     learning_rate: Its step size, > 0.
+    non_trainable: The model's weights that are held fixed.
 
   Yields:
     For each client its entries, one per fraction.
   """
   for client_id, halves in clients:
-    before = evaluator.score(trainable, halves.evaluation)
+    before = evaluator.score(trainable, halves.evaluation, non_trainable)
     entries = []
     for fraction in fractions:
       after, num_sequences = before, 0
@@ -181,8 +183,9 @@ def evaluate_clients(
           data,
           num_local_epochs=num_local_epochs,
           learning_rate=learning_rate,
+          non_trainable=non_trainable,
         )
-        after = evaluator.score(tuned, halves.evaluation)
+        after = evaluator.score(tuned, halves.evaluation, non_trainable)
       entries.append(
         ClientEvaluation(
           client_id=client_id,

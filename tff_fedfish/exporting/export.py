@@ -51,6 +51,8 @@ def export(
   checkpoint: str | os.PathLike,
   output: str | os.PathLike,
   formats: Sequence[str] = FORMATS,
+  *,
+  client: str | None = None,
 ) -> Export:
   """Writes a checkpoint's model.
 
@@ -58,6 +60,7 @@ def export(
     checkpoint: A checkpoint or a run directory (its last).
     output: The directory to write; must not exist, or be empty.
     formats: At least one of `FORMATS`, each once.
+    client: See `load_trained_model`.
 
   Raises:
     UserError: If an argument, the checkpoint or its run cannot be used.
@@ -70,7 +73,7 @@ def export(
       f'between them, found {",".join(formats)!r}. Leave it out for both.'
     )
   directory = files.require_usable_output(output, '--output')
-  model = load_trained_model(checkpoint)
+  model = load_trained_model(checkpoint, client=client)
   values = model_card.gather_values(model)
   config = json_config(model)
   with (
@@ -96,7 +99,10 @@ def export(
       from tff_fedfish.exporting import saved_model
 
       saved_model.write_saved_model(
-        temporary / 'saved_model', model.shape, model.weights
+        temporary / 'saved_model',
+        model.shape,
+        model.weights,
+        class_logits=_phase_logits(model.config),
       )
     with files.write_atomically(temporary / 'README.md') as file:
       file.write(model_card.render(values, formats))
@@ -135,6 +141,22 @@ def json_config(model: TrainedModel) -> dict[str, Any]:
       name: getattr(model.tokenizer, name) for name in (*names, *special)
     }
   return contents | {'run': run}
+
+
+def _phase_logits(config):
+  """Returns the logits of a phase's own model; None: it has none."""
+  if config.method.model is None:
+    return None
+  from tff_fedfish.run import learning_setup
+
+  functional_model = learning_setup.build_model(config).functional_model
+  num_trainable = len(functional_model.initial_weights[0])
+
+  def class_logits(weights, images):
+    split = weights[:num_trainable], weights[num_trainable:]
+    return functional_model.predict_on_batch(split, {'image': images}, False)
+
+  return class_logits
 
 
 def _sums(directory: pathlib.Path) -> Iterator[str]:

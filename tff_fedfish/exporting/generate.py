@@ -57,6 +57,8 @@ class GenerationOptions:
   """Passes of fine-tuning, >= 1; None: 4, as in `fedfish evaluate`."""
   learning_rate: float | None = number(None, above=0)
   """Learning rate of the fine-tuning, > 0; None: the run's base client rate."""
+  client_id: str | None = None
+  """Client whose own model writes, see `load_trained_model`."""
 
   def __post_init__(self):
     problems = []
@@ -94,7 +96,7 @@ class Samples:
   round_num: int
   """Round of the model."""
   before: list[str]
-  """Samples of the global model."""
+  """Samples of the model of the checkpoint."""
   after: list[str] | None = None
   """Samples of the personalized model, from the same draws; None: no client."""
   client: str | None = None
@@ -122,7 +124,9 @@ def generate(
   if options.corpus is not None:
     corpus = GroupedCorpus(options.corpus)
     client_id = find_client(corpus, options.client)
-  model = load_trained_model(checkpoint, language_only=True)
+  model = load_trained_model(
+    checkpoint, client=options.client_id, language_only=True
+  )
   if options.corpus is not None:
     sequences = _client_sequences(model, corpus, client_id)
   sampler = _Sampler(model, options)

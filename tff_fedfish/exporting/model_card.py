@@ -24,6 +24,7 @@ from tff_fedfish.version import __version__
 _SECTIONS = (
   'algorithm',
   'client_work',
+  'local_privacy',
   'server',
   'cohorts',
   'client_splits',
@@ -85,6 +86,8 @@ def gather_values(model: TrainedModel) -> dict[str, Any]:
     'last_row': rows[-1],
     'held_out_row': scored[-1] if scored else None,
     'evaluations': evaluations,
+    # What DP-SGD did; None: clients did not train by it.
+    'privacy': _privacy(model.config, rows[-1]),
     'num_other_evaluations': len(run.evaluations) - len(evaluations),
   }
 
@@ -146,8 +149,10 @@ def _settings(config: TrainConfig) -> dict[str, Any]:
     for section in (config.client_work, config.server)
     for name in unread_settings(section)
   }
-  # Only a partition reads it.
-  unread.add('seeds.partition_seed')
+  # Only a partition reads it. Whoever knows the other one can take noise away.
+  unread |= {'seeds.partition_seed', 'seeds.privacy_seed'}
+  if not config.local_privacy.is_on:
+    unread |= {f'local_privacy.{name}' for name in vars(config.local_privacy)}
   settings = {
     f'{section}.{name}': value
     for section in _SECTIONS
@@ -159,6 +164,32 @@ def _settings(config: TrainConfig) -> dict[str, Any]:
   if config.cohorts.cohort_size is None:
     settings['cohorts.cohort_size'] = 'none: all clients'
   return settings | _partition_settings(config)
+
+
+def _privacy(config: TrainConfig, row: Mapping[str, Any]) -> str | None:
+  """Returns what the card says of DP-SGD."""
+  privacy = config.local_privacy
+  if not privacy.is_on:
+    return None
+  text = (
+    'Clients trained by DP-SGD: the gradient of every row (a sequence or an '
+    f'image) was clipped to the norm {privacy.clip_norm:g}'
+  )
+  if not privacy.adds_noise:
+    return f'{text}, but no noise was added: there is no formal guarantee.'
+  text += (
+    f', and noise with the multiplier {privacy.noise_multiplier:g} was added '
+    f'to their sums. For one row of a client, epsilon is at most '
+    f'{row["privacy/epsilon_max"]:.3g} and {row["privacy/epsilon_mean"]:.3g} '
+    f'on average at delta {privacy.delta:g}, over the clients that took part. '
+    'Numbers of rows, training losses and what evaluations read are not covered'
+  )
+  if privacy.draws_batches:
+    return f'{text}. Batches were drawn by Poisson sampling, as that assumes.'
+  return (
+    f'{text}. This assumes Poisson sampling, but batches were shuffled, so '
+    'that it is not a guarantee.'
+  )
 
 
 def _partition_settings(config: TrainConfig) -> dict[str, Any]:

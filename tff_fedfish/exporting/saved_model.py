@@ -19,6 +19,9 @@ def write_saved_model(
   directory: str | os.PathLike,
   shape: ModelShape,
   weights: Mapping[str, np.ndarray],
+  *,
+  class_logits: Callable[[tuple[tf.Tensor, ...], tf.Tensor], tf.Tensor]
+  | None = None,
 ) -> None:
   """Writes a SavedModel.
 
@@ -30,6 +33,8 @@ def write_saved_model(
     directory: Directory to create. It is written file by file, not atomically.
     shape: The model's shape, which says whether it is for text or images.
     weights: By the names and in the order of `weight_shapes(shape)`.
+    class_logits: (weights, images as stored) -> logits, of an image model whose
+      weights are others. None: they are those.
 
   Raises:
     tf.errors.OpError: If it cannot be written, such as on a full disk.
@@ -40,8 +45,10 @@ def write_saved_model(
     tf.Variable(value, trainable=False, name=name)
     for name, value in weights.items()
   ]
-  build = _image_functions if is_of_images else _language_functions
-  functions = build(shape, module.model_weights)
+  if is_of_images:
+    functions = _image_functions(shape, module.model_weights, class_logits)
+  else:
+    functions = _language_functions(shape, module.model_weights)
   for name, function in functions.items():
     setattr(module, name, function)
   logits, *_ = functions.values()
@@ -110,7 +117,9 @@ def _language_functions(
 
 
 def _image_functions(
-  config: ImageModelConfig, weights: list[tf.Variable]
+  config: ImageModelConfig,
+  weights: list[tf.Variable],
+  logits_of: Callable[..., tf.Tensor] | None,
 ) -> dict[str, Callable]:
   classifier = IMAGE_CLASSIFIERS[config.name]
 
@@ -121,6 +130,8 @@ def _image_functions(
   )
   def class_logits(images: tf.Tensor) -> dict[str, tf.Tensor]:
     """Returns float32 [batch, num_classes] scores of images as stored."""
+    if logits_of is not None:
+      return {'logits': logits_of(_tensors(weights), images)}
     inputs = classifier.normalize(images)
     return {'logits': classifier.logits(_tensors(weights), inputs)}
 

@@ -8,10 +8,12 @@ import numpy as np
 
 from models.model_shapes import ModelShape, weight_shapes
 from tff_fedfish.config.schema import TrainConfig
+from tff_fedfish.data.client_ids import text_to_client_id
 from tff_fedfish.data.tokenizers import Tokenizer
 from tff_fedfish.errors import UserError
 from tff_fedfish.run import (
   checkpoints,
+  client_states,
   run_directory,
   run_inputs,
 )
@@ -19,14 +21,16 @@ from tff_fedfish.run import (
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class TrainedModel:
-  """The global model after some rounds of a run."""
+  """The global model after some rounds of a run, or that of one client."""
 
   config: TrainConfig
-  """The run's config."""
+  """The run's config, in the phase of the checkpoint."""
   shape: ModelShape
   """The model's shape: of a transformer, or of an image model."""
   weights: dict[str, np.ndarray]
-  """Float32, by the names and in the order of `weight_shapes`."""
+  """Float32, by the names and in the order of `weight_shapes`; of a phase that
+  holds another model than the config's, of `Method.weight_shapes`, those that
+  are trained first."""
   tokenizer: Tokenizer | None
   """Tokenizer of the run's vocabulary; None for an image model."""
   round_num: int
@@ -35,6 +39,8 @@ class TrainedModel:
   """The run's directory."""
   corpus_fingerprint: str | None
   """Fingerprint of the training corpus; see `run_inputs`."""
+  client: str | None = None
+  """Id, as text, of the client whose own model it is; None: the global one."""
 
   @property
   def is_of_images(self) -> bool:
@@ -43,17 +49,23 @@ class TrainedModel:
 
 
 def load_trained_model(
-  checkpoint: str | os.PathLike, *, language_only: bool = False
+  checkpoint: str | os.PathLike,
+  *,
+  client: str | None = None,
+  language_only: bool = False,
 ) -> TrainedModel:
-  """Reads the weights of a checkpoint; builds neither model nor process.
+  """Reads the weights of a checkpoint; does not train.
 
   Args:
     checkpoint: A checkpoint or a run directory (its last).
+    client: Id, as text, of the client whose model to read, of a method with
+      models of clients' own: the one with which it would begin the next round.
     language_only: Whether to refuse image models.
 
   Raises:
     UserError: If it is no checkpoint, is damaged, does not fit the config or
-      the vocabulary of its run, or is refused by `language_only`.
+      the vocabulary of its run, is refused by `language_only`, or there is no
+      such client or none is named where one is required.
   """
   path = checkpoints.resolve_checkpoint(checkpoint)
   run = path.parent.parent
@@ -63,22 +75,98 @@ def load_trained_model(
       f'`--checkpoint` must be of a language model, but {str(run)!r} trained '
       f'{config.model.preset!r} on images. Name the run of a language model.'
     )
+  _require_client(config, client)
   found, tokenizer = run_inputs.open_checkpoint(config, path)
-  # Late: the errors above must not wait for TFF.
-  from tff_fedfish.run import learning_setup
-
-  loaded = checkpoints.load_checkpoint(
-    path, learning_setup.TRAINABLE_PREFIX, verify=False
-  )
+  config = config.in_round(found.round_num)
+  if config.method.model is not None and not config.data.holds_images:
+    raise UserError(
+      f'`--checkpoint` must hold a network, but {str(path)!r} holds one that '
+      f'phase {config.phase.name!r} of {config.algorithm.name!r} made linear '
+      'in its weights. Name a checkpoint of an earlier phase.'
+    )
   shape = run_directory.model_shape(config, found)
+  if client is None:
+    weights = _server_weights(config, found)
+  else:
+    weights = _weights_of_client(config, found, tokenizer, client)
   return TrainedModel(
     config=config,
     shape=shape,
-    weights=learning_setup.trainable_by_name(
-      loaded.tensors, weight_shapes(shape), path
-    ),
+    weights=weights,
     tokenizer=tokenizer,
-    round_num=loaded.round_num,
+    round_num=found.round_num,
     run=run,
     corpus_fingerprint=found.contents.get('corpus_fingerprint'),
+    client=client,
   )
+
+
+def _server_weights(config, found):
+  """Returns the weights of the server's model, by name."""
+  # Late: errors must not wait for TFF.
+  from tff_fedfish.run import learning_setup
+
+  loaded = checkpoints.load_checkpoint(
+    found.path, learning_setup.WEIGHTS_PREFIX, verify=False
+  )
+  shapes = learning_setup.server_shapes(config, found)
+  weights = learning_setup.model_weights(loaded.tensors, shapes, found.path)
+  names = (*shapes.trainable, *shapes.non_trainable)
+  return dict(
+    zip(names, weights.trainable + weights.non_trainable, strict=True)
+  )
+
+
+def _require_client(config, client):
+  """Raises UserError unless a client is named where models are of clients."""
+  name, is_personal = config.algorithm.name, config.method.personal(config)
+  if is_personal and client is None:
+    raise UserError(
+      f'`--client_id` is required with algorithm.name {name!r}, whose clients '
+      'have models of their own. Name one of those that per_client.csv of '
+      '`fedfish evaluate` lists.'
+    )
+  if not is_personal and client is not None:
+    raise UserError(
+      f'`--client_id` is {client!r}, but clients of algorithm.name {name!r} '
+      'share the global model. Leave it out.'
+    )
+
+
+def _weights_of_client(config, found, tokenizer, client):
+  """Returns the weights of a client's own model, by name."""
+  states = client_states.states_of_checkpoint(found)
+  directory = config.data.directory
+  corpus = run_inputs.open_corpus(config, directory)
+  if corpus.fingerprint != found.contents.get('corpus_fingerprint'):
+    raise UserError(
+      'The corpus of the run is required for the model of a client, but '
+      f'{directory!r} holds another one. Restore it.'
+    )
+  split = run_inputs.split_corpus(config, corpus)
+  participating = run_inputs.training_clients(config, split)
+  try:
+    client_id = text_to_client_id(client)
+  except ValueError:
+    client_id = None
+  if client_id not in participating:
+    raise UserError(
+      f'`--client_id` must be one of the {len(participating)} clients that the '
+      f'run trained, found {client!r}. Name one of those that per_client.csv '
+      'of `fedfish evaluate` lists.'
+    )
+  # Late: the errors above must not wait for TFF.
+  from tff_fedfish.evaluation import own_tests
+  from tff_fedfish.runtime.in_process_context import set_in_process_context
+
+  set_in_process_context()
+  models = own_tests.personal_models(
+    config,
+    found,
+    states,
+    run_inputs.divided_rows(config, corpus, tokenizer),
+    participating,
+  )
+  names = weight_shapes(config.model_shape())
+  weights = map(np.asarray, models.weights_of(client_id))
+  return dict(zip(names, weights, strict=True))

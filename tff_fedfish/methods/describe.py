@@ -67,11 +67,12 @@ def section(method: Method, name: str) -> str:
   """
   found = to_json_dict(method)
   uplink, downlink = found['traffic'].values()
+  depends_on_model = bool(method.solver) or uplink != round(uplink)
   parts = [
     f'## {method.title} (`{name}`)',
     method.summary,
-    f'Models per client and round{" (LeNet)" * bool(method.solver)}: '
-    f'{uplink:.4g} up, {downlink:g} down.{_keeps(found["slots"])} Source: '
+    f'Models per client and round{" (LeNet)" * depends_on_model}: '
+    f'{uplink:.4g} up, {downlink:.4g} down.{_keeps(found["slots"])} Source: '
     f'{method.source}.',
     *([_table(found['settings'])] if found['settings'] else []),
     f'```\n{_COMMAND.format(method.example, name)}\n```',
@@ -82,7 +83,7 @@ def section(method: Method, name: str) -> str:
 def _keeps(slots) -> str:
   if not slots:
     return ''
-  kept = ', '.join(f'{s["name"]} ({s["num_models"]:g})' for s in slots)
+  kept = ', '.join(f'{s["name"]} ({s["num_models"]:.4g})' for s in slots)
   return (
     f' Models that a client keeps: {kept}; see '
     '[client states](client_states.md).'

@@ -137,6 +137,16 @@ def _problems(config):
         f'`config.client_work.keeps_optimizer_state` must be false {chosen}, '
         'as it would hold gradients of earlier rounds, found true'
       )
+  if (
+    config.local_privacy.is_on
+    and not settings.is_plain_mean
+    and settings.fisher_estimator != 'last_epoch'
+  ):
+    problems.append(
+      "`config.algorithm.fisher_estimator` must be 'last_epoch' with "
+      'local_privacy, whose squares are of clipped, noised gradients, found '
+      f'{settings.fisher_estimator!r}'
+    )
   if settings.plain_mean_tensors == 'logits' and config.data.holds_images:
     problems.append(
       "`config.algorithm.plain_mean_tensors` must be 'none' with corpus "

@@ -4,7 +4,6 @@ import dataclasses
 from typing import Literal
 
 from tff_fedfish.config_fields import number
-from tff_fedfish.methods.local_only import personal_problems
 from tff_fedfish.methods.method import (
   ClientCost,
   Column,
@@ -14,6 +13,7 @@ from tff_fedfish.methods.method import (
   Slot,
   Traffic,
 )
+from tff_fedfish.methods.personal import personal_problems
 from tff_fedfish.methods.settings import (
   AlgorithmConfig,
   own_settings,

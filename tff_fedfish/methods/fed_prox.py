@@ -27,6 +27,16 @@ class FedProxConfig(AlgorithmConfig):
   """Falls of the loss in a row after which mu falls, >= 1. Unit: rounds."""
 
 
+def _problems(config):
+  rule = config.algorithm.adaptation
+  if rule == 'none' or not config.local_privacy.is_on:
+    return []
+  return [
+    "`config.algorithm.adaptation` must be 'none' with local_privacy, as it "
+    f'reads training losses, which have no noise, found {rule!r}'
+  ]
+
+
 METHOD = Method(
   name='fed_prox',
   title='FedProx',
@@ -46,6 +56,7 @@ METHOD = Method(
     if config.algorithm.adaptation != 'none'
     else ()
   ),
+  problems=_problems,
   hue='#CC79A7',
   hatch='xxxx',
 )

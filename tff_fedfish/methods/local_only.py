@@ -1,30 +1,15 @@
 """Local training only: the comparison without any federation."""
 
 import dataclasses
-from typing import Any
 
 from tff_fedfish.methods.method import Method, PersonalModels, Slot, Traffic
-from tff_fedfish.methods.settings import AlgorithmConfig, settings_unlike
+from tff_fedfish.methods.personal import personal_problems
+from tff_fedfish.methods.settings import AlgorithmConfig
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LocalOnlyConfig(AlgorithmConfig):
   """Settings of local training: none of its own."""
-
-
-_EXPECTED = (
-  # Nothing is sent that could be clipped, and the server takes no step.
-  ('client_work.max_delta_norm', None),
-  ('evaluation.barrier_every_num_rounds', 0),
-  ('evaluation.diagnostics_every_num_rounds', 0),
-)
-
-
-def personal_problems(config: Any) -> list[str]:
-  """Returns the clauses that methods with clients' own models share."""
-  return settings_unlike(
-    config, _EXPECTED, 'with algorithm.name', config.algorithm.name
-  )
 
 
 METHOD = Method(

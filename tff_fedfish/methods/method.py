@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from tff_fedfish.errors import UserError
+from tff_fedfish.mathematics.privacy import LocalPrivacy
 from tff_fedfish.methods.settings import (
   AlgorithmConfig,
   own_settings,
@@ -36,6 +37,42 @@ class Slot(typing.NamedTuple):
   """Such as `control_variate`."""
   num_models: float
   """Their size, in models."""
+
+
+class Phase(typing.NamedTuple):
+  """Consecutive rounds of a run that have a learning process of their own."""
+
+  name: str
+  """Such as `bootstrap`."""
+  first_round: int
+  """Counted from 1."""
+  last_round: int | None
+  """One below `first_round`: there is none, and the phase draws only what the
+  next one begins with. None, in the last phase only: the run's last."""
+  method: 'Method'
+  """Stands for the run's own in these rounds, settings and problems aside."""
+  begin: str | None = None
+  """'module:function', imported late: (config, process of the phase, state of
+  the process before it after its last round) -> first state. A function of
+  these. None in the first phase."""
+
+
+class ServerShapes(typing.NamedTuple):
+  """Name -> shape of weights, in the order of a model."""
+
+  trainable: dict[str, tuple[int, ...]]
+  non_trainable: dict[str, tuple[int, ...]]
+  """Weights held fixed."""
+
+
+class FeatureSizes(typing.NamedTuple):
+  """Sizes of what clients compute of their rows once, and keep."""
+
+  num_features: int
+  """Features of a row, float16."""
+  max_gram_rows: int
+  """Rows of a client up to which it keeps the eigenbasis of its Gram matrix; 0:
+  none does."""
 
 
 class Downloads(typing.NamedTuple):
@@ -72,6 +109,8 @@ class Column(typing.NamedTuple):
   path: tuple[str, ...]
   """Keys of the scalar in the metrics of the learning process, such as
   `('client_work', 'mu')`."""
+  at_most: float | None = None
+  """A larger value ends the run. None: none does."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -119,8 +158,10 @@ class Method:
     builder: 'module:function', imported late. The function takes the model and
       the keywords `client_optimizer`, `server_optimizer`, `num_local_epochs`,
       `client_weighting`, those of `arguments`, and of `max_delta_norm`,
-      `num_local_steps`, `micro_batch_size` and `keeps_optimizer_state` those
-      that are set. It returns a `tff.learning.templates.LearningProcess`.
+      `num_local_steps`, `micro_batch_size`, `keeps_optimizer_state` and
+      `local_privacy` those that are set: with the last one nothing that clients
+      send may depend on data but by `private_gradients`. It returns a
+      `tff.learning.templates.LearningProcess`.
     arguments: Keywords of the builder beyond those: by default every setting
       that `AlgorithmConfig` does not have.
     traffic: Models that a client sends and receives in a round. To describe
@@ -128,6 +169,27 @@ class Method:
     cost: Extra work and memory of a client.
     slots: What a client keeps between rounds. Its builder gives `compose` slots
       of the same names.
+    phases: Phases of a run, in their order, which follow each other; (): all
+      rounds are of one kind. The other fields then say of the phases together
+      what a table can show: columns and slots are those of any phase. Only the
+      last phase may keep slots.
+    model: 'module:function', imported late; None: the model is that of the
+      config. The function takes the config and the model of the config, and
+      returns the one that the server holds and that is scored.
+    learning_rate: Step size of fine-tuning where none is given.
+    weight_shapes: Name -> shape of the server's trainable weights, and of those
+      held fixed, in the order of that model. None: those of the config's model.
+    features: Whether the clients of a round compute features of their rows and
+      keep them ('written'), or are fed with those that they kept ('read')
+      instead of rows; 'unused': neither.
+    feature_work: 'module:function', imported late, called with the config, the
+      config's model and the server's weights. With 'written' it returns a
+      function from a batch to its features, float32 [rows, num_features]. With
+      'read' it returns a function from a client's features to its basis, which
+      it is fed with, too: `vectors` and `power_sums` of `FeatureClient`. None:
+      clients have none.
+    feature_sizes: Features of a row, and rows up to which a client keeps the
+      eigenbasis of its Gram matrix, too. None: it keeps neither.
     takes_num_clients: Whether the builder takes `num_clients`, the number of
       clients that may take part, where that is known.
     requires_all_clients: Whether a round in which a client fails, or is not
@@ -169,6 +231,17 @@ class Method:
   traffic: Callable[['TrainConfig'], Traffic] = lambda config: Traffic()
   cost: Callable[['TrainConfig'], ClientCost] = lambda config: ClientCost()
   slots: Callable[['TrainConfig'], tuple[Slot, ...]] = lambda config: ()
+  phases: Callable[['TrainConfig'], tuple[Phase, ...]] = lambda config: ()
+  model: str | None = None
+  learning_rate: Callable[['TrainConfig'], float] = lambda config: (
+    config.client_work.learning_rate
+  )
+  weight_shapes: Callable[['TrainConfig'], ServerShapes] | None = None
+  features: Literal['unused', 'written', 'read'] = 'unused'
+  feature_work: str | None = None
+  feature_sizes: Callable[['TrainConfig'], FeatureSizes | None] = (
+    lambda config: None
+  )
   takes_num_clients: bool = False
   requires_all_clients: Callable[['TrainConfig'], bool] = lambda config: False
   columns: Callable[['TrainConfig'], tuple[Column, ...]] = lambda config: ()
@@ -197,11 +270,11 @@ class Method:
       raise ValueError(
         f"`hue` must be None or '#RRGGBB' in upper case, found {self.hue!r}"
       )
-    for path in (self.builder, self.client_mass, self.solver):
+    for path in (self.builder, self.client_mass, self.solver, self.model):
       if path is not None and not all(path.partition(':')):
         raise ValueError(
-          "`builder`, `client_mass` and `solver` must be 'module:function', "
-          f'found {path!r}'
+          '`builder`, `client_mass`, `solver` and `model` must be '
+          f"'module:function', found {path!r}"
         )
     require_settings(self.settings)
 
@@ -250,6 +323,14 @@ class Method:
     work = {n: getattr(config.client_work, n) for n in _OPTIONAL_KEYWORDS}
     is_default = (None, False)
     set_ones = {n: v for n, v in work.items() if v not in is_default}
+    privacy = config.local_privacy
+    if privacy.is_on:
+      set_ones['local_privacy'] = LocalPrivacy(
+        clip_norm=privacy.clip_norm,
+        noise_multiplier=privacy.noise_multiplier,
+        batch_size=config.client_work.local_batch_size,
+        draws_batches=privacy.draws_batches,
+      )
     return set_ones | self.arguments(config)
 
 

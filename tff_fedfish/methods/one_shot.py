@@ -136,6 +136,8 @@ _EXPECTED = (
   *UNIT_STEP,
   ('client_work.keeps_optimizer_state', False),
   ('client_work.max_delta_norm', None),
+  # Summaries read the data, without noise.
+  ('local_privacy.clip_norm', 0.0),
 )
 
 

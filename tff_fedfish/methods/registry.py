@@ -31,6 +31,7 @@ from tff_fedfish.methods import (
   pfnm,
   reg_mean,
   scaffold,
+  tct,
 )
 from tff_fedfish.methods.method import Method
 from tff_fedfish.methods.settings import kind_of
@@ -43,6 +44,7 @@ _MODULES = (
   fed_sgd,
   moon,
   scaffold,
+  tct,
   fed_fisher,
   fisher_merge,
   reg_mean,

@@ -66,6 +66,7 @@ def max_tokens_per_round(config: TrainConfig) -> int | None:
 
 def _max_rows(config):
   work = config.client_work
-  if config.data.client_batches == 'ragged' or work.max_rows is None:
+  is_ragged = config.data.client_batches == 'ragged'
+  if work.max_rows is None or is_ragged and not config.local_privacy.is_on:
     return work.max_rows
   return work.max_rows // work.local_batch_size * work.local_batch_size

@@ -40,6 +40,7 @@ class RoundFlops:
   """Forward and backward, and all squares of gradients; with drawn labels the
   logits once more."""
   client_optimizer: Annotated[int, 'client optimizer']
+  """Also clipping and noise."""
   client_sums: Annotated[int, 'deltas and sums']
   """Also the method's terms."""
   server: Annotated[int, 'server']
@@ -108,6 +109,7 @@ def of_round(config: TrainConfig) -> RoundFlops:
   one_pass_after += config.algorithm.samples_labels * one_forward.logits
   num_squares = steps.num_steps_after_training + steps.num_observed_steps
   step_cost = config.client_work.step_cost().num_operations
+  is_private = config.local_privacy.is_on
   # Once per weight of every client.
   over_weights = num_clients * num_weights
   parts = dict(
@@ -116,7 +118,12 @@ def of_round(config: TrainConfig) -> RoundFlops:
     # A square and its sum.
     pass_after_training=(steps.num_passes - num_epochs) * one_pass_after
     + 2 * num_squares * over_weights,
-    client_optimizer=steps.num_local_steps * step_cost * over_weights,
+    # Of DP-SGD a square and its sum, a product and its sum for every row; the
+    # noise and a quotient for every step.
+    client_optimizer=steps.num_local_steps
+    * (step_cost + 2 * is_private)
+    * over_weights
+    + 4 * is_private * num_epochs * num_rows * num_weights,
     # The delta is a difference.
     client_sums=(1 + cost.flops_per_weight) * over_weights,
     # A quotient of two sums.

@@ -15,6 +15,7 @@ from models.model_shapes import ModelShape, weight_shapes
 from models.transformer_config import TransformerConfig
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.data.images.image_corpora import IMAGE_CORPORA
+from tff_fedfish.planning import client_features
 from tff_fedfish.planning.client_states import clients_of_corpus
 
 Parts = dict[str, int]
@@ -60,6 +61,7 @@ def of_config(config: TrainConfig) -> tuple[ProcessMemory, ...]:
   sums = config.method.cost(config).models_summed * weights
   num_moments = config.server.step_cost().num_state_tensors
   process, at_client = _process_parts(config), moments_of_client(config)
+  at_client |= client_features.moments(config)
   state = process | {
     'weights': weights,
     'optimizer state': num_moments * weights,
@@ -148,12 +150,17 @@ def moments_of_client(config: TrainConfig) -> dict[str, Parts]:
   num_rows = min(work.max_batch_rows, work.micro_batch_size or math.inf)
   pass_after = method_cost.pass_after_training
   slice_sums = 0 if work.micro_batch_size is None else weights
+  is_private = config.local_privacy.is_on
+  if is_private:
+    num_rows = 1
   # The client's, and those of the next one, which is being loaded.
   kept = int(2 * sum(s.num_models for s in config.kept_slots) * weights)
   in_training = {
     'client weights': weights,
     'models of the method': method_cost.models_in_training * weights,
     'sums over micro-batches': slice_sums,
+    # Their sum, a clipped one, and what noise makes of the sum.
+    'clipped gradients': 3 * is_private * weights,
     'client optimizer state': num_moments * weights,
     'kept tensors': kept,
   }

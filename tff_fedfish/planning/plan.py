@@ -88,6 +88,9 @@ class RoundPlan:
   """None if it is not needed, or the corpus is not there."""
   client_states: StatesOnDisk | None = None
   """None if clients keep nothing."""
+  phases: tuple[str, ...] = ()
+  """Line on each phase of the run; none where its rounds are of one kind. What
+  is said of a round is that of the last phase."""
 
   def to_json_dict(self) -> dict[str, Any]:
     """Returns the plan as JSON values."""
@@ -139,6 +142,7 @@ def plan_round(config: TrainConfig, *, timing: bool = True) -> RoundPlan:
     time=time,
     counting=row_counting(config),
     client_states=states_on_disk(config),
+    phases=communication.phase_lines(config),
   )
 
 
@@ -148,8 +152,10 @@ def traffic(config: TrainConfig) -> Traffic:
   sent = {}
   for name, num_rounds in (('round', 1), ('run', config.training.num_rounds)):
     found = communication.after_rounds(
-      num_rounds,
-      traffic=config.method.traffic(config),
+      1,
+      traffic=communication.until_round(config, num_rounds)
+      if name == 'run'
+      else config.method.traffic(config),
       cohort_size=config.cohort_size or 1,
       num_weights=num_weights,
     )

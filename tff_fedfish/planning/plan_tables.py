@@ -25,6 +25,8 @@ def print_plan(plan: RoundPlan) -> None:
   _print_rows(title, rows)
   if plan.counting is not None:
     print(f'Counting rows at the start: {plan.counting}.')
+  for line in plan.phases:
+    print(line)
   if plan.client_states is not None:
     print(f'Client states on disk: {plan.client_states}.')
   for process in plan.memory:

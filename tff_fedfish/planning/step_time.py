@@ -90,7 +90,12 @@ def measure(config: TrainConfig, *, num_repeats: int = 5) -> MeasuredSeconds:
     [tf.TensorSpec(s, tf.float32) for s in weight_shapes(shape).values()]
   )
   depths = sorted({min(depth, shape.num_layers) for depth in _NUM_LAYERS})
-  sizes = config.client_work.max_batch_rows, steps.batch_size_after_training
+  num_rows = config.client_work.max_batch_rows
+  sizes = num_rows, steps.batch_size_after_training
+  is_private = config.local_privacy.is_on
+  if is_private:
+    # One row at a time, and no pass after training.
+    sizes = 1, 1
   timers = {
     (depth, size): _step_timer(config, depth, size)
     for depth in depths
@@ -110,8 +115,13 @@ def measure(config: TrainConfig, *, num_repeats: int = 5) -> MeasuredSeconds:
   step_after = 0.0
   if steps.num_steps_after_training:
     step_after = full_depth[sizes[1]] + square - client_optimizer
+  local_step = full_depth[sizes[0]]
+  if is_private:
+    # A clipped gradient and its sum take about as long as a square and its.
+    of_row = max(0.0, local_step - client_optimizer) + square
+    local_step = num_rows * of_row + client_optimizer
   return MeasuredSeconds(
-    local_step=full_depth[sizes[0]],
+    local_step=local_step,
     step_after_training=max(0.0, step_after),
     squared_gradient=square,
     client_sums=client_sums,

@@ -11,7 +11,7 @@ from matplotlib import patches
 
 from tff_fedfish.reporting import figures
 from tff_fedfish.reporting.evaluations import Interval
-from tff_fedfish.reporting.runs import Run, Subject
+from tff_fedfish.reporting.runs import OWN_TEST, Run, Subject, models_in_words
 from tff_fedfish.reporting.style import RunStyle, run_styles
 from tff_fedfish.reporting.words import (
   interval_sample,
@@ -82,11 +82,19 @@ def fraction_bars(
         series.append(Series(label, label, scores, look, look.shade))
     if not series:
       continue
+    scored = (
+      f'Mean over {subject}, scored on the same half of each client’s data '
+      'after fine-tuning on none, or on a fraction, of the other half; '
+      'fractions are of the client’s whole data.'
+    )
+    if subject == OWN_TEST:
+      scored = (
+        'Mean over the clients that train, each scored on its own test rows '
+        f'without fine-tuning. {models_in_words(runs)}'
+      )
     caption = (
-      f'{better} is better. Mean over {subject}, scored on the same half of '
-      'each client’s data after fine-tuning on none, or on a fraction, of '
-      'the other half; fractions are of the client’s whole data. Whiskers: '
-      f'95 % bootstrap intervals over {interval_sample(found.values())}.'
+      f'{better} is better. {scored} Whiskers: 95 % bootstrap intervals over '
+      f'{interval_sample(found.values())}.'
     )
     if measure == 'loss':
       caption += ' The vertical axis does not start at 0.'
@@ -97,6 +105,7 @@ def fraction_bars(
         series,
         measure,
         axis=words_of(runs).label(measure),
+        has_fractions=subject != OWN_TEST,
         name=f'{name}_{measure}',
         title=f'{measure.capitalize()} on {subject}',
         caption=caption,
@@ -169,14 +178,18 @@ def describe(
   title: str,
   series: Sequence[Series],
   measure: str,
-  show_place: Callable[[float], str],
+  show_place: Callable[[float], str] | None,
 ) -> str:
-  """Returns all scores in words: 'Bar chart, TITLE. RUN: 5.750 at PLACE.'."""
+  """Returns all scores in words: 'Bar chart, TITLE. RUN: 5.750 at PLACE.'.
+
+  Without `show_place` there is one place, which is not said.
+  """
   scale, show = (1, '{:.3f}') if measure == 'loss' else (100, '{:.1f} %')
   parts = [
     f'{one.label}: '
     + ', '.join(
-      f'{show.format(scale * score.mean)} at {show_place(place)}'
+      show.format(scale * score.mean)
+      + (f' at {show_place(place)}' if show_place else '')
       for place, score in one.scores.items()
     )
     for one in series
@@ -184,7 +197,7 @@ def describe(
   return f'{kind}, {uncapitalized(title)}. {"; ".join(parts)}.'
 
 
-def _figure(series, measure, *, axis, name, title, caption):
+def _figure(series, measure, *, axis, has_fractions, name, title, caption):
   is_bar = measure == 'accuracy'
   places = {place for one in series for place in one.scores}
   width = figures.fitting_width(0.42 * len(places) * len(series))
@@ -197,7 +210,12 @@ def _figure(series, measure, *, axis, name, title, caption):
       is_bar=is_bar,
       max_labelled=_MAX_LABELLED_BARS,
     )
-    axes.set_xlabel('Client’s data used for personalization (%)')
+    by = ''
+    if has_fractions:
+      axes.set_xlabel('Client’s data used for personalization (%)')
+      by = ' by share of the client’s data used for personalization'
+    else:
+      axes.set_xticks([])
     axes.set_ylabel(axis)
     axes.margins(y=0.12)
     if is_bar:
@@ -214,7 +232,6 @@ def _figure(series, measure, *, axis, name, title, caption):
         for one in series
       ],
     )
-    by = 'by share of the client’s data used for personalization'
     return figures.render(
       figure,
       name=name,
@@ -222,9 +239,9 @@ def _figure(series, measure, *, axis, name, title, caption):
       caption=caption,
       alternative_text=describe(
         'Bar chart' if is_bar else 'Dot chart',
-        f'{title} {by}',
+        f'{title}{by}',
         series,
         measure,
-        '{:g} %'.format,
+        '{:g} %'.format if has_fractions else None,
       ),
     )

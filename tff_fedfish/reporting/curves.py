@@ -58,7 +58,7 @@ class _Point(NamedTuple):
 
 
 def learning_curves(runs: Sequence[Run]) -> list[figures.Figure]:
-  """Returns loss and accuracy against rounds, held-out and in training.
+  """Returns loss and accuracy against rounds: held-out, own and in training.
 
   Returns:
     One figure per score that any run has.
@@ -76,6 +76,13 @@ def learning_curves(runs: Sequence[Run]) -> list[figures.Figure]:
     'held_out_loss': _Score('held_out/loss', loss, 1.0, accuracy.caption),
     'held_out_accuracy': accuracy,
     'personalized_accuracy': accuracies.get('personalized_'),
+    'personal_loss': _Score(
+      'personal/loss',
+      f'Own test {words.loss_label}',
+      1.0,
+      accuracies['personal_'].caption,
+    ),
+    'personal_accuracy': accuracies['personal_'],
     'train_loss': _Score('train/loss', f'Train {words.loss_label}', 1.0, train),
     'train_accuracy': _Score(
       'train/accuracy', f'Train {words.accuracy_label}', 100.0, train
@@ -92,9 +99,10 @@ def cost_curves(runs: Sequence[Run]) -> list[figures.Figure]:
   """Returns accuracies against local epochs and against communication.
 
   Returns:
-    Held-out and, where runs were evaluated at several rounds, personalized
-    accuracy against each cost that any run reports; against local epochs only
-    if runs differ in these, as it is that against rounds otherwise.
+    Held-out accuracy, that on own test rows and, where runs were evaluated at
+    several rounds, personalized accuracy against each cost that any run
+    reports; against local epochs only if runs differ in these, as it is that
+    against rounds otherwise.
   """
   costs = {
     name: (
@@ -214,7 +222,16 @@ def _accuracies(runs, words) -> dict[str, _Score]:
       100.0,
       'Measured during training on the same fixed sample of held-out clients; '
       'round 0 is before training.',
-    )
+    ),
+    'personal_': _Score(
+      'personal/accuracy',
+      f'Own test {words.accuracy_label}',
+      100.0,
+      'Measured during training: mean over the clients, each scored on its own '
+      'test rows with its personal model, the one that it begins the next '
+      'round with; round 0 is before training. A global model is not scored '
+      'so while it trains.',
+    ),
   }
   if any(len(_points(run, 'round', _PERSONALIZED)) > 1 for run in runs):
     scores['personalized_'] = _Score(
@@ -290,7 +307,7 @@ def _figure(
       ' Lines are means over seeds; shaded from the lowest to the highest seed.'
     )
   if without:
-    caption += f' No such values yet: {"; ".join(without)}.'
+    caption += f' No such values: {"; ".join(without)}.'
   parts = [
     f'{label}: '
     + ', '.join(

@@ -14,6 +14,7 @@ from tff_fedfish import json_values
 from tff_fedfish.errors import UserError
 from tff_fedfish.evaluation.results import (
   KINDS,
+  Affinity,
   ClientBarrier,
   ClientEvaluation,
   read_evaluation,
@@ -59,12 +60,16 @@ class Evaluation:
     scores: (fraction of the client's data, 'loss' in nats, 'accuracy' in
       [0, 1] or 'bits_per_byte') -> score after personalization on it.
     clients: Rows of per_client.csv with finite losses; columns are the fields
-      of `ClientEvaluation`.
+      of `ClientEvaluation`, without `model`.
     barrier: Mean Client-Server Barrier in 'loss' and 'error', its terms
       'local_loss' and 'global_loss', and that in the loss of other models,
       'of_start', 'of_mean', 'of_plain_mean'; may be empty.
     barrier_clients: See `client_barriers`.
     num_non_finite_rows: Rows of both files that were left out as non-finite.
+    affinities: Finite rows of affinity.csv; columns are the fields of
+      `Affinity`. May be empty.
+    model: 'personal' if each client was scored with its own model, otherwise
+      'global'.
     skipped_clients: Clients that were not scored, by reason.
     personalization: Settings of the fine-tuning, by name.
     has_barrier: Whether the barrier was measured, with whatever result.
@@ -88,6 +93,8 @@ class Evaluation:
   barrier: dict[str, Interval]
   barrier_clients: pd.DataFrame
   num_non_finite_rows: int
+  affinities: pd.DataFrame
+  model: str
   skipped_clients: dict[str, int]
   personalization: dict[str, Any]
   has_barrier: bool
@@ -148,6 +155,13 @@ def load_evaluation(directory: pathlib.Path, seeds: str = '') -> Evaluation:
   if (kind := summary.values.get('kind')) not in KINDS:
     raise summary.error('kind', f'one of {", ".join(KINDS)}', kind)
   clients = _finite_rows(found.clients, ClientEvaluation)
+  models = sorted({client.model for client in found.clients})
+  if models not in ([], ['global'], ['personal']):
+    raise UserError(
+      f"{str(directory / 'per_client.csv')!r}: `model` must be 'personal' or "
+      f"'global' in all rows, but is {', '.join(models)}. Repeat the "
+      'evaluation, or remove this directory.'
+    )
   barriers = client_barriers(found.barriers or ())
   num_rows = len(found.clients) + len(found.barriers or ())
   barrier = summary.object('client_server_barrier')
@@ -166,7 +180,10 @@ def load_evaluation(directory: pathlib.Path, seeds: str = '') -> Evaluation:
     round_num=summary.object('checkpoint').count('round'),
     num_clients=summary.count('num_clients'),
     scores=summary.scores(),
-    clients=clients,
+    # Means of clients' rows are taken, and there is none of a word.
+    clients=clients.drop(columns='model'),
+    affinities=_finite_rows(found.affinities, Affinity),
+    model=next(iter(models), 'global'),
     barrier={name: mean for name, mean in means.items() if mean},
     barrier_clients=barriers,
     num_non_finite_rows=num_rows - len(clients) - len(barriers),

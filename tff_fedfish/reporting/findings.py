@@ -10,7 +10,13 @@ from tff_fedfish.data import unknown_tokens
 from tff_fedfish.reporting import matching, settings
 from tff_fedfish.reporting.evaluations import Evaluation, Interval
 from tff_fedfish.reporting.repetitions import has_repetitions
-from tff_fedfish.reporting.runs import HELD_OUT, Run, is_finite, subjects
+from tff_fedfish.reporting.runs import (
+  HELD_OUT,
+  OWN_TEST,
+  Run,
+  is_finite,
+  subjects,
+)
 from tff_fedfish.reporting.words import listed, words_of
 
 # Runs that differ here were not measured on the same thing.
@@ -123,7 +129,9 @@ def _compared(
         words = 'without personalization'
         if fraction != 0.0:
           words = f'after personalization on {100 * fraction:g} % of their data'
-        yield f'on {subject}{own} {words}', losses
+        where = f'on {subject}{own}'
+        # Models are not fine-tuned on rows of the client's own.
+        yield where if subject == OWN_TEST else f'{where} {words}', losses
         # Whose clients they are is said once.
         own = ''
   last_losses = {run: run.last('held_out/loss') for run in runs}
@@ -169,7 +177,7 @@ def _run_clauses(run):
       f'{_counted(dropped, "client")} with non-finite results counted with '
       'weight 0 in training'
     )
-  for name in ('train/loss', 'held_out/loss'):
+  for name in ('train/loss', 'held_out/loss', 'personal/loss'):
     bad = sum(
       row.get(name) is not None and not is_finite(row[name])
       for row in run.metrics
@@ -213,7 +221,7 @@ def _evaluation_clauses(run):
 
 def _is_on_the_way(run: Run, evaluation: Evaluation) -> bool:
   """Returns whether it is shown as a score before the last round."""
-  if evaluation.round_num is None:
+  if evaluation.round_num is None or evaluation.kind == OWN_TEST.kind:
     return False
   return run.num_rounds == 2 * evaluation.round_num or (
     evaluation.kind == 'held_out'

@@ -49,6 +49,11 @@ _OF_NO_SETTING = (
   *('schema_version', 'engine.', 'checkpoints.'),
   *('training.max_non_finite_rounds', 'client_work.micro_batch_size'),
 )
+# What makes the clients and their rows.
+_CLIENTS = (
+  *('data.', 'partition.', 'client_splits.'),
+  *('seeds.split_seed', 'seeds.partition_seed'),
+)
 # What budgets and the scores along the way change of a setting.
 _OF_BUDGETS = (LOCAL_EPOCHS, NUM_ROUNDS, 'evaluation.')
 _SHORT_NAMES = {
@@ -98,6 +103,11 @@ def study_of(run: Run) -> Key:
   return tuple(
     pair for pair in setting_of(run) if not pair[0].startswith(_OF_BUDGETS)
   )
+
+
+def clients_of(run: Run) -> Key:
+  """Returns what runs must share to have the same clients with equal rows."""
+  return _settings(run, _CLIENTS, is_among=True)
 
 
 def method_of(run: Run) -> Key:

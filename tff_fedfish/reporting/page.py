@@ -9,6 +9,7 @@ import markupsafe
 import pandas as pd
 
 from tff_fedfish.reporting import matching, settings
+from tff_fedfish.reporting.affinities import affinity_maps
 from tff_fedfish.reporting.barriers import barrier_scatters
 from tff_fedfish.reporting.bars import fraction_bars
 from tff_fedfish.reporting.comparisons import shown_interval, verdict
@@ -21,10 +22,16 @@ from tff_fedfish.reporting.curves import (
 from tff_fedfish.reporting.figures import Figure
 from tff_fedfish.reporting.findings import notes, summary_sentence
 from tff_fedfish.reporting.local_epochs import local_epoch_figures
+from tff_fedfish.reporting.own_tests import MAX_SHOWN, ClientTable
 from tff_fedfish.reporting.paper_tables import Column, PaperTable
 from tff_fedfish.reporting.regime_map import regime_maps
 from tff_fedfish.reporting.repetitions import NUM_BOOTSTRAP
-from tff_fedfish.reporting.runs import HELD_OUT, Run, subjects
+from tff_fedfish.reporting.runs import (
+  HELD_OUT,
+  OWN_TEST,
+  Run,
+  subjects,
+)
 from tff_fedfish.reporting.scatters import (
   extreme_clients,
   personalization_scatter,
@@ -43,6 +50,9 @@ from tff_fedfish.version import __version__
 
 GENERATOR = 'fedfish report'
 """Beginning of `<meta name="generator">` of every page."""
+
+OWN_TESTS = 'own-tests'
+"""Anchor of the section that holds the tables of clients."""
 
 _NUM_EXTREME_CLIENTS = 5
 _SHARE = 'by share of the client’s data used for personalization'
@@ -122,6 +132,13 @@ def build_sections(
       f'no run has an evaluation on another corpus ({evaluate}).',
     ),
     Section(
+      OWN_TESTS,
+      'Own test rows of the clients that train',
+      [*bars({OWN_TEST: OWN_TEST.kind}), *affinity_maps(pooled)],
+      'no run has an evaluation on own test rows (“fedfish evaluate '
+      '--client_split own_test” makes one from its checkpoint).',
+    ),
+    Section(
       'clients',
       'Client by client',
       [figure for figure in scatters if figure],
@@ -141,8 +158,7 @@ def build_sections(
       'communication',
       'Accuracy against cost',
       cost_curves(pooled),
-      'metrics.csv of no run has both communicated units and a held-out '
-      'accuracy.',
+      'metrics.csv of no run has both communicated units and an accuracy.',
     ),
   )
   return [s._replace(absent='') if s.figures else s for s in sections]
@@ -155,6 +171,8 @@ def render_page(
   comparisons: pd.DataFrame,
   sections: Sequence[Section],
   figure_format: str = 'png',
+  *,
+  client_tables: Sequence[ClientTable] = (),
 ) -> str:
   """Returns the page: HTML that shows without any other file.
 
@@ -167,6 +185,7 @@ def render_page(
     comparisons: Method against method, of `compare_methods`.
     sections: The plots.
     figure_format: Of the plots' files beside the page.
+    client_tables: Of `own_tests.client_tables`.
   """
   environment = jinja2.Environment(
     loader=jinja2.PackageLoader('tff_fedfish.reporting'),
@@ -198,6 +217,10 @@ def render_page(
     notes=notes(runs, pooled),
     words=words_of(runs),
     interval_sample=interval_sample(e for _, e in evaluated),
+    client_tables=client_tables,
+    max_clients_shown=MAX_SHOWN,
+    own_tests=OWN_TESTS,
+    own_test_rows=str(OWN_TEST),
     panels=_panels(pooled),
     every_run_panels=_panels(runs) if len(pooled) < len(runs) else [],
     paper_tables=tables,
@@ -287,6 +310,8 @@ def _panel_title(name, columns):
   if corpus:
     words = {'held_out': 'Held-out clients of', 'transfer': 'Transfer to'}
     return f'{words[kind]} {corpus}, {_SHARE}'
+  if kind == OWN_TEST.kind:
+    return 'Own test rows of the clients that train'
   has_barrier = any(column.measure == 'barrier' for column in columns)
   return {
     'held_out': f'Held-out clients, {_SHARE}',

@@ -22,7 +22,7 @@ from tff_fedfish.reporting.matching import (
 )
 from tff_fedfish.reporting.papers import fed_fish
 from tff_fedfish.reporting.papers.fed_fish import Task
-from tff_fedfish.reporting.runs import Run, subjects
+from tff_fedfish.reporting.runs import OWN_TEST, Run, subjects
 from tff_fedfish.reporting.words import holds_images
 
 LAST, HALF = 'last', 'half'
@@ -237,6 +237,8 @@ def _scored(
     equal rounds; blocks sort as in the table.
   """
   targets = subjects(study.runs) if number in (4, 5) else subjects([])
+  # No half of a client's data, which the paper scores on.
+  targets = [subject for subject in targets if subject != OWN_TEST]
   blocks: dict[tuple, dict] = {}
   further = set()
   methods = matching.methods(study.runs)

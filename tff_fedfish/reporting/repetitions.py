@@ -194,6 +194,7 @@ def _pool_one(by_seeds: Mapping[str, Evaluation]) -> Evaluation:
     barrier={name: mean for name, mean in barrier.items() if mean},
     # Other seeds have other cohorts: there is no client to take a mean of.
     barrier_clients=first.barrier_clients[:0],
+    affinities=_mean_affinities([e.affinities for e in evaluations]),
     num_non_finite_rows=sum(e.num_non_finite_rows for e in evaluations),
     has_barrier=any(e.has_barrier for e in evaluations),
     effective_clients=_mean_over_seeds(
@@ -203,6 +204,12 @@ def _pool_one(by_seeds: Mapping[str, Evaluation]) -> Evaluation:
     num_seeds=len(evaluations),
     num_left_out_clients=num_left_out,
   )
+
+
+def _mean_affinities(found: Sequence[pd.DataFrame]) -> pd.DataFrame:
+  """Returns the mean of each pair of clients over the seeds that have it."""
+  keys = [name for name in found[0] if name != 'affinity']
+  return pd.concat(found).groupby(keys, as_index=False)['affinity'].mean()
 
 
 def _crossed(scores: Mapping[str, pd.DataFrame], name: str) -> Interval | None:

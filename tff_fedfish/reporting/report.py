@@ -15,6 +15,7 @@ from tff_fedfish.files import (
 )
 from tff_fedfish.reporting import settings
 from tff_fedfish.reporting.comparisons import compare_methods
+from tff_fedfish.reporting.own_tests import client_tables, own_tests_csv
 from tff_fedfish.reporting.page import (
   GENERATOR,
   build_sections,
@@ -33,8 +34,9 @@ PAGE = 'index.html'
 
 _PAPER_TABLES = 'paper_tables.csv'
 _COMPARISONS = 'comparisons.csv'
+_OWN_TESTS = 'own_tests.csv'
 _CONTENTS = {
-  *(PAGE, 'summary.csv', _PAPER_TABLES, _COMPARISONS, 'figures'),
+  *(PAGE, 'summary.csv', _PAPER_TABLES, _COMPARISONS, _OWN_TESTS, 'figures'),
   settings.REPRODUCTION_FILE,
 }
 _GENERATOR_TAG = re.compile(
@@ -96,10 +98,17 @@ def write_report(
   comparisons = compare_methods(
     [run for one in pooled for run in one.repetitions or (one,)]
   )
+  own_tests = client_tables(pooled)
   sections = build_sections(pooled, runs)
   texts = {
     PAGE: render_page(
-      runs, pooled, tables, comparisons, sections, figure_format
+      runs,
+      pooled,
+      tables,
+      comparisons,
+      sections,
+      figure_format,
+      client_tables=own_tests,
     ),
     'summary.csv': summary_csv(runs),
     settings.REPRODUCTION_FILE: settings.reproduction_config(runs),
@@ -109,6 +118,8 @@ def write_report(
   if len(comparisons):
     lines = comparisons.itertuples(index=False)
     texts[_COMPARISONS] = csv_file(comparisons.columns, lines)
+  if own_tests:
+    texts[_OWN_TESTS] = own_tests_csv(own_tests)
   figures = [figure for section in sections for figure in section.figures]
   texts |= {f'figures/{figure.name}.csv': figure.csv for figure in figures}
   # Paths may hold bytes that are no text, which Python reads as surrogates.

@@ -23,18 +23,22 @@ Row = dict[str, float | int | None]
 
 
 class Subject(NamedTuple):
-  """Clients that models are scored on: held out, or of another corpus."""
+  """Clients or rows that models are scored on, such as held-out clients."""
 
   kind: str
   corpus: str | None = None
   """Name of another corpus; None: the run's own, see `Run.shows_as`."""
 
   def __str__(self):
+    if self.kind == 'own_test':
+      return 'own test rows'
     clients = 'held-out clients' if self.kind == 'held_out' else 'clients'
     return f'{clients} of {self.corpus}' if self.corpus else clients
 
 
 HELD_OUT = Subject('held_out')
+OWN_TEST = Subject('own_test')
+"""The run's clients, each on its own test rows."""
 
 SEEDS = ('seeds.model_seed', 'seeds.cohort_seed', 'seeds.shuffle_seed')
 """Settings in which runs differ that are repetitions of one another."""
@@ -228,6 +232,8 @@ class Run:
     """
     if evaluation.kind == 'participating':
       return None
+    if evaluation.kind == OWN_TEST.kind:
+      return OWN_TEST  # Always of the run's own corpus.
     if evaluation.kind == 'held_out' and (
       evaluation.identity is None
       or evaluation.identity.fingerprint == self._held_out_fingerprint
@@ -278,6 +284,27 @@ def subjects(runs: Sequence[Run]) -> list[Subject]:
   """Returns held-out clients, then those of further parts and other corpora."""
   found = {run.shows_as(e) for run in runs for e in run.evaluations}
   return [HELD_OUT, *sorted(found - {HELD_OUT, None})]
+
+
+def models_in_words(runs: Sequence[Run]) -> str:
+  """Returns which runs have personal models and which a global one.
+
+  Args:
+    runs: Runs with or without an evaluation on own test rows.
+
+  Returns:
+    Such as 'Personal models: A. Global model: B.'; '' without an evaluation.
+  """
+  kinds = {'personal': 'Personal models', 'global': 'Global model'}
+  labels: dict[str, list[str]] = {kind: [] for kind in kinds}
+  for run in runs:
+    if evaluation := run.evaluation(OWN_TEST):
+      labels[evaluation.model].append(run.label)
+  return ' '.join(
+    f'{kinds[kind]}: {"; ".join(found)}.'
+    for kind, found in labels.items()
+    if found
+  )
 
 
 def is_finite(value: float | None) -> bool:

@@ -139,17 +139,26 @@ def _evaluate_command(run, evaluation, workdir):
   ):
     data = f'CORPUS_{evaluation.corpus}'
   fine_tuning = evaluation.personalization
+  max_clients = evaluation.num_clients
+  if evaluation.kind == 'own_test':
+    # Those without test rows count as well.
+    skipped = evaluation.skipped_clients
+    max_clients = (
+      max_clients + skipped.get('without_test_rows', 0)
+      if 'beyond_max_clients' in skipped
+      else None
+    )
   options = {
     'checkpoint': checkpoint,
     'data': data,
     'fractions': ','.join(f'{f:g}' for f in evaluation.fractions) or None,
     # The same clients, whether or not there were more to choose from.
-    'max_clients': evaluation.num_clients,
+    'max_clients': max_clients,
     'max_sequences_per_client': fine_tuning.get('max_sequences_per_client'),
     'personalization_epochs': fine_tuning.get('epochs'),
     'learning_rate': fine_tuning.get('learning_rate'),
   }
-  if evaluation.kind == 'participating':
+  if evaluation.kind in ('participating', 'own_test'):
     options['client_split'] = evaluation.kind
   options['output'] = f'{workdir}/evaluations/{evaluation.name}'
   parts = [

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 from tff_fedfish.files import csv_file
 from tff_fedfish.reporting.evaluations import Interval
-from tff_fedfish.reporting.runs import Run, subjects
+from tff_fedfish.reporting.runs import OWN_TEST, Run, subjects
 from tff_fedfish.reporting.targets import cost_of_target, target_losses
 from tff_fedfish.reporting.words import shown, words_of
 
@@ -27,8 +27,8 @@ class Column:
 
   Attributes:
     key: Name in summary.csv, such as 'held_out/loss/0.25'.
-    panel: 'held_out', 'transfer: CORPUS', 'spread: ' and one of these, 'cost',
-      'training' or 'method'.
+    panel: 'held_out', 'own_test', 'transfer: CORPUS', 'spread: ' and one of
+      these, 'cost', 'training' or 'method'.
     measure: 'loss', 'accuracy', 'spread', 'barrier', 'cost' or 'further'.
     group: Heading shared by neighbours, with the unit.
     heading: The column's own heading; may be empty.
@@ -146,7 +146,7 @@ def _columns(runs: Sequence[Run]) -> Iterator[Column]:
           values=[e and e.scores.get((fraction, measure)) for e in found],
           panel=panel,
           measure='further' if measure == 'bits_per_byte' else measure,
-          heading=f'{100 * fraction:g} %',
+          heading=_share(subject, fraction),
         )
     key, group = f'{prefix}/unknown_tokens', 'Unknown tokens (%)'
     values = [e and e.unknown_tokens for e in found]
@@ -157,11 +157,12 @@ def _columns(runs: Sequence[Run]) -> Iterator[Column]:
       separator.join(filter(None, subject)) for separator in (': ', '/')
     )
     for fraction in sorted({f for e in found if e for f in e.fractions}):
+      share = _share(subject, fraction)
       spreads = [e.spread(fraction) if e else {} for e in found]
       for name, heading, show in _SPREAD:
         yield column(
           f'{prefix}/spread/{fraction:g}/{name}',
-          f'{words.label("loss")}, {100 * fraction:g} %',
+          ', '.join(filter(None, (words.label('loss'), share))),
           show,
           True,
           values=[spread.get(name) for spread in spreads],
@@ -231,8 +232,21 @@ def _columns(runs: Sequence[Run]) -> Iterator[Column]:
   yield column('held_out/loss', group, show, True, panel='training')
   key, group = 'held_out/accuracy', f'Held-out {words.accuracy_label}'
   yield column(key, group, percent, False, panel='training')
+  group = f'Own test {label}'
+  yield column('personal/loss', group, show, True, panel='training')
+  key, group = 'personal/accuracy', f'Own test {words.accuracy_label}'
+  yield column(key, group, percent, False, panel='training')
+  for name in ('mean', 'max'):
+    # Less is not better where less was learned.
+    key, group = f'privacy/epsilon_{name}', 'Epsilon of a client'
+    yield column(key, group, show, None, panel='training', heading=name)
   for name in _method_columns(runs):
     yield column(name, name, _signed_count, None, panel='method')
+
+
+def _share(subject, fraction):
+  """Returns a heading; models that are not fine-tuned have none."""
+  return '' if subject == OWN_TEST else f'{100 * fraction:g} %'
 
 
 def _method_columns(runs: Sequence[Run]) -> Iterable[str]:
@@ -284,7 +298,11 @@ def _cells(
 def _console_heading(column: Column, panels: Collection[str]) -> str:
   panel, _, corpus = column.panel.partition(': ')
   num_corpora = sum(other.startswith(panel) for other in panels)
-  words = {'held_out': 'Held-out', 'transfer': 'Transfer'}.get(panel, '')
+  words = {
+    'held_out': 'Held-out',
+    'own_test': 'Own test rows',
+    'transfer': 'Transfer',
+  }.get(panel, '')
   parts = [
     words,
     corpus if num_corpora > 1 else '',

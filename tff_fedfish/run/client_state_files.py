@@ -7,6 +7,7 @@ client, and manifest.json, which names client, size and SHA-256 of each.
 import concurrent.futures
 import dataclasses
 import hashlib
+import json
 import os
 import pathlib
 import shutil
@@ -102,7 +103,7 @@ class RoundStates:
       OSError: If the state before it could not be written, such as on a full
         disk; names the file.
     """
-    self._wait()
+    self.wait()
     path = self._directory / f'{index:04d}.safetensors'
     arrays = {name: np.asarray(tensor) for name, tensor in tensors.items()}
     self._writing = self._thread.submit(self._write, client_id, path, arrays)
@@ -113,7 +114,7 @@ class RoundStates:
     Raises:
       OSError: If a state could not be written; names the file.
     """
-    self._wait()
+    self.wait()
     entry = self._entries.pop(client_id.hex(), None)
     if entry is not None:
       (self._directory / entry.file).unlink()
@@ -138,7 +139,7 @@ class RoundStates:
     Raises:
       OSError: If a state or the manifest cannot be written; names the file.
     """
-    self._wait()
+    self.wait()
     if not self._entries:
       self.abandon()
       return
@@ -160,8 +161,12 @@ class RoundStates:
     self._entries = {}
     shutil.rmtree(self._directory, ignore_errors=True)
 
-  def _wait(self):
-    """Waits for the file that is being written; raises its error."""
+  def wait(self) -> None:
+    """Waits for the file that is being written.
+
+    Raises:
+      OSError: If it could not be written; names the file.
+    """
     writing, self._writing = self._writing, None
     if writing is not None:
       writing.result()
@@ -286,6 +291,14 @@ def shapes(path: str | os.PathLike) -> dict[str, tuple[int, ...]]:
     return {
       name: tuple(state.get_slice(name).get_shape()) for name in state.keys()
     }
+
+
+def position(path: str | os.PathLike, name: str) -> tuple[int, int]:
+  """Returns where a tensor of a client's file begins and ends, in bytes."""
+  with open(path, 'rb') as stream:
+    num_bytes = int.from_bytes(stream.read(8), 'little')
+    begin, end = json.loads(stream.read(num_bytes))[name]['data_offsets']
+  return 8 + num_bytes + begin, 8 + num_bytes + end
 
 
 def rounded(tensor: np.ndarray, dtype: str) -> np.ndarray:

@@ -23,13 +23,15 @@ from tff_fedfish.data.merged_clients import Merge
 from tff_fedfish.data.sequences import ClientRows, Rows
 from tff_fedfish.data.tokenizers import load_tokenizer
 from tff_fedfish.errors import UserError
-from tff_fedfish.run import row_division, run_inputs
+from tff_fedfish.run import private_rounds, row_division, run_inputs
 from tff_fedfish.run.candidates import Candidates
 from tff_fedfish.run.kept_inputs import KeptInputs
 from tff_fedfish.run.kept_tensors import KeptTensors
+from tff_fedfish.run.private_rounds import PrivateRounds
 from tff_fedfish.run.row_division import Division
 from tff_fedfish.runtime.client_data import (
   CANDIDATES,
+  LOCAL_PRIVACY,
   VALIDATION,
   ClientLoader,
   LoadedClient,
@@ -112,6 +114,8 @@ class TrainingClient(ClientLoader):
   """Whether it is given its validation rows."""
   candidates: Candidates | None = None
   """Models that it is given. None: clients are given none."""
+  private: PrivateRounds | None = None
+  """How it takes rows by DP-SGD. None: it does not train by it."""
 
   def sequences(self) -> Rows:
     """Returns what the client trains on, shuffled and capped."""
@@ -132,7 +136,7 @@ class TrainingClient(ClientLoader):
 
   def load(self) -> LoadedClient:
     """Returns the batches, and how much the cap and the last block cut."""
-    sequences = self.sequences()
+    sequences, private = self.sequences(), self.private
     counts = {
       'num_dropped_sequences': sequences.num_dropped_sequences,
       'num_dropped_tokens': sequences.num_lost_tokens,
@@ -141,15 +145,27 @@ class TrainingClient(ClientLoader):
       counts['num_clients_below_one_batch'] = int(
         not len(sequences) and sequences.num_dropped_sequences > 0
       )
-    data = sequences_lib.to_dataset(sequences, self.batch_size)
+    of_round = self.round_num, self.client_id
+    if private is not None and private.draws_batches:
+      data = private.to_dataset(sequences, *of_round)
+      if not private.num_steps(len(sequences)):
+        counts['num_dropped_sequences'] += len(sequences)
+        counts['num_dropped_tokens'] += sequences.num_tokens
+    else:
+      data = sequences_lib.to_dataset(sequences, self.batch_size)
+    inputs = {}
     if self.kept is not None:
-      data = collections.OrderedDict(data=data, state=self.kept.datasets())
+      inputs['state'] = self.kept.datasets()
     if self.validates:
-      data[VALIDATION] = sequences_lib.to_dataset(
+      inputs[VALIDATION] = sequences_lib.to_dataset(
         self._validation_rows(sequences), self.batch_size
       )
     if self.candidates is not None:
-      data[CANDIDATES] = self.candidates.dataset()
+      inputs[CANDIDATES] = self.candidates.dataset()
+    if private is not None:
+      inputs[LOCAL_PRIVACY] = private.client_input(len(sequences), *of_round)
+    if inputs:
+      data = collections.OrderedDict(data=data, **inputs)
     return LoadedClient(data, counts)
 
   def _validation_rows(self, sequences):
@@ -157,9 +173,9 @@ class TrainingClient(ClientLoader):
     rows = self.client_rows.validation_sequences(self.client_id)
     if not len(rows):
       raise MissingRowsError(
-        f'Client {client_id_to_text(self.client_id)!r} must have rows for '
-        'validation, but has too few rows. Raise '
-        '`--config.client_splits.validation_fraction`, or leave it out.'
+        f'Client {client_id_to_text(self.client_id)!r} must have at least 2 '
+        'rows that are not for tests, one to train on and one for validation, '
+        'but has fewer.'
       )
     if sequences.is_repeated is not None:
       rows = dataclasses.replace(rows, is_repeated=np.zeros(len(rows), bool))
@@ -186,18 +202,24 @@ def cohort(
     round_num: The round.
     kept: What clients kept before it. None: they keep nothing.
   """
-  client_ids = participating
-  if config.cohorts.cohort_size is not None:
-    client_ids = draw_cohort(
-      participating,
-      seed=config.seeds.cohort_seed,
-      round_num=round_num,
-      cohort_size=config.cohorts.cohort_size,
-    )
   return [
     training_client(config, client_id, client_rows, round_num, kept)
-    for client_id in client_ids
+    for client_id in client_ids_of(config, participating, round_num)
   ]
+
+
+def client_ids_of(
+  config: TrainConfig, participating: Sequence[bytes], round_num: int
+) -> Sequence[bytes]:
+  """Returns the clients of a round; the arguments are those of `cohort`."""
+  if config.cohorts.cohort_size is None:
+    return participating
+  return draw_cohort(
+    participating,
+    seed=config.seeds.cohort_seed,
+    round_num=round_num,
+    cohort_size=config.cohorts.cohort_size,
+  )
 
 
 def training_client(
@@ -209,6 +231,8 @@ def training_client(
 ) -> TrainingClient:
   """Returns one client in a round; see `cohort`."""
   work, personal = config.client_work, config.method.personal(config)
+  private = private_rounds.of_config(config)
+  is_drawn = private is not None and private.draws_batches
   inputs = {}
   if kept is not None:
     inputs['kept'] = kept.kept_of(client_id, round_num)
@@ -218,12 +242,15 @@ def training_client(
     client_rows=client_rows,
     round_num=round_num,
     shuffle_seed=config.seeds.shuffle_seed,
-    max_sequences=work.max_sequences_per_client,
-    stream_length=None if work.num_local_steps is None else work.max_rows,
+    max_sequences=None if is_drawn else work.max_sequences_per_client,
+    stream_length=work.max_rows if config.marks_repeats else None,
     batch_size=work.local_batch_size,
-    batches=config.data.client_batches,
+    batches='full_only'
+    if config.drops_last_batch
+    else config.data.client_batches,
     samples_labels=config.algorithm.samples_labels,
     validates=personal is not None and personal.validates,
+    private=private,
     **inputs,
   )
 

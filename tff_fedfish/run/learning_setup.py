@@ -22,12 +22,15 @@ from models.image_model_config import ImageModelConfig
 from models.model_shapes import are_matrices, weight_shapes
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.errors import UserError
+from tff_fedfish.methods.method import ServerShapes, load
 from tff_fedfish.optimizers.build import build_optimizer
 from tff_fedfish.run import checkpoints, round_metrics, run_directory
 from tff_fedfish.run.start_model import StartModel
 from tff_fedfish.runtime import tff_internals, values
 
 TRAINABLE_PREFIX = 'global_model_weights/trainable/'
+WEIGHTS_PREFIX = 'global_model_weights/'
+_FIXED_PREFIX = 'global_model_weights/non_trainable/'
 
 MAX_KEPT = 1
 """How many models, processes and evaluators are kept; graphs take memory."""
@@ -52,6 +55,7 @@ def keep_last(
       type(config.algorithm),
       repr(config.method.arguments(config)),
       run_directory.settings_fingerprint(config),
+      config.phase and config.phase.name,
       *facts.items(),
     )
     if key not in kept:
@@ -65,20 +69,27 @@ def keep_last(
 
 @keep_last
 def build_model(config: TrainConfig) -> ModelSpec:
-  """Returns the model of a config, weights drawn from its seed."""
+  """Returns the model of a config, or of its phase.
+
+  Weights are drawn from its seed.
+  """
   shape = config.model_shape()
   shared = {
     'model_seed': config.seeds.model_seed,
-    'marks_repeats': config.client_work.num_local_steps is not None,
+    'marks_repeats': config.marks_repeats,
   }
   if isinstance(shape, ImageModelConfig):
-    return build_image_model(shape, **shared)
-  return build_language_model(
-    shape,
-    xla=config.engine.xla,
-    noise_seeds=config.algorithm.samples_labels,
-    **shared,
-  )
+    model = build_image_model(shape, **shared)
+  else:
+    model = build_language_model(
+      shape,
+      xla=config.engine.xla,
+      noise_seeds=config.algorithm.samples_labels,
+      **shared,
+    )
+  if config.method.model is None:
+    return model
+  return load(config.method.model)(config, model)
 
 
 @keep_last
@@ -88,7 +99,7 @@ def build_learning_process(
   """Returns the learning process of a config.
 
   Args:
-    config: The config.
+    config: The config, in its phase where it has several.
     num_clients: Clients that may take part. None: the process is not for
       training.
   """
@@ -189,6 +200,45 @@ def with_start_weights(
   )
 
 
+def server_shapes(
+  config: TrainConfig, checkpoint: checkpoints.Checkpoint
+) -> ServerShapes:
+  """Returns the server's weights in a checkpoint, by name.
+
+  Args:
+    config: The run's, in the phase of the checkpoint.
+    checkpoint: The checkpoint.
+  """
+  if config.method.weight_shapes is not None:
+    return config.method.weight_shapes(config)
+  shape = run_directory.model_shape(config, checkpoint)
+  return ServerShapes(weight_shapes(shape), {})
+
+
+def model_weights(
+  tensors: Mapping[str, np.ndarray],
+  shapes: ServerShapes,
+  source: str | os.PathLike,
+) -> tff.learning.models.ModelWeights:
+  """Returns the weights in a checkpoint, in the order of the model.
+
+  Args:
+    tensors: Of the checkpoint; those that are no weights are left out.
+    shapes: As `server_shapes` returns them.
+    source: Where the tensors come from, for the error.
+
+  Raises:
+    UserError: If they are of another model.
+  """
+  trainable = trainable_by_name(tensors, shapes.trainable, source)
+  fixed = trainable_by_name(
+    tensors, shapes.non_trainable, source, prefix=_FIXED_PREFIX
+  )
+  return tff.learning.models.ModelWeights(
+    tuple(trainable.values()), tuple(fixed.values())
+  )
+
+
 def build_client_optimizer(
   config: TrainConfig,
 ) -> tff.learning.optimizers.Optimizer:
@@ -233,6 +283,8 @@ def trainable_by_name(
   tensors: Mapping[str, np.ndarray],
   shapes: Mapping[str, tuple[int, ...]],
   source: str | os.PathLike,
+  *,
+  prefix: str = TRAINABLE_PREFIX,
 ) -> dict[str, np.ndarray]:
   """Returns the model's weights by the names that the model gives them.
 
@@ -240,12 +292,13 @@ def trainable_by_name(
     tensors: Of a checkpoint; those that are no weights are left out.
     shapes: Name -> shape in the model's order, as `weight_shapes` returns them.
     source: Where the tensors come from, for the error.
+    prefix: Of the weights' names in a state.
 
   Raises:
     UserError: If they are of another model.
   """
-  numbered = {f'{TRAINABLE_PREFIX}{i}': name for i, name in enumerate(shapes)}
-  found = {k: v for k, v in tensors.items() if k.startswith(TRAINABLE_PREFIX)}
+  numbered = {f'{prefix}{i}': name for i, name in enumerate(shapes)}
+  found = {k: v for k, v in tensors.items() if k.startswith(prefix)}
   require_tensors(
     found, {number: shapes[name] for number, name in numbered.items()}, source
   )

@@ -69,6 +69,8 @@ ONE_SHOT_NAMES = (
   'one_shot/solve_residual',
 )
 """Columns of a method with a solver."""
+PRIVACY_NAMES = ('privacy/epsilon_mean', 'privacy/epsilon_max')
+"""Columns of a run whose clients add noise."""
 _TIMING_NAMES = (
   'seconds',
   'evaluation_seconds',
@@ -90,13 +92,17 @@ def metric_names(config: TrainConfig) -> tuple[str, ...]:
   has_no_batch = ('train/num_clients_below_one_batch',)
   barrier = config.evaluation.barrier_every_num_rounds
   diagnostics = config.evaluation.diagnostics_every_num_rounds
+  has_features = config.method.feature_sizes(config) is not None
   return (
     *_TRAIN_NAMES,
     *(clipped if config.client_work.max_delta_norm else ()),
-    *(has_no_batch if config.data.client_batches == 'full_only' else ()),
+    *(has_no_batch if config.drops_last_batch else ()),
     *(column.name for column in config.method.columns(config)),
     *rates_by_column(config, 1),
+    *phase_column(config, 1),
+    *([feature_bytes_name(config)] if has_features else ()),
     *(ONE_SHOT_NAMES if config.method.solver else ()),
+    *(PRIVACY_NAMES if config.local_privacy.adds_noise else ()),
     *_COMMUNICATION_NAMES,
     *(scored if config.evaluation.num_clients else ()),
     *(_BARRIER_NAMES if barrier else ()),
@@ -150,6 +156,23 @@ def rates_by_column(config: TrainConfig, round_num: int) -> dict[str, float]:
     for column, settings in columns.items()
     if settings.varies_learning_rate
   }
+
+
+def feature_bytes_name(config: TrainConfig) -> str:
+  """Returns the column with the size of the features that clients keep."""
+  return f'{config.algorithm.name}/feature_bytes'
+
+
+def phase_column(config: TrainConfig, round_num: int) -> dict[str, int]:
+  """Returns the column of a round, >= 1, with the number of its phase, from 1.
+
+  A run whose rounds are all of one kind has none.
+  """
+  phase = config.in_round(round_num).phase
+  if phase is None:
+    return {}
+  names = [found.name for found in config.phases]
+  return {f'{config.algorithm.name}/phase': 1 + names.index(phase.name)}
 
 
 def train_metrics(

@@ -58,6 +58,7 @@ _WRITTEN_NAMES = (
   'environment.json',
   'metrics.csv',
   'timings.csv',
+  'privacy.csv',
 )
 
 

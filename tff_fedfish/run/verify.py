@@ -6,7 +6,7 @@ import pathlib
 from collections.abc import Callable
 
 from tff_fedfish.errors import UserError
-from tff_fedfish.run import checkpoints, run_directory
+from tff_fedfish.run import checkpoints, feature_files, run_directory
 from tff_fedfish.run.client_states import ClientStates
 
 
@@ -25,13 +25,14 @@ def num_steps(directory: str | os.PathLike) -> int:
   states = ClientStates(directory)
   rounds = checkpoints.list_rounds(path)
   num_clients = states.summary(rounds[-1])['num_clients'] if rounds else 0
-  return len(rounds) + num_clients
+  num_features = len(list(path.parent.glob('features/*/*.safetensors')))
+  return len(rounds) + num_clients + num_features
 
 
 def verify_run(
   directory: str | os.PathLike, *, on_step: Callable[[], None] = lambda: None
 ) -> Verified:
-  """Reads all checkpoints of a run, and what its clients kept at the last.
+  """Reads all checkpoints of a run, and what its clients keep at the last.
 
   Args:
     directory: The run's.
@@ -58,7 +59,13 @@ def verify_run(
     state = found.path / checkpoints.STATE_FILE
     verified.num_bytes += state.stat().st_size
     on_step()
-    if config.kept_slots and round_num == rounds[-1]:
+    if round_num < rounds[-1]:
+      continue
+    for num_bytes in feature_files.verify(config, found):
+      verified.num_client_states += 1
+      verified.num_bytes += num_bytes
+      on_step()
+    if config.in_round(round_num).kept_slots:
       states = ClientStates(directory, round_num)
       summary = found.contents.get('client_states')
       states.require_as_after(round_num, summary)

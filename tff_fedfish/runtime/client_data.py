@@ -9,6 +9,9 @@ from typing import Any, NamedTuple
 VALIDATION, CANDIDATES = 'validation', 'candidates'
 """Inputs of a client besides its batches and its state: batches of its
 validation rows; models, <position=int32, weights=T>."""
+LOCAL_PRIVACY = 'local_privacy'
+"""Input of a client that trains by DP-SGD: one element <noise_seed=int32[2],
+num_examples=int64, num_unobserved=int64>, see `local_training.DrawnSteps`."""
 
 
 class LoadedClient(NamedTuple):

@@ -47,6 +47,7 @@ class BuiltRun:
   """Process, state and data of a run: everything that rounds need."""
 
   config: TrainConfig
+  """In its phase, where the run has several."""
   workdir: pathlib.Path
   checked: CheckedRun
   context: InProcessContext
@@ -58,11 +59,8 @@ class BuiltRun:
   """Clients that may be drawn."""
   client_rows: ClientRows
   """Their sequences or images, opened in this process."""
-
-  @property
-  def is_resumed(self) -> bool:
-    """Whether the run continues after a checkpoint."""
-    return self.checked.checkpoint is not None
+  is_resumed: bool
+  """Whether it continues, after a checkpoint or an earlier phase."""
 
   def is_due(self, round_num: int, every_num_rounds: int) -> bool:
     """Says whether round 0, the last one or one of every N is reached."""
@@ -75,6 +73,10 @@ class BuiltRun:
     if done.weights is not None:
       return done.weights
     return self.process.get_model_weights(done.state).trainable
+
+  def fixed_weights(self, done: 'FinishedRound') -> Sequence[Any]:
+    """Returns those that are held fixed."""
+    return self.process.get_model_weights(done.state).non_trainable
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -128,9 +130,12 @@ class HeldOutScore(RoundCallback):
       return
     if not sample.clients or not run.is_due(done.round_num, every):
       return
-    weights = tuple(run.weights_after(done))
     score = evaluation_clients.mean_score(
-      run.evaluator, weights, sample, should_stop=self.should_stop
+      run.evaluator,
+      tuple(run.weights_after(done)),
+      sample,
+      non_trainable=tuple(run.fixed_weights(done)),
+      should_stop=self.should_stop,
     )
     done.metrics.update(score)
     done.timings['evaluation_seconds'] = time.monotonic() - start
@@ -149,8 +154,8 @@ class Log(RoundCallback):
       downloads = self.run.checked.history.total(column)
       downloads += done.metrics.get(column, 0)
     spent = communication.after_rounds(
-      done.round_num,
-      traffic=config.method.traffic(config),
+      1,
+      traffic=communication.until_round(config, done.round_num),
       cohort_size=config.cohorts.cohort_size or len(self.run.participating),
       num_weights=num_parameters(config.model_shape()),
       num_downloads=downloads,

@@ -10,6 +10,7 @@ import time
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.errors import FailedError
 from tff_fedfish.evaluation import client_evaluator
+from tff_fedfish.methods.method import load
 from tff_fedfish.progress import Progress, Stages
 from tff_fedfish.run import (
   checkpoints,
@@ -27,10 +28,12 @@ from tff_fedfish.runtime.round_options import (
   use_round_options,
 )
 from tff_fedfish.training import replayed_rounds, round_callbacks
+from tff_fedfish.training.feature_store import FeatureStore
 from tff_fedfish.training.interruption import Interruption
 from tff_fedfish.training.kept_states import KeptStates
 from tff_fedfish.training.kept_uploads import KeptUploads
 from tff_fedfish.training.personal_score import PersonalScore
+from tff_fedfish.training.privacy_accounts import PrivacyAccounts
 from tff_fedfish.training.round_callbacks import (
   BuiltRun,
   FinishedRound,
@@ -69,9 +72,6 @@ def run_rounds(
     run_directory.start(config, workdir, checked.tokenizer, checked.identity)
     stack.enter_context(checked.log)
     interruption = stack.enter_context(Interruption('client'))
-    kept, server = KeptStates(run), ServerSolve(run)
-    saved = round_callbacks.Checkpoints(run, kept.checkpoint_contents)
-    stack.enter_context(saved.writer)
     workers, engine = None, config.engine
     if engine.kind == 'ray':
       workers = RayWorkers(
@@ -89,6 +89,23 @@ def run_rounds(
       should_stop=lambda: interruption.requested is not None,
       workers=workers,
     )
+    _run_phase(run, options, stages, kept_uploads)
+    while _has_next_phase(run) and not options.should_stop():
+      run = _next_phase(run, stages)
+      _run_phase(run, options, stages)
+  return _exit_code(run, interruption)
+
+
+def _run_phase(run, options, stages, kept_uploads=None):
+  """Runs the rounds that are left of a phase, and saves the last of them."""
+  kept, server, store = KeptStates(run), ServerSolve(run), FeatureStore(run)
+
+  def contents_of(round_num):
+    return kept.checkpoint_contents(round_num) | store.checkpoint_contents()
+
+  with contextlib.ExitStack() as stack:
+    saved = round_callbacks.Checkpoints(run, contents_of)
+    stack.enter_context(saved.writer)
     barrier = replayed_rounds.Barrier(run, options.should_stop, kept.inputs)
     callbacks = (
       barrier,
@@ -97,31 +114,95 @@ def run_rounds(
       ),
       round_callbacks.HeldOutScore(run, options.should_stop),
       PersonalScore(run, options.should_stop, kept.inputs),
-      # States before the row, and the row before the checkpoint.
+      # States and accounts before the row, and the row before the checkpoint.
       kept,
+      store,
+      PrivacyAccounts(run),
       round_callbacks.Log(run),
       server,
       saved,
     )
     stack.enter_context(saved.saving_on_failure())
     with contextlib.suppress(RoundInterrupted):
-      _RoundLoop(run, options, callbacks, kept, server, kept_uploads).run(
-        saved.writer, stages
-      )
+      _RoundLoop(
+        run, options, callbacks, kept, server, store, kept_uploads
+      ).run(saved.writer, stages)
     saved.save()
     saved.writer.wait()
     kept.collect()
-  return _exit_code(run, interruption)
+
+
+def _has_next_phase(run):
+  """Says whether the run goes on, in another phase."""
+  done, num_rounds = run.position.round_num, run.config.training.num_rounds
+  phase = run.config.phase
+  return phase is not None and done == phase.last_round < num_rounds
+
+
+def _next_phase(run, stages):
+  """Builds the phase after a run's last round, and the state it begins with.
+
+  Nothing is written: it is built again in a run that is resumed there.
+  """
+  done = run.position.round_num
+  config = run.config.in_round(done + 1)
+  process, evaluator = _build_process(config, run.participating, stages)
+  with stages(f'beginning with phase {config.phase.name!r}'):
+    begin = load(config.phase.begin)
+    state = begin(config, process, run.position.state)
+  return dataclasses.replace(
+    run,
+    config=config,
+    process=process,
+    evaluator=evaluator,
+    position=Position(done, state),
+    is_resumed=True,
+  )
 
 
 def _build(config, workdir, checked, stages):
-  """Builds the process and restores or draws its state."""
+  """Builds the process of the position, and restores or draws its state."""
   client_rows = run_inputs.training_rows(
     config, checked.corpus, checked.tokenizer
   )
+  round_num = 0
+  if checked.checkpoint is not None:
+    round_num = checkpoints.read_description(checked.checkpoint)['round']
+  config = config.in_round(round_num)
   context = set_in_process_context()
+  participating = run_inputs.training_clients(config, checked.split)
+  process, evaluator = _build_process(config, participating, stages)
+  if checked.checkpoint is None:
+    with stages('drawing the weights'):
+      state = process.initialize()
+      if checked.start is not None:
+        state = learning_setup.with_start_weights(
+          process, state, config, checked.start
+        )
+  else:
+    with stages('restoring'):
+      loaded = checkpoints.load_checkpoint(checked.checkpoint, verify=False)
+      state_type = process.initialize.type_signature.result
+      state = learning_setup.from_tensors(
+        loaded.tensors, state_type, checked.checkpoint
+      )
+  return BuiltRun(
+    config=config,
+    workdir=workdir,
+    checked=checked,
+    context=context,
+    process=process,
+    evaluator=evaluator,
+    position=Position(round_num, state),
+    participating=participating,
+    client_rows=client_rows,
+    is_resumed=checked.checkpoint is not None,
+  )
+
+
+def _build_process(config, participating, stages):
+  """Returns the learning process of a phase, and what scores its model."""
   with stages('building the model and its learning process'):
-    participating = run_inputs.training_clients(config, checked.split)
     process = learning_setup.build_learning_process(
       config, num_clients=len(participating)
     )
@@ -134,41 +215,17 @@ def _build(config, workdir, checked, stages):
       ),
     )
     evaluator = client_evaluator.build_evaluator(config)
-  if checked.checkpoint is None:
-    with stages('drawing the weights'):
-      state = process.initialize()
-      if checked.start is not None:
-        state = learning_setup.with_start_weights(
-          process, state, config, checked.start
-        )
-      position = Position(0, state)
-  else:
-    with stages('restoring'):
-      loaded = checkpoints.load_checkpoint(checked.checkpoint, verify=False)
-      state_type = process.initialize.type_signature.result
-      state = learning_setup.from_tensors(
-        loaded.tensors, state_type, checked.checkpoint
-      )
-      position = Position(loaded.round_num, state)
-  return BuiltRun(
-    config=config,
-    workdir=workdir,
-    checked=checked,
-    context=context,
-    process=process,
-    evaluator=evaluator,
-    position=position,
-    participating=participating,
-    client_rows=client_rows,
-  )
+  return process, evaluator
 
 
 class _RoundLoop:
-  """Runs rounds, and moves the run's position."""
+  """Runs the rounds of a phase, and moves the run's position."""
 
-  def __init__(self, run, options, callbacks, kept, server, kept_uploads):
+  def __init__(
+    self, run, options, callbacks, kept, server, store, kept_uploads
+  ):
     self._run = run
-    self._kept, self._server = kept, server
+    self._kept, self._server, self._store = kept, server, store
     self._kept_uploads = kept_uploads
     self._options = options
     self._callbacks = callbacks
@@ -177,22 +234,30 @@ class _RoundLoop:
     )
 
   def run(self, checkpoint_writer, stages):
-    """Runs rounds until the last, or until the run is to stop."""
+    """Runs rounds until the phase's last, or until the run is to stop."""
     run, position = self._run, self._run.position
     history, num_rounds = run.checked.history, run.config.training.num_rounds
+    last, phase = num_rounds, run.config.phase
+    if phase is not None and phase.last_round is not None:
+      last = min(last, phase.last_round)
     if not run.is_resumed:
       with stages('scoring round 0'):
         self._finish(FinishedRound(round_num=0, state=position.state))
-    if self._options.should_stop():
+    if self._options.should_stop() or position.round_num == last:
       return
+    self._store.prepare(stages, self._options.should_stop)
     if self._kept_uploads is None:
       with stages('tracing the round'):
         run.context.compile(run.process.next)
     done = position.round_num
     with Progress('train', num_rounds, completed=done) as progress:
-      if run.is_resumed:
+      if run.is_resumed and phase is None:
         progress.write_line(f'Continuing after round {done}.')
-      while position.round_num < num_rounds and not self._options.should_stop():
+      elif run.is_resumed:
+        progress.write_line(
+          f'Continuing after round {done}, in phase {phase.name!r}.'
+        )
+      while position.round_num < last and not self._options.should_stop():
         self._kept.require_room()
         metrics = self._run_round(position.round_num + 1, progress.write_line)
         loss = metrics['train/loss']
@@ -214,6 +279,7 @@ class _RoundLoop:
     finally:
       self._kept.abandon()
       self._server.abandon()
+      self._store.abandon()
 
   def _run_whole_round(self, round_num, write_line):
     run, config, start = self._run, self._run.config, time.monotonic()
@@ -223,6 +289,9 @@ class _RoundLoop:
       self._client_rows,
       round_num,
       self._kept.inputs,
+    )
+    clients = self._store.clients(
+      round_num, run.position.state, clients, self._options.should_stop
     )
     # Not kept: a round that is given up leaves the state as it was.
     state = learning_setup.with_rates(
@@ -234,6 +303,7 @@ class _RoundLoop:
     metrics = done.metrics
     if config.method.requires_all_clients(config):
       _require_all_clients(round_num, config, clients, done, metrics)
+    _require_bounds(round_num, config, metrics)
     seconds = time.monotonic() - start
     timings = done.timings | {
       'seconds': seconds,
@@ -273,7 +343,9 @@ class _RoundLoop:
       outcome,
       num_clients=len(clients),
       columns=config.method.columns(config),
-    ) | round_metrics.rates_by_column(config, round_num)
+    )
+    metrics |= round_metrics.rates_by_column(config, round_num)
+    metrics |= round_metrics.phase_column(config, round_num)
     return dataclasses.replace(
       done,
       state=output.state,
@@ -305,6 +377,19 @@ def _require_all_clients(round_num, config, clients, done, metrics):
     f'requires every client in every round, but {found}. The rounds before it '
     'are saved.'
   )
+
+
+def _require_bounds(round_num, config, metrics):
+  """Raises FailedError if a column exceeds what its method can go on with."""
+  for column in config.method.columns(config):
+    limit, found = column.at_most, metrics[column.name]
+    # Also where it is no number.
+    if limit is not None and not found <= limit:
+      raise FailedError(
+        f'Round {round_num}: {column.name!r} must be at most {limit:g} with '
+        f'algorithm.name {config.algorithm.name!r}, found {found:g}. The '
+        'rounds before it are saved.'
+      )
 
 
 def _exit_code(run, interruption):

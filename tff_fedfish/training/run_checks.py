@@ -5,6 +5,7 @@ makes it for each of its runs. TensorFlow is imported only where text must be
 tokenized, to find out whether held-out clients are large enough.
 """
 
+import collections
 import contextlib
 import dataclasses
 import os
@@ -21,11 +22,12 @@ from tff_fedfish.data.tokenizers import Tokenizer
 from tff_fedfish.errors import UserError, UserErrors
 from tff_fedfish.evaluation import evaluation_clients
 from tff_fedfish.methods import registry
-from tff_fedfish.planning import client_states, memory
+from tff_fedfish.planning import client_features, client_states, memory
 from tff_fedfish.printing import format_bytes
 from tff_fedfish.run import (
   corpus_identity,
   divergence,
+  feature_files,
   metrics_files,
   round_metrics,
   run_directory,
@@ -150,7 +152,8 @@ def check_run(
     with problems():
       if found:
         _require_same_inputs(config, found, identity, tokenizer, vocabulary)
-        if config.kept_slots:
+        collections.deque(feature_files.verify(config, found), maxlen=0)
+        if config.in_round(found.round_num).kept_slots:
           ClientStates(run, found.round_num).require_as_after(
             found.round_num, found.contents.get('client_states')
           )
@@ -185,6 +188,7 @@ def print_warnings(
   workdir: str | os.PathLike | None = None,
   *,
   split: ClientSplit | None = None,
+  features: client_features.FeaturesOnDisk | None = None,
 ) -> None:
   """Warns on standard error where memory or disk may not be enough.
 
@@ -192,17 +196,26 @@ def print_warnings(
     config: The run's config.
     workdir: Its directory.
     split: Says how many clients may take part. None: not known.
+    features: As `planned_features` returns them.
   """
   parent = pathlib.Path(workdir or '.').resolve()
   # What is on the disk already takes no more of it.
   num_saved_bytes = sum(
     path.stat().st_size
-    for pattern in ('checkpoints/*/*', 'client_states/*/*', 'uploads/*/*')
-    for path in parent.glob(pattern)
+    for name in ('checkpoints', 'client_states', 'uploads', 'feature*')
+    for path in parent.glob(f'{name}/*/*')
   )
   states = planned_states(config, split)
   state_bytes = (states and states.peak_bytes) or 0
   limit = config.client_states.max_bytes
+  feature_bytes = 0 if features is None else features.num_bytes
+  if feature_bytes > limit:
+    print(
+      f'fedfish: warning: features take {format_bytes(feature_bytes)}, but '
+      f'`--config.client_states.max_bytes` is {limit} '
+      f'({format_bytes(limit)}): the run stops before they are computed.',
+      file=sys.stderr,
+    )
   if state_bytes > limit:
     print(
       'fedfish: warning: client states take about '
@@ -222,10 +235,12 @@ def print_warnings(
     (
       'disk for checkpoints'
       + ' and client states' * (states is not None)
+      + ' and features' * (features is not None)
       + ' and uploads' * (config.method.solver is not None),
       f'the disk of {str(parent)!r}',
       checkpoint_bytes(config)
       + min(state_bytes, limit)
+      + min(feature_bytes, limit)
       + _upload_bytes(config, split),
       shutil.disk_usage(parent).free + num_saved_bytes,
     ),
@@ -246,6 +261,19 @@ def planned_states(
   if split is not None:
     num_clients = len(run_inputs.training_clients(config, split))
   return client_states.states_on_disk(config, num_clients)
+
+
+def planned_features(
+  config: TrainConfig, checked: CheckedRun
+) -> client_features.FeaturesOnDisk | None:
+  """Returns the size of the features; None if there are none, or not known."""
+  if config.method.feature_sizes(config) is None or checked.split is None:
+    return None
+  return client_features.on_disk(
+    config,
+    run_inputs.training_rows(config, checked.corpus, checked.tokenizer),
+    run_inputs.training_clients(config, checked.split),
+  )
 
 
 def checkpoint_bytes(config: TrainConfig) -> int:

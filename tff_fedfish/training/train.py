@@ -59,7 +59,12 @@ def train(
       return 0
     if kept_uploads is not None:
       kept_uploads.require_corpus(checked.identity)
-    run_checks.print_warnings(config, workdir, split=checked.split)
+    run_checks.print_warnings(
+      config,
+      workdir,
+      split=checked.split,
+      features=run_checks.planned_features(config, checked),
+    )
     run_checks.print_unknown_tokens(checked)
     if checked.start is not None:
       print(checked.start.describe(), file=sys.stderr)
@@ -158,12 +163,35 @@ def dry_run(config: TrainConfig, workdir: str | os.PathLike | None) -> None:
   checked.history.require_not_diverged()
   if checked.start is not None:
     print(checked.start.describe())
+  if checked.corpus is not None and config.partition.divides_images:
+    _print_label_skew(checked.corpus, checked.split.participating)
   if (counting := plan.row_counting(config)) is not None:
     print(f'Counting rows at the start: {counting}.')
   if (states := run_checks.planned_states(config, checked.split)) is not None:
     print(f'Client states on disk: {states}.')
-  run_checks.print_warnings(config, workdir, split=checked.split)
+  for line in communication.phase_lines(config):
+    print(line)
+  features = run_checks.planned_features(config, checked)
+  if features is not None:
+    print(f'Features on disk: {features}.')
+  run_checks.print_warnings(
+    config, workdir, split=checked.split, features=features
+  )
   run_checks.print_unknown_tokens(checked)
+
+
+def _print_label_skew(clients, participating):
+  """Prints how far the clients' labels are from those of all of them."""
+  from tff_fedfish.data.images.label_draws import label_histograms
+  from tff_fedfish.mathematics import label_skew
+
+  rows = [clients.client_rows[client_id] for client_id in participating]
+  histograms = label_histograms(clients.labels, rows, clients.num_classes)
+  print(
+    f'Label skew of {len(rows)} clients (EMD): '
+    f'{label_skew.emd_l1(histograms):.2f} in L1, '
+    f"{label_skew.emd_fomo(histograms):.2f} in FedFomo's sum."
+  )
 
 
 def _describe(config):
@@ -201,10 +229,12 @@ def _describe(config):
   table.add_row('Model bytes (float32)', f'{num_bytes:,}')
   table.add_row('Clients per round', clients)
   table.add_row(f'{rows} {per}, at most', num_rows)
-  table.add_row(
-    f'Communication {per}',
-    f'{num_up} up, {num_down} down (models per client); '
-    f'{round_cost.total_bytes:,} bytes in all',
-  )
+  # Phases differ, and have lines of their own.
+  if not config.phases:
+    table.add_row(
+      f'Communication {per}',
+      f'{num_up} up, {num_down} down (models per client); '
+      f'{round_cost.total_bytes:,} bytes in all',
+    )
   table.add_row('Rounds', f'{config.training.num_rounds:,}')
   Console().print(table)

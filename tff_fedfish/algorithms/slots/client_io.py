@@ -14,7 +14,11 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_fedfish.runtime import client_outputs
-from tff_fedfish.runtime.client_data import CANDIDATES, VALIDATION
+from tff_fedfish.runtime.client_data import (
+  CANDIDATES,
+  LOCAL_PRIVACY,
+  VALIDATION,
+)
 
 Structure = Any
 
@@ -94,26 +98,24 @@ def client_data_type(
   Args:
     batch_spec: `input_spec` of the model.
     kept: As `kept_specs` returns it.
-    inputs: Specs of the elements of further datasets, by name; only with slots.
+    inputs: Specs of the elements of further datasets, by name.
 
   Returns:
     The sequence of batches B*. With slots <data=B*, state=<SLOT=T*, ...>>, T
     the tuple of a slot's flat tensors: a sequence of one element, empty for a
-    client that takes part for the first time. Further inputs follow them.
+    client that takes part for the first time. Further inputs follow them; with
+    inputs only it is <data=B*, INPUT=T*, ...>.
   """
   data = _sequence_of(batch_spec)
-  if not kept:
+  if not kept and not inputs:
     return data
-  state = collections.OrderedDict(
-    (name, _sequence_of(specs)) for name, specs in kept.items()
-  )
-  return tff.to_type(
-    collections.OrderedDict(
-      data=data,
-      state=state,
-      **{name: _sequence_of(spec) for name, spec in inputs.items()},
+  parts = collections.OrderedDict(data=data)
+  if kept:
+    parts['state'] = collections.OrderedDict(
+      (name, _sequence_of(specs)) for name, specs in kept.items()
     )
-  )
+  parts |= {name: _sequence_of(spec) for name, spec in inputs.items()}
+  return tff.to_type(parts)
 
 
 def input_specs(
@@ -123,7 +125,7 @@ def input_specs(
 
   Args:
     functional_model: The model.
-    names: `VALIDATION` or `CANDIDATES`, or both.
+    names: Of `VALIDATION`, `CANDIDATES` and `LOCAL_PRIVACY`.
   """
   specs = {
     VALIDATION: functional_model.input_spec,
@@ -131,8 +133,21 @@ def input_specs(
       position=tf.TensorSpec([], tf.int32),
       weights=trainable_specs(functional_model),
     ),
+    LOCAL_PRIVACY: collections.OrderedDict(
+      noise_seed=tf.TensorSpec([2], tf.int32),
+      num_examples=tf.TensorSpec([], tf.int64),
+      num_unobserved=tf.TensorSpec([], tf.int64),
+    ),
   }
   return {name: specs[name] for name in names}
+
+
+def only_element(dataset: tf.data.Dataset) -> tuple[tf.Tensor, ...]:
+  """Returns the flat tensors of a dataset of one element, 0 without any."""
+  zeros = tf.nest.map_structure(
+    lambda spec: tf.zeros(spec.shape, spec.dtype), dataset.element_spec
+  )
+  return _first_or(dataset, tuple(tf.nest.flatten(zeros)))
 
 
 def split_client_data(
@@ -142,7 +157,8 @@ def split_client_data(
 ) -> tuple[tf.data.Dataset, dict[str, Structure]]:
   """Returns a client's batches, and its kept structures by slot."""
   if not slots:
-    return client_data, {}
+    is_struct = isinstance(client_data, Mapping)
+    return (client_data['data'] if is_struct else client_data), {}
   kept = {}
   for name, slot in slots.items():
     initial = tf.nest.map_structure(

@@ -50,12 +50,14 @@ class MethodState(NamedTuple):
     next: (state, sums, counts) -> state after a round, plain TensorFlow. The
       counts are those of `metrics['client_work']['clients']`.
     reported: Fields that are metrics, too, as they were when the round began.
+    reported_after: Fields that are metrics as they are when it ends.
   """
 
   initial: Callable[[Structure], Mapping[str, Any]]
   summands: Callable[[Any], Structure]
   next: Callable[[Structure, Structure, Mapping[str, tf.Tensor]], Structure]
   reported: tuple[str, ...] = ()
+  reported_after: tuple[str, ...] = ()
 
 
 def split_state(
@@ -229,6 +231,8 @@ def build_client_work(
       state = tff.federated_map(
         next_state, (state, tff.federated_sum(summands), counts)
       )
+      for name in method_state.reported_after:
+        measurements[name] = getattr(state.method, name)
     if returns_output:
       measurements['num_client_outputs'] = client_io.send_client_output(output)
     return tff.templates.MeasuredProcessOutput(

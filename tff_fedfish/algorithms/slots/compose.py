@@ -22,12 +22,14 @@ from tff_fedfish.algorithms.slots.client_work import (
   split_state,
   weight_of,
 )
+from tff_fedfish.algorithms.slots.private_gradients import private_gradients
 from tff_fedfish.algorithms.slots.trained_models import (
   FederatedProcess,
   StatefulLearningProcess,
 )
 from tff_fedfish.batch_gradients import ExtraLoss
 from tff_fedfish.errors import require
+from tff_fedfish.mathematics.privacy import LocalPrivacy
 
 OPTIMIZER_SLOT = 'optimizer'
 """Slot of the kept state of a client optimizer."""
@@ -133,6 +135,11 @@ def compose(
   max_delta_norm: float | None = None,
   num_local_steps: int | None = None,
   micro_batch_size: int | None = None,
+  local_work: Callable[
+    [ClientStart, tf.data.Dataset], local_training.LocalResult
+  ]
+  | None = None,
+  local_privacy: LocalPrivacy | None = None,
 ) -> FederatedProcess:
   """Builds the process of a method.
 
@@ -164,6 +171,13 @@ def compose(
     num_local_steps: H, >= 1, after which a client stops. None: no limit.
     micro_batch_size: Rows of a batch that pass through the model at a time, >=
       1. None: all.
+    local_work: Takes the place of local training, hooks and numbers of steps
+      included. None: clients train.
+    local_privacy: Makes clients train by DP-SGD: every gradient is that of
+      `private_gradients.py`, the extra loss inside of what is clipped, and
+      clients are given the input `client_data.LOCAL_PRIVACY`. What a method
+      sends beside the model delta must depend on data by these gradients only.
+      Not with `micro_batch_size`. None: they do not.
 
   Returns:
     The learning process; its `trained_models` gives the clients' models. Where
@@ -184,6 +198,12 @@ def compose(
     require(is_left_out or is_count, name, wanted, value)
   is_bound = max_delta_norm is None or max_delta_norm > 0
   require(is_bound, 'max_delta_norm', 'above 0 or None', max_delta_norm)
+  if local_privacy is not None:
+    wanted = 'None with local_privacy'
+    require(
+      micro_batch_size is None, 'micro_batch_size', wanted, micro_batch_size
+    )
+    client_inputs = (*client_inputs, client_io.LOCAL_PRIVACY)
   functional_model, initial_weights = _build_initial_weights(model)
   weights_type = initial_weights.type_signature.result
   slots = dict(kept_slots)
@@ -219,21 +239,25 @@ def compose(
     def hook(build):
       return build(start) if build else None
 
-    local = local_training.train(
-      functional_model,
-      client_optimizer,
-      start.hparams,
-      begun.trainable,
-      non_trainable,
-      dataset,
-      num_local_epochs=num_local_epochs,
-      num_local_steps=num_local_steps,
-      micro_batch_size=micro_batch_size,
-      optimizer_state=start.kept.get(OPTIMIZER_SLOT),
-      extra_loss=hook(build_extra_loss),
-      correct_gradient=hook(build_correct_gradient),
-      observer=build_observer(trainable) if build_observer else None,
-    )
+    if local_work is not None:
+      local = local_work(start, dataset)
+    else:
+      local = local_training.train(
+        functional_model,
+        client_optimizer,
+        start.hparams,
+        begun.trainable,
+        non_trainable,
+        dataset,
+        num_local_epochs=num_local_epochs,
+        num_local_steps=num_local_steps,
+        micro_batch_size=micro_batch_size,
+        optimizer_state=start.kept.get(OPTIMIZER_SLOT),
+        extra_loss=hook(build_extra_loss),
+        correct_gradient=hook(build_correct_gradient),
+        observer=build_observer(trainable) if build_observer else None,
+        **(_private(local_privacy, start) if local_privacy else {}),
+      )
     trained = TrainedClient(
       functional_model,
       start,
@@ -287,6 +311,21 @@ def compose(
     client_inputs=tuple(client_inputs),
     own_model=None if begin is None else own_model,
   )
+
+
+def _private(privacy, start):
+  """Returns the options of `local_training.train` that make it DP-SGD."""
+  noise_seed, num_examples, num_unobserved = client_io.only_element(
+    start.inputs[client_io.LOCAL_PRIVACY]
+  )
+  options = dict(
+    gradient_of=functools.partial(
+      private_gradients, privacy=privacy, noise_seed=noise_seed
+    )
+  )
+  if privacy.draws_batches:
+    options['drawn'] = local_training.DrawnSteps(num_examples, num_unobserved)
+  return options
 
 
 def _build_initial_weights(

@@ -159,8 +159,9 @@ def cluster_pixels(
     num_clusters, n_init=5, max_iter=100, random_state=random_state
   )
   with threadpoolctl.threadpool_limits(1), warnings.catch_warnings():
-    # Said below, as an error.
+    # Too few different images, which an error says below; equal ones.
     warnings.simplefilter('ignore', exceptions.ConvergenceWarning)
+    warnings.simplefilter('ignore', RuntimeWarning)
     found = means.fit_predict(components.fit_transform(pixels))
   num_found = len(np.unique(found))
   if num_found < num_clusters:

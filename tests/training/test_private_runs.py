@@ -1,0 +1,194 @@
+"""Runs whose clients train by DP-SGD: accounts, resumption, refusals."""
+
+import csv
+import shutil
+
+import numpy as np
+import pytest
+import small_runs
+
+from tff_fedfish.config import loading as config_loading
+from tff_fedfish.mathematics import privacy
+from tff_fedfish.run import (
+  checkpoints,
+  cohort_data,
+  metrics_files,
+  run_inputs,
+)
+from tff_fedfish.training import run_checks
+
+_SETTINGS = dict(
+  algorithm__name='fed_avg',
+  local_privacy__clip_norm=0.5,
+  local_privacy__noise_multiplier=1.0,
+  client_work__local_batch_size=2,
+)
+
+
+def _accounts(run):
+  with open(run / 'privacy.csv', newline='') as file:
+    return {row['client_id']: row for row in csv.DictReader(file)}
+
+
+def _weights(run):
+  found = checkpoints.load_checkpoint(checkpoints.resolve_checkpoint(run))
+  return found.tensors
+
+
+def _opened(inputs, **settings):
+  config = config_loading.load_config(
+    small_runs.CONFIG, small_runs.overrides(*inputs, **settings)
+  )
+  found = run_checks.check_run(config)
+  rows = run_inputs.training_rows(config, found.corpus, found.tokenizer)
+  return config, found.split.participating, rows
+
+
+@pytest.mark.parametrize('sampling', ['shuffled', 'poisson'])
+def test_a_resumed_run_is_an_uninterrupted_one(
+  sampling, small_inputs, tmp_path
+):
+  settings = _SETTINGS | {'local_privacy__sampling': sampling}
+  whole, resumed = tmp_path / 'whole', tmp_path / 'resumed'
+  assert small_runs.train(small_inputs, whole, **settings) == 0
+  half = settings | {'training__num_rounds': 2}
+  assert small_runs.train(small_inputs, resumed, **half) == 0
+  # As of a later round: the run was killed between it and the row.
+  shutil.copy(whole / 'privacy.csv', resumed / 'privacy.csv')
+  assert small_runs.train(small_inputs, resumed, **settings) == 0
+  for name in ('metrics.csv', 'privacy.csv'):
+    assert (resumed / name).read_bytes() == (whole / name).read_bytes()
+  expected = _weights(whole)
+  for name, tensor in _weights(resumed).items():
+    np.testing.assert_array_equal(tensor, expected[name])
+  # The accounts, from the draws themselves.
+  config, participating, rows = _opened(small_inputs, **settings)
+  num_rounds = {}
+  for round_num in range(1, 5):
+    for client in cohort_data.cohort(config, participating, rows, round_num):
+      num_rounds[client.client_id] = 1 + num_rounds.get(client.client_id, 0)
+  found, epsilons = _accounts(whole), []
+  assert len(found) == len(num_rounds)
+  for client_id, count in num_rounds.items():
+    n = len(rows.sequences(client_id))
+    # Two epochs of at most 6 rows in batches of 2.
+    num_steps = count * 2 * (min(n, 6) // 2)
+    epsilons.append(privacy.epsilon(min(1, 2 / n), 1.0, num_steps, 1e-5))
+    row = found[client_id.decode()]
+    assert row['num_examples'] == str(n)
+    assert row['num_rounds'] == str(count)
+    assert row['num_steps'] == str(num_steps)
+    assert float(row['epsilon']) == epsilons[-1]
+  rounds = metrics_files.read_metrics(whole / 'metrics.csv')
+  assert rounds[-1]['privacy/epsilon_max'] == max(epsilons)
+  assert rounds[-1]['privacy/epsilon_mean'] == pytest.approx(np.mean(epsilons))
+  largest = [row['privacy/epsilon_max'] for row in rounds]
+  assert largest == sorted(largest) and largest[0] == 0 < largest[1]
+
+
+def test_a_last_smaller_batch_is_dropped_and_counted(small_inputs, tmp_path):
+  settings = _SETTINGS | {
+    'client_work__local_batch_size': 4,
+    'training__num_rounds': 2,
+    'local_privacy__noise_multiplier': 0.0,
+  }
+  run = tmp_path / 'run'
+  assert small_runs.train(small_inputs, run, **settings) == 0
+  config, participating, rows = _opened(small_inputs, **settings)
+  rounds = metrics_files.read_metrics(run / 'metrics.csv')[1:]
+  for round_num, row in enumerate(rounds, 1):
+    cohort = cohort_data.cohort(config, participating, rows, round_num)
+    counts = [len(rows.sequences(client.client_id)) for client in cohort]
+    kept = [min(n, 6) // 4 * 4 for n in counts]
+    assert row['train/num_sequences'] == 2 * sum(kept)
+    assert row['train/num_dropped_sequences'] == sum(counts) - sum(kept)
+  # Without noise there is no epsilon.
+  assert not (run / 'privacy.csv').exists()
+  assert 'privacy/epsilon_mean' not in rounds[0]
+
+
+@pytest.mark.parametrize(
+  'settings',
+  [
+    {'algorithm__name': 'fed_prox', 'algorithm__mu': 0.1},
+    {'algorithm__name': 'moon'},
+    {
+      'algorithm__name': 'scaffold',
+      'client_work__num_local_epochs': 1,
+      'client_work__num_local_steps': 3,
+      'client_work__max_sequences_per_client': None,
+      'local_privacy__sampling': 'poisson',
+      'server__optimizer': 'sgd',
+      'server__learning_rate': 1.0,
+    },
+    {
+      'algorithm__name': 'fed_fish',
+      'algorithm__fisher_estimator': 'last_epoch',
+      'local_privacy__sampling': 'poisson',
+    },
+    {'algorithm__name': 'fed_sgd', 'client_work__num_local_epochs': 1},
+  ],
+  ids=lambda settings: settings['algorithm__name'],
+)
+def test_every_method_trains(settings, small_inputs, tmp_path):
+  run = tmp_path / 'run'
+  settings = _SETTINGS | {'training__num_rounds': 1} | settings
+  assert small_runs.train(small_inputs, run, **settings) == 0
+  row = metrics_files.read_metrics(run / 'metrics.csv')[1]
+  assert row['train/num_non_finite_clients'] == 0
+  assert row['privacy/epsilon_max'] > 0
+  assert row['train/update_is_all_zero'] == 0
+
+
+@pytest.mark.parametrize('name', ['local_only', 'fed_fomo'])
+def test_clients_with_models_of_their_own(name, small_inputs, tmp_path):
+  run = tmp_path / 'run'
+  settings = _SETTINGS | {
+    'algorithm__name': name,
+    'cohorts__cohort_size': None,
+    'local_privacy__sampling': 'poisson',
+    'training__num_rounds': 2,
+  }
+  assert small_runs.train(small_inputs, run, **settings) == 0
+  row = metrics_files.read_metrics(run / 'metrics.csv')[-1]
+  assert row['train/num_non_finite_clients'] == 0
+  config, participating, rows = _opened(small_inputs, **settings)
+  found = _accounts(run)
+  assert len(found) == len(participating)
+  for client_id in participating:
+    # Validation and test rows are no part of what is sampled.
+    expected = str(rows.num_training_rows(client_id))
+    assert found[client_id.decode()]['num_examples'] == expected
+
+
+def test_the_barrier_trains_clients_with_the_same_noise(small_inputs, tmp_path):
+  run = tmp_path / 'run'
+  settings = _SETTINGS | {
+    'training__num_rounds': 1,
+    'evaluation__barrier_every_num_rounds': 1,
+    'evaluation__diagnostics_every_num_rounds': 1,
+    'local_privacy__sampling': 'poisson',
+  }
+  assert small_runs.train(small_inputs, run, **settings) == 0
+  row = metrics_files.read_metrics(run / 'metrics.csv')[1]
+  assert row['barrier/num_failed_clients'] == 0
+  # The mean of the replayed deltas is the round's own.
+  assert row['diagnostics/cosine'] == pytest.approx(1, abs=1e-5)
+
+
+def test_ray_draws_the_same(small_inputs, tmp_path):
+  settings = _SETTINGS | {
+    'training__num_rounds': 1,
+    'local_privacy__sampling': 'poisson',
+    'engine__num_partial_sums': 2,
+  }
+  here, there = tmp_path / 'here', tmp_path / 'there'
+  assert small_runs.train(small_inputs, here, **settings) == 0
+  settings |= {'engine__kind': 'ray', 'engine__num_workers': 2}
+  assert small_runs.train(small_inputs, there, **settings) == 0
+  expected = _weights(here)
+  for name, tensor in _weights(there).items():
+    np.testing.assert_allclose(tensor, expected[name], atol=1e-6)
+  assert (here / 'privacy.csv').read_bytes() == (
+    there / 'privacy.csv'
+  ).read_bytes()

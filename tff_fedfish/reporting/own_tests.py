@@ -1,0 +1,195 @@
+"""Clients side by side: the scores of every run on a client's own test rows."""
+
+import dataclasses
+import types
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pandas as pd
+
+from tff_fedfish.data.client_ids import client_id_to_cell, client_id_to_text
+from tff_fedfish.files import csv_file
+from tff_fedfish.methods import registry
+from tff_fedfish.reporting import matching
+from tff_fedfish.reporting.comparisons import (
+  shown_interval,
+  with_honest_interval,
+)
+from tff_fedfish.reporting.repetitions import client_scores, paired_difference
+from tff_fedfish.reporting.runs import OWN_TEST, Run
+from tff_fedfish.reporting.words import shown
+
+MAX_SHOWN = 30
+"""Clients of a table on the page; its CSV file has all."""
+
+_SCORES = {'accuracy': (1, 100), 'loss': (3, 1)}
+"""Decimal places and factor of what is shown."""
+_COLUMNS = (
+  *('run', 'directory', 'model', 'round', 'client_id', *_SCORES),
+  *('baseline', *(f'{name}_difference' for name in _SCORES)),
+)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class RunScores:
+  """A run's scores on the own test rows of clients.
+
+  Attributes:
+    run: The run, repetitions pooled.
+    model: 'personal' or 'global'.
+    clients: 'accuracy' in [0, 1] and 'loss' in nats, indexed by client id.
+    baseline: Label of the run that is subtracted; '' where there is none.
+    differences: The same scores minus the baseline's, of the clients and seeds
+      that both have.
+    means: Score -> `with_honest_interval` of the mean difference.
+  """
+
+  run: Run
+  model: str
+  clients: pd.DataFrame
+  baseline: str
+  differences: pd.DataFrame
+  means: dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ClientTable:
+  """Runs that were scored on the same clients.
+
+  Attributes:
+    setting: Settings that tell its clients from those of other tables; ''.
+    runs: A run's scores each.
+  """
+
+  setting: str
+  runs: list[RunScores]
+
+  @property
+  def clients(self) -> list[bytes]:
+    """Clients that any run has a score of, sorted."""
+    return sorted({c for found in self.runs for c in found.clients.index})
+
+  def groups(self) -> list[tuple[str, list[str]]]:
+    """Returns headings: one per run, and those of its columns."""
+    found = []
+    for one in self.runs:
+      headings = ['Accuracy (%)', 'Loss']
+      if one.baseline:
+        headings += [
+          f'Accuracy − {one.baseline} (points)',
+          f'Loss − {one.baseline}',
+        ]
+      found.append((f'{one.run.label} ({one.model} model)', headings))
+    return found
+
+  def rows(self) -> Iterator[tuple[str, list[str]]]:
+    """Yields the first `MAX_SHOWN` clients, and their cells."""
+    for client in self.clients[:MAX_SHOWN]:
+      cells = []
+      for one in self.runs:
+        cells += [_cell(one.clients, client, name) for name in _SCORES]
+        if one.baseline:
+          cells += [_cell(one.differences, client, n, '+') for n in _SCORES]
+      yield client_id_to_text(client), cells
+
+  def means(self) -> Iterator[tuple[str, str]]:
+    """Yields the mean over clients and its 95 % interval of every column."""
+    for one in self.runs:
+      scores = one.run.evaluation(OWN_TEST).scores
+      for name, (places, scale) in _SCORES.items():
+        mean = scores.get((0.0, name))
+        ends = (
+          []
+          if mean is None or mean.ci_low is None
+          else [mean.ci_low, mean.ci_high]
+        )
+        yield (
+          shown(mean.mean, places, scale) if mean else '–',
+          ' to '.join(shown(end, places, scale) for end in ends),
+        )
+      for name, found in one.means.items():
+        places, scale = _SCORES[name]
+        row = types.SimpleNamespace(**found)
+        yield (
+          shown(row.mean, places, scale, '+'),
+          shown_interval(row, f'%+.{places}f', scale),
+        )
+
+
+def client_tables(runs: Sequence[Run]) -> list[ClientTable]:
+  """Returns the tables of the runs that were scored on own test rows.
+
+  Args:
+    runs: The runs of a report, repetitions pooled. `registry.BASELINE` is
+      subtracted from runs that differ from it in the method and the seeds only.
+  """
+  scored = [run for run in runs if run.evaluation(OWN_TEST)]
+  groups = matching.grouped(scored, matching.clients_of)
+  labels = matching.labels(list(map(dict, groups)))
+  return [
+    ClientTable(label, [_scores(run, members) for run in members])
+    for label, members in zip(labels, groups.values(), strict=True)
+  ]
+
+
+def own_tests_csv(tables: Sequence[ClientTable]) -> str:
+  """Returns a row per run and client, in full precision."""
+  lines = []
+  for one in (one for table in tables for one in table.runs):
+    round_num = one.run.evaluation(OWN_TEST).round_num
+    for client in one.clients.index:
+      difference = [None] * len(_SCORES)
+      if client in one.differences.index:
+        difference = one.differences.loc[client, [*_SCORES]].tolist()
+      lines.append(
+        [
+          *(one.run.label, one.run.name, one.model, round_num),
+          *(client_id_to_cell(client), *one.clients.loc[client, [*_SCORES]]),
+          *(one.baseline, *difference),
+        ]
+      )
+  return csv_file(_COLUMNS, lines)
+
+
+def _scores(run: Run, others: Sequence[Run]) -> RunScores:
+  evaluation = run.evaluation(OWN_TEST)
+  name, differences, means = '', _clients(evaluation)[:0], {}
+  is_baseline = run.algorithm == registry.BASELINE.name
+  for other in [] if is_baseline else others:
+    is_like = matching.setting_of(other) == matching.setting_of(run)
+    if is_like and other.algorithm == registry.BASELINE.name:
+      sides = [_by_seeds(side) for side in (run, other)]
+      found = {n: paired_difference(*sides, n) for n in _SCORES}
+      if found['loss']['mean'] is not None:
+        name = other.label
+        common = sorted(sides[0].keys() & sides[1].keys())
+        # NaN, and dropped, where a side lacks the client.
+        total = sum(sides[0][seeds] - sides[1][seeds] for seeds in common)
+        differences = (total / len(common)).dropna()
+        means = {n: with_honest_interval(d) for n, d in found.items()}
+        break
+  clients = _clients(evaluation)
+  return RunScores(run, evaluation.model, clients, name, differences, means)
+
+
+def _by_seeds(run: Run) -> dict[str, pd.DataFrame]:
+  round_num = run.evaluation(OWN_TEST).round_num
+  found = {
+    one.seeds: one.evaluation(OWN_TEST, round_num)
+    for one in run.repetitions or (run,)
+  }
+  return {seeds: _clients(e) for seeds, e in found.items() if e}
+
+
+def _clients(evaluation) -> pd.DataFrame:
+  """Returns `RunScores.clients` of an evaluation."""
+  (found,) = client_scores({'': evaluation}, 0.0).values()
+  return pd.DataFrame({name: found[f'{name}_after'] for name in _SCORES})
+
+
+def _cell(
+  scores: pd.DataFrame, client: bytes, name: str, sign: str = ''
+) -> str:
+  if client not in scores.index:
+    return '–'
+  return shown(scores.loc[client, name], *_SCORES[name], sign)

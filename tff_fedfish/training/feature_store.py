@@ -1,0 +1,242 @@
+"""Features of a run: written once by all clients, then what they train on."""
+
+import dataclasses
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from tff_fedfish.data.client_ids import client_id_to_text
+from tff_fedfish.errors import FailedError
+from tff_fedfish.methods.method import load
+from tff_fedfish.planning import client_features
+from tff_fedfish.printing import format_bytes
+from tff_fedfish.progress import Stages
+from tff_fedfish.run import (
+  checkpoints,
+  feature_files,
+  learning_setup,
+  round_metrics,
+)
+from tff_fedfish.run.client_state_files import RoundStates
+from tff_fedfish.run.cohort_data import TrainingClient
+from tff_fedfish.run.feature_files import FeatureClient
+from tff_fedfish.runtime.round_options import RoundInterrupted
+from tff_fedfish.training.round_callbacks import (
+  BuiltRun,
+  FinishedRound,
+  RoundCallback,
+)
+
+
+class FeatureStore(RoundCallback):
+  """Computes the clients' features, and feeds clients with them.
+
+  A client's features are in memory one client at a time while they are
+  computed, and by batches afterwards. They count from their rename on; a run
+  that is resumed before their round computes them again. In phases without
+  features this does nothing.
+  """
+
+  def __init__(self, run: BuiltRun):
+    """Removes what an unfinished round left.
+
+    Raises:
+      OSError: If it cannot be removed.
+    """
+    self._run, self._method = run, run.config.method
+    self._writer: RoundStates | None = None
+    self._is_synced = False
+    self._round = feature_files.written_round(run.config)
+    if self._method.features == 'unused':
+      return
+    self._path = feature_files.directory(run.workdir, self._round)
+    self._bases = feature_files.directory(
+      run.workdir, self._round, feature_files.BASES_NAME
+    )
+    for path in (self._path, self._bases):
+      if run.position.round_num < self._round and path.exists():
+        shutil.rmtree(path)
+      checkpoints.remove_leftovers(path.parent)
+
+  def prepare(self, stages: Stages, should_stop: Callable[[], bool]) -> None:
+    """Checks that there is room, and computes what follows from features.
+
+    Args:
+      stages: Shows what is done.
+      should_stop: Asked before each client.
+
+    Raises:
+      FailedError: If features and bases would be larger than the run allows.
+      OSError: If something cannot be written.
+      RoundInterrupted: If the run is to stop.
+    """
+    if self._method.features == 'written':
+      self._require_room()
+    elif self._method.feature_work and not self._bases.exists():
+      with stages('computing the bases of the clients'):
+        try:
+          self._write_bases(should_stop)
+        finally:
+          self.abandon()
+
+  def clients(
+    self,
+    round_num: int,
+    state: Any,
+    clients: Sequence[TrainingClient],
+    should_stop: Callable[[], bool],
+  ) -> Sequence[TrainingClient | FeatureClient]:
+    """Returns the clients of a round as they are fed.
+
+    Args:
+      round_num: The round.
+      state: The server's before it.
+      clients: Its cohort.
+      should_stop: Asked before each client that computes features.
+
+    Raises:
+      FailedError: If features are not finite in float16.
+      OSError: If features cannot be written or read.
+      RoundInterrupted: If the run is to stop.
+    """
+    if self._method.features == 'unused':
+      return clients
+    if round_num == self._round:
+      self._write_features(state, clients, should_stop)
+    files = feature_files.entries(self._path)
+    bases = {}
+    if self._bases.exists():
+      bases = feature_files.entries(self._bases)
+    takes_basis = self._method.feature_work is not None
+    fed = []
+    for client in clients:
+      entry, basis = (f.get(client.client_id.hex()) for f in (files, bases))
+      fed.append(
+        FeatureClient(
+          client_id=client.client_id,
+          path=os.fspath(self._path / entry.file),
+          takes_basis=takes_basis and round_num != self._round,
+          basis=basis and os.fspath(self._bases / basis.file),
+          kept=client.kept,
+        )
+      )
+    return fed
+
+  def abandon(self) -> None:
+    """Removes what was written of a round that is given up."""
+    if self._writer is not None:
+      self._writer.abandon()
+      self._writer = None
+
+  def measure(self, done: FinishedRound) -> None:
+    """See `RoundCallback`."""
+    if self._method.features == 'written' and done.round_num == self._round:
+      name = round_metrics.feature_bytes_name(self._run.config)
+      files = feature_files.entries(self._path).values()
+      done.metrics[name] = sum(file.num_bytes for file in files)
+
+  def checkpoint_contents(self) -> dict[str, str]:
+    """Returns what a checkpoint keeps, once the features are on disk.
+
+    Raises:
+      OSError: If they cannot be flushed.
+    """
+    if self._method.features == 'unused' or not self._path.exists():
+      return {}
+    if not self._is_synced:
+      feature_files.sync(self._path)
+      self._is_synced = True
+    files = feature_files.entries(self._path)
+    return {'features': feature_files.digest(files)}
+
+  def _feature_work(self, weights):
+    """Returns the function of `Method.feature_work`."""
+    config = self._run.config
+    model = learning_setup.build_model(config)
+    return load(self._method.feature_work)(config, model, weights)
+
+  def _rows_of(self, client):
+    """Returns all rows of a client, each once, in the order of the round."""
+    return dataclasses.replace(
+      client, stream_length=None, batches='ragged', samples_labels=False
+    ).sequences()
+
+  def _require_room(self):
+    run = self._run
+    sizes = client_features.on_disk(
+      run.config, run.client_rows, run.participating
+    )
+    limit = run.config.client_states.max_bytes
+    if sizes.num_bytes > limit:
+      raise FailedError(
+        f'The features of {len(run.participating)} clients would take '
+        f'{format_bytes(sizes.num_bytes)} in {str(self._path.parent)!r}, but '
+        f'`--config.client_states.max_bytes` is {limit} '
+        f'({format_bytes(limit)}). Raise it to continue after round '
+        f'{run.position.round_num}, or start a new run with a smaller '
+        '`--config.algorithm.num_features`.'
+      )
+
+  def _write_features(self, state, clients, should_stop):
+    run = self._run
+    weights = run.process.get_model_weights(state)
+    compute = self._feature_work(weights)
+    self._path.parent.mkdir(exist_ok=True)
+    if self._path.exists():
+      # Of a round that was given up after its features.
+      shutil.rmtree(self._path)
+    self._writer = RoundStates(self._path)
+    for index, client in enumerate(clients):
+      if should_stop():
+        raise RoundInterrupted
+      rows = self._rows_of(client)
+      self._writer.add(
+        index, client.client_id, self._features_of(client, rows, compute)
+      )
+      # So that no two clients' features are in memory.
+      self._writer.wait()
+    self._writer.commit()
+    self._writer = None
+
+  def _features_of(self, client, rows, compute):
+    num_features = self._method.feature_sizes(self._run.config).num_features
+    found = np.empty((len(rows), num_features), np.float16)
+    labels = rows.batch_features()['y']
+    for start in range(0, len(rows), feature_files.BATCH_ROWS):
+      part = slice(start, start + feature_files.BATCH_ROWS)
+      with np.errstate(over='ignore'):
+        found[part] = compute(rows.select(part).batch_features())
+      if not np.isfinite(found[part]).all():
+        raise FailedError(
+          f'The features of client {client_id_to_text(client.client_id)!r} '
+          'must be finite in float16, but are not. Train the rounds before '
+          'with a smaller `--config.client_work.learning_rate`.'
+        )
+    return {'features': found, 'labels': np.asarray(labels, np.int32)}
+
+  def _write_bases(self, should_stop):
+    """Writes the basis of every client that has one, in order of their files.
+
+    They follow from the features, so a run that is killed here computes them
+    again.
+    """
+    run = self._run
+    max_rows = self._method.feature_sizes(run.config).max_gram_rows
+    weights = run.process.get_model_weights(run.position.state)
+    compute = self._feature_work(weights)
+    self._bases.parent.mkdir(exist_ok=True)
+    self._writer = RoundStates(self._bases)
+    for index, (name, entry) in enumerate(
+      feature_files.entries(self._path).items()
+    ):
+      if should_stop():
+        raise RoundInterrupted
+      features = feature_files.read_features(self._path / entry.file)
+      if 0 < len(features) <= max_rows:
+        self._writer.add(index, bytes.fromhex(name), compute(features))
+        self._writer.wait()
+    self._writer.commit()
+    self._writer = None
