@@ -125,7 +125,7 @@ class RoundStates:
     Raises:
       OSError: If a state could not be written; names the file.
     """
-    self._wait()
+    self.wait()
     return {
       bytes.fromhex(name): self._directory / entry.file
       for name, entry in self._entries.items()
