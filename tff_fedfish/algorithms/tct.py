@@ -12,7 +12,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from models.functional_model import ModelSpec
-from tff_fedfish.algorithms import tct_inputs
+from tff_fedfish.algorithms.slots import feature_inputs
 from tff_fedfish.algorithms.slots.client_work import MethodState
 from tff_fedfish.algorithms.slots.compose import compose
 from tff_fedfish.algorithms.slots.corrections import (
@@ -74,7 +74,9 @@ def build_convex(
   require_one_of('loss_scale', loss_scale, gram_regression.LOSS_SCALES)
   kernel, _ = model.functional_model.initial_weights[0]
   num_features, num_classes = kernel.shape
-  reader = tct_inputs.reading(model, num_features, with_basis=solver == 'gram')
+  reader = feature_inputs.reading(
+    model, num_features, with_basis=solver == 'gram'
+  )
   functional_model = reader.functional_model
   correction_of, slots = one_model_slots(num_steps)
 
@@ -165,7 +167,7 @@ def build_convex(
       solution = tf.cond(num_vectors > 0, at_once, step_by_step)
     else:
       solution = step_by_step()
-    return tct_inputs.local_result(
+    return feature_inputs.local_result(
       solution, metrics, count, dataset, num_steps=num_steps
     )
 

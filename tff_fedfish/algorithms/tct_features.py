@@ -1,6 +1,6 @@
 """TCT's round of features: their sums, and the computations of clients.
 
-Yu et al. (2022), "TCT", algorithm 1. See `tct_inputs.py` for what clients are
+Yu et al. (2022), "TCT", algorithm 1. See `feature_inputs.py` for what clients are
 fed with.
 """
 
@@ -15,7 +15,7 @@ import tensorflow_federated as tff
 
 from models.functional_model import ModelSpec
 from tff_fedfish import tangent_features
-from tff_fedfish.algorithms import tct_inputs
+from tff_fedfish.algorithms.slots import feature_inputs
 from tff_fedfish.algorithms.slots.client_work import MethodState
 from tff_fedfish.algorithms.slots.compose import compose
 from tff_fedfish.batch_gradients import num_rows, split_batch
@@ -56,7 +56,7 @@ def build_feature_sums(
     all clients. Metric `num_dead`: features that are constant up to rounding.
   """
   del num_local_steps, micro_batch_size
-  reader = tct_inputs.reading(model, num_features)
+  reader = feature_inputs.reading(model, num_features)
 
   def sum_up(start, dataset):
     count, sums, squares = _zero_sums(num_features)
@@ -67,7 +67,7 @@ def build_feature_sums(
       count += tf.cast(num_rows(batch), tf.float64)
       sums += tf.reduce_sum(z, axis=0)
       squares += tf.reduce_sum(tf.square(z), axis=0)
-    return tct_inputs.local_result(
+    return feature_inputs.local_result(
       start.trainable,
       reader.functional_model.initialize_metrics_state(),
       tf.cast(count, tf.int64),
@@ -121,7 +121,9 @@ def features_of(
   See `Method.feature_work`.
   """
   shape = config.model_shape()
-  compute = tangent_features.build_features(model, shape, mask_of(config))
+  compute = tangent_features.build_features(
+    model, shape, feature_inputs.mask_of(config)
+  )
   network = tuple(
     tf.convert_to_tensor(w)
     for w in tangent_features.with_drawn_head(
@@ -156,15 +158,6 @@ def basis_of(
     return {'vectors': basis.vectors, 'power_sums': np.stack(sums)}
 
   return compute
-
-
-def mask_of(config: 'TrainConfig') -> np.ndarray:
-  """Returns the mask of a config's features, see `tangent_features`."""
-  return tangent_features.feature_mask(
-    config.model_shape(),
-    num_features=config.algorithm.num_features,
-    model_seed=config.seeds.model_seed,
-  )
 
 
 def _zero_sums(num_features):

@@ -9,7 +9,7 @@ import tensorflow_federated as tff
 from models import linearized
 from models.functional_model import ModelSpec
 from tff_fedfish import tangent_features
-from tff_fedfish.algorithms import tct_features
+from tff_fedfish.algorithms.slots import feature_inputs
 from tff_fedfish.mathematics import gram_regression
 
 if typing.TYPE_CHECKING:
@@ -20,7 +20,7 @@ _ModelWeights = tff.learning.models.ModelWeights
 
 def feature_classifier(config: 'TrainConfig', model: ModelSpec) -> ModelSpec:
   """Returns the model of the phase that trains on features."""
-  shape, mask = config.model_shape(), tct_features.mask_of(config)
+  shape, mask = config.model_shape(), feature_inputs.mask_of(config)
   return linearized.build_feature_classifier(
     model,
     tangent_features.build_features(model, shape, mask),

@@ -1,4 +1,4 @@
-"""What TCT's rounds on features share: a model that reads them.
+"""Clients that are fed with features: the model that reads them.
 
 Clients are fed with batches <x=<features, ...>, y> of the features that they
 computed of their rows: `features` float16 [batch, p], `y` int32 [batch], the
@@ -10,14 +10,19 @@ import dataclasses
 import typing
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
 from models.functional_model import ModelSpec
+from tff_fedfish import tangent_features
 from tff_fedfish.local_training import LocalResult
 
 if typing.TYPE_CHECKING:
   pass
+
+if typing.TYPE_CHECKING:
+  from tff_fedfish.config.schema import TrainConfig
 
 
 def reading(
@@ -69,4 +74,13 @@ def local_result(
     dataset=dataset,
     optimizer_state=(),
     num_steps=tf.constant(num_steps, tf.int64),
+  )
+
+
+def mask_of(config: 'TrainConfig') -> np.ndarray:
+  """Returns the mask of a config's features, see `tangent_features`."""
+  return tangent_features.feature_mask(
+    config.model_shape(),
+    num_features=config.algorithm.num_features,
+    model_seed=config.seeds.model_seed,
   )
