@@ -266,10 +266,12 @@ def test_missing_file(tmp_path):
     'debian_regime_sweep, debian_sgd_server_sweep, debian_small_rate_sweep, '
     'debian_sweep, demo, diloco_350m, diloco_tiny, '
     'fashion_mnist_baselines_sweep, fashion_mnist_one_shot, '
-    'fashion_mnist_tct, fed_fish_mix, mnist_by_writer, '
+    'fashion_mnist_targets_sweep, fashion_mnist_tct, fed_fish_mix, '
+    'mnist_by_writer, '
     'mnist_by_writer_ablations_sweep, mnist_by_writer_sweep, '
     'mnist_controls_sweep, mnist_epsilon_sweep, mnist_laboratory, '
-    'mnist_personal, mnist_regime_sweep, small_c4, stack_overflow_350m.'
+    'mnist_personal, mnist_personal_sweep, mnist_privacy_sweep, '
+    'mnist_regime_sweep, small_c4, stack_overflow_350m.'
   )
 
 
