@@ -1,6 +1,6 @@
 """TCT's round of features: their sums, and the computations of clients.
 
-Yu et al. (2022), "TCT", algorithm 1. See `feature_inputs.py` for what clients are
+Yu et al. (2022), "TCT", algorithm 1. `feature_inputs.py` says what clients are
 fed with.
 """
 

@@ -305,6 +305,6 @@ METHOD = Method(
   problems=_problems,
   sends='weighted model deltas, then sums of features and regression weights',
   example='fashion_mnist_tct',
-  hue='#882255',
+  hue='#117733',
   hatch='..xx',
 )
