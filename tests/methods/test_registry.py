@@ -259,8 +259,8 @@ def _plain_method(
     ),
     (
       _plain_method(builder='mine'),
-      "`builder`, `client_mass` and `solver` must be 'module:function', found "
-      "'mine'.",
+      '`builder`, `client_mass`, `solver` and `model` must be '
+      "'module:function', found 'mine'.",
     ),
     ('raise SystemExit(0)', 'raised SystemExit: 0.'),
   ],

@@ -133,7 +133,7 @@ def test_refused_settings(settings, words, small_inputs, tmp_path, capsys):
 def test_planned(small_inputs, capsys):
   options = small_runs.overrides(*small_inputs, **_SETTINGS)
   config = ['--config', small_runs.CONFIG]
-  assert main(['plan', *config, *options, '--timing=false']) == 0
+  assert main(['plan', *config, *options, '--no_timing']) == 0
   text = ' '.join(capsys.readouterr().out.split())
   assert "Phase 'convex', rounds 3 to 5: 1 models up and 1 down" in text
   assert 'Client states on disk: ' in text
