@@ -26,7 +26,7 @@ _SETTINGS = dict(
 )
 # Rows of metrics.csv to wait for, from where the process before was killed.
 _MOMENTS = (
-  ('client_states', Moment(1, 'round', 0.01)),
+  ('client_states', Moment(0, 'logged', 0)),
   ('features', Moment(1, 'states', 0)),
   ('features', Moment(0, 'committed', 0)),
   ('feature_bases', Moment(1, 'states', 0)),
