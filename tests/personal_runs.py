@@ -1,6 +1,7 @@
 """Four files of MNIST with a few images, and runs of models of clients' own."""
 
 import pathlib
+import shutil
 
 import numpy as np
 from small_image_runs import write_idx
@@ -42,6 +43,9 @@ def overrides(corpus: pathlib.Path, **settings) -> list[str]:
     'evaluation.every_num_rounds': 1,
     'checkpoints.every_num_rounds': 1,
   } | {name.replace('__', '.'): value for name, value in settings.items()}
+  if 'algorithm.name' in values:
+    # Of fed_fomo, which the config names.
+    del values['algorithm.num_downloads']
   return [f'--config.{name}={value}' for name, value in values.items()]
 
 
@@ -53,9 +57,11 @@ def train(corpus: pathlib.Path, workdir: pathlib.Path, *options, **settings):
   )
 
 
-def evaluate(corpus: pathlib.Path, run: pathlib.Path, *options) -> int:
-  """Runs `fedfish evaluate` here into RUN/out; returns its exit code."""
-  return main(
-    ['evaluate', '--checkpoint', str(run), '--data', str(corpus)]
-    + ['--output', str(run / 'out'), *options]
-  )
+def evaluate(
+  corpus: pathlib.Path, run: pathlib.Path, *options, checkpoint=None
+) -> int:
+  """Runs `fedfish evaluate` here into a new RUN/out; returns its exit code."""
+  output = run / 'out'
+  shutil.rmtree(output, ignore_errors=True)
+  arguments = ['--checkpoint', str(checkpoint or run), '--output', str(output)]
+  return main(['evaluate', '--data', str(corpus), *arguments, *options])

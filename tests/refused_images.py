@@ -172,6 +172,32 @@ _PARTITIONS = {
 }
 
 
+_BY_PIXELS = dict(
+  scheme='latent_distributions',
+  num_clients=3,
+  clusters='pixels',
+  num_clusters=3,
+)
+
+
+def _two_images(place):
+  """Makes images that are all white or all black."""
+  arguments = _partition(place, **_BY_PIXELS)
+  for name in (_TRAIN_IMAGES, 't10k-images-idx3-ubyte'):
+    path = place.directory / 'fashion' / name
+    num_images = int.from_bytes(path.read_bytes()[4:8], 'big')
+    values = bytes(784) + b'\xff' * 784 * (num_images - 1)
+    path.write_bytes(_idx('uint8', num_images, 28, 28, values=values))
+  return arguments
+
+
+def _clusters_file(place):
+  path = place.file('clusters.csv', 'image,cluster\n0,0\n')
+  return _partition(
+    place, **_BY_PIXELS | dict(clusters=path, num_clusters=None)
+  )
+
+
 def _cifar(place, *, write, **settings):
   corpus = place.directory / 'cifar'
   corpus.mkdir()
@@ -397,6 +423,8 @@ CASES = (
     Case(words, functools.partial(_partition, **settings))
     for words, settings in _PARTITIONS.items()
   ),
+  Case('is 3, but k-means finds only 2. Lower it', _two_images),
+  Case("clusters.csv' ", _clusters_file),
   *(
     Case(words, functools.partial(_cifar, write=write, **settings))
     for words, write, settings in _CIFAR

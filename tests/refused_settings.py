@@ -117,6 +117,19 @@ CASES = (
     cohorts__cohort_size=50,
     model__vocabulary_size=300,
   ),
+  from_settings(
+    '`--config.algorithm.num_downloads` is 50, but a client can be sent models',
+    algorithm__name='fed_fomo',
+    algorithm__num_downloads=50,
+  ),
+  from_settings(
+    "algorithm.name 'fed_fomo' takes at most 4096 participating clients",
+    # Also more clients than groups.
+    num_errors=2,
+    algorithm__name='fed_fomo',
+    partition__scheme='merge',
+    partition__num_clients=5000,
+  ),
   Case(
     "unrecognized argument 'fast'", lambda place: [*place.arguments(), 'fast']
   ),

@@ -19,6 +19,9 @@ from tff_fedfish.runtime.in_process_context import set_in_process_context
 @pytest.fixture(autouse=True, scope='module')
 def _in_process():
   set_in_process_context()
+  yield
+  # TensorFlow's functions must not live until the interpreter's exit.
+  _build.cache_clear()
 
 
 def _vector_model():

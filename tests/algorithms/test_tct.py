@@ -11,7 +11,7 @@ from stateful_rounds import Rounds
 from models import linearized
 from models.functional_model import build_image_model
 from models.image_model_config import ImageModelConfig
-from tff_fedfish.algorithms import tct
+from tff_fedfish.algorithms import tct, tct_features
 from tff_fedfish.mathematics import gram_regression
 from tff_fedfish.runtime.in_process_context import set_in_process_context
 
@@ -76,7 +76,9 @@ def _basis(features):
 
 def test_sums_of_features():
   """V14: sums (9, 6), squares (35, 12), n 3; the second feature is constant."""
-  process = tct.build_feature_sums(_network(), **_OPTIMIZERS, num_features=2)
+  process = tct_features.build_feature_sums(
+    _network(), **_OPTIMIZERS, num_features=2
+  )
   data = [_batches([(1, 2), (3, 2)], [0, 1], rows=1), _batches([(5, 2)], [2])]
   empty = data[0].take(0)
   before = process.initialize()

@@ -1,10 +1,14 @@
 """Settings that DP-SGD in the client does not go with."""
 
+import dataclasses
+
 import planned_configs
 import pytest
 
 from tff_fedfish.config import loading as config_loading
 from tff_fedfish.config_fields import ConfigError
+from tff_fedfish.errors import UserError
+from tff_fedfish.methods import fed_avg
 from tff_fedfish.run import round_metrics
 
 _ON = dict(algorithm__name='fed_avg', local_privacy__clip_norm=1.0)
@@ -104,6 +108,18 @@ def test_steps_are_drawn_with_poisson_sampling():
   )
   # Batches have no marks: no row comes before another in a stream.
   assert not config.marks_repeats and not config.drops_last_batch
+
+
+def test_a_builder_that_does_not_know_of_it_is_refused():
+  # Such as that of the one-shot methods.
+  method = dataclasses.replace(
+    fed_avg.METHOD,
+    builder='tff_fedfish.algorithms.one_shot:build_one_shot',
+    arguments=lambda config: {'shape': None},
+  )
+  method.require_builder(planned_configs.shipped('demo'))
+  with pytest.raises(UserError, match='local_privacy.*unexpected keyword'):
+    method.require_builder(planned_configs.shipped('demo', **_ON))
 
 
 def test_columns():

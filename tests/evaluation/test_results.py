@@ -247,6 +247,43 @@ def test_any_client_returns_exactly(
   assert repr(found) == repr(expected)
 
 
+def test_models_of_clients_own(tmp_path):
+  clients = [
+    dataclasses.replace(_client(client_id, 0.0, 1.0, 1.0), model='personal')
+    for client_id in (b'a', b'=b')
+  ]
+  affinities = [
+    results.Affinity(
+      client_id=one, cluster=cluster, candidate_id=other, affinity=value
+    )
+    for one, cluster, other, value in (
+      (b'=b', 1, b'=b', 0.1),
+      (b'=b', 1, b'a', -2.5),
+      (b'a', -1, b'=b', 0.0),
+    )
+  ]
+  summary = _summarize(clients, kind='own_test')
+  results.write_evaluation(
+    tmp_path / 'out', summary, clients, affinities=affinities
+  )
+  lines = (tmp_path / 'out' / 'affinity.csv').read_text().splitlines()
+  assert lines[0] == 'client_id,cluster,candidate_id,affinity'
+  # In the order that they were given in.
+  assert lines[2].endswith(',1,a,-2.5')
+  found = results.read_evaluation(tmp_path / 'out')
+  assert found.affinities == affinities
+  assert sorted(found.clients, key=lambda c: c.client_id) == sorted(
+    clients, key=lambda c: c.client_id
+  )
+  # Of other evaluations neither is written.
+  other = [dataclasses.replace(client, model='global') for client in clients]
+  results.write_evaluation(tmp_path / 'other', _summarize(other), other)
+  assert 'model' not in (tmp_path / 'other' / 'per_client.csv').read_text()
+  found = results.read_evaluation(tmp_path / 'other')
+  assert not found.affinities
+  assert {client.model for client in found.clients} == {'global'}
+
+
 def test_no_client_id_is_a_formula(tmp_path):
   client_ids = (b'=1+1', b'+1', b'-1', b'@SUM(1)', b'\t=1', b'\r=1')
   clients = [_client(client_id, 0.0, 2.0, 2.0) for client_id in client_ids]

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from tff_fedfish.errors import UserError
 from tff_fedfish.reporting import (
   affinities,
   curves,
@@ -302,3 +303,20 @@ def test_affinities_are_means_over_seeds(write_scored, drawn):
   # Twice the mean of one seed: (1 + 3) / 2.
   assert 'within clusters +3.000 (2 pairs)' in figure.caption
   assert 'Means over 2 seeds.' in figure.caption
+
+
+def test_a_model_of_no_known_kind(write_scored):
+  run = write_scored('own', 'local_only', (3.0, 4.0, 5.0), model='shared')
+  with pytest.raises(UserError, match="'personal' or 'global'.*is shared"):
+    loading.load_runs([run])
+
+
+def test_many_clients_have_no_names_in_the_heat_map(drawn, write_scored):
+  ids = [f'c{n:02d}' for n in range(50)]
+  rows = [(a, n % 7, b, 1.0) for n, a in enumerate(ids) for b in ids]
+  run = write_scored('own', 'local_only', (3.0, 4.0, 5.0), affinity=rows)
+  affinities.affinity_maps(loading.load_runs([run]))
+  axes = drawn['affinity_1'].axes[0]
+  assert not len(axes.get_xticks())
+  assert [t.get_text() for t in axes.texts] == [*'0123456']
+  assert axes.collections[0].get_rasterized()

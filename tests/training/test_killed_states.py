@@ -25,6 +25,12 @@ _SHARED = {
 _METHODS = {
   'scaffold': {'algorithm__name': 'scaffold'},
   'moon': {'algorithm__name': 'moon'},
+  'fed_fomo': {
+    'algorithm__name': 'fed_fomo',
+    'algorithm__num_downloads': 2,
+    # Others' models, and the rows on which they are validated, are read again.
+    'evaluation__num_clients': 2,
+  },
   'adamw': {
     'algorithm__name': 'fed_avg',
     'client_work__optimizer': 'adamw',

@@ -61,10 +61,12 @@ def cohorts_run(corpus, tmp_path_factory):
 
 @pytest.fixture(scope='module')
 def evaluated(corpus, cohorts_run, tmp_path_factory):
-  """A copy of the run, and the rows of its evaluation."""
+  """A copy of the run, and what its evaluation wrote."""
   copy = tmp_path_factory.mktemp('evaluated') / 'run'
   shutil.copytree(cohorts_run, copy)
-  return copy, _evaluate(corpus, copy)
+  rows = _evaluate(corpus, copy)
+  summary = json.loads((copy / 'out' / 'summary.json').read_text())
+  return copy, rows, _table(copy, 'affinity.csv'), summary
 
 
 def _assert_replayed(run, corpus, num_rounds):
@@ -138,7 +140,6 @@ class TestReplay:
     for i, expected in enumerate(personal_replay.initial_weights(run)):
       name = f'global_model_weights/trainable/{i}'
       np.testing.assert_array_equal(last.tensors[name], expected)
-    (run / 'out').mkdir()
     assert {row['model'] for row in _evaluate(corpus, run)} == {'personal'}
     assert not (run / 'out' / 'affinity.csv').exists()
 
@@ -172,7 +173,7 @@ class TestResume:
 
 class TestEvaluate:
   def test_every_client_has_a_model_of_its_own(self, cohorts_run, evaluated):
-    copy, rows = evaluated
+    _, rows, _, summary = evaluated
     assert [row['client_id'] for row in rows] == [
       f'client-{n:04}' for n in range(5)
     ]
@@ -181,25 +182,28 @@ class TestEvaluate:
     for name in ('loss', 'accuracy'):
       values = [float(row[f'{name}_before']) for row in rows]
       np.testing.assert_allclose(np.mean(values), last[f'personal/{name}'])
-    summary = json.loads((copy / 'out' / 'summary.json').read_text())
     assert summary['kind'] == 'own_test'
+    assert summary['checkpoint'] == {'round': 5}
 
   def test_affinity(self, evaluated):
-    copy, _ = evaluated
-    rows = _table(copy, 'affinity.csv')
+    copy, _, rows, _ = evaluated
     found = {}
     for row in rows:
       found.setdefault(row['client_id'], []).append(float(row['affinity']))
     assert found
+    # Only clients that took part have one.
     for client_id, values in found.items():
       kept = personal_replay.kept_of(copy, client_id.encode())
       np.testing.assert_allclose(values, kept['affinity'])
-    assert {row['candidate_id'] for row in rows} == {
-      f'client-{n:04}' for n in range(5)
-    }
+    names = [f'client-{n:04}' for n in range(5)]
+    assert [row['candidate_id'] for row in rows] == len(found) * names
+    # Two or three clients have each of the two distributions.
+    of_clients = {(row['client_id'], row['cluster']) for row in rows}
+    assert {cluster for _, cluster in of_clients} <= {'0', '1'}
+    assert len(of_clients) == len(found)
 
   def test_max_clients(self, corpus, evaluated):
-    copy, whole = evaluated
+    copy, whole, *_ = evaluated
     rows = _evaluate(corpus, copy, '--max_clients', '2')
     assert rows == whole[:2]
 
@@ -220,23 +224,23 @@ class TestEvaluate:
     ],
   )
   def test_options(self, options, message, corpus, evaluated, capsys):
-    copy, _ = evaluated
+    copy = evaluated[0]
     assert personal_runs.evaluate(corpus, copy, *options) == 2
     assert capsys.readouterr().err.splitlines()[-1] == (
       f'fedfish: error: {message}'
     )
 
   def test_an_older_checkpoint(self, corpus, evaluated, capsys):
-    copy, _ = evaluated
+    copy = evaluated[0]
     older = copy / 'checkpoints' / 'round_00000004'
-    assert personal_runs.evaluate(corpus, older) == 2
+    assert personal_runs.evaluate(corpus, copy, checkpoint=older) == 2
     assert (
       '`--checkpoint` must be the last one of its run where what clients kept '
       'is read, that of round 5, found that of round 4. Name the last one'
     ) in capsys.readouterr().err
 
   def test_another_corpus(self, evaluated, tmp_path, capsys):
-    copy, _ = evaluated
+    copy = evaluated[0]
     other = personal_runs.write_corpus(tmp_path / 'other', num_train=80)
     assert personal_runs.evaluate(other, copy) == 2
     error = capsys.readouterr().err.splitlines()[-1]

@@ -71,7 +71,7 @@ def test_same_run_as_in_process(settings, small_inputs, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('name', ['moon', 'scaffold'])
+@pytest.mark.parametrize('name', ['moon', 'scaffold', 'fed_fomo'])
 def test_clients_keep_the_same_as_in_process(name, small_inputs, tmp_path):
   settings = dict(algorithm__name=name, training__num_rounds=3)
   runs = [tmp_path / 'ray', tmp_path / 'in_process']

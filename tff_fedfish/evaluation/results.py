@@ -277,7 +277,7 @@ def write_evaluation(
   json.dumps(summary, allow_nan=False)
   with files.write_directory_atomically(directory) as temporary:
     # Elsewhere it is always the global model.
-    without = () if summary['kind'] == 'own_test' else ('model',)
+    without = () if summary.get('kind') == 'own_test' else ('model',)
     _write_rows(
       temporary / _CLIENTS_FILE,
       ClientEvaluation,

@@ -75,6 +75,16 @@ def _downloads(config):
   )
 
 
+def _traffic(config):
+  """Returns the most that is sent; metrics.csv counts what was."""
+  settings = config.algorithm
+  if not settings.model_averages:
+    return Traffic(1, settings.num_downloads)
+  # The mean of all, and of all but each.
+  num_models = config.cohort_size or config.partition.num_clients or 1
+  return Traffic(1, 1 + num_models)
+
+
 METHOD = Method(
   name='fed_fomo',
   title='FedFomo',
@@ -89,8 +99,7 @@ METHOD = Method(
   settings=FedFomoConfig,
   builder='tff_fedfish.algorithms.fed_fomo:build_fed_fomo',
   arguments=_arguments,
-  # At most; metrics.csv counts those that were sent.
-  traffic=lambda config: Traffic(1, config.algorithm.num_downloads),
+  traffic=_traffic,
   # The sum of the differences, and the candidate.
   cost=lambda config: ClientCost(models_in_training=2),
   # The affinity has one float per client.

@@ -229,20 +229,20 @@ _BOOTSTRAP = Method(
 )
 _FEATURES = Method(
   **_SHARED,
-  builder=f'{_MODULE}:build_feature_sums',
+  builder=f'{_MODULE}_features:build_feature_sums',
   arguments=lambda config: {'num_features': _feature_sizes(config)[0]},
   traffic=_features_traffic,
   requires_all_clients=lambda config: True,
   columns=lambda config: (_DEAD,),
   features='written',
-  feature_work=f'{_MODULE}:features_of',
+  feature_work=f'{_MODULE}_features:features_of',
   feature_sizes=_feature_sizes,
 )
 _BY_STEPS = Method(
   **_SHARED,
   builder=f'{_MODULE}:build_convex',
   arguments=_convex_arguments,
-  model=f'{_MODULE}:feature_classifier',
+  model=f'{_MODULE}_phases:feature_classifier',
   weight_shapes=_convex_shapes,
   learning_rate=lambda config: config.algorithm.convex_learning_rate,
   traffic=_convex_traffic,
@@ -252,12 +252,14 @@ _BY_STEPS = Method(
   features='read',
   feature_sizes=_feature_sizes,
 )
-_BY_GRAM = dataclasses.replace(_BY_STEPS, feature_work=f'{_MODULE}:basis_of')
+_BY_GRAM = dataclasses.replace(
+  _BY_STEPS, feature_work=f'{_MODULE}_features:basis_of'
+)
 _FULL = Method(
   **_SHARED,
   builder=f'{_MODULE}:build_full_convex',
   arguments=_full_arguments,
-  model=f'{_MODULE}:full_linearization',
+  model=f'{_MODULE}_phases:full_linearization',
   weight_shapes=_convex_shapes,
   learning_rate=lambda config: config.algorithm.convex_learning_rate,
   traffic=_convex_traffic,
@@ -272,15 +274,19 @@ def _phases(config):
   last = config.algorithm.num_bootstrap_rounds
   bootstrap = Phase('bootstrap', 1, last, _BOOTSTRAP)
   if _is_full(config):
-    begin = f'{_MODULE}:begin_full_convex'
+    begin = f'{_MODULE}_phases:begin_full_convex'
     return bootstrap, Phase('convex', last + 1, None, _FULL, begin)
   convex = _BY_GRAM if config.algorithm.solver == 'gram' else _BY_STEPS
   return (
     bootstrap,
     Phase(
-      'features', last + 1, last + 1, _FEATURES, f'{_MODULE}:begin_features'
+      'features',
+      last + 1,
+      last + 1,
+      _FEATURES,
+      f'{_MODULE}_phases:begin_features',
     ),
-    Phase('convex', last + 2, None, convex, f'{_MODULE}:begin_convex'),
+    Phase('convex', last + 2, None, convex, f'{_MODULE}_phases:begin_convex'),
   )
 
 

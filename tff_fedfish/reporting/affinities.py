@@ -94,9 +94,11 @@ def _figure(name, label, matrix, clusters, num_seeds) -> figures.Figure:
   caption = (
     'Row: a client. Column: the client whose model it was sent. Affinity: the '
     'sum over rounds of what the model did for the client’s validation loss; '
-    'above 0 it helped, 0 is also a pair without any exchange. A dash marks a '
-    f'value below 0; grey: the client itself, or no finite value. {means}.'
+    'above 0 it helped, 0 is also a pair without any exchange. Grey: the '
+    f'client itself, or no finite value. {means}.'
   )
+  if values.size <= _MAX_VECTOR_CELLS:
+    caption += ' A dash marks a value below 0.'
   if num_seeds > 1:
     caption += f' Means over {num_seeds} seeds.'
   if (clusters >= 0).any():

@@ -155,7 +155,13 @@ def load_evaluation(directory: pathlib.Path, seeds: str = '') -> Evaluation:
   if (kind := summary.values.get('kind')) not in KINDS:
     raise summary.error('kind', f'one of {", ".join(KINDS)}', kind)
   clients = _finite_rows(found.clients, ClientEvaluation)
-  models = {client.model for client in found.clients}
+  models = sorted({client.model for client in found.clients})
+  if models not in ([], ['global'], ['personal']):
+    raise UserError(
+      f"{str(directory / 'per_client.csv')!r}: `model` must be 'personal' or "
+      f"'global' in all rows, but is {', '.join(models)}. Repeat the "
+      'evaluation, or remove this directory.'
+    )
   barriers = client_barriers(found.barriers or ())
   num_rows = len(found.clients) + len(found.barriers or ())
   barrier = summary.object('client_server_barrier')
@@ -177,7 +183,7 @@ def load_evaluation(directory: pathlib.Path, seeds: str = '') -> Evaluation:
     # Means of clients' rows are taken, and there is none of a word.
     clients=clients.drop(columns='model'),
     affinities=_finite_rows(found.affinities, Affinity),
-    model='personal' if models == {'personal'} else 'global',
+    model=next(iter(models), 'global'),
     barrier={name: mean for name, mean in means.items() if mean},
     barrier_clients=barriers,
     num_non_finite_rows=num_rows - len(clients) - len(barriers),

@@ -1,0 +1,54 @@
+"""docs/experiments/personal.md says what its CSV holds."""
+
+import collections
+import csv
+import pathlib
+import statistics
+
+_PAGES = pathlib.Path(__file__).parents[1] / 'docs' / 'experiments'
+_SWEEPS = {'mnist': 'MNIST', 'targets': 'targets shuffled'}
+_METHODS = {
+  'fed_fomo': 'FedFomo',
+  'local_only': 'local models',
+  'fed_avg': 'FedAvg',
+  'fed_prox': 'FedProx',
+}
+
+
+def _rows():
+  with open(_PAGES / 'personal.csv', newline='') as file:
+    return list(csv.DictReader(file))
+
+
+def test_methods_on_own_test_rows():
+  page = (_PAGES / 'personal.md').read_text(encoding='utf-8')
+  found = collections.defaultdict(list)
+  for row in _rows():
+    found[row['sweep'], row['method']].append(row)
+  for sweep, clients in _SWEEPS.items():
+    for method, title in _METHODS.items():
+      rows = found.pop((sweep, method), [])
+      if not rows:
+        continue
+      assert [row['seed'] for row in rows] == ['1', '2']
+      accuracies = [100 * float(row['accuracy']) for row in rows]
+      cells = [f'{a:.1f}' for a in (*accuracies, statistics.mean(accuracies))]
+      loss = statistics.mean(float(row['loss']) for row in rows)
+      line = f'| {clients} | {title} | {" | ".join(cells)} | {loss:.3f} |'
+      assert line in page
+  assert {sweep for sweep, _ in found} <= {'privacy'}
+
+
+def test_noise():
+  page = (_PAGES / 'personal.md').read_text(encoding='utf-8')
+  for row in _rows():
+    if row['sweep'] == 'privacy':
+      epsilon = '-'
+      if row['epsilon_mean']:
+        epsilon = f'{float(row["epsilon_mean"]):.2f}'
+      line = (
+        f'| {float(row["noise_multiplier"]):g} | '
+        f'{100 * float(row["accuracy"]):.1f} | {float(row["loss"]):.3f} | '
+        f'{epsilon} |'
+      )
+      assert line in page

@@ -1,0 +1,173 @@
+"""Models of clients' own on text, and clients with too few rows for them."""
+
+import csv
+
+import numpy as np
+import pytest
+import small_runs
+from stateful_runs import live_states
+
+from tff_fedfish.cli.main import main
+from tff_fedfish.config import loading as config_loading
+from tff_fedfish.run import metrics_files, run_directory
+from tff_fedfish.training import run_checks
+
+_SETTINGS = dict(
+  client_work__num_local_epochs=1,
+  client_work__learning_rate=0.1,
+  training__num_rounds=2,
+  evaluation__every_num_rounds=1,
+  checkpoints__every_num_rounds=0,
+)
+_FOMO = dict(algorithm__name='fed_fomo', algorithm__num_downloads=2)
+_MERGE = dict(
+  partition__scheme='merge',
+  partition__num_clients=3,
+  cohorts__cohort_size=None,
+)
+
+
+@pytest.fixture(autouse=True)
+def _cache(tmp_path, monkeypatch):
+  monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
+
+
+def _train(inputs, run, **settings):
+  """Returns the rows of metrics.csv."""
+  assert small_runs.train(inputs, run, **_SETTINGS | settings) == 0
+  return metrics_files.read_metrics(run / 'metrics.csv')
+
+
+def _evaluate(inputs, run, *options):
+  arguments = ['evaluate', '--checkpoint', str(run), '--data', str(inputs[0])]
+  output = run / 'out'
+  code = main([*arguments, '--output', str(output), *options])
+  if code:
+    return code
+  with open(output / 'per_client.csv', newline='') as file:
+    return list(csv.DictReader(file))
+
+
+@pytest.mark.parametrize(
+  'settings',
+  [
+    dict(algorithm__name='local_only'),
+    dict(algorithm__name='local_only') | _MERGE,
+    _FOMO,
+    _FOMO | _MERGE,
+  ],
+  ids=['local_only', 'local_only-merged', 'fed_fomo', 'fed_fomo-merged'],
+)
+def test_two_rounds(settings, small_inputs, tmp_path):
+  run = tmp_path / 'run'
+  rows = _train(small_inputs, run, **settings)
+  config = run_directory.read_config(run)
+  sends = config.algorithm.name == 'fed_fomo'
+  assert config.row_fractions == (0.2 if sends else 0.0, 0.2)
+  assert 'held_out/loss' not in rows[0]
+  losses = [row['personal/loss'] for row in rows]
+  assert np.all(np.isfinite(losses))
+  assert losses[2] < losses[0]
+  assert len(live_states(run)) >= 3
+  if 'partition__scheme' in settings and sends:
+    # In round 2 all of three clients were sent both others' models.
+    assert [row['train/num_downloads'] for row in rows[1:]] == [0, 6]
+
+
+def test_own_tests_of_a_global_model(small_inputs, tmp_path, capsys):
+  settings = dict(client_splits__test_fraction=0.2, evaluation__num_clients=0)
+  run = tmp_path / 'run'
+  _train(small_inputs, run, **settings)
+  found = _evaluate(small_inputs, run, '--client_split', 'own_test')
+  local = tmp_path / 'local'
+  _train(small_inputs, local, algorithm__name='local_only')
+  expected = _evaluate(small_inputs, local)
+  assert {row['model'] for row in found} == {'global'}
+  assert {row['model'] for row in expected} == {'personal'}
+  # The same rows of the same clients.
+  names = ('client_id', 'num_evaluation_sequences', 'num_evaluation_tokens')
+  assert [[row[n] for n in names] for row in found] == [
+    [row[n] for n in names] for row in expected
+  ]
+
+
+def test_no_test_rows(small_inputs, small_run, tmp_path, capsys):
+  # `small_run` keeps no rows for tests, and must not be written into.
+  arguments = ['evaluate', '--checkpoint', str(small_run)]
+  arguments += ['--data', str(small_inputs[0]), '--client_split', 'own_test']
+  assert main([*arguments, '--output', str(tmp_path / 'out')]) == 2
+  assert capsys.readouterr().err.splitlines()[-1] == (
+    "fedfish: error: `--client_split` 'own_test' requires clients with test "
+    'rows, but the run has none. Train with '
+    '`--config.client_splits.test_fraction` above 0, or with '
+    "`--config.partition.held_out` 'matching'."
+  )
+
+
+class TestClientsWithoutValidationRows:
+  # Of two rows one is for testing and the other for training.
+  _SETTINGS = _FOMO | dict(
+    data__sequence_length=64,
+    client_splits__test_fraction=0.5,
+    client_splits__held_out_fraction=0.0,
+    cohorts__cohort_size=None,
+    evaluation__num_clients=12,
+    engine__quorum=0.0,
+  )
+
+  def test_are_left_out(self, small_inputs, tmp_path, capsys):
+    run = tmp_path / 'run'
+    rows = _train(small_inputs, run, **self._SETTINGS)
+    error = capsys.readouterr().err
+    num_clients = rows[1]['train/num_clients']
+    num_left_out = rows[1]['train/num_failed_clients_data']
+    assert 0 < num_left_out < num_clients == 12
+    lines = [line for line in error.splitlines() if 'was left out' in line]
+    assert any(
+      'Client ' in line
+      and "' must have rows for validation, but has too few rows. Raise "
+      '`--config.client_splits.validation_fraction`, or leave it out.'
+      in line
+      for line in lines
+    )
+    # They keep nothing, and are not scored.
+    assert len(live_states(run)) == num_clients - num_left_out
+    scored = _evaluate(small_inputs, run)
+    assert len(scored) == rows[-1]['personal/num_clients']
+    assert {row['client_id'].encode() for row in scored} <= (
+      live_states(run).keys()
+    )
+    assert np.isfinite(rows[-1]['personal/loss'])
+    printed = capsys.readouterr().out
+    assert f'Clients left out: {12 - len(scored)} (without own rows)' in printed
+
+
+class TestChecks:
+  @staticmethod
+  def _config(inputs, **settings):
+    return config_loading.load_config(
+      small_runs.CONFIG, small_runs.overrides(*inputs, **settings)
+    )
+
+  def test_a_sweep_also_checks_what_methods_send(self, small_inputs):
+    # All that differs is the method.
+    configs = [
+      self._config(small_inputs, **settings)
+      for settings in (
+        dict(algorithm__name='fed_avg'),
+        dict(algorithm__name='fed_fomo', algorithm__num_downloads=50),
+      )
+    ]
+    (problem,) = run_checks.problems_of(configs)
+    assert problem.startswith('`--config.algorithm.num_downloads` is 50, but ')
+
+  def test_held_out_clients_may_be_too_small_to_score(self, small_inputs):
+    settings = dict(data__sequence_length=2000)
+    (problem,) = run_checks.problems_of(
+      [self._config(small_inputs, algorithm__name='fed_avg', **settings)]
+    )
+    assert 'has the 4 sequences that an evaluation needs' in problem
+    # These are not scored.
+    assert not run_checks.problems_of(
+      [self._config(small_inputs, algorithm__name='local_only', **settings)]
+    )
