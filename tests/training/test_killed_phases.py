@@ -1,9 +1,9 @@
 """TCT is killed in each of its phases, and ends with the same bytes.
 
 As in test_killed_states.py: SIGKILL, the real command in its own process. Each
-moment is seen by a file: while features, bases or client states are written;
-between the rename of features and the row of their round; between a row and its
-checkpoint.
+moment is seen by a file: while features or client states are written; between
+their rename and the row of their round; between a row and its checkpoint. Bases
+of so few rows are written too fast to be seen.
 """
 
 import pytest
@@ -26,11 +26,10 @@ _SETTINGS = dict(
 )
 # Rows of metrics.csv to wait for, from where the process before was killed.
 _MOMENTS = (
-  ('client_states', Moment(1, 'round', 0.01)),
+  ('client_states', Moment(0, 'logged', 0)),
   ('features', Moment(1, 'states', 0)),
   ('features', Moment(0, 'committed', 0)),
-  ('feature_bases', Moment(1, 'states', 0)),
-  ('client_states', Moment(0, 'states', 0)),
+  ('client_states', Moment(1, 'states', 0)),
   ('client_states', Moment(0, 'committed', 0)),
   ('client_states', Moment(0, 'logged', 0)),
 )

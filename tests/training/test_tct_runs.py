@@ -257,10 +257,15 @@ def test_features_that_are_not_as_written(
 
 def test_missing_bases_are_computed_again(small_images, whole, tmp_path):
   def damage(path):
-    shutil.rmtree(path.parents[1] / 'feature_bases')
+    bases = path.parents[1] / 'feature_bases'
+    shutil.rmtree(bases)
+    # As a process leaves it that was killed while it wrote them.
+    (bases / '.round_00000003.x').mkdir(parents=True)
 
   assert _resume(small_images, whole, tmp_path, damage) == 0
   assert_same_run(tmp_path / 'run', whole)
+  bases = tmp_path / 'run' / 'feature_bases'
+  assert [path.name for path in bases.iterdir()] == ['round_00000003']
 
 
 def test_no_room_for_features(small_images, whole, tmp_path, capsys):
