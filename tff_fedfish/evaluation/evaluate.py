@@ -268,11 +268,12 @@ def _require_own_tests(config, options, data, split):
       f'are not fine-tuned, found {",".join(map(str, options.fractions))} with '
       f'algorithm.name {name}. Leave it out.'
     )
-  if options.sequence_length is not None:
-    raise UserError(
-      '`--sequence_length` must be that of the training with `--client_split` '
-      f"'own_test', found {options.sequence_length}. Leave it out."
-    )
+  for option in ('sequence_length', 'split_unit', 'learning_rate'):
+    if (value := getattr(options, option)) is not None:
+      raise UserError(
+        f"`--{option}` is not read with `--client_split` 'own_test', found "
+        f'{value!r}. Leave it out.'
+      )
   if not row_division.division_of(config).has_tests:
     raise UserError(
       "`--client_split` 'own_test' requires clients with test rows, but the "
