@@ -138,7 +138,8 @@ class EvaluationConfig(Section, section='evaluation'):
   documents, or of 'sequences', blocks of the joined text. Images are split one
   by one. None: documents; a run that is resumed keeps its own."""
   batch_size: int = number(16, at_least=1)
-  """Sequences per evaluation step, >= 1; changes the speed only."""
+  """Sequences per step of an evaluation or of a client's validation, >= 1;
+  changes the speed, and the last bits of losses."""
   barrier_every_num_rounds: int = number(0, at_least=0)
   """Measure the Client-Server Barrier every N rounds and after the last round.
   0 disables it. Each measurement takes about as long as one single-worker

@@ -110,8 +110,8 @@ class TrainingClient(ClientLoader):
   anyway, the same ones."""
   kept: KeptTensors | None = None
   """Tensors that it kept. None: clients keep nothing."""
-  validates: bool = False
-  """Whether it is given its validation rows."""
+  validation_batch_size: int | None = None
+  """Rows of its validation batches. None: it is not given validation rows."""
   candidates: Candidates | None = None
   """Models that it is given. None: clients are given none."""
   private: PrivateRounds | None = None
@@ -156,9 +156,9 @@ class TrainingClient(ClientLoader):
     inputs = {}
     if self.kept is not None:
       inputs['state'] = self.kept.datasets()
-    if self.validates:
+    if self.validation_batch_size is not None:
       inputs[VALIDATION] = sequences_lib.to_dataset(
-        self._validation_rows(sequences), self.batch_size
+        self._validation_rows(sequences), self.validation_batch_size
       )
     if self.candidates is not None:
       inputs[CANDIDATES] = self.candidates.dataset()
@@ -249,7 +249,9 @@ def training_client(
     if config.drops_last_batch
     else config.data.client_batches,
     samples_labels=config.algorithm.samples_labels,
-    validates=personal is not None and personal.validates,
+    validation_batch_size=(
+      config.evaluation.batch_size if personal and personal.validates else None
+    ),
     private=private,
     **inputs,
   )
