@@ -9,6 +9,8 @@ from tff_fedfish.config_fields import Section, number
 if typing.TYPE_CHECKING:
   from tff_fedfish.config.schema import TrainConfig
 
+_MIN_NOISE = 0.01
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LocalPrivacyConfig(Section, section='local_privacy'):
@@ -30,7 +32,15 @@ class LocalPrivacyConfig(Section, section='local_privacy'):
 
   def cross_problems(self, *, are_fields_right: bool) -> list[str]:
     """See `Section`."""
-    if not are_fields_right or self.is_on:
+    if not are_fields_right:
+      return []
+    # Less is no privacy, and accounts of it overflow.
+    if 0 < self.noise_multiplier < _MIN_NOISE:
+      return [
+        '`config.local_privacy.noise_multiplier` must be 0 or at least '
+        f'{_MIN_NOISE}, found {self.noise_multiplier}'
+      ]
+    if self.is_on:
       return []
     return [
       f'`config.local_privacy.{name}` is read with clip_norm above 0 only, '

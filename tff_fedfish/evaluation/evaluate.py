@@ -226,8 +226,7 @@ def _evaluate_own_tests(
   if not clients:
     raise UserError(
       f'`--data` {str(data)!r} must have clients with test rows, but none of '
-      f'its {len(client_ids)} has. Raise '
-      '`--config.client_splits.test_fraction` in a new run.'
+      f'its {len(client_ids)} has. Train on a corpus with more rows a client.'
     )
   summary = results.summarize_evaluation(
     clients,
@@ -268,8 +267,10 @@ def _require_own_tests(config, options, data, split):
       f'are not fine-tuned, found {",".join(map(str, options.fractions))} with '
       f'algorithm.name {name}. Leave it out.'
     )
-  for option in ('sequence_length', 'split_unit', 'learning_rate'):
-    if (value := getattr(options, option)) is not None:
+  unread = ('sequence_length', 'split_unit', 'learning_rate')
+  for option in (*unread, 'personalization_epochs', 'barrier'):
+    value = getattr(options, option)
+    if value != getattr(type(options)(), option):
       raise UserError(
         f"`--{option}` is not read with `--client_split` 'own_test', found "
         f'{value!r}. Leave it out.'

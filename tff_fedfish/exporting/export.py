@@ -116,10 +116,12 @@ def json_config(model: TrainedModel) -> dict[str, Any]:
 
   Only the last names of `data.directory`, `data.vocabulary`,
   `partition.clusters` and `training.start_from` are kept, and nothing of the
-  engine.
+  engine and of the seed of noise.
   """
   run = config_loading.to_json_dict(model.config)
   del run['engine']
+  # Whoever knows it can take the noise of DP-SGD away.
+  del run['seeds']['privacy_seed']
   for part, name in (
     ('data', 'directory'),
     ('data', 'vocabulary'),

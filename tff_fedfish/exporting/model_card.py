@@ -179,10 +179,11 @@ def _privacy(config: TrainConfig, row: Mapping[str, Any]) -> str | None:
     return f'{text}, but no noise was added: there is no formal guarantee.'
   text += (
     f', and noise with the multiplier {privacy.noise_multiplier:g} was added '
-    f'to their sums. For one row of a client, epsilon is at most '
+    f'to their sums. For one training row of a client, epsilon is at most '
     f'{row["privacy/epsilon_max"]:.3g} and {row["privacy/epsilon_mean"]:.3g} '
     f'on average at delta {privacy.delta:g}, over the clients that took part. '
-    'Numbers of rows, training losses and what evaluations read are not covered'
+    'Numbers of rows, training losses, and what validation and evaluations '
+    'read are not covered'
   )
   if privacy.draws_batches:
     return f'{text}. Batches were drawn by Poisson sampling, as that assumes.'

@@ -39,7 +39,7 @@ _RATES = tuple(
 )
 # What makes a method: sections, which end with a dot, and single settings.
 _METHOD = (
-  *('algorithm.', 'server.'),
+  *('algorithm.', 'local_privacy.', 'server.'),
   *(f'client_work.{name}' for name in _CLIENT_OPTIMIZER),
 )
 # The last two lines say nothing of the numbers.

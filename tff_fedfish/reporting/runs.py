@@ -40,7 +40,9 @@ HELD_OUT = Subject('held_out')
 OWN_TEST = Subject('own_test')
 """The run's clients, each on its own test rows."""
 
-SEEDS = ('seeds.model_seed', 'seeds.cohort_seed', 'seeds.shuffle_seed')
+SEEDS = tuple(
+  f'seeds.{name}_seed' for name in ('model', 'cohort', 'shuffle', 'privacy')
+)
 """Settings in which runs differ that are repetitions of one another."""
 
 

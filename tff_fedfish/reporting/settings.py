@@ -141,13 +141,11 @@ def _evaluate_command(run, evaluation, workdir):
   fine_tuning = evaluation.personalization
   max_clients = evaluation.num_clients
   if evaluation.kind == 'own_test':
-    # Those without test rows count as well.
+    # Those without rows count as well.
     skipped = evaluation.skipped_clients
-    max_clients = (
-      max_clients + skipped.get('without_test_rows', 0)
-      if 'beyond_max_clients' in skipped
-      else None
-    )
+    max_clients += skipped.get('without_own_rows', 0)
+    if not skipped.get('beyond_max_clients'):
+      max_clients = None
   options = {
     'checkpoint': checkpoint,
     'data': data,

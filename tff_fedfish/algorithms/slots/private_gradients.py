@@ -85,7 +85,8 @@ def private_gradients(
       extra_loss=extra_loss,
       with_data=False,
     )
-    is_finite = is_all_finite([found.total, found.metrics, found.loss])
+    # Of this row only: what others add must not decide on it.
+    is_finite = is_all_finite([found.total, found.loss])
     clipped, _ = clip_to_norm(found.total, privacy.clip_norm)
     sums = _add(sums, zero_unless(is_finite, clipped))
     metrics = _chosen(is_finite, found.metrics, metrics)
@@ -107,11 +108,15 @@ def _noised_mean(sums, step, privacy, noise_seed):
   if privacy.noise_multiplier:
     deviation = privacy.noise_multiplier * privacy.clip_norm
     fold_in = tf.random.experimental.stateless_fold_in
-    seed = fold_in(noise_seed, step)
+    # An int64 keeps both words of the seed, an int32 only one.
+    seed = fold_in(noise_seed, tf.cast(step, tf.int64))
     tensors = [
       tensor
       + tf.random.stateless_normal(
-        tensor.shape, fold_in(seed, i), stddev=deviation, dtype=tensor.dtype
+        tensor.shape,
+        fold_in(seed, tf.constant(i, tf.int64)),
+        stddev=deviation,
+        dtype=tensor.dtype,
       )
       for i, tensor in enumerate(tensors)
     ]
