@@ -11,6 +11,7 @@ import tensorflow as tf
 from tff_fedfish import local_training
 from tff_fedfish.algorithms.slots.private_gradients import private_gradients
 from tff_fedfish.batch_gradients import batch_gradients
+from tff_fedfish.data import randomness
 from tff_fedfish.mathematics.privacy import LocalPrivacy
 
 _SEED = (3, 4)
@@ -146,6 +147,34 @@ def test_a_row_that_is_not_finite_adds_nothing():
   np.testing.assert_allclose(found.loss, 0.0625)
 
 
+class _SummedLosses:
+  """A model whose only metric is the sum of its rows' losses."""
+
+  def __init__(self, model):
+    self.predict_on_batch, self.loss = model.predict_on_batch, model.loss
+
+  def initialize_metrics_state(self):
+    return tf.constant(0.0)
+
+  def update_metrics_state(self, state, labels, batch_output):
+    del labels
+    return state + batch_output.loss
+
+
+def test_a_row_is_accepted_by_itself():
+  # The loss (0 - y)^2 is 2.25e38, and that of two rows beyond float32. Each
+  # gradient, -2 y (0, 1), is clipped to (0, -1).
+  model, rows = _SummedLosses(linear_models.linear_model(1)), {}
+  weights = (tf.zeros(1), tf.constant(0.0))
+  for num_rows in (1, 2):
+    batch = _linear_batch([[0.0]] * num_rows, [1.5e19] * num_rows)
+    rows[num_rows] = _gradients(model, weights, batch, batch_size=1)
+  np.testing.assert_allclose(rows[1].total[1], -1.0, rtol=1e-6)
+  np.testing.assert_allclose(rows[2].total[1], -2.0, rtol=1e-6)
+  # Of one of them: otherwise the client would be rejected for its metrics.
+  np.testing.assert_allclose(rows[2].metrics, 2.25e38, rtol=1e-6)
+
+
 def test_an_extra_loss_is_clipped_with_the_data_loss():
   # Data loss 0; extra loss 30 theta: gradient 30, clipped to 1, over B = 2.
   found = _gradients(
@@ -185,6 +214,18 @@ def test_noise_is_a_function_of_seed_and_step():
   np.testing.assert_array_equal(first, _noise(size=8))
   for other in (_noise(size=8, step=1), _noise(size=8, seed=(3, 5))):
     assert not np.any(first == other)
+
+
+def test_steps_share_no_noise():
+  # With int32 steps one word of a seed is kept: these two agreed in it.
+  noise = []
+  for round_num, client, step in ((1, 6, 60), (18, 76, 74)):
+    draw = randomness.generator(
+      'private_noise', 6, round_num, b'client-%04d' % client
+    )
+    seed = draw.randint(2**31, size=2, dtype=np.int64).astype(np.int32)
+    noise.append(_noise(step=step, seed=seed, size=10))
+  assert not np.array_equal(*noise)
 
 
 def test_tensors_have_other_noise():

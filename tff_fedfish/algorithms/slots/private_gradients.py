@@ -89,7 +89,8 @@ def private_gradients(
     is_finite = is_all_finite([found.total, found.loss])
     clipped, _ = clip_to_norm(found.total, privacy.clip_norm)
     sums = _add(sums, zero_unless(is_finite, clipped))
-    metrics = _chosen(is_finite, found.metrics, metrics)
+    # Metrics that are not finite would have the whole client rejected.
+    metrics = _chosen(is_all_finite(found.metrics), found.metrics, metrics)
     loss_sum += tf.where(is_finite, tf.cast(found.loss, tf.float32), 0.0)
   gradients = _noised_mean(sums, step, privacy, noise_seed)
   return BatchGradients(
