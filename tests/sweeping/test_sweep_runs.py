@@ -441,3 +441,31 @@ class TestSettingsOfSeveralMethods:
       for arm in sweep_runs.expand_arms(file)
     ]
     assert found == [('fed_avg', None), (own, 0.5), (own, 1.0)]
+
+
+@pytest.mark.parametrize(
+  ('method', 'entry', 'words'),
+  [
+    ('fed_avg', {}, 'but it has none: set `client_splits.test_fraction`'),
+    ('fed_avg', {'barrier': True}, 'where there is no barrier'),
+    ('fed_avg', {'fractions': [0.25]}, 'are not fine-tuned: `fractions`'),
+    ('fed_avg', {'data': 'corpora/c4'}, "its `data` is 'corpora/c4'"),
+    ('local_only', {'at': 'half'}, "keeps the last models only: leave 'half'"),
+    ('local_only', {'barrier': True}, 'where there is no barrier'),
+  ],
+)
+def test_own_test_rows_that_cannot_be_scored(method, entry, words, sweep_file):
+  if method == 'fed_avg':
+    entry = entry | {'client_split': 'own_test'}
+  file = sweep_file({'grid': {'algorithm.name': [method]}, 'evaluate': [entry]})
+  with pytest.raises(UserError) as error:
+    sweep_runs.expand_arms(file)
+  assert f'of the run {method!r} on their own test rows, ' in str(error.value)
+  assert words in str(error.value)
+
+
+def test_own_test_rows_of_a_method_with_models_of_clients_own(sweep_file):
+  file = sweep_file(
+    {'grid': {'algorithm.name': ['local_only']}, 'evaluate': [{}]}
+  )
+  assert len(sweep_runs.expand_arms(file)) == 1

@@ -257,6 +257,22 @@ def _require_unique(names: Sequence[str]) -> None:
     )
 
 
+def _problem_of_own_tests(request, arm, is_personal):
+  """Returns why clients cannot be scored on their own test rows, or None."""
+  options = request.options
+  if request.data is not None:
+    return f'but its `data` is {request.data!r}: it must be None'
+  if options.get('barrier'):
+    return 'where there is no barrier: leave `barrier` out'
+  if any(options.get('fractions', ())):
+    return 'and their models are not fine-tuned: `fractions` must be 0'
+  if is_personal and 'half' in request.at:
+    return "and keeps the last models only: leave 'half' out"
+  if not (arm.row_fractions[1] or arm.partition.has_twins):
+    return 'but it has none: set `client_splits.test_fraction`'
+  return None
+
+
 def _require_evaluations(file: SweepFile, name: str, arm: TrainConfig) -> None:
   """Raises UserError if an evaluation is known to fail after the training."""
   num_rounds = arm.training.num_rounds
@@ -268,6 +284,14 @@ def _require_evaluations(file: SweepFile, name: str, arm: TrainConfig) -> None:
         '`training.num_rounds`.'
       )
     split = request.options.get('client_split', 'held_out')
+    is_personal = arm.method.personal(arm) is not None
+    if is_personal or split == 'own_test':
+      if problem := _problem_of_own_tests(request, arm, is_personal):
+        raise UserError(
+          f'`evaluate` scores the clients of the run {name!r} on their own '
+          f'test rows, {problem}. Correct it, or leave that evaluation out.'
+        )
+      continue
     needs_held_out = request.data is None and split == 'held_out'
     # None: the corpus holds clients out itself.
     if needs_held_out and arm.client_splits.held_out_fraction == 0:
