@@ -159,7 +159,10 @@ def build_language_model(
 
   def predictions(logits, x):
     targets = _tokens(x)[:, 1:]
-    hits = tf.argmax(logits, axis=-1, output_type=targets.dtype) == targets
+    # Not `==`: in the graphs TFF builds it compares identities.
+    hits = tf.equal(
+      tf.argmax(logits, axis=-1, output_type=targets.dtype), targets
+    )
     return collections.OrderedDict(
       token_loss=tf.nn.sparse_softmax_cross_entropy_with_logits(
         targets, logits

@@ -47,10 +47,16 @@ def until_round(config: 'TrainConfig', num_rounds: int) -> Traffic:
 
 def phase_lines(config: 'TrainConfig') -> tuple[str, ...]:
   """Returns a line on each phase: its rounds, and what a client sends."""
-  lines = []
+  lines, num_rounds = [], config.training.num_rounds
   for phase in config.phases:
-    last = phase.last_round or config.training.num_rounds
-    if phase.last_round is not None and last < phase.first_round:
+    last = num_rounds
+    if phase.last_round is not None:
+      last = min(phase.last_round, num_rounds)
+    if last < phase.first_round:
+      if phase.first_round > num_rounds:
+        lines.append(
+          f'Phase {phase.name!r} begins after the last round, {num_rounds}.'
+        )
       continue
     sent = phase.method.traffic(config)
     lines.append(

@@ -305,7 +305,7 @@ class TestFailure:
     assert not list(tmp_path.iterdir())
 
   def test_saved_model(self, small_run, tmp_path, monkeypatch):
-    def write(directory, *_):
+    def write(directory, *_, **__):
       pathlib.Path(directory).mkdir()
       (pathlib.Path(directory) / 'saved_model.pb').write_bytes(b'half')
       raise tf.errors.ResourceExhaustedError(None, None, 'disk\nis full')
@@ -349,12 +349,12 @@ class TestFailure:
     def card(*_):
       raise OSError(errno.ENOSPC, 'No space left on device')
 
-    monkeypatch.setattr(saved_model, 'write_saved_model', lambda *_: None)
+    monkeypatch.setattr(saved_model, 'write_saved_model', lambda *_, **__: None)
     monkeypatch.setattr(export.model_card, 'render', card)
     self._fails(small_run, tmp_path, 'No space left on device')
 
   def test_interruption(self, small_run, tmp_path, monkeypatch):
-    def write(*_):
+    def write(*_, **__):
       raise KeyboardInterrupt
 
     monkeypatch.setattr(saved_model, 'write_saved_model', write)

@@ -138,7 +138,8 @@ def test_json_names_every_option():
     ({'barrier': 1}, '`barrier` must be true or false, found 1'),
     (
       {'client_split': 'all'},
-      "`client_split` must be one of held_out, participating, found 'all'",
+      '`client_split` must be one of held_out, participating, own_test, '
+      "found 'all'",
     ),
     (
       {'data': 'x', 'barrier': True},

@@ -98,6 +98,7 @@ def _barrier(
     position=Position(after_round or 0, None),
     participating=sorted([*_POINTS, b'unreadable']),
     client_rows=_Clients(),
+    is_resumed=after_round is not None,
   )
   return Barrier(run, should_stop)
 

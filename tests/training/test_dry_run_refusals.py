@@ -33,6 +33,10 @@ _STOPS = {
   ('tff_fedfish.training.round_loop', '_RoundLoop.run'),
   ('tff_fedfish.run.kept_inputs', 'KeptInputs.kept_of'),
   ('tff_fedfish.run.kept_inputs', 'KeptInputs.candidates_of'),
+  # Of runs in phases, which take some: test_tct_runs.py has their refusals.
+  ('tff_fedfish.run.feature_files', 'verify'),
+  ('tff_fedfish.run.feature_files', 'entries'),
+  ('tff_fedfish.run.start_model', '_require_network'),
 }
 
 # What no dry run shows, as 'module function', at most five, and why.

@@ -67,7 +67,9 @@ def test_two_rounds(settings, small_inputs, tmp_path):
   assert 'held_out/loss' not in rows[0]
   losses = [row['personal/loss'] for row in rows]
   assert np.all(np.isfinite(losses))
-  assert losses[2] < losses[0]
+  if 'partition__scheme' in settings or not sends:
+    # Else most clients have hardly trained, or went back to the initial model.
+    assert losses[2] < losses[0]
   assert len(live_states(run)) >= 3
   if 'partition__scheme' in settings and sends:
     # In round 2 all of three clients were sent both others' models.
@@ -125,8 +127,8 @@ class TestClientsWithoutValidationRows:
     lines = [line for line in error.splitlines() if 'was left out' in line]
     assert any(
       'Client ' in line
-      and "' must have rows for validation, but has too few rows. Raise "
-      '`--config.client_splits.validation_fraction`, or leave it out.'
+      and "' must have at least 2 rows that are not for tests, one to train "
+      'on and one for validation, but has fewer.'
       in line
       for line in lines
     )

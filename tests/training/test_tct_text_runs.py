@@ -57,6 +57,7 @@ def test_phases_and_losses(whole):
   assert losses == sorted(losses, reverse=True)
   # Every round takes other rows, so that its own loss need not fall.
   assert float(rows[5]['train/loss']) < float(rows[2]['train/loss'])
+  assert all(float(row['train/accuracy']) > 0 for row in rows[1:])
   for row in rows[4:]:
     assert float(row['tct/correction_imbalance']) < 1e-5
   assert [row['communication/uplink_units'] for row in rows] == list('012345')

@@ -25,6 +25,8 @@ from tff_fedfish.mathematics import gram_regression
 
 SOLVERS = ('gram', 'steps')
 
+_ROUNDING = 0.01
+
 
 def build_convex(
   model: ModelSpec,
@@ -179,7 +181,7 @@ def build_convex(
     client_weighting=client_weighting,
     make_update=lambda client: client.model_delta(),
     aggregation_factory=tff.aggregators.MeanFactory(no_nan_division=True),
-    method_state=_imbalance(),
+    method_state=_imbalance(num_steps * step_size),
     kept_slots=slots,
     local_work=local_work,
   )
@@ -223,21 +225,29 @@ def build_full_convex(
     make_update=lambda client: client.model_delta(),
     aggregation_factory=tff.aggregators.MeanFactory(no_nan_division=True),
     build_correct_gradient=correcting(correction_of),
-    method_state=_imbalance(),
+    method_state=_imbalance(num_local_steps * step_size),
     kept_slots=slots,
     num_local_steps=num_local_steps,
     micro_batch_size=micro_batch_size,
   )
 
 
-def _imbalance():
-  """Returns a state with |sum_k q_k h_k| / sum_k q_k |h_k| of a round."""
+def _imbalance(step):
+  """Returns a state with |sum_k q_k h_k| / sum_k q_k |h_k| of a round.
+
+  h is a difference of weights divided by `step`, M eta. Where it is nothing but
+  the rounding of that, as with one client, the quotient says nothing: a
+  hundredth of the weights so divided is added to |h_k|.
+  """
 
   def summands(client):
     h = client.kept['correction']
-    norm = tf.linalg.global_norm(tf.nest.flatten(h))
+    norm, size = (
+      tf.linalg.global_norm(tf.nest.flatten(part))
+      for part in (h, client.local.trainable)
+    )
     weighted = tf.nest.map_structure(lambda part: client.weight * part, h)
-    return weighted, client.weight * norm
+    return weighted, client.weight * (norm + _ROUNDING * size / step)
 
   def next_state(unused_state, sums, unused_counts):
     total, norms = sums

@@ -5,6 +5,7 @@ fed with.
 """
 
 import collections
+import math
 import typing
 from collections.abc import Callable
 from typing import Any
@@ -14,6 +15,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from models.functional_model import ModelSpec
+from models.model_shapes import weight_shapes
 from tff_fedfish import tangent_features
 from tff_fedfish.algorithms.slots import feature_inputs
 from tff_fedfish.algorithms.slots.client_work import MethodState
@@ -23,6 +25,8 @@ from tff_fedfish.mathematics import gram_regression
 
 if typing.TYPE_CHECKING:
   from tff_fedfish.config.schema import TrainConfig
+
+_MAX_ENTRIES = 2**25
 
 
 def build_feature_sums(
@@ -130,9 +134,19 @@ def features_of(
       shape, weights.trainable, config.seeds.model_seed
     )
   )
-  return lambda batch: compute(
-    network, tf.nest.map_structure(tf.convert_to_tensor, batch)
-  ).numpy()
+  # The gradient of every kernel is there once for each row.
+  largest = max(math.prod(size) for size in weight_shapes(shape).values())
+  num_rows_at_once = max(1, _MAX_ENTRIES // largest)
+
+  def features(batch):
+    found, size = [], len(batch['y'])
+    for start in range(0, size, num_rows_at_once):
+      part = slice(start, start + num_rows_at_once)
+      rows = tf.nest.map_structure(lambda t, p=part: tf.constant(t[p]), batch)
+      found.append(compute(network, rows).numpy())
+    return np.concatenate(found)
+
+  return features
 
 
 def basis_of(

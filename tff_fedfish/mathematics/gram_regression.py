@@ -296,8 +296,10 @@ def power_sums(x: np.ndarray, num_steps: int) -> tuple[np.ndarray, np.ndarray]:
   terms = [float(math.comb(num_steps, k)) for k in choices]
   is_small = num_steps * x < _SERIES_BOUND
   divisor = np.where(is_small, 1.0, x)
-  first = (1 - np.power(1 - divisor, num_steps)) / divisor
-  second = (num_steps - first) / divisor
+  # Steps that diverge give infinities, for which the round is refused.
+  with np.errstate(over='ignore', invalid='ignore'):
+    first = (1 - np.power(1 - divisor, num_steps)) / divisor
+    second = (num_steps - first) / divisor
   return (
     np.where(is_small, polynomial.polyval(-x, terms), first),
     np.where(is_small, polynomial.polyval(-x, terms[1:]), second),

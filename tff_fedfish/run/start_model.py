@@ -54,13 +54,7 @@ def check(config: TrainConfig, tokenizer: Tokenizer | None) -> StartModel:
   run = path.parent.parent
   trained = run_directory.read_config(run)
   found, trained_tokenizer = run_inputs.open_checkpoint(trained, path)
-  phased = trained.in_round(found.round_num)
-  if phased.method.model is not None:
-    raise UserError(
-      f'`{_OPTION}`: {str(path)!r} is of phase {phased.phase.name!r} of '
-      f'{trained.algorithm.name!r}, which holds no network of the config. Name '
-      'a checkpoint of an earlier phase.'
-    )
+  _require_network(trained.in_round(found.round_num), path)
   shapes = weight_shapes(run_directory.model_shape(trained, found))
   wanted = weight_shapes(config.model_shape())
   different = [
@@ -99,3 +93,13 @@ def check(config: TrainConfig, tokenizer: Tokenizer | None) -> StartModel:
 
 def _show(shape):
   return 'none' if shape is None else str(list(shape))
+
+
+def _require_network(trained, path):
+  """Raises UserError in a phase that trains another model than the config's."""
+  if trained.method.model is not None:
+    raise UserError(
+      f'`{_OPTION}`: {str(path)!r} is of phase {trained.phase.name!r} of '
+      f'{trained.algorithm.name!r}, which holds no network of the config. Name '
+      'a checkpoint of an earlier phase.'
+    )

@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 
 from tff_fedfish.data.client_ids import client_id_to_text
-from tff_fedfish.errors import FailedError
+from tff_fedfish.errors import FailedError, UserError
 from tff_fedfish.methods.method import load
 from tff_fedfish.planning import client_features
 from tff_fedfish.printing import format_bytes
 from tff_fedfish.progress import Stages
 from tff_fedfish.run import (
   checkpoints,
+  client_state_files,
   feature_files,
   learning_setup,
   round_metrics,
@@ -75,12 +76,24 @@ class FeatureStore(RoundCallback):
     """
     if self._method.features == 'written':
       self._require_room()
-    elif self._method.feature_work and not self._bases.exists():
+    elif self._method.feature_work and not self._has_bases():
+      shutil.rmtree(self._bases, ignore_errors=True)
       with stages('computing the bases of the clients'):
         try:
           self._write_bases(should_stop)
         finally:
           self.abandon()
+
+  def _has_bases(self):
+    """Says whether the bases are there, each as it was written."""
+    try:
+      for name, entry in feature_files.entries(self._bases).items():
+        client_state_files.require_as_written(
+          bytes.fromhex(name), self._bases / entry.file, entry
+        )
+    except UserError:
+      return False
+    return True
 
   def clients(
     self,
@@ -240,3 +253,5 @@ class FeatureStore(RoundCallback):
         self._writer.wait()
     self._writer.commit()
     self._writer = None
+    if self._bases.exists():
+      feature_files.sync(self._bases)
