@@ -185,14 +185,6 @@ def test_without_bootstrap(small_images, tmp_path):
   assert [row['tct/phase'] for row in _rows(run)] == ['', '2', '3']
 
 
-def test_one_client(small_images, tmp_path):
-  # Its corrections are rounding only, which must not end the run.
-  settings = dict(partition__num_clients=1)
-  assert _train(small_images, tmp_path / 'run', **settings) == 0
-  for row in _rows(tmp_path / 'run')[3:]:
-    assert float(row['tct/correction_imbalance']) < 1e-4
-
-
 @pytest.mark.parametrize('round_num', [2, 3, 6])
 def test_evaluated(round_num, small_images, whole, tmp_path):
   arguments = ['--checkpoint', str(_checkpoint(whole, round_num))]

@@ -138,3 +138,12 @@ def test_planned(small_inputs, capsys):
   text = ' '.join(capsys.readouterr().out.split())
   assert "Phase 'convex', rounds 3 to 5: 1 models up and 1 down" in text
   assert 'Client states on disk: ' in text
+
+
+def test_one_client(small_inputs, tmp_path):
+  # Its corrections are rounding only, which must not end the run.
+  run = tmp_path / 'run'
+  settings = dict(partition__scheme='merge', partition__num_clients=1)
+  assert _train(small_inputs, run, **settings) == 0
+  for row in _rows(run)[4:]:
+    assert float(row['tct/correction_imbalance']) < 1e-4
