@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import small_image_runs
 import tensorflow as tf
-from safetensors.numpy import load_file
 from stateful_runs import assert_same_run
 
 from tff_fedfish.cli.main import main
@@ -200,17 +199,30 @@ def test_exported(whole, small_images, tmp_path):
   output = tmp_path / 'model'
   arguments = ['--checkpoint', str(whole), '--output', str(output)]
   assert main(['export', *arguments]) == 0
-  found = load_file(output / 'model.safetensors')
-  names = ['tct/kernel', 'tct/bias', 'head/kernel', 'head/bias']
-  assert sorted(found) == sorted([*names, 'tct/mean', 'tct/std'])
+  assert not (output / 'model.safetensors').exists()
+  # 785 features in 10 classes, the network's 7,850, and 2 statistics each.
+  assert '17,280 parameters' in (output / 'README.md').read_text()
+  kernel, bias = _weights(whole).trainable
+  mean, std = _weights(whole).non_trainable[-2:]
   images = np.random.RandomState(0).randint(256, size=(3, 28, 28, 1))
   exported = tf.saved_model.load(str(output / 'saved_model'))
   logits = exported.class_logits(tf.constant(images, tf.uint8))['logits']
   # The features of a linear model are pixels and a one, and so is z.
   z = np.concatenate([images.reshape(3, -1) / 255, np.ones((3, 1))], axis=1)
-  z = (z - found['tct/mean']) / found['tct/std']
-  wanted = z @ found['tct/kernel'] + found['tct/bias']
+  wanted = (z - mean) / std @ kernel + bias
   np.testing.assert_allclose(logits, wanted, rtol=1e-3, atol=1e-3)
+
+
+def test_no_tensors_of_a_model_that_is_none_without_its_graph(
+  whole, tmp_path, capsys
+):
+  arguments = ['--checkpoint', str(whole), '--output', str(tmp_path / 'model')]
+  assert main(['export', *arguments, '--format', 'safetensors']) == 2
+  assert capsys.readouterr().err.splitlines()[-1] == (
+    "fedfish: error: `--format` must be saved_model in phase 'convex' of "
+    "'tct', whose weights say nothing without its graph, found 'safetensors'. "
+    'Leave it out.'
+  )
 
 
 def _resume(images, whole, tmp_path, damage, **settings):

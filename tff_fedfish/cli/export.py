@@ -29,9 +29,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   )
   parser.add_argument(
     '--format',
-    default='saved_model,safetensors',
     metavar='NAME,...',
-    help='saved_model, safetensors or both (default: %(default)s)',
+    help='saved_model, safetensors or both (default: what the model has)',
   )
   add_client_id(parser)
 
@@ -48,16 +47,15 @@ def add_client_id(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
   """Writes the model and says what it is."""
-  from models.model_shapes import num_parameters
   from tff_fedfish.exporting.export import export
 
   written = export(
     arguments.checkpoint,
     arguments.output,
-    arguments.format.split(','),
+    arguments.format and arguments.format.split(','),
     client=arguments.client_id,
   )
-  num_weights = num_parameters(written.model.shape)
+  num_weights = sum(w.size for w in written.model.weights.values())
   print(
     f'Round {written.model.round_num:,}, {num_weights:,} parameters: '
     f'{written.directory}'

@@ -50,7 +50,7 @@ class Export:
 def export(
   checkpoint: str | os.PathLike,
   output: str | os.PathLike,
-  formats: Sequence[str] = FORMATS,
+  formats: Sequence[str] | None = None,
   *,
   client: str | None = None,
 ) -> Export:
@@ -59,7 +59,7 @@ def export(
   Args:
     checkpoint: A checkpoint or a run directory (its last).
     output: The directory to write; must not exist, or be empty.
-    formats: At least one of `FORMATS`, each once.
+    formats: At least one of `FORMATS`, each once. None: all that the model has.
     client: See `load_trained_model`.
 
   Raises:
@@ -67,13 +67,16 @@ def export(
     FailedError: If a file cannot be written, such as on a full disk; nothing is
       left of it.
   """
-  if not formats or sorted(formats) != sorted(set(formats) & set(FORMATS)):
+  if formats is not None and (
+    not formats or sorted(formats) != sorted(set(formats) & set(FORMATS))
+  ):
     raise UserError(
       f'`--format` must name {" or ".join(FORMATS)}, or both with a comma '
       f'between them, found {",".join(formats)!r}. Leave it out for both.'
     )
   directory = files.require_usable_output(output, '--output')
   model = load_trained_model(checkpoint, client=client)
+  formats = _formats_of(model, formats)
   values = model_card.gather_values(model)
   config = json_config(model)
   with (
@@ -109,6 +112,23 @@ def export(
     with files.write_atomically(temporary / SUMS_FILE) as file:
       file.writelines(_sums(temporary))
   return Export(directory=directory, model=model, remark=values['remark'])
+
+
+def _formats_of(model, formats):
+  """Returns the formats to write.
+
+  Raises:
+    UserError: If the model does not have one of them.
+  """
+  if model.config.method.model is None:
+    return formats or FORMATS
+  if 'safetensors' in (formats or ()):
+    raise UserError(
+      f'`--format` must be saved_model in phase {model.config.phase.name!r} of '
+      f'{model.config.algorithm.name!r}, whose weights say nothing without its '
+      f'graph, found {",".join(formats)!r}. Leave it out.'
+    )
+  return ('saved_model',)
 
 
 def json_config(model: TrainedModel) -> dict[str, Any]:

@@ -10,7 +10,6 @@ from typing import Any
 
 import jinja2
 
-from models.model_shapes import num_parameters
 from tff_fedfish.config.optimizer_settings import unread_settings
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.data.images.image_corpora import IMAGE_CORPORA
@@ -70,7 +69,7 @@ def gather_values(model: TrainedModel) -> dict[str, Any]:
   return {
     'model': model,
     'version': __version__,
-    'num_parameters': num_parameters(model.shape),
+    'num_parameters': sum(w.size for w in model.weights.values()),
     'corpus_name': (
       identity.label(directory) if identity else directory.resolve().name
     ),
