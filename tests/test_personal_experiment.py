@@ -36,6 +36,14 @@ def test_methods_on_own_test_rows():
       loss = statistics.mean(float(row['loss']) for row in rows)
       line = f'| {clients} | {title} | {" | ".join(cells)} | {loss:.3f} |'
       assert line in page
+  local = found.pop(('baselines', 'local_only'))
+  accuracy, loss = (
+    statistics.mean(float(row[name]) for row in local)
+    for name in ('accuracy', 'loss')
+  )
+  assert len(local) == 3
+  line = f'local models, own test rows | {100 * accuracy:.1f} | {loss:.3f} |'
+  assert line in (_PAGES / 'baselines.md').read_text(encoding='utf-8')
   assert [*found] == [('privacy', 'fed_fomo')]
   assert len(found['privacy', 'fed_fomo']) == 3
 

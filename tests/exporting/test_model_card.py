@@ -260,8 +260,8 @@ class TestWords:
     found = _in_one_line(card)
     assert (
       f'{clipped}, and noise with the multiplier 2 was added to their sums. '
-      'For one training row of a client, epsilon is at most 1.25 and 0.5 on average at '
-      'delta 1e-05, over the clients that took part.'
+      'For one training row of a client, epsilon is at most 1.25 and 0.5 on '
+      'average at delta 1e-05, over the clients that took part.'
     ) in found
     assert 'batches were shuffled, so that it is not a guarantee.' in found
     assert _rows(card)['local_privacy.noise_multiplier'] == ['2.0']
