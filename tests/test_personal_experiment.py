@@ -44,6 +44,11 @@ def test_methods_on_own_test_rows():
   assert len(local) == 3
   line = f'local models, own test rows | {100 * accuracy:.1f} | {loss:.3f} |'
   assert line in (_PAGES / 'baselines.md').read_text(encoding='utf-8')
+  for method, title in _METHODS.items():
+    for row in found.pop(('debian', method), []):
+      accuracy = 100 * float(row['accuracy'])
+      line = f'| {title} | {float(row["loss"]):.4f} | {accuracy:.1f} |'
+      assert line in page
   assert [*found] == [('privacy', 'fed_fomo')]
   assert len(found['privacy', 'fed_fomo']) == 3
 
