@@ -101,5 +101,5 @@ def test_help(fedfish):
   code, out, _ = fedfish('export', '--help')
   assert code == 0
   assert 'fedfish export --checkpoint runs/mine --output models/mine' in out
-  assert '(default: saved_model,safetensors)' in ' '.join(out.split())
+  assert '(default: what the model has)' in ' '.join(out.split())
   assert max(map(len, out.splitlines())) <= 80
