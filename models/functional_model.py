@@ -289,14 +289,16 @@ def with_predictions(
   model: tff.learning.models.FunctionalModel,
   weights: Any,
   predict_on_batch: Callable[..., Any],
+  input_spec: Any = None,
 ) -> tff.learning.models.FunctionalModel:
-  """Returns a model with the same batches, loss and metrics as another.
+  """Returns a model with the same loss and metrics as another.
 
   Args:
     model: The other model.
     weights: Specs of (trainable, non_trainable).
     predict_on_batch: (weights, x, training) -> what the model's loss takes; a
       `tf.function`.
+    input_spec: Of the batches. None: that of the other.
   """
   return tff.learning.models.FunctionalModel(
     initial_weights=weights,
@@ -307,7 +309,7 @@ def with_predictions(
       model.update_metrics_state,
       model.finalize_metrics,
     ),
-    input_spec=model.input_spec,
+    input_spec=input_spec or model.input_spec,
   )
 
 

@@ -81,7 +81,7 @@ class Replay:
     opened = run_inputs.open_corpus(self.config, corpus)
     split = run_inputs.split_corpus(self.config, opened)
     self.participating = run_inputs.training_clients(self.config, split)
-    self.rows = run_inputs.divided_rows(self.config, opened, None)
+    self.rows = run_inputs.with_test_rows(self.config, opened, opened)
     self.kept, self.num_downloads, self.num_helpful = {}, [0], 0
     self._initial = initial_weights(run)
 

@@ -1,5 +1,6 @@
 """TCT's local least squares: closed form, steps, and the joint solution."""
 
+import gram_reference as reference
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -14,7 +15,9 @@ _NONE = np.zeros(2), np.ones(2)
 
 def _solve(features, mean, std, *arguments, **options):
   basis = gram.gram_basis(features, mean, std)
-  return gram.local_solution(features, mean, std, basis, *arguments, **options)
+  return reference.local_solution(
+    features, mean, std, basis, *arguments, **options
+  )
 
 
 def _problem(num_rows=9, num_features=5, num_classes=3, seed=0):
@@ -27,7 +30,7 @@ def _problem(num_rows=9, num_features=5, num_classes=3, seed=0):
     features,
     features.mean(axis=0),
     features.std(axis=0),
-    gram.targets_of(labels, num_classes),
+    reference.targets_of(labels, num_classes),
     random.normal(size=shape),
     random.normal(size=shape),
   )
@@ -45,7 +48,7 @@ def test_vector_v14():
     (features[:2] - mean) / std, [[-1.2247448714, 0], [0, 0]], atol=1e-9
   )
   np.testing.assert_allclose(
-    gram.targets_of([2], 4), [[-0.25, -0.25, 0.75, -0.25]]
+    reference.targets_of([2], 4), [[-0.25, -0.25, 0.75, -0.25]]
   )
   centred = np.square(features - mean).sum(axis=0)
   np.testing.assert_allclose(
@@ -73,7 +76,7 @@ def test_a_constant_feature_counts_as_deviation_1_whatever_its_rounding():
   assert gram.normalization(7, sums, squares, centred=True)[1] == 1.0
 
 
-@pytest.mark.parametrize('solver', [_solve, gram.local_steps])
+@pytest.mark.parametrize('solver', [_solve, reference.local_steps])
 @pytest.mark.parametrize(
   ('loss_scale', 'factor'), [('half_mean', 1), ('mean', 2), ('sum', 4)]
 )
@@ -111,7 +114,7 @@ def test_closed_form_is_the_steps(num_rows, loss_scale, num_steps):
     loss_scale=loss_scale,
   )
   found = _solve(*problem, **options)
-  expected = gram.local_steps(*problem, **options)
+  expected = reference.local_steps(*problem, **options)
   np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-9)
   assert np.abs(found - problem[4]).max() > 1e-3
 
@@ -121,7 +124,7 @@ def test_outside_the_rows_the_correction_adds_up():
   # V grows by M eta h = 50 * 0.1 * 2.
   options = dict(num_steps=50, step_size=0.1)
   direction = np.array([[1.0], [-1.0], [0.0]])
-  for solver in (_solve, gram.local_steps):
+  for solver in (_solve, reference.local_steps):
     found = solver(
       np.array([[1.0, 1.0]]),
       *_NONE,
@@ -147,7 +150,7 @@ def test_rank_deficient_features():
   options = dict(num_steps=500, step_size=0.3)
   np.testing.assert_allclose(
     _solve(*problem, **options),
-    gram.local_steps(*problem, **options),
+    reference.local_steps(*problem, **options),
     atol=1e-7,
   )
 
@@ -162,7 +165,7 @@ def test_blocks_are_the_whole(dtype, type_of_start):
   whole = _solve(features, mean, std, targets, start, h, **options)
   blocks = [features[:1], features[1:299], features[299:299], features[299:]]
   found = _solve(blocks, mean, std, targets, start, h, **options)
-  steps = gram.local_steps(blocks, mean, std, targets, start, h, **options)
+  steps = reference.local_steps(blocks, mean, std, targets, start, h, **options)
   assert whole.dtype == steps.dtype == type_of_start
   np.testing.assert_allclose(found, whole, rtol=1e-5, atol=1e-5)
   np.testing.assert_allclose(found, steps, rtol=1e-5, atol=1e-5)
@@ -203,7 +206,7 @@ def test_diverging_steps_are_not_finite_and_do_not_warn():
   problem = _problem(4)
   options = dict(num_steps=4000, step_size=50.0)
   assert not np.all(np.isfinite(_solve(*problem, **options)))
-  assert not np.all(np.isfinite(gram.local_steps(*problem, **options)))
+  assert not np.all(np.isfinite(reference.local_steps(*problem, **options)))
 
 
 class _Client:
@@ -225,7 +228,7 @@ class _Client:
         learning_rate=self.options['step_size'],
       )
     )
-    self.last = gram.local_solution(
+    self.last = reference.local_solution(
       *self.data, self.targets, weights, self.h, **self.options
     )
     return self.last
@@ -281,7 +284,7 @@ def test_clients_reach_the_joint_least_squares(num_features):
   for client_num, count in enumerate(num_rows):
     features.append(random.normal(client_num, 1.0, size=[count, num_features]))
     labels = np.where(random.random(count) < 0.7, client_num, 0)
-    targets.append(gram.targets_of(labels, 3))
+    targets.append(reference.targets_of(labels, 3))
   rows, all_targets = np.concatenate(features), np.concatenate(targets)
   mean, std = gram.normalization(
     len(rows), rows.sum(axis=0), np.square(rows).sum(axis=0)
@@ -326,4 +329,6 @@ def test_arguments_are_checked():
     gram.gram_basis([], *_NONE)
   words = "`loss_scale` must be one of half_mean, mean, sum, found 'half'"
   with pytest.raises(ValueError, match=words):
-    gram.local_steps(*_problem(), num_steps=1, step_size=0.1, loss_scale='half')
+    reference.local_steps(
+      *_problem(), num_steps=1, step_size=0.1, loss_scale='half'
+    )

@@ -4,6 +4,7 @@ import csv
 import json
 import shutil
 
+import gram_reference
 import numpy as np
 import pytest
 import small_image_runs
@@ -11,7 +12,6 @@ import tensorflow as tf
 from stateful_runs import assert_same_run
 
 from tff_fedfish.cli.main import main
-from tff_fedfish.mathematics import gram_regression
 from tff_fedfish.run import (
   checkpoints,
   client_state_files,
@@ -135,11 +135,11 @@ def test_convex_rounds_are_those_of_algorithm_2(whole):
   for round_num in (4, 5, 6):
     for i, (features, labels) in enumerate(clients):
       corrections[i] = corrections[i] + (server - last[i]) / (50 * 1e-3)
-      last[i] = gram_regression.local_steps(
+      last[i] = gram_reference.local_steps(
         features,
         mean,
         std,
-        gram_regression.targets_of(labels, 10),
+        gram_reference.targets_of(labels, 10),
         server,
         corrections[i],
         num_steps=50,

@@ -45,6 +45,7 @@ class GroupedCorpus:
   """
 
   held_out: ClassVar[tuple[bytes, ...]] = ()
+  twins: ClassVar[None] = None
   row_name: ClassVar[str] = 'sequences'
 
   def __init__(self, directory: str | os.PathLike):

@@ -138,7 +138,9 @@ class OwnTests:
     self.participating = run_inputs.training_clients(
       config, run_inputs.split_corpus(config, corpus)
     )
-    self._rows = run_inputs.divided_rows(config, corpus, tokenizer)
+    self._rows = run_inputs.with_test_rows(
+      config, corpus, run_inputs.training_rows(config, corpus, tokenizer)
+    )
     set_in_process_context()
     self._evaluator = build_evaluator(config)
     self._kept, self._fixed = None, ()

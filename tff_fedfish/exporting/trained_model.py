@@ -164,7 +164,9 @@ def _weights_of_client(config, found, tokenizer, client):
     config,
     found,
     states,
-    run_inputs.divided_rows(config, corpus, tokenizer),
+    run_inputs.with_test_rows(
+      config, corpus, run_inputs.training_rows(config, corpus, tokenizer)
+    ),
     participating,
   )
   names = weight_shapes(config.model_shape())

@@ -29,11 +29,12 @@ compute it; 'mean' is their equation 1, 'sum' their algorithm 2. Steps diverge
 where eta s lambda > 2.
 
 Features are one array, or a sequence of blocks of rows, such as memory-mapped
-files. Neither Z nor a float64 copy of the features is ever in memory. NumPy.
+files. Neither Z nor a float64 copy of the features is ever in memory. NumPy;
+`algorithms/tct.py` computes V_M in a graph.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -69,16 +70,6 @@ class GramBasis(NamedTuple):
 
   values: np.ndarray
   vectors: np.ndarray
-
-
-def targets_of(labels: np.ndarray, num_classes: int) -> np.ndarray:
-  """Returns Y, one-hot minus 1 / C, float64 [n, C].
-
-  Args:
-    labels: Int [n], in [0, C).
-    num_classes: C.
-  """
-  return np.eye(num_classes)[np.asarray(labels)] - 1 / num_classes
 
 
 def normalization(
@@ -150,100 +141,6 @@ def gram_basis(
   return GramBasis(np.maximum(values, 0.0), vectors)
 
 
-# Steps that diverge give infinities, which the caller sees.
-@np.errstate(over='ignore', invalid='ignore')
-def local_solution(
-  features: Features,
-  mean: np.ndarray,
-  std: np.ndarray,
-  basis: GramBasis,
-  targets: np.ndarray,
-  start: np.ndarray,
-  correction: np.ndarray,
-  *,
-  num_steps: int,
-  step_size: float,
-  loss_scale: str = 'half_mean',
-) -> np.ndarray:
-  """Returns V after M local steps, from two passes over the features.
-
-  Equal to `local_steps` up to rounding.
-
-  Args:
-    features: See `Features`.
-    mean: Float [p].
-    std: Float [p], > 0.
-    basis: Of the same features, mean and std.
-    targets: Y, float [n, C].
-    start: V_0, float32 or float64 [p + 1, C]. Products of features are computed
-      in its type.
-    correction: h, of the same type and shape.
-    num_steps: M.
-    step_size: eta.
-    loss_scale: One of `LOSS_SCALES`.
-
-  Returns:
-    V_M, type and shape of `start`.
-
-  Raises:
-    ValueError: If there is no row, or the loss scale is unknown.
-  """
-  blocks = _blocks(features)
-  scale = scale_of(loss_scale, _num_rows(blocks))
-  both = np.concatenate([start, correction], axis=1)
-  products = np.concatenate(
-    [
-      z @ both[:-1] + both[-1]
-      for z in _normalized(blocks, mean, std, start.dtype)
-    ]
-  )
-  starts, drifts = np.split(products.astype(np.float64), 2, axis=1)
-  first, second = power_sums(step_size * scale * basis.values, num_steps)
-  residuals = basis.vectors.T @ (starts - targets)
-  drifts = basis.vectors.T @ drifts
-  residual_sum = basis.vectors @ (
-    first[:, None] * residuals + step_size * second[:, None] * drifts
-  )
-  step = np.zeros_like(start)
-  done = 0
-  for z in _normalized(blocks, mean, std, start.dtype):
-    _add_product(step, z, residual_sum[done : done + len(z)])
-    done += len(z)
-  change = num_steps * step_size * correction - step_size * scale * step
-  return (start + change).astype(start.dtype)
-
-
-@np.errstate(over='ignore', invalid='ignore')
-def local_steps(
-  features: Features,
-  mean: np.ndarray,
-  std: np.ndarray,
-  targets: np.ndarray,
-  start: np.ndarray,
-  correction: np.ndarray,
-  *,
-  num_steps: int,
-  step_size: float,
-  loss_scale: str = 'half_mean',
-) -> np.ndarray:
-  """Returns V after M local steps, one by one: a pass over the features each.
-
-  See `local_solution` for the arguments.
-  """
-  blocks = _blocks(features)
-  scale = scale_of(loss_scale, _num_rows(blocks))
-  weights = np.array(start)
-  for _ in range(num_steps):
-    gradient = np.zeros_like(start)
-    done = 0
-    for z in _normalized(blocks, mean, std, start.dtype):
-      of_rows = targets[done : done + len(z)]
-      _add_product(gradient, z, z @ weights[:-1] + weights[-1] - of_rows)
-      done += len(z)
-    weights -= (step_size * (scale * gradient - correction)).astype(start.dtype)
-  return weights
-
-
 def _blocks(features: Features) -> Sequence[np.ndarray]:
   if not isinstance(features, np.ndarray):
     return tuple(features)
@@ -255,22 +152,6 @@ def _num_rows(blocks):
   num_rows = sum(map(len, blocks))
   require(num_rows >= 1, 'features', 'those of at least one row', num_rows)
   return num_rows
-
-
-def _normalized(blocks, mean, std, dtype) -> Iterator[np.ndarray]:
-  """Yields Z by blocks, without the column of ones."""
-  mean, std = mean.astype(dtype), std.astype(dtype)
-  for block in blocks:
-    z = block.astype(dtype)
-    z -= mean
-    z /= std
-    yield z
-
-
-def _add_product(total, z, rows):
-  """Adds Z^T rows of one block, [p + 1, C]."""
-  total[:-1] += z.T @ rows.astype(z.dtype)
-  total[-1] += rows.sum(axis=0)
 
 
 def scale_of(loss_scale: str, num_rows: int) -> float:

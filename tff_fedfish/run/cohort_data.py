@@ -270,7 +270,7 @@ def _open_stored(stored):
   ).participating
   if stored.merge is not None:
     client_ids = merged_clients.client_ids(stored.merge.num_clients)
-  return stored.division.divide(rows, client_ids)
+  return stored.division.divide(rows, client_ids, corpus.twins)
 
 
 def _open_whole(stored):

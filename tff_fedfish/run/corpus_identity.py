@@ -5,7 +5,7 @@ import hashlib
 import json
 import os
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from tff_fedfish import files
@@ -24,6 +24,8 @@ class Corpus(Protocol):
   held_out: Sequence[bytes]
   """Clients that the corpus's own split holds out of training; () where it has
   none."""
+  twins: Mapping[bytes, bytes] | None
+  """See `ImageClients`; None with text."""
   manifest: Manifest | None
   """None with images."""
   row_name: str

@@ -1,7 +1,7 @@
 """The division of clients' rows into train, validation and test parts."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.data.divided_clients import DividedClients, shuffled_targets
@@ -16,7 +16,7 @@ class Division:
   validation_fraction: float
   test_fraction: float
   has_twins: bool
-  """Whether `test-0007` has the test rows of `client-0007`."""
+  """Whether clients are tested on the rows of their twins."""
   shuffles_targets: bool
 
   @property
@@ -30,12 +30,19 @@ class Division:
     return self.has_twins or self.test_fraction > 0
 
   def divide(
-    self, rows: ClientRows, client_ids: Sequence[bytes]
+    self,
+    rows: ClientRows,
+    client_ids: Sequence[bytes],
+    twins: Mapping[bytes, bytes] | None,
   ) -> DividedClients:
-    """Returns the rows of clients, those of `client_ids` divided."""
-    twins = targets = None
-    if self.has_twins:
-      twins = {i: i.replace(b'client-', b'test-', 1) for i in client_ids}
+    """Returns the rows of clients, those of `client_ids` divided.
+
+    Args:
+      rows: Of all clients.
+      client_ids: The clients that take part.
+      twins: `Corpus.twins`.
+    """
+    targets = None
     if self.shuffles_targets and len(client_ids) > 1:
       targets = shuffled_targets(client_ids, split_seed=self.split_seed)
     return DividedClients(
@@ -44,7 +51,7 @@ class Division:
       split_seed=self.split_seed,
       validation_fraction=self.validation_fraction,
       test_fraction=self.test_fraction,
-      test_twins=twins,
+      test_twins=twins if self.has_twins else None,
       target_of=targets,
     )
 

@@ -221,30 +221,32 @@ def training_rows(
   Raises:
     UserError: If rows are counted, and a group's examples cannot be read.
   """
-  rows = _training_rows(config, corpus, tokenizer)
-  division = row_division.division_of(config)
-  if division.is_whole:
+  rows = _whole_rows(config, corpus, tokenizer)
+  if row_division.division_of(config).is_whole:
     return rows
-  return division.divide(
-    rows, training_clients(config, split_corpus(config, corpus))
-  )
+  return with_test_rows(config, corpus, rows)
 
 
-def divided_rows(
-  config: TrainConfig, corpus: Corpus, tokenizer: Tokenizer | None
+def with_test_rows(
+  config: TrainConfig, corpus: Corpus, rows: ClientRows
 ) -> DividedClients:
   """Returns the rows of the clients that take part, with their test rows.
 
-  Raises:
-    UserError: See `training_rows`.
+  Args:
+    config: The config.
+    corpus: Its corpus.
+    rows: Of `training_rows`, which are returned where they are divided.
   """
+  if isinstance(rows, DividedClients):
+    return rows
   return row_division.division_of(config).divide(
-    _training_rows(config, corpus, tokenizer),
+    rows,
     training_clients(config, split_corpus(config, corpus)),
+    corpus.twins,
   )
 
 
-def _training_rows(config, corpus, tokenizer):
+def _whole_rows(config, corpus, tokenizer):
   rows = client_rows(config, corpus, tokenizer)
   merge = merge_of(config)
   if merge is None:

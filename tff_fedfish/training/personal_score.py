@@ -27,9 +27,8 @@ class PersonalScore(RoundCallback):
     self._client_ids = ()
     if config.method.personal(config) is not None:
       self._client_ids = run.participating[: config.evaluation.num_clients]
-      checked = run.checked
-      self._rows = run_inputs.divided_rows(
-        config, checked.corpus, checked.tokenizer
+      self._rows = run_inputs.with_test_rows(
+        config, run.checked.corpus, run.client_rows
       )
 
   def measure(self, done: FinishedRound) -> None:

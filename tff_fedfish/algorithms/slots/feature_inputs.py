@@ -12,14 +12,10 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-import tensorflow_federated as tff
 
-from models.functional_model import ModelSpec
+from models.functional_model import ModelSpec, with_predictions
 from tff_fedfish import tangent_features
 from tff_fedfish.local_training import LocalResult
-
-if typing.TYPE_CHECKING:
-  pass
 
 if typing.TYPE_CHECKING:
   from tff_fedfish.config.schema import TrainConfig
@@ -38,19 +34,12 @@ def reading(
     x['power_sums'] = tf.TensorSpec([2, None], tf.float64)
   return dataclasses.replace(
     model,
-    functional_model=tff.learning.models.FunctionalModel(
-      initial_weights=functional_model.initial_weights,
+    functional_model=with_predictions(
+      functional_model,
+      functional_model.initial_weights,
       # Of the rows themselves: clients here compute without it.
-      predict_on_batch_fn=functional_model.predict_on_batch,
-      loss_fn=functional_model.loss,
-      metrics_fns=(
-        functional_model.initialize_metrics_state,
-        functional_model.update_metrics_state,
-        functional_model.finalize_metrics,
-      ),
-      input_spec=collections.OrderedDict(
-        x=x, y=tf.TensorSpec([None], tf.int32)
-      ),
+      functional_model.predict_on_batch,
+      collections.OrderedDict(x=x, y=tf.TensorSpec([None], tf.int32)),
     ),
   )
 
