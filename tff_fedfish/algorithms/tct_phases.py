@@ -42,7 +42,9 @@ def begin_features(
   state: Any,
 ) -> Any:
   """Returns the state before the features: the network's weights."""
-  return _with_weights(process, state.global_model_weights)
+  return process.set_model_weights(
+    process.initialize(), state.global_model_weights
+  )
 
 
 def begin_convex(
@@ -65,10 +67,8 @@ def begin_convex(
     state.global_model_weights.trainable,
     config.seeds.model_seed,
   )
-  initial = process.get_model_weights(process.initialize())
-  zeros = tuple(np.zeros(w.shape, np.float32) for w in initial.trainable)
   fixed = (*network, *(part.astype(np.float32) for part in statistics))
-  return _with_weights(process, _ModelWeights(zeros, fixed))
+  return _from_zeros(process, fixed)
 
 
 def begin_full_convex(
@@ -78,11 +78,12 @@ def begin_full_convex(
 ) -> Any:
   """Returns the state before the linearised rounds: no change so far."""
   del config
-  initial = process.get_model_weights(process.initialize())
-  zeros = tuple(np.zeros(w.shape, np.float32) for w in initial.trainable)
-  network = tuple(state.global_model_weights.trainable)
-  return _with_weights(process, _ModelWeights(zeros, network))
+  return _from_zeros(process, tuple(state.global_model_weights.trainable))
 
 
-def _with_weights(process, weights):
-  return process.set_model_weights(process.initialize(), weights)
+def _from_zeros(process, fixed):
+  """Returns the first state of a phase, zeros for all that is trained."""
+  state = process.initialize()
+  trainable = process.get_model_weights(state).trainable
+  zeros = tuple(np.zeros(w.shape, np.float32) for w in trainable)
+  return process.set_model_weights(state, _ModelWeights(zeros, fixed))

@@ -91,8 +91,7 @@ def evaluate(
         '`--barrier` compares clients with the global model, but each client '
         f'of {config.algorithm.name!r} has a model of its own. Leave it out.'
       )
-    states = client_states.states_of_checkpoint(found)
-  if options.barrier and config.kept_slots:
+  if personal is not None or (options.barrier and config.kept_slots):
     states = client_states.states_of_checkpoint(found)
   identity = corpus_identity.identify(config, corpus)
   split, kind = None, options.client_split

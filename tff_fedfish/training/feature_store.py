@@ -198,9 +198,6 @@ class FeatureStore(RoundCallback):
     weights = run.process.get_model_weights(state)
     compute = self._feature_work(weights)
     self._path.parent.mkdir(exist_ok=True)
-    if self._path.exists():
-      # Of a round that was given up after its features.
-      shutil.rmtree(self._path)
     self._writer = RoundStates(self._path)
     for index, client in enumerate(clients):
       if should_stop():
