@@ -1,8 +1,8 @@
 """FedFomo whose clients train by DP-SGD, at three noise multipliers.
 
 For `fedfish sweep`: the clients of mnist_personal_sweep, gradients of single
-images clipped to 1, batches drawn by Poisson sampling, 10 rounds. 3 runs of
-some ten minutes on two CPU cores.
+images clipped to 1, batches drawn by Poisson sampling, 10 rounds; two learning
+rates, two seeds. 12 runs of some ten minutes on two CPU cores.
 
 The directory holds MNIST's four files, as their owners publish them.
 """
@@ -45,9 +45,17 @@ def get_config() -> ConfigDict:
 
 def get_sweep() -> ConfigDict:
   """Returns what varies and what is measured; docs/sweep.md lists it all."""
+  seeds = (
+    'seeds.model_seed,seeds.shuffle_seed,'
+    'seeds.partition_seed,seeds.privacy_seed'
+  )
   return ConfigDict(
     dict(
-      grid={'local_privacy.noise_multiplier': [0.0, 1.0, 2.0]},
+      grid={
+        'client_work.learning_rate': [0.1, 0.01],
+        'local_privacy.noise_multiplier': [0.0, 1.0, 2.0],
+        seeds: [(1, 1, 1, 1), (2, 2, 2, 2)],
+      },
       evaluate=[dict(client_split='own_test', fractions=[0.0])],
     ),
     allow_dotted_keys=True,
