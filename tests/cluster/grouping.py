@@ -4,12 +4,13 @@ import gzip
 import hashlib
 import json
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from cluster.hosts import wait_until
+from cluster.hosts import Process, wait_until
 
 ROOT = pathlib.Path(__file__).parents[2]
 DEBIAN = ROOT / 'tff_fedfish' / 'corpora' / 'debian_descriptions'
@@ -17,10 +18,24 @@ NUM_RECORDS = 26_569
 ENVIRONMENT = {'PYTHONPATH': f'{ROOT}:{ROOT / "tests"}'}
 KINDS = {
   'small': ('c4',),
-  'split': ('c4', '--split_by=client', '--held_out_fraction=0.2'),
+  'split': (
+    'c4',
+    '--split_by=client',
+    '--held_out_fraction=0.2',
+    '--validation_fraction=0.1',
+  ),
   'optional': ('c4', '--key=host'),
 }
 """Arguments of `fedfish group` for each kind of corpus."""
+FIRST_WRITTEN = {
+  'small': 'd09f0f1da566067efbac16b1b5cd4734684931cc6807d4786bceeac8ad021149',
+  'split': '72f871d67777449bc3de582f476d953b211507059fbf830aa083e821d7bc2d3f',
+  'optional': (
+    '15751dc0ced8de5ff2bb79bdb79bd53ed287de70582b849292dc96f7bcf96761'
+  ),
+  'big': '7ec5748b1646419181ca92a4644c4780dd96b45cf0fea38e2f76f0ecb3872b75',
+}
+"""`digest_of_all` of what commit 9132657 wrote for each kind of corpus."""
 
 
 def raw_files(kind: str, directory: pathlib.Path) -> str:
@@ -85,17 +100,35 @@ def digests(directory: pathlib.Path) -> dict[str, str]:
   }
 
 
+def digest_of_all(found: Mapping[str, str]) -> str:
+  """Returns one SHA-256 for those of all files but the manifests."""
+  lines = [
+    f'{digest}  {name}\n'
+    for name, digest in sorted(found.items())
+    if not name.endswith('manifest.json')
+  ]
+  return hashlib.sha256(''.join(lines).encode()).hexdigest()
+
+
+def error_line(process: Process) -> str:
+  """Returns the only line of ours that a job has printed about its failure."""
+  lines = process.text().splitlines()
+  (found,) = [line for line in lines if re.match('fedfish: (error|fail)', line)]
+  return found
+
+
 def names(directory: pathlib.Path) -> Sequence[str]:
   """Returns the names in a directory, hidden ones included."""
   return sorted(path.name for path in directory.iterdir())
 
 
-def wait_for_staging(output: pathlib.Path, timeout: float = 60) -> None:
-  """Waits until a job has made its staging directory.
+def wait_for_file(output: pathlib.Path, directory: str, timeout: float = 60):
+  """Waits until a job's workers have left a file in its staging directory.
 
   Args:
     output: The job's output.
+    directory: 'tasks', 'pieces' or 'shards'.
     timeout: Seconds to wait.
   """
-  pattern = f'.{output.name}.grouping-*'
+  pattern = f'.{output.name}.grouping-*/{directory}/[0-9]*'
   wait_until(lambda: any(output.parent.glob(pattern)), timeout, pattern)
