@@ -28,6 +28,11 @@ def main() -> int:
   parser.add_argument('--master', help='spark://HOST:PORT, for a worker')
   parser.add_argument('--cores', default='1', help='tasks at a time')
   parser.add_argument('--memory', default='2g', help='of all executors')
+  parser.add_argument(
+    '--work_dir',
+    default=os.path.join(tempfile.gettempdir(), 'spark-worker'),
+    help='for logs, and for what a job shuffles',
+  )
   arguments = parser.parse_args()
   if (arguments.role == 'worker') != bool(arguments.master):
     parser.error('`--master` is required for a worker, and for nothing else')
@@ -45,10 +50,10 @@ def main() -> int:
   if arguments.role == 'master':
     command += [f'{_CLASS}.master.Master', '--port', arguments.port]
   else:
-    work = tempfile.mkdtemp(prefix='spark-worker-')
+    os.environ.setdefault('SPARK_LOCAL_DIRS', arguments.work_dir)
     command += [f'{_CLASS}.worker.Worker', arguments.master]
     command += ['--cores', arguments.cores, '--memory', arguments.memory]
-    command += ['--work-dir', work]
+    command += ['--work-dir', arguments.work_dir]
   os.execv(java, [*command, '--host', arguments.host])
 
 

@@ -13,6 +13,12 @@ from beam_pyspark_runner import pyspark_runner, transform_evaluators
 from pyspark.sql import SparkSession
 
 _MAX_TASKS = 10_000
+# A host with a full disk fails fast, and would be given every retry. With all
+# hosts excluded, the job need not wait two minutes before it fails.
+_DEFAULTS = (
+  'spark.excludeOnFailure.enabled=true',
+  'spark.scheduler.excludeOnFailure.unschedulableTaskSetTimeout=10s',
+)
 
 
 class SparkRunnerOptions(PipelineOptions):
@@ -38,7 +44,7 @@ class SparkRunner(pyspark_runner.PySparkRunner):
     """Runs the job to its end."""
     given = options.view_as(SparkRunnerOptions)
     builder = SparkSession.builder.master(given.spark_master)
-    for pair in given.spark_conf or []:
+    for pair in [*_DEFAULTS, *(given.spark_conf or [])]:
       builder = builder.config(*pair.split('=', 1))
     evaluators = transform_evaluators.evaluator_mapping
     evaluators[beam_pyspark_runner.overrides._Create] = _create

@@ -4,6 +4,7 @@ The driver and the master are on the first host. docs/clusters.md has the same
 commands.
 """
 
+import os
 import pathlib
 import sys
 from collections.abc import Sequence
@@ -16,6 +17,8 @@ ENVIRONMENT = {
   'PYTHONPATH': f'{grouping.ENVIRONMENT["PYTHONPATH"]}:{_VENV}',
   # Or Spark's executors take the first python3 of PATH.
   'PYSPARK_PYTHON': sys.executable,
+  # Beam's worker pools, too.
+  'PATH': f'{pathlib.Path(sys.executable).parent}:{os.environ["PATH"]}',
 }
 _MEGABYTES = 1800
 
@@ -48,22 +51,23 @@ class Engine:
   def busy(self, host: Host) -> list[int]:
     """Returns the ids of the processes that do a job's work on a host."""
     text = {
-      'pool': '--work_for',
+      'pool': 'SdkHarness',
       'spark': 'CoarseGrainedExecutorBackend',
       'dask': 'multiprocessing',
     }
     return [process.pid for process in host.processes(text[self.name])]
 
   def _start_pool(self):
+    pools = [f'{host.name}:50000' for host in self._others]
     self.flags = (
-      *('--runner=PortableRunner', '--job_endpoint=embed'),
-      '--environment_type=EXTERNAL',
-      f'--environment_config={self._others[0].name}:50000',
+      '--runner=pipelines.clusters.pool_runner.PoolRunner',
+      f'--worker_pools={",".join(pools)}',
     )
-    for host in self._others[:1]:
-      pool = self._python(host, 'pipelines.clusters.worker_pool')
-      self.workers.append(pool)
-      pool.wait_for('Worker pool at port 50000', 60)
+    module = 'apache_beam.runners.worker.worker_pool_main'
+    for host in self._others:
+      self.workers.append(self._python(host, module, '--service_port=50000'))
+    for pool in self.workers:
+      pool.wait_for('Started worker pool servicer at port', 60)
 
   def _start_spark(self):
     master = f'spark://{self._driver.name}:7077'

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import signal
 
 import pytest
@@ -69,12 +70,32 @@ def test_crashed_host(engine, expected, start, tmp_path):
 
 
 def test_cut_and_healed_link(engine, expected, start, tmp_path):
-  name, host = engine.hosts[1].name, engine.hosts[0]
-  engine.hosts[1].cut()
-  ask = f'ping -c 1 -W 1 {name} > /dev/null && echo there || echo silent'
-  wait_until(lambda: host.run(['sh', '-c', ask]) == 'silent\n', 20, 'silence')
-  engine.hosts[1].heal()
+  driver, worker, _ = engine.hosts
+  worker.cut()
+  wait_until(lambda: not driver.reaches(worker.name), 20, 'silence')
+  worker.heal()
   _check_written(start, expected, tmp_path)
 
 
-def test_full_shared_disk(engine, raw, expected, small_disk, tmp_path): ...
+@pytest.mark.parametrize('name', _ENGINES)
+def test_full_shared_disk(small_disk, raw, name):
+  with Cluster(3) as hosts:
+    job = Engine(name, hosts).group('small', raw('small'), small_disk / 'out')
+    assert job.wait(120) == 1, job.text()
+    assert re.fullmatch(
+      r"fedfish: failed: Grouping into '.*out' stopped \(\[Errno 28\] No space "
+      r'left on device.*\); nothing was kept\. Check the disk and its free '
+      r'space, then run it again\.',
+      grouping.error_line(job),
+    )
+    assert grouping.names(small_disk) == []
+
+
+def test_full_disk_of_one_host(raw, expected, tmp_path):
+  # Only Spark keeps what it shuffles on the disks of its hosts.
+  with Cluster(3) as hosts:
+    hosts[1].hide(hosts[1].tmp, '3m')
+    engine = Engine('spark', hosts)
+    job = engine.group('big', raw('big'), tmp_path / 'out')
+    _check_written(job, expected, tmp_path)
+    assert 'No space left on device' in job.text()
