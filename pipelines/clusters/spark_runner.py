@@ -13,11 +13,18 @@ from beam_pyspark_runner import pyspark_runner, transform_evaluators
 from pyspark.sql import SparkSession
 
 _MAX_TASKS = 10_000
-# A host with a full disk fails fast, and would be given every retry. With all
-# hosts excluded, the job need not wait two minutes before it fails.
+# A host with a full disk fails fast, and would be given every retry. So a task
+# that has failed there twice, of the four times that it may fail, goes to
+# another; but no host is left out for all tasks, as Spark then loses minutes
+# with replacing its executors if they all fail.
+_EXCLUDE = 'spark.excludeOnFailure'
 _DEFAULTS = (
-  'spark.excludeOnFailure.enabled=true',
-  'spark.scheduler.excludeOnFailure.unschedulableTaskSetTimeout=10s',
+  f'{_EXCLUDE}.enabled=true',
+  f'{_EXCLUDE}.task.maxTaskAttemptsPerExecutor=2',
+  f'{_EXCLUDE}.stage.maxFailedTasksPerExecutor=1000000',
+  f'{_EXCLUDE}.application.maxFailedTasksPerExecutor=1000000',
+  'spark.ui.enabled=false',
+  'spark.ui.showConsoleProgress=false',
 )
 
 

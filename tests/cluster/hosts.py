@@ -84,6 +84,10 @@ class Process:
 
     wait_until(is_there, timeout, f'{text!r} in {self.log}', self.text)
 
+  def has_ended(self) -> bool:
+    """Says whether it has ended."""
+    return self._outer.poll() is not None
+
   def wait(self, timeout: float) -> int:
     """Returns the exit code; minus the signal's number if one ended it."""
     try:

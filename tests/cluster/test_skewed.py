@@ -1,0 +1,44 @@
+"""2 GB of text, of which one host has 40 %, in 2 GB of memory a worker."""
+
+import time
+
+import psutil
+import pytest
+from cluster import grouping
+from cluster.engines import Engine
+from cluster.hosts import Cluster
+
+pytestmark = [pytest.mark.cluster, pytest.mark.skewed]
+_LIMIT_SECONDS = 1800
+_LIMIT_BYTES = 2 << 30
+
+
+def _bytes_on(host):
+  """Returns the memory that only a host's processes have, without files."""
+  total = 0
+  for process in host.processes():
+    try:
+      memory = process.memory_info()
+    except psutil.NoSuchProcess:
+      continue
+    total += memory.rss - memory.shared
+  return total
+
+
+@pytest.mark.parametrize('name', ['pool', 'spark', 'dask'])
+def test_skewed(raw, expected, tmp_path, name):
+  wanted = expected('skewed')
+  with Cluster(3) as hosts:
+    engine = Engine(name, hosts)
+    job = engine.group('skewed', raw('skewed'), tmp_path / 'out')
+    largest = [0] * len(hosts)
+    deadline = time.monotonic() + _LIMIT_SECONDS
+    while not job.has_ended():
+      assert time.monotonic() < deadline, job.text()
+      largest = list(map(max, largest, map(_bytes_on, hosts)))
+      time.sleep(0.5)
+    assert job.wait(0) == 0, job.text()
+  megabytes = [num >> 20 for num in largest]
+  print(f'{name}: at most {megabytes} MiB on the driver and each worker')
+  assert grouping.digests(tmp_path / 'out') == wanted
+  assert max(largest[1:]) < _LIMIT_BYTES
