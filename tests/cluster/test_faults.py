@@ -69,6 +69,44 @@ def test_crashed_host(engine, expected, start, tmp_path):
   assert grouping.names(tmp_path) == []
 
 
+def test_killed_driver(engine, raw, expected, start, tmp_path):
+  start.kill()
+  (left,) = grouping.names(tmp_path)
+  assert left.startswith('.out.grouping-')
+  # The same command cleans up, while workers may still be at the old job.
+  job = engine.group('big', raw('big'), tmp_path / 'out')
+  _check_written(job, expected, tmp_path)
+
+
+def test_lost_pool(raw, tmp_path):
+  with Cluster(3) as hosts:
+    engine = Engine('pool', hosts)
+    job = engine.group('big', raw('big'), tmp_path / 'out')
+    grouping.wait_for_file(tmp_path / 'out', 'tasks', 120)
+    hosts[2].cut()
+    assert job.wait(180) == 1, job.text()
+    assert grouping.error_line(job) == (
+      'fedfish: failed: the worker pool at host2:50000 has not answered for 60 '
+      'seconds, and nothing was kept. Start it again, or leave it out of '
+      '`--worker_pools`, and run the job again.'
+    )
+    assert grouping.names(tmp_path) == []
+
+
+def test_pool_that_was_not_started(raw, tmp_path):
+  with Cluster(3) as hosts:
+    engine = Engine('pool', hosts)
+    engine.workers[1].kill()
+    job = engine.group('small', raw('small'), tmp_path / 'out')
+    assert job.wait(120) == 2, job.text()
+    assert re.fullmatch(
+      'fedfish: error: `--worker_pools` must name pools that answer, but '
+      r'host2:50000 does not \(UNAVAILABLE\)\. Start it there with .*',
+      grouping.error_line(job),
+    )
+    assert grouping.names(tmp_path) == []
+
+
 def test_cut_and_healed_link(engine, expected, start, tmp_path):
   driver, worker, _ = engine.hosts
   worker.cut()
