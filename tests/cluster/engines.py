@@ -26,12 +26,13 @@ _MEGABYTES = 1800
 class Engine:
   """An engine that runs on hosts."""
 
-  def __init__(self, name: str, hosts: Sequence[Host]):
+  def __init__(self, name: str, hosts: Sequence[Host], *, num_pool: int = 1):
     """Starts it, and waits until all of it is there.
 
     Args:
       name: 'pool', 'spark' or 'dask'.
       hosts: The driver's host, and those of the workers.
+      num_pool: Workers in each worker pool.
     """
     self.name, self.hosts = name, hosts
     self.flags: tuple[str, ...] = ()
@@ -39,6 +40,7 @@ class Engine:
     self.workers: list[Process] = []
     """What was started on each host but the first."""
     self._driver, *self._others = hosts
+    self._num_pool = num_pool
     getattr(self, f'_start_{name}')()
 
   def group(
@@ -58,7 +60,7 @@ class Engine:
     return [process.pid for process in host.processes(text[self.name])]
 
   def _start_pool(self):
-    pools = [f'{host.name}:50000' for host in self._others]
+    pools = [f'{host.name}:50000' for host in self._others] * self._num_pool
     self.flags = (
       '--runner=pipelines.clusters.pool_runner.PoolRunner',
       f'--worker_pools={",".join(pools)}',
