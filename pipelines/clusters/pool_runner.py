@@ -30,7 +30,7 @@ _POLL_SECONDS = 2.0
 
 
 class PoolRunnerOptions(PipelineOptions):
-  """Where the pools are."""
+  """Names the pools."""
 
   @classmethod
   def _add_argparse_args(cls, parser):

@@ -29,7 +29,7 @@ _DEFAULTS = (
 
 
 class SparkRunnerOptions(PipelineOptions):
-  """Where the cluster is, and what to ask of it."""
+  """Names the cluster, and what is asked of it."""
 
   @classmethod
   def _add_argparse_args(cls, parser):

@@ -38,7 +38,7 @@ class Engine:
     self.flags: tuple[str, ...] = ()
     """Options of `fedfish group`."""
     self.workers: list[Process] = []
-    """What was started on each host but the first."""
+    """The process that was started on each host but the first."""
     self._driver, *self._others = hosts
     self._num_pool = num_pool
     getattr(self, f'_start_{name}')()
@@ -78,11 +78,11 @@ class Engine:
       f'--spark_master={master}',
     )
     module = 'pipelines.clusters.spark_host'
-    arguments = ('--host', self._driver.name)
+    arguments = ('--host', self._driver.name, '--port', '7077')
     process = self._python(self._driver, module, 'master', *arguments)
     process.wait_for('Starting Spark master at', 60)
     for host in self._others:
-      arguments = ('--host', host.name, '--master', master)
+      arguments = (master, '--host', host.name, '--cores', '1')
       arguments += ('--memory', f'{_MEGABYTES}m')
       self.workers.append(self._python(host, module, 'worker', *arguments))
     for worker in self.workers:
