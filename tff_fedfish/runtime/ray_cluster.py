@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from tff_fedfish.errors import FailedError, UserError
-from tff_fedfish.runtime import ray_internals
+from tff_fedfish.runtime import ray_internals, ray_watch
 
 # Nothing is sent to anyone, and what Ray says of itself is not the user's.
 _ENVIRONMENT = {
@@ -35,6 +35,8 @@ _num_users = 0
 _address: str | None = None
 # Gives Ray its voice back when it ends.
 _unmute: Callable[[], None]
+# Of the connection in use, whoever made it.
+_watch: ray_watch.HeadWatch | None = None
 
 
 def join(address: str, num_workers: int) -> None:
@@ -50,7 +52,7 @@ def join(address: str, num_workers: int) -> None:
       another one.
     FailedError: If Ray cannot start here.
   """
-  global _num_users, _address, _unmute
+  global _num_users, _address, _unmute, _watch
   for name, value in _ENVIRONMENT.items():
     os.environ.setdefault(name, value)
   import ray
@@ -68,20 +70,31 @@ def join(address: str, num_workers: int) -> None:
         f'process is connected, found {address!r}. Close the workers there '
         'first.'
       )
+    if _watch is None:
+      _watch = _watch_head(ray)
     _num_users += 1
 
 
 def leave() -> None:
   """Ends what `join` began, if nobody else here uses it."""
-  global _num_users, _address
+  global _num_users, _address, _watch
   import ray
 
   with _lock:
     _num_users -= 1
+    if not _num_users and _watch is not None:
+      _watch.close()
+      _watch = None
     if not _num_users and _address is not None:
       _address = None
       ray.shutdown()
       _unmute()
+
+
+def require_alive() -> None:
+  """Raises FailedError where the head is gone, or Ray on this machine."""
+  if _watch is not None:
+    _watch.require()
 
 
 class Share(NamedTuple):
@@ -202,6 +215,16 @@ def _connect(ray, address, num_workers):
     is_main = threading.current_thread() is threading.main_thread()
     if is_main and handler is not None:
       signal.signal(signal.SIGTERM, handler)
+
+
+def _watch_head(ray):
+  context = ray.get_runtime_context()
+  host, _, port = context.gcs_address.rpartition(':')
+  (own,) = [n for n in ray.nodes() if n['NodeID'] == context.get_node_id()]
+  return ray_watch.HeadWatch(
+    (host.strip('[]'), int(port)),
+    (own['NodeManagerAddress'], own['NodeManagerPort']),
+  )
 
 
 def _wrong_address(address, error):
