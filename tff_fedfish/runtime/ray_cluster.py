@@ -97,6 +97,21 @@ def require_alive() -> None:
     _watch.require()
 
 
+def head_answers() -> bool:
+  """Returns whether the head can be asked; Ray would wait for it, a minute."""
+  return _watch is None or ray_watch.answers(_watch.address)
+
+
+def wait_for_head() -> None:
+  """Returns when the head can be asked.
+
+  Raises:
+    FailedError: As `require_alive`.
+  """
+  if _watch is not None:
+    _watch.wait()
+
+
 class Share(NamedTuple):
   """Resources that Ray reserves for a worker.
 

@@ -5,6 +5,7 @@ TensorFlow. Hosts whose answers differ from this machine's would give other
 bits, or nothing at all.
 """
 
+import dataclasses
 import hashlib
 import importlib.metadata
 import json
@@ -23,20 +24,18 @@ _PACKAGES = ('tensorflow', 'tensorflow-federated', 'ray')
 _MAX_COMPARED_BYTES = 1 << 20
 
 
-class Host(NamedTuple):
-  """A living node of the cluster.
-
-  Attributes:
-    node_id: Of Ray; a host that was lost comes back with another.
-    name: Host name and address.
-    address: Of its raylet.
-    resources: All that it has, by kind.
-  """
+@dataclasses.dataclass(frozen=True)
+class Host:
+  """A node of the cluster."""
 
   node_id: str
+  """Of Ray; a host that was lost comes back with another."""
   name: str
+  """Host name and address."""
   address: Address
-  resources: Mapping[str, float]
+  """Of its raylet."""
+  resources: Mapping[str, float] = dataclasses.field(compare=False)
+  """All that it has, by kind."""
 
 
 class Contents(NamedTuple):

@@ -172,9 +172,7 @@ class RayPool:
     self._num_workers = num_workers
     self._share = share
     self._num_threads = num_threads
-    self._worker_class = ray.remote(RayWorker).options(
-      num_cpus=share.cpus, num_gpus=share.gpus, max_restarts=0
-    )
+    self._worker_class = ray.remote(RayWorker)
     self._expected = dict(expected or {})
     # Worker -> its host.
     self._up: dict[Any, Host] = {}
@@ -245,9 +243,14 @@ class RayPool:
       raise self._too_late()
 
   def replace(self, worker: Any) -> None:
-    """Ends a worker that was up, if it lives, and asks for another."""
+    """Ends a worker that was up, if it lives, and asks for another.
+
+    Raises:
+      FailedError: If the head of the cluster is gone.
+    """
     import ray
 
+    ray_cluster.wait_for_head()
     del self._up[worker]
     ray.kill(worker)
     self._add()
@@ -282,21 +285,25 @@ class RayPool:
     self._starting.clear()
     for watch in self._watches.values():
       watch.close()
-    # They have ended with Ray where the program has shut it down.
-    if ray.is_initialized():
+    # They have ended with Ray where the program has shut it down, and end with
+    # a head that is gone.
+    if ray.is_initialized() and ray_cluster.head_answers():
       for worker in workers:
         ray.kill(worker)
 
   def _add(self):
-    worker_class = self._worker_class
+    share, labels = self._share, {}
     if self._gone:
       # Ray itself may not know yet that a host is gone.
-      others = f'!in({",".join(sorted(self._gone))})'
-      worker_class = worker_class.options(
-        label_selector={'ray.io/node-id': others}
-      )
+      labels['ray.io/node-id'] = f'!in({",".join(sorted(self._gone))})'
+    worker_class = self._worker_class.options(
+      num_cpus=share.cpus,
+      num_gpus=share.gpus,
+      max_restarts=0,
+      label_selector=labels,
+    )
     worker = worker_class.remote(
-      self._num_threads, self._share.gpus > 0, self._expected
+      self._num_threads, share.gpus > 0, self._expected
     )
     answer = worker.node_id.remote()
     self._starting[answer] = worker, time.monotonic()

@@ -27,11 +27,6 @@ _CONNECT_SECONDS = 2.0
 _LAST_WORD_SECONDS = 45.0
 
 
-def is_refused(address: Address) -> bool:
-  """Returns whether the machine is there, and nothing listens at the port."""
-  return isinstance(_error_at(address), ConnectionRefusedError)
-
-
 def answers(address: Address) -> bool:
   """Returns whether something listens at the port; asks for 2 seconds."""
   return _error_at(address) is None
@@ -99,16 +94,28 @@ class HeadWatch(Watch):
 
     To be called before anything that Ray answers by ending the process.
     """
-    if self.is_gone:
+    # It does not come back, and the next large value would end the process.
+    has_own = not _is_refused(self._own)
+    if self.is_gone or not has_own and not answers(self.address):
       self._is_said = True
       raise FailedError(self._describe())
-    # It does not come back, and the next large value would end the process.
-    if is_refused(self._own):
+    if not has_own:
+      self._is_said = True
       raise FailedError(
         f"Ray's process on this machine, {_join(self._own)}, is gone. It may "
         'have been killed for memory. Start Ray again on this machine; the '
         'same command then continues from the last checkpoint.'
       )
+
+  def wait(self) -> None:
+    """Returns when the head answers; Ray would wait for it without an end.
+
+    Raises:
+      FailedError: As `require`.
+    """
+    while not answers(self.address):
+      self.require()
+      time.sleep(_PERIOD_SECONDS / 4)
 
   def on_asked(self) -> None:
     """See `Watch`."""
@@ -120,11 +127,16 @@ class HeadWatch(Watch):
 
   def _describe(self):
     return (
-      f"Ray's head at {_join(self.address)} has not answered for "
-      f'{self.silent_seconds:.0f} s, and no round can go on without it. Start '
-      'Ray again on all machines; the same command then continues from the '
-      'last checkpoint.'
+      f"Ray's head at {_join(self.address)} no longer answers "
+      f'({self.silent_seconds:.0f} s), and no round can go on without it. '
+      'Start Ray again on all machines; the same command then continues from '
+      'the last checkpoint.'
     )
+
+
+def _is_refused(address):
+  """Returns whether the machine is there, and nothing listens at the port."""
+  return isinstance(_error_at(address), ConnectionRefusedError)
 
 
 def _error_at(address):

@@ -342,6 +342,8 @@ class RayWorkers(contextlib.AbstractContextManager):
 
       busy, self._busy = self._busy, {}
       for _, worker in busy.values():
+        if not ray_cluster.head_answers():
+          break
         # What ended the round says more than that Ray is gone, too.
         with contextlib.suppress(ray.exceptions.RayError):
           self._pool.replace(worker)
