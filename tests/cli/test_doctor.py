@@ -23,7 +23,9 @@ def as_json():
   """Returns the JSON of `fedfish doctor --json`, and its exit code."""
   output = io.StringIO()
   with contextlib.redirect_stdout(output):
-    code = doctor_command.run(argparse.Namespace(json=True))
+    code = doctor_command.run(
+      argparse.Namespace(json=True, extra=[], ray_address=None, config=None)
+    )
   return json.loads(output.getvalue()), code
 
 

@@ -189,7 +189,7 @@ def differences(
     other = found.contents[path]
     if not other.digest:
       paths.append(f'{path!r} {other.text}')
-    elif other.digest != contents.digest:
+    elif contents.digest and other.digest != contents.digest:
       paths.append(f'{path!r} holds {other.text}, not the {contents.text} here')
   return versions, paths
 
