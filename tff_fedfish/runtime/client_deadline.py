@@ -9,6 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tff_fedfish.runtime import placement
 from tff_fedfish.runtime.client_data import DroppedClientError
 
 
@@ -75,6 +76,8 @@ class Deadline:
         )
       return passed_on if len(passed_on) > 1 else passed_on[0]
 
-    # Python runs on the processor.
-    with tf.device('/CPU:0'):
-      return dataset.map(check)
+    options = tf.data.Options()
+    # Reads ahead of the client.
+    options.experimental_optimization.inject_prefetch = False
+    with placement.on_cpu():
+      return dataset.map(check).with_options(options)
