@@ -263,14 +263,18 @@ def test_short_cut_is_waited_out(hosts, inputs, expected, tmp_path):
 @pytest.mark.cluster
 def test_slow_client_is_dropped_again_on_resume(hosts, inputs, tmp_path):
   run = tmp_path / 'run'
-  limit = dict(engine__client_timeout_seconds=6.0)
-  process = _train(hosts, inputs, run, **limit)
+  settings = dict(
+    engine__client_timeout_seconds=8.0, client_work__num_local_epochs=1000
+  )
+  process = _train(hosts, inputs, run, **settings)
   _wait_for_round(process, run, 1)
-  for worker in _wait_until_busy(hosts[1], process):
-    worker.send_signal(signal.SIGSTOP)
-  time.sleep(9)
-  for worker in hosts[1].processes('RayWorker.add_up'):
-    worker.send_signal(signal.SIGCONT)
+  (worker,) = _wait_until_busy(hosts[1], process)
+  # A client of some seconds is begun, not only loaded.
+  start = worker.cpu_times().user
+  wait_until(lambda: worker.cpu_times().user > start + 0.5, 20, 'its work')
+  worker.send_signal(signal.SIGSTOP)
+  time.sleep(12)
+  worker.send_signal(signal.SIGCONT)
   assert process.wait(_LIMIT_SECONDS) == 0, process.text()
   assert 'was left out, ClientTimeoutError: it took longer' in process.text()
   events = (run / client_events.FILE_NAME).read_text('utf-8')
@@ -280,7 +284,7 @@ def test_slow_client_is_dropped_again_on_resume(hosts, inputs, tmp_path):
   for number in (2, 3, 4):
     shutil.rmtree(checkpoints.path_of(run / 'checkpoints', number))
   # Nobody is slow this time.
-  process = _train(hosts, inputs, run, **limit)
+  process = _train(hosts, inputs, run, **settings)
   assert process.wait(_LIMIT_SECONDS) == 0, process.text()
   assert 'Continuing after round 1.' in process.text()
   _assert_same(_tensors(run), expected)
