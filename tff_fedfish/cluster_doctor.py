@@ -46,7 +46,7 @@ def examine(
     if not config.data.holds_images:
       paths['vocabulary'] = config.data.vocabulary
   paths = {k: str(pathlib.Path(p).resolve()) for k, p in paths.items()}
-  ray_cluster.join(address, 1)
+  ray_cluster.join(address, 1, '--ray_address')
   try:
     own = ray_hosts.own_node_id()
     hosts = sorted(

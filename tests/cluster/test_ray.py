@@ -214,15 +214,15 @@ def test_host_without_the_corpus(hosts, inputs, tmp_path):
     'Copy or mount it there under the same path, or take the host out of the '
     'cluster (`ray stop` there).\n'
   )
-  # Everything else is there, and the vocabulary is in the run directory.
-  doctor = hosts[0].start(
-    [
-      *(sys.executable, '-W', 'ignore', '-m', 'tff_fedfish', 'doctor'),
-      *('--ray_address', 'auto', '--config', small_runs.CONFIG),
-      *small_runs.overrides(*inputs),
-    ],
-    env=_ENVIRONMENT,
-  )
+  doctor = [
+    *(sys.executable, '-W', 'ignore', '-m', 'tff_fedfish', 'doctor'),
+    *('--ray_address', 'auto'),
+  ]
+  # Everything else is there.
+  text = hosts[0].run(doctor, _LIMIT_SECONDS, env=_ENVIRONMENT)
+  assert text.endswith('Ready.\n')
+  settings = ['--config', small_runs.CONFIG, *small_runs.overrides(*inputs)]
+  doctor = hosts[0].start([*doctor, *settings], env=_ENVIRONMENT)
   assert doctor.wait(_LIMIT_SECONDS) == 1, doctor.text()
   text = doctor.text()
   assert f"problem host1 (10.77.0.11): '{inputs[0]}' holds 0 files" in text

@@ -1,4 +1,4 @@
-"""What hosts have is compared, and named where it differs."""
+"""Hosts are compared by what they have, and named where it differs."""
 
 import os
 

@@ -39,13 +39,18 @@ _unmute: Callable[[], None]
 _watch: ray_watch.HeadWatch | None = None
 
 
-def join(address: str, num_workers: int) -> None:
+def join(
+  address: str,
+  num_workers: int,
+  option: str = '--config.engine.ray_address',
+) -> None:
   """Connects this process to Ray, unless it is; `leave` is to follow.
 
   Args:
     address: 'local' starts Ray here; 'auto' or HOST:PORT joins a cluster. Not
       looked at where the program has called `ray.init` itself.
     num_workers: Processes that a Ray started here is to have ready.
+    option: The option with the address, as typed; named in the errors.
 
   Raises:
     UserError: If there is no cluster at `address`, or this process has joined
@@ -60,15 +65,14 @@ def join(address: str, num_workers: int) -> None:
   with _lock:
     if not ray.is_initialized():
       with _without_native_stderr():
-        _connect(ray, address, num_workers)
+        _connect(ray, address, num_workers, option)
       if _address is None:
         _unmute = ray_internals.mute(ray)
       _address = address
     elif _address not in (None, address):
       raise UserError(
-        f'`--config.engine.ray_address` must be {_address!r}, to which this '
-        f'process is connected, found {address!r}. Close the workers there '
-        'first.'
+        f'`{option}` must be {_address!r}, to which this process is connected, '
+        f'found {address!r}. Close the workers there first.'
       )
     if _watch is None:
       _watch = _watch_head(ray)
@@ -179,11 +183,14 @@ def share_of_worker(
   return share
 
 
-def require_listener(address: str) -> None:
+def require_listener(
+  address: str, option: str = '--config.engine.ray_address'
+) -> None:
   """Raises UserError where nothing answers; Ray itself tries for minutes.
 
   Args:
     address: As for `join`; 'local' and 'auto' name nothing that could answer.
+    option: As for `join`.
   """
   if address in ('local', 'auto'):
     return
@@ -194,7 +201,7 @@ def require_listener(address: str) -> None:
     where = (host.strip('[]'), int(port))
     socket.create_connection(where, _CONNECT_SECONDS).close()
   except (OSError, ValueError) as error:
-    raise _wrong_address(address, error) from error
+    raise _wrong_address(address, error, option) from error
 
 
 def describe_error(error: BaseException) -> str:
@@ -207,11 +214,11 @@ def describe_error(error: BaseException) -> str:
   return f'{type(error).__name__}: {text}' if text else type(error).__name__
 
 
-def _connect(ray, address, num_workers):
+def _connect(ray, address, num_workers, option):
   options = dict(logging_level=logging.CRITICAL, log_to_driver=False)
   if address == 'local':
     options |= dict(num_cpus=num_workers, include_dashboard=False)
-  require_listener(address)
+  require_listener(address, option)
   handler = signal.getsignal(signal.SIGTERM)
   try:
     ray.init(address=address, **options)
@@ -220,7 +227,7 @@ def _connect(ray, address, num_workers):
     # Parts of it may run.
     ray.shutdown()
     if address != 'local':
-      raise _wrong_address(address, error) from error
+      raise _wrong_address(address, error, option) from error
     raise FailedError(
       f'Ray cannot start on this machine: {describe_error(error)}. Look for '
       "room in /tmp and memory, or use `--config.engine.kind='in_process'`."
@@ -242,11 +249,11 @@ def _watch_head(ray):
   )
 
 
-def _wrong_address(address, error):
+def _wrong_address(address, error, option):
   return UserError(
-    '`--config.engine.ray_address` must be local, auto or the HOST:PORT of a '
-    f'running Ray cluster, found {address!r} ({describe_error(error)}). Start '
-    "one with `ray start --head`, or use 'local'."
+    f'`{option}` must be local, auto or the HOST:PORT of a running Ray '
+    f'cluster, found {address!r} ({describe_error(error)}). Start one with '
+    "`ray start --head`, or use 'local'."
   )
 
 

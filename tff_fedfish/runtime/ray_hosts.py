@@ -29,11 +29,11 @@ class Host:
   """A node of the cluster."""
 
   node_id: str
-  """Of Ray; a host that was lost comes back with another."""
+  """Ray's id; a host that was lost comes back with another."""
   name: str
   """Host name and address."""
   address: Address
-  """Of its raylet."""
+  """Address of its raylet."""
   resources: Mapping[str, float] = dataclasses.field(compare=False)
   """All that it has, by kind."""
 
