@@ -258,6 +258,6 @@ def test_arguments_that_say_nothing(arguments, words, capsys):
 def test_cluster_that_does_not_answer(capsys):
   assert main(['doctor', '--ray_address', '127.0.0.1:1']) == 2
   assert (
-    '`--config.engine.ray_address` must be local, auto or the HOST:PORT of a '
+    '`--ray_address` must be local, auto or the HOST:PORT of a '
     "running Ray cluster, found '127.0.0.1:1'" in capsys.readouterr().err
   )

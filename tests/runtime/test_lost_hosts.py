@@ -75,7 +75,7 @@ def _kill_raylet(cluster, is_own):
 def _round(workers, num_parts=4):
   """Returns the parts' sums, the outcome, and what was said of losses."""
   outcome, lines = RoundOutcome(), []
-  options = RoundOptions(num_partial_sums=num_parts, on_loss=lines.append)
+  options = RoundOptions(num_partial_sums=num_parts, on_notice=lines.append)
   sums = workers.partial_sums('spec', [], [*'abcdefgh'], options, outcome)
   with contextlib.closing(sums):
     return [partial.accumulator[0].numpy() for partial in sums], outcome, lines

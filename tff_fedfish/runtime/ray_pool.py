@@ -255,6 +255,10 @@ class RayPool:
     ray.kill(worker)
     self._add()
 
+  def host_of(self, worker: Any) -> Host:
+    """Returns where a worker is that is up."""
+    return self._up[worker]
+
   def lose(self, worker: Any) -> Loss:
     """Replaces a worker that died, or all of its host if that is gone."""
     host = self._up[worker]

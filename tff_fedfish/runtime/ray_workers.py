@@ -82,6 +82,8 @@ class RayWorkers(contextlib.AbstractContextManager):
     self._pool: RayPool | None = None
     self._busy: dict[Any, tuple[_Part, Any]] = {}
     self._sent_spec: tuple[Any, Any] | None = None
+    # Hosts on which a client has failed.
+    self._told: set[ray_hosts.Host] = set()
     # Workers serve one round; another thread's waits for them.
     self._lock = threading.Lock()
 
@@ -292,6 +294,14 @@ class RayWorkers(contextlib.AbstractContextManager):
       raise FailedError(
         f'Client {result.client_index} of the round failed: {result.message}'
       )
+    host = self._pool.host_of(worker)
+    if host not in self._told and options.on_notice is not None:
+      # A host that can read nothing would stay, and waste all it is given.
+      self._told.add(host)
+      options.on_notice(
+        f'a client failed on host {host.name} and is tried again: '
+        f'{result.message}. This is said once per host.'
+      )
     part.avoided = worker
     part.failed_once.add(result.client_index)
     return [part]
@@ -299,8 +309,8 @@ class RayWorkers(contextlib.AbstractContextManager):
   def _take_back(self, loss, options, outcome, error=None):
     """Counts and tells a loss; returns the parts that the workers had."""
     outcome.num_lost_workers += len(loss.workers)
-    if options.on_loss is not None:
-      options.on_loss(loss.text)
+    if options.on_notice is not None:
+      options.on_notice(loss.text)
     taken = {
       reference: part
       for reference, (part, worker) in self._busy.items()

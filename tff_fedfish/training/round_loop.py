@@ -349,7 +349,7 @@ class _RoundLoop:
       self._options,
       on_client_output=on_client_output,
       client_timeout_seconds=timeout,
-      on_loss=lambda text: write_line(f'Round {round_num}: {text}'),
+      on_notice=lambda text: write_line(f'Round {round_num}: {text}'),
     )
     with use_round_options(options) as outcome:
       output = run.process.next(state, clients)
