@@ -73,8 +73,8 @@ class RoundOptions:
   raises is the round's exception. Only clients that took part have an output.
   None: outputs are not computed."""
   on_notice: Callable[[str], None] | None = None
-  """Receives a line, at once, on workers that were lost, and on the first client
-  that failed on a host."""
+  """Receives a line, at once, on workers that were lost, and on the first
+  client that failed on a host."""
   client_timeout_seconds: float | None = None
   """Limit on the time of a client from its first batch on, looked at between
   batches; a client that takes longer takes part with weight 0, and is not tried
