@@ -2,7 +2,7 @@
 
 import pathlib
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.runtime import ray_cluster, ray_hosts
@@ -62,11 +62,6 @@ def examine(
     ray_cluster.leave()
   here = ray_hosts.facts(paths.values())
   return [_report(host, answers[host], here, paths) for host in hosts]
-
-
-def to_json(reports: Sequence[HostReport]) -> list[dict[str, Any]]:
-  """Returns what `fedfish doctor --json` prints of the hosts."""
-  return [report._asdict() for report in reports]
 
 
 def _report(host, answer, here, paths):

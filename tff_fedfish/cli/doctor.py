@@ -94,7 +94,7 @@ def _examine_cluster(arguments):
   if arguments.json:
     result = {
       'usable': not has_problems,
-      'hosts': cluster_doctor.to_json(reports),
+      'hosts': [report._asdict() for report in reports],
     }
     print(json.dumps(result, indent=2))
   else:

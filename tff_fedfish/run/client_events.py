@@ -87,14 +87,13 @@ class ClientEvents:
     if not self._is_on:
       return
     if not self._num_bytes:
-      header = _to_line(_COLUMNS)
       with files.write_atomically(self._path) as file:
-        file.write(header)
-      self._num_bytes = len(header)
+        file.write(_to_line(_COLUMNS))
       if round_num > 0:
         self._append([[round_num, '', _DONE]])
       self._last_done = round_num
-    os.truncate(self._path, self._num_bytes)
+    else:
+      os.truncate(self._path, self._num_bytes)
 
   def record(self, round_num: int, dropped: Iterable[bytes]) -> None:
     """Adds a round that is done, unless it was done before.
@@ -121,7 +120,6 @@ class ClientEvents:
       file.write(''.join(map(_to_line, rows)).encode())
       file.flush()
       os.fsync(file.fileno())
-      self._num_bytes = file.tell()
 
   def _read(self):
     num_bytes, pending = 0, {}

@@ -159,7 +159,8 @@ def ask(
     ).remote(paths, with_devices)
     for host in hosts
   }
-  ray.wait([*tasks.values()], num_returns=len(tasks), timeout=timeout_seconds)
+  if tasks:
+    ray.wait([*tasks.values()], num_returns=len(tasks), timeout=timeout_seconds)
   answers = {}
   for host, answer in tasks.items():
     try:
@@ -194,12 +195,18 @@ def differences(
   return versions, paths
 
 
-def require_same(paths: Sequence[str], share: Share) -> None:
-  """Raises UserError unless each host that may get a worker can work.
+def require_same(paths: Sequence[str], share: Share) -> Mapping[str, Contents]:
+  """Checks that each host that may get a worker can work.
 
   Args:
     paths: Files and directories that workers read.
     share: Resources of a worker. Hosts that have less get none.
+
+  Returns:
+    Contents by path, the same on all of these hosts.
+
+  Raises:
+    UserError: Naming the hosts that differ from this one, and in what.
   """
   own, here = own_node_id(), facts(paths)
   hosts = [
@@ -228,6 +235,7 @@ def require_same(paths: Sequence[str], share: Share) -> None:
       )
       + ', or take the host out of the cluster (`ray stop` there).'
     )
+  return here.contents
 
 
 def require_here(expected: Mapping[str, Contents]) -> None:

@@ -335,8 +335,6 @@ class RayPool:
     if not back:
       return
     self._gone -= back
-    for node_id in back:
-      self._watches.pop(node_id).close()
     # They were asked for on other hosts, which may have no room.
     waiting = [worker for worker, _ in self._starting.values()]
     self._starting.clear()

@@ -225,8 +225,7 @@ class RayWorkers(contextlib.AbstractContextManager):
     expected = {}
     # A Ray of our own has no other hosts.
     if self._address != 'local':
-      ray_hosts.require_same(self._paths, share)
-      expected = ray_hosts.facts(self._paths).contents
+      expected = ray_hosts.require_same(self._paths, share)
     pool = RayPool(
       self._num_workers, share, num_threads=self._threads, expected=expected
     )
