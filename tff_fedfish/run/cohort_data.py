@@ -101,8 +101,8 @@ def paths_of_workers(config: TrainConfig, workdir: pathlib.Path) -> list[str]:
   paths = [str(pathlib.Path(config.data.directory).resolve())]
   if not config.data.holds_images:
     paths.append(str(workdir / run_directory.VOCABULARY_NAME))
-  if config.kept_slots:
-    # Stands for the states beside it, which change.
+  if config.kept_slots or config.phases:
+    # Stands for states and features beside it, which change.
     paths.append(str(workdir / run_directory.CONFIG_NAME))
   return paths
 
