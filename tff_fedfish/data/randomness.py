@@ -1,6 +1,7 @@
 """Random choices and orders: functions of (purpose, seed, round, client id)."""
 
 import hashlib
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -20,12 +21,43 @@ def digest(purpose: str, seed: int, *parts: int | bytes) -> bytes:
     A SHA-256 digest. Parts are length-prefixed, so no two argument lists
     collide by concatenation.
   """
-  hasher = hashlib.sha256()
-  for part in (purpose.encode(), seed, *parts):
-    data = part if isinstance(part, bytes) else str(int(part)).encode()
-    kind = b'b' if isinstance(part, bytes) else b'i'
-    hasher.update(kind + len(data).to_bytes(8, 'big') + data)
-  return hasher.digest()
+  message = b''.join(map(_prefixed, (purpose.encode(), seed, *parts)))
+  return hashlib.sha256(message).digest()
+
+
+def first_words(
+  purpose: str, seed: int, client_ids: Iterable[bytes]
+) -> np.ndarray:
+  """Returns the first 64 bits, read as big-endian, of many digests.
+
+  Entry i is that of `digest(purpose, seed, client_ids[i])`; a third of the
+  time, and 32 bytes of memory each on the way.
+
+  Returns:
+    uint64 [num_clients].
+  """
+  heads = _Heads(_prefixed(purpose.encode()) + _prefixed(seed))
+  sha256 = hashlib.sha256
+  digests = [sha256(heads[len(i)] + i).digest() for i in client_ids]
+  return np.frombuffer(b''.join(digests), '>u8')[::4].astype(np.uint64)
+
+
+class _Heads(dict):
+  """By length of a client's id, what `digest` hashes before that id."""
+
+  def __init__(self, shared: bytes):
+    super().__init__()
+    self._shared = shared
+
+  def __missing__(self, length: int) -> bytes:
+    self[length] = self._shared + b'b' + length.to_bytes(8, 'big')
+    return self[length]
+
+
+def _prefixed(part: int | bytes) -> bytes:
+  data = part if isinstance(part, bytes) else str(int(part)).encode()
+  kind = b'b' if isinstance(part, bytes) else b'i'
+  return kind + len(data).to_bytes(8, 'big') + data
 
 
 def fraction(purpose: str, seed: int, *parts: int | bytes) -> float:
