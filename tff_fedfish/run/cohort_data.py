@@ -11,7 +11,7 @@ import numpy as np
 
 from tff_fedfish.config.data_settings import DataConfig
 from tff_fedfish.config.schema import TrainConfig
-from tff_fedfish.data import merged_clients
+from tff_fedfish.data import merged_clients, token_cache
 from tff_fedfish.data import sequences as sequences_lib
 from tff_fedfish.data.client_ids import client_id_to_text
 from tff_fedfish.data.client_sequences import ClientSequences
@@ -292,6 +292,9 @@ def _open_whole(stored):
     sequence_length=data.sequence_length,
     drop_short_block=data.drop_short_block,
     sampling=data.sampling,
+    token_cache=token_cache.open_cache(
+      data.token_cache_bytes, corpus, tokenizer
+    ),
   )
   if stored.merge is None:
     return corpus, groups

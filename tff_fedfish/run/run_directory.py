@@ -40,9 +40,10 @@ MAY_CHANGE = frozenset(
     'engine.ray_address',
     'engine.quorum',
     'client_states.max_bytes',
-    # They may have moved; their content is compared.
+    # The first two may have moved; their content is compared.
     'data.directory',
     'data.vocabulary',
+    'data.token_cache_bytes',
   }
 )
 """Settings that may differ when a run is resumed."""

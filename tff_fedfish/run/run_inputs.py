@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tff_fedfish.config.schema import TrainConfig
-from tff_fedfish.data import client_splits, merged_clients
+from tff_fedfish.data import client_splits, merged_clients, token_cache
 from tff_fedfish.data.client_sequences import ClientSequences
 from tff_fedfish.data.client_splits import ClientSplit
 from tff_fedfish.data.divided_clients import DividedClients
@@ -216,6 +216,9 @@ def client_rows(
     sequence_length=sequence_length or config.data.sequence_length,
     drop_short_block=config.data.drop_short_block,
     sampling=config.data.sampling,
+    token_cache=token_cache.open_cache(
+      config.data.token_cache_bytes, corpus, tokenizer
+    ),
   )
 
 
