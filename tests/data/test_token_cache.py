@@ -197,12 +197,7 @@ class TestClientSequences:
   @pytest.fixture(autouse=True)
   def _all_are_long(self, tmp_path, monkeypatch):
     monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path))
-    opened = token_cache.TokenCache
-
-    def open_for_all(*arguments):
-      return opened(*arguments, min_bytes=0)
-
-    monkeypatch.setattr(token_cache, 'TokenCache', open_for_all)
+    monkeypatch.setattr(token_cache, 'MIN_BYTES', 0)
 
   def _clients(self, corpus, tokenizer, max_bytes=10**6, **options):
     return ClientSequences(

@@ -48,7 +48,9 @@ def open_cache(
     [tokenizer.kind, tokenizer.sha256, tokenizer.lower_case],
     importlib.metadata.version('tensorflow-text'),
   ]
-  return TokenCache(directory / 'tokens', json.dumps(key), max_bytes)
+  return TokenCache(
+    directory / 'tokens', json.dumps(key), max_bytes, min_bytes=MIN_BYTES
+  )
 
 
 class TokenCache:
@@ -60,7 +62,7 @@ class TokenCache:
     key: str,
     max_bytes: int,
     *,
-    min_bytes: int = MIN_BYTES,
+    min_bytes: int,
   ):
     """Reads nothing yet.
 
