@@ -1,11 +1,13 @@
 """Random choices and orders: functions of (purpose, seed, round, client id)."""
 
 import hashlib
+import itertools
 from collections.abc import Iterable
 
 import numpy as np
 
 _INT32_LIMIT = 2**31
+_HASHED_AT_ONCE = 1 << 16
 
 
 def digest(purpose: str, seed: int, *parts: int | bytes) -> bytes:
@@ -30,16 +32,19 @@ def first_words(
 ) -> np.ndarray:
   """Returns the first 64 bits, read as big-endian, of many digests.
 
-  Entry i is that of `digest(purpose, seed, client_ids[i])`; a third of the
-  time, and 32 bytes of memory each on the way.
+  Entry i is that of `digest(purpose, seed, client_ids[i])`, in a third of the
+  time.
 
   Returns:
     uint64 [num_clients].
   """
   heads = _Heads(_prefixed(purpose.encode()) + _prefixed(seed))
-  sha256 = hashlib.sha256
-  digests = [sha256(heads[len(i)] + i).digest() for i in client_ids]
-  return np.frombuffer(b''.join(digests), '>u8')[::4].astype(np.uint64)
+  sha256, left = hashlib.sha256, iter(client_ids)
+  found = [np.empty(0, np.uint64)]
+  while few := list(itertools.islice(left, _HASHED_AT_ONCE)):
+    digests = b''.join([sha256(heads[len(i)] + i).digest() for i in few])
+    found.append(np.frombuffer(digests, '>u8')[::4].astype(np.uint64))
+  return np.concatenate(found)
 
 
 class _Heads(dict):
