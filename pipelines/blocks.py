@@ -1,13 +1,13 @@
-"""Blocks: records of one shard that travel together, as one string of bytes.
+"""Blocks: records of one piece of a shard that travel as one string of bytes.
 
 A runner's cost is per element, so records travel by the thousand: columns in
 Arrow's stream format, compressed with Zstandard, which cuts what runners hold
-in memory and send over networks to less than half. Whoever writes the shard
+in memory and send over networks to less than half. Whoever writes the piece
 unpacks all of its blocks and sorts their records.
 """
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -31,6 +31,10 @@ _SCHEMA = pa.schema(
 )
 # Records sort by these into the stored order.
 _KEY_COLUMNS = ('group_id', 'timestamp', 'url', 'sha256')
+RECORD_SCHEMA = pa.schema(
+  [_SCHEMA.field(name) for name in (*_KEY_COLUMNS, 'example', 'num_words')]
+)
+"""Sorted records; the first four columns are what they are sorted by."""
 
 
 def encode_block(rows: Sequence[tuple]) -> bytes:
@@ -59,98 +63,41 @@ def decode_block(block: bytes) -> pa.RecordBatch:
     return reader.read_next_batch()
 
 
-class SortedRecords:
-  """The records of some blocks, sorted.
+def sort_blocks(
+  blocks: Iterable[bytes], source: Source, optional_features: Sequence[str]
+) -> pa.Table:
+  """Unpacks blocks and sorts their records into the stored order.
 
-  Holds the serialized examples once, as they came out of the blocks, and sorts
-  positions. A record is known by its place in the sorted order.
+  Args:
+    blocks: At least one, in any order.
+    source: Where the records come from.
+    optional_features: Those of the source's that the corpus stores.
 
-  Attributes:
-    num_words: int64 [num_records], in sorted order.
-    sizes: int64 [num_records], bytes of the serialized examples.
-    optional_features: Those of the source's that are stored.
+  Returns:
+    A table of `RECORD_SCHEMA`; examples hold all features.
   """
-
-  def __init__(
-    self,
-    blocks: Iterable[bytes],
-    source: Source,
-    optional_features: Sequence[str],
-  ):
-    """Unpacks and sorts blocks, given in any order, of records of a source."""
-    self.optional_features = optional_features
-    feature_names = (*source.feature_names, *optional_features)
-    mask = sum(
-      1 << bit
-      for bit, name in enumerate(source.optional_feature_names)
-      if name in optional_features
-    )
-    batches = [
+  feature_names = (*source.feature_names, *optional_features)
+  mask = mask_of(optional_features, source.optional_feature_names)
+  table = pa.Table.from_batches(
+    [
       _with_features(decode_block(block), feature_names, mask)
       for block in blocks
     ]
-    if not batches:
-      self.sizes = self.num_words = self._starts = np.zeros(0, np.int64)
-      self._group_starts = np.zeros(1, np.int64)
-      return
-    keys = pa.Table.from_batches(batches).select(_KEY_COLUMNS)
-    order = pc.sort_indices(
-      keys, sort_keys=[(name, 'ascending') for name in _KEY_COLUMNS]
-    ).to_numpy()
-    self._ids, self._sha256 = (
-      keys.column(name).combine_chunks().take(pa.array(order))
-      for name in ('group_id', 'sha256')
-    )
-    columns = [_limits(batch.column('example')) for batch in batches]
-    self._data = [data for data, _, _ in columns]
-    starts, ends = (
-      np.concatenate([column[i] for column in columns])[order] for i in (1, 2)
-    )
-    self._starts, self.sizes = starts, ends - starts
-    self._blocks = np.repeat(
-      np.arange(len(batches), dtype=np.int32),
-      [batch.num_rows for batch in batches],
-    )[order]
-    self.num_words = np.concatenate(
-      [batch.column('num_words').to_numpy() for batch in batches]
-    )[order]
-    changes = pc.not_equal(self._ids[1:], self._ids[:-1])
-    self._group_starts = np.concatenate(
-      [[0], 1 + np.flatnonzero(changes), [len(order)]]
-    )
-
-  def groups(self) -> Iterator[tuple[bytes, range]]:
-    """Yields (group id, its records), sorted by group id."""
-    starts = self._group_starts.tolist()
-    for start, end in zip(starts, starts[1:], strict=False):
-      yield self._ids[start].as_py(), range(start, end)
-
-  def examples(self, positions: Sequence[int]) -> list[bytes]:
-    """Returns the serialized examples of some records."""
-    return [
-      bytes(self._data[block][start : start + size])
-      for block, start, size in zip(
-        self._blocks[positions].tolist(),
-        self._starts[positions].tolist(),
-        self.sizes[positions].tolist(),
-        strict=True,
-      )
-    ]
-
-  def sha256(self, position: int) -> bytes:
-    """Returns the SHA-256 of a record's serialized example."""
-    return self._sha256[position].as_py()
+  ).select(RECORD_SCHEMA.names)
+  order = pc.sort_indices(
+    table, sort_keys=[(name, 'ascending') for name in _KEY_COLUMNS]
+  )
+  return table.combine_chunks().take(order)
 
 
-def _limits(
-  column: pa.BinaryArray,
-) -> tuple[memoryview, np.ndarray, np.ndarray]:
-  """Returns the data, and the first and last + 1 byte of every value."""
-  _, offsets, data = column.buffers()
-  limits = np.frombuffer(offsets, np.int32)[
-    column.offset : column.offset + len(column) + 1
-  ].astype(np.int64)
-  return memoryview(data or b''), limits[:-1], limits[1:]
+def mask_of(names: Iterable[str], all_names: Sequence[str]) -> int:
+  """Returns a number whose bit i says whether name i is among the names."""
+  return sum(1 << all_names.index(name) for name in names)
+
+
+def names_of(mask: int, all_names: Sequence[str]) -> tuple[str, ...]:
+  """Returns the names whose bits are set."""
+  return tuple(name for bit, name in enumerate(all_names) if mask >> bit & 1)
 
 
 def _with_features(

@@ -1,17 +1,18 @@
 """From the reports that workers leave behind to the index and the manifest.
 
-There is one small file for every reading task and every shard. A task that a
-runner repeats replaces its file by the same bytes, so what is counted from them
-was counted once.
+There is one small file for every attempt at a reading task and at a shard. All
+attempts at the same hold the same, and one of each is counted.
 """
 
 import dataclasses
+import functools
 import hashlib
 import io
 import itertools
 import json
+import operator
 import posixpath
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -20,7 +21,8 @@ import pyarrow.parquet as pq
 
 from pipelines import output_files, splits
 from pipelines.job import GroupJob
-from tff_fedfish.data.corpus_index import INDEX_NAME, INDEX_SCHEMA
+from pipelines.staging import Staging
+from tff_fedfish.data.corpus_index import INDEX_NAME
 from tff_fedfish.data.manifest import (
   MANIFEST_NAME,
   MAX_INPUTS,
@@ -33,58 +35,83 @@ from tff_fedfish.data.manifest import (
 )
 from tff_fedfish.errors import UserError
 
-_WORK = 'work'
-_TASKS = 'reports'
-_SHARDS = 'shards'
+_TASKS, _FEATURES, _PIECES, _SHARDS = DIRECTORIES = (
+  *('tasks', 'features', 'pieces', 'shards'),
+)
+"""Directories of a staging directory, in which workers leave files."""
+
 _OTHER_SPLIT = 'other_split'
+_REPORT_KEY = b'report'
 
 # A `FileReport` or `ShardReport` that was written as JSON and read again.
 _Report = dict[str, Any]
 
 
 def write_task_report(
-  staging: str, task_num: int, file_reports: Sequence[Any]
+  staging: str, task_num: int, file_reports: Sequence[Any], features: int
 ) -> None:
-  """Leaves the `FileReport`s of one reading task."""
-  _write_json(staging, _TASKS, task_num, file_reports)
+  """Leaves what one reading task has found.
+
+  Args:
+    staging: The staging directory.
+    task_num: 0-based number of the task.
+    file_reports: One `FileReport` for every file.
+    features: Optional features of the source that were met, as bits.
+  """
+  if features:
+    # The name is all: a list of the directory says which were met in all.
+    directory = posixpath.join(staging, _FEATURES)
+    path = output_files.name_attempt(directory, str(features), 'met')
+    output_files.write_bytes(path, b'')
+  directory = posixpath.join(staging, _TASKS)
+  path = output_files.name_attempt(directory, f'{task_num:08d}', 'json')
+  output_files.write_bytes(path, _to_json(file_reports))
 
 
-def write_shard_report(
-  staging: str, number: int, report: Any, index: pa.Table
-) -> None:
+def read_features(staging: str) -> int:
+  """Returns the optional features that any task has met, as bits.
+
+  They are known when all tasks have been read: once a runner has grouped what
+  they returned.
+  """
+  paths = output_files.list_files(posixpath.join(staging, _FEATURES))
+  return functools.reduce(operator.or_, map(_number_of, paths), 0)
+
+
+def name_piece(staging: str, key: Iterable[int]) -> str:
+  """Returns a path for an attempt at a piece."""
+  directory = posixpath.join(staging, _PIECES)
+  name = '-'.join(f'{number:08d}' for number in key)
+  return output_files.name_attempt(directory, name, 'arrow')
+
+
+def name_shard(staging: str, number: int) -> str:
+  """Returns a path for an attempt at a shard."""
+  directory = posixpath.join(staging, _SHARDS)
+  return output_files.name_attempt(directory, f'{number:08d}', 'tfrecord')
+
+
+def write_shard_report(shard_path: str, report: Any, index: pa.Table) -> None:
   """Leaves the `ShardReport` of a shard and its part of the index."""
-  path = _path(staging, _SHARDS, number, 'parquet')
+  path = shard_path.removesuffix('tfrecord') + 'parquet'
   with output_files.open_to_write(path) as file:
-    pq.write_table(index, file)
-  _write_json(staging, _SHARDS, number, report)
+    metadata = {_REPORT_KEY: _to_json(report)}
+    pq.write_table(index.replace_schema_metadata(metadata), file)
 
 
 def progress(staging: str) -> tuple[int, int]:
   """Returns (reading tasks done, shards written) of a running job."""
-  return len(_json_files(staging, _TASKS)), len(_json_files(staging, _SHARDS))
+  return len(_find(staging, _TASKS)), len(_find(staging, _SHARDS))
 
 
-def missing_shards(job: GroupJob, staging: str) -> tuple[list[int], list[str]]:
-  """Returns (shards not written, optional features of those that are)."""
-  paths = _json_files(staging, _SHARDS)
-  written = {int(posixpath.basename(path).split('.')[0]) for path in paths}
-  numbers = range(job.num_shards * len(job.part_names()))
-  features = []
-  if paths:
-    features = json.loads(output_files.read_bytes(paths[0]))[
-      'optional_features'
-    ]
-  return [n for n in numbers if n not in written], features
-
-
-def finish(job: GroupJob, num_tasks: int, staging: str) -> list[Manifest]:
+def finish(job: GroupJob, num_tasks: int, staging: Staging) -> list[Manifest]:
   """Writes index and manifest, of every part, if nothing was lost.
 
   Args:
     job: What was grouped.
     num_tasks: How many reading tasks there were.
-    staging: Where the shards and the reports are. Holds nothing but grouped
-      corpora afterwards.
+    staging: Where the shards and the reports are. Gets the names of all files
+      of the grouped corpora.
 
   Returns:
     One manifest, or one for every part of the split that has a record.
@@ -93,43 +120,53 @@ def finish(job: GroupJob, num_tasks: int, staging: str) -> list[Manifest]:
     UserError: If not one record could be grouped.
     RuntimeError: If records were lost: a fault of this program.
   """
-  tasks = _read_json(staging, _TASKS)
-  shards = _read_json(staging, _SHARDS)
-  files = list(itertools.chain.from_iterable(tasks))
-  _check(job, files, shards, len(tasks) == num_tasks)
-  corpora = []
+  tasks = list(output_files.read_all(_find(staging.path, _TASKS).values()))
+  files = list(itertools.chain.from_iterable(map(json.loads, tasks)))
+  number_to_path = _find(staging.path, _SHARDS)
+  indices = dict(
+    zip(number_to_path, _read_indices(number_to_path.values()), strict=True)
+  )
+  reports = {
+    number: json.loads(index.schema.metadata[_REPORT_KEY])
+    for number, index in indices.items()
+  }
+  all_there = len(tasks) == num_tasks and len(reports) == job.num_all_shards()
+  _check(job, files, reports.values(), all_there)
+  manifests = []
   for i, name in enumerate(job.part_names()):
     numbers = range(i * job.num_shards, (i + 1) * job.num_shards)
-    directory = posixpath.join(staging, name or '')
-    index = _read_index(staging, numbers)
+    index = pa.concat_tables(
+      indices[number].replace_schema_metadata() for number in numbers
+    ).sort_by([('group_id', 'ascending'), ('part', 'ascending')])
     if not index.num_rows:
       # An empty corpus helps nobody; the other parts' manifests name this one.
-      output_files.remove(directory)
       continue
+    shards = [reports[number] for number in numbers]
+    manifest = _manifest(job, files, shards, index, i)
     sink = pa.BufferOutputStream()
     pq.write_table(index, sink)
     data = sink.getvalue()
-    path = posixpath.join(directory, INDEX_NAME)
-    with output_files.open_to_write(path) as file:
-      file.write(data)
-    manifest = _manifest(job, files, [shards[n] for n in numbers], index, i)
     digest = hashlib.sha256(data).hexdigest()
-    corpora.append(
-      (directory, dataclasses.replace(manifest, index_sha256=digest))
-    )
-  output_files.remove(posixpath.join(staging, _WORK))
-  for directory, manifest in corpora:
-    path = posixpath.join(directory, MANIFEST_NAME)
-    with output_files.open_to_write(path) as file:
-      file.write(manifest.to_bytes())
-  return [manifest for _, manifest in corpora]
+    manifest = dataclasses.replace(manifest, index_sha256=digest)
+    manifests.append(manifest)
+    for number, shard in zip(numbers, manifest.shards, strict=True):
+      path = number_to_path[number].removesuffix('parquet') + 'tfrecord'
+      staging.files[path] = posixpath.join(name or '', shard.name)
+    for file, content in (
+      (INDEX_NAME, data),
+      (MANIFEST_NAME, manifest.to_bytes()),
+    ):
+      path = posixpath.join(staging.path, f'{i}-{file}')
+      output_files.write_bytes(path, content)
+      staging.files[path] = posixpath.join(name or '', file)
+  return manifests
 
 
 def _check(
   job: GroupJob,
   files: Sequence[_Report],
-  shards: Sequence[_Report],
-  all_read: bool,
+  shards: Collection[_Report],
+  all_there: bool,
 ) -> None:
   """Raises if a record is neither stored nor counted as dropped."""
   read_drops = _add_up(_file_drops(files))
@@ -141,7 +178,7 @@ def _check(
   handed_on = sum(map(_records_out, files))
   stored = sum(shard['num_examples'] for shard in shards)
   if (
-    not all_read
+    not all_there
     or len(files) != len(job.paths)
     or records_in != handed_on + num_read_drops
     or handed_on != stored + num_shard_drops
@@ -273,32 +310,23 @@ def _sortable(entry: InputFile | DropExample) -> list[tuple[bool, Any]]:
   return [(value is not None, value) for value in dataclasses.astuple(entry)]
 
 
-def _read_index(staging: str, numbers: Iterable[int]) -> pa.Table:
-  """Returns the index of some shards, sorted."""
-  parts = (
-    output_files.read_bytes(_path(staging, _SHARDS, number, 'parquet'))
-    for number in numbers
-  )
-  return pa.concat_tables(
-    pq.read_table(io.BytesIO(part), schema=INDEX_SCHEMA) for part in parts
-  ).sort_by([('group_id', 'ascending'), ('part', 'ascending')])
+def _read_indices(paths: Iterable[str]) -> Iterator[pa.Table]:
+  """Yields parts of the index, each with the report of its shard."""
+  for data in output_files.read_all(list(paths)):
+    yield pq.read_table(io.BytesIO(data))
 
 
-def _path(staging: str, kind: str, number: int, suffix: str) -> str:
-  return posixpath.join(staging, _WORK, kind, f'{number:08d}.{suffix}')
+def _find(staging: str, kind: str) -> dict[int, str]:
+  """Returns number -> path of one attempt's report, sorted by the numbers."""
+  paths = output_files.list_files(posixpath.join(staging, kind))
+  return {
+    _number_of(path): path for path in paths if not path.endswith('.tfrecord')
+  }
 
 
-def _json_files(staging: str, kind: str) -> list[str]:
-  paths = output_files.list_files(posixpath.join(staging, _WORK, kind))
-  return [path for path in paths if path.endswith('.json')]
+def _number_of(path: str) -> int:
+  return int(posixpath.basename(path).partition('.')[0])
 
 
-def _read_json(staging: str, kind: str) -> list[Any]:
-  """Returns what the files of a kind hold, in the order of their numbers."""
-  paths = _json_files(staging, kind)
-  return [json.loads(output_files.read_bytes(path)) for path in paths]
-
-
-def _write_json(staging: str, kind: str, number: int, value: Any) -> None:
-  with output_files.open_to_write(_path(staging, kind, number, 'json')) as file:
-    file.write(json.dumps(value, default=dataclasses.asdict).encode())
+def _to_json(value: Any) -> bytes:
+  return json.dumps(value, default=dataclasses.asdict).encode()

@@ -1,32 +1,45 @@
-"""The grouping job: raw files -> blocks -> shards, index and manifest.
+"""The grouping job: raw files -> blocks -> pieces -> shards, index, manifest.
 
-    ReadBlocks -> GroupByShard -> WriteShards
-        |                             ^
-        +---- optional features ------+
+    ReadBlocks -> GroupByPiece -> SortPieces -> GroupByShard -> WriteShards
 
 Beam moves whole blocks, a few elements per file, because its cost is per
-element. Counts travel as files, not as Beam's counters, which count a retried
-bundle twice.
+element; between pieces and shards only names of files. Counts travel as files,
+not as Beam's counters, which count a retried bundle twice. The job is built of
+what every runner has: no side input, no second output, no large element.
 """
 
 import dataclasses
-import errno
+import functools
 import os
 import posixpath
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import apache_beam as beam
-from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.io.filesystems import FileSystems
+from apache_beam.options.pipeline_options import (
+  AzureOptions,
+  HadoopFileSystemOptions,
+  PipelineOptions,
+  S3Options,
+)
 
-from pipelines import finish_corpus, output_files
-from pipelines.blocks import SortedRecords
+from pipelines import finish_corpus
+from pipelines.beam_internals import lock_buffers
+from pipelines.blocks import names_of, sort_blocks
 from pipelines.input_files import file_sizes
 from pipelines.job import GroupJob
+from pipelines.job_errors import raise_understood
+from pipelines.pieces import (
+  PieceKeys,
+  merge_pieces,
+  tasks_per_piece,
+  write_piece,
+)
 from pipelines.read_raw_files import RawFileReader
-from pipelines.write_groups import shard_name, write_shard
+from pipelines.staging import require_shared, stage
+from pipelines.write_groups import write_shard
 from tff_fedfish.data.manifest import Manifest
-from tff_fedfish.errors import FailedError, UserError
 
 # By name: what Beam calls DirectRunner first tries to download a Go program.
 DEFAULT_RUNNER = 'apache_beam.runners.portability.fn_api_runner.FnApiRunner'
@@ -37,17 +50,6 @@ Task = tuple[tuple[str, str], ...]
 # Small files are read together, so that their blocks are not small, too.
 _TASK_BYTES = 16 << 20
 _MAX_TASK_FILES = 1000
-
-_USER_ERROR = (
-  re.escape(f'{UserError.__module__}.{UserError.__qualname__}')
-  + r': (.*?) \[while running'
-)
-_OS_ERROR = r'\w*Error: (\[Errno \d+\].*?)(?: \[while running|\n|$)'
-# Errors of the disk and the memory, whatever the input holds.
-_OF_THE_MACHINE = (
-  *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG),
-  *(errno.EIO, errno.EROFS, errno.ENOMEM),
-)
 
 
 def run_group_job(
@@ -81,47 +83,39 @@ def run_group_job(
   if not any(flag.split('=')[0] == '--runner' for flag in beam_flags):
     beam_flags = [f'--runner={DEFAULT_RUNNER}', *beam_flags]
   options = PipelineOptions(list(beam_flags))
-  tasks = plan_tasks(job)
+  lock_buffers()
+  tasks, num_bytes = plan_tasks(job)
   try:
-    with output_files.stage(str(output)) as staging:
+    with stage(str(output)) as staging:
+      staging.make_directories(finish_corpus.DIRECTORIES)
       if watch is not None:
-        watch(staging, len(tasks))
+        watch(staging.path, len(tasks))
+      work = _Work(
+        # The functions need not carry the names of all files.
+        job=dataclasses.replace(job, paths=()),
+        staging=staging.path,
+        file_system_options=_file_system_options(options),
+        tasks_per_piece=tasks_per_piece(
+          num_bytes, len(tasks), job.num_all_shards()
+        ),
+      )
       with beam.Pipeline(options=options) as pipeline:
-        _build(pipeline, job, tasks, staging)
-      # No worker comes by a shard that gets no record.
-      missing, features = finish_corpus.missing_shards(job, staging)
-      for number in missing:
-        _write_shard((number, ()), job, staging, [features])
+        _build(pipeline, work, tasks)
       return finish_corpus.finish(job, len(tasks), staging)
   except Exception as error:
-    if found := _find_message(error, UserError, _USER_ERROR):
-      raise UserError(found) from error
-    if 'Channel closed prematurely' in str(error):
-      raise ChildProcessError(
-        f'a worker process of the grouping into {str(output)!r} ended before '
-        'its work was done, perhaps for lack of memory. Nothing was kept. Use '
-        'fewer workers, or more shards, and run it again.'
-      ) from error
-    if found := _find_message(error, OSError, _OS_ERROR):
-      stopped = f'Grouping into {str(output)!r} stopped ({found})'
-      if any(f'[Errno {code}]' in found for code in _OF_THE_MACHINE):
-        raise FailedError(
-          f'{stopped}; nothing was kept. Check the disk and its free space, '
-          'then run it again.'
-        ) from error
-      raise UserError(
-        f'{stopped}; nothing was kept. Check the input files, then run it '
-        'again.'
-      ) from error
+    raise_understood(error, str(output), options)
     raise
 
 
-def plan_tasks(job: GroupJob) -> list[Task]:
-  """Returns what to read together: one large file, or several small ones."""
+def plan_tasks(job: GroupJob) -> tuple[list[Task], int]:
+  """Returns what to read together, and how many bytes there are in all.
+
+  A task is one large file, or several small ones.
+  """
   tasks, task, num_bytes = [], [], 0
   paths = sorted(job.paths)
-  names = name_files(paths)
-  for path, name, size in zip(paths, names, file_sizes(paths), strict=True):
+  names, sizes = name_files(paths), file_sizes(paths)
+  for path, name, size in zip(paths, names, sizes, strict=True):
     if task and (
       num_bytes + size > _TASK_BYTES or len(task) == _MAX_TASK_FILES
     ):
@@ -129,7 +123,7 @@ def plan_tasks(job: GroupJob) -> list[Task]:
       task, num_bytes = [], 0
     task.append((path, name))
     num_bytes += size
-  return [*tasks, tuple(task)]
+  return [*tasks, tuple(task)], sum(sizes)
 
 
 def name_files(paths: Sequence[str]) -> list[str]:
@@ -145,68 +139,96 @@ def name_files(paths: Sequence[str]) -> list[str]:
   return [path[len(common) :].lstrip('/') for path in paths]
 
 
-def _build(
-  pipeline: beam.Pipeline,
-  job: GroupJob,
-  tasks: Sequence[Task],
-  staging: str,
-) -> None:
-  # The functions need not carry the names of all files.
-  job = dataclasses.replace(job, paths=())
-  read = (
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Work:
+  """Tells a worker all that it must know for any part of the job."""
+
+  job: GroupJob
+  staging: str
+  file_system_options: Mapping[str, Any]
+  tasks_per_piece: int
+
+  def prepare(self) -> None:
+    """Makes the worker's process ready for the job, the first time."""
+    _prepare(self.staging, tuple(self.file_system_options.items()))
+
+  def features(self) -> tuple[str, ...]:
+    """Returns the optional features that the corpus stores, sorted."""
+    names = self.job.load_source().optional_feature_names
+    return tuple(sorted(names_of(_read_features(self.staging), names)))
+
+
+def _file_system_options(options: PipelineOptions) -> dict[str, Any]:
+  """Returns what was said about how to reach file systems."""
+  found = {}
+  for kind in (HadoopFileSystemOptions, S3Options, AzureOptions):
+    found |= options.view_as(kind).get_all_options(
+      drop_default=True, current_only=True
+    )
+  return found
+
+
+# Not in a DoFn's `setup`, which not all runners call.
+@functools.lru_cache(1)
+def _prepare(staging: str, options: tuple[tuple[str, Any], ...]) -> None:
+  if options:
+    # Workers that no runner of Beam starts have not heard of them.
+    FileSystems.set_options(PipelineOptions.from_dictionary(dict(options)))
+  require_shared(staging)
+
+
+_read_features = functools.lru_cache(1)(finish_corpus.read_features)
+
+
+def _build(pipeline: beam.Pipeline, work: _Work, tasks: Sequence[Task]) -> None:
+  (
     pipeline
     | 'CreateTasks' >> beam.Create(list(enumerate(tasks)))
-    | 'ReadBlocks'
-    >> beam.FlatMap(_read_blocks, job, staging).with_outputs(
-      'features', main='blocks'
-    )
-  )
-  (
-    read.blocks
+    | 'ReadBlocks' >> beam.FlatMap(_read_blocks, work)
+    | 'GroupByPiece' >> beam.GroupByKey()
+    | 'SortPieces' >> beam.Map(_sort_piece, work)
     | 'GroupByShard' >> beam.GroupByKey()
-    | 'WriteShards'
-    >> beam.FlatMap(
-      _write_shard, job, staging, beam.pvalue.AsIter(read.features)
-    )
+    | 'WriteShards' >> beam.FlatMap(_write_shard, work)
   )
 
 
-def _read_blocks(numbered_task, job, staging):
-  """(task number, task) -> blocks by shard, and the optional features met."""
+def _read_blocks(numbered_task, work):
+  """(task number, task) -> (piece, block) pairs."""
+  work.prepare()
   task_num, task = numbered_task
-  reader = RawFileReader(job)
+  if task_num == 0:
+    # So that a shard is written even if it gets no record.
+    for number in range(work.job.num_all_shards()):
+      yield (number, -1, 0), b''
+  keys = PieceKeys(task_num, work.tasks_per_piece)
+  reader = RawFileReader(work.job, keys)
   yield from reader.read(task)
-  finish_corpus.write_task_report(staging, task_num, reader.reports)
-  yield beam.pvalue.TaggedOutput('features', reader.features)
-
-
-def _write_shard(numbered_blocks, job, staging, features):
-  """(shard number, blocks) -> a shard file and its part of the index."""
-  number, blocks = numbered_blocks
-  part, shard_num = divmod(number, job.num_shards)
-  name = shard_name(shard_num, job.num_shards)
-  path = posixpath.join(staging, job.part_names()[part] or '', name)
-  found = SortedRecords(
-    blocks, job.load_source(), sorted(set().union(*features))
+  finish_corpus.write_task_report(
+    work.staging, task_num, reader.reports, reader.features
   )
-  report, index = write_shard(path, shard_num, found, job)
-  finish_corpus.write_shard_report(staging, number, report, index)
+
+
+def _sort_piece(key_and_blocks, work):
+  """(piece, its blocks) -> (shard number, path of the sorted piece, or '')."""
+  work.prepare()
+  key, blocks = key_and_blocks
+  number = key[0]
+  blocks = [block for block in blocks if block]
+  if not blocks:
+    return number, ''
+  table = sort_blocks(blocks, work.job.load_source(), work.features())
+  path = finish_corpus.name_piece(work.staging, key)
+  write_piece(path, table)
+  return number, path
+
+
+def _write_shard(number_and_paths, work):
+  """(shard number, paths of its pieces) -> a shard and its report."""
+  work.prepare()
+  job, (number, paths) = work.job, number_and_paths
+  path = finish_corpus.name_shard(work.staging, number)
+  with merge_pieces([path for path in paths if path]) as rows:
+    report, index = write_shard(path, number % job.num_shards, rows, job)
+  report.optional_features = work.features()
+  finish_corpus.write_shard_report(path, report, index)
   return ()
-
-
-def _find_message(
-  error: BaseException, kind: type[Exception], pattern: str
-) -> str | None:
-  """Returns the message of an error of a kind, if that is behind one of Beam's.
-
-  The pattern finds it in the text of Beam's, which is all that comes from
-  another process.
-  """
-  cause = error
-  while cause is not None:
-    if isinstance(cause, kind):
-      # Beam adds where it came from to the message.
-      return str(cause).partition(' [while running ')[0]
-    cause = cause.__cause__ or cause.__context__
-  found = re.search(pattern, str(error))
-  return found and found[1]

@@ -61,6 +61,10 @@ class GroupJob:
       return (None,)
     return split_names(self.split, self.load_source())
 
+  def num_all_shards(self) -> int:
+    """Returns how many shards are written, of all parts of the split."""
+    return self.num_shards * len(self.part_names())
+
   def options(self) -> dict[str, Any]:
     """Returns what shaped the output, for the manifest."""
     names = (

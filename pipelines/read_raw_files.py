@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import numpy as np
 
 from pipelines import splits
-from pipelines.blocks import encode_block
+from pipelines.blocks import encode_block, names_of
 from pipelines.job import GroupJob
 from pipelines.keys import KEYS
+from pipelines.pieces import PieceKey, PieceKeys
 from pipelines.source import (
   EXCERPT_BYTES,
   Drop,
@@ -57,8 +58,8 @@ class RawFileReader:
     reports: One of every file that was read to its end.
   """
 
-  def __init__(self, job: GroupJob):
-    """Makes a reader for a job, whose `paths` are not used."""
+  def __init__(self, job: GroupJob, keys: PieceKeys):
+    """Makes a reader for one task of a job, whose `paths` are not used."""
     self.reports: list[FileReport] = []
     self._job = job
     self._source = job.load_source()
@@ -67,28 +68,23 @@ class RawFileReader:
     self._shard_of = functools.lru_cache(1 << 16)(
       functools.partial(shard_of, num_shards=job.num_shards)
     )
+    self._keys = keys
     self._block_bytes = 0
-    self._shard_to_rows = collections.defaultdict(list)
+    self._key_to_rows = collections.defaultdict(list)
 
   @property
-  def features(self) -> list[str]:
-    """Optional features that at least one record read so far has, sorted."""
-    return sorted(
-      names_of(self._encode.mask, self._source.optional_feature_names)
-    )
+  def features(self) -> int:
+    """Optional features that at least one record read so far has, as bits."""
+    return self._encode.mask
 
   def read(
     self, named_paths: Iterable[tuple[str, str]]
-  ) -> Iterator[tuple[int, bytes]]:
-    """Yields (shard, block) pairs that together hold all records of the files.
+  ) -> Iterator[tuple[PieceKey, bytes]]:
+    """Yields (key, block) pairs that together hold all records of the files.
 
     Args:
       named_paths: Files, each with its name in reports; small ones share
         blocks.
-
-    Yields:
-      The shard is counted through all parts of the split: that of part i and
-      shard j is i * num_shards + j.
 
     Raises:
       UserError: If the job is strict, for the first record that is dropped.
@@ -97,7 +93,9 @@ class RawFileReader:
       yield from self._read_file(path, name)
     yield from self._take_blocks()
 
-  def _read_file(self, path: str, name: str) -> Iterator[tuple[int, bytes]]:
+  def _read_file(
+    self, path: str, name: str
+  ) -> Iterator[tuple[PieceKey, bytes]]:
     parts = [Tally() for _ in self._job.part_names()]
     report = FileReport(name, parts)
     key = self._source.key or KEYS[self._job.key]
@@ -130,7 +128,7 @@ class RawFileReader:
         continue
       row = self._encode(group_id, record)
       shard = split * num_shards + self._shard_of(group_id)
-      self._shard_to_rows[shard].append(row)
+      self._key_to_rows[self._keys.assign(shard, row)].append(row)
       if parts[split].num:
         parts[split].num += 1
       else:
@@ -141,14 +139,14 @@ class RawFileReader:
         yield from self._take_blocks()
     self.reports.append(report)
 
-  def _take_blocks(self) -> Iterator[tuple[int, bytes]]:
-    shard_to_rows = self._shard_to_rows
-    self._shard_to_rows = collections.defaultdict(list)
+  def _take_blocks(self) -> Iterator[tuple[PieceKey, bytes]]:
+    key_to_rows = self._key_to_rows
+    self._key_to_rows = collections.defaultdict(list)
     self._block_bytes = 0
-    while shard_to_rows:
+    while key_to_rows:
       # Lets go of the rows of every block once it is built.
-      shard, rows = shard_to_rows.popitem()
-      yield shard, encode_block(rows)
+      key, rows = key_to_rows.popitem()
+      yield key, encode_block(rows)
 
 
 def count_words(text: str, utf8: bytes) -> int:
@@ -205,8 +203,3 @@ class _ExampleEncoder:
     num_words = count_words(record['text'], values[self._text])
     digest = hashlib.sha256(example).digest()
     return group_id, *keys, digest, example, num_words, mask
-
-
-def names_of(mask: int, names: Sequence[str]) -> tuple[str, ...]:
-  """Returns the names whose bits are set."""
-  return tuple(name for bit, name in enumerate(names) if mask >> bit & 1)

@@ -1,21 +1,32 @@
-"""Writes shards: sorted group records, and the rows of their index."""
+"""Writes shards: group records of sorted records, and the rows of their index.
+
+Records come one by one, and a record of a group is written when it is full, so
+that a group of any size takes no more memory than `max_record_bytes` of it.
+"""
 
 import dataclasses
 import hashlib
 import heapq
-import posixpath
-from collections.abc import Iterator, Sequence
+import itertools
+import operator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import BinaryIO
 
 import pyarrow as pa
 
 from pipelines import output_files
-from pipelines.blocks import SortedRecords
 from pipelines.job import GroupJob
+from pipelines.pieces import Row
 from pipelines.source import Tally
 from tff_fedfish.data import records
 from tff_fedfish.data.corpus_index import INDEX_SCHEMA
 from tff_fedfish.data.manifest import Shard
+
+_group_id, _sha256, _example, _num_words = map(
+  operator.itemgetter, (0, 3, 4, 5)
+)
+_Drop = Callable[[str, Row, int], None]
+"""Called with a reason, the first record dropped for it, and how many are."""
 
 
 @dataclasses.dataclass
@@ -37,99 +48,121 @@ def shard_name(shard_num: int, num_shards: int) -> str:
 
 
 def write_shard(
-  path: str, shard_num: int, found: SortedRecords, job: GroupJob
+  path: str, shard_num: int, rows: Iterable[Row], job: GroupJob
 ) -> tuple[ShardReport, pa.Table]:
-  """Writes the groups of one shard; the same bytes for any order of blocks.
+  """Writes the groups of one shard.
 
   Args:
     path: Where to write, a local path or one that Beam knows.
     shard_num: 0-based number of the shard.
-    found: The shard's records.
+    rows: The shard's records, in the stored order.
     job: What limits its groups and records.
 
   Returns:
-    The report, and the shard's part of the index, of `INDEX_SCHEMA`.
+    The report, without optional features; and the shard's part of the index, of
+    `INDEX_SCHEMA`.
   """
-  report = ShardReport(optional_features=found.optional_features)
-  rows = []
+  report = ShardReport()
+  index = []
   offset = 0
+
+  def drop(reason: str, row: Row, num: int) -> None:
+    # Groups come in order, so the first of a shard is known when it comes.
+    group = _group_id(row).decode('utf-8', 'backslashreplace')
+    tally = report.drops.setdefault(reason, Tally())
+    tally.add(group, _text(row), num)
+
   with output_files.open_to_write(path) as file:
     hashing = _HashingWriter(file)
-    for group_id, positions in found.groups():
-      kept, reason_to_dropped = _select(found, positions, job)
-      for reason, dropped in reason_to_dropped.items():
-        # Groups come in order, so the first of a shard is known when it comes.
-        report.drops.setdefault(reason, Tally()).add(
-          group_id.decode('utf-8', 'backslashreplace'),
-          _text(found, dropped[0]),
-          len(dropped),
-        )
-      parts = list(_split(kept, found.sizes[kept].tolist(), job))
-      for part, part_positions in enumerate(parts):
-        payload = records.encode_group_record(
-          group_id,
-          found.examples(part_positions),
-          part if len(parts) > 1 else None,
-        )
-        rows.append(
+    for group_id, group in itertools.groupby(rows, _group_id):
+      kept = _select(group, job, drop)
+      for part, examples, num_words in _split(kept, job):
+        payload = records.encode_group_record(group_id, examples, part)
+        index.append(
           # In the order of the schema.
           (
-            *(group_id, part, shard_num, offset),
-            *(len(part_positions), len(payload)),
-            int(found.num_words[part_positions].sum()),
+            *(group_id, part or 0, shard_num, offset),
+            *(len(examples), len(payload), num_words),
           )
         )
         offset += records.write_record(hashing, payload)
-        report.num_examples += len(part_positions)
+        report.num_examples += len(examples)
   report.shard = Shard(
-    name=posixpath.basename(path),
+    name=shard_name(shard_num, job.num_shards),
     sha256=hashing.sha256.hexdigest(),
     num_bytes=offset,
-    num_records=len(rows),
+    num_records=len(index),
   )
-  columns = zip(*rows, strict=True) if rows else [[]] * len(INDEX_SCHEMA)
-  index = dict(zip(INDEX_SCHEMA.names, columns, strict=True))
-  return report, pa.table(index, schema=INDEX_SCHEMA)
+  columns = zip(*index, strict=True) if index else [[]] * len(INDEX_SCHEMA)
+  columns = dict(zip(INDEX_SCHEMA.names, columns, strict=True))
+  return report, pa.table(columns, schema=INDEX_SCHEMA)
 
 
-def _select(
-  found: SortedRecords, positions: range, job: GroupJob
-) -> tuple[list[int], dict[str, list[int]]]:
-  """Returns the records of a group to store, and the others by reason."""
-  kept, reason_to_dropped = list(positions), {}
+def _select(group: Iterable[Row], job: GroupJob, drop: _Drop) -> Iterable[Row]:
+  """Returns the records of a group that are stored, and drops the others."""
   if job.drop_duplicates:
-    kept, dropped, seen = [], [], set()
-    for position in positions:
-      text = hashlib.sha256(_text(found, position)).digest()
-      (dropped if text in seen else kept).append(position)
+    group = _without_duplicates(group, drop)
+  if job.max_examples_per_group is not None:
+    group = _with_smallest_sha256(group, job.max_examples_per_group, drop)
+  return group
+
+
+def _without_duplicates(group: Iterable[Row], drop: _Drop) -> Iterator[Row]:
+  seen = set()
+  for row in group:
+    text = hashlib.sha256(_text(row)).digest()
+    if text in seen:
+      drop('duplicate_text', row, 1)
+    else:
       seen.add(text)
-    if dropped:
-      reason_to_dropped['duplicate_text'] = dropped
-  limit = job.max_examples_per_group
-  if limit is not None and len(kept) > limit:
-    # By hash: the choice depends on nothing but the examples themselves.
-    chosen = set(heapq.nsmallest(limit, kept, key=found.sha256))
-    reason_to_dropped['group_cap'] = [i for i in kept if i not in chosen]
-    kept = [i for i in kept if i in chosen]
-  return kept, reason_to_dropped
+      yield row
 
 
-def _text(found: SortedRecords, position: int) -> bytes:
-  (example,) = found.examples([position])
-  return records.decode_example(example)['text']
+def _with_smallest_sha256(
+  group: Iterable[Row], limit: int, drop: _Drop
+) -> Iterator[Row]:
+  """Keeps some records, by a choice that depends on nothing but themselves."""
+  kept: list[tuple[int, int, Row]] = []
+  first, num_dropped = None, 0
+  for position, row in enumerate(group):
+    # The heap's smallest is the one to go: the last with the largest hash.
+    entry = -int.from_bytes(_sha256(row), 'big'), -position, row
+    if len(kept) < limit:
+      heapq.heappush(kept, entry)
+      continue
+    _, place, dropped = heapq.heappushpop(kept, entry)
+    num_dropped += 1
+    if first is None or place > first[0]:
+      first = place, dropped
+  if first is not None:
+    drop('group_cap', first[1], num_dropped)
+  kept.sort(key=operator.itemgetter(1), reverse=True)
+  return (row for _, _, row in kept)
 
 
 def _split(
-  positions: Sequence[int], sizes: Sequence[int], job: GroupJob
-) -> Iterator[Sequence[int]]:
-  """Cuts a group into parts; an example over the limit is a part."""
-  start = num_bytes = 0
-  for i, size in enumerate(sizes):
-    if i > start and num_bytes + size > job.max_record_bytes:
-      yield positions[start:i]
-      start, num_bytes = i, 0
-    num_bytes += size
-  yield positions[start:]
+  rows: Iterable[Row], job: GroupJob
+) -> Iterator[tuple[int | None, list[bytes], int]]:
+  """Cuts a group into parts; an example over the limit is a part.
+
+  Yields:
+    (0-based number of the part, or None if it is the only one; its examples;
+    their words)
+  """
+  part, examples, num_bytes, num_words = 0, [], 0, 0
+  for row in rows:
+    example = _example(row)
+    if examples and num_bytes + len(example) > job.max_record_bytes:
+      yield part, examples, num_words
+      part, examples, num_bytes, num_words = part + 1, [], 0, 0
+    examples.append(example)
+    num_bytes += len(example)
+    num_words += _num_words(row)
+  yield part or None, examples, num_words
+
+
+def _text(row: Row) -> bytes:
+  return records.decode_example(_example(row))['text']
 
 
 class _HashingWriter:

@@ -1,16 +1,12 @@
-"""Staging directories: of a job that is alive, was killed, or cannot write."""
+"""Files of a job's output: those that appear whole, and disks that fail."""
 
 import contextlib
-import fcntl
-import os
 import pathlib
-import signal
 import subprocess
 import sys
-import time
 
 import pytest
-from grouping_jobs import contents, make_job, raw_records, write_lines
+from grouping_jobs import make_job, raw_records, write_lines
 
 from pipelines import output_files
 from pipelines.group_job import run_group_job
@@ -21,33 +17,6 @@ _ROOT = pathlib.Path(__file__).parents[2]
 
 def _names(directory):
   return sorted(path.name for path in directory.iterdir())
-
-
-def test_stage_becomes_the_output(tmp_path):
-  with output_files.stage(str(tmp_path / 'a' / 'out')) as staging:
-    with output_files.open_to_write(f'{staging}/train/x') as file:
-      file.write(b'1')
-    assert _names(tmp_path / 'a') == [os.path.basename(staging)]
-  assert contents(tmp_path) == {'a/out/train/x': b'1'}
-  assert (tmp_path / 'a' / 'out').stat().st_mode & 0o777 == 0o755
-
-
-def test_existing_directory_is_filled_not_replaced(tmp_path):
-  output = tmp_path / 'out'
-  output.mkdir()
-  before = output.stat().st_ino
-  # What a job leaves that is killed while it fills the directory.
-  for name in ('groups-00007-of-00008.tfrecord', 'train/index.parquet'):
-    write_lines(output / name, [b'old'])
-  assert output_files.require_usable(str(output)) == str(output)
-  with output_files.stage(str(output)) as staging:
-    for name in ('manifest.json', 'train/index.parquet'):
-      with output_files.open_to_write(f'{staging}/{name}') as file:
-        file.write(b'new')
-  assert output.stat().st_ino == before
-  names = {'manifest.json': b'new', 'train/index.parquet': b'new'}
-  assert contents(output) == names
-  assert _names(tmp_path) == ['out']
 
 
 @pytest.mark.parametrize(
@@ -69,29 +38,6 @@ def test_what_is_not_left_over_is_left_alone(tmp_path, name):
   assert (tmp_path / 'out' / name).read_bytes() == b'of somebody'
 
 
-@pytest.mark.parametrize('exists', [True, False])
-def test_output_that_is_filled_meanwhile(tmp_path, exists):
-  output = tmp_path / 'out'
-  if exists:
-    output.mkdir()
-  with pytest.raises(
-    UserError,
-    match=r"must stay empty while it is written, but '.*out' was filled "
-    r'meanwhile, perhaps by another job\. Name another directory\.',
-  ):
-    with output_files.stage(str(output)) as staging:
-      write_lines(pathlib.Path(staging) / 'manifest.json', [b'ours'])
-      write_lines(output / 'manifest.json', [b'theirs'])
-  assert contents(tmp_path) == {'out/manifest.json': b'theirs'}
-
-
-def test_failure_leaves_nothing(tmp_path):
-  with pytest.raises(KeyError):
-    with output_files.stage(str(tmp_path / 'out')):
-      raise KeyError
-  assert _names(tmp_path) == []
-
-
 def test_file_appears_whole_or_not(tmp_path):
   path = tmp_path / 'x'
   with pytest.raises(KeyError):
@@ -108,60 +54,6 @@ def test_files_being_written_are_not_listed(tmp_path):
   found = output_files.list_files(str(tmp_path))
   assert found == [f'{tmp_path}/a/c', f'{tmp_path}/b']
   assert output_files.list_files(str(tmp_path / 'none')) == []
-
-
-def test_living_job_is_left_alone(tmp_path):
-  output = str(tmp_path / 'out')
-  with output_files.stage(output) as first:
-    pathlib.Path(first, 'x').touch()
-    with output_files.stage(f'{output}2') as other:
-      assert other != first
-    with contextlib.suppress(KeyError), output_files.stage(output):
-      raise KeyError
-    assert pathlib.Path(first, 'x').exists()
-
-
-def test_abandoned_staging_is_removed(tmp_path):
-  abandoned = tmp_path / '.out.grouping-abc'
-  abandoned.mkdir()
-  (abandoned / '.lock').touch()
-  other = tmp_path / '.out2.grouping-abc'
-  other.mkdir()
-  (other / '.lock').touch()
-  with output_files.stage(str(tmp_path / 'out')):
-    assert not abandoned.exists()
-  assert _names(tmp_path) == ['.out2.grouping-abc', 'out']
-
-
-def test_kill_in_the_middle(tmp_path):
-  # Large enough that the job is still at it when the signal comes.
-  lines = raw_records(300) * 1000
-  raw = write_lines(tmp_path / 'raw.json', lines)
-  output = tmp_path / 'out'
-  command = ('group', 'c4', '--input', str(raw), '--output', str(output))
-  process = subprocess.Popen(
-    [sys.executable, '-m', 'tff_fedfish', *command],
-    cwd=_ROOT,
-    stdout=subprocess.PIPE,
-    stderr=subprocess.PIPE,
-  )
-  while not (found := list(tmp_path.glob('.out.grouping-*/.lock'))):
-    assert process.poll() is None, process.communicate()
-    time.sleep(0.01)
-  time.sleep(0.5)
-  process.send_signal(signal.SIGKILL)
-  process.communicate(timeout=10)
-  assert process.returncode == -signal.SIGKILL
-  # No manifest, and nothing that looks like an output.
-  assert _names(tmp_path) == [found[0].parent.name, 'raw.json']
-  with open(found[0], 'rb') as lock:
-    # Nobody holds it any more.
-    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-  write_lines(raw, raw_records(30))
-  run_group_job(make_job([raw]), output)
-  assert _names(tmp_path) == ['out', 'raw.json']
-  run_group_job(make_job([raw]), tmp_path / 'again')
-  assert contents(output) == contents(tmp_path / 'again')
 
 
 @contextlib.contextmanager

@@ -10,8 +10,9 @@ import hypothesis.strategies as st
 import pytest
 from grouping_jobs import make_job, write_lines
 
-from pipelines.blocks import decode_block
-from pipelines.read_raw_files import RawFileReader, count_words, names_of
+from pipelines.blocks import decode_block, mask_of, names_of
+from pipelines.pieces import PieceKeys
+from pipelines.read_raw_files import RawFileReader, count_words
 from pipelines.source import Tally, excerpt
 from pipelines.splits import SplitRule
 from tff_fedfish.data import records
@@ -21,11 +22,11 @@ from tff_fedfish.errors import UserError
 
 def _read(paths, **options):
   """Returns ([(shard, row)], blocks, reader) of some files."""
-  reader = RawFileReader(make_job([], **options))
+  reader = RawFileReader(make_job([], **options), PieceKeys(0, 1))
   blocks = list(reader.read([(str(path), path.name) for path in paths]))
   rows = [
-    (shard, row)
-    for shard, block in blocks
+    (key[0], row)
+    for key, block in blocks
     for row in decode_block(block).to_pylist()
   ]
   return rows, blocks, reader
@@ -68,7 +69,7 @@ def test_report_by_hand(tmp_path):
     (row['group_id'], row['num_words'], row['features']) for _, row in rows
   ]
   assert columns == [(b'a', 1, 0), (b'b', 2, 2), (b'a', 1, 2)]
-  assert reader.features == ['title']
+  assert reader.features == 2
   (report,) = reader.reports
   assert dataclasses.asdict(report) == {
     'name': 'x.json',
@@ -88,7 +89,7 @@ def test_small_blocks_hold_the_same_records(tmp_path):
   path = write_lines(tmp_path / 'a', lines)
   rows, large, _ = _read([path])
   # One block for each shard that got a record.
-  assert len(large) == len({shard for shard, _ in large}) > 1
+  assert len(large) == len({key[0] for key, _ in large}) > 1
   small_rows, small, _ = _read([path], block_bytes=150)
   # An example has 50 to 60 bytes: 3 to a block, of which some share a shard.
   assert len(small) > 20
@@ -142,6 +143,7 @@ def test_shard_of_a_group_by_hand():
 
 def test_names_of_a_mask():
   assert names_of(0b101, ('a', 'b', 'c')) == ('a', 'c')
+  assert mask_of(('c', 'a'), ('a', 'b', 'c')) == 0b101
 
 
 def test_excerpt_is_short_and_printable():

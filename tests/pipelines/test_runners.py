@@ -14,6 +14,7 @@ from grouping_jobs import contents, make_job, raw_records, write_lines
 from pipelines import output_files
 from pipelines.group_job import run_group_job
 from pipelines.splits import SplitRule
+from pipelines.staging import stage
 from tff_fedfish.errors import UserError
 
 _TESTS = pathlib.Path(__file__).parents[1]
@@ -180,7 +181,7 @@ class TestRemoteOutput:
       match=f"must be empty or new, but 'bucket://out' already holds '{name}'",
     ):
       output_files.require_usable('bucket://out')
-    with output_files.stage('bucket://out'):
+    with stage('bucket://out'):
       pass
     assert contents(bucket) == {f'out/{name}': b'{}'}
 

@@ -7,7 +7,8 @@ import pytest
 from grouping_jobs import make_job
 
 from pipelines import c4
-from pipelines.blocks import SortedRecords, encode_block
+from pipelines.blocks import encode_block, sort_blocks
+from pipelines.pieces import merge_pieces, write_piece
 from pipelines.source import Tally
 from pipelines.write_groups import shard_name, write_shard
 from tff_fedfish.data import records
@@ -33,10 +34,15 @@ def _block(*rows):
 
 def _write(directory, blocks, features=(), **options):
   name = shard_name(1, 4)
-  found = SortedRecords(blocks, c4.SOURCE, features)
+  # Every other block in the same piece.
+  paths = [str(directory / f'{i}.arrow') for i in range(2)]
+  pieces = [blocks[i::2] for i in range(2) if blocks[i::2]]
+  for path, piece in zip(paths, pieces, strict=False):
+    write_piece(path, sort_blocks(piece, c4.SOURCE, features))
   options = {'max_record_bytes': 1000} | options
   job = make_job([], num_shards=4, **options)
-  report, index = write_shard(str(directory / name), 1, found, job)
+  with merge_pieces(paths[: len(pieces)]) as rows:
+    report, index = write_shard(str(directory / name), 1, rows, job)
   return report, index, directory / name
 
 

@@ -34,25 +34,30 @@ def read_beam_flags(arguments: argparse.Namespace) -> list[str]:
   if not flags:
     return flags
   from apache_beam.io.filesystems import FileSystems
-  from apache_beam.options.pipeline_options import PipelineOptions
+  from apache_beam.options.pipeline_options import (
+    PipelineOptions,
+    StandardOptions,
+  )
   from apache_beam.runners.runner import create_runner
 
+  # Its module may bring options of its own.
+  runner = PipelineOptions(flags).view_as(StandardOptions).runner
+  if runner is not None:
+    try:
+      create_runner(runner)
+    except (ValueError, ImportError, AttributeError) as error:
+      raise UserError(
+        f'`--runner` must name a Beam runner, but is {runner!r} '
+        f'({" ".join(str(error).split())}). Leave it out to run in this '
+        'process.'
+      ) from error
   # The callback is how Beam hands out the parser of all its options.
   parsers = []
   PipelineOptions([]).get_all_options(add_extra_args_fn=parsers.append)
   parsers[0].error = arguments.parser.error
-  known, unknown = parsers[0].parse_known_args(flags)
+  _, unknown = parsers[0].parse_known_args(flags)
   if unknown:
     arguments.parser.error(f'unrecognized arguments: {" ".join(unknown)}')
-  if known.runner is not None:
-    try:
-      create_runner(known.runner)
-    except (ValueError, ImportError, AttributeError) as error:
-      raise UserError(
-        f'`--runner` must name a Beam runner, but is {known.runner!r} '
-        f'({" ".join(str(error).split())}). Leave it out to run in this '
-        'process.'
-      ) from error
   # Some file systems are reached only with options, such as HDFS's host.
   FileSystems.set_options(PipelineOptions(flags))
   return flags

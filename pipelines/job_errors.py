@@ -1,0 +1,108 @@
+"""Says in one line why a grouping job has failed.
+
+What a worker raises comes back as text inside an error of the runner's own.
+"""
+
+import errno
+import re
+import urllib.error
+
+import grpc
+from apache_beam.options.pipeline_options import (
+  PipelineOptions,
+  PortableOptions,
+  StandardOptions,
+)
+
+from tff_fedfish.errors import FailedError, UserError
+
+_USER_ERROR = (
+  re.escape(f'{UserError.__module__}.{UserError.__qualname__}')
+  + r': (.*?)(?: \[while running|\n|$)'
+)
+_OS_ERROR = r'\w*Error: (\[Errno \d+\].*?)(?: \[while running|\n|$)'
+# Errors of the disk and the memory, whatever the input holds.
+_OF_THE_MACHINE = (
+  *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG),
+  *(errno.EIO, errno.EROFS, errno.ENOMEM),
+)
+
+
+def raise_understood(
+  error: Exception, output: str, options: PipelineOptions
+) -> None:
+  """Raises the line that a user needs, if the error is one that is known.
+
+  Args:
+    error: Raised by the job.
+    output: Its output, as the user has named it.
+    options: Beam's.
+
+  Raises:
+    UserError: For what the user can change.
+    FailedError: If the machine failed, such as on a full disk.
+    ChildProcessError: If a worker process of this machine was killed.
+  """
+  if found := _find_message(error, UserError, _USER_ERROR):
+    raise UserError(found) from error
+  _raise_of_job_server(error, options)
+  if 'Channel closed prematurely' in str(error):
+    raise ChildProcessError(
+      f'a worker process of the grouping into {output!r} ended before '
+      'its work was done, perhaps for lack of memory. Nothing was kept. Use '
+      'fewer workers, or more shards, and run it again.'
+    ) from error
+  if found := _find_message(error, OSError, _OS_ERROR):
+    stopped = f'Grouping into {output!r} stopped ({found})'
+    if any(f'[Errno {code}]' in found for code in _OF_THE_MACHINE):
+      raise FailedError(
+        f'{stopped}; nothing was kept. Check the disk and its free space, '
+        'then run it again.'
+      ) from error
+    raise UserError(
+      f'{stopped}; nothing was kept. Check the input files, then run it again.'
+    ) from error
+
+
+def _raise_of_job_server(error: Exception, options: PipelineOptions) -> None:
+  """Raises if Beam's job server is missing: in Java, or at its endpoint."""
+  runner = options.view_as(StandardOptions).runner
+  if _find(error, grpc.FutureTimeoutError):
+    endpoint = options.view_as(PortableOptions).job_endpoint
+    raise UserError(
+      f'`--job_endpoint` must be where a job server of Beam answers, but there '
+      f'is none at {endpoint!r}. Start it, or name the host and the port where '
+      'it runs.'
+    ) from error
+  missing = ('Unable to fetch remote job server jar', 'Unable to parse jar URL')
+  found = _find(error, urllib.error.URLError)
+  if not found and not any(text in str(error) for text in missing):
+    return
+  flag = 'spark' if 'Spark' in runner else 'flink'
+  raise UserError(
+    f"`--runner={runner}` needs the jar of Beam's job server, which was not "
+    f'found. Name it with `--{flag}_job_server_jar`, or start the server '
+    'elsewhere, with `--runner=PortableRunner --job_endpoint=HOST:PORT` here.'
+  ) from error
+
+
+def _find_message(
+  error: BaseException, kind: type[Exception], pattern: str
+) -> str | None:
+  """Returns the message of an error of a kind, if that is behind one of Beam's.
+
+  The pattern finds it in the text of Beam's, which is all that comes from
+  another process.
+  """
+  if cause := _find(error, kind):
+    # Beam adds where it came from to the message.
+    return str(cause).partition(' [while running ')[0]
+  found = re.search(pattern, str(error))
+  return found and found[1]
+
+
+def _find(error: BaseException, kind: type[Exception]) -> BaseException | None:
+  cause = error
+  while cause is not None and not isinstance(cause, kind):
+    cause = cause.__cause__ or cause.__context__
+  return cause

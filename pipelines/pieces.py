@@ -1,0 +1,160 @@
+"""Pieces: a shard's records in parts of bounded size, sorted, then merged.
+
+A runner holds all values of a key at once, and a shard may be of any size. So
+what is grouped is a piece: the records that a few reading tasks have for one
+shard. A piece is sorted and written to a file, and the shard is merged from the
+files of its pieces, of which only a little is in memory at a time.
+"""
+
+import contextlib
+import heapq
+import itertools
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from typing import BinaryIO
+
+import pyarrow as pa
+
+from pipelines import output_files
+from pipelines.blocks import RECORD_SCHEMA
+
+MAX_PIECE_BYTES = 64 << 20
+"""Examples and group ids of a piece, unless one record has more by itself."""
+
+# How much raw files grow when they are unpacked, roughly: it decides how large
+# most pieces become, not how large they can be.
+_UNPACKED = 4
+_BATCH_BYTES = 512 << 10
+# Far below what systems allow a process to have open.
+_MAX_OPEN_PIECES = 256
+_MERGED_ROWS = 256
+
+Row = tuple[bytes, bytes, bytes, bytes, bytes, int]
+"""A record: its values in the order of `RECORD_SCHEMA`."""
+
+
+PieceKey = tuple[int, int, int]
+"""(shard, level, tasks): names a piece.
+
+The number of the shard is counted through all parts of the split: that of part
+i and shard j is i * num_shards + j. The level says how often its tasks had
+filled their rooms in pieces of this shard; the last number, which of the groups
+of tasks share it."""
+
+
+class PieceKeys:
+  """Says to which piece each record of one reading task goes.
+
+  At level 0, `tasks_per_piece` tasks share a piece, and each may fill an equal
+  part of it. A task that has more for a shard goes on at level 1, where half as
+  many share a piece, and so on, until it has pieces to itself. No piece is too
+  large, however unevenly records fall on shards and tasks, and where they fall
+  evenly, pieces are few.
+  """
+
+  def __init__(self, task_num: int, tasks_per_piece: int):
+    """Starts with empty pieces.
+
+    Args:
+      task_num: 0-based number of the task.
+      tasks_per_piece: A power of two; see `tasks_per_piece`.
+    """
+    self._task_num = task_num
+    self._tasks_per_piece = tasks_per_piece
+    self._places: dict[int, tuple[int, int]] = {}
+
+  def assign(self, number: int, row: Sequence) -> PieceKey:
+    """Returns the piece of a row of a block, the next of this shard."""
+    num_bytes = len(row[0]) + len(row[4])
+    level, filled = self._places.get(number, (0, 0))
+    while True:
+      num_tasks = self._tasks_per_piece >> level or 1
+      fits = filled + num_bytes <= MAX_PIECE_BYTES // num_tasks
+      # Whoever is alone may put a record of any size into an empty piece.
+      if fits or (num_tasks == 1 and not filled):
+        self._places[number] = level, filled + num_bytes
+        return number, level, self._task_num // num_tasks
+      level, filled = level + 1, 0
+
+
+def tasks_per_piece(num_bytes: int, num_tasks: int, num_shards: int) -> int:
+  """Returns how many reading tasks should share a piece.
+
+  Args:
+    num_bytes: Size of all raw files, as they are stored.
+    num_tasks: How many tasks read them.
+    num_shards: How many shards are written, of all parts of a split.
+
+  Returns:
+    A power of two, with which shards of average size half fill their pieces; at
+    least `num_tasks`, if that fills them less.
+  """
+  per_task = max(1, _UNPACKED * num_bytes // (num_tasks * num_shards))
+  wanted = MAX_PIECE_BYTES // 2 // per_task
+  if wanted >= num_tasks:
+    return 1 << (num_tasks - 1).bit_length()
+  return 1 << max(0, wanted.bit_length() - 1)
+
+
+def write_piece(path: str, table: pa.Table) -> None:
+  """Writes sorted records, in batches that are small in memory."""
+  rows = max(1, table.num_rows * _BATCH_BYTES // max(1, table.nbytes))
+  with output_files.open_to_write(path) as file, _write_batches(file) as writer:
+    writer.write_table(table, max_chunksize=rows)
+
+
+@contextlib.contextmanager
+def merge_pieces(paths: Sequence[str]) -> Iterator[Iterator[Row]]:
+  """Yields the records of pieces in the stored order, from their files.
+
+  Takes space for temporary files only if a shard has very many pieces.
+  """
+  with tempfile.TemporaryDirectory() as directory:
+    names = map(str, itertools.count())
+    while len(paths) > _MAX_OPEN_PIECES:
+      merged = os.path.join(directory, next(names))
+      with (
+        _merge(paths[:_MAX_OPEN_PIECES]) as rows,
+        open(merged, 'wb') as file,
+        _write_batches(file) as writer,
+      ):
+        while batch := list(itertools.islice(rows, _MERGED_ROWS)):
+          columns = map(pa.array, zip(*batch, strict=True), RECORD_SCHEMA.types)
+          writer.write_batch(
+            pa.record_batch(list(columns), schema=RECORD_SCHEMA)
+          )
+      # Behind the others: every record is merged again about equally often.
+      paths = [*paths[_MAX_OPEN_PIECES:], merged]
+    with _merge(paths) as rows:
+      yield rows
+
+
+@contextlib.contextmanager
+def _merge(paths: Sequence[str]) -> Iterator[Iterator[Row]]:
+  with contextlib.ExitStack() as stack:
+    yield heapq.merge(
+      *(
+        stack.enter_context(contextlib.closing(_read_piece(path)))
+        for path in paths
+      )
+    )
+
+
+def _write_batches(file: BinaryIO) -> pa.RecordBatchStreamWriter:
+  options = pa.ipc.IpcWriteOptions(
+    compression=pa.Codec('zstd', compression_level=1), use_threads=False
+  )
+  return pa.ipc.new_stream(file, RECORD_SCHEMA, options=options)
+
+
+def _read_piece(path: str) -> Iterator[Row]:
+  options = pa.ipc.IpcReadOptions(use_threads=False)
+  with (
+    output_files.open_local_copy(path) as file,
+    pa.ipc.open_stream(file, options=options) as batches,
+  ):
+    for batch in batches:
+      yield from zip(
+        *(column.to_pylist() for column in batch.columns), strict=True
+      )

@@ -1,0 +1,216 @@
+"""The directory in which a job works until its output is complete.
+
+On a local disk it becomes the output by one rename. Object stores can only copy
+file by file, once each here: there the manifest comes last, and marks the
+output as complete.
+
+A worker makes no directory: the driver makes all of them. So a worker that does
+not share the disk, or outlives its job, cannot write anything.
+"""
+
+import concurrent.futures
+import contextlib
+import dataclasses
+import errno
+import fcntl
+import os
+import pathlib
+import posixpath
+import shutil
+import socket
+import tempfile
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+
+from pipelines.input_files import is_remote
+from pipelines.output_files import (
+  NUM_REQUESTS,
+  STAGING_PREFIX,
+  is_unmarked,
+  list_files,
+  remove,
+  require_usable,
+  write_bytes,
+)
+from tff_fedfish.data.manifest import MANIFEST_NAME
+from tff_fedfish.errors import UserError
+
+_LOCK_NAME = '.lock'
+_MARKER = 'job'
+_FINISHED = 'finished'
+_MAX_RENAMES = 100
+
+
+@dataclasses.dataclass(frozen=True)
+class Staging:
+  """A directory that is being filled, and what of it becomes the output.
+
+  Attributes:
+    path: The directory, as all workers must see it.
+    files: Path of a file to keep -> its name in the output. All others go.
+  """
+
+  path: str
+  files: dict[str, str] = dataclasses.field(default_factory=dict)
+
+  def make_directories(self, names: Iterable[str]) -> None:
+    """Makes directories where all workers see them, and says it is there."""
+    if not is_remote(self.path):
+      for name in names:
+        os.mkdir(os.path.join(self.path, name))
+    write_bytes(posixpath.join(self.path, _MARKER), b'')
+
+
+def require_shared(staging: str) -> None:
+  """Checks, on a worker, that it sees the staging directory of the driver.
+
+  Raises:
+    UserError: If it does not; names the option `--output`.
+  """
+  from apache_beam.io.filesystems import FileSystems
+
+  if not FileSystems.exists(posixpath.join(staging, _MARKER)):
+    raise UserError(
+      '`--output` must be a directory that all workers see, but the worker on '
+      f'{socket.gethostname()!r} does not see {staging!r}. Name a directory '
+      'that is mounted on all machines under the same path, or storage that '
+      'Beam knows, such as s3://.'
+    )
+
+
+@contextlib.contextmanager
+def stage(output: str) -> Iterator[Staging]:
+  """Yields a staging directory whose files become `output` on success.
+
+  An exception inside removes it. What a killed job left behind is removed by
+  the next one for the same output.
+
+  Args:
+    output: A directory that does not exist or is empty; remote ones may also
+      hold what an unfinished job has left.
+  """
+  staging = _stage_remote if is_remote(output) else _stage
+  with staging(output.rstrip('/') or output) as found:
+    yield found
+
+
+@contextlib.contextmanager
+def _stage(output: str) -> Iterator[Staging]:
+  path = pathlib.Path(output)
+  path.parent.mkdir(parents=True, exist_ok=True)
+  prefix = f'.{path.name}.{STAGING_PREFIX}'
+  for abandoned in path.parent.iterdir():
+    if abandoned.name.startswith(prefix):
+      _remove_if_abandoned(abandoned)
+  temporary = tempfile.mkdtemp(dir=path.parent, prefix=prefix)
+  try:
+    with open(os.path.join(temporary, _LOCK_NAME), 'wb') as lock:
+      # Held as long as this process lives, however it ends.
+      fcntl.flock(lock, fcntl.LOCK_EX)
+      staging = Staging(temporary)
+      yield staging
+      _publish(staging, path)
+  except BaseException:
+    _remove_tree(temporary)
+    raise
+
+
+def _publish(staging: Staging, output: pathlib.Path) -> None:
+  """Gives the files of a finished staging directory their names."""
+  finished = pathlib.Path(staging.path, _FINISHED)
+  finished.mkdir()
+  for source, name in staging.files.items():
+    (finished / name).parent.mkdir(parents=True, exist_ok=True)
+    os.rename(source, finished / name)
+  try:
+    if not output.exists():
+      os.rename(finished, output)
+    else:
+      require_usable(str(output))
+      # Filled, not replaced: somebody may be in it.
+      for path in list_files(str(output)):
+        os.unlink(path)
+      for name in sorted(os.listdir(finished), key=_manifests_last):
+        os.rename(finished / name, output / name)
+  except (UserError, OSError) as error:
+    if isinstance(error, OSError) and error.errno != errno.ENOTEMPTY:
+      raise
+    raise UserError(
+      f'`--output` must stay empty while it is written, but {str(output)!r} '
+      'was filled meanwhile, perhaps by another job. Name another directory.'
+    ) from error
+  _remove_tree(staging.path)
+
+
+def _remove_tree(directory: str | os.PathLike) -> None:
+  """Removes a directory to which a lost worker may still be writing."""
+  for _ in range(3):
+    shutil.rmtree(directory, ignore_errors=True)
+    if not os.path.exists(directory):
+      return
+
+
+def _remove_if_abandoned(staging: pathlib.Path) -> None:
+  """Removes a staging directory, unless its job is still running."""
+  try:
+    with open(staging / _LOCK_NAME, 'rb') as lock:
+      fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+      _remove_tree(staging)
+  except OSError:
+    # Locked; or without a lock, and so about to begin or to be renamed.
+    return
+
+
+@contextlib.contextmanager
+def _stage_remote(output: str) -> Iterator[Staging]:
+  from apache_beam.io.filesystems import FileSystems
+
+  staging = Staging(f'{output}/{STAGING_PREFIX}{uuid.uuid4().hex}')
+  try:
+    yield staging
+    # A killed job may have come as far as here, with other names.
+    left_over = [
+      path
+      for path in list_files(output)
+      if is_unmarked(path[len(output) + 1 :])
+    ]
+    if left_over:
+      FileSystems.delete(left_over)
+    targets = {
+      source: f'{output}/{name}' for source, name in staging.files.items()
+    }
+    # Directories are no more than a way of writing names on object stores, but
+    # must exist on others.
+    for directory in {posixpath.dirname(path) for path in targets.values()}:
+      with contextlib.suppress(OSError):
+        FileSystems.mkdirs(directory)
+    for is_last in (False, True):
+      _rename_all(
+        {
+          source: target
+          for source, target in targets.items()
+          if _manifests_last(target)[0] == is_last
+        }
+      )
+  finally:
+    remove(staging.path)
+
+
+def _rename_all(targets: Mapping[str, str]) -> None:
+  """Renames remote files, many at a time and in few requests."""
+  from apache_beam.io.filesystems import FileSystems
+
+  pairs = list(targets.items())
+  size = max(1, min(_MAX_RENAMES, len(pairs) // NUM_REQUESTS))
+  with concurrent.futures.ThreadPoolExecutor(NUM_REQUESTS) as pool:
+    batches = (pairs[i : i + size] for i in range(0, len(pairs), size))
+    list(
+      pool.map(
+        lambda batch: FileSystems.rename(*map(list, zip(*batch, strict=True))),
+        batches,
+      )
+    )
+
+
+def _manifests_last(path: str) -> tuple[bool, str]:
+  return posixpath.basename(path) == MANIFEST_NAME, path

@@ -1,0 +1,106 @@
+"""Pieces of a shard: never too large, few where they can be, and merged."""
+
+import collections
+
+import hypothesis
+import hypothesis.strategies as st
+import pyarrow as pa
+import pytest
+
+from pipelines import pieces
+from pipelines.blocks import RECORD_SCHEMA
+from pipelines.pieces import PieceKeys, merge_pieces, write_piece
+
+
+def _row(num_bytes):
+  return b'', b'', b'', b'', b'x' * num_bytes, 0, 0
+
+
+def _record(i):
+  return b'g%d' % (i % 3), b'', b'', b'%05d' % i, b'example %d' % i, i
+
+
+def _write(path, records):
+  columns = zip(*sorted(records), strict=True)
+  table = pa.table(list(map(pa.array, columns)), schema=RECORD_SCHEMA)
+  write_piece(str(path), table)
+  return str(path)
+
+
+@pytest.fixture
+def max_bytes(monkeypatch):
+  monkeypatch.setattr(pieces, 'MAX_PIECE_BYTES', 64)
+  return 64
+
+
+def test_keys_by_hand(max_bytes):
+  keys = PieceKeys(task_num=5, tasks_per_piece=4)
+  # Four tasks share 64 bytes: room for 16. Task 5 is in the second group of 4.
+  assert keys.assign(7, _row(10)) == (7, 0, 1)
+  assert keys.assign(7, _row(6)) == (7, 0, 1)
+  # Full. Two tasks share the next one, room for 32; 5 is in the third group.
+  assert keys.assign(7, _row(1)) == (7, 1, 2)
+  # Too large for what is left of 32: on its own, room for 64.
+  assert keys.assign(7, _row(32)) == (7, 2, 5)
+  assert keys.assign(7, _row(32)) == (7, 2, 5)
+  # Larger than any piece may be: one of its own.
+  assert keys.assign(7, _row(100)) == (7, 3, 5)
+  assert keys.assign(7, _row(1)) == (7, 4, 5)
+  # Other shards are not concerned.
+  assert keys.assign(8, _row(1)) == (8, 0, 1)
+
+
+@hypothesis.settings(
+  suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture]
+)
+@hypothesis.given(
+  st.lists(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 90)))),
+  st.sampled_from([1, 2, 8]),
+)
+def test_no_piece_is_too_large(max_bytes, tasks, tasks_per_piece):
+  sizes = collections.defaultdict(list)
+  for task_num, rows in enumerate(tasks):
+    keys = PieceKeys(task_num, tasks_per_piece)
+    for number, num_bytes in rows:
+      key = keys.assign(number, _row(num_bytes))
+      assert key[0] == number
+      sizes[key].append(num_bytes)
+  for found in sizes.values():
+    assert sum(found) <= max_bytes or sum(map(bool, found)) == 1
+
+
+def test_tasks_per_piece():
+  mib = 1 << 20
+  # 4 * 16 MiB of text in a task, 64 KiB for each of 1024 shards: 512 tasks fill
+  # 32 of the 64 MiB.
+  assert pieces.tasks_per_piece(2048 * 16 * mib, 2048, 1024) == 512
+  # A little more in each, and 512 are too many.
+  assert pieces.tasks_per_piece(2048 * 17 * mib, 2048, 1024) == 256
+  # 100 small tasks fit into one piece, of the next power of two.
+  assert pieces.tasks_per_piece(10 * mib, 100, 8) == 128
+  assert pieces.tasks_per_piece(0, 1, 1) == 1
+  # One task has more for a shard than a piece can hold.
+  assert pieces.tasks_per_piece(1000 * mib, 1, 1) == 1
+
+
+@pytest.mark.parametrize('max_open', [256, 2])
+def test_merged_order(tmp_path, monkeypatch, max_open):
+  monkeypatch.setattr(pieces, '_MAX_OPEN_PIECES', max_open)
+  monkeypatch.setattr(pieces, '_MERGED_ROWS', 4)
+  monkeypatch.setattr(pieces, '_BATCH_BYTES', 100)
+  found = [_record(i) for i in range(60)]
+  paths = [_write(tmp_path / f'{i}', found[i::7]) for i in range(7)]
+  with merge_pieces(paths) as rows:
+    assert list(rows) == sorted(found)
+  with merge_pieces([]) as rows:
+    assert list(rows) == []
+
+
+def test_batches_of_a_piece_are_small(tmp_path, monkeypatch):
+  monkeypatch.setattr(pieces, '_BATCH_BYTES', 1000)
+  path = _write(tmp_path / 'x', [_record(i) for i in range(100)])
+  with pa.ipc.open_stream(path) as batches:
+    sizes = [batch.num_rows for batch in batches]
+  # Some 50 bytes a record, with offsets.
+  assert len(sizes) > 3
+  assert sum(sizes) == 100

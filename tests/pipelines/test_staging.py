@@ -1,0 +1,159 @@
+"""Staging directories: of a job that is alive, was killed, or lost a worker."""
+
+import contextlib
+import fcntl
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+from grouping_jobs import contents, make_job, raw_records, write_lines
+
+from pipelines import output_files
+from pipelines.group_job import run_group_job
+from pipelines.staging import require_shared, stage
+from tff_fedfish.errors import UserError
+
+_ROOT = pathlib.Path(__file__).parents[2]
+
+
+def _names(directory):
+  return sorted(path.name for path in directory.iterdir())
+
+
+def _keep(staging, name, data):
+  """Writes a file that gets a name in the output."""
+  path = f'{staging.path}/{len(staging.files)}'
+  output_files.write_bytes(path, data)
+  staging.files[path] = name
+
+
+def test_stage_becomes_the_output(tmp_path):
+  with stage(str(tmp_path / 'a' / 'out')) as staging:
+    _keep(staging, 'train/x', b'1')
+    output_files.write_bytes(f'{staging.path}/left_over', b'2')
+    assert _names(tmp_path / 'a') == [os.path.basename(staging.path)]
+  assert contents(tmp_path) == {'a/out/train/x': b'1'}
+  assert (tmp_path / 'a' / 'out').stat().st_mode & 0o777 == 0o755
+
+
+def test_existing_directory_is_filled_not_replaced(tmp_path):
+  output = tmp_path / 'out'
+  output.mkdir()
+  before = output.stat().st_ino
+  # What a job leaves that is killed while it fills the directory.
+  for name in ('groups-00007-of-00008.tfrecord', 'train/index.parquet'):
+    write_lines(output / name, [b'old'])
+  assert output_files.require_usable(str(output)) == str(output)
+  with stage(str(output)) as staging:
+    for name in ('manifest.json', 'train/index.parquet'):
+      _keep(staging, name, b'new')
+  assert output.stat().st_ino == before
+  names = {'manifest.json': b'new', 'train/index.parquet': b'new'}
+  assert contents(output) == names
+  assert _names(tmp_path) == ['out']
+
+
+@pytest.mark.parametrize('exists', [True, False])
+def test_output_that_is_filled_meanwhile(tmp_path, exists):
+  output = tmp_path / 'out'
+  if exists:
+    output.mkdir()
+  with pytest.raises(
+    UserError,
+    match=r"must stay empty while it is written, but '.*out' was filled "
+    r'meanwhile, perhaps by another job\. Name another directory\.',
+  ):
+    with stage(str(output)) as staging:
+      _keep(staging, 'manifest.json', b'ours')
+      write_lines(output / 'manifest.json', [b'theirs'])
+  assert contents(tmp_path) == {'out/manifest.json': b'theirs'}
+
+
+def test_failure_leaves_nothing(tmp_path):
+  with pytest.raises(KeyError):
+    with stage(str(tmp_path / 'out')):
+      raise KeyError
+  assert _names(tmp_path) == []
+
+
+def test_living_job_is_left_alone(tmp_path):
+  output = str(tmp_path / 'out')
+  with stage(output) as first:
+    pathlib.Path(first.path, 'x').touch()
+    with stage(f'{output}2') as other:
+      assert other != first
+    with contextlib.suppress(KeyError), stage(output):
+      raise KeyError
+    assert pathlib.Path(first.path, 'x').exists()
+
+
+def test_abandoned_staging_is_removed(tmp_path):
+  abandoned = tmp_path / '.out.grouping-abc'
+  abandoned.mkdir()
+  (abandoned / '.lock').touch()
+  other = tmp_path / '.out2.grouping-abc'
+  other.mkdir()
+  (other / '.lock').touch()
+  with stage(str(tmp_path / 'out')) as staging:
+    _keep(staging, 'x', b'')
+    assert not abandoned.exists()
+  assert _names(tmp_path) == ['.out2.grouping-abc', 'out']
+
+
+def test_kill_in_the_middle(tmp_path):
+  # Large enough that the job is still at it when the signal comes.
+  lines = raw_records(300) * 1000
+  raw = write_lines(tmp_path / 'raw.json', lines)
+  output = tmp_path / 'out'
+  command = ('group', 'c4', '--input', str(raw), '--output', str(output))
+  process = subprocess.Popen(
+    [sys.executable, '-m', 'tff_fedfish', *command],
+    cwd=_ROOT,
+    stdout=subprocess.PIPE,
+    stderr=subprocess.PIPE,
+  )
+  while not (found := list(tmp_path.glob('.out.grouping-*/.lock'))):
+    assert process.poll() is None, process.communicate()
+    time.sleep(0.01)
+  time.sleep(0.5)
+  process.send_signal(signal.SIGKILL)
+  process.communicate(timeout=10)
+  assert process.returncode == -signal.SIGKILL
+  # No manifest, and nothing that looks like an output.
+  assert _names(tmp_path) == [found[0].parent.name, 'raw.json']
+  with open(found[0], 'rb') as lock:
+    # Nobody holds it any more.
+    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+  write_lines(raw, raw_records(30))
+  run_group_job(make_job([raw]), output)
+  assert _names(tmp_path) == ['out', 'raw.json']
+  run_group_job(make_job([raw]), tmp_path / 'again')
+  assert contents(output) == contents(tmp_path / 'again')
+
+
+def test_worker_that_does_not_share_the_disk(tmp_path):
+  with stage(str(tmp_path / 'out')) as staging:
+    with pytest.raises(
+      UserError,
+      match=r'^`--output` must be a directory that all workers see, but the '
+      rf"worker on '{socket.gethostname()}' does not see "
+      r"'.*/\.out\.grouping-\w+'\. Name a directory that is mounted on all ",
+    ):
+      require_shared(staging.path)
+    staging.make_directories(['pieces'])
+    require_shared(staging.path)
+    _keep(staging, 'x', b'')
+
+
+def test_worker_that_outlives_its_job_writes_nothing(tmp_path):
+  with contextlib.suppress(KeyError), stage(str(tmp_path / 'out')) as staging:
+    staging.make_directories(['pieces'])
+    raise KeyError
+  with pytest.raises(FileNotFoundError):
+    output_files.write_bytes(f'{staging.path}/pieces/x', b'')
+  assert _names(tmp_path) == []
