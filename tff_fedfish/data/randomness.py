@@ -48,7 +48,7 @@ def first_words(
 
 
 class _Heads(dict):
-  """By length of a client's id, what `digest` hashes before that id."""
+  """Bytes that `digest` hashes before a client's id, by the id's length."""
 
   def __init__(self, shared: bytes):
     super().__init__()
