@@ -76,7 +76,9 @@ def fingerprint(client_ids: ClientIds, sizes: Iterable[np.ndarray]) -> str:
 def fingerprint_of_index(index: pa.Table) -> str:
   """Returns the `fingerprint` of a whole index, a table of `INDEX_SCHEMA`."""
   is_first = index.column('part').to_numpy() == 0
-  groups = index.column('group_id').filter(pa.array(is_first))
+  groups = index.column('group_id')
+  if not is_first.all():
+    groups = groups.filter(pa.array(is_first))
   first_rows = np.flatnonzero(is_first)
   return fingerprint(
     ClientIds(groups),
