@@ -11,11 +11,11 @@ import numpy as np
 
 from tff_fedfish.config.data_settings import DataConfig
 from tff_fedfish.config.schema import TrainConfig
-from tff_fedfish.data import merged_clients
+from tff_fedfish.data import merged_clients, token_cache
 from tff_fedfish.data import sequences as sequences_lib
 from tff_fedfish.data.client_ids import client_id_to_text
 from tff_fedfish.data.client_sequences import ClientSequences
-from tff_fedfish.data.client_splits import split_clients
+from tff_fedfish.data.client_splits import split_corpus
 from tff_fedfish.data.cohorts import draw_cohort
 from tff_fedfish.data.grouped_corpus import GroupedCorpus
 from tff_fedfish.data.images.partitions import Partition
@@ -278,11 +278,10 @@ def _open_stored(stored):
   corpus, rows = _open_whole(stored)
   if stored.division is None:
     return rows
-  client_ids = split_clients(
-    corpus.client_ids,
+  client_ids = split_corpus(
+    corpus,
     split_seed=stored.division.split_seed,
     held_out_fraction=stored.held_out_fraction,
-    own_held_out=corpus.held_out,
   ).participating
   if stored.merge is not None:
     client_ids = merged_clients.client_ids(stored.merge.num_clients)
@@ -302,12 +301,16 @@ def _open_whole(stored):
     )
     return corpus, corpus
   corpus = GroupedCorpus(data.directory)
+  tokenizer = load_tokenizer(data.vocabulary)
   groups = ClientSequences(
     corpus,
-    load_tokenizer(data.vocabulary),
+    tokenizer,
     sequence_length=data.sequence_length,
     drop_short_block=data.drop_short_block,
     sampling=data.sampling,
+    token_cache=token_cache.open_cache(
+      data.token_cache_bytes, corpus, tokenizer
+    ),
   )
   if stored.merge is None:
     return corpus, groups

@@ -42,9 +42,10 @@ MAY_CHANGE = frozenset(
     # Who is dropped stands in events.csv.
     'engine.client_timeout_seconds',
     'client_states.max_bytes',
-    # They may have moved; their content is compared.
+    # The first two may have moved; their content is compared.
     'data.directory',
     'data.vocabulary',
+    'data.token_cache_bytes',
   }
 )
 """Settings that may differ when a run is resumed."""

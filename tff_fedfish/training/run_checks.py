@@ -135,6 +135,8 @@ def check_run(
       config.method.require_builder(config)
   with problems(), stage('opening the corpus'):
     corpus = run_inputs.open_corpus(config, config.data.directory)
+  if corpus is not None:
+    # Not within a stage: it may show its own progress.
     split = run_inputs.split_corpus(config, corpus)
   if split is not None:
     for require in (
