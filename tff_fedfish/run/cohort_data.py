@@ -23,7 +23,12 @@ from tff_fedfish.data.merged_clients import Merge
 from tff_fedfish.data.sequences import ClientRows, Rows
 from tff_fedfish.data.tokenizers import load_tokenizer
 from tff_fedfish.errors import UserError
-from tff_fedfish.run import private_rounds, row_division, run_inputs
+from tff_fedfish.run import (
+  private_rounds,
+  row_division,
+  run_directory,
+  run_inputs,
+)
 from tff_fedfish.run.candidates import Candidates
 from tff_fedfish.run.kept_inputs import KeptInputs
 from tff_fedfish.run.kept_tensors import KeptTensors
@@ -89,6 +94,17 @@ def rows_for_engine(
     return StoredRows(data=data, **options, **shared)
   data = dataclasses.replace(data, vocabulary=str(vocabulary.resolve()))
   return StoredRows(data=data, merge=run_inputs.merge_of(config), **shared)
+
+
+def paths_of_workers(config: TrainConfig, workdir: pathlib.Path) -> list[str]:
+  """Returns files and directories that workers on other hosts read."""
+  paths = [str(pathlib.Path(config.data.directory).resolve())]
+  if not config.data.holds_images:
+    paths.append(str(workdir / run_directory.VOCABULARY_NAME))
+  if config.kept_slots or config.phases:
+    # Stands for states and features beside it, which change.
+    paths.append(str(workdir / run_directory.CONFIG_NAME))
+  return paths
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
