@@ -14,12 +14,14 @@ NONE_IS_FINE = code=$$?; [[ $$code -eq 5 ]] || exit $$code
 
 # `.venv` is phony because its script finds out by itself, in a few
 # milliseconds, whether something is to be done.
-.PHONY: help .venv demo test test-slow lint bench bench-engine bench-grouping lock \
-  results-archive clean
+.PHONY: help .venv .venv-cluster demo test test-slow test-cluster lint bench \
+  bench-engine bench-grouping lock results-archive clean
 
 help:
 	@echo 'make demo       pretrain, evaluate and report on the shipped corpora'
 	@echo 'make test       the tests; make test-slow: those that take long'
+	@echo 'make test-cluster  jobs and runs on hosts in a box, some of which fail;'
+	@echo '                as root; PARTS=all: also with 2 GB of skewed input'
 	@echo 'make lint       ruff: rules and format'
 	@echo "make bench      the benchmarks; make bench-grouping: grouping's, in full;"
 	@echo '                make bench-engine: what rounds cost, beside its goals'
@@ -39,6 +41,14 @@ test: .venv
 
 test-slow: .venv
 	@TF_NUM_INTRAOP_THREADS=0 $(BIN)/python -m pytest -m slow --timeout 3600 || { $(NONE_IS_FINE); }
+
+# Java 17 is needed for Spark. Nothing is skipped: what cannot run has failed.
+.venv-cluster: .venv
+	@requirements/set_up_cluster.sh
+
+test-cluster: .venv-cluster
+	@CLUSTER_REQUIRED=1 $(BIN)/python -m pytest tests/cluster --durations 0 \
+	  --durations-min 1 --timeout 1800 -m '$(if $(filter all,$(PARTS)),,not skewed)'
 
 lint: .venv
 	@$(BIN)/ruff check .
@@ -68,7 +78,7 @@ lock:
 	@PYTHON='$(PYTHON)' requirements/lock.sh
 
 clean:
-	rm -rf .venv .pytest_cache .ruff_cache .hypothesis build dist *.egg-info
+	rm -rf .venv .venv-cluster .pytest_cache .ruff_cache .hypothesis build dist *.egg-info
 	find . -name .git -prune -o -name runs -prune -o -name __pycache__ -print0 \
 	  | xargs -0 rm -rf
 

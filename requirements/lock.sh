@@ -20,11 +20,15 @@ compile() {
     --python-version 3.11 --python-platform x86_64-manylinux_2_31 \
     --override overrides.txt --generate-hashes --no-header "$@"
 }
-cp ./*.in overrides.txt "$temporary"
+cp ./*.in ./*overrides.txt "$temporary"
 pushd "$temporary" >/dev/null
 compile requirements.in --output-file requirements.lock
 compile requirements-cuda.in --no-annotate --constraint requirements.lock \
   --output-file requirements-cuda.lock
+# shellcheck disable=SC2046
+compile cluster.in --no-annotate --constraint requirements.lock \
+  --override cluster-overrides.txt --output-file cluster.lock \
+  $(awk -F== '/^[^ #]/ { print "--no-emit-package", $1 }' requirements.lock)
 popd >/dev/null
-# Both or none.
-mv "$temporary"/requirements.lock "$temporary"/requirements-cuda.lock .
+# All or none.
+mv "$temporary"/{requirements,requirements-cuda,cluster}.lock .

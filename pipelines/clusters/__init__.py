@@ -1,0 +1,1 @@
+"""Programs that start what Beam's runners need on other hosts."""

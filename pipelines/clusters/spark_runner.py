@@ -1,0 +1,52 @@
+"""A runner for a Spark cluster, of the package beam-pyspark-runner.
+
+    fedfish group ... --runner=pipelines.clusters.spark_runner.SparkRunner \
+        --spark_master=spark://host0:7077
+
+The package's own runner reads up to a hundred elements one after the other;
+this one reads each in a task of its own, so that workers share them.
+"""
+
+import beam_pyspark_runner.overrides
+from apache_beam.options.pipeline_options import PipelineOptions
+from beam_pyspark_runner import pyspark_runner, transform_evaluators
+from pyspark.sql import SparkSession
+
+_MAX_TASKS = 10_000
+
+
+class SparkRunnerOptions(PipelineOptions):
+  """Where the cluster is, and what to ask of it."""
+
+  @classmethod
+  def _add_argparse_args(cls, parser):
+    parser.add_argument(
+      '--spark_master', default='local[*]', help="Spark's master"
+    )
+    parser.add_argument(
+      '--spark_conf',
+      action='append',
+      metavar='KEY=VALUE',
+      help="a property of Spark's, such as spark.executor.memory=4g",
+    )
+
+
+class SparkRunner(pyspark_runner.PySparkRunner):
+  """Runs a job on a Spark cluster, and ends its session."""
+
+  def run_pipeline(self, pipeline, options):
+    """Runs the job to its end."""
+    given = options.view_as(SparkRunnerOptions)
+    builder = SparkSession.builder.master(given.spark_master)
+    for pair in given.spark_conf or []:
+      builder = builder.config(*pair.split('=', 1))
+    evaluators = transform_evaluators.evaluator_mapping
+    evaluators[beam_pyspark_runner.overrides._Create] = _create
+    with builder.getOrCreate():
+      return super().run_pipeline(pipeline, options)
+
+
+def _create(transform, _, context, side_inputs=None):
+  del side_inputs
+  values = transform.transform.values
+  return context.parallelize(values, min(len(values), _MAX_TASKS))

@@ -1,0 +1,111 @@
+"""Clusters that group: a worker pool, Spark, Dask; with a worker on each host.
+
+The driver and the master are on the first host. docs/clusters.md has the same
+commands.
+"""
+
+import pathlib
+import sys
+from collections.abc import Sequence
+
+from cluster import grouping
+from cluster.hosts import Host, Process
+
+_VENV = grouping.ROOT / '.venv-cluster'
+ENVIRONMENT = {
+  'PYTHONPATH': f'{grouping.ENVIRONMENT["PYTHONPATH"]}:{_VENV}',
+  # Or Spark's executors take the first python3 of PATH.
+  'PYSPARK_PYTHON': sys.executable,
+}
+_MEGABYTES = 1800
+
+
+class Engine:
+  """An engine that runs on hosts."""
+
+  def __init__(self, name: str, hosts: Sequence[Host]):
+    """Starts it, and waits until all of it is there.
+
+    Args:
+      name: 'pool', 'spark' or 'dask'.
+      hosts: The driver's host, and those of the workers.
+    """
+    self.name, self.hosts = name, hosts
+    self.flags: tuple[str, ...] = ()
+    """Options of `fedfish group`."""
+    self.workers: list[Process] = []
+    """What was started on each host but the first."""
+    self._driver, *self._others = hosts
+    getattr(self, f'_start_{name}')()
+
+  def group(
+    self, kind: str, pattern: str, output: pathlib.Path, *flags: str
+  ) -> Process:
+    """Starts a job."""
+    command = grouping.command(kind, pattern, output, *self.flags, *flags)
+    return self._start(self._driver, f'{self.name}_job', *command)
+
+  def busy(self, host: Host) -> list[int]:
+    """Returns the ids of the processes that do a job's work on a host."""
+    text = {
+      'pool': '--work_for',
+      'spark': 'CoarseGrainedExecutorBackend',
+      'dask': 'multiprocessing',
+    }
+    return [process.pid for process in host.processes(text[self.name])]
+
+  def _start_pool(self):
+    self.flags = (
+      *('--runner=PortableRunner', '--job_endpoint=embed'),
+      '--environment_type=EXTERNAL',
+      f'--environment_config={self._others[0].name}:50000',
+    )
+    for host in self._others[:1]:
+      pool = self._python(host, 'pipelines.clusters.worker_pool')
+      self.workers.append(pool)
+      pool.wait_for('Worker pool at port 50000', 60)
+
+  def _start_spark(self):
+    master = f'spark://{self._driver.name}:7077'
+    self.flags = (
+      '--runner=pipelines.clusters.spark_runner.SparkRunner',
+      f'--spark_master={master}',
+    )
+    module = 'pipelines.clusters.spark_host'
+    arguments = ('--host', self._driver.name)
+    process = self._python(self._driver, module, 'master', *arguments)
+    process.wait_for('Starting Spark master at', 60)
+    for host in self._others:
+      arguments = ('--host', host.name, '--master', master)
+      arguments += ('--memory', f'{_MEGABYTES}m')
+      self.workers.append(self._python(host, module, 'worker', *arguments))
+    for worker in self.workers:
+      worker.wait_for('Successfully registered with master', 60)
+
+  def _start_dask(self):
+    address = f'{self._driver.name}:8786'
+    self.flags = (
+      '--runner=apache_beam.runners.dask.dask_runner.DaskRunner',
+      f'--dask_client_address={address}',
+      # A task for each element.
+      '--dask_partition_size=1',
+    )
+    module = 'distributed.cli.dask_scheduler'
+    arguments = ('--host', self._driver.name, '--port', '8786')
+    process = self._python(self._driver, module, *arguments, '--no-dashboard')
+    process.wait_for('Scheduler at:', 60)
+    for host in self._others:
+      arguments = (address, '--host', host.name, '--no-dashboard')
+      arguments += ('--nworkers', '1', '--nthreads', '1')
+      arguments += ('--memory-limit', f'{_MEGABYTES}MB')
+      module = 'distributed.cli.dask_worker'
+      self.workers.append(self._python(host, module, *arguments))
+    for worker in self.workers:
+      worker.wait_for('Registered to:', 60)
+
+  def _python(self, host, module, *arguments):
+    name = module.rpartition('.')[2]
+    return self._start(host, name, sys.executable, '-m', module, *arguments)
+
+  def _start(self, host, log, *command):
+    return host.start(command, log, cwd=grouping.ROOT, env=ENVIRONMENT)

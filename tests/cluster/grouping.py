@@ -1,0 +1,134 @@
+"""Corpora of several kinds, and `fedfish group` as a command."""
+
+import gzip
+import hashlib
+import json
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+
+from cluster.hosts import Process, wait_until
+
+ROOT = pathlib.Path(__file__).parents[2]
+DEBIAN = ROOT / 'tff_fedfish' / 'corpora' / 'debian_descriptions'
+NUM_RECORDS = 26_569
+ENVIRONMENT = {'PYTHONPATH': f'{ROOT}:{ROOT / "tests"}'}
+KINDS = {
+  'small': ('c4',),
+  'split': (
+    'c4',
+    '--split_by=client',
+    '--held_out_fraction=0.2',
+    '--validation_fraction=0.1',
+  ),
+  'optional': ('c4', '--key=host'),
+}
+"""Arguments of `fedfish group` for each kind of corpus."""
+FIRST_WRITTEN = {
+  'small': 'd09f0f1da566067efbac16b1b5cd4734684931cc6807d4786bceeac8ad021149',
+  'split': '72f871d67777449bc3de582f476d953b211507059fbf830aa083e821d7bc2d3f',
+  'optional': (
+    '15751dc0ced8de5ff2bb79bdb79bd53ed287de70582b849292dc96f7bcf96761'
+  ),
+  'big': '7ec5748b1646419181ca92a4644c4780dd96b45cf0fea38e2f76f0ecb3872b75',
+}
+"""`digest_of_all` of what commit 9132657 wrote for each kind of corpus."""
+
+
+def raw_files(kind: str, directory: pathlib.Path) -> str:
+  """Returns a pattern of the raw files of a corpus; makes them if it must.
+
+  Args:
+    kind: 'small', 'split', 'optional', or 'big': the small one twelve times.
+    directory: Where to make them.
+  """
+  shipped = sorted(DEBIAN.glob('c4-train.*'))
+  if kind in ('small', 'split'):
+    return str(DEBIAN / 'c4-train.*')
+  directory.mkdir(parents=True, exist_ok=True)
+  if kind == 'big':
+    for copy in range(12):
+      for path in shipped:
+        shutil.copy(path, directory / f'{copy:02d}-{path.name}')
+  elif kind == 'optional':
+    # Two of the files' records have authors, some of them.
+    for number, path in enumerate(shipped):
+      lines = gzip.decompress(path.read_bytes()).splitlines()[:1500]
+      records = list(map(json.loads, lines))
+      if number % 2:
+        for i, record in enumerate(records[::3]):
+          record['author'] = f'author {i % 5}'
+      text = '\n'.join(map(json.dumps, records))
+      (directory / f'{number}.json').write_text(text)
+  return str(directory / '*')
+
+
+def command(
+  kind: str, pattern: str, output: pathlib.Path, *flags: str
+) -> list[str]:
+  """Returns the command that groups a corpus of a kind."""
+  arguments = KINDS.get(kind, KINDS['small'])
+  return [
+    *(sys.executable, '-m', 'tff_fedfish', 'group', *arguments),
+    *('--input', pattern, '--output', str(output), *flags),
+  ]
+
+
+def group_here(kind: str, pattern: str, output: pathlib.Path) -> None:
+  """Groups a corpus in one process of this machine."""
+  done = subprocess.run(
+    command(kind, pattern, output),
+    cwd=ROOT,
+    capture_output=True,
+    text=True,
+    timeout=600,
+  )
+  assert done.returncode == 0, done.stderr
+
+
+def digests(directory: pathlib.Path) -> dict[str, str]:
+  """Returns SHA-256 by relative path of all files below a directory."""
+  return {
+    str(path.relative_to(directory)): hashlib.sha256(
+      path.read_bytes()
+    ).hexdigest()
+    for path in sorted(directory.rglob('*'))
+    if path.is_file()
+  }
+
+
+def digest_of_all(found: Mapping[str, str]) -> str:
+  """Returns one SHA-256 for those of all files but the manifests."""
+  lines = [
+    f'{digest}  {name}\n'
+    for name, digest in sorted(found.items())
+    if not name.endswith('manifest.json')
+  ]
+  return hashlib.sha256(''.join(lines).encode()).hexdigest()
+
+
+def error_line(process: Process) -> str:
+  """Returns the only line of ours that a job has printed about its failure."""
+  lines = process.text().splitlines()
+  (found,) = [line for line in lines if re.match('fedfish: (error|fail)', line)]
+  return found
+
+
+def names(directory: pathlib.Path) -> Sequence[str]:
+  """Returns the names in a directory, hidden ones included."""
+  return sorted(path.name for path in directory.iterdir())
+
+
+def wait_for_file(output: pathlib.Path, directory: str, timeout: float = 60):
+  """Waits until a job's workers have left a file in its staging directory.
+
+  Args:
+    output: The job's output.
+    directory: 'tasks', 'pieces' or 'shards'.
+    timeout: Seconds to wait.
+  """
+  pattern = f'.{output.name}.grouping-*/{directory}/[0-9]*'
+  wait_until(lambda: any(output.parent.glob(pattern)), timeout, pattern)
