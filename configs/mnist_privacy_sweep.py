@@ -2,8 +2,8 @@
 
 For `fedfish sweep`: the clients of mnist_personal_sweep, gradients of single
 images clipped to 1, batches drawn by Poisson sampling, 10 rounds; two
-seeds. Noise tells at a rate of 0.1, not at 0.01. 6 runs of some ten minutes on
-two CPU cores.
+seeds. The rate of 0.1 makes the noise ten times that of 0.01. 6 runs of some
+ten minutes on two CPU cores.
 
 The directory holds MNIST's four files, as their owners publish them.
 """

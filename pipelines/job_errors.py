@@ -7,8 +7,10 @@ import errno
 import re
 import urllib.error
 
+import grpc
 from apache_beam.options.pipeline_options import (
   PipelineOptions,
+  PortableOptions,
   StandardOptions,
 )
 
@@ -51,15 +53,7 @@ def raise_understood(
       'what is left is no corpus. Check that the store can be reached, then '
       'run it again: that removes it.'
     ) from error
-  if 'job server jar' in str(error) or _find(error, urllib.error.URLError):
-    runner = options.view_as(StandardOptions).runner
-    flag = 'spark' if 'Spark' in runner else 'flink'
-    raise UserError(
-      f"`--runner={runner}` needs Beam's job server, a Java program that could "
-      f'not be fetched from here. Name its jar with `--{flag}_job_server_jar`, '
-      'or start it elsewhere and name it with `--runner=PortableRunner '
-      '--job_endpoint=HOST:PORT`.'
-    ) from error
+  _raise_of_job_server(error, options)
   if 'Channel closed prematurely' in str(error):
     raise ChildProcessError(
       f'a worker process of the grouping into {output!r} ended before '
@@ -76,6 +70,28 @@ def raise_understood(
     raise UserError(
       f'{stopped}; nothing was kept. Check the input files, then run it again.'
     ) from error
+
+
+def _raise_of_job_server(error: Exception, options: PipelineOptions) -> None:
+  """Raises if Beam's job server is missing: in Java, or at its endpoint."""
+  runner = options.view_as(StandardOptions).runner
+  if _find(error, grpc.FutureTimeoutError):
+    endpoint = options.view_as(PortableOptions).job_endpoint
+    raise UserError(
+      f'`--job_endpoint` must be where a job server of Beam answers, but there '
+      f'is none at {endpoint!r}. Start it, or name the host and the port where '
+      'it runs.'
+    ) from error
+  missing = ('Unable to fetch remote job server jar', 'Unable to parse jar URL')
+  found = _find(error, urllib.error.URLError)
+  if not found and not any(text in str(error) for text in missing):
+    return
+  flag = 'spark' if 'Spark' in runner else 'flink'
+  raise UserError(
+    f"`--runner={runner}` needs the jar of Beam's job server, which was not "
+    f'found. Name it with `--{flag}_job_server_jar`, or start the server '
+    'elsewhere, with `--runner=PortableRunner --job_endpoint=HOST:PORT` here.'
+  ) from error
 
 
 def _find_message(

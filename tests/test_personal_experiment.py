@@ -49,20 +49,22 @@ def test_methods_on_own_test_rows():
       accuracy = 100 * float(row['accuracy'])
       line = f'| {title} | {float(row["loss"]):.4f} | {accuracy:.1f} |'
       assert line in page
-  assert [*found] == [('privacy', 'fed_fomo')]
-  assert len(found['privacy', 'fed_fomo']) == 3
+  assert {key: len(rows) for key, rows in found.items()} == {
+    ('privacy_0.01', 'fed_fomo'): 3,
+    ('privacy_0.1', 'fed_fomo'): 6,
+  }
 
 
 def test_noise():
   page = (_PAGES / 'personal.md').read_text(encoding='utf-8')
   for row in _rows():
-    if row['sweep'] == 'privacy':
+    sweep, _, rate = row['sweep'].partition('_')
+    if sweep == 'privacy':
       epsilon = '-'
       if row['epsilon_mean']:
         epsilon = f'{float(row["epsilon_mean"]):.2f}'
       line = (
-        f'| {float(row["noise_multiplier"]):g} | '
-        f'{100 * float(row["accuracy"]):.1f} | {float(row["loss"]):.3f} | '
-        f'{epsilon} |'
+        f'| {rate} | {float(row["noise_multiplier"]):g} | {row["seed"]} | '
+        f'{100 * float(row["accuracy"]):.2f} | {row["loss"]} | {epsilon} |'
       )
       assert line in page

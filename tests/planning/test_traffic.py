@@ -19,6 +19,7 @@ def test_in_process_by_hand():
     num_broadcasts=0,
     round_broadcast_bytes=0,
     round_partial_sum_bytes=0,
+    largest_message_bytes=0,
   )
 
 
@@ -74,3 +75,11 @@ def test_between_processes_by_hand(settings, num_broadcasts, num_partial_sums):
   assert found.num_partial_sums == num_partial_sums
   # FedFish's two sums.
   assert found.round_partial_sum_bytes == num_partial_sums * 2 * 720
+  assert found.largest_message_bytes == 2 * 720
+
+
+def test_checkpoint_by_hand():
+  config = planned_configs.by_hand()
+  # Weights and Adam's two moments.
+  found = plan.plan_round(config, timing=False)
+  assert found.checkpoint_bytes == 3 * 720

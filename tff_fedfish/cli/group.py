@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from tff_fedfish.errors import UserError
 
 if TYPE_CHECKING:
+  from pipelines.job import GroupJob
   from pipelines.source import Fields
 
 SUMMARY = 'group a raw corpus by web host, domain, author or any field'
@@ -153,37 +154,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
   """Groups the corpus and prints what came in, what came out, and what not."""
   from pipelines import output_files
-  from pipelines.job import GroupJob
-  from pipelines.source import load_source
-  from pipelines.splits import SplitRule, split_names
   from tff_fedfish.cli import beam_job
   from tff_fedfish.cli.inspect import print_counts
   from tff_fedfish.printing import count
 
-  _check_ranges(arguments)
-  fields = _fields(arguments)
-  name = None if fields is None else _name(arguments)
-  source = load_source(arguments.corpus, fields)
-  split, num_shards = None, arguments.num_shards
-  split_options = _split_options(arguments)
-  if arguments.split_by is not None:
-    split = SplitRule(kind=arguments.split_by, **split_options)
-    num_shards *= len(split_names(split, source))
   with beam_job.quiet_beam(arguments.extra):
     flags = beam_job.read_beam_flags(arguments)
+    job = build_job(arguments)
     output = output_files.require_usable(arguments.output)
-
-    from pipelines.input_files import find_input_files
-
-    job = GroupJob(
-      source_name=arguments.corpus,
-      paths=tuple(find_input_files(arguments.input)),
-      key=arguments.key or source.default_key,
-      split=split,
-      fields=fields,
-      name=name,
-      **{option: getattr(arguments, option) for option in _JOB_OPTIONS},
-    )
 
     from pipelines.group_job import run_group_job
 
@@ -194,10 +172,11 @@ def run(arguments: argparse.Namespace) -> int:
         output_files.remove(staging)
 
     with beam_job.interruptible(clean_up):
-      if fields is not None:
+      if job.fields is not None:
         from pipelines.json_lines import require_fields
 
-        require_fields(fields, job.paths, job.max_document_bytes)
+        require_fields(job.fields, job.paths, job.max_document_bytes)
+      num_shards = job.num_all_shards()
       title = (
         f'Grouping {count(len(job.paths), "file")} by {job.key} into '
         f'{count(num_shards, "shard")}'
@@ -215,6 +194,37 @@ def run(arguments: argparse.Namespace) -> int:
       directory = f'{directory.rstrip("/")}/{manifest.split.name}'
     print_counts(directory, manifest)
   return 0
+
+
+def build_job(arguments: argparse.Namespace) -> 'GroupJob':
+  """Returns the job that the arguments of `fedfish group` describe.
+
+  Raises:
+    UserError: If they do not go together, or a file is not there.
+  """
+  from pipelines.input_files import find_input_files
+  from pipelines.job import GroupJob
+  from pipelines.source import load_source
+  from pipelines.splits import SplitRule, split_names
+
+  _check_ranges(arguments)
+  fields = _fields(arguments)
+  name = None if fields is None else _name(arguments)
+  source = load_source(arguments.corpus, fields)
+  split, split_options = None, _split_options(arguments)
+  if arguments.split_by is not None:
+    split = SplitRule(kind=arguments.split_by, **split_options)
+    # Raises if the source has no such split.
+    split_names(split, source)
+  return GroupJob(
+    source_name=arguments.corpus,
+    paths=tuple(find_input_files(arguments.input)),
+    key=arguments.key or source.default_key,
+    split=split,
+    fields=fields,
+    name=name,
+    **{option: getattr(arguments, option) for option in _JOB_OPTIONS},
+  )
 
 
 def _check_ranges(arguments: argparse.Namespace) -> None:

@@ -1,6 +1,7 @@
 """Cost of a run, computed before it is started."""
 
 import dataclasses
+import math
 import typing
 from typing import Annotated, Any
 
@@ -22,7 +23,7 @@ if typing.TYPE_CHECKING:
 class Traffic:
   """Bytes sent, without scalars; labels are those of the printed table.
 
-  Clients and server would send the first four in a deployment. The last two
+  Clients and server would send the first four in a deployment. The last three
   cross process borders here, where workers simulate clients: the weights once
   per machine, and one sum per part of a cohort back.
   """
@@ -41,6 +42,9 @@ class Traffic:
   ]
   round_partial_sum_bytes: Annotated[
     int, 'from workers, a round ({num_partial_sums} partial sums)'
+  ]
+  largest_message_bytes: Annotated[
+    int, 'largest message: the weights, or a partial sum'
   ]
 
 
@@ -82,6 +86,8 @@ class RoundPlan:
   memory: tuple[memory.ProcessMemory, ...]
   """Memory by kind of process: one in process, driver and worker with Ray."""
   traffic: Traffic
+  checkpoint_bytes: int
+  """A checkpoint's weights and optimizer state on the disk."""
   time: 'RoundTime | None'
   """None if nothing was timed."""
   counting: RowCounting | None = None
@@ -139,6 +145,9 @@ def plan_round(config: TrainConfig, *, timing: bool = True) -> RoundPlan:
     flops=flops.of_round(config),
     memory=memory.of_config(config),
     traffic=traffic(config),
+    checkpoint_bytes=communication.BYTES_PER_WEIGHT
+    * num_parameters(shape)
+    * (1 + config.server.step_cost().num_state_tensors),
     time=time,
     counting=row_counting(config),
     client_states=states_on_disk(config),
@@ -165,14 +174,16 @@ def traffic(config: TrainConfig) -> Traffic:
   engine, num_parts = config.engine, config.num_partial_sums
   crosses = engine.kind == 'ray'
   num_machines = 1 if engine.ray_address == 'local' else engine.num_workers
-  num_sums = num_parts * config.method.cost(config).models_summed
+  models_summed = config.method.cost(config).models_summed
   num_sent = config.method.traffic(config).downlink
   return Traffic(
     **sent,
     num_partial_sums=num_parts,
     num_broadcasts=crosses * num_machines,
     round_broadcast_bytes=int(crosses * num_machines * num_sent * model_bytes),
-    round_partial_sum_bytes=crosses * num_sums * model_bytes,
+    round_partial_sum_bytes=crosses * num_parts * models_summed * model_bytes,
+    largest_message_bytes=crosses
+    * math.ceil(max(num_sent, models_summed) * model_bytes),
   )
 
 

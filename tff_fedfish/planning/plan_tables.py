@@ -2,9 +2,13 @@
 
 import dataclasses
 import itertools
+from typing import TYPE_CHECKING
 
 from tff_fedfish import printing
 from tff_fedfish.planning.plan import RoundPlan
+
+if TYPE_CHECKING:
+  from pipelines.plan_grouping import GroupingPlan
 
 
 def print_plan(plan: RoundPlan) -> None:
@@ -29,10 +33,12 @@ def print_plan(plan: RoundPlan) -> None:
     print(line)
   if plan.client_states is not None:
     print(f'Client states on disk: {plan.client_states}.')
+  size = printing.format_bytes(plan.checkpoint_bytes)
+  print(f'Checkpoints on disk: {size} each.')
   for process in plan.memory:
     _print_memory(process)
   rows = _rows(plan, plan.traffic, printing.format_bytes, '{:,} bytes')
-  # The last two are of worker processes.
+  # The last three are of worker processes.
   _print_rows(
     'Communication', rows if plan.traffic.num_broadcasts else rows[:4]
   )
@@ -51,6 +57,30 @@ def print_plan(plan: RoundPlan) -> None:
     'Without compiling, reading data, evaluations and checkpoints. A round: '
     f'{total / seconds / 1e9:,.1f} GFLOP/s, '
     f'{plan.tokens_per_round / seconds:,.0f} tokens/s.'
+  )
+
+
+def print_grouping_plan(plan: 'GroupingPlan') -> None:
+  """Prints the plan of a grouping job to standard output."""
+  rows = []
+  for field in dataclasses.fields(plan):
+    if labels := getattr(field.type, '__metadata__', ()):
+      value = getattr(plan, field.name)
+      is_bytes = field.name.endswith('bytes')
+      cells = (
+        (printing.format_bytes(value), f'{value:,} bytes')
+        if is_bytes
+        else (printing.format_seconds(value), f'{value:.4g} s')
+      )
+      rows.append([labels[0].format(**vars(plan)), *cells])
+  _print_rows(
+    f'Grouping {printing.count(plan.num_records, "record")} from '
+    f'{printing.count(plan.num_tasks, "part")} of the input, about',
+    rows,
+  )
+  print(
+    'Seconds of a processor like this one, without what a runner, its network '
+    'and remote files take.'
   )
 
 

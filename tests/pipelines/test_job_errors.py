@@ -1,0 +1,59 @@
+"""Failures of a runner, each as the one line that a user needs."""
+
+import urllib.error
+
+import pytest
+from apache_beam.options.pipeline_options import PipelineOptions
+from grouping_jobs import make_job, raw_records, write_lines
+
+from pipelines.group_job import run_group_job
+from pipelines.job_errors import raise_understood
+from tff_fedfish.errors import UserError
+
+_NO_JAR = (
+  r"^`--runner={0}Runner` needs the jar of Beam's job server, which was not "
+  r'found\. Name it with `--{1}_job_server_jar`, or start the server '
+  r'elsewhere, with `--runner=PortableRunner --job_endpoint=HOST:PORT` here\.$'
+)
+
+
+def test_jar_that_is_not_there(tmp_path):
+  raw = write_lines(tmp_path / 'raw.json', raw_records(3))
+  flags = (
+    '--runner=FlinkRunner',
+    '--flink_master=localhost:8081',
+    f'--flink_job_server_jar={tmp_path}/none.jar',
+  )
+  with pytest.raises(UserError, match=_NO_JAR.format('Flink', 'flink')):
+    run_group_job(make_job([raw]), tmp_path / 'out', flags)
+  assert [path.name for path in tmp_path.iterdir()] == ['raw.json']
+
+
+def test_jar_that_cannot_be_fetched():
+  options = PipelineOptions(['--runner=SparkRunner'])
+  # As Beam raises it where no network is.
+  error = RuntimeError('Unable to fetch remote job server jar at https://...')
+  error.__context__ = urllib.error.URLError('Name or service not known')
+  with pytest.raises(UserError, match=_NO_JAR.format('Spark', 'spark')):
+    raise_understood(error, 'out', options)
+
+
+def test_job_server_that_does_not_answer(tmp_path):
+  raw = write_lines(tmp_path / 'raw.json', raw_records(3))
+  flags = (
+    '--runner=PortableRunner',
+    '--job_endpoint=localhost:1',
+    '--job_server_timeout=1',
+  )
+  with pytest.raises(
+    UserError,
+    match=r'^`--job_endpoint` must be where a job server of Beam answers, but '
+    r"there is none at 'localhost:1'\. Start it, or name the host and the port "
+    r'where it runs\.$',
+  ):
+    run_group_job(make_job([raw]), tmp_path / 'out', flags)
+
+
+def test_unknown_errors_are_left_alone():
+  options = PipelineOptions(['--runner=DirectRunner'])
+  assert raise_understood(KeyError('x'), 'out', options) is None
