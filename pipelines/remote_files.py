@@ -14,11 +14,19 @@ if TYPE_CHECKING:
 NUM_REQUESTS = 32
 """Requests that are made at a time."""
 
-# A module that each needs, and what brings it.
+_INSTALL = 'Install them by `.venv/bin/python -m pip install {}`'
+# A module that each needs, and how one comes by it.
 _PACKAGES = {
-  's3': ('boto3', '--no-deps --require-hashes -r requirements/s3.lock'),
-  'hdfs': ('hdfs', "'hdfs<3'"),
-  'gs': ('apitools', "'apache-beam[gcp]==2.77.0'"),
+  's3': (
+    'boto3',
+    _INSTALL.format('--no-deps --require-hashes -r requirements/s3.lock'),
+  ),
+  'hdfs': ('hdfs', _INSTALL.format("'hdfs<3'")),
+  'gs': (
+    'apitools',
+    'They do not fit beside those of requirements.lock: make an environment as '
+    'docs/clusters.md says',
+  ),
 }
 
 
@@ -43,15 +51,14 @@ def require_packages(path: str, option: str) -> None:
   """Checks that this machine has what reaches the file system of a path.
 
   Raises:
-    UserError: If not; names the option, and the command that installs it.
+    UserError: If not; names the option, and what to do.
   """
   scheme = path.partition('://')[0]
-  module, packages = _PACKAGES.get(scheme, ('apache_beam', ''))
+  module, remedy = _PACKAGES.get(scheme, ('apache_beam', ''))
   if importlib.util.find_spec(module) is None:
     raise UserError(
       f'`{option}` is on {scheme}://, which needs packages that '
-      f'{socket.gethostname()!r} lacks. Install them by `.venv/bin/python -m '
-      f'pip install {packages}`, or name a local directory.'
+      f'{socket.gethostname()!r} lacks. {remedy}, or name a local directory.'
     )
 
 

@@ -140,6 +140,15 @@ def test_cuda_lock_adds_only_cuda_wheels():
   )
 
 
+def test_s3_lock_fits_beside_the_others():
+  pins, added = _pins('requirements.lock'), _pins('s3.lock')
+  assert {'boto3', 'botocore'} <= added.keys()
+  assert not added.keys() & pins.keys()
+  assert all(hashes for _, hashes in added.values())
+  # The tests use what users install.
+  assert added.items() <= _pins('cluster.lock').items()
+
+
 def test_set_up_files_name_no_index():
   for path in (
     *_REQUIREMENTS.iterdir(),
