@@ -113,7 +113,8 @@ def _import_problem(importer: str, imported: _Import) -> str:
 
 
 def _reads_arguments(importer: str) -> bool:
-  return _is_in(importer, 'tff_fedfish.cli', 'tff_fedfish.__main__')
+  programs = ('tff_fedfish.__main__', 'pipelines.clusters.spark_host')
+  return _is_in(importer, 'tff_fedfish.cli', *programs)
 
 
 def _answers_at_once(importer: str) -> bool:

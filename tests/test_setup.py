@@ -149,6 +149,17 @@ def test_s3_lock_fits_beside_the_others():
   assert added.items() <= _pins('cluster.lock').items()
 
 
+def test_cluster_lock_adds_to_the_others():
+  pins, added = _pins('requirements.lock'), _pins('cluster.lock')
+  assert not set(pins) & set(added)
+  assert not [package for package, (_, hashes) in added.items() if not hashes]
+  for line in _declared_requirements('cluster.in'):
+    package, _, version = line.partition('==')
+    (package,) = _names([package])
+    assert package in added
+    assert not version or added[package][0] == version
+
+
 def test_set_up_files_name_no_index():
   for path in (
     *_REQUIREMENTS.iterdir(),

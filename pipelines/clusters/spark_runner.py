@@ -13,10 +13,23 @@ from beam_pyspark_runner import pyspark_runner, transform_evaluators
 from pyspark.sql import SparkSession
 
 _MAX_TASKS = 10_000
+# A host with a full disk fails fast, and would be given every retry. So a task
+# that has failed there twice, of the four times that it may fail, goes to
+# another; but no host is left out for all tasks, as Spark then loses minutes
+# with replacing its executors if they all fail.
+_EXCLUDE = 'spark.excludeOnFailure'
+_DEFAULTS = (
+  f'{_EXCLUDE}.enabled=true',
+  f'{_EXCLUDE}.task.maxTaskAttemptsPerExecutor=2',
+  f'{_EXCLUDE}.stage.maxFailedTasksPerExecutor=1000000',
+  f'{_EXCLUDE}.application.maxFailedTasksPerExecutor=1000000',
+  'spark.ui.enabled=false',
+  'spark.ui.showConsoleProgress=false',
+)
 
 
 class SparkRunnerOptions(PipelineOptions):
-  """Where the cluster is, and what to ask of it."""
+  """Names the cluster, and what is asked of it."""
 
   @classmethod
   def _add_argparse_args(cls, parser):
@@ -38,7 +51,7 @@ class SparkRunner(pyspark_runner.PySparkRunner):
     """Runs the job to its end."""
     given = options.view_as(SparkRunnerOptions)
     builder = SparkSession.builder.master(given.spark_master)
-    for pair in given.spark_conf or []:
+    for pair in [*_DEFAULTS, *(given.spark_conf or [])]:
       builder = builder.config(*pair.split('=', 1))
     evaluators = transform_evaluators.evaluator_mapping
     evaluators[beam_pyspark_runner.overrides._Create] = _create

@@ -15,6 +15,7 @@ SGD, server Adam, synthetic tokens, 2 threads. Parts:
   input            sequences/s from a grouped corpus, beside training
   flops            local steps of small beside the products of this machine
   flops_large      the same of 350m
+  batched          steps of several small clients as one step
   memory           resident memory from round to round
   memory_large     peak memory of a round of FedFish with 350m, beside its plan
   plan             time and memory of small beside what `fedfish plan` says
@@ -34,6 +35,7 @@ import sys
 import tempfile
 
 from benchmarks import (
+  engine_batched,
   engine_corpus,
   engine_cost,
   engine_figures,
@@ -54,6 +56,7 @@ PARTS = {
   'input': engine_corpus.input_pipeline,
   'flops': engine_flops.flops,
   'flops_large': engine_flops.flops_large,
+  'batched': engine_batched.batched,
   'memory': engine_cost.memory,
   'memory_large': engine_plan.memory_large,
   'plan': engine_plan.plan,

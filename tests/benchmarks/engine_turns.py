@@ -17,6 +17,7 @@ KINDS = {
   'rounds': ('benchmarks.engine_rounds', 'Rounds'),
   'local_steps': ('benchmarks.engine_steps', 'LocalSteps'),
   'products': ('benchmarks.engine_steps', 'Products'),
+  'client_steps': ('benchmarks.engine_batched', 'ClientSteps'),
   'build': ('benchmarks.engine_build', 'Build'),
   'first_calls': ('benchmarks.engine_build', 'FirstCalls'),
   'plan': ('benchmarks.engine_plan', 'Plan'),

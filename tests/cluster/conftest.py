@@ -44,7 +44,8 @@ def expected(raw, tmp_path_factory):
     output = tmp_path_factory.mktemp('expected') / 'out'
     grouping.group_here(kind, raw(kind), output)
     found = grouping.digests(output)
-    assert grouping.digest_of_all(found) == grouping.FIRST_WRITTEN[kind]
+    if kind in grouping.FIRST_WRITTEN:
+      assert grouping.digest_of_all(found) == grouping.FIRST_WRITTEN[kind]
     shutil.rmtree(output)
     return found
 

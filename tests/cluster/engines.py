@@ -4,6 +4,7 @@ The driver and the master are on the first host. docs/clusters.md has the same
 commands.
 """
 
+import os
 import pathlib
 import sys
 from collections.abc import Sequence
@@ -16,6 +17,8 @@ ENVIRONMENT = {
   'PYTHONPATH': f'{grouping.ENVIRONMENT["PYTHONPATH"]}:{_VENV}',
   # Or Spark's executors take the first python3 of PATH.
   'PYSPARK_PYTHON': sys.executable,
+  # Beam's worker pools, too.
+  'PATH': f'{pathlib.Path(sys.executable).parent}:{os.environ["PATH"]}',
 }
 _MEGABYTES = 1800
 
@@ -23,19 +26,21 @@ _MEGABYTES = 1800
 class Engine:
   """An engine that runs on hosts."""
 
-  def __init__(self, name: str, hosts: Sequence[Host]):
+  def __init__(self, name: str, hosts: Sequence[Host], *, num_pool: int = 1):
     """Starts it, and waits until all of it is there.
 
     Args:
       name: 'pool', 'spark' or 'dask'.
       hosts: The driver's host, and those of the workers.
+      num_pool: Workers in each worker pool.
     """
     self.name, self.hosts = name, hosts
     self.flags: tuple[str, ...] = ()
     """Options of `fedfish group`."""
     self.workers: list[Process] = []
-    """What was started on each host but the first."""
+    """The process that was started on each host but the first."""
     self._driver, *self._others = hosts
+    self._num_pool = num_pool
     getattr(self, f'_start_{name}')()
 
   def group(
@@ -48,22 +53,23 @@ class Engine:
   def busy(self, host: Host) -> list[int]:
     """Returns the ids of the processes that do a job's work on a host."""
     text = {
-      'pool': '--work_for',
+      'pool': 'SdkHarness',
       'spark': 'CoarseGrainedExecutorBackend',
       'dask': 'multiprocessing',
     }
     return [process.pid for process in host.processes(text[self.name])]
 
   def _start_pool(self):
+    pools = [f'{host.name}:50000' for host in self._others] * self._num_pool
     self.flags = (
-      *('--runner=PortableRunner', '--job_endpoint=embed'),
-      '--environment_type=EXTERNAL',
-      f'--environment_config={self._others[0].name}:50000',
+      '--runner=pipelines.clusters.pool_runner.PoolRunner',
+      f'--worker_pools={",".join(pools)}',
     )
-    for host in self._others[:1]:
-      pool = self._python(host, 'pipelines.clusters.worker_pool')
-      self.workers.append(pool)
-      pool.wait_for('Worker pool at port 50000', 60)
+    module = 'apache_beam.runners.worker.worker_pool_main'
+    for host in self._others:
+      self.workers.append(self._python(host, module, '--service_port=50000'))
+    for pool in self.workers:
+      pool.wait_for('Started worker pool servicer at port', 60)
 
   def _start_spark(self):
     master = f'spark://{self._driver.name}:7077'
@@ -72,11 +78,11 @@ class Engine:
       f'--spark_master={master}',
     )
     module = 'pipelines.clusters.spark_host'
-    arguments = ('--host', self._driver.name)
+    arguments = ('--host', self._driver.name, '--port', '7077')
     process = self._python(self._driver, module, 'master', *arguments)
     process.wait_for('Starting Spark master at', 60)
     for host in self._others:
-      arguments = ('--host', host.name, '--master', master)
+      arguments = (master, '--host', host.name, '--cores', '1')
       arguments += ('--memory', f'{_MEGABYTES}m')
       self.workers.append(self._python(host, module, 'worker', *arguments))
     for worker in self.workers:

@@ -4,6 +4,7 @@ import gzip
 import hashlib
 import json
 import pathlib
+import random
 import re
 import shutil
 import subprocess
@@ -24,7 +25,8 @@ KINDS = {
     '--held_out_fraction=0.2',
     '--validation_fraction=0.1',
   ),
-  'optional': ('c4', '--key=host'),
+  'optional': ('c4',),
+  'skewed': ('c4', '--num_shards=16'),
 }
 """Arguments of `fedfish group` for each kind of corpus."""
 FIRST_WRITTEN = {
@@ -42,7 +44,9 @@ def raw_files(kind: str, directory: pathlib.Path) -> str:
   """Returns a pattern of the raw files of a corpus; makes them if it must.
 
   Args:
-    kind: 'small', 'split', 'optional', or 'big': the small one twelve times.
+    kind: 'small', 'split'; 'optional', of whose records some have an author;
+      'big', the small one twelve times; or 'skewed', 2 GB of text of which one
+      host has 40 %.
     directory: Where to make them.
   """
   shipped = sorted(DEBIAN.glob('c4-train.*'))
@@ -63,7 +67,26 @@ def raw_files(kind: str, directory: pathlib.Path) -> str:
           record['author'] = f'author {i % 5}'
       text = '\n'.join(map(json.dumps, records))
       (directory / f'{number}.json').write_text(text)
+  elif kind == 'skewed':
+    _write_skewed(directory)
   return str(directory / '*')
+
+
+def _write_skewed(directory, num_files=32, num_records=16_384):
+  draw = random.Random(20)
+  words = [f'{draw.getrandbits(32):x}' for _ in range(20_000)]
+  # 2 GB in all: 4 kB a record.
+  texts = [' '.join(draw.choices(words, k=460)) for _ in range(2_000)]
+  for number in range(num_files):
+    with open(directory / f'{number:02d}.json', 'w') as file:
+      for i in range(num_records):
+        host = 'large' if i % 5 < 2 else f'host{draw.randrange(5_000)}'
+        record = {
+          'text': f'{number} {i} {draw.choice(texts)}',
+          'url': f'http://{host}.org/{number}/{i}',
+          'timestamp': '2020-01-01T00:00:00Z',
+        }
+        file.write(json.dumps(record) + '\n')
 
 
 def command(
@@ -84,7 +107,7 @@ def group_here(kind: str, pattern: str, output: pathlib.Path) -> None:
     cwd=ROOT,
     capture_output=True,
     text=True,
-    timeout=600,
+    timeout=1800,
   )
   assert done.returncode == 0, done.stderr
 

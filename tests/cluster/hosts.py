@@ -25,6 +25,7 @@ import platform
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -82,6 +83,10 @@ class Process:
       return False
 
     wait_until(is_there, timeout, f'{text!r} in {self.log}', self.text)
+
+  def has_ended(self) -> bool:
+    """Says whether it has ended."""
+    return self._outer.poll() is not None
 
   def wait(self, timeout: float) -> int:
     """Returns the exit code; minus the signal's number if one ended it."""
@@ -188,6 +193,19 @@ class Host:
         ):
           found.append(process)
     return found
+
+  def reaches(self, name: str) -> bool:
+    """Says whether a packet comes back from another host within a second."""
+    code = (
+      'import socket, sys\n'
+      # Nobody listens at port 1: to be refused is an answer.
+      'with socket.socket() as probe:\n'
+      '  probe.settimeout(1)\n'
+      '  try: probe.connect((sys.argv[1], 1))\n'
+      '  except ConnectionRefusedError: print("refused")\n'
+      '  except OSError: pass\n'
+    )
+    return bool(self.run([sys.executable, '-c', code, name]))
 
   def cut(self) -> None:
     """Pulls the plug of the host's network."""

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import signal
 
 import pytest
@@ -68,13 +69,71 @@ def test_crashed_host(engine, expected, start, tmp_path):
   assert grouping.names(tmp_path) == []
 
 
+def test_killed_driver(engine, raw, expected, start, tmp_path):
+  start.kill()
+  (left,) = grouping.names(tmp_path)
+  assert left.startswith('.out.grouping-')
+  # The same command cleans up, while workers may still be at the old job.
+  job = engine.group('big', raw('big'), tmp_path / 'out')
+  _check_written(job, expected, tmp_path)
+
+
+def test_lost_pool(raw, tmp_path):
+  with Cluster(3) as hosts:
+    engine = Engine('pool', hosts)
+    job = engine.group('big', raw('big'), tmp_path / 'out')
+    grouping.wait_for_file(tmp_path / 'out', 'tasks', 120)
+    hosts[2].cut()
+    assert job.wait(180) == 1, job.text()
+    assert grouping.error_line(job) == (
+      'fedfish: failed: the worker pool at host2:50000 has not answered for 60 '
+      'seconds, and nothing was kept. Start it again, or leave it out of '
+      '`--worker_pools`, and run the job again.'
+    )
+    assert grouping.names(tmp_path) == []
+
+
+def test_pool_that_was_not_started(raw, tmp_path):
+  with Cluster(3) as hosts:
+    engine = Engine('pool', hosts)
+    engine.workers[1].kill()
+    job = engine.group('small', raw('small'), tmp_path / 'out')
+    assert job.wait(120) == 2, job.text()
+    assert re.fullmatch(
+      'fedfish: error: `--worker_pools` must name pools that answer, but '
+      r'host2:50000 does not \(UNAVAILABLE\)\. Start it there with .*',
+      grouping.error_line(job),
+    )
+    assert grouping.names(tmp_path) == []
+
+
 def test_cut_and_healed_link(engine, expected, start, tmp_path):
-  name, host = engine.hosts[1].name, engine.hosts[0]
-  engine.hosts[1].cut()
-  ask = f'ping -c 1 -W 1 {name} > /dev/null && echo there || echo silent'
-  wait_until(lambda: host.run(['sh', '-c', ask]) == 'silent\n', 20, 'silence')
-  engine.hosts[1].heal()
+  driver, worker, _ = engine.hosts
+  worker.cut()
+  wait_until(lambda: not driver.reaches(worker.name), 20, 'silence')
+  worker.heal()
   _check_written(start, expected, tmp_path)
 
 
-def test_full_shared_disk(engine, raw, expected, small_disk, tmp_path): ...
+@pytest.mark.parametrize('name', _ENGINES)
+def test_full_shared_disk(small_disk, raw, name):
+  with Cluster(3) as hosts:
+    job = Engine(name, hosts).group('small', raw('small'), small_disk / 'out')
+    assert job.wait(120) == 1, job.text()
+    assert re.fullmatch(
+      r"fedfish: failed: Grouping into '.*out' stopped \(\[Errno 28\] No space "
+      r'left on device.*\); nothing was kept\. Check the disk and its free '
+      r'space, then run it again\.',
+      grouping.error_line(job),
+    )
+    assert grouping.names(small_disk) == []
+
+
+def test_full_disk_of_one_host(raw, expected, tmp_path):
+  # Only Spark keeps what it shuffles on the disks of its hosts.
+  with Cluster(3) as hosts:
+    hosts[1].hide(hosts[1].tmp, '3m')
+    engine = Engine('spark', hosts)
+    job = engine.group('big', raw('big'), tmp_path / 'out')
+    _check_written(job, expected, tmp_path)
+    assert 'No space left on device' in job.text()

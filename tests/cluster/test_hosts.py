@@ -67,9 +67,11 @@ def test_names_and_addresses(hosts, server):
 def test_cut_and_healed(hosts, server):
   hosts[1].cut()
   assert _ask(hosts[0], 'host1') == 'no answer'
+  assert not hosts[0].reaches('host1')
   assert server.pid in [process.pid for process in hosts[1].processes()]
   hosts[1].heal()
-  wait_until(lambda: 'greets' in _ask(hosts[0], 'host1'), 20, 'the link')
+  wait_until(lambda: hosts[0].reaches('host1'), 20, 'the link')
+  assert 'greets' in _ask(hosts[0], 'host1')
 
 
 def test_killed_process(hosts, server):

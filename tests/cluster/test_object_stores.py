@@ -308,27 +308,27 @@ def test_output_that_cannot_be_written(store, network):
 
 @pytest.fixture
 def hosts():
-  with Cluster(2) as found:
+  with Cluster(3) as found:
     yield found
 
 
-def _names(host, port):
-  """Returns the keys in the bucket, asked for on a host."""
+def _digests(host, port):
+  """Returns SHA-256 by key of the bucket, asked for on a host."""
   code = (
-    'import boto3, os\n'
+    'import boto3, hashlib\n'
     f'client = boto3.client("s3", endpoint_url="http://{host.name}:{port}")\n'
     'found = client.list_objects_v2(Bucket="bucket")\n'
     'for entry in found.get("Contents", ()):\n'
     '  data = client.get_object(Bucket="bucket", Key=entry["Key"])["Body"]\n'
-    '  import hashlib\n'
     '  print(hashlib.sha256(data.read()).hexdigest(), entry["Key"])\n'
   )
   text = host.run([sys.executable, '-c', code], env=object_store.ENVIRONMENT)
   return dict(reversed(line.split()) for line in text.splitlines())
 
 
-def test_worker_pool_on_another_host(hosts, raw, expected, server):
-  """Its processes know of the store by the options of the job only."""
+@pytest.mark.parametrize('name', ['pool', 'spark', 'dask'])
+def test_workers_on_other_hosts(hosts, raw, expected, server, name):
+  """They know of the store by the options of the job only."""
   del server  # Only skips.
   process = hosts[0].start(
     object_store.server_command('0.0.0.0', 5000), env=object_store.ENVIRONMENT
@@ -340,7 +340,7 @@ def test_worker_pool_on_another_host(hosts, raw, expected, server):
     '.create_bucket(Bucket="bucket")\n'
   )
   hosts[0].run([sys.executable, '-c', code], env=object_store.ENVIRONMENT)
-  engine = Engine('pool', hosts)
+  engine = Engine(name, hosts)
   job = engine.group(
     'small',
     raw('small'),
@@ -351,6 +351,6 @@ def test_worker_pool_on_another_host(hosts, raw, expected, server):
     '--s3_region_name=us-east-1',
   )
   assert job.wait(300) == 0, job.text()
-  assert _names(hosts[0], 5000) == {
+  assert _digests(hosts[0], 5000) == {
     f'{_PREFIX}{name}': digest for name, digest in expected('small').items()
   }

@@ -33,6 +33,9 @@ def test_same_bytes(engine, raw, expected, tmp_path, kind):
   assert job.wait(300) == 0, job.text()
   assert grouping.digests(tmp_path / 'out') == wanted
   assert grouping.names(tmp_path) == ['out']
+  if engine.name == 'pool':
+    for worker in engine.workers:
+      assert 'Starting worker with command' in worker.text()
   parts = 3 if kind == 'split' else 1
   assert len(wanted) == parts * (8 + 2)
 

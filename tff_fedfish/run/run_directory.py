@@ -83,12 +83,21 @@ def continued_config(
 ) -> TrainConfig:
   """Returns the config with what it leaves to the run in the directory."""
   kept = _config_or_none(pathlib.Path(workdir))
-  if kept is None or config.evaluation.split_unit is not None:
+  if kept is None:
     return config
-  evaluation = dataclasses.replace(
-    config.evaluation, split_unit=kept.evaluation.split_unit
-  )
-  return dataclasses.replace(config, evaluation=evaluation)
+  if config.evaluation.split_unit is None:
+    config = _with_kept(config, 'evaluation', 'split_unit', kept)
+  if config.model.compute_dtype == 'auto':
+    config = _with_kept(config, 'model', 'compute_dtype', kept)
+  return config
+
+
+def _with_kept(
+  config: TrainConfig, section: str, name: str, kept: TrainConfig
+) -> TrainConfig:
+  value = getattr(getattr(kept, section), name)
+  found = dataclasses.replace(getattr(config, section), **{name: value})
+  return dataclasses.replace(config, **{section: found})
 
 
 def checkpoint_to_resume(
