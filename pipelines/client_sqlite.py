@@ -13,9 +13,9 @@ import urllib.parse
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from pipelines.input_files import is_remote
 from pipelines.raw_bytes import copy_chunks
 from pipelines.read_objects import decode_features
+from pipelines.remote_files import is_remote
 from pipelines.source import EXCERPT_BYTES, Drop, RawRecord, parse_each
 from tff_fedfish.errors import UserError
 

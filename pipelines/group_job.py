@@ -83,6 +83,8 @@ def run_group_job(
   if not any(flag.split('=')[0] == '--runner' for flag in beam_flags):
     beam_flags = [f'--runner={DEFAULT_RUNNER}', *beam_flags]
   options = PipelineOptions(list(beam_flags))
+  # Files are looked for before there is a pipeline.
+  FileSystems.set_options(options)
   lock_buffers()
   tasks, num_bytes = plan_tasks(job)
   try:

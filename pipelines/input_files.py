@@ -6,38 +6,41 @@ import os
 from collections.abc import Sequence
 from typing import BinaryIO
 
+from pipelines.remote_files import (
+  NUM_REQUESTS,
+  StoreError,
+  file_system,
+  is_remote,
+  reaching,
+  require_packages,
+)
 from tff_fedfish.errors import UserError
 
 # What TensorFlow Datasets writes into every directory it has prepared.
 _TFDS_INFO = 'dataset_info.json'
 _TFDS_FILES = '*.tfrecord-*-of-*'
 
-_NUM_REQUESTS = 16
-
-
-def is_remote(path: str) -> bool:
-  """Says whether a path is not one of this machine's own file system."""
-  return '://' in path
-
 
 def open_stored(path: str) -> BinaryIO:
   """Opens a local or remote file for reading, without unpacking it."""
-  from apache_beam.io import filesystem, filesystems
+  if not is_remote(path):
+    return open(path, 'rb')
+  from apache_beam.io.filesystem import CompressionTypes
 
-  return filesystems.FileSystems.open(
-    path, compression_type=filesystem.CompressionTypes.UNCOMPRESSED
-  )
+  with reaching(path):
+    return file_system(path).open(
+      path, compression_type=CompressionTypes.UNCOMPRESSED
+    )
 
 
 def match_remote(pattern: str) -> list[str]:
   """Returns the remote files that a pattern of Beam's matches.
 
   Raises:
-    ValueError, OSError: If Beam cannot ask that file system.
+    StoreError: If that file system cannot be asked.
   """
-  from apache_beam.io.filesystems import FileSystems
-
-  (result,) = FileSystems.match([pattern])
+  with reaching(pattern):
+    (result,) = file_system(pattern).match([pattern])
   return [metadata.path for metadata in result.metadata_list]
 
 
@@ -95,7 +98,7 @@ def file_sizes(paths: Sequence[str]) -> list[int]:
   if not any(map(is_remote, paths)):
     return list(map(_file_size, paths))
   # A remote file costs a request, and there may be thousands.
-  with concurrent.futures.ThreadPoolExecutor(_NUM_REQUESTS) as pool:
+  with concurrent.futures.ThreadPoolExecutor(NUM_REQUESTS) as pool:
     return list(pool.map(_file_size, paths))
 
 
@@ -132,6 +135,7 @@ def _find_local(pattern: str) -> list[str]:
 
 
 def _find_remote(pattern: str) -> list[str]:
+  require_packages(pattern, '--input')
   directory = pattern.rstrip('/')
   try:
     paths = match_remote(pattern)
@@ -142,11 +146,11 @@ def _find_remote(pattern: str) -> list[str]:
         paths = match_remote(f'{directory}/{_TFDS_FILES}')
         if not paths:
           raise _no_tfrecords(pattern)
-  except (OSError, ValueError) as error:
+  except StoreError as error:
     raise UserError(
       f'`--input` must be a path that can be read, but {pattern!r} is not '
-      f'({" ".join(str(error).split())}). Copy the files here, or install '
-      "what Beam needs for that file system (such as 'apache-beam[gcp]')."
+      f'({error}). Check the name, and how the file system is reached, or copy '
+      'the files here.'
     ) from error
   return paths
 
@@ -160,14 +164,13 @@ def _no_tfrecords(path: str) -> UserError:
 
 
 def _file_size(path: str) -> int:
-  from apache_beam.io.filesystems import FileSystems
-
   try:
     if not is_remote(path):
       return os.path.getsize(path)
-    return FileSystems.get_filesystem(path).size(path)
-  except (OSError, ValueError) as error:
+    with reaching(path):
+      return file_system(path).size(path)
+  except (OSError, StoreError) as error:
     raise UserError(
       f'`--input` must be readable, but the size of {path!r} cannot be found '
-      f'({" ".join(str(error).split())}). Check that it is still there.'
+      f'({error}). Check that it is still there.'
     ) from error

@@ -14,11 +14,13 @@ from apache_beam.options.pipeline_options import (
   StandardOptions,
 )
 
+from pipelines.remote_files import StoreError
 from tff_fedfish.errors import FailedError, UserError
 
-_USER_ERROR = (
-  re.escape(f'{UserError.__module__}.{UserError.__qualname__}')
+_USER_ERROR, _STORE_ERROR = (
+  re.escape(f'{kind.__module__}.{kind.__qualname__}')
   + r': (.*?)(?: \[while running|\n|$)'
+  for kind in (UserError, StoreError)
 )
 _OS_ERROR = r'\w*Error: (\[Errno \d+\].*?)(?: \[while running|\n|$)'
 # Errors of the disk and the memory, whatever the input holds.
@@ -45,6 +47,12 @@ def raise_understood(
   """
   if found := _find_message(error, UserError, _USER_ERROR):
     raise UserError(found) from error
+  if found := _find_message(error, StoreError, _STORE_ERROR):
+    raise FailedError(
+      f'Grouping into {output!r} stopped ({found}). There is no manifest, so '
+      'what is left is no corpus. Check that the store can be reached, then '
+      'run it again: that removes it.'
+    ) from error
   _raise_of_job_server(error, options)
   if 'Channel closed prematurely' in str(error):
     raise ChildProcessError(

@@ -16,16 +16,22 @@ import uuid
 from collections.abc import Iterator, Sequence
 from typing import BinaryIO
 
-from pipelines.input_files import is_remote, match_remote, open_stored
+from pipelines.input_files import match_remote, open_stored
+from pipelines.remote_files import (
+  NUM_REQUESTS,
+  StoreError,
+  file_system,
+  is_remote,
+  is_s3,
+  reaching,
+  require_packages,
+)
 from tff_fedfish.data.corpus_index import INDEX_NAME
 from tff_fedfish.errors import UserError
 from tff_fedfish.files import require_usable_output, write_atomically
 
 STAGING_PREFIX = 'grouping-'
 """How the names of staging directories begin."""
-
-NUM_REQUESTS = 32
-"""Requests to a remote file system that are made at a time."""
 
 _COPY_BYTES = 16 << 20
 # What there is in an output before its manifest, and nothing else: it may be
@@ -48,18 +54,18 @@ def require_usable(output: str) -> str:
   """
   if not is_remote(output):
     return _require_usable(output)
+  require_packages(output, '--output')
   output = output.rstrip('/')
   try:
     found = list_files(output)
     probe = f'{output}/{STAGING_PREFIX}{uuid.uuid4().hex}'
     write_bytes(f'{probe}/probe', b'probe')
     remove(probe)
-  except (ValueError, OSError) as error:
+  except StoreError as error:
     raise UserError(
       f'`--output` must be a directory that can be written to, but {output!r} '
-      f'is not ({" ".join(str(error).split())}). Name a local directory, or '
-      'install what Beam needs for that file system (such as '
-      "'apache-beam[gcp]')."
+      f'is not ({error}). Check the name, and how the file system is reached, '
+      'or name a local directory.'
     ) from error
   for path in found:
     if not is_left_over(name := path[len(output) + 1 :]):
@@ -96,28 +102,38 @@ def name_attempt(directory: str, name: str, suffix: str) -> str:
 def open_to_write(path: str) -> Iterator[BinaryIO]:
   """Opens a file that appears whole or not at all.
 
-  A local one replaces an older one; a remote path must be new, since all that
-  an exception can do there is to remove it.
+  A local one replaces an older one; a remote path must be new. For S3 it is
+  written to a temporary file first, and so by few requests; where Beam writes,
+  all that an exception can do is to remove it.
   """
   if not is_remote(path):
     with write_atomically(path, 'wb') as file:
       yield file
     return
-  from apache_beam.io import filesystem, filesystems
+  if is_s3(path):
+    with tempfile.NamedTemporaryFile() as file:
+      yield file
+      file.flush()
+      with reaching(path):
+        file_system(path).upload(file.name, path)
+    return
+  from apache_beam.io.filesystem import CompressionTypes
 
-  file = filesystems.FileSystems.create(
-    path,
-    mime_type='application/octet-stream',
-    compression_type=filesystem.CompressionTypes.UNCOMPRESSED,
-  )
+  with reaching(path):
+    file = file_system(path).create(
+      path,
+      mime_type='application/octet-stream',
+      compression_type=CompressionTypes.UNCOMPRESSED,
+    )
   try:
     yield file
-    file.close()
+    with reaching(path):
+      file.close()
   except BaseException:
     with contextlib.suppress(Exception):
       file.close()
     with contextlib.suppress(Exception):
-      filesystems.FileSystems.delete([path])
+      file_system(path).delete([path])
     raise
 
 
@@ -169,14 +185,14 @@ def list_files(directory: str) -> list[str]:
       for name in names
       if not name.startswith('.')
     )
-  from apache_beam.io.filesystems import FileSystems
-
   try:
     # `**` crosses directories in Beam's patterns.
     paths = match_remote(f'{directory}/**')
-  except OSError:
-    if FileSystems.exists(directory):
-      raise
+  except StoreError:
+    with reaching(directory):
+      files = file_system(directory)
+      if not files.has_dirs() or files.exists(directory):
+        raise
     # Some file systems take it for an error that there is no such directory.
     return []
   return sorted(paths)
@@ -187,10 +203,8 @@ def remove(directory: str) -> None:
   if not is_remote(directory):
     shutil.rmtree(directory, ignore_errors=True)
     return
-  from apache_beam.io.filesystems import FileSystems
-
-  with contextlib.suppress(OSError):
-    FileSystems.delete([f'{directory}/'])
+  with contextlib.suppress(Exception):
+    file_system(directory).delete([f'{directory}/'])
 
 
 def is_left_over(name: str) -> bool:

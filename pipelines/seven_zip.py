@@ -17,6 +17,7 @@ import py7zr
 
 from pipelines.input_files import open_stored
 from pipelines.raw_bytes import CHUNK_BYTES
+from pipelines.remote_files import StoreError
 from pipelines.source import Drop
 from tff_fedfish.errors import UserError
 
@@ -135,7 +136,7 @@ def _faults(path: str, member: _Member) -> Iterator[None]:
   """Turns what py7zr raises into what `read_member_chunks` does."""
   try:
     yield
-  except (Drop, UserError, MemoryError):
+  except (Drop, UserError, StoreError, MemoryError):
     raise
   except py7zr.PasswordRequired as error:
     raise UserError(

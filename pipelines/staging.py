@@ -22,15 +22,21 @@ import tempfile
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 
-from pipelines.input_files import is_remote
 from pipelines.output_files import (
-  NUM_REQUESTS,
   STAGING_PREFIX,
+  is_left_over,
   is_unmarked,
   list_files,
   remove,
   require_usable,
   write_bytes,
+)
+from pipelines.remote_files import (
+  NUM_REQUESTS,
+  file_system,
+  is_remote,
+  reaching,
+  require_packages,
 )
 from tff_fedfish.data.manifest import MANIFEST_NAME
 from tff_fedfish.errors import UserError
@@ -67,9 +73,14 @@ def require_shared(staging: str) -> None:
   Raises:
     UserError: If it does not; names the option `--output`.
   """
-  from apache_beam.io.filesystems import FileSystems
-
-  if not FileSystems.exists(posixpath.join(staging, _MARKER)):
+  marker = posixpath.join(staging, _MARKER)
+  if not is_remote(staging):
+    is_there = os.path.exists(marker)
+  else:
+    require_packages(staging, '--output')
+    with reaching(marker):
+      is_there = file_system(marker).exists(marker)
+  if not is_there:
     raise UserError(
       '`--output` must be a directory that all workers see, but the worker on '
       f'{socket.gethostname()!r} does not see {staging!r}. Name a directory '
@@ -135,10 +146,7 @@ def _publish(staging: Staging, output: pathlib.Path) -> None:
   except (UserError, OSError) as error:
     if isinstance(error, OSError) and error.errno != errno.ENOTEMPTY:
       raise
-    raise UserError(
-      f'`--output` must stay empty while it is written, but {str(output)!r} '
-      'was filled meanwhile, perhaps by another job. Name another directory.'
-    ) from error
+    raise _filled_meanwhile(output) from error
   _remove_tree(staging.path)
 
 
@@ -163,19 +171,17 @@ def _remove_if_abandoned(staging: pathlib.Path) -> None:
 
 @contextlib.contextmanager
 def _stage_remote(output: str) -> Iterator[Staging]:
-  from apache_beam.io.filesystems import FileSystems
-
   staging = Staging(f'{output}/{STAGING_PREFIX}{uuid.uuid4().hex}')
   try:
     yield staging
-    # A killed job may have come as far as here, with other names.
-    left_over = [
-      path
-      for path in list_files(output)
-      if is_unmarked(path[len(output) + 1 :])
-    ]
-    if left_over:
-      FileSystems.delete(left_over)
+    names = [path[len(output) + 1 :] for path in list_files(output)]
+    if not all(map(is_left_over, names)):
+      raise _filled_meanwhile(output)
+    files = file_system(output)
+    with reaching(output):
+      # A killed job may have come as far as here, with other names.
+      if left_over := list(filter(is_unmarked, names)):
+        files.delete([f'{output}/{name}' for name in left_over])
     targets = {
       source: f'{output}/{name}' for source, name in staging.files.items()
     }
@@ -183,7 +189,7 @@ def _stage_remote(output: str) -> Iterator[Staging]:
     # must exist on others.
     for directory in {posixpath.dirname(path) for path in targets.values()}:
       with contextlib.suppress(OSError):
-        FileSystems.mkdirs(directory)
+        files.mkdirs(directory)
     for is_last in (False, True):
       _rename_all(
         {
@@ -192,24 +198,38 @@ def _stage_remote(output: str) -> Iterator[Staging]:
           if _manifests_last(target)[0] == is_last
         }
       )
-  finally:
+  except BaseException:
     remove(staging.path)
+    raise
+  # Those of killed jobs are of no use any more.
+  for name in {name.partition('/')[0] for name in names}:
+    if name.startswith(STAGING_PREFIX):
+      remove(f'{output}/{name}')
+
+
+def _filled_meanwhile(output: str | os.PathLike) -> UserError:
+  return UserError(
+    f'`--output` must stay empty while it is written, but {str(output)!r} was '
+    'filled meanwhile, perhaps by another job. Name another directory.'
+  )
 
 
 def _rename_all(targets: Mapping[str, str]) -> None:
   """Renames remote files, many at a time and in few requests."""
-  from apache_beam.io.filesystems import FileSystems
-
   pairs = list(targets.items())
   size = max(1, min(_MAX_RENAMES, len(pairs) // NUM_REQUESTS))
+
+  def rename(batch):
+    sources, names = map(list, zip(*batch, strict=True))
+    with reaching(names[0]):
+      files = file_system(names[0])
+      # Object stores can only copy. The staging directory, which is deleted
+      # anyway, takes fewer requests as a whole.
+      (files.rename if files.has_dirs() else files.copy)(sources, names)
+
   with concurrent.futures.ThreadPoolExecutor(NUM_REQUESTS) as pool:
     batches = (pairs[i : i + size] for i in range(0, len(pairs), size))
-    list(
-      pool.map(
-        lambda batch: FileSystems.rename(*map(list, zip(*batch, strict=True))),
-        batches,
-      )
-    )
+    list(pool.map(rename, batches))
 
 
 def _manifests_last(path: str) -> tuple[bool, str]:

@@ -25,10 +25,13 @@ pushd "$temporary" >/dev/null
 compile requirements.in --output-file requirements.lock
 compile requirements-cuda.in --no-annotate --constraint requirements.lock \
   --output-file requirements-cuda.lock
-# shellcheck disable=SC2046
-compile cluster.in --no-annotate --constraint requirements.lock \
-  --override cluster-overrides.txt --output-file cluster.lock \
-  $(awk -F== '/^[^ #]/ { print "--no-emit-package", $1 }' requirements.lock)
+readarray -t locked \
+  < <(awk -F== '/^[^ #]/ { print "--no-emit-package=" $1 }' requirements.lock)
+compile s3.in --no-annotate --constraint requirements.lock "${locked[@]}" \
+  --output-file s3.lock
+compile cluster.in --no-annotate --constraint requirements.lock "${locked[@]}" \
+  --constraint s3.lock --override cluster-overrides.txt \
+  --output-file cluster.lock
 popd >/dev/null
 # All or none.
-mv "$temporary"/{requirements,requirements-cuda,cluster}.lock .
+mv "$temporary"/{requirements,requirements-cuda,s3,cluster}.lock .

@@ -1,11 +1,12 @@
 """`bucket://...`: a file system as Beam knows them, much like an object store.
 
-Files appear when they are closed, there are no directories, and one is renamed
-at a time. What is stored lies below the directory in BUCKET_ROOT.
+Files appear when they are closed, there are no directories, and files are
+copied, not renamed. What is stored lies below the directory in BUCKET_ROOT.
 """
 
 import os
 import pathlib
+import shutil
 
 from apache_beam.io import filesystem, localfilesystem
 
@@ -82,14 +83,14 @@ class BucketFileSystem(filesystem.FileSystem):
     return open(_local(path), 'rb')
 
   def copy(self, source_file_names, destination_file_names):
-    raise NotImplementedError
-
-  def rename(self, source_file_names, destination_file_names):
     for source, target in zip(
       source_file_names, destination_file_names, strict=True
     ):
       _local(target).parent.mkdir(parents=True, exist_ok=True)
-      os.replace(_local(source), _local(target))
+      shutil.copyfile(_local(source), _local(target))
+
+  def rename(self, source_file_names, destination_file_names):
+    raise NotImplementedError
 
   def exists(self, path):
     return _local(path).is_file()

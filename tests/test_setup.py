@@ -140,6 +140,15 @@ def test_cuda_lock_adds_only_cuda_wheels():
   )
 
 
+def test_s3_lock_fits_beside_the_others():
+  pins, added = _pins('requirements.lock'), _pins('s3.lock')
+  assert {'boto3', 'botocore'} <= added.keys()
+  assert not added.keys() & pins.keys()
+  assert all(hashes for _, hashes in added.values())
+  # The tests use what users install.
+  assert added.items() <= _pins('cluster.lock').items()
+
+
 def test_cluster_lock_adds_to_the_others():
   pins, added = _pins('requirements.lock'), _pins('cluster.lock')
   assert not set(pins) & set(added)

@@ -235,6 +235,23 @@ class TestNotACorpus:
     ):
       GroupedCorpus(tmp_path / 'nowhere')
 
+  @pytest.mark.parametrize(
+    'path, command',
+    [
+      ('s3://b/x/c4', ', such as by `aws s3 cp --recursive s3://b/x/c4 c4`'),
+      ('hdfs://c4/', ', such as by `hdfs dfs -get hdfs://c4 c4`'),
+      ('ftp://b/c4', ' to one'),
+    ],
+  )
+  def test_of_another_file_system(self, path, command):
+    with pytest.raises(UserError) as raised:
+      GroupedCorpus(path)
+    url = path.rstrip('/')
+    assert str(raised.value) == (
+      f'A grouped corpus is read from a disk, but {url!r} is not on one. Copy '
+      f'it{command}, check the copy by `fedfish verify`, and name that.'
+    )
+
   def test_file(self, tmp_path):
     (tmp_path / 'file').touch()
     with pytest.raises(UserError, match='not a grouped corpus: it is a file'):

@@ -181,14 +181,16 @@ class TestRemoteOutput:
       match=f"must be empty or new, but 'bucket://out' already holds '{name}'",
     ):
       output_files.require_usable('bucket://out')
-    with stage('bucket://out'):
-      pass
+    with pytest.raises(UserError, match="'bucket://out' was filled meanwhile"):
+      with stage('bucket://out'):
+        pass
     assert contents(bucket) == {f'out/{name}': b'{}'}
 
   def test_file_system_that_beam_does_not_know(self):
     with pytest.raises(
       UserError,
       match=r"must be a directory that can be written to, but 'none://out' is "
-      r'not \(.*install what Beam needs',
+      r"not \('none://out': Unable to get filesystem .*\)\. Check the name, "
+      r'and how the file system is reached, or name a local directory\.$',
     ):
       output_files.require_usable('none://out')

@@ -189,10 +189,10 @@ def show_progress(title: str, num_shards: int) -> Iterator[Watch]:
     task = bar.add_task(title)
 
     def poll(staging: str, num_tasks: int) -> None:
-      from pipelines import finish_corpus, input_files
+      from pipelines import finish_corpus, remote_files
 
       # Looking is free on a local disk only.
-      seconds = 10.0 if input_files.is_remote(staging) else 0.5
+      seconds = 10.0 if remote_files.is_remote(staging) else 0.5
       while not done.wait(seconds):
         read, written = finish_corpus.progress(staging)
         bar.update(

@@ -311,7 +311,7 @@ def _fields(arguments: argparse.Namespace) -> 'Fields | None':
 
 def _name(arguments: argparse.Namespace) -> str:
   """Returns the name that the corpus gets."""
-  from pipelines.input_files import is_remote
+  from pipelines.remote_files import is_remote
 
   name, output = arguments.name, arguments.output.rstrip('/')
   if name is None:

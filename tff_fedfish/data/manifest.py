@@ -21,6 +21,12 @@ MANIFEST_NAME = 'manifest.json'
 MAX_INPUTS = 10_000
 """Only the damaged ones of more raw files are named."""
 
+_COPY_COMMANDS = {
+  's3': 'aws s3 cp --recursive',
+  'gs': 'gcloud storage rsync --recursive',
+  'hdfs': 'hdfs dfs -get',
+}
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Counts:
@@ -137,6 +143,10 @@ def read_manifest(directory: str | os.PathLike) -> Manifest:
   directory = pathlib.Path(directory)
   path = directory / MANIFEST_NAME
   if not path.is_file():
+    # A path keeps one of the two slashes.
+    remote = re.fullmatch(r'([a-z][a-z0-9]+):/([^/].*)', str(directory))
+    if remote and not directory.exists():
+      raise _not_local(*remote.groups())
     found = (
       f'has no {MANIFEST_NAME}'
       if directory.is_dir()
@@ -161,6 +171,16 @@ def read_manifest(directory: str | os.PathLike) -> Manifest:
       f'has an unreadable {MANIFEST_NAME}{f" ({error})" if is_told else ""}',
     ) from error
   return manifest
+
+
+def _not_local(scheme: str, path: str) -> UserError:
+  url, name = f'{scheme}://{path}', path.rstrip('/').rpartition('/')[2]
+  command = _COPY_COMMANDS.get(scheme)
+  example = f', such as by `{command} {url} {name}`' if command else ' to one'
+  return UserError(
+    f'A grouped corpus is read from a disk, but {url!r} is not on one. Copy it'
+    f'{example}, check the copy by `fedfish verify`, and name that.'
+  )
 
 
 def _upgrade(value: dict[str, Any]) -> dict[str, Any]:
