@@ -360,8 +360,8 @@ def test_mode_that_loses_records(tmp_path):
   with pytest.raises(
     UserError,
     match=r"^`--direct_running_mode` must be 'in_memory' or "
-    r"'multi_processing', but is 'multi_threading', in which Beam loses records\. Use "
-    r'multi_processing with as many `--direct_num_workers`\.$',
+    r"'multi_processing', but is 'multi_threading', in which Beam loses records"
+    r'\. Use multi_processing with as many `--direct_num_workers`\.$',
   ):
     # Before it looks at the input.
     run_group_job(
