@@ -15,7 +15,7 @@ NONE_IS_FINE = code=$$?; [[ $$code -eq 5 ]] || exit $$code
 # `.venv` is phony because its script finds out by itself, in a few
 # milliseconds, whether something is to be done.
 .PHONY: help .venv .venv-cluster demo test test-slow test-cluster lint bench \
-  bench-engine bench-grouping lock results-archive clean
+  bench-clients bench-engine bench-grouping lock results-archive clean
 
 help:
 	@echo 'make demo       pretrain, evaluate and report on the shipped corpora'
@@ -24,7 +24,8 @@ help:
 	@echo '                as root; PARTS=all: also with 2 GB of skewed input'
 	@echo 'make lint       ruff: rules and format'
 	@echo "make bench      the benchmarks; make bench-grouping: grouping's, in full;"
-	@echo '                make bench-engine: what rounds cost, beside its goals'
+	@echo '                make bench-engine: what rounds cost, beside its goals;'
+	@echo '                make bench-clients: what opening 15.6 million clients costs'
 	@echo 'make .venv      set up .venv only; CUDA=1: with the CUDA wheels, CUDA=0: without'
 	@echo 'make lock       resolve requirements/*.in into the lock files again'
 	@echo 'make results-archive COMMIT=...  whole runs of the experiments, from history'
@@ -66,6 +67,10 @@ bench: .venv
 # says what the parts are.
 bench-grouping: .venv
 	@PYTHONPATH=.:tests $(BIN)/python -m benchmarks.grouping --parts $(PARTS)
+
+# Some minutes and 2 GB of disk. tests/benchmarks/clients.py says what is measured.
+bench-clients: .venv
+	@PYTHONPATH=.:tests $(BIN)/python -m benchmarks.clients
 
 # An hour or two; some minutes with PARTS=quick, more with PARTS=all. OUTPUT=FILE
 # keeps the figures as JSON; BFLOAT16=1 measures bfloat16 even where the processor

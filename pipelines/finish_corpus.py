@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from pipelines import output_files, splits
 from pipelines.job import GroupJob
 from pipelines.staging import Staging
-from tff_fedfish.data.corpus_index import INDEX_NAME
+from tff_fedfish.data.corpus_index import INDEX_NAME, fingerprint_of_index
 from tff_fedfish.data.manifest import (
   MANIFEST_NAME,
   MAX_INPUTS,
@@ -147,7 +147,9 @@ def finish(job: GroupJob, num_tasks: int, staging: Staging) -> list[Manifest]:
     pq.write_table(index, sink)
     data = sink.getvalue()
     digest = hashlib.sha256(data).hexdigest()
-    manifest = dataclasses.replace(manifest, index_sha256=digest)
+    manifest = dataclasses.replace(
+      manifest, index_sha256=digest, fingerprint=fingerprint_of_index(index)
+    )
     manifests.append(manifest)
     for number, shard in zip(numbers, manifest.shards, strict=True):
       path = number_to_path[number].removesuffix('parquet') + 'tfrecord'

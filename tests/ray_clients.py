@@ -80,13 +80,18 @@ class LightWorker:
   A client is a word: 'fatal' ends the worker, 'wrong' raises.
   """
 
-  def __init__(self, num_threads: int, shows_gpus: bool):
-    self._settings = (num_threads, shows_gpus)
+  def __init__(self, num_threads: int, shows_gpus: bool, expected):
+    self._settings = (num_threads, shows_gpus, expected)
 
   def process_id(self) -> int:
     return os.getpid()
 
-  def add_up(self, spec, broadcast, clients, failed_once):
+  def node_id(self) -> str:
+    import ray
+
+    return ray.get_runtime_context().get_node_id()
+
+  def add_up(self, spec, broadcast, clients, failed_once, timeout_seconds):
     """Returns as its sum how many clients there are."""
     from tff_fedfish.runtime.ray_pool import PartResult
     from tff_fedfish.runtime.round_options import RoundOutcome
@@ -102,14 +107,14 @@ class LightWorker:
 class BrokenWorker(LightWorker):
   """Cannot be set up, as on a machine without TensorFlow."""
 
-  def __init__(self, num_threads: int, shows_gpus: bool):
+  def __init__(self, *_):
     import absent_from_workers  # noqa: F401
 
 
 class DyingWorker(LightWorker):
   """Ends while it is set up, as one for which there is no memory."""
 
-  def __init__(self, num_threads: int, shows_gpus: bool):
+  def __init__(self, *_):
     os.kill(os.getpid(), signal.SIGKILL)
 
 

@@ -5,13 +5,15 @@ Sizes of groups have a heavy tail, as those of C4 by host have.
 
 import dataclasses
 import pathlib
+from collections.abc import Iterable
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tff_fedfish.data import records
-from tff_fedfish.data.corpus_index import INDEX_NAME, INDEX_SCHEMA
+from tff_fedfish.data.corpus_index import INDEX_NAME, INDEX_SCHEMA, read_column
+from tff_fedfish.data.grouped_corpus import GroupedCorpus
 from tff_fedfish.data.manifest import MANIFEST_NAME, Counts, Manifest, Shard
 
 FEATURE_NAMES = ('text', 'timestamp', 'url')
@@ -40,6 +42,30 @@ def write_index_only(directory: pathlib.Path, num_groups: int) -> None:
   with (directory / shard.name).open('wb') as file:
     file.truncate(offset)
   _write_manifest(directory, (shard,), num_examples)
+
+
+def fill_records(corpus: GroupedCorpus, client_ids: Iterable[bytes]) -> None:
+  """Writes texts of some clients where `write_index_only` left holes.
+
+  Args:
+    corpus: What it wrote.
+    client_ids: The clients that are to be read.
+  """
+  encode = records.example_encoder(FEATURE_NAMES)
+  offsets = read_column(corpus.directory, 'offset')
+  path = corpus.directory / corpus.manifest.shards[0].name
+  with path.open('r+b') as file:
+    for client_id in client_ids:
+      # Short enough for the 1400 bytes of an example.
+      example = encode(
+        [b'words ' * 200, b'2019-04-25T12:57:54Z', b'https://' + client_id]
+      )
+      examples = [example] * corpus.num_examples(client_id)
+      # A group is a row.
+      file.seek(offsets[corpus.client_ids.position(client_id)])
+      records.write_record(
+        file, records.encode_group_record(client_id, examples)
+      )
 
 
 def write_corpus(

@@ -10,8 +10,9 @@ import sys
 
 import pytest
 
-from tff_fedfish import doctor, environment
+from tff_fedfish import cluster_doctor, doctor, environment
 from tff_fedfish.cli import doctor as doctor_command
+from tff_fedfish.cli.main import main
 from tff_fedfish.version import __version__
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -23,7 +24,9 @@ def as_json():
   """Returns the JSON of `fedfish doctor --json`, and its exit code."""
   output = io.StringIO()
   with contextlib.redirect_stdout(output):
-    code = doctor_command.run(argparse.Namespace(json=True))
+    code = doctor_command.run(
+      argparse.Namespace(json=True, extra=[], ray_address=None, config=None)
+    )
   return json.loads(output.getvalue()), code
 
 
@@ -181,3 +184,80 @@ def test_prints_findings_for_people(capsys):
     doctor.Finding(name='disk', status='warning', found='1 GiB', remedy='Free.')
   )
   assert capsys.readouterr().out == 'warning disk: 1 GiB\n        -> Free.\n'
+
+
+def _report(name, problems=(), remedy='', **facts):
+  return cluster_doctor.HostReport(name, facts, problems, remedy)
+
+
+@pytest.fixture
+def two_hosts(monkeypatch):
+  """A cluster of this host and of one without the corpus."""
+  asked = []
+
+  def examine(address, config):
+    asked.append((address, config and config.data.directory))
+    return [
+      _report('h1 (10.0.0.1)', ray='2.52.1', devices='CPU'),
+      _report(
+        'h2 (10.0.0.2)',
+        ["'/c4' cannot be read (No such file or directory)"],
+        'Copy it.',
+        ray='2.52.1',
+      ),
+    ]
+
+  monkeypatch.setattr(cluster_doctor, 'examine', examine)
+  return asked
+
+
+def test_hosts_that_differ_are_told(two_hosts, capsys):
+  assert main(['doctor', '--ray_address', 'auto']) == 1
+  lines = capsys.readouterr().out.splitlines()
+  assert two_hosts == [('auto', None)]
+  assert lines[0].split() == ['h1', '(10.0.0.1)', 'h2', '(10.0.0.2)']
+  assert [line.split() for line in lines[1:3]] == [
+    ['ray', '2.52.1', '2.52.1'],
+    ['devices', 'CPU'],
+  ]
+  assert lines[3:] == [
+    "problem h2 (10.0.0.2): '/c4' cannot be read (No such file or directory)",
+    '        -> Copy it.',
+    'Not usable: see above.',
+  ]
+
+
+def test_hosts_as_json(two_hosts, capsys):
+  arguments = ['doctor', '--json', '--ray_address', 'h1:6379']
+  arguments += ['--config', 'small_c4', '--config.data.directory=/c4']
+  assert main(arguments) == 1
+  assert two_hosts == [('h1:6379', '/c4')]
+  result = json.loads(capsys.readouterr().out)
+  assert result['usable'] is False
+  assert [host['name'] for host in result['hosts']] == [
+    'h1 (10.0.0.1)',
+    'h2 (10.0.0.2)',
+  ]
+  assert result['hosts'][0]['facts'] == {'ray': '2.52.1', 'devices': 'CPU'}
+
+
+@pytest.mark.parametrize(
+  ('arguments', 'words'),
+  [
+    (['--config', 'demo'], '--config requires --ray_address'),
+    (['--config.data.directory=/c4'], 'unrecognized arguments: --config.data'),
+    (['--jsn'], 'unrecognized arguments: --jsn'),
+  ],
+)
+def test_arguments_that_say_nothing(arguments, words, capsys):
+  with pytest.raises(SystemExit, match='2'):
+    main(['doctor', *arguments])
+  assert words in capsys.readouterr().err
+
+
+def test_cluster_that_does_not_answer(capsys):
+  assert main(['doctor', '--ray_address', '127.0.0.1:1']) == 2
+  assert (
+    '`--ray_address` must be local, auto or the HOST:PORT of a '
+    "running Ray cluster, found '127.0.0.1:1'" in capsys.readouterr().err
+  )

@@ -20,7 +20,7 @@ ENVIRONMENT = {
   # Beam's worker pools, too.
   'PATH': f'{pathlib.Path(sys.executable).parent}:{os.environ["PATH"]}',
 }
-_MEGABYTES = 1800
+_MEGABYTES = 2000
 
 
 class Engine:
@@ -91,10 +91,8 @@ class Engine:
   def _start_dask(self):
     address = f'{self._driver.name}:8786'
     self.flags = (
-      '--runner=apache_beam.runners.dask.dask_runner.DaskRunner',
+      '--runner=pipelines.clusters.dask_runner.DaskRunner',
       f'--dask_client_address={address}',
-      # A task for each element.
-      '--dask_partition_size=1',
     )
     module = 'distributed.cli.dask_scheduler'
     arguments = ('--host', self._driver.name, '--port', '8786')

@@ -78,6 +78,25 @@ def test_killed_driver(engine, raw, expected, start, tmp_path):
   _check_written(job, expected, tmp_path)
 
 
+@pytest.mark.parametrize(
+  ('name', 'process'), [('spark', 'master.Master'), ('dask', 'dask_scheduler')]
+)
+def test_killed_master(raw, expected, tmp_path, name, process):
+  with Cluster(3) as hosts:
+    job = Engine(name, hosts).group('big', raw('big'), tmp_path / 'out')
+    grouping.wait_for_file(tmp_path / 'out', 'tasks', 120)
+    _kill([master.pid for master in hosts[0].processes(process)])
+    if name == 'spark':
+      _check_written(job, expected, tmp_path)
+      return
+    assert job.wait(120) == 1, job.text()
+    assert grouping.error_line(job) == (
+      'fedfish: failed: the Dask scheduler at host0:8786 was lost, and nothing '
+      'was kept. Start it and its workers again, and run the job again.'
+    )
+    assert grouping.names(tmp_path) == []
+
+
 def test_lost_pool(raw, tmp_path):
   with Cluster(3) as hosts:
     engine = Engine('pool', hosts)

@@ -1,13 +1,26 @@
 """Client ids are a sequence, and found among many."""
 
+import hashlib
 import pickle
 
 import hypothesis
 import hypothesis.strategies as st
+import numpy as np
 import pyarrow as pa
 import pytest
 
 from tff_fedfish.data.client_ids import ClientIds
+
+
+def _in_chunks(ids, cuts):
+  """Returns client ids whose Arrow arrays are slices of one another."""
+  array = pa.array(ids, pa.binary())
+  limits = [0, *(min(cut, len(array)) for cut in cuts), len(array)]
+  chunks = [
+    array.slice(start, stop - start)
+    for start, stop in zip(limits, limits[1:], strict=False)
+  ]
+  return ClientIds(pa.chunked_array(chunks, pa.binary()))
 
 
 class TestClientIds:
@@ -48,13 +61,7 @@ class TestClientIds:
     st.lists(st.binary(max_size=3)),
   )
   def test_is_the_list_of_its_ids(self, expected, cuts, others):
-    array = pa.array(expected, pa.binary())
-    limits = [0, *(min(cut, len(array)) for cut in cuts), len(array)]
-    chunks = [
-      array.slice(start, stop - start)
-      for start, stop in zip(limits, limits[1:], strict=False)
-    ]
-    ids = ClientIds(pa.chunked_array(chunks, pa.binary()))
+    ids = _in_chunks(expected, cuts)
     assert list(ids) == expected == [ids[i] for i in range(len(ids))]
     for client_id in [*expected, *others]:
       found = expected.index(client_id) if client_id in expected else None
@@ -69,3 +76,52 @@ class TestClientIds:
     )
     assert not any(b'%06d' % number in ids for number in range(1, 4000, 2))
     assert list(pickle.loads(pickle.dumps(ids))) == expected
+
+  @hypothesis.given(
+    st.sets(st.binary(max_size=9)).map(sorted),
+    st.lists(st.integers(0, 40), max_size=3).map(sorted),
+  )
+  def test_hash_is_that_of_a_loop(self, expected, cuts):
+    self._assert_hash(expected, cuts)
+
+  def test_hash_of_many(self):
+    # Three times as many as are hashed at once, and a rest.
+    self._assert_hash(
+      [b'%06d' % i + b'x' * (i % 50) for i in range(30_000)], [7]
+    )
+
+  def _assert_hash(self, expected, cuts):
+    one, other = hashlib.sha256(), hashlib.sha256()
+    _in_chunks(expected, cuts).add_to_hash(one)
+    for client_id in expected:
+      other.update(len(client_id).to_bytes(8, 'big') + client_id)
+    assert one.digest() == other.digest()
+
+
+class TestChosenIds:
+  @hypothesis.given(
+    st.dictionaries(st.binary(max_size=3), st.booleans()),
+    st.lists(st.integers(0, 40), max_size=3).map(sorted),
+    st.slices(20),
+  )
+  def test_is_the_list_of_the_chosen(self, id_to_side, cuts, some):
+    ids = sorted(id_to_side)
+    expected = [i for i in ids if id_to_side[i]]
+    mask = np.array([id_to_side[i] for i in ids], bool)
+    chosen = _in_chunks(ids, cuts).where(mask)
+    assert len(chosen) == len(expected)
+    assert list(chosen) == expected
+    assert [chosen[i] for i in range(len(chosen))] == expected
+    assert chosen[some] == expected[some]
+    assert {i for i in ids if i in chosen} == set(expected)
+    assert None not in chosen
+    assert chosen == expected
+    assert expected == chosen
+    assert chosen != [*expected, b'']
+    assert list(pickle.loads(pickle.dumps(chosen))) == expected
+
+  def test_index_out_of_range(self):
+    chosen = _in_chunks([b'a', b'b'], []).where(np.array([False, True]))
+    assert chosen[-1] == b'b'
+    with pytest.raises(IndexError):
+      chosen[1]

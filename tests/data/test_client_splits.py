@@ -1,10 +1,17 @@
 """A client's side depends on its id, the seed and the fraction alone."""
 
+import hashlib
+import itertools
+import os
+import types
+
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tff_fedfish.data import client_splits, randomness
+from tff_fedfish.data import client_splits, cohorts, randomness
+from tff_fedfish.data.client_ids import ClientIds
 
 _IDS = [b'%d.example' % i for i in range(10_000)]
 
@@ -107,3 +114,155 @@ def test_share_is_of_the_clients_that_are_not_held_out_anyway():
   )
   assert split.held_out == hashed.held_out[1:]
   assert split.participating == hashed.participating[1:]
+
+
+def _digest(client_ids):
+  hasher = hashlib.sha256()
+  for client_id in client_ids:
+    hasher.update(len(client_id).to_bytes(8, 'big') + client_id)
+  return hasher.hexdigest()
+
+
+# Computed with the code of 9132657: seed, fraction, clients that participate,
+# and digests of them, of the held-out ones, of their order in evaluation, and
+# of the cohorts of 64 in rounds 1, 2 and 777 with the next seed.
+@pytest.mark.parametrize(
+  'seed, fraction, num_participating, expected',
+  [
+    (
+      1,
+      0.1,
+      89_983,
+      (
+        '15121302613f6b80c123aab9deb5054da6fd4a5cdeaf7aec061c8b8253b87302',
+        '1be3c877a5d53c30523274453957ec5e3949d36dcb5237ed5ddaccf76d9dde8e',
+        'c176429c3bcaee9dc3c05dedfeab7942a32d687d4dcfd2f33d6b570e8fb95a11',
+        '2ef05a097963dc1a53c8f90979232543736b6c5ec1cf25be9bab71e4935995c7',
+      ),
+    ),
+    (
+      20251,
+      0.37,
+      62_966,
+      (
+        '6c15ddf64c89e46922d9680db08a8b6abda07bc139954ead430f96cb334698f2',
+        '45189d6c8505a6328f396cf8a4768d622ce0627cf0873bc4c2e3b8702ce54e27',
+        '5eadd07faca54fc8ef0ef2a042e98588ae775189ad09e0c0a68206227e6483b8',
+        '1418129edfc238160bae1357b80c098da19ebe690930de37d8198fe969c37ea1',
+      ),
+    ),
+  ],
+)
+@pytest.mark.parametrize('are_in_arrow', [False, True])
+def test_100_000_clients_are_divided_and_drawn_as_ever(
+  seed, fraction, num_participating, expected, are_in_arrow
+):
+  ids = sorted(
+    b'host-%d.%s' % (i * 7919 % 100_003, b'x' * (i % 97))
+    for i in range(100_000)
+  )
+  if are_in_arrow:
+    ids = ClientIds(pa.array(ids, pa.binary()))
+  split = _split(ids, split_seed=seed, held_out_fraction=fraction)
+  assert len(split.participating) == num_participating
+  order = cohorts.draw_order(split.held_out, seed=seed, round_num=0)
+  drawn = [
+    cohorts.draw_cohort(
+      split.participating, seed=seed + 1, round_num=round_num, cohort_size=64
+    )
+    for round_num in (1, 2, 777)
+  ]
+  assert expected == (
+    _digest(split.participating),
+    _digest(split.held_out),
+    _digest(order),
+    _digest(itertools.chain.from_iterable(drawn)),
+  )
+
+
+class TestKeptSides:
+  """Sides of a large corpus are kept; a file there is only a shortcut."""
+
+  @pytest.fixture(autouse=True)
+  def _few_are_many(self, monkeypatch, tmp_path):
+    monkeypatch.setattr(client_splits, '_MIN_KEPT', 100)
+    monkeypatch.setattr(client_splits, '_HASHED_AT_ONCE', 64)
+    monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
+    self._directory = tmp_path / 'cache' / 'fedfish' / 'client_splits'
+
+  def _split(self, num_clients=150, *, fingerprint='a', seed=1, fraction=0.25):
+    """Returns the split, and by how many ids the hashing came on."""
+    ids = sorted(_IDS[:num_clients])
+    corpus = types.SimpleNamespace(
+      client_ids=ClientIds(pa.array(ids, pa.binary())),
+      held_out=(),
+      fingerprint=fingerprint,
+    )
+    calls = []
+    split = client_splits.split_corpus(
+      corpus,
+      split_seed=seed,
+      held_out_fraction=fraction,
+      on_start=lambda: calls.append('start'),
+      on_clients=calls.append,
+    )
+    assert split == _split(ids, split_seed=seed, held_out_fraction=fraction)
+    return calls
+
+  def test_are_hashed_once(self):
+    assert self._split() == ['start', 64, 64, 22]
+    assert self._split() == []
+    # 150 bits in 19 bytes, after their SHA-256.
+    (path,) = self._directory.iterdir()
+    assert path.stat().st_size == 32 + 19
+
+  @pytest.mark.parametrize(
+    'other', [{'fingerprint': 'b'}, {'seed': 2}, {'fraction': 0.2500001}]
+  )
+  def test_are_kept_by_all_that_changes_them(self, other):
+    self._split()
+    assert self._split(**other)
+    assert len(list(self._directory.iterdir())) == 2
+
+  def test_of_other_clients_are_not_taken(self):
+    # A manifest whose fingerprint is another corpus's.
+    self._split()
+    assert self._split(num_clients=160)
+
+  @pytest.mark.parametrize(
+    'damage',
+    [
+      lambda data: b'',
+      lambda data: data[:-1],
+      lambda data: data + b'\0',
+      lambda data: data[:40] + bytes([data[40] ^ 1]) + data[41:],
+    ],
+  )
+  def test_damage_is_repaired(self, damage):
+    self._split()
+    (path,) = self._directory.iterdir()
+    whole = path.read_bytes()
+    path.write_bytes(damage(whole))
+    assert self._split()
+    assert path.read_bytes() == whole
+
+  def test_a_cache_that_cannot_be_written(self, tmp_path):
+    (tmp_path / 'cache').write_text('a file')
+    assert self._split()
+    assert self._split()
+
+  def test_few_are_not_kept(self):
+    assert self._split(num_clients=99) == []
+    assert not os.path.exists(self._directory)
+
+  def test_without_a_fraction_nothing_is_hashed(self):
+    ids = ClientIds(pa.array(sorted(_IDS[:150]), pa.binary()))
+    corpus = types.SimpleNamespace(
+      client_ids=ids, held_out=(ids[7],), fingerprint='a'
+    )
+    split = client_splits.split_corpus(
+      corpus, split_seed=1, held_out_fraction=None
+    )
+    assert split.held_out == [ids[7]]
+    assert len(split.participating) == 149
+    assert not os.path.exists(self._directory)

@@ -99,6 +99,20 @@ def test_reads_only_the_drawn_of_a_billion_ids():
   assert abs(mean - 5e8) < 6.5e7
 
 
+def test_an_order_is_drawn_as_far_as_it_is_read():
+  ids = _ManyIds()
+  order = cohorts.draw_order(ids, seed=1, round_num=0)
+  first = [next(order) for _ in range(30)]
+  assert ids.num_reads == 30
+  assert first == cohorts.draw_cohort(ids, seed=1, round_num=0, cohort_size=30)
+
+
+def test_an_order_has_every_client_once():
+  order = list(cohorts.draw_order(_IDS, seed=1, round_num=0))
+  assert sorted(order) == sorted(_IDS)
+  assert list(cohorts.draw_order([], seed=1, round_num=0)) == []
+
+
 def test_more_than_there_are_is_an_error():
   with pytest.raises(
     ValueError,

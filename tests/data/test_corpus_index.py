@@ -4,6 +4,8 @@ import hashlib
 import io
 import shutil
 
+import hypothesis
+import hypothesis.strategies as st
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -48,6 +50,50 @@ def test_column(tmp_path, rows_at_once, name):
   _write(tmp_path, _ROWS, row_group_size=rows_at_once)
   found = corpus_index.read_column(tmp_path, name)
   assert (found.dtype, found.tolist()) == (np.int64, _ROWS[name])
+
+
+def _fingerprint_of(groups):
+  """The definition: (id, examples, words) of each group, one after another."""
+  hasher = hashlib.sha256()
+  for group_id, _, _ in groups:
+    hasher.update(len(group_id).to_bytes(8, 'big') + group_id)
+  for position in (1, 2):
+    for group in groups:
+      hasher.update(group[position].to_bytes(8, 'big'))
+  return hasher.hexdigest()
+
+
+def test_fingerprint_of_an_index():
+  # b has 2 + 3 examples and 0 + 7 words, c 4 + 5 + 6 and 0 + 7 + 0.
+  expected = _fingerprint_of([(b'a', 1, 7), (b'b', 5, 7), (b'c', 15, 7)])
+  index = pa.table(_ROWS, schema=corpus_index.INDEX_SCHEMA)
+  assert corpus_index.fingerprint_of_index(index) == expected
+  in_parts = pa.concat_tables([index[:3], index[3:3], index[3:]])
+  assert corpus_index.fingerprint_of_index(in_parts) == expected
+
+
+@hypothesis.given(
+  st.dictionaries(
+    st.binary(max_size=5),
+    st.lists(
+      st.tuples(st.integers(0, 2**40), st.integers(0, 2**40)),
+      min_size=1,
+      max_size=3,
+    ),
+  )
+)
+def test_fingerprint_of_any_groups(id_to_parts):
+  names = ('group_id', 'part', 'num_examples', 'num_words')
+  rows, groups = [], []
+  for group_id, parts in sorted(id_to_parts.items()):
+    rows += [
+      dict(zip(names, (group_id, i, *sizes), strict=True))
+      for i, sizes in enumerate(parts)
+    ]
+    groups.append((group_id, *map(sum, zip(*parts, strict=True))))
+  index = pa.Table.from_pylist(rows, corpus_index.INDEX_SCHEMA)
+  found = corpus_index.fingerprint_of_index(index)
+  assert found == _fingerprint_of(groups)
 
 
 def test_no_rows(tmp_path):

@@ -1,6 +1,7 @@
 """Access to a corpus by client, and what is said when it is none."""
 
 import copy
+import hashlib
 import json
 import pathlib
 import subprocess
@@ -11,7 +12,10 @@ import pyarrow.parquet as pq
 import pytest
 from grouping_jobs import group_lines
 
-from tff_fedfish.data.corpus_index import INDEX_SCHEMA
+from tff_fedfish.data.corpus_index import (
+  INDEX_SCHEMA,
+  fingerprint_of_index,
+)
 from tff_fedfish.data.grouped_corpus import GroupedCorpus
 from tff_fedfish.data.manifest import (
   read_manifest,
@@ -75,6 +79,28 @@ class TestGroupedCorpus:
     assert corpus.sizes('num_words').tolist() == [1, 4, 4]
     assert corpus.directory == directory
     assert corpus.manifest == read_manifest(directory)
+
+  def test_fingerprint(self, directory):
+    # Ids of a byte each, then examples and words, of a, b and c.
+    numbers = (1, b'a', 1, b'b', 1, b'c', 1, 2, 3, 1, 4, 4)
+    message = b''.join(
+      n if isinstance(n, bytes) else n.to_bytes(8, 'big') for n in numbers
+    )
+    expected = hashlib.sha256(message).hexdigest()
+    _edit_manifest(directory, fingerprint='')
+    assert GroupedCorpus(directory).fingerprint == expected
+    table = pq.read_table(directory / 'index.parquet')
+    assert fingerprint_of_index(table) == expected
+
+  def test_fingerprint_of_the_manifest(self, directory):
+    _edit_manifest(directory, fingerprint='of the manifest')
+    assert GroupedCorpus(directory).fingerprint == 'of the manifest'
+    # It is that of another index.
+    _change_index(directory, 'num_words', lambda words: words.reverse())
+    found = GroupedCorpus(directory).fingerprint
+    assert found == fingerprint_of_index(
+      pq.read_table(directory / 'index.parquet')
+    )
 
   def test_examples(self, directory):
     assert GroupedCorpus(str(directory)).examples(b'b') == [

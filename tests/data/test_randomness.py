@@ -29,6 +29,19 @@ def test_digest_is_the_hash_of_length_prefixed_parts():
   assert randomness.digest('cohort', 17, 3, b'ab') == expected
 
 
+@given(
+  st.lists(st.binary(max_size=90)),
+  st.text(max_size=9),
+  st.integers(-(2**70), 2**70),
+)
+def test_first_words_are_those_of_the_digests(ids, purpose, seed):
+  found = randomness.first_words(purpose, seed, iter(ids))
+  assert found.dtype == np.uint64
+  assert found.tolist() == [
+    int.from_bytes(randomness.digest(purpose, seed, i)[:8], 'big') for i in ids
+  ]
+
+
 def test_a_number_and_its_text_differ():
   assert randomness.digest('p', 1, 2) != randomness.digest('p', 1, b'2')
 
@@ -88,7 +101,7 @@ def test_purposes_keep_their_names():
     for node in ast.walk(ast.parse(path.read_text('utf-8')))
     if isinstance(node, ast.Call)
     and getattr(node.func, 'attr', getattr(node.func, 'id', ''))
-    in ('digest', 'fraction', 'generator', 'seed_of')
+    in ('digest', 'first_words', 'fraction', 'generator', 'seed_of')
     for argument in node.args[:1]
     if isinstance(argument, ast.Constant)
   }

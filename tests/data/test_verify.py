@@ -7,6 +7,7 @@ import sys
 
 import hypothesis
 import hypothesis.strategies as st
+import pyarrow.parquet as pq
 import pytest
 from damaged_corpora import (
   edit_manifest,
@@ -18,6 +19,7 @@ from damaged_corpora import (
 from pipelines.group_job import run_group_job
 from pipelines.job import GroupJob
 from tff_fedfish.data import records
+from tff_fedfish.data.corpus_index import fingerprint_of_index
 from tff_fedfish.data.manifest import read_manifest
 from tff_fedfish.data.verify import Checked, verify_corpus
 from tff_fedfish.errors import UserError
@@ -77,6 +79,22 @@ class TestWhole:
       [sys.executable, '-c', program], capture_output=True, text=True
     )
     assert (done.stdout, done.stderr) == ('[]\n', '')
+
+
+class TestFingerprint:
+  def test_of_the_index(self, corpus):
+    found = fingerprint_of_index(pq.read_table(corpus / 'index.parquet'))
+    edit_manifest(corpus, lambda m: m.update(fingerprint=found))
+    assert verify_corpus(corpus).num_groups == 5
+
+  def test_of_another_corpus(self, corpus):
+    found = fingerprint_of_index(pq.read_table(corpus / 'index.parquet'))
+    edit_manifest(corpus, lambda m: m.update(fingerprint='0' * 64))
+    assert error_of(corpus) == (
+      f"'{corpus / 'manifest.json'}' must say fingerprint {found}, which is "
+      f"that of index.parquet, but says '{'0' * 64}'. Copy the directory "
+      'again, or run `fedfish group` again.'
+    )
 
 
 class TestDamagedIndex:

@@ -4,12 +4,14 @@ import gzip
 import hashlib
 import json
 
+import pyarrow.parquet as pq
 import pytest
 from grouping_jobs import contents, make_job, raw_records, write_lines
 
 from pipelines import finish_corpus
 from pipelines.group_job import name_files, run_group_job
 from pipelines.splits import SplitRule
+from tff_fedfish.data.corpus_index import fingerprint_of_index
 from tff_fedfish.data.grouped_corpus import GroupedCorpus
 from tff_fedfish.data.manifest import read_manifest
 from tff_fedfish.errors import UserError
@@ -35,6 +37,9 @@ def test_counts_by_hand(tmp_path):
   del value['shards']
   index = (output / 'index.parquet').read_bytes()
   assert value.pop('index_sha256') == hashlib.sha256(index).hexdigest()
+  # A job need not know it.
+  fingerprint = fingerprint_of_index(pq.read_table(output / 'index.parquet'))
+  assert value.pop('fingerprint') == fingerprint
   assert value == {
     'schema_version': 1,
     'corpus': 'c4',

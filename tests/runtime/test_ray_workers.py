@@ -1,6 +1,7 @@
 """Worker processes give what one process gives, whatever happens to them."""
 
 import pathlib
+import re
 import threading
 import time
 
@@ -186,15 +187,26 @@ def test_worker_that_dies_has_its_clients_run_elsewhere(
 def test_client_that_raises_is_tried_elsewhere(
   process, workers, expected, loads
 ):
-  output, outcome = _round(process, _clients(loads, num_failures=1), workers)
+  workers._told.clear()
+  clients, lines = _clients(loads, num_failures=1), []
+  output, outcome = _round(process, clients, workers, on_notice=lines.append)
   _assert_same(output, expected[0])
   assert outcome.failures == []
   first, second = _process_ids(loads, 2)
   assert first != second
+  (line,) = lines
+  assert re.fullmatch(
+    r'a client failed on host \S+ \([\d.]+\) and is tried again: OSError: '
+    'client 2 is gone. This is said once per host.',
+    line,
+  )
 
 
 def test_client_that_raises_twice_is_left_out(process, workers, loads):
-  output, outcome = _round(process, _clients(loads, num_failures=2), workers)
+  clients, lines = _clients(loads, num_failures=2), []
+  output, outcome = _round(process, clients, workers, on_notice=lines.append)
+  # It was said before.
+  assert lines == []
   (failure,) = outcome.failures
   assert (failure.client_index, failure.reason) == (2, 'data')
   assert failure.message == 'OSError: client 2 is gone'

@@ -45,6 +45,12 @@ class DataConfig(Section, section='data'):
   'blocks': its joined text is cut into blocks, which are shuffled. 'documents':
   its documents are shuffled, and joined and cut until there are enough, as in
   FedC4, on which the paper builds; a large client is not tokenized whole."""
+  token_cache_bytes: int = number(0, at_least=0)
+  """Tokens of long clients, 65,536 tokens and more, that are kept in the user's
+  cache directory of each host, for all runs. Unit: bytes. 0: none are, and a
+  client that is no longer in memory is tokenized again. Results are the same.
+  Not read with `sampling` 'documents', which does not tokenize clients whole,
+  but in evaluation. May be changed when a run is resumed."""
   image_height: int | None = number(None, at_least=16, below=129)
   """Height of the images of 'image_folder'. Unit: pixels, 16 to 128. None, as
   in the next three: read from the corpus at the start."""
@@ -65,7 +71,12 @@ class DataConfig(Section, section='data'):
       problems = [
         f'`config.data.{name}` must be left out with {corpus}, which holds '
         f'images, found {value!r}'
-        for name in ('vocabulary', 'sequence_length', 'drop_short_block')
+        for name in (
+          'vocabulary',
+          'sequence_length',
+          'drop_short_block',
+          'token_cache_bytes',
+        )
         if (value := getattr(self, name))
       ]
       if self.sampling != 'blocks':

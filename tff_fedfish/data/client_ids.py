@@ -3,17 +3,23 @@
 import bisect
 import collections.abc
 import itertools
+import operator
 import re
 import typing
 import unicodedata
 import urllib.parse
 from typing import NamedTuple, overload
 
+import numpy as np
+
 if typing.TYPE_CHECKING:
+  import hashlib
+
   import pyarrow as pa
 
 # Every so many ids, one is held as an object: `bisect` is fast over those.
 _SAMPLING = 256
+_HASHED_AT_ONCE = 1 << 13
 # Control characters, line and paragraph separators; and the surrogates that
 # stand for bytes that are not UTF-8.
 _ESCAPED_CATEGORIES = frozenset({'Cc', 'Zl', 'Zp', 'Cs'})
@@ -106,12 +112,90 @@ class ClientIds(collections.abc.Sequence):
       return None
     return self._starts[chunk_num] + low
 
+  def where(self, is_chosen: np.ndarray) -> 'ChosenIds':
+    """Returns some of the ids, those where bool [len(self)] is true."""
+    dtype = np.int32 if len(self) < 1 << 31 else np.int64
+    return ChosenIds(self, np.arange(len(self), dtype=dtype)[is_chosen])
+
+  def add_to_hash(self, hasher: 'hashlib._Hash') -> None:
+    """Updates a hash by each id after its length, 8 bytes big-endian.
+
+    No id becomes an object: a hundredth of the time of a loop over them.
+    """
+    for limits, data, _ in self._chunks:
+      limits, data = np.frombuffer(limits, np.int32), np.frombuffer(data, 'u1')
+      for start in range(0, len(limits) - 1, _HASHED_AT_ONCE):
+        few = limits[start : start + _HASHED_AT_ONCE + 1].astype(np.int64)
+        lengths = np.diff(few)
+        # Places of the lengths, each before its id.
+        heads = few[:-1] - few[0] + 8 * np.arange(len(lengths))
+        heads = heads[:, np.newaxis] + np.arange(8)
+        message = np.empty(few[-1] - few[0] + heads.size, np.uint8)
+        is_id = np.ones(len(message), bool)
+        is_id[heads] = False
+        message[heads] = lengths.astype('>i8').view(np.uint8).reshape(-1, 8)
+        message[is_id] = data[few[0] : few[-1]]
+        hasher.update(message)
+
   def __repr__(self) -> str:
     return f'<{len(self)} client ids>'
 
   def __reduce__(self):
     # Views cannot be pickled; they are made again.
     return ClientIds, (self._ids,)
+
+
+class ChosenIds(collections.abc.Sequence):
+  """Some client ids of a corpus, in its order, at 4 bytes each.
+
+  Equal to every sequence of the same ids.
+  """
+
+  def __init__(self, ids: ClientIds, positions: np.ndarray):
+    """Takes over positions.
+
+    Args:
+      ids: All ids.
+      positions: Those of the chosen ones, integers [num_chosen], ascending.
+    """
+    self._ids = ids
+    self.positions = positions
+
+  def __len__(self) -> int:
+    return len(self.positions)
+
+  @overload
+  def __getitem__(self, index: int) -> bytes: ...
+  @overload
+  def __getitem__(self, index: slice) -> list[bytes]: ...
+  def __getitem__(self, index):
+    found = self.positions[index]
+    if isinstance(index, slice):
+      return [self._ids[i] for i in found]
+    return self._ids[found]
+
+  def __iter__(self) -> collections.abc.Iterator[bytes]:
+    # To find each by its position takes longer than to pass the others.
+    is_chosen = np.zeros(len(self._ids), bool)
+    is_chosen[self.positions] = True
+    return itertools.compress(self._ids, is_chosen.tobytes())
+
+  def __contains__(self, client_id: object) -> bool:
+    position = self._ids.position(client_id)
+    if position is None:
+      return False
+    place = int(np.searchsorted(self.positions, position))
+    return place < len(self) and self.positions[place] == position
+
+  def __eq__(self, other: object) -> bool:
+    if not isinstance(other, collections.abc.Sequence):
+      return NotImplemented
+    return len(self) == len(other) and all(map(operator.eq, self, other))
+
+  __hash__ = None
+
+  def __repr__(self) -> str:
+    return f'<{len(self)} of {len(self._ids)} client ids>'
 
 
 def _chunk(array) -> _Chunk:

@@ -14,6 +14,7 @@ from tff_fedfish.data import randomness
 from tff_fedfish.data import sequences as sequences_lib
 from tff_fedfish.data.grouped_corpus import GroupedCorpus, example_texts
 from tff_fedfish.data.sequences import ClientRows, Sequences
+from tff_fedfish.data.token_cache import TokenCache
 from tff_fedfish.data.tokenizers import Tokenizer
 
 if typing.TYPE_CHECKING:
@@ -35,6 +36,7 @@ class ClientSequences(ClientRows):
     drop_short_block: bool = False,
     sampling: str = 'blocks',
     cache_bytes: int = 512 * 2**20,
+    token_cache: TokenCache | None = None,
   ):
     """Reads nothing yet.
 
@@ -48,6 +50,7 @@ class ClientSequences(ClientRows):
         dropped rows counts only those that it read.
       cache_bytes: Token sequences kept in memory, at most; those of the least
         recently used client go first. 0 keeps none.
+      token_cache: Documents of long clients on the disk. None: there is none.
     """
     self.sequence_length = sequence_length
     self._corpus = corpus
@@ -55,6 +58,7 @@ class ClientSequences(ClientRows):
     self.drop_short_block = drop_short_block
     self.sampling = sampling
     self._cache_bytes = cache_bytes
+    self._token_cache = token_cache
     self._lock = threading.Lock()
     self._cache: collections.OrderedDict[bytes, Sequences] = (
       collections.OrderedDict()
@@ -96,8 +100,15 @@ class ClientSequences(ClientRows):
       KeyError: If the corpus has no such client.
       UserError: If an example has no text.
     """
+    if self._token_cache is not None:
+      found = self._token_cache.load(client_id)
+      if found is not None:
+        return found
     texts = example_texts(client_id, self._corpus.examples(client_id))
-    return self.tokenizer.encode_batch(texts)
+    documents = self.tokenizer.encode_batch(texts)
+    if self._token_cache is not None:
+      self._token_cache.store(client_id, documents)
+    return documents
 
   def build(self, documents: Iterable[np.ndarray]) -> Sequences:
     """Returns the sequences of some documents."""

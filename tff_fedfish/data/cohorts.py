@@ -1,6 +1,7 @@
 """Draws the clients of a round, as a function of seed and round."""
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -47,14 +48,24 @@ def draw_cohort(
       f'`cohort_size` is {cohort_size}, but only {num_clients} participating '
       'clients exist. Lower cohort_size, or group the corpus by a finer key.'
     )
+  order = draw_order(client_ids, seed=seed, round_num=round_num)
+  return list(itertools.islice(order, cohort_size))
+
+
+def draw_order(
+  client_ids: Sequence[bytes], *, seed: int, round_num: int
+) -> Iterator[bytes]:
+  """Yields all clients in the order of their draw; see `draw_cohort`.
+
+  Takes time and memory only for those that are asked for.
+  """
+  num_clients = len(client_ids)
   generator = randomness.generator('cohort', seed, round_num)
-  # A Fisher-Yates shuffle of range(num_clients), stopped after `cohort_size`
-  # steps. `moved` holds the few positions that no longer hold their own index.
+  # A Fisher-Yates shuffle of range(num_clients), as far as it is asked for.
+  # `moved` holds the few positions that no longer hold their own index.
   moved = {}
-  cohort = []
-  for step in range(cohort_size):
+  for step in range(num_clients):
     # int64 on every platform: the stream depends on the type.
     position = int(generator.randint(step, num_clients, dtype=np.int64))
-    cohort.append(client_ids[moved.get(position, position)])
+    yield client_ids[moved.get(position, position)]
     moved[position] = moved.pop(step, step)
-  return cohort

@@ -7,7 +7,7 @@ if its index is missing or is no such table.
 import hashlib
 import os
 import pathlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -18,6 +18,7 @@ from tff_fedfish.data.client_ids import ClientIds
 from tff_fedfish.errors import UserError
 
 INDEX_NAME = 'index.parquet'
+_ROWS_AT_ONCE = 1 << 16
 
 # One row per stored record, sorted by (group_id, part). `offset` is the first
 # byte of its frame in the shard, `num_bytes` the length of its payload.
@@ -32,6 +33,10 @@ INDEX_SCHEMA = pa.schema(
     'num_words': pa.int64(),
   }
 )
+
+
+FINGERPRINTED = ('num_examples', 'num_words')
+"""The sizes that `fingerprint` covers, in its order."""
 
 
 class RecordLocations(NamedTuple):
@@ -49,6 +54,51 @@ class RecordLocations(NamedTuple):
   row_limits: np.ndarray
   shards: np.ndarray
   offsets: np.ndarray
+
+
+def fingerprint(client_ids: ClientIds, sizes: Iterable[np.ndarray]) -> str:
+  """Returns the SHA-256 of every group's id, examples and words.
+
+  It does not depend on the number of shards, nor on where the corpus lies.
+
+  Args:
+    client_ids: The groups.
+    sizes: Those of `FINGERPRINTED`, int64 [num_groups] each.
+  """
+  hasher = hashlib.sha256()
+  client_ids.add_to_hash(hasher)
+  for values in sizes:
+    for start in range(0, len(values), _ROWS_AT_ONCE):
+      hasher.update(values[start : start + _ROWS_AT_ONCE].astype('>i8'))
+  return hasher.hexdigest()
+
+
+def fingerprint_of_index(index: pa.Table) -> str:
+  """Returns the `fingerprint` of a whole index, a table of `INDEX_SCHEMA`."""
+  is_first = index.column('part').to_numpy() == 0
+  groups = index.column('group_id')
+  if not is_first.all():
+    groups = groups.filter(pa.array(is_first))
+  first_rows = np.flatnonzero(is_first)
+  return fingerprint(
+    ClientIds(groups),
+    (
+      sums_of_groups(index.column(name).to_numpy(), first_rows)
+      for name in FINGERPRINTED
+    ),
+  )
+
+
+def sums_of_groups(values: np.ndarray, first_rows: np.ndarray) -> np.ndarray:
+  """Returns a size of groups from that of rows; of single rows the same array.
+
+  Args:
+    values: int64 [num_rows].
+    first_rows: Each group's first row, integers [num_groups], ascending from 0.
+  """
+  if len(first_rows) == len(values):
+    return values
+  return np.add.reduceat(values, first_rows)
 
 
 def shard_of(group_id: bytes, num_shards: int) -> int:

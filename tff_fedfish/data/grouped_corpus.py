@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from tff_fedfish.data import records
+from tff_fedfish.data import corpus_index, records
 from tff_fedfish.data.client_ids import ClientIds
 from tff_fedfish.data.corpus_index import (
   INDEX_NAME,
@@ -88,24 +88,29 @@ class GroupedCorpus:
     Returns:
       int64 [num_clients].
     """
-    if not len(self.client_ids):
-      return np.zeros(0, np.int64)
-    row_limits = self._locations.row_limits
-    return np.add.reduceat(self._column(column), row_limits[:-1])
+    first_rows = self._locations.row_limits[:-1]
+    return corpus_index.sums_of_groups(self._column(column), first_rows).copy()
 
   @functools.cached_property
   def fingerprint(self) -> str:
     """SHA-256 of every group's id, examples and words.
 
     It does not depend on the number of shards, nor on where the corpus lies: a
-    corpus that is grouped again is the same one.
+    corpus that is grouped again is the same one. The manifest's is taken where
+    the index is still the one that the manifest was written with.
     """
-    hasher = hashlib.sha256()
-    for client_id in self.client_ids:
-      hasher.update(len(client_id).to_bytes(8, 'big') + client_id)
-    for column in ('num_examples', 'num_words'):
-      hasher.update(self.sizes(column).astype('>i8').tobytes())
-    return hasher.hexdigest()
+    manifest = self.manifest
+    if manifest.fingerprint:
+      found = corpus_index.index_sha256(self.directory)
+      if found == manifest.index_sha256:
+        return manifest.fingerprint
+    first_rows = self._locations.row_limits[:-1]
+    # Read once more by `sizes`, instead of being kept for it.
+    sizes = (
+      corpus_index.sums_of_groups(self._read_column(name), first_rows)
+      for name in corpus_index.FINGERPRINTED
+    )
+    return corpus_index.fingerprint(self.client_ids, sizes)
 
   @functools.cached_property
   def content_digest(self) -> str:
@@ -205,14 +210,17 @@ class GroupedCorpus:
 
   def _column(self, name: str) -> np.ndarray:
     if name not in self._columns:
-      values = read_column(self.directory, name)
-      if len(values) != len(self._locations.offsets):
-        raise UserError(
-          f'{str(self.directory)!r} must stay as it is while it is open, but '
-          f'{INDEX_NAME} was replaced by another one. Start again.'
-        )
-      self._columns[name] = values
+      self._columns[name] = self._read_column(name)
     return self._columns[name]
+
+  def _read_column(self, name: str) -> np.ndarray:
+    values = read_column(self.directory, name)
+    if len(values) != len(self._locations.offsets):
+      raise UserError(
+        f'{str(self.directory)!r} must stay as it is while it is open, but '
+        f'{INDEX_NAME} was replaced by another one. Start again.'
+      )
+    return values
 
   def _check_index(self) -> None:
     """Compares what costs nothing; `fedfish verify` compares everything."""

@@ -119,6 +119,8 @@ class Manifest:
   """None where the corpus is whole."""
   index_sha256: str = ''
   """Empty in manifests of earlier versions."""
+  fingerprint: str = ''
+  """See `corpus_index.fingerprint`. Empty in manifests of earlier versions."""
   schema_version: int = SCHEMA_VERSION
 
   @property

@@ -12,7 +12,7 @@ import numpy as np
 
 from tff_fedfish.data import randomness
 from tff_fedfish.data.client_sequences import ClientSequences
-from tff_fedfish.data.client_splits import split_clients
+from tff_fedfish.data.client_splits import split_corpus
 from tff_fedfish.data.grouped_corpus import GroupedCorpus
 from tff_fedfish.data.row_counts import RowCounts, load_or_count
 from tff_fedfish.data.sequences import ClientRows, Rows, Sequences
@@ -74,16 +74,15 @@ def open_merged_clients(
     on_start=on_start,
     on_group=on_group,
   )
-  participating = split_clients(
-    corpus.client_ids,
+  participating = split_corpus(
+    corpus,
     split_seed=merge.split_seed,
     held_out_fraction=merge.held_out_fraction,
   ).participating
-  positions = [corpus.client_ids.position(i) for i in participating]
   return MergedClients(
     groups,
     participating,
-    counts.select(np.array(positions, np.int64)),
+    counts.select(participating.positions),
     num_clients=merge.num_clients,
     partition_seed=merge.partition_seed,
   )
@@ -113,13 +112,9 @@ class MergedClients(ClientRows):
     self._groups = groups
     self._group_ids = group_ids
     self._counts = counts
-    owners = np.array(
-      [
-        owner(i, num_clients=num_clients, partition_seed=partition_seed)
-        for i in group_ids
-      ],
-      np.int64,
-    )
+    # As `owner` says it.
+    hashes = randomness.first_words('merge', partition_seed, group_ids)
+    owners = (hashes % np.uint64(num_clients)).astype(np.int64)
     by_owner = np.argsort(owners, kind='stable')
     limits = np.searchsorted(owners[by_owner], range(1, num_clients))
     self._members = dict(

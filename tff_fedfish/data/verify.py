@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from tff_fedfish.data import records
 from tff_fedfish.data.corpus_index import (
   INDEX_NAME,
+  fingerprint_of_index,
   index_sha256,
   read_index,
   shard_of,
@@ -91,6 +92,11 @@ def verify_corpus(
     num_groups=checked.num_groups,
     records_out=checked.num_examples,
   ) or find_fault(manifest)
+  if not fault and manifest.fingerprint not in ('', index.fingerprint):
+    fault = (
+      f'must say fingerprint {index.fingerprint}, which is that of '
+      f'{INDEX_NAME}, but says {manifest.fingerprint!r}'
+    )
   if fault:
     raise UserError(f'{str(directory / MANIFEST_NAME)!r} {fault}. {_ADVICE}')
   return checked
@@ -157,6 +163,7 @@ class _IndexRows:
     require(is_right, 'be sorted by (group_id, part), parts from 0')
     is_right = (self._shard >= 0) & (self._shard < num_shards)
     require(is_right, f'name shards from 0 to {num_shards - 1}')
+    self.fingerprint = fingerprint_of_index(table)
     is_only_part = (part == 0) & (np.append(part[1:], 0) == 0)
     parts = pa.array(part, mask=is_only_part)
     self._table = table.set_column(1, 'part', parts).select(_Row._fields)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tff_fedfish.data.client_sequences import ClientSequences
-from tff_fedfish.data.cohorts import draw_cohort
+from tff_fedfish.data.cohorts import draw_order
 from tff_fedfish.data.sequences import ClientRows
 from tff_fedfish.evaluation.personalization import (
   PersonalizationSplit,
@@ -59,16 +59,12 @@ def choose_clients(
   Returns:
     The sample.
   """
-  order, unit = [], 'sequences'
+  unit = 'sequences'
   if isinstance(client_rows, ClientSequences):
     unit = split_unit
-  if len(client_ids):
-    order = draw_cohort(
-      client_ids, seed=split_seed, round_num=0, cohort_size=len(client_ids)
-    )
   clients = []
   num_too_small = 0
-  for client_id in order:
+  for client_id in draw_order(client_ids, seed=split_seed, round_num=0):
     if max_clients is not None and len(clients) == max_clients:
       break
     options = dict(
@@ -91,7 +87,7 @@ def choose_clients(
     clients,
     {
       f'too_few_{unit}': num_too_small,
-      'beyond_max_clients': len(order) - num_too_small - len(clients),
+      'beyond_max_clients': len(client_ids) - num_too_small - len(clients),
     },
   )
 

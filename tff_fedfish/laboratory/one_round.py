@@ -102,10 +102,10 @@ class _Laboratory:
     with Stages()('opening the corpus'):
       corpus = run_inputs.open_corpus(config, config.data.directory)
       tokenizer = run_inputs.open_tokenizer(config, config.data.vocabulary)
-      split = run_inputs.split_corpus(config, corpus)
-      self._participating = run_inputs.training_clients(config, split)
-      self._rows = run_inputs.training_rows(config, corpus, tokenizer)
-      run_inputs.require_cohort(self._largest(config), split)
+    split = run_inputs.split_corpus(config, corpus)
+    self._participating = run_inputs.training_clients(config, split)
+    self._rows = run_inputs.training_rows(config, corpus, tokenizer)
+    run_inputs.require_cohort(self._largest(config), split)
     self._validation, self._scored = self._choose(config, split.held_out)
     self._trainer = self._spec = self._evaluator = None
 

@@ -11,11 +11,11 @@ import numpy as np
 
 from tff_fedfish.config.data_settings import DataConfig
 from tff_fedfish.config.schema import TrainConfig
-from tff_fedfish.data import merged_clients
+from tff_fedfish.data import merged_clients, token_cache
 from tff_fedfish.data import sequences as sequences_lib
 from tff_fedfish.data.client_ids import client_id_to_text
 from tff_fedfish.data.client_sequences import ClientSequences
-from tff_fedfish.data.client_splits import split_clients
+from tff_fedfish.data.client_splits import split_corpus
 from tff_fedfish.data.cohorts import draw_cohort
 from tff_fedfish.data.grouped_corpus import GroupedCorpus
 from tff_fedfish.data.images.partitions import Partition
@@ -23,7 +23,12 @@ from tff_fedfish.data.merged_clients import Merge
 from tff_fedfish.data.sequences import ClientRows, Rows
 from tff_fedfish.data.tokenizers import load_tokenizer
 from tff_fedfish.errors import UserError
-from tff_fedfish.run import private_rounds, row_division, run_inputs
+from tff_fedfish.run import (
+  private_rounds,
+  row_division,
+  run_directory,
+  run_inputs,
+)
 from tff_fedfish.run.candidates import Candidates
 from tff_fedfish.run.kept_inputs import KeptInputs
 from tff_fedfish.run.kept_tensors import KeptTensors
@@ -89,6 +94,17 @@ def rows_for_engine(
     return StoredRows(data=data, **options, **shared)
   data = dataclasses.replace(data, vocabulary=str(vocabulary.resolve()))
   return StoredRows(data=data, merge=run_inputs.merge_of(config), **shared)
+
+
+def paths_of_workers(config: TrainConfig, workdir: pathlib.Path) -> list[str]:
+  """Returns files and directories that workers on other hosts read."""
+  paths = [str(pathlib.Path(config.data.directory).resolve())]
+  if not config.data.holds_images:
+    paths.append(str(workdir / run_directory.VOCABULARY_NAME))
+  if config.kept_slots or config.phases:
+    # Stands for states and features beside it, which change.
+    paths.append(str(workdir / run_directory.CONFIG_NAME))
+  return paths
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -262,11 +278,10 @@ def _open_stored(stored):
   corpus, rows = _open_whole(stored)
   if stored.division is None:
     return rows
-  client_ids = split_clients(
-    corpus.client_ids,
+  client_ids = split_corpus(
+    corpus,
     split_seed=stored.division.split_seed,
     held_out_fraction=stored.held_out_fraction,
-    own_held_out=corpus.held_out,
   ).participating
   if stored.merge is not None:
     client_ids = merged_clients.client_ids(stored.merge.num_clients)
@@ -286,12 +301,16 @@ def _open_whole(stored):
     )
     return corpus, corpus
   corpus = GroupedCorpus(data.directory)
+  tokenizer = load_tokenizer(data.vocabulary)
   groups = ClientSequences(
     corpus,
-    load_tokenizer(data.vocabulary),
+    tokenizer,
     sequence_length=data.sequence_length,
     drop_short_block=data.drop_short_block,
     sampling=data.sampling,
+    token_cache=token_cache.open_cache(
+      data.token_cache_bytes, corpus, tokenizer
+    ),
   )
   if stored.merge is None:
     return corpus, groups

@@ -39,10 +39,13 @@ MAY_CHANGE = frozenset(
     'engine.gpus_per_worker',
     'engine.ray_address',
     'engine.quorum',
+    # Who is dropped stands in events.csv.
+    'engine.client_timeout_seconds',
     'client_states.max_bytes',
-    # They may have moved; their content is compared.
+    # The first two may have moved; their content is compared.
     'data.directory',
     'data.vocabulary',
+    'data.token_cache_bytes',
   }
 )
 """Settings that may differ when a run is resumed."""
@@ -59,6 +62,7 @@ _WRITTEN_NAMES = (
   'metrics.csv',
   'timings.csv',
   'privacy.csv',
+  'events.csv',
 )
 
 

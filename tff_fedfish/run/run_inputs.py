@@ -8,12 +8,13 @@ import contextlib
 import os
 import pathlib
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 from tff_fedfish.config.schema import TrainConfig
-from tff_fedfish.data import merged_clients
+from tff_fedfish.data import client_splits, merged_clients, token_cache
 from tff_fedfish.data.client_sequences import ClientSequences
-from tff_fedfish.data.client_splits import ClientSplit, split_clients
+from tff_fedfish.data.client_splits import ClientSplit
 from tff_fedfish.data.divided_clients import DividedClients
 from tff_fedfish.data.grouped_corpus import GroupedCorpus
 from tff_fedfish.data.merged_clients import Merge
@@ -28,7 +29,9 @@ from tff_fedfish.run.corpus_identity import Corpus
 _MAX_AFFINITIES = 4096
 
 
-def training_clients(config: TrainConfig, split: ClientSplit) -> list[bytes]:
+def training_clients(
+  config: TrainConfig, split: ClientSplit
+) -> Sequence[bytes]:
   """Returns the clients that take part in training, in a fixed order."""
   if config.partition.merges_groups:
     return merged_clients.client_ids(config.partition.num_clients)
@@ -141,13 +144,19 @@ def image_options(config: TrainConfig) -> dict[str, Any]:
 
 
 def split_corpus(config: TrainConfig, corpus: Corpus) -> ClientSplit:
-  """Splits the clients of a run's own corpus as its config says."""
-  return split_clients(
-    corpus.client_ids,
-    split_seed=config.seeds.split_seed,
-    held_out_fraction=config.client_splits.held_out_fraction,
-    own_held_out=corpus.held_out,
-  )
+  """Splits the clients of a run's own corpus as its config says.
+
+  The first time for a large corpus it shows how far it is.
+  """
+  progress = Progress('divide clients', len(corpus.client_ids), unit='client')
+  with contextlib.ExitStack() as stack:
+    return client_splits.split_corpus(
+      corpus,
+      split_seed=config.seeds.split_seed,
+      held_out_fraction=config.client_splits.held_out_fraction,
+      on_start=lambda: stack.enter_context(progress),
+      on_clients=progress.advance,
+    )
 
 
 def open_tokenizer(
@@ -207,6 +216,9 @@ def client_rows(
     sequence_length=sequence_length or config.data.sequence_length,
     drop_short_block=config.data.drop_short_block,
     sampling=config.data.sampling,
+    token_cache=token_cache.open_cache(
+      config.data.token_cache_bytes, corpus, tokenizer
+    ),
   )
 
 

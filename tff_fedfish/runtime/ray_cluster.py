@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from tff_fedfish.errors import FailedError, UserError
-from tff_fedfish.runtime import ray_internals
+from tff_fedfish.runtime import ray_internals, ray_watch
 
 # Nothing is sent to anyone, and what Ray says of itself is not the user's.
 _ENVIRONMENT = {
@@ -35,22 +35,29 @@ _num_users = 0
 _address: str | None = None
 # Gives Ray its voice back when it ends.
 _unmute: Callable[[], None]
+# Of the connection in use, whoever made it.
+_watch: ray_watch.HeadWatch | None = None
 
 
-def join(address: str, num_workers: int) -> None:
+def join(
+  address: str,
+  num_workers: int,
+  option: str = '--config.engine.ray_address',
+) -> None:
   """Connects this process to Ray, unless it is; `leave` is to follow.
 
   Args:
     address: 'local' starts Ray here; 'auto' or HOST:PORT joins a cluster. Not
       looked at where the program has called `ray.init` itself.
     num_workers: Processes that a Ray started here is to have ready.
+    option: The option with the address, as typed; named in the errors.
 
   Raises:
     UserError: If there is no cluster at `address`, or this process has joined
       another one.
     FailedError: If Ray cannot start here.
   """
-  global _num_users, _address, _unmute
+  global _num_users, _address, _unmute, _watch
   for name, value in _ENVIRONMENT.items():
     os.environ.setdefault(name, value)
   import ray
@@ -58,30 +65,55 @@ def join(address: str, num_workers: int) -> None:
   with _lock:
     if not ray.is_initialized():
       with _without_native_stderr():
-        _connect(ray, address, num_workers)
+        _connect(ray, address, num_workers, option)
       if _address is None:
         _unmute = ray_internals.mute(ray)
       _address = address
     elif _address not in (None, address):
       raise UserError(
-        f'`--config.engine.ray_address` must be {_address!r}, to which this '
-        f'process is connected, found {address!r}. Close the workers there '
-        'first.'
+        f'`{option}` must be {_address!r}, to which this process is connected, '
+        f'found {address!r}. Close the workers there first.'
       )
+    if _watch is None:
+      _watch = _watch_head(ray)
     _num_users += 1
 
 
 def leave() -> None:
   """Ends what `join` began, if nobody else here uses it."""
-  global _num_users, _address
+  global _num_users, _address, _watch
   import ray
 
   with _lock:
     _num_users -= 1
+    if not _num_users and _watch is not None:
+      _watch.close()
+      _watch = None
     if not _num_users and _address is not None:
       _address = None
       ray.shutdown()
       _unmute()
+
+
+def require_alive() -> None:
+  """Raises FailedError where the head is gone, or Ray on this machine."""
+  if _watch is not None:
+    _watch.require()
+
+
+def head_answers() -> bool:
+  """Returns whether the head can be asked; Ray would wait for it, a minute."""
+  return _watch is None or ray_watch.answers(_watch.address)
+
+
+def wait_for_head() -> None:
+  """Returns when the head can be asked.
+
+  Raises:
+    FailedError: As `require_alive`.
+  """
+  if _watch is not None:
+    _watch.wait()
 
 
 class Share(NamedTuple):
@@ -151,11 +183,14 @@ def share_of_worker(
   return share
 
 
-def require_listener(address: str) -> None:
+def require_listener(
+  address: str, option: str = '--config.engine.ray_address'
+) -> None:
   """Raises UserError where nothing answers; Ray itself tries for minutes.
 
   Args:
     address: As for `join`; 'local' and 'auto' name nothing that could answer.
+    option: As for `join`.
   """
   if address in ('local', 'auto'):
     return
@@ -166,7 +201,7 @@ def require_listener(address: str) -> None:
     where = (host.strip('[]'), int(port))
     socket.create_connection(where, _CONNECT_SECONDS).close()
   except (OSError, ValueError) as error:
-    raise _wrong_address(address, error) from error
+    raise _wrong_address(address, error, option) from error
 
 
 def describe_error(error: BaseException) -> str:
@@ -179,11 +214,11 @@ def describe_error(error: BaseException) -> str:
   return f'{type(error).__name__}: {text}' if text else type(error).__name__
 
 
-def _connect(ray, address, num_workers):
+def _connect(ray, address, num_workers, option):
   options = dict(logging_level=logging.CRITICAL, log_to_driver=False)
   if address == 'local':
     options |= dict(num_cpus=num_workers, include_dashboard=False)
-  require_listener(address)
+  require_listener(address, option)
   handler = signal.getsignal(signal.SIGTERM)
   try:
     ray.init(address=address, **options)
@@ -192,7 +227,7 @@ def _connect(ray, address, num_workers):
     # Parts of it may run.
     ray.shutdown()
     if address != 'local':
-      raise _wrong_address(address, error) from error
+      raise _wrong_address(address, error, option) from error
     raise FailedError(
       f'Ray cannot start on this machine: {describe_error(error)}. Look for '
       "room in /tmp and memory, or use `--config.engine.kind='in_process'`."
@@ -204,11 +239,21 @@ def _connect(ray, address, num_workers):
       signal.signal(signal.SIGTERM, handler)
 
 
-def _wrong_address(address, error):
+def _watch_head(ray):
+  context = ray.get_runtime_context()
+  host, _, port = context.gcs_address.rpartition(':')
+  (own,) = [n for n in ray.nodes() if n['NodeID'] == context.get_node_id()]
+  return ray_watch.HeadWatch(
+    (host.strip('[]'), int(port)),
+    (own['NodeManagerAddress'], own['NodeManagerPort']),
+  )
+
+
+def _wrong_address(address, error, option):
   return UserError(
-    '`--config.engine.ray_address` must be local, auto or the HOST:PORT of a '
-    f'running Ray cluster, found {address!r} ({describe_error(error)}). Start '
-    "one with `ray start --head`, or use 'local'."
+    f'`{option}` must be local, auto or the HOST:PORT of a running Ray '
+    f'cluster, found {address!r} ({describe_error(error)}). Start one with '
+    "`ray start --head`, or use 'local'."
   )
 
 

@@ -8,13 +8,15 @@ keeps the number of workers that it was made with: one that is lost is replaced.
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from tff_fedfish.errors import FailedError
+from tff_fedfish.runtime import ray_cluster, ray_hosts, ray_watch
 from tff_fedfish.runtime.ray_cluster import Share, describe_error
+from tff_fedfish.runtime.ray_hosts import Contents, Host
 from tff_fedfish.runtime.round_options import (
   ClientFailure,
   RoundInterrupted,
@@ -43,6 +45,18 @@ class PartResult(NamedTuple):
   only one client's need be in the driver's memory."""
 
 
+class Loss(NamedTuple):
+  """Workers that were lost at once; others have been asked for.
+
+  Attributes:
+    workers: The workers.
+    text: What happened, and how many workers are left.
+  """
+
+  workers: Sequence[Any]
+  text: str
+
+
 class _PartAbandoned(Exception):
   """Leaves a part at a client that failed; its argument is a ClientFailure."""
 
@@ -50,12 +64,18 @@ class _PartAbandoned(Exception):
 class RayWorker:
   """Actor: compiles what it is sent once, then runs parts of cohorts."""
 
-  def __init__(self, num_threads: int, shows_gpus: bool):
+  def __init__(
+    self, num_threads: int, shows_gpus: bool, expected: Mapping[str, Contents]
+  ):
     """Fixes TensorFlow's threads and devices, before it starts.
 
     The GPUs that Ray reserved are shown to it; without any reserved, all
     workers would take the same one.
+
+    Raises:
+      FailedError: If this host does not hold what is expected, by path.
     """
+    ray_hosts.require_here(expected)
     os.environ['TF_CPP_MIN_LOG_LEVEL'] = '3'
     import tensorflow as tf
 
@@ -74,12 +94,17 @@ class RayWorker:
     """Returns the id of this worker's process."""
     return os.getpid()
 
+  def node_id(self) -> str:
+    """Returns Ray's id of this worker's host."""
+    return ray_hosts.own_node_id()
+
   def add_up(
     self,
     spec: Any,
     broadcast: Sequence[np.ndarray],
     clients: Sequence[tuple[int, Any]],
     failed_once: frozenset[int],
+    timeout_seconds: float | None,
   ) -> PartResult | ClientFailure:
     """Runs one part of a cohort; see `client_runner.ClientRunner.add_up`.
 
@@ -111,6 +136,7 @@ class RayWorker:
           on_first_failure=on_first_failure,
           on_output=on_output if spec.outputs else None,
           failed_once=failed_once,
+          timeout_seconds=timeout_seconds,
         )
       except _PartAbandoned as abandoned:
         return abandoned.args[0]
@@ -125,17 +151,35 @@ class RayWorker:
 class RayPool:
   """Ray actors; to be closed in the end."""
 
-  def __init__(self, num_workers: int, share: Share, *, num_threads: int):
-    """Asks Ray for the workers, each with its share; none is up yet."""
+  def __init__(
+    self,
+    num_workers: int,
+    share: Share,
+    *,
+    num_threads: int,
+    expected: Mapping[str, Contents] | None = None,
+  ):
+    """Asks Ray for the workers, each with its share; none is up yet.
+
+    Args:
+      num_workers: How many.
+      share: Of each.
+      num_threads: TensorFlow threads of each.
+      expected: What workers read, by path. None: it is not compared.
+    """
     import ray
 
     self._num_workers = num_workers
     self._share = share
     self._num_threads = num_threads
-    self._worker_class = ray.remote(RayWorker).options(
-      num_cpus=share.cpus, num_gpus=share.gpus, max_restarts=0
-    )
-    self._up: list[Any] = []
+    self._worker_class = ray.remote(RayWorker)
+    self._expected = dict(expected or {})
+    # Worker -> its host.
+    self._up: dict[Any, Host] = {}
+    # By node id, of hosts that have had workers.
+    self._watches: dict[str, ray_watch.Watch] = {}
+    # Node ids of hosts that get no workers.
+    self._gone: set[str] = set()
     # By the reference to its first answer: a worker, and since when it starts.
     self._starting: dict[Any, tuple[Any, float]] = {}
     self._num_died_starting = 0
@@ -158,9 +202,11 @@ class RayPool:
 
     Raises:
       RoundInterrupted: If `should_stop` says so.
-      FailedError: As `admit`, and if one is not up after `_LIMIT_SECONDS`.
+      FailedError: As `admit`, and if one is not up after `_LIMIT_SECONDS`, or
+        the head of the cluster is gone.
     """
     while self._starting:
+      ray_cluster.require_alive()
       self.admit(POLL_SECONDS)
       if should_stop is not None and should_stop():
         raise RoundInterrupted
@@ -179,6 +225,7 @@ class RayPool:
     """
     import ray
 
+    self._readmit_hosts()
     ready, _ = ray.wait(self.answers, timeout=timeout_seconds)
     for answer in ready:
       self._receive(answer)
@@ -196,36 +243,111 @@ class RayPool:
       raise self._too_late()
 
   def replace(self, worker: Any) -> None:
-    """Ends a worker that was up, if it lives, and asks for another."""
+    """Ends a worker that was up, if it lives, and asks for another.
+
+    Raises:
+      FailedError: If the head of the cluster is gone.
+    """
     import ray
 
-    self._up.remove(worker)
+    ray_cluster.wait_for_head()
+    del self._up[worker]
     ray.kill(worker)
     self._add()
+
+  def host_of(self, worker: Any) -> Host:
+    """Returns where a worker is that is up."""
+    return self._up[worker]
+
+  def lose(self, worker: Any) -> Loss:
+    """Replaces a worker that died, or all of its host if that is gone."""
+    host = self._up[worker]
+    if not ray_watch.answers(host.address):
+      return self._lose_host(host)
+    self.replace(worker)
+    return Loss(
+      [worker],
+      f'a worker on host {host.name} died. Its clients run again; '
+      f'{self._count()} are left.',
+    )
+
+  def lose_silent_hosts(self) -> list[Loss]:
+    """Replaces the workers on hosts that no longer answer."""
+    hosts = {h.node_id: h for h in self._up.values()}
+    return [
+      self._lose_host(host)
+      for node_id, host in hosts.items()
+      if self._watches[node_id].is_gone
+    ]
 
   def close(self) -> None:
     """Ends all workers."""
     import ray
 
-    workers = self._up + [worker for worker, _ in self._starting.values()]
+    workers = [*self._up, *(worker for worker, _ in self._starting.values())]
     self._up.clear()
     self._starting.clear()
-    # They have ended with Ray where the program has shut it down.
-    if ray.is_initialized():
+    for watch in self._watches.values():
+      watch.close()
+    # They have ended with Ray where the program has shut it down, and end with
+    # a head that is gone.
+    if ray.is_initialized() and ray_cluster.head_answers():
       for worker in workers:
         ray.kill(worker)
 
   def _add(self):
-    worker = self._worker_class.remote(self._num_threads, self._share.gpus > 0)
-    answer = worker.process_id.remote()
+    share, labels = self._share, {}
+    if self._gone:
+      # Ray itself may not know yet that a host is gone.
+      labels['ray.io/node-id'] = f'!in({",".join(sorted(self._gone))})'
+    worker_class = self._worker_class.options(
+      num_cpus=share.cpus,
+      num_gpus=share.gpus,
+      max_restarts=0,
+      label_selector=labels,
+    )
+    worker = worker_class.remote(
+      self._num_threads, share.gpus > 0, self._expected
+    )
+    answer = worker.node_id.remote()
     self._starting[answer] = worker, time.monotonic()
+
+  def _lose_host(self, host):
+    workers = [w for w, other in self._up.items() if other == host]
+    self._gone.add(host.node_id)
+    # Answers from now on say that it is back.
+    self._watches[host.node_id].close()
+    self._watches[host.node_id] = ray_watch.Watch(host.address)
+    for worker in workers:
+      self.replace(worker)
+    num = len(workers)
+    return Loss(
+      workers,
+      f'host {host.name} was lost with {num} worker{"s" * (num > 1)}. Its '
+      f'clients run again; {self._count()} are left.',
+    )
+
+  def _readmit_hosts(self):
+    """Lets hosts have workers again that have come back."""
+    import ray
+
+    back = {n for n in self._gone if self._watches[n].has_answered}
+    if not back:
+      return
+    self._gone -= back
+    # They were asked for on other hosts, which may have no room.
+    waiting = [worker for worker, _ in self._starting.values()]
+    self._starting.clear()
+    for worker in waiting:
+      ray.kill(worker)
+      self._add()
 
   def _receive(self, answer):
     import ray
 
     worker, _ = self._starting.pop(answer)
     try:
-      ray.get(answer)
+      node_id = ray.get(answer)
     except ray.exceptions.RayError as error:
       self._add()
       # Its process or machine is gone, for no reason of its own.
@@ -242,7 +364,16 @@ class RayPool:
         ) from error
       raise _set_up_error(error) from error
     self._num_died_starting = 0
-    self._up.append(worker)
+    self._up[worker] = self._host(node_id)
+    if node_id not in self._watches:
+      self._watches[node_id] = ray_watch.Watch(self._up[worker].address)
+
+  def _host(self, node_id):
+    for host in self._up.values():
+      if host.node_id == node_id:
+        return host
+    # Also one that Ray takes for dead since: its watch will say so, too.
+    return ray_hosts.find(node_id)
 
   def _waits(self):
     """Returns for how many seconds each worker has not answered."""
@@ -275,6 +406,9 @@ def _set_up_error(error):
       place = f' on {outer.ip}' if getattr(outer, 'ip', None) else ''
       error = outer.cause
       break
+  if isinstance(error, FailedError):
+    # In its own words.
+    return FailedError(f'A worker process cannot work on {error}.')
   return FailedError(
     f'A worker process{place} could not be set up: {describe_error(error)}. '
     'Every machine needs the Python environment that this one has.'

@@ -15,7 +15,7 @@ from typing import Any
 import tensorflow as tf
 
 from tff_fedfish.errors import FailedError, require
-from tff_fedfish.runtime import ray_cluster, values
+from tff_fedfish.runtime import ray_cluster, ray_hosts, values
 from tff_fedfish.runtime.client_runner import PartialSum, divide_cohort
 from tff_fedfish.runtime.ray_pool import (
   MAX_LOST_WORKERS,
@@ -56,6 +56,7 @@ class RayWorkers(contextlib.AbstractContextManager):
     threads_per_worker: int = 1,
     gpus_per_worker: float | None = None,
     address: str = 'local',
+    paths: Sequence[str] = (),
   ):
     """Starts nothing yet.
 
@@ -65,6 +66,8 @@ class RayWorkers(contextlib.AbstractContextManager):
       gpus_per_worker: GPUs that Ray reserves for each; None: 1 where the
         cluster has one for every worker, else 0.
       address: 'local' starts Ray here; 'auto' or HOST:PORT joins a cluster.
+      paths: Files and directories that workers read. Hosts of a cluster must
+        hold the same there as this one.
 
     Raises:
       ValueError: If `num_workers` is less than 1.
@@ -74,10 +77,13 @@ class RayWorkers(contextlib.AbstractContextManager):
     self._threads = threads_per_worker
     self._gpus_per_worker = gpus_per_worker
     self._address = address
+    self._paths = [*paths]
     self._has_joined = False
     self._pool: RayPool | None = None
     self._busy: dict[Any, tuple[_Part, Any]] = {}
     self._sent_spec: tuple[Any, Any] | None = None
+    # Hosts on which a client has failed.
+    self._told: set[ray_hosts.Host] = set()
     # Workers serve one round; another thread's waits for them.
     self._lock = threading.Lock()
 
@@ -94,6 +100,25 @@ class RayWorkers(contextlib.AbstractContextManager):
     if self._has_joined:
       self._has_joined = False
       ray_cluster.leave()
+
+  def require_alive(self) -> None:
+    """Raises FailedError where the cluster's head is gone.
+
+    To be called in long work between rounds: Ray would end the process.
+    """
+    if self._has_joined:
+      ray_cluster.require_alive()
+
+  def start(self, should_stop: Callable[[], bool] | None = None) -> None:
+    """Starts the workers and waits until all are up.
+
+    Without it the first round does so.
+
+    Raises:
+      RoundInterrupted, UserError, FailedError: As `partial_sums`.
+    """
+    with self._lock:
+      self._start(should_stop)
 
   def process_ids(self) -> list[int]:
     """Returns the process ids of the workers, when all are up.
@@ -131,16 +156,19 @@ class RayWorkers(contextlib.AbstractContextManager):
     Raises:
       RoundInterrupted: If `options.should_stop` says so, also while workers
         start; the work in hand is given up with its workers.
-      UserError: If there is no Ray at the address, or it is too small.
-      FailedError: If a client raises and failures are not tolerated, a part
-        ends its worker again and again, workers cannot be set up or have no
-        room, or Ray cannot hold what they are sent.
+      UserError: If there is no Ray at the address, it is too small, or a host
+        of it lacks what workers need.
+      FailedError: If the head of the cluster is gone, a client raises and
+        failures are not tolerated, a part ends its worker again and again,
+        workers cannot be set up or have no room, or Ray cannot hold what they
+        are sent.
       TypeError: If a client cannot be pickled.
     """
     import ray
 
     with self._lock:
       self._start(options.should_stop)
+      ray_cluster.require_alive()
       if self._sent_spec is None or self._sent_spec[0] != spec:
         self._sent_spec = (spec, _put(spec))
       arguments = (self._sent_spec[1], _put([*map(values.as_array, broadcast)]))
@@ -154,20 +182,23 @@ class RayWorkers(contextlib.AbstractContextManager):
       num_parts, next_index, done = len(waiting), 0, {}
       with self._abandoning_what_is_left():
         while next_index < num_parts:
+          ray_cluster.require_alive()
+          for loss in self._pool.lose_silent_hosts():
+            waiting.extendleft(self._take_back(loss, options, outcome))
           # Those that replace others: a round goes on with the workers it has.
           self._pool.admit()
-          self._hand_out(waiting, arguments)
+          self._hand_out(waiting, arguments, options)
           ready, _ = ray.wait(
             [*self._busy, *self._pool.answers], timeout=POLL_SECONDS
           )
           if options.should_stop is not None and options.should_stop():
             raise RoundInterrupted
           for reference in [r for r in ready if r in self._busy]:
-            part, result = self._receive(reference, options, outcome)
-            if result is None:
-              waiting.appendleft(part)
-            else:
-              done[part.index] = part, result
+            # Else taken back meanwhile, with its host.
+            if reference in self._busy:
+              waiting.extendleft(
+                self._receive(reference, options, outcome, done)
+              )
           while next_index in done:
             part, result = done.pop(next_index)
             if not self._hand_on(part, result.outputs, options):
@@ -191,7 +222,13 @@ class RayWorkers(contextlib.AbstractContextManager):
     share = ray_cluster.share_of_worker(
       self._num_workers, self._gpus_per_worker, self._address
     )
-    pool = RayPool(self._num_workers, share, num_threads=self._threads)
+    expected = {}
+    # A Ray of our own has no other hosts.
+    if self._address != 'local':
+      expected = ray_hosts.require_same(self._paths, share)
+    pool = RayPool(
+      self._num_workers, share, num_threads=self._threads, expected=expected
+    )
     try:
       pool.wait_for_all(should_stop)
     except BaseException:
@@ -199,7 +236,7 @@ class RayWorkers(contextlib.AbstractContextManager):
       raise
     self._pool = pool
 
-  def _hand_out(self, waiting, arguments):
+  def _hand_out(self, waiting, arguments, options):
     """Gives waiting parts to idle workers."""
     import ray
 
@@ -217,7 +254,10 @@ class RayWorkers(contextlib.AbstractContextManager):
       worker = choices[0]
       try:
         reference = worker.add_up.remote(
-          *arguments, part.clients, frozenset(part.failed_once)
+          *arguments,
+          part.clients,
+          frozenset(part.failed_once),
+          options.client_timeout_seconds,
         )
       # TensorFlow's: a dataset holds tensors that have no value to be pickled.
       except (TypeError, ray.cloudpickle.PicklingError, tf.errors.OpError) as e:
@@ -229,32 +269,56 @@ class RayWorkers(contextlib.AbstractContextManager):
       idle.remove(worker)
       self._busy[reference] = (part, worker)
 
-  def _receive(self, reference, options, outcome):
-    """Returns (part, its result); None for a result: it is to be run again."""
+  def _receive(self, reference, options, outcome, done):
+    """Puts the result of a part into `done`; returns parts to be run again."""
     import ray
 
-    part, worker = self._busy.pop(reference)
+    part, worker = self._busy[reference]
     try:
       result = ray.get(reference)
     except ray.exceptions.RayTaskError as error:
+      del self._busy[reference]
       raise FailedError(
         f'A worker process failed: {ray_cluster.describe_error(error.cause)}'
       ) from error
     # It died, or was killed for its memory, or its machine is gone.
     except ray.exceptions.RayError as error:
-      self._pool.replace(worker)
-      outcome.num_lost_workers += 1
-      _count_loss(part, error)
-      return part, None
+      loss = self._pool.lose(worker)
+      return self._take_back(loss, options, outcome, error)
+    del self._busy[reference]
     if not isinstance(result, ClientFailure):
-      return part, result
+      done[part.index] = part, result
+      return []
     if not options.tolerates_failures:
       raise FailedError(
         f'Client {result.client_index} of the round failed: {result.message}'
       )
+    host = self._pool.host_of(worker)
+    if host not in self._told and options.on_notice is not None:
+      # A host that can read nothing would stay, and waste all it is given.
+      self._told.add(host)
+      options.on_notice(
+        f'a client failed on host {host.name} and is tried again: '
+        f'{result.message}. This is said once per host.'
+      )
     part.avoided = worker
     part.failed_once.add(result.client_index)
-    return part, None
+    return [part]
+
+  def _take_back(self, loss, options, outcome, error=None):
+    """Counts and tells a loss; returns the parts that the workers had."""
+    outcome.num_lost_workers += len(loss.workers)
+    if options.on_notice is not None:
+      options.on_notice(loss.text)
+    taken = {
+      reference: part
+      for reference, (part, worker) in self._busy.items()
+      if worker in loss.workers
+    }
+    for reference, part in taken.items():
+      del self._busy[reference]
+      _count_loss(part, error)
+    return [*taken.values()]
 
   def _hand_on(self, part, outputs, options):
     """Hands on the outputs of a part's clients; False: it is to be run again.
@@ -287,6 +351,8 @@ class RayWorkers(contextlib.AbstractContextManager):
 
       busy, self._busy = self._busy, {}
       for _, worker in busy.values():
+        if not ray_cluster.head_answers():
+          break
         # What ended the round says more than that Ray is gone, too.
         with contextlib.suppress(ray.exceptions.RayError):
           self._pool.replace(worker)

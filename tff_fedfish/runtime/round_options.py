@@ -7,8 +7,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tff_fedfish.errors import FailedError
+from tff_fedfish.runtime import client_data
 
 FAILURE_REASONS = ('data', 'out_of_memory', 'error')
+TIMEOUT = 'timeout'
+"""Reason of a client whose time was over. It is counted as an 'error', so that
+runs that began without a limit keep their columns."""
 
 
 class RoundInterrupted(Exception):
@@ -23,7 +27,8 @@ class ClientFailure:
   """Its position in the cohort."""
   reason: str
   """One of FAILURE_REASONS: 'data' where its data could not be read, which is
-  recognized in loops over an iterator, such as those of our algorithms."""
+  recognized in loops over an iterator, such as those of our algorithms. Or
+  TIMEOUT."""
   message: str
   """The exception's type and text, in one line."""
 
@@ -41,7 +46,8 @@ class RoundOutcome:
 
   def num_failures(self, reason: str) -> int:
     """Returns how many clients failed for a reason."""
-    return sum(failure.reason == reason for failure in self.failures)
+    reasons = (reason, TIMEOUT) if reason == 'error' else (reason,)
+    return sum(failure.reason in reasons for failure in self.failures)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -66,6 +72,13 @@ class RoundOptions:
   its clients come with None first, which takes their outputs back. What it
   raises is the round's exception. Only clients that took part have an output.
   None: outputs are not computed."""
+  on_notice: Callable[[str], None] | None = None
+  """Receives a line, at once, on workers that were lost, and on the first
+  client that failed on a host."""
+  client_timeout_seconds: float | None = None
+  """Limit on the time of a client from its first batch on, looked at between
+  batches; a client that takes longer takes part with weight 0, and is not tried
+  again. None: no limit."""
   workers: Any = None
   """Runner of the parts of a cohort, such as `ray_workers.RayWorkers`; None:
   this process."""
@@ -110,7 +123,9 @@ def describe_failure(
   # Late: what a run counts is asked for before TensorFlow is imported.
   import tensorflow as tf
 
-  if isinstance(error, MemoryError | tf.errors.ResourceExhaustedError):
+  if isinstance(error, client_data.DroppedClientError):
+    reason = TIMEOUT
+  elif isinstance(error, MemoryError | tf.errors.ResourceExhaustedError):
     reason = 'out_of_memory'
   elif while_loading or (
     # A dataset is read within the client's graph.

@@ -4,7 +4,7 @@ import csv
 import statistics
 
 from tff_fedfish import files
-from tff_fedfish.data.client_ids import client_id_to_cell
+from tff_fedfish.data.client_ids import ChosenIds, client_id_to_cell
 from tff_fedfish.mathematics import privacy
 from tff_fedfish.run import cohort_data, private_rounds, round_metrics
 from tff_fedfish.training.round_callbacks import (
@@ -74,10 +74,16 @@ class PrivacyAccounts(RoundCallback):
     with files.write_atomically(self._run.workdir / FILE_NAME) as file:
       writer = csv.writer(file, lineterminator='\n')
       writer.writerow(_COLUMNS)
-      for client_id in self._run.participating:
-        if client_id in self._num_rounds:
-          cells = map(repr, self._row(client_id))
-          writer.writerow([client_id_to_cell(client_id), *cells])
+      for client_id in self._counted():
+        cells = map(repr, self._row(client_id))
+        writer.writerow([client_id_to_cell(client_id), *cells])
+
+  def _counted(self):
+    """Returns the clients of earlier rounds, in the order of all."""
+    if isinstance(self._run.participating, ChosenIds):
+      # Sorted, and perhaps many millions.
+      return sorted(self._num_rounds)
+    return [i for i in self._run.participating if i in self._num_rounds]
 
   def _clients_of(self, round_num):
     run = self._run

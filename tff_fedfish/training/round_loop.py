@@ -79,16 +79,29 @@ def run_rounds(
         threads_per_worker=engine.threads_per_worker,
         gpus_per_worker=engine.gpus_per_worker,
         address=engine.ray_address,
+        paths=cohort_data.paths_of_workers(config, workdir),
       )
       stack.enter_context(workers)
+    checked.events.start(run.position.round_num)
+
+    def should_stop():
+      # Asked between clients that this process scores, too.
+      if workers is not None:
+        workers.require_alive()
+      return interruption.requested is not None
+
     # A client that fails is left out.
     options = RoundOptions(
       num_partial_sums=config.num_partial_sums,
       tolerates_failures=True,
       quorum=engine.quorum,
-      should_stop=lambda: interruption.requested is not None,
+      should_stop=should_stop,
+      client_timeout_seconds=engine.client_timeout_seconds,
       workers=workers,
     )
+    if workers is not None and kept_uploads is None:
+      with stages('starting workers'), contextlib.suppress(RoundInterrupted):
+        workers.start(should_stop)
     _run_phase(run, options, stages, kept_uploads)
     while _has_next_phase(run) and not options.should_stop():
       run = _next_phase(run, stages)
@@ -118,6 +131,7 @@ def _run_phase(run, options, stages, kept_uploads=None):
       kept,
       store,
       PrivacyAccounts(run),
+      round_callbacks.Events(run),
       round_callbacks.Log(run),
       server,
       saved,
@@ -293,6 +307,7 @@ class _RoundLoop:
     clients = self._store.clients(
       round_num, run.position.state, clients, self._options.should_stop
     )
+    clients = run.checked.events.clients(round_num, clients)
     # Not kept: a round that is given up leaves the state as it was.
     state = learning_setup.with_rates(
       run.process, run.position.state, config, round_num
@@ -327,8 +342,14 @@ class _RoundLoop:
     if self._kept_uploads is not None:
       metrics = self._kept_uploads.hand_on(clients, on_client_output)
       return dataclasses.replace(done, metrics=metrics)
+    timeout = self._options.client_timeout_seconds
+    if run.checked.events.is_done(round_num):
+      timeout = None
     options = dataclasses.replace(
-      self._options, on_client_output=on_client_output
+      self._options,
+      on_client_output=on_client_output,
+      client_timeout_seconds=timeout,
+      on_notice=lambda text: write_line(f'Round {round_num}: {text}'),
     )
     with use_round_options(options) as outcome:
       output = run.process.next(state, clients)

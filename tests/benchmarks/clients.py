@@ -1,0 +1,239 @@
+"""`make bench-clients`: what a run of 15.6 million clients does before round 1.
+
+Prints what opening the corpus, dividing its clients and drawing the held-out
+sample and round 1's cohort take: with the code of an earlier commit, at the
+first opening, at later ones, and at those of a corpus whose manifest has its
+fingerprint. Every opening is a process of its own; they run in turns. A second
+table has the tokens of a long client, computed and from the disk.
+
+Only other clients than with the earlier code make it fail.
+"""
+
+import argparse
+import contextlib
+import gzip
+import json
+import os
+import pathlib
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+
+from benchmarks import clients_arm, synthetic_index
+
+from tff_fedfish.data import cohorts
+from tff_fedfish.data.corpus_index import index_sha256
+from tff_fedfish.data.manifest import MANIFEST_NAME
+from tff_fedfish.data.token_cache import MIN_BYTES, TokenCache
+from tff_fedfish.printing import print_table
+from tff_fedfish.run import run_inputs
+
+_REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
+# The last one that hashed every client at every opening.
+_EARLIER = '929b831'
+_EARLIER_ARM, _FIRST = 'earlier code', 'first opening'
+_LATER, _KNOWN = 'later opening', 'later, fingerprint in manifest'
+# Enough for the sample and the small clients that it passes over.
+_NUM_READ = 400
+
+
+class _Bench:
+  """Openings by arm."""
+
+  def __init__(self, scratch: pathlib.Path, num_clients: int):
+    self._scratch = scratch
+    self._corpus = scratch / 'corpus'
+    self.openings = {}
+    self.result = None
+    self.problems = []
+    _say(f'corpus: {num_clients:,} clients')
+    synthetic_index.write_index_only(self._corpus, num_clients)
+    self._fill()
+
+  def _fill(self) -> None:
+    """Writes the texts of the clients that will be read."""
+    config = clients_arm.config_of(str(self._corpus))
+    corpus = run_inputs.open_corpus(config, self._corpus)
+    split = run_inputs.split_corpus(config, corpus)
+    drawn = (
+      (split.held_out, config.seeds.split_seed, 0, _NUM_READ),
+      (split.participating, config.seeds.cohort_seed, 1, config.cohort_size),
+    )
+    for client_ids, seed, round_num, size in drawn:
+      drawn_ids = cohorts.draw_cohort(
+        client_ids,
+        seed=seed,
+        round_num=round_num,
+        cohort_size=min(size, len(client_ids)),
+      )
+      synthetic_index.fill_records(corpus, drawn_ids)
+    self._fingerprint = corpus.fingerprint
+
+  def add_earlier_code(self, commit: str) -> bool:
+    """Unpacks the code of a commit; False: this clone does not have it."""
+    archive = self._scratch / 'code.tar'
+    command = ['git', 'archive', f'--output={archive}', commit]
+    done = subprocess.run(command, cwd=_REPOSITORY, capture_output=True)
+    if not done.returncode:
+      shutil.unpack_archive(archive, self._scratch / 'code')
+    return not done.returncode
+
+  def open(self, arm: str) -> None:
+    """Measures one opening."""
+    root = self._scratch / 'code' if arm == _EARLIER_ARM else _REPOSITORY
+    cache = self._scratch / 'cache'
+    if arm == _FIRST and cache.exists():
+      shutil.rmtree(cache)
+    paths = [str(root), str(_REPOSITORY / 'tests')]
+    environment = os.environ | {
+      'PYTHONPATH': os.pathsep.join(paths),
+      'TF_CPP_MIN_LOG_LEVEL': '3',
+      'XDG_CACHE_HOME': str(cache),
+    }
+    with self._manifest(with_fingerprint=arm == _KNOWN):
+      output = subprocess.check_output(
+        [sys.executable, '-m', 'benchmarks.clients_arm', str(self._corpus)],
+        cwd=root,
+        env=environment,
+        stderr=subprocess.DEVNULL,
+      )
+    found = json.loads(output)
+    self.openings.setdefault(arm, []).append(found['steps'])
+    seconds = sum(step['seconds'] for step in found['steps'].values())
+    _say(f'{arm} took {seconds:.1f} s')
+    self.result = self.result or found['result']
+    if found['result'] != self.result:
+      self.problems.append(f'{arm}: its clients are not those of the others')
+
+  @contextlib.contextmanager
+  def _manifest(self, *, with_fingerprint: bool):
+    path = self._corpus / MANIFEST_NAME
+    before = path.read_text()
+    if with_fingerprint:
+      hashes = {
+        'index_sha256': index_sha256(self._corpus),
+        'fingerprint': self._fingerprint,
+      }
+      path.write_text(json.dumps(json.loads(before) | hashes))
+    yield
+    path.write_text(before)
+
+
+def _print_openings(bench: _Bench, num_clients: int) -> None:
+  headings = ['', *(f'{name}, s' for name in _steps(bench))]
+  headings += ['after index, s', 'CPU, s', 'peak after index, MiB']
+  rows = []
+  for arm, openings in bench.openings.items():
+    steps = [
+      _spread([steps[name]['seconds'] for steps in openings])
+      for name in _steps(bench)
+    ]
+    rows.append(
+      [
+        arm,
+        *steps,
+        _spread([_after_index(steps, 'seconds') for steps in openings]),
+        _spread([_after_index(steps, 'cpu_seconds') for steps in openings]),
+        _spread([_peak(steps) for steps in openings], '.0f'),
+      ]
+    )
+  print()
+  print_table(
+    f'{num_clients:,} clients: median (smallest-largest)', headings, rows
+  )
+
+
+def _steps(bench: _Bench) -> Sequence[str]:
+  return list(next(iter(bench.openings.values()))[0])
+
+
+def _after_index(steps, measure: str) -> float:
+  return sum(s[measure] for name, s in steps.items() if name != 'index')
+
+
+def _peak(steps) -> float:
+  """Returns the largest resident memory beyond that of the opened index."""
+  later = (s['peak_mib'] for name, s in steps.items() if name != 'index')
+  return max(later) - steps['index']['after_mib']
+
+
+def _print_tokens(scratch: pathlib.Path, repeats: int) -> None:
+  """Prints what the tokens of one long client take."""
+  config = clients_arm.config_of('corpus')
+  tokenizer = run_inputs.open_tokenizer(config, config.data.vocabulary)
+  pattern = 'tff_fedfish/corpora/debian_descriptions/c4-train*.json.gz'
+  texts = []
+  for path in sorted(_REPOSITORY.glob(pattern)):
+    with gzip.open(path, 'rt', encoding='utf-8') as file:
+      texts += [json.loads(line)['text'].encode() for line in file]
+  tokenizer.encode_batch(texts[:10])
+  cache = TokenCache(scratch / 'tokens', '[]', 1 << 40, min_bytes=MIN_BYTES)
+  seconds = {'tokenize': [], 'keep': [], 'read': []}
+  for _ in range(repeats):
+    documents = _timed(seconds['tokenize'], tokenizer.encode_batch, texts)
+    _timed(seconds['keep'], cache.store, b'client', documents)
+    found = _timed(seconds['read'], cache.load, b'client')
+    if any((a != b).any() for a, b in zip(found, documents, strict=True)):
+      raise RuntimeError('The kept tokens are not those that were kept.')
+  num_bytes = sum(map(len, texts))
+  num_tokens = sum(map(len, documents))
+  print_table(
+    f'a client of {num_bytes / 1e6:.1f} MB of text, {num_tokens:,} tokens',
+    ['', 's'],
+    [(name, _spread(values, '.3f')) for name, values in seconds.items()],
+  )
+
+
+def _timed(seconds, function, *arguments):
+  start = time.perf_counter()
+  found = function(*arguments)
+  seconds.append(time.perf_counter() - start)
+  return found
+
+
+def _spread(values: Sequence[float], form: str = '.2f') -> str:
+  low, high = min(values), max(values)
+  return f'{statistics.median(values):{form}} ({low:{form}}-{high:{form}})'
+
+
+def _say(line: str) -> None:
+  print(f'  {line}', file=sys.stderr, flush=True)
+
+
+def main() -> int:
+  """Measures, prints the tables, and returns the exit code."""
+  parser = argparse.ArgumentParser(
+    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+  )
+  parser.add_argument('--num_clients', type=int, default=15_600_000)
+  parser.add_argument('--repeats', type=int, default=3)
+  parser.add_argument('--earlier', default=_EARLIER, help='a commit')
+  parser.add_argument('--scratch_dir', help='where to write: 2 GB')
+  arguments = parser.parse_args()
+  with tempfile.TemporaryDirectory(dir=arguments.scratch_dir) as directory:
+    scratch = pathlib.Path(directory)
+    # Also of what is divided here.
+    os.environ['XDG_CACHE_HOME'] = str(scratch / 'own_cache')
+    bench = _Bench(scratch, arguments.num_clients)
+    arms = [_FIRST, _LATER, _KNOWN]
+    if bench.add_earlier_code(arguments.earlier):
+      arms.insert(0, _EARLIER_ARM)
+    else:
+      _say(f'{arguments.earlier} is not in this clone: git fetch --unshallow')
+    print(f'{os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f}', flush=True)
+    for _ in range(arguments.repeats):
+      for arm in arms:
+        bench.open(arm)
+    _print_openings(bench, arguments.num_clients)
+    _print_tokens(scratch, arguments.repeats)
+  for problem in bench.problems:
+    print(f'\nOTHER CLIENTS: {problem}')
+  return 1 if bench.problems else 0
+
+
+if __name__ == '__main__':
+  raise SystemExit(main())
