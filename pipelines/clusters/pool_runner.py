@@ -69,9 +69,14 @@ class PoolRunner(fn_runner.FnApiRunner):
 )
 class _PoolWorkerHandler(worker_handlers.ExternalWorkerHandler):
   lost = []
+  _closed = None
 
   def start_worker(self):
     pools = self._external_payload.params['pools'].split(',')
+    if not pools[0]:
+      # Of another runner in this process.
+      super().start_worker()
+      return
     # Beam numbers its workers through all jobs of a process.
     number = int(self.worker_id.rpartition('_')[2])
     self._pool = pools[number % len(pools)]
@@ -89,7 +94,8 @@ class _PoolWorkerHandler(worker_handlers.ExternalWorkerHandler):
     threading.Thread(target=self._watch, daemon=True).start()
 
   def close(self):
-    self._closed.set()
+    if self._closed:
+      self._closed.set()
     super().close()
 
   def _watch(self):
