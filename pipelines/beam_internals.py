@@ -10,16 +10,22 @@ from apache_beam.runners.portability.fn_api_runner import execution
 def lock_buffers() -> None:
   """Keeps Beam's own runner from losing elements with several workers.
 
-  `get_buffer` looks for a buffer and makes one if there is none, from a thread
-  for each worker. Where two threads looked before either had made one, the
-  elements in one of the two buffers were lost.
+  A thread for each worker looks for the buffer of what it receives, makes one
+  if there is none, and adds to it. Where two threads did so at once, the
+  elements of one were lost.
   """
   lock = threading.Lock()
-  get_buffer = execution.BundleContextManager.get_buffer
+  for kind, name in (
+    (execution.BundleContextManager, 'get_buffer'),
+    (execution.GroupingBuffer, 'append'),
+  ):
+    setattr(kind, name, _locked(getattr(kind, name), lock))
 
-  @functools.wraps(get_buffer)
-  def get_buffer_locked(*args, **kwargs):
+
+def _locked(method, lock):
+  @functools.wraps(method)
+  def locked(*args, **kwargs):
     with lock:
-      return get_buffer(*args, **kwargs)
+      return method(*args, **kwargs)
 
-  execution.BundleContextManager.get_buffer = get_buffer_locked
+  return locked

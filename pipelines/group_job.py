@@ -19,6 +19,7 @@ import apache_beam as beam
 from apache_beam.io.filesystems import FileSystems
 from apache_beam.options.pipeline_options import (
   AzureOptions,
+  DirectOptions,
   HadoopFileSystemOptions,
   PipelineOptions,
   S3Options,
@@ -40,6 +41,7 @@ from pipelines.read_raw_files import RawFileReader
 from pipelines.staging import require_shared, stage
 from pipelines.write_groups import write_shard
 from tff_fedfish.data.manifest import Manifest
+from tff_fedfish.errors import UserError
 
 # By name: what Beam calls DirectRunner first tries to download a Go program.
 DEFAULT_RUNNER = 'apache_beam.runners.portability.fn_api_runner.FnApiRunner'
@@ -85,6 +87,7 @@ def run_group_job(
   options = PipelineOptions(list(beam_flags))
   # Files are looked for before there is a pipeline.
   FileSystems.set_options(options)
+  _require_sound(options)
   lock_buffers()
   tasks, num_bytes = plan_tasks(job)
   try:
@@ -107,6 +110,17 @@ def run_group_job(
   except Exception as error:
     raise_understood(error, str(output), options)
     raise
+
+
+def _require_sound(options: PipelineOptions) -> None:
+  """Refuses a mode of Beam's own runner in which it loses elements."""
+  mode = options.view_as(DirectOptions).direct_running_mode
+  if mode == 'multi_threading':
+    raise UserError(
+      "`--direct_running_mode` must be 'in_memory' or 'multi_processing', but "
+      f'is {mode!r}, in which Beam loses records. Use multi_processing with as '
+      'many `--direct_num_workers`.'
+    )
 
 
 def plan_tasks(job: GroupJob) -> tuple[list[Task], int]:

@@ -19,8 +19,9 @@ from apache_beam.options.pipeline_options import PipelineOptions, S3Options
 
 from pipelines.remote_files import reaching
 
-# With the pauses between them, half a minute and more.
-_ATTEMPTS = {'AWS_RETRY_MODE': 'standard', 'AWS_MAX_ATTEMPTS': '8'}
+# With the pauses between them, half a minute on average. Other modes stop early
+# where many requests fail at a time.
+_ATTEMPTS = {'AWS_RETRY_MODE': 'legacy', 'AWS_MAX_ATTEMPTS': '7'}
 _READ_ATTEMPTS = 4
 _READ_BYTES = 16 << 20
 _PART_BYTES = 32 << 20

@@ -201,8 +201,7 @@ class TestGroupErrors:
       ),
       (
         {'--output': 'gs://bucket/out'},
-        '`--output` must be a directory that can be written to, but '
-        "'gs://bucket/out' is not",
+        '`--output` is on gs://, which needs packages that ',
       ),
       (
         {'--num_shards': '0'},

@@ -268,17 +268,17 @@ class TestInput:
     assert network.num_failed == 3
     assert contents(tmp_path / 'out') == lines[1]
 
-  @pytest.mark.parametrize('name', ['1.json', 'table.parquet'])
+  @pytest.mark.parametrize('name, num', [('1.json', 1), ('table.parquet', 3)])
   def test_failed_read_is_no_damage(
-    self, store, network, pattern, tmp_path, monkeypatch, name
+    self, store, network, pattern, tmp_path, monkeypatch, name, num
   ):
     monkeypatch.setenv('AWS_MAX_ATTEMPTS', '1')
     sink = io.BytesIO()
     pq.write_table(pa.Table.from_pylist(raw_records(9)), sink)
     store.put('raw/table.parquet', sink.getvalue())
     paths = find_input_files([pattern.replace('*.json', name)])
-    # The first is of the file's format.
-    network.fail(f'GET .*{name}', 'delay', 1)
+    # The first tell the file's format, and whether it is whole.
+    network.fail(f'GET .*{name}', 'delay', num)
     network.fail(f'GET .*{name}', '503')
     with pytest.raises(FailedError, match=f"'s3://bucket/raw/{name}': .*Slow"):
       run_group_job(make_job(paths), tmp_path / 'out')

@@ -97,7 +97,6 @@ def test_counts_by_hand(tmp_path):
     ({'block_bytes': 40}, ()),
     # Every bundle is run twice: its counts must not be.
     ({}, ('--direct_runner_bundle_repeat=1',)),
-    ({}, ('--direct_num_workers=3', '--direct_running_mode=multi_threading')),
   ],
 )
 def test_same_bytes_however_the_work_is_divided(tmp_path, options, beam_flags):
@@ -355,3 +354,18 @@ def test_many_files_are_not_all_named(tmp_path, monkeypatch):
   (manifest,) = run_group_job(make_job(paths), tmp_path / 'out')
   assert manifest.num_input_files == 4
   assert [file.name for file in manifest.inputs] == ['2.json']
+
+
+def test_mode_that_loses_records(tmp_path):
+  with pytest.raises(
+    UserError,
+    match=r"^`--direct_running_mode` must be 'in_memory' or "
+    r"'multi_processing', but is 'multi_threading', in which Beam loses records"
+    r'\. Use multi_processing with as many `--direct_num_workers`\.$',
+  ):
+    # Before it looks at the input.
+    run_group_job(
+      make_job([tmp_path / 'none']),
+      tmp_path / 'out',
+      ('--direct_num_workers=2', '--direct_running_mode=multi_threading'),
+    )
