@@ -237,6 +237,8 @@ class Host:
 
   def crash(self) -> None:
     """Ends every process of the host, and the host, as a power cut does."""
+    # Or it complains that it was left by its child.
+    self._holder.send_signal(signal.SIGSTOP)
     with contextlib.suppress(ProcessLookupError):
       os.kill(self._init, signal.SIGKILL)
     self._holder.kill()
