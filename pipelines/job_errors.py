@@ -58,7 +58,7 @@ def raise_understood(
     raise ChildProcessError(
       f'a worker process of the grouping into {output!r} ended before '
       'its work was done, perhaps for lack of memory. Nothing was kept. Use '
-      'fewer workers, or more shards, and run it again.'
+      'fewer workers, and run it again.'
     ) from error
   if found := _find_message(error, OSError, _OS_ERROR):
     stopped = f'Grouping into {output!r} stopped ({found})'
