@@ -184,12 +184,19 @@ def _file_system_options(options: PipelineOptions) -> dict[str, Any]:
   return found
 
 
+# Whether this process has file-system options of a job.
+_has_options = False
+
+
 # Not in a DoFn's `setup`, which not all runners call.
 @functools.lru_cache(1)
 def _prepare(staging: str, options: tuple[tuple[str, Any], ...]) -> None:
-  if options:
-    # Workers that no runner of Beam starts have not heard of them.
+  global _has_options
+  if options or _has_options:
+    # Workers that no runner of Beam starts have not heard of them; those of
+    # Dask have perhaps heard of an earlier job's.
     FileSystems.set_options(PipelineOptions.from_dictionary(dict(options)))
+    _has_options = bool(options)
   require_shared(staging)
 
 

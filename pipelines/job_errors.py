@@ -23,6 +23,10 @@ _USER_ERROR, _STORE_ERROR = (
   for kind in (UserError, StoreError)
 )
 _OS_ERROR = r'\w*Error: (\[Errno \d+\].*?)(?: \[while running|\n|$)'
+# As Beam's own runner, Dask and Spark say it.
+_LOST_WORKER = (
+  *('Channel closed prematurely', 'KilledWorker', 'ExecutorLostFailure'),
+)
 # Errors of the disk and the memory, whatever the input holds.
 _OF_THE_MACHINE = (
   *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG),
@@ -54,7 +58,7 @@ def raise_understood(
       'run it again: that removes it.'
     ) from error
   _raise_of_job_server(error, options)
-  if 'Channel closed prematurely' in str(error):
+  if any(words in str(error) for words in _LOST_WORKER):
     raise ChildProcessError(
       f'a worker process of the grouping into {output!r} ended before '
       'its work was done, perhaps for lack of memory. Nothing was kept. Use '

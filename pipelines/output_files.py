@@ -119,9 +119,14 @@ def open_to_write(path: str) -> Iterator[BinaryIO]:
     return
   from apache_beam.io.filesystem import CompressionTypes
 
+  written = path
   with reaching(path):
+    if has_dirs := file_system(path).has_dirs():
+      # Not an object store: others see a file while it is written.
+      parent, _, name = path.rpartition('/')
+      written = f'{parent}/.{name}.tmp'
     file = file_system(path).create(
-      path,
+      written,
       mime_type='application/octet-stream',
       compression_type=CompressionTypes.UNCOMPRESSED,
     )
@@ -129,11 +134,13 @@ def open_to_write(path: str) -> Iterator[BinaryIO]:
     yield file
     with reaching(path):
       file.close()
+      if has_dirs:
+        file_system(path).rename([written], [path])
   except BaseException:
     with contextlib.suppress(Exception):
       file.close()
     with contextlib.suppress(Exception):
-      file_system(path).delete([path])
+      file_system(path).delete([written])
     raise
 
 
@@ -195,7 +202,9 @@ def list_files(directory: str) -> list[str]:
         raise
     # Some file systems take it for an error that there is no such directory.
     return []
-  return sorted(paths)
+  return sorted(
+    path for path in paths if not posixpath.basename(path).startswith('.')
+  )
 
 
 def remove(directory: str) -> None:

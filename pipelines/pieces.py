@@ -119,7 +119,7 @@ def merge_pieces(paths: Sequence[str]) -> Iterator[Iterator[Row]]:
         open(merged, 'wb') as file,
         _write_batches(file) as writer,
       ):
-        while batch := list(itertools.islice(rows, _MERGED_ROWS)):
+        while batch := list(_take(rows)):
           columns = map(pa.array, zip(*batch, strict=True), RECORD_SCHEMA.types)
           writer.write_batch(
             pa.record_batch(list(columns), schema=RECORD_SCHEMA)
@@ -139,6 +139,16 @@ def _merge(paths: Sequence[str]) -> Iterator[Iterator[Row]]:
         for path in paths
       )
     )
+
+
+def _take(rows: Iterator[Row]) -> Iterator[Row]:
+  """Yields the next rows, until they are as large as a batch should be."""
+  num_bytes = 0
+  for row in itertools.islice(rows, _MERGED_ROWS):
+    yield row
+    num_bytes += len(row[0]) + len(row[4])
+    if num_bytes >= _BATCH_BYTES:
+      return
 
 
 def _write_batches(file: BinaryIO) -> pa.RecordBatchStreamWriter:

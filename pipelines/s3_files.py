@@ -108,18 +108,13 @@ class S3FileSystem(s3filesystem.S3FileSystem):
     That includes what killed workers had begun to write, which nobody sees, but
     which takes space.
     """
-    found = []
+    found, prefixes = [], []
     for path in paths:
       if not path.endswith('/'):
         found.append(path)
         continue
       found.extend(entry.path for entry in self._list(path))
-      bucket, prefix = parse_s3_path(path, object_optional=True)
-      begun = self.client.list_multipart_uploads(Bucket=bucket, Prefix=prefix)
-      for upload in begun.get('Uploads', ()):
-        self.client.abort_multipart_upload(
-          Bucket=bucket, Key=upload['Key'], UploadId=upload['UploadId']
-        )
+      prefixes.append(parse_s3_path(path, object_optional=True))
     for i in range(0, len(found), _MAX_DELETED):
       some = list(map(_at, found[i : i + _MAX_DELETED]))
       answer = self.client.delete_objects(
@@ -128,6 +123,13 @@ class S3FileSystem(s3filesystem.S3FileSystem):
       )
       for error in answer.get('Errors', ()):
         raise OSError(f'{error["Key"]!r} was not deleted: {error["Message"]}')
+    # Last: it needs a right that not everybody who may delete has.
+    for bucket, prefix in prefixes:
+      begun = self.client.list_multipart_uploads(Bucket=bucket, Prefix=prefix)
+      for upload in begun.get('Uploads', ()):
+        self.client.abort_multipart_upload(
+          Bucket=bucket, Key=upload['Key'], UploadId=upload['UploadId']
+        )
 
   def _list(self, dir_or_prefix):
     bucket, prefix = parse_s3_path(dir_or_prefix, object_optional=True)

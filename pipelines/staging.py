@@ -121,9 +121,9 @@ def _stage(output: str) -> Iterator[Staging]:
       staging = Staging(temporary)
       yield staging
       _publish(staging, path)
-  except BaseException:
+  finally:
+    # The lock is closed by now: a file that is open keeps a directory of NFS.
     _remove_tree(temporary)
-    raise
 
 
 def _publish(staging: Staging, output: pathlib.Path) -> None:
@@ -147,7 +147,6 @@ def _publish(staging: Staging, output: pathlib.Path) -> None:
     if isinstance(error, OSError) and error.errno != errno.ENOTEMPTY:
       raise
     raise _filled_meanwhile(output) from error
-  _remove_tree(staging.path)
 
 
 def _remove_tree(directory: str | os.PathLike) -> None:
@@ -161,12 +160,13 @@ def _remove_tree(directory: str | os.PathLike) -> None:
 def _remove_if_abandoned(staging: pathlib.Path) -> None:
   """Removes a staging directory, unless its job is still running."""
   try:
-    with open(staging / _LOCK_NAME, 'rb') as lock:
+    # NFS locks only files that are open for writing.
+    with open(staging / _LOCK_NAME, 'r+b') as lock:
       fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-      _remove_tree(staging)
   except OSError:
     # Locked; or without a lock, and so about to begin or to be renamed.
     return
+  _remove_tree(staging)
 
 
 @contextlib.contextmanager

@@ -47,7 +47,13 @@ class PoolRunner(fn_runner.FnApiRunner):
 
   def run_pipeline(self, pipeline, options):
     """Runs the job to its end."""
-    pools = options.view_as(PoolRunnerOptions).worker_pools.split(',')
+    given = options.view_as(PoolRunnerOptions).worker_pools
+    pools = [pool for pool in given.split(',') if pool]
+    if not pools:
+      raise UserError(
+        '`--worker_pools` must name at least one pool as HOST:PORT, but is '
+        f'{given!r}.'
+      )
     self._num_workers = len(pools)
     environment = ExternalEnvironment(pools[0], {'pools': ','.join(pools)})
     proto = pipeline.to_runner_api(default_environment=environment)

@@ -204,5 +204,5 @@ def test_sha256(tmp_path):
 
 
 def test_sha256_of_nothing(tmp_path):
-  with pytest.raises(UserError, match='index.parquet, but it is missing. Copy'):
+  with pytest.raises(FileNotFoundError):
     corpus_index.index_sha256(tmp_path)

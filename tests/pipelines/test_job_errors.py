@@ -57,3 +57,15 @@ def test_job_server_that_does_not_answer(tmp_path):
 def test_unknown_errors_are_left_alone():
   options = PipelineOptions(['--runner=DirectRunner'])
   assert raise_understood(KeyError('x'), 'out', options) is None
+
+
+@pytest.mark.parametrize('words', ['KilledWorker', 'ExecutorLostFailure'])
+def test_worker_that_an_engine_has_lost(words):
+  options = PipelineOptions(['--runner=DirectRunner'])
+  with pytest.raises(
+    ChildProcessError,
+    match=r"^a worker process of the grouping into 'out' ended before its work "
+    r'was done, perhaps for lack of memory\. Nothing was kept\. Use fewer '
+    r'workers, and run it again\.$',
+  ):
+    raise_understood(RuntimeError(f'4 times: {words}'), 'out', options)

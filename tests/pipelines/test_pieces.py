@@ -104,3 +104,10 @@ def test_batches_of_a_piece_are_small(tmp_path, monkeypatch):
   # Some 50 bytes a record, with offsets.
   assert len(sizes) > 3
   assert sum(sizes) == 100
+
+
+def test_merged_batches_are_small(tmp_path, monkeypatch):
+  monkeypatch.setattr(pieces, '_BATCH_BYTES', 1000)
+  # 100 bytes each, and two of the group's id: the tenth is one too many.
+  rows = [(b'id', b'', b'', b'', b'x' * 100, 1)] * 30
+  assert len(list(pieces._take(iter(rows)))) == 10

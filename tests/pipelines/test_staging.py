@@ -157,3 +157,21 @@ def test_worker_that_outlives_its_job_writes_nothing(tmp_path):
   with pytest.raises(FileNotFoundError):
     output_files.write_bytes(f'{staging.path}/pieces/x', b'')
   assert _names(tmp_path) == []
+
+
+def test_lock_of_a_killed_job_is_asked_for_as_nfs_wants_it(tmp_path):
+  # NFS gives exclusive locks only on files that are open for writing.
+  abandoned = tmp_path / '.out.grouping-abc'
+  abandoned.mkdir()
+  (abandoned / '.lock').touch(mode=0o400)
+  opened = []
+
+  def flock(file, operation):
+    opened.append(file.mode)
+
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(fcntl, 'flock', flock)
+    with stage(str(tmp_path / 'out')) as staging:
+      _keep(staging, 'x', b'')
+  assert opened == ['rb+', 'wb']
+  assert _names(tmp_path) == ['out']

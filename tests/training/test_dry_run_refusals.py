@@ -37,6 +37,8 @@ _STOPS = {
   ('tff_fedfish.run.feature_files', 'verify'),
   ('tff_fedfish.run.feature_files', 'entries'),
   ('tff_fedfish.run.start_model', '_require_network'),
+  # Of hosts of a cluster, which takes some: tests/cluster/test_ray.py.
+  ('tff_fedfish.runtime.ray_hosts', 'require_same'),
 }
 
 # What no dry run shows, as 'module function', at most five, and why.

@@ -85,8 +85,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     type=int,
     default=8,
     metavar='N',
-    help='TFRecord files to write; each must fit in memory three times '
-    '(default: %(default)s)',
+    help='TFRecord files to write; no more workers write (default: '
+    '%(default)s)',
   )
   parser.add_argument(
     '--max_record_bytes',

@@ -168,13 +168,13 @@ def read_index(directory: str | os.PathLike) -> pa.Table:
 
 
 def index_sha256(directory: str | os.PathLike) -> str:
-  """Returns the SHA-256 of the index as it lies on the disk, in hexadecimal."""
-  path = pathlib.Path(directory) / INDEX_NAME
-  try:
-    with open(path, 'rb') as file:
-      return hashlib.file_digest(file, 'sha256').hexdigest()
-  except OSError as error:
-    raise _unreadable(path) from error
+  """Returns the SHA-256 of the index as it lies on the disk, in hexadecimal.
+
+  Raises:
+    OSError: If it cannot be read, though it could be opened before.
+  """
+  with open(pathlib.Path(directory) / INDEX_NAME, 'rb') as file:
+    return hashlib.file_digest(file, 'sha256').hexdigest()
 
 
 def _open(
@@ -185,12 +185,12 @@ def _open(
   try:
     file = pq.ParquetFile(path)
   except (OSError, ValueError, pa.ArrowException) as error:
-    raise _unreadable(path) from error
+    raise unreadable(path) from error
   num_rows = file.metadata.num_rows
   # Arrays are made for the one number and filled by the others.
   if num_rows != sum(_group_sizes(file)):
     file.close()
-    raise _unreadable(path)
+    raise unreadable(path)
   schema = pa.schema([INDEX_SCHEMA.field(name) for name in names])
   return num_rows, _read(file, schema, path)
 
@@ -212,14 +212,15 @@ def _read(
         table = file.read_row_group(i, columns=schema.names)
         table = table.select(schema.names).cast(schema)
       except (OSError, KeyError, ValueError, pa.ArrowException) as error:
-        raise _unreadable(path) from error
+        raise unreadable(path) from error
       has_null = any(column.null_count for column in table.columns)
       if table.num_rows != num_rows or has_null:
-        raise _unreadable(path)
+        raise unreadable(path)
       yield table
 
 
-def _unreadable(path: pathlib.Path) -> UserError:
+def unreadable(path: pathlib.Path) -> UserError:
+  """Returns the error of an index that is missing or damaged."""
   problem = 'unreadable' if path.exists() else 'missing'
   return UserError(
     f'{str(path.parent)!r} must hold {INDEX_NAME}, but it is {problem}. Copy '

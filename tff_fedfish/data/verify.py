@@ -22,6 +22,7 @@ from tff_fedfish.data.corpus_index import (
   index_sha256,
   read_index,
   shard_of,
+  unreadable,
 )
 from tff_fedfish.data.manifest import (
   MANIFEST_NAME,
@@ -106,7 +107,10 @@ def _check_index_hash(directory: pathlib.Path, manifest: Manifest) -> None:
   """Raises if a byte of the index changed; not all bytes show in its rows."""
   if not manifest.index_sha256:
     return
-  found = index_sha256(directory)
+  try:
+    found = index_sha256(directory)
+  except OSError as error:
+    raise unreadable(directory / INDEX_NAME) from error
   if manifest.index_sha256 != found:
     raise UserError(
       f'{str(directory / INDEX_NAME)!r} must have the sha256 '
