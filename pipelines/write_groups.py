@@ -2,7 +2,7 @@
 
 Records come one by one, and a record of a group is written when it is full, so
 that a group of any size takes no more memory than `max_record_bytes` of it.
-With a cap it takes what is kept, and without duplicates a hash for each example.
+With a cap it takes what is kept, and without duplicates a hash for each text.
 """
 
 import dataclasses
