@@ -8,6 +8,7 @@ unpacks all of its blocks and sorts their records.
 
 import hashlib
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -48,12 +49,17 @@ def encode_block(rows: Sequence[tuple]) -> bytes:
     schema=_SCHEMA,
   )
   sink = pa.BufferOutputStream()
+  with new_stream(sink, _SCHEMA) as writer:
+    writer.write_batch(batch)
+  return sink.getvalue().to_pybytes()
+
+
+def new_stream(sink: Any, schema: pa.Schema) -> pa.RecordBatchStreamWriter:
+  """Returns a writer of batches, compressed in one thread."""
   options = pa.ipc.IpcWriteOptions(
     compression=pa.Codec('zstd', compression_level=1), use_threads=False
   )
-  with pa.ipc.new_stream(sink, _SCHEMA, options=options) as writer:
-    writer.write_batch(batch)
-  return sink.getvalue().to_pybytes()
+  return pa.ipc.new_stream(sink, schema, options=options)
 
 
 def decode_block(block: bytes) -> pa.RecordBatch:

@@ -89,7 +89,7 @@ def run_group_job(
   FileSystems.set_options(options)
   _require_sound(options)
   lock_buffers()
-  tasks, num_bytes = plan_tasks(job)
+  tasks, task_bytes = plan_tasks(job)
   try:
     with stage(str(output)) as staging:
       staging.make_directories(finish_corpus.DIRECTORIES)
@@ -101,7 +101,7 @@ def run_group_job(
         staging=staging.path,
         file_system_options=_file_system_options(options),
         tasks_per_piece=tasks_per_piece(
-          num_bytes, len(tasks), job.num_all_shards()
+          sum(task_bytes), len(tasks), job.num_all_shards()
         ),
       )
       with beam.Pipeline(options=options) as pipeline:
@@ -123,12 +123,12 @@ def _require_sound(options: PipelineOptions) -> None:
     )
 
 
-def plan_tasks(job: GroupJob) -> tuple[list[Task], int]:
-  """Returns what to read together, and how many bytes there are in all.
+def plan_tasks(job: GroupJob) -> tuple[list[Task], list[int]]:
+  """Returns what to read together, and how many bytes each task has.
 
   A task is one large file, or several small ones.
   """
-  tasks, task, num_bytes = [], [], 0
+  tasks, task_bytes, task, num_bytes = [], [], [], 0
   paths = sorted(job.paths)
   names, sizes = name_files(paths), file_sizes(paths)
   for path, name, size in zip(paths, names, sizes, strict=True):
@@ -136,10 +136,11 @@ def plan_tasks(job: GroupJob) -> tuple[list[Task], int]:
       num_bytes + size > _TASK_BYTES or len(task) == _MAX_TASK_FILES
     ):
       tasks.append(tuple(task))
+      task_bytes.append(num_bytes)
       task, num_bytes = [], 0
     task.append((path, name))
     num_bytes += size
-  return [*tasks, tuple(task)], sum(sizes)
+  return [*tasks, tuple(task)], [*task_bytes, num_bytes]
 
 
 def name_files(paths: Sequence[str]) -> list[str]:

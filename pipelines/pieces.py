@@ -12,12 +12,11 @@ import itertools
 import os
 import tempfile
 from collections.abc import Iterator, Sequence
-from typing import BinaryIO
 
 import pyarrow as pa
 
 from pipelines import output_files
-from pipelines.blocks import RECORD_SCHEMA
+from pipelines.blocks import RECORD_SCHEMA, new_stream
 
 MAX_PIECE_BYTES = 64 << 20
 """Examples and group ids of a piece, unless one record has more by itself."""
@@ -100,7 +99,10 @@ def tasks_per_piece(num_bytes: int, num_tasks: int, num_shards: int) -> int:
 def write_piece(path: str, table: pa.Table) -> None:
   """Writes sorted records, in batches that are small in memory."""
   rows = max(1, table.num_rows * _BATCH_BYTES // max(1, table.nbytes))
-  with output_files.open_to_write(path) as file, _write_batches(file) as writer:
+  with (
+    output_files.open_to_write(path) as file,
+    new_stream(file, RECORD_SCHEMA) as writer,
+  ):
     writer.write_table(table, max_chunksize=rows)
 
 
@@ -117,7 +119,7 @@ def merge_pieces(paths: Sequence[str]) -> Iterator[Iterator[Row]]:
       with (
         _merge(paths[:_MAX_OPEN_PIECES]) as rows,
         open(merged, 'wb') as file,
-        _write_batches(file) as writer,
+        new_stream(file, RECORD_SCHEMA) as writer,
       ):
         while batch := list(_take(rows)):
           columns = map(pa.array, zip(*batch, strict=True), RECORD_SCHEMA.types)
@@ -149,13 +151,6 @@ def _take(rows: Iterator[Row]) -> Iterator[Row]:
     num_bytes += len(row[0]) + len(row[4])
     if num_bytes >= _BATCH_BYTES:
       return
-
-
-def _write_batches(file: BinaryIO) -> pa.RecordBatchStreamWriter:
-  options = pa.ipc.IpcWriteOptions(
-    compression=pa.Codec('zstd', compression_level=1), use_threads=False
-  )
-  return pa.ipc.new_stream(file, RECORD_SCHEMA, options=options)
 
 
 def _read_piece(path: str) -> Iterator[Row]:

@@ -10,7 +10,6 @@ from typing import Annotated
 
 from pipelines.blocks import names_of, sort_blocks
 from pipelines.group_job import Task, plan_tasks
-from pipelines.input_files import file_sizes
 from pipelines.job import GroupJob
 from pipelines.pieces import (
   MAX_PIECE_BYTES,
@@ -71,9 +70,9 @@ def plan_grouping(
   Raises:
     UserError: If the sample has no record that can be grouped.
   """
-  tasks, own_bytes = plan_tasks(job)
+  tasks, sizes = plan_tasks(job)
+  own_bytes = sum(sizes)
   input_bytes = input_bytes or own_bytes
-  sizes = [sum(file_sizes([path for path, _ in task])) for task in tasks]
   sample, sample_bytes = [], 0
   for task, size in sorted(zip(tasks, sizes, strict=True), key=lambda p: p[1]):
     if sample_bytes < _SAMPLE_BYTES:
