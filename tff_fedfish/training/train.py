@@ -53,7 +53,7 @@ def train(
   with run_directory.lock(workdir):
     config = run_directory.continued_config(config, workdir)
     if config.model.compute_dtype == 'auto':
-      with stages('timing matrix products'):
+      with stages('importing TensorFlow'):
         from tff_fedfish.training import compute_dtype
       config = compute_dtype.with_faster(config)
     checked = run_checks.check_run(config, workdir, stage=stages)
