@@ -14,7 +14,7 @@ NONE_IS_FINE = code=$$?; [[ $$code -eq 5 ]] || exit $$code
 
 # `.venv` is phony because its script finds out by itself, in a few
 # milliseconds, whether something is to be done.
-.PHONY: help .venv .venv-cluster demo test test-slow test-cluster lint bench \
+.PHONY: help .venv demo test test-slow test-cluster lint bench \
   bench-clients bench-engine bench-grouping lock results-archive clean
 
 help:
@@ -43,9 +43,11 @@ test: .venv
 test-slow: .venv
 	@TF_NUM_INTRAOP_THREADS=0 $(BIN)/python -m pytest -m slow --timeout 3600 || { $(NONE_IS_FINE); }
 
+# Packages of their own, for PYTHONPATH: .venv-cluster, .venv-huggingface, ...
+.venv-%: .venv
+	@requirements/set_up_beside.sh $*
+
 # Java 17 is needed for Spark. Nothing is skipped: what cannot run has failed.
-.venv-cluster: .venv
-	@requirements/set_up_cluster.sh
 
 test-cluster: .venv-cluster
 	@CLUSTER_REQUIRED=1 $(BIN)/python -m pytest tests/cluster --durations 0 \
@@ -83,7 +85,7 @@ lock:
 	@PYTHON='$(PYTHON)' requirements/lock.sh
 
 clean:
-	rm -rf .venv .venv-cluster .pytest_cache .ruff_cache .hypothesis build dist *.egg-info
+	rm -rf .venv .venv-* .pytest_cache .ruff_cache .hypothesis build dist *.egg-info
 	find . -name .git -prune -o -name runs -prune -o -name __pycache__ -print0 \
 	  | xargs -0 rm -rf
 

@@ -69,6 +69,7 @@ setuptools.setup(
     'tensorflow==2.14.1',
     'threadpoolctl',
     'tldextract',
+    'tokenizers',
     'zlib-ng',
   ],
   entry_points={

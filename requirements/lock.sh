@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Resolves requirements*.in into requirements*.lock, for Linux x86-64 only.
+# Resolves requirements/*.in into requirements/*.lock, for Linux x86-64 only.
 #
 # uv, because pip has no overrides, and without them nothing resolves. It lives
 # in an environment that is thrown away.
@@ -18,20 +18,26 @@ trap 'rm -rf "$temporary"' EXIT
 compile() {
   "$temporary/venv/bin/uv" pip compile --no-config --upgrade --quiet \
     --python-version 3.11 --python-platform x86_64-manylinux_2_31 \
-    --override overrides.txt --generate-hashes --no-header "$@"
+    --generate-hashes --no-header "$@"
+}
+# NAME ARGUMENTS...: packages beside those of requirements.lock.
+compile_beside() {
+  compile "$1.in" --no-annotate --constraint requirements.lock "${locked[@]}" \
+    --output-file "$1.lock" "${@:2}"
 }
 cp ./*.in ./*overrides.txt "$temporary"
 pushd "$temporary" >/dev/null
-compile requirements.in --output-file requirements.lock
-compile requirements-cuda.in --no-annotate --constraint requirements.lock \
-  --output-file requirements-cuda.lock
+compile requirements.in --override overrides.txt --output-file requirements.lock
+compile requirements-cuda.in --override overrides.txt --no-annotate \
+  --constraint requirements.lock --output-file requirements-cuda.lock
 readarray -t locked \
   < <(awk -F== '/^[^ #]/ { print "--no-emit-package=" $1 }' requirements.lock)
-compile s3.in --no-annotate --constraint requirements.lock "${locked[@]}" \
-  --output-file s3.lock
-compile cluster.in --no-annotate --constraint requirements.lock "${locked[@]}" \
-  --constraint s3.lock --override cluster-overrides.txt \
-  --output-file cluster.lock
+compile_beside s3
+compile_beside cluster --constraint s3.lock --override overrides.txt \
+  --override cluster-overrides.txt
+compile_beside huggingface
+compile_beside trackers
+compile_beside docs
 popd >/dev/null
 # All or none.
-mv "$temporary"/{requirements,requirements-cuda,s3,cluster}.lock .
+mv "$temporary"/*.lock .

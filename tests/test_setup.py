@@ -10,6 +10,7 @@ import warnings
 import zipfile
 
 import pytest
+from packaging import requirements
 
 from tff_fedfish.version import __version__
 
@@ -76,6 +77,7 @@ def test_declares_the_direct_dependencies(metadata):
   declared = (metadata / 'requires.txt').read_text().splitlines()
   listed = _declared_requirements('requirements.in')
   tools = {
+    'build',
     'hypothesis',
     'pytest',
     'pytest-cov',
@@ -149,15 +151,18 @@ def test_s3_lock_fits_beside_the_others():
   assert added.items() <= _pins('cluster.lock').items()
 
 
-def test_cluster_lock_adds_to_the_others():
-  pins, added = _pins('requirements.lock'), _pins('cluster.lock')
+@pytest.mark.parametrize(
+  'name', ['cluster', 'huggingface', 'trackers', 'docs']
+)
+def test_lock_of_other_packages_adds_to_the_others(name):
+  pins, added = _pins('requirements.lock'), _pins(f'{name}.lock')
   assert not set(pins) & set(added)
   assert not [package for package, (_, hashes) in added.items() if not hashes]
-  for line in _declared_requirements('cluster.in'):
-    package, _, version = line.partition('==')
-    (package,) = _names([package])
+  for line in _declared_requirements(f'{name}.in'):
+    wanted = requirements.Requirement(line)
+    (package,) = _names([line])
     assert package in added
-    assert not version or added[package][0] == version
+    assert wanted.specifier.contains(added[package][0])
 
 
 def test_set_up_files_name_no_index():
