@@ -4,6 +4,8 @@ Examples:
   fedfish export --checkpoint runs/mine --output models/mine
   fedfish export --checkpoint runs/mine/checkpoints/round_00000020 \
       --output models/round_20 --format safetensors
+  fedfish export --checkpoint runs/mine --output models/mine_gpt2 \
+      --format huggingface
 
 Writes a TensorFlow SavedModel, the weights as safetensors, config.json,
 README.md (the model card), SHA256SUMS and, of a language model, the vocabulary.
@@ -30,7 +32,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   parser.add_argument(
     '--format',
     metavar='NAME,...',
-    help='saved_model, safetensors or both (default: what the model has)',
+    help='saved_model, safetensors or both (default: what the model has); '
+    'huggingface: as transformers reads it',
   )
   add_client_id(parser)
 

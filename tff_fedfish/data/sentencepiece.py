@@ -5,14 +5,35 @@ import textwrap
 from collections.abc import Sequence
 
 from tff_fedfish.data import protos
+from tff_fedfish.data.text_codec import TextCodec
 from tff_fedfish.errors import UserError
 
 # Of SentencePiece's own message definition, what is read here; nothing
-# installed carries the generated class.
+# installed carries the generated class. What is repeated here is optional there,
+# with a default other than 0: [] is the default.
 _FIELDS = {
-  'Piece': ['optional string piece 1', 'optional int32 type 3'],
-  'Trainer': ['optional string eos_piece 47', 'optional string pad_piece 48'],
-  'Model': ['repeated Piece pieces 1', 'optional Trainer trainer_spec 2'],
+  'Piece': [
+    'optional string piece 1',
+    'optional float score 2',
+    'optional int32 type 3',
+  ],
+  'Trainer': [
+    'optional int32 model_type 3',
+    'optional int32 byte_fallback 35',
+    'optional string eos_piece 47',
+    'optional string pad_piece 48',
+  ],
+  'Normalizer': [
+    'optional bytes precompiled_charsmap 2',
+    'repeated int32 add_dummy_prefix 3',
+    'repeated int32 remove_extra_whitespaces 4',
+    'repeated int32 escape_whitespaces 5',
+  ],
+  'Model': [
+    'repeated Piece pieces 1',
+    'optional Trainer trainer_spec 2',
+    'optional Normalizer normalizer_spec 3',
+  ],
 }
 _END_PIECE, _PADDING_PIECE = '</s>', '<pad>'
 _UNKNOWN_TYPE = 2
@@ -76,13 +97,10 @@ def special_ids(data: bytes, source: str) -> tuple[int, dict[str, int]]:
   }
 
 
-class SentencePieceCodec:
+class SentencePieceCodec(TextCodec):
   """Encodes and decodes with a SentencePiece model (Kudo and Richardson, 2018).
 
   The model file says how text is normalized, case included.
-
-  Attributes:
-    tokenizer: That of tensorflow-text: texts to ragged int32 ids.
   """
 
   def __init__(self, data: bytes, source: str):

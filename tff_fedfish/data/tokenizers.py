@@ -2,24 +2,27 @@
 
 import dataclasses
 import hashlib
-import itertools
 import os
 import pathlib
+import typing
 from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from tff_fedfish import files, json_values
-from tff_fedfish.data import sentencepiece, wordpiece
+from tff_fedfish.data import sentencepiece, tokenizer_json, wordpiece
 from tff_fedfish.errors import UserError
 
 SCHEMA_VERSION = 1
 WORDPIECE = 'wordpiece'
 SENTENCEPIECE = 'sentencepiece'
+TOKENIZER_JSON = 'tokenizer_json'
 METADATA_FILE = 'tokenizer.json'
 _VOCABULARY_FILES = {
   WORDPIECE: 'vocab.txt',
   SENTENCEPIECE: 'sentencepiece.model',
+  # Not its own name, which the metadata have.
+  TOKENIZER_JSON: 'huggingface.json',
 }
 
 
@@ -33,7 +36,7 @@ class _Metadata:
   lower_case: bool
   end_of_text_id: int
   padding_id: int
-  unknown_id: int
+  unknown_id: int | None
   sha256: str
 
 
@@ -45,7 +48,7 @@ class Tokenizer:
   """
 
   kind: str
-  """'wordpiece' or 'sentencepiece'."""
+  """'wordpiece', 'sentencepiece' or 'tokenizer_json'."""
   size: int
   """Number of token ids; they are 0 to size - 1."""
   lower_case: bool
@@ -54,13 +57,15 @@ class Tokenizer:
   """Follows every document; `encode_batch` does not add it."""
   padding_id: int
   """Fills up sequences; may equal `end_of_text_id`, as padding is masked."""
-  unknown_id: int
-  """Stands for what the vocabulary cannot express."""
+  unknown_id: int | None
+  """Stands for what the vocabulary cannot express; None: it has all bytes."""
   vocabulary: bytes = dataclasses.field(repr=False)
   """The bytes of the vocabulary file."""
-  codec: wordpiece.WordPieceCodec | sentencepiece.SentencePieceCodec = (
-    dataclasses.field(repr=False)
-  )
+  codec: (
+    wordpiece.WordPieceCodec
+    | sentencepiece.SentencePieceCodec
+    | tokenizer_json.TokenizerJsonCodec
+  ) = dataclasses.field(repr=False)
   """Does the encoding."""
 
   @property
@@ -80,15 +85,7 @@ class Tokenizer:
     """
     if not texts:
       return []
-    import tensorflow as tf
-
-    with tf.device('/CPU:0'):
-      ragged = self.codec.tokenizer.tokenize(
-        tf.constant([_utf8(text) for text in texts])
-      )
-    token_ids = ragged.flat_values.numpy()
-    splits = ragged.row_splits.numpy()
-    return [token_ids[i:j] for i, j in itertools.pairwise(splits)]
+    return self.codec.encode_batch([_utf8(text) for text in texts])
 
   def decode(self, token_ids: Iterable[int]) -> str:
     """Returns the text of token ids, without end-of-text and padding.
@@ -140,7 +137,8 @@ def load_tokenizer(
   """Loads a tokenizer.
 
   Args:
-    path: A directory that `Tokenizer.save` wrote, a WordPiece vocabulary file
+    path: A directory that `Tokenizer.save` wrote or that holds a
+      `tokenizer.json` of Hugging Face's library, a WordPiece vocabulary file
       (`.txt`, as BERT's), or a SentencePiece model (`.model`, `.model.v1`).
     lower_case: For a WordPiece vocabulary file only: whether texts are
       lower-cased and stripped of accents. None: they are if no piece has an
@@ -218,7 +216,29 @@ def _sentencepiece_tokenizer(model: bytes, source: str) -> Tokenizer:
   )
 
 
+def _huggingface_tokenizer(
+  data: bytes, source: str, end_of_text: str | int | None
+) -> Tokenizer:
+  codec = tokenizer_json.TokenizerJsonCodec(data, source)
+  return Tokenizer(
+    kind=TOKENIZER_JSON,
+    size=codec.size,
+    lower_case=False,
+    vocabulary=data,
+    codec=codec,
+    **codec.special_ids(end_of_text),
+  )
+
+
 def _load_directory(path: pathlib.Path) -> Tokenizer:
+  data = _read(path / METADATA_FILE)
+  if tokenizer_json.is_tokenizer_json(data):
+    # Not of ours.
+    return _huggingface_tokenizer(
+      data,
+      str(path / METADATA_FILE),
+      tokenizer_json.configured_end_of_text(path),
+    )
   metadata = _read_metadata(path / METADATA_FILE)
   file = path / _VOCABULARY_FILES[metadata.kind]
   if not file.is_file():
@@ -237,6 +257,10 @@ def _load_directory(path: pathlib.Path) -> Tokenizer:
   if metadata.kind == WORDPIECE:
     tokenizer = wordpiece_tokenizer(
       vocabulary, str(file), lower_case=metadata.lower_case
+    )
+  elif metadata.kind == TOKENIZER_JSON:
+    tokenizer = _huggingface_tokenizer(
+      vocabulary, str(file), metadata.end_of_text_id
     )
   else:
     tokenizer = _sentencepiece_tokenizer(vocabulary, str(file))
@@ -268,7 +292,8 @@ def _read_metadata(path: pathlib.Path) -> _Metadata:
         '`schema_version`. Name a directory that `fedfish tokenizer train` '
         'made.'
       ) from error
-    expected = _Metadata.__annotations__[error.name].__name__
+    expected = typing.get_type_hints(_Metadata)[error.name]
+    expected = getattr(expected, '__name__', expected)
     raise UserError(
       f'{str(path)!r} must state `{error.name}` as {expected}, found '
       f'{error.found!r}. Copy the whole directory again.'
@@ -280,7 +305,7 @@ def _read_metadata(path: pathlib.Path) -> _Metadata:
     ) from error
   if metadata.kind not in _VOCABULARY_FILES:
     raise UserError(
-      f'{str(path)!r} must state a `kind` of {WORDPIECE} or {SENTENCEPIECE}, '
+      f'{str(path)!r} must state a `kind` of {", ".join(_VOCABULARY_FILES)}, '
       f'found {metadata.kind!r}. Copy the whole directory again.'
     )
   return metadata

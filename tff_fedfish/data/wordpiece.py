@@ -3,6 +3,7 @@
 import textwrap
 from collections.abc import Sequence
 
+from tff_fedfish.data.text_codec import TextCodec
 from tff_fedfish.errors import UserError
 
 # Ours first, then BERT's name for the piece that ends a text.
@@ -88,14 +89,11 @@ def is_lower_case(pieces: Sequence[str]) -> bool:
   )
 
 
-class WordPieceCodec:
+class WordPieceCodec(TextCodec):
   """Encodes and decodes with a WordPiece vocabulary (Devlin et al., 2019).
 
   Splits at white space and around punctuation, then greedily into the longest
   pieces; with `lower_case`, letters are lowered and accents removed first.
-
-  Attributes:
-    tokenizer: That of tensorflow-text: texts to ragged int32 ids.
   """
 
   def __init__(self, pieces: Sequence[str], *, lower_case: bool, source: str):

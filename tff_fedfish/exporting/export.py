@@ -2,7 +2,9 @@
 
 The directory holds `saved_model/`, `model.safetensors`, `vocabulary/` (of a
 language model), `config.json`, `README.md` (the model card) and `SHA256SUMS` of
-all the others. It is written under a temporary name and renamed last.
+all the others. It is written under a temporary name and renamed last. Of the
+format 'huggingface' config.json and model.safetensors are as transformers reads
+them; tff_fedfish/huggingface/ knows how.
 """
 
 import contextlib
@@ -29,7 +31,8 @@ from tff_fedfish.exporting.trained_model import (
 )
 from tff_fedfish.version import __version__
 
-FORMATS = ('saved_model', 'safetensors')
+FORMATS = ('saved_model', 'safetensors', 'huggingface')
+_DEFAULT_FORMATS = FORMATS[:2]
 SUMS_FILE = 'SHA256SUMS'
 
 _SCHEMA_VERSION = 1
@@ -59,7 +62,9 @@ def export(
   Args:
     checkpoint: A checkpoint or a run directory (its last).
     output: The directory to write; must not exist, or be empty.
-    formats: At least one of `FORMATS`, each once. None: all that the model has.
+    formats: At least one of `FORMATS`, each once, but not both of 'safetensors'
+      and 'huggingface', which name their files alike. None: all that the model
+      has of the first two.
     client: See `load_trained_model`.
 
   Raises:
@@ -71,8 +76,14 @@ def export(
     not formats or sorted(formats) != sorted(set(formats) & set(FORMATS))
   ):
     raise UserError(
-      f'`--format` must name {" or ".join(FORMATS)}, or both with a comma '
-      f'between them, found {",".join(formats)!r}. Leave it out for both.'
+      f'`--format` must name {" or ".join(FORMATS)}, or several with a comma '
+      f'between them, found {",".join(formats)!r}. Leave it out for '
+      f'{" and ".join(_DEFAULT_FORMATS)}.'
+    )
+  if formats is not None and {'safetensors', 'huggingface'} <= {*formats}:
+    raise UserError(
+      "`--format` must name one of safetensors and huggingface, as both write "
+      f'model.safetensors, found {",".join(formats)!r}. Export twice.'
     )
   directory = files.require_usable_output(output, '--output')
   model = load_trained_model(checkpoint, client=client)
@@ -83,21 +94,16 @@ def export(
     _naming_failures(directory),
     files.write_directory_atomically(directory) as temporary,
   ):
-    files.write_json(temporary / 'config.json', config)
     if not model.is_of_images:
       model.tokenizer.save(temporary / 'vocabulary')
+    if 'huggingface' in formats:
+      _write_huggingface(temporary, model, config)
+    else:
+      files.write_json(temporary / 'config.json', config)
     if 'safetensors' in formats:
-      path = temporary / 'model.safetensors'
       # The format's metadata are strings.
       metadata = {'config': json.dumps(config, ensure_ascii=False)}
-      # The library reads the memory as if it were contiguous.
-      safetensors.numpy.save_file(
-        {n: np.ascontiguousarray(w) for n, w in model.weights.items()},
-        path,
-        metadata,
-      )
-      # The library makes it readable only for its owner.
-      path.chmod(0o666 & ~files.umask())
+      _write_tensors(temporary, model.weights, metadata)
     if 'saved_model' in formats:
       from tff_fedfish.exporting import saved_model
 
@@ -120,8 +126,14 @@ def _formats_of(model, formats):
   Raises:
     UserError: If the model does not have one of them.
   """
+  if 'huggingface' in (formats or ()) and model.is_of_images:
+    raise UserError(
+      "`--format` 'huggingface' is for language models, but "
+      f'{str(model.run)!r} trained {model.config.model.preset!r} on images. '
+      'Leave it out.'
+    )
   if model.config.method.model is None:
-    return formats or FORMATS
+    return formats or _DEFAULT_FORMATS
   if 'safetensors' in (formats or ()):
     raise UserError(
       f'`--format` must be saved_model in phase {model.config.phase.name!r} of '
@@ -129,6 +141,41 @@ def _formats_of(model, formats):
       f'graph, found {",".join(formats)!r}. Leave it out.'
     )
   return ('saved_model',)
+
+
+def _write_tensors(directory, tensors, metadata):
+  path = directory / 'model.safetensors'
+  # The library reads the memory as if it were contiguous.
+  safetensors.numpy.save_file(
+    {name: np.ascontiguousarray(w) for name, w in tensors.items()},
+    path,
+    metadata,
+  )
+  # The library makes it readable only for its owner.
+  path.chmod(0o666 & ~files.umask())
+
+
+def _write_huggingface(directory, model, config):
+  # Late: other exports do not need the library of the vocabulary.
+  from tff_fedfish.huggingface import gpt2, tokenizer_files
+
+  end = model.tokenizer.end_of_text_id
+  written = gpt2.to_config(model.shape, end) | {'fedfish': config}
+  files.write_json(directory / 'config.json', written)
+  files.write_json(
+    directory / 'generation_config.json',
+    {
+      'bos_token_id': end,
+      'eos_token_id': end,
+      'pad_token_id': model.tokenizer.padding_id,
+    },
+  )
+  tokenizer_files.write(
+    model.tokenizer, directory, sequence_length=model.shape.sequence_length
+  )
+  tensors = gpt2.to_tensors(model.shape, model.weights)
+  # The library asks which framework's layout it is; GPT-2 has only one.
+  _write_tensors(directory, tensors, {'format': 'pt'})
 
 
 def json_config(model: TrainedModel) -> dict[str, Any]:

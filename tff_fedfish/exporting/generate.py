@@ -191,7 +191,7 @@ def special_ids(tokenizer: Tokenizer) -> set[int]:
   pieces = tokenizer.pieces(range(tokenizer.size))
   markers = {i for i, piece in enumerate(pieces) if _MARKER.fullmatch(piece)}
   markers |= {tokenizer.padding_id, tokenizer.unknown_id}
-  return markers - {tokenizer.end_of_text_id}
+  return markers - {tokenizer.end_of_text_id, None}
 
 
 class _Sampler:

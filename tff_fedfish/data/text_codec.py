@@ -1,0 +1,27 @@
+"""Texts to token ids by a tokenizer of tensorflow-text."""
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+
+class TextCodec:
+  """Encodes with a tokenizer of tensorflow-text.
+
+  Attributes:
+    tokenizer: Turns texts into ragged int32 ids.
+  """
+
+  tokenizer: Any
+
+  def encode_batch(self, texts: Sequence[bytes]) -> list[np.ndarray]:
+    """Returns for each text, in UTF-8, its token ids, int32 [num_tokens]."""
+    import tensorflow as tf
+
+    with tf.device('/CPU:0'):
+      ragged = self.tokenizer.tokenize(tf.constant(texts))
+    token_ids = ragged.flat_values.numpy()
+    splits = ragged.row_splits.numpy()
+    return [token_ids[i:j] for i, j in itertools.pairwise(splits)]

@@ -1,0 +1,152 @@
+"""Vocabularies of Hugging Face's `tokenizers`: their special pieces, encoding.
+
+A `tokenizer.json` says all of a tokenizer but which piece ends a text, which a
+`tokenizer_config.json` beside it may say.
+"""
+
+import pathlib
+import textwrap
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tff_fedfish import files
+from tff_fedfish.errors import UserError
+
+CONFIG_FILE = 'tokenizer_config.json'
+# Where no configuration names another one, in this order.
+_END_OF_TEXT_PIECES = (
+  '<|endoftext|>',
+  '<|end_of_text|>',
+  '</s>',
+  '<eos>',
+  '[END]',
+  '[SEP]',
+)
+
+
+def is_tokenizer_json(data: bytes) -> bool:
+  """Returns whether the bytes are the JSON of a tokenizer of that library."""
+  try:
+    value = files.parse_json(data)
+  except ValueError:
+    return False
+  return isinstance(value, dict) and isinstance(value.get('model'), dict)
+
+
+def configured_end_of_text(directory: pathlib.Path) -> str | None:
+  """Returns the piece that a directory's `tokenizer_config.json` names.
+
+  None if there is no such file, or it names none.
+
+  Raises:
+    UserError: If the file is damaged.
+  """
+  path = directory / CONFIG_FILE
+  try:
+    value = files.parse_json(path.read_bytes())
+  except FileNotFoundError:
+    return None
+  except (ValueError, OSError) as error:
+    raise UserError(
+      f'{str(path)!r} must be JSON, but cannot be read ({error}). Copy the '
+      'whole directory again.'
+    ) from error
+  piece = value.get('eos_token') if isinstance(value, dict) else None
+  # Older versions describe the piece by an object.
+  return piece.get('content') if isinstance(piece, dict) else piece
+
+
+class TokenizerJsonCodec:
+  """Encodes and decodes with a `tokenizer.json`.
+
+  Attributes:
+    size: Number of token ids.
+  """
+
+  def __init__(self, data: bytes, source: str):
+    """Loads a tokenizer.
+
+    Args:
+      data: The bytes of the file.
+      source: The file's name, for errors.
+
+    Raises:
+      UserError: If it is none, or its ids are not 0 to their number less 1.
+    """
+    import tokenizers
+
+    self._source = source
+    try:
+      self._tokenizer = tokenizers.Tokenizer.from_buffer(data)
+    # What the library raises is of no narrower class.
+    except Exception as error:
+      reason = textwrap.shorten(str(error), 200)
+      raise UserError(
+        f'{source!r} must be a tokenizer.json, but cannot be loaded as one '
+        f'({reason}). Save it with a version of `tokenizers` that this one '
+        f'({tokenizers.__version__}) reads.'
+      ) from error
+    # Of models of one kind an id, of the others a piece.
+    model = files.parse_json(data)['model']
+    self._unknown_id = model.get('unk_id')
+    if (unknown := model.get('unk_token')) is not None:
+      self._unknown_id = self._tokenizer.token_to_id(unknown)
+    # Texts are cut into sequences later.
+    self._tokenizer.no_truncation()
+    self._tokenizer.no_padding()
+    ids = self._tokenizer.get_vocab(with_added_tokens=True).values()
+    self.size = len(set(ids))
+    if self.size == 0 or max(ids) != self.size - 1:
+      raise UserError(
+        f'{source!r} must have the token ids 0 to their number less 1, but has '
+        f'{self.size} up to {max(ids, default=None)}. Name another vocabulary.'
+      )
+
+  def special_ids(self, end_of_text: str | int | None) -> dict[str, Any]:
+    """Returns `end_of_text_id`, `padding_id` and `unknown_id`.
+
+    Padding is the end of text, as it is masked. `unknown_id` is None where the
+    vocabulary expresses every byte.
+
+    Args:
+      end_of_text: The piece that ends a text, or its id; None: the first there
+        is of those that are in use.
+
+    Raises:
+      UserError: If the vocabulary has no such piece.
+    """
+    end_id = end_of_text
+    if end_of_text is None:
+      ids = map(self._tokenizer.token_to_id, _END_OF_TEXT_PIECES)
+      end_id = next((i for i in ids if i is not None), None)
+    elif isinstance(end_of_text, str):
+      end_id = self._tokenizer.token_to_id(end_of_text)
+    if end_id is None or not 0 <= end_id < self.size:
+      wanted = ' or '.join(_END_OF_TEXT_PIECES)
+      raise UserError(
+        f'{self._source!r} must have the piece that ends a text, '
+        f'{end_of_text or wanted}, but has none. Name it as `eos_token` in '
+        f'{CONFIG_FILE} beside it.'
+      )
+    return {
+      'end_of_text_id': end_id,
+      'padding_id': end_id,
+      'unknown_id': self._unknown_id,
+    }
+
+  def encode_batch(self, texts: Sequence[bytes]) -> list[np.ndarray]:
+    """Returns for each text, in UTF-8, its token ids, int32 [num_tokens]."""
+    encoded = self._tokenizer.encode_batch_fast(
+      [text.decode() for text in texts], add_special_tokens=False
+    )
+    return [np.array(found.ids, np.int32) for found in encoded]
+
+  def piece(self, token_id: int) -> str:
+    """Returns the vocabulary entry of an id."""
+    return self._tokenizer.id_to_token(token_id)
+
+  def decode(self, token_ids: Sequence[int]) -> str:
+    """Returns the text of the ids."""
+    return self._tokenizer.decode(token_ids, skip_special_tokens=False)

@@ -1,0 +1,1 @@
+"""Models as directories that Hugging Face's `transformers` reads and writes."""

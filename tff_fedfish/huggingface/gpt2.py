@@ -1,0 +1,180 @@
+"""Sizes and weights of GPT-2 as `transformers` names them, and as we do.
+
+Our transformer with learned positions is that of Radford et al. (2019), so that
+the weights are the same numbers under other names: there each block has tensors
+of its own, here those of all blocks are stacked along their first axis.
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+import numpy as np
+
+from models.transformer_config import TransformerConfig, weight_shapes
+from tff_fedfish.errors import UserError
+
+MODEL_TYPE = 'gpt2'
+_PREFIX = 'transformer.'
+# Outside of the blocks.
+_NAMES = {
+  'token_embedding': 'wte.weight',
+  'position_embedding': 'wpe.weight',
+  'final_norm/scale': 'ln_f.weight',
+  'final_norm/bias': 'ln_f.bias',
+}
+# In them, behind 'h.NUMBER.'.
+_BLOCK_NAMES = {
+  'block/attention_norm/scale': 'ln_1.weight',
+  'block/attention_norm/bias': 'ln_1.bias',
+  'block/attention_input/kernel': 'attn.c_attn.weight',
+  'block/attention_input/bias': 'attn.c_attn.bias',
+  'block/attention_output/kernel': 'attn.c_proj.weight',
+  'block/attention_output/bias': 'attn.c_proj.bias',
+  'block/mlp_norm/scale': 'ln_2.weight',
+  'block/mlp_norm/bias': 'ln_2.bias',
+  'block/mlp_expand/kernel': 'mlp.c_fc.weight',
+  'block/mlp_expand/bias': 'mlp.c_fc.bias',
+  'block/mlp_contract/kernel': 'mlp.c_proj.weight',
+  'block/mlp_contract/bias': 'mlp.c_proj.bias',
+}
+_SIZES = {
+  'num_layers': 'n_layer',
+  'width': 'n_embd',
+  'num_heads': 'n_head',
+  'vocabulary_size': 'vocab_size',
+  'sequence_length': 'n_positions',
+}
+# What the transformer computes, and what GPT-2 does where a config says nothing.
+_FIXED = {
+  'activation_function': 'gelu_new',
+  'layer_norm_epsilon': 1e-5,
+  'scale_attn_weights': True,
+  'scale_attn_by_inverse_layer_idx': False,
+  'tie_word_embeddings': True,
+}
+
+
+def to_config(shape: TransformerConfig, end_of_text_id: int) -> dict[str, Any]:
+  """Returns the contents of `config.json` of a transformer.
+
+  Raises:
+    UserError: If its positions are rotary, which GPT-2 does not have.
+  """
+  if shape.position_embedding != 'learned':
+    raise UserError(
+      "`--format` 'huggingface' needs `model.position_embedding` 'learned', as "
+      f'GPT-2 has, found {shape.position_embedding!r}. Export it as '
+      'safetensors.'
+    )
+  return {
+    'architectures': ['GPT2LMHeadModel'],
+    'model_type': MODEL_TYPE,
+    **{theirs: getattr(shape, ours) for ours, theirs in _SIZES.items()},
+    'n_inner': 4 * shape.width,
+    **_FIXED,
+    # It was trained without dropout.
+    'attn_pdrop': 0.0,
+    'embd_pdrop': 0.0,
+    'resid_pdrop': 0.0,
+    'bos_token_id': end_of_text_id,
+    'eos_token_id': end_of_text_id,
+    'torch_dtype': 'float32',
+  }
+
+
+def to_shape(config: Mapping[str, Any], source: str) -> TransformerConfig:
+  """Returns the shape of the model that a `config.json` describes.
+
+  Args:
+    config: The contents of the file.
+    source: Its name, for errors.
+
+  Raises:
+    UserError: If it is not of GPT-2's arrangement.
+  """
+  wanted = {'model_type': MODEL_TYPE, **_FIXED}
+  found = {'model_type': None, **_FIXED, **config}
+  width = config.get('n_embd')
+  if config.get('n_inner') is not None and type(width) is int:
+    wanted['n_inner'] = 4 * width
+  for name, value in wanted.items():
+    if found[name] != value:
+      raise UserError(
+        f"{source!r} must be of GPT-2's arrangement, with `{name}` {value!r}, "
+        f'found {found[name]!r}. Name a directory of such a model.'
+      )
+  sizes = {ours: config.get(theirs) for ours, theirs in _SIZES.items()}
+  for ours, theirs in _SIZES.items():
+    if type(sizes[ours]) is not int or sizes[ours] < 1:
+      raise UserError(
+        f'{source!r} must state `{theirs}` as a whole number from 1 on, found '
+        f'{sizes[ours]!r}. Copy the whole directory again.'
+      )
+  try:
+    return TransformerConfig(**sizes)
+  except ValueError as error:
+    raise UserError(f'{source!r}: {error}') from error
+
+
+def to_tensors(
+  shape: TransformerConfig, weights: Mapping[str, np.ndarray]
+) -> dict[str, np.ndarray]:
+  """Returns the weights by their names in `transformers`.
+
+  Args:
+    shape: The model's shape.
+    weights: By the names of `weight_shapes`.
+  """
+  tensors = {_PREFIX + _NAMES[name]: weights[name] for name in _NAMES}
+  for ours, theirs in _BLOCK_NAMES.items():
+    for layer in range(shape.num_layers):
+      tensors[f'{_PREFIX}h.{layer}.{theirs}'] = weights[ours][layer]
+  return tensors
+
+
+def to_weights(
+  shape: TransformerConfig,
+  names: Collection[str],
+  read: Callable[[str], np.ndarray],
+  source: str,
+) -> dict[str, np.ndarray]:
+  """Returns the weights by our names, float32, in the order of the model.
+
+  Args:
+    shape: The model's shape. Of the positions, the first ones are taken.
+    names: Of all tensors there are; without the model's prefix in the files of
+      GPT-2's authors.
+    read: Returns a tensor by its name.
+    source: Where they come from, for errors.
+
+  Raises:
+    UserError: If a tensor is missing or of another shape.
+  """
+  prefix = _PREFIX if _PREFIX + _NAMES['token_embedding'] in names else ''
+
+  def tensor(name, wanted):
+    if prefix + name not in names:
+      raise UserError(
+        f'{source!r} must hold the tensor {prefix + name!r}, but does not. Copy '
+        'the whole directory again.'
+      )
+    found = np.asarray(read(prefix + name), np.float32)
+    if name == _NAMES['position_embedding']:
+      found = found[: shape.sequence_length]
+    if found.shape != wanted:
+      raise UserError(
+        f'{source!r}: tensor {prefix + name!r} must have shape {list(wanted)}, '
+        f'but has {list(found.shape)}. Copy the whole directory again.'
+      )
+    return found
+
+  weights = {}
+  for ours, wanted in weight_shapes(shape).items():
+    if ours in _NAMES:
+      weights[ours] = tensor(_NAMES[ours], wanted)
+      continue
+    weights[ours] = np.empty(wanted, np.float32)
+    for layer in range(shape.num_layers):
+      name = f'h.{layer}.{_BLOCK_NAMES[ours]}'
+      weights[ours][layer] = tensor(name, wanted[1:])
+  return weights

@@ -1,0 +1,116 @@
+"""Directories with a model that `transformers` saved, or `fedfish export` did."""
+
+import contextlib
+import dataclasses
+import json
+import os
+import pathlib
+
+import ml_dtypes  # noqa: F401  Lets NumPy know 'bfloat16'.
+import numpy as np
+import safetensors
+
+from models.transformer_config import TransformerConfig
+from tff_fedfish import files
+from tff_fedfish.errors import UserError
+from tff_fedfish.huggingface import gpt2
+
+CONFIG_FILE = 'config.json'
+WEIGHTS_FILE = 'model.safetensors'
+_INDEX_FILE = 'model.safetensors.index.json'
+
+
+def is_pretrained(path: str | os.PathLike) -> bool:
+  """Returns whether a path is a directory with such a model's config.json."""
+  with contextlib.suppress(OSError, ValueError):
+    value = files.parse_json((pathlib.Path(path) / CONFIG_FILE).read_bytes())
+    return isinstance(value, dict) and 'model_type' in value
+  return False
+
+
+def read_shape(
+  path: str | os.PathLike, option: str, sequence_length: int | None = None
+) -> TransformerConfig:
+  """Returns the shape of the model in a directory.
+
+  Args:
+    path: The directory.
+    option: The option that named it, for errors.
+    sequence_length: Positions to use, at most those that the model has. None:
+      all.
+
+  Raises:
+    UserError: If there is no such model, it is of another arrangement than
+      GPT-2's, or has fewer positions.
+  """
+  file = pathlib.Path(path) / CONFIG_FILE
+  if not is_pretrained(path):
+    raise UserError(
+      f'`{option}` must be a directory with a {CONFIG_FILE} of transformers, '
+      f'but {str(path)!r} is none. Name one that `save_pretrained` or `fedfish '
+      'export --format huggingface` wrote.'
+    )
+  shape = gpt2.to_shape(files.parse_json(file.read_bytes()), str(file))
+  if sequence_length is None:
+    return shape
+  if sequence_length > shape.sequence_length:
+    raise UserError(
+      f'`--config.data.sequence_length` is {sequence_length}, but the model of '
+      f'{str(path)!r} has {shape.sequence_length} positions. Lower it.'
+    )
+  return dataclasses.replace(shape, sequence_length=sequence_length)
+
+
+def read_weights(
+  path: str | os.PathLike, shape: TransformerConfig
+) -> dict[str, np.ndarray]:
+  """Returns the weights of the model in a directory, float32.
+
+  Args:
+    path: The directory.
+    shape: As `read_shape` returned it.
+
+  Returns:
+    The weights by the names, and in the order, of `weight_shapes`.
+
+  Raises:
+    UserError: If they are missing, damaged, or of another shape.
+  """
+  path = pathlib.Path(path)
+  names = [WEIGHTS_FILE]
+  if not (path / WEIGHTS_FILE).is_file():
+    names = _indexed_files(path)
+  try:
+    with contextlib.ExitStack() as stack:
+      file_of = {}
+      for name in names:
+        file = stack.enter_context(
+          safetensors.safe_open(path / name, framework='np')
+        )
+        file_of |= dict.fromkeys(file.keys(), file)
+      return gpt2.to_weights(
+        shape, file_of, lambda name: file_of[name].get_tensor(name), str(path)
+      )
+  except (OSError, safetensors.SafetensorError) as error:
+    raise UserError(
+      f'The weights in {str(path)!r} cannot be read ({error}). Copy the whole '
+      'directory again.'
+    ) from error
+
+
+def _indexed_files(path):
+  """Returns the names of the files of a model that is saved in several."""
+  try:
+    index = json.loads((path / _INDEX_FILE).read_bytes())
+    return sorted({pathlib.Path(n).name for n in index['weight_map'].values()})
+  except FileNotFoundError:
+    pass
+  except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
+    raise UserError(
+      f'{str(path / _INDEX_FILE)!r} must name the files of the weights, but '
+      f'cannot be read ({error!r}). Copy the whole directory again.'
+    ) from error
+  raise UserError(
+    f'{str(path)!r} must hold {WEIGHTS_FILE} or {_INDEX_FILE}, but does not. '
+    'Save the model with `save_pretrained(DIR, safe_serialization=True)`.'
+  )

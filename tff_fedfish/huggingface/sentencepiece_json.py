@@ -1,0 +1,111 @@
+"""SentencePiece models as a `tokenizer.json`."""
+
+from typing import Any
+
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers
+
+from tff_fedfish.data import sentencepiece
+from tff_fedfish.errors import UserError
+
+_UNIGRAM, _BPE = 1, 2
+_NORMAL, _UNKNOWN, _CONTROL, _BYTE = 1, 2, 3, 6
+# SentencePiece's sign for a space.
+_SPACE = '▁'
+
+
+def build(data: bytes) -> Tokenizer:
+  """Returns a tokenizer that gives the ids of a `SentencePieceCodec`.
+
+  Args:
+    data: The bytes of the `.model` file.
+
+  Raises:
+    UserError: If the model is neither of unigrams nor of byte pairs, or has
+      pieces that users defined.
+  """
+  model = sentencepiece.model_class().FromString(data)
+  kinds = {piece.type or _NORMAL for piece in model.pieces}
+  kind = model.trainer_spec.model_type or _UNIGRAM
+  if kind not in (_UNIGRAM, _BPE) or kinds - {
+    _NORMAL,
+    _UNKNOWN,
+    _CONTROL,
+    _BYTE,
+  }:
+    raise UserError(
+      "`--format` 'huggingface' needs a SentencePiece model of unigrams or of "
+      'byte pairs without pieces that users defined or that are not used; the '
+      f'vocabulary is of model type {kind} with pieces of the types '
+      f'{", ".join(map(str, sorted(kinds)))}. Export it as safetensors.'
+    )
+  tokenizer = Tokenizer((_unigram if kind == _UNIGRAM else _bpe)(model))
+  tokenizer.normalizer = _normalizer(model.normalizer_spec)
+  tokenizer.decoder = decoders.Sequence(
+    [
+      decoders.Replace(_SPACE, ' '),
+      decoders.ByteFallback(),
+      decoders.Fuse(),
+      # Of the space that was put before the text.
+      decoders.Strip(' ', left=1, right=0),
+    ]
+  )
+  return tokenizer
+
+
+def _unigram(model: Any) -> models.Unigram:
+  unknown = [
+    i for i, piece in enumerate(model.pieces) if piece.type == _UNKNOWN
+  ]
+  return models.Unigram(
+    [(piece.piece, piece.score) for piece in model.pieces],
+    unknown[0],
+    bool(model.trainer_spec.byte_fallback),
+  )
+
+
+def _bpe(model: Any) -> models.BPE:
+  """Finds the merges: SentencePiece keeps only the pieces that they make."""
+  ids = {piece.piece: i for i, piece in enumerate(model.pieces)}
+  merged = {
+    piece.piece: piece.score
+    for piece in model.pieces
+    if (piece.type or _NORMAL) == _NORMAL
+  }
+  merges = []
+  for whole, score in merged.items():
+    pairs = [
+      (whole[:i], whole[i:])
+      for i in range(1, len(whole))
+      if whole[:i] in merged and whole[i:] in merged
+    ]
+    pairs.sort(key=lambda pair: (ids[pair[0]], ids[pair[1]]))
+    merges += [(-score, pair) for pair in pairs]
+  merges.sort(key=lambda merge: merge[0])
+  unknown = next(p.piece for p in model.pieces if p.type == _UNKNOWN)
+  return models.BPE(
+    ids,
+    [pair for _, pair in merges],
+    unk_token=unknown,
+    fuse_unk=True,
+    byte_fallback=bool(model.trainer_spec.byte_fallback),
+  )
+
+
+def _normalizer(spec: Any) -> normalizers.Normalizer:
+  def is_set(name):
+    # All three are on unless the model says otherwise.
+    return [*getattr(spec, name)] != [0]
+
+  steps = []
+  if spec.precompiled_charsmap:
+    steps.append(normalizers.Precompiled(spec.precompiled_charsmap))
+  if is_set('remove_extra_whitespaces'):
+    steps += [
+      normalizers.Strip(),
+      normalizers.Replace(Regex(' {2,}'), ' '),
+    ]
+  if is_set('add_dummy_prefix'):
+    steps.append(normalizers.Prepend(' '))
+  if is_set('escape_whitespaces'):
+    steps.append(normalizers.Replace(' ', _SPACE))
+  return normalizers.Sequence(steps)
