@@ -15,6 +15,8 @@ PRESETS: dict[str, dict[str, int]] = {
 }
 """Named sizes; `350m` and `1.5b` are those that Dhawan et al. (2024), FedFish,
 pretrain."""
+FROM_DIRECTORY = 'from_directory'
+"""Preset whose sizes are those of the model that a run starts from."""
 
 # Queries per block of attention: big enough for efficient products, small
 # enough that a block of scores stays small beside activations at 1,024 tokens.

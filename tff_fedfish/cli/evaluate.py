@@ -27,7 +27,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     '--checkpoint',
     required=True,
     metavar='DIR',
-    help='a checkpoint, or a run directory (its last)',
+    help='a checkpoint, a run directory (its last), or a directory with a GPT-2 '
+    'of transformers',
   )
   parser.add_argument(
     '--data',
@@ -76,7 +77,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   parser.add_argument(
     '--learning_rate',
     type=float,
-    help="of personalization (default: the run's client learning rate)",
+    help="of personalization (default: the run's client learning rate; 0.1 for "
+    'a directory of transformers)',
   )
   parser.add_argument(
     '--barrier',

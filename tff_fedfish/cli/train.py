@@ -51,7 +51,9 @@ def run(arguments: argparse.Namespace) -> int:
   """Trains, or says what training would do."""
   from tff_fedfish.config import loading as config_loading
 
-  config = config_loading.load_config(arguments.config, arguments.extra)
+  config = config_loading.load_config(
+    arguments.config, arguments.extra, workdir=arguments.workdir
+  )
   if arguments.dry_run:
     from tff_fedfish.training.train import dry_run
 

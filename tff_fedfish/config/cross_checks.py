@@ -3,7 +3,7 @@
 import typing
 
 from models.image_model_config import IMAGE_MODELS
-from models.transformer_config import PRESETS
+from models.transformer_config import FROM_DIRECTORY, PRESETS
 from tff_fedfish.config.privacy_settings import privacy_problems
 from tff_fedfish.data.images.image_corpora import IMAGE_CORPORA
 
@@ -180,7 +180,7 @@ def _problems_of_steps(config):
 def _problems_of_model(config):
   preset, holds_images = config.model.preset, config.data.holds_images
   if holds_images != (preset in IMAGE_MODELS):
-    fitting = IMAGE_MODELS if holds_images else (*PRESETS, 'custom')
+    fitting = IMAGE_MODELS if holds_images else (*PRESETS, 'custom', FROM_DIRECTORY)
     return [
       f'`config.model.preset` must be one of {", ".join(fitting)} with corpus '
       f'{config.data.corpus!r}, found {preset!r}'

@@ -1,13 +1,17 @@
 """From a config file and typed overrides to a `TrainConfig`, and to JSON."""
 
+import contextlib
 import dataclasses
 import operator
 import os
+import pathlib
 import sys
 import types
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from models.transformer_config import FROM_DIRECTORY, PRESETS
+from tff_fedfish import files
 from tff_fedfish.config import files as config_files
 from tff_fedfish.config import schema as config_lib
 from tff_fedfish.config.data_settings import IMAGE_SIZES
@@ -31,7 +35,10 @@ _FORMER_DEFAULTS: Mapping[str, Any] = types.MappingProxyType(
 
 
 def load_config(
-  path: str | os.PathLike, overrides: Sequence[str] = ()
+  path: str | os.PathLike,
+  overrides: Sequence[str] = (),
+  *,
+  workdir: str | os.PathLike | None = None,
 ) -> config_lib.TrainConfig:
   """Reads a config file, applies overrides and checks the result.
 
@@ -43,16 +50,20 @@ def load_config(
       `ml_collections.ConfigDict` of sections. It is run.
     overrides: Arguments as typed: '--config.section.setting=value', or that
       name and the value as two arguments.
+    workdir: Where the run starts or continues. One that continues keeps the
+      sizes of the model that it started from.
 
   Returns:
     The config.
 
   Raises:
-    UserError: If the file cannot be used, or an argument is no override.
+    UserError: If the file or a directory that it names cannot be used, or an argument is no override.
     ConfigError: Naming all unknown, repeated, missing and wrong settings, and
       overrides of settings that the method does not read.
   """
   values = read_values(path, overrides)
+  if workdir is not None:
+    values = _with_kept_sizes(values, pathlib.Path(workdir))
   config, unread = build_config(values, required=values.overridden)
   if unread:
     print_unread([config.algorithm.name], unread)
@@ -161,6 +172,7 @@ def build_config(
       problems += error.problems
   if not problems:
     sections['data'] = _with_image_shape(sections['data'])
+    sections['model'] = _with_directory_sizes(**sections)
     try:
       return config_lib.TrainConfig(**sections), unread
     except ConfigError as error:
@@ -262,6 +274,54 @@ def differences(
     and (name != _SPLIT_UNIT or second.evaluation.split_unit)
     and read(name)(first) != read(name)(second)
   ]
+
+
+def _with_kept_sizes(values: ConfigValues, workdir: pathlib.Path):
+  """Returns values with the sizes that a run read from a directory before."""
+  given = values.sections.get('model', {})
+  with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
+    kept = files.parse_json((workdir / 'config.json').read_bytes())
+    start = values.sections['training']['start_from']
+    if (
+      given['preset'] == kept['model']['preset'] == FROM_DIRECTORY
+      and kept['training']['start_from'] == start
+    ):
+      sizes = {name: kept['model'][name] for name in PRESETS['tiny']}
+      found = {name: value for name, value in given.items() if value is not None}
+      sections = {**values.sections, 'model': sizes | found}
+      return dataclasses.replace(values, sections=sections)
+  return values
+
+
+def _with_directory_sizes(
+  model: config_lib.ModelConfig,
+  data: config_lib.DataConfig,
+  training: config_lib.TrainingConfig,
+  **_,
+) -> config_lib.ModelConfig:
+  """Returns the section with the sizes of the model to start from.
+
+  Raises:
+    UserError: If they have to be read, but cannot be.
+  """
+  given = {name: getattr(model, name) for name in PRESETS['tiny']}
+  if model.preset != FROM_DIRECTORY or None not in given.values():
+    return model
+  if training.start_from is None:
+    raise UserError(
+      f"`config.training.start_from` is required with preset '{FROM_DIRECTORY}'. "
+      'Name the directory of the model.'
+    )
+  from tff_fedfish.huggingface import pretrained
+
+  shape = pretrained.read_shape(
+    training.start_from, '--config.training.start_from', data.sequence_length
+  )
+  found = {
+    name: getattr(shape, name) if value is None else value
+    for name, value in given.items()
+  }
+  return dataclasses.replace(model, **found)
 
 
 def _with_image_shape(data: config_lib.DataConfig) -> config_lib.DataConfig:

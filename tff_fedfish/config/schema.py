@@ -5,7 +5,11 @@ import dataclasses
 from typing import Literal
 
 from models.image_model_config import IMAGE_MODELS, ImageModelConfig
-from models.transformer_config import PRESETS, TransformerConfig
+from models.transformer_config import (
+  FROM_DIRECTORY,
+  PRESETS,
+  TransformerConfig,
+)
 from tff_fedfish.config.cross_checks import problems_of
 from tff_fedfish.config.data_settings import (
   IMAGE_SIZES,
@@ -34,7 +38,8 @@ class ModelConfig(Section, section='model'):
 
   preset: str
   """A name of `PRESETS` in models/transformer_config.py; 'custom': all four
-  sizes are given here; for images 'emnist_cnn', 'resnet18', 'linear', 'lenet'
+  sizes are given here; 'from_directory': they are those of the directory that
+  `training.start_from` names; for images 'emnist_cnn', 'resnet18', 'linear', 'lenet'
   or 'fed_net_cnn', which read nothing else of this section."""
   num_layers: int | None = number(None, at_least=1)
   """Blocks of attention and MLP, >= 1."""
@@ -62,6 +67,8 @@ class ModelConfig(Section, section='model'):
         for name in PRESETS['tiny']
         if getattr(self, name) is None
       ]
+    if self.preset == FROM_DIRECTORY:
+      return []
     if self.preset in PRESETS:
       for name, value in PRESETS[self.preset].items():
         if getattr(self, name) is None:
@@ -76,7 +83,7 @@ class ModelConfig(Section, section='model'):
       ]
     return [
       f'`config.model.preset` must be one of {", ".join(PRESETS)}, custom, '
-      f'{", ".join(IMAGE_MODELS)}, found {self.preset!r}'
+      f'{FROM_DIRECTORY}, {", ".join(IMAGE_MODELS)}, found {self.preset!r}'
     ]
 
 
@@ -112,9 +119,11 @@ class TrainingConfig(Section, section='training'):
   finite update, or whose mean update was not finite. 0: never stop. May change
   when a run is resumed."""
   start_from: str | None = None
-  """Checkpoint of another run, or a run directory (its last checkpoint), whose
-  weights a new run begins with; a head for another number of classes is drawn.
-  None: all weights are drawn. Not read again when a run is resumed."""
+  """Checkpoint of another run, or a run directory (its last checkpoint), or a
+  directory with a GPT-2 of transformers, whose weights a new run begins with; a
+  head for another number of classes is drawn, and of more positions than the
+  run has, the first ones are taken. None: all weights are drawn. Not read again
+  when a run is resumed."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -14,6 +14,7 @@ from tff_fedfish.errors import UserError
 from tff_fedfish.evaluation import results
 from tff_fedfish.evaluation.options import EvaluationOptions
 from tff_fedfish.evaluation.personalization import MIN_SEQUENCES
+from tff_fedfish.huggingface import pretrained
 from tff_fedfish.progress import Progress, Stages
 from tff_fedfish.run import (
   checkpoints,
@@ -21,6 +22,7 @@ from tff_fedfish.run import (
   cohort_data,
   corpus_identity,
   divergence,
+  pretrained_run,
   row_division,
   run_directory,
   run_inputs,
@@ -36,12 +38,13 @@ def evaluate(
   """Evaluates a checkpoint and writes the results.
 
   Args:
-    checkpoint: A checkpoint or a run directory (its last).
+    checkpoint: A checkpoint, a run directory (its last), or a directory with a
+      GPT-2 of transformers, which no client has been trained by.
     data: A corpus of the kind that the run trained on: grouped, or the files
       of the same corpus of images. Of another part of the split that the run
       trained on, such as `validation`, all clients are held out.
     output: Where to write; None: `evaluations/NAME` in the run, NAME being the
-      corpus's directory.
+      corpus's directory. Required with a directory that is no run's.
     options: What to measure.
 
   Returns:
@@ -51,6 +54,24 @@ def evaluate(
     UserError: If the checkpoint, the corpus, its clients or the output cannot
       be used.
   """
+  if not pretrained.is_pretrained(checkpoint):
+    return _evaluate(checkpoint, data, output, options)
+  for name, value, wanted in (
+    ('output', output, True),
+    ('barrier', options.barrier, False),
+    ('client_split', options.client_split != 'held_out', False),
+  ):
+    if bool(value) != wanted:
+      raise UserError(
+        f'`--checkpoint` {str(checkpoint)!r} is a model without a run, with '
+        f'which `--{name}` {"is required" if wanted else "has no meaning"}. '
+        f'{"Name a new directory" if wanted else "Leave it out"}.'
+      )
+  with pretrained_run.opened(checkpoint, data) as run:
+    return _evaluate(run, data, output, options)
+
+
+def _evaluate(checkpoint, data, output, options):
   stages = Stages()
   checkpoint_path = checkpoints.resolve_checkpoint(checkpoint)
   run = checkpoint_path.parent.parent

@@ -12,6 +12,7 @@ import safetensors
 
 from models.transformer_config import TransformerConfig
 from tff_fedfish import files
+from tff_fedfish.data.tokenizers import METADATA_FILE
 from tff_fedfish.errors import UserError
 from tff_fedfish.huggingface import gpt2
 
@@ -59,6 +60,29 @@ def read_shape(
       f'{str(path)!r} has {shape.sequence_length} positions. Lower it.'
     )
   return dataclasses.replace(shape, sequence_length=sequence_length)
+
+
+def vocabularies(path: str | os.PathLike, option: str) -> list[pathlib.Path]:
+  """Returns where the vocabulary of the model in a directory may be loaded.
+
+  Of an exported model it is there twice: as the run had it, and for
+  transformers.
+
+  Raises:
+    UserError: If it is nowhere.
+  """
+  path = pathlib.Path(path)
+  found = [
+    directory
+    for directory in (path / 'vocabulary', path)
+    if (directory / METADATA_FILE).is_file()
+  ]
+  if not found:
+    raise UserError(
+      f'`{option}`: {str(path)!r} must hold {METADATA_FILE}, but does not. Save '
+      "the model's AutoTokenizer with `save_pretrained(DIR)`."
+    )
+  return found
 
 
 def read_weights(

@@ -22,6 +22,7 @@ from models.image_model_config import ImageModelConfig
 from models.model_shapes import are_matrices, weight_shapes
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.errors import UserError
+from tff_fedfish.huggingface import pretrained
 from tff_fedfish.methods.method import ServerShapes, load
 from tff_fedfish.optimizers.build import build_optimizer
 from tff_fedfish.run import checkpoints, round_metrics, run_directory
@@ -185,10 +186,13 @@ def with_start_weights(
   Raises:
     UserError: If the checkpoint is not of the model that its run says.
   """
-  loaded = checkpoints.load_checkpoint(
-    start.checkpoint, TRAINABLE_PREFIX, verify=False
-  )
-  given = trainable_by_name(loaded.tensors, start.shapes, start.checkpoint)
+  if start.pretrained is not None:
+    given = pretrained.read_weights(start.checkpoint, start.pretrained)
+  else:
+    loaded = checkpoints.load_checkpoint(
+      start.checkpoint, TRAINABLE_PREFIX, verify=False
+    )
+    given = trainable_by_name(loaded.tensors, start.shapes, start.checkpoint)
   weights = process.get_model_weights(state)
   names = weight_shapes(config.model_shape())
   trainable = tuple(

@@ -1,13 +1,15 @@
-"""The checkpoint of another run from which a new run takes its weights."""
+"""The model from which a new run takes its weights."""
 
 import dataclasses
 import pathlib
 from collections.abc import Mapping
 
 from models.model_shapes import weight_shapes
+from models.transformer_config import TransformerConfig
 from tff_fedfish.config.schema import TrainConfig
-from tff_fedfish.data.tokenizers import Tokenizer
+from tff_fedfish.data.tokenizers import Tokenizer, load_tokenizer
 from tff_fedfish.errors import UserError
+from tff_fedfish.huggingface import pretrained
 from tff_fedfish.run import checkpoints, run_directory, run_inputs
 
 _OPTION = '--config.training.start_from'
@@ -16,15 +18,18 @@ _HEAD = ('head/kernel', 'head/bias')
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StartModel:
-  """A checked checkpoint, and which of its tensors fit the new model."""
+  """A checked model, and which of its tensors fit the new one."""
 
   checkpoint: pathlib.Path
+  """The checkpoint, or the directory that transformers reads."""
   shapes: Mapping[str, tuple[int, ...]]
   """Name -> shape of all weights of its model, in order."""
   taken: tuple[str, ...]
   """Tensors that the new run begins with."""
   drawn: tuple[str, ...]
   """Tensors of the head, drawn as without a start."""
+  pretrained: TransformerConfig | None = None
+  """Shape of the model in such a directory; None: it is a checkpoint."""
 
   def describe(self) -> str:
     """Returns what is taken and what is drawn, in three lines."""
@@ -36,7 +41,7 @@ class StartModel:
 
 
 def check(config: TrainConfig, tokenizer: Tokenizer | None) -> StartModel:
-  """Checks the checkpoint `training.start_from` of a config; reads no tensors.
+  """Checks the model `training.start_from` of a config; reads no tensors.
 
   A head of another shape is drawn: kernel and bias together, as neither has a
   meaning without the other.
@@ -46,16 +51,27 @@ def check(config: TrainConfig, tokenizer: Tokenizer | None) -> StartModel:
     tokenizer: Its vocabulary; None with images.
 
   Raises:
-    UserError: If it is no checkpoint, is damaged or does not fit its run, or if
+    UserError: If it is no model, is damaged or does not fit its run, or if
       a tensor other than the head's has another shape, or the number of
       attention heads or the vocabulary differs.
   """
-  path = checkpoints.resolve_checkpoint(config.training.start_from, _OPTION)
-  run = path.parent.parent
-  trained = run_directory.read_config(run)
-  found, trained_tokenizer = run_inputs.open_checkpoint(trained, path)
-  _require_network(trained.in_round(found.round_num), path)
-  shapes = weight_shapes(run_directory.model_shape(trained, found))
+  start, shape = config.training.start_from, None
+  if pretrained.is_pretrained(start):
+    path = pathlib.Path(start).resolve()
+    shape = pretrained.read_shape(path, _OPTION, config.data.sequence_length)
+    shapes, num_heads = weight_shapes(shape), shape.num_heads
+    vocabularies = pretrained.vocabularies(path, _OPTION)
+    tokenizers = map(load_tokenizer, vocabularies)
+  else:
+    path = checkpoints.resolve_checkpoint(start, _OPTION)
+    run = path.parent.parent
+    trained = run_directory.read_config(run)
+    found, trained_tokenizer = run_inputs.open_checkpoint(trained, path)
+    _require_network(trained.in_round(found.round_num), path)
+    shapes = weight_shapes(run_directory.model_shape(trained, found))
+    num_heads = trained.model.num_heads
+    vocabularies = [run / run_directory.VOCABULARY_NAME]
+    tokenizers = [trained_tokenizer]
   wanted = weight_shapes(config.model_shape())
   different = [
     name
@@ -70,25 +86,25 @@ def check(config: TrainConfig, tokenizer: Tokenizer | None) -> StartModel:
         f'{str(path)!r} it has {_show(shapes.get(name))}. Name a checkpoint of '
         'the same model; only the shape of a head may differ.'
       )
-  num_heads = trained.model.num_heads
   if config.model.num_heads != num_heads:
     # Kernels have the same shapes with any number.
     raise UserError(
-      f'`{_OPTION}`: `config.model.num_heads` must be {num_heads}, as in the '
-      f'run of {str(path)!r}, found {config.model.num_heads}. Set it, or name '
+      f'`{_OPTION}`: `config.model.num_heads` must be {num_heads}, as in '
+      f'{str(path)!r}, found {config.model.num_heads}. Set it, or name '
       'another checkpoint.'
     )
-  vocabulary = run / run_directory.VOCABULARY_NAME
   fingerprint = run_directory.vocabulary_fingerprint
-  if fingerprint(trained_tokenizer) != fingerprint(tokenizer):
+  if fingerprint(tokenizer) not in map(fingerprint, tokenizers):
     raise UserError(
       f'`{_OPTION}`: {str(path)!r} was trained with another vocabulary than '
       f'{config.data.vocabulary!r} holds. Set `--config.data.vocabulary` to '
-      f'{str(vocabulary)!r}, or name another checkpoint.'
+      f'{str(vocabularies[0])!r}, or name another checkpoint.'
     )
   drawn = tuple(name for name in wanted if different and name in _HEAD)
   taken = tuple(name for name in wanted if name not in drawn)
-  return StartModel(checkpoint=path, shapes=shapes, taken=taken, drawn=drawn)
+  return StartModel(
+    checkpoint=path, shapes=shapes, taken=taken, drawn=drawn, pretrained=shape
+  )
 
 
 def _show(shape):
