@@ -15,13 +15,14 @@ NONE_IS_FINE = code=$$?; [[ $$code -eq 5 ]] || exit $$code
 # `.venv` is phony because its script finds out by itself, in a few
 # milliseconds, whether something is to be done.
 .PHONY: help .venv demo test test-slow test-cluster lint bench \
-  bench-clients bench-engine bench-grouping lock results-archive clean
+  test-huggingface bench-clients bench-engine bench-grouping lock results-archive clean
 
 help:
 	@echo 'make demo       pretrain, evaluate and report on the shipped corpora'
 	@echo 'make test       the tests; make test-slow: those that take long'
 	@echo 'make test-cluster  jobs and runs on hosts in a box, some of which fail;'
 	@echo '                as root; PARTS=all: also with 2 GB of skewed input'
+	@echo 'make test-huggingface  exported models, read by transformers'
 	@echo 'make lint       ruff: rules and format'
 	@echo "make bench      the benchmarks; make bench-grouping: grouping's, in full;"
 	@echo '                make bench-engine: what rounds cost, beside its goals;'
@@ -48,10 +49,14 @@ test-slow: .venv
 	@requirements/set_up_beside.sh $*
 
 # Java 17 is needed for Spark. Nothing is skipped: what cannot run has failed.
-
 test-cluster: .venv-cluster
 	@CLUSTER_REQUIRED=1 $(BIN)/python -m pytest tests/cluster --durations 0 \
 	  --durations-min 1 --timeout 1800 -m '$(if $(filter all,$(PARTS)),,not skewed)'
+
+# Nothing is fetched but the packages; where one is missing, the tests fail.
+test-huggingface: .venv-huggingface
+	@PYTHONPATH=.venv-huggingface $(BIN)/python -m pytest tests/huggingface \
+	  -m huggingface
 
 lint: .venv
 	@$(BIN)/ruff check .

@@ -179,7 +179,7 @@ CASES = (
   ),
   edited("must state `size` as int, found '256'", _METADATA, size='256'),
   edited(
-    'must state a `kind` of wordpiece or sentencepiece',
+    'must state a `kind` of wordpiece or sentencepiece or tokenizer_json',
     _METADATA,
     kind='bpe',
   ),

@@ -271,7 +271,10 @@ def test_case_is_settled_by_other_files(tmp_path, model_file):
   [
     ({'schema_version': 2}, 'has schema version 2, but .* reads up to 1'),
     ({'schema_version': None}, 'has no `schema_version`'),
-    ({'kind': 'bpe'}, "`kind` of wordpiece or sentencepiece, found 'bpe'"),
+    (
+      {'kind': 'bpe'},
+      "`kind` of wordpiece or sentencepiece or tokenizer_json, found 'bpe'",
+    ),
     ({'size': '15'}, "must state `size` as int, found '15'"),
     ({'lower_case': 1}, 'must state `lower_case` as bool, found 1'),
     ({'padding_id': 3}, 'states `padding_id` 3, but vocab.txt has 0'),

@@ -180,7 +180,9 @@ def _problems_of_steps(config):
 def _problems_of_model(config):
   preset, holds_images = config.model.preset, config.data.holds_images
   if holds_images != (preset in IMAGE_MODELS):
-    fitting = IMAGE_MODELS if holds_images else (*PRESETS, 'custom', FROM_DIRECTORY)
+    fitting = (
+      IMAGE_MODELS if holds_images else (*PRESETS, 'custom', FROM_DIRECTORY)
+    )
     return [
       f'`config.model.preset` must be one of {", ".join(fitting)} with corpus '
       f'{config.data.corpus!r}, found {preset!r}'

@@ -57,7 +57,8 @@ def load_config(
     The config.
 
   Raises:
-    UserError: If the file or a directory that it names cannot be used, or an argument is no override.
+    UserError: If the file or a directory that it names cannot be used, or an
+      argument is no override.
     ConfigError: Naming all unknown, repeated, missing and wrong settings, and
       overrides of settings that the method does not read.
   """
@@ -287,7 +288,9 @@ def _with_kept_sizes(values: ConfigValues, workdir: pathlib.Path):
       and kept['training']['start_from'] == start
     ):
       sizes = {name: kept['model'][name] for name in PRESETS['tiny']}
-      found = {name: value for name, value in given.items() if value is not None}
+      found = {
+        name: value for name, value in given.items() if value is not None
+      }
       sections = {**values.sections, 'model': sizes | found}
       return dataclasses.replace(values, sections=sections)
   return values
@@ -309,8 +312,8 @@ def _with_directory_sizes(
     return model
   if training.start_from is None:
     raise UserError(
-      f"`config.training.start_from` is required with preset '{FROM_DIRECTORY}'. "
-      'Name the directory of the model.'
+      '`config.training.start_from` is required with preset '
+      f"'{FROM_DIRECTORY}'. Name the directory of the model."
     )
   from tff_fedfish.huggingface import pretrained
 

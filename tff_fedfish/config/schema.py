@@ -38,9 +38,9 @@ class ModelConfig(Section, section='model'):
 
   preset: str
   """A name of `PRESETS` in models/transformer_config.py; 'custom': all four
-  sizes are given here; 'from_directory': they are those of the directory that
-  `training.start_from` names; for images 'emnist_cnn', 'resnet18', 'linear', 'lenet'
-  or 'fed_net_cnn', which read nothing else of this section."""
+  sizes are given here; 'from_directory': those of the directory that
+  `training.start_from` names; for images 'emnist_cnn', 'resnet18', 'linear',
+  'lenet' or 'fed_net_cnn', which read nothing else of this section."""
   num_layers: int | None = number(None, at_least=1)
   """Blocks of attention and MLP, >= 1."""
   width: int | None = number(None, at_least=1)

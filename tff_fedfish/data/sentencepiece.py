@@ -9,8 +9,8 @@ from tff_fedfish.data.text_codec import TextCodec
 from tff_fedfish.errors import UserError
 
 # Of SentencePiece's own message definition, what is read here; nothing
-# installed carries the generated class. What is repeated here is optional there,
-# with a default other than 0: [] is the default.
+# installed carries the generated class. What is repeated here is optional
+# there, with a default other than 0: [] is the default.
 _FIELDS = {
   'Piece': [
     'optional string piece 1',

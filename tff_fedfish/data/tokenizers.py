@@ -305,7 +305,7 @@ def _read_metadata(path: pathlib.Path) -> _Metadata:
     ) from error
   if metadata.kind not in _VOCABULARY_FILES:
     raise UserError(
-      f'{str(path)!r} must state a `kind` of {", ".join(_VOCABULARY_FILES)}, '
+      f'{str(path)!r} must state a `kind` of {" or ".join(_VOCABULARY_FILES)}, '
       f'found {metadata.kind!r}. Copy the whole directory again.'
     )
   return metadata

@@ -82,7 +82,7 @@ def export(
     )
   if formats is not None and {'safetensors', 'huggingface'} <= {*formats}:
     raise UserError(
-      "`--format` must name one of safetensors and huggingface, as both write "
+      '`--format` must name one of safetensors and huggingface, as both write '
       f'model.safetensors, found {",".join(formats)!r}. Export twice.'
     )
   directory = files.require_usable_output(output, '--output')

@@ -44,7 +44,7 @@ _SIZES = {
   'vocabulary_size': 'vocab_size',
   'sequence_length': 'n_positions',
 }
-# What the transformer computes, and what GPT-2 does where a config says nothing.
+# What the transformer computes, and GPT-2 where its config says nothing.
 _FIXED = {
   'activation_function': 'gelu_new',
   'layer_norm_epsilon': 1e-5,
@@ -155,8 +155,8 @@ def to_weights(
   def tensor(name, wanted):
     if prefix + name not in names:
       raise UserError(
-        f'{source!r} must hold the tensor {prefix + name!r}, but does not. Copy '
-        'the whole directory again.'
+        f'{source!r} must hold the tensor {prefix + name!r}, but does not. '
+        'Copy the whole directory again.'
       )
     found = np.asarray(read(prefix + name), np.float32)
     if name == _NAMES['position_embedding']:

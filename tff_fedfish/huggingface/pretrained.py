@@ -1,4 +1,4 @@
-"""Directories with a model that `transformers` saved, or `fedfish export` did."""
+"""Directories with a model that `transformers` or `fedfish export` saved."""
 
 import contextlib
 import dataclasses
@@ -79,8 +79,8 @@ def vocabularies(path: str | os.PathLike, option: str) -> list[pathlib.Path]:
   ]
   if not found:
     raise UserError(
-      f'`{option}`: {str(path)!r} must hold {METADATA_FILE}, but does not. Save '
-      "the model's AutoTokenizer with `save_pretrained(DIR)`."
+      f'`{option}`: {str(path)!r} must hold {METADATA_FILE}, but does not. '
+      "Save the model's AutoTokenizer with `save_pretrained(DIR)`."
     )
   return found
 
@@ -111,15 +111,32 @@ def read_weights(
         file = stack.enter_context(
           safetensors.safe_open(path / name, framework='np')
         )
-        file_of |= dict.fromkeys(file.keys(), file)
+        file_of |= {_plain_name(key): (file, key) for key in file.keys()}
       return gpt2.to_weights(
-        shape, file_of, lambda name: file_of[name].get_tensor(name), str(path)
+        shape, file_of, lambda name: _read(*file_of[name]), str(path)
       )
   except (OSError, safetensors.SafetensorError) as error:
     raise UserError(
       f'The weights in {str(path)!r} cannot be read ({error}). Copy the whole '
       'directory again.'
     ) from error
+
+
+def _plain_name(name):
+  """Returns the name that PyTorch's classes give what TensorFlow's wrote."""
+  if '/' not in name:
+    return name
+  *parents, last = name.removesuffix(':0').replace('h_._', 'h/').split('/')
+  last = {'gamma': 'weight', 'beta': 'bias', 'embeddings': 'weight'}.get(
+    last, last
+  )
+  return '.'.join([*parents, last])
+
+
+def _read(file, name):
+  tensor = file.get_tensor(name)
+  # TensorFlow's classes keep biases as rows of a matrix.
+  return tensor[0] if name.endswith('/bias:0') else tensor
 
 
 def _indexed_files(path):

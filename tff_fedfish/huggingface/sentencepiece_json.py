@@ -101,7 +101,8 @@ def _normalizer(spec: Any) -> normalizers.Normalizer:
     steps.append(normalizers.Precompiled(spec.precompiled_charsmap))
   if is_set('remove_extra_whitespaces'):
     steps += [
-      normalizers.Strip(),
+      # No other white space.
+      normalizers.Replace(Regex(r'\A +| +\z'), ''),
       normalizers.Replace(Regex(' {2,}'), ' '),
     ]
   if is_set('add_dummy_prefix'):

@@ -190,7 +190,9 @@ def start(
 
 
 def checkpoint_contents(
-  config: TrainConfig, corpus_fingerprint: str | None, tokenizer: Tokenizer | None
+  config: TrainConfig,
+  corpus_fingerprint: str | None,
+  tokenizer: Tokenizer | None,
 ) -> dict[str, str | None]:
   """Returns what a checkpoint of a run keeps beside its tensors."""
   return {

@@ -1,0 +1,134 @@
+"""Vocabularies of Hugging Face's `tokenizers`."""
+
+import json
+
+import numpy as np
+import pytest
+import tokenizers as huggingface
+
+from tff_fedfish.data import scored_bytes, tokenizers
+from tff_fedfish.data.sequences import Sequences
+from tff_fedfish.errors import UserError
+
+
+def _byte_level(end='<|endoftext|>'):
+  """256 bytes, one merge and the piece that ends a text."""
+  pieces = sorted(huggingface.pre_tokenizers.ByteLevel.alphabet())
+  vocabulary = {piece: i for i, piece in enumerate([*pieces, 'ab', end])}
+  tokenizer = huggingface.Tokenizer(
+    huggingface.models.BPE(vocabulary, [('a', 'b')])
+  )
+  tokenizer.pre_tokenizer = huggingface.pre_tokenizers.ByteLevel(
+    add_prefix_space=False
+  )
+  tokenizer.decoder = huggingface.decoders.ByteLevel()
+  tokenizer.add_special_tokens([end])
+  return tokenizer
+
+
+@pytest.fixture(name='directory')
+def _directory(tmp_path):
+  _byte_level().save(str(tmp_path / 'tokenizer.json'))
+  return tmp_path
+
+
+def test_bytes_and_merges(directory):
+  tokenizer = tokenizers.load_tokenizer(directory)
+  assert (tokenizer.kind, tokenizer.size) == ('tokenizer_json', 258)
+  assert tokenizer.end_of_text_id == tokenizer.padding_id == 257
+  # It expresses every byte.
+  assert tokenizer.unknown_id is None
+  found = tokenizer.encode_batch(['abc', b'', 'é', b'a\xffb'])
+  assert list(map(len, found)) == [2, 0, 2, 5]
+  assert found[0][0] == 256
+  assert all(ids.dtype == np.int32 for ids in found)
+  assert [tokenizer.decode(ids) for ids in found] == ['abc', '', 'é', 'a�b']
+  assert tokenizer.pieces([256, 257]) == ['ab', '<|endoftext|>']
+
+
+def test_a_saved_vocabulary_comes_back(directory):
+  first = tokenizers.load_tokenizer(directory)
+  first.save(directory / 'saved')
+  second = tokenizers.load_tokenizer(directory / 'saved')
+  for name in ('kind', 'size', 'end_of_text_id', 'unknown_id', 'vocabulary'):
+    assert getattr(second, name) == getattr(first, name)
+
+
+def test_configuration_names_the_end_of_text(tmp_path):
+  _byte_level(end='<stop>').save(str(tmp_path / 'tokenizer.json'))
+  with pytest.raises(UserError, match='Name it as `eos_token` in tokenizer_c'):
+    tokenizers.load_tokenizer(tmp_path)
+  path = tmp_path / 'tokenizer_config.json'
+  for piece in ('<stop>', {'content': '<stop>', 'lstrip': False}):
+    path.write_text(json.dumps({'eos_token': piece}))
+    tokenizer = tokenizers.load_tokenizer(tmp_path)
+    assert tokenizer.end_of_text_id == 257
+  # Kept by a run, which has no such file.
+  tokenizer.save(tmp_path / 'saved')
+  assert tokenizers.load_tokenizer(tmp_path / 'saved').end_of_text_id == 257
+  path.write_text('{')
+  with pytest.raises(UserError, match=r"tokenizer_config.json' must be JSON"):
+    tokenizers.load_tokenizer(tmp_path)
+
+
+def test_unknown_piece(tmp_path):
+  vocabulary = {'[UNK]': 0, 'a': 1, '[SEP]': 2}
+  tokenizer = huggingface.Tokenizer(
+    huggingface.models.WordPiece(vocabulary, unk_token='[UNK]')
+  )
+  tokenizer.pre_tokenizer = huggingface.pre_tokenizers.Whitespace()
+  tokenizer.save(str(tmp_path / 'tokenizer.json'))
+  loaded = tokenizers.load_tokenizer(tmp_path)
+  assert (loaded.unknown_id, loaded.end_of_text_id) == (0, 2)
+  assert [list(ids) for ids in loaded.encode_batch(['a é'])] == [[1, 0]]
+
+
+def test_unknown_unigram(tmp_path):
+  pieces = [('</s>', 0.0), ('<unk>', 0.0), ('a', -1.0)]
+  huggingface.Tokenizer(huggingface.models.Unigram(pieces, 1)).save(
+    str(tmp_path / 'tokenizer.json')
+  )
+  assert tokenizers.load_tokenizer(tmp_path).unknown_id == 1
+
+
+def test_truncation_and_padding_are_not_of_the_vocabulary(tmp_path):
+  tokenizer = _byte_level()
+  tokenizer.enable_truncation(1)
+  tokenizer.enable_padding(length=4)
+  tokenizer.save(str(tmp_path / 'tokenizer.json'))
+  found = tokenizers.load_tokenizer(tmp_path).encode_batch(['abc'])
+  assert list(map(len, found)) == [2]
+
+
+def test_scored_bytes_of_pieces(directory):
+  tokenizer = tokenizers.load_tokenizer(directory)
+  [ids] = tokenizer.encode_batch(['abé'])
+  rows = Sequences(
+    tokens=np.array([[*ids, 257]]), num_targets=np.array([3], np.int32)
+  )
+  # 'ab' is not a target, 'é' has 2 bytes, the end of a text none.
+  assert scored_bytes.num_scored_bytes(rows, tokenizer) == 2
+
+
+@pytest.mark.parametrize(
+  ('data', 'words'),
+  [
+    ({'model': {'type': 'Magic'}}, r'be loaded as one \('),
+    (
+      {
+        'model': {
+          'type': 'WordPiece',
+          'vocab': {'[UNK]': 0, '[SEP]': 7},
+          'unk_token': '[UNK]',
+          'continuing_subword_prefix': '##',
+          'max_input_chars_per_word': 9,
+        }
+      },
+      'their number less 1, but has 2 up to 7',
+    ),
+  ],
+)
+def test_files_that_are_refused(tmp_path, data, words):
+  (tmp_path / 'tokenizer.json').write_text(json.dumps(data))
+  with pytest.raises(UserError, match=words):
+    tokenizers.load_tokenizer(tmp_path)

@@ -1,0 +1,94 @@
+"""`fedfish evaluate` of a directory that transformers reads."""
+
+import json
+import shutil
+
+import pytest
+
+from tff_fedfish.cli.main import main
+from tff_fedfish.exporting import export
+
+
+@pytest.fixture(scope='module', name='directory')
+def _directory(small_run, tmp_path_factory):
+  output = tmp_path_factory.mktemp('evaluated') / 'model'
+  export.export(small_run, output, ['huggingface'])
+  return output
+
+
+def _evaluate(checkpoint, corpus, *options):
+  argv = ['evaluate', '--checkpoint', str(checkpoint), '--data', str(corpus)]
+  return main([*argv, *map(str, options)])
+
+
+def test_scores_are_those_of_the_run(
+  small_inputs, small_run, directory, tmp_path
+):
+  """On clients that are not told apart: those of another corpus."""
+  corpus = shutil.copytree(small_inputs[0], tmp_path / 'corpus')
+  common = ('--learning_rate', 0.3, '--fractions', '0,0.5', '--output')
+  assert _evaluate(directory, corpus, *common, tmp_path / 'found') == 0
+  found = json.loads((tmp_path / 'found' / 'summary.json').read_text())
+  assert found['kind'] == 'transfer'
+  assert found['checkpoint'] == {'round': 0}
+  rows = (tmp_path / 'found' / 'per_client.csv').read_text().splitlines()
+  assert (
+    _evaluate(
+      small_run,
+      corpus,
+      *('--client_split', 'participating', '--split_unit', 'documents'),
+      *common,
+      tmp_path / 'expected',
+    )
+    == 0
+  )
+  path = tmp_path / 'expected' / 'per_client.csv'
+  expected = path.read_text().splitlines()
+  # The run's own held-out clients are in the first only.
+  assert expected[0] == rows[0]
+  assert len(expected) > 3
+  assert {*expected} <= {*rows}
+
+
+@pytest.mark.parametrize(
+  ('options', 'words'),
+  [
+    ((), '`--output` is required. Name a new directory'),
+    (
+      ('--output', 'x', '--barrier'),
+      '`--barrier` has no meaning. Leave it out',
+    ),
+    (
+      ('--output', 'x', '--client_split', 'own_test'),
+      '`--client_split` has no meaning',
+    ),
+  ],
+)
+def test_what_needs_a_run(small_inputs, directory, capsys, options, words):
+  assert _evaluate(directory, small_inputs[0], *options) == 2
+  assert words in capsys.readouterr().err
+
+
+def test_vocabulary_of_another_size(small_inputs, directory, tmp_path, capsys):
+  other = shutil.copytree(directory, tmp_path / 'other')
+  shutil.rmtree(other / 'vocabulary')
+  path = other / 'tokenizer.json'
+  vocabulary = json.loads(path.read_text())
+  vocabulary['model']['vocab']['more'] = len(vocabulary['model']['vocab'])
+  path.write_text(json.dumps(vocabulary))
+  output = ('--output', tmp_path / 'x')
+  assert _evaluate(other, small_inputs[0], *output) == 2
+  message = capsys.readouterr().err
+  assert f"but the vocabulary '{other}' has 257" in message
+  assert not (tmp_path / 'x').exists()
+
+
+def test_another_architecture(small_inputs, directory, tmp_path, capsys):
+  other = shutil.copytree(directory, tmp_path / 'other')
+  path = other / 'config.json'
+  config = json.loads(path.read_text()) | {'model_type': 'llama'}
+  path.write_text(json.dumps(config))
+  output = ('--output', tmp_path / 'x')
+  assert _evaluate(other, small_inputs[0], *output) == 2
+  message = capsys.readouterr().err
+  assert "must be of GPT-2's arrangement, with `model_type` 'gpt2'" in message

@@ -1,0 +1,115 @@
+"""Files of `fedfish export --format huggingface`, read without transformers."""
+
+import json
+
+import numpy as np
+import pytest
+import safetensors
+import safetensors.numpy
+import small_runs
+
+from tff_fedfish.cli.main import main
+from tff_fedfish.errors import UserError
+from tff_fedfish.exporting import export
+from tff_fedfish.exporting.trained_model import load_trained_model
+from tff_fedfish.huggingface import pretrained
+
+
+@pytest.fixture(scope='module', name='exported')
+def _exported(small_run, tmp_path_factory):
+  output = tmp_path_factory.mktemp('exported') / 'model'
+  export.export(small_run, output, ['huggingface'])
+  return output
+
+
+def test_files(exported):
+  assert sorted(path.name for path in exported.iterdir()) == [
+    'README.md',
+    'SHA256SUMS',
+    'config.json',
+    'generation_config.json',
+    'model.safetensors',
+    'tokenizer.json',
+    'tokenizer_config.json',
+    'vocabulary',
+  ]
+  card = (exported / 'README.md').read_text()
+  assert card.startswith('---\nlibrary_name: transformers\n')
+  assert 'AutoModelForCausalLM.from_pretrained' in card
+
+
+def test_config_holds_the_run_beside_the_sizes(exported, small_run):
+  config = json.loads((exported / 'config.json').read_text())
+  assert config['architectures'] == ['GPT2LMHeadModel']
+  expected = export.json_config(load_trained_model(small_run))
+  assert config['fedfish'] == expected
+
+
+def test_weights_come_back_bit_for_bit(exported, small_run):
+  model = load_trained_model(small_run)
+  shape = pretrained.read_shape(exported, '--x')
+  assert (shape.num_layers, shape.width) == (
+    model.shape.num_layers,
+    model.shape.width,
+  )
+  found = pretrained.read_weights(exported, shape)
+  assert list(found) == list(model.weights)
+  for name, weight in model.weights.items():
+    np.testing.assert_array_equal(found[name], weight)
+  with safetensors.safe_open(
+    exported / 'model.safetensors', framework='np'
+  ) as file:
+    assert file.metadata() == {'format': 'pt'}
+
+
+def test_weights_in_several_files(exported, small_run, tmp_path):
+  tensors = safetensors.numpy.load_file(exported / 'model.safetensors')
+  parts = {'a.safetensors': {}, 'b.safetensors': {}}
+  file_of = {name: list(parts)[i % 2] for i, name in enumerate(sorted(tensors))}
+  for name, file in file_of.items():
+    parts[file][name] = tensors[name]
+  for file, part in parts.items():
+    safetensors.numpy.save_file(part, tmp_path / file)
+  index = tmp_path / 'model.safetensors.index.json'
+  index.write_text(json.dumps({'weight_map': file_of}))
+  shape = pretrained.read_shape(exported, '--x')
+  found = pretrained.read_weights(tmp_path, shape)
+  for name, weight in load_trained_model(small_run).weights.items():
+    np.testing.assert_array_equal(found[name], weight)
+  index.write_text('{}')
+  with pytest.raises(UserError, match='must name the files of the weights'):
+    pretrained.read_weights(tmp_path, shape)
+  index.unlink()
+  with pytest.raises(UserError, match='safe_serialization=True'):
+    pretrained.read_weights(tmp_path, shape)
+  (tmp_path / 'model.safetensors').write_bytes(b'0')
+  with pytest.raises(UserError, match='cannot be read .* Copy the whole'):
+    pretrained.read_weights(tmp_path, shape)
+
+
+def test_saved_model_may_stand_beside_it(small_run, tmp_path):
+  export.export(small_run, tmp_path / 'm', ['saved_model', 'huggingface'])
+  assert (tmp_path / 'm' / 'saved_model').is_dir()
+  assert pretrained.is_pretrained(tmp_path / 'm')
+
+
+def test_both_layouts_of_the_weights_are_refused(small_run, tmp_path, capsys):
+  argv = ['export', '--checkpoint', str(small_run)]
+  argv += ['--output', str(tmp_path / 'm')]
+  assert main([*argv, '--format', 'safetensors,huggingface']) == 2
+  assert 'one of safetensors and huggingface' in capsys.readouterr().err
+  assert not (tmp_path / 'm').exists()
+
+
+def test_images_are_refused(small_image_run, tmp_path):
+  with pytest.raises(UserError, match="'huggingface' is for language models"):
+    export.export(small_image_run, tmp_path / 'm', ['huggingface'])
+
+
+def test_rotary_positions_are_refused(small_inputs, tmp_path):
+  run = tmp_path / 'run'
+  settings = dict(model__position_embedding='rotary', training__num_rounds=1)
+  assert small_runs.train(small_inputs, run, **settings) == 0
+  with pytest.raises(UserError, match="as GPT-2 has, found 'rotary'"):
+    export.export(run, tmp_path / 'm', ['huggingface'])
+  assert not (tmp_path / 'm').exists()

@@ -1,0 +1,125 @@
+"""A run that begins with a directory that transformers reads."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+import small_runs
+
+from tff_fedfish.cli.main import main
+from tff_fedfish.exporting import export
+from tff_fedfish.exporting.trained_model import load_trained_model
+from tff_fedfish.run import checkpoints
+
+_SETTINGS = dict(
+  model__preset='from_directory',
+  model__num_layers=None,
+  model__width=None,
+  model__num_heads=None,
+  model__vocabulary_size=None,
+  training__num_rounds=1,
+)
+
+
+@pytest.fixture(scope='module', name='directory')
+def _directory(small_run, tmp_path_factory):
+  output = tmp_path_factory.mktemp('start') / 'model'
+  export.export(small_run, output, ['huggingface'])
+  return output
+
+
+def _weights(run, round_num):
+  return load_trained_model(
+    checkpoints.path_of(run / 'checkpoints', round_num)
+  ).weights
+
+
+def _inputs(small_inputs, directory):
+  return small_inputs[0], directory
+
+
+def test_weights_and_sizes_are_those_of_the_directory(
+  small_inputs, small_run, directory, tmp_path, capsys
+):
+  gone = shutil.copytree(directory, tmp_path / 'gone')
+  settings = _SETTINGS | {'training__start_from': gone}
+  run = tmp_path / 'run'
+  # Both vocabularies of the directory: that of the run, and transformers'.
+  for vocabulary, workdir in (
+    (gone, run),
+    (gone / 'vocabulary', tmp_path / 'other'),
+  ):
+    inputs = small_inputs[0], vocabulary
+    assert small_runs.train(inputs, workdir, **settings) == 0
+    assert f"Initial weights from '{gone}'" in capsys.readouterr().err
+    for name, weight in _weights(small_run, 4).items():
+      np.testing.assert_array_equal(_weights(workdir, 0)[name], weight)
+  config = json.loads((run / 'config.json').read_text())
+  assert config['model']['preset'] == 'from_directory'
+  assert config['model']['num_layers'] == 1
+  # Neither the vocabulary nor the sizes nor the weights are read again.
+  shutil.rmtree(gone)
+  inputs = small_inputs[0], gone
+  more = settings | {'training__num_rounds': 2}
+  assert small_runs.train(inputs, run, **more) == 0
+  assert 'Continuing after round 1' in capsys.readouterr().err
+  argv = ['evaluate', '--checkpoint', str(run), '--data', str(small_inputs[0])]
+  assert main([*argv, '--output', str(tmp_path / 'scores')]) == 0
+
+
+def test_first_positions_are_taken(
+  small_inputs, small_run, directory, tmp_path
+):
+  settings = _SETTINGS | {
+    'training__start_from': directory,
+    'data__sequence_length': 4,
+  }
+  inputs = _inputs(small_inputs, directory)
+  assert small_runs.train(inputs, tmp_path / 'run', **settings) == 0
+  given = _weights(small_run, 4)['position_embedding']
+  found = _weights(tmp_path / 'run', 0)['position_embedding']
+  np.testing.assert_array_equal(found, given[:4])
+
+
+@pytest.mark.parametrize(
+  ('settings', 'words'),
+  [
+    (
+      {'training__start_from': None},
+      '`config.training.start_from` is required',
+    ),
+    (
+      {'training__start_from': 'none/such'},
+      "but 'none/such' is none. Name one",
+    ),
+    ({'data__sequence_length': 9}, 'has 8 positions. Lower it'),
+    ({'model__width': 8}, 'as in the model of this run'),
+    ({'model__num_heads': 1}, '`config.model.num_heads` must be 2'),
+    ({'model__position_embedding': 'rotary'}, 'must have shape none'),
+  ],
+)
+def test_what_does_not_fit(
+  small_inputs, directory, tmp_path, capsys, settings, words
+):
+  settings = _SETTINGS | {'training__start_from': directory} | settings
+  inputs = _inputs(small_inputs, directory)
+  assert small_runs.train(inputs, tmp_path / 'run', **settings) == 2
+  assert words in capsys.readouterr().err
+  assert not (tmp_path / 'run').exists()
+
+
+def test_other_vocabularies(small_inputs, directory, tmp_path, capsys):
+  other = shutil.copytree(directory, tmp_path / 'other')
+  file = other / 'tokenizer.json'
+  file.write_text(file.read_text() + ' ')
+  settings = _SETTINGS | {'training__start_from': directory}
+  inputs = _inputs(small_inputs, other)
+  assert small_runs.train(inputs, tmp_path / 'run', **settings) == 2
+  assert 'was trained with another vocabulary than' in capsys.readouterr().err
+  shutil.rmtree(other / 'vocabulary')
+  file.unlink()
+  settings['training__start_from'] = other
+  inputs = _inputs(small_inputs, directory)
+  assert small_runs.train(inputs, tmp_path / 'run', **settings) == 2
+  assert 'must hold tokenizer.json, but does not' in capsys.readouterr().err
