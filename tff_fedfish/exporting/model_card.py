@@ -107,6 +107,8 @@ def render(values: Mapping[str, Any], formats: Sequence[str]) -> str:
   )
   environment.filters |= {'cell': _cell, 'prose': _prose}
   environment.filters['commas'] = '{:,}'.format
+  # Without the path on this machine.
+  environment.filters['last_name'] = lambda path: pathlib.Path(path).name
   template = environment.get_template('model_card.md.j2')
   return template.render(values, formats=formats)
 
