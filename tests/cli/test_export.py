@@ -44,9 +44,9 @@ def test_unknown_format(fedfish, small_run, tmp_path):
   )  # fmt: skip
   assert (code, out) == (2, '')
   assert err == (
-    'fedfish: error: `--format` must name saved_model or safetensors, or both '
-    "with a comma between them, found 'safetensors,onnx'. Leave it out for "
-    'both.\n'
+    'fedfish: error: `--format` must name saved_model or safetensors or '
+    'huggingface, or several with a comma between them, found '
+    "'safetensors,onnx'. Leave it out for saved_model and safetensors.\n"
   )
   assert not (tmp_path / 'out').exists()
 

@@ -99,7 +99,7 @@ def test_config_json_gives_the_config_again():
   assert config_loading.from_json_dict(values, 'config.json') == config
 
 
-_TEXT_PRESETS = ', '.join((*PRESETS, 'custom'))
+_TEXT_PRESETS = ', '.join((*PRESETS, 'custom', 'from_directory'))
 
 
 @pytest.mark.parametrize(

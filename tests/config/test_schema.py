@@ -202,7 +202,8 @@ def test_transformer_has_the_sequence_length_as_positions():
       config_lib.ModelConfig,
       dict(preset='huge'),
       '`config.model.preset` must be one of tiny, small, 350m, 1.5b, custom, '
-      "emnist_cnn, resnet18, linear, lenet, fed_net_cnn, found 'huge'",
+      'from_directory, emnist_cnn, resnet18, linear, lenet, fed_net_cnn, found '
+      "'huge'",
     ),
     (
       config_lib.ModelConfig,

@@ -139,7 +139,7 @@ def test_a_checkpoint_or_the_last_of_a_run(small_inputs, small_run):
     # Kernels have the same shapes whatever the number of heads.
     (
       {'model__num_heads': 4},
-      r'`config.model.num_heads` must be 2, as in the run of .*, found 4. Set',
+      r'`config.model.num_heads` must be 2, as in .*, found 4. Set',
     ),
     (
       {'model__position_embedding': 'rotary'},

@@ -11,6 +11,7 @@ from tff_fedfish import files
 from tff_fedfish.config import loading as config_loading
 from tff_fedfish.config.files import ConfigValues
 from tff_fedfish.huggingface import pretrained
+from tff_fedfish.methods import registry
 from tff_fedfish.run import checkpoint_writer, run_directory, run_inputs
 
 LEARNING_RATE = 0.1
@@ -34,7 +35,7 @@ def opened(
   shape = pretrained.read_shape(directory, '--checkpoint')
   sizes = {name: getattr(shape, name) for name in PRESETS['tiny']}
   sections = {
-    'algorithm': {'name': 'fed_avg'},
+    'algorithm': {'name': registry.BASELINE.name},
     'client_work': {'num_local_epochs': 1, 'learning_rate': LEARNING_RATE},
     'server': {'learning_rate': 1.0},
     'model': {'preset': FROM_DIRECTORY, **sizes},
