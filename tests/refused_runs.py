@@ -115,7 +115,7 @@ CASES = (
     lambda place: path_in(place, _CONFIG).unlink(),
   ),
   _start("tensor 'token_embedding' must have shape [256, 32]", model__width=32),
-  _start('model.num_heads` must be 2, as in the run of', model__num_heads=4),
+  _start('model.num_heads` must be 2, as in ', model__num_heads=4),
   _start('was trained with another vocabulary than', _change_case),
   _workdir('`--workdir` must be a directory', lambda p: p.file('workdir')),
   _workdir(

@@ -23,6 +23,12 @@ def _weights():
   return weights
 
 
+def _to_weights(shape, tensors):
+  shapes = {name: tensor.shape for name, tensor in tensors.items()}
+  found = gpt2.find_tensors(shape, shapes, 'model')
+  return gpt2.to_weights(shape, found, tensors.get)
+
+
 def test_names_of_tensors():
   weights = _weights()
   tensors = gpt2.to_tensors(_SHAPE, weights)
@@ -48,7 +54,7 @@ def test_weights_come_back_bit_for_bit(prefix):
     prefix + name.removeprefix('transformer.'): tensor
     for name, tensor in gpt2.to_tensors(_SHAPE, weights).items()
   }
-  found = gpt2.to_weights(_SHAPE, tensors, tensors.get, 'model')
+  found = _to_weights(_SHAPE, tensors)
   assert list(found) == list(weights)
   for name, weight in weights.items():
     np.testing.assert_array_equal(found[name], weight)
@@ -60,7 +66,7 @@ def test_first_positions_are_taken():
   shorter = TransformerConfig(
     num_layers=2, width=4, num_heads=2, vocabulary_size=5, sequence_length=2
   )
-  found = gpt2.to_weights(shorter, tensors, tensors.get, 'model')
+  found = _to_weights(shorter, tensors)
   np.testing.assert_array_equal(
     found['position_embedding'], tensors['transformer.wpe.weight'][:2]
   )
@@ -127,9 +133,9 @@ def test_tensors_that_are_refused():
   tensors = gpt2.to_tensors(_SHAPE, _weights())
   wrong = tensors | {'transformer.h.1.ln_2.bias': np.zeros(3)}
   with pytest.raises(UserError, match=r'shape \[4\], but has \[3\]'):
-    gpt2.to_weights(_SHAPE, wrong, wrong.get, 'model')
+    _to_weights(_SHAPE, wrong)
   del tensors['transformer.h.1.ln_2.bias']
   with pytest.raises(
     UserError, match=r"tensor 'transformer.h.1.ln_2.bias', but"
   ):
-    gpt2.to_weights(_SHAPE, tensors, tensors.get, 'model')
+    _to_weights(_SHAPE, tensors)

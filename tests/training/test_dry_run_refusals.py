@@ -12,6 +12,7 @@ from typing import NamedTuple
 import pytest
 import raise_sites
 import refused_corpora
+import refused_directories
 import refused_images
 import refused_inputs
 import refused_methods
@@ -62,6 +63,7 @@ _CASES = (
   *refused_runs.CASES,
   *refused_corpora.CASES,
   *refused_images.CASES,
+  *refused_directories.CASES,
 )
 
 

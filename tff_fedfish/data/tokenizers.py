@@ -278,8 +278,6 @@ def _load_directory(path: pathlib.Path) -> Tokenizer:
 def _read_metadata(path: pathlib.Path) -> _Metadata:
   try:
     metadata = files.read_json(path, schema=_Metadata)
-  except OSError as error:
-    raise _unreadable(path, error) from error
   except files.NewerSchemaError as error:
     raise UserError(
       f'{str(path)!r} has schema version {error.version}, but this version of '

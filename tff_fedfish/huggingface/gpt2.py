@@ -5,7 +5,7 @@ the weights are the same numbers under other names: there each block has tensors
 of its own, here those of all blocks are stacked along their first axis.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -132,49 +132,69 @@ def to_tensors(
   return tensors
 
 
+def find_tensors(
+  shape: TransformerConfig,
+  shapes: Mapping[str, Sequence[int]],
+  source: str,
+) -> dict[str, list[str]]:
+  """Returns the names of the tensors that each weight is made of.
+
+  Args:
+    shape: The model's shape.
+    shapes: Name -> shape of all tensors there are. The names are without the
+      model's prefix in the files of GPT-2's authors.
+    source: Where they come from, for errors.
+
+  Returns:
+    Weight -> names, those of the blocks in their order, in the order of
+    `weight_shapes`.
+
+  Raises:
+    UserError: If a tensor is missing or of another shape. More positions than
+      the model has are no error.
+  """
+  prefix = _PREFIX if _PREFIX + _NAMES['token_embedding'] in shapes else ''
+  found = {}
+  for ours, wanted in weight_shapes(shape).items():
+    names = [prefix + _NAMES.get(ours, '')]
+    if ours in _BLOCK_NAMES:
+      layers, *wanted = wanted
+      names = [f'{prefix}h.{i}.{_BLOCK_NAMES[ours]}' for i in range(layers)]
+    for name in names:
+      if name not in shapes:
+        raise UserError(
+          f'{source!r} must hold the tensor {name!r}, but does not. Copy the '
+          'whole directory again.'
+        )
+      has = list(shapes[name])
+      if ours == 'position_embedding':
+        has[0] = min(has[0], shape.sequence_length)
+      if has != list(wanted):
+        raise UserError(
+          f'{source!r}: tensor {name!r} must have shape {list(wanted)}, but '
+          f'has {has}. Copy the whole directory again.'
+        )
+    found[ours] = names
+  return found
+
+
 def to_weights(
   shape: TransformerConfig,
-  names: Collection[str],
+  tensors: Mapping[str, Sequence[str]],
   read: Callable[[str], np.ndarray],
-  source: str,
 ) -> dict[str, np.ndarray]:
   """Returns the weights by our names, float32, in the order of the model.
 
   Args:
     shape: The model's shape. Of the positions, the first ones are taken.
-    names: Of all tensors there are; without the model's prefix in the files of
-      GPT-2's authors.
+    tensors: As `find_tensors` returns them.
     read: Returns a tensor by its name.
-    source: Where they come from, for errors.
-
-  Raises:
-    UserError: If a tensor is missing or of another shape.
   """
-  prefix = _PREFIX if _PREFIX + _NAMES['token_embedding'] in names else ''
-
-  def tensor(name, wanted):
-    if prefix + name not in names:
-      raise UserError(
-        f'{source!r} must hold the tensor {prefix + name!r}, but does not. '
-        'Copy the whole directory again.'
-      )
-    found = np.asarray(read(prefix + name), np.float32)
-    if name == _NAMES['position_embedding']:
-      found = found[: shape.sequence_length]
-    if found.shape != wanted:
-      raise UserError(
-        f'{source!r}: tensor {prefix + name!r} must have shape {list(wanted)}, '
-        f'but has {list(found.shape)}. Copy the whole directory again.'
-      )
-    return found
-
   weights = {}
   for ours, wanted in weight_shapes(shape).items():
-    if ours in _NAMES:
-      weights[ours] = tensor(_NAMES[ours], wanted)
-      continue
+    # Filled one by one, so that no tensor is twice in memory.
     weights[ours] = np.empty(wanted, np.float32)
-    for layer in range(shape.num_layers):
-      name = f'h.{layer}.{_BLOCK_NAMES[ours]}'
-      weights[ours][layer] = tensor(name, wanted[1:])
+    rows = weights[ours] if ours in _BLOCK_NAMES else weights[ours][np.newaxis]
+    for row, name in zip(rows, tensors[ours], strict=True):
+      row[...] = read(name)[: len(row)]
   return weights

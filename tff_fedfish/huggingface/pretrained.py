@@ -85,6 +85,12 @@ def vocabularies(path: str | os.PathLike, option: str) -> list[pathlib.Path]:
   return found
 
 
+def check_weights(path: str | os.PathLike, shape: TransformerConfig) -> None:
+  """Raises UserError where `read_weights` would; reads no tensors."""
+  with _tensors(pathlib.Path(path)) as tensors:
+    _find(tensors, shape, path)
+
+
 def read_weights(
   path: str | os.PathLike, shape: TransformerConfig
 ) -> dict[str, np.ndarray]:
@@ -100,21 +106,47 @@ def read_weights(
   Raises:
     UserError: If they are missing, damaged, or of another shape.
   """
-  path = pathlib.Path(path)
+  with _tensors(pathlib.Path(path)) as tensors:
+    return gpt2.to_weights(
+      shape, _find(tensors, shape, path), lambda name: tensors[name].read()
+    )
+
+
+class _Tensor:
+  """A tensor in a file, as PyTorch's classes shape it."""
+
+  def __init__(self, file, key):
+    self._file, self._key = file, key
+    # TensorFlow's classes keep biases as rows of a matrix.
+    self._is_row = key.endswith('/bias:0')
+    self.shape = file.get_slice(key).get_shape()[int(self._is_row) :]
+
+  def read(self):
+    tensor = self._file.get_tensor(self._key)
+    return tensor[0] if self._is_row else tensor
+
+
+def _find(tensors, shape, path):
+  shapes = {name: tensor.shape for name, tensor in tensors.items()}
+  return gpt2.find_tensors(shape, shapes, str(path))
+
+
+@contextlib.contextmanager
+def _tensors(path):
+  """Yields the tensors of a directory by the names of PyTorch's classes."""
   names = [WEIGHTS_FILE]
   if not (path / WEIGHTS_FILE).is_file():
     names = _indexed_files(path)
   try:
     with contextlib.ExitStack() as stack:
-      file_of = {}
+      tensors = {}
       for name in names:
         file = stack.enter_context(
           safetensors.safe_open(path / name, framework='np')
         )
-        file_of |= {_plain_name(key): (file, key) for key in file.keys()}
-      return gpt2.to_weights(
-        shape, file_of, lambda name: _read(*file_of[name]), str(path)
-      )
+        keys = file.keys()
+        tensors |= {_plain_name(key): _Tensor(file, key) for key in keys}
+      yield tensors
   except (OSError, safetensors.SafetensorError) as error:
     raise UserError(
       f'The weights in {str(path)!r} cannot be read ({error}). Copy the whole '
@@ -131,12 +163,6 @@ def _plain_name(name):
     last, last
   )
   return '.'.join([*parents, last])
-
-
-def _read(file, name):
-  tensor = file.get_tensor(name)
-  # TensorFlow's classes keep biases as rows of a matrix.
-  return tensor[0] if name.endswith('/bias:0') else tensor
 
 
 def _indexed_files(path):

@@ -60,6 +60,7 @@ def check(config: TrainConfig, tokenizer: Tokenizer | None) -> StartModel:
     path = pathlib.Path(start).resolve()
     shape = pretrained.read_shape(path, _OPTION, config.data.sequence_length)
     shapes, num_heads = weight_shapes(shape), shape.num_heads
+    pretrained.check_weights(path, shape)
     vocabularies = pretrained.vocabularies(path, _OPTION)
     tokenizers = map(load_tokenizer, vocabularies)
   else:
