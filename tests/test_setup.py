@@ -151,7 +151,9 @@ def test_s3_lock_fits_beside_the_others():
   assert added.items() <= _pins('cluster.lock').items()
 
 
-@pytest.mark.parametrize('name', ['cluster', 'huggingface', 'trackers', 'docs'])
+@pytest.mark.parametrize(
+  'name', ['cluster', 'huggingface', 'trackers', 'docs', 'containers']
+)
 def test_lock_of_other_packages_adds_to_the_others(name):
   pins, added = _pins('requirements.lock'), _pins(f'{name}.lock')
   assert not set(pins) & set(added)

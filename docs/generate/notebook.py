@@ -64,6 +64,7 @@ def execute(notebook: nbformat.NotebookNode) -> None:
     nbclient.NotebookClient(
       notebook,
       timeout=_CELL_SECONDS,
+      coalesce_streams=True,
       kernel_name='python3',
       config=config,
       resources={'metadata': {'path': work}},
