@@ -70,7 +70,8 @@ docs: .venv-docs
 	  $$(find docs -name '*.ipynb')
 	@PYTHONPATH=.:.venv-docs NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build
 	@$(BIN)/python -m pytest --quiet tests/docs
-	@echo 'The site is site/index.html.'
+	@echo 'The site is site/index.html. Its search needs a server, such as'
+	@echo 'python -m http.server --bind 127.0.0.1 --directory site'
 
 test-wheel: .venv
 	@tests/wheel.sh
