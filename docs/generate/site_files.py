@@ -19,7 +19,7 @@ _EXECUTED = _ROOT / 'build' / 'docs'
 _LINK = re.compile(r'\]\(([^)#\s]+)')
 _STYLE = pathlib.Path(__file__).with_name('site.css')
 
-# Title and what is documented, by page. The public names of tff_fedfish join.
+# Titles of the API pages. The first two have the public names of tff_fedfish.
 _API_PAGES = {
   'learning_processes': 'Learning processes',
   'corpora_and_models': 'Corpora, models, execution',

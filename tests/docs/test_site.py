@@ -41,6 +41,12 @@ def test_built_site(site):
   assert not found, '\n'.join(found)
 
 
+def test_nothing_makes_the_theme_load_more(site):
+  # Its script fetches what draws diagrams where a page has one.
+  for path in site.rglob('*.html'):
+    assert 'mermaid' not in path.read_text('utf-8'), path
+
+
 def test_every_page_is_in_the_site(site):
   for page in PAGES:
     name = page.relative_to(ROOT).with_suffix('.html')
