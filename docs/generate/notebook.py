@@ -20,8 +20,11 @@ import traitlets.config
 
 _CELL_SECONDS = 600
 _COLORS = re.compile(r'\x1b\[[0-9;]*m')
-# Of pandas' tables; the site has its own.
-_STYLE = re.compile(r'<style scoped>.*?</style>\n', re.DOTALL)
+# Of pandas' tables; the site has a style of its own.
+_STYLE = re.compile(
+  r'<style scoped>.*?</style>\n|(?<=<table) border="1" class="dataframe"',
+  re.DOTALL,
+)
 
 
 def main(output: pathlib.Path, notebooks: list[pathlib.Path]) -> int:
