@@ -15,7 +15,8 @@ NONE_IS_FINE = code=$$?; [[ $$code -eq 5 ]] || exit $$code
 # `.venv` is phony because its script finds out by itself, in a few
 # milliseconds, whether something is to be done.
 .PHONY: help .venv demo test test-slow test-cluster lint bench \
-  test-huggingface bench-clients bench-engine bench-grouping lock results-archive clean
+  test-huggingface bench-clients bench-engine bench-grouping docs test-wheel \
+  lint-containers lock results-archive clean
 
 help:
 	@echo 'make demo       pretrain, evaluate and report on the shipped corpora'
@@ -27,6 +28,10 @@ help:
 	@echo "make bench      the benchmarks; make bench-grouping: grouping's, in full;"
 	@echo '                make bench-engine: what rounds cost, beside its goals;'
 	@echo '                make bench-clients: what opening 15.6 million clients costs'
+	@echo 'make docs       the documentation as a site, site/index.html, with its'
+	@echo '                notebook executed; checked, and built without network'
+	@echo 'make test-wheel  the wheel in an environment of its own, outside the tree'
+	@echo 'make lint-containers  hadolint on containers/Containerfile'
 	@echo 'make .venv      set up .venv only; CUDA=1: with the CUDA wheels, CUDA=0: without'
 	@echo 'make lock       resolve requirements/*.in into the lock files again'
 	@echo 'make results-archive COMMIT=...  whole runs of the experiments, from history'
@@ -62,6 +67,23 @@ lint: .venv
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 
+# What was built before goes first. The site's
+# generator warns of a version of MkDocs to come, which docs.lock does not have.
+docs: .venv-docs
+	@rm -rf build/docs site
+	@PYTHONPATH=.:.venv-docs $(BIN)/python docs/generate/notebook.py build/docs \
+	  $$(find docs -name '*.ipynb')
+	@PYTHONPATH=.:.venv-docs NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build
+	@$(BIN)/python -m pytest --quiet tests/docs
+	@echo 'The site is site/index.html. Its search needs a server, such as'
+	@echo 'python -m http.server --bind 127.0.0.1 --directory site'
+
+test-wheel: .venv
+	@tests/wheel.sh
+
+lint-containers: .venv-containers
+	@.venv-containers/bin/hadolint containers/Containerfile
+
 bench: .venv
 	@if compgen -G 'tests/benchmarks/test_*.py' >/dev/null; then \
 	  $(BIN)/python -m pytest tests/benchmarks -m benchmark -s --timeout 0 \
@@ -90,7 +112,8 @@ lock:
 	@PYTHON='$(PYTHON)' requirements/lock.sh
 
 clean:
-	rm -rf .venv .venv-* .pytest_cache .ruff_cache .hypothesis build dist *.egg-info
+	rm -rf .venv .venv-* .pytest_cache .ruff_cache .hypothesis build dist site \
+	  *.egg-info
 	find . -name .git -prune -o -name runs -prune -o -name __pycache__ -print0 \
 	  | xargs -0 rm -rf
 

@@ -38,6 +38,7 @@ compile_beside cluster --constraint s3.lock --override overrides.txt \
 compile_beside huggingface
 compile_beside trackers
 compile_beside docs
+compile_beside containers
 popd >/dev/null
 # All or none.
 mv "$temporary"/*.lock .

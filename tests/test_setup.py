@@ -151,7 +151,9 @@ def test_s3_lock_fits_beside_the_others():
   assert added.items() <= _pins('cluster.lock').items()
 
 
-@pytest.mark.parametrize('name', ['cluster', 'huggingface', 'trackers', 'docs'])
+@pytest.mark.parametrize(
+  'name', ['cluster', 'huggingface', 'trackers', 'docs', 'containers']
+)
 def test_lock_of_other_packages_adds_to_the_others(name):
   pins, added = _pins('requirements.lock'), _pins(f'{name}.lock')
   assert not set(pins) & set(added)
@@ -302,7 +304,10 @@ def test_make_alone_shows_help():
   done = subprocess.run(
     ['make'], cwd=_ROOT, capture_output=True, text=True, timeout=30, check=True
   )
-  for target in ('demo', 'test', 'lint', 'bench', '.venv', 'lock', 'clean'):
+  for target in (
+    *('demo', 'test', 'lint', 'docs', 'test-wheel', 'lint-containers'),
+    *('bench', '.venv', 'lock', 'clean'),
+  ):
     assert f'make {target} ' in done.stdout
 
 

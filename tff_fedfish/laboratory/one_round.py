@@ -72,9 +72,18 @@ def run_laboratory(
       learning_setup.TRAINABLE_PREFIX,
       verify=True,
     )
-  _require_same(workdir, file, start)
-  (workdir / 'cells').mkdir(exist_ok=True)
+  described = file.to_json_dict() | {
+    'checkpoint': start and {'round': start.round_num, 'path': str(start.path)},
+  }
+  begun = workdir / _FILE_NAME
+  if begun.exists():
+    _require_same(begun, file, described)
+  # Before anything is written: it may refuse the corpus.
   laboratory = _Laboratory(file, workdir, start)
+  if not begun.exists():
+    workdir.mkdir(parents=True, exist_ok=True)
+    files.write_json(begun, described)
+  (workdir / 'cells').mkdir(exist_ok=True)
   pending = [p for p in points if laboratory.pending_cells(p)]
   num_bytes = trained_cohort.cohort_bytes(file.base, len(file.local_epochs))
   num_bytes *= file.cohort_sizes[-1] / (file.base.cohorts.cohort_size or 1)
@@ -384,16 +393,8 @@ def _write_rows(path, rows: Sequence[dict[str, Any]]):
     file.write(table)
 
 
-def _require_same(workdir, file, start):
-  """Writes what the directory is of; raises UserError if it is of another."""
-  described = file.to_json_dict() | {
-    'checkpoint': start and {'round': start.round_num, 'path': str(start.path)},
-  }
-  path = workdir / _FILE_NAME
-  if not path.exists():
-    workdir.mkdir(parents=True, exist_ok=True)
-    files.write_json(path, described)
-    return
+def _require_same(path, file, described):
+  """Raises UserError if the directory of `path` was begun with another file."""
   found = files.parse_json(path.read_text('utf-8'))
   base = config_loading.from_json_dict(found['config'], str(path))
   # Points and larger cohorts may be added.
@@ -407,7 +408,7 @@ def _require_same(workdir, file, start):
   ]
   if changed:
     raise UserError(
-      f'`--workdir` {str(workdir)!r} was begun with another '
+      f'`--workdir` {str(path.parent)!r} was begun with another '
       f'{", ".join(map(repr, sorted(changed)))}. Use the same file, overrides '
       'and checkpoint, or a new directory.'
     )

@@ -1,0 +1,74 @@
+"""The pages of the documentation, and the commands in them."""
+
+import pathlib
+import re
+import shlex
+from collections.abc import Iterator
+from typing import NamedTuple
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+PAGES = [
+  ROOT / 'README.md',
+  ROOT / 'CONTRIBUTING.md',
+  *sorted((ROOT / 'docs').rglob('*.md')),
+]
+_BLOCK = re.compile(r'^```\w*\n(.*?)^```', re.DOTALL | re.MULTILINE)
+_PROGRAMS = ('fedfish', 'make', 'python')
+# What stands for a value of the reader's, and one such value.
+_VALUES = {
+  'ALPHA': '0.1',
+  'CLIENTS': '5',
+  'SEED': '1',
+  'DIR': 'corpora/mine',
+  'RUN': 'runs/mine',
+  '$1': 'sgd',
+  '$2': '0.1',
+  '$3': '',
+}
+_VALUE = re.compile(r'(?<![\w$])(ALPHA|CLIENTS|SEED|DIR|RUN|\$[123])(?!\w)')
+
+
+class Command(NamedTuple):
+  """A command line of a page."""
+
+  page: str
+  """Path of the page below the root."""
+  arguments: tuple[str, ...]
+  """The program and its arguments."""
+
+  def __str__(self) -> str:
+    return f'{pathlib.Path(self.page).stem}: {" ".join(self.arguments[:4])}'
+
+
+def commands(*programs: str) -> list[Command]:
+  """Returns the command lines of all pages that call one of the programs.
+
+  Continued lines are joined, comments left out, and placeholders replaced.
+
+  Args:
+    programs: Of 'fedfish', 'make' and 'python'.
+  """
+  found = []
+  for page in PAGES:
+    name = str(page.relative_to(ROOT))
+    for line in _lines(page):
+      found += [
+        Command(name, arguments)
+        for arguments in _split(line)
+        if arguments[0] in programs
+      ]
+  return found
+
+
+def _lines(page: pathlib.Path) -> list[str]:
+  blocks = '\n'.join(_BLOCK.findall(page.read_text('utf-8')))
+  return blocks.replace('\\\n', ' ').splitlines()
+
+
+def _split(line: str) -> Iterator[tuple[str, ...]]:
+  """Yields the commands of a line, which may stand in a loop of the shell."""
+  line = re.sub(r'(^|\s)#.*', '', line).strip()
+  if not line.startswith(_PROGRAMS):
+    return
+  line = _VALUE.sub(lambda match: _VALUES[match[1]], line)
+  yield tuple(shlex.split(line))

@@ -1,0 +1,103 @@
+"""Commands in the documentation: understood by the programs that they call."""
+
+import importlib.util
+import re
+
+import doc_pages
+import pytest
+
+from tff_fedfish.cli.main import main
+
+# What a right command comes to where nothing is that it names: the files, the
+# packages of an object store or an engine, a running cluster.
+_MISSING = re.compile(
+  r'does not exist|matches none|cannot be read \(No such file'
+  r'|needs packages that|\(No module named|Could not find any running Ray'
+  r'|A vocabulary must be a directory with'
+)
+# They read no corpus, and so succeed.
+_NEED_NOTHING = (
+  ('configs',),
+  ('methods',),
+  ('plan', '--config'),
+  ('laboratory', '--dry_run'),
+  ('sweep', '--dry_run'),
+)
+# What such a command takes minutes for, but for this.
+_QUICK = {'sweep': '--dry_run', 'plan': '--no_timing'}
+
+
+def _fedfish_commands():
+  commands = doc_pages.commands('fedfish')
+  # They are run, in small, by tests/cli/test_toy.py and tests/test_demo.py.
+  return [c for c in commands if c.arguments[1] not in ('toy', 'demo')]
+
+
+@pytest.mark.parametrize('command', _fedfish_commands(), ids=str)
+def test_commands_are_understood(command, tmp_path, monkeypatch, capsys):
+  # Where the files they name do not exist: a wrong option is an argument error
+  # (SystemExit), a wrong setting an error of another kind; a right command gets
+  # as far as the missing file, and writes nothing.
+  _, *arguments = command.arguments
+  if arguments[0] in _QUICK and '--group' not in arguments:
+    arguments.append(_QUICK[arguments[0]])
+  monkeypatch.chdir(tmp_path)
+  code = main(arguments)
+  errors = [
+    line
+    for line in capsys.readouterr().err.splitlines()
+    if line.startswith('fedfish: error: ')
+  ]
+  if any(set(words) <= set(arguments) for words in _NEED_NOTHING):
+    assert (code, errors) == (0, [])
+  else:
+    assert code == 2
+    assert errors
+    assert not [line for line in errors if not _MISSING.search(line)]
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize('command', doc_pages.commands('make'), ids=str)
+def test_make_knows_the_target(command):
+  targets = re.findall(
+    r'^([\w.%-]+):', (doc_pages.ROOT / 'Makefile').read_text(), re.MULTILINE
+  )
+  for word in command.arguments[1:]:
+    if '=' not in word:
+      assert word in targets or re.fullmatch(r'\.venv-\w+', word), word
+      lock = word.removeprefix('.venv-')
+      if lock != word:
+        assert (doc_pages.ROOT / 'requirements' / f'{lock}.lock').is_file()
+
+
+@pytest.mark.parametrize('command', doc_pages.commands('python'), ids=str)
+def test_python_finds_the_module(command):
+  _, option, module, *_ = command.arguments
+  assert option == '-m'
+  package = module.partition('.')[0]
+  if package == 'distributed':
+    pytest.skip('needs .venv-cluster; `make test-cluster` runs it')
+  assert importlib.util.find_spec(module) is not None
+
+
+def test_there_are_commands_to_check():
+  commands = _fedfish_commands()
+  assert len(commands) > 80
+  assert len({command.page for command in commands}) > 20
+  assert len(doc_pages.commands('make')) >= 3
+  assert len(doc_pages.commands('python')) >= 3
+
+
+def test_placeholders_and_continued_lines(tmp_path, monkeypatch):
+  page = tmp_path / 'page.md'
+  page.write_text(
+    '```\n# a comment\nfedfish train --config demo \\\n'
+    '    --config.seeds.model_seed=SEED  # and why\nls\n```\nfedfish prose\n'
+  )
+  monkeypatch.setattr(doc_pages, 'ROOT', tmp_path)
+  monkeypatch.setattr(doc_pages, 'PAGES', [page])
+  (command,) = doc_pages.commands('fedfish')
+  assert command.arguments == (
+    *('fedfish', 'train', '--config', 'demo'),
+    '--config.seeds.model_seed=1',
+  )
