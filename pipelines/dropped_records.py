@@ -60,7 +60,7 @@ class DroppedRecords:
       file = self._stack.enter_context(open_to_write(self._path))
       # The same bytes at any time.
       self._file = self._stack.enter_context(
-        gzip.GzipFile('', 'wb', fileobj=file, mtime=0)
+        gzip.GzipFile('', 'wb', 6, file, mtime=0)
       )
     self._file.write(line)
     self._num_left -= len(line)

@@ -112,11 +112,8 @@ def run_group_job(
     tasks += [((shard.name, shard.name),) for shard in shards]
     task_bytes += [shard.num_bytes for shard in shards]
   try:
-    with contextlib.ExitStack() as stack:
-      dropped = job.write_dropped and stack.enter_context(
-        write_directory_atomically(job.write_dropped)
-      )
-      staging = stack.enter_context(stage(str(output)))
+    # The dropped records get their name after the output has its own.
+    with contextlib.ExitStack() as stack, stage(str(output)) as staging:
       staging.make_directories(finish_corpus.DIRECTORIES)
       if watch is not None:
         watch(staging.path, len(tasks))
@@ -135,7 +132,10 @@ def run_group_job(
       )
       with beam.Pipeline(options=options) as pipeline:
         _build(pipeline, work, tasks)
-      if dropped:
+      if job.write_dropped:
+        dropped = stack.enter_context(
+          write_directory_atomically(job.write_dropped)
+        )
         copy_all(staging.path, num_raw_tasks, dropped)
       return finish_corpus.finish(job, len(tasks), staging, manifests)
   except Exception as error:

@@ -193,6 +193,15 @@ class TestRemoteOutput:
       f'b/corpora/c4/{name}': data for name, data in expected.items()
     }
 
+  def test_dropped_records(self, raw, bucket, tmp_path):
+    for name, output in (('far', 'bucket://out'), ('near', tmp_path / 'out')):
+      run_group_job(make_job(raw, write_dropped=f'{tmp_path}/{name}'), output)
+    assert contents(bucket / 'out') == contents(tmp_path / 'out')
+    found = contents(tmp_path / 'far')
+    assert found == contents(tmp_path / 'near')
+    # Five small files are one task.
+    assert list(found) == ['dropped-00000-of-00001.jsonl.gz']
+
   def test_remote_input(self, raw, expected, bucket, tmp_path):
     for path in raw:
       (bucket / path.name).write_bytes(path.read_bytes())

@@ -80,14 +80,18 @@ def test_row_of_a_text():
 
 
 @pytest.mark.parametrize(
-  ('options', 'beam_flags'),
+  ('options', 'piece_bytes', 'beam_flags'),
   [
-    ({'block_bytes': 40}, ()),
+    ({'block_bytes': 40}, 64 << 20, ()),
+    # Pieces of texts and of groups have three records or so.
+    ({}, 300, ()),
     # Every bundle is run twice: its counts must not be.
-    ({}, ('--direct_runner_bundle_repeat=1',)),
+    ({}, 64 << 20, ('--direct_runner_bundle_repeat=1',)),
   ],
 )
-def test_same_bytes_however_the_work_is_divided(tmp_path, options, beam_flags):
+def test_same_bytes_however_the_work_is_divided(
+  tmp_path, monkeypatch, options, piece_bytes, beam_flags
+):
   lines = [
     # Some have a feature that others lack, so that hashes change.
     record | {'title': 't'} if i % 5 else record
@@ -99,6 +103,7 @@ def test_same_bytes_however_the_work_is_divided(tmp_path, options, beam_flags):
   ]
   options |= {'drop_duplicates_across_groups': True}
   (expected,) = run_group_job(make_job([whole], **options), tmp_path / 'whole')
+  monkeypatch.setattr('pipelines.pieces.MAX_PIECE_BYTES', piece_bytes)
   run_group_job(make_job(parts, **options), tmp_path / 'parts', beam_flags)
   found, wanted = contents(tmp_path / 'parts'), contents(tmp_path / 'whole')
   del found['manifest.json'], wanted['manifest.json']
