@@ -37,10 +37,10 @@ from tff_fedfish.data.manifest import (
 )
 from tff_fedfish.errors import UserError
 
-_TASKS, _FEATURES, _PIECES, _SHARDS, _DUPLICATES, _ = DIRECTORIES = (
+_TASKS, _FEATURES, _PIECES, _SHARDS, _DUPLICATES = _OWN_DIRECTORIES = (
   *('tasks', 'features', 'pieces', 'shards', 'duplicates'),
-  dropped_records.DIRECTORY,
 )
+DIRECTORIES = (*_OWN_DIRECTORIES, dropped_records.DIRECTORY)
 """Directories of a staging directory, in which workers leave files."""
 
 _OTHER_SPLIT = 'other_split'

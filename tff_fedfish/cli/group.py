@@ -114,7 +114,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     '--min_examples_per_group',
     type=int,
     metavar='N',
-    help='drop smaller groups, counted without duplicates (default: none)',
+    help='drop smaller groups, counted without duplicates (default: keep all)',
   )
   parser.add_argument(
     '--drop_duplicates',
