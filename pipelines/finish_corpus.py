@@ -19,8 +19,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pipelines import output_files, splits
+from pipelines import dropped_records, output_files, splits
 from pipelines.job import GroupJob
+from pipelines.source import Tally
 from pipelines.staging import Staging
 from tff_fedfish.data.corpus_index import INDEX_NAME, fingerprint_of_index
 from tff_fedfish.data.manifest import (
@@ -28,6 +29,7 @@ from tff_fedfish.data.manifest import (
   MAX_INPUTS,
   Counts,
   DropExample,
+  DroppedRecords,
   InputFile,
   Manifest,
   Shard,
@@ -35,9 +37,10 @@ from tff_fedfish.data.manifest import (
 )
 from tff_fedfish.errors import UserError
 
-_TASKS, _FEATURES, _PIECES, _SHARDS = DIRECTORIES = (
-  *('tasks', 'features', 'pieces', 'shards'),
+_TASKS, _FEATURES, _PIECES, _SHARDS, _DUPLICATES = _OWN_DIRECTORIES = (
+  *('tasks', 'features', 'pieces', 'shards', 'duplicates'),
 )
+DIRECTORIES = (*_OWN_DIRECTORIES, dropped_records.DIRECTORY)
 """Directories of a staging directory, in which workers leave files."""
 
 _OTHER_SPLIT = 'other_split'
@@ -91,6 +94,15 @@ def name_shard(staging: str, number: int) -> str:
   return output_files.name_attempt(directory, f'{number:08d}', 'tfrecord')
 
 
+def write_duplicates_report(
+  staging: str, number: int, drops: dict[str, Tally]
+) -> None:
+  """Leaves what was dropped of some texts; numbers are those of shards."""
+  directory = posixpath.join(staging, _DUPLICATES)
+  path = output_files.name_attempt(directory, f'{number:08d}', 'json')
+  output_files.write_bytes(path, _to_json(drops))
+
+
 def write_shard_report(shard_path: str, report: Any, index: pa.Table) -> None:
   """Leaves the `ShardReport` of a shard and its part of the index."""
   path = shard_path.removesuffix('tfrecord') + 'parquet'
@@ -104,7 +116,12 @@ def progress(staging: str) -> tuple[int, int]:
   return len(_find(staging, _TASKS)), len(_find(staging, _SHARDS))
 
 
-def finish(job: GroupJob, num_tasks: int, staging: Staging) -> list[Manifest]:
+def finish(
+  job: GroupJob,
+  num_tasks: int,
+  staging: Staging,
+  earlier: Sequence[Manifest] = (),
+) -> list[Manifest]:
   """Writes index and manifest, of every part, if nothing was lost.
 
   Args:
@@ -112,6 +129,8 @@ def finish(job: GroupJob, num_tasks: int, staging: Staging) -> list[Manifest]:
     num_tasks: How many reading tasks there were.
     staging: Where the shards and the reports are. Gets the names of all files
       of the grouped corpora.
+    earlier: Those of every part of the corpus to which the job adds, if it adds
+      to one.
 
   Returns:
     One manifest, or one for every part of the split that has a record.
@@ -131,7 +150,13 @@ def finish(job: GroupJob, num_tasks: int, staging: Staging) -> list[Manifest]:
     for number, index in indices.items()
   }
   all_there = len(tasks) == num_tasks and len(reports) == job.num_all_shards()
-  _check(job, files, reports.values(), all_there)
+  if job.drop_duplicates_across_groups:
+    paths = _find(staging.path, _DUPLICATES)
+    all_there &= len(paths) == len(reports)
+    texts = map(json.loads, output_files.read_all(list(paths.values())))
+    for number, drops in zip(paths, texts, strict=True):
+      reports[number]['drops'] |= drops
+  _check(job, files, reports.values(), earlier, all_there)
   manifests = []
   for i, name in enumerate(job.part_names()):
     numbers = range(i * job.num_shards, (i + 1) * job.num_shards)
@@ -142,7 +167,8 @@ def finish(job: GroupJob, num_tasks: int, staging: Staging) -> list[Manifest]:
       # An empty corpus helps nobody; the other parts' manifests name this one.
       continue
     shards = [reports[number] for number in numbers]
-    manifest = _manifest(job, files, shards, index, i)
+    added = earlier[i : i + 1]
+    manifest = _manifest(job, files, shards, added, index, i)
     sink = pa.BufferOutputStream()
     pq.write_table(index, sink)
     data = sink.getvalue()
@@ -168,6 +194,7 @@ def _check(
   job: GroupJob,
   files: Sequence[_Report],
   shards: Collection[_Report],
+  earlier: Sequence[Manifest],
   all_there: bool,
 ) -> None:
   """Raises if a record is neither stored nor counted as dropped."""
@@ -178,21 +205,27 @@ def _check(
   )
   records_in = sum(file['records_in'] for file in files)
   handed_on = sum(map(_records_out, files))
+  num_earlier = sum(found.counts.records_out for found in earlier)
   stored = sum(shard['num_examples'] for shard in shards)
   if (
     not all_there
     or len(files) != len(job.paths)
     or records_in != handed_on + num_read_drops
-    or handed_on != stored + num_shard_drops
+    or handed_on + num_earlier != stored + num_shard_drops
   ):
     raise RuntimeError(
       f'Records were lost: {records_in} read from {len(files)} of '
       f'{len(job.paths)} files, {num_read_drops} dropped, {handed_on} '
-      f'handed on, {num_shard_drops} dropped from groups, {stored} '
-      'written. Nothing is kept.'
+      f'handed on, {num_earlier} added to, {num_shard_drops} dropped from '
+      f'groups, {stored} written. Nothing is kept.'
     )
   if stored:
     return
+  if handed_on:
+    raise UserError(
+      f'`--min_examples_per_group` is {job.min_examples_per_group}, but no '
+      'group has as many examples. Lower it.'
+    )
   drops = ', '.join(
     f'{num} {reason}' for reason, (num, _) in read_drops.items()
   )
@@ -214,21 +247,30 @@ def _manifest(
   job: GroupJob,
   files: Sequence[_Report],
   shards: Sequence[_Report],
+  earlier: Sequence[Manifest],
   index: pa.Table,
   part: int,
 ) -> Manifest:
-  """Returns the manifest of a part of the split, with its shards and index."""
+  """Returns the manifest of a part of the split, with its shards and index.
+
+  It counts and lists all that was read, also for the earlier corpus.
+  """
   source = job.load_source()
   names = job.part_names()
   drops = _add_up(
-    itertools.chain(_file_drops(files, part), _shard_drops(shards))
+    itertools.chain(
+      _file_drops(files, part),
+      _shard_drops(shards),
+      *map(_manifest_drops, earlier),
+    )
   )
   return Manifest(
     corpus=job.name or job.source_name,
     key=job.key,
     feature_names=(*source.feature_names, *shards[0]['optional_features']),
     counts=Counts(
-      records_in=sum(file['records_in'] for file in files),
+      records_in=sum(file['records_in'] for file in files)
+      + sum(found.counts.records_in for found in earlier),
       records_out=pc.sum(index.column('num_examples')).as_py(),
       num_groups=pc.sum(pc.equal(index.column('part'), 0)).as_py(),
       num_records=index.num_rows,
@@ -236,13 +278,23 @@ def _manifest(
     ),
     shards=tuple(Shard(**shard['shard']) for shard in shards),
     options=job.options(),
-    num_input_files=len(files),
-    inputs=_input_files(files),
+    num_input_files=len(files)
+    + sum(found.num_input_files for found in earlier),
+    inputs=_input_files(files, earlier),
     drop_examples={reason: first for reason, (_, first) in drops.items()},
     split=job.split
     and Split(
       name=names[part], names=names, rule=splits.describe(job.split, source)
     ),
+    dropped_records=_dropped_records(files) if job.write_dropped else None,
+  )
+
+
+def _dropped_records(files: Iterable[_Report]) -> DroppedRecords:
+  num_dropped = sum(num for _, num, _ in _file_drops(files))
+  num_written = sum(file['num_written'] for file in files)
+  return DroppedRecords(
+    num_written=num_written, num_not_written=num_dropped - num_written
   )
 
 
@@ -279,6 +331,14 @@ def _shard_drops(
       yield reason, tally['num'], DropExample(group=group, excerpt=excerpt)
 
 
+def _manifest_drops(
+  manifest: Manifest,
+) -> Iterator[tuple[str, int, DropExample]]:
+  """Yields (reason, how many, the first) of the drops of an earlier corpus."""
+  for reason, num in manifest.counts.drops.items():
+    yield reason, num, manifest.drop_examples[reason]
+
+
 def _add_up(
   drops: Iterable[tuple[str, int, DropExample]],
 ) -> dict[str, tuple[int, DropExample]]:
@@ -291,7 +351,9 @@ def _add_up(
   return dict(sorted(totals.items()))
 
 
-def _input_files(files: Iterable[_Report]) -> tuple[InputFile, ...]:
+def _input_files(
+  files: Sequence[_Report], earlier: Iterable[Manifest]
+) -> tuple[InputFile, ...]:
   """Returns the raw files, in an order that their paths do not change."""
   inputs = [
     InputFile(
@@ -303,7 +365,11 @@ def _input_files(files: Iterable[_Report]) -> tuple[InputFile, ...]:
     )
     for file in files
   ]
-  if len(inputs) > MAX_INPUTS:
+  num_files = len(files)
+  for found in earlier:
+    inputs += found.inputs
+    num_files += found.num_input_files
+  if num_files > MAX_INPUTS:
     inputs = [file for file in inputs if file.damage]
   return tuple(sorted(inputs, key=_sortable))
 

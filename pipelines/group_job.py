@@ -2,17 +2,23 @@
 
     ReadBlocks -> GroupByPiece -> SortPieces -> GroupByShard -> WriteShards
 
+Without duplicates across groups, pieces and shards of texts come first; what is
+left of each is read like raw files (pipelines/text_duplicates.py). A corpus to
+which the job adds is one more sorted piece of each shard.
+
 Beam moves whole blocks, a few elements per file, because its cost is per
 element; between pieces and shards only names of files. Counts travel as files,
 not as Beam's counters, which count a retried bundle twice. The job is built of
 what every runner has: no side input, no second output, no large element.
 """
 
+import contextlib
 import dataclasses
 import functools
+import heapq
 import os
 import posixpath
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any
 
 import apache_beam as beam
@@ -25,23 +31,30 @@ from apache_beam.options.pipeline_options import (
   S3Options,
 )
 
-from pipelines import finish_corpus
+from pipelines import add_to, finish_corpus
 from pipelines.beam_internals import lock_buffers
-from pipelines.blocks import names_of, sort_blocks
+from pipelines.blocks import mask_of, names_of, sort_blocks
+from pipelines.dropped_records import DroppedRecords, copy_all, name_file
 from pipelines.input_files import file_sizes
 from pipelines.job import GroupJob
 from pipelines.job_errors import raise_understood
 from pipelines.pieces import (
+  PieceBlocks,
   PieceKeys,
   merge_pieces,
   tasks_per_piece,
   write_piece,
 )
 from pipelines.read_raw_files import RawFileReader
+from pipelines.source import Tally
 from pipelines.staging import require_shared, stage
-from pipelines.write_groups import write_shard
+from pipelines.text_duplicates import by_text, keep_first
+from pipelines.write_groups import count_drops, write_shard
+from tff_fedfish.data import records
+from tff_fedfish.data.corpus_index import shard_of
 from tff_fedfish.data.manifest import Manifest
 from tff_fedfish.errors import UserError
+from tff_fedfish.files import write_directory_atomically
 
 # By name: what Beam calls DirectRunner first tries to download a Go program.
 DEFAULT_RUNNER = 'apache_beam.runners.portability.fn_api_runner.FnApiRunner'
@@ -76,8 +89,8 @@ def run_group_job(
     The manifest; if the corpus is split, that of every part that has a record.
 
   Raises:
-    UserError: If not one record could be grouped, a file could not be read, or
-      the job is strict and a record has a fault.
+    UserError: If not one record could be grouped, a file could not be read, the
+      job is strict and a record has a fault, or `add_to` is refused.
     FailedError: If the machine failed, such as on a full disk.
     ChildProcessError: If a worker process of this machine was killed.
     RuntimeError: If records were lost: a fault of this program.
@@ -89,9 +102,18 @@ def run_group_job(
   FileSystems.set_options(options)
   _require_sound(options)
   lock_buffers()
-  tasks, task_bytes = plan_tasks(job)
+  manifests = add_to.read_manifests(job)
+  taken = {file.name for found in manifests for file in found.inputs}
+  tasks, task_bytes = plan_tasks(job, taken)
+  num_raw_tasks = len(tasks)
+  if manifests and job.drop_duplicates_across_groups:
+    # Its examples take part in the search for duplicates.
+    shards = [shard for found in manifests for shard in found.shards]
+    tasks += [((shard.name, shard.name),) for shard in shards]
+    task_bytes += [shard.num_bytes for shard in shards]
   try:
-    with stage(str(output)) as staging:
+    # The dropped records get their name after the output has its own.
+    with contextlib.ExitStack() as stack, stage(str(output)) as staging:
       staging.make_directories(finish_corpus.DIRECTORIES)
       if watch is not None:
         watch(staging.path, len(tasks))
@@ -100,13 +122,22 @@ def run_group_job(
         job=dataclasses.replace(job, paths=()),
         staging=staging.path,
         file_system_options=_file_system_options(options),
-        tasks_per_piece=tasks_per_piece(
-          sum(task_bytes), len(tasks), job.num_all_shards()
-        ),
+        num_raw_tasks=num_raw_tasks,
+        earlier=[
+          dataclasses.replace(found, inputs=(), shards=())
+          for found in manifests
+        ],
+        num_bytes=sum(task_bytes),
+        num_tasks=len(tasks),
       )
       with beam.Pipeline(options=options) as pipeline:
         _build(pipeline, work, tasks)
-      return finish_corpus.finish(job, len(tasks), staging)
+      if job.write_dropped:
+        dropped = stack.enter_context(
+          write_directory_atomically(job.write_dropped)
+        )
+        copy_all(staging.path, num_raw_tasks, dropped)
+      return finish_corpus.finish(job, len(tasks), staging, manifests)
   except Exception as error:
     raise_understood(error, str(output), options)
     raise
@@ -123,14 +154,17 @@ def _require_sound(options: PipelineOptions) -> None:
     )
 
 
-def plan_tasks(job: GroupJob) -> tuple[list[Task], list[int]]:
+def plan_tasks(
+  job: GroupJob, taken: Set[str] = frozenset()
+) -> tuple[list[Task], list[int]]:
   """Returns what to read together, and how many bytes each task has.
 
-  A task is one large file, or several small ones.
+  A task is one large file, or several small ones. Their names are none of those
+  taken.
   """
   tasks, task_bytes, task, num_bytes = [], [], [], 0
   paths = sorted(job.paths)
-  names, sizes = name_files(paths), file_sizes(paths)
+  names, sizes = name_files(paths, taken), file_sizes(paths)
   for path, name, size in zip(paths, names, sizes, strict=True):
     if task and (
       num_bytes + size > _TASK_BYTES or len(task) == _MAX_TASK_FILES
@@ -143,17 +177,30 @@ def plan_tasks(job: GroupJob) -> tuple[list[Task], list[int]]:
   return [*tasks, tuple(task)], [*task_bytes, num_bytes]
 
 
-def name_files(paths: Sequence[str]) -> list[str]:
+def name_files(
+  paths: Sequence[str], taken: Set[str] = frozenset()
+) -> list[str]:
   """Returns names for messages and the manifest, as short as tells them apart.
 
   They are without directories or, if two files then have the same one, paths
-  below the directory that all have in common.
+  below the directory that all have in common; below one above that, if a name
+  is taken.
+
+  Raises:
+    UserError: If whole paths are taken.
   """
   names = [posixpath.basename(path) for path in paths]
-  if len(set(names)) == len(names):
-    return names
-  common = posixpath.commonprefix(paths).rpartition('/')[0]
-  return [path[len(common) :].lstrip('/') for path in paths]
+  common = posixpath.commonprefix(paths)
+  while len(set(names)) < len(names) or not taken.isdisjoint(names):
+    if common is None:
+      raise UserError(
+        '`--input` must name files that were not read for `--add_to`, but '
+        f'names {min(taken.intersection(names))!r} again. Leave it out.'
+      )
+    common = common.rpartition('/')[0]
+    names = [path[len(common) :].lstrip('/') for path in paths]
+    common = common or None
+  return names
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -163,7 +210,13 @@ class _Work:
   job: GroupJob
   staging: str
   file_system_options: Mapping[str, Any]
-  tasks_per_piece: int
+  num_raw_tasks: int
+  """Later tasks are shards of the earlier corpus."""
+  earlier: Sequence[Manifest]
+  """Parts of the corpus to which the job adds, if it adds to one."""
+  num_bytes: int
+  """Size of all that is read."""
+  num_tasks: int
 
   def prepare(self) -> None:
     """Makes the worker's process ready for the job, the first time."""
@@ -172,7 +225,22 @@ class _Work:
   def features(self) -> tuple[str, ...]:
     """Returns the optional features that the corpus stores, sorted."""
     names = self.job.load_source().optional_feature_names
-    return tuple(sorted(names_of(_read_features(self.staging), names)))
+    features = {*names_of(_read_features(self.staging), names)}
+    if self.earlier:
+      features |= {*self.earlier_features()}
+      add_to.require_same_choices(self.job, self.earlier, features)
+    return tuple(sorted(features))
+
+  def earlier_features(self) -> tuple[str, ...]:
+    """Returns those that the earlier corpus stores, sorted."""
+    return add_to.optional_features(self.job, self.earlier[0])
+
+  def keys(self, task_num: int, num_tasks: int) -> PieceKeys:
+    """Returns the pieces of one of some tasks that together read all."""
+    num_shards = self.job.num_all_shards()
+    return PieceKeys(
+      task_num, tasks_per_piece(self.num_bytes, num_tasks, num_shards)
+    )
 
 
 def _file_system_options(options: PipelineOptions) -> dict[str, Any]:
@@ -205,10 +273,21 @@ _read_features = functools.lru_cache(1)(finish_corpus.read_features)
 
 
 def _build(pipeline: beam.Pipeline, work: _Work, tasks: Sequence[Task]) -> None:
-  (
+  blocks = (
     pipeline
     | 'CreateTasks' >> beam.Create(list(enumerate(tasks)))
     | 'ReadBlocks' >> beam.FlatMap(_read_blocks, work)
+  )
+  if work.job.drop_duplicates_across_groups:
+    blocks = (
+      blocks
+      | 'GroupByTextPiece' >> beam.GroupByKey()
+      | 'SortTextPieces' >> beam.Map(_sort_piece, work)
+      | 'GroupByText' >> beam.GroupByKey()
+      | 'DropDuplicates' >> beam.FlatMap(_drop_duplicates, work)
+    )
+  (
+    blocks
     | 'GroupByPiece' >> beam.GroupByKey()
     | 'SortPieces' >> beam.Map(_sort_piece, work)
     | 'GroupByShard' >> beam.GroupByKey()
@@ -220,16 +299,69 @@ def _read_blocks(numbered_task, work):
   """(task number, task) -> (piece, block) pairs."""
   work.prepare()
   task_num, task = numbered_task
+  job = work.job
   if task_num == 0:
-    # So that a shard is written even if it gets no record.
-    for number in range(work.job.num_all_shards()):
-      yield (number, -1, 0), b''
-  keys = PieceKeys(task_num, work.tasks_per_piece)
-  reader = RawFileReader(work.job, keys)
-  yield from reader.read(task)
+    yield from _open_shards(job)
+  keys = work.keys(task_num, work.num_tasks)
+  if task_num >= work.num_raw_tasks:
+    number = task_num - work.num_raw_tasks
+    yield from _read_shard(number, keys, work)
+    finish_corpus.write_task_report(work.staging, task_num, (), 0)
+    return
+  with contextlib.ExitStack() as stack:
+    dropped = None
+    if job.write_dropped:
+      path = name_file(work.staging, task_num)
+      max_bytes = job.max_dropped_bytes // work.num_raw_tasks
+      dropped = stack.enter_context(DroppedRecords(path, max_bytes))
+    reader = RawFileReader(job, keys, dropped)
+    yield from reader.read(task)
   finish_corpus.write_task_report(
     work.staging, task_num, reader.reports, reader.features
   )
+
+
+def _open_shards(job):
+  """Yields a block without records of each shard, so that all are written."""
+  for number in range(job.num_all_shards()):
+    yield (number, -1, 0), b''
+
+
+def _read_shard(number, keys, work):
+  """Yields (piece, block) of the texts of a shard of the earlier corpus."""
+  path = add_to.shard_path(work.job, number)
+  rows = (
+    by_text(row, records.decode_example(row[4])['text'])
+    for row in add_to.read_rows(path)
+  )
+  features = work.earlier_features()
+  yield from _encode_rows(rows, number, keys, features, work.job)
+
+
+def _drop_duplicates(number_and_paths, work):
+  """(number, paths of sorted texts) -> (piece, block) pairs of what is left."""
+  work.prepare()
+  job, (number, paths) = work.job, number_and_paths
+  if number == 0:
+    yield from _open_shards(job)
+  keys = work.keys(number, job.num_all_shards())
+  drops: dict[str, Tally] = {}
+  with merge_pieces([path for path in paths if path]) as rows:
+    rows = keep_first(rows, count_drops(drops))
+    yield from _encode_rows(rows, number, keys, work.features(), job)
+  finish_corpus.write_duplicates_report(work.staging, number, drops)
+
+
+def _encode_rows(rows, number, keys, features, job):
+  """Yields (piece, block) of rows of the part that has shard `number`."""
+  blocks = PieceBlocks(keys, job.block_bytes)
+  mask = mask_of(features, job.load_source().optional_feature_names)
+  first_shard = number // job.num_shards * job.num_shards
+  for row in rows:
+    shard = first_shard + shard_of(row[0], job.num_shards)
+    if blocks.add(shard, (*row, mask)):
+      yield from blocks.take()
+  yield from blocks.take()
 
 
 def _sort_piece(key_and_blocks, work):
@@ -251,8 +383,15 @@ def _write_shard(number_and_paths, work):
   work.prepare()
   job, (number, paths) = work.job, number_and_paths
   path = finish_corpus.name_shard(work.staging, number)
+  features = work.features()
   with merge_pieces([path for path in paths if path]) as rows:
+    if work.earlier and not job.drop_duplicates_across_groups:
+      names = None
+      if features != work.earlier_features():
+        names = (*job.load_source().feature_names, *features)
+      earlier_rows = add_to.read_rows(add_to.shard_path(job, number), names)
+      rows = heapq.merge(rows, earlier_rows)
     report, index = write_shard(path, number % job.num_shards, rows, job)
-  report.optional_features = work.features()
+  report.optional_features = features
   finish_corpus.write_shard_report(path, report, index)
   return ()

@@ -6,6 +6,7 @@ shard. A piece is sorted and written to a file, and the shard is merged from the
 files of its pieces, of which only a little is in memory at a time.
 """
 
+import collections
 import contextlib
 import heapq
 import itertools
@@ -16,7 +17,7 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 
 from pipelines import output_files
-from pipelines.blocks import RECORD_SCHEMA, new_stream
+from pipelines.blocks import RECORD_SCHEMA, encode_block, new_stream
 
 MAX_PIECE_BYTES = 64 << 20
 """Examples and group ids of a piece, unless one record has more by itself."""
@@ -75,6 +76,39 @@ class PieceKeys:
         self._places[number] = level, filled + num_bytes
         return number, level, self._task_num // num_tasks
       level, filled = level + 1, 0
+
+
+class PieceBlocks:
+  """Collects rows into blocks, each of which is of one piece."""
+
+  def __init__(self, keys: PieceKeys, max_bytes: int):
+    """Starts without rows.
+
+    Args:
+      keys: Says which piece a row belongs to.
+      max_bytes: Size of the examples with which blocks are full.
+    """
+    self._keys, self._max_bytes = keys, max_bytes
+    self._start()
+
+  def _start(self) -> None:
+    self._num_bytes = 0
+    self._key_to_rows = collections.defaultdict(list)
+
+  def add(self, number: int, row: tuple) -> bool:
+    """Adds a row of a shard; returns whether the blocks are full."""
+    self._key_to_rows[self._keys.assign(number, row)].append(row)
+    self._num_bytes += len(row[4])
+    return self._num_bytes >= self._max_bytes
+
+  def take(self) -> Iterator[tuple[PieceKey, bytes]]:
+    """Yields the (key, block) pairs of all rows, and starts again."""
+    key_to_rows = self._key_to_rows
+    self._start()
+    while key_to_rows:
+      # Lets go of the rows of every block once it is built.
+      key, rows = key_to_rows.popitem()
+      yield key, encode_block(rows)
 
 
 def tasks_per_piece(num_bytes: int, num_tasks: int, num_shards: int) -> int:

@@ -70,6 +70,12 @@ def plan_grouping(
   Raises:
     UserError: If the sample has no record that can be grouped.
   """
+  for name in ('add_to', 'drop_duplicates_across_groups'):
+    if getattr(job, name):
+      raise UserError(
+        f'`--{name}` must not be given for a plan, which does not know what it '
+        'takes. Leave it out: the plan is of a job without it.'
+      )
   tasks, sizes = plan_tasks(job)
   own_bytes = sum(sizes)
   input_bytes = input_bytes or own_bytes

@@ -200,7 +200,8 @@ def read_document(
 def _object(value: Any) -> dict[str, Any] | Drop:
   if isinstance(value, dict):
     return value
-  return Drop('not_an_object', excerpt=json.dumps(value).encode())
+  data = json.dumps(value).encode()
+  return Drop('not_an_object', excerpt=data, record=data)
 
 
 def _is_object(line: bytes) -> bool:

@@ -1,6 +1,5 @@
 """Reads raw files into blocks of keyed records, and accounts for all."""
 
-import collections
 import dataclasses
 import functools
 import hashlib
@@ -9,10 +8,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import numpy as np
 
 from pipelines import splits
-from pipelines.blocks import encode_block, names_of
+from pipelines.blocks import names_of
+from pipelines.dropped_records import DroppedRecords
 from pipelines.job import GroupJob
 from pipelines.keys import KEYS
-from pipelines.pieces import PieceKey, PieceKeys
+from pipelines.pieces import PieceBlocks, PieceKey, PieceKeys
 from pipelines.source import (
   EXCERPT_BYTES,
   Drop,
@@ -21,6 +21,7 @@ from pipelines.source import (
   Tally,
   excerpt,
 )
+from pipelines.text_duplicates import by_text
 from tff_fedfish.data import records
 from tff_fedfish.data.corpus_index import shard_of
 from tff_fedfish.errors import UserError
@@ -49,6 +50,8 @@ class FileReport:
   """Dropped records, by reason."""
   damage: str | None = None
   damage_byte: int | None = None
+  num_written: int = 0
+  """Dropped records that were written."""
 
 
 class RawFileReader:
@@ -58,8 +61,19 @@ class RawFileReader:
     reports: One of every file that was read to its end.
   """
 
-  def __init__(self, job: GroupJob, keys: PieceKeys):
-    """Makes a reader for one task of a job, whose `paths` are not used."""
+  def __init__(
+    self,
+    job: GroupJob,
+    keys: PieceKeys,
+    dropped: DroppedRecords | None = None,
+  ):
+    """Makes a reader for one task of a job, whose `paths` are not used.
+
+    Args:
+      job: What to read.
+      keys: Says which piece a record goes to.
+      dropped: Where to write the records that are dropped, if anywhere.
+    """
     self.reports: list[FileReport] = []
     self._job = job
     self._source = job.load_source()
@@ -68,9 +82,8 @@ class RawFileReader:
     self._shard_of = functools.lru_cache(1 << 16)(
       functools.partial(shard_of, num_shards=job.num_shards)
     )
-    self._keys = keys
-    self._block_bytes = 0
-    self._key_to_rows = collections.defaultdict(list)
+    self._blocks = PieceBlocks(keys, job.block_bytes)
+    self._dropped = dropped
 
   @property
   def features(self) -> int:
@@ -91,7 +104,7 @@ class RawFileReader:
     """
     for path, name in named_paths:
       yield from self._read_file(path, name)
-    yield from self._take_blocks()
+    yield from self._blocks.take()
 
   def _read_file(
     self, path: str, name: str
@@ -100,7 +113,8 @@ class RawFileReader:
     report = FileReport(name, parts)
     key = self._source.key or KEYS[self._job.key]
     split = 0
-    num_shards, max_block_bytes = self._job.num_shards, self._job.block_bytes
+    num_shards, blocks = self._job.num_shards, self._blocks
+    by_texts = self._job.drop_duplicates_across_groups
     read_records = self._source.read_records
     for record_num, record in read_records(path, self._job.max_document_bytes):
       report.records_in += 1
@@ -113,10 +127,14 @@ class RawFileReader:
       except Drop as drop:
         if not drop.excerpt and not isinstance(record, Drop):
           drop.excerpt = record['text'][:EXCERPT_BYTES].encode()
+        if drop.record is None and not isinstance(record, Drop):
+          drop.record = record
         tally = report.drops.setdefault(drop.reason, Tally())
         tally.add(record_num, drop.excerpt)
         if drop.damage:
           report.damage, report.damage_byte = drop.reason, drop.byte
+        if self._dropped is not None:
+          report.num_written += self._dropped.write(name, record_num, drop)
         if self._job.strict:
           found = excerpt(drop.excerpt)
           raise UserError(
@@ -127,26 +145,17 @@ class RawFileReader:
           ) from drop
         continue
       row = self._encode(group_id, record)
-      shard = split * num_shards + self._shard_of(group_id)
-      self._key_to_rows[self._keys.assign(shard, row)].append(row)
+      if by_texts:
+        row = by_text(row, record['text'].encode())
+      is_full = blocks.add(split * num_shards + self._shard_of(row[0]), row)
       if parts[split].num:
         parts[split].num += 1
       else:
         # Not the whole text: it may be long.
         parts[split].add(record_num, record['text'][:EXCERPT_BYTES].encode())
-      self._block_bytes += len(row[4])
-      if self._block_bytes >= max_block_bytes:
-        yield from self._take_blocks()
+      if is_full:
+        yield from blocks.take()
     self.reports.append(report)
-
-  def _take_blocks(self) -> Iterator[tuple[PieceKey, bytes]]:
-    key_to_rows = self._key_to_rows
-    self._key_to_rows = collections.defaultdict(list)
-    self._block_bytes = 0
-    while key_to_rows:
-      # Lets go of the rows of every block once it is built.
-      key, rows = key_to_rows.popitem()
-      yield key, encode_block(rows)
 
 
 def count_words(text: str, utf8: bytes) -> int:

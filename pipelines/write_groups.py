@@ -2,7 +2,8 @@
 
 Records come one by one, and a record of a group is written when it is full, so
 that a group of any size takes no more memory than `max_record_bytes` of it.
-With a cap it takes what is kept, and without duplicates a hash for each text.
+With a cap it takes what is kept, with a minimum as many examples, and without
+duplicates a hash for each text.
 """
 
 import dataclasses
@@ -26,7 +27,7 @@ from tff_fedfish.data.manifest import Shard
 _group_id, _sha256, _example, _num_words = map(
   operator.itemgetter, (0, 3, 4, 5)
 )
-_Drop = Callable[[str, Row, int], None]
+CountDrops = Callable[[str, Row, int], None]
 """Called with a reason, the first record dropped for it, and how many are."""
 
 
@@ -41,6 +42,19 @@ class ShardReport:
   """Examples stored."""
   drops: dict[str, Tally] = dataclasses.field(default_factory=dict)
   """Dropped records, by reason."""
+
+
+def count_drops(drops: dict[str, Tally]) -> CountDrops:
+  """Returns a function that adds to what is dropped, by reason.
+
+  Groups come in order, so the first of a shard is known when it comes.
+  """
+
+  def count(reason: str, row: Row, num: int) -> None:
+    group = _group_id(row).decode('utf-8', 'backslashreplace')
+    drops.setdefault(reason, Tally()).add(group, _text(row), num)
+
+  return count
 
 
 def shard_name(shard_num: int, num_shards: int) -> str:
@@ -67,12 +81,7 @@ def write_shard(
   index = []
   offset = 0
 
-  def drop(reason: str, row: Row, num: int) -> None:
-    # Groups come in order, so the first of a shard is known when it comes.
-    group = _group_id(row).decode('utf-8', 'backslashreplace')
-    tally = report.drops.setdefault(reason, Tally())
-    tally.add(group, _text(row), num)
-
+  drop = count_drops(report.drops)
   with output_files.open_to_write(path) as file:
     hashing = _HashingWriter(file)
     for group_id, group in itertools.groupby(rows, _group_id):
@@ -99,16 +108,22 @@ def write_shard(
   return report, pa.table(columns, schema=INDEX_SCHEMA)
 
 
-def _select(group: Iterable[Row], job: GroupJob, drop: _Drop) -> Iterable[Row]:
+def _select(
+  group: Iterable[Row], job: GroupJob, drop: CountDrops
+) -> Iterable[Row]:
   """Returns the records of a group that are stored, and drops the others."""
   if job.drop_duplicates:
     group = _without_duplicates(group, drop)
+  if job.min_examples_per_group is not None:
+    group = _if_enough(group, job.min_examples_per_group, drop)
   if job.max_examples_per_group is not None:
     group = _with_smallest_sha256(group, job.max_examples_per_group, drop)
   return group
 
 
-def _without_duplicates(group: Iterable[Row], drop: _Drop) -> Iterator[Row]:
+def _without_duplicates(
+  group: Iterable[Row], drop: CountDrops
+) -> Iterator[Row]:
   seen = set()
   for row in group:
     text = hashlib.sha256(_text(row)).digest()
@@ -119,8 +134,20 @@ def _without_duplicates(group: Iterable[Row], drop: _Drop) -> Iterator[Row]:
       yield row
 
 
+def _if_enough(
+  group: Iterable[Row], limit: int, drop: CountDrops
+) -> Iterable[Row]:
+  """Returns all records of a group, or none if it has too few."""
+  rows = iter(group)
+  first = list(itertools.islice(rows, limit))
+  if len(first) == limit:
+    return itertools.chain(first, rows)
+  drop('small_group', first[0], len(first))
+  return ()
+
+
 def _with_smallest_sha256(
-  group: Iterable[Row], limit: int, drop: _Drop
+  group: Iterable[Row], limit: int, drop: CountDrops
 ) -> Iterator[Row]:
   """Keeps some records, by a choice that depends on nothing but themselves."""
   kept: list[tuple[int, int, Row]] = []
@@ -159,7 +186,8 @@ def _split(
     examples.append(example)
     num_bytes += len(example)
     num_words += _num_words(row)
-  yield part or None, examples, num_words
+  if examples:
+    yield part or None, examples, num_words
 
 
 def _text(row: Row) -> bytes:

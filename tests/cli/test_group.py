@@ -1,5 +1,6 @@
 """`fedfish group` and `fedfish inspect` as a user meets them."""
 
+import gzip
 import json
 import pathlib
 import re
@@ -16,6 +17,7 @@ _ROOT = pathlib.Path(__file__).parents[2]
 COMMANDS = {
   'group': 'tff_fedfish.cli.group',
   'inspect': 'tff_fedfish.cli.inspect',
+  'verify': 'tff_fedfish.cli.verify',
 }
 _PROGRAM = (
   'import sys; from tff_fedfish.cli import main; '
@@ -157,6 +159,50 @@ class TestGroup:
     assert read_manifest(output).counts.drops == drops
     assert re.search(r'dropped: duplicate_text +1 +.*a.com', shown)
 
+  def test_dropped_records_are_written(self, fedfish, raw, tmp_path):
+    dropped, output = tmp_path / 'dropped', tmp_path / 'out'
+    command = ('group', 'c4', '--input', raw, '--output', output)
+    options = ('--write_dropped', dropped, '--max_dropped_bytes', 200)
+    with raw.open('a') as file:
+      file.write('\n{' + '"' * 100)
+    code, shown, _ = fedfish(*command, *options)
+    assert code == 0
+    line = (
+      'Dropped records written: 1; not written, for lack of '
+      '--max_dropped_bytes: 1.\n'
+    )
+    assert line in shown
+    (path,) = dropped.iterdir()
+    assert json.loads(gzip.decompress(path.read_bytes())) == {
+      'reason': 'malformed_json',
+      'file': 'raw[1].json',
+      'line': 4,
+      'record': '{',
+    }
+    assert line in fedfish('inspect', output)[1]
+    assert fedfish('verify', output)[0] == 0
+
+  def test_added_to(self, fedfish, tmp_path):
+    command = ['group', 'json_lines', '--key_field', 'k', '--text_field', 't']
+    for name in ('first', 'second'):
+      path = tmp_path / f'{name}.json'
+      path.write_text(json.dumps({'k': name, 't': 'one'}))
+      output = tmp_path / f'posts_{name}'
+      code, shown, _ = fedfish(*command, '--input', path, '--output', output)
+      assert code == 0
+      command += ['--add_to', output]
+    assert re.search(r'posts_second: posts_first by k', shown)
+    assert re.search(r'records read +2\b', shown)
+    assert fedfish('verify', output)[0] == 0
+    code, _, errors = fedfish(
+      *command, '--input', path, '--output', tmp_path / 'x', '--num_shards', 3
+    )
+    assert (code, errors) == (
+      2,
+      f"fedfish: error: `--add_to` needs the options of '{output}', but "
+      '`--num_shards` is 3, and there 8. Use the same.\n',
+    )
+
   def test_strict(self, fedfish, raw, tmp_path):
     command = ('group', 'c4', '--input', raw, '--output', tmp_path / 'out')
     code, shown, errors = fedfish(*command, '--strict')
@@ -221,6 +267,51 @@ class TestGroupErrors:
         {'--max_examples_per_group': '0'},
         '`--max_examples_per_group` must be from 1 to 4611686018427387904, but '
         'is 0.',
+      ),
+      (
+        {'--min_examples_per_group': '0'},
+        '`--min_examples_per_group` must be from 1 to 4611686018427387904, but '
+        'is 0.',
+      ),
+      (
+        {'--min_examples_per_group': '3', '--max_examples_per_group': '2'},
+        '`--min_examples_per_group` must be at most `--max_examples_per_group`'
+        ', but is 3, and that 2. Lower the one, or raise the other.',
+      ),
+      (
+        {'--max_dropped_bytes': '9'},
+        '`--max_dropped_bytes` goes with `--write_dropped`, but there is none. '
+        'Leave it out, or name a directory.',
+      ),
+      (
+        {'--write_dropped': '{tmp}/d', '--max_dropped_bytes': '0'},
+        '`--max_dropped_bytes` must be from 1 to 4611686018427387904, but is 0',
+      ),
+      (
+        {'--write_dropped': '{tmp}'},
+        '`--write_dropped` must be a local directory beside `--output`, but is '
+        "'{tmp}'. Name another one.",
+      ),
+      (
+        {'--write_dropped': '{tmp}/out/dropped'},
+        "must be a local directory beside `--output`, but is '{tmp}/out/drop",
+      ),
+      (
+        {'--write_dropped': 's3://bucket/dropped'},
+        "must be a local directory beside `--output`, but is 's3://bucket/drop",
+      ),
+      (
+        {'--write_dropped': '{tmp}/raw[1].json'},
+        "`--write_dropped` must be a directory, but '{tmp}/raw[1].json' is a",
+      ),
+      (
+        {'--add_to': '{tmp}/none'},
+        "'{tmp}/none' is not a grouped corpus: it does not exist. Run",
+      ),
+      (
+        {'--add_to': 's3://bucket/corpus'},
+        "A grouped corpus is read from a disk, but 's3://bucket/corpus' is not "
+        'on one. Copy it, such as by `aws s3 cp --recursive',
       ),
       (
         {'--split_by': 'time', '--split_time': 'soon'},

@@ -175,6 +175,25 @@ def test_nothing_to_group(tmp_path):
   assert [path.name for path in tmp_path.iterdir()] == ['a.json']
 
 
+def test_minimum(tmp_path):
+  # Four examples of h0 and h1 each, three of the other five.
+  path = write_lines(tmp_path / 'a.json', raw_records(23))
+  job = make_job([path], min_examples_per_group=4)
+  (manifest,) = run_group_job(job, tmp_path / 'out')
+  assert manifest.counts.drops == {'small_group': 5 * 3}
+  assert manifest.options['min_examples_per_group'] == 4
+  assert manifest.drop_examples['small_group'].group == 'h2'
+  assert list(GroupedCorpus(tmp_path / 'out').client_ids) == [b'h0', b'h1']
+  job = make_job([path], min_examples_per_group=5)
+  with pytest.raises(
+    UserError,
+    match=r'^`--min_examples_per_group` is 5, but no group has as many '
+    r'examples\. Lower it\.$',
+  ):
+    run_group_job(job, tmp_path / 'none')
+  assert not (tmp_path / 'none').exists()
+
+
 def test_file_that_vanishes(tmp_path):
   path = write_lines(tmp_path / 'a.json', raw_records(1))
   gone = write_lines(tmp_path / 'gone.json', raw_records(1))

@@ -199,3 +199,29 @@ def test_cap_counts_after_duplicates(tmp_path):
   num_drops = {reason: tally.num for reason, tally in report.drops.items()}
   assert num_drops == {'duplicate_text': 3, 'group_cap': 1}
   assert index.column('num_examples').to_pylist() == [2]
+
+
+def test_minimum(tmp_path):
+  rows = [
+    *(_row(b'a', b'%d' % i, b'%d' % i) for i in range(3)),
+    # 3 of 2 texts.
+    *(_row(b'b', b'%d' % (i // 2), b'%d' % i) for i in range(3)),
+    _row(b'c', b'x'),
+    *(_row(b'd', b'%d' % i, b'%d' % i) for i in range(5)),
+  ]
+  report, index, path = _write(
+    tmp_path,
+    [_block(*rows)],
+    drop_duplicates=True,
+    min_examples_per_group=3,
+    max_examples_per_group=3,
+    # Each example is a part.
+    max_record_bytes=1,
+  )
+  assert index.column('group_id').to_pylist() == [b'a'] * 3 + [b'd'] * 3
+  assert [texts for _, _, texts in _texts(path)][:3] == [[b'0'], [b'1'], [b'2']]
+  # 12 in = 6 out + 1 twin in b + 2 of b + 1 of c + 2 of d above the cap.
+  num_drops = {reason: tally.num for reason, tally in report.drops.items()}
+  assert num_drops == {'duplicate_text': 1, 'small_group': 3, 'group_cap': 2}
+  assert report.drops['small_group'].first == ('b', '0')
+  assert report.num_examples == 6

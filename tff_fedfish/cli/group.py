@@ -15,6 +15,7 @@ in this process, with --direct_running_mode=multi_processing
 """
 
 import argparse
+import dataclasses
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +30,8 @@ TAKES_EXTRA = True
 
 _JOB_OPTIONS = (
   *('num_shards', 'max_record_bytes', 'max_document_bytes'),
-  *('max_examples_per_group', 'drop_duplicates', 'strict'),
+  *('max_examples_per_group', 'min_examples_per_group', 'drop_duplicates'),
+  *('drop_duplicates_across_groups', 'strict'),
 )
 _CLIENT_OPTIONS = ('held_out_fraction', 'validation_fraction', 'split_seed')
 _INPUTS = {
@@ -109,15 +111,45 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     help='of larger groups keep N examples, chosen by hash (default: all)',
   )
   parser.add_argument(
+    '--min_examples_per_group',
+    type=int,
+    metavar='N',
+    help='drop smaller groups, counted without duplicates (default: keep all)',
+  )
+  parser.add_argument(
     '--drop_duplicates',
     action='store_true',
     help='keep only the first of the examples of a group with the same text',
+  )
+  parser.add_argument(
+    '--drop_duplicates_across_groups',
+    action='store_true',
+    help='keep only one of the examples of all groups with the same text, the '
+    'earliest; shuffles the corpus twice',
   )
   parser.add_argument(
     '--strict',
     action='store_true',
     help='stop at the first record that cannot be used, instead of dropping '
     'and counting it',
+  )
+  parser.add_argument(
+    '--write_dropped',
+    metavar='DIR',
+    help='write the records that are dropped while files are read, with their '
+    'reasons, to a new local directory',
+  )
+  parser.add_argument(
+    '--max_dropped_bytes',
+    type=int,
+    metavar='BYTES',
+    help='how much to write there, before compression (default: 1 GiB)',
+  )
+  parser.add_argument(
+    '--add_to',
+    metavar='DIR',
+    help='a corpus that was grouped with the same options, whose examples are '
+    'stored in the output, too',
   )
   fields = parser.add_argument_group(
     'json_lines', 'fields, where user.name is the field name inside user'
@@ -208,6 +240,7 @@ def build_job(arguments: argparse.Namespace) -> 'GroupJob':
   from pipelines.splits import SplitRule, split_names
 
   _check_ranges(arguments)
+  options = _dropped_options(arguments)
   fields = _fields(arguments)
   name = None if fields is None else _name(arguments)
   source = load_source(arguments.corpus, fields)
@@ -216,15 +249,25 @@ def build_job(arguments: argparse.Namespace) -> 'GroupJob':
     split = SplitRule(kind=arguments.split_by, **split_options)
     # Raises if the source has no such split.
     split_names(split, source)
-  return GroupJob(
+  job = GroupJob(
     source_name=arguments.corpus,
     paths=tuple(find_input_files(arguments.input)),
     key=arguments.key or source.default_key,
     split=split,
     fields=fields,
     name=name,
+    add_to=arguments.add_to and _absolute(arguments.add_to),
+    **options,
     **{option: getattr(arguments, option) for option in _JOB_OPTIONS},
   )
+  if job.add_to:
+    from pipelines.add_to import read_manifests
+
+    earlier, *_ = read_manifests(job)
+    if fields is not None and arguments.name is None:
+      # A corpus that grows stays the same.
+      job = dataclasses.replace(job, name=earlier.corpus)
+  return job
 
 
 def _check_ranges(arguments: argparse.Namespace) -> None:
@@ -234,6 +277,8 @@ def _check_ranges(arguments: argparse.Namespace) -> None:
     'max_record_bytes': 1 << 30,
     'max_document_bytes': 1 << 30,
     'max_examples_per_group': 1 << 62,
+    'min_examples_per_group': 1 << 62,
+    'max_dropped_bytes': 1 << 62,
   }
   for name, high in highest.items():
     value = getattr(arguments, name)
@@ -242,6 +287,37 @@ def _check_ranges(arguments: argparse.Namespace) -> None:
         f'`--{name}` must be from 1 to {high}, but is {value}. Name a number '
         'in that range.'
       )
+
+  least = arguments.min_examples_per_group
+  most = arguments.max_examples_per_group
+  if least and most and least > most:
+    raise UserError(
+      '`--min_examples_per_group` must be at most `--max_examples_per_group`, '
+      f'but is {least}, and that {most}. Lower the one, or raise the other.'
+    )
+
+
+def _dropped_options(arguments: argparse.Namespace) -> dict[str, Any]:
+  """Returns where to write dropped records, and how many bytes of them."""
+  from tff_fedfish.files import require_usable_output
+
+  directory, limit = arguments.write_dropped, arguments.max_dropped_bytes
+  if directory is None:
+    if limit is not None:
+      raise UserError(
+        '`--max_dropped_bytes` goes with `--write_dropped`, but there is none. '
+        'Leave it out, or name a directory.'
+      )
+    return {}
+  paths = [os.path.realpath(path) for path in (directory, arguments.output)]
+  if '://' in directory or os.path.commonpath(paths) in paths:
+    raise UserError(
+      '`--write_dropped` must be a local directory beside `--output`, but is '
+      f'{directory!r}. Name another one.'
+    )
+  require_usable_output(directory, '--write_dropped')
+  options = {'write_dropped': paths[0]}
+  return options if limit is None else options | {'max_dropped_bytes': limit}
 
 
 def _split_options(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -311,12 +387,9 @@ def _fields(arguments: argparse.Namespace) -> 'Fields | None':
 
 def _name(arguments: argparse.Namespace) -> str:
   """Returns the name that the corpus gets."""
-  from pipelines.remote_files import is_remote
-
-  name, output = arguments.name, arguments.output.rstrip('/')
+  name = arguments.name
   if name is None:
-    path = output if is_remote(output) else os.path.abspath(output)
-    name = path.rpartition('/')[2]
+    name = _absolute(arguments.output.rstrip('/')).rpartition('/')[2]
   if not (0 < len(name) <= _MAX_NAME_CHARACTERS and name.isprintable()):
     raise UserError(
       f'`--name` must be 1 to {_MAX_NAME_CHARACTERS} printable characters, but '
@@ -324,3 +397,9 @@ def _name(arguments: argparse.Namespace) -> str:
       'another.'
     )
   return name
+
+
+def _absolute(path: str) -> str:
+  from pipelines.remote_files import is_remote
+
+  return path if is_remote(path) else os.path.abspath(path)

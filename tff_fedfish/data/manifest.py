@@ -84,6 +84,15 @@ class DropExample:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class DroppedRecords:
+  """Records dropped by the job while it read files, which it was to write."""
+
+  num_written: int
+  num_not_written: int
+  """Records for which there was no room in `--max_dropped_bytes`."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Split:
   """The part of a corpus that this is, where the corpus was split."""
 
@@ -121,6 +130,8 @@ class Manifest:
   """Empty in manifests of earlier versions."""
   fingerprint: str = ''
   """See `corpus_index.fingerprint`. Empty in manifests of earlier versions."""
+  dropped_records: DroppedRecords | None = None
+  """None where they were only counted."""
   schema_version: int = SCHEMA_VERSION
 
   @property
@@ -131,6 +142,8 @@ class Manifest:
   def to_bytes(self) -> bytes:
     """Returns what `manifest.json` holds; equal manifests give equal bytes."""
     value = {'schema_version': self.schema_version} | dataclasses.asdict(self)
+    if self.dropped_records is None:
+      del value['dropped_records']
     return (json.dumps(value, indent=2, ensure_ascii=False) + '\n').encode()
 
 
@@ -213,13 +226,17 @@ _RANGES = {
   'max_record_bytes': (1, 1 << 30),
   'max_document_bytes': (1, 1 << 30),
   'max_examples_per_group': (1, 1 << 62),
+  'min_examples_per_group': (1, 1 << 62),
+  'drop_duplicates_across_groups': (False, True),
   'drop_duplicates': (False, True),
 }
-# Drops from groups, and the option that asks for them.
-_GROUP_DROPS = {
+GROUP_DROPS = {
   'duplicate_text': 'drop_duplicates',
+  'duplicate_across_groups': 'drop_duplicates_across_groups',
+  'small_group': 'min_examples_per_group',
   'group_cap': 'max_examples_per_group',
 }
+"""Reasons of drops from groups -> the option that asks for them."""
 
 
 def find_fault(manifest: Manifest) -> str | None:
@@ -343,8 +360,9 @@ def _drop_checks(manifest: Manifest) -> _Checks:
   yield examples.keys() == drops.keys(), 'an example of each drop', [*examples]
   file_to_records = {file.name: file.records_in for file in manifest.inputs}
   has_all = len(file_to_records) == manifest.num_input_files
+  reasons = (*GROUP_DROPS, 'other_split')
   for reason, example in examples.items():
-    option = _GROUP_DROPS.get(reason)
+    option = GROUP_DROPS.get(reason)
     if option is not None:
       what = f'an `options.{option}` that explains its drops by {reason}'
       yield bool(options.get(option)), what, options.get(option)
@@ -354,10 +372,16 @@ def _drop_checks(manifest: Manifest) -> _Checks:
       if has_all and is_right:
         is_right = example.line <= file_to_records.get(example.file, 0)
     yield is_right, f'an example of {reason} in one of its `inputs`', example
+  if written := manifest.dropped_records:
+    num_read_drops = sum(
+      num for reason, num in drops.items() if reason not in reasons
+    )
+    found = written.num_written + written.num_not_written
+    what = f'at most {num_read_drops} `dropped_records`, as its drops say'
+    yield found <= num_read_drops, what, found
   if has_all:
     # What reading hands on is stored, or dropped from a group, or is another
     # part's.
-    reasons = (*_GROUP_DROPS, 'other_split')
     num_handed_on = manifest.counts.records_out
     num_handed_on += sum(drops.get(reason, 0) for reason in reasons)
     found = sum(file.records_out for file in manifest.inputs)

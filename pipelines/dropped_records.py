@@ -1,0 +1,104 @@
+"""Writes the records that are dropped while raw files are read.
+
+Each reading task writes a file of its own, of JSON lines, beside its report. So
+a repeated task writes nothing twice, and the bound is shared by the tasks: what
+is written depends on nothing but the input.
+"""
+
+import base64
+import contextlib
+import gzip
+import json
+import pathlib
+import posixpath
+import shutil
+from typing import Any
+
+from pipelines.input_files import open_stored
+from pipelines.output_files import list_files, name_attempt, open_to_write
+from pipelines.source import Drop
+
+DIRECTORY = 'dropped'
+"""Directory of a staging directory."""
+
+
+class DroppedRecords:
+  """The file of one task, which is there if it has a line."""
+
+  def __init__(self, path: str, max_bytes: int):
+    """Opens nothing yet.
+
+    Args:
+      path: Where to write, a local path or one that Beam knows.
+      max_bytes: How much to write, before compression.
+    """
+    self._path, self._num_left = path, max_bytes
+    self._file = None
+    self._stack = contextlib.ExitStack()
+
+  def __enter__(self):
+    return self
+
+  def __exit__(self, *error):
+    return self._stack.__exit__(*error)
+
+  def write(self, file_name: str, record_num: int, drop: Drop) -> bool:
+    """Writes a line; returns False if there is no room for it.
+
+    Args:
+      file_name: The raw file, as in the manifest.
+      record_num: 1-based number of the line, row or post in it.
+      drop: What was dropped.
+    """
+    value = {'reason': drop.reason, 'file': file_name, 'line': record_num}
+    if drop.byte is not None:
+      value['byte'] = drop.byte
+    line = json.dumps(value | _show(drop)).encode() + b'\n'
+    if len(line) > self._num_left:
+      return False
+    if self._file is None:
+      file = self._stack.enter_context(open_to_write(self._path))
+      # The same bytes at any time.
+      self._file = self._stack.enter_context(
+        gzip.GzipFile('', 'wb', 6, file, mtime=0)
+      )
+    self._file.write(line)
+    self._num_left -= len(line)
+    return True
+
+
+def _show(drop: Drop) -> dict[str, Any]:
+  """Returns the record as text, or what is known of it."""
+  record = drop.record
+  try:
+    if isinstance(record, bytes):
+      return {'record': record.decode()}
+    if record is not None:
+      # Bytes and times of a table are no JSON.
+      return {'record': json.dumps(record, ensure_ascii=False, default=str)}
+  except UnicodeDecodeError:
+    return {'record_base64': base64.b64encode(record).decode()}
+  except (ValueError, RecursionError):
+    pass  # Too many digits or brackets.
+  start = drop.excerpt.decode('utf-8', 'backslashreplace')
+  return {'record': start, 'is_whole': False}
+
+
+def name_file(staging: str, task_num: int) -> str:
+  """Returns a path for an attempt at the file of a task."""
+  directory = posixpath.join(staging, DIRECTORY)
+  return name_attempt(directory, f'{task_num:05d}', 'jsonl.gz')
+
+
+def copy_all(staging: str, num_tasks: int, directory: pathlib.Path) -> None:
+  """Copies the file of each task that has one to a local directory."""
+  paths = list_files(posixpath.join(staging, DIRECTORY))
+  # Any attempt at a task wrote the same.
+  for number, path in {_number_of(path): path for path in paths}.items():
+    name = f'dropped-{number}-of-{num_tasks:05d}.jsonl.gz'
+    with open_stored(path) as source, open(directory / name, 'wb') as target:
+      shutil.copyfileobj(source, target)
+
+
+def _number_of(path: str) -> str:
+  return posixpath.basename(path).partition('.')[0]

@@ -1,0 +1,322 @@
+"""Adding to a corpus gives what grouping all raw files together gives."""
+
+import dataclasses
+import json
+import shutil
+
+import pytest
+from grouping_jobs import (
+  contents,
+  group_lines,
+  make_job,
+  raw_records,
+  write_lines,
+)
+
+from pipelines.group_job import name_files, run_group_job
+from pipelines.source import Fields
+from pipelines.splits import SplitRule
+from tff_fedfish.data.manifest import read_manifest
+from tff_fedfish.data.verify import verify_corpus
+from tff_fedfish.errors import UserError
+
+# Twins within hosts and across them, in the first crawl, in the second, and in
+# both.
+_FIRST = [
+  *raw_records(40),
+  *({'text': f'text {i}', 'url': f'http://h{i % 4}/'} for i in range(0, 40, 3)),
+  {'text': 'no url'},
+  b'{',
+]
+_SECOND = [
+  *({'text': f'text {i}', 'url': f'http://h{i % 5}/'} for i in range(0, 60, 2)),
+  *({'text': f'x {i}', 'url': f'http://n{i}/'} for i in range(3)),
+  b'[]',
+  b'{',
+]
+
+
+def _with(records, feature):
+  return [
+    record | {feature: f'{i}'} if isinstance(record, dict) and i % 2 else record
+    for i, record in enumerate(records)
+  ]
+
+
+def _group(directory, first, second, **options):
+  """Returns what adding the second crawl to the first gives, and grouping both.
+
+  Each is (content of all files but manifests by name, manifests).
+  """
+  paths = [
+    write_lines(directory / 'raw' / f'{name}.json', records)
+    for name, records in (('first', first), ('second', second))
+  ]
+  job = make_job(paths, **options)
+  old, new, both = (directory / name for name in ('old', 'new', 'both'))
+  run_group_job(dataclasses.replace(job, paths=job.paths[:1]), old)
+  shutil.move(paths[0], directory / 'gone')
+  add = dataclasses.replace(job, paths=job.paths[1:], add_to=str(old))
+  run_group_job(add, new)
+  shutil.move(directory / 'gone', paths[0])
+  run_group_job(job, both)
+  results = []
+  for output in (new, both):
+    found = contents(output)
+    manifests = {
+      name: json.loads(found.pop(name))
+      for name in list(found)
+      if name.endswith('manifest.json')
+    }
+    for name in manifests:
+      verify_corpus((output / name).parent)
+    results.append((found, manifests))
+  return results
+
+
+_TIMED = [
+  {'text': f'{i}', 'url': f'http://h{i % 3}/', 'timestamp': f'20{i}-01-01'}
+  for i in range(10, 30)
+]
+_BY_TIME = SplitRule(kind='time', time='2020-01-01')
+
+
+@pytest.mark.parametrize(
+  ('first', 'second', 'options'),
+  [
+    (_FIRST, _SECOND, {}),
+    (_FIRST, _SECOND, {'max_record_bytes': 200}),
+    # Features of only one of the two: the order of what has no timestamp
+    # changes with the SHA-256 of all examples.
+    (_FIRST, _with(_SECOND, 'author'), {}),
+    (_with(_FIRST, 'title'), _SECOND, {'max_examples_per_group': 3}),
+    (_with(_FIRST, 'title'), _with(_SECOND, 'author'), {}),
+    (_FIRST, _SECOND, {'drop_duplicates': True}),
+    (_FIRST, _SECOND, {'max_examples_per_group': 3}),
+    # Not one host of the first has fewer.
+    (_FIRST, _SECOND, {'min_examples_per_group': 5}),
+    (_FIRST, _SECOND, {'drop_duplicates_across_groups': True}),
+    (
+      _with(_FIRST, 'title'),
+      _SECOND,
+      {'drop_duplicates_across_groups': True, 'min_examples_per_group': 2},
+    ),
+    (_TIMED[::2], _TIMED[1::2], {'split': _BY_TIME}),
+    (
+      _FIRST,
+      _SECOND,
+      {
+        'split': SplitRule(kind='client', held_out_fraction=0.5),
+        'drop_duplicates_across_groups': True,
+      },
+    ),
+    (
+      _FIRST,
+      _SECOND,
+      {
+        'source_name': 'json_lines',
+        'fields': Fields(key='url', text='text'),
+        'key': 'url',
+        'name': 'mine',
+      },
+    ),
+  ],
+)
+def test_equals_grouping_both_together(tmp_path, first, second, options):
+  (new, new_manifests), (both, manifests) = _group(
+    tmp_path, first, second, **options
+  )
+  assert new == both
+  assert new_manifests.keys() == manifests.keys()
+  for name, manifest in manifests.items():
+    # The first drop of a group is that of one of two jobs.
+    for reason, example in manifest['drop_examples'].items():
+      if example['group'] is not None:
+        found = new_manifests[name]['drop_examples'][reason]
+        assert found['group'] is not None
+        manifest['drop_examples'][reason] = found
+    assert new_manifests[name] == manifest
+
+
+def test_counts_by_hand(tmp_path):
+  old = group_lines(
+    tmp_path / 'first',
+    [
+      {'text': 'a', 'url': 'http://x/'},
+      {'text': 'a', 'url': 'http://x/'},
+      {'text': 'b', 'url': 'http://y/'},
+      b'{',
+    ],
+    drop_duplicates=True,
+  )
+  raw = write_lines(
+    tmp_path / 'second.json',
+    [{'text': 'a', 'url': 'http://x/'}, b'{', {'text': 'c', 'url': 'http://x'}],
+  )
+  job = make_job([raw], drop_duplicates=True, add_to=str(old))
+  (manifest,) = run_group_job(job, tmp_path / 'new')
+  # 4 + 3 in = 3 out + 1 + 1 duplicates + 1 + 1 malformed.
+  counts = manifest.counts
+  assert (counts.records_in, counts.records_out) == (7, 3)
+  assert counts.drops == {'duplicate_text': 2, 'malformed_json': 2}
+  assert manifest.num_input_files == 2
+  assert [(f.name, f.records_in, f.records_out) for f in manifest.inputs] == [
+    ('raw.json', 4, 3),
+    ('second.json', 3, 2),
+  ]
+  assert manifest.drop_examples['malformed_json'].file == 'raw.json'
+  assert verify_corpus(tmp_path / 'new').num_examples == 3
+  # It can be added to, too.
+  job = dataclasses.replace(
+    job,
+    paths=(str(write_lines(tmp_path / 'third.json', [b'{'])),),
+    add_to=str(tmp_path / 'new'),
+  )
+  (manifest,) = run_group_job(job, tmp_path / 'newer')
+  assert manifest.counts.records_in == 8
+  assert manifest.counts.records_out == 3
+
+
+def test_files_of_the_same_name(tmp_path):
+  taken = {'a.json', 'two/a.json'}
+  assert name_files(['/x/two/b.json'], taken) == ['b.json']
+  assert name_files(['/x/one/a.json'], taken) == ['one/a.json']
+  assert name_files(['/x/two/a.json'], taken) == ['x/two/a.json']
+  with pytest.raises(
+    UserError,
+    match=r'^`--input` must name files that were not read for `--add_to`, but '
+    r"names 'a.json' again\. Leave it out\.$",
+  ):
+    name_files(['/a.json'], taken)
+
+
+def _add(tmp_path, first, second, *, later=None, **options):
+  """Adds to a corpus of the first crawl, with `later` options."""
+  old = group_lines(tmp_path / 'first', first, **options)
+  raw = write_lines(tmp_path / 'second.json', second)
+  options |= {'add_to': str(old)} | (later or {})
+  return run_group_job(make_job([raw], **options), tmp_path / 'new')
+
+
+@pytest.mark.parametrize(
+  ('options', 'later', 'found'),
+  [
+    ({}, {'num_shards': 4}, '`--num_shards` is 4, and there 3'),
+    (
+      {},
+      {'drop_duplicates': True},
+      '`--drop_duplicates` is True, and there not given',
+    ),
+    (
+      {'min_examples_per_group': 1},
+      {'min_examples_per_group': None},
+      '`--min_examples_per_group` is not given, and there 1',
+    ),
+    ({}, {'key': 'domain'}, '`--key` is domain, and there host'),
+    (
+      {},
+      {'source_name': 'cc_news'},
+      'the corpus is cc_news, and there c4',
+    ),
+    (
+      {'split': _BY_TIME},
+      {'split': SplitRule(kind='time', time='2021-01-01')},
+      '`--split_by` is train: examples before 2021-01-01T00:00:00+00:00; test: '
+      'all others, and there train: examples before 2020-01-01T00:00:00+00:00; '
+      'test: all others',
+    ),
+    (
+      {'split': _BY_TIME},
+      {'split': None, 'add_to': '{old}/train'},
+      'the part is not given, and there train',
+    ),
+  ],
+)
+def test_other_options(tmp_path, options, later, found):
+  old = tmp_path / 'first' / 'out'
+  if 'add_to' in later:
+    later = later | {'add_to': later['add_to'].format(old=old)}
+  with pytest.raises(UserError) as raised:
+    _add(tmp_path, _TIMED, _TIMED, later=later, **options)
+  directory = later.get('add_to', old)
+  assert str(raised.value) == (
+    f"`--add_to` needs the options of '{directory}', but {found}. Use the same."
+  )
+  assert not (tmp_path / 'new').exists()
+
+
+@pytest.mark.parametrize(
+  ('first', 'second', 'options', 'message'),
+  [
+    (
+      [*_FIRST, {'text': 'one', 'url': 'http://few/'}],
+      _SECOND,
+      {'min_examples_per_group': 2},
+      r"^`--add_to` must not lack examples, but '.*out' has dropped 1 by "
+      r'`--min_examples_per_group`, whose groups `--input` may enlarge\. Group '
+      r'the raw files of both together\.$',
+    ),
+    (
+      _FIRST,
+      _SECOND,
+      {'max_examples_per_group': 5, 'drop_duplicates': True},
+      r"^`--add_to` must not lack examples, but '.*out' has dropped \d+ by "
+      r'`--max_examples_per_group`, of which `--input` may hold duplicates\. '
+      r'Group the raw files of both together\.$',
+    ),
+    (
+      _FIRST,
+      _with(_SECOND, 'author'),
+      {'max_examples_per_group': 5},
+      r"^`--input` must have no features that '.*out' lacks, but has author, "
+      r'with which other examples might have been dropped as group_cap\. Group '
+      r'the raw files of both together\.$',
+    ),
+    (
+      [record | {'timestamp': '2001-01-01'} for record in _TIMED],
+      _TIMED,
+      {'split': _BY_TIME},
+      r"^`--add_to` must hold all parts of the split, but in '.*out' there is "
+      r"no corpus 'test'\. Group the raw files of both together\.$",
+    ),
+  ],
+)
+def test_what_could_not_be_equal(tmp_path, first, second, options, message):
+  with pytest.raises(UserError, match=message):
+    _add(tmp_path, first, second, **options)
+  assert not (tmp_path / 'new').exists()
+
+
+def test_damaged_corpus(tmp_path):
+  old = group_lines(tmp_path / 'first', _FIRST)
+  raw = write_lines(tmp_path / 'second.json', _SECOND)
+  job = make_job([raw], add_to=str(old))
+  path = max(old.glob('*.tfrecord'), key=lambda path: path.stat().st_size)
+  data = path.read_bytes()
+  path.write_bytes(data[:-1])
+  with pytest.raises(
+    UserError,
+    match=rf"^`--add_to`: '{old}' must have {len(data)} bytes in {path.name}, "
+    rf'has {len(data) - 1}\. Copy it again; `fedfish verify` says more\.$',
+  ):
+    run_group_job(job, tmp_path / 'new')
+  path.write_bytes(data[:-1] + b'x')
+  with pytest.raises(UserError, match=f'{path.name}.* fails the checksum'):
+    run_group_job(job, tmp_path / 'new')
+  value = json.loads((old / 'manifest.json').read_text())
+  value['counts']['drops'] = {}
+  (old / 'manifest.json').write_text(json.dumps(value))
+  with pytest.raises(UserError, match='must have an example of each drop'):
+    run_group_job(job, tmp_path / 'new')
+  assert not (tmp_path / 'new').exists()
+
+
+def test_corpus_of_an_earlier_version(tmp_path):
+  old = group_lines(tmp_path / 'first', _FIRST)
+  value = json.loads((old / 'manifest.json').read_text())
+  del value['options']['drop_duplicates']
+  del value['options']['max_examples_per_group']
+  (old / 'manifest.json').write_text(json.dumps(value))
+  raw = write_lines(tmp_path / 'second.json', _SECOND)
+  run_group_job(make_job([raw], add_to=str(old)), tmp_path / 'new')
+  assert read_manifest(tmp_path / 'new').options['drop_duplicates'] is False
