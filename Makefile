@@ -14,7 +14,7 @@ NONE_IS_FINE = code=$$?; [[ $$code -eq 5 ]] || exit $$code
 
 # `.venv` is phony because its script finds out by itself, in a few
 # milliseconds, whether something is to be done.
-.PHONY: help .venv demo test test-slow test-cluster lint bench \
+.PHONY: help .venv demo test test-slow test-cluster test-trackers lint bench \
   bench-clients bench-engine bench-grouping lock results-archive clean
 
 help:
@@ -22,6 +22,7 @@ help:
 	@echo 'make test       the tests; make test-slow: those that take long'
 	@echo 'make test-cluster  jobs and runs on hosts in a box, some of which fail;'
 	@echo '                as root; PARTS=all: also with 2 GB of skewed input'
+	@echo 'make test-trackers  what MLflow and Weights & Biases are sent'
 	@echo 'make lint       ruff: rules and format'
 	@echo "make bench      the benchmarks; make bench-grouping: grouping's, in full;"
 	@echo '                make bench-engine: what rounds cost, beside its goals;'
@@ -52,6 +53,11 @@ test-slow: .venv
 test-cluster: .venv-cluster
 	@CLUSTER_REQUIRED=1 $(BIN)/python -m pytest tests/cluster --durations 0 \
 	  --durations-min 1 --timeout 1800 -m '$(if $(filter all,$(PARTS)),,not skewed)'
+
+# Nothing is skipped here, either.
+test-trackers: .venv-trackers
+	@TRACKERS_REQUIRED=1 PYTHONPATH=.venv-trackers $(BIN)/python -m pytest \
+	  tests/run/test_trackers.py
 
 lint: .venv
 	@$(BIN)/ruff check .
