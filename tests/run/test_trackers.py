@@ -300,9 +300,8 @@ def test_wandb_ends_with_a_tracker_that_is_killed(libraries, workdir):
         process._take_reports(1)
       assert len(_wandb_services() - before) == 1
       os.kill(process._process.pid, signal.SIGKILL)
+  # Its rows may be lost: docs/trackers.md says so.
   assert all(map(_gone, _wandb_services() - before))
-  ((_, metrics, _),) = _wandb_runs(workdir)
-  assert metrics['train/loss'] == [(0, 0.5)]
 
 
 def test_trackers_of_real_runs(
