@@ -15,8 +15,8 @@ NONE_IS_FINE = code=$$?; [[ $$code -eq 5 ]] || exit $$code
 # `.venv` is phony because its script finds out by itself, in a few
 # milliseconds, whether something is to be done.
 .PHONY: help .venv demo test test-slow test-cluster lint bench \
-  test-huggingface bench-clients bench-engine bench-grouping docs test-wheel \
-  lint-containers lock results-archive clean
+  test-huggingface test-trackers bench-clients bench-engine bench-grouping docs \
+  test-wheel lint-containers lock results-archive clean
 
 help:
 	@echo 'make demo       pretrain, evaluate and report on the shipped corpora'
@@ -24,6 +24,7 @@ help:
 	@echo 'make test-cluster  jobs and runs on hosts in a box, some of which fail;'
 	@echo '                as root; PARTS=all: also with 2 GB of skewed input'
 	@echo 'make test-huggingface  exported models, read by transformers'
+	@echo 'make test-trackers  what MLflow and Weights & Biases are sent'
 	@echo 'make lint       ruff: rules and format'
 	@echo "make bench      the benchmarks; make bench-grouping: grouping's, in full;"
 	@echo '                make bench-engine: what rounds cost, beside its goals;'
@@ -62,6 +63,11 @@ test-cluster: .venv-cluster
 test-huggingface: .venv-huggingface
 	@PYTHONPATH=.venv-huggingface $(BIN)/python -m pytest tests/huggingface \
 	  -m huggingface
+
+# Nothing is skipped here, either.
+test-trackers: .venv-trackers
+	@TRACKERS_REQUIRED=1 PYTHONPATH=.venv-trackers $(BIN)/python -m pytest \
+	  tests/run/test_trackers.py
 
 lint: .venv
 	@$(BIN)/ruff check .

@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterable, Sequence
 
 _BINARY = ('B', 'KiB', 'MiB', 'GiB', 'TiB', 'PiB')
+_COUNTS = ('', 'k', 'M', 'B', 'T')
 _FLOPS = tuple(f'{prefix}FLOP' for prefix in ('', *'kMGTPEZ'))
 
 
@@ -71,6 +72,11 @@ def print_table(
 def format_bytes(num_bytes: int) -> str:
   """Returns bytes with three digits or more, such as '1.25 GiB'."""
   return _scaled(num_bytes, 1024, _BINARY)
+
+
+def format_count(number: int) -> str:
+  """Returns a large number in short, such as '950' or '1.25 M'."""
+  return _scaled(number, 1000, _COUNTS).strip()
 
 
 def format_flops(num_operations: int) -> str:

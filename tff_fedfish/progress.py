@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from tff_fedfish.printing import format_count
+
 if TYPE_CHECKING:
   import rich.console
 
@@ -25,7 +27,8 @@ class Progress:
         for round_num in ...:
           progress.advance(num_tokens=..., loss=...)
 
-  On a terminal: one bar with position, loss, tokens per second and time left.
+  On a terminal: one bar with position, loss, tokens in all and per second, and
+  time left.
   Elsewhere: plain lines with the same facts, the first step and the last, and
   between them one whenever another tenth is done or `interval_seconds` have
   passed since the line before.
@@ -35,6 +38,7 @@ class Progress:
     total: How many steps the loop has, >= 0.
     unit: What a step is, in the singular: 'round', 'client'.
     completed: Steps done before the loop starts, as in a resumed run.
+    num_tokens: Tokens that they processed. None: the sum is not shown.
     interval_seconds: See above; of plain lines only.
     console: Where to write. None: standard error.
     clock: Seconds that never run backwards.
@@ -47,6 +51,7 @@ class Progress:
     *,
     unit: str = 'round',
     completed: int = 0,
+    num_tokens: int | None = None,
     interval_seconds: float = 30.0,
     console: 'rich.console.Console | None' = None,
     clock: Callable[[], float] = time.monotonic,
@@ -60,7 +65,7 @@ class Progress:
     self._completed = completed
     self._interval_seconds = interval_seconds
     self._clock = clock
-    self._num_tokens = 0
+    self._num_tokens, self._shows_sum = num_tokens or 0, num_tokens is not None
     self._loss = None
     self._bar = None
     self._line_time = None
@@ -68,7 +73,7 @@ class Progress:
     self._steps = collections.deque(maxlen=_WINDOW_STEPS + 1)
 
   def __enter__(self) -> 'Progress':
-    self._steps.append((self._clock(), self._completed, 0))
+    self._steps.append((self._clock(), self._completed, self._num_tokens))
     if self._console.is_terminal and not self._console.is_dumb_terminal:
       self._bar = _start_bar(self._console, self._label, self._total)
       self._show_bar()
@@ -141,21 +146,23 @@ class Progress:
     return f'{self._unit} {self._completed:,}/{self._total:,}'
 
   def _facts(self) -> list[str]:
-    """Returns loss, tokens per second and time left, '' where unknown."""
-    loss = ''
+    """Returns loss, tokens, their speed and time left, '' where unknown."""
+    loss = tokens = ''
     if self._loss is not None:
       is_finite = math.isfinite(self._loss)
       loss = f'loss {self._loss:.4f}' if is_finite else 'loss -'
+    if self._shows_sum:
+      tokens = f'tokens {format_count(self._num_tokens)}'
     start_time, start_completed, start_tokens = self._steps[0]
     seconds = self._steps[-1][0] - start_time
     num_steps = self._completed - start_completed
     if seconds <= 0 or num_steps <= 0:
-      return [loss, '', '']
+      return [loss, tokens]
     num_tokens = self._num_tokens - start_tokens
     speed = f'{num_tokens / seconds:,.0f} tokens/s' if num_tokens else ''
     left = max(self._total - self._completed, 0) * seconds / num_steps
     left = datetime.timedelta(seconds=round(left))
-    return [loss, speed, f'{left} left' if left else '']
+    return [loss, tokens, speed, f'{left} left' if left else '']
 
 
 class Stages:

@@ -20,6 +20,8 @@ TAKES_EXTRA = True
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Adds the arguments of `fedfish sweep`."""
+  from tff_fedfish.run import trackers
+
   parser.add_argument(
     '--config',
     required=True,
@@ -41,10 +43,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     action='store_true',
     help='print all runs and their rounds, run nothing',
   )
+  parser.add_argument(
+    '--tracker',
+    action='append',
+    choices=trackers.TRACKERS,
+    default=[],
+    help='as for fedfish train, of every run',
+  )
 
 
 def run(arguments: argparse.Namespace) -> int:
   """Runs the sweep, or says what it would run."""
+  from tff_fedfish.run import trackers
+
+  trackers.require_packages(arguments.tracker)
   from tff_fedfish.sweeping.sweep_file import SweepFile
 
   file = SweepFile(arguments.config, arguments.extra)
@@ -57,4 +69,10 @@ def run(arguments: argparse.Namespace) -> int:
     arguments.parser.error('--workdir is required')
   from tff_fedfish.cli.main import main
 
-  return run_sweep(main, file, arguments.workdir, num_jobs=arguments.jobs)
+  return run_sweep(
+    main,
+    file,
+    arguments.workdir,
+    num_jobs=arguments.jobs,
+    trackers=arguments.tracker,
+  )

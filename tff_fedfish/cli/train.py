@@ -6,6 +6,7 @@ Examples:
       --config.algorithm.name=fed_avg --config.client_work.num_local_epochs=8
   fedfish train --config demo --workdir runs/two_workers \
       --config.engine.kind=ray --config.engine.num_workers=2
+  fedfish train --config demo --workdir runs/mine --tracker mlflow
 
 Any setting of the config is overridden as --config.section.setting=value.
 Started again with the same --workdir, a run continues from its last
@@ -24,6 +25,7 @@ TAKES_EXTRA = True
 def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Adds the arguments of `fedfish train`."""
   from tff_fedfish.methods import registry
+  from tff_fedfish.run import trackers
 
   parser.epilog = textwrap.fill(
     f'Methods, as --config.algorithm.name: {", ".join(registry.BUILT_IN)}, or '
@@ -45,12 +47,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     help='print config, sizes and cost, check all that the run would refuse, '
     'write nothing',
   )
+  parser.add_argument(
+    '--tracker',
+    action='append',
+    choices=trackers.TRACKERS,
+    default=[],
+    help='also send the rows of metrics.csv there; may be repeated (see '
+    'docs/trackers.md)',
+  )
 
 
 def run(arguments: argparse.Namespace) -> int:
   """Trains, or says what training would do."""
   from tff_fedfish.config import loading as config_loading
+  from tff_fedfish.run import trackers
 
+  names = list(dict.fromkeys(arguments.tracker))
+  trackers.require_packages(names)
   config = config_loading.load_config(
     arguments.config, arguments.extra, workdir=arguments.workdir
   )
@@ -63,4 +76,4 @@ def run(arguments: argparse.Namespace) -> int:
     arguments.parser.error('--workdir is required')
   from tff_fedfish.training.train import train
 
-  return train(config, arguments.workdir)
+  return train(config, arguments.workdir, trackers=names)

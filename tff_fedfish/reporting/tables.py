@@ -226,6 +226,13 @@ def _columns(runs: Sequence[Run]) -> Iterator[Column]:
   key, group = 'peak_memory_bytes', 'Peak memory (GiB)'
   yield column(key, group, _rounded(2, 2**-30), True, timing=key)
   yield column('round', 'Rounds', _count, None, panel='training')
+  group, show = f'{words.unit.capitalize()}s seen (millions)', _rounded(3, 1e-6)
+  values = [
+    sum(row.get('train/num_tokens') or 0 for row in run.metrics) or None
+    for run in runs
+  ]
+  key = 'tokens_seen'
+  yield column(key, group, show, None, values=values, panel='training')
   label, show = words.loss_label, _rounded(3)
   yield column('train/loss', f'Train {label}', show, None, panel='training')
   group = f'Held-out {label}'

@@ -13,10 +13,14 @@ import os
 import pathlib
 import re
 import time
-from collections.abc import Mapping, Sequence
+import types
+from collections.abc import Iterator, Mapping, Sequence
 
 from tff_fedfish import files
 from tff_fedfish.errors import UserError
+
+TOKENS_SEEN = 'train/tokens_seen'
+"""Sum of `train/num_tokens` up to a round. No column of metrics.csv."""
 
 _ROUND = 'round'
 _INTEGER = re.compile(r'[+-]?\d+')
@@ -86,6 +90,7 @@ class MetricsLog:
     round_num: int,
     metrics: Mapping[str, float | int | None],
     timings: Mapping[str, float],
+    scalars: Mapping[str, float] = types.MappingProxyType({}),
   ) -> None:
     """Adds the row of one round to every file.
 
@@ -94,6 +99,7 @@ class MetricsLog:
       metrics: Values by column. A column that is absent or None has an empty
         cell; floats are written so that reading returns the same number.
       timings: Values of timings.csv.
+      scalars: Further values for TensorBoard.
 
     Raises:
       ValueError: If a name is not a column, or the round not a later one.
@@ -111,7 +117,7 @@ class MetricsLog:
     self._metrics.append(metrics_line)
     self._last_round = round_num
     values = {f'timings/{name}': value for name, value in timings.items()}
-    self._events.add_scalars(round_num, {**metrics, **values})
+    self._events.add_scalars(round_num, {**metrics, **scalars, **values})
 
 
 def logged_rounds(path: str | os.PathLike) -> set[int]:
@@ -154,6 +160,34 @@ def read_metrics(
     except ValueError as error:
       raise _damaged(path, line_num, str(error)) from error
   return rows
+
+
+class RowReader:
+  """Reads the rows of a metrics.csv as they are added.
+
+  Args:
+    path: The file. It stays open.
+
+  Raises:
+    OSError: If it cannot be opened.
+  """
+
+  def __init__(self, path: str | os.PathLike):
+    self._file = open(path, 'rb')
+    self._header = None
+
+  def new_rows(self) -> Iterator[dict[str, float | int | None]]:
+    """Yields the rows that are whole and were not yielded before."""
+    while True:
+      start, line = self._file.tell(), self._file.readline()
+      if not line.endswith(b'\n'):
+        self._file.seek(start)
+        return
+      (cells,) = csv.reader([line.decode()])
+      if self._header is None:
+        self._header = cells
+      else:
+        yield dict(zip(self._header, map(_parse, cells), strict=True))
 
 
 class _Table:

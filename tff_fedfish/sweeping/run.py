@@ -41,6 +41,7 @@ def run_sweep(
   workdir: str | os.PathLike,
   *,
   num_jobs: int = 1,
+  trackers: Sequence[str] = (),
 ) -> int:
   """Carries out what is left of a sweep.
 
@@ -49,6 +50,7 @@ def run_sweep(
     file: The sweep.
     workdir: New, or of an earlier start of the same sweep.
     num_jobs: Runs at a time, >= 1.
+    trackers: As for `train`.
 
   Returns:
     0; 1 if a run failed, after all others; 130 or 143 after a signal.
@@ -82,7 +84,7 @@ def run_sweep(
     }
     for (_, directory), config in corpora.items():
       run_inputs.open_corpus(config, directory)
-    sweep = _Sweep(file, workdir, num_jobs, search_runs, arms)
+    sweep = _Sweep(file, workdir, num_jobs, search_runs, arms, trackers)
     return sweep.run(run_command)
 
 
@@ -146,11 +148,13 @@ class _Sweep:
     num_jobs: int,
     search_runs: Sequence[SweepRun],
     arms: Sequence[SweepRun],
+    trackers: Sequence[str],
   ):
     self._file, self._workdir, self._num_jobs = file, workdir, num_jobs
     # Arms have the base's learning rates until a search has chosen theirs.
     self._search_runs, self._arms = search_runs, arms
     self._runs = [*search_runs, *arms]
+    self._options = [f'--tracker={name}' for name in trackers]
     self._state = sweep_state.SweepState(workdir, file, self._runs)
     self._progress = JobsProgress(self._runs, title='sweep')
 
@@ -191,7 +195,8 @@ class _Sweep:
         self._end(run, 0)
       else:
         write_config(run)
-        pending.append(run)
+        train = [*run.train, *self._options]
+        pending.append(dataclasses.replace(run, train=train))
     self._state.write()
     if not pending:
       return 0

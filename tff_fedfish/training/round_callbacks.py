@@ -27,6 +27,8 @@ from tff_fedfish.run import (
   run_directory,
 )
 from tff_fedfish.run.checkpoint_writer import CheckpointWriter
+from tff_fedfish.run.metrics_files import TOKENS_SEEN
+from tff_fedfish.run.tracker_process import TrackerProcess
 from tff_fedfish.runtime.in_process_context import InProcessContext
 from tff_fedfish.runtime.round_options import TIMEOUT, ClientFailure
 from tff_fedfish.training.run_checks import CheckedRun
@@ -168,9 +170,25 @@ class Log(RoundCallback):
 
   def record(self, done: FinishedRound) -> None:
     """See `RoundCallback`."""
-    checked = self.run.checked
-    checked.log.log_round(done.round_num, done.metrics, done.timings)
-    checked.history.add({'round': done.round_num, **done.metrics})
+    checked, metrics = self.run.checked, done.metrics
+    num_tokens = checked.history.total('train/num_tokens')
+    num_tokens += metrics.get('train/num_tokens') or 0
+    checked.log.log_round(
+      done.round_num, metrics, done.timings, {TOKENS_SEEN: num_tokens}
+    )
+    checked.history.add({'round': done.round_num, **metrics})
+
+
+@dataclasses.dataclass
+class Trackers(RoundCallback):
+  """Has trackers read the row."""
+
+  processes: Sequence[TrackerProcess]
+
+  def record(self, done: FinishedRound) -> None:
+    """See `RoundCallback`."""
+    for process in self.processes:
+      process.wake(done.write_line)
 
 
 @dataclasses.dataclass

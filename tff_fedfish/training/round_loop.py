@@ -6,6 +6,7 @@ import math
 import pathlib
 import sys
 import time
+from collections.abc import Sequence
 
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.errors import FailedError
@@ -20,6 +21,7 @@ from tff_fedfish.run import (
   run_directory,
   run_inputs,
 )
+from tff_fedfish.run.tracker_process import TrackerProcess
 from tff_fedfish.runtime.in_process_context import set_in_process_context
 from tff_fedfish.runtime.ray_workers import RayWorkers
 from tff_fedfish.runtime.round_options import (
@@ -49,6 +51,7 @@ def run_rounds(
   checked: CheckedRun,
   stages: Stages,
   kept_uploads: KeptUploads | None = None,
+  trackers: Sequence[str] = (),
 ) -> int:
   """Builds the learning process and runs the rounds that are left; see `train`.
 
@@ -59,6 +62,7 @@ def run_rounds(
     stages: Shows what is done before the first round.
     kept_uploads: Uploads of another run, over which the first round solves in
       place of training clients. None: clients train.
+    trackers: See `train`.
 
   Returns:
     The exit code.
@@ -72,6 +76,9 @@ def run_rounds(
     run_directory.start(config, workdir, checked.tokenizer, checked.identity)
     stack.enter_context(checked.log)
     interruption = stack.enter_context(Interruption('client'))
+    tracked = round_callbacks.Trackers(
+      [stack.enter_context(TrackerProcess(t, workdir)) for t in trackers]
+    )
     workers, engine = None, config.engine
     if engine.kind == 'ray':
       workers = RayWorkers(
@@ -102,14 +109,14 @@ def run_rounds(
     if workers is not None and kept_uploads is None:
       with stages('starting workers'), contextlib.suppress(RoundInterrupted):
         workers.start(should_stop)
-    _run_phase(run, options, stages, kept_uploads)
+    _run_phase(run, options, stages, tracked, kept_uploads)
     while _has_next_phase(run) and not options.should_stop():
       run = _next_phase(run, stages)
-      _run_phase(run, options, stages)
+      _run_phase(run, options, stages, tracked)
   return _exit_code(run, interruption)
 
 
-def _run_phase(run, options, stages, kept_uploads=None):
+def _run_phase(run, options, stages, tracked, kept_uploads=None):
   """Runs the rounds that are left of a phase, and saves the last of them."""
   kept, server, store = KeptStates(run), ServerSolve(run), FeatureStore(run)
 
@@ -135,6 +142,7 @@ def _run_phase(run, options, stages, kept_uploads=None):
       round_callbacks.Log(run),
       server,
       saved,
+      tracked,
     )
     stack.enter_context(saved.saving_on_failure())
     with contextlib.suppress(RoundInterrupted):
@@ -263,8 +271,13 @@ class _RoundLoop:
     if self._kept_uploads is None:
       with stages('tracing the round'):
         run.context.compile(run.process.next)
-    done = position.round_num
-    with Progress('train', num_rounds, completed=done) as progress:
+    done, num_tokens = position.round_num, None
+    # Images are no tokens.
+    if not run.config.data.holds_images:
+      num_tokens = history.total('train/num_tokens')
+    with Progress(
+      'train', num_rounds, completed=done, num_tokens=num_tokens
+    ) as progress:
       if run.is_resumed and phase is None:
         progress.write_line(f'Continuing after round {done}.')
       elif run.is_resumed:

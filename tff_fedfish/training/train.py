@@ -16,6 +16,7 @@ from tff_fedfish.errors import UserError
 from tff_fedfish.planning import client_steps, plan
 from tff_fedfish.progress import Stages
 from tff_fedfish.run import checkpoints, run_directory
+from tff_fedfish.run.tracker_process import TrackerProcess
 from tff_fedfish.training import run_checks
 
 if typing.TYPE_CHECKING:
@@ -27,6 +28,7 @@ def train(
   workdir: str | os.PathLike,
   *,
   kept_uploads: 'KeptUploads | None' = None,
+  trackers: Sequence[str] = (),
 ) -> int:
   """Runs, or continues, the run of a config.
 
@@ -35,6 +37,8 @@ def train(
     workdir: The run's directory.
     kept_uploads: Uploads of another run, over which the only round solves.
       None: clients train.
+    trackers: Names of `run.trackers.TRACKERS` that are sent metrics.csv. They
+      get rows that they lack also of a run that is finished.
 
   Returns:
     0, or 128 + signal where SIGINT or SIGTERM ended the run: the current round
@@ -60,6 +64,9 @@ def train(
     checked.history.require_not_diverged()
     if checked.is_finished:
       print(f'The run in {str(workdir)!r} is finished.', file=sys.stderr)
+      with contextlib.ExitStack() as stack:
+        for name in trackers:
+          stack.enter_context(TrackerProcess(name, workdir))
       return 0
     if kept_uploads is not None:
       kept_uploads.require_corpus(checked.identity)
@@ -76,7 +83,9 @@ def train(
     # Late: errors of config and data must not wait for TensorFlow.
     with stages('importing TensorFlow Federated'):
       from tff_fedfish.training import round_loop
-    return round_loop.run_rounds(config, workdir, checked, stages, kept_uploads)
+    return round_loop.run_rounds(
+      config, workdir, checked, stages, kept_uploads, trackers
+    )
 
 
 def solve(

@@ -1,0 +1,345 @@
+"""Tests of trackers with the real libraries; `make test-trackers` has them."""
+
+import importlib.util
+import json
+import math
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import small_runs
+
+from tff_fedfish.run import metrics_files, tracker_process, trackers
+
+_PACKAGES = ('mlflow', 'wandb')
+
+
+@pytest.fixture
+def libraries(monkeypatch):
+  """Checks that the packages are there; no variable of them is set."""
+  if any(importlib.util.find_spec(name) is None for name in _PACKAGES):
+    if os.environ.get('TRACKERS_REQUIRED'):
+      pytest.fail('the packages of requirements/trackers.lock are missing')
+    pytest.skip('needs `make test-trackers`')
+  for name in os.environ:
+    if name.startswith(('MLFLOW_', 'WANDB_')):
+      monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def workdir(tmp_path):
+  """A run of 3 rounds, without a row yet, in a path with a blank."""
+  config = {
+    'data': {'vocabulary': None, 'directory': 'd' * 600},
+    'client_work': {'learning_rate': 0.1},
+    'seeds': {'privacy_seed': 7},
+    'training': {'num_rounds': 3},
+  }
+  path = tmp_path / 'a run'
+  path.mkdir()
+  (path / 'config.json').write_text(json.dumps(config))
+  return path
+
+
+def _log(workdir, name, *rounds, resume_after_round=None):
+  """Logs rounds with a loss of 1 / r nats and 10 r tokens."""
+  lines = []
+  with metrics_files.MetricsLog(
+    workdir,
+    resume_after_round,
+    metric_names=('train/loss', 'train/num_tokens'),
+    timing_names=(),
+  ) as log:
+    with tracker_process.TrackerProcess(name, workdir) as process:
+      for r in rounds:
+        row = {'train/loss': 1 / r, 'train/num_tokens': 10 * r} if r else {}
+        log.log_round(r, row, {})
+        process.wake(lines.append)
+  return lines
+
+
+_EXPECTED = {
+  'train/loss': [(1, 1.0), (2, 0.5), (3, 1 / 3)],
+  'train/num_tokens': [(1, 10), (2, 20), (3, 30)],
+  # 10, 10 + 20, 30 + 30
+  'train/tokens_seen': [(0, 0), (1, 10), (2, 30), (3, 60)],
+}
+
+
+def _mlflow_runs(uri):
+  """Returns the runs of a store, and from each to its metrics."""
+  from mlflow.tracking import MlflowClient
+
+  client = MlflowClient(uri)
+  experiment = client.get_experiment_by_name('fedfish')
+  runs = client.search_runs([experiment.experiment_id])
+  return runs, [
+    {
+      name: [
+        (m.step, m.value)
+        for m in client.get_metric_history(r.info.run_id, name)
+      ]
+      for name in r.data.metrics
+    }
+    for r in runs
+  ]
+
+
+def _wandb_records(path):
+  from wandb.proto import wandb_internal_pb2
+  from wandb.sdk.internal import datastore
+
+  store, records = datastore.DataStore(), []
+  store.open_for_scan(str(path))
+  while (data := store.scan_data()) is not None:
+    records.append(wandb_internal_pb2.Record())
+    records[-1].ParseFromString(data)
+  return records
+
+
+def _wandb_runs(workdir):
+  """Returns a (run, metrics, files) per process, in order."""
+  found = []
+  for path in sorted((workdir / 'wandb').glob('offline-run-*/*.wandb')):
+    records, metrics = _wandb_records(path), {}
+    (run,) = [r.run for r in records if r.WhichOneof('record_type') == 'run']
+    for record in records:
+      if record.WhichOneof('record_type') != 'history':
+        continue
+      for item in record.history.item:
+        key = item.key or '.'.join(item.nested_key)
+        pair = record.history.step.num, json.loads(item.value_json)
+        metrics.setdefault(key, []).append(pair)
+    found.append((run, metrics, records))
+  return found
+
+
+def _own(metrics):
+  """Returns metrics without those that W&B adds."""
+  return {k: v for k, v in metrics.items() if not k.startswith('_')}
+
+
+def _gone(pid):
+  deadline = time.monotonic() + 30
+  while os.path.exists(f'/proc/{pid}') and time.monotonic() < deadline:
+    time.sleep(0.05)
+  return not os.path.exists(f'/proc/{pid}')
+
+
+def _wandb_services():
+  """Returns the processes of W&B's service."""
+  found = set()
+  for path in pathlib.Path('/proc').glob('[0-9]*/comm'):
+    try:
+      if path.read_text().startswith('wandb-core'):
+        found.add(int(path.parent.name))
+    except OSError:
+      continue
+  return found
+
+
+def test_missing_packages(tmp_path, monkeypatch, capsys):
+  monkeypatch.setitem(trackers.TRACKERS, 'absent', 'own_trackers:Absent')
+  # A directory of data is no package.
+  (tmp_path / 'no_such_package').mkdir()
+  monkeypatch.syspath_prepend(tmp_path)
+  for command in (['train'], ['train', '--dry_run'], ['sweep']):
+    arguments = ['--config', 'demo', '--workdir', str(tmp_path / 'run')]
+    options = ['--tracker', 'absent']
+    assert small_runs.main([*command, *arguments, *options]) == 2
+    out, err = capsys.readouterr()
+    assert out == ''
+    assert err.startswith(
+      'fedfish: error: `--tracker absent` needs packages that '
+    )
+    assert err.endswith(
+      ' lacks. Install them by `.venv/bin/python -m pip install --no-deps '
+      '--require-hashes -r requirements/trackers.lock`, or leave the option '
+      'out.\n'
+    )
+    assert err.count('\n') == 1
+  assert not (tmp_path / 'run').exists()
+
+
+def test_mlflow_continues_its_run(libraries, workdir, capfd):
+  assert _log(workdir, 'mlflow', 0, 1, 2) == []
+  store = (workdir / 'mlflow').as_uri()
+  (run,), _ = _mlflow_runs(store)
+  assert run.info.status == 'KILLED'
+  # More rounds, from the checkpoint of round 1.
+  path = workdir / 'config.json'
+  path.write_text(
+    path.read_text().replace('"num_rounds": 3', '"num_rounds": 4')
+  )
+  assert _log(workdir, 'mlflow', 2, 3, resume_after_round=1) == []
+  (run,), (metrics,) = _mlflow_runs(store)
+  assert metrics == _EXPECTED
+  assert run.info.run_name == 'a run'
+  assert run.data.params == {
+    'data.vocabulary': 'None',
+    # 497 of 600 characters, and an ellipsis.
+    'data.directory': 'd' * 497 + '...',
+    'client_work.learning_rate': '0.1',
+    # As the run was begun.
+    'training.num_rounds': '3',
+  }
+  assert capfd.readouterr() == ('', '')
+
+
+def test_mlflow_finds_a_store_that_the_user_names(
+  libraries, workdir, tmp_path, monkeypatch
+):
+  uri = (tmp_path / 'elsewhere').as_uri()
+  monkeypatch.setenv('MLFLOW_TRACKING_URI', uri)
+  assert _log(workdir, 'mlflow', 0, 1, 2, 3) == []
+  (run,), (metrics,) = _mlflow_runs(uri)
+  assert (run.info.status, metrics) == ('FINISHED', _EXPECTED)
+  assert os.listdir(workdir / 'mlflow') == ['fedfish.json']
+  # A store that does not know the run gets a new one, with all rows.
+  monkeypatch.setenv('MLFLOW_TRACKING_URI', uri + '2')
+  assert _log(workdir, 'mlflow', resume_after_round=3) == []
+  (_,), (metrics,) = _mlflow_runs(uri + '2')
+  assert metrics == _EXPECTED
+
+
+def test_mlflow_at_a_wrong_address(libraries, workdir, monkeypatch, capfd):
+  monkeypatch.setenv('MLFLOW_TRACKING_URI', 'nowhere://x')
+  _log(workdir, 'mlflow', 0, 1)
+  err = capfd.readouterr().err
+  assert '`--tracker mlflow`: 2 of 2 rows not sent (UnsupportedModel' in err
+  assert 'Correct MLFLOW_TRACKING_URI, or make room on the disk. ' in err
+  # The same command, with the right address.
+  monkeypatch.delenv('MLFLOW_TRACKING_URI')
+  _log(workdir, 'mlflow', 2, 3, resume_after_round=1)
+  _, (metrics,) = _mlflow_runs((workdir / 'mlflow').as_uri())
+  assert metrics == _EXPECTED
+
+
+def test_wandb_is_offline_and_continues_under_its_name(
+  libraries, workdir, capfd
+):
+  before = _wandb_services()
+  assert _log(workdir, 'wandb', 0, 1, 2) == []
+  assert _log(workdir, 'wandb', 2, 3, resume_after_round=1) == []
+  assert capfd.readouterr() == ('', '')
+  (first, rows, _), (second, later, records) = _wandb_runs(workdir)
+  assert first.run_id == second.run_id == first.run_group == second.run_group
+  assert (first.project, first.display_name) == ('fedfish', 'a run')
+  # Round 2 is in the first file only.
+  assert {
+    name: rows.get(name, []) + _own(later).get(name, []) for name in _own(rows)
+  } == _EXPECTED
+  config = {u.key: json.loads(u.value_json) for u in first.config.update}
+  del config['_wandb']
+  assert config == {
+    'data.vocabulary': None,
+    'data.directory': 'd' * 600,
+    'client_work.learning_rate': 0.1,
+    'training.num_rounds': 3,
+  }
+  ends = [r.exit for r in records if r.WhichOneof('record_type') == 'exit']
+  assert [end.exit_code for end in ends] == [0]
+  # No metadata, list of packages, source or output.
+  assert not [p for p in workdir.rglob('files/*') if p.is_file()]
+  assert _wandb_services() <= before
+
+
+_DRIVER = """
+import pathlib, sys, time
+from tff_fedfish.run import metrics_files, tracker_process
+name, workdir = sys.argv[1], pathlib.Path(sys.argv[2])
+log = metrics_files.MetricsLog(
+  workdir, None, metric_names=('train/loss',), timing_names=())
+with log, tracker_process.TrackerProcess(name, workdir) as process:
+  for round_num in range(3):
+    log.log_round(round_num, {'train/loss': 0.5}, {})
+    process.wake(print)
+  while process._last_sent < 2:
+    process.wake(print)
+    time.sleep(0.05)
+  print(process._process.pid, flush=True)
+  time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize('signal_num', [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize('name', ['mlflow', 'wandb'])
+def test_no_process_outlives_a_run(libraries, workdir, name, signal_num):
+  before = _wandb_services()
+  with subprocess.Popen(
+    [sys.executable, '-c', _DRIVER, name, workdir],
+    stdout=subprocess.PIPE,
+    stderr=subprocess.DEVNULL,
+    env=os.environ | {'PYTHONPATH': os.pathsep.join(sys.path)},
+    start_new_session=True,
+  ) as driver:
+    pid = int(driver.stdout.readline())
+    os.killpg(driver.pid, signal_num)
+  assert _gone(pid)
+  assert all(map(_gone, _wandb_services() - before))
+  if name == 'wandb':
+    ((_, metrics, _),) = _wandb_runs(workdir)
+  else:
+    _, (metrics,) = _mlflow_runs((workdir / 'mlflow').as_uri())
+  assert metrics['train/loss'] == [(0, 0.5), (1, 0.5), (2, 0.5)]
+
+
+def test_wandb_ends_with_a_tracker_that_is_killed(libraries, workdir):
+  before = _wandb_services()
+  with metrics_files.MetricsLog(
+    workdir, None, metric_names=('train/loss',), timing_names=()
+  ) as log:
+    with tracker_process.TrackerProcess('wandb', workdir) as process:
+      log.log_round(0, {'train/loss': 0.5}, {})
+      process.wake(print)
+      while process._last_sent < 0:
+        process._take_reports(1)
+      assert len(_wandb_services() - before) == 1
+      os.kill(process._process.pid, signal.SIGKILL)
+  # Its rows may be lost: docs/trackers.md says so.
+  assert all(map(_gone, _wandb_services() - before))
+
+
+def test_trackers_of_real_runs(
+  libraries, small_inputs, small_run, tmp_path, capfd
+):
+  workdir = tmp_path / 'run'
+  options = ['--tracker', 'mlflow', '--tracker', 'wandb']
+  assert (
+    small_runs.train(small_inputs, workdir, *options, training__num_rounds=2)
+    == 0
+  )
+  capfd.readouterr()
+  # More rounds; round 2 keeps its score, as every_num_rounds is 2.
+  assert small_runs.train(small_inputs, workdir, *options) == 0
+  assert 'wandb' not in capfd.readouterr().err
+  csv = (workdir / 'metrics.csv').read_bytes()
+  assert csv == (small_run / 'metrics.csv').read_bytes()
+  rows = metrics_files.read_metrics(workdir / 'metrics.csv')
+  expected = {
+    name: [(r['round'], r[name]) for r in rows if r[name] is not None]
+    for name in rows[0]
+    if name != 'round'
+  }
+  expected = {name: values for name, values in expected.items() if values}
+  total, seen = 0, []
+  for row in rows:
+    total += row['train/num_tokens'] or 0
+    seen.append((row['round'], total))
+  expected['train/tokens_seen'] = seen
+  (run,), (metrics,) = _mlflow_runs((workdir / 'mlflow').as_uri())
+  assert metrics == expected
+  assert run.info.status == 'FINISHED'
+  assert 'seeds.privacy_seed' not in run.data.params
+  assert run.data.params['algorithm.name'] == 'fed_fish'
+  runs = _wandb_runs(workdir)
+  found = {
+    name: [pair for _, metrics, _ in runs for pair in metrics.get(name, [])]
+    for name in expected
+  }
+  assert found == expected
+  assert all(math.isfinite(value) for _, value in found['train/loss'])
