@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 
+import pytest
 import small_runs
 from refused_inputs import (
   Case,
@@ -16,7 +17,14 @@ from refused_inputs import (
   removed,
 )
 
-from tff_fedfish.run import run_directory
+from tff_fedfish.run import run_directory, trackers
+
+
+def _absent_tracker(place):
+  patch = place.stack.enter_context(pytest.MonkeyPatch.context())
+  patch.setitem(trackers.TRACKERS, 'absent', 'own_trackers:Absent')
+  return [*place.arguments(), '--tracker', 'absent']
+
 
 _CONFIG = 'run/config.json'
 _DESCRIPTION = 'checkpoint/checkpoint.json'
@@ -218,4 +226,5 @@ CASES = (
     _METRICS,
     lambda data: data[: data.index(b'\n') + 1],
   ),
+  Case('or leave the option out.', _absent_tracker),
 )

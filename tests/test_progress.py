@@ -47,6 +47,20 @@ def test_plain_line_by_hand():
   ]
 
 
+def test_tokens_in_all_of_a_resumed_run():
+  clock = _Clock()
+  progress, lines = _plain(3, clock, completed=1, num_tokens=900)
+  with progress:
+    for _ in range(2):
+      clock.seconds += 1.0
+      progress.advance(num_tokens=350)
+  # 900 + 350 = 1,250, + 350 = 1,600; the speed is that of the new ones only.
+  assert lines() == [
+    'train: round 2/3, tokens 1.25 k, 350 tokens/s, 0:00:01 left',
+    'train: round 3/3, tokens 1.60 k, 350 tokens/s',
+  ]
+
+
 def test_a_line_per_tenth_and_no_more():
   clock = _Clock()
   progress, lines = _plain(1000, clock, unit='client')

@@ -40,6 +40,7 @@ _ARGUMENT_ERRORS = [
   (['tokenizer', 'nope'], "'nope'"),
   (['train'], 'arguments are required: --config'),
   (['train', '--conf', 'x.py'], 'arguments are required: --config'),
+  (['train', '--config', 'demo', '--tracker', 'x'], "invalid choice: 'x'"),
   (['solve', '--workdir', 'x'], 'arguments are required: --uploads'),
   (['train', '--config', 'no.py'], "'no.py' does not exist"),
   (

@@ -116,6 +116,9 @@ def test_cost_of_a_target_loss_by_hand(tmp_path, write_run):
     'tokens': 250,
     'bytes': 100,
   }
+  # 100 + 150 tokens in all.
+  table = tables.build_main_table([measured])
+  assert [cell.value.mean for cell in _column(table, 'tokens_seen')] == [250]
   # One run has nobody to be compared with.
   assert not targets.target_losses(runs[:1])
 

@@ -45,6 +45,13 @@ def _scalars(directory):
   }
 
 
+def test_scalars_are_for_tensorboard_only(tmp_path):
+  with _open(tmp_path) as log:
+    log.log_round(0, {}, {}, {metrics_files.TOKENS_SEEN: 250})
+  assert _scalars(tmp_path)['train/tokens_seen'] == [(0, 250.0)]
+  assert b'tokens_seen' not in (tmp_path / 'metrics.csv').read_bytes()
+
+
 def test_files_by_hand(tmp_path):
   with _open(tmp_path) as log:
     log.log_round(0, {'held_out/loss': 7.625}, {})

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from typing import NamedTuple
 
 import pytest
 import small_runs
@@ -70,23 +71,43 @@ _EXPECTED = {
 }
 
 
-def _mlflow_runs(uri):
-  """Returns the runs of a store, and from each to its metrics."""
-  from mlflow.tracking import MlflowClient
+_READ_MLFLOW = """
+import json, sys
+from mlflow.tracking import MlflowClient
+client = MlflowClient(sys.argv[1])
+experiment = client.get_experiment_by_name('fedfish')
+runs = client.search_runs([experiment.experiment_id])
+print(json.dumps([[
+  run.info.status, run.info.run_name, run.data.params,
+  {name: [(m.step, m.value)
+          for m in client.get_metric_history(run.info.run_id, name)]
+   for name in run.data.metrics}] for run in runs]))
+"""
 
-  client = MlflowClient(uri)
-  experiment = client.get_experiment_by_name('fedfish')
-  runs = client.search_runs([experiment.experiment_id])
-  return runs, [
-    {
-      name: [
-        (m.step, m.value)
-        for m in client.get_metric_history(r.info.run_id, name)
-      ]
-      for name in r.data.metrics
-    }
-    for r in runs
-  ]
+
+class _MlflowRun(NamedTuple):
+  status: str
+  name: str
+  params: dict[str, str]
+  metrics: dict[str, list[tuple[int, float]]]
+
+
+def _mlflow_run(uri):
+  """Returns the only run of a store.
+
+  Read in another process: mlflow closes the handlers of logging that TensorFlow
+  made, and with them what pytest captures.
+  """
+  done = subprocess.run(
+    [sys.executable, '-c', _READ_MLFLOW, uri],
+    capture_output=True,
+    text=True,
+    check=True,
+    env=os.environ | {'PYTHONPATH': os.pathsep.join(sys.path)},
+  )
+  ((status, name, params, metrics),) = json.loads(done.stdout)
+  metrics = {k: [tuple(pair) for pair in v] for k, v in metrics.items()}
+  return _MlflowRun(status, name, params, metrics)
 
 
 def _wandb_records(path):
@@ -168,18 +189,16 @@ def test_missing_packages(tmp_path, monkeypatch, capsys):
 def test_mlflow_continues_its_run(libraries, workdir, capfd):
   assert _log(workdir, 'mlflow', 0, 1, 2) == []
   store = (workdir / 'mlflow').as_uri()
-  (run,), _ = _mlflow_runs(store)
-  assert run.info.status == 'KILLED'
+  assert _mlflow_run(store).status == 'KILLED'
   # More rounds, from the checkpoint of round 1.
   path = workdir / 'config.json'
   path.write_text(
     path.read_text().replace('"num_rounds": 3', '"num_rounds": 4')
   )
   assert _log(workdir, 'mlflow', 2, 3, resume_after_round=1) == []
-  (run,), (metrics,) = _mlflow_runs(store)
-  assert metrics == _EXPECTED
-  assert run.info.run_name == 'a run'
-  assert run.data.params == {
+  run = _mlflow_run(store)
+  assert (run.name, run.metrics) == ('a run', _EXPECTED)
+  assert run.params == {
     'data.vocabulary': 'None',
     # 497 of 600 characters, and an ellipsis.
     'data.directory': 'd' * 497 + '...',
@@ -196,14 +215,13 @@ def test_mlflow_finds_a_store_that_the_user_names(
   uri = (tmp_path / 'elsewhere').as_uri()
   monkeypatch.setenv('MLFLOW_TRACKING_URI', uri)
   assert _log(workdir, 'mlflow', 0, 1, 2, 3) == []
-  (run,), (metrics,) = _mlflow_runs(uri)
-  assert (run.info.status, metrics) == ('FINISHED', _EXPECTED)
+  run = _mlflow_run(uri)
+  assert (run.status, run.metrics) == ('FINISHED', _EXPECTED)
   assert os.listdir(workdir / 'mlflow') == ['fedfish.json']
   # A store that does not know the run gets a new one, with all rows.
   monkeypatch.setenv('MLFLOW_TRACKING_URI', uri + '2')
   assert _log(workdir, 'mlflow', resume_after_round=3) == []
-  (_,), (metrics,) = _mlflow_runs(uri + '2')
-  assert metrics == _EXPECTED
+  assert _mlflow_run(uri + '2').metrics == _EXPECTED
 
 
 def test_mlflow_at_a_wrong_address(libraries, workdir, monkeypatch, capfd):
@@ -215,8 +233,7 @@ def test_mlflow_at_a_wrong_address(libraries, workdir, monkeypatch, capfd):
   # The same command, with the right address.
   monkeypatch.delenv('MLFLOW_TRACKING_URI')
   _log(workdir, 'mlflow', 2, 3, resume_after_round=1)
-  _, (metrics,) = _mlflow_runs((workdir / 'mlflow').as_uri())
-  assert metrics == _EXPECTED
+  assert _mlflow_run((workdir / 'mlflow').as_uri()).metrics == _EXPECTED
 
 
 def test_wandb_is_offline_and_continues_under_its_name(
@@ -284,7 +301,7 @@ def test_no_process_outlives_a_run(libraries, workdir, name, signal_num):
   if name == 'wandb':
     ((_, metrics, _),) = _wandb_runs(workdir)
   else:
-    _, (metrics,) = _mlflow_runs((workdir / 'mlflow').as_uri())
+    metrics = _mlflow_run((workdir / 'mlflow').as_uri()).metrics
   assert metrics['train/loss'] == [(0, 0.5), (1, 0.5), (2, 0.5)]
 
 
@@ -331,11 +348,10 @@ def test_trackers_of_real_runs(
     total += row['train/num_tokens'] or 0
     seen.append((row['round'], total))
   expected['train/tokens_seen'] = seen
-  (run,), (metrics,) = _mlflow_runs((workdir / 'mlflow').as_uri())
-  assert metrics == expected
-  assert run.info.status == 'FINISHED'
-  assert 'seeds.privacy_seed' not in run.data.params
-  assert run.data.params['algorithm.name'] == 'fed_fish'
+  run = _mlflow_run((workdir / 'mlflow').as_uri())
+  assert (run.status, run.metrics) == ('FINISHED', expected)
+  assert 'seeds.privacy_seed' not in run.params
+  assert run.params['algorithm.name'] == 'fed_fish'
   runs = _wandb_runs(workdir)
   found = {
     name: [pair for _, metrics, _ in runs for pair in metrics.get(name, [])]

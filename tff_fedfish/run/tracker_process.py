@@ -33,7 +33,7 @@ _STATE_NAME = 'fedfish.json'
 
 
 class TrackerProcess:
-  """A process of one tracker, within a `with` block; it never raises.
+  """A process of one tracker, within a `with` block.
 
   Left, the block waits until all rows are sent. It prints how many could not
   be.
@@ -163,7 +163,7 @@ def follow(target: str, workdir: str, directory: str) -> None:
 
 
 class _Copy:
-  """What a tracker has of a run, as `fedfish.json` in its directory says."""
+  """Copy of a run in a tracker; `fedfish.json` keeps how far it is."""
 
   def __init__(self, target, workdir, directory, report):
     self._class, self._workdir = pkgutil.resolve_name(target), workdir

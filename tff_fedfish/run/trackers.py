@@ -1,4 +1,4 @@
-"""Trackers: what shows the rows of metrics.csv elsewhere, and what it needs.
+"""Trackers: programs that show the rows of metrics.csv, and what they need.
 
 Each is a class behind a name in `TRACKERS`. It runs in a process of its own
 (see `tracker_process`), so that it may block, print, raise or leave threads.
@@ -54,7 +54,7 @@ class Tracker:
   package: str
   """Module that must be importable."""
   remedy: str
-  """What to do where it fails, as a sentence."""
+  """Remedy where the tracker fails, as a sentence."""
   run_id: str
 
   def __init__(
