@@ -217,3 +217,21 @@ def test_rows_are_sent_where_the_run_is_killed(workdir, signal_num):
   assert not os.path.exists(f'/proc/{pid}')
   assert [row['round'] for row in _rows(workdir, 'Recording')] == [0, 1, 2]
   assert _calls(workdir, 'Recording')[-1] == ['end', False]
+
+
+def test_a_process_that_does_not_start(workdir, capfd, monkeypatch):
+  monkeypatch.setattr(sys, 'executable', str(workdir / 'none'))
+  (line,) = _log(workdir, 'Recording', 0, 1)
+  assert 'its process did not start: No such file or directory' in line
+  assert '2 of 2 rows not sent' in capfd.readouterr().err
+
+
+def test_metrics_that_are_gone(workdir, capfd):
+  with _open(workdir) as log:
+    with tracker_process.TrackerProcess('Recording', workdir) as process:
+      log.log_round(0, {}, {})
+      process.wake(print)
+      while process._last_sent < 0:
+        process.wake(print)
+      (workdir / 'metrics.csv').unlink()
+  assert capfd.readouterr().err == ''

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from multiprocessing import connection
 
 from tff_fedfish import files
+from tff_fedfish.errors import UserError
 from tff_fedfish.run import trackers
 from tff_fedfish.run.metrics_files import (
   TOKENS_SEEN,
@@ -53,31 +54,38 @@ class TrackerProcess:
 
   def __enter__(self) -> 'TrackerProcess':
     arguments = self._target, str(self._workdir), str(self._directory)
-    self._process = subprocess.Popen(
-      # -P: modules are found where this process finds them.
-      [sys.executable, '-P', '-c']
-      + [f'from {__name__} import follow; follow{arguments!r}'],
-      stdin=subprocess.PIPE,
-      stdout=subprocess.PIPE,
-      stderr=subprocess.DEVNULL,
-      # Signals of a terminal go to the run.
-      start_new_session=True,
-      env=os.environ
-      | {'PYTHONPATH': os.pathsep.join(p or os.getcwd() for p in sys.path)},
-    )
+    path = os.pathsep.join(p or os.getcwd() for p in sys.path)
+    try:
+      self._process = subprocess.Popen(
+        # -P: modules are found where this process finds them.
+        [sys.executable, '-P', '-c']
+        + [f'from {__name__} import follow; follow{arguments!r}'],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        # Signals of a terminal go to the run.
+        start_new_session=True,
+        env=os.environ | {'PYTHONPATH': path},
+      )
+    except OSError as error:
+      # Such as too many processes; told like what happens later.
+      self._process = None
+      self._problem = f'its process did not start: {error.strerror}'
+      return self
     os.set_blocking(self._process.stdin.fileno(), False)
     return self
 
   def wake(self, write_line: Callable[[str], None]) -> None:
     """Says that there are rows; writes a line where the tracker fails first."""
-    # It is behind, or has died.
-    with contextlib.suppress(BlockingIOError, BrokenPipeError):
-      os.write(self._process.stdin.fileno(), b'.')
-    while self._take_reports(0):
-      pass
-    code = self._process.poll()
-    if code is not None:
-      self._problem = self._problem or f'its process ended with {code}'
+    if self._process is not None:
+      # It is behind, or has died.
+      with contextlib.suppress(BlockingIOError, BrokenPipeError):
+        os.write(self._process.stdin.fileno(), b'.')
+      while self._take_reports(0):
+        pass
+      code = self._process.poll()
+      if code is not None:
+        self._problem = self._problem or f'its process ended with {code}'
     if self._problem and not self._is_told:
       self._is_told = True
       write_line(
@@ -86,6 +94,23 @@ class TrackerProcess:
       )
 
   def __exit__(self, *_) -> None:
+    if self._process is not None:
+      self._end()
+    rounds = []
+    # Whoever removes the file has no rows to send.
+    with contextlib.suppress(UserError):
+      rounds = logged_rounds(self._workdir / 'metrics.csv')
+    num_left = sum(round_num > self._last_sent for round_num in rounds)
+    if num_left or (self._problem and not self._is_told):
+      print(
+        f'fedfish: warning: {self._option}: {num_left} of {len(rounds)} rows '
+        f'not sent ({self._problem}). {self._remedy} The same command sends '
+        'them.',
+        file=sys.stderr,
+      )
+
+  def _end(self):
+    """Waits until all is sent, or nothing is any more; ends the process."""
     self._process.stdin.close()
     try:
       while self._take_reports(PATIENCE_SECONDS):
@@ -98,15 +123,6 @@ class TrackerProcess:
       self._process.kill()
       self._process.wait()
       self._process.stdout.close()
-    rounds = logged_rounds(self._workdir / 'metrics.csv')
-    num_left = sum(round_num > self._last_sent for round_num in rounds)
-    if num_left or (self._problem and not self._is_told):
-      print(
-        f'fedfish: warning: {self._option}: {num_left} of {len(rounds)} rows '
-        f'not sent ({self._problem}). {self._remedy} The same command sends '
-        'them.',
-        file=sys.stderr,
-      )
 
   def _take_reports(self, seconds):
     """Reads what the process says; False: nothing in time, or its end."""
