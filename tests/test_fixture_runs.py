@@ -113,7 +113,8 @@ def test_barrier_is_as_before(run, tmp_path, monkeypatch, capsys):
   sizes = found.pop('effective_clients')
   expected = json.loads((run / 'expected_barrier.json').read_text('utf-8'))
   before = expected['effective_clients']['mean'], sizes['mean']
-  assert before == pytest.approx(_EFFECTIVE_CLIENTS[run.name], rel=1e-4)
+  # Of Fishers that nearly vanish: processors differ by 3e-4.
+  assert before == pytest.approx(_EFFECTIVE_CLIENTS[run.name], rel=1e-3)
   _assert_as_expected(found, run, 'expected_barrier.json', capsys)
 
 
@@ -122,11 +123,14 @@ def _assert_as_expected(found, run, name, capsys):
   expected.pop('effective_clients', None)
   with capsys.disabled():
     print(f'\n{_id(run)}: ', end='')
-    if expected.pop('machine') == make_runs.machine():
+    # Of convolutions, the last bits were seen to differ between processors of
+    # one name and the same flags, too.
+    is_text = run.name.startswith('text')
+    if expected.pop('machine') == make_runs.machine() and is_text:
       print('processor and threads as recorded; bytes are compared', end=' ')
       assert _restricted(found, expected) == expected
     else:
-      print(f'another processor; compared to {_TOLERANCE}', end=' ')
+      print(f'compared to {_TOLERANCE}', end=' ')
       _assert_close(found, expected)
 
 
