@@ -2,6 +2,7 @@
 
 import json
 
+import ml_dtypes
 import numpy as np
 import pytest
 import safetensors
@@ -85,6 +86,20 @@ def test_weights_in_several_files(exported, small_run, tmp_path):
   (tmp_path / 'model.safetensors').write_bytes(b'0')
   with pytest.raises(UserError, match='cannot be read .* Copy the whole'):
     pretrained.read_weights(tmp_path, shape)
+
+
+@pytest.mark.parametrize('dtype', [np.float16, ml_dtypes.bfloat16])
+def test_weights_of_half_the_size(exported, tmp_path, dtype):
+  tensors = safetensors.numpy.load_file(exported / 'model.safetensors')
+  halves = {name: tensor.astype(dtype) for name, tensor in tensors.items()}
+  safetensors.numpy.save_file(halves, tmp_path / 'model.safetensors')
+  shape = pretrained.read_shape(exported, '--x')
+  found = pretrained.read_weights(tmp_path, shape)
+  np.testing.assert_array_equal(
+    found['token_embedding'],
+    halves['transformer.wte.weight'].astype(np.float32),
+  )
+  assert found['token_embedding'].dtype == np.float32
 
 
 def test_saved_model_may_stand_beside_it(small_run, tmp_path):
