@@ -73,8 +73,8 @@ lint: .venv
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 
-# What was built before goes first. The site's
-# generator warns of a version of MkDocs to come, which docs.lock does not have.
+# What was built before goes first. The site's generator warns of a version of
+# MkDocs to come, which docs.lock does not have.
 docs: .venv-docs
 	@rm -rf build/docs site
 	@PYTHONPATH=.:.venv-docs $(BIN)/python docs/generate/notebook.py build/docs \

@@ -190,6 +190,16 @@ def small_run(small_inputs, tmp_path_factory):
 
 
 @pytest.fixture(scope='session')
+def small_export(small_run, tmp_path_factory):
+  """The run's model as transformers reads it. Tests must not change it."""
+  from tff_fedfish.exporting.export import export
+
+  output = tmp_path_factory.mktemp('small_export') / 'model'
+  export(small_run, output, ['huggingface'])
+  return output
+
+
+@pytest.fixture(scope='session')
 def small_kept_run(small_inputs, tmp_path_factory):
   """A run of two rounds whose clients keep tensors; not to be changed."""
   import small_runs

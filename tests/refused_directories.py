@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import safetensors.numpy
+import small_runs
 import tokenizers
 from refused_inputs import Case
 
@@ -40,16 +41,11 @@ def _case(words, change=lambda directory: None, **settings):
     if not (directory / 'tokenizer.json').is_file():
       place.vocabulary = place.directory / 'vocabulary'
       _write(place.vocabulary)
-    given = dict(
-      model__preset='from_directory',
-      model__num_layers=None,
-      model__width=None,
-      model__num_heads=None,
-      model__vocabulary_size=None,
-      training__start_from=directory,
+    given = small_runs.FROM_DIRECTORY | {
+      'training__start_from': directory,
       # With three pieces hardly any text is left to score.
-      evaluation__num_clients=0,
-    )
+      'evaluation__num_clients': 0,
+    }
     return place.arguments(**given | settings)
 
   return Case(words, prepare)

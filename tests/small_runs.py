@@ -16,6 +16,15 @@ CONFIG = str(pathlib.Path(__file__).parents[1] / 'configs' / 'demo.py')
 KEPT = {'algorithm__name': 'moon', 'client_work__num_local_epochs': 1}
 """Settings of a run whose clients keep tensors."""
 
+FROM_DIRECTORY = {
+  'model__preset': 'from_directory',
+  'model__num_layers': None,
+  'model__width': None,
+  'model__num_heads': None,
+  'model__vocabulary_size': None,
+}
+"""Settings of a run with the sizes of the model that it starts from."""
+
 _WORDS = (
   'the a of and to in is library tool for with data fast small free package '
   'provides support this module parser server client file text network image '

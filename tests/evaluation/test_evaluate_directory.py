@@ -6,14 +6,6 @@ import shutil
 import pytest
 
 from tff_fedfish.cli.main import main
-from tff_fedfish.exporting import export
-
-
-@pytest.fixture(scope='module', name='directory')
-def _directory(small_run, tmp_path_factory):
-  output = tmp_path_factory.mktemp('evaluated') / 'model'
-  export.export(small_run, output, ['huggingface'])
-  return output
 
 
 def _evaluate(checkpoint, corpus, *options):
@@ -22,12 +14,12 @@ def _evaluate(checkpoint, corpus, *options):
 
 
 def test_scores_are_those_of_the_run(
-  small_inputs, small_run, directory, tmp_path
+  small_inputs, small_run, small_export, tmp_path
 ):
   """On clients that are not told apart: those of another corpus."""
   corpus = shutil.copytree(small_inputs[0], tmp_path / 'corpus')
   common = ('--learning_rate', 0.3, '--fractions', '0,0.5', '--output')
-  assert _evaluate(directory, corpus, *common, tmp_path / 'found') == 0
+  assert _evaluate(small_export, corpus, *common, tmp_path / 'found') == 0
   found = json.loads((tmp_path / 'found' / 'summary.json').read_text())
   assert found['kind'] == 'transfer'
   assert found['checkpoint'] == {'round': 0}
@@ -64,13 +56,15 @@ def test_scores_are_those_of_the_run(
     ),
   ],
 )
-def test_what_needs_a_run(small_inputs, directory, capsys, options, words):
-  assert _evaluate(directory, small_inputs[0], *options) == 2
+def test_what_needs_a_run(small_inputs, small_export, capsys, options, words):
+  assert _evaluate(small_export, small_inputs[0], *options) == 2
   assert words in capsys.readouterr().err
 
 
-def test_vocabulary_of_another_size(small_inputs, directory, tmp_path, capsys):
-  other = shutil.copytree(directory, tmp_path / 'other')
+def test_vocabulary_of_another_size(
+  small_inputs, small_export, tmp_path, capsys
+):
+  other = shutil.copytree(small_export, tmp_path / 'other')
   shutil.rmtree(other / 'vocabulary')
   path = other / 'tokenizer.json'
   vocabulary = json.loads(path.read_text())
@@ -83,8 +77,8 @@ def test_vocabulary_of_another_size(small_inputs, directory, tmp_path, capsys):
   assert not (tmp_path / 'x').exists()
 
 
-def test_another_architecture(small_inputs, directory, tmp_path, capsys):
-  other = shutil.copytree(directory, tmp_path / 'other')
+def test_another_architecture(small_inputs, small_export, tmp_path, capsys):
+  other = shutil.copytree(small_export, tmp_path / 'other')
   path = other / 'config.json'
   config = json.loads(path.read_text()) | {'model_type': 'llama'}
   path.write_text(json.dumps(config))

@@ -16,15 +16,8 @@ from tff_fedfish.exporting.trained_model import load_trained_model
 from tff_fedfish.huggingface import pretrained
 
 
-@pytest.fixture(scope='module', name='exported')
-def _exported(small_run, tmp_path_factory):
-  output = tmp_path_factory.mktemp('exported') / 'model'
-  export.export(small_run, output, ['huggingface'])
-  return output
-
-
-def test_files(exported):
-  assert sorted(path.name for path in exported.iterdir()) == [
+def test_files(small_export):
+  assert sorted(path.name for path in small_export.iterdir()) == [
     'README.md',
     'SHA256SUMS',
     'config.json',
@@ -34,37 +27,37 @@ def test_files(exported):
     'tokenizer_config.json',
     'vocabulary',
   ]
-  card = (exported / 'README.md').read_text()
+  card = (small_export / 'README.md').read_text()
   assert card.startswith('---\nlibrary_name: transformers\n')
   assert 'AutoModelForCausalLM.from_pretrained' in card
 
 
-def test_config_holds_the_run_beside_the_sizes(exported, small_run):
-  config = json.loads((exported / 'config.json').read_text())
+def test_config_holds_the_run_beside_the_sizes(small_export, small_run):
+  config = json.loads((small_export / 'config.json').read_text())
   assert config['architectures'] == ['GPT2LMHeadModel']
   expected = export.json_config(load_trained_model(small_run))
   assert config['fedfish'] == expected
 
 
-def test_weights_come_back_bit_for_bit(exported, small_run):
+def test_weights_come_back_bit_for_bit(small_export, small_run):
   model = load_trained_model(small_run)
-  shape = pretrained.read_shape(exported, '--x')
+  shape = pretrained.read_shape(small_export, '--x')
   assert (shape.num_layers, shape.width) == (
     model.shape.num_layers,
     model.shape.width,
   )
-  found = pretrained.read_weights(exported, shape)
+  found = pretrained.read_weights(small_export, shape)
   assert list(found) == list(model.weights)
   for name, weight in model.weights.items():
     np.testing.assert_array_equal(found[name], weight)
   with safetensors.safe_open(
-    exported / 'model.safetensors', framework='np'
+    small_export / 'model.safetensors', framework='np'
   ) as file:
     assert file.metadata() == {'format': 'pt'}
 
 
-def test_weights_in_several_files(exported, small_run, tmp_path):
-  tensors = safetensors.numpy.load_file(exported / 'model.safetensors')
+def test_weights_in_several_files(small_export, small_run, tmp_path):
+  tensors = safetensors.numpy.load_file(small_export / 'model.safetensors')
   parts = {'a.safetensors': {}, 'b.safetensors': {}}
   file_of = {name: list(parts)[i % 2] for i, name in enumerate(sorted(tensors))}
   for name, file in file_of.items():
@@ -73,7 +66,7 @@ def test_weights_in_several_files(exported, small_run, tmp_path):
     safetensors.numpy.save_file(part, tmp_path / file)
   index = tmp_path / 'model.safetensors.index.json'
   index.write_text(json.dumps({'weight_map': file_of}))
-  shape = pretrained.read_shape(exported, '--x')
+  shape = pretrained.read_shape(small_export, '--x')
   found = pretrained.read_weights(tmp_path, shape)
   for name, weight in load_trained_model(small_run).weights.items():
     np.testing.assert_array_equal(found[name], weight)
@@ -89,11 +82,11 @@ def test_weights_in_several_files(exported, small_run, tmp_path):
 
 
 @pytest.mark.parametrize('dtype', [np.float16, ml_dtypes.bfloat16])
-def test_weights_of_half_the_size(exported, tmp_path, dtype):
-  tensors = safetensors.numpy.load_file(exported / 'model.safetensors')
+def test_weights_of_half_the_size(small_export, tmp_path, dtype):
+  tensors = safetensors.numpy.load_file(small_export / 'model.safetensors')
   halves = {name: tensor.astype(dtype) for name, tensor in tensors.items()}
   safetensors.numpy.save_file(halves, tmp_path / 'model.safetensors')
-  shape = pretrained.read_shape(exported, '--x')
+  shape = pretrained.read_shape(small_export, '--x')
   found = pretrained.read_weights(tmp_path, shape)
   np.testing.assert_array_equal(
     found['token_embedding'],

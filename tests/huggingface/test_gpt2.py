@@ -1,5 +1,7 @@
 """Sizes and weights under GPT-2's names, and back."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -63,9 +65,7 @@ def test_weights_come_back_bit_for_bit(prefix):
 
 def test_first_positions_are_taken():
   tensors = gpt2.to_tensors(_SHAPE, _weights())
-  shorter = TransformerConfig(
-    num_layers=2, width=4, num_heads=2, vocabulary_size=5, sequence_length=2
-  )
+  shorter = dataclasses.replace(_SHAPE, sequence_length=2)
   found = _to_weights(shorter, tensors)
   np.testing.assert_array_equal(
     found['position_embedding'], tensors['transformer.wpe.weight'][:2]
@@ -117,14 +117,7 @@ def test_configs_that_are_refused(change, words):
 
 
 def test_rotary_positions_are_refused():
-  shape = TransformerConfig(
-    num_layers=1,
-    width=4,
-    num_heads=2,
-    vocabulary_size=5,
-    sequence_length=3,
-    position_embedding='rotary',
-  )
+  shape = dataclasses.replace(_SHAPE, position_embedding='rotary')
   with pytest.raises(UserError, match="'learned', .* found 'rotary'. Export"):
     gpt2.to_config(shape, 0)
 

@@ -77,21 +77,6 @@ def _texts():
   return [*_ODD_TEXTS, *texts, long, *drawn]
 
 
-@pytest.fixture(scope='module', name='exported')
-def _exported(small_run, tmp_path_factory):
-  output = tmp_path_factory.mktemp('exported') / 'model'
-  export.export(small_run, output, ['huggingface'])
-  return output
-
-
-def _varint(number):
-  encoded = b''
-  while number > 127:
-    encoded += bytes([number % 128 + 128])
-    number //= 128
-  return encoded + bytes([number])
-
-
 def _sentencepiece(texts, model_type):
   """A SentencePiece model of byte pairs (2) or unigrams (1), as its bytes."""
   normalizer = tokenizers.normalizers.Replace(' ', '▁')
@@ -202,11 +187,11 @@ def test_ids_of_a_published_vocabulary(
   _require_equal_ids(transformers, tokenizer, tmp_path / 'v', texts)
 
 
-def test_logits(transformers, exported, small_run):
+def test_logits(transformers, small_export, small_run):
   model = load_trained_model(small_run)
   length, size = model.shape.sequence_length, model.shape.vocabulary_size
   tokens = np.random.RandomState(3).randint(size, size=(4, length))
-  found = transformers.TFAutoModelForCausalLM.from_pretrained(exported)
+  found = transformers.TFAutoModelForCausalLM.from_pretrained(small_export)
   expected = transformer.logits(
     model.shape, tuple(model.weights.values()), tf.constant(tokens, tf.int32)
   )
@@ -215,9 +200,9 @@ def test_logits(transformers, exported, small_run):
   )
 
 
-def test_generation(transformers, exported):
-  model = transformers.TFAutoModelForCausalLM.from_pretrained(exported)
-  tokenizer = transformers.AutoTokenizer.from_pretrained(exported)
+def test_generation(transformers, small_export):
+  model = transformers.TFAutoModelForCausalLM.from_pretrained(small_export)
+  tokenizer = transformers.AutoTokenizer.from_pretrained(small_export)
   # A type of a token would be embedded, too.
   prompt = tokenizer('library', return_tensors='tf')
   assert {*prompt} == {'input_ids', 'attention_mask'}
@@ -234,13 +219,13 @@ def test_generation(transformers, exported):
   assert rows.shape[1] > start
 
 
-def test_round_trip_is_bit_equal(transformers, exported, tmp_path):
+def test_round_trip_is_bit_equal(transformers, small_export, tmp_path):
   """Through the library's classes, which save in their own layout."""
-  model = transformers.TFAutoModelForCausalLM.from_pretrained(exported)
+  model = transformers.TFAutoModelForCausalLM.from_pretrained(small_export)
   model.save_pretrained(tmp_path, safe_serialization=True)
-  shape = pretrained.read_shape(exported, '--x')
+  shape = pretrained.read_shape(small_export, '--x')
   assert pretrained.read_shape(tmp_path, '--x') == shape
-  given = pretrained.read_weights(exported, shape)
+  given = pretrained.read_weights(small_export, shape)
   for name, weight in pretrained.read_weights(tmp_path, shape).items():
     np.testing.assert_array_equal(weight, given[name])
 
@@ -311,16 +296,11 @@ def test_a_model_of_theirs_is_evaluated_trained_and_exported(
   assert found.keys() == expected.keys() and len(found) > 2
   for client, loss in expected.items():
     assert found[client] == pytest.approx(loss, abs=1e-4)
-  settings = dict(
-    model__preset='from_directory',
-    model__num_layers=None,
-    model__width=None,
-    model__num_heads=None,
-    model__vocabulary_size=None,
-    data__sequence_length=16,
-    training__start_from=theirs,
-    training__num_rounds=1,
-  )
+  settings = small_runs.FROM_DIRECTORY | {
+    'data__sequence_length': 16,
+    'training__start_from': theirs,
+    'training__num_rounds': 1,
+  }
   run = tmp_path / 'run'
   assert small_runs.train((corpus, theirs), run, **settings) == 0
   export.export(run, tmp_path / 'again', ['huggingface'])

@@ -8,25 +8,10 @@ import pytest
 import small_runs
 
 from tff_fedfish.cli.main import main
-from tff_fedfish.exporting import export
 from tff_fedfish.exporting.trained_model import load_trained_model
 from tff_fedfish.run import checkpoints
 
-_SETTINGS = dict(
-  model__preset='from_directory',
-  model__num_layers=None,
-  model__width=None,
-  model__num_heads=None,
-  model__vocabulary_size=None,
-  training__num_rounds=1,
-)
-
-
-@pytest.fixture(scope='module', name='directory')
-def _directory(small_run, tmp_path_factory):
-  output = tmp_path_factory.mktemp('start') / 'model'
-  export.export(small_run, output, ['huggingface'])
-  return output
+_SETTINGS = small_runs.FROM_DIRECTORY | {'training__num_rounds': 1}
 
 
 def _weights(run, round_num):
@@ -40,9 +25,9 @@ def _inputs(small_inputs, directory):
 
 
 def test_weights_and_sizes_are_those_of_the_directory(
-  small_inputs, small_run, directory, tmp_path, capsys
+  small_inputs, small_run, small_export, tmp_path, capsys
 ):
-  gone = shutil.copytree(directory, tmp_path / 'gone')
+  gone = shutil.copytree(small_export, tmp_path / 'gone')
   settings = _SETTINGS | {'training__start_from': gone}
   run = tmp_path / 'run'
   # Both vocabularies of the directory: that of the run, and transformers'.
@@ -69,13 +54,13 @@ def test_weights_and_sizes_are_those_of_the_directory(
 
 
 def test_first_positions_are_taken(
-  small_inputs, small_run, directory, tmp_path
+  small_inputs, small_run, small_export, tmp_path
 ):
   settings = _SETTINGS | {
-    'training__start_from': directory,
+    'training__start_from': small_export,
     'data__sequence_length': 4,
   }
-  inputs = _inputs(small_inputs, directory)
+  inputs = _inputs(small_inputs, small_export)
   assert small_runs.train(inputs, tmp_path / 'run', **settings) == 0
   given = _weights(small_run, 4)['position_embedding']
   found = _weights(tmp_path / 'run', 0)['position_embedding']
@@ -100,26 +85,26 @@ def test_first_positions_are_taken(
   ],
 )
 def test_what_does_not_fit(
-  small_inputs, directory, tmp_path, capsys, settings, words
+  small_inputs, small_export, tmp_path, capsys, settings, words
 ):
-  settings = _SETTINGS | {'training__start_from': directory} | settings
-  inputs = _inputs(small_inputs, directory)
+  settings = _SETTINGS | {'training__start_from': small_export} | settings
+  inputs = _inputs(small_inputs, small_export)
   assert small_runs.train(inputs, tmp_path / 'run', **settings) == 2
   assert words in capsys.readouterr().err
   assert not (tmp_path / 'run').exists()
 
 
-def test_other_vocabularies(small_inputs, directory, tmp_path, capsys):
-  other = shutil.copytree(directory, tmp_path / 'other')
+def test_other_vocabularies(small_inputs, small_export, tmp_path, capsys):
+  other = shutil.copytree(small_export, tmp_path / 'other')
   file = other / 'tokenizer.json'
   file.write_text(file.read_text() + ' ')
-  settings = _SETTINGS | {'training__start_from': directory}
+  settings = _SETTINGS | {'training__start_from': small_export}
   inputs = _inputs(small_inputs, other)
   assert small_runs.train(inputs, tmp_path / 'run', **settings) == 2
   assert 'was trained with another vocabulary than' in capsys.readouterr().err
   shutil.rmtree(other / 'vocabulary')
   file.unlink()
   settings['training__start_from'] = other
-  inputs = _inputs(small_inputs, directory)
+  inputs = _inputs(small_inputs, small_export)
   assert small_runs.train(inputs, tmp_path / 'run', **settings) == 2
   assert 'must hold tokenizer.json, but does not' in capsys.readouterr().err

@@ -31,8 +31,8 @@ from tff_fedfish.exporting.trained_model import (
 )
 from tff_fedfish.version import __version__
 
-FORMATS = ('saved_model', 'safetensors', 'huggingface')
-_DEFAULT_FORMATS = FORMATS[:2]
+_DEFAULT_FORMATS = ('saved_model', 'safetensors')
+FORMATS = (*_DEFAULT_FORMATS, 'huggingface')
 SUMS_FILE = 'SHA256SUMS'
 
 _SCHEMA_VERSION = 1

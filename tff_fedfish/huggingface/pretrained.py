@@ -2,9 +2,9 @@
 
 import contextlib
 import dataclasses
-import json
 import os
 import pathlib
+from typing import Any
 
 import ml_dtypes  # noqa: F401  Lets NumPy know 'bfloat16'.
 import numpy as np
@@ -23,10 +23,7 @@ _INDEX_FILE = 'model.safetensors.index.json'
 
 def is_pretrained(path: str | os.PathLike) -> bool:
   """Returns whether a path is a directory with such a model's config.json."""
-  with contextlib.suppress(OSError, ValueError):
-    value = files.parse_json((pathlib.Path(path) / CONFIG_FILE).read_bytes())
-    return isinstance(value, dict) and 'model_type' in value
-  return False
+  return _config_or_none(pathlib.Path(path) / CONFIG_FILE) is not None
 
 
 def read_shape(
@@ -45,13 +42,14 @@ def read_shape(
       GPT-2's, or has fewer positions.
   """
   file = pathlib.Path(path) / CONFIG_FILE
-  if not is_pretrained(path):
+  config = _config_or_none(file)
+  if config is None:
     raise UserError(
       f'`{option}` must be a directory with a {CONFIG_FILE} of transformers, '
       f'but {str(path)!r} is none. Name one that `save_pretrained` or `fedfish '
       'export --format huggingface` wrote.'
     )
-  shape = gpt2.to_shape(files.parse_json(file.read_bytes()), str(file))
+  shape = gpt2.to_shape(config, str(file))
   if sequence_length is None:
     return shape
   if sequence_length > shape.sequence_length:
@@ -112,6 +110,14 @@ def read_weights(
     )
 
 
+def _config_or_none(file: pathlib.Path) -> dict[str, Any] | None:
+  with contextlib.suppress(OSError, ValueError):
+    value = files.parse_json(file.read_bytes())
+    if isinstance(value, dict) and 'model_type' in value:
+      return value
+  return None
+
+
 class _Tensor:
   """A tensor in a file, as PyTorch's classes shape it."""
 
@@ -168,7 +174,7 @@ def _plain_name(name):
 def _indexed_files(path):
   """Returns the names of the files of a model that is saved in several."""
   try:
-    index = json.loads((path / _INDEX_FILE).read_bytes())
+    index = files.parse_json((path / _INDEX_FILE).read_bytes())
     return sorted({pathlib.Path(n).name for n in index['weight_map'].values()})
   except FileNotFoundError:
     pass
