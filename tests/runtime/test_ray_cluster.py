@@ -240,7 +240,9 @@ def test_workers_that_die_while_they_start(programs_ray, monkeypatch):
   monkeypatch.setattr(ray_pool, 'MAX_LOST_WORKERS', 2)
   _fails_to_start(
     '2 worker processes died, one after the other, while they started. They '
-    'may need more memory than there is: lower `--config.engine.num_workers`'
+    'may need more memory than there is: lower `--config.engine.num_workers`. '
+    'Ray says why in /tmp/ray/session_latest/logs of their hosts; hosts must '
+    'not share /tmp/ray'
   )
 
 

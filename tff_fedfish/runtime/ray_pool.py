@@ -360,7 +360,8 @@ class RayPool:
         raise FailedError(
           f'{MAX_LOST_WORKERS} worker processes died, one after the other, '
           'while they started. They may need more memory than there is: lower '
-          '`--config.engine.num_workers`.'
+          '`--config.engine.num_workers`. Ray says why in /tmp/ray/'
+          'session_latest/logs of their hosts; hosts must not share /tmp/ray.'
         ) from error
       raise _set_up_error(error) from error
     self._num_died_starting = 0
