@@ -114,7 +114,7 @@ CASES = (
     _edit('config.json', n_layer=0),
   ),
   _case(
-    "config.json': Invalid transformer: `width` must be a multiple",
+    'must state `n_embd` as a multiple of `n_head` (3), found 4',
     _edit('config.json', n_head=3),
   ),
   _case(
@@ -128,6 +128,24 @@ CASES = (
   _case(
     'The weights in ',
     lambda directory: (directory / 'model.safetensors').write_bytes(b'0'),
+  ),
+  _case(
+    'must be of a language model, with `architectures` GPT2LMHeadModel or',
+    _edit('config.json', architectures=['GPT2ForTokenClassification']),
+  ),
+  _case(
+    "tensor 'transformer.ln_f.bias' must be of float64 or ",
+    _edit_tensors(**{'transformer.ln_f.bias': np.zeros(4, np.int8)}),
+  ),
+  _case(
+    'must hold finite float32 numbers, but 1 of its 4 are NaN, infinite or ',
+    _edit_tensors(
+      **{'transformer.ln_f.bias': np.array([0, 0, np.nan, 0], np.float32)}
+    ),
+  ),
+  _case(
+    "Set `--config.model.preset` to 'from_directory', no sizes, and ",
+    model__width=6,
   ),
   _case('must hold model.safetensors or ', _without('model.safetensors')),
   _case('must name the files of the weights, but', _with_index),
@@ -149,7 +167,22 @@ CASES = (
     _edit_vocabulary({'[UNK]': 0, 'b': 1, 'a': 2}),
   ),
   _case(
-    "tokenizer_config.json' must be JSON, but cannot be read",
+    "tokenizer_config.json' must be a JSON object, but cannot be read",
     lambda directory: (directory / 'tokenizer_config.json').write_text('{'),
+  ),
+  _case(
+    "tokenizer_config.json' must name a piece as `eos_token`, found ['[SEP]']",
+    lambda directory: (directory / 'tokenizer_config.json').write_text(
+      '{"eos_token": ["[SEP]"]}'
+    ),
+  ),
+  _case(
+    'must have a piece for unknown characters, but encoding one fails',
+    _edit_vocabulary({'b': 0, '[SEP]': 1, 'a': 2}),
+  ),
+  _case(
+    "has 4. Use the model's own vocabulary, or, if this is it, call "
+    '`model.resize_token_embeddings(4)`',
+    _edit_vocabulary(_VOCABULARY | {'b': 3}),
   ),
 )

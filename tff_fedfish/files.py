@@ -204,6 +204,11 @@ def require_usable_output(
   return path
 
 
+def are_same(first: str | os.PathLike, second: str | os.PathLike) -> bool:
+  """Returns whether two paths are spellings of one; neither need exist."""
+  return os.path.realpath(first) == os.path.realpath(second)
+
+
 def user_cache_directory() -> pathlib.Path | None:
   """Returns where fedfish keeps what it can make again; need not exist.
 

@@ -88,6 +88,14 @@ def test_training_again_writes_the_same_bytes(grouped, tmp_path):
     assert first == (tmp_path / 'b' / file).read_bytes()
 
 
+def test_help_names_every_kind_of_vocabulary(capsys):
+  with pytest.raises(SystemExit):
+    _fedfish('show', '--help')
+  help_text = capsys.readouterr().out
+  for kind in ('`train` wrote', 'tokenizer.json', '.txt', '.model'):
+    assert kind in help_text
+
+
 def test_show(capsys):
   rc = _fedfish('show', corpora.demo_vocabulary(), '--text', 'Tables, [UNK]')
   assert rc == 0

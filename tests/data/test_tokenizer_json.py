@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tokenizers as huggingface
 
+from tff_fedfish import files
 from tff_fedfish.data import scored_bytes, tokenizers
 from tff_fedfish.data.sequences import Sequences
 from tff_fedfish.errors import UserError
@@ -66,9 +67,29 @@ def test_configuration_names_the_end_of_text(tmp_path):
   # Kept by a run, which has no such file.
   tokenizer.save(tmp_path / 'saved')
   assert tokenizers.load_tokenizer(tmp_path / 'saved').end_of_text_id == 257
-  path.write_text('{')
-  with pytest.raises(UserError, match=r"tokenizer_config.json' must be JSON"):
-    tokenizers.load_tokenizer(tmp_path)
+  for text in ('{', '["<stop>"]'):
+    path.write_text(text)
+    with pytest.raises(UserError, match="config.json' must be a JSON object"):
+      tokenizers.load_tokenizer(tmp_path)
+  for wrong in (['<stop>'], {'content': [1]}, {}, True, 1.5, 257):
+    path.write_text(json.dumps({'eos_token': wrong}))
+    with pytest.raises(UserError) as error:
+      tokenizers.load_tokenizer(tmp_path)
+    assert f'a piece as `eos_token`, found {wrong!r}. W' in str(error.value)
+
+
+def test_a_file_is_parsed_once(directory, monkeypatch):
+  parse, parsed = files.parse_json, []
+  monkeypatch.setattr(
+    files, 'parse_json', lambda data: parsed.append(data) or parse(data)
+  )
+  data = (directory / 'tokenizer.json').read_bytes()
+  first = tokenizers.load_tokenizer(directory)
+  assert parsed == [data]
+  first.save(directory / 'saved')
+  parsed.clear()
+  tokenizers.load_tokenizer(directory / 'saved')
+  assert parsed.count(data) == 1
 
 
 def test_unknown_piece(tmp_path):
@@ -81,6 +102,23 @@ def test_unknown_piece(tmp_path):
   loaded = tokenizers.load_tokenizer(tmp_path)
   assert (loaded.unknown_id, loaded.end_of_text_id) == (0, 2)
   assert [list(ids) for ids in loaded.encode_batch(['a é'])] == [[1, 0]]
+
+
+@pytest.mark.parametrize(
+  'model',
+  [
+    huggingface.models.WordPiece({'a': 0, '</s>': 1}, unk_token='<unk>'),
+    huggingface.models.WordLevel({'a': 0, '</s>': 1}, unk_token='<unk>'),
+    huggingface.models.BPE({'a': 0, '</s>': 1}, [], unk_token='<unk>'),
+    huggingface.models.Unigram([('a', 0.0), ('</s>', 0.0)], None),
+  ],
+)
+def test_unknown_piece_that_is_missing(tmp_path, model):
+  huggingface.Tokenizer(model).save(str(tmp_path / 'tokenizer.json'))
+  with pytest.raises(
+    UserError, match=r"tokenizer.json' must have a piece for unknown .*`unk_to"
+  ):
+    tokenizers.load_tokenizer(tmp_path)
 
 
 def test_unknown_unigram(tmp_path):
@@ -108,6 +146,24 @@ def test_scored_bytes_of_pieces(directory):
   )
   # 'ab' is not a target, 'é' has 2 bytes, the end of a text none.
   assert scored_bytes.num_scored_bytes(rows, tokenizer) == 2
+
+
+def test_scored_bytes_of_parts_of_characters(tmp_path):
+  tokenizer = _byte_level()
+  # Not bytes, but a text, in which is a sign that stands for no byte.
+  tokenizer.add_tokens(['\u20acx'])
+  tokenizer.save(str(tmp_path / 'tokenizer.json'))
+  tokenizer = tokenizers.load_tokenizer(tmp_path)
+  [ids] = tokenizer.encode_batch(['é\u20acxü'])
+  # Two bytes of é, the added text, two of ü.
+  assert len(ids) == 5
+  rows = Sequences(
+    tokens=np.array([ids[:4], [*ids[3:], 257, 257]]),
+    num_targets=np.array([3, 1], np.int32),
+  )
+  # The second byte of é, 3 + 1 of the added text, the first of ü; and its
+  # second.
+  assert scored_bytes.num_scored_bytes(rows, tokenizer) == 1 + 4 + 1 + 1
 
 
 @pytest.mark.parametrize(

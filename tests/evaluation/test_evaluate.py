@@ -416,7 +416,7 @@ class TestStages:
     done = [found[1] for line in lines if (found := _STAGE.fullmatch(line))]
     assert done == [
       'opening the corpus',
-      'reading the vocabulary',
+      'opening the checkpoint',
       'choosing clients',
       'building the model',
       'tracing, first client',

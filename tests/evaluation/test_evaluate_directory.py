@@ -1,7 +1,11 @@
 """`fedfish evaluate` of a directory that transformers reads."""
 
 import json
+import os
 import shutil
+import subprocess
+import sys
+import tempfile
 
 import pytest
 
@@ -14,15 +18,24 @@ def _evaluate(checkpoint, corpus, *options):
 
 
 def test_scores_are_those_of_the_run(
-  small_inputs, small_run, small_export, tmp_path
+  small_inputs, small_run, small_export, tmp_path, monkeypatch
 ):
   """On clients that are not told apart: those of another corpus."""
   corpus = shutil.copytree(small_inputs[0], tmp_path / 'corpus')
+  made, mkdtemp = [], tempfile.mkdtemp
+
+  def watch(*args, **kwargs):
+    made.append(mkdtemp(*args, **kwargs))
+    return made[-1]
+
+  monkeypatch.setattr(tempfile, 'mkdtemp', watch)
   common = ('--learning_rate', 0.3, '--fractions', '0,0.5', '--output')
   assert _evaluate(small_export, corpus, *common, tmp_path / 'found') == 0
+  # No copy of the model, which a signal would leave, only the results.
+  assert [path.rpartition('.')[0] for path in made] == [f'{tmp_path}/.found']
   found = json.loads((tmp_path / 'found' / 'summary.json').read_text())
   assert found['kind'] == 'transfer'
-  assert found['checkpoint'] == {'round': 0}
+  assert found['checkpoint'] == {'round': 0, 'directory': small_export.name}
   rows = (tmp_path / 'found' / 'per_client.csv').read_text().splitlines()
   assert (
     _evaluate(
@@ -61,6 +74,37 @@ def test_what_needs_a_run(small_inputs, small_export, capsys, options, words):
   assert words in capsys.readouterr().err
 
 
+_DRIVER = """
+import sys
+from tff_fedfish.cli.main import main
+code = main(sys.argv[1:])
+print(code, 'tensorflow' in sys.modules)
+"""
+
+
+@pytest.mark.parametrize(
+  ('data', 'output', 'words'),
+  [
+    ('none', 'new', "'none'"),
+    (None, '.', '`--output` must be empty or new'),
+  ],
+)
+def test_errors_before_tensorflow(
+  small_inputs, small_export, tmp_path, data, output, words
+):
+  (tmp_path / 'file').touch()
+  argv = ['--checkpoint', small_export, '--data', data or small_inputs[0]]
+  found = subprocess.run(
+    [sys.executable, '-c', _DRIVER, 'evaluate', *argv, '--output', output],
+    cwd=tmp_path,
+    env=os.environ | {'PYTHONPATH': os.pathsep.join(sys.path)},
+    capture_output=True,
+    text=True,
+  )
+  assert found.stdout == '2 False\n'
+  assert words in found.stderr
+
+
 def test_vocabulary_of_another_size(
   small_inputs, small_export, tmp_path, capsys
 ):
@@ -73,7 +117,8 @@ def test_vocabulary_of_another_size(
   output = ('--output', tmp_path / 'x')
   assert _evaluate(other, small_inputs[0], *output) == 2
   message = capsys.readouterr().err
-  assert f"but the vocabulary '{other}' has 257" in message
+  assert f"but the vocabulary '{other}' has 257. Use the model's" in message
+  assert 'call `model.resize_token_embeddings(257)` in transfor' in message
   assert not (tmp_path / 'x').exists()
 
 

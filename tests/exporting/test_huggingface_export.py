@@ -70,9 +70,15 @@ def test_weights_in_several_files(small_export, small_run, tmp_path):
   found = pretrained.read_weights(tmp_path, shape)
   for name, weight in load_trained_model(small_run).weights.items():
     np.testing.assert_array_equal(found[name], weight)
-  index.write_text('{}')
-  with pytest.raises(UserError, match='must name the files of the weights'):
-    pretrained.read_weights(tmp_path, shape)
+  for value in (
+    {},
+    {'weight_map': {}},
+    {'weight_map': {'a': '..'}},
+    {'weight_map': {'a': ''}},
+  ):
+    index.write_text(json.dumps(value))
+    with pytest.raises(UserError, match='must name the files of the weights'):
+      pretrained.read_weights(tmp_path, shape)
   index.unlink()
   with pytest.raises(UserError, match='safe_serialization=True'):
     pretrained.read_weights(tmp_path, shape)
@@ -93,6 +99,32 @@ def test_weights_of_half_the_size(small_export, tmp_path, dtype):
     halves['transformer.wte.weight'].astype(np.float32),
   )
   assert found['token_embedding'].dtype == np.float32
+
+
+@pytest.mark.parametrize(
+  ('value', 'dtype', 'found'),
+  [
+    (np.nan, np.float32, '1 of its 16 are NaN'),
+    (-np.inf, np.float16, '1 of its 16 are NaN'),
+    # Above 3.4e38, the largest float32.
+    (1e39, np.float64, '1 of its 16 are NaN'),
+    (1, np.int8, 'is of I8. Load the model in float32'),
+    (1, ml_dtypes.float8_e4m3fn, 'is of F8_E4M3. Load the model in float32'),
+  ],
+)
+def test_weights_that_are_refused(small_export, tmp_path, value, dtype, found):
+  tensors = safetensors.numpy.load_file(small_export / 'model.safetensors')
+  changed = np.zeros(16, dtype)
+  changed[3] = value
+  tensors['transformer.ln_f.bias'] = changed
+  safetensors.numpy.save_file(tensors, tmp_path / 'model.safetensors')
+  shape = pretrained.read_shape(small_export, '--x')
+  for use in (pretrained.check_weights, pretrained.read_weights):
+    with pytest.raises(UserError) as error:
+      use(tmp_path, shape)
+    message = str(error.value)
+    assert found in message
+    assert f"'{tmp_path}': tensor 'transformer.ln_f.bias'" in message
 
 
 def test_saved_model_may_stand_beside_it(small_run, tmp_path):

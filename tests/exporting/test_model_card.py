@@ -1,5 +1,6 @@
 """The model card says what the run's files say, and what they do not."""
 
+import dataclasses
 import json
 import re
 import shutil
@@ -9,7 +10,7 @@ import small_runs
 
 from tff_fedfish.data import client_splits
 from tff_fedfish.evaluation import results
-from tff_fedfish.exporting import model_card
+from tff_fedfish.exporting import export, model_card
 from tff_fedfish.exporting.trained_model import load_trained_model
 from tff_fedfish.run import metrics_files
 
@@ -302,6 +303,20 @@ class TestWords:
     assert rows['algorithm.noise_multiplier'] == [str(multiplier)]
     assert rows['algorithm.noise_pass'] == ['batches']
     assert not [name for name in rows if name.startswith('algorithm.fisher')]
+
+  def test_a_link_to_its_start_is_named_as_in_the_config(
+    self, small_run, tmp_path
+  ):
+    link = tmp_path / 'link'
+    link.symlink_to('gpt2')
+    model = load_trained_model(small_run)
+    training = dataclasses.replace(model.config.training, start_from=str(link))
+    config = dataclasses.replace(model.config, training=training)
+    model = dataclasses.replace(model, config=config)
+    card = model_card.render(model_card.gather_values(model), _BOTH)
+    assert 'from the weights of `gpt2`.' in _in_one_line(card)
+    run = export.json_config(model)['run']
+    assert run['training']['start_from'] == 'gpt2'
 
   def test_licence_is_left_to_the_publisher(self, card):
     assert 'does not record the licence of its data' in card

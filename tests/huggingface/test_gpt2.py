@@ -26,8 +26,7 @@ def _weights():
 
 
 def _to_weights(shape, tensors):
-  shapes = {name: tensor.shape for name, tensor in tensors.items()}
-  found = gpt2.find_tensors(shape, shapes, 'model')
+  found = gpt2.find_tensors(shape, tensors, 'model')
   return gpt2.to_weights(shape, found, tensors.get)
 
 
@@ -92,6 +91,12 @@ def test_a_config_that_says_little_is_of_gpt2():
   assert gpt2.to_shape(config, 'config.json') == _SHAPE
 
 
+@pytest.mark.parametrize('classes', [None, [], ['GPT2Model']])
+def test_models_of_language(classes):
+  config = gpt2.to_config(_SHAPE, 4) | {'architectures': classes}
+  assert gpt2.to_shape(config, 'config.json') == _SHAPE
+
+
 @pytest.mark.parametrize(
   ('change', 'words'),
   [
@@ -105,7 +110,13 @@ def test_a_config_that_says_little_is_of_gpt2():
     ({'tie_word_embeddings': False}, 'True, found False'),
     ({'n_layer': None}, '`n_layer` as a whole number from 1 on, found None'),
     ({'n_layer': 2.5}, 'found 2.5'),
-    ({'n_head': 3}, 'a multiple of `num_heads` (3), found 4'),
+    ({'n_head': 3}, '`n_embd` as a multiple of `n_head` (3), found 4. Copy'),
+    (
+      {'architectures': ['GPT2ForSequenceClassification']},
+      'GPT2Model or GPT2DoubleHeadsModel, found '
+      "['GPT2ForSequenceClassification']. Name",
+    ),
+    ({'architectures': 'GPT2Model'}, "found 'GPT2Model'"),
   ],
 )
 def test_configs_that_are_refused(change, words):
@@ -124,6 +135,16 @@ def test_rotary_positions_are_refused():
 
 def test_tensors_that_are_refused():
   tensors = gpt2.to_tensors(_SHAPE, _weights())
+  scalar = tensors | {'transformer.wpe.weight': np.float32(1)}
+  with pytest.raises(UserError, match=r'shape \[3, 4\], but has \[\]'):
+    _to_weights(_SHAPE, scalar)
+  # Two numbers of 4 bits in each.
+  packed = tensors | {'transformer.wte.weight': np.zeros((10, 1), np.uint8)}
+  with pytest.raises(
+    UserError,
+    match='float16 or bfloat16, but is of uint8. Load the model in float32',
+  ):
+    _to_weights(_SHAPE, packed)
   wrong = tensors | {'transformer.h.1.ln_2.bias': np.zeros(3)}
   with pytest.raises(UserError, match=r'shape \[4\], but has \[3\]'):
     _to_weights(_SHAPE, wrong)
@@ -132,3 +153,11 @@ def test_tensors_that_are_refused():
     UserError, match=r"tensor 'transformer.h.1.ln_2.bias', but"
   ):
     _to_weights(_SHAPE, tensors)
+
+
+def test_the_first_missing_layer_ends_the_search():
+  tensors = gpt2.to_tensors(_SHAPE, _weights())
+  # Their names would take 60 GB.
+  deep = dataclasses.replace(_SHAPE, num_layers=10**9)
+  with pytest.raises(UserError, match="tensor 'transformer.h.2.ln_1.weight'"):
+    gpt2.find_tensors(deep, tensors, 'model')

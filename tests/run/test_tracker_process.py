@@ -235,3 +235,30 @@ def test_metrics_that_are_gone(workdir, capfd):
         process.wake(print)
       (workdir / 'metrics.csv').unlink()
   assert capfd.readouterr().err == ''
+
+
+def test_a_directory_that_is_damaged(workdir, capfd):
+  place = workdir / 'Recording'
+  place.write_text('')
+  _log(workdir, 'Recording', 0)
+  assert capfd.readouterr().err == (
+    'fedfish: warning: `--tracker Recording`: 1 of 1 rows not sent '
+    f"({place} is a file). Move '{place}' away. The same command sends them.\n"
+  )
+  place.unlink()
+  place.mkdir()
+  state = place / 'fedfish.json'
+  for text in (
+    '{',
+    '[]',
+    '{"run_id": "x"}',
+    '{"run_id": "x", "last_round": {}}',
+  ):
+    state.write_text(text)
+    _log(workdir, 'Recording', 1, resume_after_round=0)
+    message = capfd.readouterr().err
+    assert f'2 of 2 rows not sent ({state} is damaged: ' in message
+    assert f"). Move '{place}' away. The same command" in message
+  state.unlink()
+  _log(workdir, 'Recording', 1, resume_after_round=0)
+  assert [row['round'] for row in _rows(workdir, 'Recording')] == [0, 1]

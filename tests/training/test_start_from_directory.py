@@ -46,7 +46,11 @@ def test_weights_and_sizes_are_those_of_the_directory(
   # Neither the vocabulary nor the sizes nor the weights are read again.
   shutil.rmtree(gone)
   inputs = small_inputs[0], gone
-  more = settings | {'training__num_rounds': 2}
+  # Nor is it another start, however it is spelled.
+  more = settings | {
+    'training__num_rounds': 2,
+    'training__start_from': f'{tmp_path}//gone',
+  }
   assert small_runs.train(inputs, run, **more) == 0
   assert 'Continuing after round 1' in capsys.readouterr().err
   argv = ['evaluate', '--checkpoint', str(run), '--data', str(small_inputs[0])]
@@ -79,7 +83,10 @@ def test_first_positions_are_taken(
       "but 'none/such' is none. Name one",
     ),
     ({'data__sequence_length': 9}, 'has 8 positions. Lower it'),
-    ({'model__width': 8}, 'as in the model of this run'),
+    (
+      {'model__width': 8},
+      "has [256, 16]. Set `--config.model.preset` to 'from_directory', no siz",
+    ),
     ({'model__num_heads': 1}, '`config.model.num_heads` must be 2'),
     ({'model__position_embedding': 'rotary'}, 'must have shape none'),
   ],

@@ -68,8 +68,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   show.add_argument(
     'path',
     metavar='PATH',
-    help='a directory that `train` wrote, a WordPiece vocabulary (.txt) or a '
-    'SentencePiece model (.model)',
+    help='a directory that `train` wrote or that holds a tokenizer.json of '
+    'Hugging Face, a WordPiece vocabulary (.txt) or a SentencePiece model '
+    '(.model)',
   )
   show.add_argument(
     '--text',

@@ -283,10 +283,8 @@ def _with_kept_sizes(values: ConfigValues, workdir: pathlib.Path):
   with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
     kept = files.parse_json((workdir / 'config.json').read_bytes())
     start = values.sections['training']['start_from']
-    if (
-      given['preset'] == kept['model']['preset'] == FROM_DIRECTORY
-      and kept['training']['start_from'] == start
-    ):
+    is_same = files.are_same(kept['training']['start_from'], start)
+    if is_same and given['preset'] == kept['model']['preset'] == FROM_DIRECTORY:
       sizes = {name: kept['model'][name] for name in PRESETS['tiny']}
       found = {
         name: value for name, value in given.items() if value is not None

@@ -21,11 +21,7 @@ def num_scored_bytes(rows: Sequences, tokenizer: Tokenizer) -> int:
     tokenizer: Made them.
   """
   return sum(
-    _num_bytes(tokenizer, tokens[: num_targets + 1])
-    - _num_bytes(tokenizer, tokens[:1])
+    tokenizer.num_bytes(tokens[: num_targets + 1])
+    - tokenizer.num_bytes(tokens[:1])
     for tokens, num_targets in zip(rows.tokens, rows.num_targets, strict=True)
   )
-
-
-def _num_bytes(tokenizer, tokens):
-  return len(tokenizer.decode(tokens).encode())

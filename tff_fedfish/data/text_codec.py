@@ -25,3 +25,7 @@ class TextCodec:
     token_ids = ragged.flat_values.numpy()
     splits = ragged.row_splits.numpy()
     return [token_ids[i:j] for i, j in itertools.pairwise(splits)]
+
+  def num_bytes(self, token_ids: Sequence[int]) -> int:
+    """Returns the UTF-8 bytes of the text of the ids."""
+    return len(self.decode(token_ids).encode())

@@ -4,9 +4,10 @@ A `tokenizer.json` says all of a tokenizer but which piece ends a text, which a
 `tokenizer_config.json` beside it may say.
 """
 
+import functools
 import pathlib
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,8 @@ from tff_fedfish import files
 from tff_fedfish.errors import UserError
 
 CONFIG_FILE = 'tokenizer_config.json'
+# Characters that few vocabularies have.
+_RARE_TEXT = '\N{CUNEIFORM SIGN A} \N{VAI SYLLABLE EE}'
 # Where no configuration names another one, in this order.
 _END_OF_TEXT_PIECES = (
   '<|endoftext|>',
@@ -26,13 +29,14 @@ _END_OF_TEXT_PIECES = (
 )
 
 
-def is_tokenizer_json(data: bytes) -> bool:
-  """Returns whether the bytes are the JSON of a tokenizer of that library."""
+def model_or_none(data: bytes) -> dict[str, Any] | None:
+  """Returns the `model` of a tokenizer of that library; None: it is none."""
   try:
     value = files.parse_json(data)
   except ValueError:
-    return False
-  return isinstance(value, dict) and isinstance(value.get('model'), dict)
+    return None
+  model = value.get('model') if isinstance(value, dict) else None
+  return model if isinstance(model, dict) else None
 
 
 def configured_end_of_text(directory: pathlib.Path) -> str | None:
@@ -41,21 +45,30 @@ def configured_end_of_text(directory: pathlib.Path) -> str | None:
   None if there is no such file, or it names none.
 
   Raises:
-    UserError: If the file is damaged.
+    UserError: If the file is damaged, or names something else.
   """
   path = directory / CONFIG_FILE
   try:
     value = files.parse_json(path.read_bytes())
+    if not isinstance(value, dict):
+      raise ValueError('it is no object')
   except FileNotFoundError:
     return None
   except (ValueError, OSError) as error:
     raise UserError(
-      f'{str(path)!r} must be JSON, but cannot be read ({error}). Copy the '
-      'whole directory again.'
+      f'{str(path)!r} must be a JSON object, but cannot be read ({error}). '
+      'Copy the whole directory again.'
     ) from error
-  piece = value.get('eos_token') if isinstance(value, dict) else None
+  given = piece = value.get('eos_token')
   # Older versions describe the piece by an object.
-  return piece.get('content') if isinstance(piece, dict) else piece
+  if isinstance(given, dict):
+    piece = given.get('content')
+  if type(piece) is not str and given is not None:
+    raise UserError(
+      f'{str(path)!r} must name a piece as `eos_token`, found {given!r}. Write '
+      'the piece that ends a text there, or null.'
+    )
+  return piece
 
 
 class TokenizerJsonCodec:
@@ -65,15 +78,17 @@ class TokenizerJsonCodec:
     size: Number of token ids.
   """
 
-  def __init__(self, data: bytes, source: str):
+  def __init__(self, data: bytes, model: Mapping[str, Any] | None, source: str):
     """Loads a tokenizer.
 
     Args:
       data: The bytes of the file.
+      model: Of `model_or_none`.
       source: The file's name, for errors.
 
     Raises:
-      UserError: If it is none, or its ids are not 0 to their number less 1.
+      UserError: If it is none, its ids are not 0 to their number less 1, or it
+        fails where a text has unknown characters.
     """
     import tokenizers
 
@@ -89,13 +104,14 @@ class TokenizerJsonCodec:
         f'({tokenizers.__version__}) reads.'
       ) from error
     # Of models of one kind an id, of the others a piece.
-    model = files.parse_json(data)['model']
     self._unknown_id = model.get('unk_id')
     if (unknown := model.get('unk_token')) is not None:
       self._unknown_id = self._tokenizer.token_to_id(unknown)
     # Texts are cut into sequences later.
     self._tokenizer.no_truncation()
     self._tokenizer.no_padding()
+    decoder = self._tokenizer.decoder
+    self._is_byte_level = isinstance(decoder, tokenizers.decoders.ByteLevel)
     ids = self._tokenizer.get_vocab(with_added_tokens=True).values()
     self.size = len(set(ids))
     if self.size == 0 or max(ids) != self.size - 1:
@@ -103,6 +119,14 @@ class TokenizerJsonCodec:
         f'{source!r} must have the token ids 0 to their number less 1, but has '
         f'{self.size} up to {max(ids, default=None)}. Name another vocabulary.'
       )
+    try:
+      self._tokenizer.encode(_RARE_TEXT, add_special_tokens=False)
+    except Exception as error:
+      raise UserError(
+        f'{source!r} must have a piece for unknown characters, but encoding '
+        f'one fails ({error}). Name a piece of the vocabulary as `unk_token` '
+        '(of unigrams its number as `unk_id`) there.'
+      ) from error
 
   def special_ids(self, end_of_text: str | int | None) -> dict[str, Any]:
     """Returns `end_of_text_id`, `padding_id` and `unknown_id`.
@@ -150,3 +174,22 @@ class TokenizerJsonCodec:
   def decode(self, token_ids: Sequence[int]) -> str:
     """Returns the text of the ids."""
     return self._tokenizer.decode(token_ids, skip_special_tokens=False)
+
+  def num_bytes(self, token_ids: Sequence[int]) -> int:
+    """Returns the UTF-8 bytes of the text of the ids.
+
+    Byte-level pieces count as their bytes: a part of a character by itself is
+    decoded as another one.
+    """
+    if self._is_byte_level:
+      return sum(self._lengths[i] for i in token_ids)
+    return len(self.decode(token_ids).encode())
+
+  @functools.cached_property
+  def _lengths(self) -> list[int]:
+    """Bytes of byte-level pieces, and of added ones, which are texts."""
+    from tokenizers import pre_tokenizers
+
+    signs = {*pre_tokenizers.ByteLevel.alphabet()}
+    pieces = map(self.piece, range(self.size))
+    return [len(p if signs.issuperset(p) else p.encode()) for p in pieces]

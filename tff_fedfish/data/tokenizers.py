@@ -5,7 +5,7 @@ import hashlib
 import os
 import pathlib
 import typing
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -100,15 +100,13 @@ class Tokenizer:
     Raises:
       ValueError: If an id is out of range.
     """
-    kept = []
-    for token_id in map(int, token_ids):
-      if not 0 <= token_id < self.size:
-        raise ValueError(
-          f'Token ids must lie in 0 to {self.size - 1}, found {token_id}.'
-        )
-      if token_id not in (self.end_of_text_id, self.padding_id):
-        kept.append(token_id)
+    kept = self._kept(token_ids)
     return self.codec.decode(kept) if kept else ''
+
+  def num_bytes(self, token_ids: Iterable[int]) -> int:
+    """Returns the UTF-8 bytes of the text of token ids; see `decode`."""
+    kept = self._kept(token_ids)
+    return self.codec.num_bytes(kept) if kept else 0
 
   def pieces(self, token_ids: Iterable[int]) -> list[str]:
     """Returns the vocabulary entries of token ids, special ones too."""
@@ -125,6 +123,17 @@ class Tokenizer:
       (temporary / file_name).write_bytes(self.vocabulary)
       metadata = dataclasses.asdict(self._metadata())
       files.write_json(temporary / METADATA_FILE, metadata)
+
+  def _kept(self, token_ids):
+    kept = []
+    for token_id in map(int, token_ids):
+      if not 0 <= token_id < self.size:
+        raise ValueError(
+          f'Token ids must lie in 0 to {self.size - 1}, found {token_id}.'
+        )
+      if token_id not in (self.end_of_text_id, self.padding_id):
+        kept.append(token_id)
+    return kept
 
   def _metadata(self) -> _Metadata:
     names = [field.name for field in dataclasses.fields(_Metadata)]
@@ -217,9 +226,12 @@ def _sentencepiece_tokenizer(model: bytes, source: str) -> Tokenizer:
 
 
 def _huggingface_tokenizer(
-  data: bytes, source: str, end_of_text: str | int | None
+  data: bytes,
+  model: Mapping[str, typing.Any] | None,
+  source: str,
+  end_of_text: str | int | None,
 ) -> Tokenizer:
-  codec = tokenizer_json.TokenizerJsonCodec(data, source)
+  codec = tokenizer_json.TokenizerJsonCodec(data, model, source)
   return Tokenizer(
     kind=TOKENIZER_JSON,
     size=codec.size,
@@ -232,10 +244,11 @@ def _huggingface_tokenizer(
 
 def _load_directory(path: pathlib.Path) -> Tokenizer:
   data = _read(path / METADATA_FILE)
-  if tokenizer_json.is_tokenizer_json(data):
+  if (model := tokenizer_json.model_or_none(data)) is not None:
     # Not of ours.
     return _huggingface_tokenizer(
       data,
+      model,
       str(path / METADATA_FILE),
       tokenizer_json.configured_end_of_text(path),
     )
@@ -260,7 +273,10 @@ def _load_directory(path: pathlib.Path) -> Tokenizer:
     )
   elif metadata.kind == TOKENIZER_JSON:
     tokenizer = _huggingface_tokenizer(
-      vocabulary, str(file), metadata.end_of_text_id
+      vocabulary,
+      tokenizer_json.model_or_none(vocabulary),
+      str(file),
+      metadata.end_of_text_id,
     )
   else:
     tokenizer = _sentencepiece_tokenizer(vocabulary, str(file))

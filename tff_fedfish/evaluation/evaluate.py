@@ -1,6 +1,7 @@
 """`fedfish evaluate`: a checkpoint on the clients of a corpus."""
 
 import contextlib
+import dataclasses
 import itertools
 import os
 import pathlib
@@ -54,42 +55,25 @@ def evaluate(
     UserError: If the checkpoint, the corpus, its clients or the output cannot
       be used.
   """
-  if not pretrained.is_pretrained(checkpoint):
-    return _evaluate(checkpoint, data, output, options)
-  for name, value, wanted in (
-    ('output', output, True),
-    ('barrier', options.barrier, False),
-    ('client_split', options.client_split != 'held_out', False),
-  ):
-    if bool(value) != wanted:
-      raise UserError(
-        f'`--checkpoint` {str(checkpoint)!r} is a model without a run, with '
-        f'which `--{name}` {"is required" if wanted else "has no meaning"}. '
-        f'{"Name a new directory" if wanted else "Leave it out"}.'
-      )
-  with pretrained_run.opened(checkpoint, data) as run:
-    return _evaluate(run, data, output, options)
-
-
-def _evaluate(checkpoint, data, output, options):
+  run = None
+  if pretrained.is_pretrained(checkpoint):
+    _require_no_run(checkpoint, output, options)
+    config = pretrained_run.config_of(checkpoint, data)
+  else:
+    checkpoint = checkpoints.resolve_checkpoint(checkpoint)
+    run = checkpoint.parent.parent
+    config = run_directory.read_config(run)
   stages = Stages()
-  checkpoint_path = checkpoints.resolve_checkpoint(checkpoint)
-  run = checkpoint_path.parent.parent
-  config = run_directory.read_config(run)
   with stages('opening the corpus'):
     corpus = run_inputs.open_corpus(config, data)
   output = files.require_usable_output(
     output or run / 'evaluations' / pathlib.Path(data).resolve().name,
     '--output',
   )
-  vocabulary = run / run_directory.VOCABULARY_NAME
-  tokenizer = None
-  if not config.data.holds_images:
-    with stages('reading the vocabulary'):
-      tokenizer = run_inputs.open_tokenizer(config, vocabulary)
-  found = checkpoints.load_checkpoint(checkpoint_path, None, verify=False)
+  open_checkpoint = (run_inputs if run else pretrained_run).open_checkpoint
+  with stages('opening the checkpoint'):
+    found, tokenizer = open_checkpoint(config, checkpoint)
   config = config.in_round(found.round_num)
-  run_directory.require_same_run(found, config, tokenizer, vocabulary)
   if options.barrier and config.method.solver is not None:
     raise UserError(
       '`--barrier` replays a round, which ends with a solve of '
@@ -119,7 +103,7 @@ def _evaluate(checkpoint, data, output, options):
   if found.contents.get('corpus_fingerprint') == identity.fingerprint:
     split = run_inputs.split_corpus(config, corpus)
   # Of every other corpus all clients are held out.
-  elif not _is_other_part(run, found.contents, identity):
+  elif run is None or not _is_other_part(run, found.contents, identity):
     kind = 'transfer'
   if is_own_test:
     return _evaluate_own_tests(
@@ -166,11 +150,17 @@ def _evaluate(checkpoint, data, output, options):
       'another corpus.'
     )
   with stages('building the model'):
-    loaded = checkpoints.load_checkpoint(
-      checkpoint_path,
-      '' if options.barrier else learning_setup.WEIGHTS_PREFIX,
-      verify=False,
-    )
+    if run is None:
+      weights = tuple(found.tensors.values())
+      loaded = dataclasses.replace(
+        found, tensors=learning_setup.trainable_tensors(weights)
+      )
+    else:
+      loaded = checkpoints.load_checkpoint(
+        found.path,
+        '' if options.barrier else learning_setup.WEIGHTS_PREFIX,
+        verify=False,
+      )
     measurement = _Measurement(config, loaded, options)
   stages.release()
   clients = measurement.personalization(sample, stages)
@@ -187,7 +177,11 @@ def _evaluate(checkpoint, data, output, options):
     kind=kind,
     corpus=identity.label(data),
     corpus_identity=identity.to_json_dict(),
-    checkpoint={'round': loaded.round_num},
+    checkpoint={
+      'round': loaded.round_num,
+      # No run names the model.
+      **({'directory': found.path.name} if run is None else {}),
+    },
     personalization={
       'epochs': options.personalization_epochs,
       'learning_rate': measurement.learning_rate,
@@ -211,8 +205,23 @@ def _evaluate(checkpoint, data, output, options):
   )
   results.write_evaluation(output, summary, clients, barriers)
   if all(row['loss']['mean'] is None for row in summary['fractions']):
-    _warn_of_non_finite_losses(checkpoint_path)
+    _warn_of_non_finite_losses(found.path, run)
   return output, summary
+
+
+def _require_no_run(checkpoint, output, options):
+  """Raises UserError where options need the run that a model does not have."""
+  for name, value, wanted in (
+    ('output', output, True),
+    ('barrier', options.barrier, False),
+    ('client_split', options.client_split != 'held_out', False),
+  ):
+    if bool(value) != wanted:
+      raise UserError(
+        f'`--checkpoint` {str(checkpoint)!r} is a model without a run, with '
+        f'which `--{name}` {"is required" if wanted else "has no meaning"}. '
+        f'{"Name a new directory" if wanted else "Leave it out"}.'
+      )
 
 
 def _evaluate_own_tests(
@@ -319,15 +328,15 @@ def _is_other_part(run, contents, identity):
   return trained_on.grouping == identity.grouping
 
 
-def _warn_of_non_finite_losses(path):
+def _warn_of_non_finite_losses(path, run):
   line = (
     'fedfish: warning: no client has a finite loss with the model in '
     f'{str(path)!r}.'
   )
   # A run's metrics.csv need not have been copied along.
   with contextlib.suppress(UserError):
-    good = divergence.read_history(path.parents[1], 0).last_good_checkpoint()
-    if good != path:
+    good = run and divergence.read_history(run, 0).last_good_checkpoint()
+    if good and good != path:
       line += f' The last good checkpoint of its run is {str(good)!r}.'
   print(line, file=sys.stderr)
 

@@ -108,7 +108,7 @@ def render(values: Mapping[str, Any], formats: Sequence[str]) -> str:
   environment.filters |= {'cell': _cell, 'prose': _prose}
   environment.filters['commas'] = '{:,}'.format
   # Without the path on this machine.
-  environment.filters['last_name'] = lambda path: pathlib.Path(path).name
+  environment.filters['last_name'] = _last_name
   template = environment.get_template('model_card.md.j2')
   return template.render(values, formats=formats)
 
@@ -205,13 +205,18 @@ def _partition_settings(config: TrainConfig) -> dict[str, Any]:
     settings |= partition.build(partition_seed=seed).parameters()
     if partition.clusters is not None:
       # Without the path of a file on this machine.
-      settings['clusters'] = pathlib.Path(partition.clusters).name
+      settings['clusters'] = _last_name(partition.clusters)
     if config.client_splits.held_out_fraction is None:
       settings['held_out'] = partition.held_out
   return {
     **{f'partition.{name}': value for name, value in settings.items()},
     'seeds.partition_seed': seed,
   }
+
+
+def _last_name(path: str) -> str:
+  """Returns the name of what a path leads to, as config.json has it."""
+  return pathlib.Path(path).resolve().name
 
 
 def _prose(text: str, mark: str = '') -> str:

@@ -14,6 +14,9 @@ from models.transformer_config import TransformerConfig, weight_shapes
 from tff_fedfish.errors import UserError
 
 MODEL_TYPE = 'gpt2'
+# Classes whose weights are, or begin with, those of a language model.
+_ARCHITECTURES = ('GPT2LMHeadModel', 'GPT2Model', 'GPT2DoubleHeadsModel')
+_DTYPES = ('float64', 'float32', 'float16', 'bfloat16')
 _PREFIX = 'transformer.'
 # Outside of the blocks.
 _NAMES = {
@@ -67,7 +70,7 @@ def to_config(shape: TransformerConfig, end_of_text_id: int) -> dict[str, Any]:
       'safetensors.'
     )
   return {
-    'architectures': ['GPT2LMHeadModel'],
+    'architectures': [_ARCHITECTURES[0]],
     'model_type': MODEL_TYPE,
     **{theirs: getattr(shape, ours) for ours, theirs in _SIZES.items()},
     'n_inner': 4 * shape.width,
@@ -103,6 +106,13 @@ def to_shape(config: Mapping[str, Any], source: str) -> TransformerConfig:
         f"{source!r} must be of GPT-2's arrangement, with `{name}` {value!r}, "
         f'found {found[name]!r}. Name a directory of such a model.'
       )
+  classes = config.get('architectures')
+  if classes and classes not in [[name] for name in _ARCHITECTURES]:
+    raise UserError(
+      f'{source!r} must be of a language model, with `architectures` '
+      f'{" or ".join(_ARCHITECTURES)}, found {classes!r}. Name a directory of '
+      'such a model.'
+    )
   sizes = {ours: config.get(theirs) for ours, theirs in _SIZES.items()}
   for ours, theirs in _SIZES.items():
     if type(sizes[ours]) is not int or sizes[ours] < 1:
@@ -110,10 +120,13 @@ def to_shape(config: Mapping[str, Any], source: str) -> TransformerConfig:
         f'{source!r} must state `{theirs}` as a whole number from 1 on, found '
         f'{sizes[ours]!r}. Copy the whole directory again.'
       )
-  try:
-    return TransformerConfig(**sizes)
-  except ValueError as error:
-    raise UserError(f'{source!r}: {error}') from error
+  if sizes['width'] % sizes['num_heads']:
+    raise UserError(
+      f'{source!r} must state `n_embd` as a multiple of `n_head` '
+      f'({sizes["num_heads"]}), found {sizes["width"]}. Copy the whole '
+      'directory again.'
+    )
+  return TransformerConfig(**sizes)
 
 
 def to_tensors(
@@ -134,15 +147,16 @@ def to_tensors(
 
 def find_tensors(
   shape: TransformerConfig,
-  shapes: Mapping[str, Sequence[int]],
+  tensors: Mapping[str, Any],
   source: str,
 ) -> dict[str, list[str]]:
   """Returns the names of the tensors that each weight is made of.
 
   Args:
     shape: The model's shape.
-    shapes: Name -> shape of all tensors there are. The names are without the
-      model's prefix in the files of GPT-2's authors.
+    tensors: All tensors there are, by name, each with `shape` and `dtype` or
+      its name. The names are without the model's prefix in the files of GPT-2's
+      authors.
     source: Where they come from, for errors.
 
   Returns:
@@ -150,31 +164,41 @@ def find_tensors(
     `weight_shapes`.
 
   Raises:
-    UserError: If a tensor is missing or of another shape. More positions than
-      the model has are no error.
+    UserError: If a tensor is missing, or of another shape or type. More
+      positions than the model has are no error.
   """
-  prefix = _PREFIX if _PREFIX + _NAMES['token_embedding'] in shapes else ''
+  prefix = _PREFIX if _PREFIX + _NAMES['token_embedding'] in tensors else ''
   found = {}
   for ours, wanted in weight_shapes(shape).items():
     names = [prefix + _NAMES.get(ours, '')]
     if ours in _BLOCK_NAMES:
       layers, *wanted = wanted
-      names = [f'{prefix}h.{i}.{_BLOCK_NAMES[ours]}' for i in range(layers)]
+      form = f'{prefix}h.{{}}.{_BLOCK_NAMES[ours]}'
+      # One by one, up to the first that is missing.
+      names = map(form.format, range(layers))
+    found[ours] = []
     for name in names:
-      if name not in shapes:
+      if name not in tensors:
         raise UserError(
           f'{source!r} must hold the tensor {name!r}, but does not. Copy the '
           'whole directory again.'
         )
-      has = list(shapes[name])
-      if ours == 'position_embedding':
+      dtype, has = str(tensors[name].dtype), list(tensors[name].shape)
+      # First: packed numbers have another shape, too.
+      if dtype not in _DTYPES:
+        raise UserError(
+          f'{source!r}: tensor {name!r} must be of {" or ".join(_DTYPES)}, but '
+          f'is of {dtype}. Load the model in float32, without quantization, '
+          'and save it again.'
+        )
+      if ours == 'position_embedding' and has:
         has[0] = min(has[0], shape.sequence_length)
       if has != list(wanted):
         raise UserError(
           f'{source!r}: tensor {name!r} must have shape {list(wanted)}, but '
           f'has {has}. Copy the whole directory again.'
         )
-    found[ours] = names
+      found[ours].append(name)
   return found
 
 

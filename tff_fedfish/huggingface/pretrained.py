@@ -19,6 +19,13 @@ from tff_fedfish.huggingface import gpt2
 CONFIG_FILE = 'config.json'
 WEIGHTS_FILE = 'model.safetensors'
 _INDEX_FILE = 'model.safetensors.index.json'
+# From the codes of safetensors to NumPy's names.
+_DTYPES = {
+  'F64': 'float64',
+  'F32': 'float32',
+  'F16': 'float16',
+  'BF16': 'bfloat16',
+}
 
 
 def is_pretrained(path: str | os.PathLike) -> bool:
@@ -84,9 +91,11 @@ def vocabularies(path: str | os.PathLike, option: str) -> list[pathlib.Path]:
 
 
 def check_weights(path: str | os.PathLike, shape: TransformerConfig) -> None:
-  """Raises UserError where `read_weights` would; reads no tensors."""
+  """Raises UserError where `read_weights` would; keeps no tensor."""
   with _tensors(pathlib.Path(path)) as tensors:
-    _find(tensors, shape, path)
+    for names in gpt2.find_tensors(shape, tensors, str(path)).values():
+      for name in names:
+        tensors[name].read()
 
 
 def read_weights(
@@ -102,12 +111,12 @@ def read_weights(
     The weights by the names, and in the order, of `weight_shapes`.
 
   Raises:
-    UserError: If they are missing, damaged, or of another shape.
+    UserError: If they are missing, damaged, of another shape or type, or not
+      finite as float32.
   """
   with _tensors(pathlib.Path(path)) as tensors:
-    return gpt2.to_weights(
-      shape, _find(tensors, shape, path), lambda name: tensors[name].read()
-    )
+    names = gpt2.find_tensors(shape, tensors, str(path))
+    return gpt2.to_weights(shape, names, lambda name: tensors[name].read())
 
 
 def _config_or_none(file: pathlib.Path) -> dict[str, Any] | None:
@@ -121,20 +130,26 @@ def _config_or_none(file: pathlib.Path) -> dict[str, Any] | None:
 class _Tensor:
   """A tensor in a file, as PyTorch's classes shape it."""
 
-  def __init__(self, file, key):
-    self._file, self._key = file, key
+  def __init__(self, file, key, path):
+    self._file, self._key, self._path = file, key, path
     # TensorFlow's classes keep biases as rows of a matrix.
     self._is_row = key.endswith('/bias:0')
-    self.shape = file.get_slice(key).get_shape()[int(self._is_row) :]
+    tensor = file.get_slice(key)
+    self.shape = tensor.get_shape()[int(self._is_row) :]
+    self.dtype = _DTYPES.get(tensor.get_dtype(), tensor.get_dtype())
 
   def read(self):
     tensor = self._file.get_tensor(self._key)
+    # What is too large becomes infinite.
+    with np.errstate(over='ignore'):
+      tensor = tensor.astype(np.float32, copy=False)
+    if num_wrong := tensor.size - np.count_nonzero(np.isfinite(tensor)):
+      raise UserError(
+        f'{str(self._path)!r}: tensor {self._key!r} of {self.dtype} must hold '
+        f'finite float32 numbers, but {num_wrong} of its {tensor.size} are '
+        'NaN, infinite or too large. Name a model with finite weights.'
+      )
     return tensor[0] if self._is_row else tensor
-
-
-def _find(tensors, shape, path):
-  shapes = {name: tensor.shape for name, tensor in tensors.items()}
-  return gpt2.find_tensors(shape, shapes, str(path))
 
 
 @contextlib.contextmanager
@@ -151,7 +166,7 @@ def _tensors(path):
           safetensors.safe_open(path / name, framework='np')
         )
         keys = file.keys()
-        tensors |= {_plain_name(key): _Tensor(file, key) for key in keys}
+        tensors |= {_plain_name(key): _Tensor(file, key, path) for key in keys}
       yield tensors
   except (OSError, safetensors.SafetensorError) as error:
     raise UserError(
@@ -175,7 +190,10 @@ def _indexed_files(path):
   """Returns the names of the files of a model that is saved in several."""
   try:
     index = files.parse_json((path / _INDEX_FILE).read_bytes())
-    return sorted({pathlib.Path(n).name for n in index['weight_map'].values()})
+    names = {pathlib.Path(n).name for n in index['weight_map'].values()}
+    if not names or names & {'', '..'}:
+      raise ValueError('it names no file')
+    return sorted(names)
   except FileNotFoundError:
     pass
   except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:

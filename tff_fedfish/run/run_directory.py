@@ -93,6 +93,10 @@ def continued_config(
     config = _with_kept(config, 'evaluation', 'split_unit', kept)
   if config.model.compute_dtype == 'auto':
     config = _with_kept(config, 'model', 'compute_dtype', kept)
+  starts = kept.training.start_from, config.training.start_from
+  if None not in starts and files.are_same(*starts):
+    # Both configs spell it alike.
+    config = _with_kept(config, 'training', 'start_from', kept)
   return config
 
 

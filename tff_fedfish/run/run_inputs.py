@@ -11,6 +11,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from models.transformer_config import FROM_DIRECTORY
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.data import client_splits, merged_clients, token_cache
 from tff_fedfish.data.client_sequences import ClientSequences
@@ -168,11 +169,19 @@ def open_tokenizer(
   tokenizer = load_tokenizer(vocabulary)
   expected = config.model.vocabulary_size
   if tokenizer.size != expected:
+    remedy = (
+      'Use the vocabulary that the model was made for, or set '
+      f'`--config.model.vocabulary_size={tokenizer.size}` for a new run.'
+    )
+    if config.model.preset == FROM_DIRECTORY:
+      remedy = (
+        "Use the model's own vocabulary, or, if this is it, call "
+        f'`model.resize_token_embeddings({tokenizer.size})` in transformers '
+        'and save the model again.'
+      )
     raise UserError(
       f'The model has {expected} token ids (`config.model.vocabulary_size`), '
-      f'but the vocabulary {str(vocabulary)!r} has {tokenizer.size}. Use the '
-      'vocabulary that the model was made for, or set '
-      f'`--config.model.vocabulary_size={tokenizer.size}` for a new run.'
+      f'but the vocabulary {str(vocabulary)!r} has {tokenizer.size}. {remedy}'
     )
   return tokenizer
 

@@ -79,13 +79,20 @@ def check(config: TrainConfig, tokenizer: Tokenizer | None) -> StartModel:
     for name in dict.fromkeys((*wanted, *shapes))
     if shapes.get(name) != wanted.get(name)
   ]
+  remedy = (
+    'Name a checkpoint of the same model; only the shape of a head may differ.'
+  )
+  if shape is not None:
+    remedy = (
+      "Set `--config.model.preset` to 'from_directory', no sizes, and "
+      "`--config.model.position_embedding` to 'learned'."
+    )
   for name in different:
     if name not in _HEAD or name not in shapes or name not in wanted:
       raise UserError(
         f'`{_OPTION}`: tensor {name!r} must have shape '
         f'{_show(wanted.get(name))} as in the model of this run, but in '
-        f'{str(path)!r} it has {_show(shapes.get(name))}. Name a checkpoint of '
-        'the same model; only the shape of a head may differ.'
+        f'{str(path)!r} it has {_show(shapes.get(name))}. {remedy}'
       )
   if config.model.num_heads != num_heads:
     # Kernels have the same shapes with any number.

@@ -47,7 +47,7 @@ class TrackerProcess:
   def __init__(self, name: str, workdir: pathlib.Path):
     self._option, self._workdir = f'`--tracker {name}`', workdir
     self._target = trackers.TRACKERS[name]
-    self._remedy = trackers.find(name).remedy
+    self._remedy = self._usual_remedy = trackers.find(name).remedy
     self._directory = workdir / name
     self._last_sent, self._rest = -1, b''
     self._problem, self._is_told = '', False
@@ -136,7 +136,9 @@ class TrackerProcess:
       if kind == 'sent':
         self._last_sent, self._problem = int(text), ''
       else:
-        self._problem = text
+        self._problem, self._remedy = text, self._usual_remedy
+        if kind == 'damaged':
+          self._remedy = f'Move {str(self._directory)!r} away.'
     return bool(data)
 
 
@@ -144,7 +146,7 @@ def follow(target: str, workdir: str, directory: str) -> None:
   """Sends the rows of a run until standard input ends; ends the process.
 
   It tries whenever something arrives there, and reports on standard output:
-  'sent ROUND', or 'failed WHY'.
+  'sent ROUND', 'failed WHY', or 'damaged WHY' of the tracker's directory.
 
   Args:
     target: The tracker's 'module:class'.
@@ -170,12 +172,18 @@ def follow(target: str, workdir: str, directory: str) -> None:
   while True:
     try:
       copy.send(is_last)
+    except _DamagedError as error:
+      report(f'damaged {error}')
     except Exception as error:
       report(f'failed {type(error).__name__}: {error}')
     if is_last:
       # Not by `sys.exit`: what a library left could keep it.
       os._exit(0)
     is_last = not os.read(wakes, 2**16)
+
+
+class _DamagedError(Exception):
+  """The tracker's directory cannot be continued."""
 
 
 class _Copy:
@@ -205,24 +213,34 @@ class _Copy:
     signal.alarm(2 * PATIENCE_SECONDS if is_last else 0)
 
   def _start(self):
-    self._directory.mkdir(exist_ok=True)
+    try:
+      self._directory.mkdir(exist_ok=True)
+    except FileExistsError as error:
+      raise _DamagedError(f'{self._directory} is a file') from error
     with contextlib.ExitStack() as stack:
       descriptor = os.open(self._directory, os.O_RDONLY)
       stack.callback(os.close, descriptor)
       # The run's last process may still be sending.
       fcntl.flock(descriptor, fcntl.LOCK_EX)
-      kept = {'run_id': None, 'last_round': -1}
-      path = self._directory / _STATE_NAME
-      if path.exists():
-        kept = files.parse_json(path.read_bytes())
+      run_id, last_round = self._kept()
       self._settings = _settings(self._workdir)
       self._reader = RowReader(self._workdir / 'metrics.csv')
-      tracker = self._class(self._directory, kept['run_id'], self._settings)
-      is_new = tracker.run_id != kept['run_id']
-      self._last_round = -1 if is_new else kept['last_round']
+      tracker = self._class(self._directory, run_id, self._settings)
+      self._last_round = -1 if tracker.run_id != run_id else last_round
       self._tracker = tracker
       stack.pop_all()
     self._keep()
+
+  def _kept(self):
+    """Returns the run's id and the last round that an earlier process kept."""
+    path = self._directory / _STATE_NAME
+    if not path.exists():
+      return None, -1
+    try:
+      kept = files.parse_json(path.read_bytes())
+      return str(kept['run_id']), int(kept['last_round'])
+    except (ValueError, KeyError, TypeError) as error:
+      raise _DamagedError(f'{path} is damaged: {error}') from error
 
   def _send(self, row):
     num_tokens = self._num_tokens + (row.get('train/num_tokens') or 0)
