@@ -11,7 +11,7 @@ import contextlib
 
 from apache_beam.runners.dask import dask_runner
 
-from tff_fedfish.errors import FailedError
+from tff_fedfish.errors import FailedError, UserError
 
 
 class DaskRunner(dask_runner.DaskRunner):
@@ -22,7 +22,14 @@ class DaskRunner(dask_runner.DaskRunner):
     given = options.view_as(dask_runner.DaskOptions)
     if given.npartitions is None and given.partition_size is None:
       given.partition_size = 1
-    result = super().run_pipeline(pipeline, options)
+    try:
+      result = super().run_pipeline(pipeline, options)
+    except OSError as error:
+      raise UserError(
+        '`--dask_client_address` must be where a Dask scheduler answers, but '
+        f'{given.address!r} does not ({error}). Start it there with `python '
+        '-m distributed.cli.dask_scheduler`, or name another.'
+      ) from error
     result.wait_until_finish()
     if any(future.status != 'finished' for future in result.futures):
       # Or it would try to, for a minute, when the process ends.

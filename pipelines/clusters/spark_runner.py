@@ -7,12 +7,22 @@ The package's own runner reads up to a hundred elements one after the other;
 this one reads each in a task of its own, so that workers share them.
 """
 
+import os
+import socket
+import sys
+import urllib.parse
+
 import beam_pyspark_runner.overrides
 from apache_beam.options.pipeline_options import PipelineOptions
 from beam_pyspark_runner import pyspark_runner, transform_evaluators
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from tff_fedfish.errors import UserError
+
 _MAX_TASKS = 10_000
+_PATIENCE_SECONDS = 10.0
 # A host with a full disk fails fast, and would be given every retry. So a task
 # that has failed there twice, of the four times that it may fail, goes to
 # another; but no host is left out for all tasks, as Spark then loses minutes
@@ -52,11 +62,51 @@ class SparkRunner(pyspark_runner.PySparkRunner):
     given = options.view_as(SparkRunnerOptions)
     builder = SparkSession.builder.master(given.spark_master)
     for pair in [*_DEFAULTS, *(given.spark_conf or [])]:
-      builder = builder.config(*pair.split('=', 1))
+      key, sign, value = pair.partition('=')
+      if not (key and sign):
+        raise UserError(
+          '`--spark_conf` must be KEY=VALUE, such as spark.executor.memory=4g, '
+          f'found {pair!r}.'
+        )
+      builder = builder.config(key, value)
     evaluators = transform_evaluators.evaluator_mapping
     evaluators[beam_pyspark_runner.overrides._Create] = _create
-    with builder.getOrCreate():
+    _require_answer(given.spark_master)
+    # Or executors run the first python3 of PATH.
+    os.environ.setdefault('PYSPARK_PYTHON', sys.executable)
+    try:
+      session = builder.getOrCreate()
+    except (Py4JError, PySparkException) as error:
+      raise UserError(
+        f'Spark makes no session with `--spark_master` {given.spark_master!r} '
+        f'and `--spark_conf` {given.spark_conf or []}, and says why above. '
+        'Correct them.'
+      ) from error
+    with session:
       return super().run_pipeline(pipeline, options)
+
+
+def _require_answer(master):
+  """Raises where no host of a cluster answers: Spark tries for a minute."""
+  addresses = [
+    urllib.parse.urlsplit(f'//{address}')
+    for address in master.removeprefix('spark://').split(',')
+    if master.startswith('spark://')
+  ]
+  errors = []
+  for address in addresses:
+    try:
+      where = address.hostname, address.port or 7077
+      socket.create_connection(where, _PATIENCE_SECONDS).close()
+      return
+    except (OSError, ValueError) as error:
+      errors.append(error)
+  if errors:
+    raise UserError(
+      f'`--spark_master` must be where a Spark master answers, but {master!r} '
+      f'does not ({errors[0]}). Start it there with `python -m '
+      'pipelines.clusters.spark_host master`, or name another.'
+    ) from errors[0]
 
 
 def _create(transform, _, context, side_inputs=None):

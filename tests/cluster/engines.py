@@ -15,8 +15,6 @@ from cluster.hosts import Host, Process
 _VENV = grouping.ROOT / '.venv-cluster'
 ENVIRONMENT = {
   'PYTHONPATH': f'{grouping.ENVIRONMENT["PYTHONPATH"]}:{_VENV}',
-  # Or Spark's executors take the first python3 of PATH.
-  'PYSPARK_PYTHON': sys.executable,
   # Beam's worker pools, too.
   'PATH': f'{pathlib.Path(sys.executable).parent}:{os.environ["PATH"]}',
 }

@@ -126,6 +126,48 @@ def test_pool_that_was_not_started(raw, tmp_path):
     assert grouping.names(tmp_path) == []
 
 
+@pytest.mark.parametrize(
+  'name, flag, line',
+  [
+    (
+      'spark',
+      '--spark_master=spark://host1:7077',
+      "`--spark_master` must be where a Spark master answers, but 'spark://"
+      "host1:7077' does not ([Errno 111] Connection refused). Start it there "
+      'with `python -m pipelines.clusters.spark_host master`, or name another.',
+    ),
+    (
+      'spark',
+      '--spark_conf=spark.executor.memory',
+      '`--spark_conf` must be KEY=VALUE, such as spark.executor.memory=4g, '
+      "found 'spark.executor.memory'.",
+    ),
+    (
+      'spark',
+      '--spark_conf=spark.executor.memory=much',
+      "Spark makes no session with `--spark_master` 'spark://host0:7077' and "
+      "`--spark_conf` ['spark.executor.memory=much'], and says why above. "
+      'Correct them.',
+    ),
+    (
+      'dask',
+      '--dask_client_address=host1:8786',
+      '`--dask_client_address` must be where a Dask scheduler answers, but '
+      "'host1:8786' does not (Timed out trying to connect to tcp://host1:8786 "
+      'after 30 s). Start it there with `python -m '
+      'distributed.cli.dask_scheduler`, or name another.',
+    ),
+  ],
+)
+def test_flags_that_fit_no_cluster(raw, tmp_path, name, flag, line):
+  with Cluster(2) as hosts:
+    engine = Engine(name, hosts)
+    job = engine.group('small', raw('small'), tmp_path / 'out', flag)
+    assert job.wait(120) == 2, job.text()
+    assert grouping.error_line(job) == f'fedfish: error: {line}'
+    assert grouping.names(tmp_path) == []
+
+
 def test_cut_and_healed_link(engine, expected, start, tmp_path):
   driver, worker, _ = engine.hosts
   worker.cut()
