@@ -17,11 +17,11 @@ from pipelines.pieces import Row
 from pipelines.read_raw_files import count_words
 from pipelines.write_groups import shard_name
 from tff_fedfish.data import records
+from tff_fedfish.data.corpus_files import verify_files
 from tff_fedfish.data.manifest import (
   GROUP_DROPS,
   MANIFEST_NAME,
   Manifest,
-  find_fault,
   read_manifest,
 )
 from tff_fedfish.errors import UserError
@@ -33,7 +33,7 @@ def read_manifests(job: GroupJob) -> list[Manifest]:
   """Returns the manifest of every part of `job.add_to`; none if that is None.
 
   Raises:
-    UserError: If it is no whole corpus, was grouped with other options, or has
+    UserError: If it is no corpus, was grouped with other options, or has
       dropped what grouping all raw files together might keep.
   """
   if job.add_to is None:
@@ -48,15 +48,22 @@ def read_manifests(job: GroupJob) -> list[Manifest]:
       )
   manifests = [read_manifest(_join(job.add_to, part)) for part in parts]
   for part, manifest in zip(parts, manifests, strict=True):
-    directory = _join(job.add_to, part)
-    if fault := find_fault(manifest) or _find_size(directory, manifest):
-      raise UserError(
-        f'`--add_to`: {directory!r} {fault}. Copy it again; `fedfish verify` '
-        'says more.'
-      )
     _require_options(job, part, manifest)
     _require_repeatable(job, manifest)
   return manifests
+
+
+def verify_parts(job: GroupJob) -> None:
+  """Checks that every part of `job.add_to` is as it was written.
+
+  Raises:
+    UserError: If a file or a count is wrong; names the option and the file.
+  """
+  for part in job.part_names():
+    try:
+      verify_files(_join(job.add_to, part))
+    except UserError as error:
+      raise UserError(f'`--add_to`: {error}') from error
 
 
 def optional_features(job: GroupJob, manifest: Manifest) -> tuple[str, ...]:
@@ -138,16 +145,6 @@ def _read_rows(path: str, names: tuple[str, ...] | None) -> Iterator[Row]:
 
 def _join(directory: str, part: str | None) -> str:
   return os.path.join(directory, part) if part else directory
-
-
-def _find_size(directory: str, manifest: Manifest) -> str | None:
-  """Returns what is wrong with the size of a shard, if anything is."""
-  for shard in manifest.shards:
-    path = os.path.join(directory, shard.name)
-    found = os.path.getsize(path) if os.path.isfile(path) else 'no'
-    if found != shard.num_bytes:
-      return f'must have {shard.num_bytes} bytes in {shard.name}, has {found}'
-  return None
 
 
 def _require_options(

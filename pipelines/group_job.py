@@ -112,6 +112,8 @@ def run_group_job(
     tasks += [((shard.name, shard.name),) for shard in shards]
     task_bytes += [shard.num_bytes for shard in shards]
   try:
+    if manifests:
+      add_to.verify_parts(job)
     # The dropped records get their name after the output has its own.
     with contextlib.ExitStack() as stack, stage(str(output)) as staging:
       staging.make_directories(worker_reports.DIRECTORIES)

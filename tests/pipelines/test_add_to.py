@@ -1,10 +1,12 @@
 """Adding to a corpus gives what grouping all raw files together gives."""
 
 import dataclasses
+import hashlib
 import json
 import shutil
 
 import pytest
+from damaged_corpora import edit_manifest
 from grouping_jobs import (
   contents,
   group_lines,
@@ -16,6 +18,7 @@ from grouping_jobs import (
 from pipelines.group_job import name_files, run_group_job
 from pipelines.source import Fields
 from pipelines.splits import SplitRule
+from tff_fedfish.data import records
 from tff_fedfish.data.manifest import read_manifest
 from tff_fedfish.data.verify import verify_corpus
 from tff_fedfish.errors import UserError
@@ -287,28 +290,110 @@ def test_what_could_not_be_equal(tmp_path, first, second, options, message):
   assert not (tmp_path / 'new').exists()
 
 
-def test_damaged_corpus(tmp_path):
-  old = group_lines(tmp_path / 'first', _FIRST)
+def _cut(corpus, path):
+  path.write_bytes(path.read_bytes()[:-1])
+
+
+def _rewrite(corpus, path):
+  """Replaces a text in a record whose checksums are right."""
+  payloads = [payload for _, payload in records.iterate_records(path)]
+  assert b'text 0' in payloads[0]
+  with open(path, 'wb') as file:
+    for payload in payloads:
+      records.write_record(file, payload.replace(b'text 0', b'text X'))
+
+
+def _append_to_index(corpus, path):
+  with open(corpus / 'index.parquet', 'ab') as file:
+    file.write(b'x')
+
+
+def _count(name, value):
+  def change(corpus, path):
+    edit_manifest(
+      corpus, lambda manifest: manifest['counts'].update({name: value})
+    )
+
+  return change
+
+
+def _count_in_shard(corpus, path):
+  edit_manifest(
+    corpus, lambda manifest: manifest['shards'][0].update(num_records=7)
+  )
+
+
+@pytest.mark.parametrize(
+  ('damage', 'message'),
+  [
+    (
+      _cut,
+      "'{old}' must hold the shard {name} of {size} bytes, but it has {less} "
+      'bytes',
+    ),
+    (
+      _rewrite,
+      "'{old}/{name}' must have the sha256 {sha256} that manifest.json says, "
+      'but has {found}',
+    ),
+    (_append_to_index, "'{old}/index.parquet' must have the sha256 "),
+    (
+      lambda corpus, path: (corpus / 'index.parquet').unlink(),
+      "'{old}' must hold index.parquet, but it is missing",
+    ),
+    # 5 records of 2 hosts, and 1 line that is no JSON.
+    (
+      _count('records_in', 7),
+      "'{old}/manifest.json' must say records_in 6, which is what the corpus "
+      'holds and dropped, but says 7',
+    ),
+    (
+      _count('records_out', 6),
+      "'{old}/manifest.json' must say records_out 5, which is what the corpus "
+      'holds, but says 6',
+    ),
+    (
+      _count('num_groups', 1),
+      "'{old}/manifest.json' must say num_groups 2, which is what the corpus "
+      'holds, but says 1',
+    ),
+    (
+      _count('drops', {}),
+      "'{old}/manifest.json' must say records_in 5, which is what the corpus "
+      'holds and dropped, but says 6',
+    ),
+    (
+      _count_in_shard,
+      'must have the num_records 7 that manifest.json says, but has ',
+    ),
+  ],
+)
+def test_damaged_corpus(tmp_path, damage, message):
+  first = [{'text': f'text {i}', 'url': f'http://h{i % 2}/'} for i in range(5)]
+  old = group_lines(tmp_path / 'first', [*first, b'{'])
   raw = write_lines(tmp_path / 'second.json', _SECOND)
-  job = make_job([raw], add_to=str(old))
-  path = max(old.glob('*.tfrecord'), key=lambda path: path.stat().st_size)
+  (path,) = (p for p in old.glob('*.tfrecord') if b'text 0' in p.read_bytes())
   data = path.read_bytes()
-  path.write_bytes(data[:-1])
-  with pytest.raises(
-    UserError,
-    match=rf"^`--add_to`: '{old}' must have {len(data)} bytes in {path.name}, "
-    rf'has {len(data) - 1}\. Copy it again; `fedfish verify` says more\.$',
-  ):
-    run_group_job(job, tmp_path / 'new')
-  path.write_bytes(data[:-1] + b'x')
-  with pytest.raises(UserError, match=f'{path.name}.* fails the checksum'):
-    run_group_job(job, tmp_path / 'new')
-  value = json.loads((old / 'manifest.json').read_text())
-  value['counts']['drops'] = {}
-  (old / 'manifest.json').write_text(json.dumps(value))
-  with pytest.raises(UserError, match='must have an example of each drop'):
-    run_group_job(job, tmp_path / 'new')
-  assert not (tmp_path / 'new').exists()
+  damage(old, path)
+  with pytest.raises(UserError) as raised:
+    run_group_job(make_job([raw], add_to=str(old)), tmp_path / 'new')
+  found = str(raised.value)
+  assert found.startswith(f"`--add_to`: '{old}")
+  assert (
+    message.format(
+      old=old,
+      name=path.name,
+      size=len(data),
+      less=len(data) - 1,
+      sha256=hashlib.sha256(data).hexdigest(),
+      found=hashlib.sha256(path.read_bytes()).hexdigest(),
+    )
+    in found
+  )
+  assert found.endswith(
+    '. Copy the directory again, or run `fedfish group` again.'
+  )
+  assert sorted(p.name for p in tmp_path.iterdir()) == ['first', 'second.json']
 
 
 def test_corpus_of_an_earlier_version(tmp_path):
