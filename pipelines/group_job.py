@@ -34,7 +34,7 @@ from apache_beam.options.pipeline_options import (
 from pipelines import add_to, finish_corpus, worker_reports
 from pipelines.beam_internals import lock_buffers
 from pipelines.blocks import mask_of, names_of, sort_blocks
-from pipelines.dropped_records import DroppedRecords, copy_all, name_file
+from pipelines.dropped_records import DroppedRecords, name_file, publish
 from pipelines.input_files import file_sizes
 from pipelines.job import GroupJob
 from pipelines.job_errors import raise_understood
@@ -54,7 +54,6 @@ from tff_fedfish.data import records
 from tff_fedfish.data.corpus_index import shard_of
 from tff_fedfish.data.manifest import Manifest
 from tff_fedfish.errors import UserError
-from tff_fedfish.files import write_directory_atomically
 
 # By name: what Beam calls DirectRunner first tries to download a Go program.
 DEFAULT_RUNNER = 'apache_beam.runners.portability.fn_api_runner.FnApiRunner'
@@ -114,8 +113,7 @@ def run_group_job(
   try:
     if manifests:
       add_to.verify_parts(job)
-    # The dropped records get their name after the output has its own.
-    with contextlib.ExitStack() as stack, stage(str(output)) as staging:
+    with stage(str(output)) as staging:
       staging.make_directories(worker_reports.DIRECTORIES)
       if watch is not None:
         watch(staging.path, len(tasks))
@@ -134,12 +132,12 @@ def run_group_job(
       )
       with beam.Pipeline(options=options) as pipeline:
         _build(pipeline, work, tasks)
+      made = finish_corpus.finish(job, len(tasks), staging, manifests)
       if job.write_dropped:
-        dropped = stack.enter_context(
-          write_directory_atomically(job.write_dropped)
+        staging.companions.enter_context(
+          publish(staging.path, num_raw_tasks, job.write_dropped)
         )
-        copy_all(staging.path, num_raw_tasks, dropped)
-      return finish_corpus.finish(job, len(tasks), staging, manifests)
+      return made
   except Exception as error:
     raise_understood(error, str(output), options)
     raise

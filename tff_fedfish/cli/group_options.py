@@ -101,7 +101,7 @@ def _check_ranges(arguments: argparse.Namespace) -> None:
 
 def _dropped_options(arguments: argparse.Namespace) -> dict[str, Any]:
   """Returns where to write dropped records, and how many bytes of them."""
-  from tff_fedfish.files import require_usable_output
+  from pipelines.output_files import require_usable
 
   directory, limit = arguments.write_dropped, arguments.max_dropped_bytes
   if directory is None:
@@ -117,8 +117,7 @@ def _dropped_options(arguments: argparse.Namespace) -> dict[str, Any]:
       '`--write_dropped` must be a local directory beside `--output`, but is '
       f'{directory!r}. Name another one.'
     )
-  require_usable_output(directory, '--write_dropped')
-  options = {'write_dropped': paths[0]}
+  options = {'write_dropped': require_usable(directory, '--write_dropped')}
   return options if limit is None else options | {'max_dropped_bytes': limit}
 
 
