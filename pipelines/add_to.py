@@ -9,7 +9,8 @@ import hashlib
 import itertools
 import operator
 import os
-from collections.abc import Collection, Iterator, Sequence
+import posixpath
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from pipelines import splits
 from pipelines.job import GroupJob
@@ -51,6 +52,33 @@ def read_manifests(job: GroupJob) -> list[Manifest]:
     _require_options(job, part, manifest)
     _require_repeatable(job, manifest)
   return manifests
+
+
+def require_new(
+  job: GroupJob, input_bytes: Mapping[str, int], manifests: Sequence[Manifest]
+) -> None:
+  """Checks that no raw file is one of those of the corpus.
+
+  Args:
+    job: What is grouped.
+    input_bytes: Path of a raw file -> its size as it is stored.
+    manifests: What `read_manifests` returns.
+
+  Raises:
+    UserError: If one has the same size and the same name, but for directories.
+  """
+  known = {
+    (posixpath.basename(name), size)
+    for found in manifests
+    for name, size in found.input_bytes.items()
+  }
+  for path, size in input_bytes.items():
+    if (posixpath.basename(path), size) in known:
+      raise UserError(
+        f'`--input` must name files that are not in {job.add_to!r} yet, but a '
+        f'file of the name and the {size} bytes of {path!r} was read for it. '
+        'Leave it out or, if it is another one, rename it.'
+      )
 
 
 def verify_parts(job: GroupJob) -> None:

@@ -4,7 +4,7 @@ import dataclasses
 import hashlib
 import itertools
 import posixpath
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -36,6 +36,7 @@ def finish(
   job: GroupJob,
   num_tasks: int,
   staging: Staging,
+  input_bytes: Mapping[str, int],
   earlier: Sequence[Manifest] = (),
 ) -> list[Manifest]:
   """Writes index and manifest, of every part, if nothing was lost.
@@ -45,6 +46,7 @@ def finish(
     num_tasks: How many reading tasks there were.
     staging: Where the shards and the reports are. Gets the names of all files
       of the grouped corpora.
+    input_bytes: Name of a raw file -> its size as it is stored.
     earlier: Those of every part of the corpus to which the job adds, if it adds
       to one.
 
@@ -73,6 +75,7 @@ def finish(
     shards = [found.shards[number] for number in numbers]
     added = earlier[i : i + 1]
     manifest = _manifest(job, found.files, shards, added, index, i)
+    manifest = _with_input_bytes(manifest, input_bytes, added)
     sink = pa.BufferOutputStream()
     pq.write_table(index, sink)
     data = sink.getvalue()
@@ -276,6 +279,17 @@ def _input_files(
   if num_files > MAX_INPUTS:
     inputs = [file for file in inputs if file.damage]
   return tuple(sorted(inputs, key=_sortable))
+
+
+def _with_input_bytes(
+  manifest: Manifest, sizes: Mapping[str, int], earlier: Iterable[Manifest]
+) -> Manifest:
+  """Adds the sizes of the raw files that it lists."""
+  for found in earlier:
+    sizes = {**sizes, **found.input_bytes}
+  names = [file.name for file in manifest.inputs if file.name in sizes]
+  sizes = {name: sizes[name] for name in names}
+  return dataclasses.replace(manifest, input_bytes=sizes)
 
 
 def _sortable(entry: InputFile | DropExample) -> list[tuple[bool, Any]]:

@@ -9,7 +9,7 @@ import time
 from typing import Annotated
 
 from pipelines.blocks import names_of, sort_blocks
-from pipelines.group_job import Task, plan_tasks
+from pipelines.group_job import Task, find_files, plan_tasks
 from pipelines.job import GroupJob
 from pipelines.pieces import (
   MAX_PIECE_BYTES,
@@ -76,7 +76,7 @@ def plan_grouping(
         f'`--{name}` must not be given for a plan, which does not know what it '
         'takes. Leave it out: the plan is of a job without it.'
       )
-  tasks, sizes = plan_tasks(job)
+  tasks, sizes = plan_tasks(find_files(job))
   own_bytes = sum(sizes)
   input_bytes = input_bytes or own_bytes
   sample, sample_bytes = [], 0

@@ -193,6 +193,41 @@ def test_files_of_the_same_name(tmp_path):
     name_files(['/a.json'], taken)
 
 
+def test_file_that_was_read_before(tmp_path):
+  raw = [
+    write_lines(tmp_path / day / name, [{'text': name, 'url': 'http://a/'}])
+    for day, name in (('1', 'a'), ('1', 'b'), ('2', 'c'))
+  ]
+  old, new = tmp_path / 'old', tmp_path / 'new'
+  run_group_job(make_job(raw[:2]), old)
+  # In another directory, beside one that is new.
+  (tmp_path / '1').rename(tmp_path / '3')
+  paths = [tmp_path / '3' / 'b', raw[2]]
+  job = make_job(paths, add_to=str(old))
+  size = paths[0].stat().st_size
+  with pytest.raises(
+    UserError,
+    match=rf"^`--input` must name files that are not in '{old}' yet, but a "
+    rf"file of the name and the {size} bytes of '{paths[0]}' was read for it\. "
+    r'Leave it out or, if it is another one, rename it\.$',
+  ):
+    run_group_job(job, new)
+  assert not new.exists()
+  # Of another size, it is another file.
+  write_lines(paths[0], [{'text': 'later', 'url': 'http://a/'}])
+  (manifest,) = run_group_job(job, new)
+  assert manifest.input_bytes == {
+    '2/c': size,
+    '3/b': paths[0].stat().st_size,
+    'a': size,
+    'b': size,
+  }
+  # What was added once is known, too.
+  job = dataclasses.replace(job, paths=(str(raw[2]),), add_to=str(new))
+  with pytest.raises(UserError, match="bytes of '.*/2/c' was read for it"):
+    run_group_job(job, tmp_path / 'newer')
+
+
 def _add(tmp_path, first, second, *, later=None, **options):
   """Adds to a corpus of the first crawl, with `later` options."""
   old = group_lines(tmp_path / 'first', first, **options)

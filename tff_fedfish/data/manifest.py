@@ -132,6 +132,9 @@ class Manifest:
   """See `corpus_index.fingerprint`. Empty in manifests of earlier versions."""
   dropped_records: DroppedRecords | None = None
   """None where they were only counted."""
+  input_bytes: Mapping[str, int] = dataclasses.field(default_factory=dict)
+  """Name of each of `inputs` -> its size as it is stored. Names are missing in
+  manifests of earlier versions."""
   schema_version: int = SCHEMA_VERSION
 
   @property
@@ -248,7 +251,10 @@ def find_fault(manifest: Manifest) -> str | None:
   Returns:
     Text that goes on after the manifest's path, such as "must ..., but ...".
   """
-  checks = (_grouping_checks, _option_checks, _input_checks, _drop_checks)
+  checks = (
+    *(_grouping_checks, _option_checks, _input_checks, _drop_checks),
+    _size_checks,
+  )
   return next(
     (
       f'must have {what}, but has {found!r}'
@@ -387,3 +393,9 @@ def _drop_checks(manifest: Manifest) -> _Checks:
     found = sum(file.records_out for file in manifest.inputs)
     what = f'the `records_out` {num_handed_on} of its `inputs` together'
     yield found == num_handed_on, what, found
+
+
+def _size_checks(manifest: Manifest) -> _Checks:
+  names = [*manifest.input_bytes]
+  is_right = {*names} <= {file.name for file in manifest.inputs}
+  yield is_right, 'names of its `inputs` in `input_bytes`', names
