@@ -2,6 +2,7 @@
 
 import argparse
 import dataclasses
+import itertools
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +43,7 @@ def build_job(arguments: argparse.Namespace) -> 'GroupJob':
   from pipelines.splits import SplitRule, split_names
 
   _check_ranges(arguments)
+  _check_directories(arguments)
   options = _dropped_options(arguments)
   fields = _fields(arguments)
   name = None if fields is None else _name(arguments)
@@ -99,6 +101,28 @@ def _check_ranges(arguments: argparse.Namespace) -> None:
     )
 
 
+def _check_directories(arguments: argparse.Namespace) -> None:
+  """Raises if a directory has no name, or is inside another one."""
+  from pipelines.remote_files import is_remote
+
+  places = {}
+  for name in ('add_to', 'output', 'write_dropped'):
+    path = getattr(arguments, name)
+    if path == '':
+      raise UserError(
+        f"`--{name}` must be the name of a directory, but is ''. Name one."
+      )
+    if path is not None and not is_remote(path):
+      places[name] = os.path.realpath(path)
+  for other, name in itertools.combinations(places, 2):
+    pair = places[other], places[name]
+    if os.path.commonpath(pair) in pair:
+      raise UserError(
+        f'`--{name}` must be a directory beside `--{other}`, but is '
+        f'{getattr(arguments, name)!r}. Name another one.'
+      )
+
+
 def _dropped_options(arguments: argparse.Namespace) -> dict[str, Any]:
   """Returns where to write dropped records, and how many bytes of them."""
   from pipelines.output_files import require_usable
@@ -111,11 +135,10 @@ def _dropped_options(arguments: argparse.Namespace) -> dict[str, Any]:
         'Leave it out, or name a directory.'
       )
     return {}
-  paths = [os.path.realpath(path) for path in (directory, arguments.output)]
-  if '://' in directory or os.path.commonpath(paths) in paths:
+  if '://' in directory:
     raise UserError(
-      '`--write_dropped` must be a local directory beside `--output`, but is '
-      f'{directory!r}. Name another one.'
+      f'`--write_dropped` must be a local directory, but is {directory!r}. '
+      'Name one on a disk of this machine.'
     )
   options = {'write_dropped': require_usable(directory, '--write_dropped')}
   return options if limit is None else options | {'max_dropped_bytes': limit}
