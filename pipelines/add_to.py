@@ -5,14 +5,16 @@ together gives. Where that cannot be, because what the corpus has dropped might
 have been kept, the job is refused.
 """
 
+import glob
 import hashlib
 import itertools
 import operator
 import os
 import posixpath
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from pipelines import splits
+from pipelines.input_files import file_sizes
 from pipelines.job import GroupJob
 from pipelines.pieces import Row
 from pipelines.read_raw_files import count_words
@@ -40,6 +42,8 @@ def read_manifests(job: GroupJob) -> list[Manifest]:
   if job.add_to is None:
     return []
   parts = job.part_names()
+  if job.split is None:
+    _require_whole(job)
   for part in parts:
     path = os.path.join(_join(job.add_to, part), MANIFEST_NAME)
     if part and os.path.isdir(job.add_to) and not os.path.exists(path):
@@ -54,39 +58,26 @@ def read_manifests(job: GroupJob) -> list[Manifest]:
   return manifests
 
 
-def require_new(
-  job: GroupJob, input_bytes: Mapping[str, int], manifests: Sequence[Manifest]
-) -> None:
-  """Checks that no raw file is one of those of the corpus.
+def verify(job: GroupJob, manifests: Sequence[Manifest]) -> None:
+  """Checks the files of `job.add_to`, and that no raw file was read for it.
 
-  Args:
-    job: What is grouped.
-    input_bytes: Path of a raw file -> its size as it is stored.
-    manifests: What `read_manifests` returns.
+  A raw file was if one had the same size and, but for directories, name.
 
   Raises:
-    UserError: If one has the same size and the same name, but for directories.
+    UserError: If one was; or if a file or a count of the corpus is wrong.
   """
   known = {
     (posixpath.basename(name), size)
     for found in manifests
     for name, size in found.input_bytes.items()
   }
-  for path, size in input_bytes.items():
+  for path, size in zip(job.paths, file_sizes(job.paths), strict=True):
     if (posixpath.basename(path), size) in known:
       raise UserError(
         f'`--input` must name files that are not in {job.add_to!r} yet, but a '
         f'file of the name and the {size} bytes of {path!r} was read for it. '
         'Leave it out or, if it is another one, rename it.'
       )
-
-
-def verify_parts(job: GroupJob) -> None:
-  """Checks that every part of `job.add_to` is as it was written.
-
-  Raises:
-    UserError: If a file or a count is wrong; names the option and the file.
-  """
   for part in job.part_names():
     try:
       verify_files(_join(job.add_to, part))
@@ -173,6 +164,17 @@ def _read_rows(path: str, names: tuple[str, ...] | None) -> Iterator[Row]:
 
 def _join(directory: str, part: str | None) -> str:
   return os.path.join(directory, part) if part else directory
+
+
+def _require_whole(job: GroupJob) -> None:
+  """Raises if the corpus is split, which it says in its parts."""
+  if os.path.exists(os.path.join(job.add_to, MANIFEST_NAME)):
+    return
+  pattern = os.path.join(glob.escape(job.add_to), '*', MANIFEST_NAME)
+  for path in sorted(glob.glob(pattern)):
+    manifest = read_manifest(os.path.dirname(path))
+    if manifest.split is not None:
+      _require_options(job, manifest.split.name, manifest)
 
 
 def _require_options(

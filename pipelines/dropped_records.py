@@ -94,14 +94,10 @@ def name_file(staging: str, task_num: int) -> str:
 
 @contextlib.contextmanager
 def publish(staging: str, num_tasks: int, directory: str) -> Iterator[None]:
-  """Copies the file of each task that has one to a local directory.
+  """Copies the file of each task that has one to a new or empty directory.
 
-  The directory appears with all files. An exception inside removes them again.
-
-  Args:
-    staging: The staging directory of the job.
-    num_tasks: How many reading tasks it has.
-    directory: A directory that does not exist, or is empty.
+  The directory is local, and appears with all files. An exception inside
+  removes them again.
   """
   is_new = not os.path.exists(directory)
   paths = list_files(posixpath.join(staging, DIRECTORY))

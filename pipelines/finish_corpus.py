@@ -4,17 +4,17 @@ import dataclasses
 import hashlib
 import itertools
 import posixpath
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pipelines import output_files, splits
+from pipelines import output_files, splits, worker_reports
 from pipelines.job import GroupJob
 from pipelines.staging import Staging
-from pipelines.worker_reports import Report, read_reports
+from pipelines.worker_reports import Report
 from tff_fedfish.data.corpus_index import INDEX_NAME, fingerprint_of_index
 from tff_fedfish.data.manifest import (
   MANIFEST_NAME,
@@ -36,7 +36,6 @@ def finish(
   job: GroupJob,
   num_tasks: int,
   staging: Staging,
-  input_bytes: Mapping[str, int],
   earlier: Sequence[Manifest] = (),
 ) -> list[Manifest]:
   """Writes index and manifest, of every part, if nothing was lost.
@@ -46,7 +45,6 @@ def finish(
     num_tasks: How many reading tasks there were.
     staging: Where the shards and the reports are. Gets the names of all files
       of the grouped corpora.
-    input_bytes: Name of a raw file -> its size as it is stored.
     earlier: Those of every part of the corpus to which the job adds, if it adds
       to one.
 
@@ -57,25 +55,29 @@ def finish(
     UserError: If not one record could be grouped.
     RuntimeError: If records were lost: a fault of this program.
   """
-  found = read_reports(staging.path)
-  num_shards = job.num_all_shards()
-  num_texts = num_shards if job.drop_duplicates_across_groups else 0
-  all_there = found.num_tasks == num_tasks and found.num_texts == num_texts
-  all_there &= len(found.shards) == num_shards
-  _check(job, found.files, found.shards.values(), earlier, all_there)
+  tasks = worker_reports.read_task_reports(staging.path)
+  files = list(itertools.chain.from_iterable(tasks))
+  found = worker_reports.read_shard_reports(staging.path)
+  reports = {number: report for number, (_, report, _) in found.items()}
+  all_there = len(tasks) == num_tasks and len(found) == job.num_all_shards()
+  if job.drop_duplicates_across_groups:
+    texts = worker_reports.read_duplicates_reports(staging.path)
+    all_there &= texts.keys() == found.keys()
+    for number in texts.keys() & found.keys():
+      reports[number]['drops'] |= texts[number]
+  _check(job, files, reports.values(), earlier, all_there)
   manifests = []
   for i, name in enumerate(job.part_names()):
     numbers = range(i * job.num_shards, (i + 1) * job.num_shards)
-    index = pa.concat_tables(
-      found.indices[number] for number in numbers
-    ).sort_by([('group_id', 'ascending'), ('part', 'ascending')])
+    index = pa.concat_tables(found[number][2] for number in numbers).sort_by(
+      [('group_id', 'ascending'), ('part', 'ascending')]
+    )
     if not index.num_rows:
       # An empty corpus helps nobody; the other parts' manifests name this one.
       continue
-    shards = [found.shards[number] for number in numbers]
+    shards = [reports[number] for number in numbers]
     added = earlier[i : i + 1]
-    manifest = _manifest(job, found.files, shards, added, index, i)
-    manifest = _with_input_bytes(manifest, input_bytes, added)
+    manifest = _manifest(job, files, shards, added, index, i)
     sink = pa.BufferOutputStream()
     pq.write_table(index, sink)
     data = sink.getvalue()
@@ -85,8 +87,7 @@ def finish(
     )
     manifests.append(manifest)
     for number, shard in zip(numbers, manifest.shards, strict=True):
-      path = found.shard_paths[number]
-      staging.files[path] = posixpath.join(name or '', shard.name)
+      staging.files[found[number][0]] = posixpath.join(name or '', shard.name)
     for file, content in (
       (INDEX_NAME, data),
       (MANIFEST_NAME, manifest.to_bytes()),
@@ -164,6 +165,10 @@ def _manifest(
   """
   source = job.load_source()
   names = job.part_names()
+  inputs = _input_files(files, earlier)
+  sizes = {file['name']: file['num_bytes'] for file in files}
+  for found in earlier:
+    sizes |= found.input_bytes
   drops = _add_up(
     itertools.chain(
       _file_drops(files, part),
@@ -187,13 +192,16 @@ def _manifest(
     options=job.options(),
     num_input_files=len(files)
     + sum(found.num_input_files for found in earlier),
-    inputs=_input_files(files, earlier),
+    inputs=inputs,
     drop_examples={reason: first for reason, (_, first) in drops.items()},
     split=job.split
     and Split(
       name=names[part], names=names, rule=splits.describe(job.split, source)
     ),
     dropped_records=_dropped_records(files) if job.write_dropped else None,
+    input_bytes={
+      file.name: sizes[file.name] for file in inputs if file.name in sizes
+    },
   )
 
 
@@ -279,17 +287,6 @@ def _input_files(
   if num_files > MAX_INPUTS:
     inputs = [file for file in inputs if file.damage]
   return tuple(sorted(inputs, key=_sortable))
-
-
-def _with_input_bytes(
-  manifest: Manifest, sizes: Mapping[str, int], earlier: Iterable[Manifest]
-) -> Manifest:
-  """Adds the sizes of the raw files that it lists."""
-  for found in earlier:
-    sizes = {**sizes, **found.input_bytes}
-  names = [file.name for file in manifest.inputs if file.name in sizes]
-  sizes = {name: sizes[name] for name in names}
-  return dataclasses.replace(manifest, input_bytes=sizes)
 
 
 def _sortable(entry: InputFile | DropExample) -> list[tuple[bool, Any]]:

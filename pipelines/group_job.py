@@ -19,7 +19,7 @@ import heapq
 import os
 import posixpath
 from collections.abc import Callable, Mapping, Sequence, Set
-from typing import Any, NamedTuple
+from typing import Any
 
 import apache_beam as beam
 from apache_beam.io.filesystems import FileSystems
@@ -103,10 +103,7 @@ def run_group_job(
   lock_buffers()
   manifests = add_to.read_manifests(job)
   taken = {file.name for found in manifests for file in found.inputs}
-  files = find_files(job, taken)
-  sizes = {file.path: file.num_bytes for file in files}
-  add_to.require_new(job, sizes, manifests)
-  tasks, task_bytes = plan_tasks(files)
+  tasks, task_bytes = plan_tasks(job, taken)
   num_raw_tasks = len(tasks)
   if manifests and job.drop_duplicates_across_groups:
     # Its examples take part in the search for duplicates.
@@ -115,7 +112,7 @@ def run_group_job(
     task_bytes += [shard.num_bytes for shard in shards]
   try:
     if manifests:
-      add_to.verify_parts(job)
+      add_to.verify(job, manifests)
     with stage(str(output)) as staging:
       staging.make_directories(worker_reports.DIRECTORIES)
       if watch is not None:
@@ -135,10 +132,7 @@ def run_group_job(
       )
       with beam.Pipeline(options=options) as pipeline:
         _build(pipeline, work, tasks)
-      input_bytes = {file.name: file.num_bytes for file in files}
-      made = finish_corpus.finish(
-        job, len(tasks), staging, input_bytes, manifests
-      )
+      made = finish_corpus.finish(job, len(tasks), staging, manifests)
       if job.write_dropped:
         staging.companions.enter_context(
           publish(staging.path, num_raw_tasks, job.write_dropped)
@@ -160,28 +154,18 @@ def _require_sound(options: PipelineOptions) -> None:
     )
 
 
-class RawFile(NamedTuple):
-  """A file to read, its name in messages and the manifest, its stored size."""
-
-  path: str
-  name: str
-  num_bytes: int
-
-
-def find_files(job: GroupJob, taken: Set[str] = frozenset()) -> list[RawFile]:
-  """Returns the raw files of a job, with names that are not taken."""
-  paths = sorted(job.paths)
-  names, sizes = name_files(paths, taken), file_sizes(paths)
-  return list(map(RawFile, paths, names, sizes))
-
-
-def plan_tasks(files: Sequence[RawFile]) -> tuple[list[Task], list[int]]:
+def plan_tasks(
+  job: GroupJob, taken: Set[str] = frozenset()
+) -> tuple[list[Task], list[int]]:
   """Returns what to read together, and how many bytes each task has.
 
-  A task is one large file, or several small ones.
+  A task is one large file, or several small ones. Their names are none of those
+  taken.
   """
   tasks, task_bytes, task, num_bytes = [], [], [], 0
-  for path, name, size in files:
+  paths = sorted(job.paths)
+  names, sizes = name_files(paths, taken), file_sizes(paths)
+  for path, name, size in zip(paths, names, sizes, strict=True):
     if task and (
       num_bytes + size > _TASK_BYTES or len(task) == _MAX_TASK_FILES
     ):

@@ -20,7 +20,7 @@ import shutil
 import socket
 import tempfile
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 
 from pipelines.output_files import (
   STAGING_PREFIX,
@@ -104,12 +104,10 @@ def stage(output: str, option: str = '--output') -> Iterator[Staging]:
   Args:
     output: A directory that does not exist or is empty; remote ones may also
       hold what an unfinished job has left.
-    option: The option that names it; others than `--output` are local.
+    option: The option that names it.
   """
-  output = output.rstrip('/') or output
-  with (
-    _stage_remote(output) if is_remote(output) else _stage(output, option)
-  ) as found:
+  staging = _stage_remote if is_remote(output) else _stage
+  with staging(output.rstrip('/') or output, option) as found:
     yield found
 
 
@@ -179,13 +177,35 @@ def _remove_if_abandoned(staging: pathlib.Path) -> None:
 
 
 @contextlib.contextmanager
-def _stage_remote(output: str) -> Iterator[Staging]:
+def _stage_remote(output: str, option: str) -> Iterator[Staging]:
   staging = Staging(f'{output}/{STAGING_PREFIX}{uuid.uuid4().hex}')
   try:
     with staging.companions:
       yield staging
       names = [path[len(output) + 1 :] for path in list_files(output)]
-      _publish_remote(staging, output, names)
+      if not all(map(is_left_over, names)):
+        raise _filled_meanwhile(output, option)
+      files = file_system(output)
+      with reaching(output):
+        # A killed job may have come as far as here, with other names.
+        if left_over := list(filter(is_unmarked, names)):
+          files.delete([f'{output}/{name}' for name in left_over])
+      targets = {
+        source: f'{output}/{name}' for source, name in staging.files.items()
+      }
+      # Directories are no more than a way of writing names on object stores,
+      # but must exist on others.
+      for directory in {posixpath.dirname(path) for path in targets.values()}:
+        with contextlib.suppress(OSError):
+          files.mkdirs(directory)
+      for is_last in (False, True):
+        _rename_all(
+          {
+            source: target
+            for source, target in targets.items()
+            if _manifests_last(target)[0] == is_last
+          }
+        )
   except BaseException:
     remove(staging.path)
     raise
@@ -193,35 +213,6 @@ def _stage_remote(output: str) -> Iterator[Staging]:
   for name in {name.partition('/')[0] for name in names}:
     if name.startswith(STAGING_PREFIX):
       remove(f'{output}/{name}')
-
-
-def _publish_remote(
-  staging: Staging, output: str, names: Sequence[str]
-) -> None:
-  """Does what `_publish` does, where there are names in the output already."""
-  if not all(map(is_left_over, names)):
-    raise _filled_meanwhile(output, '--output')
-  files = file_system(output)
-  with reaching(output):
-    # A killed job may have come as far as here, with other names.
-    if left_over := list(filter(is_unmarked, names)):
-      files.delete([f'{output}/{name}' for name in left_over])
-  targets = {
-    source: f'{output}/{name}' for source, name in staging.files.items()
-  }
-  # Directories are no more than a way of writing names on object stores, but
-  # must exist on others.
-  for directory in {posixpath.dirname(path) for path in targets.values()}:
-    with contextlib.suppress(OSError):
-      files.mkdirs(directory)
-  for is_last in (False, True):
-    _rename_all(
-      {
-        source: target
-        for source, target in targets.items()
-        if _manifests_last(target)[0] == is_last
-      }
-    )
 
 
 def _filled_meanwhile(output: str | os.PathLike, option: str) -> UserError:

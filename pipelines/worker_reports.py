@@ -7,12 +7,11 @@ attempts at the same hold the same, and one of each is counted.
 import dataclasses
 import functools
 import io
-import itertools
 import json
 import operator
 import posixpath
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -30,26 +29,6 @@ _REPORT_KEY = b'report'
 
 Report = dict[str, Any]
 """A `FileReport` or `ShardReport` that was written as JSON and read again."""
-
-
-class Reports(NamedTuple):
-  """Everything that the workers of a job have left.
-
-  Attributes:
-    num_tasks: How many reading tasks have a report.
-    num_texts: How many shards of texts have one, of duplicates across groups.
-    files: Those of all raw files.
-    shards: Number of a shard -> its report.
-    indices: Number of a shard -> its part of the index.
-    shard_paths: Number of a shard -> its path.
-  """
-
-  num_tasks: int
-  num_texts: int
-  files: list[Report]
-  shards: dict[int, Report]
-  indices: dict[int, pa.Table]
-  shard_paths: dict[int, str]
 
 
 def write_task_report(
@@ -118,35 +97,35 @@ def progress(staging: str) -> tuple[int, int]:
   return len(_find(staging, _TASKS)), len(_find(staging, _SHARDS))
 
 
-def read_reports(staging: str) -> Reports:
-  """Reads what all workers have left, one attempt at everything."""
-  tasks = list(output_files.read_all(list(_find(staging, _TASKS).values())))
+def read_task_reports(staging: str) -> list[list[Report]]:
+  """Returns the reports of the files of every reading task."""
+  return list(_read_json(staging, _TASKS).values())
+
+
+def read_duplicates_reports(staging: str) -> dict[int, Report]:
+  """Returns the number of a shard of texts -> what was dropped of them."""
+  return _read_json(staging, _DUPLICATES)
+
+
+def read_shard_reports(
+  staging: str,
+) -> dict[int, tuple[str, Report, pa.Table]]:
+  """Returns the number of a shard -> its path, report, part of the index."""
+  found = {}
   paths = _find(staging, _SHARDS)
-  tables = map(io.BytesIO, output_files.read_all(list(paths.values())))
-  indices = dict(zip(paths, map(pq.read_table, tables), strict=True))
-  shards = {
-    number: json.loads(index.schema.metadata[_REPORT_KEY])
-    for number, index in indices.items()
-  }
-  texts = _find(staging, _DUPLICATES)
-  drops = map(json.loads, output_files.read_all(list(texts.values())))
-  for number, dropped in zip(texts, drops, strict=True):
-    if number in shards:
-      shards[number]['drops'] |= dropped
-  return Reports(
-    num_tasks=len(tasks),
-    num_texts=len(texts),
-    files=list(itertools.chain.from_iterable(map(json.loads, tasks))),
-    shards=shards,
-    indices={
-      number: index.replace_schema_metadata()
-      for number, index in indices.items()
-    },
-    shard_paths={
-      number: path.removesuffix('parquet') + 'tfrecord'
-      for number, path in paths.items()
-    },
-  )
+  contents = output_files.read_all(list(paths.values()))
+  for (number, path), data in zip(paths.items(), contents, strict=True):
+    index = pq.read_table(io.BytesIO(data))
+    report = json.loads(index.schema.metadata[_REPORT_KEY])
+    path = path.removesuffix('parquet') + 'tfrecord'
+    found[number] = path, report, index.replace_schema_metadata()
+  return found
+
+
+def _read_json(staging: str, kind: str) -> dict[int, Any]:
+  paths = _find(staging, kind)
+  contents = output_files.read_all(list(paths.values()))
+  return dict(zip(paths, map(json.loads, contents), strict=True))
 
 
 def _find(staging: str, kind: str) -> dict[int, str]:

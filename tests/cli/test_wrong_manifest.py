@@ -172,7 +172,7 @@ def test_words(fedfish, corpus, tmp_path, path, value, message):
       'must have the `num_input_files` 1, as it lists, but has 2',
     ),
     (
-      ('inputs', 0, 'name'),
+      ('drop_examples', 'malformed_json', 'file'),
       'other.json',
       'must have an example of malformed_json in one of its `inputs`, but has',
     ),

@@ -265,6 +265,12 @@ def _add(tmp_path, first, second, *, later=None, **options):
     ),
     (
       {'split': _BY_TIME},
+      {'split': None},
+      '`--split_by` is not given, and there train: examples before 2020-01-01T'
+      '00:00:00+00:00; test: all others',
+    ),
+    (
+      {'split': _BY_TIME},
       {'split': None, 'add_to': '{old}/train'},
       'the part is not given, and there train',
     ),

@@ -4,8 +4,6 @@ No record is decoded here; `verify.py` reads them.
 """
 
 import concurrent.futures
-import dataclasses
-import functools
 import hashlib
 import os
 import pathlib
@@ -62,12 +60,11 @@ def verify_files(directory: str | os.PathLike) -> None:
     path = directory / shard.name
     with open(path, 'rb') as file:
       sha256 = hashlib.file_digest(file, 'sha256').hexdigest()
-    found = dataclasses.replace(shard, sha256=sha256, num_records=num_records)
-    check_shard(path, shard, found)
+    check_shard(path, shard, sha256=sha256, num_records=num_records)
 
   # Hashing leaves other threads their turn.
   with concurrent.futures.ThreadPoolExecutor() as pool:
-    list(pool.map(check, manifest.shards, index.records_per_shard()))
+    list(pool.map(check, manifest.shards, index.records_per_shard))
 
 
 def check_size(
@@ -84,27 +81,17 @@ def check_size(
     )
 
 
-def check_shard(path: pathlib.Path, shard: Shard, found: Shard) -> None:
-  """Raises a UserError if the manifest says something else of a shard."""
-  for name, value in dataclasses.asdict(shard).items():
-    if value != getattr(found, name):
-      raise UserError(
-        f'{str(path)!r} must have the {name} {value} that {MANIFEST_NAME} '
-        f'says, but has {getattr(found, name)}. {ADVICE}'
-      )
+def check_shard(path: pathlib.Path, shard: Shard, **found: str | int) -> None:
+  """Raises a UserError if a shard has something else than the manifest says."""
+  for name, value in found.items():
+    _check_value(path, name, getattr(shard, name), value)
 
 
 def check_manifest(
   directory: pathlib.Path, manifest: Manifest, index: 'IndexRows'
 ) -> None:
-  """Raises a UserError if the manifest says what cannot be.
-
-  Args:
-    directory: The corpus.
-    manifest: What it says.
-    index: Its index, which is known to be right.
-  """
-  fault = find_wrong_count(manifest, **index.counts()) or find_fault(manifest)
+  """Raises a UserError if the manifest says what cannot be, as the index is."""
+  fault = find_wrong_count(manifest, **index.counts) or find_fault(manifest)
   if not fault and manifest.fingerprint not in ('', index.fingerprint):
     fault = (
       f'must say fingerprint {index.fingerprint}, which is that of '
@@ -132,6 +119,8 @@ class IndexRows:
 
   Attributes:
     fingerprint: See `corpus_index.fingerprint`.
+    counts: The fields of `Counts` that the index tells.
+    records_per_shard: How many rows each shard has.
   """
 
   def __init__(self, directory: pathlib.Path, manifest: Manifest):
@@ -142,12 +131,13 @@ class IndexRows:
         SHA-256 than the manifest says, its rows are not sorted, or they name a
         shard that is none.
     """
-    _check_index_hash(directory, manifest)
+    if manifest.index_sha256:
+      _check_index_hash(directory, manifest.index_sha256)
     table = read_index(directory)
-    self._num_shards = num_shards = len(manifest.shards)
+    num_shards = len(manifest.shards)
     ids = table.column('group_id')
-    part, self._shard = (
-      table.column(name).to_numpy() for name in ('part', 'shard')
+    part, self._shard, offset = (
+      table.column(name).to_numpy() for name in ('part', 'shard', 'offset')
     )
 
     def require(is_right: np.ndarray, required: str) -> None:
@@ -172,25 +162,14 @@ class IndexRows:
     is_only_part = (part == 0) & (np.append(part[1:], 0) == 0)
     parts = pa.array(part, mask=is_only_part)
     self._table = table.set_column(1, 'part', parts).select(Row._fields)
-    self._num_groups = int(np.count_nonzero(part == 0))
-
-  def counts(self) -> dict[str, int]:
-    """Returns the fields of `Counts` that the index tells."""
-    return {
-      'num_records': self._table.num_rows,
-      'num_groups': self._num_groups,
-      'records_out': pc.sum(self._table.column('num_examples')).as_py() or 0,
+    # By place in the shards; stable, so that equal offsets are found later.
+    self._order = np.lexsort((offset, self._shard))
+    self.records_per_shard = np.bincount(self._shard, minlength=num_shards)
+    self.counts = {
+      'num_records': len(part),
+      'num_groups': int(np.count_nonzero(part == 0)),
+      'records_out': int(table.column('num_examples').to_numpy().sum()),
     }
-
-  def records_per_shard(self) -> list[int]:
-    """Returns how many rows each shard has."""
-    return np.bincount(self._shard, minlength=self._num_shards).tolist()
-
-  @functools.cached_property
-  def _order(self) -> np.ndarray:
-    """Rows by place in the shards."""
-    # Stable, so that equal offsets are found later.
-    return np.lexsort((self._table.column('offset').to_numpy(), self._shard))
 
   def of_shard(self, shard_num: int) -> Iterator[Row]:
     """Yields the rows of a shard in the order of their offsets."""
@@ -208,17 +187,21 @@ def show_group(group_id: bytes) -> str:
   return f'group {group_id.decode("utf-8", "backslashreplace")!r}'
 
 
-def _check_index_hash(directory: pathlib.Path, manifest: Manifest) -> None:
+def _check_index_hash(directory: pathlib.Path, sha256: str) -> None:
   """Raises if a byte of the index changed; not all bytes show in its rows."""
-  if not manifest.index_sha256:
-    return
+  path = directory / INDEX_NAME
   try:
     found = index_sha256(directory)
   except OSError as error:
-    raise unreadable(directory / INDEX_NAME) from error
-  if manifest.index_sha256 != found:
+    raise unreadable(path) from error
+  _check_value(path, 'sha256', sha256, found)
+
+
+def _check_value(
+  path: pathlib.Path, name: str, said: str | int, found: str | int
+) -> None:
+  if said != found:
     raise UserError(
-      f'{str(directory / INDEX_NAME)!r} must have the sha256 '
-      f'{manifest.index_sha256} that {MANIFEST_NAME} says, but has {found}. '
-      f'{ADVICE}'
+      f'{str(path)!r} must have the {name} {said} that {MANIFEST_NAME} says, '
+      f'but has {found}. {ADVICE}'
     )

@@ -251,10 +251,7 @@ def find_fault(manifest: Manifest) -> str | None:
   Returns:
     Text that goes on after the manifest's path, such as "must ..., but ...".
   """
-  checks = (
-    *(_grouping_checks, _option_checks, _input_checks, _drop_checks),
-    _size_checks,
-  )
+  checks = (_grouping_checks, _option_checks, _input_checks, _drop_checks)
   return next(
     (
       f'must have {what}, but has {found!r}'
@@ -358,6 +355,9 @@ def _input_checks(manifest: Manifest) -> _Checks:
     is_right = file.records_out <= file.records_in
     is_right &= not file.damage or file.damage in manifest.counts.drops
     yield is_right, 'counts and damage of its `inputs` that can be', file
+  sized = [*manifest.input_bytes]
+  is_right = {*sized} <= {*names}
+  yield is_right, 'names of its `inputs` in `input_bytes`', sized
 
 
 def _drop_checks(manifest: Manifest) -> _Checks:
@@ -393,9 +393,3 @@ def _drop_checks(manifest: Manifest) -> _Checks:
     found = sum(file.records_out for file in manifest.inputs)
     what = f'the `records_out` {num_handed_on} of its `inputs` together'
     yield found == num_handed_on, what, found
-
-
-def _size_checks(manifest: Manifest) -> _Checks:
-  names = [*manifest.input_bytes]
-  is_right = {*names} <= {file.name for file in manifest.inputs}
-  yield is_right, 'names of its `inputs` in `input_bytes`', names

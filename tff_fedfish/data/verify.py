@@ -21,7 +21,7 @@ from tff_fedfish.data.corpus_files import (
   show_group,
 )
 from tff_fedfish.data.corpus_index import INDEX_NAME, shard_of
-from tff_fedfish.data.manifest import Manifest, Shard, read_manifest
+from tff_fedfish.data.manifest import Manifest, read_manifest
 from tff_fedfish.errors import UserError
 
 
@@ -123,13 +123,13 @@ def _check_records(
   if row is not None:
     fault = f'must be there, as {INDEX_NAME} says, but is not'
     raise _error(path, row.offset, row.group_id, fault)
-  found = Shard(
-    name=path.name,
+  check_shard(
+    path,
+    manifest.shards[shard_num],
     sha256=file_hash.hexdigest(),
     num_bytes=offset,
     num_records=num_records,
   )
-  check_shard(path, manifest.shards[shard_num], found)
 
 
 def _decode(payload: bytes) -> records.GroupRecord:
