@@ -75,21 +75,15 @@ def build_job(arguments: argparse.Namespace) -> 'GroupJob':
 
 
 def _check_ranges(arguments: argparse.Namespace) -> None:
-  highest = {
-    'num_shards': 99_999,
-    # Protocol buffers cannot hold more than 2 GiB; leave room for the last one.
-    'max_record_bytes': 1 << 30,
-    'max_document_bytes': 1 << 30,
-    'max_examples_per_group': 1 << 62,
-    'min_examples_per_group': 1 << 62,
-    'max_dropped_bytes': 1 << 62,
-  }
-  for name, high in highest.items():
+  from tff_fedfish.data.manifest import RANGES
+
+  more = {'num_shards': (1, 99_999), 'max_dropped_bytes': (1, 1 << 62)}
+  for name, (low, high) in (RANGES | more).items():
     value = getattr(arguments, name)
-    if value is not None and not 1 <= value <= high:
+    if value is not None and not low <= value <= high:
       raise UserError(
-        f'`--{name}` must be from 1 to {high}, but is {value}. Name a number '
-        'in that range.'
+        f'`--{name}` must be from {low} to {high}, but is {value}. Name a '
+        'number in that range.'
       )
 
   least = arguments.min_examples_per_group

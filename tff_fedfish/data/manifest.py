@@ -224,8 +224,8 @@ def _not_a_corpus(directory: pathlib.Path, found: str) -> UserError:
   )
 
 
-# The bounds of `fedfish group`.
-_RANGES = {
+RANGES = {
+  # Protocol buffers cannot hold more than 2 GiB; leave room for the last one.
   'max_record_bytes': (1, 1 << 30),
   'max_document_bytes': (1, 1 << 30),
   'max_examples_per_group': (1, 1 << 62),
@@ -233,6 +233,8 @@ _RANGES = {
   'drop_duplicates_across_groups': (False, True),
   'drop_duplicates': (False, True),
 }
+"""Options of `fedfish group` -> their lowest and their highest value."""
+
 GROUP_DROPS = {
   'duplicate_text': 'drop_duplicates',
   'duplicate_across_groups': 'drop_duplicates_across_groups',
@@ -329,7 +331,7 @@ def _option_checks(manifest: Manifest) -> _Checks:
   found = options.get('num_shards')
   is_right = type(found) is int and found == num_shards
   yield is_right, f'the `options.num_shards` {num_shards}, as it lists', found
-  for name, (low, high) in _RANGES.items():
+  for name, (low, high) in RANGES.items():
     # Earlier versions did not write all.
     value = options.get(name, low)
     is_right = type(value) is type(low) and low <= value <= high
