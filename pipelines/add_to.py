@@ -5,23 +5,26 @@ together gives. Where that cannot be, because what the corpus has dropped might
 have been kept, the job is refused.
 """
 
+import glob
 import hashlib
 import itertools
 import operator
 import os
+import posixpath
 from collections.abc import Collection, Iterator, Sequence
 
 from pipelines import splits
+from pipelines.input_files import file_sizes
 from pipelines.job import GroupJob
 from pipelines.pieces import Row
 from pipelines.read_raw_files import count_words
 from pipelines.write_groups import shard_name
 from tff_fedfish.data import records
+from tff_fedfish.data.corpus_files import verify_files
 from tff_fedfish.data.manifest import (
   GROUP_DROPS,
   MANIFEST_NAME,
   Manifest,
-  find_fault,
   read_manifest,
 )
 from tff_fedfish.errors import UserError
@@ -33,12 +36,14 @@ def read_manifests(job: GroupJob) -> list[Manifest]:
   """Returns the manifest of every part of `job.add_to`; none if that is None.
 
   Raises:
-    UserError: If it is no whole corpus, was grouped with other options, or has
+    UserError: If it is no corpus, was grouped with other options, or has
       dropped what grouping all raw files together might keep.
   """
   if job.add_to is None:
     return []
   parts = job.part_names()
+  if job.split is None:
+    _require_whole(job)
   for part in parts:
     path = os.path.join(_join(job.add_to, part), MANIFEST_NAME)
     if part and os.path.isdir(job.add_to) and not os.path.exists(path):
@@ -48,15 +53,36 @@ def read_manifests(job: GroupJob) -> list[Manifest]:
       )
   manifests = [read_manifest(_join(job.add_to, part)) for part in parts]
   for part, manifest in zip(parts, manifests, strict=True):
-    directory = _join(job.add_to, part)
-    if fault := find_fault(manifest) or _find_size(directory, manifest):
-      raise UserError(
-        f'`--add_to`: {directory!r} {fault}. Copy it again; `fedfish verify` '
-        'says more.'
-      )
     _require_options(job, part, manifest)
     _require_repeatable(job, manifest)
   return manifests
+
+
+def verify(job: GroupJob, manifests: Sequence[Manifest]) -> None:
+  """Checks the files of `job.add_to`, and that no raw file was read for it.
+
+  A raw file was if one had the same size and, but for directories, name.
+
+  Raises:
+    UserError: If one was; or if a file or a count of the corpus is wrong.
+  """
+  known = {
+    (posixpath.basename(name), size)
+    for found in manifests
+    for name, size in found.input_bytes.items()
+  }
+  for path, size in zip(job.paths, file_sizes(job.paths), strict=True):
+    if (posixpath.basename(path), size) in known:
+      raise UserError(
+        f'`--input` must name files that are not in {job.add_to!r} yet, but a '
+        f'file of the name and the {size} bytes of {path!r} was read for it. '
+        'Leave it out or, if it is another one, rename it.'
+      )
+  for part in job.part_names():
+    try:
+      verify_files(_join(job.add_to, part))
+    except UserError as error:
+      raise UserError(f'`--add_to`: {error}') from error
 
 
 def optional_features(job: GroupJob, manifest: Manifest) -> tuple[str, ...]:
@@ -140,14 +166,15 @@ def _join(directory: str, part: str | None) -> str:
   return os.path.join(directory, part) if part else directory
 
 
-def _find_size(directory: str, manifest: Manifest) -> str | None:
-  """Returns what is wrong with the size of a shard, if anything is."""
-  for shard in manifest.shards:
-    path = os.path.join(directory, shard.name)
-    found = os.path.getsize(path) if os.path.isfile(path) else 'no'
-    if found != shard.num_bytes:
-      return f'must have {shard.num_bytes} bytes in {shard.name}, has {found}'
-  return None
+def _require_whole(job: GroupJob) -> None:
+  """Raises if the corpus is split, which it says in its parts."""
+  if os.path.exists(os.path.join(job.add_to, MANIFEST_NAME)):
+    return
+  pattern = os.path.join(glob.escape(job.add_to), '*', MANIFEST_NAME)
+  for path in sorted(glob.glob(pattern)):
+    manifest = read_manifest(os.path.dirname(path))
+    if manifest.split is not None:
+      _require_options(job, manifest.split.name, manifest)
 
 
 def _require_options(

@@ -9,14 +9,16 @@ import base64
 import contextlib
 import gzip
 import json
-import pathlib
+import os
 import posixpath
 import shutil
+from collections.abc import Iterator
 from typing import Any
 
 from pipelines.input_files import open_stored
 from pipelines.output_files import list_files, name_attempt, open_to_write
 from pipelines.source import Drop
+from pipelines.staging import stage
 
 DIRECTORY = 'dropped'
 """Directory of a staging directory."""
@@ -90,14 +92,32 @@ def name_file(staging: str, task_num: int) -> str:
   return name_attempt(directory, f'{task_num:05d}', 'jsonl.gz')
 
 
-def copy_all(staging: str, num_tasks: int, directory: pathlib.Path) -> None:
-  """Copies the file of each task that has one to a local directory."""
+@contextlib.contextmanager
+def publish(staging: str, num_tasks: int, directory: str) -> Iterator[None]:
+  """Copies the file of each task that has one to a new or empty directory.
+
+  The directory is local, and appears with all files. An exception inside
+  removes them again.
+  """
+  is_new = not os.path.exists(directory)
   paths = list_files(posixpath.join(staging, DIRECTORY))
-  # Any attempt at a task wrote the same.
-  for number, path in {_number_of(path): path for path in paths}.items():
-    name = f'dropped-{number}-of-{num_tasks:05d}.jsonl.gz'
-    with open_stored(path) as source, open(directory / name, 'wb') as target:
-      shutil.copyfileobj(source, target)
+  with stage(directory, '--write_dropped') as own:
+    # Any attempt at a task wrote the same.
+    for number, path in {_number_of(path): path for path in paths}.items():
+      name = f'dropped-{number}-of-{num_tasks:05d}.jsonl.gz'
+      copy = os.path.join(own.path, name)
+      with open_stored(path) as source, open(copy, 'wb') as target:
+        shutil.copyfileobj(source, target)
+      own.files[copy] = name
+  try:
+    yield
+  except BaseException:
+    with contextlib.suppress(OSError):
+      for name in own.files.values():
+        os.unlink(os.path.join(directory, name))
+      if is_new:
+        os.rmdir(directory)
+    raise
 
 
 def _number_of(path: str) -> str:

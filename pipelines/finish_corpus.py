@@ -1,16 +1,8 @@
-"""From the reports that workers leave behind to the index and the manifest.
-
-There is one small file for every attempt at a reading task and at a shard. All
-attempts at the same hold the same, and one of each is counted.
-"""
+"""From the reports of workers to the index and the manifest."""
 
 import dataclasses
-import functools
 import hashlib
-import io
 import itertools
-import json
-import operator
 import posixpath
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
@@ -19,10 +11,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pipelines import dropped_records, output_files, splits
+from pipelines import output_files, splits, worker_reports
 from pipelines.job import GroupJob
-from pipelines.source import Tally
 from pipelines.staging import Staging
+from pipelines.worker_reports import Report
 from tff_fedfish.data.corpus_index import INDEX_NAME, fingerprint_of_index
 from tff_fedfish.data.manifest import (
   MANIFEST_NAME,
@@ -37,83 +29,7 @@ from tff_fedfish.data.manifest import (
 )
 from tff_fedfish.errors import UserError
 
-_TASKS, _FEATURES, _PIECES, _SHARDS, _DUPLICATES = _OWN_DIRECTORIES = (
-  *('tasks', 'features', 'pieces', 'shards', 'duplicates'),
-)
-DIRECTORIES = (*_OWN_DIRECTORIES, dropped_records.DIRECTORY)
-"""Directories of a staging directory, in which workers leave files."""
-
 _OTHER_SPLIT = 'other_split'
-_REPORT_KEY = b'report'
-
-# A `FileReport` or `ShardReport` that was written as JSON and read again.
-_Report = dict[str, Any]
-
-
-def write_task_report(
-  staging: str, task_num: int, file_reports: Sequence[Any], features: int
-) -> None:
-  """Leaves what one reading task has found.
-
-  Args:
-    staging: The staging directory.
-    task_num: 0-based number of the task.
-    file_reports: One `FileReport` for every file.
-    features: Optional features of the source that were met, as bits.
-  """
-  if features:
-    # The name is all: a list of the directory says which were met in all.
-    directory = posixpath.join(staging, _FEATURES)
-    path = output_files.name_attempt(directory, str(features), 'met')
-    output_files.write_bytes(path, b'')
-  directory = posixpath.join(staging, _TASKS)
-  path = output_files.name_attempt(directory, f'{task_num:08d}', 'json')
-  output_files.write_bytes(path, _to_json(file_reports))
-
-
-def read_features(staging: str) -> int:
-  """Returns the optional features that any task has met, as bits.
-
-  They are known when all tasks have been read: once a runner has grouped what
-  they returned.
-  """
-  paths = output_files.list_files(posixpath.join(staging, _FEATURES))
-  return functools.reduce(operator.or_, map(_number_of, paths), 0)
-
-
-def name_piece(staging: str, key: Iterable[int]) -> str:
-  """Returns a path for an attempt at a piece."""
-  directory = posixpath.join(staging, _PIECES)
-  name = '-'.join(f'{number:08d}' for number in key)
-  return output_files.name_attempt(directory, name, 'arrow')
-
-
-def name_shard(staging: str, number: int) -> str:
-  """Returns a path for an attempt at a shard."""
-  directory = posixpath.join(staging, _SHARDS)
-  return output_files.name_attempt(directory, f'{number:08d}', 'tfrecord')
-
-
-def write_duplicates_report(
-  staging: str, number: int, drops: dict[str, Tally]
-) -> None:
-  """Leaves what was dropped of some texts; numbers are those of shards."""
-  directory = posixpath.join(staging, _DUPLICATES)
-  path = output_files.name_attempt(directory, f'{number:08d}', 'json')
-  output_files.write_bytes(path, _to_json(drops))
-
-
-def write_shard_report(shard_path: str, report: Any, index: pa.Table) -> None:
-  """Leaves the `ShardReport` of a shard and its part of the index."""
-  path = shard_path.removesuffix('tfrecord') + 'parquet'
-  with output_files.open_to_write(path) as file:
-    metadata = {_REPORT_KEY: _to_json(report)}
-    pq.write_table(index.replace_schema_metadata(metadata), file)
-
-
-def progress(staging: str) -> tuple[int, int]:
-  """Returns (reading tasks done, shards written) of a running job."""
-  return len(_find(staging, _TASKS)), len(_find(staging, _SHARDS))
 
 
 def finish(
@@ -139,30 +55,23 @@ def finish(
     UserError: If not one record could be grouped.
     RuntimeError: If records were lost: a fault of this program.
   """
-  tasks = list(output_files.read_all(_find(staging.path, _TASKS).values()))
-  files = list(itertools.chain.from_iterable(map(json.loads, tasks)))
-  number_to_path = _find(staging.path, _SHARDS)
-  indices = dict(
-    zip(number_to_path, _read_indices(number_to_path.values()), strict=True)
-  )
-  reports = {
-    number: json.loads(index.schema.metadata[_REPORT_KEY])
-    for number, index in indices.items()
-  }
-  all_there = len(tasks) == num_tasks and len(reports) == job.num_all_shards()
+  tasks = worker_reports.read_task_reports(staging.path)
+  files = list(itertools.chain.from_iterable(tasks))
+  found = worker_reports.read_shard_reports(staging.path)
+  reports = {number: report for number, (_, report, _) in found.items()}
+  all_there = len(tasks) == num_tasks and len(found) == job.num_all_shards()
   if job.drop_duplicates_across_groups:
-    paths = _find(staging.path, _DUPLICATES)
-    all_there &= len(paths) == len(reports)
-    texts = map(json.loads, output_files.read_all(list(paths.values())))
-    for number, drops in zip(paths, texts, strict=True):
-      reports[number]['drops'] |= drops
+    texts = worker_reports.read_duplicates_reports(staging.path)
+    all_there &= texts.keys() == found.keys()
+    for number in texts.keys() & found.keys():
+      reports[number]['drops'] |= texts[number]
   _check(job, files, reports.values(), earlier, all_there)
   manifests = []
   for i, name in enumerate(job.part_names()):
     numbers = range(i * job.num_shards, (i + 1) * job.num_shards)
-    index = pa.concat_tables(
-      indices[number].replace_schema_metadata() for number in numbers
-    ).sort_by([('group_id', 'ascending'), ('part', 'ascending')])
+    index = pa.concat_tables(found[number][2] for number in numbers).sort_by(
+      [('group_id', 'ascending'), ('part', 'ascending')]
+    )
     if not index.num_rows:
       # An empty corpus helps nobody; the other parts' manifests name this one.
       continue
@@ -178,8 +87,7 @@ def finish(
     )
     manifests.append(manifest)
     for number, shard in zip(numbers, manifest.shards, strict=True):
-      path = number_to_path[number].removesuffix('parquet') + 'tfrecord'
-      staging.files[path] = posixpath.join(name or '', shard.name)
+      staging.files[found[number][0]] = posixpath.join(name or '', shard.name)
     for file, content in (
       (INDEX_NAME, data),
       (MANIFEST_NAME, manifest.to_bytes()),
@@ -192,8 +100,8 @@ def finish(
 
 def _check(
   job: GroupJob,
-  files: Sequence[_Report],
-  shards: Collection[_Report],
+  files: Sequence[Report],
+  shards: Collection[Report],
   earlier: Sequence[Manifest],
   all_there: bool,
 ) -> None:
@@ -245,8 +153,8 @@ def _check(
 
 def _manifest(
   job: GroupJob,
-  files: Sequence[_Report],
-  shards: Sequence[_Report],
+  files: Sequence[Report],
+  shards: Sequence[Report],
   earlier: Sequence[Manifest],
   index: pa.Table,
   part: int,
@@ -257,6 +165,10 @@ def _manifest(
   """
   source = job.load_source()
   names = job.part_names()
+  inputs = _input_files(files, earlier)
+  sizes = {file['name']: file['num_bytes'] for file in files}
+  for found in earlier:
+    sizes |= found.input_bytes
   drops = _add_up(
     itertools.chain(
       _file_drops(files, part),
@@ -280,17 +192,20 @@ def _manifest(
     options=job.options(),
     num_input_files=len(files)
     + sum(found.num_input_files for found in earlier),
-    inputs=_input_files(files, earlier),
+    inputs=inputs,
     drop_examples={reason: first for reason, (_, first) in drops.items()},
     split=job.split
     and Split(
       name=names[part], names=names, rule=splits.describe(job.split, source)
     ),
     dropped_records=_dropped_records(files) if job.write_dropped else None,
+    input_bytes={
+      file.name: sizes[file.name] for file in inputs if file.name in sizes
+    },
   )
 
 
-def _dropped_records(files: Iterable[_Report]) -> DroppedRecords:
+def _dropped_records(files: Iterable[Report]) -> DroppedRecords:
   num_dropped = sum(num for _, num, _ in _file_drops(files))
   num_written = sum(file['num_written'] for file in files)
   return DroppedRecords(
@@ -298,12 +213,12 @@ def _dropped_records(files: Iterable[_Report]) -> DroppedRecords:
   )
 
 
-def _records_out(file: _Report) -> int:
+def _records_out(file: Report) -> int:
   return sum(tally['num'] for tally in file['parts'])
 
 
 def _file_drops(
-  files: Iterable[_Report], part: int | None = None
+  files: Iterable[Report], part: int | None = None
 ) -> Iterator[tuple[str, int, DropExample]]:
   """Yields (reason, how many, the first) of the drops of every file.
 
@@ -322,7 +237,7 @@ def _file_drops(
 
 
 def _shard_drops(
-  shards: Iterable[_Report],
+  shards: Iterable[Report],
 ) -> Iterator[tuple[str, int, DropExample]]:
   """Yields (reason, how many, the first) of the drops of every shard."""
   for shard in shards:
@@ -352,7 +267,7 @@ def _add_up(
 
 
 def _input_files(
-  files: Sequence[_Report], earlier: Iterable[Manifest]
+  files: Sequence[Report], earlier: Iterable[Manifest]
 ) -> tuple[InputFile, ...]:
   """Returns the raw files, in an order that their paths do not change."""
   inputs = [
@@ -376,25 +291,3 @@ def _input_files(
 
 def _sortable(entry: InputFile | DropExample) -> list[tuple[bool, Any]]:
   return [(value is not None, value) for value in dataclasses.astuple(entry)]
-
-
-def _read_indices(paths: Iterable[str]) -> Iterator[pa.Table]:
-  """Yields parts of the index, each with the report of its shard."""
-  for data in output_files.read_all(list(paths)):
-    yield pq.read_table(io.BytesIO(data))
-
-
-def _find(staging: str, kind: str) -> dict[int, str]:
-  """Returns number -> path of one attempt's report, sorted by the numbers."""
-  paths = output_files.list_files(posixpath.join(staging, kind))
-  return {
-    _number_of(path): path for path in paths if not path.endswith('.tfrecord')
-  }
-
-
-def _number_of(path: str) -> int:
-  return int(posixpath.basename(path).partition('.')[0])
-
-
-def _to_json(value: Any) -> bytes:
-  return json.dumps(value, default=dataclasses.asdict).encode()

@@ -31,10 +31,10 @@ from apache_beam.options.pipeline_options import (
   S3Options,
 )
 
-from pipelines import add_to, finish_corpus
+from pipelines import add_to, finish_corpus, worker_reports
 from pipelines.beam_internals import lock_buffers
 from pipelines.blocks import mask_of, names_of, sort_blocks
-from pipelines.dropped_records import DroppedRecords, copy_all, name_file
+from pipelines.dropped_records import DroppedRecords, name_file, publish
 from pipelines.input_files import file_sizes
 from pipelines.job import GroupJob
 from pipelines.job_errors import raise_understood
@@ -54,7 +54,6 @@ from tff_fedfish.data import records
 from tff_fedfish.data.corpus_index import shard_of
 from tff_fedfish.data.manifest import Manifest
 from tff_fedfish.errors import UserError
-from tff_fedfish.files import write_directory_atomically
 
 # By name: what Beam calls DirectRunner first tries to download a Go program.
 DEFAULT_RUNNER = 'apache_beam.runners.portability.fn_api_runner.FnApiRunner'
@@ -83,7 +82,7 @@ def run_group_job(
       see it under the same path.
     beam_flags: Options that Beam's `PipelineOptions` knows.
     watch: Called with (staging directory, number of reading tasks) at the
-      start; `finish_corpus.progress` tells how far the job is.
+      start; `worker_reports.progress` tells how far the job is.
 
   Returns:
     The manifest; if the corpus is split, that of every part that has a record.
@@ -112,9 +111,10 @@ def run_group_job(
     tasks += [((shard.name, shard.name),) for shard in shards]
     task_bytes += [shard.num_bytes for shard in shards]
   try:
-    # The dropped records get their name after the output has its own.
-    with contextlib.ExitStack() as stack, stage(str(output)) as staging:
-      staging.make_directories(finish_corpus.DIRECTORIES)
+    if manifests:
+      add_to.verify(job, manifests)
+    with stage(str(output)) as staging:
+      staging.make_directories(worker_reports.DIRECTORIES)
       if watch is not None:
         watch(staging.path, len(tasks))
       work = _Work(
@@ -132,12 +132,12 @@ def run_group_job(
       )
       with beam.Pipeline(options=options) as pipeline:
         _build(pipeline, work, tasks)
+      made = finish_corpus.finish(job, len(tasks), staging, manifests)
       if job.write_dropped:
-        dropped = stack.enter_context(
-          write_directory_atomically(job.write_dropped)
+        staging.companions.enter_context(
+          publish(staging.path, num_raw_tasks, job.write_dropped)
         )
-        copy_all(staging.path, num_raw_tasks, dropped)
-      return finish_corpus.finish(job, len(tasks), staging, manifests)
+      return made
   except Exception as error:
     raise_understood(error, str(output), options)
     raise
@@ -269,7 +269,7 @@ def _prepare(staging: str, options: tuple[tuple[str, Any], ...]) -> None:
   require_shared(staging)
 
 
-_read_features = functools.lru_cache(1)(finish_corpus.read_features)
+_read_features = functools.lru_cache(1)(worker_reports.read_features)
 
 
 def _build(pipeline: beam.Pipeline, work: _Work, tasks: Sequence[Task]) -> None:
@@ -306,7 +306,7 @@ def _read_blocks(numbered_task, work):
   if task_num >= work.num_raw_tasks:
     number = task_num - work.num_raw_tasks
     yield from _read_shard(number, keys, work)
-    finish_corpus.write_task_report(work.staging, task_num, (), 0)
+    worker_reports.write_task_report(work.staging, task_num, (), 0)
     return
   with contextlib.ExitStack() as stack:
     dropped = None
@@ -316,7 +316,7 @@ def _read_blocks(numbered_task, work):
       dropped = stack.enter_context(DroppedRecords(path, max_bytes))
     reader = RawFileReader(job, keys, dropped)
     yield from reader.read(task)
-  finish_corpus.write_task_report(
+  worker_reports.write_task_report(
     work.staging, task_num, reader.reports, reader.features
   )
 
@@ -349,7 +349,7 @@ def _drop_duplicates(number_and_paths, work):
   with merge_pieces([path for path in paths if path]) as rows:
     rows = keep_first(rows, count_drops(drops))
     yield from _encode_rows(rows, number, keys, work.features(), job)
-  finish_corpus.write_duplicates_report(work.staging, number, drops)
+  worker_reports.write_duplicates_report(work.staging, number, drops)
 
 
 def _encode_rows(rows, number, keys, features, job):
@@ -373,7 +373,7 @@ def _sort_piece(key_and_blocks, work):
   if not blocks:
     return number, ''
   table = sort_blocks(blocks, work.job.load_source(), work.features())
-  path = finish_corpus.name_piece(work.staging, key)
+  path = worker_reports.name_piece(work.staging, key)
   write_piece(path, table)
   return number, path
 
@@ -382,7 +382,7 @@ def _write_shard(number_and_paths, work):
   """(shard number, paths of its pieces) -> a shard and its report."""
   work.prepare()
   job, (number, paths) = work.job, number_and_paths
-  path = finish_corpus.name_shard(work.staging, number)
+  path = worker_reports.name_shard(work.staging, number)
   features = work.features()
   with merge_pieces([path for path in paths if path]) as rows:
     if work.earlier and not job.drop_duplicates_across_groups:
@@ -393,5 +393,5 @@ def _write_shard(number_and_paths, work):
       rows = heapq.merge(rows, earlier_rows)
     report, index = write_shard(path, number % job.num_shards, rows, job)
   report.optional_features = features
-  finish_corpus.write_shard_report(path, report, index)
+  worker_reports.write_shard_report(path, report, index)
   return ()

@@ -42,18 +42,21 @@ _LEFT_OVER = re.compile(
 )
 
 
-def require_usable(output: str) -> str:
-  """Checks, before any work, that a job can write to `output`.
+def require_usable(output: str, option: str = '--output') -> str:
+  """Checks, before any work, that a job can write to a directory.
+
+  Args:
+    output: The directory.
+    option: The option that names it; others than `--output` are local.
 
   Returns:
     The path; absolute and without links, if it is local.
 
   Raises:
-    UserError: If it holds something, or cannot be written to; names the option
-      `--output`.
+    UserError: If it holds something, or cannot be written to; names the option.
   """
   if not is_remote(output):
-    return _require_usable(output)
+    return _require_usable(output, option)
   require_packages(output, '--output')
   output = output.rstrip('/')
   try:
@@ -76,21 +79,21 @@ def require_usable(output: str) -> str:
   return output
 
 
-def _require_usable(output: str) -> str:
-  """Output on a local disk."""
+def _require_usable(output: str, option: str) -> str:
+  """Does what `require_usable` does, on a local disk."""
   path = os.path.realpath(output)
   if os.path.ismount(path):
     # It would have to be written to in place, not renamed to.
     raise UserError(
-      f'`--output` must be a directory inside a file system, but {path!r} is '
+      f'`{option}` must be a directory inside a file system, but {path!r} is '
       'where one is mounted. Name a directory below it, such as '
-      f"'{os.path.join(path, 'corpus')}'."
+      f"'{os.path.join(path, 'new')}'."
     )
-  if os.path.isdir(path) and os.listdir(path):
+  if option == '--output' and os.path.isdir(path) and os.listdir(path):
     names = [os.path.relpath(name, path) for name in list_files(path)]
     if names and all(map(is_left_over, names)):
       return path
-  return str(require_usable_output(output, '--output'))
+  return str(require_usable_output(output, option))
 
 
 def name_attempt(directory: str, name: str, suffix: str) -> str:

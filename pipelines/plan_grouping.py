@@ -25,6 +25,14 @@ from tff_fedfish.errors import UserError
 _SAMPLE_BYTES = 16 << 20
 _STAGES = ('read_seconds', 'sort_seconds', 'write_seconds')
 
+_NOT_PLANNED = {
+  'add_to': 'is in proportion to the bytes of `--input`, and does not count '
+  'those of another corpus',
+  'drop_duplicates_across_groups': 'groups a sample, in which a text has fewer '
+  'duplicates than in the whole input',
+}
+"""Options of a job that a plan refuses -> why."""
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GroupingPlan:
@@ -70,11 +78,11 @@ def plan_grouping(
   Raises:
     UserError: If the sample has no record that can be grouped.
   """
-  for name in ('add_to', 'drop_duplicates_across_groups'):
+  for name, reason in _NOT_PLANNED.items():
     if getattr(job, name):
       raise UserError(
-        f'`--{name}` must not be given for a plan, which does not know what it '
-        'takes. Leave it out: the plan is of a job without it.'
+        f'`--{name}` must not be given for a plan, which {reason}. Leave it '
+        'out: the plan is of a job without it.'
       )
   tasks, sizes = plan_tasks(job)
   own_bytes = sum(sizes)

@@ -10,6 +10,7 @@ import numpy as np
 from pipelines import splits
 from pipelines.blocks import names_of
 from pipelines.dropped_records import DroppedRecords
+from pipelines.input_files import file_sizes
 from pipelines.job import GroupJob
 from pipelines.keys import KEYS
 from pipelines.pieces import PieceBlocks, PieceKey, PieceKeys
@@ -52,6 +53,8 @@ class FileReport:
   damage_byte: int | None = None
   num_written: int = 0
   """Dropped records that were written."""
+  num_bytes: int = 0
+  """Size of the file as it is stored."""
 
 
 class RawFileReader:
@@ -155,6 +158,7 @@ class RawFileReader:
         parts[split].add(record_num, record['text'][:EXCERPT_BYTES].encode())
       if is_full:
         yield from blocks.take()
+    (report.num_bytes,) = file_sizes([path])
     self.reports.append(report)
 
 

@@ -54,10 +54,15 @@ class Staging:
   Attributes:
     path: The directory, as all workers must see it.
     files: Path of a file to keep -> its name in the output. All others go.
+    companions: Contexts that are left when the output has its name; by an
+      exception, if it gets none.
   """
 
   path: str
   files: dict[str, str] = dataclasses.field(default_factory=dict)
+  companions: contextlib.ExitStack = dataclasses.field(
+    default_factory=contextlib.ExitStack
+  )
 
   def make_directories(self, names: Iterable[str]) -> None:
     """Makes directories where all workers see them, and says it is there."""
@@ -90,7 +95,7 @@ def require_shared(staging: str) -> None:
 
 
 @contextlib.contextmanager
-def stage(output: str) -> Iterator[Staging]:
+def stage(output: str, option: str = '--output') -> Iterator[Staging]:
   """Yields a staging directory whose files become `output` on success.
 
   An exception inside removes it. What a killed job left behind is removed by
@@ -99,14 +104,15 @@ def stage(output: str) -> Iterator[Staging]:
   Args:
     output: A directory that does not exist or is empty; remote ones may also
       hold what an unfinished job has left.
+    option: The option that names it.
   """
   staging = _stage_remote if is_remote(output) else _stage
-  with staging(output.rstrip('/') or output) as found:
+  with staging(output.rstrip('/') or output, option) as found:
     yield found
 
 
 @contextlib.contextmanager
-def _stage(output: str) -> Iterator[Staging]:
+def _stage(output: str, option: str) -> Iterator[Staging]:
   path = pathlib.Path(output)
   path.parent.mkdir(parents=True, exist_ok=True)
   prefix = f'.{path.name}.{STAGING_PREFIX}'
@@ -119,14 +125,15 @@ def _stage(output: str) -> Iterator[Staging]:
       # Held as long as this process lives, however it ends.
       fcntl.flock(lock, fcntl.LOCK_EX)
       staging = Staging(temporary)
-      yield staging
-      _publish(staging, path)
+      with staging.companions:
+        yield staging
+        _publish(staging, path, option)
   finally:
     # The lock is closed by now: a file that is open keeps a directory of NFS.
     _remove_tree(temporary)
 
 
-def _publish(staging: Staging, output: pathlib.Path) -> None:
+def _publish(staging: Staging, output: pathlib.Path, option: str) -> None:
   """Gives the files of a finished staging directory their names."""
   finished = pathlib.Path(staging.path, _FINISHED)
   finished.mkdir()
@@ -137,7 +144,7 @@ def _publish(staging: Staging, output: pathlib.Path) -> None:
     if not output.exists():
       os.rename(finished, output)
     else:
-      require_usable(str(output))
+      require_usable(str(output), option)
       # Filled, not replaced: somebody may be in it.
       for path in list_files(str(output)):
         os.unlink(path)
@@ -146,7 +153,7 @@ def _publish(staging: Staging, output: pathlib.Path) -> None:
   except (UserError, OSError) as error:
     if isinstance(error, OSError) and error.errno != errno.ENOTEMPTY:
       raise
-    raise _filled_meanwhile(output) from error
+    raise _filled_meanwhile(output, option) from error
 
 
 def _remove_tree(directory: str | os.PathLike) -> None:
@@ -170,34 +177,35 @@ def _remove_if_abandoned(staging: pathlib.Path) -> None:
 
 
 @contextlib.contextmanager
-def _stage_remote(output: str) -> Iterator[Staging]:
+def _stage_remote(output: str, option: str) -> Iterator[Staging]:
   staging = Staging(f'{output}/{STAGING_PREFIX}{uuid.uuid4().hex}')
   try:
-    yield staging
-    names = [path[len(output) + 1 :] for path in list_files(output)]
-    if not all(map(is_left_over, names)):
-      raise _filled_meanwhile(output)
-    files = file_system(output)
-    with reaching(output):
-      # A killed job may have come as far as here, with other names.
-      if left_over := list(filter(is_unmarked, names)):
-        files.delete([f'{output}/{name}' for name in left_over])
-    targets = {
-      source: f'{output}/{name}' for source, name in staging.files.items()
-    }
-    # Directories are no more than a way of writing names on object stores, but
-    # must exist on others.
-    for directory in {posixpath.dirname(path) for path in targets.values()}:
-      with contextlib.suppress(OSError):
-        files.mkdirs(directory)
-    for is_last in (False, True):
-      _rename_all(
-        {
-          source: target
-          for source, target in targets.items()
-          if _manifests_last(target)[0] == is_last
-        }
-      )
+    with staging.companions:
+      yield staging
+      names = [path[len(output) + 1 :] for path in list_files(output)]
+      if not all(map(is_left_over, names)):
+        raise _filled_meanwhile(output, option)
+      files = file_system(output)
+      with reaching(output):
+        # A killed job may have come as far as here, with other names.
+        if left_over := list(filter(is_unmarked, names)):
+          files.delete([f'{output}/{name}' for name in left_over])
+      targets = {
+        source: f'{output}/{name}' for source, name in staging.files.items()
+      }
+      # Directories are no more than a way of writing names on object stores,
+      # but must exist on others.
+      for directory in {posixpath.dirname(path) for path in targets.values()}:
+        with contextlib.suppress(OSError):
+          files.mkdirs(directory)
+      for is_last in (False, True):
+        _rename_all(
+          {
+            source: target
+            for source, target in targets.items()
+            if _manifests_last(target)[0] == is_last
+          }
+        )
   except BaseException:
     remove(staging.path)
     raise
@@ -207,9 +215,9 @@ def _stage_remote(output: str) -> Iterator[Staging]:
       remove(f'{output}/{name}')
 
 
-def _filled_meanwhile(output: str | os.PathLike) -> UserError:
+def _filled_meanwhile(output: str | os.PathLike, option: str) -> UserError:
   return UserError(
-    f'`--output` must stay empty while it is written, but {str(output)!r} was '
+    f'`{option}` must stay empty while it is written, but {str(output)!r} was '
     'filled meanwhile, perhaps by another job. Name another directory.'
   )
 

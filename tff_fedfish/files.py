@@ -168,7 +168,7 @@ def require_usable_output(
     UserError: If the path is a file, holds something else, or cannot be
       written to.
   """
-  path = pathlib.Path(path).resolve()
+  place = path = pathlib.Path(path).resolve()
   try:
     if path.exists():
       if not path.is_dir():
@@ -189,15 +189,18 @@ def require_usable_output(
           f'{found[0]!r}{f" and {len(found) - 1} more" * (len(found) > 1)}. '
           'Name another directory, or remove it first.'
         )
-    ancestor = path
-    while not ancestor.exists():
-      ancestor = ancestor.parent
-    # A probe, not `os.access`: that answers yes for root on a read-only disk.
-    with tempfile.TemporaryFile(dir=ancestor):
-      pass
+    # What is renamed to it is written beside it.
+    for place in (path,) if marker else (path, path.parent):
+      ancestor = place
+      while not ancestor.exists():
+        ancestor = ancestor.parent
+      # A probe, not `os.access`: that answers yes for root on a read-only
+      # disk.
+      with tempfile.TemporaryFile(dir=ancestor):
+        pass
   except OSError as error:
     raise UserError(
-      f'`{option}` must be writable, but {str(path)!r} is not '
+      f'`{option}` must be writable, but {str(place)!r} is not '
       f'({error.strerror}). Name another directory, or change its '
       'permissions.'
     ) from error

@@ -289,16 +289,40 @@ class TestGroupErrors:
       ),
       (
         {'--write_dropped': '{tmp}'},
-        '`--write_dropped` must be a local directory beside `--output`, but is '
+        '`--write_dropped` must be a directory beside `--output`, but is '
         "'{tmp}'. Name another one.",
       ),
       (
         {'--write_dropped': '{tmp}/out/dropped'},
-        "must be a local directory beside `--output`, but is '{tmp}/out/drop",
+        '`--write_dropped` must be a directory beside `--output`, but is '
+        "'{tmp}/out/dropped'. Name another one.",
       ),
       (
         {'--write_dropped': 's3://bucket/dropped'},
-        "must be a local directory beside `--output`, but is 's3://bucket/drop",
+        '`--write_dropped` must be a local directory, but is '
+        "'s3://bucket/dropped'. Name one on a disk of this machine.",
+      ),
+      (
+        {'--write_dropped': '{tmp}/old/dropped', '--add_to': '{tmp}/old'},
+        '`--write_dropped` must be a directory beside `--add_to`, but is '
+        "'{tmp}/old/dropped'. Name another one.",
+      ),
+      (
+        {'--output': '{tmp}/old/new', '--add_to': '{tmp}/old'},
+        '`--output` must be a directory beside `--add_to`, but is '
+        "'{tmp}/old/new'. Name another one.",
+      ),
+      (
+        {'--write_dropped': ''},
+        "`--write_dropped` must be the name of a directory, but is ''. Name",
+      ),
+      (
+        {'--add_to': ''},
+        "`--add_to` must be the name of a directory, but is ''. Name one.",
+      ),
+      (
+        {'--output': ''},
+        "`--output` must be the name of a directory, but is ''. Name one.",
       ),
       (
         {'--write_dropped': '{tmp}/raw[1].json'},

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from grouping_jobs import group_lines
 
 COMMANDS = {'plan': 'tff_fedfish.cli.plan'}
 
@@ -113,8 +114,8 @@ def test_grouping(fedfish, tmp_path):
     (
       ('--group', 'c4', '--input', __file__, '--drop_duplicates_across_groups'),
       '`--drop_duplicates_across_groups` must not be given for a plan, which '
-      'does not know what it takes. Leave it out: the plan is of a job without '
-      'it.',
+      'groups a sample, in which a text has fewer duplicates than in the whole '
+      'input. Leave it out: the plan is of a job without it.',
     ),
     (
       ('--group', 'c4', '--input', 'no_such_file'),
@@ -131,3 +132,21 @@ def test_arguments_that_do_not_go_together(fedfish, arguments, words):
   assert code == 2
   assert words in err
   assert err.count('\n') == 1
+
+
+def test_adding_is_not_planned(fedfish, tmp_path):
+  old = group_lines(
+    tmp_path,
+    [{'text': 'x', 'url': 'http://h/'}],
+    num_shards=8,
+    max_record_bytes=256 << 20,
+  )
+  code, _, err = fedfish(
+    'plan', '--group', 'c4', '--input', __file__, '--add_to', old
+  )
+  assert (code, err) == (
+    2,
+    'fedfish: error: `--add_to` must not be given for a plan, which is in '
+    'proportion to the bytes of `--input`, and does not count those of another '
+    'corpus. Leave it out: the plan is of a job without it.\n',
+  )

@@ -172,7 +172,7 @@ def test_words(fedfish, corpus, tmp_path, path, value, message):
       'must have the `num_input_files` 1, as it lists, but has 2',
     ),
     (
-      ('inputs', 0, 'name'),
+      ('drop_examples', 'malformed_json', 'file'),
       'other.json',
       'must have an example of malformed_json in one of its `inputs`, but has',
     ),
@@ -180,6 +180,11 @@ def test_words(fedfish, corpus, tmp_path, path, value, message):
       ('dropped_records',),
       {'num_written': 1, 'num_not_written': 1},
       'must have at most 1 `dropped_records`, as its drops say, but has 2',
+    ),
+    (
+      ('input_bytes',),
+      {'x': 1},
+      "must have names of its `inputs` in `input_bytes`, but has ['x']",
     ),
     (
       ('options', 'drop_duplicates'),

@@ -1,10 +1,12 @@
 """Adding to a corpus gives what grouping all raw files together gives."""
 
 import dataclasses
+import hashlib
 import json
 import shutil
 
 import pytest
+from damaged_corpora import edit_manifest
 from grouping_jobs import (
   contents,
   group_lines,
@@ -16,6 +18,7 @@ from grouping_jobs import (
 from pipelines.group_job import name_files, run_group_job
 from pipelines.source import Fields
 from pipelines.splits import SplitRule
+from tff_fedfish.data import records
 from tff_fedfish.data.manifest import read_manifest
 from tff_fedfish.data.verify import verify_corpus
 from tff_fedfish.errors import UserError
@@ -190,6 +193,41 @@ def test_files_of_the_same_name(tmp_path):
     name_files(['/a.json'], taken)
 
 
+def test_file_that_was_read_before(tmp_path):
+  raw = [
+    write_lines(tmp_path / day / name, [{'text': name, 'url': 'http://a/'}])
+    for day, name in (('1', 'a'), ('1', 'b'), ('2', 'c'))
+  ]
+  old, new = tmp_path / 'old', tmp_path / 'new'
+  run_group_job(make_job(raw[:2]), old)
+  # In another directory, beside one that is new.
+  (tmp_path / '1').rename(tmp_path / '3')
+  paths = [tmp_path / '3' / 'b', raw[2]]
+  job = make_job(paths, add_to=str(old))
+  size = paths[0].stat().st_size
+  with pytest.raises(
+    UserError,
+    match=rf"^`--input` must name files that are not in '{old}' yet, but a "
+    rf"file of the name and the {size} bytes of '{paths[0]}' was read for it\. "
+    r'Leave it out or, if it is another one, rename it\.$',
+  ):
+    run_group_job(job, new)
+  assert not new.exists()
+  # Of another size, it is another file.
+  write_lines(paths[0], [{'text': 'later', 'url': 'http://a/'}])
+  (manifest,) = run_group_job(job, new)
+  assert manifest.input_bytes == {
+    '2/c': size,
+    '3/b': paths[0].stat().st_size,
+    'a': size,
+    'b': size,
+  }
+  # What was added once is known, too.
+  job = dataclasses.replace(job, paths=(str(raw[2]),), add_to=str(new))
+  with pytest.raises(UserError, match="bytes of '.*/2/c' was read for it"):
+    run_group_job(job, tmp_path / 'newer')
+
+
 def _add(tmp_path, first, second, *, later=None, **options):
   """Adds to a corpus of the first crawl, with `later` options."""
   old = group_lines(tmp_path / 'first', first, **options)
@@ -224,6 +262,12 @@ def _add(tmp_path, first, second, *, later=None, **options):
       '`--split_by` is train: examples before 2021-01-01T00:00:00+00:00; test: '
       'all others, and there train: examples before 2020-01-01T00:00:00+00:00; '
       'test: all others',
+    ),
+    (
+      {'split': _BY_TIME},
+      {'split': None},
+      '`--split_by` is not given, and there train: examples before 2020-01-01T'
+      '00:00:00+00:00; test: all others',
     ),
     (
       {'split': _BY_TIME},
@@ -287,28 +331,110 @@ def test_what_could_not_be_equal(tmp_path, first, second, options, message):
   assert not (tmp_path / 'new').exists()
 
 
-def test_damaged_corpus(tmp_path):
-  old = group_lines(tmp_path / 'first', _FIRST)
+def _cut(corpus, path):
+  path.write_bytes(path.read_bytes()[:-1])
+
+
+def _rewrite(corpus, path):
+  """Replaces a text in a record whose checksums are right."""
+  payloads = [payload for _, payload in records.iterate_records(path)]
+  assert b'text 0' in payloads[0]
+  with open(path, 'wb') as file:
+    for payload in payloads:
+      records.write_record(file, payload.replace(b'text 0', b'text X'))
+
+
+def _append_to_index(corpus, path):
+  with open(corpus / 'index.parquet', 'ab') as file:
+    file.write(b'x')
+
+
+def _count(name, value):
+  def change(corpus, path):
+    edit_manifest(
+      corpus, lambda manifest: manifest['counts'].update({name: value})
+    )
+
+  return change
+
+
+def _count_in_shard(corpus, path):
+  edit_manifest(
+    corpus, lambda manifest: manifest['shards'][0].update(num_records=7)
+  )
+
+
+@pytest.mark.parametrize(
+  ('damage', 'message'),
+  [
+    (
+      _cut,
+      "'{old}' must hold the shard {name} of {size} bytes, but it has {less} "
+      'bytes',
+    ),
+    (
+      _rewrite,
+      "'{old}/{name}' must have the sha256 {sha256} that manifest.json says, "
+      'but has {found}',
+    ),
+    (_append_to_index, "'{old}/index.parquet' must have the sha256 "),
+    (
+      lambda corpus, path: (corpus / 'index.parquet').unlink(),
+      "'{old}' must hold index.parquet, but it is missing",
+    ),
+    # 5 records of 2 hosts, and 1 line that is no JSON.
+    (
+      _count('records_in', 7),
+      "'{old}/manifest.json' must say records_in 6, which is what the corpus "
+      'holds and dropped, but says 7',
+    ),
+    (
+      _count('records_out', 6),
+      "'{old}/manifest.json' must say records_out 5, which is what the corpus "
+      'holds, but says 6',
+    ),
+    (
+      _count('num_groups', 1),
+      "'{old}/manifest.json' must say num_groups 2, which is what the corpus "
+      'holds, but says 1',
+    ),
+    (
+      _count('drops', {}),
+      "'{old}/manifest.json' must say records_in 5, which is what the corpus "
+      'holds and dropped, but says 6',
+    ),
+    (
+      _count_in_shard,
+      'must have the num_records 7 that manifest.json says, but has ',
+    ),
+  ],
+)
+def test_damaged_corpus(tmp_path, damage, message):
+  first = [{'text': f'text {i}', 'url': f'http://h{i % 2}/'} for i in range(5)]
+  old = group_lines(tmp_path / 'first', [*first, b'{'])
   raw = write_lines(tmp_path / 'second.json', _SECOND)
-  job = make_job([raw], add_to=str(old))
-  path = max(old.glob('*.tfrecord'), key=lambda path: path.stat().st_size)
+  (path,) = (p for p in old.glob('*.tfrecord') if b'text 0' in p.read_bytes())
   data = path.read_bytes()
-  path.write_bytes(data[:-1])
-  with pytest.raises(
-    UserError,
-    match=rf"^`--add_to`: '{old}' must have {len(data)} bytes in {path.name}, "
-    rf'has {len(data) - 1}\. Copy it again; `fedfish verify` says more\.$',
-  ):
-    run_group_job(job, tmp_path / 'new')
-  path.write_bytes(data[:-1] + b'x')
-  with pytest.raises(UserError, match=f'{path.name}.* fails the checksum'):
-    run_group_job(job, tmp_path / 'new')
-  value = json.loads((old / 'manifest.json').read_text())
-  value['counts']['drops'] = {}
-  (old / 'manifest.json').write_text(json.dumps(value))
-  with pytest.raises(UserError, match='must have an example of each drop'):
-    run_group_job(job, tmp_path / 'new')
-  assert not (tmp_path / 'new').exists()
+  damage(old, path)
+  with pytest.raises(UserError) as raised:
+    run_group_job(make_job([raw], add_to=str(old)), tmp_path / 'new')
+  found = str(raised.value)
+  assert found.startswith(f"`--add_to`: '{old}")
+  assert (
+    message.format(
+      old=old,
+      name=path.name,
+      size=len(data),
+      less=len(data) - 1,
+      sha256=hashlib.sha256(data).hexdigest(),
+      found=hashlib.sha256(path.read_bytes()).hexdigest(),
+    )
+    in found
+  )
+  assert found.endswith(
+    '. Copy the directory again, or run `fedfish group` again.'
+  )
+  assert sorted(p.name for p in tmp_path.iterdir()) == ['first', 'second.json']
 
 
 def test_corpus_of_an_earlier_version(tmp_path):

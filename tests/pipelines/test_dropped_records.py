@@ -150,6 +150,69 @@ def test_failure_leaves_nothing(tmp_path):
   assert list(tmp_path.iterdir()) == [path]
 
 
+def _run(tmp_path, *, exists=False, fill=None):
+  """Groups into `out`; files what is named while the job is running."""
+  path = write_lines(tmp_path / 'raw.json', [*raw_records(3), *_BAD])
+  dropped = tmp_path / 'dropped'
+  if exists:
+    dropped.mkdir()
+  job = make_job([path], write_dropped=str(dropped))
+
+  def watch(staging, num_tasks):
+    if fill:
+      write_lines(tmp_path / fill, [b'theirs'])
+
+  return run_group_job(job, tmp_path / 'out', watch=watch)
+
+
+def _files(directory):
+  return sorted(
+    str(path.relative_to(directory)) for path in directory.rglob('*')
+  )
+
+
+@pytest.mark.parametrize('exists', [True, False])
+def test_directory_that_is_filled_meanwhile(tmp_path, exists):
+  with pytest.raises(
+    UserError,
+    match=r'^`--write_dropped` must stay empty while it is written, but '
+    r"'.*dropped' was filled meanwhile, perhaps by another job\. Name another "
+    r'directory\.$',
+  ):
+    _run(tmp_path, exists=exists, fill='dropped/theirs')
+  # No output, and nothing of ours.
+  assert _files(tmp_path) == ['dropped', 'dropped/theirs', 'raw.json']
+
+
+@pytest.mark.parametrize('exists', [True, False])
+def test_output_that_is_filled_meanwhile(tmp_path, exists):
+  with pytest.raises(UserError, match='`--output` must stay empty while'):
+    _run(tmp_path, exists=exists, fill='out/theirs')
+  left = ['dropped'] * exists + ['out', 'out/theirs', 'raw.json']
+  assert _files(tmp_path) == left
+
+
+def test_existing_directory_is_filled_not_replaced(tmp_path):
+  (tmp_path / 'dropped').mkdir()
+  before = (tmp_path / 'dropped').stat().st_ino
+  _run(tmp_path)
+  assert (tmp_path / 'dropped').stat().st_ino == before
+  assert len(_lines(tmp_path / 'dropped')) == 6
+
+
+def test_what_a_killed_job_has_left_is_removed(tmp_path):
+  for name in ('.dropped.grouping-abc', '.dropped2.grouping-abc'):
+    write_lines(tmp_path / name / '.lock', [])
+    write_lines(tmp_path / name / 'dropped-00000-of-00001.jsonl.gz', [b'x'])
+  _run(tmp_path)
+  assert sorted(path.name for path in tmp_path.iterdir()) == [
+    '.dropped2.grouping-abc',
+    'dropped',
+    'out',
+    'raw.json',
+  ]
+
+
 def test_posts_and_rows(tmp_path):
   post = '<row Id="1" PostTypeId="3" Body="a" />'
   (tmp_path / 'Posts.xml').write_text(

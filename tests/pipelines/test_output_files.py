@@ -1,9 +1,11 @@
 """Files of a job's output: those that appear whole, and disks that fail."""
 
 import contextlib
+import os
 import pathlib
 import subprocess
 import sys
+import tempfile
 
 import pytest
 from grouping_jobs import make_job, raw_records, write_lines
@@ -128,15 +130,48 @@ def test_a_write_that_fails_is_no_bad_input(tmp_path, flags):
   assert _names(tmp_path) == ['raw']
 
 
-def test_mount_point(tmp_path):
+@pytest.mark.parametrize('option', ['--output', '--write_dropped'])
+def test_mount_point(tmp_path, option):
   with _mounted(tmp_path / 'disk', 'size=1m') as disk:
     with pytest.raises(
       UserError,
-      match=r"must be a directory inside a file system, but '.*disk' is where "
-      r"one is mounted\. Name a directory below it, such as '.*disk/corpus'\.",
+      match=rf"^`{option}` must be a directory inside a file system, but '.*"
+      r"disk' is where one is mounted\. Name a directory below it, such as '.*"
+      r"disk/new'\.$",
     ):
-      output_files.require_usable(str(disk))
-    assert output_files.require_usable(str(disk / 'corpus'))
+      output_files.require_usable(str(disk), option)
+    assert output_files.require_usable(str(disk / 'new'), option)
+
+
+@pytest.mark.parametrize('option', ['--output', '--write_dropped'])
+def test_parent_that_cannot_be_written_to(option):
+  # Not `tmp_path`, which only its owner may enter.
+  with tempfile.TemporaryDirectory() as directory:
+    parent = pathlib.Path(directory, 'parent')
+    path = parent / 'out'
+    path.mkdir(parents=True)
+    for place, mode in ((directory, 0o755), (path, 0o777), (parent, 0o555)):
+      os.chmod(place, mode)
+    # The superuser may write anywhere.
+    user = os.geteuid()
+    os.seteuid(user or 65534)
+    try:
+      with pytest.raises(
+        UserError,
+        match=rf"^`{option}` must be writable, but '{parent.resolve()}' is not "
+        r'\(Permission denied\)\. Name another directory, or change its ',
+      ):
+        output_files.require_usable(str(path), option)
+    finally:
+      os.seteuid(user)
+      parent.chmod(0o755)
+
+
+def test_dropped_records_replace_nothing(tmp_path):
+  # What a killed job leaves of an output is no dropped record.
+  write_lines(tmp_path / 'groups-00000-of-00001.tfrecord', [b'old'])
+  with pytest.raises(UserError, match='`--write_dropped` must be empty or new'):
+    output_files.require_usable(str(tmp_path), '--write_dropped')
 
 
 def test_read_only_disk(tmp_path):

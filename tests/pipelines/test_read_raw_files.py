@@ -82,6 +82,7 @@ def test_report_by_hand(tmp_path):
     'damage': None,
     'damage_byte': None,
     'num_written': 0,
+    'num_bytes': path.stat().st_size,
   }
 
 

@@ -81,6 +81,28 @@ def test_failure_leaves_nothing(tmp_path):
   assert _names(tmp_path) == []
 
 
+@pytest.mark.parametrize('filled', [False, True])
+def test_companions_hear_whether_there_is_an_output(tmp_path, filled):
+  heard = []
+
+  @contextlib.contextmanager
+  def companion():
+    try:
+      yield
+      heard.append(_names(tmp_path / 'out'))
+    except UserError as error:
+      heard.append(type(error))
+      raise
+
+  with contextlib.suppress(UserError), stage(str(tmp_path / 'out')) as staging:
+    _keep(staging, 'x', b'')
+    staging.companions.enter_context(companion())
+    if filled:
+      write_lines(tmp_path / 'out' / 'theirs', [b''])
+    assert heard == []
+  assert heard == [UserError if filled else ['x']]
+
+
 def test_living_job_is_left_alone(tmp_path):
   output = str(tmp_path / 'out')
   with stage(output) as first:

@@ -189,12 +189,12 @@ def show_progress(title: str, num_shards: int) -> Iterator[Watch]:
     task = bar.add_task(title)
 
     def poll(staging: str, num_tasks: int) -> None:
-      from pipelines import finish_corpus, remote_files
+      from pipelines import remote_files, worker_reports
 
       # Looking is free on a local disk only.
       seconds = 10.0 if remote_files.is_remote(staging) else 0.5
       while not done.wait(seconds):
-        read, written = finish_corpus.progress(staging)
+        read, written = worker_reports.progress(staging)
         bar.update(
           task,
           description=f'{title}: {read}/{num_tasks} parts of the input read, '

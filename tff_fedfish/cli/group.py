@@ -15,38 +15,22 @@ in this process, with --direct_running_mode=multi_processing
 """
 
 import argparse
-import dataclasses
-import os
-from typing import TYPE_CHECKING, Any
 
-from tff_fedfish.errors import UserError
-
-if TYPE_CHECKING:
-  from pipelines.job import GroupJob
-  from pipelines.source import Fields
+from tff_fedfish.cli.group_options import (
+  CLIENT_OPTIONS,
+  FIELD_OPTIONS,
+  build_job,
+)
 
 SUMMARY = 'group a raw corpus by web host, domain, author or any field'
 TAKES_EXTRA = True
 
-_JOB_OPTIONS = (
-  *('num_shards', 'max_record_bytes', 'max_document_bytes'),
-  *('max_examples_per_group', 'min_examples_per_group', 'drop_duplicates'),
-  *('drop_duplicates_across_groups', 'strict'),
-)
-_CLIENT_OPTIONS = ('held_out_fraction', 'validation_fraction', 'split_seed')
 _INPUTS = {
   'c4': 'JSON lines, or a prepared TFDS directory; key: host',
   'cc_news': 'JSON lines, JSON documents or parquet; key: host',
   'stack_overflow': "Posts.xml or TFF's sqlite; key: author",
   'json_lines': 'JSON lines or parquet with any fields; key: --key_field',
 }
-_FIELD_OPTIONS = {
-  'key_field': 'what the examples of a group share: text, or an integer',
-  'text_field': 'the text of an example',
-  'time_field': 'when it was written; the order of the examples of a group '
-  '(default: none, and no feature timestamp)',
-}
-_MAX_NAME_CHARACTERS = 100
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -154,7 +138,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   fields = parser.add_argument_group(
     'json_lines', 'fields, where user.name is the field name inside user'
   )
-  for name, help_text in _FIELD_OPTIONS.items():
+  for name, help_text in FIELD_OPTIONS.items():
     fields.add_argument(f'--{name}', metavar='FIELD', help=help_text)
   fields.add_argument(
     '--name', help="the corpus' name (default: the last part of --output)"
@@ -173,7 +157,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     help='by time: earlier examples are train, others test; such as 2018-01-01',
   )
   default = SplitRule(kind='client')
-  for name in _CLIENT_OPTIONS:
+  for name in CLIENT_OPTIONS:
     value = getattr(default, name)
     splits.add_argument(
       f'--{name}',
@@ -226,180 +210,3 @@ def run(arguments: argparse.Namespace) -> int:
       directory = f'{directory.rstrip("/")}/{manifest.split.name}'
     print_counts(directory, manifest)
   return 0
-
-
-def build_job(arguments: argparse.Namespace) -> 'GroupJob':
-  """Returns the job that the arguments of `fedfish group` describe.
-
-  Raises:
-    UserError: If they do not go together, or a file is not there.
-  """
-  from pipelines.input_files import find_input_files
-  from pipelines.job import GroupJob
-  from pipelines.source import load_source
-  from pipelines.splits import SplitRule, split_names
-
-  _check_ranges(arguments)
-  options = _dropped_options(arguments)
-  fields = _fields(arguments)
-  name = None if fields is None else _name(arguments)
-  source = load_source(arguments.corpus, fields)
-  split, split_options = None, _split_options(arguments)
-  if arguments.split_by is not None:
-    split = SplitRule(kind=arguments.split_by, **split_options)
-    # Raises if the source has no such split.
-    split_names(split, source)
-  job = GroupJob(
-    source_name=arguments.corpus,
-    paths=tuple(find_input_files(arguments.input)),
-    key=arguments.key or source.default_key,
-    split=split,
-    fields=fields,
-    name=name,
-    add_to=arguments.add_to and _absolute(arguments.add_to),
-    **options,
-    **{option: getattr(arguments, option) for option in _JOB_OPTIONS},
-  )
-  if job.add_to:
-    from pipelines.add_to import read_manifests
-
-    earlier, *_ = read_manifests(job)
-    if fields is not None and arguments.name is None:
-      # A corpus that grows stays the same.
-      job = dataclasses.replace(job, name=earlier.corpus)
-  return job
-
-
-def _check_ranges(arguments: argparse.Namespace) -> None:
-  highest = {
-    'num_shards': 99_999,
-    # Protocol buffers cannot hold more than 2 GiB; leave room for the last one.
-    'max_record_bytes': 1 << 30,
-    'max_document_bytes': 1 << 30,
-    'max_examples_per_group': 1 << 62,
-    'min_examples_per_group': 1 << 62,
-    'max_dropped_bytes': 1 << 62,
-  }
-  for name, high in highest.items():
-    value = getattr(arguments, name)
-    if value is not None and not 1 <= value <= high:
-      raise UserError(
-        f'`--{name}` must be from 1 to {high}, but is {value}. Name a number '
-        'in that range.'
-      )
-
-  least = arguments.min_examples_per_group
-  most = arguments.max_examples_per_group
-  if least and most and least > most:
-    raise UserError(
-      '`--min_examples_per_group` must be at most `--max_examples_per_group`, '
-      f'but is {least}, and that {most}. Lower the one, or raise the other.'
-    )
-
-
-def _dropped_options(arguments: argparse.Namespace) -> dict[str, Any]:
-  """Returns where to write dropped records, and how many bytes of them."""
-  from tff_fedfish.files import require_usable_output
-
-  directory, limit = arguments.write_dropped, arguments.max_dropped_bytes
-  if directory is None:
-    if limit is not None:
-      raise UserError(
-        '`--max_dropped_bytes` goes with `--write_dropped`, but there is none. '
-        'Leave it out, or name a directory.'
-      )
-    return {}
-  paths = [os.path.realpath(path) for path in (directory, arguments.output)]
-  if '://' in directory or os.path.commonpath(paths) in paths:
-    raise UserError(
-      '`--write_dropped` must be a local directory beside `--output`, but is '
-      f'{directory!r}. Name another one.'
-    )
-  require_usable_output(directory, '--write_dropped')
-  options = {'write_dropped': paths[0]}
-  return options if limit is None else options | {'max_dropped_bytes': limit}
-
-
-def _split_options(arguments: argparse.Namespace) -> dict[str, Any]:
-  """Returns what was said of a split; raises if it is about another kind."""
-  kinds = dict.fromkeys(_CLIENT_OPTIONS, 'client') | {'split_time': 'time'}
-  options = {}
-  for name, kind in kinds.items():
-    value = getattr(arguments, name)
-    if value is not None:
-      if arguments.split_by != kind:
-        found = 'there is no `--split_by`'
-        if arguments.split_by:
-          found = f'`--split_by {arguments.split_by}` was given'
-        raise UserError(
-          f'`--{name}` goes with `--split_by {kind}`, but {found}. Leave one '
-          'out, or name the other.'
-        )
-      options[name.replace('split_time', 'time')] = value
-  return options
-
-
-def _fields(arguments: argparse.Namespace) -> 'Fields | None':
-  """Returns what json_lines reads; None for another corpus.
-
-  Raises:
-    UserError: If an option does not go with the corpus, or lacks.
-  """
-  from pipelines.source import Fields
-
-  given = {name: getattr(arguments, name) for name in _FIELD_OPTIONS}
-  if arguments.corpus != 'json_lines':
-    for name, value in (given | {'name': arguments.name}).items():
-      if value is not None:
-        raise UserError(
-          f'`--{name}` goes with json_lines, but the corpus is '
-          f'{arguments.corpus}. Leave it out, or use `fedfish group '
-          'json_lines`.'
-        )
-    return None
-  if arguments.key is not None:
-    raise UserError(
-      '`--key` goes with corpora whose fields are known, but json_lines has '
-      f'any, and `--key {arguments.key}` was given. Name the field instead, '
-      'such as `--key_field user.name`.'
-    )
-  for name, path in given.items():
-    if path is None and name != 'time_field':
-      raise UserError(
-        f'`--{name}` is required with json_lines: {_FIELD_OPTIONS[name]}. Name '
-        f'a field, such as `--{name} '
-        f'{"user.name" if name == "key_field" else "text"}`.'
-      )
-    if path is not None and not (path.strip() and path.isprintable()):
-      raise UserError(
-        f'`--{name}` must be the name of a field, or a path such as user.name, '
-        f'but is {path!r}. Name a field.'
-      )
-  if arguments.split_by == 'time' and arguments.time_field is None:
-    raise UserError(
-      '`--split_by time` needs `--time_field` with json_lines, but there is '
-      'none. Name the field with the time, or split by client.'
-    )
-  return Fields(
-    **{name[: -len('_field')]: path for name, path in given.items()}
-  )
-
-
-def _name(arguments: argparse.Namespace) -> str:
-  """Returns the name that the corpus gets."""
-  name = arguments.name
-  if name is None:
-    name = _absolute(arguments.output.rstrip('/')).rpartition('/')[2]
-  if not (0 < len(name) <= _MAX_NAME_CHARACTERS and name.isprintable()):
-    raise UserError(
-      f'`--name` must be 1 to {_MAX_NAME_CHARACTERS} printable characters, but '
-      f'is {name!r}{", as `--output` ends" * (arguments.name is None)}. Name '
-      'another.'
-    )
-  return name
-
-
-def _absolute(path: str) -> str:
-  from pipelines.remote_files import is_remote
-
-  return path if is_remote(path) else os.path.abspath(path)

@@ -90,7 +90,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _plan_grouping(arguments: argparse.Namespace) -> int:
-  from tff_fedfish.cli import group
+  from tff_fedfish.cli import group, group_options
 
   for name in ('num_workers', 'input_bytes'):
     value = getattr(arguments, name)
@@ -121,7 +121,7 @@ def _plan_grouping(arguments: argparse.Namespace) -> int:
     from pipelines.plan_grouping import plan_grouping
 
     plan = plan_grouping(
-      group.build_job(planned),
+      group_options.build_job(planned),
       num_workers=arguments.num_workers or 1,
       input_bytes=arguments.input_bytes,
     )

@@ -11,6 +11,7 @@ import numpy as np
 
 from tff_fedfish.data import corpus_index, records
 from tff_fedfish.data.client_ids import ClientIds
+from tff_fedfish.data.corpus_files import check_size
 from tff_fedfish.data.corpus_index import (
   INDEX_NAME,
   read_column,
@@ -60,7 +61,8 @@ class GroupedCorpus:
     """
     self.directory = pathlib.Path(directory)
     self.manifest: Manifest = read_manifest(self.directory)
-    self._check_shards()
+    for shard in self.manifest.shards:
+      check_size(self.directory, shard)
     self._locations = read_locations(self.directory)
     self.client_ids: ClientIds = self._locations.client_ids
     self._check_index()
@@ -242,18 +244,6 @@ class GroupedCorpus:
       f'{num_records} records, but that {problem}: it belongs to another '
       'corpus. Copy the directory again, or run `fedfish group` again.'
     )
-
-  def _check_shards(self) -> None:
-    for shard in self.manifest.shards:
-      path = self.directory / shard.name
-      found = path.stat().st_size if path.is_file() else None
-      if found != shard.num_bytes:
-        problem = 'is missing' if found is None else f'has {found} bytes'
-        raise UserError(
-          f'{str(self.directory)!r} must hold the shard {shard.name} of '
-          f'{shard.num_bytes} bytes, but it {problem}. Copy the directory '
-          'again, or run `fedfish group` again.'
-        )
 
 
 def example_texts(

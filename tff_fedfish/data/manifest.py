@@ -132,6 +132,9 @@ class Manifest:
   """See `corpus_index.fingerprint`. Empty in manifests of earlier versions."""
   dropped_records: DroppedRecords | None = None
   """None where they were only counted."""
+  input_bytes: Mapping[str, int] = dataclasses.field(default_factory=dict)
+  """Name of each of `inputs` -> its size as it is stored. Names are missing in
+  manifests of earlier versions."""
   schema_version: int = SCHEMA_VERSION
 
   @property
@@ -221,8 +224,8 @@ def _not_a_corpus(directory: pathlib.Path, found: str) -> UserError:
   )
 
 
-# The bounds of `fedfish group`.
-_RANGES = {
+RANGES = {
+  # Protocol buffers cannot hold more than 2 GiB; leave room for the last one.
   'max_record_bytes': (1, 1 << 30),
   'max_document_bytes': (1, 1 << 30),
   'max_examples_per_group': (1, 1 << 62),
@@ -230,6 +233,8 @@ _RANGES = {
   'drop_duplicates_across_groups': (False, True),
   'drop_duplicates': (False, True),
 }
+"""Options of `fedfish group` -> their lowest and their highest value."""
+
 GROUP_DROPS = {
   'duplicate_text': 'drop_duplicates',
   'duplicate_across_groups': 'drop_duplicates_across_groups',
@@ -326,7 +331,7 @@ def _option_checks(manifest: Manifest) -> _Checks:
   found = options.get('num_shards')
   is_right = type(found) is int and found == num_shards
   yield is_right, f'the `options.num_shards` {num_shards}, as it lists', found
-  for name, (low, high) in _RANGES.items():
+  for name, (low, high) in RANGES.items():
     # Earlier versions did not write all.
     value = options.get(name, low)
     is_right = type(value) is type(low) and low <= value <= high
@@ -352,6 +357,9 @@ def _input_checks(manifest: Manifest) -> _Checks:
     is_right = file.records_out <= file.records_in
     is_right &= not file.damage or file.damage in manifest.counts.drops
     yield is_right, 'counts and damage of its `inputs` that can be', file
+  sized = [*manifest.input_bytes]
+  is_right = {*sized} <= {*names}
+  yield is_right, 'names of its `inputs` in `input_bytes`', sized
 
 
 def _drop_checks(manifest: Manifest) -> _Checks:

@@ -9,36 +9,20 @@ import os
 import pathlib
 import types
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
-
-import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from tff_fedfish.data import records
-from tff_fedfish.data.corpus_index import (
-  INDEX_NAME,
-  fingerprint_of_index,
-  index_sha256,
-  read_index,
-  shard_of,
-  unreadable,
+from tff_fedfish.data.corpus_files import (
+  ADVICE,
+  IndexRows,
+  Row,
+  check_manifest,
+  check_shard,
+  check_size,
+  show_group,
 )
-from tff_fedfish.data.manifest import (
-  MANIFEST_NAME,
-  Manifest,
-  Shard,
-  find_fault,
-  find_wrong_count,
-  read_manifest,
-)
+from tff_fedfish.data.corpus_index import INDEX_NAME, shard_of
+from tff_fedfish.data.manifest import Manifest, read_manifest
 from tff_fedfish.errors import UserError
-
-_ADVICE = 'Copy the directory again, or run `fedfish group` again.'
-
-# Values of Arrow become Python's many at a time, which is fast, and not all at
-# once, which takes memory.
-_ROWS_AT_ONCE = 10_000
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -74,126 +58,28 @@ def verify_corpus(
   """
   directory = pathlib.Path(directory)
   manifest = read_manifest(directory)
-  _check_index_hash(directory, manifest)
-  index = _IndexRows(directory, len(manifest.shards))
+  index = IndexRows(directory, manifest)
   checked = Checked()
   for shard_num, shard in enumerate(manifest.shards):
     rows = index.of_shard(shard_num)
+    # Of one of another size, reading names the first damaged record.
+    check_size(directory, shard, may_differ=True)
     path = directory / shard.name
-    if not path.is_file():
-      raise UserError(
-        f'{str(directory)!r} must hold the shard {shard.name} of '
-        f'{shard.num_bytes} bytes, but it is missing. {_ADVICE}'
-      )
-    _check_shard(path, shard_num, manifest, rows, checked, on_bytes)
+    _check_records(path, shard_num, manifest, rows, checked, on_bytes)
     checked.num_shards += 1
-  fault = find_wrong_count(
-    manifest,
-    num_records=checked.num_records,
-    num_groups=checked.num_groups,
-    records_out=checked.num_examples,
-  ) or find_fault(manifest)
-  if not fault and manifest.fingerprint not in ('', index.fingerprint):
-    fault = (
-      f'must say fingerprint {index.fingerprint}, which is that of '
-      f'{INDEX_NAME}, but says {manifest.fingerprint!r}'
-    )
-  if fault:
-    raise UserError(f'{str(directory / MANIFEST_NAME)!r} {fault}. {_ADVICE}')
+  check_manifest(directory, manifest, index)
   return checked
-
-
-def _check_index_hash(directory: pathlib.Path, manifest: Manifest) -> None:
-  """Raises if a byte of the index changed; not all bytes show in its rows."""
-  if not manifest.index_sha256:
-    return
-  try:
-    found = index_sha256(directory)
-  except OSError as error:
-    raise unreadable(directory / INDEX_NAME) from error
-  if manifest.index_sha256 != found:
-    raise UserError(
-      f'{str(directory / INDEX_NAME)!r} must have the sha256 '
-      f'{manifest.index_sha256} that {MANIFEST_NAME} says, but has {found}. '
-      f'{_ADVICE}'
-    )
-
-
-class _Row(NamedTuple):
-  """A row of the index; see `INDEX_SCHEMA`."""
-
-  group_id: bytes
-  part: int | None  # None for a group of one record.
-  offset: int
-  num_examples: int
-  num_bytes: int
-  num_words: int
-
-
-class _IndexRows:
-  """The rows of the index, by shard.
-
-  `GroupedCorpus` trusts the index, and reads columns; here it is to be checked.
-  """
-
-  def __init__(self, directory: pathlib.Path, num_shards: int):
-    """Checks what can be known without the shards.
-
-    Raises:
-      UserError: If the index is missing or no such table, its rows are not
-        sorted, or they name a shard that is none.
-    """
-    table = read_index(directory)
-    ids = table.column('group_id')
-    part, self._shard, offset = (
-      table.column(name).to_numpy() for name in ('part', 'shard', 'offset')
-    )
-
-    def require(is_right: np.ndarray, required: str) -> None:
-      if not is_right.all():
-        row = int(np.argmin(is_right))
-        raise UserError(
-          f'{str(directory / INDEX_NAME)!r} must {required}, but row {row} '
-          f'says {_show_group(ids[row].as_py())}, part {part[row]}, shard '
-          f'{self._shard[row]}. {_ADVICE}'
-        )
-
-    is_same = pc.equal(ids[1:], ids[:-1]).to_numpy()
-    is_later = pc.greater(ids[1:], ids[:-1]).to_numpy()
-    is_right = np.where(
-      is_same, part[1:] == part[:-1] + 1, is_later & (part[1:] == 0)
-    )
-    is_right = np.concatenate([part[:1] == 0, is_right.astype(bool)])
-    require(is_right, 'be sorted by (group_id, part), parts from 0')
-    is_right = (self._shard >= 0) & (self._shard < num_shards)
-    require(is_right, f'name shards from 0 to {num_shards - 1}')
-    self.fingerprint = fingerprint_of_index(table)
-    is_only_part = (part == 0) & (np.append(part[1:], 0) == 0)
-    parts = pa.array(part, mask=is_only_part)
-    self._table = table.set_column(1, 'part', parts).select(_Row._fields)
-    # By place in the shards; stable, so that equal offsets are found later.
-    self._order = np.lexsort((offset, self._shard))
-
-  def of_shard(self, shard_num: int) -> Iterator[_Row]:
-    """Yields the rows of a shard in the order of their offsets."""
-    first, last = np.searchsorted(
-      self._shard, [shard_num, shard_num + 1], sorter=self._order
-    )
-    for start in range(first, last, _ROWS_AT_ONCE):
-      rows = self._order[start : min(start + _ROWS_AT_ONCE, last)]
-      columns = self._table.take(pa.array(rows)).columns
-      yield from map(_Row, *(column.to_pylist() for column in columns))
 
 
 class _Fault(Exception):
   """Says what a record must be and what it is; without where it is."""
 
 
-def _check_shard(
+def _check_records(
   path: pathlib.Path,
   shard_num: int,
   manifest: Manifest,
-  rows: Iterator[_Row],
+  rows: Iterator[Row],
   checked: Checked,
   on_bytes: Callable[[int], None],
 ) -> None:
@@ -237,18 +123,13 @@ def _check_shard(
   if row is not None:
     fault = f'must be there, as {INDEX_NAME} says, but is not'
     raise _error(path, row.offset, row.group_id, fault)
-  found = Shard(
-    name=path.name,
+  check_shard(
+    path,
+    manifest.shards[shard_num],
     sha256=file_hash.hexdigest(),
     num_bytes=offset,
     num_records=num_records,
   )
-  for name, value in dataclasses.asdict(manifest.shards[shard_num]).items():
-    if value != getattr(found, name):
-      raise UserError(
-        f'{str(path)!r} must have the {name} {value} that {MANIFEST_NAME} '
-        f'says, but has {getattr(found, name)}. {_ADVICE}'
-      )
 
 
 def _decode(payload: bytes) -> records.GroupRecord:
@@ -264,7 +145,7 @@ def _decode(payload: bytes) -> records.GroupRecord:
 
 
 def _check_row(
-  record: records.GroupRecord, payload: bytes, offset: int, row: _Row | None
+  record: records.GroupRecord, payload: bytes, offset: int, row: Row | None
 ) -> None:
   """Raises if the index says something else of a record."""
   if row is None or row.offset != offset:
@@ -272,8 +153,8 @@ def _check_row(
     raise _Fault(f'must be in {INDEX_NAME}, but that {next_row}')
   if record.group_id != row.group_id:
     raise _Fault(
-      f'must be of {_show_group(row.group_id)}, as {INDEX_NAME} says, but is '
-      f'of {_show_group(record.group_id)}'
+      f'must be of {show_group(row.group_id)}, as {INDEX_NAME} says, but is '
+      f'of {show_group(record.group_id)}'
     )
   for what, required, found in (
     ('part', row.part, record.part),
@@ -312,7 +193,7 @@ def _check_place(
     )
   if before.group_id is not None and record.group_id < before.group_id:
     raise _Fault(
-      f'must come before {_show_group(before.group_id)} in the order of group '
+      f'must come before {show_group(before.group_id)} in the order of group '
       'ids, but comes after it'
     )
 
@@ -320,7 +201,7 @@ def _check_place(
 def _check_examples(
   record: records.GroupRecord,
   group: _Group,
-  row: _Row,
+  row: Row,
   feature_names: tuple[str, ...],
 ) -> None:
   """Raises if an example is not as it must be, or the words are not as many."""
@@ -364,7 +245,7 @@ def _error(
 ) -> UserError:
   return UserError(
     f'{_subject(group_id)}: the record at byte {offset} of {str(path)!r} '
-    f'{fault}. {_ADVICE}'
+    f'{fault}. {ADVICE}'
   )
 
 
@@ -372,9 +253,4 @@ def _subject(group_id: bytes | None) -> str:
   """Returns the beginning of an error; None: the index knows no such group."""
   if group_id is None:
     return f'No group of {INDEX_NAME}'
-  return f'G{_show_group(group_id)[1:]}'
-
-
-def _show_group(group_id: bytes) -> str:
-  """Returns a group's name as it stands in an error message."""
-  return f'group {group_id.decode("utf-8", "backslashreplace")!r}'
+  return f'G{show_group(group_id)[1:]}'

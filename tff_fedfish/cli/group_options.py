@@ -1,0 +1,223 @@
+"""Turns the arguments of `fedfish group` into a job, or refuses them."""
+
+import argparse
+import dataclasses
+import itertools
+import os
+from typing import TYPE_CHECKING, Any
+
+from tff_fedfish.errors import UserError
+
+if TYPE_CHECKING:
+  from pipelines.job import GroupJob
+  from pipelines.source import Fields
+
+FIELD_OPTIONS = {
+  'key_field': 'what the examples of a group share: text, or an integer',
+  'text_field': 'the text of an example',
+  'time_field': 'when it was written; the order of the examples of a group '
+  '(default: none, and no feature timestamp)',
+}
+"""Options of json_lines that name a field -> their help."""
+
+CLIENT_OPTIONS = ('held_out_fraction', 'validation_fraction', 'split_seed')
+"""Options of `--split_by client`."""
+
+_JOB_OPTIONS = (
+  *('num_shards', 'max_record_bytes', 'max_document_bytes'),
+  *('max_examples_per_group', 'min_examples_per_group', 'drop_duplicates'),
+  *('drop_duplicates_across_groups', 'strict'),
+)
+_MAX_NAME_CHARACTERS = 100
+
+
+def build_job(arguments: argparse.Namespace) -> 'GroupJob':
+  """Returns the job that the arguments of `fedfish group` describe.
+
+  Raises:
+    UserError: If they do not go together, or a file is not there.
+  """
+  from pipelines.input_files import find_input_files
+  from pipelines.job import GroupJob
+  from pipelines.source import load_source
+  from pipelines.splits import SplitRule, split_names
+
+  _check_ranges(arguments)
+  _check_directories(arguments)
+  options = _dropped_options(arguments)
+  fields = _fields(arguments)
+  name = None if fields is None else _name(arguments)
+  source = load_source(arguments.corpus, fields)
+  split, split_options = None, _split_options(arguments)
+  if arguments.split_by is not None:
+    split = SplitRule(kind=arguments.split_by, **split_options)
+    # Raises if the source has no such split.
+    split_names(split, source)
+  job = GroupJob(
+    source_name=arguments.corpus,
+    paths=tuple(find_input_files(arguments.input)),
+    key=arguments.key or source.default_key,
+    split=split,
+    fields=fields,
+    name=name,
+    add_to=arguments.add_to and _absolute(arguments.add_to),
+    **options,
+    **{option: getattr(arguments, option) for option in _JOB_OPTIONS},
+  )
+  if job.add_to:
+    from pipelines.add_to import read_manifests
+
+    earlier, *_ = read_manifests(job)
+    if fields is not None and arguments.name is None:
+      # A corpus that grows stays the same.
+      job = dataclasses.replace(job, name=earlier.corpus)
+  return job
+
+
+def _check_ranges(arguments: argparse.Namespace) -> None:
+  from tff_fedfish.data.manifest import RANGES
+
+  more = {'num_shards': (1, 99_999), 'max_dropped_bytes': (1, 1 << 62)}
+  for name, (low, high) in (RANGES | more).items():
+    value = getattr(arguments, name)
+    if value is not None and not low <= value <= high:
+      raise UserError(
+        f'`--{name}` must be from {low} to {high}, but is {value}. Name a '
+        'number in that range.'
+      )
+
+  least = arguments.min_examples_per_group
+  most = arguments.max_examples_per_group
+  if least and most and least > most:
+    raise UserError(
+      '`--min_examples_per_group` must be at most `--max_examples_per_group`, '
+      f'but is {least}, and that {most}. Lower the one, or raise the other.'
+    )
+
+
+def _check_directories(arguments: argparse.Namespace) -> None:
+  """Raises if a directory has no name, or is inside another one."""
+  from pipelines.remote_files import is_remote
+
+  places = {}
+  for name in ('add_to', 'output', 'write_dropped'):
+    path = getattr(arguments, name)
+    if path == '':
+      raise UserError(
+        f"`--{name}` must be the name of a directory, but is ''. Name one."
+      )
+    if path is not None and not is_remote(path):
+      places[name] = os.path.realpath(path)
+  for other, name in itertools.combinations(places, 2):
+    pair = places[other], places[name]
+    if os.path.commonpath(pair) in pair:
+      raise UserError(
+        f'`--{name}` must be a directory beside `--{other}`, but is '
+        f'{getattr(arguments, name)!r}. Name another one.'
+      )
+
+
+def _dropped_options(arguments: argparse.Namespace) -> dict[str, Any]:
+  """Returns where to write dropped records, and how many bytes of them."""
+  from pipelines.output_files import require_usable
+
+  directory, limit = arguments.write_dropped, arguments.max_dropped_bytes
+  if directory is None:
+    if limit is not None:
+      raise UserError(
+        '`--max_dropped_bytes` goes with `--write_dropped`, but there is none. '
+        'Leave it out, or name a directory.'
+      )
+    return {}
+  if '://' in directory:
+    raise UserError(
+      f'`--write_dropped` must be a local directory, but is {directory!r}. '
+      'Name one on a disk of this machine.'
+    )
+  options = {'write_dropped': require_usable(directory, '--write_dropped')}
+  return options if limit is None else options | {'max_dropped_bytes': limit}
+
+
+def _split_options(arguments: argparse.Namespace) -> dict[str, Any]:
+  """Returns what was said of a split; raises if it is about another kind."""
+  kinds = dict.fromkeys(CLIENT_OPTIONS, 'client') | {'split_time': 'time'}
+  options = {}
+  for name, kind in kinds.items():
+    value = getattr(arguments, name)
+    if value is not None:
+      if arguments.split_by != kind:
+        found = 'there is no `--split_by`'
+        if arguments.split_by:
+          found = f'`--split_by {arguments.split_by}` was given'
+        raise UserError(
+          f'`--{name}` goes with `--split_by {kind}`, but {found}. Leave one '
+          'out, or name the other.'
+        )
+      options[name.replace('split_time', 'time')] = value
+  return options
+
+
+def _fields(arguments: argparse.Namespace) -> 'Fields | None':
+  """Returns what json_lines reads; None for another corpus.
+
+  Raises:
+    UserError: If an option does not go with the corpus, or lacks.
+  """
+  from pipelines.source import Fields
+
+  given = {name: getattr(arguments, name) for name in FIELD_OPTIONS}
+  if arguments.corpus != 'json_lines':
+    for name, value in (given | {'name': arguments.name}).items():
+      if value is not None:
+        raise UserError(
+          f'`--{name}` goes with json_lines, but the corpus is '
+          f'{arguments.corpus}. Leave it out, or use `fedfish group '
+          'json_lines`.'
+        )
+    return None
+  if arguments.key is not None:
+    raise UserError(
+      '`--key` goes with corpora whose fields are known, but json_lines has '
+      f'any, and `--key {arguments.key}` was given. Name the field instead, '
+      'such as `--key_field user.name`.'
+    )
+  for name, path in given.items():
+    if path is None and name != 'time_field':
+      raise UserError(
+        f'`--{name}` is required with json_lines: {FIELD_OPTIONS[name]}. Name '
+        f'a field, such as `--{name} '
+        f'{"user.name" if name == "key_field" else "text"}`.'
+      )
+    if path is not None and not (path.strip() and path.isprintable()):
+      raise UserError(
+        f'`--{name}` must be the name of a field, or a path such as user.name, '
+        f'but is {path!r}. Name a field.'
+      )
+  if arguments.split_by == 'time' and arguments.time_field is None:
+    raise UserError(
+      '`--split_by time` needs `--time_field` with json_lines, but there is '
+      'none. Name the field with the time, or split by client.'
+    )
+  return Fields(
+    **{name[: -len('_field')]: path for name, path in given.items()}
+  )
+
+
+def _name(arguments: argparse.Namespace) -> str:
+  """Returns the name that the corpus gets."""
+  name = arguments.name
+  if name is None:
+    name = _absolute(arguments.output.rstrip('/')).rpartition('/')[2]
+  if not (0 < len(name) <= _MAX_NAME_CHARACTERS and name.isprintable()):
+    raise UserError(
+      f'`--name` must be 1 to {_MAX_NAME_CHARACTERS} printable characters, but '
+      f'is {name!r}{", as `--output` ends" * (arguments.name is None)}. Name '
+      'another.'
+    )
+  return name
+
+
+def _absolute(path: str) -> str:
+  from pipelines.remote_files import is_remote
+
+  return path if is_remote(path) else os.path.abspath(path)
