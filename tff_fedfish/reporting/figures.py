@@ -74,11 +74,7 @@ class Figure:
   drawn: RecordingFigure
 
   def file(self, file_format: str) -> bytes:
-    """Returns the picture as a file; equal plots give equal bytes.
-
-    Args:
-      file_format: 'png', 'svg' or 'pdf'.
-    """
+    """Returns a 'png', 'svg' or 'pdf'; equal plots give equal bytes."""
     if file_format == 'png':
       return self.png
     if file_format == 'svg':
@@ -178,12 +174,8 @@ def record(
 def drawable(text: str, max_characters: int = _LABEL_WIDTH) -> str:
   """Returns `text` for a plot: short, without what its font cannot draw.
 
-  Args:
-    text: Any text.
-    max_characters: Where to cut; the last character is then an ellipsis.
-
-  Returns:
-    The text; a character that the font lacks is '?'.
+  An ellipsis is the last character of what is cut; '?' stands for one that the
+  font lacks.
   """
   path = font_manager.findfont(style.RC_PARAMS['font.family'])
   font = ft2font.FT2Font(path)
@@ -239,15 +231,9 @@ def draw_whisker(
   scale: float = 1.0,
   linewidth: float = 1.1,
 ) -> dict[str, list[float]]:
-  """Draws the interval of a mean; nothing where it has none.
+  """Draws the interval of a mean at `x`; nothing where it has none.
 
-  Args:
-    axes: The axes to draw in.
-    x: Where.
-    interval: The mean and its interval.
-    color: The whisker's color.
-    scale: Factor on all three.
-    linewidth: Unit: points.
+  `scale` is a factor on all its numbers; the line width is in points.
 
   Returns:
     Its ends, as `record` takes them.
@@ -267,6 +253,40 @@ def draw_whisker(
     capsize=2.5,
   )
   return {'low': [low], 'high': [high]}
+
+
+def draw_trends(
+  axes: Any,
+  trends: Sequence[tuple[str, list[tuple[float, Interval]], dict[str, Any]]],
+  *,
+  ticks: Iterable[float],
+  scale: float = 1.0,
+  shift: float = 1.02,
+) -> None:
+  """Draws and records scores by local epochs, on a logarithmic axis.
+
+  Args:
+    axes: The axes to draw in.
+    trends: (series as for `record`, [(local epochs, score)], look of the line).
+    ticks: Local epochs that are named.
+    scale: Factor on the scores.
+    shift: Distance, as a ratio, between points of neighbouring trends at equal
+      local epochs, so that whiskers do not hide each other.
+  """
+  for position, (series, scores, look) in enumerate(trends):
+    shifted = shift ** (position - (len(trends) - 1) / 2)
+    means = [scale * score.mean for _, score in scores]
+    axes.plot([shifted * epochs for epochs, _ in scores], means, **look)
+    for (epochs, score), mean in zip(scores, means, strict=True):
+      ends = draw_whisker(
+        axes, shifted * epochs, score, color=look['color'], scale=scale
+      )
+      record(axes, series, [epochs], [mean], **ends)
+  ticks = sorted(set(ticks))
+  axes.set_xscale('log', base=2)
+  axes.set_xticks(ticks, [f'{epochs:g}' for epochs in ticks])
+  axes.xaxis.set_minor_locator(ticker.NullLocator())
+  axes.set_xlabel('Local epochs per round')
 
 
 def whole_numbers() -> ticker.Locator:

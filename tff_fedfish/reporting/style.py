@@ -12,10 +12,13 @@ from typing import Any
 from tff_fedfish.methods import registry
 from tff_fedfish.reporting.runs import Run
 
-_FURTHER_HUES = (
-  *('#009E73', '#CC79A7', '#E69F00', '#56B4E9', '#000000'),
-  *('#882255', '#332288', '#999933'),
-)
+EPOCH_HUES = ('#009E73', '#CC79A7', '#E69F00', '#56B4E9', '#000000')
+"""Colours for local epochs where a plot sets two methods against each other."""
+
+MARKERS = ('o', 's', '^', 'D', 'v', 'P', 'X', '*', 'p', 'h')
+"""Marker shapes, in the order in which local epochs take them."""
+
+_FURTHER_HUES = (*EPOCH_HUES, '#882255', '#332288', '#999933')
 _FURTHER_HATCHES = (
   *('....', 'xxxx', '\\\\\\\\', '++++', 'oooo'),
   *('----', '||||', '**'),
@@ -26,13 +29,6 @@ _LINES: tuple[Any, ...] = (
   (0, (1.2, 1.6)),
   (0, (6, 2, 1.2, 2)),
 )
-_MARKERS = ('o', 's', '^', 'D', 'v', 'P', 'X', '*', 'p', 'h')
-
-EPOCH_HUES = ('#009E73', '#CC79A7', '#E69F00', '#56B4E9', '#000000')
-"""Colours for local epochs where a plot sets two methods against each other."""
-
-MARKERS = _MARKERS
-"""Marker shapes, in the order in which local epochs take them."""
 
 RC_PARAMS = {
   'font.family': 'DejaVu Sans',  # Ships with matplotlib: no lookup warnings.
@@ -77,15 +73,13 @@ class RunStyle:
     color: Hue of the method, '#rrggbb'.
     shade: The same hue, lighter for fewer local epochs; for bars.
     marker: Marker shape.
-    is_filled: Whether markers are filled.
     line: Line style in matplotlib's notation.
-    hatch: Bar hatch in matplotlib's notation.
+    hatch: Bar hatch in matplotlib's notation; markers without one are filled.
   """
 
   color: str
   shade: str
   marker: str
-  is_filled: bool
   line: Any
   hatch: str
 
@@ -102,7 +96,7 @@ class RunStyle:
     return {
       'color': self.color,
       'marker': self.marker,
-      'markerfacecolor': self.color if self.is_filled else 'white',
+      'markerfacecolor': 'white' if self.hatch else self.color,
       'markeredgewidth': 1.4,
     }
 
@@ -110,12 +104,8 @@ class RunStyle:
 def run_styles(runs: Sequence[Run]) -> dict[str, RunStyle]:
   """Returns the style of each run by its label.
 
-  Args:
-    runs: All runs of the report; a run's style depends on the others.
-
-  Returns:
-    Styles. Two runs of one method and equal local epochs differ in marker and
-    line style.
+  It depends on the other runs of the report: two of one method and equal local
+  epochs differ in marker and line style.
   """
   names = {run.algorithm for run in runs}
   methods = {name: registry.find_or_none(name) for name in names}
@@ -136,8 +126,7 @@ def run_styles(runs: Sequence[Run]) -> dict[str, RunStyle]:
     styles[run.label] = RunStyle(
       color=color,
       shade=_lighten(color, strength),
-      marker=_cycle(_MARKERS, look),
-      is_filled=hatch == '',
+      marker=_cycle(MARKERS, look),
       line=_cycle(_LINES, look),
       hatch=hatch,
     )
@@ -172,6 +161,11 @@ def local_epochs(runs: Sequence[Run]) -> list[int | float | None]:
     {run.num_local_epochs for run in runs},
     key=lambda epochs: -1 if epochs is None else epochs,
   )
+
+
+def numbered_look(index: int) -> dict[str, str]:
+  """Returns color and marker where no run's style applies, by number."""
+  return {'color': _cycle(EPOCH_HUES, index), 'marker': _cycle(MARKERS, index)}
 
 
 def _cycle(values, index):

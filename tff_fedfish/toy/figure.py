@@ -26,7 +26,6 @@ METHOD_STYLES = {
     color=method.hue,
     shade=method.hue,
     marker='o',
-    is_filled=not method.hatch,
     line=line,
     hatch=method.hatch,
   )
