@@ -4,7 +4,7 @@ import dataclasses
 import math
 import pathlib
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -44,6 +44,12 @@ class Interval:
     """Sample standard deviation of the runs' means; None for a single run."""
     means = [mean for _, mean in self.seed_means]
     return statistics.stdev(means) if len(means) > 1 else None
+
+  def shown_ends(self, show: Callable[[float], str]) -> str:
+    """Returns 'LOW to HIGH', each as `show` says it; '' without an interval."""
+    if self.ci_low is None:
+      return ''
+    return f'{show(self.ci_low)} to {show(self.ci_high)}'
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -114,10 +120,7 @@ class Evaluation:
     return self.clients[self.clients['fraction'] == fraction]
 
   def spread(self, fraction: float) -> dict[str, float]:
-    """Returns how the losses after personalization spread over clients.
-
-    Args:
-      fraction: Of the client's data that was personalized on.
+    """Returns how losses spread over clients, personalized on a fraction.
 
     Returns:
       'p10', 'p50', 'p90', percentiles over clients with finite losses; 'worst',
@@ -143,9 +146,7 @@ class Evaluation:
 def load_evaluation(directory: pathlib.Path, seeds: str = '') -> Evaluation:
   """Returns the evaluation in a directory that `fedfish evaluate` wrote.
 
-  Args:
-    directory: The evaluation's.
-    seeds: `Run.seeds`, kept beside each mean.
+  Each mean keeps `Run.seeds`.
 
   Raises:
     UserError: If a file is missing, damaged or of a newer schema.
@@ -199,12 +200,9 @@ def load_evaluation(directory: pathlib.Path, seeds: str = '') -> Evaluation:
 def client_barriers(rows: Sequence[ClientBarrier]) -> pd.DataFrame:
   """Returns the barriers of those clients whose numbers are all finite.
 
-  Args:
-    rows: One per client.
-
-  Returns:
-    The fields of `ClientBarrier` with `loss` and `error`, global minus local:
-    positive is worse. Error is 1 - accuracy: (1 - global) - (1 - local).
+  Columns are the fields of `ClientBarrier`, and `loss` and `error`, global
+  minus local: positive is worse. Error is 1 - accuracy: (1 - global) -
+  (1 - local).
   """
   found = _finite_rows(rows, ClientBarrier)
   return found.assign(

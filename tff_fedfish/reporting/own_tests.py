@@ -1,6 +1,7 @@
 """Clients side by side: the scores of every run on a client's own test rows."""
 
 import dataclasses
+import functools
 import types
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -11,11 +12,8 @@ from tff_fedfish.data.client_ids import client_id_to_cell, client_id_to_text
 from tff_fedfish.files import csv_file
 from tff_fedfish.methods import registry
 from tff_fedfish.reporting import matching
-from tff_fedfish.reporting.comparisons import (
-  shown_interval,
-  with_honest_interval,
-)
-from tff_fedfish.reporting.repetitions import client_scores, paired_difference
+from tff_fedfish.reporting.comparisons import honest_difference, shown_interval
+from tff_fedfish.reporting.repetitions import client_scores
 from tff_fedfish.reporting.runs import OWN_TEST, Run
 from tff_fedfish.reporting.words import shown
 
@@ -41,7 +39,7 @@ class RunScores:
     baseline: Label of the run that is subtracted; '' where there is none.
     differences: The same scores minus the baseline's, of the clients and seeds
       that both have.
-    means: Score -> `with_honest_interval` of the mean difference.
+    means: Score -> `honest_difference` of the mean.
   """
 
   run: Run
@@ -97,16 +95,9 @@ class ClientTable:
     for one in self.runs:
       scores = one.run.evaluation(OWN_TEST).scores
       for name, (places, scale) in _SCORES.items():
-        mean = scores.get((0.0, name))
-        ends = (
-          []
-          if mean is None or mean.ci_low is None
-          else [mean.ci_low, mean.ci_high]
-        )
-        yield (
-          shown(mean.mean, places, scale) if mean else '–',
-          ' to '.join(shown(end, places, scale) for end in ends),
-        )
+        score = scores.get((0.0, name))
+        show = functools.partial(shown, places=places, scale=scale)
+        yield (show(score.mean), score.shown_ends(show)) if score else ('–', '')
       for name, found in one.means.items():
         places, scale = _SCORES[name]
         row = types.SimpleNamespace(**found)
@@ -159,14 +150,13 @@ def _scores(run: Run, others: Sequence[Run]) -> RunScores:
     is_like = matching.setting_of(other) == matching.setting_of(run)
     if is_like and other.algorithm == registry.BASELINE.name:
       sides = [_by_seeds(side) for side in (run, other)]
-      found = {n: paired_difference(*sides, n) for n in _SCORES}
+      found = {n: honest_difference(*sides, n) for n in _SCORES}
       if found['loss']['mean'] is not None:
-        name = other.label
+        name, means = other.label, found
         common = sorted(sides[0].keys() & sides[1].keys())
         # NaN, and dropped, where a side lacks the client.
         total = sum(sides[0][seeds] - sides[1][seeds] for seeds in common)
         differences = (total / len(common)).dropna()
-        means = {n: with_honest_interval(d) for n, d in found.items()}
         break
   clients = _clients(evaluation)
   return RunScores(run, evaluation.model, clients, name, differences, means)

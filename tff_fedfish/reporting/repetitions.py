@@ -18,6 +18,9 @@ from tff_fedfish.reporting.runs import Row, Run, is_finite
 
 NUM_BOOTSTRAP = 2000
 
+Scores = Mapping[str, pd.DataFrame]
+"""Seeds of a run -> its clients' rows, indexed by client."""
+
 
 def has_repetitions(runs: Sequence[Run]) -> bool:
   """Returns whether any two of the runs differ in seeds only."""
@@ -25,16 +28,12 @@ def has_repetitions(runs: Sequence[Run]) -> bool:
 
 
 def pool_repetitions(runs: Sequence[Run]) -> list[Run]:
-  """Returns one run for all that differ in seeds only.
+  """Returns one run for all that differ in seeds only, with unique labels.
 
-  Args:
-    runs: The runs of a report.
-
-  Returns:
-    Runs with unique labels, by method, local epochs and rounds. A pooled run
-    has the means over its `repetitions` in the rounds that all of them have,
-    and an evaluation for each checkpoint and corpus that any of them was
-    evaluated on. Without repetitions: the runs as they are, in their order.
+  They are ordered by method, local epochs and rounds. A pooled run has the
+  means over its `repetitions` in the rounds that all of them have, and an
+  evaluation for each checkpoint and corpus that any of them was evaluated on.
+  Without repetitions: the runs as they are, in their order.
   """
   groups = _groups(runs)
   if all(len(group) == 1 for group in groups):
@@ -53,8 +52,8 @@ def pool_repetitions(runs: Sequence[Run]) -> list[Run]:
 
 def client_scores(
   evaluations: Mapping[str, Evaluation], fraction: float
-) -> dict[str, pd.DataFrame]:
-  """Returns the clients' rows at a fraction, indexed by client, per seed."""
+) -> Scores:
+  """Returns the clients' rows at a fraction."""
   return {
     seeds: evaluation.clients_at(fraction).set_index('client_id')
     for seeds, evaluation in evaluations.items()
@@ -62,17 +61,9 @@ def client_scores(
 
 
 def paired_difference(
-  scores: Mapping[str, pd.DataFrame],
-  baseline: Mapping[str, pd.DataFrame],
-  name: str,
+  scores: Scores, baseline: Scores, name: str
 ) -> statistics.Summary:
-  """Returns `statistics.paired_difference` of two sides' `client_scores`.
-
-  Args:
-    scores: Scores of the one side.
-    baseline: Scores that are subtracted.
-    name: A client's score, such as 'loss_after'.
-  """
+  """Returns `statistics.paired_difference` of a score, such as 'loss_after'."""
   return statistics.paired_difference(
     *({s: c[name].to_dict() for s, c in x.items()} for x in (scores, baseline)),
     num_bootstrap=NUM_BOOTSTRAP,
@@ -212,7 +203,7 @@ def _mean_affinities(found: Sequence[pd.DataFrame]) -> pd.DataFrame:
   return pd.concat(found).groupby(keys, as_index=False)['affinity'].mean()
 
 
-def _crossed(scores: Mapping[str, pd.DataFrame], name: str) -> Interval | None:
+def _crossed(scores: Scores, name: str) -> Interval | None:
   """Returns the mean over seeds and clients; equal clients in all."""
   nothing = {seeds: 0.0 * found for seeds, found in scores.items()}
   # What is left of a difference from 0 is the value itself.
