@@ -20,11 +20,7 @@ _MAX_VECTOR_CELLS = 2_000
 
 
 def affinity_maps(runs: Sequence[Run]) -> list[figures.Figure]:
-  """Returns a heat map for each run whose clients weigh each other's models.
-
-  Args:
-    runs: The runs of a report, repetitions pooled.
-  """
+  """Returns a heat map per pooled run whose clients weigh others' models."""
   drawn = []
   for run in runs:
     evaluation = run.evaluation(OWN_TEST)
@@ -38,14 +34,11 @@ def affinity_maps(runs: Sequence[Run]) -> list[figures.Figure]:
 
 
 def affinity_matrix(table: pd.DataFrame) -> tuple[pd.DataFrame, np.ndarray]:
-  """Returns affinities as a square, by cluster and client.
-
-  Args:
-    table: Columns are the fields of `results.Affinity`.
+  """Returns affinities, a table of `results.Affinity`, as a square.
 
   Returns:
-    Rows are clients and columns candidates, of equal client ids in equal order;
-    NaN where a pair has no value. The cluster of each, int [clients]; -1: none,
+    Rows are clients and columns candidates, both by cluster and client id; NaN
+    where a pair has no value. The cluster of each, int [clients]; -1: none,
     or not known as the client has no row in the table.
   """
   clusters = dict(zip(table['client_id'], table['cluster'], strict=True))

@@ -32,11 +32,7 @@ _DEFINES_THE_MEASUREMENT = (
 
 
 def summary_sentence(runs: Sequence[Run]) -> str:
-  """Returns one sentence on which run scores best, from only the data.
-
-  Args:
-    runs: The runs of the report, repetitions pooled.
-  """
+  """Returns one sentence on which of the pooled runs scores best."""
   by_corpus = matching.grouped(runs, lambda run: run.corpus_name)
   groups = dict(by_corpus)
   if len(by_corpus) > 1:
@@ -71,11 +67,9 @@ def summary_sentence(runs: Sequence[Run]) -> str:
 
 
 def notes(runs: Sequence[Run], pooled: Sequence[Run] = ()) -> list[str]:
-  """Returns what a reader must know before comparing the numbers.
+  """Returns what a reader must know before comparing the runs' numbers.
 
-  Args:
-    runs: The runs of the report, not pooled.
-    pooled: The same, repetitions pooled.
+  `pooled` are the same runs, repetitions pooled.
   """
   clauses = [
     (clause, run.label) for run in runs for clause in _run_clauses(run)
@@ -147,8 +141,8 @@ def _winners(
   best = min(losses, key=lambda run: losses[run].mean)
   lowest = losses[best]
   words = f'{lowest.mean:.3f}'
-  if lowest.ci_low is not None:
-    words += f', 95 % interval {lowest.ci_low:.3f} to {lowest.ci_high:.3f}'
+  if ends := lowest.shown_ends('{:.3f}'.format):
+    words += f', 95 % interval {ends}'
   if 0 < len(lowest.seed_means) < best.num_seeds:
     words += f'; {len(lowest.seed_means)} of {best.num_seeds} seeds'
   if len(losses) < len(runs):

@@ -62,12 +62,8 @@ def percentiles(sizes: np.ndarray, wanted: Sequence[float]) -> list[int]:
 def top_shares(sizes: np.ndarray) -> list[TopShare]:
   """Returns what the largest 1, 10, 100, 1 % and 10 % of the groups hold.
 
-  Args:
-    sizes: int64 [num_groups].
-
-  Returns:
-    Those that are less than the whole corpus, and at least one group. A percent
-    is rounded up to whole groups.
+  Sizes are int64 [num_groups]. Left out is what is the whole corpus, or less
+  than a group. A percent is rounded up to whole groups.
   """
   total = len(sizes)
   wanted = {'1': 1, '10': 10, '100': 100}
@@ -86,9 +82,7 @@ def top_shares(sizes: np.ndarray) -> list[TopShare]:
 def percentile_table(measure_to_sizes: Mapping[str, np.ndarray]) -> str:
   """Returns a CSV file: a row for each percentile, a column for each measure.
 
-  Args:
-    measure_to_sizes: Sizes int64 [num_groups] by measure; the last row is the
-      mean.
+  Sizes are int64 [num_groups]. The last row is their mean.
   """
   columns = [
     percentiles(sizes, _TABLE_PERCENTILES)

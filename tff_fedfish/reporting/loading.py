@@ -25,8 +25,7 @@ from tff_fedfish.run.metrics_files import read_metrics
 def load_runs(directories: Sequence[str | os.PathLike]) -> list[Run]:
   """Returns the runs in `directories`, with unique labels, in their order.
 
-  Args:
-    directories: Run directories. A run may still be in progress.
+  A run may still be in progress.
 
   Raises:
     UserError: If a directory is no run, is named twice, or holds a damaged

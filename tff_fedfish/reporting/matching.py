@@ -119,13 +119,9 @@ def method_of(run: Run) -> Key:
 
 
 def labels(settings: Sequence[Mapping[str, str]]) -> list[str]:
-  """Returns for each setting the values in which it differs from others.
+  """Returns for each setting, values by name, in what it differs from others.
 
-  Args:
-    settings: Values by dotted name.
-
-  Returns:
-    Such as 'E = 8, rounds = 120'; '' where nothing differs.
+  Such as 'E = 8, rounds = 120'; '' where nothing differs.
   """
   keys = dict.fromkeys(name for setting in settings for name in setting)
   differing = [
@@ -141,13 +137,10 @@ def labels(settings: Sequence[Mapping[str, str]]) -> list[str]:
 
 
 def method_names(methods: Sequence[Key]) -> list[str]:
-  """Returns unique names: the method, and what tells its variants apart.
+  """Returns unique names for different keys of `method_of`.
 
-  Args:
-    methods: Different keys of `method_of`.
-
-  Returns:
-    Such as "FedFish (fisher_estimator 'last_epoch')".
+  They are the method and what tells its variants apart, such as "FedFish
+  (fisher_estimator 'last_epoch')".
   """
   names = []
   for method in methods:
@@ -165,27 +158,19 @@ def method_names(methods: Sequence[Key]) -> list[str]:
 def studies(runs: Sequence[Run]) -> dict[str, list[Run]]:
   """Returns runs that differ in method, local epochs and rounds only.
 
-  Args:
-    runs: The runs of a report.
-
-  Returns:
-    Lists in the order of the runs, by what tells them from the other lists,
-    such as 'partition.alpha = 0.1'; '' for a single one.
+  Lists are in the order of the runs, by what tells them from the other lists,
+  such as 'partition.alpha = 0.1'; '' for a single one.
   """
   found = grouped(runs, study_of)
   return dict(zip(labels(list(map(dict, found))), found.values(), strict=True))
 
 
 def methods(runs: Sequence[Run]) -> dict[str, list[Run]]:
-  """Returns the runs of each method by its name.
+  """Returns the pooled runs of one of `studies` by the method's name.
 
-  Args:
-    runs: Runs of one of `studies`, repetitions pooled.
-
-  Returns:
-    Runs of equal algorithm are one method where they differ in local epochs or
-    rounds: learning rates, and over how many rounds they change, may have been
-    chosen for each of these. Otherwise they make methods of their own.
+  Runs of equal algorithm are one method where they differ in local epochs or
+  rounds: learning rates, and over how many rounds they change, may have been
+  chosen for each of these. Otherwise they make methods of their own.
   """
 
   def without_rates(run):
@@ -203,10 +188,9 @@ def methods(runs: Sequence[Run]) -> dict[str, list[Run]]:
 def find_budgets(runs: Sequence[Run]) -> Budgets | None:
   """Returns the budgets that explain most of the runs of one of `studies`.
 
-  Returns:
-    Budgets whose reference is one of the runs: where several explain as many,
-    one with the paper's local epochs, else with the fewest, then the most
-    rounds. None if no run says its local epochs and rounds.
+  Their reference is one of the runs: where several explain as many, one with
+  the paper's local epochs, else with the fewest, then the most rounds. None if
+  no run says its local epochs and rounds.
   """
   by_shape = {(run.num_local_epochs, run.num_rounds): run for run in runs}
   shapes = [shape for shape in by_shape if None not in shape]

@@ -118,13 +118,9 @@ class PaperTable:
 
 
 def build_paper_tables(runs: Sequence[Run]) -> list[PaperTable]:
-  """Returns the tables that the runs have numbers for.
+  """Returns the tables that the pooled runs have numbers for.
 
-  Args:
-    runs: The runs of a report, repetitions pooled.
-
-  Returns:
-    Tables by corpus and setting, then by number.
+  They are ordered by corpus and setting, then by number.
   """
   tables = []
   for setting, own in matching.studies(runs).items():

@@ -291,11 +291,8 @@ def subjects(runs: Sequence[Run]) -> list[Subject]:
 def models_in_words(runs: Sequence[Run]) -> str:
   """Returns which runs have personal models and which a global one.
 
-  Args:
-    runs: Runs with or without an evaluation on own test rows.
-
-  Returns:
-    Such as 'Personal models: A. Global model: B.'; '' without an evaluation.
+  Such as 'Personal models: A. Global model: B.', of the runs with an evaluation
+  on own test rows.
   """
   kinds = {'personal': 'Personal models', 'global': 'Global model'}
   labels: dict[str, list[str]] = {kind: [] for kind in kinds}

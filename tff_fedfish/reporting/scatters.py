@@ -17,21 +17,12 @@ _MAX_TITLE_CHARACTERS = 26
 
 
 def personalization_scatter(
-  runs: Sequence[Run],
-  *,
-  subject: Subject,
-  name: str,
+  runs: Sequence[Run], *, subject: Subject, name: str
 ) -> figures.Figure | None:
   """Returns each client's loss after against before personalization.
 
-  Args:
-    runs: The runs of the report.
-    subject: Whose clients were scored.
-    name: File name without suffix.
-
-  Returns:
-    A figure with one panel per run, at the run's largest fraction; None if no
-    run has scores per client.
+  The figure `name` has one panel per run, at the run's largest fraction. None
+  if no run has scores per client of the subject.
   """
   panels = {}
   for run in runs:
@@ -94,15 +85,10 @@ def personalization_scatter(
 def extreme_clients(
   evaluation: Evaluation, num_each: int
 ) -> list[tuple[str, float, float]]:
-  """Returns the clients that gained most and those that lost most.
+  """Returns up to `num_each` clients that gained most, and that lost most.
 
-  Args:
-    evaluation: An evaluation with scores per client.
-    num_each: How many from either end; fewer if there are fewer clients.
-
-  Returns:
-    (client id as text, loss before, loss after) at the largest fraction, by
-    ascending change of the loss. Ties are ordered by client id.
+  They are (client id as text, loss before, loss after) at the evaluation's
+  largest fraction, by ascending change of the loss, then by client id.
   """
   clients = evaluation.clients_at(evaluation.largest_client_fraction())
   clients = clients.assign(

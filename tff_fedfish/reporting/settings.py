@@ -14,14 +14,10 @@ REPRODUCTION_FILE = 'reproduce.py'
 
 
 def compare(objects: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-  """Returns all leaves of nested objects as text, by dotted name.
+  """Returns all leaves of nested objects, one per run, as text.
 
-  Args:
-    objects: One nested dictionary per run. Keys are not interpreted.
-
-  Returns:
-    A row per name, in the order of first appearance, and a column per object.
-    One that does not have the name has '(not set)'.
+  There is a row per dotted name, in the order of first appearance, and a column
+  per object; '(not set)' where it does not have the name.
   """
   flat = [flatten(item) for item in objects]
   names = list(dict.fromkeys(name for item in flat for name in item))
@@ -52,12 +48,8 @@ def flatten(item: Mapping[str, Any], prefix: str = '') -> dict[str, Any]:
 def reproduction_config(runs: Sequence[Run]) -> str:
   """Returns a configuration file with what all runs have in common.
 
-  Args:
-    runs: The runs of the report.
-
-  Returns:
-    Python source with `get_config()`. Settings that differ hold the value of
-    the first run that has them; `reproduction_commands` overrides them.
+  It is Python source with `get_config()`. Settings that differ hold the value
+  of the first run that has them; `reproduction_commands` overrides them.
   """
   merged: dict[str, Any] = {}
   for run in reversed(runs):
@@ -84,13 +76,8 @@ def reproduction_config(runs: Sequence[Run]) -> str:
 def reproduction_commands(runs: Sequence[Run]) -> list[list[str]]:
   """Returns shell commands that train, evaluate and report the runs again.
 
-  Args:
-    runs: The runs of the report.
-
-  Returns:
-    Commands as parts to be joined by spaces, an option with its value being
-    one part. `CORPUS_...` stands for a grouped corpus whose place the runs do
-    not record.
+  Their parts, such as an option with its value, are to be joined by spaces.
+  `CORPUS_...` stands for a grouped corpus whose place the runs do not record.
   """
   configs = [flatten(_trained_config(run)) for run in runs]
   differing = [

@@ -123,11 +123,7 @@ corpus; empty where a setting does not apply."""
 
 
 def find_value(**wanted: str | int | float | None) -> float | None:
-  """Returns the number with all the given columns of `RESULTS`, or None.
-
-  Args:
-    **wanted: Columns; they must leave one number at most.
-  """
+  """Returns the one number with all the given columns of `RESULTS`, or None."""
   found = RESULTS
   for name, value in wanted.items():
     found = found[found[name] == value]
@@ -185,11 +181,9 @@ def nearest_task(run: Run) -> Task | None:
 def evaluated_corpus(task: Task, evaluation: Evaluation) -> str | None:
   """Returns the paper's name of the corpus whose clients were scored.
 
-  Args:
-    task: The run's.
-    evaluation: One of the run's evaluations. Another corpus has the name of the
-      paper's corpus that it was grouped from; in an older version, that its
-      directory is named after.
+  A corpus other than that of the run's task has the name of the paper's corpus
+  that it was grouped from; in an older version, that its directory is named
+  after.
   """
   if evaluation.kind != 'transfer':
     return task.corpus
