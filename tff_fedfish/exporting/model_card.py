@@ -34,10 +34,8 @@ _SECTIONS = (
 def gather_values(model: TrainedModel) -> dict[str, Any]:
   """Returns the values of the card, by the names that the template uses.
 
-  Reads metrics, evaluations and, if it is still there, the corpus.
-
-  Args:
-    model: The model, with its run.
+  Reads metrics and evaluations of the model's run and, if it is still there,
+  the corpus.
 
   Raises:
     UserError: If metrics.csv is missing, lacks the model's round, or a file of
@@ -92,11 +90,9 @@ def gather_values(model: TrainedModel) -> dict[str, Any]:
 
 
 def render(values: Mapping[str, Any], formats: Sequence[str]) -> str:
-  """Returns the card as Markdown.
+  """Returns the card of an export in some formats, as Markdown.
 
-  Args:
-    values: The result of `gather_values`.
-    formats: Formats of the export: 'saved_model', 'safetensors' or both.
+  The values are those of `gather_values`.
   """
   environment = jinja2.Environment(
     loader=jinja2.PackageLoader('tff_fedfish.exporting'),

@@ -104,11 +104,8 @@ class JobsProgress:
   ) -> None:
     """Looks at the files of every job that has been started.
 
-    Args:
-      running: Names of the jobs that run.
-      ended: Names of the jobs that have ended, well or not.
-      done: Names of the jobs that are done, for the line for all.
-      failed: Names of the jobs that have failed, or cannot be started.
+    The names are of jobs that run, that have ended, well or not, and for the
+    line for all of those that are done, and that failed or cannot be started.
     """
     for name, task in self._tasks.items():
       job, former = self._jobs[name], task.fields['stage']

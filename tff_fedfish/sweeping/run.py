@@ -91,12 +91,7 @@ def run_sweep(
 def print_sweep(
   file: SweepFile, workdir: str | os.PathLike | None = None
 ) -> None:
-  """Prints the runs of a sweep; reads its directory, but writes nothing.
-
-  Args:
-    file: The sweep.
-    workdir: Its directory, whose runs are shown as done, begun or new. None:
-      their status is left out.
+  """Prints the runs of a sweep, and whether those in `workdir` have begun.
 
   Raises:
     UserError: If the sweep cannot be run, or `workdir` holds another one.

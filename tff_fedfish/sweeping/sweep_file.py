@@ -67,13 +67,8 @@ class EvaluationRequest:
   ) -> dict[pathlib.Path, list[str]]:
     """Returns the command line of each `fedfish evaluate`, by its output.
 
-    Outputs are named after the corpus, with '-half' added after half of the
-    rounds.
-
-    Args:
-      run: The run's directory.
-      num_rounds: Rounds that it is trained for.
-      own_data: The corpus that it is trained on.
+    Outputs in the run's directory are named after the corpus, its own or
+    another, with '-half' added after half of its rounds.
     """
     data = self.data or own_data
     name = self.name or pathlib.Path(data).resolve().name
@@ -188,9 +183,7 @@ class SweepFile:
   def config(self, settings: Settings, name: str) -> TrainConfig:
     """Returns the base config with other values of some settings.
 
-    Args:
-      settings: The values, by 'section.setting'.
-      name: The run's name, for errors.
+    Errors name the run.
 
     Raises:
       ConfigError: Naming all unknown and wrong settings.
@@ -200,11 +193,9 @@ class SweepFile:
     return config_loading.build_config(values)[0]
 
   def without_unread(self, settings: Settings) -> Settings:
-    """Returns the settings without those axes that the method does not read.
+    """Returns the settings of a run without those its method does not read.
 
-    Args:
-      settings: A point of the grid, or of a search's group, with or without
-        the rates that it tries. Settings that are tied to others stay.
+    Settings that are tied to others stay.
     """
     method = registry.find_or_none(
       settings.get(_METHOD, self.base.algorithm.name)
@@ -222,10 +213,7 @@ class SweepFile:
   ) -> list[str]:
     """Checks that some run reads each override and each varied setting.
 
-    Args:
-      configs: Configs of the runs of the grid, or of the search.
-      of_search: Whether they are those of the search; then only the settings
-        that are searched are checked.
+    Of the runs `of_search`, only the settings that are searched are checked.
 
     Returns:
       Settings of the base that no run reads, as 'section.setting'.
