@@ -34,22 +34,17 @@ _MAX_LISTED_ROUNDS = 6
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Pair:
-  """One round of two runs that differ in the method only.
-
-  Attributes:
-    run: The run of a method.
-    baseline: The run of `BASELINE`.
-    round_num: The round whose barrier was measured; None: not known.
-    clients: `client_barriers` of those that took part in that round of both;
-      columns of the baseline end with '_baseline'.
-    num_unmatched: Clients with a barrier in one of the two only.
-  """
+  """One round of a run and a baseline that differ in the method only."""
 
   run: Run
   baseline: Run
   round_num: int | None
+  """The round whose barrier was measured; None: not known."""
   clients: pd.DataFrame
+  """`client_barriers` of those that took part in that round of both; columns of
+  the baseline end with '_baseline'."""
   num_unmatched: int
+  """Clients with a barrier in one of the two only."""
 
   def barriers(self, measure: str) -> np.ndarray:
     """Returns the barrier under the method and under the baseline.

@@ -19,21 +19,17 @@ _MAX_LABELLED_BARS = 24
 
 
 class Series(NamedTuple):
-  """Scores of one run or method, a bar or a point in each group.
-
-  Attributes:
-    name: In the figure's CSV file.
-    label: In the legend and in words.
-    scores: Place of the group -> score.
-    look: The run's.
-    color: Fill of the bars.
-  """
+  """Scores of one run or method, a bar or a point in each group."""
 
   name: str
+  """Name in the figure's CSV file."""
   label: str
+  """Name in the legend and in words."""
   scores: dict[float, Interval]
+  """Score by place of the group."""
   look: RunStyle
   color: str
+  """Fill of the bars."""
 
   @property
   def face(self) -> dict[str, Any]:

@@ -49,29 +49,26 @@ class RecordingFigure(matplotlib_figure.Figure):
 
 @dataclasses.dataclass(frozen=True)
 class Figure:
-  """A plot with the words that belong to it.
-
-  Attributes:
-    name: File name without suffix, and prefix of the ids in the SVG.
-    title: A few words, shown above the plot.
-    caption: What the plot shows, how to read it and what it leaves out.
-    alternative_text: What somebody who cannot see the plot needs to know.
-    svg: One `<svg>` element that can stand inside HTML.
-    png: The same picture as a PNG file.
-    is_wide: Whether the plot needs the whole width of the page.
-    csv: The numbers that are drawn, with `COLUMNS`.
-    drawn: What they are drawn in.
-  """
+  """A plot with the words that belong to it."""
 
   name: str
+  """File name without suffix, and prefix of the ids in the SVG."""
   title: str
+  """A few words, shown above the plot."""
   caption: str
+  """Text on what the plot shows, how to read it and what it leaves out."""
   alternative_text: str
+  """Text for somebody who cannot see the plot."""
   svg: markupsafe.Markup
+  """One `<svg>` element that can stand inside HTML."""
   png: bytes
+  """The same picture as a PNG file."""
   is_wide: bool
+  """Whether the plot needs the whole width of the page."""
   csv: str
+  """The numbers that are drawn, with `COLUMNS`."""
   drawn: RecordingFigure
+  """The figure that they are drawn in."""
 
   def file(self, file_format: str) -> bytes:
     """Returns a 'png', 'svg' or 'pdf'; equal plots give equal bytes."""

@@ -26,17 +26,14 @@ _PARTS = 1000
 
 
 class TopShare(NamedTuple):
-  """Fraction of the whole that the largest groups hold.
-
-  Attributes:
-    label: Which groups: '10' are ten groups, '1 %' is a share of all.
-    num_groups: How many these are.
-    share: Their part of the sum over all groups, from 0 to 1.
-  """
+  """Fraction of the whole that the largest groups hold."""
 
   label: str
+  """Which groups: '10' are ten groups, '1 %' is a share of all."""
   num_groups: int
+  """How many these are."""
   share: float
+  """Their part of the sum over all groups, from 0 to 1."""
 
 
 def percentiles(sizes: np.ndarray, wanted: Sequence[float]) -> list[int]:

@@ -70,18 +70,15 @@ Key = tuple[tuple[str, str], ...]
 
 @dataclasses.dataclass(frozen=True)
 class Budgets:
-  """The budgets of runs that differ in method, local epochs and rounds.
-
-  Attributes:
-    num_rounds: R: rounds under 'fixed rounds', and those of the reference.
-    local_epochs: E_reference: R rounds with it are the compute that runs under
-      'fixed compute' share.
-    names: Those of the two under which there is more than the reference.
-  """
+  """The budgets of runs that differ in method, local epochs and rounds."""
 
   num_rounds: int
+  """R: rounds under 'fixed rounds', and those of the reference."""
   local_epochs: int | float
+  """E_reference: R rounds with it are the compute that runs under 'fixed
+  compute' share."""
   names: tuple[str, ...] = (FIXED_ROUNDS,)
+  """Budgets under which there is more than the reference."""
 
   def holds(self, name: str, run: Run) -> bool:
     """Returns whether a run keeps to `FIXED_COMPUTE` or `FIXED_ROUNDS`."""

@@ -30,36 +30,29 @@ _COLUMNS = (
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RunScores:
-  """A run's scores on the own test rows of clients.
-
-  Attributes:
-    run: The run, repetitions pooled.
-    model: 'personal' or 'global'.
-    clients: 'accuracy' in [0, 1] and 'loss' in nats, indexed by client id.
-    baseline: Label of the run that is subtracted; '' where there is none.
-    differences: The same scores minus the baseline's, of the clients and seeds
-      that both have.
-    means: Score -> `honest_difference` of the mean.
-  """
+  """A run's scores on the own test rows of clients."""
 
   run: Run
+  """The run, repetitions pooled."""
   model: str
+  """'personal' or 'global'."""
   clients: pd.DataFrame
+  """'accuracy' in [0, 1] and 'loss' in nats, indexed by client id."""
   baseline: str
+  """Label of the run that is subtracted; '' where there is none."""
   differences: pd.DataFrame
+  """The same scores minus the baseline's, of the clients and seeds that both
+  have."""
   means: dict[str, Any]
+  """Score -> `honest_difference` of the mean."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ClientTable:
-  """Runs that were scored on the same clients.
-
-  Attributes:
-    setting: Settings that tell its clients from those of other tables; ''.
-    runs: A run's scores each.
-  """
+  """Runs that were scored on the same clients."""
 
   setting: str
+  """Settings that tell its clients from those of other tables; ''."""
   runs: list[RunScores]
 
   @property

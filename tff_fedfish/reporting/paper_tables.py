@@ -55,56 +55,44 @@ class Cell(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class TableRow:
-  """One method, or the difference of two, in one setting.
-
-  Attributes:
-    evaluated_on: Whose clients were scored.
-    kind: 'held_out' or 'transfer'.
-    num_local_epochs: E.
-    method: Its name; 'FedFish − FedAvg' for a difference.
-    num_rounds: Of the runs whose numbers these are, ascending.
-    num_seeds: Seeds of each number, ascending.
-    cells: One for each column.
-    is_difference: Whether it is one.
-  """
+  """One method, or the difference of two, in one setting."""
 
   evaluated_on: str
+  """Corpus whose clients were scored."""
   kind: str
+  """'held_out' or 'transfer'."""
   num_local_epochs: int | float
   method: str
+  """Its name; 'FedFish − FedAvg' for a difference."""
   num_rounds: tuple[int, ...]
+  """Rounds of the runs whose numbers these are, ascending."""
   num_seeds: tuple[int, ...]
+  """Seeds of each number, ascending."""
   cells: tuple[Cell, ...]
   is_difference: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
 class PaperTable:
-  """One table.
-
-  Attributes:
-    number: That of the paper's table.
-    corpus: That our runs were trained on.
-    setting: What tells the runs from those of other tables of equal number,
-      such as 'partition.alpha = 0.1'; '' if nothing does.
-    task: The paper's corpus whose numbers stand beside ours, if any.
-    columns: What the numbers are.
-    rows: In blocks of equal clients, local epochs and rounds.
-    differences: In what else our runs differ from the paper.
-    left_out: Labels of runs without an evaluation after their last round.
-    further: Labels of runs of which another one, of the same method, local
-      epochs and rounds, has the row.
-  """
+  """A table of the paper, by its number there, of our runs on a corpus."""
 
   number: int
   corpus: str
   setting: str
+  """Settings that tell the runs from those of other tables of equal number,
+  such as 'partition.alpha = 0.1'; '' if nothing does."""
   task: Task | None
+  """The paper's corpus whose numbers stand beside ours, if any."""
   columns: Sequence[Column]
   rows: Sequence[TableRow]
+  """Rows in blocks of equal clients, local epochs and rounds."""
   differences: tuple[str, ...]
+  """Further differences between our runs and those of the paper."""
   left_out: tuple[str, ...]
+  """Labels of runs without an evaluation after their last round."""
   further: tuple[str, ...]
+  """Labels of runs of which another one, of the same method, local epochs and
+  rounds, has the row."""
 
   @property
   def has_paper(self) -> bool:

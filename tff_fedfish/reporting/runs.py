@@ -48,39 +48,36 @@ SEEDS = tuple(
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Run:
-  """One run directory, or the mean of several that differ in seeds only.
-
-  Attributes:
-    directory: Where it lies, as the user named it.
-    name: The directory's name, with as many parents as make it unique.
-    label: Method and local epochs, for tables and plots; unique among the runs
-      of a report.
-    config: The resolved configuration, nested.
-    metrics: Rows of metrics.csv, by ascending `round`.
-    timings: Rows of timings.csv; empty if there is none.
-    environment: Versions and machine; empty if there is none.
-    evaluations: Finished evaluations, by name.
-    remarks: What was left out while reading, as sentences.
-    round_barriers: Round -> `client_barriers` measured while training.
-    identity: Identity of the corpus; None: a run of an older version.
-    repetitions: The runs with other seeds whose mean this one is; empty for
-      what lies in one directory.
-  """
+  """One run directory, or the mean of several that differ in seeds only."""
 
   directory: pathlib.Path
+  """Path as the user named it."""
   name: str
+  """The directory's name, with as many parents as make it unique."""
   label: str
+  """Method and local epochs, for tables and plots; unique among the runs of a
+  report."""
   config: dict[str, Any]
+  """The resolved configuration, nested."""
   metrics: tuple[Row, ...]
+  """Rows of metrics.csv, by ascending `round`."""
   timings: tuple[Row, ...]
+  """Rows of timings.csv; empty if there is none."""
   environment: dict[str, Any]
+  """Versions and machine; empty if there is none."""
   evaluations: tuple[Evaluation, ...]
+  """Finished evaluations, by name."""
   remarks: tuple[str, ...] = ()
+  """Sentences on what was left out while reading."""
   round_barriers: dict[int, pd.DataFrame] = dataclasses.field(
     default_factory=dict
   )
+  """Round -> `client_barriers` measured while training."""
   identity: CorpusIdentity | None = None
+  """Identity of the corpus; None: a run of an older version."""
   repetitions: tuple['Run', ...] = ()
+  """The runs with other seeds whose mean this one is; empty for what lies in
+  one directory."""
 
   @property
   def algorithm(self) -> str:

@@ -67,21 +67,17 @@ RC_PARAMS = {
 
 @dataclasses.dataclass(frozen=True)
 class RunStyle:
-  """The look of one run.
-
-  Attributes:
-    color: Hue of the method, '#rrggbb'.
-    shade: The same hue, lighter for fewer local epochs; for bars.
-    marker: Marker shape.
-    line: Line style in matplotlib's notation.
-    hatch: Bar hatch in matplotlib's notation; markers without one are filled.
-  """
+  """The look of one run."""
 
   color: str
+  """Hue of the method, '#rrggbb'."""
   shade: str
+  """The same hue, lighter for fewer local epochs; for bars."""
   marker: str
   line: Any
+  """Line style in matplotlib's notation."""
   hatch: str
+  """Bar hatch in matplotlib's notation; markers without one are filled."""
 
   def line_arguments(self) -> dict[str, Any]:
     """Returns keyword arguments for `Axes.plot`."""

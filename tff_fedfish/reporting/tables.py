@@ -23,24 +23,21 @@ class Cell:
 
 @dataclasses.dataclass(frozen=True)
 class Column:
-  """One column of the main table.
-
-  Attributes:
-    key: Name in summary.csv, such as 'held_out/loss/0.25'.
-    panel: 'held_out', 'own_test', 'transfer: CORPUS', 'spread: ' and one of
-      these, 'cost', 'training' or 'method'.
-    measure: 'loss', 'accuracy', 'spread', 'barrier', 'cost' or 'further'.
-    group: Heading shared by neighbours, with the unit.
-    heading: The column's own heading; may be empty.
-    cells: One per run, in the order of the rows.
-  """
+  """One column of the main table."""
 
   key: str
+  """Name in summary.csv, such as 'held_out/loss/0.25'."""
   panel: str
+  """'held_out', 'own_test', 'transfer: CORPUS', 'spread: ' and one of these,
+  'cost', 'training' or 'method'."""
   measure: str
+  """'loss', 'accuracy', 'spread', 'barrier', 'cost' or 'further'."""
   group: str
+  """Heading shared by neighbours, with the unit."""
   heading: str
+  """Heading of this column; may be empty."""
   cells: Sequence[Cell]
+  """A cell per run, in the order of the rows."""
 
 
 def build_main_table(runs: Sequence[Run]) -> list[Column]:

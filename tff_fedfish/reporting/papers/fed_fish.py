@@ -77,18 +77,15 @@ _PACHINKO = (
 
 
 class Task(NamedTuple):
-  """A corpus of the paper that stands beside one of ours.
-
-  Attributes:
-    corpus: The paper's name of it.
-    is_same: Whether it is the same corpus, with the same training clients and
-      the test split as held-out clients.
-    words: The differences; '' if there are none.
-  """
+  """A corpus of the paper that stands beside one of ours."""
 
   corpus: str
+  """The paper's name of it."""
   is_same: bool
+  """Whether it is the same corpus, with the same training clients and the test
+  split as held-out clients."""
   words: str
+  """The differences; '' if there are none."""
 
 
 def _read(name: str) -> pd.DataFrame:
