@@ -167,13 +167,7 @@ def _table(
 ) -> PaperTable | None:
   """Returns the table; None if it would hold no number of ours."""
   scored, further = _scored(study, number, stages)
-  entries = [
-    entry
-    for methods in scored.values()
-    for by_stage in methods.values()
-    for entry in by_stage.values()
-  ]
-  evaluations = [evaluation for _, evaluation in entries]
+  evaluations = [evaluation for _, evaluation in scored.values()]
   fractions = sorted({f for e in evaluations for f in e.fractions})
   if number in (3, 6):
     # Before, and after the most personalization.
@@ -184,15 +178,23 @@ def _table(
     for stage in stages
     for measure in measures
   ]
+  blocks: dict[tuple, dict[str, _ByStage]] = {}
+  for (block, method, stage), entry in scored.items():
+    blocks.setdefault(block, {}).setdefault(method, {})[stage] = entry
   rows = [
     row
-    for _, methods in sorted(scored.items())
-    for row in _rows(study, number, methods, columns)
+    for block in sorted(blocks)
+    for row in _rows(study, number, blocks[block], columns)
   ]
   if not any(cell.ours for row in rows for cell in row.cells):
     return None
   labels = [run.label for run in study.runs]
-  has_row = further | {run.label for run, _ in entries}
+  has_row = further | {run.label for run, _ in scored.values()}
+  differences = ()
+  if study.task:
+    differences = fed_fish.differences(
+      study.task, study.runs, evaluations, study.budgets
+    )
   return PaperTable(
     number=number,
     corpus=study.corpus,
@@ -200,11 +202,7 @@ def _table(
     task=study.task,
     columns=columns,
     rows=rows,
-    differences=tuple(
-      fed_fish.differences(study.task, study.runs, evaluations, study.budgets)
-      if study.task
-      else ()
-    ),
+    differences=tuple(differences),
     left_out=tuple(x for x in labels if number == 4 and x not in has_row),
     further=tuple(x for x in labels if x in further),
   )
@@ -212,19 +210,18 @@ def _table(
 
 def _scored(
   study: _Study, number: int, stages: Sequence[str]
-) -> tuple[dict[tuple, dict[str, _ByStage]], set[str]]:
+) -> tuple[dict[tuple, tuple[Run, Evaluation]], set[str]]:
   """Returns the runs with an evaluation, and the labels of further ones.
 
   Returns:
-    Block of rows -> method -> stage -> run and evaluation. A block has equal
+    (block of rows, method, stage) -> run and evaluation. A block has equal
     clients and local epochs and, but in Table 3 whose columns differ in these,
     equal rounds; blocks sort as in the table.
   """
   targets = subjects(study.runs) if number in (4, 5) else subjects([])
   # No half of a client's data, which the paper scores on.
   targets = [subject for subject in targets if subject != OWN_TEST]
-  blocks: dict[tuple, dict] = {}
-  further = set()
+  scored, further = {}, set()
   methods = matching.methods(study.runs)
   for place, subject in enumerate(targets):
     for method, stage in itertools.product(methods, stages):
@@ -237,12 +234,10 @@ def _scored(
         evaluation = run.evaluation(subject, at // 2 if stage == HALF else at)
         if evaluation:
           block = (place, epochs, *([] if number == 3 else [-at]))
-          by_method = blocks.setdefault(block, {})
-          by_stage = by_method.setdefault(method, {})
-          if stage in by_stage:
+          if (block, method, stage) in scored:
             further.add(run.label)
-          by_stage.setdefault(stage, (run, evaluation))
-  return blocks, further
+          scored.setdefault((block, method, stage), (run, evaluation))
+  return scored, further
 
 
 def _rows(
@@ -252,24 +247,23 @@ def _rows(
   columns: Sequence[Column],
 ) -> Iterator[TableRow]:
   """Yields a row per method, then its differences from the baseline."""
-  rows = {}
-  baselines = []
+  rows, baselines = {}, []
   for method, by_stage in methods.items():
-    run, first = next(iter(by_stage.values()))
-    if run.algorithm == registry.BASELINE.name:
+    runs, evaluations = zip(*by_stage.values(), strict=True)
+    if runs[0].algorithm == registry.BASELINE.name:
       baselines.append(method)
-    is_twin = first.kind == 'transfer' and first.corpus == study.corpus
-    place = study.corpus
-    if first.kind == 'transfer':
+    place, kind = study.corpus, evaluations[0].kind
+    if kind == 'transfer':
+      place = evaluations[0].corpus
       # Another directory may have the same name.
-      place = first.corpus + ' (transfer)' * is_twin
+      place += ' (transfer)' * (place == study.corpus)
     rows[method] = TableRow(
       evaluated_on=place,
-      kind=first.kind,
-      num_local_epochs=run.num_local_epochs,
+      kind=kind,
+      num_local_epochs=runs[0].num_local_epochs,
       method=method,
-      num_rounds=_ascending(run.num_rounds for run, _ in by_stage.values()),
-      num_seeds=_ascending(e.num_seeds for _, e in by_stage.values()),
+      num_rounds=_ascending(run.num_rounds for run in runs),
+      num_seeds=_ascending(e.num_seeds for e in evaluations),
       cells=tuple(
         Cell(
           by_stage[c.stage][1].scores.get((c.fraction, c.measure)),
@@ -323,10 +317,8 @@ def _is_paired(own: _ByStage, other: _ByStage, column: Column) -> bool:
   if column.stage not in own or column.stage not in other:
     return False
   a, b = (side[column.stage][1] for side in (own, other))
-  clients = (set(e.clients_at(column.fraction)['client_id']) for e in (a, b))
-  return next(clients) == next(clients) and (
-    a.personalization == b.personalization
-  )
+  ids, other_ids = (e.clients_at(column.fraction)['client_id'] for e in (a, b))
+  return set(ids) == set(other_ids) and a.personalization == b.personalization
 
 
 def _difference(

@@ -58,21 +58,21 @@ def main_table(
 
   Args:
     runs: The runs, in the order of the rows.
-    measures: Which columns to keep, see `Column.measure`. Without 'accuracy'
-      the table fits a narrower terminal.
+    measures: Values of `Column.measure` to keep. Without 'accuracy' the table
+      fits a narrower terminal.
 
   Returns:
-    Headings, which may hold line breaks, and one row of equal length per run.
-    The best value of a column ends with ' *'. A value that a run does not have
-    is '–'.
+    Headings, which may hold line breaks, and a row per run. The best value of a
+    column ends with ' *'. A value that a run does not have is '–'.
   """
   columns = build_main_table(runs)
   panels = {column.panel for column in columns}
   kept = [column for column in columns if column.measure in measures]
-  rows = [[run.label] for run in runs]
-  for column in kept:
-    for row, cell in zip(rows, column.cells, strict=True):
-      row.append(cell.text + (' *' if cell.is_best else ''))
+  texts = [
+    [cell.text + ' *' * cell.is_best for cell in column.cells]
+    for column in kept
+  ]
+  rows = list(map(list, zip([run.label for run in runs], *texts, strict=True)))
   return ['Run', *(_console_heading(column, panels) for column in kept)], rows
 
 
@@ -195,12 +195,10 @@ def _columns(runs: Sequence[Run]) -> Iterator[Column]:
   )
   # Fewer rounds are not a saving.
   fewer = True if len({run.last_round for run in runs}) == 1 else None
-  for name, group, measure in (
-    ('uplink', 'Uplink (units)', 'cost'),
-    ('total', 'Both ways (units)', 'further'),
-  ):
-    key = f'communication/{name}_units'
-    yield column(key, group, _count, fewer, measure=measure)
+  key = 'communication/uplink_units'
+  yield column(key, 'Uplink (units)', _count, fewer, measure='cost')
+  key = 'communication/total_units'
+  yield column(key, 'Both ways (units)', _count, fewer)
   targets = target_losses(runs)
   costs = [
     cost_of_target(run, targets.get(run.corpus_name, -math.inf)) for run in runs
@@ -273,7 +271,6 @@ def _cells(
     value if isinstance(value, Interval | None) else Interval(value)
     for value in values
   ]
-  texts = [value and show(value.mean) for value in intervals]
   best = {}
   for corpus in {run.corpus_name for run in runs}:
     means = [
@@ -284,15 +281,14 @@ def _cells(
     # Equal as shown is equal: a tie in all rows tells nothing apart.
     if lower_is_better is not None and len(set(map(show, means))) > 1:
       best[corpus] = show((min if lower_is_better else max)(means))
-  return [
-    Cell(
-      value=value,
-      text=text or '–',
-      interval_text=value.shown_ends(show) if value else '',
-      is_best=text is not None and text == best.get(run.corpus_name),
-    )
-    for value, text, run in zip(intervals, texts, runs, strict=True)
-  ]
+  cells = []
+  for value, run in zip(intervals, runs, strict=True):
+    text, ends = '–', ''
+    if value:
+      text, ends = show(value.mean), value.shown_ends(show)
+    is_best = value is not None and text == best.get(run.corpus_name)
+    cells.append(Cell(value, text, ends, is_best))
+  return cells
 
 
 def _console_heading(column: Column, panels: Collection[str]) -> str:

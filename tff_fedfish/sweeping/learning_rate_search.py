@@ -258,24 +258,22 @@ def parse_search(
   search_axes = ()
   if 'settings' in value:
     search_axes = grid.parse_grid(value['settings'], found, 'settings')
-  rounds, clients = value['num_rounds'], value['num_clients']
   fraction, keys = value['validation_fraction'], value['per']
+
+  def whole(key, at_least):
+    is_met = type(value[key]) is int and value[key] >= at_least
+    return is_met, f'an int of at least {at_least}'
+
   requirements = {
     'metric': (value['metric'] in [*METRICS], ' or '.join(map(repr, METRICS))),
-    'num_rounds': (type(rounds) is int and rounds >= 1, 'an int of at least 1'),
-    'num_clients': (
-      type(clients) is int and clients >= 0,
-      'an int of at least 0',
-    ),
+    'num_rounds': whole('num_rounds', 1),
+    'num_clients': whole('num_clients', 0),
     'validation_fraction': (
       isinstance(fraction, float) and 0 < fraction < 1,
       'a number between 0 and 1',
     ),
     'per': (isinstance(keys, list | tuple), 'a list of settings'),
-    'max_extensions': (
-      type(value['max_extensions']) is int and value['max_extensions'] >= 0,
-      'an int of at least 0',
-    ),
+    'max_extensions': whole('max_extensions', 0),
   }
   found += [
     f'`{key}` must be {requirement}, found {value[key]!r}'

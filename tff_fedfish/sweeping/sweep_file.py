@@ -27,10 +27,7 @@ MOMENTS = ('half', 'last')
 _METHOD = 'algorithm.name'
 _ADVICE = 'Correct the file; configs/debian_sweep.py is an example.'
 _KEYS = (
-  'budget',
-  'evaluate',
-  'grid',
-  'learning_rate_search',
+  *('budget', 'evaluate', 'grid', 'learning_rate_search'),
   'reference_local_epochs',
 )
 _OPTIONS = {
@@ -126,8 +123,7 @@ class SweepFile:
     )
     problems = [
       f'`{name}` is unknown; known are {", ".join(_KEYS)}'
-      for name in sorted(map(str, sweep))
-      if name not in _KEYS
+      for name in sorted({*map(str, sweep)} - {*_KEYS})
     ]
     self.axes = grid.parse_grid(sweep.get('grid'), problems)
     grid.require_fair(self.axes, problems)
@@ -142,16 +138,13 @@ class SweepFile:
         # Without the grid's methods their settings look unknown.
         raise self._error(problems) from None
       raise
-    self.reference_local_epochs = sweep.get(
+    self.reference_local_epochs = epochs = sweep.get(
       'reference_local_epochs', self.base.client_work.num_local_epochs
     )
-    if (
-      type(self.reference_local_epochs) is not int
-      or self.reference_local_epochs < 1
-    ):
+    if type(epochs) is not int or epochs < 1:
       problems.append(
-        f'`reference_local_epochs` must be an int of at least 1, found '
-        f'{self.reference_local_epochs!r}'
+        '`reference_local_epochs` must be an int of at least 1, found '
+        f'{epochs!r}'
       )
     self.budgets = parse_budgets(sweep.get('budget', BUDGETS[0]), problems)
     self.search = parse_search(
@@ -260,11 +253,7 @@ def parse_budgets(value: Any, problems: list[str]) -> tuple[str, ...]:
   Adds a clause to `problems` if it is neither.
   """
   names = _listed(value)
-  if (
-    not isinstance(names, list | tuple)
-    or not names
-    or any(name not in BUDGETS for name in names)
-  ):
+  if not _are_among(names, BUDGETS):
     problems.append(
       f'`budget` must be {" or ".join(map(repr, BUDGETS))}, or a list of '
       f'them, found {value!r}'
@@ -321,12 +310,7 @@ def _problems_of_evaluation(entry):
   problems = problems_of(entry)
   at = entry.get('at', 'last')
   moments = _listed(at)
-  if (
-    not isinstance(moments, list | tuple)
-    or not moments
-    or any(moment not in MOMENTS for moment in moments)
-    or len(set(moments)) < len(moments)
-  ):
+  if not _are_among(moments, MOMENTS) or len({*moments}) < len(moments):
     problems.append(f"`at` must list 'half', 'last' or both, found {at!r}")
   data, name = entry.get('data'), entry.get('name')
   for key, text in (('data', data), ('name', name)):
@@ -346,6 +330,12 @@ def _problems_of_evaluation(entry):
     if data is not None and entry.get(key) == asked
   ]
   return problems
+
+
+def _are_among(names: Any, known: Sequence[str]) -> bool:
+  """Says whether this is a list of at least one name, all of them known."""
+  is_list = isinstance(names, list | tuple) and len(names) > 0
+  return is_list and all(name in known for name in names)
 
 
 def _listed(value: Any) -> Any:

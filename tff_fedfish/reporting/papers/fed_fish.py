@@ -151,7 +151,7 @@ def nearest_task(run: Run) -> Task | None:
       if run.identity
       else 'of which a run does not record what it is'
     )
-    is_posts = _is_named(_source(run.identity, corpus), STACK_OVERFLOW)
+    is_posts = _is_named(run.identity, corpus, STACK_OVERFLOW)
     return Task(STACK_OVERFLOW if is_posts else C4, False, words)
   if corpus == 'emnist_by_writer':
     words = '; '.join(_training_clients_held_out(run))
@@ -184,9 +184,10 @@ def evaluated_corpus(task: Task, evaluation: Evaluation) -> str | None:
   """
   if evaluation.kind != 'transfer':
     return task.corpus
-  others = (STACK_OVERFLOW, CC_NEWS)
-  source = _source(evaluation.identity, evaluation.corpus)
-  return next((c for c in others if _is_named(source, c)), None)
+  for other in (STACK_OVERFLOW, CC_NEWS):
+    if _is_named(evaluation.identity, evaluation.corpus, other):
+      return other
+  return None
 
 
 def method_of_paper(run: Run) -> str | None:
@@ -201,22 +202,15 @@ def method_of_paper(run: Run) -> str | None:
 def differences(
   task: Task,
   runs: Sequence[Run],
-  evaluations: Iterable[Evaluation],
+  evaluations: Sequence[Evaluation],
   budgets: Budgets | None,
 ) -> list[str]:
-  """Returns in what the runs differ from the paper, in words.
+  """Returns in what the runs of a study differ from the paper, in words.
 
-  Args:
-    task: The paper's task beside them.
-    runs: Runs that differ in method, local epochs, rounds and seeds only.
-    evaluations: Those whose scores are shown.
-    budgets: Budgets of the runs.
-
-  Returns:
-    Such as 'clients per round 32 instead of 64'. Seeds are not among them: the
-    paper does not say their number.
+  Such as 'clients per round 32 instead of 64'. Seeds are not among them: the
+  paper does not say their number. `evaluations` are those whose scores are
+  shown.
   """
-  evaluations = list(evaluations)
   found = [f'corpus: {task.words}'] if task.words else []
   preset, model, num_evaluated = _MODELS[task.corpus]
   presets = {run.setting('model.preset') for run in runs}
@@ -246,11 +240,6 @@ def differences(
       f'{PAPER_LOCAL_EPOCHS}'
     )
   return found
-
-
-def _source(identity: CorpusIdentity | None, name: str) -> str:
-  """Returns where a corpus comes from: of json_lines, as it was named."""
-  return identity.name if identity else name
 
 
 def _from_json(cell: str) -> Any:
@@ -308,8 +297,10 @@ def _shown(value: Any) -> str:
   return f'{value:,}' if isinstance(value, int) else f'{value}'
 
 
-def _is_named(name: str, corpus: str) -> bool:
+def _is_named(identity: CorpusIdentity | None, name: str, corpus: str) -> bool:
+  """Says whether the source of a corpus, or its name, holds another's name."""
   wanted, found = (
-    re.sub('[^a-z0-9]', '', text.lower()) for text in (corpus, name)
+    re.sub('[^a-z0-9]', '', text.lower())
+    for text in (corpus, identity.name if identity else name)
   )
   return wanted in found
