@@ -76,7 +76,7 @@ def _figure(
         num_without = count(len(sizes) - len(shown), 'group')
         caption += f' Not shown: {num_without} without {noun}.'
       for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_formatter(ticker.FuncFormatter(_show_number))
+        axis.set_major_formatter(_show_number)
         axis.set_minor_formatter(ticker.NullFormatter())
     summary = ' '.join(parts)
     return figures.render(
@@ -205,9 +205,8 @@ def _range(sizes: np.ndarray) -> tuple[int, int]:
   return (int(sizes.min()), int(sizes.max())) if len(sizes) else (1, 1)
 
 
-def _show_number(value: float, position: int | None = None) -> str:
+def _show_number(value: float, _: int | None = None) -> str:
   """Returns a tick's label: 1, 10, and so on to 100,000, 1M, 10M."""
-  del position
   for unit, suffix in ((10**9, 'G'), (10**6, 'M')):
     if value >= unit:
       return f'{value / unit:,.0f}{suffix}'

@@ -225,10 +225,7 @@ def grouped(items: Iterable[Any], key: Callable) -> dict[Any, list]:
 def _settings(run: Run, names: Sequence[str], *, is_among: bool) -> Key:
   """Returns settings that the run reads; it may be older than some.
 
-  Args:
-    run: The run.
-    names: Settings, and sections, which end with a dot.
-    is_among: Whether the settings are those among these, or all others.
+  They are among some settings, and sections, which end with a dot, or not.
   """
   values = flatten(config_loading.with_defaults(run.config))
   return tuple(

@@ -101,11 +101,10 @@ class ClientTable:
 
 
 def client_tables(runs: Sequence[Run]) -> list[ClientTable]:
-  """Returns the tables of the runs that were scored on own test rows.
+  """Returns the tables of the pooled runs that were scored on own test rows.
 
-  Args:
-    runs: The runs of a report, repetitions pooled. `registry.BASELINE` is
-      subtracted from runs that differ from it in the method and the seeds only.
+  `registry.BASELINE` is subtracted from runs that differ from it in the method
+  and the seeds only.
   """
   scored = [run for run in runs if run.evaluation(OWN_TEST)]
   groups = matching.grouped(scored, matching.clients_of)

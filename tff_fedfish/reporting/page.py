@@ -174,11 +174,11 @@ def render_page(
   Args:
     runs: The runs as they are, one per directory.
     pooled: One for all that differ in seeds only.
-    tables: Those of the paper.
-    comparisons: Method against method, of `compare_methods`.
+    tables: Tables of the paper.
+    comparisons: Lines of `compare_methods`.
     sections: The plots.
-    figure_format: Of the plots' files beside the page.
-    client_tables: Of `own_tests.client_tables`.
+    figure_format: Format of the plots' files beside the page.
+    client_tables: Tables of `own_tests.client_tables`.
   """
   environment = jinja2.Environment(
     loader=jinja2.PackageLoader('tff_fedfish.reporting'),

@@ -212,9 +212,7 @@ class Run:
   ) -> Evaluation | None:
     """Returns the latest evaluation on some clients, by most seeds.
 
-    Args:
-      subject: The clients.
-      round_num: The checkpoint's round; None: any.
+    That is of any round's checkpoint, or only of `round_num`.
     """
     return _latest(
       e
