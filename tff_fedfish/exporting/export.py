@@ -25,10 +25,7 @@ from tff_fedfish import files
 from tff_fedfish.config import loading as config_loading
 from tff_fedfish.errors import FailedError, UserError
 from tff_fedfish.exporting import model_card
-from tff_fedfish.exporting.trained_model import (
-  TrainedModel,
-  load_trained_model,
-)
+from tff_fedfish.exporting.trained_model import TrainedModel, load_trained_model
 from tff_fedfish.version import __version__
 
 _DEFAULT_FORMATS = ('saved_model', 'safetensors')

@@ -21,11 +21,7 @@ from tff_fedfish.reporting.scatters import (
   padded_limits,
   share_text,
 )
-from tff_fedfish.reporting.style import (
-  local_epochs,
-  numbered_look,
-  run_styles,
-)
+from tff_fedfish.reporting.style import local_epochs, numbered_look, run_styles
 from tff_fedfish.reporting.words import words_of
 
 _ROUND_COLORS = 'viridis'

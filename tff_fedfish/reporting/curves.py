@@ -310,8 +310,7 @@ def _figure(runs, axis, score, name) -> figures.Figure | None:
     if len(places) == 1:
       axes.set_xlim(min(places) - 1, max(places) + 1)
     figures.add_legend(
-      figure,
-      [figures.handle(x, **styles[x].line_arguments()) for x in curves],
+      figure, [figures.handle(x, **styles[x].line_arguments()) for x in curves]
     )
     return figures.render(
       figure,

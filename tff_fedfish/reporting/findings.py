@@ -95,9 +95,7 @@ def notes(runs: Sequence[Run], pooled: Sequence[Run] = ()) -> list[str]:
   return found
 
 
-def _compared(
-  runs: Sequence[Run],
-) -> Iterator[tuple[str, dict[Run, Interval]]]:
+def _compared(runs: Sequence[Run]) -> Iterator[tuple[str, dict[Run, Interval]]]:
   """Yields (where, mean loss of each run that has one) for the summary."""
   is_evaluated = False
   for subject in subjects(runs):

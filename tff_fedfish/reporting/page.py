@@ -124,10 +124,7 @@ def build_sections(
     Section(
       OWN_TESTS,
       'Own test rows of the clients that train',
-      [
-        *scores({OWN_TEST: OWN_TEST.kind}),
-        *affinities.affinity_maps(pooled),
-      ],
+      [*scores({OWN_TEST: OWN_TEST.kind}), *affinities.affinity_maps(pooled)],
       'no run has an evaluation on own test rows (“fedfish evaluate '
       '--client_split own_test” makes one from its checkpoint).',
     ),
@@ -140,10 +137,7 @@ def build_sections(
     Section(
       'barrier',
       'Client-Server Barrier',
-      [
-        *curves.barrier_curves(pooled),
-        *barriers.barrier_scatters(every_run),
-      ],
+      [*curves.barrier_curves(pooled), *barriers.barrier_scatters(every_run)],
       'no evaluation has a barrier.csv, and no run measured barriers in '
       'training.',
     ),

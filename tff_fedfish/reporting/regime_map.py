@@ -38,8 +38,7 @@ def regime_maps(runs: Sequence[Run]) -> list[figures.Figure]:
 def _differences(runs) -> pd.DataFrame:
   """Returns rows of method, rate, epochs and `Interval` of the difference."""
   by_cell = matching.grouped(
-    runs,
-    lambda r: (r.setting(_CLIENT_RATE), r.num_local_epochs, r.num_rounds),
+    runs, lambda r: (r.setting(_CLIENT_RATE), r.num_local_epochs, r.num_rounds)
   )
   methods = list(dict.fromkeys(map(_method, runs)))
   names = dict(zip(methods, matching.method_names(methods), strict=True))

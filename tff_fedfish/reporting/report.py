@@ -14,11 +14,7 @@ from tff_fedfish.files import (
 from tff_fedfish.reporting import settings
 from tff_fedfish.reporting.comparisons import compare_methods
 from tff_fedfish.reporting.own_tests import client_tables, own_tests_csv
-from tff_fedfish.reporting.page import (
-  GENERATOR,
-  build_sections,
-  render_page,
-)
+from tff_fedfish.reporting.page import GENERATOR, build_sections, render_page
 from tff_fedfish.reporting.paper_tables import (
   build_paper_tables,
   paper_tables_csv,
