@@ -196,17 +196,11 @@ def _figure(runs, subject, measure, series, name, caption):
     if is_bar:
       axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))
     axes.set_xlim(-0.55, len(places) - 0.45)
-    figures.add_legend(
-      figure,
-      bar_handles(series)
-      if is_bar
-      else [
-        figures.handle(
-          one.label, linestyle='none', **one.look.marker_arguments()
-        )
-        for one in series
-      ],
-    )
+    points = [
+      figures.handle(one.label, linestyle='none', **one.look.marker_arguments())
+      for one in series
+    ]
+    figures.add_legend(figure, bar_handles(series) if is_bar else points)
     return figures.render(
       figure,
       name=name,

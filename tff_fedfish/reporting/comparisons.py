@@ -108,17 +108,12 @@ def _compare(setting, method, baseline) -> Iterator[tuple]:
   (name, runs), (baseline_name, baseline_runs) = method, baseline
   for subject in subjects([*runs.values(), *baseline_runs.values()]):
     sides = [
-      {
-        seeds: e
-        for seeds, run in side.items()
-        if (e := run.evaluation(subject))
-      }
+      {s: e for s, run in side.items() if (e := run.evaluation(subject))}
       for side in (runs, baseline_runs)
     ]
     evaluations = [e for side in sides for e in side.values()]
-    for fraction in sorted(
-      {f for e in evaluations for f in e.clients['fraction']}
-    ):
+    fractions = {f for e in evaluations for f in e.clients['fraction']}
+    for fraction in sorted(fractions):
       scores = [client_scores(side, fraction) for side in sides]
       found = {
         measure: honest_difference(*scores, f'{measure}_after')

@@ -196,16 +196,15 @@ def _with_unique_corpora(runs: Iterable[Run]) -> list[Run]:
   versions have only the name of its directory.
   """
   runs = list(runs)
-  identities, names = {}, {}
+  first = {}
   for evaluation in (e for run in runs for e in run.evaluations if e.identity):
-    fingerprint = evaluation.identity.fingerprint
-    identities.setdefault(fingerprint, evaluation.identity)
-    names.setdefault(fingerprint, evaluation.corpus)
-  counts = collections.Counter(names.values())
-  for fingerprint, name in names.items():
-    if counts[name] > 1:
-      source = identities[fingerprint].name
-      names[fingerprint] = f'{name} ({source}, {fingerprint[:8]})'
+    first.setdefault(evaluation.identity.fingerprint, evaluation)
+  counts = collections.Counter(e.corpus for e in first.values())
+  names = {
+    fingerprint: e.corpus
+    + f' ({e.identity.name}, {fingerprint[:8]})' * (counts[e.corpus] > 1)
+    for fingerprint, e in first.items()
+  }
   return [
     dataclasses.replace(
       run,

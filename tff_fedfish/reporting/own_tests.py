@@ -64,12 +64,9 @@ class ClientTable:
     """Returns headings: one per run, and those of its columns."""
     found = []
     for one in self.runs:
-      headings = ['Accuracy (%)', 'Loss']
-      if one.baseline:
-        headings += [
-          f'Accuracy − {one.baseline} (points)',
-          f'Loss − {one.baseline}',
-        ]
+      headings, name = ['Accuracy (%)', 'Loss'], one.baseline
+      if name:
+        headings += [f'Accuracy − {name} (points)', f'Loss − {name}']
       found.append((f'{one.run.label} ({one.model} model)', headings))
     return found
 
@@ -124,13 +121,10 @@ def own_tests_csv(tables: Sequence[ClientTable]) -> str:
       difference = [None] * len(_SCORES)
       if client in one.differences.index:
         difference = one.differences.loc[client, [*_SCORES]].tolist()
-      lines.append(
-        [
-          *(one.run.label, one.run.name, one.model, round_num),
-          *(client_id_to_cell(client), *one.clients.loc[client, [*_SCORES]]),
-          *(one.baseline, *difference),
-        ]
-      )
+      scores = one.clients.loc[client, [*_SCORES]]
+      line = [one.run.label, one.run.name, one.model, round_num]
+      line += [client_id_to_cell(client), *scores, one.baseline, *difference]
+      lines.append(line)
   return csv_file(_COLUMNS, lines)
 
 

@@ -152,9 +152,8 @@ def _pool_one(by_seeds: Mapping[str, Evaluation]) -> Evaluation:
   if not others:
     return first
   pooled, clients, num_left_out = {}, [], 0
-  for fraction in sorted(
-    set.intersection(*(set(e.fractions) for e in evaluations))
-  ):
+  fractions = set.intersection(*(set(e.fractions) for e in evaluations))
+  for fraction in sorted(fractions):
     scores = client_scores(by_seeds, fraction)
     everyone = [set(found.index) for found in scores.values()]
     common = sorted(set.intersection(*everyone))
@@ -163,13 +162,11 @@ def _pool_one(by_seeds: Mapping[str, Evaluation]) -> Evaluation:
       scores = {seeds: found.loc[common] for seeds, found in scores.items()}
       for measure in ('loss', 'accuracy'):
         pooled[fraction, measure] = _crossed(scores, f'{measure}_after')
+      key = fraction, 'bits_per_byte'
       if bits := _mean_over_seeds(
-        {
-          seeds: e.scores.get((fraction, 'bits_per_byte'))
-          for seeds, e in by_seeds.items()
-        }
+        {seeds: e.scores.get(key) for seeds, e in by_seeds.items()}
       ):
-        pooled[fraction, 'bits_per_byte'] = bits
+        pooled[key] = bits
       means = (sum(scores.values()) / len(scores)).assign(fraction=fraction)
       clients.append(means.reset_index())
   barrier = {

@@ -289,16 +289,13 @@ def models_in_words(runs: Sequence[Run]) -> str:
   Such as 'Personal models: A. Global model: B.', of the runs with an evaluation
   on own test rows.
   """
-  kinds = {'personal': 'Personal models', 'global': 'Global model'}
-  labels: dict[str, list[str]] = {kind: [] for kind in kinds}
+  labels = {'Personal models': [], 'Global model': []}
   for run in runs:
     if evaluation := run.evaluation(OWN_TEST):
-      labels[evaluation.model].append(run.label)
-  return ' '.join(
-    f'{kinds[kind]}: {"; ".join(found)}.'
-    for kind, found in labels.items()
-    if found
-  )
+      is_personal = evaluation.model == 'personal'
+      kind = 'Personal models' if is_personal else 'Global model'
+      labels[kind].append(run.label)
+  return ' '.join(f'{k}: {"; ".join(x)}.' for k, x in labels.items() if x)
 
 
 def is_finite(value: float | None) -> bool:

@@ -71,13 +71,18 @@ class RunStyle:
 
   color: str
   """Hue of the method, '#rrggbb'."""
-  shade: str
-  """The same hue, lighter for fewer local epochs; for bars."""
   marker: str
   line: Any
   """Line style in matplotlib's notation."""
   hatch: str
   """Bar hatch in matplotlib's notation; markers without one are filled."""
+  strength: float = 1.0
+  """Share of the hue in bars, less for fewer local epochs."""
+
+  @property
+  def shade(self) -> str:
+    """The hue as in bars."""
+    return self.shaded(self.strength)
 
   def line_arguments(self) -> dict[str, Any]:
     """Returns keyword arguments for `Axes.plot`."""
@@ -85,7 +90,9 @@ class RunStyle:
 
   def shaded(self, strength: float) -> str:
     """Returns the hue mixed with white, '#rrggbb'; strength 1 keeps it."""
-    return _lighten(self.color, strength)
+    channels = (int(self.color[k : k + 2], 16) for k in (1, 3, 5))
+    mixed = (round(255 - (255 - channel) * strength) for channel in channels)
+    return '#' + ''.join(f'{channel:02x}' for channel in mixed)
 
   def marker_arguments(self) -> dict[str, Any]:
     """Returns keyword arguments for the markers of `Axes.plot`."""
@@ -121,10 +128,10 @@ def run_styles(runs: Sequence[Run]) -> dict[str, RunStyle]:
     strength = 1.0 if len(epochs) == 1 else 0.4 + 0.6 * rank / (len(epochs) - 1)
     styles[run.label] = RunStyle(
       color=color,
-      shade=_lighten(color, strength),
       marker=_cycle(MARKERS, look),
       line=_cycle(_LINES, look),
       hatch=hatch,
+      strength=strength,
     )
   return styles
 
@@ -166,11 +173,3 @@ def numbered_look(index: int) -> dict[str, str]:
 
 def _cycle(values, index):
   return values[index % len(values)]
-
-
-def _lighten(color, strength):
-  """Mixes a colour with white; strength 1 keeps it."""
-  channels = (int(color[k : k + 2], 16) for k in (1, 3, 5))
-  return '#' + ''.join(
-    f'{round(255 - (255 - channel) * strength):02x}' for channel in channels
-  )

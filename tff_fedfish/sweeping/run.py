@@ -256,13 +256,11 @@ class _Sweep:
     further = []
     for group in sweep_runs.search_groups(self._file):
       runs = [run for run in self._search_runs if run.point == group]
-      choice = None
-      if runs and all(run.is_done() for run in runs):
-        choice = self._best_rates(group, runs)
-      if choice is None:
+      if not runs or not all(run.is_done() for run in runs):
         continue
       tried = [run.rates for run in runs]
-      if rates := extension(self._file.search, tried, choice):
+      choice = self._best_rates(group, runs)
+      if rates := choice and extension(self._file.search, tried, choice):
         further.append(
           sweep_runs.search_run(self._file, group, rates, self._workdir)
         )

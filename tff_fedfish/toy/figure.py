@@ -24,7 +24,6 @@ CLIENT_COLORS = style.EPOCH_HUES[:2]
 METHOD_STYLES = {
   method.name: style.RunStyle(
     color=method.hue,
-    shade=method.hue,
     marker='o',
     line=line,
     hatch=method.hatch,
