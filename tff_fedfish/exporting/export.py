@@ -118,11 +118,7 @@ def export(
 
 
 def _formats_of(model, formats):
-  """Returns the formats to write.
-
-  Raises:
-    UserError: If the model does not have one of them.
-  """
+  """Returns the formats to write; a UserError says which it does not have."""
   if 'huggingface' in (formats or ()) and model.is_of_images:
     raise UserError(
       "`--format` 'huggingface' is for language models, but "
@@ -159,13 +155,10 @@ def _write_huggingface(directory, model, config):
   end = model.tokenizer.end_of_text_id
   written = gpt2.to_config(model.shape, end) | {'fedfish': config}
   files.write_json(directory / 'config.json', written)
+  ends = {'bos_token_id': end, 'eos_token_id': end}
   files.write_json(
     directory / 'generation_config.json',
-    {
-      'bos_token_id': end,
-      'eos_token_id': end,
-      'pad_token_id': model.tokenizer.padding_id,
-    },
+    ends | {'pad_token_id': model.tokenizer.padding_id},
   )
   tokenizer_files.write(
     model.tokenizer, directory, sequence_length=model.shape.sequence_length

@@ -26,10 +26,7 @@ def affinity_maps(runs: Sequence[Run]) -> list[figures.Figure]:
     evaluation = run.evaluation(OWN_TEST)
     if evaluation is not None and len(evaluation.affinities):
       name = f'affinity_{len(drawn) + 1}'
-      matrix, clusters = affinity_matrix(evaluation.affinities)
-      drawn.append(
-        _figure(name, run.label, matrix, clusters, evaluation.num_seeds)
-      )
+      drawn.append(_figure(name, run.label, evaluation))
   return drawn
 
 
@@ -71,7 +68,8 @@ def mean_affinities(matrix: np.ndarray, clusters: np.ndarray) -> dict[str, Any]:
   }
 
 
-def _figure(name, label, matrix, clusters, num_seeds) -> figures.Figure:
+def _figure(name, label, evaluation) -> figures.Figure:
+  matrix, clusters = affinity_matrix(evaluation.affinities)
   clients, values = list(matrix.index), matrix.to_numpy(float)
   own = np.diag(values)
   others = np.where(np.eye(len(values), dtype=bool), np.nan, values)
@@ -88,8 +86,8 @@ def _figure(name, label, matrix, clusters, num_seeds) -> figures.Figure:
   )
   if values.size <= _MAX_VECTOR_CELLS:
     caption += ' A dash marks a value below 0.'
-  if num_seeds > 1:
-    caption += f' Means over {num_seeds} seeds.'
+  if evaluation.num_seeds > 1:
+    caption += f' Means over {evaluation.num_seeds} seeds.'
   if (clusters >= 0).any():
     caption += ' Lines separate the clusters of the clients’ data.'
   with figures.styled(height=4.9) as figure:

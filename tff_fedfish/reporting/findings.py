@@ -99,12 +99,9 @@ def _compared(runs: Sequence[Run]) -> Iterator[tuple[str, dict[Run, Interval]]]:
   """Yields (where, mean loss of each run that has one) for the summary."""
   is_evaluated = False
   for subject in subjects(runs):
-    scores = {run: run.evaluation(subject) for run in runs}
-    scores = {run: found for run, found in scores.items() if found}
-    fractions = sorted(
-      {f for found in scores.values() for f in found.fractions}
-    )
-    names = {found.corpus for found in scores.values()}
+    scores = {run: e for run in runs if (e := run.evaluation(subject))}
+    fractions = sorted({f for e in scores.values() for f in e.fractions})
+    names = {e.corpus for e in scores.values()}
     own = ''
     if subject == HELD_OUT and len(names) == 1:
       own = f' of {names.pop()}'
@@ -126,8 +123,8 @@ def _compared(runs: Sequence[Run]) -> Iterator[tuple[str, dict[Run, Interval]]]:
         yield where if subject == OWN_TEST else f'{where} {words}', losses
         # Whose clients they are is said once.
         own = ''
-  last_losses = {run: run.last('held_out/loss') for run in runs}
-  losses = {r: Interval(x) for r, x in last_losses.items() if x is not None}
+  last = {run: run.last('held_out/loss') for run in runs}
+  losses = {run: Interval(x) for run, x in last.items() if x is not None}
   if losses and not is_evaluated:
     yield 'on the held-out clients sampled during training', losses
 
@@ -146,11 +143,8 @@ def _winners(
   if len(losses) < len(runs):
     words += f'; {len(losses)} runs were evaluated'
   # Equal as shown is equal.
-  winners = [
-    run.label
-    for run, loss in losses.items()
-    if f'{loss.mean:.3f}' == f'{lowest.mean:.3f}'
-  ]
+  shown = {run.label: f'{loss.mean:.3f}' for run, loss in losses.items()}
+  winners = [label for label in shown if shown[label] == shown[best.label]]
   if len(winners) > 3:
     return f'{len(winners)} runs alike', words
   return listed(winners), words

@@ -1,5 +1,6 @@
 """Scatters of clients before and after personalization."""
 
+import collections
 from collections.abc import Iterable, Sequence
 
 import pandas as pd
@@ -32,14 +33,13 @@ def personalization_scatter(
       panels[run.label] = evaluation.clients_at(fraction)
   if not panels:
     return None
-  shares: dict[float, list[str]] = {}
+  shares = collections.defaultdict(list)
   for label, clients in panels.items():
-    fraction = clients['fraction'].iloc[0]
     words = f'{label}: {_improved(clients)}'
-    shares.setdefault(fraction, []).append(words)
+    shares[clients['fraction'].iloc[0]].append(words)
   improved = '; '.join(
-    f'on {100 * fraction:g} %, {", ".join(shares[fraction])}'
-    for fraction in sorted(shares)
+    f'on {100 * fraction:g} %, {", ".join(words)}'
+    for fraction, words in sorted(shares.items())
   )
   caption = (
     'One point per client'

@@ -129,10 +129,8 @@ class JobsProgress:
 
   def _count(self, job: Job) -> str:
     """Reads a job's files into its task, in rounds; returns its stage."""
-    (num_rounds, loss), pending = (
-      job.rounds_and_loss(),
-      job.pending_evaluations(),
-    )
+    num_rounds, loss = job.rounds_and_loss()
+    pending = job.pending_evaluations()
     position = f'round {num_rounds}/{job.num_rounds}'
     if self._title is not None and loss is not None:
       position += f', loss {loss:.4f}'
