@@ -206,13 +206,8 @@ def _finite_rows(rows: Sequence[Any], kind: type) -> pd.DataFrame:
   fields = dataclasses.fields(kind)
   table = pd.DataFrame(rows, columns=[field.name for field in fields])
   # Those with a default are not in files of an earlier version.
-  numbers = table[
-    [
-      field.name
-      for field in fields
-      if field.type is float and field.default is dataclasses.MISSING
-    ]
-  ]
+  required = (f for f in fields if f.default is dataclasses.MISSING)
+  numbers = table[[field.name for field in required if field.type is float]]
   return table[np.isfinite(numbers.astype(float)).all(axis=1)]
 
 
@@ -262,10 +257,8 @@ class _Checked:
       for measure in ('loss', 'accuracy'):
         scores[float(fraction), measure] = found.interval(measure)
       if (bits := found.number('bits_per_byte')) is not None:
-        means = ((self._seeds, bits),)
-        scores[float(fraction), 'bits_per_byte'] = Interval(
-          bits, seed_means=means
-        )
+        interval = Interval(bits, seed_means=((self._seeds, bits),))
+        scores[float(fraction), 'bits_per_byte'] = interval
     return scores
 
   def error(self, name: str, required: str, found: Any) -> UserError:

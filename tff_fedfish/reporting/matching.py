@@ -121,15 +121,14 @@ def labels(settings: Sequence[Mapping[str, str]]) -> list[str]:
   Such as 'E = 8, rounds = 120'; '' where nothing differs.
   """
   keys = dict.fromkeys(name for setting in settings for name in setting)
-  differing = [
-    key for key in keys if len({setting.get(key) for setting in settings}) > 1
-  ]
+  names = {
+    key: _SHORT_NAMES.get(key, key)
+    for key in keys
+    if len({setting.get(key) for setting in settings}) > 1
+  }
   return [
-    ', '.join(
-      f'{_SHORT_NAMES.get(key, key)} = {setting.get(key, "(not set)")}'
-      for key in differing
-    )
-    for setting in settings
+    ', '.join(f'{n} = {s.get(key, "(not set)")}' for key, n in names.items())
+    for s in settings
   ]
 
 

@@ -150,11 +150,11 @@ def _scores(run: Run, others: Sequence[Run]) -> RunScores:
 
 def _by_seeds(run: Run) -> dict[str, pd.DataFrame]:
   round_num = run.evaluation(OWN_TEST).round_num
-  found = {
-    one.seeds: one.evaluation(OWN_TEST, round_num)
+  return {
+    one.seeds: _clients(e)
     for one in run.repetitions or (run,)
+    if (e := one.evaluation(OWN_TEST, round_num))
   }
-  return {seeds: _clients(e) for seeds, e in found.items() if e}
 
 
 def _clients(evaluation) -> pd.DataFrame:

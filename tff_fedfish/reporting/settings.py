@@ -19,13 +19,8 @@ def compare(objects: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
   There is a row per dotted name, in the order of first appearance, and a column
   per object; '(not set)' where it does not have the name.
   """
-  flat = [flatten(item) for item in objects]
-  names = list(dict.fromkeys(name for item in flat for name in item))
-  values = [
-    [_shown(item[name]) if name in item else '(not set)' for item in flat]
-    for name in names
-  ]
-  return pd.DataFrame(values, index=names, dtype=object)
+  flat = [{n: _shown(v) for n, v in flatten(o).items()} for o in objects]
+  return pd.DataFrame(flat, dtype=object).T.fillna('(not set)')
 
 
 def differing(compared: pd.DataFrame) -> pd.DataFrame:
@@ -94,18 +89,10 @@ def reproduction_commands(runs: Sequence[Run]) -> list[list[str]]:
       for name in differing
       if name in values
     ]
-    commands.append(
-      [
-        'fedfish train',
-        f'--config {REPRODUCTION_FILE}',
-        f'--workdir {shlex.quote(workdir)}',
-        *overrides,
-      ]
-    )
-    commands += [
-      _evaluate_command(run, evaluation, workdir)
-      for evaluation in run.evaluations
-    ]
+    train = ['fedfish train', f'--config {REPRODUCTION_FILE}']
+    train += [f'--workdir {shlex.quote(workdir)}', *overrides]
+    commands.append(train)
+    commands += [_evaluate_command(run, e, workdir) for e in run.evaluations]
   quoted = ' '.join(map(shlex.quote, workdirs))
   commands.append(['fedfish report', f'--runs {quoted}', '--output report'])
   return commands
@@ -115,15 +102,10 @@ def _evaluate_command(run, evaluation, workdir):
   checkpoint = workdir
   if evaluation.round_num not in (None, run.last_round):
     checkpoint += f'/checkpoints/round_{evaluation.round_num:08d}'
-  data = run.setting('data.directory')
-  is_other_part = (
-    evaluation.identity is not None
-    and run.identity is not None
-    and evaluation.identity.fingerprint != run.identity.fingerprint
-  )
-  if (
-    evaluation.kind == 'transfer' or is_other_part or not isinstance(data, str)
-  ):
+  data, corpora = run.setting('data.directory'), (run, evaluation)
+  known = {c.identity.fingerprint for c in corpora if c.identity}
+  is_other = evaluation.kind == 'transfer' or len(known) > 1
+  if is_other or not isinstance(data, str):
     data = f'CORPUS_{evaluation.corpus}'
   fine_tuning = evaluation.personalization
   max_clients = evaluation.num_clients

@@ -288,7 +288,7 @@ def _listed(values: Iterable[Any]) -> str:
   def order(value):
     return isinstance(value, str), value is None, value or 0
 
-  return ' / '.join(_shown(v) for v in sorted(values, key=order))
+  return ' / '.join(map(_shown, sorted(values, key=order)))
 
 
 def _shown(value: Any) -> str:
