@@ -18,12 +18,11 @@ from tff_fedfish.files import csv_file
 from tff_fedfish.reporting import style
 from tff_fedfish.reporting.evaluations import Interval
 
-NARROW_INCHES = 5.4
-"""Width of a plot beside which another one stands."""
-
 COLUMNS = ('series', 'point', 'x', 'y', 'low', 'high')
 """Columns of the CSV; `low` and `high` end an interval or a band around `y`."""
 
+# Width of a plot beside which another one stands, usually and at most.
+_NARROW_INCHES = 5.4
 _MAX_NARROW_INCHES = 6.5
 # As wide as two narrow ones: letters then are of the same size.
 _WIDE_INCHES = 10.8
@@ -87,7 +86,7 @@ class Figure:
 
 @contextlib.contextmanager
 def styled(
-  width: float = NARROW_INCHES, height: float = 3.7
+  width: float = _NARROW_INCHES, height: float = 3.7
 ) -> Iterator[RecordingFigure]:
   """Yields an empty figure of some inches, to `render` in this context."""
   with rc_context(style.RC_PARAMS):
@@ -97,7 +96,7 @@ def styled(
 def fitting_width(wanted: float) -> float:
   """Returns the inches of a plot that needs some: of one plot, or of two."""
   if wanted <= _MAX_NARROW_INCHES:
-    return max(wanted, NARROW_INCHES)
+    return max(wanted, _NARROW_INCHES)
   return max(wanted, _WIDE_INCHES)
 
 

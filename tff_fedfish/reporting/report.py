@@ -23,14 +23,12 @@ from tff_fedfish.reporting.repetitions import pool_repetitions
 from tff_fedfish.reporting.runs import Run
 from tff_fedfish.reporting.tables import summary_csv
 
-PAGE = 'index.html'
-"""Name of the page within the report's directory."""
-
+_PAGE = 'index.html'
 _PAPER_TABLES = 'paper_tables.csv'
 _COMPARISONS = 'comparisons.csv'
 _OWN_TESTS = 'own_tests.csv'
 _CONTENTS = {
-  *(PAGE, 'summary.csv', _PAPER_TABLES, _COMPARISONS, _OWN_TESTS, 'figures'),
+  *(_PAGE, 'summary.csv', _PAPER_TABLES, _COMPARISONS, _OWN_TESTS, 'figures'),
   settings.REPRODUCTION_FILE,
 }
 _GENERATOR_TAG = re.compile(
@@ -48,12 +46,12 @@ def check_output(output: str | os.PathLike) -> pathlib.Path:
     UserError: If it is not new, not empty, and holds something other than an
       earlier report, or cannot be written to.
   """
-  output = require_usable_output(output, '--output', marker=PAGE)
-  if (output / PAGE).exists():
+  output = require_usable_output(output, '--output', marker=_PAGE)
+  if (output / _PAGE).exists():
     foreign = sorted({e.name for e in output.iterdir()} - _CONTENTS)
-    with (output / PAGE).open(encoding='utf-8', errors='replace') as file:
+    with (output / _PAGE).open(encoding='utf-8', errors='replace') as file:
       if not _GENERATOR_TAG.search(file.read(4_096)):
-        foreign = [PAGE]
+        foreign = [_PAGE]
     if foreign:
       raise UserError(
         '`--output` must be empty or new, or hold an earlier report and '
@@ -85,7 +83,7 @@ def write_report(
   sections = build_sections(pooled, runs)
   parts = runs, pooled, tables, comparisons, sections, figure_format
   texts = {
-    PAGE: render_page(*parts, client_tables=own_tests),
+    _PAGE: render_page(*parts, client_tables=own_tests),
     'summary.csv': summary_csv(runs),
     settings.REPRODUCTION_FILE: settings.reproduction_config(runs),
   }
@@ -116,4 +114,4 @@ def write_report(
       f'({error.strerror}). Name another directory, or change its '
       'permissions.'
     ) from error
-  return output / PAGE
+  return output / _PAGE

@@ -104,14 +104,13 @@ def extreme_clients(
 
 def draw_points(axes, x: Sequence[float], y: Sequence[float], look) -> None:
   """Draws one translucent point per client."""
-  arguments = {**look, 'markersize': 4.2, 'markeredgewidth': 0.9}
   axes.plot(
     x,
     y,
     linestyle='none',
     alpha=0.65,
     rasterized=len(x) > _MAX_VECTOR_POINTS,
-    **arguments,
+    **{**look, 'markersize': 4.2, 'markeredgewidth': 0.9},
   )
 
 

@@ -21,9 +21,8 @@ from tff_fedfish.sweeping.learning_rate_search import parse_search
 BUDGETS = ('fixed_rounds', 'fixed_compute')
 """How long runs last; see `sweep_runs.rounds_by_budget`."""
 
-MOMENTS = ('half', 'last')
-"""Moments of an evaluation: after half of a run's rounds, and after all."""
-
+# After half of a run's rounds, and after all.
+_MOMENTS = ('half', 'last')
 _METHOD = 'algorithm.name'
 _ADVICE = 'Correct the file; configs/debian_sweep.py is an example.'
 _KEYS = (
@@ -45,7 +44,7 @@ class EvaluationRequest:
   name: str | None = None
   """Name of its directory within the run. None: that of the corpus."""
   at: tuple[str, ...] = ('last',)
-  """Checkpoints to evaluate, from `MOMENTS`."""
+  """Checkpoints to evaluate: of 'half' of the rounds, or the 'last' one."""
   options: Mapping[str, Any]
   """Values of fields of `EvaluationOptions`; those left out have its
   defaults."""
@@ -215,26 +214,24 @@ class SweepFile:
       UserError: Naming the first setting that no run reads.
     """
     methods = {config.algorithm.name: config.method for config in configs}
-    names = {
-      name
+    # Places that may be blamed, by setting.
+    places = {
+      name: f'`{key}` in {self.path!r}'
       for name, key in self._varied.items()
       if not of_search or key == 'learning_rate_search'
     }
     if not of_search:
       section = AlgorithmConfig.section
       of_base = self._values.sections.get(section, ())
-      names |= {f'{section}.{name}' for name in of_base}
-      names |= self._values.overridden
+      places |= {n: f'`--config.{n}`' for n in self._values.overridden}
+      places = {f'{section}.{name}': '' for name in of_base} | places
     unread = [
       name
-      for name in sorted(names)
+      for name in sorted(places)
       if all(_is_unread(name, method) for method in methods.values())
     ]
     for name in unread:
-      if name in self._varied or name in self._values.overridden:
-        place = f'`--config.{name}`'
-        if name in self._varied:
-          place = f'`{self._varied[name]}` in {self.path!r}'
+      if place := places[name]:
         readers = ', '.join(registry.readers(name.partition('.')[2]))
         raise UserError(
           f'{place} sets {name!r}, which no run of the '
@@ -310,7 +307,7 @@ def _problems_of_evaluation(entry):
   problems = problems_of(entry)
   at = entry.get('at', 'last')
   moments = _listed(at)
-  if not _are_among(moments, MOMENTS) or len({*moments}) < len(moments):
+  if not _are_among(moments, _MOMENTS) or len({*moments}) < len(moments):
     problems.append(f"`at` must list 'half', 'last' or both, found {at!r}")
   data, name = entry.get('data'), entry.get('name')
   for key, text in (('data', data), ('name', name)):
