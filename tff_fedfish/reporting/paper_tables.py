@@ -22,6 +22,7 @@ from tff_fedfish.reporting.matching import (
 )
 from tff_fedfish.reporting.papers import fed_fish
 from tff_fedfish.reporting.papers.fed_fish import Task
+from tff_fedfish.reporting.repetitions import mean_over_seeds
 from tff_fedfish.reporting.runs import OWN_TEST, Run, subjects
 from tff_fedfish.reporting.words import holds_images
 
@@ -332,16 +333,15 @@ def _difference(
   cells = []
   for a, b, paired in zip(row.cells, baseline.cells, is_paired, strict=True):
     others = dict(b.ours.seed_means) if paired and b.ours else {}
-    means = tuple(
-      (seeds, mean - others[seeds])
-      for seeds, mean in (a.ours.seed_means if a.ours else ())
-      if seeds in others
+    ours = mean_over_seeds(
+      {
+        seeds: Interval(mean - others[seeds])
+        for seeds, mean in (a.ours.seed_means if a.ours else ())
+        if seeds in others
+      }
     )
-    ours = paper = None
-    if means:
-      ours = Interval(sum(m for _, m in means) / len(means), seed_means=means)
-      paper = None if None in (a.paper, b.paper) else a.paper - b.paper
-    cells.append(Cell(ours, paper))
+    is_printed = ours and None not in (a.paper, b.paper)
+    cells.append(Cell(ours, a.paper - b.paper if is_printed else None))
   return dataclasses.replace(
     row,
     method=f'{row.method} − {baseline.method}',

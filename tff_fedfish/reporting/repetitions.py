@@ -71,6 +71,14 @@ def paired_difference(
   )
 
 
+def mean_over_seeds(found: Mapping[str, Interval | None]) -> Interval | None:
+  """Returns the mean over the seeds that have one."""
+  means = tuple((seeds, one.mean) for seeds, one in found.items() if one)
+  if not means:
+    return None
+  return Interval(sum(m for _, m in means) / len(means), seed_means=means)
+
+
 def _groups(runs):
   """Returns lists of runs; a second one with equal seeds has its own list."""
   seen: collections.Counter = collections.Counter()
@@ -163,16 +171,14 @@ def _pool_one(by_seeds: Mapping[str, Evaluation]) -> Evaluation:
       for measure in ('loss', 'accuracy'):
         pooled[fraction, measure] = _crossed(scores, f'{measure}_after')
       key = fraction, 'bits_per_byte'
-      if bits := _mean_over_seeds(
+      if bits := mean_over_seeds(
         {seeds: e.scores.get(key) for seeds, e in by_seeds.items()}
       ):
         pooled[key] = bits
       means = (sum(scores.values()) / len(scores)).assign(fraction=fraction)
       clients.append(means.reset_index())
   barrier = {
-    name: _mean_over_seeds(
-      {s: e.barrier.get(name) for s, e in by_seeds.items()}
-    )
+    name: mean_over_seeds({s: e.barrier.get(name) for s, e in by_seeds.items()})
     for name in first.barrier
   }
   return dataclasses.replace(
@@ -185,7 +191,7 @@ def _pool_one(by_seeds: Mapping[str, Evaluation]) -> Evaluation:
     affinities=_mean_affinities([e.affinities for e in evaluations]),
     num_non_finite_rows=sum(e.num_non_finite_rows for e in evaluations),
     has_barrier=any(e.has_barrier for e in evaluations),
-    effective_clients=_mean_over_seeds(
+    effective_clients=mean_over_seeds(
       {seeds: e.effective_clients for seeds, e in by_seeds.items()}
     ),
     unknown_tokens=_mean([e.unknown_tokens for e in evaluations]),
@@ -211,11 +217,3 @@ def _crossed(scores: Scores, name: str) -> Interval | None:
     *(summary[end] for end in ('mean', 'ci_low', 'ci_high')),
     tuple((s, sum(c[name].tolist()) / len(c)) for s, c in scores.items()),
   )
-
-
-def _mean_over_seeds(found: Mapping[str, Interval | None]) -> Interval | None:
-  """Returns the mean over the seeds that have one."""
-  means = tuple((seeds, one.mean) for seeds, one in found.items() if one)
-  if not means:
-    return None
-  return Interval(sum(m for _, m in means) / len(means), seed_means=means)

@@ -27,17 +27,17 @@ class Column:
 
   key: str
   """Name in summary.csv, such as 'held_out/loss/0.25'."""
-  panel: str
-  """'held_out', 'own_test', 'transfer: CORPUS', 'spread: ' and one of these,
-  'cost', 'training' or 'method'."""
-  measure: str
-  """'loss', 'accuracy', 'spread', 'barrier', 'cost' or 'further'."""
   group: str
   """Heading shared by neighbours, with the unit."""
-  heading: str
-  """Heading of this column; may be empty."""
   cells: Sequence[Cell]
   """A cell per run, in the order of the rows."""
+  panel: str = 'cost'
+  """'held_out', 'own_test', 'transfer: CORPUS', 'spread: ' and one of these,
+  'cost', 'training' or 'method'."""
+  measure: str = 'further'
+  """'loss', 'accuracy', 'spread', 'barrier', 'cost' or 'further'."""
+  heading: str = ''
+  """Heading of this column."""
 
 
 def build_main_table(runs: Sequence[Run]) -> list[Column]:
@@ -100,16 +100,7 @@ def _columns(runs: Sequence[Run]) -> Iterator[Column]:
   unit = words.unit.capitalize()
 
   def column(
-    key,
-    group,
-    show,
-    lower_is_better=None,
-    *,
-    values=None,
-    timing=None,
-    panel='cost',
-    measure='further',
-    heading='',
+    key, group, show, lower_is_better=None, values=None, timing=None, **place
   ):
     """Returns a column of values, of a timing, or of the metric `key`."""
     if timing:
@@ -117,7 +108,7 @@ def _columns(runs: Sequence[Run]) -> Iterator[Column]:
     elif values is None:
       values = [run.last(key) for run in runs]
     cells = _cells(runs, values, show, lower_is_better)
-    return Column(key, panel, measure, group, heading, cells)
+    return Column(key, group, cells, **place)
 
   spreads = []
   for subject in subjects(runs):
@@ -189,10 +180,11 @@ def _columns(runs: Sequence[Run]) -> Iterator[Column]:
     ]
     yield column(key, group, show, values=values, measure=measure)
   # A mean over fewer is noisier, but may be of those who know.
-  values = [e and e.effective_clients for e in replayed]
-  yield column(
-    'effective_clients', 'Effective clients', _rounded(1), values=values
+  key, values = (
+    'effective_clients',
+    [e and e.effective_clients for e in replayed],
   )
+  yield column(key, 'Effective clients', _rounded(1), values=values)
   # Fewer rounds are not a saving.
   fewer = True if len({run.last_round for run in runs}) == 1 else None
   key = 'communication/uplink_units'
@@ -209,14 +201,9 @@ def _columns(runs: Sequence[Run]) -> Iterator[Column]:
     ('tokens', f'million {words.unit}s', _rounded(3, 1e-6)),
     ('bytes', 'GB', _rounded(3, 1e-9)),
   ):
-    yield column(
-      f'to_target/{name}',
-      f'To a held-out loss of {losses}',
-      show,
-      True,
-      values=[cost.get(name) for cost in costs],
-      heading=heading,
-    )
+    key, values = f'to_target/{name}', [cost.get(name) for cost in costs]
+    group = f'To a held-out loss of {losses}'
+    yield column(key, group, show, True, values, heading=heading)
   key, group = 'seconds_per_round', 'Seconds per round'
   yield column(key, group, _seconds, True, timing='seconds', measure='cost')
   key, group = 'tokens_per_second', f'{unit}s per second'
@@ -229,18 +216,16 @@ def _columns(runs: Sequence[Run]) -> Iterator[Column]:
     for run in runs
   ]
   millions, percent = _rounded(3, 1e-6), _rounded(1, 100)
-  for key, group, show, lower_is_better, values in (
-    ('round', 'Rounds', _count, None, None),
+  for facts in (
+    ('round', 'Rounds', _count),
     ('tokens_seen', f'{unit}s seen (millions)', millions, None, seen),
-    ('train/loss', f'Train {loss}', _rounded(3), None, None),
-    ('held_out/loss', f'Held-out {loss}', _rounded(3), True, None),
-    ('held_out/accuracy', f'Held-out {accuracy}', percent, False, None),
-    ('personal/loss', f'Own test {loss}', _rounded(3), True, None),
-    ('personal/accuracy', f'Own test {accuracy}', percent, False, None),
+    ('train/loss', f'Train {loss}', _rounded(3)),
+    ('held_out/loss', f'Held-out {loss}', _rounded(3), True),
+    ('held_out/accuracy', f'Held-out {accuracy}', percent, False),
+    ('personal/loss', f'Own test {loss}', _rounded(3), True),
+    ('personal/accuracy', f'Own test {accuracy}', percent, False),
   ):
-    yield column(
-      key, group, show, lower_is_better, values=values, panel='training'
-    )
+    yield column(*facts, panel='training')
   for name in ('mean', 'max'):
     # Less is not better where less was learned.
     key, group = f'privacy/epsilon_{name}', 'Epsilon of a client'
