@@ -31,7 +31,7 @@ def load_runs(directories: Sequence[str | os.PathLike]) -> list[Run]:
     UserError: If a directory is no run, is named twice, or holds a damaged
       file.
   """
-  paths = [pathlib.Path(directory) for directory in directories]
+  paths = list(map(pathlib.Path, directories))
   first_named: dict[pathlib.Path, pathlib.Path] = {}
   for path in paths:
     earlier = first_named.setdefault(path.resolve(), path)

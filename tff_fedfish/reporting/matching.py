@@ -206,9 +206,7 @@ def find_budgets(runs: Sequence[Run]) -> Budgets | None:
   reference = Budgets(num_rounds, epochs)
   others = [run for run in runs if run.num_local_epochs != epochs]
   names = tuple(
-    name
-    for name in _BUDGETS
-    if any(reference.holds(name, run) for run in others)
+    n for n in _BUDGETS if any(reference.holds(n, run) for run in others)
   )
   return dataclasses.replace(reference, names=names) if names else reference
 

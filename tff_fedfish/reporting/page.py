@@ -79,11 +79,10 @@ def build_sections(
   held_out = {HELD_OUT: 'held_out', **parts}
 
   def scores(names):
-    found = (
-      bars.fraction_bars(pooled, subject=subject, name=name)
-      for subject, name in names.items()
-    )
-    return [figure for figures in found for figure in figures]
+    drawn = []
+    for subject, name in names.items():
+      drawn += bars.fraction_bars(pooled, subject=subject, name=name)
+    return drawn
 
   clients = [
     scatters.personalization_scatter(

@@ -241,11 +241,8 @@ class Run:
   @functools.cached_property
   def _held_out_fingerprint(self):
     own = self.identity and self.identity.fingerprint
-    found = [
-      e.identity.fingerprint
-      for e in self.evaluations
-      if e.kind == 'held_out' and e.identity
-    ]
+    held_out = [e for e in self.evaluations if e.kind == 'held_out']
+    found = [e.identity.fingerprint for e in held_out if e.identity]
     return own if own in found else next(iter(found), None)
 
   def held_out(self) -> Evaluation | None:

@@ -292,13 +292,12 @@ class _Sweep:
     search, scores, num_clients = self._file.search, [], 0
     for run in runs:
       [output] = run.evaluations
+      arm = self._file.config(run.point | run.rates, run.name)
       score, num_clients = validation_score(
         read_evaluation(output).clients,
         search.metric,
         split_seed=run.config.seeds.split_seed,
-        held_out_fraction=held_out_share(
-          self._file.config(run.point | run.rates, run.name)
-        ),
+        held_out_fraction=held_out_share(arm),
       )
       # A diverged run has the score of its last good checkpoint.
       scores.append(math.nan if run.diverged_checkpoint() else score)
