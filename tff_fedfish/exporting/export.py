@@ -118,7 +118,7 @@ def export(
 
 
 def _formats_of(model, formats):
-  """Returns the formats to write; a UserError says which it does not have."""
+  """Returns the formats to write; UserError for one that the model lacks."""
   if 'huggingface' in (formats or ()) and model.is_of_images:
     raise UserError(
       "`--format` 'huggingface' is for language models, but "

@@ -52,9 +52,9 @@ def affinity_matrix(table: pd.DataFrame) -> tuple[pd.DataFrame, np.ndarray]:
 def mean_affinities(matrix: np.ndarray, clusters: np.ndarray) -> dict[str, Any]:
   """Returns the finite values between different clients, by kind of pair.
 
-  These are of 'within clusters' and 'across clusters' where clients of at least
-  two clusters are there; otherwise of 'between clients'. The affinities are
-  float [clients, clients], the clusters as of `affinity_matrix`.
+  Kinds are 'within clusters' and 'across clusters' where clients of at least
+  two clusters are there, otherwise 'between clients'. The matrix is float
+  [clients, clients]; `affinity_matrix` returns both.
   """
   is_pair = np.isfinite(matrix) & ~np.eye(len(matrix), dtype=bool)
   is_known = clusters >= 0

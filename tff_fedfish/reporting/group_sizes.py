@@ -59,8 +59,9 @@ def percentiles(sizes: np.ndarray, wanted: Sequence[float]) -> list[int]:
 def top_shares(sizes: np.ndarray) -> list[TopShare]:
   """Returns what the largest 1, 10, 100, 1 % and 10 % of the groups hold.
 
-  Sizes are int64 [num_groups]. Left out is what is the whole corpus, or less
-  than a group. A percent is rounded up to whole groups.
+  Sizes are int64 [num_groups]. A number of groups that the corpus does not
+  exceed is left out, and so is a percent of less than one group; a percent is
+  rounded up to whole groups.
   """
   total = len(sizes)
   wanted = {'1': 1, '10': 10, '100': 100}

@@ -116,7 +116,7 @@ def method_of(run: Run) -> Key:
 
 
 def labels(settings: Sequence[Mapping[str, str]]) -> list[str]:
-  """Returns for each setting, values by name, in what it differs from others.
+  """Returns the values, by name, in which each setting differs from others.
 
   Such as 'E = 8, rounds = 120'; '' where nothing differs.
   """
@@ -222,7 +222,7 @@ def grouped(items: Iterable[Any], key: Callable) -> dict[Any, list]:
 def _settings(run: Run, names: Sequence[str], *, is_among: bool) -> Key:
   """Returns settings that the run reads; it may be older than some.
 
-  They are among some settings, and sections, which end with a dot, or not.
+  They are those among `names`, of which sections end with a dot, or all others.
   """
   values = flatten(config_loading.with_defaults(run.config))
   return tuple(

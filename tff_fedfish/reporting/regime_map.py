@@ -22,7 +22,7 @@ _CELL = ['rate', 'epochs']
 def regime_maps(runs: Sequence[Run]) -> list[figures.Figure]:
   """Returns the maps of the studies that have at least two client rates.
 
-  Of these runs, not pooled, methods are compared with the baseline where client
+  The runs are not pooled. Methods are compared with the baseline where client
   rate, local epochs, rounds and seeds are equal.
   """
   drawn = []

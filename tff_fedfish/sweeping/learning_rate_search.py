@@ -193,7 +193,7 @@ def extension(
   tried: Sequence[Settings],
   choice: Mapping[str, Any],
 ) -> Settings | None:
-  """Returns the next value beyond the edge at which the choice of those lies.
+  """Returns the next value beyond the edge at which the best one tried lies.
 
   It is as far from the best one, as a ratio, as that from its neighbour. None
   if the best one is not at an edge, or there were `max_extensions`.

@@ -104,8 +104,8 @@ class JobsProgress:
   ) -> None:
     """Looks at the files of every job that has been started.
 
-    The names are of jobs that run, that have ended, well or not, and for the
-    line for all of those that are done, and that failed or cannot be started.
+    All are names of jobs. Those that `ended` did so well or not. Those that are
+    `done`, and that `failed` or cannot be started, are for the line for all.
     """
     for name, task in self._tasks.items():
       job, former = self._jobs[name], task.fields['stage']

@@ -91,7 +91,9 @@ def run_sweep(
 def print_sweep(
   file: SweepFile, workdir: str | os.PathLike | None = None
 ) -> None:
-  """Prints the runs of a sweep, and whether those in `workdir` have begun.
+  """Prints the runs of a sweep, and the status of those in `workdir`, if any.
+
+  Writes nothing.
 
   Raises:
     UserError: If the sweep cannot be run, or `workdir` holds another one.

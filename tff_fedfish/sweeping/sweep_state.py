@@ -27,7 +27,7 @@ class SweepState:
   """Contents of sweep.json; written whole whenever something changes.
 
   The statuses are only for readers: a sweep that continues looks at the runs
-  themselves. They are in the order in which they run. Nothing is written yet.
+  themselves. Search runs and arms are in the order in which they run.
 
   Attributes:
     choices: Outcomes of searches, as JSON values.
