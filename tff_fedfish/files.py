@@ -79,6 +79,31 @@ def write_directory_atomically(
     raise
 
 
+@contextlib.contextmanager
+def replace_directory_atomically(
+  path: pathlib.Path,
+) -> Iterator[pathlib.Path]:
+  """Like `write_directory_atomically`, synced to disk; `path` may exist.
+
+  What stood at `path` makes way last, and comes back after an exception.
+  """
+  aside = None
+  try:
+    with write_directory_atomically(path) as temporary:
+      yield temporary
+      sync(temporary)
+      if path.exists():
+        aside = tempfile.mkdtemp(dir=path.parent, prefix=f'.{path.name}.')
+        os.replace(path, aside)
+    sync(path.parent)
+  except BaseException:
+    if aside and not path.exists():
+      os.replace(aside, path)
+    raise
+  if aside:
+    shutil.rmtree(aside, ignore_errors=True)
+
+
 def parse_json(text: str | bytes) -> Any:
   """Returns what JSON text holds.
 

@@ -59,8 +59,11 @@ def test_styles_tell_runs_apart_in_colour_and_in_grey(tmp_path, write_run):
   assert len(set(colors.values())) == 3
   # Without the colour: (fill or hatch) tells methods apart, line epochs.
   by_name = {run.name: styles[run.label] for run in runs}
-  assert by_name['fed_fish_8'].is_filled
-  assert not by_name['fed_avg_8'].is_filled
+  filled, empty = (
+    by_name[name].marker_arguments() for name in ('fed_fish_8', 'fed_avg_8')
+  )
+  assert filled['markerfacecolor'] == filled['color']
+  assert empty['markerfacecolor'] == 'white'
   assert len({s.hatch for s in styles.values()}) == 3
   assert by_name['fed_fish_1'].line != by_name['fed_fish_8'].line
   assert by_name['fed_fish_1'].marker != by_name['fed_fish_8'].marker

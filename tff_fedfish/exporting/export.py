@@ -25,10 +25,7 @@ from tff_fedfish import files
 from tff_fedfish.config import loading as config_loading
 from tff_fedfish.errors import FailedError, UserError
 from tff_fedfish.exporting import model_card
-from tff_fedfish.exporting.trained_model import (
-  TrainedModel,
-  load_trained_model,
-)
+from tff_fedfish.exporting.trained_model import TrainedModel, load_trained_model
 from tff_fedfish.version import __version__
 
 _DEFAULT_FORMATS = ('saved_model', 'safetensors')
@@ -121,11 +118,7 @@ def export(
 
 
 def _formats_of(model, formats):
-  """Returns the formats to write.
-
-  Raises:
-    UserError: If the model does not have one of them.
-  """
+  """Returns the formats to write; UserError for one that the model lacks."""
   if 'huggingface' in (formats or ()) and model.is_of_images:
     raise UserError(
       "`--format` 'huggingface' is for language models, but "
@@ -162,13 +155,10 @@ def _write_huggingface(directory, model, config):
   end = model.tokenizer.end_of_text_id
   written = gpt2.to_config(model.shape, end) | {'fedfish': config}
   files.write_json(directory / 'config.json', written)
+  ends = {'bos_token_id': end, 'eos_token_id': end}
   files.write_json(
     directory / 'generation_config.json',
-    {
-      'bos_token_id': end,
-      'eos_token_id': end,
-      'pad_token_id': model.tokenizer.padding_id,
-    },
+    ends | {'pad_token_id': model.tokenizer.padding_id},
   )
   tokenizer_files.write(
     model.tokenizer, directory, sequence_length=model.shape.sequence_length

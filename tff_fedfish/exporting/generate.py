@@ -9,17 +9,11 @@ import re
 import numpy as np
 
 from tff_fedfish.config_fields import as_declared, number, unmet_requirement
-from tff_fedfish.data.client_ids import (
-  client_id_to_text,
-  text_to_client_id,
-)
+from tff_fedfish.data.client_ids import client_id_to_text, text_to_client_id
 from tff_fedfish.data.grouped_corpus import GroupedCorpus
 from tff_fedfish.data.tokenizers import Tokenizer
 from tff_fedfish.errors import UserError
-from tff_fedfish.exporting.trained_model import (
-  TrainedModel,
-  load_trained_model,
-)
+from tff_fedfish.exporting.trained_model import TrainedModel, load_trained_model
 from tff_fedfish.run import run_inputs
 
 # Pieces without text: BERT's [CLS], [MASK] and [unused7], SentencePiece's <s>.
@@ -108,14 +102,9 @@ class Samples:
 def generate(
   checkpoint: str | os.PathLike, options: GenerationOptions
 ) -> Samples:
-  """Generates text from a checkpoint's model.
+  """Generates text from a checkpoint's model, or the last one of a run.
 
-  Args:
-    checkpoint: A checkpoint or a run directory (its last).
-    options: Settings of the samples.
-
-  Returns:
-    The samples. Equal arguments give equal samples.
+  Equal arguments give equal samples.
 
   Raises:
     UserError: If the checkpoint, the corpus or its client cannot be used, or
@@ -146,12 +135,10 @@ def generate(
 
 
 def find_client(corpus: GroupedCorpus, text: str) -> bytes:
-  """Returns the id of a client.
+  """Returns the id of a client of a corpus.
 
-  Args:
-    corpus: The corpus.
-    text: The id as `fedfish inspect` and per_client.csv write it, with %XX for
-      bytes that are not text.
+  The text is as `fedfish inspect` and per_client.csv write it, with %XX for
+  bytes that are not text.
 
   Raises:
     UserError: If it is no client id, or the corpus has no such client; names

@@ -34,10 +34,8 @@ _SECTIONS = (
 def gather_values(model: TrainedModel) -> dict[str, Any]:
   """Returns the values of the card, by the names that the template uses.
 
-  Reads metrics, evaluations and, if it is still there, the corpus.
-
-  Args:
-    model: The model, with its run.
+  Reads metrics and evaluations of the model's run and, if it is still there,
+  the corpus.
 
   Raises:
     UserError: If metrics.csv is missing, lacks the model's round, or a file of
@@ -85,18 +83,14 @@ def gather_values(model: TrainedModel) -> dict[str, Any]:
     'last_row': rows[-1],
     'held_out_row': scored[-1] if scored else None,
     'evaluations': evaluations,
-    # What DP-SGD did; None: clients did not train by it.
-    'privacy': _privacy(model.config, rows[-1]),
     'num_other_evaluations': len(run.evaluations) - len(evaluations),
   }
 
 
 def render(values: Mapping[str, Any], formats: Sequence[str]) -> str:
-  """Returns the card as Markdown.
+  """Returns the card of an export in some formats, as Markdown.
 
-  Args:
-    values: The result of `gather_values`.
-    formats: Formats of the export: 'saved_model', 'safetensors' or both.
+  The values are those of `gather_values`.
   """
   environment = jinja2.Environment(
     loader=jinja2.PackageLoader('tff_fedfish.exporting'),
@@ -165,33 +159,6 @@ def _settings(config: TrainConfig) -> dict[str, Any]:
   if config.cohorts.cohort_size is None:
     settings['cohorts.cohort_size'] = 'none: all clients'
   return settings | _partition_settings(config)
-
-
-def _privacy(config: TrainConfig, row: Mapping[str, Any]) -> str | None:
-  """Returns what the card says of DP-SGD."""
-  privacy = config.local_privacy
-  if not privacy.is_on:
-    return None
-  text = (
-    'Clients trained by DP-SGD: the gradient of every row (a sequence or an '
-    f'image) was clipped to the norm {privacy.clip_norm:g}'
-  )
-  if not privacy.adds_noise:
-    return f'{text}, but no noise was added: there is no formal guarantee.'
-  text += (
-    f', and noise with the multiplier {privacy.noise_multiplier:g} was added '
-    f'to their sums. For one training row of a client, epsilon is at most '
-    f'{row["privacy/epsilon_max"]:.3g} and {row["privacy/epsilon_mean"]:.3g} '
-    f'on average at delta {privacy.delta:g}, over the clients that took part. '
-    'Numbers of rows, training losses, and what validation and evaluations '
-    'read are not covered'
-  )
-  if privacy.draws_batches:
-    return f'{text}. Batches were drawn by Poisson sampling, as that assumes.'
-  return (
-    f'{text}. This assumes Poisson sampling, but batches were shuffled, so '
-    'that it is not a guarantee.'
-  )
 
 
 def _partition_settings(config: TrainConfig) -> dict[str, Any]:

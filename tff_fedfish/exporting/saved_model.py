@@ -1,6 +1,5 @@
 """A model as a TensorFlow SavedModel: graphs and weights, no Python."""
 
-import contextlib
 import logging
 import os
 from collections.abc import Callable, Mapping
@@ -52,7 +51,11 @@ def write_saved_model(
   for name, function in functions.items():
     setattr(module, name, function)
   logits, *_ = functions.values()
-  with _without_remarks():
+  # TensorFlow remarks that it wrote assets, of which none exist.
+  logger = tf.get_logger()
+  level = logger.level
+  logger.setLevel(logging.WARNING)
+  try:
     tf.saved_model.save(
       module,
       os.fspath(directory),
@@ -60,6 +63,8 @@ def write_saved_model(
       # For inference: the backward passes would be graphs of their own.
       options=tf.saved_model.SaveOptions(experimental_custom_gradients=False),
     )
+  finally:
+    logger.setLevel(level)
 
 
 def _language_functions(
@@ -151,15 +156,3 @@ def _fill_up(tokens, max_length):
   with tf.control_dependencies([checked]):
     padded = tf.pad(tokens, [[0, 0], [0, missing]])
   return tf.ensure_shape(padded, [None, max_length])
-
-
-@contextlib.contextmanager
-def _without_remarks():
-  """Keeps TensorFlow from saying that it wrote assets, of which none exist."""
-  logger = tf.get_logger()
-  level = logger.level
-  logger.setLevel(logging.WARNING)
-  try:
-    yield
-  finally:
-    logger.setLevel(level)

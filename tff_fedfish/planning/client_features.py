@@ -47,13 +47,7 @@ class FeaturesOnDisk:
 def on_disk(
   config: TrainConfig, client_rows: ClientRows, clients: Sequence[bytes]
 ) -> FeaturesOnDisk:
-  """Returns the size of the features of clients.
-
-  Args:
-    config: Of a run with features.
-    client_rows: Their rows.
-    clients: Those that take part.
-  """
+  """Returns the size of the features of the clients that take part."""
   counts = []
   for client_id in clients:
     rows = client_rows.training_sequences(

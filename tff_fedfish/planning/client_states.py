@@ -44,14 +44,8 @@ def states_on_disk(
 
   Of K clients, random cohorts of C reach K (1 - (1 - C / K)^r) in r rounds. A
   client that was reached before a checkpoint and comes again after it has two
-  states until the second checkpoint from there is on disk.
-
-  Args:
-    config: The run's.
-    num_clients: K. None: see `clients_of_corpus`.
-
-  Returns:
-    The size; None if clients keep nothing.
+  states until the second checkpoint from there is on disk. Without
+  `num_clients`, K is that of the corpus. None if clients keep nothing.
   """
   if not config.kept_slots:
     return None

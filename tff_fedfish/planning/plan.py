@@ -158,13 +158,12 @@ def plan_round(config: TrainConfig, *, timing: bool = True) -> RoundPlan:
 def traffic(config: TrainConfig) -> Traffic:
   """Returns the bytes that a run sends."""
   num_weights = num_parameters(config.model_shape())
-  sent = {}
-  for name, num_rounds in (('round', 1), ('run', config.training.num_rounds)):
+  whole_run = communication.until_round(config, config.training.num_rounds)
+  sent, round_traffic = {}, config.method.traffic(config)
+  for name, of_client in (('round', round_traffic), ('run', whole_run)):
     found = communication.after_rounds(
       1,
-      traffic=communication.until_round(config, num_rounds)
-      if name == 'run'
-      else config.method.traffic(config),
+      traffic=of_client,
       cohort_size=config.cohort_size or 1,
       num_weights=num_weights,
     )
@@ -175,7 +174,7 @@ def traffic(config: TrainConfig) -> Traffic:
   crosses = engine.kind == 'ray'
   num_machines = 1 if engine.ray_address == 'local' else engine.num_workers
   models_summed = config.method.cost(config).models_summed
-  num_sent = config.method.traffic(config).downlink
+  num_sent = round_traffic.downlink
   return Traffic(
     **sent,
     num_partial_sums=num_parts,

@@ -37,20 +37,23 @@ def print_plan(plan: RoundPlan) -> None:
   print(f'Checkpoints on disk: {size} each.')
   for process in plan.memory:
     _print_memory(process)
-  rows = _rows(plan, plan.traffic, printing.format_bytes, '{:,} bytes')
+  rows = _rows(plan, plan.traffic)
   # The last three are of worker processes.
   _print_rows(
     'Communication', rows if plan.traffic.num_broadcasts else rows[:4]
   )
   total = plan.flops.total
-  rows = _rows(plan, plan.flops, printing.format_flops, '{:,}', share_of=total)
+  rows = [
+    [label, printing.format_flops(count), f'{count:,}', f'{count / total:.1%}']
+    for label, _, count in _labelled(plan, plan.flops)
+  ]
   _print_rows('Operations of a round', rows)
   if (time := plan.time) is None:
     return
   depths = ' and '.join(map(str, time.measured_layers))
   _print_rows(
     f'Time here: timed with {depths} layers, {time.num_threads} threads',
-    _rows(plan, time, printing.format_seconds, '{:.4g} s'),
+    _rows(plan, time),
   )
   seconds = max(time.round_seconds, 1e-9)
   print(
@@ -62,21 +65,10 @@ def print_plan(plan: RoundPlan) -> None:
 
 def print_grouping_plan(plan: 'GroupingPlan') -> None:
   """Prints the plan of a grouping job to standard output."""
-  rows = []
-  for field in dataclasses.fields(plan):
-    if labels := getattr(field.type, '__metadata__', ()):
-      value = getattr(plan, field.name)
-      is_bytes = field.name.endswith('bytes')
-      cells = (
-        (printing.format_bytes(value), f'{value:,} bytes')
-        if is_bytes
-        else (printing.format_seconds(value), f'{value:.4g} s')
-      )
-      rows.append([labels[0].format(**vars(plan)), *cells])
   _print_rows(
     f'Grouping {printing.count(plan.num_records, "record")} from '
     f'{printing.count(plan.num_tasks, "part")} of the input, about',
-    rows,
+    _rows(plan, plan),
   )
   print(
     'Seconds of a processor like this one, without what a runner, its network '
@@ -107,14 +99,19 @@ def _print_memory(process):
   )
 
 
-def _rows(plan, costs, in_units, exactly, share_of=None):
-  """Returns label, value in units, exact value and share of labelled fields."""
-  rows, names = [], vars(plan) | vars(costs)
+def _rows(plan, costs):
+  """Returns label, value in units and exact value of bytes and seconds."""
+  return [
+    [label, printing.format_bytes(value), f'{value:,} bytes']
+    if name.endswith('bytes')
+    else [label, printing.format_seconds(value), f'{value:.4g} s']
+    for label, name, value in _labelled(plan, costs)
+  ]
+
+
+def _labelled(plan, costs):
+  """Yields label, name and value of the fields that have a label."""
   for field in dataclasses.fields(costs):
-    if not (labels := getattr(field.type, '__metadata__', ())):
-      continue
-    label, value = labels[0].format(**names), names[field.name]
-    rows.append([label, in_units(value), exactly.format(value)])
-    if share_of is not None:
-      rows[-1].append(f'{value / share_of:.1%}')
-  return rows
+    if labels := getattr(field.type, '__metadata__', ()):
+      label = labels[0].format(**vars(plan) | vars(costs))
+      yield label, field.name, getattr(costs, field.name)

@@ -20,32 +20,22 @@ _MAX_VECTOR_CELLS = 2_000
 
 
 def affinity_maps(runs: Sequence[Run]) -> list[figures.Figure]:
-  """Returns a heat map for each run whose clients weigh each other's models.
-
-  Args:
-    runs: The runs of a report, repetitions pooled.
-  """
+  """Returns a heat map per pooled run whose clients weigh others' models."""
   drawn = []
   for run in runs:
     evaluation = run.evaluation(OWN_TEST)
     if evaluation is not None and len(evaluation.affinities):
       name = f'affinity_{len(drawn) + 1}'
-      matrix, clusters = affinity_matrix(evaluation.affinities)
-      drawn.append(
-        _figure(name, run.label, matrix, clusters, evaluation.num_seeds)
-      )
+      drawn.append(_figure(name, run.label, evaluation))
   return drawn
 
 
 def affinity_matrix(table: pd.DataFrame) -> tuple[pd.DataFrame, np.ndarray]:
-  """Returns affinities as a square, by cluster and client.
-
-  Args:
-    table: Columns are the fields of `results.Affinity`.
+  """Returns affinities, a table of `results.Affinity`, as a square.
 
   Returns:
-    Rows are clients and columns candidates, of equal client ids in equal order;
-    NaN where a pair has no value. The cluster of each, int [clients]; -1: none,
+    Rows are clients and columns candidates, both by cluster and client id; NaN
+    where a pair has no value. The cluster of each, int [clients]; -1: none,
     or not known as the client has no row in the table.
   """
   clusters = dict(zip(table['client_id'], table['cluster'], strict=True))
@@ -62,13 +52,9 @@ def affinity_matrix(table: pd.DataFrame) -> tuple[pd.DataFrame, np.ndarray]:
 def mean_affinities(matrix: np.ndarray, clusters: np.ndarray) -> dict[str, Any]:
   """Returns the finite values between different clients, by kind of pair.
 
-  Args:
-    matrix: Affinities, float [clients, clients].
-    clusters: Of `affinity_matrix`.
-
-  Returns:
-    'within clusters' and 'across clusters' -> values, where clients of at least
-    two clusters are there; otherwise 'between clients' -> values.
+  Kinds are 'within clusters' and 'across clusters' where clients of at least
+  two clusters are there, otherwise 'between clients'. The matrix is float
+  [clients, clients]; `affinity_matrix` returns both.
   """
   is_pair = np.isfinite(matrix) & ~np.eye(len(matrix), dtype=bool)
   is_known = clusters >= 0
@@ -82,7 +68,8 @@ def mean_affinities(matrix: np.ndarray, clusters: np.ndarray) -> dict[str, Any]:
   }
 
 
-def _figure(name, label, matrix, clusters, num_seeds) -> figures.Figure:
+def _figure(name, label, evaluation) -> figures.Figure:
+  matrix, clusters = affinity_matrix(evaluation.affinities)
   clients, values = list(matrix.index), matrix.to_numpy(float)
   own = np.diag(values)
   others = np.where(np.eye(len(values), dtype=bool), np.nan, values)
@@ -99,8 +86,8 @@ def _figure(name, label, matrix, clusters, num_seeds) -> figures.Figure:
   )
   if values.size <= _MAX_VECTOR_CELLS:
     caption += ' A dash marks a value below 0.'
-  if num_seeds > 1:
-    caption += f' Means over {num_seeds} seeds.'
+  if evaluation.num_seeds > 1:
+    caption += f' Means over {evaluation.num_seeds} seeds.'
   if (clusters >= 0).any():
     caption += ' Lines separate the clusters of the clients’ data.'
   with figures.styled(height=4.9) as figure:

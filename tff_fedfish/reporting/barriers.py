@@ -21,12 +21,7 @@ from tff_fedfish.reporting.scatters import (
   padded_limits,
   share_text,
 )
-from tff_fedfish.reporting.style import (
-  EPOCH_HUES,
-  MARKERS,
-  local_epochs,
-  run_styles,
-)
+from tff_fedfish.reporting.style import local_epochs, numbered_look, run_styles
 from tff_fedfish.reporting.words import words_of
 
 _ROUND_COLORS = 'viridis'
@@ -35,22 +30,17 @@ _MAX_LISTED_ROUNDS = 6
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Pair:
-  """One round of two runs that differ in the method only.
-
-  Attributes:
-    run: The run of a method.
-    baseline: The run of `BASELINE`.
-    round_num: The round whose barrier was measured; None: not known.
-    clients: `client_barriers` of those that took part in that round of both;
-      columns of the baseline end with '_baseline'.
-    num_unmatched: Clients with a barrier in one of the two only.
-  """
+  """One round of a run and a baseline that differ in the method only."""
 
   run: Run
   baseline: Run
   round_num: int | None
+  """The round whose barrier was measured; None: not known."""
   clients: pd.DataFrame
+  """`client_barriers` of those that took part in that round of both; columns of
+  the baseline end with '_baseline'."""
   num_unmatched: int
+  """Clients with a barrier in one of the two only."""
 
   def barriers(self, measure: str) -> np.ndarray:
     """Returns the barrier under the method and under the baseline.
@@ -62,15 +52,11 @@ class Pair:
 
 
 def barrier_scatters(runs: Sequence[Run]) -> list[figures.Figure]:
-  """Returns the barrier's scatter plots.
+  """Returns the barrier of each method against the baseline, in loss and error.
 
-  Args:
-    runs: The runs of the report, not pooled: other seeds have other cohorts.
-
-  Returns:
-    Each method against the baseline in loss and in error if there is a pair,
-    with a colour per round if there are several; else global against local loss
-    of every run; nothing if no run has a barrier.
+  Several rounds have a colour each. Where no run has a partner: global against
+  local loss of every run; nothing if none has a barrier. The runs are not
+  pooled: other seeds have other cohorts.
   """
   by_method = matching.grouped(find_pairs(runs), lambda p: p.run.algorithm)
   unit = f'nats per {words_of(runs).unit}'
@@ -95,16 +81,10 @@ def barrier_scatters(runs: Sequence[Run]) -> list[figures.Figure]:
 def find_pairs(runs: Sequence[Run]) -> list[Pair]:
   """Returns each method with the baseline, where local epochs are equal.
 
-  Where several runs share method and local epochs, those are paired that have
+  There is a pair for each round whose barrier was measured for both, by method
+  and local epochs. Where several runs share these, those are paired that have
   equal settings and seeds; if that leaves several runs of the baseline, the one
   that also agrees in learning rates.
-
-  Args:
-    runs: The runs of the report, not pooled.
-
-  Returns:
-    By method and local epochs, a pair for each round whose barrier was measured
-    for both.
   """
   names = list(dict.fromkeys(run.algorithm for run in runs))
   measured = [run for run in runs if run.barriers_by_round()]
@@ -126,13 +106,9 @@ def find_pairs(runs: Sequence[Run]) -> list[Pair]:
 
 
 def group_pairs(pairs: Sequence[Pair]) -> dict[str, list[Pair]]:
-  """Returns the pairs by what they compare, named 'E = 8' where that is enough.
+  """Returns the pairs of one method by what they compare, such as 'E = 8'.
 
-  Args:
-    pairs: Of `find_pairs`, of one method.
-
-  Returns:
-    Pairs of one name differ in round and seeds only.
+  Pairs of one name differ in round and seeds only.
   """
 
   def key(pair):
@@ -195,10 +171,7 @@ def _pair_figure(
         axes.set_title(figures.drawable(panel[0]))
       for group in panel:
         rank = epochs.index(groups[group][0].run.num_local_epochs)
-        look = {
-          'color': EPOCH_HUES[rank % len(EPOCH_HUES)],
-          'marker': MARKERS[rank % len(MARKERS)],
-        }
+        look = numbered_look(rank)
         _draw_group(axes, group, groups[group], measure, look, rounds)
         handles.append(figures.handle(group, linestyle='none', **look))
       axes.set_xlabel(f'{figures.drawable(method)}: {words}')

@@ -13,31 +13,23 @@ from tff_fedfish.reporting import figures
 from tff_fedfish.reporting.evaluations import Interval
 from tff_fedfish.reporting.runs import OWN_TEST, Run, Subject, models_in_words
 from tff_fedfish.reporting.style import RunStyle, run_styles
-from tff_fedfish.reporting.words import (
-  interval_sample,
-  uncapitalized,
-  words_of,
-)
+from tff_fedfish.reporting.words import interval_sample, uncapitalized, words_of
 
 _MAX_LABELLED_BARS = 24
 
 
 class Series(NamedTuple):
-  """Scores of one run or method, a bar or a point in each group.
-
-  Attributes:
-    name: In the figure's CSV file.
-    label: In the legend and in words.
-    scores: Place of the group -> score.
-    look: The run's.
-    color: Fill of the bars.
-  """
+  """Scores of one run or method, a bar or a point in each group."""
 
   name: str
+  """Name in the figure's CSV file."""
   label: str
+  """Name in the legend and in words."""
   scores: dict[float, Interval]
+  """Score by place of the group."""
   look: RunStyle
   color: str
+  """Fill of the bars."""
 
   @property
   def face(self) -> dict[str, Any]:
@@ -51,25 +43,34 @@ class Series(NamedTuple):
 
 
 def fraction_bars(
-  runs: Sequence[Run],
-  *,
-  subject: Subject,
-  name: str,
+  runs: Sequence[Run], *, subject: Subject, name: str
 ) -> list[figures.Figure]:
   """Returns loss and accuracy by fraction for one evaluation of each run.
 
-  Args:
-    runs: The runs of the report.
-    subject: Whose clients were scored.
-    name: Prefix of the file names.
-
-  Returns:
-    Up to two figures, loss first; none if no run was evaluated.
+  These are up to two figures, loss first, whose names begin with `name`; none
+  if no run was evaluated on the subject.
   """
   found = {run.label: run.evaluation(subject) for run in runs}
-  without = [label for label, evaluation in found.items() if not evaluation]
   styles, drawn = run_styles(runs), []
-  for measure, better in (('loss', 'Lower'), ('accuracy', 'Higher')):
+  scored = (
+    f'Mean over {subject}, scored on the same half of each client’s data '
+    'after fine-tuning on none, or on a fraction, of the other half; '
+    'fractions are of the client’s whole data.'
+  )
+  if subject == OWN_TEST:
+    scored = (
+      'Mean over the clients that train, each scored on its own test rows '
+      f'without fine-tuning. {models_in_words(runs)}'
+    )
+  sample = interval_sample(found.values())
+  scored += f' Whiskers: 95 % bootstrap intervals over {sample}.'
+  without = [label for label, evaluation in found.items() if not evaluation]
+  absent = f' Not evaluated: {"; ".join(without)}.' if without else ''
+  captions = {
+    'loss': f'Lower is better. {scored} The vertical axis does not start at 0.',
+    'accuracy': f'Higher is better. {scored}',
+  }
+  for measure, caption in captions.items():
     series = []
     for label, evaluation in found.items():
       scores = {
@@ -80,37 +81,9 @@ def fraction_bars(
       if scores:
         look = styles[label]
         series.append(Series(label, label, scores, look, look.shade))
-    if not series:
-      continue
-    scored = (
-      f'Mean over {subject}, scored on the same half of each client’s data '
-      'after fine-tuning on none, or on a fraction, of the other half; '
-      'fractions are of the client’s whole data.'
-    )
-    if subject == OWN_TEST:
-      scored = (
-        'Mean over the clients that train, each scored on its own test rows '
-        f'without fine-tuning. {models_in_words(runs)}'
-      )
-    caption = (
-      f'{better} is better. {scored} Whiskers: 95 % bootstrap intervals over '
-      f'{interval_sample(found.values())}.'
-    )
-    if measure == 'loss':
-      caption += ' The vertical axis does not start at 0.'
-    if without:
-      caption += f' Not evaluated: {"; ".join(without)}.'
-    drawn.append(
-      _figure(
-        series,
-        measure,
-        axis=words_of(runs).label(measure),
-        has_fractions=subject != OWN_TEST,
-        name=f'{name}_{measure}',
-        title=f'{measure.capitalize()} on {subject}',
-        caption=caption,
-      )
-    )
+    if series:
+      words = f'{name}_{measure}', caption + absent
+      drawn.append(_figure(runs, subject, measure, series, *words))
   return drawn
 
 
@@ -197,7 +170,9 @@ def describe(
   return f'{kind}, {uncapitalized(title)}. {"; ".join(parts)}.'
 
 
-def _figure(series, measure, *, axis, has_fractions, name, title, caption):
+def _figure(runs, subject, measure, series, name, caption):
+  title = f'{measure.capitalize()} on {subject}'
+  has_fractions = subject != OWN_TEST
   is_bar = measure == 'accuracy'
   places = {place for one in series for place in one.scores}
   width = figures.fitting_width(0.42 * len(places) * len(series))
@@ -216,22 +191,16 @@ def _figure(series, measure, *, axis, has_fractions, name, title, caption):
       by = ' by share of the client’s data used for personalization'
     else:
       axes.set_xticks([])
-    axes.set_ylabel(axis)
+    axes.set_ylabel(words_of(runs).label(measure))
     axes.margins(y=0.12)
     if is_bar:
       axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))
     axes.set_xlim(-0.55, len(places) - 0.45)
-    figures.add_legend(
-      figure,
-      bar_handles(series)
-      if is_bar
-      else [
-        figures.handle(
-          one.label, linestyle='none', **one.look.marker_arguments()
-        )
-        for one in series
-      ],
-    )
+    points = [
+      figures.handle(one.label, linestyle='none', **one.look.marker_arguments())
+      for one in series
+    ]
+    figures.add_legend(figure, bar_handles(series) if is_bar else points)
     return figures.render(
       figure,
       name=name,

@@ -11,7 +11,11 @@ import pandas as pd
 
 from tff_fedfish.methods import registry
 from tff_fedfish.reporting import matching
-from tff_fedfish.reporting.repetitions import client_scores, paired_difference
+from tff_fedfish.reporting.repetitions import (
+  Scores,
+  client_scores,
+  paired_difference,
+)
 from tff_fedfish.reporting.runs import Run, subjects
 
 # Of a `statistics.paired_difference`.
@@ -27,9 +31,6 @@ _COLUMNS = (
 
 def compare_methods(runs: Sequence[Run]) -> pd.DataFrame:
   """Returns all comparisons that the runs allow, on clients that both scored.
-
-  Args:
-    runs: The runs of a report.
 
   Returns:
     The lines of comparisons.csv by setting, pair, subject and fraction, in the
@@ -68,12 +69,10 @@ def verdict(row: Any) -> str:
 
 
 def shown_interval(row: Any, spec: str, scale: float) -> str:
-  """Returns an interval as text, or the differences of two seeds.
+  """Returns the interval of a line of `compare_methods` as text.
 
-  Args:
-    row: Line of `compare_methods`.
-    spec: Format of a number, such as '%+.4f'.
-    scale: Factor on the numbers.
+  Two seeds have their differences instead. Numbers are scaled, and shown by a
+  format such as '%+.4f'.
   """
   numbers, between = [row.ci_low, row.ci_high], ' to '
   if row.ci_low is None:
@@ -82,16 +81,15 @@ def shown_interval(row: Any, spec: str, scale: float) -> str:
   return text.replace('-', '−')
 
 
-def with_honest_interval(found: dict[str, Any]) -> dict[str, Any]:
+def honest_difference(
+  scores: Scores, baseline: Scores, name: str
+) -> dict[str, Any]:
   """Returns a paired difference whose interval does not rest on few seeds.
 
-  Args:
-    found: Of `statistics.paired_difference`, over at least one seed.
-
-  Returns:
-    The same with the interval that `compare_methods` describes, and
-    `seed_means` as a text.
+  It is `repetitions.paired_difference` with the interval that `compare_methods`
+  describes, and `seed_means` as a text.
   """
+  found = paired_difference(scores, baseline, name)
   low, high = found['ci_low'], found['ci_high']
   if found['seed_low'] is not None:
     low, high = min(low, found['seed_low']), max(high, found['seed_high'])
@@ -110,22 +108,15 @@ def _compare(setting, method, baseline) -> Iterator[tuple]:
   (name, runs), (baseline_name, baseline_runs) = method, baseline
   for subject in subjects([*runs.values(), *baseline_runs.values()]):
     sides = [
-      {
-        seeds: e
-        for seeds, run in side.items()
-        if (e := run.evaluation(subject))
-      }
+      {s: e for s, run in side.items() if (e := run.evaluation(subject))}
       for side in (runs, baseline_runs)
     ]
     evaluations = [e for side in sides for e in side.values()]
-    for fraction in sorted(
-      {f for e in evaluations for f in e.clients['fraction']}
-    ):
+    fractions = {f for e in evaluations for f in e.clients['fraction']}
+    for fraction in sorted(fractions):
       scores = [client_scores(side, fraction) for side in sides]
       found = {
-        measure: with_honest_interval(
-          paired_difference(*scores, f'{measure}_after')
-        )
+        measure: honest_difference(*scores, f'{measure}_after')
         for measure in ('loss', 'accuracy')
       }
       if all(difference['mean'] is not None for difference in found.values()):

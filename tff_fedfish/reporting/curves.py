@@ -4,8 +4,9 @@ Figures 3, 9 and 10 of Dhawan et al. (2024), FedFish, are such curves, against
 local epochs, rounds and communicated units, with a mark every 100 rounds.
 """
 
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from tff_fedfish.reporting import figures
@@ -26,6 +27,7 @@ class _Axis(NamedTuple):
   metric: str  # A column of metrics.csv, or `_LOCAL_EPOCHS`.
   label: str
   words: str
+  caption: str = ''
 
 
 _ROUND = _Axis('round', 'Round', 'round')
@@ -36,8 +38,8 @@ class _Score(NamedTuple):
 
   metric: str  # A column of metrics.csv, or `_PERSONALIZED`.
   label: str
-  scale: float  # 100 for percent or percentage points, else 1.
   caption: str
+  scale: float = 1.0  # 100 for percent or percentage points.
 
   def show(self, value: float) -> str:
     """Returns a value as text."""
@@ -60,62 +62,48 @@ class _Point(NamedTuple):
 def learning_curves(runs: Sequence[Run]) -> list[figures.Figure]:
   """Returns loss and accuracy against rounds: held-out, own and in training.
 
-  Returns:
-    One figure per score that any run has.
+  There is one figure per score that any run has.
   """
-  words = words_of(runs)
+  words, accuracies = words_of(runs), _accuracies(runs)
+  held_out, own = accuracies[''], accuracies['personal_']
+  loss, accuracy = words.loss_label, words.accuracy_label
   train = (
     f'Mean over the {words.unit}s of all local steps of the round’s cohort, '
     'each batch scored just before the step that learns from it; every round '
     'has another cohort, and later local epochs have seen the batch before.'
   )
-  accuracies = _accuracies(runs, words)
-  accuracy = accuracies['']
-  loss = f'Held-out {words.loss_label}'
-  wanted = {
-    'held_out_loss': _Score('held_out/loss', loss, 1.0, accuracy.caption),
-    'held_out_accuracy': accuracy,
+  scores = {
+    'held_out_loss': _Score(
+      'held_out/loss', f'Held-out {loss}', held_out.caption
+    ),
+    'held_out_accuracy': held_out,
     'personalized_accuracy': accuracies.get('personalized_'),
-    'personal_loss': _Score(
-      'personal/loss',
-      f'Own test {words.loss_label}',
-      1.0,
-      accuracies['personal_'].caption,
-    ),
-    'personal_accuracy': accuracies['personal_'],
-    'train_loss': _Score('train/loss', f'Train {words.loss_label}', 1.0, train),
-    'train_accuracy': _Score(
-      'train/accuracy', f'Train {words.accuracy_label}', 100.0, train
-    ),
+    'personal_loss': _Score('personal/loss', f'Own test {loss}', own.caption),
+    'personal_accuracy': own,
+    'train_loss': _Score('train/loss', f'Train {loss}', train),
+    'train_accuracy': _Score('train/accuracy', f'Train {accuracy}', train, 100),
   }
-  drawn = [
-    score and _figure(runs, _ROUND, score, f'curve_{name}')
-    for name, score in wanted.items()
-  ]
-  return [figure for figure in drawn if figure]
+  return _figures(
+    runs, _ROUND, {f'curve_{name}': s for name, s in scores.items() if s}
+  )
 
 
 def cost_curves(runs: Sequence[Run]) -> list[figures.Figure]:
   """Returns accuracies against local epochs and against communication.
 
-  Returns:
-    Held-out accuracy, that on own test rows and, where runs were evaluated at
-    several rounds, personalized accuracy against each cost that any run
-    reports; against local epochs only if runs differ in these, as it is that
-    against rounds otherwise.
+  They are held-out accuracy, that on own test rows and, where runs were
+  evaluated at several rounds, personalized accuracy; against local epochs only
+  if runs differ in these, as it is that against rounds otherwise.
   """
   costs = {
-    name: (
-      _Axis(
-        f'communication/{name}_units', f'{cost} (units, cumulative)', words
-      ),
+    name: _Axis(
+      f'communication/{name}_units',
+      f'{cost} (units, cumulative)',
+      uncapitalized(cost),
       f'{cost}, summed; one unit is one model of float32 of a client that '
       'takes part in every round.',
     )
-    for name, cost, words in (
-      ('uplink', 'Uplink', 'uplink'),
-      ('total', 'Uplink and downlink', 'uplink and downlink'),
-    )
+    for name, cost in (('uplink', 'Uplink'), ('total', 'Uplink and downlink'))
   }
   if len(local_epochs(runs)) > 1:
     titles = dict.fromkeys(
@@ -128,39 +116,44 @@ def cost_curves(runs: Sequence[Run]) -> list[figures.Figure]:
       f' {title}’s pass after local training, where it makes one, comes on top.'
       for title in titles
     )
-    costs['local_epochs'] = (
-      _Axis(_LOCAL_EPOCHS, 'Local epochs (cumulative)', 'local epochs'),
+    costs['local_epochs'] = _Axis(
+      _LOCAL_EPOCHS,
+      'Local epochs (cumulative)',
+      'local epochs',
       'Local epochs: rounds so far times local epochs per round, what a client '
       f'that takes part in every round has computed.{"".join(further)}',
     )
-  drawn = [
-    _figure(
-      *(runs, axis, score, f'communication_{prefix}{name}'),
-      f'Further up and to the left is better. {caption} ',
-    )
-    for name, (axis, caption) in costs.items()
-    for prefix, score in _accuracies(runs, words_of(runs)).items()
-  ]
-  return [figure for figure in drawn if figure]
+  drawn = []
+  for name, axis in costs.items():
+    caption = f'Further up and to the left is better. {axis.caption} '
+    scores = {
+      f'communication_{prefix}{name}': score._replace(
+        caption=caption + score.caption
+      )
+      for prefix, score in _accuracies(runs).items()
+    }
+    drawn += _figures(runs, axis, scores)
+  return drawn
 
 
 def barrier_curves(runs: Sequence[Run]) -> list[figures.Figure]:
   """Returns the barrier, in loss and error, against rounds, where measured."""
-  drawn = []
-  for measure, unit, scale in (
-    ('loss', f'nats per {words_of(runs).unit}', 1.0),
-    ('error', 'points', 100.0),
-  ):
-    caption = (
+  scores = {
+    f'barrier_{measure}_by_round': _Score(
+      f'barrier/{measure}',
+      f'Barrier in the {measure} ({unit})',
       'Mean over the clients of the round, on the data that they trained on: '
       f'the new global weights’ {measure} minus that of the client’s own '
-      'trained weights. It grows with what the clients learn and ranks nothing.'
+      'trained weights. It grows with what the clients learn and ranks '
+      'nothing.',
+      scale,
     )
-    label = f'Barrier in the {measure} ({unit})'
-    score = _Score(f'barrier/{measure}', label, scale, caption)
-    name = f'barrier_{measure}_by_round'
-    drawn.append(_figure(runs, _ROUND, score, name))
-  return [figure for figure in drawn if figure]
+    for measure, unit, scale in (
+      ('loss', f'nats per {words_of(runs).unit}', 1.0),
+      ('error', 'points', 100.0),
+    )
+  }
+  return _figures(runs, _ROUND, scores)
 
 
 def diagnostics_curves(runs: Sequence[Run]) -> list[figures.Figure]:
@@ -169,77 +162,64 @@ def diagnostics_curves(runs: Sequence[Run]) -> list[figures.Figure]:
     'over all weights, of the same clients from the same start, before the '
     'server’s optimizer. The plain mean weighs clients by their weights only.'
   )
-  wanted = {
-    'cosine': _Score(
+  scores = {
+    'diagnostics_cosine_by_round': _Score(
       'diagnostics/cosine',
       'Cosine to the plain mean',
-      1.0,
       'Cosine of the angle between the method’s mean of the model deltas and '
       f'the plain one, {where}',
     ),
-    'norm_ratio': _Score(
+    'diagnostics_norm_ratio_by_round': _Score(
       'diagnostics/norm_ratio',
       'Length (plain mean: 1)',
-      1.0,
       'L2 norm of the method’s mean of the model deltas, divided by that of '
       f'the plain one, {where}',
     ),
   }
-  drawn = [
-    _figure(runs, _ROUND, score, f'diagnostics_{name}_by_round')
-    for name, score in wanted.items()
-  ]
-  return [figure for figure in drawn if figure]
+  return _figures(runs, _ROUND, scores)
 
 
 def mark_step(rounds: Sequence[int]) -> int:
-  """Returns after how many rounds to put a mark.
+  """Returns after how many of the rounds of a plot's scores to put a mark.
 
-  Args:
-    rounds: In which scores were measured, of all curves of a plot.
-
-  Returns:
-    1, 2, 5, 10, ... times what divides all the rounds, so that every curve has
-    a score at each mark; at most 15 marks beside round 0's, as 1,500 rounds of
-    the paper have.
+  That is 1, 2, 5, 10, ... times what divides all the rounds, so that every
+  curve has a score at each mark; at most 15 marks beside round 0's, as 1,500
+  rounds of the paper have.
   """
   unit = math.gcd(*rounds) or 1
-  wanted = max(rounds, default=0) / unit / _MAX_MARKS
-  scale = 1
-  while True:
-    for nice in (1, 2, 5):
-      if nice * scale >= wanted:
-        return nice * scale * unit
-    scale *= 10
+  steps = (n * 10**k * unit for k in itertools.count() for n in (1, 2, 5))
+  last = max(rounds, default=0)
+  return next(step for step in steps if step * _MAX_MARKS >= last)
 
 
-def _accuracies(runs, words) -> dict[str, _Score]:
+def _accuracies(runs) -> dict[str, _Score]:
   """Returns accuracies by prefix: held out and, of several rounds, after."""
+  label = words_of(runs).accuracy_label
   scores = {
     '': _Score(
       'held_out/accuracy',
-      f'Held-out {words.accuracy_label}',
-      100.0,
+      f'Held-out {label}',
       'Measured during training on the same fixed sample of held-out clients; '
       'round 0 is before training.',
+      100.0,
     ),
     'personal_': _Score(
       'personal/accuracy',
-      f'Own test {words.accuracy_label}',
-      100.0,
+      f'Own test {label}',
       'Measured during training: mean over the clients, each scored on its own '
       'test rows with its personal model, the one that it begins the next '
       'round with; round 0 is before training. A global model is not scored '
       'so while it trains.',
+      100.0,
     ),
   }
   if any(len(_points(run, 'round', _PERSONALIZED)) > 1 for run in runs):
     scores['personalized_'] = _Score(
       _PERSONALIZED,
-      f'Personalized {words.accuracy_label}',
-      100.0,
+      f'Personalized {label}',
       'After personalization on the largest evaluated share of each held-out '
       'client’s data, at the checkpoints that were evaluated.',
+      100.0,
     )
   return scores
 
@@ -277,13 +257,15 @@ def _by_round(run, metric) -> dict[int, float]:
   return scores[max(scores)] if scores else {}
 
 
-def _figure(
-  runs: Sequence[Run],
-  axis: _Axis,
-  score: _Score,
-  name: str,
-  caption: str = '',
-) -> figures.Figure | None:
+def _figures(
+  runs: Sequence[Run], axis: _Axis, scores: Mapping[str, _Score]
+) -> list[figures.Figure]:
+  """Returns a figure, by its name, for each score that any run has."""
+  drawn = [_figure(runs, axis, score, name) for name, score in scores.items()]
+  return [figure for figure in drawn if figure]
+
+
+def _figure(runs, axis, score, name) -> figures.Figure | None:
   """Returns a curve per run; None if no run has such scores."""
   found = {run.label: _points(run, axis.metric, score.metric) for run in runs}
   without = [label for label, curve in found.items() if not curve]
@@ -295,7 +277,7 @@ def _figure(
   # Evaluations are few, at rounds of the user's choice: each has a mark.
   step = 1 if score.metric == _PERSONALIZED else mark_step(rounds)
   title = f'{score.label.split(" (")[0]} against {axis.words}'
-  caption += score.caption
+  caption = score.caption
   if 1 < step <= max(rounds) and all(
     set(range(step, curve[-1].round_num + 1, step))
     <= {p.round_num for p in curve}
@@ -328,8 +310,7 @@ def _figure(
     if len(places) == 1:
       axes.set_xlim(min(places) - 1, max(places) + 1)
     figures.add_legend(
-      figure,
-      [figures.handle(x, **styles[x].line_arguments()) for x in curves],
+      figure, [figures.handle(x, **styles[x].line_arguments()) for x in curves]
     )
     return figures.render(
       figure,
@@ -342,12 +323,8 @@ def _figure(
 
 
 def _draw(axes, label, curve, scale, look, step):
-  rounds = [p.round_num for p in curve]
-  x = [p.x for p in curve]
-  y, low, high = (
-    [scale * value for value in values]
-    for values in list(zip(*curve, strict=True))[2:]
-  )
+  rounds, x, *values = zip(*curve, strict=True)
+  y, low, high = ([scale * value for value in found] for found in values)
   band = {}
   if any(p.low < p.high for p in curve):
     band = {'low': low, 'high': high}

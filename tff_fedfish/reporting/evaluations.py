@@ -4,7 +4,7 @@ import dataclasses
 import math
 import pathlib
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,19 +25,14 @@ from tff_fedfish.run.corpus_identity import CorpusIdentity
 
 @dataclasses.dataclass(frozen=True)
 class Interval:
-  """A mean over clients with its 95 % interval, where one was computed.
-
-  Attributes:
-    mean: Over clients, and over seeds where runs were repeated.
-    ci_low: Lower end of the interval.
-    ci_high: Upper end.
-    seed_means: (seeds of a run, its mean) of the runs that it is of.
-  """
+  """A mean over clients with its 95 % interval, where one was computed."""
 
   mean: float
+  """Over clients, and over seeds where runs were repeated."""
   ci_low: float | None = None
   ci_high: float | None = None
   seed_means: tuple[tuple[str, float], ...] = ()
+  """(seeds of a run, its mean) of the runs that it is of."""
 
   @property
   def sd_over_seeds(self) -> float | None:
@@ -45,64 +40,66 @@ class Interval:
     means = [mean for _, mean in self.seed_means]
     return statistics.stdev(means) if len(means) > 1 else None
 
+  def shown_ends(self, show: Callable[[float], str]) -> str:
+    """Returns 'LOW to HIGH', each as `show` says it; '' without an interval."""
+    if self.ci_low is None:
+      return ''
+    return f'{show(self.ci_low)} to {show(self.ci_high)}'
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Evaluation:
-  """One evaluation directory, or the mean of those of several seeds.
-
-  Attributes:
-    name: The directory's name.
-    kind: 'held_out', 'participating', 'own_test' or 'transfer'.
-    corpus: Name of the corpus whose clients were scored; in a report, different
-      for different corpora.
-    round_num: Round of the checkpoint that was scored; None if not given.
-    num_clients: Clients scored.
-    scores: (fraction of the client's data, 'loss' in nats, 'accuracy' in
-      [0, 1] or 'bits_per_byte') -> score after personalization on it.
-    clients: Rows of per_client.csv with finite losses; columns are the fields
-      of `ClientEvaluation`, without `model`.
-    barrier: Mean Client-Server Barrier in 'loss' and 'error', its terms
-      'local_loss' and 'global_loss', and that in the loss of other models,
-      'of_start', 'of_mean', 'of_plain_mean'; may be empty.
-    barrier_clients: See `client_barriers`.
-    num_non_finite_rows: Rows of both files that were left out as non-finite.
-    affinities: Finite rows of affinity.csv; columns are the fields of
-      `Affinity`. May be empty.
-    model: 'personal' if each client was scored with its own model, otherwise
-      'global'.
-    skipped_clients: Clients that were not scored, by reason.
-    personalization: Settings of the fine-tuning, by name.
-    has_barrier: Whether the barrier was measured, with whatever result.
-    effective_clients: Effective number of clients of the mean of a weight in
-      the round that was replayed, over all weights; None: not measured.
-    unknown_tokens: Fraction of unknown tokens in what was scored; None: of
-      images, or not counted.
-    identity: Identity of the corpus; None: of an older version.
-    num_seeds: Runs whose evaluations this one stands for.
-    num_left_out_clients: Clients that were not scored, or not with a finite
-      loss, in some of these runs and therefore count in none.
-  """
+  """One evaluation directory, or the mean of those of several seeds."""
 
   name: str
   kind: str
+  """'held_out', 'participating', 'own_test' or 'transfer'."""
   corpus: str
+  """Name of the corpus whose clients were scored; in a report, different for
+  different corpora."""
   round_num: int | None
+  """Round of the checkpoint that was scored; None if not given."""
   num_clients: int | None
+  """Clients scored."""
   scores: dict[tuple[float, str], Interval | None]
+  """(fraction of the client's data, 'loss' in nats, 'accuracy' in [0, 1] or
+  'bits_per_byte') -> score after personalization on it."""
   clients: pd.DataFrame
+  """Rows of per_client.csv with finite losses; columns are the fields of
+  `ClientEvaluation`, without `model`."""
   barrier: dict[str, Interval]
+  """Mean Client-Server Barrier in 'loss' and 'error', its terms 'local_loss'
+  and 'global_loss', and that in the loss of other models, 'of_start',
+  'of_mean', 'of_plain_mean'; may be empty."""
   barrier_clients: pd.DataFrame
+  """See `client_barriers`."""
   num_non_finite_rows: int
+  """Rows of both files that were left out as non-finite."""
   affinities: pd.DataFrame
+  """Finite rows of affinity.csv; columns are the fields of `Affinity`. May be
+  empty."""
   model: str
+  """'personal' if each client was scored with its own model, otherwise
+  'global'."""
   skipped_clients: dict[str, int]
+  """Clients that were not scored, by reason."""
   personalization: dict[str, Any]
+  """Settings of the fine-tuning, by name."""
   has_barrier: bool
+  """Whether the barrier was measured, with whatever result."""
   effective_clients: Interval | None = None
+  """Effective number of clients of the mean of a weight in the round that was
+  replayed, over all weights; None: not measured."""
   unknown_tokens: float | None = None
+  """Fraction of unknown tokens in what was scored; None: of images, or not
+  counted."""
   identity: CorpusIdentity | None = None
+  """Identity of the corpus; None: of an older version."""
   num_seeds: int = 1
+  """Runs whose evaluations this one stands for."""
   num_left_out_clients: int = 0
+  """Clients that were not scored, or not with a finite loss, in some of these
+  runs and therefore count in none."""
 
   @property
   def fractions(self) -> list[float]:
@@ -114,10 +111,7 @@ class Evaluation:
     return self.clients[self.clients['fraction'] == fraction]
 
   def spread(self, fraction: float) -> dict[str, float]:
-    """Returns how the losses after personalization spread over clients.
-
-    Args:
-      fraction: Of the client's data that was personalized on.
+    """Returns how losses spread over clients, personalized on a fraction.
 
     Returns:
       'p10', 'p50', 'p90', percentiles over clients with finite losses; 'worst',
@@ -143,9 +137,7 @@ class Evaluation:
 def load_evaluation(directory: pathlib.Path, seeds: str = '') -> Evaluation:
   """Returns the evaluation in a directory that `fedfish evaluate` wrote.
 
-  Args:
-    directory: The evaluation's.
-    seeds: `Run.seeds`, kept beside each mean.
+  Each mean keeps `Run.seeds`.
 
   Raises:
     UserError: If a file is missing, damaged or of a newer schema.
@@ -199,12 +191,9 @@ def load_evaluation(directory: pathlib.Path, seeds: str = '') -> Evaluation:
 def client_barriers(rows: Sequence[ClientBarrier]) -> pd.DataFrame:
   """Returns the barriers of those clients whose numbers are all finite.
 
-  Args:
-    rows: One per client.
-
-  Returns:
-    The fields of `ClientBarrier` with `loss` and `error`, global minus local:
-    positive is worse. Error is 1 - accuracy: (1 - global) - (1 - local).
+  Columns are the fields of `ClientBarrier`, and `loss` and `error`, global
+  minus local: positive is worse. Error is 1 - accuracy: (1 - global) -
+  (1 - local).
   """
   found = _finite_rows(rows, ClientBarrier)
   return found.assign(
@@ -217,13 +206,8 @@ def _finite_rows(rows: Sequence[Any], kind: type) -> pd.DataFrame:
   fields = dataclasses.fields(kind)
   table = pd.DataFrame(rows, columns=[field.name for field in fields])
   # Those with a default are not in files of an earlier version.
-  numbers = table[
-    [
-      field.name
-      for field in fields
-      if field.type is float and field.default is dataclasses.MISSING
-    ]
-  ]
+  required = (f for f in fields if f.default is dataclasses.MISSING)
+  numbers = table[[field.name for field in required if field.type is float]]
   return table[np.isfinite(numbers.astype(float)).all(axis=1)]
 
 
@@ -273,10 +257,8 @@ class _Checked:
       for measure in ('loss', 'accuracy'):
         scores[float(fraction), measure] = found.interval(measure)
       if (bits := found.number('bits_per_byte')) is not None:
-        means = ((self._seeds, bits),)
-        scores[float(fraction), 'bits_per_byte'] = Interval(
-          bits, seed_means=means
-        )
+        interval = Interval(bits, seed_means=((self._seeds, bits),))
+        scores[float(fraction), 'bits_per_byte'] = interval
     return scores
 
   def error(self, name: str, required: str, found: Any) -> UserError:

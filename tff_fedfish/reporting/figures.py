@@ -18,12 +18,11 @@ from tff_fedfish.files import csv_file
 from tff_fedfish.reporting import style
 from tff_fedfish.reporting.evaluations import Interval
 
-NARROW_INCHES = 5.4
-"""Width of a plot beside which another one stands."""
-
 COLUMNS = ('series', 'point', 'x', 'y', 'low', 'high')
 """Columns of the CSV; `low` and `high` end an interval or a band around `y`."""
 
+# Width of a plot beside which another one stands, usually and at most.
+_NARROW_INCHES = 5.4
 _MAX_NARROW_INCHES = 6.5
 # As wide as two narrow ones: letters then are of the same size.
 _WIDE_INCHES = 10.8
@@ -49,36 +48,29 @@ class RecordingFigure(matplotlib_figure.Figure):
 
 @dataclasses.dataclass(frozen=True)
 class Figure:
-  """A plot with the words that belong to it.
-
-  Attributes:
-    name: File name without suffix, and prefix of the ids in the SVG.
-    title: A few words, shown above the plot.
-    caption: What the plot shows, how to read it and what it leaves out.
-    alternative_text: What somebody who cannot see the plot needs to know.
-    svg: One `<svg>` element that can stand inside HTML.
-    png: The same picture as a PNG file.
-    is_wide: Whether the plot needs the whole width of the page.
-    csv: The numbers that are drawn, with `COLUMNS`.
-    drawn: What they are drawn in.
-  """
+  """A plot with the words that belong to it."""
 
   name: str
+  """File name without suffix, and prefix of the ids in the SVG."""
   title: str
+  """A few words, shown above the plot."""
   caption: str
+  """Text on what the plot shows, how to read it and what it leaves out."""
   alternative_text: str
+  """Text for somebody who cannot see the plot."""
   svg: markupsafe.Markup
+  """One `<svg>` element that can stand inside HTML."""
   png: bytes
+  """The same picture as a PNG file."""
   is_wide: bool
+  """Whether the plot needs the whole width of the page."""
   csv: str
+  """The numbers that are drawn, with `COLUMNS`."""
   drawn: RecordingFigure
+  """The figure that they are drawn in."""
 
   def file(self, file_format: str) -> bytes:
-    """Returns the picture as a file; equal plots give equal bytes.
-
-    Args:
-      file_format: 'png', 'svg' or 'pdf'.
-    """
+    """Returns a 'png', 'svg' or 'pdf'; equal plots give equal bytes."""
     if file_format == 'png':
       return self.png
     if file_format == 'svg':
@@ -94,7 +86,7 @@ class Figure:
 
 @contextlib.contextmanager
 def styled(
-  width: float = NARROW_INCHES, height: float = 3.7
+  width: float = _NARROW_INCHES, height: float = 3.7
 ) -> Iterator[RecordingFigure]:
   """Yields an empty figure of some inches, to `render` in this context."""
   with rc_context(style.RC_PARAMS):
@@ -104,7 +96,7 @@ def styled(
 def fitting_width(wanted: float) -> float:
   """Returns the inches of a plot that needs some: of one plot, or of two."""
   if wanted <= _MAX_NARROW_INCHES:
-    return max(wanted, NARROW_INCHES)
+    return max(wanted, _NARROW_INCHES)
   return max(wanted, _WIDE_INCHES)
 
 
@@ -178,12 +170,8 @@ def record(
 def drawable(text: str, max_characters: int = _LABEL_WIDTH) -> str:
   """Returns `text` for a plot: short, without what its font cannot draw.
 
-  Args:
-    text: Any text.
-    max_characters: Where to cut; the last character is then an ellipsis.
-
-  Returns:
-    The text; a character that the font lacks is '?'.
+  An ellipsis is the last character of what is cut; '?' stands for one that the
+  font lacks.
   """
   path = font_manager.findfont(style.RC_PARAMS['font.family'])
   font = ft2font.FT2Font(path)
@@ -239,15 +227,9 @@ def draw_whisker(
   scale: float = 1.0,
   linewidth: float = 1.1,
 ) -> dict[str, list[float]]:
-  """Draws the interval of a mean; nothing where it has none.
+  """Draws the interval of a mean at `x`; nothing where it has none.
 
-  Args:
-    axes: The axes to draw in.
-    x: Where.
-    interval: The mean and its interval.
-    color: The whisker's color.
-    scale: Factor on all three.
-    linewidth: Unit: points.
+  `scale` is a factor on all its numbers; the line width is in points.
 
   Returns:
     Its ends, as `record` takes them.
@@ -267,6 +249,40 @@ def draw_whisker(
     capsize=2.5,
   )
   return {'low': [low], 'high': [high]}
+
+
+def draw_trends(
+  axes: Any,
+  trends: Sequence[tuple[str, list[tuple[float, Interval]], dict[str, Any]]],
+  *,
+  ticks: Iterable[float],
+  scale: float = 1.0,
+  shift: float = 1.02,
+) -> None:
+  """Draws and records scores by local epochs, on a logarithmic axis.
+
+  Args:
+    axes: The axes to draw in.
+    trends: (series as for `record`, [(local epochs, score)], look of the line).
+    ticks: Local epochs that are named.
+    scale: Factor on the scores.
+    shift: Distance, as a ratio, between points of neighbouring trends at equal
+      local epochs, so that whiskers do not hide each other.
+  """
+  for position, (series, scores, look) in enumerate(trends):
+    shifted = shift ** (position - (len(trends) - 1) / 2)
+    means = [scale * score.mean for _, score in scores]
+    axes.plot([shifted * epochs for epochs, _ in scores], means, **look)
+    for (epochs, score), mean in zip(scores, means, strict=True):
+      ends = draw_whisker(
+        axes, shifted * epochs, score, color=look['color'], scale=scale
+      )
+      record(axes, series, [epochs], [mean], **ends)
+  ticks = sorted(set(ticks))
+  axes.set_xscale('log', base=2)
+  axes.set_xticks(ticks, [f'{epochs:g}' for epochs in ticks])
+  axes.xaxis.set_minor_locator(ticker.NullLocator())
+  axes.set_xlabel('Local epochs per round')
 
 
 def whole_numbers() -> ticker.Locator:

@@ -32,11 +32,7 @@ _DEFINES_THE_MEASUREMENT = (
 
 
 def summary_sentence(runs: Sequence[Run]) -> str:
-  """Returns one sentence on which run scores best, from only the data.
-
-  Args:
-    runs: The runs of the report, repetitions pooled.
-  """
+  """Returns one sentence on which of the pooled runs scores best."""
   by_corpus = matching.grouped(runs, lambda run: run.corpus_name)
   groups = dict(by_corpus)
   if len(by_corpus) > 1:
@@ -71,11 +67,9 @@ def summary_sentence(runs: Sequence[Run]) -> str:
 
 
 def notes(runs: Sequence[Run], pooled: Sequence[Run] = ()) -> list[str]:
-  """Returns what a reader must know before comparing the numbers.
+  """Returns what a reader must know before comparing the runs' numbers.
 
-  Args:
-    runs: The runs of the report, not pooled.
-    pooled: The same, repetitions pooled.
+  `pooled` are the same runs, repetitions pooled.
   """
   clauses = [
     (clause, run.label) for run in runs for clause in _run_clauses(run)
@@ -101,18 +95,13 @@ def notes(runs: Sequence[Run], pooled: Sequence[Run] = ()) -> list[str]:
   return found
 
 
-def _compared(
-  runs: Sequence[Run],
-) -> Iterator[tuple[str, dict[Run, Interval]]]:
+def _compared(runs: Sequence[Run]) -> Iterator[tuple[str, dict[Run, Interval]]]:
   """Yields (where, mean loss of each run that has one) for the summary."""
   is_evaluated = False
   for subject in subjects(runs):
-    scores = {run: run.evaluation(subject) for run in runs}
-    scores = {run: found for run, found in scores.items() if found}
-    fractions = sorted(
-      {f for found in scores.values() for f in found.fractions}
-    )
-    names = {found.corpus for found in scores.values()}
+    scores = {run: e for run in runs if (e := run.evaluation(subject))}
+    fractions = sorted({f for e in scores.values() for f in e.fractions})
+    names = {e.corpus for e in scores.values()}
     own = ''
     if subject == HELD_OUT and len(names) == 1:
       own = f' of {names.pop()}'
@@ -134,8 +123,8 @@ def _compared(
         yield where if subject == OWN_TEST else f'{where} {words}', losses
         # Whose clients they are is said once.
         own = ''
-  last_losses = {run: run.last('held_out/loss') for run in runs}
-  losses = {r: Interval(x) for r, x in last_losses.items() if x is not None}
+  last = {run: run.last('held_out/loss') for run in runs}
+  losses = {run: Interval(x) for run, x in last.items() if x is not None}
   if losses and not is_evaluated:
     yield 'on the held-out clients sampled during training', losses
 
@@ -147,18 +136,15 @@ def _winners(
   best = min(losses, key=lambda run: losses[run].mean)
   lowest = losses[best]
   words = f'{lowest.mean:.3f}'
-  if lowest.ci_low is not None:
-    words += f', 95 % interval {lowest.ci_low:.3f} to {lowest.ci_high:.3f}'
+  if ends := lowest.shown_ends('{:.3f}'.format):
+    words += f', 95 % interval {ends}'
   if 0 < len(lowest.seed_means) < best.num_seeds:
     words += f'; {len(lowest.seed_means)} of {best.num_seeds} seeds'
   if len(losses) < len(runs):
     words += f'; {len(losses)} runs were evaluated'
   # Equal as shown is equal.
-  winners = [
-    run.label
-    for run, loss in losses.items()
-    if f'{loss.mean:.3f}' == f'{lowest.mean:.3f}'
-  ]
+  shown = {run.label: f'{loss.mean:.3f}' for run, loss in losses.items()}
+  winners = [label for label in shown if shown[label] == shown[best.label]]
   if len(winners) > 3:
     return f'{len(winners)} runs alike', words
   return listed(winners), words

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 import numpy as np
 from matplotlib import ticker
 
+from tff_fedfish.printing import count
 from tff_fedfish.reporting import figures
 from tff_fedfish.reporting.group_sizes import percentiles, top_shares
 
@@ -72,10 +73,10 @@ def _figure(
       draw(axes, shown, noun)
       parts.append(describe(sizes, noun))
       if len(shown) < len(sizes):
-        num_without = _count(len(sizes) - len(shown), 'group')
+        num_without = count(len(sizes) - len(shown), 'group')
         caption += f' Not shown: {num_without} without {noun}.'
       for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_formatter(ticker.FuncFormatter(_show_number))
+        axis.set_major_formatter(_show_number)
         axis.set_minor_formatter(ticker.NullFormatter())
     summary = ' '.join(parts)
     return figures.render(
@@ -129,7 +130,7 @@ def _describe_ranks(sizes: np.ndarray, noun: str) -> str:
     f'{_top(top.label)} {_show_share(top.share)}' for top in top_shares(sizes)
   ]
   return (
-    f'{_count(len(sizes), "group")}, {_count(int(sizes.sum()), noun[:-1])}'
+    f'{count(len(sizes), "group")}, {count(int(sizes.sum()), noun[:-1])}'
     f'{"; shares: " if shares else ""}{", ".join(shares)}.'
   )
 
@@ -204,9 +205,8 @@ def _range(sizes: np.ndarray) -> tuple[int, int]:
   return (int(sizes.min()), int(sizes.max())) if len(sizes) else (1, 1)
 
 
-def _show_number(value: float, position: int | None = None) -> str:
+def _show_number(value: float, _: int | None = None) -> str:
   """Returns a tick's label: 1, 10, and so on to 100,000, 1M, 10M."""
-  del position
   for unit, suffix in ((10**9, 'G'), (10**6, 'M')):
     if value >= unit:
       return f'{value / unit:,.0f}{suffix}'
@@ -215,7 +215,3 @@ def _show_number(value: float, position: int | None = None) -> str:
 
 def _show_share(share: float) -> str:
   return f'{100 * share:.1f} %'
-
-
-def _count(number: int, noun: str) -> str:
-  return f'{number:,} {noun}{"s" * (number != 1)}'

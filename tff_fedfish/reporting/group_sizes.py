@@ -26,17 +26,14 @@ _PARTS = 1000
 
 
 class TopShare(NamedTuple):
-  """Fraction of the whole that the largest groups hold.
-
-  Attributes:
-    label: Which groups: '10' are ten groups, '1 %' is a share of all.
-    num_groups: How many these are.
-    share: Their part of the sum over all groups, from 0 to 1.
-  """
+  """Fraction of the whole that the largest groups hold."""
 
   label: str
+  """Which groups: '10' are ten groups, '1 %' is a share of all."""
   num_groups: int
+  """How many these are."""
   share: float
+  """Their part of the sum over all groups, from 0 to 1."""
 
 
 def percentiles(sizes: np.ndarray, wanted: Sequence[float]) -> list[int]:
@@ -62,12 +59,9 @@ def percentiles(sizes: np.ndarray, wanted: Sequence[float]) -> list[int]:
 def top_shares(sizes: np.ndarray) -> list[TopShare]:
   """Returns what the largest 1, 10, 100, 1 % and 10 % of the groups hold.
 
-  Args:
-    sizes: int64 [num_groups].
-
-  Returns:
-    Those that are less than the whole corpus, and at least one group. A percent
-    is rounded up to whole groups.
+  Sizes are int64 [num_groups]. A number of groups that the corpus does not
+  exceed is left out, and so is a percent of less than one group; a percent is
+  rounded up to whole groups.
   """
   total = len(sizes)
   wanted = {'1': 1, '10': 10, '100': 100}
@@ -86,9 +80,7 @@ def top_shares(sizes: np.ndarray) -> list[TopShare]:
 def percentile_table(measure_to_sizes: Mapping[str, np.ndarray]) -> str:
   """Returns a CSV file: a row for each percentile, a column for each measure.
 
-  Args:
-    measure_to_sizes: Sizes int64 [num_groups] by measure; the last row is the
-      mean.
+  Sizes are int64 [num_groups]. The last row is their mean.
   """
   columns = [
     percentiles(sizes, _TABLE_PERCENTILES)

@@ -25,14 +25,13 @@ from tff_fedfish.run.metrics_files import read_metrics
 def load_runs(directories: Sequence[str | os.PathLike]) -> list[Run]:
   """Returns the runs in `directories`, with unique labels, in their order.
 
-  Args:
-    directories: Run directories. A run may still be in progress.
+  A run may still be in progress.
 
   Raises:
     UserError: If a directory is no run, is named twice, or holds a damaged
       file.
   """
-  paths = [pathlib.Path(directory) for directory in directories]
+  paths = list(map(pathlib.Path, directories))
   first_named: dict[pathlib.Path, pathlib.Path] = {}
   for path in paths:
     earlier = first_named.setdefault(path.resolve(), path)
@@ -197,16 +196,15 @@ def _with_unique_corpora(runs: Iterable[Run]) -> list[Run]:
   versions have only the name of its directory.
   """
   runs = list(runs)
-  identities, names = {}, {}
+  first = {}
   for evaluation in (e for run in runs for e in run.evaluations if e.identity):
-    fingerprint = evaluation.identity.fingerprint
-    identities.setdefault(fingerprint, evaluation.identity)
-    names.setdefault(fingerprint, evaluation.corpus)
-  counts = collections.Counter(names.values())
-  for fingerprint, name in names.items():
-    if counts[name] > 1:
-      source = identities[fingerprint].name
-      names[fingerprint] = f'{name} ({source}, {fingerprint[:8]})'
+    first.setdefault(evaluation.identity.fingerprint, evaluation)
+  counts = collections.Counter(e.corpus for e in first.values())
+  names = {
+    fingerprint: e.corpus
+    + f' ({e.identity.name}, {fingerprint[:8]})' * (counts[e.corpus] > 1)
+    for fingerprint, e in first.items()
+  }
   return [
     dataclasses.replace(
       run,

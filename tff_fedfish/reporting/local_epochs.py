@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
-from matplotlib import ticker
 
 from tff_fedfish.reporting import bars, figures, matching
 from tff_fedfish.reporting.bars import Series
@@ -26,14 +25,10 @@ _TREND = ['method', 'budget']
 
 
 def local_epoch_figures(runs: Sequence[Run]) -> list[figures.Figure]:
-  """Returns final scores on held-out clients by local epochs.
+  """Returns final scores of pooled runs on held-out clients by local epochs.
 
-  Args:
-    runs: The runs of the report, repetitions pooled.
-
-  Returns:
-    For each set of runs with at least two numbers of local epochs: accuracy and
-    loss as lines, global and personalized, and accuracy as bars.
+  For each set of runs with at least two numbers of local epochs these are
+  accuracy and loss as lines, global and personalized, and accuracy as bars.
   """
   styles, drawn = run_styles(runs), []
   for number, (setting, study) in enumerate(matching.studies(runs).items()):
@@ -76,65 +71,58 @@ def _final_scores(runs: Sequence[Run]) -> pd.DataFrame:
   return table[table['run'] == first]
 
 
-def _panels(
+def _series(
   runs: Sequence[Run], styles: Mapping[str, RunStyle], found: pd.DataFrame
-) -> tuple[dict[str, list[Series]], list[dict[str, Any]]]:
-  """Returns the trends of each panel, and how their lines look."""
+) -> tuple[list[str], dict[str, dict[str, Any]], list[Series]]:
+  """Returns titles of panels, looks of trends by name, and all series.
+
+  These are the first trend's, one for each panel, then the second's, and so on.
+  """
   fractions = {'Global': 0.0} if 0.0 in set(found['fraction']) else {}
   if (last := found['fraction'].max()) > 0:
     fractions[f'Personalized on {100 * last:g} %'] = last
   methods = matching.methods(runs)
-  panels, lines = {title: [] for title in fractions}, []
+  is_only = found['budget'].nunique() == 1
+  looks, series = {}, []
   for (method, budget), own in found.groupby(_TREND, sort=False):
-    look = styles[methods[method][0].label]
+    style = styles[methods[method][0].label]
     marker = MARKERS[list(methods).index(method) % len(MARKERS)]
-    line = {'marker': marker, 'linestyle': _LINES[budget]}
-    lines.append({**look.marker_arguments(), **line})
-    is_only = found['budget'].nunique() == 1
     name = method if is_only else f'{method}, {budget}'
+    line = {'marker': marker, 'linestyle': _LINES[budget]}
+    looks[name] = style.marker_arguments() | line
     for title, fraction in fractions.items():
       rows = own[own['fraction'] == fraction].sort_values('epochs')
       scores = dict(zip(rows['epochs'], rows['score'], strict=True))
       # The personalized bars are darker.
-      color = look.shaded(0.45 if title == next(iter(fractions)) else 1)
+      color = style.shaded(0.45 if title == next(iter(fractions)) else 1)
       label = f'{name}, {title.lower()}'
-      one = Series(f'{name}: {title}', label, scores, look, color)
-      panels[title].append(one)
-  return panels, lines
+      series.append(Series(f'{name}: {title}', label, scores, style, color))
+  return list(fractions), looks, series
 
 
 def _line_figure(runs, styles, found, *, measure, suffix, setting):
-  panels, lines = _panels(runs, styles, found)
-  scale = 100.0 if measure == 'accuracy' else 1.0
-  with figures.styled(figures.fitting_width(5.2 * len(panels)), 3.9) as figure:
-    _, grid = figures.facets(figure, len(panels), len(panels), sharey=True)
-    for axes, (title, series) in zip(grid, panels.items(), strict=True):
-      for position, (one, line) in enumerate(zip(series, lines, strict=True)):
-        # Next to each other, so that whiskers do not hide each other.
-        shift = 1.02 ** (position - (len(lines) - 1) / 2)
-        means = [scale * score.mean for score in one.scores.values()]
-        axes.plot([e * shift for e in one.scores], means, **line)
-        for epochs, score in one.scores.items():
-          ends = figures.draw_whisker(
-            axes, epochs * shift, score, color=one.look.color, scale=scale
-          )
-          mean = scale * score.mean
-          figures.record(axes, one.name, [epochs], [mean], **ends)
-      epochs = sorted(set(found['epochs']))
-      axes.set_xscale('log', base=2)
-      axes.set_xticks(epochs, [f'{e:g}' for e in epochs])
-      axes.xaxis.set_minor_locator(ticker.NullLocator())
+  titles, looks, series = _series(runs, styles, found)
+  width = figures.fitting_width(5.2 * len(titles))
+  with figures.styled(width, 3.9) as figure:
+    _, grid = figures.facets(figure, len(titles), len(titles), sharey=True)
+    for position, (axes, title) in enumerate(zip(grid, titles, strict=True)):
+      of_panel = series[position :: len(titles)]
+      figures.draw_trends(
+        axes,
+        [
+          (one.name, list(one.scores.items()), look)
+          for one, look in zip(of_panel, looks.values(), strict=True)
+        ],
+        ticks=found['epochs'],
+        scale=100.0 if measure == 'accuracy' else 1.0,
+      )
       axes.margins(x=0.1)
       axes.set_title(title)
-      axes.set_xlabel('Local epochs per round')
     grid[0].set_ylabel(words_of(runs).label(measure))
-    names = [one.name.rsplit(': ', 1)[0] for one in next(iter(panels.values()))]
-    handles = [
-      figures.handle(n, **x) for n, x in zip(names, lines, strict=True)
-    ]
+    handles = [figures.handle(name, **look) for name, look in looks.items()]
     figures.add_legend(figure, handles)
     return _render(
-      *(figure, runs, found, panels, measure, setting),
+      *(figure, runs, found, series, measure, setting),
       name=f'local_epochs_{measure}{suffix}',
       kind='Line chart',
       title=f'Final {measure} by local epochs',
@@ -142,10 +130,7 @@ def _line_figure(runs, styles, found, *, measure, suffix, setting):
 
 
 def _bar_figure(runs, styles, found, *, measure, suffix, setting):
-  panels, _ = _panels(runs, styles, found)
-  series = [
-    one for trend in zip(*panels.values(), strict=True) for one in trend
-  ]
+  _, _, series = _series(runs, styles, found)
   num_bars = len(series) * found['epochs'].nunique()
   with figures.styled(figures.fitting_width(0.42 * num_bars)) as figure:
     axes = figure.add_subplot()
@@ -154,7 +139,7 @@ def _bar_figure(runs, styles, found, *, measure, suffix, setting):
     axes.set_ylabel(words_of(runs).label(measure))
     figures.add_legend(figure, bars.bar_handles(series))
     return _render(
-      *(figure, runs, found, panels, measure, setting),
+      *(figure, runs, found, series, measure, setting),
       name=f'local_epochs_bars{suffix}',
       kind='Bar chart',
       title='Global and personalized accuracy by local epochs',
@@ -162,7 +147,7 @@ def _bar_figure(runs, styles, found, *, measure, suffix, setting):
 
 
 def _render(
-  figure, runs, found, panels, measure, setting, *, name, kind, title
+  figure, runs, found, series, measure, setting, *, name, kind, title
 ):
   """Returns the figure with its words."""
   budgets = find_budgets(runs)
@@ -180,9 +165,6 @@ def _render(
   if setting:
     title = f'{title}, {setting}'
     parts.append(f'Of the runs with {setting}.')
-  series = [
-    one for trend in zip(*panels.values(), strict=True) for one in trend
-  ]
   return figures.render(
     figure,
     name=name,

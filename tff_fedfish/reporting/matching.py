@@ -70,18 +70,15 @@ Key = tuple[tuple[str, str], ...]
 
 @dataclasses.dataclass(frozen=True)
 class Budgets:
-  """The budgets of runs that differ in method, local epochs and rounds.
-
-  Attributes:
-    num_rounds: R: rounds under 'fixed rounds', and those of the reference.
-    local_epochs: E_reference: R rounds with it are the compute that runs under
-      'fixed compute' share.
-    names: Those of the two under which there is more than the reference.
-  """
+  """The budgets of runs that differ in method, local epochs and rounds."""
 
   num_rounds: int
+  """R: rounds under 'fixed rounds', and those of the reference."""
   local_epochs: int | float
+  """E_reference: R rounds with it are the compute that runs under 'fixed
+  compute' share."""
   names: tuple[str, ...] = (FIXED_ROUNDS,)
+  """Budgets under which there is more than the reference."""
 
   def holds(self, name: str, run: Run) -> bool:
     """Returns whether a run keeps to `FIXED_COMPUTE` or `FIXED_ROUNDS`."""
@@ -119,35 +116,27 @@ def method_of(run: Run) -> Key:
 
 
 def labels(settings: Sequence[Mapping[str, str]]) -> list[str]:
-  """Returns for each setting the values in which it differs from others.
+  """Returns the values, by name, in which each setting differs from others.
 
-  Args:
-    settings: Values by dotted name.
-
-  Returns:
-    Such as 'E = 8, rounds = 120'; '' where nothing differs.
+  Such as 'E = 8, rounds = 120'; '' where nothing differs.
   """
   keys = dict.fromkeys(name for setting in settings for name in setting)
-  differing = [
-    key for key in keys if len({setting.get(key) for setting in settings}) > 1
-  ]
+  names = {
+    key: _SHORT_NAMES.get(key, key)
+    for key in keys
+    if len({setting.get(key) for setting in settings}) > 1
+  }
   return [
-    ', '.join(
-      f'{_SHORT_NAMES.get(key, key)} = {setting.get(key, "(not set)")}'
-      for key in differing
-    )
-    for setting in settings
+    ', '.join(f'{n} = {s.get(key, "(not set)")}' for key, n in names.items())
+    for s in settings
   ]
 
 
 def method_names(methods: Sequence[Key]) -> list[str]:
-  """Returns unique names: the method, and what tells its variants apart.
+  """Returns unique names for different keys of `method_of`.
 
-  Args:
-    methods: Different keys of `method_of`.
-
-  Returns:
-    Such as "FedFish (fisher_estimator 'last_epoch')".
+  They are the method and what tells its variants apart, such as "FedFish
+  (fisher_estimator 'last_epoch')".
   """
   names = []
   for method in methods:
@@ -165,27 +154,19 @@ def method_names(methods: Sequence[Key]) -> list[str]:
 def studies(runs: Sequence[Run]) -> dict[str, list[Run]]:
   """Returns runs that differ in method, local epochs and rounds only.
 
-  Args:
-    runs: The runs of a report.
-
-  Returns:
-    Lists in the order of the runs, by what tells them from the other lists,
-    such as 'partition.alpha = 0.1'; '' for a single one.
+  Lists are in the order of the runs, by what tells them from the other lists,
+  such as 'partition.alpha = 0.1'; '' for a single one.
   """
   found = grouped(runs, study_of)
   return dict(zip(labels(list(map(dict, found))), found.values(), strict=True))
 
 
 def methods(runs: Sequence[Run]) -> dict[str, list[Run]]:
-  """Returns the runs of each method by its name.
+  """Returns the pooled runs of one of `studies` by the method's name.
 
-  Args:
-    runs: Runs of one of `studies`, repetitions pooled.
-
-  Returns:
-    Runs of equal algorithm are one method where they differ in local epochs or
-    rounds: learning rates, and over how many rounds they change, may have been
-    chosen for each of these. Otherwise they make methods of their own.
+  Runs of equal algorithm are one method where they differ in local epochs or
+  rounds: learning rates, and over how many rounds they change, may have been
+  chosen for each of these. Otherwise they make methods of their own.
   """
 
   def without_rates(run):
@@ -203,10 +184,9 @@ def methods(runs: Sequence[Run]) -> dict[str, list[Run]]:
 def find_budgets(runs: Sequence[Run]) -> Budgets | None:
   """Returns the budgets that explain most of the runs of one of `studies`.
 
-  Returns:
-    Budgets whose reference is one of the runs: where several explain as many,
-    one with the paper's local epochs, else with the fewest, then the most
-    rounds. None if no run says its local epochs and rounds.
+  Their reference is one of the runs: where several explain as many, one with
+  the paper's local epochs, else with the fewest, then the most rounds. None if
+  no run says its local epochs and rounds.
   """
   by_shape = {(run.num_local_epochs, run.num_rounds): run for run in runs}
   shapes = [shape for shape in by_shape if None not in shape]
@@ -226,9 +206,7 @@ def find_budgets(runs: Sequence[Run]) -> Budgets | None:
   reference = Budgets(num_rounds, epochs)
   others = [run for run in runs if run.num_local_epochs != epochs]
   names = tuple(
-    name
-    for name in _BUDGETS
-    if any(reference.holds(name, run) for run in others)
+    n for n in _BUDGETS if any(reference.holds(n, run) for run in others)
   )
   return dataclasses.replace(reference, names=names) if names else reference
 
@@ -244,10 +222,7 @@ def grouped(items: Iterable[Any], key: Callable) -> dict[Any, list]:
 def _settings(run: Run, names: Sequence[str], *, is_among: bool) -> Key:
   """Returns settings that the run reads; it may be older than some.
 
-  Args:
-    run: The run.
-    names: Settings, and sections, which end with a dot.
-    is_among: Whether the settings are those among these, or all others.
+  They are those among `names`, of which sections end with a dot, or all others.
   """
   values = flatten(config_loading.with_defaults(run.config))
   return tuple(

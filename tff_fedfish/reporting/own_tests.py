@@ -1,6 +1,7 @@
 """Clients side by side: the scores of every run on a client's own test rows."""
 
 import dataclasses
+import functools
 import types
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -11,11 +12,8 @@ from tff_fedfish.data.client_ids import client_id_to_cell, client_id_to_text
 from tff_fedfish.files import csv_file
 from tff_fedfish.methods import registry
 from tff_fedfish.reporting import matching
-from tff_fedfish.reporting.comparisons import (
-  shown_interval,
-  with_honest_interval,
-)
-from tff_fedfish.reporting.repetitions import client_scores, paired_difference
+from tff_fedfish.reporting.comparisons import honest_difference, shown_interval
+from tff_fedfish.reporting.repetitions import client_scores
 from tff_fedfish.reporting.runs import OWN_TEST, Run
 from tff_fedfish.reporting.words import shown
 
@@ -32,36 +30,29 @@ _COLUMNS = (
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RunScores:
-  """A run's scores on the own test rows of clients.
-
-  Attributes:
-    run: The run, repetitions pooled.
-    model: 'personal' or 'global'.
-    clients: 'accuracy' in [0, 1] and 'loss' in nats, indexed by client id.
-    baseline: Label of the run that is subtracted; '' where there is none.
-    differences: The same scores minus the baseline's, of the clients and seeds
-      that both have.
-    means: Score -> `with_honest_interval` of the mean difference.
-  """
+  """A run's scores on the own test rows of clients."""
 
   run: Run
+  """The run, repetitions pooled."""
   model: str
+  """'personal' or 'global'."""
   clients: pd.DataFrame
+  """'accuracy' in [0, 1] and 'loss' in nats, indexed by client id."""
   baseline: str
+  """Label of the run that is subtracted; '' where there is none."""
   differences: pd.DataFrame
+  """The same scores minus the baseline's, of the clients and seeds that both
+  have."""
   means: dict[str, Any]
+  """Score -> `honest_difference` of the mean."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ClientTable:
-  """Runs that were scored on the same clients.
-
-  Attributes:
-    setting: Settings that tell its clients from those of other tables; ''.
-    runs: A run's scores each.
-  """
+  """Runs that were scored on the same clients."""
 
   setting: str
+  """Settings that tell its clients from those of other tables; ''."""
   runs: list[RunScores]
 
   @property
@@ -73,12 +64,9 @@ class ClientTable:
     """Returns headings: one per run, and those of its columns."""
     found = []
     for one in self.runs:
-      headings = ['Accuracy (%)', 'Loss']
-      if one.baseline:
-        headings += [
-          f'Accuracy − {one.baseline} (points)',
-          f'Loss − {one.baseline}',
-        ]
+      headings, name = ['Accuracy (%)', 'Loss'], one.baseline
+      if name:
+        headings += [f'Accuracy − {name} (points)', f'Loss − {name}']
       found.append((f'{one.run.label} ({one.model} model)', headings))
     return found
 
@@ -97,16 +85,9 @@ class ClientTable:
     for one in self.runs:
       scores = one.run.evaluation(OWN_TEST).scores
       for name, (places, scale) in _SCORES.items():
-        mean = scores.get((0.0, name))
-        ends = (
-          []
-          if mean is None or mean.ci_low is None
-          else [mean.ci_low, mean.ci_high]
-        )
-        yield (
-          shown(mean.mean, places, scale) if mean else '–',
-          ' to '.join(shown(end, places, scale) for end in ends),
-        )
+        score = scores.get((0.0, name))
+        show = functools.partial(shown, places=places, scale=scale)
+        yield (show(score.mean), score.shown_ends(show)) if score else ('–', '')
       for name, found in one.means.items():
         places, scale = _SCORES[name]
         row = types.SimpleNamespace(**found)
@@ -117,11 +98,10 @@ class ClientTable:
 
 
 def client_tables(runs: Sequence[Run]) -> list[ClientTable]:
-  """Returns the tables of the runs that were scored on own test rows.
+  """Returns the tables of the pooled runs that were scored on own test rows.
 
-  Args:
-    runs: The runs of a report, repetitions pooled. `registry.BASELINE` is
-      subtracted from runs that differ from it in the method and the seeds only.
+  `registry.BASELINE` is subtracted from runs that differ from it in the method
+  and the seeds only.
   """
   scored = [run for run in runs if run.evaluation(OWN_TEST)]
   groups = matching.grouped(scored, matching.clients_of)
@@ -141,13 +121,10 @@ def own_tests_csv(tables: Sequence[ClientTable]) -> str:
       difference = [None] * len(_SCORES)
       if client in one.differences.index:
         difference = one.differences.loc[client, [*_SCORES]].tolist()
-      lines.append(
-        [
-          *(one.run.label, one.run.name, one.model, round_num),
-          *(client_id_to_cell(client), *one.clients.loc[client, [*_SCORES]]),
-          *(one.baseline, *difference),
-        ]
-      )
+      scores = one.clients.loc[client, [*_SCORES]]
+      line = [one.run.label, one.run.name, one.model, round_num]
+      line += [client_id_to_cell(client), *scores, one.baseline, *difference]
+      lines.append(line)
   return csv_file(_COLUMNS, lines)
 
 
@@ -159,14 +136,13 @@ def _scores(run: Run, others: Sequence[Run]) -> RunScores:
     is_like = matching.setting_of(other) == matching.setting_of(run)
     if is_like and other.algorithm == registry.BASELINE.name:
       sides = [_by_seeds(side) for side in (run, other)]
-      found = {n: paired_difference(*sides, n) for n in _SCORES}
+      found = {n: honest_difference(*sides, n) for n in _SCORES}
       if found['loss']['mean'] is not None:
-        name = other.label
+        name, means = other.label, found
         common = sorted(sides[0].keys() & sides[1].keys())
         # NaN, and dropped, where a side lacks the client.
         total = sum(sides[0][seeds] - sides[1][seeds] for seeds in common)
         differences = (total / len(common)).dropna()
-        means = {n: with_honest_interval(d) for n, d in found.items()}
         break
   clients = _clients(evaluation)
   return RunScores(run, evaluation.model, clients, name, differences, means)
@@ -174,11 +150,11 @@ def _scores(run: Run, others: Sequence[Run]) -> RunScores:
 
 def _by_seeds(run: Run) -> dict[str, pd.DataFrame]:
   round_num = run.evaluation(OWN_TEST).round_num
-  found = {
-    one.seeds: one.evaluation(OWN_TEST, round_num)
+  return {
+    one.seeds: _clients(e)
     for one in run.repetitions or (run,)
+    if (e := one.evaluation(OWN_TEST, round_num))
   }
-  return {seeds: _clients(e) for seeds, e in found.items() if e}
 
 
 def _clients(evaluation) -> pd.DataFrame:

@@ -8,34 +8,24 @@ import jinja2
 import markupsafe
 import pandas as pd
 
-from tff_fedfish.reporting import matching, settings
-from tff_fedfish.reporting.affinities import affinity_maps
-from tff_fedfish.reporting.barriers import barrier_scatters
-from tff_fedfish.reporting.bars import fraction_bars
-from tff_fedfish.reporting.comparisons import shown_interval, verdict
-from tff_fedfish.reporting.curves import (
-  barrier_curves,
-  cost_curves,
-  diagnostics_curves,
-  learning_curves,
+from tff_fedfish.reporting import (
+  affinities,
+  barriers,
+  bars,
+  curves,
+  findings,
+  local_epochs,
+  matching,
+  regime_map,
+  scatters,
+  settings,
 )
+from tff_fedfish.reporting.comparisons import shown_interval, verdict
 from tff_fedfish.reporting.figures import Figure
-from tff_fedfish.reporting.findings import notes, summary_sentence
-from tff_fedfish.reporting.local_epochs import local_epoch_figures
 from tff_fedfish.reporting.own_tests import MAX_SHOWN, ClientTable
 from tff_fedfish.reporting.paper_tables import Column, PaperTable
-from tff_fedfish.reporting.regime_map import regime_maps
 from tff_fedfish.reporting.repetitions import NUM_BOOTSTRAP
-from tff_fedfish.reporting.runs import (
-  HELD_OUT,
-  OWN_TEST,
-  Run,
-  subjects,
-)
-from tff_fedfish.reporting.scatters import (
-  extreme_clients,
-  personalization_scatter,
-)
+from tff_fedfish.reporting.runs import HELD_OUT, OWN_TEST, Run, subjects
 from tff_fedfish.reporting.style import run_styles
 from tff_fedfish.reporting.tables import build_main_table
 from tff_fedfish.reporting.words import (
@@ -81,9 +71,6 @@ def build_sections(
   Args:
     pooled: The runs of the report, repetitions pooled.
     runs: The same as they are; None: none was repeated.
-
-  Returns:
-    Sections; one without figures says why in `absent`.
   """
   every_run = pooled if runs is None else runs
   _, *others = subjects(pooled)
@@ -91,15 +78,14 @@ def build_sections(
   parts = _file_names([s for s in others if s.kind == 'held_out'], 'part')
   held_out = {HELD_OUT: 'held_out', **parts}
 
-  def bars(names):
-    found = (
-      fraction_bars(pooled, subject=subject, name=name)
-      for subject, name in names.items()
-    )
-    return [figure for figures in found for figure in figures]
+  def scores(names):
+    drawn = []
+    for subject, name in names.items():
+      drawn += bars.fraction_bars(pooled, subject=subject, name=name)
+    return drawn
 
-  scatters = [
-    personalization_scatter(
+  clients = [
+    scatters.personalization_scatter(
       pooled, subject=subject, name=f'{name}_before_after'
     )
     for subject, name in (held_out | transfers).items()
@@ -109,55 +95,55 @@ def build_sections(
     Section(
       'learning-curves',
       'Learning curves',
-      [*learning_curves(pooled), *diagnostics_curves(pooled)],
+      [*curves.learning_curves(pooled), *curves.diagnostics_curves(pooled)],
       'no round with a loss is finished yet.',
     ),
     Section(
       'local-epochs',
       'Local epochs',
-      [*local_epoch_figures(pooled), *regime_maps(every_run)],
+      [
+        *local_epochs.local_epoch_figures(pooled),
+        *regime_map.regime_maps(every_run),
+      ],
       'there are not two numbers of local epochs whose runs have an '
       'evaluation on held-out clients after their last round.',
     ),
     Section(
       'personalization',
       'Personalization of held-out clients',
-      bars(held_out),
+      scores(held_out),
       f'no run has an evaluation on held-out clients ({evaluate}).',
     ),
     Section(
       'transfer',
       'Transfer to another corpus',
-      bars(transfers),
+      scores(transfers),
       f'no run has an evaluation on another corpus ({evaluate}).',
     ),
     Section(
       OWN_TESTS,
       'Own test rows of the clients that train',
-      [*bars({OWN_TEST: OWN_TEST.kind}), *affinity_maps(pooled)],
+      [*scores({OWN_TEST: OWN_TEST.kind}), *affinities.affinity_maps(pooled)],
       'no run has an evaluation on own test rows (“fedfish evaluate '
       '--client_split own_test” makes one from its checkpoint).',
     ),
     Section(
       'clients',
       'Client by client',
-      [figure for figure in scatters if figure],
+      [figure for figure in clients if figure],
       'no evaluation has a per_client.csv with a fraction above 0.',
     ),
     Section(
       'barrier',
       'Client-Server Barrier',
-      [
-        *barrier_curves(pooled),
-        *barrier_scatters(every_run),
-      ],
+      [*curves.barrier_curves(pooled), *barriers.barrier_scatters(every_run)],
       'no evaluation has a barrier.csv, and no run measured barriers in '
       'training.',
     ),
     Section(
       'communication',
       'Accuracy against cost',
-      cost_curves(pooled),
+      curves.cost_curves(pooled),
       'metrics.csv of no run has both communicated units and an accuracy.',
     ),
   )
@@ -181,11 +167,11 @@ def render_page(
   Args:
     runs: The runs as they are, one per directory.
     pooled: One for all that differ in seeds only.
-    tables: Those of the paper.
-    comparisons: Method against method, of `compare_methods`.
+    tables: Tables of the paper.
+    comparisons: Lines of `compare_methods`.
     sections: The plots.
-    figure_format: Of the plots' files beside the page.
-    client_tables: Of `own_tests.client_tables`.
+    figure_format: Format of the plots' files beside the page.
+    client_tables: Tables of `own_tests.client_tables`.
   """
   environment = jinja2.Environment(
     loader=jinja2.PackageLoader('tff_fedfish.reporting'),
@@ -213,8 +199,8 @@ def render_page(
     runs=runs,
     pooled=pooled,
     styles=run_styles(pooled),
-    summary=summary_sentence(pooled),
-    notes=notes(runs, pooled),
+    summary=findings.summary_sentence(pooled),
+    notes=findings.notes(runs, pooled),
     words=words_of(runs),
     interval_sample=interval_sample(e for _, e in evaluated),
     client_tables=client_tables,
@@ -284,8 +270,9 @@ def _merged(compared):
 def _client_rows(evaluation):
   """Yields the clients that gained and lost most, with their losses."""
   span = markupsafe.Markup('<span class="client">{}</span>')
-  for client, *losses in extreme_clients(evaluation, _NUM_EXTREME_CLIENTS):
-    before, after = losses
+  for client, before, after in scatters.extreme_clients(
+    evaluation, _NUM_EXTREME_CLIENTS
+  ):
     change = shown(after - before, 3, sign='+')
     yield span.format(client), [shown(before, 3), shown(after, 3), change]
 

@@ -22,6 +22,7 @@ from tff_fedfish.reporting.matching import (
 )
 from tff_fedfish.reporting.papers import fed_fish
 from tff_fedfish.reporting.papers.fed_fish import Task
+from tff_fedfish.reporting.repetitions import mean_over_seeds
 from tff_fedfish.reporting.runs import OWN_TEST, Run, subjects
 from tff_fedfish.reporting.words import holds_images
 
@@ -55,56 +56,44 @@ class Cell(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class TableRow:
-  """One method, or the difference of two, in one setting.
-
-  Attributes:
-    evaluated_on: Whose clients were scored.
-    kind: 'held_out' or 'transfer'.
-    num_local_epochs: E.
-    method: Its name; 'FedFish − FedAvg' for a difference.
-    num_rounds: Of the runs whose numbers these are, ascending.
-    num_seeds: Seeds of each number, ascending.
-    cells: One for each column.
-    is_difference: Whether it is one.
-  """
+  """One method, or the difference of two, in one setting."""
 
   evaluated_on: str
+  """Corpus whose clients were scored."""
   kind: str
+  """'held_out' or 'transfer'."""
   num_local_epochs: int | float
   method: str
+  """Its name; 'FedFish − FedAvg' for a difference."""
   num_rounds: tuple[int, ...]
+  """Rounds of the runs whose numbers these are, ascending."""
   num_seeds: tuple[int, ...]
+  """Seeds of each number, ascending."""
   cells: tuple[Cell, ...]
   is_difference: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
 class PaperTable:
-  """One table.
-
-  Attributes:
-    number: That of the paper's table.
-    corpus: That our runs were trained on.
-    setting: What tells the runs from those of other tables of equal number,
-      such as 'partition.alpha = 0.1'; '' if nothing does.
-    task: The paper's corpus whose numbers stand beside ours, if any.
-    columns: What the numbers are.
-    rows: In blocks of equal clients, local epochs and rounds.
-    differences: In what else our runs differ from the paper.
-    left_out: Labels of runs without an evaluation after their last round.
-    further: Labels of runs of which another one, of the same method, local
-      epochs and rounds, has the row.
-  """
+  """A table of the paper, by its number there, of our runs on a corpus."""
 
   number: int
   corpus: str
   setting: str
+  """Settings that tell the runs from those of other tables of equal number,
+  such as 'partition.alpha = 0.1'; '' if nothing does."""
   task: Task | None
+  """The paper's corpus whose numbers stand beside ours, if any."""
   columns: Sequence[Column]
   rows: Sequence[TableRow]
+  """Rows in blocks of equal clients, local epochs and rounds."""
   differences: tuple[str, ...]
+  """Further differences between our runs and those of the paper."""
   left_out: tuple[str, ...]
+  """Labels of runs without an evaluation after their last round."""
   further: tuple[str, ...]
+  """Labels of runs of which another one, of the same method, local epochs and
+  rounds, has the row."""
 
   @property
   def has_paper(self) -> bool:
@@ -118,13 +107,9 @@ class PaperTable:
 
 
 def build_paper_tables(runs: Sequence[Run]) -> list[PaperTable]:
-  """Returns the tables that the runs have numbers for.
+  """Returns the tables that the pooled runs have numbers for.
 
-  Args:
-    runs: The runs of a report, repetitions pooled.
-
-  Returns:
-    Tables by corpus and setting, then by number.
+  They are ordered by corpus and setting, then by number.
   """
   tables = []
   for setting, own in matching.studies(runs).items():
@@ -183,13 +168,7 @@ def _table(
 ) -> PaperTable | None:
   """Returns the table; None if it would hold no number of ours."""
   scored, further = _scored(study, number, stages)
-  entries = [
-    entry
-    for methods in scored.values()
-    for by_stage in methods.values()
-    for entry in by_stage.values()
-  ]
-  evaluations = [evaluation for _, evaluation in entries]
+  evaluations = [evaluation for _, evaluation in scored.values()]
   fractions = sorted({f for e in evaluations for f in e.fractions})
   if number in (3, 6):
     # Before, and after the most personalization.
@@ -200,15 +179,23 @@ def _table(
     for stage in stages
     for measure in measures
   ]
+  blocks: dict[tuple, dict[str, _ByStage]] = {}
+  for (block, method, stage), entry in scored.items():
+    blocks.setdefault(block, {}).setdefault(method, {})[stage] = entry
   rows = [
     row
-    for _, methods in sorted(scored.items())
-    for row in _rows(study, number, methods, columns)
+    for block in sorted(blocks)
+    for row in _rows(study, number, blocks[block], columns)
   ]
   if not any(cell.ours for row in rows for cell in row.cells):
     return None
   labels = [run.label for run in study.runs]
-  has_row = further | {run.label for run, _ in entries}
+  has_row = further | {run.label for run, _ in scored.values()}
+  differences = ()
+  if study.task:
+    differences = fed_fish.differences(
+      study.task, study.runs, evaluations, study.budgets
+    )
   return PaperTable(
     number=number,
     corpus=study.corpus,
@@ -216,11 +203,7 @@ def _table(
     task=study.task,
     columns=columns,
     rows=rows,
-    differences=tuple(
-      fed_fish.differences(study.task, study.runs, evaluations, study.budgets)
-      if study.task
-      else ()
-    ),
+    differences=tuple(differences),
     left_out=tuple(x for x in labels if number == 4 and x not in has_row),
     further=tuple(x for x in labels if x in further),
   )
@@ -228,19 +211,18 @@ def _table(
 
 def _scored(
   study: _Study, number: int, stages: Sequence[str]
-) -> tuple[dict[tuple, dict[str, _ByStage]], set[str]]:
+) -> tuple[dict[tuple, tuple[Run, Evaluation]], set[str]]:
   """Returns the runs with an evaluation, and the labels of further ones.
 
   Returns:
-    Block of rows -> method -> stage -> run and evaluation. A block has equal
+    (block of rows, method, stage) -> run and evaluation. A block has equal
     clients and local epochs and, but in Table 3 whose columns differ in these,
     equal rounds; blocks sort as in the table.
   """
   targets = subjects(study.runs) if number in (4, 5) else subjects([])
   # No half of a client's data, which the paper scores on.
   targets = [subject for subject in targets if subject != OWN_TEST]
-  blocks: dict[tuple, dict] = {}
-  further = set()
+  scored, further = {}, set()
   methods = matching.methods(study.runs)
   for place, subject in enumerate(targets):
     for method, stage in itertools.product(methods, stages):
@@ -253,12 +235,10 @@ def _scored(
         evaluation = run.evaluation(subject, at // 2 if stage == HALF else at)
         if evaluation:
           block = (place, epochs, *([] if number == 3 else [-at]))
-          by_method = blocks.setdefault(block, {})
-          by_stage = by_method.setdefault(method, {})
-          if stage in by_stage:
+          if (block, method, stage) in scored:
             further.add(run.label)
-          by_stage.setdefault(stage, (run, evaluation))
-  return blocks, further
+          scored.setdefault((block, method, stage), (run, evaluation))
+  return scored, further
 
 
 def _rows(
@@ -268,24 +248,23 @@ def _rows(
   columns: Sequence[Column],
 ) -> Iterator[TableRow]:
   """Yields a row per method, then its differences from the baseline."""
-  rows = {}
-  baselines = []
+  rows, baselines = {}, []
   for method, by_stage in methods.items():
-    run, first = next(iter(by_stage.values()))
-    if run.algorithm == registry.BASELINE.name:
+    runs, evaluations = zip(*by_stage.values(), strict=True)
+    if runs[0].algorithm == registry.BASELINE.name:
       baselines.append(method)
-    is_twin = first.kind == 'transfer' and first.corpus == study.corpus
-    place = study.corpus
-    if first.kind == 'transfer':
+    place, kind = study.corpus, evaluations[0].kind
+    if kind == 'transfer':
+      place = evaluations[0].corpus
       # Another directory may have the same name.
-      place = first.corpus + ' (transfer)' * is_twin
+      place += ' (transfer)' * (place == study.corpus)
     rows[method] = TableRow(
       evaluated_on=place,
-      kind=first.kind,
-      num_local_epochs=run.num_local_epochs,
+      kind=kind,
+      num_local_epochs=runs[0].num_local_epochs,
       method=method,
-      num_rounds=_ascending(run.num_rounds for run, _ in by_stage.values()),
-      num_seeds=_ascending(e.num_seeds for _, e in by_stage.values()),
+      num_rounds=_ascending(run.num_rounds for run in runs),
+      num_seeds=_ascending(e.num_seeds for e in evaluations),
       cells=tuple(
         Cell(
           by_stage[c.stage][1].scores.get((c.fraction, c.measure)),
@@ -339,10 +318,8 @@ def _is_paired(own: _ByStage, other: _ByStage, column: Column) -> bool:
   if column.stage not in own or column.stage not in other:
     return False
   a, b = (side[column.stage][1] for side in (own, other))
-  clients = (set(e.clients_at(column.fraction)['client_id']) for e in (a, b))
-  return next(clients) == next(clients) and (
-    a.personalization == b.personalization
-  )
+  ids, other_ids = (e.clients_at(column.fraction)['client_id'] for e in (a, b))
+  return set(ids) == set(other_ids) and a.personalization == b.personalization
 
 
 def _difference(
@@ -356,16 +333,15 @@ def _difference(
   cells = []
   for a, b, paired in zip(row.cells, baseline.cells, is_paired, strict=True):
     others = dict(b.ours.seed_means) if paired and b.ours else {}
-    means = tuple(
-      (seeds, mean - others[seeds])
-      for seeds, mean in (a.ours.seed_means if a.ours else ())
-      if seeds in others
+    ours = mean_over_seeds(
+      {
+        seeds: Interval(mean - others[seeds])
+        for seeds, mean in (a.ours.seed_means if a.ours else ())
+        if seeds in others
+      }
     )
-    ours = paper = None
-    if means:
-      ours = Interval(sum(m for _, m in means) / len(means), seed_means=means)
-      paper = None if None in (a.paper, b.paper) else a.paper - b.paper
-    cells.append(Cell(ours, paper))
+    is_printed = ours and None not in (a.paper, b.paper)
+    cells.append(Cell(ours, a.paper - b.paper if is_printed else None))
   return dataclasses.replace(
     row,
     method=f'{row.method} − {baseline.method}',

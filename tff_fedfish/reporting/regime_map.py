@@ -3,15 +3,14 @@
 from collections.abc import Sequence
 
 import pandas as pd
-from matplotlib import ticker
 
 from tff_fedfish.methods.registry import BASELINE
 from tff_fedfish.reporting import figures, matching
-from tff_fedfish.reporting.comparisons import with_honest_interval
+from tff_fedfish.reporting.comparisons import honest_difference
 from tff_fedfish.reporting.evaluations import Interval
-from tff_fedfish.reporting.repetitions import client_scores, paired_difference
+from tff_fedfish.reporting.repetitions import client_scores
 from tff_fedfish.reporting.runs import Run
-from tff_fedfish.reporting.style import EPOCH_HUES, MARKERS
+from tff_fedfish.reporting.style import numbered_look
 from tff_fedfish.reporting.words import words_of
 
 _CLIENT_RATE = 'client_work.learning_rate'
@@ -23,9 +22,8 @@ _CELL = ['rate', 'epochs']
 def regime_maps(runs: Sequence[Run]) -> list[figures.Figure]:
   """Returns the maps of the studies that have at least two client rates.
 
-  Args:
-    runs: The runs of a report, not pooled. Methods are compared with the
-      baseline where client rate, local epochs, rounds and seeds are equal.
+  The runs are not pooled. Methods are compared with the baseline where client
+  rate, local epochs, rounds and seeds are equal.
   """
   drawn = []
   for setting, study in matching.studies(runs).items():
@@ -40,8 +38,7 @@ def regime_maps(runs: Sequence[Run]) -> list[figures.Figure]:
 def _differences(runs) -> pd.DataFrame:
   """Returns rows of method, rate, epochs and `Interval` of the difference."""
   by_cell = matching.grouped(
-    runs,
-    lambda r: (r.setting(_CLIENT_RATE), r.num_local_epochs, r.num_rounds),
+    runs, lambda r: (r.setting(_CLIENT_RATE), r.num_local_epochs, r.num_rounds)
   )
   methods = list(dict.fromkeys(map(_method, runs)))
   names = dict(zip(methods, matching.method_names(methods), strict=True))
@@ -54,12 +51,12 @@ def _differences(runs) -> pd.DataFrame:
     if baseline is None or epochs is None:
       continue
     for method, side in sides.items():
-      if side is not baseline:
-        found = _difference(side, baseline)
-        if found['mean'] is not None:
-          found = with_honest_interval(found)
-          interval = Interval(found['mean'], found['ci_low'], found['ci_high'])
-          rows.append((names[method], rate, epochs, interval))
+      if side is baseline:
+        continue
+      found = honest_difference(_scores(side), _scores(baseline), 'loss_after')
+      if found['mean'] is not None:
+        interval = Interval(found['mean'], found['ci_low'], found['ci_high'])
+        rows.append((names[method], rate, epochs, interval))
   return pd.DataFrame(rows, columns=['method', *_CELL, 'difference'])
 
 
@@ -67,19 +64,18 @@ def _method(run):
   return tuple(p for p in matching.method_of(run) if p[0] not in _RATES)
 
 
-def _difference(side, baseline):
-  scores = [
-    client_scores(
-      {r.seeds: e for r in runs if (e := r.final_evaluation())}, 0.0
-    )
-    for runs in (side, baseline)
-  ]
-  return paired_difference(*scores, 'loss_after')
+def _scores(runs):
+  return client_scores(
+    {run.seeds: e for run in runs if (e := run.final_evaluation())}, 0.0
+  )
 
 
 def _figure(runs, table, name, setting) -> figures.Figure:
   rates = sorted(table['rate'].unique())
-  methods = list(table['method'].unique())
+  looks = {
+    method: numbered_look(number)
+    for number, method in enumerate(table['method'].unique())
+  }
   unit = f'nats per {words_of(runs).unit}'
   with figures.styled(
     figures.fitting_width(4.4 * min(len(rates), 3)), 3.9 * -(-len(rates) // 3)
@@ -90,19 +86,17 @@ def _figure(runs, table, name, setting) -> figures.Figure:
     for axes, rate in zip(panels, rates, strict=True):
       axes.axhline(0, color='0.4', linewidth=0.8)
       axes.set_title(f'Client learning rate {rate:g}')
-      for number, method in enumerate(methods):
-        _draw(axes, table, rate, method, number, len(methods))
-      epochs = sorted(table['epochs'].unique())
-      axes.set_xscale('log', base=2)
-      axes.set_xticks(epochs, [f'{e:g}' for e in epochs])
-      axes.xaxis.set_minor_locator(ticker.NullLocator())
+      trends = []
+      for method, look in looks.items():
+        rows = table[(table['rate'] == rate) & (table['method'] == method)]
+        rows = rows.sort_values('epochs')
+        scores = list(zip(rows['epochs'], rows['difference'], strict=True))
+        trends.append((f'{method}, rate {rate:g}', scores, look))
+      figures.draw_trends(axes, trends, ticks=table['epochs'], shift=1.06)
       axes.margins(x=0.15)
-      axes.set_xlabel('Local epochs per round')
     panels[0].set_ylabel(f'Loss minus {BASELINE.title}\n({unit})')
-    figures.add_legend(
-      drawing,
-      [figures.handle(m, **_look(i)) for i, m in enumerate(methods)],
-    )
+    handles = [figures.handle(m, **look) for m, look in looks.items()]
+    figures.add_legend(drawing, handles)
     words = [
       f'{row.method} at rate {row.rate:g} and E = {row.epochs:g}: '
       f'{row.difference.mean:+.3f}'
@@ -122,29 +116,3 @@ def _figure(runs, table, name, setting) -> figures.Figure:
       ),
       alternative_text=f'{"; ".join(words)} ({unit}).',
     )
-
-
-def _draw(axes, table, rate, method, number, count):
-  rows = table[(table['rate'] == rate) & (table['method'] == method)]
-  rows = rows.sort_values('epochs')
-  # Next to each other, so that whiskers do not hide each other.
-  shift = 1.06 ** (number - (count - 1) / 2)
-  look = _look(number)
-  axes.plot(
-    [shift * e for e in rows['epochs']],
-    [d.mean for d in rows['difference']],
-    **look,
-  )
-  for row in rows.itertuples():
-    ends = figures.draw_whisker(
-      axes, shift * row.epochs, row.difference, color=look['color']
-    )
-    series = f'{method}, rate {rate:g}'
-    figures.record(axes, series, [row.epochs], [row.difference.mean], **ends)
-
-
-def _look(number):
-  return {
-    'color': EPOCH_HUES[number % len(EPOCH_HUES)],
-    'marker': MARKERS[number % len(MARKERS)],
-  }

@@ -18,6 +18,9 @@ from tff_fedfish.reporting.runs import Row, Run, is_finite
 
 NUM_BOOTSTRAP = 2000
 
+Scores = Mapping[str, pd.DataFrame]
+"""Seeds of a run -> its clients' rows, indexed by client."""
+
 
 def has_repetitions(runs: Sequence[Run]) -> bool:
   """Returns whether any two of the runs differ in seeds only."""
@@ -25,16 +28,12 @@ def has_repetitions(runs: Sequence[Run]) -> bool:
 
 
 def pool_repetitions(runs: Sequence[Run]) -> list[Run]:
-  """Returns one run for all that differ in seeds only.
+  """Returns one run for all that differ in seeds only, with unique labels.
 
-  Args:
-    runs: The runs of a report.
-
-  Returns:
-    Runs with unique labels, by method, local epochs and rounds. A pooled run
-    has the means over its `repetitions` in the rounds that all of them have,
-    and an evaluation for each checkpoint and corpus that any of them was
-    evaluated on. Without repetitions: the runs as they are, in their order.
+  They are ordered by method, local epochs and rounds. A pooled run has the
+  means over its `repetitions` in the rounds that all of them have, and an
+  evaluation for each checkpoint and corpus that any of them was evaluated on.
+  Without repetitions: the runs as they are, in their order.
   """
   groups = _groups(runs)
   if all(len(group) == 1 for group in groups):
@@ -53,8 +52,8 @@ def pool_repetitions(runs: Sequence[Run]) -> list[Run]:
 
 def client_scores(
   evaluations: Mapping[str, Evaluation], fraction: float
-) -> dict[str, pd.DataFrame]:
-  """Returns the clients' rows at a fraction, indexed by client, per seed."""
+) -> Scores:
+  """Returns the clients' rows at a fraction."""
   return {
     seeds: evaluation.clients_at(fraction).set_index('client_id')
     for seeds, evaluation in evaluations.items()
@@ -62,22 +61,22 @@ def client_scores(
 
 
 def paired_difference(
-  scores: Mapping[str, pd.DataFrame],
-  baseline: Mapping[str, pd.DataFrame],
-  name: str,
+  scores: Scores, baseline: Scores, name: str
 ) -> statistics.Summary:
-  """Returns `statistics.paired_difference` of two sides' `client_scores`.
-
-  Args:
-    scores: Scores of the one side.
-    baseline: Scores that are subtracted.
-    name: A client's score, such as 'loss_after'.
-  """
+  """Returns `statistics.paired_difference` of a score, such as 'loss_after'."""
   return statistics.paired_difference(
     *({s: c[name].to_dict() for s, c in x.items()} for x in (scores, baseline)),
     num_bootstrap=NUM_BOOTSTRAP,
     seed=0,
   )
+
+
+def mean_over_seeds(found: Mapping[str, Interval | None]) -> Interval | None:
+  """Returns the mean over the seeds that have one."""
+  means = tuple((seeds, one.mean) for seeds, one in found.items() if one)
+  if not means:
+    return None
+  return Interval(sum(m for _, m in means) / len(means), seed_means=means)
 
 
 def _groups(runs):
@@ -161,9 +160,8 @@ def _pool_one(by_seeds: Mapping[str, Evaluation]) -> Evaluation:
   if not others:
     return first
   pooled, clients, num_left_out = {}, [], 0
-  for fraction in sorted(
-    set.intersection(*(set(e.fractions) for e in evaluations))
-  ):
+  fractions = set.intersection(*(set(e.fractions) for e in evaluations))
+  for fraction in sorted(fractions):
     scores = client_scores(by_seeds, fraction)
     everyone = [set(found.index) for found in scores.values()]
     common = sorted(set.intersection(*everyone))
@@ -172,19 +170,15 @@ def _pool_one(by_seeds: Mapping[str, Evaluation]) -> Evaluation:
       scores = {seeds: found.loc[common] for seeds, found in scores.items()}
       for measure in ('loss', 'accuracy'):
         pooled[fraction, measure] = _crossed(scores, f'{measure}_after')
-      if bits := _mean_over_seeds(
-        {
-          seeds: e.scores.get((fraction, 'bits_per_byte'))
-          for seeds, e in by_seeds.items()
-        }
+      key = fraction, 'bits_per_byte'
+      if bits := mean_over_seeds(
+        {seeds: e.scores.get(key) for seeds, e in by_seeds.items()}
       ):
-        pooled[fraction, 'bits_per_byte'] = bits
+        pooled[key] = bits
       means = (sum(scores.values()) / len(scores)).assign(fraction=fraction)
       clients.append(means.reset_index())
   barrier = {
-    name: _mean_over_seeds(
-      {s: e.barrier.get(name) for s, e in by_seeds.items()}
-    )
+    name: mean_over_seeds({s: e.barrier.get(name) for s, e in by_seeds.items()})
     for name in first.barrier
   }
   return dataclasses.replace(
@@ -197,7 +191,7 @@ def _pool_one(by_seeds: Mapping[str, Evaluation]) -> Evaluation:
     affinities=_mean_affinities([e.affinities for e in evaluations]),
     num_non_finite_rows=sum(e.num_non_finite_rows for e in evaluations),
     has_barrier=any(e.has_barrier for e in evaluations),
-    effective_clients=_mean_over_seeds(
+    effective_clients=mean_over_seeds(
       {seeds: e.effective_clients for seeds, e in by_seeds.items()}
     ),
     unknown_tokens=_mean([e.unknown_tokens for e in evaluations]),
@@ -212,7 +206,7 @@ def _mean_affinities(found: Sequence[pd.DataFrame]) -> pd.DataFrame:
   return pd.concat(found).groupby(keys, as_index=False)['affinity'].mean()
 
 
-def _crossed(scores: Mapping[str, pd.DataFrame], name: str) -> Interval | None:
+def _crossed(scores: Scores, name: str) -> Interval | None:
   """Returns the mean over seeds and clients; equal clients in all."""
   nothing = {seeds: 0.0 * found for seeds, found in scores.items()}
   # What is left of a difference from 0 is the value itself.
@@ -223,11 +217,3 @@ def _crossed(scores: Mapping[str, pd.DataFrame], name: str) -> Interval | None:
     *(summary[end] for end in ('mean', 'ci_low', 'ci_high')),
     tuple((s, sum(c[name].tolist()) / len(c)) for s, c in scores.items()),
   )
-
-
-def _mean_over_seeds(found: Mapping[str, Interval | None]) -> Interval | None:
-  """Returns the mean over the seeds that have one."""
-  means = tuple((seeds, one.mean) for seeds, one in found.items() if one)
-  if not means:
-    return None
-  return Interval(sum(m for _, m in means) / len(means), seed_means=means)

@@ -3,24 +3,18 @@
 import os
 import pathlib
 import re
-import shutil
-import tempfile
 from collections.abc import Sequence
 
 from tff_fedfish.errors import UserError
 from tff_fedfish.files import (
   csv_file,
+  replace_directory_atomically,
   require_usable_output,
-  write_directory_atomically,
 )
 from tff_fedfish.reporting import settings
 from tff_fedfish.reporting.comparisons import compare_methods
 from tff_fedfish.reporting.own_tests import client_tables, own_tests_csv
-from tff_fedfish.reporting.page import (
-  GENERATOR,
-  build_sections,
-  render_page,
-)
+from tff_fedfish.reporting.page import GENERATOR, build_sections, render_page
 from tff_fedfish.reporting.paper_tables import (
   build_paper_tables,
   paper_tables_csv,
@@ -29,14 +23,12 @@ from tff_fedfish.reporting.repetitions import pool_repetitions
 from tff_fedfish.reporting.runs import Run
 from tff_fedfish.reporting.tables import summary_csv
 
-PAGE = 'index.html'
-"""Name of the page within the report's directory."""
-
+_PAGE = 'index.html'
 _PAPER_TABLES = 'paper_tables.csv'
 _COMPARISONS = 'comparisons.csv'
 _OWN_TESTS = 'own_tests.csv'
 _CONTENTS = {
-  *(PAGE, 'summary.csv', _PAPER_TABLES, _COMPARISONS, _OWN_TESTS, 'figures'),
+  *(_PAGE, 'summary.csv', _PAPER_TABLES, _COMPARISONS, _OWN_TESTS, 'figures'),
   settings.REPRODUCTION_FILE,
 }
 _GENERATOR_TAG = re.compile(
@@ -47,21 +39,19 @@ _GENERATOR_TAG = re.compile(
 def check_output(output: str | os.PathLike) -> pathlib.Path:
   """Checks, before any work, that a report can be written to `output`.
 
-  Args:
-    output: A directory that is new, empty, or holds an earlier report and
-      nothing else.
-
   Returns:
-    The path.
+    The path, absolute and without links.
 
   Raises:
-    UserError: If it holds something else, or cannot be written to.
+    UserError: If it is not new, not empty, and holds something other than an
+      earlier report, or cannot be written to.
   """
-  output = require_usable_output(output, '--output', marker=PAGE)
-  if (output / PAGE).exists():
+  output = require_usable_output(output, '--output', marker=_PAGE)
+  if (output / _PAGE).exists():
     foreign = sorted({e.name for e in output.iterdir()} - _CONTENTS)
-    if not _is_report(output / PAGE):
-      foreign = [PAGE]
+    with (output / _PAGE).open(encoding='utf-8', errors='replace') as file:
+      if not _GENERATOR_TAG.search(file.read(4_096)):
+        foreign = [_PAGE]
     if foreign:
       raise UserError(
         '`--output` must be empty or new, or hold an earlier report and '
@@ -72,21 +62,12 @@ def check_output(output: str | os.PathLike) -> pathlib.Path:
 
 
 def write_report(
-  runs: Sequence[Run],
-  output: str | os.PathLike,
-  *,
-  figure_format: str = 'png',
+  runs: Sequence[Run], output: str | os.PathLike, *, figure_format: str = 'png'
 ) -> pathlib.Path:
-  """Writes the report of `runs`; an earlier report there is replaced whole.
+  """Writes the report of at least one run; returns the path of its page.
 
-  Args:
-    runs: At least one run, as `load_runs` returns them.
-    output: The report's directory.
-    figure_format: Of the plots' files: 'png', 'svg' or 'pdf'. The page holds
-      them as SVG, whatever it is.
-
-  Returns:
-    The path of the page.
+  An earlier report in `output` is replaced whole. Plots are 'png', 'svg' or
+  'pdf' files; the page itself holds them as SVG.
 
   Raises:
     UserError: If the output cannot be used.
@@ -100,16 +81,9 @@ def write_report(
   )
   own_tests = client_tables(pooled)
   sections = build_sections(pooled, runs)
+  parts = runs, pooled, tables, comparisons, sections, figure_format
   texts = {
-    PAGE: render_page(
-      runs,
-      pooled,
-      tables,
-      comparisons,
-      sections,
-      figure_format,
-      client_tables=own_tests,
-    ),
+    _PAGE: render_page(*parts, client_tables=own_tests),
     'summary.csv': summary_csv(runs),
     settings.REPRODUCTION_FILE: settings.reproduction_config(runs),
   }
@@ -123,45 +97,21 @@ def write_report(
   figures = [figure for section in sections for figure in section.figures]
   texts |= {f'figures/{figure.name}.csv': figure.csv for figure in figures}
   # Paths may hold bytes that are no text, which Python reads as surrogates.
-  files = {
-    name: text.encode('utf-8', 'replace') for name, text in texts.items()
+  files = {n: text.encode('utf-8', 'replace') for n, text in texts.items()}
+  files |= {
+    f'figures/{figure.name}.{figure_format}': figure.file(figure_format)
+    for figure in figures
   }
-  for figure in figures:
-    name = f'figures/{figure.name}.{figure_format}'
-    files[name] = figure.file(figure_format)
   try:
-    _replace_directory(output.resolve(), files)
+    with replace_directory_atomically(output) as temporary:
+      for name, data in files.items():
+        path = temporary / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(data)
   except PermissionError as error:
     raise UserError(
       f'`--output` must be writable, but {str(output)!r} is not '
       f'({error.strerror}). Name another directory, or change its '
       'permissions.'
     ) from error
-  return output / PAGE
-
-
-def _is_report(page):
-  with page.open(encoding='utf-8', errors='replace') as file:
-    return _GENERATOR_TAG.search(file.read(4_096)) is not None
-
-
-def _replace_directory(output, files):
-  """Writes all files, or none; what stood at `output` makes way last."""
-  aside = None
-  try:
-    with write_directory_atomically(output) as temporary:
-      for name, data in files.items():
-        path = temporary / name
-        path.parent.mkdir(exist_ok=True)
-        path.write_bytes(data)
-      if output.exists():
-        aside = pathlib.Path(
-          tempfile.mkdtemp(dir=output.parent, prefix=f'.{output.name}.')
-        )
-        os.replace(output, aside)
-  except BaseException:
-    if aside is not None and not output.exists():
-      os.replace(aside, output)
-    raise
-  if aside is not None:
-    shutil.rmtree(aside, ignore_errors=True)
+  return output / _PAGE

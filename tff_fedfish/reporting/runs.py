@@ -48,39 +48,36 @@ SEEDS = tuple(
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Run:
-  """One run directory, or the mean of several that differ in seeds only.
-
-  Attributes:
-    directory: Where it lies, as the user named it.
-    name: The directory's name, with as many parents as make it unique.
-    label: Method and local epochs, for tables and plots; unique among the runs
-      of a report.
-    config: The resolved configuration, nested.
-    metrics: Rows of metrics.csv, by ascending `round`.
-    timings: Rows of timings.csv; empty if there is none.
-    environment: Versions and machine; empty if there is none.
-    evaluations: Finished evaluations, by name.
-    remarks: What was left out while reading, as sentences.
-    round_barriers: Round -> `client_barriers` measured while training.
-    identity: Identity of the corpus; None: a run of an older version.
-    repetitions: The runs with other seeds whose mean this one is; empty for
-      what lies in one directory.
-  """
+  """One run directory, or the mean of several that differ in seeds only."""
 
   directory: pathlib.Path
+  """Path as the user named it."""
   name: str
+  """The directory's name, with as many parents as make it unique."""
   label: str
+  """Method and local epochs, for tables and plots; unique among the runs of a
+  report."""
   config: dict[str, Any]
+  """The resolved configuration, nested."""
   metrics: tuple[Row, ...]
+  """Rows of metrics.csv, by ascending `round`."""
   timings: tuple[Row, ...]
+  """Rows of timings.csv; empty if there is none."""
   environment: dict[str, Any]
+  """Versions and machine; empty if there is none."""
   evaluations: tuple[Evaluation, ...]
+  """Finished evaluations, by name."""
   remarks: tuple[str, ...] = ()
+  """Sentences on what was left out while reading."""
   round_barriers: dict[int, pd.DataFrame] = dataclasses.field(
     default_factory=dict
   )
+  """Round -> `client_barriers` measured while training."""
   identity: CorpusIdentity | None = None
+  """Identity of the corpus; None: a run of an older version."""
   repetitions: tuple['Run', ...] = ()
+  """The runs with other seeds whose mean this one is; empty for what lies in
+  one directory."""
 
   @property
   def algorithm(self) -> str:
@@ -215,9 +212,7 @@ class Run:
   ) -> Evaluation | None:
     """Returns the latest evaluation on some clients, by most seeds.
 
-    Args:
-      subject: The clients.
-      round_num: The checkpoint's round; None: any.
+    That is of any round's checkpoint, or only of `round_num`.
     """
     return _latest(
       e
@@ -246,11 +241,8 @@ class Run:
   @functools.cached_property
   def _held_out_fingerprint(self):
     own = self.identity and self.identity.fingerprint
-    found = [
-      e.identity.fingerprint
-      for e in self.evaluations
-      if e.kind == 'held_out' and e.identity
-    ]
+    held_out = [e for e in self.evaluations if e.kind == 'held_out']
+    found = [e.identity.fingerprint for e in held_out if e.identity]
     return own if own in found else next(iter(found), None)
 
   def held_out(self) -> Evaluation | None:
@@ -291,22 +283,16 @@ def subjects(runs: Sequence[Run]) -> list[Subject]:
 def models_in_words(runs: Sequence[Run]) -> str:
   """Returns which runs have personal models and which a global one.
 
-  Args:
-    runs: Runs with or without an evaluation on own test rows.
-
-  Returns:
-    Such as 'Personal models: A. Global model: B.'; '' without an evaluation.
+  Such as 'Personal models: A. Global model: B.', of the runs with an evaluation
+  on own test rows.
   """
-  kinds = {'personal': 'Personal models', 'global': 'Global model'}
-  labels: dict[str, list[str]] = {kind: [] for kind in kinds}
+  labels = {'Personal models': [], 'Global model': []}
   for run in runs:
     if evaluation := run.evaluation(OWN_TEST):
-      labels[evaluation.model].append(run.label)
-  return ' '.join(
-    f'{kinds[kind]}: {"; ".join(found)}.'
-    for kind, found in labels.items()
-    if found
-  )
+      is_personal = evaluation.model == 'personal'
+      kind = 'Personal models' if is_personal else 'Global model'
+      labels[kind].append(run.label)
+  return ' '.join(f'{k}: {"; ".join(x)}.' for k, x in labels.items() if x)
 
 
 def is_finite(value: float | None) -> bool:

@@ -1,5 +1,6 @@
 """Scatters of clients before and after personalization."""
 
+import collections
 from collections.abc import Iterable, Sequence
 
 import pandas as pd
@@ -17,21 +18,12 @@ _MAX_TITLE_CHARACTERS = 26
 
 
 def personalization_scatter(
-  runs: Sequence[Run],
-  *,
-  subject: Subject,
-  name: str,
+  runs: Sequence[Run], *, subject: Subject, name: str
 ) -> figures.Figure | None:
   """Returns each client's loss after against before personalization.
 
-  Args:
-    runs: The runs of the report.
-    subject: Whose clients were scored.
-    name: File name without suffix.
-
-  Returns:
-    A figure with one panel per run, at the run's largest fraction; None if no
-    run has scores per client.
+  The figure `name` has one panel per run, at the run's largest fraction. None
+  if no run has scores per client of the subject.
   """
   panels = {}
   for run in runs:
@@ -41,14 +33,13 @@ def personalization_scatter(
       panels[run.label] = evaluation.clients_at(fraction)
   if not panels:
     return None
-  shares: dict[float, list[str]] = {}
+  shares = collections.defaultdict(list)
   for label, clients in panels.items():
-    fraction = clients['fraction'].iloc[0]
     words = f'{label}: {_improved(clients)}'
-    shares.setdefault(fraction, []).append(words)
+    shares[clients['fraction'].iloc[0]].append(words)
   improved = '; '.join(
-    f'on {100 * fraction:g} %, {", ".join(shares[fraction])}'
-    for fraction in sorted(shares)
+    f'on {100 * fraction:g} %, {", ".join(words)}'
+    for fraction, words in sorted(shares.items())
   )
   caption = (
     'One point per client'
@@ -94,15 +85,10 @@ def personalization_scatter(
 def extreme_clients(
   evaluation: Evaluation, num_each: int
 ) -> list[tuple[str, float, float]]:
-  """Returns the clients that gained most and those that lost most.
+  """Returns up to `num_each` clients that gained most, and that lost most.
 
-  Args:
-    evaluation: An evaluation with scores per client.
-    num_each: How many from either end; fewer if there are fewer clients.
-
-  Returns:
-    (client id as text, loss before, loss after) at the largest fraction, by
-    ascending change of the loss. Ties are ordered by client id.
+  They are (client id as text, loss before, loss after) at the evaluation's
+  largest fraction, by ascending change of the loss, then by client id.
   """
   clients = evaluation.clients_at(evaluation.largest_client_fraction())
   clients = clients.assign(
@@ -118,14 +104,13 @@ def extreme_clients(
 
 def draw_points(axes, x: Sequence[float], y: Sequence[float], look) -> None:
   """Draws one translucent point per client."""
-  arguments = {**look, 'markersize': 4.2, 'markeredgewidth': 0.9}
   axes.plot(
     x,
     y,
     linestyle='none',
     alpha=0.65,
     rasterized=len(x) > _MAX_VECTOR_POINTS,
-    **arguments,
+    **{**look, 'markersize': 4.2, 'markeredgewidth': 0.9},
   )
 
 

@@ -14,22 +14,13 @@ REPRODUCTION_FILE = 'reproduce.py'
 
 
 def compare(objects: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-  """Returns all leaves of nested objects as text, by dotted name.
+  """Returns all leaves of nested objects, one per run, as text.
 
-  Args:
-    objects: One nested dictionary per run. Keys are not interpreted.
-
-  Returns:
-    A row per name, in the order of first appearance, and a column per object.
-    One that does not have the name has '(not set)'.
+  There is a row per dotted name, in the order of first appearance, and a column
+  per object; '(not set)' where it does not have the name.
   """
-  flat = [flatten(item) for item in objects]
-  names = list(dict.fromkeys(name for item in flat for name in item))
-  values = [
-    [_shown(item[name]) if name in item else '(not set)' for item in flat]
-    for name in names
-  ]
-  return pd.DataFrame(values, index=names, dtype=object)
+  flat = [{n: _shown(v) for n, v in flatten(o).items()} for o in objects]
+  return pd.DataFrame(flat, dtype=object).T.fillna('(not set)')
 
 
 def differing(compared: pd.DataFrame) -> pd.DataFrame:
@@ -52,12 +43,8 @@ def flatten(item: Mapping[str, Any], prefix: str = '') -> dict[str, Any]:
 def reproduction_config(runs: Sequence[Run]) -> str:
   """Returns a configuration file with what all runs have in common.
 
-  Args:
-    runs: The runs of the report.
-
-  Returns:
-    Python source with `get_config()`. Settings that differ hold the value of
-    the first run that has them; `reproduction_commands` overrides them.
+  It is Python source with `get_config()`. Settings that differ hold the value
+  of the first run that has them; `reproduction_commands` overrides them.
   """
   merged: dict[str, Any] = {}
   for run in reversed(runs):
@@ -84,13 +71,8 @@ def reproduction_config(runs: Sequence[Run]) -> str:
 def reproduction_commands(runs: Sequence[Run]) -> list[list[str]]:
   """Returns shell commands that train, evaluate and report the runs again.
 
-  Args:
-    runs: The runs of the report.
-
-  Returns:
-    Commands as parts to be joined by spaces, an option with its value being
-    one part. `CORPUS_...` stands for a grouped corpus whose place the runs do
-    not record.
+  Their parts, such as an option with its value, are to be joined by spaces.
+  `CORPUS_...` stands for a grouped corpus whose place the runs do not record.
   """
   configs = [flatten(_trained_config(run)) for run in runs]
   differing = [
@@ -107,18 +89,10 @@ def reproduction_commands(runs: Sequence[Run]) -> list[list[str]]:
       for name in differing
       if name in values
     ]
-    commands.append(
-      [
-        'fedfish train',
-        f'--config {REPRODUCTION_FILE}',
-        f'--workdir {shlex.quote(workdir)}',
-        *overrides,
-      ]
-    )
-    commands += [
-      _evaluate_command(run, evaluation, workdir)
-      for evaluation in run.evaluations
-    ]
+    train = ['fedfish train', f'--config {REPRODUCTION_FILE}']
+    train += [f'--workdir {shlex.quote(workdir)}', *overrides]
+    commands.append(train)
+    commands += [_evaluate_command(run, e, workdir) for e in run.evaluations]
   quoted = ' '.join(map(shlex.quote, workdirs))
   commands.append(['fedfish report', f'--runs {quoted}', '--output report'])
   return commands
@@ -128,15 +102,10 @@ def _evaluate_command(run, evaluation, workdir):
   checkpoint = workdir
   if evaluation.round_num not in (None, run.last_round):
     checkpoint += f'/checkpoints/round_{evaluation.round_num:08d}'
-  data = run.setting('data.directory')
-  is_other_part = (
-    evaluation.identity is not None
-    and run.identity is not None
-    and evaluation.identity.fingerprint != run.identity.fingerprint
-  )
-  if (
-    evaluation.kind == 'transfer' or is_other_part or not isinstance(data, str)
-  ):
+  data, corpora = run.setting('data.directory'), (run, evaluation)
+  known = {c.identity.fingerprint for c in corpora if c.identity}
+  is_other = evaluation.kind == 'transfer' or len(known) > 1
+  if is_other or not isinstance(data, str):
     data = f'CORPUS_{evaluation.corpus}'
   fine_tuning = evaluation.personalization
   max_clients = evaluation.num_clients

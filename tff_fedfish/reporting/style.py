@@ -12,10 +12,13 @@ from typing import Any
 from tff_fedfish.methods import registry
 from tff_fedfish.reporting.runs import Run
 
-_FURTHER_HUES = (
-  *('#009E73', '#CC79A7', '#E69F00', '#56B4E9', '#000000'),
-  *('#882255', '#332288', '#999933'),
-)
+EPOCH_HUES = ('#009E73', '#CC79A7', '#E69F00', '#56B4E9', '#000000')
+"""Colours for local epochs where a plot sets two methods against each other."""
+
+MARKERS = ('o', 's', '^', 'D', 'v', 'P', 'X', '*', 'p', 'h')
+"""Marker shapes, in the order in which local epochs take them."""
+
+_FURTHER_HUES = (*EPOCH_HUES, '#882255', '#332288', '#999933')
 _FURTHER_HATCHES = (
   *('....', 'xxxx', '\\\\\\\\', '++++', 'oooo'),
   *('----', '||||', '**'),
@@ -26,13 +29,6 @@ _LINES: tuple[Any, ...] = (
   (0, (1.2, 1.6)),
   (0, (6, 2, 1.2, 2)),
 )
-_MARKERS = ('o', 's', '^', 'D', 'v', 'P', 'X', '*', 'p', 'h')
-
-EPOCH_HUES = ('#009E73', '#CC79A7', '#E69F00', '#56B4E9', '#000000')
-"""Colours for local epochs where a plot sets two methods against each other."""
-
-MARKERS = _MARKERS
-"""Marker shapes, in the order in which local epochs take them."""
 
 RC_PARAMS = {
   'font.family': 'DejaVu Sans',  # Ships with matplotlib: no lookup warnings.
@@ -71,23 +67,22 @@ RC_PARAMS = {
 
 @dataclasses.dataclass(frozen=True)
 class RunStyle:
-  """The look of one run.
-
-  Attributes:
-    color: Hue of the method, '#rrggbb'.
-    shade: The same hue, lighter for fewer local epochs; for bars.
-    marker: Marker shape.
-    is_filled: Whether markers are filled.
-    line: Line style in matplotlib's notation.
-    hatch: Bar hatch in matplotlib's notation.
-  """
+  """The look of one run."""
 
   color: str
-  shade: str
+  """Hue of the method, '#rrggbb'."""
   marker: str
-  is_filled: bool
   line: Any
+  """Line style in matplotlib's notation."""
   hatch: str
+  """Bar hatch in matplotlib's notation; markers without one are filled."""
+  strength: float = 1.0
+  """Share of the hue in bars, less for fewer local epochs."""
+
+  @property
+  def shade(self) -> str:
+    """The hue as in bars."""
+    return self.shaded(self.strength)
 
   def line_arguments(self) -> dict[str, Any]:
     """Returns keyword arguments for `Axes.plot`."""
@@ -95,14 +90,16 @@ class RunStyle:
 
   def shaded(self, strength: float) -> str:
     """Returns the hue mixed with white, '#rrggbb'; strength 1 keeps it."""
-    return _lighten(self.color, strength)
+    channels = (int(self.color[k : k + 2], 16) for k in (1, 3, 5))
+    mixed = (round(255 - (255 - channel) * strength) for channel in channels)
+    return '#' + ''.join(f'{channel:02x}' for channel in mixed)
 
   def marker_arguments(self) -> dict[str, Any]:
     """Returns keyword arguments for the markers of `Axes.plot`."""
     return {
       'color': self.color,
       'marker': self.marker,
-      'markerfacecolor': self.color if self.is_filled else 'white',
+      'markerfacecolor': 'white' if self.hatch else self.color,
       'markeredgewidth': 1.4,
     }
 
@@ -110,12 +107,8 @@ class RunStyle:
 def run_styles(runs: Sequence[Run]) -> dict[str, RunStyle]:
   """Returns the style of each run by its label.
 
-  Args:
-    runs: All runs of the report; a run's style depends on the others.
-
-  Returns:
-    Styles. Two runs of one method and equal local epochs differ in marker and
-    line style.
+  It depends on the other runs of the report: two of one method and equal local
+  epochs differ in marker and line style.
   """
   names = {run.algorithm for run in runs}
   methods = {name: registry.find_or_none(name) for name in names}
@@ -135,11 +128,10 @@ def run_styles(runs: Sequence[Run]) -> dict[str, RunStyle]:
     strength = 1.0 if len(epochs) == 1 else 0.4 + 0.6 * rank / (len(epochs) - 1)
     styles[run.label] = RunStyle(
       color=color,
-      shade=_lighten(color, strength),
-      marker=_cycle(_MARKERS, look),
-      is_filled=hatch == '',
+      marker=_cycle(MARKERS, look),
       line=_cycle(_LINES, look),
       hatch=hatch,
+      strength=strength,
     )
   return styles
 
@@ -174,13 +166,10 @@ def local_epochs(runs: Sequence[Run]) -> list[int | float | None]:
   )
 
 
+def numbered_look(index: int) -> dict[str, str]:
+  """Returns color and marker where no run's style applies, by number."""
+  return {'color': _cycle(EPOCH_HUES, index), 'marker': _cycle(MARKERS, index)}
+
+
 def _cycle(values, index):
   return values[index % len(values)]
-
-
-def _lighten(color, strength):
-  """Mixes a colour with white; strength 1 keeps it."""
-  channels = (int(color[k : k + 2], 16) for k in (1, 3, 5))
-  return '#' + ''.join(
-    f'{round(255 - (255 - channel) * strength):02x}' for channel in channels
-  )

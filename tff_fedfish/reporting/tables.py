@@ -23,35 +23,28 @@ class Cell:
 
 @dataclasses.dataclass(frozen=True)
 class Column:
-  """One column of the main table.
-
-  Attributes:
-    key: Name in summary.csv, such as 'held_out/loss/0.25'.
-    panel: 'held_out', 'own_test', 'transfer: CORPUS', 'spread: ' and one of
-      these, 'cost', 'training' or 'method'.
-    measure: 'loss', 'accuracy', 'spread', 'barrier', 'cost' or 'further'.
-    group: Heading shared by neighbours, with the unit.
-    heading: The column's own heading; may be empty.
-    cells: One per run, in the order of the rows.
-  """
+  """One column of the main table."""
 
   key: str
-  panel: str
-  measure: str
+  """Name in summary.csv, such as 'held_out/loss/0.25'."""
   group: str
-  heading: str
+  """Heading shared by neighbours, with the unit."""
   cells: Sequence[Cell]
+  """A cell per run, in the order of the rows."""
+  panel: str = 'cost'
+  """'held_out', 'own_test', 'transfer: CORPUS', 'spread: ' and one of these,
+  'cost', 'training' or 'method'."""
+  measure: str = 'further'
+  """'loss', 'accuracy', 'spread', 'barrier', 'cost' or 'further'."""
+  heading: str = ''
+  """Heading of this column."""
 
 
 def build_main_table(runs: Sequence[Run]) -> list[Column]:
-  """Returns the columns in which any run has a value.
+  """Returns the columns in which any run, each a row, has a value.
 
-  Args:
-    runs: The runs of the report, in the order of the rows.
-
-  Returns:
-    Columns. The best values of a column are marked if at least two runs have
-    one and they are not all shown alike, among the runs of each `data.corpus`.
+  The best values of a column are marked if at least two runs have one and they
+  are not all shown alike, among the runs of each `data.corpus`.
   """
   return [c for c in _columns(runs) if any(cell.value for cell in c.cells)]
 
@@ -65,21 +58,21 @@ def main_table(
 
   Args:
     runs: The runs, in the order of the rows.
-    measures: Which columns to keep, see `Column.measure`. Without 'accuracy'
-      the table fits a narrower terminal.
+    measures: Values of `Column.measure` to keep. Without 'accuracy' the table
+      fits a narrower terminal.
 
   Returns:
-    Headings, which may hold line breaks, and one row of equal length per run.
-    The best value of a column ends with ' *'. A value that a run does not have
-    is '–'.
+    Headings, which may hold line breaks, and a row per run. The best value of a
+    column ends with ' *'. A value that a run does not have is '–'.
   """
   columns = build_main_table(runs)
   panels = {column.panel for column in columns}
   kept = [column for column in columns if column.measure in measures]
-  rows = [[run.label] for run in runs]
-  for column in kept:
-    for row, cell in zip(rows, column.cells, strict=True):
-      row.append(cell.text + (' *' if cell.is_best else ''))
+  texts = [
+    [cell.text + ' *' * cell.is_best for cell in column.cells]
+    for column in kept
+  ]
+  rows = list(map(list, zip([run.label for run in runs], *texts, strict=True)))
   return ['Run', *(_console_heading(column, panels) for column in kept)], rows
 
 
@@ -104,18 +97,10 @@ def summary_csv(runs: Sequence[Run]) -> str:
 def _columns(runs: Sequence[Run]) -> Iterator[Column]:
   """Yields all columns that the main table may have, in order."""
   words = words_of(runs)
+  unit = words.unit.capitalize()
 
   def column(
-    key,
-    group,
-    show,
-    lower_is_better,
-    *,
-    values=None,
-    timing=None,
-    panel='cost',
-    measure='further',
-    heading='',
+    key, group, show, lower_is_better=None, values=None, timing=None, **place
   ):
     """Returns a column of values, of a timing, or of the metric `key`."""
     if timing:
@@ -123,21 +108,25 @@ def _columns(runs: Sequence[Run]) -> Iterator[Column]:
     elif values is None:
       values = [run.last(key) for run in runs]
     cells = _cells(runs, values, show, lower_is_better)
-    return Column(key, panel, measure, group, heading, cells)
+    return Column(key, group, cells, **place)
 
-  percent = _rounded(1, 100)
+  spreads = []
   for subject in subjects(runs):
     found = [run.evaluation(subject) for run in runs]
     panel, prefix = (
       separator.join(filter(None, subject)) for separator in (': ', '/')
     )
-    fractions = sorted({f for e in found if e for f in e.fractions})
+    # Models that are not fine-tuned have no share.
+    shares = {
+      fraction: '' if subject == OWN_TEST else f'{100 * fraction:g} %'
+      for fraction in sorted({f for e in found if e for f in e.fractions})
+    }
     for measure, show in (
       ('loss', _rounded(3)),
-      ('accuracy', percent),
+      ('accuracy', _rounded(1, 100)),
       ('bits_per_byte', _rounded(3)),
     ):
-      for fraction in fractions:
+      for fraction, share in shares.items():
         yield column(
           f'{prefix}/{measure}/{fraction:g}',
           words.label(measure),
@@ -146,52 +135,56 @@ def _columns(runs: Sequence[Run]) -> Iterator[Column]:
           values=[e and e.scores.get((fraction, measure)) for e in found],
           panel=panel,
           measure='further' if measure == 'bits_per_byte' else measure,
-          heading=_share(subject, fraction),
+          heading=share,
         )
-    key, group = f'{prefix}/unknown_tokens', 'Unknown tokens (%)'
-    values = [e and e.unknown_tokens for e in found]
-    yield column(key, group, percent, None, values=values, panel=panel)
-  for subject in subjects(runs):
-    found = [run.evaluation(subject) for run in runs]
-    panel, prefix = (
-      separator.join(filter(None, subject)) for separator in (': ', '/')
+    yield column(
+      f'{prefix}/unknown_tokens',
+      'Unknown tokens (%)',
+      _rounded(1, 100),
+      values=[e and e.unknown_tokens for e in found],
+      panel=panel,
     )
-    for fraction in sorted({f for e in found if e for f in e.fractions}):
-      share = _share(subject, fraction)
-      spreads = [e.spread(fraction) if e else {} for e in found]
-      for name, heading, show in _SPREAD:
-        yield column(
+    for fraction, share in shares.items():
+      of_runs = [e.spread(fraction) if e else {} for e in found]
+      spreads += [
+        column(
           f'{prefix}/spread/{fraction:g}/{name}',
           ', '.join(filter(None, (words.label('loss'), share))),
           show,
           True,
-          values=[spread.get(name) for spread in spreads],
+          values=[spread.get(name) for spread in of_runs],
           panel=f'spread: {panel}',
           measure='spread',
           heading=heading,
         )
+        for name, heading, show in _SPREAD
+      ]
+  yield from spreads
   replayed = [run.barrier() for run in runs]
-  for name, group, measure, show in (
-    ('loss', 'Barrier, loss (nats)', 'barrier', _rounded(3, 1, '+')),
-    ('global_loss', 'Barrier: global loss', 'further', _rounded(3)),
-    ('local_loss', 'Barrier: local loss', 'further', _rounded(3)),
-    ('of_start', 'Barrier before the round', 'further', _rounded(3, 1, '+')),
-    ('of_mean', 'Barrier, bare mean', 'further', _rounded(3, 1, '+')),
-    ('of_plain_mean', 'Barrier, plain mean', 'further', _rounded(3, 1, '+')),
-    ('error', 'Barrier, error (points)', 'further', _rounded(2, 100, '+')),
+  signed = _rounded(3, 1, '+')
+  # Each is measured from its run's own model: it ranks nothing.
+  for name, group, show in (
+    ('loss', 'Barrier, loss (nats)', signed),
+    ('global_loss', 'Barrier: global loss', _rounded(3)),
+    ('local_loss', 'Barrier: local loss', _rounded(3)),
+    ('of_start', 'Barrier before the round', signed),
+    ('of_mean', 'Barrier, bare mean', signed),
+    ('of_plain_mean', 'Barrier, plain mean', signed),
+    ('error', 'Barrier, error (points)', _rounded(2, 100, '+')),
   ):
-    key = f'barrier/{name}'
+    key, measure = f'barrier/{name}', 'barrier' if name == 'loss' else 'further'
     values = [
       # Where none was replayed, as measured while training.
       (e and e.barrier.get(name)) or run.last(key)
       for e, run in zip(replayed, runs, strict=True)
     ]
-    # Each is measured from its run's own model: it ranks nothing.
-    yield column(key, group, show, None, values=values, measure=measure)
+    yield column(key, group, show, values=values, measure=measure)
   # A mean over fewer is noisier, but may be of those who know.
-  key, group = 'effective_clients', 'Effective clients'
-  values = [e and e.effective_clients for e in replayed]
-  yield column(key, group, _rounded(1), None, values=values)
+  key, values = (
+    'effective_clients',
+    [e and e.effective_clients for e in replayed],
+  )
+  yield column(key, 'Effective clients', _rounded(1), values=values)
   # Fewer rounds are not a saving.
   fewer = True if len({run.last_round for run in runs}) == 1 else None
   key = 'communication/uplink_units'
@@ -200,60 +193,45 @@ def _columns(runs: Sequence[Run]) -> Iterator[Column]:
   yield column(key, 'Both ways (units)', _count, fewer)
   targets = target_losses(runs)
   costs = [
-    cost_of_target(run, targets[run.corpus_name])
-    if run.corpus_name in targets
-    else {}
-    for run in runs
+    cost_of_target(run, targets.get(run.corpus_name, -math.inf)) for run in runs
   ]
-  shown_targets = ' or '.join(f'{t:.3f}' for t in targets.values())
+  losses = ' or '.join(map('{:.3f}'.format, targets.values()))
   for name, heading, show in (
     ('rounds', 'rounds', _count),
     ('tokens', f'million {words.unit}s', _rounded(3, 1e-6)),
     ('bytes', 'GB', _rounded(3, 1e-9)),
   ):
-    yield column(
-      f'to_target/{name}',
-      f'To a held-out loss of {shown_targets}',
-      show,
-      True,
-      values=[cost.get(name) for cost in costs],
-      heading=heading,
-    )
+    key, values = f'to_target/{name}', [cost.get(name) for cost in costs]
+    group = f'To a held-out loss of {losses}'
+    yield column(key, group, show, True, values, heading=heading)
   key, group = 'seconds_per_round', 'Seconds per round'
   yield column(key, group, _seconds, True, timing='seconds', measure='cost')
-  key, group = 'tokens_per_second', f'{words.unit.capitalize()}s per second'
+  key, group = 'tokens_per_second', f'{unit}s per second'
   yield column(key, group, '{:,.0f}'.format, False, timing=key)
   key, group = 'peak_memory_bytes', 'Peak memory (GiB)'
   yield column(key, group, _rounded(2, 2**-30), True, timing=key)
-  yield column('round', 'Rounds', _count, None, panel='training')
-  group, show = f'{words.unit.capitalize()}s seen (millions)', _rounded(3, 1e-6)
-  values = [
+  loss, accuracy = words.loss_label, words.accuracy_label
+  seen = [
     sum(row.get('train/num_tokens') or 0 for row in run.metrics) or None
     for run in runs
   ]
-  key = 'tokens_seen'
-  yield column(key, group, show, None, values=values, panel='training')
-  label, show = words.loss_label, _rounded(3)
-  yield column('train/loss', f'Train {label}', show, None, panel='training')
-  group = f'Held-out {label}'
-  yield column('held_out/loss', group, show, True, panel='training')
-  key, group = 'held_out/accuracy', f'Held-out {words.accuracy_label}'
-  yield column(key, group, percent, False, panel='training')
-  group = f'Own test {label}'
-  yield column('personal/loss', group, show, True, panel='training')
-  key, group = 'personal/accuracy', f'Own test {words.accuracy_label}'
-  yield column(key, group, percent, False, panel='training')
+  millions, percent = _rounded(3, 1e-6), _rounded(1, 100)
+  for facts in (
+    ('round', 'Rounds', _count),
+    ('tokens_seen', f'{unit}s seen (millions)', millions, None, seen),
+    ('train/loss', f'Train {loss}', _rounded(3)),
+    ('held_out/loss', f'Held-out {loss}', _rounded(3), True),
+    ('held_out/accuracy', f'Held-out {accuracy}', percent, False),
+    ('personal/loss', f'Own test {loss}', _rounded(3), True),
+    ('personal/accuracy', f'Own test {accuracy}', percent, False),
+  ):
+    yield column(*facts, panel='training')
   for name in ('mean', 'max'):
     # Less is not better where less was learned.
     key, group = f'privacy/epsilon_{name}', 'Epsilon of a client'
-    yield column(key, group, show, None, panel='training', heading=name)
+    yield column(key, group, _rounded(3), panel='training', heading=name)
   for name in _method_columns(runs):
-    yield column(name, name, _signed_count, None, panel='method')
-
-
-def _share(subject, fraction):
-  """Returns a heading; models that are not fine-tuned have none."""
-  return '' if subject == OWN_TEST else f'{100 * fraction:g} %'
+    yield column(name, name, _signed_count, panel='method')
 
 
 def _method_columns(runs: Sequence[Run]) -> Iterable[str]:
@@ -278,7 +256,6 @@ def _cells(
     value if isinstance(value, Interval | None) else Interval(value)
     for value in values
   ]
-  texts = [value and show(value.mean) for value in intervals]
   best = {}
   for corpus in {run.corpus_name for run in runs}:
     means = [
@@ -289,17 +266,14 @@ def _cells(
     # Equal as shown is equal: a tie in all rows tells nothing apart.
     if lower_is_better is not None and len(set(map(show, means))) > 1:
       best[corpus] = show((min if lower_is_better else max)(means))
-  return [
-    Cell(
-      value=value,
-      text=text or '–',
-      interval_text=''
-      if value is None or value.ci_low is None
-      else f'{show(value.ci_low)} to {show(value.ci_high)}',
-      is_best=text is not None and text == best.get(run.corpus_name),
-    )
-    for value, text, run in zip(intervals, texts, runs, strict=True)
-  ]
+  cells = []
+  for value, run in zip(intervals, runs, strict=True):
+    text, ends = '–', ''
+    if value:
+      text, ends = show(value.mean), value.shown_ends(show)
+    is_best = value is not None and text == best.get(run.corpus_name)
+    cells.append(Cell(value, text, ends, is_best))
+  return cells
 
 
 def _console_heading(column: Column, panels: Collection[str]) -> str:

@@ -14,8 +14,7 @@ _LOSS = 'held_out/loss'
 def target_losses(runs: Sequence[Run]) -> dict[str, float]:
   """Returns the target of each `Run.corpus_name` that at least two runs have.
 
-  Args:
-    runs: The runs of a report; those without a held-out loss do not count.
+  Runs without a held-out loss do not count.
   """
   scored = [run for run in runs if run.last(_LOSS) is not None]
   found = matching.grouped(scored, lambda run: run.corpus_name)
@@ -27,11 +26,7 @@ def target_losses(runs: Sequence[Run]) -> dict[str, float]:
 
 
 def cost_of_target(run: Run, target: float) -> dict[str, float]:
-  """Returns what a run had cost in the first scored round at the target.
-
-  Args:
-    run: The run.
-    target: Held-out loss in nats.
+  """Returns what a run had cost in the first scored round at a loss, in nats.
 
   Returns:
     'rounds'; 'tokens', those of all local steps so far (images count as one

@@ -9,15 +9,12 @@ from tff_fedfish.reporting.runs import Run
 
 @dataclasses.dataclass(frozen=True)
 class Words:
-  """Names of the scores, right for text and for images.
-
-  Attributes:
-    unit: What a loss is per: 'token', 'image', or both.
-    accuracy: 'token accuracy' where all is text, else 'accuracy'.
-  """
+  """Names of the scores, right for text and for images."""
 
   unit: str
+  """Unit that a loss is per: 'token', 'image', or both."""
   accuracy: str
+  """'token accuracy' where all is text, else 'accuracy'."""
 
   @property
   def loss_label(self) -> str:

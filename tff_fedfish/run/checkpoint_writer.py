@@ -11,9 +11,7 @@ import hashlib
 import json
 import os
 import pathlib
-import shutil
 import sys
-import tempfile
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
@@ -237,25 +235,13 @@ def _warn(what):
 def _replace_directory(path):
   """Yields a temporary directory that becomes `path`, synced to disk.
 
-  Like `files.write_directory_atomically`, but `path` may exist.
-
   Raises:
     OSError: If it cannot be written; names the checkpoint.
   """
-  aside = None
   try:
-    with files.write_directory_atomically(path) as temporary:
+    with files.replace_directory_atomically(path) as temporary:
       yield temporary
-      files.sync(temporary)
-      if path.exists():
-        aside = tempfile.mkdtemp(dir=path.parent, prefix=f'.{path.name}.')
-        os.replace(path, aside)
-    files.sync(path.parent)
-  except BaseException as error:
-    if aside and not path.exists():
-      os.replace(aside, path)
-    if not isinstance(error, OSError):
-      raise
+  except OSError as error:
     code = error.errno or errno.EIO
     raise OSError(
       code,
@@ -263,8 +249,6 @@ def _replace_directory(path):
       'is left',
       str(path),
     ) from error
-  if aside:
-    shutil.rmtree(aside, ignore_errors=True)
 
 
 def _write_files(path, description, arrays, before_chunk):

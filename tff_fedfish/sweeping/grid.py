@@ -144,12 +144,8 @@ def run_name(
   """Returns the name of a run, such as 'fed_fish-E4-seed2'.
 
   It depends on the run's settings only, so it stays when values are added to
-  the grid.
-
-  Args:
-    axes: Axes of the grid.
-    settings: Values of their settings; an axis without values is left out.
-    num_rounds: Rounds of the run. None: they do not tell runs apart.
+  the grid. Axes without values are left out, and rounds that do not tell runs
+  apart are None.
   """
   axes = [axis for axis in axes if axis.names[0] in settings]
   parts = [_axis_label(axis, settings) for axis in axes if not axis.is_of_seeds]

@@ -74,11 +74,7 @@ class LearningRateSearch:
     return {name: point[name] for name in names if name in point}
 
   def run_settings(self, arm: TrainConfig) -> tuple[Settings, dict[str, Any]]:
-    """Returns what tells a search run from an arm.
-
-    Args:
-      arm: The base config with the settings of the search's group, and the
-        rates to try.
+    """Returns what tells a search run from an arm with its group and rates.
 
     Returns:
       (settings, options of the evaluation that the run is judged by).
@@ -166,16 +162,9 @@ def choose(
 ) -> dict[str, Any] | None:
   """Returns the best rates for a group of settings, as sweep.json keeps them.
 
-  Args:
-    search: The search.
-    group: The settings that it is for.
-    tried: Learning rates of each run.
-    scores: Score of each run; the first of the best finite ones wins.
-    num_clients: Number of validation clients.
-
-  Returns:
-    The choice, whose 'at_edge' names settings whose best value may lie beyond
-    those tried; None if no score is finite.
+  Each run has tried learning rates, and has a score over the validation
+  clients; the first of the best finite scores wins. 'at_edge' names settings
+  whose best value may lie beyond those tried. None if no score is finite.
   """
   _, find_best = METRICS[search.metric]
   finite = [i for i, score in enumerate(scores) if math.isfinite(score)]
@@ -204,17 +193,10 @@ def extension(
   tried: Sequence[Settings],
   choice: Mapping[str, Any],
 ) -> Settings | None:
-  """Returns the next value beyond the edge at which the best one lies.
+  """Returns the next value beyond the edge at which the best one tried lies.
 
-  It is as far from the best one, as a ratio, as that from its neighbour.
-
-  Args:
-    search: The search.
-    tried: Learning rates of each run so far.
-    choice: The best of them.
-
-  Returns:
-    None if the best one is not at an edge, or there were `max_extensions`.
+  It is as far from the best one, as a ratio, as that from its neighbour. None
+  if the best one is not at an edge, or there were `max_extensions`.
   """
   num_given = math.prod(len(axis.values) for axis in search.axes)
   if not choice['at_edge'] or len(tried) - num_given >= search.max_extensions:
@@ -276,24 +258,22 @@ def parse_search(
   search_axes = ()
   if 'settings' in value:
     search_axes = grid.parse_grid(value['settings'], found, 'settings')
-  rounds, clients = value['num_rounds'], value['num_clients']
   fraction, keys = value['validation_fraction'], value['per']
+
+  def whole(key, at_least):
+    is_met = type(value[key]) is int and value[key] >= at_least
+    return is_met, f'an int of at least {at_least}'
+
   requirements = {
     'metric': (value['metric'] in [*METRICS], ' or '.join(map(repr, METRICS))),
-    'num_rounds': (type(rounds) is int and rounds >= 1, 'an int of at least 1'),
-    'num_clients': (
-      type(clients) is int and clients >= 0,
-      'an int of at least 0',
-    ),
+    'num_rounds': whole('num_rounds', 1),
+    'num_clients': whole('num_clients', 0),
     'validation_fraction': (
       isinstance(fraction, float) and 0 < fraction < 1,
       'a number between 0 and 1',
     ),
     'per': (isinstance(keys, list | tuple), 'a list of settings'),
-    'max_extensions': (
-      type(value['max_extensions']) is int and value['max_extensions'] >= 0,
-      'an int of at least 0',
-    ),
+    'max_extensions': whole('max_extensions', 0),
   }
   found += [
     f'`{key}` must be {requirement}, found {value[key]!r}'

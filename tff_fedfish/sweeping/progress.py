@@ -104,11 +104,8 @@ class JobsProgress:
   ) -> None:
     """Looks at the files of every job that has been started.
 
-    Args:
-      running: Names of the jobs that run.
-      ended: Names of the jobs that have ended, well or not.
-      done: Names of the jobs that are done, for the line for all.
-      failed: Names of the jobs that have failed, or cannot be started.
+    All are names of jobs. Those that `ended` did so well or not. Those that are
+    `done`, and that `failed` or cannot be started, are for the line for all.
     """
     for name, task in self._tasks.items():
       job, former = self._jobs[name], task.fields['stage']
@@ -132,10 +129,8 @@ class JobsProgress:
 
   def _count(self, job: Job) -> str:
     """Reads a job's files into its task, in rounds; returns its stage."""
-    (num_rounds, loss), pending = (
-      job.rounds_and_loss(),
-      job.pending_evaluations(),
-    )
+    num_rounds, loss = job.rounds_and_loss()
+    pending = job.pending_evaluations()
     position = f'round {num_rounds}/{job.num_rounds}'
     if self._title is not None and loss is not None:
       position += f', loss {loss:.4f}'

@@ -91,12 +91,9 @@ def run_sweep(
 def print_sweep(
   file: SweepFile, workdir: str | os.PathLike | None = None
 ) -> None:
-  """Prints the runs of a sweep; reads its directory, but writes nothing.
+  """Prints the runs of a sweep, and the status of those in `workdir`, if any.
 
-  Args:
-    file: The sweep.
-    workdir: Its directory, whose runs are shown as done, begun or new. None:
-      their status is left out.
+  Writes nothing.
 
   Raises:
     UserError: If the sweep cannot be run, or `workdir` holds another one.
@@ -261,13 +258,11 @@ class _Sweep:
     further = []
     for group in sweep_runs.search_groups(self._file):
       runs = [run for run in self._search_runs if run.point == group]
-      choice = None
-      if runs and all(run.is_done() for run in runs):
-        choice = self._best_rates(group, runs)
-      if choice is None:
+      if not runs or not all(run.is_done() for run in runs):
         continue
       tried = [run.rates for run in runs]
-      if rates := extension(self._file.search, tried, choice):
+      choice = self._best_rates(group, runs)
+      if rates := choice and extension(self._file.search, tried, choice):
         further.append(
           sweep_runs.search_run(self._file, group, rates, self._workdir)
         )
@@ -299,13 +294,12 @@ class _Sweep:
     search, scores, num_clients = self._file.search, [], 0
     for run in runs:
       [output] = run.evaluations
+      arm = self._file.config(run.point | run.rates, run.name)
       score, num_clients = validation_score(
         read_evaluation(output).clients,
         search.metric,
         split_seed=run.config.seeds.split_seed,
-        held_out_fraction=held_out_share(
-          self._file.config(run.point | run.rates, run.name)
-        ),
+        held_out_fraction=held_out_share(arm),
       )
       # A diverged run has the score of its last good checkpoint.
       scores.append(math.nan if run.diverged_checkpoint() else score)

@@ -21,16 +21,12 @@ from tff_fedfish.sweeping.learning_rate_search import parse_search
 BUDGETS = ('fixed_rounds', 'fixed_compute')
 """How long runs last; see `sweep_runs.rounds_by_budget`."""
 
-MOMENTS = ('half', 'last')
-"""Moments of an evaluation: after half of a run's rounds, and after all."""
-
+# After half of a run's rounds, and after all.
+_MOMENTS = ('half', 'last')
 _METHOD = 'algorithm.name'
 _ADVICE = 'Correct the file; configs/debian_sweep.py is an example.'
 _KEYS = (
-  'budget',
-  'evaluate',
-  'grid',
-  'learning_rate_search',
+  *('budget', 'evaluate', 'grid', 'learning_rate_search'),
   'reference_local_epochs',
 )
 _OPTIONS = {
@@ -48,7 +44,7 @@ class EvaluationRequest:
   name: str | None = None
   """Name of its directory within the run. None: that of the corpus."""
   at: tuple[str, ...] = ('last',)
-  """Checkpoints to evaluate, from `MOMENTS`."""
+  """Checkpoints to evaluate: of 'half' of the rounds, or the 'last' one."""
   options: Mapping[str, Any]
   """Values of fields of `EvaluationOptions`; those left out have its
   defaults."""
@@ -67,13 +63,8 @@ class EvaluationRequest:
   ) -> dict[pathlib.Path, list[str]]:
     """Returns the command line of each `fedfish evaluate`, by its output.
 
-    Outputs are named after the corpus, with '-half' added after half of the
-    rounds.
-
-    Args:
-      run: The run's directory.
-      num_rounds: Rounds that it is trained for.
-      own_data: The corpus that it is trained on.
+    Outputs in the run's directory are named after the corpus, its own or
+    another, with '-half' added after half of its rounds.
     """
     data = self.data or own_data
     name = self.name or pathlib.Path(data).resolve().name
@@ -131,8 +122,7 @@ class SweepFile:
     )
     problems = [
       f'`{name}` is unknown; known are {", ".join(_KEYS)}'
-      for name in sorted(map(str, sweep))
-      if name not in _KEYS
+      for name in sorted({*map(str, sweep)} - {*_KEYS})
     ]
     self.axes = grid.parse_grid(sweep.get('grid'), problems)
     grid.require_fair(self.axes, problems)
@@ -147,16 +137,13 @@ class SweepFile:
         # Without the grid's methods their settings look unknown.
         raise self._error(problems) from None
       raise
-    self.reference_local_epochs = sweep.get(
+    self.reference_local_epochs = epochs = sweep.get(
       'reference_local_epochs', self.base.client_work.num_local_epochs
     )
-    if (
-      type(self.reference_local_epochs) is not int
-      or self.reference_local_epochs < 1
-    ):
+    if type(epochs) is not int or epochs < 1:
       problems.append(
-        f'`reference_local_epochs` must be an int of at least 1, found '
-        f'{self.reference_local_epochs!r}'
+        '`reference_local_epochs` must be an int of at least 1, found '
+        f'{epochs!r}'
       )
     self.budgets = parse_budgets(sweep.get('budget', BUDGETS[0]), problems)
     self.search = parse_search(
@@ -188,9 +175,7 @@ class SweepFile:
   def config(self, settings: Settings, name: str) -> TrainConfig:
     """Returns the base config with other values of some settings.
 
-    Args:
-      settings: The values, by 'section.setting'.
-      name: The run's name, for errors.
+    Errors name the run.
 
     Raises:
       ConfigError: Naming all unknown and wrong settings.
@@ -200,11 +185,9 @@ class SweepFile:
     return config_loading.build_config(values)[0]
 
   def without_unread(self, settings: Settings) -> Settings:
-    """Returns the settings without those axes that the method does not read.
+    """Returns the settings of a run without those its method does not read.
 
-    Args:
-      settings: A point of the grid, or of a search's group, with or without
-        the rates that it tries. Settings that are tied to others stay.
+    Settings that are tied to others stay.
     """
     method = registry.find_or_none(
       settings.get(_METHOD, self.base.algorithm.name)
@@ -222,10 +205,7 @@ class SweepFile:
   ) -> list[str]:
     """Checks that some run reads each override and each varied setting.
 
-    Args:
-      configs: Configs of the runs of the grid, or of the search.
-      of_search: Whether they are those of the search; then only the settings
-        that are searched are checked.
+    Of the runs `of_search`, only the settings that are searched are checked.
 
     Returns:
       Settings of the base that no run reads, as 'section.setting'.
@@ -234,26 +214,24 @@ class SweepFile:
       UserError: Naming the first setting that no run reads.
     """
     methods = {config.algorithm.name: config.method for config in configs}
-    names = {
-      name
+    # Places that may be blamed, by setting.
+    places = {
+      name: f'`{key}` in {self.path!r}'
       for name, key in self._varied.items()
       if not of_search or key == 'learning_rate_search'
     }
     if not of_search:
       section = AlgorithmConfig.section
       of_base = self._values.sections.get(section, ())
-      names |= {f'{section}.{name}' for name in of_base}
-      names |= self._values.overridden
+      places |= {n: f'`--config.{n}`' for n in self._values.overridden}
+      places = {f'{section}.{name}': '' for name in of_base} | places
     unread = [
       name
-      for name in sorted(names)
+      for name in sorted(places)
       if all(_is_unread(name, method) for method in methods.values())
     ]
     for name in unread:
-      if name in self._varied or name in self._values.overridden:
-        place = f'`--config.{name}`'
-        if name in self._varied:
-          place = f'`{self._varied[name]}` in {self.path!r}'
+      if place := places[name]:
         readers = ', '.join(registry.readers(name.partition('.')[2]))
         raise UserError(
           f'{place} sets {name!r}, which no run of the '
@@ -272,11 +250,7 @@ def parse_budgets(value: Any, problems: list[str]) -> tuple[str, ...]:
   Adds a clause to `problems` if it is neither.
   """
   names = _listed(value)
-  if (
-    not isinstance(names, list | tuple)
-    or not names
-    or any(name not in BUDGETS for name in names)
-  ):
+  if not _are_among(names, BUDGETS):
     problems.append(
       f'`budget` must be {" or ".join(map(repr, BUDGETS))}, or a list of '
       f'them, found {value!r}'
@@ -333,12 +307,7 @@ def _problems_of_evaluation(entry):
   problems = problems_of(entry)
   at = entry.get('at', 'last')
   moments = _listed(at)
-  if (
-    not isinstance(moments, list | tuple)
-    or not moments
-    or any(moment not in MOMENTS for moment in moments)
-    or len(set(moments)) < len(moments)
-  ):
+  if not _are_among(moments, _MOMENTS) or len({*moments}) < len(moments):
     problems.append(f"`at` must list 'half', 'last' or both, found {at!r}")
   data, name = entry.get('data'), entry.get('name')
   for key, text in (('data', data), ('name', name)):
@@ -358,6 +327,12 @@ def _problems_of_evaluation(entry):
     if data is not None and entry.get(key) == asked
   ]
   return problems
+
+
+def _are_among(names: Any, known: Sequence[str]) -> bool:
+  """Says whether this is a list of at least one name, all of them known."""
+  is_list = isinstance(names, list | tuple) and len(names) > 0
+  return is_list and all(name in known for name in names)
 
 
 def _listed(value: Any) -> Any:

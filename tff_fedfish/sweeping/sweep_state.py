@@ -27,12 +27,7 @@ class SweepState:
   """Contents of sweep.json; written whole whenever something changes.
 
   The statuses are only for readers: a sweep that continues looks at the runs
-  themselves.
-
-  Args:
-    workdir: The sweep's directory. Nothing is written yet.
-    file: The sweep.
-    runs: Search runs and arms, in the order in which they run.
+  themselves. Search runs and arms are in the order in which they run.
 
   Attributes:
     choices: Outcomes of searches, as JSON values.

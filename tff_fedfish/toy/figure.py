@@ -24,9 +24,7 @@ CLIENT_COLORS = style.EPOCH_HUES[:2]
 METHOD_STYLES = {
   method.name: style.RunStyle(
     color=method.hue,
-    shade=method.hue,
     marker='o',
-    is_filled=not method.hatch,
     line=line,
     hatch=method.hatch,
   )

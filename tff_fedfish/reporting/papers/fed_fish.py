@@ -77,18 +77,15 @@ _PACHINKO = (
 
 
 class Task(NamedTuple):
-  """A corpus of the paper that stands beside one of ours.
-
-  Attributes:
-    corpus: The paper's name of it.
-    is_same: Whether it is the same corpus, with the same training clients and
-      the test split as held-out clients.
-    words: The differences; '' if there are none.
-  """
+  """A corpus of the paper that stands beside one of ours."""
 
   corpus: str
+  """The paper's name of it."""
   is_same: bool
+  """Whether it is the same corpus, with the same training clients and the test
+  split as held-out clients."""
   words: str
+  """The differences; '' if there are none."""
 
 
 def _read(name: str) -> pd.DataFrame:
@@ -123,11 +120,7 @@ corpus; empty where a setting does not apply."""
 
 
 def find_value(**wanted: str | int | float | None) -> float | None:
-  """Returns the number with all the given columns of `RESULTS`, or None.
-
-  Args:
-    **wanted: Columns; they must leave one number at most.
-  """
+  """Returns the one number with all the given columns of `RESULTS`, or None."""
   found = RESULTS
   for name, value in wanted.items():
     found = found[found[name] == value]
@@ -158,7 +151,7 @@ def nearest_task(run: Run) -> Task | None:
       if run.identity
       else 'of which a run does not record what it is'
     )
-    is_posts = _is_named(_source(run.identity, corpus), STACK_OVERFLOW)
+    is_posts = _is_named(run.identity, corpus, STACK_OVERFLOW)
     return Task(STACK_OVERFLOW if is_posts else C4, False, words)
   if corpus == 'emnist_by_writer':
     words = '; '.join(_training_clients_held_out(run))
@@ -185,17 +178,16 @@ def nearest_task(run: Run) -> Task | None:
 def evaluated_corpus(task: Task, evaluation: Evaluation) -> str | None:
   """Returns the paper's name of the corpus whose clients were scored.
 
-  Args:
-    task: The run's.
-    evaluation: One of the run's evaluations. Another corpus has the name of the
-      paper's corpus that it was grouped from; in an older version, that its
-      directory is named after.
+  A corpus other than that of the run's task has the name of the paper's corpus
+  that it was grouped from; in an older version, that its directory is named
+  after.
   """
   if evaluation.kind != 'transfer':
     return task.corpus
-  others = (STACK_OVERFLOW, CC_NEWS)
-  source = _source(evaluation.identity, evaluation.corpus)
-  return next((c for c in others if _is_named(source, c)), None)
+  for other in (STACK_OVERFLOW, CC_NEWS):
+    if _is_named(evaluation.identity, evaluation.corpus, other):
+      return other
+  return None
 
 
 def method_of_paper(run: Run) -> str | None:
@@ -210,22 +202,15 @@ def method_of_paper(run: Run) -> str | None:
 def differences(
   task: Task,
   runs: Sequence[Run],
-  evaluations: Iterable[Evaluation],
+  evaluations: Sequence[Evaluation],
   budgets: Budgets | None,
 ) -> list[str]:
-  """Returns in what the runs differ from the paper, in words.
+  """Returns in what the runs of a study differ from the paper, in words.
 
-  Args:
-    task: The paper's task beside them.
-    runs: Runs that differ in method, local epochs, rounds and seeds only.
-    evaluations: Those whose scores are shown.
-    budgets: Budgets of the runs.
-
-  Returns:
-    Such as 'clients per round 32 instead of 64'. Seeds are not among them: the
-    paper does not say their number.
+  Such as 'clients per round 32 instead of 64'. Seeds are not among them: the
+  paper does not say their number. `evaluations` are those whose scores are
+  shown.
   """
-  evaluations = list(evaluations)
   found = [f'corpus: {task.words}'] if task.words else []
   preset, model, num_evaluated = _MODELS[task.corpus]
   presets = {run.setting('model.preset') for run in runs}
@@ -255,11 +240,6 @@ def differences(
       f'{PAPER_LOCAL_EPOCHS}'
     )
   return found
-
-
-def _source(identity: CorpusIdentity | None, name: str) -> str:
-  """Returns where a corpus comes from: of json_lines, as it was named."""
-  return identity.name if identity else name
 
 
 def _from_json(cell: str) -> Any:
@@ -308,7 +288,7 @@ def _listed(values: Iterable[Any]) -> str:
   def order(value):
     return isinstance(value, str), value is None, value or 0
 
-  return ' / '.join(_shown(v) for v in sorted(values, key=order))
+  return ' / '.join(map(_shown, sorted(values, key=order)))
 
 
 def _shown(value: Any) -> str:
@@ -317,8 +297,10 @@ def _shown(value: Any) -> str:
   return f'{value:,}' if isinstance(value, int) else f'{value}'
 
 
-def _is_named(name: str, corpus: str) -> bool:
+def _is_named(identity: CorpusIdentity | None, name: str, corpus: str) -> bool:
+  """Says whether the source of a corpus, or its name, holds another's name."""
   wanted, found = (
-    re.sub('[^a-z0-9]', '', text.lower()) for text in (corpus, name)
+    re.sub('[^a-z0-9]', '', text.lower())
+    for text in (corpus, identity.name if identity else name)
   )
   return wanted in found
