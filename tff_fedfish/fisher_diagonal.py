@@ -24,6 +24,7 @@ from tff_fedfish.batch_gradients import (
   dense_gradients,
   split_batch,
 )
+from tff_fedfish.errors import require
 
 Structure = Any
 
@@ -322,15 +323,11 @@ def fisher_diagonal_from_sums(
   Raises:
     ValueError: If `reduction` or `normalization` is neither.
   """
-  if reduction not in REDUCTIONS:
-    raise ValueError(
-      f"`fisher_reduction` must be 'sum' or 'mean', found {reduction!r}."
-    )
-  if normalization not in NORMALIZATIONS:
-    raise ValueError(
-      "`fisher_normalization` must be 'none' or 'tensor_mean', found "
-      f'{normalization!r}.'
-    )
+  for name, value, choices in (
+    ('fisher_reduction', reduction, REDUCTIONS),
+    ('fisher_normalization', normalization, NORMALIZATIONS),
+  ):
+    require(value in choices, name, ' or '.join(map(repr, choices)), value)
   diagonal = sums.squared_gradients
   if reduction == 'mean':
     num_terms = tf.cast(sums.num_terms, tf.float32)

@@ -216,11 +216,6 @@ class EffectiveClients:
 
 def _kish(masses):
   """Returns Kish's effective size over the first axis; 0 without mass."""
-  squares = np.square(masses).sum(axis=0)
-  sizes = np.divide(
-    np.square(masses.sum(axis=0)),
-    squares,
-    out=np.zeros_like(squares),
-    where=squares > 0,
-  )
+  sums = masses.sum(axis=0), np.square(masses).sum(axis=0)
+  sizes = fisher.effective_clients(*sums)
   return sizes if sizes.ndim else float(sizes)

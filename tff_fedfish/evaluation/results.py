@@ -21,7 +21,7 @@ from tff_fedfish.data.client_ids import (
   client_id_to_text,
   text_to_client_id,
 )
-from tff_fedfish.errors import UserError
+from tff_fedfish.errors import UserError, require
 from tff_fedfish.evaluation import statistics
 
 _SCHEMA_VERSION = 1
@@ -152,8 +152,7 @@ def summarize_evaluation(
   Raises:
     ValueError: If `kind` is neither, or a client comes twice at a fraction.
   """
-  if kind not in KINDS:
-    raise ValueError(f'`kind` must be one of {KINDS}, found {kind!r}.')
+  require(kind in KINDS, 'kind', f'one of {KINDS}', kind)
   bootstrap = {'num_bootstrap': num_bootstrap, 'seed': bootstrap_seed}
   clients = _sorted_unique(clients)
   by_fraction = {}
@@ -412,20 +411,13 @@ def _write_rows(
   without: Collection[str] = (),
 ) -> None:
   names = [f.name for f in dataclasses.fields(kind) if f.name not in without]
+  cells = ([_cell(getattr(row, name)) for name in names] for row in rows)
   with files.write_atomically(path) as file:
-    writer = csv.writer(file, lineterminator='\n')
-    writer.writerow(names)
-    for row in rows:
-      writer.writerow(_cell(getattr(row, name)) for name in names)
+    file.write(files.csv_file(names, cells))
 
 
-def _cell(value: bytes | str | float | int) -> str:
-  if isinstance(value, bytes):
-    return client_id_to_cell(value)
-  if isinstance(value, str):
-    return value
-  # NumPy's scalars included: `repr` of a Python number is exact.
-  return repr(value.item() if hasattr(value, 'item') else value)
+def _cell(value: bytes | str | float | int) -> str | float | int:
+  return client_id_to_cell(value) if isinstance(value, bytes) else value
 
 
 def _read_rows(path: pathlib.Path, kind: type) -> list[Any]:

@@ -20,7 +20,7 @@ import ml_dtypes  # noqa: F401  Lets NumPy know 'bfloat16'.
 import numpy as np
 
 from tff_fedfish import files
-from tff_fedfish.errors import UserError
+from tff_fedfish.errors import UserError, require
 
 SCHEMA_VERSION = 1
 DESCRIPTION_FILE = 'checkpoint.json'
@@ -268,8 +268,7 @@ def require_keep_rules(keep_last: int, keep_every_num_rounds: int) -> None:
     ('keep_last', keep_last),
     ('keep_every_num_rounds', keep_every_num_rounds),
   ):
-    if value < 0:
-      raise ValueError(f'`{name}` must be at least 0, found {value}.')
+    require(value >= 0, name, 'at least 0', value)
 
 
 def remove_leftovers(directory: str | os.PathLike) -> None:
