@@ -7,7 +7,6 @@ bits, or nothing at all.
 
 import dataclasses
 import hashlib
-import importlib.metadata
 import json
 import os
 import pathlib
@@ -15,6 +14,7 @@ import platform
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from tff_fedfish import environment
 from tff_fedfish.errors import FailedError, UserError
 from tff_fedfish.runtime.ray_cluster import Share, describe_error
 from tff_fedfish.runtime.ray_watch import Address
@@ -93,18 +93,13 @@ def facts(paths: Iterable[str], with_devices: bool = False) -> HostFacts:
     paths: Files and directories to look at.
     with_devices: Whether to import TensorFlow, for its devices.
   """
-  devices = None
-  if with_devices:
-    from tff_fedfish import environment
-
-    devices = environment.devices()
-  versions = {'python': platform.python_version()}
-  for package in _PACKAGES:
-    try:
-      versions[package] = importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-      versions[package] = 'missing'
-  versions['tff_fedfish'] = _own_version()
+  devices = environment.devices() if with_devices else None
+  found = environment.package_versions(_PACKAGES)
+  versions = {
+    'python': platform.python_version(),
+    **{name: version or 'missing' for name, version in found.items()},
+    'tff_fedfish': _own_version(),
+  }
   contents = {path: contents_of(path) for path in paths}
   return HostFacts(versions, contents, devices)
 
@@ -139,11 +134,7 @@ def ask(
 ) -> dict[Host, HostFacts | str]:
   """Returns the facts of each host, or why it gave none.
 
-  Args:
-    hosts: All that are asked, at once.
-    paths: See `facts`.
-    with_devices: See `facts`.
-    timeout_seconds: Time that they have.
+  All are asked at once, and have `timeout_seconds`. See also `facts`.
   """
   import ray
   from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -239,11 +230,7 @@ def require_same(paths: Sequence[str], share: Share) -> Mapping[str, Contents]:
 
 
 def require_here(expected: Mapping[str, Contents]) -> None:
-  """Raises FailedError in a worker whose host lacks what it is to read.
-
-  Args:
-    expected: Contents on the driver's host, by path.
-  """
+  """Raises FailedError in a worker whose host lacks what the driver's has."""
   here = HostFacts({}, {path: contents_of(path) for path in expected})
   _, missing = differences(HostFacts({}, expected), here)
   if missing:
