@@ -5,7 +5,6 @@ near 0 have gradients near 0 and hardly count, so that a few others may decide:
 the mean then is as noisy as that over these few.
 """
 
-import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -44,10 +43,8 @@ def informed_mass_of(config: TrainConfig) -> ClientMass:
   A floor gives mass to coordinates in which no client is informed, and there
   makes clients alike.
   """
-  settings = config.algorithm
-  if hasattr(settings, 'relative_floor'):
-    settings = dataclasses.replace(settings, relative_floor=0.0)
-    config = dataclasses.replace(config, algorithm=settings)
+  if hasattr(config.algorithm, 'relative_floor'):
+    config = config.with_values('algorithm', relative_floor=0.0)
   return client_mass_of(config)
 
 

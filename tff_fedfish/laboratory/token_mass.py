@@ -68,9 +68,6 @@ class TokenMass:
   def measure(self, weights: Tensors) -> tuple[list[dict[str, Any]], float]:
     """Returns frequencies under a model, and how far they are from the actual.
 
-    Args:
-      weights: The model's.
-
     Returns:
       A row for each group of tokens: `num_holders`, the clients of the cohort
       that have them, such as '2-3'; `num_tokens` of the vocabulary; `actual`

@@ -84,9 +84,6 @@ def check_run(
     workdir: Its directory, new or to continue. None: not checked.
     stage: Entered with the name of each part of the work, to show it.
 
-  Returns:
-    The opened inputs.
-
   Raises:
     UserError: Naming what the run would refuse; a `UserErrors` where that is
       more than one thing.
@@ -361,8 +358,7 @@ def _with_whole_cohort(config, split):
   if split is None or config.cohort_size is not None:
     return config
   num_clients = len(run_inputs.training_clients(config, split))
-  cohorts = dataclasses.replace(config.cohorts, cohort_size=num_clients)
-  return dataclasses.replace(config, cohorts=cohorts)
+  return config.with_values('cohorts', cohort_size=num_clients)
 
 
 def _require_solvable(config, split):
