@@ -90,10 +90,6 @@ class RayWorker:
 
     self._spec = self._client_work = None
 
-  def process_id(self) -> int:
-    """Returns the id of this worker's process."""
-    return os.getpid()
-
   def node_id(self) -> str:
     """Returns Ray's id of this worker's host."""
     return ray_hosts.own_node_id()
@@ -161,11 +157,8 @@ class RayPool:
   ):
     """Asks Ray for the workers, each with its share; none is up yet.
 
-    Args:
-      num_workers: How many.
-      share: Of each.
-      num_threads: TensorFlow threads of each.
-      expected: What workers read, by path. None: it is not compared.
+    Each has `num_threads` TensorFlow threads, and reads what is expected, by
+    path; None: that is not compared.
     """
     import ray
 
