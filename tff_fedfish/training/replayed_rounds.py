@@ -167,13 +167,8 @@ class Diagnostics(RoundCallback):
   """Compares a round's mean of the model deltas with the plain one.
 
   The means are those of the barrier, without its scores: the clients train
-  again in this process, and the round itself is as it is without.
-
-  Args:
-    run: The run.
-    should_stop: Asked before each client.
-    barrier: That of the run; where it measured the round, its means are taken.
-    kept: See `cohort_data.cohort`.
+  again in this process, and the round itself is as it is without. Where the
+  barrier measured the round, its means are taken. See there for the arguments.
   """
 
   def __init__(
