@@ -120,10 +120,7 @@ def dense_gradients(
 ) -> Structure:
   """Returns d loss / d trainable, each a tensor of its weight's shape.
 
-  Args:
-    tape: It has watched `trainable` and seen `loss` made.
-    loss: Scalar.
-    trainable: The weights.
+  The tape has watched the weights, and seen the scalar loss made.
   """
   gradients = tape.gradient(
     loss, trainable, unconnected_gradients=tf.UnconnectedGradients.ZERO

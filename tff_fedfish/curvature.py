@@ -91,12 +91,8 @@ def diagonal_sums(
   """Sums the exact diagonal of the Fisher, while a `tf.function` is traced.
 
   `fisher_diagonal.true_fisher_sums` has drawn labels in place of the exact
-  expectation, which it approaches on average.
-
-  Args:
-    model: See the module; a classifier of images.
-    weights: (trainable, non_trainable).
-    dataset: The client's batches.
+  expectation, which it approaches on average. The model is a classifier of
+  images, with `weights` (trainable, non_trainable).
 
   Returns:
     The sums over rows, in the model's order, and the number of rows.

@@ -209,9 +209,7 @@ def server_shapes(
 ) -> ServerShapes:
   """Returns the server's weights in a checkpoint, by name.
 
-  Args:
-    config: The run's, in the phase of the checkpoint.
-    checkpoint: The checkpoint.
+  The config is in the phase of the checkpoint.
   """
   if config.method.weight_shapes is not None:
     return config.method.weight_shapes(config)

@@ -56,10 +56,7 @@ def load_ahead(
   """Yields, per client, a function that returns its data or raises what failed.
 
   A thread loads one client while its predecessor is worked on, so that no more
-  than two clients' data are in memory.
-
-  Args:
-    clients: Loaders, or values that are passed on.
+  than two clients' data are in memory. What is no loader is passed on.
   """
   with concurrent.futures.ThreadPoolExecutor(1, 'load_client') as pool:
     loading = collections.deque()
