@@ -164,18 +164,15 @@ def by_position(values: tf.Tensor) -> tf.Tensor:
 
 
 class _Taps(NamedTuple):
-  """Inputs and gradients of all layers for one batch.
-
-  Attributes:
-    inputs: Name of a tap -> inputs.
-    gradients: Per label, name of a tap -> gradients of log p of the label, with
-      exact labels times sqrt(p).
-    is_real: Float32 [rows, positions of the logits].
-  """
+  """Inputs and gradients of all layers for one batch."""
 
   inputs: dict[str, tf.Tensor]
+  """Name of a tap -> inputs."""
   gradients: list[dict[str, tf.Tensor]]
+  """Per label, name of a tap -> gradients of log p of the label, with exact
+  labels times sqrt(p)."""
   is_real: tf.Tensor
+  """Float32 [rows, positions of the logits]."""
 
 
 def _sum_over(dataset, zeros, terms):

@@ -44,16 +44,13 @@ def _all_of(tensors):
 
 
 class FisherSums(NamedTuple):
-  """Sums over batches from which a Fisher diagonal is made.
-
-  Attributes:
-    squared_gradients: Float32 tensors shaped like the trainable weights.
-    num_terms: Int64, what a mean divides them by: the batches, or with drawn
-      labels the labels.
-  """
+  """Sums over batches from which a Fisher diagonal is made."""
 
   squared_gradients: Structure
+  """Float32 tensors shaped like the trainable weights."""
   num_terms: tf.Tensor
+  """Int64, what a mean divides them by: the batches, or with drawn labels the
+  labels."""
 
 
 @tf.autograph.experimental.do_not_convert

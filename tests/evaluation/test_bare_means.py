@@ -1,6 +1,5 @@
 """The means of a cohort's deltas without a server optimizer, by hand."""
 
-
 import numpy as np
 import planned_configs
 import pytest

@@ -82,11 +82,12 @@ def run_laboratory(
     files.write_json(begun, described)
   (workdir / 'cells').mkdir(exist_ok=True)
   pending = [p for p in points if laboratory.pending_cells(p)]
-  num_bytes = trained_cohort.cohort_bytes(file.base, len(file.local_epochs))
-  num_bytes *= file.cohort_sizes[-1] / (file.base.cohorts.cohort_size or 1)
+  num_bytes = trained_cohort.cohort_bytes(
+    file.base, file.cohort_sizes[-1], len(file.local_epochs)
+  )
   print(
     f'{len(pending)} of {len(points)} cohorts are left; the files of each take '
-    f'{printing.format_bytes(int(num_bytes))}'
+    f'{printing.format_bytes(num_bytes)}'
     f'{"" if keep else " until its rows are written"}.',
     file=sys.stderr,
   )

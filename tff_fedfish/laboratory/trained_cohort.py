@@ -137,10 +137,9 @@ def store(path: pathlib.Path, trained: dict[str, Any]) -> None:
     np.savez(file, **arrays)
 
 
-def cohort_bytes(config: TrainConfig, num_stops: int) -> int:
+def cohort_bytes(config: TrainConfig, num_clients: int, num_stops: int) -> int:
   """Returns the bytes of the files of one cohort: two models for each stop."""
-  num_weights = num_parameters(config.model_shape())
-  return config.cohorts.cohort_size * num_stops * 2 * 4 * num_weights
+  return num_clients * num_stops * 2 * 4 * num_parameters(config.model_shape())
 
 
 def initial_weights(config: TrainConfig) -> Tensors:

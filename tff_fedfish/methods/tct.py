@@ -231,16 +231,19 @@ _FEATURES = Method(
   feature_work=f'{_MODULE}_features:features_of',
   feature_sizes=_feature_sizes,
 )
-_BY_STEPS = Method(
+_CONVEX = dict(
   **_SHARED,
-  builder=f'{_MODULE}:build_convex',
-  arguments=_convex_arguments,
-  model=f'{_MODULE}_phases:feature_classifier',
   weight_shapes=_convex_shapes,
   learning_rate=lambda config: config.algorithm.convex_learning_rate,
   traffic=_convex_traffic,
   slots=_slots,
   requires_all_clients=lambda config: True,
+)
+_BY_STEPS = Method(
+  **_CONVEX,
+  builder=f'{_MODULE}:build_convex',
+  arguments=_convex_arguments,
+  model=f'{_MODULE}_phases:feature_classifier',
   columns=lambda config: (_ACCURACY, _IMBALANCE),
   features='read',
   feature_sizes=_feature_sizes,
@@ -249,16 +252,11 @@ _BY_GRAM = dataclasses.replace(
   _BY_STEPS, feature_work=f'{_MODULE}_features:basis_of'
 )
 _FULL = Method(
-  **_SHARED,
+  **_CONVEX,
   builder=f'{_MODULE}:build_full_convex',
   arguments=lambda config: {'step_size': config.algorithm.convex_learning_rate},
   model=f'{_MODULE}_phases:full_linearization',
-  weight_shapes=_convex_shapes,
-  learning_rate=lambda config: config.algorithm.convex_learning_rate,
-  traffic=_convex_traffic,
   cost=_full_cost,
-  slots=_slots,
-  requires_all_clients=lambda config: True,
   columns=lambda config: (_IMBALANCE,),
 )
 

@@ -19,15 +19,12 @@ class DroppedClientError(Exception):
 
 
 class LoadedClient(NamedTuple):
-  """A client's data in memory.
-
-  Attributes:
-    data: A value of the computation's client type, such as a tf.data.Dataset.
-    counts: What was counted while loading, by name.
-  """
+  """A client's data in memory."""
 
   data: Any
+  """A value of the computation's client type, such as a tf.data.Dataset."""
   counts: Mapping[str, int]
+  """Counts of the loading, by name."""
 
 
 class ClientLoader(abc.ABC):

@@ -25,16 +25,13 @@ from tff_fedfish.runtime.graph_function import GraphFunction
 
 
 class PartialSum(NamedTuple):
-  """Sums over some clients of a cohort.
-
-  Attributes:
-    accumulator: Tensors of the form's accumulator.
-    secure_sums: Sums of the values that TFF would sum securely: bit-width
-      sums, sums, and modular sums before the modulus is taken.
-  """
+  """Sums over some clients of a cohort."""
 
   accumulator: list[tf.Tensor]
+  """Tensors of the form's accumulator."""
   secure_sums: list[tf.Tensor]
+  """Sums of the values that TFF would sum securely: bit-width sums, sums, and
+  modular sums before the modulus is taken."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -117,15 +117,12 @@ def wait_for_head() -> None:
 
 
 class Share(NamedTuple):
-  """Resources that Ray reserves for a worker.
-
-  Attributes:
-    cpus: Of Ray's CPUs, which are a count; no core is pinned.
-    gpus: GPUs, or a part of one.
-  """
+  """Resources that Ray reserves for a worker."""
 
   cpus: float
+  """Share of Ray's CPUs, which are a count; no core is pinned."""
   gpus: float
+  """GPUs, or a part of one."""
 
   def describe(self) -> str:
     """Returns a sentence on what is reserved and what is free."""

@@ -39,29 +39,23 @@ class Host:
 
 
 class Contents(NamedTuple):
-  """Files under a path.
-
-  Attributes:
-    digest: SHA-256 of names and sizes; empty where it cannot be read.
-    text: Description, or the error.
-  """
+  """Files under a path."""
 
   digest: str
+  """SHA-256 of names and sizes; empty where it cannot be read."""
   text: str
+  """Description, or the error."""
 
 
 class HostFacts(NamedTuple):
-  """Answers of a host.
-
-  Attributes:
-    versions: By package, Python and the sources of this one among them.
-    contents: By path.
-    devices: As TensorFlow lists them; None where it was not asked.
-  """
+  """Answers of a host."""
 
   versions: Mapping[str, str]
+  """Versions by package, Python and the sources of this one among them."""
   contents: Mapping[str, Contents]
+  """Contents by path."""
   devices: Sequence[str] | None = None
+  """Devices as TensorFlow lists them; None where it was not asked."""
 
 
 def living() -> list[Host]:

@@ -46,15 +46,12 @@ class PartResult(NamedTuple):
 
 
 class Loss(NamedTuple):
-  """Workers that were lost at once; others have been asked for.
-
-  Attributes:
-    workers: The workers.
-    text: What happened, and how many workers are left.
-  """
+  """Workers that were lost at once; others have been asked for."""
 
   workers: Sequence[Any]
+  """The workers."""
   text: str
+  """Event, and how many workers are left."""
 
 
 class _PartAbandoned(Exception):
