@@ -15,7 +15,7 @@ class PersonalScore(RoundCallback):
   """
 
   def __init__(self, run, should_stop, kept):
-    """Reads nothing yet; see `Barrier` for the arguments."""
+    """Reads nothing yet; see `replayed_rounds.Barrier` for the arguments."""
     self._run, self._should_stop, self._kept = run, should_stop, kept
     config = run.config
     self._client_ids = ()

@@ -170,7 +170,8 @@ class Diagnostics(RoundCallback):
 
   The means are those of the barrier, without its scores: the clients train
   again in this process, and the round itself is as it is without. Where the
-  barrier measured the round, its means are taken. See there for the arguments.
+  barrier measured the round, its means are taken. The other fields are as of
+  `Barrier`.
   """
 
   run: BuiltRun
