@@ -29,9 +29,8 @@ def examine(
 ) -> list[HostReport]:
   """Returns a report on every host of a cluster, this one first.
 
-  Args:
-    address: 'auto' or HOST:PORT.
-    config: Its corpus and vocabulary are looked for. None: none are.
+  The address is 'auto' or HOST:PORT. The corpus and the vocabulary of a config
+  are looked for; None: none are.
 
   Raises:
     UserError: If there is no cluster at the address.

@@ -130,12 +130,9 @@ def _attempt(
   action: Callable[[], str],
   judge: Callable[[str], str] = lambda found: '',
 ) -> Finding:
-  """Runs `action`, which says what it found or raises.
+  """Runs a check, which says what it found or raises.
 
-  Args:
-    name: The finding's name.
-    action: The check.
-    judge: Turns what was found into a remedy, '' if all is well.
+  `judge` turns what was found into a remedy, '' if all is well.
   """
   try:
     found = action()

@@ -91,11 +91,8 @@ class EffectiveClients:
   ):
     """Starts without clients.
 
-    Args:
-      client_mass: Plain TensorFlow; as many tensors as there are names.
-      names: Of the tensors.
-      aggregator_state: That of the learning process before the round.
-      by_chance: See `by_chance_of`.
+    The mass has as many tensors as there are names. The state is that of the
+    process's aggregator before the round. See `by_chance_of` for `by_chance`.
     """
     self._by_chance = by_chance
     self._names = tuple(names)
@@ -122,12 +119,9 @@ class EffectiveClients:
   def add(
     self, update: Any, client_weight: float, num_squares: int | None = None
   ) -> None:
-    """Adds a client.
+    """Adds a client by what it gives to the aggregator, and w_i >= 0.
 
-    Args:
-      update: What the client gives to the aggregator.
-      client_weight: w_i, >= 0; one of 0 has no mass.
-      num_squares: See `num_squares`.
+    One of weight 0 has no mass. See `num_squares` for its squares.
 
     Raises:
       UserError: If `client_mass` returns more or fewer tensors than names.

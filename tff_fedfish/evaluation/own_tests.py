@@ -73,15 +73,8 @@ def scores(
   """Yields (client, test rows, score) of every client that has test rows.
 
   A client whose model needs validation rows, and that has none, is left out.
-
-  Args:
-    evaluator: Scores.
-    weights_of: Returns the weights of a client's model.
-    client_rows: Its test rows.
-    client_ids: The clients.
-    non_trainable: Weights of all models that are held fixed.
-    max_sequences: Test rows of a client, at most. None: all.
-    should_stop: Asked before each client.
+  At most `max_sequences` rows of each are scored; None: all. Whether to stop is
+  asked before each.
 
   Raises:
     RoundInterrupted: If `should_stop` says so.

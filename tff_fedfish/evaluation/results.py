@@ -299,9 +299,7 @@ def write_barriers(
 ) -> None:
   """Writes a row per client of a cohort; the file appears whole or not at all.
 
-  Args:
-    path: The file; its directory must exist.
-    barriers: Written in the order of client id.
+  Rows are in the order of client id. The file's directory must exist.
 
   Raises:
     ValueError: If a client comes twice.

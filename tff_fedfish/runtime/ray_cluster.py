@@ -185,9 +185,8 @@ def require_listener(
 ) -> None:
   """Raises UserError where nothing answers; Ray itself tries for minutes.
 
-  Args:
-    address: As for `join`; 'local' and 'auto' name nothing that could answer.
-    option: As for `join`.
+  See `join` for the arguments. 'local' and 'auto' name nothing that could
+  answer.
   """
   if address in ('local', 'auto'):
     return

@@ -81,11 +81,9 @@ def own_node_id() -> str:
 
 
 def facts(paths: Iterable[str], with_devices: bool = False) -> HostFacts:
-  """Returns the facts of this machine.
+  """Returns the facts of this machine, of files and directories among them.
 
-  Args:
-    paths: Files and directories to look at.
-    with_devices: Whether to import TensorFlow, for its devices.
+  Imports TensorFlow only for its devices.
   """
   devices = environment.devices() if with_devices else None
   found = environment.package_versions(_PACKAGES)

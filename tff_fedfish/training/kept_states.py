@@ -62,10 +62,7 @@ class KeptStates(RoundCallback):
   ) -> Callable[[int, Any], None] | None:
     """Starts to write a round; returns its `RoundOptions.on_client_output`.
 
-    Args:
-      round_num: The round.
-      clients: Its cohort.
-      stack: Left at the end of the round, which removes one that is given up.
+    The stack, left at the end of the round, removes one that is given up.
 
     Raises:
       OSError: If nothing can be written.

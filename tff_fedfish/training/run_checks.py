@@ -200,11 +200,8 @@ def print_warnings(
 ) -> None:
   """Warns on standard error where memory or disk may not be enough.
 
-  Args:
-    config: The run's config.
-    workdir: Its directory.
-    split: Says how many clients may take part. None: not known.
-    features: As `planned_features` returns them.
+  The split says how many clients may take part; None: not known. Features are
+  as `planned_features` returns them.
   """
   parent = pathlib.Path(workdir or '.').resolve()
   # What is on the disk already takes no more of it.
