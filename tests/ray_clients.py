@@ -74,6 +74,17 @@ class KeepingClient(Client):
     return LoadedClient(data, counts)
 
 
+def process_ids(workers) -> list[int]:
+  """Returns the process ids of a `RayWorkers`, when all are up."""
+  import ray
+
+  workers.start()
+  pool = workers._pool
+  pool.wait_for_all()
+  get_id = lambda worker: os.getpid()  # noqa: E731
+  return ray.get([worker.__ray_call__.remote(get_id) for worker in pool.up])
+
+
 class LightWorker:
   """Stands for a `RayWorker`, without TensorFlow: it is up in a second.
 
@@ -82,9 +93,6 @@ class LightWorker:
 
   def __init__(self, num_threads: int, shows_gpus: bool, expected):
     self._settings = (num_threads, shows_gpus, expected)
-
-  def process_id(self) -> int:
-    return os.getpid()
 
   def node_id(self) -> str:
     import ray

@@ -31,21 +31,19 @@ class BatchGradients(NamedTuple):
   Gradients have the structure, shapes and dtypes of the trainable weights: 0
   where a weight does not reach the loss, and sparse ones are made dense, which
   sums entries with the same index.
-
-  Attributes:
-    loss: Scalar, the mean data loss of the batch.
-    num_examples: Int64, the rows of the batch.
-    metrics: The model's metrics state, updated with the batch; None where none
-      was given.
-    data: Gradients of the data loss; None where only `total` was asked for.
-    total: Gradients of the data loss plus the extra loss.
   """
 
   loss: tf.Tensor
+  """Scalar, the mean data loss of the batch."""
   num_examples: tf.Tensor
+  """Int64, the rows of the batch."""
   metrics: Structure
+  """The model's metrics state, updated with the batch; None where none was
+  given."""
   data: Structure
+  """Gradients of the data loss; None where only `total` was asked for."""
   total: Structure
+  """Gradients of the data loss plus the extra loss."""
 
 
 def batch_gradients(
@@ -120,10 +118,7 @@ def dense_gradients(
 ) -> Structure:
   """Returns d loss / d trainable, each a tensor of its weight's shape.
 
-  Args:
-    tape: It has watched `trainable` and seen `loss` made.
-    loss: Scalar.
-    trainable: The weights.
+  The tape has watched the weights, and seen the scalar loss made.
   """
   gradients = tape.gradient(
     loss, trainable, unconnected_gradients=tf.UnconnectedGradients.ZERO

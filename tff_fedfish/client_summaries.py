@@ -36,18 +36,11 @@ def summarize(
   weights: Weights,
   dataset: tf.data.Dataset,
 ) -> dict[str, tf.Tensor]:
-  """Returns a summary of the client's rows by name.
+  """Returns a summary of the client's rows by name; 0 without rows.
 
   A Fisher is that of the model's own distribution, per row: the mean over the
   client's rows of the squares of the gradient of a row's summed log
   probabilities. Drawn labels are a function of the batches' noise seeds.
-
-  Args:
-    model: The model.
-    shape: Its shape.
-    upload: What to upload.
-    weights: Trained weights.
-    dataset: The client's batches. Without rows the summary is 0.
   """
   if upload.summary == 'none':
     return {}
@@ -84,11 +77,6 @@ def compressed(
 
   With compression 'paper' factors are of low rank and quantized, diagonals are
   quantized; counts are sent as they are.
-
-  Args:
-    shape: The model's.
-    upload: Says how.
-    summary: By name.
   """
   shapes = upload_sizes.summary_shapes(shape, upload)
   if upload.compression == 'none' or upload.summary == 'class_counts':

@@ -12,19 +12,16 @@ _ANSWER_SECONDS = 120.0
 
 
 class HostReport(NamedTuple):
-  """Answers of a host beside those of this one.
-
-  Attributes:
-    name: Host name and address.
-    facts: Answers by question, ready to be shown.
-    problems: Everything that differs from this host or is missing.
-    remedy: Empty if there is no problem.
-  """
+  """Answers of a host beside those of this one."""
 
   name: str
+  """Host name and address."""
   facts: dict[str, str]
+  """Answers by question, ready to be shown."""
   problems: Sequence[str]
+  """Everything that differs from this host or is missing."""
   remedy: str
+  """Empty if there is no problem."""
 
 
 def examine(
@@ -32,9 +29,8 @@ def examine(
 ) -> list[HostReport]:
   """Returns a report on every host of a cluster, this one first.
 
-  Args:
-    address: 'auto' or HOST:PORT.
-    config: Its corpus and vocabulary are looked for. None: none are.
+  The address is 'auto' or HOST:PORT. The corpus and the vocabulary of a config
+  are looked for; None: none are.
 
   Raises:
     UserError: If there is no cluster at the address.

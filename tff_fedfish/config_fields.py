@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import operator
 import types
 import typing
 from typing import Any, ClassVar, Literal
@@ -9,6 +10,13 @@ from typing import Any, ClassVar, Literal
 from tff_fedfish.errors import UserError
 
 _MAX_FLOAT32 = 3.4028234e38
+# How a value meets each kind of bound.
+_MEETS = {
+  'at_least': operator.ge,
+  'at_most': operator.le,
+  'above': operator.gt,
+  'below': operator.lt,
+}
 
 
 class ConfigError(UserError):
@@ -139,20 +147,12 @@ def is_finite_float32(value: float) -> bool:
 
 
 def _unmet_bound(value: float, bounds: typing.Mapping[str, Any]) -> str:
-  at_least, at_most, above, below = (
-    bounds.get(name) for name in ('at_least', 'at_most', 'above', 'below')
-  )
-  if (
-    is_finite_float32(value)
-    and (at_least is None or value >= at_least)
-    and (at_most is None or value <= at_most)
-    and (above is None or value > above)
-    and (below is None or value < below)
-  ):
+  given = {
+    name: bounds[name] for name in _MEETS if bounds.get(name) is not None
+  }
+  is_met = (_MEETS[name](value, bound) for name, bound in given.items())
+  if is_finite_float32(value) and all(is_met):
     return ''
   wanted = ['finite'] if isinstance(value, float) else []
-  wanted += [f'at least {at_least}'] if at_least is not None else []
-  wanted += [f'at most {at_most}'] if at_most is not None else []
-  wanted += [f'above {above}'] if above is not None else []
-  wanted += [f'below {below}'] if below is not None else []
+  wanted += [f'{name.replace("_", " ")} {given[name]}' for name in given]
   return ' and '.join(wanted)

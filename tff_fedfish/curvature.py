@@ -91,12 +91,8 @@ def diagonal_sums(
   """Sums the exact diagonal of the Fisher, while a `tf.function` is traced.
 
   `fisher_diagonal.true_fisher_sums` has drawn labels in place of the exact
-  expectation, which it approaches on average.
-
-  Args:
-    model: See the module; a classifier of images.
-    weights: (trainable, non_trainable).
-    dataset: The client's batches.
+  expectation, which it approaches on average. The model is a classifier of
+  images, with `weights` (trainable, non_trainable).
 
   Returns:
     The sums over rows, in the model's order, and the number of rows.
@@ -168,18 +164,15 @@ def by_position(values: tf.Tensor) -> tf.Tensor:
 
 
 class _Taps(NamedTuple):
-  """Inputs and gradients of all layers for one batch.
-
-  Attributes:
-    inputs: Name of a tap -> inputs.
-    gradients: Per label, name of a tap -> gradients of log p of the label, with
-      exact labels times sqrt(p).
-    is_real: Float32 [rows, positions of the logits].
-  """
+  """Inputs and gradients of all layers for one batch."""
 
   inputs: dict[str, tf.Tensor]
+  """Name of a tap -> inputs."""
   gradients: list[dict[str, tf.Tensor]]
+  """Per label, name of a tap -> gradients of log p of the label, with exact
+  labels times sqrt(p)."""
   is_real: tf.Tensor
+  """Float32 [rows, positions of the logits]."""
 
 
 def _sum_over(dataset, zeros, terms):

@@ -14,8 +14,8 @@ from tff_fedfish import environment
 
 _GIB = 1 << 30
 # What `fedfish demo` needs, with some room.
-_WANTED_MEMORY_BYTES = 6 * _GIB
-_WANTED_DISK_BYTES = 2 * _GIB
+_WANTED_MEMORY_GIB = 6
+_WANTED_DISK_GIB = 2
 
 _SET_UP = 'Set up again: remove .venv, then `make .venv`.'
 
@@ -57,17 +57,19 @@ def is_usable(findings: list[Finding]) -> bool:
   return all(finding.status != 'problem' for finding in findings)
 
 
+def _finding(name, found, remedy='', *, otherwise='warning') -> Finding:
+  """Returns a finding, whose status is 'ok' if there is no remedy."""
+  status = otherwise if remedy else 'ok'
+  return Finding(name=name, status=status, found=found, remedy=remedy)
+
+
 def _platform(version: tuple[int, int], system: str, machine: str) -> Finding:
   found = f'Python {version[0]}.{version[1]}, {system}, {machine}'
-  wanted = version == (3, 11) and system == 'linux' and machine == 'x86_64'
-  return Finding(
-    name='platform',
-    status='ok' if wanted else 'problem',
-    found=f'{found} ({platform.platform()})',
-    remedy=''
-    if wanted
-    else 'Use Python 3.11 on Linux x86-64: nothing else has all packages.',
-  )
+  remedy = 'Use Python 3.11 on Linux x86-64: nothing else has all packages.'
+  if version == (3, 11) and system == 'linux' and machine == 'x86_64':
+    remedy = ''
+  found = f'{found} ({platform.platform()})'
+  return _finding('platform', found, remedy, otherwise='problem')
 
 
 def _packages(
@@ -80,11 +82,10 @@ def _packages(
     if versions[name] != declared.get(name, versions[name] or 'there')
   ]
   if wrong:
-    return Finding(
-      name='packages', status='problem', found='; '.join(wrong), remedy=_SET_UP
-    )
+    found = '; '.join(wrong)
+    return _finding('packages', found, _SET_UP, otherwise='problem')
   listed = ', '.join(f'{name} {version}' for name, version in versions.items())
-  return Finding(name='packages', status='ok', found=listed)
+  return _finding('packages', listed)
 
 
 def _declared_versions() -> dict[str, str]:
@@ -101,38 +102,27 @@ def _processor(flags: frozenset[str]) -> Finding:
   cores = environment.num_cores()
   found = f'{environment.cpu_model()}, {cores} core{"s" * (cores > 1)}'
   if flags and 'avx' not in flags:
-    return Finding(
-      name='processor',
-      status='problem',
-      found=f'{found}, without AVX',
-      remedy='Use a processor with AVX: TensorFlow is built for it.',
-    )
-  return Finding(name='processor', status='ok', found=found)
+    remedy = 'Use a processor with AVX: TensorFlow is built for it.'
+    found = f'{found}, without AVX'
+    return _finding('processor', found, remedy, otherwise='problem')
+  return _finding('processor', found)
 
 
 def _memory(memory_bytes: dict[str, int]) -> Finding:
-  enough = memory_bytes['available'] >= _WANTED_MEMORY_BYTES
-  return Finding(
-    name='memory',
-    status='ok' if enough else 'warning',
-    found=f'{memory_bytes["available"] / _GIB:.1f} GiB available of '
-    f'{memory_bytes["total"] / _GIB:.1f}',
-    remedy=''
-    if enough
-    else f'Free some: the demo takes up to {_WANTED_MEMORY_BYTES // _GIB} GiB.',
-  )
+  available, total = (memory_bytes[n] / _GIB for n in ('available', 'total'))
+  remedy = ''
+  if available < _WANTED_MEMORY_GIB:
+    remedy = f'Free some: the demo takes up to {_WANTED_MEMORY_GIB} GiB.'
+  found = f'{available:.1f} GiB available of {total:.1f}'
+  return _finding('memory', found, remedy)
 
 
 def _disk(free_bytes: int) -> Finding:
-  enough = free_bytes >= _WANTED_DISK_BYTES
-  return Finding(
-    name='disk',
-    status='ok' if enough else 'warning',
-    found=f'{free_bytes / _GIB:.1f} GiB free in the current directory',
-    remedy=''
-    if enough
-    else f'Free some: keep {_WANTED_DISK_BYTES // _GIB} GiB for corpora, runs.',
-  )
+  free, remedy = free_bytes / _GIB, ''
+  if free < _WANTED_DISK_GIB:
+    remedy = f'Free some: keep {_WANTED_DISK_GIB} GiB for corpora, runs.'
+  found = f'{free:.1f} GiB free in the current directory'
+  return _finding('disk', found, remedy)
 
 
 def _attempt(
@@ -140,28 +130,17 @@ def _attempt(
   action: Callable[[], str],
   judge: Callable[[str], str] = lambda found: '',
 ) -> Finding:
-  """Runs `action`, which says what it found or raises.
+  """Runs a check, which says what it found or raises.
 
-  Args:
-    name: The finding's name.
-    action: The check.
-    judge: Turns what was found into a remedy, '' if all is well.
+  `judge` turns what was found into a remedy, '' if all is well.
   """
   try:
     found = action()
   # Whatever a broken installation raises is a finding, not a crash.
   except Exception as error:
     text = ' '.join(f'{type(error).__name__}: {error}'.split())
-    return Finding(
-      name=name, status='problem', found=text[:300], remedy=_SET_UP
-    )
-  remedy = judge(found)
-  return Finding(
-    name=name,
-    status='warning' if remedy else 'ok',
-    found=found,
-    remedy=remedy,
-  )
+    return _finding(name, text[:300], _SET_UP, otherwise='problem')
+  return _finding(name, found, judge(found))
 
 
 def _expect(name: str, expected, found) -> None:

@@ -8,7 +8,10 @@ import os
 import pathlib
 import platform
 import subprocess
+from collections.abc import Iterable
 from typing import Any
+
+import psutil
 
 from tff_fedfish.version import __version__
 
@@ -54,10 +57,12 @@ def environment_facts() -> dict[str, Any]:
   }
 
 
-def package_versions() -> dict[str, str | None]:
-  """Returns the version of each of `PACKAGES`; None: not installed."""
+def package_versions(
+  names: Iterable[str] = PACKAGES,
+) -> dict[str, str | None]:
+  """Returns the version of each package; None: not installed."""
   versions = {}
-  for name in PACKAGES:
+  for name in names:
     try:
       versions[name] = importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
@@ -82,12 +87,8 @@ def num_cores() -> int:
 
 def memory_bytes() -> dict[str, int]:
   """Returns 'total' and 'available' memory; a container's limit is obeyed."""
-  kibibytes = {}
-  for line in pathlib.Path('/proc/meminfo').read_text().splitlines():
-    name, _, value = line.partition(':')
-    kibibytes[name] = int(value.split()[0])
-  total = kibibytes['MemTotal'] << 10
-  available = kibibytes['MemAvailable'] << 10
+  memory = psutil.virtual_memory()
+  total, available = memory.total, memory.available
   for limit_name, used_name in (
     ('memory.max', 'memory.current'),
     ('memory/memory.limit_in_bytes', 'memory/memory.usage_in_bytes'),
@@ -115,9 +116,6 @@ def devices() -> list[str]:
 
 def git_facts(root: pathlib.Path) -> dict[str, Any]:
   """Returns the commit of a working tree, and whether files differ from it.
-
-  Args:
-    root: Where the packages lie.
 
   Returns:
     'git_commit' and 'git_modified'; nothing where `root` is no working tree or

@@ -105,10 +105,7 @@ def replace_directory_atomically(
 
 
 def parse_json(text: str | bytes) -> Any:
-  """Returns what JSON text holds.
-
-  Args:
-    text: The text; bytes are UTF-8.
+  """Returns what JSON text, or its UTF-8 bytes, holds.
 
   Raises:
     ValueError: If it is no JSON, or is nested more deeply than Python parses,
@@ -237,6 +234,27 @@ def are_same(first: str | os.PathLike, second: str | os.PathLike) -> bool:
   return os.path.realpath(first) == os.path.realpath(second)
 
 
+def difference(
+  path: pathlib.Path, num_bytes: int, sha256: str | None = None
+) -> str:
+  """Returns what a file must have but has not, as a clause; '' if it is whole.
+
+  Its bytes are read only if there is a SHA-256 to compare.
+
+  Raises:
+    OSError: If it cannot be read.
+  """
+  size = path.stat().st_size
+  if size != num_bytes:
+    return f'must have {num_bytes} bytes, but has {size}'
+  if sha256 is not None:
+    with open(path, 'rb') as stream:
+      found = hashlib.file_digest(stream, 'sha256').hexdigest()
+    if found != sha256:
+      return f'must have SHA-256 {sha256}, but has {found}'
+  return ''
+
+
 def user_cache_directory() -> pathlib.Path | None:
   """Returns where fedfish keeps what it can make again; need not exist.
 
@@ -304,11 +322,15 @@ def csv_file(names: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     rows: Cells. None is empty. A text that a spreadsheet would take for a
       formula begins with an apostrophe.
   """
-  file = io.StringIO()
-  writer = csv.writer(file, lineterminator='\n')
-  writer.writerow(names)
-  writer.writerows(map(_csv_cell, row) for row in rows)
-  return file.getvalue()
+  lines = (csv_line(map(_csv_cell, row)) for row in rows)
+  return ''.join([csv_line(names), *lines])
+
+
+def csv_line(cells: Iterable[Any]) -> str:
+  """Returns a line of a CSV file."""
+  line = io.StringIO()
+  csv.writer(line, lineterminator='\n').writerow(cells)
+  return line.getvalue()
 
 
 def _csv_cell(value: Any) -> Any:

@@ -24,6 +24,7 @@ from tff_fedfish.batch_gradients import (
   dense_gradients,
   split_batch,
 )
+from tff_fedfish.errors import require
 
 Structure = Any
 
@@ -43,16 +44,13 @@ def _all_of(tensors):
 
 
 class FisherSums(NamedTuple):
-  """Sums over batches from which a Fisher diagonal is made.
-
-  Attributes:
-    squared_gradients: Float32 tensors shaped like the trainable weights.
-    num_terms: Int64, what a mean divides them by: the batches, or with drawn
-      labels the labels.
-  """
+  """Sums over batches from which a Fisher diagonal is made."""
 
   squared_gradients: Structure
+  """Float32 tensors shaped like the trainable weights."""
   num_terms: tf.Tensor
+  """Int64, what a mean divides them by: the batches, or with drawn labels the
+  labels."""
 
 
 @tf.autograph.experimental.do_not_convert
@@ -322,15 +320,11 @@ def fisher_diagonal_from_sums(
   Raises:
     ValueError: If `reduction` or `normalization` is neither.
   """
-  if reduction not in REDUCTIONS:
-    raise ValueError(
-      f"`fisher_reduction` must be 'sum' or 'mean', found {reduction!r}."
-    )
-  if normalization not in NORMALIZATIONS:
-    raise ValueError(
-      "`fisher_normalization` must be 'none' or 'tensor_mean', found "
-      f'{normalization!r}.'
-    )
+  for name, value, choices in (
+    ('fisher_reduction', reduction, REDUCTIONS),
+    ('fisher_normalization', normalization, NORMALIZATIONS),
+  ):
+    require(value in choices, name, ' or '.join(map(repr, choices)), value)
   diagonal = sums.squared_gradients
   if reduction == 'mean':
     num_terms = tf.cast(sums.num_terms, tf.float32)

@@ -51,16 +51,13 @@ came before in the same dataset. They are trained on, but not counted."""
 
 
 class GradientObserver(NamedTuple):
-  """A hook that sees the gradients of the data loss in the last local steps.
-
-  Attributes:
-    initial: The observation before the first gradient.
-    observe: (observation, gradients, number of rows in the batch) ->
-      observation; all are finished tensors, never IndexedSlices.
-  """
+  """A hook that sees the gradients of the data loss in the last local steps."""
 
   initial: Structure
+  """The observation before the first gradient."""
   observe: Callable[[Structure, Structure, tf.Tensor], Structure]
+  """(observation, gradients, number of rows in the batch) -> observation; all
+  are finished tensors, never IndexedSlices."""
 
 
 # (gradients, weights) -> gradients.
@@ -72,40 +69,34 @@ GradientOf = Callable[..., BatchGradients]
 
 
 class DrawnSteps(NamedTuple):
-  """A dataset that holds the batches of all steps, in place of one pass.
-
-  Attributes:
-    num_examples: Int64 scalar, the rows that they were drawn from.
-    num_unobserved: Int64 scalar, the first steps, which no observer sees.
-  """
+  """A dataset that holds the batches of all steps, in place of one pass."""
 
   num_examples: tf.Tensor
+  """Int64 scalar, the rows that they were drawn from."""
   num_unobserved: tf.Tensor
+  """Int64 scalar, the first steps, which no observer sees."""
 
 
 class LocalResult(NamedTuple):
-  """Result of local training.
-
-  Attributes:
-    trainable: The trained weights.
-    metrics: The model's metrics state over all local steps.
-    num_examples: Int64, the rows that were trained on, each counted once.
-    observation: The observer's last observation; None without one.
-    mean_loss: Float32, the mean over the local steps of the data loss of their
-      batches; 0 without a step.
-    dataset: The rows that were trained on, each once, in batches.
-    optimizer_state: The optimizer's, after the last step.
-    num_steps: Int64, the local steps.
-  """
+  """Result of local training."""
 
   trainable: Structure
+  """The trained weights."""
   metrics: Structure
+  """The model's metrics state over all local steps."""
   num_examples: tf.Tensor
+  """Int64, the rows that were trained on, each counted once."""
   observation: Structure
+  """The observer's last observation; None without one."""
   mean_loss: tf.Tensor
+  """Float32, the mean over the local steps of the data loss of their batches; 0
+  without a step."""
   dataset: tf.data.Dataset
+  """The rows that were trained on, each once, in batches."""
   optimizer_state: Structure
+  """The optimizer's, after the last step."""
   num_steps: tf.Tensor
+  """Int64, the local steps."""
 
 
 def train(
@@ -311,19 +302,16 @@ def at_step(batch: Any, step: tf.Tensor) -> Any:
 
 
 class _Steps(NamedTuple):
-  """The batches of all local steps.
-
-  Attributes:
-    unobserved: Of the first steps; None: there are none.
-    observed: Of the last steps; None without an observer.
-    trained_on: The rows of all of them, each once.
-    num_examples: Their number; None: it is that of one pass.
-  """
+  """The batches of all local steps."""
 
   unobserved: tf.data.Dataset | None
+  """Batches of the first steps; None: there are none."""
   observed: tf.data.Dataset | None
+  """Batches of the last steps; None without an observer."""
   trained_on: tf.data.Dataset
+  """The rows of all of them, each once."""
   num_examples: tf.Tensor | None
+  """Their number; None: it is that of one pass."""
 
 
 @tf.autograph.experimental.do_not_convert

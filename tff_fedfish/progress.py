@@ -106,12 +106,8 @@ class Progress:
     if self._bar is not None:
       self._show_bar()
     elif self._is_line_due():
-      self.write_line(
-        ', '.join(
-          [f'{self._label}: {self._position()}']
-          + [fact for fact in self._facts() if fact]
-        )
-      )
+      position = f'{self._label}: {self._position()}'
+      self.write_line(', '.join([position, *self._facts()]))
 
   def write_line(self, line: str) -> None:
     """Writes a line of the caller's, above the bar where there is one."""
@@ -138,7 +134,7 @@ class Progress:
       self._bar.task_ids[0],
       completed=self._completed,
       position=self._position(),
-      facts='  '.join(fact for fact in self._facts() if fact),
+      facts='  '.join(self._facts()),
       refresh=True,
     )
 
@@ -146,23 +142,24 @@ class Progress:
     return f'{self._unit} {self._completed:,}/{self._total:,}'
 
   def _facts(self) -> list[str]:
-    """Returns loss, tokens, their speed and time left, '' where unknown."""
-    loss = tokens = ''
+    """Returns loss, tokens, their speed and time left, those that are known."""
+    facts = []
     if self._loss is not None:
       is_finite = math.isfinite(self._loss)
-      loss = f'loss {self._loss:.4f}' if is_finite else 'loss -'
+      facts.append(f'loss {self._loss:.4f}' if is_finite else 'loss -')
     if self._shows_sum:
-      tokens = f'tokens {format_count(self._num_tokens)}'
+      facts.append(f'tokens {format_count(self._num_tokens)}')
     start_time, start_completed, start_tokens = self._steps[0]
     seconds = self._steps[-1][0] - start_time
     num_steps = self._completed - start_completed
     if seconds <= 0 or num_steps <= 0:
-      return [loss, tokens]
-    num_tokens = self._num_tokens - start_tokens
-    speed = f'{num_tokens / seconds:,.0f} tokens/s' if num_tokens else ''
+      return facts
+    if num_tokens := self._num_tokens - start_tokens:
+      facts.append(f'{num_tokens / seconds:,.0f} tokens/s')
     left = max(self._total - self._completed, 0) * seconds / num_steps
-    left = datetime.timedelta(seconds=round(left))
-    return [loss, tokens, speed, f'{left} left' if left else '']
+    if left := datetime.timedelta(seconds=round(left)):
+      facts.append(f'{left} left')
+    return facts
 
 
 class Stages:
@@ -209,11 +206,7 @@ class Stages:
 
   @contextlib.contextmanager
   def __call__(self, name: str) -> Iterator[None]:
-    """Times what runs in the context.
-
-    Args:
-      name: What happens, such as 'building the model'.
-    """
+    """Times what runs in the context, such as 'building the model'."""
     line, start = f'{name} ...', self._clock()
     timer = threading.Timer(self._patience_seconds, self._show_lasting, [line])
     timer.daemon = True

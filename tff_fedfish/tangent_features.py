@@ -61,10 +61,8 @@ def with_drawn_head(
 ) -> tuple[tf.Tensor, ...]:
   """Returns the weights with the head drawn as the model's initial one is.
 
-  Args:
-    shape: The model's shape.
-    weights: In the order of `weight_shapes`.
-    model_seed: Every client draws the same from it.
+  Every client draws the same head from the seed. Weights are in the order of
+  `weight_shapes`.
 
   Raises:
     ValueError: If the model has no head.

@@ -1,7 +1,5 @@
 """The means of a cohort's deltas without a server optimizer, by hand."""
 
-import types
-
 import numpy as np
 import planned_configs
 import pytest
@@ -31,9 +29,10 @@ def _means(name, **settings):
     if settings:
       diagonal = tuple(map(tf.constant, np.split(points, 2)))
       update = DeltaAndFisher(deltas, diagonal)
-    means.add(before, tuple(np.split(local, 2)), update, 4.0)
+    trained = {'trainable': tuple(np.split(local, 2)), 'update': update}
+    means.add(before, trained | {'client_weight': 4.0})
   # A client without weight does not count.
-  means.add(before, before, update, 0.0)
+  means.add(before, trained | {'client_weight': 0.0})
   return np.concatenate(means.own()), np.concatenate(means.plain())
 
 
@@ -72,5 +71,5 @@ def test_mixed_mean():
 def test_nobody_counts():
   means = BareMeans(planned_configs.by_hand(), ())
   assert not means
-  means.add((), (), types.SimpleNamespace(), 0.0)
+  means.add((), {'update': None, 'client_weight': 0.0})
   assert not means

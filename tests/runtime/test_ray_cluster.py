@@ -82,7 +82,7 @@ def _fails_to_start(words, kind=FailedError, **settings):
     RayWorkers(**{'num_workers': 1} | settings) as workers,
     pytest.raises(kind, match=words),
   ):
-    workers.process_ids()
+    workers.start()
 
 
 @pytest.mark.parametrize(

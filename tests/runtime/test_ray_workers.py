@@ -56,7 +56,7 @@ def workers():
   # Another user, who starts Ray and has left when the tests run.
   ray_cluster.join('local', num_workers=2)
   with ray_workers.RayWorkers(2, threads_per_worker=1) as workers:
-    workers.process_ids()
+    workers.start()
     ray_cluster.leave()
     yield workers
   # The last one has ended it.
@@ -113,29 +113,29 @@ def test_same_bits_as_one_process(process, workers, expected, loads):
   assert str(outcome.num_lost_workers) == '0'
   # Two processes shared the clients, neither of them this one.
   ids = {i for n in range(_NUM_CLIENTS) for i in _process_ids(loads, n)}
-  assert ids == set(map(str, workers.process_ids()))
+  assert ids == set(map(str, ray_clients.process_ids(workers)))
 
 
 def test_more_gpus_than_there_are(workers):
-  workers.process_ids()
+  workers.start()
   too_many = ray_workers.RayWorkers(2, gpus_per_worker=1.0)
   with pytest.raises(
     UserError,
     match=r'2 workers \(`--config.engine.num_workers`\) need 2 GPU, but Ray '
     "at 'local' has 0. Lower `--config.engine.gpus_per_worker`, or add",
   ):
-    too_many.process_ids()
+    too_many.start()
   too_many.close()
 
 
 def test_others_may_use_ray_too(workers, monkeypatch):
   # Both CPUs that Ray was started with are those of `workers`.
-  before = workers.process_ids()
+  before = ray_clients.process_ids(workers)
   monkeypatch.setattr(ray_pool, 'RayWorker', ray_clients.LightWorker)
   with ray_workers.RayWorkers(1) as others:
-    (process_id,) = others.process_ids()
+    (process_id,) = ray_clients.process_ids(others)
     assert process_id not in before
-  assert workers.process_ids() == before
+  assert ray_clients.process_ids(workers) == before
 
 
 def test_second_address(workers):
@@ -147,7 +147,7 @@ def test_second_address(workers):
       "process is connected, found 'auto'. Close the workers there first",
     ),
   ):
-    elsewhere.process_ids()
+    elsewhere.start()
 
 
 def test_order_of_arrival_does_not_matter(process, workers, expected, loads):
@@ -173,7 +173,7 @@ def test_order_of_arrival_does_not_matter(process, workers, expected, loads):
 def test_worker_that_dies_has_its_clients_run_elsewhere(
   process, workers, expected, loads
 ):
-  before = set(workers.process_ids())
+  before = set(ray_clients.process_ids(workers))
   output, outcome = _round(process, _clients(loads, num_deaths=1), workers)
   _assert_same(output, expected[0])
   assert outcome.failures == []
@@ -181,7 +181,7 @@ def test_worker_that_dies_has_its_clients_run_elsewhere(
   first, second = _process_ids(loads, 2)
   assert first != second
   # It was replaced.
-  assert len(set(workers.process_ids()) - before) == 1
+  assert len(set(ray_clients.process_ids(workers)) - before) == 1
 
 
 def test_client_that_raises_is_tried_elsewhere(

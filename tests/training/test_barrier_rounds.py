@@ -92,7 +92,6 @@ def _barrier(
     checked=CheckedRun(
       history=None, checkpoint=None if after_round is None else workdir
     ),
-    context=None,
     process=process,
     evaluator=evaluator,
     position=Position(after_round or 0, None),

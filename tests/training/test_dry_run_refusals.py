@@ -32,8 +32,7 @@ _STARTS = (
 # Round 1, and what follows it.
 _STOPS = {
   ('tff_fedfish.training.round_loop', '_RoundLoop.run'),
-  ('tff_fedfish.run.kept_inputs', 'KeptInputs.kept_of'),
-  ('tff_fedfish.run.kept_inputs', 'KeptInputs.candidates_of'),
+  ('tff_fedfish.run.kept_inputs', 'KeptInputs.inputs_of'),
   # Of runs in phases, which take some: test_tct_runs.py has their refusals.
   ('tff_fedfish.run.feature_files', 'verify'),
   ('tff_fedfish.run.feature_files', 'entries'),

@@ -157,10 +157,6 @@ def interruptible(clean_up: Callable[[], None]) -> Iterator[None]:
 def show_progress(title: str, num_shards: int) -> Iterator[Watch]:
   """Shows how far the job inside is: a moving line on a terminal, else one.
 
-  Args:
-    title: The job in words.
-    num_shards: TFRecord files to be written.
-
   Yields:
     The `watch` argument of `run_group_job`.
   """

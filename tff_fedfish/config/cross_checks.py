@@ -6,6 +6,7 @@ from models.image_model_config import IMAGE_MODELS
 from models.transformer_config import FROM_DIRECTORY, PRESETS
 from tff_fedfish.config.privacy_settings import privacy_problems
 from tff_fedfish.data.images.image_corpora import IMAGE_CORPORA
+from tff_fedfish.methods.settings import settings_unlike
 
 if typing.TYPE_CHECKING:
   from tff_fedfish.config.schema import TrainConfig
@@ -64,11 +65,9 @@ def _problems_of_clients(config):
       "`config.partition.scheme` 'merge' requires a corpus of text, found "
       f'corpus {name!r}'
     )
-  if merges_groups and config.data.sampling != 'blocks':
-    problems.append(
-      "`config.data.sampling` must be 'blocks' with `config.partition.scheme` "
-      f"'merge', found {config.data.sampling!r}"
-    )
+  if merges_groups:
+    because = "with `config.partition.scheme` 'merge'"
+    problems += settings_unlike(config, [('data.sampling', 'blocks')], because)
   if clients == 'partition' and scheme is None:
     problems.append(
       f'`config.partition.scheme` is required with corpus {name!r}, which has '
@@ -107,11 +106,9 @@ def _problems_of_rows(config):
       f'`{splits}.validation_fraction` and `{splits}.test_fraction` must be '
       f'below 1 together, found {validation} and {test}'
     )
-  if validation + test > 0 and config.data.sampling != 'blocks':
-    problems.append(
-      "`config.data.sampling` must be 'blocks' where clients keep rows for "
-      f'validation or tests, found {config.data.sampling!r}'
-    )
+  if validation + test > 0:
+    because = 'where clients keep rows for validation or tests'
+    problems += settings_unlike(config, [('data.sampling', 'blocks')], because)
   if test > 0 and config.partition.has_twins:
     problems.append(
       f'`{splits}.test_fraction` must be 0 with `config.partition.held_out` '
@@ -149,32 +146,22 @@ def _problems_of_steps(config):
       f'local_batch_size, {work.local_batch_size}, with '
       f'`config.data.client_batches` {batches!r}, found {cap}'
     ]
-  problems = []
-  if batches != 'ragged':
-    problems.append(
-      "`config.data.client_batches` must be 'ragged' with num_local_steps, "
-      f'whose batches are full anyway, found {batches!r}'
-    )
-  if config.data.sampling != 'blocks':
-    problems.append(
-      "`config.data.sampling` must be 'blocks' with num_local_steps, which "
-      f'goes through all blocks in passes, found {config.data.sampling!r}'
-    )
+  full = 'with num_local_steps, whose batches are full anyway'
+  passes = 'with num_local_steps, which goes through all blocks in passes'
+  says = 'with num_local_steps, which says how many sequences a round takes'
+  problems = [
+    *settings_unlike(config, [('data.client_batches', 'ragged')], full),
+    *settings_unlike(config, [('data.sampling', 'blocks')], passes),
+  ]
   if work.max_rows > _MAX_STREAM:
     problems.append(
       '`config.client_work.num_local_steps` times local_batch_size must be at '
       f'most {_MAX_STREAM} sequences, found {work.num_local_steps} times '
       f'{work.local_batch_size}'
     )
-  return problems + [
-    f'`config.client_work.{name}` must be {wanted} with num_local_steps, which '
-    f'says how many sequences a round takes, found {found}'
-    for name, wanted in (
-      ('num_local_epochs', 1),
-      ('max_sequences_per_client', None),
-    )
-    if (found := getattr(work, name)) != wanted
-  ]
+  unread = [('num_local_epochs', 1), ('max_sequences_per_client', None)]
+  expected = [(f'client_work.{name}', wanted) for name, wanted in unread]
+  return problems + settings_unlike(config, expected, says)
 
 
 def _problems_of_model(config):

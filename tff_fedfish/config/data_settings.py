@@ -210,11 +210,7 @@ class PartitionConfig(Section, section='partition'):
     return self.divides_images and self.held_out == 'matching'
 
   def build(self, *, partition_seed: int) -> 'Partition | None':
-    """Returns the partition of a corpus of images; None without a scheme.
-
-    Args:
-      partition_seed: `seeds.partition_seed`.
-    """
+    """Returns the partition of a corpus of images; None without a scheme."""
     if self.scheme is None:
       return None
     # Late: it takes NumPy, which a config of text need not wait for.

@@ -53,9 +53,6 @@ def load_config(
     workdir: Where the run starts or continues. One that continues keeps the
       sizes of the model that it started from.
 
-  Returns:
-    The config.
-
   Raises:
     UserError: If the file or a directory that it names cannot be used, or an
       argument is no override.

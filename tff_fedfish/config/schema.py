@@ -2,7 +2,7 @@
 
 import copy
 import dataclasses
-from typing import Literal
+from typing import Any, Literal
 
 from models.image_model_config import IMAGE_MODELS, ImageModelConfig
 from models.transformer_config import (
@@ -274,6 +274,11 @@ class TrainConfig:
         object.__setattr__(found, '_phase', phase)
         return found
     return self
+
+  def with_values(self, section: str, **values: Any) -> 'TrainConfig':
+    """Returns the config with other values of settings in a section."""
+    changed = dataclasses.replace(getattr(self, section), **values)
+    return dataclasses.replace(self, **{section: changed})
 
   @property
   def kept_slots(self) -> tuple[Slot, ...]:

@@ -35,12 +35,7 @@ class BareMeans:
   """
 
   def __init__(self, config: TrainConfig, state: Any):
-    """Starts without clients.
-
-    Args:
-      config: The run's.
-      state: That of the learning process before the round.
-    """
+    """Starts without clients, from the process's state before the round."""
     self._client_mass = None
     if config.method.client_mass is not None:
       self._client_mass = client_mass_of(config)
@@ -49,20 +44,17 @@ class BareMeans:
     self._weight_sum = 0.0
     self._sums: list[list[np.ndarray]] = []
 
-  def add(
-    self, before: Tensors, trainable: Tensors, update: Any, weight: float
-  ) -> None:
-    """Adds a client.
+  def add(self, before: Tensors, trained: Mapping[str, Any]) -> None:
+    """Adds a client; one without client weight does not count.
 
     Args:
       before: The server's weights.
-      trainable: What the client trained.
-      update: What it gives to the aggregator.
-      weight: w_i, >= 0; a client of 0 does not count.
+      trained: What `process.trained_models` gives of the client.
     """
+    weight, update = float(trained['client_weight']), trained['update']
     if not weight > 0:
       return
-    deltas = _deltas(before, trainable, update)
+    deltas = _deltas(before, trained['trainable'], update)
     masses = [weight] * len(deltas)
     if self._client_mass is not None:
       masses = tf.nest.flatten(
@@ -109,9 +101,7 @@ def bare_means(
   means = BareMeans(config, state)
   for client in clients:
     with _leaving_out(client, on_failure):
-      trained = _train(process, state, client)
-      _add(means, before, trained)
-      del trained
+      means.add(before, _train(process, state, client))
   return means
 
 
@@ -162,7 +152,7 @@ def measure_clients(
       trained = _train(process, state, client)
       on_client_trained(client, trained)
       local.append((client, evaluator.score(trained['trainable'], rows)))
-      _add(means, before, trained)
+      means.add(before, trained)
       # One such model at a time; its update is as large, or twice that.
       del trained
   models = {'global': tuple(map(np.asarray, new_weights)), 'start': before}
@@ -198,15 +188,6 @@ def _leaving_out(client, on_failure):
 def _train(process, state, client):
   (trained,) = process.trained_models(state, [client])
   return trained
-
-
-def _add(means, before, trained):
-  means.add(
-    before,
-    trained['trainable'],
-    trained['update'],
-    float(trained['client_weight']),
-  )
 
 
 def _rows(client):

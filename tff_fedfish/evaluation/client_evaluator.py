@@ -35,12 +35,9 @@ class ClientEvaluator:
   ):
     """Builds the graphs at the first call.
 
-    Args:
-      functional_model: A model of `models.functional_model`.
-      client_optimizer: Optimizer of the fine-tuning; its learning rate is given
-        with every call.
-      evaluation_batch_size: Sequences per batch of scoring.
-      local_batch_size: Sequences per step of fine-tuning.
+    A batch of scoring has `evaluation_batch_size` sequences, a step of
+    fine-tuning `local_batch_size`. The optimizer's learning rate is given with
+    every call.
     """
     self._evaluation_batch_size = evaluation_batch_size
     self._local_batch_size = local_batch_size

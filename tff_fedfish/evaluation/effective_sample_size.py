@@ -5,7 +5,6 @@ near 0 have gradients near 0 and hardly count, so that a few others may decide:
 the mean then is as noisy as that over these few.
 """
 
-import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -44,10 +43,8 @@ def informed_mass_of(config: TrainConfig) -> ClientMass:
   A floor gives mass to coordinates in which no client is informed, and there
   makes clients alike.
   """
-  settings = config.algorithm
-  if hasattr(settings, 'relative_floor'):
-    settings = dataclasses.replace(settings, relative_floor=0.0)
-    config = dataclasses.replace(config, algorithm=settings)
+  if hasattr(config.algorithm, 'relative_floor'):
+    config = config.with_values('algorithm', relative_floor=0.0)
   return client_mass_of(config)
 
 
@@ -94,11 +91,8 @@ class EffectiveClients:
   ):
     """Starts without clients.
 
-    Args:
-      client_mass: Plain TensorFlow; as many tensors as there are names.
-      names: Of the tensors.
-      aggregator_state: That of the learning process before the round.
-      by_chance: See `by_chance_of`.
+    The mass has as many tensors as there are names. The state is that of the
+    process's aggregator before the round. See `by_chance_of` for `by_chance`.
     """
     self._by_chance = by_chance
     self._names = tuple(names)
@@ -125,12 +119,9 @@ class EffectiveClients:
   def add(
     self, update: Any, client_weight: float, num_squares: int | None = None
   ) -> None:
-    """Adds a client.
+    """Adds a client by what it gives to the aggregator, and w_i >= 0.
 
-    Args:
-      update: What the client gives to the aggregator.
-      client_weight: w_i, >= 0; one of 0 has no mass.
-      num_squares: See `num_squares`.
+    One of weight 0 has no mass. See `num_squares` for its squares.
 
     Raises:
       UserError: If `client_mass` returns more or fewer tensors than names.
@@ -216,11 +207,6 @@ class EffectiveClients:
 
 def _kish(masses):
   """Returns Kish's effective size over the first axis; 0 without mass."""
-  squares = np.square(masses).sum(axis=0)
-  sizes = np.divide(
-    np.square(masses.sum(axis=0)),
-    squares,
-    out=np.zeros_like(squares),
-    where=squares > 0,
-  )
+  sums = masses.sum(axis=0), np.square(masses).sum(axis=0)
+  sizes = fisher.effective_clients(*sums)
   return sizes if sizes.ndim else float(sizes)

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import itertools
 import os
 import pathlib
@@ -105,18 +106,27 @@ def evaluate(
   # Of every other corpus all clients are held out.
   elif run is None or not _is_other_part(run, found.contents, identity):
     kind = 'transfer'
+  summarize = functools.partial(
+    results.summarize_evaluation,
+    corpus=identity.label(data),
+    corpus_identity=identity.to_json_dict(),
+    checkpoint={
+      'round': found.round_num,
+      # No run names the model.
+      **({'directory': found.path.name} if run is None else {}),
+    },
+  )
   if is_own_test:
+    _require_own_tests(config, options, data, split)
+    # Late: the errors above must not wait for TensorFlow.
+    from tff_fedfish.evaluation import own_tests
+
+    stages = Stages()
+    with stages('building the model'):
+      measured = own_tests.OwnTests(config, corpus, tokenizer, found, states)
+    stages.release()
     return _evaluate_own_tests(
-      config,
-      options,
-      data,
-      output,
-      corpus,
-      tokenizer,
-      found,
-      identity,
-      split,
-      states,
+      measured, config, options, data, output, summarize
     )
   client_ids = _client_ids(corpus, data, config, options, split)
   sequence_length = _sequence_length(config, options)
@@ -172,16 +182,9 @@ def evaluate(
       run_inputs.training_rows(config, corpus, tokenizer),
       states,
     )
-  summary = results.summarize_evaluation(
+  summary = summarize(
     clients,
     kind=kind,
-    corpus=identity.label(data),
-    corpus_identity=identity.to_json_dict(),
-    checkpoint={
-      'round': loaded.round_num,
-      # No run names the model.
-      **({'directory': found.path.name} if run is None else {}),
-    },
     personalization={
       'epochs': options.personalization_epochs,
       'learning_rate': measurement.learning_rate,
@@ -224,27 +227,8 @@ def _require_no_run(checkpoint, output, options):
       )
 
 
-def _evaluate_own_tests(
-  config,
-  options,
-  data,
-  output,
-  corpus,
-  tokenizer,
-  found,
-  identity,
-  split,
-  states,
-):
+def _evaluate_own_tests(measured, config, options, data, output, summarize):
   """Evaluates the clients that train, each on its own test rows."""
-  _require_own_tests(config, options, data, split)
-  # Late: the errors above must not wait for TensorFlow.
-  from tff_fedfish.evaluation import own_tests
-
-  stages = Stages()
-  with stages('building the model'):
-    measured = own_tests.OwnTests(config, corpus, tokenizer, found, states)
-  stages.release()
   client_ids = measured.participating[: options.max_clients]
   with Progress('evaluate', len(client_ids), unit='client') as progress:
     clients = measured.evaluate(
@@ -257,12 +241,9 @@ def _evaluate_own_tests(
       f'`--data` {str(data)!r} must have clients with test rows, but none of '
       f'its {len(client_ids)} has. Train on a corpus with more rows a client.'
     )
-  summary = results.summarize_evaluation(
+  summary = summarize(
     clients,
     kind='own_test',
-    corpus=identity.label(data),
-    corpus_identity=identity.to_json_dict(),
-    checkpoint={'round': found.round_num},
     personalization={
       'sequence_length': config.data.sequence_length,
       'split_seed': config.seeds.split_seed,
@@ -385,7 +366,7 @@ class _Measurement:
 
   def barrier(self, participating, client_rows, states):
     from tff_fedfish.evaluation import barrier, effective_sample_size
-    from tff_fedfish.run import kept_tensors, learning_setup
+    from tff_fedfish.run import learning_setup
     from tff_fedfish.run.kept_inputs import KeptInputs
     from tff_fedfish.runtime import round_options
 
@@ -403,17 +384,13 @@ class _Measurement:
     if states is not None:
       kept = KeptInputs(
         config=config,
-        slots=kept_tensors.slots_of(process),
+        process=process,
         states=states,
         participating=participating,
       )
     state = learning_setup.with_rates(process, state, config, round_num)
     cohort = cohort_data.cohort(
-      config,
-      participating,
-      client_rows,
-      round_num,
-      kept,
+      config, participating, client_rows, round_num, kept
     )
     effective = effective_sample_size.EffectiveClients(
       effective_sample_size.informed_mass_of(config),

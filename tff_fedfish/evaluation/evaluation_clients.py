@@ -55,9 +55,6 @@ def choose_clients(
     max_clients: How many to return at most; None: all that are large enough.
     fractions: Personalization sets to make, see `split_sequences`.
     max_sequences: Sequences used of a client, at most; None: all.
-
-  Returns:
-    The sample.
   """
   unit = 'sequences'
   if isinstance(client_rows, ClientSequences):

@@ -38,13 +38,11 @@ from tff_fedfish.runtime.round_options import RoundInterrupted
 class PersonalModels:
   """Models of clients' own after a round, made when they are asked for."""
 
-  config: TrainConfig
-  process: Any
-  """A process with `personal_models`."""
-  state: Any
-  """Its state after the round."""
-  round_num: int
   kept: KeptInputs
+  """With a process that has `personal_models`."""
+  state: Any
+  """The process's state after the round."""
+  round_num: int
   client_rows: DividedClients
 
   def weights_of(self, client_id: bytes) -> tuple[Any, ...]:
@@ -54,10 +52,11 @@ class PersonalModels:
       UserError: If a file of its state, or of one that it is given, is damaged;
         a `MissingRowsError` if it has no validation rows and needs some.
     """
+    kept = self.kept
     client = cohort_data.training_client(
-      self.config, client_id, self.client_rows, self.round_num + 1, self.kept
+      kept.config, client_id, self.client_rows, self.round_num + 1, kept
     )
-    (weights,) = self.process.personal_models(self.state, [client])
+    (weights,) = kept.process.personal_models(self.state, [client])
     return tuple(weights)
 
 
@@ -74,15 +73,8 @@ def scores(
   """Yields (client, test rows, score) of every client that has test rows.
 
   A client whose model needs validation rows, and that has none, is left out.
-
-  Args:
-    evaluator: Scores.
-    weights_of: Returns the weights of a client's model.
-    client_rows: Its test rows.
-    client_ids: The clients.
-    non_trainable: Weights of all models that are held fixed.
-    max_sequences: Test rows of a client, at most. None: all.
-    should_stop: Asked before each client.
+  At most `max_sequences` rows of each are scored; None: all. Whether to stop is
+  asked before each.
 
   Raises:
     RoundInterrupted: If `should_stop` says so.
@@ -124,12 +116,7 @@ class OwnTests:
   ):
     """Builds the model and, with models of clients' own, the process.
 
-    Args:
-      config: The run's.
-      corpus: Its corpus.
-      tokenizer: Its tokenizer; None with images.
-      found: The checkpoint.
-      states: What clients kept. None: they share the global model.
+    Without `states`, what clients kept, they share the global model.
 
     Raises:
       UserError: If the checkpoint is not of the config's model.
@@ -145,7 +132,11 @@ class OwnTests:
     self._evaluator = build_evaluator(config)
     self._kept, self._fixed = None, ()
     if states is None:
-      weights = _global_weights(config, found)
+      loaded = checkpoints.load_checkpoint(
+        found.path, learning_setup.WEIGHTS_PREFIX, verify=False
+      )
+      shapes = learning_setup.server_shapes(config, found)
+      weights = learning_setup.model_weights(loaded.tensors, shapes, found.path)
       self.weights_of = lambda client_id: weights.trainable
       self._fixed = weights.non_trainable
       return
@@ -163,10 +154,8 @@ class OwnTests:
   ) -> list[ClientEvaluation]:
     """Returns an entry for every client that has test rows.
 
-    Args:
-      client_ids: The clients.
-      max_sequences: Test rows of a client, at most. None: all.
-      on_client: Called with each score.
+    At most `max_sequences` rows of each are scored; None: all. `on_client` is
+    called with each score.
     """
     model = 'global' if self._kept is None else 'personal'
     entries = []
@@ -228,13 +217,6 @@ def personal_models(
 ) -> PersonalModels:
   """Returns the models of clients' own after a checkpoint's round.
 
-  Args:
-    config: The run's config.
-    found: The checkpoint.
-    states: What clients kept.
-    client_rows: Rows of the clients that take part.
-    participating: These clients, in their order.
-
   Raises:
     UserError: If the checkpoint is not of the config's process.
   """
@@ -243,25 +225,15 @@ def personal_models(
   )
   loaded = checkpoints.load_checkpoint(found.path, verify=False)
   return PersonalModels(
-    config=config,
-    process=process,
+    kept=KeptInputs(
+      config=config,
+      process=process,
+      states=states,
+      participating=participating,
+    ),
     state=learning_setup.from_tensors(
       loaded.tensors, process.initialize.type_signature.result, found.path
     ),
     round_num=found.round_num,
-    kept=KeptInputs(
-      config=config,
-      slots=kept_tensors.slots_of(process),
-      states=states,
-      participating=participating,
-    ),
     client_rows=client_rows,
   )
-
-
-def _global_weights(config, found):
-  loaded = checkpoints.load_checkpoint(
-    found.path, learning_setup.WEIGHTS_PREFIX, verify=False
-  )
-  shapes = learning_setup.server_shapes(config, found)
-  return learning_setup.model_weights(loaded.tensors, shapes, found.path)

@@ -21,7 +21,7 @@ from tff_fedfish.data.client_ids import (
   client_id_to_text,
   text_to_client_id,
 )
-from tff_fedfish.errors import UserError
+from tff_fedfish.errors import UserError, require
 from tff_fedfish.evaluation import statistics
 
 _SCHEMA_VERSION = 1
@@ -114,8 +114,6 @@ def summarize_evaluation(
   effective_clients: Mapping[str, Any] | None = None,
   unknown_token_fraction: float | None = None,
   num_bytes: Mapping[bytes, int] | None = None,
-  num_bootstrap: int = 2000,
-  bootstrap_seed: int = 0,
 ) -> dict[str, Any]:
   """Computes `summary.json`; every client counts once.
 
@@ -138,8 +136,6 @@ def summarize_evaluation(
     unknown_token_fraction: `unknown_tokens.fraction_of` the evaluation halves.
     num_bytes: `num_scored_bytes` of each client's evaluation half; None with
       images.
-    num_bootstrap: Resamples of the intervals.
-    bootstrap_seed: Their seed.
 
   Returns:
     JSON values without NaN. Of each fraction: loss and accuracy after
@@ -152,9 +148,8 @@ def summarize_evaluation(
   Raises:
     ValueError: If `kind` is neither, or a client comes twice at a fraction.
   """
-  if kind not in KINDS:
-    raise ValueError(f'`kind` must be one of {KINDS}, found {kind!r}.')
-  bootstrap = {'num_bootstrap': num_bootstrap, 'seed': bootstrap_seed}
+  require(kind in KINDS, 'kind', f'one of {KINDS}', kind)
+  bootstrap = {'num_bootstrap': 2000, 'seed': 0}
   clients = _sorted_unique(clients)
   by_fraction = {}
   for client in clients:
@@ -204,19 +199,13 @@ def summarize_barriers(
   bootstrap = {'num_bootstrap': num_bootstrap, 'seed': seed}
   barriers = _sorted_unique(barriers)
   losses, errors = _losses_and_errors(barriers, 'global')
-  terms = [
-    [
-      getattr(b, f'{side}_loss')
-      for b, loss in zip(barriers, losses, strict=True)
-      if math.isfinite(loss)
-    ]
-    for side in ('local', 'global')
-  ]
+  pairs = zip(barriers, losses, strict=True)
+  finite = [barrier for barrier, loss in pairs if math.isfinite(loss)]
   return {
     'loss': statistics.summarize(losses, **bootstrap),
     'error': statistics.summarize(errors, **bootstrap),
-    'local_loss': _finite_mean(terms[0]),
-    'global_loss': _finite_mean(terms[1]),
+    'local_loss': _finite_mean([b.local_loss for b in finite]),
+    'global_loss': _finite_mean([b.global_loss for b in finite]),
     'num_clients': len(barriers),
     **{
       f'of_{model}': dict(
@@ -255,8 +244,6 @@ def write_evaluation(
   clients: Iterable[ClientEvaluation],
   barriers: Iterable[ClientBarrier] | None = None,
   affinities: Sequence[Affinity] = (),
-  *,
-  option: str = '--output',
 ) -> None:
   """Writes the directory of an evaluation; it appears whole or not at all.
 
@@ -267,13 +254,12 @@ def write_evaluation(
     barriers: One per client. None: no barrier.csv is written.
     affinities: One per pair, in the order to write. (): no affinity.csv is
       written.
-    option: The option that named `directory`, named in errors.
 
   Raises:
     UserError: If `directory` holds something, is a file or cannot be written.
     ValueError: If a client comes twice, or `summary` holds a NaN.
   """
-  directory = files.require_usable_output(directory, option)
+  directory = files.require_usable_output(directory, '--output')
   json.dumps(summary, allow_nan=False)
   with files.write_directory_atomically(directory) as temporary:
     # Elsewhere it is always the global model.
@@ -313,9 +299,7 @@ def write_barriers(
 ) -> None:
   """Writes a row per client of a cohort; the file appears whole or not at all.
 
-  Args:
-    path: The file; its directory must exist.
-    barriers: Written in the order of client id.
+  Rows are in the order of client id. The file's directory must exist.
 
   Raises:
     ValueError: If a client comes twice.
@@ -345,7 +329,8 @@ def _summarize_fraction(
   num_bytes: Mapping[bytes, int] | None,
   bootstrap: Mapping[str, int],
 ) -> dict[str, Any]:
-  loss = statistics.summarize([c.loss_after for c in clients], **bootstrap)
+  losses = [client.loss_after for client in clients]
+  loss = statistics.summarize(losses, **bootstrap)
   # A diverged model still has an accuracy, that of its NaNs: it goes with the
   # loss.
   accuracy = [
@@ -363,9 +348,7 @@ def _summarize_fraction(
     'loss': loss,
     'accuracy': statistics.summarize(accuracy, **bootstrap),
     'perplexity': {'of_mean_loss': _exp(loss['mean'])},
-    'worst_decile_loss': statistics.worst_decile(
-      [c.loss_after for c in clients]
-    ),
+    'worst_decile_loss': statistics.worst_decile(losses),
     'bits_per_byte': num_bytes and _bits_per_byte(clients, num_bytes),
     'share_of_clients_hurt': (
       sum(hurt) / len(hurt) if hurt and fraction > 0 else None
@@ -412,38 +395,30 @@ def _write_rows(
   without: Collection[str] = (),
 ) -> None:
   names = [f.name for f in dataclasses.fields(kind) if f.name not in without]
+  cells = ([_cell(getattr(row, name)) for name in names] for row in rows)
   with files.write_atomically(path) as file:
-    writer = csv.writer(file, lineterminator='\n')
-    writer.writerow(names)
-    for row in rows:
-      writer.writerow(_cell(getattr(row, name)) for name in names)
+    file.write(files.csv_file(names, cells))
 
 
-def _cell(value: bytes | str | float | int) -> str:
-  if isinstance(value, bytes):
-    return client_id_to_cell(value)
-  if isinstance(value, str):
-    return value
-  # NumPy's scalars included: `repr` of a Python number is exact.
-  return repr(value.item() if hasattr(value, 'item') else value)
+def _cell(value: bytes | str | float | int) -> str | float | int:
+  return client_id_to_cell(value) if isinstance(value, bytes) else value
 
 
 def _read_rows(path: pathlib.Path, kind: type) -> list[Any]:
+  fields = dataclasses.fields(kind)
   parsers = {
     field.name: text_to_client_id if field.type is bytes else field.type
-    for field in dataclasses.fields(kind)
+    for field in fields
   }
   rows = []
   try:
     with open(path, encoding='utf-8', newline='') as file:
       reader = csv.DictReader(file, strict=True)
-      optional = {f.name: f.default for f in dataclasses.fields(kind)}
-      missing = parsers.keys() - set(reader.fieldnames or ())
-      later = {n for n in missing if optional[n] is not dataclasses.MISSING}
-      missing -= later
-      parsers = {n: parse for n, parse in parsers.items() if n not in later}
-      if missing:
+      found = reader.fieldnames or ()
+      required = {f.name for f in fields if f.default is dataclasses.MISSING}
+      if missing := required.difference(found):
         raise ValueError(f'column {min(missing)!r} is missing')
+      parsers = {n: parse for n, parse in parsers.items() if n in found}
       for row in reader:
         if None in row or None in row.values():
           raise ValueError('it has not one cell per column')

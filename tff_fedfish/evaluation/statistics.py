@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from tff_fedfish.data import randomness
+from tff_fedfish.errors import require
 
 # Draws held at a time: 8 MiB of indices, and as much of values.
 _MAX_DRAWS = 2**20
@@ -48,8 +49,7 @@ def summarize(
     raise ValueError(
       f'`values` must have one axis, found shape {values.shape}.'
     )
-  if num_bootstrap < 1:
-    raise ValueError(f'`num_bootstrap` must be >= 1, found {num_bootstrap}.')
+  require(num_bootstrap >= 1, 'num_bootstrap', '>= 1', num_bootstrap)
   finite = values[np.isfinite(values)]
   numbers = [None] * 6
   if finite.size:

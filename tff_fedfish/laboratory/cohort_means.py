@@ -3,6 +3,7 @@
 The means are computed by the aggregator's own functions.
 """
 
+import dataclasses
 import functools
 from collections.abc import Iterator, Sequence
 from typing import Protocol
@@ -42,29 +43,20 @@ class TrainedClient(Protocol):
     """The Fisher diagonal, float32, shaped like the weights."""
 
 
+@dataclasses.dataclass
 class Cohort:
   """The trained clients of one round, and the means of their deltas."""
 
-  def __init__(
-    self,
-    clients: Sequence[TrainedClient],
-    *,
-    relative_floor: float,
-    makes_logits: Sequence[bool] = (),
-  ):
-    """Reads nothing yet.
-
-    Args:
-      clients: At least one; those without weight left out.
-      relative_floor: See `fisher.fisher_weighted_terms`.
-      makes_logits: As of `ModelSpec`; (): no language model.
-    """
-    self._clients = tuple(clients)
-    self._relative_floor = relative_floor
-    self._makes_logits = tuple(makes_logits)
+  clients: Sequence[TrainedClient]
+  """At least one; those without weight left out."""
+  _: dataclasses.KW_ONLY
+  relative_floor: float
+  """See `fisher.fisher_weighted_terms`."""
+  makes_logits: tuple[bool, ...] = ()
+  """As of `ModelSpec`; (): no language model."""
 
   def __len__(self) -> int:
-    return len(self._clients)
+    return len(self.clients)
 
   @functools.cached_property
   def plain_mean(self) -> Tensors:
@@ -78,12 +70,12 @@ class Cohort:
       factory = FisherWeightedMeanFactory(0.0)
       clients = (
         (DeltaAndFisher(c.delta, tuple(map(np.ones_like, c.delta))), c.weight)
-        for c in self._clients
+        for c in self.clients
       )
       return _arrays(factory.mean(clients))
     flags = self._flags(weighting)
     factory = FisherWeightedMeanFactory(
-      self._relative_floor,
+      self.relative_floor,
       plain_mean_fraction=weighting.plain_mean_fraction,
       takes_plain_mean=flags,
     )
@@ -122,15 +114,11 @@ class Cohort:
     plain = self.plain_mean
     split_half = np.nan
     if len(self) >= 4:
-      first, second = (
-        Cohort(
-          self._clients[start::2],
-          relative_floor=self._relative_floor,
-          makes_logits=self._makes_logits,
-        ).mean(weighting)
+      halves = (
+        dataclasses.replace(self, clients=self.clients[start::2])
         for start in (0, 1)
       )
-      split_half = directions.cosine(first, second)
+      split_half = directions.cosine(*(half.mean(weighting) for half in halves))
     return {
       'cosine': directions.cosine(mean, plain),
       'norm_ratio': directions.norm_ratio(mean, plain),
@@ -141,14 +129,14 @@ class Cohort:
 
   def _flags(self, weighting):
     if weighting.plain_mean_tensors == 'logits':
-      return self._makes_logits
-    return (False,) * len(self._clients[0].delta)
+      return self.makes_logits
+    return (False,) * len(self.clients[0].delta)
 
   def _weighed_by(self, weighting) -> Iterator[tuple[TrainedClient, Tensors]]:
     """Yields clients, each with the F^p by which its delta is weighed."""
     shift = weighting.fisher_of == 'another'
-    for i, client in enumerate(self._clients):
-      source = self._clients[(i + shift) % len(self)]
+    for i, client in enumerate(self.clients):
+      source = self.clients[(i + shift) % len(self)]
       sums = fisher_diagonal.FisherSums(
         source.diagonal, tf.constant(1, tf.int64)
       )
@@ -170,9 +158,9 @@ class Cohort:
     a_i is the client's part in the mean of a coordinate, before the floor.
     Coordinates in which no client has Fisher mass are left out.
     """
-    weight_sum = sum(client.weight for client in self._clients)
+    weight_sum = sum(client.weight for client in self.clients)
     if weighting.is_plain_mean:
-      squares = sum(client.weight**2 for client in self._clients)
+      squares = sum(client.weight**2 for client in self.clients)
       return weight_sum**2 / squares
     totals = None
     for client, diagonals in self._weighed_by(weighting):
@@ -207,8 +195,8 @@ class Cohort:
     if weighting.is_plain_mean:
       return self._effective_clients(weighting)
     return fisher.effective_clients_by_chance(
-      np.array([client.weight for client in self._clients]),
-      np.array([client.num_batches for client in self._clients]),
+      np.array([client.weight for client in self.clients]),
+      np.array([client.num_batches for client in self.clients]),
       power=weighting.fisher_power,
       plain_mean_fraction=weighting.plain_mean_fraction,
       has_tensor_mean=weighting.fisher_normalization == 'tensor_mean',

@@ -26,17 +26,15 @@ _SEEDS = 'seeds.'
 def compare(rows: pd.DataFrame) -> pd.DataFrame:
   """Returns each weighting minus the plain mean, in every cell.
 
-  Args:
-    rows: Those of laboratory.csv.
-
   Returns:
-    A row for each cell and weighting: what varies but for seeds, the fields of
-    the weighting, `weighting`, its label, and `num_seeds`; of `loss`, after a
-    step of 1, and `best_loss`, after its best step, `..._difference`, the mean
-    over seeds in nats, and `..._half_width` of its 95 % interval, Student's t;
-    NaN with fewer than three seeds. `control_difference`: `best_loss` minus
-    that of the same weighting with another client's diagonal. Means of what
-    describes the step. Seeds in which a loss is not finite are left out.
+    A row for each cell and weighting in laboratory.csv: what varies but for
+    seeds, the fields of the weighting, `weighting`, its label, and `num_seeds`;
+    of `loss`, after a step of 1, and `best_loss`, after its best step,
+    `..._difference`, the mean over seeds in nats, and `..._half_width` of its
+    95 % interval, Student's t; NaN with fewer than three seeds.
+    `control_difference`: `best_loss` minus that of the same weighting with
+    another client's diagonal. Means of what describes the step. Seeds in which
+    a loss is not finite are left out.
   """
   varied = _varied(rows)
   seeds = [name for name in rows.columns if name.startswith(_SEEDS)]
@@ -91,9 +89,7 @@ def main_weightings(table: pd.DataFrame) -> list[str]:
 def figure(table: pd.DataFrame, unit: str) -> figures.Figure:
   """Returns the plot of the differences after each weighting's best step.
 
-  Args:
-    table: Of `compare`.
-    unit: What a loss is of: 'token' or 'image'.
+  The table is that of `compare`; a loss is of a `unit`, 'token' or 'image'.
   """
   keys = [name for name in table.columns if '.' in name]
   shown = main_weightings(table)

@@ -48,7 +48,7 @@ def run_laboratory(
   checkpoint: str | os.PathLike | None = None,
   keep: bool = False,
 ) -> pathlib.Path:
-  """Trains the cohorts that are left and writes a row for every weighting.
+  """Trains the cohorts that are left, and returns a CSV file of their rows.
 
   Args:
     file: What to do.
@@ -56,9 +56,6 @@ def run_laboratory(
     checkpoint: Checkpoint or run directory whose model the cohorts start from,
       in the round that follows it. None: the initial model, in round 1.
     keep: Whether what the clients trained stays on disk.
-
-  Returns:
-    The CSV file.
 
   Raises:
     UserError: If the directory, the checkpoint or the corpus cannot be used.
@@ -85,11 +82,12 @@ def run_laboratory(
     files.write_json(begun, described)
   (workdir / 'cells').mkdir(exist_ok=True)
   pending = [p for p in points if laboratory.pending_cells(p)]
-  num_bytes = trained_cohort.cohort_bytes(file.base, len(file.local_epochs))
-  num_bytes *= file.cohort_sizes[-1] / (file.base.cohorts.cohort_size or 1)
+  num_bytes = trained_cohort.cohort_bytes(
+    file.base, file.cohort_sizes[-1], len(file.local_epochs)
+  )
   print(
     f'{len(pending)} of {len(points)} cohorts are left; the files of each take '
-    f'{printing.format_bytes(int(num_bytes))}'
+    f'{printing.format_bytes(num_bytes)}'
     f'{"" if keep else " until its rows are written"}.',
     file=sys.stderr,
   )
@@ -114,7 +112,8 @@ class _Laboratory:
     split = run_inputs.split_corpus(config, corpus)
     self._participating = run_inputs.training_clients(config, split)
     self._rows = run_inputs.training_rows(config, corpus, tokenizer)
-    run_inputs.require_cohort(self._largest(config), split)
+    largest = config.with_values('cohorts', cohort_size=file.cohort_sizes[-1])
+    run_inputs.require_cohort(largest, split)
     self._validation, self._scored = self._choose(config, split.held_out)
     self._trainer = self._spec = self._evaluator = None
 
@@ -189,11 +188,6 @@ class _Laboratory:
       ],
       text_columns=(len(keys) + 2,),
     )
-
-  def _largest(self, config):
-    size = self._file.cohort_sizes[-1]
-    cohorts = dataclasses.replace(config.cohorts, cohort_size=size)
-    return dataclasses.replace(config, cohorts=cohorts)
 
   def _choose(self, config, held_out) -> tuple[Rows, Rows]:
     """Returns the rows of validation clients, and of those that are scored."""
@@ -301,13 +295,14 @@ class _Laboratory:
       for weighting in weightings:
         named = identity | dataclasses.asdict(weighting)
         mean = cohort.mean(weighting)
+
+        def score(step, rows, mean=mean):
+          return self._evaluator.score(_stepped(weights, mean, step), rows)
+
         step, validated = _best_step(
-          lambda step, mean=mean: self._loss(weights, mean, step)
+          lambda step, score=score: score(step, self._validation).loss
         )
-        after = self._evaluator.score(_stepped(weights, mean, 1), self._scored)
-        best = self._evaluator.score(
-          _stepped(weights, mean, step), self._scored
-        )
+        after, best = score(1, self._scored), score(step, self._scored)
         row = named | {
           'start_loss': start.loss,
           'loss': after.loss,
@@ -327,11 +322,6 @@ class _Laboratory:
     if token_rows:
       _write_rows(self._path(point, cell, '-tokens'), token_rows)
     _write_rows(self._path(point, cell), rows)
-
-  def _loss(self, weights, mean, step):
-    return self._evaluator.score(
-      _stepped(weights, mean, step), self._validation
-    ).loss
 
   def _path(self, point, cell, suffix=''):
     name = f'{point.name}-E{cell[0]}-N{cell[1]}{suffix}.csv'

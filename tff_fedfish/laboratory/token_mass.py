@@ -29,12 +29,9 @@ class TokenMass:
     scored: Sequences,
     cohort: Sequence[Sequences],
   ):
-    """Counts tokens.
+    """Counts the tokens that are predicted, and the clients that have them.
 
-    Args:
-      config: The model's shape.
-      scored: Sequences whose targets are predicted.
-      cohort: What each client of the cohort trained on.
+    `scored` has the targets, `cohort` what each of its clients trained on.
     """
     size = config.vocabulary_size
     self._dataset = sequences_lib.to_dataset(scored, _ROWS_PER_BATCH)
@@ -67,9 +64,6 @@ class TokenMass:
 
   def measure(self, weights: Tensors) -> tuple[list[dict[str, Any]], float]:
     """Returns frequencies under a model, and how far they are from the actual.
-
-    Args:
-      weights: The model's.
 
     Returns:
       A row for each group of tokens: `num_holders`, the clients of the cohort

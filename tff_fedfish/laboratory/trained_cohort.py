@@ -42,10 +42,9 @@ class Trainer:
     self._processes = []
     before = 0
     for stop in local_epochs:
-      work = dataclasses.replace(
-        config.client_work, num_local_epochs=stop - before
+      of_stop = config.with_values(
+        'client_work', num_local_epochs=stop - before
       )
-      of_stop = dataclasses.replace(config, client_work=work)
       process = learning_setup.build_learning_process(of_stop)
       learning_setup.require_declared_process(
         of_stop, process, with_trained_models=True
@@ -71,12 +70,7 @@ class Trainer:
   def train(
     self, config: TrainConfig, weights: Tensors, client: TrainingClient
   ) -> dict[int, dict[str, Any]]:
-    """Trains one client.
-
-    Args:
-      config: Config of the point.
-      weights: The server's.
-      client: The client.
+    """Trains one client from the server's weights, with a point's config.
 
     Returns:
       By local epochs `weight`, `num_batches`, `delta` and `diagonal`; the
@@ -143,10 +137,9 @@ def store(path: pathlib.Path, trained: dict[str, Any]) -> None:
     np.savez(file, **arrays)
 
 
-def cohort_bytes(config: TrainConfig, num_stops: int) -> int:
+def cohort_bytes(config: TrainConfig, num_clients: int, num_stops: int) -> int:
   """Returns the bytes of the files of one cohort: two models for each stop."""
-  num_weights = num_parameters(config.model_shape())
-  return config.cohorts.cohort_size * num_stops * 2 * 4 * num_weights
+  return num_clients * num_stops * 2 * 4 * num_parameters(config.model_shape())
 
 
 def initial_weights(config: TrainConfig) -> Tensors:
@@ -165,7 +158,7 @@ def _with_weights(process, weights):
 
 
 def _key(config):
-  work = dataclasses.replace(
-    config.client_work, learning_rate=1.0, num_local_epochs=1
+  config = dataclasses.replace(config, seeds=SeedsConfig())
+  return config.with_values(
+    'client_work', learning_rate=1.0, num_local_epochs=1
   )
-  return dataclasses.replace(config, seeds=SeedsConfig(), client_work=work)

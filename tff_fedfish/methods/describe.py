@@ -59,12 +59,7 @@ def to_markdown(methods: Iterable[Method]) -> str:
 
 
 def section(method: Method, name: str) -> str:
-  """Returns the section of one method in Markdown.
-
-  Args:
-    method: The method.
-    name: Value of `algorithm.name` that chooses it.
-  """
+  """Returns the section of a method in Markdown; `algorithm.name` is `name`."""
   found = to_json_dict(method)
   uplink, downlink = found['traffic'].values()
   depends_on_model = bool(method.solver) or uplink != round(uplink)

@@ -55,9 +55,9 @@ _EXPECTED = (
 
 
 def _problems(config):
-  return personal_problems(config) + settings_unlike(
-    config, _EXPECTED, 'with algorithm.name', 'fed_fomo'
-  )
+  because = "with algorithm.name 'fed_fomo'"
+  problems = personal_problems(config)
+  return problems + settings_unlike(config, _EXPECTED, because)
 
 
 def _arguments(config):

@@ -1,16 +1,8 @@
 """Local training only: the comparison without any federation."""
 
-import dataclasses
-
 from tff_fedfish.methods.method import Method, PersonalModels, Slot, Traffic
 from tff_fedfish.methods.personal import personal_problems
 from tff_fedfish.methods.settings import AlgorithmConfig
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class LocalOnlyConfig(AlgorithmConfig):
-  """Settings of local training: none of its own."""
-
 
 METHOD = Method(
   name='local_only',
@@ -20,7 +12,7 @@ METHOD = Method(
     'and sends nothing.'
   ),
   source='the baseline of Zhang et al. (2021)',
-  settings=LocalOnlyConfig,
+  settings=AlgorithmConfig,
   builder='tff_fedfish.algorithms.local_only:build_local_only',
   traffic=lambda config: Traffic(0, 0),
   slots=lambda config: (Slot('model', 1),),

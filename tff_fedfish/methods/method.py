@@ -146,120 +146,116 @@ class ClientCost:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Method:
-  """A federated method: names, settings, implementation, cost.
-
-  Attributes:
-    name: Value of `algorithm.name`; the name of its module.
-    title: The method's name in print, such as 'FedProx'.
-    summary: One line.
-    source: Citation.
-    settings: Frozen subclass of `AlgorithmConfig` with the settings that the
-      method reads.
-    builder: 'module:function', imported late. The function takes the model and
-      the keywords `client_optimizer`, `server_optimizer`, `num_local_epochs`,
-      `client_weighting`, those of `arguments`, and of `max_delta_norm`,
-      `num_local_steps`, `micro_batch_size`, `keeps_optimizer_state` and
-      `local_privacy` those that are set: with the last one nothing that clients
-      send may depend on data but by `private_gradients`. It returns a
-      `tff.learning.templates.LearningProcess`.
-    arguments: Keywords of the builder beyond those: by default every setting
-      that `AlgorithmConfig` does not have.
-    traffic: Models that a client sends and receives in a round. To describe
-      the method it is given a config with `algorithm` only, at its defaults.
-    cost: Extra work and memory of a client.
-    slots: What a client keeps between rounds. Its builder gives `compose` slots
-      of the same names.
-    phases: Phases of a run, in their order, which follow each other; (): all
-      rounds are of one kind. The other fields then say of the phases together
-      what a table can show: columns and slots are those of any phase. Only the
-      last phase may keep slots.
-    model: 'module:function', imported late; None: the model is that of the
-      config. The function takes the config and the model of the config, and
-      returns the one that the server holds and that is scored.
-    learning_rate: Step size of fine-tuning where none is given.
-    weight_shapes: Name -> shape of the server's trainable weights, and of those
-      held fixed, in the order of that model. None: those of the config's model.
-    features: Whether the clients of a round compute features of their rows and
-      keep them ('written'), or are fed with those that they kept ('read')
-      instead of rows; 'unused': neither.
-    feature_work: 'module:function', imported late, called with the config, the
-      config's model and the server's weights. With 'written' it returns a
-      function from a batch to its features, float32 [rows, num_features]. With
-      'read' it returns a function from a client's features to its basis, which
-      it is fed with, too: `vectors` and `power_sums` of `FeatureClient`. None:
-      clients have none.
-    feature_sizes: Features of a row, and rows up to which a client keeps the
-      eigenbasis of its Gram matrix, too. None: it keeps neither.
-    takes_num_clients: Whether the builder takes `num_clients`, the number of
-      clients that may take part, where that is known.
-    requires_all_clients: Whether a round in which a client fails, or is not
-      finite, must end the run.
-    columns: Columns that it adds to metrics.csv.
-    downloads_column: Column with the models that all clients of a round were
-      sent, from which communication is counted. None: as `traffic` says.
-    personal: Models of clients' own, which are evaluated in place of the
-      server's. Its process has `personal_models`. None: there are none.
-    upload: What a client uploads, of a one-shot method.
-    solver: 'module:function', imported late, a `one_shot.solving.Solve`: the
-      weights after a round from the clients' uploads. None: the server steps on
-      the pseudo-gradient.
-    solve_models: Models that the solver holds, given a number of clients.
-    client_mass: 'module:function', imported late; None: the client weight in
-      every coordinate. The function takes the config and returns a function
-      (update, client weight, aggregator state) -> one float32 tensor per
-      trainable tensor: the mass by which the server weighs the client's delta.
-      `evaluate --barrier` computes effective clients from it.
-    plain_mean_fraction: Part s of the plain mean in the method's mean: s
-      sum(w delta) / sum(w) + (1 - s) sum(m delta) / sum(m), m being that mass.
-    problems: Clauses on settings of different sections that do not go together.
-    sends: What the server sums, for the model card.
-    privacy: Sentence of the model card on clipping and noise, for a method that
-      clips or adds noise itself. None: the card says whether `max_delta_norm`
-      clipped the model deltas, and that no noise was added.
-    example: Name of a shipped config that it can train.
-    hue: Colour in plots, '#RRGGBB'; None: the next free one.
-    hatch: Hatch of bars, as in Matplotlib; None: the next free one.
-  """
+  """A federated method: names, settings, implementation, cost."""
 
   name: str
+  """Value of `algorithm.name`; the name of its module."""
   title: str
+  """The method's name in print, such as 'FedProx'."""
   summary: str
+  """One line."""
   source: str
+  """Citation."""
   settings: type[AlgorithmConfig]
+  """Frozen subclass of `AlgorithmConfig` with the settings that the method
+  reads."""
   builder: str
+  """'module:function', imported late. The function takes the model and the
+  keywords `client_optimizer`, `server_optimizer`, `num_local_epochs`,
+  `client_weighting`, those of `arguments`, and of `max_delta_norm`,
+  `num_local_steps`, `micro_batch_size`, `keeps_optimizer_state` and
+  `local_privacy` those that are set: with the last one nothing that clients
+  send may depend on data but by `private_gradients`. It returns a
+  `tff.learning.templates.LearningProcess`."""
   arguments: Callable[['TrainConfig'], dict[str, Any]] = own_settings
+  """Keywords of the builder beyond those: by default every setting that
+  `AlgorithmConfig` does not have."""
   traffic: Callable[['TrainConfig'], Traffic] = lambda config: Traffic()
+  """Models that a client sends and receives in a round. To describe the method
+  it is given a config with `algorithm` only, at its defaults."""
   cost: Callable[['TrainConfig'], ClientCost] = lambda config: ClientCost()
+  """Extra work and memory of a client."""
   slots: Callable[['TrainConfig'], tuple[Slot, ...]] = lambda config: ()
+  """Tensors that a client keeps between rounds. Its builder gives `compose`
+  slots of the same names."""
   phases: Callable[['TrainConfig'], tuple[Phase, ...]] = lambda config: ()
+  """Phases of a run, in their order, which follow each other; (): all rounds
+  are of one kind. The other fields then say of the phases together what a table
+  can show: columns and slots are those of any phase. Only the last phase may
+  keep slots."""
   model: str | None = None
+  """'module:function', imported late; None: the model is that of the config.
+  The function takes the config and the model of the config, and returns the one
+  that the server holds and that is scored."""
   learning_rate: Callable[['TrainConfig'], float] = lambda config: (
     config.client_work.learning_rate
   )
+  """Step size of fine-tuning where none is given."""
   weight_shapes: Callable[['TrainConfig'], ServerShapes] | None = None
+  """Name -> shape of the server's trainable weights, and of those held fixed,
+  in the order of that model. None: those of the config's model."""
   features: Literal['unused', 'written', 'read'] = 'unused'
+  """Whether the clients of a round compute features of their rows and keep them
+  ('written'), or are fed with those that they kept ('read') instead of rows;
+  'unused': neither."""
   feature_work: str | None = None
+  """'module:function', imported late, called with the config, the config's
+  model and the server's weights. With 'written' it returns a function from a
+  batch to its features, float32 [rows, num_features]. With 'read' it returns a
+  function from a client's features to its basis, which it is fed with, too:
+  `vectors` and `power_sums` of `FeatureClient`. None: clients have none."""
   feature_sizes: Callable[['TrainConfig'], FeatureSizes | None] = (
     lambda config: None
   )
+  """Features of a row, and rows up to which a client keeps the eigenbasis of
+  its Gram matrix, too. None: it keeps neither."""
   takes_num_clients: bool = False
+  """Whether the builder takes `num_clients`, the number of clients that may
+  take part, where that is known."""
   requires_all_clients: Callable[['TrainConfig'], bool] = lambda config: False
+  """Whether a round in which a client fails, or is not finite, must end the
+  run."""
   columns: Callable[['TrainConfig'], tuple[Column, ...]] = lambda config: ()
+  """Columns that it adds to metrics.csv."""
   downloads_column: str | None = None
+  """Column with the models that all clients of a round were sent, from which
+  communication is counted. None: as `traffic` says."""
   personal: Callable[['TrainConfig'], PersonalModels | None] = lambda config: (
     None
   )
+  """Models of clients' own, which are evaluated in place of the server's. Its
+  process has `personal_models`. None: there are none."""
   upload: Callable[['TrainConfig'], Upload | None] = lambda config: None
+  """Upload of a client, of a one-shot method."""
   solver: str | None = None
+  """'module:function', imported late, a `one_shot.solving.Solve`: the weights
+  after a round from the clients' uploads. None: the server steps on the
+  pseudo-gradient."""
   solve_models: Callable[['TrainConfig', int], float] = lambda config, n: 0.0
+  """Models that the solver holds, given a number of clients."""
   client_mass: str | None = None
+  """'module:function', imported late; None: the client weight in every
+  coordinate. The function takes the config and returns a function (update,
+  client weight, aggregator state) -> one float32 tensor per trainable tensor:
+  the mass by which the server weighs the client's delta. `evaluate --barrier`
+  computes effective clients from it."""
   plain_mean_fraction: Callable[['TrainConfig'], float] = lambda config: 0.0
+  """Part s of the plain mean in the method's mean: s sum(w delta) / sum(w) + (1
+  - s) sum(m delta) / sum(m), m being that mass."""
   problems: Callable[['TrainConfig'], list[str]] = lambda config: []
+  """Clauses on settings of different sections that do not go together."""
   sends: str = 'weighted model deltas'
+  """Values that the server sums, for the model card."""
   privacy: Callable[['TrainConfig'], str | None] = lambda config: None
+  """Sentence of the model card on clipping and noise, for a method that clips
+  or adds noise itself. None: the card says whether `max_delta_norm` clipped the
+  model deltas, and that no noise was added."""
   example: str = 'demo'
+  """Name of a shipped config that it can train."""
   hue: str | None = None
+  """Colour in plots, '#RRGGBB'; None: the next free one."""
   hatch: str | None = None
+  """Hatch of bars, as in Matplotlib; None: the next free one."""
 
   def __post_init__(self):
     if not self.name.isidentifier():

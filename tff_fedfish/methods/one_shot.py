@@ -142,9 +142,8 @@ _EXPECTED = (
 
 
 def _problems(config):
-  return settings_unlike(
-    config, _EXPECTED, 'with algorithm.name', config.algorithm.name
-  )
+  because = f'with algorithm.name {config.algorithm.name!r}'
+  return settings_unlike(config, _EXPECTED, because)
 
 
 def image_problems(config: Any) -> list[str]:

@@ -14,6 +14,5 @@ _EXPECTED = (
 
 def personal_problems(config: Any) -> list[str]:
   """Returns the clauses that methods with clients' own models share."""
-  return settings_unlike(
-    config, _EXPECTED, 'with algorithm.name', config.algorithm.name
-  )
+  because = f'with algorithm.name {config.algorithm.name!r}'
+  return settings_unlike(config, _EXPECTED, because)

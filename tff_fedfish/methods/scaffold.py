@@ -42,17 +42,14 @@ _MEAN_OF_ALL = (
 
 
 def _problems(config):
-  problems = settings_unlike(
-    config, _PLAIN_SGD, 'with algorithm.name', 'scaffold'
-  )
+  because = "with algorithm.name 'scaffold'"
+  problems = settings_unlike(config, _PLAIN_SGD, because)
   if _sends_one_model(config):
-    problems += settings_unlike(
-      config, _MEAN_OF_ALL, 'with algorithm.exchange', 'one_model'
-    )
+    because = "with algorithm.exchange 'one_model'"
+    problems += settings_unlike(config, _MEAN_OF_ALL, because)
     if config.client_work.num_local_steps is None:
       problems.append(
-        '`config.client_work.num_local_steps` is required with '
-        "algorithm.exchange 'one_model'"
+        f'`config.client_work.num_local_steps` is required {because}'
       )
   return problems
 

@@ -96,18 +96,14 @@ UNIT_STEP = (
 
 
 def settings_unlike(
-  config: 'TrainConfig',
-  expected: Iterable[tuple[str, Any]],
-  because: str,
-  name: str,
+  config: 'TrainConfig', expected: Iterable[tuple[str, Any]], because: str
 ) -> list[str]:
   """Returns a clause for each setting that is not as expected.
 
   Args:
     config: The config.
     expected: Settings, as 'section.setting', and their values.
-    because: What expects them, such as 'with algorithm.name'.
-    name: Its value.
+    because: What expects them, such as "with algorithm.name 'tct'".
   """
   problems = []
   for path, wanted in expected:
@@ -115,7 +111,6 @@ def settings_unlike(
     found = getattr(getattr(config, section), setting)
     if found != wanted:
       problems.append(
-        f'`config.{path}` must be {wanted!r} {because} {name!r}, found '
-        f'{found!r}'
+        f'`config.{path}` must be {wanted!r} {because}, found {found!r}'
       )
   return problems

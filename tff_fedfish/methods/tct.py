@@ -86,7 +86,8 @@ def _is_full(config):
 
 
 def _problems(config):
-  problems = settings_unlike(config, _EXPECTED, 'with algorithm.name', 'tct')
+  because = "with algorithm.name 'tct'"
+  problems = settings_unlike(config, _EXPECTED, because)
   settings, kind = config.algorithm, 'full' if _is_full(config) else 'features'
   if settings.linearization not in ('auto', kind):
     problems.append(
@@ -102,13 +103,10 @@ def _problems(config):
     if name in changed
   ]
   if kind == 'full':
-    problems += settings_unlike(
-      config,
-      # Weights by rows change with the rows that a round takes.
-      [('algorithm.client_weighting', 'uniform')],
-      'with a corpus of text and algorithm.name',
-      'tct',
-    )
+    because = "with a corpus of text and algorithm.name 'tct'"
+    # Weights by rows change with the rows that a round takes.
+    uniform = [('algorithm.client_weighting', 'uniform')]
+    problems += settings_unlike(config, uniform, because)
     num_layers = config.model_shape().num_layers
     if (settings.mask_layers or 0) > num_layers:
       problems.append(
@@ -117,8 +115,7 @@ def _problems(config):
       )
     if config.client_work.num_local_steps is None:
       problems.append(
-        '`config.client_work.num_local_steps` is required with a corpus of '
-        "text and algorithm.name 'tct'"
+        f'`config.client_work.num_local_steps` is required {because}'
       )
   return problems
 
@@ -190,10 +187,6 @@ def _convex_arguments(config) -> dict[str, Any]:
   }
 
 
-def _full_arguments(config) -> dict[str, Any]:
-  return {'step_size': config.algorithm.convex_learning_rate}
-
-
 _IMBALANCE = Column(
   'tct/correction_imbalance', ('client_work', 'imbalance'), _MAX_IMBALANCE
 )
@@ -238,16 +231,19 @@ _FEATURES = Method(
   feature_work=f'{_MODULE}_features:features_of',
   feature_sizes=_feature_sizes,
 )
-_BY_STEPS = Method(
+_CONVEX = dict(
   **_SHARED,
-  builder=f'{_MODULE}:build_convex',
-  arguments=_convex_arguments,
-  model=f'{_MODULE}_phases:feature_classifier',
   weight_shapes=_convex_shapes,
   learning_rate=lambda config: config.algorithm.convex_learning_rate,
   traffic=_convex_traffic,
   slots=_slots,
   requires_all_clients=lambda config: True,
+)
+_BY_STEPS = Method(
+  **_CONVEX,
+  builder=f'{_MODULE}:build_convex',
+  arguments=_convex_arguments,
+  model=f'{_MODULE}_phases:feature_classifier',
   columns=lambda config: (_ACCURACY, _IMBALANCE),
   features='read',
   feature_sizes=_feature_sizes,
@@ -256,16 +252,11 @@ _BY_GRAM = dataclasses.replace(
   _BY_STEPS, feature_work=f'{_MODULE}_features:basis_of'
 )
 _FULL = Method(
-  **_SHARED,
+  **_CONVEX,
   builder=f'{_MODULE}:build_full_convex',
-  arguments=_full_arguments,
+  arguments=lambda config: {'step_size': config.algorithm.convex_learning_rate},
   model=f'{_MODULE}_phases:full_linearization',
-  weight_shapes=_convex_shapes,
-  learning_rate=lambda config: config.algorithm.convex_learning_rate,
-  traffic=_convex_traffic,
   cost=_full_cost,
-  slots=_slots,
-  requires_all_clients=lambda config: True,
   columns=lambda config: (_IMBALANCE,),
 )
 

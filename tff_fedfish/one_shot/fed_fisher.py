@@ -40,10 +40,7 @@ def solve(
 ) -> SolveResult:
   """Returns the minimizer of the clients' quadratics; see `methods.fed_fisher`.
 
-  Args:
-    uploads: With K-FAC or diagonal summaries.
-    start: w_bar.
-    context: The context.
+  Uploads have K-FAC or diagonal summaries; `start` is w_bar.
   """
   settings = context.settings
   best = _Best(context)

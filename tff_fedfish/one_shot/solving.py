@@ -45,12 +45,7 @@ class Uploads(Sequence[Upload]):
     shape: ModelShape,
     upload: upload_sizes.Upload,
   ):
-    """Reads the manifest.
-
-    Args:
-      directory: The round's directory.
-      shape: The model's.
-      upload: Says what the summaries hold.
+    """Reads the manifest in the directory of a round.
 
     Raises:
       UserError: If it cannot be read. Whatever reads a file raises it where
@@ -98,12 +93,9 @@ class Uploads(Sequence[Upload]):
   def part(
     self, index: int, weights: Sequence[int], summary: Sequence[str]
   ) -> tuple[list[np.ndarray], dict[str, np.ndarray]]:
-    """Returns some weights and tensors of a summary; the rest is not read.
+    """Returns some weights, by position, and tensors of a summary, by name.
 
-    Args:
-      index: Position of the upload.
-      weights: Positions of the weights.
-      summary: Names of the tensors of the summary.
+    The rest is not read.
     """
     of_weights = [f'{WEIGHTS}/{i}' for i in weights]
     of_summary = [f'{SUMMARY}/{self._summary_names.index(n)}' for n in summary]

@@ -14,10 +14,6 @@ def checked_uploads(
 ) -> Iterator[tuple[Upload, dict[str, np.ndarray]]]:
   """Yields each upload and its weights by name, one client at a time.
 
-  Args:
-    uploads: At least one.
-    shape: The model's shape.
-
   Raises:
     ValueError: If there is no upload, or a client's weights have other shapes
       than the model's or are not finite.

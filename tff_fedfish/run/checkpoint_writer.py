@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from tff_fedfish import files
+from tff_fedfish.errors import require
 from tff_fedfish.run import checkpoints
 
 # A second or less to write, hash and sync: how long it takes to give up.
@@ -201,8 +202,7 @@ def save_checkpoint(
     TypeError: If a tensor is of another type, or `contents` not JSON.
     OSError: If it cannot be written, such as on a full disk; names the path.
   """
-  if round_num < 0:
-    raise ValueError(f'`round_num` must be at least 0, found {round_num}.')
+  require(round_num >= 0, 'round_num', 'at least 0', round_num)
   arrays = {name: np.asarray(tensor) for name, tensor in tensors.items()}
   dtypes = checkpoints.DTYPE_CODES
   for name, array in arrays.items():

@@ -6,7 +6,6 @@ and shape of every tensor, and what the run keeps beside them.
 """
 
 import dataclasses
-import hashlib
 import os
 import pathlib
 import re
@@ -20,7 +19,7 @@ import ml_dtypes  # noqa: F401  Lets NumPy know 'bfloat16'.
 import numpy as np
 
 from tff_fedfish import files
-from tff_fedfish.errors import UserError
+from tff_fedfish.errors import UserError, require
 
 SCHEMA_VERSION = 1
 DESCRIPTION_FILE = 'checkpoint.json'
@@ -255,9 +254,7 @@ def remove_old_checkpoints(
   removed = [r for r in old if r not in keep_rounds]
   removed += [r for r in rounds if r > last]
   for round_num in removed:
-    # Renamed first: a removal that is cut short leaves no half checkpoint.
-    path = path_of(directory, round_num)
-    os.replace(path, tempfile.mkdtemp(dir=directory, prefix=f'.{path.name}.'))
+    remove_round(directory, round_num)
   remove_leftovers(directory)
   return removed
 
@@ -268,8 +265,20 @@ def require_keep_rules(keep_last: int, keep_every_num_rounds: int) -> None:
     ('keep_last', keep_last),
     ('keep_every_num_rounds', keep_every_num_rounds),
   ):
-    if value < 0:
-      raise ValueError(f'`{name}` must be at least 0, found {value}.')
+    require(value >= 0, name, 'at least 0', value)
+
+
+def remove_round(directory: str | os.PathLike, round_num: int) -> None:
+  """Removes the directory of a round.
+
+  Raises:
+    OSError: If it cannot be.
+  """
+  # Renamed first: a removal that is cut short leaves no half round.
+  path = path_of(directory, round_num)
+  aside = tempfile.mkdtemp(dir=directory, prefix=f'.{path.name}.')
+  os.replace(path, aside)
+  shutil.rmtree(aside, ignore_errors=True)
 
 
 def remove_leftovers(directory: str | os.PathLike) -> None:
@@ -319,20 +328,9 @@ def _verify(path):
   file, expected = path / STATE_FILE, description['state']
   if not file.is_file():
     raise DamagedError(path, f'{STATE_FILE} is missing')
-  num_bytes = file.stat().st_size
-  if num_bytes != expected['num_bytes']:
-    raise DamagedError(
-      path,
-      f'{STATE_FILE} must have {expected["num_bytes"]} bytes, but has '
-      f'{num_bytes}',
-    )
-  with open(file, 'rb') as stream:
-    found = hashlib.file_digest(stream, 'sha256').hexdigest()
-  if found != expected['sha256']:
-    raise DamagedError(
-      path,
-      f'{STATE_FILE} must have SHA-256 {expected["sha256"]}, but has {found}',
-    )
+  what = files.difference(file, expected['num_bytes'], expected['sha256'])
+  if what:
+    raise DamagedError(path, f'{STATE_FILE} {what}')
   return description
 
 

@@ -7,6 +7,7 @@ dropped then and nobody else, however long the others take.
 """
 
 import csv
+import dataclasses
 import io
 import os
 import pathlib
@@ -26,15 +27,11 @@ _COLUMNS = ['round', 'client_id', 'event']
 _TIMEOUT, _DONE = 'client_timeout', 'round_done'
 
 
+@dataclasses.dataclass(frozen=True)
 class DroppedClient(ClientLoader):
-  """A client that a round dropped before, and drops again.
+  """A client that a round dropped before, and drops again."""
 
-  Attributes:
-    client_id: The client.
-  """
-
-  def __init__(self, client_id: bytes):
-    self.client_id = client_id
+  client_id: bytes
 
   def load(self):
     """Raises DroppedClientError."""
@@ -88,7 +85,7 @@ class ClientEvents:
       return
     if not self._num_bytes:
       with files.write_atomically(self._path) as file:
-        file.write(_to_line(_COLUMNS))
+        file.write(files.csv_line(_COLUMNS))
       if round_num > 0:
         self._append([[round_num, '', _DONE]])
       self._last_done = round_num
@@ -98,9 +95,7 @@ class ClientEvents:
   def record(self, round_num: int, dropped: Iterable[bytes]) -> None:
     """Adds a round that is done, unless it was done before.
 
-    Args:
-      round_num: The round.
-      dropped: Clients whose time was over.
+    Dropped are the clients whose time was over.
 
     Raises:
       OSError: If it cannot be written.
@@ -117,7 +112,7 @@ class ClientEvents:
 
   def _append(self, rows):
     with open(self._path, 'ab') as file:
-      file.write(''.join(map(_to_line, rows)).encode())
+      file.write(''.join(map(files.csv_line, rows)).encode())
       file.flush()
       os.fsync(file.fileno())
 
@@ -149,9 +144,3 @@ class ClientEvents:
       else:
         self._dropped[round_num] = pending.pop(round_num, set())
         self._last_done, self._num_bytes = round_num, num_bytes
-
-
-def _to_line(row):
-  line = io.StringIO()
-  csv.writer(line, lineterminator='\n').writerow(row)
-  return line.getvalue()

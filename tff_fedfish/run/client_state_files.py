@@ -63,7 +63,8 @@ class RoundStates:
   """Writes the states after a round, which count once they are committed.
 
   A file is written and hashed in a thread, while the next client trains; at
-  most one is under way.
+  most one is under way. A `with` block that is left abandons what was not
+  committed.
   """
 
   def __init__(
@@ -155,8 +156,14 @@ class RoundStates:
       raise OSError(error.errno, error.strerror, str(self.path)) from error
     self._on_commit(self._entries)
 
+  def __enter__(self) -> 'RoundStates':
+    return self
+
+  def __exit__(self, *_) -> None:
+    self.abandon()
+
   def abandon(self) -> None:
-    """Removes what was written."""
+    """Removes what was written, unless it was committed."""
     self._thread.shutdown()
     self._entries = {}
     shutil.rmtree(self._directory, ignore_errors=True)
@@ -203,11 +210,9 @@ def read_manifest(directory: pathlib.Path) -> Mapping[str, ClientFile]:
 def read(
   path: str | os.PathLike, names: Iterable[str] | None = None
 ) -> dict[str, np.ndarray]:
-  """Returns tensors of a client's file; bfloat16 becomes float32.
+  """Returns the named tensors of a client's file; None: all.
 
-  Args:
-    path: The file.
-    names: Names of those to read. None: all.
+  Those of bfloat16 become float32.
   """
   from safetensors import safe_open
 
@@ -221,46 +226,26 @@ def read(
   return tensors
 
 
-def require_whole(
+def require_as_written(
   client_id: bytes,
   path: pathlib.Path,
   entry: ClientFile,
   kind: str = 'state',
+  *,
+  reads: bool = True,
 ) -> None:
-  """Raises DamagedStateError unless a file has the size in its manifest.
+  """Raises DamagedStateError unless a file is as its manifest says.
 
-  Args:
-    client_id: The client.
-    path: The file.
-    entry: Its entry.
-    kind: 'state' or 'upload', for the message.
+  Of a file that it does not read it compares the size only. `kind` is 'state'
+  or 'upload', for the message.
   """
+  sha256 = entry.sha256 if reads else None
   try:
-    size = path.stat().st_size
-    if size != entry.num_bytes:
-      what = f'must have {entry.num_bytes} bytes, but has {size}'
-      raise DamagedStateError(client_id, path, what, kind)
+    what = files.difference(path, entry.num_bytes, sha256)
   except OSError as error:
     what = f'cannot be read ({error.strerror})'
     raise DamagedStateError(client_id, path, what, kind) from error
-
-
-def require_as_written(
-  client_id: bytes, path: pathlib.Path, entry: ClientFile, kind: str = 'state'
-) -> None:
-  """Raises DamagedStateError unless a file's bytes are those of its manifest.
-
-  Args:
-    client_id: The client.
-    path: The file.
-    entry: Its entry.
-    kind: 'state' or 'upload', for the message.
-  """
-  require_whole(client_id, path, entry, kind)
-  with open(path, 'rb') as stream:
-    digest = hashlib.file_digest(stream, 'sha256').hexdigest()
-  if digest != entry.sha256:
-    what = f'must have SHA-256 {entry.sha256}, but has {digest}'
+  if what:
     raise DamagedStateError(client_id, path, what, kind)
 
 

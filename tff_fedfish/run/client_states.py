@@ -10,8 +10,6 @@ that is run again finds what it found before.
 import hashlib
 import os
 import pathlib
-import shutil
-import tempfile
 from collections.abc import Collection, Iterator, Mapping
 from typing import NamedTuple
 
@@ -56,7 +54,6 @@ class ClientStates:
     # By client, ascending by round.
     self._versions: dict[bytes, list[Version]] = {}
     self._unsynced: list[pathlib.Path] = []
-    self._num_bytes = 0
     # The round that is being written, and its writer.
     self._pending: tuple[int, RoundStates] | None = None
     # What was read whole or written here is not read again to be checked.
@@ -68,25 +65,20 @@ class ClientStates:
       # What was superseded may have been removed.
       kept = [v for v in versions[:-1] if self._path(v).exists()]
       self._versions[client_id] = [*kept, versions[-1]]
-    self._num_bytes = sum(
+
+  @property
+  def num_bytes(self) -> int:
+    """Bytes of all files of clients."""
+    return sum(
       version.entry.num_bytes
       for versions in self._versions.values()
       for version in versions
     )
 
-  @property
-  def num_bytes(self) -> int:
-    """Bytes of all files of clients."""
-    return self._num_bytes
-
   def path_for(
     self, client_id: bytes, before_round: int
   ) -> pathlib.Path | None:
     """Returns the file with which a client starts a round, checked.
-
-    Args:
-      client_id: The client.
-      before_round: The round.
 
     Returns:
       Its newest version of an earlier round; None if there is none. A file is
@@ -103,12 +95,12 @@ class ClientStates:
     if version is None:
       return None
     key = client_id, version.round_num
-    require = client_state_files.require_whole
-    if key not in self._checked:
-      require = client_state_files.require_as_written
-    require(client_id, self._path(version), version.entry)
+    path = self._path(version)
+    client_state_files.require_as_written(
+      client_id, path, version.entry, reads=key not in self._checked
+    )
     self._checked.add(key)
-    return self._path(version)
+    return path
 
   def clients_of(self, round_num: int) -> list[bytes]:
     """Returns the clients that have a version of this very round, sorted."""
@@ -145,14 +137,13 @@ class ClientStates:
     """
     for later in checkpoints.list_rounds(self.directory):
       if later > round_num:
-        self._remove_directory(later)
+        checkpoints.remove_round(self.directory, later)
     checkpoints.remove_leftovers(self.directory)
-    for client_id, versions in list(self._versions.items()):
-      kept = [v for v in versions if v.round_num <= round_num]
-      self._num_bytes -= sum(v.entry.num_bytes for v in versions[len(kept) :])
-      self._versions[client_id] = kept
-      if not kept:
-        del self._versions[client_id]
+    kept = {
+      client_id: [v for v in versions if v.round_num <= round_num]
+      for client_id, versions in self._versions.items()
+    }
+    self._versions = {c: versions for c, versions in kept.items() if versions}
     self._checked = {key for key in self._checked if key[1] <= round_num}
 
   def collect(self, kept_rounds: Collection[int]) -> None:
@@ -180,13 +171,12 @@ class ClientStates:
       for version in versions:
         if version not in kept:
           self._path(version).unlink(missing_ok=True)
-          self._num_bytes -= version.entry.num_bytes
           self._checked.discard((client_id, version.round_num))
           rounds.add(version.round_num)
       self._versions[client_id] = kept
     for round_num in sorted(rounds):
       if not any(self._round_directory(round_num).glob('*.safetensors')):
-        self._remove_directory(round_num)
+        checkpoints.remove_round(self.directory, round_num)
 
   def sync(self) -> None:
     """Flushes to the disk what was committed since the last call.
@@ -221,13 +211,9 @@ class ClientStates:
   def require_as_after(
     self, round_num: int, summary: Mapping[str, int | str] | None
   ) -> None:
-    """Raises UserError unless the states after a round are those of then.
+    """Raises UserError unless a round's states are as its checkpoint says.
 
     Their sizes are looked at, not all of their bytes: `path_for` does that.
-
-    Args:
-      round_num: The round of a checkpoint.
-      summary: What the checkpoint keeps.
     """
     found = self.summary(round_num)
     if found != summary:
@@ -241,8 +227,8 @@ class ClientStates:
         f'{ADVICE}'
       )
     for client_id, version in self._newest(round_num):
-      client_state_files.require_whole(
-        client_id, self._path(version), version.entry
+      client_state_files.require_as_written(
+        client_id, self._path(version), version.entry, reads=False
       )
 
   def verify(self, round_num: int) -> Iterator[int]:
@@ -277,7 +263,6 @@ class ClientStates:
     for name, entry in entries.items():
       version = Version(round_num, entry)
       self._versions.setdefault(bytes.fromhex(name), []).append(version)
-      self._num_bytes += entry.num_bytes
 
   def _read_manifest(self, round_num):
     directory = self._round_directory(round_num)
@@ -298,13 +283,6 @@ class ClientStates:
 
   def _path(self, version):
     return self._round_directory(version.round_num) / version.entry.file
-
-  def _remove_directory(self, round_num):
-    # Renamed first: a removal that is cut short leaves no half round.
-    path = self._round_directory(round_num)
-    aside = tempfile.mkdtemp(dir=self.directory, prefix=f'.{path.name}.')
-    os.replace(path, aside)
-    shutil.rmtree(aside, ignore_errors=True)
 
 
 def states_of_checkpoint(found: checkpoints.Checkpoint) -> ClientStates:

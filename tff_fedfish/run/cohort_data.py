@@ -11,10 +11,9 @@ import numpy as np
 
 from tff_fedfish.config.data_settings import DataConfig
 from tff_fedfish.config.schema import TrainConfig
-from tff_fedfish.data import merged_clients, token_cache
+from tff_fedfish.data import merged_clients
 from tff_fedfish.data import sequences as sequences_lib
 from tff_fedfish.data.client_ids import client_id_to_text
-from tff_fedfish.data.client_sequences import ClientSequences
 from tff_fedfish.data.client_splits import split_corpus
 from tff_fedfish.data.cohorts import draw_cohort
 from tff_fedfish.data.grouped_corpus import GroupedCorpus
@@ -249,10 +248,7 @@ def training_client(
   work, personal = config.client_work, config.method.personal(config)
   private = private_rounds.of_config(config)
   is_drawn = private is not None and private.draws_batches
-  inputs = {}
-  if kept is not None:
-    inputs['kept'] = kept.kept_of(client_id, round_num)
-    inputs['candidates'] = kept.candidates_of(client_id, round_num)
+  inputs = {} if kept is None else kept.inputs_of(client_id, round_num)
   return TrainingClient(
     client_id=client_id,
     client_rows=client_rows,
@@ -302,16 +298,7 @@ def _open_whole(stored):
     return corpus, corpus
   corpus = GroupedCorpus(data.directory)
   tokenizer = load_tokenizer(data.vocabulary)
-  groups = ClientSequences(
-    corpus,
-    tokenizer,
-    sequence_length=data.sequence_length,
-    drop_short_block=data.drop_short_block,
-    sampling=data.sampling,
-    token_cache=token_cache.open_cache(
-      data.token_cache_bytes, corpus, tokenizer
-    ),
-  )
+  groups = run_inputs.client_sequences(data, corpus, tokenizer)
   if stored.merge is None:
     return corpus, groups
   # The driver has counted the rows: here they are counted again only where the

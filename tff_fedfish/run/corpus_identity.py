@@ -73,9 +73,7 @@ class CorpusIdentity:
 def identify(config: TrainConfig, corpus: Corpus) -> CorpusIdentity:
   """Returns the identity of an opened corpus.
 
-  Args:
-    config: The config of a run that trains on a corpus of this kind.
-    corpus: From `run_inputs.open_corpus`.
+  The config is of a run that trains on a corpus of this kind.
   """
   manifest = corpus.manifest
   split = manifest and manifest.split

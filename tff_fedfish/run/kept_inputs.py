@@ -1,7 +1,9 @@
 """Inputs of clients from what they and others kept."""
 
 import dataclasses
+import functools
 from collections.abc import Sequence
+from typing import Any
 
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.run import candidates, kept_tensors
@@ -13,34 +15,28 @@ class KeptInputs:
   """Client states, and what follows from them for the clients of a round."""
 
   config: TrainConfig
-  slots: Sequence[tuple[str, kept_tensors.Specs]]
-  """As `kept_tensors.slots_of` the process."""
+  process: Any
+  """Its learning process."""
   states: ClientStates
   participating: Sequence[bytes]
   """Clients that may take part, in their order."""
 
-  def kept_of(
-    self, client_id: bytes, round_num: int
-  ) -> kept_tensors.KeptTensors:
-    """Returns what a client kept before a round.
+  @functools.cached_property
+  def slots(self) -> tuple[tuple[str, kept_tensors.Specs], ...]:
+    """Slots of the process; see `kept_tensors.slots_of`."""
+    return kept_tensors.slots_of(self.process)
 
-    Raises:
-      UserError: If its file is damaged.
-    """
-    return kept_tensors.find(self.states, self.slots, client_id, round_num)
-
-  def candidates_of(
-    self, client_id: bytes, round_num: int
-  ) -> candidates.Candidates | None:
-    """Returns the models that a client is given; None: clients are given none.
+  def inputs_of(self, client_id: bytes, round_num: int) -> dict[str, Any]:
+    """Returns a `TrainingClient`'s `kept`, and `candidates` if it is given any.
 
     Raises:
       UserError: If a file is damaged.
     """
+    kept = kept_tensors.find(self.states, self.slots, client_id, round_num)
     personal = self.config.method.personal(self.config)
     if personal is None or personal.downloads is None:
-      return None
-    return candidates.find(
+      return {'kept': kept}
+    found = candidates.find(
       self.states,
       personal.downloads,
       dict(self.slots),
@@ -49,3 +45,4 @@ class KeptInputs:
       round_num=round_num,
       cohort_seed=self.config.seeds.cohort_seed,
     )
+    return {'kept': kept, 'candidates': found}

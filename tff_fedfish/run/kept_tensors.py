@@ -66,9 +66,8 @@ def tensors_of(
 ) -> dict[str, np.ndarray] | None:
   """Returns what is kept of a client's output, by name.
 
-  Args:
-    output: As `StatefulLearningProcess.client_outputs` gives it.
-    dtype: `client_states.dtype`.
+  The output is that of `StatefulLearningProcess.client_outputs`; floats are
+  kept as `client_states.dtype`.
 
   Returns:
     Arrays named SLOT/0, SLOT/1, ...; None: the client keeps what it had.
@@ -88,10 +87,7 @@ def output_writer(
 ) -> Callable[[int, Any], None]:
   """Returns a `RoundOptions.on_client_output` that writes what is kept.
 
-  Args:
-    writer: Takes the states, or uploads, of the round.
-    client_ids: The cohort, in its order.
-    dtype: See `tensors_of`.
+  Clients are those of the cohort, in its order; see also `tensors_of`.
   """
 
   def on_client_output(index, output):

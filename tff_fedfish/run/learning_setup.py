@@ -122,12 +122,10 @@ def build_learning_process(
 def require_declared_process(
   config: TrainConfig, process: Any, *, with_trained_models: bool
 ) -> None:
-  """Raises UserError unless a process is what its method declares.
+  """Raises UserError unless a process is what its config's method declares.
 
-  Args:
-    config: The config that it was built from.
-    process: The process.
-    with_trained_models: Whether the barrier is to ask it for its clients.
+  With `with_trained_models` it must also give its clients' models, which the
+  barrier asks for.
   """
   name, problem = repr(config.algorithm.name), ''
   declared = [slot.name for slot in config.kept_slots]
@@ -209,9 +207,7 @@ def server_shapes(
 ) -> ServerShapes:
   """Returns the server's weights in a checkpoint, by name.
 
-  Args:
-    config: The run's, in the phase of the checkpoint.
-    checkpoint: The checkpoint.
+  The config is in the phase of the checkpoint.
   """
   if config.method.weight_shapes is not None:
     return config.method.weight_shapes(config)

@@ -163,10 +163,7 @@ def read_metrics(
 
 
 class RowReader:
-  """Reads the rows of a metrics.csv as they are added.
-
-  Args:
-    path: The file. It stays open.
+  """Reads the rows of a metrics.csv, which stays open, as they are added.
 
   Raises:
     OSError: If it cannot be opened.
@@ -227,7 +224,8 @@ class _Table:
   def start(self):
     """Rewrites the file with the rows that are kept, and opens it for more."""
     with files.write_atomically(self._path) as file:
-      file.write(''.join(map(_to_line, [self._header, *self.kept_rows])))
+      lines = map(files.csv_line, [self._header, *self.kept_rows])
+      file.write(''.join(lines))
     self.file = open(self._path, 'ab')
 
   def line(self, round_num, values):
@@ -238,7 +236,7 @@ class _Table:
         f'{self._header}.'
       )
     cells = [_format(name, values.get(name)) for name in self._header[1:]]
-    return _to_line([str(int(round_num)), *cells])
+    return files.csv_line([str(int(round_num)), *cells])
 
   def append(self, line):
     self.file.write(line.encode())
@@ -318,12 +316,6 @@ def _damaged(path, line_num, what) -> UserError:
     f'{str(path)!r} must hold one number per column in every line, but line '
     f'{line_num} does not ({what}). Restore the file, or leave this run out.'
   )
-
-
-def _to_line(row):
-  line = io.StringIO()
-  csv.writer(line, lineterminator='\n').writerow(row)
-  return line.getvalue()
 
 
 def _format(name, value):

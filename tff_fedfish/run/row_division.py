@@ -35,12 +35,9 @@ class Division:
     client_ids: Sequence[bytes],
     twins: Mapping[bytes, bytes] | None,
   ) -> DividedClients:
-    """Returns the rows of clients, those of `client_ids` divided.
+    """Returns the rows of clients, divided for those that take part.
 
-    Args:
-      rows: Of all clients.
-      client_ids: The clients that take part.
-      twins: `Corpus.twins`.
+    See `Corpus.twins` for the twins.
     """
     targets = None
     if self.shuffles_targets and len(client_ids) > 1:

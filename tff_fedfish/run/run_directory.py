@@ -90,22 +90,17 @@ def continued_config(
   if kept is None:
     return config
   if config.evaluation.split_unit is None:
-    config = _with_kept(config, 'evaluation', 'split_unit', kept)
+    unit = kept.evaluation.split_unit
+    config = config.with_values('evaluation', split_unit=unit)
   if config.model.compute_dtype == 'auto':
-    config = _with_kept(config, 'model', 'compute_dtype', kept)
+    dtype = kept.model.compute_dtype
+    config = config.with_values('model', compute_dtype=dtype)
   starts = kept.training.start_from, config.training.start_from
   if None not in starts and files.are_same(*starts):
     # Both configs spell it alike.
-    config = _with_kept(config, 'training', 'start_from', kept)
+    start = kept.training.start_from
+    config = config.with_values('training', start_from=start)
   return config
-
-
-def _with_kept(
-  config: TrainConfig, section: str, name: str, kept: TrainConfig
-) -> TrainConfig:
-  value = getattr(getattr(kept, section), name)
-  found = dataclasses.replace(getattr(config, section), **{name: value})
-  return dataclasses.replace(config, **{section: found})
 
 
 def checkpoint_to_resume(

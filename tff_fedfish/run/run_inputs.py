@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from models.transformer_config import FROM_DIRECTORY
+from tff_fedfish.config.data_settings import DataConfig
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.data import client_splits, merged_clients, token_cache
 from tff_fedfish.data.client_sequences import ClientSequences
@@ -191,10 +192,6 @@ def open_checkpoint(
 ) -> tuple[checkpoints.Checkpoint, Tokenizer | None]:
   """Opens a checkpoint of a run, without tensors, and the run's vocabulary.
 
-  Args:
-    config: The run's.
-    path: The checkpoint.
-
   Raises:
     UserError: If it is damaged, or does not fit the config or the vocabulary.
   """
@@ -219,14 +216,24 @@ def client_rows(
   """
   if tokenizer is None:
     return corpus
+  return client_sequences(config.data, corpus, tokenizer, sequence_length)
+
+
+def client_sequences(
+  data: DataConfig,
+  corpus: GroupedCorpus,
+  tokenizer: Tokenizer,
+  sequence_length: int | None = None,
+) -> ClientSequences:
+  """Returns the sequences of a corpus's clients; see `client_rows`."""
   return ClientSequences(
     corpus,
     tokenizer,
-    sequence_length=sequence_length or config.data.sequence_length,
-    drop_short_block=config.data.drop_short_block,
-    sampling=config.data.sampling,
+    sequence_length=sequence_length or data.sequence_length,
+    drop_short_block=data.drop_short_block,
+    sampling=data.sampling,
     token_cache=token_cache.open_cache(
-      config.data.token_cache_bytes, corpus, tokenizer
+      data.token_cache_bytes, corpus, tokenizer
     ),
   )
 
@@ -253,10 +260,7 @@ def with_test_rows(
 ) -> DividedClients:
   """Returns the rows of the clients that take part, with their test rows.
 
-  Args:
-    config: The config.
-    corpus: Its corpus.
-    rows: Of `training_rows`, which are returned where they are divided.
+  Rows of `training_rows` that are divided already are returned.
   """
   if isinstance(rows, DividedClients):
     return rows

@@ -34,9 +34,7 @@ def verify_run(
 ) -> Verified:
   """Reads all checkpoints of a run, and what its clients keep at the last.
 
-  Args:
-    directory: The run's.
-    on_step: Called after each checkpoint and each client.
+  Calls `on_step` after each checkpoint and each client.
 
   Raises:
     UserError: At the first file that is missing or not as it was written, named

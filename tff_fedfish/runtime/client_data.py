@@ -19,15 +19,12 @@ class DroppedClientError(Exception):
 
 
 class LoadedClient(NamedTuple):
-  """A client's data in memory.
-
-  Attributes:
-    data: A value of the computation's client type, such as a tf.data.Dataset.
-    counts: What was counted while loading, by name.
-  """
+  """A client's data in memory."""
 
   data: Any
+  """A value of the computation's client type, such as a tf.data.Dataset."""
   counts: Mapping[str, int]
+  """Counts of the loading, by name."""
 
 
 class ClientLoader(abc.ABC):
@@ -56,10 +53,7 @@ def load_ahead(
   """Yields, per client, a function that returns its data or raises what failed.
 
   A thread loads one client while its predecessor is worked on, so that no more
-  than two clients' data are in memory.
-
-  Args:
-    clients: Loaders, or values that are passed on.
+  than two clients' data are in memory. What is no loader is passed on.
   """
   with concurrent.futures.ThreadPoolExecutor(1, 'load_client') as pool:
     loading = collections.deque()

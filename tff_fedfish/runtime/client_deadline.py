@@ -35,11 +35,7 @@ class Deadline:
     self.is_over = False
 
   def watch(self, data: Any) -> Any:
-    """Returns a client's data, whose datasets raise when the time is over.
-
-    Args:
-      data: Datasets and other values, in any containers.
-    """
+    """Returns a client's data, whose datasets raise when the time is over."""
     return tf.nest.map_structure(
       lambda value: (
         self._watch(value) if isinstance(value, tf.data.Dataset) else value

@@ -25,16 +25,13 @@ from tff_fedfish.runtime.graph_function import GraphFunction
 
 
 class PartialSum(NamedTuple):
-  """Sums over some clients of a cohort.
-
-  Attributes:
-    accumulator: Tensors of the form's accumulator.
-    secure_sums: Sums of the values that TFF would sum securely: bit-width
-      sums, sums, and modular sums before the modulus is taken.
-  """
+  """Sums over some clients of a cohort."""
 
   accumulator: list[tf.Tensor]
+  """Tensors of the form's accumulator."""
   secure_sums: list[tf.Tensor]
+  """Sums of the values that TFF would sum securely: bit-width sums, sums, and
+  modular sums before the modulus is taken."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -203,12 +200,7 @@ def _proto(part):
 
 
 def divide_cohort(num_clients: int, num_partial_sums: int) -> list[range]:
-  """Returns the client indices of each partial sum: consecutive, none empty.
-
-  Args:
-    num_clients: Size of the cohort, >= 0.
-    num_partial_sums: Parts wanted, >= 1.
-  """
+  """Returns the client indices of each partial sum: consecutive, none empty."""
   num_parts = min(num_clients, num_partial_sums)
   return [
     range(
@@ -227,12 +219,8 @@ def partial_sums(
 ) -> Iterator[PartialSum]:
   """Yields the partial sums of a cohort in order, computed in this process.
 
-  Args:
-    client_work: The compiled work.
-    broadcast: What `prepare` made of the server's state.
-    clients: Loaders or data, in cohort order.
-    options: The options in force.
-    outcome: Filled on the way.
+  Clients are loaders or data, in cohort order; the broadcast is what `prepare`
+  made of the server's state, and the outcome is filled on the way.
   """
 
   def on_first_failure(unused_failure, error):

@@ -47,8 +47,7 @@ def return_large_buffers(tensors: Sequence[Any]) -> bool:
 def return_freed_memory(broadcast: list[tf.Tensor]) -> None:
   """Returns what was freed so far, and large buffers from now on.
 
-  Args:
-    broadcast: What a client is sent.
+  Nothing is done where what a client is sent is small.
   """
   if return_large_buffers(broadcast):
     _c_library().malloc_trim(0)

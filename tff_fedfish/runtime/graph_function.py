@@ -183,10 +183,9 @@ class _Graph:
     ]
 
   def tables(self, graph: tf.Graph) -> list[tf.Tensor]:
-    """Returns the handles of lookup tables and of the like, not of variables.
+    """Returns handles of lookup tables and the like, not of variables.
 
-    Args:
-      graph: Where this one was imported.
+    The graph is the one into which this one was imported.
     """
     operations = [
       graph.get_operation_by_name(f'{self.scope}/{node.name}')

@@ -117,15 +117,12 @@ def wait_for_head() -> None:
 
 
 class Share(NamedTuple):
-  """Resources that Ray reserves for a worker.
-
-  Attributes:
-    cpus: Of Ray's CPUs, which are a count; no core is pinned.
-    gpus: GPUs, or a part of one.
-  """
+  """Resources that Ray reserves for a worker."""
 
   cpus: float
+  """Share of Ray's CPUs, which are a count; no core is pinned."""
   gpus: float
+  """GPUs, or a part of one."""
 
   def describe(self) -> str:
     """Returns a sentence on what is reserved and what is free."""
@@ -188,9 +185,8 @@ def require_listener(
 ) -> None:
   """Raises UserError where nothing answers; Ray itself tries for minutes.
 
-  Args:
-    address: As for `join`; 'local' and 'auto' name nothing that could answer.
-    option: As for `join`.
+  See `join` for the arguments. 'local' and 'auto' name nothing that could
+  answer.
   """
   if address in ('local', 'auto'):
     return

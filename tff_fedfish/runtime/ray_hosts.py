@@ -7,7 +7,6 @@ bits, or nothing at all.
 
 import dataclasses
 import hashlib
-import importlib.metadata
 import json
 import os
 import pathlib
@@ -15,6 +14,7 @@ import platform
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from tff_fedfish import environment
 from tff_fedfish.errors import FailedError, UserError
 from tff_fedfish.runtime.ray_cluster import Share, describe_error
 from tff_fedfish.runtime.ray_watch import Address
@@ -39,29 +39,23 @@ class Host:
 
 
 class Contents(NamedTuple):
-  """Files under a path.
-
-  Attributes:
-    digest: SHA-256 of names and sizes; empty where it cannot be read.
-    text: Description, or the error.
-  """
+  """Files under a path."""
 
   digest: str
+  """SHA-256 of names and sizes; empty where it cannot be read."""
   text: str
+  """Description, or the error."""
 
 
 class HostFacts(NamedTuple):
-  """Answers of a host.
-
-  Attributes:
-    versions: By package, Python and the sources of this one among them.
-    contents: By path.
-    devices: As TensorFlow lists them; None where it was not asked.
-  """
+  """Answers of a host."""
 
   versions: Mapping[str, str]
+  """Versions by package, Python and the sources of this one among them."""
   contents: Mapping[str, Contents]
+  """Contents by path."""
   devices: Sequence[str] | None = None
+  """Devices as TensorFlow lists them; None where it was not asked."""
 
 
 def living() -> list[Host]:
@@ -87,24 +81,17 @@ def own_node_id() -> str:
 
 
 def facts(paths: Iterable[str], with_devices: bool = False) -> HostFacts:
-  """Returns the facts of this machine.
+  """Returns the facts of this machine, of files and directories among them.
 
-  Args:
-    paths: Files and directories to look at.
-    with_devices: Whether to import TensorFlow, for its devices.
+  Imports TensorFlow only for its devices.
   """
-  devices = None
-  if with_devices:
-    from tff_fedfish import environment
-
-    devices = environment.devices()
-  versions = {'python': platform.python_version()}
-  for package in _PACKAGES:
-    try:
-      versions[package] = importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-      versions[package] = 'missing'
-  versions['tff_fedfish'] = _own_version()
+  devices = environment.devices() if with_devices else None
+  found = environment.package_versions(_PACKAGES)
+  versions = {
+    'python': platform.python_version(),
+    **{name: version or 'missing' for name, version in found.items()},
+    'tff_fedfish': _own_version(),
+  }
   contents = {path: contents_of(path) for path in paths}
   return HostFacts(versions, contents, devices)
 
@@ -139,11 +126,7 @@ def ask(
 ) -> dict[Host, HostFacts | str]:
   """Returns the facts of each host, or why it gave none.
 
-  Args:
-    hosts: All that are asked, at once.
-    paths: See `facts`.
-    with_devices: See `facts`.
-    timeout_seconds: Time that they have.
+  All are asked at once, and have `timeout_seconds`. See also `facts`.
   """
   import ray
   from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -239,11 +222,7 @@ def require_same(paths: Sequence[str], share: Share) -> Mapping[str, Contents]:
 
 
 def require_here(expected: Mapping[str, Contents]) -> None:
-  """Raises FailedError in a worker whose host lacks what it is to read.
-
-  Args:
-    expected: Contents on the driver's host, by path.
-  """
+  """Raises FailedError in a worker whose host lacks what the driver's has."""
   here = HostFacts({}, {path: contents_of(path) for path in expected})
   _, missing = differences(HostFacts({}, expected), here)
   if missing:

@@ -46,15 +46,12 @@ class PartResult(NamedTuple):
 
 
 class Loss(NamedTuple):
-  """Workers that were lost at once; others have been asked for.
-
-  Attributes:
-    workers: The workers.
-    text: What happened, and how many workers are left.
-  """
+  """Workers that were lost at once; others have been asked for."""
 
   workers: Sequence[Any]
+  """The workers."""
   text: str
+  """Event, and how many workers are left."""
 
 
 class _PartAbandoned(Exception):
@@ -89,10 +86,6 @@ class RayWorker:
     from tff_fedfish.runtime import client_runner  # noqa: F401
 
     self._spec = self._client_work = None
-
-  def process_id(self) -> int:
-    """Returns the id of this worker's process."""
-    return os.getpid()
 
   def node_id(self) -> str:
     """Returns Ray's id of this worker's host."""
@@ -161,11 +154,8 @@ class RayPool:
   ):
     """Asks Ray for the workers, each with its share; none is up yet.
 
-    Args:
-      num_workers: How many.
-      share: Of each.
-      num_threads: TensorFlow threads of each.
-      expected: What workers read, by path. None: it is not compared.
+    Each has `num_threads` TensorFlow threads, and reads what is expected, by
+    path; None: that is not compared.
     """
     import ray
 

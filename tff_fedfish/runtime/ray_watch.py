@@ -79,12 +79,7 @@ class HeadWatch(Watch):
   """Watches the head of a cluster, and Ray's own process on this machine."""
 
   def __init__(self, head: Address, own: Address):
-    """Starts to ask.
-
-    Args:
-      head: Of Ray's control store.
-      own: Of the raylet of this machine.
-    """
+    """Starts to ask Ray's control store; `own` is this machine's raylet."""
     self._own = own
     self._is_said = False
     super().__init__(head)

@@ -120,20 +120,6 @@ class RayWorkers(contextlib.AbstractContextManager):
     with self._lock:
       self._start(should_stop)
 
-  def process_ids(self) -> list[int]:
-    """Returns the process ids of the workers, when all are up.
-
-    Raises:
-      UserError: As `partial_sums`.
-      FailedError: If workers cannot be set up, or have no room.
-    """
-    import ray
-
-    with self._lock:
-      self._start()
-      self._pool.wait_for_all()
-      return ray.get([worker.process_id.remote() for worker in self._pool.up])
-
   def partial_sums(
     self,
     spec: Any,
@@ -144,14 +130,9 @@ class RayWorkers(contextlib.AbstractContextManager):
   ) -> Iterator[PartialSum]:
     """Yields the partial sums of a cohort in order.
 
-    The broadcast is laid once into each node's object store.
-
-    Args:
-      spec: A `client_runner.ClientWorkSpec`, which workers compile themselves.
-      broadcast: As the other arguments, see `client_runner.partial_sums`.
-      clients: Loaders or data, in cohort order.
-      options: The options in force.
-      outcome: Filled on the way.
+    Workers compile the spec, a `client_runner.ClientWorkSpec`, themselves. The
+    broadcast is laid once into each node's object store. For the other
+    arguments see `client_runner.partial_sums`.
 
     Raises:
       RoundInterrupted: If `options.should_stop` says so, also while workers
@@ -212,7 +193,7 @@ class RayWorkers(contextlib.AbstractContextManager):
             )
             next_index += 1
 
-  def _start(self, should_stop: Callable[[], bool] | None = None):
+  def _start(self, should_stop):
     """Makes the pool, unless there is one, and waits for all its workers."""
     if self._pool is not None:
       return

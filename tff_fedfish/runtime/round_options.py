@@ -95,13 +95,10 @@ def use_round_options(
 ) -> Iterator[RoundOutcome]:
   """Executes the rounds of this thread within the block as `options` say.
 
-  Args:
-    options: The options.
-    outcome: Filled by the round. None: a new one.
-
   Yields:
-    The outcome, filled by the round that runs in the block. A second round
-    adds its failures to it; its quorum counts its own clients only.
+    The outcome, or a new one, filled by the round that runs in the block. A
+    second round adds its failures to it; its quorum counts its own clients
+    only.
   """
   outcome = RoundOutcome() if outcome is None else outcome
   token = _current.set((options, outcome))

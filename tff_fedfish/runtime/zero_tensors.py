@@ -23,9 +23,6 @@ def make_on_demand(graph_def: tf.compat.v1.GraphDef) -> None:
   Zeros are `Const` nodes that hold one value for all entries, and `Fill` nodes
   of constant shape and value, of a floating dtype. Their only output is called
   `output`, as that of `Empty` is, so that what reads them stays as it is.
-
-  Args:
-    graph_def: The graph.
   """
   _replace(graph_def.node, suffix='')
   for function in graph_def.library.function:

@@ -5,7 +5,6 @@ products are several times as fast as float32's, with AVX-512 and no bfloat16
 instructions half as fast.
 """
 
-import dataclasses
 import statistics
 import sys
 import time
@@ -29,19 +28,15 @@ def with_faster(config: TrainConfig) -> TrainConfig:
     'times as fast as in float32).',
     file=sys.stderr,
   )
-  model = dataclasses.replace(config.model, compute_dtype=dtype)
-  return dataclasses.replace(config, model=model)
+  return config.with_values('model', compute_dtype=dtype)
 
 
 def product_ratio(config: TrainConfig) -> float:
   """Returns how many times as fast products are in bfloat16 as in float32.
 
-  Times the largest product of a layer, a batch's tokens by the widths of the
-  MLP, and its two gradients, where TensorFlow puts them; turns of both types
-  alternate.
-
-  Args:
-    config: The config of a language model.
+  Times the largest product of a layer of a language model, a batch's tokens by
+  the widths of the MLP, and its two gradients, where TensorFlow puts them;
+  turns of both types alternate.
   """
   shape = config.transformer_config()
   num_rows = config.client_work.local_batch_size * shape.sequence_length

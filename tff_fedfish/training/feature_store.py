@@ -48,7 +48,6 @@ class FeatureStore(RoundCallback):
       OSError: If it cannot be removed.
     """
     self._run, self._method = run, run.config.method
-    self._writer: RoundStates | None = None
     self._is_synced = False
     self._round = feature_files.written_round(run.config)
     if self._method.features == 'unused':
@@ -65,9 +64,7 @@ class FeatureStore(RoundCallback):
   def prepare(self, stages: Stages, should_stop: Callable[[], bool]) -> None:
     """Checks that there is room, and computes what follows from features.
 
-    Args:
-      stages: Shows what is done.
-      should_stop: Asked before each client.
+    Asks before each client whether to stop.
 
     Raises:
       FailedError: If features and bases would be larger than the run allows.
@@ -79,10 +76,7 @@ class FeatureStore(RoundCallback):
     elif self._method.feature_work and not self._has_bases():
       shutil.rmtree(self._bases, ignore_errors=True)
       with stages('computing the bases of the clients'):
-        try:
-          self._write_bases(should_stop)
-        finally:
-          self.abandon()
+        self._write_bases(should_stop)
 
   def _has_bases(self):
     """Says whether the bases are there, each as it was written."""
@@ -104,11 +98,8 @@ class FeatureStore(RoundCallback):
   ) -> Sequence[TrainingClient | FeatureClient]:
     """Returns the clients of a round as they are fed.
 
-    Args:
-      round_num: The round.
-      state: The server's before it.
-      clients: Its cohort.
-      should_stop: Asked before each client that computes features.
+    They compute features from the server's state before the round; whether to
+    stop is asked before each of them.
 
     Raises:
       FailedError: If features are not finite in float16.
@@ -138,12 +129,6 @@ class FeatureStore(RoundCallback):
       )
     return fed
 
-  def abandon(self) -> None:
-    """Removes what was written of a round that is given up."""
-    if self._writer is not None:
-      self._writer.abandon()
-      self._writer = None
-
   def measure(self, done: FinishedRound) -> None:
     """See `RoundCallback`."""
     if self._method.features == 'written' and done.round_num == self._round:
@@ -171,12 +156,6 @@ class FeatureStore(RoundCallback):
     model = learning_setup.build_model(config)
     return load(self._method.feature_work)(config, model, weights)
 
-  def _rows_of(self, client):
-    """Returns all rows of a client, each once, in the order of the round."""
-    return dataclasses.replace(
-      client, stream_length=None, batches='ragged', samples_labels=False
-    ).sequences()
-
   def _require_room(self):
     run = self._run
     sizes = client_features.on_disk(
@@ -198,20 +177,21 @@ class FeatureStore(RoundCallback):
     weights = run.process.get_model_weights(state)
     compute = self._feature_work(weights)
     self._path.parent.mkdir(exist_ok=True)
-    self._writer = RoundStates(self._path)
-    for index, client in enumerate(clients):
-      if should_stop():
-        raise RoundInterrupted
-      rows = self._rows_of(client)
-      self._writer.add(
-        index, client.client_id, self._features_of(client, rows, compute)
-      )
-      # So that no two clients' features are in memory.
-      self._writer.wait()
-    self._writer.commit()
-    self._writer = None
+    with RoundStates(self._path) as writer:
+      for index, client in enumerate(clients):
+        if should_stop():
+          raise RoundInterrupted
+        features = self._features_of(client, compute)
+        writer.add(index, client.client_id, features)
+        # So that no two clients' features are in memory.
+        writer.wait()
+      writer.commit()
 
-  def _features_of(self, client, rows, compute):
+  def _features_of(self, client, compute):
+    # All rows, each once, in the order of the round.
+    rows = dataclasses.replace(
+      client, stream_length=None, batches='ragged', samples_labels=False
+    ).sequences()
     num_features = self._method.feature_sizes(self._run.config).num_features
     found = np.empty((len(rows), num_features), np.float16)
     labels = rows.batch_features()['y']
@@ -238,17 +218,15 @@ class FeatureStore(RoundCallback):
     weights = run.process.get_model_weights(run.position.state)
     compute = self._feature_work(weights)
     self._bases.parent.mkdir(exist_ok=True)
-    self._writer = RoundStates(self._bases)
-    for index, (name, entry) in enumerate(
-      feature_files.entries(self._path).items()
-    ):
-      if should_stop():
-        raise RoundInterrupted
-      features = feature_files.read_features(self._path / entry.file)
-      if 0 < len(features) <= max_rows:
-        self._writer.add(index, bytes.fromhex(name), compute(features))
-        self._writer.wait()
-    self._writer.commit()
-    self._writer = None
+    entries = feature_files.entries(self._path).items()
+    with RoundStates(self._bases) as writer:
+      for index, (name, entry) in enumerate(entries):
+        if should_stop():
+          raise RoundInterrupted
+        features = feature_files.read_features(self._path / entry.file)
+        if 0 < len(features) <= max_rows:
+          writer.add(index, bytes.fromhex(name), compute(features))
+          writer.wait()
+      writer.commit()
     if self._bases.exists():
       feature_files.sync(self._bases)

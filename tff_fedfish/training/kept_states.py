@@ -1,5 +1,6 @@
 """Client states of a run: read for a round, written with it, kept with it."""
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -34,7 +35,6 @@ class KeptStates(RoundCallback):
       OSError: If it cannot be removed.
     """
     self._run = run
-    slots = kept_tensors.slots_of(run.process)
     self._writer: RoundStates | None = None
     last = run.position.round_num if run.is_resumed else -1
     # Later ones were passed over as damaged.
@@ -43,11 +43,11 @@ class KeptStates(RoundCallback):
       r for r in checkpoints.list_rounds(self._checkpoints) if r <= last
     ]
     self._states = self.inputs = None
-    if slots:
+    if run.config.kept_slots:
       self._states = ClientStates(run.workdir, last)
       self.inputs = KeptInputs(
         config=run.config,
-        slots=slots,
+        process=run.process,
         states=self._states,
         participating=run.participating,
       )
@@ -55,27 +55,26 @@ class KeptStates(RoundCallback):
         self._states.discard_after(last)
 
   def begin(
-    self, round_num: int, clients: Sequence[TrainingClient]
+    self,
+    round_num: int,
+    clients: Sequence[TrainingClient],
+    stack: contextlib.ExitStack,
   ) -> Callable[[int, Any], None] | None:
     """Starts to write a round; returns its `RoundOptions.on_client_output`.
+
+    The stack, left at the end of the round, removes one that is given up.
 
     Raises:
       OSError: If nothing can be written.
     """
     if self._states is None:
       return None
-    self._writer = self._states.begin(round_num)
+    self._writer = stack.enter_context(self._states.begin(round_num))
     return kept_tensors.output_writer(
       self._writer,
       [client.client_id for client in clients],
       self._run.config.client_states.dtype,
     )
-
-  def abandon(self) -> None:
-    """Removes what was written of a round that is given up."""
-    if self._writer is not None:
-      self._writer.abandon()
-      self._writer = None
 
   def measure(self, done: FinishedRound) -> None:
     """See `RoundCallback`."""

@@ -27,11 +27,7 @@ class KeptUploads:
   """The uploads of the first round of a run, in the form of another method."""
 
   def __init__(self, run: pathlib.Path, config: TrainConfig):
-    """Reads the manifest, and all files once to check them.
-
-    Args:
-      run: Directory of the run that kept its uploads.
-      config: The config to solve with.
+    """Reads the manifest of a run, and all files once to check them.
 
     Raises:
       UserError: If there are no uploads, they are not as they were written, or
@@ -106,14 +102,11 @@ class KeptUploads:
     clients: Sequence[TrainingClient],
     on_client_output: Callable[[int, Any], None],
   ) -> dict[str, Any]:
-    """Hands on the uploads as if the clients had just trained.
+    """Hands on the uploads as if the clients of round 1 had just trained.
 
     A client whose summary is computed and not finite is left out, and counted
-    in `train/num_non_finite_clients`, as in training.
-
-    Args:
-      clients: The cohort of the first round.
-      on_client_output: As of `RoundOptions`.
+    in `train/num_non_finite_clients`, as in training. See `RoundOptions` for
+    `on_client_output`.
 
     Returns:
       The training columns of metrics.csv, those of the other run.

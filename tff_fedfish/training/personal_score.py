@@ -15,13 +15,7 @@ class PersonalScore(RoundCallback):
   """
 
   def __init__(self, run, should_stop, kept):
-    """Reads nothing yet.
-
-    Args:
-      run: The `BuiltRun`.
-      should_stop: Whether the run is to stop.
-      kept: The run's `KeptInputs`.
-    """
+    """Reads nothing yet; see `replayed_rounds.Barrier` for the arguments."""
     self._run, self._should_stop, self._kept = run, should_stop, kept
     config = run.config
     self._client_ids = ()
@@ -39,11 +33,9 @@ class PersonalScore(RoundCallback):
     if not self._client_ids or not is_due:
       return
     models = own_tests.PersonalModels(
-      config=run.config,
-      process=run.process,
+      kept=self._kept,
       state=done.state,
       round_num=done.round_num,
-      kept=self._kept,
       client_rows=self._rows,
     )
     found = own_tests.scores(

@@ -1,6 +1,5 @@
 """Epsilon of every client of a run: privacy.csv, and columns of metrics.csv."""
 
-import csv
 import statistics
 
 from tff_fedfish import files
@@ -71,12 +70,9 @@ class PrivacyAccounts(RoundCallback):
     self._epsilons |= self._epsilons_of(
       {i: self._num_rounds[i] for i in self._drawn}
     )
+    rows = map(self._row, self._counted())
     with files.write_atomically(self._run.workdir / FILE_NAME) as file:
-      writer = csv.writer(file, lineterminator='\n')
-      writer.writerow(_COLUMNS)
-      for client_id in self._counted():
-        cells = map(repr, self._row(client_id))
-        writer.writerow([client_id_to_cell(client_id), *cells])
+      file.write(files.csv_file(_COLUMNS, rows))
 
   def _counted(self):
     """Returns the clients of earlier rounds, in the order of all."""
@@ -114,10 +110,14 @@ class PrivacyAccounts(RoundCallback):
     return rounds.num_steps(num_rows), rate
 
   def _row(self, client_id):
-    (num_steps, rate), count = (
-      self._steps(client_id),
-      self._num_rounds[client_id],
+    """Returns the cells of a client; see `_COLUMNS`."""
+    num_steps, rate = self._steps(client_id)
+    count = self._num_rounds[client_id]
+    return (
+      client_id_to_cell(client_id),
+      self._num_rows[client_id],
+      count,
+      count * num_steps,
+      rate,
+      self._epsilons[client_id],
     )
-    epsilon = self._epsilons[client_id]
-    num_rows = self._num_rows[client_id]
-    return num_rows, count, count * num_steps, rate, epsilon

@@ -1,5 +1,6 @@
 """Callbacks that train the clients of a round again, to measure them."""
 
+import dataclasses
 import re
 import time
 from collections.abc import Callable, Sequence
@@ -163,30 +164,20 @@ class Barrier(RoundCallback):
     self.means = None
 
 
+@dataclasses.dataclass
 class Diagnostics(RoundCallback):
   """Compares a round's mean of the model deltas with the plain one.
 
   The means are those of the barrier, without its scores: the clients train
-  again in this process, and the round itself is as it is without.
-
-  Args:
-    run: The run.
-    should_stop: Asked before each client.
-    barrier: That of the run; where it measured the round, its means are taken.
-    kept: See `cohort_data.cohort`.
+  again in this process, and the round itself is as it is without. Where the
+  barrier measured the round, its means are taken. The other fields are as of
+  `Barrier`.
   """
 
-  def __init__(
-    self,
-    run: BuiltRun,
-    should_stop: Callable[[], bool],
-    barrier: Barrier,
-    kept: KeptInputs | None = None,
-  ):
-    self._run = run
-    self._kept = kept
-    self._should_stop = should_stop
-    self._barrier = barrier
+  run: BuiltRun
+  should_stop: Callable[[], bool]
+  barrier: Barrier
+  kept: KeptInputs | None = None
 
   def measure(self, done: FinishedRound) -> None:
     """Trains the round's clients again, and leaves out those that raise.
@@ -194,14 +185,14 @@ class Diagnostics(RoundCallback):
     Raises:
       RoundInterrupted: If `should_stop` says so.
     """
-    run, start = self._run, time.monotonic()
+    run, start = self.run, time.monotonic()
     every = run.config.evaluation.diagnostics_every_num_rounds
     if not every or not done.round_num or not run.is_due(done.round_num, every):
       return
-    means = self._barrier.means
+    means = self.barrier.means
     num_failed = done.metrics.get('barrier/num_failed_clients')
     if means is None:
-      clients = _Replay(run, done, self._should_stop, self._kept)
+      clients = _Replay(run, done, self.should_stop, self.kept)
       means = barrier.bare_means(
         run.process,
         done.state_before,

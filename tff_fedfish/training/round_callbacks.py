@@ -29,7 +29,6 @@ from tff_fedfish.run import (
 from tff_fedfish.run.checkpoint_writer import CheckpointWriter
 from tff_fedfish.run.metrics_files import TOKENS_SEEN
 from tff_fedfish.run.tracker_process import TrackerProcess
-from tff_fedfish.runtime.in_process_context import InProcessContext
 from tff_fedfish.runtime.round_options import TIMEOUT, ClientFailure
 from tff_fedfish.training.run_checks import CheckedRun
 
@@ -53,7 +52,6 @@ class BuiltRun:
   """In its phase, where the run has several."""
   workdir: pathlib.Path
   checked: CheckedRun
-  context: InProcessContext
   process: tff.learning.templates.LearningProcess
   evaluator: ClientEvaluator
   position: Position
@@ -76,10 +74,6 @@ class BuiltRun:
     if done.weights is not None:
       return done.weights
     return self.process.get_model_weights(done.state).trainable
-
-  def fixed_weights(self, done: 'FinishedRound') -> Sequence[Any]:
-    """Returns those that are held fixed."""
-    return self.process.get_model_weights(done.state).non_trainable
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -133,11 +127,12 @@ class HeldOutScore(RoundCallback):
       return
     if not sample.clients or not run.is_due(done.round_num, every):
       return
+    fixed = run.process.get_model_weights(done.state).non_trainable
     score = evaluation_clients.mean_score(
       run.evaluator,
       tuple(run.weights_after(done)),
       sample,
-      non_trainable=tuple(run.fixed_weights(done)),
+      non_trainable=tuple(fixed),
       should_stop=self.should_stop,
     )
     done.metrics.update(score)

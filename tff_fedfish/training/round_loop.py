@@ -53,23 +53,12 @@ def run_rounds(
   kept_uploads: KeptUploads | None = None,
   trackers: Sequence[str] = (),
 ) -> int:
-  """Builds the learning process and runs the rounds that are left; see `train`.
+  """Builds the learning process and runs the rounds that are left.
 
-  Args:
-    config: The config.
-    workdir: The run's directory.
-    checked: What was checked of it.
-    stages: Shows what is done before the first round.
-    kept_uploads: Uploads of another run, over which the first round solves in
-      place of training clients. None: clients train.
-    trackers: See `train`.
-
-  Returns:
-    The exit code.
+  See `train` for the arguments, the exit code and the errors.
 
   Raises:
     UserError: If the checkpoint does not fit the process.
-    FailedError, OSError: See `train`.
   """
   run = _build(config, workdir, checked, stages)
   with contextlib.ExitStack() as stack:
@@ -109,49 +98,11 @@ def run_rounds(
     if workers is not None and kept_uploads is None:
       with stages('starting workers'), contextlib.suppress(RoundInterrupted):
         workers.start(should_stop)
-    _run_phase(run, options, stages, tracked, kept_uploads)
+    _RoundLoop(run, options, tracked, kept_uploads).run(stages)
     while _has_next_phase(run) and not options.should_stop():
       run = _next_phase(run, stages)
-      _run_phase(run, options, stages, tracked)
+      _RoundLoop(run, options, tracked).run(stages)
   return _exit_code(run, interruption)
-
-
-def _run_phase(run, options, stages, tracked, kept_uploads=None):
-  """Runs the rounds that are left of a phase, and saves the last of them."""
-  kept, server, store = KeptStates(run), ServerSolve(run), FeatureStore(run)
-
-  def contents_of(round_num):
-    return kept.checkpoint_contents(round_num) | store.checkpoint_contents()
-
-  with contextlib.ExitStack() as stack:
-    saved = round_callbacks.Checkpoints(run, contents_of)
-    stack.enter_context(saved.writer)
-    barrier = replayed_rounds.Barrier(run, options.should_stop, kept.inputs)
-    callbacks = (
-      barrier,
-      replayed_rounds.Diagnostics(
-        run, options.should_stop, barrier, kept.inputs
-      ),
-      round_callbacks.HeldOutScore(run, options.should_stop),
-      PersonalScore(run, options.should_stop, kept.inputs),
-      # States and accounts before the row, and the row before the checkpoint.
-      kept,
-      store,
-      PrivacyAccounts(run),
-      round_callbacks.Events(run),
-      round_callbacks.Log(run),
-      server,
-      saved,
-      tracked,
-    )
-    stack.enter_context(saved.saving_on_failure())
-    with contextlib.suppress(RoundInterrupted):
-      _RoundLoop(
-        run, options, callbacks, kept, server, store, kept_uploads
-      ).run(saved.writer, stages)
-    saved.save()
-    saved.writer.wait()
-    kept.collect()
 
 
 def _has_next_phase(run):
@@ -191,7 +142,7 @@ def _build(config, workdir, checked, stages):
   if checked.checkpoint is not None:
     round_num = checkpoints.read_description(checked.checkpoint)['round']
   config = config.in_round(round_num)
-  context = set_in_process_context()
+  set_in_process_context()
   participating = run_inputs.training_clients(config, checked.split)
   process, evaluator = _build_process(config, participating, stages)
   if checked.checkpoint is None:
@@ -212,7 +163,6 @@ def _build(config, workdir, checked, stages):
     config=config,
     workdir=workdir,
     checked=checked,
-    context=context,
     process=process,
     evaluator=evaluator,
     position=Position(round_num, state),
@@ -243,19 +193,47 @@ def _build_process(config, participating, stages):
 class _RoundLoop:
   """Runs the rounds of a phase, and moves the run's position."""
 
-  def __init__(
-    self, run, options, callbacks, kept, server, store, kept_uploads
-  ):
-    self._run = run
-    self._kept, self._server, self._store = kept, server, store
+  def __init__(self, run, options, tracked, kept_uploads=None):
+    self._run, self._options = run, options
     self._kept_uploads = kept_uploads
-    self._options = options
-    self._callbacks = callbacks
+    self._kept, self._server = KeptStates(run), ServerSolve(run)
+    self._store = FeatureStore(run)
+    self._saved = round_callbacks.Checkpoints(run, self._contents_of)
+    should_stop, kept = options.should_stop, self._kept.inputs
+    barrier = replayed_rounds.Barrier(run, should_stop, kept)
+    self._callbacks = (
+      barrier,
+      replayed_rounds.Diagnostics(run, should_stop, barrier, kept),
+      round_callbacks.HeldOutScore(run, should_stop),
+      PersonalScore(run, should_stop, kept),
+      # States and accounts before the row, and the row before the checkpoint.
+      self._kept,
+      self._store,
+      PrivacyAccounts(run),
+      round_callbacks.Events(run),
+      round_callbacks.Log(run),
+      self._server,
+      self._saved,
+      tracked,
+    )
     self._client_rows = cohort_data.rows_for_engine(
       run.config, run.client_rows, run.workdir / run_directory.VOCABULARY_NAME
     )
 
-  def run(self, checkpoint_writer, stages):
+  def run(self, stages):
+    """Runs the rounds that are left of the phase, and saves the last one."""
+    with self._saved.writer, self._saved.saving_on_failure():
+      with contextlib.suppress(RoundInterrupted):
+        self._run_rounds(stages)
+      self._saved.save()
+      self._saved.writer.wait()
+      self._kept.collect()
+
+  def _contents_of(self, round_num):
+    kept = self._kept.checkpoint_contents(round_num)
+    return kept | self._store.checkpoint_contents()
+
+  def _run_rounds(self, stages):
     """Runs rounds until the phase's last, or until the run is to stop."""
     run, position = self._run, self._run.position
     history, num_rounds = run.checked.history, run.config.training.num_rounds
@@ -270,7 +248,7 @@ class _RoundLoop:
     self._store.prepare(stages, self._options.should_stop)
     if self._kept_uploads is None:
       with stages('tracing the round'):
-        run.context.compile(run.process.next)
+        set_in_process_context().compile(run.process.next)
     done, num_tokens = position.round_num, None
     # Images are no tokens.
     if not run.config.data.holds_images:
@@ -286,7 +264,11 @@ class _RoundLoop:
         )
       while position.round_num < last and not self._options.should_stop():
         self._kept.require_room()
-        metrics = self._run_round(position.round_num + 1, progress.write_line)
+        # Interrupted, a round leaves no trace.
+        with contextlib.ExitStack() as stack:
+          metrics = self._run_round(
+            position.round_num + 1, progress.write_line, stack
+          )
         loss = metrics['train/loss']
         progress.advance(
           num_tokens=metrics['train/num_tokens'],
@@ -296,19 +278,10 @@ class _RoundLoop:
         if round_metrics.is_non_finite(metrics):
           progress.write_line(history.line(metrics))
           # The last good checkpoint may still be being written.
-          checkpoint_writer.wait()
+          self._saved.writer.wait()
           history.require_not_diverged()
 
-  def _run_round(self, round_num, write_line):
-    """Runs a round; interrupted, it leaves no trace."""
-    try:
-      return self._run_whole_round(round_num, write_line)
-    finally:
-      self._kept.abandon()
-      self._server.abandon()
-      self._store.abandon()
-
-  def _run_whole_round(self, round_num, write_line):
+  def _run_round(self, round_num, write_line, stack):
     run, config, start = self._run, self._run.config, time.monotonic()
     clients = cohort_data.cohort(
       config,
@@ -325,8 +298,13 @@ class _RoundLoop:
     state = learning_setup.with_rates(
       run.process, run.position.state, config, round_num
     )
+    on_client_output = self._kept.begin(round_num, clients, stack)
+    if on_client_output is None:
+      on_client_output = self._server.begin(round_num, clients, stack)
     done = self._server.solve(
-      self._train_clients(round_num, state, clients, write_line)
+      self._train_clients(
+        round_num, state, clients, on_client_output, write_line
+      )
     )
     metrics = done.metrics
     if config.method.requires_all_clients(config):
@@ -340,12 +318,11 @@ class _RoundLoop:
     self._finish(dataclasses.replace(done, timings=timings))
     return metrics
 
-  def _train_clients(self, round_num, state, clients, write_line):
+  def _train_clients(
+    self, round_num, state, clients, on_client_output, write_line
+  ):
     """Returns the round up to the server's solve."""
     run, config = self._run, self._run.config
-    on_client_output = self._kept.begin(round_num, clients)
-    if on_client_output is None:
-      on_client_output = self._server.begin(round_num, clients)
     done = FinishedRound(
       round_num=round_num,
       state=state,

@@ -84,9 +84,6 @@ def check_run(
     workdir: Its directory, new or to continue. None: not checked.
     stage: Entered with the name of each part of the work, to show it.
 
-  Returns:
-    The opened inputs.
-
   Raises:
     UserError: Naming what the run would refuse; a `UserErrors` where that is
       more than one thing.
@@ -203,11 +200,8 @@ def print_warnings(
 ) -> None:
   """Warns on standard error where memory or disk may not be enough.
 
-  Args:
-    config: The run's config.
-    workdir: Its directory.
-    split: Says how many clients may take part. None: not known.
-    features: As `planned_features` returns them.
+  The split says how many clients may take part; None: not known. Features are
+  as `planned_features` returns them.
   """
   parent = pathlib.Path(workdir or '.').resolve()
   # What is on the disk already takes no more of it.
@@ -361,8 +355,7 @@ def _with_whole_cohort(config, split):
   if split is None or config.cohort_size is not None:
     return config
   num_clients = len(run_inputs.training_clients(config, split))
-  cohorts = dataclasses.replace(config.cohorts, cohort_size=num_clients)
-  return dataclasses.replace(config, cohorts=cohorts)
+  return config.with_values('cohorts', cohort_size=num_clients)
 
 
 def _require_solvable(config, split):

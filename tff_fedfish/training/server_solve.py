@@ -58,37 +58,27 @@ class ServerSolve(RoundCallback):
           shutil.rmtree(self._path(round_num))
 
   def begin(
-    self, round_num: int, clients: Sequence[TrainingClient]
+    self,
+    round_num: int,
+    clients: Sequence[TrainingClient],
+    stack: contextlib.ExitStack,
   ) -> Callable[[int, Any], None] | None:
-    """Starts to write a round; returns its `RoundOptions.on_client_output`.
-
-    Raises:
-      OSError: If nothing can be written.
-    """
+    """Starts to write a round; see `KeptStates.begin`."""
     if self._method.solver is None:
       return None
     self.directory.mkdir(exist_ok=True)
     path = self._path(round_num)
     if path.exists():
       shutil.rmtree(path)
-    self._writer = RoundStates(path)
+    self._writer = stack.enter_context(RoundStates(path))
     client_ids = [client.client_id for client in clients]
     return kept_tensors.output_writer(self._writer, client_ids, 'float32')
 
-  def abandon(self) -> None:
-    """Removes what was written of a round that is given up."""
-    if self._writer is not None:
-      self._writer.abandon()
-      self._writer = None
-
   def solve(self, done: FinishedRound) -> FinishedRound:
-    """Returns a round with the solution as its weights.
+    """Returns a round, its clients trained, with the solution as its weights.
 
     Without an upload they stay as they are. Where the solution is not finite
     they are those before the round, and the metrics say so.
-
-    Args:
-      done: The round, its clients trained.
 
     Raises:
       OSError: If the uploads cannot be written or read.
