@@ -1,5 +1,7 @@
 """SCAFFOLD as a learning process, against hand and FedAvg."""
 
+import functools
+
 import linear_models
 import numpy as np
 import pytest
@@ -16,6 +18,8 @@ _EXCHANGES = ('two_models', 'one_model')
 @pytest.fixture(autouse=True, scope='module')
 def _in_process():
   set_in_process_context()
+  yield
+  _build.cache_clear()
 
 
 def _quadratics(curvatures, minima, num_rows=None):
@@ -28,6 +32,8 @@ def _quadratics(curvatures, minima, num_rows=None):
   ]
 
 
+# Building takes seconds; equal arguments share a process, which has no state.
+@functools.cache
 def _build(exchange='two_models', *, model=None, rate=0.1, **options):
   if exchange == 'one_model':
     options = {'num_local_steps': 2} | options

@@ -152,6 +152,8 @@ def _num_lost(run):
   return [row['num_lost_workers'] or 0 for row in rows]
 
 
+# tests/runtime/test_lost_hosts.py loses hosts, too.
+@pytest.mark.cluster
 def test_killed_raylet(hosts, inputs, expected, tmp_path):
   run = tmp_path / 'run'
   process = _train(hosts, inputs, run)

@@ -110,7 +110,11 @@ def test_a_last_smaller_batch_is_dropped_and_counted(small_inputs, tmp_path):
 @pytest.mark.parametrize(
   'settings',
   [
-    {'algorithm__name': 'fed_prox', 'algorithm__mu': 0.1},
+    # Moon has an extra loss, too, and stays.
+    pytest.param(
+      {'algorithm__name': 'fed_prox', 'algorithm__mu': 0.1},
+      marks=pytest.mark.slow,
+    ),
     {'algorithm__name': 'moon'},
     {
       'algorithm__name': 'scaffold',
@@ -140,7 +144,11 @@ def test_every_method_trains(settings, small_inputs, tmp_path):
   assert row['train/update_is_all_zero'] == 0
 
 
-@pytest.mark.parametrize('name', ['local_only', 'fed_fomo'])
+@pytest.mark.parametrize(
+  # FedFomo keeps a model, too, and validation rows beside it.
+  'name',
+  [pytest.param('local_only', marks=pytest.mark.slow), 'fed_fomo'],
+)
 def test_clients_with_models_of_their_own(name, small_inputs, tmp_path):
   run = tmp_path / 'run'
   settings = _SETTINGS | {
@@ -176,6 +184,8 @@ def test_the_barrier_trains_clients_with_the_same_noise(small_inputs, tmp_path):
   assert row['diagnostics/cosine'] == pytest.approx(1, abs=1e-5)
 
 
+# tests/runtime/test_ray_workers.py stays: workers give one process's bits.
+@pytest.mark.slow
 def test_ray_draws_the_same(small_inputs, tmp_path):
   settings = _SETTINGS | {
     'training__num_rounds': 1,
