@@ -30,6 +30,7 @@ def test_settings_of_no_graph_are_not_read(build):
   built = build(planned_configs.by_hand(), num_clients=5)
   other = planned_configs.by_hand(
     cohorts__cohort_size=2,
+    client_work__max_sequences_per_client=3,
     evaluation__num_clients=1,
     seeds__cohort_seed=7,
     engine__num_partial_sums=2,

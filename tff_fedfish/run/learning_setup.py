@@ -4,6 +4,7 @@ Building and compiling them takes many seconds. What is built last is kept, so
 that a process which trains a run and then evaluates or resumes it does so once.
 """
 
+import dataclasses
 import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -105,7 +106,8 @@ def inputs_of_process(config: TrainConfig) -> tuple[Any, ...]:
   """Returns what `build_learning_process` reads of a config."""
   return (
     *inputs_of_model(config),
-    config.client_work,
+    # Clients' rows are counted out before they are batches.
+    dataclasses.replace(config.client_work, max_sequences_per_client=None),
     config.server,
     config.local_privacy,
     config.algorithm.client_weighting,
