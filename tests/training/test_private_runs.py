@@ -44,7 +44,11 @@ def _opened(inputs, **settings):
   return config, found.split.participating, rows
 
 
-@pytest.mark.parametrize('sampling', ['shuffled', 'poisson'])
+@pytest.mark.parametrize(
+  # `test_a_last_smaller_batch_is_dropped_and_counted` is shuffled and stays.
+  'sampling',
+  [pytest.param('shuffled', marks=pytest.mark.slow), 'poisson'],
+)
 def test_a_resumed_run_is_an_uninterrupted_one(
   sampling, small_inputs, tmp_path
 ):
@@ -130,7 +134,11 @@ def test_a_last_smaller_batch_is_dropped_and_counted(small_inputs, tmp_path):
       'algorithm__fisher_estimator': 'last_epoch',
       'local_privacy__sampling': 'poisson',
     },
-    {'algorithm__name': 'fed_sgd', 'client_work__num_local_epochs': 1},
+    # tests/algorithms/test_local_privacy.py stays: what a client sends.
+    pytest.param(
+      {'algorithm__name': 'fed_sgd', 'client_work__num_local_epochs': 1},
+      marks=pytest.mark.slow,
+    ),
   ],
   ids=lambda settings: settings['algorithm__name'],
 )
