@@ -21,11 +21,9 @@ _SHAPES = {
   name: small_models.SHAPES[name]
   for name in ('linear', 'lenet', 'emnist_cnn', 'resnet18')
 } | {loop: dataclasses.replace(_LEARNED, layer_loop=loop) for loop in _LOOPS}
-# The others stay: convolutions in lenet, and `test_both_layer_loops_agree`.
+# `test_both_layer_loops_agree` stays.
 _NAMES = [
-  pytest.param(
-    name, marks=[pytest.mark.slow] * (name in ('emnist_cnn', 'foldl'))
-  )
+  pytest.param(name, marks=[pytest.mark.slow] * (name == 'foldl'))
   for name in _SHAPES
 ]
 
