@@ -275,7 +275,15 @@ def _assert_summaries_agree(found, expected):
     )
 
 
-@pytest.mark.parametrize('name', ['lenet', 'emnist_cnn', 'resnet18'])
+@pytest.mark.parametrize(
+  'name',
+  [
+    'lenet',
+    'emnist_cnn',
+    # `test_exact_diagonal_is_that_of_a_loop` has its layers, too.
+    pytest.param('resnet18', marks=pytest.mark.slow),
+  ],
+)
 def test_exact_summary_is_that_of_a_loop(name):
   def all_labels(unused_row_num, logits):
     p = tf.nn.softmax(logits[0]).numpy()

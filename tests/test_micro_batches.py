@@ -143,7 +143,11 @@ def _all_fishers(spec, weights, micro_batch_size):
   return run()
 
 
-@pytest.mark.parametrize('micro_batch_size', [1, 3])
+@pytest.mark.parametrize(
+  # Slices of 3 are unlike each other.
+  'micro_batch_size',
+  [pytest.param(1, marks=pytest.mark.slow), 3],
+)
 def test_training_and_all_estimators(spec, weights, whole, micro_batch_size):
   fishers, trainable, loss, mean_loss = _all_fishers(
     spec, weights, micro_batch_size

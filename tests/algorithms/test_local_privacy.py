@@ -1,6 +1,7 @@
 """Every method with clients that train by DP-SGD."""
 
 import collections
+import functools
 
 import linear_models
 import numpy as np
@@ -28,6 +29,12 @@ def in_process():
   set_in_process_context()
 
 
+@pytest.fixture(autouse=True, scope='module')
+def _processes():
+  yield
+  _process.cache_clear()
+
+
 def _private(data, seed=(1, 2), num_examples=4, num_unobserved=0):
   element = collections.OrderedDict(
     noise_seed=tf.constant(seed),
@@ -38,13 +45,19 @@ def _private(data, seed=(1, 2), num_examples=4, num_unobserved=0):
   return collections.OrderedDict(data=data, local_privacy=private)
 
 
-def _weights_after_round(build, client, model=None, num_rounds=1, **options):
-  process = build(
+# Building takes seconds; equal arguments share a process, which has no state.
+@functools.cache
+def _process(build, model, **options):
+  return build(
     model or linear_models.linear_model(2),
     client_optimizer=linear_models.sgd(0.1),
     server_optimizer=linear_models.sgd(1.0),
     **options,
   )
+
+
+def _weights_after_round(build, client, model=None, num_rounds=1, **options):
+  process = _process(build, model, **options)
   state = process.initialize()
   for _ in range(num_rounds):
     output = process.next(state, [client])

@@ -179,7 +179,12 @@ class TestOptimizerState:
     )
 
   @pytest.mark.parametrize(
-    'build', [tff_fedfish.build_fed_avg, tff_fedfish.build_fed_prox]
+    'build',
+    [
+      tff_fedfish.build_fed_avg,
+      # FedProx differs in its loss only, which test_fed_prox.py has.
+      pytest.param(tff_fedfish.build_fed_prox, marks=pytest.mark.slow),
+    ],
   )
   def test_two_rounds_are_one_of_twice_the_epochs(self, build):
     dataset = linear_models.batches(*_data(), 2)

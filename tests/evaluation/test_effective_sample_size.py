@@ -224,7 +224,7 @@ def _clients(config):
   'settings',
   [
     dict(max_mass_ratio=1.0),
-    dict(fisher_estimator='last_epoch'),
+    pytest.param(dict(fisher_estimator='last_epoch'), marks=pytest.mark.slow),
     pytest.param(
       dict(client_weighting='uniform', fisher_reduction='mean'),
       marks=pytest.mark.slow,

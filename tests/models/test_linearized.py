@@ -21,6 +21,11 @@ _SHAPES = {
   name: small_models.SHAPES[name]
   for name in ('linear', 'lenet', 'emnist_cnn', 'resnet18')
 } | {loop: dataclasses.replace(_LEARNED, layer_loop=loop) for loop in _LOOPS}
+# `test_both_layer_loops_agree` stays.
+_NAMES = [
+  pytest.param(name, marks=[pytest.mark.slow] * (name == 'foldl'))
+  for name in _SHAPES
+]
 
 
 @pytest.fixture(autouse=True)
@@ -80,7 +85,7 @@ def _dot(first, second):
   )
 
 
-@pytest.mark.parametrize('name', _SHAPES)
+@pytest.mark.parametrize('name', _NAMES)
 def test_at_0_it_is_the_model(name):
   case = _Case(name)
   zero, theta = case.spec.draw_initial_weights()
@@ -100,7 +105,7 @@ def test_at_0_it_is_the_model(name):
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize('name', _SHAPES)
+@pytest.mark.parametrize('name', _NAMES)
 def test_product_is_linear_and_the_transposed_gradient(name):
   case = _Case(name)
   u, v = case.direction(1), case.direction(2)
@@ -136,7 +141,7 @@ def test_product_is_that_of_finite_differences(name):
   )
 
 
-@pytest.mark.parametrize('name', _SHAPES)
+@pytest.mark.parametrize('name', _NAMES)
 def test_gradient_is_that_of_the_loss_away_from_0(name):
   case = _Case(name)
   delta, direction = (
@@ -307,7 +312,12 @@ def test_initial_classifier_scores_0():
 
 
 @pytest.mark.parametrize(
-  'build', [lambda: _Features('lenet'), lambda: _Case('unrolled')]
+  'build',
+  [
+    lambda: _Features('lenet'),
+    # tests/training/test_tct_text_runs.py trains such models.
+    pytest.param(lambda: _Case('unrolled'), marks=pytest.mark.slow),
+  ],
 )
 def test_a_round_of_tff_trains_delta_only(build):
   case = build()

@@ -61,9 +61,22 @@ def _solve(uploads, shape, score=None, **settings):
   return fed_fisher.solve(uploads, uploads.start, context)
 
 
-@pytest.mark.parametrize('shape', _SHAPES)
-@pytest.mark.parametrize('solver', ['adam', 'conjugate_gradient'])
-def test_one_client_is_returned(shape, solver):
+@pytest.mark.parametrize(
+  ('solver', 'shape'),
+  [
+    *(('adam', shape) for shape in _SHAPES),
+    *(
+      pytest.param(
+        'conjugate_gradient',
+        shape,
+        # `test_steps_and_conjugate_gradients_meet` has text, too.
+        marks=[pytest.mark.slow] * (shape == 'text'),
+      )
+      for shape in _SHAPES
+    ),
+  ],
+)
+def test_one_client_is_returned(solver, shape):
   shape = _SHAPES[shape]
   uploads = _uploads(shape, _kfac, num_clients=1)
   # From somewhere else, as its own start is the solution.

@@ -45,6 +45,33 @@ def test_variables_are_assigned_anew():
   assert [float(function([tf.constant(2.0)])[0]) for _ in range(3)] == [12] * 3
 
 
+def test_arguments_that_are_only_waited_for_or_are_results():
+  @tff.tensorflow.computation(np.float32, np.float32, np.float32)
+  def three(x, y, unread):
+    with tf.control_dependencies([y]):
+      return x, tf.constant(7.0), x
+
+  proto = _proto(three)
+  # As TFF's compiler may leave it: the second argument itself.
+  first = proto.tensorflow.result.struct.element[0].tensor
+  first.tensor_name = proto.tensorflow.parameter.struct.element[
+    1
+  ].tensor.tensor_name
+  function = GraphFunction(proto)
+  arguments = [*map(tf.constant, [1.0, 2.0, 3.0])]
+  assert [*map(float, function(arguments))] == [2, 7, 1]
+
+
+def test_what_no_result_needs_is_not_run():
+  @tff.tensorflow.computation(np.float32)
+  def double(x):
+    tf.debugging.assert_less(x, 5.0)
+    return 2 * x
+
+  # As in TFF, an assertion counts where something waits for it.
+  assert float(GraphFunction(_proto(double))([tf.constant(9.0)])[0]) == 18
+
+
 def test_other_kinds_are_refused():
   @tff.federated_computation(tff.FederatedType(np.int32, tff.SERVER))
   def identity(x):

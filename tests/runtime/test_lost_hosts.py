@@ -120,6 +120,8 @@ def test_head_that_is_lost(cluster, monkeypatch):
         _round(workers)
 
 
+# `test_head_that_is_lost` ends a run in the same way.
+@pytest.mark.slow
 def test_own_raylet_that_is_lost(cluster):
   with RayWorkers(1, address=cluster.address) as workers:
     workers.start()

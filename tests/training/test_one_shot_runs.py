@@ -236,11 +236,18 @@ def test_one_client_is_returned(small_images, tmp_path):
   ('name', 'settings'),
   [
     ('fed_fisher', {'algorithm__num_solver_steps': 5}),
-    ('fed_fisher', {'algorithm__solver': 'conjugate_gradient'}),
-    ('fed_fisher', {'algorithm__curvature': 'diagonal'}),
-    ('fisher_merge', {}),
     ('reg_mean', {}),
-    ('ot_fusion', {}),
+    # These stay with images: what differs are the solvers, whose own tests in
+    # tests/one_shot/ have transformers, too.
+    *(
+      pytest.param(name, settings, marks=pytest.mark.slow)
+      for name, settings in (
+        ('fed_fisher', {'algorithm__solver': 'conjugate_gradient'}),
+        ('fed_fisher', {'algorithm__curvature': 'diagonal'}),
+        ('fisher_merge', {}),
+        ('ot_fusion', {}),
+      )
+    ),
   ],
 )
 def test_text(name, settings, small_inputs, tmp_path):

@@ -44,7 +44,11 @@ def _opened(inputs, **settings):
   return config, found.split.participating, rows
 
 
-@pytest.mark.parametrize('sampling', ['shuffled', 'poisson'])
+@pytest.mark.parametrize(
+  # `test_a_last_smaller_batch_is_dropped_and_counted` is shuffled and stays.
+  'sampling',
+  [pytest.param('shuffled', marks=pytest.mark.slow), 'poisson'],
+)
 def test_a_resumed_run_is_an_uninterrupted_one(
   sampling, small_inputs, tmp_path
 ):
@@ -110,7 +114,11 @@ def test_a_last_smaller_batch_is_dropped_and_counted(small_inputs, tmp_path):
 @pytest.mark.parametrize(
   'settings',
   [
-    {'algorithm__name': 'fed_prox', 'algorithm__mu': 0.1},
+    # Moon has an extra loss, too, and stays.
+    pytest.param(
+      {'algorithm__name': 'fed_prox', 'algorithm__mu': 0.1},
+      marks=pytest.mark.slow,
+    ),
     {'algorithm__name': 'moon'},
     {
       'algorithm__name': 'scaffold',
@@ -126,7 +134,11 @@ def test_a_last_smaller_batch_is_dropped_and_counted(small_inputs, tmp_path):
       'algorithm__fisher_estimator': 'last_epoch',
       'local_privacy__sampling': 'poisson',
     },
-    {'algorithm__name': 'fed_sgd', 'client_work__num_local_epochs': 1},
+    # tests/algorithms/test_local_privacy.py stays: what a client sends.
+    pytest.param(
+      {'algorithm__name': 'fed_sgd', 'client_work__num_local_epochs': 1},
+      marks=pytest.mark.slow,
+    ),
   ],
   ids=lambda settings: settings['algorithm__name'],
 )
@@ -140,7 +152,11 @@ def test_every_method_trains(settings, small_inputs, tmp_path):
   assert row['train/update_is_all_zero'] == 0
 
 
-@pytest.mark.parametrize('name', ['local_only', 'fed_fomo'])
+@pytest.mark.parametrize(
+  # FedFomo keeps a model, too, and validation rows beside it.
+  'name',
+  [pytest.param('local_only', marks=pytest.mark.slow), 'fed_fomo'],
+)
 def test_clients_with_models_of_their_own(name, small_inputs, tmp_path):
   run = tmp_path / 'run'
   settings = _SETTINGS | {
@@ -176,6 +192,8 @@ def test_the_barrier_trains_clients_with_the_same_noise(small_inputs, tmp_path):
   assert row['diagnostics/cosine'] == pytest.approx(1, abs=1e-5)
 
 
+# tests/runtime/test_ray_workers.py stays: workers give one process's bits.
+@pytest.mark.slow
 def test_ray_draws_the_same(small_inputs, tmp_path):
   settings = _SETTINGS | {
     'training__num_rounds': 1,

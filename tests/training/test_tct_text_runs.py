@@ -140,6 +140,8 @@ def test_planned(small_inputs, capsys):
   assert 'Client states on disk: ' in text
 
 
+# `test_phases_and_losses` stays: corrections of several clients.
+@pytest.mark.slow
 def test_one_client(small_inputs, tmp_path):
   # Its corrections are rounding only, which must not end the run.
   run = tmp_path / 'run'

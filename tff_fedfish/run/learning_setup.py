@@ -4,6 +4,7 @@ Building and compiling them takes many seconds. What is built last is kept, so
 that a process which trains a run and then evaluates or resumes it does so once.
 """
 
+import dataclasses
 import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -36,39 +37,88 @@ _FIXED_PREFIX = 'global_model_weights/non_trainable/'
 MAX_KEPT = 1
 """How many models, processes and evaluators are kept; graphs take memory."""
 
-_Built = TypeVar('_Built')
+_Build = TypeVar('_Build', bound=Callable[..., Any])
 
 
 def keep_last(
-  build: Callable[[TrainConfig], _Built],
-) -> Callable[[TrainConfig], _Built]:
-  """Decorates a function to keep what it built for the last config.
+  inputs: Callable[[TrainConfig], tuple[Any, ...]],
+) -> Callable[[_Build], _Build]:
+  """Decorates a function to keep what it built last.
 
-  Configs that differ only where a resumed run may differ from what it was,
-  such as the number of rounds, share one.
+  Configs that give it the same inputs share what it built, such as those of a
+  run and of its evaluation.
+
+  Args:
+    inputs: From a config to all that the function reads of it. Types are
+      compared as they are, all else by its `repr`.
   """
-  kept = {}
 
-  @functools.wraps(build)
-  def get(config, **facts):
-    key = (
-      # Two of one's own methods may share a name, or pass on any setting.
-      type(config.algorithm),
-      repr(config.method.arguments(config)),
-      run_directory.settings_fingerprint(config),
-      config.phase and config.phase.name,
-      *facts.items(),
-    )
-    if key not in kept:
-      while len(kept) >= MAX_KEPT:
-        del kept[next(iter(kept))]
-      kept[key] = build(config, **facts)
-    return kept[key]
+  def decorate(build):
+    kept = {}
 
-  return get
+    @functools.wraps(build)
+    def get(config, **facts):
+      if not config.method.takes_num_clients:
+        # A run knows it and its evaluation does not.
+        facts.pop('num_clients', None)
+      key = tuple(
+        # Two of one's own methods may share a name.
+        part if isinstance(part, type) else repr(part)
+        for part in (*inputs(config), *facts.items())
+      )
+      if key in kept:
+        built = kept.pop(key)
+      else:
+        # The first is the one whose last use is longest ago.
+        while len(kept) >= MAX_KEPT:
+          del kept[next(iter(kept))]
+        built = build(config, **facts)
+      kept[key] = built
+      return built
+
+    return get
+
+  return decorate
 
 
-@keep_last
+def inputs_of_model(config: TrainConfig) -> tuple[Any, ...]:
+  """Returns what `build_model` reads of a config."""
+  shared = (
+    config.model_shape(),
+    config.seeds.model_seed,
+    config.marks_repeats,
+    config.engine.xla,
+    config.algorithm.samples_labels,
+  )
+  if config.method.model is None:
+    return shared
+  # The method's own function may read any setting.
+  return (
+    *shared,
+    config.method.model,
+    config.method.arguments(config),
+    run_directory.settings_fingerprint(config),
+    config.phase and config.phase.name,
+  )
+
+
+def inputs_of_process(config: TrainConfig) -> tuple[Any, ...]:
+  """Returns what `build_learning_process` reads of a config."""
+  return (
+    *inputs_of_model(config),
+    # Clients' rows are counted out before they are batches.
+    dataclasses.replace(config.client_work, max_sequences_per_client=None),
+    config.server,
+    config.local_privacy,
+    config.algorithm.client_weighting,
+    type(config.algorithm),
+    config.method.builder,
+    # One's own method may pass on any setting.
+    config.method.arguments(config),
+  )
+
+
+@keep_last(inputs_of_model)
 def build_model(config: TrainConfig) -> ModelSpec:
   """Returns the model of a config, or of its phase.
 
@@ -93,7 +143,7 @@ def build_model(config: TrainConfig) -> ModelSpec:
   return load(config.method.model)(config, model)
 
 
-@keep_last
+@keep_last(inputs_of_process)
 def build_learning_process(
   config: TrainConfig, *, num_clients: int | None = None
 ) -> tff.learning.templates.LearningProcess:

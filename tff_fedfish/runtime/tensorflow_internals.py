@@ -28,7 +28,7 @@ def remove_functions(names: Iterable[str]) -> None:
   """Removes functions from the eager context, which otherwise keeps them."""
   eager = context.context()
   for name in names:
-    # They were added once for the imported graph, and once for each part of it.
+    # They were added once for each function that was made of their graph.
     while eager.has_function(name):
       eager.remove_function(name)
 
