@@ -86,7 +86,11 @@ def _dataclass(kind: Any, value: Any, name: str) -> Any:
     )
   path = f'{name}.' if name else ''
   for field in fields.values():
-    if field.name not in value and field.default is dataclasses.MISSING:
+    has_default = (
+      field.default is not dataclasses.MISSING
+      or field.default_factory is not dataclasses.MISSING
+    )
+    if field.name not in value and not has_default:
       missing = f'{path}{field.name}'
       raise WrongValueError(f'`{missing}` is missing', missing)
   return kind(

@@ -124,7 +124,6 @@ class _Stand:
       checkpoint={'round': 0},
       personalization={},
       skipped_clients={},
-      num_bootstrap=1,
     )
     results.write_evaluation(output, summary, clients)
 
