@@ -58,8 +58,9 @@ from tff_fedfish.errors import UserError
 # By name: what Beam calls DirectRunner first tries to download a Go program.
 DEFAULT_RUNNER = 'apache_beam.runners.portability.fn_api_runner.FnApiRunner'
 
-Task = tuple[tuple[str, str], ...]
-"""(path, name in messages and the manifest) of files that are read together."""
+Task = tuple[tuple[str, str, int], ...]
+"""(path, name in messages and the manifest, size as it is stored, in bytes) of
+files that are read together."""
 
 # Small files are read together, so that their blocks are not small, too.
 _TASK_BYTES = 16 << 20
@@ -108,7 +109,7 @@ def run_group_job(
   if manifests and job.drop_duplicates_across_groups:
     # Its examples take part in the search for duplicates.
     shards = [shard for found in manifests for shard in found.shards]
-    tasks += [((shard.name, shard.name),) for shard in shards]
+    tasks += [((shard.name, shard.name, shard.num_bytes),) for shard in shards]
     task_bytes += [shard.num_bytes for shard in shards]
   try:
     if manifests:
@@ -172,7 +173,7 @@ def plan_tasks(
       tasks.append(tuple(task))
       task_bytes.append(num_bytes)
       task, num_bytes = [], 0
-    task.append((path, name))
+    task.append((path, name, size))
     num_bytes += size
   return [*tasks, tuple(task)], [*task_bytes, num_bytes]
 

@@ -10,7 +10,6 @@ import numpy as np
 from pipelines import splits
 from pipelines.blocks import names_of
 from pipelines.dropped_records import DroppedRecords
-from pipelines.input_files import file_sizes
 from pipelines.job import GroupJob
 from pipelines.keys import KEYS
 from pipelines.pieces import PieceBlocks, PieceKey, PieceKeys
@@ -44,6 +43,8 @@ class FileReport:
 
   name: str
   """The file's name, without what precedes it on this machine."""
+  num_bytes: int
+  """Size of the file as it is stored."""
   parts: list[Tally]
   """Records handed on, for each part of the split."""
   records_in: int = 0
@@ -53,8 +54,6 @@ class FileReport:
   damage_byte: int | None = None
   num_written: int = 0
   """Dropped records that were written."""
-  num_bytes: int = 0
-  """Size of the file as it is stored."""
 
 
 class RawFileReader:
@@ -94,26 +93,26 @@ class RawFileReader:
     return self._encode.mask
 
   def read(
-    self, named_paths: Iterable[tuple[str, str]]
+    self, task: Iterable[tuple[str, str, int]]
   ) -> Iterator[tuple[PieceKey, bytes]]:
     """Yields (key, block) pairs that together hold all records of the files.
 
     Args:
-      named_paths: Files, each with its name in reports; small ones share
-        blocks.
+      task: Files, each with its name in reports and its size as it is stored,
+        in bytes; small ones share blocks.
 
     Raises:
       UserError: If the job is strict, for the first record that is dropped.
     """
-    for path, name in named_paths:
-      yield from self._read_file(path, name)
+    for path, name, num_bytes in task:
+      yield from self._read_file(path, name, num_bytes)
     yield from self._blocks.take()
 
   def _read_file(
-    self, path: str, name: str
+    self, path: str, name: str, num_bytes: int
   ) -> Iterator[tuple[PieceKey, bytes]]:
     parts = [Tally() for _ in self._job.part_names()]
-    report = FileReport(name, parts)
+    report = FileReport(name, num_bytes, parts)
     key = self._source.key or KEYS[self._job.key]
     split = 0
     num_shards, blocks = self._job.num_shards, self._blocks
@@ -158,7 +157,6 @@ class RawFileReader:
         parts[split].add(record_num, record['text'][:EXCERPT_BYTES].encode())
       if is_full:
         yield from blocks.take()
-    (report.num_bytes,) = file_sizes([path])
     self.reports.append(report)
 
 

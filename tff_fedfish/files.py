@@ -5,6 +5,7 @@ import csv
 import dataclasses
 import hashlib
 import io
+import itertools
 import json
 import os
 import pathlib
@@ -234,6 +235,12 @@ def are_same(first: str | os.PathLike, second: str | os.PathLike) -> bool:
   return os.path.realpath(first) == os.path.realpath(second)
 
 
+def sha256_of(path: str | os.PathLike) -> str:
+  """Returns the SHA-256 of a file's bytes, in hexadecimal."""
+  with open(path, 'rb') as file:
+    return hashlib.file_digest(file, 'sha256').hexdigest()
+
+
 def difference(
   path: pathlib.Path, num_bytes: int, sha256: str | None = None
 ) -> str:
@@ -248,8 +255,7 @@ def difference(
   if size != num_bytes:
     return f'must have {num_bytes} bytes, but has {size}'
   if sha256 is not None:
-    with open(path, 'rb') as stream:
-      found = hashlib.file_digest(stream, 'sha256').hexdigest()
+    found = sha256_of(path)
     if found != sha256:
       return f'must have SHA-256 {sha256}, but has {found}'
   return ''
@@ -322,15 +328,15 @@ def csv_file(names: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     rows: Cells. None is empty. A text that a spreadsheet would take for a
       formula begins with an apostrophe.
   """
-  lines = (csv_line(map(_csv_cell, row)) for row in rows)
-  return ''.join([csv_line(names), *lines])
+  cells = (map(_csv_cell, row) for row in rows)
+  return csv_lines(itertools.chain([names], cells))
 
 
-def csv_line(cells: Iterable[Any]) -> str:
-  """Returns a line of a CSV file."""
-  line = io.StringIO()
-  csv.writer(line, lineterminator='\n').writerow(cells)
-  return line.getvalue()
+def csv_lines(rows: Iterable[Iterable[Any]]) -> str:
+  """Returns lines of a CSV file, of cells as they are."""
+  lines = io.StringIO()
+  csv.writer(lines, lineterminator='\n').writerows(rows)
+  return lines.getvalue()
 
 
 def _csv_cell(value: Any) -> Any:

@@ -88,25 +88,22 @@ class SparkRunner(pyspark_runner.PySparkRunner):
 
 def _require_answer(master):
   """Raises where no host of a cluster answers: Spark tries for a minute."""
-  addresses = [
-    urllib.parse.urlsplit(f'//{address}')
-    for address in master.removeprefix('spark://').split(',')
-    if master.startswith('spark://')
-  ]
+  if not master.startswith('spark://'):
+    return
   errors = []
-  for address in addresses:
+  for address in master.removeprefix('spark://').split(','):
     try:
-      where = address.hostname, address.port or 7077
-      socket.create_connection(where, _PATIENCE_SECONDS).close()
+      where = urllib.parse.urlsplit(f'//{address}')
+      place = where.hostname, where.port or 7077
+      socket.create_connection(place, _PATIENCE_SECONDS).close()
       return
     except (OSError, ValueError) as error:
       errors.append(error)
-  if errors:
-    raise UserError(
-      f'`--spark_master` must be where a Spark master answers, but {master!r} '
-      f'does not ({errors[0]}). Start it there with `python -m '
-      'pipelines.clusters.spark_host master`, or name another.'
-    ) from errors[0]
+  raise UserError(
+    f'`--spark_master` must be where a Spark master answers, but {master!r} '
+    f'does not ({errors[0]}). Start it there with `python -m '
+    'pipelines.clusters.spark_host master`, or name another.'
+  ) from errors[0]
 
 
 def _create(transform, _, context, side_inputs=None):

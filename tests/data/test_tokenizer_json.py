@@ -166,6 +166,19 @@ def test_scored_bytes_of_parts_of_characters(tmp_path):
   assert scored_bytes.num_scored_bytes(rows, tokenizer) == 1 + 4 + 1 + 1
 
 
+def test_scored_bytes_of_added_pieces_of_signs(tmp_path):
+  tokenizer = _byte_level()
+  # Each of its letters is also the sign of a byte.
+  tokenizer.add_tokens(['na\xefve'])
+  tokenizer.save(str(tmp_path / 'tokenizer.json'))
+  tokenizer = tokenizers.load_tokenizer(tmp_path)
+  [ids] = tokenizer.encode_batch(['xna\xefvey'])
+  assert len(ids) == 3
+  rows = Sequences(tokens=np.array([ids]), num_targets=np.array([2], np.int32))
+  # Four letters of a byte, one of two, and y.
+  assert scored_bytes.num_scored_bytes(rows, tokenizer) == 4 + 2 + 1
+
+
 @pytest.mark.parametrize(
   ('data', 'words'),
   [

@@ -23,7 +23,8 @@ from tff_fedfish.errors import UserError
 def _read(paths, **options):
   """Returns ([(shard, row)], blocks, reader) of some files."""
   reader = RawFileReader(make_job([], **options), PieceKeys(0, 1))
-  blocks = list(reader.read([(str(path), path.name) for path in paths]))
+  task = [(str(path), path.name, path.stat().st_size) for path in paths]
+  blocks = list(reader.read(task))
   rows = [
     (key[0], row)
     for key, block in blocks

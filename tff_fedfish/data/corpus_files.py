@@ -4,7 +4,6 @@ No record is decoded here; `verify.py` reads them.
 """
 
 import concurrent.futures
-import hashlib
 import os
 import pathlib
 from collections.abc import Iterator
@@ -12,8 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from tff_fedfish import files
 from tff_fedfish.data.corpus_index import (
   INDEX_NAME,
   fingerprint_of_index,
@@ -58,8 +57,7 @@ def verify_files(directory: str | os.PathLike) -> None:
 
   def check(shard: Shard, num_records: int) -> None:
     path = directory / shard.name
-    with open(path, 'rb') as file:
-      sha256 = hashlib.file_digest(file, 'sha256').hexdigest()
+    sha256 = files.sha256_of(path)
     check_shard(path, shard, sha256=sha256, num_records=num_records)
 
   # Hashing leaves other threads their turn.
@@ -131,6 +129,9 @@ class IndexRows:
         SHA-256 than the manifest says, its rows are not sorted, or they name a
         shard that is none.
     """
+    # Late: to open a corpus need not wait for it.
+    import pyarrow.compute as pc
+
     if manifest.index_sha256:
       _check_index_hash(directory, manifest.index_sha256)
     table = read_index(directory)

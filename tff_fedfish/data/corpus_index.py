@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tff_fedfish import files
 from tff_fedfish.data.client_ids import ClientIds
 from tff_fedfish.errors import UserError
 
@@ -173,8 +174,7 @@ def index_sha256(directory: str | os.PathLike) -> str:
   Raises:
     OSError: If it cannot be read, though it could be opened before.
   """
-  with open(pathlib.Path(directory) / INDEX_NAME, 'rb') as file:
-    return hashlib.file_digest(file, 'sha256').hexdigest()
+  return files.sha256_of(pathlib.Path(directory) / INDEX_NAME)
 
 
 def _open(

@@ -191,5 +191,11 @@ class TokenizerJsonCodec:
     from tokenizers import pre_tokenizers
 
     signs = {*pre_tokenizers.ByteLevel.alphabet()}
-    pieces = map(self.piece, range(self.size))
-    return [len(p if signs.issuperset(p) else p.encode()) for p in pieces]
+    added = self._tokenizer.get_added_tokens_decoder()
+    return [
+      # An added piece may be of nothing but signs, too: é is one, of a byte.
+      len(
+        piece if i not in added and signs.issuperset(piece) else piece.encode()
+      )
+      for i, piece in enumerate(map(self.piece, range(self.size)))
+    ]

@@ -10,7 +10,6 @@ them; tff_fedfish/huggingface/ knows how.
 import contextlib
 import dataclasses
 import errno
-import hashlib
 import json
 import os
 import pathlib
@@ -227,9 +226,7 @@ def _sums(directory: pathlib.Path) -> Iterator[str]:
     if path.is_file() and not path.name.startswith('.')
   ]
   for path in sorted(paths):
-    with open(path, 'rb') as file:
-      digest = hashlib.file_digest(file, 'sha256').hexdigest()
-    yield f'{digest}  {path.relative_to(directory).as_posix()}\n'
+    yield f'{files.sha256_of(path)}  {path.relative_to(directory).as_posix()}\n'
 
 
 @contextlib.contextmanager

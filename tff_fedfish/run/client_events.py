@@ -85,7 +85,7 @@ class ClientEvents:
       return
     if not self._num_bytes:
       with files.write_atomically(self._path) as file:
-        file.write(files.csv_line(_COLUMNS))
+        file.write(files.csv_lines([_COLUMNS]))
       if round_num > 0:
         self._append([[round_num, '', _DONE]])
       self._last_done = round_num
@@ -112,7 +112,7 @@ class ClientEvents:
 
   def _append(self, rows):
     with open(self._path, 'ab') as file:
-      file.write(''.join(map(files.csv_line, rows)).encode())
+      file.write(files.csv_lines(rows).encode())
       file.flush()
       os.fsync(file.fileno())
 

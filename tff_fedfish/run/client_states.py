@@ -54,6 +54,8 @@ class ClientStates:
     # By client, ascending by round.
     self._versions: dict[bytes, list[Version]] = {}
     self._unsynced: list[pathlib.Path] = []
+    # Kept up to date: every round asks, and the clients may be millions.
+    self._num_bytes = 0
     # The round that is being written, and its writer.
     self._pending: tuple[int, RoundStates] | None = None
     # What was read whole or written here is not read again to be checked.
@@ -65,15 +67,12 @@ class ClientStates:
       # What was superseded may have been removed.
       kept = [v for v in versions[:-1] if self._path(v).exists()]
       self._versions[client_id] = [*kept, versions[-1]]
+    self._num_bytes = self._sum()
 
   @property
   def num_bytes(self) -> int:
     """Bytes of all files of clients."""
-    return sum(
-      version.entry.num_bytes
-      for versions in self._versions.values()
-      for version in versions
-    )
+    return self._num_bytes
 
   def path_for(
     self, client_id: bytes, before_round: int
@@ -144,6 +143,7 @@ class ClientStates:
       for client_id, versions in self._versions.items()
     }
     self._versions = {c: versions for c, versions in kept.items() if versions}
+    self._num_bytes = self._sum()
     self._checked = {key for key in self._checked if key[1] <= round_num}
 
   def collect(self, kept_rounds: Collection[int]) -> None:
@@ -171,6 +171,7 @@ class ClientStates:
       for version in versions:
         if version not in kept:
           self._path(version).unlink(missing_ok=True)
+          self._num_bytes -= version.entry.num_bytes
           self._checked.discard((client_id, version.round_num))
           rounds.add(version.round_num)
       self._versions[client_id] = kept
@@ -263,6 +264,14 @@ class ClientStates:
     for name, entry in entries.items():
       version = Version(round_num, entry)
       self._versions.setdefault(bytes.fromhex(name), []).append(version)
+      self._num_bytes += entry.num_bytes
+
+  def _sum(self):
+    return sum(
+      version.entry.num_bytes
+      for versions in self._versions.values()
+      for version in versions
+    )
 
   def _read_manifest(self, round_num):
     directory = self._round_directory(round_num)

@@ -224,8 +224,7 @@ class _Table:
   def start(self):
     """Rewrites the file with the rows that are kept, and opens it for more."""
     with files.write_atomically(self._path) as file:
-      lines = map(files.csv_line, [self._header, *self.kept_rows])
-      file.write(''.join(lines))
+      file.write(files.csv_lines([self._header, *self.kept_rows]))
     self.file = open(self._path, 'ab')
 
   def line(self, round_num, values):
@@ -236,7 +235,7 @@ class _Table:
         f'{self._header}.'
       )
     cells = [_format(name, values.get(name)) for name in self._header[1:]]
-    return files.csv_line([str(int(round_num)), *cells])
+    return files.csv_lines([[str(int(round_num)), *cells]])
 
   def append(self, line):
     self.file.write(line.encode())
