@@ -70,11 +70,16 @@ def test_weights_in_several_files(small_export, small_run, tmp_path):
   found = pretrained.read_weights(tmp_path, shape)
   for name, weight in load_trained_model(small_run).weights.items():
     np.testing.assert_array_equal(found[name], weight)
+  (tmp_path / 'sub').mkdir()
   for value in (
     {},
     {'weight_map': {}},
     {'weight_map': {'a': '..'}},
     {'weight_map': {'a': ''}},
+    {'weight_map': {'a': 'sub'}},
+    {'weight_map': {'a': 'c.safetensors'}},
+    # JSON can hold a half of a character, a path cannot.
+    {'weight_map': {'a': '\ud800'}},
   ):
     index.write_text(json.dumps(value))
     with pytest.raises(UserError, match='must name the files of the weights'):

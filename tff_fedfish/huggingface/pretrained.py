@@ -191,15 +191,16 @@ def _indexed_files(path):
   try:
     index = files.parse_json((path / _INDEX_FILE).read_bytes())
     names = {pathlib.Path(n).name for n in index['weight_map'].values()}
-    if not names or names & {'', '..'}:
-      raise ValueError('it names no file')
+    for name in names or ['']:
+      if not (path / name).is_file():
+        raise ValueError(f'{name!r} is no file beside it')
     return sorted(names)
   except FileNotFoundError:
     pass
   except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
     raise UserError(
       f'{str(path / _INDEX_FILE)!r} must name the files of the weights, but '
-      f'cannot be read ({error!r}). Copy the whole directory again.'
+      f'does not ({error!r}). Copy the whole directory again.'
     ) from error
   raise UserError(
     f'{str(path)!r} must hold {WEIGHTS_FILE} or {_INDEX_FILE}, but does not. '
