@@ -177,7 +177,8 @@ CASES = (
     ),
   ),
   _case(
-    'must have a piece for unknown characters, but encoding one fails',
+    'must name a piece in its `model.vocab` for unknown characters as '
+    "`unk_token`, found '[UNK]'. Name one that is there.",
     _edit_vocabulary({'b': 0, '[SEP]': 1, 'a': 2}),
   ),
   _case(

@@ -11,11 +11,13 @@ from tff_fedfish.data import scored_bytes, tokenizers
 from tff_fedfish.data.sequences import Sequences
 from tff_fedfish.errors import UserError
 
+# Each stands for a byte.
+_SIGNS = sorted(huggingface.pre_tokenizers.ByteLevel.alphabet())
 
-def _byte_level(end='<|endoftext|>'):
+
+def _byte_level(end='<|endoftext|>', signs=_SIGNS):
   """256 bytes, one merge and the piece that ends a text."""
-  pieces = sorted(huggingface.pre_tokenizers.ByteLevel.alphabet())
-  vocabulary = {piece: i for i, piece in enumerate([*pieces, 'ab', end])}
+  vocabulary = {piece: i for i, piece in enumerate([*signs, 'ab', end])}
   tokenizer = huggingface.Tokenizer(
     huggingface.models.BPE(vocabulary, [('a', 'b')])
   )
@@ -71,7 +73,10 @@ def test_configuration_names_the_end_of_text(tmp_path):
     path.write_text(text)
     with pytest.raises(UserError, match="config.json' must be a JSON object"):
       tokenizers.load_tokenizer(tmp_path)
-  for wrong in (['<stop>'], {'content': [1]}, {}, True, 1.5, 257):
+  for wrong in (
+    *(['<stop>'], {'content': [1]}, {}, True, 1.5, 257),
+    *('', {'content': ''}, '\ud800', '<stop>\udfff'),
+  ):
     path.write_text(json.dumps({'eos_token': wrong}))
     with pytest.raises(UserError) as error:
       tokenizers.load_tokenizer(tmp_path)
@@ -104,21 +109,79 @@ def test_unknown_piece(tmp_path):
   assert [list(ids) for ids in loaded.encode_batch(['a é'])] == [[1, 0]]
 
 
-@pytest.mark.parametrize(
-  'model',
-  [
-    huggingface.models.WordPiece({'a': 0, '</s>': 1}, unk_token='<unk>'),
-    huggingface.models.WordLevel({'a': 0, '</s>': 1}, unk_token='<unk>'),
-    huggingface.models.BPE({'a': 0, '</s>': 1}, [], unk_token='<unk>'),
-    huggingface.models.Unigram([('a', 0.0), ('</s>', 0.0)], None),
-  ],
-)
-def test_unknown_piece_that_is_missing(tmp_path, model):
-  huggingface.Tokenizer(model).save(str(tmp_path / 'tokenizer.json'))
-  with pytest.raises(
-    UserError, match=r"tokenizer.json' must have a piece for unknown .*`unk_to"
-  ):
+_WITHOUT_UNKNOWN = [
+  huggingface.models.WordPiece({'a': 0, '</s>': 1}, unk_token='<unk>'),
+  huggingface.models.WordLevel({'a': 0, '</s>': 1}, unk_token='<unk>'),
+  huggingface.models.BPE({'a': 0, '</s>': 1}, [], unk_token='<unk>'),
+  huggingface.models.Unigram([('a', 0.0), ('</s>', 0.0)], None),
+]
+
+
+@pytest.mark.parametrize('model', _WITHOUT_UNKNOWN)
+# All but ASCII, and next to nothing.
+@pytest.mark.parametrize('removed', ['[^ -~]', 'x'])
+def test_unknown_piece_that_is_missing(tmp_path, model, removed):
+  tokenizer = huggingface.Tokenizer(model)
+  tokenizer.normalizer = huggingface.normalizers.Replace(
+    huggingface.Regex(removed), ''
+  )
+  # Models do not find pieces that are added to them.
+  tokenizer.add_special_tokens(['<unk>'])
+  tokenizer.save(str(tmp_path / 'tokenizer.json'))
+  with pytest.raises(UserError) as error:
     tokenizers.load_tokenizer(tmp_path)
+  is_unigram = isinstance(model, huggingface.models.Unigram)
+  found = '`unk_id`, found None' if is_unigram else "`unk_token`, found '<unk>'"
+  assert (
+    "tokenizer.json' must name a piece in its `model.vocab` for unknown "
+    f'characters as {found}. Name one that is there.'
+  ) in str(error.value)
+  # The library does not encode such texts.
+  with pytest.raises(Exception, match='(?i)unk'):
+    tokenizer.encode('bé')
+
+
+@pytest.mark.parametrize('model', _WITHOUT_UNKNOWN)
+def test_saved_vocabularies_without_unknown_piece(tmp_path, model):
+  """Runs of earlier versions knew all words of their corpora."""
+  path = tmp_path / 'huggingface.json'
+  huggingface.Tokenizer(model).save(str(path))
+  metadata = {
+    'schema_version': 1,
+    'kind': 'tokenizer_json',
+    'size': 2,
+    'lower_case': False,
+    'end_of_text_id': 1,
+    'padding_id': 1,
+    'unknown_id': None,
+    'sha256': files.sha256_of(path),
+  }
+  (tmp_path / 'tokenizer.json').write_text(json.dumps(metadata))
+  tokenizer = tokenizers.load_tokenizer(tmp_path)
+  assert [list(ids) for ids in tokenizer.encode_batch(['a'])] == [[0]]
+
+
+def test_all_bytes_need_no_unknown_piece(tmp_path):
+  tokenizer = _byte_level()
+  tokenizer.model.unk_token = '<unk>'
+  tokenizer.save(str(tmp_path / 'tokenizer.json'))
+  loaded = tokenizers.load_tokenizer(tmp_path)
+  assert len(loaded.encode_batch(['é'])[0]) == 2
+  tokenizer = _byte_level(signs=_SIGNS[:-1])
+  tokenizer.model.unk_token = '<unk>'
+  tokenizer.save(str(tmp_path / 'tokenizer.json'))
+  with pytest.raises(UserError, match="`unk_token`, found '<unk>'"):
+    tokenizers.load_tokenizer(tmp_path)
+
+
+def test_only_unigrams_have_an_id_of_the_unknown_piece(tmp_path):
+  value = json.loads(_byte_level().to_str())
+  value['model']['unk_id'] = 'x'
+  (tmp_path / 'tokenizer.json').write_text(json.dumps(value))
+  tokenizer = tokenizers.load_tokenizer(tmp_path)
+  assert tokenizer.unknown_id is None
+  tokenizer.save(tmp_path / 'saved')
+  assert tokenizers.load_tokenizer(tmp_path / 'saved').unknown_id is None
 
 
 def test_unknown_unigram(tmp_path):
@@ -164,6 +227,35 @@ def test_scored_bytes_of_parts_of_characters(tmp_path):
   # The second byte of é, 3 + 1 of the added text, the first of ü; and its
   # second.
   assert scored_bytes.num_scored_bytes(rows, tokenizer) == 1 + 4 + 1 + 1
+
+
+_STEP = huggingface.decoders.ByteLevel()
+
+
+@pytest.mark.parametrize(
+  'decoder',
+  [
+    huggingface.decoders.Sequence([_STEP]),
+    huggingface.decoders.Sequence(
+      [_STEP, huggingface.decoders.Strip(' ', 1, 0)]
+    ),
+    huggingface.decoders.Sequence([huggingface.decoders.Sequence([_STEP])]),
+  ],
+)
+def test_scored_bytes_of_a_step_of_a_decoder(tmp_path, decoder):
+  tokenizer = _byte_level()
+  tokenizer.decoder = decoder
+  tokenizer.save(str(tmp_path / 'tokenizer.json'))
+  tokenizer = tokenizers.load_tokenizer(tmp_path)
+  [ids] = tokenizer.encode_batch(['é a'])
+  assert len(ids) == 4
+  rows = Sequences(
+    tokens=np.array([[*ids[:2], 257], ids[1:]]),
+    num_targets=np.array([1, 2], np.int32),
+  )
+  # The second byte of é; then the space and a. The first byte by itself is
+  # decoded as 3 bytes.
+  assert scored_bytes.num_scored_bytes(rows, tokenizer) == 1 + 2
 
 
 def test_scored_bytes_of_added_pieces_of_signs(tmp_path):

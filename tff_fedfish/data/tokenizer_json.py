@@ -6,6 +6,7 @@ A `tokenizer.json` says all of a tokenizer but which piece ends a text, which a
 
 import functools
 import pathlib
+import re
 import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,8 +17,6 @@ from tff_fedfish import files
 from tff_fedfish.errors import UserError
 
 CONFIG_FILE = 'tokenizer_config.json'
-# Characters that few vocabularies have.
-_RARE_TEXT = '\N{CUNEIFORM SIGN A} \N{VAI SYLLABLE EE}'
 # Where no configuration names another one, in this order.
 _END_OF_TEXT_PIECES = (
   '<|endoftext|>',
@@ -29,14 +28,14 @@ _END_OF_TEXT_PIECES = (
 )
 
 
-def model_or_none(data: bytes) -> dict[str, Any] | None:
-  """Returns the `model` of a tokenizer of that library; None: it is none."""
+def contents_or_none(data: bytes) -> dict[str, Any] | None:
+  """Returns the object that a file of that library holds; None: it is none."""
   try:
     value = files.parse_json(data)
   except ValueError:
     return None
   model = value.get('model') if isinstance(value, dict) else None
-  return model if isinstance(model, dict) else None
+  return value if isinstance(model, dict) else None
 
 
 def configured_end_of_text(directory: pathlib.Path) -> str | None:
@@ -63,12 +62,22 @@ def configured_end_of_text(directory: pathlib.Path) -> str | None:
   # Older versions describe the piece by an object.
   if isinstance(given, dict):
     piece = given.get('content')
-  if type(piece) is not str and given is not None:
+  # JSON may hold lone surrogates, which are no text.
+  is_text = type(piece) is str and re.fullmatch(r'[^\ud800-\udfff]+', piece)
+  if given is not None and not is_text:
     raise UserError(
       f'{str(path)!r} must name a piece as `eos_token`, found {given!r}. Write '
       'the piece that ends a text there, or null.'
     )
   return piece
+
+
+def _types(decoder):
+  """Yields the types of a decoder and of its steps, which may have steps."""
+  if decoder is not None:
+    yield decoder.get('type')
+    for step in decoder.get('decoders', ()):
+      yield from _types(step)
 
 
 class TokenizerJsonCodec:
@@ -78,17 +87,18 @@ class TokenizerJsonCodec:
     size: Number of token ids.
   """
 
-  def __init__(self, data: bytes, model: Mapping[str, Any] | None, source: str):
+  def __init__(
+    self, data: bytes, contents: Mapping[str, Any] | None, source: str
+  ):
     """Loads a tokenizer.
 
     Args:
       data: The bytes of the file.
-      model: Of `model_or_none`.
+      contents: Of `contents_or_none`.
       source: The file's name, for errors.
 
     Raises:
-      UserError: If it is none, its ids are not 0 to their number less 1, or it
-        fails where a text has unknown characters.
+      UserError: If it is none, or its ids are not 0 to their number less 1.
     """
     import tokenizers
 
@@ -103,15 +113,14 @@ class TokenizerJsonCodec:
         f'({reason}). Save it with a version of `tokenizers` that this one '
         f'({tokenizers.__version__}) reads.'
       ) from error
-    # Of models of one kind an id, of the others a piece.
-    self._unknown_id = model.get('unk_id')
-    if (unknown := model.get('unk_token')) is not None:
-      self._unknown_id = self._tokenizer.token_to_id(unknown)
+    self._is_byte_level = 'ByteLevel' in _types(contents.get('decoder'))
+    # Of unigrams an id, of other models a piece.
+    is_unigram = isinstance(self._tokenizer.model, tokenizers.models.Unigram)
+    self._unknown_name = 'unk_id' if is_unigram else 'unk_token'
+    self._unknown = contents['model'].get(self._unknown_name)
     # Texts are cut into sequences later.
     self._tokenizer.no_truncation()
     self._tokenizer.no_padding()
-    decoder = self._tokenizer.decoder
-    self._is_byte_level = isinstance(decoder, tokenizers.decoders.ByteLevel)
     ids = self._tokenizer.get_vocab(with_added_tokens=True).values()
     self.size = len(set(ids))
     if self.size == 0 or max(ids) != self.size - 1:
@@ -119,14 +128,24 @@ class TokenizerJsonCodec:
         f'{source!r} must have the token ids 0 to their number less 1, but has '
         f'{self.size} up to {max(ids, default=None)}. Name another vocabulary.'
       )
-    try:
-      self._tokenizer.encode(_RARE_TEXT, add_special_tokens=False)
-    except Exception as error:
+
+  def require_unknown_piece(self) -> None:
+    """Raises UserError if a text with unknown characters cannot be encoded."""
+    from tokenizers import pre_tokenizers
+
+    name, unknown = self._unknown_name, self._unknown
+    id_of = self._tokenizer.model.token_to_id
+    # Byte pairs without one leave such characters out.
+    is_there = unknown is not None or name == 'unk_token'
+    if type(unknown) is str:
+      is_there = id_of(unknown) is not None
+    if self._is_byte_level:
+      is_there |= None not in map(id_of, pre_tokenizers.ByteLevel.alphabet())
+    if not is_there:
       raise UserError(
-        f'{source!r} must have a piece for unknown characters, but encoding '
-        f'one fails ({error}). Name a piece of the vocabulary as `unk_token` '
-        '(of unigrams its number as `unk_id`) there.'
-      ) from error
+        f'{self._source!r} must name a piece in its `model.vocab` for unknown '
+        f'characters as `{name}`, found {unknown!r}. Name one that is there.'
+      )
 
   def special_ids(self, end_of_text: str | int | None) -> dict[str, Any]:
     """Returns `end_of_text_id`, `padding_id` and `unknown_id`.
@@ -154,10 +173,13 @@ class TokenizerJsonCodec:
         f'{end_of_text or wanted}, but has none. Name it as `eos_token` in '
         f'{CONFIG_FILE} beside it.'
       )
+    unknown_id = self._unknown
+    if type(unknown_id) is str:
+      unknown_id = self._tokenizer.token_to_id(unknown_id)
     return {
       'end_of_text_id': end_id,
       'padding_id': end_id,
-      'unknown_id': self._unknown_id,
+      'unknown_id': unknown_id,
     }
 
   def encode_batch(self, texts: Sequence[bytes]) -> list[np.ndarray]:

@@ -227,11 +227,11 @@ def _sentencepiece_tokenizer(model: bytes, source: str) -> Tokenizer:
 
 def _huggingface_tokenizer(
   data: bytes,
-  model: Mapping[str, typing.Any] | None,
+  contents: Mapping[str, typing.Any] | None,
   source: str,
   end_of_text: str | int | None,
 ) -> Tokenizer:
-  codec = tokenizer_json.TokenizerJsonCodec(data, model, source)
+  codec = tokenizer_json.TokenizerJsonCodec(data, contents, source)
   return Tokenizer(
     kind=TOKENIZER_JSON,
     size=codec.size,
@@ -244,14 +244,16 @@ def _huggingface_tokenizer(
 
 def _load_directory(path: pathlib.Path) -> Tokenizer:
   data = _read(path / METADATA_FILE)
-  if (model := tokenizer_json.model_or_none(data)) is not None:
-    # Not of ours.
-    return _huggingface_tokenizer(
+  if (contents := tokenizer_json.contents_or_none(data)) is not None:
+    # Not of ours, which may be of before this check.
+    tokenizer = _huggingface_tokenizer(
       data,
-      model,
+      contents,
       str(path / METADATA_FILE),
       tokenizer_json.configured_end_of_text(path),
     )
+    tokenizer.codec.require_unknown_piece()
+    return tokenizer
   metadata = _read_metadata(path / METADATA_FILE)
   file = path / _VOCABULARY_FILES[metadata.kind]
   if not file.is_file():
@@ -274,7 +276,7 @@ def _load_directory(path: pathlib.Path) -> Tokenizer:
   elif metadata.kind == TOKENIZER_JSON:
     tokenizer = _huggingface_tokenizer(
       vocabulary,
-      tokenizer_json.model_or_none(vocabulary),
+      tokenizer_json.contents_or_none(vocabulary),
       str(file),
       metadata.end_of_text_id,
     )
