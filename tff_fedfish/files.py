@@ -3,6 +3,7 @@
 import contextlib
 import csv
 import dataclasses
+import errno
 import hashlib
 import io
 import itertools
@@ -303,11 +304,15 @@ def sync(path: str | os.PathLike) -> None:
   """Flushes a file, or the names in a directory, to the disk.
 
   Raises:
-    OSError: If it cannot be.
+    OSError: If it cannot be, except where the file system flushes only files.
   """
   descriptor = os.open(path, os.O_RDONLY)
   try:
     os.fsync(descriptor)
+  except OSError as error:
+    is_refusal = error.errno in (errno.EINVAL, errno.ENOTSUP)
+    if not is_refusal or not os.path.isdir(path):
+      raise
   finally:
     os.close(descriptor)
 

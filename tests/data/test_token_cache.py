@@ -1,6 +1,7 @@
 """Tokens on the disk are those that were computed, within the bound."""
 
 import fcntl
+import importlib.metadata
 import json
 import os
 import subprocess
@@ -11,6 +12,7 @@ import hypothesis.extra.numpy as hnp
 import hypothesis.strategies as st
 import numpy as np
 import pytest
+import tokenizers as huggingface
 
 from tff_fedfish.data import token_cache, tokenizers
 from tff_fedfish.data.client_sequences import ClientSequences
@@ -251,4 +253,19 @@ class TestClientSequences:
 
   def test_key_is_json(self, tokenizer):
     cache = token_cache.open_cache(1, _Corpus(), tokenizer)
-    assert json.loads(cache._key)[1] == 'digest'
+    # That of earlier versions, to the last byte.
+    text_version = importlib.metadata.version('tensorflow-text')
+    assert cache._key.decode() == json.dumps(
+      [1, 'digest', ['wordpiece', tokenizer.sha256, True], text_version]
+    )
+
+  def test_key_names_the_library_of_the_vocabulary(self, tmp_path):
+    model = huggingface.models.WordLevel({'a': 0, '</s>': 1}, unk_token='a')
+    huggingface.Tokenizer(model).save(str(tmp_path / 'tokenizer.json'))
+    tokenizer = tokenizers.load_tokenizer(tmp_path)
+    cache = token_cache.open_cache(1, _Corpus(), tokenizer)
+    assert json.loads(cache._key)[2:] == [
+      ['tokenizer_json', tokenizer.sha256, False],
+      importlib.metadata.version('tensorflow-text'),
+      huggingface.__version__,
+    ]

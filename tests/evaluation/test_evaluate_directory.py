@@ -22,6 +22,8 @@ def test_scores_are_those_of_the_run(
 ):
   """On clients that are not told apart: those of another corpus."""
   corpus = shutil.copytree(small_inputs[0], tmp_path / 'corpus')
+  # A byte that is no text.
+  model = shutil.copytree(small_export, tmp_path / os.fsdecode(b'\xff') / 'm')
   made, mkdtemp = [], tempfile.mkdtemp
 
   def watch(*args, **kwargs):
@@ -30,12 +32,13 @@ def test_scores_are_those_of_the_run(
 
   monkeypatch.setattr(tempfile, 'mkdtemp', watch)
   common = ('--learning_rate', 0.3, '--fractions', '0,0.5', '--output')
-  assert _evaluate(small_export, corpus, *common, tmp_path / 'found') == 0
+  assert _evaluate(f'{model}/', corpus, *common, tmp_path / 'found') == 0
   # No copy of the model, which a signal would leave, only the results.
   assert [path.rpartition('.')[0] for path in made] == [f'{tmp_path}/.found']
   found = json.loads((tmp_path / 'found' / 'summary.json').read_text())
   assert found['kind'] == 'transfer'
-  assert found['checkpoint'] == {'round': 0, 'directory': small_export.name}
+  typed = rf'{tmp_path}/\xff/m/'
+  assert found['checkpoint'] == {'round': 0, 'directory': typed}
   rows = (tmp_path / 'found' / 'per_client.csv').read_text().splitlines()
   assert (
     _evaluate(

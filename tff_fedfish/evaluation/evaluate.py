@@ -106,14 +106,15 @@ def evaluate(
   # Of every other corpus all clients are held out.
   elif run is None or not _is_other_part(run, found.contents, identity):
     kind = 'transfer'
+  # No run names the model. A path may hold bytes that are no text.
+  typed = os.fsencode(checkpoint).decode('utf-8', 'backslashreplace')
   summarize = functools.partial(
     results.summarize_evaluation,
     corpus=identity.label(data),
     corpus_identity=identity.to_json_dict(),
     checkpoint={
       'round': found.round_num,
-      # No run names the model.
-      **({'directory': found.path.name} if run is None else {}),
+      **({'directory': typed} if run is None else {}),
     },
   )
   if is_own_test:
