@@ -441,6 +441,22 @@ def test_differences():
   ]
 
 
+def test_spellings_of_one_start(tmp_path):
+  (tmp_path / 'link').symlink_to(tmp_path / 'model')
+  first, *others = (
+    load_config(_DEMO, [f'--config.training.start_from={start}'])
+    for start in (
+      tmp_path / 'model',
+      f'{tmp_path}//model/',
+      tmp_path / 'link',
+      tmp_path / 'other',
+      None,
+    )
+  )
+  found = [differences(first, other) for other in others]
+  assert found == [[], [], ['training.start_from'], ['training.start_from']]
+
+
 def test_answers_without_tensorflow():
   program = (
     'import sys, time\n'

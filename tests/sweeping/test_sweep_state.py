@@ -159,6 +159,19 @@ def test_another_base(sweep_file, tmp_path):
   ) in error
 
 
+def test_another_spelling_of_the_start(sweep_file, tmp_path, monkeypatch):
+  def file(start):
+    overrides = [f'--config.training.start_from={start}']
+    return sweep_file(_SWEEP, overrides=overrides)
+
+  monkeypatch.chdir(tmp_path)
+  _write(tmp_path / 'w', file('models/a'))
+  sweep_state.require_same_sweep(tmp_path / 'w', file(tmp_path / 'models/a'))
+  assert (
+    "the base had training.start_from 'models/a' and now has 'models/b'"
+  ) in _error(tmp_path / 'w', file('models/b'))
+
+
 @pytest.mark.parametrize(
   ('text', 'words'),
   [

@@ -260,8 +260,10 @@ def differences(
   Left out is `training.max_non_finite_rounds`: it says when a run is given up,
   nothing of its numbers, and runs of config.json version 1 had no such limit.
   So is `evaluation.split_unit` where the second config has None, as it then is
-  that of the first.
+  that of the first, and `training.start_from` where both spell one path.
   """
+  starts = first.training.start_from, second.training.start_from
+  has_same_start = None not in starts and files.are_same(*starts)
   of_second = config_files.fields_of(second.method)
   read = operator.attrgetter
   return [
@@ -270,6 +272,7 @@ def differences(
     if name in of_second
     and name != _LIMIT
     and (name != _SPLIT_UNIT or second.evaluation.split_unit)
+    and (name != 'training.start_from' or not has_same_start)
     and read(name)(first) != read(name)(second)
   ]
 
