@@ -56,9 +56,12 @@ def evaluate(
     UserError: If the checkpoint, the corpus, its clients or the output cannot
       be used.
   """
-  run = None
+  run, names = None, {}
   if pretrained.is_pretrained(checkpoint):
     _require_no_run(checkpoint, output, options)
+    # No run names the model. A path may hold bytes that are no text.
+    typed = os.fsencode(checkpoint).decode('utf-8', 'backslashreplace')
+    names = {'directory': typed}
     config = pretrained_run.config_of(checkpoint, data)
   else:
     checkpoint = checkpoints.resolve_checkpoint(checkpoint)
@@ -106,16 +109,11 @@ def evaluate(
   # Of every other corpus all clients are held out.
   elif run is None or not _is_other_part(run, found.contents, identity):
     kind = 'transfer'
-  # No run names the model. A path may hold bytes that are no text.
-  typed = os.fsencode(checkpoint).decode('utf-8', 'backslashreplace')
   summarize = functools.partial(
     results.summarize_evaluation,
     corpus=identity.label(data),
     corpus_identity=identity.to_json_dict(),
-    checkpoint={
-      'round': found.round_num,
-      **({'directory': typed} if run is None else {}),
-    },
+    checkpoint={'round': found.round_num, **names},
   )
   if is_own_test:
     _require_own_tests(config, options, data, split)
