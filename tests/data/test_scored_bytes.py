@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from tff_fedfish.data import tokenizers
+from tff_fedfish.data import sentencepiece, tokenizers
 from tff_fedfish.data.scored_bytes import num_scored_bytes
-from tff_fedfish.data.sequences import build_sequences
+from tff_fedfish.data.sequences import Sequences, build_sequences
 
 #            0        1        2        3      4       5
 _PIECES = '[PAD]\n[UNK]\n[END]\nab\n##cd\n\u0439\n'.encode()
@@ -35,3 +35,22 @@ def test_padding_and_a_row_of_the_same_word():
   )
   # ab ##cd END and padding: "abcd" without "ab".
   assert num_scored_bytes(rows, tokenizer) == 2
+
+
+def test_parts_of_a_character(tmp_path):
+  model = sentencepiece.model_class()()
+  model.trainer_spec.byte_fallback = 1
+  pieces = [('<unk>', 2), ('</s>', 3), ('\u2581', 1), ('a', 1)]
+  pieces += [(f'<0x{byte:02X}>', 6) for byte in range(256)]
+  for piece, kind in pieces:
+    model.pieces.add(piece=piece, score=0.0, type=kind)
+  (tmp_path / 'v.model').write_bytes(model.SerializeToString())
+  tokenizer = tokenizers.load_tokenizer(tmp_path / 'v.model')
+  [ids] = tokenizer.encode_batch(['\u0439a'])
+  assert tokenizer.pieces(ids) == ['\u2581', '<0xD0>', '<0xB9>', 'a']
+  rows = Sequences(
+    tokens=np.array([ids[1:3], ids[2:]]),
+    num_targets=np.array([1, 1], np.int32),
+  )
+  # The second byte, and a; a byte by itself is decoded as a character of 3.
+  assert num_scored_bytes(rows, tokenizer) == 1 + 1

@@ -271,6 +271,28 @@ def test_scored_bytes_of_added_pieces_of_signs(tmp_path):
   assert scored_bytes.num_scored_bytes(rows, tokenizer) == 4 + 2 + 1
 
 
+def test_scored_bytes_of_byte_pieces(tmp_path):
+  pieces = ['<unk>', '</s>', 'a', *(f'<0x{byte:02X}>' for byte in range(256))]
+  tokenizer = huggingface.Tokenizer(
+    huggingface.models.BPE(
+      {piece: i for i, piece in enumerate(pieces)},
+      [],
+      unk_token='<unk>',
+      byte_fallback=True,
+    )
+  )
+  tokenizer.decoder = huggingface.decoders.ByteFallback()
+  tokenizer.save(str(tmp_path / 'tokenizer.json'))
+  tokenizer = tokenizers.load_tokenizer(tmp_path)
+  [ids] = tokenizer.encode_batch(['aéa'])
+  assert tokenizer.pieces(ids) == ['a', '<0xC3>', '<0xA9>', 'a']
+  rows = Sequences(
+    tokens=np.array([ids[:3], ids[1:]]), num_targets=np.array([2, 2], np.int32)
+  )
+  # é; its second byte and a. The first by itself is decoded as 3 bytes.
+  assert scored_bytes.num_scored_bytes(rows, tokenizer) == 2 + 2
+
+
 @pytest.mark.parametrize(
   ('data', 'words'),
   [

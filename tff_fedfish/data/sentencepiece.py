@@ -5,7 +5,7 @@ import textwrap
 from collections.abc import Sequence
 
 from tff_fedfish.data import protos
-from tff_fedfish.data.text_codec import TextCodec
+from tff_fedfish.data.text_codec import BYTE_PIECES, TextCodec
 from tff_fedfish.errors import UserError
 
 # Of SentencePiece's own message definition, what is read here; nothing
@@ -121,12 +121,15 @@ class SentencePieceCodec(TextCodec):
         self.tokenizer = tf_text.SentencepieceTokenizer(data, out_type=tf.int32)
         # Loading is lazy: a fault shows when the model is first asked.
         self.tokenizer.vocab_size()
+        # A model without such pieces gives its unknown one for each.
+        ids = self.tokenizer.string_to_id(BYTE_PIECES).numpy().tolist()
     except tf.errors.OpError as error:
       reason = textwrap.shorten(error.message, 200)
       raise UserError(
         f'{source!r} must be a SentencePiece model, but cannot be loaded as '
         f'one ({reason}). Name another file.'
       ) from error
+    self.letter_of = dict.fromkeys(ids, ids[ord('A')])
 
   def piece(self, token_id: int) -> str:
     """Returns the vocabulary entry of an id."""

@@ -1,10 +1,14 @@
 """Texts to token ids by a tokenizer of tensorflow-text."""
 
 import itertools
-from collections.abc import Sequence
+import types
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+
+BYTE_PIECES = [f'<0x{byte:02X}>' for byte in range(256)]
+"""Pieces that spell characters which a vocabulary does not have."""
 
 
 class TextCodec:
@@ -12,9 +16,11 @@ class TextCodec:
 
   Attributes:
     tokenizer: Turns texts into ragged int32 ids.
+    letter_of: Ids of `BYTE_PIECES`, each to that of a letter.
   """
 
   tokenizer: Any
+  letter_of: Mapping[int, int] = types.MappingProxyType({})
 
   def encode_batch(self, texts: Sequence[bytes]) -> list[np.ndarray]:
     """Returns for each text, in UTF-8, its token ids, int32 [num_tokens]."""

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from tff_fedfish import files
+from tff_fedfish.data.text_codec import BYTE_PIECES
 from tff_fedfish.errors import UserError
 
 CONFIG_FILE = 'tokenizer_config.json'
@@ -85,6 +86,7 @@ class TokenizerJsonCodec:
 
   Attributes:
     size: Number of token ids.
+    letter_of: As that of a `TextCodec`.
   """
 
   def __init__(
@@ -118,6 +120,8 @@ class TokenizerJsonCodec:
     is_unigram = isinstance(self._tokenizer.model, tokenizers.models.Unigram)
     self._unknown_name = 'unk_id' if is_unigram else 'unk_token'
     self._unknown = contents['model'].get(self._unknown_name)
+    ids = [*map(self._tokenizer.token_to_id, BYTE_PIECES)]
+    self.letter_of = {} if None in ids else dict.fromkeys(ids, ids[ord('A')])
     # Texts are cut into sequences later.
     self._tokenizer.no_truncation()
     self._tokenizer.no_padding()

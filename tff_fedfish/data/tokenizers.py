@@ -105,7 +105,8 @@ class Tokenizer:
 
   def num_bytes(self, token_ids: Iterable[int]) -> int:
     """Returns the UTF-8 bytes of the text of token ids; see `decode`."""
-    kept = self._kept(token_ids)
+    # The byte of a part of a character would be decoded as three.
+    kept = [self.codec.letter_of.get(i, i) for i in self._kept(token_ids)]
     return self.codec.num_bytes(kept) if kept else 0
 
   def pieces(self, token_ids: Iterable[int]) -> list[str]:
@@ -245,7 +246,7 @@ def _huggingface_tokenizer(
 def _load_directory(path: pathlib.Path) -> Tokenizer:
   data = _read(path / METADATA_FILE)
   if (contents := tokenizer_json.contents_or_none(data)) is not None:
-    # Not of ours, which may be of before this check.
+    # What a run saved may be older than the check.
     tokenizer = _huggingface_tokenizer(
       data,
       contents,
