@@ -1,5 +1,6 @@
 """Vocabularies of Hugging Face's `tokenizers`."""
 
+import functools
 import json
 
 import numpy as np
@@ -172,6 +173,28 @@ def test_all_bytes_need_no_unknown_piece(tmp_path):
   tokenizer.save(str(tmp_path / 'tokenizer.json'))
   with pytest.raises(UserError, match="`unk_token`, found '<unk>'"):
     tokenizers.load_tokenizer(tmp_path)
+
+
+def test_byte_pieces_need_no_unknown_piece(tmp_path):
+  def load(model):
+    huggingface.Tokenizer(model).save(str(tmp_path / 'tokenizer.json'))
+    return tokenizers.load_tokenizer(tmp_path)
+
+  pieces = ['</s>', *(f'<0x{byte:02X}>' for byte in range(256))]
+  vocabulary = {piece: i for i, piece in enumerate(pieces)}
+  bpe = functools.partial(
+    huggingface.models.BPE, vocabulary, [], unk_token='<unk>'
+  )
+  # Bytes C3 and A9, after the end of a text.
+  [ids] = load(bpe(byte_fallback=True)).encode_batch(['é'])
+  assert ids.tolist() == [1 + 0xC3, 1 + 0xA9]
+  for model in (
+    bpe(byte_fallback=False),
+    # It fails before it falls back.
+    huggingface.models.Unigram([(p, 0.0) for p in pieces], None, True),
+  ):
+    with pytest.raises(UserError, match='for unknown characters as `unk_'):
+      load(model)
 
 
 def test_only_unigrams_have_an_id_of_the_unknown_piece(tmp_path):

@@ -1,7 +1,6 @@
 """Texts to token ids by a tokenizer of tensorflow-text."""
 
 import itertools
-import types
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -20,7 +19,7 @@ class TextCodec:
   """
 
   tokenizer: Any
-  letter_of: Mapping[int, int] = types.MappingProxyType({})
+  letter_of: Mapping[int, int] = {}
 
   def encode_batch(self, texts: Sequence[bytes]) -> list[np.ndarray]:
     """Returns for each text, in UTF-8, its token ids, int32 [num_tokens]."""

@@ -75,10 +75,9 @@ def configured_end_of_text(directory: pathlib.Path) -> str | None:
 
 def _types(decoder):
   """Yields the types of a decoder and of its steps, which may have steps."""
-  if decoder is not None:
-    yield decoder.get('type')
-    for step in decoder.get('decoders', ()):
-      yield from _types(step)
+  yield decoder.get('type')
+  for step in decoder.get('decoders', ()):
+    yield from _types(step)
 
 
 class TokenizerJsonCodec:
@@ -115,7 +114,7 @@ class TokenizerJsonCodec:
         f'({reason}). Save it with a version of `tokenizers` that this one '
         f'({tokenizers.__version__}) reads.'
       ) from error
-    self._is_byte_level = 'ByteLevel' in _types(contents.get('decoder'))
+    self._is_byte_level = 'ByteLevel' in _types(contents.get('decoder') or {})
     # Of unigrams an id, of other models a piece.
     is_unigram = isinstance(self._tokenizer.model, tokenizers.models.Unigram)
     self._unknown_name = 'unk_id' if is_unigram else 'unk_token'
@@ -138,13 +137,16 @@ class TokenizerJsonCodec:
     from tokenizers import pre_tokenizers
 
     name, unknown = self._unknown_name, self._unknown
-    id_of = self._tokenizer.model.token_to_id
+    model = self._tokenizer.model
     # Byte pairs without one leave such characters out.
     is_there = unknown is not None or name == 'unk_token'
     if type(unknown) is str:
-      is_there = id_of(unknown) is not None
+      is_there = model.token_to_id(unknown) is not None
     if self._is_byte_level:
-      is_there |= None not in map(id_of, pre_tokenizers.ByteLevel.alphabet())
+      signs = pre_tokenizers.ByteLevel.alphabet()
+      is_there |= None not in map(model.token_to_id, signs)
+    elif self.letter_of:
+      is_there |= getattr(model, 'byte_fallback', False)
     if not is_there:
       raise UserError(
         f'{self._source!r} must name a piece in its `model.vocab` for unknown '
