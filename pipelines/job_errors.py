@@ -27,10 +27,14 @@ _OS_ERROR = r'\w*Error: (\[Errno \d+\].*?)(?: \[while running|\n|$)'
 _LOST_WORKER = (
   *('Channel closed prematurely', 'KilledWorker', 'ExecutorLostFailure'),
 )
-# Errors of the disk and the memory, whatever the input holds.
-_OF_THE_MACHINE = (
-  *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG),
-  *(errno.EIO, errno.EROFS, errno.ENOMEM),
+# Errors of a path and its permissions. Any other is one of the machine, such as
+# its memory and its connections, whatever the input holds.
+_OF_PATHS = (
+  *(errno.ENOENT, errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENAMETOOLONG),
+  *(errno.EISDIR, errno.ENOTDIR),
+)
+_OF_THE_DISK = (
+  *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS),
 )
 
 
@@ -57,6 +61,9 @@ def raise_understood(
       'what is left is no corpus. Check that the store can be reached, then '
       'run it again: that removes it.'
     ) from error
+  if isinstance(error, FailedError):
+    # It is such a line.
+    return
   _raise_of_job_server(error, options)
   if any(words in str(error) for words in _LOST_WORKER):
     raise ChildProcessError(
@@ -66,10 +73,13 @@ def raise_understood(
     ) from error
   if found := _find_message(error, OSError, _OS_ERROR):
     stopped = f'Grouping into {output!r} stopped ({found})'
-    if any(f'[Errno {code}]' in found for code in _OF_THE_MACHINE):
+    number = re.search(r'\[Errno (\d+)\]', found)
+    if number and (code := int(number[1])) not in _OF_PATHS:
+      what = 'the disk and its free space'
+      if code not in _OF_THE_DISK:
+        what = 'the machines that take part, and their network'
       raise FailedError(
-        f'{stopped}; nothing was kept. Check the disk and its free space, '
-        'then run it again.'
+        f'{stopped}; nothing was kept. Check {what}, then run it again.'
       ) from error
     raise UserError(
       f'{stopped}; nothing was kept. Check the input files, then run it again.'

@@ -8,10 +8,12 @@ elements one after the other.
 """
 
 import contextlib
+import pathlib
 
 from apache_beam.runners.dask import dask_runner
 
 from tff_fedfish.errors import FailedError, UserError
+from tff_fedfish.files import parse_json
 
 
 class DaskRunner(dask_runner.DaskRunner):
@@ -23,13 +25,11 @@ class DaskRunner(dask_runner.DaskRunner):
     if given.npartitions is None and given.partition_size is None:
       given.partition_size = 1
     try:
+      if given.scheduler_file is not None:
+        _check_scheduler_file(given.scheduler_file)
       result = super().run_pipeline(pipeline, options)
-    except OSError as error:
-      raise UserError(
-        '`--dask_client_address` must be where a Dask scheduler answers, but '
-        f'{given.address!r} does not ({error}). Start it there with `python '
-        '-m distributed.cli.dask_scheduler`, or name another.'
-      ) from error
+    except (OSError, ValueError, ImportError) as error:
+      raise _without_scheduler(given, error) from error
     result.wait_until_finish()
     if any(future.status != 'finished' for future in result.futures):
       # Or it would try to, for a minute, when the process ends.
@@ -40,3 +40,28 @@ class DaskRunner(dask_runner.DaskRunner):
         'kept. Start it and its workers again, and run the job again.'
       )
     return result
+
+
+def _check_scheduler_file(path):
+  """Raises where Dask would wait for ever, for a file to have an address."""
+  value = parse_json(pathlib.Path(path).read_bytes())
+  address = value.get('address') if isinstance(value, dict) else None
+  if not isinstance(address, str):
+    raise ValueError('it holds no address')
+
+
+def _without_scheduler(given, error):
+  if given.scheduler_file is not None:
+    option, place = '--dask_scheduler_file', given.scheduler_file
+  elif given.address is not None:
+    option, place = '--dask_client_address', given.address
+  else:
+    return UserError(
+      '`--dask_client_address` is not given, and Dask started no cluster on '
+      f'this machine ({error}). Name the address of a scheduler.'
+    )
+  return UserError(
+    f'`{option}` must lead to a Dask scheduler that answers, but {place!r} '
+    f'does not ({error}). Start one with `python -m '
+    'distributed.cli.dask_scheduler`, or name another.'
+  )
