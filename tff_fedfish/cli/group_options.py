@@ -37,7 +37,7 @@ def build_job(arguments: argparse.Namespace) -> 'GroupJob':
   Raises:
     UserError: If they do not go together, or a file is not there.
   """
-  from pipelines.input_files import find_input_files
+  from pipelines.input_files import absolute, find_input_files
   from pipelines.job import GroupJob
   from pipelines.source import load_source
   from pipelines.splits import SplitRule, split_names
@@ -60,7 +60,7 @@ def build_job(arguments: argparse.Namespace) -> 'GroupJob':
     split=split,
     fields=fields,
     name=name,
-    add_to=arguments.add_to and _absolute(arguments.add_to),
+    add_to=arguments.add_to and absolute(arguments.add_to),
     **options,
     **{option: getattr(arguments, option) for option in _JOB_OPTIONS},
   )
@@ -205,9 +205,11 @@ def _fields(arguments: argparse.Namespace) -> 'Fields | None':
 
 def _name(arguments: argparse.Namespace) -> str:
   """Returns the name that the corpus gets."""
+  from pipelines.input_files import absolute
+
   name = arguments.name
   if name is None:
-    name = _absolute(arguments.output.rstrip('/')).rpartition('/')[2]
+    name = absolute(arguments.output.rstrip('/')).rpartition('/')[2]
   if not (0 < len(name) <= _MAX_NAME_CHARACTERS and name.isprintable()):
     raise UserError(
       f'`--name` must be 1 to {_MAX_NAME_CHARACTERS} printable characters, but '
@@ -215,9 +217,3 @@ def _name(arguments: argparse.Namespace) -> str:
       'another.'
     )
   return name
-
-
-def _absolute(path: str) -> str:
-  from pipelines.remote_files import is_remote
-
-  return path if is_remote(path) else os.path.abspath(path)

@@ -107,9 +107,10 @@ def _plan_grouping(arguments: argparse.Namespace) -> int:
   )
   parser.error = arguments.parser.error
   group.add_arguments(parser)
-  # A command that is tried out before it is run may name its output, too.
+  # A command that is tried out before it is run may name its output, too. This
+  # one is no directory that another option may name.
   planned, extra = parser.parse_known_args(
-    ['--output', 'corpus', *arguments.group]
+    ['--output', 'plan://corpus', *arguments.group]
   )
   if arguments.output is not None:
     _require_writable(arguments.output)
@@ -118,8 +119,9 @@ def _plan_grouping(arguments: argparse.Namespace) -> int:
 
   with beam_job.quiet_beam(()):
     beam_job.read_beam_flags(planned)
-    from pipelines.plan_grouping import plan_grouping
+    from pipelines.plan_grouping import plan_grouping, require_planned
 
+    require_planned(planned)
     plan = plan_grouping(
       group_options.build_job(planned),
       num_workers=arguments.num_workers or 1,
