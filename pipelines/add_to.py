@@ -199,21 +199,15 @@ def _require_options(
 ) -> None:
   """Raises if the corpus was grouped with other options than the job's."""
   split = manifest.split
-  wanted, found = (
+  kinds = [
     f'the part {name!r} of a split' if name else 'a whole corpus'
     for name in (part, split and split.name)
-  )
-  if wanted != found:
-    raise UserError(
-      '`--add_to` must name a whole corpus or, with `--split_by`, the '
-      f'directory of all its parts, but {_join(job.add_to, part)!r} is '
-      f'{found}, not {wanted}. Name another directory, or use the same '
-      '`--split_by`.'
-    )
+  ]
   rule = job.split and splits.describe(job.split, job.load_source())
   pairs = {
     'the corpus': (job.source_name, manifest.source),
     '`--key`': (job.key, manifest.key),
+    'the output': kinds,
     '`--split_by`': (rule, split and split.rule),
   }
   theirs, ours = dict(manifest.options), job.options()

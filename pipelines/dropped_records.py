@@ -13,18 +13,12 @@ import os
 import pathlib
 import posixpath
 import shutil
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pipelines.input_files import open_stored
-from pipelines.output_files import (
-  list_files,
-  name_attempt,
-  open_to_write,
-  remove,
-)
+from pipelines.output_files import list_files, name_attempt, open_to_write
 from pipelines.source import Drop
-from pipelines.staging import Staging, find_missing, remove_empty, stage
+from pipelines.staging import Staging, stage
 from tff_fedfish.errors import FailedError
 
 DIRECTORY = 'dropped'
@@ -109,15 +103,15 @@ def publish(staging: Staging, num_tasks: int, directory: str) -> None:
     UserError: If the directory was filled meanwhile.
     FailedError: If it cannot be written to.
   """
-  ours: dict[str, os.stat_result] = {}
   # Before anything has a name: an interruption can come between any two steps.
-  new = find_missing(pathlib.Path(directory))
+  ours, place = {}, pathlib.Path(directory)
+  new = [path for path in (place, *place.parents) if not path.exists()]
   staging.rollback.callback(_take_back, ours, new)
   paths = list_files(posixpath.join(staging.path, DIRECTORY))
   try:
     with stage(directory, '--write_dropped') as own:
       # Which an interruption as it ends may leave.
-      staging.rollback.callback(remove, own.path)
+      staging.rollback.callback(shutil.rmtree, own.path, ignore_errors=True)
       # Any attempt at a task wrote the same.
       for number, path in {_number_of(path): path for path in paths}.items():
         name = f'dropped-{number}-of-{num_tasks:05d}.jsonl.gz'
@@ -133,15 +127,15 @@ def publish(staging: Staging, num_tasks: int, directory: str) -> None:
     ) from error
 
 
-def _take_back(
-  files: Mapping[str, os.stat_result], directories: Sequence[pathlib.Path]
-) -> None:
-  """Removes files that are still the same, then directories that are empty."""
+def _take_back(files, directories):
+  """Removes files that are still the same, then directories if empty."""
   for path, status in files.items():
     with contextlib.suppress(OSError):
       if os.path.samestat(os.lstat(path), status):
         os.unlink(path)
-  remove_empty(directories)
+  for directory in directories:
+    with contextlib.suppress(OSError):
+      directory.rmdir()
 
 
 def _number_of(path: str) -> str:

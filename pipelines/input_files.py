@@ -70,9 +70,13 @@ def find_input_files(patterns: Sequence[str]) -> list[str]:
         'none. Check the path, and quote patterns.'
       )
     for path in matches:
-      # One file by two spellings must not be read twice.
+      # One file by two spellings must not be read twice. A link keeps its own
+      # name, which is often the one that means something.
       file = path if remote else os.path.realpath(path)
-      path = absolute(path)
+      if not remote:
+        absolute = os.path.abspath(path)
+        # `..` behind a linked directory leads elsewhere than the spelling says.
+        path = absolute if os.path.realpath(absolute) == file else file
       try:
         path.encode()
       except UnicodeEncodeError as error:
@@ -83,18 +87,6 @@ def find_input_files(patterns: Sequence[str]) -> list[str]:
         ) from error
       file_to_path[file] = min(path, file_to_path.get(file, path))
   return sorted(file_to_path.values())
-
-
-def absolute(path: str) -> str:
-  """Returns a local path from the root, and a remote one as it is.
-
-  A link keeps its own name, which is often the one that means something.
-  """
-  if is_remote(path):
-    return path
-  spelled, file = os.path.abspath(path), os.path.realpath(path)
-  # `..` behind a linked directory leads elsewhere than the spelling says.
-  return spelled if os.path.realpath(spelled) == file else file
 
 
 def file_sizes(paths: Sequence[str]) -> list[int]:

@@ -27,15 +27,9 @@ _OS_ERROR = r'\w*Error: (\[Errno \d+\].*?)(?: \[while running|\n|$)'
 _LOST_WORKER = (
   *('Channel closed prematurely', 'KilledWorker', 'ExecutorLostFailure'),
 )
-# Errors of a path and its permissions. Any other is one of the machine, such as
-# its memory and its connections, whatever the input holds.
-_OF_PATHS = (
-  *(errno.ENOENT, errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENAMETOOLONG),
-  *(errno.EISDIR, errno.ENOTDIR),
-)
-_OF_THE_DISK = (
-  *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS),
-)
+# All others are of the machine, such as its memory, or of a connection.
+_OF_PATHS = 'ENOENT EACCES EPERM ELOOP ENAMETOOLONG EISDIR ENOTDIR'.split()
+_OF_THE_DISK = 'ENOSPC EDQUOT EFBIG EIO EROFS'.split()
 
 
 def raise_understood(
@@ -62,8 +56,7 @@ def raise_understood(
       'run it again: that removes it.'
     ) from error
   if isinstance(error, FailedError):
-    # It is such a line.
-    return
+    return  # It is such a line.
   _raise_of_job_server(error, options)
   if any(words in str(error) for words in _LOST_WORKER):
     raise ChildProcessError(
@@ -74,10 +67,11 @@ def raise_understood(
   if found := _find_message(error, OSError, _OS_ERROR):
     stopped = f'Grouping into {output!r} stopped ({found})'
     number = re.search(r'\[Errno (\d+)\]', found)
-    if number and (code := int(number[1])) not in _OF_PATHS:
-      what = 'the disk and its free space'
-      if code not in _OF_THE_DISK:
-        what = 'the machines that take part, and their network'
+    name = number and errno.errorcode.get(int(number[1]))
+    if number and name not in _OF_PATHS:
+      what = 'the machines that take part, and their network'
+      if name in _OF_THE_DISK:
+        what = 'the disk and its free space'
       raise FailedError(
         f'{stopped}; nothing was kept. Check {what}, then run it again.'
       ) from error

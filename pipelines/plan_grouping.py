@@ -6,7 +6,7 @@ import math
 import os
 import tempfile
 import time
-from typing import Annotated, Any
+from typing import Annotated
 
 from pipelines.blocks import names_of, sort_blocks
 from pipelines.group_job import Task, plan_tasks
@@ -78,7 +78,12 @@ def plan_grouping(
   Raises:
     UserError: If the sample has no record that can be grouped.
   """
-  require_planned(job)
+  for name, reason in _NOT_PLANNED.items():
+    if getattr(job, name):
+      raise UserError(
+        f'`--{name}` must not be given for a plan, which {reason}. Leave it '
+        'out: the plan is of a job without it.'
+      )
   tasks, sizes = plan_tasks(job)
   own_bytes = sum(sizes)
   input_bytes = input_bytes or own_bytes
@@ -116,16 +121,6 @@ def plan_grouping(
     job_seconds=max(largest, read / min(num_workers, num_tasks))
     + sum(later) / min(num_workers, job.num_all_shards()),
   )
-
-
-def require_planned(options: Any) -> None:
-  """Raises a UserError if an attribute is an option that a plan refuses."""
-  for name, reason in _NOT_PLANNED.items():
-    if getattr(options, name):
-      raise UserError(
-        f'`--{name}` must not be given for a plan, which {reason}. Leave it '
-        'out: the plan is of a job without it.'
-      )
 
 
 def _group(tasks: list[Task], job: GroupJob) -> collections.Counter:

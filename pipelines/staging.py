@@ -13,14 +13,13 @@ import contextlib
 import dataclasses
 import errno
 import fcntl
-import itertools
 import os
 import pathlib
 import posixpath
 import shutil
 import socket
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 
 from pipelines.output_files import (
   STAGING_PREFIX,
@@ -45,9 +44,6 @@ _LOCK_NAME = '.lock'
 _MARKER = 'job'
 _FINISHED = 'finished'
 _MAX_RENAMES = 100
-# Bytes of the output's name in that of its staging directory: the output's may
-# be as long as the file system allows.
-_MAX_NAME_BYTES = 100
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,8 +112,8 @@ def stage(
 @contextlib.contextmanager
 def _stage(output: str, option: str) -> Iterator[Staging]:
   path = pathlib.Path(output)
-  parents = find_missing(path.parent)
-  name = os.fsencode(path.name)[:_MAX_NAME_BYTES].decode(errors='ignore')
+  # The name may be as long as the file system allows.
+  name = os.fsencode(path.name)[:100].decode(errors='ignore')
   prefix = f'.{name}.{STAGING_PREFIX}'
   # Named before it is made: an interruption can come between any two steps.
   temporary = path.parent / f'{prefix}{uuid.uuid4().hex[:16]}'
@@ -136,26 +132,14 @@ def _stage(output: str, option: str) -> Iterator[Staging]:
       yield staging
       _publish(staging, path, option)
   except BaseException:
-    if not _is_published(staging):
+    # Of an output that has its name, nothing is here any more.
+    left = (*staging.files, *(temporary / _FINISHED).glob('*'))
+    if not staging.files or any(map(os.path.lexists, left)):
       staging.rollback.close()
     raise
   finally:
     # The lock is closed by now: a file that is open keeps a directory of NFS.
     _remove_tree(temporary)
-    remove_empty(parents)
-
-
-def find_missing(directory: pathlib.Path) -> list[pathlib.Path]:
-  """Returns a directory and those above it, as far as they do not exist."""
-  places = (directory, *directory.parents)
-  return [place for place in places if not os.path.lexists(place)]
-
-
-def remove_empty(directories: Sequence[pathlib.Path]) -> None:
-  """Removes those of some directories that exist and hold nothing."""
-  for directory in directories:
-    with contextlib.suppress(OSError):
-      directory.rmdir()
 
 
 def _publish(staging: Staging, output: pathlib.Path, option: str) -> None:
@@ -181,14 +165,6 @@ def _publish(staging: Staging, output: pathlib.Path, option: str) -> None:
     if isinstance(error, OSError) and error.errno != errno.ENOTEMPTY:
       raise
     raise _filled_meanwhile(output, option) from error
-
-
-def _is_published(staging: Staging) -> bool:
-  """Returns whether all files have left a staging directory for the output."""
-  finished = pathlib.Path(staging.path, _FINISHED)
-  left = itertools.chain(staging.files, finished.glob('*'))
-  is_named = bool(staging.files) and os.path.isdir(staging.path)
-  return is_named and not any(map(os.path.lexists, left))
 
 
 def _remove_tree(directory: str | os.PathLike) -> None:
@@ -242,26 +218,17 @@ def _stage_remote(output: str, option: str) -> Iterator[Staging]:
         }
       )
   except BaseException:
-    if not _have_manifests(targets.values()):
-      staging.rollback.close()
+    last = [path for path in targets.values() if _manifests_last(path)[0]]
+    with contextlib.suppress(Exception):
+      if last and all(map(file_system(output).exists, last)):
+        staging.rollback.pop_all()
+    staging.rollback.close()
     remove(staging.path)
     raise
   # Those of killed jobs are of no use any more.
   for name in {name.partition('/')[0] for name in names}:
     if name.startswith(STAGING_PREFIX):
       remove(f'{output}/{name}')
-
-
-def _have_manifests(paths: Iterable[str]) -> bool:
-  """Returns whether those of some remote files that come last exist.
-
-  They do not if their store does not answer.
-  """
-  manifests = [path for path in paths if _manifests_last(path)[0]]
-  if manifests:
-    with contextlib.suppress(Exception):
-      return all(map(file_system(manifests[0]).exists, manifests))
-  return False
 
 
 def _filled_meanwhile(output: str | os.PathLike, option: str) -> UserError:

@@ -29,7 +29,15 @@ class DaskRunner(dask_runner.DaskRunner):
         _check_scheduler_file(given.scheduler_file)
       result = super().run_pipeline(pipeline, options)
     except (OSError, ValueError, ImportError) as error:
-      raise _without_scheduler(given, error) from error
+      name, place = '--dask_client_address', given.address
+      if given.scheduler_file is not None:
+        name, place = '--dask_scheduler_file', given.scheduler_file
+      found = 'is not given' if place is None else f'{place!r} does not'
+      raise UserError(
+        f'`{name}` must lead to a Dask scheduler that answers, but {found} '
+        f'({error}). Start one with `python -m '
+        'distributed.cli.dask_scheduler`, or name another.'
+      ) from error
     result.wait_until_finish()
     if any(future.status != 'finished' for future in result.futures):
       # Or it would try to, for a minute, when the process ends.
@@ -44,24 +52,7 @@ class DaskRunner(dask_runner.DaskRunner):
 
 def _check_scheduler_file(path):
   """Raises where Dask would wait for ever, for a file to have an address."""
-  value = parse_json(pathlib.Path(path).read_bytes())
-  address = value.get('address') if isinstance(value, dict) else None
-  if not isinstance(address, str):
-    raise ValueError('it holds no address')
-
-
-def _without_scheduler(given, error):
-  if given.scheduler_file is not None:
-    option, place = '--dask_scheduler_file', given.scheduler_file
-  elif given.address is not None:
-    option, place = '--dask_client_address', given.address
-  else:
-    return UserError(
-      '`--dask_client_address` is not given, and Dask started no cluster on '
-      f'this machine ({error}). Name the address of a scheduler.'
-    )
-  return UserError(
-    f'`{option}` must lead to a Dask scheduler that answers, but {place!r} '
-    f'does not ({error}). Start one with `python -m '
-    'distributed.cli.dask_scheduler`, or name another.'
-  )
+  match parse_json(pathlib.Path(path).read_bytes()):
+    case {'address': str()}:
+      return
+  raise ValueError('it holds no address')

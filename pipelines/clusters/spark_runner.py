@@ -91,15 +91,12 @@ class SparkRunner(pyspark_runner.PySparkRunner):
 def _find_java():
   """Returns the program that Spark will start; raises if there is none."""
   home = os.environ.get('JAVA_HOME')
-  java = shutil.which(os.path.join(home, 'bin', 'java') if home else 'java')
-  if java:
-    return java
-  found = f'JAVA_HOME is {home!r}, which has no bin/java'
-  if not home:
-    found = 'PATH has no java, and JAVA_HOME is not set'
+  java = os.path.join(home, 'bin', 'java') if home else 'java'
+  if found := shutil.which(java):
+    return found
   raise UserError(
-    f'`--runner` starts Spark, which needs Java 17, but {found}. Install it '
-    '(Debian: openjdk-17-jre-headless), or set JAVA_HOME.'
+    f'`--runner` starts Spark, which needs Java 17, but there is no {java!r} '
+    f'(JAVA_HOME: {home}). Install openjdk-17-jre-headless, or set JAVA_HOME.'
   )
 
 

@@ -202,18 +202,29 @@ def test_dask_scheduler_file(raw, tmp_path, text, found):
   )
 
 
+def test_dask_without_an_address(raw, tmp_path):
+  # Dask then asks its own settings.
+  environment = {'DASK_SCHEDULER_ADDRESS': 'foo://x'}
+  found = _refuse(raw, tmp_path / 'out', _DASK, **environment)
+  assert found.startswith(
+    '`--dask_client_address` must lead to a Dask scheduler that answers, but '
+    "is not given (unknown address scheme 'foo'"
+  )
+  assert found.endswith(_START_DASK)
+
+
 @pytest.mark.parametrize(
   'home, found',
   [
-    (None, 'PATH has no java, and JAVA_HOME is not set'),
-    ('/nowhere', "JAVA_HOME is '/nowhere', which has no bin/java"),
+    (None, "'java' (JAVA_HOME: None)"),
+    ('/no', "'/no/bin/java' (JAVA_HOME: /no)"),
   ],
 )
 def test_spark_without_java(raw, tmp_path, home, found):
   environment = {'PATH': str(tmp_path), 'JAVA_HOME': home}
   assert _refuse(raw, tmp_path / 'out', _SPARK, **environment) == (
-    f'`--runner` starts Spark, which needs Java 17, but {found}. Install it '
-    '(Debian: openjdk-17-jre-headless), or set JAVA_HOME.'
+    f'`--runner` starts Spark, which needs Java 17, but there is no {found}. '
+    'Install openjdk-17-jre-headless, or set JAVA_HOME.'
   )
 
 

@@ -282,12 +282,15 @@ def test_other_options(tmp_path, options, later, found):
   assert not (tmp_path / 'new').exists()
 
 
+_TRAIN = "the part 'train' of a split"
+
+
 @pytest.mark.parametrize(
   ('moved', 'split', 'part', 'found', 'wanted'),
   [
-    ('', None, 'train', "the part 'train' of a split", 'a whole corpus'),
-    ('test', _BY_TIME, 'train', "the part 'test' of a split", "'train' of a"),
-    ('whole', _BY_TIME, 'train', 'a whole corpus', "the part 'train' of a"),
+    ('', None, 'train', _TRAIN, 'a whole corpus'),
+    ('test', _BY_TIME, 'train', "the part 'test' of a split", _TRAIN),
+    ('whole', _BY_TIME, 'train', 'a whole corpus', _TRAIN),
   ],
 )
 def test_part_of_a_split(tmp_path, moved, split, part, found, wanted):
@@ -303,13 +306,12 @@ def test_part_of_a_split(tmp_path, moved, split, part, found, wanted):
     group_lines(tmp_path / 'whole', _TIMED).rename(old / part)
   raw = write_lines(tmp_path / 'second.json', _TIMED)
   job = make_job([raw], split=split, add_to=str(directory))
-  with pytest.raises(
-    UserError,
-    match=r'^`--add_to` must name a whole corpus or, with `--split_by`, the '
-    rf"directory of all its parts, but '{old}/{part}' is {found}, not .*"
-    rf'{wanted}.*\. Name another directory, or use the same `--split_by`\.$',
-  ):
+  with pytest.raises(UserError) as raised:
     run_group_job(job, tmp_path / 'new')
+  assert str(raised.value) == (
+    f"`--add_to` needs the options of '{directory}', but the output is {wanted}"
+    f', and there {found}. Use the same.'
+  )
   assert not (tmp_path / 'new').exists()
 
 

@@ -94,20 +94,6 @@ def test_rollback_runs_where_there_is_no_output(tmp_path, filled):
   assert heard == ['rollback'] * filled
 
 
-def test_parents_go_with_a_failure(tmp_path):
-  (tmp_path / 'a').mkdir()
-  with pytest.raises(KeyError), stage(f'{tmp_path}/a/b/c/out'):
-    raise KeyError
-  assert _names(tmp_path) == ['a']
-  assert _names(tmp_path / 'a') == []
-  # Not those that somebody else uses by now.
-  with pytest.raises(KeyError), stage(f'{tmp_path}/a/b/c/out'):
-    write_lines(tmp_path / 'a' / 'b' / 'theirs', [b''])
-    raise KeyError
-  assert contents(tmp_path) == {'a/b/theirs': b''}
-  assert _names(tmp_path / 'a' / 'b') == ['theirs']
-
-
 @pytest.mark.parametrize('name', ['x' * 255, 'é' * 127])
 def test_longest_name(tmp_path, name):
   output = tmp_path / name

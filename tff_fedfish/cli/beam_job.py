@@ -145,9 +145,8 @@ def interruptible(clean_up: Callable[[], None]) -> Iterator[None]:
       raise
     what = 'interrupted' if received[0] == signal.SIGINT else 'terminated'
     print(f'fedfish: {what}.', file=sys.stderr, flush=True)
-    # What the job has not removed itself: this may have come as it did so. A
-    # usual exit would wait for threads that Beam, torn from its work, has no
-    # means to stop any more.
+    # The job's own cleaning may be what was interrupted. A usual exit would
+    # wait for threads that Beam, torn from its work, cannot stop any more.
     clean_up()
     os._exit(128 + received[0])
   finally:

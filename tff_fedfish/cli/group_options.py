@@ -37,13 +37,13 @@ def build_job(arguments: argparse.Namespace) -> 'GroupJob':
   Raises:
     UserError: If they do not go together, or a file is not there.
   """
-  from pipelines.input_files import absolute, find_input_files
+  from pipelines.input_files import find_input_files
   from pipelines.job import GroupJob
   from pipelines.source import load_source
   from pipelines.splits import SplitRule, split_names
 
   _check_ranges(arguments)
-  _check_directories(arguments)
+  places = _check_directories(arguments)
   options = _dropped_options(arguments)
   fields = _fields(arguments)
   name = None if fields is None else _name(arguments)
@@ -60,7 +60,7 @@ def build_job(arguments: argparse.Namespace) -> 'GroupJob':
     split=split,
     fields=fields,
     name=name,
-    add_to=arguments.add_to and absolute(arguments.add_to),
+    add_to=places.get('add_to', arguments.add_to),
     **options,
     **{option: getattr(arguments, option) for option in _JOB_OPTIONS},
   )
@@ -95,8 +95,8 @@ def _check_ranges(arguments: argparse.Namespace) -> None:
     )
 
 
-def _check_directories(arguments: argparse.Namespace) -> None:
-  """Raises if a directory has no name, or is inside another one."""
+def _check_directories(arguments: argparse.Namespace) -> dict[str, str]:
+  """Returns local ones by option; raises if one is inside another, or ''."""
   from pipelines.remote_files import is_remote
 
   places = {}
@@ -115,6 +115,7 @@ def _check_directories(arguments: argparse.Namespace) -> None:
         f'`--{name}` must be a directory beside `--{other}`, but is '
         f'{getattr(arguments, name)!r}. Name another one.'
       )
+  return places
 
 
 def _dropped_options(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -205,11 +206,9 @@ def _fields(arguments: argparse.Namespace) -> 'Fields | None':
 
 def _name(arguments: argparse.Namespace) -> str:
   """Returns the name that the corpus gets."""
-  from pipelines.input_files import absolute
-
   name = arguments.name
   if name is None:
-    name = absolute(arguments.output.rstrip('/')).rpartition('/')[2]
+    name = os.path.abspath(arguments.output.rstrip('/')).rpartition('/')[2]
   if not (0 < len(name) <= _MAX_NAME_CHARACTERS and name.isprintable()):
     raise UserError(
       f'`--name` must be 1 to {_MAX_NAME_CHARACTERS} printable characters, but '

@@ -107,8 +107,8 @@ def _plan_grouping(arguments: argparse.Namespace) -> int:
   )
   parser.error = arguments.parser.error
   group.add_arguments(parser)
-  # A command that is tried out before it is run may name its output, too. This
-  # one is no directory that another option may name.
+  # A command that is tried out before it is run may name its output, too. No
+  # other option means this one.
   planned, extra = parser.parse_known_args(
     ['--output', 'plan://corpus', *arguments.group]
   )
@@ -119,9 +119,8 @@ def _plan_grouping(arguments: argparse.Namespace) -> int:
 
   with beam_job.quiet_beam(()):
     beam_job.read_beam_flags(planned)
-    from pipelines.plan_grouping import plan_grouping, require_planned
+    from pipelines.plan_grouping import plan_grouping
 
-    require_planned(planned)
     plan = plan_grouping(
       group_options.build_job(planned),
       num_workers=arguments.num_workers or 1,
