@@ -5,6 +5,7 @@ together gives. Where that cannot be, because what the corpus has dropped might
 have been kept, the job is refused.
 """
 
+import contextlib
 import glob
 import hashlib
 import itertools
@@ -51,7 +52,8 @@ def read_manifests(job: GroupJob) -> list[Manifest]:
         '`--add_to` must hold all parts of the split, but in '
         f'{job.add_to!r} there is no corpus {part!r}. {_REMEDY}'
       )
-  manifests = [read_manifest(_join(job.add_to, part)) for part in parts]
+  with _named():
+    manifests = [read_manifest(_join(job.add_to, part)) for part in parts]
   for part, manifest in zip(parts, manifests, strict=True):
     _require_options(job, part, manifest)
     _require_repeatable(job, manifest)
@@ -61,7 +63,8 @@ def read_manifests(job: GroupJob) -> list[Manifest]:
 def verify(job: GroupJob, manifests: Sequence[Manifest]) -> None:
   """Checks the files of `job.add_to`, and that no raw file was read for it.
 
-  A raw file was if one had the same size and, but for directories, name.
+  A raw file was if one had the same size and, but for directories, name. An
+  empty one adds nothing, and may be read again.
 
   Raises:
     UserError: If one was; or if a file or a count of the corpus is wrong.
@@ -72,17 +75,15 @@ def verify(job: GroupJob, manifests: Sequence[Manifest]) -> None:
     for name, size in found.input_bytes.items()
   }
   for path, size in zip(job.paths, file_sizes(job.paths), strict=True):
-    if (posixpath.basename(path), size) in known:
+    if size and (posixpath.basename(path), size) in known:
       raise UserError(
         f'`--input` must name files that are not in {job.add_to!r} yet, but a '
         f'file of the name and the {size} bytes of {path!r} was read for it. '
         'Leave it out or, if it is another one, rename it.'
       )
-  for part in job.part_names():
-    try:
+  with _named():
+    for part in job.part_names():
       verify_files(_join(job.add_to, part))
-    except UserError as error:
-      raise UserError(f'`--add_to`: {error}') from error
 
 
 def optional_features(job: GroupJob, manifest: Manifest) -> tuple[str, ...]:
@@ -137,15 +138,16 @@ def read_rows(
       one; None: those that they have.
 
   Raises:
-    UserError: If the shard is damaged.
+    UserError: If the shard is damaged or cannot be read.
   """
-  for _, same in itertools.groupby(
-    _read_rows(path, feature_names), operator.itemgetter(0, 1, 2)
-  ):
-    if feature_names is not None:
-      # Other features give other hashes, by which these are sorted.
-      same = sorted(same)
-    yield from same
+  with _named():
+    for _, same in itertools.groupby(
+      _read_rows(path, feature_names), operator.itemgetter(0, 1, 2)
+    ):
+      if feature_names is not None:
+        # Other features give other hashes, by which these are sorted.
+        same = sorted(same)
+      yield from same
 
 
 def _read_rows(path: str, names: tuple[str, ...] | None) -> Iterator[Row]:
@@ -162,6 +164,20 @@ def _read_rows(path: str, names: tuple[str, ...] | None) -> Iterator[Row]:
       )
 
 
+@contextlib.contextmanager
+def _named() -> Iterator[None]:
+  """Names the option in what is said of the corpus inside."""
+  try:
+    yield
+  except UserError as error:
+    raise UserError(f'`--add_to`: {error}') from error
+  except OSError as error:
+    raise UserError(
+      f'`--add_to` must be readable, here and by all workers, but is not '
+      f'({error}). Change permissions, or copy it to where all can read it.'
+    ) from error
+
+
 def _join(directory: str, part: str | None) -> str:
   return os.path.join(directory, part) if part else directory
 
@@ -172,7 +188,8 @@ def _require_whole(job: GroupJob) -> None:
     return
   pattern = os.path.join(glob.escape(job.add_to), '*', MANIFEST_NAME)
   for path in sorted(glob.glob(pattern)):
-    manifest = read_manifest(os.path.dirname(path))
+    with _named():
+      manifest = read_manifest(os.path.dirname(path))
     if manifest.split is not None:
       _require_options(job, manifest.split.name, manifest)
 
@@ -182,11 +199,15 @@ def _require_options(
 ) -> None:
   """Raises if the corpus was grouped with other options than the job's."""
   split = manifest.split
+  kinds = [
+    f'the part {name!r} of a split' if name else 'a whole corpus'
+    for name in (part, split and split.name)
+  ]
   rule = job.split and splits.describe(job.split, job.load_source())
   pairs = {
     'the corpus': (job.source_name, manifest.source),
     '`--key`': (job.key, manifest.key),
-    'the part': (part, split and split.name),
+    'the output': kinds,
     '`--split_by`': (rule, split and split.rule),
   }
   theirs, ours = dict(manifest.options), job.options()

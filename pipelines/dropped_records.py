@@ -10,15 +10,16 @@ import contextlib
 import gzip
 import json
 import os
+import pathlib
 import posixpath
 import shutil
-from collections.abc import Iterator
 from typing import Any
 
 from pipelines.input_files import open_stored
 from pipelines.output_files import list_files, name_attempt, open_to_write
 from pipelines.source import Drop
-from pipelines.staging import stage
+from pipelines.staging import Staging, stage
+from tff_fedfish.errors import FailedError
 
 DIRECTORY = 'dropped'
 """Directory of a staging directory."""
@@ -92,32 +93,49 @@ def name_file(staging: str, task_num: int) -> str:
   return name_attempt(directory, f'{task_num:05d}', 'jsonl.gz')
 
 
-@contextlib.contextmanager
-def publish(staging: str, num_tasks: int, directory: str) -> Iterator[None]:
+def publish(staging: Staging, num_tasks: int, directory: str) -> None:
   """Copies the file of each task that has one to a new or empty directory.
 
-  The directory is local, and appears with all files. An exception inside
-  removes them again.
+  The directory is local, and appears with all files. They are removed again if
+  the output of the job does not get its name.
+
+  Raises:
+    UserError: If the directory was filled meanwhile.
+    FailedError: If it cannot be written to.
   """
-  is_new = not os.path.exists(directory)
-  paths = list_files(posixpath.join(staging, DIRECTORY))
-  with stage(directory, '--write_dropped') as own:
-    # Any attempt at a task wrote the same.
-    for number, path in {_number_of(path): path for path in paths}.items():
-      name = f'dropped-{number}-of-{num_tasks:05d}.jsonl.gz'
-      copy = os.path.join(own.path, name)
-      with open_stored(path) as source, open(copy, 'wb') as target:
-        shutil.copyfileobj(source, target)
-      own.files[copy] = name
+  # Before anything has a name: an interruption can come between any two steps.
+  ours, place = {}, pathlib.Path(directory)
+  new = [path for path in (place, *place.parents) if not path.exists()]
+  staging.rollback.callback(_take_back, ours, new)
+  paths = list_files(posixpath.join(staging.path, DIRECTORY))
   try:
-    yield
-  except BaseException:
+    with stage(directory, '--write_dropped') as own:
+      # Which an interruption as it ends may leave.
+      staging.rollback.callback(shutil.rmtree, own.path, ignore_errors=True)
+      # Any attempt at a task wrote the same.
+      for number, path in {_number_of(path): path for path in paths}.items():
+        name = f'dropped-{number}-of-{num_tasks:05d}.jsonl.gz'
+        copy = os.path.join(own.path, name)
+        with open_stored(path) as source, open(copy, 'wb') as target:
+          shutil.copyfileobj(source, target)
+        ours[os.path.join(directory, name)] = os.lstat(copy)
+        own.files[copy] = name
+  except OSError as error:
+    raise FailedError(
+      f'Writing `--write_dropped` {directory!r} stopped ({error}); nothing was '
+      'kept. Check its disk and the free space there, then run it again.'
+    ) from error
+
+
+def _take_back(files, directories):
+  """Removes files that are still the same, then directories if empty."""
+  for path, status in files.items():
     with contextlib.suppress(OSError):
-      for name in own.files.values():
-        os.unlink(os.path.join(directory, name))
-      if is_new:
-        os.rmdir(directory)
-    raise
+      if os.path.samestat(os.lstat(path), status):
+        os.unlink(path)
+  for directory in directories:
+    with contextlib.suppress(OSError):
+      directory.rmdir()
 
 
 def _number_of(path: str) -> str:

@@ -135,9 +135,7 @@ def run_group_job(
         _build(pipeline, work, tasks)
       made = finish_corpus.finish(job, len(tasks), staging, manifests)
       if job.write_dropped:
-        staging.companions.enter_context(
-          publish(staging.path, num_raw_tasks, job.write_dropped)
-        )
+        publish(staging, num_raw_tasks, job.write_dropped)
       return made
   except Exception as error:
     raise_understood(error, str(output), options)

@@ -27,11 +27,9 @@ _OS_ERROR = r'\w*Error: (\[Errno \d+\].*?)(?: \[while running|\n|$)'
 _LOST_WORKER = (
   *('Channel closed prematurely', 'KilledWorker', 'ExecutorLostFailure'),
 )
-# Errors of the disk and the memory, whatever the input holds.
-_OF_THE_MACHINE = (
-  *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG),
-  *(errno.EIO, errno.EROFS, errno.ENOMEM),
-)
+# All others are of the machine, such as its memory, or of a connection.
+_OF_PATHS = 'ENOENT EACCES EPERM ELOOP ENAMETOOLONG EISDIR ENOTDIR'.split()
+_OF_THE_DISK = 'ENOSPC EDQUOT EFBIG EIO EROFS'.split()
 
 
 def raise_understood(
@@ -57,6 +55,8 @@ def raise_understood(
       'what is left is no corpus. Check that the store can be reached, then '
       'run it again: that removes it.'
     ) from error
+  if isinstance(error, FailedError):
+    return  # It is such a line.
   _raise_of_job_server(error, options)
   if any(words in str(error) for words in _LOST_WORKER):
     raise ChildProcessError(
@@ -66,10 +66,14 @@ def raise_understood(
     ) from error
   if found := _find_message(error, OSError, _OS_ERROR):
     stopped = f'Grouping into {output!r} stopped ({found})'
-    if any(f'[Errno {code}]' in found for code in _OF_THE_MACHINE):
+    number = re.search(r'\[Errno (\d+)\]', found)
+    name = number and errno.errorcode.get(int(number[1]))
+    if number and name not in _OF_PATHS:
+      what = 'the machines that take part, and their network'
+      if name in _OF_THE_DISK:
+        what = 'the disk and its free space'
       raise FailedError(
-        f'{stopped}; nothing was kept. Check the disk and its free space, '
-        'then run it again.'
+        f'{stopped}; nothing was kept. Check {what}, then run it again.'
       ) from error
     raise UserError(
       f'{stopped}; nothing was kept. Check the input files, then run it again.'

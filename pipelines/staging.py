@@ -18,7 +18,6 @@ import pathlib
 import posixpath
 import shutil
 import socket
-import tempfile
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -54,13 +53,12 @@ class Staging:
   Attributes:
     path: The directory, as all workers must see it.
     files: Path of a file to keep -> its name in the output. All others go.
-    companions: Contexts that are left when the output has its name; by an
-      exception, if it gets none.
+    rollback: What is undone if the output does not get its name.
   """
 
   path: str
   files: dict[str, str] = dataclasses.field(default_factory=dict)
-  companions: contextlib.ExitStack = dataclasses.field(
+  rollback: contextlib.ExitStack = dataclasses.field(
     default_factory=contextlib.ExitStack
   )
 
@@ -94,9 +92,10 @@ def require_shared(staging: str) -> None:
     )
 
 
-@contextlib.contextmanager
-def stage(output: str, option: str = '--output') -> Iterator[Staging]:
-  """Yields a staging directory whose files become `output` on success.
+def stage(
+  output: str, option: str = '--output'
+) -> contextlib.AbstractContextManager[Staging]:
+  """Returns a context: a directory whose files become `output` on success.
 
   An exception inside removes it. What a killed job left behind is removed by
   the next one for the same output.
@@ -107,27 +106,37 @@ def stage(output: str, option: str = '--output') -> Iterator[Staging]:
     option: The option that names it.
   """
   staging = _stage_remote if is_remote(output) else _stage
-  with staging(output.rstrip('/') or output, option) as found:
-    yield found
+  return staging(output.rstrip('/') or output, option)
 
 
 @contextlib.contextmanager
 def _stage(output: str, option: str) -> Iterator[Staging]:
   path = pathlib.Path(output)
-  path.parent.mkdir(parents=True, exist_ok=True)
-  prefix = f'.{path.name}.{STAGING_PREFIX}'
-  for abandoned in path.parent.iterdir():
-    if abandoned.name.startswith(prefix):
-      _remove_if_abandoned(abandoned)
-  temporary = tempfile.mkdtemp(dir=path.parent, prefix=prefix)
+  # The name may be as long as the file system allows.
+  name = os.fsencode(path.name)[:100].decode(errors='ignore')
+  prefix = f'.{name}.{STAGING_PREFIX}'
+  # Named before it is made: an interruption can come between any two steps.
+  temporary = path.parent / f'{prefix}{uuid.uuid4().hex[:16]}'
+  staging = Staging(str(temporary))
   try:
-    with open(os.path.join(temporary, _LOCK_NAME), 'wb') as lock:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # A directory that may be written to need not be one that may be listed.
+    with contextlib.suppress(PermissionError):
+      for abandoned in path.parent.iterdir():
+        if abandoned.name.startswith(prefix):
+          _remove_if_abandoned(abandoned)
+    temporary.mkdir(0o700)
+    with open(temporary / _LOCK_NAME, 'wb') as lock:
       # Held as long as this process lives, however it ends.
       fcntl.flock(lock, fcntl.LOCK_EX)
-      staging = Staging(temporary)
-      with staging.companions:
-        yield staging
-        _publish(staging, path, option)
+      yield staging
+      _publish(staging, path, option)
+  except BaseException:
+    # Of an output that has its name, nothing is here any more.
+    left = (*staging.files, *(temporary / _FINISHED).glob('*'))
+    if not staging.files or any(map(os.path.lexists, left)):
+      staging.rollback.close()
+    raise
   finally:
     # The lock is closed by now: a file that is open keeps a directory of NFS.
     _remove_tree(temporary)
@@ -149,6 +158,8 @@ def _publish(staging: Staging, output: pathlib.Path, option: str) -> None:
       for path in list_files(str(output)):
         os.unlink(path)
       for name in sorted(os.listdir(finished), key=_manifests_last):
+        if os.path.isfile(output / name):
+          raise _filled_meanwhile(output, option)
         os.rename(finished / name, output / name)
   except (UserError, OSError) as error:
     if isinstance(error, OSError) and error.errno != errno.ENOTEMPTY:
@@ -179,34 +190,39 @@ def _remove_if_abandoned(staging: pathlib.Path) -> None:
 @contextlib.contextmanager
 def _stage_remote(output: str, option: str) -> Iterator[Staging]:
   staging = Staging(f'{output}/{STAGING_PREFIX}{uuid.uuid4().hex}')
+  targets: dict[str, str] = {}
   try:
-    with staging.companions:
-      yield staging
-      names = [path[len(output) + 1 :] for path in list_files(output)]
-      if not all(map(is_left_over, names)):
-        raise _filled_meanwhile(output, option)
-      files = file_system(output)
-      with reaching(output):
-        # A killed job may have come as far as here, with other names.
-        if left_over := list(filter(is_unmarked, names)):
-          files.delete([f'{output}/{name}' for name in left_over])
-      targets = {
-        source: f'{output}/{name}' for source, name in staging.files.items()
-      }
-      # Directories are no more than a way of writing names on object stores,
-      # but must exist on others.
-      for directory in {posixpath.dirname(path) for path in targets.values()}:
-        with contextlib.suppress(OSError):
-          files.mkdirs(directory)
-      for is_last in (False, True):
-        _rename_all(
-          {
-            source: target
-            for source, target in targets.items()
-            if _manifests_last(target)[0] == is_last
-          }
-        )
+    yield staging
+    names = [path[len(output) + 1 :] for path in list_files(output)]
+    if not all(map(is_left_over, names)):
+      raise _filled_meanwhile(output, option)
+    files = file_system(output)
+    with reaching(output):
+      # A killed job may have come as far as here, with other names.
+      if left_over := list(filter(is_unmarked, names)):
+        files.delete([f'{output}/{name}' for name in left_over])
+    targets |= {
+      source: f'{output}/{name}' for source, name in staging.files.items()
+    }
+    # Directories are no more than a way of writing names on object stores,
+    # but must exist on others.
+    for directory in {posixpath.dirname(path) for path in targets.values()}:
+      with contextlib.suppress(OSError):
+        files.mkdirs(directory)
+    for is_last in (False, True):
+      _rename_all(
+        {
+          source: target
+          for source, target in targets.items()
+          if _manifests_last(target)[0] == is_last
+        }
+      )
   except BaseException:
+    last = [path for path in targets.values() if _manifests_last(path)[0]]
+    with contextlib.suppress(Exception):
+      if last and all(map(file_system(output).exists, last)):
+        staging.rollback.pop_all()
+    staging.rollback.close()
     remove(staging.path)
     raise
   # Those of killed jobs are of no use any more.

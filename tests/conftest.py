@@ -6,6 +6,7 @@ import pathlib
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 
 import hypothesis
@@ -88,6 +89,22 @@ def small_disk(tmp_path):
     pytest.skip('needs the right to mount a file system')
   yield path
   subprocess.run(['umount', str(path)], check=True)
+
+
+@pytest.fixture
+def plain_directory():
+  """A directory of a user whom permissions hold back, as root they do not."""
+  nobody = 65534
+  with tempfile.TemporaryDirectory() as directory:
+    is_root = os.geteuid() == 0
+    if is_root:
+      os.chown(directory, nobody, nobody)
+      os.seteuid(nobody)
+    try:
+      yield pathlib.Path(directory)
+    finally:
+      if is_root:
+        os.seteuid(0)
 
 
 @pytest.fixture(scope='session', autouse=True)

@@ -8,10 +8,12 @@ elements one after the other.
 """
 
 import contextlib
+import pathlib
 
 from apache_beam.runners.dask import dask_runner
 
 from tff_fedfish.errors import FailedError, UserError
+from tff_fedfish.files import parse_json
 
 
 class DaskRunner(dask_runner.DaskRunner):
@@ -23,12 +25,18 @@ class DaskRunner(dask_runner.DaskRunner):
     if given.npartitions is None and given.partition_size is None:
       given.partition_size = 1
     try:
+      if given.scheduler_file is not None:
+        _check_scheduler_file(given.scheduler_file)
       result = super().run_pipeline(pipeline, options)
-    except OSError as error:
+    except (OSError, ValueError, ImportError) as error:
+      name, place = '--dask_client_address', given.address
+      if given.scheduler_file is not None:
+        name, place = '--dask_scheduler_file', given.scheduler_file
+      found = 'is not given' if place is None else f'{place!r} does not'
       raise UserError(
-        '`--dask_client_address` must be where a Dask scheduler answers, but '
-        f'{given.address!r} does not ({error}). Start it there with `python '
-        '-m distributed.cli.dask_scheduler`, or name another.'
+        f'`{name}` must lead to a Dask scheduler that answers, but {found} '
+        f'({error}). Start one with `python -m '
+        'distributed.cli.dask_scheduler`, or name another.'
       ) from error
     result.wait_until_finish()
     if any(future.status != 'finished' for future in result.futures):
@@ -40,3 +48,11 @@ class DaskRunner(dask_runner.DaskRunner):
         'kept. Start it and its workers again, and run the job again.'
       )
     return result
+
+
+def _check_scheduler_file(path):
+  """Raises where Dask would wait for ever, for a file to have an address."""
+  match parse_json(pathlib.Path(path).read_bytes()):
+    case {'address': str()}:
+      return
+  raise ValueError('it holds no address')

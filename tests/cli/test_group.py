@@ -203,6 +203,26 @@ class TestGroup:
       '`--num_shards` is 3, and there 8. Use the same.\n',
     )
 
+  def test_added_to_through_a_linked_directory(
+    self, fedfish, raw, tmp_path, monkeypatch
+  ):
+    (tmp_path / 'x' / 'y').mkdir(parents=True)
+    (tmp_path / 'link').symlink_to('x/y')
+    monkeypatch.chdir(tmp_path)
+    command = ('group', 'c4', '--input', raw, '--output')
+    assert fedfish(*command, 'x/old')[0] == 0
+    raw.rename(tmp_path / 'new.json')
+    command = ('group', 'c4', '--input', 'new.json', '--output')
+    # Not `old` beside the link.
+    options = ('--add_to', 'link/../old')
+    with (tmp_path / 'new.json').open('a') as file:
+      file.write('{')
+    assert fedfish(*command, 'new', *options)[0] == 0
+    assert read_manifest(tmp_path / 'new').counts.records_out == 6
+    code, _, errors = fedfish(*command, 'x/old/new', *options)
+    assert code == 2
+    assert '`--output` must be a directory beside `--add_to`' in errors
+
   def test_strict(self, fedfish, raw, tmp_path):
     command = ('group', 'c4', '--input', raw, '--output', tmp_path / 'out')
     code, shown, errors = fedfish(*command, '--strict')

@@ -134,15 +134,17 @@ def test_arguments_that_do_not_go_together(fedfish, arguments, words):
   assert err.count('\n') == 1
 
 
-def test_adding_is_not_planned(fedfish, tmp_path):
+def test_adding_is_not_planned(fedfish, tmp_path, monkeypatch):
   old = group_lines(
     tmp_path,
     [{'text': 'x', 'url': 'http://h/'}],
     num_shards=8,
     max_record_bytes=256 << 20,
   )
+  old.rename(tmp_path / 'corpus')
+  monkeypatch.chdir(tmp_path)
   code, _, err = fedfish(
-    'plan', '--group', 'c4', '--input', __file__, '--add_to', old
+    'plan', '--group', 'c4', '--input', __file__, '--add_to', 'corpus'
   )
   assert (code, err) == (
     2,

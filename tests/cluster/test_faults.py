@@ -3,15 +3,22 @@
 import contextlib
 import os
 import re
+import shutil
 import signal
+import subprocess
 
 import pytest
 from cluster import grouping
-from cluster.engines import Engine
+from cluster.engines import ENVIRONMENT, Engine
 from cluster.hosts import Cluster, wait_until
 
 pytestmark = pytest.mark.cluster
 _ENGINES = ('pool', 'spark', 'dask')
+_SPARK = '--runner=pipelines.clusters.spark_runner.SparkRunner'
+_DASK = '--runner=pipelines.clusters.dask_runner.DaskRunner'
+_START_DASK = (
+  'Start one with `python -m distributed.cli.dask_scheduler`, or name another.'
+)
 
 
 @pytest.fixture(params=_ENGINES)
@@ -145,17 +152,23 @@ def test_pool_that_was_not_started(raw, tmp_path):
     (
       'spark',
       '--spark_conf=spark.executor.memory=much',
-      "Spark makes no session with `--spark_master` 'spark://host0:7077' and "
-      "`--spark_conf` ['spark.executor.memory=much'], and says why above. "
-      'Correct them.',
+      "Spark makes no session with `--spark_master` 'spark://host0:7077', "
+      "`--spark_conf` ['spark.executor.memory=much'] and {java}, and says why "
+      'above. Correct them, or set JAVA_HOME to a Java 17.',
     ),
     (
       'dask',
       '--dask_client_address=host1:8786',
-      '`--dask_client_address` must be where a Dask scheduler answers, but '
+      '`--dask_client_address` must lead to a Dask scheduler that answers, but '
       "'host1:8786' does not (Timed out trying to connect to tcp://host1:8786 "
-      'after 30 s). Start it there with `python -m '
-      'distributed.cli.dask_scheduler`, or name another.',
+      f'after 30 s). {_START_DASK}',
+    ),
+    (
+      'dask',
+      '--dask_client_address=foo://x',
+      '`--dask_client_address` must lead to a Dask scheduler that answers, but '
+      "'foo://x' does not (unknown address scheme 'foo' (known schemes: "
+      f"['inproc', 'tcp', 'tls', 'ucx', 'ws', 'wss'])). {_START_DASK}",
     ),
   ],
 )
@@ -164,8 +177,72 @@ def test_flags_that_fit_no_cluster(raw, tmp_path, name, flag, line):
     engine = Engine(name, hosts)
     job = engine.group('small', raw('small'), tmp_path / 'out', flag)
     assert job.wait(120) == 2, job.text()
+    line = line.format(java=shutil.which('java'))
     assert grouping.error_line(job) == f'fedfish: error: {line}'
     assert grouping.names(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+  'text, found',
+  [
+    (None, "[Errno 2] No such file or directory: '{file}'"),
+    ('{"address":', 'Expecting value: line 1 column 12 (char 11)'),
+    ('[1]', 'it holds no address'),
+    ('{"address": 3}', 'it holds no address'),
+  ],
+)
+def test_dask_scheduler_file(raw, tmp_path, text, found):
+  file = tmp_path / 'scheduler.json'
+  if text is not None:
+    file.write_text(text)
+  flags = _DASK, f'--dask_scheduler_file={file}'
+  assert _refuse(raw, tmp_path / 'out', *flags) == (
+    '`--dask_scheduler_file` must lead to a Dask scheduler that answers, but '
+    f"'{file}' does not ({found.format(file=file)}). {_START_DASK}"
+  )
+
+
+def test_dask_without_an_address(raw, tmp_path):
+  # Dask then asks its own settings.
+  environment = {'DASK_SCHEDULER_ADDRESS': 'foo://x'}
+  found = _refuse(raw, tmp_path / 'out', _DASK, **environment)
+  assert found.startswith(
+    '`--dask_client_address` must lead to a Dask scheduler that answers, but '
+    "is not given (unknown address scheme 'foo'"
+  )
+  assert found.endswith(_START_DASK)
+
+
+@pytest.mark.parametrize(
+  'home, found',
+  [
+    (None, "'java' (JAVA_HOME: None)"),
+    ('/no', "'/no/bin/java' (JAVA_HOME: /no)"),
+  ],
+)
+def test_spark_without_java(raw, tmp_path, home, found):
+  environment = {'PATH': str(tmp_path), 'JAVA_HOME': home}
+  assert _refuse(raw, tmp_path / 'out', _SPARK, **environment) == (
+    f'`--runner` starts Spark, which needs Java 17, but there is no {found}. '
+    'Install openjdk-17-jre-headless, or set JAVA_HOME.'
+  )
+
+
+def _refuse(raw, output, *flags, **environment):
+  """Returns the line with which a job on this host is refused."""
+  environment = os.environ | ENVIRONMENT | environment
+  done = subprocess.run(
+    grouping.command('small', raw('small'), output, *flags),
+    cwd=grouping.ROOT,
+    env={name: value for name, value in environment.items() if value},
+    capture_output=True,
+    text=True,
+    timeout=120,
+  )
+  assert done.returncode == 2, done.stderr
+  assert not output.exists()
+  (line,) = re.findall('^fedfish: error: (.*)$', done.stderr, re.MULTILINE)
+  return line
 
 
 def test_cut_and_healed_link(engine, expected, start, tmp_path):

@@ -15,6 +15,7 @@ from grouping_jobs import (
   write_lines,
 )
 
+from pipelines import add_to
 from pipelines.group_job import name_files, run_group_job
 from pipelines.source import Fields
 from pipelines.splits import SplitRule
@@ -269,24 +270,86 @@ def _add(tmp_path, first, second, *, later=None, **options):
       '`--split_by` is not given, and there train: examples before 2020-01-01T'
       '00:00:00+00:00; test: all others',
     ),
-    (
-      {'split': _BY_TIME},
-      {'split': None, 'add_to': '{old}/train'},
-      'the part is not given, and there train',
-    ),
   ],
 )
 def test_other_options(tmp_path, options, later, found):
   old = tmp_path / 'first' / 'out'
-  if 'add_to' in later:
-    later = later | {'add_to': later['add_to'].format(old=old)}
   with pytest.raises(UserError) as raised:
     _add(tmp_path, _TIMED, _TIMED, later=later, **options)
-  directory = later.get('add_to', old)
   assert str(raised.value) == (
-    f"`--add_to` needs the options of '{directory}', but {found}. Use the same."
+    f"`--add_to` needs the options of '{old}', but {found}. Use the same."
   )
   assert not (tmp_path / 'new').exists()
+
+
+_TRAIN = "the part 'train' of a split"
+
+
+@pytest.mark.parametrize(
+  ('moved', 'split', 'part', 'found', 'wanted'),
+  [
+    ('', None, 'train', _TRAIN, 'a whole corpus'),
+    ('test', _BY_TIME, 'train', "the part 'test' of a split", _TRAIN),
+    ('whole', _BY_TIME, 'train', 'a whole corpus', _TRAIN),
+  ],
+)
+def test_part_of_a_split(tmp_path, moved, split, part, found, wanted):
+  old = group_lines(tmp_path / 'first', _TIMED, split=_BY_TIME)
+  directory = old
+  if not moved:
+    directory = old / part
+  elif moved == 'test':
+    shutil.rmtree(old / part)
+    shutil.copytree(old / 'test', old / part)
+  else:
+    shutil.rmtree(old / part)
+    group_lines(tmp_path / 'whole', _TIMED).rename(old / part)
+  raw = write_lines(tmp_path / 'second.json', _TIMED)
+  job = make_job([raw], split=split, add_to=str(directory))
+  with pytest.raises(UserError) as raised:
+    run_group_job(job, tmp_path / 'new')
+  assert str(raised.value) == (
+    f"`--add_to` needs the options of '{directory}', but the output is {wanted}"
+    f', and there {found}. Use the same.'
+  )
+  assert not (tmp_path / 'new').exists()
+
+
+def test_empty_files_are_read_again(tmp_path):
+  empty = write_lines(tmp_path / '1' / 'empty', [])
+  raw = [write_lines(tmp_path / '1' / name, _FIRST) for name in 'ab']
+  run_group_job(make_job([empty, raw[0]]), tmp_path / 'old')
+  job = make_job([empty, raw[1]], add_to=str(tmp_path / 'old'))
+  (manifest,) = run_group_job(job, tmp_path / 'new')
+  sizes = {file.name: file.records_in for file in manifest.inputs}
+  num = len(_FIRST)
+  assert sizes == {'1/b': num, '1/empty': 0, 'a': num, 'empty': 0}
+
+
+@pytest.mark.parametrize('name', ['manifest.json', 'groups'])
+def test_file_that_may_not_be_read(plain_directory, name):
+  old = group_lines(plain_directory / 'first', _FIRST)
+  path = next(old.glob(f'{name}*'))
+  path.chmod(0)
+  raw = write_lines(plain_directory / 'second.json', _SECOND)
+  with pytest.raises(UserError) as raised:
+    run_group_job(make_job([raw], add_to=str(old)), plain_directory / 'new')
+  assert str(raised.value) == (
+    '`--add_to` must be readable, here and by all workers, but is not ([Errno '
+    f"13] Permission denied: '{path}'). Change permissions, or copy it to "
+    'where all can read it.'
+  )
+
+
+def test_shard_that_a_worker_does_not_see(tmp_path):
+  path = tmp_path / 'groups-00000-of-00001.tfrecord'
+  with pytest.raises(UserError) as raised:
+    next(add_to.read_rows(str(path)))
+  assert str(raised.value) == (
+    '`--add_to` must be readable, here and by all workers, but is not ([Errno '
+    f"2] No such file or directory: '{path}'). Change permissions, or copy it "
+    'to where all can read it.'
+  )
 
 
 @pytest.mark.parametrize(

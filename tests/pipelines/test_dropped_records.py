@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import random
 
 import pytest
 from grouping_jobs import contents, make_job, raw_records, write_lines
@@ -10,7 +11,7 @@ from pipelines.group_job import run_group_job
 from pipelines.source import Fields
 from tff_fedfish.data.manifest import DroppedRecords, read_manifest
 from tff_fedfish.data.verify import verify_corpus
-from tff_fedfish.errors import UserError
+from tff_fedfish.errors import FailedError, UserError
 
 _BAD = [
   b'{"text": "cut',
@@ -172,16 +173,18 @@ def _files(directory):
 
 
 @pytest.mark.parametrize('exists', [True, False])
-def test_directory_that_is_filled_meanwhile(tmp_path, exists):
+@pytest.mark.parametrize('name', ['theirs', 'dropped-00000-of-00001.jsonl.gz'])
+def test_directory_that_is_filled_meanwhile(tmp_path, exists, name):
   with pytest.raises(
     UserError,
     match=r'^`--write_dropped` must stay empty while it is written, but '
     r"'.*dropped' was filled meanwhile, perhaps by another job\. Name another "
     r'directory\.$',
   ):
-    _run(tmp_path, exists=exists, fill='dropped/theirs')
+    _run(tmp_path, exists=exists, fill=f'dropped/{name}')
   # No output, and nothing of ours.
-  assert _files(tmp_path) == ['dropped', 'dropped/theirs', 'raw.json']
+  assert _files(tmp_path) == ['dropped', f'dropped/{name}', 'raw.json']
+  assert (tmp_path / 'dropped' / name).read_bytes() == b'theirs'
 
 
 @pytest.mark.parametrize('exists', [True, False])
@@ -190,6 +193,36 @@ def test_output_that_is_filled_meanwhile(tmp_path, exists):
     _run(tmp_path, exists=exists, fill='out/theirs')
   left = ['dropped'] * exists + ['out', 'out/theirs', 'raw.json']
   assert _files(tmp_path) == left
+
+
+def test_parents_go_with_a_refusal(tmp_path):
+  path = write_lines(tmp_path / 'raw.json', [*raw_records(3), b'{'])
+  (tmp_path / 'a').mkdir()
+  job = make_job([path], write_dropped=f'{tmp_path}/a/b/c/dropped')
+  with pytest.raises(UserError, match='`--output` must stay empty while'):
+    run_group_job(
+      job,
+      tmp_path / 'out',
+      watch=lambda *_: write_lines(tmp_path / 'out' / 'theirs', []),
+    )
+  assert _files(tmp_path) == ['a', 'out', 'out/theirs', 'raw.json']
+
+
+def test_full_disk(tmp_path, small_disk):
+  draw = random.Random(1)
+  # A quarter of them remains, packed; there is room for 256 KiB.
+  lines = [b'{%x' % draw.getrandbits(8000) for _ in range(600)]
+  path = write_lines(tmp_path / 'raw.json', [*raw_records(3), *lines])
+  directory = small_disk / 'dropped'
+  job = make_job([path], write_dropped=str(directory))
+  with pytest.raises(
+    FailedError,
+    match=rf"^Writing `--write_dropped` '{directory}' stopped \(\[Errno 28\] "
+    r'No space left on device\); nothing was kept\. Check its disk and the '
+    r'free space there, then run it again\.$',
+  ):
+    run_group_job(job, tmp_path / 'out')
+  assert _files(tmp_path) == ['disk', 'raw.json']
 
 
 def test_existing_directory_is_filled_not_replaced(tmp_path):

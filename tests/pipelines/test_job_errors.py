@@ -1,5 +1,7 @@
 """Failures of a runner, each as the one line that a user needs."""
 
+import errno
+import os
 import urllib.error
 
 import pytest
@@ -8,7 +10,7 @@ from grouping_jobs import make_job, raw_records, write_lines
 
 from pipelines.group_job import run_group_job
 from pipelines.job_errors import raise_understood
-from tff_fedfish.errors import UserError
+from tff_fedfish.errors import FailedError, UserError
 
 _NO_JAR = (
   r"^`--runner={0}Runner` needs the jar of Beam's job server, which was not "
@@ -57,6 +59,46 @@ def test_job_server_that_does_not_answer(tmp_path):
 def test_unknown_errors_are_left_alone():
   options = PipelineOptions(['--runner=DirectRunner'])
   assert raise_understood(KeyError('x'), 'out', options) is None
+
+
+def test_line_that_is_one_already_is_left_alone():
+  error = FailedError('The disk of DIR is full.')
+  error.__cause__ = OSError(errno.ENOSPC, 'No space left on device')
+  options = PipelineOptions(['--runner=DirectRunner'])
+  assert raise_understood(error, 'out', options) is None
+
+
+_MACHINES = 'the machines that take part, and their network'
+
+
+@pytest.mark.parametrize('as_text', [False, True])
+@pytest.mark.parametrize(
+  ('code', 'kind', 'remedy'),
+  [
+    (errno.ENOSPC, FailedError, 'the disk and its free space'),
+    (errno.ECONNREFUSED, FailedError, _MACHINES),
+    (errno.ESTALE, FailedError, _MACHINES),
+    (errno.EMFILE, FailedError, _MACHINES),
+    (errno.ENOENT, UserError, 'the input files'),
+    (errno.EACCES, UserError, 'the input files'),
+  ],
+)
+def test_who_is_at_fault(as_text, code, kind, remedy):
+  error = OSError(code, os.strerror(code))
+  shown = f'[Errno {int(code)}] {os.strerror(code)}'
+  if as_text:
+    # As it comes from another process.
+    error = RuntimeError(
+      f'Traceback:\n{type(error).__name__}: {shown} [while running x]'
+    )
+  options = PipelineOptions(['--runner=DirectRunner'])
+  with pytest.raises((UserError, FailedError)) as raised:
+    raise_understood(error, 'out', options)
+  assert (type(raised.value), str(raised.value)) == (
+    kind,
+    f"Grouping into 'out' stopped ({shown}); nothing was kept. Check {remedy}, "
+    'then run it again.',
+  )
 
 
 @pytest.mark.parametrize('words', ['KilledWorker', 'ExecutorLostFailure'])

@@ -82,25 +82,45 @@ def test_failure_leaves_nothing(tmp_path):
 
 
 @pytest.mark.parametrize('filled', [False, True])
-def test_companions_hear_whether_there_is_an_output(tmp_path, filled):
+def test_rollback_runs_where_there_is_no_output(tmp_path, filled):
   heard = []
-
-  @contextlib.contextmanager
-  def companion():
-    try:
-      yield
-      heard.append(_names(tmp_path / 'out'))
-    except UserError as error:
-      heard.append(type(error))
-      raise
-
   with contextlib.suppress(UserError), stage(str(tmp_path / 'out')) as staging:
     _keep(staging, 'x', b'')
-    staging.companions.enter_context(companion())
+    staging.rollback.callback(heard.append, 'rollback')
     if filled:
-      write_lines(tmp_path / 'out' / 'theirs', [b''])
+      # Of another job that had the same input.
+      write_lines(tmp_path / 'out' / 'x', [b''])
     assert heard == []
-  assert heard == [UserError if filled else ['x']]
+  assert heard == ['rollback'] * filled
+
+
+@pytest.mark.parametrize('name', ['x' * 255, 'é' * 127])
+def test_longest_name(tmp_path, name):
+  output = tmp_path / name
+  assert output_files.require_usable(str(output)) == str(output)
+  with stage(str(output)) as staging:
+    _keep(staging, 'x', b'')
+  # What a killed job has left is found by the beginning of the name.
+  write_lines(tmp_path / f'.{name[:50]}.grouping-abc' / '.lock', [])
+  left = os.fsencode(name)[:100].decode()
+  write_lines(tmp_path / f'.{left}.grouping-abc' / '.lock', [])
+  output.rename(tmp_path / 'old')
+  with stage(str(output)) as staging:
+    _keep(staging, 'x', b'')
+  assert _names(tmp_path) == sorted(
+    {f'.{name[:50]}.grouping-abc', 'old', name} - {f'.{left}.grouping-abc'}
+  )
+
+
+def test_parent_that_cannot_be_listed(plain_directory):
+  plain_directory.chmod(0o333)
+  output = plain_directory / 'out'
+  assert output_files.require_usable(str(output)) == str(output)
+  with stage(str(output)) as staging:
+    _keep(staging, 'x', b'')
+  plain_directory.chmod(0o700)
+  assert contents(plain_directory) == {'out/x': b''}
+  assert _names(plain_directory) == ['out']
 
 
 def test_living_job_is_left_alone(tmp_path):

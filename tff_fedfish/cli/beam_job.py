@@ -112,8 +112,8 @@ def interruptible(clean_up: Callable[[], None]) -> Iterator[None]:
   """Lets Ctrl-C and SIGTERM through Beam, which wraps every exception.
 
   Args:
-    clean_up: Removes what the job has written; called if the job does not do
-      that itself within some seconds.
+    clean_up: Removes what the job has written and not removed itself; called
+      when it has ended, or after some seconds if it does not end.
   """
   received = []
 
@@ -145,8 +145,9 @@ def interruptible(clean_up: Callable[[], None]) -> Iterator[None]:
       raise
     what = 'interrupted' if received[0] == signal.SIGINT else 'terminated'
     print(f'fedfish: {what}.', file=sys.stderr, flush=True)
-    # Everything is cleaned up by now. A usual exit would wait for threads that
-    # Beam, torn from its work, has no means to stop any more.
+    # The job's own cleaning may be what was interrupted. A usual exit would
+    # wait for threads that Beam, torn from its work, cannot stop any more.
+    clean_up()
     os._exit(128 + received[0])
   finally:
     for signal_num, handler in previous.items():

@@ -43,7 +43,7 @@ def build_job(arguments: argparse.Namespace) -> 'GroupJob':
   from pipelines.splits import SplitRule, split_names
 
   _check_ranges(arguments)
-  _check_directories(arguments)
+  places = _check_directories(arguments)
   options = _dropped_options(arguments)
   fields = _fields(arguments)
   name = None if fields is None else _name(arguments)
@@ -60,7 +60,7 @@ def build_job(arguments: argparse.Namespace) -> 'GroupJob':
     split=split,
     fields=fields,
     name=name,
-    add_to=arguments.add_to and _absolute(arguments.add_to),
+    add_to=places.get('add_to', arguments.add_to),
     **options,
     **{option: getattr(arguments, option) for option in _JOB_OPTIONS},
   )
@@ -95,8 +95,8 @@ def _check_ranges(arguments: argparse.Namespace) -> None:
     )
 
 
-def _check_directories(arguments: argparse.Namespace) -> None:
-  """Raises if a directory has no name, or is inside another one."""
+def _check_directories(arguments: argparse.Namespace) -> dict[str, str]:
+  """Returns local ones by option; raises if one is inside another, or ''."""
   from pipelines.remote_files import is_remote
 
   places = {}
@@ -115,6 +115,7 @@ def _check_directories(arguments: argparse.Namespace) -> None:
         f'`--{name}` must be a directory beside `--{other}`, but is '
         f'{getattr(arguments, name)!r}. Name another one.'
       )
+  return places
 
 
 def _dropped_options(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -207,7 +208,7 @@ def _name(arguments: argparse.Namespace) -> str:
   """Returns the name that the corpus gets."""
   name = arguments.name
   if name is None:
-    name = _absolute(arguments.output.rstrip('/')).rpartition('/')[2]
+    name = os.path.abspath(arguments.output.rstrip('/')).rpartition('/')[2]
   if not (0 < len(name) <= _MAX_NAME_CHARACTERS and name.isprintable()):
     raise UserError(
       f'`--name` must be 1 to {_MAX_NAME_CHARACTERS} printable characters, but '
@@ -215,9 +216,3 @@ def _name(arguments: argparse.Namespace) -> str:
       'another.'
     )
   return name
-
-
-def _absolute(path: str) -> str:
-  from pipelines.remote_files import is_remote
-
-  return path if is_remote(path) else os.path.abspath(path)

@@ -107,9 +107,10 @@ def _plan_grouping(arguments: argparse.Namespace) -> int:
   )
   parser.error = arguments.parser.error
   group.add_arguments(parser)
-  # A command that is tried out before it is run may name its output, too.
+  # A command that is tried out before it is run may name its output, too. No
+  # other option means this one.
   planned, extra = parser.parse_known_args(
-    ['--output', 'corpus', *arguments.group]
+    ['--output', 'plan://corpus', *arguments.group]
   )
   if arguments.output is not None:
     _require_writable(arguments.output)
