@@ -60,15 +60,16 @@ class ClientTable:
     """Clients that any run has a score of, sorted."""
     return sorted({c for found in self.runs for c in found.clients.index})
 
-  def groups(self) -> list[tuple[str, list[str]]]:
-    """Returns headings: one per run, and those of its columns."""
-    found = []
+  def headings(self) -> tuple[list[tuple[str, int]], list[str]]:
+    """Returns headings: (run, number of its columns), and one per column."""
+    groups, names = [], []
     for one in self.runs:
-      headings, name = ['Accuracy (%)', 'Loss'], one.baseline
+      own, name = ['Accuracy (%)', 'Loss'], one.baseline
       if name:
-        headings += [f'Accuracy − {name} (points)', f'Loss − {name}']
-      found.append((f'{one.run.label} ({one.model} model)', headings))
-    return found
+        own += [f'Accuracy − {name} (points)', f'Loss − {name}']
+      groups.append((f'{one.run.label} ({one.model} model)', len(own)))
+      names += own
+    return groups, names
 
   def rows(self) -> Iterator[tuple[str, list[str]]]:
     """Yields the first `MAX_SHOWN` clients, and their cells."""

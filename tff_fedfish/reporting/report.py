@@ -1,5 +1,6 @@
 """Writes a report: one page, its plots as files, its numbers as CSV."""
 
+import itertools
 import os
 import pathlib
 import re
@@ -94,7 +95,7 @@ def write_report(
     texts[_COMPARISONS] = csv_file(comparisons.columns, lines)
   if own_tests:
     texts[_OWN_TESTS] = own_tests_csv(own_tests)
-  figures = [figure for section in sections for figure in section.figures]
+  figures = list(itertools.chain(*sections.values()))
   texts |= {f'figures/{figure.name}.csv': figure.csv for figure in figures}
   # Paths may hold bytes that are no text, which Python reads as surrogates.
   files = {n: text.encode('utf-8', 'replace') for n, text in texts.items()}
