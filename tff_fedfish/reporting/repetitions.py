@@ -22,11 +22,6 @@ Scores = Mapping[str, pd.DataFrame]
 """Seeds of a run -> its clients' rows, indexed by client."""
 
 
-def has_repetitions(runs: Sequence[Run]) -> bool:
-  """Returns whether any two of the runs differ in seeds only."""
-  return any(len(group) > 1 for group in _groups(runs))
-
-
 def pool_repetitions(runs: Sequence[Run]) -> list[Run]:
   """Returns one run for all that differ in seeds only, with unique labels.
 
