@@ -115,11 +115,7 @@ def _load_run(directory):
 def _check_config(
   config: Mapping[str, Any], path: pathlib.Path
 ) -> Iterator[str]:
-  """Raises UserError if a config.json is none; yields remarks.
-
-  Settings that came later than the run have their defaults in this check, but
-  are not shown as if the run had named them.
-  """
+  """Raises UserError if a config.json is none; yields remarks."""
   name = config_files.method_name(config)
   if name and not registry.find_or_none(name):
     yield f'the method {name!r} cannot be loaded: its settings are as written'
@@ -190,12 +186,9 @@ def _load_evaluations(run, remarks):
 
 
 def _with_unique_corpora(runs: Iterable[Run]) -> list[Run]:
-  """Returns the runs with one name for each evaluated corpus.
-
-  A corpus is known by its fingerprint, wherever it lay. Evaluations of older
-  versions have only the name of its directory.
-  """
+  """Returns the runs with one name for each evaluated corpus."""
   runs = list(runs)
+  # Of a corpus of older versions, only its directory's name is known.
   first = {}
   for evaluation in (e for run in runs for e in run.evaluations if e.identity):
     first.setdefault(evaluation.identity.fingerprint, evaluation)

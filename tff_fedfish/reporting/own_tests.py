@@ -13,7 +13,6 @@ from tff_fedfish.files import csv_file
 from tff_fedfish.methods import registry
 from tff_fedfish.reporting import matching
 from tff_fedfish.reporting.comparisons import honest_difference, shown_interval
-from tff_fedfish.reporting.repetitions import client_scores
 from tff_fedfish.reporting.runs import OWN_TEST, Run
 from tff_fedfish.reporting.words import shown
 
@@ -118,14 +117,12 @@ def own_tests_csv(tables: Sequence[ClientTable]) -> str:
   lines = []
   for one in (one for table in tables for one in table.runs):
     round_num = one.run.evaluation(OWN_TEST).round_num
-    for client in one.clients.index:
-      difference = [None] * len(_SCORES)
-      if client in one.differences.index:
-        difference = one.differences.loc[client, [*_SCORES]].tolist()
-      scores = one.clients.loc[client, [*_SCORES]]
+    both = one.clients.join(one.differences, rsuffix='_difference')
+    both = both.astype(object).where(both.notna(), None)
+    for client, accuracy, loss, *differences in both.itertuples():
       line = [one.run.label, one.run.name, one.model, round_num]
-      line += [client_id_to_cell(client), *scores, one.baseline, *difference]
-      lines.append(line)
+      line += [client_id_to_cell(client), accuracy, loss, one.baseline]
+      lines.append([*line, *differences])
   return csv_file(_COLUMNS, lines)
 
 
@@ -160,7 +157,7 @@ def _by_seeds(run: Run) -> dict[str, pd.DataFrame]:
 
 def _clients(evaluation) -> pd.DataFrame:
   """Returns `RunScores.clients` of an evaluation."""
-  (found,) = client_scores({'': evaluation}, 0.0).values()
+  found = evaluation.clients_at(0.0).set_index('client_id')
   return pd.DataFrame({name: found[f'{name}_after'] for name in _SCORES})
 
 

@@ -268,10 +268,7 @@ def _show(value: float, measure: str, is_difference: bool = False) -> str:
 def _paper_headings(
   columns: Sequence[Column], words: Words
 ) -> tuple[list[tuple[str, int]], list[str]]:
-  """Returns headings of a paper's table: (heading, span), and one per column.
-
-  The lower row holds measures, or the stages where all is of one measure.
-  """
+  """Returns (heading, span) of groups, and a heading per column."""
   is_by_stage = len({column.stage for column in columns}) > 1
 
   def group(column):

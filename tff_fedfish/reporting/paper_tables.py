@@ -73,17 +73,25 @@ class TableRow:
   is_difference: bool = False
 
 
-@dataclasses.dataclass(frozen=True)
-class PaperTable:
-  """A table of the paper, by its number there, of our runs on a corpus."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Study:
+  """Runs that differ in method, local epochs and rounds only."""
 
-  number: int
-  corpus: str
   setting: str
-  """Settings that tell the runs from those of other tables of equal number,
-  such as 'partition.alpha = 0.1'; '' if nothing does."""
+  """Settings that tell the runs from those of other studies, such as
+  'partition.alpha = 0.1'; '' if nothing does."""
+  runs: Sequence[Run]
+  budgets: Budgets
+  corpus: str
   task: Task | None
   """The paper's corpus whose numbers stand beside ours, if any."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PaperTable(Study):
+  """A table of the paper, by its number there, of a study's runs."""
+
+  number: int
   columns: Sequence[Column]
   rows: Sequence[TableRow]
   """Rows in blocks of equal clients, local epochs and rounds."""
@@ -116,7 +124,9 @@ def build_paper_tables(runs: Sequence[Run]) -> list[PaperTable]:
     if not (budgets := find_budgets(own)):
       continue
     corpus, task = own[0].corpus_name, fed_fish.nearest_task(own[0])
-    study = _Study(setting, own, budgets, corpus, task)
+    study = Study(
+      setting=setting, runs=own, budgets=budgets, corpus=corpus, task=task
+    )
     if len({r.num_local_epochs for r in own}) > 1 or holds_images(own[0]):
       tables.append(_table(study, 3, budgets.names, ('accuracy',)))
     tables.append(_table(study, 4, (LAST,)))
@@ -150,18 +160,8 @@ def paper_tables_csv(tables: Sequence[PaperTable]) -> str:
   return csv_file(_CSV_NAMES, lines)
 
 
-class _Study(NamedTuple):
-  """Runs that differ in method, local epochs and rounds only."""
-
-  setting: str
-  runs: Sequence[Run]
-  budgets: Budgets
-  corpus: str
-  task: Task | None
-
-
 def _table(
-  study: _Study,
+  study: Study,
   number: int,
   stages: Sequence[str],
   measures: Sequence[str] = ('accuracy', 'loss'),
@@ -197,10 +197,8 @@ def _table(
       study.task, study.runs, evaluations, study.budgets
     )
   return PaperTable(
+    **vars(study),
     number=number,
-    corpus=study.corpus,
-    setting=study.setting,
-    task=study.task,
     columns=columns,
     rows=rows,
     differences=tuple(differences),
@@ -210,7 +208,7 @@ def _table(
 
 
 def _scored(
-  study: _Study, number: int, stages: Sequence[str]
+  study: Study, number: int, stages: Sequence[str]
 ) -> tuple[dict[tuple, tuple[Run, Evaluation]], set[str]]:
   """Returns the runs with an evaluation, and the labels of further ones.
 
@@ -242,7 +240,7 @@ def _scored(
 
 
 def _rows(
-  study: _Study,
+  study: Study,
   number: int,
   methods: Mapping[str, _ByStage],
   columns: Sequence[Column],
@@ -289,7 +287,7 @@ def _rows(
 
 
 def _printed(
-  study: _Study, number: int, run: Run, evaluation: Evaluation, column: Column
+  study: Study, number: int, run: Run, evaluation: Evaluation, column: Column
 ) -> float | None:
   """Returns the paper's number beside one of ours."""
   # Runs of the other budget have fewer or more rounds than R, and fixed
@@ -325,11 +323,7 @@ def _is_paired(own: _ByStage, other: _ByStage, column: Column) -> bool:
 def _difference(
   row: TableRow, baseline: TableRow, is_paired: Sequence[bool]
 ) -> TableRow:
-  """Returns the row of one method minus another, ours and the paper's.
-
-  Differences of the means are over the seeds that both have; none, of ours and
-  the paper's, where they share no seed or are not paired.
-  """
+  """Returns the row of one method minus another's, over the seeds of both."""
   cells = []
   for a, b, paired in zip(row.cells, baseline.cells, is_paired, strict=True):
     others = dict(b.ours.seed_means) if paired and b.ours else {}

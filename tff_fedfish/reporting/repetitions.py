@@ -147,10 +147,7 @@ def _pool_evaluations(runs: Sequence[Run]) -> tuple[Evaluation, ...]:
 
 
 def _pool_one(by_seeds: Mapping[str, Evaluation]) -> Evaluation:
-  """Returns the mean of one evaluation over the seeds that have it.
-
-  Fractions that a seed lacks, or of which no client is common, are left out.
-  """
+  """Returns the mean over seeds, of the fractions and clients that all have."""
   first, *others = evaluations = tuple(by_seeds.values())
   if not others:
     return first
