@@ -68,7 +68,7 @@ def summary_sentence(runs: Sequence[Run]) -> str:
 def notes(runs: Sequence[Run], pooled: Sequence[Run] = ()) -> list[str]:
   """Returns what a reader must know before comparing the runs' numbers.
 
-  `pooled` are the same runs, repetitions pooled.
+  `pooled` are the same runs, repetitions pooled; (): none is repeated.
   """
   clauses = [
     (clause, run.label) for run in runs for clause in _run_clauses(run)
