@@ -127,13 +127,12 @@ def _corpus_facts(
     num_examples = sum(map(len, rows))
   else:
     num_examples = manifest.counts.records_out
-  facts = {
+  return {
     'manifest': manifest,
     'num_examples': num_examples,
     'num_participating': len(participating),
     'num_held_out': len(held_out),
-  }
-  return facts, None
+  }, None
 
 
 def _settings(config: TrainConfig) -> dict[str, Any]:

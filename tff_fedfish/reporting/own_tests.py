@@ -10,7 +10,6 @@ import pandas as pd
 
 from tff_fedfish.data.client_ids import client_id_to_cell, client_id_to_text
 from tff_fedfish.files import csv_file
-from tff_fedfish.methods import registry
 from tff_fedfish.reporting import matching
 from tff_fedfish.reporting.comparisons import honest_difference, shown_interval
 from tff_fedfish.reporting.runs import OWN_TEST, Run
@@ -128,11 +127,11 @@ def own_tests_csv(tables: Sequence[ClientTable]) -> str:
 
 def _scores(run: Run, others: Sequence[Run]) -> RunScores:
   evaluation = run.evaluation(OWN_TEST)
-  name, differences, means = '', _clients(evaluation)[:0], {}
-  is_baseline = run.algorithm == registry.BASELINE.name
-  for other in [] if is_baseline else others:
+  clients = _clients(evaluation)
+  name, differences, means = '', clients[:0], {}
+  for other in () if run.is_baseline else others:
     is_like = matching.setting_of(other) == matching.setting_of(run)
-    if is_like and other.algorithm == registry.BASELINE.name:
+    if is_like and other.is_baseline:
       sides = [_by_seeds(side) for side in (run, other)]
       found = {n: honest_difference(*sides, n) for n in _SCORES}
       if found['loss']['mean'] is not None:
@@ -142,7 +141,6 @@ def _scores(run: Run, others: Sequence[Run]) -> RunScores:
         total = sum(sides[0][seeds] - sides[1][seeds] for seeds in common)
         differences = (total / len(common)).dropna()
         break
-  clients = _clients(evaluation)
   return RunScores(run, evaluation.model, clients, name, differences, means)
 
 

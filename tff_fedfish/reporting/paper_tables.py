@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from tff_fedfish.files import csv_file
-from tff_fedfish.methods import registry
 from tff_fedfish.reporting import matching
 from tff_fedfish.reporting.evaluations import Evaluation, Interval
 from tff_fedfish.reporting.matching import (
@@ -210,13 +209,7 @@ def _table(
 def _scored(
   study: Study, number: int, stages: Sequence[str]
 ) -> tuple[dict[tuple, tuple[Run, Evaluation]], set[str]]:
-  """Returns the runs with an evaluation, and the labels of further ones.
-
-  Returns:
-    (block of rows, method, stage) -> run and evaluation. A block has equal
-    clients and local epochs and, but in Table 3 whose columns differ in these,
-    equal rounds; blocks sort as in the table.
-  """
+  """Returns the scored runs by (block, method, stage), and further labels."""
   targets = subjects(study.runs) if number in (4, 5) else subjects([])
   # No half of a client's data, which the paper scores on.
   targets = [subject for subject in targets if subject != OWN_TEST]
@@ -232,6 +225,7 @@ def _scored(
           continue
         evaluation = run.evaluation(subject, at // 2 if stage == HALF else at)
         if evaluation:
+          # In Table 3 the columns differ in rounds.
           block = (place, epochs, *([] if number == 3 else [-at]))
           if (block, method, stage) in scored:
             further.add(run.label)
@@ -249,7 +243,7 @@ def _rows(
   rows, baselines = {}, []
   for method, by_stage in methods.items():
     runs, evaluations = zip(*by_stage.values(), strict=True)
-    if runs[0].algorithm == registry.BASELINE.name:
+    if runs[0].is_baseline:
       baselines.append(method)
     place, kind = study.corpus, evaluations[0].kind
     if kind == 'transfer':
