@@ -131,12 +131,12 @@ def cost_curves(runs: Sequence[Run]) -> list[figures.Figure]:
       'Local epochs: rounds so far times local epochs per round, what a client '
       f'that takes part in every round has computed.{"".join(further)}',
     )
-  drawn = []
+  drawn, sources = [], _sources(runs)
   for name, axis in costs.items():
     caption = f'Further up and to the left is better. {axis.caption} '
     scores = {}
     for source in ('held_out', 'personal', 'personalized'):
-      if source in _sources(runs):
+      if source in sources:
         score = _score(runs, source, 'accuracy')
         prefix = '' if source == 'held_out' else f'{source}_'
         scores[f'communication_{prefix}{name}'] = score._replace(

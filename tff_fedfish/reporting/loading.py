@@ -198,16 +198,14 @@ def _with_unique_corpora(runs: Iterable[Run]) -> list[Run]:
     + f' ({e.identity.name}, {fingerprint[:8]})' * (counts[e.corpus] > 1)
     for fingerprint, e in first.items()
   }
+
+  def named(evaluation):
+    identity = evaluation.identity
+    corpus = names[identity.fingerprint] if identity else evaluation.corpus
+    return dataclasses.replace(evaluation, corpus=corpus)
+
   return [
-    dataclasses.replace(
-      run,
-      evaluations=tuple(
-        dataclasses.replace(e, corpus=names[e.identity.fingerprint])
-        if e.identity
-        else e
-        for e in run.evaluations
-      ),
-    )
+    dataclasses.replace(run, evaluations=tuple(map(named, run.evaluations)))
     for run in runs
   ]
 
@@ -217,9 +215,7 @@ def _with_unique_labels(runs):
   counts = collections.Counter(run.base_label for run in runs)
   return [
     dataclasses.replace(run, name=name).labelled(
-      f'{run.base_label} ({name})'
-      if counts[run.base_label] > 1
-      else run.base_label
+      run.base_label + f' ({name})' * (counts[run.base_label] > 1)
     )
     for run, name in zip(runs, names, strict=True)
   ]
