@@ -149,7 +149,7 @@ def _fill_up(tokens, max_length):
   checked = tf.debugging.assert_non_negative(
     missing, message=f'`tokens` must have at most {max_length} columns.'
   )
-  # It does not change the results of the tokens before.
+  # Padding does not change the results of the tokens before.
   with tf.control_dependencies([checked]):
     padded = tf.pad(tokens, [[0, 0], [0, missing]])
   return tf.ensure_shape(padded, [None, max_length])

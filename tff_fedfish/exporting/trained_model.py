@@ -112,9 +112,8 @@ def _server_weights(config, found):
   shapes = learning_setup.server_shapes(config, found)
   weights = learning_setup.model_weights(loaded.tensors, shapes, found.path)
   names = (*shapes.trainable, *shapes.non_trainable)
-  return dict(
-    zip(names, weights.trainable + weights.non_trainable, strict=True)
-  )
+  arrays = weights.trainable + weights.non_trainable
+  return dict(zip(names, arrays, strict=True))
 
 
 def _require_client(config, client):

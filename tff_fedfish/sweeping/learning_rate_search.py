@@ -28,9 +28,6 @@ METRICS = {
 """Metrics to choose by: the field of `ClientEvaluation`, and what finds its
 best value."""
 
-_REQUIRED = ('settings', 'num_rounds')
-_KEYS = (*_REQUIRED, 'metric', 'per', 'validation_fraction', 'num_clients')
-_KEYS += ('max_extensions',)
 # Other values of these hold out other clients, or other data.
 _DECIDE_HELD_OUT = (
   'client_splits.held_out_fraction',
@@ -241,18 +238,22 @@ def parse_search(
       f'`learning_rate_search` must be a dictionary, found {value!r}'
     )
     return None
+  # The file's name of `axes` is 'settings'.
+  _, *fields = dataclasses.fields(LearningRateSearch)
+  names = ['settings', *(field.name for field in fields)]
   found = [
-    f'{key!r} is unknown; known are {", ".join(_KEYS)}'
+    f'{key!r} is unknown; known are {", ".join(names)}'
     for key in value
-    if key not in _KEYS
+    if key not in names
   ]
-  found += [f'{key!r} is required' for key in _REQUIRED if key not in value]
+  required = ('settings', 'num_rounds')
+  found += [f'{key!r} is required' for key in required if key not in value]
   value = {'num_rounds': 1, 'num_clients': base.evaluation.num_clients, **value}
   search_axes, scalars = (), {}
   if 'settings' in value:
     search_axes = grid.parse_grid(value['settings'], found, 'settings')
-  for field in dataclasses.fields(LearningRateSearch):
-    if (name := field.name) not in ('axes', 'per'):
+  for field in fields:
+    if (name := field.name) != 'per':
       scalars[name] = as_declared(value.get(name, field.default), field)
       if wanted := unmet_requirement(scalars[name], field):
         found.append(f'`{name}` must be {wanted}, found {value[name]!r}')
