@@ -31,8 +31,8 @@ class TestOptions:
       ),
       (dict(temperature=float('nan')), '1000, found nan'),
       (dict(temperature=1e-9), '1000, found 1e-09'),
-      (dict(seed=-1), '`--seed` must be from 0 to 2^31 - 1, found -1'),
-      (dict(seed=2**31), '2^31 - 1, found 2147483648'),
+      (dict(seed=-1), 'at least 0 and below 2147483648, found -1'),
+      (dict(seed=2**31), 'below 2147483648, found 2147483648'),
       (
         dict(corpus='x'),
         '`--personalize_on` needs `--client`, which is not given',

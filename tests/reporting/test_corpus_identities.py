@@ -125,8 +125,8 @@ def test_a_further_part_is_shown_beside_the_own_held_out_clients(write_scored):
   assert loaded.evaluation(part).name == 'part'
   figures = {
     figure.name
-    for section in build_sections([loaded])
-    for figure in section.figures
+    for section in build_sections([loaded]).values()
+    for figure in section
   }
   assert {'held_out_loss', 'part_loss'} <= figures
   data = [

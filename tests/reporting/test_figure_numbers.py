@@ -117,7 +117,7 @@ def test_all_that_a_report_of_repetitions_draws_is_recorded(
 def _sections(pair):
   """Name -> figure of the pair's report."""
   sections = page.build_sections(loading.load_runs(pair))
-  return {f.name: f for section in sections for f in section.figures}
+  return {f.name: f for figures in sections.values() for f in figures}
 
 
 def test_curves_by_hand(pair):

@@ -153,14 +153,15 @@ def test_repetitions_are_counted(tmp_path, write_sweep):
     )
   )
   # 8 - 2 - 0.05 over seeds.
-  assert findings.summary_sentence(repetitions.pool_repetitions(runs)) == (
+  pooled = repetitions.pool_repetitions(runs)
+  assert findings.summary_sentence(pooled) == (
     'Of 2 settings with 4 runs, the lowest mean loss (nats per token) is '
     'reached by FedFish, E = 1 on held-out clients of debian_descriptions '
     'without personalization (5.950, 95 % interval 5.900 to 6.000) and on '
     'held-out clients after personalization on 50 % of their data (4.950, 95 % '
     'interval 4.900 to 5.000).'
   )
-  assert findings.notes(runs) == [
+  assert findings.notes(runs, pooled) == [
     'Scores of runs that differ in seeds only are means over these; with a '
     'few seeds the intervals are too narrow.'
   ]

@@ -71,16 +71,16 @@ def _pair_of_models(write_scored):
 
 def test_clients_side_by_side_by_hand(pair_of_models):
   [table] = own_tests.client_tables(pair_of_models)
-  assert table.groups() == [
-    ('FedAvg, E = 1 (global model)', ['Accuracy (%)', 'Loss']),
-    (
-      'Local models, E = 1 (personal model)',
-      [
-        *('Accuracy (%)', 'Loss'),
-        *('Accuracy − FedAvg, E = 1 (points)', 'Loss − FedAvg, E = 1'),
-      ],
-    ),
-  ]
+  assert table.headings() == (
+    [
+      ('FedAvg, E = 1 (global model)', 2),
+      ('Local models, E = 1 (personal model)', 4),
+    ],
+    [
+      *('Accuracy (%)', 'Loss', 'Accuracy (%)', 'Loss'),
+      *('Accuracy − FedAvg, E = 1 (points)', 'Loss − FedAvg, E = 1'),
+    ],
+  )
   # Accuracy is (10 - loss) / 100: 4 % and 7 %, so +3 points at 3 - 6 nats.
   assert dict(table.rows()) == {
     'a.org': ['4.0', '6.000', '7.0', '3.000', '+3.0', '−3.000'],
@@ -181,8 +181,7 @@ def test_own_test_rows_are_in_no_table_of_the_paper(pair_of_models):
 
 
 def test_bars_have_no_fractions(pair_of_models, drawn):
-  sections = {s.anchor: s for s in page.build_sections(pair_of_models)}
-  loss, accuracy = sections[page.OWN_TESTS].figures
+  loss, accuracy = page.build_sections(pair_of_models)['own-tests']
   assert accuracy.title == 'Accuracy on own test rows'
   assert 'Personal models: Local models, E = 1.' in accuracy.caption
   assert 'fraction' not in accuracy.caption

@@ -132,7 +132,7 @@ def test_mnist_is_not_emnist(tmp_path, write_sweep):
     runs,
     paper_tables.build_paper_tables(runs),
     comparisons.compare_methods([]),
-    (),
+    {},
   )
   assert '<b>In brackets: another corpus.</b> The paper’s EMNIST' in text
   assert '<span class="ci">(81.38)</span>' in text

@@ -207,7 +207,6 @@ def test_labels_name_what_else_differs(tmp_path, write_sweep):
 def test_without_repetitions_runs_stay_as_they_are(pair, tmp_path, write_run):
   runs = loading.load_runs(pair)
   assert repetitions.pool_repetitions(runs) == runs
-  assert not repetitions.has_repetitions(runs)
   # Equal seeds, too: a copy, not a repetition.
   copies = loading.load_runs(
     [write_run(tmp_path / 'a'), write_run(tmp_path / 'b')]
@@ -223,7 +222,7 @@ def test_the_clients_split_is_no_seed_of_repetitions(tmp_path, write_run):
     ]
   )
   # Other clients are held out: nothing to take a mean over.
-  assert not repetitions.has_repetitions(runs)
+  assert repetitions.pool_repetitions(runs) == runs
 
 
 def test_main_table_of_means(pooled):

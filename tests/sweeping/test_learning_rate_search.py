@@ -147,12 +147,16 @@ def test_how_many_clients_to_score(held_out_fraction, num_clients, expected):
   ('values', 'words'),
   [
     ({'nme': 1}, "'nme' is unknown; known are settings, num_rounds, metric"),
-    ({'metric': 'loss'}, "`metric` must be 'held-out loss' or 'accuracy'"),
-    ({'num_rounds': 0}, '`num_rounds` must be an int of at least 1, found 0'),
-    ({'num_rounds': 2.0}, '`num_rounds` must be an int of at least 1'),
-    ({'num_clients': -1}, '`num_clients` must be an int of at least 0'),
-    ({'validation_fraction': 1.0}, '`validation_fraction` must be a number'),
-    ({'validation_fraction': 0}, 'between 0 and 1, found 0'),
+    ({'metric': 'loss'}, '`metric` must be one of held-out loss, accuracy'),
+    ({'num_rounds': 0}, '`num_rounds` must be at least 1, found 0'),
+    ({'num_rounds': 2.0}, '`num_rounds` must be an int, found 2.0'),
+    ({'num_clients': -1}, '`num_clients` must be at least 0, found -1'),
+    ({'max_extensions': True}, '`max_extensions` must be an int, found True'),
+    (
+      {'validation_fraction': 1.0},
+      '`validation_fraction` must be finite and above 0 and below 1, found 1.0',
+    ),
+    ({'validation_fraction': 0}, 'above 0 and below 1, found 0'),
     ({'per': 'algorithm.name'}, '`per` must be a list of settings'),
     (
       {'per': ['server.beta_1']},

@@ -111,8 +111,9 @@ def export(
       )
     with files.write_atomically(temporary / 'README.md') as file:
       file.write(model_card.render(values, formats))
+    sums = ''.join(_sums(temporary))
     with files.write_atomically(temporary / SUMS_FILE) as file:
-      file.writelines(_sums(temporary))
+      file.write(sums)
   return Export(directory=directory, model=model, remark=values['remark'])
 
 
@@ -185,7 +186,7 @@ def json_config(model: TrainedModel) -> dict[str, Any]:
     ('training', 'start_from'),
   ):
     if run[part][name] is not None:
-      run[part][name] = pathlib.Path(run[part][name]).resolve().name
+      run[part][name] = model_card.last_name(run[part][name])
   contents = {
     'schema_version': _SCHEMA_VERSION,
     'fedfish_version': __version__,
@@ -219,13 +220,7 @@ def _phase_logits(config):
 
 def _sums(directory: pathlib.Path) -> Iterator[str]:
   """Yields a line for every file, as `sha256sum --check` reads it."""
-  paths = [
-    path
-    for path in directory.rglob('*')
-    # The listing itself is being written.
-    if path.is_file() and not path.name.startswith('.')
-  ]
-  for path in sorted(paths):
+  for path in sorted(filter(pathlib.Path.is_file, directory.rglob('*'))):
     yield f'{files.sha256_of(path)}  {path.relative_to(directory).as_posix()}\n'
 
 

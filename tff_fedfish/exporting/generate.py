@@ -39,7 +39,7 @@ class GenerationOptions:
   """Divides the logits. 0: always the likeliest token."""
   top_k: int | None = number(None, at_least=1)
   """Draw only from the k likeliest tokens. None: from all."""
-  seed: int = 0
+  seed: int = number(0, at_least=0, below=2**31)
   """Seed of the draws, in [0, 2^31)."""
   num_samples: int = number(1, at_least=1)
   """Number of samples, >= 1."""
@@ -67,18 +67,14 @@ class GenerationOptions:
         '`--temperature` must be 0, for the likeliest token, or from 0.001 to '
         f'1000, found {self.temperature}'
       )
-    if not 0 <= self.seed < 2**31:
-      problems.append(f'`--seed` must be from 0 to 2^31 - 1, found {self.seed}')
-    needs = {
-      'client': ('--personalize_on', self.corpus),
-      'corpus': ('--client', self.client),
-      'personalization_epochs': ('--personalize_on', self.corpus),
-      'learning_rate': ('--personalize_on', self.corpus),
-    }
-    for name, (needed, value) in needs.items():
-      if getattr(self, name) is not None and value is None:
-        option = 'personalize_on' if name == 'corpus' else name
-        problems.append(f'`--{option}` needs `{needed}`, which is not given')
+    if self.corpus is None:
+      problems += [
+        f'`--{name}` needs `--personalize_on`, which is not given'
+        for name in ('client', 'personalization_epochs', 'learning_rate')
+        if getattr(self, name) is not None
+      ]
+    elif self.client is None:
+      problems.append('`--personalize_on` needs `--client`, which is not given')
     if problems:
       raise UserError('; '.join(problems) + '.')
 

@@ -16,7 +16,7 @@ from tff_fedfish.data.images.image_corpora import IMAGE_CORPORA
 from tff_fedfish.errors import UserError
 from tff_fedfish.exporting.trained_model import TrainedModel
 from tff_fedfish.reporting.loading import load_runs
-from tff_fedfish.run import corpus_identity, run_inputs
+from tff_fedfish.run import run_inputs
 from tff_fedfish.version import __version__
 
 # Sections of the config that determine the weights and are not shown elsewhere.
@@ -58,8 +58,7 @@ def gather_values(model: TrainedModel) -> dict[str, Any]:
   evaluations = [e for e in run.evaluations if e.round_num == model.round_num]
   data = model.config.data
   corpus, remark = _corpus_facts(model)
-  identity = corpus_identity.read_identity(model.run)
-  directory = pathlib.Path(data.directory)
+  identity, directory = run.identity, pathlib.Path(data.directory)
 
   def total(name):
     return sum(int(row.get(name) or 0) for row in rows)
@@ -102,7 +101,7 @@ def render(values: Mapping[str, Any], formats: Sequence[str]) -> str:
   environment.filters |= {'cell': _cell, 'prose': _prose}
   environment.filters['commas'] = '{:,}'.format
   # Without the path on this machine.
-  environment.filters['last_name'] = _last_name
+  environment.filters['last_name'] = last_name
   template = environment.get_template('model_card.md.j2')
   return template.render(values, formats=formats)
 
@@ -128,13 +127,12 @@ def _corpus_facts(
     num_examples = sum(map(len, rows))
   else:
     num_examples = manifest.counts.records_out
-  facts = {
+  return {
     'manifest': manifest,
     'num_examples': num_examples,
     'num_participating': len(participating),
     'num_held_out': len(held_out),
-  }
-  return facts, None
+  }, None
 
 
 def _settings(config: TrainConfig) -> dict[str, Any]:
@@ -172,7 +170,7 @@ def _partition_settings(config: TrainConfig) -> dict[str, Any]:
     settings |= partition.build(partition_seed=seed).parameters()
     if partition.clusters is not None:
       # Without the path of a file on this machine.
-      settings['clusters'] = _last_name(partition.clusters)
+      settings['clusters'] = last_name(partition.clusters)
     if config.client_splits.held_out_fraction is None:
       settings['held_out'] = partition.held_out
   return {
@@ -181,7 +179,7 @@ def _partition_settings(config: TrainConfig) -> dict[str, Any]:
   }
 
 
-def _last_name(path: str) -> str:
+def last_name(path: str) -> str:
   """Returns the name of what a path leads to, as config.json has it."""
   return pathlib.Path(path).resolve().name
 

@@ -70,11 +70,7 @@ def write_saved_model(
 def _language_functions(
   config: TransformerConfig, weights: list[tf.Variable]
 ) -> dict[str, Callable]:
-  """Returns the functions of a language model by name.
-
-  Sequences may be shorter than the model's. They are padded, which does not
-  change the results of the tokens before, and the results are cut.
-  """
+  """Returns the functions of a language model by name."""
 
   @tf.function(
     input_signature=[tf.TensorSpec([None, None], tf.int32, name='tokens')]
@@ -153,6 +149,7 @@ def _fill_up(tokens, max_length):
   checked = tf.debugging.assert_non_negative(
     missing, message=f'`tokens` must have at most {max_length} columns.'
   )
+  # Padding does not change the results of the tokens before.
   with tf.control_dependencies([checked]):
     padded = tf.pad(tokens, [[0, 0], [0, missing]])
   return tf.ensure_shape(padded, [None, max_length])

@@ -112,9 +112,8 @@ def _server_weights(config, found):
   shapes = learning_setup.server_shapes(config, found)
   weights = learning_setup.model_weights(loaded.tensors, shapes, found.path)
   names = (*shapes.trainable, *shapes.non_trainable)
-  return dict(
-    zip(names, weights.trainable + weights.non_trainable, strict=True)
-  )
+  arrays = weights.trainable + weights.non_trainable
+  return dict(zip(names, arrays, strict=True))
 
 
 def _require_client(config, client):
@@ -156,19 +155,8 @@ def _weights_of_client(config, found, tokenizer, client):
       'of `fedfish evaluate` lists.'
     )
   # Late: the errors above must not wait for TFF.
-  from tff_fedfish.evaluation import own_tests
-  from tff_fedfish.runtime.in_process_context import set_in_process_context
+  from tff_fedfish.evaluation.own_tests import OwnTests
 
-  set_in_process_context()
-  models = own_tests.personal_models(
-    config,
-    found,
-    states,
-    run_inputs.with_test_rows(
-      config, corpus, run_inputs.training_rows(config, corpus, tokenizer)
-    ),
-    participating,
-  )
-  names = weight_shapes(config.model_shape())
+  models = OwnTests(config, corpus, tokenizer, found, states)
   weights = map(np.asarray, models.weights_of(client_id))
-  return dict(zip(names, weights, strict=True))
+  return dict(zip(weight_shapes(config.model_shape()), weights, strict=True))

@@ -16,7 +16,7 @@ from models.transformer_config import TransformerConfig
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.data.images.image_corpora import IMAGE_CORPORA
 from tff_fedfish.planning import client_features
-from tff_fedfish.planning.client_states import clients_of_corpus
+from tff_fedfish.planning.client_states import DTYPE_BYTES, clients_of_corpus
 
 Parts = dict[str, int]
 """Part -> bytes."""
@@ -202,7 +202,7 @@ def tensor_bytes(shape: ModelShape) -> dict[str, int]:
 def largest_buffers(shape: TransformerConfig, num_rows: int) -> Parts:
   """Returns the bytes of the largest buffer of each part of a forward pass."""
   length, num_ids = shape.sequence_length, shape.vocabulary_size
-  num_tokens = num_rows * length
+  num_tokens, dtype_bytes = num_rows * length, DTYPE_BYTES[shape.compute_dtype]
   blocks = transformer_config.query_blocks(length)
   num_scores = max((end - start) * end for start, end in blocks)
   logits = 4 * num_tokens * num_ids
@@ -210,7 +210,7 @@ def largest_buffers(shape: TransformerConfig, num_rows: int) -> Parts:
     logits = transformer_config.MAX_LOGITS_BYTES
   return {
     # Of the MLP.
-    'activations': 4 * shape.width * num_tokens * _dtype_bytes(shape),
+    'activations': 4 * shape.width * num_tokens * dtype_bytes,
     'attention scores': 4 * num_rows * shape.num_heads * num_scores,
     'logits': logits,
   }
@@ -255,7 +255,8 @@ def _moments_of_gradient(name, shape, num_rows, held):
   if isinstance(shape, ImageModelConfig):
     kept = 4 * _CONVOLUTION_COPIES * num_rows * shape.num_convolved()
     return {name: held | {'gradients': total, 'activations': kept}}
-  buffers, dtype_bytes = largest_buffers(shape, num_rows), _dtype_bytes(shape)
+  buffers = largest_buffers(shape, num_rows)
+  dtype_bytes = DTYPE_BYTES[shape.compute_dtype]
   kernels = sum(
     size
     for tensor, size in sizes.items()
@@ -308,7 +309,3 @@ def _with_idle(shape, num_rows, parts):
   # Other parts are models, made of stacked tensors.
   freed = sum(size * shares.get(part, stacked) for part, size in parts.items())
   return parts | {'allocator': int(_IDLE_SHARE * freed)}
-
-
-def _dtype_bytes(shape):
-  return 2 if shape.compute_dtype == 'bfloat16' else 4

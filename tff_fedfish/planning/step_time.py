@@ -173,10 +173,7 @@ def round_time(config: TrainConfig, measured: MeasuredSeconds) -> RoundTime:
 
 
 def _step_timer(config, num_layers, batch_size):
-  """Returns a function that times a step within a longer call.
-
-  That is local training of a model of `num_layers` over synthetic tokens.
-  """
+  """Returns a function that times a step within a call of several."""
   shape = config.transformer_config()
   # The same tensors at every depth.
   optimizer = build_optimizer(config.client_work, are_matrices(shape))
@@ -220,11 +217,7 @@ def _step_timer(config, num_layers, batch_size):
 
 
 def _seconds_per_weight(config, num_repeats):
-  """Returns the seconds per weight of the work over all weights.
-
-  They are of a gradient's square, a step of the client optimizer, a client's
-  delta, terms and sums, and the server's mean and step.
-  """
+  """Returns seconds per weight: square, client step, client sums, server."""
   num_tensors = 8
   weights = [
     tf.random.stateless_normal([_NUM_SAMPLE_WEIGHTS // num_tensors], [1, i])

@@ -248,7 +248,7 @@ def _local_global_figure(runs, unit) -> figures.Figure | None:
   }
   if not clients:
     return None
-  titles = {run.method for run in runs if run.algorithm != BASELINE.name}
+  titles = {run.method for run in runs if not run.is_baseline}
   other = f'a {titles.pop()}' if len(titles) == 1 else 'another method’s'
   shares = '; '.join(
     f'{label}: {share_text(found["loss"] > 0)}'

@@ -9,7 +9,6 @@ from typing import Any
 
 import pandas as pd
 
-from tff_fedfish.methods import registry
 from tff_fedfish.reporting import matching
 from tff_fedfish.reporting.repetitions import (
   Scores,
@@ -53,8 +52,8 @@ def compare_methods(runs: Sequence[Run]) -> pd.DataFrame:
     ]
     named = zip(matching.method_names(list(variants)), by_seeds, strict=True)
     for first, second in itertools.combinations(named, 2):
-      is_swapped = _is_baseline(second) and not _is_baseline(first)
-      pair = (first, second) if is_swapped else (second, first)
+      # The baseline comes last; without it the first method does.
+      pair = sorted((second, first), key=_is_baseline)
       comparisons += _compare(setting, *pair)
   return pd.DataFrame(comparisons, columns=_COLUMNS, dtype=object)
 
@@ -100,7 +99,7 @@ def honest_difference(
 
 
 def _is_baseline(named: tuple[str, Mapping[str, Run]]) -> bool:
-  return next(iter(named[1].values())).algorithm == registry.BASELINE.name
+  return next(iter(named[1].values())).is_baseline
 
 
 def _compare(setting, method, baseline) -> Iterator[tuple]:

@@ -19,18 +19,44 @@ _LOCAL_EPOCHS = 'local_epochs'
 # Accuracy after personalization, of the evaluations of a run's checkpoints.
 _PERSONALIZED = 'personalized/accuracy'
 _MAX_MARKS = 15
+# Scores by the first part of their metrics: their name, and where they are
+# from. {unit}: of the targets.
+_SOURCES = {
+  'held_out': (
+    'Held-out',
+    'Measured during training on the same fixed sample of held-out clients; '
+    'round 0 is before training.',
+  ),
+  'personalized': (
+    'Personalized',
+    'After personalization on the largest evaluated share of each held-out '
+    'client’s data, at the checkpoints that were evaluated.',
+  ),
+  'personal': (
+    'Own test',
+    'Measured during training: mean over the clients, each scored on its own '
+    'test rows with its personal model, the one that it begins the next round '
+    'with; round 0 is before training. A global model is not scored so while '
+    'it trains.',
+  ),
+  'train': (
+    'Train',
+    'Mean over the {unit}s of all local steps of the round’s cohort, each '
+    'batch scored just before the step that learns from it; every round has '
+    'another cohort, and later local epochs have seen the batch before.',
+  ),
+}
 
 
 class _Axis(NamedTuple):
-  """X axis: a metric, its label with the unit, and its words in a sentence."""
+  """X axis: a metric, and its label with the unit."""
 
   metric: str  # A column of metrics.csv, or `_LOCAL_EPOCHS`.
   label: str
-  words: str
   caption: str = ''
 
 
-_ROUND = _Axis('round', 'Round', 'round')
+_ROUND = _Axis('round', 'Round')
 
 
 class _Score(NamedTuple):
@@ -64,28 +90,12 @@ def learning_curves(runs: Sequence[Run]) -> list[figures.Figure]:
 
   There is one figure per score that any run has.
   """
-  words, accuracies = words_of(runs), _accuracies(runs)
-  held_out, own = accuracies[''], accuracies['personal_']
-  loss, accuracy = words.loss_label, words.accuracy_label
-  train = (
-    f'Mean over the {words.unit}s of all local steps of the round’s cohort, '
-    'each batch scored just before the step that learns from it; every round '
-    'has another cohort, and later local epochs have seen the batch before.'
-  )
   scores = {
-    'held_out_loss': _Score(
-      'held_out/loss', f'Held-out {loss}', held_out.caption
-    ),
-    'held_out_accuracy': held_out,
-    'personalized_accuracy': accuracies.get('personalized_'),
-    'personal_loss': _Score('personal/loss', f'Own test {loss}', own.caption),
-    'personal_accuracy': own,
-    'train_loss': _Score('train/loss', f'Train {loss}', train),
-    'train_accuracy': _Score('train/accuracy', f'Train {accuracy}', train, 100),
+    f'curve_{source}_{measure}': _score(runs, source, measure)
+    for source in _sources(runs)
+    for measure in ('loss', 'accuracy')
   }
-  return _figures(
-    runs, _ROUND, {f'curve_{name}': s for name, s in scores.items() if s}
-  )
+  return _figures(runs, _ROUND, scores)
 
 
 def cost_curves(runs: Sequence[Run]) -> list[figures.Figure]:
@@ -99,7 +109,6 @@ def cost_curves(runs: Sequence[Run]) -> list[figures.Figure]:
     name: _Axis(
       f'communication/{name}_units',
       f'{cost} (units, cumulative)',
-      uncapitalized(cost),
       f'{cost}, summed; one unit is one model of float32 of a client that '
       'takes part in every round.',
     )
@@ -119,19 +128,20 @@ def cost_curves(runs: Sequence[Run]) -> list[figures.Figure]:
     costs['local_epochs'] = _Axis(
       _LOCAL_EPOCHS,
       'Local epochs (cumulative)',
-      'local epochs',
       'Local epochs: rounds so far times local epochs per round, what a client '
       f'that takes part in every round has computed.{"".join(further)}',
     )
-  drawn = []
+  drawn, sources = [], _sources(runs)
   for name, axis in costs.items():
     caption = f'Further up and to the left is better. {axis.caption} '
-    scores = {
-      f'communication_{prefix}{name}': score._replace(
-        caption=caption + score.caption
-      )
-      for prefix, score in _accuracies(runs).items()
-    }
+    scores = {}
+    for source in ('held_out', 'personal', 'personalized'):
+      if source in sources:
+        score = _score(runs, source, 'accuracy')
+        prefix = '' if source == 'held_out' else f'{source}_'
+        scores[f'communication_{prefix}{name}'] = score._replace(
+          caption=caption + score.caption
+        )
     drawn += _figures(runs, axis, scores)
   return drawn
 
@@ -192,36 +202,20 @@ def mark_step(rounds: Sequence[int]) -> int:
   return next(step for step in steps if step * _MAX_MARKS >= last)
 
 
-def _accuracies(runs) -> dict[str, _Score]:
-  """Returns accuracies by prefix: held out and, of several rounds, after."""
-  label = words_of(runs).accuracy_label
-  scores = {
-    '': _Score(
-      'held_out/accuracy',
-      f'Held-out {label}',
-      'Measured during training on the same fixed sample of held-out clients; '
-      'round 0 is before training.',
-      100.0,
-    ),
-    'personal_': _Score(
-      'personal/accuracy',
-      f'Own test {label}',
-      'Measured during training: mean over the clients, each scored on its own '
-      'test rows with its personal model, the one that it begins the next '
-      'round with; round 0 is before training. A global model is not scored '
-      'so while it trains.',
-      100.0,
-    ),
-  }
-  if any(len(_points(run, 'round', _PERSONALIZED)) > 1 for run in runs):
-    scores['personalized_'] = _Score(
-      _PERSONALIZED,
-      f'Personalized {label}',
-      'After personalization on the largest evaluated share of each held-out '
-      'client’s data, at the checkpoints that were evaluated.',
-      100.0,
-    )
-  return scores
+def _sources(runs) -> list[str]:
+  """Returns `_SOURCES`; personalized scores only if they make a curve."""
+  is_curve = any(len(_points(r, 'round', _PERSONALIZED)) > 1 for r in runs)
+  return [s for s in _SOURCES if is_curve or s != 'personalized']
+
+
+def _score(runs, source, measure) -> _Score:
+  """Returns the 'loss' or 'accuracy' of one of `_SOURCES`."""
+  words, (name, caption) = words_of(runs), _SOURCES[source]
+  label, scale = words.loss_label, 1.0
+  if measure == 'accuracy':
+    label, scale = words.accuracy_label, 100.0
+  caption = caption.format(unit=words.unit)
+  return _Score(f'{source}/{measure}', f'{name} {label}', caption, scale)
 
 
 def _points(run: Run, x: str, y: str) -> list[_Point]:
@@ -276,7 +270,8 @@ def _figure(runs, axis, score, name) -> figures.Figure | None:
   rounds = [p.round_num for curve in curves.values() for p in curve]
   # Evaluations are few, at rounds of the user's choice: each has a mark.
   step = 1 if score.metric == _PERSONALIZED else mark_step(rounds)
-  title = f'{score.label.split(" (")[0]} against {axis.words}'
+  x, y = (label.split(' (')[0] for label in (axis.label, score.label))
+  title = f'{y} against {uncapitalized(x)}'
   caption = score.caption
   if 1 < step <= max(rounds) and all(
     set(range(step, curve[-1].round_num + 1, step))
@@ -293,7 +288,7 @@ def _figure(runs, axis, score, name) -> figures.Figure | None:
   parts = [
     f'{label}: '
     + ', '.join(
-      f'{score.show(point.y)} at {axis.words} {point.x:g}'
+      f'{score.show(point.y)} at {uncapitalized(x)} {point.x:g}'
       for point in (curve[0], curve[-1])
     )
     for label, curve in curves.items()
@@ -310,7 +305,7 @@ def _figure(runs, axis, score, name) -> figures.Figure | None:
     if len(places) == 1:
       axes.set_xlim(min(places) - 1, max(places) + 1)
     figures.add_legend(
-      figure, [figures.handle(x, **styles[x].line_arguments()) for x in curves]
+      figure, [figures.handle(n, **styles[n].line_arguments()) for n in curves]
     )
     return figures.render(
       figure,

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from tff_fedfish.data import unknown_tokens
 from tff_fedfish.reporting import matching, settings
 from tff_fedfish.reporting.evaluations import Evaluation, Interval
-from tff_fedfish.reporting.repetitions import has_repetitions
 from tff_fedfish.reporting.runs import (
   HELD_OUT,
   OWN_TEST,
@@ -69,7 +68,7 @@ def summary_sentence(runs: Sequence[Run]) -> str:
 def notes(runs: Sequence[Run], pooled: Sequence[Run] = ()) -> list[str]:
   """Returns what a reader must know before comparing the runs' numbers.
 
-  `pooled` are the same runs, repetitions pooled.
+  `pooled` are the same runs, repetitions pooled; (): none is repeated.
   """
   clauses = [
     (clause, run.label) for run in runs for clause in _run_clauses(run)
@@ -82,7 +81,7 @@ def notes(runs: Sequence[Run], pooled: Sequence[Run] = ()) -> list[str]:
   for run in pooled:
     found += [f'{run.label}: {clause}.' for clause in _pooled_clauses(run)]
   found += _between_runs(runs)
-  if has_repetitions(runs):
+  if any(run.repetitions for run in pooled):
     found.append(
       'Scores of runs that differ in seeds only are means over these; with a '
       'few seeds the intervals are too narrow.'

@@ -115,11 +115,7 @@ def _load_run(directory):
 def _check_config(
   config: Mapping[str, Any], path: pathlib.Path
 ) -> Iterator[str]:
-  """Raises UserError if a config.json is none; yields remarks.
-
-  Settings that came later than the run have their defaults in this check, but
-  are not shown as if the run had named them.
-  """
+  """Raises UserError if a config.json is none; yields remarks."""
   name = config_files.method_name(config)
   if name and not registry.find_or_none(name):
     yield f'the method {name!r} cannot be loaded: its settings are as written'
@@ -190,12 +186,9 @@ def _load_evaluations(run, remarks):
 
 
 def _with_unique_corpora(runs: Iterable[Run]) -> list[Run]:
-  """Returns the runs with one name for each evaluated corpus.
-
-  A corpus is known by its fingerprint, wherever it lay. Evaluations of older
-  versions have only the name of its directory.
-  """
+  """Returns the runs with one name for each evaluated corpus."""
   runs = list(runs)
+  # Of a corpus of older versions, only its directory's name is known.
   first = {}
   for evaluation in (e for run in runs for e in run.evaluations if e.identity):
     first.setdefault(evaluation.identity.fingerprint, evaluation)
@@ -205,16 +198,14 @@ def _with_unique_corpora(runs: Iterable[Run]) -> list[Run]:
     + f' ({e.identity.name}, {fingerprint[:8]})' * (counts[e.corpus] > 1)
     for fingerprint, e in first.items()
   }
+
+  def named(evaluation):
+    identity = evaluation.identity
+    corpus = names[identity.fingerprint] if identity else evaluation.corpus
+    return dataclasses.replace(evaluation, corpus=corpus)
+
   return [
-    dataclasses.replace(
-      run,
-      evaluations=tuple(
-        dataclasses.replace(e, corpus=names[e.identity.fingerprint])
-        if e.identity
-        else e
-        for e in run.evaluations
-      ),
-    )
+    dataclasses.replace(run, evaluations=tuple(map(named, run.evaluations)))
     for run in runs
   ]
 
@@ -224,9 +215,7 @@ def _with_unique_labels(runs):
   counts = collections.Counter(run.base_label for run in runs)
   return [
     dataclasses.replace(run, name=name).labelled(
-      f'{run.base_label} ({name})'
-      if counts[run.base_label] > 1
-      else run.base_label
+      run.base_label + f' ({name})' * (counts[run.base_label] > 1)
     )
     for run, name in zip(runs, names, strict=True)
   ]

@@ -49,11 +49,7 @@ def local_epoch_figures(runs: Sequence[Run]) -> list[figures.Figure]:
 
 
 def _final_scores(runs: Sequence[Run]) -> pd.DataFrame:
-  """Returns the scores of evaluations after the last round, a row each.
-
-  Columns: method, budget ('fixed rounds' or 'fixed compute'), epochs, measure,
-  run (its label), fraction of the client's data, score (`Interval`).
-  """
+  """Returns the scores of evaluations after the last round, a row each."""
   budgets = find_budgets(runs)
   rows = [
     (method, budget, run.num_local_epochs, measure, run.label, fraction, score)
@@ -74,10 +70,7 @@ def _final_scores(runs: Sequence[Run]) -> pd.DataFrame:
 def _series(
   runs: Sequence[Run], styles: Mapping[str, RunStyle], found: pd.DataFrame
 ) -> tuple[list[str], dict[str, dict[str, Any]], list[Series]]:
-  """Returns titles of panels, looks of trends by name, and all series.
-
-  These are the first trend's, one for each panel, then the second's, and so on.
-  """
+  """Returns titles of panels, looks of trends, series by trend and panel."""
   fractions = {'Global': 0.0} if 0.0 in set(found['fraction']) else {}
   if (last := found['fraction'].max()) > 0:
     fractions[f'Personalized on {100 * last:g} %'] = last

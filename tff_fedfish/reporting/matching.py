@@ -220,10 +220,7 @@ def grouped(items: Iterable[Any], key: Callable) -> dict[Any, list]:
 
 
 def _settings(run: Run, names: Sequence[str], *, is_among: bool) -> Key:
-  """Returns settings that the run reads; it may be older than some.
-
-  They are those among `names`, of which sections end with a dot, or all others.
-  """
+  """Returns the settings that a run reads, of `names` or of all others."""
   values = flatten(config_loading.with_defaults(run.config))
   return tuple(
     (name, repr(value))

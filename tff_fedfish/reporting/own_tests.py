@@ -10,10 +10,8 @@ import pandas as pd
 
 from tff_fedfish.data.client_ids import client_id_to_cell, client_id_to_text
 from tff_fedfish.files import csv_file
-from tff_fedfish.methods import registry
 from tff_fedfish.reporting import matching
 from tff_fedfish.reporting.comparisons import honest_difference, shown_interval
-from tff_fedfish.reporting.repetitions import client_scores
 from tff_fedfish.reporting.runs import OWN_TEST, Run
 from tff_fedfish.reporting.words import shown
 
@@ -60,15 +58,16 @@ class ClientTable:
     """Clients that any run has a score of, sorted."""
     return sorted({c for found in self.runs for c in found.clients.index})
 
-  def groups(self) -> list[tuple[str, list[str]]]:
-    """Returns headings: one per run, and those of its columns."""
-    found = []
+  def headings(self) -> tuple[list[tuple[str, int]], list[str]]:
+    """Returns headings: (run, number of its columns), and one per column."""
+    groups, names = [], []
     for one in self.runs:
-      headings, name = ['Accuracy (%)', 'Loss'], one.baseline
+      own, name = ['Accuracy (%)', 'Loss'], one.baseline
       if name:
-        headings += [f'Accuracy − {name} (points)', f'Loss − {name}']
-      found.append((f'{one.run.label} ({one.model} model)', headings))
-    return found
+        own += [f'Accuracy − {name} (points)', f'Loss − {name}']
+      groups.append((f'{one.run.label} ({one.model} model)', len(own)))
+      names += own
+    return groups, names
 
   def rows(self) -> Iterator[tuple[str, list[str]]]:
     """Yields the first `MAX_SHOWN` clients, and their cells."""
@@ -117,24 +116,22 @@ def own_tests_csv(tables: Sequence[ClientTable]) -> str:
   lines = []
   for one in (one for table in tables for one in table.runs):
     round_num = one.run.evaluation(OWN_TEST).round_num
-    for client in one.clients.index:
-      difference = [None] * len(_SCORES)
-      if client in one.differences.index:
-        difference = one.differences.loc[client, [*_SCORES]].tolist()
-      scores = one.clients.loc[client, [*_SCORES]]
+    both = one.clients.join(one.differences, rsuffix='_difference')
+    both = both.astype(object).where(both.notna(), None)
+    for client, accuracy, loss, *differences in both.itertuples():
       line = [one.run.label, one.run.name, one.model, round_num]
-      line += [client_id_to_cell(client), *scores, one.baseline, *difference]
-      lines.append(line)
+      line += [client_id_to_cell(client), accuracy, loss, one.baseline]
+      lines.append([*line, *differences])
   return csv_file(_COLUMNS, lines)
 
 
 def _scores(run: Run, others: Sequence[Run]) -> RunScores:
   evaluation = run.evaluation(OWN_TEST)
-  name, differences, means = '', _clients(evaluation)[:0], {}
-  is_baseline = run.algorithm == registry.BASELINE.name
-  for other in [] if is_baseline else others:
+  clients = _clients(evaluation)
+  name, differences, means = '', clients[:0], {}
+  for other in () if run.is_baseline else others:
     is_like = matching.setting_of(other) == matching.setting_of(run)
-    if is_like and other.algorithm == registry.BASELINE.name:
+    if is_like and other.is_baseline:
       sides = [_by_seeds(side) for side in (run, other)]
       found = {n: honest_difference(*sides, n) for n in _SCORES}
       if found['loss']['mean'] is not None:
@@ -144,7 +141,6 @@ def _scores(run: Run, others: Sequence[Run]) -> RunScores:
         total = sum(sides[0][seeds] - sides[1][seeds] for seeds in common)
         differences = (total / len(common)).dropna()
         break
-  clients = _clients(evaluation)
   return RunScores(run, evaluation.model, clients, name, differences, means)
 
 
@@ -159,7 +155,7 @@ def _by_seeds(run: Run) -> dict[str, pd.DataFrame]:
 
 def _clients(evaluation) -> pd.DataFrame:
   """Returns `RunScores.clients` of an evaluation."""
-  (found,) = client_scores({'': evaluation}, 0.0).values()
+  found = evaluation.clients_at(0.0).set_index('client_id')
   return pd.DataFrame({name: found[f'{name}_after'] for name in _SCORES})
 
 

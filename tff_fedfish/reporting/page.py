@@ -1,8 +1,8 @@
 """Assembles the report's sections and renders them as one HTML page."""
 
 import collections
-from collections.abc import Sequence
-from typing import NamedTuple
+import itertools
+from collections.abc import Mapping, Sequence
 
 import jinja2
 import markupsafe
@@ -41,9 +41,6 @@ from tff_fedfish.version import __version__
 GENERATOR = 'fedfish report'
 """Beginning of `<meta name="generator">` of every page."""
 
-OWN_TESTS = 'own-tests'
-"""Anchor of the section that holds the tables of clients."""
-
 _NUM_EXTREME_CLIENTS = 5
 _SHARE = 'by share of the client’s data used for personalization'
 _PAPER_TITLES = {
@@ -54,19 +51,10 @@ _PAPER_TITLES = {
 }
 
 
-class Section(NamedTuple):
-  """Plots under one heading, or the reason why there are none."""
-
-  anchor: str
-  title: str
-  figures: Sequence[Figure]
-  absent: str
-
-
 def build_sections(
   pooled: Sequence[Run], runs: Sequence[Run] | None = None
-) -> list[Section]:
-  """Returns the sections that hold plots, in the page's order.
+) -> dict[str, list[Figure]]:
+  """Returns the plots by the anchor of their section, in the page's order.
 
   Args:
     pooled: The runs of the report, repetitions pooled.
@@ -90,64 +78,28 @@ def build_sections(
     )
     for subject, name in (held_out | transfers).items()
   ]
-  evaluate = '“fedfish evaluate” makes one from its checkpoint'
-  sections = (
-    Section(
-      'learning-curves',
-      'Learning curves',
-      [*curves.learning_curves(pooled), *curves.diagnostics_curves(pooled)],
-      'no round with a loss is finished yet.',
-    ),
-    Section(
-      'local-epochs',
-      'Local epochs',
-      [
-        *local_epochs.local_epoch_figures(pooled),
-        *regime_map.regime_maps(every_run),
-      ],
-      'there are not two numbers of local epochs whose runs have an '
-      'evaluation on held-out clients after their last round.',
-    ),
-    Section(
-      'personalization',
-      'Personalization of held-out clients',
-      scores(held_out),
-      f'no run has an evaluation on held-out clients ({evaluate}).',
-    ),
-    Section(
-      'transfer',
-      'Transfer to another corpus',
-      scores(transfers),
-      f'no run has an evaluation on another corpus ({evaluate}).',
-    ),
-    Section(
-      OWN_TESTS,
-      'Own test rows of the clients that train',
-      [*scores({OWN_TEST: OWN_TEST.kind}), *affinities.affinity_maps(pooled)],
-      'no run has an evaluation on own test rows (“fedfish evaluate '
-      '--client_split own_test” makes one from its checkpoint).',
-    ),
-    Section(
-      'clients',
-      'Client by client',
-      [figure for figure in clients if figure],
-      'no evaluation has a per_client.csv with a fraction above 0.',
-    ),
-    Section(
-      'barrier',
-      'Client-Server Barrier',
-      [*curves.barrier_curves(pooled), *barriers.barrier_scatters(every_run)],
-      'no evaluation has a barrier.csv, and no run measured barriers in '
-      'training.',
-    ),
-    Section(
-      'communication',
-      'Accuracy against cost',
-      curves.cost_curves(pooled),
-      'metrics.csv of no run has both communicated units and an accuracy.',
-    ),
-  )
-  return [s._replace(absent='') if s.figures else s for s in sections]
+  return {
+    'learning-curves': [
+      *curves.learning_curves(pooled),
+      *curves.diagnostics_curves(pooled),
+    ],
+    'local-epochs': [
+      *local_epochs.local_epoch_figures(pooled),
+      *regime_map.regime_maps(every_run),
+    ],
+    'personalization': scores(held_out),
+    'transfer': scores(transfers),
+    'own-tests': [
+      *scores({OWN_TEST: OWN_TEST.kind}),
+      *affinities.affinity_maps(pooled),
+    ],
+    'clients': [figure for figure in clients if figure],
+    'barrier': [
+      *curves.barrier_curves(pooled),
+      *barriers.barrier_scatters(every_run),
+    ],
+    'communication': curves.cost_curves(pooled),
+  }
 
 
 def render_page(
@@ -155,7 +107,7 @@ def render_page(
   pooled: Sequence[Run],
   tables: Sequence[PaperTable],
   comparisons: pd.DataFrame,
-  sections: Sequence[Section],
+  sections: Mapping[str, Sequence[Figure]],
   figure_format: str = 'png',
   *,
   client_tables: Sequence[ClientTable] = (),
@@ -169,7 +121,7 @@ def render_page(
     pooled: One for all that differ in seeds only.
     tables: Tables of the paper.
     comparisons: Lines of `compare_methods`.
-    sections: The plots.
+    sections: The plots, as `build_sections` returns them.
     figure_format: Format of the plots' files beside the page.
     client_tables: Tables of `own_tests.client_tables`.
   """
@@ -181,7 +133,7 @@ def render_page(
     lstrip_blocks=True,
     keep_trailing_newline=True,
   )
-  figures = (figure for section in sections for figure in section.figures)
+  figures = itertools.chain(*sections.values())
   config = settings.compare([run.config for run in runs])
   environments = settings.compare([run.environment for run in runs])
   methods = dict.fromkeys(run.method for run in runs)
@@ -205,7 +157,6 @@ def render_page(
     interval_sample=interval_sample(e for _, e in evaluated),
     client_tables=client_tables,
     max_clients_shown=MAX_SHOWN,
-    own_tests=OWN_TESTS,
     own_test_rows=str(OWN_TEST),
     panels=_panels(pooled),
     every_run_panels=_panels(runs) if len(pooled) < len(runs) else [],
@@ -218,7 +169,7 @@ def render_page(
     verdict=verdict,
     shown_interval=shown_interval,
     num_bootstrap=NUM_BOOTSTRAP,
-    sections=sections,
+    drawn=sections,
     figure_numbers={f.name: n for n, f in enumerate(figures, start=1)},
     figure_format=figure_format,
     extremes=[
@@ -317,10 +268,7 @@ def _show(value: float, measure: str, is_difference: bool = False) -> str:
 def _paper_headings(
   columns: Sequence[Column], words: Words
 ) -> tuple[list[tuple[str, int]], list[str]]:
-  """Returns headings of a paper's table: (heading, span), and one per column.
-
-  The lower row holds measures, or the stages where all is of one measure.
-  """
+  """Returns (heading, span) of groups, and a heading per column."""
   is_by_stage = len({column.stage for column in columns}) > 1
 
   def group(column):

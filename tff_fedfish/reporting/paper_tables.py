@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from tff_fedfish.files import csv_file
-from tff_fedfish.methods import registry
 from tff_fedfish.reporting import matching
 from tff_fedfish.reporting.evaluations import Evaluation, Interval
 from tff_fedfish.reporting.matching import (
@@ -73,17 +72,25 @@ class TableRow:
   is_difference: bool = False
 
 
-@dataclasses.dataclass(frozen=True)
-class PaperTable:
-  """A table of the paper, by its number there, of our runs on a corpus."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Study:
+  """Runs that differ in method, local epochs and rounds only."""
 
-  number: int
-  corpus: str
   setting: str
-  """Settings that tell the runs from those of other tables of equal number,
-  such as 'partition.alpha = 0.1'; '' if nothing does."""
+  """Settings that tell the runs from those of other studies, such as
+  'partition.alpha = 0.1'; '' if nothing does."""
+  runs: Sequence[Run]
+  budgets: Budgets
+  corpus: str
   task: Task | None
   """The paper's corpus whose numbers stand beside ours, if any."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PaperTable(Study):
+  """A table of the paper, by its number there, of a study's runs."""
+
+  number: int
   columns: Sequence[Column]
   rows: Sequence[TableRow]
   """Rows in blocks of equal clients, local epochs and rounds."""
@@ -116,7 +123,9 @@ def build_paper_tables(runs: Sequence[Run]) -> list[PaperTable]:
     if not (budgets := find_budgets(own)):
       continue
     corpus, task = own[0].corpus_name, fed_fish.nearest_task(own[0])
-    study = _Study(setting, own, budgets, corpus, task)
+    study = Study(
+      setting=setting, runs=own, budgets=budgets, corpus=corpus, task=task
+    )
     if len({r.num_local_epochs for r in own}) > 1 or holds_images(own[0]):
       tables.append(_table(study, 3, budgets.names, ('accuracy',)))
     tables.append(_table(study, 4, (LAST,)))
@@ -150,18 +159,8 @@ def paper_tables_csv(tables: Sequence[PaperTable]) -> str:
   return csv_file(_CSV_NAMES, lines)
 
 
-class _Study(NamedTuple):
-  """Runs that differ in method, local epochs and rounds only."""
-
-  setting: str
-  runs: Sequence[Run]
-  budgets: Budgets
-  corpus: str
-  task: Task | None
-
-
 def _table(
-  study: _Study,
+  study: Study,
   number: int,
   stages: Sequence[str],
   measures: Sequence[str] = ('accuracy', 'loss'),
@@ -197,10 +196,8 @@ def _table(
       study.task, study.runs, evaluations, study.budgets
     )
   return PaperTable(
+    **vars(study),
     number=number,
-    corpus=study.corpus,
-    setting=study.setting,
-    task=study.task,
     columns=columns,
     rows=rows,
     differences=tuple(differences),
@@ -210,15 +207,9 @@ def _table(
 
 
 def _scored(
-  study: _Study, number: int, stages: Sequence[str]
+  study: Study, number: int, stages: Sequence[str]
 ) -> tuple[dict[tuple, tuple[Run, Evaluation]], set[str]]:
-  """Returns the runs with an evaluation, and the labels of further ones.
-
-  Returns:
-    (block of rows, method, stage) -> run and evaluation. A block has equal
-    clients and local epochs and, but in Table 3 whose columns differ in these,
-    equal rounds; blocks sort as in the table.
-  """
+  """Returns the scored runs by (block, method, stage), and further labels."""
   targets = subjects(study.runs) if number in (4, 5) else subjects([])
   # No half of a client's data, which the paper scores on.
   targets = [subject for subject in targets if subject != OWN_TEST]
@@ -234,6 +225,7 @@ def _scored(
           continue
         evaluation = run.evaluation(subject, at // 2 if stage == HALF else at)
         if evaluation:
+          # In Table 3 the columns differ in rounds.
           block = (place, epochs, *([] if number == 3 else [-at]))
           if (block, method, stage) in scored:
             further.add(run.label)
@@ -242,7 +234,7 @@ def _scored(
 
 
 def _rows(
-  study: _Study,
+  study: Study,
   number: int,
   methods: Mapping[str, _ByStage],
   columns: Sequence[Column],
@@ -251,7 +243,7 @@ def _rows(
   rows, baselines = {}, []
   for method, by_stage in methods.items():
     runs, evaluations = zip(*by_stage.values(), strict=True)
-    if runs[0].algorithm == registry.BASELINE.name:
+    if runs[0].is_baseline:
       baselines.append(method)
     place, kind = study.corpus, evaluations[0].kind
     if kind == 'transfer':
@@ -289,7 +281,7 @@ def _rows(
 
 
 def _printed(
-  study: _Study, number: int, run: Run, evaluation: Evaluation, column: Column
+  study: Study, number: int, run: Run, evaluation: Evaluation, column: Column
 ) -> float | None:
   """Returns the paper's number beside one of ours."""
   # Runs of the other budget have fewer or more rounds than R, and fixed
@@ -325,11 +317,7 @@ def _is_paired(own: _ByStage, other: _ByStage, column: Column) -> bool:
 def _difference(
   row: TableRow, baseline: TableRow, is_paired: Sequence[bool]
 ) -> TableRow:
-  """Returns the row of one method minus another, ours and the paper's.
-
-  Differences of the means are over the seeds that both have; none, of ours and
-  the paper's, where they share no seed or are not paired.
-  """
+  """Returns the row of one method minus another's, over the seeds of both."""
   cells = []
   for a, b, paired in zip(row.cells, baseline.cells, is_paired, strict=True):
     others = dict(b.ours.seed_means) if paired and b.ours else {}

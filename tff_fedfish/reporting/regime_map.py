@@ -45,9 +45,7 @@ def _differences(runs) -> pd.DataFrame:
   rows = []
   for (rate, epochs, _), members in by_cell.items():
     sides = matching.grouped(members, _method)
-    baseline = next(
-      (s for s in sides.values() if s[0].algorithm == BASELINE.name), None
-    )
+    baseline = next((s for s in sides.values() if s[0].is_baseline), None)
     if baseline is None or epochs is None:
       continue
     for method, side in sides.items():

@@ -22,11 +22,6 @@ Scores = Mapping[str, pd.DataFrame]
 """Seeds of a run -> its clients' rows, indexed by client."""
 
 
-def has_repetitions(runs: Sequence[Run]) -> bool:
-  """Returns whether any two of the runs differ in seeds only."""
-  return any(len(group) > 1 for group in _groups(runs))
-
-
 def pool_repetitions(runs: Sequence[Run]) -> list[Run]:
   """Returns one run for all that differ in seeds only, with unique labels.
 
@@ -152,10 +147,7 @@ def _pool_evaluations(runs: Sequence[Run]) -> tuple[Evaluation, ...]:
 
 
 def _pool_one(by_seeds: Mapping[str, Evaluation]) -> Evaluation:
-  """Returns the mean of one evaluation over the seeds that have it.
-
-  Fractions that a seed lacks, or of which no client is common, are left out.
-  """
+  """Returns the mean over seeds, of the fractions and clients that all have."""
   first, *others = evaluations = tuple(by_seeds.values())
   if not others:
     return first

@@ -1,5 +1,6 @@
 """Writes a report: one page, its plots as files, its numbers as CSV."""
 
+import itertools
 import os
 import pathlib
 import re
@@ -24,12 +25,9 @@ from tff_fedfish.reporting.runs import Run
 from tff_fedfish.reporting.tables import summary_csv
 
 _PAGE = 'index.html'
-_PAPER_TABLES = 'paper_tables.csv'
-_COMPARISONS = 'comparisons.csv'
-_OWN_TESTS = 'own_tests.csv'
 _CONTENTS = {
-  *(_PAGE, 'summary.csv', _PAPER_TABLES, _COMPARISONS, _OWN_TESTS, 'figures'),
-  settings.REPRODUCTION_FILE,
+  *(_PAGE, 'figures', settings.REPRODUCTION_FILE),
+  *('summary.csv', 'paper_tables.csv', 'comparisons.csv', 'own_tests.csv'),
 }
 _GENERATOR_TAG = re.compile(
   f'<meta name="generator" content="{re.escape(GENERATOR)} '
@@ -88,13 +86,13 @@ def write_report(
     settings.REPRODUCTION_FILE: settings.reproduction_config(runs),
   }
   if tables:
-    texts[_PAPER_TABLES] = paper_tables_csv(tables)
+    texts['paper_tables.csv'] = paper_tables_csv(tables)
   if len(comparisons):
     lines = comparisons.itertuples(index=False)
-    texts[_COMPARISONS] = csv_file(comparisons.columns, lines)
+    texts['comparisons.csv'] = csv_file(comparisons.columns, lines)
   if own_tests:
-    texts[_OWN_TESTS] = own_tests_csv(own_tests)
-  figures = [figure for section in sections for figure in section.figures]
+    texts['own_tests.csv'] = own_tests_csv(own_tests)
+  figures = list(itertools.chain(*sections.values()))
   texts |= {f'figures/{figure.name}.csv': figure.csv for figure in figures}
   # Paths may hold bytes that are no text, which Python reads as surrogates.
   files = {n: text.encode('utf-8', 'replace') for n, text in texts.items()}

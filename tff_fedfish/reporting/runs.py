@@ -85,6 +85,11 @@ class Run:
     return str(self.setting('algorithm.name') or 'unnamed')
 
   @property
+  def is_baseline(self) -> bool:
+    """Whether the method is the one that others are compared with."""
+    return self.algorithm == registry.BASELINE.name
+
+  @property
   def method(self) -> str:
     """The method's title, such as 'FedFish'; its name if it is unknown."""
     method = registry.find_or_none(self.algorithm)

@@ -46,9 +46,11 @@ def reproduction_config(runs: Sequence[Run]) -> str:
   It is Python source with `get_config()`. Settings that differ hold the value
   of the first run that has them; `reproduction_commands` overrides them.
   """
-  merged: dict[str, Any] = {}
-  for run in reversed(runs):
-    merged = _merge(merged, _trained_config(run))
+  merged: dict[str, dict[str, Any]] = {}
+  for run in runs:
+    for section, values in _trained_config(run).items():
+      found = merged.setdefault(section, {})
+      found |= {k: v for k, v in values.items() if k not in found}
   lines = [
     '"""The configuration of the runs in this report."""',
     '',
@@ -59,12 +61,9 @@ def reproduction_config(runs: Sequence[Run]) -> str:
     '  config = ml_collections.ConfigDict()',
   ]
   for section, values in merged.items():
-    if isinstance(values, dict):
-      lines.append(f'  config[{section!r}] = {{')
-      lines += [f'    {name!r}: {value!r},' for name, value in values.items()]
-      lines.append('  }')
-    else:
-      lines.append(f'  config[{section!r}] = {values!r}')
+    lines.append(f'  config[{section!r}] = {{')
+    lines += [f'    {name!r}: {value!r},' for name, value in values.items()]
+    lines.append('  }')
   return '\n'.join([*lines, '  return config', ''])
 
 
@@ -141,22 +140,9 @@ def _trained_config(run):
   """Returns the sections of config.json, without what the method ignores."""
   return {
     section: {k: v for k, v in values.items() if run.reads(f'{section}.{k}')}
-    if isinstance(values, Mapping)
-    else values
     for section, values in run.config.items()
     if section != 'schema_version'
   }
-
-
-def _merge(base, other):
-  """Returns `other` on top of `base`, level by level, in `other`'s order."""
-  merged = {}
-  for key in [*other, *(k for k in base if k not in other)]:
-    if isinstance(base.get(key), dict) and isinstance(other.get(key), dict):
-      merged[key] = _merge(base[key], other[key])
-    else:
-      merged[key] = other[key] if key in other else base[key]
-  return merged
 
 
 def _shown(value):

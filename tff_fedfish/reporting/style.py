@@ -139,13 +139,7 @@ def run_styles(runs: Sequence[Run]) -> dict[str, RunStyle]:
 def _assign(
   wanted: Mapping[str, str | None], further: Sequence[str]
 ) -> dict[str, str]:
-  """Returns a value for each name, equal ones only where none is free.
-
-  Args:
-    wanted: The value that a name has where no other takes it; built-in methods
-      come first, then names in order.
-    further: Values for the other names.
-  """
+  """Returns a value per name: the wanted one if free, else a further one."""
   names = sorted(wanted, key=lambda name: (name not in registry.BUILT_IN, name))
   given: dict[str, str] = {}
   for name in names:

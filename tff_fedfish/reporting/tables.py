@@ -180,11 +180,9 @@ def _columns(runs: Sequence[Run]) -> Iterator[Column]:
     ]
     yield column(key, group, show, values=values, measure=measure)
   # A mean over fewer is noisier, but may be of those who know.
-  key, values = (
-    'effective_clients',
-    [e and e.effective_clients for e in replayed],
-  )
-  yield column(key, 'Effective clients', _rounded(1), values=values)
+  values = [e and e.effective_clients for e in replayed]
+  key, group = 'effective_clients', 'Effective clients'
+  yield column(key, group, _rounded(1), values=values)
   # Fewer rounds are not a saving.
   fewer = True if len({run.last_round for run in runs}) == 1 else None
   key = 'communication/uplink_units'
@@ -271,8 +269,7 @@ def _cells(
     text, ends = '–', ''
     if value:
       text, ends = show(value.mean), value.shown_ends(show)
-    is_best = value is not None and text == best.get(run.corpus_name)
-    cells.append(Cell(value, text, ends, is_best))
+    cells.append(Cell(value, text, ends, text == best.get(run.corpus_name)))
   return cells
 
 

@@ -10,9 +10,10 @@ choice is made by them and by no others.
 import dataclasses
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from tff_fedfish.config.schema import TrainConfig
+from tff_fedfish.config_fields import as_declared, number, unmet_requirement
 from tff_fedfish.data import client_splits
 from tff_fedfish.errors import UserError
 from tff_fedfish.evaluation.personalization import MIN_SEQUENCES
@@ -27,9 +28,6 @@ METRICS = {
 """Metrics to choose by: the field of `ClientEvaluation`, and what finds its
 best value."""
 
-_REQUIRED = ('settings', 'num_rounds')
-_KEYS = (*_REQUIRED, 'metric', 'per', 'validation_fraction', 'num_clients')
-_KEYS += ('max_extensions',)
 # Other values of these hold out other clients, or other data.
 _DECIDE_HELD_OUT = (
   'client_splits.held_out_fraction',
@@ -45,17 +43,17 @@ class LearningRateSearch:
 
   axes: tuple[Axis, ...]
   """Settings that are searched, and their values."""
-  num_rounds: int
+  num_rounds: int = number(at_least=1)
   """Rounds of every search run, >= 1."""
-  metric: str
+  metric: Literal['held-out loss', 'accuracy'] = 'held-out loss'
   """Metric of the validation clients to choose by, from `METRICS`."""
-  per: tuple[Axis, ...]
+  per: tuple[Axis, ...] = ()
   """Axes of the grid; each of their points has a search of its own."""
-  validation_fraction: float
+  validation_fraction: float = number(0.1, above=0, below=1)
   """v: fraction of all clients that is set aside to choose by."""
-  num_clients: int
+  num_clients: int = number(at_least=0)
   """Validation clients to score, approximately. 0: all."""
-  max_extensions: int = 0
+  max_extensions: int = number(0, at_least=0)
   """Further values of the one setting that is searched, at most, while the best
   is the smallest or the largest one tried."""
 
@@ -240,49 +238,31 @@ def parse_search(
       f'`learning_rate_search` must be a dictionary, found {value!r}'
     )
     return None
+  # The file's name of `axes` is 'settings'.
+  _, *fields = dataclasses.fields(LearningRateSearch)
+  names = ['settings', *(field.name for field in fields)]
   found = [
-    f'{key!r} is unknown; known are {", ".join(_KEYS)}'
+    f'{key!r} is unknown; known are {", ".join(names)}'
     for key in value
-    if key not in _KEYS
+    if key not in names
   ]
-  found += [f'{key!r} is required' for key in _REQUIRED if key not in value]
-  value = {
-    'num_rounds': 1,
-    'metric': 'held-out loss',
-    'per': (),
-    'validation_fraction': 0.1,
-    'num_clients': base.evaluation.num_clients,
-    'max_extensions': 0,
-    **value,
-  }
-  search_axes = ()
+  required = ('settings', 'num_rounds')
+  found += [f'{key!r} is required' for key in required if key not in value]
+  value = {'num_rounds': 1, 'num_clients': base.evaluation.num_clients, **value}
+  search_axes, scalars = (), {}
   if 'settings' in value:
     search_axes = grid.parse_grid(value['settings'], found, 'settings')
-  fraction, keys = value['validation_fraction'], value['per']
-
-  def whole(key, at_least):
-    is_met = type(value[key]) is int and value[key] >= at_least
-    return is_met, f'an int of at least {at_least}'
-
-  requirements = {
-    'metric': (value['metric'] in [*METRICS], ' or '.join(map(repr, METRICS))),
-    'num_rounds': whole('num_rounds', 1),
-    'num_clients': whole('num_clients', 0),
-    'validation_fraction': (
-      isinstance(fraction, float) and 0 < fraction < 1,
-      'a number between 0 and 1',
-    ),
-    'per': (isinstance(keys, list | tuple), 'a list of settings'),
-    'max_extensions': whole('max_extensions', 0),
-  }
-  found += [
-    f'`{key}` must be {requirement}, found {value[key]!r}'
-    for key, (is_met, requirement) in requirements.items()
-    if not is_met
-  ]
-  if requirements['max_extensions'][0] and value['max_extensions']:
+  for field in fields:
+    if (name := field.name) != 'per':
+      scalars[name] = as_declared(value.get(name, field.default), field)
+      if wanted := unmet_requirement(scalars[name], field):
+        found.append(f'`{name}` must be {wanted}, found {value[name]!r}')
+  if not found and scalars['max_extensions']:
     _require_extensible(search_axes, found)
-  keys = keys if requirements['per'][0] else ()
+  keys = value.get('per', ())
+  if not isinstance(keys, list | tuple):
+    found.append(f'`per` must be a list of settings, found {keys!r}')
+    keys = ()
   names_of = {axis: (axis.key, *axis.names) for axis in axes}
   known = ', '.join(repr(axis.key) for axis in axes)
   found += [
@@ -295,7 +275,6 @@ def parse_search(
   problems += [f'`learning_rate_search`: {problem}' for problem in found]
   if found:
     return None
-  scalars = {key: value[key] for key in _KEYS if key not in ('settings', 'per')}
   return LearningRateSearch(axes=search_axes, per=per, **scalars)
 
 

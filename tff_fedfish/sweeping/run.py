@@ -273,10 +273,7 @@ class _Sweep:
     return further
 
   def _choose_rates(self, group: Settings) -> tuple[Settings, str]:
-    """Returns the best rates of a group's search, and what prevents a choice.
-
-    There are no rates where its method reads nothing of what is searched.
-    """
+    """Returns the best rates for a group, if any, or what prevents a choice."""
     runs = [run for run in self._search_runs if run.point == group]
     for run in runs:
       if not run.is_done():
@@ -310,11 +307,8 @@ class _Sweep:
 
 
 def _require_runs(configs: Sequence[TrainConfig]) -> None:
-  """Raises UserError unless all runs could start.
-
-  In a process of its own, as tokenizing imports TensorFlow, whose memory the
-  runs need.
-  """
+  """Raises UserError unless all runs could start."""
+  # Apart, as tokenizing imports TensorFlow, whose memory the runs need.
   with concurrent.futures.ProcessPoolExecutor(
     1,
     mp_context=multiprocessing.get_context('spawn'),
