@@ -34,7 +34,7 @@ def test_two_computations_as_one_function():
   assert [*map(float, function(arguments))] == [115, 1008, 2]
 
 
-def test_variables_are_assigned_anew():
+def test_variables_are_assigned_again():
   @tff.tensorflow.computation(np.float32)
   def counts(x):
     variable = tf.Variable(10.0)
@@ -179,3 +179,27 @@ def test_tables_go_with_the_function():
   gc.collect()
   with pytest.raises(tf.errors.NotFoundError):
     tf.raw_ops.LookupTableSizeV2(table_handle=handle)
+
+
+def test_functions_go_with_one_that_fails_to_build():
+  @tf.function
+  def double(x):
+    return 2 * x
+
+  @tff.tensorflow.computation(np.float32)
+  def double_variable(x):
+    return double(tf.Variable(x).read_value())
+
+  # The assignment of the variable is a function of its own, made before.
+  proto = _proto(double_variable)
+  graph_def = tf.compat.v1.GraphDef()
+  proto.tensorflow.graph_def.Unpack(graph_def)
+  for node in graph_def.node:
+    if 'PartitionedCall' in node.op:
+      node.input.append('missing')
+  proto.tensorflow.graph_def.Pack(graph_def)
+  before = set(context.context().list_function_names())
+  with pytest.raises(KeyError, match='missing'):
+    GraphFunction(proto)
+  gc.collect()
+  assert set(context.context().list_function_names()) <= before

@@ -6,6 +6,7 @@ import time
 import grpc
 import numpy as np
 import pytest
+import tensorflow as tf
 import tensorflow_federated as tff
 import worker_processes
 from tensorflow_federated.python.core.backends.mapreduce import intrinsics
@@ -66,6 +67,48 @@ def test_bounds_of_secure_sums_are_not_checked(stock_context):
     in_process_context.InProcessContext()
   ):
     assert total(0, [7, 2]) == (0, 9)
+
+
+@tff.tensorflow.computation(np.int32)
+def _queued(number):
+  queue = tf.queue.FIFOQueue(9, [tf.int32], shapes=[[]])
+  with tf.control_dependencies([queue.enqueue(number)]):
+    return queue.size()
+
+
+@tff.tensorflow.computation(np.int32)
+def _dense_in_function(number):
+  @tf.function
+  def size(number):
+    table = tf.lookup.experimental.DenseHashTable(
+      tf.int32, tf.int32, -1, -2, -3
+    )
+    table.insert(number, number)
+    return table.size()
+
+  return tf.cast(size(number), tf.int32)
+
+
+@pytest.mark.parametrize('work', [_queued, _dense_in_function])
+@pytest.mark.parametrize('is_round', [False, True])
+def test_graphs_that_cannot_start_again(work, is_round):
+  @tff.federated_computation(
+    tff.FederatedType(np.int32, tff.SERVER), _AT_CLIENTS
+  )
+  def total(state, numbers):
+    return state, tff.federated_sum(tff.federated_map(work, numbers))
+
+  context = in_process_context.InProcessContext()
+  with (
+    tff.framework.get_context_stack().install(context),
+    pytest.warns(UserWarning, match='cannot run in process.*can start again'),
+  ):
+    # One entry for each client of each call, whatever was there before.
+    if is_round:
+      assert [total(0, [7, 8]) for _ in range(2)] == [(0, 2), (0, 2)]
+    else:
+      assert [work(number) for number in (7, 8)] == [1, 1]
+  context.close()
 
 
 @tff.federated_computation

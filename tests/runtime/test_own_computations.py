@@ -91,6 +91,49 @@ def _dense_table(empty_key, key):
     return table.size()
 
 
+@tff.tensorflow.computation(np.str_)
+def _table_in_function(key):
+  @tf.function
+  def size(key):
+    table = tf.lookup.experimental.MutableHashTable(tf.string, tf.int32, -1)
+    table.insert(key, 3)
+    return table.size()
+
+  return size(key)
+
+
+@tff.tensorflow.computation(np.str_)
+def _tables_in_functions(key):
+  # Traced for two shapes: nodes of one name in two functions are two tables.
+  @tf.function
+  def size(keys):
+    table = tf.lookup.experimental.MutableHashTable(tf.string, tf.int32, -1)
+    table.insert(keys, tf.zeros_like(keys, tf.int32))
+    return table.size()
+
+  return size(tf.stack([key])), size(tf.stack([key, 'c', 'd']))
+
+
+@tff.tensorflow.computation(np.str_)
+def _table_of_dataset(key):
+  def size(unused):
+    table = tf.lookup.experimental.MutableHashTable(tf.string, tf.int32, -1)
+    with tf.control_dependencies([table.insert(key, 3)]):
+      return table.size()
+
+  sizes = tf.data.Dataset.range(1).map(size)
+  return sizes.reduce(0, lambda total, size: total + tf.cast(size, tf.int32))
+
+
+@tff.tensorflow.computation(tff.TensorType(np.float32, [3, 1]))
+def _gradient_of_rows(weights):
+  # TensorFlow places parts of it beside the argument.
+  with tf.GradientTape() as tape:
+    tape.watch(weights)
+    loss = tf.reduce_sum(tf.nn.embedding_lookup(weights, [0, 2, 2]) ** 2)
+  return tf.convert_to_tensor(tape.gradient(loss, weights))
+
+
 @tff.tensorflow.computation
 def _leaves():
   return collections.OrderedDict(
@@ -141,6 +184,10 @@ def _dataset_of_variable(x):
     (_static_table, [(['a', 'b'], 'b'), (['b', 'a'], 'b'), (['c', 'd'], 'b')]),
     (_mutable_table, [('a',), ('b',)]),
     (_dense_table, [('', 'a'), ('e', 'b')]),
+    (_table_in_function, [('a',), ('b',)]),
+    (_tables_in_functions, [('a',), ('b',)]),
+    (_table_of_dataset, [('a',), ('b',)]),
+    (_gradient_of_rows, [([[1.0], [2.0], [3.0]],)]),
     (_leaves, [()]),
     (_at_server, [(2.5,)]),
     (_datasets, [([1.0, 2.0, 4.0],), ([],)]),
@@ -163,6 +210,15 @@ def test_variables_and_tables_by_hand():
     # Each call has a table of its own, with the one entry.
     assert [_mutable_table(key) for key in 'ab'] == [1, 1]
     assert [_dense_table('', key) for key in 'ab'] == [1, 1]
+    assert [_table_in_function(key) for key in 'ab'] == [1, 1]
+    assert [_tables_in_functions(key) for key in 'ab'] == [(1, 3), (1, 3)]
+
+
+def test_gradient_of_rows_by_hand():
+  with _in_process():
+    # 2 w for each time that a row is read: 2, 0 and 2 (2 * 3).
+    found = _gradient_of_rows([[1.0], [2.0], [3.0]])
+  assert found.tolist() == [[2], [0], [12]]
 
 
 @tff.tensorflow.computation(np.float32, np.float32)
@@ -204,6 +260,12 @@ def _count(state, words):
   return state, tff.federated_sum(tff.federated_map(_mutable_table, words))
 
 
+@tff.federated_computation(_AT_SERVER, _WORD_AT_CLIENTS)
+def _count_in_function(state, words):
+  sizes = tff.federated_map(_table_in_function, words)
+  return state, tff.federated_sum(sizes)
+
+
 @tff.federated_computation(_AT_SERVER, _AT_CLIENTS)
 def _personalize(weight, targets):
   return tff.federated_map(_step, (tff.federated_broadcast(weight), targets))
@@ -239,6 +301,7 @@ def _with_numpy_state(result):
     (_train, (4.0, [2.0, 8.0])),
     (_aggregate, (4.0, [2.0, 3.0])),
     (_count, (4.0, ['a', 'b', 'c'])),
+    (_count_in_function, (4.0, ['a', 'b', 'c'])),
     (_personalize, (4.0, [2.0, 8.0])),
     (_dataset_at_server, (4.0, [2.0, 3.0])),
     (_datasets_at_clients, (4.0, [2.0, 3.0])),
@@ -256,6 +319,7 @@ def test_rounds_by_hand():
     assert _aggregate(4.0, [2.0, 3.0]) == (4, 107)
     # No client sees the entries of another.
     assert _count(4.0, ['a', 'b', 'c']) == (4, 3)
+    assert _count_in_function(4.0, ['a', 'b', 'c']) == (4, 3)
 
 
 class _Pair(NamedTuple):

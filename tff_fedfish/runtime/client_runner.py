@@ -15,6 +15,7 @@ import tensorflow_federated as tff
 from tff_fedfish.runtime import (
   client_data,
   client_outputs,
+  computation_graph,
   freed_memory,
   round_options,
   tff_internals,
@@ -53,11 +54,17 @@ class ClientWorkSpec:
   def from_form(
     cls, form: tff.backends.mapreduce.MapReduceForm, data_type: tff.Type
   ) -> 'ClientWorkSpec':
-    """Takes what clients need out of a MapReduceForm."""
+    """Takes what clients need out of a MapReduceForm.
+
+    Raises:
+      ValueError: If a graph of it cannot run here.
+    """
     parts = (form.work, form.zero, form.accumulate)
-    work, zero, accumulate = (
-      part.to_building_block().proto.SerializeToString() for part in parts
-    )
+    protos = [part.to_building_block().proto for part in parts]
+    for proto in protos:
+      # TFF's own context can run it instead, while no round has begun.
+      computation_graph.unpack(proto)
+    work, zero, accumulate = (proto.SerializeToString() for proto in protos)
     return cls(
       work=work,
       zero=zero,

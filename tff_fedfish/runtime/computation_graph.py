@@ -1,7 +1,8 @@
 """The graph of a serialized TensorFlow computation, and its parts."""
 
 import itertools
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -11,6 +12,31 @@ from tff_fedfish.runtime import zero_tensors
 # Functions of different computations share names but not bodies; each
 # computation's names get a prefix that no other has.
 _PREFIXES = itertools.count()
+# Kernels that hold on to what they made, destroyed or not.
+_OUTLIVING = re.compile('Queue|Barrier|Accumulator|Stage|OneShotIterator')
+
+
+def unpack(proto: Any) -> tf.compat.v1.GraphDef:
+  """Returns the graph of a TFF computation proto.
+
+  Raises:
+    ValueError: If the proto is of another kind than 'tensorflow', or the graph
+      cannot start again: what a call leaves behind would stay for the next.
+  """
+  kind = proto.WhichOneof('computation')
+  if kind != 'tensorflow':
+    raise ValueError(f'A tensorflow computation is required, found {kind}.')
+  graph_def = tf.compat.v1.GraphDef()
+  proto.tensorflow.graph_def.Unpack(graph_def)
+  for function, node in _tables(graph_def):
+    has_inputs = not all(name.startswith('^') for name in node.input)
+    # A function's arguments are not known where its table is to be removed.
+    if _OUTLIVING.search(node.op) or (function and has_inputs):
+      raise ValueError(
+        f'A graph that can start again is required, found {node.op} '
+        f'{node.name!r}, which keeps what one call puts there for the next.'
+      )
+  return graph_def
 
 
 class ComputationGraph:
@@ -24,14 +50,24 @@ class ComputationGraph:
     initialize_op: Name of what assigns the variables, '' without any.
   """
 
-  def __init__(self, proto):
-    kind = proto.WhichOneof('computation')
-    if kind != 'tensorflow':
-      raise ValueError(f'A tensorflow computation is required, found {kind}.')
+  def __init__(self, proto: Any):
+    """Takes a computation apart.
+
+    Args:
+      proto: A TFF computation proto of kind 'tensorflow'.
+
+    Raises:
+      ValueError: If it is of another kind, or if its graph cannot run here.
+    """
     self.scope = f'fedfish_{next(_PREFIXES)}'
-    self.graph_def = tf.compat.v1.GraphDef()
-    proto.tensorflow.graph_def.Unpack(self.graph_def)
+    self.graph_def = unpack(proto)
     _make_names_unique(self.graph_def, f'{self.scope}_')
+    for function, node in list(_tables(self.graph_def)):
+      if function:
+        # The same table, by its shared name, where `tables` finds it.
+        found = self.graph_def.node.add(name=f'{function}_{node.name}')
+        found.MergeFrom(tf.compat.v1.NodeDef(op=node.op, attr=node.attr))
+        found.attr.pop('_class', None)
     zero_tensors.make_on_demand(self.graph_def)
     self.feeds = []
     if proto.tensorflow.HasField('parameter'):
@@ -67,9 +103,7 @@ class ComputationGraph:
     Variables are not among them.
     """
     return self._scoped(
-      node.name
-      for node in self.graph_def.node
-      if 'shared_name' in node.attr and node.op != 'VarHandleOp'
+      node.name for function, node in _tables(self.graph_def) if not function
     )
 
   def specs(self) -> dict[str, tf.TensorSpec]:
@@ -113,6 +147,12 @@ class ComputationGraph:
       for name, node in nodes.items()
       if name in found and name not in feeds
     )
+    kept = {f'loc:@{node.name}'.encode() for node in graph_def.node}
+    for node in graph_def.node:
+      if '_class' in node.attr:
+        # TensorFlow refuses to place a node beside one that is not there.
+        beside = node.attr['_class'].list.s
+        beside[:] = [name for name in beside if name in kept]
     return graph_def, [feed for name, feed in feeds.items() if name in found]
 
   def import_needed(
@@ -147,7 +187,7 @@ def _node_name(name: str) -> str:
 
 
 def _tensor_names(binding) -> list[str]:
-  """Names of the tensors of a TFF binding, in the order of the type."""
+  """Returns the names of a TFF binding's tensors, in the order of the type."""
   kind = binding.WhichOneof('binding')
   if kind == 'tensor':
     return [binding.tensor.tensor_name]
@@ -162,6 +202,21 @@ def _tensor_names(binding) -> list[str]:
   return []
 
 
+def _tables(graph_def) -> Iterator[tuple[str, Any]]:
+  """Yields nodes that make shared resources, but for variables.
+
+  Before each comes its function's name, '' of the graph itself.
+  """
+  functions = graph_def.library.function
+  for name, nodes in (
+    ('', graph_def.node),
+    *((each.signature.name, each.node_def) for each in functions),
+  ):
+    for node in nodes:
+      if 'shared_name' in node.attr and node.op != 'VarHandleOp':
+        yield name, node
+
+
 def _make_names_unique(graph_def, prefix: str) -> None:
   """Prefixes library functions and shared resources, and all uses of them."""
   renamed = {
@@ -169,14 +224,14 @@ def _make_names_unique(graph_def, prefix: str) -> None:
     for function in graph_def.library.function
   }
 
-  def rename_in(nodes):
+  def rename_in(nodes, function=''):
     for node in nodes:
       node.op = renamed.get(node.op, node.op)
       if 'shared_name' in node.attr:
         name = node.attr['shared_name'].s
         if 'use_node_name_sharing' in node.attr:
           # A table that has no name goes by its node's.
-          name = name or node.name.encode()
+          name = name or (function + node.name).encode()
         if name:
           node.attr['shared_name'].s = prefix.encode() + name
       for attribute in node.attr.values():
@@ -190,7 +245,7 @@ def _make_names_unique(graph_def, prefix: str) -> None:
   rename_in(graph_def.node)
   for function in graph_def.library.function:
     function.signature.name = renamed[function.signature.name]
-    rename_in(function.node_def)
+    rename_in(function.node_def, f'{function.signature.name}/')
   for gradient in graph_def.library.gradient:
     gradient.function_name = renamed.get(
       gradient.function_name, gradient.function_name

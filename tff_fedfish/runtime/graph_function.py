@@ -42,11 +42,21 @@ class GraphFunction:
         `then` takes them.
 
     Raises:
-      ValueError: If a proto is of another kind.
+      ValueError: If a proto is of another kind, or its graph cannot run here.
     """
     first = ComputationGraph(proto)
     second = ComputationGraph(then) if then is not None else None
     parts = [part for part in (first, second) if part]
+    self._tables = []  # Handles of those of the last call.
+    # TensorFlow keeps variables, and the functions that its functions call.
+    # Nothing at exit, where it may be gone before this.
+    weakref.finalize(
+      self,
+      _remove_from_tensorflow,
+      [name for part in parts for name in part.library()],
+      [variable for part in parts for variable in part.variables()],
+      self._tables,
+    ).atexit = False
     feeds, fetches, passed = first.feeds, first.fetches, {}
     if second is not None:
       num_kept = len(second.feeds) - num_passed
@@ -59,7 +69,6 @@ class GraphFunction:
     build = functools.partial(_concrete_function, parts, feeds, passed)
     tables = [name for part in parts for name in part.tables()]
     self._find_tables = build(tables, _resources) if tables else None
-    self._tables = []  # Handles of those of the last call.
     initializers = [part.initialize_op for part in parts if part.initialize_op]
     # Graphs with variables: assigned again before every call, perhaps from
     # its arguments.
@@ -69,15 +78,6 @@ class GraphFunction:
     self.num_arguments = len(feeds)
     # A fetch may be a feed, or be fetched twice; identities are neither.
     self._function = build(fetches, lambda found: [*map(tf.identity, found)])
-    # TensorFlow keeps variables, and the functions that its functions call.
-    # Nothing at exit, where it may be gone before this.
-    weakref.finalize(
-      self,
-      _remove_from_tensorflow,
-      [name for part in parts for name in part.library()],
-      [variable for part in parts for variable in part.variables()],
-      self._tables,
-    ).atexit = False
 
   def __call__(self, arguments: list[tf.Tensor]) -> list[tf.Tensor]:
     """Runs the graph on eager tensors."""
