@@ -22,14 +22,14 @@ _BUILDS = {
 }
 # Settings that a build reads and that may differ, of a corpus, method or phase.
 _NOT_NEEDED = {
-  # Its sizes are compared.
+  # The sizes that it stands for are compared.
   'grouped_text': {'model.preset'},
-  # Read with those of its process: the choice of downloads is the server's.
+  # The server chooses downloads outside the process.
   'fed_fomo': {
     *('algorithm.epsilon', 'algorithm.epsilon_decay'),
     'algorithm.num_downloads',
   },
-  # Read with the number of features: Gram matrices are kept by the store.
+  # Read with the number of features; the process of this phase sums features.
   'features': {'algorithm.solver', 'algorithm.max_gram_rows'},
 }
 _STEPS = dict(
