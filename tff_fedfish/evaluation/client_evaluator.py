@@ -112,12 +112,13 @@ def inputs_of_evaluator(config: TrainConfig) -> tuple[Any, ...]:
   """Returns what `build_evaluator` reads of a config."""
   return (
     *learning_setup.inputs_of_model(config),
-    config.client_work,
+    *learning_setup.inputs_of_client_optimizer(config),
+    config.client_work.local_batch_size,
     config.evaluation.batch_size,
   )
 
 
-@learning_setup.keep_last(inputs_of_evaluator)
+@learning_setup.keep_built(inputs_of_evaluator)
 def build_evaluator(config: TrainConfig) -> ClientEvaluator:
   """Returns what scores and fine-tunes the model of a config."""
   return ClientEvaluator(

@@ -279,7 +279,7 @@ class Method:
 
     Imports the builder's module.
     """
-    given = dict.fromkeys(_SHARED_KEYWORDS) | self._keywords(config)
+    given = dict.fromkeys(_SHARED_KEYWORDS) | self.keywords(config)
     if self.takes_num_clients:
       given['num_clients'] = None
     try:
@@ -308,12 +308,12 @@ class Method:
       **shared: `client_optimizer`, `server_optimizer`, `num_local_epochs` and
         `client_weighting`, for TFF.
     """
-    keywords = shared | self._keywords(config)
+    keywords = shared | self.keywords(config)
     if self.takes_num_clients:
       keywords['num_clients'] = num_clients
     return load(self.builder)(model, **keywords)
 
-  def _keywords(self, config):
+  def keywords(self, config: 'TrainConfig') -> dict[str, Any]:
     """Returns the keywords of the builder that not every run has."""
     # A builder needs to know only those that are set.
     work = {n: getattr(config.client_work, n) for n in _OPTIONAL_KEYWORDS}

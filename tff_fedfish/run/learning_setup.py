@@ -21,9 +21,11 @@ from models.functional_model import (
 )
 from models.image_model_config import ImageModelConfig
 from models.model_shapes import are_matrices, weight_shapes
+from tff_fedfish.config.optimizer_settings import OptimizerSettings
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.errors import UserError
 from tff_fedfish.huggingface import pretrained
+from tff_fedfish.methods import registry
 from tff_fedfish.methods.method import ServerShapes, load
 from tff_fedfish.optimizers.build import build_optimizer
 from tff_fedfish.run import checkpoints, round_metrics, run_directory
@@ -40,17 +42,18 @@ MAX_KEPT = 1
 _Build = TypeVar('_Build', bound=Callable[..., Any])
 
 
-def keep_last(
+def keep_built(
   inputs: Callable[[TrainConfig], tuple[Any, ...]],
 ) -> Callable[[_Build], _Build]:
-  """Decorates a function to keep what it built last.
+  """Decorates a function to keep what it built last, with built-in methods.
 
   Configs that give it the same inputs share what it built, such as those of a
-  run and of its evaluation.
+  run and of its evaluation. Nothing is kept with a method of one's own, which
+  may read any setting or file, draw random numbers, and be edited and reloaded.
 
   Args:
-    inputs: From a config to all that the function reads of it. Types are
-      compared as they are, all else by its `repr`.
+    inputs: From a config to all that the function reads of it: plain values and
+      dataclasses of them, which are compared by `repr`.
   """
 
   def decorate(build):
@@ -58,14 +61,12 @@ def keep_last(
 
     @functools.wraps(build)
     def get(config, **facts):
+      if config.algorithm.name not in registry.BUILT_IN:
+        return build(config, **facts)
       if not config.method.takes_num_clients:
         # A run knows it and its evaluation does not.
         facts.pop('num_clients', None)
-      key = tuple(
-        # Two of one's own methods may share a name.
-        part if isinstance(part, type) else repr(part)
-        for part in (*inputs(config), *facts.items())
-      )
+      key = repr((inputs(config), facts))
       if key in kept:
         built = kept.pop(key)
       else:
@@ -92,33 +93,31 @@ def inputs_of_model(config: TrainConfig) -> tuple[Any, ...]:
   )
   if config.method.model is None:
     return shared
-  # The method's own function may read any setting.
-  return (
-    *shared,
-    config.method.model,
-    config.method.arguments(config),
-    run_directory.settings_fingerprint(config),
-    config.phase and config.phase.name,
-  )
+  # The method's own function may read any of the method's settings.
+  return (*shared, config.method.model, config.algorithm)
 
 
 def inputs_of_process(config: TrainConfig) -> tuple[Any, ...]:
   """Returns what `build_learning_process` reads of a config."""
   return (
     *inputs_of_model(config),
-    # Clients' rows are counted out before they are batches.
-    dataclasses.replace(config.client_work, max_sequences_per_client=None),
+    *inputs_of_client_optimizer(config),
     config.server,
-    config.local_privacy,
+    config.client_work.num_local_epochs,
     config.algorithm.client_weighting,
-    type(config.algorithm),
     config.method.builder,
-    # One's own method may pass on any setting.
-    config.method.arguments(config),
+    config.method.keywords(config),
   )
 
 
-@keep_last(inputs_of_model)
+def inputs_of_client_optimizer(config: TrainConfig) -> tuple[Any, ...]:
+  """Returns what `build_client_optimizer` reads, the model's shape aside."""
+  work, shared = config.client_work, dataclasses.fields(OptimizerSettings)
+  settings = [getattr(work, field.name) for field in shared]
+  return (work.optimizer, work.learning_rate, *settings)
+
+
+@keep_built(inputs_of_model)
 def build_model(config: TrainConfig) -> ModelSpec:
   """Returns the model of a config, or of its phase.
 
@@ -143,7 +142,7 @@ def build_model(config: TrainConfig) -> ModelSpec:
   return load(config.method.model)(config, model)
 
 
-@keep_last(inputs_of_process)
+@keep_built(inputs_of_process)
 def build_learning_process(
   config: TrainConfig, *, num_clients: int | None = None
 ) -> tff.learning.templates.LearningProcess:
