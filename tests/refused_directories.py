@@ -87,9 +87,12 @@ def _without(*names):
   return remove
 
 
-def _with_index(directory):
-  _without('model.safetensors')(directory)
-  (directory / 'model.safetensors.index.json').write_text('{}')
+def _with_index(text):
+  def write(directory):
+    _without('model.safetensors')(directory)
+    (directory / 'model.safetensors.index.json').write_text(text)
+
+  return write
 
 
 CASES = (
@@ -148,7 +151,11 @@ CASES = (
     model__width=6,
   ),
   _case('must hold model.safetensors or ', _without('model.safetensors')),
-  _case('must name the files of the weights, but', _with_index),
+  _case('must name the files of the weights, but', _with_index('{}')),
+  _case(
+    "names 'x.safetensors', which is no file beside it. Copy the whole ",
+    _with_index('{"weight_map": {"a": "x.safetensors"}}'),
+  ),
   _case(
     "must hold tokenizer.json, but does not. Save the model's AutoTokenizer",
     # The vocabulary lies elsewhere.
