@@ -69,6 +69,13 @@ def _edit_vocabulary(vocabulary):
   return edit
 
 
+def _only_decode_bytes(directory):
+  _edit_vocabulary({'b': 0, '[SEP]': 1, 'a': 2})(directory)
+  decoder = {'type': 'ByteLevel', 'add_prefix_space': True}
+  decoder |= {'trim_offsets': True, 'use_regex': True}
+  _edit('tokenizer.json', decoder=decoder)(directory)
+
+
 def _edit_tensors(**changes):
   def edit(directory):
     path = directory / 'model.safetensors'
@@ -184,9 +191,13 @@ CASES = (
     ),
   ),
   _case(
-    'must name a piece in its `model.vocab` for unknown characters as '
-    "`unk_token`, found '[UNK]'. Name one that is there.",
+    "must encode every text, but does not (`unk_token` is '[UNK]', which is no "
+    'piece). Use a vocabulary whose `unk_token` is the name of a piece in its ',
     _edit_vocabulary({'b': 0, '[SEP]': 1, 'a': 2}),
+  ),
+  _case(
+    'must encode every text, but does not (WordPiece error: Missing [UNK] ',
+    _only_decode_bytes,
   ),
   _case(
     "has 4. Use the model's own vocabulary, or, if this is it, call "

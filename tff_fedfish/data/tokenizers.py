@@ -92,6 +92,9 @@ class Tokenizer:
 
     Returns:
       For each text its token ids, int32 [num_tokens].
+
+    Raises:
+      UserError: If the vocabulary cannot express a text.
     """
     if not texts:
       return []
