@@ -69,6 +69,13 @@ def _edit_vocabulary(vocabulary):
   return edit
 
 
+def _only_decode_bytes(directory):
+  _edit_vocabulary({'b': 0, '[SEP]': 1, 'a': 2})(directory)
+  decoder = {'type': 'ByteLevel', 'add_prefix_space': True}
+  decoder |= {'trim_offsets': True, 'use_regex': True}
+  _edit('tokenizer.json', decoder=decoder)(directory)
+
+
 def _edit_tensors(**changes):
   def edit(directory):
     path = directory / 'model.safetensors'
@@ -87,9 +94,12 @@ def _without(*names):
   return remove
 
 
-def _with_index(directory):
-  _without('model.safetensors')(directory)
-  (directory / 'model.safetensors.index.json').write_text('{}')
+def _with_index(text):
+  def write(directory):
+    _without('model.safetensors')(directory)
+    (directory / 'model.safetensors.index.json').write_text(text)
+
+  return write
 
 
 CASES = (
@@ -148,7 +158,11 @@ CASES = (
     model__width=6,
   ),
   _case('must hold model.safetensors or ', _without('model.safetensors')),
-  _case('must name the files of the weights, but', _with_index),
+  _case('must name the files of the weights, but', _with_index('{}')),
+  _case(
+    "names 'x.safetensors', which is no file beside it. Copy the whole ",
+    _with_index('{"weight_map": {"a": "x.safetensors"}}'),
+  ),
   _case(
     "must hold tokenizer.json, but does not. Save the model's AutoTokenizer",
     # The vocabulary lies elsewhere.
@@ -177,9 +191,13 @@ CASES = (
     ),
   ),
   _case(
-    'must name a piece in its `model.vocab` for unknown characters as '
-    "`unk_token`, found '[UNK]'. Name one that is there.",
+    "must encode every text, but does not (`unk_token` is '[UNK]', which is no "
+    'piece). Use a vocabulary whose `unk_token` is the name of a piece in its ',
     _edit_vocabulary({'b': 0, '[SEP]': 1, 'a': 2}),
+  ),
+  _case(
+    'must encode every text, but does not (WordPiece error: Missing [UNK] ',
+    _only_decode_bytes,
   ),
   _case(
     "has 4. Use the model's own vocabulary, or, if this is it, call "

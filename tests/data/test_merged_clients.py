@@ -1,10 +1,13 @@
 """Merged clients: unions of groups, found row by row; counts that are kept."""
 
+import hashlib
+import json
 import os
 import pathlib
 
 import numpy as np
 import pytest
+import tokenizers as huggingface
 from grouping_jobs import group_lines
 
 from tff_fedfish.data import merged_clients, randomness, row_counts, tokenizers
@@ -202,6 +205,32 @@ class TestKeptCounts:
   def test_other_blocks_are_counted(self, tokenizer, settings):
     self._num_read(tokenizer)
     assert self._num_read(tokenizer, **settings) == 10
+
+  def _name(self, cache, tokenizer):
+    self._num_read(tokenizer)
+    (path,) = cache.iterdir()
+    return path.name
+
+  def test_key(self, tokenizer, cache):
+    # That of earlier versions; [END] has the id 2.
+    vocabulary = ['wordpiece', tokenizer.sha256, True]
+    key = json.dumps([1, 'corpus', vocabulary, 2, 1, False])
+    name = hashlib.sha256(key.encode()).hexdigest()
+    assert self._name(cache, tokenizer) == name
+
+  def test_key_names_the_library_of_the_vocabulary(self, cache, tmp_path):
+    ids = {piece: i for i, piece in enumerate([*'abcdefghij', '</s>'])}
+    made = huggingface.Tokenizer(
+      huggingface.models.WordLevel(ids, unk_token='a')
+    )
+    made.pre_tokenizer = huggingface.pre_tokenizers.Whitespace()
+    made.save(str(tmp_path / 'tokenizer.json'))
+    tokenizer = tokenizers.load_tokenizer(tmp_path)
+    version = huggingface.__version__
+    vocabulary = ['tokenizer_json', tokenizer.sha256, False, version]
+    key = json.dumps([1, 'corpus', vocabulary, 10, 1, False])
+    name = hashlib.sha256(key.encode()).hexdigest()
+    assert self._name(cache, tokenizer) == name
 
   def test_another_corpus_is_counted(self, groups):
     _counts(groups)

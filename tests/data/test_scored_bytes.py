@@ -1,6 +1,7 @@
 """The bytes that scored tokens stand for, by hand."""
 
 import numpy as np
+import pytest
 
 from tff_fedfish.data import sentencepiece, tokenizers
 from tff_fedfish.data.scored_bytes import num_scored_bytes
@@ -37,15 +38,21 @@ def test_padding_and_a_row_of_the_same_word():
   assert num_scored_bytes(rows, tokenizer) == 2
 
 
-def test_parts_of_a_character(tmp_path):
+def _sentencepiece(tmp_path, pieces, byte_fallback):
   model = sentencepiece.model_class()()
-  model.trainer_spec.byte_fallback = 1
-  pieces = [('<unk>', 2), ('</s>', 3), ('\u2581', 1), ('a', 1)]
-  pieces += [(f'<0x{byte:02X}>', 6) for byte in range(256)]
-  for piece, kind in pieces:
+  model.trainer_spec.byte_fallback = byte_fallback
+  for piece, kind in (
+    *[('<unk>', 2), ('</s>', 3), ('\u2581', 1), ('a', 1)],
+    *pieces,
+  ):
     model.pieces.add(piece=piece, score=0.0, type=kind)
   (tmp_path / 'v.model').write_bytes(model.SerializeToString())
-  tokenizer = tokenizers.load_tokenizer(tmp_path / 'v.model')
+  return tokenizers.load_tokenizer(tmp_path / 'v.model')
+
+
+def test_parts_of_a_character(tmp_path):
+  pieces = [(f'<0x{byte:02X}>', 6) for byte in range(256)]
+  tokenizer = _sentencepiece(tmp_path, pieces, 1)
   [ids] = tokenizer.encode_batch(['\u0439a'])
   assert tokenizer.pieces(ids) == ['\u2581', '<0xD0>', '<0xB9>', 'a']
   rows = Sequences(
@@ -54,3 +61,21 @@ def test_parts_of_a_character(tmp_path):
   )
   # The second byte, and a; a byte by itself is decoded as a character of 3.
   assert num_scored_bytes(rows, tokenizer) == 1 + 1
+
+
+@pytest.mark.parametrize(
+  ('present', 'text', 'num_bytes'),
+  [
+    # A piece that its maker defined: six characters.
+    ([0x0A], 'a<0x0A>a', 1 + 6 + 1),
+    # The unknown piece is decoded as ' \u2047 ', 5 bytes.
+    ([0x41], 'a\u0439a', 1 + 5 + 1),
+    # 255 pieces.
+    (range(1, 256), 'a\u0439a', 1 + 5 + 1),
+  ],
+)
+def test_pieces_of_only_some_bytes(tmp_path, present, text, num_bytes):
+  pieces = [(f'<0x{byte:02X}>', 4) for byte in present]
+  tokenizer = _sentencepiece(tmp_path, pieces, 0)
+  [ids] = tokenizer.encode_batch([text])
+  assert tokenizer.num_bytes(ids) == num_bytes

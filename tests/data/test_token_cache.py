@@ -265,7 +265,6 @@ class TestClientSequences:
     tokenizer = tokenizers.load_tokenizer(tmp_path)
     cache = token_cache.open_cache(1, _Corpus(), tokenizer)
     assert json.loads(cache._key)[2:] == [
-      ['tokenizer_json', tokenizer.sha256, False],
+      ['tokenizer_json', tokenizer.sha256, False, huggingface.__version__],
       importlib.metadata.version('tensorflow-text'),
-      huggingface.__version__,
     ]

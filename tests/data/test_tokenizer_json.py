@@ -8,12 +8,19 @@ import pytest
 import tokenizers as huggingface
 
 from tff_fedfish import files
-from tff_fedfish.data import scored_bytes, tokenizers
+from tff_fedfish.data import scored_bytes, tokenizer_json, tokenizers
 from tff_fedfish.data.sequences import Sequences
 from tff_fedfish.errors import UserError
 
 # Each stands for a byte.
 _SIGNS = sorted(huggingface.pre_tokenizers.ByteLevel.alphabet())
+
+
+def _sign(byte):
+  plain = {ord(sign) for sign in _SIGNS if ord(sign) < 256}
+  # The other signs follow, in the order of their bytes.
+  others = [i for i in range(256) if i not in plain]
+  return chr(byte if byte in plain else 256 + others.index(byte))
 
 
 def _byte_level(end='<|endoftext|>', signs=_SIGNS):
@@ -131,11 +138,14 @@ def test_unknown_piece_that_is_missing(tmp_path, model, removed):
   tokenizer.save(str(tmp_path / 'tokenizer.json'))
   with pytest.raises(UserError) as error:
     tokenizers.load_tokenizer(tmp_path)
-  is_unigram = isinstance(model, huggingface.models.Unigram)
-  found = '`unk_id`, found None' if is_unigram else "`unk_token`, found '<unk>'"
+  found = "(`unk_token` is '<unk>', which is no piece)"
+  remedy = '`unk_token` is the name'
+  if isinstance(model, huggingface.models.Unigram):
+    found = '(Encountered an unknown token but `unk_id` is missing)'
+    remedy = '`unk_id` is the number'
   assert (
-    "tokenizer.json' must name a piece in its `model.vocab` for unknown "
-    f'characters as {found}. Name one that is there.'
+    f"tokenizer.json' must encode every text, but does not {found}. Use a "
+    f'vocabulary whose {remedy} of a piece in its `model.vocab`.'
   ) in str(error.value)
   # The library does not encode such texts.
   with pytest.raises(Exception, match='(?i)unk'):
@@ -160,6 +170,13 @@ def test_saved_vocabularies_without_unknown_piece(tmp_path, model):
   (tmp_path / 'tokenizer.json').write_text(json.dumps(metadata))
   tokenizer = tokenizers.load_tokenizer(tmp_path)
   assert [list(ids) for ids in tokenizer.encode_batch(['a'])] == [[0]]
+  # The parentheses hold the library's reason.
+  words = (
+    r"huggingface.json' must encode every text, but does not \(.*(?i:unk).*\)"
+    r'\. Use a vocabulary whose `unk_'
+  )
+  with pytest.raises(UserError, match=words):
+    tokenizer.encode_batch(['a', 'b'])
 
 
 def test_all_bytes_need_no_unknown_piece(tmp_path):
@@ -168,33 +185,87 @@ def test_all_bytes_need_no_unknown_piece(tmp_path):
   tokenizer.save(str(tmp_path / 'tokenizer.json'))
   loaded = tokenizers.load_tokenizer(tmp_path)
   assert len(loaded.encode_batch(['é'])[0]) == 2
-  tokenizer = _byte_level(signs=_SIGNS[:-1])
+  # Not used by UTF-8.
+  missing = map(_sign, (0xC0, 0xC1, *range(0xF5, 0x100)))
+  tokenizer = _byte_level(signs=sorted({*_SIGNS}.difference(missing)))
   tokenizer.model.unk_token = '<unk>'
   tokenizer.save(str(tmp_path / 'tokenizer.json'))
-  with pytest.raises(UserError, match="`unk_token`, found '<unk>'"):
+  loaded = tokenizers.load_tokenizer(tmp_path)
+  [ids] = loaded.encode_batch(['\U0010ffff'])
+  assert loaded.pieces(ids) == list(map(_sign, (0xF4, 0x8F, 0xBF, 0xBF)))
+
+
+def _refuse(tokenizer, tmp_path):
+  tokenizer.save(str(tmp_path / 'tokenizer.json'))
+  with pytest.raises(UserError, match='must encode every text, but does not'):
     tokenizers.load_tokenizer(tmp_path)
 
 
-def test_byte_pieces_need_no_unknown_piece(tmp_path):
-  def load(model):
-    huggingface.Tokenizer(model).save(str(tmp_path / 'tokenizer.json'))
-    return tokenizers.load_tokenizer(tmp_path)
+@pytest.mark.parametrize('byte', [0, 0x41, 0xAD, 0xC2, 0xED, 0xF0, 0xF4])
+def test_a_byte_that_is_missing(tmp_path, byte):
+  tokenizer = _byte_level(signs=[s for s in _SIGNS if s != _sign(byte)])
+  tokenizer.model.unk_token = '<unk>'
+  _refuse(tokenizer, tmp_path)
 
+
+_ALL_BYTES = {piece: i for i, piece in enumerate([*_SIGNS, '</s>'])}
+
+
+@pytest.mark.parametrize(
+  'model',
+  [
+    huggingface.models.WordLevel(_ALL_BYTES, unk_token='<unk>'),
+    huggingface.models.WordPiece(_ALL_BYTES, unk_token='<unk>'),
+    *(
+      huggingface.models.BPE(_ALL_BYTES, [], unk_token='<unk>', **affix)
+      for affix in (
+        {'end_of_word_suffix': '</w>'},
+        {'continuing_subword_prefix': '##'},
+      )
+    ),
+  ],
+)
+def test_models_that_do_not_find_the_bytes(tmp_path, model):
+  tokenizer = _byte_level()
+  tokenizer.model = model
+  _refuse(tokenizer, tmp_path)
+
+
+def test_bytes_that_are_only_decoded(tmp_path):
+  tokenizer = _byte_level()
+  tokenizer.model.unk_token = '<unk>'
+  tokenizer.pre_tokenizer = huggingface.pre_tokenizers.Whitespace()
+  _refuse(tokenizer, tmp_path)
+
+
+def test_byte_pieces_that_are_only_added(tmp_path):
+  tokenizer = huggingface.Tokenizer(
+    huggingface.models.BPE(
+      {'</s>': 0}, [], unk_token='<unk>', byte_fallback=True
+    )
+  )
+  tokenizer.add_tokens([f'<0x{byte:02X}>' for byte in range(256)])
+  _refuse(tokenizer, tmp_path)
+
+
+def test_byte_pieces_need_no_unknown_piece(tmp_path):
   pieces = ['</s>', *(f'<0x{byte:02X}>' for byte in range(256))]
   vocabulary = {piece: i for i, piece in enumerate(pieces)}
   bpe = functools.partial(
     huggingface.models.BPE, vocabulary, [], unk_token='<unk>'
   )
   # Bytes C3 and A9, after the end of a text.
-  [ids] = load(bpe(byte_fallback=True)).encode_batch(['é'])
+  huggingface.Tokenizer(bpe(byte_fallback=True)).save(
+    str(tmp_path / 'tokenizer.json')
+  )
+  [ids] = tokenizers.load_tokenizer(tmp_path).encode_batch(['é'])
   assert ids.tolist() == [1 + 0xC3, 1 + 0xA9]
   for model in (
     bpe(byte_fallback=False),
     # It fails before it falls back.
     huggingface.models.Unigram([(p, 0.0) for p in pieces], None, True),
   ):
-    with pytest.raises(UserError, match='for unknown characters as `unk_'):
-      load(model)
+    _refuse(huggingface.Tokenizer(model), tmp_path)
 
 
 def test_only_unigrams_have_an_id_of_the_unknown_piece(tmp_path):
@@ -338,3 +409,9 @@ def test_files_that_are_refused(tmp_path, data, words):
   (tmp_path / 'tokenizer.json').write_text(json.dumps(data))
   with pytest.raises(UserError, match=words):
     tokenizers.load_tokenizer(tmp_path)
+
+
+def test_a_file_that_only_the_library_reads(directory):
+  data = (directory / 'tokenizer.json').read_bytes()
+  with pytest.raises(UserError, match='it is no JSON object with a `model`'):
+    tokenizer_json.TokenizerJsonCodec(data, None, 'v')

@@ -74,16 +74,19 @@ def test_weights_in_several_files(small_export, small_run, tmp_path):
   for value in (
     {},
     {'weight_map': {}},
-    {'weight_map': {'a': '..'}},
-    {'weight_map': {'a': ''}},
-    {'weight_map': {'a': 'sub'}},
-    {'weight_map': {'a': 'c.safetensors'}},
-    # JSON can hold a half of a character, a path cannot.
-    {'weight_map': {'a': '\ud800'}},
   ):
     index.write_text(json.dumps(value))
     with pytest.raises(UserError, match='must name the files of the weights'):
       pretrained.read_weights(tmp_path, shape)
+  # JSON can hold a half of a character, a path cannot.
+  for name in ('..', '', 'sub', 'c.safetensors', '\ud800'):
+    index.write_text(json.dumps({'weight_map': {'a': name}}))
+    with pytest.raises(UserError) as error:
+      pretrained.read_weights(tmp_path, shape)
+    assert str(error.value) == (
+      f'{str(index)!r} names {name!r}, which is no file beside it. Copy the '
+      'whole directory again.'
+    )
   index.unlink()
   with pytest.raises(UserError, match='safe_serialization=True'):
     pretrained.read_weights(tmp_path, shape)

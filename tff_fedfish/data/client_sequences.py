@@ -81,7 +81,7 @@ class ClientSequences(ClientRows):
 
     Raises:
       KeyError: If the corpus has no such client.
-      UserError: If an example has no text.
+      UserError: As `documents`.
     """
     with self._lock:
       if client_id in self._cache:
@@ -98,7 +98,7 @@ class ClientSequences(ClientRows):
 
     Raises:
       KeyError: If the corpus has no such client.
-      UserError: If an example has no text.
+      UserError: If an example has no text, or one that cannot be encoded.
     """
     if self._token_cache is not None:
       found = self._token_cache.load(client_id)

@@ -97,12 +97,11 @@ def _path(content_digest, groups) -> pathlib.Path | None:
   directory = files.user_cache_directory()
   if directory is None:
     return None
-  tokenizer = groups.tokenizer
   key = [
     _VERSION,
     content_digest,
-    [tokenizer.kind, tokenizer.sha256, tokenizer.lower_case],
-    tokenizer.end_of_text_id,
+    groups.tokenizer.cache_key,
+    groups.tokenizer.end_of_text_id,
     groups.sequence_length,
     groups.drop_short_block,
   ]

@@ -121,15 +121,16 @@ class SentencePieceCodec(TextCodec):
         self.tokenizer = tf_text.SentencepieceTokenizer(data, out_type=tf.int32)
         # Loading is lazy: a fault shows when the model is first asked.
         self.tokenizer.vocab_size()
-        # A model without such pieces gives its unknown one for each.
-        ids = self.tokenizer.string_to_id(BYTE_PIECES).numpy().tolist()
+        # Those that are not there, such as '', have the id of the unknown one.
+        ids = self.tokenizer.string_to_id([*BYTE_PIECES, '']).numpy().tolist()
     except tf.errors.OpError as error:
       reason = textwrap.shorten(error.message, 200)
       raise UserError(
         f'{source!r} must be a SentencePiece model, but cannot be loaded as '
         f'one ({reason}). Name another file.'
       ) from error
-    self.letter_of = dict.fromkeys(ids, ids[ord('A')])
+    if len({*ids}) == len(ids):
+      self.letter_of = dict.fromkeys(ids[:-1], ids[ord('A')])
 
   def piece(self, token_id: int) -> str:
     """Returns the vocabulary entry of an id."""

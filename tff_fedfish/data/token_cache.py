@@ -18,7 +18,7 @@ import numpy as np
 
 from tff_fedfish import files
 from tff_fedfish.data.grouped_corpus import GroupedCorpus
-from tff_fedfish.data.tokenizers import TOKENIZER_JSON, Tokenizer
+from tff_fedfish.data.tokenizers import Tokenizer
 
 # Part of every key: raised where the tokens or the format would change.
 _VERSION = 1
@@ -45,12 +45,9 @@ def open_cache(
   key = [
     _VERSION,
     corpus.content_digest,
-    [tokenizer.kind, tokenizer.sha256, tokenizer.lower_case],
+    tokenizer.cache_key,
     importlib.metadata.version('tensorflow-text'),
   ]
-  # Other vocabularies keep the key of earlier versions.
-  if tokenizer.kind == TOKENIZER_JSON:
-    key.append(importlib.metadata.version('tokenizers'))
   return TokenCache(
     directory / 'tokens', json.dumps(key), max_bytes, min_bytes=MIN_BYTES
   )

@@ -18,6 +18,10 @@ from tff_fedfish.data.text_codec import BYTE_PIECES
 from tff_fedfish.errors import UserError
 
 CONFIG_FILE = 'tokenizer_config.json'
+# Holds all bytes that UTF-8 has, and characters that few vocabularies have.
+_TRIAL_TEXT = ''.join(
+  map(chr, [*range(0x800), *range(0x800, 0x110000, 0x800)])
+).encode(errors='ignore')
 # Where no configuration names another one, in this order.
 _END_OF_TEXT_PIECES = (
   '<|endoftext|>',
@@ -106,6 +110,8 @@ class TokenizerJsonCodec:
     self._source = source
     try:
       self._tokenizer = tokenizers.Tokenizer.from_buffer(data)
+      if contents is None:
+        raise ValueError('it is no JSON object with a `model`')
     # What the library raises is of no narrower class.
     except Exception as error:
       reason = textwrap.shorten(str(error), 200)
@@ -134,24 +140,12 @@ class TokenizerJsonCodec:
 
   def require_unknown_piece(self) -> None:
     """Raises UserError if a text with unknown characters cannot be encoded."""
-    from tokenizers import pre_tokenizers
-
-    name, unknown = self._unknown_name, self._unknown
-    model = self._tokenizer.model
-    # Byte pairs without one leave such characters out.
-    is_there = unknown is not None or name == 'unk_token'
-    if type(unknown) is str:
-      is_there = model.token_to_id(unknown) is not None
-    if self._is_byte_level:
-      signs = pre_tokenizers.ByteLevel.alphabet()
-      is_there |= None not in map(model.token_to_id, signs)
-    elif self.letter_of:
-      is_there |= getattr(model, 'byte_fallback', False)
-    if not is_there:
-      raise UserError(
-        f'{self._source!r} must name a piece in its `model.vocab` for unknown '
-        f'characters as `{name}`, found {unknown!r}. Name one that is there.'
-      )
+    unknown = self._unknown
+    # A vocabulary of all bytes may name a piece that is not there.
+    if type(unknown) is str and not (self._is_byte_level or self.letter_of):
+      if self._tokenizer.model.token_to_id(unknown) is None:
+        raise self._refusal(f'`unk_token` is {unknown!r}, which is no piece')
+    self.encode_batch([_TRIAL_TEXT])
 
   def special_ids(self, end_of_text: str | int | None) -> dict[str, Any]:
     """Returns `end_of_text_id`, `padding_id` and `unknown_id`.
@@ -190,9 +184,12 @@ class TokenizerJsonCodec:
 
   def encode_batch(self, texts: Sequence[bytes]) -> list[np.ndarray]:
     """Returns for each text, in UTF-8, its token ids, int32 [num_tokens]."""
-    encoded = self._tokenizer.encode_batch_fast(
-      [text.decode() for text in texts], add_special_tokens=False
-    )
+    try:
+      encoded = self._tokenizer.encode_batch_fast(
+        [text.decode() for text in texts], add_special_tokens=False
+      )
+    except Exception as error:  # As in `__init__`.
+      raise self._refusal(textwrap.shorten(str(error), 200)) from error
     return [np.array(found.ids, np.int32) for found in encoded]
 
   def piece(self, token_id: int) -> str:
@@ -212,6 +209,14 @@ class TokenizerJsonCodec:
     if self._is_byte_level:
       return sum(self._lengths[i] for i in token_ids)
     return len(self.decode(token_ids).encode())
+
+  def _refusal(self, reason):
+    what = 'number' if self._unknown_name == 'unk_id' else 'name'
+    return UserError(
+      f'{self._source!r} must encode every text, but does not ({reason}). Use '
+      f'a vocabulary whose `{self._unknown_name}` is the {what} of a piece in '
+      'its `model.vocab`.'
+    )
 
   @functools.cached_property
   def _lengths(self) -> list[int]:

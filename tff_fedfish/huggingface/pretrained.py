@@ -191,16 +191,21 @@ def _indexed_files(path):
   try:
     index = files.parse_json((path / _INDEX_FILE).read_bytes())
     names = {pathlib.Path(n).name for n in index['weight_map'].values()}
-    for name in names or ['']:
+    if not names:
+      raise ValueError('it names none')
+    for name in sorted(names):
       if not (path / name).is_file():
-        raise ValueError(f'{name!r} is no file beside it')
+        raise UserError(
+          f'{str(path / _INDEX_FILE)!r} names {name!r}, which is no file '
+          'beside it. Copy the whole directory again.'
+        )
     return sorted(names)
   except FileNotFoundError:
     pass
   except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
     raise UserError(
       f'{str(path / _INDEX_FILE)!r} must name the files of the weights, but '
-      f'does not ({error!r}). Copy the whole directory again.'
+      f'cannot be read as such ({error!r}). Copy the whole directory again.'
     ) from error
   raise UserError(
     f'{str(path)!r} must hold {WEIGHTS_FILE} or {_INDEX_FILE}, but does not. '
