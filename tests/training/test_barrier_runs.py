@@ -275,15 +275,10 @@ def test_same_with_workers(small_inputs, tmp_path):
   rows = []
   for kind, num_workers in (('in_process', 1), ('ray', 2)):
     workdir = tmp_path / kind
-    code = small_runs.train(
-      small_inputs,
-      workdir,
-      **_SETTINGS,
-      engine__kind=kind,
-      engine__num_workers=num_workers,
-      engine__num_partial_sums=2,
+    settings = _SETTINGS | dict(
+      engine__kind=kind, engine__num_workers=num_workers
     )
-    assert code == 0
+    assert small_runs.train(small_inputs, workdir, **settings) == 0
     assert sorted(_barrier_files(workdir)) == _FILES
     rows.append(metrics_files.read_metrics(workdir / 'metrics.csv'))
   for one, other in zip(*rows, strict=True):
