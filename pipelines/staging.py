@@ -144,12 +144,11 @@ def _stage(output: str, option: str) -> Iterator[Staging]:
 
 
 def _shorten(name: str) -> str:
-  """Returns a name to which more can be added, in UTF-8; another for each."""
+  """Returns a name in UTF-8, another for each, that more can be added to."""
   encoded = os.fsencode(name)
-  shorter = encoded[:100].decode(errors='ignore')
-  if shorter == name:
-    return name
-  return f'{shorter}-{hashlib.sha256(encoded).hexdigest()[:16]}'
+  short = encoded[:100].decode(errors='ignore')
+  digest = hashlib.sha256(encoded).hexdigest()[:16]
+  return name if short == name else f'{short}-{digest}'
 
 
 def _publish(staging: Staging, output: pathlib.Path, option: str) -> None:

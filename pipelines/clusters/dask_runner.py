@@ -54,10 +54,7 @@ class DaskRunner(dask_runner.DaskRunner):
 
 
 def _wait_for_address(path):
-  """Waits, as Dask does, until a scheduler has written its file; says so.
-
-  Raises if there is no address in it: for that, Dask would wait for ever.
-  """
+  """Waits, as Dask does, until a scheduler has written its file; says so."""
   file, is_said = pathlib.Path(path), False
   # A file that is being written is empty at first.
   while not (file.exists() and file.stat().st_size):
@@ -68,4 +65,5 @@ def _wait_for_address(path):
   match parse_json(file.read_bytes()):
     case {'address': str()}:
       return
+  # Dask would wait for it for ever.
   raise ValueError('it holds no address')
