@@ -122,7 +122,7 @@ def run_group_job(
         # The functions need not carry the names of all files, and workers
         # may have other working directories.
         job=dataclasses.replace(
-          job, paths=(), add_to=job.add_to and os.path.abspath(job.add_to)
+          job, paths=(), add_to=job.add_to and os.path.realpath(job.add_to)
         ),
         staging=staging.path,
         file_system_options=_file_system_options(options),
