@@ -6,6 +6,7 @@ have been kept, the job is refused.
 """
 
 import contextlib
+import errno
 import glob
 import hashlib
 import itertools
@@ -15,7 +16,7 @@ import posixpath
 from collections.abc import Collection, Iterator, Sequence
 
 from pipelines import splits
-from pipelines.input_files import file_sizes
+from pipelines.input_files import PATH_ERRORS, file_sizes
 from pipelines.job import GroupJob
 from pipelines.pieces import Row
 from pipelines.read_raw_files import count_words
@@ -64,7 +65,7 @@ def verify(job: GroupJob, manifests: Sequence[Manifest]) -> None:
   """Checks the files of `job.add_to`, and that no raw file was read for it.
 
   A raw file was if one had the same size and, but for directories, name. An
-  empty one adds nothing, and may be read again.
+  empty one adds nothing, and is not looked for.
 
   Raises:
     UserError: If one was; or if a file or a count of the corpus is wrong.
@@ -172,6 +173,8 @@ def _named() -> Iterator[None]:
   except UserError as error:
     raise UserError(f'`--add_to`: {error}') from error
   except OSError as error:
+    if errno.errorcode.get(error.errno) not in PATH_ERRORS:
+      raise  # The machine failed, not the corpus.
     raise UserError(
       f'`--add_to` must be readable, here and by all workers, but is not '
       f'({error}). Change permissions, or copy it to where all can read it.'

@@ -119,8 +119,11 @@ def run_group_job(
       if watch is not None:
         watch(staging.path, len(tasks))
       work = _Work(
-        # The functions need not carry the names of all files.
-        job=dataclasses.replace(job, paths=()),
+        # The functions need not carry the names of all files, and workers
+        # may have other working directories.
+        job=dataclasses.replace(
+          job, paths=(), add_to=job.add_to and os.path.realpath(job.add_to)
+        ),
         staging=staging.path,
         file_system_options=_file_system_options(options),
         num_raw_tasks=num_raw_tasks,

@@ -16,6 +16,9 @@ from pipelines.remote_files import (
 )
 from tff_fedfish.errors import UserError
 
+PATH_ERRORS = 'ENOENT EACCES EPERM ELOOP ENAMETOOLONG EISDIR ENOTDIR'.split()
+"""Errors of the system of which a path, or its permissions, are the cause."""
+
 # What TensorFlow Datasets writes into every directory it has prepared.
 _TFDS_INFO = 'dataset_info.json'
 _TFDS_FILES = '*.tfrecord-*-of-*'

@@ -14,6 +14,7 @@ from apache_beam.options.pipeline_options import (
   StandardOptions,
 )
 
+from pipelines.input_files import PATH_ERRORS
 from pipelines.remote_files import StoreError
 from tff_fedfish.errors import FailedError, UserError
 
@@ -27,8 +28,6 @@ _OS_ERROR = r'\w*Error: (\[Errno \d+\].*?)(?: \[while running|\n|$)'
 _LOST_WORKER = (
   *('Channel closed prematurely', 'KilledWorker', 'ExecutorLostFailure'),
 )
-# All others are of the machine, such as its memory, or of a connection.
-_OF_PATHS = 'ENOENT EACCES EPERM ELOOP ENAMETOOLONG EISDIR ENOTDIR'.split()
 _OF_THE_DISK = 'ENOSPC EDQUOT EFBIG EIO EROFS'.split()
 
 
@@ -68,15 +67,14 @@ def raise_understood(
     stopped = f'Grouping into {output!r} stopped ({found})'
     number = re.search(r'\[Errno (\d+)\]', found)
     name = number and errno.errorcode.get(int(number[1]))
-    if number and name not in _OF_PATHS:
-      what = 'the machines that take part, and their network'
-      if name in _OF_THE_DISK:
-        what = 'the disk and its free space'
-      raise FailedError(
-        f'{stopped}; nothing was kept. Check {what}, then run it again.'
-      ) from error
-    raise UserError(
-      f'{stopped}; nothing was kept. Check the input files, then run it again.'
+    kind, what = FailedError, 'the disk and its free space'
+    if name in PATH_ERRORS:
+      kind, what = UserError, 'the input files'
+    elif name not in _OF_THE_DISK:
+      # Its memory, say, or a connection, whose errors need not have a number.
+      what = 'the machine or, on a cluster, the machines and their network'
+    raise kind(
+      f'{stopped}; nothing was kept. Check {what}, then run it again.'
     ) from error
 
 

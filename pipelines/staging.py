@@ -13,6 +13,7 @@ import contextlib
 import dataclasses
 import errno
 import fcntl
+import hashlib
 import os
 import pathlib
 import posixpath
@@ -112,9 +113,7 @@ def stage(
 @contextlib.contextmanager
 def _stage(output: str, option: str) -> Iterator[Staging]:
   path = pathlib.Path(output)
-  # The name may be as long as the file system allows.
-  name = os.fsencode(path.name)[:100].decode(errors='ignore')
-  prefix = f'.{name}.{STAGING_PREFIX}'
+  prefix = f'.{_shorten(path.name)}.{STAGING_PREFIX}'
   # Named before it is made: an interruption can come between any two steps.
   temporary = path.parent / f'{prefix}{uuid.uuid4().hex[:16]}'
   staging = Staging(str(temporary))
@@ -126,9 +125,11 @@ def _stage(output: str, option: str) -> Iterator[Staging]:
         if abandoned.name.startswith(prefix):
           _remove_if_abandoned(abandoned)
     temporary.mkdir(0o700)
-    with open(temporary / _LOCK_NAME, 'wb') as lock:
+    with open(temporary / f'{_LOCK_NAME}.new', 'wb') as lock:
       # Held as long as this process lives, however it ends.
       fcntl.flock(lock, fcntl.LOCK_EX)
+      # Others must not find it before it is held.
+      os.rename(lock.name, temporary / _LOCK_NAME)
       yield staging
       _publish(staging, path, option)
   except BaseException:
@@ -142,6 +143,14 @@ def _stage(output: str, option: str) -> Iterator[Staging]:
     _remove_tree(temporary)
 
 
+def _shorten(name: str) -> str:
+  """Returns a name in UTF-8, another for each, that more can be added to."""
+  encoded = os.fsencode(name)
+  short = encoded[:100].decode(errors='ignore')
+  digest = hashlib.sha256(encoded).hexdigest()[:16]
+  return name if short == name else f'{short}-{digest}'
+
+
 def _publish(staging: Staging, output: pathlib.Path, option: str) -> None:
   """Gives the files of a finished staging directory their names."""
   finished = pathlib.Path(staging.path, _FINISHED)
@@ -153,18 +162,34 @@ def _publish(staging: Staging, output: pathlib.Path, option: str) -> None:
     if not output.exists():
       os.rename(finished, output)
     else:
-      require_usable(str(output), option)
       # Filled, not replaced: somebody may be in it.
-      for path in list_files(str(output)):
-        os.unlink(path)
-      for name in sorted(os.listdir(finished), key=_manifests_last):
-        if os.path.isfile(output / name):
-          raise _filled_meanwhile(output, option)
-        os.rename(finished / name, output / name)
+      _fill(output, finished, option)
   except (UserError, OSError) as error:
     if isinstance(error, OSError) and error.errno != errno.ENOTEMPTY:
       raise
     raise _filled_meanwhile(output, option) from error
+
+
+def _fill(output: pathlib.Path, finished: pathlib.Path, option: str) -> None:
+  """Moves all that is finished to an existing directory, or nothing."""
+  with contextlib.ExitStack() as stack:
+    directory = os.open(output, os.O_RDONLY)
+    stack.callback(os.close, directory)
+    # One job after the other; on NFS, only those of one machine.
+    with contextlib.suppress(OSError):
+      fcntl.flock(directory, fcntl.LOCK_EX)
+    require_usable(str(output), option)
+    for path in list_files(str(output)):
+      os.unlink(path)
+    names = sorted(os.listdir(finished), key=_manifests_last)
+    try:
+      for name in names:
+        os.rename(finished / name, output / name)
+    except BaseException:
+      for name in names:
+        if not os.path.lexists(finished / name):
+          os.rename(output / name, finished / name)
+      raise
 
 
 def _remove_tree(directory: str | os.PathLike) -> None:
@@ -191,6 +216,7 @@ def _remove_if_abandoned(staging: pathlib.Path) -> None:
 def _stage_remote(output: str, option: str) -> Iterator[Staging]:
   staging = Staging(f'{output}/{STAGING_PREFIX}{uuid.uuid4().hex}')
   targets: dict[str, str] = {}
+  renamed: set[str] = set()
   try:
     yield staging
     names = [path[len(output) + 1 :] for path in list_files(output)]
@@ -215,14 +241,16 @@ def _stage_remote(output: str, option: str) -> Iterator[Staging]:
           source: target
           for source, target in targets.items()
           if _manifests_last(target)[0] == is_last
-        }
+        },
+        renamed,
       )
   except BaseException:
-    last = [path for path in targets.values() if _manifests_last(path)[0]]
-    with contextlib.suppress(Exception):
-      if last and all(map(file_system(output).exists, last)):
-        staging.rollback.pop_all()
-    staging.rollback.close()
+    if not targets or not renamed.issuperset(targets.values()):
+      # A part of a split that has its manifest would be a corpus.
+      parts = [path for path in renamed if _manifests_last(path)[0]]
+      with contextlib.suppress(Exception):
+        file_system(output).delete(parts)
+      staging.rollback.close()
     remove(staging.path)
     raise
   # Those of killed jobs are of no use any more.
@@ -238,8 +266,8 @@ def _filled_meanwhile(output: str | os.PathLike, option: str) -> UserError:
   )
 
 
-def _rename_all(targets: Mapping[str, str]) -> None:
-  """Renames remote files, many at a time and in few requests."""
+def _rename_all(targets: Mapping[str, str], renamed: set[str]) -> None:
+  """Renames remote files, many at a time, and adds their names to a set."""
   pairs = list(targets.items())
   size = max(1, min(_MAX_RENAMES, len(pairs) // NUM_REQUESTS))
 
@@ -250,6 +278,8 @@ def _rename_all(targets: Mapping[str, str]) -> None:
       # Object stores can only copy. The staging directory, which is deleted
       # anyway, takes fewer requests as a whole.
       (files.rename if files.has_dirs() else files.copy)(sources, names)
+    # Here, as an interruption of the main thread does not stop this one.
+    renamed.update(names)
 
   with concurrent.futures.ThreadPoolExecutor(NUM_REQUESTS) as pool:
     batches = (pairs[i : i + size] for i in range(0, len(pairs), size))

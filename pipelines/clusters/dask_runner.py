@@ -9,6 +9,8 @@ elements one after the other.
 
 import contextlib
 import pathlib
+import sys
+import time
 
 from apache_beam.runners.dask import dask_runner
 
@@ -26,17 +28,18 @@ class DaskRunner(dask_runner.DaskRunner):
       given.partition_size = 1
     try:
       if given.scheduler_file is not None:
-        _check_scheduler_file(given.scheduler_file)
+        _wait_for_address(given.scheduler_file)
       result = super().run_pipeline(pipeline, options)
     except (OSError, ValueError, ImportError) as error:
-      name, place = '--dask_client_address', given.address
+      name, place, more = '--dask_client_address', given.address, ''
       if given.scheduler_file is not None:
         name, place = '--dask_scheduler_file', given.scheduler_file
+        more = ' --scheduler-file FILE'
       found = 'is not given' if place is None else f'{place!r} does not'
       raise UserError(
         f'`{name}` must lead to a Dask scheduler that answers, but {found} '
-        f'({error}). Start one with `python -m '
-        'distributed.cli.dask_scheduler`, or name another.'
+        f'({error}). Start one with `python -m distributed.cli.dask_scheduler'
+        f'{more}`, or name another.'
       ) from error
     result.wait_until_finish()
     if any(future.status != 'finished' for future in result.futures):
@@ -50,9 +53,17 @@ class DaskRunner(dask_runner.DaskRunner):
     return result
 
 
-def _check_scheduler_file(path):
-  """Raises where Dask would wait for ever, for a file to have an address."""
-  match parse_json(pathlib.Path(path).read_bytes()):
+def _wait_for_address(path):
+  """Waits, as Dask does, until a scheduler has written its file; says so."""
+  file, is_said = pathlib.Path(path), False
+  # A file that is being written is empty at first.
+  while not (file.exists() and file.stat().st_size):
+    if not is_said:
+      print(f'Waiting for the scheduler file {path}', file=sys.stderr)
+    is_said = True
+    time.sleep(0.1)
+  match parse_json(file.read_bytes()):
     case {'address': str()}:
       return
+  # Dask would wait for it for ever.
   raise ValueError('it holds no address')

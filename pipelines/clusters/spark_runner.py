@@ -72,7 +72,6 @@ class SparkRunner(pyspark_runner.PySparkRunner):
       builder = builder.config(key, value)
     evaluators = transform_evaluators.evaluator_mapping
     evaluators[beam_pyspark_runner.overrides._Create] = _create
-    java = _find_java()
     _require_answer(given.spark_master)
     # Or executors run the first python3 of PATH.
     os.environ.setdefault('PYSPARK_PYTHON', sys.executable)
@@ -81,23 +80,13 @@ class SparkRunner(pyspark_runner.PySparkRunner):
     except (Py4JError, PySparkException) as error:
       raise UserError(
         f'Spark makes no session with `--spark_master` {given.spark_master!r}, '
-        f'`--spark_conf` {given.spark_conf or []} and {java}, and says why '
-        'above. Correct them, or set JAVA_HOME to a Java 17.'
+        f'`--spark_conf` {given.spark_conf or []}, JAVA_HOME '
+        f'{os.environ.get("JAVA_HOME") or "not set"} and '
+        f'{shutil.which("java") or "no java"} in PATH, and says why above. '
+        'Correct them, or set JAVA_HOME to a Java 17.'
       ) from error
     with session:
       return super().run_pipeline(pipeline, options)
-
-
-def _find_java():
-  """Returns the program that Spark will start; raises if there is none."""
-  home = os.environ.get('JAVA_HOME')
-  java = os.path.join(home, 'bin', 'java') if home else 'java'
-  if found := shutil.which(java):
-    return found
-  raise UserError(
-    f'`--runner` starts Spark, which needs Java 17, but there is no {java!r} '
-    f'(JAVA_HOME: {home}). Install openjdk-17-jre-headless, or set JAVA_HOME.'
-  )
 
 
 def _require_answer(master):

@@ -80,6 +80,37 @@ with beam_job.interruptible(lambda: print('cleaned up', flush=True)):
     shown, _ = process.communicate(timeout=20)
     assert (process.returncode, shown) == (143, 'cleaned up\n')
 
+  @pytest.mark.parametrize('num_signals', [1, 2])
+  def test_what_the_job_leaves_is_removed(self, num_signals):
+    program = """
+import time
+from tff_fedfish.cli import beam_job
+
+def clean_up():
+  print('cleans up', flush=True)
+  time.sleep(1.0)
+  print('cleaned up', flush=True)
+
+with beam_job.interruptible(clean_up):
+  print('begins', flush=True)
+  time.sleep(60)
+"""
+    process = subprocess.Popen(
+      [sys.executable, '-c', program],
+      cwd=_ROOT,
+      stdout=subprocess.PIPE,
+      stderr=subprocess.PIPE,
+      text=True,
+    )
+    assert process.stdout.readline() == 'begins\n'
+    process.send_signal(signal.SIGINT)
+    assert process.stdout.readline() == 'cleans up\n'
+    for _ in range(num_signals - 1):
+      process.send_signal(signal.SIGINT)
+    shown, errors = process.communicate(timeout=20)
+    assert (process.returncode, shown) == (130, 'cleaned up\n')
+    assert errors == 'fedfish: interrupted.\n'
+
 
 class TestWorkerProcesses:
   _FLAGS = ('--direct_running_mode=multi_processing', '--direct_num_workers=2')

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import pathlib
 import re
 import shutil
 import signal
@@ -153,8 +154,9 @@ def test_pool_that_was_not_started(raw, tmp_path):
       'spark',
       '--spark_conf=spark.executor.memory=much',
       "Spark makes no session with `--spark_master` 'spark://host0:7077', "
-      "`--spark_conf` ['spark.executor.memory=much'] and {java}, and says why "
-      'above. Correct them, or set JAVA_HOME to a Java 17.',
+      "`--spark_conf` ['spark.executor.memory=much'], JAVA_HOME {home} and "
+      '{java} in PATH, and says why above. Correct them, or set JAVA_HOME to a '
+      'Java 17.',
     ),
     (
       'dask',
@@ -177,7 +179,8 @@ def test_flags_that_fit_no_cluster(raw, tmp_path, name, flag, line):
     engine = Engine(name, hosts)
     job = engine.group('small', raw('small'), tmp_path / 'out', flag)
     assert job.wait(120) == 2, job.text()
-    line = line.format(java=shutil.which('java'))
+    home = os.environ.get('JAVA_HOME') or 'not set'
+    line = line.format(home=home, java=shutil.which('java'))
     assert grouping.error_line(job) == f'fedfish: error: {line}'
     assert grouping.names(tmp_path) == []
 
@@ -185,7 +188,6 @@ def test_flags_that_fit_no_cluster(raw, tmp_path, name, flag, line):
 @pytest.mark.parametrize(
   'text, found',
   [
-    (None, "[Errno 2] No such file or directory: '{file}'"),
     ('{"address":', 'Expecting value: line 1 column 12 (char 11)'),
     ('[1]', 'it holds no address'),
     ('{"address": 3}', 'it holds no address'),
@@ -193,13 +195,31 @@ def test_flags_that_fit_no_cluster(raw, tmp_path, name, flag, line):
 )
 def test_dask_scheduler_file(raw, tmp_path, text, found):
   file = tmp_path / 'scheduler.json'
-  if text is not None:
-    file.write_text(text)
+  file.write_text(text)
   flags = _DASK, f'--dask_scheduler_file={file}'
   assert _refuse(raw, tmp_path / 'out', *flags) == (
     '`--dask_scheduler_file` must lead to a Dask scheduler that answers, but '
-    f"'{file}' does not ({found.format(file=file)}). {_START_DASK}"
+    f"'{file}' does not ({found}). Start one with `python -m "
+    'distributed.cli.dask_scheduler --scheduler-file FILE`, or name another.'
   )
+
+
+@pytest.mark.parametrize('is_begun', [False, True])
+def test_dask_scheduler_file_that_comes_later(raw, tmp_path, is_begun):
+  file = tmp_path / 'scheduler.json'
+  if is_begun:
+    file.touch()
+  flags = _DASK, f'--dask_scheduler_file={file}'
+  job = _start(raw, tmp_path / 'out', *flags)
+  for line in job.stderr:
+    if line.startswith('Waiting '):
+      break
+  assert line == f'Waiting for the scheduler file {file}\n'
+  # With an address that Dask refuses at once, this needs no scheduler.
+  file.write_text('{"address": "foo://x"}')
+  _, errors = job.communicate(timeout=60)
+  assert job.returncode == 2, errors
+  assert f"'{file}' does not (unknown address scheme 'foo'" in errors
 
 
 def test_dask_without_an_address(raw, tmp_path):
@@ -214,34 +234,54 @@ def test_dask_without_an_address(raw, tmp_path):
 
 
 @pytest.mark.parametrize(
-  'home, found',
-  [
-    (None, "'java' (JAVA_HOME: None)"),
-    ('/no', "'/no/bin/java' (JAVA_HOME: /no)"),
-  ],
+  'home, found', [(None, 'JAVA_HOME not set'), ('/no', 'JAVA_HOME /no')]
 )
 def test_spark_without_java(raw, tmp_path, home, found):
-  environment = {'PATH': str(tmp_path), 'JAVA_HOME': home}
+  programs = tmp_path / 'bin'
+  programs.mkdir()
+  # What Spark's own scripts need.
+  for name in 'bash dirname ps python3 uname'.split():
+    (programs / name).symlink_to(shutil.which(name))
+  environment = {'PATH': str(programs), 'JAVA_HOME': home}
   assert _refuse(raw, tmp_path / 'out', _SPARK, **environment) == (
-    f'`--runner` starts Spark, which needs Java 17, but there is no {found}. '
-    'Install openjdk-17-jre-headless, or set JAVA_HOME.'
+    "Spark makes no session with `--spark_master` 'local[*]', `--spark_conf` "
+    f'[], {found} and no java in PATH, and says why above. Correct them, or '
+    'set JAVA_HOME to a Java 17.'
+  )
+
+
+def test_spark_finds_java_by_its_own_settings(raw, expected, tmp_path):
+  home = pathlib.Path(shutil.which('java')).resolve().parents[1]
+  (tmp_path / 'conf').mkdir()
+  settings = tmp_path / 'conf' / 'spark-env.sh'
+  settings.write_text(f'export JAVA_HOME={home}\n')
+  environment = {'JAVA_HOME': '/no', 'SPARK_CONF_DIR': str(settings.parent)}
+  job = _start(raw, tmp_path / 'out', _SPARK, **environment)
+  _, errors = job.communicate(timeout=120)
+  assert job.returncode == 0, errors
+  assert grouping.digests(tmp_path / 'out') == expected('small')
+
+
+def _start(raw, output, *flags, **environment):
+  """Starts a job on this host."""
+  environment = os.environ | ENVIRONMENT | environment
+  return subprocess.Popen(
+    grouping.command('small', raw('small'), output, *flags),
+    cwd=grouping.ROOT,
+    env={name: value for name, value in environment.items() if value},
+    stdout=subprocess.PIPE,
+    stderr=subprocess.PIPE,
+    text=True,
   )
 
 
 def _refuse(raw, output, *flags, **environment):
   """Returns the line with which a job on this host is refused."""
-  environment = os.environ | ENVIRONMENT | environment
-  done = subprocess.run(
-    grouping.command('small', raw('small'), output, *flags),
-    cwd=grouping.ROOT,
-    env={name: value for name, value in environment.items() if value},
-    capture_output=True,
-    text=True,
-    timeout=120,
-  )
-  assert done.returncode == 2, done.stderr
+  job = _start(raw, output, *flags, **environment)
+  _, errors = job.communicate(timeout=120)
+  assert job.returncode == 2, errors
   assert not output.exists()
-  (line,) = re.findall('^fedfish: error: (.*)$', done.stderr, re.MULTILINE)
+  (line,) = re.findall('^fedfish: error: (.*)$', errors, re.MULTILINE)
   return line
 
 

@@ -1,8 +1,11 @@
 """Adding to a corpus gives what grouping all raw files together gives."""
 
+import argparse
 import dataclasses
+import errno
 import hashlib
 import json
+import os
 import shutil
 
 import pytest
@@ -15,14 +18,15 @@ from grouping_jobs import (
   write_lines,
 )
 
-from pipelines import add_to
+from pipelines import add_to, group_job
 from pipelines.group_job import name_files, run_group_job
 from pipelines.source import Fields
 from pipelines.splits import SplitRule
+from tff_fedfish.cli import group, group_options
 from tff_fedfish.data import records
 from tff_fedfish.data.manifest import read_manifest
 from tff_fedfish.data.verify import verify_corpus
-from tff_fedfish.errors import UserError
+from tff_fedfish.errors import FailedError, UserError
 
 # Twins within hosts and across them, in the first crawl, in the second, and in
 # both.
@@ -350,6 +354,49 @@ def test_shard_that_a_worker_does_not_see(tmp_path):
     f"2] No such file or directory: '{path}'). Change permissions, or copy it "
     'to where all can read it.'
   )
+
+
+@pytest.mark.parametrize('code', [errno.EIO, errno.ENOMEM, errno.ESTALE])
+def test_machine_that_fails_while_a_shard_is_read(tmp_path, monkeypatch, code):
+  def fail(path):
+    raise OSError(code, os.strerror(code), path)
+
+  old = group_lines(tmp_path / 'first', _FIRST)
+  raw = write_lines(tmp_path / 'second.json', _SECOND)
+  monkeypatch.setattr(records, 'read_group_records', fail)
+  with pytest.raises(
+    FailedError,
+    match=rf"^Grouping into '.*new' stopped \(\[Errno {code}\] .*"
+    r'groups-0000\d-of-00003\.tfrecord\'\); nothing was kept\. Check the ',
+  ):
+    run_group_job(make_job([raw], add_to=str(old)), tmp_path / 'new')
+  assert not (tmp_path / 'new').exists()
+
+
+def test_directory_is_named_as_typed(tmp_path, monkeypatch):
+  group_lines(tmp_path / 'first', _FIRST)
+  raw = write_lines(tmp_path / 'second.json', _SECOND)
+  monkeypatch.chdir(tmp_path)
+  parser = argparse.ArgumentParser()
+  group.add_arguments(parser)
+  arguments = parser.parse_args(
+    ['c4', '--input', str(raw), '--add_to', 'first/out', '--output', 'new']
+  )
+  with pytest.raises(
+    UserError, match=r"^`--add_to` needs the options of 'first/out', but "
+  ):
+    group_options.build_job(arguments)
+  arguments.num_shards, arguments.max_record_bytes = 3, 1 << 20
+  job, build = group_options.build_job(arguments), group_job._build
+
+  def build_elsewhere(*work):
+    # As a worker may be.
+    monkeypatch.chdir('/')
+    build(*work)
+
+  monkeypatch.setattr(group_job, '_build', build_elsewhere)
+  (manifest,) = run_group_job(job, tmp_path / 'new')
+  assert manifest.num_input_files == 2
 
 
 @pytest.mark.parametrize(

@@ -68,7 +68,7 @@ def test_line_that_is_one_already_is_left_alone():
   assert raise_understood(error, 'out', options) is None
 
 
-_MACHINES = 'the machines that take part, and their network'
+_MACHINES = 'the machine or, on a cluster, the machines and their network'
 
 
 @pytest.mark.parametrize('as_text', [False, True])
@@ -79,6 +79,8 @@ _MACHINES = 'the machines that take part, and their network'
     (errno.ECONNREFUSED, FailedError, _MACHINES),
     (errno.ESTALE, FailedError, _MACHINES),
     (errno.EMFILE, FailedError, _MACHINES),
+    (errno.EINVAL, FailedError, _MACHINES),
+    (errno.EIO, FailedError, 'the disk and its free space'),
     (errno.ENOENT, UserError, 'the input files'),
     (errno.EACCES, UserError, 'the input files'),
   ],
@@ -98,6 +100,28 @@ def test_who_is_at_fault(as_text, code, kind, remedy):
     kind,
     f"Grouping into 'out' stopped ({shown}); nothing was kept. Check {remedy}, "
     'then run it again.',
+  )
+
+
+class _CommClosedError(OSError):
+  """As Dask has one."""
+
+
+@pytest.mark.parametrize(
+  'error',
+  [
+    TimeoutError('timed out'),
+    ConnectionResetError('Connection lost'),
+    _CommClosedError('in <TCP (closed)>: Stream is closed'),
+  ],
+)
+def test_connection_errors_without_a_number(error):
+  options = PipelineOptions(['--runner=DirectRunner'])
+  with pytest.raises(FailedError) as raised:
+    raise_understood(error, 'out', options)
+  assert str(raised.value) == (
+    f"Grouping into 'out' stopped ({error}); nothing was kept. Check "
+    f'{_MACHINES}, then run it again.'
   )
 
 

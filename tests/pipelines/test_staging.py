@@ -8,13 +8,16 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
+from bucket_file_system import BucketFileSystem
 from grouping_jobs import contents, make_job, raw_records, write_lines
 
 from pipelines import output_files
 from pipelines.group_job import run_group_job
+from pipelines.remote_files import StoreError
 from pipelines.staging import require_shared, stage
 from tff_fedfish.errors import UserError
 
@@ -94,22 +97,97 @@ def test_rollback_runs_where_there_is_no_output(tmp_path, filled):
   assert heard == ['rollback'] * filled
 
 
-@pytest.mark.parametrize('name', ['x' * 255, 'é' * 127])
-def test_longest_name(tmp_path, name):
+@pytest.mark.parametrize('option', ['--output', '--write_dropped'])
+def test_jobs_that_fill_one_directory_at_a_time(tmp_path, monkeypatch, option):
+  output, rename = tmp_path / 'out', os.rename
+  output.mkdir()
+  refused, threads = [], []
+
+  def second():
+    try:
+      with stage(str(output), option) as staging:
+        for name in ('manifest.json', 'index.parquet'):
+          _keep(staging, name, b'second')
+    except UserError as error:
+      refused.append(str(error))
+
+  def rename_later(source, target):
+    if target.parent == output and not threads:
+      # The first one has found the directory empty.
+      threads.append(threading.Thread(target=second))
+      threads[0].start()
+      threads[0].join(0.3)
+    rename(source, target)
+
+  with stage(str(output), option) as staging:
+    for name in ('manifest.json', 'index.parquet'):
+      _keep(staging, name, b'first')
+    monkeypatch.setattr(os, 'rename', rename_later)
+  threads[0].join()
+  assert refused == [
+    f"`{option}` must stay empty while it is written, but '{output}' was "
+    'filled meanwhile, perhaps by another job. Name another directory.'
+  ]
+  names = {'manifest.json': b'first', 'index.parquet': b'first'}
+  assert contents(tmp_path) == {f'out/{name}': names[name] for name in names}
+
+
+def test_remote_manifest_of_another_job(tmp_path, monkeypatch):
+  monkeypatch.setenv('BUCKET_ROOT', str(tmp_path))
+  heard = []
+
+  def copy(files, sources, targets):
+    # Theirs comes first, and then nothing more.
+    write_lines(tmp_path / 'out' / 'manifest.json', [b'theirs'])
+    raise OSError('unplugged')
+
+  monkeypatch.setattr(BucketFileSystem, 'copy', copy)
+  with pytest.raises(StoreError, match='unplugged'):
+    with stage('bucket://out') as staging:
+      _keep(staging, 'manifest.json', b'ours')
+      staging.rollback.callback(heard.append, 'rollback')
+  assert heard == ['rollback']
+  assert contents(tmp_path) == {'out/manifest.json': b'theirs'}
+
+
+@pytest.mark.parametrize(
+  'name', ['x' * 255, '\u00e9' * 127, 'x' + '\u00e9' * 127, 'x\udcff']
+)
+def test_name_that_is_long_or_not_text(tmp_path, name):
   output = tmp_path / name
   assert output_files.require_usable(str(output)) == str(output)
+  other = tmp_path / os.fsdecode(os.fsencode(name)[:-1] + b'\xfe')
+  prefixes = []
+  for place in (output, other):
+    with contextlib.suppress(KeyError), stage(str(place)) as staging:
+      prefix = os.path.basename(staging.path).rpartition('-')[0]
+      prefix.encode()
+      prefixes.append(prefix)
+      raise KeyError
+  assert prefixes[0] != prefixes[1]
+  # What a killed job has left is found, and only that of the same output.
+  for prefix in prefixes:
+    write_lines(tmp_path / f'{prefix}-abc' / '.lock', [])
   with stage(str(output)) as staging:
     _keep(staging, 'x', b'')
-  # What a killed job has left is found by the beginning of the name.
-  write_lines(tmp_path / f'.{name[:50]}.grouping-abc' / '.lock', [])
-  left = os.fsencode(name)[:100].decode()
-  write_lines(tmp_path / f'.{left}.grouping-abc' / '.lock', [])
-  output.rename(tmp_path / 'old')
-  with stage(str(output)) as staging:
+  assert _names(tmp_path) == sorted([f'{prefixes[1]}-abc', name])
+
+
+def test_staging_is_locked_when_others_find_it(tmp_path, monkeypatch):
+  flock = fcntl.flock
+  output = str(tmp_path / 'out')
+
+  def flock_later(file, operation):
+    monkeypatch.setattr(fcntl, 'flock', flock)
+    # Another job of the same output looks around.
+    with contextlib.suppress(KeyError), stage(output):
+      raise KeyError
+    flock(file, operation)
+
+  monkeypatch.setattr(fcntl, 'flock', flock_later)
+  with stage(output) as staging:
     _keep(staging, 'x', b'')
-  assert _names(tmp_path) == sorted(
-    {f'.{name[:50]}.grouping-abc', 'old', name} - {f'.{left}.grouping-abc'}
-  )
+  assert contents(tmp_path) == {'out/x': b''}
 
 
 def test_parent_that_cannot_be_listed(plain_directory):

@@ -113,7 +113,7 @@ def interruptible(clean_up: Callable[[], None]) -> Iterator[None]:
 
   Args:
     clean_up: Removes what the job has written and not removed itself; called
-      when it has ended, or after some seconds if it does not end.
+      when a signal has ended it, or after some seconds if it does not end.
   """
   received = []
 
@@ -143,6 +143,9 @@ def interruptible(clean_up: Callable[[], None]) -> Iterator[None]:
   except BaseException:
     if not received:
       raise
+    # One more does not stop what follows: there is the timer.
+    for signal_num in previous:
+      signal.signal(signal_num, signal.SIG_IGN)
     what = 'interrupted' if received[0] == signal.SIGINT else 'terminated'
     print(f'fedfish: {what}.', file=sys.stderr, flush=True)
     # The job's own cleaning may be what was interrupted. A usual exit would

@@ -43,7 +43,7 @@ def build_job(arguments: argparse.Namespace) -> 'GroupJob':
   from pipelines.splits import SplitRule, split_names
 
   _check_ranges(arguments)
-  places = _check_directories(arguments)
+  _check_directories(arguments)
   options = _dropped_options(arguments)
   fields = _fields(arguments)
   name = None if fields is None else _name(arguments)
@@ -60,7 +60,7 @@ def build_job(arguments: argparse.Namespace) -> 'GroupJob':
     split=split,
     fields=fields,
     name=name,
-    add_to=places.get('add_to', arguments.add_to),
+    add_to=arguments.add_to,
     **options,
     **{option: getattr(arguments, option) for option in _JOB_OPTIONS},
   )
@@ -95,8 +95,8 @@ def _check_ranges(arguments: argparse.Namespace) -> None:
     )
 
 
-def _check_directories(arguments: argparse.Namespace) -> dict[str, str]:
-  """Returns local ones by option; raises if one is inside another, or ''."""
+def _check_directories(arguments: argparse.Namespace) -> None:
+  """Raises if a directory has no name, or is inside another one."""
   from pipelines.remote_files import is_remote
 
   places = {}
@@ -115,7 +115,6 @@ def _check_directories(arguments: argparse.Namespace) -> dict[str, str]:
         f'`--{name}` must be a directory beside `--{other}`, but is '
         f'{getattr(arguments, name)!r}. Name another one.'
       )
-  return places
 
 
 def _dropped_options(arguments: argparse.Namespace) -> dict[str, Any]:
