@@ -19,6 +19,7 @@ import pathlib
 import posixpath
 import shutil
 import socket
+import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -44,6 +45,7 @@ from tff_fedfish.errors import UserError
 _LOCK_NAME = '.lock'
 _MARKER = 'job'
 _FINISHED = 'finished'
+_NUM_LOCK_TRIES = 100
 _MAX_RENAMES = 100
 
 
@@ -175,21 +177,39 @@ def _fill(output: pathlib.Path, finished: pathlib.Path, option: str) -> None:
   with contextlib.ExitStack() as stack:
     directory = os.open(output, os.O_RDONLY)
     stack.callback(os.close, directory)
-    # One job after the other; on NFS, only those of one machine.
-    with contextlib.suppress(OSError):
-      fcntl.flock(directory, fcntl.LOCK_EX)
+    _try_lock(directory)
     require_usable(str(output), option)
     for path in list_files(str(output)):
       os.unlink(path)
     names = sorted(os.listdir(finished), key=_manifests_last)
     try:
       for name in names:
+        if os.path.isfile(output / name):
+          raise _filled_meanwhile(output, option)
         os.rename(finished / name, output / name)
     except BaseException:
       for name in names:
         if not os.path.lexists(finished / name):
           os.rename(output / name, finished / name)
       raise
+
+
+def _try_lock(descriptor: int) -> None:
+  """Locks a directory, so that one job after the other fills it.
+
+  Other jobs hold the lock for less than a second. What holds it longer is not
+  one of them, such as the `flock` that this job was started by; on NFS, the
+  lock is of this machine only. So it is no condition.
+  """
+  for _ in range(_NUM_LOCK_TRIES):
+    try:
+      fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+      time.sleep(0.1)
+    except OSError:
+      return  # A file system without locks.
+    else:
+      return
 
 
 def _remove_tree(directory: str | os.PathLike) -> None:

@@ -16,6 +16,7 @@ from bucket_file_system import BucketFileSystem
 from grouping_jobs import contents, make_job, raw_records, write_lines
 
 from pipelines import output_files
+from pipelines import staging as staging_module
 from pipelines.group_job import run_group_job
 from pipelines.remote_files import StoreError
 from pipelines.staging import require_shared, stage
@@ -130,6 +131,38 @@ def test_jobs_that_fill_one_directory_at_a_time(tmp_path, monkeypatch, option):
   ]
   names = {'manifest.json': b'first', 'index.parquet': b'first'}
   assert contents(tmp_path) == {f'out/{name}': names[name] for name in names}
+
+
+def test_output_that_somebody_else_locks(tmp_path, monkeypatch):
+  monkeypatch.setattr(staging_module, '_NUM_LOCK_TRIES', 2)
+  output = tmp_path / 'out'
+  output.mkdir()
+  with contextlib.ExitStack() as stack:
+    # As `flock out fedfish group ... --output out` does.
+    held = os.open(output, os.O_RDONLY)
+    stack.callback(os.close, held)
+    fcntl.flock(held, fcntl.LOCK_EX)
+    with stage(str(output)) as staging:
+      _keep(staging, 'manifest.json', b'ours')
+  assert contents(tmp_path) == {'out/manifest.json': b'ours'}
+
+
+def test_file_that_is_met_on_the_way_is_not_replaced(tmp_path, monkeypatch):
+  output, rename = tmp_path / 'out', os.rename
+  output.mkdir()
+
+  def rename_before_another(source, target):
+    rename(source, target)
+    if target == output / 'index.parquet':
+      # A job whose lock does not reach here, as on NFS.
+      write_lines(output / 'manifest.json', [b'theirs'])
+
+  with pytest.raises(UserError, match='was filled meanwhile'):
+    with stage(str(output)) as staging:
+      for name in ('manifest.json', 'index.parquet'):
+        _keep(staging, name, b'ours')
+      monkeypatch.setattr(os, 'rename', rename_before_another)
+  assert contents(tmp_path) == {'out/manifest.json': b'theirs'}
 
 
 def test_remote_manifest_of_another_job(tmp_path, monkeypatch):

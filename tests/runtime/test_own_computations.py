@@ -102,6 +102,17 @@ def _table_in_function(key):
   return size(key)
 
 
+@tff.tensorflow.computation(np.int32)
+def _table_after_a_choice(number):
+  # The choice is a node with a list of functions.
+  chosen = tf.switch_case(
+    number, [lambda: tf.constant(1), lambda: tf.constant(2)]
+  )
+  table = tf.lookup.experimental.MutableHashTable(tf.int32, tf.int32, -1)
+  with tf.control_dependencies([table.insert(number, chosen)]):
+    return table.lookup(number), tf.cast(table.size(), tf.int32)
+
+
 @tff.tensorflow.computation(np.str_)
 def _tables_in_functions(key):
   # Traced for two shapes: nodes of one name in two functions are two tables.
@@ -185,6 +196,7 @@ def _dataset_of_variable(x):
     (_mutable_table, [('a',), ('b',)]),
     (_dense_table, [('', 'a'), ('e', 'b')]),
     (_table_in_function, [('a',), ('b',)]),
+    (_table_after_a_choice, [(0,), (1,)]),
     (_tables_in_functions, [('a',), ('b',)]),
     (_table_of_dataset, [('a',), ('b',)]),
     (_gradient_of_rows, [([[1.0], [2.0], [3.0]],)]),
@@ -211,6 +223,10 @@ def test_variables_and_tables_by_hand():
     assert [_mutable_table(key) for key in 'ab'] == [1, 1]
     assert [_dense_table('', key) for key in 'ab'] == [1, 1]
     assert [_table_in_function(key) for key in 'ab'] == [1, 1]
+    assert [_table_after_a_choice(number) for number in (0, 1)] == [
+      (1, 1),
+      (2, 1),
+    ]
     assert [_tables_in_functions(key) for key in 'ab'] == [(1, 3), (1, 3)]
 
 

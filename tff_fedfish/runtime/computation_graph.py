@@ -239,8 +239,8 @@ def _make_names_unique(graph_def, prefix: str) -> None:
           attribute.func.name = renamed.get(
             attribute.func.name, attribute.func.name
           )
-        for function in attribute.list.func:
-          function.name = renamed.get(function.name, function.name)
+        for called in attribute.list.func:
+          called.name = renamed.get(called.name, called.name)
 
   rename_in(graph_def.node)
   for function in graph_def.library.function:
