@@ -6,7 +6,6 @@ have been kept, the job is refused.
 """
 
 import contextlib
-import errno
 import glob
 import hashlib
 import itertools
@@ -173,7 +172,7 @@ def _named() -> Iterator[None]:
   except UserError as error:
     raise UserError(f'`--add_to`: {error}') from error
   except OSError as error:
-    if errno.errorcode.get(error.errno) not in PATH_ERRORS:
+    if error.errno not in PATH_ERRORS:
       raise  # The machine failed, not the corpus.
     raise UserError(
       f'`--add_to` must be readable, here and by all workers, but is not '

@@ -1,6 +1,7 @@
 """Finds, checks and opens raw files, local or where Beam can reach them."""
 
 import concurrent.futures
+import errno
 import glob
 import os
 from collections.abc import Sequence
@@ -16,7 +17,10 @@ from pipelines.remote_files import (
 )
 from tff_fedfish.errors import UserError
 
-PATH_ERRORS = 'ENOENT EACCES EPERM ELOOP ENAMETOOLONG EISDIR ENOTDIR'.split()
+PATH_ERRORS = (
+  *(errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP),
+  *(errno.ENAMETOOLONG, errno.EACCES, errno.EPERM),
+)
 """Errors of the system of which a path, or its permissions, are the cause."""
 
 # What TensorFlow Datasets writes into every directory it has prepared.

@@ -28,7 +28,10 @@ _OS_ERROR = r'\w*Error: (\[Errno \d+\].*?)(?: \[while running|\n|$)'
 _LOST_WORKER = (
   *('Channel closed prematurely', 'KilledWorker', 'ExecutorLostFailure'),
 )
-_OF_THE_DISK = 'ENOSPC EDQUOT EFBIG EIO EROFS'.split()
+_OF_THE_DISK = (
+  *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG),
+  *(errno.EIO, errno.EROFS),
+)
 
 
 def raise_understood(
@@ -65,12 +68,12 @@ def raise_understood(
     ) from error
   if found := _find_message(error, OSError, _OS_ERROR):
     stopped = f'Grouping into {output!r} stopped ({found})'
-    number = re.search(r'\[Errno (\d+)\]', found)
-    name = number and errno.errorcode.get(int(number[1]))
+    match = re.search(r'\[Errno (\d+)\]', found)
+    number = match and int(match[1])
     kind, what = FailedError, 'the disk and its free space'
-    if name in PATH_ERRORS:
+    if number in PATH_ERRORS:
       kind, what = UserError, 'the input files'
-    elif name not in _OF_THE_DISK:
+    elif number not in _OF_THE_DISK:
       # Its memory, say, or a connection, whose errors need not have a number.
       what = 'the machine or, on a cluster, the machines and their network'
     raise kind(

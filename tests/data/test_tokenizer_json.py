@@ -37,6 +37,12 @@ def _byte_level(end='<|endoftext|>', signs=_SIGNS):
   return tokenizer
 
 
+def _loaded(tokenizer, tmp_path):
+  """Returns our tokenizer of one that the library saves there."""
+  tokenizer.save(str(tmp_path / 'tokenizer.json'))
+  return tokenizers.load_tokenizer(tmp_path)
+
+
 @pytest.fixture(name='directory')
 def _directory(tmp_path):
   _byte_level().save(str(tmp_path / 'tokenizer.json'))
@@ -111,8 +117,7 @@ def test_unknown_piece(tmp_path):
     huggingface.models.WordPiece(vocabulary, unk_token='[UNK]')
   )
   tokenizer.pre_tokenizer = huggingface.pre_tokenizers.Whitespace()
-  tokenizer.save(str(tmp_path / 'tokenizer.json'))
-  loaded = tokenizers.load_tokenizer(tmp_path)
+  loaded = _loaded(tokenizer, tmp_path)
   assert (loaded.unknown_id, loaded.end_of_text_id) == (0, 2)
   assert [list(ids) for ids in loaded.encode_batch(['a é'])] == [[1, 0]]
 
@@ -182,23 +187,20 @@ def test_saved_vocabularies_without_unknown_piece(tmp_path, model):
 def test_all_bytes_need_no_unknown_piece(tmp_path):
   tokenizer = _byte_level()
   tokenizer.model.unk_token = '<unk>'
-  tokenizer.save(str(tmp_path / 'tokenizer.json'))
-  loaded = tokenizers.load_tokenizer(tmp_path)
+  loaded = _loaded(tokenizer, tmp_path)
   assert len(loaded.encode_batch(['é'])[0]) == 2
   # Not used by UTF-8.
   missing = map(_sign, (0xC0, 0xC1, *range(0xF5, 0x100)))
   tokenizer = _byte_level(signs=sorted({*_SIGNS}.difference(missing)))
   tokenizer.model.unk_token = '<unk>'
-  tokenizer.save(str(tmp_path / 'tokenizer.json'))
-  loaded = tokenizers.load_tokenizer(tmp_path)
+  loaded = _loaded(tokenizer, tmp_path)
   [ids] = loaded.encode_batch(['\U0010ffff'])
   assert loaded.pieces(ids) == list(map(_sign, (0xF4, 0x8F, 0xBF, 0xBF)))
 
 
 def _refuse(tokenizer, tmp_path):
-  tokenizer.save(str(tmp_path / 'tokenizer.json'))
   with pytest.raises(UserError, match='must encode every text, but does not'):
-    tokenizers.load_tokenizer(tmp_path)
+    _loaded(tokenizer, tmp_path)
 
 
 @pytest.mark.parametrize('byte', [0, 0x41, 0xAD, 0xC2, 0xED, 0xF0, 0xF4])
@@ -290,8 +292,7 @@ def test_truncation_and_padding_are_not_of_the_vocabulary(tmp_path):
   tokenizer = _byte_level()
   tokenizer.enable_truncation(1)
   tokenizer.enable_padding(length=4)
-  tokenizer.save(str(tmp_path / 'tokenizer.json'))
-  found = tokenizers.load_tokenizer(tmp_path).encode_batch(['abc'])
+  found = _loaded(tokenizer, tmp_path).encode_batch(['abc'])
   assert list(map(len, found)) == [2]
 
 
@@ -309,8 +310,7 @@ def test_scored_bytes_of_parts_of_characters(tmp_path):
   tokenizer = _byte_level()
   # Not bytes, but a text, in which is a sign that stands for no byte.
   tokenizer.add_tokens(['\u20acx'])
-  tokenizer.save(str(tmp_path / 'tokenizer.json'))
-  tokenizer = tokenizers.load_tokenizer(tmp_path)
+  tokenizer = _loaded(tokenizer, tmp_path)
   [ids] = tokenizer.encode_batch(['é\u20acxü'])
   # Two bytes of é, the added text, two of ü.
   assert len(ids) == 5
@@ -339,8 +339,7 @@ _STEP = huggingface.decoders.ByteLevel()
 def test_scored_bytes_of_a_step_of_a_decoder(tmp_path, decoder):
   tokenizer = _byte_level()
   tokenizer.decoder = decoder
-  tokenizer.save(str(tmp_path / 'tokenizer.json'))
-  tokenizer = tokenizers.load_tokenizer(tmp_path)
+  tokenizer = _loaded(tokenizer, tmp_path)
   [ids] = tokenizer.encode_batch(['é a'])
   assert len(ids) == 4
   rows = Sequences(
@@ -356,8 +355,7 @@ def test_scored_bytes_of_added_pieces_of_signs(tmp_path):
   tokenizer = _byte_level()
   # Each of its letters is also the sign of a byte.
   tokenizer.add_tokens(['na\xefve'])
-  tokenizer.save(str(tmp_path / 'tokenizer.json'))
-  tokenizer = tokenizers.load_tokenizer(tmp_path)
+  tokenizer = _loaded(tokenizer, tmp_path)
   [ids] = tokenizer.encode_batch(['xna\xefvey'])
   assert len(ids) == 3
   rows = Sequences(tokens=np.array([ids]), num_targets=np.array([2], np.int32))
@@ -376,8 +374,7 @@ def test_scored_bytes_of_byte_pieces(tmp_path):
     )
   )
   tokenizer.decoder = huggingface.decoders.ByteFallback()
-  tokenizer.save(str(tmp_path / 'tokenizer.json'))
-  tokenizer = tokenizers.load_tokenizer(tmp_path)
+  tokenizer = _loaded(tokenizer, tmp_path)
   [ids] = tokenizer.encode_batch(['aéa'])
   assert tokenizer.pieces(ids) == ['a', '<0xC3>', '<0xA9>', 'a']
   rows = Sequences(
