@@ -7,6 +7,7 @@ import sys
 import warnings
 from collections.abc import Sequence
 
+from tff_fedfish import removed
 from tff_fedfish.errors import FailedError, UserError
 from tff_fedfish.version import __version__
 
@@ -51,11 +52,12 @@ def main(argv: Sequence[str] | None = None) -> int:
   os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
   # tensorflow_hub, imported by tensorflow_text, still uses it.
   warnings.filterwarnings('ignore', message='pkg_resources is deprecated')
-  arguments, extra = _build_parser().parse_known_args(argv)
-  if extra and not arguments.takes_extra:
-    arguments.parser.error(f'unrecognized arguments: {" ".join(extra)}')
-  arguments.extra = extra
   try:
+    removed.require_current(sys.argv[1:] if argv is None else argv)
+    arguments, extra = _build_parser().parse_known_args(argv)
+    if extra and not arguments.takes_extra:
+      arguments.parser.error(f'unrecognized arguments: {" ".join(extra)}')
+    arguments.extra = extra
     return arguments.run(arguments)
   except UserError as error:
     for line in str(error).splitlines():

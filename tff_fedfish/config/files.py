@@ -13,6 +13,7 @@ import typing
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tff_fedfish import removed
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.errors import UserError
 from tff_fedfish.methods import registry
@@ -215,7 +216,9 @@ def method_name(values: Any) -> str:
 
 
 def unknown(dotted: str, prefix: str, method: Method | None) -> str:
-  """Says that `dotted` is no setting, and which is nearest to it."""
+  """Says that `dotted` is no setting, and what to do instead."""
+  if advice := removed.SETTINGS.get(dotted):
+    return f'`{prefix}{dotted}` was removed: {advice.removesuffix(".")}'
   leaf, names = dotted.rpartition('.')[2], fields_of(method)
   same_leaf = [name for name in names if name.endswith(f'.{leaf}')]
   sections = [] if '.' in dotted else SECTIONS
