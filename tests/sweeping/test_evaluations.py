@@ -139,7 +139,12 @@ def test_json_names_every_option():
     (
       {'client_split': 'all'},
       '`client_split` must be one of held_out, participating, own_test, '
-      "found 'all'",
+      "own_validation, found 'all'",
+    ),
+    (
+      {'client_split': 'own_validation'},
+      "`client_split` must not be 'own_validation', by which "
+      '`learning_rate_search` chooses',
     ),
     (
       {'data': 'x', 'barrier': True},

@@ -166,6 +166,59 @@ def test_search_runs_by_hand(sweep_file):
   assert run.config.seeds == file.base.seeds
 
 
+_SEARCH = {
+  'settings': {'client_work.learning_rate': [0.1, 0.3]},
+  'num_rounds': 5,
+  'num_clients': 7,
+}
+
+
+def test_a_search_for_models_of_clients_own_scores_validation_rows(sweep_file):
+  file = sweep_file(
+    {
+      'grid': {'algorithm.name': ['fed_avg', 'fed_fomo']},
+      'learning_rate_search': _SEARCH | {'per': ['algorithm.name']},
+    }
+  )
+  runs = sweep_runs.expand_search(file)
+  share = file.base.client_splits.held_out_fraction
+  for run in runs:
+    [command] = run.evaluations.values()
+    is_own = run.config.algorithm.name == 'fed_fomo'
+    assert ('--client_split=own_validation' in command) == is_own
+    assert ('--max_clients=7' in command) == is_own
+    # The same clients train as in the arms.
+    assert (run.config.client_splits.held_out_fraction == share) == is_own
+  assert len(runs) == 4
+
+
+@pytest.mark.parametrize(
+  ('method', 'evaluate'),
+  [
+    ('local_only', []),
+    ('fed_avg', [{'client_split': 'own_test', 'fractions': [0]}]),
+  ],
+)
+def test_no_search_without_validation_rows(method, evaluate, sweep_file):
+  sweep = {
+    'grid': {'algorithm.name': [method]},
+    'learning_rate_search': _SEARCH,
+    'evaluate': evaluate,
+  }
+  with pytest.raises(UserError) as error:
+    sweep_runs.expand_search(
+      sweep_file(sweep, f'config.algorithm.name = {method!r}')
+    )
+  assert str(error.value) == (
+    "`learning_rate_search` scores clients' validation rows where runs are "
+    f'scored on their test rows, but {method!r} has none. Set '
+    '`client_splits.validation_fraction` above 0, or leave the search out.'
+  )
+  lines = 'config.client_splits.validation_fraction = 0.2'
+  file = sweep_file(sweep, f'config.algorithm.name = {method!r}', lines)
+  assert len(sweep_runs.expand_search(file)) == 2
+
+
 def test_no_search_has_no_runs(sweep_file):
   assert sweep_runs.expand_search(sweep_file({'grid': _GRID})) == []
 

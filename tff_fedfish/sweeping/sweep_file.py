@@ -318,6 +318,11 @@ def _problems_of_evaluation(entry):
       f"`name` must be a directory's name without '/' and without a dot in "
       f'front, found {name!r}'
     )
+  if entry.get('client_split') == 'own_validation':
+    problems.append(
+      "`client_split` must not be 'own_validation', by which "
+      "`learning_rate_search` chooses; set 'own_test'"
+    )
   # What only the corpus of the run's training has.
   own = {'barrier': True, 'client_split': 'participating'}
   problems += [

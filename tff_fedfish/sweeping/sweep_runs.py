@@ -140,7 +140,7 @@ def expand_search(
 
   Raises:
     UserError: If a setting is unknown or wrong, no run reads it, or nobody is
-      left to train on.
+      left to train on or to choose by.
   """
   runs = []
   for group in search_groups(file):
@@ -162,12 +162,15 @@ def search_run(
   """Returns the run of a search that tries some rates for a group.
 
   Raises:
-    UserError: If a setting is unknown or wrong, or nobody is left to train on.
+    UserError: If a setting is unknown or wrong, or nobody is left to train on
+      or to choose by.
   """
   search, rates = file.search, _read_rates(file, group, rates)
   name = grid.run_name((*search.per, *search.axes), group | rates)
   arm = file.config(group | rates, name)
-  settings, options = search.run_settings(arm)
+  settings, options = search.run_settings(
+    arm, scores_own_rows=_scores_own_rows(file, arm)
+  )
   return _run(
     workdir / _SEARCH,
     file.config(group | rates | settings, name),
@@ -255,6 +258,12 @@ def _require_unique(names: Sequence[str]) -> None:
       f'Every run must have a name of its own, but {twice[0]!r} would be that '
       'of two. Give their settings values that differ more.'
     )
+
+
+def _scores_own_rows(file, arm):
+  """Says whether clients of an arm are scored on their own test rows."""
+  splits = [request.options.get('client_split') for request in file.evaluations]
+  return arm.method.personal(arm) is not None or 'own_test' in splits
 
 
 def _problem_of_own_tests(request, arm, is_personal):
