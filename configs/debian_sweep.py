@@ -72,7 +72,7 @@ def get_sweep() -> ConfigDict:
         num_clients=128,
       ),
       evaluate=[
-        dict(at=['half', 'last'], barrier=True, **sizes),
+        dict(barrier=True, **sizes),
         dict(data='corpora/sotu_by_president', **sizes),
       ],
     ),

@@ -39,7 +39,7 @@ def test_two_arms_of_two_rounds(sweep_file, small_inputs, tmp_path, capsys):
   file = sweep_file(
     {
       'grid': {'algorithm.name': ['fed_avg', 'fed_fish']},
-      'evaluate': [{'at': ['half', 'last'], 'barrier': True, **_SIZES}],
+      'evaluate': [{'barrier': True, **_SIZES}],
     },
     overrides=small_runs.overrides(
       *small_inputs,
@@ -56,11 +56,10 @@ def test_two_arms_of_two_rounds(sweep_file, small_inputs, tmp_path, capsys):
     arm = workdir / 'arms' / name
     assert run_directory.read_config(arm).algorithm.name == name
     tables.append(metrics_files.read_metrics(arm / 'metrics.csv'))
-    for evaluation, round_num in ((corpus, 2), (f'{corpus}-half', 1)):
-      found = results.read_evaluation(arm / 'evaluations' / evaluation)
-      assert found.summary['checkpoint'] == {'round': round_num}
-      assert found.summary['num_clients'] == 2
-      assert found.barriers
+    found = results.read_evaluation(arm / 'evaluations' / corpus)
+    assert found.summary['checkpoint'] == {'round': 2}
+    assert found.summary['num_clients'] == 2
+    assert found.barriers
   # The same model, clients and data: both see the same first training loss.
   assert [len(rows) for rows in tables] == [3, 3]
   for column, round_num in (('held_out/loss', 0), ('train/num_sequences', 2)):

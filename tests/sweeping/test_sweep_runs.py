@@ -72,47 +72,6 @@ def test_overrides_are_of_the_base(sweep_file):
     assert arm.config.seeds.cohort_seed == 9
 
 
-def test_half_of_the_rounds_is_saved_and_kept(sweep_file):
-  file = sweep_file(
-    {
-      'grid': {'client_work.num_local_epochs': [1, 2]},
-      'budget': 'fixed_compute',
-      'reference_local_epochs': 2,
-      'evaluate': [{'at': ['half', 'last']}],
-    },
-    'config.training.num_rounds = 24',
-  )
-  saved = {
-    arm.name: (
-      arm.num_rounds,
-      arm.config.checkpoints.every_num_rounds,
-      arm.config.checkpoints.keep_every_num_rounds,
-    )
-    for arm in sweep_runs.expand_arms(file)
-  }
-  # The base saves every 10 rounds and keeps two. Half of 48 is 24, and the
-  # greatest common divisor of 10 and 24 is 2; half of 24 is 12: 2 again.
-  assert saved == {'E1': (48, 2, 24), 'E2': (24, 2, 12)}
-
-
-def test_checkpoints_stay_where_no_half_is_asked_for(sweep_file):
-  file = sweep_file({'grid': _GRID, 'evaluate': [{}]})
-  for arm in sweep_runs.expand_arms(file):
-    assert arm.config.checkpoints == file.base.checkpoints
-
-
-def test_all_checkpoints_are_kept_anyway(sweep_file):
-  file = sweep_file(
-    {'grid': _GRID, 'evaluate': [{'at': 'half'}]},
-    'config.checkpoints.keep_last = 0',
-    'config.checkpoints.every_num_rounds = 0',
-  )
-  for arm in sweep_runs.expand_arms(file):
-    # Half of 30.
-    assert arm.config.checkpoints.every_num_rounds == 15
-    assert arm.config.checkpoints.keep_every_num_rounds == 0
-
-
 def test_sizes_are_those_of_the_preset(sweep_file):
   file = sweep_file({'grid': {'model.preset': ['tiny', 'small']}})
   tiny, small = (arm.config.model for arm in sweep_runs.expand_arms(file))
@@ -251,15 +210,6 @@ class TestErrors:
     assert '30 x 1 = 30' in error
     assert '4 does not divide 30' in error
 
-  def test_odd_rounds_have_no_half(self, sweep_file):
-    error = _error(
-      sweep_file(
-        {'grid': _GRID, 'evaluate': [{'at': 'half'}]},
-        'config.training.num_rounds = 7',
-      )
-    )
-    assert "the run 'fed_avg-E1' has 7. Leave 'half' out" in error
-
   def test_evaluation_that_is_written_twice(self, sweep_file):
     error = _error(
       sweep_file({'grid': _GRID, 'evaluate': [{}, {'max_clients': 3}]})
@@ -270,16 +220,16 @@ class TestErrors:
 
   def test_evaluation_of_a_corpus_of_the_same_name(self, sweep_file):
     evaluate = [
-      {'at': ['half', 'last']},
+      {},
       {'data': 'other/debian_descriptions', 'name': 'again'},
-      {'data': 'other/debian_descriptions', 'at': 'last'},
+      {'data': 'other/debian_descriptions'},
     ]
     error = _error(sweep_file({'grid': _GRID, 'evaluate': evaluate}))
     assert "the evaluation 'debian_descriptions' of" in error
     (arm, *_) = sweep_runs.expand_arms(
       sweep_file({'grid': _GRID, 'evaluate': evaluate[:2]})
     )
-    names = ['debian_descriptions-half', 'debian_descriptions', 'again']
+    names = ['debian_descriptions', 'again']
     assert [output.name for output in arm.evaluations] == names
 
   def test_nobody_is_held_out(self, sweep_file):
@@ -503,7 +453,6 @@ class TestSettingsOfSeveralMethods:
     ('fed_avg', {'barrier': True}, 'where there is no barrier'),
     ('fed_avg', {'fractions': [0.25]}, 'are not fine-tuned: `fractions`'),
     ('fed_avg', {'data': 'corpora/c4'}, "its `data` is 'corpora/c4'"),
-    ('local_only', {'at': 'half'}, "keeps the last models only: leave 'half'"),
     ('local_only', {'barrier': True}, 'where there is no barrier'),
   ],
 )
