@@ -178,6 +178,30 @@ def test_no_search_without_validation_rows(method, evaluate, sweep_file):
   assert len(sweep_runs.expand_search(file)) == 2
 
 
+def test_a_search_for_several_methods_keeps_the_test_rows_of_each(sweep_file):
+  sweep = {
+    # The base's FedAvg is searched for both.
+    'grid': {'algorithm.name': ['fed_avg', 'fed_fomo']},
+    'learning_rate_search': _SEARCH,
+  }
+  base = (
+    "config.algorithm.name = 'fed_avg'",
+    'config.client_splits.validation_fraction = 0.2',
+  )
+  # 0.2 of the rows of FedFomo's clients are for tests.
+  with pytest.raises(UserError) as error:
+    sweep_runs.expand_search(sweep_file(sweep, *base))
+  assert str(error.value) == (
+    "`learning_rate_search` must keep the test rows that 'fed_fomo' is scored "
+    "on, but 'fed_avg' has a `client_splits.test_fraction` of 0.0, found 0.2. "
+    'Set it.'
+  )
+  base += ('config.client_splits.test_fraction = 0.2',)
+  for run in sweep_runs.expand_search(sweep_file(sweep, *base)):
+    [command] = run.evaluations.values()
+    assert '--client_split=own_validation' in command
+
+
 def test_no_search_has_no_runs(sweep_file):
   assert sweep_runs.expand_search(sweep_file({'grid': _GRID})) == []
 

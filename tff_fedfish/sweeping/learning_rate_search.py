@@ -33,7 +33,7 @@ best value."""
 
 # Other values of these hold out other clients, or other data.
 _DECIDE_HELD_OUT = (
-  'client_splits.held_out_fraction',
+  'client_splits.',
   'seeds.split_seed',
   'seeds.partition_seed',
   'partition.',
@@ -75,21 +75,22 @@ class LearningRateSearch:
     return {name: point[name] for name in names if name in point}
 
   def run_settings(
-    self, arm: TrainConfig, *, scores_own_rows: bool = False
+    self, arm: TrainConfig, scored_on_own_rows: Sequence[TrainConfig] = ()
   ) -> tuple[Settings, dict[str, Any]]:
     """Returns what tells a search run from an arm with its group and rates.
 
     Args:
       arm: Config of the arm.
-      scores_own_rows: Whether the arm is scored on clients' own test rows. The
-        search run is then scored on their validation rows.
+      scored_on_own_rows: Configs of those arms for which it searches that are
+        scored on clients' own test rows. If there are any, the search run is
+        scored on their validation rows.
 
     Returns:
       (settings, options of the evaluation that the run is judged by).
 
     Raises:
       UserError: If f + v leaves nobody to train on, or clients have no
-        validation rows.
+        validation rows, or others than those arms.
     """
     cap = arm.evaluation.max_sequences_per_client
     options = {
@@ -102,14 +103,24 @@ class LearningRateSearch:
       # Its sample would hold clients of the evaluations.
       'evaluation.num_clients': 0,
     }
-    if scores_own_rows:
-      if not arm.row_fractions[0]:
+    if scored_on_own_rows:
+      validation_fraction, test_fraction = arm.row_fractions
+      if not validation_fraction:
         raise UserError(
           "`learning_rate_search` scores clients' validation rows where runs "
           f'are scored on their test rows, but {arm.algorithm.name!r} has '
           'none. Set `client_splits.validation_fraction` above 0, or leave '
           'the search out.'
         )
+      # Validation rows come after test rows in a client's permutation.
+      for other in scored_on_own_rows:
+        if other.row_fractions[1] != test_fraction:
+          raise UserError(
+            f'`learning_rate_search` must keep the test rows that '
+            f'{other.algorithm.name!r} is scored on, but '
+            f'{arm.algorithm.name!r} has a `client_splits.test_fraction` of '
+            f'{test_fraction}, found {other.row_fractions[1]}. Set it.'
+          )
       return settings, options | {'client_split': 'own_validation'}
     held_out_fraction = held_out_share(arm)
     together = held_out_fraction + self.validation_fraction

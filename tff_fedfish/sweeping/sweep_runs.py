@@ -19,6 +19,7 @@ ARMS = 'arms'
 
 _SEARCH = 'search'
 _LOCAL_EPOCHS = 'client_work.num_local_epochs'
+_METHOD = 'algorithm.name'
 _NUM_ROUNDS = 'training.num_rounds'
 
 
@@ -170,7 +171,7 @@ def search_run(
   name = grid.run_name((*search.per, *search.axes), group | rates)
   arm = file.config(group | rates, name)
   settings, options = search.run_settings(
-    arm, scores_own_rows=_scores_own_rows(file, arm)
+    arm, _arms_scored_on_own_rows(file, group)
   )
   return _run(
     workdir / _SEARCH,
@@ -243,10 +244,19 @@ def _require_unique(names: Sequence[str]) -> None:
     )
 
 
-def _scores_own_rows(file, arm):
-  """Says whether clients of an arm are scored on their own test rows."""
+def _arms_scored_on_own_rows(file, group):
+  """Returns a config per method of a group scored on clients' test rows."""
   splits = [request.options.get('client_split') for request in file.evaluations]
-  return arm.method.personal(arm) is not None or 'own_test' in splits
+  arms = {}
+  for point in map(file.without_unread, grid.product(file.axes)):
+    name = point.get(_METHOD, file.base.algorithm.name)
+    if file.search.group_of(point) == group and name not in arms:
+      arms[name] = file.config(point, grid.run_name(file.axes, point))
+  return [
+    arm
+    for arm in arms.values()
+    if arm.method.personal(arm) is not None or 'own_test' in splits
+  ]
 
 
 def _problem_of_own_tests(request, arm):
