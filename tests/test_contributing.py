@@ -19,11 +19,11 @@ def test_its_command_finds_the_method():
   command = 'PYTHONPATH=tests fedfish methods own_methods.magnitude_mean'
   assert f'\n{command}\n' in text
   answers = []
-  # As pytest's own paths are not those of a reader.
-  for path, directory in ((f'{_ROOT}/tests', '.'), ('', 'tests')):
+  # Without the current directory, as the installed command.
+  for path, directory in ((f'{_ROOT}/tests', '.'), (f'{_ROOT}', 'tests')):
     answers.append(
       subprocess.run(
-        [sys.executable, '-m', 'tff_fedfish', *command.split()[2:]],
+        [sys.executable, '-P', '-m', 'tff_fedfish', *command.split()[2:]],
         env=os.environ | {'PYTHONPATH': f'{_ROOT}{os.pathsep}{path}'},
         cwd=_ROOT / directory,
         capture_output=True,

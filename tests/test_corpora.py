@@ -98,7 +98,7 @@ def test_shipped_configs_find_the_demo_vocabulary_anywhere(
   assert error.count('fedfish: error: ') == 1
   assert "'runs/demo/corpora/debian_descriptions' is not a grouped" in error
   arguments += [f'--config.data.directory={small_inputs[0]}']
-  arguments += ['--config.evaluation.split_unit=sequences']
+  arguments += ['--config.evaluation.num_clients=0']
   arguments += ['--config.cohorts.cohort_size=2']
   assert main(arguments) == 0
   assert '"vocabulary": "demo",' in capsys.readouterr().out

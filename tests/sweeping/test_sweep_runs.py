@@ -173,8 +173,11 @@ def test_no_search_without_validation_rows(method, evaluate, sweep_file):
     f'scored on their test rows, but {method!r} has none. Set '
     '`client_splits.validation_fraction` above 0, or leave the search out.'
   )
-  lines = 'config.client_splits.validation_fraction = 0.2'
-  file = sweep_file(sweep, f'config.algorithm.name = {method!r}', lines)
+  file = sweep_file(
+    sweep,
+    f'config.algorithm.name = {method!r}',
+    overrides=['--config.client_splits.validation_fraction=0.2'],
+  )
   assert len(sweep_runs.expand_search(file)) == 2
 
 
@@ -184,20 +187,19 @@ def test_a_search_for_several_methods_keeps_the_test_rows_of_each(sweep_file):
     'grid': {'algorithm.name': ['fed_avg', 'fed_fomo']},
     'learning_rate_search': _SEARCH,
   }
-  base = (
-    "config.algorithm.name = 'fed_avg'",
-    'config.client_splits.validation_fraction = 0.2',
-  )
+  base = "config.algorithm.name = 'fed_avg'"
+  overrides = ['--config.client_splits.validation_fraction=0.2']
   # 0.2 of the rows of FedFomo's clients are for tests.
   with pytest.raises(UserError) as error:
-    sweep_runs.expand_search(sweep_file(sweep, *base))
+    sweep_runs.expand_search(sweep_file(sweep, base, overrides=overrides))
   assert str(error.value) == (
-    "`learning_rate_search` must keep the test rows that 'fed_fomo' is scored "
-    "on, but 'fed_avg' has a `client_splits.test_fraction` of 0.0, found 0.2. "
-    'Set it.'
+    "`client_splits.test_fraction` must be the same for 'fed_avg', with which "
+    "`learning_rate_search` runs, and for 'fed_fomo', found 0.0 and 0.2. Set "
+    'it in the base.'
   )
-  base += ('config.client_splits.test_fraction = 0.2',)
-  for run in sweep_runs.expand_search(sweep_file(sweep, *base)):
+  overrides += ['--config.client_splits.test_fraction=0.2']
+  file = sweep_file(sweep, base, overrides=overrides)
+  for run in sweep_runs.expand_search(file):
     [command] = run.evaluations.values()
     assert '--client_split=own_validation' in command
 

@@ -116,10 +116,10 @@ class LearningRateSearch:
       for other in scored_on_own_rows:
         if other.row_fractions[1] != test_fraction:
           raise UserError(
-            f'`learning_rate_search` must keep the test rows that '
-            f'{other.algorithm.name!r} is scored on, but '
-            f'{arm.algorithm.name!r} has a `client_splits.test_fraction` of '
-            f'{test_fraction}, found {other.row_fractions[1]}. Set it.'
+            '`client_splits.test_fraction` must be the same for '
+            f'{arm.algorithm.name!r}, with which `learning_rate_search` runs, '
+            f'and for {other.algorithm.name!r}, found {test_fraction} and '
+            f'{other.row_fractions[1]}. Set it in the base.'
           )
       return settings, options | {'client_split': 'own_validation'}
     held_out_fraction = held_out_share(arm)
