@@ -26,7 +26,7 @@ def get_config() -> ConfigDict:
       model=dict(preset='tiny'),
       data=dict(
         directory='corpora/debian_by_owner',
-        vocabulary='tff_fedfish/corpora/demo_vocabulary',
+        vocabulary='demo',
         sequence_length=64,
       ),
       cohorts=dict(cohort_size=8),

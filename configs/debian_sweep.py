@@ -32,7 +32,7 @@ def get_config() -> ConfigDict:
       model=dict(preset='tiny'),
       data=dict(
         directory='corpora/debian_by_owner',
-        vocabulary='tff_fedfish/corpora/demo_vocabulary',
+        vocabulary='demo',
         sequence_length=64,
       ),
       cohorts=dict(cohort_size=8),
@@ -72,7 +72,7 @@ def get_sweep() -> ConfigDict:
         num_clients=128,
       ),
       evaluate=[
-        dict(at=['half', 'last'], barrier=True, **sizes),
+        dict(barrier=True, **sizes),
         dict(data='corpora/sotu_by_president', **sizes),
       ],
     ),

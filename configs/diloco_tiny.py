@@ -35,7 +35,7 @@ def get_config() -> ConfigDict:
       model=dict(preset='tiny'),
       data=dict(
         directory='runs/demo/corpora/debian_descriptions',
-        vocabulary='tff_fedfish/corpora/demo_vocabulary',
+        vocabulary='demo',
         sequence_length=64,
       ),
       partition=dict(scheme='merge', num_clients=4),

@@ -9,6 +9,7 @@ import re
 import pytest
 
 from tff_fedfish import corpora
+from tff_fedfish.cli.main import main
 from tff_fedfish.data import tokenizers
 
 _ROW = re.compile(r'^\| (\S+) \| (\d+) \| ([0-9a-f]{16}) \|$', re.MULTILINE)
@@ -84,6 +85,32 @@ def test_all_of_it_is_small():
     path.stat().st_size for path in _root().rglob('*') if path.is_file()
   )
   assert num_bytes <= 12 * _MIB
+
+
+def test_shipped_configs_find_the_demo_vocabulary_anywhere(
+  small_inputs, tmp_path, monkeypatch, capsys
+):
+  monkeypatch.chdir(tmp_path)
+  arguments = ['train', '--config', 'demo', '--dry_run']
+  assert main(arguments) == 2
+  error = capsys.readouterr().err
+  # No corpus, and nothing else.
+  assert error.count('fedfish: error: ') == 1
+  assert "'runs/demo/corpora/debian_descriptions' is not a grouped" in error
+  arguments += [f'--config.data.directory={small_inputs[0]}']
+  arguments += ['--config.evaluation.num_clients=0']
+  arguments += ['--config.cohorts.cohort_size=2']
+  assert main(arguments) == 0
+  assert '"vocabulary": "demo",' in capsys.readouterr().out
+
+
+def test_only_the_name_is_one():
+  found = {n: corpora.vocabulary_path(n) for n in ('demo', './demo', 'a/demo')}
+  assert found == {
+    'demo': corpora.demo_vocabulary(),
+    './demo': pathlib.Path('demo'),
+    'a/demo': pathlib.Path('a/demo'),
+  }
 
 
 def test_the_demo_vocabulary_fits_the_corpora():

@@ -116,7 +116,7 @@ def _arm_job(workdir: pathlib.Path, arm: Arm, settings: DemoSettings) -> Job:
     'algorithm.name': arm.algorithm,
     'client_work.num_local_epochs': arm.num_local_epochs,
     'data.directory': workdir / 'corpora' / PRETRAINING_NAME,
-    'data.vocabulary': corpora.demo_vocabulary(),
+    'data.vocabulary': 'demo',
   }
   overrides = [f'--config.{name}={value}' for name, value in values.items()]
   overrides += settings.overrides

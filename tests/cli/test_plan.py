@@ -31,27 +31,18 @@ def test_driver_and_workers(fedfish):
     'plan', '--config', _CONFIG, '--no_timing', '--config.engine.kind', 'ray'
   )
   assert code == 0
-  assert 'Memory of the driver' in out
-  assert 'Memory of each worker' in out
+  assert 'Peak memory of the driver' in out
+  assert 'Peak memory of each worker' in out
 
 
 def test_times_and_prints(fedfish, monkeypatch):
   from tff_fedfish.planning import step_time
 
-  measured = step_time.MeasuredSeconds(
-    local_step=0.5,
-    step_after_training=0.25,
-    squared_gradient=0.0,
-    client_sums=0.0,
-    server=4.0,
-    measured_layers=(1, 4),
-    num_threads=2,
-  )
-  monkeypatch.setattr(step_time, 'measure', lambda config: measured)
+  monkeypatch.setattr(step_time, 'step_seconds', lambda config: 0.5)
   code, out, _ = fedfish('plan', '--config', _CONFIG)
   assert code == 0
-  assert 'timed with 1 and 4 layers, 2 threads' in out
-  # 8 clients of 2 steps and 2 gradients more, and the server: 8 * 1.5 + 4.
+  assert 'timed with 1 and 4 layers, ' in out
+  # 8 clients of 2 steps and 2 gradients more.
   assert '16 s' in out
 
 

@@ -30,7 +30,7 @@ def test_dry_run_of_the_shipped_sweep(fedfish, tmp_path):
   # epochs. Six times that: 5,220 and 20,880 x 4,096 tokens. The search has 6
   # runs of 60 rounds and 240 local epochs: 360 and 1,440 x 4,096 more.
   assert out.splitlines()[-1] == (
-    '36 runs, 5,580 rounds, 91,422,720 tokens at most; 90 evaluations of 30 '
+    '36 runs, 5,580 rounds, 91,422,720 tokens at most; 60 evaluations of 30 '
     'runs.'
   )
   assert not (tmp_path / 'w').exists()

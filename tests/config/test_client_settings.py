@@ -7,6 +7,7 @@ import small_runs
 from tff_fedfish.cli.main import main
 from tff_fedfish.config import loading as config_loading
 from tff_fedfish.config_fields import ConfigError
+from tff_fedfish.planning import client_steps
 
 _MERGE = dict(partition__scheme='merge', partition__num_clients=4)
 _STEPS = dict(
@@ -187,6 +188,16 @@ def test_cohort_of_all_clients():
   )
   assert (merged.cohort_size, merged.num_partial_sums) == (4, 4)
   assert planned_configs.shipped('demo', **_MERGE).cohort_size == 8
+
+
+def test_cohort_of_all_clients_of_a_partition():
+  settings = dict(
+    partition__num_clients=5, cohorts__cohort_size=None, engine__kind='ray'
+  )
+  config = planned_configs.shipped('mnist_personal', **settings)
+  assert (config.cohort_size, config.num_partial_sums) == (5, 5)
+  per_client = client_steps.max_tokens_per_client(config)
+  assert client_steps.max_tokens_per_round(config) == 5 * per_client
 
 
 def test_sequences_of_a_round():

@@ -38,7 +38,7 @@ def test_drawn_labels_take_the_logits_once_more():
   # 3 clients * 5 rows * 2 * 4 tokens * width 3 * 5 ids.
   assert passes['true'] - passes['example_sq'] == 15 * 120
   # They are drawn before the logits of the loss are formed: no more at once.
-  of_rows, of_drawn = map(memory.moments_of_client, by_estimator.values())
+  of_rows, of_drawn = map(memory.run_bytes, by_estimator.values())
   assert of_drawn == of_rows
 
 

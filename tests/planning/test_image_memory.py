@@ -31,36 +31,23 @@ def test_outputs_of_the_resnet():
 
 
 @pytest.mark.parametrize(
-  ('settings', 'expected'),
+  ('settings', 'num_models'),
   [
-    (dict(algorithm__name='fed_avg'), {'local step': 0}),
-    # A local step holds less.
-    (dict(), {'pass after training': 1}),
-    (
-      dict(algorithm__fisher_estimator='example_sq'),
-      {'local step': 0, 'pass after training': 1},
-    ),
-    (dict(algorithm__fisher_estimator='last_epoch'), {'local step': 1}),
+    # Weights and gradients of a client, the state, and a sum.
+    (dict(algorithm__name='fed_avg', server__optimizer='sgd'), 2 + 1 + 1),
+    # Adam's state, of FedFish a sum more, and its squares after training.
+    (dict(), 3 + 3 + 2),
+    (dict(algorithm__fisher_estimator='example_sq'), 3 + 3 + 2),
+    (dict(algorithm__fisher_estimator='last_epoch'), 3 + 3 + 2),
   ],
 )
-def test_moments_of_a_client(settings, expected):
-  moments = memory.moments_of_client(_config(**settings))
-  # Weights, gradients and, in some moments, a model of the method; 10 images.
-  assert {name: sum(parts.values()) for name, parts in moments.items()} == {
-    name: (2 + num_sums) * _WEIGHTS + 10 * 16 * 58_496
-    for name, num_sums in expected.items()
-  }
-
-
-def test_process_holds_the_images():
-  (process,) = memory.of_config(_config())
-  parts = process.moments[process.peak_moment]
-  assert parts['images'] == 70_000 * 28 * 28
-  # Four layers with kernels.
-  assert parts['process'] == (
-    memory.PROCESS_BYTES + 4 * memory.UNROLLED_LAYER_BYTES
-  )
-  assert process.peak_bytes == sum(parts.values())
+def test_one_process_by_hand(settings, num_models):
+  (process,) = memory.of_config(_config(**settings))
+  # Four layers with kernels, all images, and four copies of 10 images' outputs.
+  fixed = memory.PROCESS_BYTES + 4 * memory.UNROLLED_LAYER_BYTES
+  fixed += 70_000 * 28 * 28 + 10 * 16 * 58_496
+  assert process.peak_bytes == fixed + num_models * _WEIGHTS
+  assert process.largest_parts['images'] == 70_000 * 28 * 28
 
 
 def test_what_a_round_sends():

@@ -1,144 +1,105 @@
-"""Bytes per process by hand: 180 weights, W = 720."""
+"""Peak bytes per process by hand: 180 weights, W = 720.
+
+Batches of R = 2 sequences of 4 tokens, T = 8; width d = 3, 1 head, 5 ids. At
+the end of a forward pass there are activations T d (4 * 7 + 24 * 4) = 2976,
+scores 4 * 4 R 4^2 = 512 and logits 3 * 4 T V = 480, in all 3968. Half of what
+client work takes lies idle once more. The largest tensor has 144 bytes.
+
+Adam's state is W and 2 W, which FedFish's sums, 2 W, lie beside: 3600. Its
+client has its weights and a sum of squares: 3600 + 1.5 (2 W + 3968) = 11712.
+"""
 
 import planned_configs
 import pytest
 
 from tff_fedfish.planning import memory
 
-_PROCESS = {'process': 925_000_000 + 10_000_000}
-_CLIENT = {'client': 5}
+# With the graph of a layer that is written out.
+_PROCESS = 925_000_000 + 10_000_000
+_FED_AVG = {'algorithm__name': 'fed_avg'}
+_MICRO = {'client_work__micro_batch_size': 1}
 
 
-@pytest.fixture(autouse=True)
-def _known_client(monkeypatch):
-  monkeypatch.setattr(
-    memory, 'moments_of_client', lambda config: {'client work': _CLIENT}
-  )
-
-
-def test_one_process_by_hand():
-  # State: W and Adam's 2 W.
-  # FedFish sums 2 W. The new state is 3 W beside the old; the largest tensor
-  # is an MLP kernel, 3 * 12 * 4 = 144 bytes.
-  held = _PROCESS | {
-    'weights': 720,
-    'optimizer state': 1440,
-    'sums of earlier clients': 1440,
-  }
-  (found,) = memory.of_config(planned_configs.by_hand())
+@pytest.mark.parametrize(
+  ('settings', 'expected'),
+  [
+    ({}, 11712),
+    # One sum: 2880 + 1.5 (720 + 3968).
+    (_FED_AVG, 9912),
+    # No moments: 720 + 720 + 7032.
+    (_FED_AVG | {'server__optimizer': 'sgd'}, 8472),
+    # One.
+    (_FED_AVG | {'server__optimizer': 'adagrad'}, 9192),
+    # Two moments of the client's own: 2880 + 1.5 (3 * 720 + 3968).
+    (_FED_AVG | {'client_work__optimizer': 'adamw'}, 12072),
+    # And FedFish's local steps hold more than its pass.
+    ({'client_work__optimizer': 'adamw'}, 12792),
+    # A pass over single rows takes less than a local step: 3600 + 7032.
+    ({'algorithm__fisher_estimator': 'example_sq'}, 10632),
+    ({'algorithm__fisher_estimator': 'last_epoch'}, 11712),
+    # One row at a time, and a sum: 2880 + 1.5 (2 * 720 + 1984).
+    (_FED_AVG | _MICRO, 8016),
+    # And three models of DP-SGD: 2880 + 1.5 (4 * 720 + 1984).
+    (_FED_AVG | {'local_privacy__clip_norm': 1.0}, 10176),
+    # Activations T d (4 * 7 + 24 * 2) = 1824 and copies of 108 weights of
+    # kernels in 2 bytes: 3600 + 1.5 (1440 + 216 + 1824 + 512 + 480).
+    ({'model__compute_dtype': 'bfloat16'}, 10308),
+    # The sum of the parts before, too.
+    (_FED_AVG | {'engine__num_partial_sums': 3}, 10632),
+    # Old and new state, three sums in float64, and a client:
+    # 2160 + 2160 + 4320 + 8112.
+    ({'evaluation__barrier_every_num_rounds': 5}, 16752),
+  ],
+  ids=str,
+)
+def test_one_process_by_hand(settings, expected):
+  config = planned_configs.by_hand(**settings)
+  (found,) = memory.of_config(config)
   assert found.name == 'the process'
-  assert found.moments == {
-    'client work': held | _CLIENT,
-    'server step': held | {'new weights and state': 2160, 'update': 144},
-  }
-  assert found.peak_moment == 'server step'
-  assert found.peak_bytes == 935_000_000 + 720 + 1440 + 1440 + 2304
+  assert found.peak_bytes - _PROCESS == expected
+  assert memory.run_bytes(config) == found.peak_bytes
 
 
-def test_fed_avg_and_server_sgd_by_hand():
-  config = planned_configs.by_hand(
-    algorithm__name='fed_avg', server__optimizer='sgd'
-  )
-  (found,) = memory.of_config(config)
-  # No moments; one sum of W.
-  assert found.moments['server step'] == _PROCESS | {
-    'weights': 720,
-    'sums of earlier clients': 720,
-    'new weights and state': 720,
-    'update': 144,
-  }
-
-
-def test_state_of_server_optimizers_by_hand():
-  for settings, num_moments in (
-    ({'optimizer': 'sgd', 'momentum': 0.9}, 1),
-    ({'optimizer': 'adagrad'}, 1),
-    ({'optimizer': 'yogi'}, 2),
-    ({'optimizer': 'adamw'}, 2),
-  ):
-    (found,) = memory.of_config(
-      planned_configs.by_hand(
-        **{f'server__{name}': value for name, value in settings.items()}
-      )
-    )
-    parts = found.moments['server step']
-    assert parts['optimizer state'] == num_moments * 720
-    assert parts['new weights and state'] == (1 + num_moments) * 720
-
-
-def test_several_partial_sums_in_one_process():
-  config = planned_configs.by_hand(
-    algorithm__name='fed_avg', engine__num_partial_sums=3
-  )
-  (found,) = memory.of_config(config)
-  held = _PROCESS | {'weights': 720, 'optimizer state': 1440}
-  # One sum is W. At a client there is that of its part and that of the parts
-  # before; two are merged into a third; the step needs one.
-  one = {'sums of earlier clients': 720}
-  assert found.moments == {
-    'client work': held | one | {'partial sums': 720} | _CLIENT,
-    'merge of partial sums': held | {'partial sums': 2160},
-    'server step': held | one | {'new weights and state': 2160, 'update': 144},
-  }
-
-
-def test_barrier_rounds_hold_two_states_beside_a_client():
-  config = planned_configs.by_hand(evaluation__barrier_every_num_rounds=5)
-  (found,) = memory.of_config(config)
-  held = _PROCESS | {
-    'weights': 720,
-    'optimizer state': 1440,
-    'new weights and state': 2160,
-    # Of w delta, w F delta and w F, 8 bytes each.
-    'sums of the bare means': 4320,
-  }
-  assert found.moments['barrier, client work'] == held | _CLIENT
-  # FedFish's update is two models.
-  assert found.moments['barrier, trained client'] == held | {
-    'client weights': 720,
-    "client's update": 1440,
-    'delta in float64': 1440,
-  }
-  # The plain one and the method's in float64, and one as a model.
-  assert found.moments['barrier, bare means'] == held | {'bare means': 3600}
-  config = planned_configs.by_hand(
-    evaluation__barrier_every_num_rounds=5, engine__kind='ray'
-  )
-  driver, worker = memory.of_config(config)
-  assert 'barrier, client work' in driver.moments
-  assert 'barrier, client work' not in worker.moments
+def test_the_largest_parts():
+  (found,) = memory.of_config(planned_configs.by_hand())
+  assert list(found.largest_parts.items()) == [
+    ('process', _PROCESS),
+    ('activations', 2976),
+    # Of 1440 + 3968.
+    ('allocator', 2704),
+  ]
 
 
 def test_driver_and_worker_by_hand():
   config = planned_configs.by_hand(engine__kind='ray', engine__num_workers=2)
   driver, worker = memory.of_config(config)
-  at_driver = _PROCESS | {
-    'weights': 720,
-    'optimizer state': 1440,
-  }
-  assert driver.name == 'the driver'
-  assert driver.moments == {
-    'broadcast': at_driver | {'broadcast weights': 1440},
-    'merge of partial sums': at_driver
-    | {'broadcast weights': 720, 'partial sums': 4 * 1440},
-    'server step': at_driver
-    | {
-      'broadcast weights': 720,
-      'partial sums': 1440,
-      'new weights and state': 2160,
-      'update': 144,
-    },
-  }
-  assert driver.peak_moment == 'merge of partial sums'
-  at_worker = _PROCESS | {
-    'broadcast weights': 1440,
-    'sums of earlier clients': 1440,
-  }
-  assert worker.name == 'each worker'
-  assert worker.moments == {
-    'client work': at_worker | _CLIENT,
-    'sending of the sum': at_worker | {'partial sums': 2880},
-  }
+  assert (driver.name, worker.name) == ('the driver', 'each worker')
+  # In the merge: state, broadcast, and four sums of 2 W.
+  assert driver.peak_bytes - _PROCESS == 2160 + 720 + 4 * 1440
+  # Broadcast twice, sums, and a client.
+  assert worker.peak_bytes - _PROCESS == 1440 + 1440 + 8112
+
+
+def test_large_buffers_go_back_to_the_system(monkeypatch):
+  # Of 100 bytes and more: models (their largest tensor has 144 bytes),
+  # activations (384) and scores (128), but not logits (160) once more.
+  monkeypatch.setattr(memory, '_MAX_HEAP_BUFFER_BYTES', 200)
+  (found,) = memory.of_config(planned_configs.by_hand(**_FED_AVG))
+  # All but activations, whose largest buffer is 8 * 4 * 3 * 4 = 384:
+  # 2880 + 4688 + (4688 - 2976) / 2.
+  assert found.peak_bytes - _PROCESS == 8424
+  monkeypatch.setattr(memory, 'LARGE_MODEL_HEAP_BUFFER_BYTES', 100)
+  monkeypatch.setattr(memory, 'LARGE_MODEL_BYTES', 720)
+  (found,) = memory.of_config(planned_configs.by_hand(**_FED_AVG))
+  # Of no part a buffer is below 100.
+  assert found.peak_bytes - _PROCESS == 7568
+
+
+def test_what_large_models_give_back_is_as_in_the_engine():
+  from tff_fedfish.runtime import freed_memory
+
+  assert memory.LARGE_MODEL_BYTES == freed_memory.MIN_MODEL_BYTES
+  assert memory.LARGE_MODEL_HEAP_BUFFER_BYTES == freed_memory.MIN_BUFFER_BYTES
 
 
 def test_only_layers_that_are_written_out_make_the_graph_larger():
@@ -146,4 +107,18 @@ def test_only_layers_that_are_written_out_make_the_graph_larger():
   (unrolled,) = memory.of_config(planned_configs.by_hand(**settings))
   settings['model__layer_loop'] = 'foldl'
   (looped,) = memory.of_config(planned_configs.by_hand(**settings))
-  assert unrolled.peak_bytes - looped.peak_bytes == 90_000_000
+  # Kernels of 108 weights a layer are copied in a loop, half of them idle.
+  copies = 9 * 108 * 4 * 3 // 2
+  assert unrolled.peak_bytes - looped.peak_bytes == 90_000_000 - copies
+
+
+def test_long_sequences_form_logits_in_chunks():
+  # 4 bytes of 2 * 1024 tokens and 50,000 ids are 410 MB, of which three are
+  # alive together; a chunk has 64 MiB.
+  settings = dict(algorithm__name='fed_avg', model__vocabulary_size=50_000)
+  (chunked,) = memory.of_config(
+    planned_configs.by_hand(**settings, data__sequence_length=1024)
+  )
+  assert chunked.largest_parts['logits'] == 3 * 64 * 2**20
+  (whole,) = memory.of_config(planned_configs.by_hand(**settings))
+  assert whole.largest_parts['logits'] == 3 * 4 * 8 * 50_000

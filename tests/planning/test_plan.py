@@ -11,73 +11,50 @@ import pytest
 from tff_fedfish.errors import UserError
 from tff_fedfish.planning import plan as plan_lib
 from tff_fedfish.planning import plan_tables, step_time
-from tff_fedfish.planning.step_time import MeasuredSeconds
-
-_MEASURED = MeasuredSeconds(
-  local_step=2.0,
-  step_after_training=1.5,
-  squared_gradient=0.25,
-  client_sums=0.5,
-  server=10.0,
-  measured_layers=(1,),
-  num_threads=2,
-)
-
-
-def test_time_by_hand():
-  # A client: 6 steps * 2 + 3 gradients * 1.5 + 0.5 = 17; 3 of them and 10.
-  time = step_time.round_time(planned_configs.by_hand(), _MEASURED)
-  assert time == step_time.RoundTime(
-    local_step_seconds=2.0,
-    local_seconds=36.0,
-    after_training_seconds=13.5,
-    client_sums_seconds=1.5,
-    server_seconds=10.0,
-    round_seconds=61.0,
-    run_seconds=7 * 61.0,
-    measured_layers=(1,),
-    num_threads=2,
-  )
 
 
 @pytest.mark.parametrize(
-  ('settings', 'after_training_seconds'),
+  ('settings', 'round_seconds'),
   [
-    ({'algorithm__name': 'fed_avg'}, 0.0),
-    # 3 steps of the last epoch of 3 clients, a square each.
-    ({'algorithm__fisher_estimator': 'last_epoch'}, 9 * 0.25),
-    ({'algorithm__fisher_estimator': 'example_sq'}, 15 * 1.5),
+    # A client: 6 steps and 3 gradients of 2 s.
+    ({}, 3 * 9 * 2.0),
+    ({'algorithm__name': 'fed_avg'}, 3 * 6 * 2.0),
+    ({'algorithm__fisher_estimator': 'last_epoch'}, 3 * 6 * 2.0),
+    # 5 single rows of a batch of 2.
+    ({'algorithm__fisher_estimator': 'example_sq'}, 3 * 8.5 * 2.0),
   ],
 )
-def test_after_training_seconds_by_hand(settings, after_training_seconds):
-  config = planned_configs.by_hand(**settings)
-  time = step_time.round_time(config, _MEASURED)
-  assert time.after_training_seconds == after_training_seconds
+def test_time_by_hand(settings, round_seconds):
+  time = step_time.round_time(planned_configs.by_hand(**settings), 2.0)
+  assert time.local_step_seconds == 2.0
+  assert time.round_seconds == round_seconds
+  assert time.run_seconds == 7 * round_seconds
+  assert time.measured_layers == (1,)
 
 
 @pytest.mark.parametrize(
   ('engine', 'round_seconds'),
   [
-    # 3 parts on 2 workers: 2 turns of a client each, at half the machine's
-    # speed: 4 * 17 + 10.
-    ({'num_workers': 2}, 78.0),
-    # As many machines: 2 * 17 + 10.
-    ({'num_workers': 2, 'ray_address': 'auto'}, 44.0),
+    # 3 parts on 2 workers: 2 turns of a client of 18 s each, at half the
+    # machine's speed.
+    ({'num_workers': 2}, 72.0),
+    # As many machines.
+    ({'num_workers': 2, 'ray_address': 'auto'}, 36.0),
     # One worker, or one for each client of the one machine.
-    ({'num_workers': 1}, 61.0),
-    ({'num_workers': 3}, 61.0),
+    ({'num_workers': 1}, 54.0),
+    ({'num_workers': 3}, 54.0),
   ],
 )
 def test_workers_by_hand(engine, round_seconds):
   settings = {f'engine__{name}': value for name, value in engine.items()}
   config = planned_configs.by_hand(engine__kind='ray', **settings)
-  assert step_time.round_time(config, _MEASURED).round_seconds == round_seconds
+  assert step_time.round_time(config, 2.0).round_seconds == round_seconds
 
 
 def _plan(**settings):
   config = planned_configs.by_hand(**settings)
   plan = plan_lib.plan_round(config, timing=False)
-  return dataclasses.replace(plan, time=step_time.round_time(config, _MEASURED))
+  return dataclasses.replace(plan, time=step_time.round_time(config, 2.0))
 
 
 def test_plan_is_json_and_complete():
@@ -89,7 +66,7 @@ def test_plan_is_json_and_complete():
   assert values['flops']['server'] == 13 * 180
   assert values['memory'][0]['peak_bytes'] == plan.memory[0].peak_bytes
   assert values['traffic']['round_uplink_bytes'] == 4320
-  assert values['time']['round_seconds'] == 61.0
+  assert values['time']['round_seconds'] == 54.0
 
 
 def test_merged_clients_all_take_part(tmp_path):
@@ -148,16 +125,16 @@ def test_tables_show_exact_numbers_beside_units(capsys):
   out = capsys.readouterr().out
   for words in (
     'Round of 3 clients, at most',
-    'Memory of the driver',
-    'Memory of each worker',
-    'Peak: ',
+    'Peak memory of the driver: ',
+    'Peak memory of each worker: ',
+    ' bytes), most of it process 892 MiB, activations ',
     '4.22 KiB',
     '4,320 bytes',
     'from workers, a round (3 partial sums)',
     '6 N D, for comparison',
-    'timed with 1 layers, 2 threads',
-    '1 min 01 s',
-    '7 min 07 s',
+    'timed with 1 layers, ',
+    '54 s',
+    '6 min 18 s',
     '2 tokens/s',
   ):
     assert words in out, words
@@ -186,4 +163,4 @@ def test_every_preset_is_planned_without_tensorflow():
   )
   lines = done.stdout.splitlines()
   assert {'350m 335210496', '1.5b 1526966400'} <= set(lines)
-  assert sum(line.startswith('Peak: ') for line in lines) == 4
+  assert sum(line.startswith('Peak memory of ') for line in lines) == 4

@@ -114,10 +114,8 @@ def test_a_solve_over_ten_clients_takes_what_is_planned(
     *(f'{key}={value}' for key, value in settings.items()),
   )
   (process,) = memory.of_config(config)
-  parts = dict(process.moments['server solve'])
   # Idle, these are there.
-  idle = parts.pop('process') + parts.pop('weights')
-  parts.pop('images', None)
-  planned = sum(parts.values())
+  idle = memory.PROCESS_BYTES + 4 * num_parameters(config.model_shape())
+  planned = process.peak_bytes - idle
   print(f'{found / 2**20:.0f} MiB, planned {planned / 2**20:.0f} MiB')
-  assert 1 / 1.5 < (idle + found) / (idle + planned) < 1.15
+  assert 1 / 1.5 < (idle + found) / process.peak_bytes < 1.15

@@ -89,6 +89,7 @@ def test_notes_of_a_troubled_run(tmp_path, write_run, write_evaluation):
   write_evaluation(directory, 'early', round_num=0)
   write_evaluation(directory, 'later', round_num=1)
   write_evaluation(directory, 'seen', kind='participating')
+  write_evaluation(directory, 'searched', kind='own_validation')
   path = directory / 'evaluations' / 'later' / 'summary.json'
   summary = json.loads(path.read_text())
   summary['skipped_clients'] = {'fewer_than_4_sequences': 7, 'none': 0}
@@ -101,6 +102,8 @@ def test_notes_of_a_troubled_run(tmp_path, write_run, write_evaluation):
     label + 'held_out/loss is not finite in 1 round: a gap in plots.',
     label + 'evaluation later is of round 1, not of the last round.',
     label + 'evaluation later left out clients: 7 (fewer than 4 sequences).',
+    label + 'evaluation searched is of validation rows; its scores are not '
+    'shown.',
     label + 'evaluation seen is of clients that may have taken part in '
     'training; its scores are not shown.',
   ]

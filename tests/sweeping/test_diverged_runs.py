@@ -52,7 +52,7 @@ def _job(tmp_path, config=None):
         str(path / 'checkpoints' / f'round_{round_num:08d}'),
         '--barrier',
       ]
-      for name, round_num in (('early', 1), ('half', 4), ('last', 9))
+      for name, round_num in (('first', 9), ('second', 9))
     },
     log=tmp_path / 'x.log',
     config=config,
@@ -71,16 +71,15 @@ def test_last_good_checkpoint_takes_the_place_of_later_ones(tmp_path):
   job = _job(tmp_path)
   _write_run(job.run, {4, 5})
   found = job.commands_if_diverged()
-  assert [command[0] for command in found] == ['evaluate'] * 3
-  assert [command[3] for command in found] == ['--barrier'] * 3
+  assert [command[0] for command in found] == ['evaluate'] * 2
+  assert [command[3] for command in found] == ['--barrier'] * 2
   names = [pathlib.Path(command[2]).name for command in found]
   # Round 3 is not good: from its model no client returned a finite update.
-  assert names == ['round_00000001', 'round_00000002', 'round_00000002']
-  (job.run / 'evaluations' / 'half').mkdir(parents=True)
-  assert len(job.commands_if_diverged()) == 2
+  assert names == ['round_00000002'] * 2
+  (job.run / 'evaluations' / 'first').mkdir(parents=True)
+  assert len(job.commands_if_diverged()) == 1
   assert not job.is_done()
-  for name in ('early', 'last'):
-    (job.run / 'evaluations' / name).mkdir()
+  (job.run / 'evaluations' / 'second').mkdir()
   assert job.commands_if_diverged() == []
   assert job.is_done()
 
@@ -113,7 +112,7 @@ def test_an_arm_that_diverges(sweep_file, small_inputs, tmp_path, capsys):
   file = sweep_file(
     {
       'grid': {'server.learning_rate': [1e30, 0.1]},
-      'evaluate': [{'at': ['half', 'last'], **_OPTIONS}],
+      'evaluate': [_OPTIONS],
     },
     overrides=small_runs.overrides(
       *small_inputs,
@@ -135,12 +134,11 @@ def test_an_arm_that_diverges(sweep_file, small_inputs, tmp_path, capsys):
   assert f'2 of 2 runs done, 1 of them diverged: {workdir}/arms\n' in output.out
   assert metrics_files.read_metrics(arm / 'metrics.csv')[-1]['round'] == 3
   corpus = pathlib.Path(small_inputs[0]).name
-  for name in (corpus, f'{corpus}-half'):
-    found = results.read_evaluation(arm / 'evaluations' / name)
-    assert found.summary['checkpoint'] == {'round': 0}
-    # ln 256 = 5.545: the untrained model.
-    [row] = found.summary['fractions']
-    assert row['loss']['mean'] == pytest.approx(math.log(256), abs=0.2)
+  found = results.read_evaluation(arm / 'evaluations' / corpus)
+  assert found.summary['checkpoint'] == {'round': 0}
+  # ln 256 = 5.545: the untrained model.
+  [row] = found.summary['fractions']
+  assert row['loss']['mean'] == pytest.approx(math.log(256), abs=0.2)
   text = (workdir / 'sweep.json').read_text()
   statuses = [entry['status'] for entry in json.loads(text)['arms']]
   assert statuses == ['diverged', 'done']

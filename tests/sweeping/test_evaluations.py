@@ -18,18 +18,18 @@ def test_defaults_are_those_of_the_command():
   [request], problems = _parse({})
   assert not problems
   # R = 30: the last checkpoint alone, in the directory of the corpus.
-  assert request.commands(_RUN, 30, 'corpora/c4') == {
-    _RUN / 'evaluations' / 'c4': [
+  assert request.command(_RUN, 30, 'corpora/c4') == (
+    _RUN / 'evaluations' / 'c4',
+    [
       *('evaluate', '--checkpoint', 'w/arms/x/checkpoints/round_00000030'),
       *('--data', 'corpora/c4', '--output', 'w/arms/x/evaluations/c4'),
-    ]
-  }
+    ],
+  )
 
 
 def test_all_options():
   [request], problems = _parse(
     {
-      'at': ['half', 'last'],
       'fractions': [0, 0.25, 0.5],
       'personalization_epochs': 3,
       'barrier': True,
@@ -39,12 +39,8 @@ def test_all_options():
     }
   )
   assert not problems
-  commands = request.commands(_RUN, 30, 'corpora/c4')
-  assert {path.name: command[2] for path, command in commands.items()} == {
-    'c4-half': 'w/arms/x/checkpoints/round_00000015',
-    'c4': 'w/arms/x/checkpoints/round_00000030',
-  }
-  assert commands[_RUN / 'evaluations' / 'c4-half'][7:] == [
+  _, command = request.command(_RUN, 30, 'corpora/c4')
+  assert command[7:] == [
     '--fractions=0.0,0.25,0.5',
     '--max_clients=24',
     '--personalization_epochs=3',
@@ -54,13 +50,11 @@ def test_all_options():
 
 
 def test_another_corpus_under_a_name():
-  [request], problems = _parse(
-    {'data': 'corpora/sotu', 'name': 'transfer', 'at': 'half'}
-  )
+  [request], problems = _parse({'data': 'corpora/sotu', 'name': 'transfer'})
   assert not problems
-  [(path, command)] = request.commands(_RUN, 8, 'corpora/c4').items()
-  assert path.name == 'transfer-half'
-  assert command[2].endswith('round_00000004')
+  path, command = request.command(_RUN, 8, 'corpora/c4')
+  assert path.name == 'transfer'
+  assert command[2].endswith('round_00000008')
   assert 'corpora/sotu' in command
 
 
@@ -83,7 +77,7 @@ def test_commands_are_understood():
   }
   [request], problems = _parse(every)
   assert not problems
-  [command] = request.commands(_RUN, 1, 'c').values()
+  _, command = request.command(_RUN, 1, 'c')
   arguments = vars(parser.parse_args(command[1:]))
   assert arguments['fractions'] == (0.5,)
   for name in every.keys() - {'fractions'}:
@@ -97,7 +91,6 @@ def test_json_names_every_option():
   assert request.to_json_dict() == {
     'data': None,
     'name': None,
-    'at': ['last'],
     'fractions': [0.0, 0.25, 0.5],
     'client_split': 'held_out',
     'max_clients': 2,
@@ -113,10 +106,7 @@ def test_json_names_every_option():
   ('entry', 'words'),
   [
     (3, 'must be a dictionary, found 3'),
-    ({'dta': 'x'}, "'dta' is unknown; known are data, name, at, fractions"),
-    ({'at': ['end']}, "`at` must list 'half', 'last' or both, found ['end']"),
-    ({'at': []}, "`at` must list 'half', 'last' or both, found []"),
-    ({'at': ['last', 'last']}, '`at` must list'),
+    ({'dta': 'x'}, "'dta' is unknown; known are data, name, fractions"),
     ({'data': 3}, '`data` must be a string or None, found 3'),
     ({'name': ''}, "`name` must be a string or None, found ''"),
     ({'name': 'a/b'}, "a directory's name without '/' and without a dot in"),
@@ -139,7 +129,12 @@ def test_json_names_every_option():
     (
       {'client_split': 'all'},
       '`client_split` must be one of held_out, participating, own_test, '
-      "found 'all'",
+      "own_validation, found 'all'",
+    ),
+    (
+      {'client_split': 'own_validation'},
+      "`client_split` must not be 'own_validation', by which "
+      '`learning_rate_search` chooses',
     ),
     (
       {'data': 'x', 'barrier': True},

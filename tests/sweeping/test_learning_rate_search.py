@@ -7,7 +7,7 @@ import pytest
 
 from tff_fedfish.data import client_splits
 from tff_fedfish.errors import UserError
-from tff_fedfish.evaluation.results import ClientEvaluation
+from tff_fedfish.evaluation.results import ClientEvaluation, Evaluation
 from tff_fedfish.sweeping import grid
 from tff_fedfish.sweeping.learning_rate_search import (
   METRICS,
@@ -247,6 +247,10 @@ def _clients(losses, accuracies=None):
   ]
 
 
+def _evaluation(clients, kind='held_out'):
+  return Evaluation(summary={'kind': kind}, clients=clients, barriers=None)
+
+
 def _fraction_below(ids, number):
   """Returns f so that this many of the clients are held out."""
   places = [client_splits.split_position(i, split_seed=7) for i in ids]
@@ -259,17 +263,29 @@ def test_score_is_of_validation_clients_alone():
   settings = dict(split_seed=7, held_out_fraction=fraction)
   # The first two are held out by the runs of the sweep: (7 + 3) / 2 = 5, not
   # 13 / 4 = 3.25; each counts once, not once per fraction.
-  score = validation_score(clients, 'held-out loss', **settings)
+  score = validation_score(_evaluation(clients), 'held-out loss', **settings)
   assert score == (5.0, 2)
   # (0.25 + 0.5) / 2
-  score = validation_score(clients, 'accuracy', **settings)
+  score = validation_score(_evaluation(clients), 'accuracy', **settings)
   assert score == (0.375, 2)
+
+
+def test_every_client_with_validation_rows_counts():
+  # Merged clients have places below f, too. (1 + 2 + 6) / 3 = 3.
+  ids, clients = _clients([1.0, 2.0, 6.0])
+  score = validation_score(
+    _evaluation(clients, 'own_validation'),
+    'held-out loss',
+    split_seed=7,
+    held_out_fraction=_fraction_below(ids, 2),
+  )
+  assert score == (3.0, 3)
 
 
 def test_every_client_is_one_where_nobody_is_held_out():
   _, clients = _clients([1.0, 2.0, 6.0])
   score = validation_score(
-    clients, 'held-out loss', split_seed=7, held_out_fraction=0.0
+    _evaluation(clients), 'held-out loss', split_seed=7, held_out_fraction=0.0
   )
   assert score == (3.0, 3)
 
@@ -278,13 +294,13 @@ def test_every_client_is_one_where_nobody_is_held_out():
 def test_diverged_client_spoils_the_score(metric):
   ids, clients = _clients([math.inf, 2.0, math.nan])
   score, number = validation_score(
-    clients, metric, split_seed=7, held_out_fraction=0.0
+    _evaluation(clients), metric, split_seed=7, held_out_fraction=0.0
   )
   assert math.isnan(score)
   assert number == 3
   # One that is held out by the runs of the sweep spoils nothing.
   score, number = validation_score(
-    clients[:4],
+    _evaluation(clients[:4]),
     metric,
     split_seed=7,
     held_out_fraction=_fraction_below(ids, 1),
@@ -297,7 +313,7 @@ def test_no_validation_client():
   ids, clients = _clients([1.0, 2.0, 3.0])
   with pytest.raises(UserError, match='found no validation client with at'):
     validation_score(
-      clients[:4],
+      _evaluation(clients[:4]),
       'accuracy',
       split_seed=7,
       held_out_fraction=_fraction_below(ids, 2),

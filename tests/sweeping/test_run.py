@@ -29,7 +29,7 @@ _SWEEP = {
     'algorithm.name': ['fed_avg', 'fed_fish'],
     'seeds.model_seed': [1, 2],
   },
-  'evaluate': [{'at': ['half', 'last']}],
+  'evaluate': [{}, {'name': 'again'}],
 }
 _ARMS = ['fed_avg-seed1', 'fed_fish-seed1', 'fed_avg-seed2', 'fed_fish-seed2']
 
@@ -164,14 +164,14 @@ def test_every_arm_is_trained_and_evaluated(
     config = run_directory.read_config(directory)
     assert f'{config.algorithm.name}-seed{config.seeds.model_seed}' == name
     evaluations = {path.name for path in (directory / 'evaluations').iterdir()}
-    assert evaluations == {'debian_descriptions', 'debian_descriptions-half'}
+    assert evaluations == {'debian_descriptions', 'again'}
   rounds = [
     pathlib.Path(command[2]).name
     for command in stand.commands
     if command[0] == 'evaluate'
   ]
   # The base has 30 rounds.
-  assert rounds == ['round_00000015', 'round_00000030'] * 4
+  assert rounds == ['round_00000030'] * 8
   assert _statuses(workdir) == dict.fromkeys(_ARMS, 'done')
   output = capsys.readouterr()
   assert output.out == (

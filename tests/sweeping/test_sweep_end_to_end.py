@@ -12,9 +12,9 @@ import pytest
 import small_runs
 
 from tff_fedfish.cli.main import main
-from tff_fedfish.evaluation import results
+from tff_fedfish.evaluation import client_evaluator, results
 from tff_fedfish.run import metrics_files, run_directory
-from tff_fedfish.sweeping import run
+from tff_fedfish.sweeping import jobs, run, sweep_runs
 from tff_fedfish.sweeping.sweep_file import SweepFile
 
 _ROOT = pathlib.Path(__file__).parents[2]
@@ -39,7 +39,7 @@ def test_two_arms_of_two_rounds(sweep_file, small_inputs, tmp_path, capsys):
   file = sweep_file(
     {
       'grid': {'algorithm.name': ['fed_avg', 'fed_fish']},
-      'evaluate': [{'at': ['half', 'last'], 'barrier': True, **_SIZES}],
+      'evaluate': [{'barrier': True, **_SIZES}],
     },
     overrides=small_runs.overrides(
       *small_inputs,
@@ -56,11 +56,10 @@ def test_two_arms_of_two_rounds(sweep_file, small_inputs, tmp_path, capsys):
     arm = workdir / 'arms' / name
     assert run_directory.read_config(arm).algorithm.name == name
     tables.append(metrics_files.read_metrics(arm / 'metrics.csv'))
-    for evaluation, round_num in ((corpus, 2), (f'{corpus}-half', 1)):
-      found = results.read_evaluation(arm / 'evaluations' / evaluation)
-      assert found.summary['checkpoint'] == {'round': round_num}
-      assert found.summary['num_clients'] == 2
-      assert found.barriers
+    found = results.read_evaluation(arm / 'evaluations' / corpus)
+    assert found.summary['checkpoint'] == {'round': 2}
+    assert found.summary['num_clients'] == 2
+    assert found.barriers
   # The same model, clients and data: both see the same first training loss.
   assert [len(rows) for rows in tables] == [3, 3]
   for column, round_num in (('held_out/loss', 0), ('train/num_sequences', 2)):
@@ -96,6 +95,54 @@ def test_search_chooses_the_rate_that_learns(
   assert config.client_work.learning_rate == 0.1
   searched = run_directory.read_config(workdir / 'search' / 'client_lr0.1')
   assert searched.client_splits.held_out_fraction == pytest.approx(0.6)
+
+
+@pytest.mark.parametrize(
+  'settings',
+  [
+    dict(algorithm__name='fed_fomo', algorithm__num_downloads=2),
+    dict(client_splits__validation_fraction=0.2),
+  ],
+  ids=['fed_fomo', 'fed_avg'],
+)
+def test_a_search_reads_no_row_that_arms_are_scored_on(
+  settings, sweep_file, small_inputs, tmp_path, monkeypatch
+):
+  file = sweep_file(
+    {
+      'grid': {'seeds.model_seed': [5]},
+      'learning_rate_search': {
+        'settings': {'client_work.learning_rate': [0.1]},
+        'num_rounds': 1,
+        'num_clients': 0,
+      },
+      'evaluate': [{'client_split': 'own_test', 'fractions': [0]}],
+    },
+    overrides=small_runs.overrides(
+      *small_inputs,
+      **dict(algorithm__name='fed_avg', training__num_rounds=1)
+      | dict(client_splits__test_fraction=0.2)
+      | settings,
+    ),
+  )
+  score, scored = client_evaluator.ClientEvaluator.score, set()
+
+  def recording(self, weights, rows, *arguments):
+    scored.update(row.tobytes() for row in rows.batch_features()['x'])
+    return score(self, weights, rows, *arguments)
+
+  monkeypatch.setattr(client_evaluator.ClientEvaluator, 'score', recording)
+  rows = []
+  for runs in (sweep_runs.expand_search, sweep_runs.expand_arms):
+    [one] = runs(file, tmp_path)
+    jobs.write_config(one)
+    for command in one.pending_commands():
+      assert main(command) == 0
+    rows.append(set(scored))
+    scored.clear()
+  searched, tested = rows
+  assert len(searched) > 5 and len(tested) > 5
+  assert not searched & tested
 
 
 def test_stopped_by_a_signal_it_goes_on(sweep_file, small_inputs, tmp_path):

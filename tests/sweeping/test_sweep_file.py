@@ -28,7 +28,7 @@ def test_all_problems_at_once(sweep_file):
         'budget': 'x',
         'reference_local_epochs': 0,
         'learning_rate_search': {},
-        'evaluate': [{'at': 'x'}],
+        'evaluate': [{'of': 'x'}],
       }
     )
   message = str(error.value)
@@ -40,7 +40,7 @@ def test_all_problems_at_once(sweep_file):
     "`budget` must be 'fixed_rounds' or",
     '`reference_local_epochs` must be an int of at least 1, found 0',
     "`learning_rate_search`: 'settings' is required",
-    '`evaluate`, number 1: `at` must list',
+    "`evaluate`, number 1: 'of' is unknown",
   ):
     assert words in message
   assert '\n' not in message

@@ -72,47 +72,6 @@ def test_overrides_are_of_the_base(sweep_file):
     assert arm.config.seeds.cohort_seed == 9
 
 
-def test_half_of_the_rounds_is_saved_and_kept(sweep_file):
-  file = sweep_file(
-    {
-      'grid': {'client_work.num_local_epochs': [1, 2]},
-      'budget': 'fixed_compute',
-      'reference_local_epochs': 2,
-      'evaluate': [{'at': ['half', 'last']}],
-    },
-    'config.training.num_rounds = 24',
-  )
-  saved = {
-    arm.name: (
-      arm.num_rounds,
-      arm.config.checkpoints.every_num_rounds,
-      arm.config.checkpoints.keep_every_num_rounds,
-    )
-    for arm in sweep_runs.expand_arms(file)
-  }
-  # The base saves every 10 rounds and keeps two. Half of 48 is 24, and the
-  # greatest common divisor of 10 and 24 is 2; half of 24 is 12: 2 again.
-  assert saved == {'E1': (48, 2, 24), 'E2': (24, 2, 12)}
-
-
-def test_checkpoints_stay_where_no_half_is_asked_for(sweep_file):
-  file = sweep_file({'grid': _GRID, 'evaluate': [{}]})
-  for arm in sweep_runs.expand_arms(file):
-    assert arm.config.checkpoints == file.base.checkpoints
-
-
-def test_all_checkpoints_are_kept_anyway(sweep_file):
-  file = sweep_file(
-    {'grid': _GRID, 'evaluate': [{'at': 'half'}]},
-    'config.checkpoints.keep_last = 0',
-    'config.checkpoints.every_num_rounds = 0',
-  )
-  for arm in sweep_runs.expand_arms(file):
-    # Half of 30.
-    assert arm.config.checkpoints.every_num_rounds == 15
-    assert arm.config.checkpoints.keep_every_num_rounds == 0
-
-
 def test_sizes_are_those_of_the_preset(sweep_file):
   file = sweep_file({'grid': {'model.preset': ['tiny', 'small']}})
   tiny, small = (arm.config.model for arm in sweep_runs.expand_arms(file))
@@ -166,6 +125,85 @@ def test_search_runs_by_hand(sweep_file):
   assert run.config.seeds == file.base.seeds
 
 
+_SEARCH = {
+  'settings': {'client_work.learning_rate': [0.1, 0.3]},
+  'num_rounds': 5,
+  'num_clients': 7,
+}
+
+
+def test_a_search_for_models_of_clients_own_scores_validation_rows(sweep_file):
+  file = sweep_file(
+    {
+      'grid': {'algorithm.name': ['fed_avg', 'fed_fomo']},
+      'learning_rate_search': _SEARCH | {'per': ['algorithm.name']},
+    }
+  )
+  runs = sweep_runs.expand_search(file)
+  share = file.base.client_splits.held_out_fraction
+  for run in runs:
+    [command] = run.evaluations.values()
+    is_own = run.config.algorithm.name == 'fed_fomo'
+    assert ('--client_split=own_validation' in command) == is_own
+    assert ('--max_clients=7' in command) == is_own
+    # The same clients train as in the arms.
+    assert (run.config.client_splits.held_out_fraction == share) == is_own
+  assert len(runs) == 4
+
+
+@pytest.mark.parametrize(
+  ('method', 'evaluate'),
+  [
+    ('local_only', []),
+    ('fed_avg', [{'client_split': 'own_test', 'fractions': [0]}]),
+  ],
+)
+def test_no_search_without_validation_rows(method, evaluate, sweep_file):
+  sweep = {
+    'grid': {'algorithm.name': [method]},
+    'learning_rate_search': _SEARCH,
+    'evaluate': evaluate,
+  }
+  with pytest.raises(UserError) as error:
+    sweep_runs.expand_search(
+      sweep_file(sweep, f'config.algorithm.name = {method!r}')
+    )
+  assert str(error.value) == (
+    "`learning_rate_search` scores clients' validation rows where runs are "
+    f'scored on their test rows, but {method!r} has none. Set '
+    '`client_splits.validation_fraction` above 0, or leave the search out.'
+  )
+  file = sweep_file(
+    sweep,
+    f'config.algorithm.name = {method!r}',
+    overrides=['--config.client_splits.validation_fraction=0.2'],
+  )
+  assert len(sweep_runs.expand_search(file)) == 2
+
+
+def test_a_search_for_several_methods_keeps_the_test_rows_of_each(sweep_file):
+  sweep = {
+    # The base's FedAvg is searched for both.
+    'grid': {'algorithm.name': ['fed_avg', 'fed_fomo']},
+    'learning_rate_search': _SEARCH,
+  }
+  base = "config.algorithm.name = 'fed_avg'"
+  overrides = ['--config.client_splits.validation_fraction=0.2']
+  # 0.2 of the rows of FedFomo's clients are for tests.
+  with pytest.raises(UserError) as error:
+    sweep_runs.expand_search(sweep_file(sweep, base, overrides=overrides))
+  assert str(error.value) == (
+    "`client_splits.test_fraction` must be the same for 'fed_avg', with which "
+    "`learning_rate_search` runs, and for 'fed_fomo', found 0.0 and 0.2. Set "
+    'it in the base.'
+  )
+  overrides += ['--config.client_splits.test_fraction=0.2']
+  file = sweep_file(sweep, base, overrides=overrides)
+  for run in sweep_runs.expand_search(file):
+    [command] = run.evaluations.values()
+    assert '--client_split=own_validation' in command
+
+
 def test_no_search_has_no_runs(sweep_file):
   assert sweep_runs.expand_search(sweep_file({'grid': _GRID})) == []
 
@@ -198,15 +236,6 @@ class TestErrors:
     assert '30 x 1 = 30' in error
     assert '4 does not divide 30' in error
 
-  def test_odd_rounds_have_no_half(self, sweep_file):
-    error = _error(
-      sweep_file(
-        {'grid': _GRID, 'evaluate': [{'at': 'half'}]},
-        'config.training.num_rounds = 7',
-      )
-    )
-    assert "the run 'fed_avg-E1' has 7. Leave 'half' out" in error
-
   def test_evaluation_that_is_written_twice(self, sweep_file):
     error = _error(
       sweep_file({'grid': _GRID, 'evaluate': [{}, {'max_clients': 3}]})
@@ -217,16 +246,16 @@ class TestErrors:
 
   def test_evaluation_of_a_corpus_of_the_same_name(self, sweep_file):
     evaluate = [
-      {'at': ['half', 'last']},
+      {},
       {'data': 'other/debian_descriptions', 'name': 'again'},
-      {'data': 'other/debian_descriptions', 'at': 'last'},
+      {'data': 'other/debian_descriptions'},
     ]
     error = _error(sweep_file({'grid': _GRID, 'evaluate': evaluate}))
     assert "the evaluation 'debian_descriptions' of" in error
     (arm, *_) = sweep_runs.expand_arms(
       sweep_file({'grid': _GRID, 'evaluate': evaluate[:2]})
     )
-    names = ['debian_descriptions-half', 'debian_descriptions', 'again']
+    names = ['debian_descriptions', 'again']
     assert [output.name for output in arm.evaluations] == names
 
   def test_nobody_is_held_out(self, sweep_file):
@@ -450,7 +479,6 @@ class TestSettingsOfSeveralMethods:
     ('fed_avg', {'barrier': True}, 'where there is no barrier'),
     ('fed_avg', {'fractions': [0.25]}, 'are not fine-tuned: `fractions`'),
     ('fed_avg', {'data': 'corpora/c4'}, "its `data` is 'corpora/c4'"),
-    ('local_only', {'at': 'half'}, "keeps the last models only: leave 'half'"),
     ('local_only', {'barrier': True}, 'where there is no barrier'),
   ],
 )

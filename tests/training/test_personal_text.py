@@ -163,6 +163,27 @@ class TestChecks:
     (problem,) = run_checks.problems_of(configs)
     assert problem.startswith('`--config.algorithm.num_downloads` is 50, but ')
 
+  def test_a_sweep_also_checks_methods_of_ones_own(
+    self, small_inputs, tmp_path, monkeypatch
+  ):
+    package = tmp_path / 'swept_methods'
+    package.mkdir()
+    (package / 'unbuilt.py').write_text(
+      'from tff_fedfish.methods.method import Method, Traffic\n'
+      'from tff_fedfish.methods.settings import AlgorithmConfig\n'
+      "METHOD = Method(name='unbuilt', title='Unbuilt', summary='None.', "
+      "source='none', settings=AlgorithmConfig, "
+      "builder='swept_methods.unbuilt:build_it', "
+      'traffic=lambda config: Traffic())\n'
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    # All that differs is the method.
+    (problem,) = run_checks.problems_of(
+      self._config(small_inputs, algorithm__name=name)
+      for name in ('fed_avg', 'swept_methods.unbuilt')
+    )
+    assert "'swept_methods.unbuilt:build_it'" in problem
+
   def test_held_out_clients_may_be_too_small_to_score(self, small_inputs):
     settings = dict(data__sequence_length=2000)
     (problem,) = run_checks.problems_of(

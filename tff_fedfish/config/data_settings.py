@@ -28,8 +28,8 @@ class DataConfig(Section, section='data'):
   corpus: Literal[('grouped_text', *IMAGE_CORPORA)] = 'grouped_text'
   """'grouped_text', or which corpus of images it is."""
   vocabulary: str | None = None
-  """A vocabulary, as `fedfish tokenizer train` writes it. Required for text,
-  like the next one."""
+  """A vocabulary, as `fedfish tokenizer train` writes it, or 'demo', the one
+  that ships. Required for text, like the next one."""
   sequence_length: int | None = number(None, at_least=1, below=2**24)
   """Tokens that the model sees at once; a stored block has one more, >= 1."""
   drop_short_block: bool = False

@@ -81,6 +81,11 @@ def apply_overrides(
       name = method_name(config_dict)
   method = registry.find_or_none(name or '')
   for setting, text in pairs.items():
+    # The settings of a module that cannot be imported are not known.
+    section, _, leaf = setting.partition('.')
+    is_of_method = section == AlgorithmConfig.section and leaf != 'name'
+    if is_of_method and not method and '.' in (name or ''):
+      continue
     problems += _apply_override(config_dict, setting, text, method)
   try:
     sections = config_dict.to_dict()

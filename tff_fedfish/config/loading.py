@@ -130,6 +130,7 @@ def build_config(
       method = registry.find(method_name)
     except UserError as error:
       problems.append(str(error).removesuffix('.'))
+  is_missing = method is None and '.' in (method_name or '')
   known_fields = config_files.fields_of(method)
   for name in given_sections:
     if name not in config_files.SECTIONS:
@@ -148,6 +149,9 @@ def build_config(
       dotted = f'{name}.{key}'
       if dotted in known_fields:
         known[key] = value
+      elif name == AlgorithmConfig.section and is_missing:
+        # The settings of a module that cannot be imported are not known.
+        pass
       elif not config_files.field_of_any(dotted):
         problems.append(config_files.unknown(dotted, 'config.', method))
       elif dotted in required and method:

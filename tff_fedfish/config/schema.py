@@ -300,10 +300,8 @@ class TrainConfig:
 
   @property
   def cohort_size(self) -> int | None:
-    """Clients per round; None: as many as the corpus has."""
-    if self.cohorts.cohort_size is None and self.partition.merges_groups:
-      return self.partition.num_clients
-    return self.cohorts.cohort_size
+    """Clients per round, at most; None: as many as the corpus has."""
+    return self.cohorts.cohort_size or self.partition.num_clients
 
   @property
   def marks_repeats(self) -> bool:

@@ -3,6 +3,7 @@
 See NOTICE for licenses, and each directory's README.md for what it holds.
 """
 
+import os
 import pathlib
 
 _DIRECTORY = pathlib.Path(__file__).parent
@@ -31,3 +32,10 @@ def sotu_by_president() -> pathlib.Path:
 def demo_vocabulary() -> pathlib.Path:
   """Returns the directory of the demo's vocabulary of 2,048 pieces."""
   return _DIRECTORY / 'demo_vocabulary'
+
+
+def vocabulary_path(vocabulary: str | os.PathLike) -> pathlib.Path:
+  """Returns the directory of the vocabulary 'demo'; else the path as it is."""
+  if vocabulary == 'demo':
+    return demo_vocabulary()
+  return pathlib.Path(vocabulary)

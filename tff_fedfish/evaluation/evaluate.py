@@ -92,9 +92,10 @@ def evaluate(
       'Leave it out.'
     )
   personal = config.method.personal(config)
-  states, is_own_test = None, options.client_split == 'own_test'
+  states = None
+  own_rows = options.client_split in results.OWN_ROWS and options.client_split
   if personal is not None:
-    is_own_test = True
+    own_rows = own_rows or 'own_test'
     if options.barrier:
       raise UserError(
         '`--barrier` compares clients with the global model, but each client '
@@ -115,8 +116,8 @@ def evaluate(
     corpus_identity=identity.to_json_dict(),
     checkpoint={'round': found.round_num, **names},
   )
-  if is_own_test:
-    _require_own_tests(config, options, data, split)
+  if own_rows:
+    _require_own_rows(config, options, data, split, own_rows)
     # Late: the errors above must not wait for TensorFlow.
     from tff_fedfish.evaluation import own_tests
 
@@ -124,8 +125,8 @@ def evaluate(
     with stages('building the model'):
       measured = own_tests.OwnTests(config, corpus, tokenizer, found, states)
     stages.release()
-    return _evaluate_own_tests(
-      measured, config, options, data, output, summarize
+    return _evaluate_own_rows(
+      measured, config, options, data, output, summarize, own_rows
     )
   client_ids = _client_ids(corpus, data, config, options, split)
   sequence_length = _sequence_length(config, options)
@@ -226,23 +227,27 @@ def _require_no_run(checkpoint, output, options):
       )
 
 
-def _evaluate_own_tests(measured, config, options, data, output, summarize):
-  """Evaluates the clients that train, each on its own test rows."""
+def _evaluate_own_rows(
+  measured, config, options, data, output, summarize, kind
+):
+  """Evaluates the clients that train, each on rows of its own."""
   client_ids = measured.participating[: options.max_clients]
   with Progress('evaluate', len(client_ids), unit='client') as progress:
     clients = measured.evaluate(
       client_ids,
+      kind=kind,
       max_sequences=options.max_sequences_per_client,
       on_client=lambda score: progress.advance(loss=score.loss),
     )
   if not clients:
     raise UserError(
-      f'`--data` {str(data)!r} must have clients with test rows, but none of '
-      f'its {len(client_ids)} has. Train on a corpus with more rows a client.'
+      f'`--data` {str(data)!r} must have clients with {_part(kind)} rows, but '
+      f'none of its {len(client_ids)} has. Train on a corpus with more rows a '
+      'client.'
     )
   summary = summarize(
     clients,
-    kind='own_test',
+    kind=kind,
     personalization={
       'sequence_length': config.data.sequence_length,
       'split_seed': config.seeds.split_seed,
@@ -260,19 +265,24 @@ def _evaluate_own_tests(measured, config, options, data, output, summarize):
   return output, summary
 
 
-def _require_own_tests(config, options, data, split):
-  """Raises UserError where clients cannot be scored on their own test rows."""
+def _part(kind):
+  """Returns 'test' or 'validation'."""
+  return kind.removeprefix('own_')
+
+
+def _require_own_rows(config, options, data, split, kind):
+  """Raises UserError where clients cannot be scored on rows of their own."""
   name = repr(config.algorithm.name)
   if split is None:
     raise UserError(
-      "`--client_split` 'own_test', which is that of methods with models of "
+      f'`--client_split` {kind!r}, which is that of methods with models of '
       "clients' own, scores the clients that the run trained, so `--data` must "
       f'be its corpus, but {str(data)!r} is another. Name that of the run.'
     )
   default = type(options)().fractions
   if options.fractions not in (default, (0.0,)):
     raise UserError(
-      "`--fractions` must be 0 with `--client_split` 'own_test', whose models "
+      f'`--fractions` must be 0 with `--client_split` {kind!r}, whose models '
       f'are not fine-tuned, found {",".join(map(str, options.fractions))} with '
       f'algorithm.name {name}. Leave it out.'
     )
@@ -281,10 +291,16 @@ def _require_own_tests(config, options, data, split):
     value = getattr(options, option)
     if value != getattr(type(options)(), option):
       raise UserError(
-        f"`--{option}` is not read with `--client_split` 'own_test', found "
+        f'`--{option}` is not read with `--client_split` {kind!r}, found '
         f'{value!r}. Leave it out.'
       )
-  if not row_division.division_of(config).has_tests:
+  if kind == 'own_validation' and not config.row_fractions[0]:
+    raise UserError(
+      "`--client_split` 'own_validation' requires clients with validation "
+      'rows, but the run has none. Train with '
+      '`--config.client_splits.validation_fraction` above 0.'
+    )
+  if kind == 'own_test' and not row_division.division_of(config).has_tests:
     raise UserError(
       "`--client_split` 'own_test' requires clients with test rows, but the "
       'run has none. Train with `--config.client_splits.test_fraction` above '

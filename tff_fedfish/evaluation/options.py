@@ -20,10 +20,13 @@ class EvaluationOptions:
 
   fractions: tuple[float, ...] = (0.0, 0.25, 0.5)
   """Fractions of a client's data to personalize on, each in [0, 0.5]."""
-  client_split: Literal['held_out', 'participating', 'own_test'] = 'held_out'
+  client_split: Literal[
+    'held_out', 'participating', 'own_test', 'own_validation'
+  ] = 'held_out'
   """Clients of the run's own corpus to evaluate. In another corpus all clients
   are held out. 'own_test': those that train, each on its own test rows, see
-  `config.client_splits`; with models of clients' own, each with its own."""
+  `config.client_splits`; with models of clients' own, each with its own.
+  'own_validation': the same on their validation rows."""
   max_clients: int | None = number(None, at_least=1)
   """Maximum number of clients. None: all with at least 4 sequences."""
   max_sequences_per_client: int | None = number(None, at_least=MIN_SEQUENCES)

@@ -1,4 +1,4 @@
-"""Clients that train, each scored on its own test rows.
+"""Clients that train, each scored on its own test or validation rows.
 
 With models of clients' own a client is scored with the model that it would
 begin the next round with: after training, FedFomo makes one more federated
@@ -67,24 +67,34 @@ def scores(
   client_ids: Sequence[bytes],
   *,
   non_trainable: tuple[Any, ...] = (),
+  kind: str = 'own_test',
   max_sequences: int | None = None,
   should_stop: Callable[[], bool] = lambda: False,
 ) -> Iterator[tuple[bytes, int, Score]]:
-  """Yields (client, test rows, score) of every client that has test rows.
+  """Yields (client, rows, score) of every client with rows of a kind.
 
   A client whose model needs validation rows, and that has none, is left out.
-  At most `max_sequences` rows of each are scored; None: all. Whether to stop is
-  asked before each.
+
+  Args:
+    evaluator: Scores them.
+    weights_of: Returns the trainable weights of a client's model.
+    client_rows: All rows of the clients.
+    client_ids: The clients.
+    non_trainable: Other weights of all models.
+    kind: 'own_test' or 'own_validation', the rows to score.
+    max_sequences: Rows scored per client, at most. None: all.
+    should_stop: Is asked before each client whether to stop.
 
   Raises:
     RoundInterrupted: If `should_stop` says so.
   """
+  rows_of = client_rows.test_sequences
+  if kind == 'own_validation':
+    rows_of = client_rows.validation_sequences
   for client_id in client_ids:
     if should_stop():
       raise RoundInterrupted
-    rows = sequences_lib.take(
-      client_rows.test_sequences(client_id), max_sequences
-    )
+    rows = sequences_lib.take(rows_of(client_id), max_sequences)
     if not len(rows):
       continue
     try:
@@ -149,13 +159,13 @@ class OwnTests:
     self,
     client_ids: Sequence[bytes],
     *,
+    kind: str = 'own_test',
     max_sequences: int | None = None,
     on_client: Callable[[Score], None] = lambda score: None,
   ) -> list[ClientEvaluation]:
-    """Returns an entry for every client that has test rows.
+    """Returns an entry for every client that has rows of a kind.
 
-    At most `max_sequences` rows of each are scored; None: all. `on_client` is
-    called with each score.
+    The options are those of `scores`; `on_client` is called with each score.
     """
     model = 'global' if self._kept is None else 'personal'
     entries = []
@@ -165,6 +175,7 @@ class OwnTests:
       self._rows,
       client_ids,
       non_trainable=self._fixed,
+      kind=kind,
       max_sequences=max_sequences,
     ):
       on_client(score)

@@ -25,7 +25,9 @@ from tff_fedfish.errors import UserError, require
 from tff_fedfish.evaluation import statistics
 
 _SCHEMA_VERSION = 1
-KINDS = ('held_out', 'participating', 'own_test', 'transfer')
+OWN_ROWS = ('own_test', 'own_validation')
+"""Kinds with clients that train, each scored on rows that it keeps for that."""
+KINDS = ('held_out', 'participating', *OWN_ROWS, 'transfer')
 """Which clients were scored on what; see `summarize_evaluation`."""
 _CLIENTS_FILE = 'per_client.csv'
 _BARRIERS_FILE = 'barrier.csv'
@@ -123,7 +125,8 @@ def summarize_evaluation(
   Args:
     clients: One entry per client and fraction, in any order.
     kind: 'held_out', 'participating' (clients that trained it), 'own_test' (the
-      same, each on its own test rows) or 'transfer'.
+      same, each on its own test rows), 'own_validation' (on its validation
+      rows) or 'transfer'.
     corpus: Display name of the corpus that the clients come from.
     corpus_identity: `CorpusIdentity.to_json_dict` of it. None: not known.
     checkpoint: Facts of the model that was evaluated; `round` at least.
@@ -263,7 +266,7 @@ def write_evaluation(
   json.dumps(summary, allow_nan=False)
   with files.write_directory_atomically(directory) as temporary:
     # Elsewhere it is always the global model.
-    without = () if summary.get('kind') == 'own_test' else ('model',)
+    without = () if summary.get('kind') in OWN_ROWS else ('model',)
     _write_rows(
       temporary / _CLIENTS_FILE,
       ClientEvaluation,

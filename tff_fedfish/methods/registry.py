@@ -11,6 +11,7 @@ import functools
 import importlib
 import importlib.metadata
 import importlib.util
+import os
 import sys
 import types
 from collections.abc import Callable, Mapping
@@ -165,8 +166,8 @@ def _from_module(module_name, name):
     text = ' '.join(f'{type(error).__name__}: {error}'.split())
     raise UserError(
       f'{typed} must name an importable module, but importing '
-      f'{module_name!r} raised {text.rstrip(".")}. Correct it, or put it on '
-      'PYTHONPATH.'
+      f'{module_name!r} raised {text.rstrip(".")}. '
+      f'{_remedy(module_name)}.'
     ) from error
   method = getattr(module, 'METHOD', None)
   if not isinstance(method, Method):
@@ -179,6 +180,16 @@ def _from_module(module_name, name):
   _require_kinds(method, module_name)
   _found[name] = method
   return method
+
+
+def _remedy(module_name):
+  """Returns what to do where a module cannot be imported."""
+  top = module_name.partition('.')[0]
+  if top not in sys.modules and importlib.util.find_spec(top) is None:
+    for name in (f'{top}/', f'{top}.py'):
+      if os.path.exists(name):
+        return f'Run `PYTHONPATH=. fedfish ...`, as {name} is here'
+  return 'Correct it, or put it on PYTHONPATH'
 
 
 # Methods outside this package that were found, by `algorithm.name`.

@@ -68,14 +68,14 @@ def on_disk(
   )
 
 
-def moments(config: TrainConfig) -> dict[str, dict[str, int]]:
-  """Returns what features add to what is resident, by moment.
+def stages(config: TrainConfig) -> list[dict[str, int]]:
+  """Returns what features add to what is resident, in the stages of their use.
 
   Where nothing bounds the rows of a client, all are taken to have as many.
   """
   sizes = config.method.feature_sizes(config)
   if sizes is None:
-    return {}
+    return []
   num_rows = config.client_work.max_sequences_per_client
   if num_rows is None:
     num_images = IMAGE_CORPORA[config.data.corpus].num_images or 0
@@ -84,21 +84,17 @@ def moments(config: TrainConfig) -> dict[str, dict[str, int]]:
   batch = 4 * _BATCH_ROWS * sizes.num_features
   regression = 4 * (sizes.num_features + 1) * num_classes
   has_basis = num_rows <= sizes.max_gram_rows
-  found = {
-    'features': {
-      'features of a client': _FEATURE_BYTES * num_rows * sizes.num_features,
-      # Column by row, and their transpose.
-      'batch of features': 2 * batch,
-    },
-    'convex step': {
-      # As read, and normalized.
-      'batch of features': 2 * batch,
-      # Weights before and after, h, its two kept tensors, and the step.
-      'regression weights': 6 * regression,
-      'batch of the basis': has_basis * _FLOAT64_BYTES * _BATCH_ROWS * num_rows,
-    },
+  gram = has_basis * _FLOAT64_BYTES * num_rows**2
+  computed = {
+    'features of a client': _FEATURE_BYTES * num_rows * sizes.num_features,
+    # Column by row, and their transpose.
+    'batch of features': 2 * batch,
   }
-  if has_basis:
-    gram = _FLOAT64_BYTES * num_rows**2
-    found['basis of a client'] = {'Gram matrix': _GRAM_COPIES * gram}
-  return found
+  convex_step = {
+    # As read, and normalized.
+    'batch of features': 2 * batch,
+    # Weights before and after, h, its two kept tensors, and the step.
+    'regression weights': 6 * regression,
+    'batch of the basis': has_basis * _FLOAT64_BYTES * _BATCH_ROWS * num_rows,
+  }
+  return [computed, convex_step, {'Gram matrix': _GRAM_COPIES * gram}]

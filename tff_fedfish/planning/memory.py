@@ -1,9 +1,10 @@
-"""Resident bytes of each process of a run, part by part, moment by moment.
+"""Peak resident bytes of each process of a run.
 
 A model is W = 4 N bytes for N weights. Which copies are alive follows from the
-engine, the method's declaration and how TensorFlow runs graphs: see
-docs/planning.md. An image model's activations are counted in its code, as if
-nothing were freed before the end.
+engine, the method's declaration and how TensorFlow runs graphs. The parts that
+are alive together are added up for every stage of a round that may take most;
+the largest sum is the peak. An image model's activations are counted in its
+code, as if nothing were freed before the end.
 """
 
 import dataclasses
@@ -21,15 +22,15 @@ from tff_fedfish.planning.client_states import DTYPE_BYTES, clients_of_corpus
 Parts = dict[str, int]
 """Part -> bytes."""
 
-# Measured, or counted in the code: docs/planning.md says of what each is made.
+# Measured: interpreter and libraries, and the graph of a layer.
 PROCESS_BYTES = 925 * 10**6
 UNROLLED_LAYER_BYTES = 10 * 10**6
 # Vectors of the model's width that a layer keeps for a token's gradient.
 _KEPT_FLOAT32, _KEPT_IN_DTYPE = 7, 24
 # Copies of attention scores, logits and convolved images alive together.
 _SCORES_COPIES, _LOGITS_COPIES, _CONVOLUTION_COPIES = 4, 3, 4
-# Freed buffers below a size stay with the allocator, this share of them idle.
-_IDLE_SHARE = 0.5
+_NUM_SHOWN_PARTS = 3
+# Freed buffers below a size stay with the allocator, half of them idle.
 # glibc's own size, and that of large models, as in runtime/freed_memory.py,
 # which imports TensorFlow; a test compares them.
 _MAX_HEAP_BUFFER_BYTES = 32 * 2**20
@@ -46,12 +47,10 @@ class ProcessMemory:
 
   name: str
   """'the process'; with Ray 'the driver' or 'each worker'."""
-  moments: dict[str, Parts]
-  """Moment -> part -> bytes, of the moments that may take most."""
-  peak_moment: str
-  """The moment that takes most."""
   peak_bytes: int
-  """The sum of its parts."""
+  """Most that it takes."""
+  largest_parts: Parts
+  """The three largest parts of that, the largest first."""
 
 
 def of_config(config: TrainConfig) -> tuple[ProcessMemory, ...]:
@@ -60,8 +59,8 @@ def of_config(config: TrainConfig) -> tuple[ProcessMemory, ...]:
   weights = sum(sizes)
   sums = config.method.cost(config).models_summed * weights
   num_moments = config.server.step_cost().num_state_tensors
-  process, at_client = _process_parts(config), moments_of_client(config)
-  at_client |= client_features.moments(config)
+  process = _process_parts(config)
+  at_client = [*_client_stages(config), *client_features.stages(config)]
   state = process | {
     'weights': weights,
     'optimizer state': num_moments * weights,
@@ -70,7 +69,7 @@ def of_config(config: TrainConfig) -> tuple[ProcessMemory, ...]:
   new_state = {'new weights and state': (1 + num_moments) * weights}
   server_step = new_state | {'update': max(sizes)}
   earlier = {'sums of earlier clients': sums}
-  barrier = {}
+  barrier = []
   evaluation = config.evaluation
   if (
     evaluation.barrier_every_num_rounds
@@ -86,44 +85,39 @@ def of_config(config: TrainConfig) -> tuple[ProcessMemory, ...]:
     }
     # Both means, and one of them as a model.
     means = {'bare means': 5 * weights}
-    parts_at = at_client | {'trained client': given, 'bare means': means}
-    barrier = {
-      f'barrier, {moment}': held | parts for moment, parts in parts_at.items()
-    }
-  solve = {}
+    barrier = [held | parts for parts in (*at_client, given, means)]
+  solve = []
   if config.method.solver is not None:
     num_clients = config.cohort_size or clients_of_corpus(config) or 1
     num_models = config.method.solve_models(config, num_clients)
     # The weights of the round are there beside the solution.
     models = {'models of the solve': int(num_models * weights)}
     models |= {'weights': weights, 'new weights': weights}
-    idle = _with_idle(config.model_shape(), 1, models)
-    solve = {'server solve': state | idle}
+    solve = [state | _with_idle(config.model_shape(), 1, models)]
   if config.engine.kind == 'in_process':
     in_parts = config.num_partial_sums > 1
     # A part's sum is there beside the sum of the parts before it.
     held = state | earlier | {'partial sums': in_parts * sums}
-    moments = {moment: held | parts for moment, parts in at_client.items()}
+    stages = [held | parts for parts in at_client]
     if in_parts:
       # The sum so far, a part's, and the new sum.
-      moments['merge of partial sums'] = state | {'partial sums': 3 * sums}
-    moments['server step'] = state | earlier | server_step
-    moments |= barrier | solve
-    return (_process_memory('the process', moments),)
+      stages.append(state | {'partial sums': 3 * sums})
+    stages.append(state | earlier | server_step)
+    return (_process_memory('the process', stages + barrier + solve),)
   broadcast = {'broadcast weights': weights}
-  driver = {
+  driver = [
     # As arrays, and in the object store.
-    'broadcast': state | {'broadcast weights': 2 * weights},
+    state | {'broadcast weights': 2 * weights},
     # The sum so far, a part's arrays and their tensors, and the new sum.
-    'merge of partial sums': state | broadcast | {'partial sums': 4 * sums},
-    'server step': state | broadcast | {'partial sums': sums} | server_step,
-  }
+    state | broadcast | {'partial sums': 4 * sums},
+    state | broadcast | {'partial sums': sums} | server_step,
+  ]
   # In the object store, and as tensors; the sum as arrays, and in the store.
   held = process | {'broadcast weights': 2 * weights} | earlier
-  worker = at_client | {'sending of the sum': {'partial sums': 2 * sums}}
-  worker = {moment: held | parts for moment, parts in worker.items()}
+  sending = {'partial sums': 2 * sums}
+  worker = [held | parts for parts in (*at_client, sending)]
   return (
-    _process_memory('the driver', driver | barrier | solve),
+    _process_memory('the driver', driver + barrier + solve),
     _process_memory('each worker', worker),
   )
 
@@ -137,11 +131,11 @@ def run_bytes(config: TrainConfig) -> int:
   return first.peak_bytes + num_workers * sum(w.peak_bytes for w in others)
 
 
-def moments_of_client(config: TrainConfig) -> dict[str, Parts]:
-  """Returns what a client adds to what is resident, by moment.
+def _client_stages(config):
+  """Returns what a client adds to what is resident, in stages of its work.
 
-  Only the moments that may take most. A client's end is not among them: its
-  terms take the place of what they are made of.
+  Only those that may take most. A client's end is not among them: its terms
+  take the place of what they are made of.
   """
   work, method_cost = config.client_work, config.method.cost(config)
   shape = config.model_shape()
@@ -172,23 +166,19 @@ def moments_of_client(config: TrainConfig) -> dict[str, Parts]:
   }
   # Another forward pass that is differentiated keeps activations, too.
   num_kept_rows = num_rows * (1 + method_cost.extra_backwards)
-  moments = _moments_of_gradient(
-    'local step', shape, num_kept_rows, in_training
-  )
+  stages = _gradient_stages(shape, num_kept_rows, in_training)
   if pass_after == 'none':
     if method_cost.models_after_training:
-      moments['after training'] = _with_idle(shape, num_rows, after)
-    return moments
+      stages.append(_with_idle(shape, num_rows, after))
+    return stages
   holds_more_after = sum(in_training.values()) < sum(after.values())
   if pass_after == 'batches' and holds_more_after:
     # Its gradients take as much, so a local step cannot take most.
-    moments = {}
+    stages = []
   if pass_after == 'rows' and not config.data.holds_images:
     # Image models take less, too, but are counted to be on the safe side.
     num_rows = 1
-  return moments | _moments_of_gradient(
-    'pass after training', shape, num_rows, after
-  )
+  return stages + _gradient_stages(shape, num_rows, after)
 
 
 def tensor_bytes(shape: ModelShape) -> dict[str, int]:
@@ -199,7 +189,7 @@ def tensor_bytes(shape: ModelShape) -> dict[str, int]:
   }
 
 
-def largest_buffers(shape: TransformerConfig, num_rows: int) -> Parts:
+def _largest_buffers(shape: TransformerConfig, num_rows: int) -> Parts:
   """Returns the bytes of the largest buffer of each part of a forward pass."""
   length, num_ids = shape.sequence_length, shape.vocabulary_size
   num_tokens, dtype_bytes = num_rows * length, DTYPE_BYTES[shape.compute_dtype]
@@ -238,24 +228,21 @@ def _process_parts(config):
   } | images
 
 
-def _process_memory(name, moments):
-  moments = {
-    moment: {part: size for part, size in parts.items() if size}
-    for moment, parts in moments.items()
-  }
-  sizes = {moment: sum(parts.values()) for moment, parts in moments.items()}
-  peak = max(sizes, key=sizes.get)
-  return ProcessMemory(name, moments, peak, sizes[peak])
+def _process_memory(name, stages):
+  parts = max(stages, key=lambda parts: sum(parts.values()))
+  largest = sorted(parts, key=parts.get, reverse=True)[:_NUM_SHOWN_PARTS]
+  shown = {part: parts[part] for part in largest if parts[part]}
+  return ProcessMemory(name, sum(parts.values()), shown)
 
 
-def _moments_of_gradient(name, shape, num_rows, held):
-  """Returns the moments in which the gradient of a batch may take most."""
+def _gradient_stages(shape, num_rows, held):
+  """Returns the parts at the end of a forward and of a backward pass."""
   sizes = tensor_bytes(shape)
   total = sum(sizes.values())
   if isinstance(shape, ImageModelConfig):
     kept = 4 * _CONVOLUTION_COPIES * num_rows * shape.num_convolved()
-    return {name: held | {'gradients': total, 'activations': kept}}
-  buffers = largest_buffers(shape, num_rows)
+    return [held | {'gradients': total, 'activations': kept}]
+  buffers = _largest_buffers(shape, num_rows)
   dtype_bytes = DTYPE_BYTES[shape.compute_dtype]
   kernels = sum(
     size
@@ -272,40 +259,38 @@ def _moments_of_gradient(name, shape, num_rows, held):
   by_layer = kernels_in_dtype + total - kernels + sizes['token_embedding']
   # What is stacked and cast to float32 takes the place of what it is made of.
   stacked = total + max(sizes.values()) // 2
-  directions = {
-    'forward': {
-      'activations': num_vectors * shape.width * per_vector,
-      'attention scores': _SCORES_COPIES * buffers['attention scores'],
-      'logits': _LOGITS_COPIES * buffers['logits'],
-    },
-    'backward': {'gradients': max(by_layer, stacked)},
-  }
   held = held | {'layer copies': is_copied * kernels_in_dtype}
-  return {
-    f'{name}, {direction}': _with_idle(shape, num_rows, held | parts)
-    for direction, parts in directions.items()
+  forward = {
+    'activations': num_vectors * shape.width * per_vector,
+    'attention scores': _SCORES_COPIES * buffers['attention scores'],
+    'logits': _LOGITS_COPIES * buffers['logits'],
   }
+  backward = {'gradients': max(by_layer, stacked)}
+  return [
+    _with_idle(shape, num_rows, held | parts) for parts in (forward, backward)
+  ]
 
 
 def _with_idle(shape, num_rows, parts):
-  """Adds what the allocator holds beside the parts of a transformer."""
+  """Adds what the allocator holds beside the parts of a transformer.
+
+  That is half of all parts whose largest buffer is small.
+  """
   if isinstance(shape, ImageModelConfig):
     return parts
   sizes = tensor_bytes(shape)
-  total = sum(sizes.values())
-  is_large = total >= LARGE_MODEL_BYTES
+  is_large = sum(sizes.values()) >= LARGE_MODEL_BYTES
   limit = LARGE_MODEL_HEAP_BUFFER_BYTES if is_large else _MAX_HEAP_BUFFER_BYTES
-
-  def share_on_heap(num_pieces):
-    """Returns the share of the weights in buffers below the limit."""
-    pieces = {name: num_pieces * name.startswith('block/') for name in sizes}
-    small = [n for name, n in sizes.items() if n // (pieces[name] or 1) < limit]
-    return sum(small) / total
-
-  stacked, by_layer = share_on_heap(1), share_on_heap(shape.num_layers)
-  buffers = largest_buffers(shape, num_rows)
-  shares = {part: size < limit for part, size in buffers.items()}
-  shares |= {'layer copies': by_layer, 'gradients': by_layer}
-  # Other parts are models, made of stacked tensors.
-  freed = sum(size * shares.get(part, stacked) for part, size in parts.items())
-  return parts | {'allocator': int(_IDLE_SHARE * freed)}
+  # Layers are stacked in the tensors of models, and apart in their gradients.
+  of_layer = max(
+    size // (shape.num_layers if name.startswith('block/') else 1)
+    for name, size in sizes.items()
+  )
+  buffers = _largest_buffers(shape, num_rows)
+  buffers |= {'layer copies': of_layer, 'gradients': of_layer}
+  idle = sum(
+    size
+    for part, size in parts.items()
+    if buffers.get(part, max(sizes.values())) < limit
+  )
+  return parts | {'allocator': idle // 2}

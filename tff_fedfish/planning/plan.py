@@ -133,7 +133,7 @@ def plan_round(config: TrainConfig, *, timing: bool = True) -> RoundPlan:
   if timing:
     from tff_fedfish.planning import step_time
 
-    time = step_time.round_time(config, step_time.measure(config))
+    time = step_time.round_time(config, step_time.step_seconds(config))
   shape = config.model_shape()
   return RoundPlan(
     num_weights=num_parameters(shape),

@@ -1,7 +1,6 @@
 """Tables of a plan: human units beside exact numbers."""
 
 import dataclasses
-import itertools
 from typing import TYPE_CHECKING
 
 from tff_fedfish import printing
@@ -36,7 +35,15 @@ def print_plan(plan: RoundPlan) -> None:
   size = printing.format_bytes(plan.checkpoint_bytes)
   print(f'Checkpoints on disk: {size} each.')
   for process in plan.memory:
-    _print_memory(process)
+    parts = ', '.join(
+      f'{part} {printing.format_bytes(size)}'
+      for part, size in process.largest_parts.items()
+    )
+    peak = printing.format_bytes(process.peak_bytes)
+    print(
+      f'Peak memory of {process.name}: {peak} ({process.peak_bytes:,} bytes), '
+      f'most of it {parts}.'
+    )
   rows = _rows(plan, plan.traffic)
   # The last three are of worker processes.
   _print_rows(
@@ -57,7 +64,8 @@ def print_plan(plan: RoundPlan) -> None:
   )
   seconds = max(time.round_seconds, 1e-9)
   print(
-    'Without compiling, reading data, evaluations and checkpoints. A round: '
+    'Without compiling, sums over clients, the server, reading data, '
+    'evaluations and checkpoints. A round: '
     f'{total / seconds / 1e9:,.1f} GFLOP/s, '
     f'{plan.tokens_per_round / seconds:,.0f} tokens/s.'
   )
@@ -78,25 +86,6 @@ def print_grouping_plan(plan: 'GroupingPlan') -> None:
 
 def _print_rows(title, rows):
   printing.print_table(title, [''] * len(rows[0]), rows)
-
-
-def _print_memory(process):
-  moments, peak = process.moments.values(), process.peak_bytes
-  rows = []
-  for part in dict.fromkeys(itertools.chain(*moments)):
-    sizes = (parts.get(part) for parts in moments)
-    rows.append([part, *(printing.format_bytes(s) if s else '' for s in sizes)])
-  sums = [sum(parts.values()) for parts in moments]
-  sums = [
-    ['in all', *map(printing.format_bytes, sums)],
-    ['bytes', *map('{:,}'.format, sums)],
-  ]
-  title = f'Memory of {process.name}, in the moments that take most'
-  printing.print_table(title, ['', *process.moments], rows, sums=sums)
-  print(
-    f'Peak: {printing.format_bytes(peak)} ({peak:,} bytes), in the '
-    f'{process.peak_moment}.'
-  )
 
 
 def _rows(plan, costs):

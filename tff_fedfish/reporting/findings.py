@@ -182,6 +182,8 @@ def _evaluation_clauses(run):
         f'{name} is of clients that may have taken part in training; its '
         'scores are not shown'
       )
+    elif evaluation.kind == 'own_validation':
+      yield f'{name} is of validation rows; its scores are not shown'
     elif not any(evaluation is other for other in shown):
       if not _is_on_the_way(run, evaluation):
         yield f'{name} is not shown, as there is a later one of its kind'

@@ -232,7 +232,7 @@ class Run:
     these was evaluated, of another part of the same grouping. Further parts are
     subjects of their own.
     """
-    if evaluation.kind == 'participating':
+    if evaluation.kind in ('participating', 'own_validation'):
       return None
     if evaluation.kind == OWN_TEST.kind:
       return OWN_TEST  # Always of the run's own corpus.

@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 
+from tff_fedfish.evaluation.results import OWN_ROWS
 from tff_fedfish.reporting.runs import Run
 
 REPRODUCTION_FILE = 'reproduce.py'
@@ -108,7 +109,7 @@ def _evaluate_command(run, evaluation, workdir):
     data = f'CORPUS_{evaluation.corpus}'
   fine_tuning = evaluation.personalization
   max_clients = evaluation.num_clients
-  if evaluation.kind == 'own_test':
+  if evaluation.kind in OWN_ROWS:
     # Those without rows count as well.
     skipped = evaluation.skipped_clients
     max_clients += skipped.get('without_own_rows', 0)
@@ -124,7 +125,7 @@ def _evaluate_command(run, evaluation, workdir):
     'personalization_epochs': fine_tuning.get('epochs'),
     'learning_rate': fine_tuning.get('learning_rate'),
   }
-  if evaluation.kind in ('participating', 'own_test'):
+  if evaluation.kind in ('participating', *OWN_ROWS):
     options['client_split'] = evaluation.kind
   options['output'] = f'{workdir}/evaluations/{evaluation.name}'
   parts = [

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from models.transformer_config import FROM_DIRECTORY
+from tff_fedfish import corpora
 from tff_fedfish.config.data_settings import DataConfig
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.data import client_splits, merged_clients, token_cache
@@ -164,10 +165,13 @@ def split_corpus(config: TrainConfig, corpus: Corpus) -> ClientSplit:
 def open_tokenizer(
   config: TrainConfig, vocabulary: str | os.PathLike | None
 ) -> Tokenizer | None:
-  """Reads a vocabulary and checks that it fits the model; None with images."""
+  """Reads a vocabulary and checks that it fits the model; None with images.
+
+  See `corpora.vocabulary_path` for its name or path.
+  """
   if config.data.holds_images:
     return None
-  tokenizer = load_tokenizer(vocabulary)
+  tokenizer = load_tokenizer(corpora.vocabulary_path(vocabulary))
   expected = config.model.vocabulary_size
   if tokenizer.size != expected:
     remedy = (

@@ -72,8 +72,7 @@ class Job:
     commands = [list(command) for command in self.pending_commands()[1:]]
     for command in commands:
       position = command.index('--checkpoint') + 1
-      # Their names sort by round.
-      command[position] = min(command[position], str(good))
+      command[position] = str(good)
     return commands
 
   def pending_evaluations(self) -> list[pathlib.Path]:

@@ -5,11 +5,14 @@ sweep hold out those below f = `client_splits.held_out_fraction`, 0 where the
 corpus holds clients out itself. Search runs hold out those below f + v, v =
 `validation_fraction`, and those from f to f + v are the validation clients: the
 choice is made by them and by no others.
+
+Where runs of the sweep score clients on their own test rows, search runs score
+the same clients on their own validation rows instead.
 """
 
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from tff_fedfish.config.schema import TrainConfig
@@ -17,7 +20,7 @@ from tff_fedfish.config_fields import as_declared, number, unmet_requirement
 from tff_fedfish.data import client_splits
 from tff_fedfish.errors import UserError
 from tff_fedfish.evaluation.personalization import MIN_SEQUENCES
-from tff_fedfish.evaluation.results import ClientEvaluation
+from tff_fedfish.evaluation.results import OWN_ROWS, Evaluation
 from tff_fedfish.sweeping import grid
 from tff_fedfish.sweeping.grid import Axis, Settings
 
@@ -30,7 +33,7 @@ best value."""
 
 # Other values of these hold out other clients, or other data.
 _DECIDE_HELD_OUT = (
-  'client_splits.held_out_fraction',
+  'client_splits.',
   'seeds.split_seed',
   'seeds.partition_seed',
   'partition.',
@@ -71,15 +74,54 @@ class LearningRateSearch:
     names = [name for axis in self.per for name in axis.names]
     return {name: point[name] for name in names if name in point}
 
-  def run_settings(self, arm: TrainConfig) -> tuple[Settings, dict[str, Any]]:
+  def run_settings(
+    self, arm: TrainConfig, scored_on_own_rows: Sequence[TrainConfig] = ()
+  ) -> tuple[Settings, dict[str, Any]]:
     """Returns what tells a search run from an arm with its group and rates.
+
+    Args:
+      arm: Config of the arm.
+      scored_on_own_rows: Configs of those arms for which it searches that are
+        scored on clients' own test rows. If there are any, the search run is
+        scored on their validation rows.
 
     Returns:
       (settings, options of the evaluation that the run is judged by).
 
     Raises:
-      UserError: If f + v leaves nobody to train on.
+      UserError: If f + v leaves nobody to train on, or clients have no
+        validation rows, or others than those arms.
     """
+    cap = arm.evaluation.max_sequences_per_client
+    options = {
+      'fractions': (0.0,),
+      'max_clients': self.num_clients or None,
+      'max_sequences_per_client': max(cap, MIN_SEQUENCES) if cap else None,
+    }
+    settings = {
+      'training.num_rounds': self.num_rounds,
+      # Its sample would hold clients of the evaluations.
+      'evaluation.num_clients': 0,
+    }
+    if scored_on_own_rows:
+      validation_fraction, test_fraction = arm.row_fractions
+      if not validation_fraction:
+        raise UserError(
+          "`learning_rate_search` scores clients' validation rows where runs "
+          f'are scored on their test rows, but {arm.algorithm.name!r} has '
+          'none. Set `client_splits.validation_fraction` above 0, or leave '
+          'the search out.'
+        )
+      # Validation rows come after test rows in a client's permutation.
+      for other in scored_on_own_rows:
+        if other.row_fractions[1] != test_fraction:
+          raise UserError(
+            '`client_splits.test_fraction` must be the same for '
+            f'{arm.algorithm.name!r}, with which `learning_rate_search` runs, '
+            f'and for {other.algorithm.name!r}, found {test_fraction} and '
+            f'{other.row_fractions[1]}. Set it in the base.'
+          )
+      return settings, options | {'client_split': 'own_validation'}
     held_out_fraction = held_out_share(arm)
     together = held_out_fraction + self.validation_fraction
     if not together < 1:
@@ -89,21 +131,11 @@ class LearningRateSearch:
         f'`client_splits.held_out_fraction` of {held_out_fraction}, and both '
         'together must be below 1. Lower one.'
       )
-    settings = {
-      'training.num_rounds': self.num_rounds,
-      'client_splits.held_out_fraction': together,
-      # Its sample would hold clients of the evaluations.
-      'evaluation.num_clients': 0,
-    }
+    settings['client_splits.held_out_fraction'] = together
     # About so many of all below f + v are validation clients. Rounded: 24 / 0.5
     # may come out a little above 48.
     num_clients = self.num_clients / (self.validation_fraction / together)
-    cap = arm.evaluation.max_sequences_per_client
-    options = {
-      'fractions': (0.0,),
-      'max_clients': math.ceil(round(num_clients, 6)) or None,
-      'max_sequences_per_client': max(cap, MIN_SEQUENCES) if cap else None,
-    }
+    options['max_clients'] = math.ceil(round(num_clients, 6)) or None
     return settings, options
 
 
@@ -113,7 +145,7 @@ def held_out_share(config: TrainConfig) -> float:
 
 
 def validation_score(
-  clients: Iterable[ClientEvaluation],
+  evaluation: Evaluation,
   metric: str,
   *,
   split_seed: int,
@@ -122,7 +154,8 @@ def validation_score(
   """Returns the mean over validation clients, and how many there are.
 
   Args:
-    clients: Rows of a search run's evaluation, for all clients below f + v.
+    evaluation: A search run's, of all clients below f + v, or of clients'
+      validation rows: then every client counts.
     metric: A key of `METRICS`. The mean is NaN if a client's loss is not
       finite.
     split_seed: Split seed of the search run and of the sweep's runs.
@@ -132,10 +165,12 @@ def validation_score(
     UserError: If there is no validation client among them.
   """
   field, _ = METRICS[metric]
+  if evaluation.summary['kind'] in OWN_ROWS:
+    held_out_fraction = 0.0
   values = [
     # A diverged model still has an accuracy, that of its NaNs.
     getattr(client, field) if math.isfinite(client.loss_before) else math.nan
-    for client in clients
+    for client in evaluation.clients
     if client.fraction == 0
     and not client_splits.is_held_out(
       client.client_id,

@@ -293,7 +293,7 @@ class _Sweep:
       [output] = run.evaluations
       arm = self._file.config(run.point | run.rates, run.name)
       score, num_clients = validation_score(
-        read_evaluation(output).clients,
+        read_evaluation(output),
         search.metric,
         split_seed=run.config.seeds.split_seed,
         held_out_fraction=held_out_share(arm),

@@ -21,8 +21,6 @@ from tff_fedfish.sweeping.learning_rate_search import parse_search
 BUDGETS = ('fixed_rounds', 'fixed_compute')
 """How long runs last; see `sweep_runs.rounds_by_budget`."""
 
-# After half of a run's rounds, and after all.
-_MOMENTS = ('half', 'last')
 _METHOD = 'algorithm.name'
 _ADVICE = 'Correct the file; configs/debian_sweep.py is an example.'
 _KEYS = (
@@ -32,7 +30,7 @@ _KEYS = (
 _OPTIONS = {
   field.name: field.default for field in dataclasses.fields(EvaluationOptions)
 }
-_EVALUATION_KEYS = ('data', 'name', 'at', *_OPTIONS)
+_EVALUATION_KEYS = ('data', 'name', *_OPTIONS)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -43,28 +41,26 @@ class EvaluationRequest:
   """A grouped corpus. None: the run's own."""
   name: str | None = None
   """Name of its directory within the run. None: that of the corpus."""
-  at: tuple[str, ...] = ('last',)
-  """Checkpoints to evaluate: of 'half' of the rounds, or the 'last' one."""
   options: Mapping[str, Any]
   """Values of fields of `EvaluationOptions`; those left out have its
   defaults."""
 
   def to_json_dict(self) -> dict[str, Any]:
     """Returns the entry with all of its defaults, as JSON values."""
-    values = {'data': self.data, 'name': self.name, 'at': list(self.at)}
+    values = {'data': self.data, 'name': self.name}
     options = _OPTIONS | dict(self.options)
     if options['split_unit'] is None:
       # Sweeps of earlier versions have none.
       del options['split_unit']
     return {**values, **options, 'fractions': list(options['fractions'])}
 
-  def commands(
+  def command(
     self, run: pathlib.Path, num_rounds: int, own_data: str
-  ) -> dict[pathlib.Path, list[str]]:
-    """Returns the command line of each `fedfish evaluate`, by its output.
+  ) -> tuple[pathlib.Path, list[str]]:
+    """Returns the output and the command line of a `fedfish evaluate`.
 
-    Outputs in the run's directory are named after the corpus, its own or
-    another, with '-half' added after half of its rounds.
+    The output in the run's directory is named after the corpus, its own or
+    another.
     """
     data = self.data or own_data
     name = self.name or pathlib.Path(data).resolve().name
@@ -76,17 +72,12 @@ class EvaluationRequest:
         is_list = isinstance(value, tuple)
         text = ','.join(map(str, value)) if is_list else value
         options.append(f'--{option}={text}')
-    commands = {}
-    for moment in self.at:
-      is_half = moment == 'half'
-      round_num = num_rounds // 2 if is_half else num_rounds
-      output = run / 'evaluations' / (f'{name}-half' if is_half else name)
-      commands[output] = [
-        'evaluate',
-        *('--checkpoint', str(run / 'checkpoints' / f'round_{round_num:08d}')),
-        *('--data', data, '--output', str(output), *options),
-      ]
-    return commands
+    output = run / 'evaluations' / name
+    return output, [
+      'evaluate',
+      *('--checkpoint', str(run / 'checkpoints' / f'round_{num_rounds:08d}')),
+      *('--data', data, '--output', str(output), *options),
+    ]
 
 
 class SweepFile:
@@ -249,8 +240,9 @@ def parse_budgets(value: Any, problems: list[str]) -> tuple[str, ...]:
 
   Adds a clause to `problems` if it is neither.
   """
-  names = _listed(value)
-  if not _are_among(names, BUDGETS):
+  names = [value] if isinstance(value, str) else value
+  is_list = isinstance(names, list | tuple) and len(names) > 0
+  if not is_list or not all(name in BUDGETS for name in names):
     problems.append(
       f'`budget` must be {" or ".join(map(repr, BUDGETS))}, or a list of '
       f'them, found {value!r}'
@@ -281,8 +273,7 @@ def parse_evaluations(
     if 'fractions' in options:
       options['fractions'] = tuple(map(float, options['fractions']))
     values = {key: entry[key] for key in ('data', 'name') if key in entry}
-    at = tuple(_listed(entry.get('at', 'last')))
-    requests.append(EvaluationRequest(at=at, options=options, **values))
+    requests.append(EvaluationRequest(options=options, **values))
   return tuple(requests)
 
 
@@ -305,10 +296,6 @@ def _problems_of_evaluation(entry):
       f'{unknown[0]!r} is unknown; known are {", ".join(_EVALUATION_KEYS)}'
     ]
   problems = problems_of(entry)
-  at = entry.get('at', 'last')
-  moments = _listed(at)
-  if not _are_among(moments, _MOMENTS) or len({*moments}) < len(moments):
-    problems.append(f"`at` must list 'half', 'last' or both, found {at!r}")
   data, name = entry.get('data'), entry.get('name')
   for key, text in (('data', data), ('name', name)):
     if text is not None and not (isinstance(text, str) and text):
@@ -317,6 +304,11 @@ def _problems_of_evaluation(entry):
     problems.append(
       f"`name` must be a directory's name without '/' and without a dot in "
       f'front, found {name!r}'
+    )
+  if entry.get('client_split') == 'own_validation':
+    problems.append(
+      "`client_split` must not be 'own_validation', by which "
+      "`learning_rate_search` chooses; set 'own_test'"
     )
   # What only the corpus of the run's training has.
   own = {'barrier': True, 'client_split': 'participating'}
@@ -327,14 +319,3 @@ def _problems_of_evaluation(entry):
     if data is not None and entry.get(key) == asked
   ]
   return problems
-
-
-def _are_among(names: Any, known: Sequence[str]) -> bool:
-  """Says whether this is a list of at least one name, all of them known."""
-  is_list = isinstance(names, list | tuple) and len(names) > 0
-  return is_list and all(name in known for name in names)
-
-
-def _listed(value: Any) -> Any:
-  """Returns a single name as a list of it, and all else as it is."""
-  return [value] if isinstance(value, str) else value

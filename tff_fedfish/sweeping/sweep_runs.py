@@ -2,7 +2,6 @@
 
 import collections
 import dataclasses
-import math
 import pathlib
 from collections.abc import Sequence
 from typing import Any
@@ -20,6 +19,8 @@ ARMS = 'arms'
 
 _SEARCH = 'search'
 _LOCAL_EPOCHS = 'client_work.num_local_epochs'
+_METHOD = 'algorithm.name'
+_NUM_ROUNDS = 'training.num_rounds'
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -61,7 +62,7 @@ def expand_arms(
     for num_rounds, budgets in rounds_by_budget(file, point).items():
       tells_apart = num_rounds if len(file.budgets) > 1 else None
       name = grid.run_name(file.axes, point, tells_apart)
-      config = _arm_config(file, name, point, num_rounds)
+      config = file.config(point | {_NUM_ROUNDS: num_rounds}, name)
       cells[config].append(dict(name=name, point=point, budgets=budgets))
   unread = file.require_read(cells)
   _require_unique([of_config[0]['name'] for of_config in cells.values()])
@@ -125,7 +126,8 @@ def rounds_by_budget(
 def with_rates(file: SweepFile, arm: SweepRun, rates: Settings) -> SweepRun:
   """Returns an arm with the learning rates that a search chose for it."""
   rates = _read_rates(file, arm.point, rates)
-  config = _arm_config(file, arm.name, arm.point | rates, arm.num_rounds)
+  settings = arm.point | rates | {_NUM_ROUNDS: arm.num_rounds}
+  config = file.config(settings, arm.name)
   same = {name: getattr(arm, name) for name in ('name', 'point', 'budgets')}
   return _run(arm.run.parent, config, file.evaluations, rates=rates, **same)
 
@@ -140,7 +142,7 @@ def expand_search(
 
   Raises:
     UserError: If a setting is unknown or wrong, no run reads it, or nobody is
-      left to train on.
+      left to train on or to choose by.
   """
   runs = []
   for group in search_groups(file):
@@ -162,12 +164,15 @@ def search_run(
   """Returns the run of a search that tries some rates for a group.
 
   Raises:
-    UserError: If a setting is unknown or wrong, or nobody is left to train on.
+    UserError: If a setting is unknown or wrong, or nobody is left to train on
+      or to choose by.
   """
   search, rates = file.search, _read_rates(file, group, rates)
   name = grid.run_name((*search.per, *search.axes), group | rates)
   arm = file.config(group | rates, name)
-  settings, options = search.run_settings(arm)
+  settings, options = search.run_settings(
+    arm, _arms_scored_on_own_rows(file, group)
+  )
   return _run(
     workdir / _SEARCH,
     file.config(group | rates | settings, name),
@@ -206,13 +211,13 @@ def _run(
   num_rounds = config.training.num_rounds
   evaluations = {}
   for request in requests:
-    commands = request.commands(path, num_rounds, config.data.directory)
-    for output in evaluations.keys() & commands:
+    output, command = request.command(path, num_rounds, config.data.directory)
+    if output in evaluations:
       raise UserError(
         f'`evaluate` would write the evaluation {output.name!r} of the run '
         f'{name!r} twice. Give one of them another `name`.'
       )
-    evaluations |= commands
+    evaluations[output] = command
   return SweepRun(
     name=name,
     run=path,
@@ -230,24 +235,6 @@ def _run(
   )
 
 
-def _arm_config(file, name, settings, num_rounds):
-  """Returns an arm's config, which keeps the checkpoint of R / 2 if needed."""
-  settings = settings | {'training.num_rounds': num_rounds}
-  config = file.config(settings, name)
-  if not any('half' in request.at for request in file.evaluations):
-    return config
-  half, saved = num_rounds // 2, config.checkpoints
-  # The largest number of rounds that meets both wishes.
-  settings['checkpoints.every_num_rounds'] = math.gcd(
-    saved.every_num_rounds, half
-  )
-  if saved.keep_last:
-    settings['checkpoints.keep_every_num_rounds'] = math.gcd(
-      saved.keep_every_num_rounds, half
-    )
-  return file.config(settings, name)
-
-
 def _require_unique(names: Sequence[str]) -> None:
   twice = [name for name in names if names.count(name) > 1]
   if twice:
@@ -257,7 +244,22 @@ def _require_unique(names: Sequence[str]) -> None:
     )
 
 
-def _problem_of_own_tests(request, arm, is_personal):
+def _arms_scored_on_own_rows(file, group):
+  """Returns a config per method of a group scored on clients' test rows."""
+  splits = [request.options.get('client_split') for request in file.evaluations]
+  arms = {}
+  for point in map(file.without_unread, grid.product(file.axes)):
+    name = point.get(_METHOD, file.base.algorithm.name)
+    if file.search.group_of(point) == group and name not in arms:
+      arms[name] = file.config(point, grid.run_name(file.axes, point))
+  return [
+    arm
+    for arm in arms.values()
+    if arm.method.personal(arm) is not None or 'own_test' in splits
+  ]
+
+
+def _problem_of_own_tests(request, arm):
   """Returns why clients cannot be scored on their own test rows, or None."""
   options = request.options
   if request.data is not None:
@@ -266,8 +268,6 @@ def _problem_of_own_tests(request, arm, is_personal):
     return 'where there is no barrier: leave `barrier` out'
   if any(options.get('fractions', ())):
     return 'and their models are not fine-tuned: `fractions` must be 0'
-  if is_personal and 'half' in request.at:
-    return "and keeps the last models only: leave 'half' out"
   if not (arm.row_fractions[1] or arm.partition.has_twins):
     return 'but it has none: set `client_splits.test_fraction`'
   return None
@@ -275,18 +275,11 @@ def _problem_of_own_tests(request, arm, is_personal):
 
 def _require_evaluations(file: SweepFile, name: str, arm: TrainConfig) -> None:
   """Raises UserError if an evaluation is known to fail after the training."""
-  num_rounds = arm.training.num_rounds
   for request in file.evaluations:
-    if num_rounds % 2 and 'half' in request.at:
-      raise UserError(
-        f"`evaluate` asks for 'half' of the rounds, but the run {name!r} has "
-        f"{num_rounds}. Leave 'half' out, or choose an even "
-        '`training.num_rounds`.'
-      )
     split = request.options.get('client_split', 'held_out')
     is_personal = arm.method.personal(arm) is not None
     if is_personal or split == 'own_test':
-      if problem := _problem_of_own_tests(request, arm, is_personal):
+      if problem := _problem_of_own_tests(request, arm):
         raise UserError(
           f'`evaluate` scores the clients of the run {name!r} on their own '
           f'test rows, {problem}. Correct it, or leave that evaluation out.'

@@ -325,7 +325,11 @@ def problems_of(configs: Iterable[TrainConfig]) -> list[str]:
   """
   checked = {}
   for config in configs:
+    is_own = config.algorithm.name not in registry.BUILT_IN
     key = (
+      config.algorithm.name,
+      # What a method of one's own reads is not known.
+      is_own and (config.algorithm, config.client_work, config.server),
       config.data,
       config.partition,
       config.client_splits,
