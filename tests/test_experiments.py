@@ -10,6 +10,7 @@ import subprocess
 import pytest
 import result_tables
 
+from tff_fedfish.config import files as config_files
 from tff_fedfish.laboratory.laboratory_file import LaboratoryFile
 from tff_fedfish.sweeping.sweep_file import SweepFile
 from tff_fedfish.sweeping.sweep_runs import expand_arms
@@ -44,7 +45,13 @@ def test_results_are_small():
 
 
 @pytest.mark.parametrize(
-  'name', [name for name, made in _MANIFEST.items() if 'num_runs' in made]
+  'name',
+  [
+    name
+    for name, made in _MANIFEST.items()
+    # Other sweeps are in the project at the commit of their results.
+    if 'num_runs' in made and f'{name}_sweep' in config_files.shipped_configs()
+  ],
 )
 def test_runs_are_those_of_the_shipped_sweep(name):
   sweep = json.loads((result_tables.RESULTS / name / 'sweep.json').read_text())

@@ -68,22 +68,6 @@ class TestFisherDiagonal:
       fisher_diagonal.fisher_diagonal_from_sums(sums, 'max')
 
 
-class TestRaggedFactor:
-  def test_share_of_a_full_batch(self):
-    factor = fisher_diagonal.ragged_factor(tf.constant(3, tf.int64), 4)
-    assert factor.numpy() == np.float32(0.75)
-    assert fisher_diagonal.ragged_factor(tf.constant(3, tf.int64), None) is None
-
-  def test_it_multiplies_the_squares_alone(self):
-    sums = fisher_diagonal.zero_sums((tf.zeros([2]),))
-    gradients = (tf.constant([1.0, -2.0]),)
-    sums = fisher_diagonal.add_batch(sums, gradients)
-    sums = fisher_diagonal.add_batch(sums, gradients, factor=tf.constant(0.5))
-    # 1 + 0.5, 4 + 2: of two batches.
-    np.testing.assert_array_equal(sums.squared_gradients[0], [1.5, 6])
-    assert sums.num_terms == 2
-
-
 # A softmax over 3 classes of x W. Rows and what becomes of them, in powers of
 # two: row (1, 0) is (1, 2, 1) / 4; (2, -1) is (1, 1, 2) / 4; (0, 1) is
 # (1, 4, 1/2) / 5.5.

@@ -12,7 +12,6 @@ distribution, as in Jhunjhunwala et al. (2024), FedFisher, takes labels that the
 model draws.
 """
 
-import functools
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -67,7 +66,6 @@ def add_batch(
   sums: FisherSums,
   gradients: Structure,
   *,
-  factor: tf.Tensor | None = None,
   num_terms: int | tf.Tensor = 1,
 ) -> FisherSums:
   """Returns the sums with the squares of one batch's gradient.
@@ -76,39 +74,16 @@ def add_batch(
     sums: Sums so far.
     gradients: Dense tensors shaped like the trainable weights, of any float
       dtype; squared in float32.
-    factor: Scalar float32 by which the squares are multiplied; None: 1.
     num_terms: Scalar int64, what the batch adds to `FisherSums.num_terms`.
   """
 
   def add(total, gradient):
-    square = tf.square(tf.cast(gradient, tf.float32))
-    return total + (square if factor is None else factor * square)
+    return total + tf.square(tf.cast(gradient, tf.float32))
 
   return FisherSums(
     tf.nest.map_structure(add, sums.squared_gradients, gradients),
     sums.num_terms + num_terms,
   )
-
-
-def ragged_factor(
-  num_examples: tf.Tensor, full_batch_size: int | None
-) -> tf.Tensor | None:
-  """Returns r / B, which makes batches of r rows weigh as those of B.
-
-  The square of the mean of r independent gradients of mean 0 is 1/r of a
-  gradient's square on average, so that a last batch of r < B rows would weigh
-  B/r as much as the others.
-
-  Args:
-    num_examples: Scalar int64, r.
-    full_batch_size: B, >= 1; None for no correction.
-
-  Returns:
-    A factor for `add_batch`.
-  """
-  if full_batch_size is None:
-    return None
-  return tf.cast(num_examples, tf.float32) / float(full_batch_size)
 
 
 def estimate_fisher_sums(
@@ -120,9 +95,7 @@ def estimate_fisher_sums(
   dataset: tf.data.Dataset,
   *,
   select: Select = _all_of,
-  full_batch_size: int | None = None,
   micro_batch_size: int | None = None,
-  training_mode: bool = False,
 ) -> FisherSums:
   """Sums squared gradients at fixed weights, while a `tf.function` is traced.
 
@@ -135,12 +108,9 @@ def estimate_fisher_sums(
     non_trainable: Weights held fixed.
     dataset: The client's batches.
     select: Returns those of the trainable tensors whose gradients are squared.
-    full_batch_size: Of 'extra_pass', see `ragged_factor`.
     micro_batch_size: Of 'extra_pass': rows of a batch that pass through the
       model at a time; the square is still that of the whole batch's gradient.
       None: all. The other estimators take one row at a time.
-    training_mode: Of 'extra_pass' and 'example_sq', see
-      `empirical_fisher_sums`.
 
   Raises:
     ValueError: If the estimator is none of these.
@@ -152,15 +122,11 @@ def estimate_fisher_sums(
       *weights,
       dataset,
       select=select,
-      full_batch_size=full_batch_size,
       micro_batch_size=micro_batch_size,
-      training_mode=training_mode,
     )
   rows = dataset.unbatch().batch(1)
   if estimator == 'example_sq':
-    return empirical_fisher_sums(
-      model, *weights, rows, select=select, training_mode=training_mode
-    )
+    return empirical_fisher_sums(model, *weights, rows, select=select)
   if estimator == 'true':
     return true_fisher_sums(sampled_label_loss, *weights, rows, select=select)
   raise ValueError(f'`estimator` {estimator!r} has no pass after training.')
@@ -173,16 +139,11 @@ def empirical_fisher_sums(
   dataset: tf.data.Dataset,
   *,
   select: Select = _all_of,
-  full_batch_size: int | None = None,
   micro_batch_size: int | None = None,
-  training_mode: bool = False,
 ) -> FisherSums:
   """Sums squared batch gradients at fixed weights (algorithm 2, extra pass).
 
-  The gradient is that of the data loss only. With `training_mode` the model has
-  its dropout and augmentation, as algorithm 2 literally reads: lines 4 and 10
-  have the same loss. The noise is drawn for each batch and is that of no local
-  step.
+  The gradient is that of the data loss only, without dropout and augmentation.
 
   Squaring batch means underestimates the per-example diagonal by about the
   batch size, so clients are comparable only at equal batch sizes. The arguments
@@ -193,22 +154,15 @@ def empirical_fisher_sums(
     # The weights are fixed, so nothing else would keep batches from running,
     # and taking memory, side by side.
     tf.autograph.experimental.set_loop_options(parallel_iterations=1)
-    prepare = None
-    if training_mode:
-      # Local steps count from 0.
-      step = -1 - tf.cast(sums.num_terms, tf.int32)
-      prepare = functools.partial(local_training.at_step, step=step)
     found = batch_gradients(
       model,
       trainable,
       non_trainable,
       batch,
-      training=training_mode,
+      training=False,
       micro_batch_size=micro_batch_size,
-      prepare=prepare,
     )
-    factor = ragged_factor(found.num_examples, full_batch_size)
-    sums = add_batch(sums, select(found.data), factor=factor)
+    sums = add_batch(sums, select(found.data))
   return sums
 
 

@@ -10,7 +10,11 @@ COMMANDS: dict[str, str] = {}
 OPTIONS: dict[str, str] = {}
 """Advice by 'command --option'."""
 
-SETTINGS: dict[str, str] = {}
+SETTINGS: dict[str, str] = {
+  'algorithm.fisher_training_mode': 'Leave it out: the pass has no dropout.',
+  'algorithm.max_mass_ratio': "Use fisher_normalization 'tensor_mean'.",
+  'algorithm.ragged_correction': "Use data.client_batches 'full_only'.",
+}
 """Advice by 'section.setting' of a config."""
 
 

@@ -77,7 +77,6 @@ def _by_numpy(
   estimator,
   reduction,
   uniform,
-  ragged=False,
   is_normalized=False,
   num_rounds=3,
 ):
@@ -86,9 +85,6 @@ def _by_numpy(
   def gradient(theta, x, y):
     residual = x @ theta[:2] + theta[2] - y
     return 2 * np.append(x.T @ residual, residual.sum()) / len(y)
-
-  def square(g, y):
-    return g**2 * (len(y) / 2 if ragged else 1)
 
   theta = np.zeros(3)
   for _ in range(num_rounds):
@@ -99,10 +95,10 @@ def _by_numpy(
       for epoch in range(2):
         for part in parts:
           g = gradient(local, *part)
-          last_epoch += square(g, part[1]) if epoch == 1 else 0
+          last_epoch += g**2 if epoch == 1 else 0
           local -= 0.1 * g
       if estimator == 'extra_pass':
-        diagonal = sum(square(gradient(local, *p), p[1]) for p in parts)
+        diagonal = sum(gradient(local, *p) ** 2 for p in parts)
       elif estimator == 'last_epoch':
         diagonal = last_epoch
       else:
@@ -155,34 +151,6 @@ class TestFedFish:
     np.testing.assert_allclose(
       np.append(*weights), expected, rtol=1e-5, atol=1e-6
     )
-
-  @pytest.mark.parametrize(
-    ('reduction', 'estimator'),
-    [
-      ('sum', 'extra_pass'),
-      ('mean', 'last_epoch'),
-      pytest.param('mean', 'extra_pass', marks=pytest.mark.slow),
-      pytest.param('sum', 'last_epoch', marks=pytest.mark.slow),
-    ],
-  )
-  def test_ragged_correction_equals_numpy(self, estimator, reduction):
-    # Clients of 3 and 7 rows end with half a batch, that of 4 does not.
-    clients = _clients()
-    weights, _, _ = _run(
-      build_fed_fish,
-      _datasets(clients),
-      fisher_estimator=estimator,
-      fisher_reduction=reduction,
-      ragged_correction=True,
-      local_batch_size=2,
-    )
-    options = dict(estimator=estimator, reduction=reduction, uniform=False)
-    expected = _by_numpy(clients, ragged=True, **options)
-    np.testing.assert_allclose(
-      np.append(*weights), expected, rtol=1e-5, atol=1e-6
-    )
-    as_printed = _by_numpy(clients, **options)
-    assert np.max(np.abs(as_printed - expected)) > 1e-3
 
   def test_normalization_equals_numpy(self):
     clients = _clients()
@@ -333,19 +301,6 @@ class TestFedFish:
       ),
       (dict(num_local_epochs=0), '`num_local_epochs` .* found 0'),
       (dict(relative_floor=-1.0), '`relative_floor` .* found -1.0'),
-      (
-        dict(fisher_estimator='example_sq', ragged_correction=True),
-        '`ragged_correction` requires `fisher_estimator` to be one of '
-        "extra_pass, last_epoch, .* found 'example_sq'",
-      ),
-      (
-        dict(ragged_correction=True),
-        '`ragged_correction` requires `local_batch_size`, .* found None',
-      ),
-      (
-        dict(ragged_correction=True, local_batch_size=0),
-        '`ragged_correction` requires `local_batch_size`, .* found 0',
-      ),
       (
         dict(fisher_estimator='true'),
         "`fisher_estimator` 'true' requires a ModelSpec with "

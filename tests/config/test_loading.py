@@ -365,9 +365,9 @@ def test_config_json_is_whole_and_returns_the_config():
 def test_config_json_from_before_a_setting_has_its_default():
   config = load_config(_DEMO)
   values = to_json_dict(config)
-  del values['algorithm']['ragged_correction']
+  del values['algorithm']['fisher_power']
   old = from_json_dict(values, 'config.json')
-  assert old.algorithm.ragged_correction is False
+  assert old.algorithm.fisher_power == 1.0
   # A run of then is continued by the same config now.
   assert differences(old, config) == []
 

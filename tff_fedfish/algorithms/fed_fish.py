@@ -9,7 +9,6 @@ learning at scale", algorithms 1 and 2:
              theta_G <- server optimizer step on g
 """
 
-import numbers
 from collections.abc import Callable
 from typing import Any
 
@@ -31,8 +30,6 @@ from tff_fedfish.mathematics.privacy import LocalPrivacy
 FISHER_ESTIMATORS = ('extra_pass', 'last_epoch', 'example_sq', 'true')
 FISHER_ESTIMATORS += ('second_moment',)
 PLAIN_MEAN_TENSORS = ('none', 'logits')
-# Those that square the gradients of whole batches.
-_OF_BATCHES = ('extra_pass', 'last_epoch')
 
 
 def build_fed_fish(
@@ -50,11 +47,7 @@ def build_fed_fish(
   client_weighting: tff.learning.ClientWeighting = (
     tff.learning.ClientWeighting.NUM_EXAMPLES
   ),
-  fisher_training_mode: bool = False,
   relative_floor: float = 1e-8,
-  ragged_correction: bool = False,
-  local_batch_size: int | None = None,
-  max_mass_ratio: float | None = None,
   max_delta_norm: float | None = None,
   num_local_steps: int | None = None,
   micro_batch_size: int | None = None,
@@ -97,19 +90,7 @@ def build_fed_fish(
     client_weighting: w_i: the rows that were trained on, each counted once, or
       1. With 'sum' and NUM_EXAMPLES, the printed algorithm, the amount of data
       counts twice.
-    fisher_training_mode: Whether the pass of 'extra_pass' and 'example_sq'
-      has dropout and augmentation, the literal reading of algorithm 2; see
-      `fisher_diagonal.empirical_fisher_sums`.
     relative_floor: See `fisher.fisher_weighted_terms`.
-    ragged_correction: Whether the squares of a batch of r rows, padded ones
-      too, count r / B times, so that a client's last, smaller batch does not
-      weigh B / r as much as the others; not in the paper. With 'extra_pass' and
-      'last_epoch' only.
-    local_batch_size: B, the rows of a full batch; needed for that only.
-    max_mass_ratio: c, the largest ratio of a client's mass w_i F_i in a tensor
-      to the mean over the clients of the last round, >= 1; a client with more
-      is scaled down to it in that tensor. See `fisher.bounded_weights`. Not in
-      the paper. None: no bound.
     max_delta_norm: Bound on the global L2 norm of delta_i over all trainable
       tensors, > 0; a longer one is scaled down to it before it is weighed. Not
       in the paper. None: no bound.
@@ -179,15 +160,9 @@ def build_fed_fish(
       return tensors
     return tuple(t for t, f in zip(tensors, flags, strict=True) if not f)
 
-  full_batch_size = None
-  if ragged_correction:
-    _require_batches(fisher_estimator, local_batch_size)
-    full_batch_size = local_batch_size
-
   def build_observer(trainable):
-    def observe(sums, gradients, num_examples):
-      factor = fisher_diagonal.ragged_factor(num_examples, full_batch_size)
-      return fisher_diagonal.add_batch(sums, weighted(gradients), factor=factor)
+    def observe(sums, gradients, unused_num_examples):
+      return fisher_diagonal.add_batch(sums, weighted(gradients))
 
     return local_training.GradientObserver(
       fisher_diagonal.zero_sums(weighted(trainable)), observe
@@ -209,9 +184,7 @@ def build_fed_fish(
         client.non_trainable,
         client.local.dataset,
         select=weighted,
-        full_batch_size=full_batch_size,
         micro_batch_size=micro_batch_size,
-        training_mode=fisher_training_mode,
       )
     model_delta, counts = client.model_delta(after=sums)
     diagonal = fisher_diagonal.fisher_diagonal_from_sums(
@@ -227,7 +200,6 @@ def build_fed_fish(
     make_update=make_update,
     aggregation_factory=FisherWeightedMeanFactory(
       relative_floor,
-      max_mass_ratio,
       plain_mean_fraction=plain_mean_fraction,
       takes_plain_mean=flags,
     ),
@@ -249,7 +221,7 @@ def client_mass(config: Any) -> Callable[..., Any]:
   if settings.plain_mean_tensors == 'logits':
     flags = [name in LOGITS_TENSORS for name in names]
   return FisherWeightedMeanFactory(
-    settings.relative_floor, settings.max_mass_ratio, takes_plain_mean=flags
+    settings.relative_floor, takes_plain_mean=flags
   ).client_mass
 
 
@@ -286,19 +258,4 @@ def _require_drawn_labels(model):
       "`fisher_estimator` 'true' requires batches whose `x` is a mapping with "
       f'{local_training.NOISE_SEED!r}, the seeds that labels are drawn from, '
       f'but the `input_spec` of `model` has none. {remedy}'
-    )
-
-
-def _require_batches(fisher_estimator, local_batch_size):
-  """Raises unless there are batches to correct, and a size to compare with."""
-  if fisher_estimator not in _OF_BATCHES:
-    raise ValueError(
-      '`ragged_correction` requires `fisher_estimator` to be one of '
-      f'{", ".join(_OF_BATCHES)}, which square the gradients of batches, found '
-      f'{fisher_estimator!r}.'
-    )
-  if not isinstance(local_batch_size, numbers.Integral) or local_batch_size < 1:
-    raise ValueError(
-      '`ragged_correction` requires `local_batch_size`, the rows of a full '
-      f'batch, as an integer of at least 1, found {local_batch_size!r}.'
     )
