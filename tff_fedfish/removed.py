@@ -10,7 +10,15 @@ COMMANDS: dict[str, str] = {}
 OPTIONS: dict[str, str] = {}
 """Advice by 'command --option'."""
 
-SETTINGS: dict[str, str] = {}
+SETTINGS: dict[str, str] = {
+  'algorithm.affinity': 'Leave it out: FedFomo adds raw weights.',
+  'algorithm.distance': 'Leave it out: FedFomo divides by the L2 norm.',
+  'algorithm.labels': 'Leave it out: it follows from the corpus.',
+  'algorithm.linearization': 'Leave it out: TCT takes images only.',
+  'algorithm.mask_layers': 'Leave it out: TCT takes images only.',
+  'algorithm.model_averages': 'Leave it out: FedFomo sends single models.',
+  'algorithm.neurons': 'Leave it out: PFNM integrates global neurons out.',
+}
 """Advice by 'section.setting' of a config."""
 
 

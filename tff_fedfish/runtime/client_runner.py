@@ -31,8 +31,8 @@ class PartialSum(NamedTuple):
   accumulator: list[tf.Tensor]
   """Tensors of the form's accumulator."""
   secure_sums: list[tf.Tensor]
-  """Sums of the values that TFF would sum securely, int64: bit-width sums, sums,
-  and modular sums before the modulus is taken."""
+  """Sums of the values that TFF would sum securely, in int64: bit-width sums,
+  sums, and modular sums before the modulus is taken."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -259,7 +259,9 @@ class _SecureSums:
 
   def zeros(self) -> list[tf.Tensor]:
     """Returns the sums over no clients, int64."""
-    return [tf.zeros(tensor_type.shape, tf.int64) for tensor_type in self._types]
+    return [
+      tf.zeros(tensor_type.shape, tf.int64) for tensor_type in self._types
+    ]
 
   def finish(self, sums: list[tf.Tensor]) -> list[tf.Tensor]:
     """Returns the sums as `update` takes them: modular ones reduced."""
