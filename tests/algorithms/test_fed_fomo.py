@@ -140,6 +140,16 @@ def test_nothing_better_keeps_the_baseline():
   assert num_sent == 0
 
 
+def test_without_validation_rows_it_goes_on_with_its_own_model():
+  # Its last model is (1, 0), its baseline (0, 0). One step of 0.1 against
+  # (-1/2, (0 - 2) / 2) follows.
+  begun, kept, num_sent = _round(_build(), _ALL, validation=[])
+  np.testing.assert_array_equal(begun, (1, 0))
+  np.testing.assert_allclose(kept['model'][0], (1.05, 0.1), rtol=1e-6)
+  np.testing.assert_array_equal(kept['affinity'][0], np.zeros(4))
+  assert num_sent == 3
+
+
 def test_what_weighs_nothing():
   # Loss 1 + 10^40 / 4 at a distance of 10^20; weights that are no numbers; a
   # distance of 0.

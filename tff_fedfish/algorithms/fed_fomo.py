@@ -36,8 +36,9 @@ def build_fed_fomo(
   A client begins a round with its baseline b, moved by a federated update to
   the candidates that it is given; the result becomes its baseline, is trained,
   and is kept as its model. Without candidates, as in its first round, it begins
-  with its baseline, which at first is the server's weights. The server's
-  weights stay as they are.
+  with its baseline, which at first is the server's weights. A client without
+  validation rows has nothing to choose by: it begins with its own last model.
+  The server's weights stay as they are.
 
   Args:
     model: A FunctionalModel or a ModelSpec whose metrics have a `loss`.
@@ -94,8 +95,16 @@ def build_fed_fomo(
       row = tf.tensor_scatter_nd_add(row, [[candidate['position']]], [raw])
       mass += positive
       count += 1
+    validates = tf.constant(False)
+    for _ in iter(validation.take(1)):
+      validates = tf.constant(True)
     theta = tf.nest.map_structure(
-      lambda b, t: b + tf.math.divide_no_nan(t, mass), base, total
+      lambda b, t, own: tf.where(
+        validates, b + tf.math.divide_no_nan(t, mass), own
+      ),
+      base,
+      total,
+      start.kept['model'],
     )
     return OwnModel(
       theta,
