@@ -12,9 +12,10 @@ from collections.abc import Mapping, Sequence
 import tensorflow as tf
 
 from models.functional_model import ModelSpec
+from models.image_model_config import ImageModelConfig
 from models.model_shapes import ModelShape, weight_shapes
 from tff_fedfish import curvature, fisher_diagonal, upload_sizes
-from tff_fedfish.batch_gradients import num_rows, split_batch
+from tff_fedfish.batch_gradients import batch_gradients, split_batch
 from tff_fedfish.errors import require_one_of
 from tff_fedfish.mathematics.low_rank import compress_psd
 from tff_fedfish.mathematics.quantization import MODEL_BITS, quantize
@@ -38,9 +39,10 @@ def summarize(
 ) -> dict[str, tf.Tensor]:
   """Returns a summary of the client's rows by name; 0 without rows.
 
-  A Fisher is that of the model's own distribution, per row: the mean over the
-  client's rows of the squares of the gradient of a row's summed log
-  probabilities. Drawn labels are a function of the batches' noise seeds.
+  A Fisher is per row. That of images is the model's own, exact: the expectation
+  over all classes. The diagonal of text is the empirical one: the mean over the
+  client's rows of the squared gradient of the log probability of a row's
+  targets.
   """
   if upload.summary == 'none':
     return {}
@@ -49,22 +51,11 @@ def summarize(
   if upload.summary == 'gram':
     return _gram_matrices(model, weights, dataset)
   if upload.summary == 'kfac':
-    return curvature.kfac_summary(
-      model, (tuple(weights), ()), dataset, labels=upload.labels
-    )
-  if upload.labels == 'exact':
+    return curvature.kfac_summary(model, (tuple(weights), ()), dataset)
+  if isinstance(shape, ImageModelConfig):
     sums = curvature.diagonal_sums(model, (tuple(weights), ()), dataset)
   else:
-    sums = fisher_diagonal.estimate_fisher_sums(
-      'true',
-      model.functional_model,
-      model.sampled_label_loss,
-      tuple(weights),
-      (),
-      dataset,
-    )
-    # Not its terms, which are targets.
-    sums = sums._replace(num_terms=_num_rows(dataset))
+    sums = _empirical_sums(model.functional_model, tuple(weights), dataset)
   squares = fisher_diagonal.fisher_diagonal_from_sums(sums, 'mean')
   return {f'diagonal/{i}': square for i, square in enumerate(squares)}
 
@@ -125,11 +116,20 @@ def _class_counts(num_classes, dataset):
   return counts
 
 
-def _num_rows(dataset):
-  count = tf.constant(0, tf.int64)
-  for batch in iter(dataset):
-    count += num_rows(batch)
-  return count
+def _empirical_sums(model, weights, dataset):
+  """Returns the sums over rows of the squares of their summed gradients."""
+  sums = fisher_diagonal.zero_sums(weights)
+  for row in iter(dataset.unbatch().batch(1)):
+    tf.autograph.experimental.set_loop_options(parallel_iterations=1)
+    mean = batch_gradients(model, weights, (), row, training=False).data
+    _, num_targets = split_batch(row)
+    sums = fisher_diagonal.add_batch(sums, _times(num_targets[0], mean))
+  return sums
+
+
+@tf.autograph.experimental.do_not_convert
+def _times(count, gradients):
+  return tuple(tf.cast(count, g.dtype) * g for g in gradients)
 
 
 def _gram_matrices(model, weights, dataset):

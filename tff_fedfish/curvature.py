@@ -6,9 +6,9 @@ distribution at fixed weights, the model not in training,
   F = 1/n sum over rows x of sum over targets of
       E_{y ~ p(y | x)} (d log p(y | x) / dw) (d log p(y | x) / dw)^T
 
-Either the expectation over the classes is exact, which takes a backward pass
-per class, or one label per target is drawn. `mathematics/kfac.py` has the
-formulas, `curvature_shapes.py` the names of the summary's tensors.
+The expectation over the classes is exact, which takes a backward pass per
+class. `mathematics/kfac.py` has the formulas, `curvature_shapes.py` the names
+of the summary's tensors.
 
 A `model` is anything with `layers` and `tapped_logits` of
 `models.functional_model.ModelSpec`.
@@ -27,8 +27,6 @@ from models.layers import (
   weight_names,
   with_matrices,
 )
-from models.token_loss import draw_labels
-from tff_fedfish import local_training
 from tff_fedfish.batch_gradients import num_rows, split_batch
 from tff_fedfish.curvature_shapes import (
   diagonal_name,
@@ -37,49 +35,36 @@ from tff_fedfish.curvature_shapes import (
   inputs_name,
   summary_specs,
 )
-from tff_fedfish.errors import require, require_one_of
+from tff_fedfish.errors import require
 from tff_fedfish.fisher_diagonal import FisherSums
 from tff_fedfish.mathematics import kfac
 
-LABELS = ('exact', 'drawn')
-
 
 def kfac_summary(
-  model: Any,
-  weights: Any,
-  dataset: tf.data.Dataset,
-  *,
-  labels: str,
-  seed: tf.Tensor | None = None,
+  model: Any, weights: Any, dataset: tf.data.Dataset
 ) -> collections.OrderedDict[str, tf.Tensor]:
   """Returns a client's K-FAC summary, while a `tf.function` is traced.
 
-  The activations of a whole batch, and of a language model its logits, are in
-  memory at once.
+  The activations of a whole batch are in memory at once.
 
   Args:
     model: See the module.
     weights: (trainable, non_trainable).
     dataset: The client's batches.
-    labels: 'exact' for classifiers of images only, or 'drawn'.
-    seed: Int32 [2], from which labels are drawn; another one results for every
-      batch. None: the batches' own noise seeds are used, those of no local
-      step.
 
   Returns:
     Name -> float32, see `curvature_shapes.summary_specs`: means over the rows
     of the dataset, 0 if there are none.
 
   Raises:
-    ValueError: If the labels are none of these, or exact for text, or drawn
-      without any seed.
+    ValueError: If it is a language model.
   """
-  _check(model, dataset, labels, seed)
+  _check(model)
   zeros = collections.OrderedDict(
     (name, tf.zeros(shape))
     for name, shape in summary_specs(model.layers).items()
   )
-  terms = functools.partial(_factors, model, weights, labels, seed)
+  terms = functools.partial(_factors, model, weights)
   sums, num_examples = _sum_over(dataset, zeros, terms)
   count = tf.cast(num_examples, tf.float32)
   return tf.nest.map_structure(lambda s: tf.math.divide_no_nan(s, count), sums)
@@ -90,9 +75,8 @@ def diagonal_sums(
 ) -> FisherSums:
   """Sums the exact diagonal of the Fisher, while a `tf.function` is traced.
 
-  `fisher_diagonal.true_fisher_sums` has drawn labels in place of the exact
-  expectation, which it approaches on average. The model is a classifier of
-  images, with `weights` (trainable, non_trainable).
+  The model is a classifier of images, with `weights` (trainable,
+  non_trainable).
 
   Returns:
     The sums over rows, in the model's order, and the number of rows.
@@ -100,7 +84,7 @@ def diagonal_sums(
   Raises:
     ValueError: If it is a language model.
   """
-  _check(model, dataset, 'exact', None)
+  _check(model)
   zeros = tuple(tf.zeros(w.shape, tf.float32) for w in weights[0])
   terms = functools.partial(_diagonal, model, weights)
   return FisherSums(*_sum_over(dataset, zeros, terms))
@@ -169,24 +153,21 @@ class _Taps(NamedTuple):
   inputs: dict[str, tf.Tensor]
   """Name of a tap -> inputs."""
   gradients: list[dict[str, tf.Tensor]]
-  """Per label, name of a tap -> gradients of log p of the label, with exact
-  labels times sqrt(p)."""
+  """Per label, name of a tap -> gradients of log p of the label, times
+  sqrt(p)."""
   is_real: tf.Tensor
   """Float32 [rows, positions of the logits]."""
 
 
 def _sum_over(dataset, zeros, terms):
-  """Returns the sums of `terms(batch, step)`, and the number of rows."""
+  """Returns the sums of `terms(batch)`, and the number of rows."""
   sums, num_examples = zeros, tf.constant(0, tf.int64)
-  # Local steps count from 0.
-  step = tf.constant(-1)
   for batch in iter(dataset):
     # The weights are fixed, so nothing else would keep batches from running,
     # and taking memory, side by side.
     tf.autograph.experimental.set_loop_options(parallel_iterations=1)
-    sums = _add(sums, terms(batch, step))
+    sums = _add(sums, terms(batch))
     num_examples += num_rows(batch)
-    step -= 1
   return sums, num_examples
 
 
@@ -196,28 +177,15 @@ def _add(sums, terms):
 
 
 @tf.autograph.experimental.do_not_convert
-def _check(model, dataset, labels, seed):
-  require_one_of('labels', labels, LABELS)
+def _check(model):
   is_text = any(layer.kind == 'embedding' for layer in model.layers)
-  require(
-    labels == 'drawn' or not is_text,
-    'labels',
-    "'drawn' for a language model, whose vocabulary is too large to sum over",
-    labels,
-  )
-  has_seed = seed is not None or local_training.has_noise(dataset.element_spec)
-  require(
-    labels == 'exact' or has_seed,
-    'seed',
-    'given to draw labels for batches without noise seeds',
-    seed,
-  )
+  require(not is_text, 'model', 'a classifier of images', 'a language model')
 
 
 @tf.autograph.experimental.do_not_convert
-def _factors(model, weights, labels, seed, batch, step):
+def _factors(model, weights, batch):
   """Returns the K-FAC sums of one batch."""
-  taps = _tap(model, weights, labels, seed, batch, step)
+  taps = _tap(model, weights, batch)
   found = collections.OrderedDict()
   for layer in model.layers:
     inputs, gradients = _of_layer(layer, taps)
@@ -240,9 +208,9 @@ def _factors(model, weights, labels, seed, batch, step):
 
 
 @tf.autograph.experimental.do_not_convert
-def _diagonal(model, weights, batch, step):
+def _diagonal(model, weights, batch):
   """Returns the exact diagonal's sums of one batch, in the model's order."""
-  taps = _tap(model, weights, 'exact', None, batch, step)
+  taps = _tap(model, weights, batch)
   names = weight_names(model.layers)
   matrices = [
     (layer, _squares(layer, *_of_layer(layer, taps))) for layer in model.layers
@@ -264,7 +232,7 @@ def _squares(layer, inputs, gradients):
   return tf.add_n([square(inputs, g) for g in gradients])
 
 
-def _tap(model, weights, labels, seed, batch, step):
+def _tap(model, weights, batch):
   """Runs the model forwards once, and backwards once per label."""
   x, y = split_batch(batch)
   inputs, outputs = {}, {}
@@ -278,18 +246,11 @@ def _tap(model, weights, labels, seed, batch, step):
     logits, is_real = model.tapped_logits(weights, x, y, tap)
   probabilities = tf.nn.softmax(logits)
   num_classes = logits.shape[-1]
-  if labels == 'drawn':
-    drawn = draw_labels(
-      tf.reshape(logits, [-1, num_classes]), _label_seed(batch, seed, step)
-    )
-    chosen = tf.one_hot(tf.reshape(drawn, tf.shape(is_real)), num_classes)
-    targets = [(chosen, is_real)]
-  else:
-    roots = tf.sqrt(probabilities)
-    targets = [
-      (tf.one_hot(label, num_classes), roots[..., label] * is_real)
-      for label in range(num_classes)
-    ]
+  roots = tf.sqrt(probabilities)
+  targets = [
+    (tf.one_hot(label, num_classes), roots[..., label] * is_real)
+    for label in range(num_classes)
+  ]
   # d log p_y / d logits = onehot(y) - p.
   gradients = [
     tape.gradient(
@@ -300,13 +261,6 @@ def _tap(model, weights, labels, seed, batch, step):
     for chosen, factor in targets
   ]
   return _Taps(inputs, gradients, is_real)
-
-
-def _label_seed(batch, seed, step):
-  if seed is not None:
-    return tf.random.experimental.stateless_fold_in(seed, step)
-  x, _ = split_batch(local_training.at_step(batch, step))
-  return x[local_training.NOISE_SEED][0]
 
 
 def _of_layer(layer, taps):

@@ -19,9 +19,6 @@ class Upload(NamedTuple):
   summary: Literal['none', 'class_counts', 'diagonal', 'gram', 'kfac'] = 'none'
   """Rows per class; the Fisher diagonal; Gram matrices of the layers' inputs;
   or the K-FAC factors of the Fisher."""
-  labels: Literal['exact', 'drawn'] = 'exact'
-  """Labels of a Fisher: the expectation over all classes, or one drawn from the
-  model for every target."""
   compression: Literal['none', 'paper'] = 'none'
   """'paper': quantized, and matrices of low rank, as in FedFisher."""
 

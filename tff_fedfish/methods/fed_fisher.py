@@ -8,22 +8,17 @@ from models.layers import layer_groups, layers_of
 from models.model_shapes import num_parameters
 from tff_fedfish import curvature_shapes, upload_sizes
 from tff_fedfish.config_fields import number
-from tff_fedfish.methods.one_shot import (
-  LabelsConfig,
-  label_problems,
-  labels_of,
-  one_shot_method,
-)
+from tff_fedfish.methods.one_shot import OneShotConfig, one_shot_method
 from tff_fedfish.printing import format_bytes
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class FedFisherConfig(LabelsConfig):
+class FedFisherConfig(OneShotConfig):
   """Settings of FedFisher."""
 
   curvature: Literal['kfac', 'diagonal'] = 'kfac'
-  """Approximation of a client's Fisher: Kronecker factors of each layer, or the
-  diagonal."""
+  """Approximation of a client's Fisher: Kronecker factors of each layer, of
+  images only, or the diagonal."""
   solver: Literal['adam', 'conjugate_gradient', 'closed_form'] = 'adam'
   """Minimizer. 'adam': early-stopped steps, as published. 'conjugate_gradient':
   the exact minimum closest to the average, layer by layer. 'closed_form': the
@@ -65,7 +60,12 @@ def _solve_models(config, num_clients):
 
 
 def _problems(config):
-  algorithm, problems = config.algorithm, label_problems(config)
+  algorithm, problems = config.algorithm, []
+  if algorithm.curvature == 'kfac' and not config.data.holds_images:
+    return [
+      "`config.algorithm.curvature` must be 'diagonal' with a corpus of text, "
+      "found 'kfac'"
+    ]
   if algorithm.solver == 'closed_form' and algorithm.curvature == 'kfac':
     problems.append(
       "`config.algorithm.curvature` must be 'diagonal' with solver "
@@ -103,7 +103,6 @@ METHOD = one_shot_method(
   ),
   settings=FedFisherConfig,
   summary_of=lambda config: config.algorithm.curvature,
-  labels=labels_of,
   problems=_problems,
   solver='tff_fedfish.one_shot.fed_fisher:solve',
   solve_models=_solve_models,
