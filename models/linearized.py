@@ -52,8 +52,7 @@ def build_feature_classifier(
     (kernel, bias), (*theta, mean, std) = model_weights
     batch = collections.OrderedDict(x=x, y=_no_labels(x))
     normalized = (features(tuple(theta), batch) - mean) / std
-    scores = tf.matmul(normalized, kernel) + bias
-    return model.predictions(scores[:, tf.newaxis], x)
+    return tf.matmul(normalized, kernel) + bias
 
   def draw_initial_weights():
     theta, _ = model.draw_initial_weights()

@@ -44,15 +44,12 @@ def _identity(unused_name, unused_inputs, preactivations):
   return preactivations
 
 
-def _gradients_of_a_row(spec, weights, row, labels):
-  """Returns d sum_t log p(labels[t]) / d weights by the tape, flat by name."""
+def _gradients_of_a_row(spec, weights, row, label):
+  """Returns d log p(label) / d weights by the tape."""
   with tf.GradientTape() as tape:
     tape.watch(weights)
-    logits, is_real = spec.tapped_logits(weights, row['x'], row['y'], _identity)
-    chosen = tf.one_hot(labels, logits.shape[-1])
-    loss = tf.reduce_sum(
-      tf.reduce_sum(tf.nn.log_softmax(logits) * chosen, axis=-1) * is_real
-    )
+    logits = spec.tapped_logits(weights, row['x'], _identity)
+    loss = tf.nn.log_softmax(logits)[0, label]
   return [
     tf.convert_to_tensor(g).numpy() for g in tape.gradient(loss, weights[0])
   ]
@@ -67,8 +64,7 @@ def _rows_of(batch):
 
 
 def _probabilities(spec, weights, row):
-  logits, _ = spec.tapped_logits(weights, row['x'], row['y'], _identity)
-  return tf.nn.softmax(logits).numpy()
+  return tf.nn.softmax(spec.tapped_logits(weights, row['x'], _identity)).numpy()
 
 
 @pytest.mark.parametrize('name', ['linear', 'lenet', 'emnist_cnn', 'resnet18'])
@@ -81,9 +77,9 @@ def test_exact_diagonal_is_that_of_a_loop(name):
   for row in _rows_of(batch):
     p = _probabilities(spec, weights, row)
     for label in range(3):
-      gradients = _gradients_of_a_row(spec, weights, row, [[label]])
+      gradients = _gradients_of_a_row(spec, weights, row, label)
       for total, gradient in zip(expected, gradients, strict=True):
-        total += p[0, 0, label] * gradient.astype(np.float64) ** 2
+        total += p[0, label] * gradient.astype(np.float64) ** 2
   assert found.num_terms == 3
   for total, diagonal in zip(expected, found.squared_gradients, strict=True):
     assert np.any(total > 0)
@@ -99,11 +95,11 @@ def test_one_row_and_position_are_the_whole_fisher(name, layer_name):
   spec, weights, batch = _setting(name, 1)
   (layer,) = [y for y in spec.layers if y.name == layer_name]
   found = _summary(name, num_rows=1)
-  p = _probabilities(spec, weights, batch)[0, 0]
+  p = _probabilities(spec, weights, batch)[0]
   size = min(layer.num_rows, 20)
   expected = 0
   for label in range(3):
-    gradients = _gradients_of_a_row(spec, weights, batch, [[label]])
+    gradients = _gradients_of_a_row(spec, weights, batch, label)
     named = dict(zip(weight_shapes(_SHAPES[name]), gradients, strict=True))
     # The last rows, the bias among them: the whole is large.
     vector = matrix_of(layer, named)[-size:].ravel()
@@ -129,23 +125,20 @@ def _loop_summary(spec, weights, batch):
       inputs[name], shapes[name] = of_layer, preactivations.shape
       return preactivations
 
-    logits, _ = spec.tapped_logits(weights, row['x'], row['y'], see)
-    counted = set()
-    p = tf.nn.softmax(logits[0, 0]).numpy()
+    logits = spec.tapped_logits(weights, row['x'], see)
+    p = tf.nn.softmax(logits[0]).numpy()
     for label in range(3):
       offsets = {name: tf.zeros(shape) for name, shape in shapes.items()}
       with tf.GradientTape() as tape:
         tape.watch(offsets)
-        moved, _ = spec.tapped_logits(
-          weights, row['x'], row['y'], lambda name, a, z, o=offsets: z + o[name]
+        moved = spec.tapped_logits(
+          weights, row['x'], lambda name, a, z, o=offsets: z + o[name]
         )
-        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(
-          [label], moved[0]
-        )
+        losses = tf.nn.sparse_softmax_cross_entropy_with_logits([label], moved)
         loss = tf.reduce_sum(math.sqrt(p[label]) * losses)
       gradients = tape.gradient(loss, offsets)
       for layer in spec.layers:
-        a, g = inputs[layer.tap], gradients[layer.tap][0].numpy()
+        a, g = inputs[layer.name], gradients[layer.name][0].numpy()
         if layer.window is not None:
           a = kfac.patches(a, **layer.window._asdict())
         g = g.reshape(-1, g.shape[-1])
@@ -156,9 +149,8 @@ def _loop_summary(spec, weights, batch):
           continue
         if layer.bias is not None:
           a = np.hstack([a, np.ones([len(a), 1])])
-        if layer.tap not in counted:
-          total[f'inputs/{layer.tap}'] += a.T @ a
-          counted.add(layer.tap)
+        if label == 0:
+          total[f'inputs/{layer.name}'] += a.T @ a
         total[f'gradients/{layer.name}'] += g.T @ g / len(g)
   return {name: values / len(batch['y']) for name, values in total.items()}
 

@@ -269,6 +269,10 @@ def test_text(name, settings, small_inputs, tmp_path):
       "`config.algorithm.name` 'dense' requires a corpus of images, found text",
     ),
     (
+      {'algorithm__name': 'reg_mean'},
+      "`config.algorithm.name` 'reg_mean' requires a corpus of images, found",
+    ),
+    (
       {'algorithm__name': 'tct'},
       "`config.algorithm.name` 'tct' requires a corpus of images, found text",
     ),

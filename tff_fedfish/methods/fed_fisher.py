@@ -4,7 +4,7 @@ import dataclasses
 import math
 from typing import Literal
 
-from models.layers import layer_groups, layers_of
+from models.layers import layers_of
 from models.model_shapes import num_parameters
 from tff_fedfish import curvature_shapes, upload_sizes
 from tff_fedfish.config_fields import number
@@ -47,11 +47,11 @@ def _solve_models(config, num_clients):
     # it: three models of 'adam', four of 'conjugate_gradient'.
     return {'closed_form': 10, 'adam': 11}.get(config.algorithm.solver, 14)
   factors, beside = [], []
-  for group in layer_groups(layers_of(shape)):
-    sizes = [*map(math.prod, curvature_shapes.summary_specs(group).values())]
+  for layer in layers_of(shape):
+    sizes = [*map(math.prod, curvature_shapes.summary_specs([layer]).values())]
     factors.append(sum(sizes))
     # The largest factor is there twice when it is read; A V and A V G later.
-    beside.append(max(*sizes, 2 * group[0].num_rows * group[0].fan_out))
+    beside.append(max(*sizes, 2 * layer.num_rows * layer.fan_out))
   if config.algorithm.solver == 'adam':
     held = num_parameters(shape) * upload_sizes.summary_models(shape, upload)
     return 9 + num_clients * (held + max(beside)) / num_parameters(shape)
