@@ -9,7 +9,7 @@ from uploaded_models import ListedUploads
 from models.image_model_config import ImageModelConfig
 from models.layers import layers_of, matrix_of
 from models.model_shapes import weight_shapes
-from tff_fedfish.mathematics.gram_average import gram_average
+from tff_fedfish.mathematics import gram_average
 from tff_fedfish.one_shot import reg_mean
 from tff_fedfish.one_shot.solving import SolveContext, Upload
 
@@ -70,13 +70,17 @@ def test_dense_kernels_are_gram_averages_and_all_else_uniform_means(shape):
     for name in weight_shapes(shape)
   }
   for layer in _matrices(shape):
-    kernel = gram_average(
-      [u.summary[f'gram/{layer.name}'] for u in uploads],
-      [matrix_of(layer, client)[: layer.fan_in] for client in clients],
-      uploads.shares,
-      0.3,
-    )
-    expected[layer.kernel] = kernel
+    sums = None
+    for upload, client, share in zip(
+      list.__iter__(uploads), clients, uploads.shares, strict=True
+    ):
+      sums = gram_average.add_client(
+        sums,
+        upload.summary[f'gram/{layer.name}'],
+        matrix_of(layer, client)[: layer.fan_in],
+        share,
+      )
+    expected[layer.kernel] = gram_average.solve(sums, 0.3)
   for name, tensor in expected.items():
     assert found[name].dtype == np.float32
     np.testing.assert_allclose(found[name], tensor, atol=1e-5, err_msg=name)
