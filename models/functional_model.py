@@ -33,14 +33,8 @@ _DrawnLoss = Callable[
 # (weights, x, y) -> representation of each target, which targets are real.
 _Features = Callable[[Weights, Any, tf.Tensor], tuple[tf.Tensor, tf.Tensor]]
 
-# (weights, x, y, tap) -> logits, which targets are real.
-_TappedLogits = Callable[
-  [Weights, Any, tf.Tensor, Tap], tuple[tf.Tensor, tf.Tensor]
-]
-
-
-# (logits of `tapped_logits`, x) -> what the model's loss takes.
-_Predictions = Callable[[tf.Tensor, Any], Any]
+# (weights, x, tap) -> logits.
+_TappedLogits = Callable[[Weights, Any, Tap], tf.Tensor]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,17 +66,11 @@ class ModelSpec:
   0. The model is not in training: no dropout, no augmentation. None: the model
   has no representation."""
   layers: tuple[Layer, ...] | None = None
-  """See `models.layers.layers_of`; None: not known."""
+  """See `models.layers.layers_of`; None: not a classifier of images."""
   tapped_logits: _TappedLogits | None = None
-  """(weights, x, y, tap) -> the logits of every target of a batch, float32
-  [rows, positions, classes], and which targets are real, float32 [rows,
-  positions], 1 or 0; an image has one position. The tap is called for every one
-  of `layers`, in the graph of the caller; the model is not in training. None:
-  the model has no taps."""
-  predictions: _Predictions | None = None
-  """(logits, x) -> predictions, what the loss and the metrics of
-  `functional_model` take. The logits are as `tapped_logits` makes them, or any
-  others of the same shape. None: the model has no taps."""
+  """(weights, x, tap) -> logits of a batch, float32 [rows, classes]. The tap is
+  called for every one of `layers`, in the graph of the caller; the model is not
+  in training. None: the model has no taps."""
 
 
 def build_language_model(
@@ -151,25 +139,6 @@ def build_language_model(
     # [batch, sequence_length, width] -> [batch * sequence_length, width]
     return tf.reshape(outputs, [-1, config.width]), tf.reshape(mask, [-1])
 
-  # Not compiled: what a tap keeps must not leave a function's graph.
-  def tapped_logits(model_weights, x, num_targets, tap):
-    inputs = _tokens(x)[:, :-1]
-    logits = transformer.logits(config, model_weights[0], inputs, tap=tap)
-    return logits, _target_mask(logits, num_targets)
-
-  def predictions(logits, x):
-    targets = _tokens(x)[:, 1:]
-    # Not `==`: in the graphs TFF builds it compares identities.
-    hits = tf.equal(
-      tf.argmax(logits, axis=-1, output_type=targets.dtype), targets
-    )
-    return collections.OrderedDict(
-      token_loss=tf.nn.sparse_softmax_cross_entropy_with_logits(
-        targets, logits
-      ),
-      token_correct=tf.cast(hits, tf.float32),
-    )
-
   def per_target(output, num_targets):
     mask = _target_mask(output['token_loss'], num_targets)
     return output['token_loss'], output['token_correct'], mask
@@ -195,9 +164,6 @@ def build_language_model(
     sampled_label_loss,
     makes_logits=tuple(n in LOGITS_TENSORS for n in weight_shapes(config)),
     features=features,
-    layers=layers_of(config),
-    tapped_logits=tapped_logits,
-    predictions=predictions,
   )
 
 
@@ -244,11 +210,10 @@ def build_image_model(
     outputs = classifier.features(model_weights[0], images)
     return outputs, tf.ones_like(labels, tf.float32)
 
-  def tapped_logits(model_weights, x, labels, tap):
+  # Not a function: what a tap keeps must not leave its graph.
+  def tapped_logits(model_weights, x, tap):
     images = classifier.normalize(x['image'])
-    outputs = classifier.logits(model_weights[0], images, tap=tap)
-    is_real = tf.ones_like(labels, tf.float32)
-    return outputs[:, tf.newaxis], is_real[:, tf.newaxis]
+    return classifier.logits(model_weights[0], images, tap=tap)
 
   def per_target(logits, labels):
     losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
@@ -281,7 +246,6 @@ def build_image_model(
     features=features,
     layers=layers_of(config),
     tapped_logits=tapped_logits,
-    predictions=lambda logits, unused_x: logits[:, 0],
   )
 
 

@@ -14,6 +14,13 @@ SETTINGS: dict[str, str] = {
   'algorithm.fisher_training_mode': 'Leave it out: the pass has no dropout.',
   'algorithm.max_mass_ratio': "Use fisher_normalization 'tensor_mean'.",
   'algorithm.ragged_correction': "Use data.client_batches 'full_only'.",
+  'algorithm.affinity': 'Leave it out: FedFomo adds raw weights.',
+  'algorithm.distance': 'Leave it out: FedFomo divides by the L2 norm.',
+  'algorithm.labels': 'Leave it out: it follows from the corpus.',
+  'algorithm.linearization': 'Leave it out: TCT takes images only.',
+  'algorithm.mask_layers': 'Leave it out: TCT takes images only.',
+  'algorithm.model_averages': 'Leave it out: FedFomo sends single models.',
+  'algorithm.neurons': 'Leave it out: PFNM integrates global neurons out.',
 }
 """Advice by 'section.setting' of a config."""
 

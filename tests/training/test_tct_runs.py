@@ -333,14 +333,6 @@ def test_dry_run_says_what_phases_take(small_images, whole, capsys):
       {'evaluation__barrier_every_num_rounds': 2},
       '`config.evaluation.barrier_every_num_rounds` must be 0',
     ),
-    (
-      {'algorithm__linearization': 'full'},
-      "`config.algorithm.linearization` must be 'features' or 'auto' with",
-    ),
-    (
-      {'algorithm__mask_layers': 1},
-      '`config.algorithm.mask_layers` must be left out with a corpus of images',
-    ),
   ],
 )
 def test_refused_settings(settings, words, small_images, tmp_path, capsys):

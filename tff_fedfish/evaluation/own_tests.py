@@ -49,8 +49,7 @@ class PersonalModels:
     """Returns the trainable weights with which a client begins the next round.
 
     Raises:
-      UserError: If a file of its state, or of one that it is given, is damaged;
-        a `MissingRowsError` if it has no validation rows and needs some.
+      UserError: If a file of its state, or of one that it is given, is damaged.
     """
     kept = self.kept
     client = cohort_data.training_client(
@@ -72,7 +71,6 @@ def scores(
 ) -> Iterator[tuple[bytes, int, Score]]:
   """Yields (client, test rows, score) of every client that has test rows.
 
-  A client whose model needs validation rows, and that has none, is left out.
   At most `max_sequences` rows of each are scored; None: all. Whether to stop is
   asked before each.
 
@@ -87,10 +85,7 @@ def scores(
     )
     if not len(rows):
       continue
-    try:
-      weights = weights_of(client_id)
-    except cohort_data.MissingRowsError:
-      continue
+    weights = weights_of(client_id)
     yield client_id, len(rows), evaluator.score(weights, rows, non_trainable)
 
 
