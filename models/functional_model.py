@@ -12,7 +12,6 @@ from models import transformer
 from models.image_classifier import IMAGE_CLASSIFIERS, initial_weights
 from models.image_model_config import ImageModelConfig
 from models.layers import Layer, Tap, layers_of
-from models.token_loss import draw_labels
 from models.transformer_config import (
   LOGITS_TENSORS,
   TransformerConfig,
@@ -24,11 +23,6 @@ Weights = tuple[tuple[tf.Tensor, ...], tuple[tf.Tensor, ...]]
 # (predictions, labels) -> loss of each target in nats, whether its likeliest
 # prediction is right (1 or 0), and which targets are real (1 or 0).
 _PerTarget = Callable[[Any, tf.Tensor], tuple[tf.Tensor, tf.Tensor, tf.Tensor]]
-
-# (weights, x, y, seed) -> summed loss, number of targets.
-_DrawnLoss = Callable[
-  [Weights, Any, tf.Tensor, tf.Tensor], tuple[tf.Tensor, tf.Tensor]
-]
 
 # (weights, x, y) -> representation of each target, which targets are real.
 _Features = Callable[[Weights, Any, tf.Tensor], tuple[tf.Tensor, tf.Tensor]]
@@ -50,12 +44,6 @@ class ModelSpec:
   """Forward pass, loss and metrics; its weights are specs."""
   draw_initial_weights: Callable[[], Weights]
   """Called while a graph is built; returns (trainable, non_trainable)."""
-  sampled_label_loss: _DrawnLoss | None = None
-  """(weights, x, y, seed) -> the SUM over a batch's real targets of -log p of a
-  label that is drawn from p, float32, in nats, and their number, int64. The
-  seed is int32 [2]; the gradient is that at fixed draws, the model not in
-  training. None: the model cannot be asked for the Fisher of its own
-  distribution."""
   makes_logits: tuple[bool, ...] | None = None
   """Whether a trainable tensor makes a language model's logits, of each in
   their order. A tied embedding does, though it embeds the input, too. None: not
@@ -78,7 +66,6 @@ def build_language_model(
   *,
   model_seed: int,
   xla: bool = False,
-  noise_seeds: bool = False,
   marks_repeats: bool = False,
 ) -> ModelSpec:
   """Builds a next-token language model.
@@ -93,9 +80,6 @@ def build_language_model(
     model_seed: Seed of the initial weights.
     xla: Whether forward and backward pass are compiled by XLA. Numbers then
       differ in their last digits.
-    noise_seeds: Whether the batches of its `input_spec` have seeds to draw
-      labels from: `x` is then `OrderedDict(tokens, noise_seed)`, the tokens and
-      int32 [batch, 2]. The model itself takes batches of both kinds.
     marks_repeats: Whether the batches of its `input_spec` mark the rows that
       came before: `x` is then a mapping that ends with `is_repeated`, bool
       [batch]. The model does not read it.
@@ -116,18 +100,6 @@ def build_language_model(
     return collections.OrderedDict(token_loss=losses, token_correct=correct)
 
   @tf.function(jit_compile=xla or None, autograph=False)
-  def drawn_token_losses(model_weights, x, seed):
-    return transformer.drawn_token_losses(
-      config, model_weights[0], _tokens(x), seed
-    )
-
-  def sampled_label_loss(model_weights, x, num_targets, seed):
-    losses = drawn_token_losses(model_weights, x, seed)
-    mask = _target_mask(losses, num_targets)
-    num_drawn = tf.reduce_sum(tf.cast(num_targets, tf.int64))
-    return tf.reduce_sum(losses * mask), num_drawn
-
-  @tf.function(jit_compile=xla or None, autograph=False)
   def last_hidden(model_weights, x):
     inputs = _tokens(x)[:, :-1]
     outputs = transformer.apply(config, model_weights[0], inputs)
@@ -146,8 +118,6 @@ def build_language_model(
   x_spec = collections.OrderedDict(
     tokens=tf.TensorSpec([None, config.sequence_length + 1], tf.int32)
   )
-  if noise_seeds:
-    x_spec['noise_seed'] = tf.TensorSpec([None, 2], tf.int32)
   if marks_repeats:
     x_spec['is_repeated'] = tf.TensorSpec([None], tf.bool)
   return ModelSpec(
@@ -161,7 +131,6 @@ def build_language_model(
       ),
     ),
     lambda: (transformer.initial_weights(config, model_seed), ()),
-    sampled_label_loss,
     makes_logits=tuple(n in LOGITS_TENSORS for n in weight_shapes(config)),
     features=features,
   )
@@ -221,13 +190,6 @@ def build_image_model(
     correct = tf.cast(tf.equal(predictions, labels), tf.float32)
     return losses, correct, tf.ones_like(losses)
 
-  def sampled_label_loss(model_weights, x, unused_labels, seed):
-    logits = predict_on_batch(model_weights, x, False)
-    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(
-      draw_labels(logits, seed), logits
-    )
-    return tf.reduce_sum(losses), tf.shape(losses, tf.int64)[0]
-
   x_spec = collections.OrderedDict(
     image=tf.TensorSpec([None, *config.image_shape], tf.uint8),
     noise_seed=tf.TensorSpec([None, 2], tf.int32),
@@ -242,7 +204,6 @@ def build_image_model(
       collections.OrderedDict(x=x_spec, y=tf.TensorSpec([None], tf.int32)),
     ),
     lambda: (initial_weights(config, model_seed), ()),
-    sampled_label_loss,
     features=features,
     layers=layers_of(config),
     tapped_logits=tapped_logits,

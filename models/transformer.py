@@ -138,56 +138,16 @@ def next_token_losses(
     (loss, correct), float32 [batch, length]; loss in nats. Positions behind a
     row's last real token carry values that the caller masks out.
   """
-  hidden, embedding, chunk = _last_layer(config, weights, tokens)
-  losses, correct = token_loss.token_losses(
-    hidden,
-    embedding,
-    tf.reshape(tokens[:, 1:], [-1]),
-    tokens_per_chunk=chunk,
-  )
-  length = tokens.shape[1] - 1
-  return tf.reshape(losses, [-1, length]), tf.reshape(correct, [-1, length])
-
-
-def drawn_token_losses(
-  config: TransformerConfig,
-  weights: Sequence[tf.Tensor],
-  tokens: tf.Tensor,
-  seed: tf.Tensor,
-) -> tf.Tensor:
-  """Returns the loss of predicting tokens that the model itself draws.
-
-  A drawn token is only a target: what follows it is predicted from the given
-  tokens, so that the draws of a row are independent.
-
-  Args:
-    config: The model's shape.
-    weights: As `initial_weights` returns them.
-    tokens: Int32 [batch, length + 1], length static; the last one is not read.
-    seed: Int32 [2], of which the draws are a function.
-
-  Returns:
-    Float32 [batch, length], in nats; the gradient is that at fixed draws.
-  """
-  hidden, embedding, chunk = _last_layer(config, weights, tokens)
-  targets = token_loss.draw_tokens(
-    hidden, embedding, seed, tokens_per_chunk=chunk
-  )
-  losses, _ = token_loss.token_losses(
-    hidden, embedding, targets, tokens_per_chunk=chunk
-  )
-  return tf.reshape(losses, [-1, tokens.shape[1] - 1])
-
-
-def _last_layer(config, weights, tokens):
-  """Returns the outputs and embedding that logits are of, and their chunks."""
   inputs = tokens[:, :-1]
   hidden = apply(config, weights, inputs)
-  return (
+  length = inputs.shape[1]
+  losses, correct = token_loss.token_losses(
     tf.reshape(hidden, [-1, config.width]),
     tf.cast(weights[0], hidden.dtype),
-    logits_chunk_length(inputs.shape[1], config.vocabulary_size),
+    tf.reshape(tokens[:, 1:], [-1]),
+    tokens_per_chunk=logits_chunk_length(length, config.vocabulary_size),
   )
+  return tf.reshape(losses, [-1, length]), tf.reshape(correct, [-1, length])
 
 
 def _block(config, layer, stream):

@@ -7,9 +7,7 @@ training and g_b the gradient of the mean loss of batch b:
 
 at theta_i in a further pass, or taken along during the last local epoch. The
 text of section 3 has the mean in place of the sum. Both are of the empirical
-Fisher, towards the labels that the data have; that of the model's own
-distribution, as in Jhunjhunwala et al. (2024), FedFisher, takes labels that the
-model draws.
+Fisher, towards the labels that the data have.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,22 +15,13 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from tff_fedfish import local_training
-from tff_fedfish.batch_gradients import (
-  batch_gradients,
-  dense_gradients,
-  split_batch,
-)
+from tff_fedfish.batch_gradients import batch_gradients
 from tff_fedfish.errors import require
 
 Structure = Any
 
 REDUCTIONS = ('sum', 'mean')
 NORMALIZATIONS = ('none', 'tensor_mean')
-
-# (weights, x, y, seed) -> summed loss towards labels drawn from the model, and
-# their number; see `models.functional_model.ModelSpec.sampled_label_loss`.
-DrawnLoss = Callable[..., tuple[tf.Tensor, tf.Tensor]]
 
 Select = Callable[[Structure], Structure]
 
@@ -48,8 +37,7 @@ class FisherSums(NamedTuple):
   squared_gradients: Structure
   """Float32 tensors shaped like the trainable weights."""
   num_terms: tf.Tensor
-  """Int64, what a mean divides them by: the batches, or with drawn labels the
-  labels."""
+  """Int64, what a mean divides them by: the number of batches."""
 
 
 @tf.autograph.experimental.do_not_convert
@@ -62,19 +50,13 @@ def zero_sums(trainable: Structure) -> FisherSums:
 
 
 @tf.autograph.experimental.do_not_convert
-def add_batch(
-  sums: FisherSums,
-  gradients: Structure,
-  *,
-  num_terms: int | tf.Tensor = 1,
-) -> FisherSums:
+def add_batch(sums: FisherSums, gradients: Structure) -> FisherSums:
   """Returns the sums with the squares of one batch's gradient.
 
   Args:
     sums: Sums so far.
     gradients: Dense tensors shaped like the trainable weights, of any float
       dtype; squared in float32.
-    num_terms: Scalar int64, what the batch adds to `FisherSums.num_terms`.
   """
 
   def add(total, gradient):
@@ -82,14 +64,13 @@ def add_batch(
 
   return FisherSums(
     tf.nest.map_structure(add, sums.squared_gradients, gradients),
-    sums.num_terms + num_terms,
+    sums.num_terms + 1,
   )
 
 
 def estimate_fisher_sums(
   estimator: str,
   model: Any,
-  sampled_label_loss: DrawnLoss | None,
   trainable: Structure,
   non_trainable: Structure,
   dataset: tf.data.Dataset,
@@ -100,17 +81,16 @@ def estimate_fisher_sums(
   """Sums squared gradients at fixed weights, while a `tf.function` is traced.
 
   Args:
-    estimator: 'extra_pass', 'example_sq' or 'true'; 'last_epoch' comes along
-      with training and has no pass of its own.
+    estimator: 'extra_pass' or 'example_sq'; 'last_epoch' comes along with
+      training and has no pass of its own.
     model: See `local_training`.
-    sampled_label_loss: The model's, which only 'true' needs.
     trainable: The client's weights after local training.
     non_trainable: Weights held fixed.
     dataset: The client's batches.
     select: Returns those of the trainable tensors whose gradients are squared.
     micro_batch_size: Of 'extra_pass': rows of a batch that pass through the
       model at a time; the square is still that of the whole batch's gradient.
-      None: all. The other estimators take one row at a time.
+      None: all. 'example_sq' takes one row at a time.
 
   Raises:
     ValueError: If the estimator is none of these.
@@ -124,11 +104,9 @@ def estimate_fisher_sums(
       select=select,
       micro_batch_size=micro_batch_size,
     )
-  rows = dataset.unbatch().batch(1)
   if estimator == 'example_sq':
+    rows = dataset.unbatch().batch(1)
     return empirical_fisher_sums(model, *weights, rows, select=select)
-  if estimator == 'true':
-    return true_fisher_sums(sampled_label_loss, *weights, rows, select=select)
   raise ValueError(f'`estimator` {estimator!r} has no pass after training.')
 
 
@@ -163,50 +141,6 @@ def empirical_fisher_sums(
       micro_batch_size=micro_batch_size,
     )
     sums = add_batch(sums, select(found.data))
-  return sums
-
-
-def true_fisher_sums(
-  sampled_label_loss: DrawnLoss,
-  trainable: Structure,
-  non_trainable: Structure,
-  dataset: tf.data.Dataset,
-  *,
-  select: Select = _all_of,
-) -> FisherSums:
-  """Sums squared gradients towards labels that the model itself draws.
-
-  On average over the draws this is the Fisher of the model's distribution,
-
-    F[j] = sum over targets k of
-           E_{y ~ p(y | x_k)} (d log p(y | x_k) / d theta[j])^2
-
-  whatever the batches are: labels are drawn independently given the inputs (a
-  token's are the stored tokens before it, not drawn ones), and a gradient of
-  log p has mean 0 under p. So of the square of a batch's SUM of gradients only
-  the squares remain, the products between its targets average out. A batch of
-  m targets thus counts m^2 times the square of its mean gradient, where
-  `empirical_fisher_sums` counts that square once. One batch's estimate has
-  about sqrt(2) of itself as standard deviation: more, smaller batches have less
-  noise.
-
-  The arguments are those of `estimate_fisher_sums`. Batches hold seeds of
-  noise; the first row's decides a batch's labels, and the stored labels are not
-  read.
-  """
-  sums = zero_sums(select(trainable))
-  for batch in iter(dataset):
-    tf.autograph.experimental.set_loop_options(parallel_iterations=1)
-    x, y = split_batch(batch)
-    # Training folds this seed with the number of a step: other draws.
-    seed = x[local_training.NOISE_SEED][0]
-    with tf.GradientTape() as tape:
-      tape.watch(trainable)
-      loss, num_labels = sampled_label_loss(
-        (trainable, non_trainable), x, y, seed
-      )
-    gradients = dense_gradients(tape, loss, trainable)
-    sums = add_batch(sums, select(gradients), num_terms=num_labels)
   return sums
 
 
@@ -257,8 +191,8 @@ def fisher_diagonal_from_sums(
   Args:
     sums: Sums over the client's batches.
     reduction: 'sum' as printed in algorithm 2, under which a client's
-      influence grows with its number of batches; 'mean' over the batches (over
-      the labels where they were drawn) as in the text of section 3.
+      influence grows with its number of batches; 'mean' over the batches as in
+      the text of section 3.
     normalization: 'none' as in the paper. Squared gradients of the loss vanish
       where a client fits its data, so that it hardly counts beside one that
       does not; with 'tensor_mean' every tensor is divided by its mean, and all

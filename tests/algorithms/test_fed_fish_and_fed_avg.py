@@ -301,12 +301,6 @@ class TestFedFish:
       ),
       (dict(num_local_epochs=0), '`num_local_epochs` .* found 0'),
       (dict(relative_floor=-1.0), '`relative_floor` .* found -1.0'),
-      (
-        dict(fisher_estimator='true'),
-        "`fisher_estimator` 'true' requires a ModelSpec with "
-        '`sampled_label_loss`, found FunctionalModel without. Use '
-        '`build_image_model`',
-      ),
     ],
   )
   def test_wrong_arguments(self, options, message):

@@ -50,7 +50,6 @@ def test_defaults_are_the_documented_ones():
     relative_floor=1e-8,
   )
   assert config.client_work.max_delta_norm is None
-  assert not config.algorithm.samples_labels
   assert config.client_work.local_batch_size == 4
   assert config.client_work.max_sequences_per_client == 16
   assert config.server.optimizer == 'adam'
@@ -245,12 +244,6 @@ def test_all_problems_of_a_section_at_once():
 def test_fed_avg_reads_nothing_of_the_fisher():
   average = AlgorithmConfig(name='fed_avg')
   assert not hasattr(average, 'fisher_estimator')
-  assert not average.samples_labels
-  drawn = FedFishConfig(name='fed_fish', fisher_estimator='true')
-  assert drawn.samples_labels
-  # Nothing is drawn where nothing is weighed.
-  plain = dataclasses.replace(drawn, plain_mean_fraction=1.0)
-  assert not plain.samples_labels
 
 
 def test_the_section_must_be_of_the_class_that_the_method_reads():

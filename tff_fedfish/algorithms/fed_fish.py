@@ -27,8 +27,7 @@ from tff_fedfish.algorithms.slots.fisher_weighted_mean import (
 from tff_fedfish.errors import require, require_one_of
 from tff_fedfish.mathematics.privacy import LocalPrivacy
 
-FISHER_ESTIMATORS = ('extra_pass', 'last_epoch', 'example_sq', 'true')
-FISHER_ESTIMATORS += ('second_moment',)
+FISHER_ESTIMATORS = ('extra_pass', 'last_epoch', 'example_sq', 'second_moment')
 PLAIN_MEAN_TENSORS = ('none', 'logits')
 
 
@@ -57,10 +56,7 @@ def build_fed_fish(
   """Builds FedFish.
 
   Diagonals are in (nats / weight)^2; their scale cancels in g where all clients
-  share it, and so differs by estimator. Those of the loss square the gradient
-  of the mean over the m targets of a batch or a row. 'true' squares that of
-  their sum, which on average counts every target by itself: m^2 times as much,
-  had the data's labels been drawn by the model.
+  share it, and so differs by estimator.
 
   Args:
     model: A FunctionalModel, or a ModelSpec for weights drawn in the graph.
@@ -71,13 +67,10 @@ def build_fed_fish(
       batch at the final local weights, for one more pass (algorithm 2).
       'last_epoch': of the steps of epoch E themselves, for free (appendix
       A.5.1 of the paper). 'example_sq': like extra_pass with batches of one
-      row, which costs a backward pass per row. 'true': the Fisher of the
-      model's own distribution, towards labels that it draws, row by row too;
-      it takes a ModelSpec with `sampled_label_loss` and batches with seeds of
-      noise, of which the draws are a function. 'second_moment': the client
+      row, which costs a backward pass per row. 'second_moment': the client
       optimizer's own, for free, see `fisher_diagonal.second_moment_sums`.
-    fisher_reduction: 'sum' over batches as printed, or 'mean'; with 'true' over
-      targets: tokens or images. Not of 'second_moment', which is a mean.
+    fisher_reduction: 'sum' over batches as printed, or 'mean'. Not of
+      'second_moment', which is a mean.
     fisher_normalization: 'none', or 'tensor_mean' for the same mass of every
       client in a tensor, see `fisher_diagonal.fisher_diagonal_from_sums`.
     fisher_power: p, in [0, 1]: F_i^p weighs. 1 as printed. 0 is FedAvg: no
@@ -107,8 +100,7 @@ def build_fed_fish(
     The learning process; metrics `client_work`, `aggregator`, `finalizer`.
 
   Raises:
-    ValueError: If an argument is outside what is listed, or the model cannot
-      draw the labels of 'true'.
+    ValueError: If an argument is outside what is listed.
   """
   require_one_of('fisher_estimator', fisher_estimator, FISHER_ESTIMATORS)
   require_one_of(
@@ -117,8 +109,6 @@ def build_fed_fish(
   require_one_of(
     'fisher_normalization', fisher_normalization, fisher_diagonal.NORMALIZATIONS
   )
-  if fisher_estimator == 'true':
-    _require_drawn_labels(model)
   if fisher_estimator == 'second_moment':
     wanted = "False with fisher_estimator 'second_moment'"
     require(
@@ -179,7 +169,6 @@ def build_fed_fish(
       sums = fisher_diagonal.estimate_fisher_sums(
         fisher_estimator,
         client.model,
-        model.sampled_label_loss if isinstance(model, ModelSpec) else None,
         client.local.trainable,
         client.non_trainable,
         client.local.dataset,
@@ -240,22 +229,3 @@ def _flags(model, plain_mean_tensors):
       "`build_language_model`, or 'none'."
     )
   return model.makes_logits
-
-
-def _require_drawn_labels(model):
-  """Raises unless a model draws labels, and from seeds in its batches."""
-  remedy = (
-    'Use `build_image_model`, `build_language_model` with noise_seeds=True, or '
-    'another estimator.'
-  )
-  if not isinstance(model, ModelSpec) or model.sampled_label_loss is None:
-    raise ValueError(
-      "`fisher_estimator` 'true' requires a ModelSpec with "
-      f'`sampled_label_loss`, found {type(model).__name__} without. {remedy}'
-    )
-  if not local_training.has_noise(model.functional_model.input_spec):
-    raise ValueError(
-      "`fisher_estimator` 'true' requires batches whose `x` is a mapping with "
-      f'{local_training.NOISE_SEED!r}, the seeds that labels are drawn from, '
-      f'but the `input_spec` of `model` has none. {remedy}'
-    )

@@ -21,17 +21,15 @@ class FedFishConfig(AlgorithmConfig):
   """Settings of FedFish: how Fisher diagonals are estimated and weighed."""
 
   fisher_estimator: Literal[
-    'extra_pass', 'last_epoch', 'example_sq', 'true', 'second_moment'
+    'extra_pass', 'last_epoch', 'example_sq', 'second_moment'
   ] = 'extra_pass'
   """Squared gradients that make the Fisher diagonal: of every batch in one more
-  pass ('extra_pass'), of the steps of the last epoch ('last_epoch'), of single
-  sequences ('example_sq'), or towards labels that the model draws ('true': the
-  Fisher of the model's own distribution); or AdamW's second moment, its bias
-  corrected, at no cost ('second_moment')."""
+  pass ('extra_pass'), of the steps of the last epoch ('last_epoch'), or of
+  single sequences ('example_sq'); or AdamW's second moment, its bias corrected,
+  at no cost ('second_moment')."""
   fisher_reduction: Literal['sum', 'mean'] = 'sum'
   """Reduction over a client's batches: 'sum' as printed in the paper, or
-  'mean'. With 'true' it is over the targets. 'second_moment' is a mean: leave
-  it at 'sum'."""
+  'mean'. 'second_moment' is a mean: leave it at 'sum'."""
   fisher_normalization: Literal['none', 'tensor_mean'] = 'none'
   """'tensor_mean' divides every tensor of a client's diagonal by its mean, so
   that clients who fit their data count as much as others. Not in the paper."""
@@ -67,11 +65,6 @@ class FedFishConfig(AlgorithmConfig):
   def is_plain_mean(self) -> bool:
     """Whether nothing is left of the Fisher weights: FedAvg."""
     return self.fisher_power == 0 or self.plain_mean_fraction == 1
-
-  @property
-  def samples_labels(self) -> bool:
-    """Whether clients draw labels from the model, and so need seeds."""
-    return self.fisher_estimator == 'true' and not self.is_plain_mean
 
 
 def _problems(config):

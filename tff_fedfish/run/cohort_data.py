@@ -114,9 +114,6 @@ class TrainingClient(ClientLoader):
   """See `rows_of_round` in data/sequences.py."""
   batches: str = 'ragged'
   """`data.client_batches`."""
-  samples_labels: bool = False
-  """Whether rows need seeds to draw labels from. Those of images have them
-  anyway, the same ones."""
   kept: KeptTensors | None = None
   """Tensors that it kept. None: clients keep nothing."""
   validation_batch_size: int | None = None
@@ -128,7 +125,7 @@ class TrainingClient(ClientLoader):
 
   def sequences(self) -> Rows:
     """Returns what the client trains on, shuffled and capped."""
-    rows = self.client_rows.training_sequences(
+    return self.client_rows.training_sequences(
       self.client_id,
       shuffle_seed=self.shuffle_seed,
       round_num=self.round_num,
@@ -136,11 +133,6 @@ class TrainingClient(ClientLoader):
       stream_length=self.stream_length,
       full_batches_of=None if self.batches == 'ragged' else self.batch_size,
       repeats_rows=self.batches == 'repeat_full',
-    )
-    if not self.samples_labels:
-      return rows
-    return sequences_lib.with_noise(
-      rows, self.shuffle_seed, self.round_num, self.client_id
     )
 
   def load(self) -> LoadedClient:
@@ -248,7 +240,6 @@ def training_client(
     batches='full_only'
     if config.drops_last_batch
     else config.data.client_batches,
-    samples_labels=config.algorithm.samples_labels,
     validation_batch_size=(
       config.evaluation.batch_size if personal and personal.validates else None
     ),
