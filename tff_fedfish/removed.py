@@ -11,6 +11,7 @@ OPTIONS: dict[str, str] = {}
 """Advice by 'command --option'."""
 
 SETTINGS: dict[str, str] = {
+  'algorithm.exchange': 'Leave it out: SCAFFOLD sends model and variate.',
   'algorithm.fisher_training_mode': 'Leave it out: the pass has no dropout.',
   'algorithm.max_mass_ratio': "Use fisher_normalization 'tensor_mean'.",
   'algorithm.ragged_correction': "Use data.client_batches 'full_only'.",

@@ -54,10 +54,10 @@ def build_fed_prox(
       is FedAvg. Where the term is printed as mu |theta - theta_G|^2, without
       the half, that mu is half of this one.
     adaptation: How mu follows the loss from round to round: not ('none'), or as
-      in `adaptive_mu` ('fl4health'). A round's loss is the unweighted mean over its clients
-      of the data loss's mean over their local steps. A round in which every
-      client with data diverged counts as a rise; one without data is not
-      counted.
+      in `adaptive_mu` ('fl4health'). A round's loss is the unweighted mean over
+      its clients of the data loss's mean over their local steps. A round in
+      which every client with data diverged counts as a rise; one without data
+      is not counted.
     mu_step: What an adaptation changes mu by, > 0.
     patience: Falls of the loss in a row after which mu shrinks, >= 1.
     client_weighting: See `build_fed_avg`.

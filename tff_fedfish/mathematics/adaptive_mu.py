@@ -3,7 +3,8 @@
 Li et al. (2020), "Federated optimization in heterogeneous networks", section
 5.3.2: mu grows by a step when the loss rises, and shrinks by it when the loss
 has fallen for some rounds in a row. They leave open how the first round and
-ties count: both as falls here, as in FL4Health's `FedAvgWithAdaptiveConstraint`.
+ties count: both are falls here, as in FL4Health's
+`FedAvgWithAdaptiveConstraint`.
 """
 
 import collections
