@@ -119,7 +119,6 @@ def test_rounds_equal_those_computed_by_numpy(power, fraction, logits):
   expected = _by_numpy(power, fraction, logits)
   np.testing.assert_allclose(found, expected, rtol=2e-5)
   assert metrics['aggregator']['client_weight_sum'] == 14
-  assert metrics['aggregator']['zero_mass_fraction'] == 0
   # The setting makes a difference that the tolerance does not hide.
   assert np.abs(expected / _by_numpy() - 1).max() > 1e-3
 

@@ -169,8 +169,7 @@ class TestMaxDeltaNorm:
       ),
       build_fed_fish: (
         '<>',
-        '<client_weight_sum=float32,num_overflowing_clients=int32,'
-        'zero_mass_fraction=float32>',
+        '<client_weight_sum=float32,num_overflowing_clients=int32>',
       ),
     }[build]
     signature = process.next.type_signature

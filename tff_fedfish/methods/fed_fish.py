@@ -155,9 +155,6 @@ def _columns(config):
       'train/num_overflowing_clients',
       ('aggregator', 'num_overflowing_clients'),
     ),
-    Column(
-      'train/zero_fisher_mass_fraction', ('aggregator', 'zero_mass_fraction')
-    ),
   )
 
 

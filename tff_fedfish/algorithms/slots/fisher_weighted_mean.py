@@ -45,8 +45,7 @@ class FisherWeightedMeanFactory(tff.aggregators.WeightedAggregationFactory):
   The server sees sums over clients only: two tensors per weight tensor, three
   where the plain mean is mixed in, one where it is taken instead.
   Measurements: `client_weight_sum`; `num_overflowing_clients`, left out because
-  w F delta is beyond float32; `zero_mass_fraction`, the share of the
-  coordinates weighed by F in which no client has Fisher mass.
+  w F delta is beyond float32.
   """
 
   def __init__(
@@ -139,16 +138,6 @@ class FisherWeightedMeanFactory(tff.aggregators.WeightedAggregationFactory):
     def to_mean(sums):
       return self._mean(sums)
 
-    @tff.tensorflow.computation(terms_type)
-    @tf.function(autograph=False)
-    def to_zero_mass_fraction(sums):
-      _, fisher_mass = sums.weighted
-      tensors = tf.nest.flatten(fisher_mass)
-      num_zeros = tf.add_n(
-        [tf.reduce_sum(tf.cast(tf.equal(t, 0), tf.float32)) for t in tensors]
-      )
-      return num_zeros / float(sum(t.shape.num_elements() for t in tensors))
-
     @tff.federated_computation(
       initialize.type_signature.result,
       tff.FederatedType(value_type, tff.CLIENTS),
@@ -160,7 +149,6 @@ class FisherWeightedMeanFactory(tff.aggregators.WeightedAggregationFactory):
       measurements = collections.OrderedDict(
         client_weight_sum=tff.federated_sum(client_weight),
         num_overflowing_clients=tff.federated_sum(overflows),
-        zero_mass_fraction=tff.federated_map(to_zero_mass_fraction, sums),
       )
       return tff.templates.MeasuredProcessOutput(
         state,
