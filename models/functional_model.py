@@ -12,6 +12,7 @@ from models import transformer
 from models.image_classifier import IMAGE_CLASSIFIERS, initial_weights
 from models.image_model_config import ImageModelConfig
 from models.layers import Layer, Tap, layers_of
+from models.model_shapes import are_stacked
 from models.transformer_config import (
   LOGITS_TENSORS,
   TransformerConfig,
@@ -48,6 +49,9 @@ class ModelSpec:
   """Whether a trainable tensor makes a language model's logits, of each in
   their order. A tied embedding does, though it embeds the input, too. None: not
   a language model, or not known."""
+  is_stacked: tuple[bool, ...] | None = None
+  """Whether a trainable tensor holds all layers, along its first axis, of each
+  in their order. None: every tensor is of one layer."""
   features: _Features | None = None
   """(weights, x, y) -> the representation of every target of a batch, float32
   [num_targets, width], and which targets are real, float32 [num_targets], 1 or
@@ -132,6 +136,7 @@ def build_language_model(
     ),
     lambda: (transformer.initial_weights(config, model_seed), ()),
     makes_logits=tuple(n in LOGITS_TENSORS for n in weight_shapes(config)),
+    is_stacked=are_stacked(config),
     features=features,
   )
 

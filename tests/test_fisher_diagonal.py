@@ -53,6 +53,17 @@ class TestFisherDiagonal:
     np.testing.assert_allclose(found[1], [[1.0]], rtol=1e-6)
     np.testing.assert_array_equal(found[2], [0, 0, 0])
 
+  def test_layers_of_a_stacked_tensor_are_normalized_apart(self):
+    sums = fisher_diagonal.FisherSums(
+      (tf.constant([[1, 1], [1e-12, 1e-12]]), tf.constant([[1.0, 3.0]])),
+      tf.constant(1, tf.int64),
+    )
+    stacked, other = fisher_diagonal.fisher_diagonal_from_sums(
+      sums, 'sum', 'tensor_mean', is_stacked=(True, False)
+    )
+    np.testing.assert_allclose(stacked, [[1, 1], [1, 1]], rtol=1e-6)
+    np.testing.assert_allclose(other, [[0.5, 1.5]], rtol=1e-6)
+
   def test_unknown_normalization(self):
     sums = fisher_diagonal.zero_sums((tf.zeros([1]),))
     with pytest.raises(ValueError, match="'tensor_mean', found 'mean'"):

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from models.functional_model import ModelSpec
 from models.image_model_config import ImageModelConfig
-from models.model_shapes import ModelShape, weight_shapes
+from models.model_shapes import ModelShape, are_stacked
 from tff_fedfish import curvature, fisher_diagonal, upload_sizes
 from tff_fedfish.batch_gradients import (
   batch_gradients,
@@ -80,7 +80,7 @@ def compressed(
   stacked = set()
   if upload.summary == 'diagonal':
     stacked = {
-      name for name, s in zip(shapes, _stacked(shape), strict=True) if s
+      name for name, s in zip(shapes, are_stacked(shape), strict=True) if s
     }
   return tuple(
     compress_psd(summary[name], rank)
@@ -99,13 +99,8 @@ def compressed_weights(
     return weights
   return tuple(
     quantize(weight, MODEL_BITS, is_stacked=is_stacked)
-    for weight, is_stacked in zip(weights, _stacked(shape), strict=True)
+    for weight, is_stacked in zip(weights, are_stacked(shape), strict=True)
   )
-
-
-def _stacked(shape):
-  """Says of every weight whether it holds all layers of a transformer."""
-  return [name.startswith('block/') for name in weight_shapes(shape)]
 
 
 def _class_counts(num_classes, dataset):

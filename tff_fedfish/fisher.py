@@ -43,11 +43,11 @@ def fisher_weighted_terms(
 ) -> tuple[Structure, Structure]:
   """CLIENTS side: returns (w F delta, w F), the two things the server sums.
 
-  F is lifted by `relative_floor` times its mean over the tensor, so that a
-  coordinate in which nobody is informed has mass. Its mean is not FedAvg's:
-  there a client weighs w_i times the mean of its own F over the tensor. Only
-  where these means are equal, as with `fisher_normalization` 'tensor_mean', is
-  it the plain mean.
+  F is lifted by `relative_floor` times its mean over the tensor, stacked layers
+  included, so that a coordinate in which nobody is informed has mass. Its mean
+  is not FedAvg's: there a client weighs w_i times the mean of its own F over
+  the tensor. Only where these means are equal, as with `fisher_normalization`
+  'tensor_mean', is it the plain mean.
 
   Args:
     model_delta: Initial minus final weights of the client.

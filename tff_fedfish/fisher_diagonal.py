@@ -10,7 +10,7 @@ text of section 3 has the mean in place of the sum. Both are of the empirical
 Fisher, towards the labels that the data have.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -185,6 +185,8 @@ def fisher_diagonal_from_sums(
   reduction: str,
   normalization: str = 'none',
   power: float = 1.0,
+  *,
+  is_stacked: Sequence[bool] | None = None,
 ) -> Structure:
   """Returns the Fisher diagonal of one client, or a power of it.
 
@@ -195,11 +197,14 @@ def fisher_diagonal_from_sums(
       the text of section 3.
     normalization: 'none' as in the paper. Squared gradients of the loss vanish
       where a client fits its data, so that it hardly counts beside one that
-      does not; with 'tensor_mean' every tensor is divided by its mean, and all
-      clients have the same mass in it (for their weights w_i), spread over the
-      entries by what their data determine. Then the reduction does not matter.
+      does not; with 'tensor_mean' every tensor of a layer is divided by its
+      mean, and all clients have the same mass in it (for their weights w_i),
+      spread over the entries by what their data determine. Then the reduction
+      does not matter.
     power: p in (0, 1], to which the diagonal is raised before it is normalized;
       1 in the paper. The smaller p, the more alike clients count.
+    is_stacked: Whether a tensor holds all layers, along its first axis, of each
+      in order; every layer then has its own mean. None: no tensor does.
 
   Returns:
     Float32 tensors >= 0 shaped like the weights, unit (nats / weight)^2p, with
@@ -224,7 +229,15 @@ def fisher_diagonal_from_sums(
     raised = tf.sqrt if power == 0.5 else lambda f: tf.pow(f, power)
     diagonal = tf.nest.map_structure(raised, diagonal)
   if normalization == 'tensor_mean':
-    diagonal = tf.nest.map_structure(
-      lambda f: tf.math.divide_no_nan(f, tf.reduce_mean(f)), diagonal
+    tensors = tf.nest.flatten(diagonal)
+    flags = is_stacked or [False] * len(tensors)
+    diagonal = tf.nest.pack_sequence_as(
+      diagonal, list(map(_over_mean, tensors, flags, strict=True))
     )
   return diagonal
+
+
+def _over_mean(tensor, is_stacked):
+  axes = list(range(1, tensor.shape.rank)) if is_stacked else None
+  mean = tf.reduce_mean(tensor, axes, keepdims=is_stacked)
+  return tf.math.divide_no_nan(tensor, mean)

@@ -212,7 +212,7 @@ class TestFedFish:
     monkeypatch.setattr(
       fisher_diagonal,
       'fisher_diagonal_from_sums',
-      lambda sums, *options: tf.nest.map_structure(
+      lambda sums, *options, **_: tf.nest.map_structure(
         lambda s: tf.fill(s.shape, 7.0), sums.squared_gradients
       ),
     )
@@ -230,8 +230,8 @@ class TestFedFish:
     monkeypatch.setattr(
       fisher_diagonal,
       'fisher_diagonal_from_sums',
-      lambda sums, *options: tf.nest.map_structure(
-        lambda f: 1024.0 * f, original(sums, *options)
+      lambda sums, *options, **named: tf.nest.map_structure(
+        lambda f: 1024.0 * f, original(sums, *options, **named)
       ),
     )
     scaled, _, _ = _run(build_fed_fish, datasets, is_patched=True)

@@ -72,7 +72,8 @@ def build_fed_fish(
     fisher_reduction: 'sum' over batches as printed, or 'mean'. Not of
       'second_moment', which is a mean.
     fisher_normalization: 'none', or 'tensor_mean' for the same mass of every
-      client in a tensor, see `fisher_diagonal.fisher_diagonal_from_sums`.
+      client in each tensor of a layer, see
+      `fisher_diagonal.fisher_diagonal_from_sums`.
     fisher_power: p, in [0, 1]: F_i^p weighs. 1 as printed. 0 is FedAvg: no
       Fisher diagonal is computed or sent.
     plain_mean_fraction: s, in [0, 1]: part of FedAvg's mean in g, see
@@ -150,6 +151,10 @@ def build_fed_fish(
       return tensors
     return tuple(t for t, f in zip(tensors, flags, strict=True) if not f)
 
+  is_stacked = model.is_stacked if isinstance(model, ModelSpec) else None
+  if is_stacked:
+    is_stacked = weighted(is_stacked)
+
   def build_observer(trainable):
     def observe(sums, gradients, unused_num_examples):
       return fisher_diagonal.add_batch(sums, weighted(gradients))
@@ -181,6 +186,7 @@ def build_fed_fish(
       fisher_reduction,
       fisher_normalization,
       fisher_power,
+      is_stacked=is_stacked,
     )
     return DeltaAndFisher(model_delta, diagonal), counts
 
