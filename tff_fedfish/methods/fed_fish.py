@@ -35,8 +35,8 @@ class FedFishConfig(AlgorithmConfig):
   layer of a transformer by itself, so that clients who fit their data count as
   much as others. Not in the paper."""
   relative_floor: float = number(1e-8, at_least=0)
-  """Damping: fraction of its tensor's mean added to each Fisher entry, >= 0. The
-  layers of a transformer share one mean. Where nobody is informed, clients then
+  """Damping: fraction of its tensor's mean added to each Fisher entry, >= 0.
+  Layers of a transformer share one mean. Where nobody is informed, clients then
   weigh as much as these means, which is not FedAvg's mean."""
   fisher_power: float = number(1.0, at_least=0, at_most=1)
   """p, in [0, 1]: clients are weighed by F^p. 1: the paper's; 0: FedAvg, and no
