@@ -140,7 +140,7 @@ def _from_module(module_name):
   return method
 
 
-# Methods outside this package that were found, by module.
+# Methods outside this package that were found, by `algorithm.name`.
 _found: dict[str, Method] = {}
 
 
