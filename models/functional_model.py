@@ -12,7 +12,7 @@ from models import transformer
 from models.image_classifier import IMAGE_CLASSIFIERS, initial_weights
 from models.image_model_config import ImageModelConfig
 from models.layers import Layer, Tap, layers_of
-from models.token_loss import draw_labels
+from models.model_shapes import are_stacked
 from models.transformer_config import (
   LOGITS_TENSORS,
   TransformerConfig,
@@ -25,22 +25,11 @@ Weights = tuple[tuple[tf.Tensor, ...], tuple[tf.Tensor, ...]]
 # prediction is right (1 or 0), and which targets are real (1 or 0).
 _PerTarget = Callable[[Any, tf.Tensor], tuple[tf.Tensor, tf.Tensor, tf.Tensor]]
 
-# (weights, x, y, seed) -> summed loss, number of targets.
-_DrawnLoss = Callable[
-  [Weights, Any, tf.Tensor, tf.Tensor], tuple[tf.Tensor, tf.Tensor]
-]
-
 # (weights, x, y) -> representation of each target, which targets are real.
 _Features = Callable[[Weights, Any, tf.Tensor], tuple[tf.Tensor, tf.Tensor]]
 
-# (weights, x, y, tap) -> logits, which targets are real.
-_TappedLogits = Callable[
-  [Weights, Any, tf.Tensor, Tap], tuple[tf.Tensor, tf.Tensor]
-]
-
-
-# (logits of `tapped_logits`, x) -> what the model's loss takes.
-_Predictions = Callable[[tf.Tensor, Any], Any]
+# (weights, x, tap) -> logits.
+_TappedLogits = Callable[[Weights, Any, Tap], tf.Tensor]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,33 +45,24 @@ class ModelSpec:
   """Forward pass, loss and metrics; its weights are specs."""
   draw_initial_weights: Callable[[], Weights]
   """Called while a graph is built; returns (trainable, non_trainable)."""
-  sampled_label_loss: _DrawnLoss | None = None
-  """(weights, x, y, seed) -> the SUM over a batch's real targets of -log p of a
-  label that is drawn from p, float32, in nats, and their number, int64. The
-  seed is int32 [2]; the gradient is that at fixed draws, the model not in
-  training. None: the model cannot be asked for the Fisher of its own
-  distribution."""
   makes_logits: tuple[bool, ...] | None = None
   """Whether a trainable tensor makes a language model's logits, of each in
   their order. A tied embedding does, though it embeds the input, too. None: not
   a language model, or not known."""
+  is_stacked: tuple[bool, ...] | None = None
+  """Whether a trainable tensor holds all layers, along its first axis, of each
+  in their order. None: every tensor is of one layer."""
   features: _Features | None = None
   """(weights, x, y) -> the representation of every target of a batch, float32
   [num_targets, width], and which targets are real, float32 [num_targets], 1 or
   0. The model is not in training: no dropout, no augmentation. None: the model
   has no representation."""
   layers: tuple[Layer, ...] | None = None
-  """See `models.layers.layers_of`; None: not known."""
+  """See `models.layers.layers_of`; None: not a classifier of images."""
   tapped_logits: _TappedLogits | None = None
-  """(weights, x, y, tap) -> the logits of every target of a batch, float32
-  [rows, positions, classes], and which targets are real, float32 [rows,
-  positions], 1 or 0; an image has one position. The tap is called for every one
-  of `layers`, in the graph of the caller; the model is not in training. None:
-  the model has no taps."""
-  predictions: _Predictions | None = None
-  """(logits, x) -> predictions, what the loss and the metrics of
-  `functional_model` take. The logits are as `tapped_logits` makes them, or any
-  others of the same shape. None: the model has no taps."""
+  """(weights, x, tap) -> logits of a batch, float32 [rows, classes]. The tap is
+  called for every one of `layers`, in the graph of the caller; the model is not
+  in training. None: the model has no taps."""
 
 
 def build_language_model(
@@ -90,7 +70,6 @@ def build_language_model(
   *,
   model_seed: int,
   xla: bool = False,
-  noise_seeds: bool = False,
   marks_repeats: bool = False,
 ) -> ModelSpec:
   """Builds a next-token language model.
@@ -105,9 +84,6 @@ def build_language_model(
     model_seed: Seed of the initial weights.
     xla: Whether forward and backward pass are compiled by XLA. Numbers then
       differ in their last digits.
-    noise_seeds: Whether the batches of its `input_spec` have seeds to draw
-      labels from: `x` is then `OrderedDict(tokens, noise_seed)`, the tokens and
-      int32 [batch, 2]. The model itself takes batches of both kinds.
     marks_repeats: Whether the batches of its `input_spec` mark the rows that
       came before: `x` is then a mapping that ends with `is_repeated`, bool
       [batch]. The model does not read it.
@@ -128,18 +104,6 @@ def build_language_model(
     return collections.OrderedDict(token_loss=losses, token_correct=correct)
 
   @tf.function(jit_compile=xla or None, autograph=False)
-  def drawn_token_losses(model_weights, x, seed):
-    return transformer.drawn_token_losses(
-      config, model_weights[0], _tokens(x), seed
-    )
-
-  def sampled_label_loss(model_weights, x, num_targets, seed):
-    losses = drawn_token_losses(model_weights, x, seed)
-    mask = _target_mask(losses, num_targets)
-    num_drawn = tf.reduce_sum(tf.cast(num_targets, tf.int64))
-    return tf.reduce_sum(losses * mask), num_drawn
-
-  @tf.function(jit_compile=xla or None, autograph=False)
   def last_hidden(model_weights, x):
     inputs = _tokens(x)[:, :-1]
     outputs = transformer.apply(config, model_weights[0], inputs)
@@ -151,25 +115,6 @@ def build_language_model(
     # [batch, sequence_length, width] -> [batch * sequence_length, width]
     return tf.reshape(outputs, [-1, config.width]), tf.reshape(mask, [-1])
 
-  # Not compiled: what a tap keeps must not leave a function's graph.
-  def tapped_logits(model_weights, x, num_targets, tap):
-    inputs = _tokens(x)[:, :-1]
-    logits = transformer.logits(config, model_weights[0], inputs, tap=tap)
-    return logits, _target_mask(logits, num_targets)
-
-  def predictions(logits, x):
-    targets = _tokens(x)[:, 1:]
-    # Not `==`: in the graphs TFF builds it compares identities.
-    hits = tf.equal(
-      tf.argmax(logits, axis=-1, output_type=targets.dtype), targets
-    )
-    return collections.OrderedDict(
-      token_loss=tf.nn.sparse_softmax_cross_entropy_with_logits(
-        targets, logits
-      ),
-      token_correct=tf.cast(hits, tf.float32),
-    )
-
   def per_target(output, num_targets):
     mask = _target_mask(output['token_loss'], num_targets)
     return output['token_loss'], output['token_correct'], mask
@@ -177,8 +122,6 @@ def build_language_model(
   x_spec = collections.OrderedDict(
     tokens=tf.TensorSpec([None, config.sequence_length + 1], tf.int32)
   )
-  if noise_seeds:
-    x_spec['noise_seed'] = tf.TensorSpec([None, 2], tf.int32)
   if marks_repeats:
     x_spec['is_repeated'] = tf.TensorSpec([None], tf.bool)
   return ModelSpec(
@@ -192,12 +135,9 @@ def build_language_model(
       ),
     ),
     lambda: (transformer.initial_weights(config, model_seed), ()),
-    sampled_label_loss,
     makes_logits=tuple(n in LOGITS_TENSORS for n in weight_shapes(config)),
+    is_stacked=are_stacked(config),
     features=features,
-    layers=layers_of(config),
-    tapped_logits=tapped_logits,
-    predictions=predictions,
   )
 
 
@@ -244,24 +184,16 @@ def build_image_model(
     outputs = classifier.features(model_weights[0], images)
     return outputs, tf.ones_like(labels, tf.float32)
 
-  def tapped_logits(model_weights, x, labels, tap):
+  # Not a function: what a tap keeps must not leave its graph.
+  def tapped_logits(model_weights, x, tap):
     images = classifier.normalize(x['image'])
-    outputs = classifier.logits(model_weights[0], images, tap=tap)
-    is_real = tf.ones_like(labels, tf.float32)
-    return outputs[:, tf.newaxis], is_real[:, tf.newaxis]
+    return classifier.logits(model_weights[0], images, tap=tap)
 
   def per_target(logits, labels):
     losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
     predictions = tf.argmax(logits, axis=1, output_type=labels.dtype)
     correct = tf.cast(tf.equal(predictions, labels), tf.float32)
     return losses, correct, tf.ones_like(losses)
-
-  def sampled_label_loss(model_weights, x, unused_labels, seed):
-    logits = predict_on_batch(model_weights, x, False)
-    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(
-      draw_labels(logits, seed), logits
-    )
-    return tf.reduce_sum(losses), tf.shape(losses, tf.int64)[0]
 
   x_spec = collections.OrderedDict(
     image=tf.TensorSpec([None, *config.image_shape], tf.uint8),
@@ -277,11 +209,9 @@ def build_image_model(
       collections.OrderedDict(x=x_spec, y=tf.TensorSpec([None], tf.int32)),
     ),
     lambda: (initial_weights(config, model_seed), ()),
-    sampled_label_loss,
     features=features,
     layers=layers_of(config),
     tapped_logits=tapped_logits,
-    predictions=lambda logits, unused_x: logits[:, 0],
   )
 
 

@@ -21,6 +21,17 @@ def num_parameters(shape: ModelShape) -> int:
   return sum(math.prod(sizes) for sizes in weight_shapes(shape).values())
 
 
+def are_stacked(shape: ModelShape) -> tuple[bool, ...]:
+  """Says of every weight whether it holds all layers of a transformer.
+
+  Its first axis is then the layer.
+
+  Returns:
+    A flag per weight, in the order of `weight_shapes`.
+  """
+  return tuple(name.startswith('block/') for name in weight_shapes(shape))
+
+
 def are_matrices(shape: ModelShape) -> tuple[bool, ...]:
   """Says of every weight whether it is a matrix, or a kernel of higher rank.
 
@@ -31,6 +42,8 @@ def are_matrices(shape: ModelShape) -> tuple[bool, ...]:
     A flag per weight, in the order of `weight_shapes`.
   """
   return tuple(
-    len(tensor_shape) - name.startswith('block/') >= 2
-    for name, tensor_shape in weight_shapes(shape).items()
+    len(sizes) - is_stacked >= 2
+    for sizes, is_stacked in zip(
+      weight_shapes(shape).values(), are_stacked(shape), strict=True
+    )
   )

@@ -8,25 +8,6 @@ time, and formed again in the backward pass.
 import tensorflow as tf
 
 
-def draw_labels(logits: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-  """Draws a label a row, each with its probability under the softmax.
-
-  Args:
-    logits: Float32 [targets, classes].
-    seed: Int32 [2]. A row's label is a function of it, of the row's number and
-      of only the row's logits.
-
-  Returns:
-    Int32 [targets], without a gradient.
-  """
-  drawn = tf.random.stateless_categorical(
-    tf.stop_gradient(logits), 1, seed, dtype=tf.int32
-  )
-  # From NaN it draws one class too many, at which a loss would raise. A loss
-  # that is NaN is counted instead: that of a client whose training diverged.
-  return tf.minimum(drawn[:, 0], logits.shape[-1] - 1)
-
-
 def token_losses(
   hidden: tf.Tensor,
   embedding: tf.Tensor,
@@ -52,50 +33,6 @@ def token_losses(
     loss = tf.nn.sparse_softmax_cross_entropy_with_logits(targets, logits)
     return loss, _is_argmax(logits, targets)
   return _chunked(hidden, embedding, targets, tokens_per_chunk)
-
-
-def draw_tokens(
-  hidden: tf.Tensor,
-  embedding: tf.Tensor,
-  seed: tf.Tensor,
-  *,
-  tokens_per_chunk: int | None = None,
-) -> tf.Tensor:
-  """Draws from the softmax what might follow at every position.
-
-  Args:
-    hidden: See `token_losses`.
-    embedding: See `token_losses`.
-    seed: Int32 [2], of which the tokens are a function.
-    tokens_per_chunk: Logits formed at a time; None: all.
-
-  Returns:
-    Int32 [tokens], without a gradient.
-  """
-  hidden, embedding = tf.stop_gradient(hidden), tf.stop_gradient(embedding)
-  if tokens_per_chunk is None:
-    return draw_labels(_logits(hidden, embedding), seed)
-  num_tokens = tf.shape(hidden)[0]
-  num_chunks = -(-num_tokens // tokens_per_chunk)
-  # Chunks of one size: what is drawn for the padding is cut off again.
-  missing = num_chunks * tokens_per_chunk - num_tokens
-  chunks = tf.reshape(
-    tf.pad(hidden, [[0, missing], [0, 0]]),
-    [num_chunks, tokens_per_chunk, hidden.shape[-1]],
-  )
-
-  def draw(chunk_and_index):
-    chunk, index = chunk_and_index
-    seed_of_chunk = tf.random.experimental.stateless_fold_in(seed, index)
-    return draw_labels(_logits(chunk, embedding), seed_of_chunk)
-
-  drawn = tf.map_fn(
-    draw,
-    (chunks, tf.range(num_chunks)),
-    fn_output_signature=tf.int32,
-    parallel_iterations=1,
-  )
-  return tf.reshape(drawn, [-1])[:num_tokens]
 
 
 def _logits(hidden, embedding):

@@ -14,7 +14,6 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from models import attention, token_loss
-from models.layers import Tap, tapped
 from models.transformer_config import (
   TransformerConfig,
   logits_chunk_length,
@@ -63,8 +62,6 @@ def apply(
   config: TransformerConfig,
   weights: Sequence[tf.Tensor],
   tokens: tf.Tensor,
-  *,
-  tap: Tap | None = None,
 ) -> tf.Tensor:
   """Returns the last layer's normalized output at every position.
 
@@ -72,7 +69,6 @@ def apply(
     config: The model's shape.
     weights: As `initial_weights` returns them.
     tokens: Int32 [batch, length] with static length <= config.sequence_length.
-    tap: See `models.layers`; the layers are then unrolled. None: there is none.
 
   Returns:
     [batch, length, width] in the compute dtype. Position t depends on tokens
@@ -88,11 +84,8 @@ def apply(
     )
   # The residual stream stays float32: only products run in `dtype`.
   stream = tf.gather(named['token_embedding'], tokens)
-  stream = tapped(tap, 'token_embedding', tokens, stream)
   if config.position_embedding == 'learned':
     stream += named['position_embedding'][:length]
-    if tap is not None:
-      stream = tap('position_embedding', tf.range(length), stream)
 
   block_names = [name for name in named if name.startswith('block/')]
   stacked = [
@@ -100,14 +93,13 @@ def apply(
     for name in block_names
   ]
 
-  def block(stream, layer_weights, index=None):
+  def block(stream, layer_weights):
     layer = dict(zip(block_names, layer_weights, strict=True))
-    return _block(config, layer, stream, index, tap)
+    return _block(config, layer, stream)
 
-  if config.unrolls_layers or tap is not None:
-    of_layers = zip(*(tf.unstack(w) for w in stacked), strict=True)
-    for index, layer_weights in enumerate(of_layers):
-      stream = block(stream, layer_weights, index)
+  if config.unrolls_layers:
+    for layer_weights in zip(*(tf.unstack(w) for w in stacked), strict=True):
+      stream = block(stream, layer_weights)
   else:
     # foldl hands out elements of a TensorList. Indexing `w[i]` in a loop
     # instead would add a full-size gradient per layer.
@@ -116,8 +108,6 @@ def apply(
     stream,
     named['final_norm/scale'],
     named['final_norm/bias'],
-    tap,
-    'final_norm',
   )
   return tf.cast(stream, dtype)
 
@@ -126,14 +116,12 @@ def logits(
   config: TransformerConfig,
   weights: Sequence[tf.Tensor],
   tokens: tf.Tensor,
-  *,
-  tap: Tap | None = None,
 ) -> tf.Tensor:
   """Returns float32 [batch, length, vocabulary]; see `apply`."""
-  hidden = apply(config, weights, tokens, tap=tap)
+  hidden = apply(config, weights, tokens)
   embedding = tf.cast(weights[0], hidden.dtype)
   outputs = tf.matmul(hidden, embedding, transpose_b=True)
-  return tapped(tap, 'head', hidden, tf.cast(outputs, tf.float32))
+  return tf.cast(outputs, tf.float32)
 
 
 def next_token_losses(
@@ -150,59 +138,19 @@ def next_token_losses(
     (loss, correct), float32 [batch, length]; loss in nats. Positions behind a
     row's last real token carry values that the caller masks out.
   """
-  hidden, embedding, chunk = _last_layer(config, weights, tokens)
+  inputs = tokens[:, :-1]
+  hidden = apply(config, weights, inputs)
+  length = inputs.shape[1]
   losses, correct = token_loss.token_losses(
-    hidden,
-    embedding,
+    tf.reshape(hidden, [-1, config.width]),
+    tf.cast(weights[0], hidden.dtype),
     tf.reshape(tokens[:, 1:], [-1]),
-    tokens_per_chunk=chunk,
+    tokens_per_chunk=logits_chunk_length(length, config.vocabulary_size),
   )
-  length = tokens.shape[1] - 1
   return tf.reshape(losses, [-1, length]), tf.reshape(correct, [-1, length])
 
 
-def drawn_token_losses(
-  config: TransformerConfig,
-  weights: Sequence[tf.Tensor],
-  tokens: tf.Tensor,
-  seed: tf.Tensor,
-) -> tf.Tensor:
-  """Returns the loss of predicting tokens that the model itself draws.
-
-  A drawn token is only a target: what follows it is predicted from the given
-  tokens, so that the draws of a row are independent.
-
-  Args:
-    config: The model's shape.
-    weights: As `initial_weights` returns them.
-    tokens: Int32 [batch, length + 1], length static; the last one is not read.
-    seed: Int32 [2], of which the draws are a function.
-
-  Returns:
-    Float32 [batch, length], in nats; the gradient is that at fixed draws.
-  """
-  hidden, embedding, chunk = _last_layer(config, weights, tokens)
-  targets = token_loss.draw_tokens(
-    hidden, embedding, seed, tokens_per_chunk=chunk
-  )
-  losses, _ = token_loss.token_losses(
-    hidden, embedding, targets, tokens_per_chunk=chunk
-  )
-  return tf.reshape(losses, [-1, tokens.shape[1] - 1])
-
-
-def _last_layer(config, weights, tokens):
-  """Returns the outputs and embedding that logits are of, and their chunks."""
-  inputs = tokens[:, :-1]
-  hidden = apply(config, weights, inputs)
-  return (
-    tf.reshape(hidden, [-1, config.width]),
-    tf.cast(weights[0], hidden.dtype),
-    logits_chunk_length(inputs.shape[1], config.vocabulary_size),
-  )
-
-
-def _block(config, layer, stream, index, tap):
+def _block(config, layer, stream):
   """One pre-norm block; `layer` maps names to this layer's weights."""
   dtype = tf.as_dtype(config.compute_dtype)
   batch, length = tf.shape(stream)[0], stream.shape[1]
@@ -213,16 +161,13 @@ def _block(config, layer, stream, index, tap):
     rows = tf.reshape(tf.cast(inputs, dtype), [-1, kernel.shape[0]])
     outputs = tf.matmul(rows, kernel)
     outputs += tf.cast(layer[f'block/{name}/bias'], dtype)
-    outputs = tf.reshape(outputs, [batch, length, kernel.shape[1]])
-    return tapped(tap, f'block/{index}/{name}', inputs, outputs)
+    return tf.reshape(outputs, [batch, length, kernel.shape[1]])
 
   def norm(name, inputs):
     return _norm(
       inputs,
       layer[f'block/{name}/scale'],
       layer[f'block/{name}/bias'],
-      tap,
-      f'block/{index}/{name}',
     )
 
   joined = dense('attention_input', norm('attention_norm', stream))
@@ -244,12 +189,12 @@ def _block(config, layer, stream, index, tap):
   return stream + tf.cast(dense('mlp_contract', expanded), stream.dtype)
 
 
-def _norm(inputs, scale, bias, tap, name):
+def _norm(inputs, scale, bias):
   mean = tf.reduce_mean(inputs, axis=-1, keepdims=True)
   centred = inputs - mean
   variance = tf.reduce_mean(tf.square(centred), axis=-1, keepdims=True)
   normalized = centred * tf.math.rsqrt(variance + _NORM_EPSILON)
-  return tapped(tap, name, normalized, normalized * scale + bias)
+  return normalized * scale + bias
 
 
 def _rotate(heads):

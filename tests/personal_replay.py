@@ -122,8 +122,6 @@ class Replay:
       for n, other in enumerate(self.participating)
       if other in self.kept and self.kept[other]['round_num'] == round_num - 1
     ]
-    if self.config.algorithm.model_averages:
-      return self._mixed_means(rows, own, uploaded)
     return self._mixed(client_id, rows, own, uploaded, round_num)
 
   def score(self, client_id, round_num):
@@ -167,24 +165,3 @@ class Replay:
       for b, t in zip(base, theta, strict=True)
     ]
     return tuple(begun), affinity, len(chosen)
-
-  def _mixed_means(self, rows, own, uploaded):
-    models = [self._model(n) for n in uploaded]
-    mean = [np.mean(tensors, axis=0) for tensors in zip(*models, strict=True)]
-    base_loss, _ = scores(mean, rows)
-    raw = []
-    for n in range(len(models)):
-      others = models[:n] + models[n + 1 :]
-      without = [np.mean(t, axis=0) for t in zip(*others, strict=True)]
-      raw.append(scores(without, rows)[0] - base_loss)
-    weights = np.maximum(raw, 0)
-    if weights.sum():
-      weights = weights / weights.sum()
-    # a - l_n = (theta_n - a) / (N - 1)
-    begun = tuple(
-      a + sum(w * (m[i] - a) for w, m in zip(weights, models, strict=True))
-      for i, a in enumerate(mean)
-    )
-    affinity = own['affinity'].copy()
-    affinity[uploaded] += raw
-    return begun, affinity, len(models) + 1

@@ -1,6 +1,5 @@
 """Methods outside the package that a run refuses, and words of what is said."""
 
-import importlib.metadata
 import sys
 
 import pytest
@@ -55,21 +54,16 @@ def _prepare(place):
   patch = place.stack.enter_context(pytest.MonkeyPatch.context())
   patch.syspath_prepend(place.directory)
   patch.setattr(registry, '_found', {})
-  for cached in (registry._from_module, registry._entry_points):
-    cached.cache_clear()
-    place.stack.callback(cached.cache_clear)
-  return patch
+  registry._from_module.cache_clear()
+  place.stack.callback(registry._from_module.cache_clear)
 
 
-def _module(words, text, before=()):
+def _module(words, text):
   """Returns the case of a method named by its module."""
 
   def prepare(place):
     _prepare(place)
     place.file('refused_package/method.py', text)
-    for number, other in enumerate(before):
-      place.file(f'refused_package/other{number}.py', other)
-      registry.find(f'refused_package.other{number}')
     place.stack.callback(_forget)
     return place.arguments(algorithm__name='refused_package.method')
 
@@ -81,21 +75,6 @@ def _forget():
     del sys.modules[name]
 
 
-def _installed(words, *points):
-  """Returns the case of methods that distributions declare."""
-
-  def prepare(place):
-    patch = _prepare(place)
-    found = [
-      importlib.metadata.EntryPoint(name, module, registry.ENTRY_POINTS)
-      for name, module in points
-    ]
-    patch.setattr(importlib.metadata, 'entry_points', lambda group: found)
-    return place.arguments(algorithm__name=points[0][0])
-
-  return Case(words, prepare)
-
-
 CASES = (
   from_settings(
     '`config.algorithm.name` must be one of fed_avg', algorithm__name='unknown'
@@ -105,7 +84,6 @@ CASES = (
     algorithm__name='no_package.method',
   ),
   _module('found int in', 'METHOD = 3\n'),
-  _module('both hold a METHOD named', _method(), before=[_method()]),
   _module(
     "raised ValueError: the setting 'strength' must have a default. Correct it",
     _method(field='strength: float'),
@@ -128,13 +106,5 @@ CASES = (
   _module(
     'must be of the kind that fed_fish gives it, float, found int',
     _method(field='relative_floor: int = 1'),
-  ),
-  _installed(
-    'both hold a METHOD named', ('fed_avg', 'own_methods.first_epoch')
-  ),
-  _installed(
-    'both hold a METHOD named',
-    ('refused', 'own_methods.first_epoch'),
-    ('refused', 'own_methods.magnitude_mean'),
   ),
 )

@@ -58,9 +58,9 @@ def _make_unreadable(place):
 _PIECES = 'vocabulary/vocab.txt'
 CASES = (
   from_settings(
-    'which squares no gradients of batches',
-    algorithm__fisher_estimator='example_sq',
-    algorithm__ragged_correction=True,
+    "is not read with fisher_estimator 'second_moment'",
+    algorithm__fisher_estimator='second_moment',
+    algorithm__fisher_reduction='mean',
   ),
   from_settings(
     '`config.client_work.schedule_rounds` is required with learning_rate_sch',

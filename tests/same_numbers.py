@@ -363,9 +363,7 @@ def _images(writer: _Writer) -> None:
       split = ('--client_split', 'own_test', '--fractions', '0')
       writer.evaluate(run, directory, f'images/{name} own_test', *split)
 
-  _side_by_side(
-    [lambda n=n, s=s: one(n, s) for n, s in _IMAGE_RUNS.items()]
-  )
+  _side_by_side([lambda n=n, s=s: one(n, s) for n, s in _IMAGE_RUNS.items()])
 
 
 def _engine(writer: _Writer) -> None:
@@ -487,7 +485,9 @@ def _table_differences(before: pathlib.Path, after: pathlib.Path):
     yield '*', f'{len(rows[0])} rows before, {len(rows[1])} after'
     return
   # A table without rows has no columns to compare.
-  columns = dict.fromkeys(name for table in rows for row in table for name in row)
+  columns = dict.fromkeys(
+    name for table in rows for row in table[:1] for name in row
+  )
   for name in columns:
     cells = [[row.get(name) for row in table] for table in rows]
     if cells[0] == cells[1]:
@@ -495,7 +495,9 @@ def _table_differences(before: pathlib.Path, after: pathlib.Path):
     if None in (cells[0][0], cells[1][0]):
       yield name, 'a new column' if cells[0][0] is None else 'no such column'
       continue
-    row = next(i for i, pair in enumerate(zip(*cells)) if pair[0] != pair[1])
+    row = next(
+      i for i, pair in enumerate(zip(*cells, strict=True)) if pair[0] != pair[1]
+    )
     yield name, f'row {row + 1}: {cells[0][row]} before, {cells[1][row]} after'
 
 
@@ -531,8 +533,9 @@ def differences(before: pathlib.Path, after: pathlib.Path):
     if not all(p.exists() for p in pair):
       yield f'{path}:', f'only {"after" if pair[1].exists() else "before"}'
       continue
-    compare = _json_differences if path.suffix == '.json' else _table_differences
-    for name, how in compare(*pair):
+    is_table = path.suffix == '.csv'
+    between = _table_differences if is_table else _json_differences
+    for name, how in between(*pair):
       yield f'{path}:{name}', how
 
 

@@ -27,7 +27,7 @@ def write_uploads(config: TrainConfig, directory: pathlib.Path) -> None:
     summary = upload_sizes.summary_shapes(shape, upload)
     for i, (name, size) in enumerate(summary.items()):
       tensor = random.random(size, np.float32)
-      if upload_sizes.is_factor(name, size):
+      if upload_sizes.is_factor(name):
         tensor = tensor @ tensor.T / size[0]
       tensors[f'summary/{i}'] = tensor
     writer.add(client, b'%03d' % client, tensors)

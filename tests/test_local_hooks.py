@@ -129,7 +129,7 @@ def test_fisher_knows_neither_clipping_nor_decay(estimator, max_norm, decay):
     @tf.function
     def sums(weights):
       return fisher_diagonal.estimate_fisher_sums(
-        estimator, linear_models.scalar_model(), None, weights, (), dataset
+        estimator, linear_models.scalar_model(), weights, (), dataset
       )
 
     found = sums(result.trainable)

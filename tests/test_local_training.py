@@ -37,29 +37,22 @@ def _train(num_local_epochs=2, observer=None, x=_X, y=_Y, theta=0.0):
   return run(linear_models.batches(x, y, 2))
 
 
-def _sums(theta, x=_X, y=_Y, batch_size=2, full_batch_size=None):
+def _sums(theta, x=_X, y=_Y, batch_size=2):
   model = linear_models.scalar_model()
 
   @tf.function
   def run(dataset):
     return fisher_diagonal.empirical_fisher_sums(
-      model,
-      (tf.constant(theta),),
-      (),
-      dataset,
-      full_batch_size=full_batch_size,
+      model, (tf.constant(theta),), (), dataset
     )
 
   return run(linear_models.batches(x, y, batch_size))
 
 
-def _last_epoch_observer(full_batch_size=None):
-  def observe(sums, gradients, num_examples):
-    factor = fisher_diagonal.ragged_factor(num_examples, full_batch_size)
-    return fisher_diagonal.add_batch(sums, gradients, factor=factor)
-
+def _last_epoch_observer():
   return local_training.GradientObserver(
-    fisher_diagonal.zero_sums((tf.constant(0.0),)), observe
+    fisher_diagonal.zero_sums((tf.constant(0.0),)),
+    lambda sums, gradients, _: fisher_diagonal.add_batch(sums, gradients),
   )
 
 
@@ -79,14 +72,6 @@ class TestTrain:
     assert result.observation.num_terms == 2
     np.testing.assert_allclose(result.trainable[0], 0.99975, rtol=1e-6)
     assert result.num_examples == 3
-
-  def test_last_epoch_with_ragged_correction(self):
-    result = _train(observer=_last_epoch_observer(full_batch_size=2))
-    # The second batch has 1 of 2 rows: 0.455625 + 0.00050625 / 2.
-    np.testing.assert_allclose(
-      result.observation.squared_gradients[0], 0.455878125, rtol=1e-6
-    )
-    assert result.observation.num_terms == 2
 
   def test_last_epoch_with_one_epoch_is_every_gradient(self):
     result = _train(num_local_epochs=1, observer=_last_epoch_observer())
@@ -138,31 +123,6 @@ class TestFisherSums:
     # With theta = 0 and x = 1 the gradient of an example is -y.
     sums = _sums(0.0, [1.0] * 4, [-1.0, 1.0, -2.0, 0.0], batch_size)
     np.testing.assert_allclose(sums.squared_gradients[0], expected, rtol=1e-6)
-
-  @pytest.mark.parametrize(
-    ('gradients', 'batch_size', 'full_batch_size', 'expected'),
-    [
-      ((1.0, -1.0, 0.0, 2.0), 2, 2, 1.0),  # 0 + 1: nothing is ragged.
-      ((1.0, -1.0, 0.0, 2.0), 3, 3, 4 / 3),  # 0 + 2^2 / 3, not 4.
-      ((1.0, -1.0, 2.0, 0.0), 3, 3, 4 / 9),  # (2/3)^2 + 0 / 3
-      # A client that fills no batch: (2/4)^2 * 4/8.
-      ((1.0, -1.0, 2.0, 0.0), 4, 8, 0.125),
-    ],
-  )
-  def test_ragged_correction_by_hand(
-    self, gradients, batch_size, full_batch_size, expected
-  ):
-    sums = _sums(
-      0.0, [1.0] * 4, [-g for g in gradients], batch_size, full_batch_size
-    )
-    np.testing.assert_allclose(sums.squared_gradients[0], expected, rtol=1e-6)
-
-  def test_ragged_correction_at_the_trained_weights(self):
-    # 0.500625^2 + 0.00225^2 / 2 = 0.250625390625 + 0.00000253125
-    sums = _sums(0.99975, full_batch_size=2)
-    np.testing.assert_allclose(
-      sums.squared_gradients[0], 0.250627921875, rtol=1e-6
-    )
 
 
 class TestGradients:

@@ -19,17 +19,14 @@ _CONFIG = TransformerConfig(
 )
 # Real targets of a row; one has none, and slices differ in their number.
 _NUM_TARGETS = (5, 1, 0, 4, 2, 5, 3)
-_ESTIMATORS = ('extra_pass', 'last_epoch', 'example_sq', 'true')
+_ESTIMATORS = ('extra_pass', 'last_epoch', 'example_sq')
 
 
 def _text(batch_size):
   random = np.random.RandomState(3)
   count = len(_NUM_TARGETS)
   data = collections.OrderedDict(
-    x=collections.OrderedDict(
-      tokens=random.randint(11, size=(count, 6)).astype(np.int32),
-      noise_seed=random.randint(2**31, size=(count, 2)).astype(np.int32),
-    ),
+    x=random.randint(11, size=(count, 6)).astype(np.int32),
     y=np.array(_NUM_TARGETS, np.int32),
   )
   return tf.data.Dataset.from_tensor_slices(data).batch(batch_size)
@@ -37,7 +34,7 @@ def _text(batch_size):
 
 @pytest.fixture(scope='module')
 def spec():
-  return build_language_model(_CONFIG, model_seed=1, noise_seeds=True)
+  return build_language_model(_CONFIG, model_seed=1)
 
 
 @pytest.fixture(scope='module')
@@ -127,7 +124,6 @@ def _all_fishers(spec, weights, micro_batch_size):
       estimator: fisher_diagonal.estimate_fisher_sums(
         estimator,
         model,
-        spec.sampled_label_loss,
         local.trainable,
         (),
         local.dataset,

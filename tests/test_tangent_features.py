@@ -136,15 +136,9 @@ def test_head_is_drawn_by_the_seed_and_the_body_kept():
   np.testing.assert_array_equal(bias, np.zeros(3))
 
 
-def test_a_model_without_a_head_is_refused():
-  words = '`shape` must be that of a classifier of images, which ends with'
-  shape = small_models.SHAPES['learned']
-  with pytest.raises(ValueError, match=words):
-    feature_mask(shape, num_features=3, model_seed=1)
+def test_no_features_are_refused():
   with pytest.raises(ValueError, match='`num_features` must be at least 1'):
     feature_mask(_LINEAR, num_features=0, model_seed=1)
-  with pytest.raises(ValueError, match=words):
-    tangent_shapes.num_candidates(shape)
 
 
 def test_shapes_of_the_classifier():

@@ -12,9 +12,14 @@ from collections.abc import Mapping, Sequence
 import tensorflow as tf
 
 from models.functional_model import ModelSpec
-from models.model_shapes import ModelShape, weight_shapes
+from models.image_model_config import ImageModelConfig
+from models.model_shapes import ModelShape, are_stacked
 from tff_fedfish import curvature, fisher_diagonal, upload_sizes
-from tff_fedfish.batch_gradients import num_rows, split_batch
+from tff_fedfish.batch_gradients import (
+  batch_gradients,
+  num_rows,
+  split_batch,
+)
 from tff_fedfish.errors import require_one_of
 from tff_fedfish.mathematics.low_rank import compress_psd
 from tff_fedfish.mathematics.quantization import MODEL_BITS, quantize
@@ -38,9 +43,10 @@ def summarize(
 ) -> dict[str, tf.Tensor]:
   """Returns a summary of the client's rows by name; 0 without rows.
 
-  A Fisher is that of the model's own distribution, per row: the mean over the
-  client's rows of the squares of the gradient of a row's summed log
-  probabilities. Drawn labels are a function of the batches' noise seeds.
+  A Fisher is per row. That of images is the model's own, exact: the expectation
+  over all classes. The diagonal of text is the empirical one: the mean over the
+  client's rows of the squared gradient of the log probability of a row's
+  targets.
   """
   if upload.summary == 'none':
     return {}
@@ -49,22 +55,11 @@ def summarize(
   if upload.summary == 'gram':
     return _gram_matrices(model, weights, dataset)
   if upload.summary == 'kfac':
-    return curvature.kfac_summary(
-      model, (tuple(weights), ()), dataset, labels=upload.labels
-    )
-  if upload.labels == 'exact':
+    return curvature.kfac_summary(model, (tuple(weights), ()), dataset)
+  if isinstance(shape, ImageModelConfig):
     sums = curvature.diagonal_sums(model, (tuple(weights), ()), dataset)
   else:
-    sums = fisher_diagonal.estimate_fisher_sums(
-      'true',
-      model.functional_model,
-      model.sampled_label_loss,
-      tuple(weights),
-      (),
-      dataset,
-    )
-    # Not its terms, which are targets.
-    sums = sums._replace(num_terms=_num_rows(dataset))
+    sums = _empirical_sums(model.functional_model, tuple(weights), dataset)
   squares = fisher_diagonal.fisher_diagonal_from_sums(sums, 'mean')
   return {f'diagonal/{i}': square for i, square in enumerate(squares)}
 
@@ -85,11 +80,11 @@ def compressed(
   stacked = set()
   if upload.summary == 'diagonal':
     stacked = {
-      name for name, s in zip(shapes, _stacked(shape), strict=True) if s
+      name for name, s in zip(shapes, are_stacked(shape), strict=True) if s
     }
   return tuple(
     compress_psd(summary[name], rank)
-    if upload_sizes.is_factor(name, sizes)
+    if upload_sizes.is_factor(name)
     else quantize(summary[name], MODEL_BITS, is_stacked=name in stacked)
     for name, sizes in shapes.items()
   )
@@ -104,13 +99,8 @@ def compressed_weights(
     return weights
   return tuple(
     quantize(weight, MODEL_BITS, is_stacked=is_stacked)
-    for weight, is_stacked in zip(weights, _stacked(shape), strict=True)
+    for weight, is_stacked in zip(weights, are_stacked(shape), strict=True)
   )
-
-
-def _stacked(shape):
-  """Says of every weight whether it holds all layers of a transformer."""
-  return [name.startswith('block/') for name in weight_shapes(shape)]
 
 
 def _class_counts(num_classes, dataset):
@@ -125,26 +115,34 @@ def _class_counts(num_classes, dataset):
   return counts
 
 
-def _num_rows(dataset):
-  count = tf.constant(0, tf.int64)
-  for batch in iter(dataset):
-    count += num_rows(batch)
-  return count
+def _empirical_sums(model, weights, dataset):
+  """Returns the sums over rows of the squares of their summed gradients."""
+  sums = fisher_diagonal.zero_sums(weights)
+  for row in iter(dataset.unbatch().batch(1)):
+    tf.autograph.experimental.set_loop_options(parallel_iterations=1)
+    mean = batch_gradients(model, weights, (), row, training=False).data
+    _, num_targets = split_batch(row)
+    sums = fisher_diagonal.add_batch(sums, _times(num_targets[0], mean))
+  return sums
+
+
+@tf.autograph.experimental.do_not_convert
+def _times(count, gradients):
+  return tuple(tf.cast(count, g.dtype) * g for g in gradients)
 
 
 def _gram_matrices(model, weights, dataset):
-  """Returns the mean of x x^T over all targets, x the inputs of each layer."""
-  names = {layer.tap for layer in model.layers if layer.kind == 'matrix'}
-  sizes = {x.tap: x.fan_in for x in model.layers if x.tap in names}
+  """Returns the mean of x x^T over all rows, x the inputs of each layer."""
+  sizes = {x.name: x.fan_in for x in model.layers if x.kind == 'matrix'}
   sums = {name: tf.zeros([size, size]) for name, size in sorted(sizes.items())}
-  num_targets = tf.constant(0.0)
+  count = tf.constant(0.0)
   for batch in iter(dataset):
     tf.autograph.experimental.set_loop_options(parallel_iterations=1)
-    grams, is_real = _batch_grams(model, weights, batch, sorted(names))
+    grams = _batch_grams(model, weights, batch, sorted(sizes))
     sums = {name: sums[name] + grams[name] for name in sums}
-    num_targets += tf.reduce_sum(is_real)
+    count += tf.cast(num_rows(batch), tf.float32)
   return {
-    f'gram/{name}': tf.math.divide_no_nan(total, num_targets)
+    f'gram/{name}': tf.math.divide_no_nan(total, count)
     for name, total in sums.items()
   }
 
@@ -157,13 +155,10 @@ def _batch_grams(model, weights, batch, names):
     inputs[name] = layer_inputs
     return preactivations
 
-  x, y = split_batch(batch)
-  _, is_real = model.tapped_logits((tuple(weights), ()), x, y, tap)
-  mask = tf.reshape(is_real, [-1, 1])
-
-  def gram(name):
-    rows = tf.cast(inputs[name], tf.float32)
-    rows = tf.reshape(rows, [-1, rows.shape[-1]]) * mask
-    return tf.matmul(rows, rows, transpose_a=True)
-
-  return {name: gram(name) for name in names}, is_real
+  x, _ = split_batch(batch)
+  model.tapped_logits((tuple(weights), ()), x, tap)
+  rows = {name: tf.cast(inputs[name], tf.float32) for name in names}
+  return {
+    name: tf.matmul(of_layer, of_layer, transpose_a=True)
+    for name, of_layer in rows.items()
+  }

@@ -3,32 +3,26 @@
 Jhunjhunwala et al. (2024), FedFisher, with the Fisher of the model's own
 distribution at fixed weights, the model not in training,
 
-  F = 1/n sum over rows x of sum over targets of
+  F = 1/n sum over rows x of
       E_{y ~ p(y | x)} (d log p(y | x) / dw) (d log p(y | x) / dw)^T
 
-Either the expectation over the classes is exact, which takes a backward pass
-per class, or one label per target is drawn. `mathematics/kfac.py` has the
-formulas, `curvature_shapes.py` the names of the summary's tensors.
+The expectation over the classes is exact, which takes a backward pass per
+class. `mathematics/kfac.py` has the formulas, `curvature_shapes.py` the names
+of the summary's tensors.
 
-A `model` is anything with `layers` and `tapped_logits` of
-`models.functional_model.ModelSpec`.
+A `model` is a classifier of images: anything with `layers` and `tapped_logits`
+of `models.functional_model.ModelSpec`.
 """
 
 import collections
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from models.layers import (
-  Layer,
-  weight_names,
-  with_matrices,
-)
-from models.token_loss import draw_labels
-from tff_fedfish import local_training
+from models.layers import Layer, weight_names, with_matrix
 from tff_fedfish.batch_gradients import num_rows, split_batch
 from tff_fedfish.curvature_shapes import (
   diagonal_name,
@@ -37,49 +31,31 @@ from tff_fedfish.curvature_shapes import (
   inputs_name,
   summary_specs,
 )
-from tff_fedfish.errors import require, require_one_of
 from tff_fedfish.fisher_diagonal import FisherSums
 from tff_fedfish.mathematics import kfac
 
-LABELS = ('exact', 'drawn')
-
 
 def kfac_summary(
-  model: Any,
-  weights: Any,
-  dataset: tf.data.Dataset,
-  *,
-  labels: str,
-  seed: tf.Tensor | None = None,
+  model: Any, weights: Any, dataset: tf.data.Dataset
 ) -> collections.OrderedDict[str, tf.Tensor]:
   """Returns a client's K-FAC summary, while a `tf.function` is traced.
 
-  The activations of a whole batch, and of a language model its logits, are in
-  memory at once.
+  The activations of a whole batch are in memory at once.
 
   Args:
     model: See the module.
     weights: (trainable, non_trainable).
     dataset: The client's batches.
-    labels: 'exact' for classifiers of images only, or 'drawn'.
-    seed: Int32 [2], from which labels are drawn; another one results for every
-      batch. None: the batches' own noise seeds are used, those of no local
-      step.
 
   Returns:
     Name -> float32, see `curvature_shapes.summary_specs`: means over the rows
     of the dataset, 0 if there are none.
-
-  Raises:
-    ValueError: If the labels are none of these, or exact for text, or drawn
-      without any seed.
   """
-  _check(model, dataset, labels, seed)
   zeros = collections.OrderedDict(
     (name, tf.zeros(shape))
     for name, shape in summary_specs(model.layers).items()
   )
-  terms = functools.partial(_factors, model, weights, labels, seed)
+  terms = functools.partial(_factors, model, weights)
   sums, num_examples = _sum_over(dataset, zeros, terms)
   count = tf.cast(num_examples, tf.float32)
   return tf.nest.map_structure(lambda s: tf.math.divide_no_nan(s, count), sums)
@@ -90,62 +66,46 @@ def diagonal_sums(
 ) -> FisherSums:
   """Sums the exact diagonal of the Fisher, while a `tf.function` is traced.
 
-  `fisher_diagonal.true_fisher_sums` has drawn labels in place of the exact
-  expectation, which it approaches on average. The model is a classifier of
-  images, with `weights` (trainable, non_trainable).
+  `weights` are (trainable, non_trainable).
 
   Returns:
     The sums over rows, in the model's order, and the number of rows.
-
-  Raises:
-    ValueError: If it is a language model.
   """
-  _check(model, dataset, 'exact', None)
   zeros = tuple(tf.zeros(w.shape, tf.float32) for w in weights[0])
   terms = functools.partial(_diagonal, model, weights)
   return FisherSums(*_sum_over(dataset, zeros, terms))
 
 
-def group_product(
-  group: Sequence[Layer],
-  summaries: Mapping[str, tf.Tensor],
-  matrix: tf.Tensor,
+def layer_product(
+  layer: Layer, summaries: Mapping[str, tf.Tensor], matrix: tf.Tensor
 ) -> tf.Tensor:
-  """Returns sum_i F_i v over clients, of layers with their entries in common.
+  """Returns sum_i F_i v over clients, of one layer.
 
   Args:
-    group: One of `models.layers.layer_groups`.
+    layer: The layer.
     summaries: Of `kfac_summary`, at least the tensors that `summary_specs`
-      names for the group, stacked: [clients, ...].
-    matrix: v as `models.layers.matrix_of` the group's first layer, of the float
-      type to compute in.
+      names for the layer, stacked: [clients, ...].
+    matrix: v as `models.layers.matrix_of`, of the float type to compute in.
 
   Returns:
-    Shaped like v. A tied embedding E with its head has the sum of both terms:
-    diag(counts) E G + diag(g^2) E A.
+    Shaped like v.
   """
-  total = 0.0
-  for layer in group:
-    named = {
-      name: tf.cast(summaries[name], matrix.dtype)
-      for name in summary_specs([layer])
-    }
-    if not has_factors(layer):
-      total += tf.reduce_sum(named[diagonal_name(layer)], axis=0) * matrix
-      continue
-    left, right = named[inputs_name(layer)], named[gradients_name(layer)]
-    # The matrix of a head is the embedding transposed, its factors are not.
-    if layer.kind != group[0].kind:
-      left, right = right, left
-    total += kfac.sum_of_products(left, matrix, right)
-  return total
+  named = {
+    name: tf.cast(summaries[name], matrix.dtype)
+    for name in summary_specs([layer])
+  }
+  if not has_factors(layer):
+    return tf.reduce_sum(named[diagonal_name(layer)], axis=0) * matrix
+  return kfac.sum_of_products(
+    named[inputs_name(layer)], matrix, named[gradients_name(layer)]
+  )
 
 
 def inputs_by_position(layer: Layer, inputs: tf.Tensor) -> tf.Tensor:
   """Returns a, the inputs that V of a layer multiplies at every position.
 
   Args:
-    layer: No embedding of tokens or of positions.
+    layer: The layer.
     inputs: See `models.layers.Tap`.
 
   Returns:
@@ -167,26 +127,21 @@ class _Taps(NamedTuple):
   """Inputs and gradients of all layers for one batch."""
 
   inputs: dict[str, tf.Tensor]
-  """Name of a tap -> inputs."""
+  """Name of a layer -> inputs."""
   gradients: list[dict[str, tf.Tensor]]
-  """Per label, name of a tap -> gradients of log p of the label, with exact
-  labels times sqrt(p)."""
-  is_real: tf.Tensor
-  """Float32 [rows, positions of the logits]."""
+  """Per label, name of a layer -> gradients of log p of the label, times
+  sqrt(p)."""
 
 
 def _sum_over(dataset, zeros, terms):
-  """Returns the sums of `terms(batch, step)`, and the number of rows."""
+  """Returns the sums of `terms(batch)`, and the number of rows."""
   sums, num_examples = zeros, tf.constant(0, tf.int64)
-  # Local steps count from 0.
-  step = tf.constant(-1)
   for batch in iter(dataset):
     # The weights are fixed, so nothing else would keep batches from running,
     # and taking memory, side by side.
     tf.autograph.experimental.set_loop_options(parallel_iterations=1)
-    sums = _add(sums, terms(batch, step))
+    sums = _add(sums, terms(batch))
     num_examples += num_rows(batch)
-    step -= 1
   return sums, num_examples
 
 
@@ -196,65 +151,38 @@ def _add(sums, terms):
 
 
 @tf.autograph.experimental.do_not_convert
-def _check(model, dataset, labels, seed):
-  require_one_of('labels', labels, LABELS)
-  is_text = any(layer.kind == 'embedding' for layer in model.layers)
-  require(
-    labels == 'drawn' or not is_text,
-    'labels',
-    "'drawn' for a language model, whose vocabulary is too large to sum over",
-    labels,
-  )
-  has_seed = seed is not None or local_training.has_noise(dataset.element_spec)
-  require(
-    labels == 'exact' or has_seed,
-    'seed',
-    'given to draw labels for batches without noise seeds',
-    seed,
-  )
-
-
-@tf.autograph.experimental.do_not_convert
-def _factors(model, weights, labels, seed, batch, step):
+def _factors(model, weights, batch):
   """Returns the K-FAC sums of one batch."""
-  taps = _tap(model, weights, labels, seed, batch, step)
+  taps = _tap(model, weights, batch)
   found = collections.OrderedDict()
   for layer in model.layers:
     inputs, gradients = _of_layer(layer, taps)
-    has_bias = layer.bias is not None
     if not has_factors(layer):
       found[diagonal_name(layer)] = _squares(layer, inputs, gradients)
       continue
-    name = inputs_name(layer)
-    if layer.kind == 'embedding':
-      found[name] = kfac.id_counts(inputs, taps.is_real, num_ids=layer.fan_in)
-    elif name not in found:
-      found[name] = kfac.input_factor(inputs, taps.is_real, has_bias=has_bias)
+    found[inputs_name(layer)] = kfac.input_factor(
+      inputs, has_bias=layer.bias is not None
+    )
     found[gradients_name(layer)] = tf.add_n(
-      [
-        kfac.gradient_factor(g, taps.is_real, diagonal=layer.kind == 'head')
-        for g in gradients
-      ]
+      [kfac.gradient_factor(g) for g in gradients]
     )
   return found
 
 
 @tf.autograph.experimental.do_not_convert
-def _diagonal(model, weights, batch, step):
+def _diagonal(model, weights, batch):
   """Returns the exact diagonal's sums of one batch, in the model's order."""
-  taps = _tap(model, weights, 'exact', None, batch, step)
+  taps = _tap(model, weights, batch)
   names = weight_names(model.layers)
-  matrices = [
-    (layer, _squares(layer, *_of_layer(layer, taps))) for layer in model.layers
-  ]
-  found = with_matrices(dict(zip(names, weights[0], strict=True)), matrices)
+  found = dict(zip(names, weights[0], strict=True))
+  for layer in model.layers:
+    squares = _squares(layer, *_of_layer(layer, taps))
+    found = with_matrix(layer, found, squares)
   return tuple(found[name] for name in names)
 
 
 def _squares(layer, inputs, gradients):
   """Returns the sums of the squared gradients of V over the rows."""
-  if layer.kind == 'positions':
-    return tf.add_n([tf.reduce_sum(tf.square(g), axis=0) for g in gradients])
   if layer.kind == 'scale':
     square = kfac.squared_scale_gradients
   else:
@@ -264,9 +192,9 @@ def _squares(layer, inputs, gradients):
   return tf.add_n([square(inputs, g) for g in gradients])
 
 
-def _tap(model, weights, labels, seed, batch, step):
+def _tap(model, weights, batch):
   """Runs the model forwards once, and backwards once per label."""
-  x, y = split_batch(batch)
+  x, _ = split_batch(batch)
   inputs, outputs = {}, {}
   with tf.GradientTape(persistent=True) as tape:
 
@@ -275,48 +203,24 @@ def _tap(model, weights, labels, seed, batch, step):
       inputs[name], outputs[name] = of_layer, preactivations
       return preactivations
 
-    logits, is_real = model.tapped_logits(weights, x, y, tap)
+    logits = model.tapped_logits(weights, x, tap)
   probabilities = tf.nn.softmax(logits)
+  roots = tf.sqrt(probabilities)
   num_classes = logits.shape[-1]
-  if labels == 'drawn':
-    drawn = draw_labels(
-      tf.reshape(logits, [-1, num_classes]), _label_seed(batch, seed, step)
-    )
-    chosen = tf.one_hot(tf.reshape(drawn, tf.shape(is_real)), num_classes)
-    targets = [(chosen, is_real)]
-  else:
-    roots = tf.sqrt(probabilities)
-    targets = [
-      (tf.one_hot(label, num_classes), roots[..., label] * is_real)
-      for label in range(num_classes)
-    ]
   # d log p_y / d logits = onehot(y) - p.
   gradients = [
     tape.gradient(
       logits,
       outputs,
-      output_gradients=factor[..., tf.newaxis] * (chosen - probabilities),
+      output_gradients=roots[:, label, tf.newaxis]
+      * (tf.one_hot(label, num_classes) - probabilities),
     )
-    for chosen, factor in targets
+    for label in range(num_classes)
   ]
-  return _Taps(inputs, gradients, is_real)
-
-
-def _label_seed(batch, seed, step):
-  if seed is not None:
-    return tf.random.experimental.stateless_fold_in(seed, step)
-  x, _ = split_batch(local_training.at_step(batch, step))
-  return x[local_training.NOISE_SEED][0]
+  return _Taps(inputs, gradients)
 
 
 def _of_layer(layer, taps):
   """Returns a layer's inputs and, per label, gradients by position."""
-  inputs = taps.inputs[layer.tap]
-  if layer.kind not in ('embedding', 'positions'):
-    inputs = inputs_by_position(layer, inputs)
-  start, end = layer.columns or (0, layer.fan_out)
-  gradients = [
-    by_position(of_label[layer.tap])[..., start:end]
-    for of_label in taps.gradients
-  ]
-  return inputs, gradients
+  inputs = inputs_by_position(layer, taps.inputs[layer.name])
+  return inputs, [by_position(g[layer.name]) for g in taps.gradients]

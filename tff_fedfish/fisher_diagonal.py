@@ -7,33 +7,21 @@ training and g_b the gradient of the mean loss of batch b:
 
 at theta_i in a further pass, or taken along during the last local epoch. The
 text of section 3 has the mean in place of the sum. Both are of the empirical
-Fisher, towards the labels that the data have; that of the model's own
-distribution, as in Jhunjhunwala et al. (2024), FedFisher, takes labels that the
-model draws.
+Fisher, towards the labels that the data have.
 """
 
-import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from tff_fedfish import local_training
-from tff_fedfish.batch_gradients import (
-  batch_gradients,
-  dense_gradients,
-  split_batch,
-)
+from tff_fedfish.batch_gradients import batch_gradients
 from tff_fedfish.errors import require
 
 Structure = Any
 
 REDUCTIONS = ('sum', 'mean')
 NORMALIZATIONS = ('none', 'tensor_mean')
-
-# (weights, x, y, seed) -> summed loss towards labels drawn from the model, and
-# their number; see `models.functional_model.ModelSpec.sampled_label_loss`.
-DrawnLoss = Callable[..., tuple[tf.Tensor, tf.Tensor]]
 
 Select = Callable[[Structure], Structure]
 
@@ -49,8 +37,7 @@ class FisherSums(NamedTuple):
   squared_gradients: Structure
   """Float32 tensors shaped like the trainable weights."""
   num_terms: tf.Tensor
-  """Int64, what a mean divides them by: the batches, or with drawn labels the
-  labels."""
+  """Int64, what a mean divides them by: the number of batches."""
 
 
 @tf.autograph.experimental.do_not_convert
@@ -63,84 +50,47 @@ def zero_sums(trainable: Structure) -> FisherSums:
 
 
 @tf.autograph.experimental.do_not_convert
-def add_batch(
-  sums: FisherSums,
-  gradients: Structure,
-  *,
-  factor: tf.Tensor | None = None,
-  num_terms: int | tf.Tensor = 1,
-) -> FisherSums:
+def add_batch(sums: FisherSums, gradients: Structure) -> FisherSums:
   """Returns the sums with the squares of one batch's gradient.
 
   Args:
     sums: Sums so far.
     gradients: Dense tensors shaped like the trainable weights, of any float
       dtype; squared in float32.
-    factor: Scalar float32 by which the squares are multiplied; None: 1.
-    num_terms: Scalar int64, what the batch adds to `FisherSums.num_terms`.
   """
 
   def add(total, gradient):
-    square = tf.square(tf.cast(gradient, tf.float32))
-    return total + (square if factor is None else factor * square)
+    return total + tf.square(tf.cast(gradient, tf.float32))
 
   return FisherSums(
     tf.nest.map_structure(add, sums.squared_gradients, gradients),
-    sums.num_terms + num_terms,
+    sums.num_terms + 1,
   )
-
-
-def ragged_factor(
-  num_examples: tf.Tensor, full_batch_size: int | None
-) -> tf.Tensor | None:
-  """Returns r / B, which makes batches of r rows weigh as those of B.
-
-  The square of the mean of r independent gradients of mean 0 is 1/r of a
-  gradient's square on average, so that a last batch of r < B rows would weigh
-  B/r as much as the others.
-
-  Args:
-    num_examples: Scalar int64, r.
-    full_batch_size: B, >= 1; None for no correction.
-
-  Returns:
-    A factor for `add_batch`.
-  """
-  if full_batch_size is None:
-    return None
-  return tf.cast(num_examples, tf.float32) / float(full_batch_size)
 
 
 def estimate_fisher_sums(
   estimator: str,
   model: Any,
-  sampled_label_loss: DrawnLoss | None,
   trainable: Structure,
   non_trainable: Structure,
   dataset: tf.data.Dataset,
   *,
   select: Select = _all_of,
-  full_batch_size: int | None = None,
   micro_batch_size: int | None = None,
-  training_mode: bool = False,
 ) -> FisherSums:
   """Sums squared gradients at fixed weights, while a `tf.function` is traced.
 
   Args:
-    estimator: 'extra_pass', 'example_sq' or 'true'; 'last_epoch' comes along
-      with training and has no pass of its own.
+    estimator: 'extra_pass' or 'example_sq'; 'last_epoch' comes along with
+      training and has no pass of its own.
     model: See `local_training`.
-    sampled_label_loss: The model's, which only 'true' needs.
     trainable: The client's weights after local training.
     non_trainable: Weights held fixed.
     dataset: The client's batches.
     select: Returns those of the trainable tensors whose gradients are squared.
-    full_batch_size: Of 'extra_pass', see `ragged_factor`.
     micro_batch_size: Of 'extra_pass': rows of a batch that pass through the
       model at a time; the square is still that of the whole batch's gradient.
-      None: all. The other estimators take one row at a time.
-    training_mode: Of 'extra_pass' and 'example_sq', see
-      `empirical_fisher_sums`.
+      None: all. 'example_sq' takes one row at a time.
 
   Raises:
     ValueError: If the estimator is none of these.
@@ -152,17 +102,11 @@ def estimate_fisher_sums(
       *weights,
       dataset,
       select=select,
-      full_batch_size=full_batch_size,
       micro_batch_size=micro_batch_size,
-      training_mode=training_mode,
     )
-  rows = dataset.unbatch().batch(1)
   if estimator == 'example_sq':
-    return empirical_fisher_sums(
-      model, *weights, rows, select=select, training_mode=training_mode
-    )
-  if estimator == 'true':
-    return true_fisher_sums(sampled_label_loss, *weights, rows, select=select)
+    rows = dataset.unbatch().batch(1)
+    return empirical_fisher_sums(model, *weights, rows, select=select)
   raise ValueError(f'`estimator` {estimator!r} has no pass after training.')
 
 
@@ -173,16 +117,11 @@ def empirical_fisher_sums(
   dataset: tf.data.Dataset,
   *,
   select: Select = _all_of,
-  full_batch_size: int | None = None,
   micro_batch_size: int | None = None,
-  training_mode: bool = False,
 ) -> FisherSums:
   """Sums squared batch gradients at fixed weights (algorithm 2, extra pass).
 
-  The gradient is that of the data loss only. With `training_mode` the model has
-  its dropout and augmentation, as algorithm 2 literally reads: lines 4 and 10
-  have the same loss. The noise is drawn for each batch and is that of no local
-  step.
+  The gradient is that of the data loss only, without dropout and augmentation.
 
   Squaring batch means underestimates the per-example diagonal by about the
   batch size, so clients are comparable only at equal batch sizes. The arguments
@@ -193,66 +132,15 @@ def empirical_fisher_sums(
     # The weights are fixed, so nothing else would keep batches from running,
     # and taking memory, side by side.
     tf.autograph.experimental.set_loop_options(parallel_iterations=1)
-    prepare = None
-    if training_mode:
-      # Local steps count from 0.
-      step = -1 - tf.cast(sums.num_terms, tf.int32)
-      prepare = functools.partial(local_training.at_step, step=step)
     found = batch_gradients(
       model,
       trainable,
       non_trainable,
       batch,
-      training=training_mode,
+      training=False,
       micro_batch_size=micro_batch_size,
-      prepare=prepare,
     )
-    factor = ragged_factor(found.num_examples, full_batch_size)
-    sums = add_batch(sums, select(found.data), factor=factor)
-  return sums
-
-
-def true_fisher_sums(
-  sampled_label_loss: DrawnLoss,
-  trainable: Structure,
-  non_trainable: Structure,
-  dataset: tf.data.Dataset,
-  *,
-  select: Select = _all_of,
-) -> FisherSums:
-  """Sums squared gradients towards labels that the model itself draws.
-
-  On average over the draws this is the Fisher of the model's distribution,
-
-    F[j] = sum over targets k of
-           E_{y ~ p(y | x_k)} (d log p(y | x_k) / d theta[j])^2
-
-  whatever the batches are: labels are drawn independently given the inputs (a
-  token's are the stored tokens before it, not drawn ones), and a gradient of
-  log p has mean 0 under p. So of the square of a batch's SUM of gradients only
-  the squares remain, the products between its targets average out. A batch of
-  m targets thus counts m^2 times the square of its mean gradient, where
-  `empirical_fisher_sums` counts that square once. One batch's estimate has
-  about sqrt(2) of itself as standard deviation: more, smaller batches have less
-  noise.
-
-  The arguments are those of `estimate_fisher_sums`. Batches hold seeds of
-  noise; the first row's decides a batch's labels, and the stored labels are not
-  read.
-  """
-  sums = zero_sums(select(trainable))
-  for batch in iter(dataset):
-    tf.autograph.experimental.set_loop_options(parallel_iterations=1)
-    x, y = split_batch(batch)
-    # Training folds this seed with the number of a step: other draws.
-    seed = x[local_training.NOISE_SEED][0]
-    with tf.GradientTape() as tape:
-      tape.watch(trainable)
-      loss, num_labels = sampled_label_loss(
-        (trainable, non_trainable), x, y, seed
-      )
-    gradients = dense_gradients(tape, loss, trainable)
-    sums = add_batch(sums, select(gradients), num_terms=num_labels)
+    sums = add_batch(sums, select(found.data))
   return sums
 
 
@@ -297,21 +185,26 @@ def fisher_diagonal_from_sums(
   reduction: str,
   normalization: str = 'none',
   power: float = 1.0,
+  *,
+  is_stacked: Sequence[bool] | None = None,
 ) -> Structure:
   """Returns the Fisher diagonal of one client, or a power of it.
 
   Args:
     sums: Sums over the client's batches.
     reduction: 'sum' as printed in algorithm 2, under which a client's
-      influence grows with its number of batches; 'mean' over the batches (over
-      the labels where they were drawn) as in the text of section 3.
+      influence grows with its number of batches; 'mean' over the batches as in
+      the text of section 3.
     normalization: 'none' as in the paper. Squared gradients of the loss vanish
       where a client fits its data, so that it hardly counts beside one that
-      does not; with 'tensor_mean' every tensor is divided by its mean, and all
-      clients have the same mass in it (for their weights w_i), spread over the
-      entries by what their data determine. Then the reduction does not matter.
+      does not; with 'tensor_mean' every tensor of a layer is divided by its
+      mean, and all clients have the same mass in it (for their weights w_i),
+      spread over the entries by what their data determine. Then the reduction
+      does not matter.
     power: p in (0, 1], to which the diagonal is raised before it is normalized;
       1 in the paper. The smaller p, the more alike clients count.
+    is_stacked: Whether a tensor holds all layers, along its first axis, of each
+      in order; every layer then has its own mean. None: no tensor does.
 
   Returns:
     Float32 tensors >= 0 shaped like the weights, unit (nats / weight)^2p, with
@@ -336,7 +229,15 @@ def fisher_diagonal_from_sums(
     raised = tf.sqrt if power == 0.5 else lambda f: tf.pow(f, power)
     diagonal = tf.nest.map_structure(raised, diagonal)
   if normalization == 'tensor_mean':
-    diagonal = tf.nest.map_structure(
-      lambda f: tf.math.divide_no_nan(f, tf.reduce_mean(f)), diagonal
+    tensors = tf.nest.flatten(diagonal)
+    flags = is_stacked or [False] * len(tensors)
+    diagonal = tf.nest.pack_sequence_as(
+      diagonal, list(map(_over_mean, tensors, flags, strict=True))
     )
   return diagonal
+
+
+def _over_mean(tensor, is_stacked):
+  axes = list(range(1, tensor.shape.rank)) if is_stacked else None
+  mean = tf.reduce_mean(tensor, axes, keepdims=is_stacked)
+  return tf.math.divide_no_nan(tensor, mean)

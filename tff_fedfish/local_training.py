@@ -278,21 +278,14 @@ def evaluate(
 
 
 @tf.autograph.experimental.do_not_convert
-def has_noise(batch: Any) -> bool:
-  """Says whether a batch, or the type of one, holds seeds of noise."""
-  return _has_feature(batch, NOISE_SEED)
-
-
-@tf.autograph.experimental.do_not_convert
 def at_step(batch: Any, step: tf.Tensor) -> Any:
   """Returns the batch with the seeds of noise of one step.
 
   Args:
     batch: The batch; without seeds it is returned as it is.
-    step: Scalar int32. Local steps count from 0; those of a pass after
-      training, which must draw other noise, are negative.
+    step: Scalar int32, the local step, counted from 0.
   """
-  if not has_noise(batch):
+  if not _has_feature(batch, NOISE_SEED):
     return batch
   x, y = split_batch(batch)
   seeds = x[NOISE_SEED]

@@ -10,7 +10,22 @@ COMMANDS: dict[str, str] = {}
 OPTIONS: dict[str, str] = {}
 """Advice by 'command --option'."""
 
-SETTINGS: dict[str, str] = {}
+SETTINGS: dict[str, str] = {
+  'algorithm.affinity': 'Leave it out: FedFomo adds raw weights.',
+  'algorithm.distance': 'Leave it out: FedFomo divides by the L2 norm.',
+  'algorithm.exchange': 'Leave it out: SCAFFOLD sends model and variate.',
+  'algorithm.fisher_training_mode': 'Leave it out: the pass has no dropout.',
+  'algorithm.labels': 'Leave it out: it follows from the corpus.',
+  'algorithm.linearization': 'Leave it out: TCT takes images only.',
+  'algorithm.mask_layers': 'Leave it out: TCT takes images only.',
+  'algorithm.max_mass_ratio': "Use fisher_normalization 'tensor_mean'.",
+  'algorithm.model_averages': 'Leave it out: FedFomo sends single models.',
+  'algorithm.neurons': 'Leave it out: PFNM integrates global neurons out.',
+  'algorithm.ragged_correction': "Use data.client_batches 'full_only'.",
+  'client_work.weight_decay_on': 'Leave it out: the matrices decay.',
+  'server.initial_accumulator': 'Leave it out: it is 0.',
+  'server.weight_decay_on': 'Leave it out: the matrices decay.',
+}
 """Advice by 'section.setting' of a config."""
 
 

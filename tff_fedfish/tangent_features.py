@@ -20,8 +20,9 @@ import numpy as np
 import tensorflow as tf
 
 from models.image_classifier import initial_weights
+from models.image_model_config import ImageModelConfig
 from models.layers import layers_of
-from models.model_shapes import ModelShape, weight_shapes
+from models.model_shapes import weight_shapes
 from tff_fedfish.batch_gradients import split_batch
 from tff_fedfish.curvature import by_position, inputs_by_position
 from tff_fedfish.data import randomness
@@ -33,7 +34,7 @@ Features = Callable[[Sequence[tf.Tensor], Any], tf.Tensor]
 
 
 def feature_mask(
-  shape: ModelShape, *, num_features: int, model_seed: int
+  shape: ImageModelConfig, *, num_features: int, model_seed: int
 ) -> np.ndarray:
   """Draws the entries of the gradient that are features.
 
@@ -46,7 +47,7 @@ def feature_mask(
     Int64 [p], ascending; all candidates if there are fewer than `num_features`.
 
   Raises:
-    ValueError: If `num_features` is below 1 or the model has no head.
+    ValueError: If `num_features` is below 1.
   """
   require(num_features >= 1, 'num_features', 'at least 1', num_features)
   found = candidates(shape)
@@ -57,15 +58,12 @@ def feature_mask(
 
 
 def with_drawn_head(
-  shape: ModelShape, weights: Sequence[tf.Tensor], model_seed: int
+  shape: ImageModelConfig, weights: Sequence[tf.Tensor], model_seed: int
 ) -> tuple[tf.Tensor, ...]:
   """Returns the weights with the head drawn as the model's initial one is.
 
   Every client draws the same head from the seed. Weights are in the order of
   `weight_shapes`.
-
-  Raises:
-    ValueError: If the model has no head.
   """
   head = head_of(shape)
   drawn = initial_weights(shape, randomness.seed_of('tct_head', model_seed))
@@ -77,7 +75,9 @@ def with_drawn_head(
   )
 
 
-def build_features(model: Any, shape: ModelShape, mask: np.ndarray) -> Features:
+def build_features(
+  model: Any, shape: ImageModelConfig, mask: np.ndarray
+) -> Features:
   """Builds the features of a batch; the model is not in training.
 
   One backward pass makes the gradients of all rows. The gradient of each
@@ -87,16 +87,12 @@ def build_features(model: Any, shape: ModelShape, mask: np.ndarray) -> Features:
     model: Anything with `tapped_logits` of `models.functional_model.ModelSpec`.
     shape: Its shape.
     mask: Int64 [p], ascending, as `feature_mask` returns it.
-
-  Raises:
-    ValueError: If the model has no head.
   """
-  head_of(shape)
   parts = tuple(_parts(shape, mask))
 
   @tf.function(autograph=False, reduce_retracing=True)
   def features(weights, batch):
-    x, y = split_batch(batch)
+    x, _ = split_batch(batch)
     inputs, outputs = {}, {}
     with tf.GradientTape() as tape:
 
@@ -105,9 +101,9 @@ def build_features(model: Any, shape: ModelShape, mask: np.ndarray) -> Features:
         inputs[name], outputs[name] = of_layer, preactivations
         return preactivations
 
-      logits, _ = model.tapped_logits((weights, ()), x, y, tap)
+      logits = model.tapped_logits((weights, ()), x, tap)
       # Rows do not meet: their sum has the gradient of each.
-      first_logits = tf.reduce_sum(logits[..., 0])
+      first_logits = tf.reduce_sum(logits[:, 0])
     gradients = tape.gradient(first_logits, outputs)
     columns = [
       _entries(layer, is_bias, indices, inputs, gradients)
@@ -139,10 +135,10 @@ def _entries(layer, is_bias, indices, inputs, gradients):
   Rows are last, so that a gather copies whole columns.
   """
   # [rows, positions, fan_out]
-  g = by_position(gradients[layer.tap])
+  g = by_position(gradients[layer.name])
   if is_bias:
     return tf.gather(tf.transpose(tf.reduce_sum(g, axis=1)), indices)
-  a = inputs_by_position(layer, inputs[layer.tap])
+  a = inputs_by_position(layer, inputs[layer.name])
   if layer.kind == 'scale':
     return tf.gather(tf.transpose(tf.reduce_sum(a * g, axis=1)), indices)
   if layer.kind == 'matrix':

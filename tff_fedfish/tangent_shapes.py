@@ -7,34 +7,24 @@ import math
 
 import numpy as np
 
+from models.image_model_config import ImageModelConfig
 from models.layers import Layer, layers_of
-from models.model_shapes import ModelShape, num_parameters, weight_shapes
-from tff_fedfish.errors import require
+from models.model_shapes import num_parameters, weight_shapes
 
 
-def head_of(shape: ModelShape) -> Layer:
-  """Returns the layer that makes the logits.
-
-  Raises:
-    ValueError: If it is a language model: its logits are tied.
-  """
+def head_of(shape: ImageModelConfig) -> Layer:
+  """Returns the layer that makes the logits."""
   *_, last = layers_of(shape)
-  wanted = 'that of a classifier of images, which ends with a head'
-  require(last.kind == 'matrix', 'shape', wanted, shape)
   return last
 
 
-def num_candidates(shape: ModelShape) -> int:
-  """Returns the entries that can be features: body and first head column.
-
-  Raises:
-    ValueError: See `head_of`.
-  """
+def num_candidates(shape: ImageModelConfig) -> int:
+  """Returns the entries that can be features: body and first head column."""
   head = head_of(shape)
   return num_parameters(shape) - (head.fan_out - 1) * head.num_rows
 
 
-def candidates(shape: ModelShape) -> np.ndarray:
+def candidates(shape: ImageModelConfig) -> np.ndarray:
   """Returns these entries of all weights concatenated, int64, ascending."""
   head, num_before, found = head_of(shape), 0, []
   for name, sizes in weight_shapes(shape).items():

@@ -19,15 +19,12 @@ class Upload(NamedTuple):
   summary: Literal['none', 'class_counts', 'diagonal', 'gram', 'kfac'] = 'none'
   """Rows per class; the Fisher diagonal; Gram matrices of the layers' inputs;
   or the K-FAC factors of the Fisher."""
-  labels: Literal['exact', 'drawn'] = 'exact'
-  """Labels of a Fisher: the expectation over all classes, or one drawn from the
-  model for every target."""
   compression: Literal['none', 'paper'] = 'none'
   """'paper': quantized, and matrices of low rank, as in FedFisher."""
 
 
 _FLOAT_BITS = 32
-# Of these a matrix is a factor, not a weight's entries.
+# Of symmetric matrices, not of the entries of weights.
 _FACTOR_PREFIXES = ('gram/', 'inputs/', 'gradients/')
 
 
@@ -37,8 +34,7 @@ def summary_shapes(
   """Returns the shape of every tensor of a summary, by name.
 
   Names are `class_counts`; `diagonal/0`, `diagonal/1` and so on in the model's
-  order; `gram/TAP`, one for layers that share inputs; or those of
-  `curvature_shapes.py`.
+  order; `gram/LAYER` of dense layers; or those of `curvature_shapes.py`.
   """
   if upload.summary == 'class_counts':
     return {'class_counts': (shape.num_classes,)}
@@ -47,7 +43,7 @@ def summary_shapes(
     return {f'diagonal/{i}': size for i, size in enumerate(sizes)}
   if upload.summary == 'gram':
     return {
-      f'gram/{layer.tap}': (layer.fan_in, layer.fan_in)
+      f'gram/{layer.name}': (layer.fan_in, layer.fan_in)
       for layer in layers_of(shape)
       if layer.kind == 'matrix'
     }
@@ -56,9 +52,9 @@ def summary_shapes(
   return {}
 
 
-def is_factor(name: str, sizes: tuple[int, ...]) -> bool:
+def is_factor(name: str) -> bool:
   """Says whether a tensor of a summary is a symmetric matrix."""
-  return name.startswith(_FACTOR_PREFIXES) and len(sizes) == 2
+  return name.startswith(_FACTOR_PREFIXES)
 
 
 def factor_rank(shape: ModelShape, upload: Upload) -> int | None:
@@ -93,12 +89,10 @@ def uploaded_models(shape: ModelShape, upload: Upload) -> float:
     _factor_sizes(shapes.items()),
     d,
     diagonal_sizes=[
-      math.prod(sizes)
-      for name, sizes in shapes.items()
-      if not is_factor(name, sizes)
+      math.prod(sizes) for name, sizes in shapes.items() if not is_factor(name)
     ],
   )
 
 
 def _factor_sizes(shapes):
-  return [sizes[:1] for name, sizes in shapes if is_factor(name, sizes)]
+  return [sizes[:1] for name, sizes in shapes if is_factor(name)]

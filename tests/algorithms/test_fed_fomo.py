@@ -112,35 +112,11 @@ def _round(process, models, kept=None, validation=_VALIDATION):
 _ALL = list(enumerate((_SELF, _A, _B, _C)))
 
 
-# Gains 0.5, 1, 1.5, -0.5. L2 norms 1, 2, 5, 1; L1 norms 1, 2, 7, 1; squares 1,
-# 4, 25, 1. Theta = sum of w* theta_n, as b = 0.
-#   l2: 0.5, 0.5, 0.3 of 1.3: (0.5 + 0.9, 1 + 1.2) / 1.3 = (14, 22) / 13
-#   l1: 0.5, 0.5, 3/14 of 17/14: (7 + 9, 14 + 12) / 17
-#   squared: 0.5, 0.25, 0.06 of 0.81: (0.5 + 0.18, 0.5 + 0.24) / 0.81
-# Normalized by |0.5 + 0.5 + 0.3 - 0.5| = 0.8: 0.625, 0.625, 0.375, -0.625.
-@pytest.mark.parametrize(
-  ('options', 'added', 'theta'),
-  [
-    ({}, (0.5, 0.5, 0.3, -0.5), (14 / 13, 22 / 13)),
-    (
-      {'affinity': 'normalized'},
-      (0.625, 0.625, 0.375, -0.625),
-      (14 / 13, 22 / 13),
-    ),
-    (
-      {'distance': 'l1', 'affinity': 'normalized'},
-      (0.7, 0.7, 0.3, -0.7),
-      (16 / 17, 26 / 17),
-    ),
-    (
-      {'distance': 'squared'},
-      (0.5, 0.25, 0.06, -0.5),
-      (0.8395061728, 0.9135802469),
-    ),
-  ],
-)
-def test_vector_v6(options, added, theta):
-  process = _build(**options)
+def test_vector_v6():
+  # Gains 0.5, 1, 1.5, -0.5 by norms 1, 2, 5, 1. Theta = sum of w* theta_n, as
+  # b = 0, with w* = 0.5, 0.5, 0.3 of 1.3: (0.5 + 0.9, 1 + 1.2) / 1.3.
+  added, theta = (0.5, 0.5, 0.3, -0.5), (14 / 13, 22 / 13)
+  process = _build()
   # What it held of them is added to.
   before = np.array([1.0, 0.0, -2.0, 0.5])
   begun, kept, num_sent = _round(process, _ALL, _kept(affinity=before))
@@ -164,10 +140,20 @@ def test_nothing_better_keeps_the_baseline():
   assert num_sent == 0
 
 
+def test_without_validation_rows_it_goes_on_with_its_own_model():
+  # Its last model is (1, 0), its baseline (0, 0). One step of 0.1 against
+  # (-1/2, (0 - 2) / 2) follows.
+  begun, kept, num_sent = _round(_build(), _ALL, validation=[])
+  np.testing.assert_array_equal(begun, (1, 0))
+  np.testing.assert_allclose(kept['model'][0], (1.05, 0.1), rtol=1e-6)
+  np.testing.assert_array_equal(kept['affinity'][0], np.zeros(4))
+  assert num_sent == 3
+
+
 def test_what_weighs_nothing():
   # Loss 1 + 10^40 / 4 at a distance of 10^20; weights that are no numbers; a
   # distance of 0.
-  process = _build(distance='l1')
+  process = _build()
   broken = [(1, (0, 1e20)), (2, (np.nan, np.inf)), (3, (0, 0))]
   begun, kept, num_sent = _round(process, [(0, _SELF), *broken])
   np.testing.assert_allclose(begun, _SELF, rtol=1e-6)
@@ -203,35 +189,6 @@ def test_first_round_is_local_training():
   finalizer = rounds.metrics['finalizer']
   assert finalizer['update_is_non_finite'] == 0
   assert finalizer['update_is_all_zero'] == 0
-
-
-class TestModelAverages:
-  # The mean of (1, 0), (0, 2), (3, 4) is a = (4/3, 2), L(a) = 1/3. Without the
-  # first (1.5, 3): 1 - 0.75 + 0.25 = 0.5, w = 1/6; without the second (2,
-  # 2): 0, w = -1/3; without the third (0.5, 1): 1 - 0.25 + 0.25 = 1, w = 2/3.
-  # w* = 0.2, 0, 0.8: a + 0.2 (-1/3, -2) + 0.8 (5/3, 2) = (2.6, 3.2).
-  _MEANS = ((-1, (4 / 3, 2)), (0, (1.5, 3)), (1, (2, 2)), (2, (0.5, 1)))
-
-  def test_by_hand(self):
-    process = _build(model_averages=True)
-    begun, kept, num_sent = _round(process, self._MEANS, _kept((9, 9)))
-    np.testing.assert_allclose(begun, (2.6, 3.2), rtol=1e-5)
-    np.testing.assert_allclose(
-      kept['affinity'][0], (1 / 6, -1 / 3, 2 / 3, 0), atol=1e-6
-    )
-    # N + 1
-    assert num_sent == 4
-
-  def test_one_model(self):
-    process = _build(model_averages=True)
-    begun, _, num_sent = _round(process, [(-1, _A)])
-    np.testing.assert_array_equal(begun, _A)
-    assert num_sent == 1
-
-  def test_none(self):
-    begun, _, num_sent = _round(_build(model_averages=True), [], _kept((3, 1)))
-    np.testing.assert_array_equal(begun, (3, 1))
-    assert num_sent == 0
 
 
 def _scalar_model():
@@ -315,15 +272,8 @@ def test_clusters_find_each_other():
   assert within > 0 > affinity[~is_same].mean()
 
 
-@pytest.mark.parametrize(
-  ('options', 'message'),
-  [
-    ({'distance': 'l3'}, '`distance` must be one of l2, l1, squared, found '),
-    ({'affinity': 'soft'}, '`affinity` must be one of raw, normalized, found '),
-    ({'num_clients': 0}, '`num_clients` must be an integer of at least 1, '),
-    ({'num_clients': None}, '`num_clients` must be an integer of at least 1, '),
-  ],
-)
-def test_arguments(options, message):
+@pytest.mark.parametrize('num_clients', [0, None])
+def test_arguments(num_clients):
+  message = '`num_clients` must be an integer of at least 1, '
   with pytest.raises(ValueError, match=message):
-    _build(**options)
+    _build(num_clients=num_clients)

@@ -1,5 +1,6 @@
 """F^p as the weight, FedAvg's mean mixed in, and tensors left to it."""
 
+import collections
 import functools
 
 import linear_models
@@ -8,6 +9,7 @@ import pytest
 import tensorflow as tf
 
 from models.functional_model import ModelSpec, build_language_model
+from models.model_shapes import weight_shapes
 from models.transformer_config import TransformerConfig
 from tff_fedfish import fisher_diagonal
 from tff_fedfish.algorithms.fed_avg import build_fed_avg
@@ -119,7 +121,6 @@ def test_rounds_equal_those_computed_by_numpy(power, fraction, logits):
   expected = _by_numpy(power, fraction, logits)
   np.testing.assert_allclose(found, expected, rtol=2e-5)
   assert metrics['aggregator']['client_weight_sum'] == 14
-  assert metrics['aggregator']['zero_mass_fraction'] == 0
   # The setting makes a difference that the tolerance does not hide.
   assert np.abs(expected / _by_numpy() - 1).max() > 1e-3
 
@@ -248,6 +249,33 @@ def test_power_comes_before_the_tensor_mean():
   )
   # 'mean' of one batch is the sum; 9^0.25 = sqrt(3).
   np.testing.assert_allclose(raised('mean', 'none', 0.25)[0], [1, 3**0.5])
+
+
+@pytest.mark.parametrize('plain_mean_tensors', ['none', 'logits'])
+def test_tensor_mean_is_that_of_a_layer(plain_mean_tensors):
+  config = TransformerConfig(
+    num_layers=2, width=4, num_heads=1, vocabulary_size=8, sequence_length=4
+  )
+  process = build_fed_fish(
+    build_language_model(config, model_seed=1),
+    client_optimizer=_SGD,
+    server_optimizer=_SERVER,
+    fisher_normalization='tensor_mean',
+    plain_mean_tensors=plain_mean_tensors,
+  )
+  tokens = np.random.RandomState(2).randint(8, size=(3, 5)).astype(np.int32)
+  batch = collections.OrderedDict(x=tokens, y=np.full(3, 4, np.int32))
+  dataset = tf.data.Dataset.from_tensor_slices(batch).batch(3)
+  (found,) = process.trained_models(process.initialize(), [dataset])
+  names = list(weight_shapes(config))
+  if plain_mean_tensors == 'logits':
+    names.remove('token_embedding')
+  diagonal = dict(zip(names, found['update'].fisher_diagonal, strict=True))
+  for name, tensor in diagonal.items():
+    means = [np.mean(layer) for layer in tensor]
+    if not name.startswith('block/'):
+      means = np.mean(means)
+    np.testing.assert_allclose(means, 1, rtol=1e-5, err_msg=name)
 
 
 def test_client_that_overflows_counts_in_neither_mean():

@@ -240,7 +240,7 @@ def test_a_client_without_rows_is_empty():
   [
     (
       build_fed_prox,
-      {'adaptation': 'strict'},
+      {'adaptation': 'fl4health'},
       "`adaptation` must be 'none' with local_privacy",
     ),
     (

@@ -12,7 +12,6 @@ import tff_fedfish
 from tff_fedfish.runtime.in_process_context import set_in_process_context
 
 _UNIFORM = tff.learning.ClientWeighting.UNIFORM
-_EXCHANGES = ('two_models', 'one_model')
 
 
 @pytest.fixture(autouse=True, scope='module')
@@ -34,23 +33,17 @@ def _quadratics(curvatures, minima, num_rows=None):
 
 # Building takes seconds; equal arguments share a process, which has no state.
 @functools.cache
-def _build(exchange='two_models', *, model=None, rate=0.1, **options):
-  if exchange == 'one_model':
-    options = {'num_local_steps': 2} | options
+def _build(*, model=None, rate=0.1, **options):
   return tff_fedfish.build_scaffold(
     model or linear_models.scalar_model(),
     client_optimizer=linear_models.sgd(rate),
     server_optimizer=linear_models.sgd(1.0),
     **{'num_local_epochs': 2, 'client_weighting': _UNIFORM} | options,
-    exchange=exchange,
   )
 
 
-def _corrections(exchange, rounds):
-  """Returns h_i with which the clients trained in the last round."""
-  if exchange == 'one_model':
-    return [float(rounds.kept[c]['correction'][0]) for c in sorted(rounds.kept)]
-  # c_i - c of the next one.
+def _corrections(rounds):
+  """Returns h_i = c_i - c of the round to come."""
   server = np.asarray(rounds.state.client_work['method']['control_variate'][0])
   return [
     float(rounds.kept[c]['control_variate'][0] - server)
@@ -64,29 +57,19 @@ def _corrections(exchange, rounds):
 # 0.1 (0.54 - 2.7) = 0.756 -> 0.9504.
 _SERVER = (0.54, 0.945, 1.23849, 1.4503995)
 _H = ((0.0, 0.0), (2.7, -2.7), (2.673, -2.673), (2.49885, -2.49885))
-_LOCAL = ((0, 1.08), (0.9504, 0.9396), (1.27332, 1.20366))
-_LOCAL += ((1.4779584, 1.4228406),)
 
 
-@pytest.mark.parametrize('exchange', _EXCHANGES)
-def test_vector_v8(exchange):
+def test_vector_v8():
   clients = _quadratics((1, 2), (0, 3))
-  rounds = stateful_rounds.Rounds(_build(exchange))
-  previous = 2 * [0.0]
+  rounds = stateful_rounds.Rounds(_build())
   for num in range(4):
-    # Clients of 'two_models' keep c_i, so h_i is that of the round to come.
-    before = _corrections(exchange, rounds) or previous
+    before = _corrections(rounds) or 2 * [0.0]
     (theta,) = rounds.run(clients)
     np.testing.assert_allclose(theta, _SERVER[num], rtol=1e-5)
-    if exchange == 'one_model':
-      before = _corrections(exchange, rounds)
-      local = [float(rounds.kept[c]['last_local'][0]) for c in range(2)]
-      np.testing.assert_allclose(local, _LOCAL[num], rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(before, _H[num], rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize('exchange', _EXCHANGES)
-def test_limits(exchange):
+def test_limits():
   # Uniform: (1 * 0 + 2 * 3) / 3 = 2, FedAvg's fixed point with the same M and
   # eta 1.9636. Weights 1/4 and 3/4: (1/4 * 0 + 3/4 * 2 * 3) / (1/4 + 3/2) =
   # 4.5 / 1.75.
@@ -95,12 +78,10 @@ def test_limits(exchange):
     ((1, 3), tff.learning.ClientWeighting.NUM_EXAMPLES, 4.5 / 1.75),
   ):
     clients = _quadratics((1, 2), (0, 3), rows)
-    rounds = stateful_rounds.Rounds(
-      _build(exchange, client_weighting=weighting)
-    )
+    rounds = stateful_rounds.Rounds(_build(client_weighting=weighting))
     for _ in range(50):
       (theta,) = rounds.run(clients)
-      h = _corrections(exchange, rounds)
+      h = _corrections(rounds)
       # sum q h = 0
       assert abs(np.dot(rows, h)) < 1e-4
     np.testing.assert_allclose(theta, limit, rtol=1e-5)
@@ -132,8 +113,7 @@ def test_cohorts_of_three_unlike_clients_reach_the_joint_optimum():
   np.testing.assert_allclose(theta, 2 / 7, rtol=2e-3)
 
 
-@pytest.mark.parametrize('exchange', _EXCHANGES)
-def test_first_round_is_fed_avg(exchange):
+def test_first_round_is_fed_avg():
   random = np.random.RandomState(4)
   clients = [
     linear_models.batches(
@@ -143,7 +123,7 @@ def test_first_round_is_fed_avg(exchange):
   ]
   options = dict(num_local_epochs=4, num_local_steps=3)
   rounds = stateful_rounds.Rounds(
-    _build(exchange, model=linear_models.linear_model(2), **options)
+    _build(model=linear_models.linear_model(2), **options)
   )
   fed_avg = tff_fedfish.build_fed_avg(
     linear_models.linear_model(2),
@@ -207,12 +187,7 @@ def test_a_client_that_is_not_finite_changes_nothing_of_others():
 @pytest.mark.parametrize(
   ('options', 'message'),
   [
-    ({'exchange': 'three'}, '`exchange` must be one of two_models, one_model'),
     ({'num_clients': 0}, '`num_clients` must be an integer of at least 1 or'),
-    (
-      {'exchange': 'one_model', 'num_local_steps': None},
-      "`num_local_steps` must be an integer with exchange 'one_model'",
-    ),
     (
       {'max_delta_norm': 1.0},
       '`max_delta_norm` must be None: control variates are means of whole',

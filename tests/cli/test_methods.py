@@ -36,8 +36,7 @@ def test_json(capsys):
     'default': 'sum',
     'doc': (
       "Reduction over a client's batches: 'sum' as printed in the paper, or "
-      "'mean'. With 'true' it is over the targets. 'second_moment' is a mean: "
-      "leave it at 'sum'."
+      "'mean'. 'second_moment' is a mean: leave it at 'sum'."
     ),
   }
   assert settings['relative_floor']['at_least'] == 0

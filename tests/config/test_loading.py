@@ -365,16 +365,11 @@ def test_config_json_is_whole_and_returns_the_config():
 def test_config_json_from_before_a_setting_has_its_default():
   config = load_config(_DEMO)
   values = to_json_dict(config)
-  del values['algorithm']['ragged_correction']
+  del values['algorithm']['fisher_power']
   old = from_json_dict(values, 'config.json')
-  assert old.algorithm.ragged_correction is False
+  assert old.algorithm.fisher_power == 1.0
   # A run of then is continued by the same config now.
   assert differences(old, config) == []
-
-
-def test_estimator_true_is_a_word_and_no_truth_value():
-  config = load_config(_DEMO, ['--config.algorithm.fisher_estimator=true'])
-  assert config.algorithm.fisher_estimator == 'true'
 
 
 @pytest.mark.parametrize(
@@ -536,7 +531,7 @@ class TestSettingsOfAnotherMethod:
       config_file('config.algorithm = dict(name="fed_avg")')
     )
     values = config_loading.to_json_dict(config)
-    values['algorithm'] |= {'fisher_estimator': 'true', 'relative_floor': 1e-8}
+    values['algorithm'] |= {'fisher_power': 0.5, 'relative_floor': 1e-8}
     assert config_loading.from_json_dict(values, 'config.json') == config
     assert not capsys.readouterr().err
 

@@ -31,11 +31,6 @@ def _problems(section, **settings):
     (dict(epsilon=0), 'epsilon', 'must be finite and above 0, found 0.0'),
     (dict(weight_decay=-1), 'weight_decay', 'must be finite and at least 0, f'),
     (
-      dict(weight_decay_on='some'),
-      'weight_decay_on',
-      "must be one of matrices, all, found 'some'",
-    ),
-    (
       dict(max_gradient_norm=0),
       'max_gradient_norm',
       'must be finite and above',
@@ -91,12 +86,6 @@ def test_out_of_bounds(section, settings, name, words):
     ),
     (
       'client_work',
-      dict(weight_decay_on='all'),
-      "`config.client_work.weight_decay_on` is read with optimizer 'adamw' "
-      "only, found 'all'; leave it out",
-    ),
-    (
-      'client_work',
       dict(beta_2=0.99),
       "`config.client_work.beta_2` is read with optimizer 'adamw' only, found "
       '0.99; leave it out',
@@ -130,19 +119,6 @@ def test_out_of_bounds(section, settings, name, words):
       dict(optimizer='adagrad', bias_correction=False),
       "`config.server.bias_correction` is read with optimizer 'adam' only, "
       'found False; leave it out',
-    ),
-    (
-      'server',
-      dict(initial_accumulator=0.1),
-      "`config.server.initial_accumulator` is read with optimizer 'adagrad' or "
-      "'yogi', or 'adam' with bias_correction false only, found 0.1; leave it "
-      'out',
-    ),
-    (
-      'server',
-      dict(optimizer='adamw', initial_accumulator=0.1),
-      "`config.server.initial_accumulator` is read with optimizer 'adagrad', "
-      "'adam' or 'yogi' only, found 0.1; leave it out",
     ),
     (
       'client_work',
@@ -222,10 +198,9 @@ def test_what_runs_of_earlier_versions_hold_is_accepted():
   [
     ('client_work', dict(momentum=0.9, nesterov=True, max_gradient_norm=1)),
     ('client_work', dict(optimizer='adamw', weight_decay=0.1, beta_2=0.99)),
-    ('server', dict(optimizer='adagrad', epsilon=1e-3, initial_accumulator=1)),
-    ('server', dict(bias_correction=False, initial_accumulator=1e-6)),
-    ('server', dict(optimizer='yogi', beta_1=0, initial_accumulator=1e-6)),
-    ('server', dict(optimizer='adamw', weight_decay_on='all')),
+    ('server', dict(optimizer='adagrad', epsilon=1e-3)),
+    ('server', dict(bias_correction=False)),
+    ('server', dict(optimizer='yogi', beta_1=0)),
     ('server', dict(learning_rate_schedule='cosine', schedule_rounds=5)),
     ('server', dict(warmup_rounds=5)),
   ],

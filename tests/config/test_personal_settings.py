@@ -160,11 +160,8 @@ def test_nobody_needs_to_be_held_out():
 
 def test_traffic():
   settings = dict(algorithm__num_downloads=3)
-  for averages, downlink in ((False, 3), (True, 16)):
-    settings['algorithm__model_averages'] = averages
-    config = planned_configs.shipped('mnist_personal', **settings)
-    # The mean of 15 models, and 15 of the others.
-    assert config.method.traffic(config) == (1, downlink)
+  config = planned_configs.shipped('mnist_personal', **settings)
+  assert config.method.traffic(config) == (1, 3)
   config = planned_configs.shipped('mnist_personal', **_LOCAL)
   assert config.method.traffic(config) == (0, 0)
 
@@ -189,8 +186,6 @@ class TestDownloads:
       'sent models of only 2 other participating clients of .*. Lower num_dow',
     ):
       self._require(3, algorithm__num_downloads=3)
-    # It is sent means, of however many there are.
-    self._require(1, algorithm__num_downloads=3, algorithm__model_averages=True)
 
   def test_a_number_for_every_client(self):
     self._require(4096)
@@ -199,7 +194,7 @@ class TestDownloads:
       match="^algorithm.name 'fed_fomo' takes at most 4096 participating "
       'clients, as each keeps a number for every other, but .* has 4097. ',
     ):
-      self._require(4097, algorithm__model_averages=True)
+      self._require(4097)
 
   def test_other_methods_send_none(self):
     for name in ('fed_avg', 'local_only'):
@@ -214,5 +209,5 @@ def test_configs_of_methods_are_found():
   ):
     config_loading.load_config(
       'demo',
-      ['--config.algorithm.name=fed_avg', '--config.algorithm.distance=l1'],
+      ['--config.algorithm.name=fed_avg', '--config.algorithm.epsilon=1.0'],
     )

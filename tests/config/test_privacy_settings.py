@@ -68,9 +68,9 @@ _STEPS = dict(
       "`local_privacy.sampling` to 'poisson'), found 5",
     ),
     (
-      {'algorithm__name': 'fed_prox', 'algorithm__adaptation': 'strict'},
+      {'algorithm__name': 'fed_prox', 'algorithm__adaptation': 'fl4health'},
       "`config.algorithm.adaptation` must be 'none' with local_privacy, as it "
-      "reads training losses, which have no noise, found 'strict'",
+      "reads training losses, which have no noise, found 'fl4health'",
     ),
     (
       {'algorithm__name': 'fed_fish'},

@@ -48,11 +48,8 @@ def test_defaults_are_the_documented_ones():
     fisher_normalization='none',
     client_weighting='num_examples',
     relative_floor=1e-8,
-    ragged_correction=False,
-    max_mass_ratio=None,
   )
   assert config.client_work.max_delta_norm is None
-  assert not config.algorithm.samples_labels
   assert config.client_work.local_batch_size == 4
   assert config.client_work.max_sequences_per_client == 16
   assert config.server.optimizer == 'adam'
@@ -111,13 +108,6 @@ def test_transformer_has_the_sequence_length_as_positions():
     ),
     (
       FedFishConfig,
-      dict(name='fed_fish', fisher_estimator='true', ragged_correction=True),
-      '`config.algorithm.ragged_correction` must be false with '
-      "fisher_estimator 'true', which squares no gradients of batches, found "
-      'true',
-    ),
-    (
-      FedFishConfig,
       dict(
         name='fed_fish',
         fisher_estimator='second_moment',
@@ -128,21 +118,9 @@ def test_transformer_has_the_sequence_length_as_positions():
     ),
     (
       FedFishConfig,
-      dict(name='fed_fish', fisher_power=0.0, max_mass_ratio=2.0),
-      "`config.algorithm.max_mass_ratio` must be None where FedAvg's mean is "
-      'taken, with fisher_power 0 or plain_mean_fraction 1, found 2.0',
-    ),
-    (
-      FedFishConfig,
       dict(name='fed_fish', fisher_power=1.5),
       '`config.algorithm.fisher_power` must be finite and at least 0 and at '
       'most 1, found 1.5',
-    ),
-    (
-      FedFishConfig,
-      dict(name='fed_fish', max_mass_ratio=0.9),
-      '`config.algorithm.max_mass_ratio` must be finite and at least 1, found '
-      '0.9',
     ),
     (
       config_lib.ClientWorkConfig,
@@ -266,12 +244,6 @@ def test_all_problems_of_a_section_at_once():
 def test_fed_avg_reads_nothing_of_the_fisher():
   average = AlgorithmConfig(name='fed_avg')
   assert not hasattr(average, 'fisher_estimator')
-  assert not average.samples_labels
-  drawn = FedFishConfig(name='fed_fish', fisher_estimator='true')
-  assert drawn.samples_labels
-  # Nothing is drawn where nothing is weighed.
-  plain = dataclasses.replace(drawn, plain_mean_fraction=1.0)
-  assert not plain.samples_labels
 
 
 def test_the_section_must_be_of_the_class_that_the_method_reads():

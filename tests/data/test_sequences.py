@@ -1,7 +1,6 @@
 """Blocks of tokens by hand, and nothing lost on the way."""
 
 import collections
-import dataclasses
 
 import numpy as np
 import pytest
@@ -171,15 +170,3 @@ def test_batches_have_one_type_whatever_the_client(count):
   assert isinstance(dataset.element_spec, collections.OrderedDict)
   assert sequences_lib.batch_spec(3) == expected
   assert len(list(dataset)) == (count + 1) // 2
-
-
-def test_seeds_go_with_their_rows_into_the_batches():
-  seeds = np.arange(10, dtype=np.int32).reshape(5, 2)
-  rows = dataclasses.replace(_numbered(5), noise_seeds=seeds)
-  order = np.array([3, 0, 4])
-  first, second = sequences_lib.to_dataset(rows.select(order), batch_size=2)
-  assert list(first['x']) == ['tokens', 'noise_seed']
-  np.testing.assert_array_equal(first['x']['tokens'][:, 0], [3, 0])
-  np.testing.assert_array_equal(first['x']['noise_seed'], [[6, 7], [0, 1]])
-  np.testing.assert_array_equal(second['x']['noise_seed'], [[8, 9]])
-  np.testing.assert_array_equal(second['y'], [2])

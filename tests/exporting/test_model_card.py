@@ -236,7 +236,6 @@ class TestWords:
       'private.'
     ) in _in_one_line(card)
     assert _rows(card)['client_work.max_delta_norm'] == ['0.25']
-    assert 'algorithm.max_mass_ratio' not in _rows(card)
 
   def test_privacy_of_dp_sgd(self, run):
     config = json.loads((run / 'config.json').read_text())

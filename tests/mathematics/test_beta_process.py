@@ -53,39 +53,6 @@ class TestGains:
     ]
     np.testing.assert_allclose(found, [expected], rtol=1e-12)
 
-  def test_the_published_cost(self):
-    # Half of it, less |v|^2 / (2 sigma^2), which is the same for all columns:
-    # |mu0 / sigma0^2 + v / sigma^2 + S / sigma^2|^2 / (tau + 1 / sigma^2)
-    #   - |mu0 / sigma0^2 + S / sigma^2|^2 / tau + 2 log(m / (J - m)).
-    random = np.random.default_rng(0)
-    rows, sums = random.normal(size=(4, 5)), random.normal(size=(3, 5))
-    counts = np.array([1, 4, 2])
-    sigma, sigma0, gamma, mu0 = 0.7, 1.3, 2.5, 0.4
-    found = gains(
-      rows,
-      sums,
-      counts,
-      BetaProcess(sigma, sigma0, gamma, mu0, integrates=False),
-      num_clients=6,
-      num_new=2,
-    )
-
-    def norms(seen, added, tau):
-      both = np.sum((seen + added / sigma**2) ** 2)
-      return both / (tau + 1 / sigma**2) - np.sum(seen**2) / tau
-
-    for row, columns in zip(rows, found, strict=True):
-      expected = []
-      for total, m in zip(sums, counts, strict=True):
-        seen = mu0 / sigma0**2 + total / sigma**2
-        tau = 1 / sigma0**2 + m / sigma**2
-        expected.append(norms(seen, row, tau) + 2 * math.log(m / (6 - m)))
-      new = norms(np.full(5, mu0 / sigma0**2), row, 1 / sigma0**2)
-      for k in (1, 2):
-        expected.append(new + 2 * math.log(gamma / 6) - 2 * math.log(k))
-      expected = np.array(expected) / 2 - np.sum(row**2) / (2 * sigma**2)
-      np.testing.assert_allclose(columns, expected, rtol=1e-9)
-
   def test_sums_are_the_joint_density_of_matches_and_neurons(self):
     # Against SciPy's densities of all neurons, for all matches of a client.
     random = np.random.default_rng(1)
@@ -176,19 +143,6 @@ class TestMatches:
       vectors = [math.sqrt(squared_norm) * rows] * 2
       places = match_clients(vectors, BetaProcess())
       assert _num_neurons(places) == expected
-
-  @pytest.mark.parametrize('squared_norm', [7.4, 7.6])
-  def test_maximized_neurons_may_split(self, squared_norm):
-    # The limit is 6 log(7 / 2) = 7.5166. A second new neuron would have
-    # 6 log(7 / 4) = 3.36 as its limit.
-    rows = np.random.default_rng(1).normal(size=(10, 40))
-    rows *= math.sqrt(squared_norm) / np.linalg.norm(
-      rows, axis=1, keepdims=True
-    )
-    process = BetaProcess(integrates=False)
-    _, vectors = _shuffled_copies(rows, 2)
-    places = match_clients(vectors, process)
-    assert _num_neurons(places) == (11 if squared_norm < 7.5 else 10)
 
   @pytest.mark.parametrize('dimensions', [25, 200])
   def test_planted_neurons_are_found(self, dimensions):

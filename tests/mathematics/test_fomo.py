@@ -8,13 +8,12 @@ from tff_fedfish.data import randomness
 from tff_fedfish.mathematics import fomo
 
 
-def test_distances():
+def test_distance():
   # (3, -4) and 12 apart: 5^2 + 12^2 = 169.
   model = [tf.constant([4.0, -4.0]), tf.constant(12.0)]
   baseline = [tf.constant([1.0, 0.0]), tf.constant(0.0)]
-  for kind, expected in (('l2', 13.0), ('l1', 19.0), ('squared', 169.0)):
-    np.testing.assert_allclose(fomo.distance(model, baseline, kind), expected)
-    assert fomo.distance(model, model, kind) == 0
+  np.testing.assert_allclose(fomo.distance(model, baseline), 13)
+  assert fomo.distance(model, model) == 0
 
 
 def test_raw_weights():
@@ -28,19 +27,6 @@ def test_raw_weights():
   np.testing.assert_array_equal(
     fomo.raw_weights(tf.constant(infinite), losses, distances), np.zeros(8)
   )
-
-
-def test_normalized():
-  # |0.5 + 0.5 + 0.3 - 0.5| = 0.8
-  raw = tf.constant([0.5, 0.5, 0.3, -0.5])
-  np.testing.assert_allclose(
-    fomo.normalized(raw), [0.625, 0.625, 0.375, -0.625], rtol=1e-6
-  )
-  # Signs are kept where the sum is below 0.
-  np.testing.assert_allclose(
-    fomo.normalized(tf.constant([-1.0, 0.5])), [-2.0, 1.0]
-  )
-  np.testing.assert_array_equal(fomo.normalized(tf.zeros(2)), [0, 0])
 
 
 def test_epsilon_of_round():

@@ -16,9 +16,10 @@ def _gram(inputs):
 
 
 def _average(shrinkage, inputs=_INPUTS, kernels=_KERNELS, shares=_HALVES):
-  return gram_average.gram_average(
-    map(_gram, inputs), kernels, shares, shrinkage
-  )
+  sums = None
+  for rows, kernel, share in zip(inputs, kernels, shares, strict=True):
+    sums = gram_average.add_client(sums, _gram(rows), kernel, share)
+  return gram_average.solve(sums, shrinkage)
 
 
 @pytest.mark.parametrize(
@@ -100,24 +101,6 @@ def test_rare_inputs_are_kept():
   np.testing.assert_allclose(found, kernel, rtol=1e-6)
 
 
-def test_clients_are_read_one_at_a_time():
-  held = []
-
-  def grams():
-    for i in range(3):
-      held.append(i)
-      yield np.eye(2)
-
-  def kernels():
-    for i in range(3):
-      # Its gram was read just before it, no later one.
-      assert held == list(range(i + 1))
-      yield np.ones([2, 1])
-
-  found = gram_average.gram_average(grams(), kernels(), [1 / 3] * 3, 0.9)
-  np.testing.assert_allclose(found, np.ones([2, 1]))
-
-
 @pytest.mark.parametrize('shrinkage', [-0.1, 1.5])
 def test_shrinkage_is_checked(shrinkage):
   words = rf'`shrinkage` must be in \[0, 1\], found {shrinkage}'
@@ -125,11 +108,7 @@ def test_shrinkage_is_checked(shrinkage):
     _average(shrinkage)
 
 
-def test_clients_are_checked():
-  with pytest.raises(ValueError, match='`grams` must be those of at least one'):
-    gram_average.gram_average([], [], [], 0.9)
-  with pytest.raises(ValueError, match='shorter'):
-    _average(0.9, shares=(1.0,))
+def test_gram_matrices_are_checked():
   words = r'`gram` must be of shape \(2, 2\), found \(3, 3\)'
   with pytest.raises(ValueError, match=words):
-    gram_average.gram_average([np.eye(3)], [np.ones([2, 1])], [1.0], 0.9)
+    gram_average.add_client(None, np.eye(3), np.ones([2, 1]), 1.0)

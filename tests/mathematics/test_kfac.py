@@ -1,14 +1,10 @@
 """Kronecker factors by hand, against loops, and against the whole Fisher."""
 
-import itertools
-
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from tff_fedfish.mathematics import kfac
-
-_REAL = tf.ones([1, 1])
 
 
 def _product(of_inputs, matrix, of_gradients):
@@ -40,10 +36,8 @@ class TestVectorV12:
     return [tf.constant(g[:, np.newaxis], tf.float32) for g in of_labels]
 
   def factors(self):
-    of_inputs = kfac.input_factor(self.inputs, _REAL, has_bias=True) / 2
-    of_gradients = [
-      kfac.gradient_factor(g, _REAL) / 2 for g in self.gradients()
-    ]
+    of_inputs = kfac.input_factor(self.inputs, has_bias=True) / 2
+    of_gradients = [kfac.gradient_factor(g) / 2 for g in self.gradients()]
     return of_inputs, sum(of_gradients)
 
   def test_factors(self):
@@ -121,8 +115,8 @@ class TestConvolution:
     patches = kfac.patches(
       _random(2, 4, 3, 2), height=2, width=2, stride=1, padding='VALID'
     )
-    of_inputs = kfac.input_factor(patches, _REAL, has_bias=False)
-    of_gradients = kfac.gradient_factor(_random(2, 6, 3, seed=1), _REAL)
+    of_inputs = kfac.input_factor(patches, has_bias=False)
+    of_gradients = kfac.gradient_factor(_random(2, 6, 3, seed=1))
     kernel = _random(2, 2, 2, 3, seed=2)
     found = _product(
       of_inputs, tf.reshape(kernel, [8, 3]), of_gradients
@@ -142,65 +136,20 @@ class TestConvolution:
     gradient = tape.gradient(loss, kernel).numpy().ravel()
     patches = kfac.patches(images, height=3, width=2, stride=1, padding='VALID')
     found = np.kron(
-      kfac.input_factor(patches, _REAL, has_bias=False),
-      kfac.gradient_factor(tf.reshape(gradients, [1, 1, 4]), _REAL),
+      kfac.input_factor(patches, has_bias=False),
+      kfac.gradient_factor(tf.reshape(gradients, [1, 1, 4])),
     )
     np.testing.assert_allclose(
       found, np.outer(gradient, gradient), rtol=1e-4, atol=1e-6
     )
 
 
-class TestPositions:
-  # Two real positions of three, one, none.
-  is_real = tf.constant([[1.0, 1, 0], [0, 1, 0], [0, 0, 0]])
-
-  def test_inputs_are_summed_by_hand(self):
-    inputs = tf.constant(
-      [[[1.0, 2], [3, -1], [9, 9]], [[9, 9], [0, 2], [9, 9]], 3 * [[9, 9]]]
-    )
-    # (1, 2)(1, 2)^T + (3, -1)(3, -1)^T + (0, 2)(0, 2)^T.
-    np.testing.assert_array_equal(
-      kfac.input_factor(inputs, self.is_real, has_bias=False),
-      [[10, -1], [-1, 9]],
-    )
-    # Sums 4 and 3, and three real positions.
-    np.testing.assert_array_equal(
-      kfac.input_factor(inputs, self.is_real, has_bias=True),
-      [[10, -1, 4], [-1, 9, 3], [4, 3, 3]],
-    )
-
-  def test_gradients_are_averaged_by_row_by_hand(self):
-    gradients = tf.constant(
-      [[[1.0, 2], [3, -1], [9, 9]], [[9, 9], [0, 2], [9, 9]], 3 * [[9, 9]]]
-    )
-    # ((1, 2)(1, 2)^T + (3, -1)(3, -1)^T) / 2 + (0, 2)(0, 2)^T.
-    expected = [[5, -0.5], [-0.5, 2.5 + 4]]
-    np.testing.assert_allclose(
-      kfac.gradient_factor(gradients, self.is_real), expected, rtol=1e-6
-    )
-    np.testing.assert_allclose(
-      kfac.gradient_factor(gradients, self.is_real, diagonal=True),
-      [5, 6.5],
-      rtol=1e-6,
-    )
-
-  def test_one_flag_per_row_is_for_all_of_its_positions(self):
-    gradients = _random(2, 4, 3)
-    whole = kfac.gradient_factor(gradients, tf.ones([2, 4]))
-    found = kfac.gradient_factor(gradients, tf.ones([2, 1]))
-    np.testing.assert_array_equal(found, whole)
-    expected = sum(g.T @ g / 4 for g in gradients.numpy())
-    np.testing.assert_allclose(found, expected, rtol=1e-5)
-
-  def test_ids_are_counted_by_hand(self):
-    ids = tf.constant([[2, 0, 1], [1, 2, 1], [1, 1, 1]])
-    counts = kfac.id_counts(ids, self.is_real, num_ids=4)
-    np.testing.assert_array_equal(counts, [1, 0, 2, 0])
-    # As the diagonal of A of one-hot inputs.
-    one_hot = kfac.input_factor(
-      tf.one_hot(ids, 4), self.is_real, has_bias=False
-    )
-    np.testing.assert_array_equal(np.diag(counts), one_hot)
+def test_gradients_are_averaged_over_positions_by_hand():
+  gradients = tf.constant([[[1.0, 2], [3, -1]], [[0, 2], [4, 0]]])
+  # ((1, 2)(1, 2)^T + (3, -1)(3, -1)^T + (0, 2)(0, 2)^T + (4, 0)(4, 0)^T) / 2.
+  np.testing.assert_allclose(
+    kfac.gradient_factor(gradients), [[13, -0.5], [-0.5, 4.5]], rtol=1e-6
+  )
 
 
 def test_sum_of_products_by_a_loop():
@@ -211,21 +160,6 @@ def test_sum_of_products_by_a_loop():
   )
   found = kfac.sum_of_products(left, matrix, right)
   np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
-
-
-def test_product_with_diagonals_is_that_with_their_matrices():
-  matrix, left, right = _random(3, 4), _random(3, seed=1), _random(4, seed=2)
-  full_right = _random(4, 4, seed=3)
-  for of_inputs, of_gradients in itertools.product(
-    (left, tf.linalg.diag(left)), (right, tf.linalg.diag(right), full_right)
-  ):
-    wanted = full_right if of_gradients is full_right else np.diag(right)
-    np.testing.assert_allclose(
-      _product(of_inputs, matrix, of_gradients),
-      np.diag(left) @ matrix.numpy() @ wanted,
-      rtol=1e-5,
-      atol=1e-6,
-    )
 
 
 @pytest.mark.parametrize('num_positions', [1, 3])

@@ -11,18 +11,6 @@ from tff_fedfish.config_fields import ConfigError
 from tff_fedfish.methods.method import Slot
 from tff_fedfish.planning.client_states import states_on_disk
 
-_ONE_MODEL = {
-  'algorithm__name': 'scaffold',
-  'algorithm__exchange': 'one_model',
-  'algorithm__client_weighting': 'uniform',
-  'client_work__num_local_epochs': 1,
-  'client_work__num_local_steps': 3,
-  'client_work__max_sequences_per_client': None,
-  'cohorts__cohort_size': None,
-  'server__optimizer': 'sgd',
-  'server__learning_rate': 1.0,
-}
-
 
 @pytest.mark.parametrize(
   ('settings', 'slots'),
@@ -30,7 +18,6 @@ _ONE_MODEL = {
     ({'algorithm__name': 'fed_avg'}, []),
     ({'algorithm__name': 'moon'}, [('previous_model', 1)]),
     ({'algorithm__name': 'scaffold'}, [('control_variate', 1)]),
-    (_ONE_MODEL, [('correction', 1), ('last_local', 1)]),
     (
       {
         'algorithm__name': 'moon',
@@ -94,37 +81,6 @@ def test_scaffold_takes_plain_sgd(setting, value, wanted):
     f"`config.{path}` must be {wanted} with algorithm.name 'scaffold', found "
     f'{value!r}'
   ) in problems
-
-
-@pytest.mark.parametrize(
-  ('setting', 'value', 'wanted'),
-  [
-    ('client_work__warmup_rounds', 3, '0'),
-    ('algorithm__client_weighting', 'num_examples', "'uniform'"),
-    ('cohorts__cohort_size', 4, 'None'),
-    ('server__optimizer', 'adam', "'sgd'"),
-    ('server__learning_rate', 0.5, '1.0'),
-    ('server__momentum', 0.9, '0.0'),
-  ],
-)
-def test_one_model_takes_the_mean_of_all(setting, value, wanted):
-  problems = _problems(**_ONE_MODEL | {setting: value})
-  path = setting.replace('__', '.')
-  assert (
-    f"`config.{path}` must be {wanted} with algorithm.exchange 'one_model', "
-    f'found {value!r}'
-  ) in problems
-
-
-def test_one_model_takes_equally_many_steps():
-  settings = {
-    'client_work__num_local_steps': None,
-    'client_work__max_sequences_per_client': 8,
-  }
-  assert (
-    '`config.client_work.num_local_steps` is required with algorithm.exchange '
-    "'one_model'"
-  ) in _problems(**_ONE_MODEL | settings)
 
 
 def test_states_where_there_are_none():

@@ -1,14 +1,11 @@
-"""Methods are found by name, by module and by entry point."""
+"""Methods are found by name and by module."""
 
 import dataclasses
-import importlib.metadata
-import json
 import sys
 import textwrap
 
 import pytest
 
-from tff_fedfish.cli.main import main
 from tff_fedfish.errors import UserError
 from tff_fedfish.methods import registry
 from tff_fedfish.methods.settings import AlgorithmConfig, kind_of
@@ -32,10 +29,8 @@ def forgets(monkeypatch):
   """Methods found in one test are not known in the next."""
   monkeypatch.setattr(registry, '_found', {})
   registry._from_module.cache_clear()
-  registry._entry_points.cache_clear()
   yield
   registry._from_module.cache_clear()
-  registry._entry_points.cache_clear()
 
 
 @pytest.fixture
@@ -52,22 +47,6 @@ def write_module(tmp_path, monkeypatch):
     return str(path)
 
   return write
-
-
-@pytest.fixture
-def install(monkeypatch):
-  """Declares entry points, as installed distributions do."""
-
-  def declare(**modules):
-    points = [
-      importlib.metadata.EntryPoint(name, module, registry.ENTRY_POINTS)
-      for name, module in modules.items()
-    ]
-    monkeypatch.setattr(
-      importlib.metadata, 'entry_points', lambda group: points
-    )
-
-  return declare
 
 
 def _error(name):
@@ -110,16 +89,7 @@ def test_a_module_by_its_name(write_module):
   write_module('my_package.my_method')
   assert registry.find('my_package.my_method').title == 'Mine'
   assert registry.find_or_none('my_package.my_method').title == 'Mine'
-  assert 'my_package.my_method' not in registry.installed()
-
-
-def test_an_installed_method_by_its_own_name(write_module, install):
-  write_module('my_package.my_method')
-  install(mine='my_package.my_method:METHOD')
-  assert registry.find('mine').title == 'Mine'
-  # The same file under its module's name is the same method, not a second one.
-  assert registry.find('my_package.my_method') is registry.find('mine')
-  assert list(registry.installed())[-1:] == ['mine']
+  assert registry.readers('mu') == ['fed_prox', 'moon']
 
 
 def test_no_such_module():
@@ -138,30 +108,6 @@ def test_a_module_that_raises(write_module):
   )
 
 
-def test_a_broken_installed_method_harms_no_other(install, capsys):
-  install(mine='no_package.method')
-  assert "`config.algorithm.name` 'mine' must name" in _error('mine')
-  problems = []
-  assert list(registry.installed(problems.append)) == list(registry.BUILT_IN)
-  (problem,) = problems
-  assert "importing 'no_package.method' raised" in problem
-  assert registry.readers('mu') == ['fed_prox', 'moon']
-  assert main(['methods', '--json']) == 0
-  printed = capsys.readouterr()
-  assert len(json.loads(printed.out)) == len(registry.BUILT_IN)
-  assert printed.err == f'fedfish: warning: {problem}\n'
-
-
-def test_an_installed_method_of_a_built_in_name(write_module, install):
-  path = write_module('my_package.fish', name='fed_fish')
-  install(fed_fish='my_package.fish')
-  text = _error('fed_fish')
-  assert 'fed_fish.py' in text
-  assert repr(path) in text
-  assert registry.find('fed_avg') is registry.BUILT_IN['fed_avg']
-  assert 'fed_fish' not in registry.installed()
-
-
 def test_what_a_module_prints_is_no_answer(write_module, capsys):
   write_module('my_package.loud', 'print("hello")\n' + _plain_method())
   registry.find('my_package.loud')
@@ -174,32 +120,6 @@ def test_a_module_without_a_method(write_module):
     "`config.algorithm.name` 'my_package.empty' must name a module that holds "
     f'METHOD, a tff_fedfish.methods.Method, found int in {path!r}.'
   )
-
-
-def test_two_methods_of_one_name(write_module):
-  first, second = write_module('my_package.a'), write_module('my_package.b')
-  registry.find('my_package.a')
-  assert _error('my_package.b') == (
-    f'Methods must differ in name, but {first!r} and {second!r} both hold a '
-    "METHOD named 'mine'. Rename one."
-  )
-
-
-def test_the_name_of_a_built_in_method(write_module):
-  path = write_module('my_package.fish', name='fed_fish')
-  text = _error('my_package.fish')
-  assert 'fed_fish.py' in text
-  assert repr(path) in text
-
-
-def test_two_installed_methods_of_one_name(write_module, monkeypatch):
-  first, second = write_module('my_package.a'), write_module('my_package.b')
-  points = [
-    importlib.metadata.EntryPoint('mine', module, registry.ENTRY_POINTS)
-    for module in ('my_package.a', 'my_package.b')
-  ]
-  monkeypatch.setattr(importlib.metadata, 'entry_points', lambda group: points)
-  assert f'but {first!r} and {second!r} both' in _error('mine')
 
 
 _CONFIG = """

@@ -12,7 +12,6 @@ from models.functional_model import build_image_model
 from models.image_classifier import IMAGE_CLASSIFIERS, initial_weights
 from models.image_model_config import IMAGE_MODELS, ImageModelConfig
 from models.model_shapes import num_parameters, weight_shapes
-from models.token_loss import draw_labels
 from models.transformer_config import TransformerConfig
 from tff_fedfish import fisher_diagonal, local_training
 from tff_fedfish.batch_gradients import BatchOutput
@@ -252,19 +251,3 @@ def test_fisher_pass_has_no_noise(spec):
   ):
     np.testing.assert_array_equal(first, second)
   assert found[0].num_terms == 2
-
-
-def test_drawn_loss_is_that_of_the_pure_function(spec):
-  batch, weights = _batch(), spec.draw_initial_weights()
-  loss, count = spec.sampled_label_loss(weights, batch['x'], batch['y'], [3, 4])
-  logits = _predict(spec, batch, False)
-  labels = draw_labels(logits, [3, 4])
-  expected = -tf.gather(tf.nn.log_softmax(logits), labels, batch_dims=1)
-  np.testing.assert_allclose(loss, tf.reduce_sum(expected), rtol=1e-6)
-  assert count == 3
-  # Neither the data's labels nor the seeds of the batch's noise are read.
-  other = _batch(noise_seed=(7, 8))
-  again, _ = spec.sampled_label_loss(
-    weights, other['x'], 4 - batch['y'], [3, 4]
-  )
-  assert again == loss

@@ -1,4 +1,4 @@
-"""Layers of every model: they cover its weights, as matrices and back."""
+"""Layers of classifiers: they cover the weights, as matrices and back."""
 
 import subprocess
 import sys
@@ -10,12 +10,10 @@ import tensorflow as tf
 
 from models.image_model_config import ImageModelConfig
 from models.layers import (
-  layer_groups,
   layers_of,
   matrix_of,
   tapped,
   weight_names,
-  with_matrices,
   with_matrix,
 )
 from models.model_shapes import weight_shapes
@@ -37,50 +35,23 @@ def _layer(shape, name):
   return found
 
 
-@pytest.mark.parametrize('name', _SHAPES)
-def test_every_entry_is_in_one_layer_but_a_tied_embedding_in_two(name):
+@pytest.mark.parametrize('name', small_models.IMAGES)
+def test_every_entry_is_in_one_layer(name):
   shapes = weight_shapes(_SHAPES[name])
   counts = {w: np.zeros(s, np.float32) for w, s in shapes.items()}
   for layer in layers_of(_SHAPES[name]):
     ones = matrix_of(layer, counts) + 1
     assert ones.shape == (layer.num_rows, layer.fan_out)
     counts = with_matrix(layer, counts, ones)
-  for weight, count in counts.items():
-    np.testing.assert_array_equal(count, 1 + (weight == 'token_embedding'))
+  for count in counts.values():
+    np.testing.assert_array_equal(count, 1)
 
 
-@pytest.mark.parametrize('name', _SHAPES)
+@pytest.mark.parametrize('name', small_models.IMAGES)
 def test_names_are_unique_and_in_the_order_of_the_weights(name):
   layers = layers_of(_SHAPES[name])
   assert weight_names(layers) == tuple(weight_shapes(_SHAPES[name]))
   assert len({layer.name for layer in layers}) == len(layers)
-
-
-def test_layers_of_a_block_by_hand():
-  layers = layers_of(_SHAPES['learned'])
-  found = [
-    (layer.name, layer.kind, layer.tap, layer.fan_in, layer.fan_out)
-    for layer in layers
-    if layer.index == 1
-  ]
-  tap = 'block/1/attention_input'
-  assert found == [
-    ('block/1/attention_norm', 'scale', 'block/1/attention_norm', 1, 6),
-    ('block/1/attention_input/query', 'matrix', tap, 6, 6),
-    ('block/1/attention_input/key', 'matrix', tap, 6, 6),
-    ('block/1/attention_input/value', 'matrix', tap, 6, 6),
-    ('block/1/attention_output', 'matrix', 'block/1/attention_output', 6, 6),
-    ('block/1/mlp_norm', 'scale', 'block/1/mlp_norm', 1, 6),
-    ('block/1/mlp_expand', 'matrix', 'block/1/mlp_expand', 6, 24),
-    ('block/1/mlp_contract', 'matrix', 'block/1/mlp_contract', 24, 6),
-  ]
-  others = [(y.name, y.kind) for y in layers if y.index is None]
-  assert others == [
-    ('token_embedding', 'embedding'),
-    ('position_embedding', 'positions'),
-    ('final_norm', 'scale'),
-    ('head', 'head'),
-  ]
 
 
 def test_windows():
@@ -110,22 +81,7 @@ def test_matrix_of_a_convolution_by_hand():
   np.testing.assert_array_equal(matrix[18], weights['conv_1/bias'])
 
 
-def test_matrices_of_a_transformer_by_hand():
-  shape = _SHAPES['learned']
-  weights = _numbered(shape)
-  kernel = weights['block/attention_input/kernel']
-  bias = weights['block/attention_input/bias']
-  key = matrix_of(_layer(shape, 'block/1/attention_input/key'), weights)
-  np.testing.assert_array_equal(key[:6], kernel[1, :, 6:12])
-  np.testing.assert_array_equal(key[6], bias[1, 6:12])
-  norm = matrix_of(_layer(shape, 'block/0/mlp_norm'), weights)
-  np.testing.assert_array_equal(norm[0], weights['block/mlp_norm/scale'][0])
-  np.testing.assert_array_equal(norm[1], weights['block/mlp_norm/bias'][0])
-  head = matrix_of(_layer(shape, 'head'), weights)
-  np.testing.assert_array_equal(head, weights['token_embedding'].T)
-
-
-@pytest.mark.parametrize('name', _SHAPES)
+@pytest.mark.parametrize('name', small_models.IMAGES)
 @pytest.mark.parametrize('convert', [np.asarray, tf.constant])
 def test_with_matrix_is_the_inverse_and_changes_nothing_else(name, convert):
   weights = {n: convert(w) for n, w in _numbered(_SHAPES[name]).items()}
@@ -144,40 +100,14 @@ def test_with_matrix_is_the_inverse_and_changes_nothing_else(name, convert):
 
 
 def test_weights_keep_their_type():
-  shape = _SHAPES['learned']
-  weights, layer = _numbered(shape), _layer(shape, 'block/0/mlp_expand')
+  shape = _SHAPES['lenet']
+  weights, layer = _numbered(shape), _layer(shape, 'conv_2')
   matrix = matrix_of(layer, weights).astype(np.float64) / 3
   changed = with_matrix(layer, weights, matrix)
-  assert changed['block/mlp_expand/kernel'].dtype == np.float32
+  assert changed['conv_2/kernel'].dtype == np.float32
   np.testing.assert_array_equal(
     matrix_of(layer, changed), matrix.astype(np.float32)
   )
-
-
-def test_some_layers_of_a_stacked_weight():
-  shape = _SHAPES['learned']
-  weights = _numbered(shape)
-  value, key = (
-    _layer(shape, f'block/{name}')
-    for name in ('0/attention_input/value', '1/attention_input/key')
-  )
-  found = with_matrices(
-    weights, [(value, np.zeros([7, 6])), (key, np.full([7, 6], -1))]
-  )
-  expected = {name: weight.copy() for name, weight in weights.items()}
-  for role in ('kernel', 'bias'):
-    weight = expected[f'block/attention_input/{role}']
-    weight[0, ..., 12:], weight[1, ..., 6:12] = 0, -1
-  for name, weight in expected.items():
-    np.testing.assert_array_equal(found[name], weight)
-
-
-def test_groups():
-  layers = layers_of(_SHAPES['rotary'])
-  groups = layer_groups(layers)
-  assert [y.name for y in groups[0]] == ['token_embedding', 'head']
-  assert all(len(group) == 1 for group in groups[1:])
-  assert sum(map(len, groups)) == len(layers)
 
 
 def test_no_tap_is_the_identity():

@@ -1,22 +1,17 @@
 """Taps: same logits with and without, and the gradients that they explain."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 import small_models
 import tensorflow as tf
 
-from models import image_model_config, transformer
+from models import image_model_config
 from models.image_classifier import IMAGE_CLASSIFIERS
 from models.layers import matrix_of
 from models.model_shapes import weight_shapes
 from tff_fedfish.mathematics import kfac
 
-_BFLOAT16 = dataclasses.replace(
-  small_models.SHAPES['learned'], compute_dtype='bfloat16'
-)
-_SHAPES = {**small_models.SHAPES, 'bfloat16': _BFLOAT16}
+_SHAPES = small_models.SHAPES
 
 
 @pytest.fixture(autouse=True)
@@ -26,15 +21,7 @@ def two_blocks(monkeypatch):
   monkeypatch.setattr(image_model_config, '_RESNET_BLOCKS_PER_STAGE', 1)
 
 
-def _plain_logits(shape, weights, x):
-  if isinstance(shape, image_model_config.ImageModelConfig):
-    classifier = IMAGE_CLASSIFIERS[shape.name]
-    logits = classifier.logits(weights, classifier.normalize(x['image']))
-    return logits[:, np.newaxis]
-  return transformer.logits(shape, weights, tf.constant(x[:, :-1]))
-
-
-@pytest.mark.parametrize('name', _SHAPES)
+@pytest.mark.parametrize('name', small_models.IMAGES)
 def test_logits_are_the_same_bit_for_bit(name):
   shape = _SHAPES[name]
   spec = small_models.build(shape)
@@ -48,19 +35,14 @@ def test_logits_are_the_same_bit_for_bit(name):
     seen.append(name)
     return preactivations + tf.zeros_like(preactivations)
 
-  logits, is_real = spec.tapped_logits(weights, batch['x'], batch['y'], tap)
-  expected = _plain_logits(shape, weights[0], batch['x'])
-  np.testing.assert_array_equal(logits, expected)
-  assert logits.dtype == is_real.dtype == tf.float32
+  logits = spec.tapped_logits(weights, batch['x'], tap)
+  classifier = IMAGE_CLASSIFIERS[shape.name]
+  images = classifier.normalize(batch['x']['image'])
+  np.testing.assert_array_equal(logits, classifier.logits(weights[0], images))
+  assert logits.dtype == tf.float32
   # Every layer once.
   assert len(seen) == len(set(seen))
-  assert set(seen) == {layer.tap for layer in spec.layers}
-  if name in small_models.IMAGES:
-    np.testing.assert_array_equal(is_real, np.ones([4, 1]))
-  else:
-    # 5, 3, 0 and 1 targets.
-    positions = np.arange(5) < np.array([[5], [3], [0], [1]])
-    np.testing.assert_array_equal(is_real, positions)
+  assert set(seen) == {layer.name for layer in spec.layers}
 
 
 def test_a_tap_decides_what_follows():
@@ -72,20 +54,13 @@ def test_a_tap_decides_what_follows():
     return 0 * preactivations if name == 'hidden_1' else preactivations
 
   weights = spec.draw_initial_weights()
-  logits, _ = spec.tapped_logits(weights, batch['x'], batch['y'], tap)
-  np.testing.assert_array_equal(logits, np.zeros([2, 1, 3]))
+  logits = spec.tapped_logits(weights, batch['x'], tap)
+  np.testing.assert_array_equal(logits, np.zeros([2, 3]))
 
 
 def _explained(layer, inputs, gradients):
   """Returns the gradient with respect to V from a tap."""
-  if layer.columns:
-    gradients = gradients[..., slice(*layer.columns)]
-  if layer.kind == 'positions':
-    return tf.reduce_sum(gradients, axis=0)
   features = tf.reshape(gradients, [-1, gradients.shape[-1]])
-  if layer.kind == 'embedding':
-    ids = tf.reshape(inputs, [-1])
-    return tf.math.unsorted_segment_sum(features, ids, layer.fan_in)
   if layer.window is not None:
     inputs = kfac.patches(inputs, **layer.window._asdict())
   inputs = tf.reshape(inputs, [-1, inputs.shape[-1]])
@@ -97,7 +72,7 @@ def _explained(layer, inputs, gradients):
   return tf.matmul(inputs, features, transpose_a=True)
 
 
-@pytest.mark.parametrize('name', small_models.SHAPES)
+@pytest.mark.parametrize('name', small_models.IMAGES)
 def test_inputs_and_gradients_explain_the_gradient_of_every_weight(name):
   shape = _SHAPES[name]
   spec = small_models.build(shape)
@@ -113,22 +88,14 @@ def test_inputs_and_gradients_explain_the_gradient_of_every_weight(name):
       inputs[name], outputs[name] = of_layer, preactivations
       return preactivations
 
-    logits, is_real = spec.tapped_logits(weights, batch['x'], batch['y'], tap)
-    loss = tf.reduce_sum(tf.nn.log_softmax(logits)[..., 1] * is_real)
+    logits = spec.tapped_logits(weights, batch['x'], tap)
+    loss = tf.reduce_sum(tf.nn.log_softmax(logits)[:, 1])
   gradients, of_taps = tape.gradient(loss, (weights[0], outputs))
   gradients = map(tf.convert_to_tensor, gradients)
   named = dict(zip(weight_shapes(shape), gradients, strict=True))
-  found = {
-    layer.name: _explained(layer, inputs[layer.tap], of_taps[layer.tap])
-    for layer in spec.layers
-  }
   for layer in spec.layers:
-    if layer.kind == 'head':
-      continue
-    total = found[layer.name]
-    if layer.kind == 'embedding':
-      total += tf.transpose(found['head'])
-    assert np.any(total != 0)
+    found = _explained(layer, inputs[layer.name], of_taps[layer.name])
+    assert np.any(found != 0)
     np.testing.assert_allclose(
-      total, matrix_of(layer, named), rtol=1e-4, atol=1e-5
+      found, matrix_of(layer, named), rtol=1e-4, atol=1e-5
     )

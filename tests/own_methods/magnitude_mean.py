@@ -77,7 +77,7 @@ METHOD = Method(
   traffic=lambda config: Traffic(uplink=2),
   cost=lambda config: ClientCost(models_summed=2, flops_per_weight=4),
   columns=lambda config: (
-    Column('train/zero_magnitude', ('aggregator', 'zero_mass_fraction')),
+    Column('train/num_overflows', ('aggregator', 'num_overflowing_clients')),
   ),
   client_mass='own_methods.magnitude_mean:client_mass',
 )

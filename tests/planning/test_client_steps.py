@@ -3,7 +3,7 @@
 import planned_configs
 import pytest
 
-from tff_fedfish.planning import client_steps, flops, memory
+from tff_fedfish.planning import client_steps
 
 
 @pytest.mark.parametrize(
@@ -14,7 +14,6 @@ from tff_fedfish.planning import client_steps, flops, memory
     ({'algorithm__name': 'fed_avg'}, (5, 6, 0, 2, 0, 2)),
     ({'algorithm__fisher_estimator': 'last_epoch'}, (5, 6, 0, 2, 3, 2)),
     ({'algorithm__fisher_estimator': 'example_sq'}, (5, 6, 5, 1, 0, 3)),
-    ({'algorithm__fisher_estimator': 'true'}, (5, 6, 5, 1, 0, 3)),
     # Full batches only: 4 of the 5 sequences.
     ({'data__client_batches': 'repeat_full'}, (4, 4, 2, 2, 0, 3)),
     # A batch larger than the cap holds what there is.
@@ -24,22 +23,6 @@ from tff_fedfish.planning import client_steps, flops, memory
 def test_by_hand(settings, expected):
   steps = client_steps.of_config(planned_configs.by_hand(**settings))
   assert steps == client_steps.ClientSteps(*expected)
-
-
-def test_drawn_labels_take_the_logits_once_more():
-  by_estimator = {
-    estimator: planned_configs.by_hand(algorithm__fisher_estimator=estimator)
-    for estimator in ('example_sq', 'true')
-  }
-  passes = {
-    estimator: flops.of_round(config).pass_after_training
-    for estimator, config in by_estimator.items()
-  }
-  # 3 clients * 5 rows * 2 * 4 tokens * width 3 * 5 ids.
-  assert passes['true'] - passes['example_sq'] == 15 * 120
-  # They are drawn before the logits of the loss are formed: no more at once.
-  of_rows, of_drawn = map(memory.run_bytes, by_estimator.values())
-  assert of_drawn == of_rows
 
 
 def test_tokens_by_hand():

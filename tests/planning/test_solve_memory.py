@@ -8,8 +8,6 @@ import server_solves
 from models.model_shapes import num_parameters
 from tff_fedfish.planning import memory
 
-_SERVER = dict(server__optimizer='sgd', server__learning_rate=1.0)
-
 
 def _models(config, num_clients):
   """Returns the models as a number of weights."""
@@ -20,26 +18,28 @@ def _models(config, num_clients):
 @pytest.mark.parametrize(
   ('solver', 'num_weights'),
   [
-    # Factors: embeddings 5 + 9, 12; norms 6 each, 18; query, key and value
-    # share A, 16 + 3 * 9; output 16 + 9; MLP 16 + 144 and 169 + 9; head
-    # 9 + 5. In all 14 + 12 + 18 + 43 + 25 + 160 + 178 + 14 = 464.
-    # Of the MLP's second layer A, 169, is more than 2 * 13 * 3.
-    ('adam', 9 * 180 + 7 * (464 + 169)),
-    ('conjugate_gradient', 6 * 180 + 7 * (178 + 169)),
+    # Factors of LeNet, 131,965 in FedFisher's appendix. A of the first hidden
+    # layer, 256^2, is more than 2 * 256 * 120.
+    ('adam', 9 * 44_190 + 7 * (131_965 + 65_536)),
+    # Its A and G, and A again.
+    ('conjugate_gradient', 6 * 44_190 + 7 * (65_536 + 14_400 + 65_536)),
   ],
 )
 def test_k_fac_by_hand(solver, num_weights):
-  config = planned_configs.by_hand(
-    algorithm__name='fed_fisher', algorithm__solver=solver, **_SERVER
+  config = planned_configs.shipped(
+    'fashion_mnist_one_shot', algorithm__solver=solver
   )
   assert _models(config, 7) == pytest.approx(num_weights)
 
 
 def test_reg_mean_by_hand():
-  config = planned_configs.by_hand(algorithm__name='reg_mean', **_SERVER)
-  # Gram matrices of the attention's input and output and of the MLP's layers:
-  # 9 + 9 + 9 + 144.
-  assert _models(config, 7) == pytest.approx(9 * 180 + 2 * 171 + 12 * 144)
+  config = planned_configs.shipped(
+    'fashion_mnist_one_shot', algorithm__name='reg_mean'
+  )
+  # Gram matrices of the dense layers' inputs, 256, 120 and 84.
+  grams = 65_536 + 14_400 + 7_056
+  expected = 9 * 44_190 + 2 * grams + 12 * 65_536
+  assert _models(config, 7) == pytest.approx(expected)
 
 
 def test_dense_by_hand():
@@ -55,21 +55,6 @@ def test_dense_by_hand():
   assert _models(config, 5) == pytest.approx(13 * 44_190 + 256 * per_image)
 
 
-def test_a_solve_for_350m():
-  settings = dict(
-    model__preset='350m', algorithm__name='fed_fisher', cohorts__cohort_size=10
-  )
-  settings |= _SERVER
-  config = planned_configs.shipped(
-    'c4_1_5b', algorithm__solver='conjugate_gradient', **settings
-  )
-  assert memory.run_bytes(config) < 24 * 2**30
-  with pytest.raises(Exception, match='37.6 GiB, beyond') as error:
-    planned_configs.shipped('c4_1_5b', **settings)
-  assert len(str(error.value).splitlines()) == 1
-  assert 'use conjugate_gradient, which goes layer by layer' in str(error.value)
-
-
 _BEFORE = """
 import sys
 sys.path.insert(0, 'tests')
@@ -80,15 +65,18 @@ name, directory, *settings = sys.argv[1:]
 settings = dict(text.split('=') for text in settings)
 config, uploads = server_solves.open_uploads(name, directory, settings)
 """
-_SMALL = dict(training__start_from='None', algorithm__num_solver_steps=4)
+_SMALL = dict(algorithm__num_solver_steps=4)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
   ('name', 'settings'),
   [
-    ('debian_one_shot', dict(algorithm__solver='adam', **_SMALL)),
-    ('debian_one_shot', dict(algorithm__solver='conjugate_gradient', **_SMALL)),
+    ('fashion_mnist_one_shot', dict(algorithm__solver='adam', **_SMALL)),
+    (
+      'fashion_mnist_one_shot',
+      dict(algorithm__solver='conjugate_gradient', **_SMALL),
+    ),
     (
       'fashion_mnist_one_shot',
       dict(

@@ -123,7 +123,7 @@ def test_settings_of_other_methods_make_no_variant(tmp_path, write_run):
 def test_the_optimizers_make_a_method(tmp_path, write_run):
   [run] = loading.load_runs([write_run(tmp_path / 'run')])
   for name in (
-    *('client_work.optimizer', 'client_work.weight_decay_on'),
+    *('client_work.optimizer', 'client_work.weight_decay'),
     *('client_work.max_gradient_norm', 'client_work.warmup_rounds'),
     *('server.momentum', 'server.learning_rate_schedule'),
   ):

@@ -485,18 +485,6 @@ def test_what_differs_in_every_run(
   assert (words in found) is small_left_out
 
 
-def test_fisher_pass_of_images_is_named(tmp_path, write_sweep):
-  directories = write_sweep(
-    tmp_path,
-    {('fed_fish', 4, 4): 1.0},
-    num_seeds=1,
-    settings=_EMNIST | {'algorithm.fisher_training_mode': False},
-  )
-  table = next(iter(_tables(directories).values()))
-  words = 'dropout and augmentation in the Fisher pass off instead of on'
-  assert words in table.differences
-
-
 def test_stack_overflow_is_evaluated_on_its_validation_clients(
   tmp_path, write_sweep
 ):

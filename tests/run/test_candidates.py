@@ -34,7 +34,7 @@ def _write(states, round_num, clients, affinity=(0, 0, 0, 0, 0)):
 
 
 def _find(states, client, round_num, *, cohort_seed=2, **settings):
-  values = dict(num_models=2, epsilon=0.0, epsilon_decay=0.0, is_averages=False)
+  values = dict(num_models=2, epsilon=0.0, epsilon_decay=0.0)
   return candidates.find(
     states,
     Downloads(**values | settings),
@@ -69,7 +69,6 @@ def test_who_comes_first_is_given_none(tmp_path):
   found = _find(states, b'c', 2)
   assert not found.models
   assert not list(found.dataset())
-  assert not list(_find(states, b'c', 2, is_averages=True).dataset())
 
 
 def test_own_model_then_those_of_the_round_before(tmp_path):
@@ -92,31 +91,6 @@ def test_own_model_then_those_of_the_round_before(tmp_path):
   assert _positions(_find(states, b'a', 4)) == [1]
   # Workers are sent names of files.
   assert pickle.loads(pickle.dumps(found)) == found
-
-
-def test_means(tmp_path):
-  states = ClientStates(tmp_path)
-  _write(states, 1, [b'a', b'e'])
-  _write(states, 2, [b'b', b'c', b'd'])
-  # d, c and b are 0, 2 and 3: 5 / 3, without each 5 / 2, 3 / 2, 1.
-  found = _elements(_find(states, b'e', 3, is_averages=True))
-  assert [position for position, *_ in found] == [-1, 0, 2, 3]
-  np.testing.assert_allclose(
-    [first for _, first, _ in found],
-    [[5 / 3, 2], [5 / 2, 2], [3 / 2, 2], [1, 2]],
-    rtol=1e-6,
-  )
-  np.testing.assert_allclose(
-    [second for *_, second in found], [50 / 3, 25, 15, 10], rtol=1e-6
-  )
-
-
-def test_mean_of_one(tmp_path):
-  states = ClientStates(tmp_path)
-  _write(states, 1, [b'a', b'e'])
-  _write(states, 2, [b'b'])
-  found = _elements(_find(states, b'e', 3, is_averages=True))
-  assert found == [(-1, [3, 2], 30)]
 
 
 def test_the_choice_is_a_function_of_seed_round_and_client(tmp_path):

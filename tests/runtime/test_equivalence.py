@@ -366,6 +366,21 @@ def test_secure_sums_by_hand():
   assert tuple(sums(1, [])[1]) == (0, 0, 0)
 
 
+def test_a_secure_modular_sum_beyond_int32():
+  @tff.federated_computation(
+    tff.FederatedType(np.int32, tff.SERVER),
+    tff.FederatedType(np.int32, tff.CLIENTS),
+  )
+  def total(state, numbers):
+    return state, intrinsics.federated_secure_modular_sum(numbers, 2**31 - 1)
+
+  # 3 * 2^30 = 3221225472 = 2147483647 + 1073741825.
+  for num_partial_sums in (1, 3):
+    options = round_options.RoundOptions(num_partial_sums=num_partial_sums)
+    with round_options.use_round_options(options):
+      assert total(1, [2**30] * 3)[1] == 1073741825
+
+
 def test_partial_sums_are_merged():
   # Whole numbers, so that the order of summation does not show.
   @tff.federated_computation(

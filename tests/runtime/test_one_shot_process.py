@@ -54,7 +54,7 @@ def _assert_close(found, wanted):
     # What is new to TFF's context is the same: these vary the client's sums.
     pytest.param(
       'linear',
-      dict(summary='diagonal', labels='drawn', num_local_steps=2),
+      dict(summary='diagonal', num_local_steps=2),
       marks=pytest.mark.slow,
     ),
     pytest.param(
@@ -98,11 +98,37 @@ def test_what_a_client_uploads():
     assert [t.shape for t in output['summary']] == list(sizes.values())
 
 
+def test_the_diagonal_of_text_is_the_empirical_one():
+  spec = small_models.build(small_models.SHAPES['learned'])
+  process = _process('learned', summary='diagonal')
+  # Rows with 5, 3 and 0 targets, in batches of two and of one.
+  with tff_fedfish.collect_client_outputs() as outputs:
+    process.next(process.initialize(), _clients('learned', (3,)))
+  weights = tuple(map(tf.constant, outputs[0]['weights']))
+  rows = small_models.rows(small_models.SHAPES['learned'], 3)
+  expected = [np.zeros(w.shape) for w in weights]
+  for row in range(3):
+    with tf.GradientTape() as tape:
+      tape.watch(weights)
+      losses = spec.functional_model.predict_on_batch(
+        (weights, ()), rows['x'][row : row + 1], False
+      )['token_loss']
+      # The log probability of the row's targets.
+      loss = tf.reduce_sum(losses[0, : rows['y'][row]])
+    for total, gradient in zip(
+      expected, tape.gradient(loss, weights), strict=True
+    ):
+      total += tf.convert_to_tensor(gradient).numpy() ** 2 / 3
+  for found, wanted in zip(outputs[0]['summary'], expected, strict=True):
+    np.testing.assert_allclose(
+      found, wanted, rtol=1e-3, atol=1e-5 * np.max(wanted)
+    )
+
+
 @pytest.mark.parametrize(
   ('options', 'words'),
   [
     (dict(summary='fisher'), '`summary` must be one of none, class_counts'),
-    (dict(labels='true'), '`labels` must be one of exact, drawn'),
     (dict(compression='zip'), '`compression` must be one of none, paper'),
   ],
 )

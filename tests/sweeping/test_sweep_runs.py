@@ -295,13 +295,13 @@ class TestSettingsOfSeveralMethods:
     key = 'algorithm.name,algorithm.fisher_estimator'
     rows = [
       ('fed_avg', 'extra_pass'),
-      ('fed_avg', 'true'),
-      ('fed_fish', 'true'),
+      ('fed_avg', 'example_sq'),
+      ('fed_fish', 'example_sq'),
     ]
     arms = sweep_runs.expand_arms(sweep_file({'grid': {key: rows}}))
     assert [(arm.name, arm.num_cells) for arm in arms] == [
       ('fed_avg-extra_pass', 2),
-      ('fed_fish-true', 1),
+      ('fed_fish-example_sq', 1),
     ]
 
   def test_the_base_may_hold_what_only_another_method_reads(self, sweep_file):

@@ -288,9 +288,6 @@ class TestOtherMethods:
   def test_scaffold(self, small_inputs, tmp_path):
     self._resumed(small_inputs, tmp_path, algorithm__name='scaffold')
 
-  def test_scaffold_with_one_model(self, small_inputs, tmp_path):
-    self._resumed(small_inputs, tmp_path, **_ONE_MODEL)
-
   def test_kept_adamw_state(self, small_inputs, tmp_path):
     run = self._resumed(
       small_inputs,
@@ -306,38 +303,3 @@ class TestOtherMethods:
     assert len(content) > states_on_disk(config).client_bytes
     num_weights = num_parameters(config.model_shape())
     assert states_on_disk(config).client_bytes == 2 * 4 * num_weights
-
-  def test_a_client_that_fails_ends_scaffold_with_one_model(
-    self, small_inputs, tmp_path, capsys, monkeypatch
-  ):
-    from tff_fedfish.run.cohort_data import TrainingClient
-
-    load, seen = TrainingClient.load, []
-
-    def load_or_fail(self):
-      seen.append(self.client_id)
-      if self.round_num == 2 and self.client_id == seen[1]:
-        raise OSError('gone')
-      return load(self)
-
-    monkeypatch.setattr(TrainingClient, 'load', load_or_fail)
-    run = tmp_path / 'run'
-    assert _train(small_inputs, run, **_ONE_MODEL) == 1
-    assert capsys.readouterr().err.splitlines()[-1] == (
-      "fedfish: failed: Round 2: algorithm.name 'scaffold' as it is set "
-      f'requires every client in every round, but client {seen[1]!r} failed: '
-      'OSError: gone. The rounds before it are saved.'
-    )
-    assert checkpoints.list_rounds(run / 'checkpoints')[-1] == 1
-
-
-_ONE_MODEL = dict(
-  algorithm__name='scaffold',
-  algorithm__exchange='one_model',
-  algorithm__client_weighting='uniform',
-  client_work__num_local_steps=2,
-  client_work__max_sequences_per_client=None,
-  server__optimizer='sgd',
-  server__learning_rate=1.0,
-  cohorts__cohort_size=None,
-)

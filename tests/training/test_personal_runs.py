@@ -102,19 +102,6 @@ class TestReplay:
     assert sum(replay.num_downloads) > 4
     assert len({kept['round_num'] for kept in replay.kept.values()}) > 1
 
-  def test_model_averages(self, corpus, tmp_path):
-    run = _train(
-      corpus,
-      tmp_path / 'run',
-      algorithm__model_averages=True,
-      training__num_rounds=2,
-      evaluation__every_num_rounds=0,
-      checkpoints__every_num_rounds=0,
-    )
-    replay = _assert_replayed(run, corpus, 2)
-    # Five clients were sent the mean and five means of the others.
-    assert replay.num_downloads == [0, 0, 30]
-
   def test_local_only(self, corpus, tmp_path):
     run = _train(
       corpus,

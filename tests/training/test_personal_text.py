@@ -9,7 +9,7 @@ from stateful_runs import live_states
 
 from tff_fedfish.cli.main import main
 from tff_fedfish.config import loading as config_loading
-from tff_fedfish.run import metrics_files, run_directory
+from tff_fedfish.run import metrics_files, run_directory, run_inputs
 from tff_fedfish.training import run_checks
 
 _SETTINGS = dict(
@@ -114,34 +114,36 @@ class TestClientsWithoutValidationRows:
     client_splits__held_out_fraction=0.0,
     cohorts__cohort_size=None,
     evaluation__num_clients=12,
-    engine__quorum=0.0,
   )
 
-  def test_are_left_out(self, small_inputs, tmp_path, capsys):
-    run = tmp_path / 'run'
-    rows = _train(small_inputs, run, **self._SETTINGS)
-    error = capsys.readouterr().err
-    num_clients = rows[1]['train/num_clients']
-    num_left_out = rows[1]['train/num_failed_clients_data']
-    assert 0 < num_left_out < num_clients == 12
-    lines = [line for line in error.splitlines() if 'was left out' in line]
-    assert any(
-      'Client ' in line
-      and "' must have at least 2 rows that are not for tests, one to train "
-      'on and one for validation, but has fewer.'
-      in line
-      for line in lines
+  def test_train_their_own_models(self, small_inputs, tmp_path):
+    fomo, local = tmp_path / 'fomo', tmp_path / 'local'
+    rows = _train(small_inputs, fomo, **self._SETTINGS)
+    settings = self._SETTINGS | dict(algorithm__name='local_only')
+    del settings['algorithm__num_downloads']
+    _train(small_inputs, local, **settings)
+    assert rows[1]['train/num_clients'] == 12
+    assert rows[1]['train/num_failed_clients_data'] == 0
+    assert len(live_states(fomo)) == 12
+    config = run_directory.read_config(fomo)
+    corpus = run_inputs.open_corpus(config, small_inputs[0])
+    tokenizer = run_inputs.open_tokenizer(config, small_inputs[1])
+    divided = run_inputs.with_test_rows(
+      config, corpus, run_inputs.training_rows(config, corpus, tokenizer)
     )
-    # They keep nothing, and are not scored.
-    assert len(live_states(run)) == num_clients - num_left_out
-    scored = _evaluate(small_inputs, run)
-    assert len(scored) == rows[-1]['personal/num_clients']
-    assert {row['client_id'].encode() for row in scored} <= (
-      live_states(run).keys()
-    )
-    assert np.isfinite(rows[-1]['personal/loss'])
-    printed = capsys.readouterr().out
-    assert f'Clients left out: {12 - len(scored)} (without own rows)' in printed
+    without = [
+      client
+      for client in live_states(fomo)
+      if not len(divided.validation_sequences(client))
+    ]
+    assert 0 < len(without) < 12
+    # All rows but those for tests are trained on by either method.
+    found, wanted = (_evaluate(small_inputs, run) for run in (fomo, local))
+    assert len(found) == 12
+    losses = {row['client_id']: row['loss_after'] for row in wanted}
+    for row in found:
+      if row['client_id'].encode() in without:
+        assert row['loss_after'] == losses[row['client_id']]
 
 
 class TestChecks:

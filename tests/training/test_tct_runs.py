@@ -15,6 +15,7 @@ from tff_fedfish.cli.main import main
 from tff_fedfish.run import (
   checkpoints,
   client_state_files,
+  cohort_data,
   feature_files,
   learning_setup,
   run_directory,
@@ -333,14 +334,6 @@ def test_dry_run_says_what_phases_take(small_images, whole, capsys):
       {'evaluation__barrier_every_num_rounds': 2},
       '`config.evaluation.barrier_every_num_rounds` must be 0',
     ),
-    (
-      {'algorithm__linearization': 'full'},
-      "`config.algorithm.linearization` must be 'features' or 'auto' with",
-    ),
-    (
-      {'algorithm__mask_layers': 1},
-      '`config.algorithm.mask_layers` must be left out with a corpus of images',
-    ),
   ],
 )
 def test_refused_settings(settings, words, small_images, tmp_path, capsys):
@@ -370,3 +363,25 @@ def test_verified(whole, tmp_path, capsys):
   _flip_last_byte(feature_files.directory(run, 3))
   assert main(['verify', str(run)]) == 2
   assert 'The file of features of client ' in capsys.readouterr().err
+
+
+def test_a_client_that_fails_ends_the_run(
+  small_images, whole, tmp_path, capsys, monkeypatch
+):
+  load, seen = cohort_data.TrainingClient.load, []
+
+  def load_or_fail(self):
+    seen.append(self.client_id)
+    if self.client_id == seen[0]:
+      raise OSError('gone')
+    return load(self)
+
+  monkeypatch.setattr(cohort_data.TrainingClient, 'load', load_or_fail)
+  run = shutil.copytree(whole, tmp_path / 'run')
+  assert _train(small_images, run, training__num_rounds=7) == 1
+  assert capsys.readouterr().err.splitlines()[-1] == (
+    "fedfish: failed: Round 7: algorithm.name 'tct' as it is set requires "
+    f'every client in every round, but client {seen[0]!r} failed: OSError: '
+    'gone. The rounds before it are saved.'
+  )
+  assert checkpoints.list_rounds(run / 'checkpoints')[-1] == 6

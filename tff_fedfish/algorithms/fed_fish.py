@@ -9,7 +9,6 @@ learning at scale", algorithms 1 and 2:
              theta_G <- server optimizer step on g
 """
 
-import numbers
 from collections.abc import Callable
 from typing import Any
 
@@ -28,11 +27,8 @@ from tff_fedfish.algorithms.slots.fisher_weighted_mean import (
 from tff_fedfish.errors import require, require_one_of
 from tff_fedfish.mathematics.privacy import LocalPrivacy
 
-FISHER_ESTIMATORS = ('extra_pass', 'last_epoch', 'example_sq', 'true')
-FISHER_ESTIMATORS += ('second_moment',)
+FISHER_ESTIMATORS = ('extra_pass', 'last_epoch', 'example_sq', 'second_moment')
 PLAIN_MEAN_TENSORS = ('none', 'logits')
-# Those that square the gradients of whole batches.
-_OF_BATCHES = ('extra_pass', 'last_epoch')
 
 
 def build_fed_fish(
@@ -50,11 +46,7 @@ def build_fed_fish(
   client_weighting: tff.learning.ClientWeighting = (
     tff.learning.ClientWeighting.NUM_EXAMPLES
   ),
-  fisher_training_mode: bool = False,
   relative_floor: float = 1e-8,
-  ragged_correction: bool = False,
-  local_batch_size: int | None = None,
-  max_mass_ratio: float | None = None,
   max_delta_norm: float | None = None,
   num_local_steps: int | None = None,
   micro_batch_size: int | None = None,
@@ -64,10 +56,7 @@ def build_fed_fish(
   """Builds FedFish.
 
   Diagonals are in (nats / weight)^2; their scale cancels in g where all clients
-  share it, and so differs by estimator. Those of the loss square the gradient
-  of the mean over the m targets of a batch or a row. 'true' squares that of
-  their sum, which on average counts every target by itself: m^2 times as much,
-  had the data's labels been drawn by the model.
+  share it, and so differs by estimator.
 
   Args:
     model: A FunctionalModel, or a ModelSpec for weights drawn in the graph.
@@ -78,15 +67,13 @@ def build_fed_fish(
       batch at the final local weights, for one more pass (algorithm 2).
       'last_epoch': of the steps of epoch E themselves, for free (appendix
       A.5.1 of the paper). 'example_sq': like extra_pass with batches of one
-      row, which costs a backward pass per row. 'true': the Fisher of the
-      model's own distribution, towards labels that it draws, row by row too;
-      it takes a ModelSpec with `sampled_label_loss` and batches with seeds of
-      noise, of which the draws are a function. 'second_moment': the client
+      row, which costs a backward pass per row. 'second_moment': the client
       optimizer's own, for free, see `fisher_diagonal.second_moment_sums`.
-    fisher_reduction: 'sum' over batches as printed, or 'mean'; with 'true' over
-      targets: tokens or images. Not of 'second_moment', which is a mean.
+    fisher_reduction: 'sum' over batches as printed, or 'mean'. Not of
+      'second_moment', which is a mean.
     fisher_normalization: 'none', or 'tensor_mean' for the same mass of every
-      client in a tensor, see `fisher_diagonal.fisher_diagonal_from_sums`.
+      client in each tensor of a layer, see
+      `fisher_diagonal.fisher_diagonal_from_sums`.
     fisher_power: p, in [0, 1]: F_i^p weighs. 1 as printed. 0 is FedAvg: no
       Fisher diagonal is computed or sent.
     plain_mean_fraction: s, in [0, 1]: part of FedAvg's mean in g, see
@@ -97,19 +84,7 @@ def build_fed_fish(
     client_weighting: w_i: the rows that were trained on, each counted once, or
       1. With 'sum' and NUM_EXAMPLES, the printed algorithm, the amount of data
       counts twice.
-    fisher_training_mode: Whether the pass of 'extra_pass' and 'example_sq'
-      has dropout and augmentation, the literal reading of algorithm 2; see
-      `fisher_diagonal.empirical_fisher_sums`.
     relative_floor: See `fisher.fisher_weighted_terms`.
-    ragged_correction: Whether the squares of a batch of r rows, padded ones
-      too, count r / B times, so that a client's last, smaller batch does not
-      weigh B / r as much as the others; not in the paper. With 'extra_pass' and
-      'last_epoch' only.
-    local_batch_size: B, the rows of a full batch; needed for that only.
-    max_mass_ratio: c, the largest ratio of a client's mass w_i F_i in a tensor
-      to the mean over the clients of the last round, >= 1; a client with more
-      is scaled down to it in that tensor. See `fisher.bounded_weights`. Not in
-      the paper. None: no bound.
     max_delta_norm: Bound on the global L2 norm of delta_i over all trainable
       tensors, > 0; a longer one is scaled down to it before it is weighed. Not
       in the paper. None: no bound.
@@ -126,8 +101,7 @@ def build_fed_fish(
     The learning process; metrics `client_work`, `aggregator`, `finalizer`.
 
   Raises:
-    ValueError: If an argument is outside what is listed, or the model cannot
-      draw the labels of 'true'.
+    ValueError: If an argument is outside what is listed.
   """
   require_one_of('fisher_estimator', fisher_estimator, FISHER_ESTIMATORS)
   require_one_of(
@@ -136,8 +110,6 @@ def build_fed_fish(
   require_one_of(
     'fisher_normalization', fisher_normalization, fisher_diagonal.NORMALIZATIONS
   )
-  if fisher_estimator == 'true':
-    _require_drawn_labels(model)
   if fisher_estimator == 'second_moment':
     wanted = "False with fisher_estimator 'second_moment'"
     require(
@@ -179,15 +151,13 @@ def build_fed_fish(
       return tensors
     return tuple(t for t, f in zip(tensors, flags, strict=True) if not f)
 
-  full_batch_size = None
-  if ragged_correction:
-    _require_batches(fisher_estimator, local_batch_size)
-    full_batch_size = local_batch_size
+  is_stacked = model.is_stacked if isinstance(model, ModelSpec) else None
+  if is_stacked:
+    is_stacked = weighted(is_stacked)
 
   def build_observer(trainable):
-    def observe(sums, gradients, num_examples):
-      factor = fisher_diagonal.ragged_factor(num_examples, full_batch_size)
-      return fisher_diagonal.add_batch(sums, weighted(gradients), factor=factor)
+    def observe(sums, gradients, unused_num_examples):
+      return fisher_diagonal.add_batch(sums, weighted(gradients))
 
     return local_training.GradientObserver(
       fisher_diagonal.zero_sums(weighted(trainable)), observe
@@ -204,14 +174,11 @@ def build_fed_fish(
       sums = fisher_diagonal.estimate_fisher_sums(
         fisher_estimator,
         client.model,
-        model.sampled_label_loss if isinstance(model, ModelSpec) else None,
         client.local.trainable,
         client.non_trainable,
         client.local.dataset,
         select=weighted,
-        full_batch_size=full_batch_size,
         micro_batch_size=micro_batch_size,
-        training_mode=fisher_training_mode,
       )
     model_delta, counts = client.model_delta(after=sums)
     diagonal = fisher_diagonal.fisher_diagonal_from_sums(
@@ -219,6 +186,7 @@ def build_fed_fish(
       fisher_reduction,
       fisher_normalization,
       fisher_power,
+      is_stacked=is_stacked,
     )
     return DeltaAndFisher(model_delta, diagonal), counts
 
@@ -227,7 +195,6 @@ def build_fed_fish(
     make_update=make_update,
     aggregation_factory=FisherWeightedMeanFactory(
       relative_floor,
-      max_mass_ratio,
       plain_mean_fraction=plain_mean_fraction,
       takes_plain_mean=flags,
     ),
@@ -249,7 +216,7 @@ def client_mass(config: Any) -> Callable[..., Any]:
   if settings.plain_mean_tensors == 'logits':
     flags = [name in LOGITS_TENSORS for name in names]
   return FisherWeightedMeanFactory(
-    settings.relative_floor, settings.max_mass_ratio, takes_plain_mean=flags
+    settings.relative_floor, takes_plain_mean=flags
   ).client_mass
 
 
@@ -268,37 +235,3 @@ def _flags(model, plain_mean_tensors):
       "`build_language_model`, or 'none'."
     )
   return model.makes_logits
-
-
-def _require_drawn_labels(model):
-  """Raises unless a model draws labels, and from seeds in its batches."""
-  remedy = (
-    'Use `build_image_model`, `build_language_model` with noise_seeds=True, or '
-    'another estimator.'
-  )
-  if not isinstance(model, ModelSpec) or model.sampled_label_loss is None:
-    raise ValueError(
-      "`fisher_estimator` 'true' requires a ModelSpec with "
-      f'`sampled_label_loss`, found {type(model).__name__} without. {remedy}'
-    )
-  if not local_training.has_noise(model.functional_model.input_spec):
-    raise ValueError(
-      "`fisher_estimator` 'true' requires batches whose `x` is a mapping with "
-      f'{local_training.NOISE_SEED!r}, the seeds that labels are drawn from, '
-      f'but the `input_spec` of `model` has none. {remedy}'
-    )
-
-
-def _require_batches(fisher_estimator, local_batch_size):
-  """Raises unless there are batches to correct, and a size to compare with."""
-  if fisher_estimator not in _OF_BATCHES:
-    raise ValueError(
-      '`ragged_correction` requires `fisher_estimator` to be one of '
-      f'{", ".join(_OF_BATCHES)}, which square the gradients of batches, found '
-      f'{fisher_estimator!r}.'
-    )
-  if not isinstance(local_batch_size, numbers.Integral) or local_batch_size < 1:
-    raise ValueError(
-      '`ragged_correction` requires `local_batch_size`, the rows of a full '
-      f'batch, as an integer of at least 1, found {local_batch_size!r}.'
-    )

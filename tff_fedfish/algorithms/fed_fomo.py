@@ -11,12 +11,10 @@ import tensorflow_federated as tff
 from tff_fedfish import local_training
 from tff_fedfish.algorithms.slots.client_io import KeptSlot
 from tff_fedfish.algorithms.slots.compose import Model, OwnModel, compose
-from tff_fedfish.errors import require, require_one_of
+from tff_fedfish.errors import require
 from tff_fedfish.mathematics import fomo
 from tff_fedfish.mathematics.privacy import LocalPrivacy
 from tff_fedfish.runtime.client_data import CANDIDATES, VALIDATION
-
-AFFINITIES = ('raw', 'normalized')
 
 
 def build_fed_fomo(
@@ -26,9 +24,6 @@ def build_fed_fomo(
   server_optimizer: tff.learning.optimizers.Optimizer,
   num_local_epochs: int = 1,
   num_clients: int,
-  distance: str = 'l2',
-  affinity: str = 'raw',
-  model_averages: bool = False,
   client_weighting: tff.learning.ClientWeighting = (
     tff.learning.ClientWeighting.NUM_EXAMPLES
   ),
@@ -41,8 +36,9 @@ def build_fed_fomo(
   A client begins a round with its baseline b, moved by a federated update to
   the candidates that it is given; the result becomes its baseline, is trained,
   and is kept as its model. Without candidates, as in its first round, it begins
-  with its baseline, which at first is the server's weights. The server's
-  weights stay as they are.
+  with its baseline, which at first is the server's weights. A client without
+  validation rows has nothing to choose by: it begins with its own last model.
+  The server's weights stay as they are.
 
   Args:
     model: A FunctionalModel or a ModelSpec whose metrics have a `loss`.
@@ -51,13 +47,6 @@ def build_fed_fomo(
     num_local_epochs: See `build_fed_avg`.
     num_clients: K, the clients that may take part; positions of candidates are
       below it.
-    distance: One of `fomo.DISTANCES`.
-    affinity: What a client adds to its row: 'raw' w_n, or 'normalized' by the
-      absolute value of their sum.
-    model_averages: Whether candidates are means, for aggregation without single
-      models: first the mean a of all models, at position -1, then the mean l_n
-      of all but the n-th at its position. w_n is max(L(l_n) - L(a), 0) and the
-      update a + sum w*_n (N - 1) (a - l_n).
     client_weighting: See `build_fed_avg`; it weighs nothing.
     num_local_steps: See `build_fed_avg`.
     micro_batch_size: See `build_fed_avg`.
@@ -73,20 +62,12 @@ def build_fed_fomo(
   Raises:
     ValueError: If an argument is outside what is listed.
   """
-  require_one_of('distance', distance, fomo.DISTANCES)
-  require_one_of('affinity', affinity, AFFINITIES)
   is_count = isinstance(num_clients, int) and num_clients >= 1
   require(is_count, 'num_clients', 'an integer of at least 1', num_clients)
 
   def begin(functional_model, start):
     validation = start.inputs[VALIDATION]
-    candidates = start.inputs[CANDIDATES]
-    base, num_downloads = start.kept['baseline'], 0
-    if model_averages:
-      for mean in iter(candidates.take(1)):
-        base = mean['weights']
-        num_downloads += 1
-      candidates = candidates.skip(1)
+    base = start.kept['baseline']
 
     def loss_of(weights):
       metrics = local_training.evaluate(
@@ -97,25 +78,16 @@ def build_fed_fomo(
     base_loss = loss_of(base)
     row, mass, count = tf.zeros([num_clients]), 0.0, 0
     total = tf.nest.map_structure(tf.zeros_like, base)
-    for candidate in iter(candidates):
+    for candidate in iter(start.inputs[CANDIDATES]):
       tf.autograph.experimental.set_loop_options(parallel_iterations=1)
       weights = candidate['weights']
-      loss = loss_of(weights)
-      if model_averages:
-        # Without the n-th model the loss is higher.
-        raw = fomo.raw_weights(-base_loss, -loss, tf.ones([]))
-        sign = -1.0
-      else:
-        raw = fomo.raw_weights(
-          base_loss, loss, fomo.distance(weights, base, distance)
-        )
-        sign = 1.0
+      raw = fomo.raw_weights(
+        base_loss, loss_of(weights), fomo.distance(weights, base)
+      )
       positive = tf.maximum(raw, 0.0)
       total = tf.nest.map_structure(
-        lambda t, w, b, p=positive, s=sign: (
-          # A candidate that is not finite weighs 0.
-          t + tf.math.multiply_no_nan(w - b, s * p)
-        ),
+        # A candidate that is not finite weighs 0.
+        lambda t, w, b, p=positive: t + tf.math.multiply_no_nan(w - b, p),
         total,
         weights,
         base,
@@ -123,21 +95,22 @@ def build_fed_fomo(
       row = tf.tensor_scatter_nd_add(row, [[candidate['position']]], [raw])
       mass += positive
       count += 1
-    if model_averages:
-      mass /= tf.cast(tf.maximum(count - 1, 1), tf.float32)
+    validates = tf.constant(False)
+    for _ in iter(validation.take(1)):
+      validates = tf.constant(True)
     theta = tf.nest.map_structure(
-      lambda b, t: b + tf.math.divide_no_nan(t, mass), base, total
+      lambda b, t, own: tf.where(
+        validates, b + tf.math.divide_no_nan(t, mass), own
+      ),
+      base,
+      total,
+      start.kept['model'],
     )
-    if affinity == 'normalized':
-      row = fomo.normalized(row)
-    num_downloads += count
-    if not model_averages:
-      # Its own model comes first, and needs no download.
-      num_downloads = tf.maximum(num_downloads - 1, 0)
     return OwnModel(
       theta,
       found={'affinity': start.kept['affinity'] + row},
-      counts={'num_downloads': num_downloads},
+      # Its own model comes first, and needs no download.
+      counts={'num_downloads': tf.maximum(count - 1, 0)},
     )
 
   slots = {

@@ -21,7 +21,7 @@ from tff_fedfish.errors import require, require_one_of
 from tff_fedfish.mathematics import adaptive_mu
 from tff_fedfish.mathematics.privacy import LocalPrivacy
 
-ADAPTATIONS = ('none', *adaptive_mu.RULES)
+ADAPTATIONS = ('none', 'fl4health')
 
 
 def build_fed_prox(
@@ -53,11 +53,11 @@ def build_fed_prox(
     mu: Strength of the proximal term, >= 0; the first round's if it adapts. 0
       is FedAvg. Where the term is printed as mu |theta - theta_G|^2, without
       the half, that mu is half of this one.
-    adaptation: How mu follows the loss from round to round: 'none', or a rule
-      of `adaptive_mu`. A round's loss is the unweighted mean over its clients
-      of the data loss's mean over their local steps. A round in which every
-      client with data diverged counts as a rise; one without data is not
-      counted.
+    adaptation: How mu follows the loss from round to round: not ('none'), or as
+      in `adaptive_mu` ('fl4health'). A round's loss is the unweighted mean over
+      its clients of the data loss's mean over their local steps. A round in
+      which every client with data diverged counts as a rise; one without data
+      is not counted.
     mu_step: What an adaptation changes mu by, > 0.
     patience: Falls of the loss in a row after which mu shrinks, >= 1.
     client_weighting: See `build_fed_avg`.
@@ -78,7 +78,7 @@ def build_fed_prox(
   require(0 <= mu < math.inf, 'mu', 'a number of at least 0', mu)
   require_one_of('adaptation', adaptation, ADAPTATIONS)
   require(0 < mu_step < math.inf, 'mu_step', 'a number above 0', mu_step)
-  wanted = "'none' with local_privacy: rules read losses, which have no noise"
+  wanted = "'none' with local_privacy, as it reads losses without noise"
   is_private = local_privacy is not None and adaptation != 'none'
   require(not is_private, 'adaptation', wanted, adaptation)
   is_count = isinstance(patience, int) and patience >= 1
@@ -103,7 +103,6 @@ def build_fed_prox(
     changed = adaptive_mu.next_mu(
       state,
       loss_sum / num_clients,
-      rule=adaptation,
       mu_step=mu_step,
       patience=patience,
     )

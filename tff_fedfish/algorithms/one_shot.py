@@ -24,7 +24,6 @@ def build_one_shot(
   num_local_epochs: int = 1,
   shape: ModelShape,
   summary: str = 'kfac',
-  labels: str = 'exact',
   compression: str = 'none',
   client_weighting: tff.learning.ClientWeighting = (
     tff.learning.ClientWeighting.NUM_EXAMPLES
@@ -46,7 +45,6 @@ def build_one_shot(
     num_local_epochs: See `build_fed_avg`.
     shape: The model's shape.
     summary: See `methods.method.Upload`.
-    labels: See there. 'drawn' takes batches with seeds of noise.
     compression: See there.
     client_weighting: See `build_fed_avg`.
     num_local_steps: See `build_fed_avg`.
@@ -63,7 +61,7 @@ def build_one_shot(
     raise TypeError(
       f'`model` must be a tff_fedfish.ModelSpec, found {type(model).__name__}.'
     )
-  upload = Upload(summary, labels, compression)
+  upload = Upload(summary, compression)
   client_summaries.require_known(upload)
 
   def summary_of(client: TrainedClient):

@@ -1,8 +1,7 @@
 """SCAFFOLD: local steps corrected by control variates that clients keep.
 
 Karimireddy et al. (2020), "SCAFFOLD: Stochastic controlled averaging for
-federated learning", algorithm 1 with option II; the form that sends one model
-is algorithm 2 of Yu et al. (2022), "TCT". The letters are those of
+federated learning", algorithm 1 with option II. The letters are those of
 `mathematics/control_variates.py`.
 """
 
@@ -14,16 +13,10 @@ import tensorflow_federated as tff
 from tff_fedfish.algorithms.slots.client_io import KeptSlot
 from tff_fedfish.algorithms.slots.client_work import MethodState
 from tff_fedfish.algorithms.slots.compose import Model, compose
-from tff_fedfish.algorithms.slots.corrections import (
-  correcting,
-  one_model_slots,
-  zeros_like,
-)
-from tff_fedfish.errors import require, require_one_of
+from tff_fedfish.algorithms.slots.corrections import correcting, zeros_like
+from tff_fedfish.errors import require
 from tff_fedfish.mathematics import control_variates
 from tff_fedfish.mathematics.privacy import LocalPrivacy
-
-EXCHANGES = ('two_models', 'one_model')
 
 
 def build_scaffold(
@@ -32,7 +25,6 @@ def build_scaffold(
   client_optimizer: tff.learning.optimizers.Optimizer,
   server_optimizer: tff.learning.optimizers.Optimizer,
   num_local_epochs: int = 1,
-  exchange: str = 'two_models',
   num_clients: int | None = None,
   client_weighting: tff.learning.ClientWeighting = (
     tff.learning.ClientWeighting.NUM_EXAMPLES
@@ -44,23 +36,20 @@ def build_scaffold(
 ) -> tff.learning.templates.LearningProcess:
   """Builds SCAFFOLD.
 
+  Clients keep c_i and send its change beside the model delta; the server keeps
+  c and sends it beside the model.
+
   Args:
     model: A FunctionalModel, or a ModelSpec for weights drawn in the graph.
     client_optimizer: Plain SGD; option II reads its learning rate and takes the
       sum of its steps for the sum of the gradients.
-    server_optimizer: See `build_fed_avg`. SGD with the rate 1 with 'one_model'.
+    server_optimizer: See `build_fed_avg`.
     num_local_epochs: See `build_fed_avg`.
-    exchange: 'two_models': clients keep c_i and send its change beside the
-      model delta, the server keeps c and sends it beside the model.
-      'one_model': clients keep h_i and y_i and send the model delta only. All
-      clients must then take part in every round, with equally many steps at
-      one rate and the same weights, and the server must take the mean of their
-      models.
-    num_clients: K, the clients that may take part, for 'two_models'. None: as
-      many as there are in a round.
+    num_clients: K, the clients that may take part. None: as many as there are
+      in a round.
     client_weighting: See `build_fed_avg`; weighs the changes of c_i, too.
     max_delta_norm: Must be None.
-    num_local_steps: See `build_fed_avg`; required with 'one_model'.
+    num_local_steps: See `build_fed_avg`.
     micro_batch_size: See `build_fed_avg`.
     local_privacy: See `build_fed_avg`.
 
@@ -71,22 +60,12 @@ def build_scaffold(
   Raises:
     ValueError: If an argument is outside what is listed.
   """
-  require_one_of('exchange', exchange, EXCHANGES)
   wanted = 'None: control variates are means of whole deltas'
   require(max_delta_norm is None, 'max_delta_norm', wanted, max_delta_norm)
   is_count = isinstance(num_clients, int) and num_clients >= 1
   wanted = 'an integer of at least 1 or None'
   require(num_clients is None or is_count, 'num_clients', wanted, num_clients)
-  build_parts = _two_models
-  if exchange == 'one_model':
-    wanted = "an integer with exchange 'one_model'"
-    require(
-      num_local_steps is not None, 'num_local_steps', wanted, num_local_steps
-    )
-    build_parts = _one_model
-  correction_of, kept_slots, method_state = build_parts(
-    num_clients, num_local_steps
-  )
+  correction_of, kept_slots, method_state = _parts(num_clients)
   return compose(
     model,
     client_optimizer=client_optimizer,
@@ -105,7 +84,7 @@ def build_scaffold(
   )
 
 
-def _two_models(num_clients, unused_num_steps):
+def _parts(num_clients):
   """Returns (start -> h_i, what clients keep, what the server keeps)."""
 
   def correction_of(start):
@@ -164,8 +143,3 @@ def _two_models(num_clients, unused_num_steps):
     next=next_state,
   )
   return correction_of, {'control_variate': slot}, state
-
-
-def _one_model(unused_num_clients, num_steps):
-  """Returns (start -> h_i, what clients keep, None)."""
-  return *one_model_slots(num_steps), None

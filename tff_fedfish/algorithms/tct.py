@@ -15,10 +15,7 @@ from models.functional_model import ModelSpec
 from tff_fedfish.algorithms.slots import feature_inputs
 from tff_fedfish.algorithms.slots.client_work import MethodState
 from tff_fedfish.algorithms.slots.compose import compose
-from tff_fedfish.algorithms.slots.corrections import (
-  correcting,
-  one_model_slots,
-)
+from tff_fedfish.algorithms.slots.corrections import one_model_slots
 from tff_fedfish.batch_gradients import BatchOutput, num_rows, split_batch
 from tff_fedfish.errors import require_one_of
 from tff_fedfish.mathematics import gram_regression
@@ -184,51 +181,6 @@ def build_convex(
     method_state=_imbalance(num_steps * step_size),
     kept_slots=slots,
     local_work=local_work,
-  )
-
-
-def build_full_convex(
-  model: ModelSpec,
-  *,
-  client_optimizer: tff.learning.optimizers.Optimizer,
-  server_optimizer: tff.learning.optimizers.Optimizer,
-  num_local_steps: int,
-  step_size: float,
-  client_weighting: tff.learning.ClientWeighting,
-  num_local_epochs: int = 1,
-  micro_batch_size: int | None = None,
-) -> tff.learning.templates.LearningProcess:
-  """Builds SCAFFOLD on a network that is linear in its weights' change.
-
-  Args:
-    model: As `models.linearized.build_full_linearization` makes it.
-    client_optimizer: Not used: clients take plain steps.
-    server_optimizer: SGD with the rate 1.
-    num_local_steps: M, the steps of every client in every round.
-    step_size: eta > 0.
-    client_weighting: UNIFORM. Every client must take part in every round.
-    num_local_epochs: See `build_fed_avg`.
-    micro_batch_size: See there.
-
-  Returns:
-    The learning process, a `StatefulLearningProcess`, with the metric
-    `imbalance` of `build_convex`.
-  """
-  del client_optimizer
-  correction_of, slots = one_model_slots(num_local_steps)
-  return compose(
-    model,
-    client_optimizer=tff.learning.optimizers.build_sgdm(step_size),
-    server_optimizer=server_optimizer,
-    num_local_epochs=num_local_epochs,
-    client_weighting=client_weighting,
-    make_update=lambda client: client.model_delta(),
-    aggregation_factory=tff.aggregators.MeanFactory(no_nan_division=True),
-    build_correct_gradient=correcting(correction_of),
-    method_state=_imbalance(num_local_steps * step_size),
-    kept_slots=slots,
-    num_local_steps=num_local_steps,
-    micro_batch_size=micro_batch_size,
   )
 
 

@@ -29,13 +29,6 @@ def feature_classifier(config: 'TrainConfig', model: ModelSpec) -> ModelSpec:
   )
 
 
-def full_linearization(config: 'TrainConfig', model: ModelSpec) -> ModelSpec:
-  """Returns the model of the convex phase of a language model."""
-  return linearized.build_full_linearization(
-    model, mask_layers=config.algorithm.mask_layers
-  )
-
-
 def begin_features(
   config: 'TrainConfig',
   process: tff.learning.templates.LearningProcess,
@@ -68,21 +61,6 @@ def begin_convex(
     config.seeds.model_seed,
   )
   fixed = (*network, *(part.astype(np.float32) for part in statistics))
-  return _from_zeros(process, fixed)
-
-
-def begin_full_convex(
-  config: 'TrainConfig',
-  process: tff.learning.templates.LearningProcess,
-  state: Any,
-) -> Any:
-  """Returns the state before the linearised rounds: no change so far."""
-  del config
-  return _from_zeros(process, tuple(state.global_model_weights.trainable))
-
-
-def _from_zeros(process, fixed):
-  """Returns the first state of a phase, zeros for all that is trained."""
   state = process.initialize()
   trainable = process.get_model_weights(state).trainable
   zeros = tuple(np.zeros(w.shape, np.float32) for w in trainable)

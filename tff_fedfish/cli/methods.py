@@ -11,7 +11,6 @@ my_package.my_method.
 
 import argparse
 import json
-import sys
 
 SUMMARY = 'list the methods and their settings'
 
@@ -34,9 +33,7 @@ def run(arguments: argparse.Namespace) -> int:
   from tff_fedfish.printing import print_facts
 
   if arguments.name is None:
-    methods = registry.installed(
-      lambda problem: print(f'fedfish: warning: {problem}', file=sys.stderr)
-    ).values()
+    methods = registry.BUILT_IN.values()
   else:
     methods = [registry.find(arguments.name)]
   if arguments.json:

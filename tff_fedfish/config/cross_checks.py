@@ -43,7 +43,8 @@ def _problems_of_method(config):
 
 
 def _problems_of_states(config):
-  if config.kept_slots:
+  # Slots are known of what the method takes.
+  if _problems_of_method(config) or config.kept_slots:
     return []
   return [
     f'`config.client_states.{name}` is read where clients keep tensors only, '

@@ -13,9 +13,7 @@ _READERS = {
   'beta_2': ('adam', 'adamw', 'yogi'),
   'epsilon': ('adagrad', 'adam', 'adamw', 'yogi'),
   'bias_correction': ('adam',),
-  'initial_accumulator': ('adagrad', 'adam', 'yogi'),
   'weight_decay': ('adamw',),
-  'weight_decay_on': ('adamw',),
 }
 _OF_SCHEDULES = ('schedule_rounds', 'final_fraction')
 # Adam's first and second moment: 3 and 4.
@@ -57,10 +55,8 @@ class OptimizerSettings(Section, section='client_work'):
   'adam' without bias correction: tau of Reddi et al. (2021), 1e-3 there."""
   weight_decay: float = number(0.0, at_least=0)
   """Decoupled weight decay of 'adamw', >= 0: a step also subtracts
-  learning_rate x weight_decay x weights, at the learning rate of the round."""
-  weight_decay_on: Literal['matrices', 'all'] = 'matrices'
-  """Weights that decay: matrices and kernels of higher rank, without biases and
-  norms; or all."""
+  learning_rate x weight_decay x weights, at the learning rate of the round.
+  Matrices and kernels of higher rank decay; biases and norms do not."""
   max_gradient_norm: float | None = number(None, above=0)
   """Bound on the global L2 norm of each gradient that the optimizer is given (a
   client's batch gradient, the server's pseudo-gradient), > 0. None: no
@@ -190,9 +186,6 @@ class ServerConfig(OptimizerSettings, section='server'):
   bias_correction: bool | None = None
   """Whether 'adam' corrects the bias of its moments; others must leave it out.
   None: true with 'adam'."""
-  initial_accumulator: float = number(0.0, at_least=0)
-  """Second moment before round 1 of 'adagrad', 'yogi' and 'adam' without bias
-  correction, >= 0."""
 
   @property
   def corrects_bias(self) -> bool:
@@ -212,10 +205,6 @@ def unread_settings(settings: OptimizerSettings) -> dict[str, str]:
     if chosen in choices and hasattr(settings, name) and chosen not in readers:
       known = [repr(reader) for reader in readers if reader in choices]
       unread[name] = f'optimizer {_either(known)}'
-  if chosen == 'adam' and settings.corrects_bias:
-    unread['initial_accumulator'] = (
-      "optimizer 'adagrad' or 'yogi', or 'adam' with bias_correction false"
-    )
   if settings.learning_rate_schedule == 'constant':
     for name in _OF_SCHEDULES:
       unread[name] = "learning_rate_schedule 'cosine' or 'exponential'"

@@ -100,7 +100,7 @@ class SeedsConfig(Section, section='seeds'):
   of the other clients that are not trained on."""
   shuffle_seed: int = seed(4)
   """The order of a client's sequences in a round; with images the noise:
-  dropout and distortions; with `fisher_estimator` 'true' the labels drawn."""
+  dropout and distortions."""
   partition_seed: int = seed(5)
   """The partition of a corpus."""
   privacy_seed: int = seed(6)

@@ -25,8 +25,7 @@ class Rows:
   """
 
   noise_seeds: np.ndarray | None = None
-  """int32 [num_rows, 2]; what labels or noise are drawn from. None: batches
-  have no seeds."""
+  """int32 [num_rows, 2]; seeds of the noise of images. None: rows of text."""
   is_repeated: np.ndarray | None = None
   """bool [num_rows]; whether a row came before in the same round. None: batches
   do not say."""
@@ -209,17 +208,12 @@ class Sequences(Rows):
   def batch_features(self) -> collections.OrderedDict[str, Any]:
     """Returns x, the tokens, and y, the numbers of targets.
 
-    With `noise_seeds` or `is_repeated` x is a mapping of `tokens`, `noise_seed`
-    and `is_repeated`, without the one that is None.
+    With `is_repeated` x is a mapping of `tokens` and `is_repeated`.
     """
-    x = collections.OrderedDict(tokens=self.tokens)
-    if self.noise_seeds is not None:
-      x['noise_seed'] = self.noise_seeds
+    x = self.tokens
     if self.is_repeated is not None:
-      x['is_repeated'] = self.is_repeated
-    return collections.OrderedDict(
-      x=x if len(x) > 1 else self.tokens, y=self.num_targets
-    )
+      x = collections.OrderedDict(tokens=x, is_repeated=self.is_repeated)
+    return collections.OrderedDict(x=x, y=self.num_targets)
 
 
 def build_sequences(
@@ -326,8 +320,7 @@ def to_dataset(rows: Rows, batch_size: int) -> tf.data.Dataset:
 
   Returns:
     A dataset of `OrderedDict(x, y)` whose `element_spec` is the same for every
-    client; that of sequences is `batch_spec(sequence_length)`, with noise seeds
-    that of a `build_language_model(..., noise_seeds=True)`.
+    client; that of sequences is `batch_spec(sequence_length)`.
   """
   import tensorflow as tf
 

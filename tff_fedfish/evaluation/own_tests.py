@@ -49,8 +49,7 @@ class PersonalModels:
     """Returns the trainable weights with which a client begins the next round.
 
     Raises:
-      UserError: If a file of its state, or of one that it is given, is damaged;
-        a `MissingRowsError` if it has no validation rows and needs some.
+      UserError: If a file of its state, or of one that it is given, is damaged.
     """
     kept = self.kept
     client = cohort_data.training_client(
@@ -72,8 +71,6 @@ def scores(
   should_stop: Callable[[], bool] = lambda: False,
 ) -> Iterator[tuple[bytes, int, Score]]:
   """Yields (client, rows, score) of every client with rows of a kind.
-
-  A client whose model needs validation rows, and that has none, is left out.
 
   Args:
     evaluator: Scores them.
@@ -97,10 +94,7 @@ def scores(
     rows = sequences_lib.take(rows_of(client_id), max_sequences)
     if not len(rows):
       continue
-    try:
-      weights = weights_of(client_id)
-    except cohort_data.MissingRowsError:
-      continue
+    weights = weights_of(client_id)
     yield client_id, len(rows), evaluator.score(weights, rows, non_trainable)
 
 

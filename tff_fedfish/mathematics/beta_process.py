@@ -32,20 +32,15 @@ Clients are first added one by one, J the clients so far, as the process is
 defined. Then each is matched again given all others, until nothing changes.
 
 The published cost maximizes over theta_i, which is integrated out here. That
-drops both terms D/2 log s, as completing the square shows:
-
-  |v / sigma^2 + tau_i t_i|^2 / (tau_i + 1 / sigma^2) - tau_i |t_i|^2
-    = |v|^2 / sigma^2 - |v - t_i|^2 / s_i
-
-Without them a new neuron costs only its distance from mu0: next to nothing if
-weights are small beside sigma0. Let all clients have the same neurons, with
-sigma = sigma0 = 1 and mu0 = 0. Client J has no new neuron if all v meet
+drops both terms D/2 log s. Without them a new neuron costs only its distance
+from mu0: next to nothing if weights are small beside sigma0. Let all clients
+have the same neurons, with sigma = sigma0 = 1 and mu0 = 0. Client J has no new
+neuron if all v meet
 
   |v|^2 (1/4 - 1 / (2 J (J + 1))) + D/2 log(2 J / (J + 1))
     > log(gamma / (J (J - 1)))
 
-and J = 2 asks for most. With gamma = 7 all v do where D >= 9. Without the
-second term only those with |v|^2 > 7.52 do.
+and J = 2 asks for most. With gamma = 7 all v do where D >= 9.
 """
 
 from collections.abc import Sequence
@@ -60,16 +55,12 @@ _MAX_SWEEPS = 20
 
 
 class BetaProcess(NamedTuple):
-  """The prior of all neurons.
-
-  `integrates` False: global neurons are maximized over, as published.
-  """
+  """The prior of all neurons."""
 
   sigma: float = 1.0
   sigma0: float = 1.0
   gamma: float = 7.0
   mu0: float = 0.0
-  integrates: bool = True
 
 
 def match_clients(
@@ -138,16 +129,14 @@ def gains(
   Returns:
     Float [neurons, global neurons + num_new].
   """
-  sigma, sigma0, gamma, mu0, integrates = process
+  sigma, sigma0, gamma, mu0 = process
   # Nothing is known of a new neuron: it comes last, with m = 0 and S = 0.
   tau = 1 / sigma0**2 + np.append(counts, 0) / sigma**2
   sums = np.vstack([sums, np.zeros_like(rows[:1])])
   t = (mu0 / sigma0**2 + sums / sigma**2) / tau[:, np.newaxis]
   s = sigma**2 + 1 / tau
   squares = np.sum(rows**2, 1)[:, np.newaxis] + np.sum(t**2, 1) - 2 * rows @ t.T
-  fit = -squares / (2 * s)
-  if integrates:
-    fit -= rows.shape[1] / 2 * np.log(s)
+  fit = -squares / (2 * s) - rows.shape[1] / 2 * np.log(s)
   known = fit[:, :-1] + np.log(counts / (num_clients - counts))
   ranks = np.arange(1, num_new + 1)
   new = fit[:, -1:] + np.log(gamma / num_clients) - np.log(ranks)

@@ -14,29 +14,25 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-DISTANCES = ('l2', 'l1', 'squared')
-
 Structure = Any
 
 
 def distance(
-  model: Sequence[tf.Tensor], baseline: Sequence[tf.Tensor], kind: str = 'l2'
+  model: Sequence[tf.Tensor], baseline: Sequence[tf.Tensor]
 ) -> tf.Tensor:
-  """Returns the norm of all entries of theta - b, a float32 scalar.
+  """Returns the L2 norm of all entries of theta - b, a float32 scalar.
 
   Args:
     model: theta, float tensors.
     baseline: b, tensors of the same shapes.
-    kind: One of `DISTANCES`; 'squared' is the square of 'l2'.
   """
-  power = tf.abs if kind == 'l1' else tf.square
   total = tf.add_n(
     [
-      tf.reduce_sum(power(tf.cast(theta - b, tf.float32)))
+      tf.reduce_sum(tf.square(tf.cast(theta - b, tf.float32)))
       for theta, b in zip(model, baseline, strict=True)
     ]
   )
-  return tf.sqrt(total) if kind == 'l2' else total
+  return tf.sqrt(total)
 
 
 def raw_weights(
@@ -58,15 +54,6 @@ def raw_weights(
   gains = tf.where(is_finite, gains, tf.zeros_like(gains))
   distances = tf.where(is_finite, distances, tf.zeros_like(distances))
   return tf.math.divide_no_nan(gains, distances)
-
-
-def normalized(raw: tf.Tensor) -> tf.Tensor:
-  """Returns w_n / |sum_m w_m|, float32 [candidates].
-
-  That is what the authors' code adds to the affinity in place of w_n. A sum
-  below 1e-9 counts as 1e-9.
-  """
-  return raw / tf.maximum(tf.abs(tf.reduce_sum(raw)), 1e-9)
 
 
 def epsilon_of_round(

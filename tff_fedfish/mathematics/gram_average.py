@@ -16,7 +16,6 @@ comes closest to every client's outputs on its own inputs (a = 1):
 NumPy, float64 inside.
 """
 
-from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -67,22 +66,3 @@ def solve(sums: GramSums, shrinkage: float) -> np.ndarray:
   epsilon = np.finfo(np.float32 if a == 1 else np.float64).eps
   inverse = np.linalg.pinv(gram, rcond=epsilon * len(gram), hermitian=True)
   return inverse @ product
-
-
-def gram_average(
-  grams: Iterable[np.ndarray],
-  kernels: Iterable[np.ndarray],
-  shares: Iterable[float],
-  shrinkage: float,
-) -> np.ndarray:
-  """Returns W*, float64 [inputs, outputs]; clients are read one at a time.
-
-  Raises:
-    ValueError: If there is no client, numbers of clients differ, a Gram matrix
-      does not fit its kernel, or `shrinkage` is not in [0, 1].
-  """
-  sums = None
-  for gram, kernel, share in zip(grams, kernels, shares, strict=True):
-    sums = add_client(sums, gram, kernel, share)
-  require(sums is not None, 'grams', 'those of at least one client', [])
-  return solve(sums, shrinkage)

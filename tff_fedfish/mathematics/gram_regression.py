@@ -53,8 +53,6 @@ _BLOCK_ROWS = 256
 _CHUNK_SIZE = 2**23
 # A variance below this fraction of the squared mean is rounding.
 VARIANCE_ROUNDING = 1e-12
-# The same where squares are of differences from the rounded mean.
-_CENTRED_ROUNDING = 1e-24
 # Below this M (1 - d) sums over powers of d are series.
 _SERIES_BOUND = 1e-2
 _SERIES_TERMS = 6
@@ -73,21 +71,14 @@ class GramBasis(NamedTuple):
 
 
 def normalization(
-  count: int,
-  sums: np.ndarray,
-  square_sums: np.ndarray,
-  *,
-  centred: bool = False,
+  count: int, sums: np.ndarray, square_sums: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
   """Returns mean and standard deviation of every feature.
 
   Args:
     count: Rows of all clients, >= 1.
     sums: Float64 [p], sum of z over them.
-    square_sums: Float64 [p], sum of z^2; where centred, of (z - sums / count)^2
-      from a second round. E[z^2] - E[z]^2 loses the digits of a deviation that
-      is much smaller than the mean, centred squares do not.
-    centred: See `square_sums`.
+    square_sums: Float64 [p], sum of z^2.
 
   Returns:
     (mean, std), float64 [p] each. std is 1 for a feature that is constant up to
@@ -97,13 +88,11 @@ def normalization(
     ValueError: If `count` is below 1.
   """
   require(count >= 1, 'count', 'at least 1', count)
-  mean, variance = sums / count, square_sums / count
+  mean = sums / count
   square = np.square(mean)
-  if centred:
-    rounding = _CENTRED_ROUNDING * square
-  else:
-    variance, rounding = variance - square, VARIANCE_ROUNDING * square
-  return mean, np.sqrt(np.where(variance > rounding, variance, 1.0))
+  variance = square_sums / count - square
+  varies = variance > VARIANCE_ROUNDING * square
+  return mean, np.sqrt(np.where(varies, variance, 1.0))
 
 
 def gram_basis(

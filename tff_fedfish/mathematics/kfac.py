@@ -3,14 +3,14 @@
 Martens and Grosse (2015), "Optimizing neural networks with Kronecker-factored
 approximate curvature", and Grosse and Martens (2016) for convolutions, as
 Jhunjhunwala et al. (2024), FedFisher, use them. A layer maps inputs to
-preactivations z = V^T [a; 1] at every position (of an image, of a text); V is
-its kernel in the layout [in, out], with the bias as its last row.
+preactivations z = V^T [a; 1] at every position of an image; V is its kernel in
+the layout [in, out], with the bias as its last row.
 
   letter   name         what
   a        inputs       of the layer, 1 appended if it has a bias
   g        gradients    of log p(y | x) with respect to z, times sqrt(p(y | x))
                         where the sum over y is exact
-  T        positions    that are real in one row
+  T        positions    of one row
   A        .            sum over rows, sum over positions: a a^T
   G        .            sum over rows, mean over positions: g g^T
 
@@ -48,57 +48,31 @@ def patches(
   return tf.reshape(found, [-1, rows * columns, num_features])
 
 
-def input_factor(
-  inputs: tf.Tensor, is_real: tf.Tensor, *, has_bias: bool
-) -> tf.Tensor:
+def input_factor(inputs: tf.Tensor, *, has_bias: bool) -> tf.Tensor:
   """Returns A summed over a batch.
 
   Args:
     inputs: a, float32 [rows, positions, in].
-    is_real: Float32 [rows, positions] or [rows, 1], 1 or 0.
     has_bias: Whether 1 is appended to the inputs.
 
   Returns:
     Float32 [in + has_bias, in + has_bias].
   """
-  flat = _flat(_with_one(inputs, has_bias) * is_real[..., tf.newaxis])
+  flat = _flat(_with_one(inputs, has_bias))
   return tf.matmul(flat, flat, transpose_a=True)
 
 
-def id_counts(ids: tf.Tensor, is_real: tf.Tensor, *, num_ids: int) -> tf.Tensor:
-  """Returns the diagonal of A of an embedding, whose inputs are one-hot.
-
-  Args:
-    ids: Int32 [rows, positions].
-    is_real: See `input_factor`.
-    num_ids: Rows of the embedding.
-
-  Returns:
-    Float32 [num_ids]: how often an id is at a real position.
-  """
-  is_real = tf.broadcast_to(is_real, tf.shape(ids))
-  return tf.math.unsorted_segment_sum(is_real, ids, num_ids)
-
-
-def gradient_factor(
-  gradients: tf.Tensor, is_real: tf.Tensor, *, diagonal: bool = False
-) -> tf.Tensor:
+def gradient_factor(gradients: tf.Tensor) -> tf.Tensor:
   """Returns G summed over a batch.
 
   Args:
     gradients: g, float32 [rows, positions, out].
-    is_real: See `input_factor`. A row without real positions adds nothing.
-    diagonal: Whether only the diagonal is wanted.
 
   Returns:
-    Float32 [out, out], or [out].
+    Float32 [out, out].
   """
-  is_real = tf.broadcast_to(is_real, tf.shape(gradients)[:2])
-  num_real = tf.reduce_sum(is_real, axis=1, keepdims=True)
-  share = tf.math.divide_no_nan(is_real, num_real)
-  if diagonal:
-    return tf.einsum('rt,rto->o', share, tf.square(gradients))
-  flat = _flat(gradients * tf.sqrt(share)[..., tf.newaxis])
+  share = tf.constant(1 / gradients.shape[1])
+  flat = _flat(gradients * tf.sqrt(share))
   return tf.matmul(flat, flat, transpose_a=True)
 
 
@@ -108,17 +82,11 @@ def sum_of_products(
   """Returns sum_i A_i V G_i over clients, a layer's Fishers times V.
 
   Args:
-    left: A_i, float [clients, rows, rows], or their diagonals, [clients, rows].
+    left: A_i, float [clients, rows, rows].
     matrix: V, float [rows, columns].
-    right: G_i, float [clients, columns, columns], or their diagonals.
+    right: G_i, float [clients, columns, columns].
   """
-  if len(left.shape) == 2:
-    scaled = left[..., tf.newaxis] * matrix
-  else:
-    scaled = tf.matmul(left, matrix)
-  if len(right.shape) == 2:
-    return tf.reduce_sum(scaled * right[:, tf.newaxis], axis=0)
-  return tf.reduce_sum(tf.matmul(scaled, right), axis=0)
+  return tf.reduce_sum(tf.matmul(tf.matmul(left, matrix), right), axis=0)
 
 
 def squared_gradients(
@@ -132,7 +100,7 @@ def squared_gradients(
 
   Args:
     inputs: a, float32 [rows, positions, in].
-    gradients: g, float32 [rows, positions, out], 0 where not real.
+    gradients: g, float32 [rows, positions, out].
     has_bias: Whether 1 is appended to the inputs.
 
   Returns:
@@ -154,7 +122,7 @@ def squared_scale_gradients(
 
   Args:
     inputs: a, float32 [rows, positions, features].
-    gradients: g, of the same shape, 0 where not real.
+    gradients: g, of the same shape.
 
   Returns:
     Float32 [2, features]: of the scale and of the bias.

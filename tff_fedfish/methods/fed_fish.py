@@ -12,12 +12,8 @@ from tff_fedfish.methods.method import (
   Column,
   Method,
   Traffic,
-  own_settings,
 )
 from tff_fedfish.methods.settings import AlgorithmConfig
-
-# Estimators that square the gradients of whole batches.
-_OF_BATCHES = ('extra_pass', 'last_epoch')
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -25,31 +21,23 @@ class FedFishConfig(AlgorithmConfig):
   """Settings of FedFish: how Fisher diagonals are estimated and weighed."""
 
   fisher_estimator: Literal[
-    'extra_pass', 'last_epoch', 'example_sq', 'true', 'second_moment'
+    'extra_pass', 'last_epoch', 'example_sq', 'second_moment'
   ] = 'extra_pass'
   """Squared gradients that make the Fisher diagonal: of every batch in one more
-  pass ('extra_pass'), of the steps of the last epoch ('last_epoch'), of single
-  sequences ('example_sq'), or towards labels that the model draws ('true': the
-  Fisher of the model's own distribution); or AdamW's second moment, its bias
-  corrected, at no cost ('second_moment')."""
+  pass ('extra_pass'), of the steps of the last epoch ('last_epoch'), or of
+  single sequences ('example_sq'); or AdamW's second moment, its bias corrected,
+  at no cost ('second_moment')."""
   fisher_reduction: Literal['sum', 'mean'] = 'sum'
   """Reduction over a client's batches: 'sum' as printed in the paper, or
-  'mean'. With 'true' it is over the targets. 'second_moment' is a mean: leave
-  it at 'sum'."""
+  'mean'. 'second_moment' is a mean: leave it at 'sum'."""
   fisher_normalization: Literal['none', 'tensor_mean'] = 'none'
-  """'tensor_mean' divides every tensor of a client's diagonal by its mean, so
-  that clients who fit their data count as much as others. Not in the paper."""
+  """'tensor_mean' divides every tensor of a client's diagonal by its mean, each
+  layer of a transformer by itself, so that clients who fit their data count as
+  much as others. Not in the paper."""
   relative_floor: float = number(1e-8, at_least=0)
   """Damping: fraction of its tensor's mean added to each Fisher entry, >= 0.
-  Where nobody is informed, clients then weigh as much as these means, which is
-  not FedAvg's mean."""
-  ragged_correction: bool = False
-  """Weighs a batch's squares by its fraction of `local_batch_size`, so that a
-  last, smaller batch counts as the others. For 'extra_pass' and 'last_epoch'
-  only."""
-  max_mass_ratio: float | None = number(None, at_least=1)
-  """Bound on a client's Fisher mass in a tensor, as a multiple of the mean mass
-  of the last round's clients, >= 1. `None`: no bound."""
+  Layers of a transformer share one mean. Where nobody is informed, clients then
+  weigh as much as these means, which is not FedAvg's mean."""
   fisher_power: float = number(1.0, at_least=0, at_most=1)
   """p, in [0, 1]: clients are weighed by F^p. 1: the paper's; 0: FedAvg, and no
   Fisher diagonal is computed."""
@@ -62,58 +50,22 @@ class FedFishConfig(AlgorithmConfig):
   model's logits. Its token embedding does so as a whole, as it is tied to the
   output."""
 
-  fisher_training_mode: bool = False
-  """Whether the pass of 'extra_pass' and 'example_sq' has the dropout and the
-  augmentation of training, with noise of its own. True: the paper's algorithm 2
-  read literally, as its lines 4 and 10 have the same loss. False, the default:
-  neither, as in earlier versions. The models of text have neither."""
-
   def cross_problems(self, *, are_fields_right: bool) -> list[str]:
     """See `Section`."""
-    problems = []
-    passes = ('extra_pass', 'example_sq')
-    if self.fisher_training_mode and self.fisher_estimator not in passes:
-      problems.append(
-        '`config.algorithm.fisher_training_mode` must be false with '
-        f'fisher_estimator {self.fisher_estimator!r}, which makes no pass over '
-        'the data towards their labels, found true'
-      )
-    if self.ragged_correction and self.fisher_estimator not in _OF_BATCHES:
-      problems.append(
-        '`config.algorithm.ragged_correction` must be false with '
-        f'fisher_estimator {self.fisher_estimator!r}, which squares no '
-        'gradients of batches, found true'
-      )
-    if (
-      self.fisher_estimator == 'second_moment'
-      and self.fisher_reduction == 'mean'
+    del are_fields_right
+    if self.fisher_estimator == 'second_moment' and (
+      self.fisher_reduction == 'mean'
     ):
-      problems.append(
+      return [
         '`config.algorithm.fisher_reduction` is not read with fisher_estimator '
         "'second_moment', found 'mean'; leave it out"
-      )
-    if are_fields_right and self.is_plain_mean and self.max_mass_ratio:
-      problems.append(
-        "`config.algorithm.max_mass_ratio` must be None where FedAvg's mean is "
-        'taken, with fisher_power 0 or plain_mean_fraction 1, found '
-        f'{self.max_mass_ratio}'
-      )
-    return problems
+      ]
+    return []
 
   @property
   def is_plain_mean(self) -> bool:
     """Whether nothing is left of the Fisher weights: FedAvg."""
     return self.fisher_power == 0 or self.plain_mean_fraction == 1
-
-  @property
-  def samples_labels(self) -> bool:
-    """Whether clients draw labels from the model, and so need seeds."""
-    return self.fisher_estimator == 'true' and not self.is_plain_mean
-
-
-def _arguments(config):
-  batch_size = config.client_work.local_batch_size
-  return own_settings(config) | {'local_batch_size': batch_size}
 
 
 def _problems(config):
@@ -199,19 +151,12 @@ def _cost(config):
 def _columns(config):
   if config.algorithm.is_plain_mean:
     return ()
-  columns = (
+  return (
     Column(
       'train/num_overflowing_clients',
       ('aggregator', 'num_overflowing_clients'),
     ),
-    Column(
-      'train/zero_fisher_mass_fraction', ('aggregator', 'zero_mass_fraction')
-    ),
   )
-  if config.algorithm.max_mass_ratio:
-    path = ('aggregator', 'num_bounded_clients')
-    columns += (Column('train/num_bounded_clients', path),)
-  return columns
 
 
 METHOD = Method(
@@ -227,7 +172,6 @@ METHOD = Method(
   ),
   settings=FedFishConfig,
   builder='tff_fedfish.algorithms.fed_fish:build_fed_fish',
-  arguments=_arguments,
   traffic=_traffic,
   cost=_cost,
   columns=_columns,

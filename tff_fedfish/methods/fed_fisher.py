@@ -4,26 +4,21 @@ import dataclasses
 import math
 from typing import Literal
 
-from models.layers import layer_groups, layers_of
+from models.layers import layers_of
 from models.model_shapes import num_parameters
 from tff_fedfish import curvature_shapes, upload_sizes
 from tff_fedfish.config_fields import number
-from tff_fedfish.methods.one_shot import (
-  LabelsConfig,
-  label_problems,
-  labels_of,
-  one_shot_method,
-)
+from tff_fedfish.methods.one_shot import OneShotConfig, one_shot_method
 from tff_fedfish.printing import format_bytes
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class FedFisherConfig(LabelsConfig):
+class FedFisherConfig(OneShotConfig):
   """Settings of FedFisher."""
 
   curvature: Literal['kfac', 'diagonal'] = 'kfac'
-  """Approximation of a client's Fisher: Kronecker factors of each layer, or the
-  diagonal."""
+  """Approximation of a client's Fisher: Kronecker factors of each layer, of
+  images only, or the diagonal."""
   solver: Literal['adam', 'conjugate_gradient', 'closed_form'] = 'adam'
   """Minimizer. 'adam': early-stopped steps, as published. 'conjugate_gradient':
   the exact minimum closest to the average, layer by layer. 'closed_form': the
@@ -52,11 +47,11 @@ def _solve_models(config, num_clients):
     # it: three models of 'adam', four of 'conjugate_gradient'.
     return {'closed_form': 10, 'adam': 11}.get(config.algorithm.solver, 14)
   factors, beside = [], []
-  for group in layer_groups(layers_of(shape)):
-    sizes = [*map(math.prod, curvature_shapes.summary_specs(group).values())]
+  for layer in layers_of(shape):
+    sizes = [*map(math.prod, curvature_shapes.summary_specs([layer]).values())]
     factors.append(sum(sizes))
     # The largest factor is there twice when it is read; A V and A V G later.
-    beside.append(max(*sizes, 2 * group[0].num_rows * group[0].fan_out))
+    beside.append(max(*sizes, 2 * layer.num_rows * layer.fan_out))
   if config.algorithm.solver == 'adam':
     held = num_parameters(shape) * upload_sizes.summary_models(shape, upload)
     return 9 + num_clients * (held + max(beside)) / num_parameters(shape)
@@ -65,7 +60,12 @@ def _solve_models(config, num_clients):
 
 
 def _problems(config):
-  algorithm, problems = config.algorithm, label_problems(config)
+  algorithm, problems = config.algorithm, []
+  if algorithm.curvature == 'kfac' and not config.data.holds_images:
+    return [
+      "`config.algorithm.curvature` must be 'diagonal' with a corpus of text, "
+      "found 'kfac'"
+    ]
   if algorithm.solver == 'closed_form' and algorithm.curvature == 'kfac':
     problems.append(
       "`config.algorithm.curvature` must be 'diagonal' with solver "
@@ -103,7 +103,6 @@ METHOD = one_shot_method(
   ),
   settings=FedFisherConfig,
   summary_of=lambda config: config.algorithm.curvature,
-  labels=labels_of,
   problems=_problems,
   solver='tff_fedfish.one_shot.fed_fisher:solve',
   solve_models=_solve_models,

@@ -1,7 +1,6 @@
 """FedFomo: clients mix the models of others by what these do for them."""
 
 import dataclasses
-from typing import Literal
 
 from tff_fedfish.config_fields import number
 from tff_fedfish.methods.method import (
@@ -16,7 +15,6 @@ from tff_fedfish.methods.method import (
 from tff_fedfish.methods.personal import personal_problems
 from tff_fedfish.methods.settings import (
   AlgorithmConfig,
-  own_settings,
   settings_unlike,
 )
 
@@ -29,21 +27,12 @@ class FedFomoConfig(AlgorithmConfig):
 
   num_downloads: int = number(5, at_least=1, below=4096)
   """Models of other clients that a client is sent in a round, at most, >= 1. It
-  always weighs its own last model, too. Not read with `model_averages`."""
+  always weighs its own last model, too."""
   epsilon: float = number(0.3, at_least=0, at_most=1)
   """Probability in round 1 that a download is drawn at random, in [0, 1]; else
   it is the one with the highest affinity."""
   epsilon_decay: float = number(0.05, at_least=0, at_most=1)
   """Decrease of that probability per round, in [0, 1]."""
-  distance: Literal['l2', 'l1', 'squared'] = 'l2'
-  """Norm of the difference of two models by which the gain in loss is
-  divided."""
-  affinity: Literal['raw', 'normalized'] = 'raw'
-  """Addend of a client's affinity: its raw weights, or these divided by the
-  absolute value of their sum, as in the authors' code."""
-  model_averages: bool = False
-  """Whether clients are sent means of all models, and of all but one, in place
-  of single models."""
 
 
 _EXPECTED = (
@@ -60,29 +49,13 @@ def _problems(config):
   return problems + settings_unlike(config, _EXPECTED, because)
 
 
-def _arguments(config):
-  names = ('distance', 'affinity', 'model_averages')
-  return {n: v for n, v in own_settings(config).items() if n in names}
-
-
 def _downloads(config):
   settings = config.algorithm
   return Downloads(
     settings.num_downloads,
     settings.epsilon,
     settings.epsilon_decay,
-    settings.model_averages,
   )
-
-
-def _traffic(config):
-  """Returns the most that is sent; metrics.csv counts what was."""
-  settings = config.algorithm
-  if not settings.model_averages:
-    return Traffic(1, settings.num_downloads)
-  # The mean of all, and of all but each.
-  num_models = config.cohort_size or config.partition.num_clients or 1
-  return Traffic(1, 1 + num_models)
 
 
 METHOD = Method(
@@ -98,8 +71,9 @@ METHOD = Method(
   ),
   settings=FedFomoConfig,
   builder='tff_fedfish.algorithms.fed_fomo:build_fed_fomo',
-  arguments=_arguments,
-  traffic=_traffic,
+  arguments=lambda config: {},
+  # The most that is sent; metrics.csv counts what was.
+  traffic=lambda config: Traffic(1, config.algorithm.num_downloads),
   # The sum of the differences, and the candidate.
   cost=lambda config: ClientCost(models_in_training=2),
   # The affinity has one float per client.

@@ -15,12 +15,10 @@ class FedProxConfig(AlgorithmConfig):
   mu: float = number(0.0, at_least=0)
   """Strength mu of the proximal term mu / 2 |theta - theta_G|^2, >= 0. 0 is
   FedAvg. With an adaptation it is the first round's."""
-  adaptation: Literal['none', 'fl4health', 'strict', 'reference'] = 'none'
-  """Rule by which mu follows the training loss: constant ('none'); or it rises
-  by `mu_step` when the loss rises, and falls by it after `patience` falls in a
-  row. The first round counts as a fall with 'fl4health', and is not compared
-  with 'strict' and 'reference'. A tie counts as a fall ('fl4health'), ends the
-  falls ('strict') or counts as a rise ('reference')."""
+  adaptation: Literal['none', 'fl4health'] = 'none'
+  """Rule by which mu follows the training loss. 'none': mu is constant.
+  'fl4health': mu rises by `mu_step` when the loss rises, and falls by it after
+  `patience` falls in a row. The first round and a tie count as falls."""
   mu_step: float = number(0.1, above=0)
   """Change of mu by an adaptation, > 0."""
   patience: int = number(5, at_least=1)

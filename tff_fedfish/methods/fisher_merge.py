@@ -3,16 +3,11 @@
 import dataclasses
 
 from tff_fedfish.config_fields import number
-from tff_fedfish.methods.one_shot import (
-  LabelsConfig,
-  label_problems,
-  labels_of,
-  one_shot_method,
-)
+from tff_fedfish.methods.one_shot import OneShotConfig, one_shot_method
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class FisherMergeConfig(LabelsConfig):
+class FisherMergeConfig(OneShotConfig):
   """Settings of FisherMerge."""
 
   fisher_floor: float = number(1e-6, at_least=0)
@@ -34,8 +29,6 @@ METHOD = one_shot_method(
   ),
   settings=FisherMergeConfig,
   summary_of=lambda config: 'diagonal',
-  labels=labels_of,
-  problems=label_problems,
   solver='tff_fedfish.one_shot.fisher_merge:solve',
   solve_models=lambda config, num_clients: 6,
   hue='#CC6677',

@@ -88,8 +88,6 @@ class Downloads(typing.NamedTuple):
   """Probability of a random choice in round 1."""
   epsilon_decay: float
   """Decrease of that probability per round."""
-  is_averages: bool
-  """Whether means of models are sent, and of all that there are."""
 
 
 class PersonalModels(typing.NamedTuple):

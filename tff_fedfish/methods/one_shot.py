@@ -10,7 +10,6 @@ import functools
 from collections.abc import Callable
 from typing import Any, Literal
 
-from models.image_model_config import ImageModelConfig
 from tff_fedfish import upload_sizes
 from tff_fedfish.config_fields import number
 from tff_fedfish.methods.method import (
@@ -41,43 +40,9 @@ class OneShotConfig(AlgorithmConfig):
   """Whether RUN/uploads stays, for `fedfish solve`."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class LabelsConfig(OneShotConfig):
-  """Settings of methods whose clients upload a Fisher."""
-
-  labels: Literal['auto', 'exact', 'drawn'] = 'auto'
-  """Labels of the Fisher: the expectation over all classes, which takes a
-  backward pass per class, or one drawn from the model per target. 'auto':
-  'exact' for images, 'drawn' for text."""
-
-  @property
-  def samples_labels(self) -> bool:
-    """See `AlgorithmConfig`."""
-    return self.labels != 'exact'
-
-
-def labels_of(config: Any) -> str:
-  """Returns `Upload.labels` of a config with `LabelsConfig`."""
-  if config.algorithm.labels != 'auto':
-    return config.algorithm.labels
-  is_image = isinstance(config.model_shape(), ImageModelConfig)
-  return 'exact' if is_image else 'drawn'
-
-
-def label_problems(config: Any) -> list[str]:
-  """Returns the clause on labels that a model of text has."""
-  if config.algorithm.labels != 'exact' or config.data.holds_images:
-    return []
-  return [
-    "`config.algorithm.labels` must be 'drawn' or 'auto' with a corpus of "
-    "text, whose vocabulary is too large to sum over, found 'exact'"
-  ]
-
-
 def one_shot_method(
   *,
   summary_of: Callable[[Any], str],
-  labels: Callable[[Any], str] = lambda config: 'exact',
   problems: Callable[[Any], list[str]] = lambda config: [],
   **fields: Any,
 ) -> Method:
@@ -85,15 +50,12 @@ def one_shot_method(
 
   Args:
     summary_of: `Upload.summary` with a config.
-    labels: `Upload.labels` with a config.
     problems: `Method.problems` beyond those of every one-shot method.
     **fields: Fields of `Method`.
   """
 
   def upload(config):
-    return Upload(
-      summary_of(config), labels(config), config.algorithm.compression
-    )
+    return Upload(summary_of(config), config.algorithm.compression)
 
   def traffic(config):
     return Traffic(
@@ -122,7 +84,7 @@ def _cost(upload, config):
   if found.summary in ('none', 'class_counts'):
     return ClientCost()
   passes = {'gram': 'none', 'diagonal': 'rows', 'kfac': 'batches'}
-  if found.labels == 'exact':
+  if config.data.holds_images:
     passes['diagonal'] = 'batches'
   # The sums, and the summary that is made of them.
   return ClientCost(

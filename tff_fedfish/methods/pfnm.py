@@ -1,7 +1,7 @@
 """PFNM: averages neurons that a Beta-Bernoulli process matches."""
 
 import dataclasses
-from typing import Any, Literal
+from typing import Any
 
 from models.permutations import is_chain
 from tff_fedfish.config_fields import number
@@ -25,9 +25,6 @@ class PfnmConfig(OneShotConfig):
   that of weights."""
   gamma: float = number(7.0, above=0)
   """Expected number of neurons per client and layer in the prior, > 0."""
-  neurons: Literal['integrated', 'maximized'] = 'integrated'
-  """Whether matches integrate out the global neurons or, as published, maximize
-  over them, which also widens layers that all clients have in common."""
   max_growth: float = number(2.0, at_least=1)
   """Most neurons of a hidden layer as a multiple of the clients', >= 1."""
 

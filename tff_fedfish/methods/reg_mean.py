@@ -6,7 +6,11 @@ import math
 from models.model_shapes import num_parameters
 from tff_fedfish import upload_sizes
 from tff_fedfish.config_fields import number
-from tff_fedfish.methods.one_shot import OneShotConfig, one_shot_method
+from tff_fedfish.methods.one_shot import (
+  OneShotConfig,
+  image_problems,
+  one_shot_method,
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -27,8 +31,10 @@ def _solve_models(config, unused_num_clients):
 
 
 def _problems(config):
-  algorithm = config.algorithm
-  if algorithm.shrinkage is not None or algorithm.num_validation_rows:
+  algorithm, problems = config.algorithm, image_problems(config)
+  if problems or algorithm.shrinkage is not None:
+    return problems
+  if algorithm.num_validation_rows:
     return []
   return [
     '`config.algorithm.shrinkage` must be given, such as 0.9, with '
@@ -40,8 +46,8 @@ METHOD = one_shot_method(
   name='reg_mean',
   title='RegMean',
   summary=(
-    'One-shot: kernels of dense layers minimize the squared distance to every '
-    "client's outputs on its inputs; all else is averaged."
+    'One-shot, images only: kernels of dense layers minimize the squared '
+    "distance to every client's outputs on its inputs; all else is averaged."
   ),
   source=(
     'Jin, Ren, Preotiuc-Pietro and Cheng (2023), "Dataless knowledge fusion by '

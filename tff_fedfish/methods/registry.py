@@ -1,20 +1,18 @@
-"""Finds methods by name: built in, installed, or named by their module.
+"""Finds methods by name: built in, or named by their module.
 
 A method outside this package is a module with a `METHOD`. It is found by the
-module's dotted name, or under its own name where a distribution declares it in
-the entry point group `tff_fedfish.methods`.
+module's dotted name.
 """
 
 import contextlib
 import dataclasses
 import functools
 import importlib
-import importlib.metadata
 import importlib.util
 import os
 import sys
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from tff_fedfish.errors import UserError
 from tff_fedfish.methods import (
@@ -61,33 +59,27 @@ BUILT_IN: Mapping[str, Method] = types.MappingProxyType(
 BASELINE = BUILT_IN['fed_avg']
 """The method that reports compare others with."""
 
-ENTRY_POINTS = 'tff_fedfish.methods'
-"""Group in which a distribution declares its methods as NAME = MODULE."""
-
 
 def find(name: str) -> Method:
   """Returns a method.
 
   Args:
-    name: Value of `algorithm.name`: the name of a built-in or installed method,
-      or the dotted name of a module that holds METHOD.
+    name: Value of `algorithm.name`: the name of a built-in method, or the
+      dotted name of a module that holds METHOD.
 
   Raises:
-    UserError: If there is no such method, its module cannot be imported or
-      holds none, or another method has its name.
+    UserError: If there is no such method, or its module cannot be imported or
+      holds none.
   """
-  if name in BUILT_IN and name not in _entry_points():
+  if name in BUILT_IN:
     return BUILT_IN[name]
-  modules = _modules_of(name) or [name] * ('.' in name)
-  if not modules:
+  if '.' not in name:
     raise UserError(
-      '`config.algorithm.name` must be one of '
-      f'{", ".join(BUILT_IN | _entry_points())}, or the module of a method of '
-      f'your own, such as my_package.my_method, found {name!r}.'
+      f'`config.algorithm.name` must be one of {", ".join(BUILT_IN)}, or the '
+      'module of a method of your own, such as my_package.my_method, found '
+      f'{name!r}.'
     )
-  for other in modules[1:]:
-    _require_same_file(name, modules[0], other)
-  return _from_module(modules[0], name)
+  return _from_module(name)
 
 
 def find_or_none(name: str) -> Method | None:
@@ -96,23 +88,6 @@ def find_or_none(name: str) -> Method | None:
     return find(name)
   except UserError:
     return None
-
-
-def installed(
-  on_broken: Callable[[str], None] = lambda problem: None,
-) -> dict[str, Method]:
-  """Returns the built-in and installed methods by name.
-
-  Args:
-    on_broken: Receives a line for each that is left out, as it cannot be used.
-  """
-  methods = {}
-  for name in [*BUILT_IN, *sorted(_entry_points().keys() - BUILT_IN.keys())]:
-    try:
-      methods[name] = find(name)
-    except UserError as error:
-      on_broken(str(error))
-  return methods
 
 
 def settings_of(method: Method) -> dict[str, dataclasses.Field]:
@@ -127,23 +102,8 @@ def readers(setting: str) -> list[str]:
     setting: Without the section. Methods that were found by their module before
       count too.
   """
-  methods = installed() | _found
+  methods = BUILT_IN | _found
   return [name for name, m in methods.items() if setting in settings_of(m)]
-
-
-@functools.cache
-def _entry_points() -> dict[str, list[str]]:
-  """Returns the modules that distributions declare, by the method's name."""
-  found = {}
-  for entry_point in importlib.metadata.entry_points(group=ENTRY_POINTS):
-    found.setdefault(entry_point.name, []).append(entry_point.module)
-  return found
-
-
-def _modules_of(name):
-  """Returns the modules that declare a built-in or installed method."""
-  built_in = [f'{__package__}.{name}'] * (name in BUILT_IN)
-  return built_in + _entry_points().get(name, [])
 
 
 def _file_of(module):
@@ -155,9 +115,9 @@ def _file_of(module):
 
 
 @functools.cache
-def _from_module(module_name, name):
+def _from_module(module_name):
   """Imports a module and returns its METHOD."""
-  typed = f'`config.algorithm.name` {name!r}'
+  typed = f'`config.algorithm.name` {module_name!r}'
   try:
     # What a module prints is no part of a command's answer.
     with contextlib.redirect_stdout(sys.stderr):
@@ -176,9 +136,8 @@ def _from_module(module_name, name):
       f'tff_fedfish.methods.Method, found {type(method).__name__} in '
       f'{_file_of(module_name)!r}.'
     )
-  _require_unique(method, module_name)
   _require_kinds(method, module_name)
-  _found[name] = method
+  _found[module_name] = method
   return method
 
 
@@ -194,25 +153,6 @@ def _remedy(module_name):
 
 # Methods outside this package that were found, by `algorithm.name`.
 _found: dict[str, Method] = {}
-
-
-def _require_unique(method, module_name):
-  """Raises UserError if another file holds a method of the same name."""
-  name = method.name
-  others = _modules_of(name)
-  for found, other in _found.items():
-    if other.name == name:
-      others += _entry_points().get(found, [found])
-  for other in others:
-    _require_same_file(name, other, module_name)
-
-
-def _require_same_file(name, first, second):
-  if _file_of(first) != _file_of(second):
-    raise UserError(
-      f'Methods must differ in name, but {_file_of(first)!r} and '
-      f'{_file_of(second)!r} both hold a METHOD named {name!r}. Rename one.'
-    )
 
 
 def _require_kinds(method, module_name):

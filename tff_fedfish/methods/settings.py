@@ -24,11 +24,6 @@ class AlgorithmConfig(Section):
   client_weighting: Literal['num_examples', 'uniform'] = 'num_examples'
   """Client weight: the client's sequences in the round, or 1."""
 
-  @property
-  def samples_labels(self) -> bool:
-    """Whether clients draw labels from the model, and so need seeds."""
-    return False
-
 
 def own_fields(settings: Any) -> list[dataclasses.Field]:
   """Returns the fields of a method's settings that not every method has."""

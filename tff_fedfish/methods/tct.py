@@ -4,12 +4,10 @@ import dataclasses
 import math
 from typing import Any, Literal
 
-from models.image_model_config import ImageModelConfig
 from models.model_shapes import num_parameters, weight_shapes
 from tff_fedfish import tangent_shapes
 from tff_fedfish.config_fields import number
 from tff_fedfish.methods.method import (
-  ClientCost,
   Column,
   FeatureSizes,
   Method,
@@ -18,6 +16,7 @@ from tff_fedfish.methods.method import (
   Slot,
   Traffic,
 )
+from tff_fedfish.methods.one_shot import image_problems
 from tff_fedfish.methods.settings import (
   UNIT_STEP,
   AlgorithmConfig,
@@ -32,32 +31,24 @@ class TctConfig(AlgorithmConfig):
   """Settings of TCT."""
 
   num_bootstrap_rounds: int = number(100, at_least=0, below=10**8)
-  """T1, rounds of FedAvg before the linearisation, >= 0. With images one more
-  round follows, in which clients compute features; all further rounds are
-  convex."""
+  """T1, rounds of FedAvg before the linearisation, >= 0. One more round
+  follows, in which clients compute features; all further rounds are convex."""
   num_features: int = number(100_000, at_least=1)
   """p, entries of the gradient of the first logit that are features of an
-  image, >= 1; all of them where there are fewer. Images only."""
+  image, >= 1; all of them where there are fewer."""
   num_convex_steps: int = number(500, at_least=1)
-  """M, full gradient steps of a client in a convex round, >= 1. Images only;
-  with text `client_work.num_local_steps` is M."""
+  """M, full gradient steps of a client in a convex round, >= 1."""
   convex_learning_rate: float = number(5e-5, above=0)
   """eta, the step size of the convex rounds, > 0."""
   loss_scale: Literal['half_mean', 'mean', 'sum'] = 'half_mean'
   """Squared error of a client: half its mean over the rows, which the step size
-  of the authors is for, its mean, or its sum. Images only."""
+  of the authors is for, its mean, or its sum."""
   solver: Literal['gram', 'steps'] = 'gram'
   """'gram': all steps at once, in the eigenbasis of the Gram matrix of the
-  client's rows, which it keeps. 'steps': one by one; the same up to rounding.
-  Images only."""
+  client's rows, which it keeps. 'steps': one by one; the same up to
+  rounding."""
   max_gram_rows: int = number(8192, at_least=0)
-  """Rows of a client above which it takes the steps one by one. Images only."""
-  linearization: Literal['auto', 'features', 'full'] = 'auto'
-  """'features': a regression on features, of images; 'full': the model's own
-  loss on its first-order expansion, of text; 'auto': as the corpus is."""
-  mask_layers: int | None = number(None, at_least=1)
-  """Last blocks of the model whose weights the convex rounds change, >= 1.
-  None: all weights. Text only."""
+  """Rows of a client above which it takes the steps one by one."""
 
 
 _EXPECTED = (
@@ -75,54 +66,15 @@ _EXPECTED = (
   ('evaluation.barrier_every_num_rounds', 0),
   ('evaluation.diagnostics_every_num_rounds', 0),
 )
-_OF_IMAGES = (
-  *('num_features', 'num_convex_steps', 'loss_scale'),
-  *('solver', 'max_gram_rows'),
-)
-
-
-def _is_full(config):
-  return not isinstance(config.model_shape(), ImageModelConfig)
 
 
 def _problems(config):
-  because = "with algorithm.name 'tct'"
-  problems = settings_unlike(config, _EXPECTED, because)
-  settings, kind = config.algorithm, 'full' if _is_full(config) else 'features'
-  if settings.linearization not in ('auto', kind):
-    problems.append(
-      f"`config.algorithm.linearization` must be {kind!r} or 'auto' with "
-      f'corpus {config.data.corpus!r}, found {settings.linearization!r}'
-    )
-  changed = settings.changed()
-  unread = _OF_IMAGES if kind == 'full' else ('mask_layers',)
-  problems += [
-    f'`config.algorithm.{name}` must be left out with a corpus of '
-    f'{"text" if kind == "full" else "images"}, found {changed[name]!r}'
-    for name in unread
-    if name in changed
-  ]
-  if kind == 'full':
-    because = "with a corpus of text and algorithm.name 'tct'"
-    # Weights by rows change with the rows that a round takes.
-    uniform = [('algorithm.client_weighting', 'uniform')]
-    problems += settings_unlike(config, uniform, because)
-    num_layers = config.model_shape().num_layers
-    if (settings.mask_layers or 0) > num_layers:
-      problems.append(
-        '`config.algorithm.mask_layers` must be at most the '
-        f'{num_layers} blocks of the model, found {settings.mask_layers}'
-      )
-    if config.client_work.num_local_steps is None:
-      problems.append(
-        f'`config.client_work.num_local_steps` is required {because}'
-      )
-  return problems
+  if problems := image_problems(config):
+    return problems
+  return settings_unlike(config, _EXPECTED, "with algorithm.name 'tct'")
 
 
-def _feature_sizes(config) -> FeatureSizes | None:
-  if _is_full(config):
-    return None
+def _feature_sizes(config) -> FeatureSizes:
   settings = config.algorithm
   num_candidates = tangent_shapes.num_candidates(config.model_shape())
   max_gram_rows = settings.max_gram_rows * (settings.solver == 'gram')
@@ -131,9 +83,6 @@ def _feature_sizes(config) -> FeatureSizes | None:
 
 def _convex_shapes(config) -> ServerShapes:
   network, shape = weight_shapes(config.model_shape()), config.model_shape()
-  if _is_full(config):
-    changes = {f'change/{name}': sizes for name, sizes in network.items()}
-    return ServerShapes(changes, network)
   size, _ = _feature_sizes(config)
   return ServerShapes(
     tangent_shapes.classifier_shapes(size, shape.num_classes),
@@ -163,20 +112,6 @@ def _slots(config):
   return (Slot('correction', size), Slot('last_local', size))
 
 
-def _full_cost(config):
-  # J delta takes two passes. The correction and the corrected gradients.
-  return ClientCost(
-    models_in_training=4,
-    extra_forwards=1,
-    extra_backwards=1,
-    flops_per_weight=5,
-  )
-
-
-def _cost(config):
-  return _full_cost(config) if _is_full(config) else ClientCost()
-
-
 def _convex_arguments(config) -> dict[str, Any]:
   settings = config.algorithm
   return {
@@ -194,18 +129,12 @@ _DEAD = Column('tct/dead_coordinates', ('client_work', 'num_dead'))
 _ACCURACY = Column('tct/train_accuracy', ('client_work', 'train', 'accuracy'))
 
 
-def _columns(config):
-  if _is_full(config):
-    return (_IMBALANCE,)
-  return (_DEAD, _ACCURACY, _IMBALANCE)
-
-
 _SHARED = dict(
   name='tct',
   title='TCT',
   summary=(
     'FedAvg for some rounds; then the network is linearised at its weights, '
-    'and SCAFFOLD solves the convex rest. With images each client computes '
+    'and SCAFFOLD solves the convex rest. Images only: each client computes '
     'features of its rows once and keeps them.'
   ),
   source=(
@@ -251,22 +180,11 @@ _BY_STEPS = Method(
 _BY_GRAM = dataclasses.replace(
   _BY_STEPS, feature_work=f'{_MODULE}_features:basis_of'
 )
-_FULL = Method(
-  **_CONVEX,
-  builder=f'{_MODULE}:build_full_convex',
-  arguments=lambda config: {'step_size': config.algorithm.convex_learning_rate},
-  model=f'{_MODULE}_phases:full_linearization',
-  cost=_full_cost,
-  columns=lambda config: (_IMBALANCE,),
-)
 
 
 def _phases(config):
   last = config.algorithm.num_bootstrap_rounds
   bootstrap = Phase('bootstrap', 1, last, _BOOTSTRAP)
-  if _is_full(config):
-    begin = f'{_MODULE}_phases:begin_full_convex'
-    return bootstrap, Phase('convex', last + 1, None, _FULL, begin)
   convex = _BY_GRAM if config.algorithm.solver == 'gram' else _BY_STEPS
   return (
     bootstrap,
@@ -288,10 +206,9 @@ METHOD = Method(
   arguments=_BOOTSTRAP.arguments,
   phases=_phases,
   traffic=_convex_traffic,
-  cost=_cost,
   slots=_slots,
   requires_all_clients=lambda config: True,
-  columns=_columns,
+  columns=lambda config: (_DEAD, _ACCURACY, _IMBALANCE),
   feature_sizes=_feature_sizes,
   problems=_problems,
   sends='weighted model deltas, then sums of features and regression weights',

@@ -15,13 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
-from models.layers import (
-  layer_groups,
-  layers_of,
-  matrix_of,
-  weight_names,
-  with_matrices,
-)
+from models.layers import layers_of, matrix_of, weight_names, with_matrix
 from models.model_shapes import num_parameters
 from tff_fedfish import curvature, curvature_shapes
 from tff_fedfish.errors import FailedError
@@ -47,7 +41,7 @@ def solve(
   if settings.tries_average:
     best.visit(0, start)
   if settings.curvature == 'kfac':
-    return _solve_by_groups(uploads, start, context, best)
+    return _solve_by_layers(uploads, start, context, best)
   apply, r = _diagonal(uploads, start)
   first = tuple(map(tf.constant, start))
   last = _minimize(apply, r, first, settings, best.visit_step)
@@ -56,25 +50,25 @@ def solve(
   return best.result([_residuals(apply, r, first, last)])
 
 
-def _solve_by_groups(uploads, start, context, best):
-  """Solves in V of each group of layers; only Adam takes all at once."""
+def _solve_by_layers(uploads, start, context, best):
+  """Solves in V of each layer; only Adam takes all at once."""
   settings, layers = context.settings, layers_of(context.shape)
-  groups, names = layer_groups(layers), weight_names(layers)
+  names = weight_names(layers)
   named = dict(zip(names, start, strict=True))
   is_adam, residuals = settings.solver == 'adam', []
   if is_adam:
     _require_memory(uploads, context)
 
   def visit(step, matrices):
-    found = _with_groups(named, groups, matrices)
+    found = _with_layers(named, layers, matrices)
     best.visit_step(step, tuple(found[name] for name in names))
 
-  for part in [groups] if is_adam else [(group,) for group in groups]:
+  for part in [layers] if is_adam else [(layer,) for layer in layers]:
     apply, r = _quadratic(part, uploads, names)
-    first = tuple(tf.constant(matrix_of(group[0], named)) for group in part)
+    first = tuple(tf.constant(matrix_of(layer, named)) for layer in part)
     last = _minimize(apply, r, first, settings, visit)
     residuals.append(_residuals(apply, r, first, last))
-    named = _with_groups(named, part, last)
+    named = _with_layers(named, part, last)
     # Graphs hold factors, in cycles.
     del apply, r
     gc.collect()
@@ -176,43 +170,44 @@ def _require_memory(uploads, context):
     )
 
 
-def _with_groups(named, groups, matrices):
-  """Returns the weights with V of some groups replaced."""
-  pairs = zip(groups, matrices, strict=True)
-  return with_matrices(named, [(group[0], v.numpy()) for group, v in pairs])
+def _with_layers(named, layers, matrices):
+  """Returns the weights with V of some layers replaced."""
+  for layer, v in zip(layers, matrices, strict=True):
+    named = with_matrix(layer, named, v.numpy())
+  return named
 
 
-def _quadratic(groups, uploads, names):
-  """Returns H and r of groups of layers, in V of each."""
+def _quadratic(layers, uploads, names):
+  """Returns H and r of layers, in V of each."""
   factors, shares = {}, np.float32(uploads.shares)
-  r = tuple(_load(group, uploads, shares, names, factors) for group in groups)
+  r = tuple(_load(layer, uploads, shares, names, factors) for layer in layers)
 
   def apply(v):
     products = []
-    for group, matrix in zip(groups, v, strict=True):
+    for layer, matrix in zip(layers, v, strict=True):
       # One after the other: those of all clients take memory.
       with tf.control_dependencies(products[-1:]):
-        products.append(curvature.group_product(group, factors, matrix))
+        products.append(curvature.layer_product(layer, factors, matrix))
     return tuple(products)
 
   return apply, r
 
 
-def _load(group, uploads, shares, names, factors):
+def _load(layer, uploads, shares, names, factors):
   """Adds all clients' factors, of p_i F_i, to those; returns r."""
-  specs, layer, r = curvature_shapes.summary_specs(group), group[0], 0.0
+  specs, r = curvature_shapes.summary_specs([layer]), 0.0
   own_names = [n for n in (layer.kernel, layer.bias) if n is not None]
   positions = [names.index(name) for name in own_names]
-  rows = {name: [] for name in specs if name not in factors}
+  rows = {name: [] for name in specs}
   for i, share in enumerate(shares):
     weights, summary = uploads.part(i, positions, [*rows])
     for name, tensor in summary.items():
-      # Layers may share their inputs, but not the factor beside them.
-      is_shared = name.startswith('inputs/')
-      rows[name].append(tensor if is_shared else share * tensor)
+      # Of A (x) G the share is in G.
+      is_inputs = name.startswith('inputs/')
+      rows[name].append(tensor if is_inputs else share * tensor)
     matrix = matrix_of(layer, dict(zip(own_names, weights, strict=True)))
-    own = {name: (factors | rows)[name][i : i + 1] for name in specs}
-    r += curvature.group_product(group, own, tf.constant(matrix))
+    own = {name: rows[name][i : i + 1] for name in specs}
+    r += curvature.layer_product(layer, own, tf.constant(matrix))
   while rows:
     # Of one name at a time. Not `tf.constant`, which makes two copies.
     name, tensors = rows.popitem()

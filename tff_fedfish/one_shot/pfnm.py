@@ -18,10 +18,10 @@ Two choices differ from the published code. It returns posterior means: with
 sigma = sigma0 and mu0 = 0 each is m / (m + 1) of the mean of the v, so that
 every layer shrinks. Here the posterior only decides on matches, and weights are
 plain means as in the second paper. Clients with the same neurons, in any order,
-thus give the function of one of them at any width. And by default the matches
-integrate out the global neurons, so that such clients also keep their width;
-`mathematics.beta_process` says when, and has the published cost, too. sigma is
-in units of weights: at the published 1, far above most, hardly any layer grows.
+thus give the function of one of them at any width. And matches integrate out
+the global neurons, over which the published cost maximizes, so that such
+clients also keep their width; `mathematics.beta_process` says when. sigma is in
+units of weights: at the published 1, far above most, hardly any layer grows.
 """
 
 from collections.abc import Sequence
@@ -62,10 +62,7 @@ def solve(
   name = getattr(shape, 'name', 'a transformer')
   require(is_chain(shape), 'shape', 'an image model without residuals', name)
   process = BetaProcess(
-    sigma=settings.sigma,
-    sigma0=settings.sigma0,
-    gamma=settings.gamma,
-    integrates=settings.neurons == 'integrated',
+    sigma=settings.sigma, sigma0=settings.sigma0, gamma=settings.gamma
   )
   class_shares = _class_shares(uploads, shape)
   groups = permutation_groups(shape)

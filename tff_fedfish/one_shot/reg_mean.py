@@ -22,8 +22,8 @@ def solve(
   """Returns RegMean's weights, in one pass over the uploads.
 
   Args:
-    uploads: Of the clients. Their summaries hold 'gram/TAP', float32
-      [inputs, inputs], for every tap of a layer of kind 'matrix'.
+    uploads: Of the clients. Their summaries hold 'gram/LAYER',
+      float32 [inputs, inputs], for every layer of kind 'matrix'.
     start: Gives dtypes and shapes only.
     context: `settings.shrinkage` is a of the Gram matrices, in [0, 1]. None:
       the one of 0.1 and 0.9 that `score` likes better, 0.9 without a score.
@@ -41,7 +41,7 @@ def solve(
     for i, layer in enumerate(layers):
       sums[i] = gram_average.add_client(
         sums[i],
-        upload.summary[f'gram/{layer.tap}'],
+        upload.summary[f'gram/{layer.name}'],
         matrix_of(layer, weights)[: layer.fan_in],
         share,
       )

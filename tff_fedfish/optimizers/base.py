@@ -5,7 +5,7 @@ convert them, leaves them as they are.
 """
 
 import collections
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -21,7 +21,7 @@ _as_is = tf.autograph.experimental.do_not_convert
 
 def build_tensorwise(
   learning_rate: float,
-  slots: Mapping[str, float],
+  slots: Sequence[str],
   step: Callable[..., tuple[tf.Tensor, ...]],
 ) -> tff.learning.optimizers.Optimizer:
   """Builds an optimizer that treats every weight tensor by itself.
@@ -31,7 +31,7 @@ def build_tensorwise(
 
   Args:
     learning_rate: The rate, >= 0.
-    slots: Name -> number that fills the slot at first.
+    slots: Names of the slots, which hold zeros at first.
     step: (rate, weight, gradient, *slots) -> (weight, *slots), tensors.
 
   Raises:
@@ -63,11 +63,9 @@ class _Tensorwise(tff.learning.optimizers.Optimizer):
   @_as_is
   def initialize(self, specs):
     state = collections.OrderedDict({RATE: self._learning_rate})
-    for name, value in self._slots.items():
+    for name in self._slots:
       state[name] = tf.nest.map_structure(
-        # Bound now: the loop goes on.
-        lambda spec, v=value: tf.fill(spec.shape, tf.cast(v, spec.dtype)),
-        specs,
+        lambda spec: tf.zeros(spec.shape, spec.dtype), specs
       )
     return state
 

@@ -71,18 +71,15 @@ def _without_clipping(settings, is_matrix):
     beta_1=settings.beta_1, beta_2=settings.beta_2, epsilon=settings.epsilon
   )
   if name == 'adamw':
-    decays_all = settings.weight_decay_on == 'all'
     return build_adamw(
       rate,
       **moments,
       weight_decay=settings.weight_decay,
-      is_decayed=[decays_all or flag for flag in is_matrix],
+      is_decayed=is_matrix,
     )
   if name == 'adam' and settings.corrects_bias:
     adam = tff.learning.optimizers.build_adam(rate, **moments)
     return base.wrap(adam, adam.next)
   if name == 'adagrad':
     moments['beta_1'] = 0.0
-  return build_fed_opt(
-    rate, name, **moments, initial_accumulator=settings.initial_accumulator
-  )
+  return build_fed_opt(rate, name, **moments)

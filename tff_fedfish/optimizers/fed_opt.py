@@ -12,7 +12,7 @@ Reddi et al. (2021), "Adaptive federated optimization", algorithm 2:
 |---|---|
 | Delta_t | minus the gradient |
 | eta, tau | `learning_rate`, `epsilon` |
-| v_(-1) | `initial_accumulator` in every entry |
+| v_(-1) | 0; the paper says at least tau^2 |
 
 TFF's own differ: its Adam and Yogi correct the bias of m and v, and its Adagrad
 has epsilon inside the root.
@@ -42,7 +42,6 @@ def build_fed_opt(
   beta_1: float = 0.9,
   beta_2: float = 0.99,
   epsilon: float = 1e-3,
-  initial_accumulator: float = 0.0,
 ) -> tff.learning.optimizers.Optimizer:
   """Builds an optimizer of the paper's algorithm 2, without bias correction.
 
@@ -53,7 +52,6 @@ def build_fed_opt(
       paper's Adagrad has 0.
     beta_2: Decay of v, in [0, 1); Adagrad does not read it.
     epsilon: tau, > 0: added to the root of v.
-    initial_accumulator: v before round 1, >= 0; the paper says at least tau^2.
 
   Returns:
     The optimizer. Its state holds the rate, m and v.
@@ -65,8 +63,6 @@ def build_fed_opt(
   for name, beta in (('beta_1', beta_1), ('beta_2', beta_2)):
     require(0 <= beta < 1, name, 'at least 0 and below 1', beta)
   require(epsilon > 0, 'epsilon', 'above 0', epsilon)
-  initial = initial_accumulator
-  require(initial >= 0, 'initial_accumulator', 'at least 0', initial)
   next_scale = _NEXT_SCALE[rule]
 
   def step(rate, weight, gradient, *slots):
@@ -78,6 +74,5 @@ def build_fed_opt(
     weight = weight - change / (tf.sqrt(scale) + epsilon)
     return (weight, mean, scale) if beta_1 else (weight, scale)
 
-  slots = {'accumulator': 0.0} if beta_1 else {}
-  slots['preconditioner'] = initial_accumulator
+  slots = ('accumulator', 'preconditioner') if beta_1 else ('preconditioner',)
   return base.build_tensorwise(learning_rate, slots, step)

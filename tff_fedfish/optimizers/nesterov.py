@@ -41,4 +41,4 @@ def build_nesterov_sgd(
     change = gradient + mu * velocity
     return weight - tf.cast(rate, weight.dtype) * change, velocity
 
-  return base.build_tensorwise(learning_rate, {'accumulator': 0.0}, step)
+  return base.build_tensorwise(learning_rate, ('accumulator',), step)

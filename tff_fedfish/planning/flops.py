@@ -37,8 +37,7 @@ class RoundFlops:
   local_forward: Annotated[int, 'local steps, forward']
   local_backward: Annotated[int, 'local steps, backward']
   pass_after_training: Annotated[int, 'pass after training']
-  """Forward and backward, and all squares of gradients; with drawn labels the
-  logits once more."""
+  """Forward and backward, and all squares of gradients."""
   client_optimizer: Annotated[int, 'client optimizer']
   """Also clipping and noise."""
   client_sums: Annotated[int, 'deltas and sums']
@@ -106,7 +105,6 @@ def of_round(config: TrainConfig) -> RoundFlops:
   one_backward = backward(shape, num_rows).total
   extra_forward, extra_backward = _extra_passes(config, num_rows)
   one_pass_after = one_forward.total + one_backward
-  one_pass_after += config.algorithm.samples_labels * one_forward.logits
   num_squares = steps.num_steps_after_training + steps.num_observed_steps
   step_cost = config.client_work.step_cost().num_operations
   is_private = config.local_privacy.is_on

@@ -31,7 +31,7 @@ _RATE = ('learning_rate', 'warmup_rounds', 'schedule_rounds', 'final_fraction')
 _CLIENT_OPTIMIZER = (
   *_RATE,
   *('optimizer', 'momentum', 'nesterov', 'beta_1', 'beta_2', 'epsilon'),
-  *('weight_decay', 'weight_decay_on', 'learning_rate_schedule'),
+  *('weight_decay', 'learning_rate_schedule'),
   *('max_gradient_norm', 'max_delta_norm'),
 )
 _RATES = tuple(

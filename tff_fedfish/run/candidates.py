@@ -31,9 +31,6 @@ class Candidates:
   """Shapes and dtypes of a model's tensors."""
   models: tuple[tuple[int, str], ...] = ()
   """Position of a client among all, and the file with its model."""
-  is_averages: bool = False
-  """Whether the dataset has the mean of them, at position -1, and the mean of
-  all but the n-th at its position."""
 
   def dataset(self) -> 'tf.data.Dataset':
     """Returns a dataset of <position, weights>; one model is in memory."""
@@ -44,44 +41,21 @@ class Candidates:
       position=tf.TensorSpec([], tf.int32),
       weights=tuple(tf.TensorSpec(*spec) for spec in self.specs),
     )
-    elements = self._means if self.is_averages else self._models
-    return tf.data.Dataset.from_generator(elements, output_signature=signature)
+    return tf.data.Dataset.from_generator(
+      self._models, output_signature=signature
+    )
 
   def _models(self):
-    for position, path in self.models:
-      yield _element(position, self._read(path))
-
-  def _means(self):
-    num_models = len(self.models)
-    if not num_models:
-      return
-    mean = [np.zeros(shape, np.float64) for shape, _ in self.specs]
-    for _, path in self.models:
-      for total, tensor in zip(mean, self._read(path), strict=True):
-        total += tensor / num_models
-    yield _element(-1, self._rounded(mean))
-    if num_models == 1:
-      return
-    for position, path in self.models:
-      # All but one: (N mean - theta_n) / (N - 1).
-      yield _element(
-        position,
-        self._rounded(
-          (num_models * m - tensor) / (num_models - 1)
-          for m, tensor in zip(mean, self._read(path), strict=True)
-        ),
-      )
-
-  def _read(self, path):
     names = [kept_tensors.name_of(_MODEL, i) for i in range(len(self.specs))]
-    found = client_state_files.read(path, names)
-    return self._rounded(found[name] for name in names)
-
-  def _rounded(self, tensors):
-    return tuple(
-      np.asarray(tensor, dtype)
-      for tensor, (_, dtype) in zip(tensors, self.specs, strict=True)
-    )
+    for position, path in self.models:
+      found = client_state_files.read(path, names)
+      weights = tuple(
+        np.asarray(found[name], dtype)
+        for name, (_, dtype) in zip(names, self.specs, strict=True)
+      )
+      yield collections.OrderedDict(
+        position=np.int32(position), weights=weights
+      )
 
 
 def find(
@@ -112,7 +86,7 @@ def find(
   # Late: so are its functions of tensors.
   from tff_fedfish.mathematics import fomo
 
-  found = Candidates(specs=slots[_MODEL], is_averages=downloads.is_averages)
+  found = Candidates(specs=slots[_MODEL])
   own_path = states.path_for(client_id, round_num)
   if own_path is None:
     return found
@@ -120,28 +94,19 @@ def find(
   own = positions[client_id]
   uploaded = states.clients_of(round_num - 1)
   pool = sorted(positions[i] for i in uploaded if i in positions)
-  if downloads.is_averages:
-    chosen = pool
-  else:
-    name = kept_tensors.name_of(_AFFINITY, 0)
-    chosen = [own] + fomo.choose_downloads(
-      client_state_files.read(own_path, [name])[name],
-      [n for n in pool if n != own],
-      num_downloads=downloads.num_models,
-      epsilon=fomo.epsilon_of_round(
-        downloads.epsilon, downloads.epsilon_decay, round_num
-      ),
-      generator=randomness.generator(
-        'downloads', cohort_seed, round_num, client_id
-      ),
-    )
+  name = kept_tensors.name_of(_AFFINITY, 0)
+  chosen = [own] + fomo.choose_downloads(
+    client_state_files.read(own_path, [name])[name],
+    [n for n in pool if n != own],
+    num_downloads=downloads.num_models,
+    epsilon=fomo.epsilon_of_round(
+      downloads.epsilon, downloads.epsilon_decay, round_num
+    ),
+    generator=randomness.generator(
+      'downloads', cohort_seed, round_num, client_id
+    ),
+  )
   models = (
     (n, os.fspath(states.path_for(clients[n], round_num))) for n in chosen
   )
   return dataclasses.replace(found, models=tuple(models))
-
-
-def _element(position, weights):
-  return collections.OrderedDict(
-    position=np.int32(position), weights=tuple(weights)
-  )

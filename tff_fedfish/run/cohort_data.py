@@ -13,7 +13,6 @@ from tff_fedfish.config.data_settings import DataConfig
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.data import merged_clients
 from tff_fedfish.data import sequences as sequences_lib
-from tff_fedfish.data.client_ids import client_id_to_text
 from tff_fedfish.data.client_splits import split_corpus
 from tff_fedfish.data.cohorts import draw_cohort
 from tff_fedfish.data.grouped_corpus import GroupedCorpus
@@ -21,7 +20,6 @@ from tff_fedfish.data.images.partitions import Partition
 from tff_fedfish.data.merged_clients import Merge
 from tff_fedfish.data.sequences import ClientRows, Rows
 from tff_fedfish.data.tokenizers import load_tokenizer
-from tff_fedfish.errors import UserError
 from tff_fedfish.run import (
   private_rounds,
   row_division,
@@ -40,10 +38,6 @@ from tff_fedfish.runtime.client_data import (
   ClientLoader,
   LoadedClient,
 )
-
-
-class MissingRowsError(UserError):
-  """A client has no rows for validation, and needs some."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -120,9 +114,6 @@ class TrainingClient(ClientLoader):
   """See `rows_of_round` in data/sequences.py."""
   batches: str = 'ragged'
   """`data.client_batches`."""
-  samples_labels: bool = False
-  """Whether rows need seeds to draw labels from. Those of images have them
-  anyway, the same ones."""
   kept: KeptTensors | None = None
   """Tensors that it kept. None: clients keep nothing."""
   validation_batch_size: int | None = None
@@ -134,7 +125,7 @@ class TrainingClient(ClientLoader):
 
   def sequences(self) -> Rows:
     """Returns what the client trains on, shuffled and capped."""
-    rows = self.client_rows.training_sequences(
+    return self.client_rows.training_sequences(
       self.client_id,
       shuffle_seed=self.shuffle_seed,
       round_num=self.round_num,
@@ -142,11 +133,6 @@ class TrainingClient(ClientLoader):
       stream_length=self.stream_length,
       full_batches_of=None if self.batches == 'ragged' else self.batch_size,
       repeats_rows=self.batches == 'repeat_full',
-    )
-    if not self.samples_labels:
-      return rows
-    return sequences_lib.with_noise(
-      rows, self.shuffle_seed, self.round_num, self.client_id
     )
 
   def load(self) -> LoadedClient:
@@ -186,12 +172,6 @@ class TrainingClient(ClientLoader):
   def _validation_rows(self, sequences):
     """Returns the validation rows, with the features of those it trains on."""
     rows = self.client_rows.validation_sequences(self.client_id)
-    if not len(rows):
-      raise MissingRowsError(
-        f'Client {client_id_to_text(self.client_id)!r} must have at least 2 '
-        'rows that are not for tests, one to train on and one for validation, '
-        'but has fewer.'
-      )
     if sequences.is_repeated is not None:
       rows = dataclasses.replace(rows, is_repeated=np.zeros(len(rows), bool))
     if sequences.noise_seeds is not None:
@@ -260,7 +240,6 @@ def training_client(
     batches='full_only'
     if config.drops_last_batch
     else config.data.client_batches,
-    samples_labels=config.algorithm.samples_labels,
     validation_batch_size=(
       config.evaluation.batch_size if personal and personal.validates else None
     ),

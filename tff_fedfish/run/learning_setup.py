@@ -89,7 +89,6 @@ def inputs_of_model(config: TrainConfig) -> tuple[Any, ...]:
     config.seeds.model_seed,
     config.marks_repeats,
     config.engine.xla,
-    config.algorithm.samples_labels,
   )
   if config.method.model is None:
     return shared
@@ -131,12 +130,7 @@ def build_model(config: TrainConfig) -> ModelSpec:
   if isinstance(shape, ImageModelConfig):
     model = build_image_model(shape, **shared)
   else:
-    model = build_language_model(
-      shape,
-      xla=config.engine.xla,
-      noise_seeds=config.algorithm.samples_labels,
-      **shared,
-    )
+    model = build_language_model(shape, xla=config.engine.xla, **shared)
   if config.method.model is None:
     return model
   return load(config.method.model)(config, model)

@@ -101,7 +101,7 @@ def require_downloads(config: TrainConfig, split: ClientSplit) -> None:
       '`--config.partition.num_clients`.'
     )
   num_models, num_others = personal.downloads.num_models, num_clients - 1
-  if not personal.downloads.is_averages and num_models > num_others:
+  if num_models > num_others:
     raise UserError(
       f'`--config.algorithm.num_downloads` is {num_models}, but a client can '
       f'be sent models of only {num_others} other participating clients of '

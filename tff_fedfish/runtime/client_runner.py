@@ -31,8 +31,8 @@ class PartialSum(NamedTuple):
   accumulator: list[tf.Tensor]
   """Tensors of the form's accumulator."""
   secure_sums: list[tf.Tensor]
-  """Sums of the values that TFF would sum securely: bit-width sums, sums, and
-  modular sums before the modulus is taken."""
+  """Sums of the values that TFF would sum securely, in int64: bit-width sums,
+  sums, and modular sums before the modulus is taken."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -171,7 +171,11 @@ class ClientRunner:
           if on_output is not None:
             on_output(index, [*map(values.to_numpy, results[first_output:])])
           accumulator = results[:num_accumulated]
-          to_sum = results[num_accumulated:first_output]
+          # The modulus is taken of sums over all clients.
+          to_sum = [
+            tf.cast(tensor, tf.int64)
+            for tensor in results[num_accumulated:first_output]
+          ]
           if secure_sums:
             to_sum = [*map(tf.add, secure_sums, to_sum)]
           secure_sums = to_sum

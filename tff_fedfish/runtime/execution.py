@@ -258,24 +258,29 @@ class _SecureSums:
     self._moduli = _compile(form.secure_modular_sum_modulus)([])
 
   def zeros(self) -> list[tf.Tensor]:
-    """Returns the sums over no clients."""
+    """Returns the sums over no clients, int64."""
     return [
-      tf.zeros(tensor_type.shape, tf.as_dtype(tensor_type.dtype))
-      for tensor_type in self._types
+      tf.zeros(tensor_type.shape, tf.int64) for tensor_type in self._types
     ]
 
   def finish(self, sums: list[tf.Tensor]) -> list[tf.Tensor]:
     """Returns the sums as `update` takes them: modular ones reduced."""
-    if not self._num_modular:
-      return sums
+    num_plain = len(sums) - self._num_modular
     moduli = self._moduli
     if len(moduli) == 1:
       moduli = moduli * self._num_modular
     modular = [
-      tf.math.floormod(total, tf.cast(modulus, total.dtype))
-      for total, modulus in zip(sums[-self._num_modular :], moduli, strict=True)
+      tf.math.floormod(total, tf.cast(modulus, tf.int64))
+      for total, modulus in zip(
+        sums[num_plain:], moduli[: self._num_modular], strict=True
+      )
     ]
-    return sums[: -self._num_modular] + modular
+    return [
+      tf.cast(total, tf.as_dtype(tensor_type.dtype))
+      for total, tensor_type in zip(
+        sums[:num_plain] + modular, self._types, strict=True
+      )
+    ]
 
 
 def _is_at_clients(value_type):

@@ -28,8 +28,6 @@ _LABELS = {
   'algorithm.fisher_normalization': 'normalization',
   'algorithm.client_weighting': '',
   'algorithm.relative_floor': 'floor',
-  'algorithm.ragged_correction': 'ragged',
-  'algorithm.max_mass_ratio': 'mass_ratio',
   'algorithm.fisher_power': 'p',
   'algorithm.plain_mean_fraction': 's',
   'algorithm.plain_mean_tensors': '',

@@ -190,7 +190,7 @@ class FeatureStore(RoundCallback):
   def _features_of(self, client, compute):
     # All rows, each once, in the order of the round.
     rows = dataclasses.replace(
-      client, stream_length=None, batches='ragged', samples_labels=False
+      client, stream_length=None, batches='ragged'
     ).sequences()
     num_features = self._method.feature_sizes(self._run.config).num_features
     found = np.empty((len(rows), num_features), np.float16)

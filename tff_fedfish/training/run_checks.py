@@ -127,7 +127,7 @@ def check_run(
     round_metrics.require_own_columns(config)
     has_own_columns = True
   # Builders of the package take all keywords, and import TensorFlow.
-  if config.method.name not in registry.BUILT_IN:
+  if config.algorithm.name not in registry.BUILT_IN:
     with problems():
       config.method.require_builder(config)
   with problems(), stage('opening the corpus'):

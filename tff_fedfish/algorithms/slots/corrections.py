@@ -1,6 +1,6 @@
-"""Corrections h_i of SCAFFOLD's exchange of one model, which clients keep.
+"""Corrections h_i of SCAFFOLD, and the slots of the form that sends one model.
 
-Algorithm 2 of Yu et al. (2022), "TCT". The letters are those of
+That form is algorithm 2 of Yu et al. (2022), "TCT". The letters are those of
 `mathematics/control_variates.py`.
 """
 
