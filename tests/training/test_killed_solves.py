@@ -28,7 +28,14 @@ _PHASES = ('states', 'committed', 'logged')
   ('settings', 'num_kills'),
   [
     # A solve takes seconds.
-    (dict(algorithm__name='fed_fisher', algorithm__num_solver_steps=2000), 6),
+    (
+      dict(
+        algorithm__name='fed_fisher',
+        algorithm__curvature='diagonal',
+        algorithm__num_solver_steps=2000,
+      ),
+      6,
+    ),
     (dict(algorithm__name='fisher_merge'), 3),
   ],
   ids=['fed_fisher', 'fisher_merge'],

@@ -192,17 +192,13 @@ def test_a_run_killed_in_the_solve_repeats_it(wide, small_images, tmp_path):
   assert_same_run(killed, wide)
 
 
-def test_solving_kept_uploads_of_a_few_shot_run(wide, small_images, tmp_path):
-  few_shot, solved = tmp_path / 'few_shot', tmp_path / 'solved'
-  settings = {k: v for k, v in _SETTINGS.items() if 'sigma' not in k}
-  settings |= dict(algorithm__name='ot_fusion', algorithm__keeps_uploads=True)
-  settings |= dict(training__num_rounds=2)
-  assert small_image_runs.train(small_images, few_shot, **settings) == 0
-  arguments = ['--uploads', str(few_shot), '--workdir', str(solved)]
-  for name in ('name', 'sigma', 'sigma0'):
-    value = _SETTINGS[f'algorithm__{name}']
-    arguments.append(f'--config.algorithm.{name}={value}')
-  assert main(['solve', *arguments]) == 0
+def test_solving_kept_uploads(wide, small_images, tmp_path):
+  narrow, solved = tmp_path / 'narrow', tmp_path / 'solved'
+  settings = dict(algorithm__max_growth=1.0, algorithm__keeps_uploads=True)
+  assert _train(small_images, narrow, **settings) == 0
+  arguments = ['--uploads', str(narrow), '--workdir', str(solved)]
+  growth = '--config.algorithm.max_growth=2.0'
+  assert main(['solve', *arguments, growth]) == 0
   for found, wanted in zip(_weights(solved), _weights(wide), strict=True):
     np.testing.assert_array_equal(found, wanted)
   widths = _checkpoint(wide).contents['model_widths']

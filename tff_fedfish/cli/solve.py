@@ -1,13 +1,13 @@
 r"""Solves over uploads that a one-shot run kept, without training clients.
 
 The result is a run of its own, to be evaluated and compared like any other: its
-clients are those of the other run, trained once. Summaries that the uploads do
-not have are computed from the clients' data.
+clients are those of the other run, trained once. The uploads must hold the
+summary that the method needs.
 
 Examples:
-  fedfish train --config fashion_mnist_one_shot --workdir runs/kfac \
-      --config.algorithm.keeps_uploads=true
-  fedfish solve --uploads runs/kfac --workdir runs/merged \
+  fedfish train --config fashion_mnist_one_shot --workdir runs/diagonal \
+      --config.algorithm.curvature=diagonal
+  fedfish solve --uploads runs/diagonal --workdir runs/merged \
       --config.algorithm.name=fisher_merge
 """
 

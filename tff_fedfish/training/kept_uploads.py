@@ -1,21 +1,15 @@
 """Uploads that another run kept, solved again without training its clients."""
 
-import functools
 import pathlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-import tensorflow as tf
-
-from tff_fedfish import client_summaries
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.errors import UserError
 from tff_fedfish.one_shot import solving
 from tff_fedfish.run import (
   checkpoints,
   corpus_identity,
-  learning_setup,
   metrics_files,
   run_directory,
 )
@@ -24,7 +18,7 @@ from tff_fedfish.run.corpus_identity import CorpusIdentity
 
 
 class KeptUploads:
-  """The uploads of the first round of a run, in the form of another method."""
+  """The uploads of the first round of a run, for another solve."""
 
   def __init__(self, run: pathlib.Path, config: TrainConfig):
     """Reads the manifest of a run, and all files once to check them.
@@ -35,10 +29,7 @@ class KeptUploads:
     """
     self._config, self._run = config, run
     source = run_directory.read_config(run)
-    self._given, self._wanted = (
-      source.method.upload(source),
-      config.method.upload(config),
-    )
+    given, wanted = source.method.upload(source), config.method.upload(config)
     path = checkpoints.path_of(run / run_directory.UPLOADS_NAME, 1)
     weighting = source.algorithm.client_weighting
     if config.algorithm.client_weighting != weighting:
@@ -47,6 +38,18 @@ class KeptUploads:
         f'{str(run)!r}, {weighting!r}, whose uploads hold the weights, found '
         f'{config.algorithm.client_weighting!r}. Leave it out.'
       )
+    if wanted.compression != given.compression:
+      raise UserError(
+        f'`--config.algorithm.compression` must be that of {str(run)!r}, '
+        f'{given.compression!r}, found {wanted.compression!r}. Leave it out.'
+      )
+    if wanted.summary not in ('none', given.summary):
+      raise UserError(
+        f'`--uploads` must hold the {wanted.summary!r} summaries that '
+        f'{config.algorithm.name!r} needs, found {given.summary!r}. Train a '
+        'run with the same settings of `algorithm`.'
+      )
+    self._has_summary = wanted.summary != 'none'
     rows = metrics_files.read_metrics(run / 'metrics.csv', drops_cut_off=True)
     if not (first := [row for row in rows if row['round'] == 1]):
       raise UserError(
@@ -58,34 +61,13 @@ class KeptUploads:
       for name, value in first[0].items()
       if name.startswith('train/')
     }
-    self._uploads = solving.Uploads(path, config.model_shape(), self._given)
+    self._uploads = solving.Uploads(path, config.model_shape(), given)
     self._uploads.check()
-    if self._given.compression not in ('none', self._wanted.compression) or (
-      self._given.compression != 'none' and not self._has_summary
-    ):
-      raise UserError(
-        f'The uploads of {str(run)!r} must not be compressed to be solved by '
-        f'{config.algorithm.name!r} as it is set. Train the run with '
-        '`--config.algorithm.compression=none`.'
-      )
-    if not self._has_summary and config.client_work.num_local_steps is not None:
-      raise UserError(
-        f'The uploads of {str(run)!r} have no {self._wanted.summary!r} '
-        'summary, which is not computed again with '
-        '`client_work.num_local_steps`. Train a run with '
-        f'`--config.algorithm.name={config.algorithm.name}`.'
-      )
 
   @property
   def note(self) -> str:
-    """One line that says what is used and what is computed."""
-    text = f'Solving over {len(self._uploads)} uploads of {str(self._run)!r}'
-    if self._has_summary:
-      return f'{text}.'
-    return (
-      f'{text}; their {self._wanted.summary!r} summaries are computed from the '
-      "clients' data."
-    )
+    """One line that says what is used."""
+    return f'Solving over {len(self._uploads)} uploads of {str(self._run)!r}.'
 
   def require_corpus(self, identity: CorpusIdentity) -> None:
     """Raises UserError unless a corpus is the one that clients trained on."""
@@ -104,9 +86,7 @@ class KeptUploads:
   ) -> dict[str, Any]:
     """Hands on the uploads as if the clients of round 1 had just trained.
 
-    A client whose summary is computed and not finite is left out, and counted
-    in `train/num_non_finite_clients`, as in training. See `RoundOptions` for
-    `on_client_output`.
+    See `RoundOptions` for `on_client_output`.
 
     Returns:
       The training columns of metrics.csv, those of the other run.
@@ -114,62 +94,19 @@ class KeptUploads:
     by_id = {
       client_id: i for i, client_id in enumerate(self._uploads.client_ids)
     }
-    metrics = dict(self._train_metrics)
     for index, client in enumerate(clients):
       if client.client_id not in by_id:
         # It was dropped there.
         continue
       upload = self._uploads[by_id[client.client_id]]
-      weights, summary = self._converted(client, upload)
-      is_valid = all(np.all(np.isfinite(t)) for t in (*weights, *summary))
-      metrics['train/num_non_finite_clients'] += not is_valid
+      summary = tuple(upload.summary.values()) if self._has_summary else ()
       on_client_output(
         index,
         {
-          'is_valid': is_valid,
+          'is_valid': True,
           solving.CLIENT_WEIGHT: (upload.client_weight,),
-          solving.WEIGHTS: weights,
+          solving.WEIGHTS: upload.weights,
           solving.SUMMARY: summary,
         },
       )
-    return metrics
-
-  @property
-  def _has_summary(self):
-    # Compression aside, or nothing to compute.
-    same = self._given[:2] == self._wanted[:2]
-    return same or self._wanted.summary == 'none'
-
-  def _converted(self, client, upload):
-    """Returns weights and summary as the method wants them."""
-    if self._given == self._wanted:
-      return upload.weights, tuple(upload.summary.values())
-    weights = tuple(map(tf.constant, upload.weights))
-    if not self._has_summary:
-      summary = self._summarize(weights, client.load().data)
-    elif self._wanted.summary == 'none':
-      summary = {}
-    else:
-      summary = {k: tf.constant(v) for k, v in upload.summary.items()}
-    compress = self._wanted
-    if self._given.compression == self._wanted.compression:
-      compress = compress._replace(compression='none')
-    return (
-      client_summaries.compressed_weights(
-        self._config.model_shape(), compress, weights
-      ),
-      client_summaries.compressed(
-        self._config.model_shape(), compress, summary
-      ),
-    )
-
-  @functools.cached_property
-  def _summarize(self):
-    model = learning_setup.build_model(self._config)
-    shape, upload = self._config.model_shape(), self._wanted
-
-    @tf.function
-    def summarize(weights, dataset):
-      return client_summaries.summarize(model, shape, upload, weights, dataset)
-
-    return summarize
+    return dict(self._train_metrics)

@@ -5,7 +5,6 @@ import json
 import os
 import pathlib
 import sys
-import typing
 from collections.abc import Sequence
 
 from models.model_shapes import num_parameters, weight_shapes
@@ -18,16 +17,14 @@ from tff_fedfish.progress import Stages
 from tff_fedfish.run import checkpoints, run_directory
 from tff_fedfish.run.tracker_process import TrackerProcess
 from tff_fedfish.training import run_checks
-
-if typing.TYPE_CHECKING:
-  from tff_fedfish.training.kept_uploads import KeptUploads
+from tff_fedfish.training.kept_uploads import KeptUploads
 
 
 def train(
   config: TrainConfig,
   workdir: str | os.PathLike,
   *,
-  kept_uploads: 'KeptUploads | None' = None,
+  kept_uploads: KeptUploads | None = None,
   trackers: Sequence[str] = (),
 ) -> int:
   """Runs, or continues, the run of a config.
@@ -147,9 +144,6 @@ def solve(
       f'`--workdir` must be another directory than `--uploads`, {str(run)!r}. '
       'Name a new one.'
     )
-  # Late: it imports TensorFlow.
-  from tff_fedfish.training.kept_uploads import KeptUploads
-
   kept_uploads = KeptUploads(run, config)
   print(kept_uploads.note, file=sys.stderr)
   return train(config, workdir, kept_uploads=kept_uploads)
