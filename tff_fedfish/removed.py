@@ -10,7 +10,9 @@ COMMANDS: dict[str, str] = {}
 OPTIONS: dict[str, str] = {}
 """Advice by 'command --option'."""
 
-SETTINGS: dict[str, str] = {}
+SETTINGS: dict[str, str] = {
+  'engine.client_timeout_seconds': 'Slow clients are waited for.',
+}
 """Advice by 'section.setting' of a config."""
 
 

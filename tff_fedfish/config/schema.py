@@ -204,11 +204,6 @@ class EngineConfig(Section, section='engine'):
   bits of the result; 0: 1 in process, at most 8 with workers."""
   quorum: float = number(0.5, at_least=0, below=1)
   """A round fails unless more than this share of its cohort took part."""
-  client_timeout_seconds: float | None = number(None, above=0)
-  """Limit on the time of a client in a round, > 0, from its first batch on; a
-  client that takes longer is dropped as one that fails is, without a second
-  try, and events.csv names it. It is looked at between batches. None: no limit.
-  May change when a run is resumed. Unit: seconds."""
   xla: bool = False
   """Compiles forward and backward pass with XLA, which takes unrolled layers;
   slower than without on a CPU."""

@@ -39,8 +39,6 @@ MAY_CHANGE = frozenset(
     'engine.gpus_per_worker',
     'engine.ray_address',
     'engine.quorum',
-    # Who is dropped stands in events.csv.
-    'engine.client_timeout_seconds',
     'client_states.max_bytes',
     # The first two may have moved; their content is compared.
     'data.directory',
@@ -62,7 +60,6 @@ _WRITTEN_NAMES = (
   'metrics.csv',
   'timings.csv',
   'privacy.csv',
-  'events.csv',
 )
 
 

@@ -22,14 +22,13 @@ from tff_fedfish.data.sequences import ClientRows
 from tff_fedfish.evaluation import evaluation_clients
 from tff_fedfish.evaluation.client_evaluator import ClientEvaluator
 from tff_fedfish.run import (
-  cohort_data,
   learning_setup,
   run_directory,
 )
 from tff_fedfish.run.checkpoint_writer import CheckpointWriter
 from tff_fedfish.run.metrics_files import TOKENS_SEEN
 from tff_fedfish.run.tracker_process import TrackerProcess
-from tff_fedfish.runtime.round_options import TIMEOUT, ClientFailure
+from tff_fedfish.runtime.round_options import ClientFailure
 from tff_fedfish.training.run_checks import CheckedRun
 
 MAX_FAILURES_SHOWN = 3
@@ -184,29 +183,6 @@ class Trackers(RoundCallback):
     """See `RoundCallback`."""
     for process in self.processes:
       process.wake(done.write_line)
-
-
-@dataclasses.dataclass
-class Events(RoundCallback):
-  """Adds to events.csv who was dropped for its time."""
-
-  run: BuiltRun
-
-  def record(self, done: FinishedRound) -> None:
-    """See `RoundCallback`."""
-    if not done.round_num:
-      return
-    client_ids = cohort_data.client_ids_of(
-      self.run.config, self.run.participating, done.round_num
-    )
-    self.run.checked.events.record(
-      done.round_num,
-      (
-        client_ids[failure.client_index]
-        for failure in done.failures
-        if failure.reason == TIMEOUT
-      ),
-    )
 
 
 class Checkpoints(RoundCallback):

@@ -78,7 +78,6 @@ def run_rounds(
         paths=cohort_data.paths_of_workers(config, workdir),
       )
       stack.enter_context(workers)
-    checked.events.start(run.position.round_num)
 
     def should_stop():
       # Asked between clients that this process scores, too.
@@ -92,7 +91,6 @@ def run_rounds(
       tolerates_failures=True,
       quorum=engine.quorum,
       should_stop=should_stop,
-      client_timeout_seconds=engine.client_timeout_seconds,
       workers=workers,
     )
     if workers is not None and kept_uploads is None:
@@ -210,7 +208,6 @@ class _RoundLoop:
       self._kept,
       self._store,
       PrivacyAccounts(run),
-      round_callbacks.Events(run),
       round_callbacks.Log(run),
       self._server,
       self._saved,
@@ -293,7 +290,6 @@ class _RoundLoop:
     clients = self._store.clients(
       round_num, run.position.state, clients, self._options.should_stop
     )
-    clients = run.checked.events.clients(round_num, clients)
     # Not kept: a round that is given up leaves the state as it was.
     state = learning_setup.with_rates(
       run.process, run.position.state, config, round_num
@@ -332,13 +328,9 @@ class _RoundLoop:
     if self._kept_uploads is not None:
       metrics = self._kept_uploads.hand_on(clients, on_client_output)
       return dataclasses.replace(done, metrics=metrics)
-    timeout = self._options.client_timeout_seconds
-    if run.checked.events.is_done(round_num):
-      timeout = None
     options = dataclasses.replace(
       self._options,
       on_client_output=on_client_output,
-      client_timeout_seconds=timeout,
       on_notice=lambda text: write_line(f'Round {round_num}: {text}'),
     )
     with use_round_options(options) as outcome:

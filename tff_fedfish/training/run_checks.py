@@ -25,7 +25,6 @@ from tff_fedfish.methods import registry
 from tff_fedfish.planning import client_features, client_states, memory
 from tff_fedfish.printing import format_bytes
 from tff_fedfish.run import (
-  client_events,
   corpus_identity,
   divergence,
   feature_files,
@@ -58,8 +57,6 @@ class CheckedRun:
   """None with images, too."""
   sample: evaluation_clients.ClientSample | None = None
   """The held-out clients that are scored while training."""
-  events: client_events.ClientEvents | None = None
-  """Who was dropped before."""
   start: start_model.StartModel | None = None
   """The model that a new run begins with; None: one that is drawn."""
 
@@ -98,7 +95,7 @@ def check_run(
       errors.append(error)
 
   found, vocabulary = None, config.data.vocabulary
-  corpus = split = identity = sample = tokenizer = log = start = events = None
+  corpus = split = identity = sample = tokenizer = log = start = None
   limit = config.training.max_non_finite_rounds
 
   is_new = workdir is None
@@ -114,11 +111,6 @@ def check_run(
   if found and found.round_num == config.training.num_rounds:
     history = divergence.read_history(run, limit, found.round_num)
     return CheckedRun(checkpoint=found.path, history=history)
-  if workdir is not None:
-    with problems():
-      events = client_events.ClientEvents(
-        run, config.engine.client_timeout_seconds is not None
-      )
   if config.engine.kind == 'ray':
     with problems():
       ray_cluster.require_listener(config.engine.ray_address)
@@ -186,7 +178,6 @@ def check_run(
     split=split,
     tokenizer=tokenizer,
     sample=sample,
-    events=events,
     start=start,
   )
 
