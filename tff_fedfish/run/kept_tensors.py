@@ -66,8 +66,8 @@ def tensors_of(
 ) -> dict[str, np.ndarray] | None:
   """Returns what is kept of a client's output, by name.
 
-  The output is that of `StatefulLearningProcess.client_outputs`; floats are
-  kept as `client_states.dtype`.
+  The output is as `client_io.client_output` makes it; floats are kept as
+  `client_states.dtype`.
 
   Returns:
     Arrays named SLOT/0, SLOT/1, ...; None: the client keeps what it had.
