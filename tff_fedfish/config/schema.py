@@ -51,9 +51,8 @@ class ModelConfig(Section, section='model'):
   """Token ids, special ones included; the vocabulary must have this size."""
   position_embedding: Literal['learned', 'rotary'] = 'learned'
   """'learned' (one vector a position) or 'rotary' (no weights)."""
-  compute_dtype: Literal['float32', 'bfloat16', 'auto'] = 'float32'
-  """Type of the matrix products; the weights stay float32. 'auto': a new run
-  times both and keeps the faster one in its config.json."""
+  compute_dtype: Literal['float32', 'bfloat16'] = 'float32'
+  """Type of the matrix products; the weights stay float32."""
   layer_loop: Literal['auto', 'unrolled', 'foldl'] = 'auto'
   """'unrolled' (fastest), 'foldl' (builds fast whatever the depth), 'auto'."""
 
@@ -357,7 +356,4 @@ class TrainConfig:
       )
     sizes = dataclasses.asdict(self.model)
     del sizes['preset']
-    if self.model.compute_dtype == 'auto':
-      # Where nothing is run, such as in a plan.
-      sizes['compute_dtype'] = 'float32'
     return TransformerConfig(sequence_length=self.data.sequence_length, **sizes)

@@ -89,9 +89,6 @@ def continued_config(
   if config.evaluation.split_unit is None:
     unit = kept.evaluation.split_unit
     config = config.with_values('evaluation', split_unit=unit)
-  if config.model.compute_dtype == 'auto':
-    dtype = kept.model.compute_dtype
-    config = config.with_values('model', compute_dtype=dtype)
   starts = kept.training.start_from, config.training.start_from
   if None not in starts and files.are_same(*starts):
     # Both configs spell it alike.

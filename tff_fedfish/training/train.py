@@ -56,10 +56,6 @@ def train(
   stages = Stages()
   with run_directory.lock(workdir):
     config = run_directory.continued_config(config, workdir)
-    if config.model.compute_dtype == 'auto':
-      with stages('importing TensorFlow'):
-        from tff_fedfish.training import compute_dtype
-      config = compute_dtype.with_faster(config)
     checked = run_checks.check_run(config, workdir, stage=stages)
     checked.history.require_not_diverged()
     if checked.is_finished:
