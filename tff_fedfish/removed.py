@@ -12,6 +12,7 @@ OPTIONS: dict[str, str] = {}
 
 SETTINGS: dict[str, str] = {
   'engine.client_timeout_seconds': 'Slow clients are waited for.',
+  'evaluation.diagnostics_every_num_rounds': 'The report has no such figures.',
 }
 """Advice by 'section.setting' of a config."""
 

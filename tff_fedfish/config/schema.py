@@ -149,10 +149,6 @@ class EvaluationConfig(Section, section='evaluation'):
   """Measure the Client-Server Barrier every N rounds and after the last round.
   0 disables it. Each measurement takes about as long as one single-worker
   round: the clients train again in the driver process."""
-  diagnostics_every_num_rounds: int = number(0, at_least=0)
-  """Compare the method's mean of the model deltas with the plain one every N
-  rounds and after the last round: their cosine and the ratio of their norms. 0
-  disables it. Takes as long as a barrier, without its scores."""
 
   @property
   def halves_unit(self) -> str:

@@ -71,9 +71,8 @@ _EXPECTED = (
   ('client_states.dtype', 'float32'),
   # Sums and regressions are of rows as they are.
   ('local_privacy.clip_norm', 0.0),
-  # They train clients again, which are fed with other inputs then.
+  # It trains clients again, which are fed with other inputs then.
   ('evaluation.barrier_every_num_rounds', 0),
-  ('evaluation.diagnostics_every_num_rounds', 0),
 )
 _OF_IMAGES = (
   *('num_features', 'num_convex_steps', 'loss_scale'),

@@ -71,11 +71,7 @@ def of_config(config: TrainConfig) -> tuple[ProcessMemory, ...]:
   server_step = new_state | {'update': max(sizes)}
   earlier = {'sums of earlier clients': sums}
   barrier = {}
-  evaluation = config.evaluation
-  if (
-    evaluation.barrier_every_num_rounds
-    or evaluation.diagnostics_every_num_rounds
-  ):
+  if config.evaluation.barrier_every_num_rounds:
     # Clients train once more, the old state and the new one beside them; each
     # gives its model and its update, of which three sums are kept in float64.
     held = state | new_state | {'sums of the bare means': 6 * weights}

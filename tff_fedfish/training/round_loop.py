@@ -179,10 +179,7 @@ def _build_process(config, participating, stages):
     learning_setup.require_declared_process(
       config,
       process,
-      with_trained_models=bool(
-        config.evaluation.barrier_every_num_rounds
-        or config.evaluation.diagnostics_every_num_rounds
-      ),
+      with_trained_models=bool(config.evaluation.barrier_every_num_rounds),
     )
     evaluator = client_evaluator.build_evaluator(config)
   return process, evaluator
@@ -198,10 +195,8 @@ class _RoundLoop:
     self._store = FeatureStore(run)
     self._saved = round_callbacks.Checkpoints(run, self._contents_of)
     should_stop, kept = options.should_stop, self._kept.inputs
-    barrier = replayed_rounds.Barrier(run, should_stop, kept)
     self._callbacks = (
-      barrier,
-      replayed_rounds.Diagnostics(run, should_stop, barrier, kept),
+      replayed_rounds.Barrier(run, should_stop, kept),
       round_callbacks.HeldOutScore(run, should_stop),
       PersonalScore(run, should_stop, kept),
       # States and accounts before the row, and the row before the checkpoint.

@@ -124,7 +124,6 @@ def solve(
       'training.num_rounds': 1,
       # No client trains, also not to measure the barrier.
       'evaluation.barrier_every_num_rounds': 0,
-      'evaluation.diagnostics_every_num_rounds': 0,
       # A copy of the same uploads is kept only where it is asked for.
       'algorithm.keeps_uploads': False,
     },
