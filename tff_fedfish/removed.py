@@ -7,7 +7,11 @@ from tff_fedfish.errors import UserError
 COMMANDS: dict[str, str] = {}
 """Advice by the name of a command."""
 
-OPTIONS: dict[str, str] = {}
+OPTIONS: dict[str, str] = {
+  'doctor --config': 'A run compares the hosts of its cluster when it starts.',
+  'doctor --json': 'The exit code says whether all is well.',
+  'doctor --ray_address': 'A run compares the hosts of its cluster itself.',
+}
 """Advice by 'command --option'."""
 
 SETTINGS: dict[str, str] = {
