@@ -27,7 +27,7 @@ from tff_fedfish.run import (
 )
 from tff_fedfish.run.checkpoint_writer import CheckpointWriter
 from tff_fedfish.run.metrics_files import TOKENS_SEEN
-from tff_fedfish.run.tracker_process import TrackerProcess
+from tff_fedfish.run.trackers import Tracker
 from tff_fedfish.runtime.round_options import ClientFailure
 from tff_fedfish.training.run_checks import CheckedRun
 
@@ -175,14 +175,19 @@ class Log(RoundCallback):
 
 @dataclasses.dataclass
 class Trackers(RoundCallback):
-  """Has trackers read the row."""
+  """Sends the row to trackers."""
 
-  processes: Sequence[TrackerProcess]
+  trackers: Sequence[Tracker]
 
   def record(self, done: FinishedRound) -> None:
     """See `RoundCallback`."""
-    for process in self.processes:
-      process.wake(done.write_line)
+    # NumPy's scalars, too, are sent as Python's numbers.
+    row = {
+      name: value.item() if hasattr(value, 'item') else value
+      for name, value in done.metrics.items()
+    }
+    for tracker in self.trackers:
+      tracker.log({'round': done.round_num, **row}, done.write_line)
 
 
 class Checkpoints(RoundCallback):

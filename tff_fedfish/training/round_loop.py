@@ -21,7 +21,7 @@ from tff_fedfish.run import (
   run_directory,
   run_inputs,
 )
-from tff_fedfish.run.tracker_process import TrackerProcess
+from tff_fedfish.run import trackers as tracker_classes
 from tff_fedfish.runtime.in_process_context import set_in_process_context
 from tff_fedfish.runtime.ray_workers import RayWorkers
 from tff_fedfish.runtime.round_options import (
@@ -66,7 +66,10 @@ def run_rounds(
     stack.enter_context(checked.log)
     interruption = stack.enter_context(Interruption('client'))
     tracked = round_callbacks.Trackers(
-      [stack.enter_context(TrackerProcess(t, workdir)) for t in trackers]
+      [
+        stack.enter_context(tracker_classes.find(name)(name, workdir))
+        for name in trackers
+      ]
     )
     workers, engine = None, config.engine
     if engine.kind == 'ray':

@@ -16,7 +16,7 @@ from tff_fedfish.errors import UserError
 from tff_fedfish.planning import client_steps, plan
 from tff_fedfish.progress import Stages
 from tff_fedfish.run import checkpoints, run_directory
-from tff_fedfish.run.tracker_process import TrackerProcess
+from tff_fedfish.run import trackers as tracker_classes
 from tff_fedfish.training import run_checks
 
 if typing.TYPE_CHECKING:
@@ -62,7 +62,7 @@ def train(
       print(f'The run in {str(workdir)!r} is finished.', file=sys.stderr)
       with contextlib.ExitStack() as stack:
         for name in trackers:
-          stack.enter_context(TrackerProcess(name, workdir))
+          stack.enter_context(tracker_classes.find(name)(name, workdir))
       return 0
     if kept_uploads is not None:
       kept_uploads.require_corpus(checked.identity)
