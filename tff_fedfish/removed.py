@@ -15,6 +15,8 @@ OPTIONS: dict[str, str] = {
 """Advice by 'command --option'."""
 
 SETTINGS: dict[str, str] = {
+  'client_states.dtype': 'Client states are float32.',
+  'client_states.max_bytes': 'A run stops before a round that the disk lacks.',
   'engine.client_timeout_seconds': 'Slow clients are waited for.',
   'evaluation.diagnostics_every_num_rounds': 'The report has no such figures.',
 }

@@ -122,7 +122,6 @@ _BOTH = dict(
       | dict(
         client_work__optimizer='adamw',
         client_work__keeps_optimizer_state=True,
-        client_states__dtype='bfloat16',
         evaluation__barrier_every_num_rounds=2,
       ),
       [
@@ -130,8 +129,6 @@ _BOTH = dict(
         "algorithm.name 'fed_fomo', found 2",
         '`config.client_work.keeps_optimizer_state` must be False with '
         "algorithm.name 'fed_fomo', found True",
-        "`config.client_states.dtype` must be 'float32' with algorithm.name "
-        "'fed_fomo', found 'bfloat16'",
       ],
     ),
     (

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from models.transformer_config import FROM_DIRECTORY, PRESETS
-from tff_fedfish import files
+from tff_fedfish import files, removed
 from tff_fedfish.config import files as config_files
 from tff_fedfish.config import schema as config_lib
 from tff_fedfish.config.data_settings import IMAGE_SIZES
@@ -131,9 +131,12 @@ def build_config(
     except UserError as error:
       problems.append(str(error).removesuffix('.'))
   known_fields = config_files.fields_of(method)
-  for name in given_sections:
+  for name, given in given_sections.items():
     if name not in config_files.SECTIONS:
-      problems.append(config_files.unknown(str(name), 'config.', method))
+      keys = given if isinstance(given, Mapping) else ()
+      dotted = [f'{name}.{key}' for key in keys]
+      dotted = [d for d in dotted if d in removed.SETTINGS] or [str(name)]
+      problems += [config_files.unknown(d, 'config.', method) for d in dotted]
   for name, section_class in config_files.SECTIONS.items():
     if method and name == AlgorithmConfig.section:
       section_class = method.settings

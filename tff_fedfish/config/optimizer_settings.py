@@ -144,7 +144,7 @@ class ClientWorkConfig(OptimizerSettings):
   keeps_optimizer_state: bool = False
   """Whether clients keep the optimizer's moments between rounds, as DiLoCo's
   workers do. False: moments start from zero each round. Takes disk, see
-  `client_states`."""
+  `client_states/` on disk."""
   num_local_epochs: int = number(at_least=1)
   """Passes over the client's sequences per round. Unit: epochs, >= 1."""
   local_batch_size: int = number(4, at_least=1)

@@ -169,17 +169,6 @@ class CheckpointsConfig(Section, section='checkpoints'):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ClientStatesConfig(Section, section='client_states'):
-  """Tensors that clients keep between rounds, on disk."""
-
-  dtype: Literal['float32', 'bfloat16'] = 'float32'
-  """Type of floats on disk; 'bfloat16' halves their size and rounds them."""
-  max_bytes: int = number(64 * 2**30, at_least=1)
-  """Size at which a run stops after saving a checkpoint; features have the same
-  limit. Unit: bytes, >= 1. May change when a run is resumed."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class EngineConfig(Section, section='engine'):
   """Execution of the rounds."""
 
@@ -226,7 +215,6 @@ class TrainConfig:
   training: TrainingConfig
   evaluation: EvaluationConfig
   checkpoints: CheckpointsConfig
-  client_states: ClientStatesConfig = ClientStatesConfig()
   engine: EngineConfig = EngineConfig()
 
   def __post_init__(self):

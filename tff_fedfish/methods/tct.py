@@ -68,7 +68,6 @@ _EXPECTED = (
   ('client_work.keeps_optimizer_state', False),
   ('client_work.learning_rate_schedule', 'constant'),
   ('client_work.warmup_rounds', 0),
-  ('client_states.dtype', 'float32'),
   # Sums and regressions are of rows as they are.
   ('local_privacy.clip_norm', 0.0),
   # It trains clients again, which are fed with other inputs then.

@@ -39,7 +39,6 @@ MAY_CHANGE = frozenset(
     'engine.gpus_per_worker',
     'engine.ray_address',
     'engine.quorum',
-    'client_states.max_bytes',
     # The first two may have moved; their content is compared.
     'data.directory',
     'data.vocabulary',

@@ -203,22 +203,7 @@ def print_warnings(
   )
   states = planned_states(config, split)
   state_bytes = (states and states.peak_bytes) or 0
-  limit = config.client_states.max_bytes
   feature_bytes = 0 if features is None else features.num_bytes
-  if feature_bytes > limit:
-    print(
-      f'fedfish: warning: features take {format_bytes(feature_bytes)}, but '
-      f'`--config.client_states.max_bytes` is {limit} '
-      f'({format_bytes(limit)}): the run stops before they are computed.',
-      file=sys.stderr,
-    )
-  if state_bytes > limit:
-    print(
-      'fedfish: warning: client states take about '
-      f'{format_bytes(state_bytes)}, but `--config.client_states.max_bytes` is '
-      f'{limit} ({format_bytes(limit)}), at which the run stops.',
-      file=sys.stderr,
-    )
   while not parent.exists():
     parent = parent.parent
   for what, where, needed, available in (
@@ -235,8 +220,8 @@ def print_warnings(
       + ' and uploads' * (config.method.solver is not None),
       f'the disk of {str(parent)!r}',
       checkpoint_bytes(config)
-      + min(state_bytes, limit)
-      + min(feature_bytes, limit)
+      + state_bytes
+      + feature_bytes
       + _upload_bytes(config, split),
       shutil.disk_usage(parent).free + num_saved_bytes,
     ),
