@@ -87,16 +87,12 @@ class OptimizerSettings(Section, section='client_work'):
     section = f'config.{self.section}'
     schedule = self.learning_rate_schedule
     chosen = f'learning_rate_schedule {schedule!r}'
-    # Runs of earlier versions may have set what is not read.
-    may_keep = ()
-    if self.section == 'server' and self.optimizer == 'sgd':
-      may_keep = ('beta_1', 'beta_2', 'epsilon')
     changed = self.changed()
     problems = [
       f'`{section}.{name}` is read with {reader} only, found '
       f'{changed[name]!r}; leave it out'
       for name, reader in unread_settings(self).items()
-      if name in changed and name not in may_keep
+      if name in changed
     ]
     keeps = getattr(self, 'keeps_optimizer_state', False)
     if keeps is True and self.optimizer == 'sgd' and self.momentum == 0:

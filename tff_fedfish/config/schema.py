@@ -138,10 +138,10 @@ class EvaluationConfig(Section, section='evaluation'):
   max_sequences_per_client: int = number(64, at_least=0)
   """Sequences used of a client, half of them scored, and of a client's own test
   rows all; 0: all."""
-  split_unit: Literal['documents', 'sequences', None] = None
+  split_unit: Literal['documents', 'sequences'] = 'documents'
   """Halves of a held-out client, one of which is scored, are made of whole
   documents, or of 'sequences', blocks of the joined text. Images are split one
-  by one. None: documents; a run that is resumed keeps its own."""
+  by one."""
   batch_size: int = number(16, at_least=1)
   """Sequences per step of an evaluation or of a client's validation, >= 1;
   changes the speed, and the last bits of losses."""
@@ -149,11 +149,6 @@ class EvaluationConfig(Section, section='evaluation'):
   """Measure the Client-Server Barrier every N rounds and after the last round.
   0 disables it. Each measurement takes about as long as one single-worker
   round: the clients train again in the driver process."""
-
-  @property
-  def halves_unit(self) -> str:
-    """'documents' or 'sequences'."""
-    return self.split_unit or 'documents'
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -78,7 +78,7 @@ _TIMING_NAMES = (
 def metric_names(config: TrainConfig) -> tuple[str, ...]:
   """Returns the columns of metrics.csv for a config.
 
-  What a run does not measure has none, so that older runs can be continued.
+  What a run does not measure has none.
   """
   scored = _HELD_OUT_NAMES
   if config.method.personal(config) is not None:

@@ -361,7 +361,7 @@ def _choose_sample(config, corpus, split, tokenizer):
     split.held_out,
     run_inputs.client_rows(config, corpus, tokenizer),
     split_seed=config.seeds.split_seed,
-    split_unit=config.evaluation.halves_unit,
+    split_unit=config.evaluation.split_unit,
     max_clients=config.evaluation.num_clients,
     max_sequences=config.evaluation.max_sequences_per_client or None,
   )
@@ -371,7 +371,7 @@ def _choose_sample(config, corpus, split, tokenizer):
     remedy, rows = 'Set', corpus.row_name
     if tokenizer is not None:
       remedy = 'Lower `--config.data.sequence_length`, or set'
-      if config.evaluation.halves_unit == 'documents':
+      if config.evaluation.split_unit == 'documents':
         rows, remedy = 'documents', 'Group the corpus by a coarser key, or set'
     raise UserError(
       f'None of the {len(split.held_out)} held-out clients in '
