@@ -82,7 +82,7 @@ def test_resumes_evaluates_and_reports(run, tmp_path, monkeypatch, capsys):
   assert (tmp_path / 'report' / 'index.html').is_file()
 
 
-# With the relative floor, as earlier versions had it, and without.
+# With the relative floor, and without.
 _EFFECTIVE_CLIENTS = {
   'text_fed_avg': (2.39024, 2.39024),
   'text_fed_fish': (1.71179, 1.70260),

@@ -15,10 +15,10 @@ OPTIONS: dict[str, str] = {
 """Advice by 'command --option'."""
 
 SETTINGS: dict[str, str] = {
-  'client_states.dtype': 'Client states are float32.',
-  'client_states.max_bytes': 'A run stops before a round that the disk lacks.',
-  'engine.client_timeout_seconds': 'Slow clients are waited for.',
-  'evaluation.diagnostics_every_num_rounds': 'The report has no such figures.',
+  'client_states.dtype': 'Leave it out; states are float32.',
+  'client_states.max_bytes': 'Free disk is checked before every round.',
+  'engine.client_timeout_seconds': 'Leave it out; slow clients are waited for.',
+  'evaluation.diagnostics_every_num_rounds': 'Leave it out; no figure shows it.',
 }
 """Advice by 'section.setting' of a config."""
 
