@@ -18,7 +18,7 @@ SETTINGS: dict[str, str] = {
   'client_states.dtype': 'Leave it out; states are float32.',
   'client_states.max_bytes': 'Free disk is checked before every round.',
   'engine.client_timeout_seconds': 'Leave it out; slow clients are waited for.',
-  'evaluation.diagnostics_every_num_rounds': 'Leave it out; no figure shows it.',
+  'evaluation.diagnostics_every_num_rounds': 'No figure shows it.',
 }
 """Advice by 'section.setting' of a config."""
 
