@@ -4,7 +4,7 @@ For `fedfish sweep`: as debian_regime_sweep.py, with two seeds and a server
 without momentum or a second moment, so that the length of the mean is the
 length of the step. The server's learning rate is searched for each method at
 the client rate of 0.01, on points a factor of 2 apart. 16 runs and some 20
-searches; the norm ratio of the means is recorded every 30 rounds.
+searches.
 
 debian_sweep.py says how the corpora are made.
 """
@@ -36,7 +36,6 @@ def get_config() -> ConfigDict:
         every_num_rounds=30,
         num_clients=24,
         max_sequences_per_client=16,
-        diagnostics_every_num_rounds=30,
       ),
       checkpoints=dict(every_num_rounds=60, keep_last=1),
     )

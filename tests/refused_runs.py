@@ -93,10 +93,6 @@ def _newest(states):
 
 
 CASES = (
-  damaged(
-    'must hold round, client_id and event in every line, but line 1 does not',
-    lambda place: path_in(place, 'run/events.csv').write_text('x\n'),
-  ),
   _kept('but holds that of 0. Restore it', shutil.rmtree),
   _kept(
     'bytes, but has 9. Restore it',

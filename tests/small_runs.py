@@ -10,6 +10,7 @@ import time
 import numpy as np
 
 from tff_fedfish.cli.main import main
+from tff_fedfish.run import run_directory
 
 CONFIG = str(pathlib.Path(__file__).parents[1] / 'configs' / 'demo.py')
 
@@ -78,12 +79,14 @@ def train(inputs, workdir, *options, **settings) -> int:
   )
 
 
-def forget_fingerprints(run: pathlib.Path) -> None:
-  """Makes the checkpoints of a copied run those of a version before them."""
+def write_config(run: pathlib.Path, values) -> None:
+  """Writes config.json of a copied run, and its checkpoints' fingerprints."""
+  (run / 'config.json').write_text(json.dumps(values))
+  config = run_directory.read_config(run)
+  fingerprint = run_directory.settings_fingerprint(config)
   for path in run.glob('checkpoints/*/checkpoint.json'):
     description = json.loads(path.read_text('utf-8'))
-    for name in ('settings_fingerprint', 'vocabulary_fingerprint'):
-      del description['contents'][name]
+    description['contents']['settings_fingerprint'] = fingerprint
     path.write_text(json.dumps(description), 'utf-8')
 
 

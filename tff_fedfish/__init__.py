@@ -12,7 +12,7 @@ _HOMES = {
   'GroupedCorpus': 'tff_fedfish.data.grouped_corpus',
   'ModelSpec': 'models.functional_model',
   'build_language_model': 'models.functional_model',
-  'collect_client_outputs': 'tff_fedfish.runtime.client_outputs',
+  'collect_client_outputs': 'tff_fedfish.runtime.in_process_context',
   'set_in_process_context': 'tff_fedfish.runtime.in_process_context',
 }
 

@@ -7,7 +7,11 @@ from tff_fedfish.errors import UserError
 COMMANDS: dict[str, str] = {}
 """Advice by the name of a command."""
 
-OPTIONS: dict[str, str] = {}
+OPTIONS: dict[str, str] = {
+  'doctor --config': 'A run compares the hosts of its cluster when it starts.',
+  'doctor --json': 'The exit code says whether all is well.',
+  'doctor --ray_address': 'A run compares the hosts of its cluster itself.',
+}
 """Advice by 'command --option'."""
 
 SETTINGS: dict[str, str] = {
@@ -25,6 +29,10 @@ SETTINGS: dict[str, str] = {
   'client_work.weight_decay_on': 'Leave it out: the matrices decay.',
   'server.initial_accumulator': 'Leave it out: it is 0.',
   'server.weight_decay_on': 'Leave it out: the matrices decay.',
+  'client_states.dtype': 'Leave it out; states are float32.',
+  'client_states.max_bytes': 'Free disk is checked before every round.',
+  'engine.client_timeout_seconds': 'Leave it out; slow clients are waited for.',
+  'evaluation.diagnostics_every_num_rounds': 'No figure shows it.',
 }
 """Advice by 'section.setting' of a config."""
 

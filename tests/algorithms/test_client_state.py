@@ -98,27 +98,12 @@ def test_outputs_of_a_round():
   assert unasked == theta
 
 
-def test_the_computation_of_outputs_gives_what_was_collected():
-  process = _process()
-  state = process.initialize()
-  with tff_fedfish.collect_client_outputs() as outputs:
-    process.next(state, _clients())
-  for i, computed in enumerate(process.client_outputs(state, _clients())):
-    assert computed['is_valid'] == outputs[i]['is_valid']
-    if computed['is_valid']:
-      assert computed == outputs[i]
-
-
 def test_types():
   process = _process()
   data = process.next.type_signature.parameter[1].member
   assert data.compact_representation() == (
     '<data=<x=float32[?],y=float32[?]>*,'
     'state=<model=<float32>*,num_rounds=<int32>*>>'
-  )
-  outputs = process.client_outputs.type_signature.result.member
-  assert outputs.compact_representation() == (
-    '<is_valid=int32,model=<float32>,num_rounds=<int32>>'
   )
   assert process.kept_specs == {
     'model': (tf.TensorSpec([], tf.float32),),
@@ -136,7 +121,6 @@ def test_a_stateless_process_has_no_outputs():
   with tff_fedfish.collect_client_outputs() as outputs:
     process.next(process.initialize(), clients)
   assert not outputs
-  assert not hasattr(process, 'client_outputs')
 
 
 def test_what_receives_outputs_may_raise():

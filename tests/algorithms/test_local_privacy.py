@@ -18,7 +18,10 @@ from tff_fedfish.algorithms.fed_sgd import build_fed_sgd
 from tff_fedfish.algorithms.moon import build_moon
 from tff_fedfish.algorithms.scaffold import build_scaffold
 from tff_fedfish.mathematics.privacy import LocalPrivacy
-from tff_fedfish.runtime.in_process_context import set_in_process_context
+from tff_fedfish.runtime.in_process_context import (
+  collect_client_outputs,
+  set_in_process_context,
+)
 
 _X = np.random.RandomState(0).normal(size=(4, 2)).astype(np.float32)
 _Y = np.array([1.0, -2.0, 0.5, 3.0])
@@ -154,12 +157,12 @@ def test_scaffold_variates_are_means_of_noised_steps():
   client = collections.OrderedDict(
     (name, client[name]) for name in ('data', 'state', 'local_privacy')
   )
-  (output,) = process.client_outputs(state, [client])
+  with collect_client_outputs() as outputs:
+    after = process.next(state, [client]).state
   variate = np.concatenate(
-    [np.ravel(t) for t in output['control_variate'][:-1]]
+    [np.ravel(t) for t in outputs[0]['control_variate'][:-1]]
   )
   assert 0 < np.linalg.norm(variate) <= 0.1 + 1e-6
-  after = process.next(state, [client]).state
   # delta = M eta c_i+
   weights = process.get_model_weights(after).trainable
   found = np.concatenate([np.ravel(w) for w in weights])

@@ -70,7 +70,7 @@ def main() -> None:
       split.held_out,
       rows,
       split_seed=config.seeds.split_seed,
-      split_unit=config.evaluation.halves_unit,
+      split_unit=config.evaluation.split_unit,
       max_clients=config.evaluation.num_clients,
       max_sequences=config.evaluation.max_sequences_per_client,
     )

@@ -1,8 +1,5 @@
 """`fedfish doctor` says what works, and names a remedy for what does not."""
 
-import argparse
-import contextlib
-import io
 import json
 import pathlib
 import subprocess
@@ -10,7 +7,7 @@ import sys
 
 import pytest
 
-from tff_fedfish import cluster_doctor, doctor, environment
+from tff_fedfish import doctor, environment
 from tff_fedfish.cli import doctor as doctor_command
 from tff_fedfish.cli.main import main
 from tff_fedfish.version import __version__
@@ -20,14 +17,8 @@ _GIB = 1 << 30
 
 
 @pytest.fixture(scope='module')
-def as_json():
-  """Returns the JSON of `fedfish doctor --json`, and its exit code."""
-  output = io.StringIO()
-  with contextlib.redirect_stdout(output):
-    code = doctor_command.run(
-      argparse.Namespace(json=True, extra=[], ray_address=None, config=None)
-    )
-  return json.loads(output.getvalue()), code
+def findings():
+  return list(doctor.examine())
 
 
 @pytest.mark.slow
@@ -47,14 +38,9 @@ def test_as_a_process_nothing_else_is_printed():
     assert line.startswith(('ok      ', 'warning ', '        -> '))
 
 
-def test_everything_works_here(as_json):
-  result, code = as_json
-  problems = [f for f in result['findings'] if f['status'] == 'problem']
-  assert problems == []
-  assert result['usable'] is True
-  assert code == 0
-  assert result['fedfish'] == __version__
-  assert [finding['name'] for finding in result['findings']] == [
+def test_everything_works_here(findings):
+  assert doctor.is_usable(findings)
+  assert [finding.name for finding in findings] == [
     'platform',
     'packages',
     'processor',
@@ -68,10 +54,10 @@ def test_everything_works_here(as_json):
   ]
 
 
-def test_every_finding_that_is_not_ok_has_a_remedy(as_json):
-  for finding in as_json[0]['findings']:
-    assert bool(finding['remedy']) == (finding['status'] != 'ok')
-    assert '\n' not in finding['found']
+def test_every_finding_that_is_not_ok_has_a_remedy(findings):
+  for finding in findings:
+    assert bool(finding.remedy) == (finding.status != 'ok')
+    assert '\n' not in finding.found
 
 
 def _broken():
@@ -179,85 +165,18 @@ def test_memory_is_within_what_the_machine_has():
   assert 0 < memory['available'] <= memory['total']
 
 
+@pytest.mark.parametrize('is_usable', [True, False])
+def test_exit_code_and_last_line(is_usable, monkeypatch, capsys):
+  status = 'ok' if is_usable else 'problem'
+  finding = doctor.Finding(name='disk', status=status, found='1 GiB')
+  monkeypatch.setattr(doctor, 'examine', lambda: iter([finding]))
+  assert main(['doctor']) == (0 if is_usable else 1)
+  last = capsys.readouterr().out.splitlines()[-1]
+  assert last.startswith('Ready.' if is_usable else 'Not usable: ')
+
+
 def test_prints_findings_for_people(capsys):
   doctor_command._print(
     doctor.Finding(name='disk', status='warning', found='1 GiB', remedy='Free.')
   )
   assert capsys.readouterr().out == 'warning disk: 1 GiB\n        -> Free.\n'
-
-
-def _report(name, problems=(), remedy='', **facts):
-  return cluster_doctor.HostReport(name, facts, problems, remedy)
-
-
-@pytest.fixture
-def two_hosts(monkeypatch):
-  """A cluster of this host and of one without the corpus."""
-  asked = []
-
-  def examine(address, config):
-    asked.append((address, config and config.data.directory))
-    return [
-      _report('h1 (10.0.0.1)', ray='2.52.1', devices='CPU'),
-      _report(
-        'h2 (10.0.0.2)',
-        ["'/c4' cannot be read (No such file or directory)"],
-        'Copy it.',
-        ray='2.52.1',
-      ),
-    ]
-
-  monkeypatch.setattr(cluster_doctor, 'examine', examine)
-  return asked
-
-
-def test_hosts_that_differ_are_told(two_hosts, capsys):
-  assert main(['doctor', '--ray_address', 'auto']) == 1
-  lines = capsys.readouterr().out.splitlines()
-  assert two_hosts == [('auto', None)]
-  assert lines[0].split() == ['h1', '(10.0.0.1)', 'h2', '(10.0.0.2)']
-  assert [line.split() for line in lines[1:3]] == [
-    ['ray', '2.52.1', '2.52.1'],
-    ['devices', 'CPU'],
-  ]
-  assert lines[3:] == [
-    "problem h2 (10.0.0.2): '/c4' cannot be read (No such file or directory)",
-    '        -> Copy it.',
-    'Not usable: see above.',
-  ]
-
-
-def test_hosts_as_json(two_hosts, capsys):
-  arguments = ['doctor', '--json', '--ray_address', 'h1:6379']
-  arguments += ['--config', 'small_c4', '--config.data.directory=/c4']
-  assert main(arguments) == 1
-  assert two_hosts == [('h1:6379', '/c4')]
-  result = json.loads(capsys.readouterr().out)
-  assert result['usable'] is False
-  assert [host['name'] for host in result['hosts']] == [
-    'h1 (10.0.0.1)',
-    'h2 (10.0.0.2)',
-  ]
-  assert result['hosts'][0]['facts'] == {'ray': '2.52.1', 'devices': 'CPU'}
-
-
-@pytest.mark.parametrize(
-  ('arguments', 'words'),
-  [
-    (['--config', 'demo'], '--config requires --ray_address'),
-    (['--config.data.directory=/c4'], 'unrecognized arguments: --config.data'),
-    (['--jsn'], 'unrecognized arguments: --jsn'),
-  ],
-)
-def test_arguments_that_say_nothing(arguments, words, capsys):
-  with pytest.raises(SystemExit, match='2'):
-    main(['doctor', *arguments])
-  assert words in capsys.readouterr().err
-
-
-def test_cluster_that_does_not_answer(capsys):
-  assert main(['doctor', '--ray_address', '127.0.0.1:1']) == 2
-  assert (
-    '`--ray_address` must be local, auto or the HOST:PORT of a '
-    "running Ray cluster, found '127.0.0.1:1'" in capsys.readouterr().err
-  )

@@ -1,8 +1,6 @@
 """`fedfish train` with Ray on hosts in a box, some of which fail."""
 
 import pathlib
-import shutil
-import signal
 import sys
 import time
 
@@ -11,7 +9,7 @@ import pytest
 import small_runs
 from cluster.hosts import Cluster, wait_until
 
-from tff_fedfish.run import checkpoints, client_events, metrics_files
+from tff_fedfish.run import checkpoints, metrics_files
 
 _ROOT = pathlib.Path(__file__).parents[2]
 _RAY = pathlib.Path(sys.executable).with_name('ray')
@@ -214,22 +212,6 @@ def test_host_without_the_corpus(hosts, inputs, tmp_path):
     'Copy or mount it there under the same path, or take the host out of the '
     'cluster (`ray stop` there).\n'
   )
-  doctor = [
-    *(sys.executable, '-W', 'ignore', '-m', 'tff_fedfish', 'doctor'),
-    *('--ray_address', 'auto'),
-  ]
-  # Everything else is there.
-  text = hosts[0].run(doctor, _LIMIT_SECONDS, env=_ENVIRONMENT)
-  assert text.endswith('Ready.\n')
-  settings = ['--config', small_runs.CONFIG, *small_runs.overrides(*inputs)]
-  doctor = hosts[0].start([*doctor, *settings], env=_ENVIRONMENT)
-  assert doctor.wait(_LIMIT_SECONDS) == 1, doctor.text()
-  text = doctor.text()
-  assert f"problem host1 (10.77.0.11): '{inputs[0]}' holds 0 files" in text
-  assert text.count('problem') == 1
-  assert '-> Copy or mount what is missing there under the same path' in text
-  for fact in ('python', 'tensorflow', 'ray', 'tff_fedfish', 'devices'):
-    assert fact in text
 
 
 @pytest.mark.cluster
@@ -258,35 +240,3 @@ def test_short_cut_is_waited_out(hosts, inputs, expected, tmp_path):
   assert process.wait(_LIMIT_SECONDS) == 0, process.text()
   assert ' was lost ' not in process.text()
   _assert_same(_tensors(run), expected)
-
-
-@pytest.mark.cluster
-def test_slow_client_is_dropped_again_on_resume(hosts, inputs, tmp_path):
-  run = tmp_path / 'run'
-  settings = dict(
-    engine__client_timeout_seconds=8.0, client_work__num_local_epochs=1000
-  )
-  process = _train(hosts, inputs, run, **settings)
-  _wait_for_round(process, run, 1)
-  (worker,) = _wait_until_busy(hosts[1], process)
-  # A client of some seconds is begun, not only loaded.
-  start = worker.cpu_times().user
-  wait_until(lambda: worker.cpu_times().user > start + 0.5, 20, 'its work')
-  worker.send_signal(signal.SIGSTOP)
-  time.sleep(12)
-  worker.send_signal(signal.SIGCONT)
-  assert process.wait(_LIMIT_SECONDS) == 0, process.text()
-  assert 'was left out, ClientTimeoutError: it took longer' in process.text()
-  events = (run / client_events.FILE_NAME).read_text('utf-8')
-  (dropped,) = [t for t in events.splitlines() if t.endswith(',client_timeout')]
-  assert dropped.startswith('2,')
-  expected, rows = _tensors(run), (run / 'metrics.csv').read_bytes()
-  for number in (2, 3, 4):
-    shutil.rmtree(checkpoints.path_of(run / 'checkpoints', number))
-  # Nobody is slow this time.
-  process = _train(hosts, inputs, run, **settings)
-  assert process.wait(_LIMIT_SECONDS) == 0, process.text()
-  assert 'Continuing after round 1.' in process.text()
-  _assert_same(_tensors(run), expected)
-  assert (run / 'metrics.csv').read_bytes() == rows
-  assert (run / client_events.FILE_NAME).read_text('utf-8') == events

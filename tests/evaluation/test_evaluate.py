@@ -466,7 +466,7 @@ class TestBadInput:
     (run / 'config.json').write_text(json.dumps(config))
     arguments = (run, small_inputs[0], tmp_path / 'out')
     self._fails(capsys, 'was made with other settings than', *arguments)
-    small_runs.forget_fingerprints(run)
+    small_runs.write_config(run, config)
     with pytest.raises(UserError, match='is of another model or method'):
       evaluate.evaluate(*arguments, evaluate.EvaluationOptions())
     assert not (tmp_path / 'out').exists()

@@ -113,10 +113,9 @@ class TestTraining:
 
   def test_settings_that_nothing_reads_are_left_out(self, run):
     config = json.loads((run / 'config.json').read_text())
-    small_runs.forget_fingerprints(run)
     config['algorithm']['name'] = 'fed_avg'
     config['server']['optimizer'] = 'sgd'
-    (run / 'config.json').write_text(json.dumps(config))
+    small_runs.write_config(run, config)
     changed = _card(run)
     assert changed.startswith('# Language model: FedAvg, round 4\n')
     rows = _rows(changed)
@@ -226,9 +225,8 @@ class TestWords:
 
   def test_privacy_with_a_bound_on_deltas(self, run):
     config = json.loads((run / 'config.json').read_text())
-    small_runs.forget_fingerprints(run)
     config['client_work']['max_delta_norm'] = 0.25
-    (run / 'config.json').write_text(json.dumps(config))
+    small_runs.write_config(run, config)
     card = _card(run)
     assert (
       'There is no formal guarantee: model deltas were clipped to the norm '
@@ -239,10 +237,9 @@ class TestWords:
 
   def test_privacy_of_dp_sgd(self, run):
     config = json.loads((run / 'config.json').read_text())
-    small_runs.forget_fingerprints(run)
     config['algorithm']['fisher_estimator'] = 'last_epoch'
     config['local_privacy'] = {'clip_norm': 0.5}
-    (run / 'config.json').write_text(json.dumps(config))
+    small_runs.write_config(run, config)
     clipped = (
       'Clients trained by DP-SGD: the gradient of every row (a sequence or an '
       'image) was clipped to the norm 0.5'
@@ -250,7 +247,7 @@ class TestWords:
     only_clipped = f'{clipped}, but no noise was added: there is no formal'
     assert only_clipped in _in_one_line(_card(run))
     config['local_privacy']['noise_multiplier'] = 2.0
-    (run / 'config.json').write_text(json.dumps(config))
+    small_runs.write_config(run, config)
     metrics = run / 'metrics.csv'
     head, *lines = metrics.read_text().splitlines()
     names = 'privacy/epsilon_mean,privacy/epsilon_max'
@@ -267,7 +264,7 @@ class TestWords:
     assert _rows(card)['local_privacy.noise_multiplier'] == ['2.0']
     assert 'seeds.privacy_seed' not in _rows(card)
     config['local_privacy']['sampling'] = 'poisson'
-    (run / 'config.json').write_text(json.dumps(config))
+    small_runs.write_config(run, config)
     found = _in_one_line(_card(run))
     assert 'drawn by Poisson sampling, as that assumes.' in found
 
@@ -281,12 +278,11 @@ class TestWords:
   @pytest.mark.parametrize('multiplier', [0.25, 0.0])
   def test_a_method_that_clips_and_adds_noise_itself(self, run, multiplier):
     config = json.loads((run / 'config.json').read_text())
-    small_runs.forget_fingerprints(run)
     config['algorithm'] = {
       'name': 'own_methods.noisy_mean',
       'noise_multiplier': multiplier,
     }
-    (run / 'config.json').write_text(json.dumps(config))
+    small_runs.write_config(run, config)
     changed = _card(run)
     card = _in_one_line(changed)
     assert card.startswith('# Language model: Noisy mean, round 4 ')

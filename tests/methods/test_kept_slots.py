@@ -71,7 +71,6 @@ def test_fed_sgd_has_no_optimizer():
     ('client_work__momentum', 0.9, '0.0'),
     ('client_work__max_gradient_norm', 2.0, 'None'),
     ('client_work__max_delta_norm', 2.0, 'None'),
-    ('client_states__dtype', 'bfloat16', "'float32'"),
   ],
 )
 def test_scaffold_takes_plain_sgd(setting, value, wanted):
@@ -81,13 +80,6 @@ def test_scaffold_takes_plain_sgd(setting, value, wanted):
     f"`config.{path}` must be {wanted} with algorithm.name 'scaffold', found "
     f'{value!r}'
   ) in problems
-
-
-def test_states_where_there_are_none():
-  assert (
-    '`config.client_states.dtype` is read where clients keep tensors only, '
-    "found 'bfloat16'; leave it out"
-  ) in _problems(client_states__dtype='bfloat16')
 
 
 class TestStatesOnDisk:
@@ -114,8 +106,6 @@ class TestStatesOnDisk:
     assert found.num_clients == pytest.approx(36)
     assert found.end_bytes == pytest.approx(40 * size, abs=1)
     assert found.peak_bytes == pytest.approx(60 * size, abs=1)
-    half = self._states(100, client_states__dtype='bfloat16')
-    assert half.client_bytes == size / 2
     assert str(found) == (
       'about 28.1 KiB at the end, 42.2 KiB at most on the way; 36 clients of '
       '720 B'

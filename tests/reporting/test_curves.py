@@ -154,26 +154,6 @@ def test_barrier_measured_in_training(tmp_path, write_run, drawn):
   assert '2.0 points at round 1, -1.0 points' in figures[1].alternative_text
 
 
-def test_diagnostics_measured_in_training(tmp_path, write_run, drawn):
-  directory = write_run(tmp_path / 'run')
-  lines = (directory / 'metrics.csv').read_text().splitlines()
-  cells = (
-    'diagnostics/cosine,diagnostics/norm_ratio',
-    ',',
-    '0.75,1.5',
-    '0.5,0.25',
-  )
-  (directory / 'metrics.csv').write_text(
-    ''.join(f'{a},{b}\n' for a, b in zip(lines, cells, strict=True))
-  )
-  runs = loading.load_runs([directory])
-  assert len(curves.diagnostics_curves(runs)) == 2
-  assert _data(drawn['diagnostics_cosine_by_round']) == [[(1, 0.75), (2, 0.5)]]
-  assert _data(drawn['diagnostics_norm_ratio_by_round']) == [
-    [(1, 1.5), (2, 0.25)]
-  ]
-
-
 def test_barrier_files_of_finished_rounds_are_read(tmp_path, write_run):
   directory = write_run(tmp_path / 'run')
   (directory / 'barrier').mkdir()

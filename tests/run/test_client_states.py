@@ -7,7 +7,6 @@ import re
 import subprocess
 
 import hypothesis
-import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import strategies as st
@@ -347,29 +346,21 @@ def test_read_only_disk(small_disk):
   assert str(small_disk / 'client_states') in caught.value.filename
 
 
-def test_bfloat16(tmp_path):
-  tensors = {
-    'model/0': np.float32([1 / 3, 1e-30, -2]),
-    'rate/0': np.float32(1 / 3),
-    'count/0': np.int64(7),
-  }
-  output = {'is_valid': 1, 'model': (tensors['model/0'],)}
-  output |= {'rate': (tensors['rate/0'],), 'count': (tensors['count/0'],)}
-  kept = kept_tensors.tensors_of(output, 'bfloat16')
+def test_tensors_of_an_output(tmp_path):
+  model = np.float32([1 / 3, 1e-30, -2])
+  output = {'is_valid': 1, 'model': (model,), 'count': (np.int64(7),)}
+  kept = kept_tensors.tensors_of(output)
   states = ClientStates(tmp_path)
   writer = states.begin(1)
   writer.add(0, b'a', kept)
   writer.commit()
   found = client_state_files.read(states.path_for(b'a', 2))
   assert found['model/0'].dtype == np.float32
-  np.testing.assert_array_equal(
-    found['model/0'],
-    tensors['model/0'].astype(ml_dtypes.bfloat16).astype(np.float32),
-  )
-  # Scalars and integers are kept as they are.
-  assert found['rate/0'] == np.float32(1 / 3)
+  np.testing.assert_array_equal(found['model/0'], model)
   assert found['count/0'] == 7 and found['count/0'].dtype == np.int64
-  assert kept_tensors.tensors_of({**output, 'is_valid': 0}, 'float32') is None
+  assert kept_tensors.tensors_of({**output, 'is_valid': 0}) is None
+  # 3 float32 and an int32.
+  assert kept_tensors.num_bytes(_SLOTS) == 16
 
 
 def test_datasets(tmp_path):

@@ -14,8 +14,7 @@ from tff_fedfish.methods.settings import AlgorithmConfig
 from tff_fedfish.run import run_directory
 
 _CONFIG = config_loading.load_config(small_runs.CONFIG)
-# Of configs/demo.py. It changes only with that file: a default that changes,
-# and a setting that is added, leave the fingerprints of earlier runs.
+# Of configs/demo.py. A setting that is added does not change it.
 _DEMO = 'e6b1c5023a73607e36c4ffe465a75d637498f91e0a8c4dfca7c634841e868ece'
 
 
@@ -149,16 +148,3 @@ class TestRunOnDisk:
       error = _error(capsys)
       assert 'was made with other settings than' in error
       assert f'{str(path)!r} holds. Restore that file.' in error
-
-  def test_a_checkpoint_from_before_warns(
-    self, workdir, small_inputs, tmp_path, capsys
-  ):
-    small_runs.forget_fingerprints(workdir)
-    output = ['--output', str(tmp_path / 'out')]
-    data = ['--data', str(small_inputs[0]), '--fractions', '0']
-    command = ['evaluate', '--checkpoint', str(workdir), *data, *output]
-    assert main(command) == 0
-    assert (
-      'does not say with which vocabulary and settings it was made; they are '
-      'not checked.'
-    ) in capsys.readouterr().err

@@ -143,8 +143,8 @@ def test_hosts_are_compared_at_the_start(cluster, tmp_path, monkeypatch):
     assert answers == {hosts[0]: 'did not answer within 0 s'}
   facts = ray_hosts.facts
 
-  def other_facts(paths, with_devices=False):
-    found = facts(paths, with_devices)
+  def other_facts(paths):
+    found = facts(paths)
     return found._replace(
       versions=found.versions | {'ray': '9'},
       contents={path: ray_hosts.Contents('1', '7 files') for path in paths},

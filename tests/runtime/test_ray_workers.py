@@ -23,7 +23,7 @@ from tff_fedfish.runtime import (
   ray_workers,
   round_options,
 )
-from tff_fedfish.runtime.client_outputs import collect_client_outputs
+from tff_fedfish.runtime.in_process_context import collect_client_outputs
 from tff_fedfish.runtime.round_options import (
   RoundInterrupted,
   RoundOptions,

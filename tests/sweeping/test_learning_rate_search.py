@@ -381,11 +381,6 @@ class TestExtension:
       "['auto', 'foldl']"
     ]
 
-  def test_sweeps_without_it_keep_their_record(self):
-    search, _ = _parse()
-    assert 'max_extensions' not in search.to_json_dict()
-    assert self._search.to_json_dict()['max_extensions'] == 2
-
 
 def test_values_at_the_edge():
   search, problems = _parse(

@@ -1,6 +1,7 @@
 """Runs whose clients train by DP-SGD: accounts, resumption, refusals."""
 
 import csv
+import functools
 import shutil
 
 import numpy as np
@@ -8,10 +9,12 @@ import pytest
 import small_runs
 
 from tff_fedfish.config import loading as config_loading
+from tff_fedfish.evaluation import barrier
 from tff_fedfish.mathematics import privacy
 from tff_fedfish.run import (
   checkpoints,
   cohort_data,
+  learning_setup,
   metrics_files,
   run_inputs,
 )
@@ -177,19 +180,42 @@ def test_clients_with_models_of_their_own(name, small_inputs, tmp_path):
     assert found[client_id.decode()]['num_examples'] == expected
 
 
-def test_the_barrier_trains_clients_with_the_same_noise(small_inputs, tmp_path):
+def test_the_barrier_trains_clients_with_the_same_noise(
+  small_inputs, tmp_path, monkeypatch
+):
+  trained, measure = [], barrier.measure_clients
+  monkeypatch.setattr(
+    barrier,
+    'measure_clients',
+    functools.partial(
+      measure, on_client_trained=lambda client, model: trained.append(model)
+    ),
+  )
   run = tmp_path / 'run'
   settings = _SETTINGS | {
     'training__num_rounds': 1,
     'evaluation__barrier_every_num_rounds': 1,
-    'evaluation__diagnostics_every_num_rounds': 1,
     'local_privacy__sampling': 'poisson',
+    'server__optimizer': 'sgd',
+    'server__learning_rate': 1.0,
   }
   assert small_runs.train(small_inputs, run, **settings) == 0
   row = metrics_files.read_metrics(run / 'metrics.csv')[1]
   assert row['barrier/num_failed_clients'] == 0
-  # The mean of the replayed deltas is the round's own.
-  assert row['diagnostics/cosine'] == pytest.approx(1, abs=1e-5)
+  # The round's step is the mean of the replayed deltas.
+  start, end = (
+    checkpoints.load_checkpoint(checkpoints.path_of(run / 'checkpoints', n))
+    for n in (0, 1)
+  )
+  weights = [client['client_weight'] for client in trained]
+  means = [
+    sum(weight * delta for weight, delta in zip(weights, deltas, strict=True))
+    / sum(weights)
+    for deltas in zip(*(client['update'] for client in trained), strict=True)
+  ]
+  for name, mean in learning_setup.trainable_tensors(means).items():
+    step = start.tensors[name] - end.tensors[name]
+    np.testing.assert_allclose(step, mean, atol=1e-5)
 
 
 # tests/runtime/test_ray_workers.py stays: workers give one process's bits.

@@ -283,18 +283,21 @@ def test_missing_bases_are_computed_again(small_images, whole, tmp_path):
   assert [path.name for path in bases.iterdir()] == ['round_00000003']
 
 
-def test_no_room_for_features(small_images, whole, tmp_path, capsys):
+def test_no_room_for_features(
+  small_images, whole, tmp_path, capsys, monkeypatch
+):
   run = tmp_path / 'run'
-  # 36,202 bytes of features, and 8 (5 * 7 + 3 * 6 * 8) of bases.
-  sizes = dict(client_states__max_bytes=37_633)
-  assert _train(small_images, run, **sizes) == 1
+  usage = shutil.disk_usage(tmp_path)
+  with monkeypatch.context() as patch:
+    # 36,202 bytes of features, and 8 (5 * 7 + 3 * 6 * 8) of bases.
+    usage = usage._replace(free=37_633)
+    patch.setattr(shutil, 'disk_usage', lambda path: usage)
+    assert _train(small_images, run) == 1
   error = capsys.readouterr().err
-  assert 'warning: features take 36.8 KiB, but' in error
-  assert 'The features of 4 clients would take 36.8 KiB in ' in error
-  assert 'Raise it to continue after round 2' in error
+  assert 'The features of 4 clients take 36.8 KiB, but 36.8 KiB are ' in error
+  assert 'the same command continues after round 2' in error
   assert not list((run / 'features').glob('*'))
   assert checkpoints.list_rounds(run / 'checkpoints') == [0, 1, 2]
-  # Client states are counted apart, and are larger.
   assert _train(small_images, run) == 0
   assert_same_run(run, whole)
 

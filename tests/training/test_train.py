@@ -305,14 +305,12 @@ class TestBadInput:
   def test_checkpoint_of_another_model(
     self, small_inputs, small_run, tmp_path, capsys
   ):
-    # config.json says width 32, the checkpoint holds width 16 and, as those of
-    # earlier versions, no fingerprint of its settings.
+    # config.json and the fingerprint say width 32, the tensors have width 16.
     workdir = tmp_path / 'run'
     shutil.copytree(small_run, workdir)
-    small_runs.forget_fingerprints(workdir)
     config = json.loads((workdir / 'config.json').read_text())
     config['model']['width'] = 32
-    (workdir / 'config.json').write_text(json.dumps(config))
+    small_runs.write_config(workdir, config)
     before = sorted(p.name for p in workdir.rglob('*'))
     settings = dict(model__width=32, training__num_rounds=5)
     assert small_runs.train(small_inputs, workdir, **settings) == 2

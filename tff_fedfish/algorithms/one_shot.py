@@ -33,8 +33,8 @@ def build_one_shot(
 ) -> tff.learning.templates.LearningProcess:
   """Builds the client work of a one-shot method, as a FedAvg process.
 
-  `next` returns FedAvg's state. The client outputs (`collect_client_outputs`,
-  `client_outputs`) are <is_valid, client_weight, weights, summary>: w_i, the
+  `next` returns FedAvg's state. The client outputs (`collect_client_outputs`)
+  are <is_valid, client_weight, weights, summary>: w_i, the
   weights after local training, and the summary of `client_summaries.py`, the
   latter two compressed. A solver of `tff_fedfish.one_shot` takes them.
 

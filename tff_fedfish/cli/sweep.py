@@ -56,7 +56,8 @@ def run(arguments: argparse.Namespace) -> int:
   """Runs the sweep, or says what it would run."""
   from tff_fedfish.run import trackers
 
-  trackers.require_packages(arguments.tracker)
+  for name in arguments.tracker:
+    trackers.find(name)
   from tff_fedfish.sweeping.sweep_file import SweepFile
 
   file = SweepFile(arguments.config, arguments.extra)

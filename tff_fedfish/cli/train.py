@@ -63,7 +63,8 @@ def run(arguments: argparse.Namespace) -> int:
   from tff_fedfish.run import trackers
 
   names = list(dict.fromkeys(arguments.tracker))
-  trackers.require_packages(names)
+  for name in names:
+    trackers.find(name)
   config = config_loading.load_config(
     arguments.config, arguments.extra, workdir=arguments.workdir
   )

@@ -19,7 +19,6 @@ def problems_of(config: 'TrainConfig') -> list[str]:
   """Returns a clause for each setting that does not go with another section."""
   return [
     *_problems_of_method(config),
-    *_problems_of_states(config),
     *_problems_of_clients(config),
     *_problems_of_rows(config),
     *_problems_of_steps(config),
@@ -40,17 +39,6 @@ def _problems_of_method(config):
   if _problems_of_model(config):
     return []
   return config.method.problems(config)
-
-
-def _problems_of_states(config):
-  # Slots are known of what the method takes.
-  if _problems_of_method(config) or config.kept_slots:
-    return []
-  return [
-    f'`config.client_states.{name}` is read where clients keep tensors only, '
-    f'found {value!r}; leave it out'
-    for name, value in config.client_states.changed().items()
-  ]
 
 
 def _problems_of_clients(config):

@@ -6,12 +6,11 @@ import operator
 import os
 import pathlib
 import sys
-import types
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from models.transformer_config import FROM_DIRECTORY, PRESETS
-from tff_fedfish import files
+from tff_fedfish import files, removed
 from tff_fedfish.config import files as config_files
 from tff_fedfish.config import schema as config_lib
 from tff_fedfish.config.data_settings import IMAGE_SIZES
@@ -23,15 +22,6 @@ from tff_fedfish.methods import registry
 from tff_fedfish.methods.settings import AlgorithmConfig
 
 SCHEMA_VERSION = 2
-# What runs did before a setting existed, or while it had another default. A
-# config.json of version 1 that leaves one out gets this value.
-_LIMIT = 'training.max_non_finite_rounds'
-_VERSION_1_DEFAULTS: Mapping[str, Any] = types.MappingProxyType({_LIMIT: 0})
-# The same, whatever the version.
-_SPLIT_UNIT = 'evaluation.split_unit'
-_FORMER_DEFAULTS: Mapping[str, Any] = types.MappingProxyType(
-  {_SPLIT_UNIT: 'sequences'}
-)
 
 
 def load_config(
@@ -132,9 +122,12 @@ def build_config(
       problems.append(str(error).removesuffix('.'))
   is_missing = method is None and '.' in (method_name or '')
   known_fields = config_files.fields_of(method)
-  for name in given_sections:
+  for name, given in given_sections.items():
     if name not in config_files.SECTIONS:
-      problems.append(config_files.unknown(str(name), 'config.', method))
+      keys = given if isinstance(given, Mapping) else ()
+      dotted = [f'{name}.{key}' for key in keys]
+      dotted = [d for d in dotted if d in removed.SETTINGS] or [str(name)]
+      problems += [config_files.unknown(d, 'config.', method) for d in dotted]
   for name, section_class in config_files.SECTIONS.items():
     if method and name == AlgorithmConfig.section:
       section_class = method.settings
@@ -201,7 +194,7 @@ def from_json_dict(
   """Returns the config that `to_json_dict` turned into `values`.
 
   Raises:
-    UserError: If it was written by a newer version, or is no config; names the
+    UserError: If it was written by another version, or is no config; names the
       file that is its source.
     ConfigError: Naming all unknown, missing and wrong settings.
   """
@@ -212,26 +205,23 @@ def from_json_dict(
       f'{source!r} must be the config.json of a run, with an integer '
       f'`schema_version` of at least 1, found {version!r}. Name another run.'
     )
-  if version > SCHEMA_VERSION:
+  if version != SCHEMA_VERSION:
+    advice = 'Update fedfish.'
+    if version < SCHEMA_VERSION:
+      advice = 'Train the run again, or use the version that wrote it.'
     raise UserError(
-      f'{source!r} has `schema_version` {version}, but this version of '
-      f'fedfish reads up to {SCHEMA_VERSION}. Update fedfish.'
+      f'{source!r} must have `schema_version` {SCHEMA_VERSION} with this '
+      f'version of fedfish, found {version}. {advice}'
     )
   sections = {k: v for k, v in values.items() if k != 'schema_version'}
-  sections = _completed(sections, _FORMER_DEFAULTS)
-  if version == 1:
-    sections = _completed(sections, _VERSION_1_DEFAULTS)
-  # Former versions kept the settings of all methods.
   return build_config(ConfigValues(f'{source!r}', sections))[0]
 
 
 def with_defaults(values: Mapping[str, Any]) -> dict[str, Any]:
-  """Returns a parsed config.json with the settings that came later.
+  """Returns a parsed config.json with the defaults of what it leaves out.
 
-  Settings that are not given have the value with which the run was trained:
-  their default, or in version 1 what was done then. Those of `algorithm` are
-  completed only if the method reads them and its module can be imported.
-  Nothing is checked.
+  Settings of `algorithm` are completed only if the method reads them and its
+  module can be imported. Nothing is checked.
   """
   method = registry.find_or_none(config_files.method_name(values))
   defaults = {
@@ -239,14 +229,6 @@ def with_defaults(values: Mapping[str, Any]) -> dict[str, Any]:
     for dotted, field in config_files.fields_of(method).items()
     if field.default is not dataclasses.MISSING
   }
-  defaults |= _FORMER_DEFAULTS
-  if values.get('schema_version') == 1:
-    defaults |= _VERSION_1_DEFAULTS
-  return _completed(values, defaults)
-
-
-def _completed(values, defaults):
-  """Returns sections of settings with those added that are not given."""
   completed = dict(values)
   for dotted, default in defaults.items():
     section, name = dotted.split('.')
@@ -261,10 +243,9 @@ def differences(
 ) -> list[str]:
   """Returns the names, as 'section.setting', in which two configs differ.
 
-  Left out is `training.max_non_finite_rounds`: it says when a run is given up,
-  nothing of its numbers, and runs of config.json version 1 had no such limit.
-  So is `evaluation.split_unit` where the second config has None, as it then is
-  that of the first, and `training.start_from` where both spell one path.
+  Left out is `training.max_non_finite_rounds`, which says when a run is given
+  up and nothing of its numbers, and `training.start_from` where both spell one
+  path.
   """
   starts = first.training.start_from, second.training.start_from
   has_same_start = None not in starts and files.are_same(*starts)
@@ -274,8 +255,7 @@ def differences(
     name
     for name in config_files.fields_of(first.method)
     if name in of_second
-    and name != _LIMIT
-    and (name != _SPLIT_UNIT or second.evaluation.split_unit)
+    and name != 'training.max_non_finite_rounds'
     and (name != 'training.start_from' or not has_same_start)
     and read(name)(first) != read(name)(second)
   ]

@@ -83,16 +83,12 @@ class OptimizerSettings(Section, section='client_work'):
     section = f'config.{self.section}'
     schedule = self.learning_rate_schedule
     chosen = f'learning_rate_schedule {schedule!r}'
-    # Runs of earlier versions may have set what is not read.
-    may_keep = ()
-    if self.section == 'server' and self.optimizer == 'sgd':
-      may_keep = ('beta_1', 'beta_2', 'epsilon')
     changed = self.changed()
     problems = [
       f'`{section}.{name}` is read with {reader} only, found '
       f'{changed[name]!r}; leave it out'
       for name, reader in unread_settings(self).items()
-      if name in changed and name not in may_keep
+      if name in changed
     ]
     keeps = getattr(self, 'keeps_optimizer_state', False)
     if keeps is True and self.optimizer == 'sgd' and self.momentum == 0:
@@ -140,7 +136,7 @@ class ClientWorkConfig(OptimizerSettings):
   keeps_optimizer_state: bool = False
   """Whether clients keep the optimizer's moments between rounds, as DiLoCo's
   workers do. False: moments start from zero each round. Takes disk, see
-  `client_states`."""
+  `client_states/` on disk."""
   num_local_epochs: int = number(at_least=1)
   """Passes over the client's sequences per round. Unit: epochs, >= 1."""
   local_batch_size: int = number(4, at_least=1)

@@ -51,9 +51,8 @@ class ModelConfig(Section, section='model'):
   """Token ids, special ones included; the vocabulary must have this size."""
   position_embedding: Literal['learned', 'rotary'] = 'learned'
   """'learned' (one vector a position) or 'rotary' (no weights)."""
-  compute_dtype: Literal['float32', 'bfloat16', 'auto'] = 'float32'
-  """Type of the matrix products; the weights stay float32. 'auto': a new run
-  times both and keeps the faster one in its config.json."""
+  compute_dtype: Literal['float32', 'bfloat16'] = 'float32'
+  """Type of the matrix products; the weights stay float32."""
   layer_loop: Literal['auto', 'unrolled', 'foldl'] = 'auto'
   """'unrolled' (fastest), 'foldl' (builds fast whatever the depth), 'auto'."""
 
@@ -139,10 +138,10 @@ class EvaluationConfig(Section, section='evaluation'):
   max_sequences_per_client: int = number(64, at_least=0)
   """Sequences used of a client, half of them scored, and of a client's own test
   rows all; 0: all."""
-  split_unit: Literal['documents', 'sequences', None] = None
+  split_unit: Literal['documents', 'sequences'] = 'documents'
   """Halves of a held-out client, one of which is scored, are made of whole
   documents, or of 'sequences', blocks of the joined text. Images are split one
-  by one. None: documents; a run that is resumed keeps its own."""
+  by one."""
   batch_size: int = number(16, at_least=1)
   """Sequences per step of an evaluation or of a client's validation, >= 1;
   changes the speed, and the last bits of losses."""
@@ -150,15 +149,6 @@ class EvaluationConfig(Section, section='evaluation'):
   """Measure the Client-Server Barrier every N rounds and after the last round.
   0 disables it. Each measurement takes about as long as one single-worker
   round: the clients train again in the driver process."""
-  diagnostics_every_num_rounds: int = number(0, at_least=0)
-  """Compare the method's mean of the model deltas with the plain one every N
-  rounds and after the last round: their cosine and the ratio of their norms. 0
-  disables it. Takes as long as a barrier, without its scores."""
-
-  @property
-  def halves_unit(self) -> str:
-    """'documents' or 'sequences'."""
-    return self.split_unit or 'documents'
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -171,17 +161,6 @@ class CheckpointsConfig(Section, section='checkpoints'):
   """Latest checkpoints kept beside round 0's; 0: all."""
   keep_every_num_rounds: int = number(0, at_least=0)
   """Checkpoints of multiples of this are kept beside those; 0: none."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ClientStatesConfig(Section, section='client_states'):
-  """Tensors that clients keep between rounds, on disk."""
-
-  dtype: Literal['float32', 'bfloat16'] = 'float32'
-  """Type of floats on disk; 'bfloat16' halves their size and rounds them."""
-  max_bytes: int = number(64 * 2**30, at_least=1)
-  """Size at which a run stops after saving a checkpoint; features have the same
-  limit. Unit: bytes, >= 1. May change when a run is resumed."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -204,11 +183,6 @@ class EngineConfig(Section, section='engine'):
   bits of the result; 0: 1 in process, at most 8 with workers."""
   quorum: float = number(0.5, at_least=0, below=1)
   """A round fails unless more than this share of its cohort took part."""
-  client_timeout_seconds: float | None = number(None, above=0)
-  """Limit on the time of a client in a round, > 0, from its first batch on; a
-  client that takes longer is dropped as one that fails is, without a second
-  try, and events.csv names it. It is looked at between batches. None: no limit.
-  May change when a run is resumed. Unit: seconds."""
   xla: bool = False
   """Compiles forward and backward pass with XLA, which takes unrolled layers;
   slower than without on a CPU."""
@@ -236,7 +210,6 @@ class TrainConfig:
   training: TrainingConfig
   evaluation: EvaluationConfig
   checkpoints: CheckpointsConfig
-  client_states: ClientStatesConfig = ClientStatesConfig()
   engine: EngineConfig = EngineConfig()
 
   def __post_init__(self):
@@ -360,7 +333,4 @@ class TrainConfig:
       )
     sizes = dataclasses.asdict(self.model)
     del sizes['preset']
-    if self.model.compute_dtype == 'auto':
-      # Where nothing is run, such as in a plan.
-      sizes['compute_dtype'] = 'float32'
     return TransformerConfig(sequence_length=self.data.sequence_length, **sizes)

@@ -85,26 +85,6 @@ class BareMeans:
     return self._weight_sum > 0
 
 
-def bare_means(
-  process: Any,
-  state: Any,
-  clients: Iterable[TrainingClient],
-  *,
-  config: TrainConfig,
-  on_failure: Callable[[TrainingClient, Exception], None],
-) -> BareMeans:
-  """Trains clients again, and returns the means of their model deltas.
-
-  The arguments are those of `measure_clients`.
-  """
-  before = _trainable(process, state)
-  means = BareMeans(config, state)
-  for client in clients:
-    with _leaving_out(client, on_failure):
-      means.add(before, _train(process, state, client))
-  return means
-
-
 def measure_clients(
   process: Any,
   state: Any,
@@ -118,7 +98,6 @@ def measure_clients(
   ),
   on_failure: Callable[[TrainingClient, Exception], None] | None = None,
   before_scoring: Callable[[], None] = lambda: None,
-  means: BareMeans | None = None,
 ) -> list[ClientBarrier]:
   """Trains clients again and sets their models beside the server's.
 
@@ -135,14 +114,12 @@ def measure_clients(
       out. None: the exception is raised.
     before_scoring: Called before the models of the server are scored on a
       client; what it raises is raised.
-    means: Filled on the way, with the clients that were trained.
 
   Returns:
     One entry per client that has sequences, in their order.
   """
   before = _trainable(process, state)
-  if means is None:
-    means = BareMeans(config, state)
+  means = BareMeans(config, state)
   local = []
   for client in clients:
     with _leaving_out(client, on_failure):

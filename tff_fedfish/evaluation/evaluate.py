@@ -130,7 +130,7 @@ def evaluate(
     )
   client_ids = _client_ids(corpus, data, config, options, split)
   sequence_length = _sequence_length(config, options)
-  split_unit = options.split_unit or config.evaluation.halves_unit
+  split_unit = options.split_unit or config.evaluation.split_unit
 
   with stages('choosing clients'):
     # Late: the errors above must not wait for TensorFlow.
@@ -311,7 +311,7 @@ def _require_own_rows(config, options, data, split, kind):
 def _is_other_part(run, contents, identity):
   """Says whether a corpus is of the grouping that a run trained on a part of.
 
-  False for runs of earlier versions, which do not say what they trained on.
+  False for runs that do not say what they trained on.
   """
   trained_on = corpus_identity.read_identity(run)
   if trained_on is None:

@@ -197,7 +197,7 @@ class _Laboratory:
       held_out,
       self._rows,
       split_seed=config.seeds.split_seed,
-      split_unit=config.evaluation.halves_unit,
+      split_unit=config.evaluation.split_unit,
       max_clients=wanted,
       max_sequences=file.max_sequences_per_client,
     )

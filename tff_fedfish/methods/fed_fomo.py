@@ -38,8 +38,6 @@ class FedFomoConfig(AlgorithmConfig):
 _EXPECTED = (
   # A client begins with other weights than those that its moments are of.
   ('client_work.keeps_optimizer_state', False),
-  # Mixing weights are quotients of small differences.
-  ('client_states.dtype', 'float32'),
 )
 
 

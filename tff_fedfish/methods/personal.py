@@ -8,7 +8,6 @@ _EXPECTED = (
   # Nothing is sent that could be clipped, and the server takes no step.
   ('client_work.max_delta_norm', None),
   ('evaluation.barrier_every_num_rounds', 0),
-  ('evaluation.diagnostics_every_num_rounds', 0),
 )
 
 

@@ -9,8 +9,6 @@ _PLAIN_SGD = (
   ('client_work.max_gradient_norm', None),
   ('client_work.keeps_optimizer_state', False),
   ('client_work.max_delta_norm', None),
-  # Rounded variates are not what the server has the mean of.
-  ('client_states.dtype', 'float32'),
 )
 
 METHOD = Method(

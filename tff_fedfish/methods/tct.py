@@ -59,12 +59,10 @@ _EXPECTED = (
   ('client_work.keeps_optimizer_state', False),
   ('client_work.learning_rate_schedule', 'constant'),
   ('client_work.warmup_rounds', 0),
-  ('client_states.dtype', 'float32'),
   # Sums and regressions are of rows as they are.
   ('local_privacy.clip_norm', 0.0),
-  # They train clients again, which are fed with other inputs then.
+  # It trains clients again, which are fed with other inputs then.
   ('evaluation.barrier_every_num_rounds', 0),
-  ('evaluation.diagnostics_every_num_rounds', 0),
 )
 
 

@@ -9,8 +9,7 @@ from tff_fedfish.data.manifest import read_manifest
 from tff_fedfish.errors import UserError
 from tff_fedfish.printing import format_bytes
 
-DTYPE_BYTES = {'float32': 4, 'bfloat16': 2}
-"""Size of a number, by the name of its dtype in a config."""
+_FLOAT_BYTES = 4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +51,7 @@ def states_on_disk(
     return None
   num_models = sum(slot.num_models for slot in config.kept_slots)
   num_scalars = num_models * num_parameters(config.model_shape())
-  client_bytes = int(num_scalars * DTYPE_BYTES[config.client_states.dtype])
+  client_bytes = int(num_scalars * _FLOAT_BYTES)
   if num_clients is None:
     num_clients = clients_of_corpus(config)
   if num_clients is None:

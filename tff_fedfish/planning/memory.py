@@ -17,11 +17,12 @@ from models.transformer_config import TransformerConfig
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.data.images.image_corpora import IMAGE_CORPORA
 from tff_fedfish.planning import client_features
-from tff_fedfish.planning.client_states import DTYPE_BYTES, clients_of_corpus
+from tff_fedfish.planning.client_states import clients_of_corpus
 
 Parts = dict[str, int]
 """Part -> bytes."""
 
+_DTYPE_BYTES = {'float32': 4, 'bfloat16': 2}
 # Measured: interpreter and libraries, and the graph of a layer.
 PROCESS_BYTES = 925 * 10**6
 UNROLLED_LAYER_BYTES = 10 * 10**6
@@ -70,11 +71,7 @@ def of_config(config: TrainConfig) -> tuple[ProcessMemory, ...]:
   server_step = new_state | {'update': max(sizes)}
   earlier = {'sums of earlier clients': sums}
   barrier = []
-  evaluation = config.evaluation
-  if (
-    evaluation.barrier_every_num_rounds
-    or evaluation.diagnostics_every_num_rounds
-  ):
+  if config.evaluation.barrier_every_num_rounds:
     # Clients train once more, the old state and the new one beside them; each
     # gives its model and its update, of which three sums are kept in float64.
     held = state | new_state | {'sums of the bare means': 6 * weights}
@@ -192,7 +189,7 @@ def tensor_bytes(shape: ModelShape) -> dict[str, int]:
 def _largest_buffers(shape: TransformerConfig, num_rows: int) -> Parts:
   """Returns the bytes of the largest buffer of each part of a forward pass."""
   length, num_ids = shape.sequence_length, shape.vocabulary_size
-  num_tokens, dtype_bytes = num_rows * length, DTYPE_BYTES[shape.compute_dtype]
+  num_tokens, dtype_bytes = num_rows * length, _DTYPE_BYTES[shape.compute_dtype]
   blocks = transformer_config.query_blocks(length)
   num_scores = max((end - start) * end for start, end in blocks)
   logits = 4 * num_tokens * num_ids
@@ -243,7 +240,7 @@ def _gradient_stages(shape, num_rows, held):
     kept = 4 * _CONVOLUTION_COPIES * num_rows * shape.num_convolved()
     return [held | {'gradients': total, 'activations': kept}]
   buffers = _largest_buffers(shape, num_rows)
-  dtype_bytes = DTYPE_BYTES[shape.compute_dtype]
+  dtype_bytes = _DTYPE_BYTES[shape.compute_dtype]
   kernels = sum(
     size
     for tensor, size in sizes.items()

@@ -166,29 +166,6 @@ def barrier_curves(runs: Sequence[Run]) -> list[figures.Figure]:
   return _figures(runs, _ROUND, scores)
 
 
-def diagnostics_curves(runs: Sequence[Run]) -> list[figures.Figure]:
-  """Returns how the method's mean compares with the plain one, by round."""
-  where = (
-    'over all weights, of the same clients from the same start, before the '
-    'server’s optimizer. The plain mean weighs clients by their weights only.'
-  )
-  scores = {
-    'diagnostics_cosine_by_round': _Score(
-      'diagnostics/cosine',
-      'Cosine to the plain mean',
-      'Cosine of the angle between the method’s mean of the model deltas and '
-      f'the plain one, {where}',
-    ),
-    'diagnostics_norm_ratio_by_round': _Score(
-      'diagnostics/norm_ratio',
-      'Length (plain mean: 1)',
-      'L2 norm of the method’s mean of the model deltas, divided by that of '
-      f'the plain one, {where}',
-    ),
-  }
-  return _figures(runs, _ROUND, scores)
-
-
 def mark_step(rounds: Sequence[int]) -> int:
   """Returns after how many of the rounds of a plot's scores to put a mark.
 

@@ -79,10 +79,7 @@ def build_sections(
     for subject, name in (held_out | transfers).items()
   ]
   return {
-    'learning-curves': [
-      *curves.learning_curves(pooled),
-      *curves.diagnostics_curves(pooled),
-    ],
+    'learning-curves': curves.learning_curves(pooled),
     'local-epochs': [
       *local_epochs.local_epoch_figures(pooled),
       *regime_map.regime_maps(every_run),

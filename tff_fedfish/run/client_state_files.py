@@ -14,7 +14,6 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
 
-import ml_dtypes
 import numpy as np
 
 from tff_fedfish import files
@@ -210,20 +209,12 @@ def read_manifest(directory: pathlib.Path) -> Mapping[str, ClientFile]:
 def read(
   path: str | os.PathLike, names: Iterable[str] | None = None
 ) -> dict[str, np.ndarray]:
-  """Returns the named tensors of a client's file; None: all.
-
-  Those of bfloat16 become float32.
-  """
+  """Returns the named tensors of a client's file; None: all."""
   from safetensors import safe_open
 
-  tensors = {}
   with safe_open(path, framework='np') as state:
-    for name in state.keys() if names is None else names:
-      tensor = state.get_tensor(name)
-      if tensor.dtype == ml_dtypes.bfloat16:
-        tensor = tensor.astype(np.float32)
-      tensors[name] = tensor
-  return tensors
+    names = state.keys() if names is None else names
+    return {name: state.get_tensor(name) for name in names}
 
 
 def require_as_written(
@@ -284,13 +275,6 @@ def position(path: str | os.PathLike, name: str) -> tuple[int, int]:
     num_bytes = int.from_bytes(stream.read(8), 'little')
     begin, end = json.loads(stream.read(num_bytes))[name]['data_offsets']
   return 8 + num_bytes + begin, 8 + num_bytes + end
-
-
-def rounded(tensor: np.ndarray, dtype: str) -> np.ndarray:
-  """Returns a tensor as it is kept: floats, but no scalars, in `dtype`."""
-  if dtype == 'bfloat16' and tensor.dtype == np.float32 and tensor.ndim:
-    return tensor.astype(ml_dtypes.bfloat16)
-  return tensor
 
 
 def _show(shape):

@@ -109,7 +109,7 @@ def write_identity(run: pathlib.Path, identity: CorpusIdentity) -> None:
 
 
 def read_identity(run: pathlib.Path) -> CorpusIdentity | None:
-  """Returns the identity of a run's corpus; None: an older run has none.
+  """Returns the identity of a run's corpus; None: it has none.
 
   Raises:
     UserError: If `corpus.json` is damaged, or of a newer version.

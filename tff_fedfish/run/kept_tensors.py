@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import math
 import os
 import typing
 from collections.abc import Callable, Mapping, Sequence
@@ -61,13 +62,19 @@ def slots_of(process: Any) -> tuple[tuple[str, Specs], ...]:
   )
 
 
-def tensors_of(
-  output: Mapping[str, Any], dtype: str
-) -> dict[str, np.ndarray] | None:
+def num_bytes(slots: Sequence[tuple[str, Specs]]) -> int:
+  """Returns the size of a client's tensors."""
+  return sum(
+    math.prod(shape) * np.dtype(dtype).itemsize
+    for _, specs in slots
+    for shape, dtype in specs
+  )
+
+
+def tensors_of(output: Mapping[str, Any]) -> dict[str, np.ndarray] | None:
   """Returns what is kept of a client's output, by name.
 
-  The output is that of `StatefulLearningProcess.client_outputs`; floats are
-  kept as `client_states.dtype`.
+  The output is as `client_io.client_output` makes it.
 
   Returns:
     Arrays named SLOT/0, SLOT/1, ...; None: the client keeps what it had.
@@ -75,7 +82,7 @@ def tensors_of(
   if not output['is_valid']:
     return None
   return {
-    name_of(slot, i): client_state_files.rounded(np.asarray(tensor), dtype)
+    name_of(slot, i): np.asarray(tensor)
     for slot, tensors in output.items()
     if slot != 'is_valid'
     for i, tensor in enumerate(tensors)
@@ -83,7 +90,7 @@ def tensors_of(
 
 
 def output_writer(
-  writer: RoundStates, client_ids: Sequence[bytes], dtype: str
+  writer: RoundStates, client_ids: Sequence[bytes]
 ) -> Callable[[int, Any], None]:
   """Returns a `RoundOptions.on_client_output` that writes what is kept.
 
@@ -93,7 +100,7 @@ def output_writer(
   def on_client_output(index, output):
     if output is None:
       writer.take_back(client_ids[index])
-    elif (tensors := tensors_of(output, dtype)) is not None:
+    elif (tensors := tensors_of(output)) is not None:
       writer.add(index, client_ids[index], tensors)
 
   return on_client_output

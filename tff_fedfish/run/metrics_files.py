@@ -14,7 +14,7 @@ import pathlib
 import re
 import time
 import types
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from tff_fedfish import files
 from tff_fedfish.errors import UserError
@@ -160,31 +160,6 @@ def read_metrics(
     except ValueError as error:
       raise _damaged(path, line_num, str(error)) from error
   return rows
-
-
-class RowReader:
-  """Reads the rows of a metrics.csv, which stays open, as they are added.
-
-  Raises:
-    OSError: If it cannot be opened.
-  """
-
-  def __init__(self, path: str | os.PathLike):
-    self._file = open(path, 'rb')
-    self._header = None
-
-  def new_rows(self) -> Iterator[dict[str, float | int | None]]:
-    """Yields the rows that are whole and were not yielded before."""
-    while True:
-      start, line = self._file.tell(), self._file.readline()
-      if not line.endswith(b'\n'):
-        self._file.seek(start)
-        return
-      (cells,) = csv.reader([line.decode()])
-      if self._header is None:
-        self._header = cells
-      else:
-        yield dict(zip(self._header, map(_parse, cells), strict=True))
 
 
 class _Table:

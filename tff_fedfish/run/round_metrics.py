@@ -56,11 +56,6 @@ _BARRIER_NAMES = (
   'barrier/num_non_finite_clients',
   'barrier/num_failed_clients',
 )
-_DIAGNOSTICS_NAMES = (
-  'diagnostics/cosine',
-  'diagnostics/norm_ratio',
-  'diagnostics/num_failed_clients',
-)
 ONE_SHOT_NAMES = (
   'one_shot/num_uploads',
   'one_shot/average_accuracy',
@@ -83,7 +78,7 @@ _TIMING_NAMES = (
 def metric_names(config: TrainConfig) -> tuple[str, ...]:
   """Returns the columns of metrics.csv for a config.
 
-  What a run does not measure has none, so that older runs can be continued.
+  What a run does not measure has none.
   """
   scored = _HELD_OUT_NAMES
   if config.method.personal(config) is not None:
@@ -91,7 +86,6 @@ def metric_names(config: TrainConfig) -> tuple[str, ...]:
   clipped = ('train/num_clipped_clients',)
   has_no_batch = ('train/num_clients_below_one_batch',)
   barrier = config.evaluation.barrier_every_num_rounds
-  diagnostics = config.evaluation.diagnostics_every_num_rounds
   has_features = config.method.feature_sizes(config) is not None
   return (
     *_TRAIN_NAMES,
@@ -106,7 +100,6 @@ def metric_names(config: TrainConfig) -> tuple[str, ...]:
     *_COMMUNICATION_NAMES,
     *(scored if config.evaluation.num_clients else ()),
     *(_BARRIER_NAMES if barrier else ()),
-    *(_DIAGNOSTICS_NAMES if diagnostics else ()),
   )
 
 
@@ -127,7 +120,6 @@ def timing_names(config: TrainConfig) -> tuple[str, ...]:
   return (
     *_TIMING_NAMES,
     *(['barrier_seconds'] * bool(evaluation.barrier_every_num_rounds)),
-    *(['diagnostics_seconds'] * bool(evaluation.diagnostics_every_num_rounds)),
     *(['client_state_bytes'] * bool(config.kept_slots)),
     *(['solve_seconds', 'upload_bytes'] * (config.method.solver is not None)),
   )

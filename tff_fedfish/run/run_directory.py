@@ -8,7 +8,6 @@ import json
 import os
 import pathlib
 import shutil
-import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -26,8 +25,6 @@ CONFIG_NAME = 'config.json'
 CHECKPOINTS_NAME = 'checkpoints'
 UPLOADS_NAME = 'uploads'
 VOCABULARY_NAME = 'vocabulary'
-# Only says how scores are made; earlier runs did not have it.
-_NOT_OF_THE_STATE = frozenset({'evaluation.split_unit'})
 MAY_CHANGE = frozenset(
   {
     'training.num_rounds',
@@ -39,9 +36,6 @@ MAY_CHANGE = frozenset(
     'engine.gpus_per_worker',
     'engine.ray_address',
     'engine.quorum',
-    # Who is dropped stands in events.csv.
-    'engine.client_timeout_seconds',
-    'client_states.max_bytes',
     # The first two may have moved; their content is compared.
     'data.directory',
     'data.vocabulary',
@@ -62,7 +56,6 @@ _WRITTEN_NAMES = (
   'metrics.csv',
   'timings.csv',
   'privacy.csv',
-  'events.csv',
 )
 
 
@@ -89,12 +82,6 @@ def continued_config(
   kept = _config_or_none(pathlib.Path(workdir))
   if kept is None:
     return config
-  if config.evaluation.split_unit is None:
-    unit = kept.evaluation.split_unit
-    config = config.with_values('evaluation', split_unit=unit)
-  if config.model.compute_dtype == 'auto':
-    dtype = kept.model.compute_dtype
-    config = config.with_values('model', compute_dtype=dtype)
   starts = kept.training.start_from, config.training.start_from
   if None not in starts and files.are_same(*starts):
     # Both configs spell it alike.
@@ -225,14 +212,13 @@ def model_shape(
 def settings_fingerprint(config: TrainConfig) -> str:
   """Returns the SHA-256 of the settings that fix a run's numbers.
 
-  Settings at their default are left out, so that a setting that is added later
-  leaves the fingerprint of earlier runs as it is. A default that changes would
-  not.
+  Settings at their default are left out: a setting that is added changes no
+  fingerprint.
   """
   values = {}
   for part in dataclasses.fields(config):
     for name, value in getattr(config, part.name).changed().items():
-      if f'{part.name}.{name}' not in MAY_CHANGE | _NOT_OF_THE_STATE:
+      if f'{part.name}.{name}' not in MAY_CHANGE:
         values[f'{part.name}.{name}'] = value
   return _sha256(values)
 
@@ -251,25 +237,14 @@ def require_same_run(
   tokenizer: Tokenizer | None,
   vocabulary: str | os.PathLike | None,
 ) -> None:
-  """Raises UserError unless a checkpoint was made with these inputs.
-
-  One from before `checkpoint_contents` named vocabulary and settings cannot be
-  checked; a warning goes to standard error.
-  """
+  """Raises UserError unless a checkpoint was made with these inputs."""
   path, found = checkpoint.path, checkpoint.contents
-  if _SETTINGS_KEY not in found:
-    print(
-      f'fedfish: warning: the checkpoint {str(path)!r} does not say with '
-      'which vocabulary and settings it was made; they are not checked.',
-      file=sys.stderr,
-    )
-    return
   if found.get(_VOCABULARY_KEY) != vocabulary_fingerprint(tokenizer):
     raise UserError(
       f'The checkpoint {str(path)!r} was made with another vocabulary '
       f'than {str(vocabulary)!r} holds. Restore the vocabulary of the run.'
     )
-  if found[_SETTINGS_KEY] != settings_fingerprint(config):
+  if found.get(_SETTINGS_KEY) != settings_fingerprint(config):
     raise UserError(
       f'The checkpoint {str(path)!r} was made with other settings than '
       f'{str(path.parent.parent / CONFIG_NAME)!r} holds. Restore that '

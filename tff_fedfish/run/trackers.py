@@ -1,207 +1,182 @@
-"""Trackers: programs that show the rows of metrics.csv, and what they need.
+"""Trackers: copies of a run's metrics.csv in MLflow or Weights & Biases."""
 
-Each is a class behind a name in `TRACKERS`. It runs in a process of its own
-(see `tracker_process`), so that it may block, print, raise or leave threads.
-"""
-
+import contextlib
 import importlib.util
 import os
 import pathlib
 import pkgutil
 import secrets
 import socket
+import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
+from tff_fedfish import files
 from tff_fedfish.errors import UserError
+from tff_fedfish.run.metrics_files import TOKENS_SEEN, read_metrics
 
-_MAX_PARAMETER_CHARACTERS = 500
-"""Limit of MLflow's servers before 2.8."""
-
+TRACKERS = {name: f'{__name__}:{name.title()}' for name in ('mlflow', 'wandb')}
+"""From the value of `--tracker` to 'module:class'."""
 # Nothing leaves the machine, and nothing is written that tells of it. What the
 # user has set stays.
-_WANDB_ENVIRONMENT = {
-  'WANDB_MODE': 'offline',
-  'WANDB_PROJECT': 'fedfish',
-  'WANDB_SILENT': 'true',
-  'WANDB_CONSOLE': 'off',
-  'WANDB_ERROR_REPORTING': 'false',
-  'WANDB_DISABLE_GIT': 'true',
-  'WANDB_DISABLE_CODE': 'true',
-  'WANDB__DISABLE_META': 'true',
-  'WANDB__DISABLE_STATS': 'true',
-  'WANDB__DISABLE_MACHINE_INFO': 'true',
-  'WANDB__SAVE_REQUIREMENTS': 'false',
-  'WANDB_HOST': 'fedfish',
-}
+_WANDB = {'MODE': 'offline', 'PROJECT': 'fedfish', 'HOST': 'fedfish'}
+_WANDB |= dict.fromkeys(('ERROR_REPORTING', '_SAVE_REQUIREMENTS'), 'false')
+_WANDB |= dict.fromkeys(('SILENT', 'DISABLE_GIT', 'DISABLE_CODE'), 'true')
+_WANDB |= dict.fromkeys(('_DISABLE_META', '_DISABLE_STATS'), 'true')
+_WANDB |= {'_DISABLE_MACHINE_INFO': 'true', 'CONSOLE': 'off'}
 
 
-class Tracker:
-  """A copy of a run's metrics, to be looked at in another program.
+class Tracker(contextlib.AbstractContextManager):
+  """A tracker within a `with` block; what it raises switches it off.
 
-  Args:
-    directory: Directory of the run for this tracker. Exists.
-    run_id: The run's name in the tracker, as an earlier process of the run got
-      it. None: it has none yet.
-    settings: Values of the config, by 'section.setting'.
-
-  Attributes:
-    run_id: The run's name in the tracker. Another one than was given: there is
-      no such run any more, and this is a new one.
+  A subclass names the `package` that it needs. `_open` continues a run, or
+  begins one where the id is None, and returns its id. `fedfish.json` keeps the
+  id and the last round sent; the block begins with the rows that are missing.
   """
 
-  package: str
-  """Module that must be importable."""
-  remedy: str
-  """Remedy where the tracker fails, as a sentence."""
-  run_id: str
+  def __init__(self, name: str, workdir: pathlib.Path):
+    """Opens nothing yet; `workdir` has config.json and metrics.csv."""
+    self._name, self._workdir = name, workdir.resolve()
+    self._directory = self._workdir / name
+    self._is_on, self._num_tokens = True, 0
+    self._kept = {'run_id': None, 'last_round': -1}
 
-  def __init__(
-    self,
-    directory: pathlib.Path,
-    run_id: str | None,
-    settings: Mapping[str, Any],
-  ):
-    raise NotImplementedError
+  def __enter__(self) -> 'Tracker':
+    self._try(self._start)
+    return self
 
-  def log(self, row: Mapping[str, float | int]) -> None:
-    """Adds a row of metrics.csv, without empty cells. Rounds ascend.
+  def log(self, row: Mapping[str, Any], write_line: Callable[[str], None]):
+    """Sends the row of a round; writes a line where the tracker fails."""
+    self._try(self._add, row, write_line=write_line)
 
-    Args:
-      row: Values by column, `round` among them. `train/tokens_seen` is their
-        sum of `train/num_tokens` so far.
-    """
-    raise NotImplementedError
+  def __exit__(self, *_) -> None:
+    self._try(lambda: self._end(self._kept['last_round'] == self._num_rounds))
 
-  def end(self, is_finished: bool) -> None:
-    """Completes the copy.
+  def _start(self):
+    with contextlib.suppress(FileNotFoundError):
+      text = (self._directory / 'fedfish.json').read_bytes()
+      self._kept = files.parse_json(text)
+    self._directory.mkdir(exist_ok=True)
+    settings = {
+      f'{section}.{name}': value
+      for section, values in files.parse_json(
+        (self._workdir / 'config.json').read_bytes()
+      ).items()
+      if isinstance(values, dict)
+      for name, value in values.items()
+      # Known, the noise would hide nothing.
+      if name != 'privacy_seed'
+    }
+    self._num_rounds = settings['training.num_rounds']
+    self._keep(run_id=self._open(self._kept['run_id'], settings))
+    for row in read_metrics(self._workdir / 'metrics.csv'):
+      self._add(row)
 
-    Args:
-      is_finished: Whether all rounds are done; else the run may be continued.
-    """
-    raise NotImplementedError
+  def _add(self, row):
+    self._num_tokens += row.get('train/num_tokens') or 0
+    if row['round'] > self._kept['last_round']:
+      values = {k: v for k, v in row.items() if v is not None}
+      self._send(values | {TOKENS_SEEN: self._num_tokens})
+      self._keep(last_round=row['round'])
+
+  def _keep(self, **values):
+    self._kept |= values
+    files.write_json(self._directory / 'fedfish.json', self._kept)
+
+  def _try(self, action, *arguments, write_line=None):
+    if not self._is_on:
+      return
+    try:
+      action(*arguments)
+    except Exception as error:  # pylint: disable=broad-exception-caught
+      self._is_on = False
+      text = ' '.join(f'{type(error).__name__}: {error}'.split())[:400]
+      text = (
+        f'fedfish: warning: `--tracker {self._name}` failed ({text}) and is '
+        'off. The run goes on; the same command sends what is missing, or all '
+        f'rows if {str(self._directory)!r} is moved away.'
+      )
+      write_line(text) if write_line else print(text, file=sys.stderr)
 
 
-class MlflowTracker(Tracker):
+class Mlflow(Tracker):
   """A run of MLflow, in `MLFLOW_TRACKING_URI` or else a store of files."""
 
   package = 'mlflow'
-  remedy = 'Correct MLFLOW_TRACKING_URI, or make room on the disk.'
 
-  def __init__(self, directory, run_id, settings):
-    from mlflow.exceptions import MlflowException
+  def _open(self, run_id, settings):
+    os.environ.setdefault('MLFLOW_CONFIGURE_LOGGING', 'false')
     from mlflow.tracking import MlflowClient
 
-    self._settings = settings
-    uri = os.environ.get('MLFLOW_TRACKING_URI') or directory.as_uri()
+    self._settings, self._run_id = settings, run_id
+    uri = os.environ.get('MLFLOW_TRACKING_URI') or self._directory.as_uri()
     self._client = MlflowClient(uri)
     if run_id is not None:
-      try:
-        # Continued: until `end` it runs.
-        self._client.update_run(run_id, 'RUNNING')
-        self.run_id = run_id
-        return
-      except MlflowException as error:
-        if error.error_code != 'RESOURCE_DOES_NOT_EXIST':
-          raise
+      self._client.update_run(run_id, 'RUNNING')
+      return run_id
     name = os.environ.get('MLFLOW_EXPERIMENT_NAME') or 'fedfish'
     found = self._client.get_experiment_by_name(name)
     experiment = found and found.experiment_id
     experiment = experiment or self._client.create_experiment(name)
-    run = self._client.create_run(experiment, run_name=directory.parent.name)
-    self.run_id = run.info.run_id
+    run = self._client.create_run(experiment, run_name=self._workdir.name)
+    self._run_id = run.info.run_id
+    return self._run_id
 
-  def log(self, row):
-    """See `Tracker`."""
+  def _send(self, row):
     from mlflow.entities import Metric, Param
 
-    now, step = int(1000 * time.time()), row['round']
-    parameters = []
-    # With the first row: a run that was begun but not described is, too. Later
-    # MLflow refuses other values, such as of more rounds.
-    if not step:
-      for name, value in self._settings.items():
-        text = str(value)
-        if len(text) > _MAX_PARAMETER_CHARACTERS:
-          text = text[: _MAX_PARAMETER_CHARACTERS - 3] + '...'
-        parameters.append(Param(name, text))
-    self._client.log_batch(
-      self.run_id,
-      [Metric(k, v, now, step) for k, v in row.items() if k != 'round'],
-      parameters,
-    )
+    now, step = int(1000 * time.time()), row.pop('round')
+    metrics = [Metric(name, value, now, step) for name, value in row.items()]
+    # Once: later MLflow refuses other values, such as of more rounds.
+    settings = {} if step else self._settings
+    params = [Param(name, str(v)[:500]) for name, v in settings.items()]
+    self._client.log_batch(self._run_id, metrics, params)
 
-  def end(self, is_finished):
-    """See `Tracker`."""
+  def _end(self, is_finished):
     status = 'FINISHED' if is_finished else 'KILLED'
-    self._client.set_terminated(self.run_id, status)
+    self._client.set_terminated(self._run_id, status)
 
 
-class WandbTracker(Tracker):
+class Wandb(Tracker):
   """A run of Weights & Biases, offline unless `WANDB_MODE` is set."""
 
   package = 'wandb'
-  remedy = 'Correct WANDB_MODE, or make room on the disk.'
 
-  def __init__(self, directory, run_id, settings):
-    self.run_id = run_id or secrets.token_hex(4)
-    environment = _WANDB_ENVIRONMENT | {
-      'WANDB_NAME': directory.parent.name,
-      # Every process of the run writes a directory of its own.
-      'WANDB_RUN_GROUP': self.run_id,
-    }
-    for name, value in environment.items():
-      os.environ.setdefault(name, value)
-    # Late: it looks at the environment.
+  def _open(self, run_id, settings):
+    run_id = run_id or secrets.token_hex(4)
+    # Every process of the run writes a directory of its own, of one group.
+    own = {'NAME': self._workdir.name, 'RUN_GROUP': run_id}
+    for name, value in (_WANDB | own).items():
+      os.environ.setdefault(f'WANDB_{name}', value)
     import wandb
 
     self._library = wandb
     self._run = wandb.init(
-      dir=directory.parent,
-      id=self.run_id,
-      config=dict(settings),
-      resume=None if os.environ['WANDB_MODE'] == 'offline' else 'allow',
+      dir=self._workdir, id=run_id, config=settings, resume='allow'
     )
+    return run_id
 
-  def log(self, row):
-    """See `Tracker`."""
-    values = {k: v for k, v in row.items() if k != 'round'}
+  def _send(self, row):
     # At once: else the row waits for the next one.
-    self._run.log(values, step=row['round'], commit=True)
+    self._run.log(row, step=row.pop('round'), commit=True)
 
-  def end(self, is_finished):
-    """See `Tracker`."""
+  def _end(self, is_finished):
     self._run.finish(exit_code=0 if is_finished else 1)
     # Ends the process that it started.
     self._library.teardown()
 
 
-TRACKERS = {
-  'mlflow': f'{__name__}:MlflowTracker',
-  'wandb': f'{__name__}:WandbTracker',
-}
-"""From the value of `--tracker` to 'module:class'."""
-
-
 def find(name: str) -> type[Tracker]:
-  """Returns the class of a tracker."""
-  return pkgutil.resolve_name(TRACKERS[name])
-
-
-def require_packages(names: Iterable[str]) -> None:
-  """Checks that this machine has what some trackers need.
-
-  Raises:
-    UserError: If not; names the option, and what to do.
-  """
-  for name in names:
-    found = importlib.util.find_spec(find(name).package)
-    # A directory of that name, such as of data, has no origin.
-    if found is None or found.origin is None:
-      raise UserError(
-        f'`--tracker {name}` needs packages that {socket.gethostname()!r} '
-        'lacks. Install them by `.venv/bin/python -m pip install --no-deps '
-        '--require-hashes -r requirements/trackers.lock`, or leave the option '
-        'out.'
-      )
+  """Returns the class of a tracker; UserError where its package is missing."""
+  tracker = pkgutil.resolve_name(TRACKERS[name])
+  spec = importlib.util.find_spec(tracker.package)
+  # A directory of that name, such as of data, has no origin.
+  if spec is None or spec.origin is None:
+    raise UserError(
+      f'`--tracker {name}` needs packages that {socket.gethostname()!r} lacks. '
+      'Install them by `.venv/bin/python -m pip install --no-deps '
+      '--require-hashes -r requirements/trackers.lock`, or leave the option '
+      'out.'
+    )
+  return tracker

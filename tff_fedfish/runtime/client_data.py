@@ -14,10 +14,6 @@ LOCAL_PRIVACY = 'local_privacy'
 num_examples=int64, num_unobserved=int64>, see `local_training.DrawnSteps`."""
 
 
-class DroppedClientError(Exception):
-  """A client is not to take part; it is left out and not tried again."""
-
-
 class LoadedClient(NamedTuple):
   """A client's data in memory."""
 

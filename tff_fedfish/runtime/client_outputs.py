@@ -5,14 +5,9 @@ A computation marks them by aggregating a struct whose only field is
 computation; this engine also hands the struct on, client by client.
 """
 
-import contextlib
-import dataclasses
-from collections.abc import Iterator
-from typing import Any
-
 import tensorflow_federated as tff
 
-from tff_fedfish.runtime import round_options, tff_internals, values
+from tff_fedfish.runtime import tff_internals, values
 
 FIELD = 'client_output'
 """Name of the field."""
@@ -37,32 +32,6 @@ def find(update_type: tff.Type) -> tuple[range, tff.Type | None]:
       f'A computation must have at most one {FIELD!r}, found {len(found)}.'
     )
   return found[0] if found else (range(0), None)
-
-
-@contextlib.contextmanager
-def collect_client_outputs() -> Iterator[dict[int, Any]]:
-  """Collects the client outputs of the rounds that run in the block.
-
-  In the context of `set_in_process_context` only: TFF's own contexts drop what
-  `client_outputs` of a stateful process would compute again.
-
-  Yields:
-    Output by position of the client in the cohort, filled as clients finish; a
-    client that fails has none. One round per block: a second one would mix its
-    outputs with those of the first.
-  """
-  outputs: dict[int, Any] = {}
-
-  def receive(index, output):
-    if output is None:
-      outputs.pop(index, None)
-    else:
-      outputs[index] = output
-
-  options, outcome = round_options.current()
-  options = dataclasses.replace(options, on_client_output=receive)
-  with round_options.use_round_options(options, outcome):
-    yield outputs
 
 
 def _find(value_type, first):

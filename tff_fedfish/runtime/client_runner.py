@@ -21,7 +21,6 @@ from tff_fedfish.runtime import (
   tff_internals,
   values,
 )
-from tff_fedfish.runtime.client_deadline import Deadline
 from tff_fedfish.runtime.graph_function import GraphFunction
 
 
@@ -103,12 +102,10 @@ class ClientRunner:
     on_output: Callable[[int, list[Any]], None] | None = None,
     failed_once: Collection[int] = (),
     should_stop: Callable[[], bool] | None = None,
-    timeout_seconds: float | None = None,
   ) -> PartialSum:
     """Runs clients in order and sums up what they send.
 
-    A client that raises is run again, and left out if it raises once more. One
-    whose time is over is left out at once.
+    A client that raises is run again, and left out if it raises once more.
 
     Args:
       broadcast: What `prepare` made of the server's state.
@@ -119,7 +116,6 @@ class ClientRunner:
         arrays. None where the spec has none.
       failed_once: Indices of clients that have raised before.
       should_stop: Asked before each client.
-      timeout_seconds: See `RoundOptions.client_timeout_seconds`.
 
     Returns:
       The sum; of no clients it is the form's zero.
@@ -136,29 +132,20 @@ class ClientRunner:
         if should_stop is not None and should_stop():
           loaded.close()
           raise round_options.RoundInterrupted
-        is_loaded, deadline = False, None
+        is_loaded = False
         try:
           data, counts = load()
           outcome.counts[index] = counts
-          if timeout_seconds is not None:
-            deadline = Deadline(timeout_seconds)
-            data = deadline.watch(data)
           arguments = values.flatten(data, self._data_type)
           is_loaded = True
           results = self._work_and_accumulate(
             accumulator + arguments + broadcast
           )
-          if deadline is not None:
-            deadline.require()
         except Exception as error:  # pylint: disable=broad-exception-caught
-          is_late = deadline is not None and deadline.is_over
           failure = round_options.describe_failure(
-            index,
-            # TensorFlow's error has a traceback in it.
-            deadline.error() if is_late else error,
-            while_loading=not is_loaded,
+            index, error, while_loading=not is_loaded
           )
-          if index in failed_once or failure.reason == round_options.TIMEOUT:
+          if index in failed_once:
             outcome.failures.append(failure)
             outcome.counts.pop(index, None)
             break
@@ -246,5 +233,4 @@ def partial_sums(
       on_first_failure=on_first_failure,
       on_output=options.on_client_output,
       should_stop=options.should_stop,
-      timeout_seconds=options.client_timeout_seconds,
     )

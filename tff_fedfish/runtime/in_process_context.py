@@ -7,16 +7,18 @@ MapReduceForm, plain TensorFlow functions that this process calls.
 
 import atexit
 import contextlib
+import dataclasses
 import gc
 import threading
 import warnings
 import weakref
+from collections.abc import Iterator
 from typing import Any
 
 import psutil
 import tensorflow_federated as tff
 
-from tff_fedfish.runtime import placement
+from tff_fedfish.runtime import placement, round_options
 from tff_fedfish.runtime.execution import NO_FORM_ERRORS, build_execution
 
 # TFF's worker ends at once when it is interrupted, or not at all.
@@ -51,6 +53,39 @@ def set_in_process_context(
   placement.share_accelerators()
   tff.framework.set_default_context(context)
   return context
+
+
+@contextlib.contextmanager
+def collect_client_outputs() -> Iterator[dict[int, Any]]:
+  """Collects the client outputs of the rounds that run in the block.
+
+  Yields:
+    Output by position of the client in the cohort, filled as clients finish; a
+    client that fails has none. One round per block: a second one would mix its
+    outputs with those of the first.
+
+  Raises:
+    RuntimeError: Outside the context of `set_in_process_context`: TFF's own
+      contexts drop client outputs.
+  """
+  current = tff.framework.get_context_stack().current
+  if not isinstance(current, InProcessContext):
+    raise RuntimeError(
+      'Client outputs require the context of `set_in_process_context()`, found '
+      f'{type(current).__name__}. Call `tff_fedfish.set_in_process_context()`.'
+    )
+  outputs: dict[int, Any] = {}
+
+  def receive(index, output):
+    if output is None:
+      outputs.pop(index, None)
+    else:
+      outputs[index] = output
+
+  options, outcome = round_options.current()
+  options = dataclasses.replace(options, on_client_output=receive)
+  with round_options.use_round_options(options, outcome):
+    yield outputs
 
 
 class InProcessContext(tff.framework.SyncContext):

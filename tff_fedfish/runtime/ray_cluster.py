@@ -39,18 +39,13 @@ _unmute: Callable[[], None]
 _watch: ray_watch.HeadWatch | None = None
 
 
-def join(
-  address: str,
-  num_workers: int,
-  option: str = '--config.engine.ray_address',
-) -> None:
+def join(address: str, num_workers: int) -> None:
   """Connects this process to Ray, unless it is; `leave` is to follow.
 
   Args:
     address: 'local' starts Ray here; 'auto' or HOST:PORT joins a cluster. Not
       looked at where the program has called `ray.init` itself.
     num_workers: Processes that a Ray started here is to have ready.
-    option: The option with the address, as typed; named in the errors.
 
   Raises:
     UserError: If there is no cluster at `address`, or this process has joined
@@ -65,14 +60,15 @@ def join(
   with _lock:
     if not ray.is_initialized():
       with _without_native_stderr():
-        _connect(ray, address, num_workers, option)
+        _connect(ray, address, num_workers)
       if _address is None:
         _unmute = ray_internals.mute(ray)
       _address = address
     elif _address not in (None, address):
       raise UserError(
-        f'`{option}` must be {_address!r}, to which this process is connected, '
-        f'found {address!r}. Close the workers there first.'
+        f'`--config.engine.ray_address` must be {_address!r}, to which this '
+        f'process is connected, found {address!r}. Close the workers there '
+        'first.'
       )
     if _watch is None:
       _watch = _watch_head(ray)
@@ -180,13 +176,10 @@ def share_of_worker(
   return share
 
 
-def require_listener(
-  address: str, option: str = '--config.engine.ray_address'
-) -> None:
+def require_listener(address: str) -> None:
   """Raises UserError where nothing answers; Ray itself tries for minutes.
 
-  See `join` for the arguments. 'local' and 'auto' name nothing that could
-  answer.
+  See `join` for the address. 'local' and 'auto' name nothing that could answer.
   """
   if address in ('local', 'auto'):
     return
@@ -197,7 +190,7 @@ def require_listener(
     where = (host.strip('[]'), int(port))
     socket.create_connection(where, _CONNECT_SECONDS).close()
   except (OSError, ValueError) as error:
-    raise _wrong_address(address, error, option) from error
+    raise _wrong_address(address, error) from error
 
 
 def describe_error(error: BaseException) -> str:
@@ -210,11 +203,11 @@ def describe_error(error: BaseException) -> str:
   return f'{type(error).__name__}: {text}' if text else type(error).__name__
 
 
-def _connect(ray, address, num_workers, option):
+def _connect(ray, address, num_workers):
   options = dict(logging_level=logging.CRITICAL, log_to_driver=False)
   if address == 'local':
     options |= dict(num_cpus=num_workers, include_dashboard=False)
-  require_listener(address, option)
+  require_listener(address)
   handler = signal.getsignal(signal.SIGTERM)
   try:
     ray.init(address=address, **options)
@@ -223,7 +216,7 @@ def _connect(ray, address, num_workers, option):
     # Parts of it may run.
     ray.shutdown()
     if address != 'local':
-      raise _wrong_address(address, error, option) from error
+      raise _wrong_address(address, error) from error
     raise FailedError(
       f'Ray cannot start on this machine: {describe_error(error)}. Look for '
       "room in /tmp and memory, or use `--config.engine.kind='in_process'`."
@@ -245,11 +238,11 @@ def _watch_head(ray):
   )
 
 
-def _wrong_address(address, error, option):
+def _wrong_address(address, error):
   return UserError(
-    f'`{option}` must be local, auto or the HOST:PORT of a running Ray '
-    f'cluster, found {address!r} ({describe_error(error)}). Start one with '
-    "`ray start --head`, or use 'local'."
+    '`--config.engine.ray_address` must be local, auto or the HOST:PORT of a '
+    f'running Ray cluster, found {address!r} ({describe_error(error)}). Start '
+    "one with `ray start --head`, or use 'local'."
   )
 
 

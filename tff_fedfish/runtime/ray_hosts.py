@@ -54,8 +54,6 @@ class HostFacts(NamedTuple):
   """Versions by package, Python and the sources of this one among them."""
   contents: Mapping[str, Contents]
   """Contents by path."""
-  devices: Sequence[str] | None = None
-  """Devices as TensorFlow lists them; None where it was not asked."""
 
 
 def living() -> list[Host]:
@@ -80,12 +78,8 @@ def own_node_id() -> str:
   return ray.get_runtime_context().get_node_id()
 
 
-def facts(paths: Iterable[str], with_devices: bool = False) -> HostFacts:
-  """Returns the facts of this machine, of files and directories among them.
-
-  Imports TensorFlow only for its devices.
-  """
-  devices = environment.devices() if with_devices else None
+def facts(paths: Iterable[str]) -> HostFacts:
+  """Returns the facts of this machine, of files and directories among them."""
   found = environment.package_versions(_PACKAGES)
   versions = {
     'python': platform.python_version(),
@@ -93,7 +87,7 @@ def facts(paths: Iterable[str], with_devices: bool = False) -> HostFacts:
     'tff_fedfish': _own_version(),
   }
   contents = {path: contents_of(path) for path in paths}
-  return HostFacts(versions, contents, devices)
+  return HostFacts(versions, contents)
 
 
 def contents_of(path: str) -> Contents:
@@ -118,11 +112,7 @@ def contents_of(path: str) -> Contents:
 
 
 def ask(
-  hosts: Sequence[Host],
-  paths: Sequence[str],
-  *,
-  with_devices: bool = False,
-  timeout_seconds: float = 60.0,
+  hosts: Sequence[Host], paths: Sequence[str], *, timeout_seconds: float = 60.0
 ) -> dict[Host, HostFacts | str]:
   """Returns the facts of each host, or why it gave none.
 
@@ -139,7 +129,7 @@ def ask(
       scheduling_strategy=NodeAffinitySchedulingStrategy(
         host.node_id, soft=False
       ),
-    ).remote(paths, with_devices)
+    ).remote(paths)
     for host in hosts
   }
   if tasks:

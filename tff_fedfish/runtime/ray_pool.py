@@ -97,7 +97,6 @@ class RayWorker:
     broadcast: Sequence[np.ndarray],
     clients: Sequence[tuple[int, Any]],
     failed_once: frozenset[int],
-    timeout_seconds: float | None,
   ) -> PartResult | ClientFailure:
     """Runs one part of a cohort; see `client_runner.ClientRunner.add_up`.
 
@@ -129,7 +128,6 @@ class RayWorker:
           on_first_failure=on_first_failure,
           on_output=on_output if spec.outputs else None,
           failed_once=failed_once,
-          timeout_seconds=timeout_seconds,
         )
       except _PartAbandoned as abandoned:
         return abandoned.args[0]

@@ -238,7 +238,6 @@ class RayWorkers(contextlib.AbstractContextManager):
           *arguments,
           part.clients,
           frozenset(part.failed_once),
-          options.client_timeout_seconds,
         )
       # TensorFlow's: a dataset holds tensors that have no value to be pickled.
       except (TypeError, ray.cloudpickle.PicklingError, tf.errors.OpError) as e:

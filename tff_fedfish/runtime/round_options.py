@@ -7,12 +7,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tff_fedfish.errors import FailedError
-from tff_fedfish.runtime import client_data
 
 FAILURE_REASONS = ('data', 'out_of_memory', 'error')
-TIMEOUT = 'timeout'
-"""Reason of a client whose time was over. It is counted as an 'error', so that
-runs that began without a limit keep their columns."""
 
 
 class RoundInterrupted(Exception):
@@ -27,8 +23,7 @@ class ClientFailure:
   """Its position in the cohort."""
   reason: str
   """One of FAILURE_REASONS: 'data' where its data could not be read, which is
-  recognized in loops over an iterator, such as those of our algorithms. Or
-  TIMEOUT."""
+  recognized in loops over an iterator, such as those of our algorithms."""
   message: str
   """The exception's type and text, in one line."""
 
@@ -46,8 +41,7 @@ class RoundOutcome:
 
   def num_failures(self, reason: str) -> int:
     """Returns how many clients failed for a reason."""
-    reasons = (reason, TIMEOUT) if reason == 'error' else (reason,)
-    return sum(failure.reason in reasons for failure in self.failures)
+    return sum(failure.reason == reason for failure in self.failures)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -75,10 +69,6 @@ class RoundOptions:
   on_notice: Callable[[str], None] | None = None
   """Receives a line, at once, on workers that were lost, and on the first
   client that failed on a host."""
-  client_timeout_seconds: float | None = None
-  """Limit on the time of a client from its first batch on, looked at between
-  batches; a client that takes longer takes part with weight 0, and is not tried
-  again. None: no limit."""
   workers: Any = None
   """Runner of the parts of a cohort, such as `ray_workers.RayWorkers`; None:
   this process."""
@@ -120,9 +110,7 @@ def describe_failure(
   # Late: what a run counts is asked for before TensorFlow is imported.
   import tensorflow as tf
 
-  if isinstance(error, client_data.DroppedClientError):
-    reason = TIMEOUT
-  elif isinstance(error, MemoryError | tf.errors.ResourceExhaustedError):
+  if isinstance(error, MemoryError | tf.errors.ResourceExhaustedError):
     reason = 'out_of_memory'
   elif while_loading or (
     # A dataset is read within the client's graph.

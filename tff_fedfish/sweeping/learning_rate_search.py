@@ -64,9 +64,6 @@ class LearningRateSearch:
     """Returns the search as sweep.json keeps it."""
     values = {'settings': grid.to_json_dict(self.axes), **vars(self)}
     del values['axes']
-    if not self.max_extensions:
-      # Sweeps of earlier versions have none.
-      del values['max_extensions']
     return values | {'per': [axis.key for axis in self.per]}
 
   def group_of(self, point: Settings) -> Settings:

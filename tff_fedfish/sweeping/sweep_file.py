@@ -49,9 +49,6 @@ class EvaluationRequest:
     """Returns the entry with all of its defaults, as JSON values."""
     values = {'data': self.data, 'name': self.name}
     options = _OPTIONS | dict(self.options)
-    if options['split_unit'] is None:
-      # Sweeps of earlier versions have none.
-      del options['split_unit']
     return {**values, **options, 'fractions': list(options['fractions'])}
 
   def command(

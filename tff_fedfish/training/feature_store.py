@@ -67,7 +67,7 @@ class FeatureStore(RoundCallback):
     Asks before each client whether to stop.
 
     Raises:
-      FailedError: If features and bases would be larger than the run allows.
+      FailedError: If features and bases do not fit on the disk.
       OSError: If something cannot be written.
       RoundInterrupted: If the run is to stop.
     """
@@ -161,15 +161,14 @@ class FeatureStore(RoundCallback):
     sizes = client_features.on_disk(
       run.config, run.client_rows, run.participating
     )
-    limit = run.config.client_states.max_bytes
-    if sizes.num_bytes > limit:
+    free = shutil.disk_usage(run.workdir).free
+    if sizes.num_bytes > free:
       raise FailedError(
-        f'The features of {len(run.participating)} clients would take '
-        f'{format_bytes(sizes.num_bytes)} in {str(self._path.parent)!r}, but '
-        f'`--config.client_states.max_bytes` is {limit} '
-        f'({format_bytes(limit)}). Raise it to continue after round '
-        f'{run.position.round_num}, or start a new run with a smaller '
-        '`--config.algorithm.num_features`.'
+        f'The features of {len(run.participating)} clients take '
+        f'{format_bytes(sizes.num_bytes)}, but {format_bytes(free)} are free '
+        f'in {str(run.workdir)!r}. Free disk space; the same command continues '
+        f'after round {run.position.round_num}. Or start a new run with a '
+        'smaller `--config.algorithm.num_features`.'
       )
 
   def _write_features(self, state, clients, should_stop):

@@ -1,6 +1,7 @@
 """Client states of a run: read for a round, written with it, kept with it."""
 
 import contextlib
+import shutil
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,6 +16,9 @@ from tff_fedfish.training.round_callbacks import (
   FinishedRound,
   RoundCallback,
 )
+
+_HEADER_BYTES = 4096
+"""Room for the names of a client's tensors, in its file and the manifest."""
 
 
 class KeptStates(RoundCallback):
@@ -71,9 +75,7 @@ class KeptStates(RoundCallback):
       return None
     self._writer = stack.enter_context(self._states.begin(round_num))
     return kept_tensors.output_writer(
-      self._writer,
-      [client.client_id for client in clients],
-      self._run.config.client_states.dtype,
+      self._writer, [client.client_id for client in clients]
     )
 
   def measure(self, done: FinishedRound) -> None:
@@ -119,12 +121,18 @@ class KeptStates(RoundCallback):
     return {'client_states': self._states.summary(round_num)}
 
   def require_room(self) -> None:
-    """Raises FailedError if the states are larger than the run allows."""
-    limit = self._run.config.client_states.max_bytes
-    if self._states is not None and self._states.num_bytes > limit:
+    """Raises FailedError if the next round's states do not fit on the disk."""
+    if self._states is None:
+      return
+    run = self._run
+    num_clients = run.config.cohort_size or len(run.participating)
+    slots = kept_tensors.slots_of(run.process)
+    needed = num_clients * (kept_tensors.num_bytes(slots) + _HEADER_BYTES)
+    free = shutil.disk_usage(run.workdir).free
+    if needed > free:
+      round_num = run.position.round_num
       raise FailedError(
-        f'The client states in {str(self._states.directory)!r} take '
-        f'{format_bytes(self._states.num_bytes)}, but '
-        f'`--config.client_states.max_bytes` is {limit} '
-        f'({format_bytes(limit)}). Raise it to continue.'
+        f'Round {round_num + 1} takes up to {format_bytes(needed)} of client '
+        f'states, but {format_bytes(free)} are free in {str(run.workdir)!r}. '
+        f'Free disk space; the same command continues after round {round_num}.'
       )

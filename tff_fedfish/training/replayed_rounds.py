@@ -1,13 +1,11 @@
-"""Callbacks that train the clients of a round again, to measure them."""
+"""A callback that trains the clients of a round again, to measure them."""
 
-import dataclasses
 import re
 import time
 from collections.abc import Callable, Sequence
 
 from tff_fedfish.evaluation import barrier, results
 from tff_fedfish.evaluation.results import ClientBarrier
-from tff_fedfish.mathematics import directions
 from tff_fedfish.run import cohort_data
 from tff_fedfish.run.kept_inputs import KeptInputs
 from tff_fedfish.runtime import round_options
@@ -55,12 +53,12 @@ class _Replay:
     )
     self.failures.append((client.client_id, failure.message))
 
-  def write_failures(self, measure) -> None:
+  def write_failures(self) -> None:
     """Writes the first of them: a line for each client."""
     for client_id, message in self.failures[:MAX_FAILURES_SHOWN]:
       self._done.write_line(
         f'Round {self._done.round_num}: client {client_id!r} was left out of '
-        f'the {measure}, {message}'
+        f'the barrier, {message}'
       )
 
 
@@ -81,7 +79,6 @@ class Barrier(RoundCallback):
   Attributes:
     clients: Those of the last round that took part in it and have sequences, in
       the order of the draw; None where it was not due.
-    means: The means of their model deltas; None where it was not due.
   """
 
   def __init__(
@@ -95,7 +92,6 @@ class Barrier(RoundCallback):
     self._kept = kept
     self._directory = run.workdir / 'barrier'
     self.clients: Sequence[ClientBarrier] | None = None
-    self.means: barrier.BareMeans | None = None
     if not run.config.evaluation.barrier_every_num_rounds:
       return
     last_round = run.position.round_num if run.is_resumed else -1
@@ -121,12 +117,11 @@ class Barrier(RoundCallback):
     Raises:
       RoundInterrupted: If `should_stop` says so.
     """
-    self.clients = self.means = None
+    self.clients = None
     run, start = self._run, time.monotonic()
     if not self.is_due(done.round_num):
       return
     clients = _Replay(run, done, self._should_stop, self._kept)
-    means = barrier.BareMeans(run.config, done.state_before)
     self.clients = barrier.measure_clients(
       run.process,
       done.state_before,
@@ -136,10 +131,8 @@ class Barrier(RoundCallback):
       config=run.config,
       on_failure=clients.on_failure,
       before_scoring=clients.require_going_on,
-      means=means,
     )
-    self.means = means
-    clients.write_failures('barrier')
+    clients.write_failures()
     # The interval is not read.
     found = results.summarize_barriers(self.clients, num_bootstrap=1, seed=0)
     loss = found['loss']
@@ -160,51 +153,3 @@ class Barrier(RoundCallback):
       self._directory.mkdir(exist_ok=True)
       path = self._directory / f'round_{done.round_num:08d}.csv'
       results.write_barriers(path, self.clients)
-    # Three models in float64.
-    self.means = None
-
-
-@dataclasses.dataclass
-class Diagnostics(RoundCallback):
-  """Compares a round's mean of the model deltas with the plain one.
-
-  The means are those of the barrier, without its scores: the clients train
-  again in this process, and the round itself is as it is without. Where the
-  barrier measured the round, its means are taken. The other fields are as of
-  `Barrier`.
-  """
-
-  run: BuiltRun
-  should_stop: Callable[[], bool]
-  barrier: Barrier
-  kept: KeptInputs | None = None
-
-  def measure(self, done: FinishedRound) -> None:
-    """Trains the round's clients again, and leaves out those that raise.
-
-    Raises:
-      RoundInterrupted: If `should_stop` says so.
-    """
-    run, start = self.run, time.monotonic()
-    every = run.config.evaluation.diagnostics_every_num_rounds
-    if not every or not done.round_num or not run.is_due(done.round_num, every):
-      return
-    means = self.barrier.means
-    num_failed = done.metrics.get('barrier/num_failed_clients')
-    if means is None:
-      clients = _Replay(run, done, self.should_stop, self.kept)
-      means = barrier.bare_means(
-        run.process,
-        done.state_before,
-        clients,
-        config=run.config,
-        on_failure=clients.on_failure,
-      )
-      clients.write_failures('diagnostics')
-      num_failed = len(clients.failures)
-    done.metrics['diagnostics/num_failed_clients'] = num_failed
-    if means:
-      own, plain = means.own(), means.plain()
-      done.metrics['diagnostics/cosine'] = directions.cosine(own, plain)
-      done.metrics['diagnostics/norm_ratio'] = directions.norm_ratio(own, plain)
-    done.timings['diagnostics_seconds'] = time.monotonic() - start

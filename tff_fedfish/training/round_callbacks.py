@@ -22,14 +22,13 @@ from tff_fedfish.data.sequences import ClientRows
 from tff_fedfish.evaluation import evaluation_clients
 from tff_fedfish.evaluation.client_evaluator import ClientEvaluator
 from tff_fedfish.run import (
-  cohort_data,
   learning_setup,
   run_directory,
 )
 from tff_fedfish.run.checkpoint_writer import CheckpointWriter
 from tff_fedfish.run.metrics_files import TOKENS_SEEN
-from tff_fedfish.run.tracker_process import TrackerProcess
-from tff_fedfish.runtime.round_options import TIMEOUT, ClientFailure
+from tff_fedfish.run.trackers import Tracker
+from tff_fedfish.runtime.round_options import ClientFailure
 from tff_fedfish.training.run_checks import CheckedRun
 
 MAX_FAILURES_SHOWN = 3
@@ -176,37 +175,19 @@ class Log(RoundCallback):
 
 @dataclasses.dataclass
 class Trackers(RoundCallback):
-  """Has trackers read the row."""
+  """Sends the row to trackers."""
 
-  processes: Sequence[TrackerProcess]
-
-  def record(self, done: FinishedRound) -> None:
-    """See `RoundCallback`."""
-    for process in self.processes:
-      process.wake(done.write_line)
-
-
-@dataclasses.dataclass
-class Events(RoundCallback):
-  """Adds to events.csv who was dropped for its time."""
-
-  run: BuiltRun
+  trackers: Sequence[Tracker]
 
   def record(self, done: FinishedRound) -> None:
     """See `RoundCallback`."""
-    if not done.round_num:
-      return
-    client_ids = cohort_data.client_ids_of(
-      self.run.config, self.run.participating, done.round_num
-    )
-    self.run.checked.events.record(
-      done.round_num,
-      (
-        client_ids[failure.client_index]
-        for failure in done.failures
-        if failure.reason == TIMEOUT
-      ),
-    )
+    # NumPy's scalars, too, are sent as Python's numbers.
+    row = {
+      name: value.item() if hasattr(value, 'item') else value
+      for name, value in done.metrics.items()
+    }
+    for tracker in self.trackers:
+      tracker.log({'round': done.round_num, **row}, done.write_line)
 
 
 class Checkpoints(RoundCallback):

@@ -21,7 +21,7 @@ from tff_fedfish.run import (
   run_directory,
   run_inputs,
 )
-from tff_fedfish.run.tracker_process import TrackerProcess
+from tff_fedfish.run import trackers as tracker_classes
 from tff_fedfish.runtime.in_process_context import set_in_process_context
 from tff_fedfish.runtime.ray_workers import RayWorkers
 from tff_fedfish.runtime.round_options import (
@@ -66,7 +66,10 @@ def run_rounds(
     stack.enter_context(checked.log)
     interruption = stack.enter_context(Interruption('client'))
     tracked = round_callbacks.Trackers(
-      [stack.enter_context(TrackerProcess(t, workdir)) for t in trackers]
+      [
+        stack.enter_context(tracker_classes.find(name)(name, workdir))
+        for name in trackers
+      ]
     )
     workers, engine = None, config.engine
     if engine.kind == 'ray':
@@ -78,7 +81,6 @@ def run_rounds(
         paths=cohort_data.paths_of_workers(config, workdir),
       )
       stack.enter_context(workers)
-    checked.events.start(run.position.round_num)
 
     def should_stop():
       # Asked between clients that this process scores, too.
@@ -92,7 +94,6 @@ def run_rounds(
       tolerates_failures=True,
       quorum=engine.quorum,
       should_stop=should_stop,
-      client_timeout_seconds=engine.client_timeout_seconds,
       workers=workers,
     )
     if workers is not None and kept_uploads is None:
@@ -181,10 +182,7 @@ def _build_process(config, participating, stages):
     learning_setup.require_declared_process(
       config,
       process,
-      with_trained_models=bool(
-        config.evaluation.barrier_every_num_rounds
-        or config.evaluation.diagnostics_every_num_rounds
-      ),
+      with_trained_models=bool(config.evaluation.barrier_every_num_rounds),
     )
     evaluator = client_evaluator.build_evaluator(config)
   return process, evaluator
@@ -200,17 +198,14 @@ class _RoundLoop:
     self._store = FeatureStore(run)
     self._saved = round_callbacks.Checkpoints(run, self._contents_of)
     should_stop, kept = options.should_stop, self._kept.inputs
-    barrier = replayed_rounds.Barrier(run, should_stop, kept)
     self._callbacks = (
-      barrier,
-      replayed_rounds.Diagnostics(run, should_stop, barrier, kept),
+      replayed_rounds.Barrier(run, should_stop, kept),
       round_callbacks.HeldOutScore(run, should_stop),
       PersonalScore(run, should_stop, kept),
       # States and accounts before the row, and the row before the checkpoint.
       self._kept,
       self._store,
       PrivacyAccounts(run),
-      round_callbacks.Events(run),
       round_callbacks.Log(run),
       self._server,
       self._saved,
@@ -293,7 +288,6 @@ class _RoundLoop:
     clients = self._store.clients(
       round_num, run.position.state, clients, self._options.should_stop
     )
-    clients = run.checked.events.clients(round_num, clients)
     # Not kept: a round that is given up leaves the state as it was.
     state = learning_setup.with_rates(
       run.process, run.position.state, config, round_num
@@ -332,13 +326,9 @@ class _RoundLoop:
     if self._kept_uploads is not None:
       metrics = self._kept_uploads.hand_on(clients, on_client_output)
       return dataclasses.replace(done, metrics=metrics)
-    timeout = self._options.client_timeout_seconds
-    if run.checked.events.is_done(round_num):
-      timeout = None
     options = dataclasses.replace(
       self._options,
       on_client_output=on_client_output,
-      client_timeout_seconds=timeout,
       on_notice=lambda text: write_line(f'Round {round_num}: {text}'),
     )
     with use_round_options(options) as outcome:

@@ -25,7 +25,6 @@ from tff_fedfish.methods import registry
 from tff_fedfish.planning import client_features, client_states, memory
 from tff_fedfish.printing import format_bytes
 from tff_fedfish.run import (
-  client_events,
   corpus_identity,
   divergence,
   feature_files,
@@ -58,8 +57,6 @@ class CheckedRun:
   """None with images, too."""
   sample: evaluation_clients.ClientSample | None = None
   """The held-out clients that are scored while training."""
-  events: client_events.ClientEvents | None = None
-  """Who was dropped before."""
   start: start_model.StartModel | None = None
   """The model that a new run begins with; None: one that is drawn."""
 
@@ -98,7 +95,7 @@ def check_run(
       errors.append(error)
 
   found, vocabulary = None, config.data.vocabulary
-  corpus = split = identity = sample = tokenizer = log = start = events = None
+  corpus = split = identity = sample = tokenizer = log = start = None
   limit = config.training.max_non_finite_rounds
 
   is_new = workdir is None
@@ -114,11 +111,6 @@ def check_run(
   if found and found.round_num == config.training.num_rounds:
     history = divergence.read_history(run, limit, found.round_num)
     return CheckedRun(checkpoint=found.path, history=history)
-  if workdir is not None:
-    with problems():
-      events = client_events.ClientEvents(
-        run, config.engine.client_timeout_seconds is not None
-      )
   if config.engine.kind == 'ray':
     with problems():
       ray_cluster.require_listener(config.engine.ray_address)
@@ -186,7 +178,6 @@ def check_run(
     split=split,
     tokenizer=tokenizer,
     sample=sample,
-    events=events,
     start=start,
   )
 
@@ -212,22 +203,7 @@ def print_warnings(
   )
   states = planned_states(config, split)
   state_bytes = (states and states.peak_bytes) or 0
-  limit = config.client_states.max_bytes
   feature_bytes = 0 if features is None else features.num_bytes
-  if feature_bytes > limit:
-    print(
-      f'fedfish: warning: features take {format_bytes(feature_bytes)}, but '
-      f'`--config.client_states.max_bytes` is {limit} '
-      f'({format_bytes(limit)}): the run stops before they are computed.',
-      file=sys.stderr,
-    )
-  if state_bytes > limit:
-    print(
-      'fedfish: warning: client states take about '
-      f'{format_bytes(state_bytes)}, but `--config.client_states.max_bytes` is '
-      f'{limit} ({format_bytes(limit)}), at which the run stops.',
-      file=sys.stderr,
-    )
   while not parent.exists():
     parent = parent.parent
   for what, where, needed, available in (
@@ -244,8 +220,8 @@ def print_warnings(
       + ' and uploads' * (config.method.solver is not None),
       f'the disk of {str(parent)!r}',
       checkpoint_bytes(config)
-      + min(state_bytes, limit)
-      + min(feature_bytes, limit)
+      + state_bytes
+      + feature_bytes
       + _upload_bytes(config, split),
       shutil.disk_usage(parent).free + num_saved_bytes,
     ),
@@ -389,7 +365,7 @@ def _choose_sample(config, corpus, split, tokenizer):
     split.held_out,
     run_inputs.client_rows(config, corpus, tokenizer),
     split_seed=config.seeds.split_seed,
-    split_unit=config.evaluation.halves_unit,
+    split_unit=config.evaluation.split_unit,
     max_clients=config.evaluation.num_clients,
     max_sequences=config.evaluation.max_sequences_per_client or None,
   )
@@ -399,7 +375,7 @@ def _choose_sample(config, corpus, split, tokenizer):
     remedy, rows = 'Set', corpus.row_name
     if tokenizer is not None:
       remedy = 'Lower `--config.data.sequence_length`, or set'
-      if config.evaluation.halves_unit == 'documents':
+      if config.evaluation.split_unit == 'documents':
         rows, remedy = 'documents', 'Group the corpus by a coarser key, or set'
     raise UserError(
       f'None of the {len(split.held_out)} held-out clients in '

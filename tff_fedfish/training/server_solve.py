@@ -72,7 +72,7 @@ class ServerSolve(RoundCallback):
       shutil.rmtree(path)
     self._writer = stack.enter_context(RoundStates(path))
     client_ids = [client.client_id for client in clients]
-    return kept_tensors.output_writer(self._writer, client_ids, 'float32')
+    return kept_tensors.output_writer(self._writer, client_ids)
 
   def solve(self, done: FinishedRound) -> FinishedRound:
     """Returns a round, its clients trained, with the solution as its weights.

@@ -15,7 +15,7 @@ from tff_fedfish.errors import UserError
 from tff_fedfish.planning import client_steps, plan
 from tff_fedfish.progress import Stages
 from tff_fedfish.run import checkpoints, run_directory
-from tff_fedfish.run.tracker_process import TrackerProcess
+from tff_fedfish.run import trackers as tracker_classes
 from tff_fedfish.training import run_checks
 from tff_fedfish.training.kept_uploads import KeptUploads
 
@@ -53,17 +53,13 @@ def train(
   stages = Stages()
   with run_directory.lock(workdir):
     config = run_directory.continued_config(config, workdir)
-    if config.model.compute_dtype == 'auto':
-      with stages('importing TensorFlow'):
-        from tff_fedfish.training import compute_dtype
-      config = compute_dtype.with_faster(config)
     checked = run_checks.check_run(config, workdir, stage=stages)
     checked.history.require_not_diverged()
     if checked.is_finished:
       print(f'The run in {str(workdir)!r} is finished.', file=sys.stderr)
       with contextlib.ExitStack() as stack:
         for name in trackers:
-          stack.enter_context(TrackerProcess(name, workdir))
+          stack.enter_context(tracker_classes.find(name)(name, workdir))
       return 0
     if kept_uploads is not None:
       kept_uploads.require_corpus(checked.identity)
@@ -125,7 +121,6 @@ def solve(
       'training.num_rounds': 1,
       # No client trains, also not to measure the barrier.
       'evaluation.barrier_every_num_rounds': 0,
-      'evaluation.diagnostics_every_num_rounds': 0,
       # A copy of the same uploads is kept only where it is asked for.
       'algorithm.keeps_uploads': False,
     },

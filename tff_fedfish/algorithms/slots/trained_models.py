@@ -8,7 +8,6 @@ from typing import Any
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_fedfish.algorithms.slots import client_io
 from tff_fedfish.algorithms.slots.client_work import ClientUpdate, accepted
 
 Structure = Any
@@ -106,9 +105,8 @@ class StatefulLearningProcess(FederatedProcess):
   The argument of each client is <data=B*, state=<SLOT=T*, ...>>: its batches,
   and per slot a sequence with what it kept in its last round, empty in its
   first; where clients only return tensors, it is B*. `next` does not return
-  what clients keep. In the context of
-  `set_in_process_context`, `tff_fedfish.collect_client_outputs` has it from the
-  same pass; elsewhere `client_outputs` computes it in another one.
+  what clients keep: `tff_fedfish.collect_client_outputs` collects it, in the
+  context of `set_in_process_context`.
   """
 
   def __init__(
@@ -147,21 +145,3 @@ class StatefulLearningProcess(FederatedProcess):
     if self._own_model is None:
       raise AttributeError('Clients of this process begin with the same model.')
     return self._at_clients(self._own_model)
-
-  @functools.cached_property
-  def client_outputs(self) -> tff.Computation:
-    """A TFF computation of what the clients of a round would keep and return.
-
-    Its type is (S@SERVER, {D}@CLIENTS) -> {T}@CLIENTS, the arguments those of
-    `next`. T is <is_valid=int32, SLOT=..., ...>. Where `is_valid` is 0 the
-    client has no data, or something of it is not finite: it keeps what it had.
-    The clients train for it, as they do for `next`.
-    """
-
-    def result(*argument):
-      client = self._client_update(*argument)
-      _, _, is_finite = accepted(client, self._client_weighting)
-      has_data = tf.logical_and(is_finite, client.local.num_examples > 0)
-      return client_io.client_output(client.kept, has_data)
-
-    return self._at_clients(result)
