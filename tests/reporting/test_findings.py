@@ -207,7 +207,7 @@ def test_other_partitions_are_other_data(tmp_path, write_run):
   ]
   assert findings.notes(loading.load_runs(runs))[0] == (
     'The runs were not measured on the same data: they differ in '
-    'seeds.partition_seed (1 / 2), partition.alpha (0.1 / 10.0).'
+    'partition.alpha (0.1 / 10.0), seeds.partition_seed (1 / 2).'
   )
 
 
@@ -263,7 +263,7 @@ def test_notes_on_runs_that_cannot_be_compared(
   notes = findings.notes(loading.load_runs(runs))
   assert notes[:-1] == [
     'The runs were not measured on the same data: they differ in '
-    'data.directory (corpora/debian / corpora/other).',
+    "data.directory ('corpora/debian' / 'corpora/other').",
     'The runs have different numbers of rounds (1, 2).',
     'The evaluations on held-out clients have different numbers of clients '
     '(1, 4).',

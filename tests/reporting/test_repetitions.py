@@ -6,7 +6,7 @@ import pytest
 
 from tff_fedfish.reporting import (
   loading,
-  matching,
+  match,
   repetitions,
   tables,
   words,
@@ -242,9 +242,9 @@ def test_learning_rates_of_each_number_of_local_epochs(tmp_path, write_run):
 
   runs = loading.load_runs([run('a', 1, 0.1), run('b', 4, 0.2)])
   # Chosen for each E by a search: one method.
-  assert list(matching.methods(runs)) == ['FedFish']
+  assert list(match.methods(runs)) == ['FedFish']
   runs = loading.load_runs([run('c', 1, 0.1), run('d', 1, 0.2)])
-  assert list(matching.methods(runs)) == [
+  assert list(match.methods(runs)) == [
     'FedFish (server learning rate 0.1)',
     'FedFish (server learning rate 0.2)',
   ]

@@ -7,7 +7,7 @@ difference between runs is called significant.
 from collections.abc import Iterator, Sequence
 
 from tff_fedfish.data import unknown_tokens
-from tff_fedfish.reporting import matching, settings
+from tff_fedfish.reporting import match
 from tff_fedfish.reporting.evaluations import Evaluation, Interval
 from tff_fedfish.reporting.runs import (
   HELD_OUT,
@@ -18,21 +18,10 @@ from tff_fedfish.reporting.runs import (
 )
 from tff_fedfish.reporting.words import listed, words_of
 
-# Runs that differ here were not measured on the same thing.
-_DEFINES_THE_MEASUREMENT = (
-  'data.',
-  'partition.',
-  'client_splits.',
-  'model.vocabulary_size',
-  'evaluation.',
-  'seeds.split_seed',
-  'seeds.partition_seed',
-)
-
 
 def summary_sentence(runs: Sequence[Run]) -> str:
   """Returns one sentence on which of the pooled runs scores best."""
-  by_corpus = matching.grouped(runs, lambda run: run.corpus_name)
+  by_corpus = match.grouped(runs, lambda run: run.corpus_name)
   groups = dict(by_corpus)
   if len(by_corpus) > 1:
     # Losses on different corpora have no common scale.
@@ -74,7 +63,7 @@ def notes(runs: Sequence[Run], pooled: Sequence[Run] = ()) -> list[str]:
     (clause, run.label) for run in runs for clause in _run_clauses(run)
   ]
   found = []
-  for clause, concerned in matching.grouped(clauses, lambda c: c[0]).items():
+  for clause, concerned in match.grouped(clauses, lambda c: c[0]).items():
     labels = [label for _, label in concerned]
     is_all = len(labels) == len(runs) > 1
     found.append(f'{"All runs" if is_all else listed(labels)}: {clause}.')
@@ -229,16 +218,15 @@ def _pooled_clauses(run):
 
 
 def _between_runs(runs):
-  compared = settings.differing(settings.compare([r.config for r in runs]))
-  differing = [
-    f'{name} ({" / ".join(dict.fromkeys(values))})'
-    for name, *values in compared.itertuples(name=None)
-    if name.startswith(_DEFINES_THE_MEASUREMENT)
-  ]
-  if differing:
+  if differing := match.differing(list(map(match.clients_of, runs))):
     yield (
       'The runs were not measured on the same data: they differ in '
-      f'{", ".join(differing)}.'
+      f'{_with_values(differing)}.'
+    )
+  elif differing := match.differing(list(map(match.sample_of, runs))):
+    yield (
+      'The scores during training are not of the same sample of clients: they '
+      f'differ in {_with_values(differing)}.'
     )
   rounds = {run.last_round for run in runs if run.last_round}
   if len(rounds) > 1:
@@ -255,12 +243,29 @@ def _between_runs(runs):
         f'The evaluations on {subject} have different numbers of clients '
         f'({_joined(counts)}).'
       )
+    fine_tuning = match.differing(
+      [
+        tuple((n, str(v)) for n, v in e.personalization.items())
+        for e in evaluations
+      ]
+    )
+    if fine_tuning:
+      yield (
+        f'The evaluations on {subject} are not alike, and only those that are '
+        f'are compared: they differ in {_with_values(fine_tuning)}.'
+      )
     corpora = {e.corpus for e in evaluations}
     if len(corpora) > 1:
       yield (
         f'The evaluations on {subject} are on different corpora '
         f'({_joined(corpora)}).'
       )
+
+
+def _with_values(differing):
+  return ', '.join(
+    f'{name} ({" / ".join(values)})' for name, values in differing.items()
+  )
 
 
 def _joined(values):

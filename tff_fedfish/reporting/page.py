@@ -15,7 +15,7 @@ from tff_fedfish.reporting import (
   curves,
   findings,
   local_epochs,
-  matching,
+  match,
   regime_map,
   scatters,
   settings,
@@ -152,7 +152,7 @@ def render_page(
     pooled=pooled,
     styles=run_styles(pooled),
     summary=findings.summary_sentence(pooled),
-    notes=findings.notes(runs, pooled),
+    notes=[*findings.notes(runs, pooled), *regime_map.notes(runs)],
     words=words_of(runs),
     interval_sample=interval_sample(e for _, e in evaluated),
     client_tables=client_tables,
@@ -189,7 +189,7 @@ def render_page(
 
 def _panels(runs):
   """Returns (title, columns, [(group, span)]) for each panel with columns."""
-  panels = matching.grouped(build_main_table(runs), lambda c: c.panel)
+  panels = match.grouped(build_main_table(runs), lambda c: c.panel)
   return [
     (
       _panel_title(name, columns),

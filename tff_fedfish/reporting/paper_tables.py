@@ -11,11 +11,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from tff_fedfish.files import csv_file
-from tff_fedfish.reporting import matching
+from tff_fedfish.reporting import match
 from tff_fedfish.reporting.evaluations import Evaluation, Interval
-from tff_fedfish.reporting.matching import (
+from tff_fedfish.reporting.match import (
   FIXED_COMPUTE,
-  PAPER_LOCAL_EPOCHS,
+  REFERENCE_LOCAL_EPOCHS,
   Budgets,
   find_budgets,
 )
@@ -119,7 +119,7 @@ def build_paper_tables(runs: Sequence[Run]) -> list[PaperTable]:
   They are ordered by corpus and setting, then by number.
   """
   tables = []
-  for setting, own in matching.studies(runs).items():
+  for setting, own in match.studies(runs).items():
     if not (budgets := find_budgets(own)):
       continue
     corpus, task = own[0].corpus_name, fed_fish.nearest_task(own[0])
@@ -214,7 +214,7 @@ def _scored(
   # No half of a client's data, which the paper scores on.
   targets = [subject for subject in targets if subject != OWN_TEST]
   scored, further = {}, set()
-  methods = matching.methods(study.runs)
+  methods = match.methods(study.runs)
   for place, subject in enumerate(targets):
     for method, stage in itertools.product(methods, stages):
       for run in methods[method]:
@@ -291,7 +291,7 @@ def _printed(
     or (number != 3 and run.num_rounds != study.budgets.num_rounds)
     or (
       column.stage == FIXED_COMPUTE
-      and study.budgets.local_epochs != PAPER_LOCAL_EPOCHS
+      and study.budgets.local_epochs != REFERENCE_LOCAL_EPOCHS
     )
   ):
     return None

@@ -21,9 +21,9 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from tff_fedfish.reporting.evaluations import Evaluation
-from tff_fedfish.reporting.matching import (
+from tff_fedfish.reporting.match import (
   FIXED_COMPUTE,
-  PAPER_LOCAL_EPOCHS,
+  REFERENCE_LOCAL_EPOCHS,
   Budgets,
 )
 from tff_fedfish.reporting.runs import Run
@@ -233,11 +233,11 @@ def differences(
   if (
     budgets
     and FIXED_COMPUTE in budgets.names
-    and budgets.local_epochs != PAPER_LOCAL_EPOCHS
+    and budgets.local_epochs != REFERENCE_LOCAL_EPOCHS
   ):
     found.append(
       f'fixed compute is that of E = {budgets.local_epochs} instead of '
-      f'{PAPER_LOCAL_EPOCHS}'
+      f'{REFERENCE_LOCAL_EPOCHS}'
     )
   return found
 
