@@ -6,10 +6,7 @@ theta_G_new the server's model after the round, and L_i the loss on the very
 sequences that client i trained on. A round keeps no client's model, so the
 clients train again, one after the other, as the process trains them.
 
-Most of it is there before any aggregation, and the server's optimizer may make
-a small step of any mean. So other models stand for theta_G_new, too: the one
-that the round starts from, and that minus the bare mean of the model deltas,
-the method's own and the plain one.
+Most of it is there before any aggregation: it ranks nothing.
 """
 
 import contextlib
@@ -95,9 +92,9 @@ def bare_means(
 ) -> BareMeans:
   """Trains clients again, and returns the means of their model deltas.
 
-  The arguments are those of `measure_clients`.
+  See `measure_clients`; the config is the run's.
   """
-  before = _trainable(process, state)
+  before = trainable(process, state)
   means = BareMeans(config, state)
   for client in clients:
     with _leaving_out(client, on_failure):
@@ -112,13 +109,11 @@ def measure_clients(
   evaluator: ClientEvaluator,
   clients: Iterable[TrainingClient],
   *,
-  config: TrainConfig,
-  on_client_trained: Callable[[TrainingClient, Mapping[str, Any]], None] = (
-    lambda client, trained: None
+  on_client_trained: Callable[[Mapping[str, Any]], None] = (
+    lambda trained: None
   ),
   on_failure: Callable[[TrainingClient, Exception], None] | None = None,
   before_scoring: Callable[[], None] = lambda: None,
-  means: BareMeans | None = None,
 ) -> list[ClientBarrier]:
   """Trains clients again and sets their models beside the server's.
 
@@ -128,21 +123,17 @@ def measure_clients(
     new_weights: The server's weights after the round.
     evaluator: That of the config.
     clients: Those to be measured, taken one at a time.
-    config: The run's.
-    on_client_trained: Called with each client and what
-      `process.trained_models` gives of it.
+    on_client_trained: Called with what `process.trained_models` gives of each
+      client.
     on_failure: Called with a client that raises, and what; the client is left
       out. None: the exception is raised.
-    before_scoring: Called before the models of the server are scored on a
-      client; what it raises is raised.
-    means: Filled on the way, with the clients that were trained.
+    before_scoring: Called before the server's model is scored on a client; what
+      it raises is raised.
 
   Returns:
     One entry per client that has sequences, in their order.
   """
-  before = _trainable(process, state)
-  if means is None:
-    means = BareMeans(config, state)
+  new_weights = tuple(map(np.asarray, new_weights))
   local = []
   for client in clients:
     with _leaving_out(client, on_failure):
@@ -150,27 +141,24 @@ def measure_clients(
       if not len(rows):
         continue
       trained = _train(process, state, client)
-      on_client_trained(client, trained)
+      on_client_trained(trained)
       local.append((client, evaluator.score(trained['trainable'], rows)))
-      means.add(before, trained)
       # One such model at a time; its update is as large, or twice that.
       del trained
-  models = {'global': tuple(map(np.asarray, new_weights)), 'start': before}
-  models['mean'] = models['plain_mean'] = before
-  if means:
-    models['mean'] = _minus(before, means.own())
-    models['plain_mean'] = _minus(before, means.plain())
   entries = []
   for client, score in local:
     before_scoring()
     with _leaving_out(client, on_failure):
-      rows = _rows(client)
-      found = {'local_loss': score.loss, 'local_accuracy': score.accuracy}
-      for name, weights in models.items():
-        after = evaluator.score(weights, rows)
-        found[f'{name}_loss'] = after.loss
-        found[f'{name}_accuracy'] = after.accuracy
-      entries.append(ClientBarrier(client_id=client.client_id, **found))
+      after = evaluator.score(new_weights, _rows(client))
+      entries.append(
+        ClientBarrier(
+          client_id=client.client_id,
+          local_loss=score.loss,
+          global_loss=after.loss,
+          local_accuracy=score.accuracy,
+          global_accuracy=after.accuracy,
+        )
+      )
   return entries
 
 
@@ -198,7 +186,8 @@ def _rows(client):
   return rows
 
 
-def _trainable(process, state):
+def trainable(process: Any, state: Any) -> tuple[np.ndarray, ...]:
+  """Returns the server's trainable weights."""
   return tuple(map(np.asarray, process.get_model_weights(state).trainable))
 
 
@@ -208,10 +197,3 @@ def _deltas(before, trainable, update):
   if [tuple(d.shape) for d in found] != [w.shape for w in before]:
     found = map(np.subtract, before, map(np.asarray, trainable))
   return [np.asarray(delta, np.float64) for delta in found]
-
-
-def _minus(weights, mean):
-  """Returns the model after a step of SGD with the rate 1."""
-  return tuple(
-    (w - m).astype(np.float32) for w, m in zip(weights, mean, strict=True)
-  )

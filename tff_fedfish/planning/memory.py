@@ -77,16 +77,15 @@ def of_config(config: TrainConfig) -> tuple[ProcessMemory, ...]:
     or evaluation.diagnostics_every_num_rounds
   ):
     # Clients train once more, the old state and the new one beside them; each
-    # gives its model and its update, of which three sums are kept in float64.
-    held = state | new_state | {'sums of the bare means': 6 * weights}
-    given = {
-      'client weights': weights,
-      "client's update": sums,
-      'delta in float64': 2 * weights,
-    }
-    # Both means, and one of them as a model.
-    means = {'bare means': 5 * weights}
-    parts_at = at_client | {'trained client': given, 'bare means': means}
+    # gives its model and its update.
+    held = state | new_state
+    given = {'client weights': weights, "client's update": sums}
+    parts_at = at_client | {'trained client': given}
+    if evaluation.diagnostics_every_num_rounds:
+      # Three sums of the updates are kept in float64, then both means.
+      held |= {'sums of the bare means': 6 * weights}
+      given |= {'delta in float64': 2 * weights}
+      parts_at |= {'bare means': {'bare means': 4 * weights}}
     barrier = {
       f'barrier, {moment}': held | parts for moment, parts in parts_at.items()
     }

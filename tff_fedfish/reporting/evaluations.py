@@ -68,9 +68,8 @@ class Evaluation:
   """Rows of per_client.csv with finite losses; columns are the fields of
   `ClientEvaluation`, without `model`."""
   barrier: dict[str, Interval]
-  """Mean Client-Server Barrier in 'loss' and 'error', its terms 'local_loss'
-  and 'global_loss', and that in the loss of other models, 'of_start',
-  'of_mean', 'of_plain_mean'; may be empty."""
+  """Mean Client-Server Barrier in 'loss' and 'error', and its terms
+  'local_loss' and 'global_loss'; may be empty."""
   barrier_clients: pd.DataFrame
   """See `client_barriers`."""
   num_non_finite_rows: int
@@ -162,8 +161,6 @@ def load_evaluation(directory: pathlib.Path, seeds: str = '') -> Evaluation:
     name: barrier.interval(name)
     for name in ('loss', 'error', 'local_loss', 'global_loss')
   }
-  for model in ('start', 'mean', 'plain_mean'):
-    means[f'of_{model}'] = barrier.object(f'of_{model}').interval('loss')
   counts = {reason: skipped.count(reason) for reason in skipped.values}
   return Evaluation(
     name=directory.name,

@@ -197,9 +197,6 @@ def _columns(runs: Sequence[Run]) -> Iterator[Column]:
     ('loss', 'Barrier, loss (nats)', signed),
     ('global_loss', 'Barrier: global loss', _rounded(3)),
     ('local_loss', 'Barrier: local loss', _rounded(3)),
-    ('of_start', 'Barrier before the round', signed),
-    ('of_mean', 'Barrier, bare mean', signed),
-    ('of_plain_mean', 'Barrier, plain mean', signed),
     ('error', 'Barrier, error (points)', _rounded(2, 100, '+')),
   ):
     key, measure = f'barrier/{name}', 'barrier' if name == 'loss' else 'further'

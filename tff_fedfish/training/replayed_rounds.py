@@ -1,6 +1,7 @@
 """Callbacks that train the clients of a round again, to measure them."""
 
 import dataclasses
+import functools
 import re
 import time
 from collections.abc import Callable, Sequence
@@ -81,7 +82,8 @@ class Barrier(RoundCallback):
   Attributes:
     clients: Those of the last round that took part in it and have sequences, in
       the order of the draw; None where it was not due.
-    means: The means of their model deltas; None where it was not due.
+    means: The means of their model deltas, for the diagnostics; None where it
+      was not due, or without diagnostics.
   """
 
   def __init__(
@@ -126,17 +128,21 @@ class Barrier(RoundCallback):
     if not self.is_due(done.round_num):
       return
     clients = _Replay(run, done, self._should_stop, self._kept)
-    means = barrier.BareMeans(run.config, done.state_before)
+    add_to_means, means = (lambda trained: None), None
+    if run.config.evaluation.diagnostics_every_num_rounds:
+      means = barrier.BareMeans(run.config, done.state_before)
+      add_to_means = functools.partial(
+        means.add, barrier.trainable(run.process, done.state_before)
+      )
     self.clients = barrier.measure_clients(
       run.process,
       done.state_before,
       run.weights_after(done),
       run.evaluator,
       clients,
-      config=run.config,
+      on_client_trained=add_to_means,
       on_failure=clients.on_failure,
       before_scoring=clients.require_going_on,
-      means=means,
     )
     self.means = means
     clients.write_failures('barrier')
