@@ -134,7 +134,7 @@ def render_page(
     keep_trailing_newline=True,
   )
   figures = itertools.chain(*sections.values())
-  config = settings.compare([run.config for run in runs])
+  config = settings.compare([settings.published(run.config) for run in runs])
   environments = settings.compare([run.environment for run in runs])
   methods = dict.fromkeys(run.method for run in runs)
   lines = list(comparisons.itertuples(index=False))
