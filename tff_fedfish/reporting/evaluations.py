@@ -4,7 +4,7 @@ import dataclasses
 import math
 import pathlib
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -89,6 +89,9 @@ class Evaluation:
   effective_clients: Interval | None = None
   """Effective number of clients of the mean of a weight in the round that was
   replayed, over all weights; None: not measured."""
+  hurt: Mapping[float, float] = dataclasses.field(default_factory=dict)
+  """Fraction above 0 -> share of clients whose loss personalization raised, or
+  made non-finite."""
   unknown_tokens: float | None = None
   """Fraction of unknown tokens in what was scored; None: of images, or not
   counted."""
@@ -180,6 +183,7 @@ def load_evaluation(directory: pathlib.Path, seeds: str = '') -> Evaluation:
     personalization=summary.object('personalization').values,
     has_barrier=bool(barrier.values) or found.barriers is not None,
     effective_clients=summary.interval('effective_clients'),
+    hurt=summary.hurt(),
     unknown_tokens=summary.number('unknown_token_fraction'),
     identity=summary.identity(),
   )
@@ -257,6 +261,17 @@ class _Checked:
         interval = Interval(bits, seed_means=((self._seeds, bits),))
         scores[float(fraction), 'bits_per_byte'] = interval
     return scores
+
+  def hurt(self) -> dict[float, float]:
+    entries = (
+      _Checked(self._path, entry, self._seeds)
+      for entry in self.values.get('fractions') or []
+    )
+    shares = {
+      entry.number('fraction'): entry.number('share_of_clients_hurt')
+      for entry in entries
+    }
+    return {f: share for f, share in shares.items() if share is not None}
 
   def error(self, name: str, required: str, found: Any) -> UserError:
     return UserError(

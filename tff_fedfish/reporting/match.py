@@ -274,7 +274,7 @@ def method_names(methods: Sequence[Key]) -> list[str]:
     (_, title), *settings = method
     others = [dict(other) for other in methods if other[0] == method[0]]
     differing = [
-      f'{_short_name(name)} {value}'
+      f'{short_name(name)} {value}'
       for name, value in settings
       if any(other.get(name) != value for other in others)
     ]
@@ -376,7 +376,8 @@ def _is_among(name: str, names: Sequence[str]) -> bool:
   return name in names or f'{name.partition(".")[0]}.' in names
 
 
-def _short_name(name):
+def short_name(name: str) -> str:
+  """Returns a setting's name in a label, such as 'E'."""
   section, _, setting = name.partition('.')
   # Both sides have an optimizer.
   side = {'client_work': 'client ', 'server': 'server '}.get(section, '')

@@ -182,6 +182,12 @@ def _pool_one(by_seeds: Mapping[str, Evaluation]) -> Evaluation:
     effective_clients=mean_over_seeds(
       {seeds: e.effective_clients for seeds, e in by_seeds.items()}
     ),
+    hurt={
+      fraction: _mean([e.hurt[fraction] for e in evaluations])
+      for fraction in sorted(
+        set.intersection(*(set(e.hurt) for e in evaluations))
+      )
+    },
     unknown_tokens=_mean([e.unknown_tokens for e in evaluations]),
     num_seeds=len(evaluations),
     num_left_out_clients=num_left_out,
