@@ -220,8 +220,8 @@ def test_evaluations_that_are_not_shown_are_named(
   label = 'FedFish, E = 1: evaluation '
   assert findings.notes(loading.load_runs([directory])) == [
     label + 'first is not shown, as there is a later one of its kind.',
-    # Half of the rounds has a table.
     label + 'plays-1 is not shown, as there is a later one of its kind.',
+    label + 'plays-half is not shown, as there is a later one of its kind.',
   ]
 
 

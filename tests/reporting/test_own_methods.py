@@ -19,7 +19,6 @@ from tff_fedfish.reporting import (
   repetitions,
   style,
 )
-from tff_fedfish.reporting.papers import fed_fish
 from tff_fedfish.reporting.report import write_report
 
 # `relative_floor` is a setting of FedFish, too; so is the hue.
@@ -165,24 +164,6 @@ def test_another_optimizer_is_another_line(tmp_path, write_run):
     "FedFish (client optimizer 'sgd')",
     "FedFish (client optimizer 'adamw')",
   ]
-
-
-def test_optimizers_that_the_paper_does_not_use_are_named(tmp_path, write_run):
-  [run] = loading.load_runs([write_run(tmp_path / 'run')])
-  task = fed_fish.nearest_task(run)
-  before = fed_fish.differences(task, [run], [], None)
-  for name, value in (
-    ('client_work.optimizer', 'adamw'),
-    ('client_work.weight_decay', 0.1),
-    ('server.momentum', 0.9),
-  ):
-    run = _set(run, name, value)
-  found = fed_fish.differences(task, [run], [], None)
-  assert set(found) - set(before) == {
-    'client optimizer adamw instead of sgd',
-    'client weight decay 0.1 instead of 0.0',
-    'server momentum 0.9 instead of 0.0',
-  }
 
 
 @pytest.mark.parametrize('hue', ['orange', '#d55e00', '#FFF'])

@@ -17,7 +17,6 @@ from tff_fedfish.reporting import (
   loading,
   own_tests,
   page,
-  paper_tables,
   repetitions,
   report,
   settings,
@@ -176,10 +175,6 @@ def test_words_of_the_subject(pair_of_models):
   ]
   headings, _ = tables.main_table(pair_of_models)
   assert 'Own test rows\nLoss' in headings
-
-
-def test_own_test_rows_are_in_no_table_of_the_paper(pair_of_models):
-  assert not paper_tables.build_paper_tables(pair_of_models)
 
 
 def test_bars_have_no_fractions(pair_of_models, drawn):

@@ -3,7 +3,6 @@
 import dataclasses
 import math
 import pathlib
-import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -33,12 +32,6 @@ class Interval:
   ci_high: float | None = None
   seed_means: tuple[tuple[str, float], ...] = ()
   """(seeds of a run, its mean) of the runs that it is of."""
-
-  @property
-  def sd_over_seeds(self) -> float | None:
-    """Sample standard deviation of the runs' means; None for a single run."""
-    means = [mean for _, mean in self.seed_means]
-    return statistics.stdev(means) if len(means) > 1 else None
 
   def shown_ends(self, show: Callable[[float], str]) -> str:
     """Returns 'LOW to HIGH', each as `show` says it; '' without an interval."""

@@ -99,7 +99,7 @@ def _is_on_the_way(run: Run, evaluation: Evaluation) -> bool:
   """Returns whether it is shown as a score before the last round."""
   if evaluation.round_num is None or evaluation.kind == OWN_TEST.kind:
     return False
-  return run.num_rounds == 2 * evaluation.round_num or (
+  return (
     evaluation.kind == 'held_out'
     and evaluation.round_num != run.held_out().round_num
   )
