@@ -83,8 +83,8 @@ def test_many_comparisons_are_counted(tmp_path, write_sweep):
     gains['fed_avg', epochs, 2] = 1.0
     gains['fed_fish', epochs, 2] = 2.0 if epochs < 5 else 0.5
   assert _headline(write_sweep(tmp_path, gains, num_seeds=1)) == (
-    'At equal settings 6 comparisons on held-out clients are FedFish lower in '
-    '4 and FedAvg lower in 2.'
+    'At equal settings, of 6 comparisons on held-out clients: FedFish is lower '
+    'in 4 and FedAvg is lower in 2.'
   )
 
 

@@ -7,6 +7,7 @@ import pytest
 from tff_fedfish.reporting import barriers, comparisons, findings, match
 from tff_fedfish.reporting.loading import load_runs
 from tff_fedfish.reporting.repetitions import pool_repetitions
+from tff_fedfish.reporting.tables import build_main_table
 
 _FINGERPRINT = 'a' * 64
 _FINE_TUNING = {
@@ -186,8 +187,6 @@ def test_other_fine_tuning_is_named(write_one):
 
 
 def test_a_best_value_is_one_of_equal_evaluations(write_one):
-  from tff_fedfish.reporting.tables import build_main_table
-
   runs = load_runs(
     [
       write_one('fish', 'fed_fish'),

@@ -41,7 +41,8 @@ def headline(runs: Sequence[Run], comparisons: pd.DataFrame) -> str:
       'and were evaluated alike.'
     )
   left_out = _left_out(runs, compared)
-  return f'At equal settings {"; ".join([*clauses, *left_out])}.'
+  comma = ',' * clauses[0].startswith('of ')
+  return f'At equal settings{comma} {"; ".join([*clauses, *left_out])}.'
 
 
 def _comparisons(
@@ -71,8 +72,13 @@ def _clauses(rows: Sequence[Any], unit: str, where: str) -> list[str]:
   """Returns a clause for each comparison; of many, how they ended."""
   if len(rows) > _MAX_CLAUSES:
     counts = collections.Counter(map(verdict, rows))
-    words = [f'{name} in {count}' for name, count in counts.most_common()]
-    return [f'{len(rows)} comparisons on {where} are {listed(words)}']
+    words = [
+      f'{count} are undecided'
+      if name == 'undecided'
+      else f'{name.removesuffix(" lower")} is lower in {count}'
+      for name, count in counts.most_common()
+    ]
+    return [f'of {len(rows)} comparisons on {where}: {listed(words)}']
   clauses = []
   for row in rows:
     if verdict(row) == 'undecided':
