@@ -114,63 +114,6 @@ class TestEffectiveClients:
     assert alone == pytest.approx([1.0, 1.0])
 
 
-class TestEffectiveClientsByChance:
-  def test_two_squares(self):
-    # sum a^2 = cos^4 + sin^4 of an even angle t; the mean of 1 / (1 - sin(2t)^2
-    # / 2) is sqrt(2).
-    found = fisher.effective_clients_by_chance([1, 1], [1, 1])
-    assert found == pytest.approx(2**0.5, rel=5e-3)
-
-  def test_many_squares_leave_the_weights(self):
-    found = fisher.effective_clients_by_chance([3, 1], [10_000, 10_000])
-    # 16 / 10.
-    assert found == pytest.approx(1.6, rel=1e-2)
-
-  def test_the_plain_mean_has_no_chance(self):
-    found = fisher.effective_clients_by_chance(
-      [3, 1], [1, 1], plain_mean_fraction=1.0
-    )
-    assert found == pytest.approx(1.6)
-
-  @pytest.mark.parametrize(
-    ('settings', 'expected'),
-    [
-      ({}, 3.53),
-      ({'has_tensor_mean': True}, 3.89),
-      ({'is_mean_of_squares': True}, 3.90),
-    ],
-  )
-  def test_diagonals_that_do_not_grow_with_the_squares(
-    self, settings, expected
-  ):
-    # n / 4 squares, rounded up. Clients then weigh n alike, not n k.
-    n = np.array([2, 2, 5, 4, 8, 6, 2, 8])
-    found = fisher.effective_clients_by_chance(n, -(-n // 4), **settings)
-    assert found == pytest.approx(expected, abs=0.01)
-
-  def test_mean_of_as_many_squares_each_is_their_sum(self):
-    found = [
-      fisher.effective_clients_by_chance(
-        [3, 1, 2], [2, 2, 2], is_mean_of_squares=is_mean
-      )
-      for is_mean in (False, True)
-    ]
-    assert found[0] == pytest.approx(found[1])
-
-  def test_clients_of_chi_squares_give_it(self):
-    # FedFish of 8 clients whose diagonals are sums of 1, 2 or 4 squares.
-    random = np.random.RandomState(5)
-    sizes = np.array([1, 1, 2, 2, 2, 4, 4, 4])
-    masses = sizes[:, None] * np.stack(
-      [np.square(random.normal(size=(k, 50_000))).sum(axis=0) for k in sizes]
-    )
-    effective = fisher.effective_clients(
-      masses.sum(axis=0), np.square(masses).sum(axis=0)
-    )
-    found = fisher.effective_clients_by_chance(sizes, sizes)
-    assert found == pytest.approx(effective.mean(), rel=1e-2)
-
-
 class TestDisjointSupports:
   """Two clients that know different bins of one function."""
 

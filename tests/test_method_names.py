@@ -10,10 +10,9 @@ from tff_fedfish.methods import registry
 
 _ROOT = pathlib.Path(__file__).resolve().parents[1]
 _PACKAGES = ('tff_fedfish', 'pipelines', 'models')
-# Declarations, printed results of papers, and two fixed comparisons.
+# Declarations, and two fixed comparisons.
 _MAY_SPELL = tuple(
-  f'tff_fedfish/{place}'
-  for place in ('methods/', 'reporting/papers/', 'demo.py', 'toy/')
+  f'tff_fedfish/{place}' for place in ('methods/', 'demo.py', 'toy/')
 )
 
 
@@ -88,7 +87,6 @@ def test_planted_name_is_found(source, line):
   ('path', 'source'),
   [
     ('tff_fedfish/methods/fed_avg.py', "NAME = 'fed_avg'"),
-    ('tff_fedfish/reporting/papers/fed_fish.py', "NAME = 'fed_fish'"),
     ('tff_fedfish/demo.py', "ARMS = ('fed_avg', 'fed_fish')"),
     ('tff_fedfish/x.py', '"""Such as \'fed_avg\'."""'),
     ('tff_fedfish/x.py', 'def f():\n  """Builds fed_avg."""'),

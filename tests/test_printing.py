@@ -1,5 +1,7 @@
 """Tables and counts as commands print them."""
 
+import re
+
 import pytest
 
 from tff_fedfish import printing
@@ -62,6 +64,59 @@ def test_a_pipe_has_room_and_whole_columns_stay_whole(capsys, monkeypatch):
   # The other column is folded.
   assert sum('word' in line for line in lines) > 1
   assert any(cells[0] in line for line in lines)
+
+
+@pytest.fixture(name='printed_at')
+def _printed_at(capsys, monkeypatch):
+  """Prints a table in a terminal of a width; returns its lines."""
+  monkeypatch.setenv('FORCE_COLOR', '1')
+  monkeypatch.setenv('TERM', 'xterm')
+
+  def print_at(width, *table, **options):
+    monkeypatch.setenv('COLUMNS', str(width))
+    printing.print_table(*table, **options)
+    text = re.sub(r'\x1b\[[0-9;]*m', '', capsys.readouterr().out)
+    return [line.rstrip() for line in text.splitlines()]
+
+  return print_at
+
+
+@pytest.mark.parametrize('has_frame', [True, False])
+@pytest.mark.parametrize('width', [120, 80, 60, 40, 20])
+def test_numbers_are_never_cut(printed_at, width, has_frame):
+  headings = ['Run', *(f'Held-out\nLoss\n{n} %' for n in range(8)), 'Seconds']
+  rows = [
+    [f'FedAvg, E = {n}', *(f'{n}.{k}93 *' for k in range(9))] for n in (1, 8)
+  ]
+  lines = printed_at(width, 'Title', headings, rows, has_frame=has_frame)
+  text = '\n'.join(lines)
+  assert '…' not in text
+  for row in rows:
+    assert all(cell in text for cell in row[1:])
+  if width > 20:
+    assert max(map(len, lines)) <= width
+
+
+def test_headings_are_folded_and_rows_become_lines(printed_at):
+  table = ['T', ['', 'long heading', 'b'], [['x', '123456', '1'], ['y', '2']]]
+  assert printed_at(20, *table) == [
+    'T',
+    '',
+    '          long',
+    '       heading   b',
+    ' ──────────────────',
+    '  x     123456   1',
+    '  y          2',
+    '',
+  ]
+  assert printed_at(16, *table) == [
+    'T',
+    'x,',
+    '  long heading 123456,',
+    '  b 1',
+    'y,',
+    '  long heading 2',
+  ]
 
 
 @pytest.mark.parametrize(

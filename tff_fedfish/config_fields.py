@@ -39,6 +39,7 @@ def number(
   at_most: float | None = None,
   above: float | None = None,
   below: float | None = None,
+  changes_results: bool = True,
 ) -> Any:
   """Declares a numeric field and the bounds that `Section` checks.
 
@@ -48,12 +49,28 @@ def number(
     at_most: The largest value allowed.
     above: Every value must be larger than this.
     below: Every value must be smaller than this.
+    changes_results: See `setting`.
 
   Returns:
     A dataclass field whose metadata holds the bounds.
   """
   bounds = dict(at_least=at_least, at_most=at_most, above=above, below=below)
-  return dataclasses.field(default=default, metadata=bounds)
+  return dataclasses.field(
+    default=default, metadata=bounds | {'changes_results': changes_results}
+  )
+
+
+def setting(default: Any, *, changes_results: bool) -> Any:
+  """Declares a field that is no number.
+
+  Args:
+    default: The value where none is given.
+    changes_results: Whether the trained model may depend on it, be it in its
+      last bits. Runs that differ only in other settings are compared.
+  """
+  return dataclasses.field(
+    default=default, metadata={'changes_results': changes_results}
+  )
 
 
 def seed(default: int) -> Any:

@@ -87,7 +87,7 @@ def run_demo(
   report = ['report', '--runs', *runs, '--output', str(workdir / 'report')]
   if code := _run_here(run_command, report):
     return code
-  _print_table(runs)
+  print_results(runs)
   print(f'Page: {workdir / "report" / "index.html"}')
   print(f'Done in {time.monotonic() - start:.0f} s.')
   return 0
@@ -184,7 +184,8 @@ def _run_arms(
   return 0
 
 
-def _print_table(runs: list[str]) -> None:
+def print_results(runs: Sequence[str]) -> None:
+  """Prints the main table of runs, by their directories."""
   from tff_fedfish.printing import print_table
   from tff_fedfish.reporting.loading import load_runs
   from tff_fedfish.reporting.tables import main_table

@@ -106,42 +106,6 @@ def mixed_mean(
   )
 
 
-def effective_clients_by_chance(
-  weights: np.ndarray,
-  num_squares: np.ndarray,
-  *,
-  power: float = 1.0,
-  plain_mean_fraction: float = 0.0,
-  has_tensor_mean: bool = False,
-  is_mean_of_squares: bool = False,
-) -> float:
-  """Returns the effective clients where only chance tells gradients apart.
-
-  Gradients are then normal with one variance, and a diagonal is chi-square with
-  a degree of freedom for each square in it. By simulation, to about 1 %.
-
-  Args:
-    weights: w_i, > 0, [clients].
-    num_squares: Squared gradients in each diagonal, >= 1, [clients].
-    power: p: clients are weighed by F^p.
-    plain_mean_fraction: s of `mixed_mean`.
-    has_tensor_mean: Whether diagonals are divided by their mean over a tensor.
-    is_mean_of_squares: Whether a diagonal is the mean of its squares, not their
-      sum.
-  """
-  weights, degrees = (np.asarray(x)[:, None] for x in (weights, num_squares))
-  drawn = np.random.RandomState(0).chisquare(
-    degrees, (len(degrees), _NUM_DRAWS)
-  )
-  diagonals = (drawn / degrees if is_mean_of_squares else drawn) ** power
-  if has_tensor_mean:
-    diagonals /= diagonals.mean(axis=1, keepdims=True)
-  masses = weights * diagonals
-  parts = (1 - plain_mean_fraction) * masses / masses.sum(axis=0)
-  parts += plain_mean_fraction * weights / weights.sum()
-  return float((1 / np.square(parts).sum(axis=0)).mean())
-
-
 def effective_clients(
   mass_sum: np.ndarray, squared_mass_sum: np.ndarray
 ) -> np.ndarray:

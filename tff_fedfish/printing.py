@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 _BINARY = ('B', 'KiB', 'MiB', 'GiB', 'TiB', 'PiB')
 _COUNTS = ('', 'k', 'M', 'B', 'T')
+_MIN_TEXT_WIDTH = 16
 _FLOPS = tuple(f'{prefix}FLOP' for prefix in ('', *'kMGTPEZ'))
 
 
@@ -32,13 +33,17 @@ def print_table(
 ) -> None:
   """Prints a table. Cells are data: brackets and `:x:` stay as they are.
 
+  Numbers are never cut. In a narrow terminal headings and texts are folded;
+  where that does not do, rows become columns, or else lines of text.
+
   Args:
     title: Line above the table.
     headings: One per column; all empty: none is shown.
     rows: Cells of each row; columns on the right may be left out.
     sums: Further rows, below a line.
-    text_columns: Positions of the columns that are aligned on the left.
-    whole_columns: Positions of the columns that are never folded.
+    text_columns: Positions of the columns that are aligned on the left; the
+      others hold numbers.
+    whole_columns: Positions of the columns that are cut rather than folded.
     has_frame: Whether lines surround the cells, and the title is folded to the
       width of the table.
     pipe_width: Width for a file or a pipe, which has none. Unit: characters.
@@ -50,6 +55,18 @@ def print_table(
   console = Console(markup=False, emoji=False, highlight=False)
   if not console.is_terminal:
     console.width = pipe_width
+  rows, sums = list(map(list, rows)), list(map(list, sums))
+  lines = [*rows, *sums]
+  widths = _fitting_widths(headings, lines, text_columns, console.width)
+  if widths is None and lines:
+    turned = [[heading.replace('\n', ' ') for heading in headings]]
+    turned += [row + [''] * (len(headings) - len(row)) for row in lines]
+    headings, *rows = map(list, zip(*turned, strict=True))
+    sums, text_columns, whole_columns = [], (0,), ()
+    widths = _fitting_widths(headings, rows, text_columns, console.width)
+    if widths is None:
+      _print_lines(console, title, turned)
+      return
   table = Table(box=box.SIMPLE_HEAD, show_header=any(headings))
   if has_frame:
     table = Table(title=title)
@@ -60,6 +77,7 @@ def print_table(
       heading,
       justify='left' if position in text_columns else 'right',
       no_wrap=position in whole_columns,
+      width=widths[position] if widths else None,
     )
   for row in rows:
     table.add_row(*row)
@@ -67,6 +85,53 @@ def print_table(
   for row in sums:
     table.add_row(*row)
   console.print(table)
+
+
+def _fitting_widths(
+  headings: Sequence[str],
+  rows: Sequence[Sequence[str]],
+  text_columns: Collection[int],
+  room: int,
+) -> list[int] | None:
+  """Returns the widths of columns in a terminal; None: numbers do not fit."""
+  from rich.cells import cell_len
+
+  widths, least = [], []
+  for position, heading in enumerate(headings):
+    cells = [row[position] for row in rows if position < len(row)]
+    lines = [*heading.split('\n'), *cells]
+    widths.append(max(map(cell_len, lines)))
+    is_text = position in text_columns
+    parts = ' '.join(cells).split() if is_text else cells
+    longest = max(map(cell_len, [*heading.split(), *parts]), default=0)
+    least.append(min(longest, _MIN_TEXT_WIDTH) if is_text else longest)
+  room -= 3 * len(widths) + 1  # Lines and blanks between columns.
+  if sum(least) > room:
+    return None
+  while sum(widths) > room:
+    # Headings are folded before texts.
+    spare = [
+      (width > need and position not in text_columns, width - need)
+      for position, (width, need) in enumerate(zip(widths, least, strict=True))
+    ]
+    widths[spare.index(max(spare))] -= 1
+  return widths
+
+
+def _print_lines(console, title, rows):
+  """Prints a row after the other, each number behind its heading."""
+  headings, *rows = rows
+  console.print(title, style='bold', soft_wrap=True)
+  for row in rows:
+    line = row[0]
+    for heading, cell in zip(headings[1:], row[1:], strict=False):
+      item = ' '.join(f'{heading} {cell}'.split()) if cell else ''
+      if item and len(line) + len(item) > console.width - 2:
+        console.print(f'{line},', soft_wrap=True)
+        line = f'  {item}'
+      elif item:
+        line += f', {item}'
+    console.print(line, soft_wrap=True)
 
 
 def format_bytes(num_bytes: int) -> str:

@@ -1,21 +1,22 @@
 """How many clients a mean is worth, of masses by hand and of methods."""
 
+import json
+
 import numpy as np
 import planned_configs
 import pytest
+import small_runs
 import tensorflow as tf
 
 from models.model_shapes import weight_shapes
-from tff_fedfish import fisher
 from tff_fedfish.algorithms.slots.fisher_weighted_mean import DeltaAndFisher
+from tff_fedfish.cli.main import main
 from tff_fedfish.data.sequences import Sequences, to_dataset
 from tff_fedfish.errors import UserError
 from tff_fedfish.evaluation.effective_sample_size import (
   EffectiveClients,
-  by_chance_of,
   client_mass_of,
   informed_mass_of,
-  num_squares,
 )
 from tff_fedfish.run import learning_setup
 
@@ -26,12 +27,7 @@ def _squares(update, client_weight, state):
 
 @pytest.fixture
 def effective():
-  return EffectiveClients(_squares, ['a', 'b'], aggregator_state=2.0)
-
-
-def _sizes(effective):
-  found = effective.summary()
-  return {name: found[name] for name in ('mean', 'tensors')}
+  return EffectiveClients(_squares, 2, aggregator_state=2.0)
 
 
 def _update(*values):
@@ -43,73 +39,82 @@ def test_by_hand(effective):
   # b: 2 x 2 and 2 x 1: 36 / 20 = 1.8.
   effective.add(_update(1.0, 2.0), 2)
   effective.add(_update(2.0, 0.0), 1)
-  found = effective.summary()
-  assert found['tensors'] == pytest.approx({'a': 1.4, 'b': 1.8})
   # Three coordinates.
-  assert found['mean'] == pytest.approx((1.8 + 1 + 1.8) / 3)
+  assert effective.summary()['mean'] == pytest.approx((1.8 + 1 + 1.8) / 3)
 
 
 def test_coordinates_without_mass_do_not_count(effective):
   effective.add(_update(1.0, 0.0), 2)
   effective.add(_update(1.0, 0.0), 2)
   # a: 2, and nothing; b: 2.
-  assert _sizes(effective) == {'mean': 2.0, 'tensors': {'a': 2.0, 'b': 2.0}}
+  assert effective.summary()['mean'] == 2.0
 
 
 def test_what_explains_them_by_hand(effective):
-  effective.add(_update(1.0, 0.0), 3, 1)
-  effective.add(_update(3.0, 0.0), 1, 1)
+  effective.add(_update(1.0, 0.0), 3)
+  effective.add(_update(3.0, 0.0), 1)
   found = effective.summary()
   # a: 3 x (1, 0) and 1 x (9, 0); one of three coordinates is not informed.
   assert found['uninformed_fraction'] == pytest.approx(1 / 3)
   # (3 + 1)^2 / (9 + 1).
   assert found['of_weights'] == pytest.approx(1.6)
-  # Means (1.5, 4.5), two coordinates, and (6, 2): 36 / 22.5 and 64 / 40.
-  assert found['of_tensor_means'] == pytest.approx((2 * 1.6 + 1.6) / 3)
-  # One square each: w_i chi2, see tests/test_fisher.py.
-  expected = fisher.effective_clients_by_chance([3, 1], [1, 1])
-  assert found['by_chance'] == pytest.approx(expected)
 
 
-def test_chance_does_not_touch_the_plain_mean():
+def test_a_mix_is_worth_what_its_mean_is():
+  # One client of 8 has all the mass of coordinate 0; in 1 all weigh alike. The
+  # mean that is taken is half of the plain one: its parts of coordinate 0 are
+  # 1/16 + 1/2 and seven times 1/16, so 1 / ((81 + 7) / 256) = 2.91.
   def mass(update, client_weight, state):
-    return [
-      client_weight * tf.square(update['a']),
-      tf.fill([4], client_weight),
-    ]
+    return [client_weight * update['a']]
 
-  effective = EffectiveClients(mass, ['weighted', 'plain'])
-  effective.add(_update(1.0, 0.5), 3, 1)
-  effective.add(_update(3.0, 0.1), 1, 1)
-  chance = fisher.effective_clients_by_chance([3, 1], [1, 1])
-  # Two coordinates, and four of Kish's (3 + 1)^2 / (9 + 1).
-  assert effective.summary()['by_chance'] == pytest.approx(
-    (2 * chance + 4 * 1.6) / 6
-  )
+  found = {}
+  for fraction in (0.0, 0.5, 1.0):
+    effective = EffectiveClients(mass, 1, plain_mean_fraction=fraction)
+    for number in range(8):
+      effective.add(_update(float(number == 0), 3.0, 0.0), 2)
+    found[fraction] = effective.summary()
+  means = [summary['mean'] for summary in found.values()]
+  assert means == pytest.approx([(1 + 8) / 2, (256 / 88 + 8) / 2, 8])
+  # Nobody informs coordinate 2, whatever part the plain mean has.
+  fractions = {summary['uninformed_fraction'] for summary in found.values()}
+  assert fractions == {1 / 3}
 
 
-@pytest.mark.parametrize(
-  'settings',
-  [
-    {'fisher_normalization': 'tensor_mean'},
-    {'fisher_reduction': 'mean'},
-    {'fisher_power': 0.5},
-    {'name': 'fed_avg'},
-  ],
-)
-def test_chance_knows_the_settings_of_the_method(settings):
-  config = planned_configs.by_hand(
-    **{f'algorithm__{name}': value for name, value in settings.items()}
+def test_a_mix_of_unequal_weights_by_hand():
+  # w = (3, 1), m = (3 x 1, 1 x 9): plain parts 3/4 and 1/4, own 1/4 and 3/4.
+  # A quarter of the plain ones: 3/8 and 5/8, 1 / (9/64 + 25/64).
+  effective = EffectiveClients(
+    lambda update, weight, _: [weight * update['a']],
+    1,
+    plain_mean_fraction=0.25,
   )
-  arguments = ([2, 5, 8], [1, 2, 2])
-  expected = {
-    'fisher_normalization': {'has_tensor_mean': True},
-    'fisher_reduction': {'is_mean_of_squares': True},
-    'fisher_power': {'power': 0.5},
-  }.get(*settings, {})
-  assert by_chance_of(config)(*arguments) == (
-    fisher.effective_clients_by_chance(*arguments, **expected)
-  )
+  effective.add(_update(1.0), 3)
+  effective.add(_update(9.0), 1)
+  assert effective.summary()['mean'] == pytest.approx(64 / 34)
+
+
+def test_fed_fish_mix_counts_the_plain_mean(small_inputs, tmp_path):
+  summaries = {}
+  for fraction in (0.0, 0.5):
+    run = tmp_path / str(fraction)
+    code = small_runs.train(
+      small_inputs,
+      run,
+      algorithm__plain_mean_fraction=fraction,
+      training__num_rounds=1,
+    )
+    assert code == 0
+    arguments = ['--checkpoint', str(run / 'checkpoints' / 'round_00000000')]
+    arguments += ['--data', str(small_inputs[0]), '--barrier']
+    arguments += ['--fractions', '0', '--max_clients', '1']
+    output = tmp_path / f'evaluation_{fraction}'
+    assert main(['evaluate', *arguments, '--output', str(output)]) == 0
+    summary = json.loads((output / 'summary.json').read_text('utf-8'))
+    summaries[fraction] = summary['effective_clients']
+  # The same clients and masses; what they are worth is between the two.
+  assert summaries[0.0]['of_weights'] == summaries[0.5]['of_weights']
+  sizes = summaries[0.0]['mean'], summaries[0.5]['mean']
+  assert sizes[0] + 0.05 < sizes[1] < summaries[0.5]['of_weights'] + 1e-6
 
 
 def test_floor_makes_no_client_informed():
@@ -125,10 +130,10 @@ def test_floor_makes_no_client_informed():
     # One coordinate of the first tensor is informed on both.
     diagonal[0][0, 0] = 1.0
   updates = [DeltaAndFisher(d, d) for d in diagonals]
-  names = list(weight_shapes(config.model_shape()))
+  num_tensors = len(weight_shapes(config.model_shape()))
   found = {}
   for mass_of in (client_mass_of, informed_mass_of):
-    effective = EffectiveClients(mass_of(config), names)
+    effective = EffectiveClients(mass_of(config), num_tensors)
     for update in updates:
       effective.add(update, 1.0)
     found[mass_of] = effective.summary()
@@ -138,23 +143,6 @@ def test_floor_makes_no_client_informed():
   assert found[informed_mass_of]['mean'] == 2.0
 
 
-@pytest.mark.parametrize(
-  ('settings', 'expected'),
-  [
-    # Batches of 2 of 5 rows.
-    ({}, 3),
-    ({'fisher_estimator': 'last_epoch'}, 3),
-    ({'fisher_estimator': 'example_sq'}, 5),
-    ({'name': 'fed_avg'}, None),
-  ],
-)
-def test_squares_of_a_client(settings, expected):
-  config = planned_configs.by_hand(
-    **{f'algorithm__{name}': value for name, value in settings.items()}
-  )
-  assert num_squares(config, 5) == expected
-
-
 @pytest.mark.parametrize('scale', [1e-30, 1e-12, 1.0, 2e10, 1e30])
 def test_masses_of_any_size(effective, scale):
   for _ in range(4):
@@ -162,30 +150,28 @@ def test_masses_of_any_size(effective, scale):
   # And one that hardly counts.
   effective.add(_update((1e-3 * scale) ** 0.5, 0.0), 1)
   # 4.001^2 / 4.000001; b: 5.
-  assert effective.summary()['tensors'] == pytest.approx(
-    {'a': 4.002, 'b': 5.0}, rel=1e-5
-  )
+  assert effective.summary()['mean'] == pytest.approx((4.002 + 5) / 2, rel=1e-5)
 
 
 @pytest.mark.parametrize('bad', [float('nan'), float('inf')])
 def test_client_whose_mass_is_not_finite_has_none(effective, bad):
   effective.add(_update(1.0, 2.0), 2)
   effective.add(_update(bad, 2.0), 2)
-  assert _sizes(effective) == {'mean': 1.0, 'tensors': {'a': 1.0, 'b': 1.0}}
+  assert effective.summary()['mean'] == 1.0
 
 
 def test_client_without_weight_has_no_mass():
   # Whatever the mass function says of it.
-  effective = EffectiveClients(lambda update, *_: [update['a']], ['a'])
+  effective = EffectiveClients(lambda update, *_: [update['a']], 1)
   effective.add(_update(1.0, 2.0), 2)
   effective.add(_update(1.0, 2.0), 0)
-  assert _sizes(effective) == {'mean': 1.0, 'tensors': {'a': 1.0}}
+  assert effective.summary()['mean'] == 1.0
 
 
 @pytest.mark.parametrize(('num_tensors', 'found'), [(1, '1'), (3, '3')])
 def test_mass_of_more_or_fewer_tensors(num_tensors, found):
   effective = EffectiveClients(
-    lambda update, *_: [update['a']] * num_tensors, ['a', 'b']
+    lambda update, *_: [update['a']] * num_tensors, 2
   )
   with pytest.raises(UserError) as error:
     effective.add(_update(1.0, 2.0), 2)
@@ -198,9 +184,10 @@ def test_mass_of_more_or_fewer_tensors(num_tensors, found):
 
 
 def test_no_clients(effective):
-  assert _sizes(effective) == {
+  assert effective.summary() == {
     'mean': None,
-    'tensors': {'a': None, 'b': None},
+    'uninformed_fraction': None,
+    'of_weights': None,
   }
 
 

@@ -108,7 +108,7 @@ def test_without_a_mass_clients_count_by_their_weight(measure):
   assert len(set(sizes)) > 1
   effective = _effective_clients(output)
   assert effective['mean'] == pytest.approx(_kish(sizes))
-  assert set(effective['tensors'].values()) == {effective['mean']}
+  assert effective['mean'] == pytest.approx(effective['of_weights'])
 
 
 def test_with_a_mass_clients_count_by_it(measure):
@@ -117,16 +117,21 @@ def test_with_a_mass_clients_count_by_it(measure):
   )
   process = learning_setup.build_learning_process(config)
   trained = process.trained_models(process.initialize(), cohort)
-  # Of the first tensor, w |d|^0.5.
-  masses = [
-    client['client_weight'] * np.abs(client['update'].model_delta[0]) ** 0.5
-    for client in trained
-  ]
-  has_mass = np.sum(masses, 0) > 0
-  expected = _kish(np.array(masses, np.float64)[:, has_mass]).mean()
+  # w |d|^0.5.
+  masses = np.array(
+    [
+      client['client_weight']
+      * np.concatenate(
+        [np.abs(d).ravel() ** 0.5 for d in client['update'].model_delta]
+      )
+      for client in trained
+    ],
+    np.float64,
+  )
+  expected = _kish(masses[:, masses.sum(0) > 0]).mean()
   assert 1 < expected < 3
-  first, *_ = _effective_clients(output)['tensors'].values()
-  assert first == pytest.approx(expected, rel=1e-5)
+  found = _effective_clients(output)['mean']
+  assert found == pytest.approx(expected, rel=1e-5)
 
 
 def test_a_process_that_gives_no_models():

@@ -410,36 +410,24 @@ def test_barrier_from_accuracies_by_hand():
   # A lower barrier may come from a worse local term: both stand beside it.
   assert summary['local_loss'] == {'mean': 1.0}
   assert summary['global_loss'] == {'mean': 1.5}
-  assert summary['of_start'] == dict.fromkeys(('loss', 'error'), {'mean': None})
 
 
-def test_barriers_beside_other_models_by_hand(tmp_path):
-  barriers = [
-    results.ClientBarrier(
-      client_id=name,
-      local_loss=local,
-      global_loss=3.0,
-      local_accuracy=0.75,
-      global_accuracy=0.5,
-      start_loss=4.0,
-      start_accuracy=0.25,
-      mean_loss=2.0,
-      mean_accuracy=0.75,
-      plain_mean_loss=2.5,
-      plain_mean_accuracy=0.5,
-    )
-    for name, local in ((b'a', 1.0), (b'b', 2.0))
-  ]
-  summary = _summarize_barriers(barriers)
-  # 4 - 1.5, 0.75 - 0.25; 2 - 1.5, none; 2.5 - 1.5, 0.25.
-  assert summary['of_start'] == {'loss': {'mean': 2.5}, 'error': {'mean': 0.5}}
-  assert summary['of_mean'] == {'loss': {'mean': 0.5}, 'error': {'mean': 0.0}}
-  assert summary['of_plain_mean'] == {
-    'loss': {'mean': 1.0},
-    'error': {'mean': 0.25},
-  }
-  results.write_barriers(tmp_path / 'barrier.csv', barriers)
-  assert results.read_barriers(tmp_path / 'barrier.csv') == barriers
+def test_a_round_in_which_no_client_could_be_measured(tmp_path):
+  clients = _clients()
+  summary = _summarize(clients, barriers=[])
+  assert summary['client_server_barrier']['num_clients'] == 0
+  results.write_evaluation(tmp_path / 'e', summary, clients, [])
+  text = (tmp_path / 'e' / 'barrier.csv').read_text()
+  assert text == (
+    'client_id,local_loss,global_loss,local_accuracy,global_accuracy\n'
+  )
+  assert results.read_evaluation(tmp_path / 'e').barriers == []
+  # As it was written before it had its header.
+  (tmp_path / 'e' / 'barrier.csv').write_text('\n')
+  assert results.read_evaluation(tmp_path / 'e').barriers == []
+  (tmp_path / 'e' / 'barrier.csv').write_text('')
+  with pytest.raises(UserError, match="column 'client_id' is missing"):
+    results.read_evaluation(tmp_path / 'e')
 
 
 def test_diverged_client_is_left_out_of_both_means():

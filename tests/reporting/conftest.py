@@ -204,6 +204,7 @@ def write_evaluation(
         'fraction': f,
         'loss': _interval(_mean(after), 0.25),
         'accuracy': _interval((10 - _mean(after)) / 100, 0.0025),
+        'share_of_clients_hurt': _share_hurt(before, after) if f else None,
       }
       for f, after in losses.items()
     ],
@@ -231,6 +232,10 @@ def write_evaluation(
     )
   (directory / 'summary.json').write_text(json.dumps(summary))
   return directory
+
+
+def _share_hurt(before, after):
+  return _mean([not a <= b for b, a in zip(before, after, strict=True)])
 
 
 def _mean(values):

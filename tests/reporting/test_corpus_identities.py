@@ -7,8 +7,6 @@ import pytest
 from tff_fedfish.errors import UserError
 from tff_fedfish.reporting.loading import load_runs
 from tff_fedfish.reporting.page import build_sections
-from tff_fedfish.reporting.paper_tables import build_paper_tables
-from tff_fedfish.reporting.papers import fed_fish
 from tff_fedfish.reporting.repetitions import pool_repetitions
 from tff_fedfish.reporting.runs import HELD_OUT, Subject, subjects
 from tff_fedfish.reporting.settings import reproduction_commands
@@ -72,12 +70,6 @@ def test_directories_of_one_name_are_corpora_of_their_own(write_scored):
   assert loaded.evaluation(news).name == 'news'
   # No client of the train part was scored: the other part's are held out.
   assert loaded.evaluation(HELD_OUT).name == 'posts'
-  task = fed_fish.nearest_task(loaded)
-  assert task.corpus == fed_fish.STACK_OVERFLOW
-  assert task.words == (
-    'the text in “stack_overflow, train”, grouped from stack_overflow by author'
-  )
-  assert fed_fish.evaluated_corpus(task, loaded.evaluation(news)) == 'CC-News'
 
 
 def test_seeds_on_different_corpora_are_not_pooled(write_scored):
@@ -147,9 +139,6 @@ def test_older_runs_are_known_by_the_name_of_a_directory(write_scored):
   )
   [loaded] = load_runs([run])
   assert subjects([loaded]) == [HELD_OUT, Subject('transfer', 'held_out')]
-  # 'train' is all that is known of its corpus.
-  assert fed_fish.nearest_task(loaded).corpus == fed_fish.C4
-  assert {table.corpus for table in build_paper_tables([loaded])} == {'train'}
 
 
 def test_a_damaged_identity_is_an_error(write_scored):

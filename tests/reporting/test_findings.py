@@ -2,7 +2,15 @@
 
 import json
 
-from tff_fedfish.reporting import findings, loading, repetitions, tables, words
+from tff_fedfish.reporting import (
+  comparisons,
+  findings,
+  headline,
+  loading,
+  repetitions,
+  tables,
+  words,
+)
 
 
 def _edit_config(directory, section, /, **values):
@@ -12,41 +20,115 @@ def _edit_config(directory, section, /, **values):
   path.write_text(json.dumps(config))
 
 
-def test_summary_names_the_lowest_means_with_their_intervals(pair):
-  # 5.75 and 5.0 below FedAvg's 6.0 and 5.25; (6.5 + 7) / 2 = 6.75 below 7.25.
-  assert findings.summary_sentence(loading.load_runs(pair)) == (
-    'Of 2 runs, the lowest mean loss (nats per token) is reached by '
-    'FedFish, E = 8 on held-out clients of debian_descriptions without '
-    'personalization (5.750, 95 % interval 5.500 to 6.000), on held-out '
-    'clients after personalization on 50 % of their data (5.000, 95 % '
-    'interval 4.750 to 5.250) and on clients of sotu_by_president without '
-    'personalization (6.750, 95 % interval 6.500 to 7.000).'
+def _headline(directories):
+  """Returns the first sentence of the page."""
+  runs = loading.load_runs(directories)
+  return headline.headline(
+    repetitions.pool_repetitions(runs), comparisons.compare_methods(runs)
   )
 
 
-def test_summary_names_each_winner(tmp_path, write_run, write_evaluation):
+def test_the_headline_is_a_comparison_at_equal_settings(
+  tmp_path, write_run, write_evaluation
+):
+  average = write_run(tmp_path / 'avg', algorithm='fed_avg')
+  fish = write_run(tmp_path / 'fish')
+  # A larger model and more rounds: lower, but of no comparison.
+  mine = write_run(
+    tmp_path / 'mine',
+    num_rounds=15,
+    settings={'model.width': 64, 'client_work.optimizer': 'adamw'},
+  )
+  write_evaluation(average, 'e', losses={0.0: (5.0, 5.5, 5.0, 5.0)})
+  write_evaluation(fish, 'e', losses={0.0: (5.5, 6.5, 5.5, 5.5)})
+  write_evaluation(mine, 'e', losses={0.0: (1.0,) * 4})
+  sentence = _headline([average, fish, mine])
+  # 0.5, 1, 0.5 and 0.5.
+  assert sentence.startswith(
+    'At equal settings FedAvg is lower than FedFish by 0.625 (0.500 to 0.875) '
+    'nats per token on held-out clients; run `mine` differs in '
+  )
+  assert sentence.endswith(
+    'model.width, rounds and client_work.optimizer and is not compared.'
+  )
+
+
+def test_the_headline_of_an_undecided_pair(pair):
+  assert _headline(pair) == (
+    'At equal settings FedFish minus FedAvg is undecided, −0.250 (−0.500 to '
+    '+0.000) nats per token on held-out clients.'
+  )
+
+
+def test_the_headline_names_settings(tmp_path, write_sweep):
+  runs = write_sweep(
+    tmp_path,
+    {
+      ('fed_avg', 1, 2): 1.0,
+      ('fed_fish', 1, 2): 2.0,
+      ('fed_avg', 4, 2): 1.0,
+      ('fed_fish', 4, 2): 0.5,
+    },
+  )
+  assert _headline(runs) == (
+    'At equal settings FedFish is lower than FedAvg by 1.000 (1.000 to 1.000) '
+    'nats per token on held-out clients with E = 1; FedAvg is lower than '
+    'FedFish by 0.500 (0.500 to 0.500) with E = 4.'
+  )
+
+
+def test_many_comparisons_are_counted(tmp_path, write_sweep):
+  gains = {}
+  for epochs in range(1, 7):
+    gains['fed_avg', epochs, 2] = 1.0
+    gains['fed_fish', epochs, 2] = 2.0 if epochs < 5 else 0.5
+  assert _headline(write_sweep(tmp_path, gains, num_seeds=1)) == (
+    'At equal settings, of 6 comparisons on held-out clients: FedFish is lower '
+    'in 4 and FedAvg is lower in 2.'
+  )
+
+
+def test_the_headline_without_evaluations(tmp_path, write_run):
   runs = [
     write_run(tmp_path / 'avg', algorithm='fed_avg'),
+    write_run(tmp_path / 'fish', held_out_losses=(8.0, 7.0, 6.25)),
+  ]
+  assert _headline(runs) == (
+    'At equal settings FedFish, E = 1 is lower than FedAvg, E = 1 by 0.250 '
+    'nats per token on the held-out clients sampled during training.'
+  )
+
+
+def test_the_headline_without_a_pair(tmp_path, write_run, write_evaluation):
+  runs = [
+    write_run(tmp_path / 'avg', algorithm='fed_avg', num_local_epochs=4),
     write_run(tmp_path / 'fish'),
   ]
-  write_evaluation(runs[0], 'e', losses={0.0: (5.0,) * 4, 0.5: (4.5,) * 4})
-  write_evaluation(runs[1], 'e', losses={0.0: (5.5,) * 4, 0.5: (4.0,) * 4})
-  sentence = findings.summary_sentence(loading.load_runs(runs))
-  assert 'by FedAvg, E = 1 on held-out clients of debian_' in sentence
-  assert '; by FedFish, E = 1 on held-out clients after' in sentence
+  for run in runs:
+    write_evaluation(run, 'e')
+  assert _headline(runs) == (
+    'None of 2 runs is compared: no two differ in the method only and were '
+    'evaluated alike.'
+  )
 
 
-def test_summary_of_a_tie(tmp_path, write_run):
-  runs = [write_run(tmp_path / name) for name in 'abcd']
-  sentence = findings.summary_sentence(loading.load_runs(runs))
-  assert 'is reached by 4 runs alike on the held-out clients sam' in sentence
-  sentence = findings.summary_sentence(loading.load_runs(runs[:2]))
-  assert 'by FedFish, E = 1 (a) and FedFish, E = 1 (b) on the' in sentence
+def test_personalization_that_hurts_is_noted(
+  pair, tmp_path, write_run, write_evaluation
+):
+  run = write_run(tmp_path / 'run')
+  write_evaluation(
+    run, 'e', losses={0.0: (5.0,) * 4, 0.5: (4.0, 9.0, 9.0, float('nan'))}
+  )
+  assert (
+    'FedFish, E = 1: personalization on 50 % hurt 75 % of the held-out clients.'
+  ) in findings.notes(loading.load_runs([run]))
+  assert not any(
+    'hurt' in note for note in findings.notes(loading.load_runs(pair))
+  )
 
 
 def test_summary_of_one_run_without_evaluation(tmp_path, write_run):
-  [run] = loading.load_runs([write_run(tmp_path / 'run')])
-  assert findings.summary_sentence([run]) == (
+  assert _headline([write_run(tmp_path / 'run')]) == (
     'Mean loss (nats per token) of FedFish, E = 1 on the held-out clients '
     'sampled during training (6.500).'
   )
@@ -54,14 +136,11 @@ def test_summary_of_one_run_without_evaluation(tmp_path, write_run):
 
 def test_summary_without_any_score(tmp_path, write_run):
   directory = write_run(tmp_path / 'run', held_out_losses=(None,))
-  assert findings.summary_sentence(loading.load_runs([directory])) == (
-    '1 run without a held-out score so far.'
-  )
+  assert _headline([directory]) == ('1 run without a held-out score so far.')
 
 
 def test_never_claims_significance(pair):
-  runs = loading.load_runs(pair)
-  words = findings.summary_sentence(runs) + ' '.join(findings.notes(runs))
+  words = _headline(pair) + ' '.join(findings.notes(loading.load_runs(pair)))
   assert 'significan' not in words
   assert 'other seeds may order the runs otherwise' in words
 
@@ -144,8 +223,8 @@ def test_evaluations_that_are_not_shown_are_named(
   label = 'FedFish, E = 1: evaluation '
   assert findings.notes(loading.load_runs([directory])) == [
     label + 'first is not shown, as there is a later one of its kind.',
-    # Half of the rounds has a table.
     label + 'plays-1 is not shown, as there is a later one of its kind.',
+    label + 'plays-half is not shown, as there is a later one of its kind.',
   ]
 
 
@@ -155,15 +234,7 @@ def test_repetitions_are_counted(tmp_path, write_sweep):
       tmp_path, {('fed_avg', 1, 2): 1.0, ('fed_fish', 1, 2): 2.0}, num_seeds=2
     )
   )
-  # 8 - 2 - 0.05 over seeds.
   pooled = repetitions.pool_repetitions(runs)
-  assert findings.summary_sentence(pooled) == (
-    'Of 2 settings with 4 runs, the lowest mean loss (nats per token) is '
-    'reached by FedFish, E = 1 on held-out clients of debian_descriptions '
-    'without personalization (5.950, 95 % interval 5.900 to 6.000) and on '
-    'held-out clients after personalization on 50 % of their data (4.950, 95 % '
-    'interval 4.900 to 5.000).'
-  )
   assert findings.notes(runs, pooled) == [
     'Scores of runs that differ in seeds only are means over these; with a '
     'few seeds the intervals are too narrow.'
@@ -187,7 +258,7 @@ def test_what_a_mean_over_seeds_does_not_hold(
     'FedFish, E = 1: evaluation e left out 2 clients that not every seed has a '
     'finite score of.',
   ]
-  assert findings.summary_sentence(pooled).startswith(
+  assert _headline(directories).startswith(
     'Mean loss (nats per token) of FedFish, E = 1 on held-out clients of '
     'debian_descriptions without personalization (5.000, 95 % interval 5.000 '
     'to 5.000; 2 of 3 seeds)'
@@ -210,7 +281,7 @@ def test_other_partitions_are_other_data(tmp_path, write_run):
   ]
   assert findings.notes(loading.load_runs(runs))[0] == (
     'The runs were not measured on the same data: they differ in '
-    'seeds.partition_seed (1 / 2), partition.alpha (0.1 / 10.0).'
+    'partition.alpha (0.1 / 10.0), seeds.partition_seed (1 / 2).'
   )
 
 
@@ -233,17 +304,16 @@ def test_only_runs_of_one_corpus_are_ranked(tmp_path, write_run):
     run('b', 'fed_avg', 2.0, 'cifar100'),
     run('c', 'fed_fish', 1.5, 'cifar100'),
   ]
-  assert findings.summary_sentence(loading.load_runs(runs)).endswith(
-    'sampled during training (cifar100: 1.500).'
+  assert _headline(runs) == (
+    'At equal settings FedFish, E = 1 is lower than FedAvg, E = 1 (b) by 0.500 '
+    'nats per image on the held-out clients sampled during training; run `a` '
+    'differs in data.corpus and is not compared.'
   )
   table = tables.build_main_table(loading.load_runs(runs))
   columns = {column.key: column for column in table}
   # 1.0 is lower, but of other images.
   is_best = [cell.is_best for cell in columns['held_out/loss'].cells]
   assert is_best == [False, False, True]
-  assert findings.summary_sentence(loading.load_runs(runs[:2])) == (
-    '2 runs on different corpora: no two can be ranked.'
-  )
 
 
 def test_notes_on_runs_that_cannot_be_compared(
@@ -266,7 +336,7 @@ def test_notes_on_runs_that_cannot_be_compared(
   notes = findings.notes(loading.load_runs(runs))
   assert notes[:-1] == [
     'The runs were not measured on the same data: they differ in '
-    'data.directory (corpora/debian / corpora/other).',
+    "data.directory ('corpora/debian' / 'corpora/other').",
     'The runs have different numbers of rounds (1, 2).',
     'The evaluations on held-out clients have different numbers of clients '
     '(1, 4).',
@@ -276,10 +346,11 @@ def test_notes_on_runs_that_cannot_be_compared(
 
 
 def test_a_run_that_was_not_evaluated_is_named(pair, tmp_path, write_run):
-  runs = loading.load_runs([*pair, write_run(tmp_path / 'plain')])
-  assert '(5.750, 95 % interval 5.500 to 6.000; 2 runs were evaluated)' in (
-    findings.summary_sentence(runs)
+  directories = [*pair, write_run(tmp_path / 'plain')]
+  assert _headline(directories).endswith(
+    '; run `plain` differs in E and is not compared.'
   )
+  runs = loading.load_runs(directories)
   assert findings.notes(runs)[:2] == [
     'Without an evaluation on held-out clients: FedFish, E = 1.',
     'Without an evaluation on clients of sotu_by_president: FedFish, E = 1.',

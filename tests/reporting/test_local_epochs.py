@@ -7,14 +7,14 @@ import pytest
 from tff_fedfish.reporting import (
   loading,
   local_epochs,
-  matching,
+  match,
   repetitions,
 )
-from tff_fedfish.reporting.matching import FIXED_COMPUTE, FIXED_ROUNDS
+from tff_fedfish.reporting.match import FIXED_COMPUTE, FIXED_ROUNDS
 
 
 def _budgets(tmp_path, write_run, shapes):
-  return matching.find_budgets(
+  return match.find_budgets(
     loading.load_runs(
       [
         write_run(tmp_path / f'{e}-{r}', num_local_epochs=e, num_rounds=r)
@@ -52,7 +52,7 @@ def test_budgets_of_runs(tmp_path, write_run, shapes, expected):
 def test_runs_that_do_not_say_their_rounds(tmp_path, write_run):
   [run] = loading.load_runs([write_run(tmp_path / 'run')])
   run = dataclasses.replace(run, config=run.config | {'training': {}})
-  assert matching.find_budgets([run]) is None
+  assert match.find_budgets([run]) is None
 
 
 @pytest.fixture

@@ -11,12 +11,12 @@ import pytest
 from tff_fedfish.errors import UserError
 from tff_fedfish.reporting import (
   affinities,
+  comparisons,
   curves,
-  findings,
+  headline,
   loading,
   own_tests,
   page,
-  paper_tables,
   repetitions,
   report,
   settings,
@@ -162,9 +162,10 @@ def test_words_of_the_subject(pair_of_models):
   assert models_in_words(pair_of_models) == (
     'Personal models: Local models, E = 1. Global model: FedAvg, E = 1.'
   )
-  assert findings.summary_sentence(pair_of_models).endswith(
-    'by Local models, E = 1 on own test rows (3.500, 95 % interval 3.250 to '
-    '3.750).'
+  found = comparisons.compare_methods(pair_of_models)
+  assert headline.headline(pair_of_models, found) == (
+    'At equal settings Local models is lower than FedAvg by 2.000 (1.000 to '
+    '3.000) nats per token on own test rows.'
   )
   columns = tables.build_main_table(pair_of_models)
   own = [c for c in columns if c.panel == 'own_test']
@@ -174,10 +175,6 @@ def test_words_of_the_subject(pair_of_models):
   ]
   headings, _ = tables.main_table(pair_of_models)
   assert 'Own test rows\nLoss' in headings
-
-
-def test_own_test_rows_are_in_no_table_of_the_paper(pair_of_models):
-  assert not paper_tables.build_paper_tables(pair_of_models)
 
 
 def test_bars_have_no_fractions(pair_of_models, drawn):

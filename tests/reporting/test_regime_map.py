@@ -80,6 +80,22 @@ def test_servers_rates_make_no_other_method(tmp_path, write_sweep, drawn):
   }
 
 
+def test_several_servers_rates_of_a_method_have_no_map(
+  tmp_path, write_sweep, drawn
+):
+  # FedFish gains 1.5 at the server's rate 0.001 and loses 3 at 0.5: which of
+  # the two counts, the order of the directories must not decide.
+  runs = _runs(tmp_path / 'a', write_sweep, _GAINS)
+  worse = {rate: {('fed_fish', 4): -3.0} for rate in _GAINS}
+  runs += _runs(
+    tmp_path / 'b', write_sweep, worse, **{'server.learning_rate': 0.5}
+  )
+  assert regime_map.regime_maps(runs) == []
+  [note] = regime_map.notes(runs)
+  assert 'FedFish has 0.001, 0.5 at client rate 0.001 and E = 4;' in note
+  assert regime_map.notes(_runs(tmp_path / 'c', write_sweep, _GAINS)) == []
+
+
 def test_one_client_rate_has_no_map(tmp_path, write_sweep, drawn):
   runs = _runs(tmp_path, write_sweep, {0.01: _GAINS[0.01]})
   assert regime_map.regime_maps(runs) == []

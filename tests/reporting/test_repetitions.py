@@ -6,7 +6,7 @@ import pytest
 
 from tff_fedfish.reporting import (
   loading,
-  matching,
+  match,
   repetitions,
   tables,
   words,
@@ -31,15 +31,12 @@ def test_means_and_intervals_by_hand(pooled):
   loss = evaluation.scores[0.0, 'loss']
   # 8 - 1 - (0, 0.1, 0.2): 7.0, 6.9, 6.8 with both clients.
   assert loss.mean == pytest.approx(6.9)
-  # Deviations -0.1, 0, 0.1: sqrt(0.02 / (3 - 1)) = 0.1.
-  assert loss.sd_over_seeds == pytest.approx(0.1)
   assert [mean for _, mean in loss.seed_means] == pytest.approx([7, 6.9, 6.8])
   # All of one seed, the extreme, is drawn in 1 of 27 resamples: 3.7 %.
   assert (loss.ci_low, loss.ci_high) == pytest.approx((6.8, 7.0))
   # Accuracies are (10 - loss) / 100.
   accuracy = evaluation.scores[0.5, 'accuracy']
   assert accuracy.mean == pytest.approx(0.041)
-  assert accuracy.sd_over_seeds == pytest.approx(0.001)
   assert evaluation.num_seeds == 3
   assert list(evaluation.clients_at(0.5)['loss_after']) == pytest.approx(
     [5.9, 5.9]
@@ -242,9 +239,9 @@ def test_learning_rates_of_each_number_of_local_epochs(tmp_path, write_run):
 
   runs = loading.load_runs([run('a', 1, 0.1), run('b', 4, 0.2)])
   # Chosen for each E by a search: one method.
-  assert list(matching.methods(runs)) == ['FedFish']
+  assert list(match.methods(runs)) == ['FedFish']
   runs = loading.load_runs([run('c', 1, 0.1), run('d', 1, 0.2)])
-  assert list(matching.methods(runs)) == [
+  assert list(match.methods(runs)) == [
     'FedFish (server learning rate 0.1)',
     'FedFish (server learning rate 0.2)',
   ]

@@ -15,7 +15,6 @@ from tff_fedfish.reporting import (
   comparisons,
   loading,
   page,
-  paper_tables,
   repetitions,
   report,
 )
@@ -55,10 +54,7 @@ class _Outline(html.parser.HTMLParser):
 
 def _render(runs):
   """Renders the page without its plots, which take seconds."""
-  tables = paper_tables.build_paper_tables(runs)
-  return page.render_page(
-    runs, runs, tables, comparisons.compare_methods(runs), {}
-  )
+  return page.render_page(runs, runs, comparisons.compare_methods(runs), {})
 
 
 @pytest.fixture
@@ -90,7 +86,6 @@ def test_files_of_a_report(written):
   assert {name for name in found if '/' not in name} == {
     'index.html',
     'summary.csv',
-    'paper_tables.csv',
     'comparisons.csv',
     'reproduce.py',
   }
@@ -148,11 +143,10 @@ def test_page_shows_numbers_and_sections_in_order(written):
     text.index(part)
     for part in (
       '<h1>Federated pretraining: FedAvg and FedFish</h1>',
-      'Of 2 runs, the lowest mean loss',
+      'At equal settings FedFish minus FedAvg is undecided',
       'id="results"',
       '>5.750</span>',
       'id="comparisons"',
-      'id="paper-tables"',
       'id="learning-curves"',
       'id="local-epochs"',
       'id="personalization"',
@@ -348,18 +342,17 @@ def test_repetitions_are_one_row_and_every_run_is_kept(tmp_path, write_sweep):
     )
   )
   pooled = repetitions.pool_repetitions(runs)
-  tables = paper_tables.build_paper_tables(pooled)
-  text = page.render_page(
-    runs, pooled, tables, comparisons.compare_methods(runs), {}
-  )
+  text = page.render_page(runs, pooled, comparisons.compare_methods(runs), {})
   outline = _Outline(text)
   assert 'over clients and 3 seeds, crossed' in text
   assert 'FedFish, E = 1 (3 seeds)' in ''.join(outline.texts)
-  # 8 - 2 - 0.1, and 0.1 over the seeds.
-  assert '>5.900</span><span class="ci">± 0.100</span>' in text
+  # 8 - 2 - 0.1.
+  assert '>5.900</span><span class="ci">5.800 to 6.000</span>' in text
+  # Percentiles and the like are in summary.csv only.
+  assert not any('p90' in words for words in outline.texts)
   before, every_run = text.split('<summary>Every run</summary>')
   assert 'fed_fish-E1-R2-seed1' not in before
-  assert every_run.count('<span class="name roomy">fed_fish-E1-R2-seed1<') == 4
+  assert every_run.count('<span class="name roomy">fed_fish-E1-R2-seed1<') == 3
   # Six runs are rows, not columns.
   differing = text[text.index('id="differences"') :]
   assert differing.count('<th scope="row">FedAvg, E = 1 (fed_avg-E1') == 3
@@ -384,10 +377,7 @@ def test_one_run_has_all_that_one_run_can_have(pair, drawn):
   text = page.render_page(
     runs,
     runs,
-    paper_tables.build_paper_tables(runs),
     comparisons.compare_methods([]),
     {},
   )
-  assert 'As in Table 4' in text and 'As in Table 3' not in text
-  assert 'The paper’s Table 4 has no row for these settings.' in text
-  assert '±' not in text
+  assert 'Mean loss (nats per token) of FedAvg, E = 8' in text

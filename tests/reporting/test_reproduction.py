@@ -6,7 +6,7 @@ import shlex
 
 from tff_fedfish.config import loading as config_loading
 from tff_fedfish.evaluation import results
-from tff_fedfish.reporting import loading, settings
+from tff_fedfish.reporting import loading, report, settings
 
 _CONFIGS = pathlib.Path(__file__).parents[2] / 'configs'
 
@@ -181,3 +181,24 @@ def test_reads_what_the_evaluation_writes(tmp_path, write_run):
   assert evaluation.skipped_clients == {'too_small': 3}
   command = ' '.join(settings.reproduction_commands([run])[1])
   assert '--personalization_epochs 4 --learning_rate 0.01' in command
+
+
+def test_the_privacy_seed_is_left_out_everywhere(tmp_path, write_run):
+  runs = loading.load_runs(
+    [
+      write_run(
+        tmp_path / str(seed), settings={'seeds.privacy_seed': 424_240 + seed}
+      )
+      for seed in (1, 2)
+    ]
+  )
+  path = report.write_report(runs, tmp_path / 'report', figure_format='svg')
+  texts = [
+    file.read_text()
+    for file in path.parent.iterdir()
+    if file.suffix in ('.html', '.py', '.csv')
+  ]
+  assert {'index.html', 'reproduce.py'} <= {
+    f.name for f in path.parent.iterdir()
+  }
+  assert not any('privacy_seed' in text or '42424' in text for text in texts)

@@ -2,11 +2,13 @@
 
 import dataclasses
 import json
+import shutil
 
 import pytest
 
 from tff_fedfish.errors import UserError
-from tff_fedfish.reporting import loading
+from tff_fedfish.evaluation import results
+from tff_fedfish.reporting import loading, report
 from tff_fedfish.reporting.runs import Subject
 
 
@@ -271,3 +273,17 @@ def test_a_wrong_summary_is_named(
   path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
   with pytest.raises(UserError, match=found):
     loading.load_runs([directory])
+
+
+def test_a_round_whose_barrier_has_no_clients(pair, tmp_path):
+  run = tmp_path / 'run'
+  shutil.copytree(pair[1], run)
+  results.write_barriers(run / 'evaluations' / 'held_out' / 'barrier.csv', [])
+  (run / 'barrier').mkdir()
+  results.write_barriers(run / 'barrier' / 'round_00000001.csv', [])
+  [loaded] = loading.load_runs([run])
+  assert loaded.held_out().has_barrier
+  assert loaded.held_out().barrier_clients.empty
+  assert loaded.barriers_by_round() == {}
+  page = report.write_report([loaded], tmp_path / 'report').read_text()
+  assert 'no evaluation has a barrier.csv' in page

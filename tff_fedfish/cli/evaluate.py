@@ -84,8 +84,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   parser.add_argument(
     '--barrier',
     action='store_true',
-    help='also replay the next round for the Client-Server Barrier, and for '
-    'how many clients the mean of a weight is worth',
+    help='also replay the next round to measure the Client-Server Barrier and '
+    'the effective clients of its mean',
   )
 
 
@@ -159,23 +159,12 @@ def _print_summary(summary) -> None:
       f'{_number(barrier["global_loss"]["mean"], ".4f")} minus local loss '
       f'{_number(barrier["local_loss"]["mean"], ".4f")}'
     )
-    of_start, of_mean, of_plain = (
-      _number(barrier[f'of_{model}']['loss']['mean'], '.4f')
-      for model in ('start', 'mean', 'plain_mean')
-    )
-    lines.append(
-      f'From the same start: {of_start} before the round, {of_mean} with the '
-      f"method's mean and {of_plain} with the plain mean, without a server "
-      'optimizer'
-    )
   effective = summary['effective_clients']
   if effective and effective['mean'] is not None:
     lines.append(
-      "A weight's mean is worth that of "
-      f'{effective["mean"]:.1f} equally weighted clients, by their weights '
-      f'{_number(effective["of_weights"], ".1f")}, by chance '
-      f'{_number(effective["by_chance"], ".1f")}; no client informs '
-      f'{_number(effective["uninformed_fraction"], ".1%")} of the weights.'
+      f'Effective clients per weight: {effective["mean"]:.1f} '
+      f'({effective["of_weights"]:.1f} by client weights). Weights that no '
+      f'client informs: {effective["uninformed_fraction"]:.1%}'
     )
   for line in lines:
     Console().print(line, highlight=False)

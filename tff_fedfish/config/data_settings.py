@@ -45,7 +45,7 @@ class DataConfig(Section, section='data'):
   'blocks': its joined text is cut into blocks, which are shuffled. 'documents':
   its documents are shuffled, and joined and cut until there are enough, as in
   FedC4, on which the paper builds; a large client is not tokenized whole."""
-  token_cache_bytes: int = number(0, at_least=0)
+  token_cache_bytes: int = number(0, at_least=0, changes_results=False)
   """Tokens of long clients, 65,536 tokens and more, that are kept in the user's
   cache directory of each host, for all runs. Unit: bytes. 0: none are, and a
   client that is no longer in memory is tokenized again. Results are the same.

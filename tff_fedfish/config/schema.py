@@ -20,7 +20,13 @@ from tff_fedfish.config.data_settings import (
 )
 from tff_fedfish.config.optimizer_settings import ClientWorkConfig, ServerConfig
 from tff_fedfish.config.privacy_settings import LocalPrivacyConfig
-from tff_fedfish.config_fields import ConfigError, Section, number, seed
+from tff_fedfish.config_fields import (
+  ConfigError,
+  Section,
+  number,
+  seed,
+  setting,
+)
 from tff_fedfish.data.images.image_corpora import IMAGE_CORPORA
 from tff_fedfish.methods import registry
 from tff_fedfish.methods.method import Method, Phase, Slot
@@ -113,7 +119,7 @@ class TrainingConfig(Section, section='training'):
 
   num_rounds: int = number(at_least=1, below=10**8)
   """The last round, >= 1. May grow when a run is resumed."""
-  max_non_finite_rounds: int = number(10, at_least=0)
+  max_non_finite_rounds: int = number(10, at_least=0, changes_results=False)
   """Stop after so many rounds in a row in which no client with data returned a
   finite update, or whose mean update was not finite. 0: never stop. May change
   when a run is resumed."""
@@ -129,23 +135,25 @@ class TrainingConfig(Section, section='training'):
 class EvaluationConfig(Section, section='evaluation'):
   """Scores of models while a run trains, on a fixed sample of clients."""
 
-  every_num_rounds: int = number(at_least=0)
+  every_num_rounds: int = number(at_least=0, changes_results=False)
   """Round 0 and the last are always scored; 0: only those two."""
-  num_clients: int = number(at_least=0)
+  num_clients: int = number(at_least=0, changes_results=False)
   """Held-out clients in the sample; with models of clients' own, the first
   participating clients, each scored on its own test rows. 0: no scores during
   training."""
-  max_sequences_per_client: int = number(64, at_least=0)
+  max_sequences_per_client: int = number(64, at_least=0, changes_results=False)
   """Sequences used of a client, half of them scored, and of a client's own test
   rows all; 0: all."""
-  split_unit: Literal['documents', 'sequences'] = 'documents'
+  split_unit: Literal['documents', 'sequences'] = setting(
+    'documents', changes_results=False
+  )
   """Halves of a held-out client, one of which is scored, are made of whole
   documents, or of 'sequences', blocks of the joined text. Images are split one
   by one."""
   batch_size: int = number(16, at_least=1)
   """Sequences per step of an evaluation or of a client's validation, >= 1;
   changes the speed, and the last bits of losses."""
-  barrier_every_num_rounds: int = number(0, at_least=0)
+  barrier_every_num_rounds: int = number(0, at_least=0, changes_results=False)
   """Measure the Client-Server Barrier every N rounds and after the last round.
   0 disables it. Each measurement takes about as long as one single-worker
   round: the clients train again in the driver process."""
@@ -155,11 +163,11 @@ class EvaluationConfig(Section, section='evaluation'):
 class CheckpointsConfig(Section, section='checkpoints'):
   """Checkpoints to save and to keep."""
 
-  every_num_rounds: int = number(at_least=0)
+  every_num_rounds: int = number(at_least=0, changes_results=False)
   """Round 0 and the last are always saved; 0: only those two."""
-  keep_last: int = number(0, at_least=0)
+  keep_last: int = number(0, at_least=0, changes_results=False)
   """Latest checkpoints kept beside round 0's; 0: all."""
-  keep_every_num_rounds: int = number(0, at_least=0)
+  keep_every_num_rounds: int = number(0, at_least=0, changes_results=False)
   """Checkpoints of multiples of this are kept beside those; 0: none."""
 
 
@@ -167,25 +175,40 @@ class CheckpointsConfig(Section, section='checkpoints'):
 class EngineConfig(Section, section='engine'):
   """Execution of the rounds."""
 
-  kind: Literal['in_process', 'ray'] = 'in_process'
+  kind: Literal['in_process', 'ray'] = setting(
+    'in_process', changes_results=False
+  )
   """'in_process', or 'ray': worker processes, on one machine or a cluster."""
-  num_workers: int = number(1, at_least=1)
+  num_workers: int = number(1, at_least=1, changes_results=False)
   """Worker processes of kind 'ray', >= 1; changes the speed only."""
   threads_per_worker: int = number(1, at_least=1)
   """TensorFlow threads of a worker, >= 1; may change the last bits."""
-  gpus_per_worker: float | None = number(None, at_least=0)
+  gpus_per_worker: float | None = number(
+    None, at_least=0, changes_results=False
+  )
   """GPUs that Ray reserves for a worker, such as 1 or 0.5; None: 1 where the
   cluster has one for every worker."""
-  ray_address: str = 'local'
+  ray_address: str = setting('local', changes_results=False)
   """'local' starts Ray on this machine; 'auto' or HOST:PORT joins a cluster."""
   num_partial_sums: int = number(0, at_least=0)
   """Parts into which a cohort is divided and summed up, which fixes the last
   bits of the result; 0: 1 in process, at most 8 with workers."""
-  quorum: float = number(0.5, at_least=0, below=1)
+  quorum: float = number(0.5, at_least=0, below=1, changes_results=False)
   """A round fails unless more than this share of its cohort took part."""
   xla: bool = False
   """Compiles forward and backward pass with XLA, which takes unrolled layers;
   slower than without on a CPU."""
+
+
+def resolved_partial_sums(
+  wanted: int, kind: str, cohort_size: int | None
+) -> int:
+  """Returns the parts of a cohort by settings of `engine`.
+
+  A cohort of unknown size, None, may still have fewer clients than parts.
+  """
+  wanted = wanted or (1 if kind == 'in_process' else _MAX_PARTIAL_SUMS)
+  return min(wanted, cohort_size or wanted)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -265,11 +288,9 @@ class TrainConfig:
   @property
   def num_partial_sums(self) -> int:
     """Into how many parts a cohort is divided; `engine.num_partial_sums`."""
-    wanted = self.engine.num_partial_sums
-    if not wanted:
-      wanted = 1 if self.engine.kind == 'in_process' else _MAX_PARTIAL_SUMS
-    # A cohort of unknown size may still have fewer clients than parts.
-    return min(wanted, self.cohort_size or wanted)
+    return resolved_partial_sums(
+      self.engine.num_partial_sums, self.engine.kind, self.cohort_size
+    )
 
   @property
   def cohort_size(self) -> int | None:

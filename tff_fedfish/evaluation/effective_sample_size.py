@@ -5,7 +5,6 @@ near 0 have gradients near 0 and hardly count, so that a few others may decide:
 the mean then is as noisy as that over these few.
 """
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -48,60 +47,37 @@ def informed_mass_of(config: TrainConfig) -> ClientMass:
   return client_mass_of(config)
 
 
-def num_squares(config: TrainConfig, num_rows: int) -> int | None:
-  """Returns the squared gradients in the diagonal of a client's rows.
-
-  None where the method squares none, or not each of them once.
-  """
-  cost = config.method.cost(config)
-  if cost.pass_after_training == 'rows':
-    return num_rows
-  if cost.pass_after_training == 'batches' or cost.squares_last_epoch:
-    return -(-num_rows // config.client_work.local_batch_size)
-  return None
-
-
-def by_chance_of(config: TrainConfig) -> Callable[..., float]:
-  """Returns `fisher.effective_clients_by_chance` of a config's method."""
-  settings = config.algorithm
-  return functools.partial(
-    fisher.effective_clients_by_chance,
-    power=getattr(settings, 'fisher_power', 1.0),
-    has_tensor_mean=(
-      getattr(settings, 'fisher_normalization', 'none') == 'tensor_mean'
-    ),
-    is_mean_of_squares=getattr(settings, 'fisher_reduction', 'sum') == 'mean',
-  )
-
-
 class EffectiveClients:
   """Adds up the mass of a round's clients, one after the other.
 
-  Takes 16 bytes of the host's memory for each coordinate: sums of squares of
-  diagonals around 1e-12, or of a model that diverges, need float64.
+  Takes 16 bytes of the host's memory for each coordinate, 24 with a part of the
+  plain mean: sums of squares of diagonals around 1e-12, or of a model that
+  diverges, need float64.
   """
 
   def __init__(
     self,
     client_mass: ClientMass,
-    names: Sequence[str],
+    num_tensors: int,
     aggregator_state: Any = (),
     *,
-    by_chance: Callable[..., float] = fisher.effective_clients_by_chance,
+    plain_mean_fraction: float = 0.0,
   ):
     """Starts without clients.
 
-    The mass has as many tensors as there are names. The state is that of the
-    process's aggregator before the round. See `by_chance_of` for `by_chance`.
+    Args:
+      client_mass: Mass function, which returns `num_tensors` tensors.
+      num_tensors: Trainable tensors of the model.
+      aggregator_state: State of the process's aggregator before the round.
+      plain_mean_fraction: s of `fisher.mixed_mean`: part of the mean weighted
+        by w_i in the mean that the server takes.
     """
-    self._by_chance = by_chance
-    self._names = tuple(names)
-    # Sum and sum of squares of each tensor's mass.
-    self._sums: list[tuple[np.ndarray, np.ndarray]] | None = None
-    # The mean mass of each tensor, w_i and the squares of each client.
-    self._clients: list[tuple[list[float], float, int | None]] = []
-    # Of each tensor: whether all clients weigh w_i in it, as in a plain mean.
-    self._is_plain = [True] * len(self._names)
+    self._num_tensors = num_tensors
+    self._fraction = plain_mean_fraction
+    # Sums over clients of m, m^2 and, with a part of the plain mean, w m.
+    self._sums: list[tuple[np.ndarray, ...]] | None = None
+    # w_i of each client that has mass.
+    self._weights: list[float] = []
 
     @tf.function
     def finite_mass(update, client_weight):
@@ -116,97 +92,87 @@ class EffectiveClients:
 
     self._finite_mass = finite_mass
 
-  def add(
-    self, update: Any, client_weight: float, num_squares: int | None = None
-  ) -> None:
+  def add(self, update: Any, client_weight: float) -> None:
     """Adds a client by what it gives to the aggregator, and w_i >= 0.
 
-    One of weight 0 has no mass. See `num_squares` for its squares.
+    One of weight 0 has no mass.
 
     Raises:
-      UserError: If `client_mass` returns more or fewer tensors than names.
+      UserError: If `client_mass` returns more or fewer tensors.
     """
     found = self._finite_mass(
       # Scalars too are then arguments, not constants of another graph.
       tf.nest.map_structure(tf.convert_to_tensor, update),
       tf.constant(client_weight, tf.float32),
     )
-    if len(found) != len(self._names):
+    if len(found) != self._num_tensors:
       raise UserError(
         "The method's `client_mass` must return one tensor for each of the "
-        f'{len(self._names)} trainable tensors, but returns {len(found)}. '
+        f'{self._num_tensors} trainable tensors, but returns {len(found)}. '
         'Correct it.'
       )
+    masses = [np.asarray(mass, np.float64) for mass in found]
     if self._sums is None:
-      self._sums = [(np.zeros(m.shape), np.zeros(m.shape)) for m in found]
-    means, plain = [], []
-    for (mass_sum, squared_sum), mass in zip(self._sums, found, strict=True):
-      mass_sum += mass.numpy()
-      squared_sum += np.square(mass.numpy(), dtype=np.float64)
-      means.append(float(np.mean(mass.numpy(), dtype=np.float64)))
-      plain.append(bool(np.all(mass.numpy() == np.float32(client_weight))))
-    if any(means):
-      self._is_plain = [*map(all, zip(self._is_plain, plain, strict=True))]
-      self._clients.append((means, float(client_weight), num_squares))
+      num_sums = 3 if self._fraction else 2
+      self._sums = [
+        tuple(np.zeros(mass.shape) for _ in range(num_sums)) for mass in masses
+      ]
+    if any(mass.any() for mass in masses):
+      self._weights.append(float(client_weight))
+    for (mass_sum, squared_sum, *weighted_sum), mass in zip(
+      self._sums, masses, strict=True
+    ):
+      mass_sum += mass
+      squared_sum += np.square(mass)
+      for total in weighted_sum:
+        total += client_weight * mass
 
-  def summary(self) -> dict[str, Any]:
+  def summary(self) -> dict[str, float | None]:
     """Returns `effective_clients` of `summary.json`.
 
     Returns:
-      `mean`: that of `fisher.effective_clients` over the coordinates in which
-      any client has mass, and `tensors`: the same for each tensor, by name.
-      None where there is no such coordinate. `uninformed_fraction`: share of
-      the others. Of the same clients `of_weights`, Kish's size of w_i;
-      `of_tensor_means`, that of the clients' mean masses in a tensor, its mean
-      over coordinates; and `by_chance`, see
-      `fisher.effective_clients_by_chance`, that of w_i in tensors where all
-      clients weigh w_i, None where it is not known how many squares a client
-      has.
+      `mean`: Kish's size of the mean that the server takes, over the
+      coordinates in which any client has mass; None without such a coordinate.
+      `uninformed_fraction`: fraction of the other coordinates. `of_weights`:
+      Kish's size of the w_i of the same clients.
     """
-    totals = dict.fromkeys(self._names, 0.0)
-    counts = dict.fromkeys(self._names, 0)
-    for name, sums in zip(self._names, self._sums or (), strict=False):
-      effective = fisher.effective_clients(*sums)
-      totals[name] = float(effective.sum())
-      counts[name] = int(np.count_nonzero(effective))
-
-    def mean(total, count):
-      return total / count if count else None
-
-    sizes = [mass_sum.size for mass_sum, _ in self._sums or ()]
-    of_tensors = np.array([means for means, _, _ in self._clients])
-    weights = np.array([weight for _, weight, _ in self._clients])
-    squares = [number for _, _, number in self._clients]
-    by_chance = None
-    if squares and None not in squares:
-      by_chance = float(
-        np.average(
-          np.where(
-            self._is_plain,
-            _kish(weights),
-            self._by_chance(weights, np.array(squares)),
-          ),
-          weights=sizes,
-        )
-      )
+    total, num_informed = 0.0, 0
+    sizes = [mass_sum.size for mass_sum, *_ in self._sums or ()]
+    weights = np.array(self._weights)
+    for sums in self._sums or ():
+      effective = self._effective(weights, *sums)
+      total += float(effective.sum())
+      num_informed += int(np.count_nonzero(effective))
     return {
-      'mean': mean(sum(totals.values()), sum(counts.values())),
-      'tensors': {n: mean(totals[n], counts[n]) for n in self._names},
-      'uninformed_fraction': mean(
-        sum(sizes) - sum(counts.values()), sum(sizes)
+      'mean': total / num_informed if num_informed else None,
+      'uninformed_fraction': (
+        (sum(sizes) - num_informed) / sum(sizes) if sizes else None
       ),
-      'of_weights': _kish(weights) if len(weights) else None,
-      'of_tensor_means': (
-        float(np.average(_kish(of_tensors), weights=sizes))
-        if len(weights)
+      'of_weights': (
+        float(fisher.effective_clients(weights.sum(), np.square(weights).sum()))
+        if self._weights
         else None
       ),
-      'by_chance': by_chance,
     }
 
+  def _effective(self, weights, mass_sum, squared_sum, *weighted_sum):
+    """Returns 1 / sum a_i^2 where there is mass, else 0.
 
-def _kish(masses):
-  """Returns Kish's effective size over the first axis; 0 without mass."""
-  sums = masses.sum(axis=0), np.square(masses).sum(axis=0)
-  sizes = fisher.effective_clients(*sums)
-  return sizes if sizes.ndim else float(sizes)
+    a_i = s w_i / sum(w) + (1 - s) m_i / sum(m) is the client's part.
+    """
+    if not weighted_sum:
+      return fisher.effective_clients(mass_sum, squared_sum)
+    s, is_informed = self._fraction, mass_sum > 0
+    shares = [
+      np.divide(x, y, out=np.zeros_like(mass_sum), where=is_informed)
+      for x, y in (
+        (squared_sum, np.square(mass_sum)),
+        (weighted_sum[0], weights.sum() * mass_sum),
+      )
+    ]
+    squares = (
+      s**2 * np.square(weights).sum() / weights.sum() ** 2
+      + 2 * s * (1 - s) * shares[1]
+      + (1 - s) ** 2 * shares[0]
+    )
+    return np.where(is_informed, 1 / squares, 0.0)

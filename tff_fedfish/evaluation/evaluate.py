@@ -409,17 +409,10 @@ class _Measurement:
     )
     effective = effective_sample_size.EffectiveClients(
       effective_sample_size.informed_mass_of(config),
-      list(weight_shapes(config.model_shape())),
+      len(weight_shapes(config.model_shape())),
       state.aggregator,
-      by_chance=effective_sample_size.by_chance_of(config),
+      plain_mean_fraction=config.method.plain_mean_fraction(config),
     )
-
-    def add(client, trained):
-      effective.add(
-        trained['update'],
-        trained['client_weight'],
-        effective_sample_size.num_squares(config, len(client.sequences())),
-      )
 
     # The round that the run would go on with, or went on with, to its last bit.
     options = round_options.RoundOptions(
@@ -442,8 +435,9 @@ class _Measurement:
           process.get_model_weights(new_state).trainable,
           self._evaluator,
           advancing(),
-          config=config,
-          on_client_trained=add,
+          on_client_trained=lambda trained: effective.add(
+            trained['update'], trained['client_weight']
+          ),
           before_scoring=progress.advance,
         )
     return barriers, effective.summary()

@@ -78,17 +78,6 @@ class ClientBarrier:
   """Loss of the global model after the round."""
   local_accuracy: float
   global_accuracy: float
-  start_loss: float = math.nan
-  """Loss of the global model before the round. NaN, as what follows: in a file
-  of an earlier version."""
-  start_accuracy: float = math.nan
-  mean_loss: float = math.nan
-  """Loss of that minus the method's mean of the model deltas, without a server
-  optimizer."""
-  mean_accuracy: float = math.nan
-  plain_mean_loss: float = math.nan
-  """The same for the mean weighted by the client weights, FedAvg's."""
-  plain_mean_accuracy: float = math.nan
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -192,53 +181,32 @@ def summarize_barriers(
   Returns:
     `loss` and `error`, each as `statistics.summarize` returns it over the
     clients whose losses are finite; `local_loss` and `global_loss`, the `mean`
-    of each of the two terms; `num_clients`, all of them; and `of_start`,
-    `of_mean` and `of_plain_mean`, the `mean` of `loss` and `error` of the
-    models of those names, None in files of an earlier version.
+    of each of the two terms; and `num_clients`, all of them.
 
   Raises:
     ValueError: If a client comes twice.
   """
   bootstrap = {'num_bootstrap': num_bootstrap, 'seed': seed}
   barriers = _sorted_unique(barriers)
-  losses, errors = _losses_and_errors(barriers, 'global')
+  losses = [b.global_loss - b.local_loss for b in barriers]
+  # (1 - global accuracy) - (1 - local accuracy).
+  errors = [
+    b.local_accuracy - b.global_accuracy if math.isfinite(loss) else math.nan
+    for b, loss in zip(barriers, losses, strict=True)
+  ]
   pairs = zip(barriers, losses, strict=True)
   finite = [barrier for barrier, loss in pairs if math.isfinite(loss)]
   return {
     'loss': statistics.summarize(losses, **bootstrap),
     'error': statistics.summarize(errors, **bootstrap),
-    'local_loss': _finite_mean([b.local_loss for b in finite]),
-    'global_loss': _finite_mean([b.global_loss for b in finite]),
+    'local_loss': _mean([b.local_loss for b in finite]),
+    'global_loss': _mean([b.global_loss for b in finite]),
     'num_clients': len(barriers),
-    **{
-      f'of_{model}': dict(
-        zip(
-          ('loss', 'error'),
-          map(_finite_mean, _losses_and_errors(barriers, model)),
-          strict=True,
-        )
-      )
-      for model in ('start', 'mean', 'plain_mean')
-    },
   }
 
 
-def _losses_and_errors(barriers, model):
-  """Returns the barrier of each client beside a model, NaN if not finite."""
-  losses = [getattr(b, f'{model}_loss') - b.local_loss for b in barriers]
-  # (1 - model's accuracy) - (1 - local accuracy) = local - model's accuracy.
-  errors = [
-    b.local_accuracy - getattr(b, f'{model}_accuracy')
-    if math.isfinite(loss)
-    else math.nan
-    for b, loss in zip(barriers, losses, strict=True)
-  ]
-  return losses, errors
-
-
-def _finite_mean(values):
-  finite = [value for value in values if math.isfinite(value)]
-  return {'mean': math.fsum(finite) / len(finite) if finite else None}
+def _mean(values):
+  return {'mean': math.fsum(values) / len(values) if values else None}
 
 
 def write_evaluation(
@@ -307,23 +275,19 @@ def write_barriers(
   Raises:
     ValueError: If a client comes twice.
   """
-  barriers = _sorted_unique(barriers)
-  # Those of an earlier version have no numbers of other models.
-  without = {
-    field.name
-    for field in dataclasses.fields(ClientBarrier)
-    if all(getattr(b, field.name) is field.default for b in barriers)
-  }
-  _write_rows(pathlib.Path(path), ClientBarrier, barriers, without)
+  _write_rows(pathlib.Path(path), ClientBarrier, _sorted_unique(barriers))
 
 
 def read_barriers(path: str | os.PathLike) -> list[ClientBarrier]:
-  """Reads what `write_barriers` wrote.
+  """Reads what `write_barriers` wrote; an empty line is a file without clients.
 
   Raises:
     UserError: If there is no such file, or a line of it is damaged.
   """
-  return _read_rows(pathlib.Path(path), ClientBarrier)
+  path = pathlib.Path(path)
+  if path.is_file() and path.read_bytes() in (b'\n', b'\r\n'):
+    return []
+  return _read_rows(path, ClientBarrier)
 
 
 def _summarize_fraction(

@@ -73,16 +73,10 @@ def of_config(config: TrainConfig) -> tuple[ProcessMemory, ...]:
   barrier = []
   if config.evaluation.barrier_every_num_rounds:
     # Clients train once more, the old state and the new one beside them; each
-    # gives its model and its update, of which three sums are kept in float64.
-    held = state | new_state | {'sums of the bare means': 6 * weights}
-    given = {
-      'client weights': weights,
-      "client's update": sums,
-      'delta in float64': 2 * weights,
-    }
-    # Both means, and one of them as a model.
-    means = {'bare means': 5 * weights}
-    barrier = [held | parts for parts in (*at_client, given, means)]
+    # gives its model and its update.
+    held = state | new_state
+    given = {'client weights': weights, "client's update": sums}
+    barrier = [held | parts for parts in (*at_client, given)]
   solve = []
   if config.method.solver is not None:
     num_clients = config.cohort_size or clients_of_corpus(config) or 1

@@ -13,7 +13,7 @@ import pandas as pd
 from matplotlib import cm, colormaps, colors
 
 from tff_fedfish.methods.registry import BASELINE
-from tff_fedfish.reporting import figures, matching
+from tff_fedfish.reporting import figures, match
 from tff_fedfish.reporting.runs import Run
 from tff_fedfish.reporting.scatters import (
   draw_clients,
@@ -58,7 +58,7 @@ def barrier_scatters(runs: Sequence[Run]) -> list[figures.Figure]:
   local loss of every run; nothing if none has a barrier. The runs are not
   pooled: other seeds have other cohorts.
   """
-  by_method = matching.grouped(find_pairs(runs), lambda p: p.run.algorithm)
+  by_method = match.grouped(find_pairs(runs), lambda p: p.run.algorithm)
   unit = f'nats per {words_of(runs).unit}'
   units = {'loss': unit, 'error': 'percentage points'}
   if not by_method:
@@ -82,9 +82,8 @@ def find_pairs(runs: Sequence[Run]) -> list[Pair]:
   """Returns each method with the baseline, where local epochs are equal.
 
   There is a pair for each round whose barrier was measured for both, by method
-  and local epochs. Where several runs share these, those are paired that have
-  equal settings and seeds; if that leaves several runs of the baseline, the one
-  that also agrees in learning rates.
+  and local epochs, of `match.comparable` runs. Where a run has several
+  baselines, it is paired with the one that agrees in learning rates, if any.
   """
   names = list(dict.fromkeys(run.algorithm for run in runs))
   measured = [run for run in runs if run.barriers_by_round()]
@@ -92,15 +91,13 @@ def find_pairs(runs: Sequence[Run]) -> list[Pair]:
   measured.sort(
     key=lambda run: (names.index(run.algorithm), run.num_local_epochs or -1)
   )
-  by_shape = matching.grouped(
-    measured, lambda run: (run.algorithm, run.num_local_epochs)
+  baselines = match.grouped(
+    (run for run in measured if run.is_baseline), match.comparable
   )
   pairs = []
-  for (algorithm, epochs), mine in by_shape.items():
-    baselines = by_shape.get((BASELINE.name, epochs), [])
-    is_only = len(mine) == len(baselines) == 1
-    for run in mine if algorithm != BASELINE.name else ():
-      partner = baselines[0] if is_only else _partner(run, baselines)
+  for run in measured:
+    if not run.is_baseline:
+      partner = _partner(run, baselines.get(match.comparable(run), []))
       pairs += _pairs(run, partner) if partner else ()
   return pairs
 
@@ -112,12 +109,12 @@ def group_pairs(pairs: Sequence[Pair]) -> dict[str, list[Pair]]:
   """
 
   def key(pair):
-    methods = map(matching.method_of, (pair.run, pair.baseline))
-    return matching.setting_of(pair.run), *methods
+    methods = map(match.method_of, (pair.run, pair.baseline))
+    return match.setting_of(pair.run), *methods
 
-  groups = matching.grouped(pairs, key)
+  groups = match.grouped(pairs, key)
   names = {}
-  for epochs, keys in matching.grouped(
+  for epochs, keys in match.grouped(
     groups, lambda key: groups[key][0].run.num_local_epochs
   ).items():
     settings = [
@@ -126,7 +123,7 @@ def group_pairs(pairs: Sequence[Pair]) -> dict[str, list[Pair]]:
       for setting, method, baseline in keys
     ]
     base = 'all clients' if epochs is None else f'E = {epochs}'
-    for key, own in zip(keys, matching.labels(settings), strict=True):
+    for key, own in zip(keys, match.labels(settings), strict=True):
       names[key] = f'{base}, {own}' if own else base
   return {names[key]: found for key, found in groups.items()}
 
@@ -203,7 +200,8 @@ def _pair_caption(pairs, measure, rounds, shares):
     f'{quantity} minus that of the client’s own trained weights, on the '
     'client’s training data. It ranks nothing. Above the diagonal the barrier '
     f'is lower under {pairs[0].run.method}, for these shares of clients: '
-    f'{shares}.'
+    f'{shares}. Pairs of runs have equal settings, seeds and measured rounds, '
+    'and differ in the method and its optimizers only.'
   )
   if len(rounds) > _MAX_LISTED_ROUNDS:
     caption += f' Rounds: {len(rounds)} from {rounds[0]} to {rounds[-1]}.'
@@ -289,14 +287,10 @@ def _local_global_figure(runs, unit) -> figures.Figure | None:
 
 
 def _partner(run: Run, baselines: Sequence[Run]) -> Run | None:
-  """Returns the one baseline that agrees in all but the method, if any."""
-  for key in (
-    lambda run: (matching.setting_of(run), run.seeds),
-    lambda run: {k: v for k, v in run.config.items() if k != 'algorithm'},
-  ):
-    baselines = [other for other in baselines if key(other) == key(run)]
-    if len(baselines) < 2:
-      break
+  """Returns the only baseline, or the only one of equal optimizers, if any."""
+  if len(baselines) > 1:
+    own = match.optimizers_of(run)
+    baselines = [b for b in baselines if match.optimizers_of(b) == own]
   return baselines[0] if len(baselines) == 1 else None
 
 

@@ -1,6 +1,6 @@
 """Methods compared on the same clients, with intervals over clients and seeds.
 
-Runs are compared where they differ in the method only, as `matching.py` says.
+Runs are compared where they differ in the method only, as `match.py` says.
 """
 
 import itertools
@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from tff_fedfish.reporting import matching
+from tff_fedfish.reporting import match
 from tff_fedfish.reporting.repetitions import (
   Scores,
   client_scores,
@@ -41,16 +41,16 @@ def compare_methods(runs: Sequence[Run]) -> pd.DataFrame:
     else the first method is. `setting` tells compared runs from other compared
     ones, such as 'E = 8'; '' if nothing does.
   """
-  groups = matching.grouped(runs, matching.setting_of)
-  labels = matching.labels(list(map(dict, groups)))
+  groups = match.grouped(runs, match.setting_of)
+  labels = match.labels(list(map(dict, groups)))
   comparisons = []
   for setting, members in zip(labels, groups.values(), strict=True):
-    variants = matching.grouped(members, matching.method_of)
+    variants = match.grouped(members, match.method_of)
     # Of runs with equal seeds the first.
     by_seeds = [
       {run.seeds: run for run in reversed(found)} for found in variants.values()
     ]
-    named = zip(matching.method_names(list(variants)), by_seeds, strict=True)
+    named = zip(match.method_names(list(variants)), by_seeds, strict=True)
     for first, second in itertools.combinations(named, 2):
       # The baseline comes last; without it the first method does.
       pair = sorted((second, first), key=_is_baseline)
@@ -105,14 +105,14 @@ def _is_baseline(named: tuple[str, Mapping[str, Run]]) -> bool:
 def _compare(setting, method, baseline) -> Iterator[tuple]:
   """Yields the lines for every subject and fraction that both have."""
   (name, runs), (baseline_name, baseline_runs) = method, baseline
-  for subject in subjects([*runs.values(), *baseline_runs.values()]):
-    sides = [
-      {s: e for s, run in side.items() if (e := run.evaluation(subject))}
-      for side in (runs, baseline_runs)
-    ]
-    evaluations = [e for side in sides for e in side.values()]
+  members = [*runs.values(), *baseline_runs.values()]
+  for subject in subjects(members):
+    evaluations = [e for run in members for e in run.evaluations_on(subject)]
     fractions = {f for e in evaluations for f in e.clients['fraction']}
     for fraction in sorted(fractions):
+      sides = match.paired_evaluations(
+        runs.values(), baseline_runs.values(), subject, fraction
+      )
       scores = [client_scores(side, fraction) for side in sides]
       found = {
         measure: honest_difference(*scores, f'{measure}_after')

@@ -3,8 +3,7 @@
 import dataclasses
 import math
 import pathlib
-import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,12 +33,6 @@ class Interval:
   seed_means: tuple[tuple[str, float], ...] = ()
   """(seeds of a run, its mean) of the runs that it is of."""
 
-  @property
-  def sd_over_seeds(self) -> float | None:
-    """Sample standard deviation of the runs' means; None for a single run."""
-    means = [mean for _, mean in self.seed_means]
-    return statistics.stdev(means) if len(means) > 1 else None
-
   def shown_ends(self, show: Callable[[float], str]) -> str:
     """Returns 'LOW to HIGH', each as `show` says it; '' without an interval."""
     if self.ci_low is None:
@@ -68,9 +61,8 @@ class Evaluation:
   """Rows of per_client.csv with finite losses; columns are the fields of
   `ClientEvaluation`, without `model`."""
   barrier: dict[str, Interval]
-  """Mean Client-Server Barrier in 'loss' and 'error', its terms 'local_loss'
-  and 'global_loss', and that in the loss of other models, 'of_start',
-  'of_mean', 'of_plain_mean'; may be empty."""
+  """Mean Client-Server Barrier in 'loss' and 'error', and its terms
+  'local_loss' and 'global_loss'; may be empty."""
   barrier_clients: pd.DataFrame
   """See `client_barriers`."""
   num_non_finite_rows: int
@@ -90,6 +82,9 @@ class Evaluation:
   effective_clients: Interval | None = None
   """Effective number of clients of the mean of a weight in the round that was
   replayed, over all weights; None: not measured."""
+  hurt: Mapping[float, float] = dataclasses.field(default_factory=dict)
+  """Fraction above 0 -> share of clients whose loss personalization raised, or
+  made non-finite."""
   unknown_tokens: float | None = None
   """Fraction of unknown tokens in what was scored; None: of images, or not
   counted."""
@@ -162,8 +157,6 @@ def load_evaluation(directory: pathlib.Path, seeds: str = '') -> Evaluation:
     name: barrier.interval(name)
     for name in ('loss', 'error', 'local_loss', 'global_loss')
   }
-  for model in ('start', 'mean', 'plain_mean'):
-    means[f'of_{model}'] = barrier.object(f'of_{model}').interval('loss')
   counts = {reason: skipped.count(reason) for reason in skipped.values}
   return Evaluation(
     name=directory.name,
@@ -183,6 +176,7 @@ def load_evaluation(directory: pathlib.Path, seeds: str = '') -> Evaluation:
     personalization=summary.object('personalization').values,
     has_barrier=bool(barrier.values) or found.barriers is not None,
     effective_clients=summary.interval('effective_clients'),
+    hurt=summary.hurt(),
     unknown_tokens=summary.number('unknown_token_fraction'),
     identity=summary.identity(),
   )
@@ -260,6 +254,17 @@ class _Checked:
         interval = Interval(bits, seed_means=((self._seeds, bits),))
         scores[float(fraction), 'bits_per_byte'] = interval
     return scores
+
+  def hurt(self) -> dict[float, float]:
+    entries = (
+      _Checked(self._path, entry, self._seeds)
+      for entry in self.values.get('fractions') or []
+    )
+    shares = {
+      entry.number('fraction'): entry.number('share_of_clients_hurt')
+      for entry in entries
+    }
+    return {f: share for f, share in shares.items() if share is not None}
 
   def error(self, name: str, required: str, found: Any) -> UserError:
     return UserError(

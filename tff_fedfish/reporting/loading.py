@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import hashlib
 import itertools
 import json
 import os
@@ -11,6 +12,7 @@ from typing import Any
 
 from tff_fedfish.config import files as config_files
 from tff_fedfish.config import loading as config_loading
+from tff_fedfish.data.tokenizers import METADATA_FILE
 from tff_fedfish.errors import UserError
 from tff_fedfish.evaluation.results import read_barriers
 from tff_fedfish.files import parse_json
@@ -20,6 +22,7 @@ from tff_fedfish.reporting.evaluations import client_barriers, load_evaluation
 from tff_fedfish.reporting.runs import Run
 from tff_fedfish.run.corpus_identity import read_identity
 from tff_fedfish.run.metrics_files import read_metrics
+from tff_fedfish.run.run_directory import VOCABULARY_NAME
 
 
 def load_runs(directories: Sequence[str | os.PathLike]) -> list[Run]:
@@ -105,6 +108,7 @@ def _load_run(directory):
       if path.is_file()
     },
     identity=read_identity(directory),
+    vocabulary=_vocabulary(directory),
   )
   evaluations = tuple(_load_evaluations(run, remarks))
   return dataclasses.replace(
@@ -125,6 +129,14 @@ def _check_config(
       AlgorithmConfig.section: {'name': registry.BASELINE.name},
     }
   config_loading.from_json_dict(config, str(path))
+
+
+def _vocabulary(directory: pathlib.Path) -> str | None:
+  """Returns `Run.vocabulary`."""
+  path = directory / VOCABULARY_NAME / METADATA_FILE
+  if not path.is_file():
+    return None
+  return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _require_run(directory):

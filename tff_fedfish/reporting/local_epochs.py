@@ -9,9 +9,9 @@ from typing import Any
 
 import pandas as pd
 
-from tff_fedfish.reporting import bars, figures, matching
+from tff_fedfish.reporting import bars, figures, match
 from tff_fedfish.reporting.bars import Series
-from tff_fedfish.reporting.matching import (
+from tff_fedfish.reporting.match import (
   FIXED_COMPUTE,
   FIXED_ROUNDS,
   find_budgets,
@@ -31,7 +31,7 @@ def local_epoch_figures(runs: Sequence[Run]) -> list[figures.Figure]:
   accuracy and loss as lines, global and personalized, and accuracy as bars.
   """
   styles, drawn = run_styles(runs), []
-  for number, (setting, study) in enumerate(matching.studies(runs).items()):
+  for number, (setting, study) in enumerate(match.studies(runs).items()):
     suffix = f'_{number + 1}' if number else ''
     table = _final_scores(study)
     for measure in ('accuracy', 'loss'):
@@ -53,7 +53,7 @@ def _final_scores(runs: Sequence[Run]) -> pd.DataFrame:
   budgets = find_budgets(runs)
   rows = [
     (method, budget, run.num_local_epochs, measure, run.label, fraction, score)
-    for method, own in matching.methods(runs).items()
+    for method, own in match.methods(runs).items()
     for budget in (budgets.names if budgets else ())
     for run in own
     if budgets.holds(budget, run) and (final := run.final_evaluation())
@@ -74,7 +74,7 @@ def _series(
   fractions = {'Global': 0.0} if 0.0 in set(found['fraction']) else {}
   if (last := found['fraction'].max()) > 0:
     fractions[f'Personalized on {100 * last:g} %'] = last
-  methods = matching.methods(runs)
+  methods = match.methods(runs)
   is_only = found['budget'].nunique() == 1
   looks, series = {}, []
   for (method, budget), own in found.groupby(_TREND, sort=False):

@@ -10,7 +10,7 @@ import pandas as pd
 
 from tff_fedfish.data.client_ids import client_id_to_cell, client_id_to_text
 from tff_fedfish.files import csv_file
-from tff_fedfish.reporting import matching
+from tff_fedfish.reporting import match
 from tff_fedfish.reporting.comparisons import honest_difference, shown_interval
 from tff_fedfish.reporting.runs import OWN_TEST, Run
 from tff_fedfish.reporting.words import shown
@@ -103,8 +103,8 @@ def client_tables(runs: Sequence[Run]) -> list[ClientTable]:
   and the seeds only.
   """
   scored = [run for run in runs if run.evaluation(OWN_TEST)]
-  groups = matching.grouped(scored, matching.clients_of)
-  labels = matching.labels(list(map(dict, groups)))
+  groups = match.grouped(scored, match.clients_of)
+  labels = match.labels(list(map(dict, groups)))
   return [
     ClientTable(label, [_scores(run, members) for run in members])
     for label, members in zip(labels, groups.values(), strict=True)
@@ -130,9 +130,17 @@ def _scores(run: Run, others: Sequence[Run]) -> RunScores:
   clients = _clients(evaluation)
   name, differences, means = '', clients[:0], {}
   for other in () if run.is_baseline else others:
-    is_like = matching.setting_of(other) == matching.setting_of(run)
+    is_like = match.setting_of(other) == match.setting_of(run)
     if is_like and other.is_baseline:
-      sides = [_by_seeds(side) for side in (run, other)]
+      sides = [
+        {seeds: _clients(e) for seeds, e in side.items()}
+        for side in match.paired_evaluations(
+          *(one.repetitions or (one,) for one in (run, other)),
+          OWN_TEST,
+          0.0,
+          evaluation.round_num,
+        )
+      ]
       found = {n: honest_difference(*sides, n) for n in _SCORES}
       if found['loss']['mean'] is not None:
         name, means = other.label, found
@@ -142,15 +150,6 @@ def _scores(run: Run, others: Sequence[Run]) -> RunScores:
         differences = (total / len(common)).dropna()
         break
   return RunScores(run, evaluation.model, clients, name, differences, means)
-
-
-def _by_seeds(run: Run) -> dict[str, pd.DataFrame]:
-  round_num = run.evaluation(OWN_TEST).round_num
-  return {
-    one.seeds: _clients(e)
-    for one in run.repetitions or (run,)
-    if (e := one.evaluation(OWN_TEST, round_num))
-  }
 
 
 def _clients(evaluation) -> pd.DataFrame:

@@ -14,8 +14,9 @@ from tff_fedfish.reporting import (
   bars,
   curves,
   findings,
+  headline,
   local_epochs,
-  matching,
+  match,
   regime_map,
   scatters,
   settings,
@@ -23,17 +24,14 @@ from tff_fedfish.reporting import (
 from tff_fedfish.reporting.comparisons import shown_interval, verdict
 from tff_fedfish.reporting.figures import Figure
 from tff_fedfish.reporting.own_tests import MAX_SHOWN, ClientTable
-from tff_fedfish.reporting.paper_tables import Column, PaperTable
 from tff_fedfish.reporting.repetitions import NUM_BOOTSTRAP
 from tff_fedfish.reporting.runs import HELD_OUT, OWN_TEST, Run, subjects
 from tff_fedfish.reporting.style import run_styles
 from tff_fedfish.reporting.tables import build_main_table
 from tff_fedfish.reporting.words import (
-  Words,
   interval_sample,
   listed,
   shown,
-  uncapitalized,
   words_of,
 )
 from tff_fedfish.version import __version__
@@ -43,12 +41,6 @@ GENERATOR = 'fedfish report'
 
 _NUM_EXTREME_CLIENTS = 5
 _SHARE = 'by share of the client’s data used for personalization'
-_PAPER_TITLES = {
-  3: 'accuracy by local epochs',
-  4: 'scores by share of the client’s data used for personalization',
-  5: 'the same after half of the rounds',
-  6: 'Fisher diagonals of the last local epoch’s gradients',
-}
 
 
 def build_sections(
@@ -102,7 +94,6 @@ def build_sections(
 def render_page(
   runs: Sequence[Run],
   pooled: Sequence[Run],
-  tables: Sequence[PaperTable],
   comparisons: pd.DataFrame,
   sections: Mapping[str, Sequence[Figure]],
   figure_format: str = 'png',
@@ -116,7 +107,6 @@ def render_page(
   Args:
     runs: The runs as they are, one per directory.
     pooled: One for all that differ in seeds only.
-    tables: Tables of the paper.
     comparisons: Lines of `compare_methods`.
     sections: The plots, as `build_sections` returns them.
     figure_format: Format of the plots' files beside the page.
@@ -131,7 +121,7 @@ def render_page(
     keep_trailing_newline=True,
   )
   figures = itertools.chain(*sections.values())
-  config = settings.compare([run.config for run in runs])
+  config = settings.compare([settings.published(run.config) for run in runs])
   environments = settings.compare([run.environment for run in runs])
   methods = dict.fromkeys(run.method for run in runs)
   lines = list(comparisons.itertuples(index=False))
@@ -148,8 +138,8 @@ def render_page(
     runs=runs,
     pooled=pooled,
     styles=run_styles(pooled),
-    summary=findings.summary_sentence(pooled),
-    notes=findings.notes(runs, pooled),
+    summary=headline.headline(pooled, comparisons),
+    notes=[*findings.notes(runs, pooled), *regime_map.notes(runs)],
     words=words_of(runs),
     interval_sample=interval_sample(e for _, e in evaluated),
     client_tables=client_tables,
@@ -157,10 +147,6 @@ def render_page(
     own_test_rows=str(OWN_TEST),
     panels=_panels(pooled),
     every_run_panels=_panels(runs) if len(pooled) < len(runs) else [],
-    paper_tables=tables,
-    paper_titles=_PAPER_TITLES,
-    paper_headings=_paper_headings,
-    show=_show,
     # Two lines of one comparison: of the loss and of the accuracy.
     comparisons=list(zip(lines[::2], lines[1::2], strict=True)),
     verdict=verdict,
@@ -185,8 +171,12 @@ def render_page(
 
 
 def _panels(runs):
-  """Returns (title, columns, [(group, span)]) for each panel with columns."""
-  panels = matching.grouped(build_main_table(runs), lambda c: c.panel)
+  """Returns (title, columns, [(group, span)]) for each panel with columns.
+
+  The spread over clients is in summary.csv only.
+  """
+  columns = [c for c in build_main_table(runs) if c.measure != 'spread']
+  panels = match.grouped(columns, lambda c: c.panel)
   return [
     (
       _panel_title(name, columns),
@@ -238,10 +228,6 @@ def _file_names(subjects, prefix='transfer'):
 
 def _panel_title(name, columns):
   kind, _, corpus = name.partition(': ')
-  if kind == 'spread':
-    return (
-      f'Spread over clients: {uncapitalized(_panel_title(corpus, columns))}'
-    )
   if corpus:
     words = {'held_out': 'Held-out clients of', 'transfer': 'Transfer to'}
     return f'{words[kind]} {corpus}, {_SHARE}'
@@ -254,28 +240,3 @@ def _panel_title(name, columns):
     'training': 'Training, last values',
     'method': 'Metrics of single methods, last values',
   }[name]
-
-
-def _show(value: float, measure: str, is_difference: bool = False) -> str:
-  """Returns a number as text: 'accuracy' in percent, 'loss' in nats."""
-  places, scale = (2, 100) if measure == 'accuracy' else (3, 1)
-  return shown(value, places, scale, '+' if is_difference else '')
-
-
-def _paper_headings(
-  columns: Sequence[Column], words: Words
-) -> tuple[list[tuple[str, int]], list[str]]:
-  """Returns (heading, span) of groups, and a heading per column."""
-  is_by_stage = len({column.stage for column in columns}) > 1
-
-  def group(column):
-    place = 'Global'
-    if column.fraction > 0:
-      place = f'Personalized on {100 * column.fraction:g} %'
-    return f'{place}: {words.accuracy_label}' if is_by_stage else place
-
-  groups = collections.Counter(map(group, columns))
-  # The unit of the loss stands above the tables.
-  labels = {'loss': 'Loss', 'accuracy': 'Accuracy (%)'}
-  names = [c.stage if is_by_stage else labels[c.measure] for c in columns]
-  return list(groups.items()), names

@@ -5,17 +5,18 @@ from collections.abc import Sequence
 import pandas as pd
 
 from tff_fedfish.methods.registry import BASELINE
-from tff_fedfish.reporting import figures, matching
+from tff_fedfish.reporting import figures, match
 from tff_fedfish.reporting.comparisons import honest_difference
 from tff_fedfish.reporting.evaluations import Interval
 from tff_fedfish.reporting.repetitions import client_scores
-from tff_fedfish.reporting.runs import Run
+from tff_fedfish.reporting.runs import HELD_OUT, Run
 from tff_fedfish.reporting.style import numbered_look
 from tff_fedfish.reporting.words import words_of
 
 _CLIENT_RATE = 'client_work.learning_rate'
+_SERVER_RATE = 'server.learning_rate'
 # A search may choose them for each method, and none makes another one.
-_RATES = (_CLIENT_RATE, 'server.learning_rate')
+_RATES = (_CLIENT_RATE, _SERVER_RATE)
 _CELL = ['rate', 'epochs']
 
 
@@ -23,35 +24,75 @@ def regime_maps(runs: Sequence[Run]) -> list[figures.Figure]:
   """Returns the maps of the studies that have at least two client rates.
 
   The runs are not pooled. Methods are compared with the baseline where client
-  rate, local epochs, rounds and seeds are equal.
+  rate, local epochs, rounds and seeds are equal. A study in which a method has
+  several server rates in one of these cells has no map, but a note.
   """
   drawn = []
-  for setting, study in matching.studies(runs).items():
+  for setting, study in match.studies(runs).items():
     table = _differences(study)
-    if table['rate'].nunique() < 2:
+    if table['rate'].nunique() < 2 or _mixed_cells(study):
       continue
     suffix = f'_{len(drawn) + 1}' if drawn else ''
     drawn.append(_figure(study, table, f'regime_map{suffix}', setting))
   return drawn
 
 
-def _differences(runs) -> pd.DataFrame:
-  """Returns rows of method, rate, epochs and `Interval` of the difference."""
-  by_cell = matching.grouped(
+def notes(runs: Sequence[Run]) -> list[str]:
+  """Returns why a map of the runs, which are not pooled, is not drawn."""
+  found = []
+  for study in match.studies(runs).values():
+    if _differences(study)['rate'].nunique() > 1 and (
+      cells := _mixed_cells(study)
+    ):
+      found.append(
+        'The map of who wins is not drawn, as nothing says which of several '
+        f'server rates counts: {"; ".join(cells)}. Report the runs of one '
+        'server rate for each method.'
+      )
+  return found
+
+
+def _cells(runs) -> dict[tuple, dict[match.Key, list[Run]]]:
+  """Returns the runs of each method by (client rate, local epochs, rounds)."""
+  by_cell = match.grouped(
     runs, lambda r: (r.setting(_CLIENT_RATE), r.num_local_epochs, r.num_rounds)
   )
+  return {
+    cell: match.grouped(members, _method) for cell, members in by_cell.items()
+  }
+
+
+def _mixed_cells(runs) -> list[str]:
+  """Returns a clause for each cell in which a method has several rates."""
+  found = []
+  for (rate, epochs, _), sides in _cells(runs).items():
+    for side in sides.values():
+      rates = {repr(run.setting(_SERVER_RATE)): None for run in side}
+      if len(rates) > 1:
+        found.append(
+          f'{side[0].method} has {", ".join(rates)} at client rate {rate} and '
+          f'E = {epochs}'
+        )
+  return found
+
+
+def _differences(runs) -> pd.DataFrame:
+  """Returns rows of method, rate, epochs and `Interval` of the difference."""
   methods = list(dict.fromkeys(map(_method, runs)))
-  names = dict(zip(methods, matching.method_names(methods), strict=True))
+  names = dict(zip(methods, match.method_names(methods), strict=True))
   rows = []
-  for (rate, epochs, _), members in by_cell.items():
-    sides = matching.grouped(members, _method)
+  for (rate, epochs, _), sides in _cells(runs).items():
     baseline = next((s for s in sides.values() if s[0].is_baseline), None)
     if baseline is None or epochs is None:
       continue
     for method, side in sides.items():
       if side is baseline:
         continue
-      found = honest_difference(_scores(side), _scores(baseline), 'loss_after')
+      sides_by_seed = match.paired_evaluations(
+        side, baseline, HELD_OUT, 0.0, side[0].num_rounds
+      )
+      scores = (client_scores(found, 0.0) for found in sides_by_seed)
+      found = honest_difference(*scores, 'loss_after')
       if found['mean'] is not None:
         interval = Interval(found['mean'], found['ci_low'], found['ci_high'])
         rows.append((names[method], rate, epochs, interval))
@@ -59,13 +100,7 @@ def _differences(runs) -> pd.DataFrame:
 
 
 def _method(run):
-  return tuple(p for p in matching.method_of(run) if p[0] not in _RATES)
-
-
-def _scores(runs):
-  return client_scores(
-    {run.seeds: e for run in runs if (e := run.final_evaluation())}, 0.0
-  )
+  return tuple(p for p in match.method_of(run) if p[0] not in _RATES)
 
 
 def _figure(runs, table, name, setting) -> figures.Figure:

@@ -6,13 +6,12 @@ intervals (`evaluation/statistics.py`).
 
 import collections
 import dataclasses
-import json
 from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
 from tff_fedfish.evaluation import statistics
-from tff_fedfish.reporting import matching
+from tff_fedfish.reporting import match
 from tff_fedfish.reporting.evaluations import Evaluation, Interval
 from tff_fedfish.reporting.runs import Row, Run, is_finite
 
@@ -79,11 +78,11 @@ def _groups(runs):
   seen: collections.Counter = collections.Counter()
 
   def key(run):
-    kind = matching.setting_of(run), matching.method_of(run)
+    kind = match.setting_of(run), match.method_of(run)
     seen[kind, seeds := run.seeds] += 1
     return kind, seen[kind, seeds]
 
-  return list(matching.grouped(runs, key).values())
+  return list(match.grouped(runs, key).values())
 
 
 def _group_labels(groups):
@@ -91,8 +90,8 @@ def _group_labels(groups):
   firsts = [group[0] for group in groups]
   for first in firsts:
     same = [run for run in firsts if run.base_label == first.base_label]
-    found = matching.labels(
-      [dict(matching.setting_of(r)) | dict(matching.method_of(r)) for r in same]
+    found = match.labels(
+      [dict(match.setting_of(r)) | dict(match.method_of(r)) for r in same]
     )
     own = found[same.index(first)]
     label = f'{first.base_label}, {own}' if own else first.base_label
@@ -139,10 +138,7 @@ def _pool_evaluations(runs: Sequence[Run]) -> tuple[Evaluation, ...]:
   by_key: dict[tuple, dict[str, Evaluation]] = {}
   for run in runs:
     for e in sorted(run.evaluations, key=lambda e: e.name):
-      # Other fine-tuning is another measurement.
-      fine_tuning = json.dumps(e.personalization, sort_keys=True)
-      key = e.kind, e.corpus, e.round_num, fine_tuning
-      by_key.setdefault(key, {})[run.seeds] = e
+      by_key.setdefault(match.evaluation_key(run, e), {})[run.seeds] = e
   return tuple(map(_pool_one, by_key.values()))
 
 
@@ -186,6 +182,12 @@ def _pool_one(by_seeds: Mapping[str, Evaluation]) -> Evaluation:
     effective_clients=mean_over_seeds(
       {seeds: e.effective_clients for seeds, e in by_seeds.items()}
     ),
+    hurt={
+      fraction: _mean([e.hurt[fraction] for e in evaluations])
+      for fraction in sorted(
+        set.intersection(*(set(e.hurt) for e in evaluations))
+      )
+    },
     unknown_tokens=_mean([e.unknown_tokens for e in evaluations]),
     num_seeds=len(evaluations),
     num_left_out_clients=num_left_out,

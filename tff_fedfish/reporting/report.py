@@ -16,10 +16,6 @@ from tff_fedfish.reporting import settings
 from tff_fedfish.reporting.comparisons import compare_methods
 from tff_fedfish.reporting.own_tests import client_tables, own_tests_csv
 from tff_fedfish.reporting.page import GENERATOR, build_sections, render_page
-from tff_fedfish.reporting.paper_tables import (
-  build_paper_tables,
-  paper_tables_csv,
-)
 from tff_fedfish.reporting.repetitions import pool_repetitions
 from tff_fedfish.reporting.runs import Run
 from tff_fedfish.reporting.tables import summary_csv
@@ -27,7 +23,8 @@ from tff_fedfish.reporting.tables import summary_csv
 _PAGE = 'index.html'
 _CONTENTS = {
   *(_PAGE, 'figures', settings.REPRODUCTION_FILE),
-  *('summary.csv', 'paper_tables.csv', 'comparisons.csv', 'own_tests.csv'),
+  *('summary.csv', 'comparisons.csv', 'own_tests.csv'),
+  'paper_tables.csv',  # In reports of before.
 }
 _GENERATOR_TAG = re.compile(
   f'<meta name="generator" content="{re.escape(GENERATOR)} '
@@ -72,21 +69,18 @@ def write_report(
   """
   output = check_output(output)
   pooled = pool_repetitions(runs)
-  tables = build_paper_tables(pooled)
   # In the order of the pooled runs.
   comparisons = compare_methods(
     [run for one in pooled for run in one.repetitions or (one,)]
   )
   own_tests = client_tables(pooled)
   sections = build_sections(pooled, runs)
-  parts = runs, pooled, tables, comparisons, sections, figure_format
+  parts = runs, pooled, comparisons, sections, figure_format
   texts = {
     _PAGE: render_page(*parts, client_tables=own_tests),
     'summary.csv': summary_csv(runs),
     settings.REPRODUCTION_FILE: settings.reproduction_config(runs),
   }
-  if tables:
-    texts['paper_tables.csv'] = paper_tables_csv(tables)
   if len(comparisons):
     lines = comparisons.itertuples(index=False)
     texts['comparisons.csv'] = csv_file(comparisons.columns, lines)

@@ -75,6 +75,8 @@ class Run:
   """Round -> `client_barriers` measured while training."""
   identity: CorpusIdentity | None = None
   """Identity of the corpus; None: a run of an older version."""
+  vocabulary: str | None = None
+  """SHA-256 of the vocabulary's tokenizer.json; None: the run keeps none."""
   repetitions: tuple['Run', ...] = ()
   """The runs with other seeds whose mean this one is; empty for what lies in
   one directory."""
@@ -219,11 +221,17 @@ class Run:
 
     That is of any round's checkpoint, or only of `round_num`.
     """
-    return _latest(
+    return _latest(self.evaluations_on(subject, round_num))
+
+  def evaluations_on(
+    self, subject: Subject, round_num: int | None = None
+  ) -> list[Evaluation]:
+    """Returns evaluations on some clients, by name."""
+    return [
       e
       for e in self.evaluations
       if self.shows_as(e) == subject and round_num in (None, e.round_num)
-    )
+    ]
 
   def shows_as(self, evaluation: Evaluation) -> Subject | None:
     """Returns the clients that an evaluation is on; None: of the training.

@@ -14,6 +14,19 @@ REPRODUCTION_FILE = 'reproduce.py'
 """Name of the configuration file that a report carries."""
 
 
+def published(config: Mapping[str, Any]) -> dict[str, Any]:
+  """Returns a config without `seeds.privacy_seed`.
+
+  Whoever knows that seed can take the noise of DP-SGD away again.
+  """
+  return {
+    section: {k: v for k, v in values.items() if k != 'privacy_seed'}
+    if section == 'seeds'
+    else values
+    for section, values in config.items()
+  }
+
+
 def compare(objects: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
   """Returns all leaves of nested objects, one per run, as text.
 
@@ -138,10 +151,10 @@ def _evaluate_command(run, evaluation, workdir):
 
 
 def _trained_config(run):
-  """Returns the sections of config.json, without what the method ignores."""
+  """Returns the published sections, without what the method ignores."""
   return {
     section: {k: v for k, v in values.items() if run.reads(f'{section}.{k}')}
-    for section, values in run.config.items()
+    for section, values in published(run.config).items()
     if section != 'schema_version'
   }
 

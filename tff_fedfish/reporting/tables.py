@@ -2,9 +2,17 @@
 
 import dataclasses
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import (
+  Callable,
+  Collection,
+  Hashable,
+  Iterable,
+  Iterator,
+  Sequence,
+)
 
 from tff_fedfish.files import csv_file
+from tff_fedfish.reporting import match
 from tff_fedfish.reporting.evaluations import Interval
 from tff_fedfish.reporting.runs import OWN_TEST, Run, subjects
 from tff_fedfish.reporting.targets import cost_of_target, target_losses
@@ -44,7 +52,8 @@ def build_main_table(runs: Sequence[Run]) -> list[Column]:
   """Returns the columns in which any run, each a row, has a value.
 
   The best values of a column are marked if at least two runs have one and they
-  are not all shown alike, among the runs of each `data.corpus`.
+  are not all shown alike, among runs that were measured on the same clients
+  and, of evaluations, after equal rounds and fine-tuning.
   """
   return [c for c in _columns(runs) if any(cell.value for cell in c.cells)]
 
@@ -98,16 +107,28 @@ def _columns(runs: Sequence[Run]) -> Iterator[Column]:
   """Yields all columns that the main table may have, in order."""
   words = words_of(runs)
   unit = words.unit.capitalize()
+  samples = [match.sample_of(run) for run in runs]
+  clients_of_runs = [match.clients_of(run) for run in runs]
 
   def column(
-    key, group, show, lower_is_better=None, values=None, timing=None, **place
+    key,
+    group,
+    show,
+    lower_is_better=None,
+    values=None,
+    timing=None,
+    scales=samples,
+    **place,
   ):
-    """Returns a column of values, of a timing, or of the metric `key`."""
+    """Returns a column of values, of a timing, or of the metric `key`.
+
+    Only values of runs with equal `scales` are ranked.
+    """
     if timing:
       values = [run.typical(timing) for run in runs]
     elif values is None:
       values = [run.last(key) for run in runs]
-    cells = _cells(runs, values, show, lower_is_better)
+    cells = _cells(values, show, lower_is_better, scales)
     return Column(key, group, cells, **place)
 
   spreads = []
@@ -121,6 +142,13 @@ def _columns(runs: Sequence[Run]) -> Iterator[Column]:
       fraction: '' if subject == OWN_TEST else f'{100 * fraction:g} %'
       for fraction in sorted({f for e in found if e for f in e.fractions})
     }
+    scales = {
+      fraction: [
+        e and (clients, match.evaluation_key(run, e, fraction))
+        for run, clients, e in zip(runs, clients_of_runs, found, strict=True)
+      ]
+      for fraction in shares
+    }
     for measure, show in (
       ('loss', _rounded(3)),
       ('accuracy', _rounded(1, 100)),
@@ -133,6 +161,7 @@ def _columns(runs: Sequence[Run]) -> Iterator[Column]:
           show,
           measure != 'accuracy',
           values=[e and e.scores.get((fraction, measure)) for e in found],
+          scales=scales[fraction],
           panel=panel,
           measure='further' if measure == 'bits_per_byte' else measure,
           heading=share,
@@ -153,6 +182,7 @@ def _columns(runs: Sequence[Run]) -> Iterator[Column]:
           show,
           True,
           values=[spread.get(name) for spread in of_runs],
+          scales=scales[fraction],
           panel=f'spread: {panel}',
           measure='spread',
           heading=heading,
@@ -167,9 +197,6 @@ def _columns(runs: Sequence[Run]) -> Iterator[Column]:
     ('loss', 'Barrier, loss (nats)', signed),
     ('global_loss', 'Barrier: global loss', _rounded(3)),
     ('local_loss', 'Barrier: local loss', _rounded(3)),
-    ('of_start', 'Barrier before the round', signed),
-    ('of_mean', 'Barrier, bare mean', signed),
-    ('of_plain_mean', 'Barrier, plain mean', signed),
     ('error', 'Barrier, error (points)', _rounded(2, 100, '+')),
   ):
     key, measure = f'barrier/{name}', 'barrier' if name == 'loss' else 'further'
@@ -191,7 +218,8 @@ def _columns(runs: Sequence[Run]) -> Iterator[Column]:
   yield column(key, 'Both ways (units)', _count, fewer)
   targets = target_losses(runs)
   costs = [
-    cost_of_target(run, targets.get(run.corpus_name, -math.inf)) for run in runs
+    cost_of_target(run, targets.get(match.sample_of(run), -math.inf))
+    for run in runs
   ]
   losses = ' or '.join(map('{:.3f}'.format, targets.values()))
   for name, heading, show in (
@@ -244,32 +272,35 @@ def _method_columns(runs: Sequence[Run]) -> Iterable[str]:
 
 
 def _cells(
-  runs: Sequence[Run],
   values: Iterable[Interval | float | None],
   show: Callable[[float], str],
   lower_is_better: bool | None,
+  scales: Sequence[Hashable],
 ) -> list[Cell]:
-  """Returns a cell per run; `lower_is_better` None marks no best one."""
+  """Returns a cell per run; `lower_is_better` None marks no best one.
+
+  The best value of each of the equal `scales` is marked.
+  """
   intervals = [
     value if isinstance(value, Interval | None) else Interval(value)
     for value in values
   ]
   best = {}
-  for corpus in {run.corpus_name for run in runs}:
+  for scale in set(scales):
     means = [
       value.mean
-      for value, run in zip(intervals, runs, strict=True)
-      if value and run.corpus_name == corpus
+      for value, other in zip(intervals, scales, strict=True)
+      if value and other == scale
     ]
     # Equal as shown is equal: a tie in all rows tells nothing apart.
     if lower_is_better is not None and len(set(map(show, means))) > 1:
-      best[corpus] = show((min if lower_is_better else max)(means))
+      best[scale] = show((min if lower_is_better else max)(means))
   cells = []
-  for value, run in zip(intervals, runs, strict=True):
+  for value, scale in zip(intervals, scales, strict=True):
     text, ends = '–', ''
     if value:
       text, ends = show(value.mean), value.shown_ends(show)
-    cells.append(Cell(value, text, ends, text == best.get(run.corpus_name)))
+    cells.append(Cell(value, text, ends, text == best.get(scale)))
   return cells
 
 

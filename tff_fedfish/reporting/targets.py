@@ -5,19 +5,19 @@ The target is the highest of the last losses, so that every run reached it.
 
 from collections.abc import Sequence
 
-from tff_fedfish.reporting import matching
+from tff_fedfish.reporting import match
 from tff_fedfish.reporting.runs import Run
 
 _LOSS = 'held_out/loss'
 
 
-def target_losses(runs: Sequence[Run]) -> dict[str, float]:
-  """Returns the target of each `Run.corpus_name` that at least two runs have.
+def target_losses(runs: Sequence[Run]) -> dict[match.Key, float]:
+  """Returns the target of each `match.sample_of` that at least two runs have.
 
   Runs without a held-out loss do not count.
   """
   scored = [run for run in runs if run.last(_LOSS) is not None]
-  found = matching.grouped(scored, lambda run: run.corpus_name)
+  found = match.grouped(scored, match.sample_of)
   return {
     kind: max(run.last(_LOSS) for run in members)
     for kind, members in found.items()

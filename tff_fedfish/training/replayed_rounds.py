@@ -128,7 +128,6 @@ class Barrier(RoundCallback):
       run.weights_after(done),
       run.evaluator,
       clients,
-      config=run.config,
       on_failure=clients.on_failure,
       before_scoring=clients.require_going_on,
     )

@@ -1,27 +1,35 @@
-"""Settings that compared runs must share, and those that tell them apart.
+"""Which runs, and which evaluations of them, may be compared.
 
-A configuration falls into the method (its settings and the optimizers, which
-every method needs its own of), the seeds, and the setting: all the rest that
-may change a number. Runs of equal setting and method that differ in seeds,
-other than those of the clients' split and partition, are repetitions.
+A config falls into the method (its settings and the optimizers, which every
+method needs its own of), the seeds, and the setting: all the rest that may
+change a number. The corpus and the vocabulary count by what they hold, not by
+their paths. A setting whose field says `changes_results=False` does not count.
+
+Runs of equal setting and method that differ in seeds, other than those of the
+clients' split and partition, are repetitions. Runs of equal setting and seeds
+are compared, by evaluations of equal key.
 
 Dhawan et al. (2024), FedFish, compare local epochs E for R rounds each, and for
 R E_reference / E rounds, so that all clients compute as much: two budgets.
 """
 
 import dataclasses
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from tff_fedfish.config import files as config_files
 from tff_fedfish.config import loading as config_loading
-from tff_fedfish.reporting.runs import SEEDS, Run
+from tff_fedfish.config.schema import resolved_partial_sums
+from tff_fedfish.reporting.evaluations import Evaluation
+from tff_fedfish.reporting.runs import OWN_TEST, SEEDS, Run, Subject
 from tff_fedfish.reporting.settings import flatten
 
 FIXED_COMPUTE = 'fixed compute'
 FIXED_ROUNDS = 'fixed rounds'
 _BUDGETS = (FIXED_COMPUTE, FIXED_ROUNDS)
-PAPER_LOCAL_EPOCHS = 4
-"""E of Table 3 whose rows are equal in both columns: the paper's reference."""
+REFERENCE_LOCAL_EPOCHS = 4
+"""E of Table 3 of Dhawan et al. (2024) whose rows are equal in both columns."""
 
 LOCAL_EPOCHS = 'client_work.num_local_epochs'
 NUM_ROUNDS = 'training.num_rounds'
@@ -42,20 +50,22 @@ _METHOD = (
   *('algorithm.', 'local_privacy.', 'server.'),
   *(f'client_work.{name}' for name in _CLIENT_OPTIMIZER),
 )
-# The last two lines say nothing of the numbers.
-_OF_NO_SETTING = (
-  *_METHOD,
-  *SEEDS,
-  *('schema_version', 'engine.', 'checkpoints.'),
-  *('training.max_non_finite_rounds', 'client_work.micro_batch_size'),
-)
 # What makes the clients and their rows.
 _CLIENTS = (
-  *('data.', 'partition.', 'client_splits.'),
-  *('seeds.split_seed', 'seeds.partition_seed'),
+  *('corpus', 'vocabulary', 'data.', 'partition.', 'client_splits.'),
+  *('model.vocabulary_size', 'seeds.split_seed', 'seeds.partition_seed'),
 )
-# What budgets and the scores along the way change of a setting.
-_OF_BUDGETS = (LOCAL_EPOCHS, NUM_ROUNDS, 'evaluation.')
+# What makes the sample that is scored while a run trains.
+_SAMPLE = tuple(
+  f'evaluation.{name}'
+  for name in ('num_clients', 'max_sequences_per_client', 'split_unit')
+)
+_WITHOUT_RESULTS = frozenset(
+  name
+  for name, field in config_files.fields_of(None).items()
+  if not field.metadata.get('changes_results', True)
+)
+_PARTIAL_SUMS = 'engine.num_partial_sums'
 _SHORT_NAMES = {
   LOCAL_EPOCHS: 'E',
   NUM_ROUNDS: 'rounds',
@@ -63,6 +73,11 @@ _SHORT_NAMES = {
   'client_work.learning_rate': 'client learning rate',
   'server.learning_rate': 'server learning rate',
 }
+# Settings of an evaluation that it has without fine-tuning, too.
+_OF_ROWS = (
+  *('sequence_length', 'split_seed', 'split_unit'),
+  'max_sequences_per_client',
+)
 
 Key = tuple[tuple[str, str], ...]
 """(name, value) of some settings, sorted by name; can be a dictionary's key."""
@@ -90,21 +105,43 @@ class Budgets:
     return num_rounds * epochs == self.num_rounds * self.local_epochs
 
 
+def comparable(run: Run) -> Key:
+  """Returns what runs must share to be compared: the setting and the seeds."""
+  seeds = tuple((name, repr(run.setting(name))) for name in SEEDS)
+  return setting_of(run) + seeds
+
+
 def setting_of(run: Run) -> Key:
-  """Returns what runs of different methods must share to be compared."""
-  return _settings(run, _OF_NO_SETTING, is_among=False)
+  """Returns what runs of different methods must share, but for the seeds."""
+  return _settings(
+    run,
+    lambda name: (
+      not _is_among(name, (*_METHOD, *SEEDS, 'schema_version'))
+      and name not in _WITHOUT_RESULTS
+    ),
+  )
 
 
 def study_of(run: Run) -> Key:
-  """Returns the setting without local epochs, rounds and scores on the way."""
+  """Returns the setting without local epochs and rounds."""
   return tuple(
-    pair for pair in setting_of(run) if not pair[0].startswith(_OF_BUDGETS)
+    pair
+    for pair in setting_of(run)
+    if pair[0] not in (LOCAL_EPOCHS, NUM_ROUNDS)
   )
 
 
 def clients_of(run: Run) -> Key:
   """Returns what runs must share to have the same clients with equal rows."""
-  return _settings(run, _CLIENTS, is_among=True)
+  return _settings(
+    run,
+    lambda name: _is_among(name, _CLIENTS) and name not in _WITHOUT_RESULTS,
+  )
+
+
+def sample_of(run: Run) -> Key:
+  """Returns what runs must share to have one scale of scores in training."""
+  return clients_of(run) + _settings(run, lambda name: name in _SAMPLE)
 
 
 def method_of(run: Run) -> Key:
@@ -112,7 +149,90 @@ def method_of(run: Run) -> Key:
 
   A method that cannot be loaded has all its settings as written.
   """
-  return ('method', run.method), *_settings(run, _METHOD, is_among=True)
+  settings = _settings(run, lambda name: _is_among(name, _METHOD))
+  return ('method', run.method), *settings
+
+
+def optimizers_of(run: Run) -> Key:
+  """Returns the part of `method_of` that every method needs its own of."""
+  return tuple(
+    pair
+    for pair in method_of(run)
+    if pair[0].startswith(('server.', 'client_work.'))
+  )
+
+
+def evaluation_key(
+  run: Run, evaluation: Evaluation, fraction: float | None = None
+) -> Key:
+  """Returns what evaluations must share to be compared.
+
+  These are the subject, the corpus, the round, the clients, their halves and
+  the fine-tuning.
+
+  Args:
+    run: The run that was evaluated.
+    evaluation: One of its evaluations.
+    fraction: The fraction whose scores are compared. The fine-tuning does not
+      count at 0. None: all fractions.
+  """
+  skipped = evaluation.skipped_clients.get('beyond_max_clients', 0)
+  values = {
+    'subject': str(run.shows_as(evaluation)),
+    'corpus': evaluation.corpus,
+    'round': evaluation.round_num,
+    'clients beyond --max_clients': skipped,
+  }
+  # A method with models of clients' own may leave clients out.
+  if evaluation.kind != OWN_TEST.kind:
+    values['clients'] = evaluation.num_clients
+  values |= {
+    name: value
+    for name, value in evaluation.personalization.items()
+    if fraction != 0.0 or name in _OF_ROWS
+  }
+  return tuple(
+    (name, json.dumps(value)) for name, value in sorted(values.items())
+  )
+
+
+def paired_evaluations(
+  runs: Iterable[Run],
+  baselines: Iterable[Run],
+  subject: Subject,
+  fraction: float,
+  round_num: int | None = None,
+) -> tuple[dict[str, Evaluation], dict[str, Evaluation]]:
+  """Returns evaluations of equal key of both sides, by the seeds.
+
+  Of several keys this is the one that most seeds have on both sides, then the
+  one of the latest round; no evaluation where there is none.
+
+  Args:
+    runs: Runs that differ in seeds only. Of equal seeds the first counts.
+    baselines: The same of what they are compared with.
+    subject: The clients that were scored.
+    fraction: The fraction of their data that was personalized on.
+    round_num: The only round that counts; None: any.
+  """
+  by_key: dict[Key, list[dict[str, Evaluation]]] = {}
+  for side, members in enumerate((runs, baselines)):
+    for run in members:
+      for evaluation in run.evaluations_on(subject, round_num):
+        if fraction in set(evaluation.clients['fraction']):
+          key = evaluation_key(run, evaluation, fraction)
+          found = by_key.setdefault(key, [{}, {}])
+          found[side].setdefault(run.seeds, evaluation)
+
+  def rank(sides):
+    shared = sides[0].keys() & sides[1].keys()
+    evaluations = list(sides[0].values())
+    rounds = {e.round_num for e in evaluations} - {None}
+    names = (e.name for e in evaluations)
+    return len(shared), max(rounds, default=-1), max(names, default='')
+
+  best = max(by_key.values(), key=rank, default=[{}, {}])
+  return tuple(best) if best[0].keys() & best[1].keys() else ({}, {})
 
 
 def labels(settings: Sequence[Mapping[str, str]]) -> list[str]:
@@ -132,6 +252,17 @@ def labels(settings: Sequence[Mapping[str, str]]) -> list[str]:
   ]
 
 
+def differing(keys: Sequence[Key]) -> dict[str, list[str]]:
+  """Returns the values, each once, of what is not equal in all keys."""
+  settings = list(map(dict, keys))
+  names = dict.fromkeys(name for setting in settings for name in setting)
+  values = {
+    name: list(dict.fromkeys(s.get(name, '(not set)') for s in settings))
+    for name in names
+  }
+  return {name: found for name, found in values.items() if len(found) > 1}
+
+
 def method_names(methods: Sequence[Key]) -> list[str]:
   """Returns unique names for different keys of `method_of`.
 
@@ -143,7 +274,7 @@ def method_names(methods: Sequence[Key]) -> list[str]:
     (_, title), *settings = method
     others = [dict(other) for other in methods if other[0] == method[0]]
     differing = [
-      f'{_short_name(name)} {value}'
+      f'{short_name(name)} {value}'
       for name, value in settings
       if any(other.get(name) != value for other in others)
     ]
@@ -200,7 +331,7 @@ def find_budgets(runs: Sequence[Run]) -> Budgets | None:
       any(reference.holds(name, run) for name in _BUDGETS)
       for run in by_shape.values()
     )
-    return -num_explained, epochs != PAPER_LOCAL_EPOCHS, epochs, -num_rounds
+    return -num_explained, epochs != REFERENCE_LOCAL_EPOCHS, epochs, -num_rounds
 
   epochs, num_rounds = min(shapes, key=rank)
   reference = Budgets(num_rounds, epochs)
@@ -219,18 +350,34 @@ def grouped(items: Iterable[Any], key: Callable) -> dict[Any, list]:
   return groups
 
 
-def _settings(run: Run, names: Sequence[str], *, is_among: bool) -> Key:
-  """Returns the settings that a run reads, of `names` or of all others."""
+def _settings(run: Run, counts: Callable[[str], bool]) -> Key:
+  """Returns the settings that a run reads and that count, by name."""
   values = flatten(config_loading.with_defaults(run.config))
+  if run.identity:
+    # The same corpus may lie elsewhere.
+    del values['data.directory']
+    values['corpus'] = run.identity.fingerprint[:12]
+  if run.vocabulary:
+    del values['data.vocabulary']
+    values['vocabulary'] = run.vocabulary[:12]
+  values[_PARTIAL_SUMS] = resolved_partial_sums(
+    values[_PARTIAL_SUMS],
+    values['engine.kind'],
+    values['cohorts.cohort_size'],
+  )
   return tuple(
     (name, repr(value))
     for name, value in sorted(values.items())
-    if run.reads(name)
-    and is_among == (name in names or f'{name.partition(".")[0]}.' in names)
+    if run.reads(name) and counts(name)
   )
 
 
-def _short_name(name):
+def _is_among(name: str, names: Sequence[str]) -> bool:
+  return name in names or f'{name.partition(".")[0]}.' in names
+
+
+def short_name(name: str) -> str:
+  """Returns a setting's name in a label, such as 'E'."""
   section, _, setting = name.partition('.')
   # Both sides have an optimizer.
   side = {'client_work': 'client ', 'server': 'server '}.get(section, '')

@@ -1,1 +1,0 @@
-"""Printed results of papers; their methods are spelled here only."""
