@@ -472,7 +472,7 @@ class TestSettingsOfAnotherMethod:
   def test_in_a_file_they_are_left_out_and_named(self, config_file, capsys):
     path = config_file(
       'config.algorithm = dict(name="fed_avg", relative_floor=0.5,'
-      ' fisher_estimator="true")'
+      ' fisher_estimator="example_sq")'
     )
     config = config_loading.load_config(path)
     assert (
