@@ -233,19 +233,6 @@ def test_existing_directory_is_filled_not_replaced(tmp_path):
   assert len(_lines(tmp_path / 'dropped')) == 6
 
 
-def test_what_a_killed_job_has_left_is_removed(tmp_path):
-  for name in ('.dropped.grouping-abc', '.dropped2.grouping-abc'):
-    write_lines(tmp_path / name / '.lock', [])
-    write_lines(tmp_path / name / 'dropped-00000-of-00001.jsonl.gz', [b'x'])
-  _run(tmp_path)
-  assert sorted(path.name for path in tmp_path.iterdir()) == [
-    '.dropped2.grouping-abc',
-    'dropped',
-    'out',
-    'raw.json',
-  ]
-
-
 def test_posts_and_rows(tmp_path):
   post = '<row Id="1" PostTypeId="3" Body="a" />'
   (tmp_path / 'Posts.xml').write_text(

@@ -17,7 +17,6 @@ from grouping_jobs import contents, make_job, raw_records, write_lines
 from pipelines import output_files
 from pipelines.group_job import run_group_job
 from pipelines.splits import SplitRule
-from pipelines.staging import stage
 from tff_fedfish.errors import UserError
 
 _TESTS = pathlib.Path(__file__).parents[1]
@@ -216,37 +215,11 @@ class TestRemoteOutput:
     run_group_job(job, tmp_path / 'local')
     assert contents(bucket / 'out') == contents(tmp_path / 'local')
 
-  def test_what_a_killed_job_left_is_replaced(self, raw, expected, bucket):
-    for name in (
-      'groups-00000-of-00001.tfrecord',
-      'index.parquet',
-      'held_out/groups-00000-of-00001.tfrecord',
-    ):
-      write_lines(bucket / 'out' / name, [b'old'])
-    output = output_files.require_usable('bucket://out')
-    run_group_job(make_job(raw, num_shards=4), output)
-    assert contents(bucket / 'out') == expected
-
   def test_failure_leaves_nothing(self, raw, bucket):
     job = make_job(raw, key='author', strict=True)
     with pytest.raises(UserError, match='record 2 .* missing_author'):
       run_group_job(job, 'bucket://out')
     assert contents(bucket) == {}
-
-  @pytest.mark.parametrize(
-    'name', ['train/manifest.json', 'raw/c4.tfrecord', 'notes.txt']
-  )
-  def test_what_is_not_left_over_is_left_alone(self, bucket, name):
-    write_lines(bucket / 'out' / name, [b'{}'])
-    with pytest.raises(
-      UserError,
-      match=f"must be empty or new, but 'bucket://out' already holds '{name}'",
-    ):
-      output_files.require_usable('bucket://out')
-    with pytest.raises(UserError, match="'bucket://out' was filled meanwhile"):
-      with stage('bucket://out'):
-        pass
-    assert contents(bucket) == {f'out/{name}': b'{}'}
 
   def test_file_system_that_beam_does_not_know(self):
     with pytest.raises(

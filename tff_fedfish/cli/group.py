@@ -15,6 +15,7 @@ in this process, with --direct_running_mode=multi_processing
 """
 
 import argparse
+import sys
 
 from tff_fedfish.cli.group_options import (
   CLIENT_OPTIONS,
@@ -178,6 +179,12 @@ def run(arguments: argparse.Namespace) -> int:
     flags = beam_job.read_beam_flags(arguments)
     job = build_job(arguments)
     output = output_files.require_usable(arguments.output)
+    for path in output_files.find_staging(output):
+      print(
+        f'fedfish: note: {path!r} is of another job for this output. If none '
+        'is running, remove it.',
+        file=sys.stderr,
+      )
 
     from pipelines.group_job import run_group_job
 
