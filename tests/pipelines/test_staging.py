@@ -13,11 +13,10 @@ import time
 
 import pytest
 from bucket_file_system import BucketFileSystem
-from grouping_jobs import contents, make_job, raw_records, write_lines
+from grouping_jobs import contents, raw_records, write_lines
 
 from pipelines import output_files
 from pipelines import staging as staging_module
-from pipelines.group_job import run_group_job
 from pipelines.remote_files import StoreError
 from pipelines.staging import require_shared, stage
 from tff_fedfish.cli.main import main
