@@ -40,8 +40,6 @@ class GroupJob:
     split: How to split the corpus; None: one corpus.
     fields: For json_lines: what to read.
     name: The corpus' name in the manifest; None: that of the source.
-    add_to: A grouped corpus, or the directory of a split one, whose examples
-      are stored, too; absolute, on a disk that all workers see. None: none.
     write_dropped: A local directory for the records that are dropped while
       files are read; None: they are only counted.
     max_dropped_bytes: How much to write there, before compression.
@@ -63,7 +61,6 @@ class GroupJob:
   split: SplitRule | None = None
   fields: Fields | None = None
   name: str | None = None
-  add_to: str | None = None
   write_dropped: str | None = None
   max_dropped_bytes: int = DEFAULT_MAX_DROPPED_BYTES
   block_bytes: int = BLOCK_BYTES

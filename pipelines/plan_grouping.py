@@ -26,8 +26,6 @@ _SAMPLE_BYTES = 16 << 20
 _STAGES = ('read_seconds', 'sort_seconds', 'write_seconds')
 
 _NOT_PLANNED = {
-  'add_to': 'is in proportion to the bytes of `--input`, and does not count '
-  'those of another corpus',
   'drop_duplicates_across_groups': 'groups a sample, in which a text has fewer '
   'duplicates than in the whole input',
 }

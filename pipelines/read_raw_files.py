@@ -43,8 +43,6 @@ class FileReport:
 
   name: str
   """The file's name, without what precedes it on this machine."""
-  num_bytes: int
-  """Size of the file as it is stored."""
   parts: list[Tally]
   """Records handed on, for each part of the split."""
   records_in: int = 0
@@ -93,26 +91,25 @@ class RawFileReader:
     return self._encode.mask
 
   def read(
-    self, task: Iterable[tuple[str, str, int]]
+    self, task: Iterable[tuple[str, str]]
   ) -> Iterator[tuple[PieceKey, bytes]]:
     """Yields (key, block) pairs that together hold all records of the files.
 
     Args:
-      task: Files, each with its name in reports and its size as it is stored,
-        in bytes; small ones share blocks.
+      task: Files, each with its name in reports; small ones share blocks.
 
     Raises:
       UserError: If the job is strict, for the first record that is dropped.
     """
-    for path, name, num_bytes in task:
-      yield from self._read_file(path, name, num_bytes)
+    for path, name in task:
+      yield from self._read_file(path, name)
     yield from self._blocks.take()
 
   def _read_file(
-    self, path: str, name: str, num_bytes: int
+    self, path: str, name: str
   ) -> Iterator[tuple[PieceKey, bytes]]:
     parts = [Tally() for _ in self._job.part_names()]
-    report = FileReport(name, num_bytes, parts)
+    report = FileReport(name, parts)
     key = self._source.key or KEYS[self._job.key]
     split = 0
     num_shards, blocks = self._job.num_shards, self._blocks

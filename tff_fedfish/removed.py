@@ -7,7 +7,9 @@ from tff_fedfish.errors import UserError
 COMMANDS: dict[str, str] = {}
 """Advice by the name of a command."""
 
-OPTIONS: dict[str, str] = {}
+OPTIONS: dict[str, str] = {
+  'group --add_to': 'Group the raw files of both together.',
+}
 """Advice by 'command --option'."""
 
 SETTINGS: dict[str, str] = {}

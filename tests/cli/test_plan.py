@@ -3,7 +3,6 @@
 import json
 
 import pytest
-from grouping_jobs import group_lines
 
 COMMANDS = {'plan': 'tff_fedfish.cli.plan'}
 
@@ -132,23 +131,3 @@ def test_arguments_that_do_not_go_together(fedfish, arguments, words):
   assert code == 2
   assert words in err
   assert err.count('\n') == 1
-
-
-def test_adding_is_not_planned(fedfish, tmp_path, monkeypatch):
-  old = group_lines(
-    tmp_path,
-    [{'text': 'x', 'url': 'http://h/'}],
-    num_shards=8,
-    max_record_bytes=256 << 20,
-  )
-  old.rename(tmp_path / 'corpus')
-  monkeypatch.chdir(tmp_path)
-  code, _, err = fedfish(
-    'plan', '--group', 'c4', '--input', __file__, '--add_to', 'corpus'
-  )
-  assert (code, err) == (
-    2,
-    'fedfish: error: `--add_to` must not be given for a plan, which is in '
-    'proportion to the bytes of `--input`, and does not count those of another '
-    'corpus. Leave it out: the plan is of a job without it.\n',
-  )

@@ -182,11 +182,6 @@ def test_words(fedfish, corpus, tmp_path, path, value, message):
       'must have at most 1 `dropped_records`, as its drops say, but has 2',
     ),
     (
-      ('input_bytes',),
-      {'x': 1},
-      "must have names of its `inputs` in `input_bytes`, but has ['x']",
-    ),
-    (
       ('options', 'drop_duplicates'),
       False,
       'must have an `options.drop_duplicates` that explains its drops by '

@@ -114,8 +114,7 @@ def test_portable_runner(
 def grown(raw, tmp_path_factory):
   """Returns how to group with all that is optional, and what that gives.
 
-  They are (options of the job, with a corpus to add to; files of the output,
-  files of dropped records).
+  They are (options of the job; files of the output, files of dropped records).
   """
   directory = tmp_path_factory.mktemp('grown')
   options = {
@@ -123,9 +122,7 @@ def grown(raw, tmp_path_factory):
     'drop_duplicates_across_groups': True,
     'min_examples_per_group': 2,
   }
-  run_group_job(make_job(raw[:2], **options), directory / 'old')
-  options['add_to'] = str(directory / 'old')
-  job = make_job(raw[2:], **options, write_dropped=f'{directory}/dropped')
+  job = make_job(raw, **options, write_dropped=f'{directory}/dropped')
   (manifest,) = run_group_job(job, directory / 'new')
   assert manifest.num_input_files == 5
   return options, contents(directory / 'new'), contents(directory / 'dropped')
@@ -154,7 +151,7 @@ def test_options_with_two_workers(
       f'--worker_pools={pool},{pool}',
     ),
   }
-  job = make_job(raw[2:], **options, write_dropped=f'{tmp_path}/dropped')
+  job = make_job(raw, **options, write_dropped=f'{tmp_path}/dropped')
   run_group_job(job, tmp_path / 'out', flags[runner])
   assert contents(tmp_path / 'out') == expected
   assert contents(tmp_path / 'dropped') == expected_dropped

@@ -130,12 +130,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     metavar='BYTES',
     help='how much to write there, before compression (default: 1 GiB)',
   )
-  parser.add_argument(
-    '--add_to',
-    metavar='DIR',
-    help='a corpus that was grouped with the same options, whose examples are '
-    'stored in the output, too',
-  )
   fields = parser.add_argument_group(
     'json_lines', 'fields, where user.name is the field name inside user'
   )

@@ -1,7 +1,6 @@
 """Turns the arguments of `fedfish group` into a job, or refuses them."""
 
 import argparse
-import dataclasses
 import itertools
 import os
 from typing import TYPE_CHECKING, Any
@@ -53,25 +52,16 @@ def build_job(arguments: argparse.Namespace) -> 'GroupJob':
     split = SplitRule(kind=arguments.split_by, **split_options)
     # Raises if the source has no such split.
     split_names(split, source)
-  job = GroupJob(
+  return GroupJob(
     source_name=arguments.corpus,
     paths=tuple(find_input_files(arguments.input)),
     key=arguments.key or source.default_key,
     split=split,
     fields=fields,
     name=name,
-    add_to=arguments.add_to,
     **options,
     **{option: getattr(arguments, option) for option in _JOB_OPTIONS},
   )
-  if job.add_to:
-    from pipelines.add_to import read_manifests
-
-    earlier, *_ = read_manifests(job)
-    if fields is not None and arguments.name is None:
-      # A corpus that grows stays the same.
-      job = dataclasses.replace(job, name=earlier.corpus)
-  return job
 
 
 def _check_ranges(arguments: argparse.Namespace) -> None:
@@ -100,7 +90,7 @@ def _check_directories(arguments: argparse.Namespace) -> None:
   from pipelines.remote_files import is_remote
 
   places = {}
-  for name in ('add_to', 'output', 'write_dropped'):
+  for name in ('output', 'write_dropped'):
     path = getattr(arguments, name)
     if path == '':
       raise UserError(

@@ -132,9 +132,6 @@ class Manifest:
   """See `corpus_index.fingerprint`. Empty in manifests of earlier versions."""
   dropped_records: DroppedRecords | None = None
   """None where they were only counted."""
-  input_bytes: Mapping[str, int] = dataclasses.field(default_factory=dict)
-  """Name of each of `inputs` -> its size as it is stored. Names are missing in
-  manifests of earlier versions."""
   schema_version: int = SCHEMA_VERSION
 
   @property
@@ -357,9 +354,6 @@ def _input_checks(manifest: Manifest) -> _Checks:
     is_right = file.records_out <= file.records_in
     is_right &= not file.damage or file.damage in manifest.counts.drops
     yield is_right, 'counts and damage of its `inputs` that can be', file
-  sized = [*manifest.input_bytes]
-  is_right = {*sized} <= {*names}
-  yield is_right, 'names of its `inputs` in `input_bytes`', sized
 
 
 def _drop_checks(manifest: Manifest) -> _Checks:
