@@ -21,7 +21,6 @@ from tff_fedfish.data.manifest import (
   MAX_INPUTS,
   Counts,
   DropExample,
-  DroppedRecords,
   InputFile,
   Manifest,
   Shard,
@@ -174,15 +173,6 @@ def _manifest(
     and Split(
       name=names[part], names=names, rule=splits.describe(job.split, source)
     ),
-    dropped_records=_dropped_records(files) if job.write_dropped else None,
-  )
-
-
-def _dropped_records(files: Iterable[Report]) -> DroppedRecords:
-  num_dropped = sum(num for _, num, _ in _file_drops(files))
-  num_written = sum(file['num_written'] for file in files)
-  return DroppedRecords(
-    num_written=num_written, num_not_written=num_dropped - num_written
   )
 
 

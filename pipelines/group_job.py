@@ -11,7 +11,6 @@ not as Beam's counters, which count a retried bundle twice. The job is built of
 what every runner has: no side input, no second output, no large element.
 """
 
-import contextlib
 import dataclasses
 import functools
 import os
@@ -32,7 +31,6 @@ from apache_beam.options.pipeline_options import (
 from pipelines import finish_corpus, worker_reports
 from pipelines.beam_internals import lock_buffers
 from pipelines.blocks import mask_of, names_of, sort_blocks
-from pipelines.dropped_records import DroppedRecords, name_file, publish
 from pipelines.input_files import file_sizes
 from pipelines.job import GroupJob
 from pipelines.job_errors import raise_understood
@@ -114,10 +112,7 @@ def run_group_job(
       )
       with beam.Pipeline(options=options) as pipeline:
         _build(pipeline, work, tasks)
-      made = finish_corpus.finish(job, len(tasks), staging)
-      if job.write_dropped:
-        publish(staging, len(tasks), job.write_dropped)
-      return made
+      return finish_corpus.finish(job, len(tasks), staging)
   except Exception as error:
     raise_understood(error, str(output), options)
     raise
@@ -255,14 +250,8 @@ def _read_blocks(numbered_task, work):
   if task_num == 0:
     yield from _open_shards(job)
   keys = work.keys(task_num, work.num_tasks)
-  with contextlib.ExitStack() as stack:
-    dropped = None
-    if job.write_dropped:
-      path = name_file(work.staging, task_num)
-      max_bytes = job.max_dropped_bytes // work.num_tasks
-      dropped = stack.enter_context(DroppedRecords(path, max_bytes))
-    reader = RawFileReader(job, keys, dropped)
-    yield from reader.read(task)
+  reader = RawFileReader(job, keys)
+  yield from reader.read(task)
   worker_reports.write_task_report(
     work.staging, task_num, reader.reports, reader.features
   )

@@ -10,7 +10,6 @@ from pipelines.splits import SplitRule, split_names
 # takes of memory, and what one element of a runner holds.
 BLOCK_BYTES = 32 << 20
 DEFAULT_MAX_DOCUMENT_BYTES = 64 << 20
-DEFAULT_MAX_DROPPED_BYTES = 1 << 30
 # Of these the manifest says nothing where they are not used.
 _LATER_OPTIONS = 'min_examples_per_group', 'drop_duplicates_across_groups'
 
@@ -40,9 +39,6 @@ class GroupJob:
     split: How to split the corpus; None: one corpus.
     fields: For json_lines: what to read.
     name: The corpus' name in the manifest; None: that of the source.
-    write_dropped: A local directory for the records that are dropped while
-      files are read; None: they are only counted.
-    max_dropped_bytes: How much to write there, before compression.
     block_bytes: How much to read before it is handed on; does not change what
       is written.
   """
@@ -61,8 +57,6 @@ class GroupJob:
   split: SplitRule | None = None
   fields: Fields | None = None
   name: str | None = None
-  write_dropped: str | None = None
-  max_dropped_bytes: int = DEFAULT_MAX_DROPPED_BYTES
   block_bytes: int = BLOCK_BYTES
 
   def load_source(self) -> Source:

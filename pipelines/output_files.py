@@ -38,21 +38,20 @@ _COPY_BYTES = 16 << 20
 _STAGED = re.compile(STAGING_PREFIX + r'[0-9a-f]{32}/.+', re.DOTALL)
 
 
-def require_usable(output: str, option: str = '--output') -> str:
+def require_usable(output: str) -> str:
   """Checks, before any work, that a job can write to a directory.
 
   Args:
     output: The directory.
-    option: The option that names it; others than `--output` are local.
 
   Returns:
     The path; absolute and without links, if it is local.
 
   Raises:
-    UserError: If it holds something, or cannot be written to; names the option.
+    UserError: If it holds something, or cannot be written to.
   """
   if not is_remote(output):
-    return _require_usable(output, option)
+    return _require_usable(output)
   require_packages(output, '--output')
   output = output.rstrip('/')
   try:
@@ -75,17 +74,17 @@ def require_usable(output: str, option: str = '--output') -> str:
   return output
 
 
-def _require_usable(output: str, option: str) -> str:
+def _require_usable(output: str) -> str:
   """Does what `require_usable` does, on a local disk."""
   path = os.path.realpath(output)
   if os.path.ismount(path):
     # It would have to be written to in place, not renamed to.
     raise UserError(
-      f'`{option}` must be a directory inside a file system, but {path!r} is '
+      f'`--output` must be a directory inside a file system, but {path!r} is '
       'where one is mounted. Name a directory below it, such as '
       f"'{os.path.join(path, 'new')}'."
     )
-  return str(require_usable_output(output, option))
+  return str(require_usable_output(output, '--output'))
 
 
 def find_staging(output: str) -> list[str]:

@@ -9,7 +9,6 @@ import numpy as np
 
 from pipelines import splits
 from pipelines.blocks import names_of
-from pipelines.dropped_records import DroppedRecords
 from pipelines.job import GroupJob
 from pipelines.keys import KEYS
 from pipelines.pieces import PieceBlocks, PieceKey, PieceKeys
@@ -50,8 +49,6 @@ class FileReport:
   """Dropped records, by reason."""
   damage: str | None = None
   damage_byte: int | None = None
-  num_written: int = 0
-  """Dropped records that were written."""
 
 
 class RawFileReader:
@@ -61,18 +58,12 @@ class RawFileReader:
     reports: One of every file that was read to its end.
   """
 
-  def __init__(
-    self,
-    job: GroupJob,
-    keys: PieceKeys,
-    dropped: DroppedRecords | None = None,
-  ):
+  def __init__(self, job: GroupJob, keys: PieceKeys):
     """Makes a reader for one task of a job, whose `paths` are not used.
 
     Args:
       job: What to read.
       keys: Says which piece a record goes to.
-      dropped: Where to write the records that are dropped, if anywhere.
     """
     self.reports: list[FileReport] = []
     self._job = job
@@ -83,7 +74,6 @@ class RawFileReader:
       functools.partial(shard_of, num_shards=job.num_shards)
     )
     self._blocks = PieceBlocks(keys, job.block_bytes)
-    self._dropped = dropped
 
   @property
   def features(self) -> int:
@@ -126,14 +116,10 @@ class RawFileReader:
       except Drop as drop:
         if not drop.excerpt and not isinstance(record, Drop):
           drop.excerpt = record['text'][:EXCERPT_BYTES].encode()
-        if drop.record is None and not isinstance(record, Drop):
-          drop.record = record
         tally = report.drops.setdefault(drop.reason, Tally())
         tally.add(record_num, drop.excerpt)
         if drop.damage:
           report.damage, report.damage_byte = drop.reason, drop.byte
-        if self._dropped is not None:
-          report.num_written += self._dropped.write(name, record_num, drop)
         if self._job.strict:
           found = excerpt(drop.excerpt)
           raise UserError(

@@ -145,8 +145,6 @@ def read_posts(
         record = _to_record(attributes, site, max_document_bytes)
       except Drop as drop:
         drop.excerpt = b'<' + piece[: EXCERPT_BYTES - 1]
-        if len(piece) <= max_row_bytes:
-          drop.record = b'<' + piece.rstrip()
         record = drop
       post_num += 1
       yield post_num, record

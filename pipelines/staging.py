@@ -44,7 +44,6 @@ from tff_fedfish.data.manifest import MANIFEST_NAME
 from tff_fedfish.errors import UserError
 
 _MARKER = 'job'
-_FINISHED = 'finished'
 _NUM_LOCK_TRIES = 100
 
 
@@ -55,14 +54,10 @@ class Staging:
   Attributes:
     path: The directory, as all workers must see it.
     files: Path of a file to keep -> its name in the output. All others go.
-    rollback: What is undone if the output does not get its name.
   """
 
   path: str
   files: dict[str, str] = dataclasses.field(default_factory=dict)
-  rollback: contextlib.ExitStack = dataclasses.field(
-    default_factory=contextlib.ExitStack
-  )
 
   def make_directories(self, names: Iterable[str]) -> None:
     """Makes directories where all workers see them, and says it is there."""
@@ -94,9 +89,7 @@ def require_shared(staging: str) -> None:
     )
 
 
-def stage(
-  output: str, option: str = '--output'
-) -> contextlib.AbstractContextManager[Staging]:
+def stage(output: str) -> contextlib.AbstractContextManager[Staging]:
   """Returns a context: a directory whose files become `output` on success.
 
   An exception inside removes it. What a killed job has left stays.
@@ -104,14 +97,13 @@ def stage(
   Args:
     output: A directory that does not exist or is empty; remote ones may also
       hold staging directories of other jobs.
-    option: The option that names it.
   """
   staging = _stage_remote if is_remote(output) else _stage
-  return staging(output.rstrip('/') or output, option)
+  return staging(output.rstrip('/') or output)
 
 
 @contextlib.contextmanager
-def _stage(output: str, option: str) -> Iterator[Staging]:
+def _stage(output: str) -> Iterator[Staging]:
   path = pathlib.Path(output)
   # Named before it is made: an interruption can come between any two steps.
   name = f'{staging_prefix(path.name)}{uuid.uuid4().hex[:16]}'
@@ -121,20 +113,14 @@ def _stage(output: str, option: str) -> Iterator[Staging]:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary.mkdir(0o700)
     yield staging
-    _publish(staging, path, option)
-  except BaseException:
-    # Of an output that has its name, nothing is here any more.
-    left = (*staging.files, *(temporary / _FINISHED).glob('*'))
-    if not staging.files or any(map(os.path.lexists, left)):
-      staging.rollback.close()
-    raise
+    _publish(staging, path)
   finally:
     _remove_tree(temporary)
 
 
-def _publish(staging: Staging, output: pathlib.Path, option: str) -> None:
+def _publish(staging: Staging, output: pathlib.Path) -> None:
   """Gives the files of a finished staging directory their names."""
-  finished = pathlib.Path(staging.path, _FINISHED)
+  finished = pathlib.Path(staging.path, 'finished')
   finished.mkdir()
   for source, name in staging.files.items():
     (finished / name).parent.mkdir(parents=True, exist_ok=True)
@@ -144,25 +130,25 @@ def _publish(staging: Staging, output: pathlib.Path, option: str) -> None:
       os.rename(finished, output)
     else:
       # Filled, not replaced: somebody may be in it.
-      _fill(output, finished, option)
+      _fill(output, finished)
   except (UserError, OSError) as error:
     if isinstance(error, OSError) and error.errno != errno.ENOTEMPTY:
       raise
-    raise _filled_meanwhile(output, option) from error
+    raise _filled_meanwhile(output) from error
 
 
-def _fill(output: pathlib.Path, finished: pathlib.Path, option: str) -> None:
+def _fill(output: pathlib.Path, finished: pathlib.Path) -> None:
   """Moves all that is finished to an existing directory, or nothing."""
   with contextlib.ExitStack() as stack:
     directory = os.open(output, os.O_RDONLY)
     stack.callback(os.close, directory)
     _try_lock(directory)
-    require_usable(str(output), option)
+    require_usable(str(output))
     names = sorted(os.listdir(finished), key=_manifests_last)
     try:
       for name in names:
         if os.path.isfile(output / name):
-          raise _filled_meanwhile(output, option)
+          raise _filled_meanwhile(output)
         os.rename(finished / name, output / name)
     except BaseException:
       for name in names:
@@ -198,7 +184,7 @@ def _remove_tree(directory: str | os.PathLike) -> None:
 
 
 @contextlib.contextmanager
-def _stage_remote(output: str, option: str) -> Iterator[Staging]:
+def _stage_remote(output: str) -> Iterator[Staging]:
   staging = Staging(f'{output}/{STAGING_PREFIX}{uuid.uuid4().hex}')
   targets: dict[str, str] = {}
   renamed: set[str] = set()
@@ -206,7 +192,7 @@ def _stage_remote(output: str, option: str) -> Iterator[Staging]:
     yield staging
     for path in list_files(output):
       if not is_staged(path[len(output) + 1 :]):
-        raise _filled_meanwhile(output, option)
+        raise _filled_meanwhile(output)
     files = file_system(output)
     targets |= {
       source: f'{output}/{name}' for source, name in staging.files.items()
@@ -231,15 +217,14 @@ def _stage_remote(output: str, option: str) -> Iterator[Staging]:
       made = sorted(renamed, key=_manifests_last, reverse=True)
       with contextlib.suppress(Exception):
         file_system(output).delete(made)
-      staging.rollback.close()
     raise
   finally:
     remove(staging.path)
 
 
-def _filled_meanwhile(output: str | os.PathLike, option: str) -> UserError:
+def _filled_meanwhile(output: str | os.PathLike) -> UserError:
   return UserError(
-    f'`{option}` must stay empty while it is written, but {str(output)!r} was '
+    f'`--output` must stay empty while it is written, but {str(output)!r} was '
     'filled meanwhile, perhaps by another job. Name another directory.'
   )
 

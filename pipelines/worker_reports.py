@@ -16,13 +16,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipelines import dropped_records, output_files
+from pipelines import output_files
 from pipelines.source import Tally
 
-_TASKS, _FEATURES, _PIECES, _SHARDS, _DUPLICATES = _OWN_DIRECTORIES = (
+_TASKS, _FEATURES, _PIECES, _SHARDS, _DUPLICATES = DIRECTORIES = (
   *('tasks', 'features', 'pieces', 'shards', 'duplicates'),
 )
-DIRECTORIES = (*_OWN_DIRECTORIES, dropped_records.DIRECTORY)
 """Directories of a staging directory, in which workers leave files."""
 
 _REPORT_KEY = b'report'

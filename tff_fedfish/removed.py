@@ -9,6 +9,8 @@ COMMANDS: dict[str, str] = {}
 
 OPTIONS: dict[str, str] = {
   'group --add_to': 'Group the raw files of both together.',
+  'group --max_dropped_bytes': 'The manifest has one example of each reason.',
+  'group --write_dropped': 'The manifest has one example of each reason.',
 }
 """Advice by 'command --option'."""
 

@@ -1,6 +1,5 @@
 """`fedfish group` and `fedfish inspect` as a user meets them."""
 
-import gzip
 import json
 import pathlib
 import re
@@ -159,29 +158,6 @@ class TestGroup:
     assert read_manifest(output).counts.drops == drops
     assert re.search(r'dropped: duplicate_text +1 +.*a.com', shown)
 
-  def test_dropped_records_are_written(self, fedfish, raw, tmp_path):
-    dropped, output = tmp_path / 'dropped', tmp_path / 'out'
-    command = ('group', 'c4', '--input', raw, '--output', output)
-    options = ('--write_dropped', dropped, '--max_dropped_bytes', 200)
-    with raw.open('a') as file:
-      file.write('\n{' + '"' * 100)
-    code, shown, _ = fedfish(*command, *options)
-    assert code == 0
-    line = (
-      'Dropped records written: 1; not written, for lack of '
-      '--max_dropped_bytes: 1.\n'
-    )
-    assert line in shown
-    (path,) = dropped.iterdir()
-    assert json.loads(gzip.decompress(path.read_bytes())) == {
-      'reason': 'malformed_json',
-      'file': 'raw[1].json',
-      'line': 4,
-      'record': '{',
-    }
-    assert line in fedfish('inspect', output)[1]
-    assert fedfish('verify', output)[0] == 0
-
   def test_strict(self, fedfish, raw, tmp_path):
     command = ('group', 'c4', '--input', raw, '--output', tmp_path / 'out')
     code, shown, errors = fedfish(*command, '--strict')
@@ -258,40 +234,8 @@ class TestGroupErrors:
         ', but is 3, and that 2. Lower the one, or raise the other.',
       ),
       (
-        {'--max_dropped_bytes': '9'},
-        '`--max_dropped_bytes` goes with `--write_dropped`, but there is none. '
-        'Leave it out, or name a directory.',
-      ),
-      (
-        {'--write_dropped': '{tmp}/d', '--max_dropped_bytes': '0'},
-        '`--max_dropped_bytes` must be from 1 to 4611686018427387904, but is 0',
-      ),
-      (
-        {'--write_dropped': '{tmp}'},
-        '`--write_dropped` must be a directory beside `--output`, but is '
-        "'{tmp}'. Name another one.",
-      ),
-      (
-        {'--write_dropped': '{tmp}/out/dropped'},
-        '`--write_dropped` must be a directory beside `--output`, but is '
-        "'{tmp}/out/dropped'. Name another one.",
-      ),
-      (
-        {'--write_dropped': 's3://bucket/dropped'},
-        '`--write_dropped` must be a local directory, but is '
-        "'s3://bucket/dropped'. Name one on a disk of this machine.",
-      ),
-      (
-        {'--write_dropped': ''},
-        "`--write_dropped` must be the name of a directory, but is ''. Name",
-      ),
-      (
         {'--output': ''},
         "`--output` must be the name of a directory, but is ''. Name one.",
-      ),
-      (
-        {'--write_dropped': '{tmp}/raw[1].json'},
-        "`--write_dropped` must be a directory, but '{tmp}/raw[1].json' is a",
       ),
       (
         {'--split_by': 'time', '--split_time': 'soon'},

@@ -196,21 +196,19 @@ def test_a_write_that_fails_is_no_bad_input(tmp_path, flags):
   assert _names(tmp_path) == ['raw']
 
 
-@pytest.mark.parametrize('option', ['--output', '--write_dropped'])
-def test_mount_point(tmp_path, option):
+def test_mount_point(tmp_path):
   with _mounted(tmp_path / 'disk', 'size=1m') as disk:
     with pytest.raises(
       UserError,
-      match=rf"^`{option}` must be a directory inside a file system, but '.*"
+      match=r"^`--output` must be a directory inside a file system, but '.*"
       r"disk' is where one is mounted\. Name a directory below it, such as '.*"
       r"disk/new'\.$",
     ):
-      output_files.require_usable(str(disk), option)
-    assert output_files.require_usable(str(disk / 'new'), option)
+      output_files.require_usable(str(disk))
+    assert output_files.require_usable(str(disk / 'new'))
 
 
-@pytest.mark.parametrize('option', ['--output', '--write_dropped'])
-def test_parent_that_cannot_be_written_to(option):
+def test_parent_that_cannot_be_written_to():
   # Not `tmp_path`, which only its owner may enter.
   with tempfile.TemporaryDirectory() as directory:
     parent = pathlib.Path(directory, 'parent')
@@ -224,10 +222,10 @@ def test_parent_that_cannot_be_written_to(option):
     try:
       with pytest.raises(
         UserError,
-        match=rf"^`{option}` must be writable, but '{parent.resolve()}' is not "
+        match=rf"^`--output` must be writable, but '{parent.resolve()}' is not "
         r'\(Permission denied\)\. Name another directory, or change its ',
       ):
-        output_files.require_usable(str(path), option)
+        output_files.require_usable(str(path))
     finally:
       os.seteuid(user)
       parent.chmod(0o755)

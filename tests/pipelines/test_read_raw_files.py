@@ -82,7 +82,6 @@ def test_report_by_hand(tmp_path):
     },
     'damage': None,
     'damage_byte': None,
-    'num_written': 0,
   }
 
 

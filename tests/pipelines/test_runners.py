@@ -114,7 +114,7 @@ def test_portable_runner(
 def grown(raw, tmp_path_factory):
   """Returns how to group with all that is optional, and what that gives.
 
-  They are (options of the job; files of the output, files of dropped records).
+  They are (options of the job; files of the output).
   """
   directory = tmp_path_factory.mktemp('grown')
   options = {
@@ -122,10 +122,10 @@ def grown(raw, tmp_path_factory):
     'drop_duplicates_across_groups': True,
     'min_examples_per_group': 2,
   }
-  job = make_job(raw, **options, write_dropped=f'{directory}/dropped')
+  job = make_job(raw, **options)
   (manifest,) = run_group_job(job, directory / 'new')
   assert manifest.num_input_files == 5
-  return options, contents(directory / 'new'), contents(directory / 'dropped')
+  return options, contents(directory / 'new')
 
 
 @pytest.fixture
@@ -140,7 +140,7 @@ def pool():
 def test_options_with_two_workers(
   raw, grown, tmp_path, worker_environment, pool, runner
 ):
-  options, expected, expected_dropped = grown
+  options, expected = grown
   flags = {
     'processes': (
       '--direct_num_workers=2',
@@ -151,10 +151,9 @@ def test_options_with_two_workers(
       f'--worker_pools={pool},{pool}',
     ),
   }
-  job = make_job(raw, **options, write_dropped=f'{tmp_path}/dropped')
+  job = make_job(raw, **options)
   run_group_job(job, tmp_path / 'out', flags[runner])
   assert contents(tmp_path / 'out') == expected
-  assert contents(tmp_path / 'dropped') == expected_dropped
 
 
 def test_error_of_a_worker_process(raw, tmp_path, worker_environment):
@@ -188,15 +187,6 @@ class TestRemoteOutput:
     assert contents(bucket) == {
       f'b/corpora/c4/{name}': data for name, data in expected.items()
     }
-
-  def test_dropped_records(self, raw, bucket, tmp_path):
-    for name, output in (('far', 'bucket://out'), ('near', tmp_path / 'out')):
-      run_group_job(make_job(raw, write_dropped=f'{tmp_path}/{name}'), output)
-    assert contents(bucket / 'out') == contents(tmp_path / 'out')
-    found = contents(tmp_path / 'far')
-    assert found == contents(tmp_path / 'near')
-    # Five small files are one task.
-    assert list(found) == ['dropped-00000-of-00001.jsonl.gz']
 
   def test_remote_input(self, raw, expected, bucket, tmp_path):
     for path in raw:

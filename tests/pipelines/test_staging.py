@@ -82,28 +82,14 @@ def test_failure_leaves_nothing(tmp_path):
   assert _names(tmp_path) == []
 
 
-@pytest.mark.parametrize('filled', [False, True])
-def test_rollback_runs_where_there_is_no_output(tmp_path, filled):
-  heard = []
-  with contextlib.suppress(UserError), stage(str(tmp_path / 'out')) as staging:
-    _keep(staging, 'x', b'')
-    staging.rollback.callback(heard.append, 'rollback')
-    if filled:
-      # Of another job that had the same input.
-      write_lines(tmp_path / 'out' / 'x', [b''])
-    assert heard == []
-  assert heard == ['rollback'] * filled
-
-
-@pytest.mark.parametrize('option', ['--output', '--write_dropped'])
-def test_jobs_that_fill_one_directory_at_a_time(tmp_path, monkeypatch, option):
+def test_jobs_that_fill_one_directory_at_a_time(tmp_path, monkeypatch):
   output, rename = tmp_path / 'out', os.rename
   output.mkdir()
   refused, threads = [], []
 
   def second():
     try:
-      with stage(str(output), option) as staging:
+      with stage(str(output)) as staging:
         for name in ('manifest.json', 'index.parquet'):
           _keep(staging, name, b'second')
     except UserError as error:
@@ -117,13 +103,13 @@ def test_jobs_that_fill_one_directory_at_a_time(tmp_path, monkeypatch, option):
       threads[0].join(0.3)
     rename(source, target)
 
-  with stage(str(output), option) as staging:
+  with stage(str(output)) as staging:
     for name in ('manifest.json', 'index.parquet'):
       _keep(staging, name, b'first')
     monkeypatch.setattr(os, 'rename', rename_later)
   threads[0].join()
   assert refused == [
-    f"`{option}` must stay empty while it is written, but '{output}' was "
+    f"`--output` must stay empty while it is written, but '{output}' was "
     'filled meanwhile, perhaps by another job. Name another directory.'
   ]
   names = {'manifest.json': b'first', 'index.parquet': b'first'}
@@ -164,7 +150,6 @@ def test_file_that_is_met_on_the_way_is_not_replaced(tmp_path, monkeypatch):
 
 def test_remote_manifest_of_another_job(tmp_path, monkeypatch):
   monkeypatch.setenv('BUCKET_ROOT', str(tmp_path))
-  heard = []
 
   def copy(files, sources, targets):
     # Theirs comes first, and then nothing more.
@@ -175,8 +160,6 @@ def test_remote_manifest_of_another_job(tmp_path, monkeypatch):
   with pytest.raises(StoreError, match='unplugged'):
     with stage('bucket://out') as staging:
       _keep(staging, 'manifest.json', b'ours')
-      staging.rollback.callback(heard.append, 'rollback')
-  assert heard == ['rollback']
   assert contents(tmp_path) == {'out/manifest.json': b'theirs'}
 
 

@@ -118,18 +118,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     help='stop at the first record that cannot be used, instead of dropping '
     'and counting it',
   )
-  parser.add_argument(
-    '--write_dropped',
-    metavar='DIR',
-    help='write the records that are dropped while files are read, with their '
-    'reasons, to a new local directory',
-  )
-  parser.add_argument(
-    '--max_dropped_bytes',
-    type=int,
-    metavar='BYTES',
-    help='how much to write there, before compression (default: 1 GiB)',
-  )
   fields = parser.add_argument_group(
     'json_lines', 'fields, where user.name is the field name inside user'
   )

@@ -1,7 +1,6 @@
 """Turns the arguments of `fedfish group` into a job, or refuses them."""
 
 import argparse
-import itertools
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -42,8 +41,10 @@ def build_job(arguments: argparse.Namespace) -> 'GroupJob':
   from pipelines.splits import SplitRule, split_names
 
   _check_ranges(arguments)
-  _check_directories(arguments)
-  options = _dropped_options(arguments)
+  if not arguments.output:
+    raise UserError(
+      "`--output` must be the name of a directory, but is ''. Name one."
+    )
   fields = _fields(arguments)
   name = None if fields is None else _name(arguments)
   source = load_source(arguments.corpus, fields)
@@ -59,7 +60,6 @@ def build_job(arguments: argparse.Namespace) -> 'GroupJob':
     split=split,
     fields=fields,
     name=name,
-    **options,
     **{option: getattr(arguments, option) for option in _JOB_OPTIONS},
   )
 
@@ -67,8 +67,8 @@ def build_job(arguments: argparse.Namespace) -> 'GroupJob':
 def _check_ranges(arguments: argparse.Namespace) -> None:
   from tff_fedfish.data.manifest import RANGES
 
-  more = {'num_shards': (1, 99_999), 'max_dropped_bytes': (1, 1 << 62)}
-  for name, (low, high) in (RANGES | more).items():
+  ranges = RANGES | {'num_shards': (1, 99_999)}
+  for name, (low, high) in ranges.items():
     value = getattr(arguments, name)
     if value is not None and not low <= value <= high:
       raise UserError(
@@ -83,49 +83,6 @@ def _check_ranges(arguments: argparse.Namespace) -> None:
       '`--min_examples_per_group` must be at most `--max_examples_per_group`, '
       f'but is {least}, and that {most}. Lower the one, or raise the other.'
     )
-
-
-def _check_directories(arguments: argparse.Namespace) -> None:
-  """Raises if a directory has no name, or is inside another one."""
-  from pipelines.remote_files import is_remote
-
-  places = {}
-  for name in ('output', 'write_dropped'):
-    path = getattr(arguments, name)
-    if path == '':
-      raise UserError(
-        f"`--{name}` must be the name of a directory, but is ''. Name one."
-      )
-    if path is not None and not is_remote(path):
-      places[name] = os.path.realpath(path)
-  for other, name in itertools.combinations(places, 2):
-    pair = places[other], places[name]
-    if os.path.commonpath(pair) in pair:
-      raise UserError(
-        f'`--{name}` must be a directory beside `--{other}`, but is '
-        f'{getattr(arguments, name)!r}. Name another one.'
-      )
-
-
-def _dropped_options(arguments: argparse.Namespace) -> dict[str, Any]:
-  """Returns where to write dropped records, and how many bytes of them."""
-  from pipelines.output_files import require_usable
-
-  directory, limit = arguments.write_dropped, arguments.max_dropped_bytes
-  if directory is None:
-    if limit is not None:
-      raise UserError(
-        '`--max_dropped_bytes` goes with `--write_dropped`, but there is none. '
-        'Leave it out, or name a directory.'
-      )
-    return {}
-  if '://' in directory:
-    raise UserError(
-      f'`--write_dropped` must be a local directory, but is {directory!r}. '
-      'Name one on a disk of this machine.'
-    )
-  options = {'write_dropped': require_usable(directory, '--write_dropped')}
-  return options if limit is None else options | {'max_dropped_bytes': limit}
 
 
 def _split_options(arguments: argparse.Namespace) -> dict[str, Any]:

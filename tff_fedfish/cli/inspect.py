@@ -115,11 +115,6 @@ def print_counts(directory: str, manifest: 'Manifest') -> None:
   if split := manifest.split:
     names = _one_line(f'{split.name} of {", ".join(split.names)}')
     print(f'Split: {names} ({_one_line(split.rule)}).')
-  if dropped := manifest.dropped_records:
-    print(
-      f'Dropped records written: {dropped.num_written:,}; not written, for '
-      f'lack of --max_dropped_bytes: {dropped.num_not_written:,}.'
-    )
   for file in manifest.inputs:
     if file.damage:
       # The damage itself counts as a record.

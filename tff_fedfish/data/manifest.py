@@ -84,15 +84,6 @@ class DropExample:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class DroppedRecords:
-  """Records dropped by the job while it read files, which it was to write."""
-
-  num_written: int
-  num_not_written: int
-  """Records for which there was no room in `--max_dropped_bytes`."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Split:
   """The part of a corpus that this is, where the corpus was split."""
 
@@ -130,8 +121,6 @@ class Manifest:
   """Empty in manifests of earlier versions."""
   fingerprint: str = ''
   """See `corpus_index.fingerprint`. Empty in manifests of earlier versions."""
-  dropped_records: DroppedRecords | None = None
-  """None where they were only counted."""
   schema_version: int = SCHEMA_VERSION
 
   @property
@@ -142,8 +131,6 @@ class Manifest:
   def to_bytes(self) -> bytes:
     """Returns what `manifest.json` holds; equal manifests give equal bytes."""
     value = {'schema_version': self.schema_version} | dataclasses.asdict(self)
-    if self.dropped_records is None:
-      del value['dropped_records']
     return (json.dumps(value, indent=2, ensure_ascii=False) + '\n').encode()
 
 
@@ -374,13 +361,6 @@ def _drop_checks(manifest: Manifest) -> _Checks:
       if has_all and is_right:
         is_right = example.line <= file_to_records.get(example.file, 0)
     yield is_right, f'an example of {reason} in one of its `inputs`', example
-  if written := manifest.dropped_records:
-    num_read_drops = sum(
-      num for reason, num in drops.items() if reason not in reasons
-    )
-    found = written.num_written + written.num_not_written
-    what = f'at most {num_read_drops} `dropped_records`, as its drops say'
-    yield found <= num_read_drops, what, found
   if has_all:
     # What reading hands on is stored, or dropped from a group, or is another
     # part's.
