@@ -52,11 +52,6 @@ def finish(job: GroupJob, num_tasks: int, staging: Staging) -> list[Manifest]:
   found = worker_reports.read_shard_reports(staging.path)
   reports = {number: report for number, (_, report, _) in found.items()}
   all_there = len(tasks) == num_tasks and len(found) == job.num_all_shards()
-  if job.drop_duplicates_across_groups:
-    texts = worker_reports.read_duplicates_reports(staging.path)
-    all_there &= texts.keys() == found.keys()
-    for number in texts.keys() & found.keys():
-      reports[number]['drops'] |= texts[number]
   _check(job, files, reports.values(), all_there)
   manifests = []
   for i, name in enumerate(job.part_names()):

@@ -2,9 +2,6 @@
 
     ReadBlocks -> GroupByPiece -> SortPieces -> GroupByShard -> WriteShards
 
-Without duplicates across groups, pieces and shards of texts come first; what is
-left of each is read like raw files (pipelines/text_duplicates.py).
-
 Beam moves whole blocks, a few elements per file, because its cost is per
 element; between pieces and shards only names of files. Counts travel as files,
 not as Beam's counters, which count a retried bundle twice. The job is built of
@@ -30,23 +27,19 @@ from apache_beam.options.pipeline_options import (
 
 from pipelines import finish_corpus, worker_reports
 from pipelines.beam_internals import lock_buffers
-from pipelines.blocks import mask_of, names_of, sort_blocks
+from pipelines.blocks import names_of, sort_blocks
 from pipelines.input_files import file_sizes
 from pipelines.job import GroupJob
 from pipelines.job_errors import raise_understood
 from pipelines.pieces import (
-  PieceBlocks,
   PieceKeys,
   merge_pieces,
   tasks_per_piece,
   write_piece,
 )
 from pipelines.read_raw_files import RawFileReader
-from pipelines.source import Tally
 from pipelines.staging import require_shared, stage
-from pipelines.text_duplicates import keep_first
-from pipelines.write_groups import count_drops, write_shard
-from tff_fedfish.data.corpus_index import shard_of
+from pipelines.write_groups import write_shard
 from tff_fedfish.data.manifest import Manifest
 from tff_fedfish.errors import UserError
 
@@ -182,11 +175,11 @@ class _Work:
     names = self.job.load_source().optional_feature_names
     return tuple(sorted(names_of(_read_features(self.staging), names)))
 
-  def keys(self, task_num: int, num_tasks: int) -> PieceKeys:
-    """Returns the pieces of one of some tasks that together read all."""
+  def keys(self, task_num: int) -> PieceKeys:
+    """Returns the pieces of one of the tasks that together read all."""
     num_shards = self.job.num_all_shards()
     return PieceKeys(
-      task_num, tasks_per_piece(self.num_bytes, num_tasks, num_shards)
+      task_num, tasks_per_piece(self.num_bytes, self.num_tasks, num_shards)
     )
 
 
@@ -220,21 +213,10 @@ _read_features = functools.lru_cache(1)(worker_reports.read_features)
 
 
 def _build(pipeline: beam.Pipeline, work: _Work, tasks: Sequence[Task]) -> None:
-  blocks = (
+  (
     pipeline
     | 'CreateTasks' >> beam.Create(list(enumerate(tasks)))
     | 'ReadBlocks' >> beam.FlatMap(_read_blocks, work)
-  )
-  if work.job.drop_duplicates_across_groups:
-    blocks = (
-      blocks
-      | 'GroupByTextPiece' >> beam.GroupByKey()
-      | 'SortTextPieces' >> beam.Map(_sort_piece, work)
-      | 'GroupByText' >> beam.GroupByKey()
-      | 'DropDuplicates' >> beam.FlatMap(_drop_duplicates, work)
-    )
-  (
-    blocks
     | 'GroupByPiece' >> beam.GroupByKey()
     | 'SortPieces' >> beam.Map(_sort_piece, work)
     | 'GroupByShard' >> beam.GroupByKey()
@@ -248,45 +230,14 @@ def _read_blocks(numbered_task, work):
   task_num, task = numbered_task
   job = work.job
   if task_num == 0:
-    yield from _open_shards(job)
-  keys = work.keys(task_num, work.num_tasks)
-  reader = RawFileReader(job, keys)
+    # A block without records of each shard, so that all are written.
+    for number in range(job.num_all_shards()):
+      yield (number, -1, 0), b''
+  reader = RawFileReader(job, work.keys(task_num))
   yield from reader.read(task)
   worker_reports.write_task_report(
     work.staging, task_num, reader.reports, reader.features
   )
-
-
-def _open_shards(job):
-  """Yields a block without records of each shard, so that all are written."""
-  for number in range(job.num_all_shards()):
-    yield (number, -1, 0), b''
-
-
-def _drop_duplicates(number_and_paths, work):
-  """(number, paths of sorted texts) -> (piece, block) pairs of what is left."""
-  work.prepare()
-  job, (number, paths) = work.job, number_and_paths
-  if number == 0:
-    yield from _open_shards(job)
-  keys = work.keys(number, job.num_all_shards())
-  drops: dict[str, Tally] = {}
-  with merge_pieces([path for path in paths if path]) as rows:
-    rows = keep_first(rows, count_drops(drops))
-    yield from _encode_rows(rows, number, keys, work.features(), job)
-  worker_reports.write_duplicates_report(work.staging, number, drops)
-
-
-def _encode_rows(rows, number, keys, features, job):
-  """Yields (piece, block) of rows of the part that has shard `number`."""
-  blocks = PieceBlocks(keys, job.block_bytes)
-  mask = mask_of(features, job.load_source().optional_feature_names)
-  first_shard = number // job.num_shards * job.num_shards
-  for row in rows:
-    shard = first_shard + shard_of(row[0], job.num_shards)
-    if blocks.add(shard, (*row, mask)):
-      yield from blocks.take()
-  yield from blocks.take()
 
 
 def _sort_piece(key_and_blocks, work):

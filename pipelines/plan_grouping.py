@@ -25,10 +25,7 @@ from tff_fedfish.errors import UserError
 _SAMPLE_BYTES = 16 << 20
 _STAGES = ('read_seconds', 'sort_seconds', 'write_seconds')
 
-_NOT_PLANNED = {
-  'drop_duplicates_across_groups': 'groups a sample, in which a text has fewer '
-  'duplicates than in the whole input',
-}
+_NOT_PLANNED = {}
 """Options of a job that a plan refuses -> why."""
 
 

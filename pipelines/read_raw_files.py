@@ -20,7 +20,6 @@ from pipelines.source import (
   Tally,
   excerpt,
 )
-from pipelines.text_duplicates import by_text
 from tff_fedfish.data import records
 from tff_fedfish.data.corpus_index import shard_of
 from tff_fedfish.errors import UserError
@@ -103,7 +102,6 @@ class RawFileReader:
     key = self._source.key or KEYS[self._job.key]
     split = 0
     num_shards, blocks = self._job.num_shards, self._blocks
-    by_texts = self._job.drop_duplicates_across_groups
     read_records = self._source.read_records
     for record_num, record in read_records(path, self._job.max_document_bytes):
       report.records_in += 1
@@ -130,8 +128,6 @@ class RawFileReader:
           ) from drop
         continue
       row = self._encode(group_id, record)
-      if by_texts:
-        row = by_text(row, record['text'].encode())
       is_full = blocks.add(split * num_shards + self._shard_of(row[0]), row)
       if parts[split].num:
         parts[split].num += 1

@@ -9,6 +9,7 @@ COMMANDS: dict[str, str] = {}
 
 OPTIONS: dict[str, str] = {
   'group --add_to': 'Group the raw files of both together.',
+  'group --drop_duplicates_across_groups': 'Remove them from the input.',
   'group --max_dropped_bytes': 'The manifest has one example of each reason.',
   'group --write_dropped': 'The manifest has one example of each reason.',
 }

@@ -111,12 +111,6 @@ def test_grouping(fedfish, tmp_path):
       '`--input_bytes` must be at least 1, but is 0. Name a number.',
     ),
     (
-      ('--group', 'c4', '--input', __file__, '--drop_duplicates_across_groups'),
-      '`--drop_duplicates_across_groups` must not be given for a plan, which '
-      'groups a sample, in which a text has fewer duplicates than in the whole '
-      'input. Leave it out: the plan is of a job without it.',
-    ),
-    (
       ('--group', 'c4', '--input', 'no_such_file'),
       "must match at least one file, but 'no_such_file' matches none.",
     ),

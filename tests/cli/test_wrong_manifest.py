@@ -219,7 +219,7 @@ def test_right_manifests_of_all_kinds(tmp_path):
     [
       {'key': 'author'},
       {'drop_duplicates': True, 'max_examples_per_group': 2},
-      {'drop_duplicates_across_groups': True, 'min_examples_per_group': 2},
+      {'min_examples_per_group': 2},
       {'split': SplitRule(kind='client', held_out_fraction=0.5)},
       {
         'split': SplitRule(kind='time', time='2020-01-01'),

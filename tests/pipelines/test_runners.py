@@ -119,7 +119,7 @@ def grown(raw, tmp_path_factory):
   directory = tmp_path_factory.mktemp('grown')
   options = {
     'num_shards': 4,
-    'drop_duplicates_across_groups': True,
+    'drop_duplicates': True,
     'min_examples_per_group': 2,
   }
   job = make_job(raw, **options)

@@ -107,12 +107,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     help='keep only the first of the examples of a group with the same text',
   )
   parser.add_argument(
-    '--drop_duplicates_across_groups',
-    action='store_true',
-    help='keep only one of the examples of all groups with the same text, the '
-    'earliest; shuffles the corpus twice',
-  )
-  parser.add_argument(
     '--strict',
     action='store_true',
     help='stop at the first record that cannot be used, instead of dropping '

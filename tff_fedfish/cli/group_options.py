@@ -24,7 +24,7 @@ CLIENT_OPTIONS = ('held_out_fraction', 'validation_fraction', 'split_seed')
 _JOB_OPTIONS = (
   *('num_shards', 'max_record_bytes', 'max_document_bytes'),
   *('max_examples_per_group', 'min_examples_per_group', 'drop_duplicates'),
-  *('drop_duplicates_across_groups', 'strict'),
+  'strict',
 )
 _MAX_NAME_CHARACTERS = 100
 

@@ -214,14 +214,12 @@ RANGES = {
   'max_document_bytes': (1, 1 << 30),
   'max_examples_per_group': (1, 1 << 62),
   'min_examples_per_group': (1, 1 << 62),
-  'drop_duplicates_across_groups': (False, True),
   'drop_duplicates': (False, True),
 }
 """Options of `fedfish group` -> their lowest and their highest value."""
 
 GROUP_DROPS = {
   'duplicate_text': 'drop_duplicates',
-  'duplicate_across_groups': 'drop_duplicates_across_groups',
   'small_group': 'min_examples_per_group',
   'group_cap': 'max_examples_per_group',
 }
