@@ -89,7 +89,7 @@ def run_group_job(
   FileSystems.set_options(options)
   _require_sound(options)
   lock_buffers()
-  tasks, task_bytes = plan_tasks(job)
+  tasks, task_bytes = _plan_tasks(job)
   try:
     with stage(str(output)) as staging:
       staging.make_directories(worker_reports.DIRECTORIES)
@@ -122,7 +122,7 @@ def _require_sound(options: PipelineOptions) -> None:
     )
 
 
-def plan_tasks(job: GroupJob) -> tuple[list[Task], list[int]]:
+def _plan_tasks(job: GroupJob) -> tuple[list[Task], list[int]]:
   """Returns what to read together, and how many bytes each task has.
 
   A task is one large file, or several small ones.

@@ -27,7 +27,7 @@ from tff_fedfish.data.manifest import Shard
 _group_id, _sha256, _example, _num_words = map(
   operator.itemgetter, (0, 3, 4, 5)
 )
-CountDrops = Callable[[str, Row, int], None]
+_CountDrops = Callable[[str, Row, int], None]
 """Called with a reason, the first record dropped for it, and how many are."""
 
 
@@ -44,7 +44,7 @@ class ShardReport:
   """Dropped records, by reason."""
 
 
-def count_drops(drops: dict[str, Tally]) -> CountDrops:
+def _count_drops(drops: dict[str, Tally]) -> _CountDrops:
   """Returns a function that adds to what is dropped, by reason.
 
   Groups come in order, so the first of a shard is known when it comes.
@@ -81,7 +81,7 @@ def write_shard(
   index = []
   offset = 0
 
-  drop = count_drops(report.drops)
+  drop = _count_drops(report.drops)
   with output_files.open_to_write(path) as file:
     hashing = _HashingWriter(file)
     for group_id, group in itertools.groupby(rows, _group_id):
@@ -109,7 +109,7 @@ def write_shard(
 
 
 def _select(
-  group: Iterable[Row], job: GroupJob, drop: CountDrops
+  group: Iterable[Row], job: GroupJob, drop: _CountDrops
 ) -> Iterable[Row]:
   """Returns the records of a group that are stored, and drops the others."""
   if job.drop_duplicates:
@@ -122,7 +122,7 @@ def _select(
 
 
 def _without_duplicates(
-  group: Iterable[Row], drop: CountDrops
+  group: Iterable[Row], drop: _CountDrops
 ) -> Iterator[Row]:
   seen = set()
   for row in group:
@@ -135,7 +135,7 @@ def _without_duplicates(
 
 
 def _if_enough(
-  group: Iterable[Row], limit: int, drop: CountDrops
+  group: Iterable[Row], limit: int, drop: _CountDrops
 ) -> Iterable[Row]:
   """Returns all records of a group, or none if it has too few."""
   rows = iter(group)
@@ -147,7 +147,7 @@ def _if_enough(
 
 
 def _with_smallest_sha256(
-  group: Iterable[Row], limit: int, drop: CountDrops
+  group: Iterable[Row], limit: int, drop: _CountDrops
 ) -> Iterator[Row]:
   """Keeps some records, by a choice that depends on nothing but themselves."""
   kept: list[tuple[int, int, Row]] = []

@@ -12,6 +12,9 @@ OPTIONS: dict[str, str] = {
   'group --drop_duplicates_across_groups': 'Remove them from the input.',
   'group --max_dropped_bytes': 'The manifest has one example of each reason.',
   'group --write_dropped': 'The manifest has one example of each reason.',
+  'plan --group': 'Group a few files, and multiply.',
+  'plan --input_bytes': 'Group a few files, and multiply.',
+  'plan --num_workers': 'Group a few files, and multiply.',
 }
 """Advice by 'command --option'."""
 

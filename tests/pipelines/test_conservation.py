@@ -31,7 +31,6 @@ _OPTIONS = st.sampled_from(
   [
     {'drop_duplicates': True},
     {'drop_duplicates': True, 'min_examples_per_group': 2},
-    {'drop_duplicates': True, 'min_examples_per_group': 2},
   ]
 )
 _PACKS = st.sampled_from([bytes, gzip.compress, lzma.compress])
