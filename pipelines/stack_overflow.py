@@ -1,9 +1,9 @@
 """Stack Overflow and its sister sites: questions and answers by user.
 
-Reads Posts.xml of the Stack Exchange data dumps (also out of its 7z archive)
-and TFF's stackoverflow.sqlite. A file's first bytes, after unpacking, tell
-which it is. TFF's users are those of stackoverflow.com; users of other sites
-get the site's name after their number, as in `7@beer.stackexchange.com`.
+Reads Posts.xml of the Stack Exchange data dumps and TFF's stackoverflow.sqlite.
+A file's first bytes, after unpacking, tell which it is. TFF's users are those
+of stackoverflow.com; users of other sites get the site's name after their
+number, as in `7@beer.stackexchange.com`.
 
 In a dump, a post is an element `<row Id="1" PostTypeId="1" Body="..." />`. No
 `<` stands inside an attribute, so a post is what lies between `<row` and the
@@ -90,8 +90,9 @@ def split(path: str, record: RawRecord) -> str:
 def site_of(path: str) -> str:
   """Returns the site whose posts a file holds.
 
-  It is the host that the file's own name holds, as stackoverflow.com-Posts.7z
-  does, else the nearest directory's; Stack Overflow itself if none does.
+  It is the host that the file's own name holds, such as
+  stackoverflow.com-Posts.xml.gz, else the nearest directory's; Stack Overflow
+  itself if none does.
   """
   for part in reversed(path.lower().split('/')):
     if found := _SITE.search(part):

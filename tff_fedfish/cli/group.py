@@ -4,7 +4,7 @@ Examples:
   fedfish group c4 --input 'c4/c4-train.*.json.gz' --output corpora/c4
   fedfish group cc_news --input 'cc_news/*.parquet' --output corpora/cc_news \
       --key domain
-  fedfish group stack_overflow --input stackoverflow.com-Posts.7z \
+  fedfish group stack_overflow --input stackoverflow.com-Posts.xml.gz \
       --output corpora/stack_overflow --split_by source --num_shards 256
   fedfish group json_lines --input 'posts/*.jsonl.gz' --output corpora/posts \
       --key_field user.name --text_field body --time_field created
@@ -54,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     nargs='+',
     metavar='GLOB',
     help='raw files or quoted patterns, local or of a file system that Beam '
-    'knows; plain, gzip, bzip2, xz or 7z, told from their first bytes',
+    'knows; plain, gzip, bzip2 or xz, told from their first bytes',
   )
   parser.add_argument(
     '--output', required=True, metavar='DIR', help='new or empty directory'
