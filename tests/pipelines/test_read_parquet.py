@@ -15,6 +15,7 @@ from peak_memory import peak_above_idle
 
 from pipelines.read_objects import read_objects
 from pipelines.source import Drop
+from tff_fedfish.errors import UserError
 
 _ROWS = [{'text': f'text {i} ' * 20, 'url': f'u{i}'} for i in range(400)]
 
@@ -210,31 +211,15 @@ def test_dictionary_of_bytes_that_are_no_text(tmp_path):
 
 
 @pytest.mark.parametrize('module', [bz2, gzip, lzma])
-def test_packed_table(tmp_path, module):
+def test_packed_table_is_refused(tmp_path, module):
   path = _write(tmp_path / 'a')
   path.write_bytes(module.compress(path.read_bytes()))
-  assert _read(path) == (_ROWS, None)
-  rows = [{'url': row['url']} for row in _ROWS]
-  assert _read(path, ['url']) == (rows, None)
-
-
-def test_damaged_packed_table(tmp_path):
-  path = _write(tmp_path / 'a')
-  packed = gzip.compress(path.read_bytes())
-  # Half of the checksum and the length at the end are missing: the table is
-  # whole.
-  path.write_bytes(packed[:-4])
-  rows, drop = _read(path)
-  assert rows == [*_ROWS, 'truncated_file']
-  assert (drop.damage, drop.byte) == (True, len(packed) - 4)
-  # Here its end is missing.
-  path.write_bytes(packed[:-20])
-  rows, drop = _read(path)
-  assert rows == ['truncated_file']
-  assert (drop.damage, drop.byte) == (True, len(packed) - 20)
-  # The packing is sound, but not what is in it.
-  path.write_bytes(gzip.compress(_write(path).read_bytes()[:-4]))
-  assert _read(path)[0] == ['truncated_file']
+  with pytest.raises(
+    UserError,
+    match=rf"^`--input` must name Parquet files as they are, but '{path}' is a "
+    r'packed one\. Unpack it\.$',
+  ):
+    _read(path)
 
 
 def test_corrupt_row_group(tmp_path):
