@@ -27,7 +27,7 @@ SUMMARY = 'group a raw corpus by web host, domain, author or any field'
 TAKES_EXTRA = True
 
 _INPUTS = {
-  'c4': 'JSON lines, or a prepared TFDS directory; key: host',
+  'c4': 'JSON lines, parquet, or TFRecord files of TFDS; key: host',
   'cc_news': 'JSON lines, JSON documents or parquet; key: host',
   'stack_overflow': "Posts.xml or TFF's sqlite; key: author",
   'json_lines': 'JSON lines or parquet with any fields; key: --key_field',
