@@ -11,6 +11,7 @@ OPTIONS: dict[str, str] = {
   'group --add_to': 'Group the raw files of both together.',
   'group --drop_duplicates_across_groups': 'Remove them from the input.',
   'group --max_dropped_bytes': 'The manifest has one example of each reason.',
+  'group --worker_pools': 'Use Spark or Dask, as docs/clusters.md says.',
   'group --write_dropped': 'The manifest has one example of each reason.',
   'plan --group': 'Group a few files, and multiply.',
   'plan --input_bytes': 'Group a few files, and multiply.',

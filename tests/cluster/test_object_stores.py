@@ -321,7 +321,7 @@ def _digests(host, port):
   return dict(reversed(line.split()) for line in text.splitlines())
 
 
-@pytest.mark.parametrize('name', ['pool', 'spark', 'dask'])
+@pytest.mark.parametrize('name', ['spark', 'dask'])
 def test_workers_on_other_hosts(hosts, raw, expected, server, name):
   """They know of the store by the options of the job only."""
   del server  # Only skips.

@@ -9,9 +9,6 @@ import sys
 import bucket_file_system
 import pytest
 from apache_beam.runners.portability import local_job_service
-from apache_beam.runners.worker.worker_pool_main import (
-  BeamFnExternalWorkerPoolServicer,
-)
 from grouping_jobs import contents, make_job, raw_records, write_lines
 
 from pipelines import output_files
@@ -110,50 +107,17 @@ def test_portable_runner(
   assert contents(tmp_path / 'out') == expected
 
 
-@pytest.fixture(scope='module')
-def grown(raw, tmp_path_factory):
-  """Returns how to group with all that is optional, and what that gives.
-
-  They are (options of the job; files of the output).
-  """
-  directory = tmp_path_factory.mktemp('grown')
-  options = {
-    'num_shards': 4,
-    'drop_duplicates': True,
-    'min_examples_per_group': 2,
-  }
-  job = make_job(raw, **options)
-  (manifest,) = run_group_job(job, directory / 'new')
-  assert manifest.num_input_files == 5
-  return options, contents(directory / 'new')
-
-
-@pytest.fixture
-def pool():
-  """Returns the address of a pool whose workers are threads of this process."""
-  address, server = BeamFnExternalWorkerPoolServicer.start()
-  yield address
-  server.stop(None).wait()
-
-
-@pytest.mark.parametrize('runner', ['processes', 'pool'])
-def test_options_with_two_workers(
-  raw, grown, tmp_path, worker_environment, pool, runner
-):
-  options, expected = grown
-  flags = {
-    'processes': (
-      '--direct_num_workers=2',
-      '--direct_running_mode=multi_processing',
+def test_options_with_two_workers(raw, tmp_path, worker_environment):
+  options = {'drop_duplicates': True, 'min_examples_per_group': 2}
+  for name, flags in (
+    ('one', ()),
+    (
+      'two',
+      ('--direct_num_workers=2', '--direct_running_mode=multi_processing'),
     ),
-    'pool': (
-      '--runner=pipelines.clusters.pool_runner.PoolRunner',
-      f'--worker_pools={pool},{pool}',
-    ),
-  }
-  job = make_job(raw, **options)
-  run_group_job(job, tmp_path / 'out', flags[runner])
-  assert contents(tmp_path / 'out') == expected
+  ):
+    run_group_job(make_job(raw, **options), tmp_path / name, flags)
+  assert contents(tmp_path / 'one') == contents(tmp_path / 'two')
 
 
 def test_error_of_a_worker_process(raw, tmp_path, worker_environment):
