@@ -19,6 +19,7 @@ from tff_fedfish.data.corpus_index import INDEX_NAME, fingerprint_of_index
 from tff_fedfish.data.manifest import (
   MANIFEST_NAME,
   MAX_INPUTS,
+  ORDER,
   Counts,
   DropExample,
   InputFile,
@@ -158,9 +159,13 @@ def _manifest(
       num_groups=pc.sum(pc.equal(index.column('part'), 0)).as_py(),
       num_records=index.num_rows,
       drops={reason: num for reason, (num, _) in drops.items()},
+      num_mixed_time_groups=sum(
+        shard['num_mixed_time_groups'] for shard in shards
+      ),
     ),
     shards=tuple(Shard(**shard['shard']) for shard in shards),
     options=job.options(),
+    order=ORDER,
     num_input_files=len(files),
     inputs=_input_files(files),
     drop_examples={reason: first for reason, (_, first) in drops.items()},

@@ -22,6 +22,7 @@ from pipelines.source import (
 )
 from tff_fedfish.data import records
 from tff_fedfish.data.corpus_index import shard_of
+from tff_fedfish.data.time_order import time_key
 from tff_fedfish.errors import UserError
 
 # What `str.split` takes for white space: 0 for ASCII's, 1 for any other byte.
@@ -189,7 +190,7 @@ class _ExampleEncoder:
     values = [record.get(name, '').encode() for name in self._names]
     example = self._encode(values)
     values.append(b'')
-    keys = values[self._timestamp], values[self._url]
+    time = time_key(record.get('timestamp', '')) + values[self._timestamp]
     num_words = count_words(record['text'], values[self._text])
     digest = hashlib.sha256(example).digest()
-    return group_id, *keys, digest, example, num_words, mask
+    return group_id, time, values[self._url], digest, example, num_words, mask

@@ -15,7 +15,6 @@ of other users `train` before 2018-01-01T00:00:00 UTC and `test` from then on.
 """
 
 import codecs
-import datetime
 import re
 from collections.abc import Iterable, Iterator
 from xml.parsers import expat
@@ -26,6 +25,7 @@ from pipelines.input_files import file_sizes
 from pipelines.raw_bytes import read_chunks, read_start
 from pipelines.source import EXCERPT_BYTES, Drop, RawRecord, Source
 from pipelines.splits import moment_of
+from tff_fedfish.data.time_order import time_key
 from tff_fedfish.errors import UserError
 
 _DEFAULT_SITE = 'stackoverflow.com'
@@ -42,7 +42,7 @@ _TYPES = {'1': ('question', 'q'), '2': ('answer', 'a')}
 # which no text is left, comes on top of that.
 _ROW_BYTES_PER_TEXT_BYTE = 8
 _MORE_ROW_BYTES = 1 << 20
-_FIRST_TEST_TIME = datetime.datetime(2018, 1, 1, tzinfo=datetime.UTC)
+_FIRST_TEST_TIME = time_key('2018-01-01')
 
 
 def read_records(

@@ -23,9 +23,10 @@ from pipelines.source import Tally
 from tff_fedfish.data import records
 from tff_fedfish.data.corpus_index import INDEX_SCHEMA
 from tff_fedfish.data.manifest import Shard
+from tff_fedfish.data.time_order import kind_of
 
-_group_id, _sha256, _example, _num_words = map(
-  operator.itemgetter, (0, 3, 4, 5)
+_group_id, _time, _sha256, _example, _num_words = map(
+  operator.itemgetter, (0, 1, 3, 4, 5)
 )
 _CountDrops = Callable[[str, Row, int], None]
 """Called with a reason, the first record dropped for it, and how many are."""
@@ -40,6 +41,8 @@ class ShardReport:
   """Optional features of the source that the shard stores."""
   num_examples: int = 0
   """Examples stored."""
+  num_mixed_time_groups: int = 0
+  """Groups with times of several kinds: see `time_order`."""
   drops: dict[str, Tally] = dataclasses.field(default_factory=dict)
   """Dropped records, by reason."""
 
@@ -86,7 +89,8 @@ def write_shard(
     hashing = _HashingWriter(file)
     for group_id, group in itertools.groupby(rows, _group_id):
       kept = _select(group, job, drop)
-      for part, examples, num_words in _split(kept, job):
+      kinds: set[int] = set()
+      for part, examples, num_words in _split(kept, job, kinds):
         payload = records.encode_group_record(group_id, examples, part)
         index.append(
           # In the order of the schema.
@@ -97,6 +101,7 @@ def write_shard(
         )
         offset += records.write_record(hashing, payload)
         report.num_examples += len(examples)
+      report.num_mixed_time_groups += len(kinds) > 1
   report.shard = Shard(
     name=shard_name(shard_num, job.num_shards),
     sha256=hashing.sha256.hexdigest(),
@@ -169,9 +174,11 @@ def _with_smallest_sha256(
 
 
 def _split(
-  rows: Iterable[Row], job: GroupJob
+  rows: Iterable[Row], job: GroupJob, kinds: set[int]
 ) -> Iterator[tuple[int | None, list[bytes], int]]:
   """Cuts a group into parts; an example over the limit is a part.
+
+  Adds the kinds of its times to `kinds`.
 
   Yields:
     (0-based number of the part, or None if it is the only one; its examples;
@@ -180,6 +187,7 @@ def _split(
   part, examples, num_bytes, num_words = 0, [], 0, 0
   for row in rows:
     example = _example(row)
+    kinds.add(kind_of(_time(row)))
     if examples and num_bytes + len(example) > job.max_record_bytes:
       yield part, examples, num_words
       part, examples, num_bytes, num_words = part + 1, [], 0, 0

@@ -52,6 +52,8 @@ def test_counts_by_hand(tmp_path):
       'num_groups': 2,
       'num_records': 2,
       'drops': {'malformed_json': 2, 'not_an_object': 1},
+      # Group a has two numbers.
+      'num_mixed_time_groups': 0,
     },
     'options': {
       'num_shards': 3,
@@ -79,6 +81,7 @@ def test_counts_by_hand(tmp_path):
       )
     },
     'split': None,
+    'order': 2,
   }
   corpus = GroupedCorpus(output)
   assert corpus.examples(b'a') == [

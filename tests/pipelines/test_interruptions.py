@@ -98,4 +98,9 @@ def test_before_every_line(tmp_path, monkeypatch, output, exists, parts):
     assert contents(root) == written, found
   assert files == written
   # Before, between and after all that gives names.
-  assert functions >= {'_publish', '_stage', '_remove_tree'}
+  is_local = output.startswith('{}')
+  assert functions >= (
+    {'_publish', '_stage', '_remove_tree'}
+    if is_local
+    else {'_stage_remote', '_rename_all'}
+  )

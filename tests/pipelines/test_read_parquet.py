@@ -60,21 +60,34 @@ def test_values(tmp_path):
 
 
 @pytest.mark.parametrize(
-  ('values', 'kind'),
+  ('value', 'kind', 'text'),
   [
-    ([1556197074], pa.timestamp('s')),
-    ([1556197074_999], pa.timestamp('ms', 'UTC')),
+    (1556197074, pa.timestamp('s'), '2019-04-25T12:57:54Z'),
+    (1556197074_000, pa.timestamp('ms'), '2019-04-25T12:57:54Z'),
+    (1556197074_000_000_000, pa.timestamp('ns'), '2019-04-25T12:57:54Z'),
+    (1556197074_090, pa.timestamp('ms', 'UTC'), '2019-04-25T12:57:54.090Z'),
     # The zone says how to show the time, not which it is.
-    ([1556197074_999_999], pa.timestamp('us', 'America/New_York')),
-    ([1556197074_999_999_999], pa.timestamp('ns', '+05:30')),
+    (
+      1556197074_000_001,
+      pa.timestamp('us', 'America/New_York'),
+      '2019-04-25T12:57:54.000001Z',
+    ),
+    (
+      1556197074_999_999_999,
+      pa.timestamp('ns', '+05:30'),
+      '2019-04-25T12:57:54.999999999Z',
+    ),
+    (-1, pa.timestamp('ms'), '1969-12-31T23:59:59.999Z'),
+    # The millisecond before year 1.
+    (-62135596800_001, pa.timestamp('ms'), None),
   ],
 )
-def test_times(tmp_path, values, kind):
+def test_times(tmp_path, value, kind, text):
   # 1556197074 = 18011 * 86400 + 46674; 46674 s = 12 h 57 min 54 s.
-  table = pa.table({'time': pa.array([*values, None], kind)})
+  table = pa.table({'time': pa.array([value, None, 0], kind)})
   pq.write_table(table, tmp_path / 'a')
-  rows = [{'time': '2019-04-25T12:57:54Z'}, {'time': None}]
-  assert _read(tmp_path / 'a') == (rows, None)
+  texts = [text, None, '1970-01-01T00:00:00Z']
+  assert _read(tmp_path / 'a') == ([{'time': text} for text in texts], None)
 
 
 def test_dates(tmp_path):

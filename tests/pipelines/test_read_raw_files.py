@@ -17,6 +17,7 @@ from pipelines.source import Tally, excerpt
 from pipelines.splits import SplitRule
 from tff_fedfish.data import records
 from tff_fedfish.data.corpus_index import shard_of
+from tff_fedfish.data.time_order import time_key
 from tff_fedfish.errors import UserError
 
 
@@ -57,7 +58,7 @@ def test_report_by_hand(tmp_path):
     0,
     {
       'group_id': b'a',
-      'timestamp': b'1',
+      'time': time_key('1') + b'1',
       'url': b'http://a/1',
       'sha256': hashlib.sha256(example).digest(),
       'example': example,

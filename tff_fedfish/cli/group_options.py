@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 FIELD_OPTIONS = {
   'key_field': 'what the examples of a group share: text, or an integer',
   'text_field': 'the text of an example',
-  'time_field': 'when it was written; the order of the examples of a group '
-  '(default: none, and no feature timestamp)',
+  'time_field': 'when it was written, which sorts the examples of a group: '
+  'numbers by value, ISO 8601 by moment (default: none, no feature timestamp)',
 }
 """Options of json_lines that name a field -> their help."""
 

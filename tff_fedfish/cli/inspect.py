@@ -99,6 +99,9 @@ def print_counts(directory: str, manifest: 'Manifest') -> None:
     rows.append((label, f'{num_dropped:,}', *example))
   rows.append(('examples stored', f'{counts.records_out:,}'))
   rows.append(('groups', f'{counts.num_groups:,}'))
+  if counts.num_mixed_time_groups:
+    label = 'groups with times of several kinds'
+    rows.append((label, f'{counts.num_mixed_time_groups:,}'))
   if counts.num_records != counts.num_groups:
     rows.append(('group records', f'{counts.num_records:,}'))
   num_bytes = sum(shard.num_bytes for shard in manifest.shards)

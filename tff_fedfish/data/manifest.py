@@ -16,6 +16,8 @@ from tff_fedfish import files, json_values
 from tff_fedfish.errors import UserError
 
 SCHEMA_VERSION = 1
+ORDER = 2
+"""See `Manifest.order`."""
 _PLAIN_NAME = re.compile(r'[\w-][\w.-]{0,199}', re.ASCII)
 MANIFEST_NAME = 'manifest.json'
 MAX_INPUTS = 10_000
@@ -44,6 +46,8 @@ class Counts:
   """TFRecords over all shards: one per group, or per part of a group."""
   drops: Mapping[str, int]
   """Dropped records by reason."""
+  num_mixed_time_groups: int = 0
+  """Groups that hold times of several kinds: see `time_order`."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -117,6 +121,9 @@ class Manifest:
   """First dropped record by reason."""
   split: Split | None = None
   """None where the corpus is whole."""
+  order: int = 1
+  """How the examples of a group are sorted: 2, by (`time_order.time_key`,
+  timestamp, url, SHA-256); 1, in earlier versions, by the last three."""
   index_sha256: str = ''
   """Empty in manifests of earlier versions."""
   fingerprint: str = ''
@@ -309,6 +316,11 @@ def _key_feature(key: str) -> str:
 
 
 def _option_checks(manifest: Manifest) -> _Checks:
+  yield (
+    1 <= manifest.order <= ORDER,
+    f'an `order` up to {ORDER}',
+    manifest.order,
+  )
   options, num_shards = manifest.options, len(manifest.shards)
   found = options.get('num_shards')
   is_right = type(found) is int and found == num_shards
