@@ -57,7 +57,6 @@ setuptools.setup(
     'pandas',
     'pillow',
     'psutil',
-    'py7zr',
     'pyarrow',
     'ray==2.52.1',
     'rich',

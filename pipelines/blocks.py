@@ -20,7 +20,8 @@ from tff_fedfish.data import records
 _SCHEMA = pa.schema(
   {
     'group_id': pa.binary(),
-    'timestamp': pa.binary(),
+    # Its key, then the timestamp itself: see `time_order`.
+    'time': pa.binary(),
     'url': pa.binary(),
     # Of the serialized example.
     'sha256': pa.binary(),
@@ -31,7 +32,7 @@ _SCHEMA = pa.schema(
   }
 )
 # Records sort by these into the stored order.
-_KEY_COLUMNS = ('group_id', 'timestamp', 'url', 'sha256')
+_KEY_COLUMNS = ('group_id', 'time', 'url', 'sha256')
 RECORD_SCHEMA = pa.schema(
   [_SCHEMA.field(name) for name in (*_KEY_COLUMNS, 'example', 'num_words')]
 )

@@ -19,9 +19,9 @@ from tff_fedfish.data.corpus_index import INDEX_NAME, fingerprint_of_index
 from tff_fedfish.data.manifest import (
   MANIFEST_NAME,
   MAX_INPUTS,
+  ORDER,
   Counts,
   DropExample,
-  DroppedRecords,
   InputFile,
   Manifest,
   Shard,
@@ -32,12 +32,7 @@ from tff_fedfish.errors import UserError
 _OTHER_SPLIT = 'other_split'
 
 
-def finish(
-  job: GroupJob,
-  num_tasks: int,
-  staging: Staging,
-  earlier: Sequence[Manifest] = (),
-) -> list[Manifest]:
+def finish(job: GroupJob, num_tasks: int, staging: Staging) -> list[Manifest]:
   """Writes index and manifest, of every part, if nothing was lost.
 
   Args:
@@ -45,8 +40,6 @@ def finish(
     num_tasks: How many reading tasks there were.
     staging: Where the shards and the reports are. Gets the names of all files
       of the grouped corpora.
-    earlier: Those of every part of the corpus to which the job adds, if it adds
-      to one.
 
   Returns:
     One manifest, or one for every part of the split that has a record.
@@ -60,12 +53,7 @@ def finish(
   found = worker_reports.read_shard_reports(staging.path)
   reports = {number: report for number, (_, report, _) in found.items()}
   all_there = len(tasks) == num_tasks and len(found) == job.num_all_shards()
-  if job.drop_duplicates_across_groups:
-    texts = worker_reports.read_duplicates_reports(staging.path)
-    all_there &= texts.keys() == found.keys()
-    for number in texts.keys() & found.keys():
-      reports[number]['drops'] |= texts[number]
-  _check(job, files, reports.values(), earlier, all_there)
+  _check(job, files, reports.values(), all_there)
   manifests = []
   for i, name in enumerate(job.part_names()):
     numbers = range(i * job.num_shards, (i + 1) * job.num_shards)
@@ -76,8 +64,7 @@ def finish(
       # An empty corpus helps nobody; the other parts' manifests name this one.
       continue
     shards = [reports[number] for number in numbers]
-    added = earlier[i : i + 1]
-    manifest = _manifest(job, files, shards, added, index, i)
+    manifest = _manifest(job, files, shards, index, i)
     sink = pa.BufferOutputStream()
     pq.write_table(index, sink)
     data = sink.getvalue()
@@ -102,7 +89,6 @@ def _check(
   job: GroupJob,
   files: Sequence[Report],
   shards: Collection[Report],
-  earlier: Sequence[Manifest],
   all_there: bool,
 ) -> None:
   """Raises if a record is neither stored nor counted as dropped."""
@@ -113,19 +99,18 @@ def _check(
   )
   records_in = sum(file['records_in'] for file in files)
   handed_on = sum(map(_records_out, files))
-  num_earlier = sum(found.counts.records_out for found in earlier)
   stored = sum(shard['num_examples'] for shard in shards)
   if (
     not all_there
     or len(files) != len(job.paths)
     or records_in != handed_on + num_read_drops
-    or handed_on + num_earlier != stored + num_shard_drops
+    or handed_on != stored + num_shard_drops
   ):
     raise RuntimeError(
       f'Records were lost: {records_in} read from {len(files)} of '
       f'{len(job.paths)} files, {num_read_drops} dropped, {handed_on} '
-      f'handed on, {num_earlier} added to, {num_shard_drops} dropped from '
-      f'groups, {stored} written. Nothing is kept.'
+      f'handed on, {num_shard_drops} dropped from groups, {stored} written. '
+      'Nothing is kept.'
     )
   if stored:
     return
@@ -155,61 +140,39 @@ def _manifest(
   job: GroupJob,
   files: Sequence[Report],
   shards: Sequence[Report],
-  earlier: Sequence[Manifest],
   index: pa.Table,
   part: int,
 ) -> Manifest:
-  """Returns the manifest of a part of the split, with its shards and index.
-
-  It counts and lists all that was read, also for the earlier corpus.
-  """
+  """Returns the manifest of a part of the split, with its shards and index."""
   source = job.load_source()
   names = job.part_names()
-  inputs = _input_files(files, earlier)
-  sizes = {file['name']: file['num_bytes'] for file in files}
-  for found in earlier:
-    sizes |= found.input_bytes
   drops = _add_up(
-    itertools.chain(
-      _file_drops(files, part),
-      _shard_drops(shards),
-      *map(_manifest_drops, earlier),
-    )
+    itertools.chain(_file_drops(files, part), _shard_drops(shards))
   )
   return Manifest(
     corpus=job.name or job.source_name,
     key=job.key,
     feature_names=(*source.feature_names, *shards[0]['optional_features']),
     counts=Counts(
-      records_in=sum(file['records_in'] for file in files)
-      + sum(found.counts.records_in for found in earlier),
+      records_in=sum(file['records_in'] for file in files),
       records_out=pc.sum(index.column('num_examples')).as_py(),
       num_groups=pc.sum(pc.equal(index.column('part'), 0)).as_py(),
       num_records=index.num_rows,
       drops={reason: num for reason, (num, _) in drops.items()},
+      num_mixed_time_groups=sum(
+        shard['num_mixed_time_groups'] for shard in shards
+      ),
     ),
     shards=tuple(Shard(**shard['shard']) for shard in shards),
     options=job.options(),
-    num_input_files=len(files)
-    + sum(found.num_input_files for found in earlier),
-    inputs=inputs,
+    order=ORDER,
+    num_input_files=len(files),
+    inputs=_input_files(files),
     drop_examples={reason: first for reason, (_, first) in drops.items()},
     split=job.split
     and Split(
       name=names[part], names=names, rule=splits.describe(job.split, source)
     ),
-    dropped_records=_dropped_records(files) if job.write_dropped else None,
-    input_bytes={
-      file.name: sizes[file.name] for file in inputs if file.name in sizes
-    },
-  )
-
-
-def _dropped_records(files: Iterable[Report]) -> DroppedRecords:
-  num_dropped = sum(num for _, num, _ in _file_drops(files))
-  num_written = sum(file['num_written'] for file in files)
-  return DroppedRecords(
-    num_written=num_written, num_not_written=num_dropped - num_written
   )
 
 
@@ -246,14 +209,6 @@ def _shard_drops(
       yield reason, tally['num'], DropExample(group=group, excerpt=excerpt)
 
 
-def _manifest_drops(
-  manifest: Manifest,
-) -> Iterator[tuple[str, int, DropExample]]:
-  """Yields (reason, how many, the first) of the drops of an earlier corpus."""
-  for reason, num in manifest.counts.drops.items():
-    yield reason, num, manifest.drop_examples[reason]
-
-
 def _add_up(
   drops: Iterable[tuple[str, int, DropExample]],
 ) -> dict[str, tuple[int, DropExample]]:
@@ -266,9 +221,7 @@ def _add_up(
   return dict(sorted(totals.items()))
 
 
-def _input_files(
-  files: Sequence[Report], earlier: Iterable[Manifest]
-) -> tuple[InputFile, ...]:
+def _input_files(files: Sequence[Report]) -> tuple[InputFile, ...]:
   """Returns the raw files, in an order that their paths do not change."""
   inputs = [
     InputFile(
@@ -280,11 +233,7 @@ def _input_files(
     )
     for file in files
   ]
-  num_files = len(files)
-  for found in earlier:
-    inputs += found.inputs
-    num_files += found.num_input_files
-  if num_files > MAX_INPUTS:
+  if len(files) > MAX_INPUTS:
     inputs = [file for file in inputs if file.damage]
   return tuple(sorted(inputs, key=_sortable))
 

@@ -2,23 +2,17 @@
 
     ReadBlocks -> GroupByPiece -> SortPieces -> GroupByShard -> WriteShards
 
-Without duplicates across groups, pieces and shards of texts come first; what is
-left of each is read like raw files (pipelines/text_duplicates.py). A corpus to
-which the job adds is one more sorted piece of each shard.
-
 Beam moves whole blocks, a few elements per file, because its cost is per
 element; between pieces and shards only names of files. Counts travel as files,
 not as Beam's counters, which count a retried bundle twice. The job is built of
 what every runner has: no side input, no second output, no large element.
 """
 
-import contextlib
 import dataclasses
 import functools
-import heapq
 import os
 import posixpath
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import apache_beam as beam
@@ -31,36 +25,29 @@ from apache_beam.options.pipeline_options import (
   S3Options,
 )
 
-from pipelines import add_to, finish_corpus, worker_reports
+from pipelines import finish_corpus, worker_reports
 from pipelines.beam_internals import lock_buffers
-from pipelines.blocks import mask_of, names_of, sort_blocks
-from pipelines.dropped_records import DroppedRecords, name_file, publish
+from pipelines.blocks import names_of, sort_blocks
 from pipelines.input_files import file_sizes
 from pipelines.job import GroupJob
 from pipelines.job_errors import raise_understood
 from pipelines.pieces import (
-  PieceBlocks,
   PieceKeys,
   merge_pieces,
   tasks_per_piece,
   write_piece,
 )
 from pipelines.read_raw_files import RawFileReader
-from pipelines.source import Tally
 from pipelines.staging import require_shared, stage
-from pipelines.text_duplicates import by_text, keep_first
-from pipelines.write_groups import count_drops, write_shard
-from tff_fedfish.data import records
-from tff_fedfish.data.corpus_index import shard_of
+from pipelines.write_groups import write_shard
 from tff_fedfish.data.manifest import Manifest
 from tff_fedfish.errors import UserError
 
 # By name: what Beam calls DirectRunner first tries to download a Go program.
 DEFAULT_RUNNER = 'apache_beam.runners.portability.fn_api_runner.FnApiRunner'
 
-Task = tuple[tuple[str, str, int], ...]
-"""(path, name in messages and the manifest, size as it is stored, in bytes) of
-files that are read together."""
+Task = tuple[tuple[str, str], ...]
+"""(path, name in messages and the manifest) of files that are read together."""
 
 # Small files are read together, so that their blocks are not small, too.
 _TASK_BYTES = 16 << 20
@@ -89,8 +76,8 @@ def run_group_job(
     The manifest; if the corpus is split, that of every part that has a record.
 
   Raises:
-    UserError: If not one record could be grouped, a file could not be read, the
-      job is strict and a record has a fault, or `add_to` is refused.
+    UserError: If not one record could be grouped, a file could not be read, or
+      the job is strict and a record has a fault.
     FailedError: If the machine failed, such as on a full disk.
     ChildProcessError: If a worker process of this machine was killed.
     RuntimeError: If records were lost: a fault of this program.
@@ -102,44 +89,23 @@ def run_group_job(
   FileSystems.set_options(options)
   _require_sound(options)
   lock_buffers()
-  manifests = add_to.read_manifests(job)
-  taken = {file.name for found in manifests for file in found.inputs}
-  tasks, task_bytes = plan_tasks(job, taken)
-  num_raw_tasks = len(tasks)
-  if manifests and job.drop_duplicates_across_groups:
-    # Its examples take part in the search for duplicates.
-    shards = [shard for found in manifests for shard in found.shards]
-    tasks += [((shard.name, shard.name, shard.num_bytes),) for shard in shards]
-    task_bytes += [shard.num_bytes for shard in shards]
+  tasks, task_bytes = _plan_tasks(job)
   try:
-    if manifests:
-      add_to.verify(job, manifests)
     with stage(str(output)) as staging:
       staging.make_directories(worker_reports.DIRECTORIES)
       if watch is not None:
         watch(staging.path, len(tasks))
       work = _Work(
-        # The functions need not carry the names of all files, and workers
-        # may have other working directories.
-        job=dataclasses.replace(
-          job, paths=(), add_to=job.add_to and os.path.realpath(job.add_to)
-        ),
+        # The functions need not carry the names of all files.
+        job=dataclasses.replace(job, paths=()),
         staging=staging.path,
         file_system_options=_file_system_options(options),
-        num_raw_tasks=num_raw_tasks,
-        earlier=[
-          dataclasses.replace(found, inputs=(), shards=())
-          for found in manifests
-        ],
         num_bytes=sum(task_bytes),
         num_tasks=len(tasks),
       )
       with beam.Pipeline(options=options) as pipeline:
         _build(pipeline, work, tasks)
-      made = finish_corpus.finish(job, len(tasks), staging, manifests)
-      if job.write_dropped:
-        publish(staging, num_raw_tasks, job.write_dropped)
-      return made
+      return finish_corpus.finish(job, len(tasks), staging)
   except Exception as error:
     raise_understood(error, str(output), options)
     raise
@@ -156,17 +122,14 @@ def _require_sound(options: PipelineOptions) -> None:
     )
 
 
-def plan_tasks(
-  job: GroupJob, taken: Set[str] = frozenset()
-) -> tuple[list[Task], list[int]]:
+def _plan_tasks(job: GroupJob) -> tuple[list[Task], list[int]]:
   """Returns what to read together, and how many bytes each task has.
 
-  A task is one large file, or several small ones. Their names are none of those
-  taken.
+  A task is one large file, or several small ones.
   """
   tasks, task_bytes, task, num_bytes = [], [], [], 0
   paths = sorted(job.paths)
-  names, sizes = name_files(paths, taken), file_sizes(paths)
+  names, sizes = name_files(paths), file_sizes(paths)
   for path, name, size in zip(paths, names, sizes, strict=True):
     if task and (
       num_bytes + size > _TASK_BYTES or len(task) == _MAX_TASK_FILES
@@ -174,34 +137,21 @@ def plan_tasks(
       tasks.append(tuple(task))
       task_bytes.append(num_bytes)
       task, num_bytes = [], 0
-    task.append((path, name, size))
+    task.append((path, name))
     num_bytes += size
   return [*tasks, tuple(task)], [*task_bytes, num_bytes]
 
 
-def name_files(
-  paths: Sequence[str], taken: Set[str] = frozenset()
-) -> list[str]:
+def name_files(paths: Sequence[str]) -> list[str]:
   """Returns names for messages and the manifest, as short as tells them apart.
 
   They are without directories or, if two files then have the same one, paths
-  below the directory that all have in common; below one above that, if a name
-  is taken.
-
-  Raises:
-    UserError: If whole paths are taken.
+  below the directory that all have in common.
   """
   names = [posixpath.basename(path) for path in paths]
-  common = posixpath.commonprefix(paths)
-  while len(set(names)) < len(names) or not taken.isdisjoint(names):
-    if common is None:
-      raise UserError(
-        '`--input` must name files that were not read for `--add_to`, but '
-        f'names {min(taken.intersection(names))!r} again. Leave it out.'
-      )
-    common = common.rpartition('/')[0]
+  if len(set(names)) < len(names):
+    common = posixpath.commonprefix(paths).rpartition('/')[0]
     names = [path[len(common) :].lstrip('/') for path in paths]
-    common = common or None
   return names
 
 
@@ -212,10 +162,6 @@ class _Work:
   job: GroupJob
   staging: str
   file_system_options: Mapping[str, Any]
-  num_raw_tasks: int
-  """Later tasks are shards of the earlier corpus."""
-  earlier: Sequence[Manifest]
-  """Parts of the corpus to which the job adds, if it adds to one."""
   num_bytes: int
   """Size of all that is read."""
   num_tasks: int
@@ -227,21 +173,13 @@ class _Work:
   def features(self) -> tuple[str, ...]:
     """Returns the optional features that the corpus stores, sorted."""
     names = self.job.load_source().optional_feature_names
-    features = {*names_of(_read_features(self.staging), names)}
-    if self.earlier:
-      features |= {*self.earlier_features()}
-      add_to.require_same_choices(self.job, self.earlier, features)
-    return tuple(sorted(features))
+    return tuple(sorted(names_of(_read_features(self.staging), names)))
 
-  def earlier_features(self) -> tuple[str, ...]:
-    """Returns those that the earlier corpus stores, sorted."""
-    return add_to.optional_features(self.job, self.earlier[0])
-
-  def keys(self, task_num: int, num_tasks: int) -> PieceKeys:
-    """Returns the pieces of one of some tasks that together read all."""
+  def keys(self, task_num: int) -> PieceKeys:
+    """Returns the pieces of one of the tasks that together read all."""
     num_shards = self.job.num_all_shards()
     return PieceKeys(
-      task_num, tasks_per_piece(self.num_bytes, num_tasks, num_shards)
+      task_num, tasks_per_piece(self.num_bytes, self.num_tasks, num_shards)
     )
 
 
@@ -275,21 +213,10 @@ _read_features = functools.lru_cache(1)(worker_reports.read_features)
 
 
 def _build(pipeline: beam.Pipeline, work: _Work, tasks: Sequence[Task]) -> None:
-  blocks = (
+  (
     pipeline
     | 'CreateTasks' >> beam.Create(list(enumerate(tasks)))
     | 'ReadBlocks' >> beam.FlatMap(_read_blocks, work)
-  )
-  if work.job.drop_duplicates_across_groups:
-    blocks = (
-      blocks
-      | 'GroupByTextPiece' >> beam.GroupByKey()
-      | 'SortTextPieces' >> beam.Map(_sort_piece, work)
-      | 'GroupByText' >> beam.GroupByKey()
-      | 'DropDuplicates' >> beam.FlatMap(_drop_duplicates, work)
-    )
-  (
-    blocks
     | 'GroupByPiece' >> beam.GroupByKey()
     | 'SortPieces' >> beam.Map(_sort_piece, work)
     | 'GroupByShard' >> beam.GroupByKey()
@@ -303,67 +230,14 @@ def _read_blocks(numbered_task, work):
   task_num, task = numbered_task
   job = work.job
   if task_num == 0:
-    yield from _open_shards(job)
-  keys = work.keys(task_num, work.num_tasks)
-  if task_num >= work.num_raw_tasks:
-    number = task_num - work.num_raw_tasks
-    yield from _read_shard(number, keys, work)
-    worker_reports.write_task_report(work.staging, task_num, (), 0)
-    return
-  with contextlib.ExitStack() as stack:
-    dropped = None
-    if job.write_dropped:
-      path = name_file(work.staging, task_num)
-      max_bytes = job.max_dropped_bytes // work.num_raw_tasks
-      dropped = stack.enter_context(DroppedRecords(path, max_bytes))
-    reader = RawFileReader(job, keys, dropped)
-    yield from reader.read(task)
+    # A block without records of each shard, so that all are written.
+    for number in range(job.num_all_shards()):
+      yield (number, -1, 0), b''
+  reader = RawFileReader(job, work.keys(task_num))
+  yield from reader.read(task)
   worker_reports.write_task_report(
     work.staging, task_num, reader.reports, reader.features
   )
-
-
-def _open_shards(job):
-  """Yields a block without records of each shard, so that all are written."""
-  for number in range(job.num_all_shards()):
-    yield (number, -1, 0), b''
-
-
-def _read_shard(number, keys, work):
-  """Yields (piece, block) of the texts of a shard of the earlier corpus."""
-  path = add_to.shard_path(work.job, number)
-  rows = (
-    by_text(row, records.decode_example(row[4])['text'])
-    for row in add_to.read_rows(path)
-  )
-  features = work.earlier_features()
-  yield from _encode_rows(rows, number, keys, features, work.job)
-
-
-def _drop_duplicates(number_and_paths, work):
-  """(number, paths of sorted texts) -> (piece, block) pairs of what is left."""
-  work.prepare()
-  job, (number, paths) = work.job, number_and_paths
-  if number == 0:
-    yield from _open_shards(job)
-  keys = work.keys(number, job.num_all_shards())
-  drops: dict[str, Tally] = {}
-  with merge_pieces([path for path in paths if path]) as rows:
-    rows = keep_first(rows, count_drops(drops))
-    yield from _encode_rows(rows, number, keys, work.features(), job)
-  worker_reports.write_duplicates_report(work.staging, number, drops)
-
-
-def _encode_rows(rows, number, keys, features, job):
-  """Yields (piece, block) of rows of the part that has shard `number`."""
-  blocks = PieceBlocks(keys, job.block_bytes)
-  mask = mask_of(features, job.load_source().optional_feature_names)
-  first_shard = number // job.num_shards * job.num_shards
-  for row in rows:
-    shard = first_shard + shard_of(row[0], job.num_shards)
-    if blocks.add(shard, (*row, mask)):
-      yield from blocks.take()
-  yield from blocks.take()
 
 
 def _sort_piece(key_and_blocks, work):
@@ -385,15 +259,8 @@ def _write_shard(number_and_paths, work):
   work.prepare()
   job, (number, paths) = work.job, number_and_paths
   path = worker_reports.name_shard(work.staging, number)
-  features = work.features()
   with merge_pieces([path for path in paths if path]) as rows:
-    if work.earlier and not job.drop_duplicates_across_groups:
-      names = None
-      if features != work.earlier_features():
-        names = (*job.load_source().feature_names, *features)
-      earlier_rows = add_to.read_rows(add_to.shard_path(job, number), names)
-      rows = heapq.merge(rows, earlier_rows)
     report, index = write_shard(path, number % job.num_shards, rows, job)
-  report.optional_features = features
+  report.optional_features = work.features()
   worker_reports.write_shard_report(path, report, index)
   return ()

@@ -23,10 +23,6 @@ PATH_ERRORS = (
 )
 """Errors of the system of which a path, or its permissions, are the cause."""
 
-# What TensorFlow Datasets writes into every directory it has prepared.
-_TFDS_INFO = 'dataset_info.json'
-_TFDS_FILES = '*.tfrecord-*-of-*'
-
 
 def open_stored(path: str) -> BinaryIO:
   """Opens a local or remote file for reading, without unpacking it."""
@@ -59,9 +55,7 @@ def find_input_files(patterns: Sequence[str]) -> list[str]:
 
   Args:
     patterns: Local or remote paths; `*`, `?`, `[...]` and, for local ones, `**`
-      match any part of them. A directory that TensorFlow Datasets has prepared
-      stands for its TFRecord files. Others that a pattern matches are passed
-      over.
+      match any part of them. Directories that a pattern matches are skipped.
 
   Raises:
     UserError: If a pattern matches nothing, or something that is no readable
@@ -113,22 +107,13 @@ def _find_local(pattern: str) -> list[str]:
   # A file may have brackets in its name.
   exists = os.path.exists(pattern)
   matches = [pattern] if exists else glob.glob(pattern, recursive=True)
-  paths = []
-  for path in matches:
-    if os.path.isfile(os.path.join(path, _TFDS_INFO)):
-      files = glob.glob(os.path.join(glob.escape(path), _TFDS_FILES))
-      if not files:
-        raise _no_tfrecords(path)
-      paths.extend(files)
-    elif exists or not os.path.isdir(path):
-      paths.append(path)
+  paths = [path for path in matches if exists or not os.path.isdir(path)]
   for path in paths:
     if not os.path.isfile(path):
       kind = 'a directory' if os.path.isdir(path) else 'not a regular file'
       raise UserError(
         f'`--input` must name files, but {path!r} is {kind}. Name files, such '
-        "as 'DIR/*.json.gz', or a directory that TensorFlow Datasets has "
-        f'prepared: it holds {_TFDS_INFO}.'
+        "as 'DIR/*.json.gz' or 'DIR/*.tfrecord-*'."
       )
     try:
       with open(path, 'rb'):
@@ -143,31 +128,14 @@ def _find_local(pattern: str) -> list[str]:
 
 def _find_remote(pattern: str) -> list[str]:
   require_packages(pattern, '--input')
-  directory = pattern.rstrip('/')
   try:
-    paths = match_remote(pattern)
-    # To an object store a directory is the beginning of names: it matches
-    # nothing, but with a slash behind it all that it holds.
-    if not paths or pattern.endswith('/'):
-      if match_remote(f'{directory}/{_TFDS_INFO}'):
-        paths = match_remote(f'{directory}/{_TFDS_FILES}')
-        if not paths:
-          raise _no_tfrecords(pattern)
+    return match_remote(pattern)
   except StoreError as error:
     raise UserError(
       f'`--input` must be a path that can be read, but {pattern!r} is not '
       f'({error}). Check the name, and how the file system is reached, or copy '
       'the files here.'
     ) from error
-  return paths
-
-
-def _no_tfrecords(path: str) -> UserError:
-  return UserError(
-    f'`--input` may name a directory that TensorFlow Datasets has prepared, '
-    f'but {path!r} holds {_TFDS_INFO} and no {_TFDS_FILES}. Prepare it with '
-    'file_format="tfrecord", or name its files.'
-  )
 
 
 def _file_size(path: str) -> int:

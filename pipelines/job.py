@@ -10,9 +10,6 @@ from pipelines.splits import SplitRule, split_names
 # takes of memory, and what one element of a runner holds.
 BLOCK_BYTES = 32 << 20
 DEFAULT_MAX_DOCUMENT_BYTES = 64 << 20
-DEFAULT_MAX_DROPPED_BYTES = 1 << 30
-# Of these the manifest says nothing where they are not used.
-_LATER_OPTIONS = 'min_examples_per_group', 'drop_duplicates_across_groups'
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -33,18 +30,10 @@ class GroupJob:
     min_examples_per_group: Smaller groups are dropped; None: none.
     drop_duplicates: Whether to keep only the first, in stored order, of the
       examples of a group that have the same text.
-    drop_duplicates_across_groups: Whether to keep only one of the examples of a
-      corpus, or of a part of the split, that have the same text: that of the
-      smallest (timestamp, group id, SHA-256).
     strict: Whether a record that cannot be used ends the job.
     split: How to split the corpus; None: one corpus.
     fields: For json_lines: what to read.
     name: The corpus' name in the manifest; None: that of the source.
-    add_to: A grouped corpus, or the directory of a split one, whose examples
-      are stored, too; absolute, on a disk that all workers see. None: none.
-    write_dropped: A local directory for the records that are dropped while
-      files are read; None: they are only counted.
-    max_dropped_bytes: How much to write there, before compression.
     block_bytes: How much to read before it is handed on; does not change what
       is written.
   """
@@ -58,14 +47,10 @@ class GroupJob:
   max_examples_per_group: int | None = None
   min_examples_per_group: int | None = None
   drop_duplicates: bool = False
-  drop_duplicates_across_groups: bool = False
   strict: bool = False
   split: SplitRule | None = None
   fields: Fields | None = None
   name: str | None = None
-  add_to: str | None = None
-  write_dropped: str | None = None
-  max_dropped_bytes: int = DEFAULT_MAX_DROPPED_BYTES
   block_bytes: int = BLOCK_BYTES
 
   def load_source(self) -> Source:
@@ -89,9 +74,8 @@ class GroupJob:
       *('max_examples_per_group', 'drop_duplicates'),
     )
     options = {name: getattr(self, name) for name in names}
-    for name in _LATER_OPTIONS:
-      if value := getattr(self, name):
-        options[name] = value
+    if self.min_examples_per_group is not None:
+      options['min_examples_per_group'] = self.min_examples_per_group
     if self.fields is not None:
       options['source'] = self.source_name
       for name, path in vars(self.fields).items():

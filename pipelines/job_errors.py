@@ -55,7 +55,7 @@ def raise_understood(
     raise FailedError(
       f'Grouping into {output!r} stopped ({found}). There is no manifest, so '
       'what is left is no corpus. Check that the store can be reached, then '
-      'run it again: that removes it.'
+      'run it again.'
     ) from error
   if isinstance(error, FailedError):
     return  # It is such a line.

@@ -7,6 +7,7 @@ complete.
 
 import concurrent.futures
 import contextlib
+import hashlib
 import os
 import posixpath
 import re
@@ -26,7 +27,6 @@ from pipelines.remote_files import (
   reaching,
   require_packages,
 )
-from tff_fedfish.data.corpus_index import INDEX_NAME
 from tff_fedfish.errors import UserError
 from tff_fedfish.files import require_usable_output, write_atomically
 
@@ -34,29 +34,24 @@ STAGING_PREFIX = 'grouping-'
 """How the names of staging directories begin."""
 
 _COPY_BYTES = 16 << 20
-# What there is in an output before its manifest, and nothing else: it may be
-# removed. Directories are the parts of a split.
-_LEFT_OVER = re.compile(
-  r'(?:(?:train|validation|held_out|test)/)?'
-  r'(?:groups-\d{5}-of-\d{5}\.tfrecord|' + re.escape(INDEX_NAME) + ')'
-)
+# Files of a job at work, or of one that was killed, in a remote output.
+_STAGED = re.compile(STAGING_PREFIX + r'[0-9a-f]{32}/.+', re.DOTALL)
 
 
-def require_usable(output: str, option: str = '--output') -> str:
+def require_usable(output: str) -> str:
   """Checks, before any work, that a job can write to a directory.
 
   Args:
     output: The directory.
-    option: The option that names it; others than `--output` are local.
 
   Returns:
     The path; absolute and without links, if it is local.
 
   Raises:
-    UserError: If it holds something, or cannot be written to; names the option.
+    UserError: If it holds something, or cannot be written to.
   """
   if not is_remote(output):
-    return _require_usable(output, option)
+    return _require_usable(output)
   require_packages(output, '--output')
   output = output.rstrip('/')
   try:
@@ -71,7 +66,7 @@ def require_usable(output: str, option: str = '--output') -> str:
       'or name a local directory.'
     ) from error
   for path in found:
-    if not is_left_over(name := path[len(output) + 1 :]):
+    if not is_staged(name := path[len(output) + 1 :]):
       raise UserError(
         f'`--output` must be empty or new, but {output!r} already holds '
         f'{name!r}. Name another directory, or remove it first.'
@@ -79,21 +74,51 @@ def require_usable(output: str, option: str = '--output') -> str:
   return output
 
 
-def _require_usable(output: str, option: str) -> str:
+def _require_usable(output: str) -> str:
   """Does what `require_usable` does, on a local disk."""
   path = os.path.realpath(output)
   if os.path.ismount(path):
     # It would have to be written to in place, not renamed to.
     raise UserError(
-      f'`{option}` must be a directory inside a file system, but {path!r} is '
+      f'`--output` must be a directory inside a file system, but {path!r} is '
       'where one is mounted. Name a directory below it, such as '
       f"'{os.path.join(path, 'new')}'."
     )
-  if option == '--output' and os.path.isdir(path) and os.listdir(path):
-    names = [os.path.relpath(name, path) for name in list_files(path)]
-    if names and all(map(is_left_over, names)):
-      return path
-  return str(require_usable_output(output, option))
+  return str(require_usable_output(output, '--output'))
+
+
+def find_staging(output: str) -> list[str]:
+  """Returns the directories of other jobs for the same output.
+
+  They are at work, or were killed. Nobody removes what they have written.
+
+  Args:
+    output: The path, as `require_usable` returns it.
+  """
+  if is_remote(output):
+    names = (path[len(output) + 1 :] for path in list_files(output))
+    found = {name.partition('/')[0] for name in names if is_staged(name)}
+    return sorted(f'{output}/{name}' for name in found)
+  parent, name = os.path.split(output)
+  own_name = re.compile(re.escape(staging_prefix(name)) + '[0-9a-f]{16}')
+  try:
+    found = sorted(filter(own_name.fullmatch, os.listdir(parent)))
+  except OSError:
+    # It does not exist yet; or may be written to, but not listed.
+    return []
+  return [os.path.join(parent, name) for name in found]
+
+
+def staging_prefix(name: str) -> str:
+  """Returns how the staging directories of a local output begin, beside it.
+
+  It is UTF-8, another for each name, and short enough to be added to.
+  """
+  encoded = os.fsencode(name)
+  short = encoded[:100].decode(errors='ignore')
+  if short != name:
+    short = f'{short}-{hashlib.sha256(encoded).hexdigest()[:16]}'
+  return f'.{short}.{STAGING_PREFIX}'
 
 
 def name_attempt(directory: str, name: str, suffix: str) -> str:
@@ -219,11 +244,6 @@ def remove(directory: str) -> None:
     file_system(directory).delete([f'{directory}/'])
 
 
-def is_left_over(name: str) -> bool:
-  """Says whether a name in the output is one that a killed job may leave."""
-  return is_unmarked(name) or name.startswith(STAGING_PREFIX)
-
-
-def is_unmarked(name: str) -> bool:
-  """Says whether an output has files of such a name before its manifest."""
-  return bool(_LEFT_OVER.fullmatch(name))
+def is_staged(name: str) -> bool:
+  """Says whether a file of a remote output is in a staging directory."""
+  return bool(_STAGED.fullmatch(name))

@@ -7,6 +7,8 @@ import bz2
 import contextlib
 import functools
 import lzma
+import posixpath
+import shlex
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, BinaryIO
 
@@ -20,7 +22,6 @@ from tff_fedfish.errors import UserError
 CHUNK_BYTES = 1 << 20
 """No piece is longer. A small file that unpacks to terabytes does no harm."""
 
-_7Z_MAGIC = b'7z\xbc\xaf\x27\x1c'
 _GZIP_MAGIC = b'\x1f\x8b'
 _BZIP2_MAGIC = b'BZh'
 # The second is the .lzma format, which has no magic number: the properties that
@@ -32,6 +33,7 @@ _REFUSED = {
   b'\x04\x22\x4d\x18': 'lz4',
   b'PK\x03\x04': 'zip',
   b'Rar!\x1a\x07': 'rar',
+  b'7z\xbc\xaf\x27\x1c': '7z',
 }
 
 # How much is read of a compressed file at a time. What one call of xz or bzip2
@@ -46,9 +48,8 @@ _XZ_MEMORY_BYTES = 1 << 30
 def read_chunks(path: str) -> Iterator[bytes]:
   """Yields the content of a file, unpacked, in pieces that are never empty.
 
-  Reads plain files, gzip, xz, .lzma and bzip2 (also several streams one after
-  another, and zeros behind them), and the posts in a 7z archive of Stack
-  Exchange.
+  Reads plain files, gzip, xz, .lzma and bzip2, also several streams one after
+  another, and zeros behind them.
 
   Args:
     path: A local or remote path that Beam's file systems can open.
@@ -65,15 +66,10 @@ def read_chunks(path: str) -> Iterator[bytes]:
     for magic, name in _REFUSED.items():
       if start.startswith(magic):
         raise UserError(
-          f'`--input` must name plain, gzip, xz, bzip2 or 7z files, but '
-          f'{path!r} is {name}. Unpack it, or pack it with gzip.'
+          '`--input` must name plain, gzip, xz or bzip2 files, but '
+          f'{path!r} is {name}. {_repacking(path, name)}.'
         )
-    if start.startswith(_7Z_MAGIC):
-      # Takes a third of a second to import.
-      from pipelines.seven_zip import read_member_chunks
-
-      yield from read_member_chunks(path)
-    elif start.startswith(_GZIP_MAGIC):
+    if start.startswith(_GZIP_MAGIC):
       yield from _read_gzip(file, start)
     elif start.startswith(_BZIP2_MAGIC):
       yield from _read_streams(file, start, bz2.BZ2Decompressor, OSError)
@@ -95,6 +91,17 @@ def read_chunks(path: str) -> Iterator[bytes]:
       yield start
       while chunk := file.read(CHUNK_BYTES):
         yield chunk
+
+
+def _repacking(path: str, format_name: str) -> str:
+  """Returns what to do with a file of a format that is not read."""
+  if format_name != '7z':
+    return 'Unpack it, or pack it with gzip'
+  # The new name keeps that of the site, which tells its users apart.
+  name = posixpath.basename(path)
+  packed = f'{name.removesuffix(".7z")}.xml.gz'
+  command = f'7z e -so {shlex.quote(name)} Posts.xml | gzip > '
+  return f'Unpack it: {command}{shlex.quote(packed)}'
 
 
 def read_start(

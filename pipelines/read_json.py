@@ -201,7 +201,7 @@ def _object(value: Any) -> dict[str, Any] | Drop:
   if isinstance(value, dict):
     return value
   data = json.dumps(value).encode()
-  return Drop('not_an_object', excerpt=data, record=data)
+  return Drop('not_an_object', excerpt=data)
 
 
 def _is_object(line: bytes) -> bool:

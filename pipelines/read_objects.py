@@ -14,24 +14,19 @@ import codecs
 import functools
 import io
 import re
-import tempfile
 from collections.abc import Callable, Collection, Iterator
 from typing import Any, BinaryIO
 
 from google.protobuf import message
 
 from pipelines.input_files import open_stored
-from pipelines.raw_bytes import (
-  CHUNK_BYTES,
-  copy_chunks,
-  read_chunks,
-  read_start,
-)
+from pipelines.raw_bytes import CHUNK_BYTES, read_chunks, read_start
 from pipelines.read_json import Objects, read_document, read_json_lines
 from pipelines.read_parquet import read_rows
 from pipelines.source import EXCERPT_BYTES, Drop, RawRecord, parse_each
 from tff_fedfish.data.protos import messages
 from tff_fedfish.data.records import CHECKSUM, HEADER, masked_crc
+from tff_fedfish.errors import UserError
 
 # Escapes make a text longer than it is (\u00e9 is six bytes for two, and no
 # other character that has to be escaped is frequent), and other fields stand
@@ -72,8 +67,6 @@ def read_objects(
 
   Raises:
     UserError: If the file is of a known format that is not read.
-    OSError: If there is no room for the temporary copy that a packed table
-      needs.
   """
   # Not a generator that passes on the objects of another: that would cost time
   # for each of them.
@@ -82,9 +75,12 @@ def read_objects(
   max_content_bytes = max_document_bytes + _OTHER_BYTES
   if start.startswith(_PARQUET_MAGIC):
     with open_stored(path) as file:
-      is_packed = file.read(len(_PARQUET_MAGIC)) != _PARQUET_MAGIC
-    read = _read_packed_rows if is_packed else read_rows
-    return read(path, column_names, max_content_bytes)
+      if file.read(len(_PARQUET_MAGIC)) != _PARQUET_MAGIC:
+        raise UserError(
+          f'`--input` must name Parquet files as they are, but {path!r} is a '
+          'packed one. Unpack it.'
+        )
+    return read_rows(path, column_names, max_content_bytes)
   if is_tfrecord(start):
     return read_examples(read_chunks(path), max_bytes)
   if _DOCUMENT_START.match(start.removeprefix(codecs.BOM_UTF8)):
@@ -110,23 +106,6 @@ def record_reader(
     )
 
   return read
-
-
-def _read_packed_rows(
-  path: str, column_names: Collection[str] | None, max_row_bytes: int
-) -> Objects:
-  """Yields the rows of a table that must be unpacked before it can be read."""
-  with tempfile.NamedTemporaryFile(suffix='.parquet') as file:
-    damage = copy_chunks(read_chunks(path), file)
-    num = 0
-    for num, row in read_rows(file.name, column_names, max_row_bytes):
-      if isinstance(row, Drop) and row.damage:
-        # That of the packed file says why, and where.
-        yield num, damage or row
-        return
-      yield num, row
-    if damage is not None:
-      yield num + 1, damage
 
 
 def is_tfrecord(start: bytes) -> bool:

@@ -35,10 +35,10 @@ def read_rows(
 ) -> Iterator[tuple[int, dict[str, Any] | Drop]]:
   """Yields (1-based row number, row by column name or why it is dropped).
 
-  Dates and times become text such as '2019-04-25T12:57:54Z', in UTC, without
-  fractions of a second. Bytes become text: invalid_utf8 where they are none.
-  What a row lacks is None, and so is a value that Python cannot represent, such
-  as a duration in nanoseconds.
+  Dates and times become text such as '2019-04-25T12:57:54Z', in UTC, with the
+  fraction of the second where it is not 0. Bytes become text: invalid_utf8
+  where they are none. What a row lacks is None, and so is a value that Python
+  cannot represent, such as a duration in nanoseconds.
 
   Args:
     path: A local or remote path that Beam's file systems can open.
@@ -185,24 +185,43 @@ def _values(column: pa.Array, row_to_drop: dict[int, Drop]) -> list[Any]:
 def _to_text(column: pa.Array) -> pa.Array:
   if pa.types.is_dictionary(column.type):
     column = column.dictionary_decode()
-  # First without its zone, which leaves the time in UTC, and needs no tables of
-  # time zones; then without fractions, which would be printed.
   if pa.types.is_timestamp(column.type):
-    column = column.cast(pa.timestamp(column.type.unit))
-  if pa.types.is_timestamp(column.type) or pa.types.is_date(column.type):
-    column = column.cast(pa.timestamp('s'), safe=False)
-    is_time = pc.and_(
-      pc.greater_equal(column, pa.scalar(_FIRST_TIME, column.type)),
-      pc.less_equal(column, pa.scalar(_LAST_TIME, column.type)),
-    )
-    column = pc.if_else(is_time, column, pa.scalar(None, column.type))
-    return pc.strftime(column, format=_ISO_FORMAT)
+    # Without its zone the time is in UTC, and needs no tables of time zones.
+    return _times_to_text(column.cast(pa.timestamp(column.type.unit)))
+  if pa.types.is_date(column.type):
+    return _times_to_text(column.cast(pa.timestamp('s'), safe=False))
   if pa.types.is_binary(column.type) or pa.types.is_binary_view(column.type):
     # Not safe: it is checked when it becomes a Python string, row by row.
     return column.cast(pa.string(), safe=False)
   if pa.types.is_large_binary(column.type):
     return column.cast(pa.large_string(), safe=False)
   return column
+
+
+def _times_to_text(times: pa.Array) -> pa.Array:
+  """Returns times in ISO 8601, with their fractions where these are not 0."""
+  # Towards 1970, so that no value is out of range.
+  seconds = times.cast(pa.timestamp('s'), safe=False)
+  is_whole = pc.equal(seconds.cast(times.type), times)
+  first, last = (
+    pa.scalar(time, seconds.type) for time in (_FIRST_TIME, _LAST_TIME)
+  )
+  is_time = pc.and_(
+    pc.or_(
+      pc.greater(seconds, first), pc.and_(pc.equal(seconds, first), is_whole)
+    ),
+    pc.less_equal(seconds, last),
+  )
+
+  def to_text(array):
+    array = pc.if_else(is_time, array, pa.scalar(None, array.type))
+    return pc.strftime(array, format=_ISO_FORMAT)
+
+  text = to_text(seconds)
+  if not pc.all(is_whole).as_py():
+    # Arrow prints all digits of a time's unit, also zeros.
+    text = pc.if_else(is_whole, text, to_text(times))
+  return text
 
 
 def _to_python(item: pa.Scalar) -> Any:

@@ -9,7 +9,6 @@ import numpy as np
 
 from pipelines import splits
 from pipelines.blocks import names_of
-from pipelines.dropped_records import DroppedRecords
 from pipelines.job import GroupJob
 from pipelines.keys import KEYS
 from pipelines.pieces import PieceBlocks, PieceKey, PieceKeys
@@ -21,9 +20,9 @@ from pipelines.source import (
   Tally,
   excerpt,
 )
-from pipelines.text_duplicates import by_text
 from tff_fedfish.data import records
 from tff_fedfish.data.corpus_index import shard_of
+from tff_fedfish.data.time_order import time_key
 from tff_fedfish.errors import UserError
 
 # What `str.split` takes for white space: 0 for ASCII's, 1 for any other byte.
@@ -43,8 +42,6 @@ class FileReport:
 
   name: str
   """The file's name, without what precedes it on this machine."""
-  num_bytes: int
-  """Size of the file as it is stored."""
   parts: list[Tally]
   """Records handed on, for each part of the split."""
   records_in: int = 0
@@ -52,8 +49,6 @@ class FileReport:
   """Dropped records, by reason."""
   damage: str | None = None
   damage_byte: int | None = None
-  num_written: int = 0
-  """Dropped records that were written."""
 
 
 class RawFileReader:
@@ -63,18 +58,12 @@ class RawFileReader:
     reports: One of every file that was read to its end.
   """
 
-  def __init__(
-    self,
-    job: GroupJob,
-    keys: PieceKeys,
-    dropped: DroppedRecords | None = None,
-  ):
+  def __init__(self, job: GroupJob, keys: PieceKeys):
     """Makes a reader for one task of a job, whose `paths` are not used.
 
     Args:
       job: What to read.
       keys: Says which piece a record goes to.
-      dropped: Where to write the records that are dropped, if anywhere.
     """
     self.reports: list[FileReport] = []
     self._job = job
@@ -85,7 +74,6 @@ class RawFileReader:
       functools.partial(shard_of, num_shards=job.num_shards)
     )
     self._blocks = PieceBlocks(keys, job.block_bytes)
-    self._dropped = dropped
 
   @property
   def features(self) -> int:
@@ -93,30 +81,28 @@ class RawFileReader:
     return self._encode.mask
 
   def read(
-    self, task: Iterable[tuple[str, str, int]]
+    self, task: Iterable[tuple[str, str]]
   ) -> Iterator[tuple[PieceKey, bytes]]:
     """Yields (key, block) pairs that together hold all records of the files.
 
     Args:
-      task: Files, each with its name in reports and its size as it is stored,
-        in bytes; small ones share blocks.
+      task: Files, each with its name in reports; small ones share blocks.
 
     Raises:
       UserError: If the job is strict, for the first record that is dropped.
     """
-    for path, name, num_bytes in task:
-      yield from self._read_file(path, name, num_bytes)
+    for path, name in task:
+      yield from self._read_file(path, name)
     yield from self._blocks.take()
 
   def _read_file(
-    self, path: str, name: str, num_bytes: int
+    self, path: str, name: str
   ) -> Iterator[tuple[PieceKey, bytes]]:
     parts = [Tally() for _ in self._job.part_names()]
-    report = FileReport(name, num_bytes, parts)
+    report = FileReport(name, parts)
     key = self._source.key or KEYS[self._job.key]
     split = 0
     num_shards, blocks = self._job.num_shards, self._blocks
-    by_texts = self._job.drop_duplicates_across_groups
     read_records = self._source.read_records
     for record_num, record in read_records(path, self._job.max_document_bytes):
       report.records_in += 1
@@ -129,14 +115,10 @@ class RawFileReader:
       except Drop as drop:
         if not drop.excerpt and not isinstance(record, Drop):
           drop.excerpt = record['text'][:EXCERPT_BYTES].encode()
-        if drop.record is None and not isinstance(record, Drop):
-          drop.record = record
         tally = report.drops.setdefault(drop.reason, Tally())
         tally.add(record_num, drop.excerpt)
         if drop.damage:
           report.damage, report.damage_byte = drop.reason, drop.byte
-        if self._dropped is not None:
-          report.num_written += self._dropped.write(name, record_num, drop)
         if self._job.strict:
           found = excerpt(drop.excerpt)
           raise UserError(
@@ -147,8 +129,6 @@ class RawFileReader:
           ) from drop
         continue
       row = self._encode(group_id, record)
-      if by_texts:
-        row = by_text(row, record['text'].encode())
       is_full = blocks.add(split * num_shards + self._shard_of(row[0]), row)
       if parts[split].num:
         parts[split].num += 1
@@ -210,7 +190,7 @@ class _ExampleEncoder:
     values = [record.get(name, '').encode() for name in self._names]
     example = self._encode(values)
     values.append(b'')
-    keys = values[self._timestamp], values[self._url]
+    time = time_key(record.get('timestamp', '')) + values[self._timestamp]
     num_words = count_words(record['text'], values[self._text])
     digest = hashlib.sha256(example).digest()
-    return group_id, *keys, digest, example, num_words, mask
+    return group_id, time, values[self._url], digest, example, num_words, mask

@@ -43,8 +43,6 @@ class Drop(Exception):
   be used; None otherwise."""
   excerpt: bytes = b''
   """The first `EXCERPT_BYTES` of what was dropped."""
-  record: Any = None
-  """All of what was dropped, bytes or a value of JSON; None: not known."""
 
   def __post_init__(self):
     self.excerpt = self.excerpt[:EXCERPT_BYTES]
@@ -118,8 +116,6 @@ def parse_each(
       try:
         value = parse(value)
       except Drop as drop:
-        if drop.record is None:
-          drop.record = value
         value = drop
     yield num, value
 

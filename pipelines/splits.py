@@ -9,17 +9,19 @@
 """
 
 import dataclasses
-import datetime
-import re
 from collections.abc import Callable
 
 from pipelines.source import Drop, RawRecord, Source
 from tff_fedfish.data.client_splits import split_position
+from tff_fedfish.data.time_order import (
+  MOMENT,
+  kind_of,
+  parse_moment,
+  time_key,
+)
 from tff_fedfish.errors import UserError
 
 SPLIT_KINDS = ('source', 'client', 'time')
-
-_DATE = re.compile(r'\d{4}-\d\d-\d\d')
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -50,14 +52,11 @@ class SplitRule:
         f'and together between 0 and 1, but are {held_out} and {validation}. '
         'They are shares of the groups, such as 0.1.'
       )
-    if self.kind == 'time':
-      try:
-        parse_time(self.time)
-      except ValueError as error:
-        raise UserError(
-          '`--split_time` must be a moment such as 2018-01-01 or '
-          f'2018-01-01T12:00:00+02:00, but is {self.time!r}.'
-        ) from error
+    if self.kind == 'time' and parse_moment(self.time) is None:
+      raise UserError(
+        '`--split_time` must be a moment such as 2018-01-01 or '
+        f'2018-01-01T12:00:00+02:00, but is {self.time!r}.'
+      )
 
 
 def split_names(rule: SplitRule, source: Source) -> tuple[str, ...]:
@@ -87,8 +86,9 @@ def split_names(rule: SplitRule, source: Source) -> tuple[str, ...]:
 def describe(rule: SplitRule, source: Source) -> str:
   """Returns the rule in words, for the manifest."""
   if rule.kind == 'time':
-    moment = parse_time(rule.time).isoformat()
-    return f'train: examples before {moment}; test: all others'
+    moment, fraction = parse_moment(rule.time)
+    moment = moment.replace(microsecond=int(f'{fraction:0<6.6}'))
+    return f'train: examples before {moment.isoformat()}; test: all others'
   if rule.kind == 'client':
     return (
       'by a hash of the group id: '
@@ -107,7 +107,7 @@ def build_route(
   rule is 'time' and the record's cannot be compared.
   """
   names = split_names(rule, source)
-  limit = parse_time(rule.time) if rule.kind == 'time' else None
+  limit = time_key(rule.time) if rule.kind == 'time' else None
 
   def route(path: str, record: RawRecord, group_id: bytes) -> int:
     if limit is not None:
@@ -124,35 +124,17 @@ def build_route(
   return route
 
 
-def parse_time(text: str) -> datetime.datetime:
-  """Returns a moment with time zone; UTC where the text names none.
-
-  Args:
-    text: ISO 8601, with dashes in the date; a final ' UTC', as TFF's Stack
-      Overflow has it, is allowed.
+def moment_of(record: RawRecord) -> bytes:
+  """Returns what the moment when a record was made is sorted by.
 
   Raises:
-    ValueError: If it is no such text. Only digits are none: they may count
-      seconds, or milliseconds.
-  """
-  if not _DATE.match(text.strip()):
-    raise ValueError(f'{text!r} does not begin with a date')
-  moment = datetime.datetime.fromisoformat(text.strip().removesuffix(' UTC'))
-  if moment.tzinfo is None:
-    return moment.replace(tzinfo=datetime.UTC)
-  return moment
-
-
-def moment_of(record: RawRecord) -> datetime.datetime:
-  """Returns when a record was made, by its timestamp.
-
-  Raises:
-    Drop: missing_timestamp or malformed_timestamp.
+    Drop: missing_timestamp, or malformed_timestamp if it is no ISO 8601: a
+      number may count seconds, or milliseconds.
   """
   timestamp = record.get('timestamp', '')
   if not timestamp.strip():
     raise Drop('missing_timestamp')
-  try:
-    return parse_time(timestamp)
-  except ValueError as error:
-    raise Drop('malformed_timestamp', excerpt=timestamp.encode()) from error
+  key = time_key(timestamp)
+  if kind_of(key) != MOMENT:
+    raise Drop('malformed_timestamp', excerpt=timestamp.encode())
+  return key

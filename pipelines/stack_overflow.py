@@ -1,9 +1,9 @@
 """Stack Overflow and its sister sites: questions and answers by user.
 
-Reads Posts.xml of the Stack Exchange data dumps (also out of its 7z archive)
-and TFF's stackoverflow.sqlite. A file's first bytes, after unpacking, tell
-which it is. TFF's users are those of stackoverflow.com; users of other sites
-get the site's name after their number, as in `7@beer.stackexchange.com`.
+Reads Posts.xml of the Stack Exchange data dumps and TFF's stackoverflow.sqlite.
+A file's first bytes, after unpacking, tell which it is. TFF's users are those
+of stackoverflow.com; users of other sites get the site's name after their
+number, as in `7@beer.stackexchange.com`.
 
 In a dump, a post is an element `<row Id="1" PostTypeId="1" Body="..." />`. No
 `<` stands inside an attribute, so a post is what lies between `<row` and the
@@ -15,7 +15,6 @@ of other users `train` before 2018-01-01T00:00:00 UTC and `test` from then on.
 """
 
 import codecs
-import datetime
 import re
 from collections.abc import Iterable, Iterator
 from xml.parsers import expat
@@ -26,6 +25,7 @@ from pipelines.input_files import file_sizes
 from pipelines.raw_bytes import read_chunks, read_start
 from pipelines.source import EXCERPT_BYTES, Drop, RawRecord, Source
 from pipelines.splits import moment_of
+from tff_fedfish.data.time_order import time_key
 from tff_fedfish.errors import UserError
 
 _DEFAULT_SITE = 'stackoverflow.com'
@@ -42,7 +42,7 @@ _TYPES = {'1': ('question', 'q'), '2': ('answer', 'a')}
 # which no text is left, comes on top of that.
 _ROW_BYTES_PER_TEXT_BYTE = 8
 _MORE_ROW_BYTES = 1 << 20
-_FIRST_TEST_TIME = datetime.datetime(2018, 1, 1, tzinfo=datetime.UTC)
+_FIRST_TEST_TIME = time_key('2018-01-01')
 
 
 def read_records(
@@ -90,8 +90,9 @@ def split(path: str, record: RawRecord) -> str:
 def site_of(path: str) -> str:
   """Returns the site whose posts a file holds.
 
-  It is the host that the file's own name holds, as stackoverflow.com-Posts.7z
-  does, else the nearest directory's; Stack Overflow itself if none does.
+  It is the host that the file's own name holds, such as
+  stackoverflow.com-Posts.xml.gz, else the nearest directory's; Stack Overflow
+  itself if none does.
   """
   for part in reversed(path.lower().split('/')):
     if found := _SITE.search(part):
@@ -145,8 +146,6 @@ def read_posts(
         record = _to_record(attributes, site, max_document_bytes)
       except Drop as drop:
         drop.excerpt = b'<' + piece[: EXCERPT_BYTES - 1]
-        if len(piece) <= max_row_bytes:
-          drop.record = b'<' + piece.rstrip()
         record = drop
       post_num += 1
       yield post_num, record

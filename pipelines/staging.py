@@ -4,6 +4,8 @@ On a local disk it becomes the output by one rename. Object stores can only copy
 file by file, once each here: there the manifest comes last, and marks the
 output as complete.
 
+Nothing is removed that this job has not written.
+
 A worker makes no directory: the driver makes all of them. So a worker that does
 not share the disk, or outlives its job, cannot write anything.
 """
@@ -13,7 +15,6 @@ import contextlib
 import dataclasses
 import errno
 import fcntl
-import hashlib
 import os
 import pathlib
 import posixpath
@@ -25,11 +26,11 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from pipelines.output_files import (
   STAGING_PREFIX,
-  is_left_over,
-  is_unmarked,
+  is_staged,
   list_files,
   remove,
   require_usable,
+  staging_prefix,
   write_bytes,
 )
 from pipelines.remote_files import (
@@ -42,11 +43,8 @@ from pipelines.remote_files import (
 from tff_fedfish.data.manifest import MANIFEST_NAME
 from tff_fedfish.errors import UserError
 
-_LOCK_NAME = '.lock'
 _MARKER = 'job'
-_FINISHED = 'finished'
 _NUM_LOCK_TRIES = 100
-_MAX_RENAMES = 100
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,14 +54,10 @@ class Staging:
   Attributes:
     path: The directory, as all workers must see it.
     files: Path of a file to keep -> its name in the output. All others go.
-    rollback: What is undone if the output does not get its name.
   """
 
   path: str
   files: dict[str, str] = dataclasses.field(default_factory=dict)
-  rollback: contextlib.ExitStack = dataclasses.field(
-    default_factory=contextlib.ExitStack
-  )
 
   def make_directories(self, names: Iterable[str]) -> None:
     """Makes directories where all workers see them, and says it is there."""
@@ -95,67 +89,38 @@ def require_shared(staging: str) -> None:
     )
 
 
-def stage(
-  output: str, option: str = '--output'
-) -> contextlib.AbstractContextManager[Staging]:
+def stage(output: str) -> contextlib.AbstractContextManager[Staging]:
   """Returns a context: a directory whose files become `output` on success.
 
-  An exception inside removes it. What a killed job left behind is removed by
-  the next one for the same output.
+  An exception inside removes it. What a killed job has left stays.
 
   Args:
     output: A directory that does not exist or is empty; remote ones may also
-      hold what an unfinished job has left.
-    option: The option that names it.
+      hold staging directories of other jobs.
   """
   staging = _stage_remote if is_remote(output) else _stage
-  return staging(output.rstrip('/') or output, option)
+  return staging(output.rstrip('/') or output)
 
 
 @contextlib.contextmanager
-def _stage(output: str, option: str) -> Iterator[Staging]:
+def _stage(output: str) -> Iterator[Staging]:
   path = pathlib.Path(output)
-  prefix = f'.{_shorten(path.name)}.{STAGING_PREFIX}'
   # Named before it is made: an interruption can come between any two steps.
-  temporary = path.parent / f'{prefix}{uuid.uuid4().hex[:16]}'
+  name = f'{staging_prefix(path.name)}{uuid.uuid4().hex[:16]}'
+  temporary = path.parent / name
   staging = Staging(str(temporary))
   try:
     path.parent.mkdir(parents=True, exist_ok=True)
-    # A directory that may be written to need not be one that may be listed.
-    with contextlib.suppress(PermissionError):
-      for abandoned in path.parent.iterdir():
-        if abandoned.name.startswith(prefix):
-          _remove_if_abandoned(abandoned)
     temporary.mkdir(0o700)
-    with open(temporary / f'{_LOCK_NAME}.new', 'wb') as lock:
-      # Held as long as this process lives, however it ends.
-      fcntl.flock(lock, fcntl.LOCK_EX)
-      # Others must not find it before it is held.
-      os.rename(lock.name, temporary / _LOCK_NAME)
-      yield staging
-      _publish(staging, path, option)
-  except BaseException:
-    # Of an output that has its name, nothing is here any more.
-    left = (*staging.files, *(temporary / _FINISHED).glob('*'))
-    if not staging.files or any(map(os.path.lexists, left)):
-      staging.rollback.close()
-    raise
+    yield staging
+    _publish(staging, path)
   finally:
-    # The lock is closed by now: a file that is open keeps a directory of NFS.
     _remove_tree(temporary)
 
 
-def _shorten(name: str) -> str:
-  """Returns a name in UTF-8, another for each, that more can be added to."""
-  encoded = os.fsencode(name)
-  short = encoded[:100].decode(errors='ignore')
-  digest = hashlib.sha256(encoded).hexdigest()[:16]
-  return name if short == name else f'{short}-{digest}'
-
-
-def _publish(staging: Staging, output: pathlib.Path, option: str) -> None:
+def _publish(staging: Staging, output: pathlib.Path) -> None:
   """Gives the files of a finished staging directory their names."""
-  finished = pathlib.Path(staging.path, _FINISHED)
+  finished = pathlib.Path(staging.path, 'finished')
   finished.mkdir()
   for source, name in staging.files.items():
     (finished / name).parent.mkdir(parents=True, exist_ok=True)
@@ -165,27 +130,25 @@ def _publish(staging: Staging, output: pathlib.Path, option: str) -> None:
       os.rename(finished, output)
     else:
       # Filled, not replaced: somebody may be in it.
-      _fill(output, finished, option)
+      _fill(output, finished)
   except (UserError, OSError) as error:
     if isinstance(error, OSError) and error.errno != errno.ENOTEMPTY:
       raise
-    raise _filled_meanwhile(output, option) from error
+    raise _filled_meanwhile(output) from error
 
 
-def _fill(output: pathlib.Path, finished: pathlib.Path, option: str) -> None:
+def _fill(output: pathlib.Path, finished: pathlib.Path) -> None:
   """Moves all that is finished to an existing directory, or nothing."""
   with contextlib.ExitStack() as stack:
     directory = os.open(output, os.O_RDONLY)
     stack.callback(os.close, directory)
     _try_lock(directory)
-    require_usable(str(output), option)
-    for path in list_files(str(output)):
-      os.unlink(path)
+    require_usable(str(output))
     names = sorted(os.listdir(finished), key=_manifests_last)
     try:
       for name in names:
         if os.path.isfile(output / name):
-          raise _filled_meanwhile(output, option)
+          raise _filled_meanwhile(output)
         os.rename(finished / name, output / name)
     except BaseException:
       for name in names:
@@ -220,33 +183,17 @@ def _remove_tree(directory: str | os.PathLike) -> None:
       return
 
 
-def _remove_if_abandoned(staging: pathlib.Path) -> None:
-  """Removes a staging directory, unless its job is still running."""
-  try:
-    # NFS locks only files that are open for writing.
-    with open(staging / _LOCK_NAME, 'r+b') as lock:
-      fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-  except OSError:
-    # Locked; or without a lock, and so about to begin or to be renamed.
-    return
-  _remove_tree(staging)
-
-
 @contextlib.contextmanager
-def _stage_remote(output: str, option: str) -> Iterator[Staging]:
+def _stage_remote(output: str) -> Iterator[Staging]:
   staging = Staging(f'{output}/{STAGING_PREFIX}{uuid.uuid4().hex}')
   targets: dict[str, str] = {}
   renamed: set[str] = set()
   try:
     yield staging
-    names = [path[len(output) + 1 :] for path in list_files(output)]
-    if not all(map(is_left_over, names)):
-      raise _filled_meanwhile(output, option)
+    for path in list_files(output):
+      if not is_staged(path[len(output) + 1 :]):
+        raise _filled_meanwhile(output)
     files = file_system(output)
-    with reaching(output):
-      # A killed job may have come as far as here, with other names.
-      if left_over := list(filter(is_unmarked, names)):
-        files.delete([f'{output}/{name}' for name in left_over])
     targets |= {
       source: f'{output}/{name}' for source, name in staging.files.items()
     }
@@ -266,44 +213,37 @@ def _stage_remote(output: str, option: str) -> Iterator[Staging]:
       )
   except BaseException:
     if not targets or not renamed.issuperset(targets.values()):
-      # A part of a split that has its manifest would be a corpus.
-      parts = [path for path in renamed if _manifests_last(path)[0]]
+      # The manifests first: a part of a split that has one would be a corpus.
+      made = sorted(renamed, key=_manifests_last, reverse=True)
       with contextlib.suppress(Exception):
-        file_system(output).delete(parts)
-      staging.rollback.close()
-    remove(staging.path)
+        file_system(output).delete(made)
     raise
-  # Those of killed jobs are of no use any more.
-  for name in {name.partition('/')[0] for name in names}:
-    if name.startswith(STAGING_PREFIX):
-      remove(f'{output}/{name}')
+  finally:
+    remove(staging.path)
 
 
-def _filled_meanwhile(output: str | os.PathLike, option: str) -> UserError:
+def _filled_meanwhile(output: str | os.PathLike) -> UserError:
   return UserError(
-    f'`{option}` must stay empty while it is written, but {str(output)!r} was '
+    f'`--output` must stay empty while it is written, but {str(output)!r} was '
     'filled meanwhile, perhaps by another job. Name another directory.'
   )
 
 
 def _rename_all(targets: Mapping[str, str], renamed: set[str]) -> None:
   """Renames remote files, many at a time, and adds their names to a set."""
-  pairs = list(targets.items())
-  size = max(1, min(_MAX_RENAMES, len(pairs) // NUM_REQUESTS))
 
-  def rename(batch):
-    sources, names = map(list, zip(*batch, strict=True))
-    with reaching(names[0]):
-      files = file_system(names[0])
+  def rename(pair):
+    source, name = pair
+    with reaching(name):
+      files = file_system(name)
       # Object stores can only copy. The staging directory, which is deleted
       # anyway, takes fewer requests as a whole.
-      (files.rename if files.has_dirs() else files.copy)(sources, names)
+      (files.rename if files.has_dirs() else files.copy)([source], [name])
     # Here, as an interruption of the main thread does not stop this one.
-    renamed.update(names)
+    renamed.add(name)
 
   with concurrent.futures.ThreadPoolExecutor(NUM_REQUESTS) as pool:
-    batches = (pairs[i : i + size] for i in range(0, len(pairs), size))
-    list(pool.map(rename, batches))
+    list(pool.map(rename, targets.items()))
 
 
 def _manifests_last(path: str) -> tuple[bool, str]:

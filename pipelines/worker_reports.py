@@ -16,13 +16,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipelines import dropped_records, output_files
-from pipelines.source import Tally
+from pipelines import output_files
 
-_TASKS, _FEATURES, _PIECES, _SHARDS, _DUPLICATES = _OWN_DIRECTORIES = (
-  *('tasks', 'features', 'pieces', 'shards', 'duplicates'),
+_TASKS, _FEATURES, _PIECES, _SHARDS = DIRECTORIES = (
+  *('tasks', 'features', 'pieces', 'shards'),
 )
-DIRECTORIES = (*_OWN_DIRECTORIES, dropped_records.DIRECTORY)
 """Directories of a staging directory, in which workers leave files."""
 
 _REPORT_KEY = b'report'
@@ -75,15 +73,6 @@ def name_shard(staging: str, number: int) -> str:
   return output_files.name_attempt(directory, f'{number:08d}', 'tfrecord')
 
 
-def write_duplicates_report(
-  staging: str, number: int, drops: dict[str, Tally]
-) -> None:
-  """Leaves what was dropped of some texts; numbers are those of shards."""
-  directory = posixpath.join(staging, _DUPLICATES)
-  path = output_files.name_attempt(directory, f'{number:08d}', 'json')
-  output_files.write_bytes(path, _to_json(drops))
-
-
 def write_shard_report(shard_path: str, report: Any, index: pa.Table) -> None:
   """Leaves the `ShardReport` of a shard and its part of the index."""
   path = shard_path.removesuffix('tfrecord') + 'parquet'
@@ -99,12 +88,9 @@ def progress(staging: str) -> tuple[int, int]:
 
 def read_task_reports(staging: str) -> list[list[Report]]:
   """Returns the reports of the files of every reading task."""
-  return list(_read_json(staging, _TASKS).values())
-
-
-def read_duplicates_reports(staging: str) -> dict[int, Report]:
-  """Returns the number of a shard of texts -> what was dropped of them."""
-  return _read_json(staging, _DUPLICATES)
+  paths = _find(staging, _TASKS)
+  contents = output_files.read_all(list(paths.values()))
+  return list(map(json.loads, contents))
 
 
 def read_shard_reports(
@@ -120,12 +106,6 @@ def read_shard_reports(
     path = path.removesuffix('parquet') + 'tfrecord'
     found[number] = path, report, index.replace_schema_metadata()
   return found
-
-
-def _read_json(staging: str, kind: str) -> dict[int, Any]:
-  paths = _find(staging, kind)
-  contents = output_files.read_all(list(paths.values()))
-  return dict(zip(paths, map(json.loads, contents), strict=True))
 
 
 def _find(staging: str, kind: str) -> dict[int, str]:

@@ -23,11 +23,12 @@ from pipelines.source import Tally
 from tff_fedfish.data import records
 from tff_fedfish.data.corpus_index import INDEX_SCHEMA
 from tff_fedfish.data.manifest import Shard
+from tff_fedfish.data.time_order import kind_of
 
-_group_id, _sha256, _example, _num_words = map(
-  operator.itemgetter, (0, 3, 4, 5)
+_group_id, _time, _sha256, _example, _num_words = map(
+  operator.itemgetter, (0, 1, 3, 4, 5)
 )
-CountDrops = Callable[[str, Row, int], None]
+_CountDrops = Callable[[str, Row, int], None]
 """Called with a reason, the first record dropped for it, and how many are."""
 
 
@@ -40,11 +41,13 @@ class ShardReport:
   """Optional features of the source that the shard stores."""
   num_examples: int = 0
   """Examples stored."""
+  num_mixed_time_groups: int = 0
+  """Groups with times of several kinds: see `time_order`."""
   drops: dict[str, Tally] = dataclasses.field(default_factory=dict)
   """Dropped records, by reason."""
 
 
-def count_drops(drops: dict[str, Tally]) -> CountDrops:
+def _count_drops(drops: dict[str, Tally]) -> _CountDrops:
   """Returns a function that adds to what is dropped, by reason.
 
   Groups come in order, so the first of a shard is known when it comes.
@@ -81,12 +84,13 @@ def write_shard(
   index = []
   offset = 0
 
-  drop = count_drops(report.drops)
+  drop = _count_drops(report.drops)
   with output_files.open_to_write(path) as file:
     hashing = _HashingWriter(file)
     for group_id, group in itertools.groupby(rows, _group_id):
       kept = _select(group, job, drop)
-      for part, examples, num_words in _split(kept, job):
+      kinds: set[int] = set()
+      for part, examples, num_words in _split(kept, job, kinds):
         payload = records.encode_group_record(group_id, examples, part)
         index.append(
           # In the order of the schema.
@@ -97,6 +101,7 @@ def write_shard(
         )
         offset += records.write_record(hashing, payload)
         report.num_examples += len(examples)
+      report.num_mixed_time_groups += len(kinds) > 1
   report.shard = Shard(
     name=shard_name(shard_num, job.num_shards),
     sha256=hashing.sha256.hexdigest(),
@@ -109,7 +114,7 @@ def write_shard(
 
 
 def _select(
-  group: Iterable[Row], job: GroupJob, drop: CountDrops
+  group: Iterable[Row], job: GroupJob, drop: _CountDrops
 ) -> Iterable[Row]:
   """Returns the records of a group that are stored, and drops the others."""
   if job.drop_duplicates:
@@ -122,7 +127,7 @@ def _select(
 
 
 def _without_duplicates(
-  group: Iterable[Row], drop: CountDrops
+  group: Iterable[Row], drop: _CountDrops
 ) -> Iterator[Row]:
   seen = set()
   for row in group:
@@ -135,7 +140,7 @@ def _without_duplicates(
 
 
 def _if_enough(
-  group: Iterable[Row], limit: int, drop: CountDrops
+  group: Iterable[Row], limit: int, drop: _CountDrops
 ) -> Iterable[Row]:
   """Returns all records of a group, or none if it has too few."""
   rows = iter(group)
@@ -147,7 +152,7 @@ def _if_enough(
 
 
 def _with_smallest_sha256(
-  group: Iterable[Row], limit: int, drop: CountDrops
+  group: Iterable[Row], limit: int, drop: _CountDrops
 ) -> Iterator[Row]:
   """Keeps some records, by a choice that depends on nothing but themselves."""
   kept: list[tuple[int, int, Row]] = []
@@ -169,9 +174,11 @@ def _with_smallest_sha256(
 
 
 def _split(
-  rows: Iterable[Row], job: GroupJob
+  rows: Iterable[Row], job: GroupJob, kinds: set[int]
 ) -> Iterator[tuple[int | None, list[bytes], int]]:
   """Cuts a group into parts; an example over the limit is a part.
+
+  Adds the kinds of its times to `kinds`.
 
   Yields:
     (0-based number of the part, or None if it is the only one; its examples;
@@ -180,6 +187,7 @@ def _split(
   part, examples, num_bytes, num_words = 0, [], 0, 0
   for row in rows:
     example = _example(row)
+    kinds.add(kind_of(_time(row)))
     if examples and num_bytes + len(example) > job.max_record_bytes:
       yield part, examples, num_words
       part, examples, num_bytes, num_words = part + 1, [], 0, 0

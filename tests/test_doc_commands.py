@@ -39,7 +39,7 @@ def test_commands_are_understood(command, tmp_path, monkeypatch, capsys):
   # (SystemExit), a wrong setting an error of another kind; a right command gets
   # as far as the missing file, and writes nothing.
   _, *arguments = command.arguments
-  if arguments[0] in _QUICK and '--group' not in arguments:
+  if arguments[0] in _QUICK:
     arguments.append(_QUICK[arguments[0]])
   monkeypatch.chdir(tmp_path)
   code = main(arguments)

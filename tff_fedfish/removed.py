@@ -11,6 +11,14 @@ OPTIONS: dict[str, str] = {
   'doctor --config': 'A run compares the hosts of its cluster when it starts.',
   'doctor --json': 'The exit code says whether all is well.',
   'doctor --ray_address': 'A run compares the hosts of its cluster itself.',
+  'group --add_to': 'Group the raw files of both together.',
+  'group --drop_duplicates_across_groups': 'Remove them from the input.',
+  'group --max_dropped_bytes': 'The manifest has one example of each reason.',
+  'group --worker_pools': 'Use Spark or Dask, as docs/clusters.md says.',
+  'group --write_dropped': 'The manifest has one example of each reason.',
+  'plan --group': 'Group a few files, and multiply.',
+  'plan --input_bytes': 'Group a few files, and multiply.',
+  'plan --num_workers': 'Group a few files, and multiply.',
 }
 """Advice by 'command --option'."""
 

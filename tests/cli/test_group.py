@@ -1,6 +1,5 @@
 """`fedfish group` and `fedfish inspect` as a user meets them."""
 
-import gzip
 import json
 import pathlib
 import re
@@ -159,70 +158,6 @@ class TestGroup:
     assert read_manifest(output).counts.drops == drops
     assert re.search(r'dropped: duplicate_text +1 +.*a.com', shown)
 
-  def test_dropped_records_are_written(self, fedfish, raw, tmp_path):
-    dropped, output = tmp_path / 'dropped', tmp_path / 'out'
-    command = ('group', 'c4', '--input', raw, '--output', output)
-    options = ('--write_dropped', dropped, '--max_dropped_bytes', 200)
-    with raw.open('a') as file:
-      file.write('\n{' + '"' * 100)
-    code, shown, _ = fedfish(*command, *options)
-    assert code == 0
-    line = (
-      'Dropped records written: 1; not written, for lack of '
-      '--max_dropped_bytes: 1.\n'
-    )
-    assert line in shown
-    (path,) = dropped.iterdir()
-    assert json.loads(gzip.decompress(path.read_bytes())) == {
-      'reason': 'malformed_json',
-      'file': 'raw[1].json',
-      'line': 4,
-      'record': '{',
-    }
-    assert line in fedfish('inspect', output)[1]
-    assert fedfish('verify', output)[0] == 0
-
-  def test_added_to(self, fedfish, tmp_path):
-    command = ['group', 'json_lines', '--key_field', 'k', '--text_field', 't']
-    for name in ('first', 'second'):
-      path = tmp_path / f'{name}.json'
-      path.write_text(json.dumps({'k': name, 't': 'one'}))
-      output = tmp_path / f'posts_{name}'
-      code, shown, _ = fedfish(*command, '--input', path, '--output', output)
-      assert code == 0
-      command += ['--add_to', output]
-    assert re.search(r'posts_second: posts_first by k', shown)
-    assert re.search(r'records read +2\b', shown)
-    assert fedfish('verify', output)[0] == 0
-    code, _, errors = fedfish(
-      *command, '--input', path, '--output', tmp_path / 'x', '--num_shards', 3
-    )
-    assert (code, errors) == (
-      2,
-      f"fedfish: error: `--add_to` needs the options of '{output}', but "
-      '`--num_shards` is 3, and there 8. Use the same.\n',
-    )
-
-  def test_added_to_through_a_linked_directory(
-    self, fedfish, raw, tmp_path, monkeypatch
-  ):
-    (tmp_path / 'x' / 'y').mkdir(parents=True)
-    (tmp_path / 'link').symlink_to('x/y')
-    monkeypatch.chdir(tmp_path)
-    command = ('group', 'c4', '--input', raw, '--output')
-    assert fedfish(*command, 'x/old')[0] == 0
-    raw.rename(tmp_path / 'new.json')
-    command = ('group', 'c4', '--input', 'new.json', '--output')
-    # Not `old` beside the link.
-    options = ('--add_to', 'link/../old')
-    with (tmp_path / 'new.json').open('a') as file:
-      file.write('{')
-    assert fedfish(*command, 'new', *options)[0] == 0
-    assert read_manifest(tmp_path / 'new').counts.records_out == 6
-    code, _, errors = fedfish(*command, 'x/old/new', *options)
-    assert code == 2
-    assert '`--output` must be a directory beside `--add_to`' in errors
-
   def test_strict(self, fedfish, raw, tmp_path):
     command = ('group', 'c4', '--input', raw, '--output', tmp_path / 'out')
     code, shown, errors = fedfish(*command, '--strict')
@@ -299,63 +234,8 @@ class TestGroupErrors:
         ', but is 3, and that 2. Lower the one, or raise the other.',
       ),
       (
-        {'--max_dropped_bytes': '9'},
-        '`--max_dropped_bytes` goes with `--write_dropped`, but there is none. '
-        'Leave it out, or name a directory.',
-      ),
-      (
-        {'--write_dropped': '{tmp}/d', '--max_dropped_bytes': '0'},
-        '`--max_dropped_bytes` must be from 1 to 4611686018427387904, but is 0',
-      ),
-      (
-        {'--write_dropped': '{tmp}'},
-        '`--write_dropped` must be a directory beside `--output`, but is '
-        "'{tmp}'. Name another one.",
-      ),
-      (
-        {'--write_dropped': '{tmp}/out/dropped'},
-        '`--write_dropped` must be a directory beside `--output`, but is '
-        "'{tmp}/out/dropped'. Name another one.",
-      ),
-      (
-        {'--write_dropped': 's3://bucket/dropped'},
-        '`--write_dropped` must be a local directory, but is '
-        "'s3://bucket/dropped'. Name one on a disk of this machine.",
-      ),
-      (
-        {'--write_dropped': '{tmp}/old/dropped', '--add_to': '{tmp}/old'},
-        '`--write_dropped` must be a directory beside `--add_to`, but is '
-        "'{tmp}/old/dropped'. Name another one.",
-      ),
-      (
-        {'--output': '{tmp}/old/new', '--add_to': '{tmp}/old'},
-        '`--output` must be a directory beside `--add_to`, but is '
-        "'{tmp}/old/new'. Name another one.",
-      ),
-      (
-        {'--write_dropped': ''},
-        "`--write_dropped` must be the name of a directory, but is ''. Name",
-      ),
-      (
-        {'--add_to': ''},
-        "`--add_to` must be the name of a directory, but is ''. Name one.",
-      ),
-      (
         {'--output': ''},
         "`--output` must be the name of a directory, but is ''. Name one.",
-      ),
-      (
-        {'--write_dropped': '{tmp}/raw[1].json'},
-        "`--write_dropped` must be a directory, but '{tmp}/raw[1].json' is a",
-      ),
-      (
-        {'--add_to': '{tmp}/none'},
-        "'{tmp}/none' is not a grouped corpus: it does not exist. Run",
-      ),
-      (
-        {'--add_to': 's3://bucket/corpus'},
-        "A grouped corpus is read from a disk, but 's3://bucket/corpus' is not "
-        'on one. Copy it, such as by `aws s3 cp --recursive',
       ),
       (
         {'--split_by': 'time', '--split_time': 'soon'},

@@ -1,10 +1,14 @@
 """`fedfish group json_lines` as a user meets it."""
 
+import datetime
 import json
 import re
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+from tff_fedfish.data.grouped_corpus import GroupedCorpus
 from tff_fedfish.data.manifest import read_manifest
 
 COMMANDS = {
@@ -89,6 +93,86 @@ def test_splits(fedfish, raw, tmp_path):
   )
   assert code == 0
   assert f'{tmp_path}/out/train: out by user.name' in shown
+
+
+_TIMES = {
+  # As given -> in order. A key of its own for each kind of times.
+  'numbers': [[12, 1.5, -3, '1e1', 2], [-3, 1.5, 2, '1e1', 12]],
+  # In UTC 22:00, 21:30, half a second after 22:00, and 22:01.
+  'moments': [
+    [
+      '2024-03-01T22:00:00Z',
+      '2024-03-01T23:30:00+02:00',
+      '2024-03-01T22:00:00.5Z',
+      '2024-03-02T07:01:00+09:00',
+    ],
+    [
+      '2024-03-01T23:30:00+02:00',
+      '2024-03-01T22:00:00Z',
+      '2024-03-01T22:00:00.5Z',
+      '2024-03-02T07:01:00+09:00',
+    ],
+  ],
+  'mixed': [
+    ['2018-01-01', 5, 'soon', None],
+    [None, 'soon', 5, '2018-01-01'],
+  ],
+}
+
+
+def test_times_sort_by_value(fedfish, tmp_path):
+  lines = [
+    {'user': {'name': key}, 'body': f'{time}', 'created': time}
+    for key, (times, _) in _TIMES.items()
+    for time in times
+  ]
+  # The copy of a text stays that has the earliest time.
+  lines += [
+    {'user': {'name': 'copies'}, 'body': 'same', 'created': time}
+    for time in (10, 9)
+  ]
+  raw, output = tmp_path / 'raw.jsonl', tmp_path / 'out'
+  raw.write_text('\n'.join(map(json.dumps, lines)))
+  command = _command(raw, output, '--time_field', 'created')
+  code, shown, _ = fedfish(*command, '--drop_duplicates')
+  assert code == 0
+  assert re.search(r'groups with times of several kinds +1\b', shown)
+  manifest = read_manifest(output)
+  assert (manifest.order, manifest.counts.num_mixed_time_groups) == (2, 1)
+  corpus = GroupedCorpus(output)
+  for key, (_, times) in _TIMES.items():
+    texts = [e['text'].decode() for e in corpus.examples(key.encode())]
+    assert texts == list(map(str, times))
+  (copy,) = corpus.examples(b'copies')
+  # Stored as it was given.
+  assert copy['timestamp'] == b'9'
+  assert fedfish('verify', output)[0] == 0
+  path = output / 'manifest.json'
+  path.write_text(path.read_text().replace('"order": 2', '"order": 1'))
+  code, _, errors = fedfish('verify', output)
+  assert code == 2
+  assert 'must hold examples in the order of time, url and SHA-256' in errors
+
+
+def test_times_of_parquet_keep_their_fraction(fedfish, tmp_path):
+  times = [
+    datetime.datetime(2020, 5, 5, 5, 5, 5, 100_000 * i) for i in range(8)
+  ]
+  columns = {'key': ['a'] * 8, 'text': [f'{i}' for i in range(8)], 't': times}
+  pq.write_table(pa.table(columns), tmp_path / 'chat.parquet')
+  output = tmp_path / 'out'
+  code, _, _ = fedfish(
+    *('group', 'json_lines', '--input', tmp_path / 'chat.parquet'),
+    *('--output', output, '--key_field', 'key', '--text_field', 'text'),
+    *('--time_field', 't'),
+  )
+  assert code == 0
+  found = GroupedCorpus(output).examples(b'a')
+  assert [e['text'] for e in found] == [b'%d' % i for i in range(8)]
+  assert [e['timestamp'] for e in found[:2]] == [
+    b'2020-05-05T05:05:05Z',
+    b'2020-05-05T05:05:05.100000Z',
+  ]
 
 
 def test_strict(fedfish, raw, tmp_path):

@@ -3,7 +3,6 @@
 import json
 
 import pytest
-from grouping_jobs import group_lines
 
 COMMANDS = {'plan': 'tff_fedfish.cli.plan'}
 
@@ -67,79 +66,3 @@ def test_unknown_setting(fedfish):
   code, _, err = fedfish('plan', '--config', _CONFIG, '--config.model.with=3')
   assert code == 2
   assert '`--config.model.with` is unknown' in err
-
-
-def _grouping(tmp_path, *more):
-  lines = [{'text': 'x', 'url': f'http://h{i}/'} for i in range(10)]
-  raw = tmp_path / 'raw.json'
-  raw.write_text('\n'.join(map(json.dumps, lines)))
-  return (*more, '--group', 'c4', '--input', raw, '--num_shards', 2)
-
-
-def test_grouping(fedfish, tmp_path):
-  output = tmp_path / 'plan.json'
-  given = ('--output', output, '--num_workers', 3, '--input_bytes', 1 << 30)
-  code, out, err = fedfish('plan', *_grouping(tmp_path, *given))
-  assert (code, err) == (0, '')
-  plan = json.loads(output.read_text())
-  assert plan['num_workers'] == 3
-  assert plan['input_bytes'] == 1 << 30
-  assert f'Grouping {plan["num_records"]:,} records from' in out
-  assert f'{plan["shuffled_bytes"]:,} bytes' in out
-  assert 'job, 3 workers' in out
-
-
-@pytest.mark.parametrize(
-  ('arguments', 'words'),
-  [
-    ((), 'one of --config and --group is required'),
-    (
-      ('--config', _CONFIG, '--num_workers', '2'),
-      '`--num_workers` goes with `--group`, but `--config` was given. Leave it '
-      'out; settings of the engine say how many workers train.',
-    ),
-    (
-      ('--input_bytes', '0', '--group', 'c4', '--input', 'x'),
-      '`--input_bytes` must be at least 1, but is 0. Name a number.',
-    ),
-    (
-      ('--group', 'c4', '--input', __file__, '--drop_duplicates_across_groups'),
-      '`--drop_duplicates_across_groups` must not be given for a plan, which '
-      'groups a sample, in which a text has fewer duplicates than in the whole '
-      'input. Leave it out: the plan is of a job without it.',
-    ),
-    (
-      ('--group', 'c4', '--input', 'no_such_file'),
-      "must match at least one file, but 'no_such_file' matches none.",
-    ),
-    (
-      ('--group', 'c4', '--input', 'x', '--wrong'),
-      'unrecognized arguments: --wrong',
-    ),
-  ],
-)
-def test_arguments_that_do_not_go_together(fedfish, arguments, words):
-  code, _, err = fedfish('plan', *arguments)
-  assert code == 2
-  assert words in err
-  assert err.count('\n') == 1
-
-
-def test_adding_is_not_planned(fedfish, tmp_path, monkeypatch):
-  old = group_lines(
-    tmp_path,
-    [{'text': 'x', 'url': 'http://h/'}],
-    num_shards=8,
-    max_record_bytes=256 << 20,
-  )
-  old.rename(tmp_path / 'corpus')
-  monkeypatch.chdir(tmp_path)
-  code, _, err = fedfish(
-    'plan', '--group', 'c4', '--input', __file__, '--add_to', 'corpus'
-  )
-  assert (code, err) == (
-    2,
-    'fedfish: error: `--add_to` must not be given for a plan, which is in '
-    'proportion to the bytes of `--input`, and does not count those of another '
-    'corpus. Leave it out: the plan is of a job without it.\n',
-  )

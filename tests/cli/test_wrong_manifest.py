@@ -80,7 +80,6 @@ def test_every_wrong_value(fedfish, corpus, tmp_path):
   shutil.copytree(corpus, own)
   right = json.loads((corpus / 'manifest.json').read_text())
   right['split'] = {'name': 'train', 'names': ['train', 'test'], 'rule': 'r'}
-  right['dropped_records'] = {'num_written': 1, 'num_not_written': 0}
   (own / 'manifest.json').write_text(json.dumps(right))
   assert fedfish('verify', own)[0] == 0
   num_noticed = 0
@@ -177,16 +176,6 @@ def test_words(fedfish, corpus, tmp_path, path, value, message):
       'must have an example of malformed_json in one of its `inputs`, but has',
     ),
     (
-      ('dropped_records',),
-      {'num_written': 1, 'num_not_written': 1},
-      'must have at most 1 `dropped_records`, as its drops say, but has 2',
-    ),
-    (
-      ('input_bytes',),
-      {'x': 1},
-      "must have names of its `inputs` in `input_bytes`, but has ['x']",
-    ),
-    (
       ('options', 'drop_duplicates'),
       False,
       'must have an `options.drop_duplicates` that explains its drops by '
@@ -230,8 +219,7 @@ def test_right_manifests_of_all_kinds(tmp_path):
     [
       {'key': 'author'},
       {'drop_duplicates': True, 'max_examples_per_group': 2},
-      {'drop_duplicates_across_groups': True, 'min_examples_per_group': 2},
-      {'write_dropped': f'{tmp_path}/dropped'},
+      {'min_examples_per_group': 2},
       {'split': SplitRule(kind='client', held_out_fraction=0.5)},
       {
         'split': SplitRule(kind='time', time='2020-01-01'),

@@ -1,4 +1,4 @@
-"""Clusters that group: a worker pool, Spark, Dask; with a worker on each host.
+"""Clusters that group: Spark, Dask; with a worker on each host.
 
 The driver and the master are on the first host. docs/clusters.md has the same
 commands.
@@ -15,7 +15,6 @@ from cluster.hosts import Host, Process
 _VENV = grouping.ROOT / '.venv-cluster'
 ENVIRONMENT = {
   'PYTHONPATH': f'{grouping.ENVIRONMENT["PYTHONPATH"]}:{_VENV}',
-  # Beam's worker pools, too.
   'PATH': f'{pathlib.Path(sys.executable).parent}:{os.environ["PATH"]}',
 }
 _MEGABYTES = 2000
@@ -24,13 +23,12 @@ _MEGABYTES = 2000
 class Engine:
   """An engine that runs on hosts."""
 
-  def __init__(self, name: str, hosts: Sequence[Host], *, num_pool: int = 1):
+  def __init__(self, name: str, hosts: Sequence[Host]):
     """Starts it, and waits until all of it is there.
 
     Args:
-      name: 'pool', 'spark' or 'dask'.
+      name: 'spark' or 'dask'.
       hosts: The driver's host, and those of the workers.
-      num_pool: Workers in each worker pool.
     """
     self.name, self.hosts = name, hosts
     self.flags: tuple[str, ...] = ()
@@ -38,7 +36,6 @@ class Engine:
     self.workers: list[Process] = []
     """The process that was started on each host but the first."""
     self._driver, *self._others = hosts
-    self._num_pool = num_pool
     getattr(self, f'_start_{name}')()
 
   def group(
@@ -51,23 +48,10 @@ class Engine:
   def busy(self, host: Host) -> list[int]:
     """Returns the ids of the processes that do a job's work on a host."""
     text = {
-      'pool': 'SdkHarness',
       'spark': 'CoarseGrainedExecutorBackend',
       'dask': 'multiprocessing',
     }
     return [process.pid for process in host.processes(text[self.name])]
-
-  def _start_pool(self):
-    pools = [f'{host.name}:50000' for host in self._others] * self._num_pool
-    self.flags = (
-      '--runner=pipelines.clusters.pool_runner.PoolRunner',
-      f'--worker_pools={",".join(pools)}',
-    )
-    module = 'apache_beam.runners.worker.worker_pool_main'
-    for host in self._others:
-      self.workers.append(self._python(host, module, '--service_port=50000'))
-    for pool in self.workers:
-      pool.wait_for('Started worker pool servicer at port', 60)
 
   def _start_spark(self):
     master = f'spark://{self._driver.name}:7077'

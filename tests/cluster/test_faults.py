@@ -14,7 +14,7 @@ from cluster.engines import ENVIRONMENT, Engine
 from cluster.hosts import Cluster, wait_until
 
 pytestmark = pytest.mark.cluster
-_ENGINES = ('pool', 'spark', 'dask')
+_ENGINES = ('spark', 'dask')
 _SPARK = '--runner=pipelines.clusters.spark_runner.SparkRunner'
 _DASK = '--runner=pipelines.clusters.dask_runner.DaskRunner'
 _START_DASK = (
@@ -49,40 +49,26 @@ def _check_written(job, expected, tmp_path, timeout=300):
   assert grouping.names(tmp_path) == ['out']
 
 
-def test_killed_worker(engine, expected, start, tmp_path, raw):
+def test_killed_worker(engine, expected, start, tmp_path):
   killed = engine.busy(engine.hosts[1])
   assert killed
   _kill(killed)
-  if engine.name != 'pool':
-    _check_written(start, expected, tmp_path)
-    return
-  assert start.wait(60) == 1, start.text()
-  line = grouping.error_line(start)
-  assert 'a worker process of the grouping into' in line
-  assert line.endswith('run it again.')
-  assert grouping.names(tmp_path) == []
-  # The pool lives, and the job can be run again.
-  _check_written(
-    engine.group('big', raw('big'), tmp_path / 'out'), expected, tmp_path
-  )
+  _check_written(start, expected, tmp_path)
 
 
 def test_crashed_host(engine, expected, start, tmp_path):
   engine.hosts[1].crash()
-  if engine.name != 'pool':
-    _check_written(start, expected, tmp_path)
-    return
-  assert start.wait(60) == 1, start.text()
-  assert 'a worker process of the grouping' in grouping.error_line(start)
-  assert grouping.names(tmp_path) == []
+  _check_written(start, expected, tmp_path)
 
 
 def test_killed_driver(engine, raw, expected, start, tmp_path):
   start.kill()
   (left,) = grouping.names(tmp_path)
   assert left.startswith('.out.grouping-')
-  # The same command cleans up, while workers may still be at the old job.
+  # Workers may still be at the old job.
   job = engine.group('big', raw('big'), tmp_path / 'out')
+  assert job.wait(180) == 0, job.text()
+  shutil.rmtree(tmp_path / left)
   _check_written(job, expected, tmp_path)
 
 
@@ -101,35 +87,6 @@ def test_killed_master(raw, expected, tmp_path, name, process):
     assert grouping.error_line(job) == (
       'fedfish: failed: the Dask scheduler at host0:8786 was lost, and nothing '
       'was kept. Start it and its workers again, and run the job again.'
-    )
-    assert grouping.names(tmp_path) == []
-
-
-def test_lost_pool(raw, tmp_path):
-  with Cluster(3) as hosts:
-    engine = Engine('pool', hosts)
-    job = engine.group('big', raw('big'), tmp_path / 'out')
-    grouping.wait_for_file(tmp_path / 'out', 'tasks', 120)
-    hosts[2].cut()
-    assert job.wait(180) == 1, job.text()
-    assert grouping.error_line(job) == (
-      'fedfish: failed: the worker pool at host2:50000 has not answered for 60 '
-      'seconds, and nothing was kept. Start it again, or leave it out of '
-      '`--worker_pools`, and run the job again.'
-    )
-    assert grouping.names(tmp_path) == []
-
-
-def test_pool_that_was_not_started(raw, tmp_path):
-  with Cluster(3) as hosts:
-    engine = Engine('pool', hosts)
-    engine.workers[1].kill()
-    job = engine.group('small', raw('small'), tmp_path / 'out')
-    assert job.wait(120) == 2, job.text()
-    assert re.fullmatch(
-      'fedfish: error: `--worker_pools` must name pools that answer, but '
-      r'host2:50000 does not \(UNAVAILABLE\)\. Start it there with .*',
-      grouping.error_line(job),
     )
     assert grouping.names(tmp_path) == []
 

@@ -5,37 +5,22 @@ from cluster import grouping
 from cluster.engines import Engine
 from cluster.hosts import Cluster
 
-_ENGINES = (
-  'pool',
-  pytest.param('spark', marks=pytest.mark.cluster),
-  pytest.param('dask', marks=pytest.mark.cluster),
-)
+pytestmark = pytest.mark.cluster
 
 
-@pytest.fixture(scope='module', params=_ENGINES)
+@pytest.fixture(scope='module', params=['spark', 'dask'])
 def engine(request):
   with Cluster(3) as hosts:
     yield Engine(request.param, hosts)
 
 
-@pytest.mark.parametrize(
-  'kind',
-  [
-    'small',
-    pytest.param('split', marks=pytest.mark.cluster),
-    pytest.param('optional', marks=pytest.mark.cluster),
-    pytest.param('big', marks=pytest.mark.cluster),
-  ],
-)
+@pytest.mark.parametrize('kind', ['small', 'split', 'optional', 'big'])
 def test_same_bytes(engine, raw, expected, tmp_path, kind):
   wanted = expected(kind)
   job = engine.group(kind, raw(kind), tmp_path / 'out')
   assert job.wait(300) == 0, job.text()
   assert grouping.digests(tmp_path / 'out') == wanted
   assert grouping.names(tmp_path) == ['out']
-  if engine.name == 'pool':
-    for worker in engine.workers:
-      assert 'Starting worker with command' in worker.text()
   parts = 3 if kind == 'split' else 1
   assert len(wanted) == parts * (8 + 2)
 

@@ -14,32 +14,30 @@ _LIMIT_SECONDS = 1800
 _LIMIT_BYTES = 2 << 30
 
 
-def _bytes_of_worker(engine, host):
+def _bytes_of_worker(host):
   """Returns the memory, without files, of a host's worker.
 
-  That is its largest process in a worker pool, which has several workers; and
-  all of its processes elsewhere, Spark's being two.
+  That is of all its processes; Spark's are two.
   """
-  found = [0]
+  found = []
   for process in host.processes():
     with contextlib.suppress(psutil.NoSuchProcess):
       memory = process.memory_info()
       found.append(memory.rss - memory.shared)
-  return max(found) if engine.name == 'pool' else sum(found)
+  return sum(found)
 
 
-@pytest.mark.parametrize('name', ['pool', 'spark', 'dask'])
+@pytest.mark.parametrize('name', ['spark', 'dask'])
 def test_skewed(raw, expected, tmp_path, name):
   wanted = expected('skewed')
   with Cluster(3) as hosts:
-    # A pool's worker is sent all of its part of what is shuffled at once.
-    engine = Engine(name, hosts, num_pool=3)
+    engine = Engine(name, hosts)
     job = engine.group('skewed', raw('skewed'), tmp_path / 'out')
     largest = [0] * len(hosts)
     deadline = time.monotonic() + _LIMIT_SECONDS
     while not job.has_ended():
       assert time.monotonic() < deadline, job.text()
-      now = [_bytes_of_worker(engine, host) for host in hosts]
+      now = [_bytes_of_worker(host) for host in hosts]
       largest = list(map(max, largest, now))
       time.sleep(0.5)
     assert job.wait(0) == 0, job.text()

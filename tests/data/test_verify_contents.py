@@ -52,7 +52,7 @@ class TestWrongContents:
   def test_examples_out_of_order(self, corpus):
     self._change_examples(corpus, lambda examples: examples[::-1])
     assert (
-      'must hold examples in the order of timestamp, url and SHA-256, but '
+      'must hold examples in the order of time, url and SHA-256, but '
       'example 1 belongs before the one that precedes it'
     ) in error_of(corpus)
 

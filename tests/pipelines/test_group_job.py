@@ -30,7 +30,6 @@ def test_counts_by_hand(tmp_path):
     tmp_path / 'a' / 'y.json',
     [b'[]', b'{', {'text': 'four', 'url': 'http://b/', 'title': 'T'}],
   )
-  first_bytes, second_bytes = (p.stat().st_size for p in (first, second))
   output = tmp_path / 'out'
   (manifest,) = run_group_job(make_job([first, second]), output)
   assert read_manifest(output) == manifest
@@ -53,6 +52,8 @@ def test_counts_by_hand(tmp_path):
       'num_groups': 2,
       'num_records': 2,
       'drops': {'malformed_json': 2, 'not_an_object': 1},
+      # Group a has two numbers.
+      'num_mixed_time_groups': 0,
     },
     'options': {
       'num_shards': 3,
@@ -72,7 +73,6 @@ def test_counts_by_hand(tmp_path):
       }
       for name, records_out in (('x.json', 2), ('y.json', 1))
     ],
-    'input_bytes': {'x.json': first_bytes, 'y.json': second_bytes},
     'drop_examples': {
       reason: {'file': file, 'line': line, 'group': None, 'excerpt': excerpt}
       for reason, file, line, excerpt in (
@@ -81,6 +81,7 @@ def test_counts_by_hand(tmp_path):
       )
     },
     'split': None,
+    'order': 2,
   }
   corpus = GroupedCorpus(output)
   assert corpus.examples(b'a') == [

@@ -1,4 +1,4 @@
-"""Files that patterns name, their sizes, and prepared directories."""
+"""Files that patterns name, and their sizes."""
 
 import os
 import re
@@ -39,42 +39,17 @@ def prepared(tmp_path):
 
 
 @pytest.mark.usefixtures('prepared')
-def test_prepared_directory(root):
+def test_files_of_a_prepared_directory(root):
   directory = f'{root}c4/3.1.0'
   expected = [f'{directory}/{name}' for name in _NAMES]
-  assert find_input_files([directory]) == expected
-  assert find_input_files([f'{directory}/']) == expected
-  assert find_input_files([directory, *expected]) == expected
+  assert find_input_files([f'{directory}/*.tfrecord-*']) == expected
   assert find_input_files([f'{directory}/c4-train.*']) == expected[:2]
-
-
-def test_prepared_directory_by_pattern(prepared):
-  pattern = prepared.parent / '3.*'
-  assert find_input_files([str(pattern)]) == [
-    str(prepared / name) for name in _NAMES
-  ]
-
-
-def test_prepared_directory_with_brackets(prepared):
-  other = prepared.rename(prepared.parent / 'x[1]')
-  found = find_input_files([str(other)])
-  assert found == [str(other / name) for name in _NAMES]
-
-
-def test_prepared_in_another_format(prepared, root):
-  for name in _NAMES:
-    (prepared / name).unlink()
-  path = f'{root}c4/3.1.0'
-  expected = f'{path!r} holds dataset_info.json and no *.tfrecord-*-of-*.'
-  with pytest.raises(UserError, match=re.escape(expected)):
-    find_input_files([path])
 
 
 def test_other_directory(tmp_path):
   expected = (
     f"`--input` must name files, but '{tmp_path}' is a directory. Name files, "
-    "such as 'DIR/*.json.gz', or a directory that TensorFlow Datasets has "
-    'prepared: it holds dataset_info.json.'
+    "such as 'DIR/*.json.gz' or 'DIR/*.tfrecord-*'."
   )
   with pytest.raises(UserError, match=re.escape(expected)):
     find_input_files([str(tmp_path)])
@@ -94,16 +69,13 @@ def test_each_file_once(tmp_path):
   assert find_input_files(paths[:2]) == [f'{tmp_path}/b']
 
 
-def test_directories_that_a_pattern_matches(tmp_path, prepared):
+def test_directories_that_a_pattern_matches(tmp_path):
   (tmp_path / 'x' / 'y').mkdir(parents=True)
   (tmp_path / 'x' / 'y' / 'b').write_text('')
   (tmp_path / 'x' / 'a').write_text('')
   expected = [str(tmp_path / 'x' / 'a'), str(tmp_path / 'x' / 'y' / 'b')]
   assert find_input_files([f'{tmp_path}/x/**']) == expected
   assert find_input_files([f'{tmp_path}/x/*']) == expected[:1]
-  # A prepared one is none of them.
-  found = find_input_files([f'{tmp_path}/*/*'])
-  assert found == [*(str(prepared / name) for name in _NAMES), *expected[:1]]
   with pytest.raises(UserError, match=re.escape("x/y*' matches none.")):
     find_input_files([f'{tmp_path}/x/y*'])
 

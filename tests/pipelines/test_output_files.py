@@ -3,15 +3,20 @@
 import contextlib
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 import tempfile
 
+import bucket_file_system  # noqa: F401
+import hypothesis
+import hypothesis.strategies
 import pytest
-from grouping_jobs import make_job, raw_records, write_lines
+from grouping_jobs import contents, make_job, raw_records, write_lines
 
 from pipelines import output_files
 from pipelines.group_job import run_group_job
+from tff_fedfish.cli.main import main
 from tff_fedfish.errors import FailedError, UserError
 
 _ROOT = pathlib.Path(__file__).parents[2]
@@ -21,23 +26,84 @@ def _names(directory):
   return sorted(path.name for path in directory.iterdir())
 
 
-@pytest.mark.parametrize(
-  'name',
-  [
-    'manifest.json',
-    'notes.txt',
-    'photos.tfrecord',
-    'raw/groups-00000-of-00001.tfrecord',
-    'train/x/index.parquet',
-  ],
+_FOREIGN = [
+  'grouping-notes.txt',
+  'grouping-2024/paper.tex',
+  f'grouping-{"0a" * 16}',
+  f'grouping-{"0a" * 16}x/paper.tex',
+  f'papers/grouping-{"0a" * 16}/paper.tex',
+  'index.parquet',
+  'train/index.parquet',
+  'groups-00000-of-00008.tfrecord',
+  'manifest.json',
+]
+
+
+@pytest.mark.parametrize('name', [*_FOREIGN, f'grouping-{"0a" * 16}/paper.tex'])
+def test_files_of_others_are_left_alone(tmp_path, capsys, name):
+  raw = write_lines(tmp_path / 'raw.json', raw_records(9))
+  write_lines(tmp_path / 'out' / name, [b'theirs'])
+  before = contents(tmp_path)
+  command = ['group', 'c4', '--input', str(raw), '--output', f'{tmp_path}/out']
+  assert main(command) == 2
+  (line,) = capsys.readouterr().err.splitlines()
+  assert line.startswith('fedfish: error: `--output` must be empty or new, but')
+  assert contents(tmp_path) == before
+
+
+@pytest.mark.parametrize('name', _FOREIGN)
+def test_files_of_others_in_a_store_are_left_alone(
+  tmp_path, monkeypatch, capsys, name
+):
+  monkeypatch.setenv('BUCKET_ROOT', str(tmp_path))
+  raw = write_lines(tmp_path / 'raw.json', raw_records(9))
+  write_lines(tmp_path / 'a' / 'out' / name, [b'theirs'])
+  before = contents(tmp_path)
+  output = 'bucket://a/out'
+  assert main(['group', 'c4', '--input', str(raw), '--output', output]) == 2
+  (line,) = capsys.readouterr().err.splitlines()
+  assert line == (
+    f"fedfish: error: `--output` must be empty or new, but '{output}' already "
+    f'holds {name!r}. Name another directory, or remove it first.'
+  )
+  # Those that come while the job is at work.
+  with pytest.raises(UserError, match='was filled meanwhile'):
+    run_group_job(make_job([raw]), output)
+  assert contents(tmp_path) == before
+
+
+def test_staging_of_another_job_in_a_store(tmp_path, monkeypatch, capsys):
+  monkeypatch.setenv('BUCKET_ROOT', str(tmp_path))
+  raw = write_lines(tmp_path / 'raw.json', raw_records(9))
+  name = f'grouping-{"0a" * 16}'
+  theirs = write_lines(tmp_path / 'out' / name / 'shards' / 'x', [b'theirs'])
+  output = 'bucket://out'
+  assert main(['group', 'c4', '--input', str(raw), '--output', output]) == 0
+  assert capsys.readouterr().err.splitlines()[0] == (
+    f"fedfish: note: '{output}/{name}' is of another job for this output. If "
+    'none is running, remove it.'
+  )
+  assert theirs.read_bytes() == b'theirs'
+  shutil.rmtree(tmp_path / 'out' / name)
+  run_group_job(
+    make_job([raw], num_shards=8, max_record_bytes=256 << 20),
+    tmp_path / 'local',
+  )
+  assert contents(tmp_path / 'out') == contents(tmp_path / 'local')
+
+
+@hypothesis.given(
+  hypothesis.strategies.from_regex(
+    r'(grouping-[0-9a-f]{30,33}[/x]?|groups-0+-of-0+|[a-z]/)*[a-z.]+',
+    fullmatch=True,
+  )
 )
-def test_what_is_not_left_over_is_left_alone(tmp_path, name):
-  for name_of_ours in ('groups-00000-of-00001.tfrecord', 'index.parquet'):
-    write_lines(tmp_path / 'out' / name_of_ours, [b'old'])
-  write_lines(tmp_path / 'out' / name, [b'of somebody'])
-  with pytest.raises(UserError, match='`--output` must be empty or new, but '):
-    output_files.require_usable(str(tmp_path / 'out'))
-  assert (tmp_path / 'out' / name).read_bytes() == b'of somebody'
+def test_only_names_of_staging_directories_are_ours(name):
+  directory, _, rest = name.partition('/')
+  kind, _, number = directory.partition('-')
+  is_ours = (kind, len(number)) == ('grouping', 32) and rest != ''
+  is_ours &= {*number} <= {*'0123456789abcdef'}
+  assert output_files.is_staged(name) == is_ours
 
 
 def test_file_appears_whole_or_not(tmp_path):
@@ -130,21 +196,19 @@ def test_a_write_that_fails_is_no_bad_input(tmp_path, flags):
   assert _names(tmp_path) == ['raw']
 
 
-@pytest.mark.parametrize('option', ['--output', '--write_dropped'])
-def test_mount_point(tmp_path, option):
+def test_mount_point(tmp_path):
   with _mounted(tmp_path / 'disk', 'size=1m') as disk:
     with pytest.raises(
       UserError,
-      match=rf"^`{option}` must be a directory inside a file system, but '.*"
+      match=r"^`--output` must be a directory inside a file system, but '.*"
       r"disk' is where one is mounted\. Name a directory below it, such as '.*"
       r"disk/new'\.$",
     ):
-      output_files.require_usable(str(disk), option)
-    assert output_files.require_usable(str(disk / 'new'), option)
+      output_files.require_usable(str(disk))
+    assert output_files.require_usable(str(disk / 'new'))
 
 
-@pytest.mark.parametrize('option', ['--output', '--write_dropped'])
-def test_parent_that_cannot_be_written_to(option):
+def test_parent_that_cannot_be_written_to():
   # Not `tmp_path`, which only its owner may enter.
   with tempfile.TemporaryDirectory() as directory:
     parent = pathlib.Path(directory, 'parent')
@@ -158,20 +222,13 @@ def test_parent_that_cannot_be_written_to(option):
     try:
       with pytest.raises(
         UserError,
-        match=rf"^`{option}` must be writable, but '{parent.resolve()}' is not "
+        match=rf"^`--output` must be writable, but '{parent.resolve()}' is not "
         r'\(Permission denied\)\. Name another directory, or change its ',
       ):
-        output_files.require_usable(str(path), option)
+        output_files.require_usable(str(path))
     finally:
       os.seteuid(user)
       parent.chmod(0o755)
-
-
-def test_dropped_records_replace_nothing(tmp_path):
-  # What a killed job leaves of an output is no dropped record.
-  write_lines(tmp_path / 'groups-00000-of-00001.tfrecord', [b'old'])
-  with pytest.raises(UserError, match='`--write_dropped` must be empty or new'):
-    output_files.require_usable(str(tmp_path), '--write_dropped')
 
 
 def test_read_only_disk(tmp_path):

@@ -182,8 +182,19 @@ def test_refused(tmp_path, magic, kind):
   path = tmp_path / 'a.json'
   path.write_bytes(magic + b'...')
   expected = (
-    '`--input` must name plain, gzip, xz, bzip2 or 7z files, but '
+    '`--input` must name plain, gzip, xz or bzip2 files, but '
     f"'{path}' is {kind}. Unpack it, or pack it with gzip."
+  )
+  with pytest.raises(UserError, match=re.escape(expected)):
+    list(read_chunks(str(path)))
+
+
+def test_7z_is_packed_again(tmp_path):
+  path = tmp_path / 'beer.stackexchange.com.7z'
+  path.write_bytes(b'7z\xbc\xaf\x27\x1c...')
+  expected = (
+    f"'{path}' is 7z. Unpack it: 7z e -so beer.stackexchange.com.7z Posts.xml "
+    '| gzip > beer.stackexchange.com.xml.gz.'
   )
   with pytest.raises(UserError, match=re.escape(expected)):
     list(read_chunks(str(path)))

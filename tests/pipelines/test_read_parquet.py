@@ -15,6 +15,7 @@ from peak_memory import peak_above_idle
 
 from pipelines.read_objects import read_objects
 from pipelines.source import Drop
+from tff_fedfish.errors import UserError
 
 _ROWS = [{'text': f'text {i} ' * 20, 'url': f'u{i}'} for i in range(400)]
 
@@ -59,21 +60,34 @@ def test_values(tmp_path):
 
 
 @pytest.mark.parametrize(
-  ('values', 'kind'),
+  ('value', 'kind', 'text'),
   [
-    ([1556197074], pa.timestamp('s')),
-    ([1556197074_999], pa.timestamp('ms', 'UTC')),
+    (1556197074, pa.timestamp('s'), '2019-04-25T12:57:54Z'),
+    (1556197074_000, pa.timestamp('ms'), '2019-04-25T12:57:54Z'),
+    (1556197074_000_000_000, pa.timestamp('ns'), '2019-04-25T12:57:54Z'),
+    (1556197074_090, pa.timestamp('ms', 'UTC'), '2019-04-25T12:57:54.090Z'),
     # The zone says how to show the time, not which it is.
-    ([1556197074_999_999], pa.timestamp('us', 'America/New_York')),
-    ([1556197074_999_999_999], pa.timestamp('ns', '+05:30')),
+    (
+      1556197074_000_001,
+      pa.timestamp('us', 'America/New_York'),
+      '2019-04-25T12:57:54.000001Z',
+    ),
+    (
+      1556197074_999_999_999,
+      pa.timestamp('ns', '+05:30'),
+      '2019-04-25T12:57:54.999999999Z',
+    ),
+    (-1, pa.timestamp('ms'), '1969-12-31T23:59:59.999Z'),
+    # The millisecond before year 1.
+    (-62135596800_001, pa.timestamp('ms'), None),
   ],
 )
-def test_times(tmp_path, values, kind):
+def test_times(tmp_path, value, kind, text):
   # 1556197074 = 18011 * 86400 + 46674; 46674 s = 12 h 57 min 54 s.
-  table = pa.table({'time': pa.array([*values, None], kind)})
+  table = pa.table({'time': pa.array([value, None, 0], kind)})
   pq.write_table(table, tmp_path / 'a')
-  rows = [{'time': '2019-04-25T12:57:54Z'}, {'time': None}]
-  assert _read(tmp_path / 'a') == (rows, None)
+  texts = [text, None, '1970-01-01T00:00:00Z']
+  assert _read(tmp_path / 'a') == ([{'time': text} for text in texts], None)
 
 
 def test_dates(tmp_path):
@@ -210,31 +224,15 @@ def test_dictionary_of_bytes_that_are_no_text(tmp_path):
 
 
 @pytest.mark.parametrize('module', [bz2, gzip, lzma])
-def test_packed_table(tmp_path, module):
+def test_packed_table_is_refused(tmp_path, module):
   path = _write(tmp_path / 'a')
   path.write_bytes(module.compress(path.read_bytes()))
-  assert _read(path) == (_ROWS, None)
-  rows = [{'url': row['url']} for row in _ROWS]
-  assert _read(path, ['url']) == (rows, None)
-
-
-def test_damaged_packed_table(tmp_path):
-  path = _write(tmp_path / 'a')
-  packed = gzip.compress(path.read_bytes())
-  # Half of the checksum and the length at the end are missing: the table is
-  # whole.
-  path.write_bytes(packed[:-4])
-  rows, drop = _read(path)
-  assert rows == [*_ROWS, 'truncated_file']
-  assert (drop.damage, drop.byte) == (True, len(packed) - 4)
-  # Here its end is missing.
-  path.write_bytes(packed[:-20])
-  rows, drop = _read(path)
-  assert rows == ['truncated_file']
-  assert (drop.damage, drop.byte) == (True, len(packed) - 20)
-  # The packing is sound, but not what is in it.
-  path.write_bytes(gzip.compress(_write(path).read_bytes()[:-4]))
-  assert _read(path)[0] == ['truncated_file']
+  with pytest.raises(
+    UserError,
+    match=rf"^`--input` must name Parquet files as they are, but '{path}' is a "
+    r'packed one\. Unpack it\.$',
+  ):
+    _read(path)
 
 
 def test_corrupt_row_group(tmp_path):

@@ -17,13 +17,14 @@ from pipelines.source import Tally, excerpt
 from pipelines.splits import SplitRule
 from tff_fedfish.data import records
 from tff_fedfish.data.corpus_index import shard_of
+from tff_fedfish.data.time_order import time_key
 from tff_fedfish.errors import UserError
 
 
 def _read(paths, **options):
   """Returns ([(shard, row)], blocks, reader) of some files."""
   reader = RawFileReader(make_job([], **options), PieceKeys(0, 1))
-  task = [(str(path), path.name, path.stat().st_size) for path in paths]
+  task = [(str(path), path.name) for path in paths]
   blocks = list(reader.read(task))
   rows = [
     (key[0], row)
@@ -57,7 +58,7 @@ def test_report_by_hand(tmp_path):
     0,
     {
       'group_id': b'a',
-      'timestamp': b'1',
+      'time': time_key('1') + b'1',
       'url': b'http://a/1',
       'sha256': hashlib.sha256(example).digest(),
       'example': example,
@@ -82,8 +83,6 @@ def test_report_by_hand(tmp_path):
     },
     'damage': None,
     'damage_byte': None,
-    'num_written': 0,
-    'num_bytes': path.stat().st_size,
   }
 
 

@@ -89,7 +89,7 @@ def test_error_that_comes_from_a_worker_as_text():
   assert str(raised.value) == (
     "Grouping into 's3://b' stopped ('s3://b/x': Slow). There is no manifest, "
     'so what is left is no corpus. Check that the store can be reached, then '
-    'run it again: that removes it.'
+    'run it again.'
   )
 
 

@@ -9,15 +9,11 @@ import sys
 import bucket_file_system
 import pytest
 from apache_beam.runners.portability import local_job_service
-from apache_beam.runners.worker.worker_pool_main import (
-  BeamFnExternalWorkerPoolServicer,
-)
 from grouping_jobs import contents, make_job, raw_records, write_lines
 
 from pipelines import output_files
 from pipelines.group_job import run_group_job
 from pipelines.splits import SplitRule
-from pipelines.staging import stage
 from tff_fedfish.errors import UserError
 
 _TESTS = pathlib.Path(__file__).parents[1]
@@ -111,54 +107,17 @@ def test_portable_runner(
   assert contents(tmp_path / 'out') == expected
 
 
-@pytest.fixture(scope='module')
-def grown(raw, tmp_path_factory):
-  """Returns how to group with all that is optional, and what that gives.
-
-  They are (options of the job, with a corpus to add to; files of the output,
-  files of dropped records).
-  """
-  directory = tmp_path_factory.mktemp('grown')
-  options = {
-    'num_shards': 4,
-    'drop_duplicates_across_groups': True,
-    'min_examples_per_group': 2,
-  }
-  run_group_job(make_job(raw[:2], **options), directory / 'old')
-  options['add_to'] = str(directory / 'old')
-  job = make_job(raw[2:], **options, write_dropped=f'{directory}/dropped')
-  (manifest,) = run_group_job(job, directory / 'new')
-  assert manifest.num_input_files == 5
-  return options, contents(directory / 'new'), contents(directory / 'dropped')
-
-
-@pytest.fixture
-def pool():
-  """Returns the address of a pool whose workers are threads of this process."""
-  address, server = BeamFnExternalWorkerPoolServicer.start()
-  yield address
-  server.stop(None).wait()
-
-
-@pytest.mark.parametrize('runner', ['processes', 'pool'])
-def test_options_with_two_workers(
-  raw, grown, tmp_path, worker_environment, pool, runner
-):
-  options, expected, expected_dropped = grown
-  flags = {
-    'processes': (
-      '--direct_num_workers=2',
-      '--direct_running_mode=multi_processing',
+def test_options_with_two_workers(raw, tmp_path, worker_environment):
+  options = {'drop_duplicates': True, 'min_examples_per_group': 2}
+  for name, flags in (
+    ('one', ()),
+    (
+      'two',
+      ('--direct_num_workers=2', '--direct_running_mode=multi_processing'),
     ),
-    'pool': (
-      '--runner=pipelines.clusters.pool_runner.PoolRunner',
-      f'--worker_pools={pool},{pool}',
-    ),
-  }
-  job = make_job(raw[2:], **options, write_dropped=f'{tmp_path}/dropped')
-  run_group_job(job, tmp_path / 'out', flags[runner])
-  assert contents(tmp_path / 'out') == expected
-  assert contents(tmp_path / 'dropped') == expected_dropped
+  ):
+    run_group_job(make_job(raw, **options), tmp_path / name, flags)
+  assert contents(tmp_path / 'one') == contents(tmp_path / 'two')
 
 
 def test_error_of_a_worker_process(raw, tmp_path, worker_environment):
@@ -193,15 +152,6 @@ class TestRemoteOutput:
       f'b/corpora/c4/{name}': data for name, data in expected.items()
     }
 
-  def test_dropped_records(self, raw, bucket, tmp_path):
-    for name, output in (('far', 'bucket://out'), ('near', tmp_path / 'out')):
-      run_group_job(make_job(raw, write_dropped=f'{tmp_path}/{name}'), output)
-    assert contents(bucket / 'out') == contents(tmp_path / 'out')
-    found = contents(tmp_path / 'far')
-    assert found == contents(tmp_path / 'near')
-    # Five small files are one task.
-    assert list(found) == ['dropped-00000-of-00001.jsonl.gz']
-
   def test_remote_input(self, raw, expected, bucket, tmp_path):
     for path in raw:
       (bucket / path.name).write_bytes(path.read_bytes())
@@ -216,37 +166,11 @@ class TestRemoteOutput:
     run_group_job(job, tmp_path / 'local')
     assert contents(bucket / 'out') == contents(tmp_path / 'local')
 
-  def test_what_a_killed_job_left_is_replaced(self, raw, expected, bucket):
-    for name in (
-      'groups-00000-of-00001.tfrecord',
-      'index.parquet',
-      'held_out/groups-00000-of-00001.tfrecord',
-    ):
-      write_lines(bucket / 'out' / name, [b'old'])
-    output = output_files.require_usable('bucket://out')
-    run_group_job(make_job(raw, num_shards=4), output)
-    assert contents(bucket / 'out') == expected
-
   def test_failure_leaves_nothing(self, raw, bucket):
     job = make_job(raw, key='author', strict=True)
     with pytest.raises(UserError, match='record 2 .* missing_author'):
       run_group_job(job, 'bucket://out')
     assert contents(bucket) == {}
-
-  @pytest.mark.parametrize(
-    'name', ['train/manifest.json', 'raw/c4.tfrecord', 'notes.txt']
-  )
-  def test_what_is_not_left_over_is_left_alone(self, bucket, name):
-    write_lines(bucket / 'out' / name, [b'{}'])
-    with pytest.raises(
-      UserError,
-      match=f"must be empty or new, but 'bucket://out' already holds '{name}'",
-    ):
-      output_files.require_usable('bucket://out')
-    with pytest.raises(UserError, match="'bucket://out' was filled meanwhile"):
-      with stage('bucket://out'):
-        pass
-    assert contents(bucket) == {f'out/{name}': b'{}'}
 
   def test_file_system_that_beam_does_not_know(self):
     with pytest.raises(

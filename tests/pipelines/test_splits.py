@@ -1,7 +1,5 @@
 """To which part of a split a record belongs, at and beside every limit."""
 
-import datetime
-
 import pytest
 
 from pipelines import splits
@@ -56,9 +54,19 @@ def test_time_that_cannot_be_compared(timestamp, reason):
   assert drop.value.excerpt in (b'', timestamp.encode())
 
 
-def test_moment_in_another_time_zone():
-  found = splits.parse_time('2018-01-01T12:00:00+02:00')
-  assert found == datetime.datetime(2018, 1, 1, 10, tzinfo=datetime.UTC)
+@pytest.mark.parametrize(
+  ('timestamp', 'part'),
+  [
+    ('2018-01-01T10:00:00.00000004Z', 'train'),
+    ('2018-01-01T10:00:00.0000000500', 'test'),
+  ],
+)
+def test_by_time_to_the_last_digit(timestamp, part):
+  rule = SplitRule(kind='time', time='2018-01-01T12:00:00.00000005+02:00')
+  assert _part(rule, {'timestamp': timestamp}) == part
+  assert splits.describe(rule, _C4) == (
+    'train: examples before 2018-01-01T12:00:00+02:00; test: all others'
+  )
 
 
 def test_by_client_shares():

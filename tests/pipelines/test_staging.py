@@ -13,13 +13,13 @@ import time
 
 import pytest
 from bucket_file_system import BucketFileSystem
-from grouping_jobs import contents, make_job, raw_records, write_lines
+from grouping_jobs import contents, raw_records, write_lines
 
 from pipelines import output_files
 from pipelines import staging as staging_module
-from pipelines.group_job import run_group_job
 from pipelines.remote_files import StoreError
 from pipelines.staging import require_shared, stage
+from tff_fedfish.cli.main import main
 from tff_fedfish.errors import UserError
 
 _ROOT = pathlib.Path(__file__).parents[2]
@@ -49,9 +49,6 @@ def test_existing_directory_is_filled_not_replaced(tmp_path):
   output = tmp_path / 'out'
   output.mkdir()
   before = output.stat().st_ino
-  # What a job leaves that is killed while it fills the directory.
-  for name in ('groups-00007-of-00008.tfrecord', 'train/index.parquet'):
-    write_lines(output / name, [b'old'])
   assert output_files.require_usable(str(output)) == str(output)
   with stage(str(output)) as staging:
     for name in ('manifest.json', 'train/index.parquet'):
@@ -85,28 +82,14 @@ def test_failure_leaves_nothing(tmp_path):
   assert _names(tmp_path) == []
 
 
-@pytest.mark.parametrize('filled', [False, True])
-def test_rollback_runs_where_there_is_no_output(tmp_path, filled):
-  heard = []
-  with contextlib.suppress(UserError), stage(str(tmp_path / 'out')) as staging:
-    _keep(staging, 'x', b'')
-    staging.rollback.callback(heard.append, 'rollback')
-    if filled:
-      # Of another job that had the same input.
-      write_lines(tmp_path / 'out' / 'x', [b''])
-    assert heard == []
-  assert heard == ['rollback'] * filled
-
-
-@pytest.mark.parametrize('option', ['--output', '--write_dropped'])
-def test_jobs_that_fill_one_directory_at_a_time(tmp_path, monkeypatch, option):
+def test_jobs_that_fill_one_directory_at_a_time(tmp_path, monkeypatch):
   output, rename = tmp_path / 'out', os.rename
   output.mkdir()
   refused, threads = [], []
 
   def second():
     try:
-      with stage(str(output), option) as staging:
+      with stage(str(output)) as staging:
         for name in ('manifest.json', 'index.parquet'):
           _keep(staging, name, b'second')
     except UserError as error:
@@ -120,13 +103,13 @@ def test_jobs_that_fill_one_directory_at_a_time(tmp_path, monkeypatch, option):
       threads[0].join(0.3)
     rename(source, target)
 
-  with stage(str(output), option) as staging:
+  with stage(str(output)) as staging:
     for name in ('manifest.json', 'index.parquet'):
       _keep(staging, name, b'first')
     monkeypatch.setattr(os, 'rename', rename_later)
   threads[0].join()
   assert refused == [
-    f"`{option}` must stay empty while it is written, but '{output}' was "
+    f"`--output` must stay empty while it is written, but '{output}' was "
     'filled meanwhile, perhaps by another job. Name another directory.'
   ]
   names = {'manifest.json': b'first', 'index.parquet': b'first'}
@@ -167,7 +150,6 @@ def test_file_that_is_met_on_the_way_is_not_replaced(tmp_path, monkeypatch):
 
 def test_remote_manifest_of_another_job(tmp_path, monkeypatch):
   monkeypatch.setenv('BUCKET_ROOT', str(tmp_path))
-  heard = []
 
   def copy(files, sources, targets):
     # Theirs comes first, and then nothing more.
@@ -178,8 +160,6 @@ def test_remote_manifest_of_another_job(tmp_path, monkeypatch):
   with pytest.raises(StoreError, match='unplugged'):
     with stage('bucket://out') as staging:
       _keep(staging, 'manifest.json', b'ours')
-      staging.rollback.callback(heard.append, 'rollback')
-  assert heard == ['rollback']
   assert contents(tmp_path) == {'out/manifest.json': b'theirs'}
 
 
@@ -199,28 +179,13 @@ def test_name_that_is_long_or_not_text(tmp_path, name):
       raise KeyError
   assert prefixes[0] != prefixes[1]
   # What a killed job has left is found, and only that of the same output.
-  for prefix in prefixes:
-    write_lines(tmp_path / f'{prefix}-abc' / '.lock', [])
+  left = [tmp_path / f'{prefix}-{"0a" * 8}' for prefix in prefixes]
+  for path in left:
+    path.mkdir()
+  assert output_files.find_staging(str(output)) == [str(left[0])]
   with stage(str(output)) as staging:
     _keep(staging, 'x', b'')
-  assert _names(tmp_path) == sorted([f'{prefixes[1]}-abc', name])
-
-
-def test_staging_is_locked_when_others_find_it(tmp_path, monkeypatch):
-  flock = fcntl.flock
-  output = str(tmp_path / 'out')
-
-  def flock_later(file, operation):
-    monkeypatch.setattr(fcntl, 'flock', flock)
-    # Another job of the same output looks around.
-    with contextlib.suppress(KeyError), stage(output):
-      raise KeyError
-    flock(file, operation)
-
-  monkeypatch.setattr(fcntl, 'flock', flock_later)
-  with stage(output) as staging:
-    _keep(staging, 'x', b'')
-  assert contents(tmp_path) == {'out/x': b''}
+  assert _names(tmp_path) == sorted([*(path.name for path in left), name])
 
 
 def test_parent_that_cannot_be_listed(plain_directory):
@@ -234,43 +199,19 @@ def test_parent_that_cannot_be_listed(plain_directory):
   assert _names(plain_directory) == ['out']
 
 
-def test_living_job_is_left_alone(tmp_path):
-  output = str(tmp_path / 'out')
-  with stage(output) as first:
-    pathlib.Path(first.path, 'x').touch()
-    with stage(f'{output}2') as other:
-      assert other != first
-    with contextlib.suppress(KeyError), stage(output):
-      raise KeyError
-    assert pathlib.Path(first.path, 'x').exists()
-
-
-def test_abandoned_staging_is_removed(tmp_path):
-  abandoned = tmp_path / '.out.grouping-abc'
-  abandoned.mkdir()
-  (abandoned / '.lock').touch()
-  other = tmp_path / '.out2.grouping-abc'
-  other.mkdir()
-  (other / '.lock').touch()
-  with stage(str(tmp_path / 'out')) as staging:
-    _keep(staging, 'x', b'')
-    assert not abandoned.exists()
-  assert _names(tmp_path) == ['.out2.grouping-abc', 'out']
-
-
 def test_kill_in_the_middle(tmp_path):
   # Large enough that the job is still at it when the signal comes.
   lines = raw_records(300) * 1000
   raw = write_lines(tmp_path / 'raw.json', lines)
   output = tmp_path / 'out'
-  command = ('group', 'c4', '--input', str(raw), '--output', str(output))
-  process = subprocess.Popen(
-    [sys.executable, '-m', 'tff_fedfish', *command],
-    cwd=_ROOT,
-    stdout=subprocess.PIPE,
-    stderr=subprocess.PIPE,
+  command = (
+    *(sys.executable, '-m', 'tff_fedfish', 'group', 'c4'),
+    *('--input', str(raw), '--output', str(output)),
   )
-  while not (found := list(tmp_path.glob('.out.grouping-*/.lock'))):
+  process = subprocess.Popen(
+    command, cwd=_ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+  )
+  while not (found := list(tmp_path.glob('.out.grouping-*/job'))):
     assert process.poll() is None, process.communicate()
     time.sleep(0.01)
   time.sleep(0.5)
@@ -278,15 +219,51 @@ def test_kill_in_the_middle(tmp_path):
   process.communicate(timeout=10)
   assert process.returncode == -signal.SIGKILL
   # No manifest, and nothing that looks like an output.
-  assert _names(tmp_path) == [found[0].parent.name, 'raw.json']
-  with open(found[0], 'rb') as lock:
-    # Nobody holds it any more.
-    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+  left = found[0].parent
+  assert _names(tmp_path) == [left.name, 'raw.json']
   write_lines(raw, raw_records(30))
-  run_group_job(make_job([raw]), output)
-  assert _names(tmp_path) == ['out', 'raw.json']
-  run_group_job(make_job([raw]), tmp_path / 'again')
+  again = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True)
+  assert again.returncode == 0, again.stderr
+  assert again.stderr.splitlines()[0] == (
+    f"fedfish: note: '{left}' is of another job for this output. If none is "
+    'running, remove it.'
+  )
+  assert _names(tmp_path) == [left.name, 'out', 'raw.json']
+  assert main([*command[3:-1], f'{tmp_path}/again']) == 0
   assert contents(output) == contents(tmp_path / 'again')
+
+
+_KILL_WHILE_NAMES_ARE_GIVEN = """
+import os, signal, sys
+from tff_fedfish.cli.main import main
+rename = os.rename
+def rename_one(source, target):
+  rename(source, target)
+  if os.path.dirname(target) == sys.argv[-1]:
+    os.kill(os.getpid(), signal.SIGKILL)
+os.rename = rename_one
+main(sys.argv[1:])
+"""
+
+
+def test_kill_while_the_output_is_filled(tmp_path, capsys):
+  raw = write_lines(tmp_path / 'raw.json', raw_records(30))
+  (tmp_path / 'out').mkdir()
+  command = ('group', 'c4', '--input', str(raw), '--output', f'{tmp_path}/out')
+  done = subprocess.run(
+    [sys.executable, '-c', _KILL_WHILE_NAMES_ARE_GIVEN, *command],
+    cwd=_ROOT,
+    capture_output=True,
+  )
+  assert done.returncode == -signal.SIGKILL, done.stderr
+  before = contents(tmp_path)
+  assert main(command) == 2
+  assert capsys.readouterr().err == (
+    f"fedfish: error: `--output` must be empty or new, but '{tmp_path}/out' "
+    "already holds 'groups-00000-of-00008.tfrecord'. Name another directory, "
+    'or remove it first.\n'
+  )
+  assert contents(tmp_path) == before
 
 
 def test_worker_that_does_not_share_the_disk(tmp_path):
@@ -310,21 +287,3 @@ def test_worker_that_outlives_its_job_writes_nothing(tmp_path):
   with pytest.raises(FileNotFoundError):
     output_files.write_bytes(f'{staging.path}/pieces/x', b'')
   assert _names(tmp_path) == []
-
-
-def test_lock_of_a_killed_job_is_asked_for_as_nfs_wants_it(tmp_path):
-  # NFS gives exclusive locks only on files that are open for writing.
-  abandoned = tmp_path / '.out.grouping-abc'
-  abandoned.mkdir()
-  (abandoned / '.lock').touch(mode=0o400)
-  opened = []
-
-  def flock(file, operation):
-    opened.append(file.mode)
-
-  with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(fcntl, 'flock', flock)
-    with stage(str(tmp_path / 'out')) as staging:
-      _keep(staging, 'x', b'')
-  assert opened == ['rb+', 'wb']
-  assert _names(tmp_path) == ['out']

@@ -12,6 +12,7 @@ from pipelines.pieces import merge_pieces, write_piece
 from pipelines.source import Tally
 from pipelines.write_groups import shard_name, write_shard
 from tff_fedfish.data import records
+from tff_fedfish.data.time_order import time_key
 
 _NAMES = ('text', 'timestamp', 'url')
 
@@ -25,7 +26,8 @@ def _row(group_id, text, timestamp=b'', url=b'', author=None):
   words = len(text.split())
   # `author` is c4's first optional feature: bit 0.
   mask = int(author is not None)
-  return group_id, timestamp, url, digest, example, words, mask
+  time = time_key(timestamp.decode()) + timestamp
+  return group_id, time, url, digest, example, words, mask
 
 
 def _block(*rows):

@@ -4,7 +4,7 @@ Examples:
   fedfish group c4 --input 'c4/c4-train.*.json.gz' --output corpora/c4
   fedfish group cc_news --input 'cc_news/*.parquet' --output corpora/cc_news \
       --key domain
-  fedfish group stack_overflow --input stackoverflow.com-Posts.7z \
+  fedfish group stack_overflow --input stackoverflow.com-Posts.xml.gz \
       --output corpora/stack_overflow --split_by source --num_shards 256
   fedfish group json_lines --input 'posts/*.jsonl.gz' --output corpora/posts \
       --key_field user.name --text_field body --time_field created
@@ -15,6 +15,7 @@ in this process, with --direct_running_mode=multi_processing
 """
 
 import argparse
+import sys
 
 from tff_fedfish.cli.group_options import (
   CLIENT_OPTIONS,
@@ -26,7 +27,7 @@ SUMMARY = 'group a raw corpus by web host, domain, author or any field'
 TAKES_EXTRA = True
 
 _INPUTS = {
-  'c4': 'JSON lines, or a prepared TFDS directory; key: host',
+  'c4': 'JSON lines, parquet, or TFRecord files of TFDS; key: host',
   'cc_news': 'JSON lines, JSON documents or parquet; key: host',
   'stack_overflow': "Posts.xml or TFF's sqlite; key: author",
   'json_lines': 'JSON lines or parquet with any fields; key: --key_field',
@@ -53,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     nargs='+',
     metavar='GLOB',
     help='raw files or quoted patterns, local or of a file system that Beam '
-    'knows; plain, gzip, bzip2, xz or 7z, told from their first bytes',
+    'knows; plain, gzip, bzip2 or xz, told from their first bytes',
   )
   parser.add_argument(
     '--output', required=True, metavar='DIR', help='new or empty directory'
@@ -106,34 +107,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     help='keep only the first of the examples of a group with the same text',
   )
   parser.add_argument(
-    '--drop_duplicates_across_groups',
-    action='store_true',
-    help='keep only one of the examples of all groups with the same text, the '
-    'earliest; shuffles the corpus twice',
-  )
-  parser.add_argument(
     '--strict',
     action='store_true',
     help='stop at the first record that cannot be used, instead of dropping '
     'and counting it',
-  )
-  parser.add_argument(
-    '--write_dropped',
-    metavar='DIR',
-    help='write the records that are dropped while files are read, with their '
-    'reasons, to a new local directory',
-  )
-  parser.add_argument(
-    '--max_dropped_bytes',
-    type=int,
-    metavar='BYTES',
-    help='how much to write there, before compression (default: 1 GiB)',
-  )
-  parser.add_argument(
-    '--add_to',
-    metavar='DIR',
-    help='a corpus that was grouped with the same options, whose examples are '
-    'stored in the output, too',
   )
   fields = parser.add_argument_group(
     'json_lines', 'fields, where user.name is the field name inside user'
@@ -178,6 +155,12 @@ def run(arguments: argparse.Namespace) -> int:
     flags = beam_job.read_beam_flags(arguments)
     job = build_job(arguments)
     output = output_files.require_usable(arguments.output)
+    for path in output_files.find_staging(output):
+      print(
+        f'fedfish: note: {path!r} is of another job for this output. If none '
+        'is running, remove it.',
+        file=sys.stderr,
+      )
 
     from pipelines.group_job import run_group_job
 

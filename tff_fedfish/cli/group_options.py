@@ -1,8 +1,6 @@
 """Turns the arguments of `fedfish group` into a job, or refuses them."""
 
 import argparse
-import dataclasses
-import itertools
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +13,8 @@ if TYPE_CHECKING:
 FIELD_OPTIONS = {
   'key_field': 'what the examples of a group share: text, or an integer',
   'text_field': 'the text of an example',
-  'time_field': 'when it was written; the order of the examples of a group '
-  '(default: none, and no feature timestamp)',
+  'time_field': 'when it was written, which sorts the examples of a group: '
+  'numbers by value, ISO 8601 by moment (default: none, no feature timestamp)',
 }
 """Options of json_lines that name a field -> their help."""
 
@@ -26,7 +24,7 @@ CLIENT_OPTIONS = ('held_out_fraction', 'validation_fraction', 'split_seed')
 _JOB_OPTIONS = (
   *('num_shards', 'max_record_bytes', 'max_document_bytes'),
   *('max_examples_per_group', 'min_examples_per_group', 'drop_duplicates'),
-  *('drop_duplicates_across_groups', 'strict'),
+  'strict',
 )
 _MAX_NAME_CHARACTERS = 100
 
@@ -43,8 +41,10 @@ def build_job(arguments: argparse.Namespace) -> 'GroupJob':
   from pipelines.splits import SplitRule, split_names
 
   _check_ranges(arguments)
-  _check_directories(arguments)
-  options = _dropped_options(arguments)
+  if not arguments.output:
+    raise UserError(
+      "`--output` must be the name of a directory, but is ''. Name one."
+    )
   fields = _fields(arguments)
   name = None if fields is None else _name(arguments)
   source = load_source(arguments.corpus, fields)
@@ -53,32 +53,22 @@ def build_job(arguments: argparse.Namespace) -> 'GroupJob':
     split = SplitRule(kind=arguments.split_by, **split_options)
     # Raises if the source has no such split.
     split_names(split, source)
-  job = GroupJob(
+  return GroupJob(
     source_name=arguments.corpus,
     paths=tuple(find_input_files(arguments.input)),
     key=arguments.key or source.default_key,
     split=split,
     fields=fields,
     name=name,
-    add_to=arguments.add_to,
-    **options,
     **{option: getattr(arguments, option) for option in _JOB_OPTIONS},
   )
-  if job.add_to:
-    from pipelines.add_to import read_manifests
-
-    earlier, *_ = read_manifests(job)
-    if fields is not None and arguments.name is None:
-      # A corpus that grows stays the same.
-      job = dataclasses.replace(job, name=earlier.corpus)
-  return job
 
 
 def _check_ranges(arguments: argparse.Namespace) -> None:
   from tff_fedfish.data.manifest import RANGES
 
-  more = {'num_shards': (1, 99_999), 'max_dropped_bytes': (1, 1 << 62)}
-  for name, (low, high) in (RANGES | more).items():
+  ranges = RANGES | {'num_shards': (1, 99_999)}
+  for name, (low, high) in ranges.items():
     value = getattr(arguments, name)
     if value is not None and not low <= value <= high:
       raise UserError(
@@ -93,49 +83,6 @@ def _check_ranges(arguments: argparse.Namespace) -> None:
       '`--min_examples_per_group` must be at most `--max_examples_per_group`, '
       f'but is {least}, and that {most}. Lower the one, or raise the other.'
     )
-
-
-def _check_directories(arguments: argparse.Namespace) -> None:
-  """Raises if a directory has no name, or is inside another one."""
-  from pipelines.remote_files import is_remote
-
-  places = {}
-  for name in ('add_to', 'output', 'write_dropped'):
-    path = getattr(arguments, name)
-    if path == '':
-      raise UserError(
-        f"`--{name}` must be the name of a directory, but is ''. Name one."
-      )
-    if path is not None and not is_remote(path):
-      places[name] = os.path.realpath(path)
-  for other, name in itertools.combinations(places, 2):
-    pair = places[other], places[name]
-    if os.path.commonpath(pair) in pair:
-      raise UserError(
-        f'`--{name}` must be a directory beside `--{other}`, but is '
-        f'{getattr(arguments, name)!r}. Name another one.'
-      )
-
-
-def _dropped_options(arguments: argparse.Namespace) -> dict[str, Any]:
-  """Returns where to write dropped records, and how many bytes of them."""
-  from pipelines.output_files import require_usable
-
-  directory, limit = arguments.write_dropped, arguments.max_dropped_bytes
-  if directory is None:
-    if limit is not None:
-      raise UserError(
-        '`--max_dropped_bytes` goes with `--write_dropped`, but there is none. '
-        'Leave it out, or name a directory.'
-      )
-    return {}
-  if '://' in directory:
-    raise UserError(
-      f'`--write_dropped` must be a local directory, but is {directory!r}. '
-      'Name one on a disk of this machine.'
-    )
-  options = {'write_dropped': require_usable(directory, '--write_dropped')}
-  return options if limit is None else options | {'max_dropped_bytes': limit}
 
 
 def _split_options(arguments: argparse.Namespace) -> dict[str, Any]:

@@ -99,6 +99,9 @@ def print_counts(directory: str, manifest: 'Manifest') -> None:
     rows.append((label, f'{num_dropped:,}', *example))
   rows.append(('examples stored', f'{counts.records_out:,}'))
   rows.append(('groups', f'{counts.num_groups:,}'))
+  if counts.num_mixed_time_groups:
+    label = 'groups with times of several kinds'
+    rows.append((label, f'{counts.num_mixed_time_groups:,}'))
   if counts.num_records != counts.num_groups:
     rows.append(('group records', f'{counts.num_records:,}'))
   num_bytes = sum(shard.num_bytes for shard in manifest.shards)
@@ -115,11 +118,6 @@ def print_counts(directory: str, manifest: 'Manifest') -> None:
   if split := manifest.split:
     names = _one_line(f'{split.name} of {", ".join(split.names)}')
     print(f'Split: {names} ({_one_line(split.rule)}).')
-  if dropped := manifest.dropped_records:
-    print(
-      f'Dropped records written: {dropped.num_written:,}; not written, for '
-      f'lack of --max_dropped_bytes: {dropped.num_not_written:,}.'
-    )
   for file in manifest.inputs:
     if file.damage:
       # The damage itself counts as a record.

@@ -3,8 +3,6 @@
 No record is decoded here; `verify.py` reads them.
 """
 
-import concurrent.futures
-import os
 import pathlib
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -12,7 +10,6 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from tff_fedfish import files
 from tff_fedfish.data.corpus_index import (
   INDEX_NAME,
   fingerprint_of_index,
@@ -26,7 +23,6 @@ from tff_fedfish.data.manifest import (
   Shard,
   find_fault,
   find_wrong_count,
-  read_manifest,
 )
 from tff_fedfish.errors import UserError
 
@@ -35,34 +31,6 @@ ADVICE = 'Copy the directory again, or run `fedfish group` again.'
 # Values of Arrow become Python's many at a time, which is fast, and not all at
 # once, which takes memory.
 _ROWS_AT_ONCE = 10_000
-
-
-def verify_files(directory: str | os.PathLike) -> None:
-  """Checks a grouped corpus without decoding its records.
-
-  Compares size and SHA-256 of every shard, the SHA-256 and the rows of the
-  index, and the counts in the manifest. Reads every shard once, several at a
-  time.
-
-  Raises:
-    UserError: If anything is wrong; names the file.
-    OSError: If a file cannot be read.
-  """
-  directory = pathlib.Path(directory)
-  manifest = read_manifest(directory)
-  for shard in manifest.shards:
-    check_size(directory, shard)
-  index = IndexRows(directory, manifest)
-  check_manifest(directory, manifest, index)
-
-  def check(shard: Shard, num_records: int) -> None:
-    path = directory / shard.name
-    sha256 = files.sha256_of(path)
-    check_shard(path, shard, sha256=sha256, num_records=num_records)
-
-  # Hashing leaves other threads their turn.
-  with concurrent.futures.ThreadPoolExecutor() as pool:
-    list(pool.map(check, manifest.shards, index.records_per_shard))
 
 
 def check_size(

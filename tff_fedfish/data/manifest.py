@@ -16,6 +16,8 @@ from tff_fedfish import files, json_values
 from tff_fedfish.errors import UserError
 
 SCHEMA_VERSION = 1
+ORDER = 2
+"""See `Manifest.order`."""
 _PLAIN_NAME = re.compile(r'[\w-][\w.-]{0,199}', re.ASCII)
 MANIFEST_NAME = 'manifest.json'
 MAX_INPUTS = 10_000
@@ -44,6 +46,8 @@ class Counts:
   """TFRecords over all shards: one per group, or per part of a group."""
   drops: Mapping[str, int]
   """Dropped records by reason."""
+  num_mixed_time_groups: int = 0
+  """Groups that hold times of several kinds: see `time_order`."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -84,15 +88,6 @@ class DropExample:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class DroppedRecords:
-  """Records dropped by the job while it read files, which it was to write."""
-
-  num_written: int
-  num_not_written: int
-  """Records for which there was no room in `--max_dropped_bytes`."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Split:
   """The part of a corpus that this is, where the corpus was split."""
 
@@ -126,15 +121,13 @@ class Manifest:
   """First dropped record by reason."""
   split: Split | None = None
   """None where the corpus is whole."""
+  order: int = 1
+  """How the examples of a group are sorted: 2, by (`time_order.time_key`,
+  timestamp, url, SHA-256); 1, in earlier versions, by the last three."""
   index_sha256: str = ''
   """Empty in manifests of earlier versions."""
   fingerprint: str = ''
   """See `corpus_index.fingerprint`. Empty in manifests of earlier versions."""
-  dropped_records: DroppedRecords | None = None
-  """None where they were only counted."""
-  input_bytes: Mapping[str, int] = dataclasses.field(default_factory=dict)
-  """Name of each of `inputs` -> its size as it is stored. Names are missing in
-  manifests of earlier versions."""
   schema_version: int = SCHEMA_VERSION
 
   @property
@@ -145,8 +138,6 @@ class Manifest:
   def to_bytes(self) -> bytes:
     """Returns what `manifest.json` holds; equal manifests give equal bytes."""
     value = {'schema_version': self.schema_version} | dataclasses.asdict(self)
-    if self.dropped_records is None:
-      del value['dropped_records']
     return (json.dumps(value, indent=2, ensure_ascii=False) + '\n').encode()
 
 
@@ -230,14 +221,12 @@ RANGES = {
   'max_document_bytes': (1, 1 << 30),
   'max_examples_per_group': (1, 1 << 62),
   'min_examples_per_group': (1, 1 << 62),
-  'drop_duplicates_across_groups': (False, True),
   'drop_duplicates': (False, True),
 }
 """Options of `fedfish group` -> their lowest and their highest value."""
 
 GROUP_DROPS = {
   'duplicate_text': 'drop_duplicates',
-  'duplicate_across_groups': 'drop_duplicates_across_groups',
   'small_group': 'min_examples_per_group',
   'group_cap': 'max_examples_per_group',
 }
@@ -327,6 +316,11 @@ def _key_feature(key: str) -> str:
 
 
 def _option_checks(manifest: Manifest) -> _Checks:
+  yield (
+    1 <= manifest.order <= ORDER,
+    f'an `order` up to {ORDER}',
+    manifest.order,
+  )
   options, num_shards = manifest.options, len(manifest.shards)
   found = options.get('num_shards')
   is_right = type(found) is int and found == num_shards
@@ -357,9 +351,6 @@ def _input_checks(manifest: Manifest) -> _Checks:
     is_right = file.records_out <= file.records_in
     is_right &= not file.damage or file.damage in manifest.counts.drops
     yield is_right, 'counts and damage of its `inputs` that can be', file
-  sized = [*manifest.input_bytes]
-  is_right = {*sized} <= {*names}
-  yield is_right, 'names of its `inputs` in `input_bytes`', sized
 
 
 def _drop_checks(manifest: Manifest) -> _Checks:
@@ -380,13 +371,6 @@ def _drop_checks(manifest: Manifest) -> _Checks:
       if has_all and is_right:
         is_right = example.line <= file_to_records.get(example.file, 0)
     yield is_right, f'an example of {reason} in one of its `inputs`', example
-  if written := manifest.dropped_records:
-    num_read_drops = sum(
-      num for reason, num in drops.items() if reason not in reasons
-    )
-    found = written.num_written + written.num_not_written
-    what = f'at most {num_read_drops} `dropped_records`, as its drops say'
-    yield found <= num_read_drops, what, found
   if has_all:
     # What reading hands on is stored, or dropped from a group, or is another
     # part's.

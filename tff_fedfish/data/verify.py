@@ -22,6 +22,7 @@ from tff_fedfish.data.corpus_files import (
 )
 from tff_fedfish.data.corpus_index import INDEX_NAME, shard_of
 from tff_fedfish.data.manifest import Manifest, read_manifest
+from tff_fedfish.data.time_order import kind_of, time_key
 from tff_fedfish.errors import UserError
 
 
@@ -36,6 +37,8 @@ class Checked:
   num_words: int = 0
   num_bytes: int = 0
   """Bytes of the shards, frames included."""
+  num_mixed_time_groups: int = 0
+  """Groups that hold times of several kinds: see `time_order`."""
 
 
 def verify_corpus(
@@ -67,6 +70,8 @@ def verify_corpus(
     path = directory / shard.name
     _check_records(path, shard_num, manifest, rows, checked, on_bytes)
     checked.num_shards += 1
+  if manifest.order > 1:
+    index.counts['num_mixed_time_groups'] = checked.num_mixed_time_groups
   check_manifest(directory, manifest, index)
   return checked
 
@@ -105,9 +110,10 @@ def _check_records(
       _check_row(record, payload, offset, row)
       if record.group_id != group.group_id:
         _check_place(record, group, shard_num, len(manifest.shards))
+        checked.num_mixed_time_groups += len(group.kinds) > 1
         group = _Group(record.group_id)
         checked.num_groups += 1
-      _check_examples(record, group, row, manifest.feature_names)
+      _check_examples(record, group, row, manifest)
     except _Fault as fault:
       raise _error(path, offset, group_id, str(fault)) from fault
     # The checksums fit, so these are the bytes of the file again.
@@ -120,6 +126,7 @@ def _check_records(
     checked.num_bytes += size
     on_bytes(size)
     row = next(rows, None)
+  checked.num_mixed_time_groups += len(group.kinds) > 1
   if row is not None:
     fault = f'must be there, as {INDEX_NAME} says, but is not'
     raise _error(path, row.offset, row.group_id, fault)
@@ -174,8 +181,10 @@ class _Group:
 
   group_id: bytes | None = None
   last_key: tuple[bytes, bytes] | None = None
-  """(timestamp, url) of its last example."""
+  """(key of the timestamp, url) of its last example."""
   last_example: bytes = b''
+  kinds: set[int] = dataclasses.field(default_factory=set)
+  """Kinds of its times: see `time_order`."""
 
 
 def _check_place(
@@ -202,11 +211,11 @@ def _check_examples(
   record: records.GroupRecord,
   group: _Group,
   row: Row,
-  feature_names: tuple[str, ...],
+  manifest: Manifest,
 ) -> None:
   """Raises if an example is not as it must be, or the words are not as many."""
   num_words = 0
-  names = set(feature_names)
+  names = set(manifest.feature_names)
   for num, serialized in enumerate(record.examples):
     try:
       example = records.decode_example(serialized)
@@ -218,14 +227,18 @@ def _check_examples(
         f'must hold tf.train.Examples of {", ".join(sorted(names))}, the text '
         f'in UTF-8, but example {num} is none ({error})'
       ) from error
-    key = tuple(example.get(name, b'') for name in ('timestamp', 'url'))
+    time, url = (example.get(name, b'') for name in ('timestamp', 'url'))
+    if manifest.order > 1:
+      time = time_key(time.decode(errors='replace')) + time
+      group.kinds.add(kind_of(time))
+    key = time, url
     if group.last_key is not None and (
       key < group.last_key
       # Hashed only where it decides.
       or (key == group.last_key and _is_after(group.last_example, serialized))
     ):
       raise _Fault(
-        'must hold examples in the order of timestamp, url and SHA-256, but '
+        'must hold examples in the order of time, url and SHA-256, but '
         f'example {num} belongs before the one that precedes it'
       )
     group.last_key, group.last_example = key, serialized

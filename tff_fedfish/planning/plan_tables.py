@@ -1,13 +1,9 @@
 """Tables of a plan: human units beside exact numbers."""
 
 import dataclasses
-from typing import TYPE_CHECKING
 
 from tff_fedfish import printing
 from tff_fedfish.planning.plan import RoundPlan
-
-if TYPE_CHECKING:
-  from pipelines.plan_grouping import GroupingPlan
 
 
 def print_plan(plan: RoundPlan) -> None:
@@ -68,19 +64,6 @@ def print_plan(plan: RoundPlan) -> None:
     'evaluations and checkpoints. A round: '
     f'{total / seconds / 1e9:,.1f} GFLOP/s, '
     f'{plan.tokens_per_round / seconds:,.0f} tokens/s.'
-  )
-
-
-def print_grouping_plan(plan: 'GroupingPlan') -> None:
-  """Prints the plan of a grouping job to standard output."""
-  _print_rows(
-    f'Grouping {printing.count(plan.num_records, "record")} from '
-    f'{printing.count(plan.num_tasks, "part")} of the input, about',
-    _rows(plan, plan),
-  )
-  print(
-    'Seconds of a processor like this one, without what a runner, its network '
-    'and remote files take.'
   )
 
 
