@@ -59,7 +59,7 @@ def test_a_solve_for_350m():
   settings = dict(
     model__preset='350m', algorithm__name='fed_fisher', cohorts__cohort_size=10
   )
-  settings |= _SERVER
+  settings |= _SERVER | {'server__epsilon': 1e-7}
   config = planned_configs.shipped(
     'c4_1_5b', algorithm__solver='conjugate_gradient', **settings
   )
