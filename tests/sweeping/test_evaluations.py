@@ -96,6 +96,7 @@ def test_json_names_every_option():
     'max_clients': 2,
     'max_sequences_per_client': None,
     'sequence_length': None,
+    'split_unit': None,
     'personalization_epochs': 4,
     'learning_rate': None,
     'barrier': False,

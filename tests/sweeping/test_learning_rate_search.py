@@ -87,6 +87,7 @@ def test_defaults_and_json():
     'per': [],
     'validation_fraction': 0.1,
     'num_clients': 24,
+    'max_extensions': 0,
   }
 
 
