@@ -32,7 +32,7 @@ from apache_beam.options.pipeline_options import (
 )
 
 from pipelines import add_to, finish_corpus, worker_reports
-from pipelines.beam_internals import lock_buffers
+from pipelines.beam_internals import lock_buffers, watch_workers
 from pipelines.blocks import mask_of, names_of, sort_blocks
 from pipelines.dropped_records import DroppedRecords, name_file, publish
 from pipelines.input_files import file_sizes
@@ -102,6 +102,7 @@ def run_group_job(
   FileSystems.set_options(options)
   _require_sound(options)
   lock_buffers()
+  watch_workers()
   manifests = add_to.read_manifests(job)
   taken = {file.name for found in manifests for file in found.inputs}
   tasks, task_bytes = plan_tasks(job, taken)
