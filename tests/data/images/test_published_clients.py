@@ -206,6 +206,17 @@ class TestProblems:
     ):
       _read(published_clients.FED_CIFAR100, tmp_path)
 
+  @pytest.mark.parametrize('num_missing', [1, 2048, 4000, 4096])
+  def test_cut_off_database(self, database, num_missing):
+    data = database.read_bytes()
+    database.write_bytes(data[:-num_missing])
+    with pytest.raises(
+      UserError,
+      match=rf"sqlite' must have the {len(data):,} bytes that its header "
+      rf'names, found {len(data) - num_missing:,}\. Get it again\.$',
+    ):
+      _read(published_clients.EMNIST, database.parent)
+
   def test_split_of_another_corpus(self, tmp_path, example, write_database):
     rows = [('x', 'a', b''), ('train', 'a', b'')]
     write_database(tmp_path / 'emnist_all.sqlite', rows)

@@ -31,6 +31,7 @@ import numpy as np
 from google.protobuf import message
 
 from tff_fedfish import files
+from tff_fedfish.data import sqlite_files
 from tff_fedfish.data.images.corpus_files import (
   check_labels,
   find_files,
@@ -181,6 +182,11 @@ def _read_database(
   image_shape: tuple[int, int, int],
 ) -> Iterator[_Example]:
   """Yields the examples of one split, one by one, as they were written."""
+  if sqlite_files.is_database(path) and sqlite_files.is_cut_off(path):
+    raise UserError(
+      f'{str(path)!r} must have the {sqlite_files.read_sizes(path)[1]:,} bytes '
+      f'that its header names, found {path.stat().st_size:,}. Get it again.'
+    )
   num_rows = 0
   try:
     with contextlib.closing(_connect(path)) as connection:
