@@ -2,6 +2,7 @@
 
 import argparse
 import importlib
+import io
 import os
 import sys
 import warnings
@@ -52,6 +53,10 @@ def main(argv: Sequence[str] | None = None) -> int:
   os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
   # tensorflow_hub, imported by tensorflow_text, still uses it.
   warnings.filterwarnings('ignore', message='pkg_resources is deprecated')
+  for stream in (sys.stdout, sys.stderr):
+    # Ids and paths may have characters that the terminal's encoding lacks.
+    if isinstance(stream, io.TextIOWrapper):
+      stream.reconfigure(errors='backslashreplace')
   try:
     removed.require_current(sys.argv[1:] if argv is None else argv)
     arguments, extra = _build_parser().parse_known_args(argv)
