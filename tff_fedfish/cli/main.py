@@ -25,6 +25,9 @@ _COMMANDS = {
   )
 }
 
+# Of options whose values are paths.
+_PATHS = ('DIR', 'FILE', 'FILE|NAME', 'GLOB', 'PATH', 'RUN')
+
 _EPILOG = """\
 Examples:
   fedfish demo
@@ -106,9 +109,20 @@ def _build_parser() -> argparse.ArgumentParser:
     )
     subparser.add_argument('--version', action='version', version=version)
     module.add_arguments(subparser)
+    _expand_paths(subparser)
     subparser.set_defaults(
       run=module.run,
       parser=subparser,
       takes_extra=getattr(module, 'TAKES_EXTRA', False),
     )
   return parser
+
+
+def _expand_paths(parser: argparse.ArgumentParser) -> None:
+  """Expands `~` in paths, as the shell does not in `--option=~/path`."""
+  for action in parser._actions:
+    if isinstance(action, argparse._SubParsersAction):
+      for subparser in action.choices.values():
+        _expand_paths(subparser)
+    elif action.metavar in _PATHS:
+      action.type = os.path.expanduser

@@ -5,7 +5,7 @@ import pathlib
 import typing
 from typing import Literal
 
-from tff_fedfish.config_fields import Section, number
+from tff_fedfish.config_fields import Section, number, path
 from tff_fedfish.data.client_ids import text_to_client_id
 from tff_fedfish.data.images.image_corpora import IMAGE_CORPORA
 from tff_fedfish.errors import UserError
@@ -21,13 +21,13 @@ IMAGE_SIZES = ('image_height', 'image_width', 'image_channels')
 class DataConfig(Section, section='data'):
   """The clients' text or images, and how they become rows."""
 
-  directory: str
+  directory: str = path()
   """A grouped corpus, as `fedfish group` writes it; or the directory with the
   files of a corpus of images, as their owners publish them; or your own images
   as CLIENT/CLASS/*.png or *.jpg."""
   corpus: Literal[('grouped_text', *IMAGE_CORPORA)] = 'grouped_text'
   """'grouped_text', or which corpus of images it is."""
-  vocabulary: str | None = None
+  vocabulary: str | None = path(None)
   """A vocabulary, as `fedfish tokenizer train` writes it. Required for text,
   like the next one."""
   sequence_length: int | None = number(None, at_least=1, below=2**24)

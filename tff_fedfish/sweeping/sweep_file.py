@@ -281,6 +281,8 @@ def parse_evaluations(
     if 'fractions' in options:
       options['fractions'] = tuple(map(float, options['fractions']))
     values = {key: entry[key] for key in ('data', 'name') if key in entry}
+    if values.get('data'):
+      values['data'] = os.path.expanduser(values['data'])
     at = tuple(_listed(entry.get('at', 'last')))
     requests.append(EvaluationRequest(at=at, options=options, **values))
   return tuple(requests)
