@@ -10,7 +10,13 @@ COMMANDS: dict[str, str] = {}
 OPTIONS: dict[str, str] = {}
 """Advice by 'command --option'."""
 
-SETTINGS: dict[str, str] = {}
+SETTINGS: dict[str, str] = {
+  'partition.clusters': 'Leave it out; latent_distributions takes the classes.',
+  'partition.examples_per_client': "Read TFF's clients, cifar100.sqlite.",
+  'partition.leaf_alpha': "Read TFF's clients, cifar100.sqlite.",
+  'partition.num_clusters': 'Leave it out; there is a cluster per class.',
+  'partition.root_alpha': "Read TFF's clients, cifar100.sqlite.",
+}
 """Advice by 'section.setting' of a config."""
 
 

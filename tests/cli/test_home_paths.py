@@ -19,7 +19,7 @@ _PATH_OPTIONS = {
 }
 _OTHER_TEXTS = {
   *('algorithm.name', 'data.classes', 'engine.ray_address', 'model.preset'),
-  *('partition.clusters', 'partition.scheme'),
+  'partition.scheme',
 }
 
 
