@@ -17,11 +17,11 @@ from pipelines.raw_bytes import copy_chunks
 from pipelines.read_objects import decode_features
 from pipelines.remote_files import is_remote
 from pipelines.source import EXCERPT_BYTES, Drop, RawRecord, parse_each
+from tff_fedfish.data import sqlite_files
 from tff_fedfish.errors import UserError
 
-MAGIC = b'SQLite format 3\0'
+MAGIC = sqlite_files.MAGIC
 
-_HEADER_BYTES = 100
 _COLUMNS = {'split_name', 'client_id', 'serialized_example_proto'}
 # What an example may hold beside its text.
 _MORE_ROW_BYTES = 1 << 20
@@ -70,10 +70,10 @@ def read_examples(
       )
       damage = copy_chunks(chunks, temporary)
       file = temporary.name
-      page_bytes, expected_bytes = _sizes(file)
-      if (file_bytes := os.path.getsize(file)) < expected_bytes:
+      if sqlite_files.is_cut_off(file):
         # SQLite would fill up half a page with zeros.
-        os.truncate(file, file_bytes // page_bytes * page_bytes)
+        page_bytes, _ = sqlite_files.read_sizes(file)
+        os.truncate(file, os.path.getsize(file) // page_bytes * page_bytes)
         # Every byte that there is could be used.
         byte = None if is_remote(path) else os.path.getsize(path)
         damage = damage or Drop('truncated_file', damage=True, byte=byte)
@@ -103,28 +103,11 @@ def read_examples(
 
 def _is_whole_database(path: str) -> bool:
   """Returns whether SQLite can read the file where it is."""
-  if is_remote(path):
-    return False
-  with open(path, 'rb') as file:
-    if file.read(len(MAGIC)) != MAGIC:
-      return False
-  _, expected_bytes = _sizes(path)
-  return os.path.getsize(path) >= expected_bytes
-
-
-def _sizes(path: str) -> tuple[int, int]:
-  """Returns the size of a page and of the file, as the file's header has it."""
-  with open(path, 'rb') as file:
-    header = file.read(_HEADER_BYTES)
-  if len(header) < _HEADER_BYTES:
-    return _HEADER_BYTES, _HEADER_BYTES
-  # 65,536 does not fit.
-  page_bytes = int.from_bytes(header[16:18], 'big')
-  page_bytes = page_bytes if page_bytes > 1 else 1 << 16
-  # The number of pages is valid only if the last writer knew of that field.
-  is_valid = header[24:28] == header[92:96]
-  num_pages = int.from_bytes(header[28:32], 'big') if is_valid else 1
-  return page_bytes, num_pages * page_bytes
+  return (
+    not is_remote(path)
+    and sqlite_files.is_database(path)
+    and not sqlite_files.is_cut_off(path)
+  )
 
 
 def _connect(file: str) -> sqlite3.Connection:

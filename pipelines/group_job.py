@@ -26,7 +26,7 @@ from apache_beam.options.pipeline_options import (
 )
 
 from pipelines import finish_corpus, worker_reports
-from pipelines.beam_internals import lock_buffers
+from pipelines.beam_internals import lock_buffers, watch_workers
 from pipelines.blocks import names_of, sort_blocks
 from pipelines.input_files import file_sizes
 from pipelines.job import GroupJob
@@ -89,6 +89,7 @@ def run_group_job(
   FileSystems.set_options(options)
   _require_sound(options)
   lock_buffers()
+  watch_workers()
   tasks, task_bytes = _plan_tasks(job)
   try:
     with stage(str(output)) as staging:

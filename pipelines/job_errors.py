@@ -14,6 +14,7 @@ from apache_beam.options.pipeline_options import (
   StandardOptions,
 )
 
+from pipelines.beam_internals import LostWorkerError
 from pipelines.input_files import PATH_ERRORS
 from pipelines.remote_files import StoreError
 from tff_fedfish.errors import FailedError, UserError
@@ -60,7 +61,13 @@ def raise_understood(
   if isinstance(error, FailedError):
     return  # It is such a line.
   _raise_of_job_server(error, options)
-  if any(words in str(error) for words in _LOST_WORKER):
+  lost = _find(error, LostWorkerError)
+  if lost and not lost.has_begun:
+    raise ChildProcessError(
+      f'a worker process of the grouping into {output!r} ended at its start '
+      f'({lost.words}). Nothing was kept. Mend the cause, and run it again.'
+    ) from error
+  if lost or any(words in str(error) for words in _LOST_WORKER):
     raise ChildProcessError(
       f'a worker process of the grouping into {output!r} ended before '
       'its work was done, perhaps for lack of memory. Nothing was kept. Use '

@@ -14,13 +14,16 @@ CONFIG = str(
 
 
 def write_corpus(
-  directory: pathlib.Path, num_train: int = 60, num_test: int = 30
+  directory: pathlib.Path,
+  num_train: int = 60,
+  num_test: int = 30,
+  num_classes: int = 10,
 ) -> pathlib.Path:
   """Writes images of noise, 28 x 28, with a bright row for their class."""
   directory.mkdir(parents=True, exist_ok=True)
   for name, num_images in (('train', num_train), ('t10k', num_test)):
     random = np.random.RandomState(num_images)
-    labels = np.arange(num_images) % 10
+    labels = np.arange(num_images) % num_classes
     random.shuffle(labels)
     images = random.randint(100, size=(num_images, 28, 28))
     images[np.arange(num_images), 2 * labels] = 255

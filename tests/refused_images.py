@@ -4,9 +4,7 @@ import functools
 import lzma
 import sqlite3
 import struct
-import tarfile
 
-import numpy as np
 import small_image_folders
 import small_image_runs
 from refused_inputs import Case
@@ -96,25 +94,13 @@ _MNIST = (
 )
 
 
-def _partition(place, write=lambda corpus: None, **settings):
+def _partition(place, **settings):
   corpus = small_image_runs.write_corpus(place.directory / 'fashion')
-  write(corpus)
   return _arguments(
     corpus,
     data__corpus='fashion_mnist',
     **{f'partition__{name}': value for name, value in settings.items()},
   )
-
-
-def _blacken(corpus):
-  """Leaves one image, many times."""
-  for side, sizes in (
-    ('train', small_image_runs.TRAIN_SIZES),
-    ('t10k', small_image_runs.TEST_SIZES),
-  ):
-    num = sum(sizes.values())
-    content = _idx('uint8', num, 28, 28, values=bytes(num * 28 * 28))
-    _write(f'{side}-images-idx3-ubyte', content)(corpus)
 
 
 _PARTITIONS = {
@@ -133,30 +119,6 @@ _PARTITIONS = {
   'must be at least the number of latent distributions': dict(
     scheme='latent_distributions', num_clients=1
   ),
-  'must not exceed the 10 classes, found 11. Lower it, or set `part': dict(
-    scheme='latent_distributions', num_clients=20, num_clusters=11
-  ),
-  'is 99, but the corpus has': dict(
-    scheme='latent_distributions',
-    num_clients=99,
-    clusters='pixels',
-    num_clusters=99,
-  ),
-  'is 2, but k-means finds only 1': dict(
-    write=_blacken,
-    scheme='latent_distributions',
-    num_clients=2,
-    clusters='pixels',
-    num_clusters=2,
-  ),
-  "but '/nowhere/a.csv' cannot be read": dict(
-    scheme='latent_distributions', num_clients=10, clusters='/nowhere/a.csv'
-  ),
-  'images, but': dict(
-    scheme='latent_distributions',
-    num_clients=10,
-    clusters=small_image_runs.CONFIG,
-  ),
   f'must not exceed the {_NUM_TRAIN} examples, found 2 x 100': dict(
     scheme='per_class_over_clients', num_clients=2, alpha=1, min_examples=100
   ),
@@ -166,36 +128,7 @@ _PARTITIONS = {
   f'must not exceed the {_NUM_TRAIN} examples, found 99': dict(
     scheme='per_client_sampling', num_clients=99, alpha=1
   ),
-  'requires coarse classes, which this corpus has not': dict(
-    scheme='pachinko', num_clients=2
-  ),
 }
-
-
-_BY_PIXELS = dict(
-  scheme='latent_distributions',
-  num_clients=3,
-  clusters='pixels',
-  num_clusters=3,
-)
-
-
-def _two_images(place):
-  """Makes images that are all white or all black."""
-  arguments = _partition(place, **_BY_PIXELS)
-  for name in (_TRAIN_IMAGES, 't10k-images-idx3-ubyte'):
-    path = place.directory / 'fashion' / name
-    num_images = int.from_bytes(path.read_bytes()[4:8], 'big')
-    values = bytes(784) + b'\xff' * 784 * (num_images - 1)
-    path.write_bytes(_idx('uint8', num_images, 28, 28, values=values))
-  return arguments
-
-
-def _clusters_file(place):
-  path = place.file('clusters.csv', 'image,cluster\n0,0\n')
-  return _partition(
-    place, **_BY_PIXELS | dict(clusters=path, num_clusters=None)
-  )
 
 
 def _cifar(place, *, write, **settings):
@@ -207,7 +140,7 @@ def _cifar(place, *, write, **settings):
     data__corpus='cifar100',
     model__preset='resnet18',
     **{
-      'partition__scheme': 'pachinko',
+      'partition__scheme': 'latent_distributions',
       'partition__num_clients': 2,
       **settings,
     },
@@ -225,23 +158,8 @@ def _cifar_files(pairs):
   return write
 
 
-def _empty_archive(corpus):
-  tarfile.open(corpus / 'cifar-100-binary.tar.gz', 'w:gz').close()
-
-
 _CIFAR = (
-  ('but it lacks cifar-100-binary/train.bin', _empty_archive, {}),
   ('must hold whole records of 3074 bytes', _cifar_files([(0,)]), {}),
-  (
-    'must not exceed the 1 examples, found 2 x 100',
-    _cifar_files([(0, 0)]),
-    {},
-  ),
-  (
-    'each of the 1 fine classes must have one coarse class',
-    _cifar_files([(0, 0), (1, 0)]),
-    dict(partition__examples_per_client=1),
-  ),
   (
     'draws some class always had none of the 20 clients',
     # 20 of 40 would have to be drawn out of 99, each once.
@@ -301,20 +219,6 @@ def _packed(content, *, blocked=False):
   return write
 
 
-def _hdf5(**features):
-  """Returns what writes HDF5 files of one client."""
-
-  def write(corpus):
-    import h5py
-
-    for side in ('train', 'test'):
-      with h5py.File(corpus / f'fed_emnist_{side}.h5', 'w') as file:
-        for name, value in features.items():
-          file[f'examples/a/{name}'] = value
-
-  return write
-
-
 _PIXELS = [0.5] * 784
 _EMNIST = (
   ('must be a whole LZMA file', _packed(lzma.compress(b'a')[:-5])),
@@ -346,15 +250,6 @@ _EMNIST = (
   (
     'pixels must lie between 0 and 255, but they lie between 256',
     _database(_example(pixels=[256] * 784, label=[1])),
-  ),
-  ("must hold the group 'examples', but it holds nothing", _hdf5()),
-  (
-    "client 'a': must have the feature 'label'",
-    _hdf5(pixels=np.zeros((1, 28, 28))),
-  ),
-  (
-    'must hold a label for each of its 2 images, but holds [1]',
-    _hdf5(pixels=np.zeros((2, 28, 28)), label=[1]),
   ),
 )
 
@@ -423,8 +318,6 @@ CASES = (
     Case(words, functools.partial(_partition, **settings))
     for words, settings in _PARTITIONS.items()
   ),
-  Case('is 3, but k-means finds only 2. Lower it', _two_images),
-  Case("clusters.csv' ", _clusters_file),
   *(
     Case(words, functools.partial(_cifar, write=write, **settings))
     for words, write, settings in _CIFAR

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import operator
+import os
 import types
 import typing
 from typing import Any, ClassVar, Literal
@@ -73,6 +74,15 @@ def setting(default: Any, *, changes_results: bool) -> Any:
   )
 
 
+def path(default: Any = dataclasses.MISSING) -> Any:
+  """Declares a field that holds a path, in which `~` and `~user` are expanded.
+
+  Args:
+    default: The value where none is given; left out: one must be given.
+  """
+  return dataclasses.field(default=default, metadata={'is_path': True})
+
+
 def seed(default: int) -> Any:
   """Declares a field that holds a seed."""
   # What fits TensorFlow's int32 seeds, so that no two of them coincide.
@@ -82,7 +92,7 @@ def seed(default: int) -> Any:
 class Section:
   """Base of a part of a config: checks each field's type and bounds.
 
-  Subclasses are frozen dataclasses. An int given for a float becomes a float.
+  Subclasses are frozen dataclasses. Values become what `as_declared` says.
   `dataclasses.MISSING` given for a field says that it is required.
 
   Subclasses that are a part of their own name it: `Section, section='seeds'`.
@@ -131,7 +141,12 @@ class Section:
 
 
 def as_declared(value: Any, field: dataclasses.Field) -> Any:
-  """Returns `value`; an int given for a float becomes a float."""
+  """Returns `value` as a field holds it.
+
+  An int given for a float becomes a float; a path begins with no `~`.
+  """
+  if field.metadata.get('is_path') and type(value) is str:
+    return os.path.expanduser(value)
   if field.type in (float, float | None) and type(value) is int:
     try:
       return float(value)

@@ -41,6 +41,11 @@ SETTINGS: dict[str, str] = {
   'client_states.max_bytes': 'Free disk is checked before every round.',
   'engine.client_timeout_seconds': 'Leave it out; slow clients are waited for.',
   'evaluation.diagnostics_every_num_rounds': 'No figure shows it.',
+  'partition.clusters': 'Leave it out; latent_distributions takes the classes.',
+  'partition.examples_per_client': "Read TFF's clients, cifar100.sqlite.",
+  'partition.leaf_alpha': "Read TFF's clients, cifar100.sqlite.",
+  'partition.num_clusters': 'Leave it out; there is a cluster per class.',
+  'partition.root_alpha': "Read TFF's clients, cifar100.sqlite.",
 }
 """Advice by 'section.setting' of a config."""
 

@@ -1,6 +1,7 @@
 """`fedfish group` and `fedfish inspect` as a user meets them."""
 
 import json
+import os
 import pathlib
 import re
 import subprocess
@@ -37,14 +38,30 @@ def raw(tmp_path):
   return path
 
 
-def _start(*argv):
+def _start(*argv, **environment):
   return subprocess.Popen(
     [sys.executable, '-c', _PROGRAM, *map(str, argv)],
     cwd=_ROOT,
+    env=os.environ | environment,
     stdout=subprocess.PIPE,
     stderr=subprocess.PIPE,
     text=True,
   )
+
+
+def test_characters_that_the_terminal_lacks(tmp_path):
+  raw, output = tmp_path / 'raw.jsonl', tmp_path / 'out'
+  raw.write_text('{"writer": "Zoë", "text": "gut"}\nkein – JSON\n')
+  for command in (
+    ('group', 'json_lines', '--input', raw, '--output', output)
+    + ('--key_field', 'writer', '--text_field', 'text'),
+    ('inspect', output),
+  ):
+    process = _start(*command, PYTHONIOENCODING='ascii')
+    shown, errors = process.communicate()
+    assert process.returncode == 0, errors
+    assert 'kein \\u2013 JSON' in shown
+  assert 'Zo\\xeb' in shown
 
 
 class TestGroup:

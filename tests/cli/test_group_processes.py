@@ -23,14 +23,26 @@ def raw(tmp_path):
   return path
 
 
-def _start(*argv):
+def _start(*argv, cwd=_ROOT, **environment):
   return subprocess.Popen(
-    [sys.executable, '-m', 'tff_fedfish', *map(str, argv)],
-    cwd=_ROOT,
+    [sys.executable, '-P', '-m', 'tff_fedfish', *map(str, argv)],
+    cwd=cwd,
+    env=os.environ | {'PYTHONPATH': str(_ROOT)} | environment,
     stdout=subprocess.PIPE,
     stderr=subprocess.PIPE,
     text=True,
   )
+
+
+def _for_workers(directory, program):
+  """Returns a PYTHONPATH by which worker processes run a program first."""
+  directory.mkdir()
+  (directory / 'sitecustomize.py').write_text(f"""
+import os, sys, time
+if 'apache_beam.runners.worker.sdk_worker_main' in sys.orig_argv:
+  {program}
+""")
+  return os.pathsep.join([str(_ROOT), str(directory)])
 
 
 class TestInterruption:
@@ -111,6 +123,17 @@ with beam_job.interruptible(clean_up):
     assert (process.returncode, shown) == (130, 'cleaned up\n')
     assert errors == 'fedfish: interrupted.\n'
 
+  def test_a_signal_that_is_ignored_stays_ignored(self):
+    program = """
+import os, signal
+from tff_fedfish.cli import beam_job
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+with beam_job.interruptible(lambda: None):
+  os.kill(os.getpid(), signal.SIGINT)
+assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+"""
+    subprocess.run([sys.executable, '-c', program], cwd=_ROOT, check=True)
+
 
 class TestWorkerProcesses:
   _FLAGS = ('--direct_running_mode=multi_processing', '--direct_num_workers=2')
@@ -121,6 +144,38 @@ class TestWorkerProcesses:
     shown, errors = process.communicate(timeout=60)
     assert process.returncode == 0, errors
     assert errors == 'Grouping 1 file by host into 8 shards\n'
+    assert re.search(r'examples stored +3\b', shown)
+
+  def test_end_before_they_connect(self, raw, tmp_path):
+    path = _for_workers(
+      tmp_path / 'own',
+      # The other one would be waited for.
+      "sys.exit('no licence') if os.environ['WORKER_ID'] == 'worker_1' "
+      'else time.sleep(300)',
+    )
+    command = ('group', 'c4', '--input', raw, '--output', tmp_path / 'out')
+    process = _start(*command, *self._FLAGS, PYTHONPATH=path)
+    shown, errors = process.communicate(timeout=60)
+    assert (process.returncode, shown) == (1, '')
+    assert errors.splitlines() == [
+      'Grouping 1 file by host into 8 shards',
+      'fedfish: failed: a worker process of the grouping into '
+      f"'{tmp_path}/out' ended at its start (exit code 1: SystemExit: no "
+      'licence). Nothing was kept. Mend the cause, and run it again.',
+    ]
+    assert not (tmp_path / 'out').exists()
+
+  def test_proxies_and_files_beside_do_not_stop_them(self, raw, tmp_path):
+    (tmp_path / 'queue.py').write_text("print('a helper of mine')\n")
+    process = _start(
+      *('group', 'c4', '--input', raw, '--output', 'out', *self._FLAGS),
+      cwd=tmp_path,
+      PYTHONPATH=_for_workers(tmp_path / 'own', 'time.sleep(0.5)'),
+      http_proxy='http://127.0.0.1:9',
+      no_grpc_proxy='store.example',
+    )
+    shown, errors = process.communicate(timeout=60)
+    assert process.returncode == 0, errors
     assert re.search(r'examples stored +3\b', shown)
 
   @pytest.mark.slow

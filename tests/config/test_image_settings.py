@@ -191,7 +191,7 @@ _TEXT_PRESETS = ', '.join((*PRESETS, 'custom', 'from_directory'))
     ),
     (
       'mnist_by_writer',
-      dict(data__corpus='cifar10', partition__scheme='pachinko'),
+      dict(data__corpus='cifar10', partition__scheme='fixed_classes'),
       '`config.partition.num_clients` is required with a `scheme`',
     ),
     (
@@ -203,7 +203,7 @@ _TEXT_PRESETS = ', '.join((*PRESETS, 'custom', 'from_directory'))
     (
       'mnist_by_writer',
       _PARTITION | dict(partition__scheme='dirichlet'),
-      '`config.partition.scheme` must be one of pachinko, ',
+      '`config.partition.scheme` must be one of per_class_over_clients, ',
     ),
   ],
 )
@@ -274,42 +274,19 @@ class TestInputs:
     whole = self._open(corpus, **settings, partition__held_out='whole')
     assert whole.split.held_out == [b'test']
 
-  def test_another_file_of_clusters_is_another_corpus(
-    self, corpus, tmp_path, monkeypatch
-  ):
-    monkeypatch.chdir(tmp_path)
-    settings = dict(
-      data__corpus='mnist',
-      partition__scheme='latent_distributions',
-      partition__num_clients=2,
-      partition__clusters='clusters.csv',
-    )
-    # 27 images to train on and 15 to test.
-    fingerprints = []
-    for half in (0, 0, 1):
-      lines = ['image,cluster', *(f'{i},{(i + half) % 2}' for i in range(42))]
-      pathlib.Path('clusters.csv').write_text('\n'.join(lines))
-      inputs = self._open(corpus, **settings)
-      fingerprints.append(inputs.identity.fingerprint)
-    assert fingerprints[0] == fingerprints[1] != fingerprints[2]
-    # Workers run elsewhere.
-    partition = _config(**settings).partition.build(partition_seed=1)
-    assert partition.clusters == str(tmp_path / 'clusters.csv')
-
   def test_dry_run_prints_the_label_skew(self, corpus, capsys):
     arguments = small_image_runs.overrides(
       corpus,
       data__corpus='mnist',
       partition__scheme='latent_distributions',
-      partition__num_clients=4,
-      partition__num_clusters=1,
+      partition__num_clients=10,
       client_splits__held_out_fraction=None,
     )
     arguments = ['--config', small_image_runs.CONFIG, '--dry_run', *arguments]
     assert main(['train', *arguments]) == 0
     printed = capsys.readouterr().out
     assert re.search(
-      r'^Label skew of 4 clients \(EMD\): 0\.\d\d in L1, \d\.\d\d in FedFomo'
+      r'^Label skew of 10 clients \(EMD\): 0\.\d\d in L1, \d\.\d\d in FedFomo'
       r"'s sum\.$",
       printed,
       re.MULTILINE,

@@ -117,7 +117,6 @@ def test_purposes_keep_their_names():
     'cohort',
     'downloads',
     'merge',
-    'partition/clusters',
     'partition/fixed_classes',
     'partition/latent_distributions',
     'partition/matching_split',

@@ -129,3 +129,27 @@ def test_full_batches_and_what_is_scored_are_as_with_blocks(tokenizer):
 def test_a_client_without_documents(tokenizer):
   found = _clients(tokenizer).training_sequences(b'x', **_ROUND)
   assert len(found) == 0
+
+
+def test_work_grows_with_the_number_of_documents(tokenizer, monkeypatch):
+  num_counted = 0
+
+  class Counted(list):
+    def __len__(self):
+      nonlocal num_counted
+      num_counted += 1
+      return super().__len__()
+
+  num_documents = 640
+  clients = _clients(tokenizer, *['a'] * num_documents)
+  monkeypatch.setattr(
+    tokenizer,
+    'encode_batch',
+    lambda texts: [Counted([3]) for _ in texts],
+    raising=False,
+  )
+  found = clients.training_sequences(b'x', **_ROUND)
+  # Two tokens of each, four in a row.
+  assert len(found) == num_documents / 2
+  # In 20 steps. Counting all again after each would be 10 times as many.
+  assert num_counted <= 4 * num_documents

@@ -17,7 +17,7 @@ from models.image_model_config import (
   emnist_cnn_shapes,
 )
 from tff_fedfish.cli.main import main
-from tff_fedfish.exporting import export, model_card
+from tff_fedfish.exporting import model_card
 from tff_fedfish.exporting.saved_model import write_saved_model
 from tff_fedfish.exporting.trained_model import load_trained_model
 from tff_fedfish.run import checkpoints
@@ -167,21 +167,6 @@ class TestModelCard:
     for word in ('text', 'partition', 'vocabulary', 'documents'):
       assert word not in card, word
 
-  def test_clusters_of_a_file_are_named_without_its_path(self, model):
-    config = model.config
-    data = dataclasses.replace(config.data, corpus='mnist')
-    partition = dataclasses.replace(
-      config.partition,
-      scheme='latent_distributions',
-      num_clients=20,
-      clusters='/home/me/mine.csv',
-    )
-    config = dataclasses.replace(config, data=data, partition=partition)
-    model = dataclasses.replace(model, config=config)
-    assert '| `partition.clusters` | mine.csv |' in _card(model)
-    run = export.json_config(model)['run']
-    assert run['partition']['clusters'] == 'mine.csv'
-
   def test_safetensors_alone_say_what_the_network_takes(self, model):
     card = _card(model)
     assert 'pixels divided by 255' in card
@@ -270,14 +255,12 @@ class TestModelCard:
       model,
       data__corpus='cifar100',
       model__preset='resnet18',
-      partition__scheme='pachinko',
+      partition__scheme='per_class_over_clients',
       partition__num_clients=500,
-      partition__leaf_alpha=5.0,
+      partition__alpha=0.5,
     )
-    # Reddi et al. (2021): 100 images, Dir(0.1) over coarse classes.
-    assert found['partition.examples_per_client'] == 100
-    assert found['partition.root_alpha'] == 0.1
-    assert found['partition.leaf_alpha'] == 5.0
+    # Li et al. (2022): at least 10 images.
+    assert found['partition.min_examples'] == 10
 
   @pytest.mark.parametrize('preset', IMAGE_MODELS)
   def test_every_network_is_described(self, model, preset):

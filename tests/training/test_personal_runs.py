@@ -18,7 +18,6 @@ from tff_fedfish.run import checkpoints, metrics_files, run_directory
 _SETTINGS = dict(
   partition__scheme='latent_distributions',
   partition__shards_per_client=None,
-  partition__num_clusters=2,
   client_work__learning_rate=0.01,
 )
 _COHORTS = dict(
@@ -49,7 +48,9 @@ def _table(run, name):
 
 @pytest.fixture(scope='module')
 def corpus(tmp_path_factory):
-  return personal_runs.write_corpus(tmp_path_factory.mktemp('mnist') / 'raw')
+  return personal_runs.write_corpus(
+    tmp_path_factory.mktemp('mnist') / 'raw', num_classes=2
+  )
 
 
 @pytest.fixture(scope='module')
@@ -228,7 +229,9 @@ class TestEvaluate:
 
   def test_another_corpus(self, evaluated, tmp_path, capsys):
     copy = evaluated[0]
-    other = personal_runs.write_corpus(tmp_path / 'other', num_train=80)
+    other = personal_runs.write_corpus(
+      tmp_path / 'other', num_train=80, num_classes=2
+    )
     assert personal_runs.evaluate(other, copy) == 2
     error = capsys.readouterr().err.splitlines()[-1]
     assert f'must be its corpus, but {str(other)!r} is another. ' in error

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 import psutil
 
 from tff_fedfish.errors import UserError
+from tff_fedfish.training.interruption import signals_handled
 
 # After a signal, until a job that does not end is ended.
 _PATIENCE_SECONDS = 10.0
@@ -65,7 +66,7 @@ def read_beam_flags(arguments: argparse.Namespace) -> list[str]:
 
 @contextlib.contextmanager
 def quiet_beam(beam_flags: Sequence[str]) -> Iterator[None]:
-  """Keeps Beam's log from the screen, if the job runs in this process.
+  """Keeps Beam's log from the screen, if the job runs on this machine.
 
   Its errors come as exceptions anyway. With a runner elsewhere, a user follows
   the job by its log.
@@ -75,36 +76,11 @@ def quiet_beam(beam_flags: Sequence[str]) -> Iterator[None]:
     yield
     return
   previous = logging.root.manager.disable
-  logging.disable(logging.ERROR)
-  with contextlib.ExitStack() as stack:
-    stack.callback(logging.disable, previous)
-    if any('multi_processing' in flag for flag in beam_flags):
-      _keep_standard_error(stack)
-    yield
-
-
-def _keep_standard_error(stack: contextlib.ExitStack) -> None:
-  """Keeps standard error from processes started before the stack is closed.
-
-  Beam's worker processes write their log there before they know of any option.
-  """
-  stderr = sys.stderr
+  logging.disable(logging.CRITICAL)
   try:
-    is_ours = stderr.fileno() == 2
-  except (OSError, ValueError):
-    # Something else stands in its place, as in a notebook.
-    return
-  if is_ours:
-    stderr.flush()
-    own = stack.enter_context(
-      open(os.dup(2), 'w', buffering=1, encoding=stderr.encoding)
-    )
-    null = stack.enter_context(open(os.devnull, 'wb'))
-    os.dup2(null.fileno(), 2)
-    # Runs first: 2 is what it was before `own` is closed.
-    stack.callback(os.dup2, own.fileno(), 2)
-    stack.callback(setattr, sys, 'stderr', stderr)
-    sys.stderr = own
+    yield
+  finally:
+    logging.disable(previous)
 
 
 @contextlib.contextmanager
@@ -134,27 +110,21 @@ def interruptible(clean_up: Callable[[], None]) -> Iterator[None]:
         process.kill()
     raise KeyboardInterrupt
 
-  previous = {
-    signal_num: signal.signal(signal_num, stop)
-    for signal_num in (signal.SIGINT, signal.SIGTERM)
-  }
-  try:
-    yield
-  except BaseException:
-    if not received:
-      raise
-    # One more does not stop what follows: there is the timer.
-    for signal_num in previous:
-      signal.signal(signal_num, signal.SIG_IGN)
-    what = 'interrupted' if received[0] == signal.SIGINT else 'terminated'
-    print(f'fedfish: {what}.', file=sys.stderr, flush=True)
-    # The job's own cleaning may be what was interrupted. A usual exit would
-    # wait for threads that Beam, torn from its work, cannot stop any more.
-    clean_up()
-    os._exit(128 + received[0])
-  finally:
-    for signal_num, handler in previous.items():
-      signal.signal(signal_num, handler)
+  with signals_handled(stop):
+    try:
+      yield
+    except BaseException:
+      if not received:
+        raise
+      # One more does not stop what follows: there is the timer.
+      for signal_num in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(signal_num, signal.SIG_IGN)
+      what = 'interrupted' if received[0] == signal.SIGINT else 'terminated'
+      print(f'fedfish: {what}.', file=sys.stderr, flush=True)
+      # The job's own cleaning may be what was interrupted. A usual exit would
+      # wait for threads that Beam, torn from its work, cannot stop any more.
+      clean_up()
+      os._exit(128 + received[0])
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 import argparse
 import importlib
+import io
 import os
 import sys
 import warnings
@@ -23,6 +24,9 @@ _COMMANDS = {
     *('generate', 'export', 'toy', 'doctor'),
   )
 }
+
+# Of options whose values are paths.
+_PATHS = ('DIR', 'FILE', 'FILE|NAME', 'GLOB', 'PATH', 'RUN')
 
 _EPILOG = """\
 Examples:
@@ -52,6 +56,10 @@ def main(argv: Sequence[str] | None = None) -> int:
   os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
   # tensorflow_hub, imported by tensorflow_text, still uses it.
   warnings.filterwarnings('ignore', message='pkg_resources is deprecated')
+  for stream in (sys.stdout, sys.stderr):
+    # Ids and paths may have characters that the terminal's encoding lacks.
+    if isinstance(stream, io.TextIOWrapper):
+      stream.reconfigure(errors='backslashreplace')
   try:
     removed.require_current(sys.argv[1:] if argv is None else argv)
     arguments, extra = _build_parser().parse_known_args(argv)
@@ -101,9 +109,20 @@ def _build_parser() -> argparse.ArgumentParser:
     )
     subparser.add_argument('--version', action='version', version=version)
     module.add_arguments(subparser)
+    _expand_paths(subparser)
     subparser.set_defaults(
       run=module.run,
       parser=subparser,
       takes_extra=getattr(module, 'TAKES_EXTRA', False),
     )
   return parser
+
+
+def _expand_paths(parser: argparse.ArgumentParser) -> None:
+  """Expands `~` in paths, as the shell does not in `--option=~/path`."""
+  for action in parser._actions:
+    if isinstance(action, argparse._SubParsersAction):
+      for subparser in action.choices.values():
+        _expand_paths(subparser)
+    elif action.metavar in _PATHS:
+      action.type = os.path.expanduser

@@ -1,11 +1,10 @@
 """Settings of a run's clients: what they hold, who takes part."""
 
 import dataclasses
-import pathlib
 import typing
 from typing import Literal
 
-from tff_fedfish.config_fields import Section, number
+from tff_fedfish.config_fields import Section, number, path
 from tff_fedfish.data.client_ids import text_to_client_id
 from tff_fedfish.data.images.image_corpora import IMAGE_CORPORA
 from tff_fedfish.errors import UserError
@@ -21,13 +20,13 @@ IMAGE_SIZES = ('image_height', 'image_width', 'image_channels')
 class DataConfig(Section, section='data'):
   """The clients' text or images, and how they become rows."""
 
-  directory: str
+  directory: str = path()
   """A grouped corpus, as `fedfish group` writes it; or the directory with the
   files of a corpus of images, as their owners publish them; or your own images
   as CLIENT/CLASS/*.png or *.jpg."""
   corpus: Literal[('grouped_text', *IMAGE_CORPORA)] = 'grouped_text'
   """'grouped_text', or which corpus of images it is."""
-  vocabulary: str | None = None
+  vocabulary: str | None = path(None)
   """A vocabulary, as `fedfish tokenizer train` writes it, or 'demo', the one
   that ships. Required for text, like the next one."""
   sequence_length: int | None = number(None, at_least=1, below=2**24)
@@ -158,19 +157,6 @@ class PartitionConfig(Section, section='partition'):
   """Classes of each client (fixed_classes), >= 1."""
   shards_per_client: int | None = number(None, at_least=1)
   """Shards of each client (pathological_shards), >= 1."""
-  examples_per_client: int | None = number(None, at_least=1)
-  """Images of each client (pachinko), >= 1."""
-  root_alpha: float | None = number(None, above=0)
-  """Concentration over the coarse classes (pachinko), > 0."""
-  leaf_alpha: float | None = number(None, above=0)
-  """Concentration over a coarse class's classes (pachinko), > 0."""
-  clusters: str | None = None
-  """Clusters, one of which each client has (latent_distributions). 'labels':
-  the classes. 'pixels': k-means clusters of the images. Otherwise a CSV file
-  with every image's cluster. None: 'labels'."""
-  num_clusters: int | None = number(None, at_least=1)
-  """Clusters to make (latent_distributions), >= 1. Required with 'pixels';
-  with 'labels' neighbouring classes are merged. None: one per class."""
 
   def cross_problems(self, *, are_fields_right: bool) -> list[str]:
     """See `Section`."""
@@ -214,14 +200,10 @@ class PartitionConfig(Section, section='partition'):
     if self.scheme is None:
       return None
     # Late: it takes NumPy, which a config of text need not wait for.
-    from tff_fedfish.data.images.image_clusters import SOURCES
     from tff_fedfish.data.images.partitions import Partition
 
     values = dataclasses.asdict(self)
     del values['held_out']
-    if self.clusters not in (None, *SOURCES):
-      # Workers read it from where they run.
-      values['clusters'] = str(pathlib.Path(self.clusters).resolve())
     return Partition(seed=partition_seed, **values)
 
 

@@ -266,7 +266,7 @@ def _with_kept_sizes(values: ConfigValues, workdir: pathlib.Path):
   given = values.sections.get('model', {})
   with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
     kept = files.parse_json((workdir / 'config.json').read_bytes())
-    start = values.sections['training']['start_from']
+    start = os.path.expanduser(values.sections['training']['start_from'])
     is_same = files.are_same(kept['training']['start_from'], start)
     if is_same and given['preset'] == kept['model']['preset'] == FROM_DIRECTORY:
       sizes = {name: kept['model'][name] for name in PRESETS['tiny']}

@@ -24,6 +24,7 @@ from tff_fedfish.config_fields import (
   ConfigError,
   Section,
   number,
+  path,
   seed,
   setting,
 )
@@ -123,7 +124,7 @@ class TrainingConfig(Section, section='training'):
   """Stop after so many rounds in a row in which no client with data returned a
   finite update, or whose mean update was not finite. 0: never stop. May change
   when a run is resumed."""
-  start_from: str | None = None
+  start_from: str | None = path(None)
   """Checkpoint of another run, or a run directory (its last checkpoint), or a
   directory with a GPT-2 of transformers, whose weights a new run begins with; a
   head for another number of classes is drawn, and of more positions than the

@@ -142,9 +142,10 @@ class ClientSequences(ClientRows):
     documents, num_tokens = [], 0
     for start in range(0, len(order), _DOCUMENTS_AT_ONCE):
       chunk = order[start : start + _DOCUMENTS_AT_ONCE]
-      documents += self.tokenizer.encode_batch([texts[i] for i in chunk])
+      read = self.tokenizer.encode_batch([texts[i] for i in chunk])
+      documents += read
       # With the token that ends each.
-      num_tokens = sum(map(len, documents)) + len(documents)
+      num_tokens += sum(map(len, read)) + len(read)
       if num_tokens >= num_wanted:
         break
     rows = self.build(documents)

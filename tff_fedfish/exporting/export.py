@@ -171,9 +171,9 @@ def _write_huggingface(directory, model, config):
 def json_config(model: TrainedModel) -> dict[str, Any]:
   """Returns the contents of config.json, without paths of this machine.
 
-  Only the last names of `data.directory`, `data.vocabulary`,
-  `partition.clusters` and `training.start_from` are kept, and nothing of the
-  engine and of the seed of noise.
+  Only the last names of `data.directory`, `data.vocabulary` and
+  `training.start_from` are kept, and nothing of the engine and of the seed of
+  noise.
   """
   run = config_loading.to_json_dict(model.config)
   del run['engine']
@@ -182,7 +182,6 @@ def json_config(model: TrainedModel) -> dict[str, Any]:
   for part, name in (
     ('data', 'directory'),
     ('data', 'vocabulary'),
-    ('partition', 'clusters'),
     ('training', 'start_from'),
   ):
     if run[part][name] is not None:

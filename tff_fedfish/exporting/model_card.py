@@ -168,9 +168,6 @@ def _partition_settings(config: TrainConfig) -> dict[str, Any]:
     settings['num_clients'] = partition.num_clients
   else:
     settings |= partition.build(partition_seed=seed).parameters()
-    if partition.clusters is not None:
-      # Without the path of a file on this machine.
-      settings['clusters'] = last_name(partition.clusters)
     if config.client_splits.held_out_fraction is None:
       settings['held_out'] = partition.held_out
   return {

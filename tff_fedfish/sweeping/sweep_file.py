@@ -270,6 +270,8 @@ def parse_evaluations(
     if 'fractions' in options:
       options['fractions'] = tuple(map(float, options['fractions']))
     values = {key: entry[key] for key in ('data', 'name') if key in entry}
+    if values.get('data'):
+      values['data'] = os.path.expanduser(values['data'])
     requests.append(EvaluationRequest(options=options, **values))
   return tuple(requests)
 

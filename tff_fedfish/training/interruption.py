@@ -5,8 +5,36 @@ import os
 import signal
 import threading
 import types
+from collections.abc import Callable, Iterator
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+_Handler = Callable[[int, types.FrameType | None], None]
+
+
+@contextlib.contextmanager
+def signals_handled(handle: _Handler) -> Iterator[None]:
+  """Lets a handler have SIGINT and SIGTERM, and puts back the previous ones.
+
+  A signal that is ignored (as SIGINT is in the background of a script) stays
+  ignored. Python runs handlers only in the main thread; in any other this does
+  nothing.
+
+  Args:
+    handle: Called with the signal's number and the current stack frame.
+  """
+  previous = {}
+  if threading.current_thread() is threading.main_thread():
+    for signal_num in _SIGNALS:
+      if signal.getsignal(signal_num) != signal.SIG_IGN:
+        previous[signal_num] = signal.signal(signal_num, handle)
+  try:
+    yield
+  finally:
+    for signal_num, handler in previous.items():
+      # None: a handler that was not installed from Python, so not known here.
+      signal.signal(signal_num, signal.SIG_DFL if handler is None else handler)
 
 
 class Abandoned(KeyboardInterrupt):
@@ -28,9 +56,7 @@ class Interruption:
 
   The first signal prints one line and sets `requested`; the loop looks at it
   between rounds, writes its checkpoint and returns `exit_code`. The second
-  raises `Abandoned` where the main thread stands. A signal that is ignored
-  (as SIGINT is under nohup) stays ignored. Python runs handlers only in the
-  main thread; in any other the context manager does nothing.
+  raises `Abandoned` where the main thread stands. See `signals_handled`.
 
   Args:
     unit: What is finished after the first signal, such as 'round'.
@@ -42,7 +68,7 @@ class Interruption:
   def __init__(self, unit: str = 'round'):
     self._unit = unit
     self.requested: int | None = None
-    self._previous = {}
+    self._handlers = contextlib.ExitStack()
 
   @property
   def exit_code(self) -> int:
@@ -50,17 +76,11 @@ class Interruption:
     return 0 if self.requested is None else 128 + self.requested
 
   def __enter__(self) -> 'Interruption':
-    if threading.current_thread() is threading.main_thread():
-      for signal_num in _SIGNALS:
-        if signal.getsignal(signal_num) != signal.SIG_IGN:
-          self._previous[signal_num] = signal.signal(signal_num, self._handle)
+    self._handlers.enter_context(signals_handled(self._handle))
     return self
 
   def __exit__(self, *_) -> None:
-    for signal_num, handler in self._previous.items():
-      # None: a handler that was not installed from Python, so not known here.
-      signal.signal(signal_num, signal.SIG_DFL if handler is None else handler)
-    self._previous = {}
+    self._handlers.close()
 
   def _handle(self, signal_num: int, frame: types.FrameType | None) -> None:
     if self.requested is not None:

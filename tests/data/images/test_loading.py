@@ -73,6 +73,8 @@ def test_clients_of_a_partition(fashion):
   assert clients.sequences(b'test').labels.tolist() == _TEST
   assert _num_unassigned(clients) == 0
   assert (clients.num_classes, clients.image_shape) == (10, (3, 2, 1))
+  # Not of `test`, which has images of both.
+  assert clients.clusters == {b'client-000%d' % i: i % 2 for i in range(4)}
 
 
 def test_images_follow_their_labels(fashion):
@@ -117,6 +119,7 @@ def test_empty_clients_are_left_out(fashion):
   num_clients = len(clients.client_ids) - len(clients.held_out)
   assert 2 <= num_clients <= 4
   assert len(clients.held_out) == num_clients
+  assert clients.clusters is None
   assert _num_unassigned(clients) == 0
 
 
@@ -169,10 +172,8 @@ class TestCifar100:
     clients = load_image_corpus('cifar100', directory)
     assert clients.client_ids == [b'0', b'test-0']
 
-  def test_pachinko(self, directory):
-    by = Partition(
-      scheme='pachinko', num_clients=3, seed=1, examples_per_client=3
-    )
+  def test_plain_with_a_partition(self, directory):
+    by = Partition(scheme='per_client_sampling', num_clients=3, seed=1, alpha=1)
     clients = _open(directory, 'cifar100', partition=by)
     sizes = [len(clients.client_rows[i]) for i in clients.client_ids]
     assert sizes == [3, 3, 3, 10]
@@ -276,7 +277,7 @@ def test_needs_no_tensorflow():
   code = (
     'import sys, tff_fedfish.data.images.loading; '
     'print([m for m in ("tensorflow", "tensorflow_federated", "apache_beam", '
-    '"h5py", "sklearn") if m in sys.modules])'
+    '"h5py") if m in sys.modules])'
   )
   found = subprocess.run(
     [sys.executable, '-c', code], capture_output=True, text=True, check=True

@@ -1,4 +1,4 @@
-"""Few classes per client, shards, clusters, and test splits that match."""
+"""Few classes per client, shards, one class, and test splits that match."""
 
 import numpy as np
 import pytest
@@ -111,18 +111,18 @@ class TestPathologicalShards:
 
 class TestLatentDistributions:
   def test_by_hand(self):
-    # Clusters 2 and 5, three clients: 0 and 2 share the four of cluster 2.
-    clusters = np.array([5, 2, 2, 5, 2, 5, 2])
+    # Classes 2 and 5, three clients: 0 and 2 share the four of class 2.
+    labels = np.array([5, 2, 2, 5, 2, 5, 2])
     parts = partition_schemes.latent_distributions(
-      clusters, num_classes=6, num_clients=3, seed=1
+      labels, num_classes=6, num_clients=3, seed=1
     )
-    assert [clusters[part].tolist() for part in parts] == [
+    assert [labels[part].tolist() for part in parts] == [
       [2, 2],
       [5, 5, 5],
       [2, 2],
     ]
 
-  def test_fewer_clients_than_clusters(self):
+  def test_fewer_clients_than_classes(self):
     with pytest.raises(
       UserError, match='at least the number of latent dist.*, 3, found 2. Raise'
     ):

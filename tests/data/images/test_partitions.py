@@ -23,14 +23,7 @@ def _cases(draw, scheme):
   )
   num_clients = draw(st.integers(1, 8))
   parameters, num_dropped = {}, 0
-  if scheme == 'pachinko':
-    size = draw(st.integers(1, len(labels)))
-    num_clients = draw(st.integers(1, len(labels) // size))
-    num_dropped = len(labels) - num_clients * size
-    parameters = dict(
-      examples_per_client=size, root_alpha=draw(_ALPHAS), leaf_alpha=0.5
-    )
-  elif scheme == 'fixed_classes':
+  if scheme == 'fixed_classes':
     # As many as classes, so that each has a client without drawing again.
     num_clients += _NUM_CLASSES - 1
     parameters = dict(classes_per_client=draw(st.integers(1, _NUM_CLASSES)))
@@ -56,9 +49,7 @@ def _cases(draw, scheme):
 
 
 def _split(partition, labels):
-  return partition.split(
-    labels, num_classes=_NUM_CLASSES, coarse_labels=labels // 2
-  )
+  return partition.split(labels, num_classes=_NUM_CLASSES)
 
 
 @pytest.mark.parametrize('scheme', SCHEMES)
@@ -80,7 +71,6 @@ def test_parts_are_disjoint_exhaustive_and_reproducible(scheme, data):
 
 
 _PARTITIONS = [
-  Partition(scheme='pachinko', num_clients=4, seed=1, examples_per_client=50),
   Partition(scheme='per_class_over_clients', num_clients=4, seed=1, alpha=1.0),
   Partition(
     scheme='per_client_over_classes_normalised',
@@ -114,12 +104,13 @@ def test_another_seed_gives_other_parts(partition):
 def test_parameters_reach_the_scheme():
   labels = np.arange(200) % _NUM_CLASSES
   partition = Partition(
-    scheme='pachinko', num_clients=3, seed=1, examples_per_client=7
+    scheme='per_class_over_clients',
+    num_clients=3,
+    seed=1,
+    alpha=1e-3,
+    min_examples=50,
   )
-  assert [len(part) for part in _split(partition, labels)] == [7, 7, 7]
-  # The scheme's own default: 100 each.
-  partition = Partition(scheme='pachinko', num_clients=2, seed=1)
-  assert [len(part) for part in _split(partition, labels)] == [100, 100]
+  assert min(len(part) for part in _split(partition, labels)) >= 50
 
 
 @pytest.mark.parametrize(
@@ -127,7 +118,7 @@ def test_parameters_reach_the_scheme():
   [
     (
       dict(scheme='dirichlet'),
-      '`partition.scheme` must be one of pachinko, per_class_over_clients, .*, '
+      '`partition.scheme` must be one of per_class_over_clients, .*, '
       "found 'dirichlet'. Change it",
     ),
     (
@@ -137,10 +128,10 @@ def test_parameters_reach_the_scheme():
     ),
     # Both at once.
     (
-      dict(scheme='fixed_classes', alpha=0.1, root_alpha=0.2),
+      dict(scheme='fixed_classes', alpha=0.1, min_examples=2),
       '^`partition.classes_per_client` is required .*; `partition.alpha` is '
       "not read by the scheme 'fixed_classes', but it is 0.1: leave it out; "
-      '`partition.root_alpha` is not read .* is 0.2: leave it out.$',
+      '`partition.min_examples` is not read .* is 2: leave it out.$',
     ),
   ],
 )
@@ -149,18 +140,11 @@ def test_settings_that_do_not_fit(settings, words):
     Partition(num_clients=2, seed=1, **settings)
 
 
-def test_pachinko_needs_coarse_classes():
-  partition = Partition(scheme='pachinko', num_clients=2, seed=1)
-  with pytest.raises(UserError, match='requires coarse classes, which this co'):
-    partition.split(np.zeros(200, int), num_classes=1)
-
-
 @pytest.mark.parametrize('scheme', SCHEMES)
 def test_no_clients(scheme):
   needed = {
     'fixed_classes': dict(classes_per_client=1),
     'pathological_shards': dict(shards_per_client=1),
-    'pachinko': {},
     'latent_distributions': {},
   }.get(scheme, dict(alpha=1.0))
   partition = Partition(scheme=scheme, num_clients=0, seed=1, **needed)
@@ -173,11 +157,11 @@ def test_no_clients(scheme):
 @pytest.mark.parametrize('value', [0, -1, 1.5, True])
 def test_counts(value):
   partition = Partition(
-    scheme='pachinko', num_clients=2, seed=1, examples_per_client=value
+    scheme='fixed_classes', num_clients=2, seed=1, classes_per_client=value
   )
   with pytest.raises(
     ValueError,
-    match='`examples_per_client` must be an int of at least 1, found '
+    match='`classes_per_client` must be an int of at least 1, found '
     f'{value}. Change',
   ):
     _split(partition, np.zeros(20, int))
@@ -202,10 +186,10 @@ def test_a_smallest_client_may_be_empty():
 @pytest.mark.parametrize('value', [0, -1.0, float('nan'), float('inf')])
 def test_concentrations(value):
   partition = Partition(
-    scheme='pachinko', num_clients=2, seed=1, root_alpha=value
+    scheme='per_client_sampling', num_clients=2, seed=1, alpha=value
   )
   with pytest.raises(
     UserError,
-    match=f'`root_alpha` must be a finite number of .* 1e-09, found {value}',
+    match=f'`alpha` must be a finite number of .* 1e-09, found {value}',
   ):
     _split(partition, np.zeros(20, int))

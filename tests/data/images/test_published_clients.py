@@ -1,4 +1,4 @@
-"""EMNIST and CIFAR-100 in TFF's files: SQLite, packed or not, and HDF5."""
+"""EMNIST and CIFAR-100 in TFF's files: SQLite, packed or not."""
 
 import lzma
 
@@ -41,32 +41,6 @@ def database(tmp_path, example, write_database):
   return path
 
 
-def _write_hdf5(path, clients):
-  """Writes client -> features as TFF does."""
-  import h5py
-
-  with h5py.File(path, 'w') as file:
-    for client, features in clients.items():
-      for name, value in features.items():
-        file[f'examples/{client}/{name}'] = value
-
-
-def _features(rows):
-  return dict(
-    pixels=np.array([_pixels(i) / 255 for i, _ in rows], np.float32),
-    label=np.array([label for _, label in rows], np.int32),
-  )
-
-
-@pytest.fixture
-def hdf5_files(tmp_path):
-  train = {'f1': _features([(1, 4)]), 'f2': _features([(0, 61), (4, 10)])}
-  _write_hdf5(tmp_path / 'fed_emnist_train.h5', train)
-  test = {'f2': _features([(3, 35)])}
-  _write_hdf5(tmp_path / 'fed_emnist_test.h5', test)
-  return tmp_path
-
-
 def _check(clients):
   """Checks for what `_ROWS` has of all characters."""
   assert clients.client_ids == [b'f1', b'f2', b'test-f2']
@@ -87,16 +61,6 @@ def _check(clients):
 
 def test_database(database):
   _check(_read(published_clients.EMNIST, database.parent))
-
-
-def test_hdf5(hdf5_files):
-  _check(_read(published_clients.EMNIST, hdf5_files))
-
-
-def test_both_formats_have_one_fingerprint(database, hdf5_files):
-  fingerprint = _read(published_clients.EMNIST, database.parent).fingerprint
-  database.unlink()
-  assert _read(published_clients.EMNIST, hdf5_files).fingerprint == fingerprint
 
 
 @pytest.mark.parametrize('format', [lzma.FORMAT_XZ, lzma.FORMAT_ALONE])
@@ -206,6 +170,17 @@ class TestProblems:
     ):
       _read(published_clients.FED_CIFAR100, tmp_path)
 
+  @pytest.mark.parametrize('num_missing', [1, 2048, 4000, 4096])
+  def test_cut_off_database(self, database, num_missing):
+    data = database.read_bytes()
+    database.write_bytes(data[:-num_missing])
+    with pytest.raises(
+      UserError,
+      match=rf"sqlite' must have the {len(data):,} bytes that its header "
+      rf'names, found {len(data) - num_missing:,}\. Get it again\.$',
+    ):
+      _read(published_clients.EMNIST, database.parent)
+
   def test_split_of_another_corpus(self, tmp_path, example, write_database):
     rows = [('x', 'a', b''), ('train', 'a', b'')]
     write_database(tmp_path / 'emnist_all.sqlite', rows)
@@ -265,41 +240,3 @@ class TestProblems:
       match="sqlite', example 2 of 'all_train': must be a tf.train.Example",
     ):
       _read(published_clients.EMNIST, tmp_path)
-
-  def test_hdf5_of_something_else(self, hdf5_files):
-    import h5py
-
-    path = hdf5_files / 'fed_emnist_test.h5'
-    path.unlink()
-    with h5py.File(path, 'w') as file:
-      file['images'] = [1]
-    with pytest.raises(
-      UserError, match="must hold the group 'examples', but it holds 'images'"
-    ):
-      _read(published_clients.EMNIST, hdf5_files)
-
-  def test_hdf5_without_labels(self, hdf5_files):
-    path = hdf5_files / 'fed_emnist_test.h5'
-    path.unlink()
-    _write_hdf5(path, {'f7': {'pixels': np.zeros((1, 28, 28))}})
-    with pytest.raises(
-      UserError, match="client 'f7': must have the feature 'label', but it has"
-    ):
-      _read(published_clients.EMNIST, hdf5_files)
-
-  def test_hdf5_with_too_few_labels(self, hdf5_files):
-    path = hdf5_files / 'fed_emnist_test.h5'
-    path.unlink()
-    _write_hdf5(path, {'f7': {'pixels': np.zeros((2, 28, 28)), 'label': [1]}})
-    with pytest.raises(
-      UserError, match=r'for each of its 2 images, but holds \[1\]'
-    ):
-      _read(published_clients.EMNIST, hdf5_files)
-
-  def test_damaged_hdf5(self, hdf5_files):
-    path = hdf5_files / 'fed_emnist_train.h5'
-    path.write_bytes(path.read_bytes()[:-1000])
-    with pytest.raises(
-      UserError, match="fed_emnist_train.h5' must be a whole, readable file"
-    ):
-      _read(published_clients.EMNIST, hdf5_files)

@@ -6,7 +6,6 @@ of pixels: the 32 x 32 reds row by row, then the greens, then the blues.
 
 import os
 import pathlib
-import tarfile
 from typing import NamedTuple
 
 import numpy as np
@@ -22,7 +21,8 @@ from tff_fedfish.errors import UserError
 
 _PIXEL_BYTES = 3 * 32 * 32
 _ORIGIN = (
-  'Get the binary version from https://www.cs.toronto.edu/~kriz/cifar.html.'
+  'Get the binary version from https://www.cs.toronto.edu/~kriz/cifar.html and '
+  'unpack it.'
 )
 
 
@@ -30,8 +30,7 @@ class CifarVersion(NamedTuple):
   """Files and labels of one of the two corpora."""
 
   name: str
-  archive: str
-  folder: str  # Within the archive.
+  folder: str  # As the archive unpacks.
   train: tuple[str, ...]
   test: str
   num_classes: tuple[int, ...]  # Of each label in a record, the finest last.
@@ -39,7 +38,6 @@ class CifarVersion(NamedTuple):
 
 CIFAR10 = CifarVersion(
   name='cifar10',
-  archive='cifar-10-binary.tar.gz',
   folder='cifar-10-batches-bin',
   train=tuple(f'data_batch_{i}.bin' for i in range(1, 6)),
   test='test_batch.bin',
@@ -47,7 +45,6 @@ CIFAR10 = CifarVersion(
 )
 CIFAR100 = CifarVersion(
   name='cifar100',
-  archive='cifar-100-binary.tar.gz',
   folder='cifar-100-binary',
   train=('train.bin',),
   test='test.bin',
@@ -62,12 +59,11 @@ def read_cifar(
 
   Args:
     version: `CIFAR10` or `CIFAR100`.
-    directory: Where the unpacked files lie, the folder that they were packed
-      in, or the archive as its owner publishes it.
+    directory: Where the unpacked files lie, or the folder that they were packed
+      in.
 
   Returns:
-    Images of 32 x 32 x 3; 50,000 and 10,000 as published. Those of CIFAR-100
-    have coarse labels.
+    Images of 32 x 32 x 3; 50,000 and 10,000 as published.
 
   Raises:
     UserError: If a file is missing or damaged.
@@ -78,17 +74,10 @@ def read_cifar(
     directory,
     names,
     [f'{version.folder}/{name}' for name in names],
-    [version.archive],
     origin=_ORIGIN,
   )
-  if paths[0].name == version.archive:
-    contents = _unpack(paths[0], [f'{version.folder}/{name}' for name in names])
-    paths = [paths[0] / version.folder / name for name in names]
-  else:
-    contents = [_read(path) for path in paths]
   *train, test = (
-    _decode(data, path, version.num_classes)
-    for data, path in zip(contents, paths, strict=True)
+    _decode(_read(path), path, version.num_classes) for path in paths
   )
   return join(train), test
 
@@ -96,22 +85,6 @@ def read_cifar(
 def _read(path: pathlib.Path) -> bytes:
   with reading(path):
     return path.read_bytes()
-
-
-def _unpack(path: pathlib.Path, names: list[str]) -> list[bytes]:
-  """Returns the contents of some files of an archive, in one pass over it."""
-  contents = {}
-  with reading(path), tarfile.open(path, 'r|gz') as archive:
-    for member in archive:
-      name = member.name.removeprefix('./')
-      if name in names and member.isfile():
-        contents[name] = archive.extractfile(member).read()
-  if missing := [name for name in names if name not in contents]:
-    raise UserError(
-      f'{str(path)!r} must hold {", ".join(names)}, but it lacks '
-      f'{", ".join(missing)}. Get it again.'
-    )
-  return [contents[name] for name in names]
 
 
 def _decode(
@@ -131,5 +104,4 @@ def _decode(
   return LabelledImages(
     images=np.ascontiguousarray(planes.transpose(0, 2, 3, 1)),
     labels=labels[:, -1].copy(),
-    coarse_labels=labels[:, 0].copy() if len(num_classes) > 1 else None,
   )

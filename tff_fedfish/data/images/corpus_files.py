@@ -4,7 +4,6 @@ import contextlib
 import lzma
 import os
 import pathlib
-import tarfile
 import zlib
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -24,8 +23,6 @@ class LabelledImages(NamedTuple):
   """uint8 [n, height, width, channels]."""
   labels: np.ndarray
   """int32 [n]; classes are numbered from 0."""
-  coarse_labels: np.ndarray | None = None
-  """int32 [n], the superclasses; None where there are none."""
 
 
 def find_files(
@@ -68,7 +65,6 @@ def reading(path: str | os.PathLike) -> Iterator[None]:
     OSError,
     EOFError,
     lzma.LZMAError,
-    tarfile.TarError,
     zlib.error,
   ) as error:
     raise UserError(
@@ -91,12 +87,8 @@ def check_labels(
 
 def join(sides: Sequence[LabelledImages]) -> LabelledImages:
   """Returns the images of all, one after the other."""
-  images, labels, coarse_labels = zip(*sides, strict=True)
-  return LabelledImages(
-    np.concatenate(images),
-    np.concatenate(labels),
-    None if coarse_labels[0] is None else np.concatenate(coarse_labels),
-  )
+  images, labels = zip(*sides, strict=True)
+  return LabelledImages(np.concatenate(images), np.concatenate(labels))
 
 
 def _locate(directory: pathlib.Path, name: str) -> pathlib.Path | None:

@@ -72,11 +72,9 @@ class ImageClients(sequences_lib.ClientRows):
   """Line on how many files were not read and why; '' if all were."""
   fingerprints_images: bool = False
   """Whether `fingerprint` covers the pixels as well."""
-  fingerprints_rows: bool = False
-  """Whether `fingerprint` covers the numbers of each client's rows as well."""
   clusters: Mapping[bytes, int] | None = None
-  """Client id -> the cluster that all of its images are of. None: clients are
-  not made of clusters."""
+  """Client id -> the class that all of its images are of. None: the scheme does
+  not give each client one class."""
   twins: Mapping[bytes, bytes] | None = None
   """Client id -> the held-out client with test images like its own. None: the
   test split is not divided so."""
@@ -108,8 +106,7 @@ class ImageClients(sequences_lib.ClientRows):
 
     For each client in order: the id's length (8 bytes), the id, the number of
     examples (8 bytes) and the labels as int32, all little-endian; with
-    `fingerprints_images` the images follow, after their shape, and with
-    `fingerprints_rows` the rows as int64.
+    `fingerprints_images` the images follow, after their shape.
     """
     hasher = hashlib.sha256()
     for client_id, rows in self.client_rows.items():
@@ -119,8 +116,6 @@ class ImageClients(sequences_lib.ClientRows):
       if self.fingerprints_images:
         hasher.update(repr(self.image_shape).encode())
         hasher.update(self.images[rows].tobytes())
-      if self.fingerprints_rows:
-        hasher.update(rows.astype('<i8').tobytes())
     return hasher.hexdigest()
 
   @property

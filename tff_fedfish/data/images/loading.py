@@ -9,7 +9,6 @@ import numpy as np
 from tff_fedfish.data.images import (
   cifar,
   corpus_files,
-  image_clusters,
   label_draws,
   mnist,
   partition_schemes,
@@ -56,8 +55,7 @@ def load_image_corpus(
       on. None: the corpus's own clients.
     held_out: With a partition, what becomes of the test split. 'whole': one
       held-out client `test` has all of it. 'matching': `test-0007` gets of each
-      class, or cluster, what `client-0007` has of it in training, in
-      proportion.
+      class what `client-0007` has of it in training, in proportion.
 
   Returns:
     The clients; those of the test split are `held_out`.
@@ -74,28 +72,12 @@ def load_image_corpus(
   train, test = _SIDES_READERS[name](directory)
   both = corpus_files.join([train, test])
   num_classes = IMAGE_CORPORA[name].num_classes
-
-  # The classes that are divided: those of the images, or clusters instead.
-  classes, num_kinds = both.labels, num_classes
-  if partition.is_of_clusters:
-    classes = image_clusters.assign(
-      partition.clusters or 'labels',
-      partition.num_clusters,
-      images=both.images,
-      labels=both.labels,
-      num_classes=num_classes,
-      seed=partition.seed,
-    )
-    num_kinds = int(classes.max(initial=0)) + 1
-  train_classes, test_classes = np.split(classes, [len(train.labels)])
-  parts = partition.split(
-    train_classes, num_classes=num_kinds, coarse_labels=train.coarse_labels
-  )
+  parts = partition.split(train.labels, num_classes=num_classes)
   train_rows = _named(b'client', parts)
   if held_out == 'matching':
-    histograms = label_draws.label_histograms(train_classes, parts, num_kinds)
+    histograms = label_draws.label_histograms(train.labels, parts, num_classes)
     test_parts = partition_schemes.matching_split(
-      test_classes, histograms, seed=partition.seed
+      test.labels, histograms, seed=partition.seed
     )
     test_rows = _named(b'test', test_parts)
     twins = {
@@ -113,16 +95,14 @@ def load_image_corpus(
     client_rows=rows,
     num_classes=num_classes,
     held_out=tuple(test_rows),
-    # Labels say all about clusters that are classes.
-    fingerprints_rows=partition.clusters not in (None, 'labels'),
-    clusters=_clusters(rows, classes) if partition.is_of_clusters else None,
+    clusters=_classes(rows, both.labels) if partition.is_by_class else None,
     twins=twins,
   )
 
 
-def _clusters(rows, classes) -> dict[bytes, int]:
-  """Returns the cluster of each client whose images are all of one."""
-  found = {client_id: np.unique(classes[of]) for client_id, of in rows.items()}
+def _classes(rows, labels) -> dict[bytes, int]:
+  """Returns the class of each client whose images are all of one."""
+  found = {client_id: np.unique(labels[of]) for client_id, of in rows.items()}
   return {i: int(of[0]) for i, of in found.items() if len(of) == 1}
 
 

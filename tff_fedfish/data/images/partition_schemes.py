@@ -265,13 +265,11 @@ def class_rows(
 def latent_distributions(
   labels: np.ndarray, *, num_classes: int, num_clients: int, seed: int
 ) -> list[np.ndarray]:
-  """Gives each client examples of one cluster, its latent distribution.
+  """Gives each client examples of one class, its latent distribution.
 
-  `labels` are the clusters, which `image_clusters.assign` returns: the classes,
-  or others. Client i draws from the i-th cluster in turn, so there is at least
-  one client per cluster. The rows of a cluster are shuffled and divided evenly
-  among its clients. As FedFomo (Zhang et al., 2021); its code takes the classes
-  of CIFAR-10 for ten distributions.
+  Client i draws from the i-th class in turn, so there is at least one client
+  per class. The rows of a class are shuffled and divided evenly among its
+  clients. As the code of FedFomo (Zhang et al., 2021).
   """
   num_present = len(np.unique(labels))
   if num_clients < num_present:

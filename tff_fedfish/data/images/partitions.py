@@ -8,15 +8,12 @@ from typing import Any
 import numpy as np
 
 from tff_fedfish.data.images import partition_schemes as schemes
-from tff_fedfish.data.images.image_clusters import SOURCES
-from tff_fedfish.data.images.pachinko import pachinko
 from tff_fedfish.errors import UserError
 
 _SCHEMES = types.MappingProxyType(
   {
     function.__name__: function
     for function in (
-      pachinko,
       schemes.per_class_over_clients,
       schemes.per_client_over_classes_normalised,
       schemes.per_client_sampling,
@@ -27,12 +24,6 @@ _SCHEMES = types.MappingProxyType(
   }
 )
 _MIN_CONCENTRATION = 1e-9
-
-# What its `labels` are, with defaults; the scheme itself does not read them.
-_CLUSTERED = schemes.latent_distributions.__name__
-_OF_CLUSTERS = types.MappingProxyType(
-  {'clusters': 'labels', 'num_clusters': None}
-)
 
 SCHEMES = tuple(_SCHEMES)
 """Names of the schemes."""
@@ -56,16 +47,6 @@ class Partition:
   """Classes of each client (fixed_classes)."""
   shards_per_client: int | None = None
   """Shards of each client (pathological_shards)."""
-  examples_per_client: int | None = None
-  """Images of each client (pachinko, as the next two)."""
-  root_alpha: float | None = None
-  """Concentration of a coarse class."""
-  leaf_alpha: float | None = None
-  """Concentration of a fine class."""
-  clusters: str | None = None
-  """Source of the clusters (latent_distributions), see `image_clusters`."""
-  num_clusters: int | None = None
-  """Clusters to make, >= 1 (latent_distributions)."""
 
   def __post_init__(self):
     if self.scheme not in _SCHEMES:
@@ -87,38 +68,20 @@ class Partition:
       for name, value in given.items()
       if name not in read
     ]
-    if self.clusters == 'pixels' and self.num_clusters is None:
-      problems.append(
-        "`partition.num_clusters` is required by the clusters 'pixels', but it "
-        'is not given'
-      )
-    if self.clusters not in (None, *SOURCES) and self.num_clusters is not None:
-      problems.append(
-        '`partition.num_clusters` is not read with the clusters of a file, '
-        f'here {self.clusters!r}, but it is {self.num_clusters}: leave it out'
-      )
     if problems:
       raise UserError('; '.join(problems) + '.')
 
   @property
-  def is_of_clusters(self) -> bool:
-    """Whether clusters of images are divided, instead of classes."""
-    return self.scheme == _CLUSTERED
+  def is_by_class(self) -> bool:
+    """Whether each client has images of one class."""
+    return self.scheme == schemes.latent_distributions.__name__
 
-  def split(
-    self,
-    labels: np.ndarray,
-    *,
-    num_classes: int,
-    coarse_labels: np.ndarray | None = None,
-  ) -> list[np.ndarray]:
+  def split(self, labels: np.ndarray, *, num_classes: int) -> list[np.ndarray]:
     """Divides examples among the clients.
 
     Args:
-      labels: Int [n], from 0 to num_classes - 1; the clusters of the images
-        where `is_of_clusters`.
-      num_classes: Classes, or clusters, that there are.
-      coarse_labels: Int [n]; pachinko needs them, others do not look.
+      labels: Int [n], from 0 to num_classes - 1.
+      num_classes: Classes that there are.
 
     Returns:
       The rows of each client, int64, ascending: `num_clients` arrays, none of
@@ -126,27 +89,19 @@ class Partition:
 
     Raises:
       ValueError: If a count is no int or too small.
-      UserError: If a parameter is out of range, or pachinko has no coarse
-        labels.
+      UserError: If a parameter is out of range.
     """
     parameters = {'num_clients': self.num_clients, **self._given()}
-    parameters = {
-      name: value
-      for name, value in parameters.items()
-      if name not in _OF_CLUSTERS
-    }
     for name, value in parameters.items():
       if name.endswith('alpha'):
         _check_concentration(name, value)
       else:
         _check_count(name, value, at_least=0 if name == 'min_examples' else 1)
-    if self.scheme == pachinko.__name__:
-      parameters['coarse_labels'] = coarse_labels
     return _SCHEMES[self.scheme](
       labels, num_classes=num_classes, seed=self.seed, **parameters
     )
 
-  def parameters(self) -> dict[str, int | float | str]:
+  def parameters(self) -> dict[str, int | float]:
     """Returns all that the scheme reads, given or by default, but the seed."""
     defaults = {
       name: default
@@ -155,7 +110,7 @@ class Partition:
     }
     return {'num_clients': self.num_clients, **defaults, **self._given()}
 
-  def _given(self) -> dict[str, int | float | str]:
+  def _given(self) -> dict[str, int | float]:
     """Returns the parameters that are set, of those not all schemes have."""
     return {
       name: value
@@ -166,10 +121,9 @@ class Partition:
   def _read_by_scheme(self) -> dict[str, Any]:
     """Returns which of `_OPTIONAL` the scheme reads, with their defaults."""
     parameters = inspect.signature(_SCHEMES[self.scheme]).parameters
-    read = {
+    return {
       name: parameters[name].default for name in _OPTIONAL if name in parameters
     }
-    return read | dict(_OF_CLUSTERS) if self.is_of_clusters else read
 
 
 _OPTIONAL = tuple(

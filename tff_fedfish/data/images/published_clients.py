@@ -7,10 +7,9 @@ who train. Pixels are those of TFF: 255 is the background, 0 the ink.
 CIFAR-100: partitioned by Reddi et al. (2021), "Adaptive federated
 optimization", appendix F, into 500 and 100 clients of 100 examples each.
 
-Until 2021 TFF published an HDF5 file per split: `examples/CLIENT/FEATURE` holds
-one feature of all examples of a client. Since then it is a SQLite database of
-all splits, packed by LZMA: the table `examples` has a row per example, with
-`split_name`, `client_id` and `serialized_example_proto`, a `tf.train.Example`
+Both are a SQLite database of all splits, packed by LZMA: the table `examples`
+has a row per example, with `split_name`, `client_id` and
+`serialized_example_proto`, a `tf.train.Example`
 (tensorflow_federated/python/simulation/datasets/sql_client_data.py).
 """
 
@@ -31,23 +30,19 @@ import numpy as np
 from google.protobuf import message
 
 from tff_fedfish import files
-from tff_fedfish.data.images.corpus_files import (
-  check_labels,
-  find_files,
-  reading,
-)
+from tff_fedfish.data import sqlite_files
+from tff_fedfish.data.images.corpus_files import check_labels, find_files
 from tff_fedfish.data.images.image_clients import ImageClients
 from tff_fedfish.data.images.image_corpora import IMAGE_CORPORA
 from tff_fedfish.data.protos import messages
 from tff_fedfish.errors import UserError
 
 _BUCKET = 'https://storage.googleapis.com/tff-datasets-public'
-_HDF5_GROUP = 'examples'
 _LABEL = 'label'
 _COPY_BYTES = 1 << 20
 
-# Client id, uint8 images [n, height, width, channels], int32 labels [n].
-_Example = tuple[bytes, np.ndarray, np.ndarray]
+# Client id, uint8 image [height, width, channels], label.
+_Example = tuple[bytes, np.ndarray, int]
 
 
 class PublishedClients(NamedTuple):
@@ -59,8 +54,6 @@ class PublishedClients(NamedTuple):
   """The SQLite database; packed it ends in `.lzma`."""
   splits: tuple[str, str]
   """Names of train and test in it."""
-  hdf5_files: tuple[str, str]
-  """The files of train and test in the older format."""
   image_feature: str
   """Holds the pixels: floats from 0 to 1 or ints from 0 to 255."""
   hint: str = ''
@@ -71,7 +64,6 @@ EMNIST = PublishedClients(
   corpus='emnist_by_writer',
   database='emnist_all.sqlite',
   splits=('all_train', 'all_test'),
-  hdf5_files=('fed_emnist_train.h5', 'fed_emnist_test.h5'),
   image_feature='pixels',
 )
 """3,400 writers; 671,585 and 77,483 digits and letters."""
@@ -80,7 +72,6 @@ FED_CIFAR100 = PublishedClients(
   corpus='cifar100',
   database='cifar100.sqlite',
   splits=('train', 'test'),
-  hdf5_files=('fed_cifar100_train.h5', 'fed_cifar100_test.h5'),
   image_feature='image',
   hint=' The plain CIFAR-100 requires a `partition`.',
 )
@@ -97,8 +88,8 @@ def read_published_clients(
 
   Args:
     published: `EMNIST` or `FED_CIFAR100`.
-    directory: Where the database lies, or the two HDF5 files. A database that
-      is still packed is unpacked beside its file.
+    directory: Where the database lies. One that is still packed is unpacked
+      beside its file.
 
   Returns:
     Clients of the train split under TFF's ids. Those of the test split are held
@@ -107,34 +98,26 @@ def read_published_clients(
   Raises:
     UserError: If a file is missing or damaged, or holds something else.
   """
-  paths = find_files(
+  (path,) = find_files(
     published.corpus,
     directory,
     [published.database],
-    published.hdf5_files,
     [f'{published.database}.lzma'],
     origin=f'Get {published.database}.lzma from {_BUCKET}.{published.hint}',
   )
-  if paths[0].suffix == '.lzma':
-    paths = [_unpack_database(paths[0])]
+  if path.suffix == '.lzma':
+    path = _unpack_database(path)
   # One buffer that grows: lists of arrays would have to be copied once more.
   images, labels = bytearray(), array.array('i')
   rows = collections.defaultdict(lambda: array.array('q'))
   facts = IMAGE_CORPORA[published.corpus]
   layout = published.image_feature, facts.image_shape
-  for side, prefix in enumerate((b'', b'test-')):
-    # A database holds both sides.
-    path = paths[side % len(paths)]
-    if len(paths) == 1:
-      examples = _read_database(path, published.splits[side], *layout)
-    else:
-      examples = _read_hdf5(path, *layout)
-    for client_id, client_images, client_labels in examples:
-      check_labels(client_labels, facts.num_classes, path)
-      start = len(labels)
-      images += client_images.tobytes()
-      labels.extend(client_labels.tolist())
-      rows[prefix + client_id].extend(range(start, len(labels)))
+  for split, prefix in zip(published.splits, (b'', b'test-'), strict=True):
+    for client_id, image, label in _read_database(path, split, *layout):
+      check_labels(np.array([label]), facts.num_classes, path)
+      rows[prefix + client_id].append(len(labels))
+      images += image.tobytes()
+      labels.append(label)
   return ImageClients(
     images=np.frombuffer(images, np.uint8).reshape(-1, *facts.image_shape),
     labels=np.array(labels, np.int32),
@@ -181,6 +164,11 @@ def _read_database(
   image_shape: tuple[int, int, int],
 ) -> Iterator[_Example]:
   """Yields the examples of one split, one by one, as they were written."""
+  if sqlite_files.is_database(path) and sqlite_files.is_cut_off(path):
+    raise UserError(
+      f'{str(path)!r} must have the {sqlite_files.read_sizes(path)[1]:,} bytes '
+      f'that its header names, found {path.stat().st_size:,}. Get it again.'
+    )
   num_rows = 0
   try:
     with contextlib.closing(_connect(path)) as connection:
@@ -195,8 +183,8 @@ def _read_database(
         pixels, label = _parse(serialized, image_feature, where)
         yield (
           str(client_id).encode(),
-          _to_images(pixels[np.newaxis], image_shape, where),
-          np.array([label], np.int32),
+          _to_image(pixels, image_shape, where),
+          label,
         )
       if num_rows:
         return
@@ -211,37 +199,6 @@ def _read_database(
     f'{str(path)!r} must hold examples of the split {split_name!r}, but it '
     f'holds {", ".join(map(repr, names)) or "none"}. Check which file it is.'
   )
-
-
-def _read_hdf5(
-  path: pathlib.Path,
-  image_feature: str,
-  image_shape: tuple[int, int, int],
-) -> Iterator[_Example]:
-  """Yields all examples of each client, clients in the order of their ids."""
-  # 0.3 seconds that reading other formats should not wait for.
-  import h5py
-
-  with reading(path), h5py.File(path, 'r') as file:
-    clients = file.get(_HDF5_GROUP)
-    if not isinstance(clients, h5py.Group):
-      raise UserError(
-        f'{str(path)!r} must hold the group {_HDF5_GROUP!r}, but it holds '
-        f'{", ".join(map(repr, file)) or "nothing"}. Check which file it is.'
-      )
-    for client_id, features in clients.items():
-      where = f'{str(path)!r}, client {client_id!r}'
-      for name in (image_feature, _LABEL):
-        if name not in features:
-          raise _lacks_feature(where, name, sorted(features))
-      labels = features[_LABEL][()]
-      images = _to_images(features[image_feature][()], image_shape, where)
-      if labels.shape != (len(images),):
-        raise UserError(
-          f'{where} must hold a label for each of its {len(images)} images, '
-          f'but holds {list(labels.shape)}. Get the file again.'
-        )
-      yield client_id.encode(), images, labels.astype(np.int32)
 
 
 def _connect(path: pathlib.Path) -> sqlite3.Connection:
@@ -279,27 +236,25 @@ def _parse(
   return pixels, labels[0]
 
 
-def _to_images(
+def _to_image(
   pixels: np.ndarray, image_shape: tuple[int, int, int], where: str
 ) -> np.ndarray:
-  """Returns pixels [n, ...] as uint8 [n, height, width, channels]."""
-  num_pixels = math.prod(image_shape)
-  if pixels.size != len(pixels) * num_pixels:
+  """Returns flat pixels as uint8 [height, width, channels]."""
+  if pixels.size != math.prod(image_shape):
     raise UserError(
       f'{where}: an image must have {" x ".join(map(str, image_shape))} '
-      f'pixels, but it has {pixels.size // len(pixels)}. Check which file it '
-      'is.'
+      f'pixels, but it has {pixels.size}. Check which file it is.'
     )
   highest = 1 if pixels.dtype.kind == 'f' else 255
   # Not the other way round: a NaN must not pass.
-  if pixels.size and not (pixels.min() >= 0 and pixels.max() <= highest):
+  if not (pixels.min() >= 0 and pixels.max() <= highest):
     raise UserError(
       f'{where}: pixels must lie between 0 and {highest}, but they lie between '
       f'{pixels.min()} and {pixels.max()}. Check which file it is.'
     )
   if pixels.dtype.kind == 'f':
     pixels = np.rint(pixels * 255)
-  return pixels.astype(np.uint8).reshape(-1, *image_shape)
+  return pixels.astype(np.uint8).reshape(image_shape)
 
 
 def _lacks_feature(where: str, name: str, found: list[str]) -> UserError:
