@@ -152,7 +152,7 @@ def test_a_round_whose_states_do_not_fit(
 ):
   run = tmp_path / 'run'
   settings = dict(checkpoints__every_num_rounds=0)
-  # Every check of the disk finds less; the third round's is too little.
+  # Room for the warning and for two rounds.
   free = iter([10**12, 10**12, 10**12])
   usage = shutil.disk_usage(tmp_path)
   with monkeypatch.context() as patch:
@@ -163,7 +163,7 @@ def test_a_round_whose_states_do_not_fit(
     error = capsys.readouterr().err.splitlines()[-1]
     assert 'failed: Round 3 takes up to ' in error
     assert error.endswith(
-      f"B of client states, but 4.9 KiB are free in '{run}'. Free disk space; "
+      f"B of client states, but 4.88 KiB are free in '{run}'. Free disk space; "
       'the same command continues after round 2.'
     )
     # Again it says so, and trains no further round.
