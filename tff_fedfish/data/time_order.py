@@ -12,15 +12,16 @@ and at last by the text. A key is a string of bytes in that order, which sorts
 like all other columns of a grouping job do.
 """
 
-import contextlib
 import datetime
 import re
 
 OTHER, NUMBER, MOMENT = range(3)
 """Kinds of times, in their order."""
 
+_UTC = ('', 'Z', ' UTC')
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
-# Makes seconds since year 1, and exponents, positive 8-byte numbers.
+_EPOCH_WITHOUT_ZONE = datetime.datetime(1970, 1, 1)
+# Makes seconds before 1970, and negative exponents, positive 8-byte numbers.
 _OFFSET = 1 << 63
 _END = b'\0'
 _COMPLEMENT = bytes(range(255, -1, -1))
@@ -46,18 +47,11 @@ def time_key(text: str) -> bytes:
     the text can follow.
   """
   text = text.strip()
-  if (
-    len(text) == 20
-    and text[4] == text[7] == '-'
-    and text[10] == 'T'
-    and text[13] == text[16] == ':'
-    and text[19] == 'Z'
-  ):
-    # The most frequent form, in a third of the time.
-    with contextlib.suppress(ValueError):
-      return _moment_key(datetime.datetime.fromisoformat(text), '')
-  if found := parse_moment(text):
-    return _moment_key(*found)
+  if text[4:5] == '-':
+    if key := _utc_key(text):
+      return key
+    if found := parse_moment(text):
+      return _moment_key(*found)
   if (match := _NUMBER.fullmatch(text)) and (match[2] or match[3]):
     return _number_key(*match.groups(''))
   return b'\0'
@@ -96,8 +90,35 @@ def parse_moment(text: str) -> tuple[datetime.datetime, str] | None:
     return None
 
 
-def _moment_key(moment: datetime.datetime, fraction: str) -> bytes:
-  since = moment - _EPOCH
+def _utc_key(text: str) -> bytes | None:
+  """Returns the key of a moment in a frequent form, or None.
+
+  Takes a fourth of the time of `parse_moment`, which takes all forms.
+  """
+  # The two dashes of the date, and the two colons of the time.
+  if text[4:8:3] != '--' or text[13:17:3] != '::' or text[10] not in 'T ':
+    return None
+  fraction = text[19:]
+  if fraction not in _UTC:
+    fraction = fraction.removesuffix('Z' if fraction[-1] == 'Z' else ' UTC')
+    is_fraction = fraction[:1] == '.' and fraction[1:].isdigit()
+    if not (is_fraction and fraction.isascii()):
+      return None
+  else:
+    fraction = ''
+  try:
+    moment = datetime.datetime.fromisoformat(text[:19])
+  except ValueError:
+    return None
+  return _moment_key(moment, fraction[1:], _EPOCH_WITHOUT_ZONE)
+
+
+def _moment_key(
+  moment: datetime.datetime,
+  fraction: str,
+  epoch: datetime.datetime = _EPOCH,
+) -> bytes:
+  since = moment - epoch
   seconds = since.days * 86_400 + since.seconds + _OFFSET
   digits = fraction.rstrip('0').encode()
   return b'\2' + seconds.to_bytes(8, 'big') + digits + _END
