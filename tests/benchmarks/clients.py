@@ -1,10 +1,10 @@
 """`make bench-clients`: what a run of 15.6 million clients does before round 1.
 
 Prints what opening the corpus, dividing its clients and drawing the held-out
-sample and round 1's cohort take: with the code of an earlier commit, at the
-first opening, at later ones, and at those of a corpus whose manifest has its
-fingerprint. Every opening is a process of its own; they run in turns. A second
-table has the tokens of a long client, computed and from the disk.
+sample and round 1's cohort take: with the code of an earlier commit, with this
+one, and with this one where the corpus's manifest has its fingerprint. Every
+opening is a process of its own; they run in turns. A second table has the
+tokens of a long client, computed and from the disk.
 
 Only other clients than with the earlier code make it fail.
 """
@@ -35,8 +35,8 @@ from tff_fedfish.run import run_inputs
 _REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 # The last one that hashed every client at every opening.
 _EARLIER = '929b831'
-_EARLIER_ARM, _FIRST = 'earlier code', 'first opening'
-_LATER, _KNOWN = 'later opening', 'later, fingerprint in manifest'
+_EARLIER_ARM, _OPENING = 'earlier code', 'opening'
+_KNOWN = 'fingerprint in manifest'
 # Enough for the sample and the small clients that it passes over.
 _NUM_READ = 400
 
@@ -85,14 +85,11 @@ class _Bench:
   def open(self, arm: str) -> None:
     """Measures one opening."""
     root = self._scratch / 'code' if arm == _EARLIER_ARM else _REPOSITORY
-    cache = self._scratch / 'cache'
-    if arm == _FIRST and cache.exists():
-      shutil.rmtree(cache)
     paths = [str(root), str(_REPOSITORY / 'tests')]
     environment = os.environ | {
       'PYTHONPATH': os.pathsep.join(paths),
       'TF_CPP_MIN_LOG_LEVEL': '3',
-      'XDG_CACHE_HOME': str(cache),
+      'XDG_CACHE_HOME': str(self._scratch / 'cache'),
     }
     with self._manifest(with_fingerprint=arm == _KNOWN):
       output = subprocess.check_output(
@@ -219,7 +216,7 @@ def main() -> int:
     # Also of what is divided here.
     os.environ['XDG_CACHE_HOME'] = str(scratch / 'own_cache')
     bench = _Bench(scratch, arguments.num_clients)
-    arms = [_FIRST, _LATER, _KNOWN]
+    arms = [_OPENING, _KNOWN]
     if bench.add_earlier_code(arguments.earlier):
       arms.insert(0, _EARLIER_ARM)
     else:

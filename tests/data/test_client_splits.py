@@ -2,8 +2,6 @@
 
 import hashlib
 import itertools
-import os
-import types
 
 import pyarrow as pa
 import pytest
@@ -180,89 +178,11 @@ def test_100_000_clients_are_divided_and_drawn_as_ever(
   )
 
 
-class TestKeptSides:
-  """Sides of a large corpus are kept; a file there is only a shortcut."""
-
-  @pytest.fixture(autouse=True)
-  def _few_are_many(self, monkeypatch, tmp_path):
-    monkeypatch.setattr(client_splits, '_MIN_KEPT', 100)
-    monkeypatch.setattr(client_splits, '_HASHED_AT_ONCE', 64)
-    monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
-    self._directory = tmp_path / 'cache' / 'fedfish' / 'client_splits'
-
-  def _split(self, num_clients=150, *, fingerprint='a', seed=1, fraction=0.25):
-    """Returns the split, and by how many ids the hashing came on."""
-    ids = sorted(_IDS[:num_clients])
-    corpus = types.SimpleNamespace(
-      client_ids=ClientIds(pa.array(ids, pa.binary())),
-      held_out=(),
-      fingerprint=fingerprint,
-    )
-    calls = []
-    split = client_splits.split_corpus(
-      corpus,
-      split_seed=seed,
-      held_out_fraction=fraction,
-      on_start=lambda: calls.append('start'),
-      on_clients=calls.append,
-    )
-    assert split == _split(ids, split_seed=seed, held_out_fraction=fraction)
-    return calls
-
-  def test_are_hashed_once(self):
-    assert self._split() == ['start', 64, 64, 22]
-    assert self._split() == []
-    # 150 bits in 19 bytes, after their SHA-256.
-    (path,) = self._directory.iterdir()
-    assert path.stat().st_size == 32 + 19
-
-  @pytest.mark.parametrize(
-    'other', [{'fingerprint': 'b'}, {'seed': 2}, {'fraction': 0.2500001}]
+def test_progress(monkeypatch):
+  monkeypatch.setattr(client_splits, '_HASHED_AT_ONCE', 64)
+  calls = []
+  split = client_splits.split_clients(
+    _IDS[:150], split_seed=1, held_out_fraction=0.25, on_clients=calls.append
   )
-  def test_are_kept_by_all_that_changes_them(self, other):
-    self._split()
-    assert self._split(**other)
-    assert len(list(self._directory.iterdir())) == 2
-
-  def test_of_other_clients_are_not_taken(self):
-    # A manifest whose fingerprint is another corpus's.
-    self._split()
-    assert self._split(num_clients=160)
-
-  @pytest.mark.parametrize(
-    'damage',
-    [
-      lambda data: b'',
-      lambda data: data[:-1],
-      lambda data: data + b'\0',
-      lambda data: data[:40] + bytes([data[40] ^ 1]) + data[41:],
-    ],
-  )
-  def test_damage_is_repaired(self, damage):
-    self._split()
-    (path,) = self._directory.iterdir()
-    whole = path.read_bytes()
-    path.write_bytes(damage(whole))
-    assert self._split()
-    assert path.read_bytes() == whole
-
-  def test_a_cache_that_cannot_be_written(self, tmp_path):
-    (tmp_path / 'cache').write_text('a file')
-    assert self._split()
-    assert self._split()
-
-  def test_few_are_not_kept(self):
-    assert self._split(num_clients=99) == []
-    assert not os.path.exists(self._directory)
-
-  def test_without_a_fraction_nothing_is_hashed(self):
-    ids = ClientIds(pa.array(sorted(_IDS[:150]), pa.binary()))
-    corpus = types.SimpleNamespace(
-      client_ids=ids, held_out=(ids[7],), fingerprint='a'
-    )
-    split = client_splits.split_corpus(
-      corpus, split_seed=1, held_out_fraction=None
-    )
-    assert split.held_out == [ids[7]]
-    assert len(split.participating) == 149
-    assert not os.path.exists(self._directory)
+  assert split == _split(_IDS[:150])
+  assert calls == [64, 64, 22]

@@ -1,4 +1,4 @@
-"""Kept divisions and tokens change no byte of a run, also of an older one."""
+"""Kept tokens change no byte of a run, also of an older one."""
 
 import json
 import shutil
@@ -9,7 +9,7 @@ import small_runs
 
 from tff_fedfish.cli.main import main
 from tff_fedfish.config import loading as config_loading
-from tff_fedfish.data import client_splits, token_cache
+from tff_fedfish.data import token_cache
 from tff_fedfish.data.client_sequences import ClientSequences
 from tff_fedfish.run import cohort_data, run_inputs
 
@@ -18,7 +18,6 @@ from tff_fedfish.run import cohort_data, run_inputs
 def _keeps_all(tmp_path, monkeypatch):
   """However few and short they are; and nothing is kept in memory."""
   monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
-  monkeypatch.setattr(client_splits, '_MIN_KEPT', 1)
   monkeypatch.setattr(token_cache, 'MIN_BYTES', 1)
   monkeypatch.setattr(ClientSequences, '_remember', lambda *_: None)
 
@@ -29,7 +28,7 @@ def _kept(tmp_path, name):
 
 
 def test_older_run_is_resumed_to_the_same_bytes(
-  small_inputs, small_run, tmp_path, capsys
+  small_inputs, small_run, tmp_path
 ):
   workdir = shutil.copytree(small_run, tmp_path / 'run')
   # As a version before the setting left it after round 2.
@@ -40,17 +39,14 @@ def test_older_run_is_resumed_to_the_same_bytes(
     shutil.rmtree(workdir / 'checkpoints' / f'round_{round_num:08d}')
   settings = {'data__token_cache_bytes': 2000}
   assert small_runs.train(small_inputs, workdir, **settings) == 0
-  assert 'divide clients: client 12/12' in capsys.readouterr().err
   kept = _kept(tmp_path, 'tokens')
   assert kept
   assert sum(path.stat().st_size for path in kept) <= 2000
-  assert len(_kept(tmp_path, 'client_splits')) == 1
   # From what is kept, of which one file is damaged.
   (kept[0]).write_bytes(b'damaged')
   for round_num in (3, 4):
     shutil.rmtree(workdir / 'checkpoints' / f'round_{round_num:08d}')
   assert small_runs.train(small_inputs, workdir, **settings) == 0
-  assert 'divide clients' not in capsys.readouterr().err
   for name in (
     'metrics.csv',
     'checkpoints/round_00000003/state.safetensors',

@@ -1,29 +1,14 @@
-"""Splits clients into those that train and those held out.
+"""Splits clients into those that train and those held out, by a hash."""
 
-A client's side follows from a hash of its id. Those of a large corpus take
-seconds, so they are kept in the user's cache directory; a file there that is
-missing or damaged means that the ids are hashed again.
-"""
-
-import contextlib
 import dataclasses
-import hashlib
 import itertools
-import json
-import pathlib
 from collections.abc import Callable, Collection, Sequence
-from typing import Protocol
 
 import numpy as np
 
-from tff_fedfish import files
 from tff_fedfish.data import randomness
 from tff_fedfish.data.client_ids import ChosenIds, ClientIds
 
-# Part of every key of what is kept: raised where a client's side would change.
-_VERSION = 1
-# Fewer clients are hashed in some tenths of a second.
-_MIN_KEPT = 500_000
 _HASHED_AT_ONCE = 1 << 17
 
 
@@ -36,16 +21,6 @@ class ClientSplit:
   where a corpus has them as `ClientIds`."""
   held_out: ChosenIds | list[bytes]
   """Clients that training never sees."""
-
-
-class _Corpus(Protocol):
-  """See `corpus_identity.Corpus`."""
-
-  client_ids: Sequence[bytes]
-  held_out: Sequence[bytes]
-
-  @property
-  def fingerprint(self) -> str: ...
 
 
 def is_held_out(
@@ -75,6 +50,7 @@ def split_clients(
   split_seed: int,
   held_out_fraction: float | None,
   own_held_out: Collection[bytes] = (),
+  on_clients: Callable[[int], None] = lambda num_clients: None,
 ) -> ClientSplit:
   """Splits clients into participating and held-out ones.
 
@@ -87,6 +63,7 @@ def split_clients(
     own_held_out: Clients that the corpus's own split holds out. They never
       participate. With a fraction they are on neither side: what is chosen by
       a fraction of the others has not seen them.
+    on_clients: Called after every so many ids are hashed, with their number.
 
   Returns:
     Both sides, each in the order of `client_ids`.
@@ -96,47 +73,7 @@ def split_clients(
   """
   by_hash = None
   if held_out_fraction is not None:
-    by_hash = _sides(client_ids, split_seed, held_out_fraction)
-  return _divide(client_ids, by_hash, own_held_out)
-
-
-def split_corpus(
-  corpus: _Corpus,
-  *,
-  split_seed: int,
-  held_out_fraction: float | None,
-  on_start: Callable[[], None] = lambda: None,
-  on_clients: Callable[[int], None] = lambda num_clients: None,
-) -> ClientSplit:
-  """Splits the clients of a corpus, with the hashes of a large one kept.
-
-  Args:
-    corpus: The corpus.
-    split_seed: See `split_clients`.
-    held_out_fraction: See `split_clients`.
-    on_start: Called before the ids of a large corpus are hashed, if they are.
-    on_clients: Called after every so many ids of it, with their number.
-
-  Raises:
-    ValueError: If the fraction is not between 0 and 1.
-  """
-  client_ids, own_held_out = corpus.client_ids, corpus.held_out
-  if held_out_fraction is None or len(client_ids) < _MIN_KEPT:
-    return split_clients(
-      client_ids,
-      split_seed=split_seed,
-      held_out_fraction=held_out_fraction,
-      own_held_out=own_held_out,
-    )
-  path = _path(corpus.fingerprint, split_seed, held_out_fraction)
-  by_hash = None if path is None else _read(path, len(client_ids))
-  if by_hash is None:
-    on_start()
     by_hash = _sides(client_ids, split_seed, held_out_fraction, on_clients)
-    if path is not None:
-      # A home that cannot be written to, or a full disk.
-      with contextlib.suppress(OSError):
-        files.write_verified(path, np.packbits(by_hash).tobytes())
   return _divide(client_ids, by_hash, own_held_out)
 
 
@@ -145,9 +82,7 @@ def split_position(client_id: bytes, *, split_seed: int) -> float:
   return randomness.fraction('client_split', split_seed, client_id)
 
 
-def _sides(
-  client_ids, split_seed, held_out_fraction, on_clients=lambda num_clients: None
-) -> np.ndarray:
+def _sides(client_ids, split_seed, held_out_fraction, on_clients) -> np.ndarray:
   """Returns bool [num_clients]: `is_held_out` of each."""
   _check_fraction(held_out_fraction)
   sides, left = [np.empty(0, bool)], iter(client_ids)
@@ -179,26 +114,6 @@ def _chosen(client_ids, is_chosen):
   if isinstance(client_ids, ClientIds):
     return client_ids.where(is_chosen)
   return list(itertools.compress(client_ids, is_chosen))
-
-
-def _path(
-  fingerprint: str, split_seed: int, held_out_fraction: float
-) -> pathlib.Path | None:
-  """Returns where the sides are kept; None: there is no such place."""
-  directory = files.user_cache_directory()
-  if directory is None:
-    return None
-  key = [_VERSION, fingerprint, split_seed, held_out_fraction]
-  name = hashlib.sha256(json.dumps(key).encode()).hexdigest()
-  return directory / 'client_splits' / name
-
-
-def _read(path: pathlib.Path, num_clients: int) -> np.ndarray | None:
-  content = files.read_verified(path)
-  if content is None or len(content) != (num_clients + 7) // 8:
-    return None
-  packed = np.frombuffer(content, np.uint8)
-  return np.unpackbits(packed, count=num_clients).view(bool)
 
 
 def _check_fraction(held_out_fraction: float) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 
 from tff_fedfish.data import randomness
 from tff_fedfish.data.client_sequences import ClientSequences
-from tff_fedfish.data.client_splits import split_corpus
+from tff_fedfish.data.client_splits import split_clients
 from tff_fedfish.data.grouped_corpus import GroupedCorpus
 from tff_fedfish.data.row_counts import RowCounts, load_or_count
 from tff_fedfish.data.sequences import ClientRows, Rows, Sequences
@@ -74,10 +74,11 @@ def open_merged_clients(
     on_start=on_start,
     on_group=on_group,
   )
-  participating = split_corpus(
-    corpus,
+  participating = split_clients(
+    corpus.client_ids,
     split_seed=merge.split_seed,
     held_out_fraction=merge.held_out_fraction,
+    own_held_out=corpus.held_out,
   ).participating
   return MergedClients(
     groups,

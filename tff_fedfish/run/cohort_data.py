@@ -13,7 +13,7 @@ from tff_fedfish.config.data_settings import DataConfig
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.data import merged_clients
 from tff_fedfish.data import sequences as sequences_lib
-from tff_fedfish.data.client_splits import split_corpus
+from tff_fedfish.data.client_splits import split_clients
 from tff_fedfish.data.cohorts import draw_cohort
 from tff_fedfish.data.grouped_corpus import GroupedCorpus
 from tff_fedfish.data.images.partitions import Partition
@@ -253,10 +253,11 @@ def _open_stored(stored):
   corpus, rows = _open_whole(stored)
   if stored.division is None:
     return rows
-  client_ids = split_corpus(
-    corpus,
+  client_ids = split_clients(
+    corpus.client_ids,
     split_seed=stored.division.split_seed,
     held_out_fraction=stored.held_out_fraction,
+    own_held_out=corpus.held_out,
   ).participating
   if stored.merge is not None:
     client_ids = merged_clients.client_ids(stored.merge.num_clients)

@@ -30,6 +30,8 @@ from tff_fedfish.run.corpus_identity import Corpus
 
 # Clients whose affinity to each other each of them keeps.
 _MAX_AFFINITIES = 4096
+# Fewer are divided in some tenths of a second.
+_MANY_CLIENTS = 500_000
 
 
 def training_clients(
@@ -149,16 +151,19 @@ def image_options(config: TrainConfig) -> dict[str, Any]:
 def split_corpus(config: TrainConfig, corpus: Corpus) -> ClientSplit:
   """Splits the clients of a run's own corpus as its config says.
 
-  The first time for a large corpus it shows how far it is.
+  For a large corpus it shows how far it is.
   """
-  progress = Progress('divide clients', len(corpus.client_ids), unit='client')
-  with contextlib.ExitStack() as stack:
-    return client_splits.split_corpus(
-      corpus,
+  num_clients = len(corpus.client_ids)
+  progress = Progress('divide clients', num_clients, unit='client')
+  fraction = config.client_splits.held_out_fraction
+  is_shown = fraction is not None and num_clients >= _MANY_CLIENTS
+  with progress if is_shown else contextlib.nullcontext():
+    return client_splits.split_clients(
+      corpus.client_ids,
       split_seed=config.seeds.split_seed,
-      held_out_fraction=config.client_splits.held_out_fraction,
-      on_start=lambda: stack.enter_context(progress),
-      on_clients=progress.advance,
+      held_out_fraction=fraction,
+      own_held_out=corpus.held_out,
+      on_clients=progress.advance if is_shown else lambda num_clients: None,
     )
 
 

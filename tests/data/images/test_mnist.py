@@ -36,7 +36,6 @@ class TestFourFiles:
       np.testing.assert_array_equal(found.images[..., 0], images)
       assert found.labels.dtype == np.int32
       assert found.labels.tolist() == labels
-      assert found.coarse_labels is None
 
   def test_mnist_is_read_as_fashion_mnist(self, tmp_path, write_mnist):
     write_mnist(tmp_path)

@@ -158,7 +158,7 @@ class TestProblems:
     with pytest.raises(
       UserError,
       match="^Corpus 'emnist_by_writer' requires emnist_all.sqlite, or "
-      'fed_emnist_train.h5, fed_emnist_test.h5, or emnist_all.sqlite.lzma in '
+      'emnist_all.sqlite.lzma in '
       '.*, but found only fed_emnist_train.h5. Get emnist_all.sqlite.lzma from '
       r'https://storage.googleapis.com/tff-datasets-public\.$',
     ):
