@@ -13,9 +13,8 @@ from tff_fedfish.methods import registry
 
 COMMANDS = {'group': 'tff_fedfish.cli.group'}
 _PATH_OPTIONS = {
-  *('add_to', 'checkpoint', 'config', 'corpus', 'data', 'directory', 'input'),
+  *('checkpoint', 'config', 'corpus', 'data', 'directory', 'input'),
   *('output', 'path', 'plots', 'runs', 'uploads', 'vocabulary', 'workdir'),
-  'write_dropped',
 }
 _OTHER_TEXTS = {
   *('algorithm.name', 'data.classes', 'engine.ray_address', 'model.preset'),

@@ -134,7 +134,6 @@ def test_an_evaluation_that_some_seeds_have(
   # Other fine-tuning is another measurement.
   assert [e.num_seeds for e in pooled.evaluations] == [2, 1]
   assert pooled.evaluations[0].barrier['loss'].mean == 0.5
-  assert pooled.evaluations[0].barrier['loss'].sd_over_seeds == 0.0
   assert len(pooled.evaluations[0].barrier_clients) == 0
   assert pooled.evaluations[0].effective_clients.mean == 2.25
   assert pooled.evaluations[1].effective_clients is None

@@ -171,7 +171,7 @@ def test_absent_sections_say_why(tmp_path, write_run):
   runs = loading.load_runs([directory])
   sections = page.build_sections(runs)
   text = page.render_page(
-    runs, runs, [], comparisons.compare_methods(runs), sections
+    runs, runs, comparisons.compare_methods(runs), sections
   )
   absent = dict(
     re.findall('<h2 id="(.*?)">.*?</h2>\n<p class="absent">(.*?)</p>', text)

@@ -238,7 +238,7 @@ def test_a_damaged_per_client_row_is_named(
     pytest.param(
       'config.json', '[' * 100_000, 'nested too deeply', id='nested'
     ),
-    ('config.json', '{"schema_version": 99}', 'fedfish reads up to'),
+    ('config.json', '{"schema_version": 99}', 'found 99. Update fedfish'),
     ('config.json', '{"schema_version": "x"}', "at least 1, found 'x'"),
     ('environment.json', f'[{"9" * 5_000}]', 'cannot be parsed'),
     ('environment.json', '', r"environment\.json', line 1, must be JSON"),

@@ -96,7 +96,9 @@ def _clauses(rows: Sequence[Any], unit: str, where: str) -> list[str]:
         f'({low:.3f} to {high:.3f})'
       )
     clause += f' {unit} on {where}' * (not clauses)
-    clauses.append(f'{clause} with {row.setting}' if row.setting else clause)
+    if row.setting and len(rows) > 1:
+      clause += f' with {row.setting}'
+    clauses.append(clause)
   return clauses
 
 
@@ -120,6 +122,7 @@ def _sampled_comparisons(runs, unit) -> tuple[list[str], list[Run]]:
   groups = match.grouped(
     scored, lambda r: (match.setting_of(r), match.sample_of(r), r.last_round)
   )
+  groups = {key: runs for key, runs in groups.items() if len(runs) > 1}
   labels = match.labels([dict(setting) for setting, *_ in groups])
   for label, members in zip(labels, groups.values(), strict=True):
     members.sort(key=lambda run: not run.is_baseline)
@@ -167,7 +170,7 @@ def _differing(run: Run, other: Run) -> list[str]:
   names = match.differing([match.setting_of(r) for r in (run, other)])
   if not names:
     return []
-  return [match.short_name(name) for name in match.differing(keys)]
+  return [match.label_of(name) for name in match.differing(keys)]
 
 
 def _scores_of_one(run: Run, unit: str) -> str:

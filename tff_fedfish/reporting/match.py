@@ -242,7 +242,7 @@ def labels(settings: Sequence[Mapping[str, str]]) -> list[str]:
   """
   keys = dict.fromkeys(name for setting in settings for name in setting)
   names = {
-    key: _SHORT_NAMES.get(key, key)
+    key: label_of(key)
     for key in keys
     if len({setting.get(key) for setting in settings}) > 1
   }
@@ -374,6 +374,11 @@ def _settings(run: Run, counts: Callable[[str], bool]) -> Key:
 
 def _is_among(name: str, names: Sequence[str]) -> bool:
   return name in names or f'{name.partition(".")[0]}.' in names
+
+
+def label_of(name: str) -> str:
+  """Returns a setting's name in a sentence, such as 'rounds'."""
+  return _SHORT_NAMES.get(name, name)
 
 
 def short_name(name: str) -> str:
