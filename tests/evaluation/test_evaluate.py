@@ -116,7 +116,7 @@ class TestHeldOut:
 
   def test_effective_clients_of_the_cohort(self, evaluated):
     effective = results.read_evaluation(evaluated).summary['effective_clients']
-    # Of 3 clients, whose Fisher diagonals differ.
+    # Fisher diagonals of the cohort's 3 clients differ.
     assert 1 < effective['mean'] < 2.99
 
   def test_barrier_replays_the_round_that_training_ran(

@@ -298,12 +298,12 @@ class TestMeasurement:
       tmp_path,
       process,
       evaluator,
-      # Four own models, then four of the server on the first client.
-      should_stop=lambda: evaluator.num_scores == 8,
+      # Four own models, then that of the server on the first client.
+      should_stop=lambda: evaluator.num_scores == 5,
     )
     with pytest.raises(RoundInterrupted):
       measured.measure(_done(2))
-    assert evaluator.num_scores == 8
+    assert evaluator.num_scores == 5
     assert measured.clients is None
 
   def test_client_that_fails_when_scored_is_left_out(self, tmp_path):
