@@ -20,7 +20,6 @@ _NEED_NOTHING = (
   ('configs',),
   ('methods',),
   ('plan', '--config'),
-  ('laboratory', '--dry_run'),
   ('sweep', '--dry_run'),
 )
 # What such a command takes minutes for, but for this.

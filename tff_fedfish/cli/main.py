@@ -19,7 +19,7 @@ _COMMANDS = {
   name: f'tff_fedfish.cli.{name}'
   for name in (
     *('demo', 'group', 'inspect', 'verify', 'tokenizer', 'configs', 'methods'),
-    *('plan', 'train', 'sweep', 'solve', 'evaluate', 'laboratory', 'report'),
+    *('plan', 'train', 'sweep', 'solve', 'evaluate', 'report'),
     *('generate', 'export', 'toy', 'doctor'),
   )
 }
