@@ -27,6 +27,24 @@ def test_fed_fish_by_hand(capsys):
   assert losses == sorted(losses, reverse=True)
 
 
+def test_fed_fish_on_one_function(capsys, tmp_path):
+  _names('fed_fish_on_one_function')['main'](tmp_path / 'picture.png')
+  assert (tmp_path / 'picture.png').read_bytes().startswith(b'\x89PNG')
+  printed = capsys.readouterr().out
+  page = (_ROOT / 'docs' / 'toy.md').read_text('utf-8')
+  for support in ('full', 'partial', 'no'):
+    (row,) = re.findall(rf'^\| {support} overlap \|.*', page, re.MULTILINE)
+    fed_avg, fed_fish, *_, constant = row.strip('| ').split(' | ')[1:]
+    for method, expected in (
+      ('FedAvg', fed_avg),
+      ('FedFish', fed_fish),
+      ('constant', constant),
+    ):
+      (found,) = re.findall(rf'{support} overlap, {method}: (\S+)', printed)
+      # Rounding in training differs by machine.
+      assert float(found) == pytest.approx(float(expected), abs=0.03)
+
+
 class TestWeightingsInOneRound:
   """One round of one cohort, its clients weighed in several ways."""
 
@@ -77,7 +95,7 @@ class TestWeightingsInOneRound:
       'client_work.learning_rate': 0.1,
     }
     rows = self._compare(
-      *(small_images, tmp_path / 'rows.csv', '--num_clients', '1', '2'),
+      *(small_images, tmp_path / 'rows.csv', '--num_clients', '1', '1'),
       **settings,
     )
     assert len(rows) == 6

@@ -10,10 +10,10 @@ from tff_fedfish.methods import registry
 
 _ROOT = pathlib.Path(__file__).resolve().parents[1]
 _PACKAGES = ('tff_fedfish', 'pipelines', 'models')
-# Declarations, printed results of papers, and two fixed comparisons.
+# Declarations, printed results of papers, and a fixed comparison.
 _MAY_SPELL = tuple(
   f'tff_fedfish/{place}'
-  for place in ('methods/', 'reporting/papers/', 'demo.py', 'toy/')
+  for place in ('methods/', 'reporting/papers/', 'demo.py')
 )
 
 

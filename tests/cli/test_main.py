@@ -64,7 +64,6 @@ _ARGUMENT_ERRORS = [
   (['sweep'], 'arguments are required: --config'),
   (['generate'], 'arguments are required: --checkpoint'),
   (['export', '--checkpoint', 'a'], 'arguments are required: --output'),
-  (['toy', '--num_seeds', 'x'], "--num_seeds: invalid int value: 'x'"),
   (['doctor', '--nope'], 'unrecognized arguments: --nope'),
 ]
 

@@ -20,7 +20,7 @@ _COMMANDS = {
   for name in (
     *('demo', 'group', 'inspect', 'verify', 'tokenizer', 'configs', 'methods'),
     *('plan', 'train', 'sweep', 'solve', 'evaluate', 'report'),
-    *('generate', 'export', 'toy', 'doctor'),
+    *('generate', 'export', 'doctor'),
   )
 }
 
