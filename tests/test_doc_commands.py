@@ -21,7 +21,6 @@ _NEED_NOTHING = (
   ('configs',),
   ('methods',),
   ('plan', '--config'),
-  ('laboratory', '--dry_run'),
   ('sweep', '--dry_run'),
 )
 # What such a command takes minutes for, but for this.
@@ -30,8 +29,8 @@ _QUICK = {'sweep': '--dry_run', 'plan': '--no_timing'}
 
 def _fedfish_commands():
   commands = doc_pages.commands('fedfish')
-  # They are run, in small, by tests/cli/test_toy.py and tests/test_demo.py.
-  commands = [c for c in commands if c.arguments[1] not in ('toy', 'demo')]
+  # tests/test_demo.py runs the demo, in small.
+  commands = [c for c in commands if c.arguments[1] != 'demo']
   return [c for c in commands if not _is_of_an_earlier_commit(c)]
 
 

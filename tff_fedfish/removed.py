@@ -4,7 +4,10 @@ from collections.abc import Sequence
 
 from tff_fedfish.errors import UserError
 
-COMMANDS: dict[str, str] = {}
+COMMANDS: dict[str, str] = {
+  'laboratory': 'Run docs/examples/weightings_in_one_round.py.',
+  'toy': 'Run docs/examples/fed_fish_on_one_function.py.',
+}
 """Advice by the name of a command."""
 
 OPTIONS: dict[str, str] = {

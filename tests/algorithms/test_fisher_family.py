@@ -7,6 +7,7 @@ import linear_models
 import numpy as np
 import pytest
 import tensorflow as tf
+import tensorflow_federated as tff
 
 from models.functional_model import ModelSpec, build_language_model
 from models.model_shapes import weight_shapes
@@ -279,12 +280,25 @@ def test_tensor_mean_is_that_of_a_layer(plain_mean_tensors):
 
 
 def test_client_that_overflows_counts_in_neither_mean():
-  factory = FisherWeightedMeanFactory(0.0, plain_mean_fraction=0.5)
   # 1 x 100 x 3e38 is beyond float32.
-  clients = [
-    (DeltaAndFisher((tf.constant([d]),), (tf.constant([f]),)), tf.constant(1.0))
-    for d, f in ((2.0, 1.0), (4.0, 3.0), (100.0, 3e38))
+  updates = [
+    DeltaAndFisher((np.float32([d]),), (np.float32([f]),))
+    for d, f in ((2, 1), (4, 3), (100, 3e38))
   ]
-  (mean,) = factory.mean(clients)
+  tensors = (tff.TensorType(np.float32, [1]),)
+  value_type = tff.to_type(DeltaAndFisher(tensors, tensors))
+  process = FisherWeightedMeanFactory(0.0, plain_mean_fraction=0.5).create(
+    value_type, tff.to_type(np.float32)
+  )
+
+  @tff.federated_computation(
+    process.initialize.type_signature.result,
+    tff.FederatedType(value_type, tff.CLIENTS),
+  )
+  def next_fn(state, updates):
+    weights = tff.federated_value(1.0, tff.CLIENTS)
+    return process.next(state, updates, weights).result
+
+  mean = next_fn(process.initialize(), updates)
   # Plain (2 + 4) / 2 = 3; weighted (2 + 12) / 4 = 3.5; half of each.
-  np.testing.assert_array_equal(mean, [3.25])
+  np.testing.assert_array_equal(mean, [[3.25]])

@@ -28,7 +28,7 @@ def test_what_the_card_cannot_say(fedfish, small_run, tmp_path, monkeypatch):
   from tff_fedfish.exporting import model_card
 
   remark = 'it could not be read when this was written'
-  monkeypatch.setattr(model_card, '_corpus_facts', lambda _: (None, remark))
+  monkeypatch.setattr(model_card, '_corpus', lambda _: ({}, remark))
   code, out, _ = fedfish(
     'export', '--checkpoint', small_run, '--output', tmp_path / 'out',
     '--format', 'safetensors',
@@ -101,5 +101,5 @@ def test_help(fedfish):
   code, out, _ = fedfish('export', '--help')
   assert code == 0
   assert 'fedfish export --checkpoint runs/mine --output models/mine' in out
-  assert '(default: what the model has)' in ' '.join(out.split())
+  assert '(default: both)' in ' '.join(out.split())
   assert max(map(len, out.splitlines())) <= 80

@@ -62,10 +62,8 @@ _ARGUMENT_ERRORS = [
   (['report'], 'arguments are required: --runs, --output'),
   (['report', '--runs', 'a'], 'arguments are required: --output'),
   (['sweep'], 'arguments are required: --config'),
-  (['laboratory'], 'arguments are required: --config'),
   (['generate'], 'arguments are required: --checkpoint'),
   (['export', '--checkpoint', 'a'], 'arguments are required: --output'),
-  (['toy', '--num_seeds', 'x'], "--num_seeds: invalid int value: 'x'"),
   (['doctor', '--nope'], 'unrecognized arguments: --nope'),
 ]
 

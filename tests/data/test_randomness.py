@@ -130,7 +130,5 @@ def test_purposes_keep_their_names():
     'shuffled_targets',
     'tct_head',
     'tct_mask',
-    'toy_data',
-    'toy_weights',
     'vocabulary_documents',
   }

@@ -137,20 +137,17 @@ def test_evaluation_and_export(wide, small_images, checked, tmp_path):
   widths = _checkpoint(wide).contents['model_widths']
   assert config['model']['widths'] == widths
   num_weights = sum(weight.size for weight in _weights(wide))
-  card = ' '.join((output / 'README.md').read_text().split())
-  units = ', '.join(map(str, widths))
-  assert (
-    f'The network `lenet` with hidden layers of {units} units, of '
-    f'{num_weights:,} parameters'
-  ) in card
+  card = (output / 'README.md').read_text()
+  assert '| `name` | lenet |' in card
+  assert f'| `widths` | {tuple(widths)} |' in card
+  assert f'| `parameters` | {num_weights} |' in card
   kept = safetensors.numpy.load_file(output / 'model.safetensors')
-  images = halves[0].batch_features()['x']['image']
+  images = halves[0].batch_features()['x']['image'].astype(np.float32) / 255
   loaded = tf.saved_model.load(str(output / 'saved_model'))
   np.testing.assert_allclose(
-    loaded.class_logits(images)['logits'],
+    loaded.signatures['serving_default'](images=tf.constant(images))['logits'],
     lenet.logits(
-      [tf.constant(kept[name]) for name in lenet_shapes(10)],
-      images.astype(np.float32) / 255,
+      [tf.constant(kept[name]) for name in lenet_shapes(10)], images
     ),
     atol=1e-5,
   )

@@ -8,7 +8,6 @@ import gram_reference
 import numpy as np
 import pytest
 import small_image_runs
-import tensorflow as tf
 from stateful_runs import assert_same_run
 
 from tff_fedfish.cli.main import main
@@ -197,35 +196,12 @@ def test_evaluated(round_num, small_images, whole, tmp_path):
   assert found > 0
 
 
-def test_exported(whole, small_images, tmp_path):
-  """The files give the scores of the run's own model."""
-  output = tmp_path / 'model'
-  arguments = ['--checkpoint', str(whole), '--output', str(output)]
-  assert main(['export', *arguments]) == 0
-  assert not (output / 'model.safetensors').exists()
-  # 785 features in 10 classes, the network's 7,850, and 2 statistics each.
-  assert '17,280 parameters' in (output / 'README.md').read_text()
-  kernel, bias = _weights(whole).trainable
-  mean, std = _weights(whole).non_trainable[-2:]
-  images = np.random.RandomState(0).randint(256, size=(3, 28, 28, 1))
-  exported = tf.saved_model.load(str(output / 'saved_model'))
-  logits = exported.class_logits(tf.constant(images, tf.uint8))['logits']
-  # The features of a linear model are pixels and a one, and so is z.
-  z = np.concatenate([images.reshape(3, -1) / 255, np.ones((3, 1))], axis=1)
-  wanted = (z - mean) / std @ kernel + bias
-  np.testing.assert_allclose(logits, wanted, rtol=1e-3, atol=1e-3)
-
-
-def test_no_tensors_of_a_model_that_is_none_without_its_graph(
-  whole, tmp_path, capsys
-):
+def test_a_convex_model_is_not_exported(whole, tmp_path, capsys):
   arguments = ['--checkpoint', str(whole), '--output', str(tmp_path / 'model')]
-  assert main(['export', *arguments, '--format', 'safetensors']) == 2
-  assert capsys.readouterr().err.splitlines()[-1] == (
-    "fedfish: error: `--format` must be saved_model in phase 'convex' of "
-    "'tct', whose weights say nothing without its graph, found 'safetensors'. "
-    'Leave it out.'
-  )
+  assert main(['export', *arguments]) == 2
+  error = capsys.readouterr().err.splitlines()[-1]
+  assert '`--checkpoint` must hold a network, but' in error
+  assert error.endswith('Name a checkpoint of an earlier phase.')
 
 
 def _resume(images, whole, tmp_path, damage, **settings):

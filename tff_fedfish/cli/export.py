@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   parser.add_argument(
     '--format',
     metavar='NAME,...',
-    help='saved_model, safetensors or both (default: what the model has); '
+    help='saved_model, safetensors or both (default: both); '
     'huggingface: as transformers reads it',
   )
   add_client_id(parser)

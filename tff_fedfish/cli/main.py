@@ -20,8 +20,8 @@ _COMMANDS = {
   name: f'tff_fedfish.cli.{name}'
   for name in (
     *('demo', 'group', 'inspect', 'verify', 'tokenizer', 'configs', 'methods'),
-    *('plan', 'train', 'sweep', 'solve', 'evaluate', 'laboratory', 'report'),
-    *('generate', 'export', 'toy', 'doctor'),
+    *('plan', 'train', 'sweep', 'solve', 'evaluate', 'report'),
+    *('generate', 'export', 'doctor'),
   )
 }
 

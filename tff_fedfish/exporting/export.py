@@ -9,11 +9,9 @@ them; tff_fedfish/huggingface/ knows how.
 
 import contextlib
 import dataclasses
-import errno
 import json
 import os
 import pathlib
-import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -32,8 +30,6 @@ FORMATS = (*_DEFAULT_FORMATS, 'huggingface')
 SUMS_FILE = 'SHA256SUMS'
 
 _SCHEMA_VERSION = 1
-# Node and operation in TensorFlow's errors.
-_NODES = re.compile(r'\{\{.*?\}\}|\[Op:\w+\]')
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -59,8 +55,7 @@ def export(
     checkpoint: A checkpoint or a run directory (its last).
     output: The directory to write; must not exist, or be empty.
     formats: At least one of `FORMATS`, each once, but not both of 'safetensors'
-      and 'huggingface', which name their files alike. None: all that the model
-      has of the first two.
+      and 'huggingface', which name their files alike. None: the first two.
     client: See `load_trained_model`.
 
   Raises:
@@ -83,8 +78,14 @@ def export(
     )
   directory = files.require_usable_output(output, '--output')
   model = load_trained_model(checkpoint, client=client)
-  formats = _formats_of(model, formats)
-  values = model_card.gather_values(model)
+  formats = formats or _DEFAULT_FORMATS
+  if 'huggingface' in formats and model.is_of_images:
+    raise UserError(
+      "`--format` 'huggingface' is for language models, but "
+      f'{str(model.run)!r} trained {model.config.model.preset!r} on images. '
+      'Leave it out.'
+    )
+  card = model_card.gather(model)
   config = json_config(model)
   with (
     _naming_failures(directory),
@@ -104,36 +105,14 @@ def export(
       from tff_fedfish.exporting import saved_model
 
       saved_model.write_saved_model(
-        temporary / 'saved_model',
-        model.shape,
-        model.weights,
-        class_logits=_phase_logits(model.config),
+        temporary / 'saved_model', model.shape, model.weights
       )
     with files.write_atomically(temporary / 'README.md') as file:
-      file.write(model_card.render(values, formats))
+      file.write(card.render(formats))
     sums = ''.join(_sums(temporary))
     with files.write_atomically(temporary / SUMS_FILE) as file:
       file.write(sums)
-  return Export(directory=directory, model=model, remark=values['remark'])
-
-
-def _formats_of(model, formats):
-  """Returns the formats to write; UserError for one that the model lacks."""
-  if 'huggingface' in (formats or ()) and model.is_of_images:
-    raise UserError(
-      "`--format` 'huggingface' is for language models, but "
-      f'{str(model.run)!r} trained {model.config.model.preset!r} on images. '
-      'Leave it out.'
-    )
-  if model.config.method.model is None:
-    return formats or _DEFAULT_FORMATS
-  if 'safetensors' in (formats or ()):
-    raise UserError(
-      f'`--format` must be saved_model in phase {model.config.phase.name!r} of '
-      f'{model.config.algorithm.name!r}, whose weights say nothing without its '
-      f'graph, found {",".join(formats)!r}. Leave it out.'
-    )
-  return ('saved_model',)
+  return Export(directory=directory, model=model, remark=card.remark)
 
 
 def _write_tensors(directory, tensors, metadata):
@@ -201,22 +180,6 @@ def json_config(model: TrainedModel) -> dict[str, Any]:
   return contents | {'run': run}
 
 
-def _phase_logits(config):
-  """Returns the logits of a phase's own model; None: it has none."""
-  if config.method.model is None:
-    return None
-  from tff_fedfish.run import learning_setup
-
-  functional_model = learning_setup.build_model(config).functional_model
-  num_trainable = len(functional_model.initial_weights[0])
-
-  def class_logits(weights, images):
-    split = weights[:num_trainable], weights[num_trainable:]
-    return functional_model.predict_on_batch(split, {'image': images}, False)
-
-  return class_logits
-
-
 def _sums(directory: pathlib.Path) -> Iterator[str]:
   """Yields a line for every file, as `sha256sum --check` reads it."""
   for path in sorted(filter(pathlib.Path.is_file, directory.rglob('*'))):
@@ -231,14 +194,8 @@ def _naming_failures(directory: pathlib.Path) -> Iterator[None]:
   try:
     yield
   except (OSError, safetensors.SafetensorError, tf.errors.OpError) as error:
+    reason = ' '.join(str(error).split())[:300]
     raise FailedError(
-      f'{str(directory)!r} could not be written ({_reason(error)}); nothing of '
-      'it is left.'
+      f'{str(directory)!r} could not be written ({reason}); nothing of it is '
+      'left.'
     ) from error
-
-
-def _reason(error: Exception) -> str:
-  """Returns the system's words in an error, without the libraries'."""
-  text = ' '.join(_NODES.sub('', str(error)).split())
-  said = [what for what in map(os.strerror, errno.errorcode) if what in text]
-  return max(said, key=len) if said else text[:300]

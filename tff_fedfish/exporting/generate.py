@@ -1,8 +1,6 @@
 """Samples text from a model, before and after fine-tuning on a client."""
 
-import bisect
 import dataclasses
-import difflib
 import os
 import re
 
@@ -22,9 +20,6 @@ _MARKER = re.compile(
   r'</?(s|pad|unk|cls|sep|mask|bos|eos)>',
   re.IGNORECASE,
 )
-# Ids, around its place in their order, that an unknown one is compared with.
-_MAX_CANDIDATES = 2_000
-_MAX_NAMED = 3
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -137,8 +132,7 @@ def find_client(corpus: GroupedCorpus, text: str) -> bytes:
   bytes that are not text.
 
   Raises:
-    UserError: If it is no client id, or the corpus has no such client; names
-      the nearest ones.
+    UserError: If it is no client id, or the corpus has no such client.
   """
   try:
     client_id = text_to_client_id(text)
@@ -149,23 +143,10 @@ def find_client(corpus: GroupedCorpus, text: str) -> bytes:
     ) from error
   if client_id in corpus.client_ids:
     return client_id
-  place = bisect.bisect_left(corpus.client_ids, client_id)
-  start = max(place - _MAX_CANDIDATES // 2, 0)
-  candidates = [
-    client_id_to_text(candidate)
-    for candidate in corpus.client_ids[start : start + _MAX_CANDIDATES]
-  ]
-  # If nothing looks alike, those beside it in the order.
-  place -= start
-  named = difflib.get_close_matches(
-    client_id_to_text(client_id), candidates, n=_MAX_NAMED
-  )
-  named = named or candidates[max(place - 1, 0) : place + _MAX_NAMED - 1]
-  nearest = ', '.join(map(repr, named))
   raise UserError(
     f'`--client` must be one of the {len(corpus.client_ids):,} clients of '
-    f'{str(corpus.directory)!r}, but {text!r} is none of them. '
-    + (f'The nearest are {nearest}.' if nearest else 'Name another corpus.')
+    f'{str(corpus.directory)!r}, but {text!r} is none of them. Copy one from '
+    '`fedfish inspect`.'
   )
 
 

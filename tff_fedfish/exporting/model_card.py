@@ -1,204 +1,230 @@
-"""The model card: values of the template templates/model_card.md.j2."""
+"""The model card: facts of a run in tables, and three paragraphs."""
 
 import dataclasses
-import json
 import pathlib
-import re
-import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
-
-import jinja2
 
 from tff_fedfish.config.optimizer_settings import unread_settings
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.data.images.image_corpora import IMAGE_CORPORA
 from tff_fedfish.errors import UserError
 from tff_fedfish.exporting.trained_model import TrainedModel
-from tff_fedfish.reporting.loading import load_runs
-from tff_fedfish.run import run_inputs
+from tff_fedfish.run import corpus_identity, metrics_files, run_inputs
 from tff_fedfish.version import __version__
 
-# Sections of the config that determine the weights and are not shown elsewhere.
-_SECTIONS = (
-  'algorithm',
-  'client_work',
-  'local_privacy',
-  'server',
-  'cohorts',
-  'client_splits',
-  'seeds',
+_SECTIONS = ('client_work', 'server', 'cohorts', 'client_splits', 'seeds')
+_HUGGING_FACE_HEADER = """\
+---
+library_name: transformers
+pipeline_tag: text-generation
+tags:
+- federated-learning
+---
+
+"""
+_MEMORIZATION = (
+  'The model may have memorized data of its clients, personal data among them, '
+  'and may repeat it. Test for that before you publish the model.'
+)
+_LICENCE = (
+  'A run does not record the licence of its data. Name it here, and a licence '
+  'for the weights, before you publish the model.'
 )
 
 
-def gather_values(model: TrainedModel) -> dict[str, Any]:
-  """Returns the values of the card, by the names that the template uses.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ModelCard:
+  """Contents of the card."""
 
-  Reads metrics and evaluations of the model's run and, if it is still there,
-  the corpus.
+  title: str
+  tables: Mapping[str, Mapping[str, Any]]
+  """Rows by name, by the heading of their table."""
+  paragraphs: Mapping[str, str]
+  remark: str | None
+  """Why the corpus is not described; None: it is."""
 
-  Raises:
-    UserError: If metrics.csv is missing, lacks the model's round, or a file of
-      the run is damaged.
-  """
-  if not (model.run / 'metrics.csv').is_file():
-    raise UserError(
-      f'`--checkpoint` must lie in a run with metrics.csv, for the model '
-      f'card, but {str(model.run)!r} has none. Restore the file.'
-    )
-  (run,) = load_runs([model.run])
-  rows = [row for row in run.metrics if row['round'] <= model.round_num]
-  if not rows or rows[-1]['round'] != model.round_num:
-    raise UserError(
-      f'{str(model.run / "metrics.csv")!r} must have a row for round '
-      f'{model.round_num}, that of the checkpoint, but has none. Restore the '
-      'file, or name another checkpoint.'
-    )
-  scored = [row for row in rows if row.get('held_out/loss') is not None]
-  evaluations = [e for e in run.evaluations if e.round_num == model.round_num]
-  data = model.config.data
-  corpus, remark = _corpus_facts(model)
-  identity, directory = run.identity, pathlib.Path(data.directory)
+  def render(self, formats: Sequence[str]) -> str:
+    """Returns the card of an export in some formats, as Markdown."""
+    header = _HUGGING_FACE_HEADER if 'huggingface' in formats else ''
+    parts = [f'{header}# {self.title}\n\nExported by fedfish {__version__}.\n']
+    for heading, rows in self.tables.items():
+      table = ['| | |\n| --- | --- |\n']
+      for name, value in rows.items():
+        cell = str(value).replace('|', '\\|')
+        table.append(f'| `{name}` | {cell} |\n')
+      parts.append(f'## {heading}\n\n{"".join(table)}')
+    for heading, text in self.paragraphs.items():
+      parts.append(f'## {heading}\n\n{text}\n')
+    return '\n'.join(parts)
+
+
+def gather(model: TrainedModel) -> ModelCard:
+  """Returns the card; UserError if metrics.csv lacks the model's round."""
+  config, rows = model.config, _metrics(model)
+  corpus, remark = _corpus(model)
 
   def total(name):
     return sum(int(row.get(name) or 0) for row in rows)
 
-  return {
-    'model': model,
-    'version': __version__,
-    'num_parameters': sum(w.size for w in model.weights.values()),
-    'corpus_name': (
-      identity.label(directory) if identity else directory.resolve().name
-    ),
-    'names_part': bool(identity and identity.part),
-    'corpus': corpus,
-    # Why `corpus` is None; None if it is not.
-    'remark': remark,
-    'image_corpus': IMAGE_CORPORA.get(data.corpus),
-    'settings': _settings(model.config),
+  owner = f', client {model.client}' if model.client else ''
+  kind = 'Image classifier' if model.is_of_images else 'Language model'
+  rounds = {
+    'round': f'{model.round_num} of {config.training.num_rounds}',
     # A client counts once per round that it took part in.
-    'num_participations': total('train/num_clients'),
-    'num_trained_on': total('train/num_tokens'),
-    'last_row': rows[-1],
-    'held_out_row': scored[-1] if scored else None,
-    'evaluations': evaluations,
-    'num_other_evaluations': len(run.evaluations) - len(evaluations),
+    'clients that took part': total('train/num_clients'),
+    'tokens or images trained on': total('train/num_tokens'),
   }
-
-
-def render(values: Mapping[str, Any], formats: Sequence[str]) -> str:
-  """Returns the card of an export in some formats, as Markdown.
-
-  The values are those of `gather_values`.
-  """
-  environment = jinja2.Environment(
-    loader=jinja2.PackageLoader('tff_fedfish.exporting'),
-    undefined=jinja2.StrictUndefined,
-    trim_blocks=True,
-    lstrip_blocks=True,
-    keep_trailing_newline=True,
+  of_privacy = ['local_privacy'] * config.local_privacy.is_on
+  of_partition = ['partition'] * (config.partition.scheme is not None)
+  return ModelCard(
+    title=f'{kind}: {config.method.title}, round {model.round_num}{owner}',
+    tables={
+      'Model': _shape(model),
+      'Data': _data(model) | corpus,
+      'Rounds': rounds,
+      'Method': _settings(config, 'algorithm', *of_privacy),
+      'Settings': _settings(config, *_SECTIONS, *of_partition),
+      'Scores': _scores(rows),
+    },
+    paragraphs={
+      'Privacy': _privacy(config, rows[-1]),
+      'Memorization': _MEMORIZATION,
+      'Licence': _LICENCE,
+    },
+    remark=remark,
   )
-  environment.filters |= {'cell': _cell, 'prose': _prose}
-  environment.filters['commas'] = '{:,}'.format
-  # Without the path on this machine.
-  environment.filters['last_name'] = last_name
-  template = environment.get_template('model_card.md.j2')
-  return template.render(values, formats=formats)
 
 
-def _corpus_facts(
-  model: TrainedModel,
-) -> tuple[dict[str, Any] | None, str | None]:
-  """Returns (facts, None), or (None, why there are none)."""
+def _metrics(model):
+  path = model.run / 'metrics.csv'
+  found = metrics_files.read_metrics(path)
+  rows = [row for row in found if row['round'] <= model.round_num]
+  if not rows or rows[-1]['round'] != model.round_num:
+    raise UserError(
+      f'{str(path)!r} must have a row for round {model.round_num}, that of the '
+      'checkpoint, but has none. Restore the file, or name another checkpoint.'
+    )
+  return rows
+
+
+def _shape(model):
+  facts = {'parameters': sum(w.size for w in model.weights.values())}
+  facts |= dataclasses.asdict(model.shape)
+  if model.is_of_images:
+    is_resnet = model.shape.name == 'resnet18'
+    facts['pixels'] = 'standardized' if is_resnet else 'divided by 255'
+  if start := model.config.training.start_from:
+    facts['trained from'] = last_name(start)
+  return {name: value for name, value in facts.items() if value is not None}
+
+
+def _data(model):
+  """Returns what is known without the corpus."""
+  data = model.config.data
+  directory = pathlib.Path(data.directory)
+  identity = corpus_identity.read_identity(model.run)
+  name = identity.label(directory) if identity else directory.resolve().name
+  facts = {'corpus': name}
+  if model.is_of_images:
+    corpus = IMAGE_CORPORA[data.corpus]
+    facts |= {'images': data.corpus, 'values 0 to 255': corpus.pixels}
+    fraction = model.config.client_splits.held_out_fraction
+    if model.config.partition.scheme is None and (
+      fraction is None or not corpus.holds_out
+    ):
+      facts['clients'] = corpus.own_clients
+  else:
+    tokenizer = model.tokenizer
+    facts['vocabulary'] = f'{tokenizer.kind}, {tokenizer.size:,} pieces'
+    facts['lower case'] = tokenizer.lower_case
+  return facts
+
+
+def _corpus(model: TrainedModel) -> tuple[dict[str, Any], str | None]:
+  """Returns (facts, None), or ({}, why there are none)."""
   config = model.config
   try:
     corpus = run_inputs.open_corpus(config, config.data.directory)
-    fingerprint = corpus.fingerprint
+    is_other = corpus.fingerprint != model.corpus_fingerprint
   except (UserError, OSError):
-    return None, 'it could not be read when this was written'
-  if fingerprint != model.corpus_fingerprint:
-    return None, 'another corpus was in its place when this was written'
+    return {}, 'it could not be read when this was written'
+  if is_other:
+    return {}, 'another corpus was in its place when this was written'
   split = run_inputs.split_corpus(config, corpus)
-  participating, held_out = split.participating, split.held_out
-  manifest = corpus.manifest
+  facts, manifest = {}, corpus.manifest
   if manifest is None:
     # A corpus's own held-out clients are not used if others are held out.
-    rows = (corpus.client_rows[i] for i in (*participating, *held_out))
-    num_examples = sum(map(len, rows))
+    ids = (*split.participating, *split.held_out)
+    num_examples = sum(len(corpus.client_rows[i]) for i in ids)
   else:
     num_examples = manifest.counts.records_out
+    facts = {'source': manifest.source, 'grouped by': manifest.key}
   return {
-    'manifest': manifest,
-    'num_examples': num_examples,
-    'num_participating': len(participating),
-    'num_held_out': len(held_out),
+    **facts,
+    'examples': num_examples,
+    'clients for training': len(split.participating),
+    'clients held out': len(split.held_out),
   }, None
 
 
-def _settings(config: TrainConfig) -> dict[str, Any]:
+def _scores(rows):
+  """Returns the last row, and the last scores of held-out clients."""
+  facts = {name: value for name, value in rows[-1].items() if value is not None}
+  scored = [row for row in rows if row.get('held_out/loss') is not None]
+  if scored and scored[-1] is not rows[-1]:
+    facts['held-out clients were scored at round'] = scored[-1]['round']
+    facts |= {n: v for n, v in scored[-1].items() if n.startswith('held_out/')}
+  return facts
+
+
+def _settings(config: TrainConfig, *sections: str) -> dict[str, Any]:
   """Returns the settings that were read, and no bound that was not set."""
-  unread = {
-    f'{section.section}.{name}'
-    for section in (config.client_work, config.server)
-    for name in unread_settings(section)
-  }
-  # Only a partition reads it. Whoever knows the other one can take noise away.
-  unread |= {'seeds.partition_seed', 'seeds.privacy_seed'}
-  if not config.local_privacy.is_on:
-    unread |= {f'local_privacy.{name}' for name in vars(config.local_privacy)}
-  settings = {
-    f'{section}.{name}': value
-    for section in _SECTIONS
+  # Whoever knows the seed of noise can take the noise away.
+  unread = {'seeds.privacy_seed'}
+  if config.partition.scheme is None:
+    unread.add('seeds.partition_seed')
+  for of in (config.client_work, config.server):
+    unread |= {f'{of.section}.{name}' for name in unread_settings(of)}
+  return {
+    f'{section}.{name}': last_name(value) if name == 'clusters' else value
+    for section in sections
     for name, value in dataclasses.asdict(getattr(config, section)).items()
     if value is not None and f'{section}.{name}' not in unread
   }
-  if config.client_splits.held_out_fraction is None:
-    settings['client_splits.held_out_fraction'] = "none: the corpus's own"
-  if config.cohorts.cohort_size is None:
-    settings['cohorts.cohort_size'] = 'none: all clients'
-  return settings | _partition_settings(config)
 
 
-def _partition_settings(config: TrainConfig) -> dict[str, Any]:
-  partition, seed = config.partition, config.seeds.partition_seed
-  if partition.scheme is None:
-    return {}
-  settings = {'scheme': partition.scheme}
-  if partition.merges_groups:
-    settings['num_clients'] = partition.num_clients
+def _privacy(config: TrainConfig, last: Mapping[str, Any]) -> str:
+  method, privacy = config.method, config.local_privacy
+  parts = [
+    'Federated learning was simulated: the data of all clients lay on the '
+    'machines that trained the model.',
+    f'The server was sent: {method.sends}, in the clear.'
+    if method.personal(config)
+    else f'The server took sums over the clients, of their {method.sends}, '
+    'formed in the clear, without secure aggregation.',
+  ]
+  if privacy.adds_noise:
+    parts.append(
+      'Clients trained by DP-SGD. For one training row of a client, epsilon is '
+      f'at most {last["privacy/epsilon_max"]:.3g} at delta {privacy.delta:g}. '
+      'Numbers of rows, training losses, and what validation and evaluations '
+      'read are not covered.'
+    )
+    if not privacy.draws_batches:
+      parts.append(
+        'This assumes Poisson sampling, but batches were shuffled, so that it '
+        'is not a guarantee.'
+      )
   else:
-    settings |= partition.build(partition_seed=seed).parameters()
-    if config.client_splits.held_out_fraction is None:
-      settings['held_out'] = partition.held_out
-  return {
-    **{f'partition.{name}': value for name, value in settings.items()},
-    'seeds.partition_seed': seed,
-  }
+    parts.append(
+      method.privacy(config)
+      or 'No noise was added: there is no formal guarantee, and the model is '
+      'not differentially private.'
+    )
+  return ' '.join(parts)
 
 
 def last_name(path: str) -> str:
   """Returns the name of what a path leads to, as config.json has it."""
   return pathlib.Path(path).resolve().name
-
-
-def _prose(text: str, mark: str = '') -> str:
-  """Returns a paragraph, or an item of a list, in lines of 80 characters."""
-  # Hyphens also stand in names, such as that of the corpus.
-  filled = textwrap.fill(
-    re.sub(r'\s*\n\s*', ' ', text.strip()),
-    80,
-    initial_indent=mark,
-    subsequent_indent=' ' * len(mark),
-    break_long_words=False,
-    break_on_hyphens=False,
-  )
-  return f'{filled}\n'
-
-
-def _cell(value: Any) -> str:
-  """Returns a table's cell: text as it is, other values as in a config."""
-  if isinstance(value, str):
-    return value.replace('|', '\\|')
-  if isinstance(value, int) and not isinstance(value, bool):
-    return f'{value:,}'
-  return json.dumps(value)

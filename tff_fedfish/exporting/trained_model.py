@@ -28,9 +28,7 @@ class TrainedModel:
   shape: ModelShape
   """The model's shape: of a transformer, or of an image model."""
   weights: dict[str, np.ndarray]
-  """Float32, by the names and in the order of `weight_shapes`; of a phase that
-  holds another model than the config's, of `Method.weight_shapes`, those that
-  are trained first."""
+  """Float32, by the names and in the order of `weight_shapes`."""
   tokenizer: Tokenizer | None
   """Tokenizer of the run's vocabulary; None for an image model."""
   round_num: int
@@ -78,7 +76,7 @@ def load_trained_model(
   _require_client(config, client)
   found, tokenizer = run_inputs.open_checkpoint(config, path)
   config = config.in_round(found.round_num)
-  if config.method.model is not None and not config.data.holds_images:
+  if config.method.model is not None:
     raise UserError(
       f'`--checkpoint` must hold a network, but {str(path)!r} holds one that '
       f'phase {config.phase.name!r} of {config.algorithm.name!r} made linear '

@@ -1,7 +1,7 @@
 """The aggregator slot of FedFish: places the Fisher-weighted mean, and sums."""
 
 import collections
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -98,23 +98,6 @@ class FisherWeightedMeanFactory(tff.aggregators.WeightedAggregationFactory):
       tf.fill(delta.shape, terms.weight) if is_plain else next(of_others)
       for delta, is_plain in zip(update.model_delta, self._flags, strict=True)
     )
-
-  def mean(self, clients: Iterable[tuple[DeltaAndFisher, Any]]) -> Any:
-    """Returns the pseudo-gradient of a cohort whose updates are at hand.
-
-    That of a round with a single partial sum: clients are added one after the
-    other, in float32.
-
-    Args:
-      clients: Update and client weight of each, at least one.
-    """
-    sums = None
-    for update, client_weight in clients:
-      terms, _ = self._terms(update, client_weight)
-      if sums is not None:
-        terms = tf.nest.map_structure(tf.add, sums, terms)
-      sums = terms
-    return self._mean(sums)
 
   def create(
     self, value_type: tff.Type, weight_type: tff.Type

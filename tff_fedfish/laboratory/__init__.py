@@ -1,1 +1,0 @@
-"""One round of one cohort, averaged in many ways: `fedfish laboratory`."""
