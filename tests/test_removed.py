@@ -1,4 +1,4 @@
-"""What went answers with one line that says what to do instead."""
+"""Removed commands, options and settings answer with one line of advice."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What earlier versions had, and what to do instead; for one release."""
+"""Removed commands, options and settings, with advice; for one release."""
 
 from collections.abc import Sequence
 
@@ -37,11 +37,9 @@ SETTINGS: dict[str, str] = {
   'algorithm.model_averages': 'Leave it out: FedFomo sends single models.',
   'algorithm.neurons': 'Leave it out: PFNM integrates global neurons out.',
   'algorithm.ragged_correction': "Use data.client_batches 'full_only'.",
-  'client_work.weight_decay_on': 'Leave it out: the matrices decay.',
-  'server.initial_accumulator': 'Leave it out: it is 0.',
-  'server.weight_decay_on': 'Leave it out: the matrices decay.',
   'client_states.dtype': 'Leave it out; states are float32.',
   'client_states.max_bytes': 'Free disk is checked before every round.',
+  'client_work.weight_decay_on': 'Leave it out: the matrices decay.',
   'engine.client_timeout_seconds': 'Leave it out; slow clients are waited for.',
   'evaluation.diagnostics_every_num_rounds': 'No figure shows it.',
   'partition.clusters': 'Leave it out; latent_distributions takes the classes.',
@@ -49,6 +47,8 @@ SETTINGS: dict[str, str] = {
   'partition.leaf_alpha': "Read TFF's clients, cifar100.sqlite.",
   'partition.num_clusters': 'Leave it out; there is a cluster per class.',
   'partition.root_alpha': "Read TFF's clients, cifar100.sqlite.",
+  'server.initial_accumulator': 'Leave it out: it is 0.',
+  'server.weight_decay_on': 'Leave it out: the matrices decay.',
 }
 """Advice by 'section.setting' of a config."""
 

@@ -187,7 +187,7 @@ def _settings(config: TrainConfig, *sections: str) -> dict[str, Any]:
   for of in (config.client_work, config.server):
     unread |= {f'{of.section}.{name}' for name in unread_settings(of)}
   return {
-    f'{section}.{name}': last_name(value) if name == 'clusters' else value
+    f'{section}.{name}': value
     for section in sections
     for name, value in dataclasses.asdict(getattr(config, section)).items()
     if value is not None and f'{section}.{name}' not in unread
