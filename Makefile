@@ -34,7 +34,8 @@ help:
 	@echo 'make test-wheel  the wheel in an environment of its own, outside the tree'
 	@echo 'make lint-containers  hadolint on containers/Containerfile'
 	@echo 'make .venv      set up .venv only; CUDA=1: with the CUDA wheels, CUDA=0: without'
-	@echo 'make lock       resolve requirements/*.in into the lock files again'
+	@echo 'make lock       resolve requirements/*.in into the lock files again;'
+	@echo '                UPGRADE=1: with the newest versions'
 	@echo 'make results-archive COMMIT=...  whole runs of the experiments, from history'
 	@echo 'make clean      remove .venv, caches and built files, but not runs/'
 
@@ -115,7 +116,7 @@ bench-engine: .venv
 	  $(if $(OUTPUT),--output '$(OUTPUT)') $(if $(BFLOAT16),--bfloat16)
 
 lock:
-	@PYTHON='$(PYTHON)' requirements/lock.sh
+	@PYTHON='$(PYTHON)' UPGRADE='$(UPGRADE)' requirements/lock.sh
 
 clean:
 	rm -rf .venv .venv-* .pytest_cache .ruff_cache .hypothesis build dist site \

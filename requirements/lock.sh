@@ -13,10 +13,10 @@ trap 'rm -rf "$temporary"' EXIT
 "$temporary/venv/bin/python" -m pip --disable-pip-version-check install \
   --quiet "uv==$uv_version"
 
-# The existing lock is not read (--upgrade), nor anyone's uv settings, and the
+# Versions stay as locked unless UPGRADE=1. Nobody's uv settings are read, and the
 # result names no index: it holds whatever serves the files with these hashes.
 compile() {
-  "$temporary/venv/bin/uv" pip compile --no-config --upgrade --quiet \
+  "$temporary/venv/bin/uv" pip compile --no-config ${UPGRADE:+--upgrade} --quiet \
     --python-version 3.11 --python-platform x86_64-manylinux_2_31 \
     --generate-hashes --no-header "$@"
 }
@@ -25,7 +25,7 @@ compile_beside() {
   compile "$1.in" --no-annotate --constraint requirements.lock "${locked[@]}" \
     --output-file "$1.lock" "${@:2}"
 }
-cp ./*.in ./*overrides.txt "$temporary"
+cp ./*.in ./*.lock ./*overrides.txt "$temporary"
 pushd "$temporary" >/dev/null
 compile requirements.in --override overrides.txt --output-file requirements.lock
 compile requirements-cuda.in --override overrides.txt --no-annotate \

@@ -1,6 +1,5 @@
 """Files that `fedfish export` writes of image models."""
 
-import dataclasses
 import json
 
 import numpy as np
@@ -11,8 +10,6 @@ from safetensors.numpy import load_file
 from models import emnist_cnn
 from models.image_model_config import emnist_cnn_shapes
 from tff_fedfish.cli.main import main
-from tff_fedfish.exporting import export, model_card
-from tff_fedfish.exporting.trained_model import load_trained_model
 from tff_fedfish.run import checkpoints
 
 
@@ -95,22 +92,3 @@ def test_model_card(exported):
     assert row in card
   for word in ('partition', 'vocabulary'):
     assert word not in card
-
-
-def test_clusters_of_a_file_are_named_without_its_path(small_image_run):
-  model = load_trained_model(small_image_run)
-  config = model.config
-  data = dataclasses.replace(config.data, corpus='mnist')
-  partition = dataclasses.replace(
-    config.partition,
-    scheme='latent_distributions',
-    num_clients=20,
-    clusters='/home/me/mine.csv',
-  )
-  config = dataclasses.replace(config, data=data, partition=partition)
-  model = dataclasses.replace(model, config=config)
-  card = model_card.gather(model).render(['safetensors'])
-  assert '| `partition.clusters` | mine.csv |' in card
-  assert '| `partition.num_clients` | 20 |' in card
-  run = export.json_config(model)['run']
-  assert run['partition']['clusters'] == 'mine.csv'
