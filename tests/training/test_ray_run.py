@@ -103,10 +103,10 @@ def test_clients_keep_the_same_as_in_process(settings, small_inputs, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('name', ['fed_fisher', 'reg_mean'])
-def test_one_shot_uploads_are_those_in_process(name, small_inputs, tmp_path):
+def test_one_shot_uploads_are_those_in_process(small_inputs, tmp_path):
   settings = dict(
-    algorithm__name=name,
+    algorithm__name='fed_fisher',
+    algorithm__curvature='diagonal',
     algorithm__keeps_uploads=True,
     algorithm__num_validation_rows=20,
     client_work__micro_batch_size=2,
