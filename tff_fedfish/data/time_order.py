@@ -47,6 +47,8 @@ def time_key(text: str) -> bytes:
     the text can follow.
   """
   text = text.strip()
+  if not text:
+    return b'\0'
   if text[4:5] == '-':
     if key := _utc_key(text):
       return key
