@@ -112,7 +112,7 @@ def test_wheel_holds_every_module_and_all_data(tmp_path):
     for path in (_ROOT / 'tff_fedfish').glob(pattern):
       if path.is_file() and not path.name.startswith('.'):
         expected.add(str(path.relative_to(_ROOT)))
-  for suffix in ('.json.gz', '.html.j2', '.md.j2'):
+  for suffix in ('.json.gz', '.html.j2'):
     assert any(name.endswith(suffix) for name in expected)
   assert not expected - found
   assert not [name for name in found if name.startswith('tests')]
