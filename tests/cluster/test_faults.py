@@ -33,7 +33,7 @@ def start(engine, raw, tmp_path):
   """Returns a job whose workers have begun to read the corpus."""
   output = tmp_path / 'out'
   job = engine.group('big', raw('big'), output)
-  grouping.wait_for_file(output, 'tasks', 300)
+  grouping.wait_for_file(output, 'tasks', 120)
   return job
 
 
@@ -56,7 +56,7 @@ def test_killed_worker(engine, expected, start, tmp_path, raw):
   if engine.name != 'pool':
     _check_written(start, expected, tmp_path)
     return
-  assert start.wait(300) == 1, start.text()
+  assert start.wait(60) == 1, start.text()
   line = grouping.error_line(start)
   assert 'a worker process of the grouping into' in line
   assert line.endswith('run it again.')
@@ -72,7 +72,7 @@ def test_crashed_host(engine, expected, start, tmp_path):
   if engine.name != 'pool':
     _check_written(start, expected, tmp_path)
     return
-  assert start.wait(300) == 1, start.text()
+  assert start.wait(60) == 1, start.text()
   assert 'a worker process of the grouping' in grouping.error_line(start)
   assert grouping.names(tmp_path) == []
 
@@ -92,12 +92,12 @@ def test_killed_driver(engine, raw, expected, start, tmp_path):
 def test_killed_master(raw, expected, tmp_path, name, process):
   with Cluster(3) as hosts:
     job = Engine(name, hosts).group('big', raw('big'), tmp_path / 'out')
-    grouping.wait_for_file(tmp_path / 'out', 'tasks', 300)
+    grouping.wait_for_file(tmp_path / 'out', 'tasks', 120)
     _kill([master.pid for master in hosts[0].processes(process)])
     if name == 'spark':
       _check_written(job, expected, tmp_path)
       return
-    assert job.wait(300) == 1, job.text()
+    assert job.wait(120) == 1, job.text()
     assert grouping.error_line(job) == (
       'fedfish: failed: the Dask scheduler at host0:8786 was lost, and nothing '
       'was kept. Start it and its workers again, and run the job again.'
@@ -109,9 +109,9 @@ def test_lost_pool(raw, tmp_path):
   with Cluster(3) as hosts:
     engine = Engine('pool', hosts)
     job = engine.group('big', raw('big'), tmp_path / 'out')
-    grouping.wait_for_file(tmp_path / 'out', 'tasks', 300)
+    grouping.wait_for_file(tmp_path / 'out', 'tasks', 120)
     hosts[2].cut()
-    assert job.wait(300) == 1, job.text()
+    assert job.wait(180) == 1, job.text()
     assert grouping.error_line(job) == (
       'fedfish: failed: the worker pool at host2:50000 has not answered for 60 '
       'seconds, and nothing was kept. Start it again, or leave it out of '
@@ -125,7 +125,7 @@ def test_pool_that_was_not_started(raw, tmp_path):
     engine = Engine('pool', hosts)
     engine.workers[1].kill()
     job = engine.group('small', raw('small'), tmp_path / 'out')
-    assert job.wait(300) == 2, job.text()
+    assert job.wait(120) == 2, job.text()
     assert re.fullmatch(
       'fedfish: error: `--worker_pools` must name pools that answer, but '
       r'host2:50000 does not \(UNAVAILABLE\)\. Start it there with .*',
@@ -178,7 +178,7 @@ def test_flags_that_fit_no_cluster(raw, tmp_path, name, flag, line):
   with Cluster(2) as hosts:
     engine = Engine(name, hosts)
     job = engine.group('small', raw('small'), tmp_path / 'out', flag)
-    assert job.wait(300) == 2, job.text()
+    assert job.wait(120) == 2, job.text()
     home = os.environ.get('JAVA_HOME') or 'not set'
     line = line.format(home=home, java=shutil.which('java'))
     assert grouping.error_line(job) == f'fedfish: error: {line}'
@@ -217,7 +217,7 @@ def test_dask_scheduler_file_that_comes_later(raw, tmp_path, is_begun):
   assert line == f'Waiting for the scheduler file {file}\n'
   # With an address that Dask refuses at once, this needs no scheduler.
   file.write_text('{"address": "foo://x"}')
-  _, errors = job.communicate(timeout=300)
+  _, errors = job.communicate(timeout=60)
   assert job.returncode == 2, errors
   assert f"'{file}' does not (unknown address scheme 'foo'" in errors
 
@@ -257,7 +257,7 @@ def test_spark_finds_java_by_its_own_settings(raw, expected, tmp_path):
   settings.write_text(f'export JAVA_HOME={home}\n')
   environment = {'JAVA_HOME': '/no', 'SPARK_CONF_DIR': str(settings.parent)}
   job = _start(raw, tmp_path / 'out', _SPARK, **environment)
-  _, errors = job.communicate(timeout=300)
+  _, errors = job.communicate(timeout=120)
   assert job.returncode == 0, errors
   assert grouping.digests(tmp_path / 'out') == expected('small')
 
@@ -278,7 +278,7 @@ def _start(raw, output, *flags, **environment):
 def _refuse(raw, output, *flags, **environment):
   """Returns the line with which a job on this host is refused."""
   job = _start(raw, output, *flags, **environment)
-  _, errors = job.communicate(timeout=300)
+  _, errors = job.communicate(timeout=120)
   assert job.returncode == 2, errors
   assert not output.exists()
   (line,) = re.findall('^fedfish: error: (.*)$', errors, re.MULTILINE)
@@ -297,7 +297,7 @@ def test_cut_and_healed_link(engine, expected, start, tmp_path):
 def test_full_shared_disk(small_disk, raw, name):
   with Cluster(3) as hosts:
     job = Engine(name, hosts).group('small', raw('small'), small_disk / 'out')
-    assert job.wait(300) == 1, job.text()
+    assert job.wait(120) == 1, job.text()
     assert re.fullmatch(
       r"fedfish: failed: Grouping into '.*out' stopped \(\[Errno 28\] No space "
       r'left on device.*\); nothing was kept\. Check the disk and its free '
