@@ -9,16 +9,11 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 from bucket_file_system import BucketFileSystem
-from grouping_jobs import (
-  contents,
-  make_job,
-  raw_records,
-  wait_until_read,
-  write_lines,
-)
+from grouping_jobs import contents, make_job, raw_records, write_lines
 
 from pipelines import output_files
 from pipelines import staging as staging_module
@@ -275,10 +270,12 @@ def test_kill_in_the_middle(tmp_path):
     stdout=subprocess.PIPE,
     stderr=subprocess.PIPE,
   )
-  wait_until_read(raw, process, process.pid)
-  found = list(tmp_path.glob('.out.grouping-*/.lock'))
+  while not (found := list(tmp_path.glob('.out.grouping-*/.lock'))):
+    assert process.poll() is None, process.communicate()
+    time.sleep(0.01)
+  time.sleep(0.5)
   process.send_signal(signal.SIGKILL)
-  process.communicate(timeout=300)
+  process.communicate(timeout=10)
   assert process.returncode == -signal.SIGKILL
   # No manifest, and nothing that looks like an output.
   assert _names(tmp_path) == [found[0].parent.name, 'raw.json']
