@@ -20,6 +20,9 @@ import worker_processes
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 os.environ.setdefault('TF_NUM_INTRAOP_THREADS', '1')
 os.environ.setdefault('TF_NUM_INTEROP_THREADS', '2')
+# Output is that of a pipe, whatever terminal the tests are started in.
+for _name in ('COLUMNS', 'LINES', 'FORCE_COLOR', 'NO_COLOR'):
+  os.environ.pop(_name, None)
 # Imports make much that stays: see pytest_collection_finish.
 gc.disable()
 # A shell that starts the tests in the background has them ignore SIGINT, and
@@ -112,7 +115,7 @@ def _no_worker_survives():
   """Fails the session's last test if TFF's worker process outlives it."""
   yield
   _drop_stock_context()
-  deadline = time.monotonic() + 5
+  deadline = time.monotonic() + 60
   while (
     left := worker_processes.below(os.getpid())
   ) and time.monotonic() < deadline:

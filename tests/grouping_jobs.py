@@ -1,9 +1,14 @@
 """Raw files and grouping jobs that several tests need."""
 
+import contextlib
 import json
+import os
 import pathlib
+import subprocess
 from collections.abc import Iterable
 from typing import Any
+
+from waiting import wait_until
 
 from pipelines.group_job import run_group_job
 from pipelines.job import GroupJob
@@ -38,6 +43,31 @@ def group_lines(
   raw = write_lines(directory / 'raw.json', values)
   run_group_job(make_job([raw], **options), directory / 'out')
   return directory / 'out'
+
+
+def wait_until_read(
+  raw: pathlib.Path, process: subprocess.Popen, *pids: int
+) -> None:
+  """Returns when the job of a process has a directory and reads a raw file.
+
+  Args:
+    raw: The file; the job's output lies beside it.
+    process: What was started; fails if it ends.
+    *pids: Processes of which one reads.
+  """
+
+  def is_read():
+    assert process.poll() is None, process.communicate()
+    if not any(raw.parent.glob('.*.grouping-*/job')):
+      return False
+    for pid in pids:
+      for link in pathlib.Path(f'/proc/{pid}/fd').glob('*'):
+        with contextlib.suppress(OSError):
+          if os.readlink(link) == str(raw):
+            return True
+    return False
+
+  wait_until(is_read)
 
 
 def raw_records(num_records: int) -> list[dict[str, str]]:

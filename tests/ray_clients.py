@@ -99,7 +99,7 @@ class LightWorker:
 
     return ray.get_runtime_context().get_node_id()
 
-  def add_up(self, spec, broadcast, clients, failed_once, timeout_seconds):
+  def add_up(self, spec, broadcast, clients, failed_once):
     """Returns as its sum how many clients there are."""
     from tff_fedfish.runtime.ray_pool import PartResult
     from tff_fedfish.runtime.round_options import RoundOutcome

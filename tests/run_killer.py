@@ -1,6 +1,7 @@
 """Kills `fedfish train` with SIGKILL, at a file that appears."""
 
 import pathlib
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from tff_fedfish.run import checkpoints
 _ROOT = pathlib.Path(__file__).parents[1]
 # Of a single process, which takes some 10 s.
 _LIMIT_SECONDS = 300
+_NUM_TRIES = 5
 
 Phase = Literal[
   *('start', 'round', 'metrics', 'checkpoint'),
@@ -87,6 +89,18 @@ class Killer:
     if not process.returncode:
       return None
     return moment.phase if self._is_in(moment.phase) else self._phase()
+
+  def kill_in(self, moment: Moment) -> None:
+    """Kills a process in the moment's phase; fails if it is never seen there.
+
+    On a busy machine a run may end before it is seen there. Another one then
+    starts in the emptied directory.
+    """
+    for _ in range(_NUM_TRIES):
+      if self.start_and_kill(moment) == moment.phase:
+        return
+      shutil.rmtree(self._workdir)
+    raise AssertionError(f'no run was seen in {moment}')
 
   def run_to_end(self) -> None:
     """Starts a process that nobody kills."""

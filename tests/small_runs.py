@@ -110,7 +110,7 @@ def start(inputs, workdir, num_rounds: int, **settings) -> subprocess.Popen:
     text=True,
   )
   metrics = pathlib.Path(workdir) / 'metrics.csv'
-  deadline = time.monotonic() + 200
+  deadline = time.monotonic() + 500
   # The header and round 0 come before.
   while (
     not metrics.exists() or metrics.read_text().count('\n') < 2 + num_rounds

@@ -253,7 +253,7 @@ def test_a_stage_that_lasts_says_so_and_writes_what_was_held_back():
   with stages('opening the corpus'):
     pass
   with stages('reading the vocabulary'):
-    assert was_shown.wait(timeout=30)
+    assert was_shown.wait(timeout=300)
     clock.seconds += 12
   with stages('checking'):
     pass

@@ -32,7 +32,7 @@ def _setup_py(*arguments):
     cwd=_ROOT,
     check=True,
     capture_output=True,
-    timeout=60,
+    timeout=300,
   )
 
 
@@ -183,7 +183,7 @@ def test_a_python_that_does_not_serve_is_named_in_one_line():
     env={'PYTHON': '/bin/false', 'PATH': '/usr/bin:/bin', 'HOME': '/none'},
     capture_output=True,
     text=True,
-    timeout=30,
+    timeout=300,
   )
   assert done.returncode == 1
   assert done.stdout == ''
@@ -199,7 +199,7 @@ def test_found_python_serves():
     env={'PYTHON': sys.executable, 'PATH': '/usr/bin:/bin', 'HOME': '/none'},
     capture_output=True,
     text=True,
-    timeout=30,
+    timeout=300,
     check=True,
   )
   # Not the one in .venv, which set-up may have to remove.
@@ -226,7 +226,7 @@ def set_up(tmp_path):
       env={'PYTHON': '/bin/false', 'PATH': path, 'HOME': '/none'},
       capture_output=True,
       text=True,
-      timeout=30,
+      timeout=300,
     )
 
   return run
@@ -302,7 +302,7 @@ def test_other_platform_is_refused_in_one_line(set_up, tmp_path):
 
 def test_make_alone_shows_help():
   done = subprocess.run(
-    ['make'], cwd=_ROOT, capture_output=True, text=True, timeout=30, check=True
+    ['make'], cwd=_ROOT, capture_output=True, text=True, timeout=300, check=True
   )
   for target in (
     *('demo', 'test', 'lint', 'docs', 'test-wheel', 'lint-containers'),

@@ -28,7 +28,7 @@ def test_as_a_process_nothing_else_is_printed():
     cwd=_ROOT,
     capture_output=True,
     text=True,
-    timeout=120,
+    timeout=300,
   )
   assert (done.returncode, done.stderr) == (0, '')
   lines = done.stdout.splitlines()
@@ -131,7 +131,8 @@ def test_environment_facts_are_json_and_name_no_one():
   assert facts['memory_bytes'] > _GIB
   assert 'CPU' in facts['devices']
   assert str(_ROOT) not in text
-  assert str(pathlib.Path.home()) not in text
+  home = str(pathlib.Path.home())
+  assert home == '/' or home not in text
 
 
 def test_git_facts(tmp_path):

@@ -10,6 +10,8 @@ import sys
 import time
 
 import pytest
+from grouping_jobs import wait_until_read
+from waiting import LIMIT_SECONDS
 
 _ROOT = pathlib.Path(__file__).parents[2]
 
@@ -58,12 +60,9 @@ class TestInterruption:
     # Large enough that the job is still at it when the signal comes.
     raw.write_text('{"text": "a b c", "url": "http://a/"}\n' * 600_000)
     process = _start('group', 'c4', '--input', raw, '--output', tmp_path / 'o')
-    while not any('.lock' in names for _, _, names in os.walk(tmp_path)):
-      assert process.poll() is None, process.communicate()
-      time.sleep(0.01)
-    time.sleep(0.3)
+    wait_until_read(raw, process, process.pid)
     process.send_signal(signal_num)
-    shown, errors = process.communicate(timeout=5)
+    shown, errors = process.communicate(timeout=LIMIT_SECONDS)
     assert (process.returncode, shown) == (code, '')
     assert errors.splitlines()[-1] == message
     assert 'Traceback' not in errors
@@ -77,9 +76,9 @@ beam_job._PATIENCE_SECONDS = 0.3
 with beam_job.interruptible(lambda: print('cleaned up', flush=True)):
   try:
     print('begins', flush=True)
-    time.sleep(60)
+    time.sleep(600)
   except KeyboardInterrupt:
-    time.sleep(60)
+    time.sleep(600)
 """
     process = subprocess.Popen(
       [sys.executable, '-c', program],
@@ -89,7 +88,7 @@ with beam_job.interruptible(lambda: print('cleaned up', flush=True)):
     )
     assert process.stdout.readline() == 'begins\n'
     process.send_signal(signal.SIGTERM)
-    shown, _ = process.communicate(timeout=20)
+    shown, _ = process.communicate(timeout=LIMIT_SECONDS)
     assert (process.returncode, shown) == (143, 'cleaned up\n')
 
   @pytest.mark.parametrize('num_signals', [1, 2])
@@ -97,6 +96,7 @@ with beam_job.interruptible(lambda: print('cleaned up', flush=True)):
     program = """
 import time
 from tff_fedfish.cli import beam_job
+beam_job._PATIENCE_SECONDS = 600
 
 def clean_up():
   print('cleans up', flush=True)
@@ -105,7 +105,7 @@ def clean_up():
 
 with beam_job.interruptible(clean_up):
   print('begins', flush=True)
-  time.sleep(60)
+  time.sleep(600)
 """
     process = subprocess.Popen(
       [sys.executable, '-c', program],
@@ -119,7 +119,7 @@ with beam_job.interruptible(clean_up):
     assert process.stdout.readline() == 'cleans up\n'
     for _ in range(num_signals - 1):
       process.send_signal(signal.SIGINT)
-    shown, errors = process.communicate(timeout=20)
+    shown, errors = process.communicate(timeout=LIMIT_SECONDS)
     assert (process.returncode, shown) == (130, 'cleaned up\n')
     assert errors == 'fedfish: interrupted.\n'
 
@@ -141,7 +141,7 @@ class TestWorkerProcesses:
   def test_only_our_own_words_are_shown(self, raw, tmp_path):
     command = ('group', 'c4', '--input', raw, '--output', tmp_path / 'out')
     process = _start(*command, *self._FLAGS)
-    shown, errors = process.communicate(timeout=60)
+    shown, errors = process.communicate(timeout=LIMIT_SECONDS)
     assert process.returncode == 0, errors
     assert errors == 'Grouping 1 file by host into 8 shards\n'
     assert re.search(r'examples stored +3\b', shown)
@@ -187,10 +187,10 @@ class TestWorkerProcesses:
     while not (workers := _sdk_workers(process.pid)):
       assert process.poll() is None, process.communicate()
       time.sleep(0.1)
-    time.sleep(3)
+    wait_until_read(raw, process, *workers)
     for worker in workers:
       os.kill(worker, signal.SIGKILL)
-    shown, errors = process.communicate(timeout=60)
+    shown, errors = process.communicate(timeout=LIMIT_SECONDS)
     assert (process.returncode, shown) == (1, '')
     assert re.search(
       r"^fedfish: failed: a worker process of the grouping into '.*out' ended "

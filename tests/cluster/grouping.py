@@ -145,7 +145,7 @@ def names(directory: pathlib.Path) -> Sequence[str]:
   return sorted(path.name for path in directory.iterdir())
 
 
-def wait_for_file(output: pathlib.Path, directory: str, timeout: float = 60):
+def wait_for_file(output: pathlib.Path, directory: str, timeout: float = 300):
   """Waits until a job's workers have left a file in its staging directory.
 
   Args:

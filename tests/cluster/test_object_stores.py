@@ -114,7 +114,7 @@ def test_same_bytes(store, network, raw, expected, tmp_path, kind):
     cwd=grouping.ROOT,
     capture_output=True,
     text=True,
-    timeout=60,
+    timeout=300,
   )
   assert done.returncode == 0, done.stderr
   assert ': all is as it must be: 8 shards,' in done.stdout

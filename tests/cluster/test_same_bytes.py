@@ -29,7 +29,7 @@ def test_output_that_workers_do_not_see(engine, raw, tmp_path):
   for host in engine.hosts[1:]:
     host.hide(tmp_path)
   job = engine.group('small', raw('small'), tmp_path / 'out')
-  assert job.wait(120) == 2, job.text()
+  assert job.wait(300) == 2, job.text()
   assert grouping.error_line(job).startswith(
     'fedfish: error: `--output` must be a directory that all workers see, but '
     "the worker on 'host"

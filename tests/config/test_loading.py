@@ -445,27 +445,21 @@ def test_spellings_of_one_start(tmp_path):
 
 def test_answers_without_tensorflow():
   program = (
-    'import sys, time\n'
-    'start = time.monotonic()\n'
+    'import sys\n'
     'from tff_fedfish.config.loading import load_config\n'
     f'load_config({str(_DEMO)!r})\n'
-    "assert 'tensorflow' not in sys.modules\n"
-    'print(time.monotonic() - start)\n'
+    "heavy = ('tensorflow', 'tensorflow_federated', 'apache_beam', 'jax')\n"
+    'print([name for name in heavy if name in sys.modules])\n'
   )
-  seconds = [
-    float(
-      subprocess.run(
-        [sys.executable, '-c', program],
-        cwd=_ROOT,
-        check=True,
-        capture_output=True,
-        timeout=60,
-      ).stdout
-    )
-    for _ in range(3)
-  ]
-  # Of the 1.5 s in which the command line answers to errors.
-  assert min(seconds) < 1.0
+  done = subprocess.run(
+    [sys.executable, '-c', program],
+    cwd=_ROOT,
+    check=True,
+    capture_output=True,
+    text=True,
+    timeout=300,
+  )
+  assert done.stdout == '[]\n'
 
 
 class TestSettingsOfAnotherMethod:

@@ -57,7 +57,7 @@ def execute(tmp_path):
       env=os.environ | {'PYTHONPATH': f'{ROOT}:{_PACKAGES}'},
       capture_output=True,
       text=True,
-      timeout=120,
+      timeout=300,
     )
 
   return run

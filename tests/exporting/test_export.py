@@ -139,7 +139,7 @@ class TestSavedModel:
       cwd=tmp_path,
       capture_output=True,
       text=True,
-      timeout=120,
+      timeout=300,
     )
     assert done.stdout == '(1, 2, 256)\n', done.stderr
 

@@ -97,10 +97,11 @@ def test_anything_gives_lines(source):
 )
 def test_hostile_input_takes_linear_time(piece):
   source = piece * (1_000_000 // len(piece))
-  start = time.monotonic()
+  # Of this thread alone: what else the machine does is not counted.
+  start = time.thread_time()
   html_to_text(source)
   # 0.4 s at most where this was measured; quadratic work takes minutes.
-  assert time.monotonic() - start < 10
+  assert time.thread_time() - start < 20
 
 
 class _TextOnly(HTMLParser):

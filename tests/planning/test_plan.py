@@ -159,7 +159,7 @@ def test_every_preset_is_planned_without_tensorflow():
     check=True,
     capture_output=True,
     text=True,
-    timeout=60,
+    timeout=300,
   )
   lines = done.stdout.splitlines()
   assert {'350m 335210496', '1.5b 1526966400'} <= set(lines)

@@ -100,7 +100,7 @@ def _run(browser, tmp_path, *arguments):
     ],
     capture_output=True,
     text=True,
-    timeout=120,
+    timeout=300,
     check=True,
   ).stdout
 

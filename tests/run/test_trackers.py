@@ -8,11 +8,11 @@ import pathlib
 import signal
 import subprocess
 import sys
-import time
 from typing import NamedTuple
 
 import pytest
 import small_runs
+from waiting import wait_until
 
 from tff_fedfish.run import metrics_files, trackers
 
@@ -224,13 +224,6 @@ def test_a_directory_that_is_damaged(fakes, workdir, capfd):
     assert line.endswith(f"or all rows if '{place}' is moved away.")
 
 
-def _gone(pid):
-  deadline = time.monotonic() + 30
-  while os.path.exists(f'/proc/{pid}') and time.monotonic() < deadline:
-    time.sleep(0.05)
-  return not os.path.exists(f'/proc/{pid}')
-
-
 def _wandb_services():
   """Returns the processes of W&B's service."""
   found = set()
@@ -372,7 +365,7 @@ def test_no_process_outlives_a_run_that_is_killed(libraries, workdir, name):
   ) as driver:
     assert driver.stdout.readline() == b'sent\n'
     os.kill(driver.pid, signal.SIGKILL)
-  assert all(map(_gone, _wandb_services() - before))
+  wait_until(lambda: _wandb_services() <= before)
   # W&B may lose rows: docs/trackers.md says so.
   if name == 'mlflow':
     metrics = _mlflow_run((workdir / 'mlflow').as_uri()).metrics

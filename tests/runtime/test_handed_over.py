@@ -1,7 +1,6 @@
 """Computations in TFF's own context: secure sums, a number of clients."""
 
 import os
-import time
 
 import grpc
 import numpy as np
@@ -10,6 +9,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 import worker_processes
 from tensorflow_federated.python.core.backends.mapreduce import intrinsics
+from waiting import wait_until
 
 from tff_fedfish.runtime import in_process_context
 
@@ -44,10 +44,7 @@ def test_secure_sums_are_handed_over(stock_context):
     assert type(one) is type(other)
   assert len([w for w in warned if 'in process' in str(w.message)]) == 1
   context.close()
-  deadline = time.monotonic() + 5
-  while set(worker_processes.below(os.getpid())) - before:
-    assert time.monotonic() < deadline
-    time.sleep(0.05)
+  wait_until(lambda: not set(worker_processes.below(os.getpid())) - before)
 
 
 def test_bounds_of_secure_sums_are_not_checked(stock_context):

@@ -7,7 +7,6 @@ import gc
 import os
 import signal
 import threading
-import time
 import warnings
 import weakref
 
@@ -18,6 +17,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 import worker_processes
 from tensorflow.python.eager import context as eager_context
+from waiting import LIMIT_SECONDS, wait_until
 
 from tff_fedfish.algorithms.fed_fish import build_fed_fish
 from tff_fedfish.runtime import execution, in_process_context, round_options
@@ -81,10 +81,7 @@ def test_computation_without_a_form_falls_back_with_one_warning(
     os.kill(worker, signal.SIGSTOP)
     monkeypatch.setattr(in_process_context, '_CLOSING_SECONDS', 0.5)
   context.close()
-  deadline = time.monotonic() + 5
-  while set(worker_processes.below(os.getpid())) - before:
-    assert time.monotonic() < deadline
-    time.sleep(0.05)
+  wait_until(lambda: not set(worker_processes.below(os.getpid())) - before)
 
 
 @tf.function
@@ -228,7 +225,7 @@ class _MeetingLoader(ClientLoader):
     self._barrier, self._dataset = barrier, dataset
 
   def load(self):
-    self._barrier.wait(timeout=60)
+    self._barrier.wait(timeout=LIMIT_SECONDS)
     return LoadedClient(self._dataset, {'num_parties': self._barrier.parties})
 
 

@@ -64,7 +64,7 @@ def test_state_stays_on_the_accelerator():
     capture_output=True,
     text=True,
     stdin=subprocess.DEVNULL,
-    timeout=120,
+    timeout=300,
   )
   assert done.returncode == 0, done.stderr
   assert done.stdout.split('\n') == ["{'CPU:0'}", "{'CPU:1'}", 'equal', '']

@@ -2,9 +2,9 @@
 
 import contextlib
 import socket
-import time
 
 import pytest
+from waiting import wait_until
 
 from tff_fedfish.errors import FailedError
 from tff_fedfish.runtime import ray_watch
@@ -16,17 +16,23 @@ def _impatient(monkeypatch):
 
 
 @contextlib.contextmanager
-def _listener(port=0):
-  with socket.create_server(('127.0.0.1', port)) as server:
+def _listener():
+  with socket.create_server(('127.0.0.1', 0)) as server:
     yield server.getsockname()
 
 
 @pytest.fixture
-def closed():
+def silent():
+  """A socket with a port of its own, at which nobody listens yet."""
+  with socket.socket() as found:
+    found.bind(('127.0.0.1', 0))
+    yield found
+
+
+@pytest.fixture
+def closed(silent):
   """An address at which nothing listens."""
-  with _listener() as address:
-    pass
-  return address
+  return silent.getsockname()
 
 
 @contextlib.contextmanager
@@ -37,32 +43,27 @@ def _watching(watch):
     watch.close()
 
 
-def _wait_until(condition):
-  deadline = time.monotonic() + 20
-  while not condition():
-    assert time.monotonic() < deadline
-    time.sleep(0.01)
-
-
-def test_port_that_comes_back(closed, monkeypatch):
+def test_port_that_comes_back(silent, closed, monkeypatch):
   monkeypatch.setattr(ray_watch, 'LIMIT_SECONDS', 0.2)
   with _watching(ray_watch.Watch(closed)) as watch:
-    _wait_until(lambda: watch.is_gone)
+    wait_until(lambda: watch.is_gone)
     assert watch.silent_seconds >= 0.2 and not watch.has_answered
-    with _listener(closed[1]):
-      _wait_until(lambda: watch.has_answered)
-      assert not watch.silent_seconds and not watch.is_gone
+    silent.listen(10_000)
+    wait_until(lambda: watch.has_answered)
+    assert not watch.silent_seconds and not watch.is_gone
 
 
 def test_head_that_is_silent(closed, monkeypatch):
+  monkeypatch.setattr(ray_watch, 'LIMIT_SECONDS', 1000.0)
   with _listener() as own, _watching(ray_watch.HeadWatch(closed, own)) as watch:
-    _wait_until(lambda: watch.silent_seconds)
+    wait_until(lambda: watch.silent_seconds)
     # For a while nothing is said of it.
     watch.require()
     monkeypatch.setattr(ray_watch, 'LIMIT_SECONDS', 0.0)
     with pytest.raises(
       FailedError,
-      match=rf"Ray's head at 127.0.0.1:{closed[1]} no longer answers \(\d s\), "
+      match=rf"Ray's head at 127.0.0.1:{closed[1]} no longer answers "
+      r'\(\d+ s\), '
       'and no round can go on without it. Start Ray again on all machines; the '
       'same command then continues from the last checkpoint',
     ):
@@ -95,17 +96,16 @@ def test_own_process_that_is_gone(closed):
 
 def test_last_word(closed, monkeypatch, capfd):
   monkeypatch.setattr(ray_watch, '_LAST_WORD_SECONDS', 0.1)
-  said = ''
+  were_said = []
 
-  def is_said():
-    nonlocal said
-    said += capfd.readouterr().err
-    return said
+  class CountingWatch(ray_watch.HeadWatch):
+    def on_asked(self):
+      super().on_asked()
+      were_said.append(self._is_said)
 
-  with _listener() as own, _watching(ray_watch.HeadWatch(closed, own)):
-    _wait_until(is_said)
-    time.sleep(0.2)
-  said += capfd.readouterr().err
+  with _listener() as own, _watching(CountingWatch(closed, own)):
+    wait_until(lambda: sum(were_said) >= 10)
+  said = capfd.readouterr().err
   assert said.startswith("fedfish: failed: Ray's head at 127.0.0.1:")
   # Once.
   assert said.count('\n') == 1

@@ -3,7 +3,6 @@
 import pathlib
 import re
 import threading
-import time
 
 import linear_models
 import numpy as np
@@ -11,6 +10,7 @@ import pytest
 import ray_clients
 import tensorflow as tf
 import tensorflow_federated as tff
+from waiting import LIMIT_SECONDS, wait_until
 
 from tff_fedfish.algorithms.fed_fish import build_fed_fish
 from tff_fedfish.algorithms.slots.client_io import KeptSlot
@@ -156,11 +156,7 @@ def test_order_of_arrival_does_not_matter(process, workers, expected, loads):
   clients[0].waits_for = 'last'
 
   def release():
-    deadline = time.monotonic() + 60
-    while not _process_ids(loads, _NUM_CLIENTS - 1):
-      if time.monotonic() > deadline:
-        break
-      time.sleep(0.02)
+    wait_until(lambda: _process_ids(loads, _NUM_CLIENTS - 1))
     (loads / 'last').touch()
 
   thread = threading.Thread(target=release, daemon=True)
@@ -310,8 +306,7 @@ class TestClientOutputs:
     clients[0].waits_for = 'go'
 
     def let_go():
-      while len(list(tmp_path.glob('4-*'))) < 2:
-        time.sleep(0.02)
+      wait_until(lambda: len(list(tmp_path.glob('4-*'))) == 2)
       (tmp_path / 'go').touch()
 
     thread = threading.Thread(target=let_go, daemon=True)
@@ -366,7 +361,7 @@ def test_two_threads_take_turns(process, workers, expected, tmp_path):
   for thread in threads:
     thread.start()
   for thread in threads:
-    thread.join(timeout=120)
+    thread.join(timeout=LIMIT_SECONDS)
   assert set(outputs) == {'a', 'b'}
   for output in outputs.values():
     _assert_same(output, expected[0])

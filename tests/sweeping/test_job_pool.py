@@ -5,9 +5,9 @@ import pathlib
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
+from waiting import LIMIT_SECONDS, wait_until
 
 from tff_fedfish.cli.main import main
 from tff_fedfish.sweeping import jobs
@@ -55,13 +55,6 @@ def _is_running(pid: int) -> bool:
   return state.split()[0] != 'Z'
 
 
-def _await_end(pids: list[int], log: pathlib.Path, *, seconds: float) -> None:
-  deadline = time.monotonic() + seconds
-  while any(map(_is_running, pids)):
-    assert time.monotonic() < deadline, log.read_text()
-    time.sleep(0.1)
-
-
 def _start(tmp_path, command, pattern):
   """Starts a job; returns its parent as soon as a file has the pattern."""
   script = tmp_path / 'parent.py'
@@ -72,9 +65,10 @@ def _start(tmp_path, command, pattern):
     cwd=_ROOT,
     env=os.environ | {'PYTHONPATH': str(_ROOT)},
     stdout=subprocess.PIPE,
+    stderr=subprocess.PIPE,
     text=True,
   )
-  assert process.stdout.readline() == 'running\n', log.read_text()
+  assert process.stdout.readline() == 'running\n', process.communicate()
   return process, log
 
 
@@ -123,7 +117,7 @@ def test_signal_reaches_the_job_once_and_it_ends_cleanly(
 ):
   process, workdir, log = _start_training(small_inputs, tmp_path)
   process.send_signal(signal.SIGTERM)
-  process.communicate(timeout=60)
+  process.communicate(timeout=LIMIT_SECONDS)
   assert process.returncode == 143
   assert 'the same command continues' in log.read_text()
   # The header and round 0 are no rounds of training.
@@ -136,12 +130,14 @@ def test_second_signal_ends_the_jobs_at_once(small_inputs, tmp_path):
   process, _, log = _start_training(small_inputs, tmp_path)
   jobs = _children(process.pid)
   process.send_signal(signal.SIGINT)
-  time.sleep(0.05)
+  # Until it has heard of the first one, the two would be one.
+  while 'to abandon' not in (line := process.stderr.readline()):
+    assert line
   process.send_signal(signal.SIGINT)
-  process.communicate(timeout=20)
+  process.communicate(timeout=LIMIT_SECONDS)
   assert process.returncode not in (0, None)
   # The job is killed at once; multiprocessing's own tracker follows.
-  _await_end(jobs, log, seconds=5)
+  wait_until(lambda: not any(map(_is_running, jobs)))
 
 
 def test_job_ends_when_its_parent_is_killed(tmp_path):
@@ -154,8 +150,8 @@ def test_job_ends_when_its_parent_is_killed(tmp_path):
   jobs = _children(process.pid)
   assert jobs
   process.kill()
-  process.communicate(timeout=10)
-  _await_end(jobs, log, seconds=120)
+  process.communicate(timeout=LIMIT_SECONDS)
+  wait_until(lambda: not any(map(_is_running, jobs)))
   # It was not killed, too, and had not finished: it has cleaned up.
   names = {path.name for path in tmp_path.iterdir()}
   assert names == {'raw.json', 'parent.py', 'job.log'}

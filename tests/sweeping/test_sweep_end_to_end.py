@@ -174,7 +174,7 @@ def test_stopped_by_a_signal_it_goes_on(sweep_file, small_inputs, tmp_path):
         assert process.poll() is None and time.monotonic() < deadline
         time.sleep(0.02)
       process.send_signal(signal.SIGTERM)
-      assert process.wait(200) == 143
+      assert process.wait(300) == 143
     finally:
       process.kill()
     errors.seek(0)

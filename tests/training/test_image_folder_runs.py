@@ -338,9 +338,14 @@ class TestBeforeAnythingIsBuilt:
     code = """if True:
       import pathlib, sys
       from tff_fedfish.cli.main import main
+      from tff_fedfish.data.images import image_folder
+      def peak():
+        status = pathlib.Path('/proc/self/status').read_text()
+        return int(status.split('VmHWM:')[1].split()[0])
+      # What is imported takes more on a machine with many cores.
+      before = peak()
       code = main(sys.argv[1:])
-      status = pathlib.Path('/proc/self/status').read_text()
-      print(code, status.split('VmHWM:')[1].split()[0])
+      print(code, peak() - before)
       print([m for m in ('tensorflow', 'h5py') if m in sys.modules])
     """
     arguments = ['train', '--config', small_image_runs.CONFIG, '--workdir']
@@ -359,7 +364,8 @@ class TestBeforeAnythingIsBuilt:
       for line in done.stdout.splitlines()
     )
     assert exit_code == '2'
-    assert int(kilobytes) < 300_000
+    # 400 MB would be unpacked.
+    assert int(kilobytes) < 200_000
     assert modules == '[]'
 
 

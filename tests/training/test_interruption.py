@@ -23,7 +23,7 @@ try:
       time.sleep(0.005)
     print('requested', interruption.requested, flush=True)
     if 'stay' in sys.argv:
-      time.sleep(60)
+      time.sleep(600)
   print('restored', signal.getsignal(signal.SIGINT)
         is signal.default_int_handler, flush=True)
 except Exception:
@@ -55,7 +55,7 @@ def test_first_signal_asks(signal_num, again, exit_code):
   with _start() as process:
     assert process.stdout.readline() == 'ready\n'
     process.send_signal(signal_num)
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=300)
   assert out == f'requested {signal_num:d}\nrestored True\n'
   assert err == (
     f'fedfish: finishing the round in hand; {again} to abandon it.\n'
@@ -72,7 +72,7 @@ def test_second_signal_abandons(second, exit_code):
     process.send_signal(signal.SIGINT)
     assert process.stdout.readline() == 'requested 2\n'
     process.send_signal(second)
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=300)
   assert out == f'Abandoned abandoned by {signal.Signals(second).name}\n'
   assert len(err.splitlines()) == 1
   assert process.returncode == exit_code

@@ -161,7 +161,7 @@ def test_signal_saves_the_last_whole_round(small_inputs, tmp_path, signal_num):
     engine__num_workers=2,
   )
   process.send_signal(signal_num)
-  _, errors = process.communicate(timeout=60)
+  _, errors = process.communicate(timeout=300)
   assert process.returncode == 128 + signal_num
   assert 'finishing the client in hand' in errors
   last = checkpoints.list_rounds(tmp_path / 'run' / 'checkpoints')[-1]

@@ -154,6 +154,11 @@ def test_dry_run_leaves_a_finished_run_as_it_is(small_inputs, small_run):
 
 
 class TestWarnings:
+  @pytest.fixture(autouse=True)
+  def _memory(self, monkeypatch):
+    found = {'total': 64 << 30, 'available': 32 << 30}
+    monkeypatch.setattr(run_checks.environment, 'memory_bytes', lambda: found)
+
   def _config(self, inputs, **settings):
     return config_loading.load_config(
       small_runs.CONFIG, small_runs.overrides(*inputs, **settings)
@@ -166,7 +171,7 @@ class TestWarnings:
     assert main(arguments) == 0
     assert re.search(
       r'^fedfish: warning: the run takes up to [\d.]+ [GT]iB of memory, and '
-      r'this machine has [\d.]+ [GT]iB available\.$',
+      r'this machine has 32\.0 GiB available\.$',
       capsys.readouterr().err,
       re.MULTILINE,
     )
@@ -242,7 +247,13 @@ class TestWarnings:
     run_checks.print_warnings(config, small_run)
     assert capsys.readouterr().err == ''
 
-  def test_none_where_all_fits(self, small_inputs, tmp_path, capsys):
+  def test_none_where_all_fits(
+    self, small_inputs, tmp_path, capsys, monkeypatch
+  ):
+    found = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(
+      run_checks.shutil, 'disk_usage', lambda _: found._replace(free=1 << 40)
+    )
     run_checks.print_warnings(self._config(small_inputs), tmp_path)
     assert capsys.readouterr().err == ''
 

@@ -140,7 +140,7 @@ def test_run_goes_on_after_a_signal_with_the_same_numbers(
   )
   # SIGINT takes the same way, see test_interruption.py.
   process.send_signal(signal.SIGTERM)
-  _, errors = process.communicate(timeout=60)
+  _, errors = process.communicate(timeout=300)
   assert process.returncode == 128 + signal.SIGTERM
   assert 'finishing the client in hand' in errors
   assert 'the same command continues' in errors

@@ -52,10 +52,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     '--client_split',
     choices=('held_out', 'participating', 'own_test', 'own_validation'),
     default='held_out',
-    help='which clients of the run to evaluate; own_test: those that train, '
-    'each on its own test rows and, where clients have models of their own, '
-    'with its own; own_validation: the same on validation rows (default: '
-    '%(default)s)',
+    metavar='SPLIT',
+    help='which clients of the run to evaluate: held_out; participating; '
+    'own_test: those that train, each on its own test rows and, where clients '
+    'have models of their own, with its own; own_validation: the same on '
+    'validation rows (default: %(default)s)',
   )
   parser.add_argument('--max_clients', type=int, metavar='N')
   parser.add_argument(
