@@ -174,7 +174,7 @@ class TestPersonalization:
       self._generate(small_run, small_inputs[0], learning_rate=1e30)
 
   def test_unknown_client(self, small_inputs, small_run):
-    words = r"one of the 12 clients of .* nearest are 'host4.org', "
+    words = "one of the 12 clients of .* but 'hots4.org' is none of them"
     with pytest.raises(UserError, match=words):
       _generate(small_run, corpus=str(small_inputs[0]), client='hots4.org')
 

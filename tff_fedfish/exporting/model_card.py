@@ -170,7 +170,7 @@ def _corpus(model: TrainedModel) -> tuple[dict[str, Any], str | None]:
 
 def _scores(rows):
   """Returns the last row, and the last scores of held-out clients."""
-  facts = {name: value for name, value in rows[-1].items() if value is not None}
+  facts = {n: v for n, v in rows[-1].items() if n != 'round' and v is not None}
   scored = [row for row in rows if row.get('held_out/loss') is not None]
   if scored and scored[-1] is not rows[-1]:
     facts['held-out clients were scored at round'] = scored[-1]['round']
