@@ -155,7 +155,7 @@ class TestWorkerProcesses:
     )
     command = ('group', 'c4', '--input', raw, '--output', tmp_path / 'out')
     process = _start(*command, *self._FLAGS, PYTHONPATH=path)
-    shown, errors = process.communicate(timeout=60)
+    shown, errors = process.communicate(timeout=300)
     assert (process.returncode, shown) == (1, '')
     assert errors.splitlines() == [
       'Grouping 1 file by host into 8 shards',
@@ -174,7 +174,7 @@ class TestWorkerProcesses:
       http_proxy='http://127.0.0.1:9',
       no_grpc_proxy='store.example',
     )
-    shown, errors = process.communicate(timeout=60)
+    shown, errors = process.communicate(timeout=300)
     assert process.returncode == 0, errors
     assert re.search(r'examples stored +3\b', shown)
 

@@ -9,11 +9,15 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 
 import pytest
 from bucket_file_system import BucketFileSystem
-from grouping_jobs import contents, raw_records, write_lines
+from grouping_jobs import (
+  contents,
+  raw_records,
+  wait_until_read,
+  write_lines,
+)
 
 from pipelines import output_files
 from pipelines import staging as staging_module
@@ -211,15 +215,12 @@ def test_kill_in_the_middle(tmp_path):
   process = subprocess.Popen(
     command, cwd=_ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE
   )
-  while not (found := list(tmp_path.glob('.out.grouping-*/job'))):
-    assert process.poll() is None, process.communicate()
-    time.sleep(0.01)
-  time.sleep(0.5)
+  wait_until_read(raw, process, process.pid)
   process.send_signal(signal.SIGKILL)
-  process.communicate(timeout=10)
+  process.communicate(timeout=300)
   assert process.returncode == -signal.SIGKILL
   # No manifest, and nothing that looks like an output.
-  left = found[0].parent
+  (left,) = tmp_path.glob('.out.grouping-*')
   assert _names(tmp_path) == [left.name, 'raw.json']
   write_lines(raw, raw_records(30))
   again = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True)
