@@ -17,6 +17,8 @@ from apache_beam.runners.portability.fn_api_runner import (
 )
 from google.protobuf import json_format, text_format
 
+from tff_fedfish.data.client_ids import client_id_to_text
+
 # Between two looks at what still waits for a lost worker.
 _RETRY_SECONDS = 0.5
 # For the last words of a process that has ended.
@@ -158,8 +160,10 @@ class _WorkerProcess(worker_handlers.GrpcWorkerHandler):
 
   def _describe_end(self, code):
     how = f'exit code {code}' if code >= 0 else f'signal {-code}'
-    words = self._last_lines[-1] if self._last_lines else ''
-    return f'{how}: {words[-_MAX_WORDS:]}' if words else how
+    words = self._last_lines[-1][-_MAX_WORDS:] if self._last_lines else ''
+    # Without what a terminal would act upon, such as colours.
+    words = client_id_to_text(words.encode())
+    return f'{how}: {words}' if words else how
 
 
 def worker_environment(environment: Mapping[str, str]) -> dict[str, str]:

@@ -35,10 +35,11 @@ def read_rows(
 ) -> Iterator[tuple[int, dict[str, Any] | Drop]]:
   """Yields (1-based row number, row by column name or why it is dropped).
 
-  Dates and times become text such as '2019-04-25T12:57:54Z', in UTC, with the
-  fraction of the second where it is not 0. Bytes become text: invalid_utf8
-  where they are none. What a row lacks is None, and so is a value that Python
-  cannot represent, such as a duration in nanoseconds.
+  Dates and times, also those in structs, become text such as
+  '2019-04-25T12:57:54Z', in UTC, with the fraction of the second where it is
+  not 0. Bytes become text: invalid_utf8 where they are none. What a row lacks
+  is None, and so is a value that Python cannot represent, such as a duration in
+  nanoseconds.
 
   Args:
     path: A local or remote path that Beam's file systems can open.
@@ -185,16 +186,27 @@ def _values(column: pa.Array, row_to_drop: dict[int, Drop]) -> list[Any]:
 def _to_text(column: pa.Array) -> pa.Array:
   if pa.types.is_dictionary(column.type):
     column = column.dictionary_decode()
-  if pa.types.is_timestamp(column.type):
-    # Without its zone the time is in UTC, and needs no tables of time zones.
-    return _times_to_text(column.cast(pa.timestamp(column.type.unit)))
-  if pa.types.is_date(column.type):
-    return _times_to_text(column.cast(pa.timestamp('s'), safe=False))
   if pa.types.is_binary(column.type) or pa.types.is_binary_view(column.type):
     # Not safe: it is checked when it becomes a Python string, row by row.
     return column.cast(pa.string(), safe=False)
   if pa.types.is_large_binary(column.type):
     return column.cast(pa.large_string(), safe=False)
+  return _with_times_as_text(column)
+
+
+def _with_times_as_text(column: pa.Array) -> pa.Array:
+  kind = column.type
+  if pa.types.is_timestamp(kind):
+    # Without its zone the time is in UTC, and needs no tables of time zones.
+    return _times_to_text(column.cast(pa.timestamp(kind.unit)))
+  if pa.types.is_date(kind):
+    return _times_to_text(column.cast(pa.timestamp('s'), safe=False))
+  if pa.types.is_struct(kind) and kind.num_fields:
+    return pa.StructArray.from_arrays(
+      list(map(_with_times_as_text, column.flatten())),
+      [field.name for field in kind],
+      mask=column.is_null(),
+    )
   return column
 
 

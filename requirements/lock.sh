@@ -13,10 +13,15 @@ trap 'rm -rf "$temporary"' EXIT
 "$temporary/venv/bin/python" -m pip --disable-pip-version-check install \
   --quiet "uv==$uv_version"
 
-# Versions stay as locked unless UPGRADE=1. Nobody's uv settings are read, and the
-# result names no index: it holds whatever serves the files with these hashes.
+upgrade=()
+if [[ "${UPGRADE:-}" == 1 ]]; then
+  upgrade=(--upgrade)
+fi
+# Versions stay as locked unless UPGRADE=1. Nobody's uv settings are read, and
+# the result names no index: it holds whatever serves the files with these
+# hashes.
 compile() {
-  "$temporary/venv/bin/uv" pip compile --no-config ${UPGRADE:+--upgrade} --quiet \
+  "$temporary/venv/bin/uv" pip compile --no-config "${upgrade[@]}" --quiet \
     --python-version 3.11 --python-platform x86_64-manylinux_2_31 \
     --generate-hashes --no-header "$@"
 }

@@ -77,6 +77,8 @@ def print_table(
       heading,
       justify='left' if position in text_columns else 'right',
       no_wrap=position in whole_columns,
+      # By itself rich cuts a long word, such as a path or an id.
+      overflow='ellipsis' if position in whole_columns else 'fold',
       width=widths[position] if widths else None,
     )
   for row in rows:

@@ -150,7 +150,7 @@ class TestWorkerProcesses:
     path = _for_workers(
       tmp_path / 'own',
       # The other one would be waited for.
-      "sys.exit('no licence') if os.environ['WORKER_ID'] == 'worker_1' "
+      "sys.exit('no \\x1b[1mlicence') if os.environ['WORKER_ID'] == 'worker_1' "
       'else time.sleep(300)',
     )
     command = ('group', 'c4', '--input', raw, '--output', tmp_path / 'out')
@@ -161,7 +161,7 @@ class TestWorkerProcesses:
       'Grouping 1 file by host into 8 shards',
       'fedfish: failed: a worker process of the grouping into '
       f"'{tmp_path}/out' ended at its start (exit code 1: SystemExit: no "
-      'licence). Nothing was kept. Mend the cause, and run it again.',
+      '%1B[1mlicence). Nothing was kept. Mend the cause, and run it again.',
     ]
     assert not (tmp_path / 'out').exists()
 

@@ -294,7 +294,7 @@ def test_runs_without_anything_to_show(tmp_path, write_run):
   assert tables.main_table(runs) == (['Run'], [['FedFish, E = 1']])
 
 
-@pytest.mark.parametrize('width', [120, 80, 60])
+@pytest.mark.parametrize('width', [120, 88, 80, 60])
 def test_the_demos_table_shows_every_digit(pair, width, capsys, monkeypatch):
   for name, value in (('COLUMNS', str(width)), ('FORCE_COLOR', '1')):
     monkeypatch.setenv(name, value)
