@@ -30,8 +30,6 @@ import numpy as np
 import tensorflow as tf
 
 Structure = Any
-# Coordinates of a simulation.
-_NUM_DRAWS = 20_000
 
 
 def fisher_weighted_terms(

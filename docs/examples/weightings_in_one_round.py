@@ -141,7 +141,7 @@ def held_out_rows(config, held_out, rows, arguments):
     held_out,
     rows,
     split_seed=config.seeds.split_seed,
-    split_unit=config.evaluation.halves_unit,
+    split_unit=config.evaluation.split_unit,
     max_clients=first + others,
     max_sequences=arguments.max_rows,
   )

@@ -93,6 +93,21 @@ def test_a_mix_of_unequal_weights_by_hand():
   assert effective.summary()['mean'] == pytest.approx(64 / 34)
 
 
+def test_a_mix_has_the_client_without_mass():
+  # Parts of the plain mean are 1/2 and 1/2, of the other one 1 and 0.
+  effective = EffectiveClients(
+    lambda update, weight, _: [weight * update['a']],
+    1,
+    plain_mean_fraction=0.5,
+  )
+  effective.add(_update(4.0), 1)
+  effective.add(_update(0.0), 1)
+  # Of weight 0, and beyond float32: neither is in the mean.
+  effective.add(_update(4.0), 0)
+  effective.add(_update(float('inf')), 1)
+  assert effective.summary()['mean'] == pytest.approx(1 / (9 / 16 + 1 / 16))
+
+
 def test_fed_fish_mix_counts_the_plain_mean(small_inputs, tmp_path):
   summaries = {}
   for fraction in (0.0, 0.5):

@@ -99,6 +99,18 @@ def test_the_headline_without_evaluations(tmp_path, write_run):
   )
 
 
+def test_the_headline_compares_no_scores_of_other_seeds(tmp_path, write_run):
+  runs = [
+    write_run(
+      tmp_path / 'avg',
+      algorithm='fed_avg',
+      settings={'seeds.model_seed': 9},
+    ),
+    write_run(tmp_path / 'fish', held_out_losses=(8.0, 7.0, 6.25)),
+  ]
+  assert _headline(runs).startswith('None of 2 runs is compared')
+
+
 def test_the_headline_without_a_pair(tmp_path, write_run, write_evaluation):
   runs = [
     write_run(tmp_path / 'avg', algorithm='fed_avg', num_local_epochs=4),

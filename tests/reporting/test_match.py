@@ -87,6 +87,9 @@ _EVERYWHERE, _ONLY_FINE_TUNED, _NOWHERE = [0.0, 0.5], [0.0], []
       {'training.max_non_finite_rounds': 3},
       {'engine.kind': 'ray', 'engine.num_partial_sums': 1},
       {'engine.num_workers': 2},
+      # Read with Ray only, and with a partition only.
+      {'engine.threads_per_worker': 4},
+      {'seeds.partition_seed': 9},
       # A method's own.
       {'client_work.learning_rate': 0.5},
       {'server.optimizer': 'sgd'},
@@ -204,6 +207,34 @@ def test_a_best_value_is_one_of_equal_evaluations(write_one):
   }
   assert best['held_out/loss/0'] == [False, True]
   assert best['held_out/loss/0.5'] == [False, False]
+
+
+def test_the_sums_of_a_cohort_of_all_merged_clients(write_one):
+  paths = [write_one('fish', 'fed_fish'), write_one('avg', 'fed_avg')]
+  # By default a cohort is summed up in as many parts as it has clients, or 8.
+  for path, num_parts in zip(paths, (0, 5), strict=True):
+    config = json.loads((path / 'config.json').read_text())
+    config['cohorts'] = {'cohort_size': None}
+    config['partition'] = {'scheme': 'merge', 'num_clients': 5}
+    config['engine'] = {'kind': 'ray', 'num_partial_sums': num_parts}
+    (path / 'config.json').write_text(json.dumps(config))
+  runs = load_runs(paths)
+  assert match.comparable(runs[0]) == match.comparable(runs[1])
+
+
+def test_kept_uploads_make_no_other_method(write_one):
+  settings = {'server.optimizer': 'sgd', 'server.learning_rate': 1.0}
+  settings |= dict.fromkeys(('server.beta_1', 'server.beta_2'))
+  settings['server.epsilon'] = None
+  keeps = {'algorithm.keeps_uploads': True, 'seeds.model_seed': 9}
+  runs = load_runs(
+    [
+      write_one('a', 'fisher_merge', settings=settings),
+      write_one('b', 'fisher_merge', settings=settings | keeps),
+    ]
+  )
+  [pooled] = pool_repetitions(runs)
+  assert pooled.num_seeds == 2
 
 
 def test_a_moved_corpus_makes_no_other_repetition(write_one):

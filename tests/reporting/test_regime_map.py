@@ -96,6 +96,25 @@ def test_several_servers_rates_of_a_method_have_no_map(
   assert regime_map.notes(_runs(tmp_path / 'c', write_sweep, _GAINS)) == []
 
 
+def test_several_variants_of_the_baseline_have_no_map(
+  tmp_path, write_sweep, drawn
+):
+  runs = _runs(tmp_path / 'a', write_sweep, _GAINS)
+  other = {rate: {('fed_avg', 4): 9.0} for rate in _GAINS}
+  runs += _runs(
+    tmp_path / 'b',
+    write_sweep,
+    other,
+    **{'algorithm.client_weighting': 'uniform'},
+  )
+  assert regime_map.regime_maps(runs) == []
+  [note] = regime_map.notes(runs)
+  assert (
+    "FedAvg (client_weighting 'num_examples') and FedAvg (client_weighting "
+    "'uniform') at client rate 0.001 and E = 4;"
+  ) in note
+
+
 def test_one_client_rate_has_no_map(tmp_path, write_sweep, drawn):
   runs = _runs(tmp_path, write_sweep, {0.01: _GAINS[0.01]})
   assert regime_map.regime_maps(runs) == []

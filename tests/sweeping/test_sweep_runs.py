@@ -204,6 +204,27 @@ def test_a_search_for_several_methods_keeps_the_test_rows_of_each(sweep_file):
     assert '--client_split=own_validation' in command
 
 
+def test_a_search_validates_no_rows_that_runs_are_scored_on(sweep_file):
+  sweep = {
+    'grid': {'data.sequence_length': [64, 32]},
+    'learning_rate_search': _SEARCH,
+  }
+  base = "config.algorithm.name = 'fed_fomo'"
+  with pytest.raises(UserError) as error:
+    sweep_runs.expand_search(sweep_file(sweep, base))
+  assert str(error.value) == (
+    "`per` of `learning_rate_search` must hold 'data.sequence_length', which "
+    '`grid` varies: other values divide the rows of a client otherwise into '
+    'those that are validated and those that runs are scored on.'
+  )
+  sweep['learning_rate_search'] = _SEARCH | {'per': ['data.sequence_length']}
+  assert len(sweep_runs.expand_search(sweep_file(sweep, base))) == 4
+  # Batches leave the rows as they are.
+  sweep['grid'] = {'data.client_batches': ['ragged', 'repeat_full']}
+  sweep['learning_rate_search'] = _SEARCH
+  assert len(sweep_runs.expand_search(sweep_file(sweep, base))) == 2
+
+
 def test_no_search_has_no_runs(sweep_file):
   assert sweep_runs.expand_search(sweep_file({'grid': _GRID})) == []
 

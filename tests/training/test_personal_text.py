@@ -190,6 +190,22 @@ class TestChecks:
       for name in ('fed_avg', 'swept_methods.unbuilt')
     )
     assert "'swept_methods.unbuilt:build_it'" in problem
+    # All that differs is DP-SGD, of which this builder does not know.
+    (package / 'unbuilt.py').write_text(
+      (package / 'unbuilt.py').read_text().replace('unbuilt', 'public')
+      + 'def build_it(model, *, client_optimizer, server_optimizer, '
+      'num_local_epochs, client_weighting): ...\n'
+    )
+    (package / 'unbuilt.py').rename(package / 'public.py')
+    (problem,) = run_checks.problems_of(
+      self._config(
+        small_inputs,
+        algorithm__name='swept_methods.public',
+        local_privacy__clip_norm=norm,
+      )
+      for norm in (0.0, 1.0)
+    )
+    assert 'local_privacy' in problem
 
   def test_held_out_clients_may_be_too_small_to_score(self, small_inputs):
     settings = dict(data__sequence_length=2000)

@@ -76,7 +76,8 @@ class EffectiveClients:
     self._fraction = plain_mean_fraction
     # Sums over clients of m, m^2 and, with a part of the plain mean, w m.
     self._sums: list[tuple[np.ndarray, ...]] | None = None
-    # w_i of each client that has mass.
+    # w_i of each client that takes part, and of each that has mass.
+    self._plain_weights: list[float] = []
     self._weights: list[float] = []
 
     @tf.function
@@ -88,7 +89,7 @@ class EffectiveClients:
         [tf.reduce_all(tf.math.is_finite(m)) for m in mass]
       )
       has_weight = tf.logical_and(client_weight > 0, is_finite)
-      return [tf.where(has_weight, m, 0.0) for m in mass]
+      return [tf.where(has_weight, m, 0.0) for m in mass], has_weight
 
     self._finite_mass = finite_mass
 
@@ -100,7 +101,7 @@ class EffectiveClients:
     Raises:
       UserError: If `client_mass` returns more or fewer tensors.
     """
-    found = self._finite_mass(
+    found, takes_part = self._finite_mass(
       # Scalars too are then arguments, not constants of another graph.
       tf.nest.map_structure(tf.convert_to_tensor, update),
       tf.constant(client_weight, tf.float32),
@@ -117,6 +118,8 @@ class EffectiveClients:
       self._sums = [
         tuple(np.zeros(mass.shape) for _ in range(num_sums)) for mass in masses
       ]
+    if takes_part:
+      self._plain_weights.append(float(client_weight))
     if any(mass.any() for mass in masses):
       self._weights.append(float(client_weight))
     for (mass_sum, squared_sum, *weighted_sum), mass in zip(
@@ -140,7 +143,7 @@ class EffectiveClients:
     sizes = [mass_sum.size for mass_sum, *_ in self._sums or ()]
     weights = np.array(self._weights)
     for sums in self._sums or ():
-      effective = self._effective(weights, *sums)
+      effective = self._effective(*sums)
       total += float(effective.sum())
       num_informed += int(np.count_nonzero(effective))
     return {
@@ -155,13 +158,15 @@ class EffectiveClients:
       ),
     }
 
-  def _effective(self, weights, mass_sum, squared_sum, *weighted_sum):
+  def _effective(self, mass_sum, squared_sum, *weighted_sum):
     """Returns 1 / sum a_i^2 where there is mass, else 0.
 
     a_i = s w_i / sum(w) + (1 - s) m_i / sum(m) is the client's part.
     """
     if not weighted_sum:
       return fisher.effective_clients(mass_sum, squared_sum)
+    # The plain mean has those who are informed of nothing, too.
+    weights = np.array(self._plain_weights)
     s, is_informed = self._fraction, mass_sum > 0
     shares = [
       np.divide(x, y, out=np.zeros_like(mass_sum), where=is_informed)

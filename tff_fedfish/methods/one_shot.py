@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from tff_fedfish import upload_sizes
-from tff_fedfish.config_fields import number
+from tff_fedfish.config_fields import number, setting
 from tff_fedfish.methods.method import (
   ClientCost,
   Method,
@@ -36,7 +36,7 @@ class OneShotConfig(AlgorithmConfig):
   compression: Literal['none', 'paper'] = 'none'
   """'paper': uploads are quantized, and K-FAC factors and Gram matrices are of
   low rank, as in FedFisher's appendix C."""
-  keeps_uploads: bool = False
+  keeps_uploads: bool = setting(False, changes_results=False)
   """Whether RUN/uploads stays, for `fedfish solve`."""
 
 

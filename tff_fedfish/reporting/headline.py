@@ -120,7 +120,13 @@ def _sampled_comparisons(runs, unit) -> tuple[list[str], list[Run]]:
   clauses, compared = [], []
   scored = [run for run in runs if run.last('held_out/loss') is not None]
   groups = match.grouped(
-    scored, lambda r: (match.setting_of(r), match.sample_of(r), r.last_round)
+    scored,
+    lambda r: (
+      match.setting_of(r),
+      match.sample_of(r),
+      r.last_round,
+      tuple(sorted(one.seeds for one in r.repetitions or (r,))),
+    ),
   )
   groups = {key: runs for key, runs in groups.items() if len(runs) > 1}
   labels = match.labels([dict(setting) for setting, *_ in groups])

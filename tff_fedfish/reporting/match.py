@@ -20,7 +20,8 @@ from typing import Any
 
 from tff_fedfish.config import files as config_files
 from tff_fedfish.config import loading as config_loading
-from tff_fedfish.config.schema import resolved_partial_sums
+from tff_fedfish.config.schema import EngineConfig, resolved_partial_sums
+from tff_fedfish.methods import registry
 from tff_fedfish.reporting.evaluations import Evaluation
 from tff_fedfish.reporting.runs import OWN_TEST, SEEDS, Run, Subject
 from tff_fedfish.reporting.settings import flatten
@@ -62,10 +63,12 @@ _SAMPLE = tuple(
 )
 _WITHOUT_RESULTS = frozenset(
   name
-  for name, field in config_files.fields_of(None).items()
+  for method in registry.BUILT_IN.values()
+  for name, field in config_files.fields_of(method).items()
   if not field.metadata.get('changes_results', True)
 )
 _PARTIAL_SUMS = 'engine.num_partial_sums'
+_THREADS = 'engine.threads_per_worker'
 _SHORT_NAMES = {
   LOCAL_EPOCHS: 'E',
   NUM_ROUNDS: 'rounds',
@@ -149,7 +152,10 @@ def method_of(run: Run) -> Key:
 
   A method that cannot be loaded has all its settings as written.
   """
-  settings = _settings(run, lambda name: _is_among(name, _METHOD))
+  settings = _settings(
+    run,
+    lambda name: _is_among(name, _METHOD) and name not in _WITHOUT_RESULTS,
+  )
   return ('method', run.method), *settings
 
 
@@ -363,8 +369,14 @@ def _settings(run: Run, counts: Callable[[str], bool]) -> Key:
   values[_PARTIAL_SUMS] = resolved_partial_sums(
     values[_PARTIAL_SUMS],
     values['engine.kind'],
-    values['cohorts.cohort_size'],
+    # As `TrainConfig.cohort_size`.
+    values['cohorts.cohort_size'] or values['partition.num_clients'],
   )
+  if values['engine.kind'] == 'in_process':
+    # There is no worker.
+    values[_THREADS] = EngineConfig.threads_per_worker
+  if values['partition.scheme'] is None:
+    del values['seeds.partition_seed']
   return tuple(
     (name, repr(value))
     for name, value in sorted(values.items())

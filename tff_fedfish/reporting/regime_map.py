@@ -24,8 +24,9 @@ def regime_maps(runs: Sequence[Run]) -> list[figures.Figure]:
   """Returns the maps of the studies that have at least two client rates.
 
   The runs are not pooled. Methods are compared with the baseline where client
-  rate, local epochs, rounds and seeds are equal. A study in which a method has
-  several server rates in one of these cells has no map, but a note.
+  rate, local epochs, rounds and seeds are equal. A study has no map, but a
+  note, if a method has several server rates in one of these cells, or the
+  baseline several variants.
   """
   drawn = []
   for setting, study in match.studies(runs).items():
@@ -46,8 +47,8 @@ def notes(runs: Sequence[Run]) -> list[str]:
     ):
       found.append(
         'The map of who wins is not drawn, as nothing says which of several '
-        f'server rates counts: {"; ".join(cells)}. Report the runs of one '
-        'server rate for each method.'
+        f'runs counts: {"; ".join(cells)}. Report the runs of one server rate '
+        f'for each method, and of one {BASELINE.title}.'
       )
   return found
 
@@ -63,9 +64,15 @@ def _cells(runs) -> dict[tuple, dict[match.Key, list[Run]]]:
 
 
 def _mixed_cells(runs) -> list[str]:
-  """Returns a clause for each cell in which a method has several rates."""
+  """Returns a clause for each method with several runs for one difference."""
   found = []
   for (rate, epochs, _), sides in _cells(runs).items():
+    baselines = [key for key, side in sides.items() if side[0].is_baseline]
+    if len(baselines) > 1:
+      found.append(
+        f'{" and ".join(match.method_names(baselines))} at client rate {rate} '
+        f'and E = {epochs}'
+      )
     for side in sides.values():
       rates = {repr(run.setting(_SERVER_RATE)): None for run in side}
       if len(rates) > 1:

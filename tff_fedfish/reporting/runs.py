@@ -111,18 +111,6 @@ class Run:
     return str(self.setting('data.corpus') or 'grouped_text')
 
   @property
-  def corpus_name(self) -> str:
-    """The corpus: of images its own name, else the directory's.
-
-    A part of a corpus is named as such: 'stack_overflow, train'. Losses on
-    different corpora have no common scale.
-    """
-    if self.corpus_kind != 'grouped_text':
-      return self.corpus_kind
-    directory = pathlib.PurePath(str(self.setting('data.directory')))
-    return self.identity.label(directory) if self.identity else directory.name
-
-  @property
   def num_local_epochs(self) -> int | float | None:
     """Local epochs per round; None if the configuration does not say."""
     value = self.setting('client_work.num_local_epochs')

@@ -168,7 +168,7 @@ class RayWorkers(contextlib.AbstractContextManager):
             waiting.extendleft(self._take_back(loss, options, outcome))
           # Those that replace others: a round goes on with the workers it has.
           self._pool.admit()
-          self._hand_out(waiting, arguments, options)
+          self._hand_out(waiting, arguments)
           ready, _ = ray.wait(
             [*self._busy, *self._pool.answers], timeout=POLL_SECONDS
           )
@@ -217,7 +217,7 @@ class RayWorkers(contextlib.AbstractContextManager):
       raise
     self._pool = pool
 
-  def _hand_out(self, waiting, arguments, options):
+  def _hand_out(self, waiting, arguments):
     """Gives waiting parts to idle workers."""
     import ray
 

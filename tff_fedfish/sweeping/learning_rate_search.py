@@ -38,6 +38,8 @@ _DECIDE_HELD_OUT = (
   'seeds.partition_seed',
   'partition.',
 )
+# Settings of `data` that leave a client its rows, and their division.
+_OF_NO_ROWS = ('client_batches', 'token_cache_bytes')
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -87,7 +89,7 @@ class LearningRateSearch:
 
     Raises:
       UserError: If f + v leaves nobody to train on, or clients have no
-        validation rows, or others than those arms.
+        validation rows, or others than in those arms.
     """
     cap = arm.evaluation.max_sequences_per_client
     options = {
@@ -118,6 +120,12 @@ class LearningRateSearch:
             f'and for {other.algorithm.name!r}, found {test_fraction} and '
             f'{other.row_fractions[1]}. Set it in the base.'
           )
+        if changed := _differing_rows(arm, other):
+          raise UserError(
+            f'`per` of `learning_rate_search` must hold {changed!r}, which '
+            '`grid` varies: other values divide the rows of a client otherwise '
+            'into those that are validated and those that runs are scored on.'
+          )
       return settings, options | {'client_split': 'own_validation'}
     held_out_fraction = held_out_share(arm)
     together = held_out_fraction + self.validation_fraction
@@ -134,6 +142,16 @@ class LearningRateSearch:
     num_clients = self.num_clients / (self.validation_fraction / together)
     options['max_clients'] = math.ceil(round(num_clients, 6)) or None
     return settings, options
+
+
+def _differing_rows(first: TrainConfig, second: TrainConfig) -> str | None:
+  """Returns a setting by which clients have other rows, or None."""
+  for field in dataclasses.fields(first.data):
+    if field.name not in _OF_NO_ROWS and (
+      getattr(first.data, field.name) != getattr(second.data, field.name)
+    ):
+      return f'data.{field.name}'
+  return None
 
 
 def held_out_share(config: TrainConfig) -> float:

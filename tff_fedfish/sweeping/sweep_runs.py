@@ -245,13 +245,20 @@ def _require_unique(names: Sequence[str]) -> None:
 
 
 def _arms_scored_on_own_rows(file, group):
-  """Returns a config per method of a group scored on clients' test rows."""
+  """Returns a group's arms that are scored on clients' own test rows.
+
+  There is one for each method and each setting of the data.
+  """
   splits = [request.options.get('client_split') for request in file.evaluations]
   arms = {}
   for point in map(file.without_unread, grid.product(file.axes)):
-    name = point.get(_METHOD, file.base.algorithm.name)
-    if file.search.group_of(point) == group and name not in arms:
-      arms[name] = file.config(point, grid.run_name(file.axes, point))
+    key = tuple(
+      (name, value)
+      for name, value in point.items()
+      if name == _METHOD or name.startswith('data.')
+    )
+    if file.search.group_of(point) == group and key not in arms:
+      arms[key] = file.config(point, grid.run_name(file.axes, point))
   return [
     arm
     for arm in arms.values()

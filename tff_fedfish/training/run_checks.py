@@ -305,7 +305,11 @@ def problems_of(configs: Iterable[TrainConfig]) -> list[str]:
     key = (
       config.algorithm.name,
       # What a method of one's own reads is not known.
-      is_own and (config.algorithm, config.client_work, config.server),
+      is_own
+      and (
+        *(config.algorithm, config.client_work, config.server),
+        config.local_privacy,
+      ),
       config.data,
       config.partition,
       config.client_splits,
