@@ -90,6 +90,8 @@ _EVERYWHERE, _ONLY_FINE_TUNED, _NOWHERE = [0.0, 0.5], [0.0], []
       # Read with Ray only, and with a partition only.
       {'engine.threads_per_worker': 4},
       {'seeds.partition_seed': 9},
+      # Read with DP-SGD only.
+      {'seeds.privacy_seed': 9},
       # A method's own.
       {'client_work.learning_rate': 0.5},
       {'server.optimizer': 'sgd'},

@@ -272,3 +272,19 @@ def test_seeds_that_diverged_are_counted(tmp_path, write_run):
   assert pooled.label == 'FedFish, E = 1 (1 of 4 diverged)'
   with_limit = loading.load_runs(runs[:1])
   assert with_limit[0].label == 'FedFish, E = 1 (diverged)'
+
+
+def test_evaluations_of_other_fractions_are_all_kept(
+  tmp_path, write_run, write_evaluation
+):
+  runs = []
+  for seed in (1, 2):
+    run = write_run(tmp_path / f'{seed}', settings={'seeds.model_seed': seed})
+    write_evaluation(run, 'a', losses=dict.fromkeys((0.0, 0.5), (5.0,) * 4))
+    write_evaluation(run, 'b', losses={0.0: (5.0,) * 4})
+    runs.append(run)
+  [pooled] = repetitions.pool_repetitions(loading.load_runs(runs))
+  assert [(e.fractions, e.num_seeds) for e in pooled.evaluations] == [
+    ([0.0, 0.5], 2),
+    ([0.0], 2),
+  ]

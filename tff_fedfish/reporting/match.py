@@ -110,8 +110,7 @@ class Budgets:
 
 def comparable(run: Run) -> Key:
   """Returns what runs must share to be compared: the setting and the seeds."""
-  seeds = tuple((name, repr(run.setting(name))) for name in SEEDS)
-  return setting_of(run) + seeds
+  return *setting_of(run), ('seeds', run.seeds)
 
 
 def setting_of(run: Run) -> Key:

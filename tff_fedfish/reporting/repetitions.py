@@ -137,8 +137,11 @@ def _mean(values):
 def _pool_evaluations(runs: Sequence[Run]) -> tuple[Evaluation, ...]:
   by_key: dict[tuple, dict[str, Evaluation]] = {}
   for run in runs:
+    # Some of a run may differ in their fractions or the barrier only.
+    seen: collections.Counter = collections.Counter()
     for e in sorted(run.evaluations, key=lambda e: e.name):
-      by_key.setdefault(match.evaluation_key(run, e), {})[run.seeds] = e
+      seen[key := match.evaluation_key(run, e)] += 1
+      by_key.setdefault((key, seen[key]), {})[run.seeds] = e
   return tuple(map(_pool_one, by_key.values()))
 
 

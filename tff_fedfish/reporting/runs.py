@@ -124,8 +124,9 @@ class Run:
 
   @property
   def seeds(self) -> str:
-    """The seeds in which repetitions differ."""
-    return ', '.join(repr(self.setting(name)) for name in SEEDS)
+    """The seeds in which repetitions differ; that of privacy with DP-SGD."""
+    names = SEEDS if self.setting('local_privacy.clip_norm') else SEEDS[:-1]
+    return ', '.join(repr(self.setting(name)) for name in names)
 
   @property
   def num_seeds(self) -> int:
