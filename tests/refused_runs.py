@@ -140,7 +140,7 @@ CASES = (
     _CONFIG,
     schema_version=None,
   ),
-  edited('has `schema_version` 99', _CONFIG, schema_version=99),
+  edited('found 99. Update fedfish', _CONFIG, schema_version=99),
   edited(
     'holds a run with another config, different in seeds.model_seed',
     _CONFIG,

@@ -41,8 +41,7 @@ def _change(run, **sections):
   config = json.loads(path.read_text())
   for name, values in sections.items():
     config[name] = values if name == 'algorithm' else config[name] | values
-  path.write_text(json.dumps(config))
-  small_runs.forget_fingerprints(run)
+  small_runs.write_config(run, config)
 
 
 def test_headings(card):

@@ -37,18 +37,9 @@ _STEPS = dict(
   client_work__num_local_epochs=1,
   client_work__max_sequences_per_client=None,
 )
-_TCT_OF_TEXT = dict(
-  **_STEPS,
-  algorithm__name='tct',
-  algorithm__client_weighting='uniform',
-  cohorts__cohort_size=None,
-  server__optimizer='sgd',
-  server__learning_rate=1.0,
-)
 # Settings with which builds read others than with each method's example.
 _VARIANTS = {
   'steps': _STEPS,
-  'tct-text': _TCT_OF_TEXT,
   'private': dict(algorithm__name='fed_avg', local_privacy__clip_norm=0.5),
   'adamw-yogi': dict(client_work__optimizer='adamw', server__optimizer='yogi'),
   'nesterov': dict(
