@@ -194,7 +194,8 @@ def _naming_failures(directory: pathlib.Path) -> Iterator[None]:
   try:
     yield
   except (OSError, safetensors.SafetensorError, tf.errors.OpError) as error:
-    reason = ' '.join(str(error).split())[:300]
+    # Libraries end with the system's words.
+    reason = ' '.join(str(error).split())[-300:]
     raise FailedError(
       f'{str(directory)!r} could not be written ({reason}); nothing of it is '
       'left.'
