@@ -30,11 +30,15 @@ gc.disable()
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
   signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# No deadline: the first example of a test pays for what it imports. In CI the
-# examples are the same every time, so that a failure there can be repeated.
-hypothesis.settings.register_profile('local', deadline=None)
+# No deadline, and no check of speed: the first example of a test pays for what
+# it imports, and other work may run beside it. In CI the examples are the same
+# every time, so that a failure there can be repeated.
+_ANY_SPEED = dict(
+  deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.register_profile('local', **_ANY_SPEED)
 hypothesis.settings.register_profile(
-  'ci', deadline=None, derandomize=True, print_blob=True
+  'ci', derandomize=True, print_blob=True, **_ANY_SPEED
 )
 hypothesis.settings.load_profile('ci' if os.environ.get('CI') else 'local')
 
