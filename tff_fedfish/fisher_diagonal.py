@@ -232,7 +232,8 @@ def fisher_diagonal_from_sums(
     tensors = tf.nest.flatten(diagonal)
     flags = is_stacked or [False] * len(tensors)
     diagonal = tf.nest.pack_sequence_as(
-      diagonal, list(map(_over_mean, tensors, flags, strict=True))
+      diagonal,
+      [_over_mean(t, flag) for t, flag in zip(tensors, flags, strict=True)],
     )
   return diagonal
 
