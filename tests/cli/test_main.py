@@ -64,7 +64,7 @@ _ARGUMENT_ERRORS = [
     '`--config.cohorts.cohort_size`',
   ),
   (['train', '--config', 'configs/demo.py'], '--workdir'),
-  (['plan', '--no_timing'], 'one of --config and --group is required'),
+  (['plan', '--no_timing'], 'the following arguments are required: --config'),
   (['configs', '--nope'], 'unrecognized arguments: --nope'),
   (['methods', 'no_method'], "found 'no_method'"),
   (['methods', '--json', '--markdown'], 'not allowed with argument'),

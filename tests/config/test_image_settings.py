@@ -281,6 +281,7 @@ class TestInputs:
       partition__scheme='latent_distributions',
       partition__num_clients=10,
       client_splits__held_out_fraction=None,
+      evaluation__num_clients=0,
     )
     arguments = ['--config', small_image_runs.CONFIG, '--dry_run', *arguments]
     assert main(['train', *arguments]) == 0
