@@ -187,9 +187,7 @@ def test_the_barrier_trains_clients_with_the_same_noise(
   monkeypatch.setattr(
     barrier,
     'measure_clients',
-    functools.partial(
-      measure, on_client_trained=lambda client, model: trained.append(model)
-    ),
+    functools.partial(measure, on_client_trained=trained.append),
   )
   run = tmp_path / 'run'
   settings = _SETTINGS | {

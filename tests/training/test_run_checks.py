@@ -83,7 +83,7 @@ class TestAllProblemsAtOnce:
       pathlib.Path(small_runs.CONFIG).read_text('utf-8')
       + '\n\ndef get_sweep():\n'
       '  grid = {"client_work.num_local_epochs": [1, 2]}\n'
-      '  sweep = dict(grid=grid, evaluate=[dict(at=["last"])])\n'
+      '  sweep = dict(grid=grid, evaluate=[dict(fractions=[0])])\n'
       '  return ConfigDict(sweep, allow_dotted_keys=True)\n'
     )
     arguments = ['sweep', '--config', str(sweep), '--workdir']
