@@ -14,7 +14,6 @@ from tff_fedfish.cli.main import main
 from tff_fedfish.run import (
   checkpoints,
   client_state_files,
-  cohort_data,
   feature_files,
   learning_setup,
   run_directory,
@@ -347,7 +346,7 @@ def test_verified(whole, tmp_path, capsys):
 def test_a_client_that_fails_ends_the_run(
   small_images, whole, tmp_path, capsys, monkeypatch
 ):
-  load, seen = cohort_data.TrainingClient.load, []
+  load, seen = feature_files.FeatureClient.load, []
 
   def load_or_fail(self):
     seen.append(self.client_id)
@@ -355,12 +354,12 @@ def test_a_client_that_fails_ends_the_run(
       raise OSError('gone')
     return load(self)
 
-  monkeypatch.setattr(cohort_data.TrainingClient, 'load', load_or_fail)
+  monkeypatch.setattr(feature_files.FeatureClient, 'load', load_or_fail)
   run = shutil.copytree(whole, tmp_path / 'run')
   assert _train(small_images, run, training__num_rounds=7) == 1
   assert capsys.readouterr().err.splitlines()[-1] == (
-    "fedfish: failed: Round 7: algorithm.name 'tct' as it is set requires "
-    f'every client in every round, but client {seen[0]!r} failed: OSError: '
+    "fedfish: failed: Round 7: algorithm.name 'tct' requires every "
+    f'client in every round, but client {seen[0]!r} failed: OSError: '
     'gone. The rounds before it are saved.'
   )
   assert checkpoints.list_rounds(run / 'checkpoints')[-1] == 6

@@ -374,9 +374,8 @@ def _require_all_clients(round_num, config, clients, done, metrics):
   elif not metrics['train/num_non_finite_clients']:
     return
   raise FailedError(
-    f'Round {round_num}: algorithm.name {config.algorithm.name!r} as it is set '
-    f'requires every client in every round, but {found}. The rounds before it '
-    'are saved.'
+    f'Round {round_num}: algorithm.name {config.algorithm.name!r} requires '
+    f'every client in every round, but {found}. The rounds before it are saved.'
   )
 
 
