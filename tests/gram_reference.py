@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from tff_fedfish.mathematics.gram_regression import (
+from tff_fedfish.methods.tct.gram_regression import (
   Features,
   GramBasis,
   _blocks,

@@ -5,7 +5,7 @@ import pathlib
 
 import numpy as np
 
-from tff_fedfish.one_shot.solving import Uploads
+from tff_fedfish.methods.one_shot.solving import Uploads
 from tff_fedfish.run import checkpoints, learning_setup, run_directory
 
 SETTINGS = dict(

@@ -7,10 +7,14 @@ import numpy as np
 import planned_configs
 
 from models.model_shapes import weight_shapes
-from tff_fedfish import upload_sizes
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.methods.method import load
-from tff_fedfish.one_shot.solving import SolveContext, SolveResult, Uploads
+from tff_fedfish.methods.one_shot import upload_sizes
+from tff_fedfish.methods.one_shot.solving import (
+  SolveContext,
+  SolveResult,
+  Uploads,
+)
 from tff_fedfish.run import client_state_files
 
 

@@ -1,7 +1,7 @@
 """Communication in models and bytes."""
 
-from tff_fedfish.communication import Communication, after_rounds
 from tff_fedfish.methods.method import Traffic
+from tff_fedfish.run.communication import Communication, after_rounds
 
 _AVERAGE, _FISH = Traffic(), Traffic(uplink=2)
 

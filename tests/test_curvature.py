@@ -10,9 +10,8 @@ import tensorflow as tf
 from models import image_model_config
 from models.layers import matrix_of
 from models.model_shapes import weight_shapes
-from tff_fedfish import curvature
-from tff_fedfish.curvature_shapes import summary_specs
-from tff_fedfish.mathematics import kfac
+from tff_fedfish.methods.one_shot import curvature, kfac
+from tff_fedfish.methods.one_shot.curvature_shapes import summary_specs
 
 _SHAPES = small_models.SHAPES
 

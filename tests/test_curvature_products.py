@@ -7,8 +7,8 @@ import small_models
 
 from models.image_model_config import ImageModelConfig
 from models.layers import layers_of, matrix_of
-from tff_fedfish import curvature
-from tff_fedfish.curvature_shapes import summary_specs
+from tff_fedfish.methods.one_shot import curvature
+from tff_fedfish.methods.one_shot.curvature_shapes import summary_specs
 
 
 def _dense_product(layer, summary, matrix):

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 from hypothesis import strategies as st
 
-from tff_fedfish import fisher
+from tff_fedfish.methods.fed_fish import fisher
 
 # Two clients, n = (10, 30).
 #   client  delta                    fisher

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tff_fedfish import fisher_diagonal
+from tff_fedfish.methods.fed_fish import fisher_diagonal
 
 
 class TestFisherDiagonal:

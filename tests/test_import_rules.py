@@ -70,12 +70,12 @@ def _import_problem(importer: str, imported: _Import) -> str:
   """Returns the rule that an import breaks, '' if none."""
   module = imported.module
   pure = (
-    _is_in(importer, 'models', 'tff_fedfish.fisher')
-    or _is_in(importer, 'tff_fedfish.fisher_diagonal')
-    or _is_in(importer, 'tff_fedfish.batch_gradients')
-    or _is_in(importer, 'tff_fedfish.curvature')
-    or _is_in(importer, 'tff_fedfish.local_training')
-    or _is_in(importer, 'tff_fedfish.tangent_features')
+    _is_in(importer, 'models', 'tff_fedfish.methods.fed_fish.fisher')
+    or _is_in(importer, 'tff_fedfish.methods.fed_fish.fisher_diagonal')
+    or _is_in(importer, 'tff_fedfish.rounds.gradients')
+    or _is_in(importer, 'tff_fedfish.methods.one_shot.curvature')
+    or _is_in(importer, 'tff_fedfish.rounds.local_training')
+    or _is_in(importer, 'tff_fedfish.methods.tct.tangent_features')
     or _is_in(importer, 'tff_fedfish.mathematics')
   ) and importer != 'models.functional_model'
   is_method = importer.rpartition('.')[0] == _METHODS
@@ -123,8 +123,8 @@ def _answers_at_once(importer: str) -> bool:
     'configs',
     'models.layers',
     'models.transformer_config',
-    'tff_fedfish.curvature_shapes',
-    'tff_fedfish.tangent_shapes',
+    'tff_fedfish.methods.one_shot.curvature_shapes',
+    'tff_fedfish.methods.tct.tangent_shapes',
     'tff_fedfish.doctor',
     'tff_fedfish.environment',
     'tff_fedfish.errors',
@@ -200,16 +200,39 @@ def test_no_file_breaks_a_rule():
     ('tff_fedfish.data.records', 'import apache_beam.io', 'neither Beam nor'),
     ('tff_fedfish.data.x', 'import tensorflow_federated', 'neither Beam nor'),
     ('models.attention', 'import tensorflow_federated', 'pure mathematics'),
-    ('tff_fedfish.fisher', 'import tensorflow_federated', 'pure mathematics'),
-    ('tff_fedfish.fisher_diagonal', 'import tensorflow_federated', 'pure'),
-    ('tff_fedfish.local_training', 'import tensorflow_federated', 'pure'),
-    ('tff_fedfish.curvature', 'import tensorflow_federated', 'pure'),
-    ('tff_fedfish.tangent_features', 'import tensorflow_federated', 'pure'),
-    ('tff_fedfish.curvature_shapes', 'import tensorflow', 'TensorFlow late'),
-    ('tff_fedfish.tangent_shapes', 'import tensorflow', 'TensorFlow late'),
+    (
+      'tff_fedfish.methods.fed_fish.fisher_diagonal',
+      'import tensorflow_federated',
+      'pure',
+    ),
+    (
+      'tff_fedfish.rounds.local_training',
+      'import tensorflow_federated',
+      'pure',
+    ),
+    (
+      'tff_fedfish.methods.one_shot.curvature',
+      'import tensorflow_federated',
+      'pure',
+    ),
+    (
+      'tff_fedfish.methods.tct.tangent_features',
+      'import tensorflow_federated',
+      'pure',
+    ),
+    (
+      'tff_fedfish.methods.one_shot.curvature_shapes',
+      'import tensorflow',
+      'TensorFlow late',
+    ),
+    (
+      'tff_fedfish.methods.tct.tangent_shapes',
+      'import tensorflow',
+      'TensorFlow late',
+    ),
     (
       'tff_fedfish.algorithms.fed_avg',
-      'from tff_fedfish.algorithms.fed_fish import build_fed_fish',
+      'from tff_fedfish.methods.fed_fish.process import build_fed_fish',
       'methods never import each other',
     ),
     (

@@ -8,7 +8,8 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_fedfish import fisher_diagonal, local_training
+from tff_fedfish.methods.fed_fish import fisher_diagonal
+from tff_fedfish.rounds import local_training
 
 
 class _ClippedWithDecay(tff.learning.optimizers.Optimizer):

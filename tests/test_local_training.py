@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tff_fedfish import fisher_diagonal, local_training
-from tff_fedfish.batch_gradients import batch_gradients
+from tff_fedfish.methods.fed_fish import fisher_diagonal
+from tff_fedfish.rounds import local_training
+from tff_fedfish.rounds.gradients import batch_gradients
 
 # theta x, loss mean of (theta x - y)^2 / 2, data (1,2), (2,2), (3,3) in batches
 # {1, 2}, {3}; theta = 0, learning rate 0.1, E = 2:

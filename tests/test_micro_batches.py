@@ -11,8 +11,9 @@ import tensorflow_federated as tff
 from models.functional_model import build_image_model, build_language_model
 from models.image_model_config import ImageModelConfig
 from models.transformer_config import TransformerConfig
-from tff_fedfish import fisher_diagonal, local_training
-from tff_fedfish.batch_gradients import batch_gradients
+from tff_fedfish.methods.fed_fish import fisher_diagonal
+from tff_fedfish.rounds import local_training
+from tff_fedfish.rounds.gradients import batch_gradients
 
 _CONFIG = TransformerConfig(
   num_layers=1, width=8, num_heads=2, vocabulary_size=11, sequence_length=5

@@ -11,8 +11,8 @@ from models import image_model_config
 from models.image_classifier import IMAGE_CLASSIFIERS
 from models.image_model_config import ImageModelConfig
 from models.model_shapes import num_parameters, weight_shapes
-from tff_fedfish import tangent_features, tangent_shapes
-from tff_fedfish.tangent_features import feature_mask
+from tff_fedfish.methods.tct import tangent_features, tangent_shapes
+from tff_fedfish.methods.tct.tangent_features import feature_mask
 
 _LENET = ImageModelConfig(name='lenet', num_classes=10, image_shape=(28, 28, 1))
 # 2 x 2 pixels, 3 classes: a 4 x 3 kernel and 3 biases.

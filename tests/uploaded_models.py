@@ -11,7 +11,7 @@ from models.image_classifier import initial_weights
 from models.model_shapes import ModelShape, weight_shapes
 from models.permutations import PermutationGroup, permutation_groups, permute
 from models.transformer_config import TransformerConfig
-from tff_fedfish.one_shot.solving import SolveContext, Upload
+from tff_fedfish.methods.one_shot.solving import SolveContext, Upload
 
 WeightsByName = Mapping[str, np.ndarray]
 

@@ -10,8 +10,8 @@ import tensorflow_federated as tff
 
 import tff_fedfish
 from tff_fedfish.algorithms.fed_avg import build_fed_avg
-from tff_fedfish.algorithms.slots.client_io import KeptSlot
-from tff_fedfish.algorithms.slots.compose import compose
+from tff_fedfish.rounds.compose import compose
+from tff_fedfish.rounds.kept import KeptSlot
 from tff_fedfish.runtime import client_outputs
 from tff_fedfish.runtime.client_data import ClientLoader
 from tff_fedfish.runtime.in_process_context import set_in_process_context

@@ -12,13 +12,13 @@ import tensorflow_federated as tff
 from models.functional_model import ModelSpec, build_language_model
 from models.model_shapes import weight_shapes
 from models.transformer_config import TransformerConfig
-from tff_fedfish import fisher_diagonal
 from tff_fedfish.algorithms.fed_avg import build_fed_avg
-from tff_fedfish.algorithms.fed_fish import build_fed_fish
-from tff_fedfish.algorithms.slots.fisher_weighted_mean import (
+from tff_fedfish.methods.fed_fish import fisher_diagonal
+from tff_fedfish.methods.fed_fish.fisher_weighted_mean import (
   DeltaAndFisher,
   FisherWeightedMeanFactory,
 )
+from tff_fedfish.methods.fed_fish.process import build_fed_fish
 from tff_fedfish.optimizers.adamw import build_adamw
 from tff_fedfish.runtime.in_process_context import set_in_process_context
 

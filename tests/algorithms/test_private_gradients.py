@@ -8,11 +8,11 @@ import pytest
 import small_models
 import tensorflow as tf
 
-from tff_fedfish import local_training
-from tff_fedfish.algorithms.slots.private_gradients import private_gradients
-from tff_fedfish.batch_gradients import batch_gradients
 from tff_fedfish.data import randomness
-from tff_fedfish.mathematics.privacy import LocalPrivacy
+from tff_fedfish.rounds import local_training
+from tff_fedfish.rounds.gradients import batch_gradients
+from tff_fedfish.rounds.privacy import LocalPrivacy
+from tff_fedfish.rounds.private_gradients import private_gradients
 
 _SEED = (3, 4)
 

@@ -12,8 +12,13 @@ from stateful_rounds import Rounds
 from models import linearized
 from models.functional_model import build_image_model
 from models.image_model_config import ImageModelConfig
-from tff_fedfish.algorithms import tct, tct_features
-from tff_fedfish.mathematics import gram_regression
+from tff_fedfish.methods.tct import (
+  feature_process as tct_features,
+)
+from tff_fedfish.methods.tct import gram_regression
+from tff_fedfish.methods.tct import (
+  process as tct,
+)
 from tff_fedfish.runtime.in_process_context import set_in_process_context
 
 _SHAPE = ImageModelConfig(name='linear', num_classes=4, image_shape=(16, 16, 1))

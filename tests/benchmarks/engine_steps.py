@@ -21,7 +21,7 @@ class LocalSteps:
 
     from models import transformer
     from models.functional_model import build_language_model
-    from tff_fedfish import local_training
+    from tff_fedfish.rounds import local_training
 
     parsed = Workload(**workload)
     config = parsed.transformer_config()

@@ -114,7 +114,7 @@ def test_a_builder_that_does_not_know_of_it_is_refused():
   # Such as that of the one-shot methods.
   method = dataclasses.replace(
     fed_avg.METHOD,
-    builder='tff_fedfish.algorithms.one_shot:build_one_shot',
+    builder='tff_fedfish.methods.one_shot.process:build_one_shot',
     arguments=lambda config: {'shape': None},
   )
   method.require_builder(planned_configs.shipped('demo'))

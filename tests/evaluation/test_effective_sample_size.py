@@ -9,7 +9,6 @@ import small_runs
 import tensorflow as tf
 
 from models.model_shapes import weight_shapes
-from tff_fedfish.algorithms.slots.fisher_weighted_mean import DeltaAndFisher
 from tff_fedfish.cli.main import main
 from tff_fedfish.data.sequences import Sequences, to_dataset
 from tff_fedfish.errors import UserError
@@ -18,6 +17,7 @@ from tff_fedfish.evaluation.effective_sample_size import (
   client_mass_of,
   informed_mass_of,
 )
+from tff_fedfish.methods.fed_fish.fisher_weighted_mean import DeltaAndFisher
 from tff_fedfish.run import learning_setup
 
 

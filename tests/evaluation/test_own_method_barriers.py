@@ -153,5 +153,5 @@ def test_a_process_that_gives_no_models():
   assert str(caught.value) == (
     'The Client-Server Barrier requires a process with `trained_models`, but '
     "the one that 'fed_fish' builds has none. Build it with "
-    'tff_fedfish.algorithms.slots.compose, or leave the barrier out.'
+    'tff_fedfish.rounds.compose, or leave the barrier out.'
   )

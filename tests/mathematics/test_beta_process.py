@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from tff_fedfish.mathematics.beta_process import (
+from tff_fedfish.methods.one_shot.beta_process import (
   BetaProcess,
   gains,
   match_clients,

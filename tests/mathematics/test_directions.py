@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tff_fedfish.mathematics import directions
+from tff_fedfish.evaluation import directions
 
 
 def test_directions_by_hand():

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tff_fedfish.mathematics import gram_average
+from tff_fedfish.methods.one_shot import gram_average
 
 # Two rows a client: X_1 = (1, 0; 1, 1), X_2 = (0, 2; 1, -1).
 _INPUTS = np.array([[[1.0, 0.0], [1.0, 1.0]], [[0.0, 2.0], [1.0, -1.0]]])

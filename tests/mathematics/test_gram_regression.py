@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tff_fedfish.mathematics import control_variates
-from tff_fedfish.mathematics import gram_regression as gram
+from tff_fedfish.methods.tct import gram_regression as gram
 
 # Of two features: no normalization.
 _NONE = np.zeros(2), np.ones(2)

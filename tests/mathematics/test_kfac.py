@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tff_fedfish.mathematics import kfac
+from tff_fedfish.methods.one_shot import kfac
 
 
 def _product(of_inputs, matrix, of_gradients):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tff_fedfish.mathematics.label_skew import emd_fomo, emd_l1
+from tff_fedfish.data.label_skew import emd_fomo, emd_l1
 
 
 def _with_classes(num_classes_each):

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 from hypothesis import strategies as st
 
-from tff_fedfish.mathematics.low_rank import (
+from tff_fedfish.methods.one_shot.low_rank import (
   compress_psd,
   compressed_models,
   diagonal_models,

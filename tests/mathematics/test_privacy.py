@@ -6,7 +6,7 @@ from dp_accounting import rdp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tff_fedfish.mathematics import privacy
+from tff_fedfish.rounds import privacy
 
 
 def _expected(rate, noise_multiplier, num_steps, delta):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tff_fedfish.mathematics import quadratic
+from tff_fedfish.methods.one_shot import quadratic
 
 # p = (1/4, 3/4); w_1 = (1, 0, 2), w_2 = (3, -2, 4);
 # F_1 = (2, 0, 0), F_2 = (1, 4, 0), diagonal.

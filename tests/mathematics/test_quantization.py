@@ -7,7 +7,7 @@ import tensorflow as tf
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hypothesis_numpy
 
-from tff_fedfish.mathematics.quantization import quantize, quantized_bits
+from tff_fedfish.methods.one_shot.quantization import quantize, quantized_bits
 
 _ANY_VECTOR = hypothesis_numpy.arrays(
   np.float32,

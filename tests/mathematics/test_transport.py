@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import optimize, spatial
 
-from tff_fedfish.mathematics.transport import match
+from tff_fedfish.methods.one_shot.transport import match
 
 
 def test_three_neurons_by_hand():

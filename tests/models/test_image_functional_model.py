@@ -13,8 +13,9 @@ from models.image_classifier import IMAGE_CLASSIFIERS, initial_weights
 from models.image_model_config import IMAGE_MODELS, ImageModelConfig
 from models.model_shapes import num_parameters, weight_shapes
 from models.transformer_config import TransformerConfig
-from tff_fedfish import fisher_diagonal, local_training
-from tff_fedfish.batch_gradients import BatchOutput
+from tff_fedfish.methods.fed_fish import fisher_diagonal
+from tff_fedfish.rounds import local_training
+from tff_fedfish.rounds.gradients import BatchOutput
 
 # Smaller than what it was published for: 8 x 7 pixels.
 _CONFIG = ImageModelConfig(

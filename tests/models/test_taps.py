@@ -9,7 +9,7 @@ from models import image_model_config
 from models.image_classifier import IMAGE_CLASSIFIERS
 from models.layers import matrix_of
 from models.model_shapes import weight_shapes
-from tff_fedfish.mathematics import kfac
+from tff_fedfish.methods.one_shot import kfac
 
 _SHAPES = small_models.SHAPES
 

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from models.functional_model import build_language_model
 from models.transformer_config import TransformerConfig
-from tff_fedfish.batch_gradients import batch_gradients
+from tff_fedfish.rounds.gradients import batch_gradients
 
 
 def test_same_loss_and_gradients():

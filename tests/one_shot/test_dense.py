@@ -11,8 +11,8 @@ from models import linear
 from models.image_classifier import IMAGE_CLASSIFIERS
 from models.image_model_config import ImageModelConfig
 from models.transformer_config import TransformerConfig
-from tff_fedfish.one_shot import dense
-from tff_fedfish.one_shot.solving import SolveContext, Upload
+from tff_fedfish.methods.one_shot import dense_solve as dense
+from tff_fedfish.methods.one_shot.solving import SolveContext, Upload
 
 _SHAPE = ImageModelConfig(name='linear', num_classes=3, image_shape=(16, 17, 1))
 # Not linear: a mean of weights has not the mean of logits.

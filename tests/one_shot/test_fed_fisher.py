@@ -7,12 +7,17 @@ from uploaded_models import ListedUploads, random_weights
 from models.image_model_config import ImageModelConfig
 from models.layers import layers_of, matrix_of
 from models.model_shapes import weight_shapes
-from tff_fedfish.curvature_shapes import summary_specs
 from tff_fedfish.errors import FailedError
-from tff_fedfish.methods.fed_fisher import FedFisherConfig
-from tff_fedfish.methods.fisher_merge import FisherMergeConfig
-from tff_fedfish.one_shot import fed_fisher, fisher_merge
-from tff_fedfish.one_shot.solving import SolveContext, Upload
+from tff_fedfish.methods.one_shot import (
+  fed_fisher_solve as fed_fisher,
+)
+from tff_fedfish.methods.one_shot import (
+  fisher_merge_solve as fisher_merge,
+)
+from tff_fedfish.methods.one_shot.curvature_shapes import summary_specs
+from tff_fedfish.methods.one_shot.fed_fisher import FedFisherConfig
+from tff_fedfish.methods.one_shot.fisher_merge import FisherMergeConfig
+from tff_fedfish.methods.one_shot.solving import SolveContext, Upload
 
 _LINEAR = ImageModelConfig(name='linear', num_classes=3, image_shape=(2, 1, 1))
 _LENET = ImageModelConfig(name='lenet', num_classes=4, image_shape=(16, 17, 1))

@@ -7,9 +7,9 @@ import pytest
 import tensorflow as tf
 from uploaded_models import ListedUploads
 
-from tff_fedfish.mathematics import quadratic
-from tff_fedfish.one_shot import fisher_merge
-from tff_fedfish.one_shot.solving import SolveContext, Upload
+from tff_fedfish.methods.one_shot import fisher_merge_solve as fisher_merge
+from tff_fedfish.methods.one_shot import quadratic
+from tff_fedfish.methods.one_shot.solving import SolveContext, Upload
 
 
 def _solve(uploads, *, floor=1e-6, divides_by_norm=False):

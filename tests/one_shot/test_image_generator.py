@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tff_fedfish.one_shot import image_generator
+from tff_fedfish.methods.one_shot import image_generator
 
 _SEED = tf.constant([3, 4])
 

@@ -17,7 +17,7 @@ from models.model_shapes import weight_shapes
 from models.permutations import permutation_groups, permute
 from models.transformer_config import TransformerConfig
 from tff_fedfish.methods.one_shot import OneShotConfig
-from tff_fedfish.one_shot import ot_fusion
+from tff_fedfish.methods.one_shot import ot_fusion_solve as ot_fusion
 
 
 def _image_shape(name):

@@ -15,8 +15,8 @@ from models.model_shapes import weight_shapes
 from models.permutations import is_chain, permutation_groups
 from models.transformer_config import TransformerConfig
 from tff_fedfish.config_fields import ConfigError
-from tff_fedfish.methods.pfnm import PfnmConfig
-from tff_fedfish.one_shot import pfnm
+from tff_fedfish.methods.one_shot import pfnm_solve as pfnm
+from tff_fedfish.methods.one_shot.pfnm import PfnmConfig
 
 _NUM_CLASSES = 4
 # Few units, so that all is done within seconds on a busy machine, too.

@@ -9,9 +9,9 @@ from uploaded_models import ListedUploads
 from models.image_model_config import ImageModelConfig
 from models.layers import layers_of, matrix_of
 from models.model_shapes import weight_shapes
-from tff_fedfish.mathematics import gram_average
-from tff_fedfish.one_shot import reg_mean
-from tff_fedfish.one_shot.solving import SolveContext, Upload
+from tff_fedfish.methods.one_shot import gram_average
+from tff_fedfish.methods.one_shot import reg_mean_solve as reg_mean
+from tff_fedfish.methods.one_shot.solving import SolveContext, Upload
 
 _LINEAR = ImageModelConfig(name='linear', num_classes=3, image_shape=(2, 2, 1))
 # Convolutions with biases, then dense layers of 64 x 128 and 128 x 5.

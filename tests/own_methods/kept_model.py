@@ -7,8 +7,8 @@ def build_kept_model(model, *, client_optimizer, server_optimizer, **training):
   """Builds the method; `training` holds what all builders take."""
   import tensorflow_federated as tff
 
-  from tff_fedfish.algorithms.slots.client_io import KeptSlot
-  from tff_fedfish.algorithms.slots.compose import compose
+  from tff_fedfish.rounds.compose import compose
+  from tff_fedfish.rounds.kept import KeptSlot
 
   return compose(
     model,

@@ -29,11 +29,11 @@ def build_magnitude_mean(
   model, *, magnitude_power=1.0, client_optimizer, server_optimizer, **training
 ):
   """Builds the method; `training` holds what all builders take."""
-  from tff_fedfish.algorithms.slots.compose import compose
-  from tff_fedfish.algorithms.slots.fisher_weighted_mean import (
+  from tff_fedfish.methods.fed_fish.fisher_weighted_mean import (
     DeltaAndFisher,
     FisherWeightedMeanFactory,
   )
+  from tff_fedfish.rounds.compose import compose
 
   def make_update(client):
     delta, counts = client.model_delta()

@@ -19,7 +19,7 @@ import worker_processes
 from tensorflow.python.eager import context as eager_context
 from waiting import LIMIT_SECONDS, wait_until
 
-from tff_fedfish.algorithms.fed_fish import build_fed_fish
+from tff_fedfish.methods.fed_fish.process import build_fed_fish
 from tff_fedfish.runtime import execution, in_process_context, round_options
 from tff_fedfish.runtime.client_data import ClientLoader, LoadedClient
 

@@ -8,7 +8,7 @@ import tensorflow_federated as tff
 
 import tff_fedfish
 from models.model_shapes import weight_shapes
-from tff_fedfish import upload_sizes
+from tff_fedfish.methods.one_shot import upload_sizes
 from tff_fedfish.runtime.in_process_context import set_in_process_context
 
 

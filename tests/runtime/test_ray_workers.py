@@ -12,10 +12,10 @@ import tensorflow as tf
 import tensorflow_federated as tff
 from waiting import LIMIT_SECONDS, wait_until
 
-from tff_fedfish.algorithms.fed_fish import build_fed_fish
-from tff_fedfish.algorithms.slots.client_io import KeptSlot
-from tff_fedfish.algorithms.slots.compose import compose
 from tff_fedfish.errors import FailedError, UserError
+from tff_fedfish.methods.fed_fish.process import build_fed_fish
+from tff_fedfish.rounds.compose import compose
+from tff_fedfish.rounds.kept import KeptSlot
 from tff_fedfish.runtime import (
   in_process_context,
   ray_cluster,

@@ -14,8 +14,8 @@ from one_shot_runs import weights as _weights
 from stateful_runs import assert_same_run
 
 from tff_fedfish.cli.main import main
-from tff_fedfish.one_shot import fed_fisher
-from tff_fedfish.one_shot.solving import SolveContext
+from tff_fedfish.methods.one_shot import fed_fisher_solve as fed_fisher
+from tff_fedfish.methods.one_shot.solving import SolveContext
 from tff_fedfish.run import (
   checkpoints,
   client_state_files,

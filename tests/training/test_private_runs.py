@@ -10,7 +10,7 @@ import small_runs
 
 from tff_fedfish.config import loading as config_loading
 from tff_fedfish.evaluation import barrier
-from tff_fedfish.mathematics import privacy
+from tff_fedfish.rounds import privacy
 from tff_fedfish.run import (
   checkpoints,
   cohort_data,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import small_runs
 
-from tff_fedfish.one_shot.solving import Uploads
+from tff_fedfish.methods.one_shot.solving import Uploads
 from tff_fedfish.run import (
   checkpoints,
   client_state_files,

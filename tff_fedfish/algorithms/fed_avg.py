@@ -10,8 +10,8 @@ decentralized data"; Reddi et al. (2021), "Adaptive federated optimization".
 
 import tensorflow_federated as tff
 
-from tff_fedfish.algorithms.slots.compose import Model, compose
-from tff_fedfish.mathematics.privacy import LocalPrivacy
+from tff_fedfish.rounds.compose import Model, compose
+from tff_fedfish.rounds.privacy import LocalPrivacy
 
 
 def build_fed_avg(

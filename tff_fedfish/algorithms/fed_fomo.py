@@ -8,12 +8,12 @@ client is sent is decided outside of the process, see `run/candidates.py`.
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_fedfish import local_training
-from tff_fedfish.algorithms.slots.client_io import KeptSlot
-from tff_fedfish.algorithms.slots.compose import Model, OwnModel, compose
 from tff_fedfish.errors import require
 from tff_fedfish.mathematics import fomo
-from tff_fedfish.mathematics.privacy import LocalPrivacy
+from tff_fedfish.rounds import local_training
+from tff_fedfish.rounds.compose import Model, OwnModel, compose
+from tff_fedfish.rounds.kept import KeptSlot
+from tff_fedfish.rounds.privacy import LocalPrivacy
 from tff_fedfish.runtime.client_data import CANDIDATES, VALIDATION
 
 

@@ -15,11 +15,11 @@ import math
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_fedfish.algorithms.slots.client_work import MethodState
-from tff_fedfish.algorithms.slots.compose import Model, compose
 from tff_fedfish.errors import require, require_one_of
 from tff_fedfish.mathematics import adaptive_mu
-from tff_fedfish.mathematics.privacy import LocalPrivacy
+from tff_fedfish.rounds.client_work import MethodState
+from tff_fedfish.rounds.compose import Model, compose
+from tff_fedfish.rounds.privacy import LocalPrivacy
 
 ADAPTATIONS = ('none', 'fl4health')
 

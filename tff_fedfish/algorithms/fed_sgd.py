@@ -15,9 +15,9 @@ loss over the union of the clients' data.
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_fedfish import local_training
-from tff_fedfish.algorithms.slots.compose import Model, TrainedClient, compose
-from tff_fedfish.mathematics.privacy import LocalPrivacy
+from tff_fedfish.rounds import local_training
+from tff_fedfish.rounds.compose import Model, TrainedClient, compose
+from tff_fedfish.rounds.privacy import LocalPrivacy
 
 
 def build_fed_sgd(

@@ -6,9 +6,9 @@ keeps these.
 
 import tensorflow_federated as tff
 
-from tff_fedfish.algorithms.slots.client_io import KeptSlot
-from tff_fedfish.algorithms.slots.compose import Model, OwnModel, compose
-from tff_fedfish.mathematics.privacy import LocalPrivacy
+from tff_fedfish.rounds.compose import Model, OwnModel, compose
+from tff_fedfish.rounds.kept import KeptSlot
+from tff_fedfish.rounds.privacy import LocalPrivacy
 
 
 def build_local_only(

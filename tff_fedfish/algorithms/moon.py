@@ -16,12 +16,12 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from models.functional_model import ModelSpec
-from tff_fedfish.algorithms.slots.client_io import KeptSlot
-from tff_fedfish.algorithms.slots.compose import compose
-from tff_fedfish.batch_gradients import split_batch
 from tff_fedfish.errors import require
 from tff_fedfish.mathematics.contrastive import contrastive_loss
-from tff_fedfish.mathematics.privacy import LocalPrivacy
+from tff_fedfish.rounds.compose import compose
+from tff_fedfish.rounds.gradients import split_batch
+from tff_fedfish.rounds.kept import KeptSlot
+from tff_fedfish.rounds.privacy import LocalPrivacy
 
 
 def build_moon(

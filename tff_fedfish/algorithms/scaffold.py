@@ -10,13 +10,13 @@ import collections
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_fedfish.algorithms.slots.client_io import KeptSlot
-from tff_fedfish.algorithms.slots.client_work import MethodState
-from tff_fedfish.algorithms.slots.compose import Model, compose
-from tff_fedfish.algorithms.slots.corrections import correcting, zeros_like
 from tff_fedfish.errors import require
 from tff_fedfish.mathematics import control_variates
-from tff_fedfish.mathematics.privacy import LocalPrivacy
+from tff_fedfish.methods.tct.corrections import correcting, zeros_like
+from tff_fedfish.rounds.client_work import MethodState
+from tff_fedfish.rounds.compose import Model, compose
+from tff_fedfish.rounds.kept import KeptSlot
+from tff_fedfish.rounds.privacy import LocalPrivacy
 
 
 def build_scaffold(

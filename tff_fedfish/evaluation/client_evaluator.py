@@ -4,10 +4,10 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from tff_fedfish import local_training
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.data import sequences as sequences_lib
 from tff_fedfish.data.sequences import Rows
+from tff_fedfish.rounds import local_training
 from tff_fedfish.run import learning_setup
 
 

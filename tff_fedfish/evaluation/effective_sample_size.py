@@ -12,10 +12,10 @@ import numpy as np
 import tensorflow as tf
 
 from models.model_shapes import weight_shapes
-from tff_fedfish import fisher
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.errors import UserError
 from tff_fedfish.methods import method
+from tff_fedfish.methods.fed_fish import fisher
 
 ClientMass = Callable[[Any, tf.Tensor, Any], Sequence[tf.Tensor]]
 """(update, w_i, aggregator state) -> mass by which the client's delta is

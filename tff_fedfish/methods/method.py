@@ -9,16 +9,16 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from tff_fedfish.errors import UserError
-from tff_fedfish.mathematics.privacy import LocalPrivacy
 from tff_fedfish.methods.settings import (
   AlgorithmConfig,
   own_settings,
   require_settings,
 )
-from tff_fedfish.upload_sizes import Upload
+from tff_fedfish.rounds.privacy import LocalPrivacy
 
 if typing.TYPE_CHECKING:
   from tff_fedfish.config.schema import TrainConfig
+  from tff_fedfish.methods.one_shot.upload_sizes import Upload
 
 
 class Traffic(typing.NamedTuple):
@@ -223,7 +223,7 @@ class Method:
   )
   """Models of clients' own, which are evaluated in place of the server's. Its
   process has `personal_models`. None: there are none."""
-  upload: Callable[['TrainConfig'], Upload | None] = lambda config: None
+  upload: Callable[['TrainConfig'], 'Upload | None'] = lambda config: None
   """Upload of a client, of a one-shot method."""
   solver: str | None = None
   """'module:function', imported late, a `one_shot.solving.Solve`: the weights

@@ -16,23 +16,25 @@ from collections.abc import Mapping
 
 from tff_fedfish.errors import UserError
 from tff_fedfish.methods import (
-  dense,
   fed_avg,
   fed_fish,
-  fed_fisher,
   fed_fomo,
   fed_prox,
   fed_sgd,
-  fisher_merge,
   local_only,
   moon,
-  ot_fusion,
-  pfnm,
-  reg_mean,
   scaffold,
   tct,
 )
 from tff_fedfish.methods.method import Method
+from tff_fedfish.methods.one_shot import (
+  dense,
+  fed_fisher,
+  fisher_merge,
+  ot_fusion,
+  pfnm,
+  reg_mean,
+)
 from tff_fedfish.methods.settings import kind_of
 
 # A method of the package is one line here.

@@ -5,13 +5,13 @@ from collections.abc import Sequence
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_fedfish.algorithms.slots.bounds import clip_to_norm
 from tff_fedfish.config.optimizer_settings import OptimizerSettings
 from tff_fedfish.errors import require
 from tff_fedfish.optimizers import base
 from tff_fedfish.optimizers.adamw import build_adamw
 from tff_fedfish.optimizers.fed_opt import build_fed_opt
 from tff_fedfish.optimizers.nesterov import build_nesterov_sgd
+from tff_fedfish.rounds.bounds import clip_to_norm
 
 
 def build_optimizer(

@@ -6,7 +6,6 @@ import typing
 from typing import Annotated, Any
 
 from models.model_shapes import num_parameters, weight_shapes
-from tff_fedfish import communication
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.data import row_counts
 from tff_fedfish.data.manifest import read_manifest
@@ -14,6 +13,7 @@ from tff_fedfish.errors import UserError
 from tff_fedfish.planning import client_steps, flops, memory
 from tff_fedfish.planning.client_states import StatesOnDisk, states_on_disk
 from tff_fedfish.printing import format_bytes
+from tff_fedfish.run import communication
 
 if typing.TYPE_CHECKING:
   from tff_fedfish.planning.step_time import RoundTime

@@ -14,11 +14,12 @@ import tensorflow as tf
 
 from models.functional_model import build_language_model
 from models.model_shapes import are_matrices, weight_shapes
-from tff_fedfish import environment, local_training
+from tff_fedfish import environment
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.data import sequences
 from tff_fedfish.optimizers.build import build_optimizer
 from tff_fedfish.planning import client_steps, flops
+from tff_fedfish.rounds import local_training
 from tff_fedfish.runtime import freed_memory
 
 # Not 1 and 2: noise in the difference counts num_layers times.

@@ -183,7 +183,7 @@ def require_declared_process(
     problem = (
       'The Client-Server Barrier requires a process with `trained_models`, but '
       f'the one that {name} builds has none. Build it with '
-      'tff_fedfish.algorithms.slots.compose, or leave the barrier out.'
+      'tff_fedfish.rounds.compose, or leave the barrier out.'
     )
   if problem:
     raise UserError(problem)

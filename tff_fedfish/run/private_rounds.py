@@ -9,7 +9,7 @@ import numpy as np
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.data import randomness
 from tff_fedfish.data.sequences import Rows
-from tff_fedfish.mathematics.privacy import sampling_rate
+from tff_fedfish.rounds.privacy import sampling_rate
 
 if typing.TYPE_CHECKING:
   import tensorflow as tf

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from tff_fedfish import communication
 from tff_fedfish.config.optimizer_settings import OptimizerSettings
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.errors import UserError
 from tff_fedfish.methods.method import Column
 from tff_fedfish.optimizers import schedules
+from tff_fedfish.run import communication
 from tff_fedfish.runtime import round_options
 
 _FAILED_NAMES = {

@@ -6,7 +6,7 @@ from typing import Any
 
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.errors import UserError
-from tff_fedfish.one_shot import solving
+from tff_fedfish.methods.one_shot import solving
 from tff_fedfish.run import (
   checkpoints,
   corpus_identity,

@@ -4,7 +4,7 @@ import statistics
 
 from tff_fedfish import files
 from tff_fedfish.data.client_ids import ChosenIds, client_id_to_cell
-from tff_fedfish.mathematics import privacy
+from tff_fedfish.rounds import privacy
 from tff_fedfish.run import cohort_data, private_rounds, round_metrics
 from tff_fedfish.training.round_callbacks import (
   BuiltRun,

@@ -16,12 +16,12 @@ import numpy as np
 import tensorflow_federated as tff
 
 from models.model_shapes import num_parameters
-from tff_fedfish import communication
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.data.sequences import ClientRows
 from tff_fedfish.evaluation import evaluation_clients
 from tff_fedfish.evaluation.client_evaluator import ClientEvaluator
 from tff_fedfish.run import (
+  communication,
   learning_setup,
   run_directory,
 )

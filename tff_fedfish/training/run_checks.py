@@ -14,7 +14,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterable
 
-from tff_fedfish import environment, upload_sizes
+from tff_fedfish import environment
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.data import unknown_tokens
 from tff_fedfish.data.client_splits import ClientSplit
@@ -22,6 +22,7 @@ from tff_fedfish.data.tokenizers import Tokenizer
 from tff_fedfish.errors import UserError, UserErrors
 from tff_fedfish.evaluation import evaluation_clients
 from tff_fedfish.methods import registry
+from tff_fedfish.methods.one_shot import upload_sizes
 from tff_fedfish.planning import client_features, client_states, memory
 from tff_fedfish.printing import format_bytes
 from tff_fedfish.run import (

@@ -14,7 +14,7 @@ from models.model_shapes import weight_shapes
 from tff_fedfish.data import randomness
 from tff_fedfish.evaluation import server_validation
 from tff_fedfish.methods.method import load
-from tff_fedfish.one_shot.solving import SolveContext, Uploads
+from tff_fedfish.methods.one_shot.solving import SolveContext, Uploads
 from tff_fedfish.run import (
   checkpoints,
   kept_tensors,

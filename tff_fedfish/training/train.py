@@ -8,13 +8,13 @@ import sys
 from collections.abc import Sequence
 
 from models.model_shapes import num_parameters, weight_shapes
-from tff_fedfish import communication, files
+from tff_fedfish import files
 from tff_fedfish.config import loading as config_loading
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.errors import UserError
 from tff_fedfish.planning import client_steps, plan
 from tff_fedfish.progress import Stages
-from tff_fedfish.run import checkpoints, run_directory
+from tff_fedfish.run import checkpoints, communication, run_directory
 from tff_fedfish.run import trackers as tracker_classes
 from tff_fedfish.training import run_checks
 from tff_fedfish.training.kept_uploads import KeptUploads
@@ -184,8 +184,8 @@ def dry_run(config: TrainConfig, workdir: str | os.PathLike | None) -> None:
 
 def _print_label_skew(clients, participating):
   """Prints how far the clients' labels are from those of all of them."""
+  from tff_fedfish.data import label_skew
   from tff_fedfish.data.images.label_draws import label_histograms
-  from tff_fedfish.mathematics import label_skew
 
   rows = [clients.client_rows[client_id] for client_id in participating]
   histograms = label_histograms(clients.labels, rows, clients.num_classes)

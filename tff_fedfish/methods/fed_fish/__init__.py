@@ -1,0 +1,184 @@
+"""FedFish: the Fisher-weighted mean of the model deltas."""
+
+import dataclasses
+import math
+from typing import Literal
+
+from models.model_shapes import weight_shapes
+from models.transformer_config import LOGITS_TENSORS
+from tff_fedfish.config_fields import number
+from tff_fedfish.methods.method import (
+  ClientCost,
+  Column,
+  Method,
+  Traffic,
+)
+from tff_fedfish.methods.settings import AlgorithmConfig
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FedFishConfig(AlgorithmConfig):
+  """Settings of FedFish: how Fisher diagonals are estimated and weighed."""
+
+  fisher_estimator: Literal[
+    'extra_pass', 'last_epoch', 'example_sq', 'second_moment'
+  ] = 'extra_pass'
+  """Squared gradients that make the Fisher diagonal: of every batch in one more
+  pass ('extra_pass'), of the steps of the last epoch ('last_epoch'), or of
+  single sequences ('example_sq'); or AdamW's second moment, its bias corrected,
+  at no cost ('second_moment')."""
+  fisher_reduction: Literal['sum', 'mean'] = 'sum'
+  """Reduction over a client's batches: 'sum' as printed in the paper, or
+  'mean'. 'second_moment' is a mean: leave it at 'sum'."""
+  fisher_normalization: Literal['none', 'tensor_mean'] = 'none'
+  """'tensor_mean' divides every tensor of a client's diagonal by its mean, each
+  layer of a transformer by itself, so that clients who fit their data count as
+  much as others. Not in the paper."""
+  relative_floor: float = number(1e-8, at_least=0)
+  """Damping: fraction of its tensor's mean added to each Fisher entry, >= 0.
+  Layers of a transformer share one mean. Where nobody is informed, clients then
+  weigh as much as these means, which is not FedAvg's mean."""
+  fisher_power: float = number(1.0, at_least=0, at_most=1)
+  """p, in [0, 1]: clients are weighed by F^p. 1: the paper's; 0: FedAvg, and no
+  Fisher diagonal is computed."""
+  plain_mean_fraction: float = number(0.0, at_least=0, at_most=1)
+  """s, in [0, 1]: s times FedAvg's mean plus 1 - s times the Fisher-weighted
+  one. 0: the paper's; 1: FedAvg. A client moves a coordinate by at most s w_i /
+  sum w + 1 - s of its delta."""
+  plain_mean_tensors: Literal['none', 'logits'] = 'none'
+  """Tensors that take FedAvg's mean: none, or those that make a language
+  model's logits. Its token embedding does so as a whole, as it is tied to the
+  output."""
+
+  def cross_problems(self, *, are_fields_right: bool) -> list[str]:
+    """See `Section`."""
+    del are_fields_right
+    if self.fisher_estimator == 'second_moment' and (
+      self.fisher_reduction == 'mean'
+    ):
+      return [
+        '`config.algorithm.fisher_reduction` is not read with fisher_estimator '
+        "'second_moment', found 'mean'; leave it out"
+      ]
+    return []
+
+  @property
+  def is_plain_mean(self) -> bool:
+    """Whether nothing is left of the Fisher weights: FedAvg."""
+    return self.fisher_power == 0 or self.plain_mean_fraction == 1
+
+
+def _problems(config):
+  settings, work = config.algorithm, config.client_work
+  problems = []
+  if settings.fisher_estimator == 'second_moment':
+    chosen = "with fisher_estimator 'second_moment'"
+    if work.optimizer != 'adamw':
+      problems.append(
+        f"`config.client_work.optimizer` must be 'adamw' {chosen}, found "
+        f'{work.optimizer!r}, which keeps no second moment'
+      )
+    if work.max_gradient_norm is not None:
+      problems.append(
+        f'`config.client_work.max_gradient_norm` must be None {chosen}, as '
+        'clipped gradients are no Fisher diagonal, found '
+        f'{work.max_gradient_norm}'
+      )
+    if work.keeps_optimizer_state:
+      problems.append(
+        f'`config.client_work.keeps_optimizer_state` must be false {chosen}, '
+        'as it would hold gradients of earlier rounds, found true'
+      )
+  if (
+    config.local_privacy.is_on
+    and not settings.is_plain_mean
+    and settings.fisher_estimator != 'last_epoch'
+  ):
+    problems.append(
+      "`config.algorithm.fisher_estimator` must be 'last_epoch' with "
+      'local_privacy, whose squares are of clipped, noised gradients, found '
+      f'{settings.fisher_estimator!r}'
+    )
+  if settings.plain_mean_tensors == 'logits' and config.data.holds_images:
+    problems.append(
+      "`config.algorithm.plain_mean_tensors` must be 'none' with corpus "
+      f"{config.data.corpus!r}, which trains no language model, found 'logits'"
+    )
+  return problems
+
+
+def _num_means(settings):
+  """Returns the means that the server forms: w F, w F delta, w delta."""
+  if settings.is_plain_mean:
+    return 1
+  return 3 if settings.plain_mean_fraction else 2
+
+
+def _traffic(config):
+  settings = config.algorithm
+  num_means = _num_means(settings)
+  if settings.plain_mean_tensors == 'none' or num_means == 1:
+    return Traffic(uplink=num_means)
+  sizes = {
+    n: math.prod(s) for n, s in weight_shapes(config.model_shape()).items()
+  }
+  num_plain = sum(sizes[name] for name in LOGITS_TENSORS)
+  share = num_plain / sum(sizes.values())
+  return Traffic(uplink=num_means * (1 - share) + share)
+
+
+def _cost(config):
+  settings = config.algorithm
+  if settings.is_plain_mean:
+    return ClientCost()
+  estimator = settings.fisher_estimator
+  is_observed = estimator == 'last_epoch'
+  passes = dict.fromkeys(('last_epoch', 'second_moment'), 'none')
+  passes['extra_pass'] = 'batches'
+  num_means = _num_means(settings)
+  return ClientCost(
+    models_summed=num_means,
+    # The sums of squares.
+    models_in_training=int(is_observed),
+    models_after_training=int(not is_observed),
+    pass_after_training=passes.get(estimator, 'rows'),
+    squares_last_epoch=is_observed,
+    # Mean of F, floor, times w, times delta; two sums. A power; w delta, a sum.
+    flops_per_weight=6 + (settings.fisher_power != 1) + 2 * (num_means - 2),
+  )
+
+
+def _columns(config):
+  if config.algorithm.is_plain_mean:
+    return ()
+  return (
+    Column(
+      'train/num_overflowing_clients',
+      ('aggregator', 'num_overflowing_clients'),
+    ),
+  )
+
+
+METHOD = Method(
+  name='fed_fish',
+  title='FedFish',
+  summary=(
+    'Function-space aggregation: mean of the model deltas, weighted in every '
+    'coordinate by the Fisher diagonals of the clients.'
+  ),
+  source=(
+    'Dhawan et al. (2024), "Leveraging function space aggregation for '
+    'federated learning at scale"'
+  ),
+  settings=FedFishConfig,
+  builder='tff_fedfish.methods.fed_fish.process:build_fed_fish',
+  traffic=_traffic,
+  cost=_cost,
+  columns=_columns,
+  problems=_problems,
+  client_mass='tff_fedfish.methods.fed_fish.process:client_mass',
+  plain_mean_fraction=lambda config: config.algorithm.plain_mean_fraction,
+  sends='Fisher-weighted model deltas and Fisher diagonals',
+  hue='#D55E00',
+  hatch='',
+)

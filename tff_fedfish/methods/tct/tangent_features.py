@@ -1,0 +1,154 @@
+"""Features of the empirical neural tangent kernel, in plain TensorFlow.
+
+Yu et al. (2022), "TCT: Convexifying federated learning using bootstrapped
+neural tangent kernels", section 3.2. The features of an image are p entries of
+the gradient of the model's FIRST logit, at fixed weights whose head is drawn,
+so that all logits have the same distribution.
+
+Entries are numbered in the concatenation of all weights, each flattened, in the
+order of `models.model_shapes.weight_shapes`. Head columns other than the first
+do not reach the first logit and are never features.
+
+Everything here is for classifiers of images.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from models.image_classifier import initial_weights
+from models.image_model_config import ImageModelConfig
+from models.layers import layers_of
+from models.model_shapes import weight_shapes
+from tff_fedfish.data import randomness
+from tff_fedfish.errors import require
+from tff_fedfish.methods.one_shot.curvature import (
+  by_position,
+  inputs_by_position,
+)
+from tff_fedfish.methods.tct.tangent_shapes import candidates, head_of
+from tff_fedfish.rounds.gradients import split_batch
+
+Features = Callable[[Sequence[tf.Tensor], Any], tf.Tensor]
+"""(weights in the order of `weight_shapes`, batch) -> float32 [rows, p]."""
+
+
+def feature_mask(
+  shape: ImageModelConfig, *, num_features: int, model_seed: int
+) -> np.ndarray:
+  """Draws the entries of the gradient that are features.
+
+  Args:
+    shape: The model's shape.
+    num_features: p, >= 1.
+    model_seed: Every client draws the same from it.
+
+  Returns:
+    Int64 [p], ascending; all candidates if there are fewer than `num_features`.
+
+  Raises:
+    ValueError: If `num_features` is below 1.
+  """
+  require(num_features >= 1, 'num_features', 'at least 1', num_features)
+  found = candidates(shape)
+  if len(found) <= num_features:
+    return found
+  generator = randomness.generator('tct_mask', model_seed)
+  return np.sort(found[generator.permutation(len(found))[:num_features]])
+
+
+def with_drawn_head(
+  shape: ImageModelConfig, weights: Sequence[tf.Tensor], model_seed: int
+) -> tuple[tf.Tensor, ...]:
+  """Returns the weights with the head drawn as the model's initial one is.
+
+  Every client draws the same head from the seed. Weights are in the order of
+  `weight_shapes`.
+  """
+  head = head_of(shape)
+  drawn = initial_weights(shape, randomness.seed_of('tct_head', model_seed))
+  return tuple(
+    of_head if name in (head.kernel, head.bias) else weight
+    for name, weight, of_head in zip(
+      weight_shapes(shape), weights, drawn, strict=True
+    )
+  )
+
+
+def build_features(
+  model: Any, shape: ImageModelConfig, mask: np.ndarray
+) -> Features:
+  """Builds the features of a batch; the model is not in training.
+
+  One backward pass makes the gradients of all rows. The gradient of each
+  convolution's kernel is in memory for all rows at once.
+
+  Args:
+    model: Anything with `tapped_logits` of `models.functional_model.ModelSpec`.
+    shape: Its shape.
+    mask: Int64 [p], ascending, as `feature_mask` returns it.
+  """
+  parts = tuple(_parts(shape, mask))
+
+  @tf.function(autograph=False, reduce_retracing=True)
+  def features(weights, batch):
+    x, _ = split_batch(batch)
+    inputs, outputs = {}, {}
+    with tf.GradientTape() as tape:
+
+      def tap(name, of_layer, preactivations):
+        tape.watch(preactivations)
+        inputs[name], outputs[name] = of_layer, preactivations
+        return preactivations
+
+      logits = model.tapped_logits((weights, ()), x, tap)
+      # Rows do not meet: their sum has the gradient of each.
+      first_logits = tf.reduce_sum(logits[:, 0])
+    gradients = tape.gradient(first_logits, outputs)
+    columns = [
+      _entries(layer, is_bias, indices, inputs, gradients)
+      for layer, is_bias, indices in parts
+    ]
+    return tf.transpose(tf.concat(columns, axis=0))
+
+  return features
+
+
+def _parts(shape, mask):
+  """Yields (layer, whether the weight is its bias, entries of the weight)."""
+  of_names = {
+    name: (layer, name == layer.bias)
+    for layer in layers_of(shape)
+    for name in (layer.kernel, layer.bias)
+  }
+  num_before = 0
+  for name, sizes in weight_shapes(shape).items():
+    start, num_before = num_before, num_before + math.prod(sizes)
+    first, last = np.searchsorted(mask, [start, num_before])
+    if first < last:
+      yield *of_names[name], (mask[first:last] - start).astype(np.int32)
+
+
+def _entries(layer, is_bias, indices, inputs, gradients):
+  """Returns entries of a weight's gradient, float32 [entries, rows].
+
+  Rows are last, so that a gather copies whole columns.
+  """
+  # [rows, positions, fan_out]
+  g = by_position(gradients[layer.name])
+  if is_bias:
+    return tf.gather(tf.transpose(tf.reduce_sum(g, axis=1)), indices)
+  a = inputs_by_position(layer, inputs[layer.name])
+  if layer.kind == 'scale':
+    return tf.gather(tf.transpose(tf.reduce_sum(a * g, axis=1)), indices)
+  if layer.kind == 'matrix':
+    rows, columns = np.divmod(indices, layer.fan_out)
+    a, g = (tf.transpose(values[:, 0]) for values in (a, g))
+    return tf.gather(a, rows) * tf.gather(g, columns)
+  # [rows, fan_in, fan_out]
+  kernels = tf.matmul(a, g, transpose_a=True)
+  flat = tf.reshape(kernels, [-1, layer.fan_in * layer.fan_out])
+  return tf.gather(tf.transpose(flat), indices)

@@ -1,1 +1,0 @@
-"""Server solves of one-shot methods, over what clients uploaded."""

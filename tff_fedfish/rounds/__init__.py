@@ -1,0 +1,1 @@
+"""How any method becomes a learning process, and the local training loop."""
