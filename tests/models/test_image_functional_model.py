@@ -10,8 +10,7 @@ import tensorflow_federated as tff
 from models.functional_model import build_image_model
 from models.image_model_config import ImageModelConfig
 from models.image_models import IMAGE_CLASSIFIERS
-from tff_fedfish.rounds import local_training
-from tff_fedfish.rounds.gradients import BatchOutput
+from tff_fedfish.algorithms.fed_avg import build_fed_avg
 
 # Smaller than what it was published for: 8 x 7 pixels.
 _CONFIG = ImageModelConfig(
@@ -52,13 +51,11 @@ def test_evaluation_is_the_pure_function(spec):
   # Whatever the seeds.
   other = _batch(noise_seed=(7, 8))
   np.testing.assert_array_equal(logits, _predict(spec, other, False))
-  features, mask = (
-    spec.features((weights, ()), b['x'], b['y'])[k]
-    for b, k in ((batch, 0), (other, 1))
-  )
   expected = _MODEL.features(weights, images)
-  np.testing.assert_allclose(features, expected, rtol=1e-5, atol=1e-6)
-  np.testing.assert_array_equal(mask, np.ones(3, np.float32))
+  for rows in (batch, other):
+    features, mask = spec.features((weights, ()), rows['x'], rows['y'])
+    np.testing.assert_allclose(features, expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(mask, np.ones(3, np.float32))
 
 
 def test_training_draws_from_the_first_row_alone(spec):
@@ -88,7 +85,7 @@ def test_loss_and_metrics_by_hand(spec):
   np.testing.assert_allclose(mean, (0.4327 + 1.6094 + 1.9048) / 3, atol=1e-4)
   state = model.initialize_metrics_state()
   for rows in (slice(0, 2), slice(2, 3)):
-    output = BatchOutput(loss, logits[rows], tf.constant(1))
+    output = tff.learning.models.BatchOutput(loss, logits[rows], 1)
     state = model.update_metrics_state(
       state, labels=labels[rows], batch_output=output
     )
@@ -105,24 +102,14 @@ def test_training_follows_the_pure_functions(spec):
   weights = spec.draw_initial_weights()[0]
   batch = _batch(count=4)
   dataset = tf.data.Dataset.from_tensor_slices(batch).batch(2)
-  optimizer = tff.learning.optimizers.build_sgdm(0.1)
-  hparams = optimizer.get_hparams(
-    optimizer.initialize(tf.TensorSpec([], tf.float32))
+  process = build_fed_avg(
+    spec,
+    client_optimizer=tff.learning.optimizers.build_sgdm(0.1),
+    server_optimizer=tff.learning.optimizers.build_sgdm(1.0),
+    num_local_epochs=2,
   )
-
-  @tf.function
-  def train(weights, dataset):
-    return local_training.train(
-      spec.functional_model,
-      optimizer,
-      hparams,
-      weights,
-      (),
-      dataset,
-      num_local_epochs=2,
-    ).trainable
-
-  trained = train(weights, dataset)
+  state = process.next(process.initialize(), [dataset]).state
+  trained = process.get_model_weights(state).trainable
   for step in range(4):
     rows = slice(2 * (step % 2), 2 * (step % 2) + 2)
     seed = tf.random.experimental.stateless_fold_in([5, 6], step)

@@ -53,86 +53,57 @@ def two_blocks(monkeypatch):
   monkeypatch.setattr(image_model_config, '_RESNET_BLOCKS_PER_STAGE', 1)
 
 
-class TestSizes:
-  @pytest.mark.parametrize(
-    ('shape', 'num_weights', 'num_convolved'),
-    [
-      # conv 3*3*1*32 + 32 = 320; conv 3*3*32*64 + 64 = 18,496;
-      # 28 - 2 - 2 = 24, pooled 12: 12*12*64 = 9,216 features;
-      # dense 9,216*128 + 128 = 1,179,776; dense 128*62 + 62 = 7,998.
-      # Together the number of the paper. 26*26*32 and 24*24*64 convolved.
-      (
-        _shape('emnist_cnn', num_classes=62),
-        1_206_590,
-        26 * 26 * 32 + 24 * 24 * 64,
-      ),
-      # stem 3*3*3*64 + 2*64 = 1,856
-      # 64:  4 convolutions 9*64*64 + 128 = 36,992 each: 147,968
-      # 128: 9*64*128 + 256 = 73,984; 3 of 9*128*128 + 256 = 147,712 each;
-      #      shortcut 64*128 + 256 = 8,448: together 525,568
-      # 256: 295,424 + 3 * 590,336 + 33,280 = 2,099,712
-      # 512: 1,180,672 + 3 * 2,360,320 + 132,096 = 8,393,728
-      # head 512*100 + 100 = 51,300. 5 maps of 32*32*64, and with shortcuts 5
-      # each of half the side and twice the channels.
-      (
-        _shape('resnet18', num_classes=100),
-        11_220_132,
-        5 * (65_536 + 32_768 + 16_384 + 8_192),
-      ),
-      # 28*28*10 + 10.
-      (_shape('linear'), 7_850, 0),
-      # conv 5*5*1*6 = 150; conv 5*5*6*16 = 2,400; 28 - 4 = 24, pooled 12,
-      # 12 - 4 = 8, pooled 4: 4*4*16 = 256 features; 256*120 = 30,720;
-      # 120*84 = 10,080; 84*10 = 840. FedFisher's 44,190 together.
-      (_shape('lenet'), 44_190, 24 * 24 * 6 + 8 * 8 * 16),
-      # conv 5*5*3*32 = 2,400; conv 5*5*32*64 = 51,200; 32 - 4 = 28, pooled
-      # 14, 14 - 4 = 10, pooled 5: 5*5*64 = 1,600 features; 1,600*512 =
-      # 819,200; 512*128 = 65,536; 128*10 = 1,280. FedFisher's 939,616.
-      (_shape('fed_net_cnn'), 939_616, 28 * 28 * 32 + 10 * 10 * 64),
-      # conv 5*5*3*2 = 150; conv 5*5*2*3 = 150; maps of 12 x 16 pixels, then 2
-      # x 4, pooled 1 x 2, 6 features; 6*5 = 30; 5*4 = 20; 4*10 = 40.
-      (_shape('lenet', (16, 20, 3), widths=(2, 3, 5, 4)), 390, 384 + 24),
-      # conv 9*2 + 2 = 20; conv 9*2*3 + 3 = 57; 2 x 1 pixels, 6 features: 6*4 +
-      # 4 = 28; 4*10 + 10 = 50.
-      (_shape('emnist_cnn', (8, 7, 1), widths=(2, 3, 4)), 155, 60 + 36),
-    ],
-    ids=str,
-  )
-  def test_counts_by_hand(self, shape, num_weights, num_convolved):
-    assert num_parameters(shape) == num_weights
-    assert shape.num_convolved() == num_convolved
+@pytest.mark.parametrize(
+  ('shape', 'num_weights', 'num_convolved'),
+  [
+    # conv 3*3*1*32 + 32 = 320; conv 3*3*32*64 + 64 = 18,496; 28 - 4 = 24,
+    # pooled 12: 12*12*64 = 9,216 features; 9,216*128 + 128 = 1,179,776; 128*62
+    # + 62 = 7,998. Together the number of the paper.
+    (_shape('emnist_cnn', _EMNIST, 62), 1_206_590, 26**2 * 32 + 24**2 * 64),
+    # stem 3*3*3*64 + 2*64 = 1,856
+    # 64:  4 convolutions 9*64*64 + 128 = 36,992 each: 147,968
+    # 128: 9*64*128 + 256 = 73,984; 3 of 9*128*128 + 256 = 147,712 each;
+    #      shortcut 64*128 + 256 = 8,448: together 525,568
+    # 256: 295,424 + 3 * 590,336 + 33,280 = 2,099,712
+    # 512: 1,180,672 + 3 * 2,360,320 + 132,096 = 8,393,728
+    # head 512*100 + 100 = 51,300. 5 maps of 32*32*64, and with shortcuts 5 each
+    # of half the side and twice the channels.
+    (_shape('resnet18', _CIFAR, 100), 11_220_132, 5 * 32**2 * 64 * 15 // 8),
+    # 28*28*10 + 10.
+    (_shape('linear'), 7_850, 0),
+    # conv 150; conv 5*5*6*16 = 2,400; 28 - 4 = 24, pooled 12, 12 - 4 = 8, pooled
+    # 4: 4*4*16 = 256; 256*120 + 120*84 + 84*10. FedFisher's number.
+    (_shape('lenet'), 44_190, 24**2 * 6 + 8**2 * 16),
+    # conv 2,400; conv 5*5*32*64 = 51,200; 28, 14, 10, 5: 5*5*64 = 1,600;
+    # 1,600*512 + 512*128 + 128*10. FedFisher's number.
+    (_shape('fed_net_cnn'), 939_616, 28**2 * 32 + 10**2 * 64),
+    # conv 5*5*3*2 = 150; conv 5*5*2*3 = 150; maps of 12 x 16 pixels, then 2 x 4,
+    # pooled 1 x 2, 6 features; 6*5 = 30; 5*4 = 20; 4*10 = 40.
+    (_shape('lenet', (16, 20, 3), widths=(2, 3, 5, 4)), 390, 384 + 24),
+  ],
+  ids=str,
+)
+def test_sizes_by_hand(shape, num_weights, num_convolved):
+  assert num_parameters(shape) == num_weights
+  assert shape.num_convolved() == num_convolved
+  flags = zip(weight_shapes(shape), are_matrices(shape), strict=True)
+  assert all(is_matrix == n.endswith('/kernel') for n, is_matrix in flags)
 
-  def test_kernels_are_matrices(self):
-    shape = _shape('resnet18')
-    flags = zip(weight_shapes(shape), are_matrices(shape), strict=True)
-    matrices = [name for name, is_matrix in flags if is_matrix]
-    assert len(matrices) == 21
-    assert all(name.endswith('/kernel') for name in matrices)
 
-  @pytest.mark.parametrize(
-    ('values', 'words'),
-    [
-      (
-        dict(name='vgg'),
-        '`name` must be one of emnist_cnn, resnet18, linear, lenet, '
-        'fed_net_cnn, found',
-      ),
-      (dict(num_classes=0), '`num_classes` must be at least 1, found 0'),
-      (dict(image_shape=(8, 0, 1)), '`image_shape` must be at least 1, found'),
-      (
-        dict(name='lenet', image_shape=(28, 15, 1)),
-        'at least 16 x 16 pixels, found 28 x 15',
-      ),
-      (
-        dict(name='emnist_cnn', image_shape=(5, 28, 1)),
-        'at least 6 x 6 pixels, found 5 x 28',
-      ),
-    ],
-  )
-  def test_wrong_shapes(self, values, words):
-    values = dict(name='resnet18', num_classes=1, image_shape=_CIFAR) | values
-    with pytest.raises(ValueError, match=words):
-      ImageModelConfig(**values).weight_shapes()
+@pytest.mark.parametrize(
+  ('values', 'words'),
+  [
+    (dict(name='vgg'), '`name` must be one of emnist_cnn, .*, fed_net_cnn, '),
+    (dict(num_classes=0), '`num_classes` must be at least 1, found 0'),
+    (dict(image_shape=(8, 0, 1)), '`image_shape` must be at least 1, found 0'),
+    (dict(name='lenet', image_shape=(28, 15, 1)), '16 x 16 .* found 28 x 15'),
+    (dict(name='emnist_cnn', image_shape=(5, 9, 1)), '6 x 6 .* found 5 x 9'),
+  ],
+)
+def test_wrong_shapes(values, words):
+  values = dict(name='resnet18', num_classes=1, image_shape=_CIFAR) | values
+  with pytest.raises(ValueError, match=words):
+    ImageModelConfig(**values).weight_shapes()
 
 
 @pytest.mark.usefixtures('two_blocks')
@@ -249,18 +220,6 @@ def _explained(layer, inputs, gradients):
   return tf.matmul(inputs, features, transpose_a=True)
 
 
-def test_what_a_tap_returns_is_what_follows():
-  shape = small_models.SHAPES['lenet']
-  spec = small_models.build(shape)
-
-  def tap(name, inputs, preactivations):
-    return 0 * preactivations if name == 'hidden_1' else preactivations
-
-  batch = small_models.rows(shape, 2)
-  logits = spec.tapped_logits(spec.draw_initial_weights(), batch['x'], tap)
-  np.testing.assert_array_equal(logits, np.zeros([2, 3]))
-
-
 @pytest.mark.parametrize(
   ('name', 'kernel', 'limit'),
   [
@@ -286,75 +245,46 @@ def test_kernels_of_the_resnet_are_he_normal(resnet_weights):
   assert abs(head.std() * math.sqrt(512) - 1) < 0.05
 
 
-def test_logits_of_the_linear_model_by_hand():
-  model = IMAGE_CLASSIFIERS['linear']
-  # 1 x 2 pixels of two channels, divided by 255: 0.2, 0; 1, 0.4.
-  images = tf.constant([[[[51, 0], [255, 102]]]], tf.uint8)
-  np.testing.assert_array_equal(model.augment(images, [1, 2]), images)
-  kernel = tf.constant([[1.0, -1], [5, 5], [2, 0], [-1, 3]])
-  bias = tf.constant([0.5, -1])
-  # 0.2*1 + 0*5 + 1*2 - 0.4*1 + 0.5 = 2.3; -0.2 + 0 + 0 + 0.4*3 - 1 = 0.
-  np.testing.assert_allclose(
-    model.logits((kernel, bias), model.normalize(images)),
-    [[2.3, 0.0]],
-    atol=1e-6,
-  )
-
-
-def test_logits_of_lenet_by_hand():
-  image = np.zeros((1, 16, 16, 1), np.float32)
-  image[0, 6:10, 4:8] = 1
-  image[0, 7, 5] = 3
-  shapes = _shape('lenet', (16, 16, 1), 2).weight_shapes().values()
-  conv_1, conv_2, hidden_1, hidden_2, head = (
-    np.zeros(shape, np.float32) for shape in shapes
-  )
-  # Channel 2 is twice the pixel 4 rows below: 2 at rows 2 to 5 of columns 4 to
-  # 7, but 6 at (3, 5); pooled 6 at (1, 2) and 2 at (1, 3), (2, 2) and (2, 3).
-  # Channel 3 is negative there, so 0 after the ReLU.
-  conv_1[4, 0, 0, 2], conv_1[4, 0, 0, 3] = 2, -1
-  # 6 * 0.5 = 3 at (0, 0) and 1 elsewhere, pooled 3; -6 and -2, which become 0.
-  conv_2[1, 2, 2, 0], conv_2[1, 2, 2, 1], conv_2[1, 2, 3, 0] = 0.5, -1, 9
-  # 3 * 2 = 6; -3, which becomes 0; 0 * -1 = 0.
-  hidden_1[0, 0], hidden_1[0, 1], hidden_1[1, 2] = 2, -1, -1
-  # 6 + 0 * 7 = 6; -6, which becomes 0; 6 * 0.5 = 3.
-  hidden_2[0, 0], hidden_2[1, 0], hidden_2[0, 1], hidden_2[0, 2] = 1, 7, -1, 0.5
-  # 6 - 3 * 3 = -3; 0 * 5 + 3 = 3.
-  head[0, 0], head[2, 0], head[1, 1], head[2, 1] = 1, -3, 5, 1
-  weights = conv_1, conv_2, hidden_1, hidden_2, head
-  model = IMAGE_CLASSIFIERS['lenet']
-  np.testing.assert_array_equal(
-    model.features(weights, image)[0, :4], [6, 0, 3, 0]
-  )
-  np.testing.assert_array_equal(model.logits(weights, image), [[-3, 3]])
-
-
-def test_logits_of_the_cnn_equal_a_forward_pass_in_numpy():
-  image_shape = (9, 8, 2)  # Pooling drops a row: 9 - 4 = 5 gives 2.
+@pytest.mark.parametrize(
+  ('name', 'image_shape'),
+  # Pooling drops a row of the first, 9 - 4 = 5, and a column of the second.
+  [('emnist_cnn', (9, 8, 2)), ('lenet', (16, 19, 1)), ('linear', (3, 4, 2))],
+)
+def test_logits_equal_a_forward_pass_in_numpy(name, image_shape):
   random = np.random.RandomState(0)
-  shapes = _shape('emnist_cnn', image_shape, 5).weight_shapes().values()
-  weights = [random.normal(size=s).astype('f') * 0.3 for s in shapes]
+  shapes = _shape(name, image_shape, 5).weight_shapes()
+  weights = {
+    n: random.normal(size=s).astype('f') * 0.3 for n, s in shapes.items()
+  }
   images = random.normal(size=(3, *image_shape)).astype('f')
-  k1, b1, k2, b2, hidden, hidden_bias, head, head_bias = weights
 
-  def convolve(inputs, kernel, bias):
-    height, width = inputs.shape[1] - 2, inputs.shape[2] - 2
-    outputs = bias + sum(
-      inputs[:, i : i + height, j : j + width] @ kernel[i, j]
-      for i, j in itertools.product(range(3), range(3))
+  def of(layer):
+    return weights[f'{layer}/kernel'], weights.get(f'{layer}/bias', 0.0)
+
+  layers, outputs = {n.partition('/')[0]: None for n in shapes}, images
+  for layer in (layer for layer in layers if layer.startswith('conv')):
+    kernel, bias = of(layer)
+    side = len(kernel)
+    height, width = outputs.shape[1] - side + 1, outputs.shape[2] - side + 1
+    convolved = bias + sum(
+      outputs[:, i : i + height, j : j + width] @ kernel[i, j]
+      for i, j in itertools.product(range(side), range(side))
     )
-    return np.maximum(outputs, 0)
-
-  outputs = convolve(convolve(images, k1, b1), k2, b2)
-  assert outputs.shape == (3, 5, 4, 64)
-  pooled = np.max(
-    [outputs[:, i:4:2, j:4:2] for i in range(2) for j in range(2)], axis=0
-  )
-  activated = np.maximum(pooled.reshape(3, -1) @ hidden + hidden_bias, 0)
-  expected = activated @ head + head_bias
-  model = IMAGE_CLASSIFIERS['emnist_cnn']
+    outputs = np.maximum(convolved, 0)
+    if layer == 'conv_2' or name == 'lenet':
+      rows, columns = height // 2 * 2, width // 2 * 2
+      outputs = np.max(
+        [outputs[:, i:rows:2, j:columns:2] for i in (0, 1) for j in (0, 1)],
+        axis=0,
+      )
+  outputs = outputs.reshape(3, -1)
+  for layer in (layer for layer in layers if layer.startswith('hidden')):
+    kernel, bias = of(layer)
+    outputs = np.maximum(outputs @ kernel + bias, 0)
+  kernel, bias = of('head')
+  found = IMAGE_CLASSIFIERS[name].logits(tuple(weights.values()), images)
   np.testing.assert_allclose(
-    model.logits(weights, images), expected, rtol=1e-4, atol=1e-4
+    found, outputs @ kernel + bias, rtol=1e-4, atol=1e-4
   )
 
 
@@ -422,7 +352,13 @@ def test_shortcuts_of_the_resnet_are_added(resnet_weights):
   )
 
 
-def test_images_for_the_resnet_are_standardized_one_by_one():
+def test_images_are_made_ready():
+  images = tf.constant([[[[0]], [[51]], [[255]]]], tf.uint8)
+  for name in ('emnist_cnn', 'linear', 'lenet', 'fed_net_cnn'):
+    found = IMAGE_CLASSIFIERS[name].normalize(images)
+    np.testing.assert_allclose(found[0, :, 0, 0], [0, 0.2, 1], rtol=1e-6)
+  augmented = IMAGE_CLASSIFIERS['emnist_cnn'].augment(images, [1, 2])
+  np.testing.assert_array_equal(augmented, images)
   # First: mean 30, deviation 10; second: mean 100, deviation 100.
   images = np.array([[20, 40, 20, 40], [0, 200, 200, 0]], np.uint8)
   model = IMAGE_CLASSIFIERS['resnet18']
@@ -465,9 +401,3 @@ class TestCropAndFlip:
     again, other = (random_crop_and_flip(images, [1, s]) for s in (2, 3))
     np.testing.assert_array_equal(cropped, again)
     assert np.any(cropped != other)
-
-  def test_without_padding_only_flips(self):
-    images = _images((6, 5, 1), batch=20)
-    cropped = random_crop_and_flip(images, [1, 2], padding=0)
-    places = self._places(images, cropped, padding=0)
-    assert {flip for _, _, flip in places} == {False, True}
