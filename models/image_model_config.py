@@ -124,11 +124,10 @@ class ImageModelConfig:
     )
     return tuple(hidden)
 
-  def _walk(self):
+  def _sizes(self):
     """Returns (weight shapes, outputs of all convolutions)."""
-    return (
-      self._resnet_sizes() if self.name == 'resnet18' else self._chain_sizes()
-    )
+    is_resnet = self.name == 'resnet18'
+    return self._resnet_sizes() if is_resnet else self._chain_sizes()
 
   def _chain_sizes(self):
     chain = _CHAINS[self.name]
