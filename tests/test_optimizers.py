@@ -1,7 +1,7 @@
 """Every optimizer that settings describe: its steps, its state, its rates."""
 
 import dataclasses
-import math
+import itertools
 
 import hypothesis
 import linear_models
@@ -285,66 +285,56 @@ class TestClipping:
     np.testing.assert_allclose(weights, [[0.0], [-1.5], [-2.0]], rtol=1e-6)
 
 
-class TestRates:
-  def _rates(self, rounds, schedule='constant', **settings):
-    server = _server(
-      learning_rate=0.8, learning_rate_schedule=schedule, **settings
-    )
-    return [server.rate_of_round(round_num) for round_num in rounds]
-
-  def test_constant_is_the_base_rate_to_the_last_bit(self):
-    assert self._rates([1, 2, 10**7]) == [0.8, 0.8, 0.8]
-
-  @pytest.mark.parametrize(
-    ('settings', 'expected'),
-    [
-      # 0.8 r / 4; the last round of warm-up has the base rate.
-      (dict(warmup_rounds=4), [0.2, 0.4, 0.6, 0.8, 0.8]),
-      # Warm-up 0.4, 0.8. Then t = 1, 2, 3, 4 of 4, from 0.8 to 0.2, half way
-      # 0.5: 0.2 + 0.6 (1 + cos(t pi / 4)) / 2, cos(pi / 4) = 0.7071068.
-      (
-        dict(
-          schedule='cosine',
-          warmup_rounds=2,
-          schedule_rounds=4,
-          final_fraction=0.25,
-        ),
-        [0.4, 0.8, 0.712132, 0.5, 0.287868, 0.2, 0.2, 0.2],
-      ),
-      # It ends at 0 unless told otherwise. cos(pi / 2) = 0.
-      (
-        dict(schedule='cosine', schedule_rounds=4),
-        [0.4 * (1 + math.sqrt(0.5)), 0.4, 0.4 * (1 - math.sqrt(0.5)), 0, 0],
-      ),
-      # A factor of sqrt(0.25) = 0.5 a round, for two rounds after warm-up.
-      (
-        dict(
-          schedule='exponential',
-          warmup_rounds=2,
-          schedule_rounds=2,
-          final_fraction=0.25,
-        ),
-        [0.4, 0.8, 0.4, 0.2, 0.2],
-      ),
-    ],
+def _rates(rounds, schedule, warmup=0, num_rounds=None, fraction=None):
+  server = _server(
+    learning_rate=0.8,
+    learning_rate_schedule=schedule,
+    warmup_rounds=warmup,
+    schedule_rounds=num_rounds,
+    final_fraction=fraction,
   )
-  def test_by_hand(self, settings, expected):
-    rounds = range(1, 1 + len(expected))
-    assert self._rates(rounds, **settings) == pytest.approx(expected, rel=1e-6)
+  return [server.rate_of_round(round_num) for round_num in rounds]
 
-  @hypothesis.given(
-    schedule=strategies.sampled_from(['cosine', 'exponential']),
-    warmup_rounds=strategies.integers(0, 50),
-    schedule_rounds=strategies.integers(1, 50),
-    final_fraction=strategies.floats(1e-6, 1.0),
-  )
-  def test_rises_to_the_base_rate_and_falls_to_the_final_one(self, **settings):
-    warm = settings['warmup_rounds']
-    last = warm + settings['schedule_rounds']
-    rates = self._rates(range(1, last + 3), **settings)
-    assert rates[:warm] == sorted(rates[:warm])
-    assert all(0 < rate <= 0.8 * (1 + 1e-12) for rate in rates)
-    for rate, following in zip(rates[warm:], rates[warm + 1 :], strict=False):
-      assert following <= rate * (1 + 1e-12)
-    final = 0.8 * settings['final_fraction']
-    assert rates[last - 1 :] == pytest.approx([final] * 3)
+
+@pytest.mark.parametrize(
+  ('settings', 'expected'),
+  [
+    # 0.8 r / 4; the last round of warm-up has the base rate.
+    (('constant', 4), [0.2, 0.4, 0.6, 0.8, 0.8]),
+    # Warm-up 0.4, 0.8. Then t = 1, 2, 3, 4 of 4, from 0.8 to 0.2, half way 0.5:
+    # 0.2 + 0.6 (1 + cos(t pi / 4)) / 2, cos(pi / 4) = 0.7071068.
+    (
+      ('cosine', 2, 4, 0.25),
+      [0.4, 0.8, 0.712132, 0.5, 0.287868, 0.2, 0.2, 0.2],
+    ),
+    # It ends at 0 unless told otherwise: 0.4 (1 + cos(t pi / 4)).
+    (('cosine', 0, 4), [0.682843, 0.4, 0.117157, 0, 0]),
+    # A factor of sqrt(0.25) = 0.5 a round, for two rounds after warm-up.
+    (('exponential', 2, 2, 0.25), [0.4, 0.8, 0.4, 0.2, 0.2]),
+  ],
+)
+def test_rates_by_hand(settings, expected):
+  rounds = range(1, 1 + len(expected))
+  assert _rates(rounds, *settings) == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_constant_rate_is_the_base_rate_to_the_last_bit():
+  assert _rates([1, 2, 10**7], 'constant') == [0.8, 0.8, 0.8]
+
+
+@hypothesis.given(
+  schedule=strategies.sampled_from(['cosine', 'exponential']),
+  warmup=strategies.integers(0, 50),
+  num_rounds=strategies.integers(1, 50),
+  fraction=strategies.floats(1e-6, 1.0),
+)
+def test_rates_rise_to_the_base_rate_and_fall_to_the_final_one(
+  schedule, warmup, num_rounds, fraction
+):
+  last = warmup + num_rounds
+  rates = _rates(range(1, last + 3), schedule, warmup, num_rounds, fraction)
+  assert rates[:warmup] == sorted(rates[:warmup])
+  assert all(0 < rate <= 0.8 * (1 + 1e-12) for rate in rates)
+  for rate, following in itertools.pairwise(rates[warmup:]):
+    assert following <= rate * (1 + 1e-12)
+  assert rates[last - 1 :] == pytest.approx([0.8 * fraction] * 3)
