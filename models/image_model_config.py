@@ -26,11 +26,11 @@ class _Chain(NamedTuple):
   """Layer -> its units, of a convolution its channels."""
   has_biases: bool
   kernel_side: int = 0
-  """Of each convolution, which is valid: no padding."""
+  """Side of the kernels of valid convolutions: without padding."""
   pooled: tuple[str, ...] = ()
   """Convolutions before 2x2 max pooling."""
   min_side: int = 1
-  """Of the images; below it nothing is left to pool."""
+  """Smallest side of the images; below it nothing is left to pool."""
 
 
 _BOTH = ('conv_1', 'conv_2')

@@ -50,7 +50,7 @@ class Layer(NamedTuple):
   fan_out: int
   """Columns of the matrix."""
   window: Window | None = None
-  """Of a convolution; None: it is none."""
+  """How a convolution moves; None: the layer is none."""
 
   @property
   def num_rows(self) -> int:
