@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from models import transformer
 from models.functional_model import build_image_model
-from models.image_classifier import initial_weights
+from models.image_models import initial_weights
 from models.model_shapes import ModelShape, weight_shapes
 from models.permutations import PermutationGroup, permutation_groups, permute
 from models.transformer_config import TransformerConfig

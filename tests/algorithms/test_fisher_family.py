@@ -19,7 +19,7 @@ from tff_fedfish.methods.fed_fish.fisher_weighted_mean import (
   FisherWeightedMeanFactory,
 )
 from tff_fedfish.methods.fed_fish.process import build_fed_fish
-from tff_fedfish.optimizers.adamw import build_adamw
+from tff_fedfish.optimizers import build_adamw
 from tff_fedfish.runtime.in_process_context import set_in_process_context
 
 

@@ -7,9 +7,8 @@ import pytest
 import tensorflow as tf
 from uploaded_models import ListedUploads
 
-from models import linear
-from models.image_classifier import IMAGE_CLASSIFIERS
 from models.image_model_config import ImageModelConfig
+from models.image_models import IMAGE_CLASSIFIERS
 from models.transformer_config import TransformerConfig
 from tff_fedfish.methods.one_shot import dense_solve as dense
 from tff_fedfish.methods.one_shot.solving import SolveContext, Upload
@@ -112,7 +111,7 @@ def test_two_distillation_steps_in_numpy():
     images = random.uniform(size=(5, 2, 2, 1))
     targets = 30 * random.normal(size=(5, 3))
     loss = dense.distillation_step(
-      linear.logits,
+      IMAGE_CLASSIFIERS['linear'].logits,
       student,
       optimizer,
       tf.constant(images, tf.float32),

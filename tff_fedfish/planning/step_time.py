@@ -17,7 +17,7 @@ from models.model_shapes import are_matrices, weight_shapes
 from tff_fedfish import environment
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.data import sequences
-from tff_fedfish.optimizers.build import build_optimizer
+from tff_fedfish.optimizers import build_optimizer
 from tff_fedfish.planning import client_steps, flops
 from tff_fedfish.rounds import local_training
 from tff_fedfish.runtime import freed_memory

@@ -12,9 +12,10 @@ import tensorflow_federated as tff
 
 from models.functional_model import ModelSpec
 from tff_fedfish.errors import require
+from tff_fedfish.optimizers import clip_to_norm
 from tff_fedfish.rounds import kept as client_io
 from tff_fedfish.rounds import local_training
-from tff_fedfish.rounds.bounds import clip_to_norm, is_all_finite
+from tff_fedfish.rounds.bounds import is_all_finite
 from tff_fedfish.rounds.client_work import (
   ClientUpdate,
   MethodState,

@@ -13,7 +13,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from tff_fedfish.rounds.bounds import clip_to_norm, is_all_finite, zero_unless
+from tff_fedfish.optimizers import clip_to_norm
+from tff_fedfish.rounds.bounds import is_all_finite, zero_unless
 from tff_fedfish.rounds.gradients import (
   BatchGradients,
   ExtraLoss,

@@ -19,7 +19,7 @@ BYTES_PER_WEIGHT = 4
 
 @dataclasses.dataclass(frozen=True)
 class Communication:
-  """Cumulative communication after some rounds."""
+  """Cumulative communication after some rounds; units are ints if whole."""
 
   uplink_units: int | float
   """Models uploaded by one client that takes part in every round."""
@@ -45,62 +45,19 @@ def until_round(config: 'TrainConfig', num_rounds: int) -> Traffic:
   )
 
 
-def phase_lines(config: 'TrainConfig') -> tuple[str, ...]:
-  """Returns a line on each phase: its rounds, and what a client sends."""
-  lines, num_rounds = [], config.training.num_rounds
-  for phase in config.phases:
-    last = num_rounds
-    if phase.last_round is not None:
-      last = min(phase.last_round, num_rounds)
-    if last < phase.first_round:
-      if phase.first_round > num_rounds:
-        lines.append(
-          f'Phase {phase.name!r} begins after the last round, {num_rounds}.'
-        )
-      continue
-    sent = phase.method.traffic(config)
-    lines.append(
-      f'Phase {phase.name!r}, rounds {phase.first_round} to {last}: '
-      f'{sent.uplink:.4g} models up and {sent.downlink:.4g} down a round and '
-      'client.'
-    )
-  return tuple(lines)
-
-
-def after_rounds(
-  num_rounds: int,
-  *,
-  traffic: Traffic,
-  cohort_size: int,
-  num_weights: int,
-  num_downloads: int | None = None,
+def of_cohorts(
+  traffic: Traffic, *, cohort_size: int, num_weights: int
 ) -> Communication:
-  """Returns what `num_rounds` rounds have communicated.
+  """Returns the communication of cohorts of clients.
 
   Args:
-    num_rounds: Rounds so far, >= 0.
-    traffic: Models that a client sends and receives in a round.
+    traffic: Models that one client of each cohort sends and receives so far.
     cohort_size: Clients per round.
     num_weights: Trainable scalars of the model.
-    num_downloads: Models that all clients were sent in these rounds. None: as
-      `traffic` says.
-
-  Returns:
-    The totals; units are ints where they are whole.
   """
-  uplink = num_rounds * traffic.uplink
-  downlink = num_rounds * traffic.downlink
-  if num_downloads is not None:
-    downlink = num_downloads / cohort_size
-  total = uplink + downlink
+  units = traffic.uplink, traffic.uplink + traffic.downlink
   bytes_per_unit = cohort_size * num_weights * BYTES_PER_WEIGHT
   return Communication(
-    _whole(uplink),
-    _whole(total),
-    round(uplink * bytes_per_unit),
-    round(total * bytes_per_unit),
+    *(int(unit) if unit == int(unit) else unit for unit in units),
+    *(round(unit * bytes_per_unit) for unit in units),
   )
-
-
-def _whole(units):
-  return int(units) if units == int(units) else units

@@ -29,8 +29,8 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 import tensorflow as tf
 
-from models.image_classifier import IMAGE_CLASSIFIERS
 from models.image_model_config import ImageModelConfig
+from models.image_models import IMAGE_CLASSIFIERS
 from tff_fedfish.errors import require
 from tff_fedfish.methods.one_shot import image_generator
 from tff_fedfish.methods.one_shot.solving import (
