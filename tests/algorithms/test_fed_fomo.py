@@ -12,7 +12,7 @@ import tensorflow_federated as tff
 
 import tff_fedfish
 from tff_fedfish.algorithms.fed_fomo import build_fed_fomo
-from tff_fedfish.algorithms.local_only import build_local_only
+from tff_fedfish.methods.local_only import build_local_only
 from tff_fedfish.runtime.in_process_context import set_in_process_context
 
 

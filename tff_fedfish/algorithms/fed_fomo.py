@@ -11,7 +11,7 @@ import tensorflow_federated as tff
 from tff_fedfish.errors import require
 from tff_fedfish.mathematics import fomo
 from tff_fedfish.rounds import local_training
-from tff_fedfish.rounds.compose import Model, OwnModel, compose
+from tff_fedfish.rounds.compose import Model, compose
 from tff_fedfish.rounds.kept import KeptSlot
 from tff_fedfish.rounds.privacy import LocalPrivacy
 from tff_fedfish.runtime.client_data import CANDIDATES, VALIDATION
@@ -106,8 +106,8 @@ def build_fed_fomo(
       total,
       start.kept['model'],
     )
-    return OwnModel(
-      theta,
+    return start._replace(
+      own_model=theta,
       found={'affinity': start.kept['affinity'] + row},
       # Its own model comes first, and needs no download.
       counts={'num_downloads': tf.maximum(count - 1, 0)},
@@ -120,11 +120,11 @@ def build_fed_fomo(
     ),
     'baseline': KeptSlot(
       initial=lambda trainable: trainable,
-      next=lambda client: client.begun.trainable,
+      next=lambda client: client.start.own_model,
     ),
     'affinity': KeptSlot(
       initial=lambda unused_trainable: tf.zeros([num_clients]),
-      next=lambda client: client.begun.found['affinity'],
+      next=lambda client: client.start.found['affinity'],
     ),
   }
   return compose(

@@ -10,7 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from tff_fedfish.mathematics import control_variates
-from tff_fedfish.rounds.kept import ClientStart, KeptSlot
+from tff_fedfish.rounds.kept import KeptSlot, Start
 from tff_fedfish.rounds.local_training import CorrectGradient
 
 Structure = Any
@@ -18,7 +18,7 @@ Structure = Any
 
 def one_model_slots(
   num_steps: int,
-) -> tuple[Callable[[ClientStart], Structure], dict[str, KeptSlot]]:
+) -> tuple[Callable[[Start], Structure], dict[str, KeptSlot]]:
   """Returns (start -> h_i of the round, what clients keep).
 
   Args:
@@ -47,8 +47,8 @@ def one_model_slots(
 
 
 def correcting(
-  correction_of: Callable[[ClientStart], Structure],
-) -> Callable[[ClientStart], CorrectGradient]:
+  correction_of: Callable[[Start], Structure],
+) -> Callable[[Start], CorrectGradient]:
   """Returns `build_correct_gradient` of `compose`: gradients minus h_i."""
 
   def build_correct_gradient(start):
