@@ -10,7 +10,7 @@ import tensorflow_federated as tff
 from models import transformer
 from models.functional_model import build_language_model
 from models.transformer_config import PRESETS, TransformerConfig
-from tff_fedfish.algorithms.fed_avg import build_fed_avg
+from tff_fedfish.methods.fed_avg import build_fed_avg
 
 _CONFIG = TransformerConfig(
   num_layers=1, width=8, num_heads=2, vocabulary_size=11, sequence_length=4

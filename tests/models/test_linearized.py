@@ -7,7 +7,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from models import image_model_config, linearized
-from tff_fedfish.algorithms.fed_avg import build_fed_avg
+from tff_fedfish.methods.fed_avg import build_fed_avg
 from tff_fedfish.methods.tct import tangent_features
 from tff_fedfish.rounds import local_training
 from tff_fedfish.rounds.gradients import batch_gradients

@@ -9,8 +9,8 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_fedfish.algorithms.fed_avg import build_fed_avg
 from tff_fedfish.config.schema import ClientWorkConfig, ServerConfig
+from tff_fedfish.methods.fed_avg import build_fed_avg
 from tff_fedfish.optimizers.build import build_optimizer
 from tff_fedfish.runtime.in_process_context import set_in_process_context
 

@@ -21,9 +21,7 @@ max(epsilon - decay t, 0), t counted from 0. Its own weights never change.
 """
 
 import dataclasses
-import typing
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -38,10 +36,6 @@ from tff_fedfish.methods.method import (
   Traffic,
 )
 from tff_fedfish.methods.settings import AlgorithmConfig, settings_unlike
-
-if typing.TYPE_CHECKING:
-  from tff_fedfish.rounds.compose import Model, OwnModel
-  from tff_fedfish.rounds.trained_models import FederatedProcess
 
 _NUM_DOWNLOADS = 'train/num_downloads'
 
@@ -69,17 +63,15 @@ _EXPECTED = (
 )
 
 
-def build_fed_fomo(
-  model: 'Model', *, num_clients: int, **training: Any
-) -> 'FederatedProcess':
+def build_fed_fomo(model, *, num_clients, **training):
   """Builds FedFomo.
 
   Args:
     model: A FunctionalModel or a ModelSpec whose metrics have a `loss`.
     num_clients: K, the clients that may take part; their positions are below
       it.
-    **training: Keywords of `compose`. The server optimizer has nothing to step
-      on, and `client_weighting` weighs nothing.
+    **training: See `rounds.compose.compose`. `server_optimizer` never steps,
+      and the client weights weigh nothing.
 
   Returns:
     The learning process, a `StatefulLearningProcess` with `personal_models`.
@@ -88,7 +80,6 @@ def build_fed_fomo(
     they were sent. They keep `model`, `baseline` and `affinity`, float32 [K].
     The count `num_downloads` says how many models they were sent.
   """
-  # Late: commands that only read METHOD answer at once.
   import tensorflow as tf
 
   from tff_fedfish.rounds.compose import compose
@@ -106,23 +97,22 @@ def build_fed_fomo(
       ),
       'baseline': KeptSlot(
         initial=lambda trainable: trainable,
-        next=lambda client: client.begun.trainable,
+        next=lambda client: client.start.own_model,
       ),
       'affinity': KeptSlot(
         initial=lambda unused_trainable: tf.zeros([num_clients]),
-        next=lambda client: client.begun.found['affinity'],
+        next=lambda client: client.start.found['affinity'],
       ),
     },
     **training,
   )
 
 
-def _federated_update(num_clients: int) -> Callable[[Any, Any], 'OwnModel']:
-  """Returns (functional model, start) -> theta, with P and the downloads."""
+def _federated_update(num_clients):
+  """Returns `begin` of `compose`: a client's start, with theta and P."""
   import tensorflow as tf
 
   from tff_fedfish.rounds import local_training
-  from tff_fedfish.rounds.compose import OwnModel
   from tff_fedfish.runtime.client_data import CANDIDATES, VALIDATION
 
   def begin(functional_model, start):
@@ -165,8 +155,8 @@ def _federated_update(num_clients: int) -> Callable[[Any, Any], 'OwnModel']:
       total,
       start.kept['model'],
     )
-    return OwnModel(
-      theta,
+    return start._replace(
+      own_model=theta,
       found={'affinity': start.kept['affinity'] + row},
       # Its own model comes first, and needs no download.
       counts={'num_downloads': tf.maximum(count - 1, 0)},

@@ -25,16 +25,9 @@ weights of the round instead would make c depend on the order of the clients.
 """
 
 import collections
-import typing
-from typing import Any
 
 from tff_fedfish.methods.method import ClientCost, Method, Slot, Traffic
 from tff_fedfish.methods.settings import AlgorithmConfig, settings_unlike
-
-if typing.TYPE_CHECKING:
-  from tff_fedfish.rounds.client_work import MethodState
-  from tff_fedfish.rounds.compose import Model
-  from tff_fedfish.rounds.trained_models import FederatedProcess
 
 _PLAIN_SGD = (
   ('client_work.optimizer', 'sgd'),
@@ -46,25 +39,21 @@ _PLAIN_SGD = (
 )
 
 
-def build_scaffold(
-  model: 'Model', *, num_clients: int | None = None, **training: Any
-) -> 'FederatedProcess':
+def build_scaffold(model, *, num_clients=None, **training):
   """Builds SCAFFOLD. Its first round is a round of FedAvg.
 
   Args:
     model: A FunctionalModel, or a ModelSpec for weights drawn in the graph.
     num_clients: K, the clients that may take part. None: those that have taken
       part so far.
-    **training: Keywords of `compose`. The client optimizer must be plain SGD:
-      option II takes the sum of its steps for eta times the sum of gradients.
-      `client_weighting` also weighs the control variates.
+    **training: See `rounds.compose.compose`. `client_optimizer` must be plain
+      SGD: option II takes the sum of its steps for eta times the sum of
+      gradients. The client weights also weigh the control variates.
 
   Returns:
     The learning process, a `StatefulLearningProcess`.
   """
-  # Late: commands that only read METHOD answer at once.
   import tensorflow as tf
-  import tensorflow_federated as tff
 
   from tff_fedfish.rounds.compose import compose
   from tff_fedfish.rounds.kept import KeptSlot
@@ -89,7 +78,6 @@ def build_scaffold(
   return compose(
     model,
     make_update=lambda client: client.model_delta(),
-    aggregation_factory=tff.aggregators.MeanFactory(no_nan_division=True),
     build_correct_gradient=_build_correct_gradient,
     kept_slots={
       'control_variate': KeptSlot(
@@ -121,7 +109,7 @@ def _build_correct_gradient(start):
   )
 
 
-def _server_state(num_clients: int | None) -> 'MethodState':
+def _server_state(num_clients):
   """Returns c with the sum and the number of the weights w_i > 0 so far."""
   import tensorflow as tf
 

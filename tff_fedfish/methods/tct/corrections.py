@@ -9,14 +9,14 @@ from typing import Any
 
 import tensorflow as tf
 
-from tff_fedfish.rounds.kept import ClientStart, KeptSlot
+from tff_fedfish.rounds.kept import KeptSlot, Start
 
 Structure = Any
 
 
 def one_model_slots(
   num_steps: int,
-) -> tuple[Callable[[ClientStart], Structure], dict[str, KeptSlot]]:
+) -> tuple[Callable[[Start], Structure], dict[str, KeptSlot]]:
   """Returns (start -> h_i of the round, what clients keep).
 
   Args:
