@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_fedfish.algorithms.fed_avg import build_fed_avg
+from tff_fedfish.methods.fed_avg import build_fed_avg
 from tff_fedfish.methods.fed_fish import fisher_diagonal
 from tff_fedfish.methods.fed_fish.process import build_fed_fish
 from tff_fedfish.runtime.in_process_context import set_in_process_context

@@ -12,7 +12,7 @@ import tensorflow_federated as tff
 from models.functional_model import ModelSpec, build_language_model
 from models.model_shapes import weight_shapes
 from models.transformer_config import TransformerConfig
-from tff_fedfish.algorithms.fed_avg import build_fed_avg
+from tff_fedfish.methods.fed_avg import build_fed_avg
 from tff_fedfish.methods.fed_fish import fisher_diagonal
 from tff_fedfish.methods.fed_fish.fisher_weighted_mean import (
   DeltaAndFisher,

@@ -11,7 +11,7 @@ import tensorflow_federated as tff
 from models import transformer
 from models.functional_model import build_language_model
 from models.transformer_config import PRESETS, TransformerConfig
-from tff_fedfish.algorithms.fed_avg import build_fed_avg
+from tff_fedfish.methods.fed_avg import build_fed_avg
 from tff_fedfish.rounds.gradients import batch_gradients
 
 _CONFIG = TransformerConfig(

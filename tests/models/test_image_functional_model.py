@@ -10,7 +10,7 @@ import tensorflow_federated as tff
 from models.functional_model import build_image_model
 from models.image_model_config import ImageModelConfig
 from models.image_models import IMAGE_CLASSIFIERS
-from tff_fedfish.algorithms.fed_avg import build_fed_avg
+from tff_fedfish.methods.fed_avg import build_fed_avg
 
 # Smaller than what it was published for: 8 x 7 pixels.
 _CONFIG = ImageModelConfig(

@@ -7,7 +7,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from models import linearized
-from tff_fedfish.algorithms.fed_avg import build_fed_avg
+from tff_fedfish.methods.fed_avg import build_fed_avg
 
 _SHAPE = small_models.SHAPES['linear']
 # 5 x 4 pixels of 2 channels, in 3 classes.

@@ -6,8 +6,8 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_fedfish.algorithms.fed_avg import build_fed_avg
 from tff_fedfish.errors import FailedError
+from tff_fedfish.methods.fed_avg import build_fed_avg
 from tff_fedfish.runtime import in_process_context, round_options
 from tff_fedfish.runtime.client_data import ClientLoader, LoadedClient
 from tff_fedfish.runtime.round_options import RoundOptions, use_round_options

@@ -10,9 +10,9 @@ import tensorflow as tf
 import tensorflow_federated as tff
 from tensorflow_federated.python.core.backends.mapreduce import intrinsics
 
-from tff_fedfish.algorithms.fed_prox import build_fed_prox
-from tff_fedfish.algorithms.fed_sgd import build_fed_sgd
 from tff_fedfish.methods.fed_fish.process import build_fed_fish
+from tff_fedfish.methods.fed_prox import build_fed_prox
+from tff_fedfish.methods.fed_sgd import build_fed_sgd
 from tff_fedfish.runtime import in_process_context, round_options
 
 _ALGORITHMS = tff.learning.algorithms

@@ -78,8 +78,8 @@ class FeatureSizes(typing.NamedTuple):
 class Downloads(typing.NamedTuple):
   """Models of other clients that a client is sent in a round.
 
-  Those are models that were uploaded in the round before, chosen by the row of
-  the client's own slot `affinity`, see `fomo.choose_downloads`.
+  They were uploaded in the round before, and are chosen by the client's slot
+  `affinity`, see `fed_fomo.choose_downloads`.
   """
 
   num_models: int

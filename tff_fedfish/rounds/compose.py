@@ -24,7 +24,7 @@ from tff_fedfish.rounds.client_work import (
   weight_of,
 )
 from tff_fedfish.rounds.gradients import ExtraLoss
-from tff_fedfish.rounds.kept import ClientStart, KeptSlot
+from tff_fedfish.rounds.kept import KeptSlot, Start
 from tff_fedfish.rounds.privacy import LocalPrivacy
 from tff_fedfish.rounds.private_gradients import private_gradients
 from tff_fedfish.rounds.trained_models import (
@@ -39,7 +39,7 @@ Structure = Any
 Model = tff.learning.models.FunctionalModel | ModelSpec
 
 
-class TrainedClient(NamedTuple):
+class Trained(NamedTuple):
   """A client after local training, from which a method makes its update.
 
   Attributes:
@@ -49,16 +49,14 @@ class TrainedClient(NamedTuple):
     max_delta_norm: Bound on the norm of what is sent; None: no bound.
     weight: w_i, float32; 0 without data.
     kept: What it keeps after the round, structures by slot.
-    begun: Where it began to train.
   """
 
   model: tff.learning.models.FunctionalModel
-  start: ClientStart
+  start: Start
   local: local_training.LocalResult
   max_delta_norm: float | None
   weight: tf.Tensor
   kept: Mapping[str, Structure] = {}
-  begun: 'OwnModel | None' = None
 
   @property
   def non_trainable(self) -> Structure:
@@ -94,52 +92,35 @@ class TrainedClient(NamedTuple):
     return delta, {'num_clipped_clients': tf.cast(is_clipped, tf.int32)}
 
 
-class OwnModel(NamedTuple):
-  """A client's own model, with which it begins a round, not the server's.
-
-  Attributes:
-    trainable: Its weights.
-    found: Tensors that were found with it, by name, for `KeptSlot.next`.
-    counts: Int32 scalars for `ClientUpdate`.
-  """
-
-  trainable: Structure
-  found: Mapping[str, tf.Tensor] = {}
-  counts: Mapping[str, tf.Tensor] = {}
-
-
 def compose(
   model: Model,
   *,
   client_optimizer: tff.learning.optimizers.Optimizer,
   server_optimizer: tff.learning.optimizers.Optimizer,
-  num_local_epochs: int,
-  client_weighting: tff.learning.ClientWeighting,
-  make_update: Callable[
-    [TrainedClient], tuple[Structure, Mapping[str, tf.Tensor]]
-  ]
+  num_local_epochs: int = 1,
+  client_weighting: tff.learning.ClientWeighting = (
+    tff.learning.ClientWeighting.NUM_EXAMPLES
+  ),
+  make_update: Callable[[Trained], tuple[Structure, Mapping[str, tf.Tensor]]]
   | None = None,
   aggregation_factory: tff.aggregators.WeightedAggregationFactory | None = None,
-  begin: Callable[[tff.learning.models.FunctionalModel, ClientStart], OwnModel]
+  begin: Callable[[tff.learning.models.FunctionalModel, Start], Start]
   | None = None,
   client_inputs: Sequence[str] = (),
   build_observer: Callable[[Structure], local_training.GradientObserver]
   | None = None,
-  build_correct_gradient: Callable[
-    [ClientStart], local_training.CorrectGradient
-  ]
+  build_correct_gradient: Callable[[Start], local_training.CorrectGradient]
   | None = None,
-  build_extra_loss: Callable[[ClientStart], ExtraLoss] | None = None,
+  build_extra_loss: Callable[[Start], ExtraLoss] | None = None,
   method_state: MethodState | None = None,
   kept_slots: Mapping[str, KeptSlot] = types.MappingProxyType({}),
   keeps_optimizer_state: bool = False,
   max_delta_norm: float | None = None,
   num_local_steps: int | None = None,
   micro_batch_size: int | None = None,
-  local_work: Callable[
-    [ClientStart, tf.data.Dataset], local_training.LocalResult
-  ]
+  local_work: Callable[[Start, tf.data.Dataset], local_training.LocalResult]
   | None = None,
+  takes_steps: bool = True,
   local_privacy: LocalPrivacy | None = None,
 ) -> FederatedProcess:
   """Builds the process of a method.
@@ -151,11 +132,12 @@ def compose(
     num_local_epochs: E, >= 1.
     client_weighting: How clients are weighed against each other.
     make_update: From what a client trained, what it sends and what it counts:
-      the counts of `TrainedClient.model_delta`. None: the server is sent
+      the counts of `Trained.model_delta`. None: the server is sent
       nothing, and its weights stay as they are.
-    aggregation_factory: Turns these into a pseudo-gradient.
-    begin: From the functional model and a client's start, the client's own
-      model, with which local training begins. None: with the server's weights.
+    aggregation_factory: Turns these into a pseudo-gradient. None: their
+      weighted mean.
+    begin: From the functional model and a client's start, this start with the
+      client's `own_model`. None: clients begin with the server's weights.
     client_inputs: Further inputs that clients are given, see `client_io`.
     build_observer: From the initial trainable weights, a hook on the gradients
       of the last local epoch. None: no hook.
@@ -174,6 +156,8 @@ def compose(
       1. None: all.
     local_work: Takes the place of local training, hooks and numbers of steps
       included. None: clients train.
+    takes_steps: Whether clients step. False: they compute the gradients at the
+      weights that they begin with, for the hook of `build_observer`.
     local_privacy: Makes clients train by DP-SGD: every gradient is that of
       `private_gradients.py`, the extra loss inside of what is clipped, and
       clients are given the input `client_data.LOCAL_PRIVACY`. What a method
@@ -222,20 +206,19 @@ def compose(
       client_data, kept_only, trainable
     )
     inputs = {name: client_data[name] for name in client_inputs}
-    start = ClientStart(
+    start = Start(
       trainable, non_trainable, hparams, state_of_method, kept, inputs
     )
     return start, dataset
 
   def own_model(*argument):
     start, _ = start_of(*argument)
-    return begin(functional_model, start).trainable
+    return begin(functional_model, start).own_model
 
   def client_update(work_state, trainable, non_trainable, client_data):
     start, dataset = start_of(work_state, trainable, non_trainable, client_data)
-    begun = OwnModel(trainable)
     if begin is not None:
-      begun = begin(functional_model, start)
+      start = begin(functional_model, start)
 
     def hook(build):
       return build(start) if build else None
@@ -245,9 +228,9 @@ def compose(
     else:
       local = local_training.train(
         functional_model,
-        client_optimizer,
+        client_optimizer if takes_steps else None,
         start.hparams,
-        begun.trainable,
+        trainable if start.own_model is None else start.own_model,
         non_trainable,
         dataset,
         num_local_epochs=num_local_epochs,
@@ -259,13 +242,12 @@ def compose(
         observer=build_observer(trainable) if build_observer else None,
         **(_private(local_privacy, start) if local_privacy else {}),
       )
-    trained = TrainedClient(
+    trained = Trained(
       functional_model,
       start,
       local,
       max_delta_norm,
       weight_of(local, client_weighting),
-      begun=begun,
     )
     trained = trained._replace(
       kept={name: slot.next(trained) for name, slot in slots.items()}
@@ -273,7 +255,7 @@ def compose(
     update, counts = tf.constant(0.0), {}
     if make_update is not None:
       update, counts = make_update(trained)
-    counts = {**counts, **begun.counts}
+    counts = {**counts, **start.counts}
     summands = method_state.summands(trained) if method_state else ()
     return ClientUpdate(local, update, counts, summands, trained.kept)
 

@@ -23,7 +23,7 @@ from tff_fedfish.runtime.client_data import (
 Structure = Any
 
 
-class ClientStart(NamedTuple):
+class Start(NamedTuple):
   """Everything but its data that a client starts a round with.
 
   Attributes:
@@ -33,6 +33,10 @@ class ClientStart(NamedTuple):
     method: The method's state on the server; () without one.
     kept: Kept structures by slot; empty without slots.
     inputs: Datasets by name, of those that `client_data_type` describes.
+    own_model: Trainable weights with which local training begins, where they
+      are the client's own; None: it begins with the server's.
+    found: Tensors that `begin` found beside it, by name, for `KeptSlot.next`.
+    counts: Int32 scalars of `begin`, summed as those of `make_update`.
   """
 
   trainable: Structure
@@ -41,6 +45,9 @@ class ClientStart(NamedTuple):
   method: Structure = ()
   kept: Mapping[str, Structure] = {}
   inputs: Mapping[str, tf.data.Dataset] = {}
+  own_model: Structure | None = None
+  found: Mapping[str, tf.Tensor] = {}
+  counts: Mapping[str, tf.Tensor] = {}
 
 
 class KeptSlot(NamedTuple):
@@ -50,7 +57,7 @@ class KeptSlot(NamedTuple):
     initial: (trainable weights that the server sent) -> the structure of a
       client that takes part for the first time, of float or integer tensors.
       None: the client returns `next` and keeps nothing.
-    next: (`compose.TrainedClient`) -> the structure after a round. A client
+    next: (`compose.Trained`) -> the structure after a round. A client
       without data, or whose update, metrics or kept tensors are not all finite,
       keeps what it had.
   """

@@ -121,7 +121,7 @@ def train(
 
   Args:
     model: See the module.
-    optimizer: The client optimizer.
+    optimizer: The client optimizer. None: no step is taken.
     hparams: Its hyperparameters, as `optimizer.get_hparams` gives them.
     trainable: Weights at the start.
     non_trainable: Weights held fixed.
@@ -158,8 +158,10 @@ def train(
   specs = tf.nest.map_structure(
     lambda w: tf.TensorSpec(w.shape, w.dtype), trainable
   )
-  if optimizer_state is None:
-    optimizer_state = optimizer.initialize(specs)
+  if optimizer is not None:
+    if optimizer_state is None:
+      optimizer_state = optimizer.initialize(specs)
+    optimizer_state = optimizer.set_hparams(optimizer_state, hparams)
   if drawn is not None:
     steps = _drawn_steps(dataset, drawn, observer is not None)
   elif num_local_steps is None and not _has_feature(
@@ -172,7 +174,7 @@ def train(
     )
   state = (
     trainable,
-    optimizer.set_hparams(optimizer_state, hparams),
+    optimizer_state if optimizer is not None else (),
     model.initialize_metrics_state(),
     tf.constant(0, tf.int64),
     tf.constant(0.0),
@@ -212,9 +214,10 @@ def train(
     gradients = found.total
     if correct_gradient is not None:
       gradients = correct_gradient(gradients, weights)
-    optimizer_state, weights = optimizer.next(
-      optimizer_state, weights, gradients
-    )
+    if optimizer is not None:
+      optimizer_state, weights = optimizer.next(
+        optimizer_state, weights, gradients
+      )
     state = (
       weights,
       optimizer_state,

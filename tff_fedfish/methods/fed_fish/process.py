@@ -25,7 +25,7 @@ from tff_fedfish.methods.fed_fish.fisher_weighted_mean import (
   FisherWeightedMeanFactory,
 )
 from tff_fedfish.rounds import local_training
-from tff_fedfish.rounds.compose import Model, TrainedClient, compose
+from tff_fedfish.rounds.compose import Model, Trained, compose
 from tff_fedfish.rounds.privacy import LocalPrivacy
 
 FISHER_ESTIMATORS = ('extra_pass', 'last_epoch', 'example_sq', 'second_moment')
@@ -164,7 +164,7 @@ def build_fed_fish(
       fisher_diagonal.zero_sums(weighted(trainable)), observe
     )
 
-  def make_update(client: TrainedClient):
+  def make_update(client: Trained):
     if fisher_estimator == 'last_epoch':
       sums = client.local.observation
     elif fisher_estimator == 'second_moment':

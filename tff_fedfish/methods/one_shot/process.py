@@ -12,7 +12,7 @@ from models.functional_model import ModelSpec
 from models.model_shapes import ModelShape
 from tff_fedfish.methods.one_shot import client_summaries
 from tff_fedfish.methods.one_shot.upload_sizes import Upload
-from tff_fedfish.rounds.compose import TrainedClient, compose
+from tff_fedfish.rounds.compose import Trained, compose
 from tff_fedfish.rounds.kept import KeptSlot
 
 
@@ -64,13 +64,13 @@ def build_one_shot(
   upload = Upload(summary, compression)
   client_summaries.require_known(upload)
 
-  def summary_of(client: TrainedClient):
+  def summary_of(client: Trained):
     found = client_summaries.summarize(
       model, shape, upload, client.local.trainable, client.local.dataset
     )
     return client_summaries.compressed(shape, upload, found)
 
-  def weights_of(client: TrainedClient):
+  def weights_of(client: Trained):
     return client_summaries.compressed_weights(
       shape, upload, client.local.trainable
     )

@@ -144,7 +144,7 @@ _SHARED = dict(
 _MODULE = 'tff_fedfish.methods.tct.process'
 _BOOTSTRAP = Method(
   **_SHARED,
-  builder='tff_fedfish.algorithms.fed_avg:build_fed_avg',
+  builder='tff_fedfish.methods.fed_avg:build_fed_avg',
   arguments=lambda config: {},
 )
 _FEATURES = Method(

@@ -11,8 +11,9 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 import tff_fedfish
-from tff_fedfish.algorithms.fed_fomo import build_fed_fomo
-from tff_fedfish.algorithms.local_only import build_local_only
+from tff_fedfish.data import randomness
+from tff_fedfish.methods.fed_fomo import choose_downloads
+from tff_fedfish.methods.method import Downloads
 from tff_fedfish.runtime.in_process_context import set_in_process_context
 
 
@@ -54,7 +55,7 @@ def _vector_model():
 
 @functools.lru_cache(maxsize=8)
 def _build(model=_vector_model, *, num_clients=4, rate=0.1, **options):
-  return build_fed_fomo(
+  return tff_fedfish.build_fed_fomo(
     model(),
     client_optimizer=linear_models.sgd(rate),
     server_optimizer=linear_models.sgd(1.0),
@@ -168,14 +169,12 @@ def test_what_weighs_nothing():
 def test_first_round_is_local_training():
   process = _build()
   rounds = personal_rounds.Rounds(process)
-  local = personal_rounds.Rounds(
-    build_local_only(
-      _vector_model(),
-      client_optimizer=linear_models.sgd(0.1),
-      server_optimizer=linear_models.sgd(1.0),
-    ),
-    validates=False,
+  local = tff_fedfish.build_local_only(
+    _vector_model(),
+    client_optimizer=linear_models.sgd(0.1),
+    server_optimizer=linear_models.sgd(1.0),
   )
+  local = personal_rounds.Rounds(local, validates=False)
   clients = [_rows([1.0, 2.0, 3.0]), _rows([0.5])]
   for found, wanted in zip(
     rounds.run(clients), local.run(clients), strict=True
@@ -195,85 +194,63 @@ def _scalar_model():
   return personal_rounds.with_loss(linear_models.scalar_model(0.5))
 
 
-def _scalar_process(num_clients, **options):
-  return _build(_scalar_model, num_clients=num_clients, **options)
-
-
-class TestOneClient:
-  _DATA = ([1.0, 1.0, 2.0], [2.0, 4.0, 5.0])
-
-  def test_is_local_training_while_its_validation_loss_falls(self):
-    rounds = personal_rounds.Rounds(_scalar_process(1))
-    local = personal_rounds.Rounds(
-      build_local_only(
-        linear_models.scalar_model(0.5),
-        client_optimizer=linear_models.sgd(0.1),
-        server_optimizer=linear_models.sgd(1.0),
-      ),
-      validates=False,
+def test_one_client_keeps_its_baseline_where_the_loss_rises():
+  # It trains from 0.5 towards 3 and validates at 1: from 0.5 to 0.95 the
+  # validation loss falls, from there to 1.319 it rises.
+  rounds = personal_rounds.Rounds(
+    _build(_scalar_model, num_clients=1, rate=0.18)
+  )
+  data = [linear_models.batches([1.0], [3.0], 1)]
+  validation = [linear_models.batches([1.0], [1.0], 1)]
+  rounds.run(data, validation)
+  for n in range(3):
+    (model,) = rounds.run(data, validation)
+    np.testing.assert_allclose(rounds.kept[0]['baseline'][0], 0.95, rtol=1e-5)
+    np.testing.assert_allclose(model[0], 1.319, rtol=1e-5)
+    # (L(b) - L(theta)) / |theta - b|: (0.125 - 0.00125) / 0.45 = 0.275, then
+    # (0.00125 - 0.0508805) / 0.369 = -0.1345 each time.
+    np.testing.assert_allclose(
+      rounds.kept[0]['affinity'][0], [0.275 - 0.1345 * n], rtol=1e-4
     )
-    data = [linear_models.batches(*self._DATA, 2)]
-    for _ in range(5):
-      (found,), (wanted,) = rounds.run(data), local.run(data)
-      np.testing.assert_allclose(found, wanted, rtol=1e-5)
-    assert float(found[0]) > 2
-
-  def test_keeps_its_baseline_where_it_rises(self):
-    # It trains from 0.5 towards 3 and validates at 1: from 0.5 to 0.95 the
-    # validation loss falls, from there to 1.355 it rises.
-    rounds = personal_rounds.Rounds(_scalar_process(1, rate=0.18))
-    data = [linear_models.batches([1.0], [3.0], 1)]
-    validation = [linear_models.batches([1.0], [1.0], 1)]
-    rounds.run(data, validation)
-    for n, (begun, trained) in enumerate(
-      [(0.95, 1.319), (0.95, 1.319), (0.95, 1.319)]
-    ):
-      (model,) = rounds.run(data, validation)
-      np.testing.assert_allclose(
-        rounds.kept[0]['baseline'][0], begun, rtol=1e-5
-      )
-      np.testing.assert_allclose(model[0], trained, rtol=1e-5)
-      # (L(b) - L(theta)) / |theta - b|: (0.125 - 0.00125) / 0.45 = 0.275, then
-      # (0.00125 - 0.0508805) / 0.369 = -0.1345 each time.
-      np.testing.assert_allclose(
-        rounds.kept[0]['affinity'][0], [0.275 - 0.1345 * n], rtol=1e-4
-      )
 
 
-def test_identical_clients_weigh_the_same():
-  rounds = personal_rounds.Rounds(_scalar_process(3))
-  data = [linear_models.batches([1.0, 2.0], [2.0, 3.0], 1)] * 3
-  for _ in range(3):
-    models = rounds.run(data)
-    assert len({float(model[0]) for model in models}) == 1
-  rows = [rounds.kept[n]['affinity'][0] for n in range(3)]
-  np.testing.assert_allclose(rows, rows[0][0] * np.ones((3, 3)), rtol=1e-6)
-  assert rows[0][0] > 0
+def _choose(affinity, pool, num_models, epsilon=0.0, round_num=1, seed=1):
+  return choose_downloads(
+    np.array(affinity, np.float32),
+    pool,
+    Downloads(num_models, epsilon, 0.0),
+    round_num=round_num,
+    generator=randomness.generator('downloads', seed, round_num, b'client'),
+  )
 
 
-def test_clusters_find_each_other():
-  # y = 2 x or y = -2 x, with noise.
-  random = np.random.RandomState(0)
-  slopes = np.array([2, 2, 2, -2, -2, -2])
-
-  def draw(num_rows):
-    x = random.normal(size=(6, num_rows))
-    y = slopes[:, None] * x + 0.3 * random.normal(size=x.shape)
-    return [linear_models.batches(*pair, 4) for pair in zip(x, y, strict=True)]
-
-  rounds = personal_rounds.Rounds(_scalar_process(6))
-  data, validation = draw(12), draw(12)
-  for _ in range(5):
-    rounds.run(data, validation)
-  affinity = np.stack([rounds.kept[n]['affinity'][0] for n in range(6)])
-  is_same = slopes[:, None] == slopes[None, :]
-  others = ~np.eye(6, dtype=bool)
-  within = affinity[is_same & others].mean()
-  assert within > 0 > affinity[~is_same].mean()
+def test_the_highest_affinities_are_sent():
+  assert _choose([9, -1, 0.5, 2, 0, 7], [1, 2, 3, 4], 3) == [3, 2, 4]
+  # No more than there are.
+  assert _choose([0, 1, 2], [1, 2], 5) == [2, 1]
+  assert _choose([0, 1, 2], [2], 5, epsilon=1.0) == [2]
+  assert _choose([0, 1, 2], [], 5) == []
 
 
-@pytest.mark.parametrize('num_clients', [0, None])
-def test_arguments(num_clients):
-  message = '`num_clients` must be an integer of at least 1, '
-  with pytest.raises(ValueError, match=message):
-    _build(num_clients=num_clients)
+def test_ties_are_drawn():
+  first = [
+    _choose([1, 1, 1, 5, 0], range(5), 2, round_num=n) for n in range(600)
+  ]
+  assert {pair[0] for pair in first} == {3}
+  counts = np.bincount([pair[1] for pair in first], minlength=5)
+  # 200 of each of three, with a standard deviation of 11.5.
+  assert counts[3] == counts[4] == 0
+  assert all(150 < count < 250 for count in counts[:3])
+
+
+@pytest.mark.parametrize('epsilon', [0.4, 1.0])
+def test_exploration(epsilon):
+  found = [
+    _choose([4, 3, 2, 1], range(4), 2, epsilon, round_num=n)
+    for n in range(1000)
+  ]
+  assert all(len(set(pair)) == 2 for pair in found)
+  # A quarter of the random draws is the best one.
+  counts = np.bincount([pair[0] for pair in found]) / 1000
+  expected = np.array([1 - 0.75 * epsilon, *3 * [epsilon / 4]])
+  np.testing.assert_allclose(counts, expected, atol=0.05)
