@@ -23,8 +23,8 @@ def build_local_only(model, **training):
       and the client weights weigh nothing.
 
   Returns:
-    The learning process, a `StatefulLearningProcess` with `personal_models`;
-    metrics `client_work`, `aggregator`, `finalizer`.
+    The learning process, with `personal_models`; metrics `client_work`,
+    `aggregator`, `finalizer`.
   """
   from tff_fedfish.rounds.compose import compose
   from tff_fedfish.rounds.kept import KeptSlot

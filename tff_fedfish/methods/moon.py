@@ -51,8 +51,7 @@ def build_moon(model, *, mu=1.0, temperature=0.5, **training):
     **training: See `rounds.compose.compose`.
 
   Returns:
-    The learning process, a `StatefulLearningProcess`; metrics `client_work`,
-    `aggregator`, `finalizer`.
+    The learning process; metrics `client_work`, `aggregator`, `finalizer`.
 
   Raises:
     TypeError: If `model` has no representation.
