@@ -13,7 +13,7 @@ from models.image_classifier import IMAGE_CLASSIFIERS, initial_weights
 from models.image_model_config import IMAGE_MODELS, ImageModelConfig
 from models.model_shapes import num_parameters, weight_shapes
 from models.transformer_config import TransformerConfig
-from tff_fedfish.methods.fed_fish import fisher_diagonal
+from tff_fedfish.methods.fed_fish import process
 from tff_fedfish.rounds import local_training
 from tff_fedfish.rounds.gradients import BatchOutput
 
@@ -226,8 +226,8 @@ def test_training_follows_the_pure_functions(spec, trained):
 def test_observed_last_epoch_meets_the_same_noise(spec, trained):
   def observer(weights):
     return local_training.GradientObserver(
-      fisher_diagonal.zero_sums(weights),
-      lambda sums, gradients, _: fisher_diagonal.add_batch(sums, gradients),
+      process.no_squares(weights),
+      lambda sums, gradients, _: process.add_squares(sums, gradients),
     )
 
   for found, expected in zip(_train(spec, 2, observer), trained, strict=True):
@@ -239,16 +239,14 @@ def test_fisher_pass_has_no_noise(spec):
 
   @tf.function
   def sums(dataset):
-    return fisher_diagonal.empirical_fisher_sums(
-      spec.functional_model, weights, (), dataset
+    return process.squared_gradients(
+      spec.functional_model, (weights, ()), dataset
     )
 
   found = [
     sums(tf.data.Dataset.from_tensor_slices(_batch(noise_seed=s)).batch(2))
     for s in ((5, 6), (7, 8))
   ]
-  for first, second in zip(
-    found[0].squared_gradients, found[1].squared_gradients, strict=True
-  ):
+  for first, second in zip(found[0].sums, found[1].sums, strict=True):
     np.testing.assert_array_equal(first, second)
-  assert found[0].num_terms == 2
+  assert found[0].num_batches == 2

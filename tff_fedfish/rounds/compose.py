@@ -112,8 +112,10 @@ def compose(
   *,
   client_optimizer: tff.learning.optimizers.Optimizer,
   server_optimizer: tff.learning.optimizers.Optimizer,
-  num_local_epochs: int,
-  client_weighting: tff.learning.ClientWeighting,
+  num_local_epochs: int = 1,
+  client_weighting: tff.learning.ClientWeighting = (
+    tff.learning.ClientWeighting.NUM_EXAMPLES
+  ),
   make_update: Callable[
     [TrainedClient], tuple[Structure, Mapping[str, tf.Tensor]]
   ]
