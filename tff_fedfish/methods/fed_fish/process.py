@@ -95,7 +95,7 @@ def second_moment(adam_state: Any) -> Squares:
 
 def _squares_of(client, estimator, micro_batch_size):
   """Returns the squares of a client that has trained."""
-  weights = client.local.trainable, client.non_trainable
+  weights = client.local.trainable, client.start.non_trainable
   dataset = client.local.dataset
   if estimator == 'last_epoch':
     return client.local.observation
