@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_fedfish.methods.fed_fish import fisher_diagonal
+from tff_fedfish.methods.fed_fish import process
 from tff_fedfish.rounds import local_training
 
 
@@ -31,8 +31,8 @@ class _ClippedWithDecay(tff.learning.optimizers.Optimizer):
 
 def _squares(weights):
   return local_training.GradientObserver(
-    fisher_diagonal.zero_sums(weights),
-    lambda sums, gradients, _: fisher_diagonal.add_batch(sums, gradients),
+    process.no_squares(weights),
+    lambda sums, gradients, _: process.add_squares(sums, gradients),
   )
 
 
@@ -73,7 +73,7 @@ def test_extra_loss_is_trained_on_and_not_reported():
     observer=_squares((tf.constant(0.0),)),
   )
   assert result.trainable[0] == 1.0
-  assert result.observation.squared_gradients[0] == 4.0
+  assert result.observation.sums[0] == 4.0
   assert result.mean_loss == 2.0
   assert seen
 
@@ -93,7 +93,7 @@ def test_order_of_a_step():
     observer=_squares((tf.constant(0.0),)),
   )
   np.testing.assert_allclose(found.trainable[0], 0.75, rtol=1e-6)
-  assert found.observation.squared_gradients[0] == 4.0
+  assert found.observation.sums[0] == 4.0
 
 
 @pytest.mark.parametrize('estimator', ['last_epoch', 'extra_pass'])
@@ -129,12 +129,12 @@ def test_fisher_knows_neither_clipping_nor_decay(estimator, max_norm, decay):
 
     @tf.function
     def sums(weights):
-      return fisher_diagonal.estimate_fisher_sums(
-        estimator, linear_models.scalar_model(), weights, (), dataset
+      return process.squared_gradients(
+        linear_models.scalar_model(), (weights, ()), dataset
       )
 
     found = sums(result.trainable)
-  np.testing.assert_allclose(found.squared_gradients[0], expected, rtol=1e-5)
+  np.testing.assert_allclose(found.sums[0], expected, rtol=1e-5)
 
 
 class _CountingModel:

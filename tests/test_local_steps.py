@@ -12,7 +12,7 @@ from models.functional_model import build_image_model, build_language_model
 from models.image_model_config import ImageModelConfig
 from models.transformer_config import TransformerConfig
 from tff_fedfish.methods.fed_avg import build_fed_avg
-from tff_fedfish.methods.fed_fish import fisher_diagonal
+from tff_fedfish.methods.fed_fish import process
 from tff_fedfish.methods.fed_fish.process import build_fed_fish
 from tff_fedfish.rounds import local_training
 from tff_fedfish.runtime.in_process_context import set_in_process_context
@@ -63,8 +63,8 @@ def _train(dataset, num_local_steps, *, model=None, epochs=2, observes=True):
   )
   theta = (tf.constant(0.0),)
   observer = local_training.GradientObserver(
-    fisher_diagonal.zero_sums(theta),
-    lambda sums, gradients, _: fisher_diagonal.add_batch(sums, gradients),
+    process.no_squares(theta),
+    lambda sums, gradients, _: process.add_squares(sums, gradients),
   )
 
   @tf.function
@@ -122,11 +122,11 @@ class TestLimit:
     assert _labels(result.dataset) == labels
     if observes:
       np.testing.assert_allclose(
-        result.observation.squared_gradients[0],
+        result.observation.sums[0],
         np.sum(gradients[-num_observed:] ** 2),
         rtol=1e-5,
       )
-      assert result.observation.num_terms == num_observed
+      assert result.observation.num_batches == num_observed
 
   def test_one_that_is_not_reached_changes_nothing(self):
     dataset = linear_models.batches(_X, _Y, 2)
@@ -174,7 +174,7 @@ class TestRepeatedRows:
     if observes:
       # One pass of 3 rows has 2 batches.
       np.testing.assert_allclose(
-        result.observation.squared_gradients[0],
+        result.observation.sums[0],
         np.sum(squares[-2:]),
         rtol=1e-5,
       )
@@ -185,7 +185,7 @@ class TestRepeatedRows:
     result = _train(dataset, None, model=_marked_model())
     assert result.num_examples == 2
     assert _labels(result.dataset) == [[1, 3]]
-    assert result.observation.num_terms == 1
+    assert result.observation.num_batches == 1
 
   def test_batches_may_be_pairs(self):
     dataset = _marked(_X, _Y, 2, 5)

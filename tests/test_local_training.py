@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tff_fedfish.methods.fed_fish import fisher_diagonal
+from tff_fedfish.methods.fed_fish import process
 from tff_fedfish.rounds import local_training
 from tff_fedfish.rounds.gradients import batch_gradients
 
@@ -43,8 +43,8 @@ def _sums(theta, x=_X, y=_Y, batch_size=2):
 
   @tf.function
   def run(dataset):
-    return fisher_diagonal.empirical_fisher_sums(
-      model, (tf.constant(theta),), (), dataset
+    return process.squared_gradients(
+      model, ((tf.constant(theta),), ()), dataset
     )
 
   return run(linear_models.batches(x, y, batch_size))
@@ -52,8 +52,8 @@ def _sums(theta, x=_X, y=_Y, batch_size=2):
 
 def _last_epoch_observer():
   return local_training.GradientObserver(
-    fisher_diagonal.zero_sums((tf.constant(0.0),)),
-    lambda sums, gradients, _: fisher_diagonal.add_batch(sums, gradients),
+    process.no_squares((tf.constant(0.0),)),
+    lambda sums, gradients, _: process.add_squares(sums, gradients),
   )
 
 
@@ -68,18 +68,16 @@ class TestTrain:
     result = _train(observer=_last_epoch_observer())
     # 0.675^2 + 0.0225^2 = 0.455625 + 0.00050625
     np.testing.assert_allclose(
-      result.observation.squared_gradients[0], 0.45613125, rtol=1e-5
+      result.observation.sums[0], 0.45613125, rtol=1e-5
     )
-    assert result.observation.num_terms == 2
+    assert result.observation.num_batches == 2
     np.testing.assert_allclose(result.trainable[0], 0.99975, rtol=1e-6)
     assert result.num_examples == 3
 
   def test_last_epoch_with_one_epoch_is_every_gradient(self):
     result = _train(num_local_epochs=1, observer=_last_epoch_observer())
     # 3^2 + 6.3^2 = 48.69
-    np.testing.assert_allclose(
-      result.observation.squared_gradients[0], 48.69, rtol=1e-6
-    )
+    np.testing.assert_allclose(result.observation.sums[0], 48.69, rtol=1e-6)
 
   @pytest.mark.parametrize('observer', [None, _last_epoch_observer()])
   def test_no_data_leaves_the_weights(self, observer):
@@ -93,22 +91,13 @@ class TestFisherSums:
     # At 0.99975: ((-1.00025) + (-0.001)) / 2 = -0.500625 and -0.00225;
     # 0.500625^2 + 0.00225^2 = 0.250630453125
     sums = _sums(0.99975)
-    np.testing.assert_allclose(
-      sums.squared_gradients[0], 0.250630453125, rtol=1e-6
-    )
-    assert sums.num_terms == 2
-    np.testing.assert_allclose(
-      fisher_diagonal.fisher_diagonal_from_sums(sums, 'mean')[0],
-      0.1253152265625,
-      rtol=1e-6,
-    )
+    np.testing.assert_allclose(sums.sums[0], 0.250630453125, rtol=1e-6)
+    assert sums.num_batches == 2
 
   def test_per_example_by_hand(self):
     # 1.00025^2 + 0.001^2 + 0.00225^2 = 1.000506125 (theta 0.99975)
     sums = _sums(0.99975, batch_size=1)
-    np.testing.assert_allclose(
-      sums.squared_gradients[0], 1.000506125, rtol=1e-6
-    )
+    np.testing.assert_allclose(sums.sums[0], 1.000506125, rtol=1e-6)
 
   @pytest.mark.parametrize(
     ('batch_size', 'expected'),
@@ -123,7 +112,7 @@ class TestFisherSums:
   def test_depends_on_the_batches(self, batch_size, expected):
     # With theta = 0 and x = 1 the gradient of an example is -y.
     sums = _sums(0.0, [1.0] * 4, [-1.0, 1.0, -2.0, 0.0], batch_size)
-    np.testing.assert_allclose(sums.squared_gradients[0], expected, rtol=1e-6)
+    np.testing.assert_allclose(sums.sums[0], expected, rtol=1e-6)
 
 
 class TestGradients:
@@ -135,13 +124,11 @@ class TestGradients:
     ).data
     # Mean over 3: bin 1 (-2 - 4) / 3 = -2, bin 3 -1; others untouched.
     np.testing.assert_allclose(gradient, [0, -2, 0, -1], rtol=1e-6)
-    sums = fisher_diagonal.add_batch(
-      fisher_diagonal.zero_sums((tf.zeros([4]),)), (gradient,)
+    sums = process.add_squares(
+      process.no_squares((tf.zeros([4]),)), (gradient,)
     )
     # Squaring entry by entry first would give (4 + 16) / 9 in bin 1.
-    np.testing.assert_allclose(
-      sums.squared_gradients[0], [0, 4, 0, 1], rtol=1e-6
-    )
+    np.testing.assert_allclose(sums.sums[0], [0, 4, 0, 1], rtol=1e-6)
 
   def test_weight_that_does_not_reach_the_loss_has_gradient_zero(self):
     model = linear_models.scalar_model()

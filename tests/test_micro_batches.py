@@ -11,7 +11,7 @@ import tensorflow_federated as tff
 from models.functional_model import build_image_model, build_language_model
 from models.image_model_config import ImageModelConfig
 from models.transformer_config import TransformerConfig
-from tff_fedfish.methods.fed_fish import fisher_diagonal
+from tff_fedfish.methods.fed_fish import process
 from tff_fedfish.rounds import local_training
 from tff_fedfish.rounds.gradients import batch_gradients
 
@@ -20,7 +20,7 @@ _CONFIG = TransformerConfig(
 )
 # Real targets of a row; one has none, and slices differ in their number.
 _NUM_TARGETS = (5, 1, 0, 4, 2, 5, 3)
-_ESTIMATORS = ('extra_pass', 'last_epoch', 'example_sq')
+_ESTIMATORS = ('extra_pass', 'last_epoch')
 
 
 def _text(batch_size):
@@ -64,8 +64,8 @@ def _train(model, weights, dataset, micro_batch_size, **options):
     num_local_epochs=2,
     micro_batch_size=micro_batch_size,
     observer=local_training.GradientObserver(
-      fisher_diagonal.zero_sums(weights),
-      lambda sums, gradients, _: fisher_diagonal.add_batch(sums, gradients),
+      process.no_squares(weights),
+      lambda sums, gradients, _: process.add_squares(sums, gradients),
     ),
     **options,
   )
@@ -122,18 +122,11 @@ def _all_fishers(spec, weights, micro_batch_size):
   def run():
     local = _train(model, weights, dataset, micro_batch_size)
     sums = {
-      estimator: fisher_diagonal.estimate_fisher_sums(
-        estimator,
-        model,
-        local.trainable,
-        (),
-        local.dataset,
-        micro_batch_size=micro_batch_size,
-      )
-      for estimator in _ESTIMATORS
-      if estimator != 'last_epoch'
+      'extra_pass': process.squared_gradients(
+        model, (local.trainable, ()), local.dataset, micro_batch_size
+      ),
+      'last_epoch': local.observation,
     }
-    sums['last_epoch'] = local.observation
     loss = model.finalize_metrics(local.metrics)['loss']
     return sums, local.trainable, loss, local.mean_loss
 
@@ -151,8 +144,8 @@ def test_training_and_all_estimators(spec, weights, whole, micro_batch_size):
   )
   for estimator in _ESTIMATORS:
     found, expected = fishers[estimator], whole[0][estimator]
-    _assert_close(found.squared_gradients, expected.squared_gradients)
-    assert found.num_terms == expected.num_terms
+    _assert_close(found.sums, expected.sums)
+    assert found.num_batches == expected.num_batches
   _assert_close(trainable, whole[1])
   np.testing.assert_allclose([loss, mean_loss], whole[2:], rtol=1e-6)
 
@@ -216,9 +209,7 @@ def test_extra_loss_and_observer(micro_batch_size):
 
   result = run()
   np.testing.assert_allclose(result.trainable[0], 0.42, rtol=1e-5)
-  np.testing.assert_allclose(
-    result.observation.squared_gradients[0], 2.8**2, rtol=1e-6
-  )
+  np.testing.assert_allclose(result.observation.sums[0], 2.8**2, rtol=1e-6)
 
 
 def test_batch_without_targets(spec, weights):

@@ -17,7 +17,7 @@ from tff_fedfish.evaluation.effective_sample_size import (
   client_mass_of,
   informed_mass_of,
 )
-from tff_fedfish.methods.fed_fish.fisher_weighted_mean import DeltaAndFisher
+from tff_fedfish.methods.fed_fish.process import DeltaAndFisher
 from tff_fedfish.run import learning_setup
 
 

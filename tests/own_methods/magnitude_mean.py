@@ -29,10 +29,7 @@ def build_magnitude_mean(
   model, *, magnitude_power=1.0, client_optimizer, server_optimizer, **training
 ):
   """Builds the method; `training` holds what all builders take."""
-  from tff_fedfish.methods.fed_fish.fisher_weighted_mean import (
-    DeltaAndFisher,
-    FisherWeightedMeanFactory,
-  )
+  from tff_fedfish.methods.fed_fish.process import DeltaAndFisher, FisherMean
   from tff_fedfish.rounds.compose import compose
 
   def make_update(client):
@@ -44,7 +41,7 @@ def build_magnitude_mean(
     client_optimizer=client_optimizer,
     server_optimizer=server_optimizer,
     make_update=make_update,
-    aggregation_factory=FisherWeightedMeanFactory(relative_floor=0.0),
+    aggregation_factory=FisherMean(),
     **training,
   )
 

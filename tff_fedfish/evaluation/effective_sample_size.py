@@ -15,7 +15,6 @@ from models.model_shapes import weight_shapes
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.errors import UserError
 from tff_fedfish.methods import method
-from tff_fedfish.methods.fed_fish import fisher
 
 ClientMass = Callable[[Any, tf.Tensor, Any], Sequence[tf.Tensor]]
 """(update, w_i, aggregator state) -> mass by which the client's delta is
@@ -47,6 +46,29 @@ def informed_mass_of(config: TrainConfig) -> ClientMass:
   return client_mass_of(config)
 
 
+def effective_clients(
+  mass_sum: np.ndarray, squared_mass_sum: np.ndarray
+) -> np.ndarray:
+  """Returns Kish's (1965) effective sample size of each coordinate's mean.
+
+  (sum m)^2 / sum m^2, with m the mass of a client: the number of clients if all
+  have the same mass, 1 if one has it all, 0 if none has any.
+
+  Args:
+    mass_sum: Float64, sum over clients of the mass, >= 0.
+    squared_mass_sum: Sum of its squares, same shape.
+
+  Returns:
+    Float64, same shape.
+  """
+  return np.divide(
+    np.square(mass_sum),
+    squared_mass_sum,
+    out=np.zeros_like(mass_sum),
+    where=squared_mass_sum > 0,
+  )
+
+
 class EffectiveClients:
   """Adds up the mass of a round's clients, one after the other.
 
@@ -69,8 +91,8 @@ class EffectiveClients:
       client_mass: Mass function, which returns `num_tensors` tensors.
       num_tensors: Trainable tensors of the model.
       aggregator_state: State of the process's aggregator before the round.
-      plain_mean_fraction: s of `fisher.mixed_mean`: part of the mean weighted
-        by w_i in the mean that the server takes.
+      plain_mean_fraction: s: fraction of the mean weighted by w_i in the mean
+        that the server takes.
     """
     self._num_tensors = num_tensors
     self._fraction = plain_mean_fraction
@@ -152,7 +174,7 @@ class EffectiveClients:
         (sum(sizes) - num_informed) / sum(sizes) if sizes else None
       ),
       'of_weights': (
-        float(fisher.effective_clients(weights.sum(), np.square(weights).sum()))
+        float(effective_clients(weights.sum(), np.square(weights).sum()))
         if self._weights
         else None
       ),
@@ -164,7 +186,7 @@ class EffectiveClients:
     a_i = s w_i / sum(w) + (1 - s) m_i / sum(m) is the client's part.
     """
     if not weighted_sum:
-      return fisher.effective_clients(mass_sum, squared_sum)
+      return effective_clients(mass_sum, squared_sum)
     # The plain mean has those who are informed of nothing, too.
     weights = np.array(self._plain_weights)
     s, is_informed = self._fraction, mass_sum > 0

@@ -1,4 +1,31 @@
-"""FedFish: the Fisher-weighted mean of the model deltas."""
+"""FedFish: the mean of the model deltas, weighted by Fisher diagonals.
+
+Dhawan et al. (2024), "Leveraging function space aggregation for federated
+learning at scale", equation 4 and algorithms 1 and 2:
+
+  client i:  theta_i after E local epochs from theta_G
+             delta_i = theta_G - theta_i
+             F_i[j] = sum_b g_b[j]^2    in one more pass over its batches b
+  server:    g[j] = sum_i w_i F_i[j] delta_i[j] / sum_i w_i F_i[j]
+             theta_G <- server optimizer step on g
+
+| letter | meaning |
+|---|---|
+| g_b | gradient of the mean loss of batch b at theta_i |
+| F_i | empirical Fisher diagonal, (nats / weight)^2 |
+| w_i | client weight: its number of sequences, or 1 |
+| sum_i w_i F_i | Fisher mass |
+
+With SGD of rate 1, theta_G becomes sum_i w_i F_i theta_i / sum_i w_i F_i. With
+'sum' and w_i in sequences, as printed, the amount of data counts twice.
+
+Not in the paper: F^p in place of F, F divided by its mean over a tensor, and
+
+  s sum_i w_i delta_i / sum_i w_i + (1 - s) g
+
+p = 1 and s = 0 is FedFish, p = 0 or s = 1 FedAvg. A tensor with F = 1 takes
+FedAvg's mean. `process.py` has the computation.
+"""
 
 import dataclasses
 import math
@@ -13,7 +40,7 @@ from tff_fedfish.methods.method import (
   Method,
   Traffic,
 )
-from tff_fedfish.methods.settings import AlgorithmConfig
+from tff_fedfish.methods.settings import AlgorithmConfig, settings_unlike
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -50,18 +77,6 @@ class FedFishConfig(AlgorithmConfig):
   model's logits. Its token embedding does so as a whole, as it is tied to the
   output."""
 
-  def cross_problems(self, *, are_fields_right: bool) -> list[str]:
-    """See `Section`."""
-    del are_fields_right
-    if self.fisher_estimator == 'second_moment' and (
-      self.fisher_reduction == 'mean'
-    ):
-      return [
-        '`config.algorithm.fisher_reduction` is not read with fisher_estimator '
-        "'second_moment', found 'mean'; leave it out"
-      ]
-    return []
-
   @property
   def is_plain_mean(self) -> bool:
     """Whether nothing is left of the Fisher weights: FedAvg."""
@@ -69,41 +84,25 @@ class FedFishConfig(AlgorithmConfig):
 
 
 def _problems(config):
-  settings, work = config.algorithm, config.client_work
+  settings = config.algorithm
   problems = []
   if settings.fisher_estimator == 'second_moment':
-    chosen = "with fisher_estimator 'second_moment'"
-    if work.optimizer != 'adamw':
-      problems.append(
-        f"`config.client_work.optimizer` must be 'adamw' {chosen}, found "
-        f'{work.optimizer!r}, which keeps no second moment'
-      )
-    if work.max_gradient_norm is not None:
-      problems.append(
-        f'`config.client_work.max_gradient_norm` must be None {chosen}, as '
-        'clipped gradients are no Fisher diagonal, found '
-        f'{work.max_gradient_norm}'
-      )
-    if work.keeps_optimizer_state:
-      problems.append(
-        f'`config.client_work.keeps_optimizer_state` must be false {chosen}, '
-        'as it would hold gradients of earlier rounds, found true'
-      )
-  if (
-    config.local_privacy.is_on
-    and not settings.is_plain_mean
-    and settings.fisher_estimator != 'last_epoch'
-  ):
-    problems.append(
-      "`config.algorithm.fisher_estimator` must be 'last_epoch' with "
-      'local_privacy, whose squares are of clipped, noised gradients, found '
-      f'{settings.fisher_estimator!r}'
+    expected = (
+      ('algorithm.fisher_reduction', 'sum'),
+      ('client_work.optimizer', 'adamw'),
+      ('client_work.max_gradient_norm', None),
+      ('client_work.keeps_optimizer_state', False),
     )
-  if settings.plain_mean_tensors == 'logits' and config.data.holds_images:
-    problems.append(
-      "`config.algorithm.plain_mean_tensors` must be 'none' with corpus "
-      f"{config.data.corpus!r}, which trains no language model, found 'logits'"
-    )
+    because = "with fisher_estimator 'second_moment'"
+    problems += settings_unlike(config, expected, because)
+  if config.local_privacy.is_on and not settings.is_plain_mean:
+    expected = [('algorithm.fisher_estimator', 'last_epoch')]
+    because = 'with local_privacy, as others read data without noise'
+    problems += settings_unlike(config, expected, because)
+  if config.data.holds_images:
+    expected = [('algorithm.plain_mean_tensors', 'none')]
+    because = f'with corpus {config.data.corpus!r}, which is no text'
+    problems += settings_unlike(config, expected, because)
   return problems
 
 

@@ -1,238 +1,308 @@
-"""FedFish: aggregation in function space by Fisher-weighted model deltas.
+"""FedFish as a learning process: a client's F, the server's mean, the builder.
 
-Dhawan et al. (2024), "Leveraging function space aggregation for federated
-learning at scale", algorithms 1 and 2:
-
-  client i:  theta_i after E local epochs, delta_i = theta_G - theta_i,
-             F_i[j] = sum over batches of (d mean loss / d theta_i[j])^2
-  server:    g[j] = sum_i w_i F_i[j] delta_i[j] / sum_i w_i F_i[j]
-             theta_G <- server optimizer step on g
+The formulas and letters are those of the package's `__init__.py`.
 """
 
-from collections.abc import Callable
-from typing import Any
+import collections
+from collections.abc import Collection
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from models.functional_model import ModelSpec
-from models.model_shapes import weight_shapes
-from models.transformer_config import LOGITS_TENSORS
-from tff_fedfish.errors import require, require_one_of
-from tff_fedfish.methods.fed_fish import fisher_diagonal
-from tff_fedfish.methods.fed_fish.fisher_weighted_mean import (
-  DeltaAndFisher,
-  FisherWeightedMeanFactory,
-)
-from tff_fedfish.rounds import local_training
-from tff_fedfish.rounds.compose import Model, Trained, compose
+from tff_fedfish.rounds.bounds import zero_if_non_finite
+from tff_fedfish.rounds.compose import Model, compose
+from tff_fedfish.rounds.gradients import batch_gradients
+from tff_fedfish.rounds.local_training import GradientObserver
 from tff_fedfish.rounds.privacy import LocalPrivacy
 
-FISHER_ESTIMATORS = ('extra_pass', 'last_epoch', 'example_sq', 'second_moment')
-PLAIN_MEAN_TENSORS = ('none', 'logits')
+_map = tf.nest.map_structure
+
+
+class DeltaAndFisher(NamedTuple):
+  """What a client has to send, before it is weighed.
+
+  Attributes:
+    model_delta: delta: initial minus final trainable weights.
+    fisher_diagonal: F^p, float32 >= 0, a tensor for each weight. All entries
+      along an axis of length 1 share one number.
+  """
+
+  model_delta: tuple[tf.Tensor, ...]
+  fisher_diagonal: tuple[tf.Tensor, ...]
+
+
+class Squares(NamedTuple):
+  """Sums of g_b^2, float32, and the number of batches b, int64."""
+
+  sums: tuple[tf.Tensor, ...]
+  num_batches: tf.Tensor
+
+
+def no_squares(trainable: Any) -> Squares:
+  """Returns the sums over no batches."""
+  zeros = _map(lambda w: tf.zeros(w.shape), trainable)
+  return Squares(zeros, tf.constant(0, tf.int64))
+
+
+def add_squares(squares: Squares, gradients: Any) -> Squares:
+  """Adds g_b^2 of one batch, squared in float32 whatever the dtype of g_b."""
+
+  def add(total, gradient):
+    return total + tf.square(tf.cast(gradient, tf.float32))
+
+  sums = _map(add, squares.sums, gradients)
+  return Squares(sums, squares.num_batches + 1)
+
+
+def squared_gradients(
+  model: Any,
+  weights: tuple[Any, Any],
+  dataset: tf.data.Dataset,
+  micro_batch_size: int | None = None,
+) -> Squares:
+  """Sums g_b^2 at fixed (trainable, non_trainable) weights, as algorithm 2.
+
+  g_b is the gradient of the data loss, without dropout and augmentation.
+  """
+  squares = no_squares(weights[0])
+  for batch in iter(dataset):
+    # The weights are fixed, so nothing else would keep batches from running,
+    # and taking memory, side by side.
+    tf.autograph.experimental.set_loop_options(parallel_iterations=1)
+    found = batch_gradients(
+      model, *weights, batch, training=False, micro_batch_size=micro_batch_size
+    )
+    squares = add_squares(squares, found.data)
+  return squares
+
+
+def second_moment(adam_state: Any) -> Squares:
+  """Returns v / (1 - beta_2^t) after t steps, as the square of one batch.
+
+  It is a mean of the squared gradients of local training, with later ones
+  weighing more: g^2 after one step, 0 without a step.
+  """
+  beta_2 = tf.cast(adam_state['beta_2'], tf.float32)
+  correction = 1.0 - tf.pow(beta_2, tf.cast(adam_state['step'], tf.float32))
+
+  def corrected(v):
+    return tf.math.divide_no_nan(tf.cast(v, tf.float32), correction)
+
+  means = _map(corrected, adam_state['preconditioner'])
+  return Squares(means, tf.constant(1, tf.int64))
+
+
+def _squares_of(client, estimator, micro_batch_size):
+  """Returns the squares of a client that has trained."""
+  weights = client.local.trainable, client.start.non_trainable
+  dataset = client.local.dataset
+  if estimator == 'last_epoch':
+    return client.local.observation
+  if estimator == 'second_moment':
+    return second_moment(client.local.optimizer_state)
+  if estimator == 'example_sq':
+    return squared_gradients(client.model, weights, dataset.unbatch().batch(1))
+  return squared_gradients(client.model, weights, dataset, micro_batch_size)
+
+
+def _fisher(squared, num_batches, reduction, normalization, power, is_stacked):
+  """Returns F^p of one tensor. Stacked layers are normalized one by one."""
+  if reduction == 'mean':
+    squared = tf.math.divide_no_nan(squared, tf.cast(num_batches, tf.float32))
+  if power != 1:
+    # The root is exact to the last bit.
+    squared = tf.sqrt(squared) if power == 0.5 else tf.pow(squared, power)
+  if normalization == 'tensor_mean':
+    axes = list(range(1, squared.shape.rank)) if is_stacked else None
+    mean = tf.reduce_mean(squared, axes, keepdims=is_stacked)
+    squared = tf.math.divide_no_nan(squared, mean)
+  return squared
+
+
+class Terms(NamedTuple):
+  """Summands of a client: w F delta, w F and, only if s > 0, w delta and w."""
+
+  weighted_delta: Any
+  mass: Any
+  plain_delta: Any = ()
+  weight: Any = ()
+
+
+class FisherMean(tff.aggregators.WeightedAggregationFactory):
+  """Aggregates `DeltaAndFisher` to g; the server sees sums over clients only.
+
+  Measurements: `client_weight_sum`; `num_overflowing_clients`, left out because
+  w F delta is beyond float32.
+  """
+
+  def __init__(
+    self,
+    relative_floor: float = 0.0,
+    plain_mean_fraction: float = 0.0,
+    plain_tensors: Collection[int] = (),
+  ):
+    """Takes the floor, s, and the positions of the tensors with F = 1."""
+    self._relative_floor = relative_floor
+    self._fraction = plain_mean_fraction
+    self._plain_tensors = plain_tensors
+
+  def terms(
+    self, update: DeltaAndFisher, weight: tf.Tensor
+  ) -> tuple[Terms, tf.Tensor]:
+    """CLIENTS: returns the summands, and whether they overflow and are all 0.
+
+    The floor gives mass to a coordinate in which nobody is informed. A client
+    weighs w times the mean of its F there, which is FedAvg's weight only where
+    these means are equal, as with 'tensor_mean'.
+    """
+
+    def mass(fisher, delta):
+      floor = self._relative_floor * tf.reduce_mean(fisher)
+      return tf.cast(weight * (fisher + floor), delta.dtype)
+
+    masses = _map(mass, update.fisher_diagonal, update.model_delta)
+    terms = Terms(_map(tf.multiply, masses, update.model_delta), masses)
+    if self._fraction:
+      deltas = [update.model_delta[i] for i in self._mixed(masses)]
+      plain = tuple(tf.cast(weight, d.dtype) * d for d in deltas)
+      terms = terms._replace(plain_delta=plain, weight=weight)
+    return zero_if_non_finite(terms)
+
+  def mean(self, sums: Terms) -> tuple[tf.Tensor, ...]:
+    """SERVER: returns g, 0 where there is no mass."""
+    g = list(_map(tf.math.divide_no_nan, sums.weighted_delta, sums.mass))
+    s = self._fraction
+    if s:
+      for i, total in zip(self._mixed(g), sums.plain_delta, strict=True):
+        weight = tf.cast(sums.weight, total.dtype)
+        g[i] = s * tf.math.divide_no_nan(total, weight) + (1.0 - s) * g[i]
+    return tuple(g)
+
+  def _mixed(self, tensors):
+    """Returns the positions of the tensors whose mean is a mixture."""
+    return [i for i in range(len(tensors)) if i not in self._plain_tensors]
+
+  def create(
+    self, value_type: tff.Type, weight_type: tff.Type
+  ) -> tff.templates.AggregationProcess:
+    """Builds the process for updates of `value_type`."""
+
+    @tff.federated_computation
+    def initialize():
+      return tff.federated_value((), tff.SERVER)
+
+    @tff.tensorflow.computation(value_type, weight_type)
+    @tf.function(autograph=False)
+    def terms(update, weight):
+      found, overflows = self.terms(update, weight)
+      return found, tf.cast(overflows, tf.int32)
+
+    @tff.tensorflow.computation(terms.type_signature.result[0])
+    @tf.function(autograph=False)
+    def mean(sums):
+      return self.mean(sums)
+
+    @tff.federated_computation(
+      initialize.type_signature.result,
+      tff.FederatedType(value_type, tff.CLIENTS),
+      tff.FederatedType(weight_type, tff.CLIENTS),
+    )
+    def next_fn(state, update, weight):
+      sent, overflows = tff.federated_map(terms, (update, weight))
+      measurements = collections.OrderedDict(
+        client_weight_sum=tff.federated_sum(weight),
+        num_overflowing_clients=tff.federated_sum(overflows),
+      )
+      return tff.templates.MeasuredProcessOutput(
+        state,
+        tff.federated_map(mean, tff.federated_sum(sent)),
+        tff.federated_zip(measurements),
+      )
+
+    return tff.templates.AggregationProcess(initialize, next_fn)
 
 
 def build_fed_fish(
   model: Model,
   *,
-  client_optimizer: tff.learning.optimizers.Optimizer,
-  server_optimizer: tff.learning.optimizers.Optimizer,
-  num_local_epochs: int = 1,
   fisher_estimator: str = 'extra_pass',
   fisher_reduction: str = 'sum',
   fisher_normalization: str = 'none',
   fisher_power: float = 1.0,
   plain_mean_fraction: float = 0.0,
   plain_mean_tensors: str = 'none',
-  client_weighting: tff.learning.ClientWeighting = (
-    tff.learning.ClientWeighting.NUM_EXAMPLES
-  ),
   relative_floor: float = 1e-8,
-  max_delta_norm: float | None = None,
-  num_local_steps: int | None = None,
   micro_batch_size: int | None = None,
-  keeps_optimizer_state: bool = False,
   local_privacy: LocalPrivacy | None = None,
+  **training: Any,
 ) -> tff.learning.templates.LearningProcess:
-  """Builds FedFish.
+  """Builds FedFish: settings of `FedFishConfig`, and arguments of `compose`.
 
-  Diagonals are in (nats / weight)^2; their scale cancels in g where all clients
-  share it, and so differs by estimator.
-
-  Args:
-    model: A FunctionalModel, or a ModelSpec for weights drawn in the graph.
-    client_optimizer: Local optimizer; its state starts from zero every round.
-    server_optimizer: Consumes the Fisher-weighted mean delta as a gradient.
-    num_local_epochs: E, passes over a client's data per round, >= 1.
-    fisher_estimator: Which squared gradients make F_i. 'extra_pass': of every
-      batch at the final local weights, for one more pass (algorithm 2).
-      'last_epoch': of the steps of epoch E themselves, for free (appendix
-      A.5.1 of the paper). 'example_sq': like extra_pass with batches of one
-      row, which costs a backward pass per row. 'second_moment': the client
-      optimizer's own, for free, see `fisher_diagonal.second_moment_sums`.
-    fisher_reduction: 'sum' over batches as printed, or 'mean'. Not of
-      'second_moment', which is a mean.
-    fisher_normalization: 'none', or 'tensor_mean' for the same mass of every
-      client in each tensor of a layer, see
-      `fisher_diagonal.fisher_diagonal_from_sums`.
-    fisher_power: p, in [0, 1]: F_i^p weighs. 1 as printed. 0 is FedAvg: no
-      Fisher diagonal is computed or sent.
-    plain_mean_fraction: s, in [0, 1]: part of FedAvg's mean in g, see
-      `fisher.mixed_mean`. 0 as printed. 1 is FedAvg, as with p = 0.
-    plain_mean_tensors: 'none', or 'logits': the tensors that make a language
-      model's logits take FedAvg's mean; a tied embedding does so as a whole,
-      with the rows of the input. The model is then a ModelSpec that names them.
-    client_weighting: w_i: the rows that were trained on, each counted once, or
-      1. With 'sum' and NUM_EXAMPLES, the printed algorithm, the amount of data
-      counts twice.
-    relative_floor: See `fisher.fisher_weighted_terms`.
-    max_delta_norm: Bound on the global L2 norm of delta_i over all trainable
-      tensors, > 0; a longer one is scaled down to it before it is weighed. Not
-      in the paper. None: no bound.
-    num_local_steps: H, >= 1: a client stops after so many steps. None: after E
-      passes. 'last_epoch' then squares the gradients of the last ceil(n / B)
-      steps, n the rows that were trained on, each counted once; the other
-      estimators make their pass over these rows.
-    micro_batch_size: Rows of a batch that pass through the model at a time, >=
-      1; their gradients are averaged before they are squared. None: all.
-    keeps_optimizer_state: See `build_fed_avg`; not with 'second_moment'.
-    local_privacy: See `build_fed_avg`.
-
-  Returns:
-    The learning process; metrics `client_work`, `aggregator`, `finalizer`.
+  'logits' requires the ModelSpec of a language model, 'second_moment' an Adam.
 
   Raises:
-    ValueError: If an argument is outside what is listed.
+    ValueError: If an estimator would read data without `local_privacy`'s noise.
   """
-  require_one_of('fisher_estimator', fisher_estimator, FISHER_ESTIMATORS)
-  require_one_of(
-    'fisher_reduction', fisher_reduction, fisher_diagonal.REDUCTIONS
-  )
-  require_one_of(
-    'fisher_normalization', fisher_normalization, fisher_diagonal.NORMALIZATIONS
-  )
-  if fisher_estimator == 'second_moment':
-    wanted = "False with fisher_estimator 'second_moment'"
-    require(
-      not keeps_optimizer_state,
-      'keeps_optimizer_state',
-      wanted,
-      keeps_optimizer_state,
-    )
-  _require_fraction('fisher_power', fisher_power)
-  _require_fraction('plain_mean_fraction', plain_mean_fraction)
-  require_one_of('plain_mean_tensors', plain_mean_tensors, PLAIN_MEAN_TENSORS)
-  shared = dict(
-    client_optimizer=client_optimizer,
-    server_optimizer=server_optimizer,
-    num_local_epochs=num_local_epochs,
-    client_weighting=client_weighting,
-    max_delta_norm=max_delta_norm,
-    num_local_steps=num_local_steps,
-    local_privacy=local_privacy,
-    micro_batch_size=micro_batch_size,
-    keeps_optimizer_state=keeps_optimizer_state,
+  training |= dict(
+    micro_batch_size=micro_batch_size, local_privacy=local_privacy
   )
   if fisher_power == 0 or plain_mean_fraction == 1:
-    return compose(
-      model,
-      make_update=lambda client: client.model_delta(),
-      aggregation_factory=tff.aggregators.MeanFactory(no_nan_division=True),
-      **shared,
+    return compose(  # FedAvg, without F.
+      model, make_update=lambda client: client.model_delta(), **training
     )
-  wanted = "'last_epoch' with local_privacy: others read data without noise"
-  is_noised = local_privacy is None or fisher_estimator == 'last_epoch'
-  require(is_noised, 'fisher_estimator', wanted, fisher_estimator)
-  flags = _flags(model, plain_mean_tensors)
-
-  @tf.autograph.experimental.do_not_convert
-  def weighted(tensors):
-    """Returns those of the trainable tensors that are weighed by F."""
-    if not flags:
-      return tensors
-    return tuple(t for t, f in zip(tensors, flags, strict=True) if not f)
-
-  is_stacked = model.is_stacked if isinstance(model, ModelSpec) else None
-  if is_stacked:
-    is_stacked = weighted(is_stacked)
-
-  def build_observer(trainable):
-    def observe(sums, gradients, unused_num_examples):
-      return fisher_diagonal.add_batch(sums, weighted(gradients))
-
-    return local_training.GradientObserver(
-      fisher_diagonal.zero_sums(weighted(trainable)), observe
+  is_observed = fisher_estimator == 'last_epoch'
+  if local_privacy and not is_observed:
+    raise ValueError(
+      "`fisher_estimator` must be 'last_epoch' with local_privacy: others read "
+      f'data without noise, found {fisher_estimator!r}'
     )
+  stacked = _positions(getattr(model, 'is_stacked', None) or ())
+  use_logits = plain_mean_tensors == 'logits'
+  plain = _positions(model.makes_logits) if use_logits else ()
 
-  def make_update(client: Trained):
-    if fisher_estimator == 'last_epoch':
-      sums = client.local.observation
-    elif fisher_estimator == 'second_moment':
-      sums = fisher_diagonal.second_moment_sums(client.local.optimizer_state)
-      squares = weighted(sums.squared_gradients)
-      sums = sums._replace(squared_gradients=squares)
-    else:
-      sums = fisher_diagonal.estimate_fisher_sums(
-        fisher_estimator,
-        client.model,
-        client.local.trainable,
-        client.non_trainable,
-        client.local.dataset,
-        select=weighted,
-        micro_batch_size=micro_batch_size,
-      )
-    model_delta, counts = client.model_delta(after=sums)
-    diagonal = fisher_diagonal.fisher_diagonal_from_sums(
-      sums,
-      fisher_reduction,
-      fisher_normalization,
-      fisher_power,
-      is_stacked=is_stacked,
-    )
-    return DeltaAndFisher(model_delta, diagonal), counts
+  def make_update(client):
+    squares = _squares_of(client, fisher_estimator, micro_batch_size)
+    model_delta, counts = client.model_delta(after=squares)
+    how = fisher_reduction, fisher_normalization, fisher_power
+    fishers = [
+      tf.ones([1] * squared.shape.rank)
+      if i in plain
+      else _fisher(squared, squares.num_batches, *how, i in stacked)
+      for i, squared in enumerate(squares.sums)
+    ]
+    return DeltaAndFisher(model_delta, tuple(fishers)), counts
 
   return compose(
     model,
     make_update=make_update,
-    aggregation_factory=FisherWeightedMeanFactory(
-      relative_floor,
-      plain_mean_fraction=plain_mean_fraction,
-      takes_plain_mean=flags,
-    ),
-    build_observer=build_observer if fisher_estimator == 'last_epoch' else None,
-    **shared,
+    aggregation_factory=FisherMean(relative_floor, plain_mean_fraction, plain),
+    build_observer=_observe_squares if is_observed else None,
+    **training,
   )
 
 
-def client_mass(config: Any) -> Callable[..., Any]:
-  """Returns the mass function of `Method.client_mass`: w F^p of the round.
-
-  Args:
-    config: A `TrainConfig` of this method.
-  """
-  settings, names = config.algorithm, weight_shapes(config.model_shape())
-  if settings.is_plain_mean:
-    return lambda update, client_weight, state: [client_weight] * len(names)
-  flags = ()
-  if settings.plain_mean_tensors == 'logits':
-    flags = [name in LOGITS_TENSORS for name in names]
-  return FisherWeightedMeanFactory(
-    settings.relative_floor, takes_plain_mean=flags
-  ).client_mass
+def _positions(flags):
+  return {i for i, flag in enumerate(flags) if flag}
 
 
-def _require_fraction(name, value):
-  require(0 <= value <= 1, name, 'at least 0 and at most 1', value)
+def _observe_squares(trainable):
+  """Returns the hook that sums the squares of the last epoch's gradients."""
+  return GradientObserver(
+    no_squares(trainable),
+    lambda squares, gradients, num_examples: add_squares(squares, gradients),
+  )
 
 
-def _flags(model, plain_mean_tensors):
-  """Returns whether each trainable tensor takes the plain mean; (): none."""
-  if plain_mean_tensors == 'none':
-    return ()
-  if not isinstance(model, ModelSpec) or model.makes_logits is None:
-    raise ValueError(
-      "`plain_mean_tensors` 'logits' requires a language model: a ModelSpec "
-      f'with `makes_logits`, found {type(model).__name__} without. Use '
-      "`build_language_model`, or 'none'."
-    )
-  return model.makes_logits
+def client_mass(config: Any) -> Any:
+  """Returns w F in every coordinate, as `Method.client_mass` describes."""
+  if config.algorithm.is_plain_mean:
+    return lambda update, weight, state: [weight] * len(update)
+  aggregator = FisherMean(config.algorithm.relative_floor)
+
+  def mass(update, weight, unused_state):
+    terms, _ = aggregator.terms(update, weight)
+    shapes = [delta.shape for delta in terms.weighted_delta]
+    return list(map(tf.broadcast_to, terms.mass, shapes))
+
+  return mass

@@ -15,7 +15,6 @@ from models.functional_model import ModelSpec
 from models.image_model_config import ImageModelConfig
 from models.model_shapes import ModelShape, are_stacked
 from tff_fedfish.errors import require_one_of
-from tff_fedfish.methods.fed_fish import fisher_diagonal
 from tff_fedfish.methods.one_shot import curvature, upload_sizes
 from tff_fedfish.methods.one_shot.low_rank import compress_psd
 from tff_fedfish.methods.one_shot.quantization import MODEL_BITS, quantize
@@ -54,11 +53,16 @@ def summarize(
   if upload.summary == 'kfac':
     return curvature.kfac_summary(model, (tuple(weights), ()), dataset)
   if isinstance(shape, ImageModelConfig):
-    sums = curvature.diagonal_sums(model, (tuple(weights), ()), dataset)
+    sums, count = curvature.diagonal_sums(model, (tuple(weights), ()), dataset)
   else:
-    sums = _empirical_sums(model.functional_model, tuple(weights), dataset)
-  squares = fisher_diagonal.fisher_diagonal_from_sums(sums, 'mean')
-  return {f'diagonal/{i}': square for i, square in enumerate(squares)}
+    sums, count = _empirical_sums(
+      model.functional_model, tuple(weights), dataset
+    )
+  count = tf.cast(count, tf.float32)
+  return {
+    f'diagonal/{i}': tf.math.divide_no_nan(total, count)
+    for i, total in enumerate(sums)
+  }
 
 
 @tf.autograph.experimental.do_not_convert
@@ -113,14 +117,24 @@ def _class_counts(num_classes, dataset):
 
 
 def _empirical_sums(model, weights, dataset):
-  """Returns the sums over rows of the squares of their summed gradients."""
-  sums = fisher_diagonal.zero_sums(weights)
+  """Returns the squares of the rows' summed gradients, summed; and the rows."""
+  sums = tuple(tf.zeros(w.shape) for w in weights)
+  count = tf.constant(0, tf.int64)
   for row in iter(dataset.unbatch().batch(1)):
     tf.autograph.experimental.set_loop_options(parallel_iterations=1)
     mean = batch_gradients(model, weights, (), row, training=False).data
     _, num_targets = split_batch(row)
-    sums = fisher_diagonal.add_batch(sums, _times(num_targets[0], mean))
-  return sums
+    sums = _add_squares(sums, _times(num_targets[0], mean))
+    count += 1
+  return sums, count
+
+
+@tf.autograph.experimental.do_not_convert
+def _add_squares(sums, gradients):
+  return tuple(
+    s + tf.square(tf.cast(g, tf.float32))
+    for s, g in zip(sums, gradients, strict=True)
+  )
 
 
 @tf.autograph.experimental.do_not_convert

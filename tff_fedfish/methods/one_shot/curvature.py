@@ -23,7 +23,6 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from models.layers import Layer, weight_names, with_matrix
-from tff_fedfish.methods.fed_fish.fisher_diagonal import FisherSums
 from tff_fedfish.methods.one_shot import kfac
 from tff_fedfish.methods.one_shot.curvature_shapes import (
   diagonal_name,
@@ -63,7 +62,7 @@ def kfac_summary(
 
 def diagonal_sums(
   model: Any, weights: Any, dataset: tf.data.Dataset
-) -> FisherSums:
+) -> tuple[tuple[tf.Tensor, ...], tf.Tensor]:
   """Sums the exact diagonal of the Fisher, while a `tf.function` is traced.
 
   `weights` are (trainable, non_trainable).
@@ -73,7 +72,7 @@ def diagonal_sums(
   """
   zeros = tuple(tf.zeros(w.shape, tf.float32) for w in weights[0])
   terms = functools.partial(_diagonal, model, weights)
-  return FisherSums(*_sum_over(dataset, zeros, terms))
+  return _sum_over(dataset, zeros, terms)
 
 
 def layer_product(
