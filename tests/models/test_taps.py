@@ -9,7 +9,7 @@ from models import image_model_config
 from models.image_classifier import IMAGE_CLASSIFIERS
 from models.layers import matrix_of
 from models.model_shapes import weight_shapes
-from tff_fedfish.methods.one_shot import kfac
+from tff_fedfish.methods.one_shot.curvature import inputs_by_position
 
 _SHAPES = small_models.SHAPES
 
@@ -61,8 +61,7 @@ def test_a_tap_decides_what_follows():
 def _explained(layer, inputs, gradients):
   """Returns the gradient with respect to V from a tap."""
   features = tf.reshape(gradients, [-1, gradients.shape[-1]])
-  if layer.window is not None:
-    inputs = kfac.patches(inputs, **layer.window._asdict())
+  inputs = inputs_by_position(layer, inputs)
   inputs = tf.reshape(inputs, [-1, inputs.shape[-1]])
   if layer.kind == 'scale':
     of_scale = tf.reduce_sum(inputs * features, axis=0)
