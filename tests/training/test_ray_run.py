@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import small_runs
 
-from tff_fedfish.methods.one_shot.solving import Uploads
 from tff_fedfish.run import (
   checkpoints,
   client_state_files,
@@ -14,6 +13,7 @@ from tff_fedfish.run import (
   run_directory,
 )
 from tff_fedfish.run.client_states import ClientStates
+from tff_fedfish.run.stored_uploads import StoredUploads
 
 _SETTINGS = dict(
   training__num_rounds=2,
@@ -120,7 +120,9 @@ def test_one_shot_uploads_are_those_in_process(small_inputs, tmp_path):
   shape, upload = config.model_shape(), config.method.upload(config)
   for round_num in (1, 2):
     of_ray, of_process = (
-      Uploads(checkpoints.path_of(run / 'uploads', round_num), shape, upload)
+      StoredUploads(
+        checkpoints.path_of(run / 'uploads', round_num), shape, upload
+      )
       for run in runs
     )
     assert of_ray.client_ids == of_process.client_ids

@@ -15,10 +15,10 @@ from tff_fedfish.methods.method import (
   Slot,
   Traffic,
 )
-from tff_fedfish.methods.one_shot import image_problems
 from tff_fedfish.methods.settings import (
   UNIT_STEP,
   AlgorithmConfig,
+  image_problems,
   settings_unlike,
 )
 from tff_fedfish.methods.tct import tangent_shapes
