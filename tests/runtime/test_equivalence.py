@@ -220,83 +220,21 @@ def test_noise_has_the_mean_and_variance_of_the_mechanism():
   assert noise.std() == pytest.approx(0.025, abs=2.6e-3)
 
 
-class TestResultsAtClients:
-  """Server-to-client computations return one value per client."""
-
-  def _scaled_sums(self):
-    @tff.tensorflow.computation(np.float32, tff.SequenceType(np.float32))
-    def scaled_sum(factor, numbers):
-      total = numbers.reduce(0.0, lambda total, number: total + number)
-      return collections.OrderedDict(total=total, scaled=factor * total)
-
-    @tff.federated_computation(
-      tff.FederatedType(np.float32, tff.SERVER),
-      tff.FederatedType(tff.SequenceType(np.float32), tff.CLIENTS),
-    )
-    def scaled_sums(factor, numbers):
-      return tff.federated_map(
-        scaled_sum, (tff.federated_broadcast(factor), numbers)
-      )
-
-    return scaled_sums
-
-  def test_by_hand(self):
-    # Lists stand for sequences; 2 (1 + 2) = 6 and 2 (5 - 1 + 3) = 14.
-    found = self._scaled_sums()(2.0, [[1.0, 2.0], [5.0, -1.0, 3.0], []])
-    assert [r['total'] for r in found] == [3, 7, 0]
-    assert [r['scaled'] for r in found] == [6, 14, 0]
-    assert isinstance(found[0], collections.OrderedDict)
-
-  def test_equal_to_stock(self, stock_context):
-    data = [tf.data.Dataset.from_tensor_slices([1.5, n]) for n in (2.0, -3.0)]
-    computation = self._scaled_sums()
-    found = computation(0.25, data)
-    with tff.framework.get_context_stack().install(stock_context):
-      expected = computation(0.25, data)
-    assert found == expected
+@tff.tensorflow.computation(np.float32, np.int32)
+def _scale(factor, total):
+  return factor * tf.cast(total, tf.float32)
 
 
-def test_one_server_value():
-  @tff.federated_computation(
-    tff.FederatedType(np.int32, tff.SERVER),
-    tff.FederatedType(np.int32, tff.CLIENTS),
-  )
-  def total(offset, numbers):
-    del offset
-    return tff.federated_sum(numbers)
-
-  assert total(9, [1, 2, 4]) == 7
-
-
-class TestSeveralServerValues:
-  """Evaluations may return any struct of server values."""
-
-  def _evaluation(self, arrange):
-    @tff.tensorflow.computation(np.float32, np.int32)
-    def scale(factor, total):
-      return factor * tf.cast(total, tf.float32)
-
-    @tff.federated_computation(
-      tff.FederatedType(np.float32, tff.SERVER),
-      tff.FederatedType(np.int32, tff.CLIENTS),
-    )
-    def evaluation(factor, numbers):
-      total = tff.federated_sum(numbers)
-      return arrange(total, tff.federated_map(scale, (factor, total)), factor)
-
-    return evaluation
-
-  # Where total = 1 + 2 + 4 = 7, scaled = 0.5 * 7 = 3.5, factor = 0.5.
-  _ARRANGEMENTS = [
-    # Pairs of which the first cannot be the state: it is an int32.
+# Evaluations may return any struct of server values. Where total = 1 + 2 + 4 =
+# 7, scaled = 0.5 * 7 = 3.5, factor = 0.5.
+@pytest.mark.parametrize(
+  'arrange, expected',
+  [
+    (lambda total, *_: total, 7),
+    # Not a state: it is an int32.
     (lambda total, scaled, _: (total, scaled), (7, 3.5)),
-    (
-      lambda total, scaled, _: collections.OrderedDict(b=total, a=scaled),
-      collections.OrderedDict(b=7, a=3.5),
-    ),
-    # One of which it could be.
+    # It could be one.
     (lambda total, scaled, _: (scaled, total), (3.5, 7)),
-    (lambda total, *_: (total,), (7,)),
     (lambda *values: values, (7, 3.5, 0.5)),
     (
       lambda total, scaled, factor: (
@@ -305,93 +243,47 @@ class TestSeveralServerValues:
       ),
       (7, collections.OrderedDict(b=[3.5, 7], a=0.5)),
     ),
-  ]
-
-  @pytest.mark.parametrize('arrange, expected', _ARRANGEMENTS)
-  def test_by_hand(self, arrange, expected):
-    with warnings.catch_warnings():
-      warnings.filterwarnings('error', message='.*cannot run in process')
-      found = self._evaluation(arrange)(0.5, [1, 2, 4])
-    assert type(found) is type(expected)
-    # Compares the order of the two dicts, too.
-    assert found == expected
-
-  @pytest.mark.slow
-  def test_equal_to_stock(self, stock_context):
-    for arrange, _ in self._ARRANGEMENTS:
-      evaluation = self._evaluation(arrange)
-      found = evaluation(0.25, [3, -1])
-      with tff.framework.get_context_stack().install(stock_context):
-        expected = evaluation(0.25, [3, -1])
-      assert type(found) is type(expected)
-      assert found == expected
-
-  def test_pair_that_is_no_round_is_tried_as_a_report(self, monkeypatch):
-    get_form = tff.backends.mapreduce.get_map_reduce_form_for_computation
-    errors = [ValueError('no form')]
-
-    def fail_once(*arguments):
-      if errors:
-        raise errors.pop()
-      return get_form(*arguments)
-
-    monkeypatch.setattr(
-      tff.backends.mapreduce, 'get_map_reduce_form_for_computation', fail_once
-    )
-    evaluation = self._evaluation(lambda total, scaled, _: (scaled, total))
-    with warnings.catch_warnings():
-      warnings.filterwarnings('error', message='.*cannot run in process')
-      # 1 + 2 + 4 = 7; 0.5 * 7 = 3.5.
-      assert evaluation(0.5, [1, 2, 4]) == (3.5, 7)
-    assert not errors
-
-
-def test_secure_sums_by_hand():
-  @tff.federated_computation(
-    tff.FederatedType(np.int32, tff.SERVER),
-    tff.FederatedType(np.int32, tff.CLIENTS),
-  )
-  def sums(state, numbers):
-    return state, (
-      tff.federated_secure_sum_bitwidth(numbers, 8),
-      intrinsics.federated_secure_modular_sum(numbers, 7),
-      tff.federated_secure_sum(numbers, 100),
-    )
-
-  # 5 + 6 + 7 = 18 = 2 * 7 + 4.
-  for num_partial_sums in (1, 2):
-    options = round_options.RoundOptions(num_partial_sums=num_partial_sums)
-    with round_options.use_round_options(options):
-      assert tuple(sums(1, [5, 6, 7])[1]) == (18, 4, 18)
-  assert tuple(sums(1, [])[1]) == (0, 0, 0)
-
-
-def test_a_secure_modular_sum_beyond_int32():
-  @tff.federated_computation(
-    tff.FederatedType(np.int32, tff.SERVER),
-    tff.FederatedType(np.int32, tff.CLIENTS),
-  )
-  def total(state, numbers):
-    return state, intrinsics.federated_secure_modular_sum(numbers, 2**31 - 1)
-
-  # 3 * 2^30 = 3221225472 = 2147483647 + 1073741825.
-  for num_partial_sums in (1, 3):
-    options = round_options.RoundOptions(num_partial_sums=num_partial_sums)
-    with round_options.use_round_options(options):
-      assert total(1, [2**30] * 3)[1] == 1073741825
-
-
-def test_partial_sums_are_merged():
-  # Whole numbers, so that the order of summation does not show.
+  ],
+)
+def test_evaluation_by_hand(arrange, expected):
   @tff.federated_computation(
     tff.FederatedType(np.float32, tff.SERVER),
-    tff.FederatedType(np.float32, tff.CLIENTS),
+    tff.FederatedType(np.int32, tff.CLIENTS),
   )
-  def mean(state, numbers):
-    return state, tff.federated_mean(numbers)
+  def evaluation(factor, numbers):
+    total = tff.federated_sum(numbers)
+    return arrange(total, tff.federated_map(_scale, (factor, total)), factor)
 
-  for num_partial_sums in (1, 2, 3, 9):
-    options = round_options.RoundOptions(num_partial_sums=num_partial_sums)
-    with round_options.use_round_options(options):
-      # (1 + 2 + 3 + 10) / 4.
-      assert mean(0.0, [1.0, 2.0, 3.0, 10.0])[1] == 4
+  with warnings.catch_warnings():
+    warnings.filterwarnings('error', message='.*cannot run in process')
+    found = evaluation(0.5, [1, 2, 4])
+  # Compares tuples with lists and the order of dicts, too.
+  assert found == expected
+
+
+@tff.federated_computation(
+  tff.FederatedType(np.float32, tff.SERVER),
+  tff.FederatedType(np.int32, tff.CLIENTS),
+)
+def _sums(state, numbers):
+  return state, (
+    tff.federated_secure_sum_bitwidth(numbers, 8),
+    tff.federated_secure_sum(numbers, 100),
+    intrinsics.federated_secure_modular_sum(numbers, 7),
+    tff.federated_sum(numbers),
+  )
+
+
+@pytest.mark.parametrize('num_partial_sums', [1, 2, 3, 9])
+def test_sums_by_hand(num_partial_sums):
+  # Whole numbers, so that the order of summation does not show.
+  options = round_options.RoundOptions(num_partial_sums=num_partial_sums)
+  with round_options.use_round_options(options):
+    # 5 + 6 + 7 = 18 = 2 * 7 + 4.
+    assert tuple(_sums(1.0, [5, 6, 7])[1]) == (18, 18, 4, 18)
+    assert tuple(_sums(1.0, [])[1]) == (0, 0, 0, 0)
+    # Beyond its bound, as in TFF's own context.
+    with pytest.raises(
+      tf.errors.InvalidArgumentError, match='larger than maximum'
+    ):
+      _sums(1.0, [5, 101])
