@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_fedfish.algorithms.fed_avg import build_fed_avg
+import tff_fedfish
 from tff_fedfish.errors import FailedError
 from tff_fedfish.runtime import in_process_context, round_options
 from tff_fedfish.runtime.client_data import ClientLoader, LoadedClient
@@ -108,7 +108,7 @@ def test_value_of_another_type_is_an_error_of_the_client(mean):
 
 
 def test_dataset_that_raises_in_the_graph():
-  process = build_fed_avg(
+  process = tff_fedfish.build_fed_avg(
     linear_models.linear_model(3),
     client_optimizer=linear_models.sgd(0.1),
     server_optimizer=linear_models.sgd(1.0),

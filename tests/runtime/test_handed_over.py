@@ -1,6 +1,5 @@
 """Computations that TFF's own context runs: results, warning, no leftovers."""
 
-import atexit
 import collections
 import os
 import signal
@@ -117,14 +116,13 @@ def test_results_by_hand(context, computation, calls, expected):
 
 @pytest.mark.slow
 def test_process_of_a_keras_model(context):
-  def batches(*sizes):
-    random = np.random.RandomState(1)
-    return [
-      linear_models.batches(
-        random.normal(size=(size, 3)), random.normal(size=size), 2
-      )
-      for size in sizes
-    ]
+  random = np.random.RandomState(1)
+  datasets = [
+    linear_models.batches(
+      random.normal(size=(size, 3)), random.normal(size=size), 2
+    )
+    for size in (3, 4)
+  ]
 
   def as_columns(batch):
     return collections.OrderedDict(x=batch['x'], y=batch['y'][:, tf.newaxis])
@@ -154,7 +152,6 @@ def test_process_of_a_keras_model(context):
       state = process.next(state, datasets).state
     return process.get_model_weights(state).trainable
 
-  datasets = batches(3, 4)
   with tff.framework.get_context_stack().install(context):
     expected = weights(linear_models.linear_model(3), datasets)
     with pytest.warns(UserWarning, match='cannot run in process'):
@@ -175,16 +172,6 @@ def test_closing_ends_the_worker(monkeypatch, hangs):
     monkeypatch.setattr(in_process_context, '_CLOSING_SECONDS', 0.5)
   context.close()
   wait_until(lambda: not set(worker_processes.below(os.getpid())) - before)
-
-
-def test_closing_does_nothing_if_tff_started_no_process(monkeypatch):
-  def refuse(*_, **__):
-    raise AssertionError('close() has nothing to wait for.')
-
-  context = in_process_context.InProcessContext()
-  monkeypatch.setattr(in_process_context.threading, 'Timer', refuse)
-  monkeypatch.setattr(atexit, 'unregister', refuse)
-  context.close()
 
 
 @tff.federated_computation

@@ -114,22 +114,10 @@ def test_local_computation_as_stock(computation, calls, stock_context):
   _check(computation, calls, stock_context)
 
 
-def test_gradient_of_rows_by_hand():
-  with _in_process():
-    # 2 w for each time that a row is read: 2, 0 and 2 (2 * 3).
-    gradient = _gradient_of_rows([[1.0], [2.0], [3.0]])
-  assert gradient.tolist() == [[2], [0], [12]]
-
-
 @tff.tensorflow.computation(np.float32, np.float32)
 def _step(weight, target):
   # The gradient of (w - t)^2 / 2 is w - t.
   return weight - 0.5 * (weight - target)
-
-
-@tff.tensorflow.computation(np.float32, np.float32)
-def _add(x, y):
-  return x + y
 
 
 @tff.tensorflow.computation(np.float32)
@@ -141,18 +129,6 @@ def _single(x):
 def _train(weight, targets):
   moved = tff.federated_map(_step, (tff.federated_broadcast(weight), targets))
   return tff.federated_mean(moved), tff.federated_sum(targets)
-
-
-@tff.federated_computation(_AT_SERVER, _AT_CLIENTS)
-def _aggregate(state, numbers):
-  total = tff.federated_aggregate(
-    numbers,
-    tff.tensorflow.computation(lambda: 100.0)(),
-    _add,
-    _add,
-    tff.tensorflow.computation(lambda x: 2 * x, np.float32),
-  )
-  return state, total
 
 
 @tff.federated_computation(_AT_SERVER, _AT_CLIENTS)
@@ -183,7 +159,6 @@ def _with_numpy_state(result):
   'computation, call',
   [
     (_train, (4.0, [2.0, 8.0])),
-    (_aggregate, (4.0, [2.0, 3.0])),
     (_personalize, (4.0, [2.0, 8.0])),
     (_dataset_at_server, (4.0, [2.0, 3.0])),
     (_datasets_at_clients, (4.0, [2.0, 3.0])),
@@ -191,15 +166,6 @@ def _with_numpy_state(result):
 )
 def test_computation_with_clients_as_stock(computation, call, stock_context):
   _check(computation, [call, call], stock_context, _with_numpy_state)
-
-
-def test_rounds_by_hand():
-  with _in_process():
-    # 4 - 0.5 (4 - 2) = 3 and 4 - 0.5 (4 - 8) = 6, of which the mean is 4.5.
-    assert _train(4.0, [2.0, 8.0]) == (4.5, 10)
-    assert _personalize(4.0, [2.0, 8.0]) == [3, 6]
-    # 2 (100 + 2 + 3).
-    assert _aggregate(4.0, [2.0, 3.0]) == (4, 210)
 
 
 class _Pair(NamedTuple):
