@@ -34,10 +34,9 @@ _LIMIT_SECONDS = 600.0
 
 
 class PartResult(NamedTuple):
-  """Sums over a part of a cohort, as arrays; see `client_runner.PartialSum`."""
+  """Sum over a part of a cohort, as arrays."""
 
   accumulator: list[np.ndarray]
-  secure_sums: list[np.ndarray]
   outcome: RoundOutcome
   """Counts and failures of the part's clients."""
   outputs: Sequence[tuple[int, Any]] = ()
@@ -121,7 +120,7 @@ class RayWorker:
 
     with placement.on_accelerator():
       try:
-        partial = self._client_work.add_up(
+        accumulator = self._client_work.add_up(
           [tf.convert_to_tensor(array) for array in broadcast],
           clients,
           outcome,
@@ -131,12 +130,7 @@ class RayWorker:
         )
       except _PartAbandoned as abandoned:
         return abandoned.args[0]
-    return PartResult(
-      [*map(values.as_array, partial.accumulator)],
-      [*map(values.as_array, partial.secure_sums)],
-      outcome,
-      outputs,
-    )
+    return PartResult([*map(values.as_array, accumulator)], outcome, outputs)
 
 
 class RayPool:

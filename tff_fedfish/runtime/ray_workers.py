@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from tff_fedfish.errors import FailedError, require
 from tff_fedfish.runtime import ray_cluster, ray_hosts, values
-from tff_fedfish.runtime.client_runner import PartialSum, divide_cohort
+from tff_fedfish.runtime.client_runner import divide_cohort
 from tff_fedfish.runtime.ray_pool import (
   MAX_LOST_WORKERS,
   POLL_SECONDS,
@@ -127,7 +127,7 @@ class RayWorkers(contextlib.AbstractContextManager):
     clients: Sequence[Any],
     options: RoundOptions,
     outcome: RoundOutcome,
-  ) -> Iterator[PartialSum]:
+  ) -> Iterator[list[tf.Tensor]]:
     """Yields the partial sums of a cohort in order.
 
     Workers compile the spec, a `client_runner.ClientWorkSpec`, themselves. The
@@ -187,10 +187,7 @@ class RayWorkers(contextlib.AbstractContextManager):
               break
             outcome.counts.update(result.outcome.counts)
             outcome.failures.extend(result.outcome.failures)
-            yield PartialSum(
-              [tf.convert_to_tensor(array) for array in result.accumulator],
-              [tf.convert_to_tensor(array) for array in result.secure_sums],
-            )
+            yield [tf.convert_to_tensor(array) for array in result.accumulator]
             next_index += 1
 
   def _start(self, should_stop):
