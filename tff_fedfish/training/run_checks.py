@@ -37,7 +37,7 @@ from tff_fedfish.run import (
 )
 from tff_fedfish.run.client_states import ClientStates
 from tff_fedfish.run.corpus_identity import Corpus
-from tff_fedfish.runtime import ray_cluster
+from tff_fedfish.runtime import ray_pool
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -114,7 +114,7 @@ def check_run(
     return CheckedRun(checkpoint=found.path, history=history)
   if config.engine.kind == 'ray':
     with problems():
-      ray_cluster.require_listener(config.engine.ray_address)
+      ray_pool.require_ray(config.engine.ray_address)
   has_own_columns = has_vocabulary = False
   with problems():
     round_metrics.require_own_columns(config)
