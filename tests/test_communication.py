@@ -1,7 +1,7 @@
 """Communication in models and bytes."""
 
 from tff_fedfish.methods.method import Traffic
-from tff_fedfish.run.communication import Communication, of_cohorts
+from tff_fedfish.planning.communication import Communication, of_cohorts
 
 
 def test_units_and_bytes_by_hand():

@@ -10,10 +10,9 @@ from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.data import row_counts
 from tff_fedfish.data.manifest import read_manifest
 from tff_fedfish.errors import UserError
-from tff_fedfish.planning import client_steps, flops, memory
+from tff_fedfish.planning import client_steps, communication, flops, memory
 from tff_fedfish.planning.client_states import StatesOnDisk, states_on_disk
 from tff_fedfish.printing import format_bytes
-from tff_fedfish.run import communication
 
 if typing.TYPE_CHECKING:
   from tff_fedfish.planning.step_time import RoundTime

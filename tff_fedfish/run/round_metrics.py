@@ -11,7 +11,7 @@ import numpy as np
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.errors import UserError
 from tff_fedfish.methods.method import Column
-from tff_fedfish.run import communication
+from tff_fedfish.planning import communication
 from tff_fedfish.runtime import round_options
 
 _FAILED_NAMES = {
