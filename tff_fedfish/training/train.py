@@ -12,9 +12,9 @@ from tff_fedfish import files
 from tff_fedfish.config import loading as config_loading
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.errors import UserError
-from tff_fedfish.planning import client_steps, plan
+from tff_fedfish.planning import client_steps, communication, plan
 from tff_fedfish.progress import Stages
-from tff_fedfish.run import checkpoints, communication, run_directory
+from tff_fedfish.run import checkpoints, run_directory
 from tff_fedfish.run import trackers as tracker_classes
 from tff_fedfish.training import run_checks
 from tff_fedfish.training.kept_uploads import KeptUploads
