@@ -20,8 +20,8 @@ from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.data.sequences import ClientRows
 from tff_fedfish.evaluation import evaluation_clients
 from tff_fedfish.evaluation.client_evaluator import ClientEvaluator
+from tff_fedfish.planning import communication
 from tff_fedfish.run import (
-  communication,
   learning_setup,
   run_directory,
 )
