@@ -126,13 +126,6 @@ def test_ray_that_fails_to_start(address, kind, words, monkeypatch):
   _fails_to_start(words, kind, address=address)
 
 
-def test_no_workers():
-  with pytest.raises(
-    ValueError, match='`num_workers` must be at least 1, found 0'
-  ):
-    RayWorkers(0)
-
-
 @pytest.mark.parametrize(
   'kind, settings',
   [('CPU', dict(num_workers=3)), ('GPU', dict(gpus_per_worker=3.0))],

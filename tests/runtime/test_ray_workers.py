@@ -57,8 +57,9 @@ def workers():
     yield workers
   assert not ray.is_initialized()
   # No process is left behind.
-  below = psutil.Process().children(recursive=True)
-  assert not [p for p in below if 'ray' in ' '.join(p.cmdline())]
+  names = {p.name() for p in psutil.Process().children(recursive=True)}
+  assert not names & {'raylet', 'gcs_server'}
+  assert not any(name.startswith('ray::') for name in names)
   ray.cloudpickle.unregister_pickle_by_value(ray_clients)
 
 
