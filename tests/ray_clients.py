@@ -114,7 +114,6 @@ class LightWorker:
     # As a `PartResult`, whose module imports TensorFlow.
     return types.SimpleNamespace(
       accumulator=[np.float32(len(words))],
-      secure_sums=[],
       outcome=RoundOutcome(),
       outputs=(),
     )

@@ -74,7 +74,7 @@ with ray_workers.RayWorkers(4, **found) as workers:
   while sys.stdin.readline() == 'round\\n':
     outcome = RoundOutcome()
     sums = workers.partial_sums('spec', [], [*'abcdefgh'], options, outcome)
-    print([int(s.accumulator[0]) for s in sums], outcome.num_lost_workers)
+    print([int(s[0]) for s in sums], outcome.num_lost_workers)
     sys.stdout.flush()
 """
 

@@ -66,7 +66,7 @@ def _run(workers, clients, **options):
     'spec', [], clients, RoundOptions(**options), outcome
   )
   with contextlib.closing(sums):
-    return [partial.accumulator[0].numpy() for partial in sums], outcome
+    return [accumulator[0].numpy() for accumulator in sums], outcome
 
 
 def _fails_to_start(words, kind=FailedError, **settings):

@@ -81,7 +81,7 @@ class RayWorkers(contextlib.AbstractContextManager):
     clients: Sequence[Any],
     options: RoundOptions,
     outcome: RoundOutcome,
-  ) -> Iterator[client_runner.PartialSum]:
+  ) -> Iterator[list[tf.Tensor]]:
     """Yields the partial sums of a cohort in order.
 
     Workers compile the spec, a `client_runner.ClientWorkSpec`, themselves. The
@@ -113,10 +113,7 @@ class RayWorkers(contextlib.AbstractContextManager):
       round_ = _Round(self._pool, sent, parts, options, outcome, self._told)
       with contextlib.closing(round_.results()) as results:
         for result in results:
-          yield client_runner.PartialSum(
-            [tf.convert_to_tensor(array) for array in result.accumulator],
-            [tf.convert_to_tensor(array) for array in result.secure_sums],
-          )
+          yield [tf.convert_to_tensor(array) for array in result.accumulator]
 
   def _start(self, should_stop):
     """Makes the pool, unless there is one, and waits for all its workers."""
@@ -132,10 +129,9 @@ class RayWorkers(contextlib.AbstractContextManager):
 
 
 class PartResult(NamedTuple):
-  """Sums over a part of a cohort, as arrays; see `client_runner.PartialSum`."""
+  """Sum over a part of a cohort, as arrays."""
 
   accumulator: list[np.ndarray]
-  secure_sums: list[np.ndarray]
   outcome: RoundOutcome
   """Counts and failures of the part's clients."""
   outputs: Sequence[tuple[int, Any]] = ()
@@ -199,7 +195,7 @@ class RayWorker:
 
     with placement.on_accelerator():
       try:
-        partial = self._client_work.add_up(
+        accumulator = self._client_work.add_up(
           [tf.convert_to_tensor(array) for array in broadcast],
           clients,
           outcome,
@@ -209,12 +205,7 @@ class RayWorker:
         )
       except _PartAbandoned as abandoned:
         return abandoned.args[0]
-    return PartResult(
-      [*map(values.as_array, partial.accumulator)],
-      [*map(values.as_array, partial.secure_sums)],
-      outcome,
-      outputs,
-    )
+    return PartResult([*map(values.as_array, accumulator)], outcome, outputs)
 
 
 @dataclasses.dataclass
