@@ -159,10 +159,10 @@ def test_killed_raylet(hosts, inputs, expected, tmp_path):
   assert process.wait(_LIMIT_SECONDS) == 0, process.text()
   _assert_same(_tensors(run), expected)
   # Once: the line, and the count of the round in which it happened.
-  assert process.text().count(' was lost ') == 1
+  assert process.text().count(' died. ') == 1
   assert (
-    'Round 2: host host1 (10.77.0.11) was lost with 1 worker. Its clients run '
-    'again; 1 of 2 workers (`--config.engine.num_workers`) are left.'
+    'Round 2: a worker on host host1 (10.77.0.11) died. Its clients run again; '
+    '1 of 2 workers (`--config.engine.num_workers`) are left.'
   ) in process.text()
   assert _num_lost(run) == [0, 0, 1, 0, 0]
 
@@ -176,16 +176,16 @@ def test_killed_head(hosts, inputs, expected, tmp_path):
   _kill(hosts[0], 'gcs_server')
   start = time.monotonic()
   assert process.wait(_LIMIT_SECONDS) == 1, process.text()
-  assert time.monotonic() - start < 40
-  (line,) = [t for t in process.text().splitlines() if 'failed' in t]
+  assert time.monotonic() - start < 90
+  (line,) = [t for t in process.text().splitlines() if 'head at' in t]
   assert line.startswith(
-    "fedfish: failed: Ray's head at 10.77.0.10:6379 no longer answers ("
+    "fedfish: Ray's head at 10.77.0.10:6379 does not answer ("
   )
   assert line.endswith(
-    'and no round can go on without it. Start Ray again on all machines; the '
-    'same command then continues from the last checkpoint.'
+    'After 60 s of silence Ray ends this process. Start Ray again on all '
+    'machines; the same command then continues from the last checkpoint.'
   )
-  assert max(_tensors(run)) == 2
+  last = max(_tensors(run))
   # Raylets wait for their head for a minute.
   for host in hosts:
     for left in host.processes('ray'):
@@ -193,7 +193,7 @@ def test_killed_head(hosts, inputs, expected, tmp_path):
   _start_ray(hosts)
   process = _train(hosts, inputs, run)
   assert process.wait(_LIMIT_SECONDS) == 0, process.text()
-  assert 'Continuing after round 2.' in process.text()
+  assert f'Continuing after round {last}.' in process.text()
   _assert_same(_tensors(run), expected)
 
 
@@ -203,15 +203,10 @@ def test_host_without_the_corpus(hosts, inputs, tmp_path):
   process = _train(hosts, inputs, tmp_path / 'run')
   assert process.wait(_LIMIT_SECONDS) == 2, process.text()
   assert (
-    'fedfish: error: Every host of the Ray cluster '
-    '(`--config.engine.ray_address`) that may get a worker must have what this '
-    f"one has: host host1 (10.77.0.11): '{inputs[0]}' holds 0 files, 0 bytes, "
-    'not the '
+    'fedfish: error: Host host1 (10.77.0.11) of the Ray cluster '
+    '(`--config.engine.ray_address`) differs from this one: '
+    f'{inputs[0]} is 0 files, 0 bytes ('
   ) in process.text()
-  assert process.text().endswith(
-    'Copy or mount it there under the same path, or take the host out of the '
-    'cluster (`ray stop` there).\n'
-  )
 
 
 @pytest.mark.cluster
@@ -221,7 +216,7 @@ def test_cut_link(hosts, inputs, expected, tmp_path):
   _wait_for_round(process, run, 1)
   _wait_until_busy(hosts[1], process)
   hosts[1].cut()
-  process.wait_for('Round 2: host host1 (10.77.0.11) was lost', 60)
+  process.wait_for('Round 2: a worker on host host1 (10.77.0.11) died', 120)
   hosts[1].heal()
   assert process.wait(_LIMIT_SECONDS) == 0, process.text()
   _assert_same(_tensors(run), expected)
@@ -238,5 +233,5 @@ def test_short_cut_is_waited_out(hosts, inputs, expected, tmp_path):
   time.sleep(5)
   hosts[1].heal()
   assert process.wait(_LIMIT_SECONDS) == 0, process.text()
-  assert ' was lost ' not in process.text()
+  assert ' died. ' not in process.text()
   _assert_same(_tensors(run), expected)

@@ -47,18 +47,6 @@ def light(monkeypatch):
   monkeypatch.setattr(ray_workers, 'RayWorker', ray_clients.LightWorker)
 
 
-@pytest.fixture
-def busy(programs_ray):
-  """An actor that has both CPUs."""
-  actor = (
-    programs_ray.remote(ray_clients.BusyActor).options(num_cpus=2).remote()
-  )
-  assert programs_ray.get(actor.is_up.remote())
-  wait_until(lambda: not programs_ray.available_resources().get('CPU', 0))
-  yield actor
-  programs_ray.kill(actor)
-
-
 def _run(workers, clients, **options):
   """Runs a round; returns the parts' sums and the outcome."""
   outcome = RoundOutcome()
@@ -66,7 +54,7 @@ def _run(workers, clients, **options):
     'spec', [], clients, RoundOptions(**options), outcome
   )
   with contextlib.closing(sums):
-    return [partial.accumulator[0].numpy() for partial in sums], outcome
+    return [accumulator[0].numpy() for accumulator in sums], outcome
 
 
 def _fails_to_start(words, kind=FailedError, **settings):
@@ -126,13 +114,6 @@ def test_ray_that_fails_to_start(address, kind, words, monkeypatch):
   _fails_to_start(words, kind, address=address)
 
 
-def test_no_workers():
-  with pytest.raises(
-    ValueError, match='`num_workers` must be at least 1, found 0'
-  ):
-    RayWorkers(0)
-
-
 @pytest.mark.parametrize(
   'kind, settings',
   [('CPU', dict(num_workers=3)), ('GPU', dict(gpus_per_worker=3.0))],
@@ -149,20 +130,28 @@ def test_ray_that_is_too_small(programs_ray, kind, settings):
   )
 
 
-def test_room_is_waited_for(light, busy, monkeypatch, capsys):
-  import ray
-
-  monkeypatch.setattr(ray_pool, '_NOTICE_SECONDS', 0.1)
-  times_asked = 0
-
-  def should_stop():
-    nonlocal times_asked
-    times_asked += 1
-    if times_asked == 2:
-      ray.kill(busy)
-    return False
-
+def test_room_is_waited_for(programs_ray, light, monkeypatch, capsys):
+  busy = programs_ray.remote(ray_clients.BusyActor).options(num_cpus=2).remote()
+  assert programs_ray.get(busy.is_up.remote())
+  wait_until(lambda: not programs_ray.available_resources().get('CPU', 0))
+  count = r'0 of 2 workers \(`--config.engine.num_workers`\) are up after '
+  room = 'Each takes 1 CPU and 0 GPU; 0 CPU and 0 GPU are free.'
   with RayWorkers(2) as workers:
+    with pytest.raises(RoundInterrupted):
+      _run(workers, ['a'], should_stop=lambda: True)
+    with monkeypatch.context() as patch:
+      patch.setattr(ray_pool, '_LIMIT_SECONDS', 0.3)
+      with pytest.raises(
+        FailedError,
+        match=f'Only {count}0.3 s. {room} Lower num_workers, or wait until',
+      ):
+        _run(workers, ['a'])
+    monkeypatch.setattr(ray_pool, '_NOTICE_SECONDS', 0.1)
+
+    def should_stop():
+      programs_ray.kill(busy)
+      return False
+
     sums, outcome = _run(
       workers, ['a', 'b', 'c'], num_partial_sums=3, should_stop=should_stop
     )
@@ -171,24 +160,8 @@ def test_room_is_waited_for(light, busy, monkeypatch, capsys):
   # Once, though it was waited for on.
   (line,) = capsys.readouterr().err.splitlines()
   assert re.fullmatch(
-    r'fedfish: 0 of 2 workers \(`--config.engine.num_workers`\) are up after '
-    r'\d+ s; waiting for the others. Each takes 1 CPU and 0 GPU; 0 CPU and '
-    r'0 GPU are free.',
-    line,
+    rf'fedfish: {count}\d+ s; waiting for the others. {room}', line
   )
-
-
-def test_waiting_for_room_can_be_stopped_and_ends(light, busy, monkeypatch):
-  with RayWorkers(1) as workers:
-    with pytest.raises(RoundInterrupted):
-      _run(workers, ['a'], should_stop=lambda: True)
-    monkeypatch.setattr(ray_pool, '_LIMIT_SECONDS', 0.3)
-    with pytest.raises(
-      FailedError,
-      match=r'Only 0 of 1 workers \(`--config.engine.num_workers`\) are up '
-      'after 0.3 s. Each takes 1 CPU .* Lower num_workers, or wait until',
-    ):
-      _run(workers, ['a'])
 
 
 def test_worker_that_cannot_be_set_up(programs_ray, monkeypatch):

@@ -75,8 +75,16 @@ class RayPool:
   ):
     """Connects to Ray and asks for the workers; none is up yet.
 
-    The class is `ray_workers.RayWorker`. See `ray_workers.RayWorkers` for the
-    other arguments.
+    Args:
+      worker_class: `ray_workers.RayWorker`.
+      num_workers: Number of worker processes, >= 1.
+      threads_per_worker: TensorFlow threads of each, >= 1.
+      gpus_per_worker: GPUs that Ray reserves for each. `None`: 1 where the
+        cluster has one for every worker, else 0.
+      address: 'local' starts Ray here; 'auto' or HOST:PORT joins a cluster.
+        Where the program has called `ray.init` itself, workers use that Ray.
+      paths: Absolute paths of files and directories that workers read. Hosts
+        of a cluster must hold the same there as this one.
 
     Raises:
       UserError: If Ray is not installed, does not answer at the address, or is

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from tff_fedfish.errors import FailedError, require
+from tff_fedfish.errors import FailedError
 from tff_fedfish.runtime import client_runner, placement, values
 from tff_fedfish.runtime.ray_pool import (
   MAX_LOST_WORKERS,
@@ -40,39 +40,14 @@ class RayWorkers(contextlib.AbstractContextManager):
   One round at a time: another thread's waits.
   """
 
-  def __init__(
-    self,
-    num_workers: int,
-    *,
-    threads_per_worker: int = 1,
-    gpus_per_worker: float | None = None,
-    address: str = 'local',
-    paths: Sequence[str] = (),
-  ):
-    """Starts nothing yet.
+  def __init__(self, num_workers: int, **settings):
+    """Starts nothing yet; the pool documents and checks its settings.
 
     Args:
       num_workers: Number of worker processes, >= 1.
-      threads_per_worker: TensorFlow threads of each, >= 1.
-      gpus_per_worker: GPUs that Ray reserves for each. `None`: 1 where the
-        cluster has one for every worker, else 0.
-      address: 'local' starts Ray here; 'auto' or HOST:PORT joins a cluster.
-        Where the program has called `ray.init` itself, workers use that Ray.
-      paths: Absolute paths of files and directories that workers read. Hosts
-        of a cluster must hold the same there as this one.
-
-    Raises:
-      ValueError: If `num_workers` is less than 1.
+      **settings: See `ray_pool.RayPool`.
     """
-    require(num_workers >= 1, 'num_workers', 'at least 1', num_workers)
-    self._make_pool = lambda: RayPool(
-      RayWorker,
-      num_workers,
-      threads_per_worker=threads_per_worker,
-      gpus_per_worker=gpus_per_worker,
-      address=address,
-      paths=paths,
-    )
+    self._make_pool = lambda: RayPool(RayWorker, num_workers, **settings)
     self._pool: RayPool | None = None
     self._sent_spec: tuple[Any, Any] | None = None
     # Hosts on which a client has failed.
@@ -220,7 +195,7 @@ class RayWorker:
 
     with placement.on_accelerator():
       try:
-        partial = self._client_work.add_up(
+        accumulator = self._client_work.add_up(
           [tf.convert_to_tensor(array) for array in broadcast],
           clients,
           outcome,
@@ -230,11 +205,7 @@ class RayWorker:
         )
       except _PartAbandoned as abandoned:
         return abandoned.args[0]
-    return PartResult(
-      [*map(values.as_array, partial)],
-      outcome,
-      outputs,
-    )
+    return PartResult([*map(values.as_array, accumulator)], outcome, outputs)
 
 
 @dataclasses.dataclass
